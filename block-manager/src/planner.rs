@@ -19,6 +19,8 @@ pub struct Pressure {
     pub high: u32,
     /// Bytes of the blocks that one step transcodes. A block that is larger is transcoded alone.
     pub bytes_max: u64,
+    /// Whether blocks that only the prefix cache keeps shrink before they are evicted.
+    pub cold: bool,
 }
 
 /// A live block's place in the order: what comes first shrinks first.

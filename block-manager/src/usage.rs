@@ -60,6 +60,23 @@ pub struct SeqBits {
     pub lowest: u8,
     /// Mean bits of the bytes read, in hundredths, over the tokens computed.
     pub mean_centibits: u32,
+    /// Tokens computed.
+    pub tokens: u64,
+}
+
+impl SeqBits {
+    /// What was read here and there.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        let sum = |bits: Self| u64::from(bits.mean_centibits) * bits.tokens;
+        let tokens = self.tokens + other.tokens;
+        let mean = (sum(self) + sum(other)).checked_div(tokens);
+        Self {
+            lowest: self.lowest.min(other.lowest),
+            mean_centibits: mean.unwrap_or(1600) as u32,
+            tokens,
+        }
+    }
 }
 
 impl Default for SeqBits {
@@ -67,6 +84,7 @@ impl Default for SeqBits {
         Self {
             lowest: 16,
             mean_centibits: 1600,
+            tokens: 0,
         }
     }
 }

@@ -84,7 +84,11 @@ impl Load {
             finish: false,
         }));
         let step = plan.step;
-        self.scheduler.apply(Event::StepDone { step, outputs });
+        self.scheduler.apply(Event::StepDone {
+            step,
+            outputs,
+            failed_shrinks: Vec::new(),
+        });
         self.scheduler.recycle(plan);
         self.scheduler.drain_notices(&mut self.notices);
         self.notices.clear();

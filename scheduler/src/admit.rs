@@ -1,15 +1,13 @@
 //! Admission: the most urgent waiting sequence gets memory if everybody admitted still fits.
 
-use ebb_block_manager::{
-    BLOCK_TOKENS, PrefixCursor, SUB_BLOCK_TOKENS, SeqId, Terms, schedule::Bound,
-};
+use ebb_block_manager::{BLOCK_TOKENS, PrefixCursor, SUB_BLOCK_TOKENS, SeqId, schedule::Bound};
 
-use crate::Notice;
 use crate::batch::Batch;
 use crate::group::Group;
 use crate::scheduler::Scheduler;
 use crate::seq::{Resident, Seq};
 use crate::slab::Key;
+use crate::{Admission, Mode, Notice};
 
 /// The sequence that is next to be admitted, and what is known of its prefix in the cache: while
 /// it waits for memory it is looked up in every plan.
@@ -30,7 +28,7 @@ impl Scheduler {
             // A preempted sequence first gets the tokens back that steps in flight sample for it.
             if self.running_choices + weight > self.config.max_running
                 || self.seqs[key].in_flight > 0
-                || !self.fits(key, weight, batch)
+                || !self.may_start(key, weight, batch)
             {
                 return;
             }
@@ -42,8 +40,19 @@ impl Scheduler {
         }
     }
 
+    fn may_start(&mut self, key: Key, weight: usize, batch: &mut Batch) -> bool {
+        if !self.config.mode.shrinks() {
+            return self.fits(key, weight, batch);
+        }
+        // Alone it fits once its own blocks shrink: that was checked on arrival.
+        let fits_at_16_bit = self.config.admission == Admission::Degrade
+            || self.running.is_empty()
+            || self.fits(key, weight, batch);
+        fits_at_16_bit && self.fits_at_floor(key, batch)
+    }
+
     /// Whether a sequence can be admitted so that every running one, this one included, can
-    /// complete its prompt and then decode [`headroom_tokens`] more without a preemption. With
+    /// complete its prompt and then decode [`headroom_tokens`] more at 16 bit without a preemption. With
     /// nothing running, the pool itself is the only bound.
     ///
     /// [`headroom_tokens`]: crate::Config::headroom_tokens
@@ -55,23 +64,30 @@ impl Scheduler {
         let headroom = self.frames_of(sub_blocks * SUB_BLOCK_TOKENS as u64) * sequences;
         let spoken_for = if alone { 0 } else { batch.promised + headroom };
 
-        if self.candidate.seq != Some(key) {
-            self.candidate.seq = Some(key);
-            self.candidate.cursor.clear();
-        }
+        self.consider(key);
         let cacheable = self.cacheable(key);
         let seq = &self.seqs[key];
         let tokens = known_tokens(seq, &self.groups[seq.group], &mut self.scratch);
-        let hit =
-            self.blocks
-                .lookup_from(&mut self.candidate.cursor, tokens, cacheable, Bound::FLOOR);
+        let cursor = &mut self.candidate.cursor;
+        let hit = self
+            .blocks
+            .lookup_from(cursor, tokens, cacheable, seq.terms.bound);
         let fresh = self.frames_of(u64::from(seq.known())) - self.frames_of(hit.tokens as u64);
         let parting = if alone { 0 } else { self.parting_frames(key) };
         fresh + u64::from(hit.frames_revived) + parting + spoken_for <= available
     }
 
+    /// Starts to keep what is found of a sequence's prefix.
+    fn consider(&mut self, key: Key) {
+        if self.candidate.seq != Some(key) {
+            self.candidate.seq = Some(key);
+            self.candidate.cursor.clear();
+        }
+    }
+
     /// Gives a waiting sequence its memory.
     fn start(&mut self, key: Key, weight: usize) {
+        self.consider(key);
         self.admissions += 1;
         let id = SeqId(self.admissions);
         let cacheable = self.cacheable(key);
@@ -80,7 +96,7 @@ impl Scheduler {
         let cursor = &mut self.candidate.cursor;
         let created = self
             .blocks
-            .create_from(id, cursor, tokens, cacheable, Terms::default());
+            .create_from(id, cursor, tokens, cacheable, seq.terms);
         self.candidate.seq = None;
         self.dequeue(key);
 
@@ -110,6 +126,10 @@ impl Scheduler {
     /// sample from, and prompt rows whose logits are still owed are.
     fn cacheable(&self, key: Key) -> usize {
         let seq = &self.seqs[key];
+        // What a sequence reads is fixed then, and a cached block may be at another width than its own would be.
+        if self.config.mode == Mode::Static && seq.terms.bound < Bound::NEVER {
+            return 0;
+        }
         let owed = seq.logprobs.then(|| self.groups[seq.group].rows_done);
         let most = match owed {
             Some(done) if done < seq.prompt_len => done.min(seq.known() - 1),

@@ -1,6 +1,6 @@
 //! Arrivals: what is turned away at the door, and the rest into the queue.
 
-use ebb_block_manager::BLOCK_TOKENS;
+use ebb_block_manager::{BLOCK_TOKENS, SeqBits, Terms, schedule::Bound};
 
 use crate::group::{Choice, Group};
 use crate::scheduler::Scheduler;
@@ -31,12 +31,16 @@ impl Scheduler {
                 request: id,
                 choice,
                 reason,
+                bits: SeqBits::default(),
             });
             self.notices.extend(notices);
             return;
         }
 
         let step = self.counters.steps;
+        // Choices that part each copy the block that the prompt ends in, which stays as it is for the others.
+        let copy = u64::from(request.n > 1) * u64::from(self.blocks.config().block_frames());
+        let floor_frames = self.least_frames(&request) + copy;
         let Request {
             priority,
             max_tokens,
@@ -44,6 +48,7 @@ impl Scheduler {
             deadline,
             prompt,
             prompt_logprobs,
+            min_kv_bits,
             ..
         } = request;
         let urgency = Urgency::new(priority, self.config.aging_steps, step, self.arrivals);
@@ -80,6 +85,14 @@ impl Scheduler {
             epoch: 0,
             failures: 0,
             preempted: false,
+            terms: Terms {
+                bound: Bound(min_kv_bits),
+                class: priority,
+            },
+            floor_frames,
+            bits: SeqBits::default(),
+            settled: 0,
+            given_up_at: 0,
         });
         let record = &mut self.groups[group];
         if n == 1 {
@@ -121,10 +134,8 @@ impl Scheduler {
             };
             return Some(reason);
         }
-        // The last token sampled is never computed. One choice must fit alone: that is what the
-        // most urgent sequence can fall back to.
-        let computed = prompt_tokens as u64 + u64::from(max_tokens.saturating_sub(1));
-        let frames_needed = self.frames_of(computed);
+        // One choice must fit alone: that is what the most urgent sequence can fall back to.
+        let frames_needed = self.least_frames(request);
         let frames_total = u64::from(self.capacity);
         if frames_needed > frames_total {
             return Some(RejectReason::NeverFits {
@@ -138,5 +149,18 @@ impl Scheduler {
         }
         let (waiting, limit) = (self.waiting.len(), self.config.max_waiting);
         (waiting >= limit).then_some(RejectReason::QueueFull { waiting, limit })
+    }
+
+    /// Frames of one choice at its longest, once everything has shrunk that may. The last token sampled is
+    /// never computed.
+    fn least_frames(&self, request: &Request) -> u64 {
+        let computed =
+            request.prompt.len() as u64 + u64::from(request.max_tokens.saturating_sub(1));
+        if self.config.mode.shrinks() {
+            let pool = self.blocks.config();
+            pool.floor_frames(computed, Bound(request.min_kv_bits))
+        } else {
+            self.frames_of(computed)
+        }
     }
 }

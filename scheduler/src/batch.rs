@@ -2,14 +2,14 @@
 
 use std::mem;
 
-use ebb_block_manager::StepId;
+use ebb_block_manager::{ShrinkJob, StepId};
 
 use crate::in_flight::{InFlight, Sent};
 use crate::pressure::Acquired;
 use crate::scheduler::Scheduler;
 use crate::seq::Seq;
 use crate::slab::Key;
-use crate::{Config, Logits, Slice, StepPlan};
+use crate::{Config, Logits, Mode, Slice, StepPlan};
 
 /// What a step will compute, before it is written down: a later sequence of the same step may
 /// still take the memory of an earlier one.
@@ -24,8 +24,22 @@ pub(crate) struct Batch {
     /// Frames that admitted sequences will still take to complete their prompts and part their
     /// choices.
     pub(crate) promised: u64,
-    /// Memory was short: nothing is admitted in this step.
+    /// Memory was short: nothing is admitted in this step, and where blocks shrink nobody gets more.
     pub(crate) pressed: bool,
+    /// The prompt being planned gets less memory than it could use.
+    pub(crate) short: bool,
+    /// A sequence waits for its blocks to go to their place.
+    pub(crate) unsettled: bool,
+    /// Blocks to transcode.
+    pub(crate) shrinks: Vec<ShrinkJob>,
+    /// Frames that sequences wanted and did not get.
+    pub(crate) demand: u64,
+    /// Frames that decoding sequences take in the next steps.
+    pub(crate) soon: u64,
+    /// Tokens of prompts that the next step could compute.
+    pub(crate) prefill_next: u64,
+    /// [`Scheduler::frames_promised`], once asked for.
+    pub(crate) frames_promised: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +58,10 @@ impl Batch {
         self.logit_rows_left = config.max_logit_rows;
         self.promised = 0;
         self.pressed = false;
+        (self.short, self.unsettled) = (false, false);
+        self.shrinks.clear();
+        (self.demand, self.soon, self.prefill_next) = (0, 0, 0);
+        self.frames_promised = None;
     }
 }
 
@@ -60,10 +78,14 @@ impl Scheduler {
             if !batch.pressed {
                 self.admit(&mut batch);
             }
-            let plan = self.submit(&batch);
+            self.shrink(&mut batch);
+            let plan = self.submit(&mut batch);
+            if plan.is_some() || !self.in_flight.is_empty() || self.running.is_empty() {
+                break plan;
+            }
             // Those who lost their memory to others that then lost it too made room for the rest.
-            let again = batch.pressed && self.in_flight.is_empty() && !self.running.is_empty();
-            if plan.is_some() || !again {
+            let again = batch.pressed || batch.unsettled;
+            if !again || (self.config.mode.shrinks() && !self.preempt_for_want_of_shrinks()) {
                 break plan;
             }
         };
@@ -77,9 +99,13 @@ impl Scheduler {
         order.extend(self.running.iter().map(|(_, key)| *key));
         for &key in &order {
             // One before it may have taken its memory.
-            let Some(seq) = self.seqs.get(key).filter(|seq| seq.resident.is_some()) else {
+            if self.seqs.get(key).is_none_or(|seq| seq.resident.is_none()) {
                 continue;
-            };
+            }
+            if self.config.mode == Mode::Static && !self.is_settled(key, batch) {
+                continue;
+            }
+            let seq = &self.seqs[key];
             if seq.is_decoding() {
                 self.plan_decode(key, batch);
             } else if seq.remaining() > 0 || seq.is_shared() {
@@ -107,6 +133,7 @@ impl Scheduler {
             // There are as many rows as sequences may run, of both kinds.
             batch.rows_left -= 1;
             batch.logit_rows_left -= 1;
+            self.note_demand(key, 1, batch);
         }
     }
 
@@ -117,7 +144,13 @@ impl Scheduler {
             return;
         };
         let computed = seq.computed;
-        if let Some((len, logits)) = self.next_chunk(seq, batch) {
+        let wanted = self.wanted(seq, batch);
+        let room = if wanted > 0 {
+            self.room(key, wanted, batch)
+        } else {
+            0
+        };
+        if let Some((len, logits)) = self.next_chunk(&self.seqs[key], room, batch) {
             let end = computed + len;
             match self.acquire(key, end, batch) {
                 Acquired::Granted => {
@@ -132,11 +165,13 @@ impl Scheduler {
                         Logits::Last { .. } => 1,
                         Logits::All { .. } => len as usize,
                     };
+                    self.note_demand(key, len, batch);
                 }
                 Acquired::Later => {}
                 Acquired::Lost => return,
             }
         }
+        batch.pressed |= batch.short;
         batch.promised += self.promised(key);
     }
 
@@ -150,14 +185,19 @@ impl Scheduler {
         u64::from(known) + self.parting_frames(key)
     }
 
-    /// How much of a sequence to compute in this step, and which logits that gives.
-    fn next_chunk(&self, seq: &Seq, batch: &Batch) -> Option<(u32, Logits)> {
+    /// How much of a sequence this step could compute if memory did not matter.
+    fn wanted(&self, seq: &Seq, batch: &Batch) -> u32 {
+        let rows = self.config.prefill_chunk.min(batch.rows_left);
+        seq.remaining().min(rows as u32)
+    }
+
+    /// How much of a sequence to compute in this step, at most `room`, and which logits that gives.
+    fn next_chunk(&self, seq: &Seq, room: u32, batch: &Batch) -> Option<(u32, Logits)> {
         let remaining = seq.remaining();
-        if remaining == 0 {
+        if remaining == 0 || room == 0 {
             return None;
         }
-        let room = self.config.prefill_chunk.min(batch.rows_left);
-        let mut len = remaining.min(room as u32);
+        let mut len = room;
         let mut all_rows = false;
         if seq.logprobs && seq.computed < seq.prompt_len {
             // Every prompt row's logits are delivered once: what was delivered before a preemption
@@ -200,8 +240,8 @@ impl Scheduler {
     }
 
     /// Writes the plan, and takes note of what is now in flight.
-    fn submit(&mut self, batch: &Batch) -> Option<StepPlan> {
-        if !self.has_work(batch) {
+    fn submit(&mut self, batch: &mut Batch) -> Option<StepPlan> {
+        if !self.has_work(batch) && batch.shrinks.is_empty() {
             return None;
         }
 
@@ -276,6 +316,13 @@ impl Scheduler {
         }
         self.counters.tokens_scheduled += plan.tokens.len() as u64;
 
+        if self.config.mode.shrinks() {
+            for slice in &plan.slices {
+                let rows = slice.tokens.end - slice.tokens.start;
+                self.blocks.note_read(slice.seq, rows);
+            }
+        }
+        plan.shrinks.append(&mut batch.shrinks);
         self.blocks.drain_copies(&mut plan.copies);
         sent.copies.extend_from_slice(&plan.copies);
         self.blocks.drain_deltas(&mut plan.deltas);

@@ -2,6 +2,39 @@
 
 use thiserror::Error;
 
+/// What gives way when the KV memory is full.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Mode {
+    /// Nothing shrinks: sequences lose their memory and are computed again, as in engines whose cache has
+    /// one width.
+    #[default]
+    PreemptOnly,
+    /// Blocks shrink while they are served, as far as memory asks for it (PM-KVQ, made online). A sequence
+    /// loses its memory only when nothing is left to shrink.
+    Progressive,
+    /// Every block goes to the end of the schedule as soon as it is sealed, before anything reads it (as
+    /// KIVI, Kitty and KVmix serve). What a sequence reads then depends on nothing but itself.
+    Static,
+}
+
+impl Mode {
+    /// Whether blocks shrink, and admission counts on it.
+    pub fn shrinks(self) -> bool {
+        self != Self::PreemptOnly
+    }
+}
+
+/// What a request waits for before it gets memory, where blocks can shrink.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Admission {
+    /// Only for room at the floor: what runs already, and what the prefix cache keeps, shrinks to let it in.
+    #[default]
+    Degrade,
+    /// For room at 16 bit as well, as in [`Mode::PreemptOnly`]: requests queue, and what runs shrinks only
+    /// instead of being preempted.
+    Queue,
+}
+
 /// Limits and policies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -26,7 +59,24 @@ pub struct Config {
     pub aging_steps: u32,
     /// Tokens that every running sequence, the new one included, must still have room for when a
     /// sequence is admitted: nothing is preempted for that many steps after an admission.
+    /// Not used with [`Admission::Degrade`].
     pub headroom_tokens: u32,
+    /// What gives way when memory is full.
+    pub mode: Mode,
+    /// When requests are let in, if blocks can shrink.
+    pub admission: Admission,
+    /// Where blocks can shrink, each running sequence is promised its longest length at the width of its
+    /// floor; the promises make up at most this share of the pool, in percent. Up to 100 nothing is ever
+    /// preempted; more bets on answers that end early.
+    pub overcommit_percent: u32,
+    /// [`Mode::Progressive`]: shrinking begins when less than this share of the pool would be free after the
+    /// coming steps' demand, in thousandths ...
+    pub low_water_permille: u32,
+    /// ... and goes on until this share would be. At least the low one.
+    pub high_water_permille: u32,
+    /// Bytes of the blocks that one step transcodes in [`Mode::Progressive`]; a block that is larger goes alone.
+    /// Bounds what shrinking adds to the time between two tokens.
+    pub shrink_bytes_max: u64,
 }
 
 impl Default for Config {
@@ -40,6 +90,12 @@ impl Default for Config {
             max_logit_rows: 256,
             aging_steps: 256,
             headroom_tokens: 16,
+            mode: Mode::default(),
+            admission: Admission::default(),
+            overcommit_percent: 100,
+            low_water_permille: 20,
+            high_water_permille: 50,
+            shrink_bytes_max: 64 << 20,
         }
     }
 }
@@ -94,6 +150,7 @@ impl Config {
             ("max_waiting", self.max_waiting),
             ("max_in_flight", self.max_in_flight),
             ("prefill_chunk", self.prefill_chunk),
+            ("overcommit_percent", self.overcommit_percent as usize),
         ] {
             if value == 0 {
                 return Err(ConfigError::Zero { field });
@@ -120,6 +177,21 @@ impl Config {
             ("max_waiting", self.max_waiting as u64, 1 << 24),
             ("aging_steps", u64::from(self.aging_steps), 1 << 24),
             ("headroom_tokens", u64::from(self.headroom_tokens), 1 << 20),
+            (
+                "overcommit_percent",
+                u64::from(self.overcommit_percent),
+                10_000,
+            ),
+            (
+                "low_water_permille",
+                u64::from(self.low_water_permille),
+                u64::from(self.high_water_permille),
+            ),
+            (
+                "high_water_permille",
+                u64::from(self.high_water_permille),
+                1000,
+            ),
         ] {
             if value > max {
                 return Err(ConfigError::TooLarge { field, value, max });

@@ -1,5 +1,7 @@
 //! Ends: finished, cancelled, out of time, failed.
 
+use ebb_block_manager::SeqBits;
+
 use crate::group::Choice;
 use crate::scheduler::Scheduler;
 use crate::slab::Key;
@@ -17,9 +19,16 @@ impl Scheduler {
         record.live -= 1;
         let last = record.live == 0;
         let request = record.id;
+        let seq = match before {
+            Choice::Own(seq) => Some(seq),
+            Choice::Sharing => record.leader,
+            Choice::Ended => None,
+        };
+        let bits = seq.map_or_else(Default::default, |seq| self.bits(seq));
         match before {
             Choice::Own(seq) => self.drop_seq(seq),
             Choice::Sharing => {
+                let record = &self.groups[group];
                 let leader = record.leader.expect("sharing choices have a leader");
                 if last {
                     self.drop_seq(leader);
@@ -37,6 +46,7 @@ impl Scheduler {
             request,
             choice,
             reason,
+            bits,
         });
         if last {
             let record = self.groups.remove(group);
@@ -64,6 +74,15 @@ impl Scheduler {
             && deadline <= self.now
         {
             self.end_group(group, FinishReason::DeadlineExceeded);
+        }
+    }
+
+    /// Widths at which a sequence has read its context.
+    fn bits(&self, key: Key) -> SeqBits {
+        let seq = &self.seqs[key];
+        match seq.resident {
+            Some(resident) => seq.bits.and(self.blocks.bits(resident.id)),
+            None => seq.bits,
         }
     }
 

@@ -1,6 +1,6 @@
 //! What can happen to the scheduler: a closed set.
 
-use ebb_block_manager::StepId;
+use ebb_block_manager::{BlockId, StepId};
 
 use crate::{Millis, Request, RequestId};
 
@@ -27,8 +27,11 @@ pub enum Event {
         /// [`Logits::All`]: crate::Logits::All
         /// [`Scheduler::awaited`]: crate::Scheduler::awaited
         outputs: Vec<ChoiceOutput>,
+        /// Blocks of [`StepPlan::shrinks`](crate::StepPlan::shrinks) that could not be transcoded. They stay
+        /// as they were and are not tried again.
+        failed_shrinks: Vec<BlockId>,
     },
-    /// The oldest step in flight did not run to its end. Whatever its copies and slices wrote
+    /// The oldest step in flight did not run to its end. Whatever its copies, shrinks and slices wrote
     /// counts as unwritten and is computed again; its table deltas count as applied.
     StepFailed {
         /// The step.

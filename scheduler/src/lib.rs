@@ -22,7 +22,7 @@
 //!     let outputs = vec![ChoiceOutput { request, choice: 0, token: 9, finish: false }];
 //!     answer.push(9);
 //!     scheduler.recycle(plan);
-//!     scheduler.apply(Event::StepDone { step, outputs });
+//!     scheduler.apply(Event::StepDone { step, outputs, failed_shrinks: vec![] });
 //! }
 //! let mut notices = Vec::new();
 //! scheduler.drain_notices(&mut notices);
@@ -42,6 +42,7 @@ mod group;
 mod in_flight;
 mod notice;
 mod plan;
+mod precision;
 mod pressure;
 mod request;
 mod retire;
@@ -51,7 +52,7 @@ mod slab;
 mod stats;
 mod urgency;
 
-pub use config::{Config, ConfigError, SetupError};
+pub use config::{Admission, Config, ConfigError, Mode, SetupError};
 pub use event::{ChoiceOutput, Event};
 pub use notice::{FinishReason, Notice, RejectReason};
 pub use plan::{Logits, SAMPLED_LATER, Slice, StepPlan};

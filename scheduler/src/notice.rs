@@ -1,5 +1,6 @@
 //! What the scheduler decided about requests.
 
+use ebb_block_manager::SeqBits;
 use thiserror::Error;
 
 use crate::RequestId;
@@ -38,6 +39,8 @@ pub enum Notice {
         choice: u32,
         /// How it ended.
         reason: FinishReason,
+        /// Widths of what its tokens were computed from.
+        bits: SeqBits,
     },
 }
 
@@ -83,7 +86,7 @@ pub enum RejectReason {
     },
     /// The sequence alone would need more than the whole KV memory.
     #[error(
-        "{prompt_tokens} prompt tokens and up to {max_tokens} generated ones need \
+        "{prompt_tokens} prompt tokens and up to {max_tokens} generated ones need at least \
          {frames_needed} frames of KV memory ({bytes_needed} bytes), but there are \
          {frames_total} ({bytes_total} bytes): shorten the prompt, lower max_tokens \
          or give the server more KV memory"
@@ -93,7 +96,7 @@ pub enum RejectReason {
         prompt_tokens: usize,
         /// [`Request::max_tokens`](crate::Request::max_tokens).
         max_tokens: u32,
-        /// Frames of one choice at its longest.
+        /// Frames of one choice at its longest and, where blocks can shrink, at its lowest.
         frames_needed: u64,
         /// The same in bytes.
         bytes_needed: u64,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ebb_block_manager::{SeqId, Slot, StepId, TableDelta};
+use ebb_block_manager::{SeqId, ShrinkJob, Slot, StepId, TableDelta};
 
 use crate::RequestId;
 
@@ -11,7 +11,8 @@ use crate::RequestId;
 /// [`Config::max_in_flight`](crate::Config::max_in_flight) above 1.
 pub const SAMPLED_LATER: u32 = u32::MAX;
 
-/// Work of one step. The order of effects is `deltas`, `copies`, then the slices.
+/// Work of one step. The order of effects is `deltas`, `copies`, `shrinks`, then the slices. A step may
+/// consist of shrinks alone.
 ///
 /// A slice writes the KV of its tokens at positions `position ..` through its block table, and each
 /// of its rows attends to every position up to its own.
@@ -21,6 +22,9 @@ pub struct StepPlan {
     pub step: StepId,
     /// Frame copies `(source, destination)`, to be done in this order before the slices.
     pub copies: Vec<(u32, u32)>,
+    /// Blocks to transcode. The step's own slices still read them in their old frames; the tables name the new
+    /// ones in the first plan after this step is done.
+    pub shrinks: Vec<ShrinkJob>,
     /// What to compute: at most one slice for each sequence.
     pub slices: Vec<Slice>,
     /// Token ids of all slices, one after the other.
@@ -35,6 +39,7 @@ impl StepPlan {
         Self {
             step: StepId(0),
             copies: Vec::new(),
+            shrinks: Vec::new(),
             slices: Vec::new(),
             tokens: Vec::new(),
             deltas: Vec::new(),
@@ -43,6 +48,7 @@ impl StepPlan {
 
     pub(crate) fn clear(&mut self) {
         self.copies.clear();
+        self.shrinks.clear();
         self.slices.clear();
         self.tokens.clear();
         self.deltas.clear();

@@ -1,8 +1,8 @@
 //! Memory pressure: who gives memory back when a sequence needs more than there is, and how.
 //!
 //! Everything that takes memory for running sequences goes through [`Scheduler::acquire`]; what to
-//! do when the pool is short is the ordered list [`REMEDIES`]. A remedy that is gentler than
-//! preemption takes its place in the list before it.
+//! do when the pool is short is the ordered list [`REMEDIES`]. Where blocks shrink, [`crate::precision`] takes its
+//! place.
 
 use ebb_block_manager::{SUB_BLOCK_TOKENS, Short};
 
@@ -65,6 +65,9 @@ impl Scheduler {
             return Acquired::Granted;
         }
         let len = len.next_multiple_of(SUB_BLOCK_TOKENS as u32);
+        if self.config.mode.shrinks() {
+            return self.acquire_or_wait(key, resident, len, batch);
+        }
         loop {
             let Err(Short { missing }) = self.blocks.grow(resident.id, len as usize) else {
                 self.seqs[key].reserved = len;
@@ -133,7 +136,7 @@ impl Scheduler {
 
     /// The sequence with the least work to compute again per frame freed, among those of the
     /// lowest priority; of equals the least urgent. Never the most urgent of all.
-    fn victim(&self) -> Option<Key> {
+    pub(crate) fn victim(&self) -> Option<Key> {
         let candidates = self.running.get(1..)?;
         let lowest = candidates
             .iter()
@@ -175,6 +178,8 @@ impl Scheduler {
         self.running_choices -= self.weight(key);
         let seq = &mut self.seqs[key];
         let resident = seq.resident.take().expect("a running sequence has memory");
+        seq.bits = seq.bits.and(self.blocks.bits(resident.id));
+        seq.settled = 0;
         self.counters.preemptions += 1;
         self.counters.preempted_tokens += u64::from(seq.computed);
         (seq.computed, seq.committed, seq.reserved) = (0, 0, 0);

@@ -1,6 +1,6 @@
 //! Steps that come back: commits, sampled tokens, forks, failures.
 
-use ebb_block_manager::{BLOCK_TOKENS, SeqId, StepId};
+use ebb_block_manager::{BLOCK_TOKENS, BlockId, SeqId, StepId};
 use rustc_hash::FxHashSet;
 
 use crate::group::Choice;
@@ -11,7 +11,16 @@ use crate::slab::Key;
 use crate::{ChoiceOutput, FAILURES_MAX, FinishReason};
 
 impl Scheduler {
-    pub(crate) fn step_done(&mut self, step: StepId, outputs: &[ChoiceOutput]) {
+    pub(crate) fn step_done(
+        &mut self,
+        step: StepId,
+        outputs: &[ChoiceOutput],
+        failed_shrinks: &[BlockId],
+    ) {
+        for &block in failed_shrinks {
+            self.blocks.shrink_failed(step, block);
+        }
+        self.counters.shrinks_failed += failed_shrinks.len() as u64;
         let oldest = self.retire(step);
         let mut outputs = Outputs {
             all: outputs,
@@ -28,6 +37,7 @@ impl Scheduler {
     }
 
     pub(crate) fn step_failed(&mut self, step: StepId) {
+        self.blocks.shrinks_failed(step);
         let oldest = self.retire(step);
         self.counters.steps_failed += 1;
         let copied: FxHashSet<u32> = oldest.copies.iter().map(|(_, copy)| *copy).collect();

@@ -103,7 +103,11 @@ impl Scheduler {
                 }
             }
             Event::Tick(now) => self.tick(now),
-            Event::StepDone { step, outputs } => self.step_done(step, &outputs),
+            Event::StepDone {
+                step,
+                outputs,
+                failed_shrinks,
+            } => self.step_done(step, &outputs, &failed_shrinks),
             Event::StepFailed { step } => self.step_failed(step),
         }
     }

@@ -1,6 +1,6 @@
 //! One sequence: a choice of a request, or the prompt that its choices still share.
 
-use ebb_block_manager::{SeqId, Slot};
+use ebb_block_manager::{SeqBits, SeqId, Slot, Terms};
 
 use crate::slab::Key;
 use crate::urgency::Urgency;
@@ -43,6 +43,16 @@ pub(crate) struct Seq {
     pub(crate) failures: u32,
     /// Whether it lost its memory and waits to get it back.
     pub(crate) preempted: bool,
+    /// What it asks of its blocks.
+    pub(crate) terms: Terms,
+    /// Frames of its longest length at the floor of its terms.
+    pub(crate) floor_frames: u64,
+    /// Widths at which it read its context in the memory that it lost since.
+    pub(crate) bits: SeqBits,
+    /// [`Mode::Static`](crate::Mode::Static): full blocks of which all were seen where they belong.
+    pub(crate) settled: u32,
+    /// Tokens it had when it last gave its memory up with nobody to take it; 0: never.
+    pub(crate) given_up_at: u32,
 }
 
 /// What a sequence is to the block manager.
@@ -56,6 +66,11 @@ impl Seq {
     /// Tokens whose ids are known.
     pub(crate) fn known(&self) -> u32 {
         self.prompt_len + self.generated.len() as u32
+    }
+
+    /// Tokens whose KV it may come to.
+    pub(crate) fn tokens_max(&self) -> u32 {
+        self.prompt_len + self.max_tokens.saturating_sub(1)
     }
 
     /// Whether n > 1 choices still share it.

@@ -37,6 +37,21 @@ pub struct Stats {
     pub preemptions: u64,
     /// Tokens whose KV was computed and thrown away by preemptions.
     pub preempted_tokens: u64,
+    /// Blocks that steps were to transcode.
+    pub shrinks: u64,
+    /// Of those, blocks that a sequence held.
+    pub shrinks_live: u64,
+    /// Blocks that could not be transcoded.
+    pub shrinks_failed: u64,
+    /// Bytes that the blocks to transcode took before.
+    pub shrunk_bytes: u64,
+    /// Preemptions that shrinking stood in for, in thousandths: frames that shrinks of live blocks gave, over the
+    /// frames that a running sequence held on average at the time.
+    pub preemptions_avoided_milli: u64,
+    /// Times that a sequence could not go on in a step because memory was yet to come free by shrinking.
+    pub stalls: u64,
+    /// Frames promised to running sequences: each at its longest and at its floor. 0 where nothing shrinks.
+    pub frames_promised: u64,
     /// Use of the pool now.
     pub blocks: Usage,
 }
@@ -56,6 +71,11 @@ pub(crate) struct Counters {
     pub(crate) choices_finished: u64,
     pub(crate) preemptions: u64,
     pub(crate) preempted_tokens: u64,
+    pub(crate) shrinks: u64,
+    pub(crate) shrinks_live: u64,
+    pub(crate) shrinks_failed: u64,
+    pub(crate) preemptions_avoided_milli: u64,
+    pub(crate) stalls: u64,
 }
 
 impl Counters {
@@ -76,6 +96,13 @@ impl Counters {
             choices_finished: self.choices_finished,
             preemptions: self.preemptions,
             preempted_tokens: self.preempted_tokens,
+            shrinks: self.shrinks,
+            shrinks_live: self.shrinks_live,
+            shrinks_failed: self.shrinks_failed,
+            shrunk_bytes: scheduler.blocks.shrunk_bytes(),
+            preemptions_avoided_milli: self.preemptions_avoided_milli,
+            stalls: self.stalls,
+            frames_promised: scheduler.frames_promised(),
             blocks: scheduler.blocks.usage(),
         }
     }

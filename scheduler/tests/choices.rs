@@ -32,6 +32,7 @@ fn the_prompt_is_computed_once_and_sampled_n_times() {
     h.apply(Event::StepDone {
         step: prompt.step,
         outputs: sampled,
+        failed_shrinks: Vec::new(),
     });
     let usage = h.scheduler.blocks().usage();
     assert_eq!(
@@ -68,6 +69,7 @@ fn choices_that_end_with_their_first_token_take_no_memory() {
     h.apply(Event::StepDone {
         step: prompt.step,
         outputs: sampled,
+        failed_shrinks: Vec::new(),
     });
     assert_eq!(
         [0, 1, 2].map(|c| h.end_of(1, c)),

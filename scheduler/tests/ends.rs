@@ -115,6 +115,7 @@ fn a_stop_ends_a_choice_with_its_token() {
     h.apply(Event::StepDone {
         step: plan.step,
         outputs: vec![output],
+        failed_shrinks: Vec::new(),
     });
     assert_eq!(h.end_of(1, 0), Some(Stop));
     assert!(h.scheduler.is_idle() && h.memory_is_back());

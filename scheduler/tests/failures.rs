@@ -37,6 +37,7 @@ fn a_failed_step_is_planned_again() {
     h.apply(Event::StepDone {
         step,
         outputs: outputs.to_vec(),
+        failed_shrinks: Vec::new(),
     });
     h.run_dry();
     assert_eq!([1, 2].map(|id| h.end_of(id, 0)), [Some(Length); 2]);
@@ -86,6 +87,7 @@ fn a_lost_output_fails_its_sequence_alone() {
         h.apply(Event::StepDone {
             step: plan.step,
             outputs: sampled,
+            failed_shrinks: Vec::new(),
         });
     }
     assert_eq!([1, 2].map(|id| h.end_of(id, 0)), [Some(Error), None]);
@@ -120,6 +122,7 @@ fn outputs_may_come_in_any_order_and_strangers_are_ignored() {
     h.apply(Event::StepDone {
         step: plan.step,
         outputs: sampled,
+        failed_shrinks: Vec::new(),
     });
     assert_eq!(h.planned().tokens, [11, 12, 13]);
 }

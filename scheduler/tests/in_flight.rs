@@ -49,6 +49,7 @@ fn what_a_finished_sequence_does_in_a_later_step_is_ignored() {
     h.apply(Event::StepDone {
         step: first.step,
         outputs: sampled,
+        failed_shrinks: Vec::new(),
     });
     assert_eq!(h.end_of(1, 0), Some(Stop));
     assert_eq!(h.scheduler.awaited().count(), 0);
@@ -167,6 +168,7 @@ fn tokens_sampled_for_a_preempted_sequence_are_kept() {
         h.apply(Event::StepDone {
             step: plan.step,
             outputs,
+            failed_shrinks: Vec::new(),
         });
     }
     assert!(h.scheduler.is_idle() && checked);

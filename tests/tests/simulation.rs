@@ -32,6 +32,11 @@ fn everybody_is_served_rightly() {
         totals.ended.iter().all(|ended| *ended > seeds / 20),
         "{totals:?}"
     );
+    assert!(totals.shrinks_live > seeds, "{totals:?}");
+    assert!(totals.shrinks_cold > seeds, "{totals:?}");
+    assert!(totals.shrinks_failed > seeds / 10, "{totals:?}");
+    assert!(totals.degraded > seeds, "{totals:?}");
+    assert!(totals.stalls > seeds, "{totals:?}");
 }
 
 #[test]

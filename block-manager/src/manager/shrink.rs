@@ -28,6 +28,8 @@ pub struct ShrinkJob {
     pub old: Vec<u32>,
     /// Frames to write. Nobody reads them before the step has retired.
     pub new: Vec<u32>,
+    /// Whether a sequence holds the block; otherwise only the prefix cache does.
+    pub live: bool,
 }
 
 /// A shrink whose step has not retired.
@@ -172,12 +174,13 @@ impl BlockManager {
         SeqBits {
             lowest: read.lowest,
             mean_centibits: mean as u32,
+            tokens: read.tokens,
         }
     }
 
     /// Issues the shrinks that `pressure` calls for with the step being planned, which must then be
-    /// submitted even if it has nothing else to do. In this order: cold blocks, the least recently
-    /// used first, until the high watermark is free; then, if cold blocks alone cannot give that by
+    /// submitted even if it has nothing else to do. In this order: cold blocks, if they are to, the least
+    /// recently used first, until the high watermark is free; then, if cold blocks alone cannot give that by
     /// being evicted, live ones. Each goes to its next stop, and none below its bound.
     ///
     /// The new frames come from those that the demand leaves, or else from those held back.
@@ -209,7 +212,8 @@ impl BlockManager {
             ready.saturating_sub(held_back),
             pressure,
         );
-        while self.queues.cold_pressed
+        while pressure.cold
+            && self.queues.cold_pressed
             && let Some(&(_, block)) = self.queues.cold.first()
         {
             let Some((from, to)) = self.issue_within(block, pressure, &mut allowed, jobs) else {
@@ -343,6 +347,7 @@ impl BlockManager {
             to,
             old,
             new,
+            live: !is_cached,
         })
     }
 

@@ -355,6 +355,7 @@ impl Harness {
             low: u32::from(marks % 16),
             high: u32::from(marks % 16 + marks / 64 % 64),
             bytes_max: 4096 * u64::from(bytes % 128),
+            cold: true,
         };
         let mut jobs = Vec::new();
         self.pool.relieve(&pressure, &mut jobs);

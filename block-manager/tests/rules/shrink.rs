@@ -196,6 +196,7 @@ fn floors(pool: &mut BlockManager, seq: SeqId, first_step: u64) -> Vec<u8> {
         low: 0,
         high: 0,
         bytes_max: u64::MAX,
+        cold: true,
     };
     let mut jobs = Vec::new();
     for id in first_step.. {
@@ -297,6 +298,7 @@ fn pressure_is_met_in_order() {
         low: 400,
         high: 400,
         bytes_max: u64::MAX,
+        cold: true,
     };
     pool.relieve(&all, &mut jobs);
     let order: Vec<_> = jobs.iter().map(|job| owner(&pool, job.block)).collect();
@@ -318,6 +320,7 @@ fn a_step_rewrites_no_more_than_it_may() {
         low: 400,
         high: 400,
         bytes_max: 3 * 8 * 4096,
+        cold: true,
     };
     pool.relieve(&some, &mut jobs);
     pool.relieve(&some, &mut jobs);
@@ -328,6 +331,7 @@ fn a_step_rewrites_no_more_than_it_may() {
     pool.relieve(
         &Pressure {
             bytes_max: 1,
+            cold: true,
             ..some
         },
         &mut jobs,
@@ -346,6 +350,7 @@ fn nothing_oscillates_at_the_watermark() {
         low: 13,
         high: 26,
         bytes_max: u64::MAX,
+        cold: true,
     };
     for round in 1..=400 {
         // Demand goes up and down by two sub-blocks around what is left.

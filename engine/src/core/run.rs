@@ -136,6 +136,7 @@ impl EngineThread {
             priority: submission.priority,
             deadline,
             prompt_logprobs: submission.params.prompt_logprobs.is_some(),
+            min_kv_bits: 0,
         };
         let live = Live::new(
             submission,
@@ -221,6 +222,7 @@ impl EngineThread {
         self.scheduler.apply(Event::StepDone {
             step: plan.step,
             outputs,
+            failed_shrinks: Vec::new(),
         });
         self.scheduler.recycle(plan);
     }
@@ -260,6 +262,7 @@ impl EngineThread {
                     request,
                     choice,
                     reason,
+                    ..
                 } => self.finished(request, choice, reason),
             }
         }

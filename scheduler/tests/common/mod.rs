@@ -27,6 +27,7 @@ pub fn config() -> Config {
         max_logit_rows: 10_000,
         aging_steps: 10,
         headroom_tokens: 0,
+        ..Config::default()
     }
 }
 
@@ -82,6 +83,7 @@ impl Harness {
         self.apply(Event::StepDone {
             step: plan.step,
             outputs,
+            failed_shrinks: Vec::new(),
         });
     }
 
@@ -116,6 +118,7 @@ impl Harness {
                 request: r,
                 choice: c,
                 reason,
+                ..
             } if (r.0, *c) == (request, choice) => Some(*reason),
             _ => None,
         });

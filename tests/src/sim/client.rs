@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use ebb_block_manager::schedule::Bound;
 use ebb_block_manager::{BLOCK_TOKENS, PoolConfig};
-use ebb_scheduler::{Config, FinishReason, Millis, Notice, RejectReason, Request};
+use ebb_scheduler::{Config, FinishReason, Millis, Mode, Notice, RejectReason, Request};
 
 use super::device::Expected;
 use super::model::{Context, Sampled, naive_answer};
+use super::settings::Settings;
 use super::workload::Generated;
 
 /// A choice as its client sees it.
@@ -20,6 +22,8 @@ pub struct ChoiceBook {
     /// How it ended.
     pub ended: Option<FinishReason>,
     failures: u32,
+    /// Lowest width that anything of it was computed from; 0: nothing was computed.
+    lowest: Option<u8>,
 }
 
 /// A request as its client sees it.
@@ -47,10 +51,13 @@ impl Book {
     }
 
     /// The tokens that a slice for `choice` works on.
-    pub fn expected(&self, choice: u32) -> Expected<'_> {
+    fn expected(&self, choice: u32, mode_is_fixed: bool) -> Expected<'_> {
         let own = &self.choices[choice as usize];
         let (tokens, contexts) = (&own.tokens[..], &own.contexts[..]);
         Expected {
+            min_kv_bits: self.request.min_kv_bits,
+            // The choices of one request share blocks, and go on at different times.
+            is_fixed: mode_is_fixed && self.request.n == 1,
             prompt: &self.request.prompt,
             prompt_contexts: &self.prompt_contexts,
             tokens,
@@ -81,6 +88,12 @@ pub struct Planning {
 pub struct Clients {
     books: Vec<Book>,
     stop_one_in: u64,
+    /// Every block that is read is at the place that its mode gives it.
+    mode_is_fixed: bool,
+    /// Nothing but shrinking too late could make a sequence lose its memory.
+    no_excuse: bool,
+    /// Some blocks cannot be transcoded.
+    shrinks_fail: bool,
     /// Ends that the next notices must tell.
     due: BTreeMap<(u64, u32), FinishReason>,
     last_admission: Option<Planning>,
@@ -88,10 +101,18 @@ pub struct Clients {
 
 impl Clients {
     /// No clients.
-    pub fn new(stop_one_in: u64) -> Self {
+    pub fn new(settings: &Settings) -> Self {
+        let config = &settings.scheduler;
+        let all_shrink = settings.fail_shrink_one_in == 0;
         Self {
             books: Vec::new(),
-            stop_one_in,
+            stop_one_in: settings.stop_one_in,
+            mode_is_fixed: config.mode == Mode::Static && all_shrink,
+            shrinks_fail: config.mode.shrinks() && !all_shrink,
+            no_excuse: config.mode.shrinks()
+                && all_shrink
+                && config.overcommit_percent <= 100
+                && settings.fail_one_in == 0,
             due: BTreeMap::new(),
             last_admission: None,
         }
@@ -120,6 +141,22 @@ impl Clients {
             shared_failures: 0,
             request,
         });
+    }
+
+    /// The tokens that a slice for a choice works on.
+    pub fn expected(&self, request: u64, choice: u32) -> Expected<'_> {
+        self.book(request).expected(choice, self.mode_is_fixed)
+    }
+
+    /// A slice of a sequence read nothing below `lowest`. `choice` is the slice's.
+    pub fn read(&mut self, request: u64, choice: u32, lowest: u8) {
+        let book = &mut self.books[request as usize];
+        let shared = !book.parted;
+        for (index, own) in book.choices.iter_mut().enumerate() {
+            if shared || index == choice as usize {
+                own.lowest = Some(own.lowest.map_or(lowest, |l| l.min(lowest)));
+            }
+        }
     }
 
     /// A request's book.
@@ -279,7 +316,11 @@ impl Clients {
                 if !self.is_live(request.0, choice) || !self.book(request.0).admitted {
                     return Err(format!("{request} {choice} is preempted out of nothing"));
                 }
+                if self.no_excuse && self.book(request.0).request.n == 1 {
+                    return Err(format!("{request} is preempted where others could shrink"));
+                }
                 if let (Some(now), Some(then)) = (planning, self.last_admission)
+                    && !config.mode.shrinks()
                     && then.running > 0
                     && now.step - then.step <= u64::from(config.headroom_tokens)
                 {
@@ -291,9 +332,20 @@ impl Clients {
                 request,
                 choice,
                 reason,
+                bits,
             } => {
+                let own = &self.book(request.0).choices[choice as usize];
+                let asked = self.book(request.0).request.min_kv_bits;
+                let seen = own.lowest.unwrap_or(16);
+                if bits.lowest < asked || bits.lowest > seen || bits.mean_centibits > 1600 {
+                    return Err(format!(
+                        "{request} {choice} read {seen} bits, asked for {asked} and is told {bits:?}"
+                    ));
+                }
                 let due = self.due.remove(&(request.0, choice));
-                if due != Some(reason) {
+                // Alone, and its blocks cannot be transcoded: it does not fit.
+                let is_stuck = self.shrinks_fail && planning.is_some() && due.is_none();
+                if due != Some(reason) && !(is_stuck && reason == FinishReason::Error) {
                     return Err(format!(
                         "{request} {choice} ends with {reason:?}, not {due:?}"
                     ));
@@ -381,7 +433,6 @@ pub fn refusal(
     } else {
         tokens - 1
     };
-    let sub_blocks = computed.div_ceil(16);
     let room = u64::from(pool.frames - pool.held_back());
     if request.prompt.is_empty() {
         Some("EmptyPrompt")
@@ -389,13 +440,39 @@ pub fn refusal(
         Some("Choices")
     } else if tokens > u64::from(pool.max_blocks_per_seq) * BLOCK_TOKENS as u64 {
         Some("TooLong")
-    } else if sub_blocks * u64::from(pool.frames_per_sub_block) > room {
+    } else if least_frames(computed, request, config, pool) > room {
         Some("NeverFits")
     } else if waiting >= config.max_waiting {
         Some("QueueFull")
     } else {
         None
     }
+}
+
+/// The most frames that a sequence of up to `tokens` tokens takes at any time, once all has shrunk that may.
+fn least_frames(tokens: u64, request: &Request, config: &Config, pool: &PoolConfig) -> u64 {
+    let sub_block = u64::from(pool.frames_per_sub_block);
+    if !config.mode.shrinks() {
+        return tokens.div_ceil(16) * sub_block;
+    }
+    let at = |bits: u8| {
+        let position = pool.positions.floor(Bound(bits));
+        u64::from(pool.positions.standing(position).cost.frames)
+    };
+    let own = request.min_kv_bits;
+    let edge = at(own.max(pool.protected.0));
+    let sealed = |blocks: u64| match blocks {
+        0 => 0,
+        1 => edge,
+        _ => 2 * edge + (blocks - 2) * at(own),
+    };
+    let open = |tokens: u64| {
+        // Just before the last block of a multiple of 128 is sealed, it is all at 16 bit.
+        let full = (tokens - 1) / 128;
+        sealed(full) + (tokens - full * 128).div_ceil(16) * sub_block
+    };
+    let peak = (1..=tokens).map(open).max().unwrap_or(0);
+    peak.max(sealed(tokens / 128))
 }
 
 /// The kind of a rejection.

@@ -3,7 +3,8 @@
 //!
 //! A seed draws a world (tiny pools, odd limits, some kinds of event switched off), requests that
 //! share prefixes, and faults: cancellations, deadlines, failed and delayed steps, lost outputs,
-//! overflowing queues, names that nobody has. The backend stores what was written where and reads
+//! blocks that cannot be transcoded, overflowing queues, names that nobody has. Pools shrink in all modes,
+//! along schedules of their own. The backend stores what was written where and reads
 //! every context back through the block tables; the model is a hash of the context it reads. So a
 //! wrong page gives a wrong answer, and the answers must be those of serving one request at a
 //! time. When the faults stop, everybody must be served and all memory must come back.
@@ -85,6 +86,16 @@ pub struct Totals {
     pub plans_with_copies: u64,
     /// Choices that ended by stop, length, cancellation, deadline and error.
     pub ended: [u64; 5],
+    /// Blocks shrunk while a sequence held them.
+    pub shrinks_live: u64,
+    /// Blocks shrunk that only the cache kept.
+    pub shrinks_cold: u64,
+    /// Blocks that could not be shrunk.
+    pub shrinks_failed: u64,
+    /// Choices that ended after reading something below 16 bit.
+    pub degraded: u64,
+    /// Times that a sequence waited for others to shrink.
+    pub stalls: u64,
 }
 
 impl Totals {
@@ -102,6 +113,11 @@ impl Totals {
             prefix_hit_tokens: stats.prefix_hit_tokens,
             plans_with_copies: report.copies,
             ended: report.ended,
+            shrinks_live: stats.shrinks_live,
+            shrinks_cold: stats.shrinks - stats.shrinks_live,
+            shrinks_failed: stats.shrinks_failed,
+            degraded: report.degraded,
+            stalls: stats.stalls,
         }
     }
 
@@ -116,6 +132,11 @@ impl Totals {
         self.preemptions += other.preemptions;
         self.prefix_hit_tokens += other.prefix_hit_tokens;
         self.plans_with_copies += other.plans_with_copies;
+        self.shrinks_live += other.shrinks_live;
+        self.shrinks_cold += other.shrinks_cold;
+        self.shrinks_failed += other.shrinks_failed;
+        self.degraded += other.degraded;
+        self.stalls += other.stalls;
         for (sum, ended) in self.ended.iter_mut().zip(other.ended) {
             *sum += ended;
         }

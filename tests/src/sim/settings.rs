@@ -5,9 +5,9 @@
 
 use ebb_block_manager::{
     PoolConfig,
-    schedule::{Bound, PositionTable},
+    schedule::{Bound, Cost, Page, PageSide, PositionTable, Rung, Schedule, Step},
 };
-use ebb_scheduler::Config;
+use ebb_scheduler::{Admission, Config, Mode};
 
 use super::rng::Rng;
 
@@ -56,6 +56,10 @@ pub struct Settings {
     pub delay_one_in: u64,
     /// Outputs come back in another order, with strangers among them.
     pub noise_one_in: u64,
+    /// A request asks for some width.
+    pub min_bits_one_in: u64,
+    /// A block cannot be transcoded.
+    pub fail_shrink_one_in: u64,
 }
 
 impl Settings {
@@ -76,11 +80,19 @@ impl Settings {
         let sub_blocks = sub_blocks.max(8) as u32;
         let frames_per_sub_block = rng.pick(&[1, 1, 2, 3]);
         let block_frames = 8 * frames_per_sub_block;
-        let mut position_frames = vec![block_frames];
-        if rng.one_in(4) {
-            position_frames.push(rng.range(1, u64::from(block_frames)) as u32);
-        }
-        let held_back = PositionTable::of_frames(&position_frames).largest_stop();
+        let mode = rng.pick(&[
+            Mode::PreemptOnly,
+            Mode::PreemptOnly,
+            Mode::Progressive,
+            Mode::Progressive,
+            Mode::Static,
+        ]);
+        let positions = if mode.shrinks() || rng.one_in(4) {
+            positions(rng, block_frames)
+        } else {
+            PositionTable::whole(block_frames)
+        };
+        let held_back = positions.largest_stop();
         let longest_blocks = longest.div_ceil(8) as u32;
         let pool = PoolConfig {
             frames: sub_blocks * frames_per_sub_block
@@ -88,8 +100,8 @@ impl Settings {
                 + rng.below(u64::from(frames_per_sub_block)) as u32,
             frame_bytes: 4096,
             frames_per_sub_block,
-            positions: PositionTable::of_frames(&position_frames),
-            protected: Bound(8),
+            positions,
+            protected: Bound(rng.pick(&[8, 8, 8, 16, 4, 0])),
             prefix_cache: !rng.one_in(5),
             max_blocks_per_seq: longest_blocks + 1 - u32::from(rng.one_in(4)),
             hash_key: 0,
@@ -104,6 +116,12 @@ impl Settings {
             max_logit_rows: max_running + rng.pick(&[0, 1, 10, 100]),
             aging_steps: rng.pick(&[0, 1, 10, 1000]),
             headroom_tokens: rng.pick(&[0, 0, 0, 1, 16, 40]),
+            mode,
+            admission: rng.pick(&[Admission::Degrade, Admission::Degrade, Admission::Queue]),
+            overcommit_percent: rng.pick(&[100, 100, 100, 100, 150, 60]),
+            low_water_permille: rng.pick(&[0, 20, 20, 200]),
+            high_water_permille: rng.pick(&[200, 200, 1000]),
+            shrink_bytes_max: 4096 * rng.pick(&[0, 30, 100, 10_000]),
         };
         Self {
             requests: rng.range(4, 40),
@@ -129,6 +147,8 @@ impl Settings {
             lose_one_in: on(rng, &[10, 60]),
             delay_one_in: on(rng, &[2, 4]),
             noise_one_in: on(rng, &[2]),
+            min_bits_one_in: on(rng, &[2, 4]),
+            fail_shrink_one_in: if rng.one_in(4) { rng.pick(&[2, 20]) } else { 0 },
             scheduler,
             pool,
         }
@@ -143,4 +163,48 @@ impl Settings {
         self.lose_one_in = 0;
         self.delay_one_in = 0;
     }
+}
+
+/// A schedule of a few pages that come down in any order, and what blocks take along it.
+fn positions(rng: &mut Rng, block_frames: u32) -> PositionTable {
+    let (layers, all) = (rng.range(1, 3) as u16, [8, 4, 2, 2]);
+    let ladder = &all[..rng.pick(&[1, 2, 3, 4, 4])];
+    let side = |v: bool| if v { PageSide::V } else { PageSide::K };
+    let pages = (0..layers).flat_map(|layer| {
+        [false, true].map(|v| Page {
+            layer,
+            side: side(v),
+        })
+    });
+    let mut open: Vec<(Page, usize)> = pages.map(|page| (page, 0)).collect();
+    let count = open.len() as u64;
+    let mut steps = Vec::new();
+    while !open.is_empty() {
+        let at = rng.below(open.len() as u64) as usize;
+        let (page, rung) = &mut open[at];
+        let to = Rung {
+            tag: *rung as u8,
+            bits: ladder[*rung],
+        };
+        steps.push(Step { page: *page, to });
+        *rung += 1;
+        if *rung == ladder.len() || rng.one_in(8) {
+            open.swap_remove(at);
+        }
+    }
+    let schedule = Schedule::new(layers, steps).expect("pages only come down");
+    PositionTable::new(&schedule, |taken| {
+        let mut bits = std::collections::BTreeMap::new();
+        for step in taken {
+            // The second of two rungs of 2 bit is a little smaller.
+            let of_8 = u64::from(step.to.bits) * 8 - u64::from(step.to.tag);
+            bits.insert((step.page.layer, step.page.side), of_8);
+        }
+        let sum = bits.values().sum::<u64>() + 128 * (count - bits.len() as u64);
+        let bytes = sum * u64::from(block_frames) * 4096 / (128 * count);
+        Cost {
+            frames: bytes.div_ceil(4096).max(1) as u32,
+            bytes,
+        }
+    })
 }

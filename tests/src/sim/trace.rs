@@ -38,6 +38,12 @@ impl Trace {
         for (src, dst) in &plan.copies {
             self.add(u64::from(*src) << 32 | u64::from(*dst));
         }
+        for job in &plan.shrinks {
+            self.add(u64::from(job.block.0) << 32 | u64::from(job.from) << 16 | u64::from(job.to));
+            for frame in job.old.iter().chain(&job.new) {
+                self.add(u64::from(*frame));
+            }
+        }
         for slice in &plan.slices {
             self.add(slice.request.0 << 32 | u64::from(slice.choice));
             self.add(u64::from(slice.slot.0) << 32 | u64::from(slice.position));
@@ -71,8 +77,11 @@ impl Trace {
                 )
             });
             let slices: Vec<_> = slices.collect();
+            let shrinks = plan.shrinks.iter();
+            let shrinks = shrinks.map(|job| format!("{}: {} to {}", job.block, job.from, job.to));
+            let shrinks: Vec<_> = shrinks.collect();
             format!(
-                "plan {}: copies {:?}, {}",
+                "plan {}: copies {:?}, shrinks {shrinks:?}, {}",
                 plan.step,
                 plan.copies,
                 slices.join(", ")
@@ -93,6 +102,7 @@ impl Trace {
                 request,
                 choice,
                 reason,
+                ..
             } => (4 + *reason as u64, request, *choice),
         };
         self.add(request.0 << 32 | u64::from(detail));

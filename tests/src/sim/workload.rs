@@ -59,6 +59,9 @@ impl Workload {
             request.deadline = Some(Millis(now.0 + rng.below(1000)));
         }
         request.prompt_logprobs = chance(rng, settings.logprobs_one_in);
+        if chance(rng, settings.min_bits_one_in) {
+            request.min_kv_bits = rng.pick(&[16, 16, 8, 4, 3, 2]);
+        }
         // Bad requests are part of life.
         if rng.one_in(60) {
             request.prompt = Arc::from([]);

@@ -28,6 +28,8 @@ pub struct Report {
     pub copies: u64,
     /// Choices by how they ended, in the order of [`FinishReason`].
     pub ended: [u64; 5],
+    /// Choices that ended after reading something below 16 bit.
+    pub degraded: u64,
 }
 
 /// The simulation of one seed.
@@ -57,8 +59,8 @@ impl World {
         trace.say(|| format!("{settings:#?}"));
         Ok(Self {
             scheduler: scheduler.map_err(|e| e.to_string())?,
-            device: Device::new(settings.pool.frames, settings.pool.frames_per_sub_block),
-            clients: Clients::new(settings.stop_one_in),
+            device: Device::new(settings.pool.clone()),
+            clients: Clients::new(&settings),
             workload,
             now: Millis(0),
             trace,
@@ -88,7 +90,8 @@ impl World {
         self.clients.check_answers()?;
         let usage = self.scheduler.blocks().usage();
         let room = self.settings.pool.frames - self.settings.pool.held_back();
-        if usage.frames_live + usage.frames_retiring > 0 || usage.sequences > 0 {
+        let on_loan = usage.frames_live + usage.frames_retiring + usage.frames_shrinking;
+        if on_loan > 0 || usage.sequences > 0 {
             return Err(format!("memory is not back: {usage:?}"));
         }
         if self.scheduler.blocks().available() != room {
@@ -220,7 +223,7 @@ impl World {
         let mut seqs: Vec<_> = plan.slices.iter().map(|s| s.seq).collect();
         seqs.sort_unstable();
         seqs.dedup();
-        if rows == 0
+        if (rows == 0 && plan.shrinks.is_empty())
             || rows != plan.tokens.len()
             || rows > config.max_step_tokens
             || logit_rows > config.max_logit_rows
@@ -270,13 +273,29 @@ impl World {
         } else {
             let clients = &self.clients;
             let slices = &step.plan.slices;
-            self.device.run(&step, |index| {
-                clients
-                    .book(slices[index].request.0)
-                    .expected(slices[index].choice)
-            })?;
+            let expected = |index: usize| {
+                let slice: &ebb_scheduler::Slice = &slices[index];
+                clients.expected(slice.request.0, slice.choice)
+            };
+            let (rng, one_in) = (&mut self.rng, self.settings.fail_shrink_one_in);
+            let mut failed_shrinks = Vec::new();
+            let fails = |block| {
+                let fails = chance(rng, one_in);
+                failed_shrinks.extend(fails.then_some(block));
+                fails
+            };
+            let lowest = self.device.run(&step, expected, fails)?;
+            for ((slice, void), lowest) in slices.iter().zip(&step.void).zip(lowest) {
+                if !void {
+                    self.clients.read(slice.request.0, slice.choice, lowest);
+                }
+            }
             let outputs = self.outputs(&step)?;
-            self.apply(Event::StepDone { step: id, outputs })?;
+            self.apply(Event::StepDone {
+                step: id,
+                outputs,
+                failed_shrinks,
+            })?;
         }
         self.scheduler.recycle(step.plan);
         Ok(())
@@ -404,7 +423,10 @@ impl World {
                 .notice(&notice, planning, &self.settings.scheduler)?;
             match notice {
                 Notice::Rejected { reason, .. } => rejected = Some(kind(&reason)),
-                Notice::Finished { reason, .. } => self.report.ended[reason as usize] += 1,
+                Notice::Finished { reason, bits, .. } => {
+                    self.report.ended[reason as usize] += 1;
+                    self.report.degraded += u64::from(bits.lowest < 16);
+                }
                 Notice::Admitted { .. } | Notice::Preempted { .. } => {}
             }
         }

@@ -1,0 +1,228 @@
+//! Precision as a resource: what is promised to whom at the floor, how much of a prompt memory lets a step
+//! compute, and which blocks shrink.
+//!
+//! Where blocks shrink, nothing is preempted to let a sequence grow: it waits for a step or two while others
+//! shrink. Admission keeps the sum of all promises ([`Seq::floor_frames`]) within the pool, so that waiting
+//! always ends; preemption remains for pools that are overcommitted and for blocks that cannot be transcoded.
+
+use ebb_block_manager::{BLOCK_TOKENS, Pressure, SUB_BLOCK_TOKENS};
+
+use crate::batch::Batch;
+use crate::pressure::Acquired;
+use crate::scheduler::Scheduler;
+use crate::seq::Resident;
+use crate::slab::Key;
+use crate::{Admission, FinishReason, Mode};
+
+/// Steps ahead of which a decoding sequence's next sub-block counts as demand: one that is being planned
+/// while the one before runs.
+const STEPS_AHEAD: u32 = 2;
+
+impl Scheduler {
+    /// Frames promised to the running sequences: each at its longest, at its floor.
+    pub(crate) fn frames_promised(&self) -> u64 {
+        if !self.config.mode.shrinks() {
+            return 0;
+        }
+        let promise = |&(_, key): &(_, Key)| self.promise(key);
+        self.running.iter().map(promise).sum()
+    }
+
+    fn promise(&self, key: Key) -> u64 {
+        self.seqs[key].floor_frames * self.weight(key) as u64
+    }
+
+    /// Whether a waiting sequence's promise can be kept beside those given. One that runs alone needs none: it
+    /// was checked on arrival that each of its choices fits.
+    pub(crate) fn fits_at_floor(&self, key: Key, batch: &mut Batch) -> bool {
+        if self.running.is_empty() {
+            return true;
+        }
+        let given = *batch
+            .frames_promised
+            .get_or_insert_with(|| self.frames_promised());
+        // One that lost its memory to a bet comes back only when nothing is betted on.
+        let percent = match self.seqs[key].preempted {
+            true => self.config.overcommit_percent.min(100),
+            false => self.config.overcommit_percent,
+        };
+        let limit = u64::from(self.capacity) * u64::from(percent) / 100;
+        let sum = given + self.promise(key);
+        if sum <= limit {
+            batch.frames_promised = Some(sum);
+        }
+        sum <= limit
+    }
+
+    /// [`acquire`](Self::acquire) where blocks shrink: what does not fit now comes later. Once one sequence
+    /// was put off, those after it get nothing new in this step, so that it is served first.
+    pub(crate) fn acquire_or_wait(
+        &mut self,
+        key: Key,
+        resident: Resident,
+        len: u32,
+        batch: &mut Batch,
+    ) -> Acquired {
+        let needed = self.blocks.frames_needed(resident.id, len as usize);
+        let may_take = !batch.pressed || needed == 0;
+        if may_take && self.blocks.grow(resident.id, len as usize).is_ok() {
+            self.seqs[key].reserved = len;
+            return Acquired::Granted;
+        }
+        self.put_off(needed, batch);
+        Acquired::Later
+    }
+
+    fn put_off(&mut self, frames: u32, batch: &mut Batch) {
+        batch.pressed = true;
+        batch.demand += u64::from(frames);
+        self.counters.stalls += 1;
+    }
+
+    /// How many of the next `wanted` tokens of a prompt a step may compute. Notes what the others need.
+    pub(crate) fn room(&mut self, key: Key, wanted: u32, batch: &mut Batch) -> u32 {
+        let seq = &self.seqs[key];
+        let (Some(resident), true) = (seq.resident, self.config.mode.shrinks()) else {
+            return wanted;
+        };
+        let block = BLOCK_TOKENS as u32;
+        let wanted = match self.config.mode {
+            // The next block reads this one as it is once it has gone to its place.
+            Mode::Static => wanted.min(block - seq.computed % block),
+            Mode::PreemptOnly | Mode::Progressive => wanted,
+        };
+        let (computed, sub_block) = (seq.computed, SUB_BLOCK_TOKENS as u32);
+        let needed = |blocks: &ebb_block_manager::BlockManager, len: u32| {
+            let end = (computed + len).next_multiple_of(sub_block);
+            blocks.frames_needed(resident.id, end as usize)
+        };
+        let all = needed(&self.blocks, wanted);
+        let spare = if batch.pressed {
+            0
+        } else {
+            // What decoding sequences take in the next steps is theirs.
+            u64::from(self.blocks.available()).saturating_sub(batch.soon)
+        };
+        if u64::from(all) <= spare {
+            return wanted;
+        }
+        // Whole sub-blocks, as many as fit.
+        let (mut fits, mut beyond) = (0, (computed % sub_block + wanted).div_ceil(sub_block));
+        while beyond - fits > 1 {
+            let middle = fits + (beyond - fits) / 2;
+            if u64::from(needed(&self.blocks, up_to(computed, middle))) <= spare {
+                fits = middle;
+            } else {
+                beyond = middle;
+            }
+        }
+        let room = up_to(computed, fits).min(wanted);
+        let taken = if room == 0 {
+            0
+        } else {
+            needed(&self.blocks, room)
+        };
+        batch.short = true;
+        batch.demand += u64::from(all - taken);
+        if room == 0 {
+            self.put_off(0, batch);
+        }
+        room
+    }
+
+    /// [`Mode::Static`]: whether all full blocks of a sequence are where they belong, so that it may read them.
+    /// If not, takes them there.
+    pub(crate) fn is_settled(&mut self, key: Key, batch: &mut Batch) -> bool {
+        let seq = &self.seqs[key];
+        let (Some(resident), Mode::Static) = (seq.resident, self.config.mode) else {
+            return true;
+        };
+        let full = seq.committed / BLOCK_TOKENS as u32;
+        // What a step in flight fills is not sealed yet.
+        if seq.computed / BLOCK_TOKENS as u32 != full {
+            return false;
+        }
+        if seq.settled == full {
+            return true;
+        }
+        let is_settled = self.blocks.settle(resident.id, &mut batch.shrinks);
+        if is_settled {
+            self.seqs[key].settled = full;
+        } else {
+            batch.unsettled = true;
+        }
+        is_settled
+    }
+
+    /// Notes the memory that a sequence will ask for soon after the chunk or token just planned.
+    pub(crate) fn note_demand(&self, key: Key, planned: u32, batch: &mut Batch) {
+        if self.config.mode != Mode::Progressive {
+            return;
+        }
+        let seq = &self.seqs[key];
+        let end = seq.computed + planned;
+        if end >= seq.known() {
+            let next = seq.reserved.max(end) < end + STEPS_AHEAD && end < seq.tokens_max();
+            batch.soon += u64::from(next) * self.frames_of(1);
+        } else {
+            batch.prefill_next +=
+                u64::from((seq.known() - end).min(self.config.prefill_chunk as u32));
+        }
+    }
+
+    /// Chooses the blocks that this step transcodes.
+    pub(crate) fn shrink(&mut self, batch: &mut Batch) {
+        if self.config.mode == Mode::Progressive {
+            let prefill = batch.prefill_next.min(self.config.max_step_tokens as u64);
+            let demand = batch.demand + batch.soon + self.frames_of(prefill);
+            let share = |permille| (u64::from(self.capacity) * u64::from(permille) / 1000) as u32;
+            let pressure = Pressure {
+                demand: u32::try_from(demand).unwrap_or(u32::MAX),
+                low: share(self.config.low_water_permille),
+                high: share(self.config.high_water_permille),
+                bytes_max: self.config.shrink_bytes_max,
+                cold: self.config.admission == Admission::Degrade,
+            };
+            self.blocks.relieve(&pressure, &mut batch.shrinks);
+        }
+        let live = batch.shrinks.iter().filter(|job| job.live);
+        let freed = live.clone().map(|job| job.old.len() - job.new.len());
+        let freed = freed.sum::<usize>() as u64;
+        self.counters.shrinks += batch.shrinks.len() as u64;
+        self.counters.shrinks_live += live.count() as u64;
+        if freed > 0 && self.config.mode == Mode::Progressive {
+            let held = u64::from(self.blocks.usage().frames_live).max(1);
+            self.counters.preemptions_avoided_milli +=
+                freed * 1000 * self.running.len() as u64 / held;
+        }
+    }
+
+    /// Nothing runs, nothing is in flight and nothing can shrink: one sequence gives its memory up. False if
+    /// there was none to.
+    pub(crate) fn preempt_for_want_of_shrinks(&mut self) -> bool {
+        let Some(&(_, only)) = self.running.first() else {
+            return false;
+        };
+        if let Some(victim) = self.victim() {
+            self.preempt(victim);
+            return true;
+        }
+        // It is alone, and what it shares with others that have ended keeps it from fitting; computed anew it
+        // does. Unless it cannot be transcoded: then one request fails and not the server.
+        let seq = &mut self.seqs[only];
+        let known = seq.known();
+        if std::mem::replace(&mut seq.given_up_at, known) < known {
+            self.preempt(only);
+        } else {
+            let (group, choice) = (seq.group, seq.choice);
+            self.end_choice(group, choice, FinishReason::Error);
+        }
+        true
+    }
+}
+
+/// Tokens from `computed` to the end of the `sub_blocks`-th sub-block, counted from the one it lies in.
+fn up_to(computed: u32, sub_blocks: u32) -> u32 {
+    let sub_block = SUB_BLOCK_TOKENS as u32;
+    (sub_blocks * sub_block).saturating_sub(computed % sub_block)
+}
