@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod core;
 pub mod eval;
+pub mod kv_plan;
 pub mod kv_spec;
 pub mod metrics;
 pub mod model;

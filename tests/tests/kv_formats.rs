@@ -18,13 +18,13 @@ fn run(specs: &[&str], ctx: usize) -> Vec<Comparison> {
     let tokens = tokens.expect("it encodes");
 
     let parsed: Vec<KvSpec> = specs.iter().map(|s| s.parse().expect("a spec")).collect();
-    let formats = parsed.iter().map(|s| s.formats(model.spec.layers));
+    let formats = parsed.iter().map(|s| s.formats(model.spec.kv_geometry()));
     let formats: Vec<_> = formats.map(|f| f.expect("formats")).collect();
     let (layout, positions) = lay_out(model.spec.kv_geometry(), &formats).expect("a layout");
     let frames = (256 << 20) / layout.frame().frame_bytes as u32;
     let options = CpuOptions {
         layout: Some(layout.clone()),
-        rotate_v: parsed[0].rotate_v,
+        rotate_v: parsed[0].rotate_v(),
         ..CpuOptions::new(2)
     };
     let backend = ebb_engine::backend_with(model, frames, options).expect("it loads");

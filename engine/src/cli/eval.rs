@@ -12,7 +12,7 @@ use super::error::CliError;
 use super::generate::print;
 use super::size::ByteSize;
 use crate::Opened;
-use crate::eval::{Comparison, Report, Sequence, Trials, compare, lay_out, perplexity};
+use crate::eval::{Comparison, Report, Sequence, Trials, compare, lay_out, perplexity, read_text};
 use crate::kv_spec::KvSpec;
 
 /// What to score.
@@ -28,7 +28,8 @@ pub(super) struct EvalArgs {
     #[arg(long, value_name = "N")]
     windows: Option<usize>,
     /// Formats of the KV cache to compare with 16 bit: f16, or k=FORMAT,v=FORMAT with parts like layer7.k=FORMAT,
-    /// protect=int8|f16 (of the first and the last sealed block) and rotate=v.
+    /// protect=int8|f16 (of the first and the last sealed block) and rotate=v; or profile:FILE@BITS, a calibrated
+    /// profile at a mean width of sealed pages.
     ///
     /// Give it several times to compare several; they share one 16-bit run, and either all of them rotate or none.
     #[arg(long, value_name = "SPEC")]
@@ -56,8 +57,7 @@ impl EvalArgs {
         }
         // Read first: a wrong path is known before the model is loaded.
         let path = self.text.display();
-        let text =
-            std::fs::read_to_string(&self.text).map_err(CliError::io(format!("read {path}")))?;
+        let text = read_text(&self.text).map_err(CliError::io(format!("read {path}")))?;
         let opened = crate::open(&self.model.model, self.model.cache_dir.clone())?;
         let tokens = opened.tokenizer.encode(&text, false, true);
         let tokens =
@@ -97,13 +97,13 @@ impl EvalArgs {
         let model = &opened.model;
         let specs = self.kv.iter().map(|text| text.parse());
         let specs = specs.collect::<Result<Vec<KvSpec>, _>>()?;
-        let rotate_v = specs[0].rotate_v;
-        if specs.iter().any(|s| s.rotate_v != rotate_v) {
+        let rotate_v = specs[0].rotate_v();
+        if specs.iter().any(|s| s.rotate_v() != rotate_v) {
             return Err(CliError::Usage(
                 "--kv: specifications with and without rotate=v have different weights; run them apart".into(),
             ));
         }
-        let formats = specs.iter().map(|s| s.formats(model.spec.layers));
+        let formats = specs.iter().map(|s| s.formats(model.spec.kv_geometry()));
         let formats = formats.collect::<Result<Vec<_>, _>>()?;
         let (layout, positions) =
             lay_out(model.spec.kv_geometry(), &formats).map_err(crate::StartError::from)?;

@@ -2,8 +2,10 @@
 
 use thiserror::Error;
 
+use crate::kv_plan::ProfileError;
+
 /// A part of a KV specification that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Error)]
 pub enum KvSpecError {
     /// Two commas in a row, or nothing at all.
     #[error(
@@ -45,9 +47,15 @@ pub enum KvSpecError {
         /// Layers there are.
         layers: usize,
     },
-    /// Profiles cannot be read here.
+    /// A profile that cannot be used.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// A width that is no number of bits.
     #[error(
-        "a profile as KV specification is not supported yet; name the formats, as in k=kitty25,v=int2"
+        "'{bits}' behind the profile's name is no width; write a number of bits from 1 to 16, as in profile:FILE@2.5"
     )]
-    Profile,
+    Width {
+        /// What was given.
+        bits: String,
+    },
 }

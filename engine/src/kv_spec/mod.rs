@@ -1,15 +1,19 @@
 //! What the operator says about the formats of the KV cache: `f16`, `k=kitty25,v=int2`,
-//! `k=int4,v=int2,layer18.k=int8,protect=f16,rotate=v`.
+//! `k=int4,v=int2,layer18.k=int8,protect=f16,rotate=v`, `profile:FILE@2.5`.
 //!
 //! Later parts win over earlier ones, so a layer's own format comes after the one for all layers.
 
 mod error;
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use ebb_kernels::formats::{FormatId, legal_shrink};
-use ebb_kernels::kv::Side;
+use ebb_kernels::kv::{KvGeometry, Side};
+
+use crate::kv_plan::Profile;
 
 pub use error::KvSpecError;
 
@@ -33,14 +37,14 @@ struct Rule {
 }
 
 /// A parsed specification; it knows no model yet.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct KvSpec {
     text: String,
+    /// What the rules start from, at a width if one is given; otherwise 16 bit.
+    profile: Option<(Arc<Profile>, Option<f64>)>,
     rules: Vec<Rule>,
-    /// Width of protected blocks.
-    pub protect: Protect,
-    /// Whether V's Hadamard rotation is folded into the weights.
-    pub rotate_v: bool,
+    protect: Option<Protect>,
+    rotate_v: bool,
 }
 
 /// What a specification means for a model: the formats of all pages, `[layer * 2 + side]`.
@@ -58,15 +62,16 @@ impl FromStr for KvSpec {
     fn from_str(text: &str) -> Result<Self, KvSpecError> {
         let mut spec = Self {
             text: text.trim().to_owned(),
+            profile: None,
             rules: Vec::new(),
-            protect: Protect::default(),
+            protect: None,
             rotate_v: false,
         };
-        if text.starts_with("profile:") {
-            return Err(KvSpecError::Profile);
-        }
-        for part in text.split(',') {
-            spec.part(part.trim())?;
+        for (index, part) in text.split(',').enumerate() {
+            match part.trim().strip_prefix("profile:") {
+                Some(place) if index == 0 => spec.profile = Some(profile_at(place)?),
+                _ => spec.part(part.trim())?,
+            }
         }
         Ok(spec)
     }
@@ -78,7 +83,34 @@ impl fmt::Display for KvSpec {
     }
 }
 
+/// `FILE@2.5` or `FILE`.
+pub fn profile_at(place: &str) -> Result<(Arc<Profile>, Option<f64>), KvSpecError> {
+    let (file, bits) = match place.rsplit_once('@') {
+        Some((file, bits)) => {
+            let parsed: Option<f64> = bits.parse().ok();
+            let parsed = parsed.filter(|bits| (1.0..=16.0).contains(bits));
+            let wrong = || KvSpecError::Width {
+                bits: bits.to_owned(),
+            };
+            (file, Some(parsed.ok_or_else(wrong)?))
+        }
+        None => (place, None),
+    };
+    Ok((Arc::new(Profile::read(Path::new(file))?), bits))
+}
+
 impl KvSpec {
+    /// Width of protected blocks.
+    pub fn protect(&self) -> Protect {
+        let profile = self.profile.as_ref().map(|(profile, _)| profile.protect());
+        self.protect.or(profile).unwrap_or_default()
+    }
+
+    /// Whether V's Hadamard rotation is folded into the weights.
+    pub fn rotate_v(&self) -> bool {
+        self.rotate_v || self.profile.as_ref().is_some_and(|(p, _)| p.rotate_v())
+    }
+
     fn part(&mut self, part: &str) -> Result<(), KvSpecError> {
         if part.is_empty() {
             return Err(KvSpecError::Empty);
@@ -91,8 +123,8 @@ impl KvSpec {
             return Ok(());
         };
         match (key.trim(), value.trim()) {
-            ("protect", "f16") => self.protect = Protect::F16,
-            ("protect", "int8") => self.protect = Protect::Int8,
+            ("protect", "f16") => self.protect = Some(Protect::F16),
+            ("protect", "int8") => self.protect = Some(Protect::Int8),
             ("protect", _) => {
                 return Err(KvSpecError::Choice {
                     part: part.to_owned(),
@@ -151,9 +183,13 @@ impl KvSpec {
     /// and 16 bit otherwise: static formats are made from 16 bit only.
     ///
     /// # Errors
-    /// When a layer is named that the model does not have.
-    pub fn formats(&self, layers: usize) -> Result<PageFormats, KvSpecError> {
-        let mut sealed = vec![FormatId::F16; layers * 2];
+    /// When a layer is named that the model does not have, or the profile is another model's.
+    pub fn formats(&self, geometry: KvGeometry) -> Result<PageFormats, KvSpecError> {
+        let layers = geometry.layers;
+        let mut sealed = match &self.profile {
+            Some((profile, bits)) => profile.formats(geometry, *bits, self.protect())?.sealed,
+            None => vec![FormatId::F16; layers * 2],
+        };
         for rule in &self.rules {
             let range = match rule.layer {
                 None => 0..layers,
@@ -164,23 +200,28 @@ impl KvSpec {
                 sealed[layer * 2 + rule.side as usize] = rule.format;
             }
         }
-        let protected = sealed.iter().enumerate().map(|(page, &format)| {
-            let side = Side::of_page(page);
-            let reachable = format == FormatId::Int8 || legal_shrink(FormatId::Int8, format, side);
-            match self.protect {
-                Protect::Int8 if reachable => FormatId::Int8,
-                _ => FormatId::F16,
-            }
-        });
         Ok(PageFormats {
-            protected: protected.collect(),
+            protected: protected_formats(&sealed, self.protect()),
             sealed,
         })
     }
 }
 
+/// Formats of protected pages whose final formats are `sealed`.
+pub(crate) fn protected_formats(sealed: &[FormatId], protect: Protect) -> Vec<FormatId> {
+    let protected = sealed.iter().enumerate().map(|(page, &format)| {
+        let side = Side::of_page(page);
+        let reachable = format == FormatId::Int8 || legal_shrink(FormatId::Int8, format, side);
+        match protect {
+            Protect::Int8 if reachable => FormatId::Int8,
+            _ => FormatId::F16,
+        }
+    });
+    protected.collect()
+}
+
 /// `k`, `v`, `layer7.k`.
-fn page(key: &str) -> Option<(Option<usize>, Side)> {
+pub(crate) fn page(key: &str) -> Option<(Option<usize>, Side)> {
     let (layer, side) = match key.split_once('.') {
         Some((layer, side)) => (Some(layer.strip_prefix("layer")?.parse().ok()?), side),
         None => (None, key),
@@ -197,8 +238,14 @@ mod tests {
     use super::*;
     use FormatId as F;
 
+    const THREE: KvGeometry = KvGeometry {
+        layers: 3,
+        kv_heads: 3,
+        head_dim: 64,
+    };
+
     fn formats(text: &str) -> PageFormats {
-        text.parse::<KvSpec>().unwrap().formats(3).unwrap()
+        text.parse::<KvSpec>().unwrap().formats(THREE).unwrap()
     }
 
     #[test]
@@ -209,7 +256,7 @@ mod tests {
         let mixed = formats("k=int4, v=int2 ,layer1.k=int8,layer2.v=f16").sealed;
         assert_eq!(mixed, [F::Int4, F::Int2, F::Int8, F::Int2, F::Int4, F::F16]);
         let spec: KvSpec = "k=kitty25,v=int2,protect=f16,rotate=v".parse().unwrap();
-        assert!(spec.rotate_v && spec.protect == Protect::F16);
+        assert!(spec.rotate_v() && spec.protect() == Protect::F16);
         assert_eq!(spec.to_string(), "k=kitty25,v=int2,protect=f16,rotate=v");
     }
 
@@ -234,8 +281,9 @@ mod tests {
         assert!(error("protect=int4").contains("protect=f16"));
         assert!(error("rotate=k").contains("rotate=v"));
         assert!(error("k=int4,,v=int2").contains("empty part"));
-        assert!(error("profile:a.json@2.5").contains("profile"));
-        let layer = "layer3.k=int4".parse::<KvSpec>().unwrap().formats(3);
+        assert!(error("profile:no/such.json@2.5").contains("no/such.json"));
+        assert!(error("profile:a.json@many").contains("'many'"));
+        let layer = "layer3.k=int4".parse::<KvSpec>().unwrap().formats(THREE);
         assert!(layer.unwrap_err().to_string().contains("layers 0 to 2"));
     }
 }

@@ -124,6 +124,21 @@ impl KvLayout {
         Ok(layout)
     }
 
+    /// Frames, and bytes of codes and metadata, of a block whose pages have these formats, `[layer * 2 + side]`.
+    pub fn cost(
+        geometry: KvGeometry,
+        frame: FrameLayout,
+        formats: &[FormatId],
+    ) -> Result<(u32, u64), LayoutError> {
+        if formats.iter().all(|f| *f == FormatId::F16) {
+            let whole = Self::unshrunk(geometry, frame);
+            return Ok((whole.frames(0), whole.bytes(0)));
+        }
+        let placed = place(geometry, frame, 0, formats)?;
+        let bytes: u64 = placed.record_bytes.iter().map(|b| u64::from(*b)).sum();
+        Ok((placed.frames, bytes * geometry.kv_heads as u64))
+    }
+
     /// Position 0 alone, of a geometry and frames that are known to fit each other.
     pub(crate) fn unshrunk(geometry: KvGeometry, frame: FrameLayout) -> Self {
         let pages = geometry.layers * 2;

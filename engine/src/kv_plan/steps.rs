@@ -1,0 +1,94 @@
+//! The steps of the built-in schedules.
+
+use ebb_block_manager::schedule::{Page, PageSide, Rung, Step};
+use ebb_kernels::formats::{FormatId, ladder};
+use ebb_kernels::kv::Side;
+
+use super::{KvPlanError, index_of};
+use crate::kv_spec::PageFormats;
+
+/// Where the progressive mode ends unless told otherwise: the lowest rungs that keep a small model usable without
+/// calibration (perplexity +5 % on SmolLM2-135M; one rung lower it is +10 %, another one +38 %).
+pub const DEFAULT_FLOOR: &str = "k=kitty25,v=int2";
+
+/// The order in which pages come down without calibration: what costs the least per byte first, as measured with
+/// uniform formats (`benches/results`, quality). Keys need their bits, values do not.
+const PASSES: [(Side, FormatId); 8] = [
+    (Side::V, FormatId::Int8),
+    (Side::K, FormatId::Int8),
+    (Side::V, FormatId::Int4),
+    (Side::K, FormatId::Int4),
+    (Side::V, FormatId::Int2),
+    (Side::K, FormatId::Kitty25),
+    (Side::K, FormatId::Kitty12),
+    (Side::K, FormatId::Int2),
+];
+
+/// A step of the block manager's, which knows formats by tag and nominal bits.
+pub(super) fn step(layer: usize, side: Side, to: FormatId) -> Step {
+    Step {
+        page: Page {
+            layer: layer as u16,
+            side: match side {
+                Side::K => PageSide::K,
+                Side::V => PageSide::V,
+            },
+        },
+        to: Rung {
+            tag: index_of(to) as u8,
+            // A request that asks for 3 bit must not get 2.5.
+            bits: to.nominal_bits().floor() as u8,
+        },
+    }
+}
+
+/// Steps down the ladders to `floor`, `[layer * 2 + side]`, each rung for all layers before the next.
+///
+/// # Errors
+/// When a floor is a static format.
+pub fn progressive_steps(floor: &[FormatId]) -> Result<Vec<Step>, KvPlanError> {
+    let rung = |side: Side, format: FormatId| ladder(side).position(|f| f == format);
+    for (page, &format) in floor.iter().enumerate() {
+        let side = Side::of_page(page);
+        if rung(side, format).is_none() {
+            let names: Vec<&str> = ladder(side).map(FormatId::name).collect();
+            return Err(KvPlanError::OffLadder {
+                layer: page / 2,
+                side: match side {
+                    Side::K => "k",
+                    Side::V => "v",
+                },
+                format,
+                ladder: names.join(", "),
+            });
+        }
+    }
+    let mut steps = Vec::new();
+    for (side, to) in PASSES {
+        for layer in 0..floor.len() / 2 {
+            if rung(side, floor[layer * 2 + side as usize]) >= rung(side, to) {
+                steps.push(step(layer, side, to));
+            }
+        }
+    }
+    Ok(steps)
+}
+
+/// Steps straight to the given formats: protected ones first, so that the chain of the protected width is those.
+pub fn static_steps(formats: &PageFormats) -> Vec<Step> {
+    let pages = |formats: &[FormatId]| {
+        let pages = formats.iter().copied().enumerate();
+        let pages: Vec<_> = pages.filter(|(_, f)| *f != FormatId::F16).collect();
+        pages
+    };
+    let mut steps = Vec::new();
+    for (page, to) in pages(&formats.protected) {
+        steps.push(step(page / 2, Side::of_page(page), to));
+    }
+    for (page, to) in pages(&formats.sealed) {
+        if formats.protected[page] != to {
+            steps.push(step(page / 2, Side::of_page(page), to));
+        }
+    }
+    steps
+}
