@@ -50,7 +50,7 @@ pub enum ConfigError {
         /// What it starts with.
         found: u32,
     },
-    /// A position takes more frames than the 16-bit block, or none.
+    /// A position that blocks stop at takes more frames than the 16-bit block, or none.
     #[error(
         "schedule position {position} is {frames} frames: a shrunk block takes at least 1 frame \
          and at most the {block} of a 16-bit one"
@@ -149,8 +149,9 @@ impl PoolConfig {
 
     /// Full blocks that the arena can hold.
     pub(crate) fn full_blocks_max(&self) -> u32 {
-        let frames = (0..self.positions.len()).map(|p| self.position_frames(p as u16));
-        self.frames / frames.min().unwrap_or(1).max(1)
+        let frames = self.positions.stops().map(|p| self.position_frames(p));
+        let least = frames.min().unwrap_or(self.block_frames());
+        self.frames / least.min(self.block_frames()).max(1)
     }
 
     /// Blocks that the arena can hold, if each has only begun.
@@ -188,8 +189,11 @@ impl PoolConfig {
             return Err(ConfigError::FirstPosition { expected, found });
         }
         let block = expected;
-        for position in 0..self.positions.len() {
-            let frames = self.position_frames(position as u16);
+        // A schedule's first steps may cost frames, where few records of the old size and the new fit one frame; blocks
+        // pass over them.
+        for position in self.positions.stops() {
+            let frames = self.position_frames(position);
+            let position = usize::from(position);
             if !(1..=block).contains(&frames) {
                 return Err(ConfigError::PositionFrames {
                     position,

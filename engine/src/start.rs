@@ -3,15 +3,16 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ebb_block_manager::{BLOCK_TOKENS, PoolConfig};
+use ebb_block_manager::{BLOCK_TOKENS, PoolConfig, schedule::Bound};
 use ebb_kernels::backend::Backend;
 use ebb_kernels::cpu::{CpuBackend, CpuOptions, LoadError};
 use ebb_kernels::kv::{ArenaError, KvArena, LayoutError};
-use ebb_scheduler::{Config, SetupError};
+use ebb_scheduler::{Admission, Config, Mode, SetupError};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use thiserror::Error;
 
-use crate::core::{EngineHandle, ModelInfo, Served};
+use crate::core::{EngineHandle, KvFacts, ModelInfo, Served, mode_name};
+use crate::kv_plan::{KvPlan, KvPlanError, KvSource};
 use crate::metrics::{CacheConfig, Recorder};
 use crate::model::{LoadedModel, ModelError, ModelRef, TokenizerSource, default_cache_dir};
 use crate::tokenizer::{
@@ -37,6 +38,16 @@ pub struct EngineConfig {
     pub max_step_tokens: usize,
     /// Whether prompts share the KV of common beginnings.
     pub prefix_cache: bool,
+    /// What gives way when the KV memory is full.
+    pub kv_mode: Mode,
+    /// How far the KV cache may shrink, and in which order.
+    pub kv_source: KvSource,
+    /// Whether requests wait for 16-bit room, or shrink others to get in.
+    pub admission: Admission,
+    /// Share of the pool that may be promised to running requests, in percent.
+    pub overcommit_percent: u32,
+    /// Bytes of blocks that one step may rewrite to shrink them.
+    pub shrink_bytes_max: u64,
     /// Compute threads.
     pub threads: usize,
     /// Name that clients and metrics see; the model's own when absent.
@@ -69,6 +80,9 @@ pub enum StartError {
     /// Pages of the formats asked for cannot be laid out.
     #[error("the KV cache cannot have these pages: {0}")]
     Layout(#[from] LayoutError),
+    /// The KV cache cannot shrink as asked for.
+    #[error(transparent)]
+    KvPlan(#[from] KvPlanError),
     /// The KV pool cannot be made.
     #[error("the KV cache cannot be made: {0}")]
     Arena(#[from] ArenaError),
@@ -113,7 +127,13 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
     for note in &model.notes {
         tracing::warn!("{note}");
     }
-    let pool = pool(&model, config.kv_memory_bytes, config.prefix_cache)?;
+    let geometry = model.spec.kv_geometry();
+    let plan = KvPlan::new(geometry, config.kv_mode, &config.kv_source)?;
+    let pool = PoolConfig {
+        positions: plan.positions.clone(),
+        protected: plan.protected,
+        ..pool(&model, config.kv_memory_bytes, config.prefix_cache)?
+    };
     let max_context = max_context(&model, &pool, config.max_context)?;
     let limits = Config {
         max_step_tokens: config.max_step_tokens.max(config.max_running),
@@ -121,6 +141,10 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         max_waiting: config.max_waiting,
         prefill_chunk: config.max_step_tokens,
         max_logit_rows: config.max_running.max(256),
+        mode: config.kv_mode,
+        admission: config.admission,
+        overcommit_percent: config.overcommit_percent,
+        shrink_bytes_max: config.shrink_bytes_max,
         ..Config::default()
     };
     let name = config
@@ -142,11 +166,18 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         has_chat_template: template.is_some(),
         kv_bytes_per_token: model.spec.kv_geometry().token_bytes() as u64,
     };
-    let backend = backend(&model, pool.frames, config.threads)?;
+    let options = CpuOptions {
+        layout: Some(plan.layout.clone()),
+        rotate_v: plan.rotate_v,
+        ..CpuOptions::new(config.threads)
+    };
+    let backend = backend_with(&model, pool.frames, options)?;
     tracing::info!(
         model = info.name,
         context = max_context,
         kv_bytes = config.kv_memory_bytes,
+        kv_mode = mode_name(plan.mode),
+        kv_floor_bits = plan.floor_bits(),
         "ready to serve"
     );
     let max_live = config.max_running + config.max_waiting;
@@ -156,6 +187,7 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         template,
         generation: model.generation.clone(),
         max_live,
+        kv: KvFacts::new(&plan),
     };
     Ok(EngineHandle::start(
         served, limits, pool, backend, recorder,
@@ -263,7 +295,7 @@ fn max_context(
     pool: &PoolConfig,
     asked: Option<usize>,
 ) -> Result<usize, StartError> {
-    let held = (pool.frames / pool.block_frames()) as usize * BLOCK_TOKENS;
+    let held = longest(pool);
     let (limit, why) = if model.max_context() <= held {
         (
             model.max_context(),
@@ -272,7 +304,7 @@ fn max_context(
     } else {
         (
             held,
-            "what --kv-memory holds at 16 bit; give it more memory",
+            "what --kv-memory holds of one sequence; give it more memory",
         )
     };
     match asked {
@@ -280,6 +312,14 @@ fn max_context(
         Some(given) => Ok(given),
         None => Ok(limit),
     }
+}
+
+/// Tokens of the longest sequence that the pool holds alone, once all of it has shrunk that may.
+fn longest(pool: &PoolConfig) -> usize {
+    let room = u64::from(pool.frames - pool.held_back());
+    let fits = |blocks: &u64| pool.floor_frames(blocks * BLOCK_TOKENS as u64, Bound::FLOOR) <= room;
+    let blocks = (1..=u64::from(pool.max_blocks_per_seq)).take_while(fits);
+    blocks.last().unwrap_or(0) as usize * BLOCK_TOKENS
 }
 
 /// Loads the weights into the CPU backend with a pool of `frames`.

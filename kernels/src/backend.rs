@@ -1,6 +1,7 @@
 //! The step interface: one submission of rows, and the logits that come back.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::formats::FormatId;
 use crate::kv::Side;
@@ -87,6 +88,8 @@ pub struct StepOutput<'a> {
     pub logits: &'a [f32],
     /// Shrinks that did not happen, by their order in [`StepInput::shrinks`].
     pub failed_shrinks: &'a [ShrinkFailure],
+    /// What the shrinks took of the step's time; zero where that is not known.
+    pub shrink_time: Duration,
 }
 
 impl fmt::Debug for StepOutput<'_> {

@@ -24,7 +24,7 @@ impl Scheduler {
             Choice::Sharing => record.leader,
             Choice::Ended => None,
         };
-        let bits = seq.map_or_else(Default::default, |seq| self.bits(seq));
+        let bits = seq.map_or_else(Default::default, |seq| self.seq_bits(seq));
         match before {
             Choice::Own(seq) => self.drop_seq(seq),
             Choice::Sharing => {
@@ -78,7 +78,7 @@ impl Scheduler {
     }
 
     /// Widths at which a sequence has read its context.
-    fn bits(&self, key: Key) -> SeqBits {
+    pub(crate) fn seq_bits(&self, key: Key) -> SeqBits {
         let seq = &self.seqs[key];
         match seq.resident {
             Some(resident) => seq.bits.and(self.blocks.bits(resident.id)),

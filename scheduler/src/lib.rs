@@ -52,6 +52,8 @@ mod slab;
 mod stats;
 mod urgency;
 
+pub use ebb_block_manager::SeqBits;
+
 pub use config::{Admission, Config, ConfigError, Mode, SetupError};
 pub use event::{ChoiceOutput, Event};
 pub use notice::{FinishReason, Notice, RejectReason};

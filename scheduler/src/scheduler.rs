@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use ebb_block_manager::{BlockManager, PoolConfig, SUB_BLOCK_TOKENS};
+use ebb_block_manager::{BlockManager, PoolConfig, SUB_BLOCK_TOKENS, SeqBits};
 use rustc_hash::FxHashMap;
 
 use crate::admit::Candidate;
 use crate::batch::Batch;
-use crate::group::Group;
+use crate::group::{Choice, Group};
 use crate::in_flight::InFlight;
 use crate::seq::Seq;
 use crate::slab::{Key, Slab};
@@ -148,6 +148,33 @@ impl Scheduler {
             let own = (!all).then_some(sent.choice);
             shared.chain(own).map(|choice| (sent.request, choice))
         })
+    }
+
+    /// Widths of what a live choice has been computed from so far, the steps in flight included. `None`: it has ended.
+    pub fn bits(&self, request: RequestId, choice: u32) -> Option<SeqBits> {
+        let group = &self.groups[*self.requests.get(&request)?];
+        match group.choices.get(choice as usize)? {
+            Choice::Own(seq) => Some(self.seq_bits(*seq)),
+            Choice::Sharing => group.leader.map(|leader| self.seq_bits(leader)),
+            Choice::Ended => None,
+        }
+    }
+
+    /// The lowest of the running sequences' widths, and the mean of their means.
+    pub fn running_bits(&self) -> SeqBits {
+        let (mut lowest, mut sum, mut tokens) = (16, 0, 0);
+        for (_, key) in &self.running {
+            let bits = self.seq_bits(*key);
+            lowest = bits.lowest.min(lowest);
+            sum += bits.mean_centibits;
+            tokens += bits.tokens;
+        }
+        let mean = sum.checked_div(self.running.len() as u32);
+        SeqBits {
+            lowest,
+            mean_centibits: mean.unwrap_or(1600),
+            tokens,
+        }
     }
 
     /// Whether nothing waits, runs or is in flight.

@@ -240,6 +240,11 @@ impl PositionTable {
         })
     }
 
+    /// The positions that blocks can stand at, besides 0.
+    pub fn stops(&self) -> impl Iterator<Item = u16> + '_ {
+        self.chains.iter().flat_map(|c| c.stops.iter().copied())
+    }
+
     /// Most frames that a shrunk block can take; 0 if blocks never shrink.
     pub fn largest_stop(&self) -> u32 {
         let stops = self.chains.iter().flat_map(|c| &c.stops);

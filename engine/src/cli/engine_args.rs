@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::error::CliError;
+use super::kv_args::KvArgs;
 use super::size::ByteSize;
 use crate::EngineConfig;
 use crate::model::DEFAULT_MODEL;
@@ -47,6 +48,8 @@ pub(super) struct EngineArgs {
     /// Do not keep the KV cache of finished prompts for prompts that begin alike.
     #[arg(long)]
     pub(super) no_prefix_cache: bool,
+    #[command(flatten)]
+    pub(super) kv: KvArgs,
     /// Threads that compute [default: all cores].
     #[arg(long, value_name = "N")]
     pub(super) threads: Option<usize>,
@@ -56,7 +59,7 @@ pub(super) struct EngineArgs {
 }
 
 /// Names of the flags above, for commands that can use a server instead.
-pub(super) const ENGINE_FLAGS: [&str; 10] = [
+pub(super) const ENGINE_FLAGS: [&str; 16] = [
     "model",
     "cache_dir",
     "kv_memory",
@@ -65,6 +68,12 @@ pub(super) const ENGINE_FLAGS: [&str; 10] = [
     "max_waiting",
     "max_step_tokens",
     "no_prefix_cache",
+    "kv_mode",
+    "kv_floor",
+    "kv_profile",
+    "kv_admission",
+    "kv_overcommit",
+    "kv_shrink_rate",
     "threads",
     "served_model_name",
 ];
@@ -102,6 +111,11 @@ impl EngineArgs {
             max_waiting: self.max_waiting,
             max_step_tokens: self.max_step_tokens,
             prefix_cache: !self.no_prefix_cache,
+            kv_mode: self.kv.kv_mode.into(),
+            kv_source: self.kv.source()?,
+            admission: self.kv.kv_admission.into(),
+            overcommit_percent: self.kv.overcommit()?,
+            shrink_bytes_max: self.kv.kv_shrink_rate.0,
             threads: self.threads.unwrap_or_else(cores),
             served_name: self.served_model_name.clone(),
         })

@@ -24,6 +24,9 @@ pub(super) struct GenerateArgs {
     /// With --chat: what the model is told before the conversation.
     #[arg(long, value_name = "TEXT", requires = "chat")]
     system: Option<String>,
+    /// Lowest bits of any key or value that the answer may be computed from: 16, 8, 4 or 2 [default: no limit].
+    #[arg(long, value_name = "BITS")]
+    min_kv_bits: Option<u32>,
     /// Print one JSON object when the answer is complete.
     #[arg(long)]
     json: bool,
@@ -44,6 +47,9 @@ struct Report {
     /// Tokens of the prompt that came from the prefix cache.
     cached_tokens: u32,
     completion_tokens: u32,
+    /// Lowest nominal bits of any key or value that it was computed from, and the mean of those read.
+    lowest_kv_bits: u32,
+    mean_kv_bits: f32,
     #[serde(skip_serializing_if = "Option::is_none")]
     stop_string: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -117,6 +123,7 @@ impl GenerateArgs {
         Ok(v1::GenerateRequest {
             prompt: Some(prompt),
             sampling: Some(self.sampling.message()),
+            min_kv_bits: self.min_kv_bits,
             ..Default::default()
         })
     }
@@ -155,6 +162,8 @@ async fn follow(
                     v1::FinishReason::Unspecified => "unknown",
                 };
                 report.completion_tokens = finished.completion_tokens;
+                report.lowest_kv_bits = finished.lowest_kv_bits;
+                report.mean_kv_bits = finished.mean_kv_bits;
                 report.stop_string = finished.stop_string;
                 report.stop_token_id = finished.stop_token_id;
             }

@@ -6,6 +6,7 @@ mod error;
 mod eval;
 mod fetch;
 mod generate;
+mod kv_args;
 mod log;
 mod sampling_args;
 mod serve;

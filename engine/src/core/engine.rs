@@ -12,7 +12,9 @@ use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
 use super::stream::{StreamSender, stream};
-use super::{EngineState, GenerateRequest, GenerateStream, ModelInfo, Prompt, RequestError};
+use super::{
+    EngineState, GenerateRequest, GenerateStream, KvFacts, ModelInfo, Prompt, RequestError,
+};
 use crate::metrics::{Outcome, Recorder, RequestMeter};
 use crate::model::GenerationDefaults;
 use crate::sampling::{SamplingOptions, SamplingParams};
@@ -35,6 +37,7 @@ pub(super) struct Submission {
     pub(super) max_tokens: u32,
     pub(super) priority: i32,
     pub(super) deadline: Option<Instant>,
+    pub(super) min_kv_bits: u8,
     pub(super) meter: RequestMeter,
     pub(super) sender: StreamSender,
 }
@@ -48,6 +51,8 @@ pub(crate) struct Served {
     pub(crate) generation: GenerationDefaults,
     /// Requests that may be live (waiting and running) at once.
     pub(crate) max_live: usize,
+    /// How the KV cache shrinks.
+    pub(crate) kv: KvFacts,
 }
 
 /// What both sides see.
@@ -271,6 +276,10 @@ impl Shared {
         &self.recorder
     }
 
+    pub(super) fn kv_facts(&self) -> &KvFacts {
+        &self.served.kv
+    }
+
     pub(super) fn alive(&self) -> bool {
         !self.dead.load(Ordering::Acquire)
     }
@@ -318,6 +327,7 @@ impl Inner {
             params,
             priority,
             timeout,
+            min_kv_bits,
         } = request;
         let prompt = self.tokenize(prompt, true).await?;
         let max_tokens = self.check_lengths(prompt.len(), params.max_tokens)?;
@@ -331,6 +341,7 @@ impl Inner {
             max_tokens,
             priority,
             deadline: timeout.map(|t| arrived + t),
+            min_kv_bits,
         })
     }
 
@@ -347,6 +358,7 @@ impl Inner {
             max_tokens,
             priority,
             deadline,
+            min_kv_bits,
         } = prepared;
         let weak = Arc::downgrade(self);
         let (sender, reader) = stream(move || {
@@ -363,6 +375,7 @@ impl Inner {
             max_tokens,
             priority,
             deadline,
+            min_kv_bits,
             meter,
             sender,
         };
@@ -480,6 +493,7 @@ struct Prepared {
     max_tokens: u32,
     priority: i32,
     deadline: Option<Instant>,
+    min_kv_bits: u8,
 }
 
 /// How the metrics name the end of a request.

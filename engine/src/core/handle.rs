@@ -8,7 +8,7 @@ use ebb_scheduler::{Config, Scheduler, SetupError};
 
 use super::engine::{Inner, Served, Shared};
 use super::run::EngineThread;
-use super::{GenerateRequest, GenerateStream, Prompt, RequestError};
+use super::{GenerateRequest, GenerateStream, KvState, Prompt, RequestError};
 use crate::metrics::Recorder;
 use crate::sampling::SamplingOptions;
 use crate::tokenizer::Tokenizer;
@@ -55,10 +55,12 @@ pub struct EngineState {
     pub prefix_hits: u64,
     /// Whether new requests are still taken.
     pub accepting: bool,
+    /// How wide the KV cache is.
+    pub kv: KvState,
 }
 
 impl EngineState {
-    pub(super) fn of(stats: &ebb_scheduler::Stats, steps: u64) -> Self {
+    pub(super) fn of(stats: &ebb_scheduler::Stats, steps: u64, kv: KvState) -> Self {
         let usage = &stats.blocks;
         let bytes = |frames: u32| u64::from(frames) * usage.frame_bytes;
         Self {
@@ -72,6 +74,7 @@ impl EngineState {
             prefix_queries: stats.prefix_query_tokens,
             prefix_hits: stats.prefix_hit_tokens,
             accepting: true,
+            kv,
         }
     }
 }
@@ -93,7 +96,8 @@ impl EngineHandle {
     ) -> Result<Self, SetupError> {
         let scheduler = Scheduler::new(limits, pool)?;
         let (sender, commands) = std::sync::mpsc::sync_channel(served.max_live);
-        let state = EngineState::of(&scheduler.stats(), 0);
+        let stats = scheduler.stats();
+        let state = EngineState::of(&stats, 0, served.kv.state(&scheduler, &stats));
         let shared = Arc::new(Shared::new(served, recorder, state));
         let thread = EngineThread::new(shared.clone(), commands, scheduler, backend);
         std::thread::Builder::new()

@@ -7,7 +7,7 @@ use ebb_scheduler::RequestId;
 
 use super::engine::Submission;
 use super::stream::{SendError, StreamSender};
-use super::{FinishReason, RequestError, STREAM_LIMIT_BYTES, StreamEvent, TokenLogprobs};
+use super::{FinishReason, KvBits, RequestError, STREAM_LIMIT_BYTES, StreamEvent, TokenLogprobs};
 use crate::metrics::{Finish, RequestMeter};
 use crate::sampling::{Sampled, Sampler, SamplerState, SamplingParams, StopChecker, random_seed};
 use crate::tokenizer::{IncrementalDetokenizer, Tokenizer};
@@ -109,6 +109,7 @@ impl Live {
         logits: &mut [f32],
         sampler: &mut Sampler,
         now: Instant,
+        kv_bits: KvBits,
     ) -> Result<Advanced, RequestError> {
         let state = &mut self.choices[choice as usize];
         let Sampled { token, logprobs } = sampler
@@ -159,7 +160,8 @@ impl Live {
                 FinishReason::Length
             };
             let stop_string = stop.map(|s| self.params.stop[s.index].clone());
-            self.finish(choice, reason, stop_string, stop_token.then_some(token))?;
+            let stop_token = stop_token.then_some(token);
+            self.finish(choice, reason, stop_string, stop_token, kv_bits)?;
         }
         Ok(Advanced { token, done })
     }
@@ -170,27 +172,30 @@ impl Live {
         reason: FinishReason,
         stop_string: Option<String>,
         stop_token: Option<u32>,
+        kv_bits: KvBits,
     ) -> Result<(), RequestError> {
         let state = &mut self.choices[choice as usize];
         state.finished = true;
         let completion_tokens = state.sampler.generated() as usize;
-        self.meter.choice_finished(choice, reason.into());
+        self.meter
+            .choice_finished(choice, reason.into(), kv_bits.mean);
         let event = StreamEvent::Finished {
             choice,
             reason,
             stop_string,
             stop_token,
             completion_tokens,
+            kv_bits,
         };
         self.sender.send(event).map_err(refused)
     }
 
     /// The scheduler let go of a choice. A choice that wanted no token at all ends here. True with the last one.
-    pub(super) fn released(&mut self, choice: u32, completed: bool) -> bool {
+    pub(super) fn released(&mut self, choice: u32, completed: bool, kv_bits: KvBits) -> bool {
         if completed && !self.choices[choice as usize].finished {
             let told = self
                 .start()
-                .and_then(|()| self.finish(choice, FinishReason::Length, None, None));
+                .and_then(|()| self.finish(choice, FinishReason::Length, None, None, kv_bits));
             if let Err(error) = told {
                 self.ending.get_or_insert(error);
             }

@@ -6,6 +6,7 @@
 mod engine;
 mod error;
 mod handle;
+mod kv_state;
 mod live;
 mod request;
 mod run;
@@ -15,7 +16,8 @@ mod stream;
 pub(crate) use engine::Served;
 pub use error::RequestError;
 pub use handle::{EngineHandle, EngineState, ModelInfo};
-pub use request::{FinishReason, GenerateRequest, Prompt, StreamEvent, TokenLogprobs};
+pub use kv_state::{FormatUse, KvFacts, KvState, mode_name};
+pub use request::{FinishReason, GenerateRequest, KvBits, Prompt, StreamEvent, TokenLogprobs};
 pub(crate) use step::append_table;
 pub use stream::{GenerateStream, STREAM_LIMIT_BYTES};
 /// For scripted engines in tests.

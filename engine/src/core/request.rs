@@ -29,6 +29,26 @@ pub struct GenerateRequest {
     pub priority: i32,
     /// Time from now after which the request is ended with [`super::RequestError::DeadlineExceeded`].
     pub timeout: Option<Duration>,
+    /// Lowest nominal bits of keys and values that the answer may be computed from: 16, 8, 4 or 2; 0 for no wish.
+    pub min_kv_bits: u8,
+}
+
+/// Widths of what a choice was computed from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct KvBits {
+    /// Lowest nominal bits of any key or value.
+    pub lowest: u8,
+    /// Mean bits of the stored keys and values that its tokens read.
+    pub mean: f32,
+}
+
+impl From<ebb_scheduler::SeqBits> for KvBits {
+    fn from(bits: ebb_scheduler::SeqBits) -> Self {
+        Self {
+            lowest: bits.lowest,
+            mean: bits.mean_centibits as f32 / 100.0,
+        }
+    }
 }
 
 /// Why a choice ended.
@@ -96,6 +116,8 @@ pub enum StreamEvent {
         stop_token: Option<u32>,
         /// Tokens generated for this choice.
         completion_tokens: usize,
+        /// Widths of what it was computed from.
+        kv_bits: KvBits,
     },
 }
 

@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 use super::engine::{Command, Shared, Submission, outcome};
 use super::live::Live;
 use super::step;
-use super::{EngineState, RequestError, TokenLogprobs};
+use super::{EngineState, KvBits, RequestError, TokenLogprobs};
 use crate::metrics::StepStats;
 use crate::sampling::Sampler;
 
@@ -136,7 +136,7 @@ impl EngineThread {
             priority: submission.priority,
             deadline,
             prompt_logprobs: submission.params.prompt_logprobs.is_some(),
-            min_kv_bits: 0,
+            min_kv_bits: submission.min_kv_bits,
         };
         let live = Live::new(
             submission,
@@ -173,8 +173,8 @@ impl EngineThread {
                     .scheduled(submitted, live.prompt.len(), live.cached_tokens);
             }
         }
-        let logits = match self.backend.step(&self.input) {
-            Ok(output) => output.logits,
+        let (logits, failed, shrink) = match self.backend.step(&self.input) {
+            Ok(output) => (output.logits, output.failed_shrinks, output.shrink_time),
             Err(error) => {
                 tracing::error!(%error, rows = plan.tokens.len(), "a step failed; its sequences will be tried again");
                 self.scheduler.apply(Event::StepFailed { step: plan.step });
@@ -183,6 +183,11 @@ impl EngineThread {
             }
         };
         self.steps += 1;
+        for failure in failed {
+            tracing::warn!(%failure, "a block of the KV cache cannot be shrunk and keeps its width");
+        }
+        let failed = failed.iter().map(|f| plan.shrinks[f.shrink].block);
+        let failed_shrinks = failed.collect();
         let now = Instant::now();
         let vocab = self.shared.model().vocab;
         let mut outputs = Vec::with_capacity(plan.slices.len());
@@ -200,15 +205,17 @@ impl EngineThread {
             else {
                 continue;
             };
-            if let Err(why) = read_rows(
+            let read = read_rows(
                 live,
                 slice,
                 &rows,
+                &self.scheduler,
                 &mut self.sampler,
                 &mut self.row,
                 now,
                 &mut outputs,
-            ) {
+            );
+            if let Err(why) = read {
                 self.cancelled.push((slice.request, why));
             }
         }
@@ -217,12 +224,13 @@ impl EngineThread {
             generation_tokens: outputs.len(),
             plan: submitted - planning,
             forward: now - submitted,
+            shrink: (!plan.shrinks.is_empty()).then_some(shrink),
             sample: now.elapsed(),
         });
         self.scheduler.apply(Event::StepDone {
             step: plan.step,
             outputs,
-            failed_shrinks: Vec::new(),
+            failed_shrinks,
         });
         self.scheduler.recycle(plan);
     }
@@ -262,15 +270,15 @@ impl EngineThread {
                     request,
                     choice,
                     reason,
-                    ..
-                } => self.finished(request, choice, reason),
+                    bits,
+                } => self.finished(request, choice, reason, bits.into()),
             }
         }
         self.notices = notices;
     }
 
     /// The scheduler let go of a choice; with the last one the request leaves.
-    fn finished(&mut self, request: RequestId, choice: u32, reason: FinishReason) {
+    fn finished(&mut self, request: RequestId, choice: u32, reason: FinishReason, kv_bits: KvBits) {
         let Some(live) = self.live.get_mut(&request) else {
             return;
         };
@@ -287,7 +295,7 @@ impl EngineThread {
         if let Some(error) = error {
             live.ending.get_or_insert(error);
         }
-        if live.released(choice, completed) {
+        if live.released(choice, completed, kv_bits) {
             let error = live.ending.take();
             self.leave(request, error);
         }
@@ -305,8 +313,9 @@ impl EngineThread {
     }
 
     fn publish(&mut self) {
-        self.shared
-            .publish(EngineState::of(&self.scheduler.stats(), self.steps));
+        let stats = self.scheduler.stats();
+        let kv = self.shared.kv_facts().state(&self.scheduler, &stats);
+        self.shared.publish(EngineState::of(&stats, self.steps, kv));
     }
 }
 
@@ -323,10 +332,15 @@ fn rows_of(slice: &Slice) -> usize {
 ///
 /// # Errors
 /// When the request cannot go on: its reader is gone or too slow, or its logits are unusable.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "parts of the engine thread, lent one by one"
+)]
 fn read_rows(
     live: &mut Live,
     slice: &Slice,
     rows: &[&[f32]],
+    scheduler: &Scheduler,
     sampler: &mut Sampler,
     row: &mut Vec<f32>,
     now: Instant,
@@ -363,7 +377,8 @@ fn read_rows(
         if live.choice_finished(choice) {
             continue;
         }
-        let advanced = live.advance(choice, row, sampler, now)?;
+        let bits = scheduler.bits(live.id, choice).unwrap_or_default();
+        let advanced = live.advance(choice, row, sampler, now, bits.into())?;
         outputs.push(ChoiceOutput {
             request: live.id,
             choice,

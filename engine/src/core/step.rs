@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ebb_block_manager::{BlockManager, Table};
-use ebb_kernels::backend::{BlockRef, FrameCopy, SeqRows, StepInput};
+use ebb_kernels::backend::{BlockRef, FrameCopy, SeqRows, Shrink, StepInput};
 use ebb_scheduler::{Logits, StepPlan};
 
 /// Fills `input` (reused between steps) with what `plan` asks for.
@@ -18,6 +18,17 @@ pub(super) fn fill(input: &mut StepInput, plan: &StepPlan, blocks: &BlockManager
     input.blocks.clear();
     input.frames.clear();
     input.logit_rows.clear();
+    input.shrinks.clear();
+    for job in &plan.shrinks {
+        let source = append(input, &job.old);
+        let target = append(input, &job.new);
+        input.shrinks.push(Shrink {
+            from: job.from,
+            to: job.to,
+            source,
+            target,
+        });
+    }
     for slice in &plan.slices {
         let blocks = append_table(input, blocks.table(slice.seq));
         input.seqs.push(SeqRows {
@@ -33,6 +44,13 @@ pub(super) fn fill(input: &mut StepInput, plan: &StepPlan, blocks: &BlockManager
             Logits::All { .. } => input.logit_rows.extend(slice.tokens.clone()),
         }
     }
+}
+
+/// Appends frames; returns where they begin in `input.frames`.
+fn append(input: &mut StepInput, frames: &[u32]) -> u32 {
+    let first = input.frames.len() as u32;
+    input.frames.extend_from_slice(frames);
+    first
 }
 
 /// Appends a sequence's block table; returns where its blocks lie in `input.blocks`.

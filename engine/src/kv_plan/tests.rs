@@ -19,7 +19,8 @@ fn the_default_schedule_ends_at_its_floor_and_frees_frames_on_the_way() {
     assert_eq!(plan.layout.positions(), plan.positions.len());
     for position in 0..plan.positions.len() as u16 {
         let standing = plan.positions.standing(position);
-        assert_eq!(standing.cost.frames, plan.layout.frames(position));
+        let frames = plan.layout.frames(position);
+        assert_eq!(standing.cost.frames, frames);
         assert_eq!(standing.cost.bytes, plan.layout.bytes(position));
         let by_format = plan.bytes_by_format(position);
         let (bytes, pages) = by_format.iter().fold((0, 0), |s, f| (s.0 + f.0, s.1 + f.1));

@@ -23,6 +23,10 @@ const ITERATION_TOKENS: &[f64] = &[
 const REQUEST_PARAMS_N: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0];
 /// Times.
 const REQUEST_PREEMPTIONS: &[f64] = &[1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0];
+/// Bits of a key or value, with its share of scales; ours.
+const KV_BITS: &[f64] = &[
+    2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 12.0, 14.0, 15.5, 16.0,
+];
 /// Seconds of one phase of a step; ours.
 const STEP_TIME: &[f64] = &[
     1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0,
@@ -47,6 +51,7 @@ pub(super) fn request_tokens(max_context: usize) -> Vec<f64> {
 
 /// Histograms with fixed buckets.
 pub(super) const FIXED: &[(&str, &[f64])] = &[
+    ("ebb:request_mean_kv_bits", KV_BITS),
     ("vllm:iteration_tokens_total", ITERATION_TOKENS),
     ("vllm:request_params_n", REQUEST_PARAMS_N),
     ("vllm:time_to_first_token_seconds", TIME_TO_FIRST_TOKEN),

@@ -6,8 +6,13 @@ use std::time::{Duration, Instant};
 
 use metrics_exporter_prometheus::{PrometheusHandle, PrometheusRecorder};
 
+use ebb_kernels::formats::FormatId;
+
 use super::register::{self, EngineHandles, Register, RequestHandles};
 use super::request::RequestMeter;
+#[cfg(test)]
+use crate::core::FormatUse;
+use crate::core::KvState;
 
 /// Steps after which samples are sorted on the engine thread, when nobody else does it.
 const UPKEEP_STEPS: u32 = 1000;
@@ -37,10 +42,12 @@ pub struct StepStats {
     pub forward: Duration,
     /// Time to sample, detokenise and hand out what it produced.
     pub sample: Duration,
+    /// What shrinking blocks took of `forward`, if it did.
+    pub shrink: Option<Duration>,
 }
 
 /// The engine's state at the time of a scrape.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct EngineGauges {
     /// Sequences in the batch.
     pub running: usize,
@@ -60,6 +67,8 @@ pub struct EngineGauges {
     pub prefix_queries: u64,
     /// Prompt tokens found there since the start.
     pub prefix_hits: u64,
+    /// How wide the KV cache is.
+    pub kv: KvState,
 }
 
 /// Settings of the KV cache, exposed once as the labels of `vllm:cache_config_info`.
@@ -106,6 +115,9 @@ impl Recorder {
         e.plan.record(stats.plan);
         e.forward.record(stats.forward);
         e.sample.record(stats.sample);
+        if let Some(time) = stats.shrink {
+            e.shrink.record(time);
+        }
         if inner.steps_since_upkeep.fetch_add(1, Ordering::Relaxed) >= UPKEEP_STEPS {
             self.upkeep();
         }
@@ -157,6 +169,25 @@ impl Recorder {
             return String::new();
         };
         inner.engine.set(now);
+        let register = Register(&inner.recorder);
+        for format in FormatId::ALL {
+            let used = now.kv.formats.iter().find(|f| f.format == format.name());
+            let labels = [("format", format.name())];
+            register
+                .gauge(
+                    "ebb:kv_format_bytes",
+                    "Bytes of the KV pool by page format.",
+                    &labels,
+                )
+                .set(used.map_or(0.0, |f| f.bytes as f64));
+            register
+                .gauge(
+                    "ebb:kv_format_pages",
+                    "Pages (a block's part for a layer and side) by format.",
+                    &labels,
+                )
+                .set(used.map_or(0.0, |f| f.pages as f64));
+        }
         inner.handle.render()
     }
 }
@@ -179,6 +210,23 @@ impl EngineHandles {
         self.prefix_queries.absolute(now.prefix_queries);
         self.prefix_hits.absolute(now.prefix_hits);
         self.steps.absolute(now.steps);
+        let kv = &now.kv;
+        self.bits_stored.set(kv.stored_bits);
+        self.bits_floor.set(kv.floor_bits);
+        self.request_bits_mean.set(kv.running_bits);
+        self.request_bits_lowest
+            .set(f64::from(kv.running_bits_lowest));
+        self.schedule_mean.set(kv.schedule_steps_mean);
+        self.schedule_max.set(f64::from(kv.schedule_steps_max));
+        self.schedule_all.set(f64::from(kv.schedule_steps));
+        self.shrinks_live.absolute(kv.shrinks_live);
+        self.shrinks_cached.absolute(kv.shrinks_cached);
+        self.shrink_failures.absolute(kv.shrink_failures);
+        self.shrunk_bytes.absolute(kv.shrunk_bytes);
+        self.preemptions_avoided
+            .absolute(kv.preemptions_avoided as u64);
+        self.stalls.absolute(kv.stalls);
+        self.promised.set(kv.promised_bytes as f64);
     }
 }
 
@@ -208,6 +256,16 @@ mod tests {
             preemptions: 1,
             prefix_queries: 40,
             prefix_hits: 30,
+            kv: KvState {
+                formats: vec![FormatUse {
+                    format: "int4",
+                    pages: 60,
+                    bytes: 4000,
+                }],
+                shrinks_live: 5,
+                preemptions_avoided: 2.75,
+                ..KvState::default()
+            },
         };
         let text = recorder.render(&now);
         assert!(text.contains("vllm:num_requests_running{model_name=\"m\",engine=\"0\"} 3"));
@@ -217,6 +275,12 @@ mod tests {
         assert_eq!(value(&text, "vllm:num_preemptions_total{"), 1.0);
         assert_eq!(value(&text, "ebb:steps_total{"), 7.0);
         assert!(text.contains("state=\"free\"} 650"), "{text}");
+        assert!(text.contains("format=\"int4\"} 4000"), "{text}");
+        assert!(text.contains("holder=\"requests\"} 5"), "{text}");
+        assert_eq!(value(&text, "ebb:preemptions_avoided_total{"), 2.0);
+        // A format that goes out of use falls to zero.
+        let later = recorder.render(&EngineGauges::default());
+        assert!(later.contains("format=\"int4\"} 0"), "{later}");
     }
 
     #[test]

@@ -98,6 +98,7 @@ pub(super) struct RequestHandles {
     pub(super) inference: Histogram,
     pub(super) prefill: Histogram,
     pub(super) decode: Histogram,
+    pub(super) request_kv_bits: Histogram,
 }
 
 impl RequestHandles {
@@ -131,6 +132,7 @@ impl RequestHandles {
             inference: r.histogram("vllm:request_inference_time_seconds", "From the first step to the last token.", &[]),
             prefill: r.histogram("vllm:request_prefill_time_seconds", "From the first step to the first token.", &[]),
             decode: r.histogram("vllm:request_decode_time_seconds", "From the first token to the last.", &[]),
+            request_kv_bits: r.histogram("ebb:request_mean_kv_bits", "Mean bits of the keys and values that a choice's tokens read.", &[]),
         }
     }
 }
@@ -153,6 +155,21 @@ pub(super) struct EngineHandles {
     pub(super) plan: Histogram,
     pub(super) forward: Histogram,
     pub(super) sample: Histogram,
+    pub(super) shrink: Histogram,
+    pub(super) bits_stored: Gauge,
+    pub(super) bits_floor: Gauge,
+    pub(super) request_bits_mean: Gauge,
+    pub(super) request_bits_lowest: Gauge,
+    pub(super) schedule_mean: Gauge,
+    pub(super) schedule_max: Gauge,
+    pub(super) schedule_all: Gauge,
+    pub(super) shrinks_live: Counter,
+    pub(super) shrinks_cached: Counter,
+    pub(super) shrink_failures: Counter,
+    pub(super) shrunk_bytes: Counter,
+    pub(super) preemptions_avoided: Counter,
+    pub(super) stalls: Counter,
+    pub(super) promised: Gauge,
 }
 
 impl EngineHandles {
@@ -160,6 +177,10 @@ impl EngineHandles {
     pub(super) fn new(r: &Register<'_>) -> Self {
         let kv = |state| r.gauge("ebb:kv_bytes", "Bytes of the KV pool by state.", &[("state", state)]);
         let phase = |phase| r.histogram("ebb:step_time_seconds", "Time per model step by phase.", &[("phase", phase)]);
+        let bits = |of| r.gauge("ebb:kv_bits", "Mean bits of a stored key or value: of all there is, and of sealed unprotected ones at the floor.", &[("of", of)]);
+        let request_bits = |stat| r.gauge("ebb:request_kv_bits", "Bits that running sequences have read: the mean of their means, and the lowest nominal width.", &[("stat", stat)]);
+        let schedule = |stat| r.gauge("ebb:kv_schedule_steps", "Steps of the shrink schedule that blocks have taken: mean, most, and all there are.", &[("stat", stat)]);
+        let shrinks = |holder| r.counter("ebb:kv_shrinks", "Blocks shrunk, by who held them.", &[("holder", holder)]);
         r.gauge("ebb:build_info", "Always 1; the version is a label.", &[("version", env!("CARGO_PKG_VERSION"))]).set(1.0);
         Self {
             running: r.gauge("vllm:num_requests_running", "Sequences in the batch.", &[]),
@@ -178,6 +199,21 @@ impl EngineHandles {
             plan: phase("plan"),
             forward: phase("forward"),
             sample: phase("sample"),
+            shrink: phase("shrink"),
+            bits_stored: bits("stored"),
+            bits_floor: bits("floor"),
+            request_bits_mean: request_bits("mean"),
+            request_bits_lowest: request_bits("lowest"),
+            schedule_mean: schedule("mean"),
+            schedule_max: schedule("max"),
+            schedule_all: schedule("all"),
+            shrinks_live: shrinks("requests"),
+            shrinks_cached: shrinks("cache"),
+            shrink_failures: r.counter("ebb:kv_shrink_failures", "Blocks that could not be shrunk.", &[]),
+            shrunk_bytes: r.counter("ebb:kv_shrunk_bytes", "Bytes of blocks rewritten, as they were before.", &[]),
+            preemptions_avoided: r.counter("ebb:preemptions_avoided", "Preemptions that shrinking stood in for: memory that it freed, in mean sequences.", &[]),
+            stalls: r.counter("ebb:kv_stalls", "Times that a sequence waited a step for memory that shrinking was to free.", &[]),
+            promised: r.gauge("ebb:kv_promised_bytes", "KV memory promised to running requests: each at its longest, at its floor.", &[]),
         }
     }
 }

@@ -165,9 +165,10 @@ impl RequestMeter {
         choice.tokens += count;
     }
 
-    /// A choice is complete.
-    pub fn choice_finished(&mut self, choice: u32, reason: Finish) {
+    /// A choice is complete, computed from keys and values of `kv_bits` on average.
+    pub fn choice_finished(&mut self, choice: u32, reason: Finish, kv_bits: f32) {
         let Some(inner) = &self.inner else { return };
+        inner.requests.request_kv_bits.record(f64::from(kv_bits));
         inner.requests.success[reason as usize].increment(1);
         choice_mut(&mut self.choices, choice).finished = true;
     }
@@ -281,8 +282,8 @@ mod tests {
         meter.tokens(at(300), 1, 1);
         meter.tokens(at(400), 0, 1);
         meter.tokens(at(600), 0, 1);
-        meter.choice_finished(1, Finish::Stop);
-        meter.choice_finished(0, Finish::Length);
+        meter.choice_finished(1, Finish::Stop, 16.0);
+        meter.choice_finished(0, Finish::Length, 16.0);
         meter.end(at(700), Outcome::Completed);
 
         let l = lines(&recorder);
@@ -346,7 +347,7 @@ mod tests {
         let mut meter = recorder.request(Instant::now(), 4, 8);
         meter.scheduled(Instant::now(), 1, 0);
         meter.tokens(Instant::now(), 0, 1);
-        meter.choice_finished(0, Finish::Stop);
+        meter.choice_finished(0, Finish::Stop, 16.0);
         drop(meter);
         let l = lines(&recorder);
         let success = "vllm:request_success_total";

@@ -7,8 +7,8 @@ use ebb_proto::v1;
 
 use super::sampling::sampling;
 use crate::core::{
-    EngineState, FinishReason, GenerateRequest, ModelInfo, Prompt, RequestError, StreamEvent,
-    TokenLogprobs,
+    EngineState, FinishReason, GenerateRequest, KvState, ModelInfo, Prompt, RequestError,
+    StreamEvent, TokenLogprobs,
 };
 use crate::sampling::SamplingOptions;
 use crate::tokenizer::ChatMessage;
@@ -34,6 +34,7 @@ pub fn request(
         sampling: params,
         priority,
         timeout_ms,
+        min_kv_bits,
     } = message;
     if request_id.len() > REQUEST_ID_BYTES || request_id.chars().any(char::is_control) {
         return Err(RequestError::invalid(
@@ -61,6 +62,16 @@ pub fn request(
         }
         limit => limit.map(Duration::from_millis),
     };
+    let min_kv_bits = match min_kv_bits {
+        None => 0,
+        Some(bits @ (2 | 4 | 8 | 16)) => bits as u8,
+        Some(bits) => {
+            return Err(RequestError::invalid(
+                "min_kv_bits",
+                format!("it is {bits}; it must be 16, 8, 4 or 2, or left out"),
+            ));
+        }
+    };
     let request_id = if request_id.is_empty() {
         new_request_id()
     } else {
@@ -73,6 +84,7 @@ pub fn request(
         params,
         priority,
         timeout,
+        min_kv_bits,
     })
 }
 
@@ -159,6 +171,7 @@ pub fn responses(event: StreamEvent, request_id: &str) -> Vec<v1::GenerateRespon
             stop_string,
             stop_token,
             completion_tokens,
+            kv_bits,
         } => {
             vec![response(Event::Finished(v1::Finished {
                 choice,
@@ -169,6 +182,8 @@ pub fn responses(event: StreamEvent, request_id: &str) -> Vec<v1::GenerateRespon
                 stop_string,
                 stop_token_id: stop_token,
                 completion_tokens: saturate(completion_tokens),
+                lowest_kv_bits: kv_bits.lowest.into(),
+                mean_kv_bits: kv_bits.mean,
             }))]
         }
     }
@@ -221,6 +236,32 @@ pub(super) fn server_info(
         steps: state.steps,
         preemptions: state.preemptions,
         limits: Some(limits),
+        kv_precision: Some(kv_precision(&state.kv)),
+    }
+}
+
+fn kv_precision(kv: &KvState) -> v1::KvPrecision {
+    let formats = kv.formats.iter().map(|f| v1::KvFormatUse {
+        format: f.format.to_owned(),
+        pages: f.pages,
+        bytes: f.bytes,
+    });
+    v1::KvPrecision {
+        mode: kv.mode.to_owned(),
+        floor_bits: kv.floor_bits,
+        stored_bits: kv.stored_bits,
+        formats: formats.collect(),
+        schedule_steps: kv.schedule_steps,
+        schedule_steps_mean: kv.schedule_steps_mean,
+        schedule_steps_max: kv.schedule_steps_max,
+        running_bits: kv.running_bits,
+        running_bits_lowest: kv.running_bits_lowest.into(),
+        shrinks_live: kv.shrinks_live,
+        shrinks_cached: kv.shrinks_cached,
+        shrink_failures: kv.shrink_failures,
+        shrunk_bytes: kv.shrunk_bytes,
+        preemptions_avoided: kv.preemptions_avoided,
+        promised_bytes: kv.promised_bytes,
     }
 }
 

@@ -61,6 +61,7 @@ pub(super) fn gauges(state: &EngineState) -> EngineGauges {
         preemptions: state.preemptions,
         prefix_queries: state.prefix_queries,
         prefix_hits: state.prefix_hits,
+        kv: state.kv.clone(),
     }
 }
 

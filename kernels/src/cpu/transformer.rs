@@ -1,5 +1,7 @@
 //! The layer loop.
 
+use std::time::Instant;
+
 use super::attention::{Attention, Heads, Pages, Plan};
 use super::gemm::{Epilogue, PackedMatrix, Product};
 use super::ops::{HeadOps, RowPlace, for_rows, rms_norm_rows};
@@ -229,10 +231,12 @@ impl Backend for CpuBackend {
         }
         let panicked = |panic: TaskPanic| BackendError::Panicked(panic.0);
         self.failed.clear();
+        let began = Instant::now();
         if !input.shrinks.is_empty() {
             let failed = shrink::run(&mut self.pool, &mut self.arena, &self.layout, input);
             self.failed = failed.map_err(panicked)?;
         }
+        let shrink_time = began.elapsed();
         if !input.tokens.is_empty() {
             if self.failed.is_empty() {
                 self.forward(input).map_err(panicked)?;
@@ -244,6 +248,7 @@ impl Backend for CpuBackend {
         Ok(StepOutput {
             logits: &self.scratch.logits[..logit_rows * self.spec.vocab],
             failed_shrinks: &self.failed,
+            shrink_time,
         })
     }
 

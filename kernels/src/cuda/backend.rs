@@ -347,6 +347,7 @@ impl Backend for CudaBackend {
         Ok(StepOutput {
             logits: &self.forward.activations.host_logits[..logits],
             failed_shrinks: &[],
+            shrink_time: std::time::Duration::ZERO,
         })
     }
 

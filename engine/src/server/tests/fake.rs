@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::core::{
-    EngineState, FinishReason, GenerateRequest, GenerateStream, ModelInfo, Prompt, RequestError,
-    STREAM_LIMIT_BYTES, SendError, StreamEvent, StreamSender, stream,
+    EngineState, FinishReason, GenerateRequest, GenerateStream, KvBits, ModelInfo, Prompt,
+    RequestError, STREAM_LIMIT_BYTES, SendError, StreamEvent, StreamSender, stream,
 };
 use crate::metrics::Recorder;
 use crate::sampling::SamplingOptions;
@@ -75,6 +75,10 @@ async fn count(tx: &StreamSender, pieces: u32, pause: Duration) {
         stop_string: None,
         stop_token: None,
         completion_tokens: pieces as usize,
+        kv_bits: KvBits {
+            lowest: 4,
+            mean: 5.25,
+        },
     });
     tx.close(None);
 }

@@ -1,0 +1,110 @@
+//! Flags that say how the KV cache shrinks.
+
+use clap::{Args, ValueEnum};
+use ebb_scheduler::{Admission, Mode};
+
+use super::error::CliError;
+use super::size::ByteSize;
+use crate::kv_plan::{DEFAULT_FLOOR, KvSource};
+use crate::kv_spec::profile_at;
+
+/// What gives way when the KV memory is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum KvMode {
+    /// Old blocks of the KV cache shrink while they are served, step by step; nothing is thrown out.
+    Progressive,
+    /// Every block goes to its floor as soon as it is full.
+    Static,
+    /// The KV cache stays at 16 bit; requests are thrown out and computed again.
+    PreemptOnly,
+}
+
+impl From<KvMode> for Mode {
+    fn from(mode: KvMode) -> Self {
+        match mode {
+            KvMode::Progressive => Self::Progressive,
+            KvMode::Static => Self::Static,
+            KvMode::PreemptOnly => Self::PreemptOnly,
+        }
+    }
+}
+
+/// What a request waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum KvAdmission {
+    /// Room at the floor: others shrink to let it in.
+    Degrade,
+    /// Room at 16 bit: it queues rather than degrade what runs.
+    Queue,
+}
+
+impl From<KvAdmission> for Admission {
+    fn from(admission: KvAdmission) -> Self {
+        match admission {
+            KvAdmission::Degrade => Self::Degrade,
+            KvAdmission::Queue => Self::Queue,
+        }
+    }
+}
+
+/// How the KV cache shrinks.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "KV cache precision")]
+pub(super) struct KvArgs {
+    /// What gives way when the KV memory is full.
+    #[arg(long, value_enum, default_value = "progressive")]
+    pub(super) kv_mode: KvMode,
+    /// Lowest formats of keys and values: k=FORMAT,v=FORMAT with parts like layer7.k=FORMAT, protect=int8|f16 (of the
+    /// first and the last full block) and rotate=v.
+    ///
+    /// Progressive: f16, int8, int4, int2 and for keys kitty25, kitty12. Static: any format.
+    #[arg(long, value_name = "SPEC", default_value = DEFAULT_FLOOR)]
+    kv_floor: String,
+    /// Calibrated order in which pages shrink, instead of --kv-floor; FILE@BITS stops at that mean width.
+    #[arg(long, value_name = "FILE[@BITS]", conflicts_with = "kv_floor")]
+    kv_profile: Option<String>,
+    /// What a request waits for when memory is short.
+    #[arg(long, value_enum, default_value = "degrade")]
+    pub(super) kv_admission: KvAdmission,
+    /// Share of the KV memory that is promised to running requests, each at its longest and at its floor. Above 1 bets
+    /// on answers that end early, and may have to throw requests out.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    kv_overcommit: f64,
+    /// KV memory that one step may rewrite to shrink it; bounds what shrinking adds between two tokens.
+    #[arg(long, value_name = "SIZE", default_value = "32MiB")]
+    pub(super) kv_shrink_rate: ByteSize,
+}
+
+impl KvArgs {
+    /// Where the schedule comes from.
+    ///
+    /// # Errors
+    /// [`CliError::Usage`] naming the flag.
+    pub(super) fn source(&self) -> Result<KvSource, CliError> {
+        let usage = |flag: &str, e: &dyn std::fmt::Display| CliError::Usage(format!("{flag}: {e}"));
+        match &self.kv_profile {
+            Some(place) => {
+                let (profile, bits) = profile_at(place).map_err(|e| usage("--kv-profile", &e))?;
+                Ok(KvSource::Profile(profile, bits))
+            }
+            None => {
+                let spec = self.kv_floor.parse().map_err(|e| usage("--kv-floor", &e))?;
+                Ok(KvSource::Floor(spec))
+            }
+        }
+    }
+
+    /// The factor in percent.
+    ///
+    /// # Errors
+    /// [`CliError::Usage`] naming the flag.
+    pub(super) fn overcommit(&self) -> Result<u32, CliError> {
+        let factor = self.kv_overcommit;
+        if !(0.1..=100.0).contains(&factor) {
+            return Err(CliError::Usage(format!(
+                "--kv-overcommit is {factor}; it must be from 0.1 to 100"
+            )));
+        }
+        Ok((factor * 100.0).round() as u32)
+    }
+}

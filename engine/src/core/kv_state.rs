@@ -1,0 +1,167 @@
+//! How wide the KV cache is: what GetServerInfo and the metrics tell about precision.
+
+use ebb_block_manager::{BLOCK_TOKENS, Usage};
+use ebb_kernels::formats::FormatId;
+use ebb_scheduler::{Mode, Scheduler, Stats};
+
+use crate::kv_plan::KvPlan;
+
+/// Pages of one format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FormatUse {
+    /// Its name.
+    pub format: &'static str,
+    /// One block's part for one layer and side each.
+    pub pages: u64,
+    /// Bytes of codes and metadata; at 16 bit of the memory taken.
+    pub bytes: u64,
+}
+
+/// A look at the widths in the pool.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct KvState {
+    /// `progressive`, `static` or `preempt-only`.
+    pub mode: &'static str,
+    /// Mean bits of sealed unprotected pages at the floor.
+    pub floor_bits: f64,
+    /// Mean bits of everything stored now.
+    pub stored_bits: f64,
+    /// Formats in use.
+    pub formats: Vec<FormatUse>,
+    /// Steps of the longest chain of the schedule.
+    pub schedule_steps: u32,
+    /// Steps taken, the mean over full blocks.
+    pub schedule_steps_mean: f64,
+    /// Steps taken by the block that has taken most.
+    pub schedule_steps_max: u32,
+    /// Mean over the running sequences of the mean bits that each has read.
+    pub running_bits: f64,
+    /// Lowest nominal bits that a running sequence has read.
+    pub running_bits_lowest: u8,
+    /// Blocks shrunk while a sequence held them.
+    pub shrinks_live: u64,
+    /// Blocks shrunk that only the prefix cache kept.
+    pub shrinks_cached: u64,
+    /// Blocks that could not be shrunk.
+    pub shrink_failures: u64,
+    /// Bytes of blocks rewritten, as they were before.
+    pub shrunk_bytes: u64,
+    /// Preemptions that shrinking stood in for.
+    pub preemptions_avoided: f64,
+    /// Times that a sequence waited for memory that was yet to come free by shrinking.
+    pub stalls: u64,
+    /// Bytes promised to running requests.
+    pub promised_bytes: u64,
+}
+
+/// The name of a mode in options and answers.
+pub fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::PreemptOnly => "preempt-only",
+        Mode::Progressive => "progressive",
+        Mode::Static => "static",
+    }
+}
+
+/// What a [`KvState`] needs to know of each schedule position, worked out once.
+#[derive(Debug)]
+pub struct KvFacts {
+    mode: Mode,
+    floor_bits: f64,
+    token_bytes: u64,
+    steps: u32,
+    /// By position: steps taken, and bytes and pages of each format.
+    positions: Vec<(u16, Vec<(u64, u32)>)>,
+}
+
+impl KvFacts {
+    /// The facts of a plan.
+    pub fn new(plan: &KvPlan) -> Self {
+        let positions = (0..plan.positions.len() as u16).map(|position| {
+            let taken = plan.positions.standing(position).taken;
+            (taken, plan.bytes_by_format(position))
+        });
+        let positions: Vec<_> = positions.collect();
+        Self {
+            mode: plan.mode,
+            floor_bits: plan.floor_bits(),
+            token_bytes: plan.layout.geometry().token_bytes() as u64,
+            steps: positions
+                .iter()
+                .map(|(taken, _)| u32::from(*taken))
+                .max()
+                .unwrap_or(0),
+            positions,
+        }
+    }
+
+    /// The pool as it is now.
+    pub fn state(&self, scheduler: &Scheduler, stats: &Stats) -> KvState {
+        let usage = &stats.blocks;
+        let mut formats = vec![(0, 0); FormatId::ALL.len()];
+        let (mut shrunk_bytes, mut shrunk_frames) = (0, 0);
+        let (mut blocks, mut taken_sum, mut taken_max) = (0, 0, 0);
+        for at in scheduler.blocks().position_use() {
+            let (taken, by_format) = &self.positions[usize::from(at.position)];
+            let count = u64::from(at.blocks);
+            for (sum, (bytes, pages)) in formats.iter_mut().zip(by_format) {
+                sum.0 += bytes * count * u64::from(at.position > 0);
+                sum.1 += u64::from(*pages) * count;
+            }
+            if at.position > 0 {
+                let frames = scheduler.blocks().config().position_frames(at.position);
+                shrunk_bytes += at.bytes;
+                shrunk_frames += u64::from(frames) * count;
+            }
+            blocks += count;
+            taken_sum += u64::from(*taken) * count;
+            taken_max = taken_max.max(u32::from(*taken));
+        }
+        let whole_bytes = self.whole_bytes(usage, shrunk_frames);
+        formats[0].0 += whole_bytes;
+        let shrunk_blocks = blocks - u64::from(self.at_16_bit(scheduler));
+        let tokens = whole_bytes / self.token_bytes + shrunk_blocks * BLOCK_TOKENS as u64;
+        let names = FormatId::ALL.iter().zip(formats);
+        let formats = names.filter(|(_, (_, pages))| *pages > 0);
+        let running = scheduler.running_bits();
+        let per = |sum: u64, n: u64, none: f64| match n {
+            0 => none,
+            n => sum as f64 / n as f64,
+        };
+        KvState {
+            mode: mode_name(self.mode),
+            floor_bits: self.floor_bits,
+            stored_bits: 16.0 * per(whole_bytes + shrunk_bytes, tokens * self.token_bytes, 1.0),
+            formats: formats
+                .map(|(format, (bytes, pages))| FormatUse {
+                    format: format.name(),
+                    pages,
+                    bytes,
+                })
+                .collect(),
+            schedule_steps: self.steps,
+            schedule_steps_mean: per(taken_sum, blocks, 0.0),
+            schedule_steps_max: taken_max,
+            running_bits: f64::from(running.mean_centibits) / 100.0,
+            running_bits_lowest: running.lowest,
+            shrinks_live: stats.shrinks_live,
+            shrinks_cached: stats.shrinks - stats.shrinks_live,
+            shrink_failures: stats.shrinks_failed,
+            shrunk_bytes: stats.shrunk_bytes,
+            preemptions_avoided: stats.preemptions_avoided_milli as f64 / 1000.0,
+            stalls: stats.stalls,
+            promised_bytes: stats.frames_promised * usage.frame_bytes,
+        }
+    }
+
+    /// Bytes that blocks at 16 bit hold.
+    fn whole_bytes(&self, usage: &Usage, shrunk_frames: u64) -> u64 {
+        let held = u64::from(usage.frames_live) + u64::from(usage.frames_cached);
+        (held - shrunk_frames) * usage.frame_bytes
+    }
+
+    fn at_16_bit(&self, scheduler: &Scheduler) -> u32 {
+        let mut uses = scheduler.blocks().position_use();
+        uses.find(|at| at.position == 0).map_or(0, |at| at.blocks)
+    }
+}
