@@ -69,8 +69,10 @@ pub struct PositionTable {
     entries: Vec<Vec<Option<u16>>>,
 }
 
-/// A shrink rewrites a block, so it goes on until at least this share (1/n) of the frames has come free.
-const SHARE: u32 = 8;
+/// A shrink rewrites a block, so it goes on until at least this share (1/n) of the frames has come free: from 16 bit to
+/// the floor a block is rewritten four or five times, two and a half times its bytes in all. Many blocks at different stops
+/// make up for the coarse steps of each.
+const SHARE: u32 = 3;
 
 impl PositionTable {
     /// The table of `schedule`, whose blocks cost what `cost` says: it is given the steps taken, in order.

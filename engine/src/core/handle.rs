@@ -53,6 +53,10 @@ pub struct EngineState {
     pub prefix_queries: u64,
     /// See `prefix_queries`.
     pub prefix_hits: u64,
+    /// Tokens computed since start, prompts and answers.
+    pub tokens_computed: u64,
+    /// Of those, tokens whose KV preemptions threw away.
+    pub tokens_thrown_away: u64,
     /// Whether new requests are still taken.
     pub accepting: bool,
     /// How wide the KV cache is.
@@ -73,6 +77,8 @@ impl EngineState {
             preemptions: stats.preemptions,
             prefix_queries: stats.prefix_query_tokens,
             prefix_hits: stats.prefix_hit_tokens,
+            tokens_computed: stats.tokens_scheduled,
+            tokens_thrown_away: stats.preempted_tokens,
             accepting: true,
             kv,
         }

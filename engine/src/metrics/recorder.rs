@@ -67,6 +67,10 @@ pub struct EngineGauges {
     pub prefix_queries: u64,
     /// Prompt tokens found there since the start.
     pub prefix_hits: u64,
+    /// Tokens computed since the start.
+    pub tokens_computed: u64,
+    /// Of those, tokens whose KV preemptions threw away.
+    pub tokens_thrown_away: u64,
     /// How wide the KV cache is.
     pub kv: KvState,
 }
@@ -210,6 +214,8 @@ impl EngineHandles {
         self.prefix_queries.absolute(now.prefix_queries);
         self.prefix_hits.absolute(now.prefix_hits);
         self.steps.absolute(now.steps);
+        self.tokens_computed.absolute(now.tokens_computed);
+        self.tokens_thrown_away.absolute(now.tokens_thrown_away);
         let kv = &now.kv;
         self.bits_stored.set(kv.stored_bits);
         self.bits_floor.set(kv.floor_bits);
@@ -256,6 +262,8 @@ mod tests {
             preemptions: 1,
             prefix_queries: 40,
             prefix_hits: 30,
+            tokens_computed: 500,
+            tokens_thrown_away: 20,
             kv: KvState {
                 formats: vec![FormatUse {
                     format: "int4",
@@ -274,6 +282,7 @@ mod tests {
         assert_eq!(value(&text, "vllm:prefix_cache_hits_total{"), 30.0);
         assert_eq!(value(&text, "vllm:num_preemptions_total{"), 1.0);
         assert_eq!(value(&text, "ebb:steps_total{"), 7.0);
+        assert_eq!(value(&text, "ebb:tokens_thrown_away_total{"), 20.0);
         assert!(text.contains("state=\"free\"} 650"), "{text}");
         assert!(text.contains("format=\"int4\"} 4000"), "{text}");
         assert!(text.contains("holder=\"requests\"} 5"), "{text}");

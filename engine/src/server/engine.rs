@@ -61,6 +61,8 @@ pub(super) fn gauges(state: &EngineState) -> EngineGauges {
         preemptions: state.preemptions,
         prefix_queries: state.prefix_queries,
         prefix_hits: state.prefix_hits,
+        tokens_computed: state.tokens_computed,
+        tokens_thrown_away: state.tokens_thrown_away,
         kv: state.kv.clone(),
     }
 }
