@@ -6,7 +6,7 @@ use super::threads::{Pool, TaskPanic};
 use crate::SUB_BLOCKS;
 use crate::backend::{Shrink, ShrinkFailure, StepInput};
 use crate::formats::{FormatError, RecordShape};
-use crate::kv::{KvArena, KvLayout, Side};
+use crate::kv::{KvArena, KvLayout, RecordPlace, Side};
 
 /// Runs the shrinks of a checked step, a record a task. Returns those that failed, in order, each
 /// with its first page; their blocks are as they were.
@@ -96,25 +96,29 @@ impl Record<'_> {
             side,
             head_dim: self.layout.geometry().head_dim,
         };
-        let gathered;
+        let (old, new) = self.shrink.frames(self.layout, self.input);
+        let mut gathered = Vec::new();
         let source = if self.shrink.from == 0 {
             gathered = self.gather();
             &gathered[..]
         } else {
-            let (start, len) = self.place(self.shrink.from);
-            // SAFETY: the record lies inside a frame of the arena; in this step nothing writes the
-            // frames that a shrink reads.
-            unsafe { std::slice::from_raw_parts(start.cast_const(), len) }
+            let (place, bytes) = self.place(self.shrink.from);
+            // SAFETY: in this step nothing writes the frames that a shrink reads.
+            unsafe { self.arena.record(old, place, bytes, &mut gathered) }
         };
-        let (start, len) = self.place(self.shrink.to);
-        // SAFETY: the record lies inside a frame of the arena, which the step holds mutably. Records
-        // do not overlap, target frames belong to one shrink, and one task has this record.
-        let target = unsafe { std::slice::from_raw_parts_mut(start, len) };
-        if from == to {
-            target.copy_from_slice(source);
-            return Ok(());
-        }
-        from.shrink(to, shape, source, target)
+        let (place, bytes) = self.place(self.shrink.to);
+        let mut shrunk;
+        let record = if from == to {
+            source
+        } else {
+            shrunk = vec![0; bytes];
+            from.shrink(to, shape, source, &mut shrunk)?;
+            &shrunk[..]
+        };
+        // SAFETY: the step holds the arena mutably. Records do not overlap, target frames belong to
+        // one shrink, and one task has this record.
+        unsafe { self.arena.write_record(new, place, record) };
+        Ok(())
     }
 
     /// The 16-bit rows `[128][head_dim]`, from the block's eight sub-blocks.
@@ -136,17 +140,9 @@ impl Record<'_> {
         rows
     }
 
-    /// Address and bytes of the record at a position ≥ 1.
-    fn place(&self, position: u16) -> (*mut u8, usize) {
-        let (source, target) = self.shrink.frames(self.layout, self.input);
-        let frames = if position == self.shrink.from {
-            source
-        } else {
-            target
-        };
-        let place = self.layout.place(position, self.record);
-        let start = self.arena.frame_ptr(frames[place.frame as usize]);
+    /// Place and bytes of the record at a position ≥ 1.
+    fn place(&self, position: u16) -> (RecordPlace, usize) {
         let bytes = self.layout.record_bytes(position, self.layer, self.side);
-        (start.wrapping_add(place.offset as usize), bytes)
+        (self.layout.place(position, self.record), bytes)
     }
 }

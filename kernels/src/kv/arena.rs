@@ -1,6 +1,6 @@
 //! The memory that holds all frames of a CPU pool.
 
-use super::FrameLayout;
+use super::{FrameLayout, RecordPlace};
 use crate::memory::HugeBuffer;
 
 /// The arena could not be made.
@@ -86,6 +86,54 @@ impl KvArena {
         );
         // SAFETY: both in range; `copy` allows src == dst.
         unsafe { std::ptr::copy(self.frame_ptr(src), self.frame_ptr(dst), self.frame_bytes) }
+    }
+
+    /// The bytes of a record of a shrunk block whose frames are `frames`; put together in `scratch` if it lies
+    /// in two.
+    ///
+    /// # Safety
+    /// Nothing writes the block's frames while the result lives; `place` is of a record of `bytes` bytes in it.
+    pub(crate) unsafe fn record<'a>(
+        &'a self,
+        frames: &[u32],
+        place: RecordPlace,
+        bytes: usize,
+        scratch: &'a mut Vec<u8>,
+    ) -> &'a [u8] {
+        let first = place.first_part as usize;
+        let start = self.frame_ptr(frames[place.frame as usize]);
+        let start = start.wrapping_add(place.offset as usize).cast_const();
+        // SAFETY: the first part lies inside the frame; the caller excludes writers.
+        let head = unsafe { std::slice::from_raw_parts(start, first) };
+        if first == bytes {
+            return head;
+        }
+        let rest = self
+            .frame_ptr(frames[place.frame as usize + 1])
+            .cast_const();
+        // SAFETY: the second part begins the next frame and is shorter than it.
+        let tail = unsafe { std::slice::from_raw_parts(rest, bytes - first) };
+        scratch.clear();
+        scratch.extend_from_slice(head);
+        scratch.extend_from_slice(tail);
+        scratch
+    }
+
+    /// Writes such a record.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes the record's bytes meanwhile.
+    pub(crate) unsafe fn write_record(&self, frames: &[u32], place: RecordPlace, record: &[u8]) {
+        let (head, tail) = record.split_at(place.first_part as usize);
+        let start = self.frame_ptr(frames[place.frame as usize]);
+        let start = start.wrapping_add(place.offset as usize);
+        // SAFETY: the first part lies inside the frame, and the caller excludes everyone else.
+        unsafe { std::ptr::copy_nonoverlapping(head.as_ptr(), start, head.len()) };
+        if !tail.is_empty() {
+            let rest = self.frame_ptr(frames[place.frame as usize + 1]);
+            // SAFETY: the second part begins the next frame and is shorter than it.
+            unsafe { std::ptr::copy_nonoverlapping(tail.as_ptr(), rest, tail.len()) };
+        }
     }
 
     /// Address of a frame; the caller has checked `frame < self.frames`.

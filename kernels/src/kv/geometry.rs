@@ -154,8 +154,8 @@ mod tests {
         assert_eq!(
             layout,
             FrameLayout {
-                frame_bytes: 36_864,
-                frames_per_sub_block: 10
+                frame_bytes: 24_576,
+                frames_per_sub_block: 15
             }
         );
     }

@@ -1,9 +1,9 @@
 //! Where every record of a block lies, at every position of the shrink schedule.
 //!
 //! At position 0 a block is eight 16-bit sub-blocks (see [`KvGeometry::sub_record_place`]). At a later
-//! position it is one record per (layer, side, head) in the format of its page, in that order, placed
-//! by first fit: a record that does not fit in the rest of a frame starts the next one, so none
-//! straddles two.
+//! position it is one record per (layer, side, head) in the format of its page, one right behind the
+//! other in that order; a record that does not fit in the rest of a frame goes on at the start of the
+//! block's next one. So a block wastes only the end of its last frame, whatever its formats.
 
 use super::{FrameLayout, GeometryError, KvGeometry, Side};
 use crate::SUB_BLOCKS;
@@ -12,13 +12,15 @@ use crate::formats::{FormatError, FormatId, RecordShape};
 /// Bytes that the start of every record is a multiple of.
 pub const RECORD_ALIGN: usize = 16;
 
-/// Where a record of a shrunk block lies.
+/// Where a record of a shrunk block lies. No record is longer than a frame, so it has one part or two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordPlace {
-    /// Frame, counted within the block.
+    /// Frame of its first byte, counted within the block.
     pub frame: u32,
     /// Byte offset in the frame, a multiple of [`RECORD_ALIGN`].
     pub offset: u32,
+    /// Bytes that lie in this frame, a multiple of [`RECORD_ALIGN`]; the rest begins the block's next frame.
+    pub first_part: u32,
 }
 
 /// A list of positions that no pool of this geometry can have.
@@ -209,44 +211,6 @@ impl KvLayout {
     }
 }
 
-/// Frames that the records of a block take: `pages` is the record size of each page in order, each of
-/// `kv_heads` records.
-pub(super) fn placed_frames(
-    frame_bytes: usize,
-    kv_heads: usize,
-    pages: impl Iterator<Item = usize>,
-) -> usize {
-    let mut next = Next::default();
-    for bytes in pages {
-        for _ in 0..kv_heads {
-            next.place(frame_bytes, bytes);
-        }
-    }
-    next.frame + 1
-}
-
-/// Where the next record may start.
-#[derive(Default)]
-struct Next {
-    frame: usize,
-    offset: usize,
-}
-
-impl Next {
-    /// Places a record right behind the last one, or at the start of the next frame.
-    fn place(&mut self, frame_bytes: usize, bytes: usize) -> RecordPlace {
-        if self.offset + bytes > frame_bytes {
-            (self.frame, self.offset) = (self.frame + 1, 0);
-        }
-        let place = RecordPlace {
-            frame: self.frame as u32,
-            offset: self.offset as u32,
-        };
-        self.offset += bytes;
-        place
-    }
-}
-
 fn place(
     geometry: KvGeometry,
     frame: FrameLayout,
@@ -263,7 +227,7 @@ fn place(
     }
     let mut places = Vec::with_capacity(geometry.records());
     let mut record_bytes = Vec::with_capacity(pages);
-    let mut next = Next::default();
+    let mut start = 0;
     for (page, &format) in formats.iter().enumerate() {
         let side = Side::of_page(page);
         let shape = RecordShape {
@@ -289,14 +253,20 @@ fn place(
         debug_assert!(bytes.is_multiple_of(RECORD_ALIGN));
         record_bytes.push(bytes as u32);
         for _ in 0..geometry.kv_heads {
-            places.push(next.place(frame.frame_bytes, bytes));
+            let offset = start % frame.frame_bytes;
+            places.push(RecordPlace {
+                frame: (start / frame.frame_bytes) as u32,
+                offset: offset as u32,
+                first_part: bytes.min(frame.frame_bytes - offset) as u32,
+            });
+            start += bytes;
         }
     }
     Ok(Position {
         formats: formats.to_vec(),
         places,
         record_bytes,
-        frames: next.frame as u32 + 1,
+        frames: start.div_ceil(frame.frame_bytes) as u32,
     })
 }
 
@@ -316,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn records_lie_in_order_without_overlap_inside_one_frame_and_aligned() {
+    fn records_follow_each_other_in_order_aligned_and_in_two_parts_at_most() {
         for (layers, kv_heads, head_dim) in [(30, 3, 64), (4, 2, 128), (32, 8, 128), (5, 1, 64)] {
             let geometry = KvGeometry {
                 layers,
@@ -336,29 +306,26 @@ mod tests {
             let layout = KvLayout::new(geometry, geometry.frame_layout(), &shrunk).unwrap();
             assert_eq!(layout.positions(), shrunk.len() + 1);
             for position in 1..layout.positions() as u16 {
-                let mut end = (0u32, 0usize);
-                let mut bytes = 0;
+                let frame_bytes = layout.frame().frame_bytes;
+                let mut end = 0;
                 for layer in 0..layers {
                     for side in [Side::K, Side::V] {
                         for head in 0..kv_heads {
                             let place = layout.place(position, geometry.record(layer, side, head));
                             let size = layout.record_bytes(position, layer, side);
-                            let start = place.offset as usize;
-                            assert_eq!(start % RECORD_ALIGN, 0);
-                            // Right behind the one before, or at the start of the next frame.
-                            if place.frame == end.0 {
-                                assert_eq!(start, end.1);
-                            } else {
-                                assert_eq!((place.frame, start), (end.0 + 1, 0));
-                                assert!(end.1 + size > layout.frame().frame_bytes);
-                            }
-                            assert!(start + size <= layout.frame().frame_bytes);
-                            end = (place.frame, start + size);
-                            bytes += size as u64;
+                            let offset = place.offset as usize;
+                            assert_eq!(offset % RECORD_ALIGN, 0);
+                            assert_eq!(place.first_part as usize % RECORD_ALIGN, 0);
+                            assert_eq!(place.frame as usize * frame_bytes + offset, end);
+                            let here = place.first_part as usize;
+                            assert_eq!(here, size.min(frame_bytes - offset));
+                            assert!(here > 0 && size - here < frame_bytes);
+                            end += size;
                         }
                     }
                 }
-                assert_eq!(layout.frames(position), end.0 + 1);
+                assert_eq!(layout.frames(position) as usize, end.div_ceil(frame_bytes));
+                let bytes = end as u64;
                 assert_eq!(layout.bytes(position), bytes);
             }
         }
@@ -377,9 +344,9 @@ mod tests {
         assert_eq!(layout.formats(0), &[F::F16; 60]);
         assert_eq!(layout.format(2, 29, Side::K), F::Int4);
         let frames = layout.position_frames();
-        assert_eq!(frames[0], 80);
+        assert_eq!(frames[0], 120);
         assert!(frames.is_sorted_by(|a, b| a > b), "{frames:?}");
-        // The unused ends of frames stay a small share of the block.
+        // The unused end of the last frame is a small share of the block.
         for (position, frames) in frames.iter().enumerate() {
             let held = u64::from(*frames) * layout.frame().frame_bytes as u64;
             let used = layout.bytes(position as u16);

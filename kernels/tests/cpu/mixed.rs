@@ -75,11 +75,18 @@ fn copy_pages(paged: &Paged, seq: usize, block: usize, first_frame: usize, oracl
             };
             for head in 0..geometry.kv_heads {
                 let place = pages.place(position, geometry.record(layer, side, head));
-                let frame = seq.frames[first_frame + place.frame as usize];
+                let frame = |n: u32| {
+                    let id = seq.frames[first_frame + (place.frame + n) as usize];
+                    paged.backend.arena().frame(id)
+                };
                 let bytes = pages.record_bytes(position, layer, side);
-                let record = &paged.backend.arena().frame(frame)[place.offset as usize..][..bytes];
+                let here = place.first_part as usize;
+                let mut record = frame(0)[place.offset as usize..][..here].to_vec();
+                if here < bytes {
+                    record.extend_from_slice(&frame(1)[..bytes - here]);
+                }
                 let format = pages.format(position, layer, side);
-                format.decode(shape, record, &mut rows).unwrap();
+                format.decode(shape, &record, &mut rows).unwrap();
                 for (token, row) in rows.chunks_exact(dim).enumerate() {
                     oracle.set(layer, index, block * 128 + token, head, row);
                 }

@@ -9,7 +9,7 @@ use crate::backend::{BlockRef, StepInput};
 use crate::cpu::gemm::PANEL;
 use crate::cpu::simd::Simd;
 use crate::formats::RecordShape;
-use crate::kv::{KvArena, KvGeometry, KvLayout, Side};
+use crate::kv::{KvArena, KvGeometry, KvLayout, RecordPlace, Side};
 
 /// Tokens of a piece.
 pub(super) const PIECE: usize = PANEL;
@@ -111,9 +111,10 @@ impl Pages<'_> {
     fn decode(&self, page: HeadPage, item: Item, rows: &mut [f32], out: &mut [f32]) {
         let (position, dim) = (page.block.schedule_position, self.geometry.head_dim);
         let bytes = self.layout.record_bytes(position, page.layer, item.side);
-        let start = self.record(page, item.side);
-        // SAFETY: the record lies inside a frame of the arena; shrinks and appends are over.
-        let record = unsafe { std::slice::from_raw_parts(start, bytes) };
+        let (frames, place) = self.record(page, item.side);
+        let mut joined = Vec::new();
+        // SAFETY: shrinks and appends are over.
+        let record = unsafe { self.arena.record(frames, place, bytes, &mut joined) };
         let shape = RecordShape {
             side: item.side,
             head_dim: dim,
@@ -130,13 +131,12 @@ impl Pages<'_> {
         }
     }
 
-    /// Address of a record of a shrunk block.
-    fn record(&self, page: HeadPage, side: Side) -> *const u8 {
+    /// Frames of a shrunk block, and where a record lies in them.
+    fn record(&self, page: HeadPage, side: Side) -> (&[u32], RecordPlace) {
         let record = self.geometry.record(page.layer, side, page.kv_head);
         let place = self.layout.place(page.block.schedule_position, record);
-        let frame = self.input.frames[page.block.first_frame as usize + place.frame as usize];
-        let start = self.arena.frame_ptr(frame);
-        start.wrapping_add(place.offset as usize).cast_const()
+        let frames = &self.input.frames[page.block.first_frame as usize..];
+        (&frames[..page.block.frames as usize], place)
     }
 
     /// Where an item lies: the starts of its two sub-records (the same twice if it has only one); of
@@ -146,7 +146,9 @@ impl Pages<'_> {
     #[inline(always)]
     pub(super) fn runs(&self, page: HeadPage, item: Item) -> [*const u8; 2] {
         if page.block.schedule_position > 0 {
-            return [self.record(page, item.side); 2];
+            let (frames, place) = self.record(page, item.side);
+            let start = self.arena.frame_ptr(frames[place.frame as usize]);
+            return [start.wrapping_add(place.offset as usize).cast_const(); 2];
         }
         let mut runs = [std::ptr::null(); 2];
         for (rows, first, _) in self.sub_records(page, item) {
