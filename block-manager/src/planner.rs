@@ -11,8 +11,10 @@ use crate::BlockId;
 /// How much memory is wanted, and how much may be rewritten for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pressure {
-    /// Frames that the next steps will take.
+    /// Frames that the next steps could use.
     pub demand: u32,
+    /// Of them, frames that the next step must find free: shrinks do not write to these.
+    pub soon: u32,
     /// Shrinking begins when fewer frames than this would be left after `demand`.
     pub low: u32,
     /// It goes on until as many would be left. At least `low`.

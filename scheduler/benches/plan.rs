@@ -2,18 +2,52 @@
 //!
 //! `cargo bench -p ebb-scheduler --bench plan`. Bound: 100 µs a plan on two cores.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
 use ebb_block_manager::PoolConfig;
-use ebb_scheduler::{ChoiceOutput, Config, Event, Notice, Request, RequestId, Scheduler, StepPlan};
+use ebb_block_manager::schedule::{Cost, Page, PageSide, PositionTable, Rung, Schedule, Step};
+use ebb_scheduler::{
+    ChoiceOutput, Config, Event, Mode, Notice, Request, RequestId, Scheduler, Stats, StepPlan,
+};
 
 const RUNNING: usize = 256;
 const WAITING: u64 = 10_000;
 /// As a small model has it: 16 frames to the sub-block.
 const FRAMES_PER_SUB_BLOCK: u32 = 16;
+const FRAME_BYTES: u64 = 1 << 15;
+
+/// The positions of a model with 32 layers: every page goes to 8 bit, then to 4, then to 2.
+fn positions() -> PositionTable {
+    let layers = 32;
+    let mut steps = Vec::new();
+    for bits in [8, 4, 2] {
+        for side in [PageSide::V, PageSide::K] {
+            for layer in 0..layers {
+                let page = Page { layer, side };
+                let to = Rung { tag: bits, bits };
+                steps.push(Step { page, to });
+            }
+        }
+    }
+    let schedule = Schedule::new(layers, steps).expect("pages only go down");
+    let pages = 2 * u64::from(layers);
+    PositionTable::new(&schedule, |taken| {
+        let bits: HashMap<Page, u64> = taken
+            .iter()
+            .map(|step| (step.page, step.to.bits.into()))
+            .collect();
+        let sum = bits.values().sum::<u64>() + 16 * (pages - bits.len() as u64);
+        let whole = 8 * u64::from(FRAMES_PER_SUB_BLOCK) * FRAME_BYTES;
+        let bytes = sum * whole / (16 * pages);
+        Cost {
+            frames: bytes.div_ceil(FRAME_BYTES) as u32,
+            bytes,
+        }
+    })
+}
 
 /// A scheduler and what is needed to feed it.
 struct Load {
@@ -37,7 +71,34 @@ impl Load {
             ..Config::default()
         };
         let frames = RUNNING as u32 * pool_tokens / 16 * FRAMES_PER_SUB_BLOCK;
-        let pool = PoolConfig::whole(frames, 1 << 15, FRAMES_PER_SUB_BLOCK);
+        let pool = PoolConfig::whole(frames, FRAME_BYTES, FRAMES_PER_SUB_BLOCK);
+        let mut load = Self::begin(config, pool, prompt_tokens, max_tokens);
+        while load.scheduler.stats().running < RUNNING {
+            load.step();
+        }
+        load.step();
+        load
+    }
+
+    /// The same in a pool where blocks shrink as far as it takes.
+    fn shrinking(prompt_tokens: u32, max_tokens: u32, pool_tokens: u32) -> Self {
+        let config = Config {
+            max_running: RUNNING,
+            max_waiting: 2 * WAITING as usize,
+            max_step_tokens: 4096,
+            mode: Mode::Progressive,
+            ..Config::default()
+        };
+        let frames = RUNNING as u32 * pool_tokens / 16 * FRAMES_PER_SUB_BLOCK;
+        let pool = PoolConfig {
+            positions: positions(),
+            ..PoolConfig::whole(frames, FRAME_BYTES, FRAMES_PER_SUB_BLOCK)
+        };
+        Self::begin(config, pool, prompt_tokens, max_tokens)
+    }
+
+    /// Nothing has run yet.
+    fn begin(config: Config, pool: PoolConfig, prompt_tokens: u32, max_tokens: u32) -> Self {
         let mut load = Self {
             scheduler: Scheduler::new(config, pool).expect("valid limits"),
             next: 0,
@@ -50,10 +111,6 @@ impl Load {
         for _ in 0..RUNNING as u64 + WAITING {
             load.arrive();
         }
-        while load.scheduler.stats().running < RUNNING {
-            load.step();
-        }
-        load.step();
         load
     }
 
@@ -92,6 +149,13 @@ impl Load {
         self.scheduler.recycle(plan);
         self.scheduler.drain_notices(&mut self.notices);
         self.notices.clear();
+    }
+
+    /// As many wait as before.
+    fn refill(&mut self) {
+        while self.scheduler.stats().waiting < WAITING as usize {
+            self.arrive();
+        }
     }
 
     fn step(&mut self) {
@@ -213,6 +277,91 @@ fn pressure(c: &mut Criterion) {
     });
 }
 
+/// Memory for less than half of what the running sequences grow to: blocks shrink in nearly every step.
+fn shrinking(c: &mut Criterion) {
+    let mut group = c.benchmark_group("shrinking");
+    for (name, whole) in [("plan", false), ("plan, with the step's return", true)] {
+        let mut load = Load::shrinking(512, 800, 520);
+        for _ in 0..2000 {
+            load.refill();
+            load.step();
+        }
+        let before = load.scheduler.stats();
+        group.bench_function(name, |b| {
+            b.iter_custom(|iterations| {
+                let mut spent = Duration::ZERO;
+                for _ in 0..iterations {
+                    load.refill();
+                    let start = Instant::now();
+                    let plan = black_box(load.scheduler.plan()).expect("there is work");
+                    let planned = start.elapsed();
+                    load.done(plan);
+                    spent += if whole { start.elapsed() } else { planned };
+                }
+                spent
+            });
+        });
+        let after = load.scheduler.stats();
+        assert_eq!(after.preemptions, 0);
+        report(name, &before, &after);
+    }
+    // All sequences are equally long: they fill a block in the same step, and there are shrinks in the next.
+    for (name, at, whole) in [
+        ("plan, all have sealed a block", 0, false),
+        ("plan and return, all seal a block", 127, true),
+    ] {
+        group.bench_function(name, |b| {
+            b.iter_custom(|iterations| {
+                let mut spent = Duration::ZERO;
+                let mut counted = 0;
+                let mut load = lockstep();
+                // One step in 128 is timed: few are enough.
+                let enough = iterations.min(20);
+                while counted < enough {
+                    if load.scheduler.stats().steps > 1900 {
+                        load = lockstep();
+                    }
+                    let start = Instant::now();
+                    let plan = black_box(load.scheduler.plan()).expect("there is work");
+                    let planned = start.elapsed();
+                    let positions = plan.slices.iter().map(|s| s.position % 128);
+                    let is_counted = positions.filter(|p| *p == at).count() > RUNNING / 2
+                        && load.scheduler.stats().shrinks > 0;
+                    load.done(plan);
+                    if is_counted {
+                        spent += if whole { start.elapsed() } else { planned };
+                        counted += 1;
+                    }
+                }
+                spent.mul_f64(iterations as f64 / enough as f64)
+            });
+        });
+    }
+    group.finish();
+}
+
+/// All running sequences began in the same steps and grow for as long as they are watched.
+fn lockstep() -> Load {
+    let mut load = Load::shrinking(8, 2000, 640);
+    while load.scheduler.stats().running < RUNNING {
+        load.step();
+    }
+    while load.scheduler.stats().shrinks == 0 {
+        load.step();
+    }
+    load
+}
+
+fn report(name: &str, before: &Stats, after: &Stats) {
+    let steps = (after.steps - before.steps).max(1) as f64;
+    println!(
+        "{name}: {} running, {:.2} blocks transcoded a step, {:.2} sequences wait in a step",
+        after.running,
+        (after.shrinks - before.shrinks) as f64 / steps,
+        (after.stalls - before.stalls) as f64 / steps,
+    );
+}
+
 /// Arrivals and cancellations among 10,000 waiting.
 fn queue(c: &mut Criterion) {
     let mut group = c.benchmark_group("queue");
@@ -239,6 +388,7 @@ fn main() {
     steady(&mut criterion);
     churn(&mut criterion);
     pressure(&mut criterion);
+    shrinking(&mut criterion);
     queue(&mut criterion);
     criterion.final_summary();
 }

@@ -64,7 +64,7 @@ impl Scheduler {
         batch: &mut Batch,
     ) -> Acquired {
         let needed = self.blocks.frames_needed(resident.id, len as usize);
-        let may_take = !batch.pressed || needed == 0;
+        let may_take = needed == 0 || (!batch.pressed && u64::from(needed) <= self.takeable());
         if may_take && self.blocks.grow(resident.id, len as usize).is_ok() {
             self.seqs[key].reserved = len;
             return Acquired::Granted;
@@ -101,7 +101,7 @@ impl Scheduler {
             0
         } else {
             // What decoding sequences take in the next steps is theirs.
-            u64::from(self.blocks.available()).saturating_sub(batch.soon)
+            self.takeable().saturating_sub(batch.soon)
         };
         if u64::from(all) <= spare {
             return wanted;
@@ -128,6 +128,24 @@ impl Scheduler {
             self.put_off(0, batch);
         }
         room
+    }
+
+    /// Frames that sequences may take. While blocks can shrink, the low watermark is left to what they are
+    /// written to: the less there is the fewer come free in a step, and a pool that is short of both would never
+    /// catch up.
+    fn takeable(&self) -> u64 {
+        let available = u64::from(self.blocks.available());
+        if self.config.mode != Mode::Progressive || !self.blocks.can_shrink_live() {
+            return available;
+        }
+        let usage = self.blocks.usage();
+        let coming = usage.frames_retiring + usage.frames_shrinking;
+        let kept = self.share(self.config.low_water_permille);
+        available.saturating_sub(u64::from(kept.saturating_sub(coming)))
+    }
+
+    fn share(&self, permille: u32) -> u32 {
+        (u64::from(self.capacity) * u64::from(permille) / 1000) as u32
     }
 
     /// [`Mode::Static`]: whether all full blocks of a sequence are where they belong, so that it may read them.
@@ -175,11 +193,12 @@ impl Scheduler {
         if self.config.mode == Mode::Progressive {
             let prefill = batch.prefill_next.min(self.config.max_step_tokens as u64);
             let demand = batch.demand + batch.soon + self.frames_of(prefill);
-            let share = |permille| (u64::from(self.capacity) * u64::from(permille) / 1000) as u32;
+            let frames = |n| u32::try_from(n).unwrap_or(u32::MAX);
             let pressure = Pressure {
-                demand: u32::try_from(demand).unwrap_or(u32::MAX),
-                low: share(self.config.low_water_permille),
-                high: share(self.config.high_water_permille),
+                demand: frames(demand),
+                soon: frames(batch.soon),
+                low: self.share(self.config.low_water_permille),
+                high: self.share(self.config.high_water_permille),
                 bytes_max: self.config.shrink_bytes_max,
                 cold: self.config.admission == Admission::Degrade,
             };

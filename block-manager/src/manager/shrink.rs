@@ -183,7 +183,7 @@ impl BlockManager {
     /// recently used first, until the high watermark is free; then, if cold blocks alone cannot give that by
     /// being evicted, live ones. Each goes to its next stop, and none below its bound.
     ///
-    /// The new frames come from those that the demand leaves, or else from those held back.
+    /// The new frames come from those that nobody takes soon, or else from those held back.
     pub fn relieve(&mut self, pressure: &Pressure, jobs: &mut Vec<ShrinkJob>) {
         if !self.config.shrinks() {
             return;
@@ -204,7 +204,7 @@ impl BlockManager {
             };
         }
         let takeable = free + self.cached.evictable();
-        let beyond = takeable.saturating_sub(pressure.demand).min(free);
+        let beyond = takeable.saturating_sub(pressure.soon).min(free);
         let mut allowed = beyond.max(free.min(self.held_back));
 
         self.queues.cold_pressed = is_pressed(
@@ -237,6 +237,11 @@ impl BlockManager {
             supply += u64::from(from - to);
             self.queues.live_pressed = is_pressed(true, supply.saturating_sub(held_back), pressure);
         }
+    }
+
+    /// Whether a block that a sequence holds can shrink further.
+    pub fn can_shrink_live(&self) -> bool {
+        !self.queues.live.is_empty()
     }
 
     /// Issues a shrink to the next stop if the step's bytes and the frames allow it; tells the

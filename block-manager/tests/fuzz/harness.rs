@@ -352,6 +352,7 @@ impl Harness {
     fn relieve(&mut self, demand: u16, marks: u16, bytes: u16) {
         let pressure = Pressure {
             demand: u32::from(demand % 64),
+            soon: u32::from(demand / 64 % 64).min(u32::from(demand % 64)),
             low: u32::from(marks % 16),
             high: u32::from(marks % 16 + marks / 64 % 64),
             bytes_max: 4096 * u64::from(bytes % 128),

@@ -193,6 +193,7 @@ fn formats(frames: u32) -> BlockManager {
 fn floors(pool: &mut BlockManager, seq: SeqId, first_step: u64) -> Vec<u8> {
     let all = Pressure {
         demand: u32::MAX,
+        soon: u32::MAX,
         low: 0,
         high: 0,
         bytes_max: u64::MAX,
@@ -295,6 +296,7 @@ fn pressure_is_met_in_order() {
     let mut jobs = Vec::new();
     let all = Pressure {
         demand: 0,
+        soon: 0,
         low: 400,
         high: 400,
         bytes_max: u64::MAX,
@@ -317,6 +319,7 @@ fn a_step_rewrites_no_more_than_it_may() {
     let mut jobs = Vec::new();
     let some = Pressure {
         demand: 0,
+        soon: 0,
         low: 400,
         high: 400,
         bytes_max: 3 * 8 * 4096,
@@ -347,6 +350,7 @@ fn nothing_oscillates_at_the_watermark() {
     let (mut bursts, mut was_busy, mut jobs) = (0, false, Vec::new());
     let marks = Pressure {
         demand: 0,
+        soon: 0,
         low: 13,
         high: 26,
         bytes_max: u64::MAX,

@@ -1,0 +1,131 @@
+//! Precision as a resource: who shrinks, when, how far, and what nobody may lose by it.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod admission;
+mod bits;
+mod failures;
+mod fixed;
+mod overcommit;
+mod steadiness;
+mod who;
+
+use std::collections::BTreeMap;
+
+use common::{Harness, config, request};
+use ebb_block_manager::schedule::{
+    Bound, Cost, Page, PageSide, PositionTable, Rung, Schedule, Step,
+};
+use ebb_block_manager::{PoolConfig, SeqBits, SeqId};
+use ebb_scheduler::{Config, Mode, Notice, Request, StepPlan};
+
+/// Frames of a block at 16, 8 and 2 bit: both pages go to 8, to 4 and to 2, in turns.
+const AT_16: u32 = 32;
+const AT_8: u32 = 16;
+const AT_2: u32 = 4;
+
+/// A pool that gives `frames`, four to a sub-block, beside those held back for shrinking.
+fn shrinking_pool(frames: u32) -> PoolConfig {
+    let pages = [PageSide::K, PageSide::V].map(|side| Page { layer: 0, side });
+    let rungs = [8, 4, 2].map(|bits| Rung { tag: bits, bits });
+    let steps = rungs
+        .iter()
+        .flat_map(|&to| pages.map(|page| Step { page, to }));
+    let schedule = Schedule::new(1, steps.collect()).expect("pages only go down");
+    let positions = PositionTable::new(&schedule, |taken| {
+        let bits: BTreeMap<u8, u32> = taken
+            .iter()
+            .map(|step| (step.page.side as u8, step.to.bits.into()))
+            .collect();
+        let frames = bits.values().sum::<u32>() + 16 * (2 - bits.len() as u32);
+        Cost {
+            frames,
+            bytes: u64::from(frames) * 1000,
+        }
+    });
+    let held_back = positions.largest_stop();
+    PoolConfig {
+        positions,
+        protected: Bound(8),
+        max_blocks_per_seq: 64,
+        ..PoolConfig::whole(frames + held_back, 1000, 4)
+    }
+}
+
+/// Nothing shrinks before it must.
+fn progressive() -> Config {
+    Config {
+        mode: Mode::Progressive,
+        low_water_permille: 0,
+        high_water_permille: 0,
+        ..config()
+    }
+}
+
+fn with_priority(priority: i32, request: Request) -> Request {
+    Request {
+        priority,
+        ..request
+    }
+}
+
+fn at_least(min_kv_bits: u8, request: Request) -> Request {
+    Request {
+        min_kv_bits,
+        ..request
+    }
+}
+
+/// What a request of the same prompt asks for under another name.
+fn same_prompt(id: u64, of: &Request, tokens: usize, max_tokens: u32) -> Request {
+    Request {
+        prompt: of.prompt[..tokens].into(),
+        max_tokens,
+        ..request(id, 1, 1)
+    }
+}
+
+/// The block manager's name of a request in a plan.
+fn seq_of(plan: &StepPlan, request: u64) -> Option<SeqId> {
+    let slice = plan.slices.iter().find(|s| s.request.0 == request);
+    slice.map(|slice| slice.seq)
+}
+
+/// Where the blocks of a sequence stand.
+fn positions(h: &Harness, seq: SeqId) -> Vec<u16> {
+    let table = h.scheduler.blocks().table(seq);
+    table.iter().map(|(position, _)| position).collect()
+}
+
+/// Lowest bits of each block of a sequence.
+fn bits(h: &Harness, seq: SeqId) -> Vec<u8> {
+    let table = &h.scheduler.blocks().config().positions;
+    let standings = positions(h, seq).into_iter().map(|p| table.standing(p));
+    standings.map(|standing| standing.min_bits).collect()
+}
+
+/// What the end of a request says that it was computed from.
+fn bits_at_end(h: &Harness, id: u64) -> SeqBits {
+    let bits = h.notices.iter().find_map(|notice| match notice {
+        Notice::Finished { request, bits, .. } if request.0 == id => Some(*bits),
+        _ => None,
+    });
+    bits.unwrap_or_else(|| panic!("request {id} has not ended"))
+}
+
+/// Whether a sequence has a block that could shrink now.
+fn can_shrink(h: &Harness, seq: SeqId) -> bool {
+    let blocks = h.scheduler.blocks();
+    let sealed = blocks.committed(seq) / ebb_block_manager::BLOCK_TOKENS;
+    let table = blocks.table(seq);
+    (0..sealed).any(|index| {
+        let (position, _) = table.get(index).expect("a sealed block");
+        let bound = blocks.bound(table.ids()[index]);
+        blocks
+            .config()
+            .positions
+            .next_stop(position, bound)
+            .is_some()
+    })
+}

@@ -1,0 +1,141 @@
+//! A load that hovers at the watermark.
+
+use std::collections::BTreeMap;
+
+use ebb_block_manager::{BLOCK_TOKENS, BlockId, SeqId};
+use ebb_scheduler::{Config, Event};
+
+use crate::common::{Harness, request};
+use crate::{progressive, shrinking_pool};
+
+const POPULATION: u64 = 12;
+const BYTES_MAX: u64 = 100_000;
+/// Frames that an empty pool gives.
+const FRAMES: u32 = 1000;
+
+/// As many as there are places, of ages that are spread out; whoever ends is replaced.
+struct Load {
+    h: Harness,
+    next: u64,
+    /// Bytes of every block seen, by the sequence that holds it.
+    seen: BTreeMap<(SeqId, usize, BlockId), u64>,
+}
+
+/// What a step did to the pool.
+struct Turn {
+    shrinks: usize,
+    /// Frames that growth could have after it, what it shrank included.
+    room: u32,
+}
+
+impl Load {
+    fn new() -> Self {
+        let limits = Config {
+            low_water_permille: 20,
+            high_water_permille: 60,
+            shrink_bytes_max: BYTES_MAX,
+            prefill_chunk: 256,
+            ..progressive()
+        };
+        let mut load = Self {
+            h: Harness::new(limits, shrinking_pool(FRAMES)),
+            next: 0,
+            seen: BTreeMap::new(),
+        };
+        for _ in 0..POPULATION {
+            for _ in 0..25 {
+                if load.next > 0 {
+                    load.turn();
+                }
+            }
+            load.arrive();
+        }
+        load
+    }
+
+    fn arrive(&mut self) {
+        self.next += 1;
+        self.h.arrive(request(self.next, 300, 300));
+    }
+
+    fn turn(&mut self) -> Turn {
+        let h = &mut self.h;
+        let plan = h.planned();
+        let pool = h.scheduler.blocks();
+        let bytes: u64 = plan
+            .shrinks
+            .iter()
+            .map(|job| job.old.len() as u64 * 1000)
+            .sum();
+        assert!(bytes <= BYTES_MAX || plan.shrinks.len() == 1, "{bytes}");
+        for slice in &plan.slices {
+            let table = pool.table(slice.seq);
+            let sealed = slice.position as usize / BLOCK_TOKENS;
+            for (index, (position, _)) in table.iter().enumerate().take(sealed) {
+                let now = pool.config().positions.standing(position).cost.bytes;
+                let key = (slice.seq, index, table.ids()[index]);
+                let before = self.seen.insert(key, now);
+                assert!(before.is_none_or(|before| before >= now));
+            }
+        }
+        let ended = h.scheduler.stats().choices_finished;
+        h.done(&plan);
+        let stats = h.scheduler.stats();
+        for _ in ended..stats.choices_finished {
+            self.arrive();
+        }
+        Turn {
+            shrinks: plan.shrinks.len(),
+            room: self.h.scheduler.blocks().available(),
+        }
+    }
+}
+
+#[test]
+fn a_constant_population_shrinks_in_few_bursts_and_nobody_is_preempted() {
+    let mut load = Load::new();
+    let (mut bursts, mut was_shrinking) = (0, false);
+    let before = load.h.scheduler.stats();
+    for _ in 0..1500 {
+        let turn = load.turn();
+        bursts += u64::from(turn.shrinks > 0 && !was_shrinking);
+        was_shrinking = turn.shrinks > 0;
+        // Demand of the next two steps at most: a sub-block each, and a chunk of a prompt for those that begin.
+        let demand = 4 * POPULATION as u32 + 2 * 64;
+        if turn.shrinks > 0 {
+            assert!(
+                turn.room <= FRAMES * 60 / 1000 + demand + 32,
+                "{}",
+                turn.room
+            );
+        }
+    }
+    let stats = load.h.scheduler.stats();
+    assert_eq!(stats.preemptions, 0);
+    let done = stats.choices_finished - before.choices_finished;
+    assert!(done > 20, "{done}");
+    assert!(stats.shrinks_live > before.shrinks_live);
+    // Each burst makes room for what lies between the watermarks.
+    let grown = (stats.tokens_scheduled - before.tokens_scheduled) / 4;
+    let between = u64::from(FRAMES) * 40 / 1000;
+    assert!(bursts <= grown / between + 1, "{bursts} for {grown} frames");
+}
+
+#[test]
+fn a_population_that_stops_growing_stops_shrinking() {
+    let mut load = Load::new();
+    while load.turn().shrinks == 0 {}
+    while load.turn().shrinks > 0 {}
+    for id in 1..load.next {
+        load.h.apply(Event::Cancel(ebb_scheduler::RequestId(id)));
+    }
+    let before = load.h.scheduler.stats();
+    for _ in 0..100 {
+        let plan = load.h.planned();
+        assert!(plan.shrinks.is_empty());
+        load.h.done(&plan);
+    }
+    let after = load.h.scheduler.stats();
+    assert_eq!(after.shrunk_bytes, before.shrunk_bytes);
+    assert!(after.tokens_scheduled > before.tokens_scheduled);
+}
