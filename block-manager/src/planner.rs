@@ -44,6 +44,8 @@ pub(crate) enum Place {
 pub(crate) struct Queues {
     pub(crate) cold: BTreeSet<(u64, BlockId)>,
     pub(crate) live: BTreeSet<LiveKey>,
+    /// Frames of the blocks in `live`.
+    pub(crate) live_frames: u64,
     pub(crate) cold_pressed: bool,
     pub(crate) live_pressed: bool,
 }
@@ -53,7 +55,10 @@ impl Queues {
         match place {
             Place::Nowhere => {}
             Place::Cold(age) => _ = self.cold.insert((age, id)),
-            Place::Live(key) => _ = self.live.insert(key),
+            Place::Live(key) => {
+                self.live.insert(key);
+                self.live_frames += u64::from(key.1.0);
+            }
         }
     }
 
@@ -61,9 +66,23 @@ impl Queues {
         match place {
             Place::Nowhere => {}
             Place::Cold(age) => _ = self.cold.remove(&(age, id)),
-            Place::Live(key) => _ = self.live.remove(&key),
+            Place::Live(key) => {
+                self.live.remove(&key);
+                self.live_frames -= u64::from(key.1.0);
+            }
         }
     }
+}
+
+/// The frames that each live block that can shrink would be left with if they gave up evenly what is wanted beyond
+/// `frames`. A block goes there at once: on the way there it would be rewritten several times, and everybody would
+/// wait for it.
+pub(crate) fn level(queues: &Queues, frames: u64, pressure: &Pressure) -> u32 {
+    let goal = u64::from(pressure.demand) + u64::from(pressure.high.max(pressure.low));
+    let wanted = goal.saturating_sub(frames);
+    let blocks = queues.live.len() as u64;
+    let left = queues.live_frames.saturating_sub(wanted);
+    left.checked_div(blocks).unwrap_or(0) as u32
 }
 
 /// One of two watermarks is passed: below `low` it starts, at `high` it stops.

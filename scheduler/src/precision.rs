@@ -140,12 +140,18 @@ impl Scheduler {
         }
         let usage = self.blocks.usage();
         let coming = usage.frames_retiring + usage.frames_shrinking;
-        let kept = self.share(self.config.low_water_permille);
+        let (kept, _) = self.watermarks();
         available.saturating_sub(u64::from(kept.saturating_sub(coming)))
     }
 
-    fn share(&self, permille: u32) -> u32 {
-        (u64::from(self.capacity) * u64::from(permille) / 1000) as u32
+    /// The low and the high watermark in frames. In a small pool, where a share of it is less than a few blocks, the
+    /// low one is room for a few shrinks at once.
+    fn watermarks(&self) -> (u32, u32) {
+        let share = |permille: u32| (u64::from(self.capacity) * u64::from(permille) / 1000) as u32;
+        let shrinks = self.blocks.config().held_back() * 4;
+        let low = share(self.config.low_water_permille).max(shrinks.min(self.capacity / 8));
+        let above = share(self.config.high_water_permille - self.config.low_water_permille);
+        (low, low + above)
     }
 
     /// [`Mode::Static`]: whether all full blocks of a sequence are where they belong, so that it may read them.
@@ -194,11 +200,12 @@ impl Scheduler {
             let prefill = batch.prefill_next.min(self.config.max_step_tokens as u64);
             let demand = batch.demand + batch.soon + self.frames_of(prefill);
             let frames = |n| u32::try_from(n).unwrap_or(u32::MAX);
+            let (low, high) = self.watermarks();
             let pressure = Pressure {
                 demand: frames(demand),
                 soon: frames(batch.soon),
-                low: self.share(self.config.low_water_permille),
-                high: self.share(self.config.high_water_permille),
+                low,
+                high,
                 bytes_max: self.config.shrink_bytes_max,
                 cold: self.config.admission == Admission::Degrade,
             };

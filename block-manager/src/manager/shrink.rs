@@ -11,7 +11,7 @@ use super::{BlockManager, Short};
 use crate::{
     BlockId, PositionUse, Pressure, SeqBits, SeqId, StepId, TableDelta,
     epoch::Epoch,
-    planner::{Place, is_pressed},
+    planner::{Place, is_pressed, level},
     schedule::Bound,
 };
 
@@ -181,7 +181,8 @@ impl BlockManager {
     /// Issues the shrinks that `pressure` calls for with the step being planned, which must then be
     /// submitted even if it has nothing else to do. In this order: cold blocks, if they are to, the least
     /// recently used first, until the high watermark is free; then, if cold blocks alone cannot give that by
-    /// being evicted, live ones. Each goes to its next stop, and none below its bound.
+    /// being evicted, live ones. A cold block goes to its next stop; a live one as far as it would have to if all gave
+    /// up evenly what is wanted; none below its bound.
     ///
     /// The new frames come from those that nobody takes soon, or else from those held back.
     pub fn relieve(&mut self, pressure: &Pressure, jobs: &mut Vec<ShrinkJob>) {
@@ -216,7 +217,8 @@ impl BlockManager {
             && self.queues.cold_pressed
             && let Some(&(_, block)) = self.queues.cold.first()
         {
-            let Some((from, to)) = self.issue_within(block, pressure, &mut allowed, jobs) else {
+            let issued = self.issue_within(block, u32::MAX, pressure, &mut allowed, jobs);
+            let Some((from, to)) = issued else {
                 break;
             };
             // Evicting the block would have given as much as shrinking and then evicting it does.
@@ -231,7 +233,9 @@ impl BlockManager {
         while self.queues.live_pressed
             && let Some(&(.., block)) = self.queues.live.first()
         {
-            let Some((from, to)) = self.issue_within(block, pressure, &mut allowed, jobs) else {
+            let level = level(&self.queues, supply.saturating_sub(held_back), pressure);
+            let issued = self.issue_within(block, level, pressure, &mut allowed, jobs);
+            let Some((from, to)) = issued else {
                 break;
             };
             supply += u64::from(from - to);
@@ -244,19 +248,26 @@ impl BlockManager {
         !self.queues.live.is_empty()
     }
 
-    /// Issues a shrink to the next stop if the step's bytes and the frames allow it; tells the
-    /// frames before and after.
+    /// Issues a shrink to the next stop of at most `level` frames, or to the last one, if the step's bytes and the
+    /// frames allow it; tells the frames before and after.
     fn issue_within(
         &mut self,
         block: BlockId,
+        level: u32,
         pressure: &Pressure,
         allowed: &mut u32,
         jobs: &mut Vec<ShrinkJob>,
     ) -> Option<(u32, u32)> {
         let state = &self.blocks[block];
         let (from, position) = (u32::from(state.frames), state.position);
-        let to = self.config.positions.next_stop(position, self.bound(block));
-        let to = to.expect("queued blocks have a way down");
+        let bound = self.bound(block);
+        let next = |position| self.config.positions.next_stop(position, bound);
+        let mut to = next(position).expect("queued blocks have a way down");
+        while self.config.position_frames(to) > level
+            && let Some(further) = next(to)
+        {
+            to = further;
+        }
         let count = self.config.position_frames(to);
         let bytes = u64::from(from) * self.config.frame_bytes;
         let is_within = self.issued_bytes == 0 || self.issued_bytes + bytes <= pressure.bytes_max;

@@ -186,7 +186,7 @@ impl Model {
             return jobs;
         }
         let free = self.memory.free;
-        let beyond = (free + self.evictable()).saturating_sub(pressure.demand);
+        let beyond = (free + self.evictable()).saturating_sub(pressure.soon);
         let mut allowed = beyond.min(free).max(free.min(self.config.held_back()));
         for live in [false, true] {
             loop {
@@ -204,9 +204,16 @@ impl Model {
                 };
                 let mut candidates = candidates.into_iter();
                 let first = candidates.find_map(|key| Some((key, self.next_stop(key)?)));
-                let Some((key, to)) = first.filter(|_| now) else {
+                let Some((key, mut to)) = first.filter(|_| now) else {
                     break;
                 };
+                let level = self.level(pressure);
+                while live
+                    && self.config.position_frames(to) > level
+                    && let Some(further) = self.config.positions.next_stop(to, self.bound(key))
+                {
+                    to = further;
+                }
                 let bytes = u64::from(self.blocks[&key].frames) * self.config.frame_bytes;
                 let frames = self.config.position_frames(to);
                 let is_much =
@@ -221,9 +228,24 @@ impl Model {
         jobs
     }
 
+    /// Frames of each live block that can shrink if all give up evenly what is short of the high watermark.
+    fn level(&self, pressure: &Pressure) -> u32 {
+        let blocks = self.live_in_order().into_iter();
+        let frames = blocks.filter(|&key| self.next_stop(key).is_some());
+        let frames: Vec<i64> = frames.map(|key| self.blocks[&key].frames.into()).collect();
+        let short = i64::from(pressure.high.max(pressure.low)) - self.left(true, pressure);
+        let left = frames.iter().sum::<i64>() - short.max(0);
+        (left.max(0) / (frames.len() as i64).max(1)) as u32
+    }
+
     /// Whether frames are short once all that is under way is over: those that nobody owns, and for
     /// live blocks also those that only the cache keeps.
     fn is_pressed(&self, was: bool, live: bool, pressure: &Pressure) -> bool {
+        let left = self.left(live, pressure);
+        left < i64::from(pressure.low) || (was && left < i64::from(pressure.high))
+    }
+
+    fn left(&self, live: bool, pressure: &Pressure) -> i64 {
         let mut frames = self.memory.free + self.memory.retiring();
         for (key, block) in &self.blocks {
             let is_cached = self.by_age.contains(key);
@@ -235,8 +257,7 @@ impl Model {
             };
         }
         let left = i64::from(frames.saturating_sub(self.config.held_back()));
-        let left = left - i64::from(pressure.demand);
-        left < i64::from(pressure.low) || (was && left < i64::from(pressure.high))
+        left - i64::from(pressure.demand)
     }
 
     fn live_in_order(&self) -> Vec<Key> {
