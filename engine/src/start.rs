@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use thiserror::Error;
 
 use crate::core::{EngineHandle, KvFacts, ModelInfo, Served, mode_name};
-use crate::kv_plan::{KvPlan, KvPlanError, KvSource};
+use crate::kv_plan::{DEFAULT_FLOOR, KvPlan, KvPlanError, KvSource};
 use crate::metrics::{CacheConfig, Recorder};
 use crate::model::{LoadedModel, ModelError, ModelRef, TokenizerSource, default_cache_dir};
 use crate::tokenizer::{
@@ -52,6 +52,33 @@ pub struct EngineConfig {
     pub threads: usize,
     /// Name that clients and metrics see; the model's own when absent.
     pub served_name: Option<String>,
+}
+
+impl EngineConfig {
+    /// A model with a KV cache of this many bytes that shrinks progressively to the default floor, and otherwise what
+    /// `ebb serve` does by itself.
+    pub fn new(model: &str, kv_memory_bytes: u64) -> Self {
+        let floor = DEFAULT_FLOOR
+            .parse()
+            .expect("the default floor is a specification");
+        Self {
+            model: model.to_owned(),
+            cache_dir: None,
+            kv_memory_bytes,
+            max_context: None,
+            max_running: 256,
+            max_waiting: 1024,
+            max_step_tokens: 512,
+            prefix_cache: true,
+            kv_mode: Mode::Progressive,
+            kv_source: KvSource::Floor(floor),
+            admission: Admission::Degrade,
+            overcommit_percent: 100,
+            shrink_bytes_max: 32 << 20,
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            served_name: None,
+        }
+    }
 }
 
 /// Why an engine cannot start.

@@ -150,16 +150,11 @@ fn smollm2_perplexity_on_wikitext() {
 
 fn engine(max_running: usize) -> EngineHandle {
     ebb_engine::start(EngineConfig {
-        model: default_model().to_str().expect("a UTF-8 path").to_owned(),
-        cache_dir: None,
-        kv_memory_bytes: 512 << 20,
-        max_context: None,
         max_running,
         max_waiting: 64,
         max_step_tokens: 256,
-        prefix_cache: true,
         threads: 2,
-        served_name: None,
+        ..EngineConfig::new(default_model().to_str().expect("a UTF-8 path"), 512 << 20)
     })
     .expect("the engine starts")
 }
@@ -184,6 +179,7 @@ async fn generate(
         params,
         priority: 0,
         timeout: None,
+        min_kv_bits: 0,
     };
     let mut stream = engine.generate(request).await.expect("it is accepted");
     let mut tokens = Vec::new();
