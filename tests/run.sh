@@ -33,6 +33,9 @@ else
   cargo test --workspace
 fi
 
+step "the CUDA kernels, run by a CPU emulator, against the CPU backend"
+cargo test --quiet -p ebb-kernels --features cuda-emulator --test cuda_selftest
+
 step "end to end: an independent gRPC client against a live server"
 tests/e2e/run
 
