@@ -4,3 +4,4 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod gpu;
 pub mod report;
+pub mod simulate;

@@ -1,0 +1,74 @@
+//! One configuration to replay a trace against.
+
+use ebb_block_manager::PoolConfig;
+use ebb_engine::kv_plan::{KvPlan, KvSource, frames_of};
+use ebb_engine::kv_spec::KvSpec;
+use ebb_scheduler::{Config, Mode};
+
+use super::hardware::Hardware;
+use super::shape::Shape;
+
+/// What requests must meet to count as served well.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct Targets {
+    /// Seconds from arrival to the first token.
+    pub ttft: f64,
+    /// Seconds between two tokens of an answer, on its average.
+    pub tpot: f64,
+}
+
+/// A server: model, device, memory, mode and limits.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// The model.
+    pub shape: Shape,
+    /// The device.
+    pub hardware: Hardware,
+    /// Bytes for the KV cache.
+    pub kv_bytes: u64,
+    /// Where blocks shrink to.
+    pub floor: KvSpec,
+    /// The scheduler's limits, its mode among them.
+    pub limits: Config,
+    /// `max_tokens` of a request over the tokens it generates: 1 tells the scheduler the true length.
+    pub max_tokens_factor: f64,
+    /// What counts as served well.
+    pub targets: Targets,
+}
+
+impl Setup {
+    /// The pool, without a prefix cache: requests share one prompt's content.
+    ///
+    /// # Errors
+    /// When the floor does not fit the model or the mode.
+    pub fn pool(&self) -> Result<PoolConfig, String> {
+        let source = KvSource::Floor(self.floor.clone());
+        let plan = KvPlan::new(self.shape.geometry, self.limits.mode, &source);
+        let plan = plan.map_err(|e| e.to_string())?;
+        Ok(PoolConfig {
+            prefix_cache: false,
+            ..plan.pool(frames_of(self.shape.geometry, self.kv_bytes))
+        })
+    }
+}
+
+/// A mode's name on the command line.
+pub fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::PreemptOnly => "preempt-only",
+        Mode::Static => "static",
+        Mode::Progressive => "progressive",
+    }
+}
+
+/// The mode of that name.
+///
+/// # Errors
+/// A sentence with the names there are.
+pub fn mode_named(name: &str) -> Result<Mode, String> {
+    let modes = [Mode::PreemptOnly, Mode::Static, Mode::Progressive];
+    let found = modes.into_iter().find(|mode| mode_name(*mode) == name);
+    found.ok_or_else(|| {
+        format!("{name:?} is not a mode; choose preempt-only, static or progressive")
+    })
+}
