@@ -109,6 +109,16 @@ pub struct Args {
     #[arg(long, default_value = "degrade", value_parser = admission_named, help_heading = "Server")]
     pub admission: Admission,
 
+    /// Bytes of the blocks that one step transcodes in mode progressive
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", help_heading = "Server")]
+    pub shrink_bytes: Size,
+    /// Mode progressive begins to shrink when less of the pool would be free, in thousandths
+    #[arg(long, value_name = "PERMILLE", default_value_t = 20, help_heading = "Server")]
+    pub low_water: u32,
+    /// ... and goes on until as much would be
+    #[arg(long, value_name = "PERMILLE", default_value_t = 50, help_heading = "Server")]
+    pub high_water: u32,
+
     /// Bytes a second that a copy moves on the GPU, an H200 unless told otherwise
     #[arg(long, value_name = "B/S", default_value_t = H200.bandwidth, help_heading = "Hardware")]
     pub bandwidth: f64,
@@ -226,6 +236,9 @@ impl Args {
                 max_logit_rows: self.max_running,
                 overcommit_percent: self.overcommit,
                 admission: self.admission,
+                shrink_bytes_max: self.shrink_bytes.0,
+                low_water_permille: self.low_water,
+                high_water_permille: self.high_water,
                 max_in_flight: 1,
                 ..Config::default()
             },
