@@ -110,13 +110,28 @@ pub struct Args {
     pub admission: Admission,
 
     /// Bytes of the blocks that one step transcodes in mode progressive
-    #[arg(long, value_name = "SIZE", default_value = "64MiB", help_heading = "Server")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "64MiB",
+        help_heading = "Server"
+    )]
     pub shrink_bytes: Size,
     /// Mode progressive begins to shrink when less of the pool would be free, in thousandths
-    #[arg(long, value_name = "PERMILLE", default_value_t = 20, help_heading = "Server")]
+    #[arg(
+        long,
+        value_name = "PERMILLE",
+        default_value_t = 20,
+        help_heading = "Server"
+    )]
     pub low_water: u32,
     /// ... and goes on until as much would be
-    #[arg(long, value_name = "PERMILLE", default_value_t = 50, help_heading = "Server")]
+    #[arg(
+        long,
+        value_name = "PERMILLE",
+        default_value_t = 50,
+        help_heading = "Server"
+    )]
     pub high_water: u32,
 
     /// Bytes a second that a copy moves on the GPU, an H200 unless told otherwise
