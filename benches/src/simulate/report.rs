@@ -57,6 +57,11 @@ pub fn table(outcomes: &[Outcome]) -> String {
     text
 }
 
+/// Columns that come first in CSV; the others follow by name.
+const FIRST: [&str; 7] = [
+    "mode", "kv_gib", "rate", "requests", "served", "attained", "goodput",
+];
+
 /// One line for each outcome below a line of names, those of [`Outcome`]'s fields.
 ///
 /// # Errors
@@ -65,7 +70,9 @@ pub fn csv(outcomes: &[Outcome]) -> Result<String, serde_json::Error> {
     let mut text = String::new();
     for outcome in outcomes {
         let value = serde_json::to_value(outcome)?;
-        let fields: Vec<_> = value.as_object().into_iter().flatten().collect();
+        let mut fields: Vec<_> = value.as_object().into_iter().flatten().collect();
+        let first = |name: &str| FIRST.iter().position(|f| *f == name).unwrap_or(FIRST.len());
+        fields.sort_by_key(|(name, _)| (first(name), name.as_str()));
         if text.is_empty() {
             let names: Vec<&str> = fields.iter().map(|(name, _)| name.as_str()).collect();
             text = names.join(",") + "\n";
