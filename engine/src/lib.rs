@@ -1,5 +1,6 @@
 //! Config, models, tokenizer, sampler, step loop, servers and the ebb command line
 
+pub mod calibrate;
 pub mod cli;
 pub mod core;
 pub mod eval;

@@ -95,7 +95,7 @@ impl Default for Config {
             overcommit_percent: 100,
             low_water_permille: 20,
             high_water_permille: 50,
-            shrink_bytes_max: 64 << 20,
+            shrink_bytes_max: 256 << 20,
         }
     }
 }

@@ -113,7 +113,7 @@ pub struct Args {
     #[arg(
         long,
         value_name = "SIZE",
-        default_value = "64MiB",
+        default_value = "256MiB",
         help_heading = "Server"
     )]
     pub shrink_bytes: Size,

@@ -22,6 +22,9 @@ pub(super) enum CliError {
     /// A text cannot be scored.
     #[error(transparent)]
     Eval(#[from] crate::eval::EvalError),
+    /// A calibration cannot keep or use its measurements.
+    #[error(transparent)]
+    Losses(#[from] crate::calibrate::LossesError),
     /// A port is taken.
     #[error(transparent)]
     Listen(#[from] ListenError),

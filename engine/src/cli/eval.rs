@@ -143,14 +143,14 @@ impl EvalArgs {
     }
 }
 
-fn bar() -> ProgressBar {
+pub(super) fn bar() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} chunks, {eta} to go");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar
 }
 
-fn advance(bar: &ProgressBar, done: usize, all: usize) {
+pub(super) fn advance(bar: &ProgressBar, done: usize, all: usize) {
     bar.set_length(all as u64);
     bar.set_position(done as u64);
 }

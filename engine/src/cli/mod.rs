@@ -1,5 +1,6 @@
 //! The command line. Flags are read once, here, into checked configurations; nothing else reads the environment.
 
+mod calibrate;
 mod chat;
 mod engine_args;
 mod error;
@@ -66,6 +67,13 @@ Examples:
   ebb eval --text wiki.txt --ctx 1024 --windows 8
   ebb eval --text wiki.txt --ctx 2048 --json | jq .ppl")]
     Eval(eval::EvalArgs),
+    /// Measure what each page of the KV cache is worth to a model, and write the order in which they should shrink.
+    #[command(after_help = "\
+Examples:
+  ebb calibrate --text my-texts.txt --out profile.json
+  ebb calibrate --model ./Qwen3-0.6B --text a.txt b.txt --samples 4 --rotate-v --out qwen3.json
+  ebb serve --kv-profile profile.json")]
+    Calibrate(calibrate::CalibrateArgs),
     /// Fetch a model, so that later commands need no network.
     #[command(after_help = "\
 Examples:
@@ -107,6 +115,7 @@ fn run(cli: Cli) -> Result<(), CliError> {
         Command::Generate(args) => runtime.block_on(args.run()),
         Command::Chat(args) => runtime.block_on(args.run()),
         Command::Eval(args) => args.run(),
+        Command::Calibrate(args) => args.run(),
         Command::Fetch(args) => args.run(),
     };
     // A thread may be waiting for a line that never comes.

@@ -103,6 +103,11 @@ impl Trials {
         self.len = 0;
     }
 
+    /// The backend, for other trials of the same layout.
+    pub fn into_backend(self) -> Box<dyn Backend> {
+        self.backend
+    }
+
     /// The model.
     pub fn backend(&self) -> &dyn Backend {
         self.backend.as_ref()

@@ -148,7 +148,12 @@ impl Profile {
     }
 
     /// A profile of a model, to be written.
-    pub fn new(model: &str, geometry: KvGeometry, schedule: Vec<ProfileStep>) -> Self {
+    pub fn new(
+        model: &str,
+        geometry: KvGeometry,
+        rotate_v: bool,
+        schedule: Vec<ProfileStep>,
+    ) -> Self {
         Self {
             ebb_profile: 1,
             model: model.to_owned(),
@@ -156,9 +161,14 @@ impl Profile {
             kv_heads: geometry.kv_heads,
             head_dim: geometry.head_dim,
             protect: ProtectName::default(),
-            rotate_v: false,
+            rotate_v,
             schedule,
         }
+    }
+
+    /// The steps as written.
+    pub fn schedule(&self) -> &[ProfileStep] {
+        &self.schedule
     }
 
     /// Width of protected blocks.

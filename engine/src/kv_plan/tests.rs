@@ -64,7 +64,12 @@ fn profile(schedule: &[(&str, &str)]) -> Arc<Profile> {
         to: (*to).to_owned(),
         loss: None,
     });
-    Arc::new(Profile::new("SmolLM2-135M-Instruct", SMOL, steps.collect()))
+    Arc::new(Profile::new(
+        "SmolLM2-135M-Instruct",
+        SMOL,
+        false,
+        steps.collect(),
+    ))
 }
 
 #[test]
