@@ -22,7 +22,7 @@ k=int3,v=int2 k=int2 k=kitty25 k=int3 k=polar44
 k=polar42 k=int4,v=int2,layer18.k=int8 k=kitty25,v=int2,layer18.k=int8 k=int4t,v=int4 k=kvmix11
 k=kitty25,v=int4,rotate=v k=int4,v=int2,rotate=v
 """
-FIELDS = """kv mean_bits_sealed mean_bits mean_bits_held kl_second_half ppl_second_half top1_second_half
+FIELDS = """kv mean_bits_sealed mean_bits kl_second_half ppl_second_half top1_second_half
 kl ppl top1 ppl_16bit_second_half ppl_16bit ctx windows tokens""".split()
 
 
