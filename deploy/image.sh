@@ -19,9 +19,10 @@ for tool in buildah debootstrap; do
 done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+# The Debian mirror of this machine, if it has one.
+mirror=$({ cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null || true; } | sed 's/#.*//' | { grep -oE 'https?://[^ ]+/debian\b' || true; } | sed -n 1p)
 
 if ! buildah inspect --type image localhost/ebb-base >/dev/null 2>&1; then
-  mirror=$(grep -rhoE 'https?://[^ ]+/debian\b' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | head -n 1)
   debootstrap --variant=minbase --include=libgcc-s1 bookworm "$work/root" ${mirror:+"$mirror"} >"$work/log" || { cat "$work/log" >&2; exit 1; }
   rm -rf "$work/root"/var/cache/apt/* "$work/root"/var/lib/apt/lists/*
   c=$(buildah from scratch); buildah add -q "$c" "$work/root" / >/dev/null

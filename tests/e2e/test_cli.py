@@ -31,6 +31,28 @@ def test_generate_from_a_server_streams_text_and_tells_the_rate(server):
     assert "tokens/s" in done.stderr and "5 prompt tokens" in done.stderr
 
 
+def test_modes_of_the_kv_cache_answer_a_long_prompt():
+    # Ten blocks of context, in memory for three of 16 bit.
+    prompt = "one two three four five six seven eight nine ten " * 125
+    flags = ["--prompt", "-", "--temperature", "0", "--max-tokens", "8", "--ignore-eos", "--json", *model_flags()]
+
+    def answer(*more):
+        done = ebb("generate", *flags, *more, stdin=prompt)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    whole = answer("--kv-mode", "preempt-only", "--min-kv-bits", "16")
+    assert (whole["lowest_kv_bits"], whole["mean_kv_bits"]) == (16, 16)
+    small = answer("--kv-memory", "14MiB", "--max-context", "1400")
+    assert small["lowest_kv_bits"] < 16 and small["mean_kv_bits"] < 16
+    static = answer("--kv-mode", "static", "--kv-floor", "k=polar44,v=int3,rotate=v")
+    assert static["lowest_kv_bits"] == 3 and static["mean_kv_bits"] < small["mean_kv_bits"]
+    assert all(len(a["token_ids"]) == 8 for a in (whole, small, static))
+    # The same bytes are read, so the same answer comes.
+    again = answer("--kv-mode", "static", "--kv-floor", "k=polar44,v=int3,rotate=v")
+    assert again["token_ids"] == static["token_ids"]
+
+
 def test_chat_keeps_its_history(server):
     lines = "/help\nWhat is the capital of Japan? Answer in one sentence.\n/nonsense\n/reset\n\n/exit\nnot read\n"
     flags = ["--server", f"http://{server.address}", "--temperature", "0", "--max-tokens", "20"]
@@ -61,6 +83,11 @@ def test_errors_are_one_sentence(tmp_path):
         ["generate", "--prompt", "x", "--server", "http://127.0.0.1:1"],
         ["generate", "--prompt", "x", "--top-p", "7", *model_flags()],
         ["serve", "--max-running", "0"],
+        ["serve", "--kv-floor", "v=kitty25", *model_flags()],
+        ["serve", "--kv-floor", "k=polar44", *model_flags()],
+        ["serve", "--kv-profile", missing, *model_flags()],
+        ["calibrate", "--text", missing, "--out", missing, *model_flags()],
+        ["generate", "--prompt", "x", "--min-kv-bits", "5", *model_flags()],
         ["eval", "--text", missing, "--ctx", "8", "--windows", "1", *model_flags()],
     ]:
         done = ebb(*arguments)
@@ -72,6 +99,6 @@ def test_errors_are_one_sentence(tmp_path):
 
 
 def test_help_has_examples():
-    for command in ["serve", "generate", "chat", "eval", "fetch"]:
+    for command in ["serve", "generate", "chat", "eval", "calibrate", "fetch"]:
         done = ebb(command, "--help")
         assert done.returncode == 0 and "Examples:" in done.stdout, command

@@ -19,6 +19,8 @@ BAD = [
     ("chat.messages", {"chat": []}),
     ("chat.messages[1].role", {"chat": [("user", "a"), ("", "b")]}),
     ("timeout_ms", {"text": "x", "timeout_ms": 0}),
+    ("min_kv_bits", {"text": "x", "min_kv_bits": 3}),
+    ("min_kv_bits", {"text": "x", "min_kv_bits": 32}),
     ("request_id", {"text": "x", "request_id": "x" * 257}),
     ("sampling.temperature", {"text": "x", "sampling": {"temperature": -0.1}}),
     ("sampling.temperature", {"text": "x", "sampling": {"temperature": math.nan}}),

@@ -157,7 +157,7 @@ def test_preempted_requests_answer_as_if_alone(api):
     sampling = greedy(90, ignore_eos=True)
     alone = [api.generate(prompt, sampling=sampling)[0].token_ids for prompt in prompts]
     # Room for some 360 tokens, where 5 x 100 are wanted.
-    with Server("--no-prefix-cache", kv_memory="8MiB") as server:
+    with Server("--kv-mode", "preempt-only", "--no-prefix-cache", kv_memory="8MiB") as server:
         crowded = Api(server.address)
         with concurrent.futures.ThreadPoolExecutor(5) as pool:
             together = list(pool.map(lambda prompt: crowded.generate(prompt, sampling=sampling), prompts))
