@@ -191,4 +191,6 @@ fn the_pool_does_what_the_naive_model_does_at_length() {
     for seed in 2..12 {
         fuzz(360, 1000, seed);
     }
+    // And many short lives.
+    fuzz(100_000, 120, 12);
 }
