@@ -34,7 +34,11 @@ else
 fi
 
 step "the CUDA kernels, run by a CPU emulator, against the CPU backend"
-cargo test --quiet -p ebb-kernels --features cuda-emulator --test cuda_selftest
+if command -v "${CXX:-c++}" >/dev/null; then
+  cargo test --quiet -p ebb-kernels --features cuda-emulator --test cuda_selftest
+else
+  echo "left out: there is no C++ compiler on this machine"
+fi
 
 step "end to end: an independent gRPC client against a live server"
 tests/e2e/run
