@@ -46,7 +46,7 @@ def test_modes_of_the_kv_cache_answer_a_long_prompt():
     small = answer("--kv-memory", "14MiB", "--max-context", "1400")
     assert small["lowest_kv_bits"] < 16 and small["mean_kv_bits"] < 16
     static = answer("--kv-mode", "static", "--kv-floor", "k=polar44,v=int3,rotate=v")
-    assert static["lowest_kv_bits"] == 3 and static["mean_kv_bits"] < small["mean_kv_bits"]
+    assert static["lowest_kv_bits"] == 3 and static["mean_kv_bits"] < 16
     assert all(len(a["token_ids"]) == 8 for a in (whole, small, static))
     # The same bytes are read, so the same answer comes.
     again = answer("--kv-mode", "static", "--kv-floor", "k=polar44,v=int3,rotate=v")
