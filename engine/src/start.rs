@@ -11,7 +11,7 @@ use ebb_scheduler::{Admission, Config, Mode, SetupError};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use thiserror::Error;
 
-use crate::core::{EngineHandle, KvFacts, ModelInfo, Served, mode_name};
+use crate::core::{EngineHandle, KvFacts, ModelInfo, Served};
 use crate::kv_plan::{DEFAULT_FLOOR, KvPlan, KvPlanError, KvSource};
 use crate::metrics::{CacheConfig, Recorder};
 use crate::model::{LoadedModel, ModelError, ModelRef, TokenizerSource, default_cache_dir};
@@ -203,7 +203,7 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         model = info.name,
         context = max_context,
         kv_bytes = config.kv_memory_bytes,
-        kv_mode = mode_name(plan.mode),
+        kv_mode = plan.mode.name(),
         kv_floor_bits = plan.floor_bits(),
         "ready to serve"
     );

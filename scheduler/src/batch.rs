@@ -9,7 +9,7 @@ use crate::pressure::Acquired;
 use crate::scheduler::Scheduler;
 use crate::seq::Seq;
 use crate::slab::Key;
-use crate::{Config, Logits, Mode, Slice, StepPlan};
+use crate::{Config, Logits, Slice, StepPlan};
 
 /// What a step will compute, before it is written down: a later sequence of the same step may
 /// still take the memory of an earlier one.
@@ -102,7 +102,7 @@ impl Scheduler {
             if self.seqs.get(key).is_none_or(|seq| seq.resident.is_none()) {
                 continue;
             }
-            if self.config.mode == Mode::Static && !self.is_settled(key, batch) {
+            if !self.is_settled(key, batch) {
                 continue;
             }
             let seq = &self.seqs[key];

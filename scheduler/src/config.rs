@@ -18,6 +18,18 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// Every mode.
+    pub const ALL: [Self; 3] = [Self::PreemptOnly, Self::Static, Self::Progressive];
+
+    /// Its name in options, answers and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::PreemptOnly => "preempt-only",
+            Self::Static => "static",
+            Self::Progressive => "progressive",
+        }
+    }
+
     /// Whether blocks shrink, and admission counts on it.
     pub fn shrinks(self) -> bool {
         self != Self::PreemptOnly

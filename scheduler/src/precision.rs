@@ -42,10 +42,10 @@ impl Scheduler {
             .frames_promised
             .get_or_insert_with(|| self.frames_promised());
         // One that lost its memory to a bet comes back only when nothing is betted on.
-        let percent = match self.seqs[key].preempted {
-            true => self.config.overcommit_percent.min(100),
-            false => self.config.overcommit_percent,
-        };
+        let mut percent = self.config.overcommit_percent;
+        if self.seqs[key].preempted {
+            percent = percent.min(100);
+        }
         let limit = u64::from(self.capacity) * u64::from(percent) / 100;
         let sum = given + self.promise(key);
         if sum <= limit {

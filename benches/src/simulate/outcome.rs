@@ -6,7 +6,7 @@ use ebb_block_manager::SeqBits;
 use ebb_scheduler::Scheduler;
 use serde::Serialize;
 
-use super::setup::{Setup, Targets, mode_name};
+use super::setup::{Setup, Targets};
 use super::size::Size;
 use super::trace::Trace;
 
@@ -167,7 +167,7 @@ impl Outcome {
             false => 16.0,
         };
         Self {
-            mode: mode_name(setup.limits.mode),
+            mode: setup.limits.mode.name(),
             kv_gib: Size(setup.kv_bytes).gib(),
             rate: trace.rate(),
             requests: trace.len(),

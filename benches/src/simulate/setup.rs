@@ -52,22 +52,12 @@ impl Setup {
     }
 }
 
-/// A mode's name on the command line.
-pub fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::PreemptOnly => "preempt-only",
-        Mode::Static => "static",
-        Mode::Progressive => "progressive",
-    }
-}
-
 /// The mode of that name.
 ///
 /// # Errors
 /// A sentence with the names there are.
 pub fn mode_named(name: &str) -> Result<Mode, String> {
-    let modes = [Mode::PreemptOnly, Mode::Static, Mode::Progressive];
-    let found = modes.into_iter().find(|mode| mode_name(*mode) == name);
+    let found = Mode::ALL.into_iter().find(|mode| mode.name() == name);
     found.ok_or_else(|| {
         format!("{name:?} is not a mode; choose preempt-only, static or progressive")
     })

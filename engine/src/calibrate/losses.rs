@@ -13,7 +13,8 @@ use super::Trial;
 #[derive(Debug, Default)]
 pub struct Losses {
     by_name: FxHashMap<String, f64>,
-    file: Option<File>,
+    /// Where they are kept, if anywhere.
+    kept: Option<(PathBuf, File)>,
 }
 
 /// Why losses cannot be kept or used.
@@ -92,7 +93,7 @@ impl Losses {
         }
         Ok(Self {
             by_name,
-            file: Some(file),
+            kept: Some((path.to_owned(), file)),
         })
     }
 
@@ -105,10 +106,10 @@ impl Losses {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn add(&mut self, trial: Trial, loss: f64, path: &Path) -> Result<(), LossesError> {
-        if let Some(file) = &mut self.file {
+    pub fn add(&mut self, trial: Trial, loss: f64) -> Result<(), LossesError> {
+        if let Some((path, file)) = &mut self.kept {
             writeln!(file, "{},{loss}", trial.name()).map_err(|source| LossesError::File {
-                path: path.to_owned(),
+                path: path.clone(),
                 source,
             })?;
         }
@@ -159,13 +160,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("losses.csv");
         let mut losses = Losses::kept_in(&path, "m 1024").unwrap();
-        losses.add(A, 0.25, &path).unwrap();
+        losses.add(A, 0.25).unwrap();
         drop(losses);
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, format!("{text}layer3.v=int2,0.0")).unwrap();
         let mut losses = Losses::kept_in(&path, "m 1024").unwrap();
         assert_eq!((losses.get(A).unwrap(), losses.has(B)), (0.25, false));
-        losses.add(B, 1e-6, &path).unwrap();
+        losses.add(B, 1e-6).unwrap();
         let losses = Losses::kept_in(&path, "m 1024").unwrap();
         assert_eq!(losses.get(B).unwrap(), 1e-6);
     }

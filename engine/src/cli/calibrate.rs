@@ -3,14 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use ebb_kernels::cpu::CpuOptions;
 
-use super::engine_args::{ModelArgs, cores};
 use super::error::CliError;
 use super::eval::{advance, bar};
-use super::size::ByteSize;
+use super::trial_args::TrialArgs;
 use crate::calibrate::{Losses, Trial, profile, trials};
-use crate::eval::{Trials, compare, lay_out, read_text};
+use crate::eval::{compare, read_text};
 use crate::kv_plan::Profile;
 
 /// What to measure and where to write it.
@@ -35,19 +33,13 @@ pub(super) struct CalibrateArgs {
     #[arg(long, value_name = "N", default_value_t = 12)]
     batch: usize,
     #[command(flatten)]
-    model: ModelArgs,
-    /// Memory for the KV cache, such as 2GiB or 512MiB.
-    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
-    kv_memory: ByteSize,
-    /// Threads that compute [default: all cores].
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
+    run: TrialArgs,
 }
 
 impl CalibrateArgs {
     /// Runs the command. Blocks until it is done.
     pub(super) fn run(&self) -> Result<(), CliError> {
-        if self.ctx < 1024 || self.samples == 0 || self.batch == 0 || self.threads == Some(0) {
+        if self.ctx < 1024 || self.samples == 0 || self.batch == 0 || self.run.threads == Some(0) {
             return Err(CliError::Usage(
                 "--ctx must be at least 1024, --samples, --batch and --threads at least 1".into(),
             ));
@@ -57,7 +49,7 @@ impl CalibrateArgs {
             let read = read_text(path);
             text += &read.map_err(CliError::io(format!("read {}", path.display())))?;
         }
-        let opened = crate::open(&self.model.model, self.model.cache_dir.clone())?;
+        let opened = self.run.open()?;
         let tokens = opened.tokenizer.encode(&text, false, true);
         let tokens = tokens.map_err(|e| CliError::Usage(format!("--text: {e}")))?;
         let windows = self.windows(&tokens)?;
@@ -106,28 +98,18 @@ impl CalibrateArgs {
         all: usize,
         losses: &mut Losses,
     ) -> Result<(), CliError> {
-        let model = &opened.model;
-        let geometry = model.spec.kv_geometry();
-        let formats: Vec<_> = left.iter().map(|t| t.formats(geometry)).collect();
         if left.is_empty() {
             return Ok(());
         }
-        let (layout, positions) = lay_out(geometry, &formats).map_err(crate::StartError::from)?;
-        let frames = crate::pool(model, self.kv_memory.0, false)?.frames;
-        let options = CpuOptions {
-            layout: Some(layout.clone()),
-            rotate_v: self.rotate_v,
-            ..CpuOptions::new(self.threads.unwrap_or_else(cores))
-        };
-        let mut backend = Some(crate::backend_with(model, frames, options)?);
+        let geometry = opened.model.spec.kv_geometry();
+        let formats: Vec<_> = left.iter().map(|t| t.formats(geometry)).collect();
+        let (mut run, positions) = self.run.trials(opened, &formats, self.rotate_v)?;
         let bar = bar();
-        let kept = self.out.with_added_extension("losses");
         let mut done = all - left.len();
         for (batch, positions) in left.chunks(self.batch).zip(positions.chunks(self.batch)) {
             advance(&bar, done, all);
             let names: Vec<String> = batch.iter().map(Trial::name).collect();
-            let device = backend.take().expect("it comes back after each batch");
-            let mut run = Trials::new(device, frames, layout.clone(), positions.to_vec());
+            run.restart(positions);
             let found = compare(
                 &mut run,
                 &names,
@@ -136,9 +118,8 @@ impl CalibrateArgs {
                 self.samples,
                 &mut |_, _| {},
             )?;
-            backend = Some(run.into_backend());
             for (trial, comparison) in batch.iter().zip(found) {
-                losses.add(*trial, comparison.kl_second_half, &kept)?;
+                losses.add(*trial, comparison.kl_second_half)?;
             }
             done += batch.len();
         }

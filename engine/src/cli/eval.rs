@@ -4,15 +4,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use ebb_block_manager::BlockManager;
-use ebb_kernels::cpu::CpuOptions;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::engine_args::{ModelArgs, cores};
 use super::error::CliError;
 use super::generate::print;
-use super::size::ByteSize;
+use super::trial_args::TrialArgs;
 use crate::Opened;
-use crate::eval::{Comparison, Report, Sequence, Trials, compare, lay_out, perplexity, read_text};
+use crate::eval::{Comparison, Report, Sequence, compare, perplexity, read_text};
 use crate::kv_spec::KvSpec;
 
 /// What to score.
@@ -38,19 +36,13 @@ pub(super) struct EvalArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    model: ModelArgs,
-    /// Memory for the KV cache, such as 2GiB or 512MiB.
-    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
-    kv_memory: ByteSize,
-    /// Threads that compute [default: all cores].
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
+    run: TrialArgs,
 }
 
 impl EvalArgs {
     /// Runs the command. Blocks until it is done.
     pub(super) fn run(&self) -> Result<(), CliError> {
-        if self.ctx == 0 || self.windows == Some(0) || self.threads == Some(0) {
+        if self.ctx == 0 || self.windows == Some(0) || self.run.threads == Some(0) {
             return Err(CliError::Usage(
                 "--ctx, --windows and --threads must be at least 1".into(),
             ));
@@ -58,7 +50,7 @@ impl EvalArgs {
         // Read first: a wrong path is known before the model is loaded.
         let path = self.text.display();
         let text = read_text(&self.text).map_err(CliError::io(format!("read {path}")))?;
-        let opened = crate::open(&self.model.model, self.model.cache_dir.clone())?;
+        let opened = self.run.open()?;
         let tokens = opened.tokenizer.encode(&text, false, true);
         let tokens =
             tokens.map_err(|e| CliError::Usage(format!("{path} cannot be tokenised: {e}")))?;
@@ -71,13 +63,9 @@ impl EvalArgs {
         }
     }
 
-    fn options(&self) -> CpuOptions {
-        CpuOptions::new(self.threads.unwrap_or_else(cores))
-    }
-
     fn perplexity(&self, opened: &Opened, tokens: &[u32], windows: usize) -> Result<(), CliError> {
-        let pool = crate::pool(&opened.model, self.kv_memory.0, false)?;
-        let backend = crate::backend_with(&opened.model, pool.frames, self.options())?;
+        let pool = crate::pool(&opened.model, self.run.kv_memory.0, false)?;
+        let backend = crate::backend_with(&opened.model, pool.frames, self.run.options())?;
         let blocks =
             BlockManager::new(pool).map_err(|e| CliError::Usage(format!("--kv-memory: {e}")))?;
         let mut sequence = Sequence::new(backend, blocks);
@@ -94,7 +82,7 @@ impl EvalArgs {
     }
 
     fn compare(&self, opened: &Opened, tokens: &[u32], windows: usize) -> Result<(), CliError> {
-        let model = &opened.model;
+        let geometry = opened.model.spec.kv_geometry();
         let specs = self.kv.iter().map(|text| text.parse());
         let specs = specs.collect::<Result<Vec<KvSpec>, _>>()?;
         let rotate_v = specs[0].rotate_v();
@@ -103,18 +91,10 @@ impl EvalArgs {
                 "--kv: specifications with and without rotate=v have different weights; run them apart".into(),
             ));
         }
-        let formats = specs.iter().map(|s| s.formats(model.spec.kv_geometry()));
+        let formats = specs.iter().map(|s| s.formats(geometry));
         let formats = formats.collect::<Result<Vec<_>, _>>()?;
-        let (layout, positions) =
-            lay_out(model.spec.kv_geometry(), &formats).map_err(crate::StartError::from)?;
-        let frames = crate::pool(model, self.kv_memory.0, false)?.frames;
-        let options = CpuOptions {
-            layout: Some(layout.clone()),
-            rotate_v,
-            ..self.options()
-        };
-        let backend = crate::backend_with(model, frames, options)?;
-        let mut trials = Trials::new(backend, frames, layout, positions);
+        let (mut trials, positions) = self.run.trials(opened, &formats, rotate_v)?;
+        trials.restart(&positions);
         let bar = bar();
         let comparisons = compare(
             &mut trials,

@@ -13,6 +13,7 @@ mod sampling_args;
 mod serve;
 mod size;
 mod source;
+mod trial_args;
 
 use std::process::ExitCode;
 

@@ -1,6 +1,6 @@
 //! How wide the KV cache is: what GetServerInfo and the metrics tell about precision.
 
-use ebb_block_manager::{BLOCK_TOKENS, Usage};
+use ebb_block_manager::BLOCK_TOKENS;
 use ebb_kernels::formats::FormatId;
 use ebb_scheduler::{Mode, Scheduler, Stats};
 
@@ -30,7 +30,7 @@ pub struct KvState {
     pub formats: Vec<FormatUse>,
     /// Steps of the longest chain of the schedule.
     pub schedule_steps: u32,
-    /// Steps taken, the mean over full blocks.
+    /// Steps taken, the mean over all blocks; an open one has taken none.
     pub schedule_steps_mean: f64,
     /// Steps taken by the block that has taken most.
     pub schedule_steps_max: u32,
@@ -52,15 +52,6 @@ pub struct KvState {
     pub stalls: u64,
     /// Bytes promised to running requests.
     pub promised_bytes: u64,
-}
-
-/// The name of a mode in options and answers.
-pub fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::PreemptOnly => "preempt-only",
-        Mode::Progressive => "progressive",
-        Mode::Static => "static",
-    }
 }
 
 /// What a [`KvState`] needs to know of each schedule position, worked out once.
@@ -99,27 +90,29 @@ impl KvFacts {
     pub fn state(&self, scheduler: &Scheduler, stats: &Stats) -> KvState {
         let usage = &stats.blocks;
         let mut formats = vec![(0, 0); FormatId::ALL.len()];
-        let (mut shrunk_bytes, mut shrunk_frames) = (0, 0);
+        let (mut shrunk_bytes, mut shrunk_frames, mut shrunk_blocks) = (0, 0, 0);
         let (mut blocks, mut taken_sum, mut taken_max) = (0, 0, 0);
         for at in scheduler.blocks().position_use() {
             let (taken, by_format) = &self.positions[usize::from(at.position)];
             let count = u64::from(at.blocks);
+            let is_shrunk = at.position > 0;
             for (sum, (bytes, pages)) in formats.iter_mut().zip(by_format) {
-                sum.0 += bytes * count * u64::from(at.position > 0);
+                sum.0 += bytes * count * u64::from(is_shrunk);
                 sum.1 += u64::from(*pages) * count;
             }
-            if at.position > 0 {
+            if is_shrunk {
                 let frames = scheduler.blocks().config().position_frames(at.position);
                 shrunk_bytes += at.bytes;
                 shrunk_frames += u64::from(frames) * count;
+                shrunk_blocks += count;
             }
             blocks += count;
             taken_sum += u64::from(*taken) * count;
             taken_max = taken_max.max(u32::from(*taken));
         }
-        let whole_bytes = self.whole_bytes(usage, shrunk_frames);
+        let held_frames = u64::from(usage.frames_live) + u64::from(usage.frames_cached);
+        let whole_bytes = (held_frames - shrunk_frames) * usage.frame_bytes;
         formats[0].0 += whole_bytes;
-        let shrunk_blocks = blocks - u64::from(self.at_16_bit(scheduler));
         let tokens = whole_bytes / self.token_bytes + shrunk_blocks * BLOCK_TOKENS as u64;
         let names = FormatId::ALL.iter().zip(formats);
         let formats = names.filter(|(_, (_, pages))| *pages > 0);
@@ -129,7 +122,7 @@ impl KvFacts {
             n => sum as f64 / n as f64,
         };
         KvState {
-            mode: mode_name(self.mode),
+            mode: self.mode.name(),
             floor_bits: self.floor_bits,
             stored_bits: 16.0 * per(whole_bytes + shrunk_bytes, tokens * self.token_bytes, 1.0),
             formats: formats
@@ -152,16 +145,5 @@ impl KvFacts {
             stalls: stats.stalls,
             promised_bytes: stats.frames_promised * usage.frame_bytes,
         }
-    }
-
-    /// Bytes that blocks at 16 bit hold.
-    fn whole_bytes(&self, usage: &Usage, shrunk_frames: u64) -> u64 {
-        let held = u64::from(usage.frames_live) + u64::from(usage.frames_cached);
-        (held - shrunk_frames) * usage.frame_bytes
-    }
-
-    fn at_16_bit(&self, scheduler: &Scheduler) -> u32 {
-        let mut uses = scheduler.blocks().position_use();
-        uses.find(|at| at.position == 0).map_or(0, |at| at.blocks)
     }
 }

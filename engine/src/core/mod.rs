@@ -16,9 +16,9 @@ mod stream;
 pub(crate) use engine::Served;
 pub use error::RequestError;
 pub use handle::{EngineHandle, EngineState, ModelInfo};
-pub use kv_state::{FormatUse, KvFacts, KvState, mode_name};
+pub use kv_state::{FormatUse, KvFacts, KvState};
 pub use request::{FinishReason, GenerateRequest, KvBits, Prompt, StreamEvent, TokenLogprobs};
-pub(crate) use step::append_table;
+pub(crate) use step::{append_frames, append_table};
 pub use stream::{GenerateStream, STREAM_LIMIT_BYTES};
 /// For scripted engines in tests.
 #[cfg(test)]

@@ -20,8 +20,8 @@ pub(super) fn fill(input: &mut StepInput, plan: &StepPlan, blocks: &BlockManager
     input.logit_rows.clear();
     input.shrinks.clear();
     for job in &plan.shrinks {
-        let source = append(input, &job.old);
-        let target = append(input, &job.new);
+        let source = append_frames(input, &job.old);
+        let target = append_frames(input, &job.new);
         input.shrinks.push(Shrink {
             from: job.from,
             to: job.to,
@@ -47,7 +47,7 @@ pub(super) fn fill(input: &mut StepInput, plan: &StepPlan, blocks: &BlockManager
 }
 
 /// Appends frames; returns where they begin in `input.frames`.
-fn append(input: &mut StepInput, frames: &[u32]) -> u32 {
+pub(crate) fn append_frames(input: &mut StepInput, frames: &[u32]) -> u32 {
     let first = input.frames.len() as u32;
     input.frames.extend_from_slice(frames);
     first
@@ -57,8 +57,7 @@ fn append(input: &mut StepInput, frames: &[u32]) -> u32 {
 pub(crate) fn append_table(input: &mut StepInput, table: Table<'_>) -> Range<u32> {
     let first = input.blocks.len() as u32;
     for (schedule_position, frames) in table.iter() {
-        let first_frame = input.frames.len() as u32;
-        input.frames.extend_from_slice(frames);
+        let first_frame = append_frames(input, frames);
         input.blocks.push(BlockRef {
             schedule_position,
             first_frame,

@@ -10,6 +10,7 @@ use ebb_kernels::formats::FormatId;
 use ebb_kernels::kv::{KvGeometry, KvLayout, LayoutError};
 
 use super::{CHUNK, FeedError};
+use crate::core::append_frames;
 use crate::kv_spec::PageFormats;
 
 /// Where the blocks of one trial go.
@@ -95,17 +96,20 @@ impl Trials {
         }
     }
 
+    /// Starts other trials of the same layout, with nothing fed.
+    pub fn restart(&mut self, positions: &[TrialPositions]) {
+        self.reset();
+        self.positions.truncate(1);
+        self.positions.extend_from_slice(positions);
+        self.seqs.resize_with(self.positions.len(), Vec::new);
+    }
+
     /// Forgets everything fed so far.
     pub fn reset(&mut self) {
         for seq in &mut self.seqs {
             self.free.extend(seq.drain(..).flat_map(|b| b.frames));
         }
         self.len = 0;
-    }
-
-    /// The backend, for other trials of the same layout.
-    pub fn into_backend(self) -> Box<dyn Backend> {
-        self.backend
     }
 
     /// The model.
@@ -185,11 +189,8 @@ impl Trials {
         }
         let new = self.take(self.layout.frames(to) as usize)?;
         let block = &mut self.seqs[seq][block];
-        let list = &mut self.input.frames;
-        let source = list.len() as u32;
-        list.extend_from_slice(&block.frames);
-        let target = list.len() as u32;
-        list.extend_from_slice(&new);
+        let source = append_frames(&mut self.input, &block.frames);
+        let target = append_frames(&mut self.input, &new);
         self.input.shrinks.push(Shrink {
             from,
             to,
@@ -230,12 +231,12 @@ impl Trials {
             let (first_row, first_block) = (input.tokens.len() as u32, input.blocks.len() as u32);
             input.tokens.extend_from_slice(tokens);
             for block in seq {
+                let first_frame = append_frames(input, &block.frames);
                 input.blocks.push(BlockRef {
                     schedule_position: block.position,
-                    first_frame: input.frames.len() as u32,
+                    first_frame,
                     frames: block.frames.len() as u32,
                 });
-                input.frames.extend_from_slice(&block.frames);
             }
             input.seqs.push(SeqRows {
                 first_row,

@@ -5,10 +5,10 @@ mod steps;
 
 use std::sync::Arc;
 
+use ebb_block_manager::PoolConfig;
 use ebb_block_manager::schedule::{
     Bound, Cost, PageSide, PositionTable, Schedule, ScheduleError, Step,
 };
-use ebb_block_manager::{PoolConfig, SUB_BLOCKS};
 use ebb_kernels::formats::FormatId;
 use ebb_kernels::kv::{KvGeometry, KvLayout, LayoutError, Side};
 use ebb_scheduler::Mode;
@@ -201,12 +201,6 @@ impl KvPlan {
 /// Most frames that one pool can have: ids are 32 bits.
 pub fn frames_of(geometry: KvGeometry, bytes: u64) -> u32 {
     u32::try_from(bytes / geometry.frame_layout().frame_bytes as u64).unwrap_or(u32::MAX - 1)
-}
-
-/// Bytes of a 16-bit block, as frames hold it.
-pub fn block_bytes(geometry: KvGeometry) -> u64 {
-    let frame = geometry.frame_layout();
-    (frame.frame_bytes * frame.frames_per_sub_block * SUB_BLOCKS) as u64
 }
 
 /// Formats of all pages of a block that has taken `steps`.
