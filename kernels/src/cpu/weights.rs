@@ -15,7 +15,7 @@ pub enum LoadError<E: std::error::Error + 'static> {
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// A tensor could not be read.
-    #[error("cannot read the {name} tensor")]
+    #[error("cannot read the {name} tensor: {source}")]
     Source {
         /// Which.
         name: TensorName,

@@ -8,7 +8,7 @@ use super::driver::{Device, DeviceBuffer, Stream};
 use super::error::CudaError;
 use super::ops::{Fill, RopeWeights};
 use super::params::DevicePtr;
-use crate::model::{LayerTensor, SpecError, TensorName, TransformerSpec, WeightSource};
+use crate::model::{LayerTensor, SpecError, TensorName, TransformerSpec, Uniform, WeightSource};
 
 /// A model could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +17,7 @@ pub enum LoadError<E: std::error::Error + 'static> {
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// A tensor could not be read.
-    #[error("cannot read the {name} tensor")]
+    #[error("cannot read the {name} tensor: {source}")]
     Source {
         /// Which.
         name: TensorName,
@@ -181,7 +181,7 @@ impl Weights {
         })
     }
 
-    /// Random weights of a valid spec: projections uniform with variance 1 / inputs, norms near 1.
+    /// [`RandomWeights`](crate::model::RandomWeights) of a valid spec, drawn on the device.
     pub(super) fn random(
         device: &Arc<Device>,
         spec: &TransformerSpec,
@@ -189,40 +189,16 @@ impl Weights {
     ) -> Result<Self, CudaError> {
         let stream = Stream::new(device)?;
         let fill = Fill::new(device)?;
-        let mut index = 0;
         let weights = Self::build::<CudaError>(device, spec, |name, buffer, offset| {
-            let shape = name.shape(spec);
-            index += 1;
-            let (amplitude, center) = match shape[..] {
-                [_, inputs] => ((3.0 / inputs as f32).sqrt(), 0.0),
-                _ => (
-                    0.1,
-                    if matches!(
-                        name,
-                        TensorName::Layer(
-                            _,
-                            LayerTensor::QBias | LayerTensor::KBias | LayerTensor::VBias
-                        )
-                    ) {
-                        0.0
-                    } else {
-                        1.0
-                    },
-                ),
-            };
-            let seed = seed.wrapping_add(index << 40);
+            let Uniform {
+                seed,
+                amplitude,
+                center,
+            } = Uniform::of(spec, name, seed);
+            let values = name.shape(spec).iter().product();
             // SAFETY: the buffer holds that many values from `offset` on, and lives until the stream is waited for below: it
             // moves into `weights`, or its release waits for the device.
-            unsafe {
-                fill.run(
-                    &stream,
-                    buffer.at(offset),
-                    shape.iter().product(),
-                    seed,
-                    amplitude,
-                    center,
-                )
-            }
+            unsafe { fill.run(&stream, buffer.at(offset), values, seed, amplitude, center) }
         })?;
         stream.synchronize()?;
         Ok(weights)
