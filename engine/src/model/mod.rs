@@ -37,5 +37,5 @@ pub use fetch::{FetchError, default_cache_dir};
 pub use generation_defaults::GenerationDefaults;
 pub use hf::HfTokenizer;
 pub use known::{DEFAULT_MODEL, KNOWN_MODELS, KnownModel};
-pub use loaded::{LoadedModel, ModelWeights, TokenizerSource};
+pub use loaded::{LoadFormat, LoadedModel, ModelWeights, TokenizerSource};
 pub use locate::{ModelFiles, ModelRef};
