@@ -62,6 +62,7 @@ fn an_engine_serves_it() {
     let engine = ebb_engine::start(EngineConfig {
         load_format: LoadFormat::Dummy,
         threads: 1,
+        kv_mode: Some(ebb_scheduler::Mode::PreemptOnly),
         ..EngineConfig::new(dir.path().to_str().expect("UTF-8"), 1 << 20)
     })
     .expect("it starts");
