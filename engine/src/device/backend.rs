@@ -83,9 +83,9 @@ impl BackendOptions {
                     rotate_v: self.rotate_v,
                     ..CpuOptions::new(self.threads)
                 };
-                let (spec, mut weights) = (model.spec.clone(), model.weights());
+                let (spec, weights) = (model.spec.clone(), model.weights());
                 let backend =
-                    CpuBackend::with_options(spec, &mut weights, arena, options, &mut progress);
+                    CpuBackend::with_options(spec, &weights, arena, options, &mut progress);
                 Box::new(backend?)
             }
             Device::Cuda(device) => device.backend(model, frames, &self, &mut progress)?,

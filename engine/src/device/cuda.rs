@@ -87,7 +87,7 @@ impl CudaDevice {
         let backend = match model.random_seed() {
             Some(seed) => CudaBackend::random(&self.0, spec, config, seed)
                 .map_err(|e| DeviceError::Weights(e.to_string()))?,
-            None => CudaBackend::new(&self.0, spec, config, &mut model.weights(), progress)
+            None => CudaBackend::new(&self.0, spec, config, &model.weights(), progress)
                 .map_err(|e| DeviceError::Weights(e.to_string()))?,
         };
         if let Ok((free, total)) = self.0.memory() {

@@ -207,7 +207,7 @@ impl LoadedModel {
         }
     }
 
-    /// The weights, to be read tensor by tensor. Cheap: the files stay mapped once.
+    /// The weights, to be read tensor by tensor, or rows of one. Cheap: the files stay mapped once.
     pub fn weights(&self) -> ModelWeights {
         ModelWeights(self.weights.clone())
     }
@@ -256,11 +256,18 @@ impl WeightSource for ModelWeights {
         }
     }
 
-    fn load(&mut self, name: TensorName) -> Result<Vec<bf16>, ModelError> {
-        match &mut self.0 {
-            Weights::Gguf { weights, .. } => weights.load(name),
-            Weights::Hf(weights) => weights.load(name),
-            Weights::Random(weights) => weights.load(name).map_err(|never| match never {}),
+    fn read_rows(
+        &self,
+        name: TensorName,
+        first_row: usize,
+        out: &mut [bf16],
+    ) -> Result<(), ModelError> {
+        match &self.0 {
+            Weights::Gguf { weights, .. } => weights.read_rows(name, first_row, out),
+            Weights::Hf(weights) => weights.read_rows(name, first_row, out),
+            Weights::Random(weights) => weights
+                .read_rows(name, first_row, out)
+                .map_err(|never| match never {}),
         }
     }
 }

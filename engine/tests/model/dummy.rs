@@ -36,7 +36,10 @@ fn a_configuration_alone_is_a_model() {
     assert_eq!(model.tokenizer, TokenizerSource::StandIn(spec.vocab));
     let name = TensorName::Layer(0, LayerTensor::Gate);
     let load = |model: &LoadedModel| model.weights().load(name).expect("numbers");
-    assert_eq!(load(&model).len(), name.shape(&spec).iter().product::<usize>());
+    assert_eq!(
+        load(&model).len(),
+        name.shape(&spec).iter().product::<usize>()
+    );
     assert_eq!(load(&model), load(&open()));
 }
 

@@ -8,4 +8,6 @@ pub use random::RandomWeights;
 #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
 pub(crate) use random::Uniform;
 pub use spec::{Rope, SpecError, TransformerSpec};
+#[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
+pub(crate) use weights::rows_of;
 pub use weights::{LayerTensor, TensorName, WeightSource};

@@ -1,10 +1,10 @@
 //! Models of random weights: any shape can be run and measured without files.
 
 use std::convert::Infallible;
-use std::num::NonZero;
 
 use half::bf16;
 
+use super::weights::rows_of;
 use super::{LayerTensor, TensorName, TransformerSpec, WeightSource};
 
 /// How one tensor's values are drawn: uniform in `center ± amplitude`, value `i` a function of `seed` and `i` alone.
@@ -63,9 +63,6 @@ pub struct RandomWeights {
     pub seed: u64,
 }
 
-/// Below this many values a tensor is drawn on the calling thread.
-const MIN_VALUES_PER_THREAD: usize = 1 << 18;
-
 impl WeightSource for RandomWeights {
     type Error = Infallible;
 
@@ -73,18 +70,15 @@ impl WeightSource for RandomWeights {
         Ok(name.shape(&self.spec))
     }
 
-    fn load(&mut self, name: TensorName) -> Result<Vec<bf16>, Infallible> {
-        let uniform = Uniform::of(&self.spec, name, self.seed);
-        let mut values = vec![bf16::ZERO; name.shape(&self.spec).iter().product()];
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let threads = (values.len() / MIN_VALUES_PER_THREAD).clamp(1, cores);
-        let each = values.len().div_ceil(threads);
-        std::thread::scope(|scope| {
-            for (part, out) in values.chunks_mut(each).enumerate() {
-                scope.spawn(move || uniform.fill((part * each) as u64, out));
-            }
-        });
-        Ok(values)
+    fn read_rows(
+        &self,
+        name: TensorName,
+        first_row: usize,
+        out: &mut [bf16],
+    ) -> Result<(), Infallible> {
+        let (_, width) = rows_of(&name.shape(&self.spec));
+        Uniform::of(&self.spec, name, self.seed).fill((first_row * width) as u64, out);
+        Ok(())
     }
 }
 
