@@ -1,5 +1,9 @@
 //! A model's weights in device memory, as the matrix products read them.
 
+mod load;
+#[cfg(all(test, feature = "cuda-emulator"))]
+mod tests;
+
 use std::sync::Arc;
 
 use half::bf16;
@@ -9,6 +13,7 @@ use super::error::CudaError;
 use super::ops::{Fill, RopeWeights};
 use super::params::DevicePtr;
 use crate::model::{LayerTensor, SpecError, TensorName, TransformerSpec, Uniform, WeightSource};
+use load::Staging;
 
 /// A model could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -150,35 +155,10 @@ impl Weights {
     pub(super) fn load<W: WeightSource>(
         device: &Arc<Device>,
         spec: &TransformerSpec,
-        source: &mut W,
+        source: &W,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError<W::Error>> {
-        // All shapes first: a model that does not fit its configuration fails before anything is read.
-        let mut total = 0;
-        for name in TensorName::all(spec) {
-            let expected = name.shape(spec);
-            let actual = source
-                .shape(name)
-                .map_err(|source| LoadError::Source { name, source })?;
-            if actual != expected {
-                return Err(LoadError::Shape {
-                    name,
-                    expected,
-                    actual,
-                });
-            }
-            total += 2 * expected.iter().product::<usize>() as u64;
-        }
-        let mut done = 0;
-        Self::build(device, spec, |name, buffer, offset| {
-            let values = source
-                .load(name)
-                .map_err(|source| LoadError::Source { name, source })?;
-            buffer.write(offset, &values)?;
-            done += 2 * values.len() as u64;
-            progress(done, total);
-            Ok(())
-        })
+        load::load(device, spec, source, Staging::of_this_machine(), progress)
     }
 
     /// [`RandomWeights`](crate::model::RandomWeights) of a valid spec, drawn on the device.

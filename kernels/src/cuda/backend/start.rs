@@ -54,7 +54,7 @@ impl CudaBackend {
         device: &Arc<Device>,
         spec: TransformerSpec,
         config: CudaConfig,
-        weights: &mut W,
+        weights: &W,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError<W::Error>> {
         spec.validate()?;
