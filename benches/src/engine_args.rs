@@ -56,7 +56,19 @@ impl EngineArgs {
         load_format: LoadFormat,
         context: Option<usize>,
     ) -> Result<EngineConfig, Box<dyn std::error::Error>> {
-        let device = Device::open(self.device)?;
+        self.config_on(Device::open(self.device)?, load_format, context)
+    }
+
+    /// [`EngineArgs::config`] on a device that is open.
+    ///
+    /// # Errors
+    /// When a specification means nothing.
+    pub fn config_on(
+        &self,
+        device: Device,
+        load_format: LoadFormat,
+        context: Option<usize>,
+    ) -> Result<EngineConfig, Box<dyn std::error::Error>> {
         let mut config = EngineConfig::new(&self.model, 0);
         config.load_format = load_format;
         config.kv_memory_bytes = self.kv_memory.map(|size| size.0);

@@ -7,6 +7,7 @@ pub mod engine_args;
 pub mod gpu;
 pub mod report;
 pub mod simulate;
+pub mod startup;
 pub mod throughput;
 
 /// What the engine logs, beside the figures.

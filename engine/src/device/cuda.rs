@@ -1,6 +1,7 @@
 //! A GPU: its budget, and the backend on it.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use ebb_kernels::BLOCK_TOKENS;
 use ebb_kernels::backend::Backend;
@@ -84,12 +85,31 @@ impl CudaDevice {
     ) -> Result<Box<dyn Backend>, DeviceError> {
         let spec = model.spec.clone();
         let config = config(&spec, frames, &options.steps);
-        let backend = match model.random_seed() {
-            Some(seed) => CudaBackend::random(&self.0, spec, config, seed)
-                .map_err(|e| DeviceError::Weights(e.to_string()))?,
-            None => CudaBackend::new(&self.0, spec, config, &model.weights(), progress)
-                .map_err(|e| DeviceError::Weights(e.to_string()))?,
+        let begin = Instant::now();
+        let mut loaded = None;
+        let mut progress = |done: u64, total: u64| {
+            progress(done, total);
+            if done == total {
+                loaded = Some((total, begin.elapsed()));
+            }
         };
+        let failed = |e: &dyn std::fmt::Display| DeviceError::Weights(e.to_string());
+        let backend = match model.random_seed() {
+            Some(seed) => {
+                CudaBackend::random(&self.0, spec, config, seed).map_err(|e| failed(&e))?
+            }
+            None => CudaBackend::new(&self.0, spec, config, &model.weights(), &mut progress)
+                .map_err(|e| failed(&e))?,
+        };
+        let all = begin.elapsed();
+        if let Some((bytes, read)) = loaded {
+            tracing::info!(
+                "{:.2} GiB of weights read in {:.2} s; {:.2} s to prepare the steps",
+                gib(bytes),
+                read.as_secs_f64(),
+                (all - read).as_secs_f64()
+            );
+        }
         if let Ok((free, total)) = self.0.memory() {
             tracing::info!(
                 "{:.2} of the device's {:.2} GiB are free after the start",

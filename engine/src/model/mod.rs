@@ -35,7 +35,7 @@ pub use error::{ModelError, Refusal};
 pub use family::Family;
 pub use fetch::{FetchError, default_cache_dir};
 pub use generation_defaults::GenerationDefaults;
-pub use hf::HfTokenizer;
+pub use hf::{HfTokenizer, hf_name};
 pub use known::{DEFAULT_MODEL, KNOWN_MODELS, KnownModel};
 pub use loaded::{LoadFormat, LoadedModel, ModelWeights, TokenizerSource};
 pub use locate::{ModelFiles, ModelRef};
