@@ -45,20 +45,23 @@ const SHAPES: [Shape; 6] = [
     shape(8, 4096, 32, 32, 138.0),
 ];
 
-const fn rule(blocks_min: usize, blocks_max: usize, units: usize) -> SplitRule {
+const fn rule(blocks_min: usize, blocks_max: usize, units: usize, blocks_small: usize) -> SplitRule {
     SplitRule {
         blocks_min,
         blocks_max,
         units,
+        blocks_small,
     }
 }
 
 /// Ways of cutting a sequence that are timed with `all_variants`.
-const RULES: [SplitRule; 4] = [
-    rule(2, 8, 8),
-    rule(2, 16, 8),
-    rule(2, 4, 16),
-    rule(4, 16, 4),
+const RULES: [SplitRule; 6] = [
+    rule(4, 16, 16, 2),
+    rule(4, 8, 16, 1),
+    rule(4, 16, 16, 4),
+    rule(2, 8, 16, 2),
+    rule(8, 16, 16, 2),
+    rule(4, 32, 16, 2),
 ];
 
 /// Prints the CSV `engine,kernel,bits,batch,seqlen,hq,hkv,d,us,GBps`; with `all_variants` one line per compiled kernel
@@ -95,7 +98,7 @@ pub fn run(device: &Arc<Device>, repeats: usize, all_variants: bool) -> Result<(
         let bytes = s.batch * s.tokens * geometry.token_bytes();
         let preferred = probe.variant();
         let mut best: Option<(f64, String)> = None;
-        for variant in DECODE_VARIANTS.iter().filter(|v| v.head_dim == HEAD_DIM) {
+        for variant in DECODE_VARIANTS.iter().filter(|v| v.head_dim == HEAD_DIM && v.runs_on(device)) {
             for rule in RULES {
                 let chosen = *variant == preferred && rule == SplitRule::default();
                 if !all_variants && !chosen {
@@ -106,8 +109,12 @@ pub fn run(device: &Arc<Device>, repeats: usize, all_variants: bool) -> Result<(
                 let times = probe.time(0, repeats)?;
                 let us = times[times.len() / 2];
                 let kernel = format!(
-                    "{}/{}-{}-{}",
-                    variant.name, rule.blocks_min, rule.blocks_max, rule.units
+                    "{}/{}-{}-{}-{}",
+                    variant.name,
+                    rule.blocks_min,
+                    rule.blocks_max,
+                    rule.units,
+                    rule.blocks_small
                 );
                 println!(
                     "ebb,{kernel},16,{},{},{},{},{HEAD_DIM},{us:.1},{:.0}",

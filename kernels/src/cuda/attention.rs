@@ -5,7 +5,7 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::arena::DeviceArena;
-use super::driver::{Device, DeviceBuffer, Kernel, Stream};
+use super::driver::{Device, DeviceBuffer, Kernel, Stream, TensorMap};
 use super::error::CudaError;
 use super::params::{DevicePtr, KernelParams};
 use super::plan::SplitRule;
@@ -37,6 +37,29 @@ struct DecodeParams {
 // SAFETY: field for field `ebb::DecodeParams` of attention/decode.cuh.
 unsafe impl KernelParams for DecodeParams {}
 
+#[repr(C, align(64))]
+#[derive(Debug, Clone, Copy)]
+struct BulkDecodeParams {
+    records: TensorMap,
+    decode: DecodeParams,
+}
+// SAFETY: field for field `ebb::BulkDecodeParams` of attention/decode_bulk.cuh.
+unsafe impl KernelParams for BulkDecodeParams {}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct DecodeMergeParams {
+    rows: DevicePtr,
+    row_count: DevicePtr,
+    partial_o: DevicePtr,
+    partial_ml: DevicePtr,
+    out: DevicePtr,
+    q_heads: u32,
+    reserved: u32,
+}
+// SAFETY: field for field `ebb::DecodeMergeParams` of attention/decode_bulk.cuh.
+unsafe impl KernelParams for DecodeMergeParams {}
+
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct PrefillParams {
@@ -54,6 +77,18 @@ struct PrefillParams {
 // SAFETY: field for field `ebb::PrefillParams` of attention/prefill.cuh.
 unsafe impl KernelParams for PrefillParams {}
 
+/// How a decode kernel brings the cache into shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DecodeWay {
+    /// Each of so many warps copies its own tiles (sm_80).
+    Ring {
+        /// Warps of a CTA.
+        warps: usize,
+    },
+    /// A warp has the copy engine bring chunks for all (sm_90).
+    Bulk,
+}
+
 /// A compiled shape of the decode kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodeVariant {
@@ -61,48 +96,85 @@ pub struct DecodeVariant {
     pub name: &'static str,
     /// Channels per head.
     pub head_dim: usize,
-    /// Warps of a CTA.
-    pub warps: usize,
-    /// Tiles of 16 tokens in each warp's ring.
+    /// How it reads.
+    pub way: DecodeWay,
+    /// Stages of a ring: tiles of 16 tokens of a warp, or one side of a chunk of all.
     pub stages: usize,
 }
 
 impl DecodeVariant {
-    /// Bytes of shared memory; `kSharedBytes` of decode.cuh.
+    /// Bytes of shared memory; `kSharedBytes` of decode.cuh or decode_bulk.cuh.
     fn shared_bytes(&self) -> usize {
-        self.warps * self.stages * 64 * self.head_dim + self.warps * (8 * UNIT_HEADS + 4) + 16
+        match self.way {
+            DecodeWay::Ring { warps } => {
+                warps * self.stages * 64 * self.head_dim + warps * (8 * UNIT_HEADS + 4) + 16
+            }
+            DecodeWay::Bulk => {
+                let tiles = self.head_dim / 16;
+                let chunk_side = tiles * 32 * self.head_dim;
+                let exchange = 4 * tiles * 32 + 2 * tiles * 256;
+                let item = UNIT_HEADS * self.head_dim * 2 + 32 + 8;
+                self.stages * (chunk_side + 16) + exchange + (self.stages / 2 + 2) * item
+            }
+        }
+    }
+
+    fn threads(&self) -> u32 {
+        match self.way {
+            DecodeWay::Ring { warps } => warps as u32 * 32,
+            DecodeWay::Bulk => (self.head_dim as u32 / 16 + 1) * 32,
+        }
+    }
+
+    /// Whether the device can run it.
+    pub fn runs_on(&self, device: &Device) -> bool {
+        (self.way != DecodeWay::Bulk || device.has_copy_engine())
+            && self.shared_bytes() <= device.shared_bytes_max()
     }
 }
 
 /// Every compiled decode kernel, the preferred ones first.
 pub const DECODE_VARIANTS: &[DecodeVariant] = &[
-    variant("decode_d128_w4_s2", 128, 4, 2),
-    variant("decode_d128_w4_s3", 128, 4, 3),
-    variant("decode_d128_w2_s3", 128, 2, 3),
-    variant("decode_d128_w2_s4", 128, 2, 4),
-    variant("decode_d128_w8_s3", 128, 8, 3),
-    variant("decode_d64_w4_s4", 64, 4, 4),
-    variant("decode_d64_w4_s6", 64, 4, 6),
+    bulk("decode_bulk_d128", 128, 6),
+    bulk("decode_bulk_d128_2", 128, 3),
+    bulk("decode_bulk_d64", 64, 8),
+    ring("decode_d128_w4_s2", 128, 4, 2),
+    ring("decode_d128_w4_s3", 128, 4, 3),
+    ring("decode_d128_w2_s3", 128, 2, 3),
+    ring("decode_d128_w2_s4", 128, 2, 4),
+    ring("decode_d128_w8_s3", 128, 8, 3),
+    ring("decode_d64_w4_s4", 64, 4, 4),
+    ring("decode_d64_w4_s6", 64, 4, 6),
 ];
 
-const fn variant(
-    name: &'static str,
-    head_dim: usize,
-    warps: usize,
-    stages: usize,
-) -> DecodeVariant {
+const fn bulk(name: &'static str, head_dim: usize, stages: usize) -> DecodeVariant {
     DecodeVariant {
         name,
         head_dim,
-        warps,
+        way: DecodeWay::Bulk,
         stages,
     }
+}
+
+const fn ring(name: &'static str, head_dim: usize, warps: usize, stages: usize) -> DecodeVariant {
+    DecodeVariant {
+        name,
+        head_dim,
+        way: DecodeWay::Ring { warps },
+        stages,
+    }
+}
+
+#[derive(Debug)]
+enum DecodeKernel {
+    Ring(Kernel<DecodeParams>),
+    Bulk(Kernel<BulkDecodeParams>, Kernel<DecodeMergeParams>),
 }
 
 /// Decode and prefill attention of one model shape, with the scratch of split sequences.
 #[derive(Debug)]
 pub struct Attention {
-    decode: Kernel<DecodeParams>,
+    decode: DecodeKernel,
     variant: DecodeVariant,
     decode_grid: u32,
     prefill: Kernel<PrefillParams>,
@@ -140,9 +212,7 @@ impl Attention {
                 "{group} query heads share a KV head; the CUDA backend supports 64"
             )));
         }
-        let fits = |v: &&DecodeVariant| {
-            v.head_dim == head_dim && v.shared_bytes() <= device.shared_bytes_max()
-        };
+        let fits = |v: &&DecodeVariant| v.head_dim == head_dim && v.runs_on(device);
         let variant = variant
             .or_else(|| DECODE_VARIANTS.iter().find(fits).copied())
             .ok_or_else(|| {
@@ -151,8 +221,23 @@ impl Attention {
                     device.name()
                 ))
             })?;
-        let decode = device.kernel(variant.name, variant.shared_bytes())?;
-        let ctas = decode.ctas_per_multiprocessor(variant.warps as u32 * 32)?;
+        let shared = variant.shared_bytes();
+        let (decode, ctas) = match variant.way {
+            DecodeWay::Ring { .. } => {
+                let kernel = device.kernel(variant.name, shared)?;
+                let ctas = kernel.ctas_per_multiprocessor(variant.threads())?;
+                (DecodeKernel::Ring(kernel), ctas)
+            }
+            DecodeWay::Bulk => {
+                let kernel = device.kernel(variant.name, shared)?;
+                let ctas = kernel.ctas_per_multiprocessor(variant.threads())?;
+                let merge = device.kernel(match head_dim {
+                    128 => "decode_merge_d128",
+                    _ => "decode_merge_d64",
+                }, 0)?;
+                (DecodeKernel::Bulk(kernel, merge), ctas)
+            }
+        };
         let units = rule.units_max(seqs, blocks);
         let unit_heads = geometry.kv_heads * group.div_ceil(UNIT_HEADS);
         Ok(Self {
@@ -188,10 +273,12 @@ impl Attention {
         4 * (units * q_heads * (geometry.head_dim + 2) + seqs * q_heads + 2)
     }
 
-    /// Enqueues the attention of all single-row sequences of the loaded step; the number of units is read on the device.
+    /// Enqueues the attention of all single-row sequences of the loaded step, at most `seqs`; the number of units is read on the
+    /// device.
     pub(super) fn decode(
         &mut self,
         stream: &Stream,
+        seqs: usize,
         step: &StepBuffers,
         arena: &DeviceArena,
         layer: usize,
@@ -218,12 +305,29 @@ impl Attention {
         // SAFETY: the step was checked against the pool before it was loaded, so every block, frame and row is in range of
         // the arena, q and out; the scratch was sized for the step's capacity. Work of one stream runs in order.
         unsafe {
-            self.decode.launch(
-                stream,
-                (self.decode_grid, 1),
-                self.variant.warps as u32 * 32,
-                &params,
-            )
+            let (grid, threads) = ((self.decode_grid, 1), self.variant.threads());
+            match &self.decode {
+                DecodeKernel::Ring(kernel) => kernel.launch(stream, grid, threads, &params),
+                DecodeKernel::Bulk(kernel, merge) => {
+                    let merge_params = DecodeMergeParams {
+                        rows: step.decodes(),
+                        row_count: step.decode_count(),
+                        partial_o: params.partial_o,
+                        partial_ml: params.partial_ml,
+                        out: params.out,
+                        q_heads: params.q_heads,
+                        reserved: 0,
+                    };
+                    let params = BulkDecodeParams {
+                        records: arena.records()?,
+                        decode: params,
+                    };
+                    kernel.launch(stream, grid, threads, &params)?;
+                    let width = self.q_heads * self.geometry.head_dim;
+                    let grid = (width.div_ceil(MERGE_VALUES) as u32, seqs as u32);
+                    merge.launch(stream, grid, MERGE_THREADS, &merge_params)
+                }
+            }
         }
     }
 
@@ -259,6 +363,9 @@ impl Attention {
     }
 }
 
+/// Outputs that a CTA merges, and its threads; grid and block of `decode_merge`.
+const MERGE_VALUES: usize = 1024;
+const MERGE_THREADS: u32 = 256;
 /// Threads of a prefill CTA; `PrefillAttention::kThreads`.
 const PREFILL_THREADS: u32 = 128;
 /// Two buffers of K and V of 64 keys each, two bytes a channel; `PrefillAttention::kSharedBytes`.

@@ -250,7 +250,7 @@ fn enqueue(
     out: &mut DeviceBuffer<bf16>,
 ) -> Result<(), CudaError> {
     if !step.plan.units.is_empty() {
-        attention.decode(stream, step, arena, layer, q, out)?;
+        attention.decode(stream, step.rows, step, arena, layer, q, out)?;
     }
     attention.prefill(stream, step, arena, layer, q, out)
 }

@@ -48,6 +48,7 @@ struct Sections {
     first_blocks: Range<usize>,
     logit_rows: Range<usize>,
     units: Range<usize>,
+    decodes: Range<usize>,
     tiles: Range<usize>,
     blocks: Range<usize>,
     frames: Range<usize>,
@@ -68,6 +69,7 @@ impl Sections {
             first_blocks: section(capacity.rows),
             logit_rows: section(capacity.rows),
             units: section(8 * rule.units_max(capacity.seqs, capacity.blocks)),
+            decodes: section(4 * capacity.seqs),
             tiles: section(4 * prefill_tiles_max(capacity.seqs, capacity.rows, group)),
             blocks: section(2 * capacity.blocks),
             frames: section(capacity.frames),
@@ -153,10 +155,12 @@ impl StepBuffers {
         let mut put = |section: &Range<usize>, words: &[u32]| {
             host[section.start..section.start + words.len()].copy_from_slice(words)
         };
-        put(&s.counts, &[self.rows as u32, self.plan.units.len() as u32]);
+        let counts = [self.rows, self.plan.units.len(), self.plan.decodes.len()];
+        put(&s.counts, &counts.map(|n| n as u32));
         put(&s.tokens, &input.tokens);
         put(&s.logit_rows, &input.logit_rows);
         put(&s.units, bytemuck::cast_slice(&self.plan.units));
+        put(&s.decodes, bytemuck::cast_slice(&self.plan.decodes));
         put(&s.tiles, bytemuck::cast_slice(&self.plan.tiles));
         put(&s.frames, &input.frames);
         for seq in &input.seqs {
@@ -219,6 +223,14 @@ impl StepBuffers {
 
     pub(super) fn units(&self) -> DevicePtr {
         self.device.at(self.sections.units.start)
+    }
+
+    pub(super) fn decodes(&self) -> DevicePtr {
+        self.device.at(self.sections.decodes.start)
+    }
+
+    pub(super) fn decode_count(&self) -> DevicePtr {
+        self.device.at(self.sections.counts.start + 2)
     }
 
     pub(super) fn tiles(&self) -> DevicePtr {

@@ -177,7 +177,7 @@ impl Device {
             return Ok(Kernel {
                 function,
                 shared_bytes: shared_bytes as u32,
-                _device: self.clone(),
+                device: self.clone(),
                 _params: PhantomData,
             });
         }
@@ -204,7 +204,7 @@ impl Drop for Device {
 pub(in crate::cuda) struct Kernel<P> {
     function: sys::CUfunction,
     shared_bytes: u32,
-    _device: Arc<Device>,
+    device: Arc<Device>,
     _params: PhantomData<P>,
 }
 
@@ -247,18 +247,31 @@ impl<P: KernelParams> Kernel<P> {
         }
         let mut copy = *params;
         let mut arguments = [std::ptr::from_mut(&mut copy).cast::<c_void>()];
-        // SAFETY: one parameter of the checked size; the driver copies it before it returns. The addresses are the caller's.
+        // Every kernel waits for the previous one by itself (`ebb::wait_for_previous`), so it may start before that one ends.
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { pad: [0; 64] },
+        };
+        attribute.value.programmaticStreamSerializationAllowed = 1;
+        let config = sys::CUlaunchConfig {
+            gridDimX: grid.0,
+            gridDimY: grid.1,
+            gridDimZ: 1,
+            blockDimX: threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared_bytes,
+            hStream: stream.raw(),
+            attrs: &mut attribute,
+            numAttrs: u32::from(self.device.has_copy_engine()),
+        };
+        // SAFETY: one parameter of the checked size; the driver copies it and the configuration before it returns. The addresses
+        // are the caller's.
         check("launching a kernel", unsafe {
-            sys::cuLaunchKernel(
+            sys::cuLaunchKernelEx(
+                &config,
                 self.function,
-                grid.0,
-                grid.1,
-                1,
-                threads,
-                1,
-                1,
-                self.shared_bytes,
-                stream.raw(),
                 arguments.as_mut_ptr(),
                 std::ptr::null_mut(),
             )

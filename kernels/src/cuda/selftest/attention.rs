@@ -51,7 +51,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             case.run(device, None)?,
             ATTENTION_LIMIT,
         );
-        for variant in DECODE_VARIANTS.iter().filter(|v| v.head_dim == head_dim) {
+        for variant in DECODE_VARIANTS.iter().filter(|v| v.head_dim == head_dim && v.runs_on(device)) {
             let case = Case::new(head_dim, 4, &decode, 3.0, 9);
             report.check(
                 variant.name,

@@ -1,0 +1,19 @@
+// Decode attention at 16 bit for sm_90. See decode_bulk.cuh.
+#include "decode_bulk.cuh"
+
+#define EBB_DECODE_BULK(NAME, D, STAGES, CTAS)                                                     \
+  EBB_KERNEL(NAME, ebb::BulkDecodeParams, (ebb::BulkDecode<D, STAGES>::kThreads), CTAS) {          \
+    EBB_DYNAMIC_SHARED(shared);                                                                    \
+    ebb::BulkDecode<D, STAGES> kernel(p, shared);                                                  \
+    kernel.run();                                                                                  \
+  }
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+EBB_DECODE_BULK(decode_bulk_d128, 128, 6, 1)
+EBB_DECODE_BULK(decode_bulk_d128_2, 128, 3, 2)
+EBB_DECODE_BULK(decode_bulk_d64, 64, 8, 3)
+
+// Grid: (q_heads * head_dim / 1024, sequences).
+EBB_KERNEL(decode_merge_d128, ebb::DecodeMergeParams, 256, 4) { ebb::merge_units<128>(p); }
+EBB_KERNEL(decode_merge_d64, ebb::DecodeMergeParams, 256, 4) { ebb::merge_units<64>(p); }
+#endif
