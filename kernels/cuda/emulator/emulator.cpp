@@ -38,6 +38,13 @@ struct Warp {
   void* arguments[32];
   uint32_t arrived;
   uint64_t generation;
+  std::vector<std::vector<std::function<void()>>> groups;  // matrix products committed, oldest first
+  std::vector<std::function<void()>> open;
+};
+
+struct NamedBarrier {
+  uint32_t arrived, threads;
+  uint64_t generation;
 };
 
 struct Barrier {
@@ -62,6 +69,7 @@ uint64_t barrier_generation, progress;
 bool copies_early;
 std::unordered_map<uint32_t, Barrier> barriers;
 std::vector<TensorCopy> tensor_copies;  // under way
+NamedBarrier named_barriers[16];
 enum { kEarly, kLate, kRandom } landing;
 uint32_t launches;
 uint64_t random_state = 1;
@@ -187,6 +195,7 @@ void run_cta(uint32_t threads) {
   memset(shared, 0xff, shared_bytes);
   warps.assign(threads / 32, Warp{});
   barriers.clear();
+  memset(named_barriers, 0, sizeof(named_barriers));
   alive = threads;
   barrier_arrived = 0;
   for (uint32_t i = 0; i < threads; i++) start(i);
@@ -208,6 +217,8 @@ void run_cta(uint32_t threads) {
     if (idle > kPatience) fail("deadlock: threads wait at a barrier that the others do not reach");
   }
   if (!tensor_copies.empty()) fail("a CTA ends before the copies into its shared memory");
+  for (const Warp& w : warps)
+    if (!w.groups.empty() || !w.open.empty()) fail("a CTA ends before its matrix products");
 }
 
 }  // namespace
@@ -274,6 +285,43 @@ void copy_wait(uint32_t pending) {
     for (const Copy& c : f.groups.front()) perform(c);
     f.groups.erase(f.groups.begin());
   }
+}
+
+void named_barrier(uint32_t id, uint32_t threads, bool wait) {
+  NamedBarrier& b = named_barriers[id % 16];
+  if (b.arrived == 0) b.threads = threads;
+  if (id == 0 || id > 15 || b.threads != threads) fail("a named barrier is 1 to 15 and takes the same number of threads from all");
+  const uint64_t generation = b.generation;
+  progress++;
+  if (++b.arrived == threads) {
+    b.arrived = 0;
+    b.generation++;
+  }
+  while (wait && b.generation == generation) to_scheduler();
+}
+
+void matrix_issue(std::function<void()> perform) {
+  if (copies_early) perform();
+  else warps[current / 32].open.push_back(std::move(perform));
+}
+
+void matrix_commit() {
+  warp_wide("wgmma.commit_group", nullptr, [](void* const*) {
+    Warp& w = warps[current / 32];
+    w.groups.push_back(std::move(w.open));
+    w.open.clear();
+  });
+}
+
+void matrix_wait(uint32_t pending) {
+  uint32_t mine = pending;
+  warp_wide("wgmma.wait_group", &mine, [](void* const* all) {
+    Warp& w = warps[current / 32];
+    while (w.groups.size() > *static_cast<uint32_t*>(all[0])) {
+      for (const auto& perform : w.groups.front()) perform();
+      w.groups.erase(w.groups.begin());
+    }
+  });
 }
 
 void yield() { to_scheduler(); }

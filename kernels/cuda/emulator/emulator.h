@@ -59,6 +59,12 @@ void copy_wait(uint32_t pending);
 void barrier_init(uint32_t address, uint32_t arrivals);
 void barrier_arrive(uint32_t address, uint32_t expected_bytes);
 bool barrier_passed(uint32_t address, uint32_t parity);
+// Barrier `id` of `threads` threads: arrives, and waits if `wait`.
+void named_barrier(uint32_t id, uint32_t threads, bool wait);
+// Matrix products of this warp that run on their own, in groups; issued inside a warp-wide operation, the others warp-wide.
+void matrix_issue(std::function<void()> perform);
+void matrix_commit();
+void matrix_wait(uint32_t pending);
 // Lets other threads run.
 void yield();
 // A copy of the copy engine, which belongs to no thread: at some time runs `perform` and counts its bytes on the barrier.

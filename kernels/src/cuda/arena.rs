@@ -25,10 +25,8 @@ pub struct DeviceArena {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RecordMaps {
     /// A copy brings all halves, one after the other.
-    #[allow(dead_code)] // for kernels to come
     pub(super) whole: TensorMap,
     /// A copy brings one half.
-    #[allow(dead_code)] // for kernels to come
     pub(super) half: TensorMap,
 }
 
@@ -177,8 +175,6 @@ impl DeviceArena {
     pub(super) fn ptr(&self) -> DevicePtr {
         self.memory.ptr()
     }
-
-    #[allow(dead_code)] // for kernels to come
     /// The arena as the copy engine sees it; none if the device has none or the shape does not fit it.
     pub(super) fn maps(&self) -> Option<&RecordMaps> {
         self.maps.as_ref()

@@ -38,8 +38,8 @@ impl SplitRule {
     }
 }
 
-/// (token, head) rows of a prefill tile; `PrefillAttention::kRows` in the CUDA source.
-pub(super) const PREFILL_TILE_ROWS: usize = 64;
+/// (token, head) rows of the smallest tile that a prefill kernel takes; `PrefillAttention::kRows` in the CUDA source.
+pub(super) const PREFILL_TILE_ROWS_MIN: usize = 64;
 
 /// `DecodeUnit` of the CUDA source: a range of one sequence's tokens.
 #[repr(C)]
@@ -65,9 +65,9 @@ pub(super) struct PrefillTile {
     pub(super) first_block: u32,
 }
 
-/// Most tiles that this many rows can have.
+/// Most tiles that this many rows can have, whatever the kernel.
 pub(super) fn prefill_tiles_max(seqs: usize, rows: usize, group: usize) -> usize {
-    rows / (PREFILL_TILE_ROWS / group).max(1) + seqs
+    rows / (PREFILL_TILE_ROWS_MIN / group).max(1) + seqs
 }
 
 /// The work of one step's attention.
@@ -80,6 +80,8 @@ pub(super) struct AttentionPlan {
     /// Sequences among the units.
     pub(super) counters: usize,
     pub(super) rule: SplitRule,
+    /// (token, head) rows of a tile.
+    pub(super) tile_rows: usize,
 }
 
 impl AttentionPlan {
@@ -89,7 +91,7 @@ impl AttentionPlan {
         self.tiles.clear();
         self.partials = 0;
         self.counters = 0;
-        let tile_tokens = (PREFILL_TILE_ROWS / group).max(1) as u32;
+        let tile_tokens = (self.tile_rows / group).max(1) as u32;
         for seq in seqs {
             if seq.rows == 1 {
                 self.plan_decode(seq);
@@ -182,22 +184,27 @@ mod tests {
 
     #[test]
     fn tiles_cover_the_rows() {
-        let mut plan = AttentionPlan::default();
-        for group in [1, 3, 4, 5, 6, 8, 64, 100] {
-            plan.plan(&[seq(0, 130, 300), seq(130, 2, 0)], group);
-            let mut rows: Vec<u32> = plan
-                .tiles
-                .iter()
-                .flat_map(|t| t.first_row..t.first_row + t.rows)
-                .collect();
-            rows.sort_unstable();
-            assert_eq!(rows, (0..132).collect::<Vec<_>>());
-            assert!(
-                plan.tiles
+        for tile_rows in [PREFILL_TILE_ROWS_MIN, 128] {
+            let mut plan = AttentionPlan {
+                tile_rows,
+                ..AttentionPlan::default()
+            };
+            for group in [1, 3, 4, 5, 6, 8, 64, 100] {
+                plan.plan(&[seq(0, 130, 300), seq(130, 2, 0)], group);
+                let mut rows: Vec<u32> = plan
+                    .tiles
                     .iter()
-                    .all(|t| t.rows as usize * group <= PREFILL_TILE_ROWS.max(group))
-            );
-            assert!(plan.tiles.len() <= prefill_tiles_max(2, 132, group));
+                    .flat_map(|t| t.first_row..t.first_row + t.rows)
+                    .collect();
+                rows.sort_unstable();
+                assert_eq!(rows, (0..132).collect::<Vec<_>>());
+                assert!(
+                    plan.tiles
+                        .iter()
+                        .all(|t| t.rows as usize * group <= tile_rows.max(group))
+                );
+                assert!(plan.tiles.len() <= prefill_tiles_max(2, 132, group));
+            }
         }
     }
 }
