@@ -88,9 +88,8 @@ pub fn run(device: &Arc<Device>, repeats: usize, all_variants: bool) -> Result<(
             blocks: pages.input.blocks.len(),
             frames: pages.input.frames.len(),
         };
-        let mut probe = AttentionProbe::new(
-            device, geometry, layout, frames, s.q_heads, capacity, None, None,
-        )?;
+        let mut probe =
+            AttentionProbe::new(device, geometry, layout, frames, s.q_heads, capacity, None)?;
         probe.fill_random(2)?;
         probe.load(&pages.input)?;
         let bytes = s.batch * s.tokens * geometry.token_bytes();
