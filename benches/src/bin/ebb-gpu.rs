@@ -33,6 +33,12 @@ enum Command {
         #[arg(long)]
         all_variants: bool,
     },
+    /// Times prefill attention, every compiled kernel that runs on the device; prints CSV.
+    Prefill {
+        /// Timed runs of each shape.
+        #[arg(long, default_value_t = 20)]
+        repeats: usize,
+    },
     /// Times the matrix products of a model of Llama-3.1-8B's shape; prints CSV.
     Products {
         /// Rows.
@@ -85,6 +91,10 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
             all_variants,
         } => {
             gpu::attention::run(&device, repeats, all_variants)?;
+            Ok(true)
+        }
+        Command::Prefill { repeats } => {
+            gpu::prefill::run(&device, repeats)?;
             Ok(true)
         }
         Command::Products { rows, repeats } => {

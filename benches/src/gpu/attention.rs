@@ -45,7 +45,12 @@ const SHAPES: [Shape; 6] = [
     shape(8, 4096, 32, 32, 138.0),
 ];
 
-const fn rule(blocks_min: usize, blocks_max: usize, units: usize, blocks_small: usize) -> SplitRule {
+const fn rule(
+    blocks_min: usize,
+    blocks_max: usize,
+    units: usize,
+    blocks_small: usize,
+) -> SplitRule {
     SplitRule {
         blocks_min,
         blocks_max,
@@ -98,7 +103,10 @@ pub fn run(device: &Arc<Device>, repeats: usize, all_variants: bool) -> Result<(
         let bytes = s.batch * s.tokens * geometry.token_bytes();
         let preferred = probe.variant();
         let mut best: Option<(f64, String)> = None;
-        for variant in DECODE_VARIANTS.iter().filter(|v| v.head_dim == HEAD_DIM && v.runs_on(device)) {
+        for variant in DECODE_VARIANTS
+            .iter()
+            .filter(|v| v.head_dim == HEAD_DIM && v.runs_on(device))
+        {
             for rule in RULES {
                 let chosen = *variant == preferred && rule == SplitRule::default();
                 if !all_variants && !chosen {
@@ -110,11 +118,7 @@ pub fn run(device: &Arc<Device>, repeats: usize, all_variants: bool) -> Result<(
                 let us = times[times.len() / 2];
                 let kernel = format!(
                     "{}/{}-{}-{}-{}",
-                    variant.name,
-                    rule.blocks_min,
-                    rule.blocks_max,
-                    rule.units,
-                    rule.blocks_small
+                    variant.name, rule.blocks_min, rule.blocks_max, rule.units, rule.blocks_small
                 );
                 println!(
                     "ebb,{kernel},16,{},{},{},{},{HEAD_DIM},{us:.1},{:.0}",

@@ -8,7 +8,6 @@
     kernel.run();                                                                                  \
   }
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 EBB_DECODE_BULK(decode_bulk_d128, 128, 6, 1)
 EBB_DECODE_BULK(decode_bulk_d128_2, 128, 3, 2)
 EBB_DECODE_BULK(decode_bulk_d64, 64, 8, 3)
@@ -16,4 +15,3 @@ EBB_DECODE_BULK(decode_bulk_d64, 64, 8, 3)
 // Grid: (q_heads * head_dim / 1024, sequences).
 EBB_KERNEL(decode_merge_d128, ebb::DecodeMergeParams, 256, 4) { ebb::merge_units<128>(p); }
 EBB_KERNEL(decode_merge_d64, ebb::DecodeMergeParams, 256, 4) { ebb::merge_units<64>(p); }
-#endif

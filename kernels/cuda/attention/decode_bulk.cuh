@@ -122,80 +122,95 @@ struct BulkDecode {
     return c;
   }
 
-  // Row of the tensor where this lane's record of a chunk lies; the lanes of K come first, then those of V.
+  // Chunks whose records the lanes look up at once, and the stages they take.
+  static constexpr uint32_t kGroup = 32 / (2 * kTiles);
+  static constexpr uint32_t kGroupTokens = kGroup * kChunk;
+
+  // Row of the tensor where this lane's record of a group of chunks lies: of each chunk K's tiles, then V's.
   __device__ __forceinline__ uint32_t record_row(const Cursor& c, uint32_t token) const {
-    const uint32_t side = lane / kTiles, tile = lane % kTiles;
-    if (side > 1 || token + tile * kSubBlockTokens >= c.a.w) return 0;
+    const uint32_t side = lane / kTiles % 2;
+    token += lane / (2 * kTiles) * kChunk + lane % kTiles * kSubBlockTokens;
+    if (token >= c.a.w) return 0;
     const RecordPlace place = record_place(p.pages, (p.layer * 2 + side) * p.kv_heads + c.unit_head / groups, kRecord);
-    const uint32_t frame = sub_block_frame(p.pages, c.a.y, token / kSubBlockTokens + tile, place.slot);
+    const uint32_t frame = sub_block_frame(p.pages, c.a.y, token / kSubBlockTokens, place.slot);
     return static_cast<uint32_t>((static_cast<uint64_t>(frame) * p.pages.frame_bytes + place.offset) / (D * 2));
   }
 
-  // The next item from the counter.
-  __device__ __forceinline__ uint32_t take() const {
-    uint32_t item = 0;
-    if (lane == 0) item = atomicAdd(p.work, 1) + gridDim.x;
-    return __shfl_sync(~0u, item, 0);
-  }
-
-  __device__ __forceinline__ void copy_queries(const Cursor& c, uint32_t slot, uint64_t policy) const {
+  __device__ __forceinline__ void copy_queries(const Cursor& c, uint32_t slot) const {
     if (lane != 0) return;
     const uint32_t bytes = heads(c.unit_head) * D * 2;
     mbarrier_arrive_expect(ready(slot), bytes);
-    bulk_copy(base + kQueryOffset + slot * kHeads * D * 2, p.q + static_cast<uint64_t>(c.a.x) * p.q_stride + first_head(c.unit_head) * D, bytes, ready(slot), policy);
+    bulk_copy(base + kQueryOffset + slot * kHeads * D * 2, p.q + static_cast<uint64_t>(c.a.x) * p.q_stride + first_head(c.unit_head) * D, bytes, ready(slot));
   }
 
+  // Every look-up is under way long before its answer is needed: an item's number two items ahead, its unit one item ahead, the
+  // places of its records one group of chunks ahead.
   __device__ __forceinline__ void produce() {
     const uint64_t policy = policy_evict_first();
     bool waited = false;
-    uint32_t slot = 0, filled = 0;
+    uint32_t slot = 0, filled = 0, taken = 0;
     Cursor c = look_up(blockIdx.x), next = c;
     uint32_t token = c.item < total ? c.a.z : 0;
     uint32_t row = c.item < total ? record_row(c, token) : 0;
 #pragma unroll 1
     while (c.item < total) {
-      // Only queries and a sequence's newest token are written by the kernel before this one, and a unit's last chunk may hold
-      // that; the counter may still be in use by an earlier launch.
-      if (!waited && (token + kChunk >= c.a.w || filled == STAGES)) {
+      const bool ends = token + kGroupTokens >= c.a.w;
+      // Only queries and a sequence's newest token, which a unit's last group may hold, are written by the kernel before this
+      // one; the counter may still be in use by an earlier launch.
+      if (!waited && (ends || filled + 2 * kGroup > STAGES)) {
         wait_for_previous();
         waited = true;
-        copy_queries(c, slot, policy);
-        next = look_up(take());
+        copy_queries(c, slot);
+        if (lane == 0) taken = atomicAdd(p.work, 2) + gridDim.x;
+        next = look_up(__shfl_sync(~0u, taken, 0));
+        taken++;
       }
-      const uint32_t tiles = min((c.a.w - token + kSubBlockTokens - 1) / kSubBlockTokens, static_cast<uint32_t>(kTiles));
+      uint32_t row_ahead = 0;
+      if (!ends)
+        row_ahead = record_row(c, token + kGroupTokens);
+      else if (next.item < total)
+        row_ahead = record_row(next, next.a.z);
 #pragma unroll
-      for (int side = 0; side < 2; side++) {
-        if (filled >= STAGES) mbarrier_wait(empty(stage), phase ^ 1);
-        if (lane == 0) {
-          if (side == 0 && token == c.a.z) {
-            uint4* item = reinterpret_cast<uint4*>(shared + kItemOffset + slot * sizeof(Item));
-            item[0] = make_uint4(c.unit, c.unit_head, c.a.x, c.a.z);
-            item[1] = make_uint4(c.a.w, c.b.x, c.b.y, c.b.z);
+      for (uint32_t i = 0; i < kGroup; i++) {
+        const uint32_t first = token + i * kChunk;
+        if (first >= c.a.w) break;
+        const uint32_t tiles = min((c.a.w - first + kSubBlockTokens - 1) / kSubBlockTokens, static_cast<uint32_t>(kTiles));
+#pragma unroll
+        for (uint32_t side = 0; side < 2; side++) {
+          if (filled == STAGES)
+            mbarrier_wait(empty(stage), phase ^ 1);
+          else
+            filled++;
+          if (lane == 0) {
+            if (side == 0 && first == c.a.z) {
+              uint4* item = reinterpret_cast<uint4*>(shared + kItemOffset + slot * sizeof(Item));
+              item[0] = make_uint4(c.unit, c.unit_head, c.a.x, c.a.z);
+              item[1] = make_uint4(c.a.w, c.b.x, c.b.y, c.b.z);
+            }
+            mbarrier_arrive_expect(full(stage), tiles * kRecord);
           }
-          mbarrier_arrive_expect(full(stage), tiles * kRecord);
+          __syncwarp();
+          const uint32_t tile = lane - (i * 2 + side) * kTiles;
+          if (tile < tiles) tensor_copy_3d(base + stage * kStage + tile * kRecord, map, 0, row, 0, full(stage), policy);
+          advance();
         }
-        __syncwarp();
-        if (lane / kTiles == side && lane % kTiles < tiles) tensor_copy_3d(base + stage * kStage + lane % kTiles * kRecord, map, 0, row, 0, full(stage), policy);
-        advance();
-        filled = min(filled + 1, static_cast<uint32_t>(STAGES));
       }
-      token += kChunk;
-      if (token >= c.a.w) {
+      row = row_ahead;
+      token += kGroupTokens;
+      if (ends) {
         slot = slot + 1 == kItems ? 0 : slot + 1;
         c = next;
         if (c.item < total) {
           token = c.a.z;
-          row = record_row(c, token);
-          copy_queries(c, slot, policy);
-          next = look_up(take());
+          copy_queries(c, slot);
+          next = look_up(__shfl_sync(~0u, taken, 0));
+          if (lane == 0) taken = atomicAdd(p.work, 1) + gridDim.x;
         }
-      } else {
-        row = record_row(c, token);
       }
     }
     if (!waited) wait_for_previous();
     // The end: an item that is none.
-    if (filled >= STAGES) mbarrier_wait(empty(stage), phase ^ 1);
+    if (filled == STAGES) mbarrier_wait(empty(stage), phase ^ 1);
     if (lane == 0) {
       *reinterpret_cast<uint32_t*>(shared + kItemOffset + slot * sizeof(Item)) = kNone;
       mbarrier_arrive(full(stage));
@@ -204,7 +219,7 @@ struct BulkDecode {
 
   // ---- consumers ----
 
-  __device__ __forceinline__ void consumer_barrier() const { named_barrier(1, kWarps * 32); }
+  __device__ __forceinline__ void consumer_barrier() const { named_barrier_sync(1, kWarps * 32); }
 
   __device__ __forceinline__ void consume() {
     const uint32_t g = lane / 4, t = lane % 4;

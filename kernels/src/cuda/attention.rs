@@ -9,6 +9,7 @@ use super::driver::{Device, DeviceBuffer, Kernel, Stream, TensorMap};
 use super::error::CudaError;
 use super::params::{DevicePtr, KernelParams};
 use super::plan::SplitRule;
+use super::prefill::{Prefill, PrefillVariant};
 use super::step::{PageTable, StepBuffers};
 use crate::kv::KvGeometry;
 
@@ -59,23 +60,6 @@ struct DecodeMergeParams {
 }
 // SAFETY: field for field `ebb::DecodeMergeParams` of attention/decode_bulk.cuh.
 unsafe impl KernelParams for DecodeMergeParams {}
-
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct PrefillParams {
-    pages: PageTable,
-    q: DevicePtr,
-    out: DevicePtr,
-    tiles: DevicePtr,
-    layer: u32,
-    q_heads: u32,
-    kv_heads: u32,
-    q_stride: u32,
-    scale_log2: f32,
-    reserved: u32,
-}
-// SAFETY: field for field `ebb::PrefillParams` of attention/prefill.cuh.
-unsafe impl KernelParams for PrefillParams {}
 
 /// How a decode kernel brings the cache into shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,7 +161,7 @@ pub struct Attention {
     decode: DecodeKernel,
     variant: DecodeVariant,
     decode_grid: u32,
-    prefill: Kernel<PrefillParams>,
+    prefill: Prefill,
     geometry: KvGeometry,
     q_heads: usize,
     partial_o: DeviceBuffer<f32>,
@@ -187,7 +171,8 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Prepares for steps of up to `seqs` sequences with `blocks` blocks in all. `variant` is the first that fits if `None`.
+    /// Prepares for steps of up to `seqs` sequences with `blocks` blocks in all. `variant` and `prefill` are the first
+    /// that fit if `None`.
     pub fn new(
         device: &Arc<Device>,
         geometry: KvGeometry,
@@ -195,23 +180,10 @@ impl Attention {
         (seqs, blocks): (usize, usize),
         rule: SplitRule,
         variant: Option<DecodeVariant>,
+        prefill: Option<PrefillVariant>,
     ) -> Result<Self, CudaError> {
         let head_dim = geometry.head_dim;
-        let prefill = match head_dim {
-            128 => "prefill_d128",
-            64 => "prefill_d64",
-            other => {
-                return Err(CudaError::Unsupported(format!(
-                    "head_dim {other}: the CUDA backend has kernels for 64 and 128"
-                )));
-            }
-        };
         let group = q_heads / geometry.kv_heads;
-        if group > super::plan::PREFILL_TILE_ROWS {
-            return Err(CudaError::Unsupported(format!(
-                "{group} query heads share a KV head; the CUDA backend supports 64"
-            )));
-        }
         let fits = |v: &&DecodeVariant| v.head_dim == head_dim && v.runs_on(device);
         let variant = variant
             .or_else(|| DECODE_VARIANTS.iter().find(fits).copied())
@@ -231,10 +203,13 @@ impl Attention {
             DecodeWay::Bulk => {
                 let kernel = device.kernel(variant.name, shared)?;
                 let ctas = kernel.ctas_per_multiprocessor(variant.threads())?;
-                let merge = device.kernel(match head_dim {
-                    128 => "decode_merge_d128",
-                    _ => "decode_merge_d64",
-                }, 0)?;
+                let merge = device.kernel(
+                    match head_dim {
+                        128 => "decode_merge_d128",
+                        _ => "decode_merge_d64",
+                    },
+                    0,
+                )?;
                 (DecodeKernel::Bulk(kernel, merge), ctas)
             }
         };
@@ -244,7 +219,7 @@ impl Attention {
             decode,
             variant,
             decode_grid: (ctas * device.multiprocessors()) as u32,
-            prefill: device.kernel(prefill, PREFILL_SHARED_PER_CHANNEL * head_dim)?,
+            prefill: Prefill::new(device, geometry, q_heads, prefill)?,
             geometry,
             q_heads,
             partial_o: DeviceBuffer::new(
@@ -256,6 +231,11 @@ impl Attention {
             counters: DeviceBuffer::filled(device, seqs * unit_heads, 0, "attention counters")?,
             work: DeviceBuffer::filled(device, 2, 0, "the work counter")?,
         })
+    }
+
+    /// The prefill kernel in use; steps must be planned for its tiles.
+    pub fn prefill_variant(&self) -> PrefillVariant {
+        self.prefill.variant()
     }
 
     /// The decode kernel in use.
@@ -319,7 +299,7 @@ impl Attention {
                         reserved: 0,
                     };
                     let params = BulkDecodeParams {
-                        records: arena.records()?,
+                        records: arena.maps().ok_or_else(no_copies)?.whole,
                         decode: params,
                     };
                     kernel.launch(stream, grid, threads, &params)?;
@@ -341,32 +321,23 @@ impl Attention {
         q: &DeviceBuffer<bf16>,
         out: &mut DeviceBuffer<bf16>,
     ) -> Result<(), CudaError> {
-        let params = PrefillParams {
-            pages: step.page_table(arena),
-            q: q.ptr(),
-            out: out.ptr(),
-            tiles: step.tiles(),
-            layer: layer as u32,
-            q_heads: self.q_heads as u32,
-            kv_heads: self.geometry.kv_heads as u32,
-            q_stride: (self.q_heads * self.geometry.head_dim) as u32,
-            scale_log2: self.scale_log2(),
-            reserved: 0,
-        };
-        let grid = (self.geometry.kv_heads as u32, step.plan.tiles.len() as u32);
-        // SAFETY: as in `decode`.
-        unsafe { self.prefill.launch(stream, grid, PREFILL_THREADS, &params) }
+        self.prefill.run(stream, step, arena, layer, q, out)
     }
 
     fn scale_log2(&self) -> f32 {
-        std::f32::consts::LOG2_E / (self.geometry.head_dim as f32).sqrt()
+        scale_log2(self.geometry.head_dim)
     }
+}
+
+fn no_copies() -> CudaError {
+    CudaError::Unsupported("this device has no copy engine for the kernel chosen".into())
 }
 
 /// Outputs that a CTA merges, and its threads; grid and block of `decode_merge`.
 const MERGE_VALUES: usize = 1024;
 const MERGE_THREADS: u32 = 256;
-/// Threads of a prefill CTA; `PrefillAttention::kThreads`.
-const PREFILL_THREADS: u32 = 128;
-/// Two buffers of K and V of 64 keys each, two bytes a channel; `PrefillAttention::kSharedBytes`.
-const PREFILL_SHARED_PER_CHANNEL: usize = 2 * 2 * 64 * 2;
+
+/// What scores are multiplied with so that their exponentials are powers of two.
+pub(super) fn scale_log2(head_dim: usize) -> f32 {
+    std::f32::consts::LOG2_E / (head_dim as f32).sqrt()
+}

@@ -34,11 +34,19 @@ const SMALL_SHARE: usize = 8;
 impl SplitRule {
     /// Large units and small units of a sequence of `blocks` blocks, and the blocks that the large ones cover.
     fn cut(&self, blocks: usize) -> (usize, usize, usize) {
-        let small = if blocks > self.blocks_min { blocks / SMALL_SHARE } else { 0 };
+        let small = if blocks > self.blocks_min {
+            blocks / SMALL_SHARE
+        } else {
+            0
+        };
         let large = blocks - small;
         let most = self.blocks_max.max(self.blocks_min);
         let size = large.div_ceil(self.units).clamp(self.blocks_min, most);
-        (large.div_ceil(size), small.div_ceil(self.blocks_small), large)
+        (
+            large.div_ceil(size),
+            small.div_ceil(self.blocks_small),
+            large,
+        )
     }
 
     /// Most units that sequences with this many blocks in all can have.
@@ -48,8 +56,8 @@ impl SplitRule {
     }
 }
 
-/// (token, head) rows of a prefill tile; `PrefillAttention::kRows` in the CUDA source.
-pub(super) const PREFILL_TILE_ROWS: usize = 64;
+/// (token, head) rows of the smallest tile that a prefill kernel takes; `PrefillAttention::kRows` in the CUDA source.
+pub(super) const PREFILL_TILE_ROWS_MIN: usize = 64;
 
 /// `DecodeUnit` of the CUDA source: a range of one sequence's tokens.
 #[repr(C)]
@@ -85,9 +93,9 @@ pub(super) struct PrefillTile {
     pub(super) first_block: u32,
 }
 
-/// Most tiles that this many rows can have.
+/// Most tiles that this many rows can have, whatever the kernel.
 pub(super) fn prefill_tiles_max(seqs: usize, rows: usize, group: usize) -> usize {
-    rows / (PREFILL_TILE_ROWS / group).max(1) + seqs
+    rows / (PREFILL_TILE_ROWS_MIN / group).max(1) + seqs
 }
 
 /// The work of one step's attention.
@@ -100,6 +108,8 @@ pub(super) struct AttentionPlan {
     /// Sequences among the units.
     pub(super) decodes: Vec<DecodeRow>,
     pub(super) rule: SplitRule,
+    /// (token, head) rows of a tile.
+    pub(super) tile_rows: usize,
 }
 
 impl AttentionPlan {
@@ -109,7 +119,7 @@ impl AttentionPlan {
         self.tiles.clear();
         self.partials = 0;
         self.decodes.clear();
-        let tile_tokens = (PREFILL_TILE_ROWS / group).max(1) as u32;
+        let tile_tokens = (self.tile_rows / group).max(1) as u32;
         for seq in seqs {
             if seq.rows == 1 {
                 self.plan_decode(seq);
@@ -126,7 +136,8 @@ impl AttentionPlan {
         }
         self.tiles.sort_by_key(|t| std::cmp::Reverse(t.position));
         // The units are handed out in this order: small ones last.
-        self.units.sort_by_key(|u| std::cmp::Reverse((u.end - u.begin).div_ceil(BLOCK_TOKENS as u32)));
+        self.units
+            .sort_by_key(|u| std::cmp::Reverse((u.end - u.begin).div_ceil(BLOCK_TOKENS as u32)));
     }
 
     fn plan_decode(&mut self, seq: &SeqRows) {
@@ -185,7 +196,11 @@ mod tests {
             plan.plan(&[seq(0, 1, position)], 4);
             let mut next = 0;
             let sizes: Vec<u32> = plan.units.iter().map(|u| u.end - u.begin).collect();
-            assert!(sizes.windows(2).all(|w| w[0].div_ceil(128) >= w[1].div_ceil(128)));
+            assert!(
+                sizes
+                    .windows(2)
+                    .all(|w| w[0].div_ceil(128) >= w[1].div_ceil(128))
+            );
             plan.units.sort_by_key(|u| u.begin);
             for u in &plan.units {
                 assert_eq!((u.begin, u.splits as usize), (next, plan.units.len()));
@@ -216,22 +231,27 @@ mod tests {
 
     #[test]
     fn tiles_cover_the_rows() {
-        let mut plan = AttentionPlan::default();
-        for group in [1, 3, 4, 5, 6, 8, 64, 100] {
-            plan.plan(&[seq(0, 130, 300), seq(130, 2, 0)], group);
-            let mut rows: Vec<u32> = plan
-                .tiles
-                .iter()
-                .flat_map(|t| t.first_row..t.first_row + t.rows)
-                .collect();
-            rows.sort_unstable();
-            assert_eq!(rows, (0..132).collect::<Vec<_>>());
-            assert!(
-                plan.tiles
+        for tile_rows in [PREFILL_TILE_ROWS_MIN, 128] {
+            let mut plan = AttentionPlan {
+                tile_rows,
+                ..AttentionPlan::default()
+            };
+            for group in [1, 3, 4, 5, 6, 8, 64, 100] {
+                plan.plan(&[seq(0, 130, 300), seq(130, 2, 0)], group);
+                let mut rows: Vec<u32> = plan
+                    .tiles
                     .iter()
-                    .all(|t| t.rows as usize * group <= PREFILL_TILE_ROWS.max(group))
-            );
-            assert!(plan.tiles.len() <= prefill_tiles_max(2, 132, group));
+                    .flat_map(|t| t.first_row..t.first_row + t.rows)
+                    .collect();
+                rows.sort_unstable();
+                assert_eq!(rows, (0..132).collect::<Vec<_>>());
+                assert!(
+                    plan.tiles
+                        .iter()
+                        .all(|t| t.rows as usize * group <= tile_rows.max(group))
+                );
+                assert!(plan.tiles.len() <= prefill_tiles_max(2, 132, group));
+            }
         }
     }
 }

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::arena::DeviceArena;
+use super::attention::Attention;
 use super::driver::{Device, DeviceBuffer, Pinned, Stream};
 use super::error::CudaError;
 use super::params::DevicePtr;
@@ -91,12 +92,13 @@ pub struct StepBuffers {
 }
 
 impl StepBuffers {
-    /// Allocates for steps up to `capacity`; `group` is query heads per KV head.
+    /// Allocates for steps up to `capacity`; `group` is query heads per KV head. Plans for the kernels of `attention`.
     pub fn new(
         device: &Arc<Device>,
         capacity: StepCapacity,
         group: usize,
         rule: SplitRule,
+        attention: &Attention,
     ) -> Result<Self, CudaError> {
         let sections = Sections::new(&capacity, group, rule);
         let words = sections.frames.end;
@@ -108,6 +110,7 @@ impl StepBuffers {
             device: DeviceBuffer::filled(device, words, 0, "the inputs of a step")?,
             plan: AttentionPlan {
                 rule,
+                tile_rows: attention.prefill_variant().tile_rows(),
                 ..AttentionPlan::default()
             },
             rows: 0,

@@ -81,6 +81,15 @@ impl CudaBackend {
             .chain((16..).step_by(8))
             .take_while(|b| *b <= largest)
             .collect();
+        let attention = Attention::new(
+            device,
+            geometry,
+            spec.q_heads,
+            (capacity.seqs, capacity.blocks),
+            SplitRule::default(),
+            None,
+            None,
+        )?;
         let forward = Forward {
             weights,
             step: StepBuffers::new(
@@ -88,15 +97,9 @@ impl CudaBackend {
                 capacity,
                 spec.q_heads / spec.kv_heads,
                 SplitRule::default(),
+                &attention,
             )?,
-            attention: Attention::new(
-                device,
-                geometry,
-                spec.q_heads,
-                (capacity.seqs, capacity.blocks),
-                SplitRule::default(),
-                None,
-            )?,
+            attention,
             ops: Ops::new(device, &spec)?,
             products: Products::new(device)?,
             shapes: Shapes::new(&spec),

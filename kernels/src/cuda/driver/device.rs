@@ -119,6 +119,11 @@ impl Device {
         self.capability
     }
 
+    /// Whether copies of whole tensor boxes, and the barriers they complete on, are there.
+    pub fn has_copy_engine(&self) -> bool {
+        self.capability().0 >= 9
+    }
+
     /// Streaming multiprocessors.
     pub fn multiprocessors(&self) -> usize {
         self.multiprocessors

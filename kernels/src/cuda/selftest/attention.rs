@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::backend::StepInput;
 use crate::cuda::probe::{AttentionProbe, ProbeError};
-use crate::cuda::{DECODE_VARIANTS, DecodeVariant, Device, StepCapacity};
+use crate::cuda::{
+    DECODE_VARIANTS, DecodeVariant, Device, PREFILL_VARIANTS, PrefillVariant, StepCapacity,
+};
 use crate::kv::{KvGeometry, Side};
 use half::bf16;
 
@@ -36,7 +39,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         for group in [1, 3, 4, 5, 6, 8, 12] {
             for (name, seqs) in [("decode", &decode[..]), ("mixed", &mixed[..])] {
                 let case = Case::new(head_dim, group, seqs, 3.0, 7);
-                let error = case.run(device, None)?;
+                let error = case.run(device, None, None)?;
                 report.check(
                     &format!("{name} head_dim {head_dim} group {group}"),
                     error,
@@ -48,37 +51,97 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         let case = Case::new(head_dim, 4, &decode, 40.0, 8);
         report.check(
             &format!("decode, large scores, head_dim {head_dim}"),
-            case.run(device, None)?,
+            case.run(device, None, None)?,
             ATTENTION_LIMIT,
         );
-        for variant in DECODE_VARIANTS.iter().filter(|v| v.head_dim == head_dim && v.runs_on(device)) {
+        for variant in DECODE_VARIANTS
+            .iter()
+            .filter(|v| v.head_dim == head_dim && v.runs_on(device))
+        {
             let case = Case::new(head_dim, 4, &decode, 3.0, 9);
             report.check(
                 variant.name,
-                case.run(device, Some(*variant))?,
+                case.run(device, Some(*variant), None)?,
                 ATTENTION_LIMIT,
             );
         }
         // A sequence's bits must not depend on its company.
         let together = Case::new(head_dim, 4, &decode, 3.0, 10);
-        let batch = together.outputs(device, None)?;
+        let batch = together.outputs(device, None, None)?;
         let alone = Case {
             seqs: 1,
             ..Case::new(head_dim, 4, &decode, 3.0, 10)
         };
-        let single = alone.outputs(device, None)?;
-        let differing = single
-            .iter()
-            .zip(&batch)
-            .filter(|(a, b)| a.to_bits() != b.to_bits())
-            .count();
+        let single = alone.outputs(device, None, None)?;
         report.check(
             &format!("bits alone and in a batch, head_dim {head_dim}"),
-            differing as f64,
+            differing(&single, &batch),
             0.0,
         );
+        for variant in PREFILL_VARIANTS.iter().filter(|v| v.fits(device, head_dim)) {
+            check_prefill(device, *variant, report)?;
+        }
     }
     Ok(())
+}
+
+/// One prefill kernel: ragged prompts and chunks, scores far apart, and the same bits however a prompt is cut.
+fn check_prefill(
+    device: &Arc<Device>,
+    variant: PrefillVariant,
+    report: &mut Report,
+) -> Result<(), ProbeError> {
+    let ragged = [
+        (0, 2),
+        (0, 16),
+        (0, 65),
+        (1, 31),
+        (15, 2),
+        (100, 77),
+        (127, 2),
+        (127, 130),
+        (255, 17),
+        (900, 111),
+        (1024, 16),
+    ];
+    let d = variant.head_dim;
+    // Kernels of one kind differ only in how far the copies run ahead.
+    let first = PREFILL_VARIANTS.iter().find(|v| v.same_but_depth(&variant));
+    let groups: &[usize] = match first == Some(&variant) {
+        true => &[1, 3, 4, 5, 6, 8, 12],
+        false => &[4],
+    };
+    for &group in groups {
+        let case = Case::new(d, group, &ragged, 3.0, 12);
+        report.check(
+            &format!("{} group {group}", variant.name),
+            case.run(device, None, Some(variant))?,
+            ATTENTION_LIMIT,
+        );
+    }
+    let case = Case::new(d, 4, &ragged, 40.0, 13);
+    report.check(
+        &format!("{}, large scores", variant.name),
+        case.run(device, None, Some(variant))?,
+        ATTENTION_LIMIT,
+    );
+    let prompt = Case::new(d, 4, &[(0, 700)], 20.0, 14);
+    let whole = prompt.outputs(device, None, Some(variant))?;
+    let cut = prompt.outputs_in_chunks(device, variant, &[0, 33, 300, 419, 556])?;
+    report.check(
+        &format!("{}, bits of a prompt in chunks", variant.name),
+        differing(&whole, &cut),
+        0.0,
+    );
+    Ok(())
+}
+
+/// Values whose bits differ.
+fn differing(a: &[bf16], b: &[bf16]) -> f64 {
+    let same_shape = a.iter().zip(b);
+    same_shape
+        .filter(|(a, b)| a.to_bits() != b.to_bits())
+        .count() as f64
 }
 
 /// One mixed and one decode batch of each head size.
@@ -91,7 +154,7 @@ pub(super) fn check_quick(device: &Arc<Device>, report: &mut Report) -> Result<(
             let case = Case::new(head_dim, 4, seqs, 3.0, 11);
             report.check(
                 &format!("{name} head_dim {head_dim}"),
-                case.run(device, None)?,
+                case.run(device, None, None)?,
                 ATTENTION_LIMIT,
             );
         }
@@ -160,30 +223,15 @@ impl Case {
         &self,
         device: &Arc<Device>,
         variant: Option<DecodeVariant>,
+        prefill: Option<PrefillVariant>,
     ) -> Result<Vec<bf16>, ProbeError> {
         let mut input = self.pages.input.clone();
         input.seqs.truncate(self.seqs);
         let rows: u32 = input.seqs.iter().map(|s| s.rows).sum();
         input.tokens.truncate(rows as usize);
-        let capacity = StepCapacity {
-            rows: input.tokens.len(),
-            seqs: input.seqs.len(),
-            blocks: input.blocks.len(),
-            frames: input.frames.len(),
-        };
-        let layout = self.geometry.frame_layout();
-        let q_heads = KV_HEADS * self.group;
-        let mut probe = AttentionProbe::new(
-            device,
-            self.geometry,
-            layout,
-            self.frames,
-            q_heads,
-            capacity,
-            variant,
-        )?;
-        probe.arena_mut().write_all(&self.arena)?;
+        let mut probe = self.probe(device, &input, variant, prefill)?;
         probe.load(&input)?;
+        let q_heads = KV_HEADS * self.group;
         let q = &self.q[..rows as usize * q_heads * self.geometry.head_dim];
         let first = probe.run(LAYERS - 1, q)?;
         // Again: counters and scratch must be left as they were found.
@@ -199,9 +247,71 @@ impl Case {
         })
     }
 
+    /// A probe over these pages for steps up to `input`.
+    fn probe(
+        &self,
+        device: &Arc<Device>,
+        input: &StepInput,
+        variant: Option<DecodeVariant>,
+        prefill: Option<PrefillVariant>,
+    ) -> Result<AttentionProbe, ProbeError> {
+        let capacity = StepCapacity {
+            rows: input.tokens.len(),
+            seqs: input.seqs.len(),
+            blocks: input.blocks.len(),
+            frames: input.frames.len(),
+        };
+        let mut probe = AttentionProbe::new(
+            device,
+            self.geometry,
+            self.geometry.frame_layout(),
+            self.frames,
+            KV_HEADS * self.group,
+            capacity,
+            variant,
+        )?;
+        if let Some(prefill) = prefill {
+            probe.configure_prefill(prefill)?;
+        }
+        probe.arena_mut().write_all(&self.arena)?;
+        Ok(probe)
+    }
+
+    /// The outputs of the first sequence when its rows come in chunks, which begin at `starts`.
+    fn outputs_in_chunks(
+        &self,
+        device: &Arc<Device>,
+        prefill: PrefillVariant,
+        starts: &[usize],
+    ) -> Result<Vec<bf16>, ProbeError> {
+        let whole = &self.pages.input;
+        let mut probe = self.probe(device, whole, None, Some(prefill))?;
+        let row = KV_HEADS * self.group * self.geometry.head_dim;
+        let mut out = Vec::new();
+        for (i, &start) in starts.iter().enumerate() {
+            let end = starts
+                .get(i + 1)
+                .copied()
+                .unwrap_or(whole.seqs[0].rows as usize);
+            let mut input = whole.clone();
+            input.seqs.truncate(1);
+            input.seqs[0].position += start as u32;
+            input.seqs[0].rows = (end - start) as u32;
+            input.tokens.truncate(end - start);
+            probe.load(&input)?;
+            out.extend(probe.run(LAYERS - 1, &self.q[start * row..end * row])?);
+        }
+        Ok(out)
+    }
+
     /// The largest relative error of any (row, head).
-    fn run(&self, device: &Arc<Device>, variant: Option<DecodeVariant>) -> Result<f64, ProbeError> {
-        let out = self.outputs(device, variant)?;
+    fn run(
+        &self,
+        device: &Arc<Device>,
+        variant: Option<DecodeVariant>,
+        prefill: Option<PrefillVariant>,
+    ) -> Result<f64, ProbeError> {
+        let out = self.outputs(device, variant, prefill)?;
         let d = self.geometry.head_dim;
         let q_heads = KV_HEADS * self.group;
         let mut worst: f64 = 0.0;
