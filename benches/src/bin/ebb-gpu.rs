@@ -29,9 +29,13 @@ enum Command {
         /// Timed runs of each shape.
         #[arg(long, default_value_t = 30)]
         repeats: usize,
-        /// Time every compiled kernel, not only the preferred one.
-        #[arg(long)]
-        all_variants: bool,
+        /// Time every compiled kernel with this in its name, too.
+        #[arg(long, default_value = "")]
+        kernels: String,
+        /// Ways of cutting sequences to try with them: smallest and largest large unit, large units, small unit, as
+        /// 4-16-16-2.
+        #[arg(long, value_delimiter = ',', value_parser = rule)]
+        rules: Vec<[usize; 4]>,
     },
     /// Times prefill attention, every compiled kernel that runs on the device; prints CSV.
     Prefill {
@@ -62,6 +66,14 @@ enum Command {
     },
 }
 
+fn rule(text: &str) -> Result<[usize; 4], String> {
+    let numbers: Result<Vec<usize>, _> = text.split('-').map(str::parse).collect();
+    numbers
+        .ok()
+        .and_then(|n| n.try_into().ok())
+        .ok_or_else(|| format!("{text} is not four numbers, as 4-16-16-2"))
+}
+
 fn main() -> ExitCode {
     match run() {
         Ok(true) => ExitCode::SUCCESS,
@@ -88,9 +100,10 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
         }
         Command::Attention {
             repeats,
-            all_variants,
+            kernels,
+            rules,
         } => {
-            gpu::attention::run(&device, repeats, all_variants)?;
+            gpu::attention::run(&device, repeats, &kernels, &rules)?;
             Ok(true)
         }
         Command::Prefill { repeats } => {

@@ -36,7 +36,8 @@ const fn shape(
     }
 }
 
-const SHAPES: [Shape; 6] = [
+const SHAPES: [Shape; 7] = [
+    shape(256, 1152, 32, 8, 290.0),
     shape(1, 131_072, 32, 8, 138.0),
     shape(8, 32_768, 32, 8, 255.0),
     shape(64, 4096, 32, 8, 255.0),
@@ -59,19 +60,14 @@ const fn rule(
     }
 }
 
-/// Ways of cutting a sequence that are timed with `all_variants`.
-const RULES: [SplitRule; 6] = [
-    rule(4, 16, 16, 2),
-    rule(4, 8, 16, 1),
-    rule(4, 16, 16, 4),
-    rule(2, 8, 16, 2),
-    rule(8, 16, 16, 2),
-    rule(4, 32, 16, 2),
-];
-
-/// Prints the CSV `engine,kernel,bits,batch,seqlen,hq,hkv,d,us,GBps`; with `all_variants` one line per compiled kernel
-/// and way of cutting the sequences.
-pub fn run(device: &Arc<Device>, repeats: usize, all_variants: bool) -> Result<(), ProbeError> {
+/// Prints the CSV `engine,kernel,bits,batch,seqlen,hq,hkv,d,us,GBps`; one line for the preferred
+/// kernel, and one per kernel whose name contains `kernels` and way of cutting the sequences in `rules`.
+pub fn run(
+    device: &Arc<Device>,
+    repeats: usize,
+    kernels: &str,
+    rules: &[[usize; 4]],
+) -> Result<(), ProbeError> {
     println!("engine,kernel,bits,batch,seqlen,hq,hkv,d,us,GBps");
     for s in SHAPES {
         // One layer of a model: its records lie together in one frame, as in a model whose frames hold whole layers.
@@ -107,9 +103,11 @@ pub fn run(device: &Arc<Device>, repeats: usize, all_variants: bool) -> Result<(
             .iter()
             .filter(|v| v.head_dim == HEAD_DIM && v.runs_on(device))
         {
-            for rule in RULES {
-                let chosen = *variant == preferred && rule == SplitRule::default();
-                if !all_variants && !chosen {
+            let default = SplitRule::default();
+            let tried = rules.iter().map(|r| rule(r[0], r[1], r[2], r[3]));
+            for rule in [default].into_iter().chain(tried) {
+                let chosen = *variant == preferred && rule == default;
+                if !(chosen || !kernels.is_empty() && variant.name.contains(kernels)) {
                     continue;
                 }
                 probe.configure(*variant, rule)?;

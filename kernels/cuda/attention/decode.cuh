@@ -43,7 +43,7 @@ struct DecodeParams {
   uint32_t kv_heads;
   uint32_t q_stride;
   float scale_log2;       // log2(e) / sqrt(head_dim)
-  uint32_t reserved;
+  uint32_t units_max;     // room in `units`
 };
 static_assert(sizeof(DecodeParams) == 128);
 

@@ -62,7 +62,7 @@ struct BulkDecode {
       : map(&params.records), p(params.decode), shared(sm), base(smem_address(sm)), lane(threadIdx.x % 32), warp(threadIdx.x / 32), stage(0), phase(0) {
     groups = (p.q_heads / p.kv_heads + kHeads - 1) / kHeads;
     unit_heads = p.kv_heads * groups;
-    total = *p.unit_count * unit_heads;
+    total = __ldg(p.unit_count) * unit_heads;
   }
 
   __device__ __forceinline__ uint32_t full(uint32_t s) const { return base + kFullOffset + s * 8; }
@@ -110,15 +110,14 @@ struct BulkDecode {
   };
 
   __device__ __forceinline__ Cursor look_up(uint32_t item) const {
+    // Past the end the unit is one of an earlier step or zero, and nobody looks at it.
     Cursor c;
     c.item = item;
-    if (item < total) {
-      c.unit = item / unit_heads;
-      c.unit_head = item - c.unit * unit_heads;
-      const uint4* d = reinterpret_cast<const uint4*>(&p.units[c.unit]);
-      c.a = __ldg(d);
-      c.b = __ldg(d + 1);
-    }
+    c.unit = min(item / unit_heads, p.units_max - 1);
+    c.unit_head = item % unit_heads;
+    const uint4* d = reinterpret_cast<const uint4*>(&p.units[c.unit]);
+    c.a = __ldg(d);
+    c.b = __ldg(d + 1);
     return c;
   }
 
@@ -146,7 +145,6 @@ struct BulkDecode {
   // Every look-up is under way long before its answer is needed: an item's number two items ahead, its unit one item ahead, the
   // places of its records one group of chunks ahead.
   __device__ __forceinline__ void produce() {
-    const uint64_t policy = policy_evict_first();
     bool waited = false;
     uint32_t slot = 0, filled = 0, taken = 0;
     Cursor c = look_up(blockIdx.x), next = c;
@@ -191,7 +189,7 @@ struct BulkDecode {
           }
           __syncwarp();
           const uint32_t tile = lane - (i * 2 + side) * kTiles;
-          if (tile < tiles) tensor_copy_3d(base + stage * kStage + tile * kRecord, map, 0, row, 0, full(stage), policy);
+          if (tile < tiles) tensor_copy_3d(base + stage * kStage + tile * kRecord, map, 0, row, 0, full(stage));
           advance();
         }
       }
@@ -320,7 +318,8 @@ struct BulkDecode {
           const uint32_t valid = item.end - (token + warp * kSubBlockTokens);
           for (uint32_t i = valid * (D / 8) + lane; i < kSubBlockTokens * (D / 8); i += 32) {
             const uint32_t r = i / (D / 8), chunk = i % (D / 8);
-            *reinterpret_cast<uint4*>(shared + stage * kStage + warp * kRecord + chunk / 8 * 2048 + r * 128 + chunk % 8 * 16) = make_uint4(0, 0, 0, 0);
+            const uint32_t at = chunk / 8 * 2048 + r * 128 + chunk % 8 * 16;
+            *reinterpret_cast<uint4*>(shared + stage * kStage + warp * kRecord + at) = make_uint4(0, 0, 0, 0);
           }
           fence_async_proxy();
         }
@@ -413,20 +412,35 @@ __device__ __forceinline__ void merge_units(const DecodeMergeParams& p) {
   if (row.splits == 1) return;
   const float2* ml = p.partial_ml + static_cast<uint64_t>(row.partial) * p.q_heads + head;
   const float* o = p.partial_o + (static_cast<uint64_t>(row.partial) * p.q_heads + head) * D + channel;
+  // Eight units at a time, so that all their loads are under way together.
   float m = -INFINITY, l = 0.f;
-#pragma unroll 8
-  for (uint32_t s = 0; s < row.splits; s++) m = fmaxf(m, __ldcg(&ml[s * p.q_heads]).x);
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-#pragma unroll 8
-  for (uint32_t s = 0; s < row.splits; s++) {
-    const float2 x = __ldcg(&ml[s * p.q_heads]);
-    const float4 v = __ldcg(reinterpret_cast<const float4*>(o + static_cast<uint64_t>(s) * p.q_heads * D));
-    const float scale = ex2(x.x - m);
-    l += scale * x.y;
-    sum.x += scale * v.x;
-    sum.y += scale * v.y;
-    sum.z += scale * v.z;
-    sum.w += scale * v.w;
+#pragma unroll 1
+  for (uint32_t first = 0; first < row.splits; first += 8) {
+    float2 x[8];
+    float4 v[8];
+    float top = m;
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) {
+      const uint32_t s = min(first + i, row.splits - 1);
+      x[i] = __ldcg(&ml[s * p.q_heads]);
+      v[i] = __ldcg(reinterpret_cast<const float4*>(o + static_cast<uint64_t>(s) * p.q_heads * D));
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) top = fmaxf(top, x[i].x);
+    const float before = ex2(m - top);
+    m = top;
+    l *= before;
+    sum = make_float4(sum.x * before, sum.y * before, sum.z * before, sum.w * before);
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) {
+      const float scale = first + i < row.splits ? ex2(x[i].x - m) : 0.f;
+      l += scale * x[i].y;
+      sum.x += scale * v[i].x;
+      sum.y += scale * v[i].y;
+      sum.z += scale * v[i].z;
+      sum.w += scale * v[i].w;
+    }
   }
   const uint2 packed = make_uint2(pack_bf16(sum.x / l, sum.y / l), pack_bf16(sum.z / l, sum.w / l));
   *reinterpret_cast<uint2*>(p.out + (static_cast<uint64_t>(row.row) * p.q_heads + head) * D + channel) = packed;

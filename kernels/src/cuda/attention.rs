@@ -33,7 +33,7 @@ struct DecodeParams {
     kv_heads: u32,
     q_stride: u32,
     scale_log2: f32,
-    reserved: u32,
+    units_max: u32,
 }
 // SAFETY: field for field `ebb::DecodeParams` of attention/decode.cuh.
 unsafe impl KernelParams for DecodeParams {}
@@ -119,9 +119,9 @@ impl DecodeVariant {
 
 /// Every compiled decode kernel, the preferred ones first.
 pub const DECODE_VARIANTS: &[DecodeVariant] = &[
-    bulk("decode_bulk_d128", 128, 6),
-    bulk("decode_bulk_d128_2", 128, 3),
-    bulk("decode_bulk_d64", 64, 8),
+    bulk("decode_bulk_d128_s3", 128, 3),
+    bulk("decode_bulk_d128_s2", 128, 2),
+    bulk("decode_bulk_d64_s8", 64, 8),
     ring("decode_d128_w4_s2", 128, 4, 2),
     ring("decode_d128_w4_s3", 128, 4, 3),
     ring("decode_d128_w2_s3", 128, 2, 3),
@@ -161,6 +161,7 @@ pub struct Attention {
     decode: DecodeKernel,
     variant: DecodeVariant,
     decode_grid: u32,
+    units_max: u32,
     prefill: Prefill,
     geometry: KvGeometry,
     q_heads: usize,
@@ -219,6 +220,7 @@ impl Attention {
             decode,
             variant,
             decode_grid: (ctas * device.multiprocessors()) as u32,
+            units_max: units as u32,
             prefill: Prefill::new(device, geometry, q_heads, prefill)?,
             geometry,
             q_heads,
@@ -280,7 +282,7 @@ impl Attention {
             kv_heads: self.geometry.kv_heads as u32,
             q_stride: (self.q_heads * self.geometry.head_dim) as u32,
             scale_log2: self.scale_log2(),
-            reserved: 0,
+            units_max: self.units_max,
         };
         // SAFETY: the step was checked against the pool before it was loaded, so every block, frame and row is in range of
         // the arena, q and out; the scratch was sized for the step's capacity. Work of one stream runs in order.
