@@ -108,26 +108,42 @@ struct PrefillWgmma {
     __syncthreads();
     const uint32_t warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
     if (warpgroup == kWarpgroups) {
-      registers_shrink<24>();
+      registers_shrink<40>();
       if (threadIdx.x / 32 == kConsumerWarps) kernel.produce();
     } else {
-      registers_grow<240>();
+      registers_grow<232>();
       kernel.consume(warpgroup);
     }
   }
 
   // ---- The producer: one warp.
 
-  // The rows in the arena of the keys and values of 32 sub-records, four steps' worth: lane i has the i-th.
-  struct Rows {
-    uint32_t keys, values;
-  };
+  // Four steps of sub-records at a time, one for each lane. Their rows in the arena are two loads away, page table and frame
+  // list, so each load is started a batch before its value is used.
+  static constexpr uint32_t kBatchSteps = 32 / kRecords;
 
-  __device__ __forceinline__ Rows look_up(const PrefillTile& tile, uint32_t sub_blocks, uint32_t sub_block, RecordPlace k, RecordPlace v) const {
-    if (sub_block >= sub_blocks) return {kNowhere, kNowhere};
-    return {frame_row(p.pages, sub_block_frame(p.pages, tile.first_block, sub_block, k.slot), k.offset, D * 2),
-            frame_row(p.pages, sub_block_frame(p.pages, tile.first_block, sub_block, v.slot), v.offset, D * 2)};
-  }
+  struct Lookup {
+    const PageTable& pages;
+    uint32_t first_block, sub_blocks, lane;
+    RecordPlace k, v;
+
+    __device__ __forceinline__ bool inside(uint32_t batch) const { return batch * 32 + lane < sub_blocks; }
+    // Where the list of frames of this lane's block starts.
+    __device__ __forceinline__ uint32_t list(uint32_t batch) const {
+      return inside(batch) ? __ldg(&pages.blocks[first_block + (batch * 32 + lane) / kSubBlocks].first_frame) : 0;
+    }
+    // Frames of keys and values.
+    __device__ __forceinline__ uint2 frames(uint32_t batch, uint32_t list) const {
+      if (!inside(batch)) return make_uint2(0, 0);
+      const uint32_t at = list + lane % kSubBlocks * pages.frames_per_sub_block;
+      return make_uint2(__ldg(&pages.frames[at + k.slot]), __ldg(&pages.frames[at + v.slot]));
+    }
+    __device__ __forceinline__ uint2 rows(uint32_t batch, uint2 frames) const {
+      if (!inside(batch)) return make_uint2(kNowhere, kNowhere);
+      return make_uint2(frame_row(pages, frames.x, k.offset, D * 2), frame_row(pages, frames.y, v.offset, D * 2));
+    }
+  };
+  static_assert(32 % kSubBlocks == 0 && kRecords == kSubBlocks);
 
   __device__ __forceinline__ void produce() const {
     const uint32_t lane = threadIdx.x % 32, total = p.tile_count * p.kv_heads, group = p.q_heads / p.kv_heads;
@@ -145,11 +161,15 @@ struct PrefillWgmma {
       const uint32_t index = item / p.kv_heads, kv_head = item - index * p.kv_heads;
       const uint4 words = __ldg(reinterpret_cast<const uint4*>(p.tiles + index));
       const PrefillTile tile = {words.x, words.y, words.z, words.w};
-      const RecordPlace place_k = record_place(p.pages, (p.layer * 2) * p.kv_heads + kv_head, kRecord);
-      const RecordPlace place_v = record_place(p.pages, (p.layer * 2 + 1) * p.kv_heads + kv_head, kRecord);
       const uint32_t kv_end = tile.position + tile.rows, steps = (kv_end + kKeys - 1) / kKeys;
-      const uint32_t sub_blocks = (kv_end + kSubBlockTokens - 1) / kSubBlockTokens;
-      Rows rows = look_up(tile, sub_blocks, lane, place_k, place_v), later = rows;
+      const Lookup lookup = {p.pages,
+                             tile.first_block,
+                             (kv_end + kSubBlockTokens - 1) / kSubBlockTokens,
+                             lane,
+                             record_place(p.pages, (p.layer * 2) * p.kv_heads + kv_head, kRecord),
+                             record_place(p.pages, (p.layer * 2 + 1) * p.kv_heads + kv_head, kRecord)};
+      uint32_t list = lookup.list(1);
+      uint2 frames = lookup.frames(0, lookup.list(0)), rows = make_uint2(0, 0);
 
       mbarrier_wait(queries_empty(), queries_parity);
       queries_parity ^= 1;
@@ -164,13 +184,15 @@ struct PrefillWgmma {
       // Keys go one step ahead of values, in the order of their use.
 #pragma unroll 1
       for (uint32_t step = 0; step <= steps; step++) {
-        const uint32_t value_row = __shfl_sync(~0u, rows.values, (step - 1) % 4 * kRecords + lane % kRecords);
-        if (step % 4 == 0) {
-          if (step > 0) rows = later;
-          later = look_up(tile, sub_blocks, (step + 4) * kRecords + lane, place_k, place_v);
+        const uint32_t value_row = __shfl_sync(~0u, rows.y, (step - 1) % kBatchSteps * kRecords + lane % kRecords);
+        if (step % kBatchSteps == 0) {
+          const uint32_t batch = step / kBatchSteps;
+          rows = lookup.rows(batch, frames);
+          frames = lookup.frames(batch + 1, list);
+          list = lookup.list(batch + 2);
         }
         if (step < steps) {
-          const uint32_t row = __shfl_sync(~0u, rows.keys, step % 4 * kRecords + lane / kHalves % kRecords);
+          const uint32_t row = __shfl_sync(~0u, rows.x, step % kBatchSteps * kRecords + lane / kHalves % kRecords);
           mbarrier_wait(empty(0, keys.stage), keys.parity ^ 1);
           if (lane == 0) mbarrier_arrive_expect(full(0, keys.stage), kSide);
           __syncwarp();
@@ -205,8 +227,8 @@ struct PrefillWgmma {
   __device__ __forceinline__ void consume(uint32_t warpgroup) const {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, group = p.q_heads / p.kv_heads;
     const uint32_t first_row = warpgroup * 64 + threadIdx.x / 32 % 4 * 16 + g;  // of the tile; the other is 8 below
-    const uint64_t q_matrix = wgmma_matrix(base + kQueries + warpgroup * (64 * 128), 0, 1024);
-    const uint64_t k_matrix = wgmma_matrix(base, 0, 1024);
+    const uint64_t q_matrix = wgmma_matrix(base + kQueries + warpgroup * (64 * 128), 16, 1024);
+    const uint64_t k_matrix = wgmma_matrix(base, 16, 1024);
     const uint64_t v_matrix = wgmma_matrix(base + kValues, kSubBlockTokens * 128, 1024);
     const float slack = kSlack / p.scale_log2;
     auto release = [&](uint32_t barrier) {

@@ -97,12 +97,6 @@ const fn mma(name: &'static str, head_dim: usize) -> PrefillVariant {
 }
 
 impl PrefillVariant {
-    /// Whether the other differs at most in the stages of its rings.
-    pub(super) fn same_but_depth(&self, other: &Self) -> bool {
-        self.head_dim == other.head_dim
-            && std::mem::discriminant(&self.means) == std::mem::discriminant(&other.means)
-    }
-
     /// (token, head) rows of a tile; `kRows` of the kernel.
     pub(super) fn tile_rows(&self) -> usize {
         match self.means {

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use crate::backend::StepInput;
 use crate::cuda::probe::{AttentionProbe, ProbeError};
-use crate::cuda::{
-    DECODE_VARIANTS, DecodeVariant, Device, PREFILL_VARIANTS, PrefillVariant, StepCapacity,
-};
+use crate::cuda::{DECODE_VARIANTS, DecodeVariant, Device, PrefillVariant, StepCapacity};
 use crate::kv::{KvGeometry, Side};
 use half::bf16;
 
@@ -15,7 +13,7 @@ use super::table::Report;
 use super::{Pages, Rng};
 
 /// P and the output are rounded to bf16: 2^-9 each, and some room.
-const ATTENTION_LIMIT: f64 = 6e-3;
+pub(super) const ATTENTION_LIMIT: f64 = 6e-3;
 
 const KV_HEADS: usize = 2;
 const LAYERS: usize = 2;
@@ -39,7 +37,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         for group in [1, 3, 4, 5, 6, 8, 12] {
             for (name, seqs) in [("decode", &decode[..]), ("mixed", &mixed[..])] {
                 let case = Case::new(head_dim, group, seqs, 3.0, 7);
-                let error = case.run(device, None, None)?;
+                let error = case.run(device, None)?;
                 report.check(
                     &format!("{name} head_dim {head_dim} group {group}"),
                     error,
@@ -51,7 +49,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         let case = Case::new(head_dim, 4, &decode, 40.0, 8);
         report.check(
             &format!("decode, large scores, head_dim {head_dim}"),
-            case.run(device, None, None)?,
+            case.run(device, None)?,
             ATTENTION_LIMIT,
         );
         for variant in DECODE_VARIANTS
@@ -61,7 +59,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             let case = Case::new(head_dim, 4, &decode, 3.0, 9);
             report.check(
                 variant.name,
-                case.run(device, Some(*variant), None)?,
+                case.run(device, Some(*variant))?,
                 ATTENTION_LIMIT,
             );
         }
@@ -78,66 +76,12 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             differing(&single, &batch),
             0.0,
         );
-        for variant in PREFILL_VARIANTS.iter().filter(|v| v.fits(device, head_dim)) {
-            check_prefill(device, *variant, report)?;
-        }
     }
-    Ok(())
-}
-
-/// One prefill kernel: ragged prompts and chunks, scores far apart, and the same bits however a prompt is cut.
-fn check_prefill(
-    device: &Arc<Device>,
-    variant: PrefillVariant,
-    report: &mut Report,
-) -> Result<(), ProbeError> {
-    let ragged = [
-        (0, 2),
-        (0, 16),
-        (0, 65),
-        (1, 31),
-        (15, 2),
-        (100, 77),
-        (127, 2),
-        (127, 130),
-        (255, 17),
-        (900, 111),
-        (1024, 16),
-    ];
-    let d = variant.head_dim;
-    // Kernels of one kind differ only in how far the copies run ahead.
-    let first = PREFILL_VARIANTS.iter().find(|v| v.same_but_depth(&variant));
-    let groups: &[usize] = match first == Some(&variant) {
-        true => &[1, 3, 4, 5, 6, 8, 12],
-        false => &[4],
-    };
-    for &group in groups {
-        let case = Case::new(d, group, &ragged, 3.0, 12);
-        report.check(
-            &format!("{} group {group}", variant.name),
-            case.run(device, None, Some(variant))?,
-            ATTENTION_LIMIT,
-        );
-    }
-    let case = Case::new(d, 4, &ragged, 40.0, 13);
-    report.check(
-        &format!("{}, large scores", variant.name),
-        case.run(device, None, Some(variant))?,
-        ATTENTION_LIMIT,
-    );
-    let prompt = Case::new(d, 4, &[(0, 700)], 20.0, 14);
-    let whole = prompt.outputs(device, None, Some(variant))?;
-    let cut = prompt.outputs_in_chunks(device, variant, &[0, 33, 300, 419, 556])?;
-    report.check(
-        &format!("{}, bits of a prompt in chunks", variant.name),
-        differing(&whole, &cut),
-        0.0,
-    );
     Ok(())
 }
 
 /// Values whose bits differ.
-fn differing(a: &[bf16], b: &[bf16]) -> f64 {
+pub(super) fn differing(a: &[bf16], b: &[bf16]) -> f64 {
     let same_shape = a.iter().zip(b);
     same_shape
         .filter(|(a, b)| a.to_bits() != b.to_bits())
@@ -154,7 +98,7 @@ pub(super) fn check_quick(device: &Arc<Device>, report: &mut Report) -> Result<(
             let case = Case::new(head_dim, 4, seqs, 3.0, 11);
             report.check(
                 &format!("{name} head_dim {head_dim}"),
-                case.run(device, None, None)?,
+                case.run(device, None)?,
                 ATTENTION_LIMIT,
             );
         }
@@ -163,7 +107,7 @@ pub(super) fn check_quick(device: &Arc<Device>, report: &mut Report) -> Result<(
 }
 
 /// Sequences with random pages, NaN wherever no token lies.
-struct Case {
+pub(super) struct Case {
     geometry: KvGeometry,
     group: usize,
     pages: Pages,
@@ -176,7 +120,7 @@ struct Case {
 
 impl Case {
     /// `seqs`: (position, rows). `amplitude`: of queries.
-    fn new(
+    pub(super) fn new(
         head_dim: usize,
         group: usize,
         seqs: &[(usize, usize)],
@@ -219,7 +163,7 @@ impl Case {
         }
     }
 
-    fn outputs(
+    pub(super) fn outputs(
         &self,
         device: &Arc<Device>,
         variant: Option<DecodeVariant>,
@@ -278,7 +222,7 @@ impl Case {
     }
 
     /// The outputs of the first sequence when its rows come in chunks, which begin at `starts`.
-    fn outputs_in_chunks(
+    pub(super) fn outputs_in_chunks(
         &self,
         device: &Arc<Device>,
         prefill: PrefillVariant,
@@ -305,16 +249,26 @@ impl Case {
     }
 
     /// The largest relative error of any (row, head).
-    fn run(
-        &self,
-        device: &Arc<Device>,
-        variant: Option<DecodeVariant>,
-        prefill: Option<PrefillVariant>,
-    ) -> Result<f64, ProbeError> {
-        let out = self.outputs(device, variant, prefill)?;
+    fn run(&self, device: &Arc<Device>, variant: Option<DecodeVariant>) -> Result<f64, ProbeError> {
+        let out = self.outputs(device, variant, None)?;
+        Ok(self.worst(&out, &self.reference()))
+    }
+
+    /// The largest relative error of any (row, head) of `out`.
+    pub(super) fn worst(&self, out: &[bf16], reference: &[f64]) -> f64 {
+        let d = self.geometry.head_dim;
+        assert_eq!(out.len(), reference.len());
+        out.chunks_exact(d)
+            .zip(reference.chunks_exact(d))
+            .map(|(out, want)| relative_error(out.iter().map(|v| v.to_f64()), want))
+            .fold(0.0, f64::max)
+    }
+
+    /// What all rows should be, by definition; in the order of the outputs.
+    pub(super) fn reference(&self) -> Vec<f64> {
         let d = self.geometry.head_dim;
         let q_heads = KV_HEADS * self.group;
-        let mut worst: f64 = 0.0;
+        let mut reference = vec![0.0; self.q.len()];
         for (seq, s) in self.pages.input.seqs.iter().enumerate() {
             for kv_head in 0..KV_HEADS {
                 let [keys, values] = [Side::K, Side::V].map(|side| self.side(seq, side, kv_head));
@@ -323,15 +277,12 @@ impl Case {
                     for head in kv_head * self.group..(kv_head + 1) * self.group {
                         let at = ((s.first_row as usize + i) * q_heads + head) * d;
                         let want = attend(&self.q[at..at + d], &keys[..seen], &values[..seen]);
-                        worst = worst.max(relative_error(
-                            out[at..at + d].iter().map(|v| v.to_f64()),
-                            &want,
-                        ));
+                        reference[at..at + d].copy_from_slice(&want);
                     }
                 }
             }
         }
-        Ok(worst)
+        reference
     }
 
     /// One side of the last layer's cache of a sequence, `[tokens][head_dim]`.
