@@ -401,49 +401,77 @@ struct DecodeMergeParams {
 };
 static_assert(sizeof(DecodeMergeParams) == 48);
 
-// Merges the units of a sequence in their order: a thread has four channels of a head.
+// Merges the units of a sequence: kParts warps (of 128 channels) a head, four channels a thread. A part takes every kParts-th
+// unit in their order, and the parts add up in theirs.
 template <int D>
 __device__ __forceinline__ void merge_units(const DecodeMergeParams& p) {
+  constexpr uint32_t kParts = 4, kLanes = D / 4, kHeads = 256 / (kParts * kLanes), kAtOnce = 8;
+  __shared__ float4 shared_sum[kHeads][kParts][kLanes];
+  __shared__ float2 shared_ml[kHeads][kParts];
   let_next_start();
-  const uint32_t head = blockIdx.x * (1024 / D) + threadIdx.x / (D / 4), channel = threadIdx.x % (D / 4) * 4;
-  const bool any = blockIdx.y < *p.row_count && head < p.q_heads;
-  const DecodeRow row = any ? p.rows[blockIdx.y] : DecodeRow{0, 1, 0, 0};
+  const uint32_t lane = threadIdx.x % kLanes, part = threadIdx.x / kLanes % kParts, slot = threadIdx.x / (kLanes * kParts);
+  const uint32_t head = blockIdx.x * kHeads + slot;
+  const DecodeRow row = blockIdx.y < __ldg(p.row_count) ? p.rows[blockIdx.y] : DecodeRow{0, 1, 0, 0};
   wait_for_previous();
   if (row.splits == 1) return;
-  const float2* ml = p.partial_ml + static_cast<uint64_t>(row.partial) * p.q_heads + head;
-  const float* o = p.partial_o + (static_cast<uint64_t>(row.partial) * p.q_heads + head) * D + channel;
-  // Eight units at a time, so that all their loads are under way together.
   float m = -INFINITY, l = 0.f;
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
+  if (head < p.q_heads) {
+    const float2* ml = p.partial_ml + static_cast<uint64_t>(row.partial) * p.q_heads + head;
+    const float* o = p.partial_o + (static_cast<uint64_t>(row.partial) * p.q_heads + head) * D + lane * 4;
 #pragma unroll 1
-  for (uint32_t first = 0; first < row.splits; first += 8) {
-    float2 x[8];
-    float4 v[8];
-    float top = m;
+    for (uint32_t first = part; first < row.splits; first += kParts * kAtOnce) {
+      float2 x[kAtOnce];
+      float4 v[kAtOnce];
+      float top = m;
 #pragma unroll
-    for (uint32_t i = 0; i < 8; i++) {
-      const uint32_t s = min(first + i, row.splits - 1);
-      x[i] = __ldcg(&ml[s * p.q_heads]);
-      v[i] = __ldcg(reinterpret_cast<const float4*>(o + static_cast<uint64_t>(s) * p.q_heads * D));
-    }
+      for (uint32_t i = 0; i < kAtOnce; i++) {
+        const uint32_t s = min(first + i * kParts, row.splits - 1);
+        x[i] = __ldcg(&ml[s * p.q_heads]);
+        v[i] = __ldcg(reinterpret_cast<const float4*>(o + static_cast<uint64_t>(s) * p.q_heads * D));
+      }
 #pragma unroll
-    for (uint32_t i = 0; i < 8; i++) top = fmaxf(top, x[i].x);
-    const float before = ex2(m - top);
-    m = top;
-    l *= before;
-    sum = make_float4(sum.x * before, sum.y * before, sum.z * before, sum.w * before);
+      for (uint32_t i = 0; i < kAtOnce; i++) {
+        if (first + i * kParts >= row.splits) x[i] = make_float2(-INFINITY, 0.f);
+        top = fmaxf(top, x[i].x);
+      }
+      const float before = ex2(m - top);
+      m = top;
+      l *= before;
+      sum = make_float4(sum.x * before, sum.y * before, sum.z * before, sum.w * before);
 #pragma unroll
-    for (uint32_t i = 0; i < 8; i++) {
-      const float scale = first + i < row.splits ? ex2(x[i].x - m) : 0.f;
-      l += scale * x[i].y;
-      sum.x += scale * v[i].x;
-      sum.y += scale * v[i].y;
-      sum.z += scale * v[i].z;
-      sum.w += scale * v[i].w;
+      for (uint32_t i = 0; i < kAtOnce; i++) {
+        const float scale = ex2(x[i].x - m);
+        l += scale * x[i].y;
+        sum.x += scale * v[i].x;
+        sum.y += scale * v[i].y;
+        sum.z += scale * v[i].z;
+        sum.w += scale * v[i].w;
+      }
     }
   }
+  shared_sum[slot][part][lane] = sum;
+  if (lane == 0) shared_ml[slot][part] = make_float2(m, l);
+  __syncthreads();
+  if (part != 0 || head >= p.q_heads) return;
+  float top = m;
+#pragma unroll
+  for (uint32_t i = 1; i < kParts; i++) top = fmaxf(top, shared_ml[slot][i].x);
+  l = 0.f;
+  sum = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll
+  for (uint32_t i = 0; i < kParts; i++) {
+    const float2 x = shared_ml[slot][i];
+    const float4 v = shared_sum[slot][i][lane];
+    const float scale = ex2(x.x - top);
+    l += scale * x.y;
+    sum.x += scale * v.x;
+    sum.y += scale * v.y;
+    sum.z += scale * v.z;
+    sum.w += scale * v.w;
+  }
   const uint2 packed = make_uint2(pack_bf16(sum.x / l, sum.y / l), pack_bf16(sum.z / l, sum.w / l));
-  *reinterpret_cast<uint2*>(p.out + (static_cast<uint64_t>(row.row) * p.q_heads + head) * D + channel) = packed;
+  *reinterpret_cast<uint2*>(p.out + (static_cast<uint64_t>(row.row) * p.q_heads + head) * D + lane * 4) = packed;
 }
 
 }  // namespace ebb

@@ -119,8 +119,8 @@ impl DecodeVariant {
 
 /// Every compiled decode kernel, the preferred ones first.
 pub const DECODE_VARIANTS: &[DecodeVariant] = &[
-    bulk("decode_bulk_d128_s3", 128, 3),
     bulk("decode_bulk_d128_s2", 128, 2),
+    bulk("decode_bulk_d128_s3", 128, 3),
     bulk("decode_bulk_d64_s8", 64, 8),
     ring("decode_d128_w4_s2", 128, 4, 2),
     ring("decode_d128_w4_s3", 128, 4, 3),
@@ -336,7 +336,7 @@ fn no_copies() -> CudaError {
 }
 
 /// Outputs that a CTA merges, and its threads; grid and block of `decode_merge`.
-const MERGE_VALUES: usize = 1024;
+const MERGE_VALUES: usize = 256;
 const MERGE_THREADS: u32 = 256;
 
 /// What scores are multiplied with so that their exponentials are powers of two.

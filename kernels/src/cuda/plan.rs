@@ -20,10 +20,10 @@ pub struct SplitRule {
 impl Default for SplitRule {
     fn default() -> Self {
         Self {
-            blocks_min: 4,
-            blocks_max: 16,
-            units: 16,
-            blocks_small: 2,
+            blocks_min: 8,
+            blocks_max: 32,
+            units: 32,
+            blocks_small: 4,
         }
     }
 }
@@ -34,14 +34,13 @@ const SMALL_SHARE: usize = 8;
 impl SplitRule {
     /// Large units and small units of a sequence of `blocks` blocks, and the blocks that the large ones cover.
     fn cut(&self, blocks: usize) -> (usize, usize, usize) {
-        let small = if blocks > self.blocks_min {
-            blocks / SMALL_SHARE
-        } else {
-            0
-        };
+        let size = blocks.div_ceil(self.units);
+        let size = size.clamp(self.blocks_min, self.blocks_max.max(self.blocks_min));
+        if 2 * blocks < 3 * size {
+            return (1, 0, blocks);
+        }
+        let small = blocks / SMALL_SHARE;
         let large = blocks - small;
-        let most = self.blocks_max.max(self.blocks_min);
-        let size = large.div_ceil(self.units).clamp(self.blocks_min, most);
         (
             large.div_ceil(size),
             small.div_ceil(self.blocks_small),
