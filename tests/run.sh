@@ -33,11 +33,24 @@ else
   cargo test --workspace
 fi
 
-step "the CUDA kernels, run by a CPU emulator, against the CPU backend"
+step "the CUDA backend, run by a CPU emulator, against the CPU backend"
 if command -v "${CXX:-c++}" >/dev/null; then
-  cargo test --quiet -p ebb-kernels --features cuda-emulator --test cuda_selftest
+  cargo test --quiet -p ebb-kernels --features cuda-emulator --lib --test cuda_selftest
+  cargo test --quiet -p ebb-engine --features cuda-emulator --test device
 else
   echo "left out: there is no C++ compiler on this machine"
+fi
+
+step "the CUDA kernels compile for every architecture, without warnings or spills"
+pypi() { python3 -m pip install --quiet --dry-run --no-deps --ignore-installed --disable-pip-version-check pip >/dev/null 2>&1; }
+if cuda=$(kernels/cuda/setup.sh); then
+  (eval "$cuda"; unset EBB_CUDA_ARCHS
+   cargo clippy --quiet -p ebb-kernels -p ebb-engine -p ebb-benches --features ebb-benches/cuda -- -D warnings)
+elif pypi; then
+  echo "tests/run.sh: kernels/cuda/setup.sh failed although PyPI can be reached" >&2
+  exit 1
+else
+  echo "left out: the compiler comes from PyPI, which cannot be reached"
 fi
 
 step "end to end: an independent gRPC client against a live server"

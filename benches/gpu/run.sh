@@ -1,48 +1,61 @@
 #!/usr/bin/env bash
-# Correctness, then timings, of the CUDA backend on the GPU of this machine, in one go and within a few minutes.
+# Correctness, then figures, of Ebb on the first GPU of this machine: within 8 minutes, in one go.
 #
-#   benches/gpu/run.sh [EBB_GPU [OUT]]
+#   benches/gpu/run.sh [EBB_BENCH [OUT]]
 #
-# EBB_GPU: the binary (cargo build --release -p ebb-benches --features cuda --bin ebb-gpu); it may have been built
-# elsewhere. OUT: a folder for the logs. Exits nonzero if a check failed; the timings run all the same.
+# EBB_BENCH: the binary (cargo build --release -p ebb-benches --features cuda); it may have been built elsewhere, and
+# needs only the driver and cuBLASLt. OUT: a folder for attention.csv, throughput.csv, startup.csv and log.txt; what is
+# there already is replaced. Exits nonzero if a check or a benchmark failed; the rest runs all the same.
 set -uo pipefail
-bin=${1:-target/release/ebb-gpu}
+cd "$(dirname "$0")/../.."
+bin=${1:-target/release/ebb-bench}
 out=${2:-benches/results/gpu-run}
+model=benches/data/llama-3.1-8b
 mkdir -p "$out"
+rm -f "$out"/{attention,throughput,startup}.csv "$out/log.txt"
 
-# cuBLASLt from a toolkit or from pip's packages, where the loader does not know it.
-if ! ldconfig -p 2>/dev/null | grep -q libcublasLt.so; then
-  lib=$(find / -xdev \( -path /proc -o -path /sys \) -prune -o -name 'libcublasLt.so.*' -not -path '*/stubs/*' -print -quit 2>/dev/null)
+# cuBLASLt from a toolkit or from pip's packages, where the loader does not know it; the newest version there is.
+if ! ldconfig -p 2>/dev/null | grep -q 'libcublasLt.so.13'; then
+  sites=$(python3 -c 'import site, sys; print("\n".join(site.getsitepackages() + [site.getusersitepackages()] + sys.path))' 2>/dev/null)
+  found=$(
+    while IFS= read -r site; do
+      [ -n "$site" ] && ls -d "$site"/nvidia/*/lib/libcublasLt.so.[0-9]* 2>/dev/null
+    done <<< "$sites"
+    ls -d /usr/local/cuda*/lib64/libcublasLt.so.[0-9]* "${CUDA_HOME:-/nowhere}"/lib*/libcublasLt.so.[0-9]* 2>/dev/null
+  )
+  [ -z "$found" ] && found=$(find / \( -path /proc -o -path /sys -o -path '*/stubs' \) -prune -o -name 'libcublasLt.so.[0-9]*' -print -quit 2>/dev/null)
+  lib=$(awk -F'libcublasLt.so.' '{ print $NF "\t" $0 }' <<< "$found" | sort -V | tail -1 | cut -f2)
   [ -n "$lib" ] && export LD_LIBRARY_PATH="$(dirname "$lib")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 fi
 
 failed=0
-step() {  # name, seconds, command...
-  local name=$1 seconds=$2
+step() {  # seconds, file for its output, command...; errors and progress go to the log
+  local seconds=$1 file=$2 code=0
   shift 2
-  echo "== $name"
-  timeout "$seconds" "$@" > "$out/$name.txt" 2> "$out/$name.err"
-  local code=$?
-  grep -v '^pass' "$out/$name.txt" | tail -40
-  grep -v '^  ' "$out/$name.err" | tail -4
-  [ $code -ne 0 ] && echo "   exit code $code"
-  return $code
+  echo "== ${SECONDS}s: $*" | tee -a "$out/log.txt" >&2
+  timeout "$seconds" "$@" > "$file" 2>> "$out/log.txt" || code=$?
+  if [ $code -ne 0 ]; then
+    failed=1
+    echo "   exit code $code" | tee -a "$out/log.txt" >&2
+    tail -3 "$out/log.txt" >&2
+  fi
 }
 
-step check 120 "$bin" check || failed=1
-step attention 90 "$bin" attention --all-variants || failed=1
-step products 60 "$bin" products || failed=1
-step step 180 "$bin" step || failed=1
-step step-untuned 90 "$bin" step --no-tune --batches 1,64 || failed=1
+step 120 "$out/check.tmp" "$bin" check
+cat "$out/check.tmp" >> "$out/log.txt"
+grep -v '^pass' "$out/check.tmp"
+rm "$out/check.tmp"
+step 40 "$out/attention.csv" "$bin" attention
+throughput() { step "$1" /dev/null "$bin" throughput --device cuda --model $model --out "$out/throughput.csv" "${@:2}"; }
+throughput 70 --workloads 1x1024/256,64x1024/256,256x1024/256,1x8192/16
+throughput 60 --workloads 64x8192/512 --kv-memory 16GiB
+throughput 130 --workloads 128x256/4096 --kv-memory 16GiB
+step 60 /dev/null "$bin" startup --device cuda --model $model --out "$out/startup.csv"
 
-if command -v compute-sanitizer > /dev/null; then
-  step memcheck 120 compute-sanitizer --tool memcheck --print-limit 3 "$bin" check --quick || failed=1
-  step racecheck 120 compute-sanitizer --tool racecheck --print-limit 3 "$bin" check --quick || failed=1
-fi
-if command -v ncu > /dev/null; then
-  metrics=gpu__time_duration.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed,sm__cycles_active.avg,sm__cycles_active.max,sm__cycles_active.min
-  step ncu-attention 60 ncu --clock-control none --metrics "$metrics" -k regex:decode --launch-skip 30 --launch-count 4 "$bin" attention --repeats 10
-  # One decode step at batch 64, kernel by kernel: the layers are alike, two of them tell all.
-  step ncu-step 90 ncu --clock-control none --metrics gpu__time_duration.sum,dram__bytes_read.sum --graph-profiling node --launch-skip 2000 --launch-count 40 --csv "$bin" step --no-tune --batches 64
-fi
+for name in attention throughput startup; do
+  echo
+  [ -s "$out/$name.csv" ] && sed 's/,/\t/g' "$out/$name.csv" | expand -t 14
+done
+echo
+echo "${SECONDS}s in all; $([ $failed = 0 ] && echo 'everything ran' || echo 'SOMETHING FAILED'); see $out/log.txt"
 exit $failed

@@ -1,6 +1,104 @@
-//! Timings of the CUDA backend; the commands of `ebb-gpu`.
+//! Checks and timings of the CUDA backend's parts; the commands of `ebb-bench` that need a GPU.
+
+use std::error::Error;
+
+use clap::Subcommand;
+use ebb_kernels::cuda::{Device, selftest};
 
 pub mod attention;
 pub mod prefill;
 pub mod products;
 pub mod step;
+
+/// Commands that need a GPU; they use the first.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Command {
+    /// Compare kernels and whole models on the GPU with CPU references, on random and hostile inputs
+    Check {
+        /// Few and short cases, for use under compute-sanitizer
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Time decode attention with a cold L2, graph-replayed, median; prints CSV
+    Attention {
+        /// Timed runs of each shape
+        #[arg(long, default_value_t = 30)]
+        repeats: usize,
+        /// Time every compiled kernel with this in its name, too
+        #[arg(long, default_value = "")]
+        kernels: String,
+        /// Ways of cutting sequences to try with them: smallest and largest large unit, large units, small unit,
+        /// as 8-32-32-4
+        #[arg(long, value_delimiter = ',', value_parser = rule)]
+        rules: Vec<[usize; 4]>,
+    },
+    /// Time chunked-prefill attention, with and without wgmma; prints CSV
+    Prefill {
+        /// Timed runs of each shape
+        #[arg(long, default_value_t = 10)]
+        repeats: usize,
+    },
+    /// Time the matrix products of a model of Llama-3.1-8B's shape; prints CSV
+    Products {
+        /// Rows
+        #[arg(long, value_delimiter = ',', default_value = "1,4,8,16,64,256")]
+        rows: Vec<usize>,
+        /// Timed runs of each
+        #[arg(long, default_value_t = 20)]
+        repeats: usize,
+    },
+    /// Time whole steps of a model of Llama-3.1-8B's shape with random weights; prints CSV
+    Step {
+        /// Decode batches
+        #[arg(long, value_delimiter = ',', default_value = "1,64,256")]
+        batches: Vec<usize>,
+        /// Tokens in each sequence's cache
+        #[arg(long, default_value_t = 1152)]
+        context: usize,
+        /// Take cuBLASLt's first suggestion for every product instead of timing its candidates
+        #[arg(long)]
+        no_tune: bool,
+    },
+}
+
+fn rule(text: &str) -> Result<[usize; 4], String> {
+    let numbers: Result<Vec<usize>, _> = text.split('-').map(str::parse).collect();
+    numbers
+        .ok()
+        .and_then(|n| n.try_into().ok())
+        .ok_or_else(|| format!("{text} is not four numbers, as 8-32-32-4"))
+}
+
+/// Runs a command.
+///
+/// # Errors
+/// When the device cannot be used, or a check fails.
+pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
+    let device = Device::open(0)?;
+    eprintln!(
+        "{}, {} multiprocessors",
+        device.name(),
+        device.multiprocessors()
+    );
+    match command {
+        Command::Check { quick } => {
+            let models = selftest::models(&device)?;
+            if !(selftest::attention(&device, *quick)? && models) {
+                return Err("a check failed; see the table above".into());
+            }
+        }
+        Command::Attention {
+            repeats,
+            kernels,
+            rules,
+        } => attention::run(&device, *repeats, kernels, rules)?,
+        Command::Prefill { repeats } => prefill::run(&device, *repeats)?,
+        Command::Products { rows, repeats } => products::run(&device, rows, *repeats)?,
+        Command::Step {
+            batches,
+            context,
+            no_tune,
+        } => step::run(&device, batches, *context, !no_tune)?,
+    }
+    Ok(())
+}

@@ -1,7 +1,21 @@
 //! Load harness, kernel benchmarks and the trace simulator.
 
 pub mod cpu;
-#[cfg(feature = "cuda")]
+pub mod csv;
+pub mod engine_args;
+#[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
 pub mod gpu;
 pub mod report;
 pub mod simulate;
+pub mod startup;
+pub mod throughput;
+
+/// What the engine logs, beside the figures.
+fn log_to_stderr() {
+    let logs = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_max_level(tracing::Level::INFO);
+    // Somebody else's subscriber does as well.
+    let _ = logs.try_init();
+}

@@ -3,6 +3,7 @@
 pub mod calibrate;
 pub mod cli;
 pub mod core;
+pub mod device;
 pub mod eval;
 pub mod kv_plan;
 pub mod kv_spec;
@@ -13,4 +14,6 @@ pub mod server;
 mod start;
 pub mod tokenizer;
 
-pub use start::{EngineConfig, Opened, StartError, backend, backend_with, open, pool, start};
+pub use start::{
+    EngineConfig, GPU_MEMORY_UTILIZATION, Opened, StartError, backend, open, open_as, pool, start,
+};

@@ -5,19 +5,27 @@ use std::sync::Arc;
 
 use ebb_block_manager::{BLOCK_TOKENS, PoolConfig, schedule::Bound};
 use ebb_kernels::backend::Backend;
-use ebb_kernels::cpu::{CpuBackend, CpuOptions, LoadError};
-use ebb_kernels::kv::{ArenaError, KvArena, LayoutError};
+use ebb_kernels::cpu::LoadError;
+use ebb_kernels::kv::{ArenaError, KvGeometry, LayoutError};
 use ebb_scheduler::{Admission, Config, Mode, SetupError};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use thiserror::Error;
 
 use crate::core::{EngineHandle, KvFacts, ModelInfo, Served};
+use crate::device::{BackendOptions, Device, DeviceError, StepSizes};
 use crate::kv_plan::{DEFAULT_FLOOR, KvPlan, KvPlanError, KvSource};
 use crate::metrics::{CacheConfig, Recorder};
-use crate::model::{LoadedModel, ModelError, ModelRef, TokenizerSource, default_cache_dir};
+use crate::model::{
+    LoadFormat, LoadedModel, ModelError, ModelRef, TokenizerSource, default_cache_dir,
+};
 use crate::tokenizer::{
     ChatError, ChatTemplate, TemplateTokens, Tokenizer, TokenizerConfig, TokenizerError,
 };
+
+/// Share of a GPU's memory that is used unless told otherwise.
+pub const GPU_MEMORY_UTILIZATION: f64 = 0.9;
+
+/// KV memory on the CPU unless told otherwise.
+const CPU_KV_MEMORY_BYTES: u64 = 1 << 30;
 
 /// What to serve and with how much.
 #[derive(Debug, Clone)]
@@ -26,8 +34,14 @@ pub struct EngineConfig {
     pub model: String,
     /// Where fetched models are kept; the user's cache directory when absent.
     pub cache_dir: Option<PathBuf>,
-    /// Bytes for the KV cache.
-    pub kv_memory_bytes: u64,
+    /// Where the values of the weights come from.
+    pub load_format: LoadFormat,
+    /// Where it computes.
+    pub device: Device,
+    /// Bytes for the KV cache. When absent: on a GPU what `gpu_memory_utilization` leaves, on the CPU 1 GiB.
+    pub kv_memory_bytes: Option<u64>,
+    /// Share of a GPU's memory that may be used, by all its users together.
+    pub gpu_memory_utilization: f64,
     /// Tokens a sequence may hold; the model's own limit, or what the KV memory holds, when absent.
     pub max_context: Option<usize>,
     /// Sequences computed at once.
@@ -38,8 +52,9 @@ pub struct EngineConfig {
     pub max_step_tokens: usize,
     /// Whether prompts share the KV of common beginnings.
     pub prefix_cache: bool,
-    /// What gives way when the KV memory is full.
-    pub kv_mode: Mode,
+    /// What gives way when the KV memory is full. When absent: blocks shrink progressively if the device has kernels for
+    /// that, else requests are preempted.
+    pub kv_mode: Option<Mode>,
     /// How far the KV cache may shrink, and in which order.
     pub kv_source: KvSource,
     /// Whether requests wait for 16-bit room, or shrink others to get in.
@@ -55,8 +70,8 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
-    /// A model with a KV cache of this many bytes that shrinks progressively to the default floor, and otherwise what
-    /// `ebb serve` does by itself.
+    /// A model on the CPU with a KV cache of this many bytes that shrinks progressively to the default floor, and otherwise
+    /// what `ebb serve` does by itself.
     pub fn new(model: &str, kv_memory_bytes: u64) -> Self {
         let floor = DEFAULT_FLOOR
             .parse()
@@ -64,13 +79,16 @@ impl EngineConfig {
         Self {
             model: model.to_owned(),
             cache_dir: None,
-            kv_memory_bytes,
+            load_format: LoadFormat::Auto,
+            device: Device::Cpu,
+            kv_memory_bytes: Some(kv_memory_bytes),
+            gpu_memory_utilization: GPU_MEMORY_UTILIZATION,
             max_context: None,
             max_running: 256,
             max_waiting: 1024,
-            max_step_tokens: 512,
+            max_step_tokens: Device::Cpu.step_tokens_default(),
             prefix_cache: true,
-            kv_mode: Mode::Progressive,
+            kv_mode: None,
             kv_source: KvSource::Floor(floor),
             admission: Admission::Degrade,
             overcommit_percent: 100,
@@ -104,6 +122,9 @@ pub enum StartError {
     /// Its weights cannot be loaded.
     #[error("the model's weights cannot be loaded: {0}")]
     Weights(#[from] LoadError<ModelError>),
+    /// The device cannot be used as asked.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// Pages of the formats asked for cannot be laid out.
     #[error("the KV cache cannot have these pages: {0}")]
     Layout(#[from] LayoutError),
@@ -150,30 +171,38 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         model,
         tokenizer,
         template,
-    } = open(&config.model, config.cache_dir.clone())?;
+    } = open_as(&config.model, config.cache_dir.clone(), config.load_format)?;
     for note in &model.notes {
         tracing::warn!("{note}");
     }
-    let geometry = model.spec.kv_geometry();
-    let plan = KvPlan::new(geometry, config.kv_mode, &config.kv_source)?;
-    let pool = PoolConfig {
-        positions: plan.positions.clone(),
-        protected: plan.protected,
-        ..pool(&model, config.kv_memory_bytes, config.prefix_cache)?
-    };
-    let max_context = max_context(&model, &pool, config.max_context)?;
+    let plan = kv_plan(&config, model.spec.kv_geometry())?;
     let limits = Config {
         max_step_tokens: config.max_step_tokens.max(config.max_running),
         max_running: config.max_running,
         max_waiting: config.max_waiting,
         prefill_chunk: config.max_step_tokens,
         max_logit_rows: config.max_running.max(256),
-        mode: config.kv_mode,
+        mode: plan.mode,
         admission: config.admission,
         overcommit_percent: config.overcommit_percent,
         shrink_bytes_max: config.shrink_bytes_max,
         ..Config::default()
     };
+    let mut steps = StepSizes {
+        rows: limits.max_step_tokens,
+        seqs: limits.max_running,
+        context: config.max_context.unwrap_or(model.max_context()),
+        logit_rows: limits.max_logit_rows,
+        decode_rows: limits.max_running,
+    };
+    let kv_bytes = kv_memory(&config, &model, &steps)?;
+    let pool = PoolConfig {
+        positions: plan.positions.clone(),
+        protected: plan.protected,
+        ..pool(&model, kv_bytes, config.prefix_cache)?
+    };
+    let max_context = max_context(&model, &pool, config.max_context)?;
+    steps.context = max_context;
     let name = config
         .served_name
         .clone()
@@ -186,6 +215,7 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
     });
     let info = ModelInfo {
         description: describe(&model),
+        device: config.device.description(),
         name,
         max_context,
         vocab: model.spec.vocab,
@@ -193,16 +223,19 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         has_chat_template: template.is_some(),
         kv_bytes_per_token: model.spec.kv_geometry().token_bytes() as u64,
     };
-    let options = CpuOptions {
+    let options = BackendOptions {
+        device: config.device.clone(),
+        threads: config.threads,
         layout: Some(plan.layout.clone()),
         rotate_v: plan.rotate_v,
-        ..CpuOptions::new(config.threads)
+        steps,
     };
-    let backend = backend_with(&model, pool.frames, options)?;
+    let backend = options.start(&model, pool.frames)?;
     tracing::info!(
         model = info.name,
+        device = info.device,
         context = max_context,
-        kv_bytes = config.kv_memory_bytes,
+        kv_bytes,
         kv_mode = plan.mode.name(),
         kv_floor_bits = plan.floor_bits(),
         "ready to serve"
@@ -221,6 +254,74 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
     )?)
 }
 
+/// The plan asked for, if the device can run its pages; the 16-bit one if none was asked for and it cannot.
+fn kv_plan(config: &EngineConfig, geometry: KvGeometry) -> Result<KvPlan, StartError> {
+    let mode = config.kv_mode.unwrap_or(Mode::Progressive);
+    let plan = KvPlan::new(geometry, mode, &config.kv_source)?;
+    match config.device.check_pages(&plan.layout, plan.rotate_v) {
+        Ok(()) => Ok(plan),
+        Err(_) if config.kv_mode.is_none() => {
+            let plan = KvPlan::sixteen_bit(geometry)?;
+            tracing::info!(
+                "the KV cache stays at 16 bit (--kv-mode {}), because this device has no kernels for narrower pages yet",
+                plan.mode.name()
+            );
+            Ok(plan)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Bytes for the KV cache: what was asked for, if the device has them, or what the device has left.
+fn kv_memory(
+    config: &EngineConfig,
+    model: &LoadedModel,
+    steps: &StepSizes,
+) -> Result<u64, StartError> {
+    let Device::Cuda(device) = &config.device else {
+        return Ok(config.kv_memory_bytes.unwrap_or(CPU_KV_MEMORY_BYTES));
+    };
+    let budget = device.budget(&model.spec, steps, config.gpu_memory_utilization)?;
+    for line in budget.lines() {
+        tracing::info!("{line}");
+    }
+    let (bytes, fits) = match config.kv_memory_bytes {
+        Some(asked) => (
+            asked,
+            budget.left_of_free().is_some_and(|left| asked <= left),
+        ),
+        None => {
+            let left = budget.left().unwrap_or(0);
+            (
+                left,
+                left >= 2 * model.spec.kv_geometry().block_bytes() as u64,
+            )
+        }
+    };
+    if fits {
+        return Ok(bytes);
+    }
+    let gib = |bytes: u64| bytes as f64 / f64::from(1u32 << 30);
+    let why = match config.kv_memory_bytes {
+        Some(asked) => format!(
+            "--kv-memory asks for {:.2} GiB; {:.2} GiB are left of what is free",
+            gib(asked),
+            gib(budget.left_of_free().unwrap_or(0))
+        ),
+        None => format!(
+            "the KV cache needs at least {:.2} GiB",
+            gib(2 * model.spec.kv_geometry().block_bytes() as u64)
+        ),
+    };
+    let device = config.device.description();
+    Err(DeviceError::Memory {
+        device,
+        budget,
+        why,
+    }
+    .into())
+}
+
 /// A model with its tokenizer, before any weight is read.
 pub struct Opened {
     /// The checked files.
@@ -236,9 +337,21 @@ pub struct Opened {
 /// # Errors
 /// When the model or its tokenizer cannot be used.
 pub fn open(model: &str, cache_dir: Option<PathBuf>) -> Result<Opened, StartError> {
+    open_as(model, cache_dir, LoadFormat::Auto)
+}
+
+/// [`open`] with a choice of the weights.
+///
+/// # Errors
+/// As there.
+pub fn open_as(
+    model: &str,
+    cache_dir: Option<PathBuf>,
+    format: LoadFormat,
+) -> Result<Opened, StartError> {
     let cache_dir = cache_dir.or_else(default_cache_dir);
     let files = ModelRef::parse(model)?.files(cache_dir.as_deref())?;
-    let model = LoadedModel::open(&files)?;
+    let model = LoadedModel::open_as(&files, format)?;
     let tokenizer = Arc::new(tokenizer(&model.tokenizer)?);
     let template = match &model.chat_template {
         Some(source) => Some(ChatTemplate::new(
@@ -257,6 +370,7 @@ pub fn open(model: &str, cache_dir: Option<PathBuf>) -> Result<Opened, StartErro
 fn tokenizer(source: &TokenizerSource) -> Result<Tokenizer, StartError> {
     match source {
         TokenizerSource::Gguf(vocab) => Ok(Tokenizer::from_gguf(vocab.clone())?),
+        TokenizerSource::StandIn(vocab) => Ok(Tokenizer::stand_in(*vocab)?),
         TokenizerSource::Hf(files) => {
             let path = &files.tokenizer_json;
             let json = std::fs::read(path).map_err(|source| StartError::TokenizerFile {
@@ -283,7 +397,7 @@ fn template_tokens(model: &LoadedModel, tokenizer: &Tokenizer) -> TemplateTokens
     };
     let (bos, eos) = match &model.tokenizer {
         TokenizerSource::Hf(files) => (files.bos_token.clone(), files.eos_token.clone()),
-        TokenizerSource::Gguf(_) => (None, None),
+        TokenizerSource::Gguf(_) | TokenizerSource::StandIn(_) => (None, None),
     };
     TemplateTokens {
         bos: bos.or_else(|| spelt(special.bos)),
@@ -358,37 +472,7 @@ pub fn backend(
     frames: u32,
     threads: usize,
 ) -> Result<Box<dyn Backend>, StartError> {
-    backend_with(model, frames, CpuOptions::new(threads))
-}
-
-/// [`backend`] with every choice open; a layout in `options` has the frames of the model's geometry.
-///
-/// # Errors
-/// When memory or the weights fail.
-pub fn backend_with(
-    model: &LoadedModel,
-    frames: u32,
-    options: CpuOptions,
-) -> Result<Box<dyn Backend>, StartError> {
-    let arena = KvArena::new(model.spec.kv_geometry().frame_layout(), frames)?;
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    bar.set_style(
-        ProgressStyle::with_template("loading {wide_bar} {bytes}/{total_bytes}")
-            .unwrap_or_else(|_| ProgressStyle::default_bar()),
-    );
-    let mut progress = |done: u64, total: u64| {
-        bar.set_length(total);
-        bar.set_position(done);
-    };
-    let backend = CpuBackend::with_options(
-        model.spec.clone(),
-        &mut model.weights(),
-        arena,
-        options,
-        &mut progress,
-    )?;
-    bar.finish_and_clear();
-    Ok(Box::new(backend))
+    BackendOptions::cpu(threads).start(model, frames)
 }
 
 fn describe(model: &LoadedModel) -> String {

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use ebb_engine::device::BackendOptions;
 use ebb_engine::eval::{Comparison, Trials, compare, lay_out};
 use ebb_engine::kv_spec::KvSpec;
-use ebb_kernels::cpu::CpuOptions;
 use ebb_tests::real_model::default_model;
 
 /// Compares specifications, all with or all without rotation, on the first `ctx` tokens of the test text.
@@ -22,12 +22,12 @@ fn run(specs: &[&str], ctx: usize) -> Vec<Comparison> {
     let formats: Vec<_> = formats.map(|f| f.expect("formats")).collect();
     let (layout, positions) = lay_out(model.spec.kv_geometry(), &formats).expect("a layout");
     let frames = (256 << 20) / layout.frame().frame_bytes as u32;
-    let options = CpuOptions {
+    let options = BackendOptions {
         layout: Some(layout.clone()),
         rotate_v: parsed[0].rotate_v(),
-        ..CpuOptions::new(2)
+        ..BackendOptions::cpu(2)
     };
-    let backend = ebb_engine::backend_with(model, frames, options).expect("it loads");
+    let backend = options.start(model, frames).expect("it loads");
     let mut trials = Trials::new(backend, frames, layout, positions);
     let names: Vec<String> = specs.iter().map(ToString::to_string).collect();
     compare(&mut trials, &names, &tokens, ctx, 1, &mut |_, _| {}).expect("it runs")

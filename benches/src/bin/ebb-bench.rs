@@ -10,12 +10,21 @@ use clap::Parser;
 enum Command {
     Cpu(ebb_benches::cpu::Args),
     Simulate(Box<ebb_benches::simulate::Args>),
+    Startup(Box<ebb_benches::startup::Args>),
+    Throughput(Box<ebb_benches::throughput::Args>),
+    #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
+    #[command(flatten)]
+    Gpu(ebb_benches::gpu::Command),
 }
 
 fn main() -> ExitCode {
     let result = match Command::parse() {
         Command::Cpu(args) => ebb_benches::cpu::run(&args),
         Command::Simulate(args) => ebb_benches::simulate::run(&args),
+        Command::Startup(args) => ebb_benches::startup::run(&args),
+        Command::Throughput(args) => ebb_benches::throughput::run(&args),
+        #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
+        Command::Gpu(command) => ebb_benches::gpu::run(&command),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

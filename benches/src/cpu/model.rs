@@ -1,9 +1,6 @@
-//! Random weights in SmolLM2-135M's shape.
+//! SmolLM2-135M's shape, and random numbers.
 
-use std::convert::Infallible;
-
-use ebb_kernels::bf16;
-use ebb_kernels::model::{Rope, TensorName, TransformerSpec, WeightSource};
+use ebb_kernels::model::{Rope, TransformerSpec};
 
 /// SmolLM2-135M's dimensions.
 pub(super) fn smollm2_135m() -> TransformerSpec {
@@ -37,25 +34,4 @@ pub(super) fn random(seed: u64, len: usize) -> impl Iterator<Item = f32> {
         (state >> 40) as f32 / (1 << 23) as f32 - 1.0
     })
     .take(len)
-}
-
-/// Weights of the right size and spread.
-#[derive(Debug)]
-pub(super) struct RandomWeights(pub(super) TransformerSpec);
-
-impl WeightSource for RandomWeights {
-    type Error = Infallible;
-
-    fn shape(&self, name: TensorName) -> Result<Vec<usize>, Infallible> {
-        Ok(name.shape(&self.0))
-    }
-
-    fn load(&mut self, name: TensorName) -> Result<Vec<bf16>, Infallible> {
-        let shape = name.shape(&self.0);
-        let len = shape.iter().product();
-        let spread = shape.get(1).map_or(1.0, |k| (3.0 / *k as f32).sqrt());
-        Ok(random(len as u64, len)
-            .map(|x| bf16::from_f32(x * spread))
-            .collect())
-    }
 }

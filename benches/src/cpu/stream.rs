@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 use ebb_kernels::backend::{Backend, BlockRef, SeqRows, StepInput};
 use ebb_kernels::cpu::CpuBackend;
 use ebb_kernels::kv::{FrameLayout, KvArena};
-use ebb_kernels::model::TransformerSpec;
+use ebb_kernels::model::{RandomWeights, TransformerSpec};
 use ebb_kernels::{BLOCK_TOKENS, SUB_BLOCKS};
 
-use super::model::RandomWeights;
 use crate::report::{Report, shortest};
 
 /// A backend with memory for some streams of bounded length.
@@ -31,9 +30,12 @@ impl Streams {
         let blocks_per_stream = tokens.div_ceil(BLOCK_TOKENS);
         let frames = streams * blocks_per_stream * layout.frames_per_block();
         let arena = KvArena::new(layout, u32::try_from(frames)?)?;
-        let mut weights = RandomWeights(spec.clone());
+        let weights = RandomWeights {
+            spec: spec.clone(),
+            seed: 1,
+        };
         let start = Instant::now();
-        let backend = CpuBackend::new(spec.clone(), &mut weights, arena, threads, &mut |_, _| ())?;
+        let backend = CpuBackend::new(spec.clone(), &weights, arena, threads, &mut |_, _| ())?;
         let seconds = start.elapsed().as_secs_f64();
         report.figure("make random weights and pack", seconds, "s");
         Ok(Self {

@@ -1,4 +1,4 @@
-//! `ebb-gpu attention`: decode attention on the shapes of the published comparison.
+//! `ebb-bench attention`: decode attention on the shapes of the published comparison.
 
 use std::sync::Arc;
 

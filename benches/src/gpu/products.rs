@@ -1,4 +1,4 @@
-//! `ebb-gpu products`: the matrix products of a model of Llama-3.1-8B's shape.
+//! `ebb-bench products`: the matrix products of a model of Llama-3.1-8B's shape.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `ebb-gpu step`: whole steps of a model of Llama-3.1-8B's shape, with random weights.
+//! `ebb-bench step`: whole steps of a model of Llama-3.1-8B's shape, with random weights.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -103,7 +103,7 @@ impl CalibrateArgs {
         }
         let geometry = opened.model.spec.kv_geometry();
         let formats: Vec<_> = left.iter().map(|t| t.formats(geometry)).collect();
-        let (mut run, positions) = self.run.trials(opened, &formats, self.rotate_v)?;
+        let (mut run, positions) = self.run.trials(opened, &formats, self.rotate_v, self.ctx)?;
         let bar = bar();
         let mut done = all - left.len();
         for (batch, positions) in left.chunks(self.batch).zip(positions.chunks(self.batch)) {

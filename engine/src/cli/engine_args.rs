@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::error::CliError;
 use super::kv_args::KvArgs;
 use super::size::ByteSize;
-use crate::EngineConfig;
-use crate::model::DEFAULT_MODEL;
+use crate::device::{Device, DeviceChoice};
+use crate::model::{DEFAULT_MODEL, LoadFormat};
+use crate::{EngineConfig, GPU_MEMORY_UTILIZATION};
 
 /// Which model.
 #[derive(Debug, Clone, Args)]
@@ -22,6 +23,45 @@ pub(super) struct ModelArgs {
     /// Directory where fetched models are kept [default: the user's cache directory].
     #[arg(long, value_name = "DIR")]
     pub(super) cache_dir: Option<PathBuf>,
+    /// Where the values of the weights come from.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(super) load_format: WeightFormat,
+}
+
+/// Where the values of the weights come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum WeightFormat {
+    /// The model's files.
+    Auto,
+    /// Random numbers: to measure any shape; of a directory only config.json is needed.
+    Dummy,
+}
+
+impl From<WeightFormat> for LoadFormat {
+    fn from(format: WeightFormat) -> Self {
+        match format {
+            WeightFormat::Auto => Self::Auto,
+            WeightFormat::Dummy => Self::Dummy,
+        }
+    }
+}
+
+/// Which device.
+#[derive(Debug, Clone, Args)]
+pub(super) struct DeviceArgs {
+    /// Where to compute: cpu, cuda, cuda:N for the GPU of that number, or auto: the first GPU if there is one.
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: DeviceChoice,
+}
+
+impl DeviceArgs {
+    /// Opens the device.
+    ///
+    /// # Errors
+    /// When it cannot be used.
+    pub(super) fn open(&self) -> Result<Device, CliError> {
+        Ok(Device::open(self.device).map_err(crate::StartError::from)?)
+    }
 }
 
 /// The model and what it may use.
@@ -30,9 +70,15 @@ pub(super) struct ModelArgs {
 pub(super) struct EngineArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,
-    /// Memory for the KV cache, such as 2GiB or 512MiB.
-    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
-    pub(super) kv_memory: ByteSize,
+    #[command(flatten)]
+    pub(super) device: DeviceArgs,
+    /// Memory for the KV cache, such as 2GiB or 512MiB [default: 1GiB on the CPU; on a GPU what
+    /// --gpu-memory-utilization leaves].
+    #[arg(long, value_name = "SIZE")]
+    pub(super) kv_memory: Option<ByteSize>,
+    /// Share of the GPU's memory that may be used, other programs' part included.
+    #[arg(long, value_name = "SHARE", default_value_t = GPU_MEMORY_UTILIZATION)]
+    pub(super) gpu_memory_utilization: f64,
     /// Tokens that one sequence may hold, prompt and answer together [default: the model's].
     #[arg(long, value_name = "TOKENS")]
     pub(super) max_context: Option<usize>,
@@ -42,9 +88,10 @@ pub(super) struct EngineArgs {
     /// Requests that may wait; beyond that new ones are refused.
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub(super) max_waiting: usize,
-    /// Tokens in one step of the model: long prompts are read in chunks of at most this.
-    #[arg(long, value_name = "TOKENS", default_value_t = 512)]
-    pub(super) max_step_tokens: usize,
+    /// Tokens in one step of the model: long prompts are read in chunks of at most this [default: 512 on the CPU, 8192 on
+    /// a GPU].
+    #[arg(long, value_name = "TOKENS")]
+    pub(super) max_step_tokens: Option<usize>,
     /// Do not keep the KV cache of finished prompts for prompts that begin alike.
     #[arg(long)]
     pub(super) no_prefix_cache: bool,
@@ -59,10 +106,13 @@ pub(super) struct EngineArgs {
 }
 
 /// Names of the flags above, for commands that can use a server instead.
-pub(super) const ENGINE_FLAGS: [&str; 16] = [
+pub(super) const ENGINE_FLAGS: [&str; 19] = [
     "model",
     "cache_dir",
+    "load_format",
+    "device",
     "kv_memory",
+    "gpu_memory_utilization",
     "max_context",
     "max_running",
     "max_waiting",
@@ -92,29 +142,44 @@ impl EngineArgs {
         };
         at_least_one("--max-running", Some(self.max_running))?;
         at_least_one("--max-waiting", Some(self.max_waiting))?;
-        at_least_one("--max-step-tokens", Some(self.max_step_tokens))?;
+        at_least_one("--max-step-tokens", self.max_step_tokens)?;
         at_least_one("--max-context", self.max_context)?;
         at_least_one("--threads", self.threads)?;
-        if self.kv_memory < ByteSize(1 << 20) {
+        if let Some(given) = self.kv_memory.filter(|given| *given < ByteSize(1 << 20)) {
             return Err(CliError::Usage(format!(
-                "--kv-memory is {}; it must be at least 1MiB",
-                self.kv_memory
+                "--kv-memory is {given}; it must be at least 1MiB"
             )));
         }
-        let ModelArgs { model, cache_dir } = self.model.clone();
+        let share = self.gpu_memory_utilization;
+        if !(0.01..=1.0).contains(&share) {
+            return Err(CliError::Usage(format!(
+                "--gpu-memory-utilization is {share}; it must be from 0.01 to 1"
+            )));
+        }
+        let (kv_mode, kv_source) = (self.kv.mode(), self.kv.source()?);
+        let overcommit_percent = self.kv.overcommit()?;
+        let device = self.device.open()?;
+        let ModelArgs {
+            model,
+            cache_dir,
+            load_format,
+        } = self.model.clone();
         Ok(EngineConfig {
             model,
             cache_dir,
-            kv_memory_bytes: self.kv_memory.0,
+            load_format: load_format.into(),
+            kv_memory_bytes: self.kv_memory.map(|size| size.0),
+            gpu_memory_utilization: share,
             max_context: self.max_context,
             max_running: self.max_running,
             max_waiting: self.max_waiting,
-            max_step_tokens: self.max_step_tokens,
+            max_step_tokens: self.max_step_tokens.unwrap_or(device.step_tokens_default()),
+            device,
             prefix_cache: !self.no_prefix_cache,
-            kv_mode: self.kv.kv_mode.into(),
-            kv_source: self.kv.source()?,
+            kv_mode,
+            kv_source,
             admission: self.kv.kv_admission.into(),
-            overcommit_percent: self.kv.overcommit()?,
+            overcommit_percent,
             shrink_bytes_max: self.kv.kv_shrink_rate.0,
             threads: self.threads.unwrap_or_else(cores),
             served_name: self.served_model_name.clone(),

@@ -65,7 +65,8 @@ impl EvalArgs {
 
     fn perplexity(&self, opened: &Opened, tokens: &[u32], windows: usize) -> Result<(), CliError> {
         let pool = crate::pool(&opened.model, self.run.kv_memory.0, false)?;
-        let backend = crate::backend_with(&opened.model, pool.frames, self.run.options())?;
+        let options = self.run.options(1, self.ctx)?;
+        let backend = options.start(&opened.model, pool.frames)?;
         let blocks =
             BlockManager::new(pool).map_err(|e| CliError::Usage(format!("--kv-memory: {e}")))?;
         let mut sequence = Sequence::new(backend, blocks);
@@ -93,7 +94,7 @@ impl EvalArgs {
         }
         let formats = specs.iter().map(|s| s.formats(geometry));
         let formats = formats.collect::<Result<Vec<_>, _>>()?;
-        let (mut trials, positions) = self.run.trials(opened, &formats, rotate_v)?;
+        let (mut trials, positions) = self.run.trials(opened, &formats, rotate_v, self.ctx)?;
         trials.restart(&positions);
         let bar = bar();
         let comparisons = compare(

@@ -51,15 +51,15 @@ impl From<KvAdmission> for Admission {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "KV cache precision")]
 pub(super) struct KvArgs {
-    /// What gives way when the KV memory is full.
-    #[arg(long, value_enum, default_value = "progressive")]
-    pub(super) kv_mode: KvMode,
+    /// What gives way when the KV memory is full [default: progressive; preempt-only on a GPU].
+    #[arg(long, value_enum)]
+    kv_mode: Option<KvMode>,
     /// Lowest formats of keys and values: k=FORMAT,v=FORMAT with parts like layer7.k=FORMAT, protect=int8|f16 (of the
     /// first and the last full block) and rotate=v.
     ///
-    /// Progressive: f16, int8, int4, int2 and for keys kitty25, kitty12. Static: any format.
-    #[arg(long, value_name = "SPEC", default_value = DEFAULT_FLOOR)]
-    kv_floor: String,
+    /// Progressive: f16, int8, int4, int2 and for keys kitty25, kitty12. Static: any format [default: k=kitty25,v=int2].
+    #[arg(long, value_name = "SPEC")]
+    kv_floor: Option<String>,
     /// Calibrated order in which pages shrink, instead of --kv-floor; FILE@BITS stops at that mean width.
     #[arg(long, value_name = "FILE[@BITS]", conflicts_with = "kv_floor")]
     kv_profile: Option<String>,
@@ -76,6 +76,13 @@ pub(super) struct KvArgs {
 }
 
 impl KvArgs {
+    /// The mode asked for: whoever names a floor or a profile wants the cache to shrink.
+    pub(super) fn mode(&self) -> Option<Mode> {
+        let shrinks = self.kv_floor.is_some() || self.kv_profile.is_some();
+        let mode = self.kv_mode.map(Mode::from);
+        mode.or(shrinks.then_some(Mode::Progressive))
+    }
+
     /// Where the schedule comes from.
     ///
     /// # Errors
@@ -88,7 +95,8 @@ impl KvArgs {
                 Ok(KvSource::Profile(profile, bits))
             }
             None => {
-                let spec = self.kv_floor.parse().map_err(|e| usage("--kv-floor", &e))?;
+                let floor = self.kv_floor.as_deref().unwrap_or(DEFAULT_FLOOR);
+                let spec = floor.parse().map_err(|e| usage("--kv-floor", &e))?;
                 Ok(KvSource::Floor(spec))
             }
         }

@@ -147,7 +147,7 @@ mod tests {
         let c = c.unwrap();
         assert_eq!(
             (c.engine.kv_memory_bytes, c.engine.max_running),
-            (512 << 20, 8)
+            (Some(512 << 20), 8)
         );
         assert_eq!(
             (

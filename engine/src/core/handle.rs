@@ -20,6 +20,8 @@ pub struct ModelInfo {
     pub name: String,
     /// Family and shape in one line, for people.
     pub description: String,
+    /// What computes, for people.
+    pub device: String,
     /// Tokens a sequence may hold, prompt and answer together.
     pub max_context: usize,
     /// Size of the vocabulary.

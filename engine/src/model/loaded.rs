@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ebb_kernels::bf16;
-use ebb_kernels::model::{TensorName, TransformerSpec, WeightSource};
+use ebb_kernels::model::{RandomWeights, TensorName, TransformerSpec, WeightSource};
 use sha2::{Digest, Sha256};
 
 use super::content_hash::{hash_parts, hex};
@@ -24,7 +24,22 @@ pub enum TokenizerSource {
     Gguf(GgufTokenizer),
     /// tokenizer.json and what stands beside it.
     Hf(HfTokenizer),
+    /// Nothing: a byte is a token, and the other ids up to this many stand for their numbers.
+    StandIn(usize),
 }
+
+/// Where the values of the weights come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum LoadFormat {
+    /// The model's files.
+    #[default]
+    Auto,
+    /// Random numbers, the same at every start; of a directory only config.json is needed.
+    Dummy,
+}
+
+/// Of the weights of [`LoadFormat::Dummy`].
+const DUMMY_SEED: u64 = 1;
 
 /// A model whose files have been read and checked against each other.
 #[derive(Clone, Debug)]
@@ -58,6 +73,7 @@ enum Weights {
         file: Arc<GgufFile>,
     },
     Hf(HfWeights),
+    Random(RandomWeights),
 }
 
 impl LoadedModel {
@@ -66,9 +82,23 @@ impl LoadedModel {
     /// # Errors
     /// [`ModelError`], naming the file and the field that is wrong or not supported.
     pub fn open(files: &ModelFiles) -> Result<Self, ModelError> {
+        Self::open_as(files, LoadFormat::Auto)
+    }
+
+    /// [`LoadedModel::open`] with a choice of the weights.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_as(files: &ModelFiles, format: LoadFormat) -> Result<Self, ModelError> {
         match files {
-            ModelFiles::Directory(dir) => Self::open_directory(dir, files.name()),
-            ModelFiles::Gguf(path) => Self::open_gguf(path, files.name()),
+            ModelFiles::Directory(dir) => Self::open_directory(dir, files.name(), format),
+            ModelFiles::Gguf(path) => {
+                let mut model = Self::open_gguf(path, files.name())?;
+                if format == LoadFormat::Dummy {
+                    model.weights = random(&model.spec);
+                }
+                Ok(model)
+            }
         }
     }
 
@@ -102,7 +132,7 @@ impl LoadedModel {
         build().map_err(|refusal| refusal.at(path))
     }
 
-    fn open_directory(dir: &Path, name: String) -> Result<Self, ModelError> {
+    fn open_directory(dir: &Path, name: String, format: LoadFormat) -> Result<Self, ModelError> {
         let path = dir.join("config.json");
         let Some(config_bytes) = hf::read_small(&path)? else {
             return Err(Refusal::MissingFile("config.json is missing".to_owned()).at(dir));
@@ -121,26 +151,35 @@ impl LoadedModel {
             let expected = format!("ids below vocab_size, {}", config.spec.vocab);
             return Err(Refusal::invalid("eos_token_id", outside, expected).at(dir));
         }
-        let tokenizer = hf::read_tokenizer_files(dir)?;
-        let weights = HfWeights::open(dir, &config.spec)?;
-
-        let lengths: Vec<u8> = weights
-            .headers()
-            .flat_map(|(_, length)| (length as u64).to_le_bytes())
-            .collect();
-        let parts = [b"hf".as_slice(), &config_bytes, &lengths];
-        let headers = weights.headers().map(|(header, _)| header);
+        let dummy = format == LoadFormat::Dummy;
+        let tokenizer = if dummy && !dir.join("tokenizer.json").is_file() {
+            TokenizerSource::StandIn(config.spec.vocab)
+        } else {
+            TokenizerSource::Hf(hf::read_tokenizer_files(dir)?)
+        };
+        let chat_template = match &tokenizer {
+            TokenizerSource::Hf(tokenizer) => tokenizer.chat_template.clone(),
+            _ => None,
+        };
+        let (weights, content_hash) = if dummy {
+            let parts = [b"dummy".as_slice(), &config_bytes];
+            (random(&config.spec), hash_parts(parts))
+        } else {
+            let weights = HfWeights::open(dir, &config.spec)?;
+            let hash = hash_of_directory(&config_bytes, &weights);
+            (Weights::Hf(weights), hash)
+        };
         Ok(Self {
             name,
             family: config.family,
             spec: config.spec,
             end_ids,
             generation: generation.defaults,
-            chat_template: tokenizer.chat_template.clone(),
-            tokenizer: TokenizerSource::Hf(tokenizer),
-            content_hash: hash_parts(parts.into_iter().chain(headers)),
+            chat_template,
+            tokenizer,
+            content_hash,
             notes: config.notes,
-            weights: Weights::Hf(weights),
+            weights,
         })
     }
 
@@ -160,20 +199,46 @@ impl LoadedModel {
         TensorName::all(&self.spec).into_iter().map(elements).sum()
     }
 
-    /// The weights, to be read tensor by tensor. Cheap: the files stay mapped once.
+    /// Which random model this is, if its weights are random numbers ([`RandomWeights`]).
+    pub fn random_seed(&self) -> Option<u64> {
+        match &self.weights {
+            Weights::Random(weights) => Some(weights.seed),
+            _ => None,
+        }
+    }
+
+    /// The weights, to be read tensor by tensor, or rows of one. Cheap: the files stay mapped once.
     pub fn weights(&self) -> ModelWeights {
         ModelWeights(self.weights.clone())
     }
 
-    /// SHA-256, in hexadecimal, over the whole weight files. Reads all of them.
+    /// SHA-256, in hexadecimal, over the whole weight files, or the seed of random ones. Reads all of them.
     pub fn weights_sha256(&self) -> String {
         let mut hash = Sha256::new();
         match &self.weights {
             Weights::Gguf { file, .. } => hash.update(&**file.bytes()),
             Weights::Hf(weights) => weights.files().for_each(|bytes| hash.update(bytes)),
+            Weights::Random(weights) => hash.update(weights.seed.to_le_bytes()),
         }
         hex(&hash.finalize())
     }
+}
+
+fn random(spec: &TransformerSpec) -> Weights {
+    Weights::Random(RandomWeights {
+        spec: spec.clone(),
+        seed: DUMMY_SEED,
+    })
+}
+
+fn hash_of_directory(config: &[u8], weights: &HfWeights) -> String {
+    let lengths: Vec<u8> = weights
+        .headers()
+        .flat_map(|(_, length)| (length as u64).to_le_bytes())
+        .collect();
+    let parts = [b"hf".as_slice(), config, &lengths];
+    let headers = weights.headers().map(|(header, _)| header);
+    hash_parts(parts.into_iter().chain(headers))
 }
 
 /// A model's weights, whatever file they come from.
@@ -187,13 +252,22 @@ impl WeightSource for ModelWeights {
         match &self.0 {
             Weights::Gguf { weights, .. } => weights.shape(name),
             Weights::Hf(weights) => weights.shape(name),
+            Weights::Random(weights) => weights.shape(name).map_err(|never| match never {}),
         }
     }
 
-    fn load(&mut self, name: TensorName) -> Result<Vec<bf16>, ModelError> {
-        match &mut self.0 {
-            Weights::Gguf { weights, .. } => weights.load(name),
-            Weights::Hf(weights) => weights.load(name),
+    fn read_rows(
+        &self,
+        name: TensorName,
+        first_row: usize,
+        out: &mut [bf16],
+    ) -> Result<(), ModelError> {
+        match &self.0 {
+            Weights::Gguf { weights, .. } => weights.read_rows(name, first_row, out),
+            Weights::Hf(weights) => weights.read_rows(name, first_row, out),
+            Weights::Random(weights) => weights
+                .read_rows(name, first_row, out)
+                .map_err(|never| match never {}),
         }
     }
 }

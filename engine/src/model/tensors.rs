@@ -74,21 +74,32 @@ pub(super) fn check_tensors(
     }
 }
 
-/// Decodes a tensor of `elements` with `decode`, and refuses it if a value is not finite.
-pub(super) fn load_tensor(
+/// Values decoded at once: enough to be quick, few enough that they are still in the cache when they are checked.
+const PART_VALUES: usize = 64 << 10;
+
+/// Fills rows of `width` values with `decode(row, rows)`, some at a time, and refuses values that are not finite.
+pub(super) fn fill_rows<E: From<Refusal>>(
     file_name: &str,
-    elements: usize,
-    decode: impl FnOnce(&mut [bf16]),
-) -> Result<Vec<bf16>, Refusal> {
-    let mut values = vec![bf16::ZERO; elements];
-    decode(&mut values);
-    // Without a branch per element, so that the compiler can do many at once.
-    const EXPONENT: u16 = 0x7F80;
-    let not_finite = values.iter().fold(false, |found, value| {
-        found | (value.to_bits() & EXPONENT == EXPONENT)
-    });
-    if not_finite {
-        return Err(Refusal::NotFinite(file_name.to_owned()));
+    width: usize,
+    out: &mut [bf16],
+    mut decode: impl FnMut(usize, &mut [bf16]) -> Result<(), E>,
+) -> Result<(), E> {
+    let rows = (PART_VALUES / width.max(1)).max(1);
+    for (part, values) in out.chunks_mut(rows * width.max(1)).enumerate() {
+        decode(part * rows, values)?;
+        // Without a branch per element, so that the compiler can do many at once.
+        const EXPONENT: u16 = 0x7F80;
+        let not_finite = values.iter().fold(false, |found, value| {
+            found | (value.to_bits() & EXPONENT == EXPONENT)
+        });
+        if not_finite {
+            return Err(Refusal::NotFinite(file_name.to_owned()).into());
+        }
     }
-    Ok(values)
+    Ok(())
+}
+
+/// Values of a row of a tensor; a vector is one row.
+pub(super) fn row_width(shape: &[usize]) -> usize {
+    shape.last().copied().unwrap_or(1)
 }

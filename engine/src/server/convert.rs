@@ -216,6 +216,7 @@ pub(super) fn model_info(model: &ModelInfo) -> v1::GetModelInfoResponse {
 
 /// The reply to GetServerInfo.
 pub(super) fn server_info(
+    device: &str,
     state: &EngineState,
     uptime: Duration,
     limits: v1::ServerLimits,
@@ -236,6 +237,7 @@ pub(super) fn server_info(
         steps: state.steps,
         preemptions: state.preemptions,
         limits: Some(limits),
+        device: device.to_owned(),
         kv_precision: Some(kv_precision(&state.kv)),
     }
 }

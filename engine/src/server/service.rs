@@ -186,7 +186,13 @@ impl<E: Engine> Ebb for EbbService<E> {
     ) -> Result<Response<v1::GetServerInfoResponse>, Status> {
         let (uptime, limits) = (self.started.elapsed(), self.limits);
         self.unary("GetServerInfo", move |engine| async move {
-            Ok(convert::server_info(&engine.state(), uptime, limits))
+            let device = &engine.model().device;
+            Ok(convert::server_info(
+                device,
+                &engine.state(),
+                uptime,
+                limits,
+            ))
         })
         .await
     }

@@ -15,6 +15,7 @@ mod pipeline;
 mod pre_tokenizer;
 mod spelling;
 mod spm;
+mod stand_in;
 mod table;
 
 pub use chat::{ChatError, ChatMessage, ChatTemplate, TemplateTokens};
@@ -96,6 +97,15 @@ impl Tokenizer {
     /// A [`TokenizerError`] names the key at fault and what is supported.
     pub fn from_gguf(vocab: GgufTokenizer) -> Result<Self, TokenizerError> {
         gguf::build(vocab)
+    }
+
+    /// A tokenizer of `vocab` ids for a model that has none: ids below 256 are bytes, the others are never encoded to and
+    /// decode to their numbers.
+    ///
+    /// # Errors
+    /// When the vocabulary is larger than any.
+    pub fn stand_in(vocab: usize) -> Result<Self, TokenizerError> {
+        Self::from_gguf(stand_in::vocabulary(vocab))
     }
 
     /// The token ids of a text.

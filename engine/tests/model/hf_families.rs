@@ -128,7 +128,7 @@ fn generation_config_gives_ends_and_defaults() {
 fn tokenizer_files_are_found_and_the_template_in_each_of_its_places() {
     let tokenizer = |files: &HfBuilder| match files.open().expect("a valid model").tokenizer {
         TokenizerSource::Hf(tokenizer) => tokenizer,
-        TokenizerSource::Gguf(_) => panic!("a directory"),
+        other => panic!("{other:?} in a directory"),
     };
     let mut files = llama();
     assert_eq!(tokenizer(&files).chat_template, None);

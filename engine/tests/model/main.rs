@@ -1,6 +1,7 @@
 //! Model files: parsing, dequantisation, every family, and hostile input.
 
 mod dequant;
+mod dummy;
 mod fetching;
 mod gguf_builder;
 mod gguf_contents;

@@ -85,7 +85,7 @@ fn engine_name(name: &str) -> TensorName {
 }
 
 fn assert_tensors(model: &LoadedModel, golden: &Golden) {
-    let mut weights = model.weights();
+    let weights = model.weights();
     for tensor in &golden.tensors {
         let name = engine_name(&tensor.name);
         assert_eq!(
@@ -169,7 +169,7 @@ fn every_tensor_of_the_default_model_is_the_reference_bit_by_bit() {
         .collect();
     names.sort_by(|a, b| a.0.cmp(&b.0));
     assert_eq!(names.len(), golden.count);
-    let mut weights = model.weights();
+    let weights = model.weights();
     let mut every = Sha256::new();
     for (_, name) in names {
         every.update(sha256(&weights.load(name).expect("a tensor")));

@@ -46,7 +46,7 @@ pub(crate) fn values(name: TensorName, spec: &TransformerSpec) -> Vec<f32> {
 
 /// Asserts that the model holds exactly the tensors of `spec`, each in Hugging Face order.
 pub(crate) fn assert_weights(model: &LoadedModel, spec: &TransformerSpec) {
-    let mut weights = model.weights();
+    let weights = model.weights();
     for name in TensorName::all(spec) {
         assert_eq!(
             weights.shape(name).expect("a shape"),

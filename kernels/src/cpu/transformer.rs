@@ -67,7 +67,7 @@ impl CpuBackend {
     /// loaded one at a time; `progress(done, total)` counts their bytes.
     pub fn new<W: WeightSource>(
         spec: TransformerSpec,
-        weights: &mut W,
+        weights: &W,
         arena: KvArena,
         threads: usize,
         progress: &mut dyn FnMut(u64, u64),
@@ -78,7 +78,7 @@ impl CpuBackend {
     /// [`CpuBackend::new`] on a chosen instruction set.
     pub fn with_isa<W: WeightSource>(
         spec: TransformerSpec,
-        weights: &mut W,
+        weights: &W,
         arena: KvArena,
         threads: usize,
         isa: Isa,
@@ -94,7 +94,7 @@ impl CpuBackend {
     /// [`CpuBackend::new`] with every choice open. The arena's frames must be those of the layout.
     pub fn with_options<W: WeightSource>(
         spec: TransformerSpec,
-        weights: &mut W,
+        weights: &W,
         arena: KvArena,
         options: CpuOptions,
         progress: &mut dyn FnMut(u64, u64),

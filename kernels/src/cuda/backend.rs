@@ -1,6 +1,7 @@
 //! The step: what the device runs, in order.
 
 mod activations;
+mod needs;
 mod start;
 
 use std::collections::HashMap;
@@ -17,6 +18,7 @@ use super::weights::Weights;
 use crate::backend::{Backend, BackendError, CheckScratch, StepInput, StepLimits, StepOutput};
 use crate::model::TransformerSpec;
 use activations::Activations;
+pub use needs::DeviceNeeds;
 pub use start::CudaConfig;
 
 /// Runs a model on a GPU. Weights and pages are bf16, the residual stream f32, everything else bf16 with f32 sums.
@@ -212,6 +214,8 @@ impl Forward {
 impl CudaBackend {
     /// Enqueues a checked step. Afterwards the first logits are on the device: all of them, unless there are more than fit.
     fn enqueue(&mut self, input: &StepInput) -> Result<(), CudaError> {
+        // A backend may have been started by another thread.
+        self.stream.device().bind()?;
         for copy in &input.copies {
             self.forward
                 .arena

@@ -30,7 +30,7 @@ mod weights;
 
 pub use arena::DeviceArena;
 pub use attention::{Attention, DECODE_VARIANTS, DecodeVariant};
-pub use backend::{CudaBackend, CudaConfig};
+pub use backend::{CudaBackend, CudaConfig, DeviceNeeds};
 pub use driver::{Device, DeviceBuffer, Event, Pinned, Stream};
 pub use error::CudaError;
 pub use plan::SplitRule;

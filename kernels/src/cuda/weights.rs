@@ -1,5 +1,9 @@
 //! A model's weights in device memory, as the matrix products read them.
 
+mod load;
+#[cfg(all(test, feature = "cuda-emulator"))]
+mod tests;
+
 use std::sync::Arc;
 
 use half::bf16;
@@ -8,7 +12,8 @@ use super::driver::{Device, DeviceBuffer, Stream};
 use super::error::CudaError;
 use super::ops::{Fill, RopeWeights};
 use super::params::DevicePtr;
-use crate::model::{LayerTensor, SpecError, TensorName, TransformerSpec, WeightSource};
+use crate::model::{LayerTensor, SpecError, TensorName, TransformerSpec, Uniform, WeightSource};
+use load::Staging;
 
 /// A model could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +22,7 @@ pub enum LoadError<E: std::error::Error + 'static> {
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// A tensor could not be read.
-    #[error("cannot read the {name} tensor")]
+    #[error("cannot read the {name} tensor: {source}")]
     Source {
         /// Which.
         name: TensorName,
@@ -150,38 +155,13 @@ impl Weights {
     pub(super) fn load<W: WeightSource>(
         device: &Arc<Device>,
         spec: &TransformerSpec,
-        source: &mut W,
+        source: &W,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError<W::Error>> {
-        // All shapes first: a model that does not fit its configuration fails before anything is read.
-        let mut total = 0;
-        for name in TensorName::all(spec) {
-            let expected = name.shape(spec);
-            let actual = source
-                .shape(name)
-                .map_err(|source| LoadError::Source { name, source })?;
-            if actual != expected {
-                return Err(LoadError::Shape {
-                    name,
-                    expected,
-                    actual,
-                });
-            }
-            total += 2 * expected.iter().product::<usize>() as u64;
-        }
-        let mut done = 0;
-        Self::build(device, spec, |name, buffer, offset| {
-            let values = source
-                .load(name)
-                .map_err(|source| LoadError::Source { name, source })?;
-            buffer.write(offset, &values)?;
-            done += 2 * values.len() as u64;
-            progress(done, total);
-            Ok(())
-        })
+        load::load(device, spec, source, Staging::of_this_machine(), progress)
     }
 
-    /// Random weights of a valid spec: projections uniform with variance 1 / inputs, norms near 1.
+    /// [`RandomWeights`](crate::model::RandomWeights) of a valid spec, drawn on the device.
     pub(super) fn random(
         device: &Arc<Device>,
         spec: &TransformerSpec,
@@ -189,40 +169,16 @@ impl Weights {
     ) -> Result<Self, CudaError> {
         let stream = Stream::new(device)?;
         let fill = Fill::new(device)?;
-        let mut index = 0;
         let weights = Self::build::<CudaError>(device, spec, |name, buffer, offset| {
-            let shape = name.shape(spec);
-            index += 1;
-            let (amplitude, center) = match shape[..] {
-                [_, inputs] => ((3.0 / inputs as f32).sqrt(), 0.0),
-                _ => (
-                    0.1,
-                    if matches!(
-                        name,
-                        TensorName::Layer(
-                            _,
-                            LayerTensor::QBias | LayerTensor::KBias | LayerTensor::VBias
-                        )
-                    ) {
-                        0.0
-                    } else {
-                        1.0
-                    },
-                ),
-            };
-            let seed = seed.wrapping_add(index << 40);
+            let Uniform {
+                seed,
+                amplitude,
+                center,
+            } = Uniform::of(spec, name, seed);
+            let values = name.shape(spec).iter().product();
             // SAFETY: the buffer holds that many values from `offset` on, and lives until the stream is waited for below: it
             // moves into `weights`, or its release waits for the device.
-            unsafe {
-                fill.run(
-                    &stream,
-                    buffer.at(offset),
-                    shape.iter().product(),
-                    seed,
-                    amplitude,
-                    center,
-                )
-            }
+            unsafe { fill.run(&stream, buffer.at(offset), values, seed, amplitude, center) }
         })?;
         stream.synchronize()?;
         Ok(weights)

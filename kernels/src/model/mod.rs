@@ -1,7 +1,13 @@
 //! What a transformer is, to the backends: shapes and named tensors, no file formats.
 
+mod random;
 mod spec;
 mod weights;
 
+pub use random::RandomWeights;
+#[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
+pub(crate) use random::Uniform;
 pub use spec::{Rope, SpecError, TransformerSpec};
+#[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
+pub(crate) use weights::rows_of;
 pub use weights::{LayerTensor, TensorName, WeightSource};

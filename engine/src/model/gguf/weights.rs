@@ -11,9 +11,9 @@ use super::file::GgufFile;
 use super::names::{ROPE_FACTORS, gguf_name};
 use crate::model::error::{ModelError, Refusal};
 use crate::model::family::Family;
-use crate::model::tensors::{TensorTable, check_tensors, load_tensor};
+use crate::model::tensors::{TensorTable, check_tensors, fill_rows, row_width};
 
-/// The weights of a GGUF model, decoded one tensor at a time.
+/// The weights of a GGUF model, decoded as they are read.
 #[derive(Clone, Debug)]
 pub(crate) struct GgufWeights {
     file: Arc<GgufFile>,
@@ -67,15 +67,17 @@ impl WeightSource for GgufWeights {
         }
     }
 
-    fn load(&mut self, name: TensorName) -> Result<Vec<bf16>, ModelError> {
+    fn read_rows(
+        &self,
+        name: TensorName,
+        first_row: usize,
+        out: &mut [bf16],
+    ) -> Result<(), ModelError> {
         let file_name = gguf_name(name);
         let Some(tensor) = self.file.tensor(&file_name) else {
             return Err(Refusal::MissingTensor(file_name).at(&self.path));
         };
-        let values = load_tensor(&file_name, tensor.elements(), |out| {
-            dequantize(tensor.kind, self.file.data(tensor), out);
-        });
-        let values = values.map_err(|refusal| refusal.at(&self.path))?;
+        let (kind, data) = (tensor.kind, self.file.data(tensor));
         let rotated = matches!(
             name,
             TensorName::Layer(
@@ -83,24 +85,39 @@ impl WeightSource for GgufWeights {
                 LayerTensor::Q | LayerTensor::K | LayerTensor::QBias | LayerTensor::KBias
             )
         );
-        match self.permuted_head_dim.filter(|_| rotated) {
-            Some(head_dim) => Ok(half_split(&values, tensor.shape[0], head_dim)),
-            None => Ok(values),
-        }
+        // A vector counts as one row to the reader, but its values are what is permuted.
+        let width = tensor.shape[1..].iter().product::<usize>();
+        let row_bytes = width / kind.block_elements() * kind.block_bytes();
+        let decode_row = |row: usize, values: &mut [bf16]| {
+            dequantize(kind, &data[row * row_bytes..][..row_bytes], values);
+        };
+        let first = if tensor.shape.len() == 1 {
+            0
+        } else {
+            first_row
+        };
+        let read = match self.permuted_head_dim.filter(|_| rotated) {
+            Some(head_dim) => fill_rows(&file_name, width, out, |row, values| {
+                for (row, values) in (first + row..).zip(values.chunks_exact_mut(width)) {
+                    decode_row(interleaved(row, head_dim), values);
+                }
+                Ok(())
+            }),
+            None => fill_rows(&file_name, row_width(&tensor.shape), out, |row, values| {
+                let from = (first_row + row) * row_width(&tensor.shape);
+                let bytes = |values: usize| values / kind.block_elements() * kind.block_bytes();
+                dequantize(kind, &data[bytes(from)..][..bytes(values.len())], values);
+                Ok(())
+            }),
+        };
+        read.map_err(|refusal: Refusal| refusal.at(&self.path))
     }
 }
 
-/// Undoes the permutation for interleaved RoPE: within each head, row `2j + p` of the file (pair
-/// `j`, first or second channel) is row `p · head_dim / 2 + j` in half-split order.
-fn half_split(values: &[bf16], rows: usize, head_dim: usize) -> Vec<bf16> {
-    let width = values.len() / rows;
-    let mut out = Vec::with_capacity(values.len());
-    for head in values.chunks_exact(head_dim * width) {
-        for first_or_second in 0..2 {
-            for pair in 0..head_dim / 2 {
-                out.extend_from_slice(&head[(2 * pair + first_or_second) * width..][..width]);
-            }
-        }
-    }
-    out
+/// The row of the file that is `row` in half-split order. Converters permute for interleaved RoPE: within each head, row
+/// `2j + p` of the file (pair `j`, first or second channel) is row `p · head_dim / 2 + j`.
+fn interleaved(row: usize, head_dim: usize) -> usize {
+    let (head, channel) = (row / head_dim, row % head_dim);
+    let (second, pair) = (channel / (head_dim / 2), channel % (head_dim / 2));
+    head * head_dim + 2 * pair + second
 }

@@ -3,7 +3,7 @@
 use ebb_kernels::model::{LayerTensor, TensorName};
 
 /// The name of a tensor in a checkpoint of any supported family.
-pub(super) fn hf_name(name: TensorName) -> String {
+pub fn hf_name(name: TensorName) -> String {
     let (layer, tensor) = match name {
         TensorName::Embedding => return "model.embed_tokens.weight".to_owned(),
         TensorName::FinalNorm => return "model.norm.weight".to_owned(),

@@ -116,6 +116,21 @@ impl Shards {
         &self.files[tensor.shard].1[tensor.range.clone()]
     }
 
+    /// Copies a tensor's bytes from `offset` on into all of `out`.
+    pub(super) fn read(
+        &self,
+        tensor: &StoredTensor,
+        offset: usize,
+        out: &mut [u8],
+    ) -> std::io::Result<()> {
+        assert!(
+            offset + out.len() <= tensor.range.len(),
+            "within the tensor"
+        );
+        let file = &self.files[tensor.shard].1;
+        file.read_at(tensor.range.start + offset, out)
+    }
+
     /// The file a tensor lies in.
     pub(super) fn path(&self, tensor: &StoredTensor) -> &Path {
         &self.files[tensor.shard].0

@@ -10,9 +10,9 @@ use super::names::{LM_HEAD, hf_name, is_superfluous};
 use super::shards::{Shards, StoredTensor};
 use crate::model::error::{ModelError, Refusal};
 use crate::model::gguf::{GgmlType, dequantize};
-use crate::model::tensors::{TensorTable, check_tensors, load_tensor};
+use crate::model::tensors::{TensorTable, check_tensors, fill_rows, row_width};
 
-/// The weights of a Hugging Face directory, converted one tensor at a time.
+/// The weights of a Hugging Face directory, converted as they are read.
 #[derive(Clone, Debug)]
 pub(crate) struct HfWeights {
     shards: Shards,
@@ -104,15 +104,49 @@ impl WeightSource for HfWeights {
         Ok(self.stored(&hf_name(name))?.shape.clone())
     }
 
-    fn load(&mut self, name: TensorName) -> Result<Vec<bf16>, ModelError> {
+    fn read_rows(
+        &self,
+        name: TensorName,
+        first_row: usize,
+        out: &mut [bf16],
+    ) -> Result<(), ModelError> {
         let tensor = hf_name(name);
         let stored = self.stored(&tensor)?;
-        let values = kind(&tensor, stored).and_then(|kind| {
-            // The crate has checked that this shape's product is the data's size.
-            load_tensor(&tensor, stored.shape.iter().product(), |out| {
-                dequantize(kind, self.shards.data(stored), out);
-            })
+        let path = self.shards.path(stored);
+        let kind = kind(&tensor, stored).map_err(|refusal| refusal.at(path))?;
+        let width = row_width(&stored.shape);
+        let row_bytes = width * kind.block_bytes();
+        let read = fill_rows(&tensor, width, out, |row, values| {
+            let from = (first_row + row) * row_bytes;
+            if kind == GgmlType::BF16 && cfg!(target_endian = "little") {
+                let bytes = bytemuck::cast_slice_mut(values);
+                return Ok(self.shards.read(stored, from, bytes)?);
+            }
+            let data = &self.shards.data(stored)[from..][..values.len() * kind.block_bytes()];
+            dequantize(kind, data, values);
+            Ok(())
         });
-        values.map_err(|refusal| refusal.at(self.shards.path(stored)))
+        read.map_err(|error| match error {
+            ReadError::Refused(refusal) => refusal.at(path),
+            ReadError::Io(error) => ModelError::io(path, error),
+        })
+    }
+}
+
+/// Why rows cannot be read, before the file is named.
+enum ReadError {
+    Refused(Refusal),
+    Io(std::io::Error),
+}
+
+impl From<Refusal> for ReadError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<std::io::Error> for ReadError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Io(error)
     }
 }

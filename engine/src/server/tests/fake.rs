@@ -37,6 +37,7 @@ impl Fake {
             model: ModelInfo {
                 name: "fake".into(),
                 description: "a script, not a model".into(),
+                device: "none".into(),
                 max_context: 1000,
                 vocab: 500,
                 eos_token_ids: vec![2],

@@ -35,13 +35,26 @@ pub struct CudaConfig {
     pub tune: bool,
 }
 
+/// The batches that are recorded.
+pub(super) fn buckets(config: &CudaConfig) -> Vec<usize> {
+    let largest = config
+        .graph_rows_max
+        .min(config.capacity.rows)
+        .min(config.logit_rows);
+    SMALL_BUCKETS
+        .into_iter()
+        .chain((16..).step_by(8))
+        .take_while(|b| *b <= largest)
+        .collect()
+}
+
 impl CudaBackend {
     /// Loads a model. `progress(done, total)` counts bytes of weights.
     pub fn new<W: WeightSource>(
         device: &Arc<Device>,
         spec: TransformerSpec,
         config: CudaConfig,
-        weights: &mut W,
+        weights: &W,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError<W::Error>> {
         spec.validate()?;
@@ -72,15 +85,6 @@ impl CudaBackend {
     ) -> Result<Self, CudaError> {
         let capacity = config.capacity;
         let geometry = spec.kv_geometry();
-        let largest = config
-            .graph_rows_max
-            .min(capacity.rows)
-            .min(config.logit_rows);
-        let buckets = SMALL_BUCKETS
-            .into_iter()
-            .chain((16..).step_by(8))
-            .take_while(|b| *b <= largest)
-            .collect();
         let attention = Attention::new(
             device,
             geometry,
@@ -109,7 +113,7 @@ impl CudaBackend {
         let mut this = Self {
             graphs: HashMap::new(),
             stream: Stream::new(device)?,
-            buckets,
+            buckets: buckets(&config),
             forward,
             check: CheckScratch::default(),
             spec,
@@ -181,9 +185,8 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// Bytes of device memory that a backend of `spec` takes beside the weights and the KV pool; what is left of the device
-    /// may go to the pool.
-    pub fn overhead_bytes(spec: &TransformerSpec, config: &CudaConfig) -> usize {
+    /// Bytes of the buffers that a backend of `spec` allocates beside the weights and the KV pool.
+    pub(super) fn overhead_bytes(spec: &TransformerSpec, config: &CudaConfig) -> usize {
         let group = (spec.q_heads / spec.kv_heads).max(1);
         StepBuffers::bytes(&config.capacity, group)
             + Attention::scratch_bytes(

@@ -52,6 +52,9 @@ fn check(operation: &str, status: cublasStatus_t) -> Result<(), CudaError> {
 }
 
 impl Gemm {
+    /// What `new` allocates on the device.
+    pub(in crate::cuda) const WORKSPACE_BYTES: usize = WORKSPACE_BYTES;
+
     pub(in crate::cuda) fn new(device: &Arc<Device>) -> Result<Self, CudaError> {
         // SAFETY: only tries to open the library.
         if !unsafe { sys::is_culib_present() } {

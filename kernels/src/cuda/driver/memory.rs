@@ -234,6 +234,29 @@ impl Stream {
         })
     }
 
+    /// Enqueues a copy of the first `len` values of `src` to `address`. Panics if there are fewer.
+    ///
+    /// # Safety
+    /// `address` must be that of `len` values, which nothing else uses, and `src` must not be written or dropped, before the
+    /// stream has run the copy.
+    pub(in crate::cuda) unsafe fn upload_to<T: Pod>(
+        &self,
+        address: DevicePtr,
+        src: &Pinned<T>,
+        len: usize,
+    ) -> Result<(), CudaError> {
+        let values = &src[..len];
+        // SAFETY: the source is in bounds; the rest is the caller's.
+        check("enqueueing a copy to the device", unsafe {
+            sys::cuMemcpyHtoDAsync_v2(
+                address,
+                values.as_ptr().cast(),
+                size_of_val(values),
+                self.raw(),
+            )
+        })
+    }
+
     /// Enqueues a copy of the first `len` values of `src` to `offset` of `dst`. Panics if they do not fit.
     ///
     /// # Safety

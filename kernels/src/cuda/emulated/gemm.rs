@@ -14,6 +14,9 @@ use crate::cuda::params::{DevicePtr, GemmShape};
 pub(in crate::cuda) struct Gemm;
 
 impl Gemm {
+    /// None is needed here.
+    pub(in crate::cuda) const WORKSPACE_BYTES: usize = 0;
+
     pub(in crate::cuda) fn new(_device: &Arc<Device>) -> Result<Self, CudaError> {
         Ok(Self)
     }

@@ -179,6 +179,22 @@ impl Stream {
         dst.write(offset, &src[..len])
     }
 
+    /// Copies the first `len` values of `src` to `address`. Panics if there are fewer.
+    ///
+    /// # Safety
+    /// `address` must be that of `len` values, which nothing else uses meanwhile.
+    pub(in crate::cuda) unsafe fn upload_to<T: Pod>(
+        &self,
+        address: DevicePtr,
+        src: &Pinned<T>,
+        len: usize,
+    ) -> Result<(), CudaError> {
+        let values = &src[..len];
+        // SAFETY: the source is in bounds; the rest is the caller's.
+        unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), address as *mut T, len) };
+        Ok(())
+    }
+
     /// Copies the first `len` values of `src` to `offset` of `dst`. Panics if they do not fit.
     ///
     /// # Safety

@@ -35,21 +35,30 @@ impl WeightSource for RandomWeights<'_> {
         Ok(name.shape(self.0))
     }
 
-    fn load(&mut self, name: TensorName) -> Result<Vec<bf16>, Infallible> {
+    fn read_rows(
+        &self,
+        name: TensorName,
+        first_row: usize,
+        out: &mut [bf16],
+    ) -> Result<(), Infallible> {
         use LayerTensor as L;
         let shape = name.shape(self.0);
         let values = shape.iter().product();
         let index = TensorName::all(self.0).iter().position(|n| *n == name);
         let mut rng = Rng(index.unwrap_or(0) as u64 + 1);
-        Ok(match (&shape[..], name) {
-            ([_, inputs], _) => rng.values(values, (3.0 / *inputs as f32).sqrt()),
-            (_, TensorName::Layer(_, L::QBias | L::KBias | L::VBias)) => rng.values(values, 0.5),
-            _ => rng
-                .values(values, 0.2)
-                .iter()
-                .map(|v| bf16::from_f32(1.0 + v.to_f32()))
-                .collect(),
-        })
+        let (width, whole) = match (&shape[..], name) {
+            ([_, inputs], _) => (*inputs, rng.values(values, (3.0 / *inputs as f32).sqrt())),
+            (_, TensorName::Layer(_, L::QBias | L::KBias | L::VBias)) => {
+                (0, rng.values(values, 0.5))
+            }
+            _ => {
+                let near = rng.values(values, 0.2);
+                let one = near.iter().map(|v| bf16::from_f32(1.0 + v.to_f32()));
+                (0, one.collect())
+            }
+        };
+        out.copy_from_slice(&whole[first_row * width..][..out.len()]);
+        Ok(())
     }
 }
 
@@ -165,7 +174,7 @@ fn compare(device: &Arc<Device>, spec: TransformerSpec, recorded: bool) -> Resul
         device,
         spec.clone(),
         config,
-        &mut RandomWeights(&spec),
+        &RandomWeights(&spec),
         &mut |_, _| (),
     );
     let mut cuda = started.map_err(|e| CudaError::Unsupported(e.to_string()))?;
@@ -175,7 +184,7 @@ fn compare(device: &Arc<Device>, spec: TransformerSpec, recorded: bool) -> Resul
         KvArena::new(spec.kv_geometry().frame_layout(), frames).map_err(|e| unsupported(&e))?;
     let mut cpu = CpuBackend::new(
         spec.clone(),
-        &mut RandomWeights(&spec),
+        &RandomWeights(&spec),
         arena,
         1,
         &mut |_, _| (),

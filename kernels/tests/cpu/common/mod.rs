@@ -95,10 +95,14 @@ impl WeightSource for RandomWeights {
         Ok(name.shape(&self.spec))
     }
 
-    fn load(&mut self, name: TensorName) -> Result<Vec<bf16>, Infallible> {
+    fn read_rows(
+        &self,
+        name: TensorName,
+        first_row: usize,
+        out: &mut [bf16],
+    ) -> Result<(), Infallible> {
         use LayerTensor as L;
         let shape = name.shape(&self.spec);
-        let len: usize = shape.iter().product();
         let place = TensorName::all(&self.spec).iter().position(|n| *n == name);
         let mut random = Random::new(self.seed ^ (place.unwrap_or(99) as u64) << 32);
         let (mean, spread) = match name {
@@ -109,8 +113,9 @@ impl WeightSource for RandomWeights {
             // Uniform in ±sqrt(3 / inner) keeps the variance of what goes through.
             _ => (0.0, (3.0 / shape[1] as f32).sqrt()),
         };
-        Ok((0..len)
-            .map(|_| bf16::from_f32(mean + spread * random.unit()))
-            .collect())
+        let before = first_row * shape[shape.len() - 1];
+        (0..before).for_each(|_| _ = random.unit());
+        out.fill_with(|| bf16::from_f32(mean + spread * random.unit()));
+        Ok(())
     }
 }

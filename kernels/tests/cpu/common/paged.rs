@@ -106,9 +106,9 @@ impl Paged {
         for f in 0..frames {
             arena.frame_mut(f).fill(0xff);
         }
-        let mut source = weights.clone();
+        let source = weights.clone();
         let backend =
-            CpuBackend::with_options(spec, &mut source, arena, options, &mut |_, _| ()).unwrap();
+            CpuBackend::with_options(spec, &source, arena, options, &mut |_, _| ()).unwrap();
         let mut free: Vec<u32> = (0..frames).collect();
         let mut random = Random::new(seed);
         for i in (1..free.len()).rev() {

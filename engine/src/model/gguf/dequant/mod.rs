@@ -7,18 +7,12 @@
 mod blocks32;
 mod k_quants;
 
-use std::num::NonZero;
-
 use ebb_kernels::bf16;
 use half::f16;
 
 use super::ggml_type::GgmlType;
 
-/// Below this many elements a tensor is decoded on the calling thread: starting threads costs
-/// more than decoding it.
-const MIN_ELEMENTS_PER_THREAD: usize = 1 << 18;
-
-/// Decodes `data`, encoded as `kind`, into `out`, on as many threads as pay.
+/// Decodes `data`, encoded as `kind`, into `out`.
 ///
 /// # Panics
 /// If `out` is not a whole number of blocks or `data` not as many blocks.
@@ -30,23 +24,6 @@ pub fn dequantize(kind: GgmlType, data: &[u8], out: &mut [bf16]) {
         data.len(),
         out.len(),
     );
-    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let threads = (out.len() / MIN_ELEMENTS_PER_THREAD).clamp(1, cores);
-    if threads == 1 {
-        return decode(kind, data, out);
-    }
-    let blocks_each = (out.len() / elements).div_ceil(threads);
-    std::thread::scope(|scope| {
-        let parts = data
-            .chunks(blocks_each * bytes)
-            .zip(out.chunks_mut(blocks_each * elements));
-        for (data, out) in parts {
-            scope.spawn(move || decode(kind, data, out));
-        }
-    });
-}
-
-fn decode(kind: GgmlType, data: &[u8], out: &mut [bf16]) {
     match kind {
         GgmlType::F32 => each_block(data, out, |block, out| *out = [f32::from_le_bytes(*block)]),
         GgmlType::F16 => {

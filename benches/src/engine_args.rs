@@ -1,0 +1,85 @@
+//! Flags of benchmarks that start an engine.
+
+use ebb_engine::device::{Device, DeviceChoice};
+use ebb_engine::kv_plan::{DEFAULT_FLOOR, KvSource};
+use ebb_engine::model::LoadFormat;
+use ebb_engine::{EngineConfig, GPU_MEMORY_UTILIZATION};
+use ebb_scheduler::Mode;
+
+use crate::simulate::setup::mode_named;
+use crate::simulate::size::Size;
+
+/// The model and what it may use.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Engine")]
+pub struct EngineArgs {
+    /// Model: a directory with a config.json is enough with --load-format dummy
+    #[arg(
+        long,
+        value_name = "NAME|DIR|FILE",
+        default_value = "benches/data/llama-3.1-8b"
+    )]
+    pub model: String,
+    /// Where to compute: cpu, cuda, cuda:N or auto
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: DeviceChoice,
+    /// Memory of the KV cache [default: what the device has left; 1GiB on the CPU]
+    #[arg(long, value_name = "SIZE")]
+    pub kv_memory: Option<Size>,
+    /// Share of the GPU's memory that may be used
+    #[arg(long, value_name = "SHARE", default_value_t = GPU_MEMORY_UTILIZATION)]
+    pub gpu_memory_utilization: f64,
+    /// What gives way when memory is full [default: progressive where the device can shrink pages, else preempt-only]
+    #[arg(long, value_parser = mode_named)]
+    pub kv_mode: Option<Mode>,
+    /// Formats that blocks shrink to
+    #[arg(long, value_name = "SPEC", default_value = DEFAULT_FLOOR)]
+    pub kv_floor: String,
+    /// Sequences in the batch at once
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub max_running: usize,
+    /// Tokens in one step [default: the device's]
+    #[arg(long, value_name = "TOKENS")]
+    pub max_step_tokens: Option<usize>,
+    /// Threads that compute on the CPU [default: all cores]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+}
+
+impl EngineArgs {
+    /// The engine's configuration, for sequences of at most `context` tokens.
+    ///
+    /// # Errors
+    /// When a specification means nothing or the device cannot be used.
+    pub fn config(
+        &self,
+        load_format: LoadFormat,
+        context: Option<usize>,
+    ) -> Result<EngineConfig, Box<dyn std::error::Error>> {
+        self.config_on(Device::open(self.device)?, load_format, context)
+    }
+
+    /// [`EngineArgs::config`] on a device that is open.
+    ///
+    /// # Errors
+    /// When a specification means nothing.
+    pub fn config_on(
+        &self,
+        device: Device,
+        load_format: LoadFormat,
+        context: Option<usize>,
+    ) -> Result<EngineConfig, Box<dyn std::error::Error>> {
+        let mut config = EngineConfig::new(&self.model, 0);
+        config.load_format = load_format;
+        config.kv_memory_bytes = self.kv_memory.map(|size| size.0);
+        config.gpu_memory_utilization = self.gpu_memory_utilization;
+        config.kv_mode = self.kv_mode;
+        config.kv_source = KvSource::Floor(self.kv_floor.parse()?);
+        config.max_context = context;
+        config.max_running = self.max_running;
+        config.max_step_tokens = self.max_step_tokens.unwrap_or(device.step_tokens_default());
+        config.threads = self.threads.unwrap_or(config.threads);
+        config.device = device;
+        Ok(config)
+    }
+}

@@ -1,0 +1,89 @@
+//! Runs workloads through an engine.
+
+use std::error::Error;
+use std::time::Instant;
+
+use ebb_engine::core::{EngineHandle, GenerateRequest, Prompt, RequestError, StreamEvent};
+use ebb_engine::sampling::SamplingOptions;
+
+use super::Workload;
+use super::figures::{Answer, Figures, figures};
+
+/// A workload's figures and what the engine did meanwhile.
+#[derive(Debug, Clone, Copy)]
+pub struct Measured {
+    /// Rates and times.
+    pub figures: Figures,
+    /// Sequences thrown out to be computed again.
+    pub preemptions: u64,
+}
+
+/// Submits all requests of a workload at once and reads every answer.
+pub async fn measure(
+    engine: &EngineHandle,
+    workload: &Workload,
+    temperature: f32,
+    seed: u64,
+) -> Result<Measured, Box<dyn Error>> {
+    let vocab = engine.model().vocab;
+    let params = SamplingOptions {
+        temperature,
+        max_tokens: Some(workload.output as u32),
+        ignore_eos: true,
+        seed: Some(seed),
+        ..SamplingOptions::default()
+    };
+    let params = params.validate(vocab)?;
+    let prompts = workload.prompts(vocab, seed);
+    let before = engine.state().preemptions;
+    let begin = Instant::now();
+    let tasks: Vec<_> = prompts
+        .into_iter()
+        .map(|tokens| {
+            let request = GenerateRequest {
+                request_id: String::new(),
+                prompt: Prompt::Tokens(tokens),
+                params: params.clone(),
+                priority: 0,
+                timeout: None,
+                min_kv_bits: 0,
+            };
+            tokio::spawn(read(engine.clone(), request, begin))
+        })
+        .collect();
+    let mut answers = Vec::with_capacity(tasks.len());
+    for task in tasks {
+        let answer = task.await??;
+        let tokens: u32 = answer.arrivals.iter().map(|a| a.1).sum();
+        if tokens as usize != workload.output {
+            return Err(format!("an answer has {tokens} tokens of {}", workload.output).into());
+        }
+        answers.push(answer);
+    }
+    Ok(Measured {
+        figures: figures(&answers),
+        preemptions: engine.state().preemptions - before,
+    })
+}
+
+async fn read(
+    engine: EngineHandle,
+    request: GenerateRequest,
+    begin: Instant,
+) -> Result<Answer, RequestError> {
+    let mut answer = Answer::default();
+    let mut stream = engine.generate(request).await?;
+    while let Some(event) = stream.next().await {
+        match event? {
+            StreamEvent::Started { .. } => {}
+            StreamEvent::Delta { token_ids, .. } => {
+                if !token_ids.is_empty() {
+                    let at = begin.elapsed();
+                    answer.arrivals.push((at, token_ids.len() as u32));
+                }
+            }
+            StreamEvent::Finished { kv_bits, .. } => answer.kv_bits = f64::from(kv_bits.mean),
+        }
+    }
+    Ok(answer)
+}

@@ -1,0 +1,116 @@
+//! `ebb-bench throughput`: tokens a second of the whole engine, offline.
+
+mod figures;
+mod measure;
+mod workload;
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use ebb_engine::core::EngineHandle;
+use ebb_engine::model::LoadFormat;
+
+pub use figures::{Answer, Figures, figures};
+pub use measure::{Measured, measure};
+pub use workload::Workload;
+
+use crate::csv::Csv;
+use crate::engine_args::EngineArgs;
+
+const HEADER: &str = "engine,kv,in,out,n,kv_gib,decode_tok_s,out_tok_s,itl_p50_ms,itl_p99_ms,ttft_p50_ms,preemptions,mean_kv_bits";
+
+/// Measure the tokens a second of the whole engine: all requests of a workload are submitted at once, with random prompts and
+/// answers of a fixed length.
+///
+/// Prints the CSV `engine,kv,in,out,n,kv_gib,decode_tok_s,out_tok_s,itl_p50_ms,itl_p99_ms,ttft_p50_ms,preemptions,mean_kv_bits`.
+/// decode_tok_s counts the tokens between the last first token and the first end; out_tok_s all of them over the whole time.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Workloads, one after the other in one engine: REQUESTSxPROMPT/ANSWER, in tokens
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "1x1024/256,64x1024/256,256x1024/256"
+    )]
+    workloads: Vec<Workload>,
+    /// Load the model's files instead of random weights
+    #[arg(long)]
+    load: bool,
+    /// Temperature; 0 is greedy
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    temperature: f32,
+    /// Append to this CSV file too
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// When the engine does not start or does not answer.
+pub fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    crate::log_to_stderr();
+    let format = if args.load {
+        LoadFormat::Auto
+    } else {
+        LoadFormat::Dummy
+    };
+    let largest = |of: fn(&Workload) -> usize| args.workloads.iter().map(of).max();
+    // Room for the token that an answer's last one would be followed by.
+    let context = largest(Workload::context).map(|tokens| tokens + 1);
+    let mut config = args.engine.config(format, context)?;
+    config.max_waiting = largest(|w| w.n).unwrap_or(1).max(config.max_waiting);
+    let step_tokens = config.max_step_tokens;
+    let begin = Instant::now();
+    let engine = ebb_engine::start(config)?;
+    eprintln!(
+        "{} on {}, ready after {:.1} s",
+        engine.model().description,
+        engine.model().device,
+        begin.elapsed().as_secs_f64()
+    );
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(4)
+        .enable_all()
+        .build()?;
+    let mut csv = Csv::new(HEADER, args.out.as_deref())?;
+    for (workload, seed) in args.workloads.iter().zip(1..) {
+        let measured = runtime.block_on(async {
+            // What is made at first use is made before the clock starts: a full step of prompts, a few of decoding.
+            let warm = Workload {
+                n: workload.n.min(step_tokens / workload.input + 1),
+                output: workload.output.min(4),
+                ..*workload
+            };
+            measure(&engine, &warm, args.temperature, seed << 32).await?;
+            measure(&engine, workload, args.temperature, seed).await
+        })?;
+        csv.line(&row(&engine, workload, &measured))?;
+    }
+    runtime.block_on(engine.drain(Duration::from_secs(1)));
+    Ok(())
+}
+
+fn row(engine: &EngineHandle, workload: &Workload, measured: &Measured) -> String {
+    let state = engine.state();
+    let f = &measured.figures;
+    format!(
+        "ebb,{},{},{},{},{:.2},{:.1},{:.1},{:.3},{:.3},{:.1},{},{:.2}",
+        state.kv.mode,
+        workload.input,
+        workload.output,
+        workload.n,
+        state.kv_bytes_total as f64 / f64::from(1u32 << 30),
+        f.decode_tok_s,
+        f.out_tok_s,
+        f.itl_p50_ms,
+        f.itl_p99_ms,
+        f.ttft_p50_ms,
+        measured.preemptions,
+        f.mean_kv_bits
+    )
+}

@@ -1,0 +1,96 @@
+//! From a device and a model to a backend.
+
+use ebb_kernels::backend::Backend;
+use ebb_kernels::cpu::{CpuBackend, CpuOptions};
+use ebb_kernels::kv::{KvArena, KvLayout};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::Device;
+use crate::StartError;
+use crate::model::LoadedModel;
+
+/// The largest step that a backend is prepared for. The CPU's takes any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepSizes {
+    /// Rows (tokens).
+    pub rows: usize,
+    /// Sequences.
+    pub seqs: usize,
+    /// Tokens of each.
+    pub context: usize,
+    /// Rows of logits computed at once.
+    pub logit_rows: usize,
+    /// Largest batch of single-token sequences that is worth preparing for, beyond being possible.
+    pub decode_rows: usize,
+}
+
+/// What a backend is made with besides its model.
+#[derive(Debug, Clone)]
+pub struct BackendOptions {
+    /// Where it computes.
+    pub device: Device,
+    /// Compute threads of the CPU.
+    pub threads: usize,
+    /// Where pages lie at every schedule position; when absent, blocks stay at 16 bit.
+    pub layout: Option<KvLayout>,
+    /// Whether V's Hadamard rotation is folded into the weights.
+    pub rotate_v: bool,
+    /// The largest step.
+    pub steps: StepSizes,
+}
+
+impl BackendOptions {
+    /// 16-bit pages on so many threads of the CPU.
+    pub fn cpu(threads: usize) -> Self {
+        Self {
+            device: Device::Cpu,
+            threads,
+            layout: None,
+            rotate_v: false,
+            steps: StepSizes {
+                rows: 0,
+                seqs: 0,
+                context: 0,
+                logit_rows: 0,
+                decode_rows: 0,
+            },
+        }
+    }
+
+    /// Loads the weights into a backend with a pool of `frames` frames of the model's geometry; shows progress on a
+    /// terminal.
+    ///
+    /// # Errors
+    /// When the device has no kernels for the pages, or memory or the weights fail.
+    pub fn start(self, model: &LoadedModel, frames: u32) -> Result<Box<dyn Backend>, StartError> {
+        if let Some(layout) = &self.layout {
+            self.device.check_pages(layout, self.rotate_v)?;
+        }
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        bar.set_style(
+            ProgressStyle::with_template("loading {wide_bar} {bytes}/{total_bytes}")
+                .unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
+        let mut progress = |done: u64, total: u64| {
+            bar.set_length(total);
+            bar.set_position(done);
+        };
+        let backend: Box<dyn Backend> = match &self.device {
+            Device::Cpu => {
+                let arena = KvArena::new(model.spec.kv_geometry().frame_layout(), frames)?;
+                let options = CpuOptions {
+                    layout: self.layout,
+                    rotate_v: self.rotate_v,
+                    ..CpuOptions::new(self.threads)
+                };
+                let (spec, weights) = (model.spec.clone(), model.weights());
+                let backend =
+                    CpuBackend::with_options(spec, &weights, arena, options, &mut progress);
+                Box::new(backend?)
+            }
+            Device::Cuda(device) => device.backend(model, frames, &self, &mut progress)?,
+        };
+        bar.finish_and_clear();
+        Ok(backend)
+    }
+}

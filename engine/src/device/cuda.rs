@@ -1,0 +1,149 @@
+//! A GPU: its budget, and the backend on it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use ebb_kernels::BLOCK_TOKENS;
+use ebb_kernels::backend::Backend;
+use ebb_kernels::cuda::{CudaBackend, CudaConfig, CudaError, Device, StepCapacity};
+use ebb_kernels::kv::KvLayout;
+use ebb_kernels::model::TransformerSpec;
+
+use super::budget::gib;
+use super::{BackendOptions, Budget, DeviceChoice, DeviceError, StepSizes};
+use crate::model::LoadedModel;
+
+/// Kept free for what cannot be known: kernels' local memory, the libraries' own, other small users of the device.
+const RESERVE_BYTES: u64 = 512 << 20;
+
+/// A GPU that is open. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct CudaDevice(Arc<Device>);
+
+impl CudaDevice {
+    pub(super) fn open(ordinal: usize) -> Result<Self, DeviceError> {
+        let device = || DeviceChoice::Cuda(ordinal).to_string();
+        Device::open(ordinal).map(Self).map_err(|e| match e {
+            CudaError::NoDriver => DeviceError::NoDriver {
+                device: device(),
+                why: e.to_string(),
+            },
+            e => DeviceError::Failed {
+                device: format!("--device {}", device()),
+                why: e.to_string(),
+            },
+        })
+    }
+
+    pub(super) fn description(&self) -> String {
+        match self.0.memory() {
+            Ok((_, total)) => format!("{}, {:.1} GiB", self.0.name(), gib(total as u64)),
+            Err(_) => self.0.name().to_owned(),
+        }
+    }
+
+    pub(super) fn check_pages(&self, layout: &KvLayout, rotate_v: bool) -> Result<(), DeviceError> {
+        if CudaBackend::supports(layout) && !rotate_v {
+            return Ok(());
+        }
+        Err(DeviceError::Pages {
+            device: self.0.name().to_owned(),
+        })
+    }
+
+    /// What a backend for steps of these sizes leaves to the KV cache.
+    pub(crate) fn budget(
+        &self,
+        spec: &TransformerSpec,
+        steps: &StepSizes,
+        utilization: f64,
+    ) -> Result<Budget, DeviceError> {
+        let (free, total) = self.0.memory().map_err(|e| self.failed(&e))?;
+        let needs = CudaBackend::needs(spec, &config(spec, 0, steps));
+        Ok(Budget {
+            total: total as u64,
+            free: free as u64,
+            utilization,
+            needs: vec![
+                ("weights", needs.weights as u64),
+                (
+                    "activations, tables and workspaces",
+                    needs.workspaces as u64,
+                ),
+                ("recorded steps", needs.graphs as u64),
+                ("reserve", RESERVE_BYTES),
+            ],
+        })
+    }
+
+    pub(super) fn backend(
+        &self,
+        model: &LoadedModel,
+        frames: u32,
+        options: &BackendOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Box<dyn Backend>, DeviceError> {
+        let spec = model.spec.clone();
+        let config = config(&spec, frames, &options.steps);
+        let begin = Instant::now();
+        let mut loaded = None;
+        let mut progress = |done: u64, total: u64| {
+            progress(done, total);
+            if done == total {
+                loaded = Some((total, begin.elapsed()));
+            }
+        };
+        let failed = |e: &dyn std::fmt::Display| DeviceError::Weights(e.to_string());
+        let backend = match model.random_seed() {
+            Some(seed) => {
+                CudaBackend::random(&self.0, spec, config, seed).map_err(|e| failed(&e))?
+            }
+            None => CudaBackend::new(&self.0, spec, config, &model.weights(), &mut progress)
+                .map_err(|e| failed(&e))?,
+        };
+        let all = begin.elapsed();
+        if let Some((bytes, read)) = loaded {
+            tracing::info!(
+                "{:.2} GiB of weights read in {:.2} s; {:.2} s to prepare the steps",
+                gib(bytes),
+                read.as_secs_f64(),
+                (all - read).as_secs_f64()
+            );
+        }
+        if let Ok((free, total)) = self.0.memory() {
+            tracing::info!(
+                "{:.2} of the device's {:.2} GiB are free after the start",
+                gib(free as u64),
+                gib(total as u64)
+            );
+        }
+        Ok(Box::new(backend))
+    }
+
+    fn failed(&self, error: &CudaError) -> DeviceError {
+        DeviceError::Failed {
+            device: self.0.name().to_owned(),
+            why: error.to_string(),
+        }
+    }
+}
+
+/// Decode batches beyond this are not recorded: launching them takes less than running them.
+const GRAPH_ROWS_MAX: usize = 512;
+
+fn config(spec: &TransformerSpec, frames: u32, steps: &StepSizes) -> CudaConfig {
+    // Sequences may share blocks, so the pool does not bound how many their tables name together.
+    let blocks = steps.seqs * steps.context.div_ceil(BLOCK_TOKENS);
+    CudaConfig {
+        frames,
+        capacity: StepCapacity {
+            rows: steps.rows,
+            seqs: steps.seqs,
+            blocks,
+            frames: blocks * spec.kv_geometry().frame_layout().frames_per_block(),
+        },
+        logit_rows: steps.logit_rows,
+        graph_rows_max: steps.decode_rows.min(GRAPH_ROWS_MAX),
+        tune: steps.decode_rows > 0,
+    }
+}

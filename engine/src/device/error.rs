@@ -1,0 +1,54 @@
+//! Why a device cannot be used.
+
+use thiserror::Error;
+
+use super::Budget;
+
+/// Why a device cannot be used as asked.
+#[derive(Debug, Error)]
+pub enum DeviceError {
+    /// The program has no CUDA backend.
+    #[error(
+        "this program was built without CUDA; build it with `cargo build --release --features cuda`, or use --device cpu"
+    )]
+    NotBuilt,
+    /// The machine has no driver.
+    #[error("--device {device}: {why}")]
+    NoDriver {
+        /// The device asked for.
+        device: String,
+        /// What was looked for, and what to do.
+        why: String,
+    },
+    /// The device failed, or cannot run this model.
+    #[error("{device}: {why}")]
+    Failed {
+        /// The device.
+        device: String,
+        /// What it said.
+        why: String,
+    },
+    /// Pages that the device has no kernels for.
+    #[error(
+        "{device} computes on 16-bit KV pages only so far, and this KV cache shrinks; use --kv-mode preempt-only, or --device cpu"
+    )]
+    Pages {
+        /// The device.
+        device: String,
+    },
+    /// The KV cache does not fit.
+    #[error(
+        "{device} has too little memory for this model and its KV cache:\n{budget}\n{why}; use a larger GPU, or lower --max-running, --max-step-tokens or --max-context"
+    )]
+    Memory {
+        /// The device.
+        device: String,
+        /// The arithmetic.
+        budget: Budget,
+        /// What is missing.
+        why: String,
+    },
+    /// The weights cannot be loaded.
+    #[error("the model's weights cannot be loaded: {0}")]
+    Weights(String),
+}

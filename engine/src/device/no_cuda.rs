@@ -1,0 +1,45 @@
+//! Stands in for `cuda.rs` in programs without the CUDA backend: there is no such device.
+
+use ebb_kernels::backend::Backend;
+use ebb_kernels::kv::KvLayout;
+use ebb_kernels::model::TransformerSpec;
+
+use super::{BackendOptions, Budget, DeviceError, StepSizes};
+use crate::model::LoadedModel;
+
+/// A GPU; this program cannot have one.
+#[derive(Debug, Clone)]
+pub enum CudaDevice {}
+
+impl CudaDevice {
+    pub(super) fn open(_ordinal: usize) -> Result<Self, DeviceError> {
+        Err(DeviceError::NotBuilt)
+    }
+
+    pub(super) fn description(&self) -> String {
+        match *self {}
+    }
+
+    pub(super) fn check_pages(&self, _: &KvLayout, _: bool) -> Result<(), DeviceError> {
+        match *self {}
+    }
+
+    pub(crate) fn budget(
+        &self,
+        _: &TransformerSpec,
+        _: &StepSizes,
+        _: f64,
+    ) -> Result<Budget, DeviceError> {
+        match *self {}
+    }
+
+    pub(super) fn backend(
+        &self,
+        _: &LoadedModel,
+        _: u32,
+        _: &BackendOptions,
+        _: &mut dyn FnMut(u64, u64),
+    ) -> Result<Box<dyn Backend>, DeviceError> {
+        match *self {}
+    }
+}
