@@ -6,6 +6,7 @@ use clap::Subcommand;
 use ebb_kernels::cuda::{Device, selftest};
 
 pub mod attention;
+pub mod prefill;
 pub mod products;
 pub mod step;
 
@@ -23,9 +24,19 @@ pub enum Command {
         /// Timed runs of each shape
         #[arg(long, default_value_t = 30)]
         repeats: usize,
-        /// Time every compiled kernel, not only the preferred one
-        #[arg(long)]
-        all_variants: bool,
+        /// Time every compiled kernel with this in its name, too
+        #[arg(long, default_value = "")]
+        kernels: String,
+        /// Ways of cutting sequences to try with them: smallest and largest large unit, large units, small unit,
+        /// as 8-32-32-4
+        #[arg(long, value_delimiter = ',', value_parser = rule)]
+        rules: Vec<[usize; 4]>,
+    },
+    /// Time chunked-prefill attention, with and without wgmma; prints CSV
+    Prefill {
+        /// Timed runs of each shape
+        #[arg(long, default_value_t = 10)]
+        repeats: usize,
     },
     /// Time the matrix products of a model of Llama-3.1-8B's shape; prints CSV
     Products {
@@ -50,6 +61,14 @@ pub enum Command {
     },
 }
 
+fn rule(text: &str) -> Result<[usize; 4], String> {
+    let numbers: Result<Vec<usize>, _> = text.split('-').map(str::parse).collect();
+    numbers
+        .ok()
+        .and_then(|n| n.try_into().ok())
+        .ok_or_else(|| format!("{text} is not four numbers, as 8-32-32-4"))
+}
+
 /// Runs a command.
 ///
 /// # Errors
@@ -70,8 +89,10 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
         }
         Command::Attention {
             repeats,
-            all_variants,
-        } => attention::run(&device, *repeats, *all_variants)?,
+            kernels,
+            rules,
+        } => attention::run(&device, *repeats, kernels, rules)?,
+        Command::Prefill { repeats } => prefill::run(&device, *repeats)?,
         Command::Products { rows, repeats } => products::run(&device, rows, *repeats)?,
         Command::Step {
             batches,

@@ -36,7 +36,8 @@ const fn shape(
     }
 }
 
-const SHAPES: [Shape; 6] = [
+const SHAPES: [Shape; 7] = [
+    shape(256, 1152, 32, 8, 290.0),
     shape(1, 131_072, 32, 8, 138.0),
     shape(8, 32_768, 32, 8, 255.0),
     shape(64, 4096, 32, 8, 255.0),
@@ -45,25 +46,28 @@ const SHAPES: [Shape; 6] = [
     shape(8, 4096, 32, 32, 138.0),
 ];
 
-const fn rule(blocks_min: usize, blocks_max: usize, units: usize) -> SplitRule {
+const fn rule(
+    blocks_min: usize,
+    blocks_max: usize,
+    units: usize,
+    blocks_small: usize,
+) -> SplitRule {
     SplitRule {
         blocks_min,
         blocks_max,
         units,
+        blocks_small,
     }
 }
 
-/// Ways of cutting a sequence that are timed with `all_variants`.
-const RULES: [SplitRule; 4] = [
-    rule(2, 8, 8),
-    rule(2, 16, 8),
-    rule(2, 4, 16),
-    rule(4, 16, 4),
-];
-
-/// Prints the CSV `engine,kernel,bits,batch,seqlen,hq,hkv,d,us,GBps`; with `all_variants` one line per compiled kernel
-/// and way of cutting the sequences.
-pub fn run(device: &Arc<Device>, repeats: usize, all_variants: bool) -> Result<(), ProbeError> {
+/// Prints the CSV `engine,kernel,bits,batch,seqlen,hq,hkv,d,us,GBps`; one line for the preferred
+/// kernel, and one per kernel whose name contains `kernels` and way of cutting the sequences in `rules`.
+pub fn run(
+    device: &Arc<Device>,
+    repeats: usize,
+    kernels: &str,
+    rules: &[[usize; 4]],
+) -> Result<(), ProbeError> {
     println!("engine,kernel,bits,batch,seqlen,hq,hkv,d,us,GBps");
     for s in SHAPES {
         // One layer of a model: its records lie together in one frame, as in a model whose frames hold whole layers.
@@ -95,10 +99,15 @@ pub fn run(device: &Arc<Device>, repeats: usize, all_variants: bool) -> Result<(
         let bytes = s.batch * s.tokens * geometry.token_bytes();
         let preferred = probe.variant();
         let mut best: Option<(f64, String)> = None;
-        for variant in DECODE_VARIANTS.iter().filter(|v| v.head_dim == HEAD_DIM) {
-            for rule in RULES {
-                let chosen = *variant == preferred && rule == SplitRule::default();
-                if !all_variants && !chosen {
+        for variant in DECODE_VARIANTS
+            .iter()
+            .filter(|v| v.head_dim == HEAD_DIM && v.runs_on(device))
+        {
+            let default = SplitRule::default();
+            let tried = rules.iter().map(|r| rule(r[0], r[1], r[2], r[3]));
+            for rule in [default].into_iter().chain(tried) {
+                let chosen = *variant == preferred && rule == default;
+                if !(chosen || !kernels.is_empty() && variant.name.contains(kernels)) {
                     continue;
                 }
                 probe.configure(*variant, rule)?;
@@ -106,8 +115,8 @@ pub fn run(device: &Arc<Device>, repeats: usize, all_variants: bool) -> Result<(
                 let times = probe.time(0, repeats)?;
                 let us = times[times.len() / 2];
                 let kernel = format!(
-                    "{}/{}-{}-{}",
-                    variant.name, rule.blocks_min, rule.blocks_max, rule.units
+                    "{}/{}-{}-{}-{}",
+                    variant.name, rule.blocks_min, rule.blocks_max, rule.units, rule.blocks_small
                 );
                 println!(
                     "ebb,{kernel},16,{},{},{},{},{HEAD_DIM},{us:.1},{:.0}",

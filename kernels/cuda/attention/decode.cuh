@@ -43,7 +43,7 @@ struct DecodeParams {
   uint32_t kv_heads;
   uint32_t q_stride;
   float scale_log2;       // log2(e) / sqrt(head_dim)
-  uint32_t reserved;
+  uint32_t units_max;     // room in `units`
 };
 static_assert(sizeof(DecodeParams) == 128);
 
@@ -228,7 +228,7 @@ struct DecodeAttention {
 #pragma unroll
     for (int s = 0; s < kSteps; s++) {
 #pragma unroll
-      for (int r = 0; r < 2; r++) q[s][r] = g < heads ? __ldg(reinterpret_cast<const uint32_t*>(q_row + 16 * s + 8 * r + 2 * t)) : 0u;
+      for (int r = 0; r < 2; r++) q[s][r] = g < heads ? __ldcg(reinterpret_cast<const uint32_t*>(q_row + 16 * s + 8 * r + 2 * t)) : 0u;
       o[s][0] = o[s][1] = o[s][2] = o[s][3] = 0.f;
     }
 

@@ -17,3 +17,26 @@
 #define EBB_DYNAMIC_SHARED(NAME) extern __shared__ __align__(1024) uint8_t NAME[]
 
 #endif
+
+namespace ebb {
+
+// Programmatic dependent launch (sm_90): a kernel may start while the one before it in the stream still runs. Every kernel
+// calls both, the second before it touches what an earlier kernel of the step writes or reads. As all do, "the previous kernel
+// is done" includes all before it. What a step uploads (tables, work lists) and the weights may be read before the wait.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+#elif defined(EBB_EMULATED) || defined(__CUDA_ARCH__)
+__device__ __forceinline__ void let_next_start() {}
+__device__ __forceinline__ void wait_for_previous() {}
+#else
+__device__ void let_next_start();
+__device__ void wait_for_previous();
+#endif
+
+__device__ __forceinline__ void follow_previous() {
+  let_next_start();
+  wait_for_previous();
+}
+
+}  // namespace ebb

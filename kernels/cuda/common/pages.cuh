@@ -48,4 +48,9 @@ __device__ __forceinline__ uint8_t* frame_address(const PageTable& t, uint32_t f
   return t.arena + static_cast<uint64_t>(frame) * t.frame_bytes + offset;
 }
 
+// The same place as a row of the arena seen as rows of `row_bytes` bytes, the view that tensor maps have of it.
+__device__ __forceinline__ uint32_t frame_row(const PageTable& t, uint32_t frame, uint32_t offset, uint32_t row_bytes) {
+  return frame * static_cast<uint32_t>(t.frame_bytes / row_bytes) + offset / row_bytes;
+}
+
 }  // namespace ebb

@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <unordered_map>
 #include <vector>
 
 EmulatedIndex threadIdx, blockIdx, blockDim, gridDim;
@@ -37,6 +38,24 @@ struct Warp {
   void* arguments[32];
   uint32_t arrived;
   uint64_t generation;
+  std::vector<std::vector<std::function<void()>>> groups;  // matrix products committed, oldest first
+  std::vector<std::function<void()>> open;
+};
+
+struct NamedBarrier {
+  uint32_t arrived, threads;
+  uint64_t generation;
+};
+
+struct Barrier {
+  uint32_t arrivals, pending;
+  int64_t bytes;
+  uint32_t parity;  // of the phase that has not ended
+};
+
+struct TensorCopy {
+  uint32_t barrier, bytes;
+  std::function<void()> perform;
 };
 
 const Kernel* kernels;
@@ -48,6 +67,11 @@ std::vector<Warp> warps;
 uint32_t current, alive, barrier_arrived;
 uint64_t barrier_generation, progress;
 bool copies_early;
+std::unordered_map<uint32_t, Barrier> barriers;
+std::vector<TensorCopy> tensor_copies;  // under way
+NamedBarrier named_barriers[16];
+enum { kEarly, kLate, kRandom } landing;
+uint32_t launches;
 uint64_t random_state = 1;
 const Kernel* running;
 const void* running_params;
@@ -97,6 +121,35 @@ void perform(const Copy& c) {
   memcpy(to, c.src, c.bytes);
 }
 
+Barrier& barrier_at(uint32_t address) {
+  const auto b = barriers.find(address);
+  if (b == barriers.end()) fail("there is no barrier at that shared address");
+  return b->second;
+}
+
+void end_phase_if_complete(Barrier& b) {
+  if (b.pending > 0 || b.bytes != 0) return;
+  b.pending = b.arrivals;
+  b.parity ^= 1;
+  progress++;
+}
+
+void land(const TensorCopy& copy) {
+  copy.perform();
+  Barrier& b = barrier_at(copy.barrier);
+  b.bytes -= copy.bytes;
+  progress++;
+  end_phase_if_complete(b);
+}
+
+void land_one() {
+  if (tensor_copies.empty()) return;
+  std::swap(tensor_copies[random() % tensor_copies.size()], tensor_copies.back());
+  const TensorCopy copy = std::move(tensor_copies.back());
+  tensor_copies.pop_back();
+  land(copy);
+}
+
 // Threads that have returned are not waited for.
 void release_barrier_if_all_arrived() {
   if (barrier_arrived < alive || barrier_arrived == 0) return;
@@ -141,6 +194,8 @@ void start(uint32_t i) {
 void run_cta(uint32_t threads) {
   memset(shared, 0xff, shared_bytes);
   warps.assign(threads / 32, Warp{});
+  barriers.clear();
+  memset(named_barriers, 0, sizeof(named_barriers));
   alive = threads;
   barrier_arrived = 0;
   for (uint32_t i = 0; i < threads; i++) start(i);
@@ -156,9 +211,14 @@ void run_cta(uint32_t threads) {
         to_fiber(current);
       }
     }
+    // Late: when nothing else moves.
+    if (progress == before || (landing == kRandom && random() % 2)) land_one();
     idle = progress == before ? idle + 1 : 0;
     if (idle > kPatience) fail("deadlock: threads wait at a barrier that the others do not reach");
   }
+  if (!tensor_copies.empty()) fail("a CTA ends before the copies into its shared memory");
+  for (const Warp& w : warps)
+    if (!w.groups.empty() || !w.open.empty()) fail("a CTA ends before its matrix products");
 }
 
 }  // namespace
@@ -227,6 +287,67 @@ void copy_wait(uint32_t pending) {
   }
 }
 
+void named_barrier(uint32_t id, uint32_t threads, bool wait) {
+  NamedBarrier& b = named_barriers[id % 16];
+  if (b.arrived == 0) b.threads = threads;
+  if (id == 0 || id > 15 || b.threads != threads) fail("a named barrier is 1 to 15 and takes the same number of threads from all");
+  const uint64_t generation = b.generation;
+  progress++;
+  if (++b.arrived == threads) {
+    b.arrived = 0;
+    b.generation++;
+  }
+  while (wait && b.generation == generation) to_scheduler();
+}
+
+void matrix_issue(std::function<void()> perform) {
+  if (copies_early) perform();
+  else warps[current / 32].open.push_back(std::move(perform));
+}
+
+void matrix_commit() {
+  warp_wide("wgmma.commit_group", nullptr, [](void* const*) {
+    Warp& w = warps[current / 32];
+    w.groups.push_back(std::move(w.open));
+    w.open.clear();
+  });
+}
+
+void matrix_wait(uint32_t pending) {
+  uint32_t mine = pending;
+  warp_wide("wgmma.wait_group", &mine, [](void* const* all) {
+    Warp& w = warps[current / 32];
+    while (w.groups.size() > *static_cast<uint32_t*>(all[0])) {
+      for (const auto& perform : w.groups.front()) perform();
+      w.groups.erase(w.groups.begin());
+    }
+  });
+}
+
+void yield() { to_scheduler(); }
+
+void barrier_init(uint32_t address, uint32_t arrivals) {
+  shared_at(address, 8);
+  barriers[address] = {arrivals, arrivals, 0, 0};
+}
+
+void barrier_arrive(uint32_t address, uint32_t expected_bytes) {
+  Barrier& b = barrier_at(address);
+  if (b.pending == 0) fail("more arrivals at a barrier than it was made for");
+  b.bytes += expected_bytes;
+  b.pending--;
+  progress++;
+  end_phase_if_complete(b);
+}
+
+bool barrier_passed(uint32_t address, uint32_t parity) { return barrier_at(address).parity != parity; }
+
+void tensor_copy_issue(uint32_t barrier, uint32_t bytes, std::function<void()> perform) {
+  TensorCopy copy{barrier, bytes, std::move(perform)};
+  if (landing == kEarly) land(copy);
+  else tensor_copies.push_back(std::move(copy));
+}
+
 }  // namespace ebb::emulator
 
 // The kernel of that name, or null; its parameter bytes and threads.
@@ -260,6 +381,7 @@ extern "C" void ebb_emulator_launch(const void* kernel, uint32_t grid_x, uint32_
     fibers.resize(kThreadsMax);
   }
   copies_early = !copies_early;
+  landing = static_cast<decltype(landing)>(launches++ % 3);
   for (uint32_t y = 0; y < grid_y; y++) {
     for (uint32_t x = 0; x < grid_x; x++) {
       blockIdx = {x, y, 0};

@@ -2,13 +2,14 @@
 //
 // What it is for: indices, masks, fragment layouts, ring and counter logic, barriers. Threads are interleaved at random at
 // every warp-wide or CTA-wide operation; shared memory starts as NaN and every shared address is checked; asynchronous copies
-// land, from launch to launch, as early or as late as the program allows. What it is not: it knows no time, no weak memory
+// land, from launch to launch, as early or as late as the program allows, those of the copy engine also at random. What it is not: it knows no time, no weak memory
 // order between CTAs, no bank conflicts. Misuse ends the process with a sentence.
 #pragma once
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 
 #define __device__
 #define __forceinline__ inline
@@ -53,6 +54,21 @@ void warp_wide(const char* operation, void* argument, void (*perform)(void* cons
 void copy_issue(uint32_t dst, const void* src, uint32_t bytes);
 void copy_commit();
 void copy_wait(uint32_t pending);
+
+// Barriers in shared memory: a phase ends when its arrivals have come and the bytes it expects have landed.
+void barrier_init(uint32_t address, uint32_t arrivals);
+void barrier_arrive(uint32_t address, uint32_t expected_bytes);
+bool barrier_passed(uint32_t address, uint32_t parity);
+// Barrier `id` of `threads` threads: arrives, and waits if `wait`.
+void named_barrier(uint32_t id, uint32_t threads, bool wait);
+// Matrix products of this warp that run on their own, in groups; issued inside a warp-wide operation, the others warp-wide.
+void matrix_issue(std::function<void()> perform);
+void matrix_commit();
+void matrix_wait(uint32_t pending);
+// Lets other threads run.
+void yield();
+// A copy of the copy engine, which belongs to no thread: at some time runs `perform` and counts its bytes on the barrier.
+void tensor_copy_issue(uint32_t barrier, uint32_t bytes, std::function<void()> perform);
 
 template <class T>
 T exchange(const char* operation, T value, uint32_t from) {

@@ -24,6 +24,7 @@ __device__ __forceinline__ void take_better(float& value, uint32_t& index, float
 
 // Grid: rows.
 EBB_KERNEL(argmax, ebb::ArgmaxParams, 1024, 1) {
+  ebb::follow_previous();
   __shared__ float values[32];
   __shared__ uint32_t indices[32];
   const float* row = p.logits + static_cast<uint64_t>(blockIdx.x) * p.vocab;

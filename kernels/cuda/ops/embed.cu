@@ -17,6 +17,7 @@ static_assert(sizeof(EmbedParams) == 32);
 
 // Grid: rows.
 EBB_KERNEL(embed, ebb::EmbedParams, 256, 1) {
+  ebb::follow_previous();
   const uint4* from = reinterpret_cast<const uint4*>(p.table + static_cast<uint64_t>(p.tokens[blockIdx.x]) * p.hidden);
   float4* to = reinterpret_cast<float4*>(p.residual + static_cast<uint64_t>(blockIdx.x) * p.hidden);
   for (uint32_t i = threadIdx.x; i < p.hidden / 8; i += 256) {

@@ -34,23 +34,31 @@ __device__ __forceinline__ void skinny(const SkinnyParams& p, float* partial) {
   const uint64_t policy = policy_evict_first();
 
   float c0[4] = {0.f, 0.f, 0.f, 0.f}, c1[4] = {0.f, 0.f, 0.f, 0.f};
-#pragma unroll 1
-  for (uint32_t block = begin; block < end; block += kSkinnyBatch) {
-    uint4 a[kSkinnyBatch], b[kSkinnyBatch], v[kSkinnyBatch];
+  const uint4 zero = make_uint4(0, 0, 0, 0);
+  uint4 a[kSkinnyBatch], b[kSkinnyBatch];
+  auto load_weights = [&](uint32_t block) {
 #pragma unroll
     for (int i = 0; i < kSkinnyBatch; i++) {
-      const uint4 zero = make_uint4(0, 0, 0, 0);
       const bool inside = block + i < end;
       a[i] = inside ? load_streamed(low + (block + i) * 4, policy) : zero;
       b[i] = inside ? load_streamed(high + (block + i) * 4, policy) : zero;
-      v[i] = inside && row ? __ldg(x + (block + i) * 4) : zero;
     }
+  };
+  // Weights do not depend on the previous kernel: the first of them are under way while it ends.
+  load_weights(begin);
+  follow_previous();
+#pragma unroll 1
+  for (uint32_t block = begin; block < end; block += kSkinnyBatch) {
+    uint4 v[kSkinnyBatch];
+#pragma unroll
+    for (int i = 0; i < kSkinnyBatch; i++) v[i] = block + i < end && row ? __ldcg(x + (block + i) * 4) : zero;
 #pragma unroll
     for (int i = 0; i < kSkinnyBatch; i++) {
       const uint32_t first[4] = {a[i].x, b[i].x, a[i].y, b[i].y}, second[4] = {a[i].z, b[i].z, a[i].w, b[i].w};
       mma_bf16(c0, first, v[i].x, v[i].y);
       mma_bf16(c1, second, v[i].z, v[i].w);
     }
+    load_weights(block + kSkinnyBatch);
   }
   // Accumulator: outputs g and g + 8, rows 2t and 2t + 1.
 #pragma unroll

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::driver::{Device, DeviceBuffer, Stream};
+use super::driver::{Device, DeviceBuffer, Stream, TensorMap};
 use super::error::CudaError;
 use super::ops::Fill;
-use super::params::DevicePtr;
+use super::params::{DevicePtr, TensorDim};
+use crate::SUB_BLOCK_TOKENS;
 use crate::kv::{FrameLayout, KvGeometry, KvLayout};
 
 /// All frames of the pool in one allocation; frame `i` starts at byte `i * frame_bytes`.
@@ -16,6 +17,45 @@ pub struct DeviceArena {
     layout: FrameLayout,
     pages: KvLayout,
     frames: u32,
+    maps: Option<RecordMaps>,
+}
+
+/// The arena as the copy engine sees it: rows of `head_dim` channels, cut into halves of 64. A copy at (0, row, half) brings the
+/// 16 rows of a sub-record from there on; in shared memory a half is `[16 rows][128 bytes]`, swizzled.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RecordMaps {
+    /// A copy brings all halves, one after the other.
+    pub(super) whole: TensorMap,
+    /// A copy brings one half.
+    pub(super) half: TensorMap,
+}
+
+impl RecordMaps {
+    /// Channels of a half: 128 bytes, the widest row that the swizzle knows.
+    const HALF: usize = 64;
+
+    fn new(memory: &DeviceBuffer<u8>, head_dim: usize) -> Result<Self, CudaError> {
+        let (row_bytes, halves) = (2 * head_dim, head_dim / Self::HALF);
+        let map = |tile_halves: usize| {
+            let dim = |len: usize, stride: usize, tile: usize| TensorDim {
+                len: len as u64,
+                stride_bytes: stride as u64,
+                tile: tile as u32,
+            };
+            TensorMap::new(
+                memory.ptr(),
+                &[
+                    dim(Self::HALF, 2, Self::HALF),
+                    dim(memory.len() / row_bytes, row_bytes, SUB_BLOCK_TOKENS),
+                    dim(halves, 2 * Self::HALF, tile_halves),
+                ],
+            )
+        };
+        Ok(Self {
+            whole: map(halves)?,
+            half: map(1)?,
+        })
+    }
 }
 
 impl DeviceArena {
@@ -28,12 +68,19 @@ impl DeviceArena {
     ) -> Result<Self, CudaError> {
         let bytes = layout.frame_bytes * frames as usize;
         let memory = DeviceBuffer::filled(device, bytes, 0xff, "the KV cache")?;
+        let mapped = device.has_copy_engine()
+            && geometry.head_dim.is_multiple_of(RecordMaps::HALF)
+            && !memory.is_empty();
+        let maps = mapped
+            .then(|| RecordMaps::new(&memory, geometry.head_dim))
+            .transpose()?;
         Ok(Self {
             memory,
             geometry,
             layout,
             pages: KvLayout::unshrunk(geometry, layout),
             frames,
+            maps,
         })
     }
 
@@ -127,6 +174,10 @@ impl DeviceArena {
 
     pub(super) fn ptr(&self) -> DevicePtr {
         self.memory.ptr()
+    }
+    /// The arena as the copy engine sees it; none if the device has none or the shape does not fit it.
+    pub(super) fn maps(&self) -> Option<&RecordMaps> {
+        self.maps.as_ref()
     }
 
     /// Sub-records in a frame.

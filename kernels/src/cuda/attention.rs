@@ -5,10 +5,11 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::arena::DeviceArena;
-use super::driver::{Device, DeviceBuffer, Kernel, Stream};
+use super::driver::{Device, DeviceBuffer, Kernel, Stream, TensorMap};
 use super::error::CudaError;
 use super::params::{DevicePtr, KernelParams};
 use super::plan::SplitRule;
+use super::prefill::{Prefill, PrefillVariant};
 use super::step::{PageTable, StepBuffers};
 use crate::kv::KvGeometry;
 
@@ -32,27 +33,45 @@ struct DecodeParams {
     kv_heads: u32,
     q_stride: u32,
     scale_log2: f32,
-    reserved: u32,
+    units_max: u32,
 }
 // SAFETY: field for field `ebb::DecodeParams` of attention/decode.cuh.
 unsafe impl KernelParams for DecodeParams {}
 
+#[repr(C, align(64))]
+#[derive(Debug, Clone, Copy)]
+struct BulkDecodeParams {
+    records: TensorMap,
+    decode: DecodeParams,
+}
+// SAFETY: field for field `ebb::BulkDecodeParams` of attention/decode_bulk.cuh.
+unsafe impl KernelParams for BulkDecodeParams {}
+
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-struct PrefillParams {
-    pages: PageTable,
-    q: DevicePtr,
+struct DecodeMergeParams {
+    rows: DevicePtr,
+    row_count: DevicePtr,
+    partial_o: DevicePtr,
+    partial_ml: DevicePtr,
     out: DevicePtr,
-    tiles: DevicePtr,
-    layer: u32,
     q_heads: u32,
-    kv_heads: u32,
-    q_stride: u32,
-    scale_log2: f32,
     reserved: u32,
 }
-// SAFETY: field for field `ebb::PrefillParams` of attention/prefill.cuh.
-unsafe impl KernelParams for PrefillParams {}
+// SAFETY: field for field `ebb::DecodeMergeParams` of attention/decode_bulk.cuh.
+unsafe impl KernelParams for DecodeMergeParams {}
+
+/// How a decode kernel brings the cache into shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DecodeWay {
+    /// Each of so many warps copies its own tiles (sm_80).
+    Ring {
+        /// Warps of a CTA.
+        warps: usize,
+    },
+    /// A warp has the copy engine bring chunks for all (sm_90).
+    Bulk,
+}
 
 /// A compiled shape of the decode kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,51 +80,89 @@ pub struct DecodeVariant {
     pub name: &'static str,
     /// Channels per head.
     pub head_dim: usize,
-    /// Warps of a CTA.
-    pub warps: usize,
-    /// Tiles of 16 tokens in each warp's ring.
+    /// How it reads.
+    pub way: DecodeWay,
+    /// Stages of a ring: tiles of 16 tokens of a warp, or one side of a chunk of all.
     pub stages: usize,
 }
 
 impl DecodeVariant {
-    /// Bytes of shared memory; `kSharedBytes` of decode.cuh.
+    /// Bytes of shared memory; `kSharedBytes` of decode.cuh or decode_bulk.cuh.
     fn shared_bytes(&self) -> usize {
-        self.warps * self.stages * 64 * self.head_dim + self.warps * (8 * UNIT_HEADS + 4) + 16
+        match self.way {
+            DecodeWay::Ring { warps } => {
+                warps * self.stages * 64 * self.head_dim + warps * (8 * UNIT_HEADS + 4) + 16
+            }
+            DecodeWay::Bulk => {
+                let tiles = self.head_dim / 16;
+                let chunk_side = tiles * 32 * self.head_dim;
+                let exchange = 4 * tiles * 32 + 2 * tiles * 256;
+                let item = UNIT_HEADS * self.head_dim * 2 + 32 + 8;
+                self.stages * (chunk_side + 16) + exchange + (self.stages / 2 + 2) * item
+            }
+        }
+    }
+
+    fn threads(&self) -> u32 {
+        match self.way {
+            DecodeWay::Ring { warps } => warps as u32 * 32,
+            DecodeWay::Bulk => (self.head_dim as u32 / 16 + 1) * 32,
+        }
+    }
+
+    /// Whether the device can run it.
+    pub fn runs_on(&self, device: &Device) -> bool {
+        (self.way != DecodeWay::Bulk || device.has_copy_engine())
+            && self.shared_bytes() <= device.shared_bytes_max()
     }
 }
 
 /// Every compiled decode kernel, the preferred ones first.
 pub const DECODE_VARIANTS: &[DecodeVariant] = &[
-    variant("decode_d128_w4_s2", 128, 4, 2),
-    variant("decode_d128_w4_s3", 128, 4, 3),
-    variant("decode_d128_w2_s3", 128, 2, 3),
-    variant("decode_d128_w2_s4", 128, 2, 4),
-    variant("decode_d128_w8_s3", 128, 8, 3),
-    variant("decode_d64_w4_s4", 64, 4, 4),
-    variant("decode_d64_w4_s6", 64, 4, 6),
+    bulk("decode_bulk_d128_s2", 128, 2),
+    bulk("decode_bulk_d128_s3", 128, 3),
+    bulk("decode_bulk_d64_s8", 64, 8),
+    ring("decode_d128_w4_s2", 128, 4, 2),
+    ring("decode_d128_w4_s3", 128, 4, 3),
+    ring("decode_d128_w2_s3", 128, 2, 3),
+    ring("decode_d128_w2_s4", 128, 2, 4),
+    ring("decode_d128_w8_s3", 128, 8, 3),
+    ring("decode_d64_w4_s4", 64, 4, 4),
+    ring("decode_d64_w4_s6", 64, 4, 6),
 ];
 
-const fn variant(
-    name: &'static str,
-    head_dim: usize,
-    warps: usize,
-    stages: usize,
-) -> DecodeVariant {
+const fn bulk(name: &'static str, head_dim: usize, stages: usize) -> DecodeVariant {
     DecodeVariant {
         name,
         head_dim,
-        warps,
+        way: DecodeWay::Bulk,
         stages,
     }
+}
+
+const fn ring(name: &'static str, head_dim: usize, warps: usize, stages: usize) -> DecodeVariant {
+    DecodeVariant {
+        name,
+        head_dim,
+        way: DecodeWay::Ring { warps },
+        stages,
+    }
+}
+
+#[derive(Debug)]
+enum DecodeKernel {
+    Ring(Kernel<DecodeParams>),
+    Bulk(Kernel<BulkDecodeParams>, Kernel<DecodeMergeParams>),
 }
 
 /// Decode and prefill attention of one model shape, with the scratch of split sequences.
 #[derive(Debug)]
 pub struct Attention {
-    decode: Kernel<DecodeParams>,
+    decode: DecodeKernel,
     variant: DecodeVariant,
     decode_grid: u32,
-    prefill: Kernel<PrefillParams>,
+    units_max: u32,
+    prefill: Prefill,
     geometry: KvGeometry,
     q_heads: usize,
     partial_o: DeviceBuffer<f32>,
@@ -115,7 +172,8 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Prepares for steps of up to `seqs` sequences with `blocks` blocks in all. `variant` is the first that fits if `None`.
+    /// Prepares for steps of up to `seqs` sequences with `blocks` blocks in all. `variant` and `prefill` are the first
+    /// that fit if `None`.
     pub fn new(
         device: &Arc<Device>,
         geometry: KvGeometry,
@@ -123,26 +181,11 @@ impl Attention {
         (seqs, blocks): (usize, usize),
         rule: SplitRule,
         variant: Option<DecodeVariant>,
+        prefill: Option<PrefillVariant>,
     ) -> Result<Self, CudaError> {
         let head_dim = geometry.head_dim;
-        let prefill = match head_dim {
-            128 => "prefill_d128",
-            64 => "prefill_d64",
-            other => {
-                return Err(CudaError::Unsupported(format!(
-                    "head_dim {other}: the CUDA backend has kernels for 64 and 128"
-                )));
-            }
-        };
         let group = q_heads / geometry.kv_heads;
-        if group > super::plan::PREFILL_TILE_ROWS {
-            return Err(CudaError::Unsupported(format!(
-                "{group} query heads share a KV head; the CUDA backend supports 64"
-            )));
-        }
-        let fits = |v: &&DecodeVariant| {
-            v.head_dim == head_dim && v.shared_bytes() <= device.shared_bytes_max()
-        };
+        let fits = |v: &&DecodeVariant| v.head_dim == head_dim && v.runs_on(device);
         let variant = variant
             .or_else(|| DECODE_VARIANTS.iter().find(fits).copied())
             .ok_or_else(|| {
@@ -151,15 +194,34 @@ impl Attention {
                     device.name()
                 ))
             })?;
-        let decode = device.kernel(variant.name, variant.shared_bytes())?;
-        let ctas = decode.ctas_per_multiprocessor(variant.warps as u32 * 32)?;
+        let shared = variant.shared_bytes();
+        let (decode, ctas) = match variant.way {
+            DecodeWay::Ring { .. } => {
+                let kernel = device.kernel(variant.name, shared)?;
+                let ctas = kernel.ctas_per_multiprocessor(variant.threads())?;
+                (DecodeKernel::Ring(kernel), ctas)
+            }
+            DecodeWay::Bulk => {
+                let kernel = device.kernel(variant.name, shared)?;
+                let ctas = kernel.ctas_per_multiprocessor(variant.threads())?;
+                let merge = device.kernel(
+                    match head_dim {
+                        128 => "decode_merge_d128",
+                        _ => "decode_merge_d64",
+                    },
+                    0,
+                )?;
+                (DecodeKernel::Bulk(kernel, merge), ctas)
+            }
+        };
         let units = rule.units_max(seqs, blocks);
         let unit_heads = geometry.kv_heads * group.div_ceil(UNIT_HEADS);
         Ok(Self {
             decode,
             variant,
             decode_grid: (ctas * device.multiprocessors()) as u32,
-            prefill: device.kernel(prefill, PREFILL_SHARED_PER_CHANNEL * head_dim)?,
+            units_max: units as u32,
+            prefill: Prefill::new(device, geometry, q_heads, prefill)?,
             geometry,
             q_heads,
             partial_o: DeviceBuffer::new(
@@ -171,6 +233,11 @@ impl Attention {
             counters: DeviceBuffer::filled(device, seqs * unit_heads, 0, "attention counters")?,
             work: DeviceBuffer::filled(device, 2, 0, "the work counter")?,
         })
+    }
+
+    /// The prefill kernel in use; steps must be planned for its tiles.
+    pub fn prefill_variant(&self) -> PrefillVariant {
+        self.prefill.variant()
     }
 
     /// The decode kernel in use.
@@ -188,10 +255,12 @@ impl Attention {
         4 * (units * q_heads * (geometry.head_dim + 2) + seqs * q_heads + 2)
     }
 
-    /// Enqueues the attention of all single-row sequences of the loaded step; the number of units is read on the device.
+    /// Enqueues the attention of all single-row sequences of the loaded step, at most `seqs`; the number of units is read on the
+    /// device.
     pub(super) fn decode(
         &mut self,
         stream: &Stream,
+        seqs: usize,
         step: &StepBuffers,
         arena: &DeviceArena,
         layer: usize,
@@ -213,17 +282,34 @@ impl Attention {
             kv_heads: self.geometry.kv_heads as u32,
             q_stride: (self.q_heads * self.geometry.head_dim) as u32,
             scale_log2: self.scale_log2(),
-            reserved: 0,
+            units_max: self.units_max,
         };
         // SAFETY: the step was checked against the pool before it was loaded, so every block, frame and row is in range of
         // the arena, q and out; the scratch was sized for the step's capacity. Work of one stream runs in order.
         unsafe {
-            self.decode.launch(
-                stream,
-                (self.decode_grid, 1),
-                self.variant.warps as u32 * 32,
-                &params,
-            )
+            let (grid, threads) = ((self.decode_grid, 1), self.variant.threads());
+            match &self.decode {
+                DecodeKernel::Ring(kernel) => kernel.launch(stream, grid, threads, &params),
+                DecodeKernel::Bulk(kernel, merge) => {
+                    let merge_params = DecodeMergeParams {
+                        rows: step.decodes(),
+                        row_count: step.decode_count(),
+                        partial_o: params.partial_o,
+                        partial_ml: params.partial_ml,
+                        out: params.out,
+                        q_heads: params.q_heads,
+                        reserved: 0,
+                    };
+                    let params = BulkDecodeParams {
+                        records: arena.maps().ok_or_else(no_copies)?.whole,
+                        decode: params,
+                    };
+                    kernel.launch(stream, grid, threads, &params)?;
+                    let width = self.q_heads * self.geometry.head_dim;
+                    let grid = (width.div_ceil(MERGE_VALUES) as u32, seqs as u32);
+                    merge.launch(stream, grid, MERGE_THREADS, &merge_params)
+                }
+            }
         }
     }
 
@@ -237,29 +323,23 @@ impl Attention {
         q: &DeviceBuffer<bf16>,
         out: &mut DeviceBuffer<bf16>,
     ) -> Result<(), CudaError> {
-        let params = PrefillParams {
-            pages: step.page_table(arena),
-            q: q.ptr(),
-            out: out.ptr(),
-            tiles: step.tiles(),
-            layer: layer as u32,
-            q_heads: self.q_heads as u32,
-            kv_heads: self.geometry.kv_heads as u32,
-            q_stride: (self.q_heads * self.geometry.head_dim) as u32,
-            scale_log2: self.scale_log2(),
-            reserved: 0,
-        };
-        let grid = (self.geometry.kv_heads as u32, step.plan.tiles.len() as u32);
-        // SAFETY: as in `decode`.
-        unsafe { self.prefill.launch(stream, grid, PREFILL_THREADS, &params) }
+        self.prefill.run(stream, step, arena, layer, q, out)
     }
 
     fn scale_log2(&self) -> f32 {
-        std::f32::consts::LOG2_E / (self.geometry.head_dim as f32).sqrt()
+        scale_log2(self.geometry.head_dim)
     }
 }
 
-/// Threads of a prefill CTA; `PrefillAttention::kThreads`.
-const PREFILL_THREADS: u32 = 128;
-/// Two buffers of K and V of 64 keys each, two bytes a channel; `PrefillAttention::kSharedBytes`.
-const PREFILL_SHARED_PER_CHANNEL: usize = 2 * 2 * 64 * 2;
+fn no_copies() -> CudaError {
+    CudaError::Unsupported("this device has no copy engine for the kernel chosen".into())
+}
+
+/// Outputs that a CTA merges, and its threads; grid and block of `decode_merge`.
+const MERGE_VALUES: usize = 256;
+const MERGE_THREADS: u32 = 256;
+
+/// What scores are multiplied with so that their exponentials are powers of two.
+pub(super) fn scale_log2(head_dim: usize) -> f32 {
+    std::f32::consts::LOG2_E / (head_dim as f32).sqrt()
+}

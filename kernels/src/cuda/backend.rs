@@ -150,7 +150,7 @@ impl Forward {
                 &mut a.q,
             )?;
             if work.decode {
-                attention.decode(stream, step, arena, index, &a.q, &mut a.attended)?;
+                attention.decode(stream, rows, step, arena, index, &a.q, &mut a.attended)?;
             }
             if work.prefill {
                 attention.prefill(stream, step, arena, index, &a.q, &mut a.attended)?;

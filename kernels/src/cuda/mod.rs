@@ -4,7 +4,7 @@
 //! - `driver`: thin owners of the driver's and cuBLASLt's objects. With feature `cuda-emulator`, `emulated` stands in its
 //!   place: the same kernels, compiled for the CPU and run a CTA at a time, for tests on machines without a GPU.
 //! - `arena`, `step`, `plan`: the pages, and what one step's kernels read about them.
-//! - `attention`, `ops`, `products`: launches, one checked `#[repr(C)]` struct per kernel.
+//! - `attention`, `prefill`, `ops`, `products`: launches, one checked `#[repr(C)]` struct per kernel.
 //! - `weights`, `backend`: a model and its steps.
 //! - [`probe`], [`selftest`]: kernels on their own, for timings and for checks.
 
@@ -21,6 +21,7 @@ mod error;
 mod ops;
 mod params;
 mod plan;
+mod prefill;
 pub mod probe;
 mod products;
 pub mod selftest;
@@ -33,6 +34,7 @@ pub use backend::{CudaBackend, CudaConfig, DeviceNeeds};
 pub use driver::{Device, DeviceBuffer, Event, Pinned, Stream};
 pub use error::CudaError;
 pub use plan::SplitRule;
+pub use prefill::{PREFILL_VARIANTS, PrefillVariant};
 pub use products::Way;
 pub use step::{StepBuffers, StepCapacity};
 pub use weights::LoadError;

@@ -21,3 +21,14 @@ pub(super) struct GemmShape {
     /// `y` is f32 instead of bf16.
     pub(super) wide: bool,
 }
+
+/// A dimension of a bf16 tensor that the copy engine reads.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TensorDim {
+    /// Elements.
+    pub(super) len: u64,
+    /// From one element to the next; a multiple of 16. Of the innermost dimension 2, and not looked at.
+    pub(super) stride_bytes: u64,
+    /// Elements that one copy brings.
+    pub(super) tile: u32,
+}

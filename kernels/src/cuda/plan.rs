@@ -3,43 +3,60 @@
 use crate::BLOCK_TOKENS;
 use crate::backend::SeqRows;
 
-/// How a decoding sequence is cut into units.
+/// How a decoding sequence is cut into units: most of it into large ones, its last eighth into small ones, which even out
+/// what the CTAs have to do when the large ones run out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SplitRule {
-    /// Fewest blocks of a unit: a shorter one costs more to merge than it gains in parallelism.
+    /// Fewest blocks of a large unit: a shorter one costs more to merge than it gains in parallelism.
     pub blocks_min: usize,
-    /// Most blocks of a unit: enough that its partial result is noise beside the cache it reads.
+    /// Most blocks of a large unit.
     pub blocks_max: usize,
-    /// Units that a sequence of middling length is cut into.
+    /// Large units that a sequence of middling length is cut into.
     pub units: usize,
+    /// Blocks of a small unit.
+    pub blocks_small: usize,
 }
 
 impl Default for SplitRule {
     fn default() -> Self {
         Self {
-            blocks_min: 2,
-            blocks_max: 8,
-            units: 8,
+            blocks_min: 8,
+            blocks_max: 32,
+            units: 32,
+            blocks_small: 4,
         }
     }
 }
 
+/// Of so many blocks one goes into small units.
+const SMALL_SHARE: usize = 8;
+
 impl SplitRule {
-    /// Units of a sequence of `tokens` tokens.
-    fn splits(&self, tokens: usize) -> usize {
-        let blocks = tokens.div_ceil(BLOCK_TOKENS);
-        let most = self.blocks_max.max(self.blocks_min);
-        blocks.div_ceil(blocks.div_ceil(self.units).clamp(self.blocks_min, most))
+    /// Large units and small units of a sequence of `blocks` blocks, and the blocks that the large ones cover.
+    fn cut(&self, blocks: usize) -> (usize, usize, usize) {
+        let size = blocks.div_ceil(self.units);
+        let size = size.clamp(self.blocks_min, self.blocks_max.max(self.blocks_min));
+        if 2 * blocks < 3 * size {
+            return (1, 0, blocks);
+        }
+        let small = blocks / SMALL_SHARE;
+        let large = blocks - small;
+        (
+            large.div_ceil(size),
+            small.div_ceil(self.blocks_small),
+            large,
+        )
     }
 
     /// Most units that sequences with this many blocks in all can have.
     pub(super) fn units_max(&self, seqs: usize, blocks: usize) -> usize {
-        seqs * self.units + blocks / self.blocks_max.max(self.blocks_min)
+        let large = blocks / self.blocks_max.max(self.blocks_min) + seqs * (self.units + 1);
+        large + blocks / SMALL_SHARE / self.blocks_small + seqs
     }
 }
 
-/// (token, head) rows of a prefill tile; `PrefillAttention::kRows` in the CUDA source.
-pub(super) const PREFILL_TILE_ROWS: usize = 64;
+/// (token, head) rows of the smallest tile that a prefill kernel takes; `PrefillAttention::kRows` in the CUDA source.
+pub(super) const PREFILL_TILE_ROWS_MIN: usize = 64;
 
 /// `DecodeUnit` of the CUDA source: a range of one sequence's tokens.
 #[repr(C)]
@@ -55,6 +72,16 @@ pub(super) struct DecodeUnit {
     pub(super) counter: u32,
 }
 
+/// `DecodeRow` of the CUDA source: a sequence that decodes, and where its units leave their results.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
+pub(super) struct DecodeRow {
+    pub(super) row: u32,
+    pub(super) splits: u32,
+    pub(super) partial: u32,
+    pub(super) reserved: u32,
+}
+
 /// `PrefillTile` of the CUDA source: consecutive rows of one sequence.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
@@ -65,9 +92,9 @@ pub(super) struct PrefillTile {
     pub(super) first_block: u32,
 }
 
-/// Most tiles that this many rows can have.
+/// Most tiles that this many rows can have, whatever the kernel.
 pub(super) fn prefill_tiles_max(seqs: usize, rows: usize, group: usize) -> usize {
-    rows / (PREFILL_TILE_ROWS / group).max(1) + seqs
+    rows / (PREFILL_TILE_ROWS_MIN / group).max(1) + seqs
 }
 
 /// The work of one step's attention.
@@ -78,8 +105,10 @@ pub(super) struct AttentionPlan {
     /// Partial results the units write.
     pub(super) partials: usize,
     /// Sequences among the units.
-    pub(super) counters: usize,
+    pub(super) decodes: Vec<DecodeRow>,
     pub(super) rule: SplitRule,
+    /// (token, head) rows of a tile.
+    pub(super) tile_rows: usize,
 }
 
 impl AttentionPlan {
@@ -88,8 +117,8 @@ impl AttentionPlan {
         self.units.clear();
         self.tiles.clear();
         self.partials = 0;
-        self.counters = 0;
-        let tile_tokens = (PREFILL_TILE_ROWS / group).max(1) as u32;
+        self.decodes.clear();
+        let tile_tokens = (self.tile_rows / group).max(1) as u32;
         for seq in seqs {
             if seq.rows == 1 {
                 self.plan_decode(seq);
@@ -105,28 +134,43 @@ impl AttentionPlan {
             }
         }
         self.tiles.sort_by_key(|t| std::cmp::Reverse(t.position));
+        // The units are handed out in this order: small ones last.
+        self.units
+            .sort_by_key(|u| std::cmp::Reverse((u.end - u.begin).div_ceil(BLOCK_TOKENS as u32)));
     }
 
     fn plan_decode(&mut self, seq: &SeqRows) {
         let tokens = seq.position as usize + 1;
         let blocks = tokens.div_ceil(BLOCK_TOKENS);
-        let splits = self.rule.splits(tokens);
-        for split in 0..splits {
+        let (large, small, large_blocks) = self.rule.cut(blocks);
+        let splits = large + small;
+        let ends = (1..=large)
+            .map(|i| large_blocks * i / large)
+            .chain((1..=small).map(|i| large_blocks + (blocks - large_blocks) * i / small));
+        let mut begin = 0;
+        for (split, end) in ends.enumerate() {
+            let end = (end * BLOCK_TOKENS).min(tokens) as u32;
             self.units.push(DecodeUnit {
                 row: seq.first_row,
                 first_block: seq.first_block,
-                begin: (blocks * split / splits * BLOCK_TOKENS) as u32,
-                end: (blocks * (split + 1) / splits * BLOCK_TOKENS).min(tokens) as u32,
+                begin,
+                end,
                 split: split as u32,
                 splits: splits as u32,
                 partial: self.partials as u32,
-                counter: self.counters as u32,
+                counter: self.decodes.len() as u32,
             });
+            begin = end;
         }
+        self.decodes.push(DecodeRow {
+            row: seq.first_row,
+            splits: splits as u32,
+            partial: self.partials as u32,
+            reserved: 0,
+        });
         if splits > 1 {
             self.partials += splits;
         }
-        self.counters += 1;
     }
 }
 
@@ -150,6 +194,13 @@ mod tests {
         for position in (0..9000).chain([131_071, 1_000_000]) {
             plan.plan(&[seq(0, 1, position)], 4);
             let mut next = 0;
+            let sizes: Vec<u32> = plan.units.iter().map(|u| u.end - u.begin).collect();
+            assert!(
+                sizes
+                    .windows(2)
+                    .all(|w| w[0].div_ceil(128) >= w[1].div_ceil(128))
+            );
+            plan.units.sort_by_key(|u| u.begin);
             for u in &plan.units {
                 assert_eq!((u.begin, u.splits as usize), (next, plan.units.len()));
                 assert!(u.end > u.begin && (u.begin as usize).is_multiple_of(BLOCK_TOKENS));
@@ -167,37 +218,39 @@ mod tests {
         alone.plan(&[seq(0, 1, 5000)], 4);
         together.plan(&[seq(0, 1, 70), seq(1, 1, 5000), seq(2, 40, 100)], 4);
         let cuts = |plan: &AttentionPlan, row| -> Vec<_> {
-            plan.units
-                .iter()
-                .filter(|u| u.row == row)
-                .map(|u| (u.begin, u.end))
-                .collect()
+            let of_row = plan.units.iter().filter(|u| u.row == row);
+            of_row.map(|u| (u.begin, u.end)).collect()
         };
         assert_eq!(cuts(&alone, 0), cuts(&together, 1));
         assert_eq!(
-            (together.counters, together.partials),
+            (together.decodes.len(), together.partials),
             (2, together.units.len() - 1)
         );
     }
 
     #[test]
     fn tiles_cover_the_rows() {
-        let mut plan = AttentionPlan::default();
-        for group in [1, 3, 4, 5, 6, 8, 64, 100] {
-            plan.plan(&[seq(0, 130, 300), seq(130, 2, 0)], group);
-            let mut rows: Vec<u32> = plan
-                .tiles
-                .iter()
-                .flat_map(|t| t.first_row..t.first_row + t.rows)
-                .collect();
-            rows.sort_unstable();
-            assert_eq!(rows, (0..132).collect::<Vec<_>>());
-            assert!(
-                plan.tiles
+        for tile_rows in [PREFILL_TILE_ROWS_MIN, 128] {
+            let mut plan = AttentionPlan {
+                tile_rows,
+                ..AttentionPlan::default()
+            };
+            for group in [1, 3, 4, 5, 6, 8, 64, 100] {
+                plan.plan(&[seq(0, 130, 300), seq(130, 2, 0)], group);
+                let mut rows: Vec<u32> = plan
+                    .tiles
                     .iter()
-                    .all(|t| t.rows as usize * group <= PREFILL_TILE_ROWS.max(group))
-            );
-            assert!(plan.tiles.len() <= prefill_tiles_max(2, 132, group));
+                    .flat_map(|t| t.first_row..t.first_row + t.rows)
+                    .collect();
+                rows.sort_unstable();
+                assert_eq!(rows, (0..132).collect::<Vec<_>>());
+                assert!(
+                    plan.tiles
+                        .iter()
+                        .all(|t| t.rows as usize * group <= tile_rows.max(group))
+                );
+                assert!(plan.tiles.len() <= prefill_tiles_max(2, 132, group));
+            }
         }
     }
 }

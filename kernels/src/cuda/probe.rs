@@ -11,6 +11,7 @@ use super::error::CudaError;
 use super::ops::Fill;
 use super::params::GemmShape;
 use super::plan::SplitRule;
+use super::prefill::PrefillVariant;
 use super::products::{Products, Way};
 use super::step::{StepBuffers, StepCapacity};
 use crate::backend::{BackendError, CheckScratch, StepInput, StepLimits};
@@ -55,18 +56,14 @@ impl AttentionProbe {
     ) -> Result<Self, CudaError> {
         let row = q_heads * geometry.head_dim;
         let rule = SplitRule::default();
+        let size = (capacity.seqs, capacity.blocks);
+        let attention = Attention::new(device, geometry, q_heads, size, rule, variant, None)?;
+        let group = q_heads / geometry.kv_heads;
         Ok(Self {
             stream: Stream::new(device)?,
             arena: DeviceArena::new(device, geometry, layout, frames)?,
-            step: StepBuffers::new(device, capacity, q_heads / geometry.kv_heads, rule)?,
-            attention: Attention::new(
-                device,
-                geometry,
-                q_heads,
-                (capacity.seqs, capacity.blocks),
-                rule,
-                variant,
-            )?,
+            step: StepBuffers::new(device, capacity, group, rule, &attention)?,
+            attention,
             q: DeviceBuffer::filled(device, capacity.rows * row, 0, "queries")?,
             out: DeviceBuffer::filled(device, capacity.rows * row, 0xff, "attention outputs")?,
             row,
@@ -78,6 +75,11 @@ impl AttentionProbe {
         &mut self.arena
     }
 
+    /// The prefill kernel in use.
+    pub fn prefill_variant(&self) -> PrefillVariant {
+        self.attention.prefill_variant()
+    }
+
     /// The decode kernel in use.
     pub fn variant(&self) -> DecodeVariant {
         self.attention.variant()
@@ -85,13 +87,28 @@ impl AttentionProbe {
 
     /// Uses another compiled decode kernel and another rule; the step must be loaded again.
     pub fn configure(&mut self, variant: DecodeVariant, rule: SplitRule) -> Result<(), CudaError> {
+        self.use_kernels(variant, rule, self.attention.prefill_variant())
+    }
+
+    /// Uses another compiled prefill kernel; the step must be loaded again.
+    pub fn configure_prefill(&mut self, prefill: PrefillVariant) -> Result<(), CudaError> {
+        self.use_kernels(self.attention.variant(), self.step.plan.rule, prefill)
+    }
+
+    fn use_kernels(
+        &mut self,
+        variant: DecodeVariant,
+        rule: SplitRule,
+        prefill: PrefillVariant,
+    ) -> Result<(), CudaError> {
         let c = self.step.capacity();
         let device = self.stream.device().clone();
         let geometry = self.arena.geometry();
         let q_heads = self.row / geometry.head_dim;
-        self.step = StepBuffers::new(&device, c, q_heads / geometry.kv_heads, rule)?;
-        let size = (c.seqs, c.blocks);
-        self.attention = Attention::new(&device, geometry, q_heads, size, rule, Some(variant))?;
+        let (size, group) = ((c.seqs, c.blocks), q_heads / geometry.kv_heads);
+        let (variant, prefill) = (Some(variant), Some(prefill));
+        self.attention = Attention::new(&device, geometry, q_heads, size, rule, variant, prefill)?;
+        self.step = StepBuffers::new(&device, c, group, rule, &self.attention)?;
         Ok(())
     }
 
@@ -250,7 +267,7 @@ fn enqueue(
     out: &mut DeviceBuffer<bf16>,
 ) -> Result<(), CudaError> {
     if !step.plan.units.is_empty() {
-        attention.decode(stream, step, arena, layer, q, out)?;
+        attention.decode(stream, step.rows, step, arena, layer, q, out)?;
     }
     attention.prefill(stream, step, arena, layer, q, out)
 }

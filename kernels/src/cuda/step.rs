@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::arena::DeviceArena;
+use super::attention::Attention;
 use super::driver::{Device, DeviceBuffer, Pinned, Stream};
 use super::error::CudaError;
 use super::params::DevicePtr;
@@ -48,6 +49,7 @@ struct Sections {
     first_blocks: Range<usize>,
     logit_rows: Range<usize>,
     units: Range<usize>,
+    decodes: Range<usize>,
     tiles: Range<usize>,
     blocks: Range<usize>,
     frames: Range<usize>,
@@ -68,6 +70,7 @@ impl Sections {
             first_blocks: section(capacity.rows),
             logit_rows: section(capacity.rows),
             units: section(8 * rule.units_max(capacity.seqs, capacity.blocks)),
+            decodes: section(4 * capacity.seqs),
             tiles: section(4 * prefill_tiles_max(capacity.seqs, capacity.rows, group)),
             blocks: section(2 * capacity.blocks),
             frames: section(capacity.frames),
@@ -89,12 +92,13 @@ pub struct StepBuffers {
 }
 
 impl StepBuffers {
-    /// Allocates for steps up to `capacity`; `group` is query heads per KV head.
+    /// Allocates for steps up to `capacity`; `group` is query heads per KV head. Plans for the kernels of `attention`.
     pub fn new(
         device: &Arc<Device>,
         capacity: StepCapacity,
         group: usize,
         rule: SplitRule,
+        attention: &Attention,
     ) -> Result<Self, CudaError> {
         let sections = Sections::new(&capacity, group, rule);
         let words = sections.frames.end;
@@ -106,6 +110,7 @@ impl StepBuffers {
             device: DeviceBuffer::filled(device, words, 0, "the inputs of a step")?,
             plan: AttentionPlan {
                 rule,
+                tile_rows: attention.prefill_variant().tile_rows(),
                 ..AttentionPlan::default()
             },
             rows: 0,
@@ -153,10 +158,12 @@ impl StepBuffers {
         let mut put = |section: &Range<usize>, words: &[u32]| {
             host[section.start..section.start + words.len()].copy_from_slice(words)
         };
-        put(&s.counts, &[self.rows as u32, self.plan.units.len() as u32]);
+        let counts = [self.rows, self.plan.units.len(), self.plan.decodes.len()];
+        put(&s.counts, &counts.map(|n| n as u32));
         put(&s.tokens, &input.tokens);
         put(&s.logit_rows, &input.logit_rows);
         put(&s.units, bytemuck::cast_slice(&self.plan.units));
+        put(&s.decodes, bytemuck::cast_slice(&self.plan.decodes));
         put(&s.tiles, bytemuck::cast_slice(&self.plan.tiles));
         put(&s.frames, &input.frames);
         for seq in &input.seqs {
@@ -219,6 +226,14 @@ impl StepBuffers {
 
     pub(super) fn units(&self) -> DevicePtr {
         self.device.at(self.sections.units.start)
+    }
+
+    pub(super) fn decodes(&self) -> DevicePtr {
+        self.device.at(self.sections.decodes.start)
+    }
+
+    pub(super) fn decode_count(&self) -> DevicePtr {
+        self.device.at(self.sections.counts.start + 2)
     }
 
     pub(super) fn tiles(&self) -> DevicePtr {

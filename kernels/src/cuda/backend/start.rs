@@ -85,6 +85,15 @@ impl CudaBackend {
     ) -> Result<Self, CudaError> {
         let capacity = config.capacity;
         let geometry = spec.kv_geometry();
+        let attention = Attention::new(
+            device,
+            geometry,
+            spec.q_heads,
+            (capacity.seqs, capacity.blocks),
+            SplitRule::default(),
+            None,
+            None,
+        )?;
         let forward = Forward {
             weights,
             step: StepBuffers::new(
@@ -92,15 +101,9 @@ impl CudaBackend {
                 capacity,
                 spec.q_heads / spec.kv_heads,
                 SplitRule::default(),
+                &attention,
             )?,
-            attention: Attention::new(
-                device,
-                geometry,
-                spec.q_heads,
-                (capacity.seqs, capacity.blocks),
-                SplitRule::default(),
-                None,
-            )?,
+            attention,
             ops: Ops::new(device, &spec)?,
             products: Products::new(device)?,
             shapes: Shapes::new(&spec),

@@ -119,6 +119,11 @@ impl Device {
         self.capability
     }
 
+    /// Whether copies of whole tensor boxes, and the barriers they complete on, are there.
+    pub fn has_copy_engine(&self) -> bool {
+        self.capability().0 >= 9
+    }
+
     /// Streaming multiprocessors.
     pub fn multiprocessors(&self) -> usize {
         self.multiprocessors
@@ -174,10 +179,17 @@ impl Device {
                     sys::cuFuncSetAttribute(function, attribute, shared_bytes as i32)
                 })?;
             }
+            // One split of L1 and shared memory for all kernels: a change of it keeps a kernel from starting while the one before
+            // it ends.
+            let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+            // SAFETY: as above.
+            check("choosing a kernel's share of shared memory", unsafe {
+                sys::cuFuncSetAttribute(function, attribute, 100)
+            })?;
             return Ok(Kernel {
                 function,
                 shared_bytes: shared_bytes as u32,
-                _device: self.clone(),
+                device: self.clone(),
                 _params: PhantomData,
             });
         }
@@ -204,7 +216,7 @@ impl Drop for Device {
 pub(in crate::cuda) struct Kernel<P> {
     function: sys::CUfunction,
     shared_bytes: u32,
-    _device: Arc<Device>,
+    device: Arc<Device>,
     _params: PhantomData<P>,
 }
 
@@ -247,18 +259,31 @@ impl<P: KernelParams> Kernel<P> {
         }
         let mut copy = *params;
         let mut arguments = [std::ptr::from_mut(&mut copy).cast::<c_void>()];
-        // SAFETY: one parameter of the checked size; the driver copies it before it returns. The addresses are the caller's.
+        // Every kernel waits for the previous one by itself (`ebb::wait_for_previous`), so it may start before that one ends.
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { pad: [0; 64] },
+        };
+        attribute.value.programmaticStreamSerializationAllowed = 1;
+        let config = sys::CUlaunchConfig {
+            gridDimX: grid.0,
+            gridDimY: grid.1,
+            gridDimZ: 1,
+            blockDimX: threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared_bytes,
+            hStream: stream.raw(),
+            attrs: &mut attribute,
+            numAttrs: u32::from(self.device.has_copy_engine()),
+        };
+        // SAFETY: one parameter of the checked size; the driver copies it and the configuration before it returns. The addresses
+        // are the caller's.
         check("launching a kernel", unsafe {
-            sys::cuLaunchKernel(
+            sys::cuLaunchKernelEx(
+                &config,
                 self.function,
-                grid.0,
-                grid.1,
-                1,
-                threads,
-                1,
-                1,
-                self.shared_bytes,
-                stream.raw(),
                 arguments.as_mut_ptr(),
                 std::ptr::null_mut(),
             )

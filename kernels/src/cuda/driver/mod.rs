@@ -4,6 +4,7 @@ mod device;
 mod gemm;
 mod memory;
 mod stream;
+mod tensor_map;
 
 pub use device::Device;
 pub(super) use device::Kernel;
@@ -12,6 +13,7 @@ pub use memory::{DeviceBuffer, Pinned};
 pub use stream::Event;
 pub(super) use stream::Graph;
 pub use stream::Stream;
+pub(super) use tensor_map::TensorMap;
 
 use cudarc::driver::sys::CUresult;
 

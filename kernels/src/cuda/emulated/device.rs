@@ -55,6 +55,11 @@ impl Device {
         (9, 0)
     }
 
+    /// Whether copies of whole tensor boxes, and the barriers they complete on, are there.
+    pub fn has_copy_engine(&self) -> bool {
+        self.capability().0 >= 9
+    }
+
     /// Streaming multiprocessors.
     pub fn multiprocessors(&self) -> usize {
         3

@@ -5,6 +5,7 @@ mod device;
 mod gemm;
 mod memory;
 mod stream;
+mod tensor_map;
 
 pub use device::Device;
 pub(super) use device::Kernel;
@@ -12,3 +13,4 @@ pub(super) use gemm::Gemm;
 pub use memory::{DeviceBuffer, Pinned};
 pub(super) use stream::Graph;
 pub use stream::{Event, Stream};
+pub(super) use tensor_map::TensorMap;

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::backend::StepInput;
 use crate::cuda::probe::{AttentionProbe, ProbeError};
-use crate::cuda::{DECODE_VARIANTS, DecodeVariant, Device, StepCapacity};
+use crate::cuda::{DECODE_VARIANTS, DecodeVariant, Device, PrefillVariant, StepCapacity};
 use crate::kv::{KvGeometry, Side};
 use half::bf16;
 
@@ -12,7 +13,7 @@ use super::table::Report;
 use super::{Pages, Rng};
 
 /// P and the output are rounded to bf16: 2^-9 each, and some room.
-const ATTENTION_LIMIT: f64 = 6e-3;
+pub(super) const ATTENTION_LIMIT: f64 = 6e-3;
 
 const KV_HEADS: usize = 2;
 const LAYERS: usize = 2;
@@ -51,7 +52,10 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             case.run(device, None)?,
             ATTENTION_LIMIT,
         );
-        for variant in DECODE_VARIANTS.iter().filter(|v| v.head_dim == head_dim) {
+        for variant in DECODE_VARIANTS
+            .iter()
+            .filter(|v| v.head_dim == head_dim && v.runs_on(device))
+        {
             let case = Case::new(head_dim, 4, &decode, 3.0, 9);
             report.check(
                 variant.name,
@@ -61,24 +65,27 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         }
         // A sequence's bits must not depend on its company.
         let together = Case::new(head_dim, 4, &decode, 3.0, 10);
-        let batch = together.outputs(device, None)?;
+        let batch = together.outputs(device, None, None)?;
         let alone = Case {
             seqs: 1,
             ..Case::new(head_dim, 4, &decode, 3.0, 10)
         };
-        let single = alone.outputs(device, None)?;
-        let differing = single
-            .iter()
-            .zip(&batch)
-            .filter(|(a, b)| a.to_bits() != b.to_bits())
-            .count();
+        let single = alone.outputs(device, None, None)?;
         report.check(
             &format!("bits alone and in a batch, head_dim {head_dim}"),
-            differing as f64,
+            differing(&single, &batch),
             0.0,
         );
     }
     Ok(())
+}
+
+/// Values whose bits differ.
+pub(super) fn differing(a: &[bf16], b: &[bf16]) -> f64 {
+    let same_shape = a.iter().zip(b);
+    same_shape
+        .filter(|(a, b)| a.to_bits() != b.to_bits())
+        .count() as f64
 }
 
 /// One mixed and one decode batch of each head size.
@@ -100,7 +107,7 @@ pub(super) fn check_quick(device: &Arc<Device>, report: &mut Report) -> Result<(
 }
 
 /// Sequences with random pages, NaN wherever no token lies.
-struct Case {
+pub(super) struct Case {
     geometry: KvGeometry,
     group: usize,
     pages: Pages,
@@ -113,7 +120,7 @@ struct Case {
 
 impl Case {
     /// `seqs`: (position, rows). `amplitude`: of queries.
-    fn new(
+    pub(super) fn new(
         head_dim: usize,
         group: usize,
         seqs: &[(usize, usize)],
@@ -156,34 +163,19 @@ impl Case {
         }
     }
 
-    fn outputs(
+    pub(super) fn outputs(
         &self,
         device: &Arc<Device>,
         variant: Option<DecodeVariant>,
+        prefill: Option<PrefillVariant>,
     ) -> Result<Vec<bf16>, ProbeError> {
         let mut input = self.pages.input.clone();
         input.seqs.truncate(self.seqs);
         let rows: u32 = input.seqs.iter().map(|s| s.rows).sum();
         input.tokens.truncate(rows as usize);
-        let capacity = StepCapacity {
-            rows: input.tokens.len(),
-            seqs: input.seqs.len(),
-            blocks: input.blocks.len(),
-            frames: input.frames.len(),
-        };
-        let layout = self.geometry.frame_layout();
-        let q_heads = KV_HEADS * self.group;
-        let mut probe = AttentionProbe::new(
-            device,
-            self.geometry,
-            layout,
-            self.frames,
-            q_heads,
-            capacity,
-            variant,
-        )?;
-        probe.arena_mut().write_all(&self.arena)?;
+        let mut probe = self.probe(device, &input, variant, prefill)?;
         probe.load(&input)?;
+        let q_heads = KV_HEADS * self.group;
         let q = &self.q[..rows as usize * q_heads * self.geometry.head_dim];
         let first = probe.run(LAYERS - 1, q)?;
         // Again: counters and scratch must be left as they were found.
@@ -199,12 +191,84 @@ impl Case {
         })
     }
 
+    /// A probe over these pages for steps up to `input`.
+    fn probe(
+        &self,
+        device: &Arc<Device>,
+        input: &StepInput,
+        variant: Option<DecodeVariant>,
+        prefill: Option<PrefillVariant>,
+    ) -> Result<AttentionProbe, ProbeError> {
+        let capacity = StepCapacity {
+            rows: input.tokens.len(),
+            seqs: input.seqs.len(),
+            blocks: input.blocks.len(),
+            frames: input.frames.len(),
+        };
+        let mut probe = AttentionProbe::new(
+            device,
+            self.geometry,
+            self.geometry.frame_layout(),
+            self.frames,
+            KV_HEADS * self.group,
+            capacity,
+            variant,
+        )?;
+        if let Some(prefill) = prefill {
+            probe.configure_prefill(prefill)?;
+        }
+        probe.arena_mut().write_all(&self.arena)?;
+        Ok(probe)
+    }
+
+    /// The outputs of the first sequence when its rows come in chunks, which begin at `starts`.
+    pub(super) fn outputs_in_chunks(
+        &self,
+        device: &Arc<Device>,
+        prefill: PrefillVariant,
+        starts: &[usize],
+    ) -> Result<Vec<bf16>, ProbeError> {
+        let whole = &self.pages.input;
+        let mut probe = self.probe(device, whole, None, Some(prefill))?;
+        let row = KV_HEADS * self.group * self.geometry.head_dim;
+        let mut out = Vec::new();
+        for (i, &start) in starts.iter().enumerate() {
+            let end = starts
+                .get(i + 1)
+                .copied()
+                .unwrap_or(whole.seqs[0].rows as usize);
+            let mut input = whole.clone();
+            input.seqs.truncate(1);
+            input.seqs[0].position += start as u32;
+            input.seqs[0].rows = (end - start) as u32;
+            input.tokens.truncate(end - start);
+            probe.load(&input)?;
+            out.extend(probe.run(LAYERS - 1, &self.q[start * row..end * row])?);
+        }
+        Ok(out)
+    }
+
     /// The largest relative error of any (row, head).
     fn run(&self, device: &Arc<Device>, variant: Option<DecodeVariant>) -> Result<f64, ProbeError> {
-        let out = self.outputs(device, variant)?;
+        let out = self.outputs(device, variant, None)?;
+        Ok(self.worst(&out, &self.reference()))
+    }
+
+    /// The largest relative error of any (row, head) of `out`.
+    pub(super) fn worst(&self, out: &[bf16], reference: &[f64]) -> f64 {
+        let d = self.geometry.head_dim;
+        assert_eq!(out.len(), reference.len());
+        out.chunks_exact(d)
+            .zip(reference.chunks_exact(d))
+            .map(|(out, want)| relative_error(out.iter().map(|v| v.to_f64()), want))
+            .fold(0.0, f64::max)
+    }
+
+    /// What all rows should be, by definition; in the order of the outputs.
+    pub(super) fn reference(&self) -> Vec<f64> {
         let d = self.geometry.head_dim;
         let q_heads = KV_HEADS * self.group;
-        let mut worst: f64 = 0.0;
+        let mut reference = vec![0.0; self.q.len()];
         for (seq, s) in self.pages.input.seqs.iter().enumerate() {
             for kv_head in 0..KV_HEADS {
                 let [keys, values] = [Side::K, Side::V].map(|side| self.side(seq, side, kv_head));
@@ -213,15 +277,12 @@ impl Case {
                     for head in kv_head * self.group..(kv_head + 1) * self.group {
                         let at = ((s.first_row as usize + i) * q_heads + head) * d;
                         let want = attend(&self.q[at..at + d], &keys[..seen], &values[..seen]);
-                        worst = worst.max(relative_error(
-                            out[at..at + d].iter().map(|v| v.to_f64()),
-                            &want,
-                        ));
+                        reference[at..at + d].copy_from_slice(&want);
                     }
                 }
             }
         }
-        Ok(worst)
+        reference
     }
 
     /// One side of the last layer's cache of a sequence, `[tokens][head_dim]`.

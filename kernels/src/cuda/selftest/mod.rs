@@ -4,6 +4,7 @@
 mod attention;
 mod model;
 mod pages;
+mod prefill;
 mod products;
 mod reference;
 mod rng;
@@ -24,6 +25,7 @@ pub fn attention(device: &Arc<Device>, quick: bool) -> Result<bool, ProbeError> 
         attention::check_quick(device, &mut report)?;
     } else {
         attention::check(device, &mut report)?;
+        prefill::check(device, &mut report)?;
     }
     Ok(report.finish())
 }

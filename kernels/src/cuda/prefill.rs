@@ -1,0 +1,290 @@
+//! Chunked-prefill attention: its kernels, and the launch of the one that suits the device.
+
+use std::sync::Arc;
+
+use half::bf16;
+
+use super::arena::DeviceArena;
+use super::attention::scale_log2;
+use super::driver::{Device, DeviceBuffer, Kernel, Stream, TensorMap};
+use super::error::CudaError;
+use super::params::{DevicePtr, KernelParams, TensorDim};
+use super::step::{PageTable, StepBuffers};
+use crate::kv::KvGeometry;
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct MmaParams {
+    pages: PageTable,
+    q: DevicePtr,
+    out: DevicePtr,
+    tiles: DevicePtr,
+    layer: u32,
+    q_heads: u32,
+    kv_heads: u32,
+    q_stride: u32,
+    scale_log2: f32,
+    reserved: u32,
+}
+// SAFETY: field for field `ebb::PrefillParams` of attention/prefill.cuh.
+unsafe impl KernelParams for MmaParams {}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct WgmmaParams {
+    queries: TensorMap,
+    keys: TensorMap,
+    values: TensorMap,
+    pages: PageTable,
+    out: DevicePtr,
+    tiles: DevicePtr,
+    work: DevicePtr,
+    tile_count: u32,
+    layer: u32,
+    q_heads: u32,
+    kv_heads: u32,
+    scale_log2: f32,
+    reserved: [u32; 9],
+}
+// SAFETY: field for field `ebb::PrefillWgmmaParams` of attention/prefill_wgmma.cuh.
+unsafe impl KernelParams for WgmmaParams {}
+
+/// Which instructions a prefill kernel multiplies with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Means {
+    /// `mma.sync`, on every device.
+    Mma,
+    /// `wgmma`, on compute capability 9.x, with a ring of that many stages of 128 keys.
+    Wgmma { stages: usize },
+}
+
+/// A compiled shape of a prefill kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PrefillVariant {
+    /// Name of the kernel.
+    pub name: &'static str,
+    /// Channels per head.
+    pub head_dim: usize,
+    means: Means,
+}
+
+/// Every compiled prefill kernel, the preferred ones first.
+pub const PREFILL_VARIANTS: &[PrefillVariant] = &[
+    wgmma("prefill_wgmma_d128_s2", 128, 2),
+    wgmma("prefill_wgmma_d128_s3", 128, 3),
+    wgmma("prefill_wgmma_d64_s2", 64, 2),
+    wgmma("prefill_wgmma_d64_s4", 64, 4),
+    mma("prefill_d128", 128),
+    mma("prefill_d64", 64),
+];
+
+const fn wgmma(name: &'static str, head_dim: usize, stages: usize) -> PrefillVariant {
+    let means = Means::Wgmma { stages };
+    PrefillVariant {
+        name,
+        head_dim,
+        means,
+    }
+}
+
+const fn mma(name: &'static str, head_dim: usize) -> PrefillVariant {
+    let means = Means::Mma;
+    PrefillVariant {
+        name,
+        head_dim,
+        means,
+    }
+}
+
+impl PrefillVariant {
+    /// (token, head) rows of a tile; `kRows` of the kernel.
+    pub(super) fn tile_rows(&self) -> usize {
+        match self.means {
+            Means::Mma => super::plan::PREFILL_TILE_ROWS_MIN,
+            Means::Wgmma { .. } => 128,
+        }
+    }
+
+    /// Threads of a CTA; `kThreads` of the kernel.
+    fn threads(&self) -> u32 {
+        match self.means {
+            Means::Mma => 128,
+            Means::Wgmma { .. } => 384,
+        }
+    }
+
+    /// Bytes of shared memory; `kSharedBytes` of the kernel.
+    fn shared_bytes(&self) -> usize {
+        let row = 2 * self.head_dim;
+        match self.means {
+            Means::Mma => 2 * 2 * 64 * row,
+            Means::Wgmma { stages } => (2 * stages * 128 + 128) * row + 256,
+        }
+    }
+
+    /// Whether it is made for this shape and runs on this device.
+    pub fn fits(&self, device: &Device, head_dim: usize) -> bool {
+        let runs = match self.means {
+            Means::Mma => true,
+            Means::Wgmma { .. } => device.capability().0 == 9,
+        };
+        runs && self.head_dim == head_dim && self.shared_bytes() <= device.shared_bytes_max()
+    }
+}
+
+/// A loaded prefill kernel.
+#[derive(Debug)]
+enum Loaded {
+    Mma(Kernel<MmaParams>),
+    Wgmma {
+        kernel: Kernel<WgmmaParams>,
+        work: DeviceBuffer<u32>,
+        multiprocessors: usize,
+    },
+}
+
+/// Prefill attention of one model shape.
+#[derive(Debug)]
+pub(super) struct Prefill {
+    variant: PrefillVariant,
+    loaded: Loaded,
+    geometry: KvGeometry,
+    q_heads: usize,
+}
+
+impl Prefill {
+    /// Loads `variant`, the first that fits if `None`.
+    pub(super) fn new(
+        device: &Arc<Device>,
+        geometry: KvGeometry,
+        q_heads: usize,
+        variant: Option<PrefillVariant>,
+    ) -> Result<Self, CudaError> {
+        let head_dim = geometry.head_dim;
+        let fits = |v: &PrefillVariant| v.fits(device, head_dim);
+        let variant = variant
+            .or_else(|| PREFILL_VARIANTS.iter().copied().find(fits))
+            .filter(fits)
+            .ok_or_else(|| {
+                CudaError::Unsupported(format!(
+                    "head_dim {head_dim}: the CUDA backend has kernels for 64 and 128"
+                ))
+            })?;
+        let group = q_heads / geometry.kv_heads;
+        if group > super::plan::PREFILL_TILE_ROWS_MIN {
+            return Err(CudaError::Unsupported(format!(
+                "{group} query heads share a KV head; the CUDA backend supports 64"
+            )));
+        }
+        let shared_bytes = variant.shared_bytes();
+        let loaded = match variant.means {
+            Means::Mma => Loaded::Mma(device.kernel(variant.name, shared_bytes)?),
+            Means::Wgmma { .. } => Loaded::Wgmma {
+                kernel: device.kernel(variant.name, shared_bytes)?,
+                work: DeviceBuffer::filled(device, 2, 0, "the prefill work counter")?,
+                multiprocessors: device.multiprocessors(),
+            },
+        };
+        Ok(Self {
+            variant,
+            loaded,
+            geometry,
+            q_heads,
+        })
+    }
+
+    pub(super) fn variant(&self) -> PrefillVariant {
+        self.variant
+    }
+
+    /// Enqueues the attention of all sequences of several rows of the loaded step, which was planned for this kernel's tiles.
+    pub(super) fn run(
+        &mut self,
+        stream: &Stream,
+        step: &StepBuffers,
+        arena: &DeviceArena,
+        layer: usize,
+        q: &DeviceBuffer<bf16>,
+        out: &mut DeviceBuffer<bf16>,
+    ) -> Result<(), CudaError> {
+        assert_eq!(step.plan.tile_rows, self.variant.tile_rows());
+        let KvGeometry {
+            kv_heads, head_dim, ..
+        } = self.geometry;
+        let tiles = step.plan.tiles.len();
+        let threads = self.variant.threads();
+        match &self.loaded {
+            Loaded::Mma(kernel) => {
+                let params = MmaParams {
+                    pages: step.page_table(arena),
+                    q: q.ptr(),
+                    out: out.ptr(),
+                    tiles: step.tiles(),
+                    layer: layer as u32,
+                    q_heads: self.q_heads as u32,
+                    kv_heads: kv_heads as u32,
+                    q_stride: (self.q_heads * head_dim) as u32,
+                    scale_log2: scale_log2(head_dim),
+                    reserved: 0,
+                };
+                let grid = (kv_heads as u32, tiles as u32);
+                // SAFETY: the step was checked against the pool before it was loaded, so every block, frame and row is in range of
+                // the arena, q and out. Work of one stream runs in order.
+                unsafe { kernel.launch(stream, grid, threads, &params) }
+            }
+            Loaded::Wgmma {
+                kernel,
+                work,
+                multiprocessors,
+            } => {
+                let maps = arena.maps().ok_or_else(|| {
+                    CudaError::Unsupported("the KV cache has no tensor maps".into())
+                })?;
+                let params = WgmmaParams {
+                    queries: self.query_map(q)?,
+                    keys: maps.half,
+                    values: maps.whole,
+                    pages: step.page_table(arena),
+                    out: out.ptr(),
+                    tiles: step.tiles(),
+                    work: work.ptr(),
+                    tile_count: tiles as u32,
+                    layer: layer as u32,
+                    q_heads: self.q_heads as u32,
+                    kv_heads: kv_heads as u32,
+                    scale_log2: scale_log2(head_dim),
+                    reserved: [0; 9],
+                };
+                let grid = (tiles * kv_heads).min(*multiprocessors) as u32;
+                // SAFETY: as above; the maps describe the arena and q, and the counters are zero between launches.
+                unsafe { kernel.launch(stream, (grid, 1), threads, &params) }
+            }
+        }
+    }
+
+    /// Queries, `[rows][q_heads][head_dim]`, as the copy engine sees them: a copy at (0, head, row, half) brings one half of the
+    /// channels of a tile's heads and rows.
+    fn query_map(&self, q: &DeviceBuffer<bf16>) -> Result<TensorMap, CudaError> {
+        let head_bytes = 2 * self.geometry.head_dim;
+        let row_bytes = self.q_heads * head_bytes;
+        let group = self.q_heads / self.geometry.kv_heads;
+        let dim = |len: usize, stride: usize, tile: usize| TensorDim {
+            len: len as u64,
+            stride_bytes: stride as u64,
+            tile: tile as u32,
+        };
+        TensorMap::new(
+            q.ptr(),
+            &[
+                dim(64, 2, 64),
+                dim(self.q_heads, head_bytes, group),
+                dim(
+                    q.bytes() / row_bytes,
+                    row_bytes,
+                    self.variant.tile_rows() / group,
+                ),
+                dim(self.geometry.head_dim / 64, 128, 1),
+            ],
+        )
+    }
+}
