@@ -6,6 +6,7 @@
 //! answer whatever shares the batch, and another backend can reproduce it bit for bit.
 
 mod candidates;
+mod draw;
 mod edits;
 mod error;
 mod filter;
@@ -13,6 +14,8 @@ mod limits;
 mod logprobs;
 mod params;
 mod philox;
+#[cfg(test)]
+pub(crate) mod reference;
 mod sampler;
 mod scan;
 mod state;

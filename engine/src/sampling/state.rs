@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::SamplingParams;
+use super::draw::EditList;
 use super::philox::draw_bits;
 
 /// One choice of a request: its parameters, its random stream, and what it has generated so far.
@@ -21,6 +22,8 @@ pub struct SamplerState {
     generated: u32,
     /// How often each id was generated; kept only where a penalty asks for it.
     counts: FxHashMap<u32, u32>,
+    /// The edits of its draws, where a device draws and there are any.
+    pub(super) edit_list: Option<EditList>,
 }
 
 impl SamplerState {
@@ -45,6 +48,7 @@ impl SamplerState {
             choice: 0,
             generated: 0,
             counts: FxHashMap::default(),
+            edit_list: None,
         }
     }
 
@@ -55,6 +59,7 @@ impl SamplerState {
             choice,
             generated: 0,
             counts: FxHashMap::default(),
+            edit_list: None,
             ..self.clone()
         }
     }
@@ -92,6 +97,24 @@ impl SamplerState {
         draw_bits(self.seed, self.choice, self.generated)
     }
 
+    pub(super) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    pub(super) fn choice(&self) -> u32 {
+        self.choice
+    }
+
+    /// Ids that end the choice.
+    pub(super) fn ends(&self) -> &[u32] {
+        &self.ends
+    }
+
+    /// The prompt's ids, where repetition is penalised.
+    pub(super) fn prompt_ids(&self) -> &[u32] {
+        &self.prompt
+    }
+
     /// Ids that must not come next.
     pub(super) fn masked(&self) -> &[u32] {
         if self.generated < self.params.min_tokens {
@@ -113,10 +136,13 @@ impl SamplerState {
     }
 
     /// Notes the token that came next.
-    pub(super) fn accept(&mut self, token: u32) {
+    pub fn accept(&mut self, token: u32) {
         self.generated += 1;
         if self.params.penalises_output() {
             *self.counts.entry(token).or_insert(0) += 1;
+            if let Some(edits) = &mut self.edit_list {
+                edits.accept(token);
+            }
         }
     }
 }

@@ -31,6 +31,8 @@ pub struct CudaBackend {
     buckets: Vec<usize>,
     forward: Forward,
     check: CheckScratch,
+    /// Values of logits that came back with the last step.
+    logits: usize,
 }
 
 /// Everything one pass over the layers touches.
@@ -307,6 +309,7 @@ impl CudaBackend {
             vocab: self.spec.vocab,
             layout: self.forward.arena.pages(),
             pool_frames: self.forward.arena.frames(),
+            drawn: None,
         };
         Ok(limits.check(input, &mut self.check)?)
     }
@@ -340,12 +343,18 @@ impl CudaBackend {
 }
 
 impl Backend for CudaBackend {
-    fn step(&mut self, input: &StepInput) -> Result<StepOutput<'_>, BackendError> {
+    fn submit(&mut self, input: &StepInput) -> Result<(), BackendError> {
         self.check(input)?;
         self.run(input)?;
-        let logits = input.logit_rows.len() * self.spec.vocab;
+        self.logits = input.logit_rows.len() * self.spec.vocab;
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<StepOutput<'_>, BackendError> {
         Ok(StepOutput {
-            logits: &self.forward.activations.host_logits[..logits],
+            logits: &self.forward.activations.host_logits[..self.logits],
+            draws: &[],
+            top: &[],
             failed_shrinks: &[],
             shrink_time: std::time::Duration::ZERO,
         })

@@ -110,6 +110,7 @@ impl AttentionProbe {
             vocab: usize::MAX,
             layout: self.arena.pages(),
             pool_frames: self.arena.frames(),
+            drawn: None,
         };
         limits
             .check(input, &mut CheckScratch::default())

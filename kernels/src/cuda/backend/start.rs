@@ -109,6 +109,7 @@ impl CudaBackend {
             buckets,
             forward,
             check: CheckScratch::default(),
+            logits: 0,
             spec,
         };
         if config.tune {
