@@ -12,7 +12,11 @@ mod sample;
 mod shrink;
 
 pub use check::{CheckScratch, StepLimits};
-pub use sample::{Draw, DrawError, Drawn, Edits, LogitEdit, TOP_MAX, draw_of, drawn_token};
+#[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
+pub(crate) use sample::check as check_draws;
+pub use sample::{
+    Draw, DrawError, Drawn, Edits, LogitEdit, TEMPERATURE_MIN, TOP_MAX, draw_of, drawn_token,
+};
 pub use shrink::{Shrink, ShrinkFailure};
 
 /// A device that runs a model over a paged KV cache.

@@ -126,8 +126,9 @@ impl Live {
 
     /// The same for another choice that starts from the same row: a draw like `first`.
     pub(super) fn draw_beside(&mut self, choice: u32, index: u32, first: &Draw) -> Draw {
-        self.choices[choice as usize].drawn = index;
-        Draw { choice, ..*first }
+        let state = &mut self.choices[choice as usize];
+        state.drawn = index;
+        state.sampler.draw_beside(first)
     }
 
     /// The draw of the step before that gives `choice`'s last token.

@@ -88,14 +88,20 @@ impl SamplerState {
             top_k: params.top_k,
             top_p: params.top_p,
             min_p: params.min_p,
-            seed: self.seed(),
-            position,
-            choice: self.choice(),
+            bits: self.bits_at(position),
             logprobs: params.logprobs,
             edits: kept,
         };
         self.edit_list = list;
         draw
+    }
+
+    /// The draw of this choice's first token from the same row as a sibling's `first`.
+    pub fn draw_beside(&self, first: &Draw) -> Draw {
+        Draw {
+            bits: self.bits(),
+            ..*first
+        }
     }
 }
 
@@ -114,6 +120,7 @@ mod tests {
 
     use super::*;
     use crate::sampling::SamplingOptions;
+    use crate::sampling::philox::draw_bits;
 
     fn state(options: SamplingOptions, prompt: &[u32]) -> SamplerState {
         let params = options.validate(100).expect("valid");
@@ -125,11 +132,15 @@ mod tests {
         let mut state = state(SamplingOptions::default(), &[1, 2]);
         let mut edits = Vec::new();
         let known = state.draw(3, None, &mut edits);
-        assert_eq!((known.row, known.position, known.seed), (3, 0, 77));
+        assert_eq!((known.row, known.bits), (3, draw_bits(77, 0, 0)));
         state.accept(5);
-        assert_eq!(state.draw(0, None, &mut edits).position, 1);
+        let second = state.draw(0, None, &mut edits);
+        assert_eq!(second.bits, draw_bits(77, 0, 1));
         let flying = state.draw(0, Some(6), &mut edits);
-        assert_eq!((flying.position, flying.edits), (2, Edits::NONE));
+        assert_eq!(flying.bits, draw_bits(77, 0, 2));
+        assert_eq!(flying.edits, Edits::NONE);
+        let sibling = state.sibling(4).draw_beside(&known);
+        assert_eq!((sibling.row, sibling.bits), (3, draw_bits(77, 4, 0)));
         assert!(edits.is_empty());
     }
 

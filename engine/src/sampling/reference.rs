@@ -4,7 +4,6 @@ use ebb_kernels::backend::{Draw, DrawError, Drawn, LogitEdit};
 
 use super::filter::Filter;
 use super::logprobs::Distribution;
-use super::philox::draw_bits;
 use super::scan::Scan;
 use super::{SampleError, SamplingOptions};
 
@@ -97,6 +96,5 @@ fn chosen(
         ..Default::default()
     };
     let params = options.validate(logits.len()).expect("in range");
-    let bits = draw_bits(draw.seed, draw.choice, draw.position);
-    Ok(Filter::default().draw(&edited, &scan, &params, bits))
+    Ok(Filter::default().draw(&edited, &scan, &params, draw.bits))
 }

@@ -94,15 +94,12 @@ impl SamplerState {
 
     /// Random bits of the next token.
     pub(super) fn bits(&self) -> u64 {
-        draw_bits(self.seed, self.choice, self.generated)
+        self.bits_at(self.generated)
     }
 
-    pub(super) fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    pub(super) fn choice(&self) -> u32 {
-        self.choice
+    /// Random bits of token `position` of the answer.
+    pub(super) fn bits_at(&self, position: u32) -> u64 {
+        draw_bits(self.seed, self.choice, position)
     }
 
     /// Ids that end the choice.

@@ -2,7 +2,7 @@
 //!
 //! A backend that draws chooses the token that the engine's sampler would choose from the same logits, bit for bit: logits are
 //! edited, tokens are weighed relative to the most likely one in integers of 2⁻³⁰, cut by min-p, top-k and top-p, and drawn in
-//! id order at a point that (seed, choice, position) fix. See `ebb_engine::sampling`.
+//! id order at the point that random bits name. See `ebb_engine::sampling`, whose Philox stream the bits are.
 
 use super::StepInputError as E;
 
@@ -24,6 +24,9 @@ pub const fn draw_of(token: u32) -> Option<u32> {
     }
 }
 
+/// The lowest temperature that divides.
+pub const TEMPERATURE_MIN: f32 = 1e-5;
+
 /// Alternatives that a draw may report.
 pub const TOP_MAX: u32 = 20;
 
@@ -32,7 +35,7 @@ pub const TOP_MAX: u32 = 20;
 pub struct Draw {
     /// Row of the step from whose logits it is drawn. Draws of one row stand beside each other and have the same edits.
     pub row: u32,
-    /// Divides the logits; 0 takes the largest, of equals the lowest id.
+    /// Divides the logits; 0 takes the largest, of equals the lowest id. At least [`TEMPERATURE_MIN`] otherwise.
     pub temperature: f32,
     /// Keeps the k most likely tokens; 0 keeps all.
     pub top_k: u32,
@@ -40,12 +43,8 @@ pub struct Draw {
     pub top_p: f32,
     /// Drops tokens less likely than this share of the most likely one.
     pub min_p: f32,
-    /// Key of the random bits.
-    pub seed: u64,
-    /// First word of their counter: which token of the answer this is.
-    pub position: u32,
-    /// Second word: which answer.
-    pub choice: u32,
+    /// Random bits: the point of the cumulative weights at which the token is.
+    pub bits: u64,
     /// Report the token's log-probability in the unedited distribution, and that of this many of the most likely tokens.
     pub logprobs: Option<u32>,
     /// What changes the logits first.
@@ -61,9 +60,7 @@ impl Draw {
             top_k: 0,
             top_p: 1.0,
             min_p: 0.0,
-            seed: 0,
-            position: 0,
-            choice: 0,
+            bits: 0,
             logprobs: None,
             edits: Edits::NONE,
         }
@@ -142,7 +139,7 @@ pub struct Drawn {
 }
 
 /// Checks the draws of a step of `rows` rows, the one before having `before` draws.
-pub(super) fn check(
+pub(crate) fn check(
     draws: &[Draw],
     edits: &[LogitEdit],
     rows: usize,
@@ -163,7 +160,8 @@ pub(super) fn check(
             }
         }
         let share = |v: f32| (0.0..=1.0).contains(&v);
-        let temperature = d.temperature.is_finite() && d.temperature >= 0.0;
+        let t = d.temperature;
+        let temperature = t == 0.0 || (t.is_finite() && t >= TEMPERATURE_MIN);
         if !(temperature && d.top_p > 0.0 && share(d.top_p) && share(d.min_p)) {
             return wrong("has a parameter out of range");
         }
@@ -221,13 +219,14 @@ mod tests {
         };
         assert_eq!(run(&|_| ()), Ok(()));
         assert_eq!(run(&|d| d[0].edits.also = Some(1)), Ok(()));
-        let refused: [&dyn Fn(&mut [Draw; 3]); 13] = [
+        let refused: [&dyn Fn(&mut [Draw; 3]); 14] = [
             &|d| d[2].row = 5,
             &|d| d[0].row = 4,
             &|d| d[2].row = 3,
             &|d| d[2].edits.len = 1,
             &|d| d[0].temperature = f32::NAN,
             &|d| d[0].temperature = -1.0,
+            &|d| d[0].temperature = 1e-30,
             &|d| d[0].top_p = 1.5,
             &|d| d[0].top_p = 0.0,
             &|d| d[0].min_p = f32::NAN,

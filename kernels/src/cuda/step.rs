@@ -81,11 +81,14 @@ pub struct StepBuffers {
     capacity: StepCapacity,
     group: usize,
     sections: Sections,
-    host: Pinned<u32>,
+    /// Written by turns: the device may still read the one while the other is written.
+    hosts: [Pinned<u32>; 2],
+    turn: usize,
     device: DeviceBuffer<u32>,
     pub(super) plan: AttentionPlan,
     /// Rows of the loaded step.
     pub(super) rows: usize,
+    asked: Vec<bool>,
 }
 
 impl StepBuffers {
@@ -102,13 +105,15 @@ impl StepBuffers {
             capacity,
             group,
             sections,
-            host: Pinned::new(device, words)?,
+            hosts: [Pinned::new(device, words)?, Pinned::new(device, words)?],
+            turn: 0,
             device: DeviceBuffer::filled(device, words, 0, "the inputs of a step")?,
             plan: AttentionPlan {
                 rule,
                 ..AttentionPlan::default()
             },
             rows: 0,
+            asked: Vec::new(),
         })
     }
 
@@ -126,11 +131,13 @@ impl StepBuffers {
     }
 
     /// Plans the attention of a checked step and enqueues the upload, with rows up to `padded` made harmless: they embed token 0 at
-    /// position 0 and are read by nobody. The stream must have finished with the previous step.
+    /// position 0 and are read by nobody. `logit_rows` are the rows whose logits are computed, each once. The stream must have
+    /// finished with the step before the previous one.
     pub(super) fn load(
         &mut self,
         stream: &Stream,
         input: &StepInput,
+        logit_rows: &[u32],
         padded: usize,
     ) -> Result<(), CudaError> {
         let c = &self.capacity;
@@ -149,13 +156,14 @@ impl StepBuffers {
         self.plan.plan(&input.seqs, self.group);
         self.rows = input.tokens.len();
         let s = &self.sections;
-        let host = &mut *self.host;
+        self.turn ^= 1;
+        let host = &mut *self.hosts[self.turn];
         let mut put = |section: &Range<usize>, words: &[u32]| {
             host[section.start..section.start + words.len()].copy_from_slice(words)
         };
         put(&s.counts, &[self.rows as u32, self.plan.units.len() as u32]);
         put(&s.tokens, &input.tokens);
-        put(&s.logit_rows, &input.logit_rows);
+        put(&s.logit_rows, logit_rows);
         put(&s.units, bytemuck::cast_slice(&self.plan.units));
         put(&s.tiles, bytemuck::cast_slice(&self.plan.tiles));
         put(&s.frames, &input.frames);
@@ -169,17 +177,30 @@ impl StepBuffers {
         for section in [&s.tokens, &s.positions, &s.first_blocks] {
             host[section.start + self.rows..section.start + padded].fill(0);
         }
-        host[s.logit_rows.start + input.logit_rows.len()
-            ..s.logit_rows.start + padded.max(input.logit_rows.len())]
-            .fill(0);
         for (i, block) in input.blocks.iter().enumerate() {
             host[s.blocks.start + 2 * i] = block.first_frame;
             host[s.blocks.start + 2 * i + 1] =
                 u32::from(block.schedule_position) | block.frames << 16;
         }
         let used = s.frames.start + input.frames.len();
-        // SAFETY: `load` is called again only when the stream has finished, and both buffers live as long as `self`.
-        unsafe { stream.upload(&mut self.device, 0, &self.host, used) }
+        self.pad_logit_rows(logit_rows, padded);
+        // SAFETY: this buffer of the host is written again when the stream has finished with the step, and both live as long as
+        // `self`, whose owner waits for the stream before it drops them.
+        unsafe { stream.upload(&mut self.device, 0, &self.hosts[self.turn], used) }
+    }
+
+    /// A recorded step computes the logits of as many rows as it has: those not asked for come after. Each row stands once, for
+    /// the last norm adds to its residual.
+    fn pad_logit_rows(&mut self, logit_rows: &[u32], padded: usize) {
+        self.asked.clear();
+        self.asked.resize(padded, false);
+        for &row in logit_rows {
+            self.asked[row as usize] = true;
+        }
+        let first = self.sections.logit_rows.start + logit_rows.len();
+        let others = (0..padded as u32).filter(|row| !self.asked[*row as usize]);
+        let host = &mut self.hosts[self.turn][first..];
+        host.iter_mut().zip(others).for_each(|(to, row)| *to = row);
     }
 
     pub(super) fn page_table(&self, arena: &DeviceArena) -> PageTable {

@@ -153,6 +153,14 @@ impl Event {
         })
     }
 
+    /// Waits until the device has reached it; reports errors of the work before it.
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        // SAFETY: the handle is alive.
+        check("waiting for a step", unsafe {
+            sys::cuEventSynchronize(self.event)
+        })
+    }
+
     /// Microseconds from `start` to this event; both must have been reached.
     pub fn micros_since(&self, start: &Event) -> Result<f64, CudaError> {
         let mut ms = 0f32;
