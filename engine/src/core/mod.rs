@@ -14,7 +14,7 @@ mod run;
 mod step;
 mod stream;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use engine::Served;
 pub use error::RequestError;

@@ -89,7 +89,13 @@ fn engine(backend: Fake, frames: u32) -> EngineHandle {
     EngineHandle::start(served, limits, pool, backend, Recorder::disabled()).expect("sound limits")
 }
 
-fn request(prompt: &[u32], options: SamplingOptions) -> GenerateRequest {
+/// An engine whose device is lost in its first step.
+pub(crate) fn lost_at_once() -> EngineHandle {
+    engine(Fake::new(400, 2, |_| Some(fake::Trouble::Lost)), 400)
+}
+
+/// A request for `prompt`.
+pub(crate) fn request(prompt: &[u32], options: SamplingOptions) -> GenerateRequest {
     GenerateRequest {
         request_id: String::new(),
         prompt: Prompt::Tokens(prompt.to_vec()),

@@ -8,7 +8,7 @@ use half::bf16;
 use super::reference::relative_error;
 use super::table::Report;
 use super::{Pages, Rng};
-use crate::backend::{Backend, Draw, StepInput};
+use crate::backend::{Backend, Draw, StepInput, drawn_token};
 use crate::cpu::CpuBackend;
 use crate::cuda::driver::Device;
 use crate::cuda::probe::ProbeError;
@@ -118,6 +118,49 @@ fn script(spec: &TransformerSpec, rng: &mut Rng) -> (Vec<StepInput>, u32) {
     (steps, frames)
 }
 
+/// The tokens of a script's decode steps, one step after the other, and two in flight, where each step takes tokens that the one
+/// before it has yet to draw. The same, or infinitely far apart.
+fn in_flight(
+    device: &Arc<Device>,
+    spec: &TransformerSpec,
+    recorded: bool,
+) -> Result<f64, ProbeError> {
+    let (mut steps, frames) = script(spec, &mut Rng(head_seed(spec)));
+    for step in &mut steps {
+        let rows = std::mem::take(&mut step.logit_rows);
+        step.draws = rows.iter().map(|row| Draw::greedy(*row)).collect();
+    }
+    // From the third step on every sequence decodes what the step before drew.
+    let decode = 2;
+    let mut apart: Vec<Vec<u32>> = Vec::new();
+    let mut backend = started(device, spec, &steps, frames, recorded)?;
+    for (i, step) in steps.iter().enumerate() {
+        let mut step = step.clone();
+        if i >= decode {
+            step.tokens.clone_from(&apart[i - 1]);
+        }
+        let draws = backend.step(&step)?.draws;
+        apart.push(draws.iter().map(|d| d.token.unwrap_or(0)).collect());
+    }
+    let mut together: Vec<Vec<u32>> = Vec::new();
+    let mut backend = started(device, spec, &steps, frames, recorded)?;
+    for (i, step) in steps.iter().enumerate() {
+        let mut step = step.clone();
+        if i >= decode {
+            step.tokens = (0..step.tokens.len() as u32).map(drawn_token).collect();
+        }
+        backend.submit(&step)?;
+        if i > 0 {
+            let draws = backend.wait()?.draws;
+            together.push(draws.iter().map(|d| d.token.unwrap_or(0)).collect());
+        }
+    }
+    let draws = backend.wait()?.draws;
+    together.push(draws.iter().map(|d| d.token.unwrap_or(0)).collect());
+    let differs = apart != together;
+    Ok(if differs { f64::INFINITY } else { 0.0 })
+}
+
 /// Compares the logits of every step of a script.
 pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
     for (head_dim, kv_heads, group, extras) in [
@@ -129,25 +172,32 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         for recorded in [true, false] {
             let error = compare(device, spec(head_dim, kv_heads, group, extras), recorded)?;
             let how = if recorded { "recorded" } else { "eager" };
-            let extras = if extras {
+            let kind = if extras {
                 "bias and head norms"
             } else {
                 "plain"
             };
             report.check(
-                &format!("model head_dim {head_dim} group {group} {extras}, {how}"),
+                &format!("model head_dim {head_dim} group {group} {kind}, {how}"),
                 error,
                 LOGITS_LIMIT,
             );
+            let spec = spec(head_dim, kv_heads, group, extras);
+            let name = format!("two steps in flight, head_dim {head_dim}, {how}");
+            report.check(&name, in_flight(device, &spec, recorded)?, 0.0);
         }
     }
     Ok(())
 }
 
-/// The largest relative error of any row of logits.
-fn compare(device: &Arc<Device>, spec: TransformerSpec, recorded: bool) -> Result<f64, ProbeError> {
-    let mut rng = Rng(head_seed(&spec));
-    let (steps, frames) = script(&spec, &mut rng);
+/// A backend for the steps of a script.
+fn started(
+    device: &Arc<Device>,
+    spec: &TransformerSpec,
+    steps: &[StepInput],
+    frames: u32,
+    recorded: bool,
+) -> Result<CudaBackend, CudaError> {
     let most = |of: fn(&StepInput) -> usize| steps.iter().map(of).max().unwrap_or(0);
     let config = CudaConfig {
         frames,
@@ -165,10 +215,17 @@ fn compare(device: &Arc<Device>, spec: TransformerSpec, recorded: bool) -> Resul
         device,
         spec.clone(),
         config,
-        &mut RandomWeights(&spec),
+        &mut RandomWeights(spec),
         &mut |_, _| (),
     );
-    let mut cuda = started.map_err(|e| CudaError::Unsupported(e.to_string()))?;
+    started.map_err(|e| CudaError::Unsupported(e.to_string()))
+}
+
+/// The largest relative error of any row of logits.
+fn compare(device: &Arc<Device>, spec: TransformerSpec, recorded: bool) -> Result<f64, ProbeError> {
+    let mut rng = Rng(head_seed(&spec));
+    let (steps, frames) = script(&spec, &mut rng);
+    let mut cuda = started(device, &spec, &steps, frames, recorded)?;
     let unsupported =
         |e: &dyn std::fmt::Display| CudaError::Unsupported(format!("the reference: {e}"));
     let arena =
