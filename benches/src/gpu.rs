@@ -2,4 +2,5 @@
 
 pub mod attention;
 pub mod products;
+pub mod sample;
 pub mod step;

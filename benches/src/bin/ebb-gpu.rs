@@ -42,6 +42,18 @@ enum Command {
         #[arg(long, default_value_t = 20)]
         repeats: usize,
     },
+    /// Times draws from logits on the device; prints CSV.
+    Sample {
+        /// Sizes of the vocabulary.
+        #[arg(long, value_delimiter = ',', default_value = "128256,151936")]
+        vocabs: Vec<usize>,
+        /// Rows of logits, a draw from each.
+        #[arg(long, value_delimiter = ',', default_value = "1,16,64,256")]
+        batches: Vec<usize>,
+        /// Timed runs of each.
+        #[arg(long, default_value_t = 50)]
+        repeats: usize,
+    },
     /// Times whole steps of a model of Llama-3.1-8B's shape with random weights; prints CSV.
     Step {
         /// Decode batches.
@@ -78,7 +90,8 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
     match arguments.command {
         Command::Check { quick } => {
             let models = selftest::models(&device)?;
-            Ok(selftest::attention(&device, quick)? && models)
+            let sampling = selftest::sampling(&device)?;
+            Ok(selftest::attention(&device, quick)? && models && sampling)
         }
         Command::Attention {
             repeats,
@@ -89,6 +102,14 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
         }
         Command::Products { rows, repeats } => {
             gpu::products::run(&device, &rows, repeats)?;
+            Ok(true)
+        }
+        Command::Sample {
+            vocabs,
+            batches,
+            repeats,
+        } => {
+            gpu::sample::run(&device, &vocabs, &batches, repeats)?;
             Ok(true)
         }
         Command::Step {

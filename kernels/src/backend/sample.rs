@@ -208,10 +208,12 @@ mod tests {
         }
     }
 
+    type Change<'a> = &'a dyn Fn(&mut [Draw; 3]);
+
     #[test]
     fn hostile_draws_are_refused() {
         let edits = [edit(3), edit(5), edit(5)];
-        let run = |change: &dyn Fn(&mut [Draw; 3])| {
+        let run = |change: Change<'_>| {
             let mut draws = [Draw::greedy(1), Draw::greedy(4), Draw::greedy(4)];
             draws[0].edits.len = 2;
             change(&mut draws);
@@ -219,7 +221,7 @@ mod tests {
         };
         assert_eq!(run(&|_| ()), Ok(()));
         assert_eq!(run(&|d| d[0].edits.also = Some(1)), Ok(()));
-        let refused: [&dyn Fn(&mut [Draw; 3]); 14] = [
+        let refused: [Change<'_>; 14] = [
             &|d| d[2].row = 5,
             &|d| d[0].row = 4,
             &|d| d[2].row = 3,

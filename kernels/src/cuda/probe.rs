@@ -18,7 +18,7 @@ use super::step::{StepBuffers, StepCapacity};
 use crate::backend::{BackendError, CheckScratch, StepInput, StepLimits};
 use crate::kv::{FrameLayout, KvGeometry};
 
-pub use sample::SampleProbe;
+pub use sample::{SampleOutput, SampleProbe};
 
 /// Bytes written between timed runs: more than any L2.
 const FLUSH_BYTES: usize = 256 << 20;

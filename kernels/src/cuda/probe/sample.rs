@@ -8,6 +8,9 @@ use crate::cuda::driver::{Device, DeviceBuffer, Event, Stream};
 use crate::cuda::error::CudaError;
 use crate::cuda::sample::Sampling;
 
+/// The tokens of a run, and the alternatives of all of them.
+pub type SampleOutput = (Vec<Drawn>, Vec<(u32, f32)>);
+
 /// Sampling without a model: rows of logits in, tokens out.
 #[derive(Debug)]
 pub struct SampleProbe {
@@ -38,13 +41,13 @@ impl SampleProbe {
         })
     }
 
-    /// Draws from `logits`, `[rows][vocab]`: the rows that `draws` name, in order. Returns the tokens and all alternatives.
+    /// Draws from `logits`, `[rows][vocab]`: the rows that `draws` name, in order.
     pub fn run(
         &mut self,
         logits: &[f32],
         draws: &[Draw],
         edits: &[LogitEdit],
-    ) -> Result<(Vec<Drawn>, Vec<(u32, f32)>), ProbeError> {
+    ) -> Result<SampleOutput, ProbeError> {
         self.check(draws, edits)?;
         let mut rows: Vec<usize> = draws.iter().map(|d| d.row as usize).collect();
         rows.dedup();

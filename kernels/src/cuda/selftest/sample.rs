@@ -171,7 +171,7 @@ fn compare(
             let row = &logits[draw.row as usize * vocab..][..vocab];
             let want = reference::draw(row, draw, &edits, &before);
             let error = distance(got, &top, &want, draw.logprobs.is_some());
-            if !(error <= LOGPROB_LIMIT) {
+            if error.is_nan() || error > LOGPROB_LIMIT {
                 println!("{draw:?}: {got:?}, {:?} expected", want.token);
             }
             worst = if error.is_nan() {
