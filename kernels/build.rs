@@ -85,6 +85,7 @@ fn compile_emulated(source: &Path, out: &Path) -> Result<(), String> {
         "-O2",
         "-fPIC",
         "-fno-strict-aliasing",
+        "-ffp-contract=off",
         "-Wall",
         "-Wno-unknown-pragmas",
         "-Wno-unused-variable",

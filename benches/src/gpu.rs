@@ -8,6 +8,7 @@ use ebb_kernels::cuda::{Device, selftest};
 pub mod attention;
 pub mod prefill;
 pub mod products;
+pub mod sample;
 pub mod step;
 
 /// Commands that need a GPU; they use the first.

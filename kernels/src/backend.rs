@@ -1,4 +1,4 @@
-//! The step interface: one submission of rows, and the logits that come back.
+//! The step interface: one submission of rows, and the tokens or logits that come back.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,19 +8,50 @@ use crate::kv::Side;
 use crate::model::TransformerSpec;
 
 mod check;
+mod sample;
 mod shrink;
 
 pub use check::{CheckScratch, StepLimits};
+#[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
+pub(crate) use sample::check as check_draws;
+pub use sample::{
+    Draw, DrawError, Drawn, Edits, LogitEdit, TEMPERATURE_MIN, TOP_MAX, draw_of, drawn_token,
+};
 pub use shrink::{Shrink, ShrinkFailure};
 
 /// A device that runs a model over a paged KV cache.
 pub trait Backend: Send {
-    /// Runs one step: the copies, in order, then the shrinks, then the rows. On an error nothing useful was
-    /// computed: pages of the step's rows may or may not have been written.
-    fn step(&mut self, input: &StepInput) -> Result<StepOutput<'_>, BackendError>;
+    /// Enqueues one step: the copies, in order, then the shrinks, then the rows, then the draws. On an error nothing was
+    /// enqueued, and the steps submitted before are not affected.
+    ///
+    /// At most [`depth`](Self::depth) steps may be waiting for their [`wait`](Self::wait).
+    fn submit(&mut self, input: &StepInput) -> Result<(), BackendError>;
+
+    /// Waits for the oldest step that was submitted and not waited for. On an error nothing useful was computed: pages of
+    /// the step's rows may or may not have been written; the steps after it still have to be waited for.
+    ///
+    /// # Panics
+    /// If there is none: a bug of the caller.
+    fn wait(&mut self) -> Result<StepOutput<'_>, BackendError>;
+
+    /// Runs one step from submission to its end.
+    fn step(&mut self, input: &StepInput) -> Result<StepOutput<'_>, BackendError> {
+        self.submit(input)?;
+        self.wait()
+    }
 
     /// The model it runs.
     fn spec(&self) -> &TransformerSpec;
+
+    /// Steps that may be submitted before the first of them is waited for.
+    fn depth(&self) -> usize {
+        1
+    }
+
+    /// Whether it draws tokens. One that does not refuses steps with draws.
+    fn draws(&self) -> bool {
+        false
+    }
 }
 
 /// Copy of one whole frame, for copy-on-write.
@@ -63,13 +94,13 @@ pub struct BlockRef {
 /// Row `r` of a sequence writes its K and V at its position, then attends to the positions up to
 /// its own. Its result depends on its token, its position and the pages alone: the same bits come
 /// out whatever else is in the batch, however a prompt is chunked and however many threads run.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepInput {
     /// Done first, in order.
     pub copies: Vec<FrameCopy>,
     /// Done after the copies; the blocks below are as they stand after it.
     pub shrinks: Vec<Shrink>,
-    /// Token id of each row.
+    /// Token id of each row, or a [`drawn_token`].
     pub tokens: Vec<u32>,
     /// Sequences; their row ranges partition the rows in order.
     pub seqs: Vec<SeqRows>,
@@ -77,8 +108,12 @@ pub struct StepInput {
     pub blocks: Vec<BlockRef>,
     /// Frame ids of all blocks and shrinks.
     pub frames: Vec<u32>,
-    /// Rows whose logits are wanted, ascending.
+    /// Rows whose logits are to come back, ascending.
     pub logit_rows: Vec<u32>,
+    /// Tokens to choose, ascending by row.
+    pub draws: Vec<Draw>,
+    /// Edits of the draws.
+    pub edits: Vec<LogitEdit>,
 }
 
 /// What a step returns.
@@ -86,6 +121,10 @@ pub struct StepInput {
 pub struct StepOutput<'a> {
     /// `[logit_rows][vocab]`, f32, in the order of [`StepInput::logit_rows`].
     pub logits: &'a [f32],
+    /// The tokens, in the order of [`StepInput::draws`].
+    pub draws: &'a [Drawn],
+    /// Alternatives of all draws, (id, log-probability): best first, the lower id first among equals.
+    pub top: &'a [(u32, f32)],
     /// Shrinks that did not happen, by their order in [`StepInput::shrinks`].
     pub failed_shrinks: &'a [ShrinkFailure],
     /// What the shrinks took of the step's time; zero where that is not known.
@@ -94,8 +133,11 @@ pub struct StepOutput<'a> {
 
 impl fmt::Debug for StepOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (logits, failed) = (self.logits.len(), self.failed_shrinks);
-        write!(f, "StepOutput {{ {logits} logits, failed {failed:?} }}")
+        let (logits, draws, failed) = (self.logits.len(), self.draws, self.failed_shrinks);
+        write!(
+            f,
+            "StepOutput {{ {logits} logits, {draws:?}, failed {failed:?} }}"
+        )
     }
 }
 
@@ -312,6 +354,30 @@ pub enum StepInputError {
         seq: usize,
         /// Index of the block.
         block: usize,
+    },
+    /// A row's token is one that the step before does not draw.
+    #[error("row {row} takes the token of draw {draw}, but the step before has {draws}")]
+    NotDrawn {
+        /// Row of the token.
+        row: usize,
+        /// The draw it names.
+        draw: u32,
+        /// Draws of the step before.
+        draws: u32,
+    },
+    /// A draw contradicts itself or the step.
+    #[error("draw {draw} {what}")]
+    Draw {
+        /// Index of the draw.
+        draw: usize,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// This backend returns logits only.
+    #[error("a step of {draws} draws for a backend that draws no tokens")]
+    CannotDraw {
+        /// Draws of the step.
+        draws: usize,
     },
     /// The rows whose logits are wanted are not ascending or not in the step.
     #[error("logit row {row} is out of order or beyond the {rows} rows of the step")]

@@ -17,3 +17,9 @@ fn models_agree_with_the_cpu_backend() {
     let device = Device::open(0).unwrap();
     assert!(selftest::models(&device).unwrap(), "see the table above");
 }
+
+#[test]
+fn draws_agree_with_their_definition() {
+    let device = Device::open(0).unwrap();
+    assert!(selftest::sampling(&device).unwrap(), "see the table above");
+}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ebb_kernels::backend::{Backend, StepInput};
+use ebb_kernels::backend::{Backend, Draw, StepInput};
 use ebb_kernels::cuda::selftest::{Pages, Rng};
 use ebb_kernels::cuda::{CudaBackend, CudaConfig, Device, StepCapacity};
 use ebb_kernels::model::{Rope, TransformerSpec};
@@ -100,16 +100,18 @@ fn decode(
         pages.add(context + WARM + TIMED - 1, 1);
     }
     let mut input = pages.input;
-    input.logit_rows = (0..batch as u32).collect();
+    input.draws = (0..batch as u32).map(Draw::greedy).collect();
     let mut times = Vec::with_capacity(TIMED);
     for step in 0..WARM + TIMED {
         for seq in &mut input.seqs {
             seq.position = (context + step) as u32;
         }
         let start = Instant::now();
-        let tokens = backend.step_greedy(&input)?;
+        let draws = backend.step(&input)?.draws;
         let us = start.elapsed().as_secs_f64() * 1e6;
-        input.tokens.copy_from_slice(tokens);
+        for (token, drawn) in input.tokens.iter_mut().zip(draws) {
+            *token = drawn.token.map_err(|e| format!("no token: {e:?}"))?;
+        }
         if step >= WARM {
             times.push(us);
         }
@@ -139,14 +141,14 @@ fn prefill(backend: &mut CudaBackend, frames: u32) -> Result<f64, Box<dyn std::e
                 seqs: vec![seq],
                 blocks: pages.input.blocks.clone(),
                 frames: pages.input.frames.clone(),
-                logit_rows: if last {
-                    vec![CHUNK as u32 - 1]
+                draws: if last {
+                    vec![Draw::greedy(CHUNK as u32 - 1)]
                 } else {
                     Vec::new()
                 },
                 ..StepInput::default()
             };
-            backend.step_greedy(&input)?;
+            backend.step(&input)?;
         }
         best = best.min(start.elapsed().as_secs_f64() * 1e6);
     }

@@ -31,6 +31,11 @@ pub(super) enum CliError {
     /// The engine refused or failed.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// The engine thread ended by itself.
+    #[error(
+        "the engine stopped (see the log above); every running request was ended. Start `ebb serve` anew"
+    )]
+    EngineStopped,
     /// A server refused or failed.
     #[error("{0}")]
     Status(String),

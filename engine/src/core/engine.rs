@@ -284,6 +284,19 @@ impl Shared {
         !self.dead.load(Ordering::Acquire)
     }
 
+    pub(super) async fn died(&self) {
+        loop {
+            let notified = self.idle.notified();
+            tokio::pin!(notified);
+            // Hears of a death between the look and the wait, too.
+            notified.as_mut().enable();
+            if !self.alive() {
+                return;
+            }
+            notified.await;
+        }
+    }
+
     pub(super) fn die(&self) {
         self.dead.store(true, Ordering::Release);
         self.idle.notify_waiters();

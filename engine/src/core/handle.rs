@@ -94,7 +94,7 @@ pub struct EngineHandle {
 }
 
 impl EngineHandle {
-    /// Starts the engine thread.
+    /// Starts the engine thread. A backend that draws has as many steps in flight as it takes.
     pub(crate) fn start(
         served: Served,
         limits: Config,
@@ -102,6 +102,11 @@ impl EngineHandle {
         backend: Box<dyn Backend>,
         recorder: Recorder,
     ) -> Result<Self, SetupError> {
+        let max_in_flight = if backend.draws() { backend.depth() } else { 1 };
+        let limits = Config {
+            max_in_flight,
+            ..limits
+        };
         let scheduler = Scheduler::new(limits, pool)?;
         let (sender, commands) = std::sync::mpsc::sync_channel(served.max_live);
         let stats = scheduler.stats();
@@ -171,6 +176,12 @@ impl EngineHandle {
     /// [`RequestError::ShuttingDown`].
     pub async fn drain(&self, grace: std::time::Duration) {
         self.inner.drain(grace).await;
+    }
+
+    /// Resolves when the engine thread has ended without being asked to: a lost device or a panic. Every stream has its error by
+    /// then, and only a new process can serve.
+    pub async fn died(&self) {
+        self.inner.died().await;
     }
 
     /// Whether the engine thread still makes steps (liveness): false after a fatal backend error or a panic.

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use ebb_kernels::backend::{Draw, LogitEdit};
 use ebb_scheduler::RequestId;
 
 use super::engine::Submission;
 use super::stream::{SendError, StreamSender};
 use super::{FinishReason, KvBits, RequestError, STREAM_LIMIT_BYTES, StreamEvent, TokenLogprobs};
 use crate::metrics::{Finish, RequestMeter};
-use crate::sampling::{Sampled, Sampler, SamplerState, SamplingParams, StopChecker, random_seed};
+use crate::sampling::{
+    SampleError, Sampled, Sampler, SamplerState, SamplingParams, StopChecker, random_seed,
+};
 use crate::tokenizer::{IncrementalDetokenizer, Tokenizer};
 
 /// A request between submission and its last event.
@@ -37,6 +40,8 @@ pub(super) struct Choice {
     detokenizer: IncrementalDetokenizer,
     stop: StopChecker,
     finished: bool,
+    /// Its draw in the step submitted last that drew for it.
+    drawn: u32,
 }
 
 /// What became of a choice in a step.
@@ -69,6 +74,7 @@ impl Live {
                 detokenizer: IncrementalDetokenizer::continuing(tokenizer.clone(), true),
                 stop: StopChecker::new(&params.stop, params.include_stop),
                 finished: false,
+                drawn: 0,
             })
             .collect();
         Self {
@@ -102,8 +108,36 @@ impl Live {
         self.sender.send(event).map_err(refused)
     }
 
+    /// The draw of `choice`'s next token from the logits of `row`, where the device draws; `index` is its place among the
+    /// step's draws. With `last_unknown` the step before draws the token before it.
+    pub(super) fn draw(
+        &mut self,
+        choice: u32,
+        row: u32,
+        index: u32,
+        last_unknown: bool,
+        edits: &mut Vec<LogitEdit>,
+    ) -> Draw {
+        let state = &mut self.choices[choice as usize];
+        let also = last_unknown.then_some(state.drawn);
+        state.drawn = index;
+        state.sampler.draw(row, also, edits)
+    }
+
+    /// The same for another choice that starts from the same row: a draw like `first`.
+    pub(super) fn draw_beside(&mut self, choice: u32, index: u32, first: &Draw) -> Draw {
+        let state = &mut self.choices[choice as usize];
+        state.drawn = index;
+        state.sampler.draw_beside(first)
+    }
+
+    /// The draw of the step before that gives `choice`'s last token.
+    pub(super) fn drawn(&self, choice: u32) -> u32 {
+        self.choices[choice as usize].drawn
+    }
+
     /// Samples `choice`'s next token from its row of logits, and tells the client what can be told.
-    pub(super) fn advance(
+    pub(super) fn sample(
         &mut self,
         choice: u32,
         logits: &mut [f32],
@@ -112,9 +146,35 @@ impl Live {
         kv_bits: KvBits,
     ) -> Result<Advanced, RequestError> {
         let state = &mut self.choices[choice as usize];
-        let Sampled { token, logprobs } = sampler
+        let sampled = sampler
             .sample(logits, &mut state.sampler)
-            .map_err(|e| RequestError::Internal(e.to_string()))?;
+            .map_err(unusable)?;
+        self.advance(choice, sampled, now, kv_bits)
+    }
+
+    /// Takes the token that the device drew for `choice`, and tells the client what can be told.
+    pub(super) fn take(
+        &mut self,
+        choice: u32,
+        drawn: Result<Sampled, SampleError>,
+        now: Instant,
+        kv_bits: KvBits,
+    ) -> Result<Advanced, RequestError> {
+        let sampled = drawn.map_err(unusable)?;
+        self.choices[choice as usize].sampler.accept(sampled.token);
+        self.advance(choice, sampled, now, kv_bits)
+    }
+
+    /// What follows from a token that its sampler has noted.
+    fn advance(
+        &mut self,
+        choice: u32,
+        sampled: Sampled,
+        now: Instant,
+        kv_bits: KvBits,
+    ) -> Result<Advanced, RequestError> {
+        let Sampled { token, logprobs } = sampled;
+        let state = &mut self.choices[choice as usize];
         self.meter.tokens(now, choice, 1);
 
         let mut text = String::new();
@@ -207,6 +267,10 @@ impl Live {
     pub(super) fn choice_finished(&self, choice: u32) -> bool {
         self.choices[choice as usize].finished
     }
+}
+
+fn unusable(error: SampleError) -> RequestError {
+    RequestError::Internal(error.to_string())
 }
 
 /// How a reader that cannot take more ends the request.

@@ -5,6 +5,7 @@
 
 mod engine;
 mod error;
+mod flight;
 mod handle;
 mod kv_state;
 mod live;
@@ -12,6 +13,8 @@ mod request;
 mod run;
 mod step;
 mod stream;
+#[cfg(test)]
+pub(crate) mod tests;
 
 pub(crate) use engine::Served;
 pub use error::RequestError;

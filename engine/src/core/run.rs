@@ -1,40 +1,46 @@
-//! The engine thread: commands in, one step, events out, again.
+//! The engine thread: commands in, one step planned and submitted, the oldest one in flight read, events out, again.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use ebb_kernels::backend::{Backend, StepInput};
 use ebb_scheduler::{
-    ChoiceOutput, Event, FinishReason, Logits, Millis, Notice, RejectReason, Request, RequestId,
-    Scheduler, Slice, StepPlan,
+    Event, FinishReason, Millis, Notice, RejectReason, Request, RequestId, Scheduler,
 };
 use rustc_hash::FxHashMap;
 
 use super::engine::{Command, Shared, Submission, outcome};
+use super::flight::{InFlight, Lost};
 use super::live::Live;
-use super::step;
-use super::{EngineState, KvBits, RequestError, TokenLogprobs};
-use crate::metrics::StepStats;
+use super::{EngineState, KvBits, RequestError};
 use crate::sampling::Sampler;
 
 /// How long the thread sleeps at most while requests wait for nothing but time (deadlines).
 const IDLE: Duration = Duration::from_millis(20);
 
 pub(super) struct EngineThread {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     commands: Receiver<Command>,
-    scheduler: Scheduler,
-    backend: Box<dyn Backend>,
-    sampler: Sampler,
+    pub(super) scheduler: Scheduler,
+    pub(super) backend: Box<dyn Backend>,
+    /// Whether the backend chooses the tokens; otherwise the engine does, from logits.
+    pub(super) backend_draws: bool,
+    pub(super) sampler: Sampler,
     /// One row of logits, to be edited while a token is chosen from it.
-    row: Vec<f32>,
-    live: FxHashMap<RequestId, Live>,
+    pub(super) row: Vec<f32>,
+    pub(super) live: FxHashMap<RequestId, Live>,
     epoch: Instant,
-    steps: u64,
-    input: StepInput,
+    pub(super) steps: u64,
+    pub(super) input: StepInput,
+    /// Oldest first.
+    pub(super) in_flight: VecDeque<InFlight>,
+    /// When the last step came back.
+    pub(super) finished: Option<Instant>,
+    pub(super) spare_targets: Vec<Vec<(RequestId, u32)>>,
     notices: Vec<Notice>,
-    cancelled: Vec<(RequestId, RequestError)>,
+    pub(super) cancelled: Vec<(RequestId, RequestError)>,
 }
 
 impl EngineThread {
@@ -50,18 +56,22 @@ impl EngineThread {
             scheduler,
             sampler: Sampler::new(),
             row: Vec::new(),
+            backend_draws: backend.draws(),
             backend,
             live: FxHashMap::default(),
             epoch: Instant::now(),
             steps: 0,
             input: StepInput::default(),
+            in_flight: VecDeque::new(),
+            finished: None,
+            spare_targets: Vec::new(),
             notices: Vec::new(),
             cancelled: Vec::new(),
         }
     }
 
-    /// Runs until every handle is gone. A panic or a fatal device error marks the engine dead; the streams' own drop
-    /// tells the clients.
+    /// Runs until every handle is gone. A panic or a lost device marks the engine dead; the streams' own drop tells the
+    /// clients.
     pub(super) fn run(mut self) {
         let shared = self.shared.clone();
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || self.serve()));
@@ -71,11 +81,12 @@ impl EngineThread {
         }
     }
 
-    fn serve(&mut self) {
+    fn serve(&mut self) -> Result<(), Lost> {
+        let depth = self.scheduler.config().max_in_flight;
         let mut idle = true;
         loop {
             if !self.receive(idle) {
-                return;
+                return Ok(());
             }
             self.apply_cancellations();
             self.scheduler.apply(Event::Tick(self.now()));
@@ -83,9 +94,15 @@ impl EngineThread {
             let started = Instant::now();
             let planned = self.scheduler.plan();
             self.handle_notices();
-            idle = planned.is_none();
+            let nothing_new = planned.is_none();
             if let Some(plan) = planned {
-                self.step(plan, started);
+                self.submit_step(plan, started)?;
+                self.handle_notices();
+            }
+            idle = nothing_new && self.in_flight.is_empty();
+            // The device has the next step to work on while this one's tokens are handed out, where it can.
+            if nothing_new || self.in_flight.len() >= depth {
+                self.finish_step()?;
                 self.handle_notices();
             }
             self.publish();
@@ -162,77 +179,6 @@ impl EngineThread {
             live.ending.get_or_insert(why);
             self.scheduler.apply(Event::Cancel(id));
         }
-    }
-
-    fn step(&mut self, plan: StepPlan, planning: Instant) {
-        let submitted = Instant::now();
-        step::fill(&mut self.input, &plan, self.scheduler.blocks());
-        for slice in &plan.slices {
-            if let Some(live) = self.live.get_mut(&slice.request) {
-                live.meter
-                    .scheduled(submitted, live.prompt.len(), live.cached_tokens);
-            }
-        }
-        let (logits, failed, shrink) = match self.backend.step(&self.input) {
-            Ok(output) => (output.logits, output.failed_shrinks, output.shrink_time),
-            Err(error) => {
-                tracing::error!(%error, rows = plan.tokens.len(), "a step failed; its sequences will be tried again");
-                self.scheduler.apply(Event::StepFailed { step: plan.step });
-                self.scheduler.recycle(plan);
-                return;
-            }
-        };
-        self.steps += 1;
-        for failure in failed {
-            tracing::warn!(%failure, "a block of the KV cache cannot be shrunk and keeps its width");
-        }
-        let failed = failed.iter().map(|f| plan.shrinks[f.shrink].block);
-        let failed_shrinks = failed.collect();
-        let now = Instant::now();
-        let vocab = self.shared.model().vocab;
-        let mut outputs = Vec::with_capacity(plan.slices.len());
-        let mut rows = logits.chunks_exact(vocab);
-        let mut prompt_tokens = 0;
-        for slice in &plan.slices {
-            if slice.tokens.len() > 1 {
-                prompt_tokens += slice.tokens.len();
-            }
-            let rows: Vec<&[f32]> = rows.by_ref().take(rows_of(slice)).collect();
-            let Some(live) = self
-                .live
-                .get_mut(&slice.request)
-                .filter(|live| live.ending.is_none())
-            else {
-                continue;
-            };
-            let read = read_rows(
-                live,
-                slice,
-                &rows,
-                &self.scheduler,
-                &mut self.sampler,
-                &mut self.row,
-                now,
-                &mut outputs,
-            );
-            if let Err(why) = read {
-                self.cancelled.push((slice.request, why));
-            }
-        }
-        self.shared.recorder().step(&StepStats {
-            prompt_tokens,
-            generation_tokens: outputs.len(),
-            plan: submitted - planning,
-            forward: now - submitted,
-            shrink: (!plan.shrinks.is_empty()).then_some(shrink),
-            sample: now.elapsed(),
-        });
-        self.scheduler.apply(Event::StepDone {
-            step: plan.step,
-            outputs,
-            failed_shrinks,
-        });
-        self.scheduler.recycle(plan);
     }
 
     fn handle_notices(&mut self) {
@@ -317,74 +263,4 @@ impl EngineThread {
         let kv = self.shared.kv_facts().state(&self.scheduler, &stats);
         self.shared.publish(EngineState::of(&stats, self.steps, kv));
     }
-}
-
-/// Rows of logits that a slice asked for.
-fn rows_of(slice: &Slice) -> usize {
-    match slice.logits {
-        Logits::None => 0,
-        Logits::Last { .. } => 1,
-        Logits::All { .. } => slice.tokens.len(),
-    }
-}
-
-/// Scores the prompt where that was asked for, and samples what the slice is due.
-///
-/// # Errors
-/// When the request cannot go on: its reader is gone or too slow, or its logits are unusable.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "parts of the engine thread, lent one by one"
-)]
-fn read_rows(
-    live: &mut Live,
-    slice: &Slice,
-    rows: &[&[f32]],
-    scheduler: &Scheduler,
-    sampler: &mut Sampler,
-    row: &mut Vec<f32>,
-    now: Instant,
-    outputs: &mut Vec<ChoiceOutput>,
-) -> Result<(), RequestError> {
-    if let (Logits::All { .. }, Some(top)) = (slice.logits, live.params.prompt_logprobs) {
-        for (position, logits) in (slice.position as usize..).zip(rows) {
-            // The logits of a position score the token after it.
-            if let Some(&token) = live.prompt.get(position + 1) {
-                let found = sampler
-                    .token_logprobs(logits, token, top)
-                    .map_err(|e| RequestError::Internal(e.to_string()))?;
-                live.prompt_logprobs.push(TokenLogprobs {
-                    token,
-                    logprob: found.logprob,
-                    top: found.top,
-                });
-            }
-        }
-    }
-    let count = slice.logits.choices();
-    let (Some(logits), true) = (rows.last(), count > 0) else {
-        return Ok(());
-    };
-    live.start()?;
-    let choices = if count == 1 {
-        slice.choice..slice.choice + 1
-    } else {
-        0..count
-    };
-    row.clear();
-    row.extend_from_slice(logits);
-    for choice in choices {
-        if live.choice_finished(choice) {
-            continue;
-        }
-        let bits = scheduler.bits(live.id, choice).unwrap_or_default();
-        let advanced = live.advance(choice, row, sampler, now, bits.into())?;
-        outputs.push(ChoiceOutput {
-            request: live.id,
-            choice,
-            token: advanced.token,
-            finish: advanced.done,
-        });
-    }
-    Ok(())
 }

@@ -6,8 +6,9 @@ use ebb_block_manager::{BlockManager, Table};
 use ebb_kernels::backend::{BlockRef, FrameCopy, SeqRows, Shrink, StepInput};
 use ebb_scheduler::{Logits, StepPlan};
 
-/// Fills `input` (reused between steps) with what `plan` asks for.
-pub(super) fn fill(input: &mut StepInput, plan: &StepPlan, blocks: &BlockManager) {
+/// Fills `input` (reused between steps) with what `plan` asks for, but for its draws. With `draws`, the backend chooses the
+/// tokens, and only the logits of whole prompts come back.
+pub(super) fn fill(input: &mut StepInput, plan: &StepPlan, blocks: &BlockManager, draws: bool) {
     input.copies.clear();
     input
         .copies
@@ -19,6 +20,8 @@ pub(super) fn fill(input: &mut StepInput, plan: &StepPlan, blocks: &BlockManager
     input.frames.clear();
     input.logit_rows.clear();
     input.shrinks.clear();
+    input.draws.clear();
+    input.edits.clear();
     for job in &plan.shrinks {
         let source = append_frames(input, &job.old);
         let target = append_frames(input, &job.new);
@@ -40,6 +43,7 @@ pub(super) fn fill(input: &mut StepInput, plan: &StepPlan, blocks: &BlockManager
         });
         match slice.logits {
             Logits::None => {}
+            Logits::Last { .. } if draws => {}
             Logits::Last { .. } => input.logit_rows.push(slice.tokens.end - 1),
             Logits::All { .. } => input.logit_rows.extend(slice.tokens.clone()),
         }

@@ -12,4 +12,4 @@ pub const STOP_IDS_MAX: usize = 256;
 /// Most tokens with a logit bias.
 pub const LOGIT_BIAS_MAX: usize = 1024;
 /// Most alternatives reported for a token.
-pub const LOGPROBS_MAX: u32 = 20;
+pub const LOGPROBS_MAX: u32 = ebb_kernels::backend::TOP_MAX;

@@ -6,13 +6,18 @@
 //! answer whatever shares the batch, and another backend can reproduce it bit for bit.
 
 mod candidates;
+mod draw;
 mod edits;
 mod error;
 mod filter;
 mod limits;
 mod logprobs;
+#[cfg(all(test, feature = "cuda-emulator"))]
+mod on_device;
 mod params;
 mod philox;
+#[cfg(test)]
+pub(crate) mod reference;
 mod sampler;
 mod scan;
 mod state;

@@ -3,13 +3,15 @@
 use std::fmt::Display;
 use std::ops::{Deref, RangeInclusive};
 
+use ebb_kernels::backend::TEMPERATURE_MIN;
+
 use super::ParamError;
 use super::limits::{
     LOGIT_BIAS_MAX, LOGPROBS_MAX, N_MAX, STOP_BYTES_MAX, STOP_IDS_MAX, STOP_STRINGS_MAX,
 };
 
 /// Below this a temperature means greedy: dividing by it would leave no other token a chance.
-const GREEDY_BELOW: f32 = 1e-5;
+const GREEDY_BELOW: f32 = TEMPERATURE_MIN;
 
 /// Sampling parameters as a request states them, not yet checked. The default draws from the
 /// model's own distribution.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::SamplingParams;
+use super::draw::EditList;
 use super::philox::draw_bits;
 
 /// One choice of a request: its parameters, its random stream, and what it has generated so far.
@@ -21,6 +22,8 @@ pub struct SamplerState {
     generated: u32,
     /// How often each id was generated; kept only where a penalty asks for it.
     counts: FxHashMap<u32, u32>,
+    /// The edits of its draws, where a device draws and there are any.
+    pub(super) edit_list: Option<EditList>,
 }
 
 impl SamplerState {
@@ -45,6 +48,7 @@ impl SamplerState {
             choice: 0,
             generated: 0,
             counts: FxHashMap::default(),
+            edit_list: None,
         }
     }
 
@@ -55,6 +59,7 @@ impl SamplerState {
             choice,
             generated: 0,
             counts: FxHashMap::default(),
+            edit_list: None,
             ..self.clone()
         }
     }
@@ -89,7 +94,22 @@ impl SamplerState {
 
     /// Random bits of the next token.
     pub(super) fn bits(&self) -> u64 {
-        draw_bits(self.seed, self.choice, self.generated)
+        self.bits_at(self.generated)
+    }
+
+    /// Random bits of token `position` of the answer.
+    pub(super) fn bits_at(&self, position: u32) -> u64 {
+        draw_bits(self.seed, self.choice, position)
+    }
+
+    /// Ids that end the choice.
+    pub(super) fn ends(&self) -> &[u32] {
+        &self.ends
+    }
+
+    /// The prompt's ids, where repetition is penalised.
+    pub(super) fn prompt_ids(&self) -> &[u32] {
+        &self.prompt
     }
 
     /// Ids that must not come next.
@@ -113,10 +133,13 @@ impl SamplerState {
     }
 
     /// Notes the token that came next.
-    pub(super) fn accept(&mut self, token: u32) {
+    pub fn accept(&mut self, token: u32) {
         self.generated += 1;
         if self.params.penalises_output() {
             *self.counts.entry(token).or_insert(0) += 1;
+            if let Some(edits) = &mut self.edit_list {
+                edits.accept(token);
+            }
         }
     }
 }

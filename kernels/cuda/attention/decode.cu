@@ -5,7 +5,6 @@
 #define EBB_DECODE(NAME, D, WARPS, STAGES, CTAS)                        \
   EBB_KERNEL(NAME, ebb::DecodeParams, WARPS * 32, CTAS) {               \
     EBB_DYNAMIC_SHARED(shared);                                         \
-    ebb::follow_previous();                                             \
     ebb::DecodeAttention<D, WARPS, STAGES> kernel(p, shared);           \
     kernel.run();                                                       \
   }

@@ -2,7 +2,7 @@
 #include "decode_bulk.cuh"
 
 #define EBB_DECODE_BULK(NAME, D, STAGES, CTAS)                                                     \
-  EBB_KERNEL(NAME, ebb::BulkDecodeParams, (ebb::BulkDecode<D, STAGES>::kThreads), CTAS) {          \
+  EBB_KERNEL_EARLY(NAME, ebb::BulkDecodeParams, (ebb::BulkDecode<D, STAGES>::kThreads), CTAS) {          \
     EBB_DYNAMIC_SHARED(shared);                                                                    \
     ebb::BulkDecode<D, STAGES> kernel(p, shared);                                                  \
     kernel.run();                                                                                  \
@@ -13,5 +13,5 @@ EBB_DECODE_BULK(decode_bulk_d128_s2, 128, 2, 3)
 EBB_DECODE_BULK(decode_bulk_d64_s8, 64, 8, 3)
 
 // Grid: (q_heads * head_dim / 256, sequences).
-EBB_KERNEL(decode_merge_d128, ebb::DecodeMergeParams, 256, 4) { ebb::merge_units<128>(p); }
-EBB_KERNEL(decode_merge_d64, ebb::DecodeMergeParams, 256, 4) { ebb::merge_units<64>(p); }
+EBB_KERNEL_EARLY(decode_merge_d128, ebb::DecodeMergeParams, 256, 4) { ebb::merge_units<128>(p); }
+EBB_KERNEL_EARLY(decode_merge_d64, ebb::DecodeMergeParams, 256, 4) { ebb::merge_units<64>(p); }

@@ -5,7 +5,6 @@
 #define EBB_PREFILL(NAME, D, CTAS)                                                       \
   EBB_KERNEL(NAME, ebb::PrefillParams, ebb::PrefillAttention<D>::kThreads, CTAS) {       \
     EBB_DYNAMIC_SHARED(shared);                                                          \
-    ebb::follow_previous();                                                              \
     ebb::PrefillAttention<D>::run(p, shared);                                            \
   }
 

@@ -6,7 +6,6 @@
 #define EBB_PREFILL_WGMMA(NAME, D, STAGES)                                                         \
   EBB_KERNEL(NAME, ebb::PrefillWgmmaParams, (ebb::PrefillWgmma<D, STAGES>::kThreads), 1) {         \
     EBB_DYNAMIC_SHARED(shared);                                                                    \
-    ebb::follow_previous();                                                                        \
     ebb::PrefillWgmma<D, STAGES>::run(p, shared);                                                  \
   }
 

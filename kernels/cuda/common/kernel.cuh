@@ -8,21 +8,32 @@
   static const ebb::emulator::Kernel NAME##_kernel(#NAME, sizeof(PARAMS), THREADS,                  \
                                                    [](const void* p) { NAME##_body(*static_cast<const PARAMS*>(p)); }); \
   static void NAME##_body(const PARAMS& p)
+#define EBB_KERNEL_EARLY EBB_KERNEL
 #define EBB_DYNAMIC_SHARED(NAME) uint8_t* const NAME = ebb::emulator::dynamic_shared()
 
 #else
 
 // THREADS of a CTA, and CTAS that a multiprocessor should hold at once.
-#define EBB_KERNEL(NAME, PARAMS, THREADS, CTAS) extern "C" __global__ void __launch_bounds__(THREADS, CTAS) NAME(const __grid_constant__ PARAMS p)
+#define EBB_KERNEL_EARLY(NAME, PARAMS, THREADS, CTAS) \
+  extern "C" __global__ void __launch_bounds__(THREADS, CTAS) NAME(const __grid_constant__ PARAMS p)
+#define EBB_KERNEL(NAME, PARAMS, THREADS, CTAS)                \
+  static __device__ __forceinline__ void NAME##_body(const PARAMS& p); \
+  EBB_KERNEL_EARLY(NAME, PARAMS, THREADS, CTAS) {              \
+    ebb::let_next_start();                                     \
+    ebb::wait_for_previous();                                  \
+    NAME##_body(p);                                            \
+  }                                                            \
+  static __device__ __forceinline__ void NAME##_body(const PARAMS& p)
 #define EBB_DYNAMIC_SHARED(NAME) extern __shared__ __align__(1024) uint8_t NAME[]
 
 #endif
 
 namespace ebb {
 
-// Programmatic dependent launch (sm_90): a kernel may start while the one before it in the stream still runs. Every kernel
-// calls both, the second before it touches what an earlier kernel of the step writes or reads. As all do, "the previous kernel
-// is done" includes all before it. What a step uploads (tables, work lists) and the weights may be read before the wait.
+// Programmatic dependent launch (sm_90): a kernel may start while the one before it in the stream still runs. Every CTA calls
+// both, the second before it touches what an earlier kernel of the step writes or reads; EBB_KERNEL does so at the start,
+// EBB_KERNEL_EARLY leaves it to the body. As all do, "the previous kernel is done" includes all before it. What a step uploads
+// (tables, work lists) and the weights may be read before the wait.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 __device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
@@ -33,10 +44,5 @@ __device__ __forceinline__ void wait_for_previous() {}
 __device__ void let_next_start();
 __device__ void wait_for_previous();
 #endif
-
-__device__ __forceinline__ void follow_previous() {
-  let_next_start();
-  wait_for_previous();
-}
 
 }  // namespace ebb

@@ -89,6 +89,23 @@ inline void __syncwarp() { ebb::emulator::warp_wide("__syncwarp", nullptr, [](vo
 inline void __threadfence() {}
 template <class T> T __shfl_sync(uint32_t, T v, uint32_t lane) { return ebb::emulator::exchange("__shfl_sync", v, lane); }
 template <class T> T __shfl_xor_sync(uint32_t, T v, uint32_t mask) { return ebb::emulator::exchange("__shfl_xor_sync", v, threadIdx.x % 32 ^ mask); }
+template <class T> T __shfl_up_sync(uint32_t, T v, uint32_t delta) { return ebb::emulator::exchange("__shfl_up_sync", v, threadIdx.x % 32 >= delta ? threadIdx.x % 32 - delta : threadIdx.x % 32); }
+inline uint32_t __reduce_add_sync(uint32_t, uint32_t v) {
+  ebb::emulator::warp_wide("__reduce_add_sync", &v, [](void* const* all) {
+    uint32_t sum = 0;
+    for (int lane = 0; lane < 32; lane++) sum += *static_cast<uint32_t*>(all[lane]);
+    for (int lane = 0; lane < 32; lane++) *static_cast<uint32_t*>(all[lane]) = sum;
+  });
+  return v;
+}
+inline uint32_t __reduce_max_sync(uint32_t, uint32_t v) {
+  ebb::emulator::warp_wide("__reduce_max_sync", &v, [](void* const* all) {
+    uint32_t most = 0;
+    for (int lane = 0; lane < 32; lane++) most = *static_cast<uint32_t*>(all[lane]) > most ? *static_cast<uint32_t*>(all[lane]) : most;
+    for (int lane = 0; lane < 32; lane++) *static_cast<uint32_t*>(all[lane]) = most;
+  });
+  return v;
+}
 inline bool __any_sync(uint32_t, bool v) {
   bool mine = v;
   ebb::emulator::warp_wide("__any_sync", &mine, [](void* const* all) {
@@ -103,10 +120,17 @@ template <class T> T __ldg(const T* p) { return *p; }
 template <class T> T __ldcg(const T* p) { return *p; }
 template <class T> void __stcg(T* p, T v) { *p = v; }
 inline uint32_t atomicAdd(uint32_t* p, uint32_t v) { uint32_t old = *p; *p += v; return old; }
+inline uint32_t atomicOr(uint32_t* p, uint32_t v) { uint32_t old = *p; *p |= v; return old; }
 inline uint32_t atomicInc(uint32_t* p, uint32_t most) { uint32_t old = *p; *p = old >= most ? 0 : old + 1; return old; }
 
 inline float __uint_as_float(uint32_t v) { float f; memcpy(&f, &v, 4); return f; }
 inline uint32_t __float_as_uint(float v) { uint32_t u; memcpy(&u, &v, 4); return u; }
+// Rounded on their own; the build forbids the compiler to fuse them.
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) { return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64); }
 inline float __expf(float x) { return expf(x); }
 inline float rsqrtf(float x) { return 1.f / sqrtf(x); }
 inline uint32_t min(uint32_t a, uint32_t b) { return a < b ? a : b; }

@@ -5,20 +5,22 @@
 namespace ebb {
 
 struct EmbedParams {
-  const uint32_t* tokens;  // [rows]
+  const uint32_t* tokens;  // [rows], an id, or the top bit and a draw of the step before
+  const uint32_t* drawn;   // tokens of those draws
   const bf16* table;       // [vocab][hidden]
   float* residual;         // [rows][hidden]
   uint32_t hidden;         // a multiple of 8
   uint32_t reserved;
 };
-static_assert(sizeof(EmbedParams) == 32);
+static_assert(sizeof(EmbedParams) == 40);
 
 }  // namespace ebb
 
 // Grid: rows.
 EBB_KERNEL(embed, ebb::EmbedParams, 256, 1) {
-  ebb::follow_previous();
-  const uint4* from = reinterpret_cast<const uint4*>(p.table + static_cast<uint64_t>(p.tokens[blockIdx.x]) * p.hidden);
+  uint32_t token = p.tokens[blockIdx.x];
+  if (token >> 31) token = p.drawn[token & ~(1u << 31)];
+  const uint4* from = reinterpret_cast<const uint4*>(p.table + static_cast<uint64_t>(token) * p.hidden);
   float4* to = reinterpret_cast<float4*>(p.residual + static_cast<uint64_t>(blockIdx.x) * p.hidden);
   for (uint32_t i = threadIdx.x; i < p.hidden / 8; i += 256) {
     const uint4 v = from[i];

@@ -17,7 +17,6 @@ static_assert(sizeof(FillParams) == 32);
 
 // Any grid. Value i depends on (seed, i) alone: SplitMix64 of their sum, its high 24 bits.
 EBB_KERNEL(fill_random, ebb::FillParams, 256, 1) {
-  ebb::follow_previous();
   for (uint64_t i = blockIdx.x * 256ull + threadIdx.x; i < p.count; i += gridDim.x * 256ull) {
     uint64_t z = p.seed + (i + 1) * 0x9e3779b97f4a7c15ull;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;

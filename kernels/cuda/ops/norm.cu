@@ -21,7 +21,6 @@ template <int Vectors>
 __device__ __forceinline__ void norm(const NormParams& p) {
   constexpr int kThreads = 256;
   __shared__ float scratch[kThreads / 32];
-  follow_previous();
   const uint64_t row = p.selected ? p.selected[blockIdx.x] : blockIdx.x;
   float* residual = p.residual + row * p.hidden;
   float x[Vectors][8];

@@ -37,7 +37,6 @@ static_assert(sizeof(RopeAppendParams) == 128);
 template <int D>
 __device__ __forceinline__ void rope_append(const RopeAppendParams& p) {
   constexpr int P = D / 64;
-  follow_previous();
   const uint32_t row = blockIdx.x, heads = p.q_heads + 2 * p.kv_heads;
   const uint32_t head = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (row >= *p.row_count || head >= heads) return;
@@ -97,7 +96,6 @@ __device__ __forceinline__ void rope_append(const RopeAppendParams& p) {
 
 // Grid: rows. Once a step: every layer rotates by the same angles.
 EBB_KERNEL(rope_table, ebb::RopeTableParams, 128, 1) {
-  ebb::follow_previous();
   for (uint32_t i = threadIdx.x; i < p.half; i += blockDim.x) {
     const float angle = static_cast<float>(p.positions[blockIdx.x]) * p.inv_freq[i];
     float sine, cosine;

@@ -18,7 +18,6 @@ __device__ __forceinline__ float silu(float x) { return x / (1.f + __expf(-x)); 
 
 // Grid: (rows, intermediate / 2048).
 EBB_KERNEL(swiglu, ebb::SwigluParams, 256, 1) {
-  ebb::follow_previous();
   const uint32_t i = (blockIdx.y * 256 + threadIdx.x) * 8;
   if (i >= p.intermediate) return;
   const ebb::bf16* row = p.gate_up + static_cast<uint64_t>(blockIdx.x) * 2 * p.intermediate;

@@ -46,7 +46,8 @@ __device__ __forceinline__ void skinny(const SkinnyParams& p, float* partial) {
   };
   // Weights do not depend on the previous kernel: the first of them are under way while it ends.
   load_weights(begin);
-  follow_previous();
+  let_next_start();
+  wait_for_previous();
 #pragma unroll 1
   for (uint32_t block = begin; block < end; block += kSkinnyBatch) {
     uint4 v[kSkinnyBatch];
@@ -79,7 +80,7 @@ __device__ __forceinline__ void skinny(const SkinnyParams& p, float* partial) {
 }  // namespace ebb
 
 // Grid: outputs / 16.
-EBB_KERNEL(product_skinny, ebb::SkinnyParams, ebb::kSkinnyWarps * 32, 2) {
+EBB_KERNEL_EARLY(product_skinny, ebb::SkinnyParams, ebb::kSkinnyWarps * 32, 2) {
   __shared__ float partial[ebb::kSkinnyWarps * 8 * 16];
   ebb::skinny(p, partial);
 }

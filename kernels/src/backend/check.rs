@@ -1,7 +1,7 @@
 //! Checks a [`StepInput`] against the model and the pool, so that no backend can be led out of
 //! bounds by its caller.
 
-use super::{StepInput, StepInputError as E};
+use super::{StepInput, StepInputError as E, sample};
 use crate::kv::KvLayout;
 use crate::{SUB_BLOCK_TOKENS, SUB_BLOCKS};
 
@@ -14,6 +14,8 @@ pub struct StepLimits<'a> {
     pub layout: &'a KvLayout,
     /// Frames in the pool.
     pub pool_frames: u32,
+    /// Draws of the step submitted before, whose tokens this one may take; `None`: the backend draws none.
+    pub drawn: Option<u32>,
 }
 
 /// Scratch for [`StepLimits::check`], reused between steps.
@@ -38,12 +40,15 @@ impl StepLimits<'_> {
             ("blocks", input.blocks.len()),
             ("frames", input.frames.len()),
             ("shrinks", input.shrinks.len()),
+            ("draws", input.draws.len()),
+            ("edits", input.edits.len()),
         ] {
             if len > 1 << 31 {
                 return Err(E::TooMany { what, len });
             }
         }
         self.check_tokens(input)?;
+        self.check_draws(input)?;
         self.check_frames(input)?;
         self.check_rows(input)?;
         scratch.written.clear();
@@ -64,8 +69,13 @@ impl StepLimits<'_> {
     fn check_tokens(&self, input: &StepInput) -> Result<(), E> {
         let vocab = self.vocab;
         for (row, &token) in input.tokens.iter().enumerate() {
-            if token as usize >= vocab {
-                return Err(E::Token { row, token, vocab });
+            match (sample::draw_of(token), self.drawn) {
+                (Some(draw), Some(draws)) if draw >= draws => {
+                    return Err(E::NotDrawn { row, draw, draws });
+                }
+                (Some(_), Some(_)) => {}
+                _ if token as usize >= vocab => return Err(E::Token { row, token, vocab }),
+                _ => {}
             }
         }
         let rows = input.tokens.len();
@@ -77,6 +87,15 @@ impl StepLimits<'_> {
             previous = Some(row);
         }
         Ok(())
+    }
+
+    fn check_draws(&self, input: &StepInput) -> Result<(), E> {
+        let (draws, rows) = (&input.draws, input.tokens.len());
+        match self.drawn {
+            Some(before) => sample::check(draws, &input.edits, rows, before),
+            None if draws.is_empty() => Ok(()),
+            None => Err(E::CannotDraw { draws: draws.len() }),
+        }
     }
 
     fn check_frames(&self, input: &StepInput) -> Result<(), E> {
@@ -209,7 +228,7 @@ impl StepLimits<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BlockRef, FrameCopy, SeqRows, Shrink};
+    use super::super::{BlockRef, Draw, FrameCopy, SeqRows, Shrink, drawn_token};
     use super::*;
     use crate::formats::FormatId as F;
     use crate::kv::{FrameLayout, KvGeometry};
@@ -251,18 +270,44 @@ mod tests {
             blocks: vec![block(0, 16), block(16, 2), block(18, 4)],
             frames: (0..22).collect(),
             logit_rows: vec![2, 4],
+            ..StepInput::default()
         }
     }
 
     fn check(change: impl FnOnce(&mut StepInput)) -> Result<(), E> {
+        check_with(None, change)
+    }
+
+    fn check_with(drawn: Option<u32>, change: impl FnOnce(&mut StepInput)) -> Result<(), E> {
         let mut input = good();
         change(&mut input);
         let limits = StepLimits {
             vocab: 10,
             layout: &layout(),
             pool_frames: 100,
+            drawn,
         };
         limits.check(&input, &mut CheckScratch::default())
+    }
+
+    #[test]
+    fn tokens_to_come_are_those_of_the_step_before() {
+        let takes = |draw| move |i: &mut StepInput| i.tokens[1] = drawn_token(draw);
+        assert_eq!(check_with(Some(3), takes(2)), Ok(()));
+        let beyond = check_with(Some(3), takes(3));
+        assert!(matches!(
+            beyond,
+            Err(E::NotDrawn {
+                row: 1,
+                draw: 3,
+                ..
+            })
+        ));
+        // A backend that draws nothing has no such tokens.
+        assert!(matches!(check(takes(0)), Err(E::Token { row: 1, .. })));
+        let draws = |i: &mut StepInput| i.draws.push(Draw::greedy(0));
+        assert_eq!(check_with(Some(0), draws), Ok(()));
+        assert_eq!(check(draws), Err(E::CannotDraw { draws: 1 }));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The layer loop.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::attention::{Attention, Heads, Pages, Plan};
 use super::gemm::{Epilogue, PackedMatrix, Product};
@@ -32,6 +32,14 @@ pub struct CpuBackend {
     check: CheckScratch,
     /// Shrinks of the last step that failed.
     failed: Vec<ShrinkFailure>,
+    done: Option<Done>,
+}
+
+/// A step that was run and not waited for.
+#[derive(Debug)]
+struct Done {
+    logit_rows: usize,
+    shrink_time: Duration,
 }
 
 /// What a [`CpuBackend`] can be made with besides its model.
@@ -137,6 +145,7 @@ impl CpuBackend {
             scratch,
             check: CheckScratch::default(),
             failed: Vec::new(),
+            done: None,
             spec,
         })
     }
@@ -210,11 +219,14 @@ impl CpuBackend {
 }
 
 impl Backend for CpuBackend {
-    fn step(&mut self, input: &StepInput) -> Result<StepOutput<'_>, BackendError> {
+    /// Runs it to its end.
+    fn submit(&mut self, input: &StepInput) -> Result<(), BackendError> {
+        assert!(self.done.is_none(), "a step has not been waited for");
         let limits = StepLimits {
             vocab: self.spec.vocab,
             layout: &self.layout,
             pool_frames: self.arena.frames(),
+            drawn: None,
         };
         limits.check(input, &mut self.check)?;
         let spec = &self.spec;
@@ -245,10 +257,21 @@ impl Backend for CpuBackend {
                 self.forward(&input).map_err(panicked)?;
             }
         }
-        Ok(StepOutput {
-            logits: &self.scratch.logits[..logit_rows * self.spec.vocab],
-            failed_shrinks: &self.failed,
+        self.done = Some(Done {
+            logit_rows,
             shrink_time,
+        });
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<StepOutput<'_>, BackendError> {
+        let done = self.done.take().expect("a step was submitted");
+        Ok(StepOutput {
+            logits: &self.scratch.logits[..done.logit_rows * self.spec.vocab],
+            draws: &[],
+            top: &[],
+            failed_shrinks: &self.failed,
+            shrink_time: done.shrink_time,
         })
     }
 

@@ -1,29 +1,35 @@
 //! The step: what the device runs, in order.
 
 mod activations;
+mod logit_rows;
 mod needs;
 mod start;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use super::arena::DeviceArena;
 use super::attention::Attention;
-use super::driver::{Graph, Stream};
+use super::driver::{Event, Graph, Stream};
 use super::error::CudaError;
 use super::ops::Ops;
 use super::params::{DevicePtr, GemmShape};
 use super::products::Products;
+use super::sample::Sampling;
 use super::step::StepBuffers;
 use super::weights::Weights;
 use crate::backend::{Backend, BackendError, CheckScratch, StepInput, StepLimits, StepOutput};
 use crate::model::TransformerSpec;
 use activations::Activations;
+use logit_rows::LogitRows;
 pub use needs::DeviceNeeds;
 pub use start::CudaConfig;
 
 /// Runs a model on a GPU. Weights and pages are bf16, the residual stream f32, everything else bf16 with f32 sums.
 ///
 /// A step whose sequences all have one row is replayed from a graph recorded for its batch bucket.
+///
+/// Two steps may be in flight. The stream runs them in order over the same device buffers; what the host writes and reads is there
+/// twice, by turns.
 #[derive(Debug)]
 pub struct CudaBackend {
     spec: TransformerSpec,
@@ -33,6 +39,23 @@ pub struct CudaBackend {
     buckets: Vec<usize>,
     forward: Forward,
     check: CheckScratch,
+    /// Oldest first.
+    in_flight: VecDeque<InFlight>,
+    /// Which of the host's buffers the next step uses.
+    turn: usize,
+    /// When the last step of each turn was done.
+    ended: [Event; 2],
+    /// Draws of the step submitted last.
+    drawn: u32,
+    logit_rows: LogitRows,
+}
+
+/// A step submitted and not waited for.
+#[derive(Debug, Clone, Copy)]
+struct InFlight {
+    turn: usize,
+    /// Values of logits that come back.
+    logits: usize,
 }
 
 /// Everything one pass over the layers touches.
@@ -46,6 +69,7 @@ struct Forward {
     products: Products,
     shapes: Shapes,
     activations: Activations,
+    sampling: Sampling,
 }
 
 /// Columns of the matrix products.
@@ -118,10 +142,18 @@ impl Forward {
             products,
             shapes,
             activations: a,
+            sampling,
         } = self;
         let rows = work.rows;
         let [qkv, o, gate_up, down] = shapes.layer(rows);
-        ops.embed(stream, rows, step, &weights.embedding, &mut a.residual)?;
+        ops.embed(
+            stream,
+            rows,
+            step,
+            sampling.drawn(),
+            &weights.embedding,
+            &mut a.residual,
+        )?;
         ops.rope_table(stream, rows, step, &mut a.rope)?;
         for (index, layer) in weights.layers.iter().enumerate() {
             let delta = (index > 0).then_some(&a.delta);
@@ -212,7 +244,7 @@ impl Forward {
 }
 
 impl CudaBackend {
-    /// Enqueues a checked step. Afterwards the first logits are on the device: all of them, unless there are more than fit.
+    /// Enqueues a checked step up to its first logits: those of all rows, unless there are more than fit.
     fn enqueue(&mut self, input: &StepInput) -> Result<(), CudaError> {
         // A backend may have been started by another thread.
         self.stream.device().bind()?;
@@ -223,18 +255,22 @@ impl CudaBackend {
         }
         let rows = input.tokens.len();
         let decode_only = input.seqs.iter().all(|s| s.rows == 1);
+        let logit_rows = &self.logit_rows.all;
         let bucket = self
             .buckets
             .iter()
             .copied()
             .find(|b| *b >= rows)
-            .filter(|_| decode_only && !input.logit_rows.is_empty());
+            .filter(|_| decode_only && !logit_rows.is_empty());
         self.forward
             .step
-            .load(&self.stream, input, bucket.unwrap_or(rows))?;
+            .load(&self.stream, input, logit_rows, bucket.unwrap_or(rows))?;
+        let first = logit_rows
+            .len()
+            .min(self.forward.activations.logit_rows_max);
         if let Some(bucket) = bucket {
             self.record(bucket)?;
-            // SAFETY: the graph's buffers belong to `self` and keep their addresses; the caller waits before touching them.
+            // SAFETY: the graph's buffers belong to `self` and keep their addresses; the stream runs what uses them in order.
             return unsafe { self.graphs[&bucket].launch(&self.stream) };
         }
         let work = Work {
@@ -245,10 +281,6 @@ impl CudaBackend {
         if rows > 0 {
             self.forward.layers(&self.stream, work)?;
         }
-        let first = input
-            .logit_rows
-            .len()
-            .min(self.forward.activations.logit_rows_max);
         if first > 0 {
             self.forward.logits(&self.stream, 0, first)
         } else {
@@ -282,35 +314,12 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// Runs a step and returns the greedy token of every logit row; the logits stay on the device.
-    ///
-    /// At most as many logit rows as the backend was started for.
-    pub fn step_greedy(&mut self, input: &StepInput) -> Result<&[u32], BackendError> {
-        self.check(input)?;
-        let count = input.logit_rows.len();
-        let most = self.forward.activations.logit_rows_max;
-        if count > most {
-            let error = CudaError::Unsupported(format!(
-                "{count} greedy rows, but this backend was started for {most}"
-            ));
-            return Err(error.into());
-        }
-        self.enqueue(input)?;
-        let (stream, a) = (&self.stream, &mut self.forward.activations);
-        self.forward
-            .ops
-            .argmax(stream, count, self.spec.vocab, &a.logits, &mut a.tokens)?;
-        // SAFETY: the call waits for the stream before it returns.
-        unsafe { stream.download(&mut a.host_tokens, 0, &a.tokens, count)? };
-        stream.synchronize()?;
-        Ok(&a.host_tokens[..count])
-    }
-
     fn check(&mut self, input: &StepInput) -> Result<(), BackendError> {
         let limits = StepLimits {
             vocab: self.spec.vocab,
             layout: self.forward.arena.pages(),
             pool_frames: self.forward.arena.frames(),
+            drawn: Some(self.drawn),
         };
         Ok(limits.check(input, &mut self.check)?)
     }
@@ -320,36 +329,86 @@ impl CudaBackend {
         &mut self.forward.arena
     }
 
-    fn run(&mut self, input: &StepInput) -> Result<(), CudaError> {
-        self.enqueue(input)?;
-        let (count, vocab) = (input.logit_rows.len(), self.spec.vocab);
-        self.forward
-            .activations
-            .reserve_host_logits(self.stream.device(), count * vocab)?;
+    /// Enqueues a checked step, its draws, and what comes back.
+    fn run(&mut self, input: &StepInput, turn: usize) -> Result<(), CudaError> {
+        self.logit_rows.plan(&input.draws, &input.logit_rows);
         let most = self.forward.activations.logit_rows_max;
+        let drawn_rows = self.logit_rows.drawn;
+        if drawn_rows > most {
+            return Err(CudaError::Unsupported(format!(
+                "draws from {drawn_rows} rows, but this backend was started for {most}"
+            )));
+        }
+        self.enqueue(input)?;
+        let (stream, vocab) = (&self.stream, self.spec.vocab);
+        let back = input.logit_rows.len() * vocab;
+        let a = &mut self.forward.activations;
+        a.reserve_host_logits(stream.device(), turn, back)?;
+        let count = self.logit_rows.all.len();
         for first in (0..count).step_by(most) {
             let part = most.min(count - first);
             if first > 0 {
-                self.forward.logits(&self.stream, first, part)?;
+                self.forward.logits(stream, first, part)?;
             }
+            // As the model gave them: before the draws edit them.
             let a = &mut self.forward.activations;
-            // SAFETY: the call waits for the stream before it returns.
-            unsafe {
-                self.stream
-                    .download(&mut a.host_logits, first * vocab, &a.logits, part * vocab)?
-            };
+            for run in self.logit_rows.back(first..first + part) {
+                // SAFETY: the host's buffer is this step's until it has been waited for; it lives as long as `self`, which waits for
+                // the stream before it goes.
+                unsafe {
+                    stream.download_from(
+                        &mut a.host_logits[turn],
+                        run.to * vocab,
+                        &a.logits,
+                        (run.from - first) * vocab,
+                        run.rows * vocab,
+                    )?;
+                }
+            }
+            if first == 0 {
+                let (sampling, logits) = (&mut self.forward.sampling, &a.logits);
+                sampling.run(stream, turn, logits, &input.draws, &input.edits)?;
+            }
         }
-        self.stream.synchronize()
+        if count == 0 {
+            // No draws either; the turn's results are none.
+            let (sampling, logits) = (&mut self.forward.sampling, &self.forward.activations.logits);
+            sampling.run(stream, turn, logits, &[], &[])?;
+        }
+        self.ended[turn].record(stream)
     }
 }
 
 impl Backend for CudaBackend {
-    fn step(&mut self, input: &StepInput) -> Result<StepOutput<'_>, BackendError> {
+    fn submit(&mut self, input: &StepInput) -> Result<(), BackendError> {
+        assert!(
+            self.in_flight.len() < self.depth(),
+            "more steps submitted than the backend takes at once"
+        );
         self.check(input)?;
-        self.run(input)?;
-        let logits = input.logit_rows.len() * self.spec.vocab;
+        let turn = self.turn;
+        if let Err(error) = self.run(input, turn) {
+            // What was enqueued of it may still read the host's buffers, which the next step uses.
+            let waited = self.stream.synchronize();
+            return Err(waited.err().unwrap_or(error).into());
+        }
+        self.turn ^= 1;
+        self.drawn = input.draws.len() as u32;
+        self.in_flight.push_back(InFlight {
+            turn,
+            logits: input.logit_rows.len() * self.spec.vocab,
+        });
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<StepOutput<'_>, BackendError> {
+        let InFlight { turn, logits } = self.in_flight.pop_front().expect("a step was submitted");
+        self.ended[turn].synchronize()?;
+        let (draws, top) = self.forward.sampling.results(turn);
         Ok(StepOutput {
-            logits: &self.forward.activations.host_logits[..logits],
+            logits: &self.forward.activations.host_logits[turn][..logits],
+            draws,
+            top,
             failed_shrinks: &[],
             shrink_time: std::time::Duration::ZERO,
         })
@@ -357,6 +416,21 @@ impl Backend for CudaBackend {
 
     fn spec(&self) -> &TransformerSpec {
         &self.spec
+    }
+
+    fn depth(&self) -> usize {
+        2
+    }
+
+    fn draws(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for CudaBackend {
+    fn drop(&mut self) {
+        // The device may still read and write the host's buffers. After a sticky error there is nothing to wait for.
+        let _ = self.stream.synchronize();
     }
 }
 

@@ -15,6 +15,7 @@ use crate::model::TransformerSpec;
 #[derive(Debug, Clone, Copy)]
 struct EmbedParams {
     tokens: DevicePtr,
+    drawn: DevicePtr,
     table: DevicePtr,
     residual: DevicePtr,
     hidden: u32,
@@ -83,17 +84,6 @@ unsafe impl KernelParams for SwigluParams {}
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-struct ArgmaxParams {
-    logits: DevicePtr,
-    tokens: DevicePtr,
-    vocab: u32,
-    reserved: u32,
-}
-// SAFETY: field for field `ebb::ArgmaxParams` of ops/argmax.cu.
-unsafe impl KernelParams for ArgmaxParams {}
-
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
 struct FillParams {
     out: DevicePtr,
     count: u64,
@@ -147,7 +137,6 @@ pub(super) struct Ops {
     rope_table: Kernel<RopeTableParams>,
     rope_append: Kernel<RopeAppendParams>,
     swiglu: Kernel<SwigluParams>,
-    argmax: Kernel<ArgmaxParams>,
     hidden: usize,
     intermediate: usize,
     q_heads: usize,
@@ -201,7 +190,6 @@ impl Ops {
             rope_table: device.kernel("rope_table", 0)?,
             rope_append: device.kernel(rope_append, 0)?,
             swiglu: device.kernel("swiglu", 0)?,
-            argmax: device.kernel("argmax", 0)?,
             hidden: spec.hidden,
             intermediate: spec.intermediate,
             q_heads: spec.q_heads,
@@ -216,18 +204,20 @@ impl Ops {
     // SAFETY of every launch below: the buffers are those of the backend, sized for the step's capacity of rows; the step
     // was checked against vocabulary and pool before it was loaded; work of one stream runs in order.
 
-    /// `residual[row] = table[token of row]`.
+    /// `residual[row] = table[token of row]`; tokens to come are looked up in `drawn`, the step before's.
     pub(super) fn embed(
         &self,
         stream: &Stream,
         rows: usize,
         step: &StepBuffers,
+        drawn: DevicePtr,
         table: &DeviceBuffer<bf16>,
         residual: &mut DeviceBuffer<f32>,
     ) -> Result<(), CudaError> {
         assert!(rows * self.hidden <= residual.len());
         let params = EmbedParams {
             tokens: step.tokens(),
+            drawn,
             table: table.ptr(),
             residual: residual.ptr(),
             hidden: self.hidden as u32,
@@ -352,25 +342,5 @@ impl Ops {
         let grid = (rows as u32, self.intermediate.div_ceil(2048) as u32);
         // SAFETY: see above.
         unsafe { self.swiglu.launch(stream, grid, 256, &params) }
-    }
-
-    /// The greedy token of each of `rows` rows of logits.
-    pub(super) fn argmax(
-        &self,
-        stream: &Stream,
-        rows: usize,
-        vocab: usize,
-        logits: &DeviceBuffer<f32>,
-        tokens: &mut DeviceBuffer<u32>,
-    ) -> Result<(), CudaError> {
-        assert!(rows * vocab <= logits.len() && rows <= tokens.len());
-        let params = ArgmaxParams {
-            logits: logits.ptr(),
-            tokens: tokens.ptr(),
-            vocab: vocab as u32,
-            reserved: 0,
-        };
-        // SAFETY: see above.
-        unsafe { self.argmax.launch(stream, (rows as u32, 1), 1024, &params) }
     }
 }

@@ -1,5 +1,7 @@
 //! Kernels on their own: for comparison with a reference, and for timing.
 
+mod sample;
+
 use std::sync::Arc;
 
 use half::bf16;
@@ -16,6 +18,8 @@ use super::products::{Products, Way};
 use super::step::{StepBuffers, StepCapacity};
 use crate::backend::{BackendError, CheckScratch, StepInput, StepLimits};
 use crate::kv::{FrameLayout, KvGeometry};
+
+pub use sample::{SampleOutput, SampleProbe};
 
 /// Bytes written between timed runs: more than any L2.
 const FLUSH_BYTES: usize = 256 << 20;
@@ -127,11 +131,13 @@ impl AttentionProbe {
             vocab: usize::MAX,
             layout: self.arena.pages(),
             pool_frames: self.arena.frames(),
+            drawn: None,
         };
         limits
             .check(input, &mut CheckScratch::default())
             .map_err(BackendError::from)?;
-        self.step.load(&self.stream, input, input.tokens.len())?;
+        self.step
+            .load(&self.stream, input, &input.logit_rows, input.tokens.len())?;
         Ok(self.stream.synchronize()?)
     }
 

@@ -84,11 +84,14 @@ pub struct StepBuffers {
     capacity: StepCapacity,
     group: usize,
     sections: Sections,
-    host: Pinned<u32>,
+    /// Written by turns: the device may still read the one while the other is written.
+    hosts: [Pinned<u32>; 2],
+    turn: usize,
     device: DeviceBuffer<u32>,
     pub(super) plan: AttentionPlan,
     /// Rows of the loaded step.
     pub(super) rows: usize,
+    asked: Vec<bool>,
 }
 
 impl StepBuffers {
@@ -106,7 +109,8 @@ impl StepBuffers {
             capacity,
             group,
             sections,
-            host: Pinned::new(device, words)?,
+            hosts: [Pinned::new(device, words)?, Pinned::new(device, words)?],
+            turn: 0,
             device: DeviceBuffer::filled(device, words, 0, "the inputs of a step")?,
             plan: AttentionPlan {
                 rule,
@@ -114,6 +118,7 @@ impl StepBuffers {
                 ..AttentionPlan::default()
             },
             rows: 0,
+            asked: Vec::new(),
         })
     }
 
@@ -131,11 +136,13 @@ impl StepBuffers {
     }
 
     /// Plans the attention of a checked step and enqueues the upload, with rows up to `padded` made harmless: they embed token 0 at
-    /// position 0 and are read by nobody. The stream must have finished with the previous step.
+    /// position 0 and are read by nobody. `logit_rows` are the rows whose logits are computed, each once. The stream must have
+    /// finished with the step before the previous one.
     pub(super) fn load(
         &mut self,
         stream: &Stream,
         input: &StepInput,
+        logit_rows: &[u32],
         padded: usize,
     ) -> Result<(), CudaError> {
         let c = &self.capacity;
@@ -154,14 +161,15 @@ impl StepBuffers {
         self.plan.plan(&input.seqs, self.group);
         self.rows = input.tokens.len();
         let s = &self.sections;
-        let host = &mut *self.host;
+        self.turn ^= 1;
+        let host = &mut *self.hosts[self.turn];
         let mut put = |section: &Range<usize>, words: &[u32]| {
             host[section.start..section.start + words.len()].copy_from_slice(words)
         };
         let counts = [self.rows, self.plan.units.len(), self.plan.decodes.len()];
         put(&s.counts, &counts.map(|n| n as u32));
         put(&s.tokens, &input.tokens);
-        put(&s.logit_rows, &input.logit_rows);
+        put(&s.logit_rows, logit_rows);
         put(&s.units, bytemuck::cast_slice(&self.plan.units));
         put(&s.decodes, bytemuck::cast_slice(&self.plan.decodes));
         put(&s.tiles, bytemuck::cast_slice(&self.plan.tiles));
@@ -176,17 +184,30 @@ impl StepBuffers {
         for section in [&s.tokens, &s.positions, &s.first_blocks] {
             host[section.start + self.rows..section.start + padded].fill(0);
         }
-        host[s.logit_rows.start + input.logit_rows.len()
-            ..s.logit_rows.start + padded.max(input.logit_rows.len())]
-            .fill(0);
         for (i, block) in input.blocks.iter().enumerate() {
             host[s.blocks.start + 2 * i] = block.first_frame;
             host[s.blocks.start + 2 * i + 1] =
                 u32::from(block.schedule_position) | block.frames << 16;
         }
         let used = s.frames.start + input.frames.len();
-        // SAFETY: `load` is called again only when the stream has finished, and both buffers live as long as `self`.
-        unsafe { stream.upload(&mut self.device, 0, &self.host, used) }
+        self.pad_logit_rows(logit_rows, padded);
+        // SAFETY: this buffer of the host is written again when the stream has finished with the step, and both live as long as
+        // `self`, whose owner waits for the stream before it drops them.
+        unsafe { stream.upload(&mut self.device, 0, &self.hosts[self.turn], used) }
+    }
+
+    /// A recorded step computes the logits of as many rows as it has: those not asked for come after. Each row stands once, for
+    /// the last norm adds to its residual.
+    fn pad_logit_rows(&mut self, logit_rows: &[u32], padded: usize) {
+        self.asked.clear();
+        self.asked.resize(padded, false);
+        for &row in logit_rows {
+            self.asked[row as usize] = true;
+        }
+        let first = self.sections.logit_rows.start + logit_rows.len();
+        let others = (0..padded as u32).filter(|row| !self.asked[*row as usize]);
+        let host = &mut self.hosts[self.turn][first..];
+        host.iter_mut().zip(others).for_each(|(to, row)| *to = row);
     }
 
     pub(super) fn page_table(&self, arena: &DeviceArena) -> PageTable {
@@ -238,5 +259,81 @@ impl StepBuffers {
 
     pub(super) fn tiles(&self) -> DevicePtr {
         self.device.at(self.sections.tiles.start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{BlockRef, CheckScratch, SeqRows, StepLimits};
+    use crate::kv::{KvGeometry, KvLayout};
+    use std::time::Instant;
+
+    /// Prints what the host does for one decode step of an 8B model: run by hand, optimised.
+    #[test]
+    #[ignore = "a measurement"]
+    fn host_time_of_a_decode_step() {
+        let geometry = KvGeometry {
+            layers: 32,
+            kv_heads: 8,
+            head_dim: 128,
+        };
+        let layout = KvLayout::sixteen_bit(geometry).unwrap();
+        let per_block = layout.frames(0) as usize;
+        for tokens in [1152, 8192] {
+            let (seqs, blocks_each) = (256, tokens / 128);
+            let blocks = seqs * blocks_each;
+            let input = StepInput {
+                tokens: vec![1; seqs],
+                seqs: (0..seqs)
+                    .map(|s| SeqRows {
+                        first_row: s as u32,
+                        rows: 1,
+                        position: tokens as u32 - 1,
+                        first_block: (s * blocks_each) as u32,
+                        blocks: blocks_each as u32,
+                    })
+                    .collect(),
+                blocks: (0..blocks)
+                    .map(|b| BlockRef {
+                        schedule_position: 0,
+                        first_frame: (b * per_block) as u32,
+                        frames: per_block as u32,
+                    })
+                    .collect(),
+                frames: (0..(blocks * per_block) as u32).collect(),
+                ..StepInput::default()
+            };
+            let device = Device::open(0).unwrap();
+            let capacity = StepCapacity {
+                rows: seqs,
+                seqs,
+                blocks,
+                frames: input.frames.len(),
+            };
+            let stream = Stream::new(&device).unwrap();
+            let mut step = StepBuffers::new(&device, capacity, 4, SplitRule::default()).unwrap();
+            let limits = StepLimits {
+                vocab: 128_256,
+                layout: &layout,
+                pool_frames: input.frames.len() as u32,
+                drawn: Some(0),
+            };
+            let mut scratch = CheckScratch::default();
+            let mut times = [(); 20].map(|()| {
+                let began = Instant::now();
+                limits.check(&input, &mut scratch).unwrap();
+                let checked = began.elapsed();
+                step.load(&stream, &input, &[], seqs).unwrap();
+                (began.elapsed(), checked)
+            });
+            times.sort_unstable();
+            let (all, checked) = times[10];
+            println!(
+                "{seqs} sequences of {tokens} tokens, {} frames: check {checked:?}, load and its copy {:?}",
+                input.frames.len(),
+                all - checked
+            );
+        }
     }
 }

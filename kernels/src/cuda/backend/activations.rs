@@ -31,9 +31,8 @@ pub(super) struct Activations {
     pub(super) rope: DeviceBuffer<f32>,
     /// `[logit_rows_max][vocab]`.
     pub(super) logits: DeviceBuffer<f32>,
-    pub(super) tokens: DeviceBuffer<u32>,
-    pub(super) host_logits: Pinned<f32>,
-    pub(super) host_tokens: Pinned<u32>,
+    /// Logits that come back, for two steps by turns; only steps that score prompts have any.
+    pub(super) host_logits: [Pinned<f32>; 2],
     pub(super) logit_rows_max: usize,
 }
 
@@ -58,9 +57,7 @@ impl Activations {
             delta: narrow(spec.hidden)?,
             rope: single(rows * spec.head_dim)?,
             logits: single(logit_rows_max * spec.vocab)?,
-            tokens: DeviceBuffer::filled(device, logit_rows_max, 0, "sampled tokens")?,
-            host_logits: Pinned::new(device, logit_rows_max * spec.vocab)?,
-            host_tokens: Pinned::new(device, logit_rows_max)?,
+            host_logits: [Pinned::new(device, 0)?, Pinned::new(device, 0)?],
             logit_rows_max,
         })
     }
@@ -69,18 +66,18 @@ impl Activations {
     pub(super) fn bytes(spec: &TransformerSpec, rows: usize, logit_rows_max: usize) -> usize {
         let widths =
             2 * spec.hidden + 3 * spec.q_width() + 2 * spec.kv_width() + 3 * spec.intermediate;
-        rows * (2 * widths + 4 * (spec.hidden + spec.head_dim))
-            + logit_rows_max * 4 * (spec.vocab + 1)
+        rows * (2 * widths + 4 * (spec.hidden + spec.head_dim)) + logit_rows_max * 4 * spec.vocab
     }
 
-    /// Makes the host's copy of the logits large enough; only a step with more logit rows than usual allocates.
+    /// Makes the host's copy of the logits large enough. The step that used it last has been waited for.
     pub(super) fn reserve_host_logits(
         &mut self,
         device: &Arc<Device>,
+        turn: usize,
         values: usize,
     ) -> Result<(), CudaError> {
-        if values > self.host_logits.len() {
-            self.host_logits = Pinned::new(device, values)?;
+        if values > self.host_logits[turn].len() {
+            self.host_logits[turn] = Pinned::new(device, values)?;
         }
         Ok(())
     }

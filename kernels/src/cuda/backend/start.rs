@@ -1,18 +1,19 @@
 //! Starting a backend: memory first, then weights, then graphs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::activations::Activations;
-use super::{CudaBackend, Forward, Shapes};
+use super::{CudaBackend, Forward, LogitRows, Shapes};
 use crate::backend::CheckScratch;
 use crate::cuda::arena::DeviceArena;
 use crate::cuda::attention::Attention;
-use crate::cuda::driver::{Device, Stream};
+use crate::cuda::driver::{Device, Event, Stream};
 use crate::cuda::error::CudaError;
 use crate::cuda::ops::Ops;
 use crate::cuda::plan::SplitRule;
 use crate::cuda::products::Products;
+use crate::cuda::sample::Sampling;
 use crate::cuda::step::{StepBuffers, StepCapacity};
 use crate::cuda::weights::{LoadError, Weights};
 use crate::model::{TransformerSpec, WeightSource};
@@ -27,7 +28,7 @@ pub struct CudaConfig {
     pub frames: u32,
     /// The largest step.
     pub capacity: StepCapacity,
-    /// Logit rows computed at once; a step may ask for more.
+    /// Logit rows computed at once: the most rows that a step draws from. A step may ask for more that come back.
     pub logit_rows: usize,
     /// Largest decode batch that is replayed from a graph.
     pub graph_rows_max: usize,
@@ -109,6 +110,7 @@ impl CudaBackend {
             shapes: Shapes::new(&spec),
             activations: Activations::new(device, &spec, capacity.rows, config.logit_rows)?,
             arena: DeviceArena::new(device, geometry, geometry.frame_layout(), config.frames)?,
+            sampling: Sampling::new(device, spec.vocab, config.logit_rows, draws_max(&config))?,
         };
         let mut this = Self {
             graphs: HashMap::new(),
@@ -116,6 +118,11 @@ impl CudaBackend {
             buckets: buckets(&config),
             forward,
             check: CheckScratch::default(),
+            in_flight: VecDeque::new(),
+            turn: 0,
+            ended: [Event::new(device)?, Event::new(device)?],
+            drawn: 0,
+            logit_rows: LogitRows::default(),
             spec,
         };
         if config.tune {
@@ -195,5 +202,11 @@ impl CudaBackend {
                 (config.capacity.seqs, config.capacity.blocks),
             )
             + Activations::bytes(spec, config.capacity.rows, config.logit_rows)
+            + Sampling::bytes(spec.vocab, config.logit_rows, draws_max(config))
     }
+}
+
+/// Draws of a step at most: one for each choice that runs.
+fn draws_max(config: &CudaConfig) -> usize {
+    config.capacity.seqs.max(config.logit_rows)
 }

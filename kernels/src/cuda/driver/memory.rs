@@ -273,7 +273,23 @@ impl Stream {
         src: &DeviceBuffer<T>,
         len: usize,
     ) -> Result<(), CudaError> {
-        assert!(len <= src.len());
+        // SAFETY: the caller's.
+        unsafe { self.download_from(dst, offset, src, 0, len) }
+    }
+
+    /// The same from value `from` of `src` on.
+    ///
+    /// # Safety
+    /// As of `download`.
+    pub(in crate::cuda) unsafe fn download_from<T: Pod>(
+        &self,
+        dst: &mut Pinned<T>,
+        offset: usize,
+        src: &DeviceBuffer<T>,
+        from: usize,
+        len: usize,
+    ) -> Result<(), CudaError> {
+        assert!(from + len <= src.len(), "{from} + {len} of {}", src.len());
         let to = &mut dst[offset..offset + len];
         if len == 0 {
             return Ok(());
@@ -282,7 +298,7 @@ impl Stream {
         check("enqueueing a copy from the device", unsafe {
             sys::cuMemcpyDtoHAsync_v2(
                 to.as_mut_ptr().cast(),
-                src.ptr(),
+                src.at(from),
                 len * size_of::<T>(),
                 self.raw(),
             )

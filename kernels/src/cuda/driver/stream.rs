@@ -153,10 +153,10 @@ impl Event {
         })
     }
 
-    /// Waits until the device has reached it; at once if it was never recorded.
+    /// Waits until the device has reached it; reports errors of the work before it.
     pub fn synchronize(&self) -> Result<(), CudaError> {
         // SAFETY: the handle is alive.
-        check("waiting for the device", unsafe {
+        check("waiting for a step", unsafe {
             sys::cuEventSynchronize(self.event)
         })
     }

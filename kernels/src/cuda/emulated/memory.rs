@@ -211,6 +211,21 @@ impl Stream {
         src.read(0, &mut dst[offset..offset + len])
     }
 
+    /// The same from value `from` of `src` on.
+    ///
+    /// # Safety
+    /// As of `download`.
+    pub(in crate::cuda) unsafe fn download_from<T: Pod>(
+        &self,
+        dst: &mut Pinned<T>,
+        offset: usize,
+        src: &DeviceBuffer<T>,
+        from: usize,
+        len: usize,
+    ) -> Result<(), CudaError> {
+        src.read(from, &mut dst[offset..offset + len])
+    }
+
     /// Copies `bytes` bytes inside one buffer. Panics out of bounds or if the ranges overlap.
     pub(in crate::cuda) fn copy_within(
         &self,

@@ -8,6 +8,8 @@ mod prefill;
 mod products;
 mod reference;
 mod rng;
+mod sample;
+mod sample_reference;
 mod table;
 
 use std::sync::Arc;
@@ -35,5 +37,12 @@ pub fn models(device: &Arc<Device>) -> Result<bool, ProbeError> {
     let mut report = Report::default();
     products::check(device, &mut report)?;
     model::check(device, &mut report)?;
+    Ok(report.finish())
+}
+
+/// Draws; prints a table; whether all passed.
+pub fn sampling(device: &Arc<Device>) -> Result<bool, ProbeError> {
+    let mut report = Report::default();
+    sample::check(device, &mut report)?;
     Ok(report.finish())
 }

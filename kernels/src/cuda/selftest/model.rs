@@ -8,7 +8,7 @@ use half::bf16;
 use super::reference::relative_error;
 use super::table::Report;
 use super::{Pages, Rng};
-use crate::backend::{Backend, StepInput};
+use crate::backend::{Backend, Draw, StepInput, drawn_token};
 use crate::cpu::CpuBackend;
 use crate::cuda::driver::Device;
 use crate::cuda::probe::ProbeError;
@@ -127,6 +127,49 @@ fn script(spec: &TransformerSpec, rng: &mut Rng) -> (Vec<StepInput>, u32) {
     (steps, frames)
 }
 
+/// The tokens of a script's decode steps, one step after the other, and two in flight, where each step takes tokens that the one
+/// before it has yet to draw. The same, or infinitely far apart.
+fn in_flight(
+    device: &Arc<Device>,
+    spec: &TransformerSpec,
+    recorded: bool,
+) -> Result<f64, ProbeError> {
+    let (mut steps, frames) = script(spec, &mut Rng(head_seed(spec)));
+    for step in &mut steps {
+        let rows = std::mem::take(&mut step.logit_rows);
+        step.draws = rows.iter().map(|row| Draw::greedy(*row)).collect();
+    }
+    // From the third step on every sequence decodes what the step before drew.
+    let decode = 2;
+    let mut apart: Vec<Vec<u32>> = Vec::new();
+    let mut backend = started(device, spec, &steps, frames, recorded)?;
+    for (i, step) in steps.iter().enumerate() {
+        let mut step = step.clone();
+        if i >= decode {
+            step.tokens.clone_from(&apart[i - 1]);
+        }
+        let draws = backend.step(&step)?.draws;
+        apart.push(draws.iter().map(|d| d.token.unwrap_or(0)).collect());
+    }
+    let mut together: Vec<Vec<u32>> = Vec::new();
+    let mut backend = started(device, spec, &steps, frames, recorded)?;
+    for (i, step) in steps.iter().enumerate() {
+        let mut step = step.clone();
+        if i >= decode {
+            step.tokens = (0..step.tokens.len() as u32).map(drawn_token).collect();
+        }
+        backend.submit(&step)?;
+        if i > 0 {
+            let draws = backend.wait()?.draws;
+            together.push(draws.iter().map(|d| d.token.unwrap_or(0)).collect());
+        }
+    }
+    let draws = backend.wait()?.draws;
+    together.push(draws.iter().map(|d| d.token.unwrap_or(0)).collect());
+    let differs = apart != together;
+    Ok(if differs { f64::INFINITY } else { 0.0 })
+}
+
 /// Compares the logits of every step of a script.
 pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
     for (head_dim, kv_heads, group, extras) in [
@@ -138,25 +181,32 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         for recorded in [true, false] {
             let error = compare(device, spec(head_dim, kv_heads, group, extras), recorded)?;
             let how = if recorded { "recorded" } else { "eager" };
-            let extras = if extras {
+            let kind = if extras {
                 "bias and head norms"
             } else {
                 "plain"
             };
             report.check(
-                &format!("model head_dim {head_dim} group {group} {extras}, {how}"),
+                &format!("model head_dim {head_dim} group {group} {kind}, {how}"),
                 error,
                 LOGITS_LIMIT,
             );
+            let spec = spec(head_dim, kv_heads, group, extras);
+            let name = format!("two steps in flight, head_dim {head_dim}, {how}");
+            report.check(&name, in_flight(device, &spec, recorded)?, 0.0);
         }
     }
     Ok(())
 }
 
-/// The largest relative error of any row of logits.
-fn compare(device: &Arc<Device>, spec: TransformerSpec, recorded: bool) -> Result<f64, ProbeError> {
-    let mut rng = Rng(head_seed(&spec));
-    let (steps, frames) = script(&spec, &mut rng);
+/// A backend for the steps of a script.
+fn started(
+    device: &Arc<Device>,
+    spec: &TransformerSpec,
+    steps: &[StepInput],
+    frames: u32,
+    recorded: bool,
+) -> Result<CudaBackend, CudaError> {
     let most = |of: fn(&StepInput) -> usize| steps.iter().map(of).max().unwrap_or(0);
     let config = CudaConfig {
         frames,
@@ -177,7 +227,14 @@ fn compare(device: &Arc<Device>, spec: TransformerSpec, recorded: bool) -> Resul
         &RandomWeights(&spec),
         &mut |_, _| (),
     );
-    let mut cuda = started.map_err(|e| CudaError::Unsupported(e.to_string()))?;
+    started.map_err(|e| CudaError::Unsupported(e.to_string()))
+}
+
+/// The largest relative error of any row of logits.
+fn compare(device: &Arc<Device>, spec: TransformerSpec, recorded: bool) -> Result<f64, ProbeError> {
+    let mut rng = Rng(head_seed(&spec));
+    let (steps, frames) = script(&spec, &mut rng);
+    let mut cuda = started(device, &spec, &steps, frames, recorded)?;
     let unsupported =
         |e: &dyn std::fmt::Display| CudaError::Unsupported(format!("the reference: {e}"));
     let arena =
@@ -192,8 +249,11 @@ fn compare(device: &Arc<Device>, spec: TransformerSpec, recorded: bool) -> Resul
     .map_err(|e| unsupported(&e))?;
     let mut worst: f64 = 0.0;
     for input in &steps {
-        let got = cuda.step(input)?.logits.to_vec();
         let want = cpu.step(input)?.logits;
+        let mut drawing = input.clone();
+        drawing.draws = input.logit_rows.iter().map(|r| Draw::greedy(*r)).collect();
+        let output = cuda.step(&drawing)?;
+        let got = output.logits;
         for (got, want) in got
             .chunks_exact(spec.vocab)
             .zip(want.chunks_exact(spec.vocab))
@@ -201,12 +261,10 @@ fn compare(device: &Arc<Device>, spec: TransformerSpec, recorded: bool) -> Resul
             let want: Vec<f64> = want.iter().map(|v| f64::from(*v)).collect();
             worst = worst.max(relative_error(got.iter().map(|v| f64::from(*v)), &want));
         }
-        // The greedy token must be the reference's, or one that the reference rates as high within the error.
-        let greedy = cuda.step_greedy(input)?.to_vec();
-        for (row, token) in greedy.iter().enumerate() {
-            let row = &got[row * spec.vocab..][..spec.vocab];
+        // The greedy token must be the largest logit of the row, to the bit.
+        for (row, drawn) in got.chunks_exact(spec.vocab).zip(output.draws) {
             let top = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            if row[*token as usize] < top - 1e-3 * top.abs() {
+            if drawn.token != Ok(row.iter().position(|l| *l == top).unwrap_or(0) as u32) {
                 worst = f64::INFINITY;
             }
         }

@@ -1,0 +1,345 @@
+//! Steps on their way: submitted to the backend before the ones ahead of them are done, and read when they come back.
+
+use std::time::Instant;
+
+use ebb_kernels::backend::{BackendError, Drawn, StepInput, StepOutput, drawn_token};
+use ebb_scheduler::{
+    ChoiceOutput, Event, Logits, RequestId, SAMPLED_LATER, Scheduler, Slice, StepPlan,
+};
+use rustc_hash::FxHashMap;
+
+use super::live::Live;
+use super::run::EngineThread;
+use super::{RequestError, TokenLogprobs, step};
+use crate::metrics::StepStats;
+use crate::sampling::{Sampled, Sampler, TokenLogprobs as Report};
+
+/// A step that was planned and has not come back.
+pub(super) struct InFlight {
+    plan: StepPlan,
+    /// Whose token each of its draws is; empty if the engine samples.
+    draws: Vec<(RequestId, u32)>,
+    planning: Instant,
+    submitted: Instant,
+    /// Why the backend did not take it.
+    refused: Option<BackendError>,
+}
+
+/// The device is lost: no step will ever run again.
+#[derive(Debug)]
+pub(super) struct Lost;
+
+impl EngineThread {
+    /// Hands a plan to the backend.
+    pub(super) fn submit_step(&mut self, plan: StepPlan, planning: Instant) -> Result<(), Lost> {
+        let submitted = Instant::now();
+        let draws = self.backend_draws;
+        step::fill(&mut self.input, &plan, self.scheduler.blocks(), draws);
+        let mut targets = self.spare_targets.pop().unwrap_or_default();
+        targets.clear();
+        if draws {
+            fill_draws(&mut self.input, &plan, &mut self.live, &mut targets);
+        }
+        for slice in &plan.slices {
+            if let Some(live) = self.live.get_mut(&slice.request) {
+                live.meter
+                    .scheduled(submitted, live.prompt.len(), live.cached_tokens);
+            }
+        }
+        let refused = self.backend.submit(&self.input).err();
+        if let Some(error) = &refused {
+            check_lost(error)?;
+        }
+        let drain = refused.is_some();
+        self.in_flight.push_back(InFlight {
+            plan,
+            draws: targets,
+            planning,
+            submitted,
+            refused,
+        });
+        // A later step may take tokens that this one was to draw: none is planned before it has been given up.
+        while drain && !self.in_flight.is_empty() {
+            self.finish_step()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the oldest step in flight and reads what it computed.
+    pub(super) fn finish_step(&mut self) -> Result<(), Lost> {
+        let Some(flight) = self.in_flight.pop_front() else {
+            return Ok(());
+        };
+        let InFlight {
+            plan,
+            draws,
+            planning,
+            submitted,
+            refused,
+        } = flight;
+        let result = match refused {
+            Some(error) => Err(error),
+            None => self.backend.wait(),
+        };
+        let output = match result {
+            Ok(output) => output,
+            Err(error) => {
+                check_lost(&error)?;
+                tracing::error!(%error, rows = plan.tokens.len(), "a step failed; its sequences will be tried again");
+                self.scheduler.apply(Event::StepFailed { step: plan.step });
+                self.scheduler.recycle(plan);
+                self.spare_targets.push(draws);
+                return Ok(());
+            }
+        };
+        self.steps += 1;
+        for failure in output.failed_shrinks {
+            tracing::warn!(%failure, "a block of the KV cache cannot be shrunk and keeps its width");
+        }
+        let failed = output.failed_shrinks.iter();
+        let failed_shrinks = failed.map(|f| plan.shrinks[f.shrink].block).collect();
+        let shrink = output.shrink_time;
+        let now = Instant::now();
+        let mut reading = Reading {
+            scheduler: &self.scheduler,
+            sampler: &mut self.sampler,
+            row: &mut self.row,
+            now,
+            outputs: Vec::with_capacity(plan.slices.len()),
+        };
+        let device_draws = self.backend_draws.then_some(&draws[..]);
+        let prompt_tokens = reading.read(
+            &plan,
+            device_draws,
+            &output,
+            self.shared.model().vocab,
+            &mut self.live,
+            &mut self.cancelled,
+        );
+        let outputs = reading.outputs;
+        let began = self.finished.map_or(submitted, |last| last.max(submitted));
+        self.finished = Some(now);
+        self.shared.recorder().step(&StepStats {
+            prompt_tokens,
+            generation_tokens: outputs.len(),
+            plan: submitted - planning,
+            forward: now - began,
+            shrink: (!plan.shrinks.is_empty()).then_some(shrink),
+            sample: now.elapsed(),
+        });
+        self.scheduler.apply(Event::StepDone {
+            step: plan.step,
+            outputs,
+            failed_shrinks,
+        });
+        self.scheduler.recycle(plan);
+        self.spare_targets.push(draws);
+        Ok(())
+    }
+}
+
+fn check_lost(error: &BackendError) -> Result<(), Lost> {
+    if matches!(error, BackendError::Device { lost: true, .. }) {
+        tracing::error!(%error, "the device is lost; every running request ends");
+        return Err(Lost);
+    }
+    Ok(())
+}
+
+/// Adds the draws of `plan` to a filled step, and names the draws of the step before that its unknown tokens come from.
+fn fill_draws(
+    input: &mut StepInput,
+    plan: &StepPlan,
+    live: &mut FxHashMap<RequestId, Live>,
+    targets: &mut Vec<(RequestId, u32)>,
+) {
+    for slice in &plan.slices {
+        let row = slice.tokens.end - 1;
+        let last = &mut input.tokens[row as usize];
+        let last_unknown = *last == SAMPLED_LATER;
+        let live = live
+            .get_mut(&slice.request)
+            .expect("what the scheduler plans for is live: its end is told once and acted upon before the next plan");
+        if last_unknown {
+            *last = drawn_token(live.drawn(slice.choice));
+        }
+        let mut first = None;
+        for choice in choices(slice) {
+            let index = input.draws.len() as u32;
+            let draw = match &first {
+                None => live.draw(choice, row, index, last_unknown, &mut input.edits),
+                Some(first) => live.draw_beside(choice, index, first),
+            };
+            first.get_or_insert(draw);
+            input.draws.push(draw);
+            targets.push((slice.request, choice));
+        }
+    }
+}
+
+/// The choices that a slice samples for.
+fn choices(slice: &Slice) -> std::ops::Range<u32> {
+    match slice.logits.choices() {
+        1 => slice.choice..slice.choice + 1,
+        count => 0..count,
+    }
+}
+
+/// Rows of logits that come back for a slice.
+fn rows_of(slice: &Slice, device_draws: bool) -> usize {
+    match slice.logits {
+        Logits::None => 0,
+        Logits::Last { .. } => usize::from(!device_draws),
+        Logits::All { .. } => slice.tokens.len(),
+    }
+}
+
+/// Parts of the engine thread that read a step's output, lent one by one.
+struct Reading<'a> {
+    scheduler: &'a Scheduler,
+    sampler: &'a mut Sampler,
+    row: &'a mut Vec<f32>,
+    now: Instant,
+    outputs: Vec<ChoiceOutput>,
+}
+
+impl Reading<'_> {
+    /// Reads a whole step; requests that cannot go on are added to `ended`. Returns the tokens of prompts in it.
+    fn read(
+        &mut self,
+        plan: &StepPlan,
+        draws: Option<&[(RequestId, u32)]>,
+        output: &StepOutput<'_>,
+        vocab: usize,
+        live: &mut FxHashMap<RequestId, Live>,
+        ended: &mut Vec<(RequestId, RequestError)>,
+    ) -> usize {
+        let mut rows = output.logits.chunks_exact(vocab);
+        let mut drawn = draws.unwrap_or(&[]).iter().zip(output.draws);
+        let scheduler = self.scheduler;
+        let mut awaited = scheduler.awaited().peekable();
+        let mut prompt_tokens = 0;
+        for slice in &plan.slices {
+            if slice.tokens.len() > 1 {
+                prompt_tokens += slice.tokens.len();
+            }
+            let count = rows_of(slice, draws.is_some());
+            let rows: Vec<&[f32]> = rows.by_ref().take(count).collect();
+            let samples = slice.logits.choices() as usize;
+            let drawn: Vec<_> = drawn.by_ref().take(samples).collect();
+            // What was drawn for a choice that ended meanwhile, or after a step of its that failed, is nobody's.
+            let drawn = drawn
+                .into_iter()
+                .filter(|(target, _)| awaited.next_if(|next| next == *target).is_some());
+            let drawn: Vec<(u32, &Drawn)> = drawn.map(|(t, drawn)| (t.1, drawn)).collect();
+            let Some(live) = live.get_mut(&slice.request) else {
+                continue;
+            };
+            if live.ending.is_some() {
+                continue;
+            }
+            let read = self.score_prompt(live, slice, &rows).and_then(|()| {
+                if draws.is_some() {
+                    self.take(live, &drawn, output.top)
+                } else {
+                    self.sample(live, slice, &rows)
+                }
+            });
+            if let Err(why) = read {
+                ended.push((slice.request, why));
+            }
+        }
+        prompt_tokens
+    }
+
+    /// Scores the prompt where that was asked for.
+    fn score_prompt(
+        &mut self,
+        live: &mut Live,
+        slice: &Slice,
+        rows: &[&[f32]],
+    ) -> Result<(), RequestError> {
+        let (Logits::All { .. }, Some(top)) = (slice.logits, live.params.prompt_logprobs) else {
+            return Ok(());
+        };
+        // A step that was planned behind one that failed comes again.
+        if live.prompt_logprobs.len() != slice.position as usize {
+            return Ok(());
+        }
+        for (position, logits) in (slice.position as usize..).zip(rows) {
+            // The logits of a position score the token after it.
+            if let Some(&token) = live.prompt.get(position + 1) {
+                let found = self
+                    .sampler
+                    .token_logprobs(logits, token, top)
+                    .map_err(|e| RequestError::Internal(e.to_string()))?;
+                live.prompt_logprobs.push(TokenLogprobs {
+                    token,
+                    logprob: found.logprob,
+                    top: found.top,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Samples what the slice is due.
+    fn sample(
+        &mut self,
+        live: &mut Live,
+        slice: &Slice,
+        rows: &[&[f32]],
+    ) -> Result<(), RequestError> {
+        let (Some(logits), true) = (rows.last(), slice.logits.choices() > 0) else {
+            return Ok(());
+        };
+        live.start()?;
+        self.row.clear();
+        self.row.extend_from_slice(logits);
+        for choice in choices(slice) {
+            if live.choice_finished(choice) {
+                continue;
+            }
+            let bits = self.scheduler.bits(live.id, choice).unwrap_or_default();
+            let advanced = live.sample(choice, self.row, self.sampler, self.now, bits.into())?;
+            self.outputs.push(ChoiceOutput {
+                request: live.id,
+                choice,
+                token: advanced.token,
+                finish: advanced.done,
+            });
+        }
+        Ok(())
+    }
+
+    /// Takes what the device drew for the slice.
+    fn take(
+        &mut self,
+        live: &mut Live,
+        drawn: &[(u32, &Drawn)],
+        top: &[(u32, f32)],
+    ) -> Result<(), RequestError> {
+        for &(choice, drawn) in drawn {
+            live.start()?;
+            let wants_report = live.params.logprobs.is_some();
+            let report = wants_report.then(|| Report {
+                logprob: drawn.logprob,
+                top: top[drawn.first_top as usize..][..drawn.top as usize].to_vec(),
+            });
+            let sampled = drawn.token.map(|token| Sampled {
+                token,
+                logprobs: report,
+            });
+            let bits = self.scheduler.bits(live.id, choice).unwrap_or_default();
+            let drawn = sampled.map_err(Into::into);
+            let advanced = live.take(choice, drawn, self.now, bits.into())?;
+            self.outputs.push(ChoiceOutput {
+                request: live.id,
+                choice,
+                token: advanced.token,
+                finish: advanced.done,
+            });
+        }
+        Ok(())
+    }
+}
