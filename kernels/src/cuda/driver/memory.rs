@@ -69,11 +69,7 @@ impl<T: Pod> DeviceBuffer<T> {
         check("cuMemsetD8", unsafe {
             sys::cuMemsetD8_v2(this.address, byte, this.bytes())
         })?;
-        // Fills run on the default stream, which the others here do not wait for.
-        // SAFETY: null names the default stream.
-        check("waiting for the device", unsafe {
-            sys::cuStreamSynchronize(std::ptr::null_mut())
-        })?;
+        settle()?;
         Ok(this)
     }
 
@@ -125,7 +121,8 @@ impl<T: Pod> DeviceBuffer<T> {
         // SAFETY: both ranges are in bounds.
         check("copying to the device", unsafe {
             sys::cuMemcpyHtoD_v2(self.at(offset), values.as_ptr().cast(), size_of_val(values))
-        })
+        })?;
+        settle()
     }
 
     /// Copies `out.len()` values from `offset` on, and waits for that copy (not for any stream). Panics beyond the end.
@@ -335,4 +332,13 @@ impl Stream {
             sys::cuMemsetD8Async(buffer.ptr(), byte, buffer.len(), self.raw())
         })
     }
+}
+
+/// Waits for the default stream. Fills and copies from pageable memory return before the device has done them, and our streams
+/// do not wait for that one.
+fn settle() -> Result<(), CudaError> {
+    // SAFETY: the null handle is the default stream.
+    check("waiting for the device", unsafe {
+        sys::cuStreamSynchronize(std::ptr::null_mut())
+    })
 }
