@@ -181,7 +181,8 @@ impl Device {
             }
             // One split of L1 and shared memory for all kernels: a change of it keeps a kernel from starting while the one before
             // it ends.
-            let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+            let attribute =
+                sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
             // SAFETY: as above.
             check("choosing a kernel's share of shared memory", unsafe {
                 sys::cuFuncSetAttribute(function, attribute, 100)
