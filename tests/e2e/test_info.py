@@ -45,6 +45,7 @@ def test_server_info(api):
     assert info.version and info.accepting and info.uptime_seconds > 0
     assert 0 < info.kv_cache.bytes_total <= 256 << 20
     assert info.limits.max_running > 0 and info.limits.max_waiting > 0
+    assert info.device
 
 
 def test_probes(server):

@@ -155,6 +155,7 @@ mod tests {
     use super::super::{Cli, Command};
     use super::*;
     use clap::Parser as _;
+    use ebb_scheduler::Mode;
 
     fn config(flags: &str) -> Result<ServeConfig, String> {
         let args = ["ebb", "serve"].into_iter().chain(flags.split_whitespace());
@@ -213,6 +214,18 @@ mod tests {
     }
 
     #[test]
+    fn whoever_names_a_floor_wants_a_cache_that_shrinks() {
+        let mode = |flags: &str| config(flags).unwrap().engine.kv_mode;
+        assert_eq!(mode(""), None);
+        assert_eq!(mode("--kv-floor k=int8,v=int8"), Some(Mode::Progressive));
+        assert_eq!(
+            mode("--kv-floor k=int8,v=int8 --kv-mode static"),
+            Some(Mode::Static)
+        );
+        assert_eq!(mode("--kv-mode preempt-only"), Some(Mode::PreemptOnly));
+    }
+
+    #[test]
     fn what_cannot_work_is_refused_with_the_flag() {
         for (flags, word) in [
             ("--max-running 0", "--max-running"),
@@ -221,6 +234,9 @@ mod tests {
             ("--max-context 0", "--max-context"),
             ("--threads 0", "--threads"),
             ("--kv-memory 5", "--kv-memory"),
+            ("--gpu-memory-utilization 1.5", "--gpu-memory-utilization"),
+            ("--device gpu", "cuda:1"),
+            ("--device cuda:99", "--device"),
             ("--kv-memory lots", "--kv-memory"),
             ("--port 80 --metrics-port 80", "--metrics-port"),
             ("--port 70000", "--port"),

@@ -71,4 +71,77 @@ mod tests {
         page[3] = FormatId::Int8;
         assert!(!CudaBackend::supports(&layout(&[page])));
     }
+
+    #[cfg(feature = "cuda-emulator")]
+    #[test]
+    fn a_backend_takes_what_it_was_said_to_need_and_no_step_takes_more() {
+        use crate::backend::{Backend, StepInput};
+        use crate::cuda::selftest::{Pages, Rng};
+        use crate::cuda::{Device, StepCapacity};
+        use crate::model::Rope;
+
+        let spec = TransformerSpec {
+            hidden: 256,
+            layers: 2,
+            q_heads: 4,
+            kv_heads: 2,
+            head_dim: 64,
+            intermediate: 512,
+            vocab: 1000,
+            norm_eps: 1e-5,
+            rope: Rope {
+                inv_freq: vec![1.0; 32],
+                scale: 1.0,
+            },
+            qkv_bias: true,
+            qk_norm: true,
+            tied_embeddings: false,
+            max_positions: 4096,
+        };
+        let layout = spec.kv_geometry().frame_layout();
+        let tokens = [200, 300, 100];
+        let frames = Pages::frames_for(layout, tokens);
+        let mut pages = Pages::new(layout, frames, &mut Rng(1));
+        pages.add(0, tokens[0]);
+        pages.add(tokens[1] - 1, 1);
+        pages.add(tokens[2] - 1, 1);
+        let input = StepInput {
+            tokens: vec![7; tokens[0] + 2],
+            logit_rows: vec![0, 9, 199, 200, 201],
+            ..pages.input
+        };
+        let config = CudaConfig {
+            frames,
+            capacity: StepCapacity {
+                rows: input.tokens.len(),
+                seqs: 3,
+                blocks: input.blocks.len(),
+                frames: input.frames.len(),
+            },
+            logit_rows: 4,
+            graph_rows_max: 4,
+            tune: true,
+        };
+        let device = Device::open(0).unwrap();
+        let taken = || {
+            let (free, total) = device.memory().unwrap();
+            total - free
+        };
+        let mut backend = CudaBackend::random(&device, spec.clone(), config, 1).unwrap();
+        let at_start = taken();
+        let needs = CudaBackend::needs(&spec, &config);
+        let pool = layout.frame_bytes * frames as usize;
+        assert!(at_start <= needs.weights + needs.workspaces + pool);
+        // Without what is rounded up: a buffer forgotten, or counted twice, shows.
+        let names = TensorName::all(&spec).into_iter();
+        let values: usize = names
+            .flat_map(|n| n.shape(&spec).into_iter().reduce(|a, b| a * b))
+            .sum();
+        let counted = 2 * values + CudaBackend::overhead_bytes(&spec, &config) + pool;
+        assert!(at_start.abs_diff(counted) < 2048, "{at_start} of {counted}");
+        backend.step(&input).unwrap();
+        assert_eq!(taken(), at_start);
+        drop(backend);
+        assert_eq!(taken(), 0);
+    }
 }

@@ -136,6 +136,8 @@ impl Device {
 
     /// Bytes of device memory, (free, total).
     pub fn memory(&self) -> Result<(usize, usize), CudaError> {
+        // Asked by whoever wants to know, on any thread.
+        self.bind()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: valid out-pointers.
         check("cuMemGetInfo", unsafe {

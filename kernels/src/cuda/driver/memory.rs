@@ -69,6 +69,11 @@ impl<T: Pod> DeviceBuffer<T> {
         check("cuMemsetD8", unsafe {
             sys::cuMemsetD8_v2(this.address, byte, this.bytes())
         })?;
+        // Fills run on the default stream, which the others here do not wait for.
+        // SAFETY: null names the default stream.
+        check("waiting for the device", unsafe {
+            sys::cuStreamSynchronize(std::ptr::null_mut())
+        })?;
         Ok(this)
     }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::{CString, c_char, c_void};
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::stream::Stream;
@@ -27,9 +28,15 @@ unsafe extern "C" {
 /// The emulator keeps one CTA's threads and shared memory.
 static RUNNING: Mutex<()> = Mutex::new(());
 
+/// Bytes of device memory: those of a small GPU.
+const MEMORY_BYTES: usize = 4 << 30;
+
 /// A device of three multiprocessors: few enough that persistent kernels have more work than CTAs.
 #[derive(Debug)]
-pub struct Device;
+pub struct Device {
+    /// Bytes of live buffers.
+    allocated: AtomicUsize,
+}
 
 impl Device {
     /// "Opens" the device; there is one.
@@ -37,7 +44,9 @@ impl Device {
         if ordinal > 0 {
             return Err(CudaError::NoDevice { ordinal, count: 1 });
         }
-        Ok(Arc::new(Self))
+        Ok(Arc::new(Self {
+            allocated: AtomicUsize::new(0),
+        }))
     }
 
     /// Nothing to do.
@@ -70,9 +79,32 @@ impl Device {
         227 << 10
     }
 
-    /// Bytes of device memory, (free, total): those of a small GPU, whatever is allocated.
+    /// Bytes of device memory, (free, total).
     pub fn memory(&self) -> Result<(usize, usize), CudaError> {
-        Ok((4 << 30, 4 << 30))
+        let allocated = self.allocated.load(Ordering::Relaxed);
+        Ok((MEMORY_BYTES - allocated, MEMORY_BYTES))
+    }
+
+    /// Accounts for a new buffer.
+    pub(super) fn take(&self, bytes: usize, what: &'static str) -> Result<(), CudaError> {
+        let taken =
+            self.allocated
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |allocated| {
+                    Some(allocated + bytes).filter(|sum| *sum <= MEMORY_BYTES)
+                });
+        taken
+            .map(|_| ())
+            .map_err(|allocated| CudaError::OutOfMemory {
+                what,
+                bytes,
+                free: MEMORY_BYTES - allocated,
+                total: MEMORY_BYTES,
+            })
+    }
+
+    /// Accounts for a buffer that is gone.
+    pub(super) fn give_back(&self, bytes: usize) {
+        self.allocated.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Finds a kernel and checks that its parameters have the size of `P`.

@@ -42,9 +42,10 @@ impl<T: Pod> DeviceBuffer<T> {
         device: &Arc<Device>,
         len: usize,
         byte: u8,
-        _what: &'static str,
+        what: &'static str,
     ) -> Result<Self, CudaError> {
         let layout = Self::layout(len);
+        device.take(layout.size(), what)?;
         // SAFETY: the layout is not empty; the whole allocation is initialised.
         let address = unsafe {
             let address = alloc(layout);
@@ -137,6 +138,7 @@ impl<T> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
         // SAFETY: allocated with the same layout, freed once.
         unsafe { dealloc(self.address as *mut u8, Self::layout(self.len)) }
+        self.device.give_back(Self::layout(self.len).size());
     }
 }
 
