@@ -3,6 +3,7 @@
 
 mod fake;
 mod flight;
+mod host;
 mod lost;
 
 use std::sync::Arc;
@@ -83,6 +84,7 @@ fn engine(backend: Fake, frames: u32) -> EngineHandle {
         max_step_tokens: 48,
         prefill_chunk: 32,
         max_logit_rows: 40,
+        headroom_tokens: 0,
         ..Config::default()
     };
     let backend = Box::new(backend);

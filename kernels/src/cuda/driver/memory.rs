@@ -125,6 +125,11 @@ impl<T: Pod> DeviceBuffer<T> {
         // SAFETY: both ranges are in bounds.
         check("copying to the device", unsafe {
             sys::cuMemcpyHtoD_v2(self.at(offset), values.as_ptr().cast(), size_of_val(values))
+        })?;
+        // The call may return when the values are staged; streams of ours do not wait for the default one.
+        // SAFETY: the default stream always exists.
+        check("waiting for a copy to the device", unsafe {
+            sys::cuStreamSynchronize(std::ptr::null_mut())
         })
     }
 
