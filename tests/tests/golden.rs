@@ -1,9 +1,11 @@
-//! Golden data of an independent implementation, reproduced through the engine's own path.
+//! Golden data of an independent implementation, reproduced through the engine's own path, on the CPU or on the device that
+//! `EBB_TEST_DEVICE` names (as `--device` does).
 
 use std::path::Path;
 
 use ebb_block_manager::BlockManager;
 use ebb_engine::core::{EngineHandle, FinishReason, GenerateRequest, Prompt, StreamEvent};
+use ebb_engine::device::{BackendOptions, Device, StepSizes};
 use ebb_engine::eval::{self, Rows, Sequence};
 use ebb_engine::tokenizer::ChatMessage;
 use ebb_engine::{EngineConfig, Opened};
@@ -41,9 +43,36 @@ fn open(model: &Path) -> Opened {
     ebb_engine::open(model.to_str().expect("a UTF-8 path"), None).expect("the model opens")
 }
 
+fn device() -> Device {
+    let choice = std::env::var("EBB_TEST_DEVICE").unwrap_or_else(|_| "cpu".into());
+    let choice = choice.parse().expect("EBB_TEST_DEVICE is a device");
+    Device::open(choice).expect("the device opens")
+}
+
+/// How far logits and log-probabilities may be off. A GPU rounds activations to bf16, the golden data does not.
+fn tolerance(device: &Device) -> f64 {
+    match device {
+        Device::Cpu => 0.05,
+        Device::Cuda(_) => 0.25,
+    }
+}
+
 fn sequence(opened: &Opened, kv_bytes: u64) -> Sequence {
     let pool = ebb_engine::pool(&opened.model, kv_bytes, false).expect("the pool fits");
-    let backend = ebb_engine::backend(&opened.model, pool.frames, 2).expect("the weights load");
+    let options = BackendOptions {
+        device: device(),
+        steps: StepSizes {
+            rows: 1024,
+            seqs: 1,
+            context: 2048,
+            logit_rows: 128,
+            decode_rows: 1,
+        },
+        ..BackendOptions::cpu(2)
+    };
+    let backend = options
+        .start(&opened.model, pool.frames)
+        .expect("the weights load");
     Sequence::new(backend, BlockManager::new(pool).expect("the pool is valid"))
 }
 
@@ -51,6 +80,7 @@ fn sequence(opened: &Opened, kv_bytes: u64) -> Sequence {
 fn check_greedy(model: &Path, golden_file: &str) {
     let opened = open(model);
     let mut sequence = sequence(&opened, 256 << 20);
+    let tolerance = tolerance(&device());
     let vocab = opened.model.spec.vocab;
     let golden = golden(golden_file);
     let cases = golden["weights_bf16_rounded_fp32_compute"]
@@ -74,7 +104,7 @@ fn check_greedy(model: &Path, golden_file: &str) {
             let (id, expected) = (top[0].as_u64().unwrap() as usize, top[1].as_f64().unwrap());
             let found = f64::from(logits[id]);
             assert!(
-                (found - expected).abs() < 0.05,
+                (found - expected).abs() < tolerance,
                 "{text:?}: logit of {id} is {found}, golden {expected}"
             );
         }
@@ -90,7 +120,7 @@ fn check_greedy(model: &Path, golden_file: &str) {
             assert_eq!(best, Some(token as usize), "{text:?}: step {compared}");
             let found = eval::log_prob(&logits, token);
             assert!(
-                (found - logprob).abs() < 0.05,
+                (found - logprob).abs() < tolerance,
                 "{text:?}: step {compared}: log-probability {found}, golden {logprob}"
             );
             compared += 1;
@@ -150,6 +180,7 @@ fn smollm2_perplexity_on_wikitext() {
 
 fn engine(max_running: usize) -> EngineHandle {
     ebb_engine::start(EngineConfig {
+        device: device(),
         max_running,
         max_waiting: 64,
         max_step_tokens: 256,

@@ -38,7 +38,7 @@ pub struct StepStats {
     pub generation_tokens: usize,
     /// Time the scheduler took to plan it.
     pub plan: Duration,
-    /// Time from submitting it to the backend to its logits.
+    /// Time from submitting it to the backend, or from the end of the step before if that is later, to its tokens or logits.
     pub forward: Duration,
     /// Time to sample, detokenise and hand out what it produced.
     pub sample: Duration,

@@ -111,8 +111,12 @@ impl StepLimits<'_> {
             frame("a copy", copy.src)?;
             frame("a copy", copy.dst)?;
         }
-        for &id in &input.frames {
-            frame("a block", id)?;
+        // Hundreds of thousands: the largest first, which the compiler makes vectors of, then the one to name.
+        let largest = input.frames.iter().fold(0, |most, &id| most.max(id));
+        if largest >= pool {
+            for &id in &input.frames {
+                frame("a block", id)?;
+            }
         }
         let len = input.frames.len();
         for (block, b) in input.blocks.iter().enumerate() {

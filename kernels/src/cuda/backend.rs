@@ -386,6 +386,8 @@ impl Backend for CudaBackend {
             "more steps submitted than the backend takes at once"
         );
         self.check(input)?;
+        // The thread that submits need not be the one that loaded the model.
+        self.stream.device().bind()?;
         let turn = self.turn;
         if let Err(error) = self.run(input, turn) {
             // What was enqueued of it may still read the host's buffers, which the next step uses.
@@ -403,6 +405,7 @@ impl Backend for CudaBackend {
 
     fn wait(&mut self) -> Result<StepOutput<'_>, BackendError> {
         let InFlight { turn, logits } = self.in_flight.pop_front().expect("a step was submitted");
+        self.stream.device().bind()?;
         self.ended[turn].synchronize()?;
         let (draws, top) = self.forward.sampling.results(turn);
         Ok(StepOutput {
@@ -430,6 +433,7 @@ impl Backend for CudaBackend {
 impl Drop for CudaBackend {
     fn drop(&mut self) {
         // The device may still read and write the host's buffers. After a sticky error there is nothing to wait for.
+        let _ = self.stream.device().bind();
         let _ = self.stream.synchronize();
     }
 }

@@ -31,6 +31,9 @@ pub(super) enum Trouble {
     Lost,
 }
 
+/// What happens to each submission, by its number.
+pub(super) type Script = dyn Fn(usize) -> Option<Trouble> + Send;
+
 #[derive(Debug, Default)]
 struct Done {
     logits: Vec<f32>,
@@ -46,7 +49,7 @@ pub(super) struct Fake {
     depth: usize,
     draws: bool,
     /// By number of the submission.
-    script: fn(usize) -> Option<Trouble>,
+    script: Box<Script>,
     submissions: usize,
     /// The tokens of every sub-block.
     pages: Vec<[u32; SUB_BLOCK]>,
@@ -62,7 +65,11 @@ pub(super) struct Fake {
 
 impl Fake {
     /// `depth` 0 leaves the sampling to the engine.
-    pub(super) fn new(frames: u32, depth: usize, script: fn(usize) -> Option<Trouble>) -> Self {
+    pub(super) fn new(
+        frames: u32,
+        depth: usize,
+        script: impl Fn(usize) -> Option<Trouble> + Send + 'static,
+    ) -> Self {
         let half = GEOMETRY.head_dim / 2;
         Self {
             spec: TransformerSpec {
@@ -86,7 +93,7 @@ impl Fake {
             layout: KvLayout::sixteen_bit(GEOMETRY).expect("a geometry"),
             depth: depth.max(1),
             draws: depth > 0,
-            script,
+            script: Box::new(script),
             submissions: 0,
             pages: vec![[u32::MAX; SUB_BLOCK]; frames as usize],
             drawn: Vec::new(),

@@ -7,6 +7,9 @@ use std::time::Duration;
 use super::fake::{Fake, POISON, Trouble};
 use super::*;
 
+/// Frames of a pool in which sequences lose their memory to others.
+const SMALL: u32 = 20;
+
 fn never(_: usize) -> Option<Trouble> {
     None
 }
@@ -40,13 +43,13 @@ fn requests() -> Vec<GenerateRequest> {
         .collect()
 }
 
-/// Serves all at once and returns every outcome, and how many steps were in flight at most.
+/// Serves all at once and returns every outcome, how many steps were in flight at most, and how often a sequence lost its memory.
 async fn serve(
     depth: usize,
     frames: u32,
-    script: fn(usize) -> Option<Trouble>,
+    script: impl Fn(usize) -> Option<Trouble> + Send + 'static,
     requests: Vec<GenerateRequest>,
-) -> (Vec<Outcome>, usize) {
+) -> (Vec<Outcome>, usize, u64) {
     let fake = Fake::new(frames, depth, script);
     let deepest: Arc<AtomicUsize> = fake.deepest.clone();
     let engine = engine(fake, frames);
@@ -60,7 +63,8 @@ async fn serve(
         outcomes.push(read(stream, n).await);
     }
     nothing_left(&engine).await;
-    (outcomes, deepest.load(Ordering::Relaxed))
+    let preemptions = engine.state().preemptions;
+    (outcomes, deepest.load(Ordering::Relaxed), preemptions)
 }
 
 /// The engine holds no request and no memory. Streams end a moment before its state says so.
@@ -84,7 +88,7 @@ fn same(got: &[Outcome], want: &[Outcome]) {
 
 #[tokio::test]
 async fn answers_do_not_depend_on_the_steps_in_flight_or_on_who_draws() {
-    let (want, _) = serve(0, 400, never, requests()).await;
+    let (want, ..) = serve(0, 400, never, requests()).await;
     assert!(want.iter().all(|(_, _, error)| error.is_none()));
     let ended = |reason| {
         let choices = want.iter().flat_map(|w| &w.0);
@@ -95,10 +99,15 @@ async fn answers_do_not_depend_on_the_steps_in_flight_or_on_who_draws() {
     let (stopped, full) = (ended(FinishReason::Stop), ended(FinishReason::Length));
     assert!(stopped > 5 && full > 5, "{stopped} stopped, {full} full");
     // The small pool preempts: what is computed again takes tokens that are still in flight.
-    for frames in [400, 60] {
+    for frames in [400, SMALL] {
         for depth in [1, 2] {
-            let (got, deepest) = serve(depth, frames, never, requests()).await;
+            let (got, deepest, preemptions) = serve(depth, frames, never, requests()).await;
             assert_eq!(deepest, depth);
+            assert_eq!(
+                preemptions > 0,
+                frames == SMALL,
+                "{preemptions} preemptions"
+            );
             same(&got, &want);
         }
     }
@@ -106,28 +115,31 @@ async fn answers_do_not_depend_on_the_steps_in_flight_or_on_who_draws() {
 
 #[tokio::test]
 async fn failed_steps_are_run_again_without_a_trace_in_the_answers() {
-    let (want, _) = serve(0, 400, never, requests()).await;
-    let scripts: [fn(usize) -> Option<Trouble>; 3] = [
-        |step| (step % 9 == 4).then_some(Trouble::Wait),
-        |step| (step % 9 == 4).then_some(Trouble::Submit),
-        |step| match step % 13 {
-            3 => Some(Trouble::Wait),
-            4 => Some(Trouble::Submit),
-            7 | 8 => Some(Trouble::Wait),
-            _ => None,
-        },
+    let (want, ..) = serve(0, 400, never, requests()).await;
+    // Two failures at most: nobody sees three in a row, which would end its request.
+    let pairs = [
+        (Trouble::Wait, Trouble::Wait),
+        (Trouble::Wait, Trouble::Submit),
+        (Trouble::Submit, Trouble::Wait),
     ];
-    for script in scripts {
-        for (depth, frames) in [(1, 400), (2, 400), (2, 60)] {
-            let (got, _) = serve(depth, frames, script, requests()).await;
-            same(&got, &want);
+    for (first, second) in pairs {
+        for (at, apart) in [(1, 1), (2, 3), (7, 1), (12, 1), (15, 2), (31, 1)] {
+            for (depth, frames) in [(1, 400), (2, 400), (2, SMALL)] {
+                let script = move |step| match step {
+                    step if step == at => Some(first),
+                    step if step == at + apart => Some(second),
+                    _ => None,
+                };
+                let (got, ..) = serve(depth, frames, script, requests()).await;
+                same(&got, &want);
+            }
         }
     }
 }
 
 #[tokio::test]
 async fn a_step_that_always_fails_ends_its_requests_and_nothing_hangs() {
-    let (outcomes, _) = serve(2, 400, |_| Some(Trouble::Wait), requests()).await;
+    let (outcomes, ..) = serve(2, 400, |_| Some(Trouble::Wait), requests()).await;
     for (_, _, error) in outcomes {
         assert!(
             matches!(error, Some(RequestError::Internal(_))),
@@ -138,7 +150,7 @@ async fn a_step_that_always_fails_ends_its_requests_and_nothing_hangs() {
 
 #[tokio::test]
 async fn unsound_logits_end_one_request_alone() {
-    let (want, _) = serve(0, 400, never, requests()).await;
+    let (want, ..) = serve(0, 400, never, requests()).await;
     for depth in [0, 1, 2] {
         let mut all = requests();
         let poisoned = SamplingOptions {
@@ -146,7 +158,7 @@ async fn unsound_logits_end_one_request_alone() {
             ..Default::default()
         };
         all.insert(3, request(&[POISON, 1, 2], poisoned));
-        let (mut got, _) = serve(depth, 400, never, all).await;
+        let (mut got, ..) = serve(depth, 400, never, all).await;
         let (_, _, error) = got.remove(3);
         let error = error.expect("no answer").to_string();
         assert!(error.contains("not finite"), "{error}");
@@ -197,7 +209,7 @@ async fn cancelled_while_in_flight_leaves_the_others_alone_and_no_memory() {
     let (_, _, error) = read(late, 1).await;
     assert_eq!(error, Some(RequestError::DeadlineExceeded));
     let got = read(kept.expect("taken"), 1).await;
-    let (want, _) = serve(0, 400, never, vec![request(&[80, 1], short)]).await;
+    let (want, ..) = serve(0, 400, never, vec![request(&[80, 1], short)]).await;
     assert_eq!(got, want[0]);
     engine.drain(Duration::from_secs(5)).await;
     nothing_left(&engine).await;

@@ -3,6 +3,7 @@
 
 mod fake;
 mod flight;
+mod host;
 mod lost;
 
 use std::sync::Arc;
@@ -57,6 +58,7 @@ fn engine(backend: Fake, frames: u32) -> EngineHandle {
         info: ModelInfo {
             name: "scripted".into(),
             description: String::new(),
+            device: String::new(),
             max_context: 512,
             vocab: VOCAB,
             eos_token_ids: vec![END],
@@ -83,6 +85,7 @@ fn engine(backend: Fake, frames: u32) -> EngineHandle {
         max_step_tokens: 48,
         prefill_chunk: 32,
         max_logit_rows: 40,
+        headroom_tokens: 0,
         ..Config::default()
     };
     let backend = Box::new(backend);

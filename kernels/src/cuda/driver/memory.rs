@@ -69,7 +69,11 @@ impl<T: Pod> DeviceBuffer<T> {
         check("cuMemsetD8", unsafe {
             sys::cuMemsetD8_v2(this.address, byte, this.bytes())
         })?;
-        settle()?;
+        // Fills run on the default stream, which the others here do not wait for.
+        // SAFETY: null names the default stream.
+        check("waiting for the device", unsafe {
+            sys::cuStreamSynchronize(std::ptr::null_mut())
+        })?;
         Ok(this)
     }
 
@@ -122,7 +126,11 @@ impl<T: Pod> DeviceBuffer<T> {
         check("copying to the device", unsafe {
             sys::cuMemcpyHtoD_v2(self.at(offset), values.as_ptr().cast(), size_of_val(values))
         })?;
-        settle()
+        // The call may return when the values are staged; streams of ours do not wait for the default one.
+        // SAFETY: the default stream always exists.
+        check("waiting for a copy to the device", unsafe {
+            sys::cuStreamSynchronize(std::ptr::null_mut())
+        })
     }
 
     /// Copies `out.len()` values from `offset` on, and waits for that copy (not for any stream). Panics beyond the end.
@@ -332,13 +340,4 @@ impl Stream {
             sys::cuMemsetD8Async(buffer.ptr(), byte, buffer.len(), self.raw())
         })
     }
-}
-
-/// Waits for the default stream. Fills and copies from pageable memory return before the device has done them, and our streams
-/// do not wait for that one.
-fn settle() -> Result<(), CudaError> {
-    // SAFETY: the null handle is the default stream.
-    check("waiting for the device", unsafe {
-        sys::cuStreamSynchronize(std::ptr::null_mut())
-    })
 }

@@ -8,7 +8,7 @@ use half::bf16;
 use super::reference::relative_error;
 use super::table::Report;
 use super::{Pages, Rng};
-use crate::backend::{Backend, Draw, StepInput, drawn_token};
+use crate::backend::{Backend, Draw, LogitEdit, StepInput, drawn_token};
 use crate::cpu::CpuBackend;
 use crate::cuda::driver::Device;
 use crate::cuda::probe::ProbeError;
@@ -124,7 +124,13 @@ fn script(spec: &TransformerSpec, rng: &mut Rng) -> (Vec<StepInput>, u32) {
     for _ in 1..DECODE_STEPS {
         step([1, 1, 1], rng);
     }
+    // The first prompts are scored, too: more rows than are computed at once.
+    steps[0].logit_rows = (0..steps[0].tokens.len() as u32).collect();
     (steps, frames)
+}
+
+fn last_rows(step: &StepInput) -> impl Iterator<Item = u32> + '_ {
+    step.seqs.iter().map(|s| s.first_row + s.rows - 1)
 }
 
 /// The tokens of a script's decode steps, one step after the other, and two in flight, where each step takes tokens that the one
@@ -136,8 +142,8 @@ fn in_flight(
 ) -> Result<f64, ProbeError> {
     let (mut steps, frames) = script(spec, &mut Rng(head_seed(spec)));
     for step in &mut steps {
-        let rows = std::mem::take(&mut step.logit_rows);
-        step.draws = rows.iter().map(|row| Draw::greedy(*row)).collect();
+        step.logit_rows.clear();
+        step.draws = last_rows(step).map(Draw::greedy).collect();
     }
     // From the third step on every sequence decodes what the step before drew.
     let decode = 2;
@@ -224,7 +230,7 @@ fn started(
         device,
         spec.clone(),
         config,
-        &RandomWeights(&spec),
+        &RandomWeights(spec),
         &mut |_, _| (),
     );
     started.map_err(|e| CudaError::Unsupported(e.to_string()))
@@ -248,10 +254,22 @@ fn compare(device: &Arc<Device>, spec: TransformerSpec, recorded: bool) -> Resul
     )
     .map_err(|e| unsupported(&e))?;
     let mut worst: f64 = 0.0;
-    for input in &steps {
+    for (i, input) in steps.iter().enumerate() {
         let want = cpu.step(input)?.logits;
         let mut drawing = input.clone();
-        drawing.draws = input.logit_rows.iter().map(|r| Draw::greedy(*r)).collect();
+        drawing.draws = last_rows(input).map(Draw::greedy).collect();
+        // Every other step one token is made the likeliest: logits come back as they were before.
+        let favoured = (i % 2 == 1).then_some(3);
+        drawing.edits.extend(favoured.map(|id| LogitEdit {
+            id,
+            bias: 100.0,
+            count: 0,
+            masked: false,
+            in_prompt: false,
+        }));
+        for draw in &mut drawing.draws {
+            draw.edits.len = drawing.edits.len() as u32;
+        }
         let output = cuda.step(&drawing)?;
         let got = output.logits;
         for (got, want) in got
@@ -262,9 +280,12 @@ fn compare(device: &Arc<Device>, spec: TransformerSpec, recorded: bool) -> Resul
             worst = worst.max(relative_error(got.iter().map(|v| f64::from(*v)), &want));
         }
         // The greedy token must be the largest logit of the row, to the bit.
-        for (row, drawn) in got.chunks_exact(spec.vocab).zip(output.draws) {
+        for (row, drawn) in last_rows(input).zip(output.draws) {
+            let place = input.logit_rows.iter().position(|r| *r == row).unwrap_or(0);
+            let row = &got[place * spec.vocab..][..spec.vocab];
             let top = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            if drawn.token != Ok(row.iter().position(|l| *l == top).unwrap_or(0) as u32) {
+            let largest = row.iter().position(|l| *l == top).map(|id| id as u32);
+            if drawn.token.ok() != favoured.or(largest) {
                 worst = f64::INFINITY;
             }
         }
