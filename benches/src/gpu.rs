@@ -59,6 +59,9 @@ pub enum Command {
         /// Take cuBLASLt's first suggestion for every product instead of timing its candidates
         #[arg(long)]
         no_tune: bool,
+        /// In batch-invariant mode
+        #[arg(long)]
+        batch_invariant: bool,
     },
 }
 
@@ -99,7 +102,8 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
             batches,
             context,
             no_tune,
-        } => step::run(&device, batches, *context, !no_tune)?,
+            batch_invariant,
+        } => step::run(&device, batches, *context, (!no_tune, *batch_invariant))?,
     }
     Ok(())
 }

@@ -202,7 +202,7 @@ impl ProductProbe {
     ) -> Result<Self, CudaError> {
         let this = Self {
             stream: Stream::new(device)?,
-            products: Products::new(device)?,
+            products: Products::new(device, false)?,
             shape: GemmShape {
                 rows,
                 inputs,

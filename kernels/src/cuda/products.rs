@@ -45,15 +45,19 @@ pub enum Way {
 #[derive(Debug)]
 pub(super) struct Products {
     gemm: Gemm,
+    /// Only the library is used, with one algorithm for all rows.
+    invariant: bool,
     skinny: Kernel<SkinnyParams>,
     /// The faster way, where both were measured.
     measured: HashMap<GemmShape, Way>,
 }
 
 impl Products {
-    pub(super) fn new(device: &Arc<Device>) -> Result<Self, CudaError> {
+    /// `invariant`: a row's results do not depend on how many rows there are.
+    pub(super) fn new(device: &Arc<Device>, invariant: bool) -> Result<Self, CudaError> {
         Ok(Self {
-            gemm: Gemm::new(device)?,
+            gemm: Gemm::new(device, invariant)?,
+            invariant,
             skinny: device.kernel("product_skinny", 0)?,
             measured: HashMap::new(),
         })
@@ -68,6 +72,9 @@ impl Products {
     }
 
     fn way(&self, shape: GemmShape) -> Way {
+        if self.invariant {
+            return Way::Library;
+        }
         match self.measured.get(&shape) {
             Some(way) => *way,
             None if Self::can(Way::Skinny, shape) => Way::Skinny,
