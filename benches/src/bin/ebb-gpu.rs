@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use ebb_benches::gpu;
-use ebb_kernels::cuda::{Device, selftest};
+use ebb_kernels::cuda::{Device, StreamRule, selftest};
 
 /// Checks and timings of the CUDA backend.
 #[derive(Debug, Parser)]
@@ -46,11 +46,18 @@ enum Command {
     /// Times the matrix products of a model of Llama-3.1-8B's shape; prints CSV.
     Products {
         /// Rows.
-        #[arg(long, value_delimiter = ',', default_value = "1,4,8,16,64,256")]
+        #[arg(long, value_delimiter = ',', default_value = "1,8,16,64,256")]
         rows: Vec<usize>,
         /// Timed runs of each.
         #[arg(long, default_value_t = 20)]
         repeats: usize,
+        /// Time layers only, their products one after the other, not each product alone.
+        #[arg(long)]
+        in_sequence: bool,
+        /// Ways of cutting streamed products to try: outputs of a tile (128 or 256), CTAs of a multiprocessor (1 or 2), units to
+        /// ask for ahead, and whether all along (0 or 1), as 128-1-8-0.
+        #[arg(long, value_delimiter = ',', value_parser = stream_rule)]
+        rules: Vec<StreamRule>,
     },
     /// Times whole steps of a model of Llama-3.1-8B's shape with random weights; prints CSV.
     Step {
@@ -64,6 +71,16 @@ enum Command {
         #[arg(long)]
         no_tune: bool,
     },
+}
+
+fn stream_rule(text: &str) -> Result<StreamRule, String> {
+    let [height, ctas, ahead, rolling] = rule(text)?;
+    Ok(StreamRule {
+        height,
+        ctas,
+        ahead,
+        rolling: rolling > 0,
+    })
 }
 
 fn rule(text: &str) -> Result<[usize; 4], String> {
@@ -110,8 +127,16 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
             gpu::prefill::run(&device, repeats)?;
             Ok(true)
         }
-        Command::Products { rows, repeats } => {
-            gpu::products::run(&device, &rows, repeats)?;
+        Command::Products {
+            rows,
+            repeats,
+            in_sequence,
+            rules,
+        } => {
+            if !in_sequence {
+                gpu::products::alone(&device, &rows, &rules, repeats)?;
+            }
+            gpu::products::in_sequence(&device, &rows, &rules, repeats)?;
             Ok(true)
         }
         Command::Step {
