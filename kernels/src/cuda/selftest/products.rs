@@ -49,7 +49,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         }
     }
     for rule in rules() {
-        for shape in [(5, 1544, 264), (64, 1032, 504)] {
+        for shape in [(5, 1544, 264), (64, 1032, 504), (33, 520, 1000)] {
             let mut probe = ProductProbe::new(device, shape, false)?;
             probe.configure(rule)?;
             // Twice: what the first launch leaves must suit the second.
