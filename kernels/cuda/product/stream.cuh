@@ -64,14 +64,14 @@ struct StreamProduct {
   static constexpr int kCopyOutputs = 128;                // of one copy of weights
   static constexpr int kBlocks = HEIGHT / kCopyOutputs;   // of 64 outputs, of each warpgroup
   static constexpr uint32_t kCopy = kCopyOutputs * 128, kWeights = HEIGHT * 128, kRows = N * 128;
-  // Shared memory: weights [stages][HEIGHT][128 bytes], x [stages][N][128 bytes], barriers, and for each warpgroup whether it
-  // was the last. Two CTAs fit a multiprocessor.
+  // Shared memory: weights [stages][HEIGHT][128 bytes], x [stages][N][128 bytes], barriers, and for each warpgroup whether the
+  // others were before it and whether it was the last. Two CTAs fit a multiprocessor.
   static constexpr uint32_t kRings = 112 << 10;
   static constexpr uint32_t kRowStages = HEIGHT == 256 ? (N == 64 ? 2 : 3) : N >= 32 ? 4 : 6;
   static constexpr uint32_t kStages = (kRings - kRowStages * kRows) / kWeights;
   static constexpr uint32_t kX = kStages * kWeights, kBarriers = kRings, kLast = kBarriers + 16 * kStages;
   static constexpr uint32_t kSharedBytes = kRings + 1024;
-  static_assert(HEIGHT % kCopyOutputs == 0 && kX + kRowStages * kRows <= kRings && kLast + 4 * kWarpgroups <= kSharedBytes);
+  static_assert(HEIGHT % kCopyOutputs == 0 && kX + kRowStages * kRows <= kRings && kLast + 8 * kWarpgroups <= kSharedBytes);
   // x of a unit is on its way only after the weights of the unit that had its barrier before have been used.
   static_assert(kRowStages <= kStages);
 
@@ -278,16 +278,16 @@ struct StreamProduct {
       }
     };
     uint32_t* const arrived = p.arrived + 2 * first + warpgroup;
-    uint32_t* const last = reinterpret_cast<uint32_t*>(shared + kLast) + warpgroup;
+    uint32_t *const before = reinterpret_cast<uint32_t*>(shared + kLast) + 2 * warpgroup, *const last = before + 1;
     // Whoever is last leaves the counter as it was found.
     if (parts == 2 && blockIdx.x == first) {
       // The other came to this tile first in its run: it is mostly done, and these sums need not pass through memory.
       if (thread == 0) {
-        *last = load_acquire(arrived);
-        if (*last) *arrived = 0;
+        *before = load_acquire(arrived);
+        if (*before) *arrived = 0;
       }
       synchronize(warpgroup);
-      if (*last) {
+      if (*before) {
         add(1);
         return true;
       }

@@ -19,8 +19,12 @@ const COPY_OUTPUTS: usize = 128;
 const THREADS: u32 = 288;
 /// `kSharedBytes` of the kernel.
 const SHARED_BYTES: usize = 113 << 10;
+/// Outputs of the compiled tiles.
+const HEIGHTS: [usize; 2] = [128, 256];
 /// Fewer units are not worth a CTA: their partial sums take longer than they do.
 const UNITS_MIN: usize = 4;
+/// The part of the longest run that may be added to it so that no run crosses from one tile to the next.
+const WHOLE_TILES_COST: f64 = 0.03;
 /// Inputs and outputs come in multiples of this: 16 bytes.
 const ALIGNMENT: usize = 8;
 
@@ -43,10 +47,11 @@ struct StreamParams {
 // SAFETY: field for field `ebb::StreamParams` of product/stream.cuh.
 unsafe impl KernelParams for StreamParams {}
 
-/// How a product is cut, and how far its weights run ahead of the arithmetic. The bits of its result depend on the first two.
+/// How products are cut, and how far weights run ahead of the arithmetic. The bits of a result depend on the first two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamRule {
-    /// Outputs of a tile, 128 or 256: the higher, the less often `x` is read and the larger the partial sums.
+    /// Outputs of a tile, 128 or 256: the higher, the less often `x` is read and the larger the partial sums. 256 are for
+    /// products whose CTAs do half a tile or more; others have 128.
     pub height: usize,
     /// CTAs of a multiprocessor, 1 or 2. One leaves half of the shared memory to the kernel that comes next.
     pub ctas: usize,
@@ -67,12 +72,41 @@ impl Default for StreamRule {
     }
 }
 
+/// How one product is cut: a function of its columns and the device alone, so that a row's bits are the same whatever the
+/// other rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Cut {
+    /// Which of [`HEIGHTS`].
+    height: usize,
+    /// CTAs that share the units.
+    ctas: usize,
+}
+
+impl Cut {
+    fn new(rule: StreamRule, multiprocessors: usize, inputs: usize, outputs: usize) -> Self {
+        let most = rule.ctas * multiprocessors;
+        let steps = inputs.div_ceil(UNIT_INPUTS);
+        let tiles = |height| outputs.div_ceil(HEIGHTS[height]);
+        let tall = HEIGHTS.iter().position(|height| *height == rule.height);
+        let height = tall.filter(|h| 2 * tiles(*h) >= most).unwrap_or(0);
+        let tiles = tiles(height);
+        let units = tiles * steps;
+        let ctas = (units / UNITS_MIN).clamp(1, most);
+        // Runs that end where tiles end leave fewer partial sums.
+        let whole = ctas / tiles * tiles;
+        let longest = |ctas: usize| units.div_ceil(ctas) as f64;
+        let is_cheap = whole > 0 && longest(whole) <= longest(ctas) * (1.0 + WHOLE_TILES_COST);
+        let ctas = if is_cheap { whole } else { ctas };
+        Self { height, ctas }
+    }
+}
+
 /// The kernels, what they share between launches, and the maps of the weights they have run on.
 #[derive(Debug)]
 pub(super) struct Streamed {
     rule: StreamRule,
-    /// One for each of [`ROWS`].
-    kernels: [Kernel<StreamParams>; 4],
+    /// For each of [`HEIGHTS`], one for each of [`ROWS`].
+    kernels: [[Kernel<StreamParams>; 4]; 2],
     multiprocessors: usize,
     partial: DeviceBuffer<f32>,
     arrived: DeviceBuffer<u32>,
@@ -86,37 +120,30 @@ impl Streamed {
         if device.capability().0 != 9 || SHARED_BYTES > device.shared_bytes_max() {
             return Ok(None);
         }
-        let names = match rule.height {
-            128 => [
-                "product_stream_h128_n8",
-                "product_stream_h128_n16",
-                "product_stream_h128_n32",
-                "product_stream_h128_n64",
-            ],
-            256 => [
-                "product_stream_h256_n8",
-                "product_stream_h256_n16",
-                "product_stream_h256_n32",
-                "product_stream_h256_n64",
-            ],
-            height => {
-                return Err(CudaError::Unsupported(format!(
-                    "tiles of {height} outputs: there are 128 and 256"
-                )));
-            }
-        };
-        if !(1..=2).contains(&rule.ctas) {
+        if !HEIGHTS.contains(&rule.height) || !(1..=2).contains(&rule.ctas) {
             return Err(CudaError::Unsupported(format!(
-                "{} CTAs of a multiprocessor: 1 or 2 fit",
-                rule.ctas
+                "{rule:?}: tiles have {HEIGHTS:?} outputs, and 1 or 2 CTAs fit a multiprocessor"
             )));
         }
+        let load = |name| device.kernel(name, SHARED_BYTES);
         let multiprocessors = device.multiprocessors();
         let slots = 2 * rule.ctas * multiprocessors;
-        let [n8, n16, n32, n64] = names.map(|name| device.kernel(name, SHARED_BYTES));
         Ok(Some(Self {
             rule,
-            kernels: [n8?, n16?, n32?, n64?],
+            kernels: [
+                [
+                    load("product_stream_h128_n8")?,
+                    load("product_stream_h128_n16")?,
+                    load("product_stream_h128_n32")?,
+                    load("product_stream_h128_n64")?,
+                ],
+                [
+                    load("product_stream_h256_n8")?,
+                    load("product_stream_h256_n16")?,
+                    load("product_stream_h256_n32")?,
+                    load("product_stream_h256_n64")?,
+                ],
+            ],
             multiprocessors,
             partial: DeviceBuffer::new(
                 device,
@@ -136,13 +163,6 @@ impl Streamed {
             && shape.inputs.is_multiple_of(ALIGNMENT)
             && shape.outputs.is_multiple_of(ALIGNMENT)
             && ROWS_MAX * shape.outputs <= u32::MAX as usize
-    }
-
-    /// CTAs that share the units of a product: a function of the columns and the device alone, so that a row's bits are the
-    /// same whatever the other rows.
-    fn grid(&self, inputs: usize, outputs: usize) -> usize {
-        let units = outputs.div_ceil(self.rule.height) * inputs.div_ceil(UNIT_INPUTS);
-        (units / UNITS_MIN).clamp(1, self.rule.ctas * self.multiprocessors)
     }
 
     /// Enqueues `y = x · wᵀ`.
@@ -177,8 +197,8 @@ impl Streamed {
                 map
             }
         };
-        let grid = self.grid(inputs, outputs);
-        assert!(2 * grid <= self.arrived.len());
+        let cut = Cut::new(self.rule, self.multiprocessors, inputs, outputs);
+        assert!(2 * cut.ctas <= self.arrived.len() && HEIGHTS[cut.height] <= self.rule.height);
         let params = StreamParams {
             x: matrix_map(x, rows, inputs, ROWS[size])?,
             w: weights,
@@ -195,7 +215,9 @@ impl Streamed {
         };
         // SAFETY: the matrices are the caller's, and the maps describe them; every CTA has two slots of partial sums and two
         // counters, which are zero between launches. Work of one stream runs in order.
-        unsafe { self.kernels[size].launch(stream, (grid as u32, 1), THREADS, &params) }
+        unsafe {
+            self.kernels[cut.height][size].launch(stream, (cut.ctas as u32, 1), THREADS, &params)
+        }
     }
 }
 
@@ -219,4 +241,44 @@ fn matrix_map(
             dim(1, 2 * columns * rows, 1),
         ],
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// (inputs, outputs) of Llama-3.1-8B: no CTA of an H200 has much more to read than the others, and the small products end
+    /// with tiles.
+    #[test]
+    fn products_are_cut_evenly() {
+        for height in HEIGHTS {
+            let rule = StreamRule {
+                height,
+                ..StreamRule::default()
+            };
+            let shapes = [
+                ((4096, 6144), 132, 0),
+                ((4096, 4096), 128, 0),
+                ((4096, 28_672), 132, 1),
+                ((14_336, 4096), 128, 0),
+                ((4096, 128_256), 132, 1),
+            ];
+            for ((inputs, outputs), ctas, tall) in shapes {
+                let cut = Cut::new(rule, 132, inputs, outputs);
+                let height = if height == 256 { tall } else { 0 };
+                assert_eq!(cut, Cut { height, ctas }, "{inputs} {outputs}");
+                let units = outputs.div_ceil(HEIGHTS[height]) * (inputs / UNIT_INPUTS);
+                let longest = units.div_ceil(cut.ctas);
+                assert!((longest * 132) as f64 <= 1.04 * units as f64);
+            }
+        }
+    }
+
+    #[test]
+    fn small_products_take_few_ctas() {
+        let ctas = |inputs, outputs| Cut::new(StreamRule::default(), 132, inputs, outputs).ctas;
+        assert_eq!(ctas(8, 8), 1);
+        assert_eq!(ctas(576, 576), 10); // 5 tiles of 9 units
+        assert_eq!(ctas(576, 49_152), 132);
+    }
 }

@@ -49,11 +49,17 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         }
     }
     for rule in rules() {
-        for shape in [(5, 1544, 264), (64, 1032, 504)] {
+        // The last: a CTA begins in the middle of three that share a tile and ends as the first of three that share the next.
+        for shape in [
+            (5, 1544, 264),
+            (64, 1032, 504),
+            (33, 520, 1000),
+            (20, 704, 256),
+        ] {
             let mut probe = ProductProbe::new(device, shape, false)?;
             probe.configure(rule)?;
-            // Twice: what the first launch leaves must suit the second.
-            for _ in 0..2 {
+            // What a launch leaves must suit the next; the emulator's orders of CTAs take turns.
+            for _ in 0..4 {
                 if let Some(product) = probe.run(Way::Stream)? {
                     let name = format!("product {shape:?} {rule:?}");
                     compare(report, &name, shape, false, &product, &mut Vec::new());
