@@ -13,9 +13,6 @@ use super::params::DevicePtr;
 use super::plan::{AttentionPlan, SplitRule, prefill_tiles_max};
 use crate::backend::StepInput;
 
-/// The logit row of padding, which the norm passes over: row 0 in its place would have its delta added again while it is read.
-const NO_ROW: u32 = u32::MAX;
-
 /// The largest step a backend is prepared for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepCapacity {
