@@ -122,6 +122,7 @@ impl Products {
     ///
     /// # Safety
     /// The addresses must hold matrices of that shape until the stream has run this, and `y` must overlap neither input.
+    /// `w` may be read before the work enqueued earlier has ended, which must not write it.
     pub(super) unsafe fn run(
         &mut self,
         stream: &Stream,
