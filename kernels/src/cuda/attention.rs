@@ -257,6 +257,7 @@ impl Attention {
 
     /// Enqueues the attention of all single-row sequences of the loaded step, at most `seqs`; the number of units is read on the
     /// device.
+    #[allow(clippy::too_many_arguments)]
     pub(super) fn decode(
         &mut self,
         stream: &Stream,

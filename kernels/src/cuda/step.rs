@@ -15,6 +15,9 @@ use super::tables::DeviceTables;
 use crate::backend::{SeqRows, StepInput, TableShape};
 use crate::kv::KvLayout;
 
+/// The logit row of padding, which the norm passes over: row 0 in its place would have its delta added again while it is read.
+const NO_ROW: u32 = u32::MAX;
+
 /// The largest step a backend is prepared for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepCapacity {
@@ -335,7 +338,10 @@ mod tests {
                 frames: input.frames.len(),
             };
             let stream = Stream::new(&device).unwrap();
-            let mut step = StepBuffers::new(&device, capacity, 4, SplitRule::default()).unwrap();
+            let rule = SplitRule::default();
+            let attention =
+                Attention::new(&device, geometry, 32, (seqs, blocks), rule, None, None).unwrap();
+            let mut step = StepBuffers::new(&device, capacity, 4, rule, &attention).unwrap();
             let limits = StepLimits {
                 vocab: 128_256,
                 layout: &layout,

@@ -121,6 +121,7 @@ mod tests {
             logit_rows: 4,
             graph_rows_max: 4,
             tune: true,
+            batch_invariant: false,
         };
         let device = Device::open(0).unwrap();
         let taken = || {

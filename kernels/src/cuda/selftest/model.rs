@@ -225,12 +225,13 @@ fn started(
         logit_rows: 4,
         graph_rows_max: if recorded { 4 } else { 0 },
         tune: false,
+        batch_invariant: false,
     };
     let started = CudaBackend::new(
         device,
         spec.clone(),
         config,
-        &RandomWeights(&spec),
+        &RandomWeights(spec),
         &mut |_, _| (),
     );
     started.map_err(|e| CudaError::Unsupported(e.to_string()))
