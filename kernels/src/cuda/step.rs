@@ -15,6 +15,9 @@ use super::tables::DeviceTables;
 use crate::backend::{SeqRows, StepInput, TableShape};
 use crate::kv::KvLayout;
 
+#[cfg(test)]
+mod host_time;
+
 /// The logit row of padding, which the norm passes over: row 0 in its place would have its delta added again while it is read.
 const NO_ROW: u32 = u32::MAX;
 
@@ -285,84 +288,5 @@ impl StepBuffers {
 
     pub(super) fn tiles(&self) -> DevicePtr {
         self.device.at(self.sections.tiles.start)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::backend::{BlockRef, CheckScratch, SeqRows, StepLimits};
-    use crate::kv::KvGeometry;
-    use std::time::Instant;
-
-    /// Prints what the host does for one decode step of an 8B model: run by hand, optimised.
-    #[test]
-    #[ignore = "a measurement"]
-    fn host_time_of_a_decode_step() {
-        let geometry = KvGeometry {
-            layers: 32,
-            kv_heads: 8,
-            head_dim: 128,
-        };
-        let layout = KvLayout::sixteen_bit(geometry).unwrap();
-        let per_block = layout.frames(0) as usize;
-        for tokens in [1152, 8192] {
-            let (seqs, blocks_each) = (256, tokens / 128);
-            let blocks = seqs * blocks_each;
-            let input = StepInput {
-                tokens: vec![1; seqs],
-                seqs: (0..seqs)
-                    .map(|s| SeqRows {
-                        first_row: s as u32,
-                        rows: 1,
-                        position: tokens as u32 - 1,
-                        first_block: (s * blocks_each) as u32,
-                        blocks: blocks_each as u32,
-                    })
-                    .collect(),
-                blocks: (0..blocks)
-                    .map(|b| BlockRef {
-                        schedule_position: 0,
-                        first_frame: (b * per_block) as u32,
-                        frames: per_block as u32,
-                    })
-                    .collect(),
-                frames: (0..(blocks * per_block) as u32).collect(),
-                ..StepInput::default()
-            };
-            let device = Device::open(0).unwrap();
-            let capacity = StepCapacity {
-                rows: seqs,
-                seqs,
-                blocks,
-                frames: input.frames.len(),
-            };
-            let stream = Stream::new(&device).unwrap();
-            let rule = SplitRule::default();
-            let attention =
-                Attention::new(&device, geometry, 32, (seqs, blocks), rule, None, None).unwrap();
-            let mut step = StepBuffers::new(&device, capacity, 4, rule, &attention).unwrap();
-            let limits = StepLimits {
-                vocab: 128_256,
-                layout: &layout,
-                pool_frames: input.frames.len() as u32,
-                drawn: Some(0),
-            };
-            let mut scratch = CheckScratch::default();
-            let mut times = [(); 20].map(|()| {
-                let began = Instant::now();
-                limits.check(&input, &mut scratch).unwrap();
-                let checked = began.elapsed();
-                step.load(&stream, &input, &[], seqs).unwrap();
-                (began.elapsed(), checked)
-            });
-            times.sort_unstable();
-            let (all, checked) = times[10];
-            println!(
-                "{seqs} sequences of {tokens} tokens, {} frames: check {checked:?}, load and its copy {:?}",
-                input.frames.len(),
-                all - checked
-            );
-        }
     }
 }

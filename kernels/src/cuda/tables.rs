@@ -8,6 +8,9 @@ use super::params::{DevicePtr, KernelParams};
 use super::step::StepCapacity;
 use crate::backend::{StepInput, TableDelta, TableShape};
 
+#[cfg(test)]
+mod tests;
+
 /// Changes that one launch makes. A step with more of them, which is rare, waits between launches.
 const CHANGES_MAX: usize = 1 << 14;
 
