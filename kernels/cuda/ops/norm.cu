@@ -10,13 +10,12 @@ struct NormParams {
   float* residual;           // [rows][hidden]
   const bf16* weight;        // [hidden]
   bf16* out;                 // [outputs][hidden]
-  const uint32_t* selected;  // row of each output or kNoRow, or null for all rows
+  const uint32_t* selected;  // row of each output, or null for all rows
   uint32_t hidden;           // a multiple of 8
   float eps;
 };
 static_assert(sizeof(NormParams) == 48);
 
-constexpr uint32_t kNoRow = ~0u;  // padding: that output is left as it is
 
 // One CTA a row; a thread keeps its Vectors x 8 values in registers between the two passes.
 template <int Vectors>
@@ -24,7 +23,6 @@ __device__ __forceinline__ void norm(const NormParams& p) {
   constexpr int kThreads = 256;
   __shared__ float scratch[kThreads / 32];
   const uint64_t row = p.selected ? p.selected[blockIdx.x] : blockIdx.x;
-  if (row == kNoRow) return;
   float* residual = p.residual + row * p.hidden;
   float x[Vectors][8];
   float square = 0.f;

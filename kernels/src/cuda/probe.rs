@@ -7,7 +7,7 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::arena::DeviceArena;
-use super::attention::{Attention, DecodeVariant};
+use super::attention::{Attention, DecodeVariant, DecodeWork};
 use super::driver::{Device, DeviceBuffer, Event, Graph, Stream};
 use super::error::CudaError;
 use super::ops::Fill;
@@ -396,7 +396,11 @@ fn enqueue(
     out: &mut DeviceBuffer<bf16>,
 ) -> Result<(), CudaError> {
     if !step.plan.units.is_empty() {
-        attention.decode(stream, step.rows, step, arena, layer, q, out)?;
+        let work = DecodeWork {
+            seqs: step.plan.decodes.len(),
+            cut: step.plan.partials > 0,
+        };
+        attention.decode(stream, work, step, arena, layer, q, out)?;
     }
     attention.prefill(stream, step, arena, layer, q, out)
 }

@@ -18,9 +18,6 @@ use crate::kv::KvLayout;
 #[cfg(test)]
 mod host_time;
 
-/// The logit row of padding, which the norm passes over: row 0 in its place would have its delta added again while it is read.
-const NO_ROW: u32 = u32::MAX;
-
 /// The largest step a backend is prepared for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepCapacity {

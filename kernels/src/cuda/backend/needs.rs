@@ -40,7 +40,7 @@ impl CudaBackend {
         DeviceNeeds {
             weights: large(TensorName::all(spec).into_iter().map(tensor).sum()),
             workspaces: large(Self::overhead_bytes(spec, config) + Gemm::WORKSPACE_BYTES),
-            graphs: buckets(config).len() * spec.layers * GRAPH_LAYER_BYTES,
+            graphs: 2 * buckets(config).len() * spec.layers * GRAPH_LAYER_BYTES,
         }
     }
 

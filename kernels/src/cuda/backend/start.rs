@@ -137,7 +137,8 @@ impl CudaBackend {
             this.tune()?;
         }
         for bucket in this.buckets.clone() {
-            this.record(bucket)?;
+            this.record(bucket, false)?;
+            this.record(bucket, true)?;
         }
         Ok(this)
     }
