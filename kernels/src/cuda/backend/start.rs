@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::activations::Activations;
 use super::{CudaBackend, Forward, LogitRows, Shapes};
-use crate::backend::CheckScratch;
+use crate::backend::{CheckScratch, KeptTables};
 use crate::cuda::arena::DeviceArena;
 use crate::cuda::attention::Attention;
 use crate::cuda::driver::{Device, Event, Stream};
@@ -16,6 +16,7 @@ use crate::cuda::products::Products;
 use crate::cuda::sample::Sampling;
 use crate::cuda::step::{StepBuffers, StepCapacity};
 use crate::cuda::weights::{LoadError, Weights};
+use crate::kv::KvLayout;
 use crate::model::{TransformerSpec, WeightSource};
 
 /// Batches up to this are recorded at every size that cuBLASLt treats apart; beyond, in steps of 8.
@@ -97,11 +98,14 @@ impl CudaBackend {
             None,
             None,
         )?;
+        let arena = DeviceArena::new(device, geometry, geometry.frame_layout(), config.frames)?;
+        let tables = capacity.tables(arena.pages(), config.frames);
         let forward = Forward {
             weights,
             step: StepBuffers::new(
                 device,
                 capacity,
+                tables,
                 spec.q_heads / spec.kv_heads,
                 SplitRule::default(),
                 &attention,
@@ -111,7 +115,7 @@ impl CudaBackend {
             products: Products::new(device, config.batch_invariant)?,
             shapes: Shapes::new(&spec),
             activations: Activations::new(device, &spec, capacity.rows, config.logit_rows)?,
-            arena: DeviceArena::new(device, geometry, geometry.frame_layout(), config.frames)?,
+            arena,
             sampling: Sampling::new(device, spec.vocab, config.logit_rows, draws_max(&config))?,
         };
         let mut this = Self {
@@ -120,6 +124,8 @@ impl CudaBackend {
             buckets: buckets(&config),
             forward,
             check: CheckScratch::default(),
+            kept: KeptTables::new(tables, config.frames),
+            is_kept: true,
             in_flight: VecDeque::new(),
             turn: 0,
             ended: [Event::new(device)?, Event::new(device)?],
@@ -198,7 +204,10 @@ impl CudaBackend {
     /// Bytes of the buffers that a backend of `spec` allocates beside the weights and the KV pool.
     pub(super) fn overhead_bytes(spec: &TransformerSpec, config: &CudaConfig) -> usize {
         let group = (spec.q_heads / spec.kv_heads).max(1);
-        StepBuffers::bytes(&config.capacity, group)
+        let geometry = spec.kv_geometry();
+        let pages = KvLayout::unshrunk(geometry, geometry.frame_layout());
+        let tables = config.capacity.tables(&pages, config.frames);
+        StepBuffers::bytes(&config.capacity, &tables, group)
             + Attention::scratch_bytes(
                 spec.kv_geometry(),
                 spec.q_heads,
