@@ -24,7 +24,7 @@ step() {  # name, seconds, command...
   return 0
 }
 
-step attention 90 "$bin" attention --all-variants
+step attention 90 "$bin" attention --kernels decode
 step products 60 "$bin" products
 step step 180 "$bin" step
 step step-untuned 90 "$bin" step --no-tune --batches 1,64

@@ -62,7 +62,7 @@ impl CudaDevice {
         // The tables are made for the pool: as large as it could be.
         let frame_bytes = spec.kv_geometry().frame_layout().frame_bytes;
         let frames = u32::try_from(free / frame_bytes).unwrap_or(u32::MAX);
-        let needs = CudaBackend::needs(spec, &config(spec, frames, steps));
+        let needs = CudaBackend::needs(&self.0, spec, &config(spec, frames, steps));
         Ok(Budget {
             total: total as u64,
             free: free as u64,

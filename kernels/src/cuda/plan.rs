@@ -117,6 +117,15 @@ pub(super) struct AttentionPlan {
 }
 
 impl AttentionPlan {
+    /// No work yet, for tiles of `tile_rows` (token, head) rows.
+    pub(super) fn new(rule: SplitRule, tile_rows: usize) -> Self {
+        Self {
+            rule,
+            tile_rows,
+            ..Self::default()
+        }
+    }
+
     /// Plans a step: sequences of one row are decoded, the others are prefilled in tiles, those with the most keys first.
     pub(super) fn plan(&mut self, seqs: &[SeqRows], group: usize) {
         self.units.clear();

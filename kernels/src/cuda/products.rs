@@ -82,6 +82,11 @@ impl Products {
         })
     }
 
+    /// Bytes that `new` allocates on the device, beside the library's workspace.
+    pub(super) fn bytes(device: &Device) -> usize {
+        Streamed::bytes(device)
+    }
+
     /// Cuts streamed products otherwise. Nothing that has been enqueued or recorded may run any more.
     pub(super) fn configure(
         &mut self,

@@ -129,11 +129,7 @@ impl StepBuffers {
             hosts: [Pinned::new(device, words)?, Pinned::new(device, words)?],
             turn: 0,
             device: DeviceBuffer::filled(device, words, 0, "the inputs of a step")?,
-            plan: AttentionPlan {
-                rule,
-                tile_rows: attention.prefill_variant().tile_rows(),
-                ..AttentionPlan::default()
-            },
+            plan: AttentionPlan::new(rule, attention.prefill_variant().tile_rows()),
             rows: 0,
             asked: Vec::new(),
         })

@@ -2,7 +2,7 @@
 
 use super::start::buckets;
 use super::{CudaBackend, CudaConfig};
-use crate::cuda::driver::Gemm;
+use crate::cuda::driver::{Device, Gemm};
 use crate::formats::FormatId;
 use crate::kv::KvLayout;
 use crate::model::{TensorName, TransformerSpec};
@@ -26,7 +26,7 @@ pub struct DeviceNeeds {
 
 impl CudaBackend {
     /// What a backend of a valid `spec` takes. `config.frames` may be an upper bound: it counts for the tables only.
-    pub fn needs(spec: &TransformerSpec, config: &CudaConfig) -> DeviceNeeds {
+    pub fn needs(device: &Device, spec: &TransformerSpec, config: &CudaConfig) -> DeviceNeeds {
         let large = |bytes: usize| bytes.next_multiple_of(GRANULE_BYTES);
         let tensor = |name: TensorName| {
             let bytes = 2 * name.shape(spec).iter().product::<usize>();
@@ -39,7 +39,7 @@ impl CudaBackend {
         };
         DeviceNeeds {
             weights: large(TensorName::all(spec).into_iter().map(tensor).sum()),
-            workspaces: large(Self::overhead_bytes(spec, config) + Gemm::WORKSPACE_BYTES),
+            workspaces: large(Self::overhead_bytes(device, spec, config) + Gemm::WORKSPACE_BYTES),
             graphs: 2 * buckets(config).len() * spec.layers * GRAPH_LAYER_BYTES,
         }
     }
@@ -130,7 +130,7 @@ mod tests {
         };
         let mut backend = CudaBackend::random(&device, spec.clone(), config, 1).unwrap();
         let at_start = taken();
-        let needs = CudaBackend::needs(&spec, &config);
+        let needs = CudaBackend::needs(&device, &spec, &config);
         let pool = layout.frame_bytes * frames as usize;
         assert!(at_start <= needs.weights + needs.workspaces + pool);
         // Without what is rounded up: a buffer forgotten, or counted twice, shows.
@@ -138,7 +138,7 @@ mod tests {
         let values: usize = names
             .flat_map(|n| n.shape(&spec).into_iter().reduce(|a, b| a * b))
             .sum();
-        let counted = 2 * values + CudaBackend::overhead_bytes(&spec, &config) + pool;
+        let counted = 2 * values + CudaBackend::overhead_bytes(&device, &spec, &config) + pool;
         assert!(at_start.abs_diff(counted) < 2048, "{at_start} of {counted}");
         backend.step(&input).unwrap();
         assert_eq!(taken(), at_start);

@@ -202,7 +202,11 @@ impl CudaBackend {
     }
 
     /// Bytes of the buffers that a backend of `spec` allocates beside the weights and the KV pool.
-    pub(super) fn overhead_bytes(spec: &TransformerSpec, config: &CudaConfig) -> usize {
+    pub(super) fn overhead_bytes(
+        device: &Device,
+        spec: &TransformerSpec,
+        config: &CudaConfig,
+    ) -> usize {
         let group = (spec.q_heads / spec.kv_heads).max(1);
         let geometry = spec.kv_geometry();
         let pages = KvLayout::unshrunk(geometry, geometry.frame_layout());
@@ -215,6 +219,7 @@ impl CudaBackend {
             )
             + Activations::bytes(spec, config.capacity.rows, config.logit_rows)
             + Sampling::bytes(spec.vocab, config.logit_rows, draws_max(config))
+            + Products::bytes(device)
     }
 }
 

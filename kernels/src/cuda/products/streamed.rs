@@ -132,7 +132,7 @@ impl Streamed {
         }
         let load = |name| device.kernel(name, SHARED_BYTES);
         let multiprocessors = device.multiprocessors();
-        let slots = 2 * rule.ctas * multiprocessors;
+        let slots = Self::slots(rule, multiprocessors);
         Ok(Some(Self {
             rule,
             kernels: [
@@ -158,6 +158,20 @@ impl Streamed {
             arrived: DeviceBuffer::filled(device, slots, 0, "counters of matrix products")?,
             weights: HashMap::new(),
         }))
+    }
+
+    /// Tiles that CTAs share at most.
+    fn slots(rule: StreamRule, multiprocessors: usize) -> usize {
+        2 * rule.ctas * multiprocessors
+    }
+
+    /// Bytes that `new` allocates on the device by default.
+    pub(super) fn bytes(device: &Device) -> usize {
+        if device.capability().0 != 9 {
+            return 0;
+        }
+        let rule = StreamRule::default();
+        4 * Self::slots(rule, device.multiprocessors()) * (rule.height * ROWS_MAX + 1)
     }
 
     /// Whether it can run a shape.
@@ -260,6 +274,7 @@ mod tests {
         for height in HEIGHTS {
             let rule = StreamRule {
                 height,
+                ctas: 1,
                 ..StreamRule::default()
             };
             let shapes = [
@@ -282,7 +297,11 @@ mod tests {
 
     #[test]
     fn small_products_take_few_ctas() {
-        let ctas = |inputs, outputs| Cut::new(StreamRule::default(), 132, inputs, outputs).ctas;
+        let rule = StreamRule {
+            ctas: 1,
+            ..StreamRule::default()
+        };
+        let ctas = |inputs, outputs| Cut::new(rule, 132, inputs, outputs).ctas;
         assert_eq!(ctas(8, 8), 1);
         assert_eq!(ctas(576, 576), 10); // 5 tiles of 9 units
         assert_eq!(ctas(576, 49_152), 132);
