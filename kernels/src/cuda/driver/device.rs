@@ -1,5 +1,6 @@
 //! One GPU: its primary context, its limits and the loaded kernels.
 
+use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ pub struct Device {
     device: sys::CUdevice,
     context: sys::CUcontext,
     modules: Vec<sys::CUmodule>,
+    kernels: HashMap<CString, sys::CUfunction>,
     name: String,
     capability: (i32, i32),
     multiprocessors: usize,
@@ -83,6 +85,7 @@ impl Device {
                 device,
                 context,
                 modules: Vec::with_capacity(IMAGES.len()),
+                kernels: HashMap::new(),
                 name,
                 capability: (major, minor),
                 multiprocessors,
@@ -96,6 +99,22 @@ impl Device {
                     sys::cuModuleLoadData(&mut module, image.as_ptr().cast()),
                 )?;
                 this.modules.push(module);
+                let mut count = 0;
+                check(
+                    "counting the kernels",
+                    sys::cuModuleGetFunctionCount(&mut count, module),
+                )?;
+                let mut functions = vec![std::ptr::null_mut(); count as usize];
+                check(
+                    "listing the kernels",
+                    sys::cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, module),
+                )?;
+                for function in functions {
+                    let mut name = std::ptr::null();
+                    check("naming a kernel", sys::cuFuncGetName(&mut name, function))?;
+                    let name = CStr::from_ptr(name).to_owned();
+                    this.kernels.insert(name, function);
+                }
             }
             Ok(Arc::new(this))
         }
@@ -154,14 +173,7 @@ impl Device {
     ) -> Result<Kernel<P>, CudaError> {
         let c_name = CString::new(name).map_err(|_| CudaError::NoKernel(name))?;
         let host = size_of::<P>();
-        for &module in &self.modules {
-            let mut function = std::ptr::null_mut();
-            // SAFETY: the module is loaded and the name is a C string.
-            if unsafe { sys::cuModuleGetFunction(&mut function, module, c_name.as_ptr()) }
-                != sys::CUresult::CUDA_SUCCESS
-            {
-                continue;
-            }
+        if let Some(&function) = self.kernels.get(&c_name) {
             let (mut offset, mut device) = (0, 0);
             // SAFETY: the function is valid; out-pointers are too.
             let code = unsafe { sys::cuFuncGetParamInfo(function, 0, &mut offset, &mut device) };
