@@ -23,3 +23,9 @@ fn draws_agree_with_their_definition() {
     let device = Device::open(0).unwrap();
     assert!(selftest::sampling(&device).unwrap(), "see the table above");
 }
+
+#[test]
+fn formats_agree_with_the_cpu_to_the_bit() {
+    let device = Device::open(0).unwrap();
+    assert!(selftest::formats(&device).unwrap(), "see the table above");
+}

@@ -122,6 +122,7 @@ template <class T> T __ldcg(const T* p) { return *p; }
 template <class T> void __stcg(T* p, T v) { *p = v; }
 inline uint32_t atomicAdd(uint32_t* p, uint32_t v) { uint32_t old = *p; *p += v; return old; }
 inline uint32_t atomicOr(uint32_t* p, uint32_t v) { uint32_t old = *p; *p |= v; return old; }
+template <class T> T atomicMin(T* p, T v) { T old = *p; *p = v < old ? v : old; return old; }
 inline uint32_t atomicInc(uint32_t* p, uint32_t most) { uint32_t old = *p; *p = old >= most ? 0 : old + 1; return old; }
 
 inline float __uint_as_float(uint32_t v) { float f; memcpy(&f, &v, 4); return f; }

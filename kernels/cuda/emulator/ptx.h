@@ -13,6 +13,17 @@ inline uint16_t round_bf16(float v) {
 }
 inline float bf16_value(uint32_t bits) { return __uint_as_float(bits << 16); }
 
+template <class Better>
+uint32_t better_bf16x2(uint32_t a, uint32_t b, Better better) {
+  auto one = [&](uint32_t a, uint32_t b) -> uint32_t {
+    const float x = bf16_value(a), y = bf16_value(b);
+    return isnan(x) || isnan(y) ? 0x7fff : better(x, y) ? a : b;
+  };
+  return one(a & 0xffff, b & 0xffff) | one(a >> 16, b >> 16) << 16;
+}
+inline uint32_t min_bf16x2(uint32_t a, uint32_t b) { return better_bf16x2(a, b, [](float x, float y) { return x < y; }); }
+inline uint32_t max_bf16x2(uint32_t a, uint32_t b) { return better_bf16x2(a, b, [](float x, float y) { return x > y; }); }
+
 inline uint32_t smem_address(const void* p) { return emulator::shared_address(p); }
 inline uint64_t policy_evict_first() { return 0; }
 inline void cp_async16(uint32_t dst, const void* src, uint64_t) { emulator::copy_issue(dst, src, 16); }

@@ -66,6 +66,16 @@ impl DeviceArena {
         layout: FrameLayout,
         frames: u32,
     ) -> Result<Self, CudaError> {
+        Self::of_layout(device, &KvLayout::unshrunk(geometry, layout), frames)
+    }
+
+    /// The same for blocks that shrink.
+    pub fn of_layout(
+        device: &Arc<Device>,
+        pages: &KvLayout,
+        frames: u32,
+    ) -> Result<Self, CudaError> {
+        let (geometry, layout) = (pages.geometry(), pages.frame());
         let bytes = layout.frame_bytes * frames as usize;
         let memory = DeviceBuffer::filled(device, bytes, 0xff, "the KV cache")?;
         let mapped = device.has_copy_engine()
@@ -78,7 +88,7 @@ impl DeviceArena {
             memory,
             geometry,
             layout,
-            pages: KvLayout::unshrunk(geometry, layout),
+            pages: pages.clone(),
             frames,
             maps,
         })
@@ -94,7 +104,7 @@ impl DeviceArena {
         self.layout
     }
 
-    /// Where pages lie; this backend knows 16-bit blocks only.
+    /// Where pages lie, at every position of the schedule.
     pub(super) fn pages(&self) -> &KvLayout {
         &self.pages
     }

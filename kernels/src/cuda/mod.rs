@@ -5,6 +5,7 @@
 //!   place: the same kernels, compiled for the CPU and run a CTA at a time, for tests on machines without a GPU.
 //! - `arena`, `tables`, `step`, `plan`: the pages, the block tables, and what else one step's kernels read about them.
 //! - `attention`, `prefill`, `ops`, `products`, `sample`: launches, one checked `#[repr(C)]` struct per kernel.
+//! - `codecs`: pages below 16 bit.
 //! - `weights`, `backend`: a model and its steps.
 //! - [`probe`], [`selftest`]: kernels on their own, for timings and for checks.
 
@@ -17,6 +18,7 @@ mod driver;
 mod arena;
 mod attention;
 mod backend;
+mod codecs;
 mod error;
 mod ops;
 mod params;

@@ -2,6 +2,7 @@
 //! ragged lengths, scores far apart. They run on a GPU as on the emulator.
 
 mod attention;
+mod formats;
 mod model;
 mod pages;
 mod prefill;
@@ -44,5 +45,12 @@ pub fn models(device: &Arc<Device>) -> Result<bool, ProbeError> {
 pub fn sampling(device: &Arc<Device>) -> Result<bool, ProbeError> {
     let mut report = Report::default();
     sample::check(device, &mut report)?;
+    Ok(report.finish())
+}
+
+/// Page formats: transcoding; prints a table; whether all passed.
+pub fn formats(device: &Arc<Device>) -> Result<bool, ProbeError> {
+    let mut report = Report::default();
+    formats::check(device, &mut report)?;
     Ok(report.finish())
 }

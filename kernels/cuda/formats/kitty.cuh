@@ -1,0 +1,160 @@
+// Kitty: 2-bit keys whose loudest channels keep 4 bits (formats/kitty/README.md).
+//
+// Record, n boosted channels of D: `[zero; D][range; D][low plane][index; D bytes][slab; 4 D bytes]...`.
+#pragma once
+#include "quantise.cuh"
+
+namespace ebb {
+
+// Adds up a value per column over the rows of a record into `s.sums`, from a value per thread and column `(fragment of a row tile,
+// h, e)`. The halves of a butterfly: each lane ends with an eighth of its columns.
+template <int HeadDim>
+__device__ __forceinline__ void add_columns(uint32_t (&of_column)[HeadDim / 4], PageShared& s) {
+  const uint32_t lane = threadIdx.x % 32;
+  uint32_t first = 0;
+  int count = HeadDim / 4;
+#pragma unroll
+  for (int mask = 16; mask >= 4; mask /= 2) {
+    count /= 2;
+    const bool upper = lane & mask;
+    first += upper ? count : 0;
+#pragma unroll
+    for (int i = 0; i < HeadDim / 8; i++) {
+      if (i >= count) continue;
+      const uint32_t send = upper ? of_column[i] : of_column[i + count];
+      const uint32_t keep = upper ? of_column[i + count] : of_column[i];
+      of_column[i] = keep + __shfl_xor_sync(~0u, send, mask);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < HeadDim / 32; i++) {
+    const uint32_t c = first + i;
+    atomicAdd(&s.sums[c / 4 * 16 + c / 2 % 2 * 8 + 2 * (lane % 4) + c % 2], of_column[i]);
+  }
+}
+
+// Ranks of the `boosted` loudest channels of a 4-bit page whose metadata is in `s`, into `s.rank`. In exact integers, so that no
+// order matters: with N the tokens below zero, loudness is 15 z (128 - 2 |N|) + R (sum c - 2 sum over N c).
+template <int HeadDim>
+__device__ __forceinline__ void rank_channels(const Codes& q, uint32_t boosted, PageShared& s) {
+  using F = Fragments<HeadDim, true>;
+  const uint32_t tid = threadIdx.x;
+  if (tid < HeadDim) {
+    const int64_t zero = 15 * fp16_units(s.meta[tid]), range = fp16_units(s.meta[HeadDim + tid]);
+    uint32_t first = 0;
+    for (int c = 0; c < 16; c++) first += zero + range * c < 0;
+    s.first_positive[tid] = static_cast<uint8_t>(first);
+    s.sums[tid] = 0;
+    s.louder[tid] = 0;
+  }
+  __syncthreads();
+  // Sum of codes, of codes below zero, and tokens below zero: at most 1920, 1920 and 128.
+  uint32_t of_column[HeadDim / 4] = {};
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const uint32_t column = F::column(i, h);
+#pragma unroll
+      for (int e = 0; e < 2; e++) {
+        const uint32_t first = s.first_positive[column + e];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          const uint32_t code = q[i][h] >> (16 * e + 8 * r) & 0xff;
+          of_column[F::column_tile(i) * 4 + 2 * h + e] += code | (code < first ? code << 11 | 1u << 22 : 0u);
+        }
+      }
+    }
+  }
+  add_columns<HeadDim>(of_column, s);
+  __syncthreads();
+  if (tid < HeadDim) {
+    const int64_t zero = 15 * fp16_units(s.meta[tid]), range = fp16_units(s.meta[HeadDim + tid]);
+    const int64_t codes = s.sums[tid] & 2047, codes_below = s.sums[tid] >> 11 & 2047, below = s.sums[tid] >> 22;
+    s.loudness[tid] = zero * (128 - 2 * below) + range * (codes - 2 * codes_below);
+  }
+  __syncthreads();
+  // Two threads a channel; of equals the lower one is louder.
+  const uint32_t channel = tid % HeadDim, part = tid / HeadDim * (HeadDim / 2);
+  const int64_t mine = s.loudness[channel];
+  uint32_t louder = 0;
+  for (uint32_t c = part; c < part + HeadDim / 2; c++) louder += s.loudness[c] > mine || (s.loudness[c] == mine && c < channel);
+  atomicAdd(&s.louder[channel], louder);
+  __syncthreads();
+  if (tid < HeadDim) s.rank[tid] = static_cast<uint8_t>(s.louder[tid] < boosted ? s.louder[tid] : boosted);
+  __syncthreads();
+}
+
+// Ones over the codes of the channels of fragment i's half h whose rank is in `from .. to`.
+template <int HeadDim>
+__device__ __forceinline__ uint32_t rank_mask(const uint8_t* rank, int i, int h, uint32_t from, uint32_t to) {
+  const uint32_t column = Fragments<HeadDim, true>::column(i, h);
+  auto in = [&](uint32_t r) { return from <= r && r < to; };
+  return (in(rank[column]) ? 0x0000ffffu : 0u) | (in(rank[column + 1]) ? 0xffff0000u : 0u);
+}
+
+// Codes of a word of a slab: calls `visit(token, rank in the slab, shift)` for all sixteen. Word `w` of 4 D bytes.
+template <int HeadDim, class Visit>
+__device__ __forceinline__ void for_slab_word(uint32_t w, Visit visit) {
+  constexpr uint32_t kVector = HeadDim / 32;  // words that a lane has side by side: all of them
+  const uint32_t lane = w / kVector, word = w % kVector, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (uint32_t k = 0; k < 16; k++) {
+    const uint32_t e = k / 8, h = k / 4 % 2, odd = k / 2 % 2, r = k % 2, f = 2 * word + odd;
+    // A slab of 8 columns has row tiles in place of column halves.
+    const uint32_t token = (HeadDim == 64 ? 32 * f + 16 * h : 16 * f) + g + 8 * r;
+    const uint32_t rank = 2 * t + e + (HeadDim == 64 ? 0 : 8 * h);
+    visit(token, rank, 16 * e + 8 * h + 4 * odd + 2 * r);
+  }
+}
+
+// The high bits of boosted channels, `high[rank][token]` in shared memory, from and to the slabs of a record. Slab 0 is that of
+// the loudest eighth; a word a thread.
+template <int HeadDim, class At>
+__device__ __forceinline__ void load_slabs(uint8_t* high, uint32_t slabs, At at) {
+  if (threadIdx.x >= slabs * HeadDim) return;
+  const uint32_t word = *reinterpret_cast<const uint32_t*>(at(4 * threadIdx.x)), first = threadIdx.x / HeadDim * (HeadDim / 8);
+  for_slab_word<HeadDim>(threadIdx.x % HeadDim, [&](uint32_t token, uint32_t rank, uint32_t shift) { high[(first + rank) * 128 + token] = word >> shift & 3; });
+}
+template <int HeadDim, class At>
+__device__ __forceinline__ void store_slabs(const uint8_t* high, uint32_t slabs, At at) {
+  if (threadIdx.x >= slabs * HeadDim) return;
+  const uint32_t first = threadIdx.x / HeadDim * (HeadDim / 8);
+  uint32_t word = 0;
+  for_slab_word<HeadDim>(threadIdx.x % HeadDim, [&](uint32_t token, uint32_t rank, uint32_t shift) { word |= static_cast<uint32_t>(high[(first + rank) * 128 + token]) << shift; });
+  *reinterpret_cast<uint32_t*>(at(4 * threadIdx.x)) = word;
+}
+
+// Between `high` and the codes in registers; only channels of a rank below `boosted` have any.
+template <int HeadDim>
+__device__ __forceinline__ void add_high(Codes& q, const uint8_t* high, const uint8_t* rank, uint32_t boosted) {
+  using F = Fragments<HeadDim, true>;
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+      const uint32_t r = rank[F::column(i, k / 2) + k % 2];
+      if (r >= boosted) continue;
+      const uint8_t* tokens = high + r * 128 + F::row(i);
+      q[i][k / 2] |= (static_cast<uint32_t>(tokens[0]) << 2 | static_cast<uint32_t>(tokens[8]) << 10) << 16 * (k % 2);
+    }
+  }
+}
+template <int HeadDim>
+__device__ __forceinline__ void take_high(const Codes& q, uint8_t* high, const uint8_t* rank, uint32_t boosted) {
+  using F = Fragments<HeadDim, true>;
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+      const uint32_t r = rank[F::column(i, k / 2) + k % 2];
+      if (r >= boosted) continue;
+      const uint32_t codes = q[i][k / 2] >> 16 * (k % 2);
+      uint8_t* tokens = high + r * 128 + F::row(i);
+      tokens[0] = codes >> 2 & 3;
+      tokens[8] = codes >> 10 & 3;
+    }
+  }
+}
+
+}  // namespace ebb

@@ -1,0 +1,102 @@
+// A record on its way between two formats: read, lowered, written.
+#pragma once
+#include "kitty.cuh"
+#include "pool.cuh"
+
+namespace ebb {
+
+// Bits of the dense plane, and eighths of the channels with 4 bits beside 2-bit ones.
+__device__ __forceinline__ uint32_t plane_bits(uint32_t format) { return format == kInt8 ? 8 : format == kInt4 ? 4 : 2; }
+__device__ __forceinline__ uint32_t slabs_of(uint32_t format) { return format == kKitty25 ? 2 : format == kKitty12 ? 1 : 0; }
+
+// Shared memory of a record: staged rows, then what find_ranges needs. The high bits of boosted channels take the staged rows' place.
+constexpr uint32_t page_shared_bytes(int head_dim) { return 256 * head_dim + kPartialBytes; }
+
+// Brings 16-bit rows to shared memory; `at(token, byte of the row)` is where they lie.
+template <int HeadDim, class At>
+__device__ __forceinline__ void stage_rows(uint8_t* staged, At at) {
+  const uint32_t base = smem_address(staged);
+  const uint64_t policy = policy_evict_first();
+#pragma unroll
+  for (int k = 0; k < 8; k++) {
+    const uint32_t v = threadIdx.x + k * 2 * HeadDim, token = v / (HeadDim / 8), chunk = v % (HeadDim / 8);
+    cp_async16(base + staged_offset<HeadDim>(token, chunk), at(token, 16 * chunk), policy);
+  }
+  cp_async_commit();
+  cp_async_wait<0>();
+  __syncthreads();
+}
+
+// Codes of a low-bit record: with all bits of boosted channels. Metadata to `s.meta` and, of kitty, ranks to `s.old_rank`.
+template <int HeadDim, bool Keys>
+__device__ __forceinline__ void read_page(const RecordBytes& src, uint32_t format, uint8_t* scratch, PageShared& s, Codes& q) {
+  constexpr uint32_t kMeta = 4 * Fragments<HeadDim, Keys>::kColumns, kPlane = 32 * HeadDim;
+  const uint32_t tid = threadIdx.x;
+  load_codes(q, plane_bits(format), [&](uint32_t o) { return src.at(kMeta + o); });
+  if (tid < kMeta / 16) reinterpret_cast<uint4*>(s.meta)[tid] = *reinterpret_cast<const uint4*>(src.at(16 * tid));
+  if (format == kInt3) add_third_bits(q, [&](uint32_t o) { return src.at(kMeta + kPlane + o); });
+  const uint32_t slabs = slabs_of(format);
+  if (Keys && slabs > 0) {
+    if (tid < HeadDim) s.old_rank[tid] = *src.at(kMeta + kPlane + tid);
+    load_slabs<HeadDim>(scratch, slabs, [&](uint32_t o) { return src.at(kMeta + kPlane + HeadDim + o); });
+    __syncthreads();
+    add_high<HeadDim>(q, scratch, s.old_rank, slabs * (HeadDim / 8));
+  }
+  __syncthreads();
+}
+
+// Brings the codes of a page of width `from` (a rung below 16 bit) down to `to`'s (formats/ladder/page.rs).
+template <int HeadDim, bool Keys>
+__device__ __forceinline__ void lower_page(uint32_t from, uint32_t to, PageShared& s, Codes& q) {
+  if (from == to || from == kInt3) return;
+  if (from == kInt8) {
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+      for (int h = 0; h < 2; h++) q[i][h] = shift_8_to_4(q[i][h]);
+    if (to == kInt4) return;
+  }
+  const uint32_t old = slabs_of(from) * (HeadDim / 8), boosted = slabs_of(to) * (HeadDim / 8);
+  if (Keys && (old > 0 || boosted > 0)) {
+    if (old == 0) {
+      rank_channels<HeadDim>(q, boosted, s);
+    } else {
+      if (threadIdx.x < HeadDim) s.rank[threadIdx.x] = static_cast<uint8_t>(s.old_rank[threadIdx.x] < boosted ? s.old_rank[threadIdx.x] : boosted);
+      __syncthreads();
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        // Shifted if it has 4 bits now and is not to keep them.
+        const uint32_t wide = old == 0 ? ~0u : rank_mask<HeadDim>(s.old_rank, i, h, 0, old);
+        const uint32_t shifted = wide & ~rank_mask<HeadDim>(s.rank, i, h, 0, boosted);
+        // Of codes that are not 4 bits the shift is not taken.
+        q[i][h] = (shift_4_to_2(q[i][h]) & shifted) | (q[i][h] & ~shifted);
+      }
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 8; i++)
+    for (int h = 0; h < 2; h++) q[i][h] = shift_4_to_2(q[i][h]);
+}
+
+// Writes a page of `format` whose metadata, and ranks, are in `s`.
+template <int HeadDim, bool Keys>
+__device__ __forceinline__ void write_page(const RecordBytes& dst, uint32_t format, uint8_t* scratch, const PageShared& s, const Codes& q) {
+  constexpr uint32_t kMeta = 4 * Fragments<HeadDim, Keys>::kColumns, kPlane = 32 * HeadDim;
+  const uint32_t tid = threadIdx.x;
+  if (tid < kMeta / 16) *reinterpret_cast<uint4*>(dst.at(16 * tid)) = reinterpret_cast<const uint4*>(s.meta)[tid];
+  store_codes(q, plane_bits(format), [&](uint32_t o) { return dst.at(kMeta + o); });
+  if (format == kInt3) store_third_bits(q, [&](uint32_t o) { return dst.at(kMeta + kPlane + o); });
+  const uint32_t slabs = slabs_of(format);
+  if (Keys && slabs > 0) {
+    if (tid < HeadDim / 16) *reinterpret_cast<uint4*>(dst.at(kMeta + kPlane + 16 * tid)) = reinterpret_cast<const uint4*>(s.rank)[tid];
+    __syncthreads();  // The scratch may still be read.
+    take_high<HeadDim>(q, scratch, s.rank, slabs * (HeadDim / 8));
+    __syncthreads();
+    store_slabs<HeadDim>(scratch, slabs, [&](uint32_t o) { return dst.at(kMeta + kPlane + HeadDim + o); });
+  }
+}
+
+}  // namespace ebb

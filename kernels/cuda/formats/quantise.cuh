@@ -1,0 +1,151 @@
+// 16-bit rows to zeros, ranges and codes (formats/affine/range.rs, quantise.rs).
+#pragma once
+#include "affine.cuh"
+
+namespace ebb {
+
+// What the threads of a record share besides the staged rows.
+struct PageShared {
+  alignas(16) uint16_t meta[256];  // zeros, then ranges, fp16
+  float zero[128];                 // by column
+  float scale[128];                // by column: steps per unit when quantising, a step when decoding
+  uint32_t bad_column;             // 2 * column + what is wrong with it, of the first column that has no codes; or kSound
+  uint32_t bad_element;
+  // Kitty's ranking (formats/kitty/rank.rs).
+  alignas(16) uint8_t rank[128];  // among the boosted channels, or their number
+  uint8_t old_rank[128];
+  uint8_t first_positive[128];
+  uint32_t sums[128];
+  uint32_t louder[128];
+  int64_t loudness[128];
+};
+constexpr uint32_t kSound = ~0u;
+// bf16 magnitudes from here on are beyond fp16, or not finite.
+constexpr uint32_t kBeyondFp16 = 0x4780;
+
+// Why a record cannot be encoded, in 42 bits: a value (kind 0: element, its bf16) or a range (kind 1: column, least, greatest).
+__device__ __forceinline__ uint64_t value_failure(uint32_t element, uint32_t value) { return static_cast<uint64_t>(element) << 16 | value; }
+__device__ __forceinline__ uint64_t range_failure(uint32_t column, float least, float greatest) {
+  return 1ull << 40 | static_cast<uint64_t>(column) << 32 | (__float_as_uint(least) & 0xffff0000u) | __float_as_uint(greatest) >> 16;
+}
+
+constexpr uint32_t kPartsMax = 16;  // partial minima of a column
+constexpr uint32_t kPartialBytes = 2 * kPartsMax * 128 * 2;
+
+// Zeros and ranges of the staged rows into `s`, with steps for `levels`. False if there are none; then thread 0 has the failure.
+// `partials` are kPartialBytes of shared memory.
+template <int HeadDim, bool Keys>
+__device__ __forceinline__ bool find_ranges(const uint8_t* staged, uint16_t* partials, PageShared& s, float levels, uint64_t& failure) {
+  using F = Fragments<HeadDim, Keys>;
+  constexpr uint32_t kParts = Keys ? 16 : HeadDim / 32;
+  uint16_t* const lows = partials;
+  uint16_t* const highs = partials + kParts * F::kColumns;
+  const uint32_t tid = threadIdx.x;
+  if (tid == 0) s.bad_column = s.bad_element = kSound;
+  // A thread takes eight chunks: of eight neighbouring tokens for keys, of one token for values.
+  const uint32_t chunk = Keys ? tid % (HeadDim / 8) : tid / 128 * 8, token = Keys ? tid / (HeadDim / 8) * 8 : tid % 128;
+  uint32_t low[4], high[4];
+#pragma unroll
+  for (int k = 0; k < 8; k++) {
+    const uint4 v = *reinterpret_cast<const uint4*>(staged + staged_offset<HeadDim>(Keys ? token + k : token, Keys ? chunk : chunk + k));
+    const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      low[j] = k == 0 ? words[j] : min_bf16x2(low[j], words[j]);
+      high[j] = k == 0 ? words[j] : max_bf16x2(high[j], words[j]);
+    }
+  }
+  if constexpr (Keys) {
+    const uint32_t at = token / 8 * HeadDim + chunk * 8;
+    *reinterpret_cast<uint4*>(lows + at) = as_vector(low);
+    *reinterpret_cast<uint4*>(highs + at) = as_vector(high);
+  } else {
+    const uint32_t least = min_bf16x2(min_bf16x2(low[0], low[1]), min_bf16x2(low[2], low[3]));
+    const uint32_t most = max_bf16x2(max_bf16x2(high[0], high[1]), max_bf16x2(high[2], high[3]));
+    const uint32_t at = tid / 128 * 256 + token;
+    lows[at] = static_cast<uint16_t>(least), lows[at + 128] = static_cast<uint16_t>(least >> 16);
+    highs[at] = static_cast<uint16_t>(most), highs[at + 128] = static_cast<uint16_t>(most >> 16);
+  }
+  __syncthreads();
+  float least = INFINITY, greatest = -INFINITY;
+  if (tid < F::kColumns) {
+    bool within = true;
+    for (uint32_t part = 0; part < kParts; part++) {
+      const float low = __uint_as_float(static_cast<uint32_t>(lows[part * F::kColumns + tid]) << 16);
+      const float high = __uint_as_float(static_cast<uint32_t>(highs[part * F::kColumns + tid]) << 16);
+      // False for NaN, which the packed minimum hands on.
+      within = within && low >= -kFp16Max && low <= kFp16Max && high >= -kFp16Max && high <= kFp16Max;
+      least = low < least ? low : least;
+      greatest = high > greatest ? high : greatest;
+    }
+    if (!within) {
+      atomicMin(&s.bad_column, 2 * tid);
+    } else {
+      const uint32_t zero_bits = fp16_round_down(least);
+      const float zero = fp16_value(zero_bits), exact = __fsub_rn(greatest, zero);
+      if (exact > kFp16Max) {
+        atomicMin(&s.bad_column, 2 * tid + 1);
+      } else {
+        const uint32_t range_bits = fp16_round_up(exact);
+        s.meta[tid] = static_cast<uint16_t>(zero_bits);
+        s.meta[F::kColumns + tid] = static_cast<uint16_t>(range_bits);
+        s.zero[tid] = zero;
+        s.scale[tid] = steps_per_unit(fp16_value(range_bits), levels);
+      }
+    }
+  }
+  __syncthreads();
+  const uint32_t bad = s.bad_column;
+  if (bad == kSound) return true;
+  if (bad % 2 == 1) {
+    // Through shared memory to thread 0.
+    if (tid == bad / 2) s.loudness[0] = static_cast<int64_t>(range_failure(tid, least, greatest));
+    __syncthreads();
+    failure = static_cast<uint64_t>(s.loudness[0]);
+    return false;
+  }
+  auto bits_of = [&](uint32_t i) { return static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(staged + staged_offset<HeadDim>(i / HeadDim, i % HeadDim / 8) + i % 8 * 2)); };
+  for (uint32_t i = tid; i < 128 * HeadDim; i += F::kThreads) {
+    if ((bits_of(i) & 0x7fffu) >= kBeyondFp16) {
+      atomicMin(&s.bad_element, i);
+      break;
+    }
+  }
+  __syncthreads();
+  failure = value_failure(s.bad_element, bits_of(s.bad_element));
+  return false;
+}
+
+// Codes of the staged rows, with the zeros and steps of find_ranges.
+template <int HeadDim, bool Keys>
+__device__ __forceinline__ void quantise(const uint8_t* staged, const PageShared& s, float levels, Codes& q) {
+  using F = Fragments<HeadDim, Keys>;
+  const uint32_t lane = threadIdx.x % 32, base = smem_address(staged);
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    // Matrix j of the load is (r, h) = (j % 2, j / 2): keys as they lie, values transposed.
+    const uint32_t r = lane / 8 % 2, h = lane / 16;
+    uint32_t token, chunk;
+    if (Keys) {
+      token = 16 * F::row_tile(i) + 8 * r + lane % 8, chunk = 2 * F::column_tile(i) + h;
+    } else {
+      token = 16 * F::column_tile(i) + 8 * h + lane % 8, chunk = 2 * F::row_tile(i) + r;
+    }
+    uint32_t pairs[4];
+    if (Keys) {
+      ldmatrix_x4(pairs, base + staged_offset<HeadDim>(token, chunk));
+    } else {
+      ldmatrix_x4_trans(pairs, base + staged_offset<HeadDim>(token, chunk));
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const float2 zero = *reinterpret_cast<const float2*>(&s.zero[F::column(i, half)]);
+      const float2 scale = *reinterpret_cast<const float2*>(&s.scale[F::column(i, half)]);
+      const float2 upper = unpack_bf16(pairs[2 * half]), lower = unpack_bf16(pairs[2 * half + 1]);
+      q[i][half] = code_of(upper.x, zero.x, scale.x, levels) | code_of(lower.x, zero.x, scale.x, levels) << 8 |
+                   code_of(upper.y, zero.y, scale.y, levels) << 16 | code_of(lower.y, zero.y, scale.y, levels) << 24;
+    }
+  }
+}
+
+}  // namespace ebb

@@ -1,0 +1,388 @@
+//! Codecs of the device against the CPU's, byte by byte: every transition that a schedule may take, on hostile pages, among frames
+//! in random order; and shrinks that fail.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use half::bf16;
+
+use super::Rng;
+use super::table::Report;
+use crate::backend::{Shrink, ShrinkFailure, StepInput};
+use crate::cuda::arena::DeviceArena;
+use crate::cuda::codecs::Codecs;
+use crate::cuda::driver::{Device, Stream};
+use crate::cuda::error::CudaError;
+use crate::cuda::probe::ProbeError;
+use crate::formats::{FormatError, FormatId as F, RecordShape, legal_shrink};
+use crate::kv::{KvGeometry, KvLayout, Side};
+use crate::{BLOCK_TOKENS, SUB_BLOCKS};
+
+const K_FORMATS: [F; 7] = [
+    F::F16,
+    F::Int8,
+    F::Int4,
+    F::Kitty25,
+    F::Kitty12,
+    F::Int2,
+    F::Int3,
+];
+const V_FORMATS: [F; 5] = [F::F16, F::Int8, F::Int4, F::Int2, F::Int3];
+
+/// Kinds of pages.
+const KINDS: usize = 9;
+
+/// A page `[128][head_dim]` of one of the kinds.
+pub(super) fn page(kind: usize, head_dim: usize, rng: &mut Rng) -> Vec<bf16> {
+    let offsets: Vec<f32> = (0..head_dim).map(|_| 8.0 * rng.uniform()).collect();
+    let loud: Vec<f32> = (0..head_dim)
+        .map(|_| 16f32.powf(rng.uniform() + 0.5))
+        .collect();
+    let elements = 0..BLOCK_TOKENS * head_dim;
+    let value = |i: usize| {
+        let (token, channel) = (i / head_dim, i % head_dim);
+        match kind % KINDS {
+            0 => rng.uniform(),
+            // As keys are: channels with offsets and of unlike loudness.
+            1 => offsets[channel] + rng.uniform() * loud[channel],
+            // Constant channels and tokens, zeros of both signs.
+            2 if channel % 3 == 0 => offsets[channel],
+            2 if token % 5 == 0 => -1.5,
+            2 => [0.0, -0.0][rng.below(2)],
+            // The largest that have codes.
+            3 => [32512.0, -32512.0, 1.0][rng.below(2 + usize::from(channel % 7 == 0))],
+            // Below fp16's normal numbers, below its least, and bf16 denormals.
+            4 => rng.uniform() * [1e-4, 1e-7, 1e-9, 1e-39][rng.below(4)],
+            // Ties: halves of steps of 1, and a range of 255.
+            5 if token == 7 || channel == 3 => [0.0, 255.0][(token + channel) % 2],
+            5 => rng.below(255) as f32 / 2.0,
+            // Few values: equally loud channels.
+            6 => [1.0, -1.0, 3.0][(token + channel % 2) % 3],
+            // Outliers.
+            7 if rng.below(200) == 0 => 1000.0 * rng.uniform(),
+            7 => -3.0 + 0.1 * rng.uniform(),
+            // Any finite bits of small magnitude.
+            _ => {
+                let bits = rng.bits() as u16;
+                bf16::from_bits(bits & 0x8000 | (bits & 0x7fff) % 0x4600).to_f32()
+            }
+        }
+    };
+    elements.map(value).map(bf16::from_f32).collect()
+}
+
+/// Where the bytes of a record lie in the pool.
+pub(super) fn ranges(
+    layout: &KvLayout,
+    position: u16,
+    record: usize,
+    frames: &[u32],
+) -> Vec<Range<usize>> {
+    let (geometry, frame) = (layout.geometry(), layout.frame());
+    let of = |frame_index: usize, offset: usize, bytes: usize| {
+        let start = frames[frame_index] as usize * frame.frame_bytes + offset;
+        start..start + bytes
+    };
+    if position == 0 {
+        let place = geometry.sub_record_place(frame, record);
+        let part = |i| {
+            let slot = i * frame.frames_per_sub_block + place.frame;
+            of(slot, place.offset, geometry.sub_record_bytes())
+        };
+        return (0..SUB_BLOCKS).map(part).collect();
+    }
+    let place = layout.place(position, record);
+    let page = record / geometry.kv_heads;
+    let bytes = layout.record_bytes(position, page / 2, Side::of_page(page));
+    let first = place.first_part as usize;
+    let mut parts = vec![of(place.frame as usize, place.offset as usize, first)];
+    if first < bytes {
+        parts.push(of(place.frame as usize + 1, 0, bytes - first));
+    }
+    parts
+}
+
+pub(super) fn put(pool: &mut [u8], ranges: &[Range<usize>], mut record: &[u8]) {
+    for range in ranges {
+        let (part, rest) = record.split_at(range.len());
+        pool[range.clone()].copy_from_slice(part);
+        record = rest;
+    }
+}
+
+fn take(pool: &[u8], ranges: &[Range<usize>]) -> Vec<u8> {
+    let parts = ranges.iter().flat_map(|r| &pool[r.clone()]);
+    parts.copied().collect()
+}
+
+/// The formats of the records of a page, encoded from 16-bit rows; `rows` must have codes.
+pub(super) fn encoded(format: F, shape: RecordShape, rows: &[bf16]) -> Vec<u8> {
+    let bytes = format.record_bytes(shape).unwrap_or(0);
+    let mut record = vec![0; bytes];
+    let done = format.encode(shape, rows, &mut record);
+    assert!(done.is_ok(), "{format} of a page of the test: {done:?}");
+    record
+}
+
+/// What the CPU makes of a pool: the same pool after the shrinks, and those that failed.
+fn shrunk(layout: &KvLayout, input: &StepInput, pool: &[u8]) -> (Vec<u8>, Vec<ShrinkFailure>) {
+    let geometry = layout.geometry();
+    let (mut after, mut failures) = (pool.to_vec(), Vec::new());
+    for (shrink, s) in input.shrinks.iter().enumerate() {
+        let (old, new) = s.frames(layout, input);
+        for record in 0..geometry.records() {
+            let page = record / geometry.kv_heads;
+            let (layer, side) = (page / 2, Side::of_page(page));
+            let shape = RecordShape {
+                side,
+                head_dim: geometry.head_dim,
+            };
+            let source = take(pool, &ranges(layout, s.from, record, old));
+            let format = |position| layout.format(position, layer, side);
+            let (from, to) = (format(s.from), format(s.to));
+            let mut target = vec![0; layout.record_bytes(s.to, layer, side)];
+            let done: Result<(), FormatError> = if from == to {
+                target.copy_from_slice(&source);
+                Ok(())
+            } else {
+                from.shrink(to, shape, &source, &mut target)
+            };
+            match done {
+                Ok(()) => put(&mut after, &ranges(layout, s.to, record, new), &target),
+                Err(error) => {
+                    failures.push(ShrinkFailure {
+                        shrink,
+                        layer,
+                        side,
+                        kv_head: record % geometry.kv_heads,
+                        error,
+                    });
+                    break;
+                }
+            }
+        }
+    }
+    (after, failures)
+}
+
+/// A pool with blocks to shrink: its layout, the step, and its bytes.
+struct Case {
+    layout: KvLayout,
+    input: StepInput,
+    pool: Vec<u8>,
+    frames: u32,
+}
+
+impl Case {
+    /// Blocks of random frames for `moves`, pairs of positions; `rows(shrink, record)` are their pages.
+    fn new(
+        layout: KvLayout,
+        moves: &[(u16, u16)],
+        rng: &mut Rng,
+        mut rows: impl FnMut(usize, usize, &mut Rng) -> Vec<bf16>,
+    ) -> Self {
+        let geometry = layout.geometry();
+        let sum =
+            |at: fn(&(u16, u16)) -> u16| moves.iter().map(|m| layout.frames(at(m))).sum::<u32>();
+        let frames = sum(|m| m.0) + sum(|m| m.1) + 3;
+        let mut free: Vec<u32> = (0..frames).collect();
+        rng.shuffle(&mut free);
+        let mut pool = vec![0xff; frames as usize * layout.frame().frame_bytes];
+        let mut input = StepInput::default();
+        for (shrink, &(from, to)) in moves.iter().enumerate() {
+            let mut block = |position| {
+                let first = input.frames.len();
+                let rest = free.len() - layout.frames(position) as usize;
+                input.frames.extend(free.drain(rest..));
+                first as u32
+            };
+            let (source, target) = (block(from), block(to));
+            let old = &input.frames[source as usize..][..layout.frames(from) as usize];
+            for record in 0..geometry.records() {
+                let page = record / geometry.kv_heads;
+                let side = Side::of_page(page);
+                let shape = RecordShape {
+                    side,
+                    head_dim: geometry.head_dim,
+                };
+                let format = layout.format(from, page / 2, side);
+                let bytes = encoded(format, shape, &rows(shrink, record, rng));
+                put(&mut pool, &ranges(&layout, from, record, old), &bytes);
+            }
+            input.shrinks.push(Shrink {
+                from,
+                to,
+                source,
+                target,
+            });
+        }
+        Self {
+            layout,
+            input,
+            pool,
+            frames,
+        }
+    }
+
+    /// Bytes that the device leaves otherwise than the CPU does, outside the targets of failed shrinks, and whether the failures are
+    /// the same ones; how many there were.
+    fn run(&self, device: &Arc<Device>) -> Result<(f64, usize), ProbeError> {
+        let stream = Stream::new(device)?;
+        let mut arena = DeviceArena::of_layout(device, &self.layout, self.frames)?;
+        let codecs = Codecs::new(device, &self.layout, self.frames)?;
+        let mut codecs =
+            codecs.ok_or_else(|| CudaError::Unsupported("a layout that never shrinks".into()))?;
+        arena.write_all(&self.pool)?;
+        codecs.shrink(&stream, 1, &mut arena, &self.input)?;
+        stream.synchronize()?;
+        let failures = codecs.failures(1);
+        let (want, want_failures) = shrunk(&self.layout, &self.input, &self.pool);
+        let unused: Vec<u32> = want_failures
+            .iter()
+            .flat_map(|f| {
+                self.input.shrinks[f.shrink]
+                    .frames(&self.layout, &self.input)
+                    .1
+            })
+            .copied()
+            .collect();
+        let mut differing = 0;
+        for frame in (0..self.frames).filter(|f| !unused.contains(f)) {
+            let bytes = self.layout.frame().frame_bytes;
+            let want = &want[frame as usize * bytes..][..bytes];
+            let got = arena.read_frame(frame)?;
+            differing += got.iter().zip(want).filter(|(a, b)| a != b).count();
+        }
+        let same = format!("{failures:?}") == format!("{want_failures:?}");
+        let error = if same {
+            differing as f64
+        } else {
+            f64::INFINITY
+        };
+        Ok((error, want_failures.len()))
+    }
+}
+
+/// Every pair of formats of keys and values that the device knows, as positions, position 0 first.
+fn all_positions(geometry: KvGeometry) -> (KvLayout, Vec<(F, F)>) {
+    let mut pairs = vec![(F::F16, F::F16)];
+    pairs.extend(K_FORMATS.iter().flat_map(|k| V_FORMATS.map(|v| (*k, v))));
+    let shrunk: Vec<Vec<F>> = pairs[1..]
+        .iter()
+        .map(|(k, v)| [*k, *v].repeat(geometry.layers))
+        .collect();
+    let layout = KvLayout::new(geometry, geometry.frame_layout(), &shrunk);
+    (layout.expect("the geometry takes every format"), pairs)
+}
+
+fn moves(formats: &[F], side: Side) -> Vec<(F, F)> {
+    let pairs = formats
+        .iter()
+        .flat_map(|a| formats.iter().map(move |b| (*a, *b)));
+    pairs.filter(|(a, b)| legal_shrink(*a, *b, side)).collect()
+}
+
+/// Transitions against the CPU's bytes.
+pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
+    for (head_dim, kv_heads) in [(64, 3), (128, 2)] {
+        let geometry = KvGeometry {
+            layers: 3,
+            kv_heads,
+            head_dim,
+        };
+        let (layout, pairs) = all_positions(geometry);
+        let position = |pair: (F, F)| {
+            let at = pairs.iter().skip(1).position(|p| *p == pair);
+            at.map_or(0, |p| p as u16 + 1)
+        };
+        let mut rng = Rng(head_dim as u64);
+        for (i, (from, to)) in moves(&K_FORMATS, Side::K).into_iter().enumerate() {
+            // From the sub-blocks of an unshrunk block, and from a 16-bit page of a shrunk one.
+            let mut pair = vec![(position((from, F::Int4)), position((to, F::Int2)))];
+            if from == F::F16 {
+                pair.push((0, position((to, F::F16))));
+            }
+            let case = Case::new(layout.clone(), &pair, &mut rng, |shrink, record, rng| {
+                page(i + shrink + record, head_dim, rng)
+            });
+            let name = format!("shrink K {from} -> {to}, head_dim {head_dim}: bytes");
+            report.check(&name, case.run(device)?.0, 0.0);
+        }
+        for (i, (from, to)) in moves(&V_FORMATS, Side::V).into_iter().enumerate() {
+            let mut pair = vec![(position((F::Int2, from)), position((F::Int2, to)))];
+            if from == F::F16 {
+                pair[0].0 = position((F::F16, F::F16));
+                pair.push((0, position((F::Int8, to))));
+            }
+            let case = Case::new(layout.clone(), &pair, &mut rng, |shrink, record, rng| {
+                page(i + shrink + record, head_dim, rng)
+            });
+            let name = format!("shrink V {from} -> {to}, head_dim {head_dim}: bytes");
+            report.check(&name, case.run(device)?.0, 0.0);
+        }
+        check_failures(device, report, &layout, &mut rng, &position)?;
+    }
+    Ok(())
+}
+
+/// Pages without codes: the failures are the CPU's, and other blocks shrink.
+fn check_failures(
+    device: &Arc<Device>,
+    report: &mut Report,
+    layout: &KvLayout,
+    rng: &mut Rng,
+    position: &dyn Fn((F, F)) -> u16,
+) -> Result<(), ProbeError> {
+    let (head_dim, records) = (layout.geometry().head_dim, layout.geometry().records());
+    let heads = layout.geometry().kv_heads;
+    type Spoil = fn(&mut [bf16], usize);
+    let spoils: [(&str, Spoil); 6] = [
+        ("NaN", |rows, _| rows[5000] = bf16::NAN),
+        ("-inf and a later inf", |rows, _| {
+            rows[rows.len() - 1] = bf16::INFINITY;
+            rows[321] = bf16::NEG_INFINITY;
+        }),
+        ("65536", |rows, _| rows[77] = bf16::from_f32(65536.0)),
+        ("a channel too wide", |rows, d| {
+            rows[9 * d + 3] = bf16::from_f32(40000.0);
+            rows[90 * d + 3] = bf16::from_f32(-40000.0);
+        }),
+        ("a token too wide", |rows, d| {
+            rows[9 * d + 3] = bf16::from_f32(40000.0);
+            rows[9 * d + 60] = bf16::from_f32(-40000.0);
+        }),
+        ("a wide channel before a NaN", |rows, d| {
+            rows[9 * d + 3] = bf16::from_f32(40000.0);
+            rows[90 * d + 3] = bf16::from_f32(-40000.0);
+            rows[9 * d + 4] = bf16::NAN;
+            rows[12 * d + 1] = bf16::from_f32(1.0);
+        }),
+    ];
+    let moves = [
+        (0, position((F::Int4, F::Int8))),
+        (0, position((F::F16, F::Int3))),
+        (position((F::F16, F::F16)), position((F::Kitty12, F::Int2))),
+    ];
+    for (name, spoil) in spoils {
+        let case = Case::new(layout.clone(), &moves, rng, |shrink, record, rng| {
+            let mut rows = page(record, head_dim, rng);
+            // Of the middle block a late record of values and the last one; of the last block all keys from the third head on.
+            let bad = match shrink {
+                1 => record + heads == records - 1 || record == records - 1,
+                2 => record > 2 && record / heads % 2 == 0,
+                _ => false,
+            };
+            if bad {
+                rows.fill(bf16::from_f32(0.25));
+                spoil(&mut rows, head_dim);
+            }
+            rows
+        });
+        let (error, failures) = case.run(device)?;
+        // Keys do not mind a wide token, nor values a wide channel.
+        let error = if failures == 0 { f64::INFINITY } else { error };
+        let name = format!("shrinks of a page with {name}, head_dim {head_dim}");
+        report.check(&name, error, 0.0);
+    }
+    Ok(())
+}
