@@ -31,6 +31,8 @@ pub use start::CudaConfig;
 ///
 /// A step whose sequences all have one row is replayed from a graph recorded for its batch bucket.
 ///
+/// Block tables are kept on the device and changed by deltas; a step that lists its blocks overwrites them.
+///
 /// Two steps may be in flight. The stream runs them in order over the same device buffers; what the host writes and reads is there
 /// twice, by turns.
 #[derive(Debug)]

@@ -112,8 +112,8 @@ pub(super) struct AttentionPlan {
     /// (token, head) rows of a tile.
     pub(super) tile_rows: usize,
     /// Room to sort units in, and where the next one of each size goes.
-    sorted: Vec<DecodeUnit>,
-    places: Vec<usize>,
+    pub(super) sorted: Vec<DecodeUnit>,
+    pub(super) places: Vec<usize>,
 }
 
 impl AttentionPlan {

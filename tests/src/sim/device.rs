@@ -111,6 +111,8 @@ struct Place {
 #[derive(Debug)]
 pub struct Device {
     pool: PoolConfig,
+    /// Rows of its tables.
+    slots: usize,
     rows: Vec<Vec<usize>>,
     blocks: Vec<MirrorBlock>,
     pages: Vec<[Cell; SUB_BLOCK_TOKENS]>,
@@ -120,11 +122,12 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device with a pool full of poison.
-    pub fn new(pool: PoolConfig) -> Self {
+    /// A device with a pool full of poison and tables of `slots` rows.
+    pub fn new(pool: PoolConfig, slots: usize) -> Self {
         let frames = pool.frames;
         Self {
             pool,
+            slots,
             rows: Vec::new(),
             blocks: Vec::new(),
             pages: vec![[POISON; SUB_BLOCK_TOKENS]; frames as usize],
@@ -240,7 +243,16 @@ impl Device {
     fn apply(&mut self, delta: &TableDelta, new_frames: &mut Vec<u32>) -> Result<(), String> {
         match *delta {
             TableDelta::Row { slot, index, block } => {
+                let room = self.pool.max_blocks_per_seq;
+                if slot.0 as usize >= self.slots || index >= room {
+                    let slots = self.slots;
+                    return Err(format!("{delta:?} beyond {slots} rows of {room} blocks"));
+                }
                 let row = entry(&mut self.rows, slot.0 as usize);
+                // A device that counts the entries of a row takes no holes.
+                if index as usize > row.len() {
+                    return Err(format!("{delta:?} leaves a hole"));
+                }
                 *entry(row, index as usize) = block.0 as usize;
                 entry(&mut self.blocks, block.0 as usize);
             }

@@ -59,7 +59,7 @@ impl World {
         trace.say(|| format!("{settings:#?}"));
         Ok(Self {
             scheduler: scheduler.map_err(|e| e.to_string())?,
-            device: Device::new(settings.pool.clone()),
+            device: Device::new(settings.pool.clone(), settings.scheduler.max_running),
             clients: Clients::new(&settings),
             workload,
             now: Millis(0),
