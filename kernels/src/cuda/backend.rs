@@ -9,6 +9,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::arena::DeviceArena;
 use super::attention::Attention;
+use super::codecs::Codecs;
 use super::driver::{Event, Graph, Stream};
 use super::error::CudaError;
 use super::ops::Ops;
@@ -70,6 +71,8 @@ struct Forward {
     shapes: Shapes,
     activations: Activations,
     sampling: Sampling,
+    /// If blocks shrink.
+    codecs: Option<Codecs>,
 }
 
 /// Columns of the matrix products.
@@ -128,6 +131,8 @@ struct Work {
     rows: usize,
     decode: bool,
     prefill: bool,
+    /// Shrunk blocks are decoded for each layer. How many is known on the host only, so such passes are not recorded.
+    decodes: bool,
 }
 
 impl Forward {
@@ -143,8 +148,10 @@ impl Forward {
             shapes,
             activations: a,
             sampling,
+            codecs,
         } = self;
         let rows = work.rows;
+        let codecs = codecs.as_ref().filter(|_| work.decodes);
         let [qkv, o, gate_up, down] = shapes.layer(rows);
         ops.embed(
             stream,
@@ -181,6 +188,9 @@ impl Forward {
                 &a.qkv,
                 &mut a.q,
             )?;
+            if let Some(codecs) = codecs {
+                codecs.decode_layer(stream, arena, index)?;
+            }
             if work.decode {
                 attention.decode(stream, rows, step, arena, index, &a.q, &mut a.attended)?;
             }
@@ -245,7 +255,7 @@ impl Forward {
 
 impl CudaBackend {
     /// Enqueues a checked step up to its first logits: those of all rows, unless there are more than fit.
-    fn enqueue(&mut self, input: &StepInput) -> Result<(), CudaError> {
+    fn enqueue(&mut self, input: &StepInput, turn: usize) -> Result<(), CudaError> {
         // A backend may have been started by another thread.
         self.stream.device().bind()?;
         for copy in &input.copies {
@@ -253,6 +263,12 @@ impl CudaBackend {
                 .arena
                 .copy_frame(&self.stream, copy.src, copy.dst)?;
         }
+        let (mut decodes, mut rewritten) = (false, None);
+        if let Some(codecs) = &mut self.forward.codecs {
+            rewritten = codecs.begin(&self.stream, turn, &mut self.forward.arena, input)?;
+            decodes = codecs.decodes();
+        }
+        let input = rewritten.as_ref().unwrap_or(input);
         let rows = input.tokens.len();
         let decode_only = input.seqs.iter().all(|s| s.rows == 1);
         let logit_rows = &self.logit_rows.all;
@@ -261,7 +277,7 @@ impl CudaBackend {
             .iter()
             .copied()
             .find(|b| *b >= rows)
-            .filter(|_| decode_only && !logit_rows.is_empty());
+            .filter(|_| decode_only && !decodes && !logit_rows.is_empty());
         self.forward
             .step
             .load(&self.stream, input, logit_rows, bucket.unwrap_or(rows))?;
@@ -277,6 +293,7 @@ impl CudaBackend {
             rows,
             decode: !self.forward.step.plan.units.is_empty(),
             prefill: !self.forward.step.plan.tiles.is_empty(),
+            decodes,
         };
         if rows > 0 {
             self.forward.layers(&self.stream, work)?;
@@ -304,6 +321,7 @@ impl CudaBackend {
                 rows: bucket,
                 decode: true,
                 prefill: false,
+                decodes: false,
             };
             let graph = stream.capture(|| {
                 forward.layers(stream, work)?;
@@ -339,7 +357,7 @@ impl CudaBackend {
                 "draws from {drawn_rows} rows, but this backend was started for {most}"
             )));
         }
-        self.enqueue(input)?;
+        self.enqueue(input, turn)?;
         let (stream, vocab) = (&self.stream, self.spec.vocab);
         let back = input.logit_rows.len() * vocab;
         let a = &mut self.forward.activations;
@@ -408,12 +426,16 @@ impl Backend for CudaBackend {
         self.stream.device().bind()?;
         self.ended[turn].synchronize()?;
         let (draws, top) = self.forward.sampling.results(turn);
+        let (failed_shrinks, shrink_time) = match &mut self.forward.codecs {
+            Some(codecs) => codecs.results(turn)?,
+            None => Default::default(),
+        };
         Ok(StepOutput {
             logits: &self.forward.activations.host_logits[turn][..logits],
             draws,
             top,
-            failed_shrinks: &[],
-            shrink_time: std::time::Duration::ZERO,
+            failed_shrinks,
+            shrink_time,
         })
     }
 
