@@ -7,26 +7,15 @@
 # needs only the driver and cuBLASLt. OUT: a folder for attention.csv, throughput.csv, startup.csv and log.txt; what is
 # there already is replaced. Exits nonzero if a check or a benchmark failed; the rest runs all the same.
 set -uo pipefail
-cd "$(dirname "$0")/../.."
-bin=${1:-target/release/ebb-bench}
-out=${2:-benches/results/gpu-run}
+root=$(realpath "$(dirname "$0")/../..")
+bin=$(realpath "${1:-$root/target/release/ebb-bench}")
+out=$(realpath -m "${2:-$root/benches/results/gpu-run}")
+cd "$root"
 model=benches/data/llama-3.1-8b
 mkdir -p "$out"
 rm -f "$out"/{attention,throughput,startup}.csv "$out/log.txt"
 
-# cuBLASLt from a toolkit or from pip's packages, where the loader does not know it; the newest version there is.
-if ! ldconfig -p 2>/dev/null | grep -q 'libcublasLt.so.13'; then
-  sites=$(python3 -c 'import site, sys; print("\n".join(site.getsitepackages() + [site.getusersitepackages()] + sys.path))' 2>/dev/null)
-  found=$(
-    while IFS= read -r site; do
-      [ -n "$site" ] && ls -d "$site"/nvidia/*/lib/libcublasLt.so.[0-9]* 2>/dev/null
-    done <<< "$sites"
-    ls -d /usr/local/cuda*/lib64/libcublasLt.so.[0-9]* "${CUDA_HOME:-/nowhere}"/lib*/libcublasLt.so.[0-9]* 2>/dev/null
-  )
-  [ -z "$found" ] && found=$(find / \( -path /proc -o -path /sys -o -path '*/stubs' \) -prune -o -name 'libcublasLt.so.[0-9]*' -print -quit 2>/dev/null)
-  lib=$(awk -F'libcublasLt.so.' '{ print $NF "\t" $0 }' <<< "$found" | sort -V | tail -1 | cut -f2)
-  [ -n "$lib" ] && export LD_LIBRARY_PATH="$(dirname "$lib")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-fi
+. benches/gpu/cublaslt.sh
 
 failed=0
 step() {  # seconds, file for its output, command...; errors and progress go to the log
@@ -41,15 +30,15 @@ step() {  # seconds, file for its output, command...; errors and progress go to 
   fi
 }
 
-step 120 "$out/check.tmp" "$bin" check
+step 90 "$out/check.tmp" "$bin" check
 cat "$out/check.tmp" >> "$out/log.txt"
 grep -v '^pass' "$out/check.tmp"
 rm "$out/check.tmp"
 step 40 "$out/attention.csv" "$bin" attention
 throughput() { step "$1" /dev/null "$bin" throughput --device cuda --model $model --out "$out/throughput.csv" "${@:2}"; }
-throughput 70 --workloads 1x1024/256,64x1024/256,256x1024/256,1x8192/16
+throughput 60 --workloads 1x1024/256,64x1024/256,256x1024/256,1x8192/16
 throughput 60 --workloads 64x8192/512 --kv-memory 16GiB
-throughput 130 --workloads 128x256/4096 --kv-memory 16GiB
+throughput 150 --workloads 128x256/4096 --kv-memory 16GiB
 step 60 /dev/null "$bin" startup --device cuda --model $model --out "$out/startup.csv"
 
 for name in attention throughput startup; do

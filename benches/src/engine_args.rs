@@ -41,6 +41,9 @@ pub struct EngineArgs {
     /// Tokens in one step [default: the device's]
     #[arg(long, value_name = "TOKENS")]
     pub max_step_tokens: Option<usize>,
+    /// Every row is computed the same to the bit, whoever shares its step
+    #[arg(long)]
+    pub batch_invariant: bool,
     /// Threads that compute on the CPU [default: all cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
@@ -78,6 +81,7 @@ impl EngineArgs {
         config.max_context = context;
         config.max_running = self.max_running;
         config.max_step_tokens = self.max_step_tokens.unwrap_or(device.step_tokens_default());
+        config.batch_invariant = self.batch_invariant;
         config.threads = self.threads.unwrap_or(config.threads);
         config.device = device;
         Ok(config)

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use clap::Subcommand;
-use ebb_kernels::cuda::{Device, selftest};
+use ebb_kernels::cuda::{Device, StreamRule, selftest};
 
 pub mod attention;
 pub mod prefill;
@@ -42,11 +42,18 @@ pub enum Command {
     /// Time the matrix products of a model of Llama-3.1-8B's shape; prints CSV
     Products {
         /// Rows
-        #[arg(long, value_delimiter = ',', default_value = "1,4,8,16,64,256")]
+        #[arg(long, value_delimiter = ',', default_value = "1,8,16,64,256")]
         rows: Vec<usize>,
         /// Timed runs of each
         #[arg(long, default_value_t = 20)]
         repeats: usize,
+        /// Time layers only, their products one after the other, not each product alone
+        #[arg(long)]
+        in_sequence: bool,
+        /// Ways of cutting streamed products to try: outputs of a tile (128 or 256), CTAs of a multiprocessor (1 or 2),
+        /// units to ask for ahead, and whether all along (0 or 1), as 128-1-8-0
+        #[arg(long, value_delimiter = ',', value_parser = stream_rule)]
+        rules: Vec<StreamRule>,
     },
     /// Time whole steps of a model of Llama-3.1-8B's shape with random weights; prints CSV
     Step {
@@ -59,7 +66,20 @@ pub enum Command {
         /// Take cuBLASLt's first suggestion for every product instead of timing its candidates
         #[arg(long)]
         no_tune: bool,
+        /// In batch-invariant mode
+        #[arg(long)]
+        batch_invariant: bool,
     },
+}
+
+fn stream_rule(text: &str) -> Result<StreamRule, String> {
+    let [height, ctas, ahead, rolling] = rule(text)?;
+    Ok(StreamRule {
+        height,
+        ctas,
+        ahead,
+        rolling: rolling > 0,
+    })
 }
 
 fn rule(text: &str) -> Result<[usize; 4], String> {
@@ -67,7 +87,7 @@ fn rule(text: &str) -> Result<[usize; 4], String> {
     numbers
         .ok()
         .and_then(|n| n.try_into().ok())
-        .ok_or_else(|| format!("{text} is not four numbers, as 8-32-32-4"))
+        .ok_or_else(|| format!("{text} is not four numbers with dashes between"))
 }
 
 /// Runs a command.
@@ -94,12 +114,23 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
             rules,
         } => attention::run(&device, *repeats, kernels, rules)?,
         Command::Prefill { repeats } => prefill::run(&device, *repeats)?,
-        Command::Products { rows, repeats } => products::run(&device, rows, *repeats)?,
+        Command::Products {
+            rows,
+            repeats,
+            in_sequence,
+            rules,
+        } => {
+            if !in_sequence {
+                products::alone(&device, rows, rules, *repeats)?;
+            }
+            products::in_sequence(&device, rows, rules, *repeats)?;
+        }
         Command::Step {
             batches,
             context,
             no_tune,
-        } => step::run(&device, batches, *context, !no_tune)?,
+            batch_invariant,
+        } => step::run(&device, batches, *context, (!no_tune, *batch_invariant))?,
     }
     Ok(())
 }

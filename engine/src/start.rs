@@ -63,6 +63,8 @@ pub struct EngineConfig {
     pub overcommit_percent: u32,
     /// Bytes of blocks that one step may rewrite to shrink them.
     pub shrink_bytes_max: u64,
+    /// Whether a GPU computes every row the same to the bit, whoever shares its step; slower.
+    pub batch_invariant: bool,
     /// Compute threads.
     pub threads: usize,
     /// Name that clients and metrics see; the model's own when absent.
@@ -93,6 +95,7 @@ impl EngineConfig {
             admission: Admission::Degrade,
             overcommit_percent: 100,
             shrink_bytes_max: 32 << 20,
+            batch_invariant: false,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             served_name: None,
         }
@@ -194,6 +197,7 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         context: config.max_context.unwrap_or(model.max_context()),
         logit_rows: limits.max_logit_rows,
         decode_rows: limits.max_running,
+        batch_invariant: config.batch_invariant,
     };
     let kv_bytes = kv_memory(&config, &model, &steps)?;
     let pool = PoolConfig {

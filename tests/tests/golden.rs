@@ -67,6 +67,7 @@ fn sequence(opened: &Opened, kv_bytes: u64) -> Sequence {
             context: 2048,
             logit_rows: 128,
             decode_rows: 1,
+            batch_invariant: false,
         },
         ..BackendOptions::cpu(2)
     };
@@ -181,6 +182,7 @@ fn smollm2_perplexity_on_wikitext() {
 fn engine(max_running: usize) -> EngineHandle {
     ebb_engine::start(EngineConfig {
         device: device(),
+        batch_invariant: true,
         max_running,
         max_waiting: 64,
         max_step_tokens: 256,

@@ -36,8 +36,10 @@ const fn shape(
     }
 }
 
-const SHAPES: [Shape; 7] = [
-    shape(256, 1152, 32, 8, 290.0),
+const SHAPES: [Shape; 9] = [
+    shape(1, 1152, 32, 8, 0.0),
+    shape(64, 1152, 32, 8, 0.0),
+    shape(256, 1152, 32, 8, 0.0),
     shape(1, 131_072, 32, 8, 138.0),
     shape(8, 32_768, 32, 8, 255.0),
     shape(64, 4096, 32, 8, 255.0),

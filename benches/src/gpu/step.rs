@@ -44,7 +44,7 @@ pub fn run(
     device: &Arc<Device>,
     batches: &[usize],
     context: usize,
-    tune: bool,
+    (tune, batch_invariant): (bool, bool),
 ) -> Result<(), Box<dyn std::error::Error>> {
     let spec = llama_8b();
     let layout = spec.kv_geometry().frame_layout();
@@ -64,6 +64,7 @@ pub fn run(
         logit_rows: largest,
         graph_rows_max: largest,
         tune,
+        batch_invariant,
     };
     let started = Instant::now();
     let mut backend = CudaBackend::random(device, spec.clone(), config, 1)?;

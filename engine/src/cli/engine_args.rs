@@ -97,6 +97,9 @@ pub(super) struct EngineArgs {
     pub(super) no_prefix_cache: bool,
     #[command(flatten)]
     pub(super) kv: KvArgs,
+    /// Compute every row the same to the bit whoever shares its step; on a GPU this is slower, the CPU always does.
+    #[arg(long)]
+    pub(super) batch_invariant: bool,
     /// Threads that compute [default: all cores].
     #[arg(long, value_name = "N")]
     pub(super) threads: Option<usize>,
@@ -106,7 +109,7 @@ pub(super) struct EngineArgs {
 }
 
 /// Names of the flags above, for commands that can use a server instead.
-pub(super) const ENGINE_FLAGS: [&str; 19] = [
+pub(super) const ENGINE_FLAGS: [&str; 20] = [
     "model",
     "cache_dir",
     "load_format",
@@ -124,6 +127,7 @@ pub(super) const ENGINE_FLAGS: [&str; 19] = [
     "kv_admission",
     "kv_overcommit",
     "kv_shrink_rate",
+    "batch_invariant",
     "threads",
     "served_model_name",
 ];
@@ -181,6 +185,7 @@ impl EngineArgs {
             admission: self.kv.kv_admission.into(),
             overcommit_percent,
             shrink_bytes_max: self.kv.kv_shrink_rate.0,
+            batch_invariant: self.batch_invariant,
             threads: self.threads.unwrap_or_else(cores),
             served_name: self.served_model_name.clone(),
         })

@@ -52,6 +52,7 @@ impl TrialArgs {
                 context,
                 logit_rows: CHUNK,
                 decode_rows: 0,
+                batch_invariant: false,
             },
             ..BackendOptions::cpu(self.threads.unwrap_or_else(cores))
         })

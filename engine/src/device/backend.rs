@@ -22,6 +22,8 @@ pub struct StepSizes {
     pub logit_rows: usize,
     /// Largest batch of single-token sequences that is worth preparing for, beyond being possible.
     pub decode_rows: usize,
+    /// Whether a GPU computes a row the same to the bit in any company. The CPU always does.
+    pub batch_invariant: bool,
 }
 
 /// What a backend is made with besides its model.
@@ -53,6 +55,7 @@ impl BackendOptions {
                 context: 0,
                 logit_rows: 0,
                 decode_rows: 0,
+                batch_invariant: false,
             },
         }
     }

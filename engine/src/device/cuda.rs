@@ -145,5 +145,6 @@ fn config(spec: &TransformerSpec, frames: u32, steps: &StepSizes) -> CudaConfig 
         logit_rows: steps.logit_rows,
         graph_rows_max: steps.decode_rows.min(GRAPH_ROWS_MAX),
         tune: steps.decode_rows > 0,
+        batch_invariant: steps.batch_invariant,
     }
 }

@@ -10,7 +10,9 @@
 
 EBB_DECODE_BULK(decode_bulk_d128_s3, 128, 3, 2)
 EBB_DECODE_BULK(decode_bulk_d128_s2, 128, 2, 3)
+EBB_DECODE_BULK(decode_bulk_d128_s6, 128, 6, 1)
 EBB_DECODE_BULK(decode_bulk_d64_s8, 64, 8, 3)
+EBB_DECODE_BULK(decode_bulk_d64_s24, 64, 24, 1)
 
 // Grid: (q_heads * head_dim / 256, sequences).
 EBB_KERNEL_EARLY(decode_merge_d128, ebb::DecodeMergeParams, 256, 4) { ebb::merge_units<128>(p); }

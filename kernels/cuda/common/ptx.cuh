@@ -87,6 +87,19 @@ __device__ __forceinline__ void named_barrier_arrive(uint32_t id, uint32_t threa
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// atomicInc that orders: what this thread knows to be written before comes before it for all who count after.
+__device__ __forceinline__ uint32_t atomic_inc_acq_rel(uint32_t* p, uint32_t most) {
+  uint32_t old;
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(most) : "memory");
+  return old;
+}
+// A load after which this thread sees what the writer of the value knew to be written.
+__device__ __forceinline__ uint32_t load_acquire(const uint32_t* p) {
+  uint32_t v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
 // 2^x; ex2(-inf) = 0.
 __device__ __forceinline__ float ex2(float x) {
   float y;

@@ -381,11 +381,12 @@ extern "C" void ebb_emulator_launch(const void* kernel, uint32_t grid_x, uint32_
     fibers.resize(kThreadsMax);
   }
   copies_early = !copies_early;
+  const bool backwards = launches / 2 % 2;
   landing = static_cast<decltype(landing)>(launches++ % 3);
-  for (uint32_t y = 0; y < grid_y; y++) {
-    for (uint32_t x = 0; x < grid_x; x++) {
-      blockIdx = {x, y, 0};
-      run_cta(threads);
-    }
+  const uint64_t ctas = static_cast<uint64_t>(grid_x) * grid_y;
+  for (uint64_t i = 0; i < ctas; i++) {
+    const uint64_t cta = backwards ? ctas - 1 - i : i;
+    blockIdx = {static_cast<uint32_t>(cta % grid_x), static_cast<uint32_t>(cta / grid_x), 0};
+    run_cta(threads);
   }
 }

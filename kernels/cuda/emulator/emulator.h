@@ -2,7 +2,8 @@
 //
 // What it is for: indices, masks, fragment layouts, ring and counter logic, barriers. Threads are interleaved at random at
 // every warp-wide or CTA-wide operation; shared memory starts as NaN and every shared address is checked; asynchronous copies
-// land, from launch to launch, as early or as late as the program allows, those of the copy engine also at random. What it is not: it knows no time, no weak memory
+// land, from launch to launch, as early or as late as the program allows, those of the copy engine also at random; the CTAs
+// run, from launch to launch, from the first to the last or the other way. What it is not: it knows no time, no weak memory
 // order between CTAs, no bank conflicts. Misuse ends the process with a sentence.
 #pragma once
 #include <cmath>

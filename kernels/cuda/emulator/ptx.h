@@ -92,6 +92,8 @@ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_
 
 inline void named_barrier_sync(uint32_t id, uint32_t threads) { emulator::named_barrier(id, threads, true); }
 inline void named_barrier_arrive(uint32_t id, uint32_t threads) { emulator::named_barrier(id, threads, false); }
+inline uint32_t atomic_inc_acq_rel(uint32_t* p, uint32_t most) { return atomicInc(p, most); }
+inline uint32_t load_acquire(const uint32_t* p) { return *p; }
 inline float ex2(float x) { return exp2f(x); }
 inline uint32_t pack_bf16(float lo, float hi) { return round_bf16(lo) | static_cast<uint32_t>(round_bf16(hi)) << 16; }
 

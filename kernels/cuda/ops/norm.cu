@@ -16,6 +16,7 @@ struct NormParams {
 };
 static_assert(sizeof(NormParams) == 48);
 
+
 // One CTA a row; a thread keeps its Vectors x 8 values in registers between the two passes.
 template <int Vectors>
 __device__ __forceinline__ void norm(const NormParams& p) {

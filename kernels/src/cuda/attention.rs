@@ -121,7 +121,9 @@ impl DecodeVariant {
 pub const DECODE_VARIANTS: &[DecodeVariant] = &[
     bulk("decode_bulk_d128_s2", 128, 2),
     bulk("decode_bulk_d128_s3", 128, 3),
+    bulk("decode_bulk_d128_s6", 128, 6),
     bulk("decode_bulk_d64_s8", 64, 8),
+    bulk("decode_bulk_d64_s24", 64, 24),
     ring("decode_d128_w4_s2", 128, 4, 2),
     ring("decode_d128_w4_s3", 128, 4, 3),
     ring("decode_d128_w2_s3", 128, 2, 3),
@@ -149,18 +151,70 @@ const fn ring(name: &'static str, head_dim: usize, warps: usize, stages: usize) 
     }
 }
 
+/// The kernel for steps that give every multiprocessor at most one unit: one CTA with all of the shared memory, the same
+/// arithmetic to the bit.
+const DEEP_VARIANTS: [DecodeVariant; 2] = [
+    bulk("decode_bulk_d128_s6", 128, 6),
+    bulk("decode_bulk_d64_s24", 64, 24),
+];
+
 #[derive(Debug)]
 enum DecodeKernel {
     Ring(Kernel<DecodeParams>),
     Bulk(Kernel<BulkDecodeParams>, Kernel<DecodeMergeParams>),
 }
 
+/// A decode kernel with its persistent grid.
+#[derive(Debug)]
+struct Decoder {
+    kernel: DecodeKernel,
+    variant: DecodeVariant,
+    grid: u32,
+}
+
+impl Decoder {
+    fn new(device: &Arc<Device>, variant: DecodeVariant) -> Result<Self, CudaError> {
+        let shared = variant.shared_bytes();
+        let (kernel, ctas) = match variant.way {
+            DecodeWay::Ring { .. } => {
+                let kernel = device.kernel(variant.name, shared)?;
+                let ctas = kernel.ctas_per_multiprocessor(variant.threads())?;
+                (DecodeKernel::Ring(kernel), ctas)
+            }
+            DecodeWay::Bulk => {
+                let kernel = device.kernel(variant.name, shared)?;
+                let ctas = kernel.ctas_per_multiprocessor(variant.threads())?;
+                let merge = match variant.head_dim {
+                    128 => "decode_merge_d128",
+                    _ => "decode_merge_d64",
+                };
+                (DecodeKernel::Bulk(kernel, device.kernel(merge, 0)?), ctas)
+            }
+        };
+        Ok(Self {
+            kernel,
+            variant,
+            grid: (ctas * device.multiprocessors()) as u32,
+        })
+    }
+}
+
+/// What a step asks of the decode kernels, known before its lengths are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct DecodeWork {
+    /// Sequences, at most.
+    pub(super) seqs: usize,
+    /// Whether one may be cut into several units.
+    pub(super) cut: bool,
+}
+
 /// Decode and prefill attention of one model shape, with the scratch of split sequences.
 #[derive(Debug)]
 pub struct Attention {
-    decode: DecodeKernel,
-    variant: DecodeVariant,
-    decode_grid: u32,
+    decode: Decoder,
+    /// For few units; none if the kernel was chosen by the caller.
+    deep: Option<Decoder>,
+    multiprocessors: usize,
     units_max: u32,
     prefill: Prefill,
     geometry: KvGeometry,
@@ -184,8 +238,11 @@ impl Attention {
         prefill: Option<PrefillVariant>,
     ) -> Result<Self, CudaError> {
         let head_dim = geometry.head_dim;
-        let group = q_heads / geometry.kv_heads;
         let fits = |v: &&DecodeVariant| v.head_dim == head_dim && v.runs_on(device);
+        let deep = match variant {
+            Some(_) => None,
+            None => DEEP_VARIANTS.iter().find(fits).copied(),
+        };
         let variant = variant
             .or_else(|| DECODE_VARIANTS.iter().find(fits).copied())
             .ok_or_else(|| {
@@ -194,32 +251,12 @@ impl Attention {
                     device.name()
                 ))
             })?;
-        let shared = variant.shared_bytes();
-        let (decode, ctas) = match variant.way {
-            DecodeWay::Ring { .. } => {
-                let kernel = device.kernel(variant.name, shared)?;
-                let ctas = kernel.ctas_per_multiprocessor(variant.threads())?;
-                (DecodeKernel::Ring(kernel), ctas)
-            }
-            DecodeWay::Bulk => {
-                let kernel = device.kernel(variant.name, shared)?;
-                let ctas = kernel.ctas_per_multiprocessor(variant.threads())?;
-                let merge = device.kernel(
-                    match head_dim {
-                        128 => "decode_merge_d128",
-                        _ => "decode_merge_d64",
-                    },
-                    0,
-                )?;
-                (DecodeKernel::Bulk(kernel, merge), ctas)
-            }
-        };
         let units = rule.units_max(seqs, blocks);
-        let unit_heads = geometry.kv_heads * group.div_ceil(UNIT_HEADS);
+        let unit_heads = unit_heads(geometry, q_heads);
         Ok(Self {
-            decode,
-            variant,
-            decode_grid: (ctas * device.multiprocessors()) as u32,
+            decode: Decoder::new(device, variant)?,
+            deep: deep.map(|v| Decoder::new(device, v)).transpose()?,
+            multiprocessors: device.multiprocessors(),
             units_max: units as u32,
             prefill: Prefill::new(device, geometry, q_heads, prefill)?,
             geometry,
@@ -235,6 +272,10 @@ impl Attention {
         })
     }
 
+    fn unit_heads(&self) -> usize {
+        unit_heads(self.geometry, self.q_heads)
+    }
+
     /// The prefill kernel in use; steps must be planned for its tiles.
     pub fn prefill_variant(&self) -> PrefillVariant {
         self.prefill.variant()
@@ -242,7 +283,7 @@ impl Attention {
 
     /// The decode kernel in use.
     pub fn variant(&self) -> DecodeVariant {
-        self.variant
+        self.decode.variant
     }
 
     /// Bytes of scratch that `new` allocates on the device.
@@ -255,12 +296,12 @@ impl Attention {
         4 * (units * q_heads * (geometry.head_dim + 2) + seqs * q_heads + 2)
     }
 
-    /// Enqueues the attention of all single-row sequences of the loaded step, at most `seqs`; the number of units is read on the
-    /// device.
+    /// Enqueues the attention of all single-row sequences of the loaded step; the number of units is read on the device.
+    #[allow(clippy::too_many_arguments)]
     pub(super) fn decode(
         &mut self,
         stream: &Stream,
-        seqs: usize,
+        work: DecodeWork,
         step: &StepBuffers,
         arena: &DeviceArena,
         layer: usize,
@@ -284,11 +325,14 @@ impl Attention {
             scale_log2: self.scale_log2(),
             units_max: self.units_max,
         };
+        let units = work.seqs * self.unit_heads();
+        let few = !work.cut && units <= self.multiprocessors;
+        let decoder = self.deep.as_ref().filter(|_| few).unwrap_or(&self.decode);
         // SAFETY: the step was checked against the pool before it was loaded, so every block, frame and row is in range of
         // the arena, q and out; the scratch was sized for the step's capacity. Work of one stream runs in order.
         unsafe {
-            let (grid, threads) = ((self.decode_grid, 1), self.variant.threads());
-            match &self.decode {
+            let (grid, threads) = ((decoder.grid, 1), decoder.variant.threads());
+            match &decoder.kernel {
                 DecodeKernel::Ring(kernel) => kernel.launch(stream, grid, threads, &params),
                 DecodeKernel::Bulk(kernel, merge) => {
                     let merge_params = DecodeMergeParams {
@@ -305,8 +349,11 @@ impl Attention {
                         decode: params,
                     };
                     kernel.launch(stream, grid, threads, &params)?;
+                    if !work.cut {
+                        return Ok(());
+                    }
                     let width = self.q_heads * self.geometry.head_dim;
-                    let grid = (width.div_ceil(MERGE_VALUES) as u32, seqs as u32);
+                    let grid = (width.div_ceil(MERGE_VALUES) as u32, work.seqs as u32);
                     merge.launch(stream, grid, MERGE_THREADS, &merge_params)
                 }
             }
@@ -329,6 +376,11 @@ impl Attention {
     fn scale_log2(&self) -> f32 {
         scale_log2(self.geometry.head_dim)
     }
+}
+
+/// Units of work that a range of a sequence's tokens is: KV heads, times the groups of query heads that one unit serves.
+fn unit_heads(geometry: KvGeometry, q_heads: usize) -> usize {
+    geometry.kv_heads * (q_heads / geometry.kv_heads).div_ceil(UNIT_HEADS)
 }
 
 fn no_copies() -> CudaError {

@@ -8,7 +8,7 @@ mod start;
 use std::collections::{HashMap, VecDeque};
 
 use super::arena::DeviceArena;
-use super::attention::Attention;
+use super::attention::{Attention, DecodeWork};
 use super::codecs::Codecs;
 use super::driver::{Event, Graph, Stream};
 use super::error::CudaError;
@@ -35,7 +35,8 @@ pub use start::CudaConfig;
 pub struct CudaBackend {
     spec: TransformerSpec,
     // Before what they use: graphs go first.
-    graphs: HashMap<usize, Graph>,
+    /// By batch bucket, and whether a sequence may be cut into several units.
+    graphs: HashMap<(usize, bool), Graph>,
     stream: Stream,
     buckets: Vec<usize>,
     forward: Forward,
@@ -129,7 +130,7 @@ impl Shapes {
 struct Work {
     /// Rows, padding included.
     rows: usize,
-    decode: bool,
+    decode: Option<DecodeWork>,
     prefill: bool,
     /// Shrunk blocks are decoded for each layer. How many is known on the host only, so such passes are not recorded.
     decodes: bool,
@@ -151,7 +152,7 @@ impl Forward {
             codecs,
         } = self;
         let rows = work.rows;
-        let codecs = codecs.as_ref().filter(|_| work.decodes);
+        let mut codecs = codecs.as_mut().filter(|_| work.decodes);
         let [qkv, o, gate_up, down] = shapes.layer(rows);
         ops.embed(
             stream,
@@ -188,11 +189,11 @@ impl Forward {
                 &a.qkv,
                 &mut a.q,
             )?;
-            if let Some(codecs) = codecs {
+            if let Some(codecs) = &mut codecs {
                 codecs.decode_layer(stream, arena, index)?;
             }
-            if work.decode {
-                attention.decode(stream, rows, step, arena, index, &a.q, &mut a.attended)?;
+            if let Some(decode) = work.decode {
+                attention.decode(stream, decode, step, arena, index, &a.q, &mut a.attended)?;
             }
             if work.prefill {
                 attention.prefill(stream, step, arena, index, &a.q, &mut a.attended)?;
@@ -284,14 +285,17 @@ impl CudaBackend {
         let first = logit_rows
             .len()
             .min(self.forward.activations.logit_rows_max);
+        let plan = &self.forward.step.plan;
+        let cut = plan.partials > 0;
         if let Some(bucket) = bucket {
-            self.record(bucket)?;
+            self.record(bucket, cut)?;
             // SAFETY: the graph's buffers belong to `self` and keep their addresses; the stream runs what uses them in order.
-            return unsafe { self.graphs[&bucket].launch(&self.stream) };
+            return unsafe { self.graphs[&(bucket, cut)].launch(&self.stream) };
         }
+        let seqs = plan.decodes.len();
         let work = Work {
             rows,
-            decode: !self.forward.step.plan.units.is_empty(),
+            decode: (seqs > 0).then_some(DecodeWork { seqs, cut }),
             prefill: !self.forward.step.plan.tiles.is_empty(),
             decodes,
         };
@@ -306,8 +310,8 @@ impl CudaBackend {
     }
 
     /// Records the decode step of a bucket, unless it has been.
-    fn record(&mut self, bucket: usize) -> Result<(), CudaError> {
-        if !self.graphs.contains_key(&bucket) {
+    fn record(&mut self, bucket: usize, cut: bool) -> Result<(), CudaError> {
+        if !self.graphs.contains_key(&(bucket, cut)) {
             let (stream, forward) = (&self.stream, &mut self.forward);
             for shape in forward
                 .shapes
@@ -319,7 +323,7 @@ impl CudaBackend {
             }
             let work = Work {
                 rows: bucket,
-                decode: true,
+                decode: Some(DecodeWork { seqs: bucket, cut }),
                 prefill: false,
                 decodes: false,
             };
@@ -327,7 +331,7 @@ impl CudaBackend {
                 forward.layers(stream, work)?;
                 forward.logits(stream, 0, bucket)
             })?;
-            self.graphs.insert(bucket, graph);
+            self.graphs.insert((bucket, cut), graph);
         }
         Ok(())
     }

@@ -62,6 +62,7 @@ unsafe impl KernelParams for DecodeParams {}
 const SHRINK_WORDS: usize = 4;
 /// What a shrink reports when nothing failed.
 const SOUND: u64 = u64::MAX;
+const FENCE_BYTES: usize = 16;
 /// Blocks of one launch: the rows of a grid.
 const LAUNCH_MAX: usize = 65_535;
 
@@ -90,6 +91,9 @@ pub(super) struct Codecs {
     pages: DeviceBuffer<PageOfPosition>,
     words: DeviceBuffer<u32>,
     failures: DeviceBuffer<u64>,
+    /// Written between decoding a layer and its attention, whose kernels may read pages before they wait for the kernel before
+    /// them: nothing starts ahead of a memory operation.
+    fence: DeviceBuffer<u8>,
     hosts: [Host; 2],
     rewrite: Rewrite,
     /// Shrinks of the step that is being enqueued; its blocks to decode are `rewrite`'s.
@@ -159,6 +163,7 @@ impl Codecs {
             pages: DeviceBuffer::from_slice(device, &pages, "the shrink schedule")?,
             words: DeviceBuffer::filled(device, most.words, 0, what)?,
             failures: DeviceBuffer::new(device, most.shrinks, what)?,
+            fence: DeviceBuffer::filled(device, FENCE_BYTES, 0, what)?,
             hosts: [host()?, host()?],
             rewrite: Rewrite::default(),
             shrinks: 0,
@@ -174,7 +179,7 @@ impl Codecs {
         }
         let most = Most::of(frames, scratch);
         let pages = (layout.positions() - 1) * layout.geometry().layers * 2;
-        pages * size_of::<PageOfPosition>() + 4 * most.words + 8 * most.shrinks
+        pages * size_of::<PageOfPosition>() + 4 * most.words + 8 * most.shrinks + FENCE_BYTES
     }
 
     /// Enqueues the shrinks of a checked step, and what decoding its shrunk blocks reads. The step as kernels for 16-bit pages see it,
@@ -268,7 +273,7 @@ impl Codecs {
 
     /// Enqueues decoding one layer of the shrunk blocks of the step that was begun last.
     pub(super) fn decode_layer(
-        &self,
+        &mut self,
         stream: &Stream,
         arena: &mut DeviceArena,
         layer: usize,
@@ -291,7 +296,7 @@ impl Codecs {
             // stream runs in order.
             unsafe { self.decode.launch(stream, grid, self.threads, &params)? };
         }
-        Ok(())
+        stream.fill(&mut self.fence, 0)
     }
 
     fn pool(&self, arena: &DeviceArena) -> KvPool {

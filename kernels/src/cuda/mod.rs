@@ -38,6 +38,6 @@ pub use driver::{Device, DeviceBuffer, Event, Pinned, Stream};
 pub use error::CudaError;
 pub use plan::SplitRule;
 pub use prefill::{PREFILL_VARIANTS, PrefillVariant};
-pub use products::Way;
+pub use products::{StreamRule, Way};
 pub use step::{StepBuffers, StepCapacity};
 pub use weights::LoadError;

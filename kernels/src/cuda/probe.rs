@@ -7,14 +7,14 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::arena::DeviceArena;
-use super::attention::{Attention, DecodeVariant};
+use super::attention::{Attention, DecodeVariant, DecodeWork};
 use super::driver::{Device, DeviceBuffer, Event, Graph, Stream};
 use super::error::CudaError;
 use super::ops::Fill;
 use super::params::GemmShape;
 use super::plan::SplitRule;
 use super::prefill::PrefillVariant;
-use super::products::{Products, Way};
+use super::products::{Products, StreamRule, Way};
 use super::step::{StepBuffers, StepCapacity};
 use crate::backend::{BackendError, CheckScratch, StepInput, StepLimits};
 use crate::kv::{FrameLayout, KvGeometry};
@@ -194,20 +194,33 @@ pub struct ProductProbe {
     y: DeviceBuffer<f32>,
 }
 
+/// The factors of a product, and what it was computed to be.
+#[derive(Debug, Clone)]
+pub struct Product {
+    /// `[rows][inputs]`.
+    pub x: Vec<bf16>,
+    /// `[outputs][inputs]`.
+    pub w: Vec<bf16>,
+    /// `[rows][outputs]`.
+    pub y: Vec<f32>,
+}
+
 impl ProductProbe {
-    /// `x` `[rows][inputs]`, `w` `[outputs][inputs]`, both random, and `y` f32, all NaN.
+    /// `x` `[rows][inputs]`, `w` `[outputs][inputs]`, both random, and `y` all NaN, f32 if `wide` and else bf16. The first rows of
+    /// a larger `x` are those of a smaller one.
     pub fn new(
         device: &Arc<Device>,
         (rows, inputs, outputs): (usize, usize, usize),
+        wide: bool,
     ) -> Result<Self, CudaError> {
         let this = Self {
             stream: Stream::new(device)?,
-            products: Products::new(device)?,
+            products: Products::new(device, false)?,
             shape: GemmShape {
                 rows,
                 inputs,
                 outputs,
-                wide: true,
+                wide,
             },
             x: DeviceBuffer::new(device, rows * inputs, "inputs")?,
             w: DeviceBuffer::new(device, outputs * inputs, "weights")?,
@@ -223,10 +236,14 @@ impl ProductProbe {
         Ok(this)
     }
 
-    /// The factors, and the product computed in one of the ways; none if that way cannot run the shape.
-    #[allow(clippy::type_complexity)]
-    pub fn run(&mut self, way: Way) -> Result<Option<(Vec<bf16>, Vec<bf16>, Vec<f32>)>, CudaError> {
-        if !Products::can(way, self.shape) {
+    /// Cuts streamed products otherwise.
+    pub fn configure(&mut self, rule: StreamRule) -> Result<(), CudaError> {
+        self.products.configure(self.stream.device(), rule)
+    }
+
+    /// The product computed in one of the ways; none if that way cannot run the shape.
+    pub fn run(&mut self, way: Way) -> Result<Option<Product>, CudaError> {
+        if !self.products.can(way, self.shape) {
             return Ok(None);
         }
         self.enqueue(way)?;
@@ -237,12 +254,16 @@ impl ProductProbe {
         self.x.read(0, &mut x)?;
         self.w.read(0, &mut w)?;
         self.y.read(0, &mut y)?;
-        Ok(Some((x, w, y)))
+        if !self.shape.wide {
+            let narrow: &[bf16] = bytemuck::cast_slice(&y);
+            y = narrow[..y.len()].iter().map(|v| v.to_f32()).collect();
+        }
+        Ok(Some(Product { x, w, y }))
     }
 
     /// Times `repeats` graph replays, each with a cold L2. Microseconds, sorted; none if that way cannot run the shape.
     pub fn time(&mut self, way: Way, repeats: usize) -> Result<Option<Vec<f64>>, CudaError> {
-        if !Products::can(way, self.shape) {
+        if !self.products.can(way, self.shape) {
             return Ok(None);
         }
         self.enqueue(way)?; // makes the plan, which a capture cannot
@@ -263,6 +284,105 @@ impl ProductProbe {
     }
 }
 
+/// The matrix products of some layers one after the other, as a step runs them but for what lies between them. Each layer has
+/// weights of its own.
+#[derive(Debug)]
+pub struct LayersProbe {
+    stream: Stream,
+    products: Products,
+    /// (inputs, outputs) of a layer's products.
+    shapes: Vec<(usize, usize)>,
+    /// `[layers][shapes]`.
+    weights: Vec<DeviceBuffer<bf16>>,
+    x: DeviceBuffer<bf16>,
+    y: DeviceBuffer<bf16>,
+    rows_max: usize,
+}
+
+impl LayersProbe {
+    /// Random weights of `layers` layers, for up to `rows_max` rows.
+    pub fn new(
+        device: &Arc<Device>,
+        layers: usize,
+        shapes: &[(usize, usize)],
+        rows_max: usize,
+    ) -> Result<Self, CudaError> {
+        let stream = Stream::new(device)?;
+        let fill = Fill::new(device)?;
+        let most = |pick: fn(&(usize, usize)) -> usize| shapes.iter().map(pick).max().unwrap_or(0);
+        let x = DeviceBuffer::new(device, rows_max * most(|s| s.0), "inputs")?;
+        let y = DeviceBuffer::new(device, rows_max * most(|s| s.1), "outputs")?;
+        let mut weights = Vec::with_capacity(layers * shapes.len());
+        for _ in 0..layers {
+            for (inputs, outputs) in shapes {
+                weights.push(DeviceBuffer::new(device, inputs * outputs, "weights")?);
+            }
+        }
+        for (seed, buffer) in (1..).zip(weights.iter().chain([&x])) {
+            // SAFETY: the buffer outlives the work: the stream is waited for below, and dropping a buffer waits for the device.
+            unsafe { fill.run(&stream, buffer.ptr(), buffer.len(), seed << 40, 1.0, 0.0)? };
+        }
+        stream.synchronize()?;
+        Ok(Self {
+            products: Products::new(device, false)?,
+            stream,
+            shapes: shapes.to_vec(),
+            weights,
+            x,
+            y,
+            rows_max,
+        })
+    }
+
+    /// Cuts streamed products otherwise.
+    pub fn configure(&mut self, rule: StreamRule) -> Result<(), CudaError> {
+        self.products.configure(self.stream.device(), rule)
+    }
+
+    fn shapes(&self, rows: usize) -> Vec<GemmShape> {
+        let shape = |&(inputs, outputs): &(usize, usize)| GemmShape {
+            rows,
+            inputs,
+            outputs,
+            wide: false,
+        };
+        self.shapes.iter().map(shape).collect()
+    }
+
+    /// Times `repeats` replays of a graph of all layers, their products in one of the ways, tuned. Microseconds of all layers,
+    /// sorted; none if that way cannot run a shape.
+    pub fn time(
+        &mut self,
+        way: Way,
+        rows: usize,
+        repeats: usize,
+    ) -> Result<Option<Vec<f64>>, CudaError> {
+        assert!(rows <= self.rows_max);
+        let shapes = self.shapes(rows);
+        if shapes.iter().any(|s| !self.products.can(way, *s)) {
+            return Ok(None);
+        }
+        let (x, y) = (self.x.ptr(), self.y.ptr());
+        for (index, shape) in shapes.iter().enumerate() {
+            let layers = self.weights.iter().skip(index).step_by(shapes.len());
+            let weights: Vec<_> = layers.map(|w| w.ptr()).collect();
+            // SAFETY: the buffers have the shapes' sizes and live as long as `self`; tuning waits for the stream.
+            unsafe { self.products.tune(&self.stream, *shape, x, &weights, y)? };
+        }
+        let graph = self.stream.capture(|| {
+            for (shape, w) in shapes.iter().cycle().zip(&self.weights) {
+                // SAFETY: as above; the graph is run and waited for below.
+                unsafe {
+                    self.products
+                        .run_as(way, &self.stream, *shape, x, w.ptr(), y)?
+                };
+            }
+            Ok::<_, CudaError>(())
+        })?;
+        time_graph(&self.stream, &graph, repeats).map(Some)
+    }
+}
+
 fn enqueue(
     stream: &Stream,
     attention: &mut Attention,
@@ -273,7 +393,11 @@ fn enqueue(
     out: &mut DeviceBuffer<bf16>,
 ) -> Result<(), CudaError> {
     if !step.plan.units.is_empty() {
-        attention.decode(stream, step.rows, step, arena, layer, q, out)?;
+        let work = DecodeWork {
+            seqs: step.plan.decodes.len(),
+            cut: step.plan.partials > 0,
+        };
+        attention.decode(stream, work, step, arena, layer, q, out)?;
     }
     attention.prefill(stream, step, arena, layer, q, out)
 }

@@ -1,4 +1,6 @@
-//! Matrix products: cuBLASLt's, and a kernel of our own for the few rows where reading the weights is everything.
+//! Matrix products: cuBLASLt's, and kernels of our own for the few rows where reading the weights is everything.
+
+mod streamed;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,6 +8,8 @@ use std::sync::Arc;
 use super::driver::{Device, Event, Gemm, Kernel, Stream};
 use super::error::CudaError;
 use super::params::{DevicePtr, GemmShape, KernelParams};
+pub use streamed::StreamRule;
+use streamed::Streamed;
 
 /// Rows that the skinny kernel takes: the n side of its matrix instruction.
 const SKINNY_ROWS: usize = 8;
@@ -15,8 +19,13 @@ const SKINNY_OUTPUTS: usize = 16;
 const SKINNY_INPUTS: usize = 32;
 /// Threads of a CTA of the skinny kernel.
 const SKINNY_THREADS: u32 = 256;
+/// Up to so many rows a layer's products are streamed without asking what is fastest alone.
+const STREAM_ROWS_FIRST: usize = 16;
 /// Timed runs of each way when tuning.
 const TUNING_RUNS: usize = 5;
+/// A way other than the first is taken if it needs less than this part of its time: noise must not choose, as each way has
+/// bits of its own.
+const CLEARLY_FASTER: f64 = 0.95;
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -37,48 +46,83 @@ unsafe impl KernelParams for SkinnyParams {}
 pub enum Way {
     /// By cuBLASLt.
     Library,
-    /// By the kernel for few rows.
+    /// By the kernel for up to 8 rows, which every device can run.
     Skinny,
+    /// By the kernel for up to 64 rows of devices of compute capability 9.x.
+    Stream,
 }
 
-/// Computes `y = x · wᵀ` the faster way.
+impl Way {
+    /// All, the preferred ones first.
+    pub const ALL: [Self; 3] = [Self::Stream, Self::Skinny, Self::Library];
+}
+
+/// Computes `y = x · wᵀ` the fastest way.
 #[derive(Debug)]
 pub(super) struct Products {
     gemm: Gemm,
+    /// Only the library is used, with one algorithm for all rows.
+    invariant: bool,
     skinny: Kernel<SkinnyParams>,
-    /// The faster way, where both were measured.
+    streamed: Option<Streamed>,
+    /// The fastest way, where they were measured.
     measured: HashMap<GemmShape, Way>,
 }
 
 impl Products {
-    pub(super) fn new(device: &Arc<Device>) -> Result<Self, CudaError> {
+    /// `invariant`: a row's results do not depend on how many rows there are.
+    pub(super) fn new(device: &Arc<Device>, invariant: bool) -> Result<Self, CudaError> {
         Ok(Self {
-            gemm: Gemm::new(device)?,
+            gemm: Gemm::new(device, invariant)?,
+            invariant,
             skinny: device.kernel("product_skinny", 0)?,
+            streamed: Streamed::new(device, StreamRule::default())?,
             measured: HashMap::new(),
         })
     }
 
+    /// Cuts streamed products otherwise. Nothing that has been enqueued or recorded may run any more.
+    pub(super) fn configure(
+        &mut self,
+        device: &Arc<Device>,
+        rule: StreamRule,
+    ) -> Result<(), CudaError> {
+        self.streamed = Streamed::new(device, rule)?;
+        Ok(())
+    }
+
     /// Whether a way can run a shape.
-    pub(super) fn can(way: Way, shape: GemmShape) -> bool {
-        way == Way::Library
-            || shape.rows <= SKINNY_ROWS
-                && shape.inputs.is_multiple_of(SKINNY_INPUTS)
-                && shape.outputs.is_multiple_of(SKINNY_OUTPUTS)
+    pub(super) fn can(&self, way: Way, shape: GemmShape) -> bool {
+        match way {
+            Way::Library => true,
+            Way::Skinny => {
+                shape.rows <= SKINNY_ROWS
+                    && shape.inputs.is_multiple_of(SKINNY_INPUTS)
+                    && shape.outputs.is_multiple_of(SKINNY_OUTPUTS)
+            }
+            Way::Stream => self.streamed.is_some() && Streamed::can(shape),
+        }
+    }
+
+    fn ways(&self, shape: GemmShape) -> impl Iterator<Item = Way> + '_ {
+        Way::ALL
+            .into_iter()
+            .filter(move |way| self.can(*way, shape))
     }
 
     fn way(&self, shape: GemmShape) -> Way {
-        match self.measured.get(&shape) {
-            Some(way) => *way,
-            None if Self::can(Way::Skinny, shape) => Way::Skinny,
-            None => Way::Library,
+        if self.invariant {
+            return Way::Library;
         }
+        let measured = self.measured.get(&shape).copied();
+        let first = || self.ways(shape).next().unwrap_or(Way::Library);
+        measured.unwrap_or_else(first)
     }
 
     /// Makes what running this shape needs, so that it can be recorded.
     pub(super) fn prepare(&mut self, shape: GemmShape) -> Result<(), CudaError> {
         match self.way(shape) {
-            Way::Skinny => Ok(()),
+            Way::Skinny | Way::Stream => Ok(()),
             Way::Library => self.gemm.prepare(shape),
         }
     }
@@ -112,10 +156,15 @@ impl Products {
         w: DevicePtr,
         y: DevicePtr,
     ) -> Result<(), CudaError> {
-        assert!(Self::can(way, shape), "{way:?} cannot run {shape:?}");
-        if way == Way::Library {
+        assert!(self.can(way, shape), "{way:?} cannot run {shape:?}");
+        match (way, &mut self.streamed) {
             // SAFETY: the caller's.
-            return unsafe { self.gemm.run(stream, shape, x, w, y) };
+            (Way::Library, _) => return unsafe { self.gemm.run(stream, shape, x, w, y) },
+            // SAFETY: the caller's.
+            (Way::Stream, Some(streamed)) => unsafe {
+                return streamed.run(stream, shape, x, w, y);
+            },
+            _ => {}
         }
         let params = SkinnyParams {
             x,
@@ -146,13 +195,17 @@ impl Products {
         weights: &[DevicePtr],
         y: DevicePtr,
     ) -> Result<(), CudaError> {
+        // Timed alone, products do not show what it saves that a streamed one begins while others end.
+        if !shape.wide && shape.rows <= STREAM_ROWS_FIRST && self.can(Way::Stream, shape) {
+            return Ok(());
+        }
         // SAFETY: the caller's.
         unsafe { self.gemm.tune(stream, shape, x, weights, y)? };
-        if !Self::can(Way::Skinny, shape) {
+        let mut best: Vec<(f64, Way)> = self.ways(shape).map(|w| (f64::INFINITY, w)).collect();
+        if best.len() < 2 {
             return Ok(());
         }
         let (start, end) = (Event::new(stream.device())?, Event::new(stream.device())?);
-        let mut best = [(f64::INFINITY, Way::Skinny), (f64::INFINITY, Way::Library)];
         for run in 0..TUNING_RUNS {
             let w = weights[run % weights.len()];
             for (best, way) in &mut best {
@@ -164,13 +217,11 @@ impl Products {
                 *best = best.min(end.micros_since(&start)?);
             }
         }
-        let [skinny, library] = best;
-        let faster = if skinny.0 <= library.0 {
-            skinny.1
-        } else {
-            library.1
+        let faster = |a: (f64, Way), b: &(f64, Way)| {
+            if b.0 < a.0 * CLEARLY_FASTER { *b } else { a }
         };
-        self.measured.insert(shape, faster);
+        let fastest = best[1..].iter().fold(best[0], faster);
+        self.measured.insert(shape, fastest.1);
         Ok(())
     }
 }

@@ -312,7 +312,10 @@ mod tests {
                 frames: input.frames.len(),
             };
             let stream = Stream::new(&device).unwrap();
-            let mut step = StepBuffers::new(&device, capacity, 4, SplitRule::default()).unwrap();
+            let rule = SplitRule::default();
+            let attention =
+                Attention::new(&device, geometry, 32, (seqs, blocks), rule, None, None).unwrap();
+            let mut step = StepBuffers::new(&device, capacity, 4, rule, &attention).unwrap();
             let limits = StepLimits {
                 vocab: 128_256,
                 layout: &layout,

@@ -58,6 +58,7 @@ fn engine(backend: Fake, frames: u32) -> EngineHandle {
         info: ModelInfo {
             name: "scripted".into(),
             description: String::new(),
+            device: String::new(),
             max_context: 512,
             vocab: VOCAB,
             eos_token_ids: vec![END],

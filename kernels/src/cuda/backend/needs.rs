@@ -40,7 +40,7 @@ impl CudaBackend {
         DeviceNeeds {
             weights: large(TensorName::all(spec).into_iter().map(tensor).sum()),
             workspaces: large(Self::overhead_bytes(spec, config) + Gemm::WORKSPACE_BYTES),
-            graphs: buckets(config).len() * spec.layers * GRAPH_LAYER_BYTES,
+            graphs: 2 * buckets(config).len() * spec.layers * GRAPH_LAYER_BYTES,
         }
     }
 
@@ -130,6 +130,7 @@ mod tests {
             logit_rows: 4,
             graph_rows_max: 4,
             tune: true,
+            batch_invariant: false,
         };
         let device = Device::open(0).unwrap();
         let taken = || {

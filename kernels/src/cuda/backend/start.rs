@@ -36,6 +36,8 @@ pub struct CudaConfig {
     pub graph_rows_max: usize,
     /// Time cuBLASLt's candidates for the decode batches at start, instead of taking its first suggestion.
     pub tune: bool,
+    /// A row's bits do not depend on how many rows share its step, at some cost in speed.
+    pub batch_invariant: bool,
 }
 
 /// The batches that are recorded.
@@ -141,7 +143,7 @@ impl CudaBackend {
             )?,
             attention,
             ops: Ops::new(device, &spec)?,
-            products: Products::new(device)?,
+            products: Products::new(device, config.batch_invariant)?,
             shapes: Shapes::new(&spec),
             activations: Activations::new(device, &spec, capacity.rows, config.logit_rows)?,
             arena: DeviceArena::of_layout(device, pages, config.frames, scratch.frames())?,
@@ -161,11 +163,12 @@ impl CudaBackend {
             logit_rows: LogitRows::default(),
             spec,
         };
-        if config.tune {
+        if config.tune && !config.batch_invariant {
             this.tune()?;
         }
         for bucket in this.buckets.clone() {
-            this.record(bucket)?;
+            this.record(bucket, false)?;
+            this.record(bucket, true)?;
         }
         Ok(this)
     }

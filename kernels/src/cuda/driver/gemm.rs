@@ -18,6 +18,8 @@ const WORKSPACE_BYTES: usize = 32 << 20;
 const CANDIDATES: usize = 8;
 /// `CUBLAS_OP_T`, an enumerator of the library's C header.
 const TRANSPOSE: i32 = 1;
+/// Rows that the algorithms of batch-invariant mode are chosen for.
+const ANCHOR_ROWS: usize = 128;
 /// Timed runs of each when tuning.
 const TUNING_RUNS: usize = 5;
 
@@ -36,6 +38,8 @@ pub(in crate::cuda) struct Gemm {
     handle: sys::cublasLtHandle_t,
     workspace: DeviceBuffer<u8>,
     plans: HashMap<GemmShape, Plan>,
+    /// The one algorithm of a matrix of weights, for any number of rows; in batch-invariant mode.
+    fixed: Option<HashMap<GemmShape, sys::cublasLtMatmulAlgo_t>>,
 }
 
 // SAFETY: the handle may be used from any thread, by one at a time.
@@ -55,7 +59,8 @@ impl Gemm {
     /// What `new` allocates on the device.
     pub(in crate::cuda) const WORKSPACE_BYTES: usize = WORKSPACE_BYTES;
 
-    pub(in crate::cuda) fn new(device: &Arc<Device>) -> Result<Self, CudaError> {
+    /// `invariant`: a row's results do not depend on how many rows there are.
+    pub(in crate::cuda) fn new(device: &Arc<Device>, invariant: bool) -> Result<Self, CudaError> {
         // SAFETY: only tries to open the library.
         if !unsafe { sys::is_culib_present() } {
             return Err(CudaError::NoLibrary {
@@ -73,16 +78,45 @@ impl Gemm {
             handle,
             workspace,
             plans: HashMap::new(),
+            fixed: invariant.then(HashMap::new),
         })
     }
 
     /// Makes the plan of a shape, so that running it allocates nothing and asks nobody.
     pub(in crate::cuda) fn prepare(&mut self, shape: GemmShape) -> Result<(), CudaError> {
         if !self.plans.contains_key(&shape) {
-            let plan = Plan::new(self.handle, shape)?;
+            let mut plan = Plan::new(shape)?;
+            if let Some(algorithm) = self.fixed_algorithm(shape)? {
+                plan.check(self.handle, &algorithm, shape)?;
+                plan.algorithms = vec![algorithm];
+            } else {
+                plan.find(self.handle, shape, true)?;
+            }
             self.plans.insert(shape, plan);
         }
         Ok(())
+    }
+
+    /// The algorithm that computes this product whatever the rows, in batch-invariant mode. It does not divide the inputs, so
+    /// every output is summed in one order.
+    fn fixed_algorithm(
+        &mut self,
+        shape: GemmShape,
+    ) -> Result<Option<sys::cublasLtMatmulAlgo_t>, CudaError> {
+        let Some(fixed) = &mut self.fixed else {
+            return Ok(None);
+        };
+        let anchor = GemmShape {
+            rows: ANCHOR_ROWS,
+            ..shape
+        };
+        if let Some(algorithm) = fixed.get(&anchor) {
+            return Ok(Some(*algorithm));
+        }
+        let mut plan = Plan::new(anchor)?;
+        plan.find(self.handle, anchor, false)?;
+        fixed.insert(anchor, plan.algorithms[0]);
+        Ok(Some(plan.algorithms[0]))
     }
 
     /// Times the algorithms of a shape on real weights (several, so that none is in the cache) and keeps the fastest first.
@@ -182,7 +216,7 @@ impl Gemm {
 }
 
 impl Plan {
-    fn new(handle: sys::cublasLtHandle_t, shape: GemmShape) -> Result<Self, CudaError> {
+    fn new(shape: GemmShape) -> Result<Self, CudaError> {
         let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
         let (narrow, single) = (
             sys::cudaDataType::CUDA_R_16BF,
@@ -205,7 +239,7 @@ impl Plan {
                 "cublasLtMatmulDescCreate",
                 sys::cublasLtMatmulDescCreate(&mut operation, compute, single),
             )?;
-            let mut plan = Self {
+            let plan = Self {
                 operation,
                 layouts,
                 algorithms: Vec::new(),
@@ -220,24 +254,48 @@ impl Plan {
                     size_of_val(&transpose),
                 ),
             )?;
+            Ok(plan)
+        }
+    }
+
+    /// Asks the library for algorithms; `divided`: also those that divide the inputs and add up afterwards.
+    fn find(
+        &mut self,
+        handle: sys::cublasLtHandle_t,
+        shape: GemmShape,
+        divided: bool,
+    ) -> Result<(), CudaError> {
+        use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
+        let what = || format!("planning a matrix product {shape:?}");
+        // SAFETY: valid out-pointers and attributes of the size the library expects; the preference is destroyed here.
+        unsafe {
             let mut preference = std::ptr::null_mut();
             check(
                 "cublasLtMatmulPreferenceCreate",
                 sys::cublasLtMatmulPreferenceCreate(&mut preference),
             )?;
             let bytes = WORKSPACE_BYTES;
-            let set = sys::cublasLtMatmulPreferenceSetAttribute(
+            let mut set = sys::cublasLtMatmulPreferenceSetAttribute(
                 preference,
-                sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                 std::ptr::from_ref(&bytes).cast(),
                 size_of::<usize>(),
             );
+            if !divided && set == cublasStatus_t::CUBLAS_STATUS_SUCCESS {
+                let schemes = 0u32; // CUBLASLT_REDUCTION_SCHEME_NONE alone
+                set = sys::cublasLtMatmulPreferenceSetAttribute(
+                    preference,
+                    Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                    std::ptr::from_ref(&schemes).cast(),
+                    size_of::<u32>(),
+                );
+            }
             let mut found: [sys::cublasLtMatmulHeuristicResult_t; CANDIDATES] = std::mem::zeroed();
             let mut count = 0;
-            let [weights, inputs, outputs] = layouts;
+            let [weights, inputs, outputs] = self.layouts;
             let asked = sys::cublasLtMatmulAlgoGetHeuristic(
                 handle,
-                operation,
+                self.operation,
                 weights,
                 inputs,
                 outputs,
@@ -248,21 +306,48 @@ impl Plan {
                 &mut count,
             );
             let _ = sys::cublasLtMatmulPreferenceDestroy(preference);
-            let what = || format!("planning a matrix product {shape:?}");
             check(&what(), set)?;
             check(&what(), asked)?;
-            plan.algorithms = found[..count.max(0) as usize]
+            self.algorithms = found[..count.max(0) as usize]
                 .iter()
                 .map(|f| f.algo)
                 .collect();
-            if plan.algorithms.is_empty() {
-                return Err(CudaError::Blas {
-                    operation: what(),
-                    status: "no algorithm".into(),
-                });
-            }
-            Ok(plan)
         }
+        if self.algorithms.is_empty() {
+            return Err(CudaError::Blas {
+                operation: what(),
+                status: "no algorithm".into(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether an algorithm found for other rows can run this shape.
+    fn check(
+        &self,
+        handle: sys::cublasLtHandle_t,
+        algorithm: &sys::cublasLtMatmulAlgo_t,
+        shape: GemmShape,
+    ) -> Result<(), CudaError> {
+        let [weights, inputs, outputs] = self.layouts;
+        // SAFETY: the descriptors live as long as the plan, and the result is only written.
+        let status = unsafe {
+            let mut result = std::mem::zeroed();
+            sys::cublasLtMatmulAlgoCheck(
+                handle,
+                self.operation,
+                weights,
+                inputs,
+                outputs,
+                outputs,
+                algorithm,
+                &mut result,
+            )
+        };
+        check(
+            &format!("using one algorithm for all rows of a matrix product {shape:?}"),
+            status,
+        )
     }
 }
 

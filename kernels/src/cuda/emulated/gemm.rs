@@ -17,7 +17,7 @@ impl Gemm {
     /// None is needed here.
     pub(in crate::cuda) const WORKSPACE_BYTES: usize = 0;
 
-    pub(in crate::cuda) fn new(_device: &Arc<Device>) -> Result<Self, CudaError> {
+    pub(in crate::cuda) fn new(_device: &Arc<Device>, _invariant: bool) -> Result<Self, CudaError> {
         Ok(Self)
     }
 

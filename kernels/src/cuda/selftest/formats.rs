@@ -64,7 +64,7 @@ pub(super) fn page(kind: usize, head_dim: usize, rng: &mut Rng) -> Vec<bf16> {
             // Any finite bits of small magnitude.
             _ => {
                 let bits = rng.bits() as u16;
-                bf16::from_bits(bits & 0x8000 | (bits & 0x7fff) % 0x4600).to_f32()
+                bf16::from_bits((bits & 0x8000) | ((bits & 0x7fff) % 0x4600)).to_f32()
             }
         }
     };

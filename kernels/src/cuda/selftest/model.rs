@@ -230,6 +230,7 @@ fn started(
         logit_rows: 4,
         graph_rows_max: if recorded { 4 } else { 0 },
         tune: false,
+        batch_invariant: false,
     };
     let started = CudaBackend::new(
         device,

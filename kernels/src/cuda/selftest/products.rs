@@ -5,35 +5,129 @@ use std::sync::Arc;
 use super::reference::relative_error;
 use super::table::Report;
 use crate::cuda::driver::Device;
-use crate::cuda::probe::{ProbeError, ProductProbe};
-use crate::cuda::products::Way;
+use crate::cuda::probe::{ProbeError, Product, ProductProbe};
+use crate::cuda::products::{StreamRule, Way};
 
 /// Inputs are exact in bf16; only sums are rounded.
-const PRODUCT_LIMIT: f64 = 1e-5;
+const WIDE_LIMIT: f64 = 1e-5;
+/// As the outputs are rounded to bf16: half of the last of its 8 bits.
+const NARROW_LIMIT: f64 = 1.0 / 256.0;
 
-/// Every number of rows, with inputs that divide among the warps unevenly or leave some without any.
+/// (rows, inputs, outputs).
+type Shape = (usize, usize, usize);
+
+/// Every way against the definition; bits of rows alone and in company.
 pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
-    let shapes =
-        (1..=8)
-            .map(|rows| (rows, 672, 48))
-            .chain([(3, 32, 16), (8, 4096, 32), (9, 64, 16)]);
-    for shape in shapes {
-        for way in [Way::Skinny, Way::Library] {
-            let mut probe = ProductProbe::new(device, shape)?;
-            let Some((x, w, y)) = probe.run(way)? else {
-                continue;
-            };
-            let inputs = shape.1;
-            let product = |x: &[half::bf16], w: &[half::bf16]| {
-                x.iter().zip(w).map(|(x, w)| x.to_f64() * w.to_f64()).sum()
-            };
-            let want: Vec<f64> = x
-                .chunks_exact(inputs)
-                .flat_map(|x| w.chunks_exact(inputs).map(move |w| product(x, w)))
-                .collect();
-            let error = relative_error(y.iter().map(|v| f64::from(*v)), &want);
-            report.check(&format!("product {shape:?} {way:?}"), error, PRODUCT_LIMIT);
+    // Every number of rows of the skinny kernel, with inputs that divide among the warps unevenly or leave some without any.
+    let skinny = (1..=8).map(|rows| (rows, 672, 48));
+    let skinny = skinny.chain([(3, 32, 16), (8, 4096, 32), (9, 64, 16)]);
+    // Less than a tile and less than a unit, tiles and units begun, one CTA for several tiles and several for one.
+    let streamed = [
+        (1, 8, 8),
+        (2, 64, 128),
+        (7, 200, 136),
+        (8, 1024, 128),
+        (9, 520, 264),
+        (16, 576, 960),
+        (17, 1032, 504),
+        (31, 64, 1000),
+        (32, 2056, 16),
+        (33, 328, 392),
+        (63, 1544, 248),
+        (64, 776, 520),
+    ];
+    for shape in skinny.chain(streamed) {
+        for wide in [true, false] {
+            let mut want = Vec::new();
+            for way in Way::ALL {
+                let mut probe = ProductProbe::new(device, shape, wide)?;
+                if let Some(product) = probe.run(way)? {
+                    let name = format!("product {shape:?} {way:?}");
+                    compare(report, &name, shape, wide, &product, &mut want);
+                }
+            }
         }
+    }
+    for rule in rules() {
+        // The last: a CTA begins in the middle of three that share a tile and ends as the first of three that share the next.
+        for shape in [
+            (5, 1544, 264),
+            (64, 1032, 504),
+            (33, 520, 1000),
+            (20, 704, 256),
+        ] {
+            let mut probe = ProductProbe::new(device, shape, false)?;
+            probe.configure(rule)?;
+            // What a launch leaves must suit the next; the emulator's orders of CTAs take turns.
+            for _ in 0..4 {
+                if let Some(product) = probe.run(Way::Stream)? {
+                    let name = format!("product {shape:?} {rule:?}");
+                    compare(report, &name, shape, false, &product, &mut Vec::new());
+                }
+            }
+        }
+    }
+    company(device, report)
+}
+
+/// All ways of cutting a streamed product.
+fn rules() -> impl Iterator<Item = StreamRule> {
+    let cuts = [(128, 1), (128, 2), (256, 1), (256, 2)];
+    let ahead = [(0, false), (3, false), (2, true)];
+    cuts.into_iter().flat_map(move |(height, ctas)| {
+        ahead.into_iter().map(move |(ahead, rolling)| StreamRule {
+            height,
+            ctas,
+            ahead,
+            rolling,
+        })
+    })
+}
+
+/// Compares with the definition, which is kept in `want` for other ways of the same product.
+fn compare(
+    report: &mut Report,
+    name: &str,
+    (_, inputs, _): Shape,
+    wide: bool,
+    product: &Product,
+    want: &mut Vec<f64>,
+) {
+    if want.is_empty() {
+        let singles = |v: &[half::bf16]| v.iter().map(|v| v.to_f32()).collect::<Vec<_>>();
+        let (x, w) = (singles(&product.x), singles(&product.w));
+        let sum = |x: &[f32], w: &[f32]| {
+            let terms = x.iter().zip(w).map(|(x, w)| f64::from(x * w));
+            terms.sum::<f64>()
+        };
+        let rows = x.chunks_exact(inputs);
+        want.extend(rows.flat_map(|x| w.chunks_exact(inputs).map(move |w| sum(x, w))));
+    }
+    let error = relative_error(product.y.iter().map(|v| f64::from(*v)), want);
+    let limit = if wide { WIDE_LIMIT } else { NARROW_LIMIT };
+    let width = if wide { "f32" } else { "bf16" };
+    report.check(&format!("{name} {width}"), error, limit);
+}
+
+/// A streamed row has the same bits whatever the number of rows.
+fn company(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
+    let (inputs, outputs) = (1160, 392);
+    let rows_of = |rows: usize| -> Result<Option<Vec<f32>>, ProbeError> {
+        let mut probe = ProductProbe::new(device, (rows, inputs, outputs), true)?;
+        Ok(probe.run(Way::Stream)?.map(|product| product.y))
+    };
+    let Some(all) = rows_of(64)? else {
+        return Ok(());
+    };
+    for rows in [1, 2, 8, 9, 16, 24, 32, 33, 48] {
+        let some = rows_of(rows)?.unwrap_or_default();
+        let same = some
+            .iter()
+            .zip(&all)
+            .filter(|(a, b)| a.to_bits() == b.to_bits());
+        let different = rows * outputs - same.count();
+        let name = format!("product, bits of {rows} rows alone and among 64");
+        report.check(&name, different as f64, 0.0);
     }
     Ok(())
 }

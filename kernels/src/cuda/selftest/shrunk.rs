@@ -140,6 +140,7 @@ fn started(
         logit_rows: 4,
         graph_rows_max: 4,
         tune: false,
+        batch_invariant: false,
     };
     let weights = RandomWeights(spec);
     let cuda = CudaBackend::with_pages(

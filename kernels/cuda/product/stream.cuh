@@ -1,0 +1,348 @@
+// y = x w^T for up to 64 rows of x, with wgmma for sm_90a: weights stream through shared memory at the speed of memory.
+//
+// Y^T = W X^T: a tile of HEIGHT outputs is the m side, 64 to an instruction, the rows of x are the n side. A unit is a tile by
+// 64 inputs. The units of a product, all inputs of a tile before the next tile, are dealt to the CTAs in consecutive runs of
+// equal length, so that every CTA reads the same number of bytes whatever the shape. A run that ends inside a tile leaves
+// partial sums in memory; the last CTA of the tile to arrive adds them up in the order of the inputs.
+//
+// Which units make a partial sum, and the order of all sums, depend on the shape and the grid alone: a row's result depends
+// neither on the other rows, nor on how many there are, nor on N, nor on who is last.
+//
+// A thread brings weights and x with the copy engine, each into a ring of its own. Weights do not depend on the kernel before:
+// their ring fills while that one ends, and what comes next is asked for up to L2. Shared memory is half a multiprocessor's, so
+// that the same can happen to the kernel after.
+#pragma once
+#include "../common/ptx.cuh"
+#include "../common/tensor_copy.cuh"
+#include "../common/wgmma.cuh"
+
+namespace ebb {
+
+struct StreamParams {
+  TensorMap x;         // [rows][inputs]; a copy: N rows, 64 inputs
+  TensorMap w;         // [outputs][inputs]; a copy: 128 outputs, 64 inputs
+  void* y;             // [rows][outputs], bf16 or f32
+  float* partial;      // [2 * grid][HEIGHT * N]
+  uint32_t* arrived;   // [2 * grid]; zero between launches
+  uint32_t rows;       // at most N
+  uint32_t inputs;     // a multiple of 8
+  uint32_t outputs;    // a multiple of 8; rows * outputs < 2^32
+  uint32_t wide;       // y is f32
+  uint32_t ahead;      // units beyond the ring that are asked for up to L2,
+  uint32_t rolling;    // at the start only or, if not 0, all along
+  uint32_t reserved[4];
+};
+static_assert(sizeof(StreamParams) == 320);
+
+constexpr int kStreamInputs = 64;  // of a unit
+
+// The runs of units. `units` is at least the number of CTAs.
+struct StreamRuns {
+  uint32_t each, more;  // a run is `each` units, the first `more` runs are one longer
+
+  __device__ __forceinline__ StreamRuns(uint32_t units, uint32_t ctas) : each(units / ctas), more(units % ctas) {}
+  __device__ __forceinline__ uint32_t begin(uint32_t cta) const { return cta * each + min(cta, more); }
+  __device__ __forceinline__ uint32_t cta_of(uint32_t unit) const {
+    const uint32_t longer = more * (each + 1);
+    return unit < longer ? unit / (each + 1) : more + (unit - longer) / each;
+  }
+};
+
+#ifndef EBB_HAS_WGMMA
+
+template <int HEIGHT, int N>
+struct StreamProduct {
+  static constexpr int kThreads = 288;
+  static __device__ __forceinline__ void run(const StreamParams&, uint8_t*) { __trap(); }
+};
+
+#else
+
+template <int HEIGHT, int N>
+struct StreamProduct {
+  static constexpr int kWarpgroups = 2, kConsumerWarps = kWarpgroups * 4, kThreads = (kConsumerWarps + 1) * 32;
+  static constexpr int kCopyOutputs = 128;                // of one copy of weights
+  static constexpr int kBlocks = HEIGHT / kCopyOutputs;   // of 64 outputs, of each warpgroup
+  static constexpr uint32_t kCopy = kCopyOutputs * 128, kWeights = HEIGHT * 128, kRows = N * 128;
+  // Shared memory: weights [stages][HEIGHT][128 bytes], x [stages][N][128 bytes], barriers, and for each warpgroup whether the
+  // others were before it and whether it was the last. Two CTAs fit a multiprocessor.
+  static constexpr uint32_t kRings = 112 << 10;
+  static constexpr uint32_t kRowStages = HEIGHT == 256 ? (N == 64 ? 2 : 3) : N >= 32 ? 4 : 6;
+  static constexpr uint32_t kStages = (kRings - kRowStages * kRows) / kWeights;
+  static constexpr uint32_t kX = kStages * kWeights, kBarriers = kRings, kLast = kBarriers + 16 * kStages;
+  static constexpr uint32_t kSharedBytes = kRings + 1024;
+  static_assert(HEIGHT % kCopyOutputs == 0 && kX + kRowStages * kRows <= kRings && kLast + 8 * kWarpgroups <= kSharedBytes);
+  // x of a unit is on its way only after the weights of the unit that had its barrier before have been used.
+  static_assert(kRowStages <= kStages);
+
+  const StreamParams& p;
+  uint8_t* const shared;
+  const uint32_t base, steps;  // units of a tile
+  const StreamRuns runs;
+  const uint32_t begin, end;   // this CTA's units
+
+  // Barriers of a stage of the weights: full when they and the x of the same unit are there.
+  __device__ __forceinline__ uint32_t full(uint32_t stage) const { return base + kBarriers + 16 * stage; }
+  __device__ __forceinline__ uint32_t empty(uint32_t stage) const { return full(stage) + 8; }
+
+  // A place in a ring: the stage, and the parity of the phase that fills it.
+  template <uint32_t STAGES>
+  struct Place {
+    uint32_t stage = 0, parity = 0;
+    __device__ __forceinline__ void advance() {
+      if (++stage == STAGES) {
+        stage = 0;
+        parity ^= 1;
+      }
+    }
+  };
+
+  // A unit by its tile and its step in it.
+  struct Unit {
+    uint32_t tile, step;
+    __device__ __forceinline__ Unit(uint32_t unit, uint32_t steps) : tile(unit / steps), step(unit % steps) {}
+    __device__ __forceinline__ void advance(uint32_t steps) {
+      if (++step == steps) {
+        step = 0;
+        tile++;
+      }
+    }
+  };
+
+  static __device__ __forceinline__ uint32_t tiles(const StreamParams& p) { return (p.outputs + HEIGHT - 1) / HEIGHT; }
+
+  __device__ __forceinline__ StreamProduct(const StreamParams& params, uint8_t* sm)
+      : p(params),
+        shared(sm),
+        base(smem_address(sm)),
+        steps((params.inputs + kStreamInputs - 1) / kStreamInputs),
+        runs(tiles(params) * steps, gridDim.x),
+        begin(runs.begin(blockIdx.x)),
+        end(runs.begin(blockIdx.x + 1)) {}
+
+  static __device__ __forceinline__ void run(const StreamParams& params, uint8_t* sm) {
+    StreamProduct kernel(params, sm);
+    if (threadIdx.x == 0) {
+      for (uint32_t stage = 0; stage < kStages; stage++) {
+        mbarrier_init(kernel.full(stage), 2);
+        mbarrier_init(kernel.empty(stage), kConsumerWarps);
+      }
+      mbarrier_init_fence();
+    }
+    __syncthreads();
+    if (threadIdx.x < kConsumerWarps * 32) {
+      kernel.consume();
+    } else if (threadIdx.x == kConsumerWarps * 32) {
+      kernel.produce();
+    }
+  }
+
+  // ---- The producer: one thread.
+
+  __device__ __forceinline__ void produce() const {
+    prefetch_tensor_map(&p.w);
+    prefetch_tensor_map(&p.x);
+    const uint64_t policy = policy_evict_first();
+    const uint32_t units = end - begin;
+    Unit weights_unit(begin, steps), rows_unit(begin, steps), ahead_unit(begin + kStages, steps);
+    auto bring_weights = [&](uint32_t stage) {
+      mbarrier_arrive_expect(full(stage), kWeights);
+#pragma unroll
+      for (int i = 0; i < kBlocks; i++) {
+        tensor_copy_3d(base + stage * kWeights + i * kCopy, &p.w, weights_unit.step * kStreamInputs, weights_unit.tile * HEIGHT + i * kCopyOutputs,
+                       0, full(stage), policy);
+      }
+      weights_unit.advance(steps);
+    };
+    Place<kStages> rows_barrier;
+    Place<kRowStages> rows_place;
+    auto bring_rows = [&] {
+      mbarrier_arrive_expect(full(rows_barrier.stage), kRows);
+      tensor_copy_3d(base + kX + rows_place.stage * kRows, &p.x, rows_unit.step * kStreamInputs, 0, 0, full(rows_barrier.stage));
+      rows_unit.advance(steps);
+      rows_barrier.advance();
+      rows_place.advance();
+    };
+    // Asks for units up to `until` of this CTA.
+    uint32_t asked = kStages;
+    auto ask = [&](uint32_t until) {
+#pragma unroll 1
+      for (; asked < min(until, units); asked++) {
+#pragma unroll
+        for (int i = 0; i < kBlocks; i++)
+          tensor_prefetch_3d(&p.w, ahead_unit.step * kStreamInputs, ahead_unit.tile * HEIGHT + i * kCopyOutputs, 0);
+        ahead_unit.advance(steps);
+      }
+    };
+    // No kernel writes weights.
+#pragma unroll 1
+    for (uint32_t stage = 0; stage < min(kStages, units); stage++) bring_weights(stage);
+    ask(kStages + p.ahead);
+    wait_for_previous();
+#pragma unroll 1
+    for (uint32_t i = 0; i < min(kRowStages, units); i++) bring_rows();
+    // Once a unit has been used, its places are for the units a whole ring later.
+    Place<kStages> used;
+#pragma unroll 1
+    for (uint32_t unit = 0; unit + kRowStages < units; unit++) {
+      mbarrier_wait(empty(used.stage), used.parity);
+      if (unit + kStages < units) bring_weights(used.stage);
+      bring_rows();
+      used.advance();
+      if (p.rolling) ask(unit + 1 + kStages + p.ahead);
+    }
+  }
+
+  // ---- The consumers: two warpgroups, each 64 of every 128 outputs.
+
+  // Of outputs tile * HEIGHT + 128 b + 64 warpgroup + 16 warp + (g, g + 8) and rows 8 i + 2 t (+ 1).
+  using Sums = float[kBlocks][N / 2];
+
+  __device__ __forceinline__ void consume() const {
+    const uint32_t lane = threadIdx.x % 32, warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
+    const uint64_t w_matrix = wgmma_matrix(base + warpgroup * (64 * 128), 16, 1024), x_matrix = wgmma_matrix(base + kX, 16, 1024);
+    auto release = [&](uint32_t stage) {
+      if (lane == 0) mbarrier_arrive(empty(stage));
+    };
+    wait_for_previous();  // before y and the partial sums are touched
+    Place<kStages> weights;
+    Place<kRowStages> rows;
+    Sums sums;
+#pragma unroll 1
+    for (uint32_t unit = begin; unit < end;) {
+      const uint32_t tile = unit / steps, count = min(steps - unit % steps, end - unit);
+      uint32_t before = 0;
+#pragma unroll 1
+      for (uint32_t step = 0; step < count; step++) {
+        mbarrier_wait(full(weights.stage), weights.parity);
+#pragma unroll
+        for (int b = 0; b < kBlocks; b++) wgmma_pin(sums[b]);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < kStreamInputs / 16; k++) {
+#pragma unroll
+          for (int b = 0; b < kBlocks; b++) {
+            wgmma_ss(sums[b], w_matrix + (weights.stage * kWeights + b * kCopy + k * 32) / 16, x_matrix + (rows.stage * kRows + k * 32) / 16,
+                     step > 0 || k > 0);
+          }
+        }
+        wgmma_commit();
+#pragma unroll
+        for (int b = 0; b < kBlocks; b++) wgmma_pin(sums[b]);
+        wgmma_wait<1>();
+        if (step > 0) release(before);
+        before = weights.stage;
+        weights.advance();
+        rows.advance();
+      }
+      wgmma_wait<0>();
+#pragma unroll
+      for (int b = 0; b < kBlocks; b++) wgmma_pin(sums[b]);
+      release(before);
+      unit += count;
+      if (merge(sums, tile, warpgroup)) store(sums, tile, warpgroup);
+    }
+  }
+
+  // A barrier of the warpgroup's own. Numbers that the compiler does not know would take all sixteen of the CTA.
+  static __device__ __forceinline__ void synchronize(uint32_t warpgroup) {
+    if (warpgroup == 0)
+      named_barrier_sync(1, 128);
+    else
+      named_barrier_sync(2, 128);
+  }
+
+  // Whether this warpgroup stores its part of the tile; `sums` is then the sum over all inputs.
+  __device__ __forceinline__ bool merge(Sums& sums, uint32_t tile, uint32_t warpgroup) const {
+    const uint32_t first = runs.cta_of(tile * steps), parts = runs.cta_of((tile + 1) * steps - 1) - first + 1;
+    if (parts == 1) return true;
+    const uint32_t thread = threadIdx.x % 128;
+    // A CTA that is not the first of the tile begins in it; the first may have begun in an earlier one.
+    const bool began_before = runs.begin(first) < tile * steps;
+    auto place = [&](uint32_t part) {
+      const uint32_t slot = 2 * (first + part) + (part == 0 && began_before);
+      return reinterpret_cast<float4*>(p.partial) + (slot * (HEIGHT * N / 4) + warpgroup * (HEIGHT * N / 8) + thread);
+    };
+    auto add = [&](uint32_t part) {
+      const float4* const from = place(part);
+#pragma unroll
+      for (int b = 0; b < kBlocks; b++) {
+#pragma unroll
+        for (int i = 0; i < N / 8; i++) {
+          const float4 v = __ldcg(from + (b * (N / 8) + i) * 128);
+          sums[b][4 * i] += v.x;
+          sums[b][4 * i + 1] += v.y;
+          sums[b][4 * i + 2] += v.z;
+          sums[b][4 * i + 3] += v.w;
+        }
+      }
+    };
+    uint32_t* const arrived = p.arrived + 2 * first + warpgroup;
+    uint32_t *const before = reinterpret_cast<uint32_t*>(shared + kLast) + 2 * warpgroup, *const last = before + 1;
+    // Whoever is last leaves the counter as it was found.
+    if (parts == 2 && blockIdx.x == first) {
+      // The other came to this tile first in its run: it is mostly done, and these sums need not pass through memory.
+      if (thread == 0) {
+        *before = load_acquire(arrived);
+        if (*before) *arrived = 0;
+      }
+      synchronize(warpgroup);
+      if (*before) {
+        add(1);
+        return true;
+      }
+    }
+    float4* const mine = place(blockIdx.x - first);
+#pragma unroll
+    for (int b = 0; b < kBlocks; b++) {
+#pragma unroll
+      for (int i = 0; i < N / 8; i++)
+        __stcg(mine + (b * (N / 8) + i) * 128, make_float4(sums[b][4 * i], sums[b][4 * i + 1], sums[b][4 * i + 2], sums[b][4 * i + 3]));
+    }
+    synchronize(warpgroup);
+    if (thread == 0) *last = atomic_inc_acq_rel(arrived, parts - 1) == parts - 1;
+    synchronize(warpgroup);
+    if (!*last) return false;
+    // -0 + x is x for every x: the same bits as without the way through memory.
+#pragma unroll
+    for (int b = 0; b < kBlocks; b++) {
+#pragma unroll
+      for (int i = 0; i < N / 2; i++) sums[b][i] = -0.f;
+    }
+    // As many loads in flight as a few registers hold.
+#pragma unroll (kBlocks * N >= 64 ? 1 : 64 / (kBlocks * N))
+    for (uint32_t part = 0; part < parts; part++) add(part);
+    return true;
+  }
+
+  __device__ __forceinline__ void store(const Sums& sums, uint32_t tile, uint32_t warpgroup) const {
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t first = tile * HEIGHT + warpgroup * 64 + threadIdx.x / 32 % 4 * 16;
+#pragma unroll
+    for (int b = 0; b < kBlocks; b++) {
+#pragma unroll
+      for (int i = 0; i < N / 8; i++) {
+        if (8 * i >= p.rows) continue;
+        if (p.wide) {  // eight lanes write 32 bytes of a row
+#pragma unroll
+          for (int r = 0; r < 4; r++) {
+            const uint32_t row = 8 * i + 2 * t + r % 2, output = first + b * kCopyOutputs + g + r / 2 * 8;
+            if (row < p.rows && output < p.outputs) static_cast<float*>(p.y)[row * p.outputs + output] = sums[b][4 * i + r];
+          }
+        } else {  // transposed: four lanes write 16 bytes of a row
+#pragma unroll
+          for (int half = 0; half < 2; half++) {
+            const uint32_t pair = movmatrix_trans(pack_bf16(sums[b][4 * i + 2 * half], sums[b][4 * i + 2 * half + 1]));
+            const uint32_t row = 8 * i + g, output = first + b * kCopyOutputs + 8 * half + 2 * t;
+            if (row < p.rows && output < p.outputs)
+              *reinterpret_cast<uint32_t*>(static_cast<bf16*>(p.y) + (row * p.outputs + output)) = pair;
+          }
+        }
+      }
+    }
+  }
+};
+
+#endif
+
+}  // namespace ebb

@@ -1,0 +1,284 @@
+//! The kernel for up to 64 rows of devices of compute capability 9.x: `cuda/product/stream.cuh`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::cuda::driver::{Device, DeviceBuffer, Kernel, Stream, TensorMap};
+use crate::cuda::error::CudaError;
+use crate::cuda::params::{DevicePtr, GemmShape, KernelParams, TensorDim};
+
+/// Rows that it takes.
+pub(super) const ROWS_MAX: usize = 64;
+/// Rows of the compiled kernels: the n side of their matrix instruction.
+const ROWS: [usize; 4] = [8, 16, 32, 64];
+/// Inputs of a unit; `kStreamInputs` of the kernel.
+const UNIT_INPUTS: usize = 64;
+/// Outputs that one copy brings; `kCopyOutputs` of the kernel.
+const COPY_OUTPUTS: usize = 128;
+/// `kThreads` of the kernel.
+const THREADS: u32 = 288;
+/// `kSharedBytes` of the kernel.
+const SHARED_BYTES: usize = 113 << 10;
+/// Outputs of the compiled tiles.
+const HEIGHTS: [usize; 2] = [128, 256];
+/// Fewer units are not worth a CTA: their partial sums take longer than they do.
+const UNITS_MIN: usize = 4;
+/// The part of the longest run that may be added to it so that no run crosses from one tile to the next.
+const WHOLE_TILES_COST: f64 = 0.03;
+/// Inputs and outputs come in multiples of this: 16 bytes.
+const ALIGNMENT: usize = 8;
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct StreamParams {
+    x: TensorMap,
+    w: TensorMap,
+    y: DevicePtr,
+    partial: DevicePtr,
+    arrived: DevicePtr,
+    rows: u32,
+    inputs: u32,
+    outputs: u32,
+    wide: u32,
+    ahead: u32,
+    rolling: u32,
+    reserved: [u32; 4],
+}
+// SAFETY: field for field `ebb::StreamParams` of product/stream.cuh.
+unsafe impl KernelParams for StreamParams {}
+
+/// How products are cut, and how far weights run ahead of the arithmetic. The bits of a result depend on the first two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamRule {
+    /// Outputs of a tile, 128 or 256: the higher, the less often `x` is read and the larger the partial sums. 256 are for
+    /// products whose CTAs do half a tile or more; others have 128.
+    pub height: usize,
+    /// CTAs of a multiprocessor, 1 or 2. One leaves half of the shared memory to the kernel that comes next.
+    pub ctas: usize,
+    /// Units (a tile by 64 inputs) beyond the shared memory that are asked for up to L2.
+    pub ahead: usize,
+    /// Ask all along instead of at the start only.
+    pub rolling: bool,
+}
+
+impl Default for StreamRule {
+    fn default() -> Self {
+        Self {
+            height: 128,
+            ctas: 1,
+            ahead: 8,
+            rolling: false,
+        }
+    }
+}
+
+/// How one product is cut: a function of its columns and the device alone, so that a row's bits are the same whatever the
+/// other rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Cut {
+    /// Which of [`HEIGHTS`].
+    height: usize,
+    /// CTAs that share the units.
+    ctas: usize,
+}
+
+impl Cut {
+    fn new(rule: StreamRule, multiprocessors: usize, inputs: usize, outputs: usize) -> Self {
+        let most = rule.ctas * multiprocessors;
+        let steps = inputs.div_ceil(UNIT_INPUTS);
+        let tiles = |height| outputs.div_ceil(HEIGHTS[height]);
+        let tall = HEIGHTS.iter().position(|height| *height == rule.height);
+        let height = tall.filter(|h| 2 * tiles(*h) >= most).unwrap_or(0);
+        let tiles = tiles(height);
+        let units = tiles * steps;
+        let ctas = (units / UNITS_MIN).clamp(1, most);
+        // Runs that end where tiles end leave fewer partial sums.
+        let whole = ctas / tiles * tiles;
+        let longest = |ctas: usize| units.div_ceil(ctas) as f64;
+        let is_cheap = whole > 0 && longest(whole) <= longest(ctas) * (1.0 + WHOLE_TILES_COST);
+        let ctas = if is_cheap { whole } else { ctas };
+        Self { height, ctas }
+    }
+}
+
+/// The kernels, what they share between launches, and the maps of the weights they have run on.
+#[derive(Debug)]
+pub(super) struct Streamed {
+    rule: StreamRule,
+    /// For each of [`HEIGHTS`], one for each of [`ROWS`].
+    kernels: [[Kernel<StreamParams>; 4]; 2],
+    multiprocessors: usize,
+    partial: DeviceBuffer<f32>,
+    arrived: DeviceBuffer<u32>,
+    /// By address, inputs and outputs: a map says no more than that.
+    weights: HashMap<(DevicePtr, usize, usize), TensorMap>,
+}
+
+impl Streamed {
+    /// Loads the kernels; none if the device cannot run them.
+    pub(super) fn new(device: &Arc<Device>, rule: StreamRule) -> Result<Option<Self>, CudaError> {
+        if device.capability().0 != 9 || SHARED_BYTES > device.shared_bytes_max() {
+            return Ok(None);
+        }
+        if !HEIGHTS.contains(&rule.height) || !(1..=2).contains(&rule.ctas) {
+            return Err(CudaError::Unsupported(format!(
+                "{rule:?}: tiles have {HEIGHTS:?} outputs, and 1 or 2 CTAs fit a multiprocessor"
+            )));
+        }
+        let load = |name| device.kernel(name, SHARED_BYTES);
+        let multiprocessors = device.multiprocessors();
+        let slots = 2 * rule.ctas * multiprocessors;
+        Ok(Some(Self {
+            rule,
+            kernels: [
+                [
+                    load("product_stream_h128_n8")?,
+                    load("product_stream_h128_n16")?,
+                    load("product_stream_h128_n32")?,
+                    load("product_stream_h128_n64")?,
+                ],
+                [
+                    load("product_stream_h256_n8")?,
+                    load("product_stream_h256_n16")?,
+                    load("product_stream_h256_n32")?,
+                    load("product_stream_h256_n64")?,
+                ],
+            ],
+            multiprocessors,
+            partial: DeviceBuffer::new(
+                device,
+                slots * rule.height * ROWS_MAX,
+                "partial sums of matrix products",
+            )?,
+            arrived: DeviceBuffer::filled(device, slots, 0, "counters of matrix products")?,
+            weights: HashMap::new(),
+        }))
+    }
+
+    /// Whether it can run a shape.
+    pub(super) fn can(shape: GemmShape) -> bool {
+        (1..=ROWS_MAX).contains(&shape.rows)
+            && shape.inputs > 0
+            && shape.outputs > 0
+            && shape.inputs.is_multiple_of(ALIGNMENT)
+            && shape.outputs.is_multiple_of(ALIGNMENT)
+            && ROWS_MAX * shape.outputs <= u32::MAX as usize
+    }
+
+    /// Enqueues `y = x · wᵀ`.
+    ///
+    /// # Safety
+    /// As for `Products::run`, for a shape that it can run.
+    pub(super) unsafe fn run(
+        &mut self,
+        stream: &Stream,
+        shape: GemmShape,
+        x: DevicePtr,
+        w: DevicePtr,
+        y: DevicePtr,
+    ) -> Result<(), CudaError> {
+        let GemmShape {
+            rows,
+            inputs,
+            outputs,
+            wide,
+        } = shape;
+        let size = ROWS.iter().position(|most| rows <= *most);
+        let Some(size) = size.filter(|_| Self::can(shape)) else {
+            return Err(CudaError::Unsupported(format!(
+                "a streamed product of {shape:?}"
+            )));
+        };
+        let weights = match self.weights.get(&(w, inputs, outputs)) {
+            Some(map) => *map,
+            None => {
+                let map = matrix_map(w, outputs, inputs, COPY_OUTPUTS)?;
+                self.weights.insert((w, inputs, outputs), map);
+                map
+            }
+        };
+        let cut = Cut::new(self.rule, self.multiprocessors, inputs, outputs);
+        assert!(2 * cut.ctas <= self.arrived.len() && HEIGHTS[cut.height] <= self.rule.height);
+        let params = StreamParams {
+            x: matrix_map(x, rows, inputs, ROWS[size])?,
+            w: weights,
+            y,
+            partial: self.partial.ptr(),
+            arrived: self.arrived.ptr(),
+            rows: rows as u32,
+            inputs: inputs as u32,
+            outputs: outputs as u32,
+            wide: u32::from(wide),
+            ahead: self.rule.ahead as u32,
+            rolling: u32::from(self.rule.rolling),
+            reserved: [0; 4],
+        };
+        // SAFETY: the matrices are the caller's, and the maps describe them; every CTA has two slots of partial sums and two
+        // counters, which are zero between launches. Work of one stream runs in order.
+        unsafe {
+            self.kernels[cut.height][size].launch(stream, (cut.ctas as u32, 1), THREADS, &params)
+        }
+    }
+}
+
+/// A matrix `[rows][columns]` as the copy engine sees it: a copy brings 64 columns of `tile` rows, zeros beyond the edges.
+fn matrix_map(
+    address: DevicePtr,
+    rows: usize,
+    columns: usize,
+    tile: usize,
+) -> Result<TensorMap, CudaError> {
+    let dim = |len: usize, stride: usize, tile: usize| TensorDim {
+        len: len as u64,
+        stride_bytes: stride as u64,
+        tile: tile as u32,
+    };
+    TensorMap::new(
+        address,
+        &[
+            dim(columns, 2, UNIT_INPUTS),
+            dim(rows, 2 * columns, tile),
+            dim(1, 2 * columns * rows, 1),
+        ],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// (inputs, outputs) of Llama-3.1-8B: no CTA of an H200 has much more to read than the others, and the small products end
+    /// with tiles.
+    #[test]
+    fn products_are_cut_evenly() {
+        for height in HEIGHTS {
+            let rule = StreamRule {
+                height,
+                ..StreamRule::default()
+            };
+            let shapes = [
+                ((4096, 6144), 132, 0),
+                ((4096, 4096), 128, 0),
+                ((4096, 28_672), 132, 1),
+                ((14_336, 4096), 128, 0),
+                ((4096, 128_256), 132, 1),
+            ];
+            for ((inputs, outputs), ctas, tall) in shapes {
+                let cut = Cut::new(rule, 132, inputs, outputs);
+                let height = if height == 256 { tall } else { 0 };
+                assert_eq!(cut, Cut { height, ctas }, "{inputs} {outputs}");
+                let units = outputs.div_ceil(HEIGHTS[height]) * (inputs / UNIT_INPUTS);
+                let longest = units.div_ceil(cut.ctas);
+                assert!((longest * 132) as f64 <= 1.04 * units as f64);
+            }
+        }
+    }
+
+    #[test]
+    fn small_products_take_few_ctas() {
+        let ctas = |inputs, outputs| Cut::new(StreamRule::default(), 132, inputs, outputs).ctas;
+        assert_eq!(ctas(8, 8), 1);
+        assert_eq!(ctas(576, 576), 10); // 5 tiles of 9 units
+        assert_eq!(ctas(576, 49_152), 132);
+    }
+}
