@@ -51,7 +51,7 @@ pub enum Command {
         #[arg(long)]
         in_sequence: bool,
         /// Ways of cutting streamed products to try: outputs of a tile (128 or 256), CTAs of a multiprocessor (1 or 2),
-        /// units to ask for ahead, and whether all along (0 or 1), as 128-1-8-0
+        /// units to ask for ahead, whether all along (0 or 1), and units of a burst (1 or 2), as 128-1-8-0-1
         #[arg(long, value_delimiter = ',', value_parser = stream_rule)]
         rules: Vec<StreamRule>,
     },
@@ -73,21 +73,24 @@ pub enum Command {
 }
 
 fn stream_rule(text: &str) -> Result<StreamRule, String> {
-    let [height, ctas, ahead, rolling] = rule(text)?;
+    let [height, ctas, ahead, rolling, burst] = numbers(text, "five numbers, as 128-1-8-0-1")?;
     Ok(StreamRule {
         height,
         ctas,
         ahead,
         rolling: rolling > 0,
+        burst,
     })
 }
 
 fn rule(text: &str) -> Result<[usize; 4], String> {
+    numbers(text, "four numbers, as 8-32-32-4")
+}
+
+fn numbers<const N: usize>(text: &str, what: &str) -> Result<[usize; N], String> {
     let numbers: Result<Vec<usize>, _> = text.split('-').map(str::parse).collect();
-    numbers
-        .ok()
-        .and_then(|n| n.try_into().ok())
-        .ok_or_else(|| format!("{text} is not four numbers with dashes between"))
+    let numbers = numbers.ok().and_then(|n| n.try_into().ok());
+    numbers.ok_or_else(|| format!("{text} is not {what}"))
 }
 
 /// Runs a command.

@@ -10,6 +10,7 @@ use crate::model::TransformerSpec;
 mod check;
 mod sample;
 mod shrink;
+mod tables;
 
 pub use check::{CheckScratch, StepLimits};
 #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
@@ -18,11 +19,12 @@ pub use sample::{
     Draw, DrawError, Drawn, Edits, LogitEdit, TEMPERATURE_MIN, TOP_MAX, draw_of, drawn_token,
 };
 pub use shrink::{Shrink, ShrinkFailure};
+pub use tables::{KeptTables, TableDelta, TableShape};
 
 /// A device that runs a model over a paged KV cache.
 pub trait Backend: Send {
-    /// Enqueues one step: the copies, in order, then the shrinks, then the rows, then the draws. On an error nothing was
-    /// enqueued, and the steps submitted before are not affected.
+    /// Enqueues one step: the deltas, the copies, in order, then the shrinks, then the rows, then the draws. On an error nothing
+    /// was enqueued but the deltas, which take effect also if the step then fails, and the steps submitted before are not affected.
     ///
     /// At most [`depth`](Self::depth) steps may be waiting for their [`wait`](Self::wait).
     fn submit(&mut self, input: &StepInput) -> Result<(), BackendError>;
@@ -52,6 +54,12 @@ pub trait Backend: Send {
     fn draws(&self) -> bool {
         false
     }
+
+    /// Whether it keeps block tables, so that steps may name slots and bring deltas. One that does not refuses these; one that
+    /// does also takes steps that list their blocks, and forgets its tables then.
+    fn keeps_tables(&self) -> bool {
+        false
+    }
 }
 
 /// Copy of one whole frame, for copy-on-write.
@@ -72,9 +80,9 @@ pub struct SeqRows {
     pub rows: u32,
     /// Position of the first row = tokens already in the KV cache.
     pub position: u32,
-    /// First block of the sequence, into [`StepInput::blocks`].
+    /// First block of the sequence, into [`StepInput::blocks`]; 0 if it names a slot.
     pub first_block: u32,
-    /// Blocks; they cover `position + rows` tokens.
+    /// Blocks; they cover `position + rows` tokens. 0 if it names a slot.
     pub blocks: u32,
 }
 
@@ -96,7 +104,11 @@ pub struct BlockRef {
 /// out whatever else is in the batch, however a prompt is chunked and however many threads run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepInput {
-    /// Done first, in order.
+    /// Changes of the tables that the backend keeps, done first, in order.
+    pub deltas: Vec<TableDelta>,
+    /// The slot of each sequence in those tables; empty if the sequences list their blocks.
+    pub slots: Vec<u32>,
+    /// Done next, in order.
     pub copies: Vec<FrameCopy>,
     /// Done after the copies; the blocks below are as they stand after it.
     pub shrinks: Vec<Shrink>,
@@ -104,9 +116,9 @@ pub struct StepInput {
     pub tokens: Vec<u32>,
     /// Sequences; their row ranges partition the rows in order.
     pub seqs: Vec<SeqRows>,
-    /// Blocks of all sequences.
+    /// Blocks of all sequences; none if they name slots.
     pub blocks: Vec<BlockRef>,
-    /// Frame ids of all blocks and shrinks.
+    /// Frame ids of all blocks listed and of all shrinks.
     pub frames: Vec<u32>,
     /// Rows whose logits are to come back, ascending.
     pub logit_rows: Vec<u32>,
@@ -114,6 +126,13 @@ pub struct StepInput {
     pub draws: Vec<Draw>,
     /// Edits of the draws.
     pub edits: Vec<LogitEdit>,
+}
+
+impl StepInput {
+    /// Whether it needs a backend that keeps tables.
+    pub fn is_kept(&self) -> bool {
+        !(self.slots.is_empty() && self.deltas.is_empty())
+    }
 }
 
 /// What a step returns.
@@ -257,6 +276,35 @@ pub enum StepInputError {
         /// Tokens its blocks can hold.
         capacity: u64,
     },
+    /// A delta contradicts the tables; the others have been applied.
+    #[error("delta {delta} {what}")]
+    Delta {
+        /// Index of the delta.
+        delta: usize,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// Some sequences name slots and some do not.
+    #[error("{slots} slots for {seqs} sequences")]
+    Slots {
+        /// Slots named.
+        slots: usize,
+        /// Sequences.
+        seqs: usize,
+    },
+    /// A sequence names a slot that there is not.
+    #[error("sequence {seq} names slot {slot} of {slots}")]
+    Slot {
+        /// Index of the sequence.
+        seq: usize,
+        /// The slot.
+        slot: u32,
+        /// Slots of the tables.
+        slots: usize,
+    },
+    /// This backend wants the blocks of each step listed.
+    #[error("a step with slots or deltas for a backend that keeps no tables")]
+    KeepsNoTables,
     /// A frame would be written through two sub-blocks.
     #[error("frame {frame} would be written by sequences {seq} and {other} in one step")]
     Aliased {
@@ -352,7 +400,7 @@ pub enum StepInputError {
     Sealed {
         /// Index of the sequence.
         seq: usize,
-        /// Index of the block.
+        /// Index of the block: in the list, or in the row of the sequence's slot.
         block: usize,
     },
     /// A row's token is one that the step before does not draw.

@@ -33,11 +33,11 @@ impl EngineThread {
     /// Hands a plan to the backend.
     pub(super) fn submit_step(&mut self, plan: StepPlan, planning: Instant) -> Result<(), Lost> {
         let submitted = Instant::now();
-        let draws = self.backend_draws;
-        step::fill(&mut self.input, &plan, self.scheduler.blocks(), draws);
+        let skills = self.skills;
+        step::fill(&mut self.input, &plan, self.scheduler.blocks(), skills);
         let mut targets = self.spare_targets.pop().unwrap_or_default();
         targets.clear();
-        if draws {
+        if skills.draws {
             fill_draws(&mut self.input, &plan, &mut self.live, &mut targets);
         }
         for slice in &plan.slices {
@@ -107,7 +107,7 @@ impl EngineThread {
             now,
             outputs: Vec::with_capacity(plan.slices.len()),
         };
-        let device_draws = self.backend_draws.then_some(&draws[..]);
+        let device_draws = self.skills.draws.then_some(&draws[..]);
         let prompt_tokens = reading.read(
             &plan,
             device_draws,

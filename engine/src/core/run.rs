@@ -14,6 +14,7 @@ use rustc_hash::FxHashMap;
 use super::engine::{Command, Shared, Submission, outcome};
 use super::flight::{InFlight, Lost};
 use super::live::Live;
+use super::step::Skills;
 use super::{EngineState, KvBits, RequestError};
 use crate::sampling::Sampler;
 
@@ -25,8 +26,7 @@ pub(super) struct EngineThread {
     commands: Receiver<Command>,
     pub(super) scheduler: Scheduler,
     pub(super) backend: Box<dyn Backend>,
-    /// Whether the backend chooses the tokens; otherwise the engine does, from logits.
-    pub(super) backend_draws: bool,
+    pub(super) skills: Skills,
     pub(super) sampler: Sampler,
     /// One row of logits, to be edited while a token is chosen from it.
     pub(super) row: Vec<f32>,
@@ -56,7 +56,10 @@ impl EngineThread {
             scheduler,
             sampler: Sampler::new(),
             row: Vec::new(),
-            backend_draws: backend.draws(),
+            skills: Skills {
+                draws: backend.draws(),
+                keeps_tables: backend.keeps_tables(),
+            },
             backend,
             live: FxHashMap::default(),
             epoch: Instant::now(),

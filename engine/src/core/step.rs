@@ -2,13 +2,30 @@
 
 use std::ops::Range;
 
-use ebb_block_manager::{BlockManager, Table};
-use ebb_kernels::backend::{BlockRef, FrameCopy, SeqRows, Shrink, StepInput};
+use ebb_block_manager::{BlockManager, Table, TableDelta as Delta};
+use ebb_kernels::backend::{BlockRef, FrameCopy, SeqRows, Shrink, StepInput, TableDelta};
 use ebb_scheduler::{Logits, StepPlan};
 
-/// Fills `input` (reused between steps) with what `plan` asks for, but for its draws. With `draws`, the backend chooses the
-/// tokens, and only the logits of whole prompts come back.
-pub(super) fn fill(input: &mut StepInput, plan: &StepPlan, blocks: &BlockManager, draws: bool) {
+/// What a backend does itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Skills {
+    /// It chooses the tokens; only the logits of whole prompts come back.
+    pub(super) draws: bool,
+    /// It keeps the block tables and takes changes of them.
+    pub(super) keeps_tables: bool,
+}
+
+/// Fills `input` (reused between steps) with what `plan` asks for, but for its draws.
+pub(super) fn fill(input: &mut StepInput, plan: &StepPlan, blocks: &BlockManager, skills: Skills) {
+    let Skills {
+        draws,
+        keeps_tables,
+    } = skills;
+    input.deltas.clear();
+    input.slots.clear();
+    if keeps_tables {
+        input.deltas.extend(plan.deltas.iter().map(delta));
+    }
     input.copies.clear();
     input
         .copies
@@ -33,7 +50,12 @@ pub(super) fn fill(input: &mut StepInput, plan: &StepPlan, blocks: &BlockManager
         });
     }
     for slice in &plan.slices {
-        let blocks = append_table(input, blocks.table(slice.seq));
+        let blocks = if keeps_tables {
+            input.slots.push(slice.slot.0);
+            0..0
+        } else {
+            append_table(input, blocks.table(slice.seq))
+        };
         input.seqs.push(SeqRows {
             first_row: slice.tokens.start,
             rows: slice.tokens.len() as u32,
@@ -47,6 +69,29 @@ pub(super) fn fill(input: &mut StepInput, plan: &StepPlan, blocks: &BlockManager
             Logits::Last { .. } => input.logit_rows.push(slice.tokens.end - 1),
             Logits::All { .. } => input.logit_rows.extend(slice.tokens.clone()),
         }
+    }
+}
+
+fn delta(delta: &Delta) -> TableDelta {
+    match *delta {
+        Delta::Row { slot, index, block } => TableDelta::Row {
+            slot: slot.0,
+            index,
+            block: block.0,
+        },
+        Delta::Block { block, position } => TableDelta::Block {
+            block: block.0,
+            position,
+        },
+        Delta::Frame {
+            block,
+            index,
+            frame,
+        } => TableDelta::Frame {
+            block: block.0,
+            index,
+            frame,
+        },
     }
 }
 

@@ -59,7 +59,10 @@ impl CudaDevice {
         utilization: f64,
     ) -> Result<Budget, DeviceError> {
         let (free, total) = self.0.memory().map_err(|e| self.failed(&e))?;
-        let needs = CudaBackend::needs(spec, &config(spec, 0, steps));
+        // The tables are made for the pool: as large as it could be.
+        let frame_bytes = spec.kv_geometry().frame_layout().frame_bytes;
+        let frames = u32::try_from(free / frame_bytes).unwrap_or(u32::MAX);
+        let needs = CudaBackend::needs(spec, &config(spec, frames, steps));
         Ok(Budget {
             total: total as u64,
             free: free as u64,

@@ -82,6 +82,7 @@ struct BulkDecode {
   }
 
   __device__ __forceinline__ void run() {
+    if (threadIdx.x == kWarps * 32) prefetch_tensor_map(map);
     if (threadIdx.x == 0) {
       for (int s = 0; s < STAGES; s++) {
         mbarrier_init(full(s), 1);

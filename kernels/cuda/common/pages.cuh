@@ -10,13 +10,13 @@ namespace ebb {
 constexpr int kSubBlockTokens = 16;
 constexpr int kSubBlocks = 8;  // per block of 128 tokens
 
-// One block of a sequence. `packed`: schedule position in the low half, frames in the high half.
+// One block of a sequence.
 struct BlockRef {
   uint32_t first_frame;  // into PageTable::frames
-  uint32_t packed;
+  uint32_t reserved;
 };
 
-// Page tables of a step, in device memory. Read by every layer.
+// Page tables, in device memory. Read by every layer, changed between steps (ops/scatter.cu).
 struct PageTable {
   uint8_t* arena;
   const BlockRef* blocks;

@@ -16,12 +16,19 @@ struct NormParams {
 };
 static_assert(sizeof(NormParams) == 48);
 
-
 // One CTA a row; a thread keeps its Vectors x 8 values in registers between the two passes.
 template <int Vectors>
 __device__ __forceinline__ void norm(const NormParams& p) {
   constexpr int kThreads = 256;
   __shared__ float scratch[kThreads / 32];
+  let_next_start();
+  uint4 weight[Vectors];  // no kernel writes weights
+#pragma unroll
+  for (int v = 0; v < Vectors; v++) {
+    const uint32_t i = (v * kThreads + threadIdx.x) * 8;
+    if (i < p.hidden) weight[v] = __ldg(reinterpret_cast<const uint4*>(p.weight + i));
+  }
+  wait_for_previous();
   const uint64_t row = p.selected ? p.selected[blockIdx.x] : blockIdx.x;
   float* residual = p.residual + row * p.hidden;
   float x[Vectors][8];
@@ -52,8 +59,7 @@ __device__ __forceinline__ void norm(const NormParams& p) {
   for (int v = 0; v < Vectors; v++) {
     const uint32_t i = (v * kThreads + threadIdx.x) * 8;
     if (i >= p.hidden) continue;
-    const uint4 w = *reinterpret_cast<const uint4*>(p.weight + i);
-    const uint32_t words[4] = {w.x, w.y, w.z, w.w};
+    const uint32_t words[4] = {weight[v].x, weight[v].y, weight[v].z, weight[v].w};
     uint32_t out[4];
 #pragma unroll
     for (int k = 0; k < 4; k++) {
@@ -67,7 +73,7 @@ __device__ __forceinline__ void norm(const NormParams& p) {
 }  // namespace ebb
 
 // Grid: outputs. The suffix is the largest hidden size. A selected row must be selected once only if there is a delta.
-EBB_KERNEL(norm_2048, ebb::NormParams, 256, 1) { ebb::norm<1>(p); }
-EBB_KERNEL(norm_4096, ebb::NormParams, 256, 1) { ebb::norm<2>(p); }
-EBB_KERNEL(norm_8192, ebb::NormParams, 256, 1) { ebb::norm<4>(p); }
-EBB_KERNEL(norm_16384, ebb::NormParams, 256, 1) { ebb::norm<8>(p); }
+EBB_KERNEL_EARLY(norm_2048, ebb::NormParams, 256, 1) { ebb::norm<1>(p); }
+EBB_KERNEL_EARLY(norm_4096, ebb::NormParams, 256, 1) { ebb::norm<2>(p); }
+EBB_KERNEL_EARLY(norm_8192, ebb::NormParams, 256, 1) { ebb::norm<4>(p); }
+EBB_KERNEL_EARLY(norm_16384, ebb::NormParams, 256, 1) { ebb::norm<8>(p); }

@@ -39,8 +39,22 @@ __device__ __forceinline__ void rope_append(const RopeAppendParams& p) {
   constexpr int P = D / 64;
   const uint32_t row = blockIdx.x, heads = p.q_heads + 2 * p.kv_heads;
   const uint32_t head = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (row >= *p.row_count || head >= heads) return;
-  const bool is_q = head < p.q_heads, is_v = head >= p.q_heads + p.kv_heads;
+  let_next_start();
+  const bool is_q = head < p.q_heads, is_v = head >= p.q_heads + p.kv_heads, any = row < *p.row_count && head < heads;
+  // Where the row goes follows from what the step uploaded.
+  bf16* to = nullptr;
+  if (is_q) {
+    to = p.q + (static_cast<uint64_t>(row) * p.q_heads + head) * D;
+  } else if (any) {
+    // Record (layer, side, KV head): K heads, then V heads, follow each other as they do in `qkv`.
+    constexpr uint32_t kRecord = kSubBlockTokens * D * 2;
+    const uint32_t position = p.positions[row];
+    const RecordPlace place = record_place(p.pages, p.layer * 2 * p.kv_heads + head - p.q_heads, kRecord);
+    const uint32_t frame = sub_block_frame(p.pages, p.first_blocks[row], position / kSubBlockTokens, place.slot);
+    to = reinterpret_cast<bf16*>(frame_address(p.pages, frame, place.offset + position % kSubBlockTokens * (D * 2)));
+  }
+  wait_for_previous();
+  if (!any) return;
   const bf16* from = p.qkv + (static_cast<uint64_t>(row) * heads + head) * D + lane * P;
   float x[2][P];
 #pragma unroll
@@ -72,17 +86,6 @@ __device__ __forceinline__ void rope_append(const RopeAppendParams& p) {
       x[1][i] = b * cs.x + a * cs.y;
     }
   }
-  bf16* to;
-  if (is_q) {
-    to = p.q + (static_cast<uint64_t>(row) * p.q_heads + head) * D;
-  } else {
-    // Record (layer, side, KV head): K heads, then V heads, follow each other as they do in `qkv`.
-    constexpr uint32_t kRecord = kSubBlockTokens * D * 2;
-    const uint32_t position = p.positions[row];
-    const RecordPlace place = record_place(p.pages, p.layer * 2 * p.kv_heads + head - p.q_heads, kRecord);
-    const uint32_t frame = sub_block_frame(p.pages, p.first_blocks[row], position / kSubBlockTokens, place.slot);
-    to = reinterpret_cast<bf16*>(frame_address(p.pages, frame, place.offset + position % kSubBlockTokens * (D * 2)));
-  }
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     if constexpr (P == 2)
@@ -105,5 +108,5 @@ EBB_KERNEL(rope_table, ebb::RopeTableParams, 128, 1) {
 }
 
 // Grid: (rows, heads / 8).
-EBB_KERNEL(rope_append_d128, ebb::RopeAppendParams, 256, 1) { ebb::rope_append<128>(p); }
-EBB_KERNEL(rope_append_d64, ebb::RopeAppendParams, 256, 1) { ebb::rope_append<64>(p); }
+EBB_KERNEL_EARLY(rope_append_d128, ebb::RopeAppendParams, 256, 1) { ebb::rope_append<128>(p); }
+EBB_KERNEL_EARLY(rope_append_d64, ebb::RopeAppendParams, 256, 1) { ebb::rope_append<64>(p); }

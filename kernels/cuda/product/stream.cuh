@@ -30,7 +30,8 @@ struct StreamParams {
   uint32_t wide;       // y is f32
   uint32_t ahead;      // units beyond the ring that are asked for up to L2,
   uint32_t rolling;    // at the start only or, if not 0, all along
-  uint32_t reserved[4];
+  uint32_t burst;      // units whose weights are asked for together, 1 or 2: neighbours in memory
+  uint32_t reserved[3];
 };
 static_assert(sizeof(StreamParams) == 320);
 
@@ -74,6 +75,8 @@ struct StreamProduct {
   static_assert(HEIGHT % kCopyOutputs == 0 && kX + kRowStages * kRows <= kRings && kLast + 8 * kWarpgroups <= kSharedBytes);
   // x of a unit is on its way only after the weights of the unit that had its barrier before have been used.
   static_assert(kRowStages <= kStages);
+  // A unit is given back when the next is begun, so a burst must leave one unit in the ring to begin.
+  static_assert(kStages >= 3 && kRowStages >= 2);
 
   const StreamParams& p;
   uint8_t* const shared;
@@ -145,14 +148,18 @@ struct StreamProduct {
     const uint64_t policy = policy_evict_first();
     const uint32_t units = end - begin;
     Unit weights_unit(begin, steps), rows_unit(begin, steps), ahead_unit(begin + kStages, steps);
-    auto bring_weights = [&](uint32_t stage) {
-      mbarrier_arrive_expect(full(stage), kWeights);
+    Place<kStages> weights_place;
+    auto bring_weights = [&](uint32_t count) {
+#pragma unroll 1
+      for (; count > 0; count--) {
+        const uint32_t barrier = full(weights_place.stage), to = base + weights_place.stage * kWeights;
+        mbarrier_arrive_expect(barrier, kWeights);
 #pragma unroll
-      for (int i = 0; i < kBlocks; i++) {
-        tensor_copy_3d(base + stage * kWeights + i * kCopy, &p.w, weights_unit.step * kStreamInputs, weights_unit.tile * HEIGHT + i * kCopyOutputs,
-                       0, full(stage), policy);
+        for (int i = 0; i < kBlocks; i++)
+          tensor_copy_3d(to + i * kCopy, &p.w, weights_unit.step * kStreamInputs, weights_unit.tile * HEIGHT + i * kCopyOutputs, 0, barrier, policy);
+        weights_unit.advance(steps);
+        weights_place.advance();
       }
-      weights_unit.advance(steps);
     };
     Place<kStages> rows_barrier;
     Place<kRowStages> rows_place;
@@ -175,18 +182,21 @@ struct StreamProduct {
       }
     };
     // No kernel writes weights.
-#pragma unroll 1
-    for (uint32_t stage = 0; stage < min(kStages, units); stage++) bring_weights(stage);
+    bring_weights(min(kStages, units));
     ask(kStages + p.ahead);
     wait_for_previous();
 #pragma unroll 1
     for (uint32_t i = 0; i < min(kRowStages, units); i++) bring_rows();
     // Once a unit has been used, its places are for the units a whole ring later.
     Place<kStages> used;
+    uint32_t wanted = 0;
 #pragma unroll 1
     for (uint32_t unit = 0; unit + kRowStages < units; unit++) {
       mbarrier_wait(empty(used.stage), used.parity);
-      if (unit + kStages < units) bring_weights(used.stage);
+      if (unit + kStages < units && (++wanted >= p.burst || unit + kStages + 1 == units)) {
+        bring_weights(wanted);
+        wanted = 0;
+      }
       bring_rows();
       used.advance();
       if (p.rolling) ask(unit + 1 + kStages + p.ahead);

@@ -22,7 +22,7 @@ pub struct StepLimits<'a> {
 #[derive(Debug, Default)]
 pub struct CheckScratch {
     /// (frame, sequence) of every frame that the step's rows are written to.
-    written: Vec<(u32, u32)>,
+    pub(super) written: Vec<(u32, u32)>,
 }
 
 impl StepLimits<'_> {
@@ -34,6 +34,27 @@ impl StepLimits<'_> {
     /// A sequence may read a frame that another one writes in the same step (a prefix published
     /// by this very step): every layer appends all rows before any row attends.
     pub fn check(&self, input: &StepInput, scratch: &mut CheckScratch) -> Result<(), E> {
+        if input.is_kept() {
+            return Err(E::KeepsNoTables);
+        }
+        self.check_apart_from_memory(input)?;
+        scratch.written.clear();
+        for seq in 0..input.seqs.len() {
+            self.check_memory(input, seq, &mut scratch.written)?;
+        }
+        scratch.written.sort_unstable();
+        if let Some(w) = scratch.written.windows(2).find(|w| w[0].0 == w[1].0) {
+            return Err(E::Aliased {
+                seq: w[0].1 as usize,
+                frame: w[0].0,
+                other: w[1].1 as usize,
+            });
+        }
+        self.check_shrinks(input, &scratch.written)
+    }
+
+    /// Everything but the memory of the sequences.
+    pub(super) fn check_apart_from_memory(&self, input: &StepInput) -> Result<(), E> {
         for (what, len) in [
             ("tokens", input.tokens.len()),
             ("seqs", input.seqs.len()),
@@ -50,20 +71,7 @@ impl StepLimits<'_> {
         self.check_tokens(input)?;
         self.check_draws(input)?;
         self.check_frames(input)?;
-        self.check_rows(input)?;
-        scratch.written.clear();
-        for seq in 0..input.seqs.len() {
-            self.check_memory(input, seq, &mut scratch.written)?;
-        }
-        scratch.written.sort_unstable();
-        if let Some(w) = scratch.written.windows(2).find(|w| w[0].0 == w[1].0) {
-            return Err(E::Aliased {
-                seq: w[0].1 as usize,
-                frame: w[0].0,
-                other: w[1].1 as usize,
-            });
-        }
-        self.check_shrinks(input, &scratch.written)
+        self.check_rows(input)
     }
 
     fn check_tokens(&self, input: &StepInput) -> Result<(), E> {

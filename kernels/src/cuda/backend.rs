@@ -18,7 +18,10 @@ use super::products::Products;
 use super::sample::Sampling;
 use super::step::StepBuffers;
 use super::weights::Weights;
-use crate::backend::{Backend, BackendError, CheckScratch, StepInput, StepLimits, StepOutput};
+use crate::backend::{
+    Backend, BackendError, CheckScratch, KeptTables, StepInput, StepInputError, StepLimits,
+    StepOutput,
+};
 use crate::model::TransformerSpec;
 use activations::Activations;
 use logit_rows::LogitRows;
@@ -41,6 +44,10 @@ pub struct CudaBackend {
     buckets: Vec<usize>,
     forward: Forward,
     check: CheckScratch,
+    /// The tables in device memory, once the device has done what was submitted.
+    kept: KeptTables,
+    /// Whether they are: a step that lists its blocks overwrites them.
+    is_kept: bool,
     /// Oldest first.
     in_flight: VecDeque<InFlight>,
     /// Which of the host's buffers the next step uses.
@@ -265,8 +272,15 @@ impl CudaBackend {
                 .copy_frame(&self.stream, copy.src, copy.dst)?;
         }
         let (mut decodes, mut rewritten) = (false, None);
-        if let Some(codecs) = &mut self.forward.codecs {
-            rewritten = codecs.begin(&self.stream, turn, &mut self.forward.arena, input)?;
+        let Forward {
+            codecs,
+            arena,
+            step,
+            ..
+        } = &mut self.forward;
+        if let Some(codecs) = codecs {
+            let tables = (&self.kept, &mut step.tables);
+            rewritten = codecs.begin(&self.stream, turn, arena, input, tables)?;
             decodes = codecs.decodes();
         }
         let input = rewritten.as_ref().unwrap_or(input);
@@ -336,14 +350,32 @@ impl CudaBackend {
         Ok(())
     }
 
-    fn check(&mut self, input: &StepInput) -> Result<(), BackendError> {
+    /// Applies the deltas and checks the rest.
+    fn check(&mut self, input: &StepInput) -> Result<(), StepInputError> {
+        let Forward { arena, step, .. } = &mut self.forward;
         let limits = StepLimits {
             vocab: self.spec.vocab,
-            layout: self.forward.arena.pages(),
-            pool_frames: self.forward.arena.frames(),
+            layout: arena.pages(),
+            pool_frames: arena.frames(),
             drawn: Some(self.drawn),
         };
-        Ok(limits.check(input, &mut self.check)?)
+        if !input.is_kept() {
+            limits.check(input, &mut self.check)?;
+            let lists = !(input.blocks.is_empty() && input.frames.is_empty());
+            if lists && std::mem::take(&mut self.is_kept) {
+                self.kept.clear();
+            }
+            return Ok(());
+        }
+        self.is_kept = true;
+        let tables = &mut step.tables;
+        let applied = |delta: &_| tables.apply(delta);
+        self.kept.apply(limits.layout, &input.deltas, applied)?;
+        limits.check_kept(input, &mut self.kept, &mut self.check)?;
+        if cfg!(debug_assertions) {
+            limits.check(&self.kept.listed(input), &mut self.check)?;
+        }
+        Ok(())
     }
 
     /// The KV pages, to look at or to write; for tests.
@@ -452,6 +484,10 @@ impl Backend for CudaBackend {
     }
 
     fn draws(&self) -> bool {
+        true
+    }
+
+    fn keeps_tables(&self) -> bool {
         true
     }
 }

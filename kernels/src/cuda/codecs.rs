@@ -13,7 +13,8 @@ use super::arena::DeviceArena;
 use super::driver::{Device, DeviceBuffer, Event, Kernel, Pinned, Stream};
 use super::error::CudaError;
 use super::params::{DevicePtr, KernelParams};
-use crate::backend::{ShrinkFailure, StepInput};
+use super::tables::DeviceTables;
+use crate::backend::{KeptTables, ShrinkFailure, StepInput};
 use crate::kv::KvLayout;
 pub(super) use rewrite::Scratch;
 use rewrite::{DECODE_WORDS, Rewrite};
@@ -183,17 +184,22 @@ impl Codecs {
     }
 
     /// Enqueues the shrinks of a checked step, and what decoding its shrunk blocks reads. The step as kernels for 16-bit pages see it,
-    /// if it reads such blocks. `turn` names the host's buffers; the step that used them last has been waited for.
+    /// if it lists such blocks; kept tables are changed in place. `turn` names the host's buffers; the step that used them last has been waited for.
     pub(super) fn begin(
         &mut self,
         stream: &Stream,
         turn: usize,
         arena: &mut DeviceArena,
         input: &StepInput,
+        tables: (&KeptTables, &mut DeviceTables),
     ) -> Result<Option<StepInput>, CudaError> {
-        let rewritten = self
-            .rewrite
-            .plan(&self.layout, self.scratch, self.pool_frames, input)?;
+        let (layout, scratch, first) = (&self.layout, self.scratch, self.pool_frames);
+        let rewritten = if input.is_kept() {
+            self.rewrite.kept(layout, scratch, first, input, tables)?;
+            None
+        } else {
+            self.rewrite.listed(layout, scratch, first, input)?
+        };
         self.shrinks = input.shrinks.len();
         self.hosts[turn].shrinks = self.shrinks;
         let decodes = self.rewrite.jobs.len();
@@ -251,10 +257,9 @@ impl Codecs {
             let job = [from, to, firsts[0], firsts[1]];
             words[SHRINK_WORDS * i..][..SHRINK_WORDS].copy_from_slice(&job);
         }
+        let first = put(words, &self.rewrite.sources);
         for (i, [position, source, target, shrink]) in self.rewrite.jobs.iter().enumerate() {
-            let count = self.layout.frames(*position as u16) as usize;
-            let list = &input.frames[*source as usize..][..count];
-            let job = [*position, put(words, list), *target, *shrink];
+            let job = [*position, first + source, *target, *shrink];
             words[SHRINK_WORDS * self.shrinks + DECODE_WORDS * i..][..DECODE_WORDS]
                 .copy_from_slice(&job);
         }

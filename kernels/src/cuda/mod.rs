@@ -3,7 +3,7 @@
 //!
 //! - `driver`: thin owners of the driver's and cuBLASLt's objects. With feature `cuda-emulator`, `emulated` stands in its
 //!   place: the same kernels, compiled for the CPU and run a CTA at a time, for tests on machines without a GPU.
-//! - `arena`, `step`, `plan`: the pages, and what one step's kernels read about them.
+//! - `arena`, `tables`, `step`, `plan`: the pages, the block tables, and what else one step's kernels read about them.
 //! - `attention`, `prefill`, `ops`, `products`, `sample`: launches, one checked `#[repr(C)]` struct per kernel.
 //! - `codecs`: pages below 16 bit.
 //! - `weights`, `backend`: a model and its steps.
@@ -29,6 +29,7 @@ mod products;
 mod sample;
 pub mod selftest;
 mod step;
+mod tables;
 mod weights;
 
 pub use arena::DeviceArena;

@@ -1,5 +1,7 @@
 //! How attention is cut into units of work: by the sequence's own length alone.
 
+use bytemuck::Zeroable;
+
 use crate::BLOCK_TOKENS;
 use crate::backend::SeqRows;
 
@@ -109,9 +111,21 @@ pub(super) struct AttentionPlan {
     pub(super) rule: SplitRule,
     /// (token, head) rows of a tile.
     pub(super) tile_rows: usize,
+    /// Room to sort units in, and where the next one of each size goes.
+    sorted: Vec<DecodeUnit>,
+    places: Vec<usize>,
 }
 
 impl AttentionPlan {
+    /// No work yet, for tiles of `tile_rows` (token, head) rows.
+    pub(super) fn new(rule: SplitRule, tile_rows: usize) -> Self {
+        Self {
+            rule,
+            tile_rows,
+            ..Self::default()
+        }
+    }
+
     /// Plans a step: sequences of one row are decoded, the others are prefilled in tiles, those with the most keys first.
     pub(super) fn plan(&mut self, seqs: &[SeqRows], group: usize) {
         self.units.clear();
@@ -134,9 +148,32 @@ impl AttentionPlan {
             }
         }
         self.tiles.sort_by_key(|t| std::cmp::Reverse(t.position));
-        // The units are handed out in this order: small ones last.
-        self.units
-            .sort_by_key(|u| std::cmp::Reverse((u.end - u.begin).div_ceil(BLOCK_TOKENS as u32)));
+        self.sort_units();
+    }
+
+    /// The units are handed out in this order: small ones last, those of a size as they come. There are thousands, of few sizes.
+    fn sort_units(&mut self) {
+        let size = |u: &DecodeUnit| (u.end - u.begin).div_ceil(BLOCK_TOKENS as u32) as usize;
+        self.places.clear();
+        for unit in &self.units {
+            let size = size(unit);
+            if self.places.len() <= size {
+                self.places.resize(size + 1, 0);
+            }
+            self.places[size] += 1;
+        }
+        let mut next = 0;
+        for place in self.places.iter_mut().rev() {
+            next += std::mem::replace(place, next);
+        }
+        self.sorted.clear();
+        self.sorted.resize(self.units.len(), DecodeUnit::zeroed());
+        for unit in &self.units {
+            let place = &mut self.places[size(unit)];
+            self.sorted[*place] = *unit;
+            *place += 1;
+        }
+        std::mem::swap(&mut self.units, &mut self.sorted);
     }
 
     fn plan_decode(&mut self, seq: &SeqRows) {
@@ -226,6 +263,20 @@ mod tests {
             (together.decodes.len(), together.partials),
             (2, together.units.len() - 1)
         );
+    }
+
+    #[test]
+    fn units_come_by_size_then_in_order() {
+        let mut plan = AttentionPlan::default();
+        for seqs in [0, 1, 40] {
+            let positions = (0..seqs).map(|row| (row, row * row * 7919 % 60_000));
+            let seqs: Vec<_> = positions.map(|(row, p)| seq(row, 1, p)).collect();
+            plan.plan(&seqs, 4);
+            let mut sorted = plan.units.clone();
+            sorted.sort_by_key(|u| (u.row, u.begin));
+            sorted.sort_by_key(|u| std::cmp::Reverse((u.end - u.begin).div_ceil(128)));
+            assert_eq!(plan.units, sorted);
+        }
     }
 
     #[test]

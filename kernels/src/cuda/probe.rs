@@ -16,7 +16,7 @@ use super::plan::SplitRule;
 use super::prefill::PrefillVariant;
 use super::products::{Products, StreamRule, Way};
 use super::step::{StepBuffers, StepCapacity};
-use crate::backend::{BackendError, CheckScratch, StepInput, StepLimits};
+use crate::backend::{BackendError, CheckScratch, StepInput, StepLimits, TableShape};
 use crate::kv::{FrameLayout, KvGeometry};
 
 pub use sample::{SampleOutput, SampleProbe};
@@ -63,10 +63,12 @@ impl AttentionProbe {
         let size = (capacity.seqs, capacity.blocks);
         let attention = Attention::new(device, geometry, q_heads, size, rule, variant, None)?;
         let group = q_heads / geometry.kv_heads;
+        // Its steps list their blocks.
+        let tables = TableShape::default();
         Ok(Self {
             stream: Stream::new(device)?,
             arena: DeviceArena::new(device, geometry, layout, frames)?,
-            step: StepBuffers::new(device, capacity, group, rule, &attention)?,
+            step: StepBuffers::new(device, capacity, tables, group, rule, &attention)?,
             attention,
             q: DeviceBuffer::filled(device, capacity.rows * row, 0, "queries")?,
             out: DeviceBuffer::filled(device, capacity.rows * row, 0xff, "attention outputs")?,
@@ -111,8 +113,9 @@ impl AttentionProbe {
         let q_heads = self.row / geometry.head_dim;
         let (size, group) = ((c.seqs, c.blocks), q_heads / geometry.kv_heads);
         let (variant, prefill) = (Some(variant), Some(prefill));
+        let tables = TableShape::default();
         self.attention = Attention::new(&device, geometry, q_heads, size, rule, variant, prefill)?;
-        self.step = StepBuffers::new(&device, c, group, rule, &self.attention)?;
+        self.step = StepBuffers::new(&device, c, tables, group, rule, &self.attention)?;
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! What a step's kernels read besides weights and pages: one packed upload per step at fixed addresses.
+//! What a step's kernels read besides weights and pages: one packed upload per step at fixed addresses, and the tables.
 //!
 //! The addresses do not change from step to step, so recorded graphs stay valid; only the contents and the counts do.
 
@@ -11,19 +11,32 @@ use super::driver::{Device, DeviceBuffer, Pinned, Stream};
 use super::error::CudaError;
 use super::params::DevicePtr;
 use super::plan::{AttentionPlan, SplitRule, prefill_tiles_max};
-use crate::backend::StepInput;
+use super::tables::DeviceTables;
+use crate::backend::{SeqRows, StepInput, TableShape};
+use crate::kv::KvLayout;
+
+#[cfg(test)]
+mod host_time;
 
 /// The largest step a backend is prepared for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepCapacity {
     /// Rows (tokens) of a step.
     pub rows: usize,
-    /// Sequences of a step.
+    /// Sequences of a step, and slots of kept tables.
     pub seqs: usize,
-    /// Blocks of all sequences of a step; a shared block counts once for each that names it.
+    /// Blocks of all sequences of a step; a shared block counts once for each that names it. Kept tables give each slot its share.
     pub blocks: usize,
-    /// Frames of those blocks.
+    /// Frames of those blocks, where a step lists them.
     pub frames: usize,
+}
+
+impl StepCapacity {
+    /// The tables that a backend with a pool of `frames` frames keeps.
+    pub fn tables(&self, layout: &KvLayout, frames: u32) -> TableShape {
+        let each = self.blocks / self.seqs.max(1);
+        TableShape::new(self.seqs, each, layout, frames)
+    }
 }
 
 /// `PageTable` of the CUDA source.
@@ -48,11 +61,10 @@ struct Sections {
     positions: Range<usize>,
     first_blocks: Range<usize>,
     logit_rows: Range<usize>,
-    units: Range<usize>,
     decodes: Range<usize>,
     tiles: Range<usize>,
-    blocks: Range<usize>,
-    frames: Range<usize>,
+    /// Last: the upload ends with what there is of them.
+    units: Range<usize>,
 }
 
 impl Sections {
@@ -69,11 +81,9 @@ impl Sections {
             positions: section(capacity.rows),
             first_blocks: section(capacity.rows),
             logit_rows: section(capacity.rows),
-            units: section(8 * rule.units_max(capacity.seqs, capacity.blocks)),
             decodes: section(4 * capacity.seqs),
             tiles: section(4 * prefill_tiles_max(capacity.seqs, capacity.rows, group)),
-            blocks: section(2 * capacity.blocks),
-            frames: section(capacity.frames),
+            units: section(8 * rule.units_max(capacity.seqs, capacity.blocks)),
         }
     }
 }
@@ -88,6 +98,9 @@ pub struct StepBuffers {
     hosts: [Pinned<u32>; 2],
     turn: usize,
     device: DeviceBuffer<u32>,
+    pub(super) tables: DeviceTables,
+    /// The sequences of a step, with the entries of their slots.
+    seqs: Vec<SeqRows>,
     pub(super) plan: AttentionPlan,
     /// Rows of the loaded step.
     pub(super) rows: usize,
@@ -95,28 +108,28 @@ pub struct StepBuffers {
 }
 
 impl StepBuffers {
-    /// Allocates for steps up to `capacity`; `group` is query heads per KV head. Plans for the kernels of `attention`.
+    /// Allocates for steps up to `capacity` that list their blocks, and for those over tables of the shape; `group` is query heads
+    /// per KV head. Plans for the kernels of `attention`.
     pub fn new(
         device: &Arc<Device>,
         capacity: StepCapacity,
+        tables: TableShape,
         group: usize,
         rule: SplitRule,
         attention: &Attention,
     ) -> Result<Self, CudaError> {
         let sections = Sections::new(&capacity, group, rule);
-        let words = sections.frames.end;
+        let words = sections.units.end;
         Ok(Self {
             capacity,
+            tables: DeviceTables::new(device, &capacity, tables)?,
+            seqs: Vec::new(),
             group,
             sections,
             hosts: [Pinned::new(device, words)?, Pinned::new(device, words)?],
             turn: 0,
             device: DeviceBuffer::filled(device, words, 0, "the inputs of a step")?,
-            plan: AttentionPlan {
-                rule,
-                tile_rows: attention.prefill_variant().tile_rows(),
-                ..AttentionPlan::default()
-            },
+            plan: AttentionPlan::new(rule, attention.prefill_variant().tile_rows()),
             rows: 0,
             asked: Vec::new(),
         })
@@ -128,14 +141,12 @@ impl StepBuffers {
     }
 
     /// Bytes that `new` allocates on the device.
-    pub(super) fn bytes(capacity: &StepCapacity, group: usize) -> usize {
-        Sections::new(capacity, group, SplitRule::default())
-            .frames
-            .end
-            * size_of::<u32>()
+    pub(super) fn bytes(capacity: &StepCapacity, tables: &TableShape, group: usize) -> usize {
+        let sections = Sections::new(capacity, group, SplitRule::default());
+        sections.units.end * size_of::<u32>() + DeviceTables::bytes(capacity, tables)
     }
 
-    /// Plans the attention of a checked step and enqueues the upload, with rows up to `padded` made harmless: they embed token 0 at
+    /// Plans the attention of a checked step and enqueues changes of the tables and the upload, with rows up to `padded` made harmless: they embed token 0 at
     /// position 0 and are read by nobody. `logit_rows` are the rows whose logits are computed, each once. The stream must have
     /// finished with the step before the previous one.
     pub(super) fn load(
@@ -146,11 +157,16 @@ impl StepBuffers {
         padded: usize,
     ) -> Result<(), CudaError> {
         let c = &self.capacity;
+        let listed = if input.is_kept() {
+            0
+        } else {
+            input.frames.len()
+        };
         for (what, have, most) in [
             ("rows", padded, c.rows),
             ("sequences", input.seqs.len(), c.seqs),
             ("blocks", input.blocks.len(), c.blocks),
-            ("frames", input.frames.len(), c.frames),
+            ("listed frames", listed, c.frames),
         ] {
             if have > most {
                 return Err(CudaError::Unsupported(format!(
@@ -158,7 +174,19 @@ impl StepBuffers {
                 )));
             }
         }
-        self.plan.plan(&input.seqs, self.group);
+        self.seqs.clear();
+        self.seqs.extend_from_slice(&input.seqs);
+        if input.is_kept() {
+            let row_blocks = self.tables.shape().row_blocks;
+            for (seq, &slot) in self.seqs.iter_mut().zip(&input.slots) {
+                seq.first_block = slot * row_blocks as u32;
+            }
+        } else {
+            self.tables.list(input);
+        }
+        // Ahead of the upload: what reads the tables waits for that.
+        self.tables.flush(stream)?;
+        self.plan.plan(&self.seqs, self.group);
         self.rows = input.tokens.len();
         let s = &self.sections;
         self.turn ^= 1;
@@ -170,11 +198,10 @@ impl StepBuffers {
         put(&s.counts, &counts.map(|n| n as u32));
         put(&s.tokens, &input.tokens);
         put(&s.logit_rows, logit_rows);
-        put(&s.units, bytemuck::cast_slice(&self.plan.units));
         put(&s.decodes, bytemuck::cast_slice(&self.plan.decodes));
         put(&s.tiles, bytemuck::cast_slice(&self.plan.tiles));
-        put(&s.frames, &input.frames);
-        for seq in &input.seqs {
+        put(&s.units, bytemuck::cast_slice(&self.plan.units));
+        for seq in &self.seqs {
             for i in 0..seq.rows {
                 let row = (seq.first_row + i) as usize;
                 host[s.positions.start + row] = seq.position + i;
@@ -184,12 +211,7 @@ impl StepBuffers {
         for section in [&s.tokens, &s.positions, &s.first_blocks] {
             host[section.start + self.rows..section.start + padded].fill(0);
         }
-        for (i, block) in input.blocks.iter().enumerate() {
-            host[s.blocks.start + 2 * i] = block.first_frame;
-            host[s.blocks.start + 2 * i + 1] =
-                u32::from(block.schedule_position) | block.frames << 16;
-        }
-        let used = s.frames.start + input.frames.len();
+        let used = s.units.start + 8 * self.plan.units.len();
         self.pad_logit_rows(logit_rows, padded);
         // SAFETY: this buffer of the host is written again when the stream has finished with the step, and both live as long as
         // `self`, whose owner waits for the stream before it drops them.
@@ -213,8 +235,8 @@ impl StepBuffers {
     pub(super) fn page_table(&self, arena: &DeviceArena) -> PageTable {
         PageTable {
             arena: arena.ptr(),
-            blocks: self.device.at(self.sections.blocks.start),
-            frames: self.device.at(self.sections.frames.start),
+            blocks: self.tables.entries(),
+            frames: self.tables.frames(),
             frame_bytes: arena.layout().frame_bytes as u64,
             frames_per_sub_block: arena.layout().frames_per_sub_block as u32,
             records_per_frame: arena.records_per_frame(),
@@ -259,84 +281,5 @@ impl StepBuffers {
 
     pub(super) fn tiles(&self) -> DevicePtr {
         self.device.at(self.sections.tiles.start)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::backend::{BlockRef, CheckScratch, SeqRows, StepLimits};
-    use crate::kv::{KvGeometry, KvLayout};
-    use std::time::Instant;
-
-    /// Prints what the host does for one decode step of an 8B model: run by hand, optimised.
-    #[test]
-    #[ignore = "a measurement"]
-    fn host_time_of_a_decode_step() {
-        let geometry = KvGeometry {
-            layers: 32,
-            kv_heads: 8,
-            head_dim: 128,
-        };
-        let layout = KvLayout::sixteen_bit(geometry).unwrap();
-        let per_block = layout.frames(0) as usize;
-        for tokens in [1152, 8192] {
-            let (seqs, blocks_each) = (256, tokens / 128);
-            let blocks = seqs * blocks_each;
-            let input = StepInput {
-                tokens: vec![1; seqs],
-                seqs: (0..seqs)
-                    .map(|s| SeqRows {
-                        first_row: s as u32,
-                        rows: 1,
-                        position: tokens as u32 - 1,
-                        first_block: (s * blocks_each) as u32,
-                        blocks: blocks_each as u32,
-                    })
-                    .collect(),
-                blocks: (0..blocks)
-                    .map(|b| BlockRef {
-                        schedule_position: 0,
-                        first_frame: (b * per_block) as u32,
-                        frames: per_block as u32,
-                    })
-                    .collect(),
-                frames: (0..(blocks * per_block) as u32).collect(),
-                ..StepInput::default()
-            };
-            let device = Device::open(0).unwrap();
-            let capacity = StepCapacity {
-                rows: seqs,
-                seqs,
-                blocks,
-                frames: input.frames.len(),
-            };
-            let stream = Stream::new(&device).unwrap();
-            let rule = SplitRule::default();
-            let attention =
-                Attention::new(&device, geometry, 32, (seqs, blocks), rule, None, None).unwrap();
-            let mut step = StepBuffers::new(&device, capacity, 4, rule, &attention).unwrap();
-            let limits = StepLimits {
-                vocab: 128_256,
-                layout: &layout,
-                pool_frames: input.frames.len() as u32,
-                drawn: Some(0),
-            };
-            let mut scratch = CheckScratch::default();
-            let mut times = [(); 20].map(|()| {
-                let began = Instant::now();
-                limits.check(&input, &mut scratch).unwrap();
-                let checked = began.elapsed();
-                step.load(&stream, &input, &[], seqs).unwrap();
-                (began.elapsed(), checked)
-            });
-            times.sort_unstable();
-            let (all, checked) = times[10];
-            println!(
-                "{seqs} sequences of {tokens} tokens, {} frames: check {checked:?}, load and its copy {:?}",
-                input.frames.len(),
-                all - checked
-            );
-        }
     }
 }

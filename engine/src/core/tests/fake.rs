@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ebb_kernels::backend::{
-    Backend, BackendError, CheckScratch, Draw, Drawn, StepInput, StepLimits, StepOutput, draw_of,
+    Backend, BackendError, CheckScratch, Draw, Drawn, KeptTables, StepInput, StepLimits,
+    StepOutput, TableShape, draw_of,
 };
 use ebb_kernels::kv::KvLayout;
 use ebb_kernels::model::{Rope, TransformerSpec};
@@ -42,10 +43,11 @@ struct Done {
     error: Option<BackendError>,
 }
 
-/// The backend; steps run when they are submitted, and are told about when they are waited for.
+/// The backend; one that draws keeps tables, too. Steps run when they are submitted, and are told about when they are waited for.
 pub(super) struct Fake {
     spec: TransformerSpec,
     layout: KvLayout,
+    tables: KeptTables,
     depth: usize,
     draws: bool,
     /// By number of the submission.
@@ -71,6 +73,8 @@ impl Fake {
         script: impl Fn(usize) -> Option<Trouble> + Send + 'static,
     ) -> Self {
         let half = GEOMETRY.head_dim / 2;
+        let layout = KvLayout::sixteen_bit(GEOMETRY).expect("a geometry");
+        let shape = TableShape::new(16, 4, &layout, frames);
         Self {
             spec: TransformerSpec {
                 hidden: 16,
@@ -90,7 +94,8 @@ impl Fake {
                 tied_embeddings: true,
                 max_positions: 512,
             },
-            layout: KvLayout::sixteen_bit(GEOMETRY).expect("a geometry"),
+            layout,
+            tables: KeptTables::new(shape, frames),
             depth: depth.max(1),
             draws: depth > 0,
             script: Box::new(script),
@@ -181,7 +186,15 @@ impl Backend for Fake {
             pool_frames: self.pages.len() as u32,
             drawn: self.draws.then_some(self.drawn.len() as u32),
         };
-        limits.check(input, &mut CheckScratch::default())?;
+        let mut scratch = CheckScratch::default();
+        let listed = if input.is_kept() {
+            self.tables.apply(&self.layout, &input.deltas, |_| ())?;
+            limits.check_kept(input, &mut self.tables, &mut scratch)?;
+            self.tables.listed(input)
+        } else {
+            input.clone()
+        };
+        limits.check(&listed, &mut scratch)?;
         self.submissions += 1;
         let trouble = (self.script)(self.submissions);
         let device = |lost| BackendError::Device {
@@ -196,7 +209,7 @@ impl Backend for Fake {
                 // Whoever takes a token of this step takes this one.
                 self.drawn = vec![3; input.draws.len()];
             }
-            None => self.run(input, &mut done),
+            None => self.run(&listed, &mut done),
         }
         self.in_flight.push_back(done);
         self.deepest
@@ -228,6 +241,10 @@ impl Backend for Fake {
     }
 
     fn draws(&self) -> bool {
+        self.draws
+    }
+
+    fn keeps_tables(&self) -> bool {
         self.draws
     }
 }

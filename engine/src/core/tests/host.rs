@@ -57,6 +57,10 @@ fn host_time_of_a_decode_step() {
                 200,
             )));
         }
+        let skills = step::Skills {
+            draws: true,
+            keeps_tables: true,
+        };
         let mut input = StepInput::default();
         let mut times = Vec::new();
         while times.len() < 30 {
@@ -65,7 +69,7 @@ fn host_time_of_a_decode_step() {
                 .plan()
                 .unwrap_or_else(|| panic!("{:?}", scheduler.stats()));
             let planned = began.elapsed();
-            step::fill(&mut input, &plan, scheduler.blocks(), true);
+            step::fill(&mut input, &plan, scheduler.blocks(), skills);
             let filled = began.elapsed() - planned;
             if plan.slices.len() == 256 && plan.tokens.len() == 256 {
                 times.push((planned + filled, planned, filled, plan.deltas.len()));

@@ -25,7 +25,7 @@ pub struct DeviceNeeds {
 }
 
 impl CudaBackend {
-    /// What a backend of a valid `spec` takes; `config.frames` does not matter.
+    /// What a backend of a valid `spec` takes. `config.frames` may be an upper bound: it counts for the tables only.
     pub fn needs(spec: &TransformerSpec, config: &CudaConfig) -> DeviceNeeds {
         let large = |bytes: usize| bytes.next_multiple_of(GRANULE_BYTES);
         let tensor = |name: TensorName| {

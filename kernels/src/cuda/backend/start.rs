@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::activations::Activations;
 use super::{CudaBackend, Forward, LogitRows, Shapes};
-use crate::backend::CheckScratch;
+use crate::backend::{CheckScratch, KeptTables};
 use crate::cuda::arena::DeviceArena;
 use crate::cuda::attention::Attention;
 use crate::cuda::codecs::{Codecs, Scratch};
@@ -132,11 +132,14 @@ impl CudaBackend {
             None,
             None,
         )?;
+        let arena = DeviceArena::of_layout(device, pages, config.frames, scratch.frames())?;
+        let tables = capacity.tables(arena.pages(), config.frames);
         let forward = Forward {
             weights,
             step: StepBuffers::new(
                 device,
                 capacity,
+                tables,
                 spec.q_heads / spec.kv_heads,
                 SplitRule::default(),
                 &attention,
@@ -146,7 +149,7 @@ impl CudaBackend {
             products: Products::new(device, config.batch_invariant)?,
             shapes: Shapes::new(&spec),
             activations: Activations::new(device, &spec, capacity.rows, config.logit_rows)?,
-            arena: DeviceArena::of_layout(device, pages, config.frames, scratch.frames())?,
+            arena,
             codecs: Codecs::new(device, pages, config.frames, scratch)?,
             sampling: Sampling::new(device, spec.vocab, config.logit_rows, draws_max(&config))?,
         };
@@ -156,6 +159,8 @@ impl CudaBackend {
             buckets: buckets(&config),
             forward,
             check: CheckScratch::default(),
+            kept: KeptTables::new(tables, config.frames),
+            is_kept: true,
             in_flight: VecDeque::new(),
             turn: 0,
             ended: [Event::new(device)?, Event::new(device)?],
@@ -234,7 +239,10 @@ impl CudaBackend {
     /// Bytes of the buffers that a backend of `spec` allocates beside the weights and the KV pool.
     pub(super) fn overhead_bytes(spec: &TransformerSpec, config: &CudaConfig) -> usize {
         let group = (spec.q_heads / spec.kv_heads).max(1);
-        StepBuffers::bytes(&config.capacity, group)
+        let geometry = spec.kv_geometry();
+        let pages = KvLayout::unshrunk(geometry, geometry.frame_layout());
+        let tables = config.capacity.tables(&pages, config.frames);
+        StepBuffers::bytes(&config.capacity, &tables, group)
             + Attention::scratch_bytes(
                 spec.kv_geometry(),
                 spec.q_heads,

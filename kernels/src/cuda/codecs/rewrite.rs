@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use super::super::error::CudaError;
+use super::super::tables::DeviceTables;
 use crate::SUB_BLOCKS;
-use crate::backend::{BlockRef, StepInput};
+use crate::backend::{BlockRef, KeptTables, StepInput};
 use crate::kv::KvLayout;
 
 /// Words of a `ebb::DecodeJob`: position, first frame of the source, first scratch frame, shrink.
@@ -45,29 +46,66 @@ impl Scratch {
     }
 }
 
-/// The blocks to decode, and the step over what they are decoded to.
+/// The blocks to decode, and where the kernels find them.
 #[derive(Debug, Default)]
 pub(super) struct Rewrite {
-    /// Source frames are counted in the step's own list.
     pub(super) jobs: Vec<[u32; DECODE_WORDS]>,
+    /// The frames of the blocks of all jobs.
+    pub(super) sources: Vec<u32>,
+    /// Jobs by a block's first frame and its position: a block that several sequences share is decoded once.
     seen: HashMap<(u32, u16), u32>,
 }
 
 impl Rewrite {
-    /// The step with scratch frames in place of shrunk blocks; none if it names no such block. Scratch begins at frame `first`.
-    pub(super) fn plan(
+    /// Frames of a decoded block whose scratch begins at `target`.
+    fn scratch_frames(
+        layout: &KvLayout,
+        scratch: Scratch,
+        target: u32,
+    ) -> impl Iterator<Item = u32> {
+        let per_sub_block = layout.frame().frames_per_sub_block as u32;
+        (0..SUB_BLOCKS as u32).flat_map(move |sub_block| {
+            (0..per_sub_block)
+                .map(move |slot| target + sub_block * scratch.slots + slot % scratch.slots)
+        })
+    }
+
+    /// The first scratch frame of a block. Scratch begins at frame `first`.
+    fn add(
+        &mut self,
+        input: &StepInput,
+        scratch: Scratch,
+        first: u32,
+        (position, frames): (u16, &[u32]),
+    ) -> u32 {
+        let next = self.jobs.len() as u32;
+        let at = *self.seen.entry((frames[0], position)).or_insert(next);
+        let target = first + at * SUB_BLOCKS as u32 * scratch.slots;
+        if at == next {
+            let shrink = input
+                .shrinks
+                .iter()
+                .position(|s| s.to == position && input.frames[s.target as usize] == frames[0]);
+            let shrink = shrink.map_or(NONE, |s| s as u32);
+            let source = self.sources.len() as u32;
+            self.jobs.push([position.into(), source, target, shrink]);
+            self.sources.extend_from_slice(frames);
+        }
+        target
+    }
+
+    /// Plans a step that lists its blocks: the same with scratch frames in place of shrunk blocks; none if it names no such block.
+    pub(super) fn listed(
         &mut self,
         layout: &KvLayout,
         scratch: Scratch,
         first: u32,
         input: &StepInput,
     ) -> Result<Option<StepInput>, CudaError> {
-        self.jobs.clear();
-        self.seen.clear();
+        self.clear();
         if input.blocks.iter().all(|b| b.schedule_position == 0) {
             return Ok(None);
         }
-        let per_sub_block = layout.frame().frames_per_sub_block as u32;
         let mut frames = Vec::new();
         let mut blocks = Vec::with_capacity(input.blocks.len());
         for block in &input.blocks {
@@ -76,25 +114,8 @@ impl Rewrite {
             if block.schedule_position == 0 {
                 frames.extend_from_slice(named);
             } else {
-                let next = self.jobs.len() as u32;
-                // A block that several sequences share is decoded once.
-                let key = (named[0], block.schedule_position);
-                let at = *self.seen.entry(key).or_insert(next);
-                let target = first + at * SUB_BLOCKS as u32 * scratch.slots;
-                if at == next {
-                    let shrink = input.shrinks.iter().position(|s| {
-                        s.to == block.schedule_position
-                            && input.frames[s.target as usize] == named[0]
-                    });
-                    let shrink = shrink.map_or(NONE, |s| s as u32);
-                    let position = u32::from(block.schedule_position);
-                    self.jobs
-                        .push([position, block.first_frame, target, shrink]);
-                }
-                frames.extend((0..SUB_BLOCKS as u32).flat_map(|sub_block| {
-                    (0..per_sub_block)
-                        .map(move |slot| target + sub_block * scratch.slots + slot % scratch.slots)
-                }));
+                let target = self.add(input, scratch, first, (block.schedule_position, named));
+                frames.extend(Self::scratch_frames(layout, scratch, target));
             }
             blocks.push(BlockRef {
                 schedule_position: 0,
@@ -102,13 +123,7 @@ impl Rewrite {
                 frames: frames.len() as u32 - first_frame,
             });
         }
-        if self.jobs.len() > scratch.blocks {
-            return Err(CudaError::Unsupported(format!(
-                "a step over {} shrunk blocks, but this backend was started for {}",
-                self.jobs.len(),
-                scratch.blocks
-            )));
-        }
+        self.check(scratch)?;
         Ok(Some(StepInput {
             blocks,
             frames,
@@ -116,5 +131,39 @@ impl Rewrite {
             shrinks: Vec::new(),
             ..input.clone()
         }))
+    }
+
+    /// Plans a step over kept tables, which from then on have the kernels read its shrunk blocks in scratch frames.
+    pub(super) fn kept(
+        &mut self,
+        layout: &KvLayout,
+        scratch: Scratch,
+        first: u32,
+        input: &StepInput,
+        (known, tables): (&KeptTables, &mut DeviceTables),
+    ) -> Result<(), CudaError> {
+        self.clear();
+        for (id, position, frames) in known.read(input).filter(|b| b.1 > 0) {
+            let target = self.add(input, scratch, first, (position, frames));
+            tables.redirect(id, Self::scratch_frames(layout, scratch, target));
+        }
+        self.check(scratch)
+    }
+
+    fn clear(&mut self) {
+        self.jobs.clear();
+        self.sources.clear();
+        self.seen.clear();
+    }
+
+    fn check(&self, scratch: Scratch) -> Result<(), CudaError> {
+        if self.jobs.len() <= scratch.blocks {
+            return Ok(());
+        }
+        Err(CudaError::Unsupported(format!(
+            "a step over {} shrunk blocks, but this backend was started for {}",
+            self.jobs.len(),
+            scratch.blocks
+        )))
     }
 }

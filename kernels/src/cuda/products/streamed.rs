@@ -42,7 +42,8 @@ struct StreamParams {
     wide: u32,
     ahead: u32,
     rolling: u32,
-    reserved: [u32; 4],
+    burst: u32,
+    reserved: [u32; 3],
 }
 // SAFETY: field for field `ebb::StreamParams` of product/stream.cuh.
 unsafe impl KernelParams for StreamParams {}
@@ -59,15 +60,18 @@ pub struct StreamRule {
     pub ahead: usize,
     /// Ask all along instead of at the start only.
     pub rolling: bool,
+    /// Units whose weights are asked for together, 1 or 2. They are neighbours in memory.
+    pub burst: usize,
 }
 
 impl Default for StreamRule {
     fn default() -> Self {
         Self {
             height: 128,
-            ctas: 1,
-            ahead: 8,
+            ctas: 2,
+            ahead: 0,
             rolling: false,
+            burst: 1,
         }
     }
 }
@@ -120,10 +124,11 @@ impl Streamed {
         if device.capability().0 != 9 || SHARED_BYTES > device.shared_bytes_max() {
             return Ok(None);
         }
-        if !HEIGHTS.contains(&rule.height) || !(1..=2).contains(&rule.ctas) {
-            return Err(CudaError::Unsupported(format!(
-                "{rule:?}: tiles have {HEIGHTS:?} outputs, and 1 or 2 CTAs fit a multiprocessor"
-            )));
+        let is_known = HEIGHTS.contains(&rule.height)
+            && (1..=2).contains(&rule.ctas)
+            && (1..=2).contains(&rule.burst);
+        if !is_known {
+            return Err(CudaError::Unsupported(format!("products cut by {rule:?}")));
         }
         let load = |name| device.kernel(name, SHARED_BYTES);
         let multiprocessors = device.multiprocessors();
@@ -211,7 +216,8 @@ impl Streamed {
             wide: u32::from(wide),
             ahead: self.rule.ahead as u32,
             rolling: u32::from(self.rule.rolling),
-            reserved: [0; 4],
+            burst: self.rule.burst as u32,
+            reserved: [0; 3],
         };
         // SAFETY: the matrices are the caller's, and the maps describe them; every CTA has two slots of partial sums and two
         // counters, which are zero between launches. Work of one stream runs in order.

@@ -8,12 +8,14 @@ use half::bf16;
 
 use super::Rng;
 use super::table::Report;
-use crate::backend::{BlockRef, Shrink, ShrinkFailure, StepInput};
+use crate::backend::{BlockRef, KeptTables, Shrink, ShrinkFailure, StepInput, TableShape};
 use crate::cuda::arena::DeviceArena;
 use crate::cuda::codecs::{Codecs, Scratch};
 use crate::cuda::driver::{Device, Stream};
 use crate::cuda::error::CudaError;
 use crate::cuda::probe::ProbeError;
+use crate::cuda::step::StepCapacity;
+use crate::cuda::tables::DeviceTables;
 use crate::formats::{FormatError, FormatId as F, RecordShape, legal_shrink};
 use crate::kv::{KvGeometry, KvLayout, Side};
 use crate::{BLOCK_TOKENS, SUB_BLOCKS};
@@ -235,7 +237,14 @@ impl Case {
         let mut codecs =
             codecs.ok_or_else(|| CudaError::Unsupported("a layout that never shrinks".into()))?;
         arena.write_all(&self.pool)?;
-        codecs.begin(&stream, 1, &mut arena, &self.input)?;
+        let mut tables = no_tables(device)?;
+        codecs.begin(
+            &stream,
+            1,
+            &mut arena,
+            &self.input,
+            (&tables.0, &mut tables.1),
+        )?;
         stream.synchronize()?;
         let (failures, _) = codecs.results(1)?;
         let (want, want_failures) = shrunk(&self.layout, &self.input, &self.pool);
@@ -282,6 +291,21 @@ fn moves(formats: &[F], side: Side) -> Vec<(F, F)> {
         .iter()
         .flat_map(|a| formats.iter().map(move |b| (*a, *b)));
     pairs.filter(|(a, b)| legal_shrink(*a, *b, side)).collect()
+}
+
+/// Tables of no slots: the steps here list their blocks.
+fn no_tables(device: &Arc<Device>) -> Result<(KeptTables, DeviceTables), CudaError> {
+    let capacity = StepCapacity {
+        rows: 0,
+        seqs: 0,
+        blocks: 0,
+        frames: 0,
+    };
+    let shape = TableShape::default();
+    Ok((
+        KeptTables::new(shape, 0),
+        DeviceTables::new(device, &capacity, shape)?,
+    ))
 }
 
 /// Transitions against the CPU's bytes.
@@ -435,7 +459,9 @@ fn check_decoding(
     let mut codecs =
         codecs.ok_or_else(|| CudaError::Unsupported("a layout that never shrinks".into()))?;
     arena.write_all(&case.pool)?;
-    let rewritten = codecs.begin(&stream, 0, &mut arena, &case.input)?;
+    let mut tables = no_tables(device)?;
+    let tables = (&tables.0, &mut tables.1);
+    let rewritten = codecs.begin(&stream, 0, &mut arena, &case.input, tables)?;
     let Some(rewritten) = rewritten else {
         report.check("shrunk blocks are rewritten", f64::INFINITY, 0.0);
         return Ok(());

@@ -8,7 +8,7 @@ use half::bf16;
 use super::reference::relative_error;
 use super::table::Report;
 use super::{Pages, Rng};
-use crate::backend::{Backend, Draw, LogitEdit, StepInput, drawn_token};
+use crate::backend::{Backend, Draw, LogitEdit, StepInput, TableDelta, drawn_token};
 use crate::cpu::CpuBackend;
 use crate::cuda::driver::Device;
 use crate::cuda::probe::ProbeError;
@@ -139,7 +139,7 @@ fn last_rows(step: &StepInput) -> impl Iterator<Item = u32> + '_ {
 }
 
 /// The tokens of a script's decode steps, one step after the other, and two in flight, where each step takes tokens that the one
-/// before it has yet to draw. The same, or infinitely far apart.
+/// before it has yet to draw, with lists of blocks and over kept tables. The same, or infinitely far apart.
 fn in_flight(
     device: &Arc<Device>,
     spec: &TransformerSpec,
@@ -162,23 +162,60 @@ fn in_flight(
         let draws = backend.step(&step)?.draws;
         apart.push(draws.iter().map(|d| d.token.unwrap_or(0)).collect());
     }
-    let mut together: Vec<Vec<u32>> = Vec::new();
-    let mut backend = started(device, spec, &steps, frames, recorded)?;
-    for (i, step) in steps.iter().enumerate() {
-        let mut step = step.clone();
-        if i >= decode {
-            step.tokens = (0..step.tokens.len() as u32).map(drawn_token).collect();
+    let mut same = true;
+    for kept in [false, true] {
+        let mut together: Vec<Vec<u32>> = Vec::new();
+        let mut backend = started(device, spec, &steps, frames, recorded)?;
+        for (i, step) in steps.iter().enumerate() {
+            let mut step = step.clone();
+            if i >= decode {
+                step.tokens = (0..step.tokens.len() as u32).map(drawn_token).collect();
+            }
+            if kept {
+                step = elsewhere(&step, i % 2 == 1);
+            }
+            if kept && i % 3 == 2 {
+                // The deltas of a step that is refused have taken effect.
+                let mut wrong = step.clone();
+                wrong.tokens[0] = spec.vocab as u32;
+                same &= backend.submit(&wrong).is_err();
+                step.deltas.clear();
+            }
+            backend.submit(&step)?;
+            if i > 0 {
+                let draws = backend.wait()?.draws;
+                together.push(draws.iter().map(|d| d.token.unwrap_or(0)).collect());
+            }
         }
-        backend.submit(&step)?;
-        if i > 0 {
-            let draws = backend.wait()?.draws;
-            together.push(draws.iter().map(|d| d.token.unwrap_or(0)).collect());
+        let draws = backend.wait()?.draws;
+        together.push(draws.iter().map(|d| d.token.unwrap_or(0)).collect());
+        same &= apart == together;
+    }
+    Ok(if same { 0.0 } else { f64::INFINITY })
+}
+
+/// The step over kept tables. With `turned`, slots and blocks are numbered from the end: a step after one that is not finds every
+/// table changed, while the other may still read it.
+fn elsewhere(step: &StepInput, turned: bool) -> StepInput {
+    let mut kept = step.kept();
+    if !turned {
+        return kept;
+    }
+    let (slots, blocks) = (PROMPTS.len() as u32, step.blocks.len() as u32);
+    for slot in &mut kept.slots {
+        *slot = slots - 1 - *slot;
+    }
+    for delta in &mut kept.deltas {
+        match delta {
+            TableDelta::Row { slot, block, .. } => {
+                (*slot, *block) = (slots - 1 - *slot, blocks - 1 - *block);
+            }
+            TableDelta::Block { block, .. } | TableDelta::Frame { block, .. } => {
+                *block = blocks - 1 - *block;
+            }
         }
     }
-    let draws = backend.wait()?.draws;
-    together.push(draws.iter().map(|d| d.token.unwrap_or(0)).collect());
-    let differs = apart != together;
-    Ok(if differs { f64::INFINITY } else { 0.0 })
+    kept
 }
 
 /// Compares the logits of every step of a script.
@@ -224,7 +261,8 @@ fn started(
         capacity: StepCapacity {
             rows: most(|s| s.tokens.len()),
             seqs: PROMPTS.len(),
-            blocks: most(|s| s.blocks.len()),
+            // Kept tables have rows of one length.
+            blocks: PROMPTS.len() * most(|s| s.blocks.len()),
             frames: most(|s| s.frames.len()),
         },
         logit_rows: 4,

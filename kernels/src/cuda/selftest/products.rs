@@ -73,14 +73,17 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
 /// All ways of cutting a streamed product.
 fn rules() -> impl Iterator<Item = StreamRule> {
     let cuts = [(128, 1), (128, 2), (256, 1), (256, 2)];
-    let ahead = [(0, false), (3, false), (2, true)];
+    let ahead = [(0, false, 1), (3, false, 2), (2, true, 2)];
     cuts.into_iter().flat_map(move |(height, ctas)| {
-        ahead.into_iter().map(move |(ahead, rolling)| StreamRule {
-            height,
-            ctas,
-            ahead,
-            rolling,
-        })
+        ahead
+            .into_iter()
+            .map(move |(ahead, rolling, burst)| StreamRule {
+                height,
+                ctas,
+                ahead,
+                rolling,
+                burst,
+            })
     })
 }
 

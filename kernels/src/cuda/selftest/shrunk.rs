@@ -173,7 +173,12 @@ struct Run {
     failures: (usize, usize),
 }
 
-fn run(device: &Arc<Device>, spec: &TransformerSpec, spoil: bool) -> Result<Run, ProbeError> {
+fn run(
+    device: &Arc<Device>,
+    spec: &TransformerSpec,
+    spoil: bool,
+    kept: bool,
+) -> Result<Run, ProbeError> {
     let geometry = spec.kv_geometry();
     let shrunk: Vec<Vec<F>> = SCHEDULE
         .iter()
@@ -257,7 +262,8 @@ fn run(device: &Arc<Device>, spec: &TransformerSpec, spoil: bool) -> Result<Run,
         }
         let want = cpu.step(&step)?;
         let (want_logits, want_failures) = (want.logits.to_vec(), want.failed_shrinks.to_vec());
-        let got = cuda.step(&step)?;
+        let kept_step = kept.then(|| step.kept());
+        let got = cuda.step(kept_step.as_ref().unwrap_or(&step))?;
         let rows = got.logits.chunks_exact(spec.vocab);
         for (got, want) in rows.zip(want_logits.chunks_exact(spec.vocab)) {
             let want: Vec<f64> = want.iter().map(|v| f64::from(*v)).collect();
@@ -290,15 +296,16 @@ fn run(device: &Arc<Device>, spec: &TransformerSpec, spoil: bool) -> Result<Run,
 pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
     for (head_dim, kv_heads, group) in [(64, 3, 3), (128, 2, 4)] {
         let spec = spec(head_dim, kv_heads, group, false);
-        for spoil in [false, true] {
-            let done = run(device, &spec, spoil)?;
+        for (spoil, kept) in [(false, false), (false, true), (true, false), (true, true)] {
+            let done = run(device, &spec, spoil, kept)?;
             let name = |what: &str| {
                 let kind = if spoil {
                     "a shrink that fails"
                 } else {
                     "shrinks"
                 };
-                format!("model with {kind}, head_dim {head_dim}: {what}")
+                let lists = if kept { "kept tables" } else { "lists" };
+                format!("model with {kind}, {lists}, head_dim {head_dim}: {what}")
             };
             report.check(&name("logits"), done.logits, LOGITS_LIMIT);
             report.check(&name("bytes of pages"), done.bytes as f64, 0.0);

@@ -1,0 +1,209 @@
+//! Block tables in device memory: they stay from step to step, and a step changes the words that differ.
+
+use std::sync::Arc;
+
+use super::driver::{Device, DeviceBuffer, Kernel, Pinned, Stream};
+use super::error::CudaError;
+use super::params::{DevicePtr, KernelParams};
+use super::step::StepCapacity;
+use crate::backend::{StepInput, TableDelta, TableShape};
+
+#[cfg(test)]
+mod tests;
+
+/// Changes that one launch makes. A step with more of them, which is rare, waits between launches.
+const CHANGES_MAX: usize = 1 << 14;
+
+/// Words of the device's `BlockRef`.
+const ENTRY_WORDS: usize = 2;
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct ScatterParams {
+    changes: DevicePtr,
+    words: DevicePtr,
+    count: u32,
+    reserved: u32,
+}
+// SAFETY: field for field `ebb::ScatterParams` of ops/scatter.cu.
+unsafe impl KernelParams for ScatterParams {}
+
+/// The tables that attention and append read: entries (where a block's frames begin) and frames.
+///
+/// Kept tables have row `slot` at entry `slot * row_blocks`, and the frames of block `id` from `id * block_frames` on. A step that
+/// lists its blocks has its lists there instead.
+#[derive(Debug)]
+pub(super) struct DeviceTables {
+    shape: TableShape,
+    entries: usize,
+    /// The entries, then the frames.
+    words: DeviceBuffer<u32>,
+    /// What they hold once all changes have been made.
+    mirror: Vec<u32>,
+    /// Words whose change has not been enqueued, each once.
+    changed: Vec<u32>,
+    is_changed: Vec<bool>,
+    /// Written by turns: the device may still read the one while the other is written.
+    hosts: [Pinned<u32>; 2],
+    turn: usize,
+    staged: DeviceBuffer<u32>,
+    scatter: Kernel<ScatterParams>,
+}
+
+impl DeviceTables {
+    fn sizes(capacity: &StepCapacity, shape: &TableShape) -> (usize, usize) {
+        (
+            capacity.blocks.max(shape.slots * shape.row_blocks),
+            capacity.frames.max(shape.blocks * shape.block_frames),
+        )
+    }
+
+    /// Empty tables for steps of lists within `capacity`, and for kept ones.
+    pub(super) fn new(
+        device: &Arc<Device>,
+        capacity: &StepCapacity,
+        shape: TableShape,
+    ) -> Result<Self, CudaError> {
+        let (entries, frames) = Self::sizes(capacity, &shape);
+        let words = ENTRY_WORDS * entries + frames;
+        if u32::try_from(words).is_err() {
+            let what = format!("block tables of {entries} entries and {frames} frames");
+            return Err(CudaError::Unsupported(what));
+        }
+        let staging = || Pinned::new(device, 2 * CHANGES_MAX);
+        Ok(Self {
+            shape,
+            entries,
+            words: DeviceBuffer::filled(device, words, 0, "block tables")?,
+            mirror: vec![0; words],
+            changed: Vec::new(),
+            is_changed: vec![false; words],
+            hosts: [staging()?, staging()?],
+            turn: 0,
+            staged: DeviceBuffer::filled(device, 2 * CHANGES_MAX, 0, "changes of block tables")?,
+            scatter: device.kernel("scatter", 0)?,
+        })
+    }
+
+    /// Bytes that `new` allocates on the device.
+    pub(super) fn bytes(capacity: &StepCapacity, shape: &TableShape) -> usize {
+        let (entries, frames) = Self::sizes(capacity, shape);
+        (ENTRY_WORDS * entries + frames + 2 * CHANGES_MAX) * size_of::<u32>()
+    }
+
+    pub(super) fn shape(&self) -> TableShape {
+        self.shape
+    }
+
+    /// Address of the entries.
+    pub(super) fn entries(&self) -> DevicePtr {
+        self.words.ptr()
+    }
+
+    /// Address of the frames.
+    pub(super) fn frames(&self) -> DevicePtr {
+        self.words.at(ENTRY_WORDS * self.entries)
+    }
+
+    fn set(&mut self, word: usize, value: u32) {
+        if self.mirror[word] != value {
+            self.mirror[word] = value;
+            if !std::mem::replace(&mut self.is_changed[word], true) {
+                self.changed.push(word as u32);
+            }
+        }
+    }
+
+    fn set_entry(&mut self, entry: usize, first_frame: u32) {
+        self.set(ENTRY_WORDS * entry, first_frame);
+    }
+
+    fn set_frame(&mut self, index: usize, frame: u32) {
+        self.set(ENTRY_WORDS * self.entries + index, frame);
+    }
+
+    /// Takes note of a delta that fits the shape.
+    pub(super) fn apply(&mut self, delta: &TableDelta) {
+        let TableShape {
+            row_blocks,
+            block_frames,
+            ..
+        } = self.shape;
+        match *delta {
+            TableDelta::Row { slot, index, block } => {
+                let entry = slot as usize * row_blocks + index as usize;
+                self.set_entry(entry, block * block_frames as u32);
+            }
+            // The kernels know one position.
+            TableDelta::Block { .. } => {}
+            TableDelta::Frame {
+                block,
+                index,
+                frame,
+            } => self.set_frame(block as usize * block_frames + index as usize, frame),
+        }
+    }
+
+    /// Has the kernels read a kept block at other frames than its own: a block that has shrunk, whose frames they cannot read, until
+    /// it begins anew.
+    pub(super) fn redirect(&mut self, block: u32, frames: impl Iterator<Item = u32>) {
+        let first = block as usize * self.shape.block_frames;
+        for (i, frame) in frames.take(self.shape.block_frames).enumerate() {
+            self.set_frame(first + i, frame);
+        }
+    }
+
+    /// Takes note of the lists of a step within the capacity.
+    pub(super) fn list(&mut self, input: &StepInput) {
+        for (entry, block) in input.blocks.iter().enumerate() {
+            self.set_entry(entry, block.first_frame);
+        }
+        // Most stay: runs of them are passed over at once.
+        const RUN: usize = 64;
+        for (run, frames) in input.frames.chunks(RUN).enumerate() {
+            let first = ENTRY_WORDS * self.entries + run * RUN;
+            if self.mirror[first..][..frames.len()] != *frames {
+                for (i, &frame) in frames.iter().enumerate() {
+                    self.set(first + i, frame);
+                }
+            }
+        }
+    }
+
+    /// Enqueues all changes. The stream must have finished with the step before the previous one, and a copy must be enqueued
+    /// before the kernels that read the tables.
+    pub(super) fn flush(&mut self, stream: &Stream) -> Result<(), CudaError> {
+        self.turn ^= 1;
+        let mut is_first = true;
+        while !self.changed.is_empty() {
+            if !std::mem::take(&mut is_first) {
+                // The host's buffer is still being read.
+                stream.synchronize()?;
+            }
+            let count = self.changed.len().min(CHANGES_MAX);
+            let rest = self.changed.len() - count;
+            let host = &mut self.hosts[self.turn];
+            for (&word, pair) in self.changed[rest..].iter().zip(host.chunks_exact_mut(2)) {
+                (pair[0], pair[1]) = (word, self.mirror[word as usize]);
+            }
+            let params = ScatterParams {
+                changes: self.staged.ptr(),
+                words: self.words.ptr(),
+                count: count as u32,
+                reserved: 0,
+            };
+            // SAFETY: the buffer of the host is written again when the stream has finished with the step or has been waited for;
+            // every word is in range and stands once; all live as long as `self`, whose owner waits for the stream before it drops
+            // them.
+            unsafe {
+                stream.upload(&mut self.staged, 0, &self.hosts[self.turn], 2 * count)?;
+                let grid = (count.div_ceil(256) as u32, 1);
+                self.scatter.launch(stream, grid, 256, &params)?;
+            }
+            for word in self.changed.drain(rest..) {
+                self.is_changed[word as usize] = false;
+            }
+        }
+        Ok(())
+    }
+}
