@@ -361,8 +361,8 @@ impl CudaBackend {
         };
         if !input.is_kept() {
             limits.check(input, &mut self.check)?;
-            let lists = !(input.blocks.is_empty() && input.frames.is_empty());
-            if lists && std::mem::take(&mut self.is_kept) {
+            // Frames alone are those of shrinks; they touch no table.
+            if !input.blocks.is_empty() && std::mem::take(&mut self.is_kept) {
                 self.kept.clear();
             }
             return Ok(());

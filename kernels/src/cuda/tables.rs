@@ -155,6 +155,10 @@ impl DeviceTables {
 
     /// Takes note of the lists of a step within the capacity.
     pub(super) fn list(&mut self, input: &StepInput) {
+        // Frames without blocks are those of shrinks: kept tables stay.
+        if input.blocks.is_empty() {
+            return;
+        }
         for (entry, block) in input.blocks.iter().enumerate() {
             self.set_entry(entry, block.first_frame);
         }
