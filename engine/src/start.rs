@@ -200,10 +200,14 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         batch_invariant: config.batch_invariant,
     };
     let kv_bytes = kv_memory(&config, &model, &steps)?;
+    let pool_bytes = match &config.device {
+        Device::Cuda(device) => device.pool_bytes(&model.spec, &steps, &plan.layout, kv_bytes),
+        Device::Cpu => kv_bytes,
+    };
     let pool = PoolConfig {
         positions: plan.positions.clone(),
         protected: plan.protected,
-        ..pool(&model, kv_bytes, config.prefix_cache)?
+        ..pool(&model, pool_bytes, config.prefix_cache)?
     };
     let max_context = max_context(&model, &pool, config.max_context)?;
     steps.context = max_context;
@@ -262,18 +266,17 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
 fn kv_plan(config: &EngineConfig, geometry: KvGeometry) -> Result<KvPlan, StartError> {
     let mode = config.kv_mode.unwrap_or(Mode::Progressive);
     let plan = KvPlan::new(geometry, mode, &config.kv_source)?;
-    match config.device.check_pages(&plan.layout, plan.rotate_v) {
-        Ok(()) => Ok(plan),
-        Err(_) if config.kv_mode.is_none() => {
-            let plan = KvPlan::sixteen_bit(geometry)?;
-            tracing::info!(
-                "the KV cache stays at 16 bit (--kv-mode {}), because this device has no kernels for narrower pages yet",
-                plan.mode.name()
-            );
-            Ok(plan)
-        }
-        Err(error) => Err(error.into()),
+    if config.kv_mode.is_none() && matches!(config.device, Device::Cuda(_)) {
+        let plan = KvPlan::sixteen_bit(geometry)?;
+        tracing::info!(
+            "the KV cache stays at 16 bit (--kv-mode {}): on this device narrower pages are read slowly so far; ask for them with \
+             --kv-mode progressive",
+            plan.mode.name()
+        );
+        return Ok(plan);
     }
+    config.device.check_pages(&plan.layout, plan.rotate_v)?;
+    Ok(plan)
 }
 
 /// Bytes for the KV cache: what was asked for, if the device has them, or what the device has left.

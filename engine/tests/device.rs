@@ -1,10 +1,11 @@
 //! Engines on an emulated GPU: what `--device cuda` does, without one.
 
+use ebb_engine::EngineConfig;
 use ebb_engine::core::{EngineHandle, GenerateRequest, Prompt, StreamEvent};
-use ebb_engine::device::{Device, DeviceChoice, DeviceError};
+use ebb_engine::device::{Device, DeviceChoice};
+use ebb_engine::kv_plan::KvSource;
 use ebb_engine::model::LoadFormat;
 use ebb_engine::sampling::SamplingOptions;
-use ebb_engine::{EngineConfig, StartError};
 use ebb_scheduler::Mode;
 use serde_json::json;
 
@@ -104,18 +105,48 @@ fn a_gpu_that_is_not_there_is_named() {
 }
 
 #[test]
-fn a_cache_that_should_shrink_is_refused_with_what_to_choose() {
+fn a_cache_that_shrinks_answers_as_one_on_the_cpu() {
+    let dir = model();
+    // None of them ends near a tie.
+    let prompts: Vec<Vec<u32>> = [260, 150, 280]
+        .map(|len| (0..len).map(|i| (i * 37 + len) % 300).collect())
+        .into();
+    let start = |device, mode| {
+        let mut config = config(&dir, device);
+        config.kv_mode = Some(mode);
+        // Fine enough that an activation rounded otherwise moves no token far.
+        config.kv_source = KvSource::Floor("k=int8,v=int8".parse().expect("a floor"));
+        ebb_engine::start(config).expect("it starts")
+    };
+    // Every full block goes to the end of the schedule before anything reads it, here as there.
+    let gpu = start(DeviceChoice::Cuda(0), Mode::Static);
+    assert_eq!(gpu.state().kv.mode, "static");
+    let cpu = start(DeviceChoice::Cpu, Mode::Static);
+    let (got, expected) = (greedy(&gpu, &prompts), greedy(&cpu, &prompts));
+    assert!(got.iter().all(|tokens| tokens.len() == 6));
+    assert!(gpu.state().kv.shrunk_bytes > 0);
+    let firsts = |answers: &[Vec<u32>]| answers.iter().map(|a| a[0]).collect::<Vec<_>>();
+    assert_eq!(firsts(&got), firsts(&expected));
+}
+
+#[test]
+fn a_cache_in_need_of_memory_shrinks() {
     let dir = model();
     let mut config = config(&dir, DeviceChoice::Cuda(0));
     config.kv_mode = Some(Mode::Progressive);
-    let error = ebb_engine::start(config).err().expect("refused");
-    assert!(matches!(
-        error,
-        StartError::Device(DeviceError::Pages { .. })
-    ));
+    // Less than four prompts take at 16 bit, scratch included.
+    config.kv_memory_bytes = Some(2_100_000);
+    let engine = ebb_engine::start(config).expect("it starts");
+    let prompts: Vec<Vec<u32>> = (0..4)
+        .map(|p| (0..270).map(|i| (i * 31 + p * 7) % 300).collect())
+        .collect();
+    let got = greedy(&engine, &prompts);
+    assert!(got.iter().all(|tokens| tokens.len() == 6));
+    let state = engine.state();
     assert!(
-        error.to_string().contains("--kv-mode preempt-only"),
-        "{error}"
+        state.kv.shrinks_live + state.kv.shrinks_cached > 0 && state.kv.shrink_failures == 0,
+        "{:?}",
+        state.kv
     );
 }
 

@@ -79,6 +79,36 @@ impl CudaDevice {
         })
     }
 
+    /// Of `bytes` for the KV cache, those of its pool: blocks that shrink need scratch beside it.
+    pub(crate) fn pool_bytes(
+        &self,
+        spec: &TransformerSpec,
+        steps: &StepSizes,
+        layout: &KvLayout,
+        bytes: u64,
+    ) -> u64 {
+        let frame = layout.frame().frame_bytes as u64;
+        let fits = |frames: u64| {
+            let frames32 = u32::try_from(frames).unwrap_or(u32::MAX);
+            let config = config(spec, frames32, steps);
+            let beside = CudaBackend::shrink_bytes(layout, frames32, &config) as u64;
+            frames * frame + beside <= bytes
+        };
+        if layout.positions() == 1 || fits(bytes / frame) {
+            return bytes;
+        }
+        let (mut most, mut too_many) = (0, bytes / frame);
+        while too_many - most > 1 {
+            let middle = most + (too_many - most) / 2;
+            if fits(middle) {
+                most = middle;
+            } else {
+                too_many = middle;
+            }
+        }
+        most * frame
+    }
+
     pub(super) fn backend(
         &self,
         model: &LoadedModel,
@@ -97,12 +127,18 @@ impl CudaDevice {
             }
         };
         let failed = |e: &dyn std::fmt::Display| DeviceError::Weights(e.to_string());
+        let layout = match &options.layout {
+            Some(layout) => layout.clone(),
+            None => KvLayout::sixteen_bit(spec.kv_geometry()).map_err(|e| failed(&e))?,
+        };
         let backend = match model.random_seed() {
-            Some(seed) => {
-                CudaBackend::random(&self.0, spec, config, seed).map_err(|e| failed(&e))?
-            }
-            None => CudaBackend::new(&self.0, spec, config, &model.weights(), &mut progress)
+            Some(seed) => CudaBackend::random_with_pages(&self.0, spec, config, &layout, seed)
                 .map_err(|e| failed(&e))?,
+            None => {
+                let weights = model.weights();
+                CudaBackend::with_pages(&self.0, spec, config, &layout, &weights, &mut progress)
+                    .map_err(|e| failed(&e))?
+            }
         };
         let all = begin.elapsed();
         if let Some((bytes, read)) = loaded {

@@ -30,7 +30,7 @@ pub enum DeviceError {
     },
     /// Pages that the device has no kernels for.
     #[error(
-        "{device} computes on 16-bit KV pages only so far, and this KV cache shrinks; use --kv-mode preempt-only, or --device cpu"
+        "{device} has no kernels for some page formats of this KV cache, or for rotated values; use --kv-mode preempt-only, another --kv-floor, or --device cpu"
     )]
     Pages {
         /// The device.

@@ -33,6 +33,16 @@ impl CudaDevice {
         match *self {}
     }
 
+    pub(crate) fn pool_bytes(
+        &self,
+        _: &TransformerSpec,
+        _: &StepSizes,
+        _: &KvLayout,
+        _: u64,
+    ) -> u64 {
+        match *self {}
+    }
+
     pub(super) fn backend(
         &self,
         _: &LoadedModel,

@@ -4,26 +4,20 @@
 // A CTA a record. Low-bit records never pass shared memory, except for kitty's slabs; 16-bit rows are staged there, for the minima
 // and maxima, and so that a matrix load hands them out in the plane's order.
 #include "page.cuh"
+#include "shrink.cuh"
 
 namespace ebb {
-
-struct ShrinkJob {
-  uint32_t from, to;          // schedule positions
-  uint32_t source, target;    // first frames, into KvPool::frames
-};
-static_assert(sizeof(ShrinkJob) == 16);
 
 struct TranscodeParams {
   KvPool pool;
   const ShrinkJob* jobs;
-  // [shrinks]: of the first record that has no codes, record << 42 | why (quantise.cuh); all ones before.
+  // [shrinks]: of the first record that has no codes, record << 42 | why (quantise.cuh); kNoFailure before.
   unsigned long long* failures;
 };
 static_assert(sizeof(TranscodeParams) == 64);
 
 template <int HeadDim, bool Keys>
-__device__ __forceinline__ void transcode(const TranscodeParams& p, uint8_t* shared, uint32_t record, uint32_t page, uint32_t head) {
-  __shared__ PageShared s;
+__device__ __forceinline__ void transcode(const TranscodeParams& p, uint8_t* shared, PageShared& s, uint32_t record, uint32_t page, uint32_t head) {
   const KvPool& pool = p.pool;
   const ShrinkJob job = p.jobs[blockIdx.y];
   const PageOfPosition from = page_of(pool, job.from, page, HeadDim), to = page_of(pool, job.to, page, HeadDim);
@@ -64,11 +58,12 @@ __device__ __forceinline__ void transcode(const TranscodeParams& p, uint8_t* sha
 
 template <int HeadDim>
 __device__ __forceinline__ void transcode_record(const TranscodeParams& p, uint8_t* shared) {
+  __shared__ PageShared s;
   const uint32_t record = blockIdx.x, page = record / p.pool.kv_heads, head = record - page * p.pool.kv_heads;
   if (page % 2 == 0) {
-    transcode<HeadDim, true>(p, shared, record, page, head);
+    transcode<HeadDim, true>(p, shared, s, record, page, head);
   } else {
-    transcode<HeadDim, false>(p, shared, record, page, head);
+    transcode<HeadDim, false>(p, shared, s, record, page, head);
   }
 }
 

@@ -66,17 +66,18 @@ impl DeviceArena {
         layout: FrameLayout,
         frames: u32,
     ) -> Result<Self, CudaError> {
-        Self::of_layout(device, &KvLayout::unshrunk(geometry, layout), frames)
+        Self::of_layout(device, &KvLayout::unshrunk(geometry, layout), frames, 0)
     }
 
-    /// The same for blocks that shrink.
-    pub fn of_layout(
+    /// The same for blocks that shrink, with `scratch` frames behind those of the pool, which no table of the pool's names.
+    pub(super) fn of_layout(
         device: &Arc<Device>,
         pages: &KvLayout,
         frames: u32,
+        scratch: u32,
     ) -> Result<Self, CudaError> {
         let (geometry, layout) = (pages.geometry(), pages.frame());
-        let bytes = layout.frame_bytes * frames as usize;
+        let bytes = layout.frame_bytes * (frames as usize + scratch as usize);
         let memory = DeviceBuffer::filled(device, bytes, 0xff, "the KV cache")?;
         let mapped = device.has_copy_engine()
             && geometry.head_dim.is_multiple_of(RecordMaps::HALF)
@@ -109,7 +110,7 @@ impl DeviceArena {
         &self.pages
     }
 
-    /// Frames it holds.
+    /// Frames of the pool.
     pub fn frames(&self) -> u32 {
         self.frames
     }
@@ -127,7 +128,7 @@ impl DeviceArena {
 
     /// Overwrites all frames, and waits. Panics if the length is wrong.
     pub fn write_all(&mut self, bytes: &[u8]) -> Result<(), CudaError> {
-        assert_eq!(bytes.len(), self.memory.len());
+        assert_eq!(bytes.len(), self.frames as usize * self.layout.frame_bytes);
         self.memory.write(0, bytes)
     }
 
@@ -149,9 +150,8 @@ impl DeviceArena {
         stream.synchronize()
     }
 
-    /// Reads one frame, and waits. Panics if the frame is out of range.
+    /// Reads one frame, of the pool or of scratch, and waits. Panics if the frame is out of range.
     pub fn read_frame(&self, frame: u32) -> Result<Vec<u8>, CudaError> {
-        assert!(frame < self.frames, "frame {frame} of {}", self.frames);
         let mut bytes = vec![0; self.layout.frame_bytes];
         self.memory
             .read(frame as usize * self.layout.frame_bytes, &mut bytes)?;

@@ -9,6 +9,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::arena::DeviceArena;
 use super::attention::{Attention, DecodeWork};
+use super::codecs::Codecs;
 use super::driver::{Event, Graph, Stream};
 use super::error::CudaError;
 use super::ops::Ops;
@@ -80,6 +81,8 @@ struct Forward {
     shapes: Shapes,
     activations: Activations,
     sampling: Sampling,
+    /// If blocks shrink.
+    codecs: Option<Codecs>,
 }
 
 /// Columns of the matrix products.
@@ -138,6 +141,8 @@ struct Work {
     rows: usize,
     decode: Option<DecodeWork>,
     prefill: bool,
+    /// Shrunk blocks are decoded for each layer. How many is known on the host only, so such passes are not recorded.
+    decodes: bool,
 }
 
 impl Forward {
@@ -153,8 +158,10 @@ impl Forward {
             shapes,
             activations: a,
             sampling,
+            codecs,
         } = self;
         let rows = work.rows;
+        let mut codecs = codecs.as_mut().filter(|_| work.decodes);
         let [qkv, o, gate_up, down] = shapes.layer(rows);
         ops.embed(
             stream,
@@ -191,6 +198,9 @@ impl Forward {
                 &a.qkv,
                 &mut a.q,
             )?;
+            if let Some(codecs) = &mut codecs {
+                codecs.decode_layer(stream, arena, index)?;
+            }
             if let Some(decode) = work.decode {
                 attention.decode(stream, decode, step, arena, index, &a.q, &mut a.attended)?;
             }
@@ -255,7 +265,7 @@ impl Forward {
 
 impl CudaBackend {
     /// Enqueues a checked step up to its first logits: those of all rows, unless there are more than fit.
-    fn enqueue(&mut self, input: &StepInput) -> Result<(), CudaError> {
+    fn enqueue(&mut self, input: &StepInput, turn: usize) -> Result<(), CudaError> {
         // A backend may have been started by another thread.
         self.stream.device().bind()?;
         for copy in &input.copies {
@@ -263,6 +273,19 @@ impl CudaBackend {
                 .arena
                 .copy_frame(&self.stream, copy.src, copy.dst)?;
         }
+        let (mut decodes, mut rewritten) = (false, None);
+        let Forward {
+            codecs,
+            arena,
+            step,
+            ..
+        } = &mut self.forward;
+        if let Some(codecs) = codecs {
+            let tables = (&self.kept, &mut step.tables);
+            rewritten = codecs.begin(&self.stream, turn, arena, input, tables)?;
+            decodes = codecs.decodes();
+        }
+        let input = rewritten.as_ref().unwrap_or(input);
         let rows = input.tokens.len();
         let decode_only = input.seqs.iter().all(|s| s.rows == 1);
         let logit_rows = &self.logit_rows.all;
@@ -271,7 +294,7 @@ impl CudaBackend {
             .iter()
             .copied()
             .find(|b| *b >= rows)
-            .filter(|_| decode_only && !logit_rows.is_empty());
+            .filter(|_| decode_only && !decodes && !logit_rows.is_empty());
         self.forward
             .step
             .load(&self.stream, input, logit_rows, bucket.unwrap_or(rows))?;
@@ -290,6 +313,7 @@ impl CudaBackend {
             rows,
             decode: (seqs > 0).then_some(DecodeWork { seqs, cut }),
             prefill: !self.forward.step.plan.tiles.is_empty(),
+            decodes,
         };
         if rows > 0 {
             self.forward.layers(&self.stream, work)?;
@@ -317,6 +341,7 @@ impl CudaBackend {
                 rows: bucket,
                 decode: Some(DecodeWork { seqs: bucket, cut }),
                 prefill: false,
+                decodes: false,
             };
             let graph = stream.capture(|| {
                 forward.layers(stream, work)?;
@@ -338,8 +363,8 @@ impl CudaBackend {
         };
         if !input.is_kept() {
             limits.check(input, &mut self.check)?;
-            let lists = !(input.blocks.is_empty() && input.frames.is_empty());
-            if lists && std::mem::take(&mut self.is_kept) {
+            // Frames alone are those of shrinks; they touch no table.
+            if !input.blocks.is_empty() && std::mem::take(&mut self.is_kept) {
                 self.kept.clear();
             }
             return Ok(());
@@ -370,7 +395,7 @@ impl CudaBackend {
                 "draws from {drawn_rows} rows, but this backend was started for {most}"
             )));
         }
-        self.enqueue(input)?;
+        self.enqueue(input, turn)?;
         let (stream, vocab) = (&self.stream, self.spec.vocab);
         let back = input.logit_rows.len() * vocab;
         let a = &mut self.forward.activations;
@@ -439,12 +464,16 @@ impl Backend for CudaBackend {
         self.stream.device().bind()?;
         self.ended[turn].synchronize()?;
         let (draws, top) = self.forward.sampling.results(turn);
+        let (failed_shrinks, shrink_time) = match &mut self.forward.codecs {
+            Some(codecs) => codecs.results(turn)?,
+            None => Default::default(),
+        };
         Ok(StepOutput {
             logits: &self.forward.activations.host_logits[turn][..logits],
             draws,
             top,
-            failed_shrinks: &[],
-            shrink_time: std::time::Duration::ZERO,
+            failed_shrinks,
+            shrink_time,
         })
     }
 

@@ -1,28 +1,25 @@
-//! Pages below 16 bit on the device: launches of `cuda/formats`, and what goes to and fro for shrinks.
+//! Pages below 16 bit on the device: launches of `cuda/formats`, and what goes to and fro for them.
+//!
+//! Shrinks run before a step's rows. Attention knows 16-bit pages only: before each layer's, the shrunk blocks that the step reads are
+//! decoded into scratch frames behind the pool's, which the step's tables name in their place.
+
+mod rewrite;
+mod tables;
 
 use std::sync::Arc;
-
-use bytemuck::{Pod, Zeroable};
-use half::bf16;
+use std::time::Duration;
 
 use super::arena::DeviceArena;
-use super::driver::{Device, DeviceBuffer, Kernel, Pinned, Stream};
+use super::driver::{Device, DeviceBuffer, Event, Kernel, Pinned, Stream};
 use super::error::CudaError;
 use super::params::{DevicePtr, KernelParams};
-use crate::backend::{ShrinkFailure, StepInput};
-use crate::formats::{FormatError, FormatId};
-use crate::kv::{KvGeometry, KvLayout, Side};
-
-/// `ebb::PageOfPosition` of formats/pool.cuh.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-struct PageOfPosition {
-    start: u32,
-    bytes: u32,
-    format: u32,
-    reserved: u32,
-}
-const _: () = assert!(size_of::<PageOfPosition>() == 16);
+use super::tables::DeviceTables;
+use crate::backend::{KeptTables, ShrinkFailure, StepInput};
+use crate::kv::KvLayout;
+pub(super) use rewrite::Scratch;
+use rewrite::{DECODE_WORDS, Rewrite};
+use tables::PageOfPosition;
+pub(super) use tables::supports;
 
 /// `ebb::KvPool` of formats/pool.cuh.
 #[repr(C)]
@@ -49,71 +46,88 @@ struct TranscodeParams {
 // SAFETY: field for field `ebb::TranscodeParams` of formats/transcode.cu.
 unsafe impl KernelParams for TranscodeParams {}
 
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct DecodeParams {
+    pool: KvPool,
+    jobs: DevicePtr,
+    shrinks: DevicePtr,
+    failures: DevicePtr,
+    layer: u32,
+    scratch_slots: u32,
+}
+// SAFETY: field for field `ebb::DecodeParams` of formats/decode.cu.
+unsafe impl KernelParams for DecodeParams {}
+
 /// Words of a `ebb::ShrinkJob`: positions from and to, first frames of source and target.
-const JOB_WORDS: usize = 4;
+const SHRINK_WORDS: usize = 4;
 /// What a shrink reports when nothing failed.
 const SOUND: u64 = u64::MAX;
-/// Shrinks of one launch: the rows of a grid.
+const FENCE_BYTES: usize = 16;
+/// Blocks of one launch: the rows of a grid.
 const LAUNCH_MAX: usize = 65_535;
-
-/// The number that a format has on the device; none if it has no codec there.
-fn device_format(format: FormatId) -> Option<u32> {
-    use FormatId as F;
-    match format {
-        F::F16 => Some(0),
-        F::Int8 => Some(1),
-        F::Int4 => Some(2),
-        F::Kitty25 => Some(3),
-        F::Kitty12 => Some(4),
-        F::Int2 => Some(5),
-        F::Int3 => Some(6),
-        _ => None,
-    }
-}
-
-/// Whether the device has a codec for every page of a layout.
-pub(super) fn supports(layout: &KvLayout) -> bool {
-    let formats = (0..layout.positions() as u16).flat_map(|p| layout.formats(p));
-    let pages = layout.positions() == 1 || matches!(layout.geometry().head_dim, 64 | 128);
-    pages && formats.into_iter().all(|f| device_format(*f).is_some())
-}
 
 /// The host's side of one step; two are in use by turns.
 #[derive(Debug)]
 struct Host {
-    /// Jobs, then frames.
+    /// Shrinks, blocks to decode, and frames.
     words: Pinned<u32>,
     failures: Pinned<u64>,
     shrinks: usize,
+    /// Around the shrinks.
+    began: Event,
+    ended: Event,
 }
 
-/// Kernels and buffers that transcode pages of one pool.
+/// Kernels and buffers for the shrunk blocks of one pool.
 #[derive(Debug)]
 pub(super) struct Codecs {
     transcode: Kernel<TranscodeParams>,
+    decode: Kernel<DecodeParams>,
     layout: KvLayout,
     threads: u32,
+    scratch: Scratch,
+    /// Frames of the pool: where scratch begins.
+    pool_frames: u32,
     pages: DeviceBuffer<PageOfPosition>,
-    shrinks_max: usize,
     words: DeviceBuffer<u32>,
     failures: DeviceBuffer<u64>,
+    /// Written between decoding a layer and its attention, whose kernels may read pages before they wait for the kernel before
+    /// them: nothing starts ahead of a memory operation.
+    fence: DeviceBuffer<u8>,
     hosts: [Host; 2],
+    rewrite: Rewrite,
+    /// Shrinks of the step that is being enqueued; its blocks to decode are `rewrite`'s.
+    shrinks: usize,
     // What `wait` lends.
     told: Vec<ShrinkFailure>,
 }
 
-/// Shrinks of a step at most, and words of their jobs and frames: no frame is named twice, and a shrink names two at least.
-fn most(frames: u32) -> (usize, usize) {
-    let shrinks = frames as usize / 2;
-    (shrinks, JOB_WORDS * shrinks + frames as usize)
+/// What a step can ask for.
+#[derive(Debug, Clone, Copy)]
+struct Most {
+    shrinks: usize,
+    words: usize,
+}
+
+impl Most {
+    /// No frame is named by two shrinks or two blocks, and a shrink names two frames at least.
+    fn of(frames: u32, scratch: Scratch) -> Self {
+        let shrinks = frames as usize / 2;
+        Self {
+            shrinks,
+            words: SHRINK_WORDS * shrinks + DECODE_WORDS * scratch.blocks + 2 * frames as usize,
+        }
+    }
 }
 
 impl Codecs {
-    /// For a pool of `frames` frames; `None` if its blocks never shrink.
+    /// For a pool of `frames` frames, `scratch` behind it; `None` if its blocks never shrink.
     pub(super) fn new(
         device: &Arc<Device>,
         layout: &KvLayout,
         frames: u32,
+        scratch: Scratch,
     ) -> Result<Option<Self>, CudaError> {
         if layout.positions() == 1 {
             return Ok(None);
@@ -125,84 +139,92 @@ impl Codecs {
             )));
         }
         let shared = 256 * head_dim + 8192; // page_shared_bytes of formats/page.cuh
-        let name = if head_dim == 64 {
-            "transcode_d64"
-        } else {
-            "transcode_d128"
+        let (transcode, decode) = match head_dim {
+            64 => ("transcode_d64", "decode_pages_d64"),
+            _ => ("transcode_d128", "decode_pages_d128"),
         };
-        let (shrinks_max, words) = most(frames);
+        let most = Most::of(frames, scratch);
         let host = || -> Result<Host, CudaError> {
             Ok(Host {
-                words: Pinned::new(device, words)?,
-                failures: Pinned::new(device, shrinks_max)?,
+                words: Pinned::new(device, most.words)?,
+                failures: Pinned::new(device, most.shrinks)?,
                 shrinks: 0,
+                began: Event::new(device)?,
+                ended: Event::new(device)?,
             })
         };
+        let pages = tables::page_table(layout);
         let what = "shrinks";
         Ok(Some(Self {
-            transcode: device.kernel(name, shared)?,
+            transcode: device.kernel(transcode, shared)?,
+            decode: device.kernel(decode, shared)?,
             threads: 2 * head_dim as u32,
-            pages: DeviceBuffer::from_slice(device, &page_table(layout), "the shrink schedule")?,
-            shrinks_max,
-            words: DeviceBuffer::filled(device, words, 0, what)?,
-            failures: DeviceBuffer::new(device, shrinks_max, what)?,
+            scratch,
+            pool_frames: frames,
+            pages: DeviceBuffer::from_slice(device, &pages, "the shrink schedule")?,
+            words: DeviceBuffer::filled(device, most.words, 0, what)?,
+            failures: DeviceBuffer::new(device, most.shrinks, what)?,
+            fence: DeviceBuffer::filled(device, FENCE_BYTES, 0, what)?,
             hosts: [host()?, host()?],
+            rewrite: Rewrite::default(),
+            shrinks: 0,
             told: Vec::new(),
             layout: layout.clone(),
         }))
     }
 
-    /// Bytes that `new` allocates on the device.
-    pub(super) fn bytes(layout: &KvLayout, frames: u32) -> usize {
+    /// Bytes that `new` allocates on the device. The scratch frames are the arena's.
+    pub(super) fn bytes(layout: &KvLayout, frames: u32, scratch: Scratch) -> usize {
         if layout.positions() == 1 {
             return 0;
         }
-        let (shrinks, words) = most(frames);
+        let most = Most::of(frames, scratch);
         let pages = (layout.positions() - 1) * layout.geometry().layers * 2;
-        pages * size_of::<PageOfPosition>() + 4 * words + 8 * shrinks
+        pages * size_of::<PageOfPosition>() + 4 * most.words + 8 * most.shrinks + FENCE_BYTES
     }
 
-    /// Enqueues the shrinks of a checked step. `turn` names the host's buffers; the step that used them last has been waited for.
-    pub(super) fn shrink(
+    /// Enqueues the shrinks of a checked step, and what decoding its shrunk blocks reads. The step as kernels for 16-bit pages see it,
+    /// if it lists such blocks; kept tables are changed in place. `turn` names the host's buffers; the step that used them last has been waited for.
+    pub(super) fn begin(
         &mut self,
         stream: &Stream,
         turn: usize,
         arena: &mut DeviceArena,
         input: &StepInput,
-    ) -> Result<(), CudaError> {
-        let count = input.shrinks.len();
+        tables: (&KeptTables, &mut DeviceTables),
+    ) -> Result<Option<StepInput>, CudaError> {
+        let (layout, scratch, first) = (&self.layout, self.scratch, self.pool_frames);
+        let rewritten = if input.is_kept() {
+            self.rewrite.kept(layout, scratch, first, input, tables)?;
+            None
+        } else {
+            self.rewrite.listed(layout, scratch, first, input)?
+        };
+        self.shrinks = input.shrinks.len();
+        self.hosts[turn].shrinks = self.shrinks;
+        let decodes = self.rewrite.jobs.len();
+        if self.shrinks + decodes == 0 {
+            return Ok(None);
+        }
+        let end = self.load(turn, input);
         let host = &mut self.hosts[turn];
-        host.shrinks = count;
-        if count == 0 {
-            return Ok(());
-        }
-        assert!(count <= self.shrinks_max, "no frame is named twice");
-        let mut end = JOB_WORDS * count;
-        for (i, shrink) in input.shrinks.iter().enumerate() {
-            let (source, target) = shrink.frames(&self.layout, input);
-            let mut put = |frames: &[u32]| {
-                host.words[end..end + frames.len()].copy_from_slice(frames);
-                end += frames.len();
-                (end - frames.len() - JOB_WORDS * count) as u32
-            };
-            let firsts = [put(source), put(target)];
-            let [from, to] = [shrink.from, shrink.to].map(u32::from);
-            host.words[JOB_WORDS * i..][..JOB_WORDS]
-                .copy_from_slice(&[from, to, firsts[0], firsts[1]]);
-        }
-        host.failures[..count].fill(SOUND);
+        host.failures[..self.shrinks].fill(SOUND);
         // SAFETY: the step that used these buffers of the host last has been waited for, and they live as long as `self`, whose
         // owner waits for the stream before it drops them.
         unsafe {
             stream.upload(&mut self.words, 0, &host.words, end)?;
-            stream.upload(&mut self.failures, 0, &host.failures, count)?;
+            stream.upload(&mut self.failures, 0, &host.failures, self.shrinks)?;
         }
+        if self.shrinks == 0 {
+            return Ok(rewritten);
+        }
+        self.hosts[turn].began.record(stream)?;
         let records = self.layout.geometry().records() as u32;
-        for first in (0..count).step_by(LAUNCH_MAX) {
-            let part = LAUNCH_MAX.min(count - first);
+        for first in (0..self.shrinks).step_by(LAUNCH_MAX) {
+            let part = LAUNCH_MAX.min(self.shrinks - first);
             let params = TranscodeParams {
-                pool: self.pool(arena, self.words.at(JOB_WORDS * count)),
-                jobs: self.words.at(JOB_WORDS * first),
+                pool: self.pool(arena),
+                jobs: self.words.at(SHRINK_WORDS * first),
                 failures: self.failures.at(first),
             };
             let grid = (records, part as u32);
@@ -210,16 +232,84 @@ impl Codecs {
             // Work of one stream runs in order.
             unsafe { self.transcode.launch(stream, grid, self.threads, &params)? };
         }
+        let host = &mut self.hosts[turn];
+        host.ended.record(stream)?;
         // SAFETY: as of the uploads.
-        unsafe { stream.download(&mut self.hosts[turn].failures, 0, &self.failures, count) }
+        unsafe { stream.download(&mut host.failures, 0, &self.failures, self.shrinks)? };
+        Ok(rewritten)
     }
 
-    fn pool(&self, arena: &DeviceArena, frames: DevicePtr) -> KvPool {
+    /// Writes shrinks, blocks to decode and their frames into the host's buffer; how many words that is.
+    fn load(&mut self, turn: usize, input: &StepInput) -> usize {
+        let frames = self.first_frame_word();
+        let words = &mut self.hosts[turn].words;
+        let mut end = frames;
+        let mut put = |words: &mut [u32], list: &[u32]| {
+            let first = end - frames;
+            words[end..end + list.len()].copy_from_slice(list);
+            end += list.len();
+            first as u32
+        };
+        for (i, shrink) in input.shrinks.iter().enumerate() {
+            let (source, target) = shrink.frames(&self.layout, input);
+            let firsts = [source, target].map(|list| put(words, list));
+            let [from, to] = [shrink.from, shrink.to].map(u32::from);
+            let job = [from, to, firsts[0], firsts[1]];
+            words[SHRINK_WORDS * i..][..SHRINK_WORDS].copy_from_slice(&job);
+        }
+        let first = put(words, &self.rewrite.sources);
+        for (i, [position, source, target, shrink]) in self.rewrite.jobs.iter().enumerate() {
+            let job = [*position, first + source, *target, *shrink];
+            words[SHRINK_WORDS * self.shrinks + DECODE_WORDS * i..][..DECODE_WORDS]
+                .copy_from_slice(&job);
+        }
+        end
+    }
+
+    /// Where frames begin in the words of the step.
+    fn first_frame_word(&self) -> usize {
+        SHRINK_WORDS * self.shrinks + DECODE_WORDS * self.rewrite.jobs.len()
+    }
+
+    /// Whether the step that was begun last reads shrunk blocks.
+    pub(super) fn decodes(&self) -> bool {
+        !self.rewrite.jobs.is_empty()
+    }
+
+    /// Enqueues decoding one layer of the shrunk blocks of the step that was begun last.
+    pub(super) fn decode_layer(
+        &mut self,
+        stream: &Stream,
+        arena: &mut DeviceArena,
+        layer: usize,
+    ) -> Result<(), CudaError> {
+        let jobs = self.rewrite.jobs.len();
+        let heads = 2 * self.layout.geometry().kv_heads as u32;
+        for first in (0..jobs).step_by(LAUNCH_MAX) {
+            let params = DecodeParams {
+                pool: self.pool(arena),
+                jobs: self
+                    .words
+                    .at(SHRINK_WORDS * self.shrinks + DECODE_WORDS * first),
+                shrinks: self.words.ptr(),
+                failures: self.failures.ptr(),
+                layer: layer as u32,
+                scratch_slots: self.scratch.slots,
+            };
+            let grid = (heads, LAUNCH_MAX.min(jobs - first) as u32);
+            // SAFETY: the step was checked, scratch frames are in the arena behind the pool's and no job shares them. Work of one
+            // stream runs in order.
+            unsafe { self.decode.launch(stream, grid, self.threads, &params)? };
+        }
+        stream.fill(&mut self.fence, 0)
+    }
+
+    fn pool(&self, arena: &DeviceArena) -> KvPool {
         let geometry = self.layout.geometry();
         KvPool {
             arena: arena.ptr(),
             pages: self.pages.ptr(),
-            frames,
+            frames: self.words.at(self.first_frame_word()),
             frame_bytes: arena.layout().frame_bytes as u64,
             page_count: geometry.layers as u32 * 2,
             kv_heads: geometry.kv_heads as u32,
@@ -228,78 +318,23 @@ impl Codecs {
         }
     }
 
-    /// Which shrinks of the step that used the host's buffers `turn` failed. The stream must have run them.
-    pub(super) fn failures(&mut self, turn: usize) -> &[ShrinkFailure] {
+    /// Which shrinks of the step that used the host's buffers `turn` failed, and what all of them took. The stream must have run them.
+    pub(super) fn results(
+        &mut self,
+        turn: usize,
+    ) -> Result<(&[ShrinkFailure], Duration), CudaError> {
         let host = &self.hosts[turn];
         self.told.clear();
+        if host.shrinks == 0 {
+            return Ok((&self.told, Duration::ZERO));
+        }
         for (shrink, word) in host.failures[..host.shrinks].iter().enumerate() {
             if *word != SOUND {
-                let failure = failure(self.layout.geometry(), shrink, *word);
+                let failure = tables::failure(self.layout.geometry(), shrink, *word);
                 self.told.push(failure);
             }
         }
-        &self.told
-    }
-}
-
-/// `[position - 1][layer * 2 + side]`.
-fn page_table(layout: &KvLayout) -> Vec<PageOfPosition> {
-    let geometry = layout.geometry();
-    let page = |position: u16, layer: usize, side: Side| {
-        let place = layout.place(position, geometry.record(layer, side, 0));
-        PageOfPosition {
-            start: place.frame * layout.frame().frame_bytes as u32 + place.offset,
-            bytes: layout.record_bytes(position, layer, side) as u32,
-            format: device_format(layout.format(position, layer, side)).unwrap_or(0),
-            reserved: 0,
-        }
-    };
-    let positions = 1..layout.positions() as u16;
-    positions
-        .flat_map(|p| (0..geometry.layers).flat_map(move |l| [Side::K, Side::V].map(|s| (p, l, s))))
-        .map(|(position, layer, side)| page(position, layer, side))
-        .collect()
-}
-
-/// What a word of the device says: record << 42 | kind << 40 | details (formats/quantise.cuh).
-fn failure(geometry: KvGeometry, shrink: usize, word: u64) -> ShrinkFailure {
-    let record = (word >> 42) as usize;
-    let page = record / geometry.kv_heads;
-    let side = Side::of_page(page);
-    let half = |shift: u32| bf16::from_bits((word >> shift) as u16);
-    let error = if word >> 40 & 1 == 1 {
-        FormatError::RangeBeyondFp16 {
-            group: match side {
-                Side::K => "channel",
-                Side::V => "token",
-            },
-            index: (word >> 32 & 0xff) as usize,
-            min: half(16).to_f32(),
-            max: half(0).to_f32(),
-        }
-    } else {
-        let element = (word >> 16 & 0xff_ffff) as usize;
-        let (token, channel) = (element / geometry.head_dim, element % geometry.head_dim);
-        let value = half(0);
-        if value.is_finite() {
-            FormatError::BeyondFp16 {
-                token,
-                channel,
-                value,
-            }
-        } else {
-            FormatError::NonFinite {
-                token,
-                channel,
-                value,
-            }
-        }
-    };
-    ShrinkFailure {
-        shrink,
-        layer: page / 2,
-        side,
-        kv_head: record % geometry.kv_heads,
-        error,
+        let micros = host.ended.micros_since(&host.began)?;
+        Ok((&self.told, Duration::from_secs_f64(micros.max(0.0) * 1e-6)))
     }
 }

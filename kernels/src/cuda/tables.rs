@@ -144,8 +144,21 @@ impl DeviceTables {
         }
     }
 
+    /// Has the kernels read a kept block at other frames than its own: a block that has shrunk, whose frames they cannot read, until
+    /// it begins anew.
+    pub(super) fn redirect(&mut self, block: u32, frames: impl Iterator<Item = u32>) {
+        let first = block as usize * self.shape.block_frames;
+        for (i, frame) in frames.take(self.shape.block_frames).enumerate() {
+            self.set_frame(first + i, frame);
+        }
+    }
+
     /// Takes note of the lists of a step within the capacity.
     pub(super) fn list(&mut self, input: &StepInput) {
+        // Frames without blocks are those of shrinks: kept tables stay.
+        if input.blocks.is_empty() {
+            return;
+        }
         for (entry, block) in input.blocks.iter().enumerate() {
             self.set_entry(entry, block.first_frame);
         }

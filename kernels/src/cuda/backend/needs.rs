@@ -2,8 +2,8 @@
 
 use super::start::buckets;
 use super::{CudaBackend, CudaConfig};
+use crate::cuda::codecs::{Codecs, Scratch, supports};
 use crate::cuda::driver::{Device, Gemm};
-use crate::formats::FormatId;
 use crate::kv::KvLayout;
 use crate::model::{TensorName, TransformerSpec};
 
@@ -44,32 +44,41 @@ impl CudaBackend {
         }
     }
 
-    /// Whether there are kernels for every page of a layout. 16-bit ones only, so far.
+    /// Whether there are kernels for every page of a layout.
     pub fn supports(layout: &KvLayout) -> bool {
-        (0..layout.positions() as u16)
-            .all(|position| layout.formats(position).iter().all(|f| *f == FormatId::F16))
+        supports(layout)
+    }
+
+    /// Bytes that a pool of `frames` frames takes beside its own, for blocks that shrink: scratch and tables. None if they never do.
+    pub fn shrink_bytes(layout: &KvLayout, frames: u32, config: &CudaConfig) -> usize {
+        let scratch = Scratch::of(layout, frames, config.capacity.blocks);
+        scratch.frames() as usize * layout.frame().frame_bytes
+            + Codecs::bytes(layout, frames, scratch)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::formats::FormatId;
     use crate::kv::KvGeometry;
 
     #[test]
-    fn layouts_that_shrink_are_not_supported() {
-        let geometry = KvGeometry {
-            layers: 2,
-            kv_heads: 2,
-            head_dim: 64,
+    fn only_pages_with_a_codec_on_the_device_are_supported() {
+        let layout = |head_dim, format| {
+            let geometry = KvGeometry {
+                layers: 2,
+                kv_heads: 2,
+                head_dim,
+            };
+            let mut page = vec![FormatId::F16; 4];
+            page[2] = format;
+            KvLayout::new(geometry, geometry.frame_layout(), &[page]).unwrap()
         };
-        let layout = |shrunk: &[Vec<FormatId>]| {
-            KvLayout::new(geometry, geometry.frame_layout(), shrunk).unwrap()
-        };
-        assert!(CudaBackend::supports(&layout(&[])));
-        let mut page = vec![FormatId::F16; 4];
-        page[3] = FormatId::Int8;
-        assert!(!CudaBackend::supports(&layout(&[page])));
+        assert!(CudaBackend::supports(&layout(64, FormatId::Kitty25)));
+        assert!(CudaBackend::supports(&layout(128, FormatId::Int3)));
+        assert!(!CudaBackend::supports(&layout(64, FormatId::Polar44)));
+        assert!(!CudaBackend::supports(&layout(96, FormatId::Int8)));
     }
 
     #[cfg(feature = "cuda-emulator")]

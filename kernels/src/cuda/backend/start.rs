@@ -8,6 +8,7 @@ use super::{CudaBackend, Forward, LogitRows, Shapes};
 use crate::backend::{CheckScratch, KeptTables};
 use crate::cuda::arena::DeviceArena;
 use crate::cuda::attention::Attention;
+use crate::cuda::codecs::{Codecs, Scratch};
 use crate::cuda::driver::{Device, Event, Stream};
 use crate::cuda::error::CudaError;
 use crate::cuda::ops::Ops;
@@ -53,7 +54,7 @@ pub(super) fn buckets(config: &CudaConfig) -> Vec<usize> {
 }
 
 impl CudaBackend {
-    /// Loads a model. `progress(done, total)` counts bytes of weights.
+    /// Loads a model whose blocks never shrink. `progress(done, total)` counts bytes of weights.
     pub fn new<W: WeightSource>(
         device: &Arc<Device>,
         spec: TransformerSpec,
@@ -61,11 +62,24 @@ impl CudaBackend {
         weights: &W,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError<W::Error>> {
+        let pages = unshrunk(&spec);
+        Self::with_pages(device, spec, config, &pages, weights, progress)
+    }
+
+    /// Loads a model whose blocks may stand at any position of `pages`, a layout of its geometry.
+    pub fn with_pages<W: WeightSource>(
+        device: &Arc<Device>,
+        spec: TransformerSpec,
+        config: CudaConfig,
+        pages: &KvLayout,
+        weights: &W,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, LoadError<W::Error>> {
         spec.validate()?;
         device.bind()?;
         Ops::new(device, &spec)?; // Refuses what it cannot run before anything is read.
         let weights = Weights::load(device, &spec, weights, progress)?;
-        Ok(Self::with_weights(device, spec, config, weights)?)
+        Ok(Self::with_weights(device, spec, config, pages, weights)?)
     }
 
     /// A model of random weights: any shape can be measured without files.
@@ -75,20 +89,40 @@ impl CudaBackend {
         config: CudaConfig,
         seed: u64,
     ) -> Result<Self, LoadError<std::convert::Infallible>> {
+        let pages = unshrunk(&spec);
+        Self::random_with_pages(device, spec, config, &pages, seed)
+    }
+
+    /// The same, with blocks that may stand at any position of `pages`.
+    pub fn random_with_pages(
+        device: &Arc<Device>,
+        spec: TransformerSpec,
+        config: CudaConfig,
+        pages: &KvLayout,
+        seed: u64,
+    ) -> Result<Self, LoadError<std::convert::Infallible>> {
         spec.validate()?;
         device.bind()?;
         let weights = Weights::random(device, &spec, seed)?;
-        Ok(Self::with_weights(device, spec, config, weights)?)
+        Ok(Self::with_weights(device, spec, config, pages, weights)?)
     }
 
     fn with_weights(
         device: &Arc<Device>,
         spec: TransformerSpec,
         config: CudaConfig,
+        pages: &KvLayout,
         weights: Weights,
     ) -> Result<Self, CudaError> {
         let capacity = config.capacity;
         let geometry = spec.kv_geometry();
+        if pages.geometry() != geometry {
+            return Err(CudaError::Unsupported(format!(
+                "pages of {:?} for a model of {geometry:?}",
+                pages.geometry()
+            )));
+        }
+        let scratch = Scratch::of(pages, config.frames, capacity.blocks);
         let attention = Attention::new(
             device,
             geometry,
@@ -98,7 +132,7 @@ impl CudaBackend {
             None,
             None,
         )?;
-        let arena = DeviceArena::new(device, geometry, geometry.frame_layout(), config.frames)?;
+        let arena = DeviceArena::of_layout(device, pages, config.frames, scratch.frames())?;
         let tables = capacity.tables(arena.pages(), config.frames);
         let forward = Forward {
             weights,
@@ -116,6 +150,7 @@ impl CudaBackend {
             shapes: Shapes::new(&spec),
             activations: Activations::new(device, &spec, capacity.rows, config.logit_rows)?,
             arena,
+            codecs: Codecs::new(device, pages, config.frames, scratch)?,
             sampling: Sampling::new(device, spec.vocab, config.logit_rows, draws_max(&config))?,
         };
         let mut this = Self {
@@ -221,6 +256,12 @@ impl CudaBackend {
             + Sampling::bytes(spec.vocab, config.logit_rows, draws_max(config))
             + Products::bytes(device)
     }
+}
+
+/// A valid model's pages at 16 bit.
+fn unshrunk(spec: &TransformerSpec) -> KvLayout {
+    let geometry = spec.kv_geometry();
+    KvLayout::unshrunk(geometry, geometry.frame_layout())
 }
 
 /// Draws of a step at most: one for each choice that runs.

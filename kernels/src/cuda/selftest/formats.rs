@@ -8,12 +8,14 @@ use half::bf16;
 
 use super::Rng;
 use super::table::Report;
-use crate::backend::{Shrink, ShrinkFailure, StepInput};
+use crate::backend::{BlockRef, KeptTables, Shrink, ShrinkFailure, StepInput, TableShape};
 use crate::cuda::arena::DeviceArena;
-use crate::cuda::codecs::Codecs;
+use crate::cuda::codecs::{Codecs, Scratch};
 use crate::cuda::driver::{Device, Stream};
 use crate::cuda::error::CudaError;
 use crate::cuda::probe::ProbeError;
+use crate::cuda::step::StepCapacity;
+use crate::cuda::tables::DeviceTables;
 use crate::formats::{FormatError, FormatId as F, RecordShape, legal_shrink};
 use crate::kv::{KvGeometry, KvLayout, Side};
 use crate::{BLOCK_TOKENS, SUB_BLOCKS};
@@ -64,7 +66,7 @@ pub(super) fn page(kind: usize, head_dim: usize, rng: &mut Rng) -> Vec<bf16> {
             // Any finite bits of small magnitude.
             _ => {
                 let bits = rng.bits() as u16;
-                bf16::from_bits(bits & 0x8000 | (bits & 0x7fff) % 0x4600).to_f32()
+                bf16::from_bits((bits & 0x8000) | ((bits & 0x7fff) % 0x4600)).to_f32()
             }
         }
     };
@@ -228,14 +230,23 @@ impl Case {
     /// the same ones; how many there were.
     fn run(&self, device: &Arc<Device>) -> Result<(f64, usize), ProbeError> {
         let stream = Stream::new(device)?;
-        let mut arena = DeviceArena::of_layout(device, &self.layout, self.frames)?;
-        let codecs = Codecs::new(device, &self.layout, self.frames)?;
+        let scratch = Scratch::of(&self.layout, self.frames, 4);
+        let mut arena =
+            DeviceArena::of_layout(device, &self.layout, self.frames, scratch.frames())?;
+        let codecs = Codecs::new(device, &self.layout, self.frames, scratch)?;
         let mut codecs =
             codecs.ok_or_else(|| CudaError::Unsupported("a layout that never shrinks".into()))?;
         arena.write_all(&self.pool)?;
-        codecs.shrink(&stream, 1, &mut arena, &self.input)?;
+        let mut tables = no_tables(device)?;
+        codecs.begin(
+            &stream,
+            1,
+            &mut arena,
+            &self.input,
+            (&tables.0, &mut tables.1),
+        )?;
         stream.synchronize()?;
-        let failures = codecs.failures(1);
+        let (failures, _) = codecs.results(1)?;
         let (want, want_failures) = shrunk(&self.layout, &self.input, &self.pool);
         let unused: Vec<u32> = want_failures
             .iter()
@@ -282,6 +293,21 @@ fn moves(formats: &[F], side: Side) -> Vec<(F, F)> {
     pairs.filter(|(a, b)| legal_shrink(*a, *b, side)).collect()
 }
 
+/// Tables of no slots: the steps here list their blocks.
+fn no_tables(device: &Arc<Device>) -> Result<(KeptTables, DeviceTables), CudaError> {
+    let capacity = StepCapacity {
+        rows: 0,
+        seqs: 0,
+        blocks: 0,
+        frames: 0,
+    };
+    let shape = TableShape::default();
+    Ok((
+        KeptTables::new(shape, 0),
+        DeviceTables::new(device, &capacity, shape)?,
+    ))
+}
+
 /// Transitions against the CPU's bytes.
 pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
     for (head_dim, kv_heads) in [(64, 3), (128, 2)] {
@@ -321,6 +347,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             report.check(&name, case.run(device)?.0, 0.0);
         }
         check_failures(device, report, &layout, &mut rng, &position)?;
+        check_decoding(device, report, &layout, &pairs, &mut rng)?;
     }
     Ok(())
 }
@@ -369,7 +396,7 @@ fn check_failures(
             // Of the middle block a late record of values and the last one; of the last block all keys from the third head on.
             let bad = match shrink {
                 1 => record + heads == records - 1 || record == records - 1,
-                2 => record > 2 && record / heads % 2 == 0,
+                2 => record > 2 && (record / heads).is_multiple_of(2),
                 _ => false,
             };
             if bad {
@@ -384,5 +411,104 @@ fn check_failures(
         let name = format!("shrinks of a page with {name}, head_dim {head_dim}");
         report.check(&name, error, 0.0);
     }
+    Ok(())
+}
+
+/// Blocks of every position, decoded into scratch: bf16, to nearest, of what the CPU decodes. One is named twice, and one is the
+/// target of a shrink that fails, whose old frames have to be read.
+fn check_decoding(
+    device: &Arc<Device>,
+    report: &mut Report,
+    layout: &KvLayout,
+    pairs: &[(F, F)],
+    rng: &mut Rng,
+) -> Result<(), ProbeError> {
+    let geometry = layout.geometry();
+    let head_dim = geometry.head_dim;
+    let last = layout.positions() as u16 - 1;
+    // What matters of a move here is where it begins; the last one stands where it leads.
+    let mut moves: Vec<(u16, u16)> = (1..=last).map(|position| (position, last)).collect();
+    let to = pairs.iter().position(|p| *p == (F::Kitty25, F::Int4));
+    moves.push((0, to.map_or(1, |p| p as u16)));
+    let failing = moves.len() - 1;
+    let mut case = Case::new(layout.clone(), &moves, rng, |shrink, record, rng| {
+        let mut rows = page(shrink + record, head_dim, rng);
+        if shrink == failing && record == geometry.records() - 1 {
+            rows[3] = bf16::INFINITY;
+        }
+        rows
+    });
+    let all = std::mem::take(&mut case.input.shrinks);
+    let block = |position: u16, first_frame: u32| BlockRef {
+        schedule_position: position,
+        first_frame,
+        frames: layout.frames(position),
+    };
+    let blocks = all[..failing].iter().map(|s| block(s.from, s.source));
+    case.input.blocks = blocks.collect();
+    case.input.blocks.push(block(all[4].from, all[4].source));
+    case.input
+        .blocks
+        .push(block(all[failing].to, all[failing].target));
+    case.input.shrinks.push(all[failing]);
+
+    let stream = Stream::new(device)?;
+    let scratch = Scratch::of(layout, case.frames, case.input.blocks.len());
+    let mut arena = DeviceArena::of_layout(device, layout, case.frames, scratch.frames())?;
+    let codecs = Codecs::new(device, layout, case.frames, scratch)?;
+    let mut codecs =
+        codecs.ok_or_else(|| CudaError::Unsupported("a layout that never shrinks".into()))?;
+    arena.write_all(&case.pool)?;
+    let mut tables = no_tables(device)?;
+    let tables = (&tables.0, &mut tables.1);
+    let rewritten = codecs.begin(&stream, 0, &mut arena, &case.input, tables)?;
+    let Some(rewritten) = rewritten else {
+        report.check("shrunk blocks are rewritten", f64::INFINITY, 0.0);
+        return Ok(());
+    };
+    let mut differing = 0;
+    for layer in 0..geometry.layers {
+        codecs.decode_layer(&stream, &mut arena, layer)?;
+        stream.synchronize()?;
+        let all_frames: Result<Vec<_>, _> = (0..case.frames + scratch.frames())
+            .map(|f| arena.read_frame(f))
+            .collect();
+        let memory = all_frames?.concat();
+        for (i, (old, new)) in case.input.blocks.iter().zip(&rewritten.blocks).enumerate() {
+            let frames = |input: &StepInput, block: &BlockRef| {
+                input.frames[block.first_frame as usize..][..block.frames as usize].to_vec()
+            };
+            let (mut position, mut source) = (old.schedule_position, frames(&case.input, old));
+            if i == case.input.blocks.len() - 1 {
+                position = 0;
+                source = all[failing].frames(layout, &case.input).0.to_vec();
+            }
+            for side in [Side::K, Side::V] {
+                for head in 0..geometry.kv_heads {
+                    let record = geometry.record(layer, side, head);
+                    let shape = RecordShape { side, head_dim };
+                    let bytes = take(&case.pool, &ranges(layout, position, record, &source));
+                    let mut want = vec![0.0; shape.elements()];
+                    let format = layout.format(position, layer, side);
+                    let decoded = format.decode(shape, &bytes, &mut want);
+                    decoded.map_err(|e| CudaError::Unsupported(e.to_string()))?;
+                    let want: Vec<u8> = want
+                        .iter()
+                        .flat_map(|x| bf16::from_f32(*x).to_le_bytes())
+                        .collect();
+                    let got = ranges(layout, 0, record, &frames(&rewritten, new));
+                    let got = take(&memory, &got);
+                    differing += got.iter().zip(&want).filter(|(a, b)| a != b).count();
+                }
+            }
+        }
+    }
+    let name = format!("decoding of every format, head_dim {head_dim}: bytes");
+    report.check(&name, differing as f64, 0.0);
+    let reused = rewritten.blocks[4] != rewritten.blocks[failing]
+        && rewritten.frames[rewritten.blocks[4].first_frame as usize]
+            != rewritten.frames[rewritten.blocks[failing].first_frame as usize];
+    let name = format!("a shared block is decoded once, head_dim {head_dim}");
+    report.check(&name, f64::from(u8::from(reused)), 0.0);
     Ok(())
 }

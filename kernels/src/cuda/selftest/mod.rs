@@ -11,6 +11,7 @@ mod reference;
 mod rng;
 mod sample;
 mod sample_reference;
+mod shrunk;
 mod table;
 
 use std::sync::Arc;
@@ -48,9 +49,10 @@ pub fn sampling(device: &Arc<Device>) -> Result<bool, ProbeError> {
     Ok(report.finish())
 }
 
-/// Page formats: transcoding; prints a table; whether all passed.
+/// Page formats: transcoding, decoding, and whole models whose blocks shrink; prints a table; whether all passed.
 pub fn formats(device: &Arc<Device>) -> Result<bool, ProbeError> {
     let mut report = Report::default();
     formats::check(device, &mut report)?;
+    shrunk::check(device, &mut report)?;
     Ok(report.finish())
 }

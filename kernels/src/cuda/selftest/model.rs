@@ -26,7 +26,7 @@ const PROMPTS: [usize; 3] = [37, 150, 1];
 const DECODE_STEPS: usize = 4;
 
 /// Random weights, of the scale of a trained model's; the same in whatever order they are loaded.
-struct RandomWeights<'a>(&'a TransformerSpec);
+pub(super) struct RandomWeights<'a>(pub(super) &'a TransformerSpec);
 
 impl WeightSource for RandomWeights<'_> {
     type Error = Infallible;
@@ -62,7 +62,12 @@ impl WeightSource for RandomWeights<'_> {
     }
 }
 
-fn spec(head_dim: usize, kv_heads: usize, group: usize, extras: bool) -> TransformerSpec {
+pub(super) fn spec(
+    head_dim: usize,
+    kv_heads: usize,
+    group: usize,
+    extras: bool,
+) -> TransformerSpec {
     let half = head_dim / 2;
     TransformerSpec {
         hidden: 192,

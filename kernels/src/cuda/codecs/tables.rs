@@ -1,0 +1,103 @@
+//! What the device knows of a schedule, and what its words of failure mean.
+
+use bytemuck::{Pod, Zeroable};
+use half::bf16;
+
+use crate::backend::ShrinkFailure;
+use crate::formats::{FormatError, FormatId};
+use crate::kv::{KvGeometry, KvLayout, Side};
+
+/// `ebb::PageOfPosition` of formats/pool.cuh.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub(super) struct PageOfPosition {
+    start: u32,
+    bytes: u32,
+    format: u32,
+    reserved: u32,
+}
+const _: () = assert!(size_of::<PageOfPosition>() == 16);
+
+/// The number that a format has on the device; none if it has no codec there.
+fn device_format(format: FormatId) -> Option<u32> {
+    use FormatId as F;
+    match format {
+        F::F16 => Some(0),
+        F::Int8 => Some(1),
+        F::Int4 => Some(2),
+        F::Kitty25 => Some(3),
+        F::Kitty12 => Some(4),
+        F::Int2 => Some(5),
+        F::Int3 => Some(6),
+        _ => None,
+    }
+}
+
+/// Whether the device has a codec for every page of a layout.
+pub(in crate::cuda) fn supports(layout: &KvLayout) -> bool {
+    let formats = (0..layout.positions() as u16).flat_map(|p| layout.formats(p));
+    let pages = layout.positions() == 1 || matches!(layout.geometry().head_dim, 64 | 128);
+    pages && formats.into_iter().all(|f| device_format(*f).is_some())
+}
+
+/// `[position - 1][layer * 2 + side]`.
+pub(super) fn page_table(layout: &KvLayout) -> Vec<PageOfPosition> {
+    let geometry = layout.geometry();
+    let page = |position: u16, layer: usize, side: Side| {
+        let place = layout.place(position, geometry.record(layer, side, 0));
+        PageOfPosition {
+            start: place.frame * layout.frame().frame_bytes as u32 + place.offset,
+            bytes: layout.record_bytes(position, layer, side) as u32,
+            format: device_format(layout.format(position, layer, side)).unwrap_or(0),
+            reserved: 0,
+        }
+    };
+    let positions = 1..layout.positions() as u16;
+    positions
+        .flat_map(|p| (0..geometry.layers).flat_map(move |l| [Side::K, Side::V].map(|s| (p, l, s))))
+        .map(|(position, layer, side)| page(position, layer, side))
+        .collect()
+}
+
+/// What a word of the device says: record << 42 | kind << 40 | details (formats/quantise.cuh).
+pub(super) fn failure(geometry: KvGeometry, shrink: usize, word: u64) -> ShrinkFailure {
+    let record = (word >> 42) as usize;
+    let page = record / geometry.kv_heads;
+    let side = Side::of_page(page);
+    let half = |shift: u32| bf16::from_bits((word >> shift) as u16);
+    let error = if word >> 40 & 1 == 1 {
+        FormatError::RangeBeyondFp16 {
+            group: match side {
+                Side::K => "channel",
+                Side::V => "token",
+            },
+            index: (word >> 32 & 0xff) as usize,
+            min: half(16).to_f32(),
+            max: half(0).to_f32(),
+        }
+    } else {
+        let element = (word >> 16 & 0xff_ffff) as usize;
+        let (token, channel) = (element / geometry.head_dim, element % geometry.head_dim);
+        let value = half(0);
+        if value.is_finite() {
+            FormatError::BeyondFp16 {
+                token,
+                channel,
+                value,
+            }
+        } else {
+            FormatError::NonFinite {
+                token,
+                channel,
+                value,
+            }
+        }
+    };
+    ShrinkFailure {
+        shrink,
+        layer: page / 2,
+        side,
+        kv_head: record % geometry.kv_heads,
+        error,
+    }
+}

@@ -1,0 +1,317 @@
+//! Whole models whose blocks shrink while they are read: the CUDA backend against the CPU backend over the same pages.
+
+use std::sync::Arc;
+
+use half::bf16;
+
+use super::Rng;
+use super::formats::{put, ranges};
+use super::model::{RandomWeights, spec};
+use super::reference::relative_error;
+use super::table::Report;
+use crate::backend::{Backend, BlockRef, SeqRows, Shrink, StepInput};
+use crate::cpu::{CpuBackend, CpuOptions};
+use crate::cuda::driver::Device;
+use crate::cuda::probe::ProbeError;
+use crate::cuda::step::StepCapacity;
+use crate::cuda::{CudaBackend, CudaConfig, CudaError};
+use crate::formats::FormatId as F;
+use crate::kv::{KvArena, KvLayout};
+use crate::model::TransformerSpec;
+
+/// As of whole models at 16 bit (activations in bf16), and decoded values rounded to bf16: 2^-9 of each.
+const LOGITS_LIMIT: f64 = 2.5e-2;
+
+/// Formats of keys and values at the positions after the first.
+const SCHEDULE: [(F, F); 6] = [
+    (F::Int8, F::F16),
+    (F::Int8, F::Int8),
+    (F::Int4, F::Int4),
+    (F::Kitty25, F::Int4),
+    (F::Kitty12, F::Int2),
+    (F::Int2, F::Int2),
+];
+
+/// A sequence of the script: tokens so far, its blocks, and where each stands.
+#[derive(Default)]
+struct Sequence {
+    tokens: u32,
+    /// Positions and frames.
+    blocks: Vec<(u16, Vec<u32>)>,
+}
+
+struct Script {
+    layout: KvLayout,
+    free: Vec<u32>,
+    seqs: Vec<Sequence>,
+    vocab: usize,
+}
+
+/// The same once it is there: its position and its frames.
+type Moved = (usize, usize, (u16, Vec<u32>));
+/// A block of a sequence and the position it goes to.
+type Move = (usize, usize, u16);
+
+impl Script {
+    fn take(&mut self, frames: u32) -> Vec<u32> {
+        let rest = self.free.len() - frames as usize;
+        self.free.drain(rest..).collect()
+    }
+
+    /// A step of `rows` rows for each sequence, with `moves`; `after`: its rows read the new frames already.
+    fn step(&mut self, rows: &[u32], moves: &[Move], after: bool, rng: &mut Rng) -> StepInput {
+        let mut input = StepInput::default();
+        let full = self.layout.frames(0);
+        let mut moved = Vec::new();
+        for &(seq, block, to) in moves {
+            let target = self.take(self.layout.frames(to));
+            let (from, source) = self.seqs[seq].blocks[block].clone();
+            let first = input.frames.len() as u32;
+            input.frames.extend(&source);
+            input.shrinks.push(Shrink {
+                from,
+                to,
+                source: first,
+                target: input.frames.len() as u32,
+            });
+            input.frames.extend(&target);
+            moved.push((seq, block, (to, target)));
+        }
+        if after {
+            self.apply(&moved);
+        }
+        for (seq, &rows) in rows.iter().enumerate().filter(|s| *s.1 > 0) {
+            let end = self.seqs[seq].tokens + rows;
+            while (self.seqs[seq].blocks.len() as u32) < end.div_ceil(128) {
+                let frames = self.take(full);
+                self.seqs[seq].blocks.push((0, frames));
+            }
+            let s = &mut self.seqs[seq];
+            input.seqs.push(SeqRows {
+                first_row: input.tokens.len() as u32,
+                rows,
+                position: s.tokens,
+                first_block: input.blocks.len() as u32,
+                blocks: s.blocks.len() as u32,
+            });
+            for (position, frames) in &s.blocks {
+                input.blocks.push(BlockRef {
+                    schedule_position: *position,
+                    first_frame: input.frames.len() as u32,
+                    frames: frames.len() as u32,
+                });
+                input.frames.extend(frames);
+            }
+            let vocab = self.vocab;
+            let tokens = (0..rows).map(|_| rng.below(vocab) as u32);
+            input.tokens.extend(tokens);
+            input.logit_rows.push(input.tokens.len() as u32 - 1);
+            s.tokens = end;
+        }
+        if !after {
+            self.apply(&moved);
+        }
+        input
+    }
+
+    fn apply(&mut self, moved: &[Moved]) {
+        for (seq, block, to) in moved {
+            self.seqs[*seq].blocks[*block] = to.clone();
+        }
+    }
+}
+
+fn started(
+    device: &Arc<Device>,
+    spec: &TransformerSpec,
+    layout: &KvLayout,
+    frames: u32,
+) -> Result<(CudaBackend, CpuBackend), ProbeError> {
+    let unsupported =
+        |e: &dyn std::fmt::Display| CudaError::Unsupported(format!("a backend of the test: {e}"));
+    let config = CudaConfig {
+        frames,
+        capacity: StepCapacity {
+            rows: 400,
+            seqs: 3,
+            blocks: 12,
+            frames: 12 * layout.frames(0) as usize,
+        },
+        logit_rows: 4,
+        graph_rows_max: 4,
+        tune: false,
+        batch_invariant: false,
+    };
+    let weights = RandomWeights(spec);
+    let cuda = CudaBackend::with_pages(
+        device,
+        spec.clone(),
+        config,
+        layout,
+        &weights,
+        &mut |_, _| (),
+    );
+    let arena = KvArena::new(layout.frame(), frames).map_err(|e| unsupported(&e))?;
+    let options = CpuOptions {
+        layout: Some(layout.clone()),
+        ..CpuOptions::new(1)
+    };
+    let cpu = CpuBackend::with_options(spec.clone(), &weights, arena, options, &mut |_, _| ());
+    Ok((
+        cuda.map_err(|e| unsupported(&e))?,
+        cpu.map_err(|e| unsupported(&e))?,
+    ))
+}
+
+/// What the steps of a script came to.
+struct Run {
+    /// The largest relative error of any row of logits.
+    logits: f64,
+    /// Bytes of shrunk blocks that differ, given the same pool before.
+    bytes: usize,
+    /// Steps whose failed shrinks were not the CPU's, and failed shrinks.
+    failures: (usize, usize),
+}
+
+fn run(
+    device: &Arc<Device>,
+    spec: &TransformerSpec,
+    spoil: bool,
+    kept: bool,
+) -> Result<Run, ProbeError> {
+    let geometry = spec.kv_geometry();
+    let shrunk: Vec<Vec<F>> = SCHEDULE
+        .iter()
+        .map(|(k, v)| [*k, *v].repeat(geometry.layers))
+        .collect();
+    let layout = KvLayout::new(geometry, geometry.frame_layout(), &shrunk)
+        .map_err(|e| CudaError::Unsupported(e.to_string()))?;
+    let mut rng = Rng(spec.head_dim as u64 + 7);
+    let frames = 40 * layout.frames(0);
+    let mut free: Vec<u32> = (0..frames).collect();
+    rng.shuffle(&mut free);
+    let mut script = Script {
+        layout: layout.clone(),
+        free,
+        seqs: (0..3).map(|_| Sequence::default()).collect(),
+        vocab: spec.vocab,
+    };
+    let rng = &mut rng;
+    let mut steps = vec![
+        script.step(&[300, 40, 0], &[], false, rng),
+        // Shrinks beside rows that read the old frames.
+        script.step(&[1, 1, 0], &[(0, 0, 1)], false, rng),
+        script.step(&[1, 1, 0], &[(0, 0, 2), (0, 1, 3)], false, rng),
+    ];
+    // A prompt goes on over shrunk blocks; a sequence shares two of them.
+    script.step(&[0, 0, 0], &[], false, rng);
+    script.seqs[2].tokens = 256;
+    script.seqs[2].blocks = script.seqs[0].blocks[..2].to_vec();
+    steps.push(script.step(&[120, 1, 30], &[], false, rng));
+    // Rows that read the new frames at once.
+    steps.push(script.step(&[1, 100, 1], &[(0, 2, 4)], true, rng));
+    script.seqs[2].blocks[1] = script.seqs[0].blocks[1].clone();
+    steps.push(script.step(&[1, 1, 0], &[(0, 0, 5), (1, 0, 6)], true, rng));
+    steps.push(script.step(&[1, 1, 0], &[(0, 0, 6), (0, 1, 4)], false, rng));
+    steps.push(script.step(&[1, 1, 0], &[], false, rng));
+
+    let (mut cuda, mut cpu) = started(device, spec, &layout, frames)?;
+    let mut run = Run {
+        logits: 0.0,
+        bytes: 0,
+        failures: (0, 0),
+    };
+    for (i, step) in steps.iter().enumerate() {
+        // Both begin with the pages that the device wrote; codes would tell their last bits apart.
+        let mut pool = Vec::new();
+        for frame in 0..frames {
+            let mut bytes = cuda.arena_mut().read_frame(frame)?;
+            if i == 0 {
+                bytes.fill(0);
+            }
+            pool.extend(bytes);
+        }
+        if spoil && i == 2 {
+            // A value of the block that moves second which has no code at int4 but attention can bear.
+            let source = step.shrinks[1].frames(&layout, step).0;
+            let mut rows = vec![0; 256 * geometry.head_dim];
+            rows[130..132].copy_from_slice(&bf16::from_f32(-70_000.0).to_le_bytes());
+            put(
+                &mut pool,
+                &ranges(&layout, 0, geometry.kv_heads, source),
+                &rows,
+            );
+        }
+        cuda.arena_mut().write_all(&pool)?;
+        let bytes = layout.frame().frame_bytes;
+        for frame in 0..frames {
+            let part = &pool[frame as usize * bytes..][..bytes];
+            cpu.arena_mut().frame_mut(frame).copy_from_slice(part);
+        }
+        let mut step = step.clone();
+        if spoil && i == 2 {
+            // Rows that name the new frames read the old ones when the shrink fails.
+            let target = step.shrinks[1];
+            for block in &mut step.blocks {
+                if step.frames[block.first_frame as usize] == step.frames[target.source as usize] {
+                    block.schedule_position = target.to;
+                    block.first_frame = target.target;
+                    block.frames = layout.frames(target.to);
+                }
+            }
+        }
+        let want = cpu.step(&step)?;
+        let (want_logits, want_failures) = (want.logits.to_vec(), want.failed_shrinks.to_vec());
+        let kept_step = kept.then(|| step.kept());
+        let got = cuda.step(kept_step.as_ref().unwrap_or(&step))?;
+        let rows = got.logits.chunks_exact(spec.vocab);
+        for (got, want) in rows.zip(want_logits.chunks_exact(spec.vocab)) {
+            let want: Vec<f64> = want.iter().map(|v| f64::from(*v)).collect();
+            let error = relative_error(got.iter().map(|v| f64::from(*v)), &want);
+            run.logits = run.logits.max(error);
+        }
+        let differ = format!("{:?}", got.failed_shrinks) != format!("{want_failures:?}");
+        run.failures.0 += usize::from(differ);
+        run.failures.1 += want_failures.len();
+        for (shrink, s) in step.shrinks.iter().enumerate() {
+            if want_failures.iter().any(|f| f.shrink == shrink) {
+                continue;
+            }
+            for &frame in s.frames(&layout, &step).1 {
+                let got = cuda.arena_mut().read_frame(frame)?;
+                // The end of the last frame belongs to nobody.
+                let want = cpu.arena().frame(frame);
+                run.bytes += got.iter().zip(want).filter(|(a, b)| a != b).count();
+            }
+        }
+        if !want_failures.is_empty() {
+            // What comes after takes the move for done.
+            return Ok(run);
+        }
+    }
+    Ok(run)
+}
+
+/// Logits, shrunk pages and failures of every step.
+pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
+    for (head_dim, kv_heads, group) in [(64, 3, 3), (128, 2, 4)] {
+        let spec = spec(head_dim, kv_heads, group, false);
+        for (spoil, kept) in [(false, false), (false, true), (true, false), (true, true)] {
+            let done = run(device, &spec, spoil, kept)?;
+            let name = |what: &str| {
+                let kind = if spoil {
+                    "a shrink that fails"
+                } else {
+                    "shrinks"
+                };
+                let lists = if kept { "kept tables" } else { "lists" };
+                format!("model with {kind}, {lists}, head_dim {head_dim}: {what}")
+            };
+            report.check(&name("logits"), done.logits, LOGITS_LIMIT);
+            report.check(&name("bytes of pages"), done.bytes as f64, 0.0);
+            let wrong = done.failures.0 + done.failures.1.abs_diff(usize::from(spoil));
+            report.check(&name("failures"), wrong as f64, 0.0);
+        }
+    }
+    Ok(())
+}
