@@ -128,7 +128,7 @@ pub fn run(
                     s.kv_heads,
                     bytes as f64 / us / 1e3
                 );
-                if chosen {
+                if chosen && s.target_us > 0.0 {
                     let verdict = if us <= s.target_us {
                         "reached"
                     } else {

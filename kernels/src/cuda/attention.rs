@@ -151,12 +151,15 @@ const fn ring(name: &'static str, head_dim: usize, warps: usize, stages: usize) 
     }
 }
 
-/// The kernel for steps that give every multiprocessor at most one unit: one CTA with all of the shared memory, the same
-/// arithmetic to the bit.
+/// The kernel for steps of few units, all of them whole sequences: one CTA of a multiprocessor with all of the shared memory, the
+/// same arithmetic to the bit.
 const DEEP_VARIANTS: [DecodeVariant; 2] = [
     bulk("decode_bulk_d128_s6", 128, 6),
     bulk("decode_bulk_d64_s24", 64, 24),
 ];
+
+/// Units of a multiprocessor that are few.
+const DEEP_UNITS: usize = 4;
 
 #[derive(Debug)]
 enum DecodeKernel {
@@ -326,7 +329,7 @@ impl Attention {
             units_max: self.units_max,
         };
         let units = work.seqs * self.unit_heads();
-        let few = !work.cut && units <= self.multiprocessors;
+        let few = !work.cut && units <= DEEP_UNITS * self.multiprocessors;
         let decoder = self.deep.as_ref().filter(|_| few).unwrap_or(&self.decode);
         // SAFETY: the step was checked against the pool before it was loaded, so every block, frame and row is in range of
         // the arena, q and out; the scratch was sized for the step's capacity. Work of one stream runs in order.
