@@ -55,6 +55,18 @@ pub enum Command {
         #[arg(long, value_delimiter = ',', value_parser = stream_rule)]
         rules: Vec<StreamRule>,
     },
+    /// Time draws from logits on the device; prints CSV
+    Sample {
+        /// Sizes of the vocabulary
+        #[arg(long, value_delimiter = ',', default_value = "128256,151936")]
+        vocabs: Vec<usize>,
+        /// Rows of logits, a draw from each
+        #[arg(long, value_delimiter = ',', default_value = "1,16,64,256")]
+        batches: Vec<usize>,
+        /// Timed runs of each
+        #[arg(long, default_value_t = 50)]
+        repeats: usize,
+    },
     /// Time whole steps of a model of Llama-3.1-8B's shape with random weights; prints CSV
     Step {
         /// Decode batches
@@ -128,6 +140,11 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
             }
             products::in_sequence(&device, rows, rules, *repeats)?;
         }
+        Command::Sample {
+            vocabs,
+            batches,
+            repeats,
+        } => sample::run(&device, vocabs, batches, *repeats)?,
         Command::Step {
             batches,
             context,

@@ -1,4 +1,4 @@
-//! `ebb-gpu prefill`: attention of one layer of Llama-3.1-8B's shape over prompts and chunks of prompts.
+//! `ebb-bench prefill`: attention of one layer of Llama-3.1-8B's shape over prompts and chunks of prompts.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `ebb-gpu sample`: draws from logits that are on the device, without a model.
+//! `ebb-bench sample`: draws from logits that are on the device, without a model.
 
 use std::sync::Arc;
 
