@@ -36,8 +36,6 @@ impl Device {
         match choice {
             DeviceChoice::Cpu => Ok(Self::Cpu),
             DeviceChoice::Cuda(ordinal) => CudaDevice::open(ordinal).map(Self::Cuda),
-            // The emulated GPU of tests is never a good choice.
-            DeviceChoice::Auto if cfg!(feature = "cuda-emulator") => Ok(Self::Cpu),
             DeviceChoice::Auto => match CudaDevice::open(0) {
                 Ok(device) => Ok(Self::Cuda(device)),
                 Err(DeviceError::NotBuilt | DeviceError::NoDriver { .. }) => Ok(Self::Cpu),

@@ -360,6 +360,7 @@ struct PrefillWgmma {
         values.advance();
         pack();
       }
+      __syncwarp();  // all lanes have read the item
       release(queries_empty());
 
       mbarrier_wait(full(1, values.stage), values.parity);
