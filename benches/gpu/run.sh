@@ -34,7 +34,7 @@ step 90 "$out/check.tmp" "$bin" check
 cat "$out/check.tmp" >> "$out/log.txt"
 grep -v '^pass' "$out/check.tmp"
 rm "$out/check.tmp"
-step 40 "$out/attention.csv" "$bin" attention
+step 120 "$out/attention.csv" "$bin" attention
 throughput() { step "$1" /dev/null "$bin" throughput --device cuda --model $model --out "$out/throughput.csv" "${@:2}"; }
 throughput 60 --workloads 1x1024/256,64x1024/256,256x1024/256,1x8192/16
 throughput 60 --workloads 64x8192/512 --kv-memory 16GiB

@@ -9,6 +9,7 @@ pub mod attention;
 pub mod prefill;
 pub mod products;
 pub mod sample;
+pub mod shrunk_attention;
 pub mod step;
 
 /// Commands that need a GPU; they use the first.
@@ -127,7 +128,10 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
             repeats,
             kernels,
             rules,
-        } => attention::run(&device, *repeats, kernels, rules)?,
+        } => {
+            attention::run(&device, *repeats, kernels, rules)?;
+            shrunk_attention::run(&device, *repeats)?;
+        }
         Command::Prefill { repeats } => prefill::run(&device, *repeats)?,
         Command::Products {
             rows,

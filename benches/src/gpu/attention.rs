@@ -9,16 +9,16 @@ use ebb_kernels::kv::{FrameLayout, KvGeometry};
 
 /// A decode batch: sequences of equal length.
 #[derive(Debug, Clone, Copy)]
-struct Shape {
-    batch: usize,
-    tokens: usize,
-    q_heads: usize,
-    kv_heads: usize,
+pub(super) struct Shape {
+    pub(super) batch: usize,
+    pub(super) tokens: usize,
+    pub(super) q_heads: usize,
+    pub(super) kv_heads: usize,
     /// What the best 16-bit kernel of others takes, microseconds.
     target_us: f64,
 }
 
-const HEAD_DIM: usize = 128;
+pub(super) const HEAD_DIM: usize = 128;
 
 const fn shape(
     batch: usize,
@@ -36,7 +36,7 @@ const fn shape(
     }
 }
 
-const SHAPES: [Shape; 9] = [
+pub(super) const SHAPES: [Shape; 9] = [
     shape(1, 1152, 32, 8, 0.0),
     shape(64, 1152, 32, 8, 0.0),
     shape(256, 1152, 32, 8, 0.0),

@@ -13,7 +13,7 @@ constexpr int kSubBlocks = 8;  // per block of 128 tokens
 // One block of a sequence.
 struct BlockRef {
   uint32_t first_frame;  // into PageTable::frames
-  uint32_t reserved;
+  uint32_t block;        // where what else is known of it lies
 };
 
 // Page tables, in device memory. Read by every layer, changed between steps (ops/scatter.cu).

@@ -125,6 +125,7 @@ inline uint32_t atomicOr(uint32_t* p, uint32_t v) { uint32_t old = *p; *p |= v; 
 template <class T> T atomicMin(T* p, T v) { T old = *p; *p = v < old ? v : old; return old; }
 inline uint32_t atomicInc(uint32_t* p, uint32_t most) { uint32_t old = *p; *p = old >= most ? 0 : old + 1; return old; }
 
+inline int __ffs(uint32_t v) { return __builtin_ffs(static_cast<int>(v)); }
 inline float __uint_as_float(uint32_t v) { float f; memcpy(&f, &v, 4); return f; }
 inline uint32_t __float_as_uint(float v) { uint32_t u; memcpy(&u, &v, 4); return u; }
 // Rounded on their own; the build forbids the compiler to fuse them.

@@ -66,7 +66,42 @@ inline uint32_t movmatrix_trans(uint32_t a) {
   return mine;
 }
 
-inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+inline float f16_value(uint32_t bits) {
+  const uint32_t exponent = bits >> 10 & 31, fraction = bits & 1023;
+  const float sign = bits & 0x8000 ? -1.f : 1.f;
+  if (exponent == 31) return fraction ? NAN : sign * INFINITY;
+  return sign * (exponent == 0 ? ldexpf(static_cast<float>(fraction), -24) : ldexpf(static_cast<float>(1024 + fraction), static_cast<int>(exponent) - 25));
+}
+// To nearest, ties to even; the value is exact in double.
+inline uint16_t round_f16(double v) {
+  const uint16_t sign = std::signbit(v) ? 0x8000 : 0;
+  if (v != v) return 0x7fff;
+  v = fabs(v);
+  if (v >= 65520.0) return sign | 0x7c00;
+  if (v == 0.0) return sign;
+  int exponent;
+  frexp(v, &exponent);  // v = f 2^exponent, f in [0.5, 1)
+  const int unit = exponent - 11 < -24 ? -24 : exponent - 11;
+  const double steps = nearbyint(ldexp(v, -unit));
+  if (unit == -24) return sign | static_cast<uint16_t>(steps);
+  // Of 1024 .. 2048 steps; the carry of 2048 goes into the exponent.
+  return sign | static_cast<uint16_t>(((unit + 24) << 10) + static_cast<int>(steps));
+}
+template <class Op>
+uint32_t each_f16(uint32_t a, uint32_t b, uint32_t c, Op op) {
+  auto one = [&](int s) -> uint32_t { return round_f16(op(double(f16_value(a >> s & 0xffff)), double(f16_value(b >> s & 0xffff)), double(f16_value(c >> s & 0xffff)))); };
+  return one(0) | one(16) << 16;
+}
+inline uint32_t and_or(uint32_t a, uint32_t mask, uint32_t bits) { return (a & mask) | bits; }
+inline uint32_t mul_f16x2(uint32_t a, uint32_t b) { return each_f16(a, b, 0, [](double x, double y, double) { return x * y; }); }
+inline uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
+  auto one = [&](int s) -> uint32_t { return round_bf16(bf16_value(a >> s & 0xffff) * bf16_value(b >> s & 0xffff)); };
+  return one(0) | one(16) << 16;
+}
+inline uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) { return each_f16(a, b, c, [](double x, double y, double z) { return x * y + z; }); }
+
+template <float (*Value)(uint32_t)>
+void multiply_fragments(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   struct Argument { float* c; const uint32_t* a; uint32_t b[2]; } mine{c, a, {b0, b1}};
   emulator::warp_wide("mma", &mine, [](void* const* all) {
     float a[16][16], b[8][16];  // rows of A, columns of B
@@ -74,8 +109,8 @@ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_
       const Argument& l = *static_cast<Argument*>(all[lane]);
       const int g = lane / 4, t = lane % 4;
       for (int e = 0; e < 2; e++) {
-        for (int r = 0; r < 4; r++) a[g + r % 2 * 8][2 * t + r / 2 * 8 + e] = bf16_value(l.a[r] >> 16 * e & 0xffff);
-        for (int r = 0; r < 2; r++) b[g][2 * t + r * 8 + e] = bf16_value(l.b[r] >> 16 * e & 0xffff);
+        for (int r = 0; r < 4; r++) a[g + r % 2 * 8][2 * t + r / 2 * 8 + e] = Value(l.a[r] >> 16 * e & 0xffff);
+        for (int r = 0; r < 2; r++) b[g][2 * t + r * 8 + e] = Value(l.b[r] >> 16 * e & 0xffff);
       }
     }
     for (int lane = 0; lane < 32; lane++) {
@@ -90,12 +125,32 @@ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_
   });
 }
 
+inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { multiply_fragments<bf16_value>(c, a, b0, b1); }
+inline void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { multiply_fragments<f16_value>(c, a, b0, b1); }
+
+inline uint32_t load_turn(uint32_t counter) {
+  uint32_t now;
+  memcpy(&now, emulator::shared_at(counter, 4), 4);
+  return now;
+}
+inline void wait_for_turn(uint32_t counter, uint32_t value) {
+  while (load_turn(counter) != value) emulator::yield();
+}
+inline void wait_for_more(uint32_t counter, uint32_t value) {
+  while (static_cast<int32_t>(load_turn(counter) - value) <= 0) emulator::yield();
+}
+inline void wait_for_room(uint32_t counter, uint32_t value, uint32_t most) {
+  while (value - load_turn(counter) >= most) emulator::yield();
+}
+inline void set_turn(uint32_t counter, uint32_t value) { memcpy(emulator::shared_at(counter, 4), &value, 4); }
+
 inline void named_barrier_sync(uint32_t id, uint32_t threads) { emulator::named_barrier(id, threads, true); }
 inline void named_barrier_arrive(uint32_t id, uint32_t threads) { emulator::named_barrier(id, threads, false); }
 inline uint32_t atomic_inc_acq_rel(uint32_t* p, uint32_t most) { return atomicInc(p, most); }
 inline uint32_t load_acquire(const uint32_t* p) { return *p; }
 inline float ex2(float x) { return exp2f(x); }
 inline uint32_t pack_bf16(float lo, float hi) { return round_bf16(lo) | static_cast<uint32_t>(round_bf16(hi)) << 16; }
+inline uint32_t pack_f16(float lo, float hi) { return round_f16(lo) | static_cast<uint32_t>(round_f16(hi)) << 16; }
 
 }  // namespace ebb
 

@@ -11,7 +11,8 @@ use super::params::{DevicePtr, KernelParams};
 use super::plan::SplitRule;
 use super::prefill::{Prefill, PrefillVariant};
 use super::step::{PageTable, StepBuffers};
-use crate::kv::KvGeometry;
+use crate::formats::FormatId;
+use crate::kv::{KvGeometry, KvLayout};
 
 /// Query heads that one decode unit serves: the n = 8 side of its matrix instructions.
 const UNIT_HEADS: usize = 8;
@@ -46,6 +47,22 @@ struct BulkDecodeParams {
 }
 // SAFETY: field for field `ebb::BulkDecodeParams` of attention/decode_bulk.cuh.
 unsafe impl KernelParams for BulkDecodeParams {}
+
+#[repr(C, align(64))]
+#[derive(Debug, Clone, Copy)]
+struct MixedDecodeParams {
+    records: TensorMap,
+    decode: DecodeParams,
+    positions: DevicePtr,
+    pages: DevicePtr,
+    page_count: u32,
+    group: u32,
+    parts: u32,
+    reserved: [u32; 9],
+}
+const _: () = assert!(size_of::<MixedDecodeParams>() == 320);
+// SAFETY: field for field `ebb::MixedDecodeParams` of attention/decode_mixed.cuh.
+unsafe impl KernelParams for MixedDecodeParams {}
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -202,6 +219,62 @@ impl Decoder {
     }
 }
 
+/// The kernel that reads blocks as they have shrunk.
+#[derive(Debug)]
+struct Mixed {
+    kernel: Kernel<MixedDecodeParams>,
+    merge: Kernel<DecodeMergeParams>,
+    grid: u32,
+}
+
+impl Mixed {
+    /// `MixedDecode::kWarps` of decode_mixed.cuh, and the warp that loads.
+    const WARPS: usize = 15;
+    const THREADS: u32 = (Self::WARPS as u32 + 1) * 32;
+    const STAGES: usize = 2;
+    const QUEUE: usize = 16;
+
+    /// None if the device cannot run it.
+    fn new(device: &Arc<Device>, head_dim: usize) -> Result<Option<Self>, CudaError> {
+        let shared = Self::shared_bytes(head_dim);
+        if !device.has_copy_engine() || shared > device.shared_bytes_max() {
+            return Ok(None);
+        }
+        let (name, merge) = match head_dim {
+            128 => ("decode_mixed_d128", "decode_merge_d128"),
+            64 => ("decode_mixed_d64", "decode_merge_d64"),
+            _ => return Ok(None),
+        };
+        Ok(Some(Self {
+            kernel: device.kernel(name, shared)?,
+            merge: device.kernel(merge, 0)?,
+            grid: device.multiprocessors() as u32,
+        }))
+    }
+
+    /// `kSharedBytes` of decode_mixed.cuh.
+    fn shared_bytes(head_dim: usize) -> usize {
+        let largest = if head_dim == 128 { 5760 } else { 512 + 4096 };
+        let stage = 1024 * usize::div_ceil(largest, 1024);
+        let steps = head_dim / 16;
+        let merging = (steps + 1) * 512 + 2 * 2 * steps * 256 + 2 * UNIT_HEADS * 4 + 16;
+        let warp = Self::STAGES * (stage + 8 + 4) + Self::QUEUE * 16 + 3 * 4;
+        (Self::WARPS * warp + merging).next_multiple_of(16)
+    }
+
+    /// Whether it knows all formats of a layout.
+    fn reads(layout: &KvLayout) -> bool {
+        use FormatId as F;
+        let formats = (0..layout.positions() as u16).flat_map(|p| layout.formats(p));
+        formats.into_iter().all(|f| {
+            matches!(
+                f,
+                F::F16 | F::Int8 | F::Int4 | F::Kitty25 | F::Kitty12 | F::Int2
+            )
+        })
+    }
+}
+
 /// What a step asks of the decode kernels, known before its lengths are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct DecodeWork {
@@ -209,6 +282,8 @@ pub(super) struct DecodeWork {
     pub(super) seqs: usize,
     /// Whether one may be cut into several units.
     pub(super) cut: bool,
+    /// Whether they may read shrunk blocks.
+    pub(super) mixed: bool,
 }
 
 /// Decode and prefill attention of one model shape, with the scratch of split sequences.
@@ -217,6 +292,8 @@ pub struct Attention {
     decode: Decoder,
     /// For few units; none if the kernel was chosen by the caller.
     deep: Option<Decoder>,
+    /// For shrunk blocks, if the device has a kernel.
+    mixed: Option<Mixed>,
     multiprocessors: usize,
     units_max: u32,
     prefill: Prefill,
@@ -254,11 +331,12 @@ impl Attention {
                     device.name()
                 ))
             })?;
-        let units = rule.units_max(seqs, blocks);
+        let units = rule.units_room(seqs, blocks);
         let unit_heads = unit_heads(geometry, q_heads);
         Ok(Self {
             decode: Decoder::new(device, variant)?,
             deep: deep.map(|v| Decoder::new(device, v)).transpose()?,
+            mixed: Mixed::new(device, head_dim)?,
             multiprocessors: device.multiprocessors(),
             units_max: units as u32,
             prefill: Prefill::new(device, geometry, q_heads, prefill)?,
@@ -295,11 +373,17 @@ impl Attention {
         q_heads: usize,
         (seqs, blocks): (usize, usize),
     ) -> usize {
-        let units = SplitRule::default().units_max(seqs, blocks);
+        let units = SplitRule::default().units_room(seqs, blocks);
         4 * (units * q_heads * (geometry.head_dim + 2) + seqs * q_heads + 2)
     }
 
-    /// Enqueues the attention of all single-row sequences of the loaded step; the number of units is read on the device.
+    /// Whether the device reads shrunk blocks of these formats as they are.
+    pub(super) fn reads(&self, layout: &KvLayout) -> bool {
+        self.mixed.is_some() && Mixed::reads(layout)
+    }
+
+    /// Enqueues the attention of all single-row sequences of the loaded step; the number of units is read on the device. `pages`:
+    /// the device's table of formats and places, if `work` may read shrunk blocks.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn decode(
         &mut self,
@@ -307,6 +391,7 @@ impl Attention {
         work: DecodeWork,
         step: &StepBuffers,
         arena: &DeviceArena,
+        pages: Option<DevicePtr>,
         layer: usize,
         q: &DeviceBuffer<bf16>,
         out: &mut DeviceBuffer<bf16>,
@@ -328,6 +413,41 @@ impl Attention {
             scale_log2: self.scale_log2(),
             units_max: self.units_max,
         };
+        let width = self.q_heads * self.geometry.head_dim;
+        let merge_grid = (width.div_ceil(MERGE_VALUES) as u32, work.seqs as u32);
+        let merge_params = DecodeMergeParams {
+            rows: step.decodes(),
+            row_count: step.decode_count(),
+            partial_o: params.partial_o,
+            partial_ml: params.partial_ml,
+            out: params.out,
+            q_heads: params.q_heads,
+            reserved: 0,
+        };
+        if let (true, Some(mixed), Some(pages)) = (work.mixed, &self.mixed, pages) {
+            let group = self.q_heads / self.geometry.kv_heads;
+            let params = MixedDecodeParams {
+                records: arena.maps().ok_or_else(no_copies)?.whole,
+                decode: params,
+                positions: step.block_positions(),
+                pages,
+                page_count: 2 * self.geometry.layers as u32,
+                group: group as u32,
+                parts: group.div_ceil(UNIT_HEADS) as u32,
+                reserved: [0; 9],
+            };
+            // SAFETY: as below; positions and the pages of each were checked with the step.
+            return unsafe {
+                let grid = (mixed.grid, 1);
+                mixed.kernel.launch(stream, grid, Mixed::THREADS, &params)?;
+                match work.cut {
+                    true => mixed
+                        .merge
+                        .launch(stream, merge_grid, MERGE_THREADS, &merge_params),
+                    false => Ok(()),
+                }
+            };
+        }
         let units = work.seqs * self.unit_heads();
         let few = !work.cut && units <= DEEP_UNITS * self.multiprocessors;
         let decoder = self.deep.as_ref().filter(|_| few).unwrap_or(&self.decode);
@@ -338,15 +458,6 @@ impl Attention {
             match &decoder.kernel {
                 DecodeKernel::Ring(kernel) => kernel.launch(stream, grid, threads, &params),
                 DecodeKernel::Bulk(kernel, merge) => {
-                    let merge_params = DecodeMergeParams {
-                        rows: step.decodes(),
-                        row_count: step.decode_count(),
-                        partial_o: params.partial_o,
-                        partial_ml: params.partial_ml,
-                        out: params.out,
-                        q_heads: params.q_heads,
-                        reserved: 0,
-                    };
                     let params = BulkDecodeParams {
                         records: arena.maps().ok_or_else(no_copies)?.whole,
                         decode: params,
@@ -355,9 +466,7 @@ impl Attention {
                     if !work.cut {
                         return Ok(());
                     }
-                    let width = self.q_heads * self.geometry.head_dim;
-                    let grid = (width.div_ceil(MERGE_VALUES) as u32, work.seqs as u32);
-                    merge.launch(stream, grid, MERGE_THREADS, &merge_params)
+                    merge.launch(stream, merge_grid, MERGE_THREADS, &merge_params)
                 }
             }
         }

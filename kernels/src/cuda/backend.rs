@@ -40,8 +40,8 @@ pub use start::CudaConfig;
 pub struct CudaBackend {
     spec: TransformerSpec,
     // Before what they use: graphs go first.
-    /// By batch bucket, and whether a sequence may be cut into several units.
-    graphs: HashMap<(usize, bool), Graph>,
+    /// By what they do; sequences: the batch bucket.
+    graphs: HashMap<DecodeWork, Graph>,
     stream: Stream,
     buckets: Vec<usize>,
     forward: Forward,
@@ -59,6 +59,8 @@ pub struct CudaBackend {
     /// Draws of the step submitted last.
     drawn: u32,
     logit_rows: LogitRows,
+    /// Whether a row's bits may not depend on its company.
+    batch_invariant: bool,
 }
 
 /// A step submitted and not waited for.
@@ -161,6 +163,7 @@ impl Forward {
             codecs,
         } = self;
         let rows = work.rows;
+        let pages = codecs.as_ref().map(Codecs::pages);
         let mut codecs = codecs.as_mut().filter(|_| work.decodes);
         let [qkv, o, gate_up, down] = shapes.layer(rows);
         ops.embed(
@@ -202,7 +205,8 @@ impl Forward {
                 codecs.decode_layer(stream, arena, index)?;
             }
             if let Some(decode) = work.decode {
-                attention.decode(stream, decode, step, arena, index, &a.q, &mut a.attended)?;
+                let attended = &mut a.attended;
+                attention.decode(stream, decode, step, arena, pages, index, &a.q, attended)?;
             }
             if work.prefill {
                 attention.prefill(stream, step, arena, index, &a.q, &mut a.attended)?;
@@ -273,7 +277,7 @@ impl CudaBackend {
                 .arena
                 .copy_frame(&self.stream, copy.src, copy.dst)?;
         }
-        let (mut decodes, mut rewritten) = (false, None);
+        let (mut decodes, mut mixed, mut rewritten) = (false, false, None);
         let Forward {
             codecs,
             arena,
@@ -284,6 +288,8 @@ impl CudaBackend {
             let tables = (&self.kept, &mut step.tables);
             rewritten = codecs.begin(&self.stream, turn, arena, input, tables)?;
             decodes = codecs.decodes();
+            // Which kernel reads a sequence must not depend on what the others have shrunk to.
+            mixed = codecs.reads() && (codecs.mixed() || self.batch_invariant);
         }
         let input = rewritten.as_ref().unwrap_or(input);
         let rows = input.tokens.len();
@@ -295,23 +301,28 @@ impl CudaBackend {
             .copied()
             .find(|b| *b >= rows)
             .filter(|_| decode_only && !decodes && !logit_rows.is_empty());
-        self.forward
-            .step
-            .load(&self.stream, input, logit_rows, bucket.unwrap_or(rows))?;
+        self.forward.step.load(
+            &self.stream,
+            input,
+            logit_rows,
+            bucket.unwrap_or(rows),
+            mixed,
+        )?;
         let first = logit_rows
             .len()
             .min(self.forward.activations.logit_rows_max);
         let plan = &self.forward.step.plan;
+        let seqs = bucket.unwrap_or(plan.decodes.len());
         let cut = plan.partials > 0;
-        if let Some(bucket) = bucket {
-            self.record(bucket, cut)?;
+        let decode = DecodeWork { seqs, cut, mixed };
+        if bucket.is_some() {
+            self.record(decode)?;
             // SAFETY: the graph's buffers belong to `self` and keep their addresses; the stream runs what uses them in order.
-            return unsafe { self.graphs[&(bucket, cut)].launch(&self.stream) };
+            return unsafe { self.graphs[&decode].launch(&self.stream) };
         }
-        let seqs = plan.decodes.len();
         let work = Work {
             rows,
-            decode: (seqs > 0).then_some(DecodeWork { seqs, cut }),
+            decode: (seqs > 0).then_some(decode),
             prefill: !self.forward.step.plan.tiles.is_empty(),
             decodes,
         };
@@ -325,9 +336,15 @@ impl CudaBackend {
         }
     }
 
-    /// Records the decode step of a bucket, unless it has been.
-    fn record(&mut self, bucket: usize, cut: bool) -> Result<(), CudaError> {
-        if !self.graphs.contains_key(&(bucket, cut)) {
+    /// Whether decode attention reads shrunk blocks as they are.
+    fn reads_shrunk(&self) -> bool {
+        self.forward.codecs.as_ref().is_some_and(Codecs::reads)
+    }
+
+    /// Records a decode step, unless it has been.
+    fn record(&mut self, decode: DecodeWork) -> Result<(), CudaError> {
+        if !self.graphs.contains_key(&decode) {
+            let bucket = decode.seqs;
             let (stream, forward) = (&self.stream, &mut self.forward);
             for shape in forward
                 .shapes
@@ -339,7 +356,7 @@ impl CudaBackend {
             }
             let work = Work {
                 rows: bucket,
-                decode: Some(DecodeWork { seqs: bucket, cut }),
+                decode: Some(decode),
                 prefill: false,
                 decodes: false,
             };
@@ -347,7 +364,7 @@ impl CudaBackend {
                 forward.layers(stream, work)?;
                 forward.logits(stream, 0, bucket)
             })?;
-            self.graphs.insert((bucket, cut), graph);
+            self.graphs.insert(decode, graph);
         }
         Ok(())
     }

@@ -1,7 +1,8 @@
 //! Pages below 16 bit on the device: launches of `cuda/formats`, and what goes to and fro for them.
 //!
-//! Shrinks run before a step's rows. Attention knows 16-bit pages only: before each layer's, the shrunk blocks that the step reads are
-//! decoded into scratch frames behind the pool's, which the step's tables name in their place.
+//! Shrinks run before a step's rows. Decode attention reads shrunk blocks as they are, prefill attention knows 16-bit pages only: before
+//! each layer's, the shrunk blocks that it reads are decoded into scratch frames behind the pool's, which the step's tables name in
+//! their place.
 
 mod rewrite;
 mod tables;
@@ -17,9 +18,8 @@ use super::tables::DeviceTables;
 use crate::backend::{KeptTables, ShrinkFailure, StepInput};
 use crate::kv::KvLayout;
 pub(super) use rewrite::Scratch;
-use rewrite::{DECODE_WORDS, Rewrite};
-use tables::PageOfPosition;
-pub(super) use tables::supports;
+use rewrite::{DECODE_WORDS, Rewrite, Rule};
+pub(super) use tables::{PageTable, supports};
 
 /// `ebb::KvPool` of formats/pool.cuh.
 #[repr(C)]
@@ -89,7 +89,9 @@ pub(super) struct Codecs {
     scratch: Scratch,
     /// Frames of the pool: where scratch begins.
     pool_frames: u32,
-    pages: DeviceBuffer<PageOfPosition>,
+    /// Whether decode attention reads shrunk blocks.
+    reads: bool,
+    pages: PageTable,
     words: DeviceBuffer<u32>,
     failures: DeviceBuffer<u64>,
     /// Written between decoding a layer and its attention, whose kernels may read pages before they wait for the kernel before
@@ -122,12 +124,14 @@ impl Most {
 }
 
 impl Codecs {
-    /// For a pool of `frames` frames, `scratch` behind it; `None` if its blocks never shrink.
+    /// For a pool of `frames` frames, `scratch` behind it; `None` if its blocks never shrink. `reads`: decode attention reads shrunk
+    /// blocks as they are.
     pub(super) fn new(
         device: &Arc<Device>,
         layout: &KvLayout,
         frames: u32,
         scratch: Scratch,
+        reads: bool,
     ) -> Result<Option<Self>, CudaError> {
         if layout.positions() == 1 {
             return Ok(None);
@@ -153,7 +157,6 @@ impl Codecs {
                 ended: Event::new(device)?,
             })
         };
-        let pages = tables::page_table(layout);
         let what = "shrinks";
         Ok(Some(Self {
             transcode: device.kernel(transcode, shared)?,
@@ -161,7 +164,8 @@ impl Codecs {
             threads: 2 * head_dim as u32,
             scratch,
             pool_frames: frames,
-            pages: DeviceBuffer::from_slice(device, &pages, "the shrink schedule")?,
+            reads,
+            pages: PageTable::new(device, layout)?,
             words: DeviceBuffer::filled(device, most.words, 0, what)?,
             failures: DeviceBuffer::new(device, most.shrinks, what)?,
             fence: DeviceBuffer::filled(device, FENCE_BYTES, 0, what)?,
@@ -179,12 +183,11 @@ impl Codecs {
             return 0;
         }
         let most = Most::of(frames, scratch);
-        let pages = (layout.positions() - 1) * layout.geometry().layers * 2;
-        pages * size_of::<PageOfPosition>() + 4 * most.words + 8 * most.shrinks + FENCE_BYTES
+        PageTable::bytes(layout) + 4 * most.words + 8 * most.shrinks + FENCE_BYTES
     }
 
-    /// Enqueues the shrinks of a checked step, and what decoding its shrunk blocks reads. The step as kernels for 16-bit pages see it,
-    /// if it lists such blocks; kept tables are changed in place. `turn` names the host's buffers; the step that used them last has been waited for.
+    /// Enqueues the shrinks of a checked step, and what decoding its shrunk blocks to scratch reads. The step as its kernels see it,
+    /// if it lists blocks that go there; kept tables are changed in place. `turn` names the host's buffers; the step that used them last has been waited for.
     pub(super) fn begin(
         &mut self,
         stream: &Stream,
@@ -193,12 +196,16 @@ impl Codecs {
         input: &StepInput,
         tables: (&KeptTables, &mut DeviceTables),
     ) -> Result<Option<StepInput>, CudaError> {
-        let (layout, scratch, first) = (&self.layout, self.scratch, self.pool_frames);
+        let rule = Rule {
+            scratch: self.scratch,
+            first: self.pool_frames,
+            reads: self.reads,
+        };
         let rewritten = if input.is_kept() {
-            self.rewrite.kept(layout, scratch, first, input, tables)?;
+            self.rewrite.kept(&self.layout, rule, input, tables)?;
             None
         } else {
-            self.rewrite.listed(layout, scratch, first, input)?
+            self.rewrite.listed(&self.layout, rule, input)?
         };
         self.shrinks = input.shrinks.len();
         self.hosts[turn].shrinks = self.shrinks;
@@ -271,7 +278,22 @@ impl Codecs {
         SHRINK_WORDS * self.shrinks + DECODE_WORDS * self.rewrite.jobs.len()
     }
 
-    /// Whether the step that was begun last reads shrunk blocks.
+    /// Whether decoding sequences of the step that was begun last read shrunk blocks as they are.
+    pub(super) fn mixed(&self) -> bool {
+        self.rewrite.mixed
+    }
+
+    /// Whether decode attention reads shrunk blocks as they are.
+    pub(super) fn reads(&self) -> bool {
+        self.reads
+    }
+
+    /// The table of formats and places, `[position - 1][layer * 2 + side]`.
+    pub(super) fn pages(&self) -> DevicePtr {
+        self.pages.ptr()
+    }
+
+    /// Whether the step that was begun last has blocks in scratch.
     pub(super) fn decodes(&self) -> bool {
         !self.rewrite.jobs.is_empty()
     }

@@ -15,7 +15,7 @@ pub struct SplitRule {
     pub blocks_max: usize,
     /// Large units that a sequence of middling length is cut into.
     pub units: usize,
-    /// Blocks of a small unit.
+    /// Blocks of a small unit; 0: there are none.
     pub blocks_small: usize,
 }
 
@@ -30,6 +30,16 @@ impl Default for SplitRule {
     }
 }
 
+impl SplitRule {
+    /// For the kernel that reads shrunk blocks, whose warps share a unit's blocks out among them: few of them leave some idle.
+    pub const MIXED: Self = Self {
+        blocks_min: 32,
+        blocks_max: 64,
+        units: 4,
+        blocks_small: 0,
+    };
+}
+
 /// Of so many blocks one goes into small units.
 const SMALL_SHARE: usize = 8;
 
@@ -41,11 +51,14 @@ impl SplitRule {
         if 2 * blocks < 3 * size {
             return (1, 0, blocks);
         }
-        let small = blocks / SMALL_SHARE;
+        let small = match self.blocks_small {
+            0 => 0,
+            _ => blocks / SMALL_SHARE,
+        };
         let large = blocks - small;
         (
             large.div_ceil(size),
-            small.div_ceil(self.blocks_small),
+            small.div_ceil(self.blocks_small.max(1)),
             large,
         )
     }
@@ -53,7 +66,13 @@ impl SplitRule {
     /// Most units that sequences with this many blocks in all can have.
     pub(super) fn units_max(&self, seqs: usize, blocks: usize) -> usize {
         let large = blocks / self.blocks_max.max(self.blocks_min) + seqs * (self.units + 1);
-        large + blocks / SMALL_SHARE / self.blocks_small + seqs
+        large + blocks / SMALL_SHARE / self.blocks_small.max(1) + seqs
+    }
+
+    /// The same, whichever of this rule and that for shrunk blocks a step is planned by.
+    pub(super) fn units_room(&self, seqs: usize, blocks: usize) -> usize {
+        let mixed = Self::MIXED.units_max(seqs, blocks);
+        self.units_max(seqs, blocks).max(mixed)
     }
 }
 

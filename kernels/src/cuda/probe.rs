@@ -8,6 +8,7 @@ use half::bf16;
 
 use super::arena::DeviceArena;
 use super::attention::{Attention, DecodeVariant, DecodeWork};
+use super::codecs::PageTable;
 use super::driver::{Device, DeviceBuffer, Event, Graph, Stream};
 use super::error::CudaError;
 use super::ops::Fill;
@@ -17,7 +18,7 @@ use super::prefill::PrefillVariant;
 use super::products::{Products, StreamRule, Way};
 use super::step::{StepBuffers, StepCapacity};
 use crate::backend::{BackendError, CheckScratch, StepInput, StepLimits, TableShape};
-use crate::kv::{FrameLayout, KvGeometry};
+use crate::kv::{FrameLayout, KvGeometry, KvLayout};
 
 pub use sample::{SampleOutput, SampleProbe};
 
@@ -31,6 +32,8 @@ pub struct AttentionProbe {
     arena: DeviceArena,
     step: StepBuffers,
     attention: Attention,
+    /// Formats and places of shrunk blocks, if the pool has such.
+    pages: Option<PageTable>,
     q: DeviceBuffer<bf16>,
     out: DeviceBuffer<bf16>,
     row: usize,
@@ -58,6 +61,38 @@ impl AttentionProbe {
         capacity: StepCapacity,
         variant: Option<DecodeVariant>,
     ) -> Result<Self, CudaError> {
+        let arena = DeviceArena::new(device, geometry, layout, frames)?;
+        Self::over(device, arena, None, q_heads, capacity, variant)
+    }
+
+    /// The same over blocks that may stand at any position of `pages`, for decode attention. An error if the device has no kernel
+    /// for their formats.
+    pub fn with_pages(
+        device: &Arc<Device>,
+        pages: &KvLayout,
+        frames: u32,
+        q_heads: usize,
+        capacity: StepCapacity,
+    ) -> Result<Self, CudaError> {
+        let arena = DeviceArena::of_layout(device, pages, frames, 0)?;
+        let table = PageTable::new(device, pages)?;
+        let this = Self::over(device, arena, Some(table), q_heads, capacity, None)?;
+        if !this.attention.reads(pages) {
+            let what = "decode attention over pages of these formats";
+            return Err(CudaError::Unsupported(what.into()));
+        }
+        Ok(this)
+    }
+
+    fn over(
+        device: &Arc<Device>,
+        arena: DeviceArena,
+        pages: Option<PageTable>,
+        q_heads: usize,
+        capacity: StepCapacity,
+        variant: Option<DecodeVariant>,
+    ) -> Result<Self, CudaError> {
+        let geometry = arena.geometry();
         let row = q_heads * geometry.head_dim;
         let rule = SplitRule::default();
         let size = (capacity.seqs, capacity.blocks);
@@ -67,7 +102,8 @@ impl AttentionProbe {
         let tables = TableShape::default();
         Ok(Self {
             stream: Stream::new(device)?,
-            arena: DeviceArena::new(device, geometry, layout, frames)?,
+            arena,
+            pages,
             step: StepBuffers::new(device, capacity, tables, group, rule, &attention)?,
             attention,
             q: DeviceBuffer::filled(device, capacity.rows * row, 0, "queries")?,
@@ -98,7 +134,7 @@ impl AttentionProbe {
 
     /// Uses another compiled prefill kernel; the step must be loaded again.
     pub fn configure_prefill(&mut self, prefill: PrefillVariant) -> Result<(), CudaError> {
-        self.use_kernels(self.attention.variant(), self.step.plan.rule, prefill)
+        self.use_kernels(self.attention.variant(), self.step.rule, prefill)
     }
 
     fn use_kernels(
@@ -139,8 +175,13 @@ impl AttentionProbe {
         limits
             .check(input, &mut CheckScratch::default())
             .map_err(BackendError::from)?;
-        self.step
-            .load(&self.stream, input, &input.logit_rows, input.tokens.len())?;
+        self.step.load(
+            &self.stream,
+            input,
+            &input.logit_rows,
+            input.tokens.len(),
+            self.pages.is_some(),
+        )?;
         Ok(self.stream.synchronize()?)
     }
 
@@ -155,6 +196,7 @@ impl AttentionProbe {
             &mut self.attention,
             &self.step,
             &self.arena,
+            self.pages.as_ref(),
             layer,
             &self.q,
             &mut self.out,
@@ -176,6 +218,7 @@ impl AttentionProbe {
                     attention,
                     step,
                     arena,
+                    self.pages.as_ref(),
                     layer,
                     &self.q,
                     &mut self.out,
@@ -386,11 +429,13 @@ impl LayersProbe {
     }
 }
 
+#[allow(clippy::too_many_arguments)]
 fn enqueue(
     stream: &Stream,
     attention: &mut Attention,
     step: &StepBuffers,
     arena: &DeviceArena,
+    pages: Option<&PageTable>,
     layer: usize,
     q: &DeviceBuffer<bf16>,
     out: &mut DeviceBuffer<bf16>,
@@ -399,8 +444,10 @@ fn enqueue(
         let work = DecodeWork {
             seqs: step.plan.decodes.len(),
             cut: step.plan.partials > 0,
+            mixed: pages.is_some(),
         };
-        attention.decode(stream, work, step, arena, layer, q, out)?;
+        let pages = pages.map(PageTable::ptr);
+        attention.decode(stream, work, step, arena, pages, layer, q, out)?;
     }
     attention.prefill(stream, step, arena, layer, q, out)
 }

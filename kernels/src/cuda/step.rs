@@ -83,7 +83,7 @@ impl Sections {
             logit_rows: section(capacity.rows),
             decodes: section(4 * capacity.seqs),
             tiles: section(4 * prefill_tiles_max(capacity.seqs, capacity.rows, group)),
-            units: section(8 * rule.units_max(capacity.seqs, capacity.blocks)),
+            units: section(8 * rule.units_room(capacity.seqs, capacity.blocks)),
         }
     }
 }
@@ -102,6 +102,8 @@ pub struct StepBuffers {
     /// The sequences of a step, with the entries of their slots.
     seqs: Vec<SeqRows>,
     pub(super) plan: AttentionPlan,
+    /// The plan's, of steps that read no shrunk blocks.
+    pub(super) rule: SplitRule,
     /// Rows of the loaded step.
     pub(super) rows: usize,
     asked: Vec<bool>,
@@ -130,6 +132,7 @@ impl StepBuffers {
             turn: 0,
             device: DeviceBuffer::filled(device, words, 0, "the inputs of a step")?,
             plan: AttentionPlan::new(rule, attention.prefill_variant().tile_rows()),
+            rule,
             rows: 0,
             asked: Vec::new(),
         })
@@ -147,14 +150,15 @@ impl StepBuffers {
     }
 
     /// Plans the attention of a checked step and enqueues changes of the tables and the upload, with rows up to `padded` made harmless: they embed token 0 at
-    /// position 0 and are read by nobody. `logit_rows` are the rows whose logits are computed, each once. The stream must have
-    /// finished with the step before the previous one.
+    /// position 0 and are read by nobody. `logit_rows` are the rows whose logits are computed, each once. `mixed`: its decoding
+    /// sequences may read shrunk blocks. The stream must have finished with the step before the previous one.
     pub(super) fn load(
         &mut self,
         stream: &Stream,
         input: &StepInput,
         logit_rows: &[u32],
         padded: usize,
+        mixed: bool,
     ) -> Result<(), CudaError> {
         let c = &self.capacity;
         let listed = if input.is_kept() {
@@ -186,6 +190,7 @@ impl StepBuffers {
         }
         // Ahead of the upload: what reads the tables waits for that.
         self.tables.flush(stream)?;
+        self.plan.rule = if mixed { SplitRule::MIXED } else { self.rule };
         self.plan.plan(&self.seqs, self.group);
         self.rows = input.tokens.len();
         let s = &self.sections;
@@ -241,6 +246,10 @@ impl StepBuffers {
             frames_per_sub_block: arena.layout().frames_per_sub_block as u32,
             records_per_frame: arena.records_per_frame(),
         }
+    }
+
+    pub(super) fn block_positions(&self) -> DevicePtr {
+        self.tables.positions()
     }
 
     pub(super) fn row_count(&self) -> DevicePtr {

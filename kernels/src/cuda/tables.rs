@@ -6,7 +6,7 @@ use super::driver::{Device, DeviceBuffer, Kernel, Pinned, Stream};
 use super::error::CudaError;
 use super::params::{DevicePtr, KernelParams};
 use super::step::StepCapacity;
-use crate::backend::{StepInput, TableDelta, TableShape};
+use crate::backend::{KeptTables, StepInput, TableDelta, TableShape};
 
 #[cfg(test)]
 mod tests;
@@ -14,7 +14,7 @@ mod tests;
 /// Changes that one launch makes. A step with more of them, which is rare, waits between launches.
 const CHANGES_MAX: usize = 1 << 14;
 
-/// Words of the device's `BlockRef`.
+/// Words of the device's `BlockRef`: the first of a block's frames, and where its position is.
 const ENTRY_WORDS: usize = 2;
 
 #[repr(C)]
@@ -28,15 +28,19 @@ struct ScatterParams {
 // SAFETY: field for field `ebb::ScatterParams` of ops/scatter.cu.
 unsafe impl KernelParams for ScatterParams {}
 
-/// The tables that attention and append read: entries (where a block's frames begin) and frames.
+/// The tables that attention and append read: entries (where a block's frames begin), frames and blocks' schedule positions.
 ///
-/// Kept tables have row `slot` at entry `slot * row_blocks`, and the frames of block `id` from `id * block_frames` on. A step that
-/// lists its blocks has its lists there instead.
+/// Kept tables have row `slot` at entry `slot * row_blocks`, the frames of block `id` from `id * block_frames` on, and its position
+/// at `id`. A step that lists its blocks has its lists there instead, the position of each at its own number.
 #[derive(Debug)]
 pub(super) struct DeviceTables {
     shape: TableShape,
     entries: usize,
-    /// The entries, then the frames.
+    /// Frames that there is room for.
+    frames: usize,
+    /// Kept blocks that stand elsewhere than the host's tables say.
+    redirected: Vec<u32>,
+    /// The entries, the frames, the positions.
     words: DeviceBuffer<u32>,
     /// What they hold once all changes have been made.
     mirror: Vec<u32>,
@@ -51,10 +55,12 @@ pub(super) struct DeviceTables {
 }
 
 impl DeviceTables {
-    fn sizes(capacity: &StepCapacity, shape: &TableShape) -> (usize, usize) {
+    /// Entries, frames, positions.
+    fn sizes(capacity: &StepCapacity, shape: &TableShape) -> (usize, usize, usize) {
         (
             capacity.blocks.max(shape.slots * shape.row_blocks),
             capacity.frames.max(shape.blocks * shape.block_frames),
+            capacity.blocks.max(shape.blocks),
         )
     }
 
@@ -64,8 +70,8 @@ impl DeviceTables {
         capacity: &StepCapacity,
         shape: TableShape,
     ) -> Result<Self, CudaError> {
-        let (entries, frames) = Self::sizes(capacity, &shape);
-        let words = ENTRY_WORDS * entries + frames;
+        let (entries, frames, positions) = Self::sizes(capacity, &shape);
+        let words = ENTRY_WORDS * entries + frames + positions;
         if u32::try_from(words).is_err() {
             let what = format!("block tables of {entries} entries and {frames} frames");
             return Err(CudaError::Unsupported(what));
@@ -74,6 +80,8 @@ impl DeviceTables {
         Ok(Self {
             shape,
             entries,
+            frames,
+            redirected: Vec::new(),
             words: DeviceBuffer::filled(device, words, 0, "block tables")?,
             mirror: vec![0; words],
             changed: Vec::new(),
@@ -87,8 +95,8 @@ impl DeviceTables {
 
     /// Bytes that `new` allocates on the device.
     pub(super) fn bytes(capacity: &StepCapacity, shape: &TableShape) -> usize {
-        let (entries, frames) = Self::sizes(capacity, shape);
-        (ENTRY_WORDS * entries + frames + 2 * CHANGES_MAX) * size_of::<u32>()
+        let (entries, frames, positions) = Self::sizes(capacity, shape);
+        (ENTRY_WORDS * entries + frames + positions + 2 * CHANGES_MAX) * size_of::<u32>()
     }
 
     pub(super) fn shape(&self) -> TableShape {
@@ -105,6 +113,11 @@ impl DeviceTables {
         self.words.at(ENTRY_WORDS * self.entries)
     }
 
+    /// Address of the positions.
+    pub(super) fn positions(&self) -> DevicePtr {
+        self.words.at(ENTRY_WORDS * self.entries + self.frames)
+    }
+
     fn set(&mut self, word: usize, value: u32) {
         if self.mirror[word] != value {
             self.mirror[word] = value;
@@ -114,8 +127,14 @@ impl DeviceTables {
         }
     }
 
-    fn set_entry(&mut self, entry: usize, first_frame: u32) {
+    fn set_entry(&mut self, entry: usize, first_frame: u32, block: u32) {
         self.set(ENTRY_WORDS * entry, first_frame);
+        self.set(ENTRY_WORDS * entry + 1, block);
+    }
+
+    fn set_position(&mut self, block: usize, position: u16) {
+        let word = ENTRY_WORDS * self.entries + self.frames + block;
+        self.set(word, position.into());
     }
 
     fn set_frame(&mut self, index: usize, frame: u32) {
@@ -132,10 +151,9 @@ impl DeviceTables {
         match *delta {
             TableDelta::Row { slot, index, block } => {
                 let entry = slot as usize * row_blocks + index as usize;
-                self.set_entry(entry, block * block_frames as u32);
+                self.set_entry(entry, block * block_frames as u32, block);
             }
-            // The kernels know one position.
-            TableDelta::Block { .. } => {}
+            TableDelta::Block { block, position } => self.set_position(block as usize, position),
             TableDelta::Frame {
                 block,
                 index,
@@ -144,9 +162,24 @@ impl DeviceTables {
         }
     }
 
-    /// Has the kernels read a kept block at other frames than its own: a block that has shrunk, whose frames they cannot read, until
-    /// it begins anew.
+    /// Has the kernels read a kept block that has shrunk at other frames than its own, where it is 16 bit, until `restore`.
     pub(super) fn redirect(&mut self, block: u32, frames: impl Iterator<Item = u32>) {
+        self.set_block(block, 0, frames);
+        self.redirected.push(block);
+    }
+
+    /// Has them read all kept blocks at their own frames again.
+    pub(super) fn restore(&mut self, known: &KeptTables) {
+        let mut redirected = std::mem::take(&mut self.redirected);
+        for block in redirected.drain(..) {
+            let (position, frames) = known.pages_of(block);
+            self.set_block(block, position, frames.iter().copied());
+        }
+        self.redirected = redirected;
+    }
+
+    fn set_block(&mut self, block: u32, position: u16, frames: impl Iterator<Item = u32>) {
+        self.set_position(block as usize, position);
         let first = block as usize * self.shape.block_frames;
         for (i, frame) in frames.take(self.shape.block_frames).enumerate() {
             self.set_frame(first + i, frame);
@@ -160,8 +193,11 @@ impl DeviceTables {
             return;
         }
         for (entry, block) in input.blocks.iter().enumerate() {
-            self.set_entry(entry, block.first_frame);
+            self.set_entry(entry, block.first_frame, entry as u32);
+            self.set_position(entry, block.schedule_position);
         }
+        // What follows over kept tables begins anew.
+        self.redirected.clear();
         // Most stay: runs of them are passed over at once.
         const RUN: usize = 64;
         for (run, frames) in input.frames.chunks(RUN).enumerate() {

@@ -36,25 +36,33 @@ impl KeptTables {
         listed
     }
 
-    /// The blocks that the rows of a checked step read: id, position and frames; those that are shared, more than once.
+    /// The blocks that the rows of a checked step read: rows of the sequence, id, position and frames; those that are shared, more
+    /// than once.
     #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
     pub(crate) fn read<'a>(
         &'a self,
         input: &'a StepInput,
-    ) -> impl Iterator<Item = (u32, u16, &'a [u32])> {
+    ) -> impl Iterator<Item = (u32, u32, u16, &'a [u32])> {
         let seqs = input.seqs.iter().zip(&input.slots);
         seqs.flat_map(move |(seq, &slot)| {
             let tokens = seq.position as usize + seq.rows as usize;
             let row = self.rows[slot as usize].len as usize;
             (0..tokens.div_ceil(BLOCK_TOKENS).min(row)).map(move |index| {
                 let id = self.entry(slot, index);
-                let Block {
-                    position, frames, ..
-                } = self.blocks[id as usize];
-                let first = id as usize * self.shape.block_frames;
-                (id, position, &self.frames[first..][..frames.into()])
+                let (position, frames) = self.pages_of(id);
+                (seq.rows, id, position, frames)
             })
         })
+    }
+
+    /// Position and frames of a block.
+    #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
+    pub(crate) fn pages_of(&self, id: u32) -> (u16, &[u32]) {
+        let Block {
+            position, frames, ..
+        } = self.blocks[id as usize];
+        let first = id as usize * self.shape.block_frames;
+        (position, &self.frames[first..][..frames.into()])
     }
 }
 

@@ -7,7 +7,7 @@ use super::activations::Activations;
 use super::{CudaBackend, Forward, LogitRows, Shapes};
 use crate::backend::{CheckScratch, KeptTables};
 use crate::cuda::arena::DeviceArena;
-use crate::cuda::attention::Attention;
+use crate::cuda::attention::{Attention, DecodeWork};
 use crate::cuda::codecs::{Codecs, Scratch};
 use crate::cuda::driver::{Device, Event, Stream};
 use crate::cuda::error::CudaError;
@@ -134,6 +134,8 @@ impl CudaBackend {
         )?;
         let arena = DeviceArena::of_layout(device, pages, config.frames, scratch.frames())?;
         let tables = capacity.tables(arena.pages(), config.frames);
+        let reads = attention.reads(pages);
+        let codecs = Codecs::new(device, pages, config.frames, scratch, reads)?;
         let forward = Forward {
             weights,
             step: StepBuffers::new(
@@ -150,7 +152,7 @@ impl CudaBackend {
             shapes: Shapes::new(&spec),
             activations: Activations::new(device, &spec, capacity.rows, config.logit_rows)?,
             arena,
-            codecs: Codecs::new(device, pages, config.frames, scratch)?,
+            codecs,
             sampling: Sampling::new(device, spec.vocab, config.logit_rows, draws_max(&config))?,
         };
         let mut this = Self {
@@ -166,14 +168,23 @@ impl CudaBackend {
             ended: [Event::new(device)?, Event::new(device)?],
             drawn: 0,
             logit_rows: LogitRows::default(),
+            batch_invariant: config.batch_invariant,
             spec,
         };
         if config.tune && !config.batch_invariant {
             this.tune()?;
         }
         for bucket in this.buckets.clone() {
-            this.record(bucket, false)?;
-            this.record(bucket, true)?;
+            for (cut, mixed) in [(false, false), (true, false), (false, true), (true, true)] {
+                let work = DecodeWork {
+                    seqs: bucket,
+                    cut,
+                    mixed,
+                };
+                if !mixed || this.reads_shrunk() {
+                    this.record(work)?;
+                }
+            }
         }
         Ok(this)
     }

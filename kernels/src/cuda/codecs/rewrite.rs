@@ -1,4 +1,5 @@
-//! The step as the kernels for 16-bit pages see it: shrunk blocks stand in scratch frames, where each layer decodes them anew.
+//! The step as its kernels see it. Decode attention reads shrunk blocks as they are; where it cannot, and for sequences of several
+//! rows, they stand in scratch frames, where each layer decodes them anew.
 
 use std::collections::HashMap;
 
@@ -52,8 +53,22 @@ pub(super) struct Rewrite {
     pub(super) jobs: Vec<[u32; DECODE_WORDS]>,
     /// The frames of the blocks of all jobs.
     pub(super) sources: Vec<u32>,
+    /// Whether decoding sequences read shrunk blocks as they are.
+    pub(super) mixed: bool,
     /// Jobs by a block's first frame and its position: a block that several sequences share is decoded once.
     seen: HashMap<(u32, u16), u32>,
+    /// Shrinks of the step by the first frame that they write.
+    targets: HashMap<u32, u32>,
+}
+
+/// What decides which shrunk blocks go to scratch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rule {
+    pub(super) scratch: Scratch,
+    /// Frame where scratch begins.
+    pub(super) first: u32,
+    /// Whether decode attention reads shrunk blocks.
+    pub(super) reads: bool,
 }
 
 impl Rewrite {
@@ -70,23 +85,21 @@ impl Rewrite {
         })
     }
 
-    /// The first scratch frame of a block. Scratch begins at frame `first`.
-    fn add(
-        &mut self,
-        input: &StepInput,
-        scratch: Scratch,
-        first: u32,
-        (position, frames): (u16, &[u32]),
-    ) -> u32 {
+    /// Whether a shrunk block that a sequence of `rows` rows reads goes to scratch; else it is read as it is. Of a shrink of this step
+    /// it is not known whether it will fail: such a block is decoded from where it is found then.
+    fn goes_to_scratch(&mut self, rule: Rule, rows: u32, frames: &[u32]) -> bool {
+        let goes = !rule.reads || rows > 1 || self.targets.contains_key(&frames[0]);
+        self.mixed |= !goes;
+        goes
+    }
+
+    /// The first scratch frame of a block.
+    fn add(&mut self, rule: Rule, (position, frames): (u16, &[u32])) -> u32 {
         let next = self.jobs.len() as u32;
         let at = *self.seen.entry((frames[0], position)).or_insert(next);
-        let target = first + at * SUB_BLOCKS as u32 * scratch.slots;
+        let target = rule.first + at * SUB_BLOCKS as u32 * rule.scratch.slots;
         if at == next {
-            let shrink = input
-                .shrinks
-                .iter()
-                .position(|s| s.to == position && input.frames[s.target as usize] == frames[0]);
-            let shrink = shrink.map_or(NONE, |s| s as u32);
+            let shrink = self.targets.get(&frames[0]).copied().unwrap_or(NONE);
             let source = self.sources.len() as u32;
             self.jobs.push([position.into(), source, target, shrink]);
             self.sources.extend_from_slice(frames);
@@ -94,36 +107,44 @@ impl Rewrite {
         target
     }
 
-    /// Plans a step that lists its blocks: the same with scratch frames in place of shrunk blocks; none if it names no such block.
+    /// Plans a step that lists its blocks: the same with scratch frames in place of shrunk blocks; none if all stay.
     pub(super) fn listed(
         &mut self,
         layout: &KvLayout,
-        scratch: Scratch,
-        first: u32,
+        rule: Rule,
         input: &StepInput,
     ) -> Result<Option<StepInput>, CudaError> {
-        self.clear();
-        if input.blocks.iter().all(|b| b.schedule_position == 0) {
+        self.clear(input);
+        let mut goes = vec![false; input.blocks.len()];
+        for seq in &input.seqs {
+            for at in (seq.first_block as usize..).take(seq.blocks as usize) {
+                let block = &input.blocks[at];
+                let named = &input.frames[block.first_frame as usize..][..block.frames as usize];
+                goes[at] |=
+                    block.schedule_position > 0 && self.goes_to_scratch(rule, seq.rows, named);
+            }
+        }
+        if !goes.contains(&true) {
             return Ok(None);
         }
         let mut frames = Vec::new();
         let mut blocks = Vec::with_capacity(input.blocks.len());
-        for block in &input.blocks {
+        for (block, goes) in input.blocks.iter().zip(goes) {
             let named = &input.frames[block.first_frame as usize..][..block.frames as usize];
             let first_frame = frames.len() as u32;
-            if block.schedule_position == 0 {
-                frames.extend_from_slice(named);
+            if goes {
+                let target = self.add(rule, (block.schedule_position, named));
+                frames.extend(Self::scratch_frames(layout, rule.scratch, target));
             } else {
-                let target = self.add(input, scratch, first, (block.schedule_position, named));
-                frames.extend(Self::scratch_frames(layout, scratch, target));
+                frames.extend_from_slice(named);
             }
             blocks.push(BlockRef {
-                schedule_position: 0,
+                schedule_position: if goes { 0 } else { block.schedule_position },
                 first_frame,
                 frames: frames.len() as u32 - first_frame,
             });
         }
-        self.check(scratch)?;
+        self.check(rule.scratch)?;
         Ok(Some(StepInput {
             blocks,
             frames,
@@ -133,27 +154,37 @@ impl Rewrite {
         }))
     }
 
-    /// Plans a step over kept tables, which from then on have the kernels read its shrunk blocks in scratch frames.
+    /// Plans a step over kept tables, which have the kernels read blocks in scratch frames until the next step. A block that is
+    /// there for one sequence is there for all.
     pub(super) fn kept(
         &mut self,
         layout: &KvLayout,
-        scratch: Scratch,
-        first: u32,
+        rule: Rule,
         input: &StepInput,
         (known, tables): (&KeptTables, &mut DeviceTables),
     ) -> Result<(), CudaError> {
-        self.clear();
-        for (id, position, frames) in known.read(input).filter(|b| b.1 > 0) {
-            let target = self.add(input, scratch, first, (position, frames));
-            tables.redirect(id, Self::scratch_frames(layout, scratch, target));
+        self.clear(input);
+        tables.restore(known);
+        for (rows, id, position, frames) in known.read(input).filter(|b| b.2 > 0) {
+            if self.goes_to_scratch(rule, rows, frames) {
+                let target = self.add(rule, (position, frames));
+                tables.redirect(id, Self::scratch_frames(layout, rule.scratch, target));
+            }
         }
-        self.check(scratch)
+        self.check(rule.scratch)
     }
 
-    fn clear(&mut self) {
+    fn clear(&mut self, input: &StepInput) {
         self.jobs.clear();
         self.sources.clear();
         self.seen.clear();
+        self.mixed = false;
+        self.targets.clear();
+        let firsts = input
+            .shrinks
+            .iter()
+            .map(|s| input.frames[s.target as usize]);
+        self.targets.extend(firsts.zip(0..));
     }
 
     fn check(&self, scratch: Scratch) -> Result<(), CudaError> {

@@ -1,8 +1,13 @@
 //! What the device knows of a schedule, and what its words of failure mean.
 
+use std::sync::Arc;
+
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
 
+use super::super::driver::{Device, DeviceBuffer};
+use super::super::error::CudaError;
+use super::super::params::DevicePtr;
 use crate::backend::ShrinkFailure;
 use crate::formats::{FormatError, FormatId};
 use crate::kv::{KvGeometry, KvLayout, Side};
@@ -40,8 +45,27 @@ pub(in crate::cuda) fn supports(layout: &KvLayout) -> bool {
     pages && formats.into_iter().all(|f| device_format(*f).is_some())
 }
 
-/// `[position - 1][layer * 2 + side]`.
-pub(super) fn page_table(layout: &KvLayout) -> Vec<PageOfPosition> {
+/// The formats and places of all pages at all positions but 0, `[position - 1][layer * 2 + side]`, in device memory.
+#[derive(Debug)]
+pub(in crate::cuda) struct PageTable(DeviceBuffer<PageOfPosition>);
+
+impl PageTable {
+    pub(in crate::cuda) fn new(device: &Arc<Device>, layout: &KvLayout) -> Result<Self, CudaError> {
+        let pages = page_table(layout);
+        DeviceBuffer::from_slice(device, &pages, "the shrink schedule").map(Self)
+    }
+
+    /// Bytes that `new` allocates.
+    pub(super) fn bytes(layout: &KvLayout) -> usize {
+        (layout.positions() - 1) * layout.geometry().layers * 2 * size_of::<PageOfPosition>()
+    }
+
+    pub(in crate::cuda) fn ptr(&self) -> DevicePtr {
+        self.0.ptr()
+    }
+}
+
+fn page_table(layout: &KvLayout) -> Vec<PageOfPosition> {
     let geometry = layout.geometry();
     let page = |position: u16, layer: usize, side: Side| {
         let place = layout.place(position, geometry.record(layer, side, 0));

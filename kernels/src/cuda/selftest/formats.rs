@@ -8,7 +8,7 @@ use half::bf16;
 
 use super::Rng;
 use super::table::Report;
-use crate::backend::{BlockRef, KeptTables, Shrink, ShrinkFailure, StepInput, TableShape};
+use crate::backend::{BlockRef, KeptTables, SeqRows, Shrink, ShrinkFailure, StepInput, TableShape};
 use crate::cuda::arena::DeviceArena;
 use crate::cuda::codecs::{Codecs, Scratch};
 use crate::cuda::driver::{Device, Stream};
@@ -233,7 +233,7 @@ impl Case {
         let scratch = Scratch::of(&self.layout, self.frames, 4);
         let mut arena =
             DeviceArena::of_layout(device, &self.layout, self.frames, scratch.frames())?;
-        let codecs = Codecs::new(device, &self.layout, self.frames, scratch)?;
+        let codecs = Codecs::new(device, &self.layout, self.frames, scratch, false)?;
         let mut codecs =
             codecs.ok_or_else(|| CudaError::Unsupported("a layout that never shrinks".into()))?;
         arena.write_all(&self.pool)?;
@@ -451,11 +451,18 @@ fn check_decoding(
         .blocks
         .push(block(all[failing].to, all[failing].target));
     case.input.shrinks.push(all[failing]);
+    case.input.seqs.push(SeqRows {
+        first_row: 0,
+        rows: 1,
+        position: 0,
+        first_block: 0,
+        blocks: case.input.blocks.len() as u32,
+    });
 
     let stream = Stream::new(device)?;
     let scratch = Scratch::of(layout, case.frames, case.input.blocks.len());
     let mut arena = DeviceArena::of_layout(device, layout, case.frames, scratch.frames())?;
-    let codecs = Codecs::new(device, layout, case.frames, scratch)?;
+    let codecs = Codecs::new(device, layout, case.frames, scratch, false)?;
     let mut codecs =
         codecs.ok_or_else(|| CudaError::Unsupported("a layout that never shrinks".into()))?;
     arena.write_all(&case.pool)?;

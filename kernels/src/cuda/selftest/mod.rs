@@ -3,6 +3,7 @@
 
 mod attention;
 mod formats;
+mod mixed;
 mod model;
 mod pages;
 mod prefill;
@@ -53,6 +54,7 @@ pub fn sampling(device: &Arc<Device>) -> Result<bool, ProbeError> {
 pub fn formats(device: &Arc<Device>) -> Result<bool, ProbeError> {
     let mut report = Report::default();
     formats::check(device, &mut report)?;
+    mixed::check(device, &mut report)?;
     shrunk::check(device, &mut report)?;
     Ok(report.finish())
 }

@@ -3,7 +3,7 @@
 use half::bf16;
 
 /// Attention of one query over `keys` and `values`, `[tokens][head_dim]`.
-pub(super) fn attend(q: &[bf16], keys: &[bf16], values: &[bf16]) -> Vec<f64> {
+pub(super) fn attend<T: Copy + Into<f32>>(q: &[bf16], keys: &[T], values: &[T]) -> Vec<f64> {
     let d = q.len();
     let q: Vec<f32> = q.iter().map(|v| v.to_f32()).collect();
     let scale = 1.0 / (d as f64).sqrt();
@@ -12,7 +12,7 @@ pub(super) fn attend(q: &[bf16], keys: &[bf16], values: &[bf16]) -> Vec<f64> {
         .map(|k| {
             k.iter()
                 .zip(&q)
-                .map(|(k, q)| f64::from(k.to_f32() * q))
+                .map(|(k, q)| f64::from((*k).into() * q))
                 .sum::<f64>()
                 * scale
         })
@@ -24,7 +24,7 @@ pub(super) fn attend(q: &[bf16], keys: &[bf16], values: &[bf16]) -> Vec<f64> {
         let p = (score - top).exp();
         sum += p;
         for (o, v) in out.iter_mut().zip(v) {
-            *o += p * f64::from(v.to_f32());
+            *o += p * f64::from((*v).into());
         }
     }
     out.iter_mut().for_each(|o| *o /= sum);

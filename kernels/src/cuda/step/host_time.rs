@@ -126,7 +126,7 @@ fn host_time_of_a_decode_step() {
             // `load` would do it; what a launch takes on the emulator is not what it takes on a device.
             step.tables.flush(&stream).unwrap();
             let flushed = began.elapsed() - checked;
-            step.load(&stream, &input, &[], SEQS).unwrap();
+            step.load(&stream, &input, &[], SEQS, false).unwrap();
             let loaded = began.elapsed() - checked - flushed;
             let began = Instant::now();
             step.plan.plan(&input.seqs, 4);
@@ -143,7 +143,7 @@ fn host_time_of_a_decode_step() {
             let began = Instant::now();
             limits.check(&listed, &mut scratch).unwrap();
             let checked = began.elapsed();
-            step.load(&stream, &listed, &[], SEQS).unwrap();
+            step.load(&stream, &listed, &[], SEQS, false).unwrap();
             if s >= WARM {
                 times[3].push(checked);
                 times[4].push(began.elapsed() - checked);

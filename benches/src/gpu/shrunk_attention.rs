@@ -1,0 +1,171 @@
+//! `ebb-bench attention`, second part: decode attention over shrunk blocks, on the shapes of the published comparison.
+
+use std::sync::Arc;
+
+use ebb_kernels::backend::{BlockRef, SeqRows, StepInput};
+use ebb_kernels::cuda::probe::{AttentionProbe, ProbeError};
+use ebb_kernels::cuda::selftest::Rng;
+use ebb_kernels::cuda::{CudaError, Device, StepCapacity};
+use ebb_kernels::formats::{FormatId as F, RecordShape};
+use ebb_kernels::kv::{FrameLayout, KvGeometry, KvLayout, Side};
+use ebb_kernels::{BLOCK_TOKENS, SUB_BLOCK_TOKENS};
+
+use super::attention::{HEAD_DIM, SHAPES, Shape};
+
+/// Formats of keys and values that are timed, and their name.
+const PAIRS: [(F, F, &str); 6] = [
+    (F::Int8, F::Int8, "8"),
+    (F::Int4, F::Int4, "4"),
+    (F::Int4, F::Int2, "4/2"),
+    (F::Kitty25, F::Int2, "2.5/2"),
+    (F::Kitty12, F::Int2, "2.25/2"),
+    (F::Int2, F::Int2, "2"),
+];
+
+/// A pool whose blocks hold the same random page each.
+struct Pool {
+    layout: KvLayout,
+    /// Of each position, one block.
+    images: Vec<Vec<u8>>,
+}
+
+impl Pool {
+    fn new(shape: &Shape) -> Result<Self, CudaError> {
+        let unsupported = |e: String| CudaError::Unsupported(e);
+        // One layer of a model: its records lie together, as in a model whose frames hold whole layers.
+        let geometry = KvGeometry {
+            layers: 1,
+            kv_heads: shape.kv_heads,
+            head_dim: HEAD_DIM,
+        };
+        let frame = FrameLayout {
+            frame_bytes: geometry.sub_block_bytes(),
+            frames_per_sub_block: 1,
+        };
+        let pages = PAIRS.map(|(k, v, _)| vec![k, v]);
+        let layout =
+            KvLayout::new(geometry, frame, &pages).map_err(|e| unsupported(e.to_string()))?;
+        let mut images = vec![vec![0; frame.frame_bytes * layout.frames(0) as usize]];
+        let mut rng = Rng(3);
+        for position in 1..layout.positions() as u16 {
+            let mut image = vec![0; frame.frame_bytes * layout.frames(position) as usize];
+            for record in 0..geometry.records() {
+                let side = Side::of_page(record / geometry.kv_heads);
+                let shape = RecordShape {
+                    side,
+                    head_dim: HEAD_DIM,
+                };
+                let rows = rng.values(BLOCK_TOKENS * HEAD_DIM, 1.0);
+                let place = layout.place(position, record);
+                let start = place.frame as usize * frame.frame_bytes + place.offset as usize;
+                let bytes = layout.record_bytes(position, 0, side);
+                // A record's second part begins the next frame: in the image it follows.
+                layout
+                    .format(position, 0, side)
+                    .encode(shape, &rows, &mut image[start..start + bytes])
+                    .map_err(|e| unsupported(e.to_string()))?;
+            }
+            images.push(image);
+        }
+        Ok(Self { layout, images })
+    }
+
+    /// Equal sequences whose blocks stand at `position(block)`, and an open block with one token.
+    fn step(&self, shape: &Shape, position: impl Fn(usize) -> u16) -> (StepInput, u32) {
+        let mut input = StepInput::default();
+        let blocks = shape.tokens / BLOCK_TOKENS;
+        let mut frames = 0;
+        for seq in 0..shape.batch {
+            input.tokens.push(0);
+            input.seqs.push(SeqRows {
+                first_row: seq as u32,
+                rows: 1,
+                position: shape.tokens as u32,
+                first_block: input.blocks.len() as u32,
+                blocks: blocks as u32 + 1,
+            });
+            for block in 0..=blocks {
+                let (at, count) = match block {
+                    b if b < blocks => (position(b), self.layout.frames(position(b))),
+                    _ => (
+                        0,
+                        self.layout.frames(0) / (BLOCK_TOKENS / SUB_BLOCK_TOKENS) as u32,
+                    ),
+                };
+                input.blocks.push(BlockRef {
+                    schedule_position: at,
+                    first_frame: frames,
+                    frames: count,
+                });
+                frames += count;
+            }
+        }
+        input.frames = (0..frames).collect();
+        Rng(5).shuffle(&mut input.frames);
+        (input, frames)
+    }
+
+    /// The bytes of the pool that a step reads.
+    fn bytes(&self, input: &StepInput, frames: u32) -> Vec<u8> {
+        let each = self.layout.frame().frame_bytes;
+        let mut pool = vec![0; frames as usize * each];
+        for block in &input.blocks {
+            let image = self.images[usize::from(block.schedule_position)].chunks_exact(each);
+            let named = &input.frames[block.first_frame as usize..][..block.frames as usize];
+            for (frame, bytes) in named.iter().zip(image) {
+                pool[*frame as usize * each..][..each].copy_from_slice(bytes);
+            }
+        }
+        pool
+    }
+
+    fn time(
+        &self,
+        device: &Arc<Device>,
+        shape: &Shape,
+        position: impl Fn(usize) -> u16,
+        repeats: usize,
+    ) -> Result<(f64, f64), ProbeError> {
+        let (input, frames) = self.step(shape, &position);
+        let capacity = StepCapacity {
+            rows: shape.batch,
+            seqs: shape.batch,
+            blocks: input.blocks.len(),
+            frames: input.frames.len(),
+        };
+        let mut probe =
+            AttentionProbe::with_pages(device, &self.layout, frames, shape.q_heads, capacity)?;
+        probe.fill_random(2)?;
+        probe.arena_mut().write_all(&self.bytes(&input, frames))?;
+        probe.load(&input)?;
+        let times = probe.time(0, repeats)?;
+        let sealed = (0..shape.tokens / BLOCK_TOKENS).map(|b| self.layout.bytes(position(b)));
+        let bytes = shape.batch as f64 * sealed.sum::<u64>() as f64;
+        Ok((times[times.len() / 2], bytes))
+    }
+}
+
+/// Prints lines of the CSV of [`super::attention::run`]: one per pair of formats, and one for a mixture of all of them.
+pub fn run(device: &Arc<Device>, repeats: usize) -> Result<(), ProbeError> {
+    for shape in &SHAPES {
+        let pool = Pool::new(shape)?;
+        let line = |kernel: &str, bits: &str, us: f64, bytes: f64| {
+            println!(
+                "ebb,mixed {kernel},{bits},{},{},{},{},{HEAD_DIM},{us:.1},{:.0}",
+                shape.batch,
+                shape.tokens,
+                shape.q_heads,
+                shape.kv_heads,
+                bytes / us / 1e3
+            );
+        };
+        for (i, (k, v, bits)) in PAIRS.into_iter().enumerate() {
+            let (us, bytes) = pool.time(device, shape, |_| i as u16 + 1, repeats)?;
+            line(&format!("{k}/{v}"), bits, us, bytes);
+        }
+        let any = |block: usize| (block % PAIRS.len()) as u16 + 1;
+        let (us, bytes) = pool.time(device, shape, any, repeats)?;
+        line("of all", "mixed", us, bytes);
+    }
+    Ok(())
+}

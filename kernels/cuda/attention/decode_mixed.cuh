@@ -1,0 +1,828 @@
+// Decode attention over pages of any format, for sm_90: every block of a sequence in the format that it has shrunk to.
+//
+// A unit (a range of a sequence's blocks, one KV head) is the work of a group of eight warps; a CTA has two groups, and a warp
+// that loads for both. Inside a unit warp w owns the shrunk blocks of number w modulo 8 and tile w (16 tokens) of the 16-bit
+// ones. It has a ring of its own, which runs on into the next unit: no barrier stands between a warp and its loads. The copy
+// engine brings records in chunks of at most 4 KiB of codes. Warps merge one after the other, in the order of their numbers,
+// and a second kernel merges the units of a sequence in theirs (decode_bulk.cuh). So a result depends on the sequence's own
+// length and formats alone.
+//
+// S^T = K Q^T and O^T = V^T P^T with m16n8k16, codes as the A operand (planes.cuh). A block's zeros and ranges never meet its
+// codes: ranges go into Q and P, zeros into products of their own, steps' divisors into the scale of the scores and of O.
+#pragma once
+#include "../common/kernel.cuh"
+#include "../common/pages.cuh"
+#include "../common/tensor_copy.cuh"
+#include "../formats/pool.cuh"
+#include "decode.cuh"
+#include "planes.cuh"
+
+namespace ebb {
+
+struct alignas(64) MixedDecodeParams {
+  TensorMap records;  // as of BulkDecodeParams
+  DecodeParams decode;
+  const uint32_t* positions;    // in the shrink schedule, by BlockRef::block; 0: 16 bit
+  const PageOfPosition* pages;  // [position - 1][layer * 2 + side]
+  uint32_t page_count;          // layers * 2
+  uint32_t group;               // query heads of a KV head
+  uint32_t parts;               // units that a KV head's query heads are, eight each
+  uint32_t reserved[9];
+};
+static_assert(sizeof(MixedDecodeParams) == 320);
+
+// In place of a format: a tile of a block that is 16 bit as a whole, `[16][head_dim]`.
+constexpr uint32_t kTile16 = 15;
+
+template <int D, int STAGES>
+struct MixedDecode {
+  static constexpr uint32_t kWarps = 15;  // that compute
+  static constexpr uint32_t kThreads = (kWarps + 1) * 32;
+  static constexpr uint32_t kHeads = 8;
+  static constexpr int kSteps = D / 16;   // column tiles of keys, row tiles of values
+  static constexpr int kTiles = 8;        // row tiles of keys, column tiles of values
+  static constexpr uint32_t kRow = 2 * D;            // bytes of a 16-bit row
+  static constexpr uint32_t kRecord = 16 * kRow;     // of a 16-bit tile
+  static constexpr uint32_t kPaddedRow = kRow + 16;  // of a 16-bit record in a shrunk block, in shared memory: eight rows lie in different banks
+  static constexpr uint32_t kCodes = 4096;           // bytes of codes in a chunk
+  static constexpr uint32_t kLargest = D == 128 ? 5760 : 512 + kCodes;  // a kitty25 record; values' zeros, ranges and a chunk
+  static constexpr uint32_t kStage = (kLargest + 1023) / 1024 * 1024;
+  static constexpr uint32_t kUnits = 2;              // of which queries are kept
+  static constexpr uint32_t kFragments = kSteps * 256;
+  // float4 [kSteps][32], O of the warps before, then their maxima and sums; uint2 [kUnits][kSteps][32], queries' B
+  // fragments in fp16, then in bf16; float [kUnits][8], the scales of the scores of the former; u32, turns taken.
+  static constexpr uint32_t kQueryOffset = (kSteps + 1) * 512;
+  static constexpr uint32_t kQuery16Offset = kQueryOffset + kUnits * kFragments;
+  static constexpr uint32_t kScaleOffset = kQuery16Offset + kUnits * kFragments;
+  static constexpr uint32_t kTurnOffset = kScaleOffset + kUnits * kHeads * 4;
+  static constexpr uint32_t kGroupBytes = kTurnOffset + 16;
+  static constexpr uint32_t kGroupOffset = kWarps * STAGES * kStage;
+  static constexpr uint32_t kFullOffset = kGroupOffset + kGroupBytes;  // u64 [kWarps][STAGES]
+  static constexpr uint32_t kQueue = 16;                                           // commands
+  static constexpr uint32_t kQueueOffset = kFullOffset + kWarps * STAGES * 8;  // Command [kWarps][kQueue]
+  static constexpr uint32_t kInfoOffset = kQueueOffset + kWarps * kQueue * 16; // u32 [kWarps][STAGES]
+  static constexpr uint32_t kWrittenOffset = kInfoOffset + kWarps * STAGES * 4;  // u32 [kWarps]: commands written
+  static constexpr uint32_t kReadOffset = kWrittenOffset + kWarps * 4;           // u32 [kWarps]: commands read
+  static constexpr uint32_t kOrdinalOffset = kReadOffset + kWarps * 4;               // u32 [kWarps]: of the unit under way
+  static constexpr uint32_t kSharedBytes = (kOrdinalOffset + kWarps * 4 + 15) / 16 * 16;
+  static constexpr uint32_t kNone = 0xffff;
+  // fp16 pairs.
+  static constexpr uint32_t kFour = f16_pair(4.f), kHalf = f16_pair(0.5f), kOne = f16_pair(1.f), kFifth = 0x32663266;
+
+  const DecodeParams& p;
+  const MixedDecodeParams& params;
+  uint8_t* const shared;
+  const uint32_t lane, warp;
+
+  // ---- what is being computed ----
+
+  uint32_t taken;  // stages
+  float o[kSteps][4];   // codes' part of O^T times `level`: channels 16 i + g and + 8, heads 2t and 2t + 1
+  float zero[4];        // zeros' part: heads 2t, 2t + 1; and sums of probabilities
+  float bias[4];        // to be added to o: upper and lower channel half
+  float m0, m1;
+  float level;
+
+  // A loading lane is told the warp it loads for.
+  __device__ __forceinline__ MixedDecode(const MixedDecodeParams& params, uint8_t* shared)
+      : p(params.decode),
+        params(params),
+        shared(shared),
+        lane(threadIdx.x % 32),
+        warp(threadIdx.x / 32 < kWarps ? threadIdx.x / 32 : lane),
+        taken(0) {
+  }
+
+  __device__ __forceinline__ uint32_t unit_heads() const { return p.kv_heads * params.parts; }
+  __device__ __forceinline__ bool is_item(uint32_t number) const { return number < __ldg(p.unit_count) * unit_heads(); }
+  __device__ __forceinline__ uint32_t first_head(uint32_t unit_head) const { return unit_head / params.parts * params.group + unit_head % params.parts * kHeads; }
+  __device__ __forceinline__ uint32_t heads(uint32_t unit_head) const { return min(params.group - unit_head % params.parts * kHeads, static_cast<uint32_t>(kHeads)); }
+  // The CTA's units.
+  __device__ __forceinline__ uint32_t item(uint32_t ordinal) const { return blockIdx.x + ordinal * gridDim.x; }
+  __device__ __forceinline__ uint8_t* stage_at(uint32_t s) const { return shared + (warp * STAGES + s) * kStage; }
+  __device__ __forceinline__ uint8_t* group() const { return shared + kGroupOffset; }
+  __device__ __forceinline__ uint32_t full(uint32_t s) const { return smem_address(shared + kFullOffset) + (warp * STAGES + s) * 8; }
+  __device__ __forceinline__ uint4* queue(uint32_t i) const { return reinterpret_cast<uint4*>(shared + kQueueOffset) + warp * kQueue + i % kQueue; }
+  __device__ __forceinline__ uint32_t* ordinal_at() const { return reinterpret_cast<uint32_t*>(shared + kOrdinalOffset) + warp; }
+  __device__ __forceinline__ uint32_t written() const { return smem_address(shared + kWrittenOffset) + warp * 4; }
+  __device__ __forceinline__ uint32_t read() const { return smem_address(shared + kReadOffset) + warp * 4; }
+  __device__ __forceinline__ uint32_t* info(uint32_t s) const { return reinterpret_cast<uint32_t*>(shared + kInfoOffset) + warp * STAGES + s; }
+  __device__ __forceinline__ uint32_t turn() const { return smem_address(group() + kTurnOffset); }
+  __device__ __forceinline__ uint32_t stage() const { return taken % STAGES; }
+
+  // ---- loading: each lane on its own, for one warp ----
+
+  // A block's share of a warp: both records, or both sides of a tile.
+  struct Share {
+    uint32_t info;      // ordinal of the unit (kNone: there is no more) | K's format << 16 | V's << 20 | tokens of a tile << 24
+    uint32_t frame[2][2];  // by side: of the record's parts
+    uint32_t offset[2];    // in the first
+  };
+  // Where a lane is.
+  struct Cursor {
+    uint32_t ordinal, first_block, end_block, tokens, head;  // the unit; head: the KV head
+    uint32_t block;  // the first that has not been looked at
+    uint32_t tiles;  // those of the kWarps blocks before that are 16 bit and have a tile of this warp, from bit 0; bit 31: its own is not
+    uint2 own;       // the warp's own block among them: first frame, position
+  };
+
+  __device__ __forceinline__ void open_unit(Cursor& c, uint32_t ordinal) const {
+    const uint32_t number = item(ordinal);
+    c.ordinal = ordinal;
+    c.tiles = 0;
+    if (!is_item(number)) {
+      c.ordinal = kNone;
+      return;
+    }
+    const uint4 unit = __ldg(reinterpret_cast<const uint4*>(&p.units[number / unit_heads()]));
+    c.first_block = unit.y;
+    c.block = unit.z / 128;
+    c.tokens = unit.w;
+    c.end_block = (unit.w + 127) / 128;
+    c.head = number % unit_heads() / params.parts;
+  }
+
+  // Tile of a 16-bit block that the warp has; 8 or more: none.
+  __device__ __forceinline__ uint32_t tile_of(uint32_t block) const { return (warp + kWarps - 8 * block % kWarps) % kWarps; }
+
+  __device__ __forceinline__ void look_at_blocks(Cursor& c) const {
+    const BlockRef* blocks = p.pages.blocks + c.first_block + c.block;
+    c.tiles = 0;
+#pragma unroll 5
+    for (uint32_t i = 0; i < kWarps; i++) {
+      const uint32_t block = c.block + i, tile = tile_of(block);
+      const bool is = block < c.end_block;
+      const BlockRef ref = is ? blocks[i] : BlockRef{0, 0};
+      const uint32_t position = is ? __ldg(&params.positions[ref.block]) : 0;
+      const bool own = position > 0 && block % kWarps == warp;
+      if (own) c.own = make_uint2(ref.first_frame, position);
+      c.tiles |= own ? 1u << 31 : is && position == 0 && tile < 8 && block * 128 + tile * 16 < c.tokens ? 1u << i : 0u;
+    }
+    c.block += kWarps;
+  }
+
+  __device__ __forceinline__ Share next_share(Cursor& c) const {
+    while (c.ordinal != kNone && c.tiles == 0) {
+      if (c.block < c.end_block)
+        look_at_blocks(c);
+      else
+        open_unit(c, c.ordinal + 1);
+    }
+    Share s = {};
+    s.info = c.ordinal;
+    if (c.ordinal == kNone) return s;
+    const PageTable& t = p.pages;
+    const uint32_t bit = __ffs(c.tiles) - 1, block = c.block - kWarps + bit;
+    c.tiles &= c.tiles - 1;
+    if (bit < 31) {
+      const uint32_t tile = tile_of(block);
+      const uint32_t first_frame = __ldg(&t.blocks[c.first_block + block].first_frame);
+      s.info |= kTile16 << 16 | min(c.tokens - block * 128 - tile * 16, 16u) << 24;
+#pragma unroll
+      for (uint32_t side = 0; side < 2; side++) {
+        const RecordPlace place = record_place(t, (2 * p.layer + side) * p.kv_heads + c.head, kRecord);
+        s.frame[side][0] = __ldg(&t.frames[first_frame + tile * t.frames_per_sub_block + place.slot]);
+        s.offset[side] = place.offset;
+      }
+      return s;
+    }
+    const uint32_t frame_bytes = static_cast<uint32_t>(t.frame_bytes);
+    const uint4* page = reinterpret_cast<const uint4*>(&params.pages[(c.own.y - 1) * params.page_count + 2 * p.layer]);
+#pragma unroll
+    for (uint32_t side = 0; side < 2; side++) {
+      const uint4 of = __ldg(page + side);
+      const uint32_t start = of.x + c.head * of.y, slot = start / frame_bytes;
+      s.offset[side] = start - slot * frame_bytes;
+      s.info |= of.z << (16 + 4 * side);
+      const uint32_t* frames = t.frames + c.own.x + slot;
+      s.frame[side][0] = __ldg(frames);
+      if (s.offset[side] + of.y > frame_bytes) s.frame[side][1] = __ldg(frames + 1);
+    }
+    return s;
+  }
+
+  // Commands: copies of the copy engine, prepared by a loading lane and given by lane 0 of the warp whose stage has become free.
+  // (x, y): address, or of a tile its row in the map of records. z: bytes | for a chunk's first command all of its bytes, then
+  // where in the stage << 16. w: what the warp is told, Share::info without ... | kind << 29 | whether there is more << 31.
+  static constexpr uint32_t kLinear = 0, kTileCopy = 1u << 29, kRows = 2u << 29, kEnd = 3u << 29, kMore = 1u << 31;
+
+  // Waits for room.
+  __device__ __forceinline__ void put(uint64_t at, uint32_t bytes, uint32_t upper, uint32_t w) const {
+    const uint32_t command = load_turn(written());
+    wait_for_room(read(), command, kQueue);
+    *queue(command) = make_uint4(static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32), bytes | upper << 16, w);
+    set_turn(written(), command + 1);
+  }
+
+  // Commands for bytes `from .. from + bytes` of a record, which may lie in two frames, to `to` in the stage.
+  __device__ __forceinline__ void put_linear(const Share& s, uint32_t side, uint32_t from, uint32_t bytes, uint32_t to, uint32_t all, uint32_t w) const {
+    const uint32_t frame_bytes = static_cast<uint32_t>(p.pages.frame_bytes), at = s.offset[side] + from;
+    const uint32_t first = at >= frame_bytes ? 0 : min(bytes, frame_bytes - at);
+    if (first > 0) put(reinterpret_cast<uint64_t>(frame_address(p.pages, s.frame[side][0], at)), first, all > 0 ? all : to, first < bytes ? w | kMore : w);
+    if (first < bytes) put(reinterpret_cast<uint64_t>(frame_address(p.pages, s.frame[side][1], at + first - frame_bytes)), bytes - first, first > 0 || all == 0 ? to + first : all, w);
+  }
+
+  __device__ __forceinline__ void put_side(const Share& s, uint32_t side) const {
+    const uint32_t format = s.info >> (16 + 4 * side) & 15, key_format = s.info >> 16 & 15;
+    if (key_format == kTile16) {
+      put(frame_row(p.pages, s.frame[side][0], s.offset[side], kRow), kRecord, kRecord, s.info | kTileCopy);
+      return;
+    }
+    if (format == kF16) {
+      for (uint32_t i = 0; i < kTiles; i++) {
+        const uint32_t frame_bytes = static_cast<uint32_t>(p.pages.frame_bytes), at = s.offset[side] + i * kRecord;
+        if (at + kRecord <= frame_bytes || at >= frame_bytes) {
+          const bool second = at >= frame_bytes;
+          put(reinterpret_cast<uint64_t>(frame_address(p.pages, second ? s.frame[side][1] : s.frame[side][0], second ? at - frame_bytes : at)), kRow, kRecord, s.info | kRows);
+        } else {
+          for (uint32_t row = 0; row < 16; row++) put_linear(s, side, i * kRecord + row * kRow, kRow, row * kPaddedRow, row == 0 ? kRecord : 0, s.info | (row < 15 ? kMore : 0));
+        }
+      }
+      return;
+    }
+    const uint32_t meta = side == 0 ? 4 * D : 512;
+    const uint32_t codes = format == kInt8 ? 128 * D : format == kInt4 ? 64 * D : format == kKitty25 ? 41 * D : format == kKitty12 ? 37 * D : 32 * D;
+    const uint32_t most = format == kInt8 || format == kInt4 ? kCodes : codes;
+    uint32_t from = 0, end = meta + most;
+    do {
+      put_linear(s, side, from, end - from, 0, end - from, s.info);
+      from = end;
+      end += most;
+    } while (from < meta + codes);
+  }
+
+  __device__ __forceinline__ void produce() const {
+    if (lane >= kWarps) return;
+    Cursor cursor = {};
+    open_unit(cursor, 0);
+    for (;;) {
+      const Share s = next_share(cursor);
+      if ((s.info & 0xffff) == kNone) break;
+      put_side(s, 0);
+      put_side(s, 1);
+    }
+    put(0, 0, 0, kNone | kEnd);
+  }
+
+  // Lane 0: gives the copy engine the next chunk's commands.
+  __device__ __forceinline__ void give_commands() const {
+    const uint32_t dst = smem_address(stage_at(stage())), barrier = full(stage());
+    uint32_t command = load_turn(read());
+    bool more, first = true;
+    do {
+      wait_for_more(written(), command);
+      const uint4 c = *queue(command);
+      more = c.w & kMore;
+      if (first) *info(stage()) = c.w & 0x1fffffff;
+      const uint32_t kind = c.w & kEnd, bytes = c.z & 0xffff, upper = c.z >> 16;
+      const uint64_t at = static_cast<uint64_t>(c.y) << 32 | c.x;
+      if (kind == kEnd) {
+        mbarrier_arrive(barrier);  // It stays the last.
+        return;
+      }
+      set_turn(read(), ++command);
+      if (first) mbarrier_arrive_expect(barrier, upper);
+      if (kind == kTileCopy) {
+        tensor_copy_3d(dst, &params.records, 0, c.x, 0, barrier);
+      } else if (kind == kRows) {
+#pragma unroll 1
+        for (uint32_t row = 0; row < 16; row++) bulk_copy(dst + row * kPaddedRow, reinterpret_cast<const void*>(at + row * kRow), kRow, barrier);
+      } else {
+        bulk_copy(first ? dst : dst + upper, reinterpret_cast<const void*>(at), bytes, barrier);
+      }
+      first = false;
+    } while (more);
+  }
+
+  // Waits for the next stage to be full.
+  __device__ __forceinline__ uint8_t* wait() const {
+    mbarrier_wait(full(stage()), taken / STAGES & 1);
+    return stage_at(stage());
+  }
+  // Done with it.
+  __device__ __forceinline__ void release() {
+    __syncwarp();
+    if (lane == 0) give_commands();
+    __syncwarp();
+    taken++;
+  }
+
+  // ---- queries ----
+
+  // B fragments of a unit's queries: as they are, and in fp16, divided by a power of two so that times any range they are finite.
+  // They are loaded by one call and stored by another, between which the warp waits.
+  struct Queries {
+    uint32_t words[kSteps][2];
+  };
+  __device__ __forceinline__ Queries load_queries(uint32_t ordinal) const {
+    Queries q;
+    const uint32_t number = item(ordinal), g = lane / 4, t = lane % 4;
+    const bool is = is_item(number) && g < heads(number % unit_heads());
+    const uint32_t row = is_item(number) ? __ldg(&p.units[number / unit_heads()].row) : 0;
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(p.q + static_cast<uint64_t>(row) * p.q_stride + (is ? first_head(number % unit_heads()) + g : 0) * D);
+#pragma unroll
+    for (int s = 0; s < kSteps; s++)
+      for (int r = 0; r < 2; r++) q.words[s][r] = is ? words[8 * s + 4 * r + t] : 0u;
+    return q;
+  }
+  __device__ __forceinline__ void store_queries(uint32_t ordinal, const Queries& q) const {
+    const uint32_t slot = ordinal % kUnits;
+    uint2* query = reinterpret_cast<uint2*>(group() + kQueryOffset + slot * kFragments);
+    uint2* query16 = reinterpret_cast<uint2*>(group() + kQuery16Offset + slot * kFragments);
+    float most = 0.f;
+#pragma unroll
+    for (int s = 0; s < kSteps; s++) {
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        const float2 x = unpack_bf16(q.words[s][r]);
+        most = fmaxf(most, fmaxf(fabsf(x.x), fabsf(x.y)));
+      }
+    }
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+    // The power of two in `most`; queries become less than 2.
+    const uint32_t exponent = min(max(__float_as_uint(most) >> 23, 1u), 253u);
+    const float inverse = __uint_as_float((254 - exponent) << 23);
+#pragma unroll
+    for (int s = 0; s < kSteps; s++) {
+      uint32_t f[2];
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        const float2 x = unpack_bf16(q.words[s][r]);
+        f[r] = pack_f16(x.x * inverse, x.y * inverse);
+      }
+      query[s * 32 + lane] = make_uint2(f[0], f[1]);
+      query16[s * 32 + lane] = make_uint2(q.words[s][0], q.words[s][1]);
+    }
+    if (lane % 4 == 0) reinterpret_cast<float*>(group() + kScaleOffset)[slot * kHeads + lane / 4] = p.scale_log2 * __uint_as_float(exponent << 23);
+  }
+
+  // ---- keys ----
+
+  __device__ __forceinline__ static uint32_t word(const uint8_t* at, uint32_t index) { return reinterpret_cast<const uint32_t*>(at)[index]; }
+
+  // What all keys of a block share: B fragments of queries times ranges, of all channels and of the boosted ones by rank, and
+  // what row tiles' scores begin with: those of fragments of even number in a slab, or all without slabs. Of the others every
+  // lane keeps it in the stage.
+  template <int Slabs>
+  struct Ranged {
+    uint32_t b[kSteps][2];
+    uint32_t slab[Slabs == 0 ? 1 : Slabs][2];
+    float even[4];
+  };
+  // Zeros and ranges have been read; at head_dim 64 they are too few, but there is room behind the record.
+  __device__ __forceinline__ float4* odd_begin(uint8_t* record) const { return reinterpret_cast<float4*>(record + (D == 128 ? 0 : 4096)) + lane; }
+
+  template <int Bits, int Slabs>
+  __device__ __forceinline__ void range_queries(uint8_t* record, const uint2* query, Ranged<Slabs>& r) const {
+    constexpr float kLevels = CodeWidth<Bits>::kLevels;
+    const uint32_t g = lane / 4, t = lane % 4;
+    float sums[4] = {};  // over channels, of queries times zeros and times ranges
+#pragma unroll
+    for (int i = 0; i < 4; i++) r.even[i] = 0.f;
+#pragma unroll
+    for (int i = 0; i < kSteps; i++) {
+      const uint2 q = query[i * 32 + lane];
+      const uint32_t a[4] = {word(record, 8 * i + t), word(record, D / 2 + 8 * i + t), word(record, 8 * i + 4 + t), word(record, D / 2 + 8 * i + 4 + t)};
+      mma_f16(sums, a, q.x, q.y);
+      if (Slabs == 0) {
+        r.b[i][0] = mul_f16x2(q.x, a[1]);
+        r.b[i][1] = mul_f16x2(q.y, a[3]);
+        subtract_bias<Bits>(r.even, i, r.b[i][0], r.b[i][1]);
+      }
+    }
+    if (Slabs > 0) {
+      // A boosted channel's step is range / 15, a fifth of what its range says at 2 bit. Then, by rank: where its query lies,
+      // and its range.
+      constexpr int kBoosted = Slabs * D / 8;
+      uint16_t* const ranges = reinterpret_cast<uint16_t*>(record + 2 * D);
+      uint32_t* const by_rank = reinterpret_cast<uint32_t*>(record);
+      const uint8_t* const rank = record + 36 * D;
+      __syncwarp();
+#pragma unroll
+      for (uint32_t c = lane; c < D; c += 32) {
+        const int of = rank[c];
+        if (of < kBoosted) {
+          const uint32_t range = mul_f16x2(ranges[c], kFifth) & 0xffff;
+          ranges[c] = static_cast<uint16_t>(range);
+          by_rank[of] = (c / 16 * 256 + c % 8 / 2 * 8 + c / 8 % 2 * 4 + c % 2 * 2) | range << 16;
+        }
+      }
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < kSteps; i++) {
+        const uint2 q = query[i * 32 + lane];
+        r.b[i][0] = mul_f16x2(q.x, word(record, D / 2 + 8 * i + t));
+        r.b[i][1] = mul_f16x2(q.y, word(record, D / 2 + 8 * i + 4 + t));
+        subtract_bias<Bits>(r.even, i, r.b[i][0], r.b[i][1]);
+      }
+    }
+    const float begin0 = kLevels * sums[0] + 0.5f * kLevels * sums[2], begin1 = kLevels * sums[1] + 0.5f * kLevels * sums[3];
+#pragma unroll
+    for (int i = 0; i < 4; i++) r.even[i] += i % 2 == 0 ? begin0 : begin1;
+    if (Slabs > 0) {
+      float odd[4] = {r.even[0], r.even[1], r.even[2], r.even[3]};
+      const uint8_t* const queries = reinterpret_cast<const uint8_t*>(query) + g * 32;
+#pragma unroll
+      for (int n = 0; n < Slabs; n++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          r.slab[n][h] = 0;
+          if (D == 64 && h == 1) continue;
+          const uint2 at = *reinterpret_cast<const uint2*>(record + 4 * (n * (D / 8) + 8 * h + 2 * t));
+          const uint32_t x = *reinterpret_cast<const uint16_t*>(queries + (at.x & 0xffff)), y = *reinterpret_cast<const uint16_t*>(queries + (at.y & 0xffff));
+          r.slab[n][h] = mul_f16x2(mul_f16x2(x | y << 16, at.x >> 16 | (at.y & 0xffff0000u)), kFour);
+        }
+        subtract_bias<2>(r.even, 0, r.slab[n][0], r.slab[n][1]);
+        subtract_bias<2>(odd, 1, r.slab[n][0], r.slab[n][1]);
+      }
+      __syncwarp();
+      *odd_begin(record) = make_float4(odd[0], odd[1], odd[2], odd[3]);
+      fence_async_proxy();  // What this warp wrote is overwritten by the copy engine.
+      __syncwarp();
+    }
+  }
+
+  // Probabilities (B fragments, in bf16 if `wide`) of a block's 128 keys. Scores are computed for 64 at a time.
+  template <int Bits, int Slabs>
+  __device__ __forceinline__ void attend_keys(const uint2* query, float c0, float c1, float levels, bool wide, uint32_t (&p)[kTiles][2]) {
+    constexpr int kHalf = D * 8 * Bits;                             // bytes of 64 keys
+    constexpr int kChunks = kHalf > 4096 ? kHalf / 4096 : 1;        // chunks of a half
+    constexpr int kVectors = kHalf / 512 / kChunks;
+    constexpr bool kBoth = kHalf < 4096;                            // a chunk has both halves
+    constexpr float kInverse = 1.f / CodeWidth<Bits>::kLevels;
+    Ranged<Slabs> r;
+    range_queries<Bits, Slabs>(wait(), query, r);
+    c0 *= kInverse;
+    c1 *= kInverse;
+    uint32_t skip = 4 * D;  // bytes before the codes
+#pragma unroll 1
+    for (uint32_t half = 0; half < 2; half++) {
+      float s[kTiles / 2][4];
+      const float4 odd = Slabs > 0 ? *odd_begin(stage_at(stage())) : make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll
+      for (int i = 0; i < kTiles / 2; i++) {
+        const bool is_odd = Slabs > 0 && (D == 64 ? i / 2 : i) % 2 == 1;
+        s[i][0] = is_odd ? odd.x : r.even[0], s[i][1] = is_odd ? odd.y : r.even[1];
+        s[i][2] = is_odd ? odd.z : r.even[2], s[i][3] = is_odd ? odd.w : r.even[3];
+      }
+#pragma unroll
+      for (int k = 0; k < kChunks; k++) {
+        const uint8_t* const record = kBoth ? stage_at(stage()) : wait();
+        if (Slabs > 0) {
+#pragma unroll
+          for (int n = 0; n < Slabs; n++) multiply_slab(record + 37 * D + n * 4 * D + half * (D == 128 ? 8 : 4), r.slab[n], s);
+        }
+        multiply_plane<Bits, kSteps, kVectors>(reinterpret_cast<const uint4*>(record + skip + (kBoth ? half * kHalf : 0)), lane, k * kVectors * CodeWidth<Bits>::kFragments, r.b, s);
+        if (!kBoth) {
+          release();
+          skip = 0;
+        }
+      }
+      weigh(s, c0, c1, levels, wide, p);
+    }
+    if (kBoth) release();
+  }
+
+  // The same of 16-bit keys in a shrunk block.
+  __device__ __forceinline__ void attend_wide_keys(const uint2* query16, float levels, bool wide, uint32_t (&p)[kTiles][2]) {
+    const float c = this->p.scale_log2;
+#pragma unroll 1
+    for (uint32_t half = 0; half < 2; half++) {
+      float s[kTiles / 2][4];
+#pragma unroll
+      for (int i = 0; i < kTiles / 2; i++) score_rows<false>(query16, s[i]);
+      weigh(s, c, c, levels, wide, p);
+    }
+  }
+
+  // Turns scores of 64 keys, times c, into probabilities: p's second half, whose content becomes the first.
+  __device__ __forceinline__ void weigh(const float (&s)[kTiles / 2][4], float c0, float c1, float levels, bool wide, uint32_t (&p)[kTiles][2]) {
+    float x0 = s[0][0], x1 = s[0][1];
+#pragma unroll
+    for (int i = 0; i < kTiles / 2; i++) {
+      x0 = fmaxf(x0, fmaxf(s[i][0], s[i][2]));
+      x1 = fmaxf(x1, fmaxf(s[i][1], s[i][3]));
+#pragma unroll
+      for (int r = 0; r < 2; r++) p[i][r] = p[kTiles / 2 + i][r];
+    }
+    rescale(x0 * c0, x1 * c1, levels, wide, p);
+#pragma unroll
+    for (int i = 0; i < kTiles / 2; i++) {
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        const float y0 = ex2(s[i][2 * r] * c0 - m0), y1 = ex2(s[i][2 * r + 1] * c1 - m1);
+        p[kTiles / 2 + i][r] = movmatrix_trans(wide ? pack_bf16(y0, y1) : pack_f16(y0, y1));
+      }
+    }
+  }
+
+  // Adds the high bits of a slab's boosted channels, of the 64 keys whose words begin at `slab`.
+  __device__ __forceinline__ void multiply_slab(const uint8_t* slab, const uint32_t (&b)[2], float (&s)[kTiles / 2][4]) const {
+    uint32_t w[4] = {};
+    if (D == 128) {
+      const uint2 x = *reinterpret_cast<const uint2*>(slab + lane * 16);
+      w[0] = x.x, w[1] = x.y;
+    } else {
+      w[0] = *reinterpret_cast<const uint32_t*>(slab + lane * 8);
+    }
+#pragma unroll
+    for (int i = 0; i < kTiles / 2; i++) {
+      uint32_t a[4];
+      if (D == 128) {
+        code_fragment<2>(w, i, a);
+      } else {
+        // Eight columns: the row tiles of a pair lie where a fragment's column halves do.
+        uint32_t pair[4];
+        code_fragment<2>(w, i / 2, pair);
+        a[0] = pair[i % 2 * 2], a[1] = pair[i % 2 * 2 + 1], a[2] = a[3] = 0;
+      }
+      mma_f16(s[i], a, b[0], b[1]);
+    }
+  }
+
+  // Shared address of 16 bytes of a row: of a tile as the copy engine swizzles it, or of padded rows.
+  template <bool Tile>
+  __device__ __forceinline__ static uint32_t row_offset(uint32_t row, uint32_t chunk) {
+    return Tile ? chunk / 8 * 2048 + row * 128 + (chunk % 8 ^ row % 8) * 16 : row * kPaddedRow + chunk * 16;
+  }
+
+  // S^T of 16 keys of 16 bit.
+  template <bool Tile>
+  __device__ __forceinline__ void score_rows(const uint2* query16, float (&s)[4]) {
+    const uint32_t rows = smem_address(wait());
+    float s0[4] = {}, s1[4] = {};
+#pragma unroll
+    for (int i = 0; i < kSteps; i += 2) {
+      uint32_t a[4], b[4];
+      ldmatrix_x4(a, rows + row_offset<Tile>(lane % 16, 2 * i + lane / 16));
+      ldmatrix_x4(b, rows + row_offset<Tile>(lane % 16, 2 * i + 2 + lane / 16));
+      const uint2 q = query16[i * 32 + lane], r = query16[i * 32 + 32 + lane];
+      mma_bf16(s0, a, q.x, q.y);
+      mma_bf16(s1, b, r.x, r.y);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) s[i] = s0[i] + s1[i];
+    release();
+  }
+
+  // ---- values ----
+
+  // Moves the running maxima to at least x0, x1 of any lane, o to `levels` times O, and with them the probabilities of the
+  // block's first keys.
+  __device__ __forceinline__ void rescale(float x0, float x1, float levels, bool wide, uint32_t (&p)[kTiles][2]) {
+#pragma unroll
+    for (int k = 4; k < 32; k <<= 1) {
+      x0 = fmaxf(x0, __shfl_xor_sync(~0u, x0, k));
+      x1 = fmaxf(x1, __shfl_xor_sync(~0u, x1, k));
+    }
+    if (!__any_sync(~0u, x0 > m0 || x1 > m1) && levels == level) return;
+    x0 = fmaxf(x0, m0);
+    x1 = fmaxf(x1, m1);
+    const float e[2] = {ex2(m0 - x0), ex2(m1 - x1)};
+    m0 = x0;
+    m1 = x1;
+    const float ratio = levels / level;
+    level = levels;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      zero[i] *= e[i % 2];
+      bias[i] *= e[i % 2] * ratio;
+    }
+#pragma unroll
+    for (int d = 0; d < kSteps; d++)
+      for (int i = 0; i < 4; i++) o[d][i] *= e[i % 2] * ratio;
+    // In B fragments a lane has head g.
+    const float even = __shfl_sync(~0u, e[0], lane / 8), odd = __shfl_sync(~0u, e[1], lane / 8), of_head = lane / 4 % 2 == 0 ? even : odd;
+    const uint32_t factor = wide ? pack_bf16(of_head, of_head) : pack_f16(of_head, of_head);
+#pragma unroll
+    for (int i = 0; i < kTiles / 2; i++)
+      for (int r = 0; r < 2; r++) p[i][r] = wide ? mul_bf16x2(p[i][r], factor) : mul_f16x2(p[i][r], factor);
+  }
+
+  // Adds a block's values times probabilities (B fragments, fp16).
+  template <int Bits>
+  __device__ __forceinline__ void add_codes(uint32_t (&b)[kTiles][2]) {
+    constexpr int kChunks = D * 16 * Bits / 4096 > 1 ? D * 16 * Bits / 4096 : 1;
+    constexpr int kVectors = D * 16 * Bits / 512 / kChunks;
+    const uint32_t t = lane % 4;
+#pragma unroll
+    for (int k = 0; k < kChunks; k++) {
+      const uint8_t* record = wait();
+      if (k == 0) {
+#pragma unroll
+        for (int j = 0; j < kTiles; j++) {
+          const uint32_t r0 = word(record, 64 + 8 * j + t), r1 = word(record, 64 + 8 * j + 4 + t);
+          // The middle of a token's group, as codes count from it.
+          const uint32_t z0 = fma_f16x2(r0, kHalf, word(record, 8 * j + t)), z1 = fma_f16x2(r1, kHalf, word(record, 8 * j + 4 + t));
+          const uint32_t z[4] = {z0, kOne, z1, kOne};
+          mma_f16(zero, z, b[j][0], b[j][1]);
+          b[j][0] = mul_f16x2(b[j][0], r0);
+          b[j][1] = mul_f16x2(b[j][1], r1);
+          subtract_bias<Bits>(bias, j, b[j][0], b[j][1]);
+        }
+        record += 512;
+      }
+      multiply_plane<Bits, kTiles, kVectors>(reinterpret_cast<const uint4*>(record), lane, k * kVectors * CodeWidth<Bits>::kFragments, b, o);
+      release();
+    }
+  }
+
+  // Adds 16 tokens of 16 bit, of which `tokens` are; probabilities in bf16.
+  template <bool Tile>
+  __device__ __forceinline__ void add_rows(uint32_t b0, uint32_t b1, uint32_t tokens) {
+    uint8_t* const at = wait();
+    const uint32_t rows = smem_address(at);
+    if (tokens < 16) {
+      // Rows past the end hold anything, also NaN: they become zero.
+      for (uint32_t i = tokens * kSteps * 2 + lane; i < 16 * kSteps * 2; i += 32) *reinterpret_cast<uint4*>(at + row_offset<Tile>(i / (kSteps * 2), i % (kSteps * 2))) = make_uint4(0, 0, 0, 0);
+      fence_async_proxy();
+      __syncwarp();
+    }
+#pragma unroll
+    for (int d = 0; d < kSteps; d++) {
+      uint32_t a[4];
+      // Matrices: tokens 0-7 of channels 0-7 and 8-15, then tokens 8-15; transposed they are the A operand's.
+      ldmatrix_x4_trans(a, rows + row_offset<Tile>(lane / 16 * 8 + lane % 8, 2 * d + lane / 8 % 2));
+      mma_bf16(o[d], a, b0, b1);
+    }
+    const uint32_t ones[4] = {0, 0x3f803f80, 0, 0x3f803f80};
+    mma_bf16(zero, ones, b0, b1);
+    release();
+  }
+
+  // ---- a block ----
+
+  __device__ __forceinline__ void attend_tile(const uint2* query16, uint32_t tokens) {
+    const uint32_t g = lane / 4;
+    float s[4];
+    score_rows<true>(query16, s);
+#pragma unroll
+    for (int i = 0; i < 4; i++) s[i] = g + i / 2 * 8 < tokens ? s[i] * p.scale_log2 : -INFINITY;
+    uint32_t none[kTiles][2] = {};
+    rescale(fmaxf(s[0], s[2]), fmaxf(s[1], s[3]), 1.f, true, none);
+    add_rows<true>(movmatrix_trans(pack_bf16(ex2(s[0] - m0), ex2(s[1] - m1))), movmatrix_trans(pack_bf16(ex2(s[2] - m0), ex2(s[3] - m1))), tokens);
+  }
+
+  __device__ __forceinline__ void attend_block(const uint2* query, const uint2* query16, const float* scale, uint32_t key_format, uint32_t format) {
+    const uint32_t t = lane % 4;
+    const float c0 = scale[2 * t], c1 = scale[2 * t + 1];
+    const float levels = format == kInt2 ? 3.f : format == kInt4 ? 15.f : format == kInt8 ? 255.f : 1.f;
+    const bool wide = format == kF16;
+    uint32_t b[kTiles][2] = {};
+    if (key_format == kInt2)
+      attend_keys<2, 0>(query, c0, c1, levels, wide, b);
+    else if (key_format == kKitty25)
+      attend_keys<2, 2>(query, c0, c1, levels, wide, b);
+    else if (key_format == kKitty12)
+      attend_keys<2, 1>(query, c0, c1, levels, wide, b);
+    else if (key_format == kInt4)
+      attend_keys<4, 0>(query, c0, c1, levels, wide, b);
+    else if (key_format == kInt8)
+      attend_keys<8, 0>(query, c0, c1, levels, wide, b);
+    else
+      attend_wide_keys(query16, levels, wide, b);
+    if (format == kInt2) {
+      add_codes<2>(b);
+    } else if (format == kInt4) {
+      add_codes<4>(b);
+    } else if (format == kInt8) {
+      add_codes<8>(b);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kTiles; i++) add_rows<false>(b[i][0], b[i][1], 16);
+    }
+  }
+
+  // ---- a unit ----
+
+  __device__ __forceinline__ void reset() {
+#pragma unroll
+    for (int d = 0; d < kSteps; d++)
+      for (int i = 0; i < 4; i++) o[d][i] = 0.f;
+#pragma unroll
+    for (int i = 0; i < 4; i++) zero[i] = bias[i] = 0.f;
+    m0 = m1 = -INFINITY;
+    level = 1.f;
+  }
+
+  // Merges this warp's part of a unit into that of the warps before it; the last one writes the result, or the unit's partial.
+  __device__ __forceinline__ void finish(uint32_t ordinal) {
+    const uint32_t g = lane / 4, t = lane % 4;
+    const float inverse = 1.f / level;
+#pragma unroll
+    for (int d = 0; d < kSteps; d++)
+      for (int i = 0; i < 4; i++) o[d][i] = (o[d][i] + bias[i]) * inverse + zero[i % 2];
+    float l0 = zero[2], l1 = zero[3];
+    float4* const sums = reinterpret_cast<float4*>(group());
+    wait_for_turn(turn(), ordinal * kWarps + warp);
+    if (warp > 0) {
+      const float4 ml = sums[kSteps * 32 + lane];
+      const float x0 = fmaxf(m0, ml.x), x1 = fmaxf(m1, ml.y);
+      // Neither may have seen anything.
+      const float mine[2] = {m0 == x0 ? 1.f : ex2(m0 - x0), m1 == x1 ? 1.f : ex2(m1 - x1)};
+      const float theirs[2] = {ml.x == x0 ? 1.f : ex2(ml.x - x0), ml.y == x1 ? 1.f : ex2(ml.y - x1)};
+      m0 = x0;
+      m1 = x1;
+      l0 = l0 * mine[0] + ml.z * theirs[0];
+      l1 = l1 * mine[1] + ml.w * theirs[1];
+#pragma unroll
+      for (int d = 0; d < kSteps; d++) {
+        const float4 v = sums[d * 32 + lane];
+        o[d][0] = o[d][0] * mine[0] + v.x * theirs[0];
+        o[d][1] = o[d][1] * mine[1] + v.y * theirs[1];
+        o[d][2] = o[d][2] * mine[0] + v.z * theirs[0];
+        o[d][3] = o[d][3] * mine[1] + v.w * theirs[1];
+      }
+    }
+    if (warp < kWarps - 1) {
+      sums[kSteps * 32 + lane] = make_float4(m0, m1, l0, l1);
+#pragma unroll
+      for (int d = 0; d < kSteps; d++) sums[d * 32 + lane] = make_float4(o[d][0], o[d][1], o[d][2], o[d][3]);
+    }
+    if (warp < kWarps - 1) {
+      __syncwarp();
+      if (lane == 0) set_turn(turn(), ordinal * kWarps + warp + 1);
+      return;
+    }
+    const uint32_t number = item(ordinal), unit_head = number % unit_heads();
+    const DecodeUnit& unit = p.units[number / unit_heads()];
+    const uint32_t first = first_head(unit_head), count = heads(unit_head);
+    const bool whole = unit.splits == 1;
+    const uint64_t partial = static_cast<uint64_t>(unit.partial + unit.split) * p.q_heads + first;
+    const uint64_t out_row = static_cast<uint64_t>(unit.row) * p.q_heads + first;
+#pragma unroll
+    for (int d = 0; d < kSteps; d++) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const uint32_t h = 2 * t + i % 2, c = 16 * d + g + i / 2 * 8;
+        if (h >= count) continue;
+        if (whole)
+          p.out[(out_row + h) * D + c] = __float2bfloat16(o[d][i] / (i % 2 ? l1 : l0));
+        else
+          __stcg(&p.partial_o[(partial + h) * D + c], o[d][i]);
+      }
+    }
+    if (!whole && g == 0) {
+      if (2 * t < count) __stcg(&p.partial_ml[partial + 2 * t], make_float2(m0, l0));
+      if (2 * t + 1 < count) __stcg(&p.partial_ml[partial + 2 * t + 1], make_float2(m1, l1));
+    }
+    // All have done with the unit: its queries make room for those after the next's.
+    store_queries(ordinal + 2, load_queries(ordinal + 2));
+    __syncwarp();
+    if (lane == 0) set_turn(turn(), (ordinal + 1) * kWarps);
+  }
+
+  __device__ __forceinline__ void consume() {
+    wait_for_previous();
+    if (lane == 0) {
+      for (; taken < STAGES; taken++) give_commands();
+    }
+    taken = 0;
+    __syncwarp();
+    if (warp < kUnits) store_queries(warp, load_queries(warp));
+    named_barrier_sync(1, kWarps * 32);
+    reset();
+#pragma unroll 1
+    for (;;) {
+      wait();
+      const uint32_t what = *info(stage()), ordinal = *ordinal_at();
+      if ((what & 0xffff) != ordinal) {
+        if (!is_item(item(ordinal))) return;
+        finish(ordinal);
+        reset();
+        __syncwarp();
+        if (lane == 0) *ordinal_at() = ordinal + 1;
+        __syncwarp();
+        continue;
+      }
+      const uint32_t slot = ordinal % kUnits, format = what >> 16 & 15;
+      const uint2* query = reinterpret_cast<const uint2*>(group() + kQueryOffset + slot * kFragments);
+      const uint2* query16 = reinterpret_cast<const uint2*>(group() + kQuery16Offset + slot * kFragments);
+      if (format == kTile16)
+        attend_tile(query16, what >> 24);
+      else
+        attend_block(query, query16, reinterpret_cast<const float*>(group() + kScaleOffset) + slot * kHeads, format, what >> 20 & 15);
+    }
+  }
+
+  __device__ __forceinline__ void run() {
+    if (threadIdx.x == kWarps * 32) prefetch_tensor_map(&params.records);
+    if (lane == 0 && threadIdx.x / 32 < kWarps) {
+      for (uint32_t s = 0; s < STAGES; s++) mbarrier_init(full(s), 1);
+      mbarrier_init_fence();
+      set_turn(written(), 0);
+      set_turn(read(), 0);
+      *ordinal_at() = 0;
+      if (warp == 0) set_turn(turn(), 0);
+    }
+    __syncthreads();
+    let_next_start();
+    if (threadIdx.x / 32 == kWarps)
+      produce();
+    else
+      consume();
+  }
+};
+
+}  // namespace ebb

@@ -1,0 +1,241 @@
+//! Decode attention over blocks of any format, against attention over what the CPU's codecs decode.
+
+use std::sync::Arc;
+
+use half::bf16;
+
+use super::Rng;
+use super::attention::{ATTENTION_LIMIT, differing};
+use super::formats::{encoded, put, ranges};
+use super::reference::{attend, relative_error};
+use super::table::Report;
+use crate::BLOCK_TOKENS;
+use crate::backend::{BlockRef, SeqRows, StepInput};
+use crate::cuda::driver::Device;
+use crate::cuda::probe::{AttentionProbe, ProbeError};
+use crate::cuda::step::StepCapacity;
+use crate::formats::{FormatId as F, RecordShape};
+use crate::kv::{KvGeometry, KvLayout, Side};
+
+/// Queries times ranges, and probabilities, are rounded to fp16, the output to bf16.
+const LIMIT: f64 = 3.2e-3;
+
+/// Formats of keys and values at the positions after the first.
+const PAIRS: [(F, F); 9] = [
+    (F::Int8, F::Int8),
+    (F::Int4, F::Int4),
+    (F::Int2, F::Int2),
+    (F::Kitty25, F::Int2),
+    (F::Kitty12, F::Int4),
+    (F::Int4, F::Int2),
+    (F::Int2, F::Int8),
+    (F::F16, F::Int8),
+    (F::Int8, F::F16),
+];
+
+const KV_HEADS: usize = 2;
+const LAYERS: usize = 2;
+
+fn layout(head_dim: usize) -> KvLayout {
+    let geometry = KvGeometry {
+        layers: LAYERS,
+        kv_heads: KV_HEADS,
+        head_dim,
+    };
+    // The layer that is looked at is the last; the other has any formats.
+    let pages = PAIRS.map(|(k, v)| vec![F::Int4, F::Int2, k, v]);
+    let layout = KvLayout::new(geometry, geometry.frame_layout(), &pages);
+    layout.expect("the formats of the test have a layout")
+}
+
+/// Sequences of one new row each over random pages, NaN wherever no token lies.
+struct Case {
+    layout: KvLayout,
+    group: usize,
+    input: StepInput,
+    frames: u32,
+    pool: Vec<u8>,
+    q: Vec<bf16>,
+    /// What the last layer's pages hold, `[sequence][KV head][side][tokens][head_dim]`.
+    values: Vec<Vec<[Vec<f32>; 2]>>,
+}
+
+impl Case {
+    /// `position(sequence, block)` of a sealed block; the one that is open is 16 bit. `offset`: of a key's channels from zero.
+    fn new(
+        head_dim: usize,
+        group: usize,
+        lengths: &[usize],
+        offset: f32,
+        mut position: impl FnMut(usize, usize) -> u16,
+        seed: u64,
+    ) -> Self {
+        let mut rng = Rng(seed);
+        let layout = layout(head_dim);
+        let block_frames = layout.frames(0);
+        let blocks = |tokens: usize| tokens.div_ceil(BLOCK_TOKENS);
+        let frames = block_frames * lengths.iter().map(|n| blocks(*n) as u32).sum::<u32>();
+        let mut free: Vec<u32> = (0..frames).collect();
+        rng.shuffle(&mut free);
+        let mut this = Self {
+            pool: vec![0xff; frames as usize * layout.frame().frame_bytes],
+            q: rng.values(lengths.len() * KV_HEADS * group * head_dim, 3.0),
+            input: StepInput::default(),
+            values: Vec::new(),
+            group,
+            frames,
+            layout,
+        };
+        for (seq, &tokens) in lengths.iter().enumerate() {
+            this.input.tokens.push(0);
+            this.input.seqs.push(SeqRows {
+                first_row: seq as u32,
+                rows: 1,
+                position: tokens as u32 - 1,
+                first_block: this.input.blocks.len() as u32,
+                blocks: blocks(tokens) as u32,
+            });
+            this.values.push(vec![Default::default(); KV_HEADS]);
+            for block in 0..blocks(tokens) {
+                let is_open = block + 1 == blocks(tokens);
+                let at = if is_open { 0 } else { position(seq, block) };
+                let filled = (tokens - block * BLOCK_TOKENS).min(BLOCK_TOKENS);
+                let rest = free.len() - this.layout.frames(at) as usize;
+                this.add_block(at, filled, free.split_off(rest), offset, &mut rng);
+            }
+        }
+        this
+    }
+
+    /// A block of the last sequence.
+    fn add_block(
+        &mut self,
+        position: u16,
+        tokens: usize,
+        frames: Vec<u32>,
+        offset: f32,
+        rng: &mut Rng,
+    ) {
+        let (layout, geometry) = (&self.layout, self.layout.geometry());
+        let head_dim = geometry.head_dim;
+        for record in 0..geometry.records() {
+            let page = record / KV_HEADS;
+            let side = Side::of_page(page);
+            let mut rows = rng.values(BLOCK_TOKENS * head_dim, 1.0);
+            if side == Side::K {
+                // Some channels of keys lie far from zero, as those of models with biases do.
+                for (i, x) in rows.iter_mut().enumerate() {
+                    let shift = if i % head_dim % 7 == 3 { offset } else { 0.0 };
+                    *x = bf16::from_f32(x.to_f32() + shift);
+                }
+            }
+            let shape = RecordShape { side, head_dim };
+            let format = layout.format(position, page / 2, side);
+            let mut decoded: Vec<f32> = rows.iter().map(|x| x.to_f32()).collect();
+            let mut bytes: Vec<u8> = rows.iter().flat_map(|x| x.to_le_bytes()).collect();
+            if format != F::F16 {
+                bytes = encoded(format, shape, &rows);
+                let done = format.decode(shape, &bytes, &mut decoded);
+                assert!(done.is_ok(), "{format} of a page of the test: {done:?}");
+            } else if position == 0 {
+                bytes[tokens * head_dim * 2..].fill(0xff);
+            }
+            put(
+                &mut self.pool,
+                &ranges(layout, position, record, &frames),
+                &bytes,
+            );
+            if page / 2 == LAYERS - 1 {
+                let held = self.values.last_mut().expect("a sequence");
+                held[record % KV_HEADS][side as usize].extend(&decoded[..tokens * head_dim]);
+            }
+        }
+        self.input.blocks.push(BlockRef {
+            schedule_position: position,
+            first_frame: self.input.frames.len() as u32,
+            frames: frames.len() as u32,
+        });
+        self.input.frames.extend(frames);
+    }
+
+    /// Outputs of the first `seqs` sequences.
+    fn outputs(&self, device: &Arc<Device>, seqs: usize) -> Result<Vec<bf16>, ProbeError> {
+        let mut input = self.input.clone();
+        input.seqs.truncate(seqs);
+        input.tokens.truncate(seqs);
+        let capacity = StepCapacity {
+            rows: seqs,
+            seqs,
+            blocks: input.blocks.len(),
+            frames: input.frames.len(),
+        };
+        let q_heads = KV_HEADS * self.group;
+        let mut probe =
+            AttentionProbe::with_pages(device, &self.layout, self.frames, q_heads, capacity)?;
+        probe.arena_mut().write_all(&self.pool)?;
+        probe.load(&input)?;
+        let q = &self.q[..seqs * q_heads * self.layout.geometry().head_dim];
+        let first = probe.run(LAYERS - 1, q)?;
+        let again = probe.run(LAYERS - 1, q)?;
+        let same = differing(&first, &again) == 0.0;
+        Ok(if same {
+            first
+        } else {
+            vec![bf16::NAN; first.len()]
+        })
+    }
+
+    /// The largest relative error of any (sequence, head).
+    fn run(&self, device: &Arc<Device>) -> Result<f64, ProbeError> {
+        let d = self.layout.geometry().head_dim;
+        let out = self.outputs(device, self.input.seqs.len())?;
+        let heads = out.chunks_exact(d).zip(self.q.chunks_exact(d));
+        let error = |(i, (out, q)): (usize, (&[bf16], &[bf16]))| {
+            let [keys, values] =
+                &self.values[i / (KV_HEADS * self.group)][i / self.group % KV_HEADS];
+            relative_error(out.iter().map(|v| v.to_f64()), &attend(q, keys, values))
+        };
+        Ok(heads.enumerate().map(error).fold(0.0, f64::max))
+    }
+}
+
+pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
+    // Other devices read shrunk blocks decoded to 16 bit.
+    if !device.has_copy_engine() {
+        return Ok(());
+    }
+    for head_dim in [64, 128] {
+        for (i, (k, v)) in PAIRS.into_iter().enumerate() {
+            let case = Case::new(head_dim, 4, &[300, 1290], 8.0, |_, _| i as u16 + 1, 20);
+            let limit = match (k, v) {
+                (F::F16, _) | (_, F::F16) => ATTENTION_LIMIT,
+                _ => LIMIT,
+            };
+            let name = format!("decode of {k} keys, {v} values, head_dim {head_dim}");
+            report.check(&name, case.run(device)?, limit);
+        }
+        // The first is cut into units.
+        let lengths = [9000, 1, 17, 129, 1000, 4097];
+        for group in [1, 3, 4, 8, 12] {
+            let lengths = if group == 4 {
+                &lengths[..]
+            } else {
+                &lengths[1..]
+            };
+            let mut rng = Rng(group as u64 + 30);
+            let any = |_, _| rng.below(PAIRS.len() + 1) as u16;
+            let case = Case::new(head_dim, group, lengths, 4.0, any, 21);
+            let name = format!("decode of mixed blocks, head_dim {head_dim} group {group}");
+            report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+        }
+        // A sequence's bits must not depend on its company.
+        let mut rng = Rng(40);
+        let any = |_, _| rng.below(PAIRS.len() + 1) as u16;
+        let case = Case::new(head_dim, 4, &lengths, 4.0, any, 22);
+        let n = case.input.seqs.len();
+        let (alone, together) = (case.outputs(device, 1)?, case.outputs(device, n)?);
+        let name = format!("bits alone and in a batch of mixed blocks, head_dim {head_dim}");
+        report.check(&name, differing(&alone, &together), 0.0);
+    }
+    Ok(())
+}
