@@ -1,11 +1,11 @@
 // Decode attention over pages of any format, for sm_90: every block of a sequence in the format that it has shrunk to.
 //
-// A unit (a range of a sequence's blocks, one KV head) is the work of a group of eight warps; a CTA has two groups, and a warp
-// that loads for both. Inside a unit warp w owns the shrunk blocks of number w modulo 8 and tile w (16 tokens) of the 16-bit
-// ones. It has a ring of its own, which runs on into the next unit: no barrier stands between a warp and its loads. The copy
-// engine brings records in chunks of at most 4 KiB of codes. Warps merge one after the other, in the order of their numbers,
-// and a second kernel merges the units of a sequence in theirs (decode_bulk.cuh). So a result depends on the sequence's own
-// length and formats alone.
+// A unit (a range of a sequence's blocks, one KV head) is the work of a CTA: of 15 warps that compute and one that finds out what
+// to load. A unit has 15 slots: slot s has the shrunk blocks of number s modulo 15, and of the 16-bit ones every fifteenth tile of
+// 16 tokens. A warp has a slot of each unit, and a ring of its own, which runs on into the next unit: no barrier stands between a
+// warp and its loads. The copy engine brings records in chunks of at most 4 KiB of codes. The parts of a unit merge in the order of
+// its slots, and a second kernel merges the units of a sequence in theirs (decode_bulk.cuh). So a result depends on the sequence's
+// own length and formats alone.
 //
 // S^T = K Q^T and O^T = V^T P^T with m16n8k16, codes as the A operand (planes.cuh). A block's zeros and ranges never meet its
 // codes: ranges go into Q and P, zeros into products of their own, steps' divisors into the scale of the scores and of O.
@@ -48,22 +48,21 @@ struct MixedDecode {
   static constexpr uint32_t kLargest = D == 128 ? 5760 : 512 + kCodes;  // a kitty25 record; values' zeros, ranges and a chunk
   static constexpr uint32_t kStage = (kLargest + 1023) / 1024 * 1024;
   static constexpr uint32_t kUnits = 2;              // of which queries are kept
+  static constexpr uint32_t kShares = kSteps + 1;    // of the merging of a unit
   static constexpr uint32_t kFragments = kSteps * 256;
-  // float4 [kSteps][32], O of the warps before, then their maxima and sums; uint2 [kUnits][kSteps][32], queries' B
-  // fragments in fp16, then in bf16; float [kUnits][8], the scales of the scores of the former; u32, turns taken.
-  static constexpr uint32_t kQueryOffset = (kSteps + 1) * 512;
-  static constexpr uint32_t kQuery16Offset = kQueryOffset + kUnits * kFragments;
-  static constexpr uint32_t kScaleOffset = kQuery16Offset + kUnits * kFragments;
-  static constexpr uint32_t kTurnOffset = kScaleOffset + kUnits * kHeads * 4;
-  static constexpr uint32_t kGroupBytes = kTurnOffset + 16;
-  static constexpr uint32_t kGroupOffset = kWarps * STAGES * kStage;
-  static constexpr uint32_t kFullOffset = kGroupOffset + kGroupBytes;  // u64 [kWarps][STAGES]
+  static constexpr uint32_t kPart = kSteps * 256 + 128;  // uint2 [kSteps][32], O of a warp; float4 [4][2]: m, l, factors of O
+  static constexpr uint32_t kPartOffset = kWarps * STAGES * kStage;  // [kWarps]
+  static constexpr uint32_t kQueryOffset = kPartOffset + kWarps * kPart;            // uint2 [kUnits][kSteps][32]: B fragments in fp16
+  static constexpr uint32_t kQuery16Offset = kQueryOffset + kUnits * kFragments;    // the same in bf16
+  static constexpr uint32_t kScaleOffset = kQuery16Offset + kUnits * kFragments;    // float [kUnits][8]: of scores of the former
+  static constexpr uint32_t kTurnOffset = kScaleOffset + kUnits * kHeads * 4;       // u32 [4]: parts left, shares of merging claimed, and done
+  static constexpr uint32_t kFullOffset = kTurnOffset + 16;  // u64 [kWarps][STAGES]
   static constexpr uint32_t kQueue = 16;                                           // commands
   static constexpr uint32_t kQueueOffset = kFullOffset + kWarps * STAGES * 8;  // Command [kWarps][kQueue]
   static constexpr uint32_t kInfoOffset = kQueueOffset + kWarps * kQueue * 16; // u32 [kWarps][STAGES]
   static constexpr uint32_t kWrittenOffset = kInfoOffset + kWarps * STAGES * 4;  // u32 [kWarps]: commands written
   static constexpr uint32_t kReadOffset = kWrittenOffset + kWarps * 4;           // u32 [kWarps]: commands read
-  static constexpr uint32_t kOrdinalOffset = kReadOffset + kWarps * 4;               // u32 [kWarps]: of the unit under way
+  static constexpr uint32_t kOrdinalOffset = kReadOffset + kWarps * 4;               // u32 [kWarps]: ordinal of the unit under way | its shift << 16
   static constexpr uint32_t kSharedBytes = (kOrdinalOffset + kWarps * 4 + 15) / 16 * 16;
   static constexpr uint32_t kNone = 0xffff;
   // fp16 pairs.
@@ -100,14 +99,16 @@ struct MixedDecode {
   // The CTA's units.
   __device__ __forceinline__ uint32_t item(uint32_t ordinal) const { return blockIdx.x + ordinal * gridDim.x; }
   __device__ __forceinline__ uint8_t* stage_at(uint32_t s) const { return shared + (warp * STAGES + s) * kStage; }
-  __device__ __forceinline__ uint8_t* group() const { return shared + kGroupOffset; }
+  __device__ __forceinline__ uint2* part_of(uint32_t w) const { return reinterpret_cast<uint2*>(shared + kPartOffset + w * kPart); }
   __device__ __forceinline__ uint32_t full(uint32_t s) const { return smem_address(shared + kFullOffset) + (warp * STAGES + s) * 8; }
   __device__ __forceinline__ uint4* queue(uint32_t i) const { return reinterpret_cast<uint4*>(shared + kQueueOffset) + warp * kQueue + i % kQueue; }
   __device__ __forceinline__ uint32_t* ordinal_at() const { return reinterpret_cast<uint32_t*>(shared + kOrdinalOffset) + warp; }
   __device__ __forceinline__ uint32_t written() const { return smem_address(shared + kWrittenOffset) + warp * 4; }
   __device__ __forceinline__ uint32_t read() const { return smem_address(shared + kReadOffset) + warp * 4; }
   __device__ __forceinline__ uint32_t* info(uint32_t s) const { return reinterpret_cast<uint32_t*>(shared + kInfoOffset) + warp * STAGES + s; }
-  __device__ __forceinline__ uint32_t turn() const { return smem_address(group() + kTurnOffset); }
+  __device__ __forceinline__ uint32_t left() const { return smem_address(shared + kTurnOffset); }
+  __device__ __forceinline__ uint32_t claimed() const { return smem_address(shared + kTurnOffset) + 4; }
+  __device__ __forceinline__ uint32_t merged() const { return smem_address(shared + kTurnOffset) + 8; }
   __device__ __forceinline__ uint32_t stage() const { return taken % STAGES; }
 
   // ---- loading: each lane on its own, for one warp ----
@@ -120,14 +121,20 @@ struct MixedDecode {
   };
   // Where a lane is.
   struct Cursor {
-    uint32_t ordinal, first_block, end_block, tokens, head;  // the unit; head: the KV head
+    uint32_t ordinal, first_block, begin, end, tokens, head;  // the unit; begin, end: its blocks; head: the KV head
+    uint32_t shift, slot;                                     // of the unit, and the warp's in it
     uint32_t block;  // the first that has not been looked at
     uint32_t tiles;  // those of the kWarps blocks before that are 16 bit and have a tile of this warp, from bit 0; bit 31: its own is not
     uint2 own;       // the warp's own block among them: first frame, position
   };
 
+  // A unit's blocks are shared out among slots. Which warp has which is shifted from unit to unit, so that none is left behind.
+  __device__ __forceinline__ uint32_t slot_of(uint32_t shift) const { return (warp + kWarps - shift) % kWarps; }
+
   __device__ __forceinline__ void open_unit(Cursor& c, uint32_t ordinal) const {
     const uint32_t number = item(ordinal);
+    c.shift = (c.shift + c.end - c.begin) % kWarps;
+    c.slot = slot_of(c.shift);
     c.ordinal = ordinal;
     c.tiles = 0;
     if (!is_item(number)) {
@@ -136,26 +143,29 @@ struct MixedDecode {
     }
     const uint4 unit = __ldg(reinterpret_cast<const uint4*>(&p.units[number / unit_heads()]));
     c.first_block = unit.y;
-    c.block = unit.z / 128;
+    c.block = c.begin = unit.z / 128;
     c.tokens = unit.w;
-    c.end_block = (unit.w + 127) / 128;
+    c.end = (unit.w + 127) / 128;
     c.head = number % unit_heads() / params.parts;
   }
 
-  // Tile of a 16-bit block that the warp has; 8 or more: none.
-  __device__ __forceinline__ uint32_t tile_of(uint32_t block) const { return (warp + kWarps - 8 * block % kWarps) % kWarps; }
+  // Tile that a slot has of the 16-bit block of number i in the unit; 8 or more: none.
+  __device__ __forceinline__ static uint32_t tile_of(uint32_t slot, uint32_t i) { return (slot + kWarps - 8 * i % kWarps) % kWarps; }
 
   __device__ __forceinline__ void look_at_blocks(Cursor& c) const {
     const BlockRef* blocks = p.pages.blocks + c.first_block + c.block;
     c.tiles = 0;
-#pragma unroll 5
+    uint2 refs[kWarps];
+    uint32_t positions[kWarps];
+#pragma unroll
+    for (uint32_t i = 0; i < kWarps; i++) refs[i] = __ldg(reinterpret_cast<const uint2*>(blocks + min(i, c.end - 1 - c.block)));
+#pragma unroll
+    for (uint32_t i = 0; i < kWarps; i++) positions[i] = __ldg(&params.positions[refs[i].y]);
+#pragma unroll
     for (uint32_t i = 0; i < kWarps; i++) {
-      const uint32_t block = c.block + i, tile = tile_of(block);
-      const bool is = block < c.end_block;
-      const BlockRef ref = is ? blocks[i] : BlockRef{0, 0};
-      const uint32_t position = is ? __ldg(&params.positions[ref.block]) : 0;
-      const bool own = position > 0 && block % kWarps == warp;
-      if (own) c.own = make_uint2(ref.first_frame, position);
+      const uint32_t block = c.block + i, tile = tile_of(c.slot, block - c.begin), position = positions[i];
+      const bool is = block < c.end, own = is && position > 0 && i == c.slot;
+      if (own) c.own = make_uint2(refs[i].x, position);
       c.tiles |= own ? 1u << 31 : is && position == 0 && tile < 8 && block * 128 + tile * 16 < c.tokens ? 1u << i : 0u;
     }
     c.block += kWarps;
@@ -163,7 +173,7 @@ struct MixedDecode {
 
   __device__ __forceinline__ Share next_share(Cursor& c) const {
     while (c.ordinal != kNone && c.tiles == 0) {
-      if (c.block < c.end_block)
+      if (c.block < c.end)
         look_at_blocks(c);
       else
         open_unit(c, c.ordinal + 1);
@@ -175,7 +185,7 @@ struct MixedDecode {
     const uint32_t bit = __ffs(c.tiles) - 1, block = c.block - kWarps + bit;
     c.tiles &= c.tiles - 1;
     if (bit < 31) {
-      const uint32_t tile = tile_of(block);
+      const uint32_t tile = tile_of(c.slot, block - c.begin);
       const uint32_t first_frame = __ldg(&t.blocks[c.first_block + block].first_frame);
       s.info |= kTile16 << 16 | min(c.tokens - block * 128 - tile * 16, 16u) << 24;
 #pragma unroll
@@ -203,7 +213,7 @@ struct MixedDecode {
 
   // Commands: copies of the copy engine, prepared by a loading lane and given by lane 0 of the warp whose stage has become free.
   // (x, y): address, or of a tile its row in the map of records. z: bytes | for a chunk's first command all of its bytes, then
-  // where in the stage << 16. w: what the warp is told, Share::info without ... | kind << 29 | whether there is more << 31.
+  // where in the stage << 16. w: Share::info | kind << 29 | whether the chunk has more commands << 31.
   static constexpr uint32_t kLinear = 0, kTileCopy = 1u << 29, kRows = 2u << 29, kEnd = 3u << 29, kMore = 1u << 31;
 
   // Waits for room.
@@ -327,8 +337,8 @@ struct MixedDecode {
   }
   __device__ __forceinline__ void store_queries(uint32_t ordinal, const Queries& q) const {
     const uint32_t slot = ordinal % kUnits;
-    uint2* query = reinterpret_cast<uint2*>(group() + kQueryOffset + slot * kFragments);
-    uint2* query16 = reinterpret_cast<uint2*>(group() + kQuery16Offset + slot * kFragments);
+    uint2* query = reinterpret_cast<uint2*>(shared + kQueryOffset + slot * kFragments);
+    uint2* query16 = reinterpret_cast<uint2*>(shared + kQuery16Offset + slot * kFragments);
     float most = 0.f;
 #pragma unroll
     for (int s = 0; s < kSteps; s++) {
@@ -354,7 +364,7 @@ struct MixedDecode {
       query[s * 32 + lane] = make_uint2(f[0], f[1]);
       query16[s * 32 + lane] = make_uint2(q.words[s][0], q.words[s][1]);
     }
-    if (lane % 4 == 0) reinterpret_cast<float*>(group() + kScaleOffset)[slot * kHeads + lane / 4] = p.scale_log2 * __uint_as_float(exponent << 23);
+    if (lane % 4 == 0) reinterpret_cast<float*>(shared + kScaleOffset)[slot * kHeads + lane / 4] = p.scale_log2 * __uint_as_float(exponent << 23);
   }
 
   // ---- keys ----
@@ -706,44 +716,99 @@ struct MixedDecode {
     level = 1.f;
   }
 
-  // Merges this warp's part of a unit into that of the warps before it; the last one writes the result, or the unit's partial.
-  __device__ __forceinline__ void finish(uint32_t ordinal) {
+  // Leaves this warp's part of a unit for those that come to the end of the next one: O / l in fp16, divided by a power of two.
+  // False: there was no such unit, only one before it.
+  __device__ __forceinline__ bool finish(uint32_t ordinal, uint32_t slot) {
     const uint32_t g = lane / 4, t = lane % 4;
+    const float l[2] = {zero[2], zero[3]};
+    // Both heads have seen the same tokens.
+    const bool any = l[0] > 0.f;
+    float most[2] = {0.f, 0.f};
     const float inverse = 1.f / level;
+    const float share[2] = {any ? 1.f / l[0] : 0.f, any ? 1.f / l[1] : 0.f};
 #pragma unroll
-    for (int d = 0; d < kSteps; d++)
-      for (int i = 0; i < 4; i++) o[d][i] = (o[d][i] + bias[i]) * inverse + zero[i % 2];
-    float l0 = zero[2], l1 = zero[3];
-    float4* const sums = reinterpret_cast<float4*>(group());
-    wait_for_turn(turn(), ordinal * kWarps + warp);
-    if (warp > 0) {
-      const float4 ml = sums[kSteps * 32 + lane];
-      const float x0 = fmaxf(m0, ml.x), x1 = fmaxf(m1, ml.y);
-      // Neither may have seen anything.
-      const float mine[2] = {m0 == x0 ? 1.f : ex2(m0 - x0), m1 == x1 ? 1.f : ex2(m1 - x1)};
-      const float theirs[2] = {ml.x == x0 ? 1.f : ex2(ml.x - x0), ml.y == x1 ? 1.f : ex2(ml.y - x1)};
-      m0 = x0;
-      m1 = x1;
-      l0 = l0 * mine[0] + ml.z * theirs[0];
-      l1 = l1 * mine[1] + ml.w * theirs[1];
+    for (int d = 0; d < kSteps; d++) {
 #pragma unroll
-      for (int d = 0; d < kSteps; d++) {
-        const float4 v = sums[d * 32 + lane];
-        o[d][0] = o[d][0] * mine[0] + v.x * theirs[0];
-        o[d][1] = o[d][1] * mine[1] + v.y * theirs[1];
-        o[d][2] = o[d][2] * mine[0] + v.z * theirs[0];
-        o[d][3] = o[d][3] * mine[1] + v.w * theirs[1];
+      for (int i = 0; i < 4; i++) {
+        o[d][i] = ((o[d][i] + bias[i]) * inverse + zero[i % 2]) * share[i % 2];
+        most[i % 2] = fmaxf(most[i % 2], fabsf(o[d][i]));
       }
     }
-    if (warp < kWarps - 1) {
-      sums[kSteps * 32 + lane] = make_float4(m0, m1, l0, l1);
+    float power[2];
 #pragma unroll
-      for (int d = 0; d < kSteps; d++) sums[d * 32 + lane] = make_float4(o[d][0], o[d][1], o[d][2], o[d][3]);
+    for (int h = 0; h < 2; h++) {
+#pragma unroll
+      for (int k = 4; k < 32; k <<= 1) most[h] = fmaxf(most[h], __shfl_xor_sync(~0u, most[h], k));
+      const uint32_t exponent = min(max(__float_as_uint(most[h]) >> 23, 1u), 253u);
+      power[h] = __uint_as_float(exponent << 23);
+#pragma unroll
+      for (int d = 0; d < kSteps; d++) {
+        o[d][h] *= __uint_as_float((254 - exponent) << 23);
+        o[d][h + 2] *= __uint_as_float((254 - exponent) << 23);
+      }
     }
-    if (warp < kWarps - 1) {
+    uint2 part[kSteps];
+#pragma unroll
+    for (int d = 0; d < kSteps; d++) part[d] = make_uint2(pack_f16(o[d][0], o[d][1]), pack_f16(o[d][2], o[d][3]));
+    if (ordinal > 0) merge(ordinal - 1);
+    if (!is_item(item(ordinal))) return false;
+    uint2* const to = part_of(slot);
+#pragma unroll
+    for (int d = 0; d < kSteps; d++) to[d * 32 + lane] = part[d];
+    if (g == 0) {
+      float4* const scales = reinterpret_cast<float4*>(to + kSteps * 32) + 2 * t;
+      scales[0] = make_float4(m0, m1, l[0], l[1]);
+      scales[1] = make_float4(l[0] * power[0], l[1] * power[1], 0.f, 0.f);
+    }
+    __syncwarp();
+    if (lane == 0) add_turn(left(), 1);
+    return true;
+  }
+
+  // Merges the parts of a unit, together with whoever else has come: a share at a time. The parts can be overwritten after.
+  __device__ __forceinline__ void merge(uint32_t ordinal) {
+    const uint32_t end = (ordinal + 1) * kShares;
+    wait_for_more(left(), (ordinal + 1) * kWarps - 1);
+    for (;;) {
+      uint32_t share = 0;
+      if (lane == 0) share = claim_turn(claimed(), end);
+      share = __shfl_sync(~0u, share, 0);
+      if (share >= end) break;
+      share -= ordinal * kShares;
+      // All have done with the unit: its queries make room for those after the next's.
+      if (share == 0)
+        store_queries(ordinal + 2, load_queries(ordinal + 2));
+      else
+        merge_channels(ordinal, share - 1);
       __syncwarp();
-      if (lane == 0) set_turn(turn(), ordinal * kWarps + warp + 1);
-      return;
+      if (lane == 0) add_turn(merged(), 1);
+    }
+    wait_for_more(merged(), end - 1);
+  }
+
+  // Writes 16 channels of the result of a unit, or of its partial.
+  __device__ __forceinline__ void merge_channels(uint32_t ordinal, uint32_t d) const {
+    const uint32_t g = lane / 4, t = lane % 4;
+    float x[4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {};
+#pragma unroll 3
+    for (uint32_t slot = 0; slot < kWarps; slot++) {
+      const uint2* const part = part_of(slot);
+      const float4* const scales = reinterpret_cast<const float4*>(part + kSteps * 32) + 2 * t;
+      const float4 ml = scales[0], factor = scales[1];
+      const uint2 v = part[d * 32 + lane];
+      if (ml.z == 0.f) continue;  // It had nothing.
+      const float m0 = fmaxf(m[0], ml.x), m1 = fmaxf(m[1], ml.y);
+      const float mine[2] = {ex2(m[0] - m0), ex2(m[1] - m1)}, theirs[2] = {ex2(ml.x - m0), ex2(ml.y - m1)};
+      m[0] = m0;
+      m[1] = m1;
+      l[0] = l[0] * mine[0] + ml.z * theirs[0];
+      l[1] = l[1] * mine[1] + ml.w * theirs[1];
+      const float c[2] = {factor.x * theirs[0], factor.y * theirs[1]};
+      const float2 upper = unpack_f16(v.x), lower = unpack_f16(v.y);
+      x[0] = x[0] * mine[0] + upper.x * c[0];
+      x[1] = x[1] * mine[1] + upper.y * c[1];
+      x[2] = x[2] * mine[0] + lower.x * c[0];
+      x[3] = x[3] * mine[1] + lower.y * c[1];
     }
     const uint32_t number = item(ordinal), unit_head = number % unit_heads();
     const DecodeUnit& unit = p.units[number / unit_heads()];
@@ -752,25 +817,18 @@ struct MixedDecode {
     const uint64_t partial = static_cast<uint64_t>(unit.partial + unit.split) * p.q_heads + first;
     const uint64_t out_row = static_cast<uint64_t>(unit.row) * p.q_heads + first;
 #pragma unroll
-    for (int d = 0; d < kSteps; d++) {
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const uint32_t h = 2 * t + i % 2, c = 16 * d + g + i / 2 * 8;
-        if (h >= count) continue;
-        if (whole)
-          p.out[(out_row + h) * D + c] = __float2bfloat16(o[d][i] / (i % 2 ? l1 : l0));
-        else
-          __stcg(&p.partial_o[(partial + h) * D + c], o[d][i]);
-      }
+    for (int i = 0; i < 4; i++) {
+      const uint32_t h = 2 * t + i % 2, c = 16 * d + g + i / 2 * 8;
+      if (h >= count) continue;
+      if (whole)
+        p.out[(out_row + h) * D + c] = __float2bfloat16(x[i] / l[i % 2]);
+      else
+        __stcg(&p.partial_o[(partial + h) * D + c], x[i]);
     }
-    if (!whole && g == 0) {
-      if (2 * t < count) __stcg(&p.partial_ml[partial + 2 * t], make_float2(m0, l0));
-      if (2 * t + 1 < count) __stcg(&p.partial_ml[partial + 2 * t + 1], make_float2(m1, l1));
+    if (!whole && g == 0 && d == 0) {
+      if (2 * t < count) __stcg(&p.partial_ml[partial + 2 * t], make_float2(m[0], l[0]));
+      if (2 * t + 1 < count) __stcg(&p.partial_ml[partial + 2 * t + 1], make_float2(m[1], l[1]));
     }
-    // All have done with the unit: its queries make room for those after the next's.
-    store_queries(ordinal + 2, load_queries(ordinal + 2));
-    __syncwarp();
-    if (lane == 0) set_turn(turn(), (ordinal + 1) * kWarps);
   }
 
   __device__ __forceinline__ void consume() {
@@ -786,23 +844,24 @@ struct MixedDecode {
 #pragma unroll 1
     for (;;) {
       wait();
-      const uint32_t what = *info(stage()), ordinal = *ordinal_at();
+      const uint32_t what = *info(stage()), at = *ordinal_at(), ordinal = at & 0xffff;
       if ((what & 0xffff) != ordinal) {
-        if (!is_item(item(ordinal))) return;
-        finish(ordinal);
+        if (!finish(ordinal, slot_of(at >> 16))) return;
         reset();
+        const uint4 unit = __ldg(reinterpret_cast<const uint4*>(&p.units[item(ordinal) / unit_heads()]));
+        const uint32_t shift = ((at >> 16) + (unit.w + 127) / 128 - unit.z / 128) % kWarps;
         __syncwarp();
-        if (lane == 0) *ordinal_at() = ordinal + 1;
+        if (lane == 0) *ordinal_at() = (ordinal + 1) | shift << 16;
         __syncwarp();
         continue;
       }
       const uint32_t slot = ordinal % kUnits, format = what >> 16 & 15;
-      const uint2* query = reinterpret_cast<const uint2*>(group() + kQueryOffset + slot * kFragments);
-      const uint2* query16 = reinterpret_cast<const uint2*>(group() + kQuery16Offset + slot * kFragments);
+      const uint2* query = reinterpret_cast<const uint2*>(shared + kQueryOffset + slot * kFragments);
+      const uint2* query16 = reinterpret_cast<const uint2*>(shared + kQuery16Offset + slot * kFragments);
       if (format == kTile16)
         attend_tile(query16, what >> 24);
       else
-        attend_block(query, query16, reinterpret_cast<const float*>(group() + kScaleOffset) + slot * kHeads, format, what >> 20 & 15);
+        attend_block(query, query16, reinterpret_cast<const float*>(shared + kScaleOffset) + slot * kHeads, format, what >> 20 & 15);
     }
   }
 
@@ -814,7 +873,11 @@ struct MixedDecode {
       set_turn(written(), 0);
       set_turn(read(), 0);
       *ordinal_at() = 0;
-      if (warp == 0) set_turn(turn(), 0);
+      if (warp == 0) {
+        set_turn(left(), 0);
+        set_turn(claimed(), 0);
+        set_turn(merged(), 0);
+      }
     }
     __syncthreads();
     let_next_start();

@@ -112,28 +112,37 @@ __device__ __forceinline__ uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c
   return d;
 }
 
-// Waits until the counter in shared memory is `value`, and sees what was written before it was set; and sets it. Every lane
-// waits, one lane of the warp sets after a warp-wide barrier.
-__device__ __forceinline__ void wait_for_turn(uint32_t counter, uint32_t value) {
-  uint32_t now;
-  for (;;) {
-    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(now) : "r"(counter) : "memory");
-    if (now == value) return;
-    __nanosleep(100);
-  }
-}
-// Of counters that only grow: waits until the counter is more than `value`; until it is within `most` below it.
+// Counters in shared memory that only grow. A lane that has waited sees what was written before the counter was set; one lane of a
+// warp sets, after a warp-wide barrier.
+//
+// Waits until the counter is more than `value`; until it is less than `most` below it.
 __device__ __forceinline__ uint32_t load_turn(uint32_t counter) {
   uint32_t now;
   asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(now) : "r"(counter) : "memory");
   return now;
 }
 __device__ __forceinline__ void wait_for_more(uint32_t counter, uint32_t value) {
-  while (static_cast<int32_t>(load_turn(counter) - value) <= 0) {
-  }
+  while (static_cast<int32_t>(load_turn(counter) - value) <= 0) __nanosleep(20);
 }
 __device__ __forceinline__ void wait_for_room(uint32_t counter, uint32_t value, uint32_t most) {
   while (value - load_turn(counter) >= most) __nanosleep(200);
+}
+// Adds; what it was. Orders as waiting and setting do.
+__device__ __forceinline__ uint32_t add_turn(uint32_t counter, uint32_t value) {
+  uint32_t old;
+  asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], %2;" : "=r"(old) : "r"(counter), "r"(value) : "memory");
+  return old;
+}
+// Adds one unless that makes it more than `end`; what it was.
+__device__ __forceinline__ uint32_t claim_turn(uint32_t counter, uint32_t end) {
+  uint32_t now = load_turn(counter);
+  while (now < end) {
+    uint32_t old;
+    asm volatile("atom.acq_rel.cta.shared::cta.cas.b32 %0, [%1], %2, %3;" : "=r"(old) : "r"(counter), "r"(now), "r"(now + 1) : "memory");
+    if (old == now) break;
+    now = old;
+  }
+  return now;
 }
 __device__ __forceinline__ void set_turn(uint32_t counter, uint32_t value) {
   asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(counter), "r"(value) : "memory");
@@ -188,6 +197,13 @@ __device__ __forceinline__ uint32_t pack_f16(float lo, float hi) {
   uint32_t d;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
   return d;
+}
+
+// The exact values of a pair of fp16.
+__device__ __forceinline__ float2 unpack_f16(uint32_t v) {
+  float2 f;
+  asm("{.reg .f16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b;}" : "=f"(f.x), "=f"(f.y) : "r"(v));
+  return f;
 }
 
 }  // namespace ebb

@@ -133,14 +133,20 @@ inline uint32_t load_turn(uint32_t counter) {
   memcpy(&now, emulator::shared_at(counter, 4), 4);
   return now;
 }
-inline void wait_for_turn(uint32_t counter, uint32_t value) {
-  while (load_turn(counter) != value) emulator::yield();
-}
 inline void wait_for_more(uint32_t counter, uint32_t value) {
   while (static_cast<int32_t>(load_turn(counter) - value) <= 0) emulator::yield();
 }
 inline void wait_for_room(uint32_t counter, uint32_t value, uint32_t most) {
   while (value - load_turn(counter) >= most) emulator::yield();
+}
+inline uint32_t add_turn(uint32_t counter, uint32_t value) {
+  const uint32_t old = load_turn(counter), now = old + value;
+  memcpy(emulator::shared_at(counter, 4), &now, 4);
+  return old;
+}
+inline uint32_t claim_turn(uint32_t counter, uint32_t end) {
+  const uint32_t now = load_turn(counter);
+  return now < end ? add_turn(counter, 1) : now;
 }
 inline void set_turn(uint32_t counter, uint32_t value) { memcpy(emulator::shared_at(counter, 4), &value, 4); }
 
@@ -150,6 +156,7 @@ inline uint32_t atomic_inc_acq_rel(uint32_t* p, uint32_t most) { return atomicIn
 inline uint32_t load_acquire(const uint32_t* p) { return *p; }
 inline float ex2(float x) { return exp2f(x); }
 inline uint32_t pack_bf16(float lo, float hi) { return round_bf16(lo) | static_cast<uint32_t>(round_bf16(hi)) << 16; }
+inline float2 unpack_f16(uint32_t v) { return make_float2(f16_value(v & 0xffff), f16_value(v >> 16)); }
 inline uint32_t pack_f16(float lo, float hi) { return round_f16(lo) | static_cast<uint32_t>(round_f16(hi)) << 16; }
 
 }  // namespace ebb

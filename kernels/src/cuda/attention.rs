@@ -257,9 +257,10 @@ impl Mixed {
         let largest = if head_dim == 128 { 5760 } else { 512 + 4096 };
         let stage = 1024 * usize::div_ceil(largest, 1024);
         let steps = head_dim / 16;
-        let merging = (steps + 1) * 512 + 2 * 2 * steps * 256 + 2 * UNIT_HEADS * 4 + 16;
-        let warp = Self::STAGES * (stage + 8 + 4) + Self::QUEUE * 16 + 3 * 4;
-        (Self::WARPS * warp + merging).next_multiple_of(16)
+        let part = steps * 256 + 128;
+        let queries = 2 * 2 * steps * 256 + 2 * UNIT_HEADS * 4 + 16;
+        let warp = Self::STAGES * (stage + 8 + 4) + part + Self::QUEUE * 16 + 3 * 4;
+        (Self::WARPS * warp + queries).next_multiple_of(16)
     }
 
     /// Whether it knows all formats of a layout.

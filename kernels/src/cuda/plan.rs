@@ -31,11 +31,12 @@ impl Default for SplitRule {
 }
 
 impl SplitRule {
-    /// For the kernel that reads shrunk blocks, whose warps share a unit's blocks out among them: few of them leave some idle.
+    /// For the kernel that reads shrunk blocks: 15 warps share a unit's blocks, and what a unit costs beside them is about what
+    /// 15 blocks of 2 bits do.
     pub const MIXED: Self = Self {
-        blocks_min: 32,
+        blocks_min: 64,
         blocks_max: 64,
-        units: 4,
+        units: 1,
         blocks_small: 0,
     };
 }
@@ -51,14 +52,14 @@ impl SplitRule {
         if 2 * blocks < 3 * size {
             return (1, 0, blocks);
         }
-        let small = match self.blocks_small {
-            0 => 0,
-            _ => blocks / SMALL_SHARE,
-        };
+        if self.blocks_small == 0 {
+            return ((blocks + size / 2) / size, 0, blocks);
+        }
+        let small = blocks / SMALL_SHARE;
         let large = blocks - small;
         (
             large.div_ceil(size),
-            small.div_ceil(self.blocks_small.max(1)),
+            small.div_ceil(self.blocks_small),
             large,
         )
     }
@@ -246,8 +247,14 @@ mod tests {
 
     #[test]
     fn units_cover_every_token_once_and_start_at_blocks() {
+        let lengths = || (0..9000).chain([131_071, 1_000_000]);
+        let rules = [SplitRule::default(), SplitRule::MIXED];
+        let cases = rules
+            .into_iter()
+            .flat_map(|r| lengths().map(move |p| (r, p)));
         let mut plan = AttentionPlan::default();
-        for position in (0..9000).chain([131_071, 1_000_000]) {
+        for (rule, position) in cases {
+            plan.rule = rule;
             plan.plan(&[seq(0, 1, position)], 4);
             let mut next = 0;
             let sizes: Vec<u32> = plan.units.iter().map(|u| u.end - u.begin).collect();
