@@ -16,6 +16,7 @@ CASES = {
         "monitoring": {"kind": "podMonitor", "labels": {"release": "prometheus"}, "dashboards": {"enabled": True}},
         "model": {"volume": {"type": "claim", "storageClassName": "shared"}},
     },
+    "alerts": {"alerts": {"enabled": True, "parameters": {"ttftSeconds": 1}}, "monitoring": {"labels": {"role": "alerts"}}},
     "hpa, preempt-only": {
         "autoscaling": {"kind": "hpa"},
         "kv": {"mode": "preempt-only"},

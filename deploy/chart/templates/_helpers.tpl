@@ -108,7 +108,7 @@ sum(vllm:num_requests_waiting{ {{- include "ebb.series" . -}} })
 {{- if eq .Values.kv.mode "preempt-only" -}}
 sum(vllm:kv_cache_usage_perc{ {{- $s -}} })
 {{- else -}}
-sum((16 - ebb:request_kv_bits{stat="mean",{{ $s }}}) / on (instance) clamp_min(16 - ebb:kv_bits{of="floor",{{ $s }}}, 0.001))
+sum((16 - ebb:request_kv_bits{stat="mean",{{ $s }}}) / ignoring (stat, of) clamp_min(16 - ebb:kv_bits{of="floor",{{ $s }}}, 0.001))
 {{- end -}}
 {{- end }}
 
