@@ -49,6 +49,8 @@ pub struct PositionUse {
     pub position: u16,
     /// Blocks there, live and cached; open ones stand at position 0.
     pub blocks: u32,
+    /// Of those, blocks that only the prefix cache keeps.
+    pub cached: u32,
     /// Bytes of codes and metadata of as many sealed blocks.
     pub bytes: u64,
 }

@@ -291,8 +291,10 @@ impl BlockManager {
             "the list of ages has a loop"
         );
         let (mut frames, mut cooling) = (0, BTreeMap::new());
+        let mut standing = vec![0; self.config.positions.len()];
         for &id in &by_age {
             let block = &self.blocks[id];
+            standing[usize::from(block.position)] += 1;
             frames += u32::from(block.frames);
             if block.busy > self.epochs.done() {
                 *cooling.entry(block.busy).or_insert(0) += u32::from(block.frames);
@@ -310,6 +312,10 @@ impl BlockManager {
         ensure!(
             frames == counted,
             "{frames} frames are cached, but {counted} are counted"
+        );
+        ensure!(
+            standing == self.cached.standing(),
+            "cached blocks stand at {standing:?}"
         );
         let counted: BTreeMap<_, _> = self.cached.cooling().filter(|&(_, n)| n > 0).collect();
         ensure!(

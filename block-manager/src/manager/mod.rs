@@ -80,7 +80,7 @@ impl BlockManager {
             frames: FramePool::new(config.frames),
             blocks: Blocks::new(&config),
             index: PrefixIndex::new(config.full_blocks_max(), config.hash_key),
-            cached: Cached::new(),
+            cached: Cached::new(config.positions.len()),
             seqs: Sequences::new(config.max_blocks_per_seq),
             deltas: Vec::new(),
             copies: Vec::new(),
