@@ -20,13 +20,16 @@ def spent(metric, label):
 
 FORMATS_HELD = f"sum by (format) (ebb:kv_format_bytes{{{S}}}) > 0"
 
+LEFT = f'sum (ebb:kv_shrinkable_bytes{{{S}}}) / sum (ebb:kv_bytes{{{S},state="live"}})'
+
 PANELS = [
     row("Now"),
-    stat("Bits stored", "Mean bits of a stored key or value; 16 while memory is free.", "suffix: bit", average("ebb:kv_bits", of="stored")),
-    stat("Bits read", "Mean bits of what running requests have read: this is what answers are computed from.", "suffix: bit", average("ebb:request_kv_bits", stat="mean")),
-    stat("Lowest read", "The narrowest page that a running request has read.", "suffix: bit", f"min (ebb:request_kv_bits{{{S},stat=\"lowest\"}})"),
-    stat("Spent", "How far running requests are from 16 bit towards the floor; the autoscaler's KV pressure.", "percentunit", spent("ebb:request_kv_bits", {"stat": "mean"})),
-    stat("Preemptions avoided", "Sequences that would have been thrown out in the last hour, had nothing shrunk.", "short", f"sum (increase(ebb:preemptions_avoided_total{{{S}}}[1h]))"),
+    stat("Bits stored", "Mean bits of a stored key or value; 16 while memory is free.", "suffix: bit", average("ebb:kv_bits", of="stored"), 3),
+    stat("Bits read", "Mean bits of what running requests have read: this is what answers are computed from.", "suffix: bit", average("ebb:request_kv_bits", stat="mean"), 3),
+    stat("Lowest read", "The narrowest page that a running request has read.", "suffix: bit", f"min (ebb:request_kv_bits{{{S},stat=\"lowest\"}})", 3),
+    stat("Left to shrink", "Share of what running requests hold that can shrink further; at zero the schedule is exhausted.", "percentunit", LEFT, 3),
+    stat("Spent", "How far running requests are from 16 bit towards the floor; the autoscaler's KV pressure.", "percentunit", spent("ebb:request_kv_bits", {"stat": "mean"}), 3),
+    stat("Preemptions avoided", "Sequences that would have been thrown out in the last hour, had nothing shrunk.", "short", f"sum (increase(ebb:preemptions_avoided_total{{{S}}}[1h]))", 5),
     stat("Preemptions", "Sequences that were thrown out in the last hour.", "short", f"sum (increase(vllm:num_preemptions_total{{{S}}}[1h]))"),
     row("What is stored"),
     series(
@@ -60,6 +63,7 @@ PANELS = [
         "Time spent shrinking", "Mean time that shrinking adds to a step, over all steps; --kv-shrink-rate bounds it.",
         "s", (f"{rate('ebb:step_time_seconds_sum', **SHRINK)} / {STEPS}", "a step"),
     ),
+    series("Left to shrink", "Share of what running requests hold that can shrink further: where it stays near zero, more memory or replicas are due.", "percentunit", (LEFT, "left"), most=1),
     series(
         "Stalls and failures", "Sequences that waited a step for memory to come free, and blocks that could not shrink (values that no code holds).",
         "short", (rate("ebb:kv_stalls_total"), "stalls"), (rate("ebb:kv_shrink_failures_total"), "failures"),

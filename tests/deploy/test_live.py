@@ -79,7 +79,7 @@ def test_every_rule_is_healthy_and_records(world):
     rules = prometheus.rules()
     assert [rule["name"] for rule in rules if rule["health"] != "ok" or rule.get("lastError")] == []
     recorded = {rule["name"] for rule in rules if rule["type"] == "recording"}
-    assert len(recorded) == 11
+    assert len(recorded) == 12
     answered(prometheus, {name: name for name in recorded})
 
 
@@ -119,6 +119,8 @@ def test_pressure_is_seen_by_the_boards(world):
     (_, stored), = prometheus.query('ebb:kv_bits{of="stored"}')
     assert 2 < stored < 16
     assert prometheus.query("ebb:precision_spent_stored:ratio > 0.02")
+    assert prometheus.query('max_over_time(ebb:kv_shrinkable_bytes[1m]) > 0'), "nothing could shrink, and yet it did"
+    assert not prometheus.query('ebb:kv_shrinkable_bytes > ignoring (state) ebb:kv_bytes{state="live"}')
     low, high = (prometheus.query(f'ebb:kv_watermark_bytes{{mark="{mark}"}}')[0][1] for mark in ("low", "high"))
     assert 0 < low < high < KV_MEMORY
 

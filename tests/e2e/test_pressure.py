@@ -167,6 +167,7 @@ def test_the_server_tells_what_it_did(loads):
     assert kept == cached
     taken = load.value("ebb:kv_bytes", state="cached")
     assert taken == sum(cached.values()) + load.value("ebb:kv_waste_bytes")
+    assert load.value("ebb:kv_shrinkable_bytes") == 0, "nobody holds anything"
     low, high = (load.value("ebb:kv_watermark_bytes", mark=mark) for mark in ("low", "high"))
     assert 0 < low < high < load.value("ebb:kv_pool_bytes")
     assert load.value("ebb:max_requests", state="running") == 256

@@ -144,6 +144,15 @@ impl BlockManager {
         let places = self.used().map(|id| self.blocks[id].place);
         let placed = places.filter(|place| *place != Place::Nowhere).count();
         ensure!(queued == placed, "{queued} are queued, not {placed}");
+        let live = self
+            .used()
+            .map(|id| (&self.blocks[id], self.blocks[id].place));
+        let live = live.filter(|(_, place)| matches!(place, Place::Live(_)));
+        let live: u64 = live.map(|(block, _)| u64::from(block.frames)).sum();
+        ensure!(
+            live == self.queues.live_frames,
+            "{live} frames can shrink further"
+        );
         let counted = self.blocks.empty_tokens();
         ensure!(
             counted == empty,

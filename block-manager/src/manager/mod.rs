@@ -182,6 +182,7 @@ impl BlockManager {
             frames_cached,
             frames_shrinking,
             frames_held_back: self.held_back,
+            frames_shrinkable: self.queues.live_frames,
             frame_bytes: self.config.frame_bytes,
             bytes_used: u64::from(frames_live + frames_cached) * self.config.frame_bytes - empty,
             bytes_reserved_empty: empty,

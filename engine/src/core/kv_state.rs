@@ -56,6 +56,8 @@ pub struct KvState {
     pub promised_bytes: u64,
     /// Bytes of the pool that are lost: places of open blocks that nobody has filled yet, and ends of last frames.
     pub waste_bytes: u64,
+    /// Bytes of live blocks that can shrink further.
+    pub shrinkable_bytes: u64,
     /// Free bytes below which blocks begin to shrink, and at which they stop; 0 where nothing shrinks by itself.
     pub watermarks_bytes: (u64, u64),
 }
@@ -162,6 +164,7 @@ impl KvFacts {
             promised_bytes: stats.frames_promised * usage.frame_bytes,
             waste_bytes: usage.bytes_reserved_empty + shrunk_frames * usage.frame_bytes
                 - shrunk_bytes,
+            shrinkable_bytes: usage.frames_shrinkable * usage.frame_bytes,
             watermarks_bytes: (frames(watermarks.0), frames(watermarks.1)),
         }
     }

@@ -39,6 +39,7 @@
 //! | gauge | `ebb:kv_format_bytes`, `ebb:kv_format_pages` | format | what is stored, by page format |
 //! | gauge | `ebb:kv_cached_format_bytes` | format | of the former, what only the prefix cache keeps |
 //! | gauge | `ebb:kv_waste_bytes` | | held and not used: unfilled places of open blocks, ends of last frames |
+//! | gauge | `ebb:kv_shrinkable_bytes` | | of what requests hold, blocks that can shrink further: 0 when the schedule is exhausted |
 //! | gauge | `ebb:kv_watermark_bytes` | mark | free bytes below which blocks begin to shrink (`low`) and at which they stop (`high`) |
 //! | gauge | `ebb:kv_promised_bytes` | | what running requests take at their longest, at their floor |
 //! | gauge | `ebb:kv_bits` | of | mean bits `stored`, and those at the `floor` |

@@ -255,6 +255,7 @@ impl EngineHandles {
         self.stalls.absolute(kv.stalls);
         self.promised.set(kv.promised_bytes as f64);
         self.waste.set(kv.waste_bytes as f64);
+        self.shrinkable.set(kv.shrinkable_bytes as f64);
         let (low, high) = kv.watermarks_bytes;
         self.watermark_low.set(low as f64);
         self.watermark_high.set(high as f64);
@@ -298,6 +299,7 @@ mod tests {
                 }],
                 shrinks_live: 5,
                 waste_bytes: 77,
+                shrinkable_bytes: 33,
                 watermarks_bytes: (20, 50),
                 preemptions_avoided: 2.75,
                 ..KvState::default()
@@ -315,6 +317,7 @@ mod tests {
         assert!(text.contains("format=\"int4\"} 4000"), "{text}");
         assert!(text.contains("format=\"int4\"} 1500"), "{text}");
         assert_eq!(value(&text, "ebb:kv_waste_bytes{"), 77.0);
+        assert_eq!(value(&text, "ebb:kv_shrinkable_bytes{"), 33.0);
         assert!(text.contains("mark=\"low\"} 20"), "{text}");
         assert!(text.contains("mark=\"high\"} 50"), "{text}");
         assert!(text.contains("holder=\"requests\"} 5"), "{text}");

@@ -173,6 +173,7 @@ pub(super) struct EngineHandles {
     pub(super) stalls: Counter,
     pub(super) promised: Gauge,
     pub(super) waste: Gauge,
+    pub(super) shrinkable: Gauge,
     pub(super) watermark_low: Gauge,
     pub(super) watermark_high: Gauge,
 }
@@ -223,6 +224,7 @@ impl EngineHandles {
             stalls: r.counter("ebb:kv_stalls", "Times that a sequence waited a step for memory that shrinking was to free.", &[]),
             promised: r.gauge("ebb:kv_promised_bytes", "KV memory promised to running requests: each at its longest, at its floor.", &[]),
             waste: r.gauge("ebb:kv_waste_bytes", "KV memory held and not used: unfilled places of open blocks, ends of last frames.", &[]),
+            shrinkable: r.gauge("ebb:kv_shrinkable_bytes", "KV memory of running requests' blocks that can shrink further.", &[]),
             watermark_low: watermark("low"),
             watermark_high: watermark("high"),
         }
