@@ -68,7 +68,6 @@ def heatmap(title, says, unit, histogram, width=12):
         "yAxis": {"unit": unit},
         "color": {"mode": "scheme", "scheme": "Oranges", "steps": 64},
         "cellGap": 1,
-        "tooltip": {"mode": "single"},
     }
     made = panel("heatmap", title, says, [(query, "{{le}}")], width, 8, {"defaults": {"unit": unit}, "overrides": []}, options)
     made["targets"][0]["format"] = "heatmap"
@@ -152,7 +151,6 @@ def variable(label, name=None):
         "type": "query",
         "datasource": SOURCE,
         "query": {"query": query, "refId": "variable"},
-        "definition": query,
         "refresh": 2,
         "sort": 1,
         "multi": True,

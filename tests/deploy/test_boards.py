@@ -7,6 +7,9 @@ import sys
 
 import pytest
 import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models import dashboard
 
 import chart
 import tools
@@ -21,6 +24,27 @@ def test_the_committed_boards_are_what_their_source_makes():
     assert {path.stem for path in PATHS} == set(build.NAMES)
     for path in PATHS:
         assert path.read_text() == build.text(path.stem), "run python deploy/dashboards/build.py"
+
+
+def lost(ours, theirs, place=""):
+    """What is in one JSON value and not in the other."""
+    if isinstance(ours, dict):
+        for key, value in ours.items():
+            yield from lost(value, theirs[key], f"{place}.{key}") if key in theirs else [f"{place}.{key}"]
+    elif isinstance(ours, list) and len(ours) == len(theirs):
+        for index, pair in enumerate(zip(ours, theirs)):
+            yield from lost(*pair, f"{place}[{index}]")
+    elif ours != theirs:
+        yield f"{place}: {ours!r} became {theirs!r}"
+
+
+@pytest.mark.parametrize("name", build.NAMES)
+def test_grafana_knows_every_field(name):
+    """Read into the types that Grafana publishes and written again, a board is the same: nothing in it is unknown."""
+    register_default_plugins()
+    board = boards()[name]
+    again = json.loads(JSONEncoder().encode(dashboard.Dashboard.from_json(board)))
+    assert list(lost(board, again)) == []
 
 
 @pytest.mark.parametrize("name", build.NAMES)

@@ -165,6 +165,7 @@ def test_an_autoscaler_owns_the_number_of_pods():
         ({"server": {"metricsPort": 50051}}, "two ports"),
         ({"model": {"fetch": {"env": [{"name": "HF_TOKEN", "value": "hf_x"}]}}}, "env"),
         ({"model": {"download": {"enabled": True}}}, "one of them"),
+        ({"model": {"name": "/models/qwen"}}, "known by name"),
         ({"model": {"fetch": {"enabled": False}, "download": {"enabled": True}}}, "model.download.image.repository"),
         ({"kv": {"floor": "k=int4,v=int2", "profile": {"configMap": "p"}}}, "profile"),
         ({"inferencePool": {"enabled": True}}, "endpointPicker.name"),

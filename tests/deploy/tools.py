@@ -51,7 +51,12 @@ def prometheus(program):
             done = subprocess.run(["apt-get", "download", "prometheus"], **quiet)
         assert done.returncode == 0, f"{program} is missing and `apt-get download prometheus` failed: {done.stderr}"
         package, = work.glob("*.deb")
-        subprocess.run(["dpkg", "-x", package, CACHE / "prometheus"], check=True)
+        # Moved into place whole: what an interrupted run left must not look complete.
+        unpacked = CACHE / f"prometheus.{os.getpid()}"
+        subprocess.run(["dpkg", "-x", package, unpacked], check=True)
+        shutil.rmtree(CACHE / "prometheus", ignore_errors=True)
+        unpacked.rename(CACHE / "prometheus")
+        shutil.rmtree(work)
     return path
 
 

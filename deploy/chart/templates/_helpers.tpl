@@ -118,6 +118,9 @@ sum((16 - ebb:request_kv_bits{stat="mean",{{ $s }}}) / ignoring (stat, of) clamp
 {{- if and $v.model.fetch.enabled $v.model.download.enabled -}}
 {{- fail "model.fetch and model.download are both enabled; /models is filled by one of them" -}}
 {{- end -}}
+{{- if and $v.model.fetch.enabled (contains "/" $v.model.name) -}}
+{{- fail "model.fetch fetches models known by name, and model.name is a path; set model.fetch.enabled=false" -}}
+{{- end -}}
 {{- if and $v.model.download.enabled (not $v.model.download.image.repository) -}}
 {{- fail "model.download.enabled needs model.download.image.repository" -}}
 {{- end -}}
