@@ -155,6 +155,23 @@ def test_an_autoscaler_owns_the_number_of_pods():
 
 
 @pytest.mark.parametrize(
+    ("values", "metric"),
+    [
+        ({}, "ebb:request_kv_bits"),
+        ({"kv": {"mode": "progressive"}, "gpu": {"enabled": True}}, "ebb:request_kv_bits"),
+        ({"kv": {"floor": "k=int4,v=int2"}, "gpu": {"enabled": True}}, "ebb:request_kv_bits"),
+        ({"gpu": {"enabled": True}}, "vllm:kv_cache_usage_perc"),
+        ({"kv": {"mode": "static"}}, "vllm:kv_cache_usage_perc"),
+        ({"kv": {"mode": "preempt-only"}}, "vllm:kv_cache_usage_perc"),
+    ],
+)
+def test_pressure_is_what_the_mode_makes_it(values, metric):
+    scaler = chart.only(chart.render({"autoscaling": {"kind": "keda"}, **values}), "ScaledObject")
+    query, = (one["metadata"]["query"] for one in scaler["spec"]["triggers"] if one["name"] == "kv-pressure")
+    assert metric in query
+
+
+@pytest.mark.parametrize(
     ("values", "word"),
     [
         ({"replica": 2}, "replica"),

@@ -103,12 +103,14 @@ job="{{ include "ebb.name" . }}",namespace="{{ .Release.Namespace }}"
 {{- define "ebb.queueQuery" -}}
 sum(vllm:num_requests_waiting{ {{- include "ebb.series" . -}} })
 {{- end }}
+{{/* Precision is spent under pressure in mode progressive alone: the default on the CPU, and for whoever names a floor or a profile. */}}
 {{- define "ebb.pressureQuery" -}}
 {{- $s := include "ebb.series" . -}}
-{{- if eq .Values.kv.mode "preempt-only" -}}
-sum(vllm:kv_cache_usage_perc{ {{- $s -}} })
-{{- else -}}
+{{- $kv := .Values.kv -}}
+{{- if eq ($kv.mode | default (ternary "preempt-only" "progressive" (and .Values.gpu.enabled (not $kv.floor) (not $kv.profile.configMap)))) "progressive" -}}
 sum((16 - ebb:request_kv_bits{stat="mean",{{ $s }}}) / ignoring (stat, of) clamp_min(16 - ebb:kv_bits{of="floor",{{ $s }}}, 0.001))
+{{- else -}}
+sum(vllm:kv_cache_usage_perc{ {{- $s -}} })
 {{- end -}}
 {{- end }}
 
