@@ -58,6 +58,9 @@ step "end to end: an independent gRPC client against a live server"
 cargo build --quiet --bin ebb # the steps above have built it with other features
 tests/e2e/run
 
+step "deploy: chart, dashboards, alerts"
+tests/deploy/run
+
 if [ $full = 1 ]; then
   step "container image"
   deploy/image.sh --check

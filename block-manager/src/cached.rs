@@ -10,6 +10,8 @@ use crate::{BlockId, block::Blocks, epoch::Epoch, list::List};
 pub(crate) struct Cached {
     by_age: List,
     frames: u32,
+    /// Blocks at each position.
+    standing: Vec<u32>,
     /// Frames of cached blocks that a step in flight may still touch, by rising epoch: evicting
     /// those blocks would free nothing yet.
     cooling: VecDeque<(Epoch, u32)>,
@@ -17,10 +19,12 @@ pub(crate) struct Cached {
 }
 
 impl Cached {
-    pub(crate) fn new() -> Self {
+    /// None cached, of blocks with `positions` positions.
+    pub(crate) fn new(positions: usize) -> Self {
         Self {
             by_age: List::EMPTY,
             frames: 0,
+            standing: vec![0; positions],
             cooling: VecDeque::new(),
             cooling_frames: 0,
         }
@@ -33,6 +37,11 @@ impl Cached {
     /// Frames of all cached blocks.
     pub(crate) fn frames(&self) -> u32 {
         self.frames
+    }
+
+    /// Cached blocks at each position.
+    pub(crate) fn standing(&self) -> &[u32] {
+        &self.standing
     }
 
     /// Frames that eviction can free at once.
@@ -62,10 +71,11 @@ impl Cached {
         self.discount(blocks, id, done);
     }
 
-    /// Counts the frames of `id`, after [`discount`](Self::discount) and a change of them.
+    /// Counts the frames and the position of `id`, after [`discount`](Self::discount) and a change of them.
     pub(crate) fn count(&mut self, blocks: &Blocks, id: BlockId, done: Epoch) {
         let (frames, busy) = (u32::from(blocks[id].frames), blocks[id].busy);
         self.frames += frames;
+        self.standing[usize::from(blocks[id].position)] += 1;
         if busy <= done {
             return;
         }
@@ -81,6 +91,7 @@ impl Cached {
     pub(crate) fn discount(&mut self, blocks: &Blocks, id: BlockId, done: Epoch) {
         let (frames, busy) = (u32::from(blocks[id].frames), blocks[id].busy);
         self.frames -= frames;
+        self.standing[usize::from(blocks[id].position)] -= 1;
         if busy <= done {
             return;
         }

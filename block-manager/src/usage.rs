@@ -19,6 +19,8 @@ pub struct Usage {
     pub frames_shrinking: u32,
     /// Frames that growth must leave for a shrink.
     pub frames_held_back: u32,
+    /// Frames of live blocks that can shrink further; with none left there, shrinking gives nothing any more.
+    pub frames_shrinkable: u64,
     /// Bytes of one frame.
     pub frame_bytes: u64,
     /// Bytes of live and cached blocks that hold tokens.
@@ -49,6 +51,8 @@ pub struct PositionUse {
     pub position: u16,
     /// Blocks there, live and cached; open ones stand at position 0.
     pub blocks: u32,
+    /// Of those, blocks that only the prefix cache keeps.
+    pub cached: u32,
     /// Bytes of codes and metadata of as many sealed blocks.
     pub bytes: u64,
 }

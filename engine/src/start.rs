@@ -221,6 +221,7 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         blocks: u64::from(pool.frames / pool.block_frames()),
         prefix_cache: config.prefix_cache,
     });
+    recorder.limits(config.max_running, config.max_waiting);
     let info = ModelInfo {
         description: describe(&model),
         device: config.device.description(),

@@ -144,9 +144,10 @@ impl Scheduler {
         available.saturating_sub(u64::from(kept.saturating_sub(coming)))
     }
 
-    /// The low and the high watermark in frames. In a small pool, where a share of it is less than a few blocks, the
+    /// The low and the high watermark in frames that are free: below the low one blocks begin to shrink, at the high one
+    /// they stop ([`Mode::Progressive`]). In a small pool, where a share of it is less than a few blocks, the
     /// low one is room for a few shrinks at once.
-    fn watermarks(&self) -> (u32, u32) {
+    pub fn watermarks(&self) -> (u32, u32) {
         let share = |permille: u32| (u64::from(self.capacity) * u64::from(permille) / 1000) as u32;
         let shrinks = self.blocks.config().held_back() * 4;
         let low = share(self.config.low_water_permille).max(shrinks.min(self.capacity / 8));

@@ -162,4 +162,13 @@ def test_the_server_tells_what_it_did(loads):
     load = loads["progressive"]
     assert load.value("ebb:kv_format_bytes", format="int8") == cached.get("int8", 0)
     assert load.value("ebb:kv_shrinks_total", holder="requests") == precision.shrinks_live
+    # With nobody there, only the prefix cache keeps anything; what it takes is codes, metadata and waste.
+    kept = {name: load.value("ebb:kv_cached_format_bytes", format=name) for name in cached}
+    assert kept == cached
+    taken = load.value("ebb:kv_bytes", state="cached")
+    assert taken == sum(cached.values()) + load.value("ebb:kv_waste_bytes")
+    assert load.value("ebb:kv_shrinkable_bytes") == 0, "nobody holds anything"
+    low, high = (load.value("ebb:kv_watermark_bytes", mark=mark) for mark in ("low", "high"))
+    assert 0 < low < high < load.value("ebb:kv_pool_bytes")
+    assert load.value("ebb:max_requests", state="running") == 256
     assert load.value("ebb:request_mean_kv_bits_count") == REQUESTS

@@ -144,6 +144,15 @@ impl BlockManager {
         let places = self.used().map(|id| self.blocks[id].place);
         let placed = places.filter(|place| *place != Place::Nowhere).count();
         ensure!(queued == placed, "{queued} are queued, not {placed}");
+        let live = self
+            .used()
+            .map(|id| (&self.blocks[id], self.blocks[id].place));
+        let live = live.filter(|(_, place)| matches!(place, Place::Live(_)));
+        let live: u64 = live.map(|(block, _)| u64::from(block.frames)).sum();
+        ensure!(
+            live == self.queues.live_frames,
+            "{live} frames can shrink further"
+        );
         let counted = self.blocks.empty_tokens();
         ensure!(
             counted == empty,
@@ -291,8 +300,10 @@ impl BlockManager {
             "the list of ages has a loop"
         );
         let (mut frames, mut cooling) = (0, BTreeMap::new());
+        let mut standing = vec![0; self.config.positions.len()];
         for &id in &by_age {
             let block = &self.blocks[id];
+            standing[usize::from(block.position)] += 1;
             frames += u32::from(block.frames);
             if block.busy > self.epochs.done() {
                 *cooling.entry(block.busy).or_insert(0) += u32::from(block.frames);
@@ -310,6 +321,10 @@ impl BlockManager {
         ensure!(
             frames == counted,
             "{frames} frames are cached, but {counted} are counted"
+        );
+        ensure!(
+            standing == self.cached.standing(),
+            "cached blocks stand at {standing:?}"
         );
         let counted: BTreeMap<_, _> = self.cached.cooling().filter(|&(_, n)| n > 0).collect();
         ensure!(

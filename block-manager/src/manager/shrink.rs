@@ -124,14 +124,16 @@ impl BlockManager {
 
     /// Blocks at each position that has some.
     pub fn position_use(&self) -> impl Iterator<Item = PositionUse> + '_ {
-        let counts = self.blocks.standing().iter().zip(0_u16..);
+        let counts = self.blocks.standing().iter().zip(self.cached.standing());
         counts
-            .filter(|(blocks, _)| **blocks > 0)
-            .map(|(&blocks, position)| {
+            .zip(0_u16..)
+            .filter(|((blocks, _), _)| **blocks > 0)
+            .map(|((&blocks, &cached), position)| {
                 let bytes = self.config.positions.standing(position).cost.bytes;
                 PositionUse {
                     position,
                     blocks,
+                    cached,
                     bytes: bytes * u64::from(blocks),
                 }
             })

@@ -15,6 +15,8 @@ pub struct FormatUse {
     pub pages: u64,
     /// Bytes of codes and metadata; at 16 bit of the memory taken.
     pub bytes: u64,
+    /// Of those, bytes that only the prefix cache keeps.
+    pub cached_bytes: u64,
 }
 
 /// A look at the widths in the pool.
@@ -52,6 +54,12 @@ pub struct KvState {
     pub stalls: u64,
     /// Bytes promised to running requests.
     pub promised_bytes: u64,
+    /// Bytes of the pool that are lost: places of open blocks that nobody has filled yet, and ends of last frames.
+    pub waste_bytes: u64,
+    /// Bytes of live blocks that can shrink further.
+    pub shrinkable_bytes: u64,
+    /// Free bytes below which blocks begin to shrink, and at which they stop; 0 where nothing shrinks by itself.
+    pub watermarks_bytes: (u64, u64),
 }
 
 /// What a [`KvState`] needs to know of each schedule position, worked out once.
@@ -89,21 +97,24 @@ impl KvFacts {
     /// The pool as it is now.
     pub fn state(&self, scheduler: &Scheduler, stats: &Stats) -> KvState {
         let usage = &stats.blocks;
-        let mut formats = vec![(0, 0); FormatId::ALL.len()];
+        let mut formats = vec![(0, 0, 0); FormatId::ALL.len()];
         let (mut shrunk_bytes, mut shrunk_frames, mut shrunk_blocks) = (0, 0, 0);
+        let mut cached_shrunk_frames = 0;
         let (mut blocks, mut taken_sum, mut taken_max) = (0, 0, 0);
         for at in scheduler.blocks().position_use() {
             let (taken, by_format) = &self.positions[usize::from(at.position)];
-            let count = u64::from(at.blocks);
+            let (count, cached) = (u64::from(at.blocks), u64::from(at.cached));
             let is_shrunk = at.position > 0;
             for (sum, (bytes, pages)) in formats.iter_mut().zip(by_format) {
                 sum.0 += bytes * count * u64::from(is_shrunk);
                 sum.1 += u64::from(*pages) * count;
+                sum.2 += bytes * cached * u64::from(is_shrunk);
             }
             if is_shrunk {
                 let frames = scheduler.blocks().config().position_frames(at.position);
                 shrunk_bytes += at.bytes;
                 shrunk_frames += u64::from(frames) * count;
+                cached_shrunk_frames += u64::from(frames) * cached;
                 shrunk_blocks += count;
             }
             blocks += count;
@@ -113,10 +124,16 @@ impl KvFacts {
         let held_frames = u64::from(usage.frames_live) + u64::from(usage.frames_cached);
         let whole_bytes = (held_frames - shrunk_frames) * usage.frame_bytes;
         formats[0].0 += whole_bytes;
+        formats[0].2 += (u64::from(usage.frames_cached) - cached_shrunk_frames) * usage.frame_bytes;
         let tokens = whole_bytes / self.token_bytes + shrunk_blocks * BLOCK_TOKENS as u64;
         let names = FormatId::ALL.iter().zip(formats);
-        let formats = names.filter(|(_, (_, pages))| *pages > 0);
+        let formats = names.filter(|(_, (_, pages, _))| *pages > 0);
         let running = scheduler.running_bits();
+        let watermarks = match self.mode {
+            Mode::Progressive => scheduler.watermarks(),
+            Mode::Static | Mode::PreemptOnly => (0, 0),
+        };
+        let frames = |n: u32| u64::from(n) * usage.frame_bytes;
         let per = |sum: u64, n: u64, none: f64| match n {
             0 => none,
             n => sum as f64 / n as f64,
@@ -126,10 +143,11 @@ impl KvFacts {
             floor_bits: self.floor_bits,
             stored_bits: 16.0 * per(whole_bytes + shrunk_bytes, tokens * self.token_bytes, 1.0),
             formats: formats
-                .map(|(format, (bytes, pages))| FormatUse {
+                .map(|(format, (bytes, pages, cached_bytes))| FormatUse {
                     format: format.name(),
                     pages,
                     bytes,
+                    cached_bytes,
                 })
                 .collect(),
             schedule_steps: self.steps,
@@ -144,6 +162,10 @@ impl KvFacts {
             preemptions_avoided: stats.preemptions_avoided_milli as f64 / 1000.0,
             stalls: stats.stalls,
             promised_bytes: stats.frames_promised * usage.frame_bytes,
+            waste_bytes: usage.bytes_reserved_empty + shrunk_frames * usage.frame_bytes
+                - shrunk_bytes,
+            shrinkable_bytes: usage.frames_shrinkable * usage.frame_bytes,
+            watermarks_bytes: (frames(watermarks.0), frames(watermarks.1)),
         }
     }
 }

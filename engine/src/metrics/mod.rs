@@ -33,9 +33,23 @@
 //! | counter | `ebb:requests_ended` | outcome | how they ended, see [`Outcome`]; equal to the former when idle |
 //! | counter | `ebb:rpcs` | method, code | gRPC calls by their status, invalid ones included |
 //! | counter | `ebb:steps` | | model steps |
-//! | histogram | `ebb:step_time_seconds` | phase | time per step: `plan`, `forward`, `sample` |
+//! | histogram | `ebb:step_time_seconds` | phase | time per step: `plan`, `forward`, `sample`; `shrink` is a part of `forward` |
 //! | gauge | `ebb:kv_pool_bytes` | | size of the KV pool |
 //! | gauge | `ebb:kv_bytes` | state | bytes of it that are `live`, `cached`, `free` |
+//! | gauge | `ebb:kv_format_bytes`, `ebb:kv_format_pages` | format | what is stored, by page format |
+//! | gauge | `ebb:kv_cached_format_bytes` | format | of the former, what only the prefix cache keeps |
+//! | gauge | `ebb:kv_waste_bytes` | | held and not used: unfilled places of open blocks, ends of last frames |
+//! | gauge | `ebb:kv_shrinkable_bytes` | | of what requests hold, blocks that can shrink further: 0 when the schedule is exhausted |
+//! | gauge | `ebb:kv_watermark_bytes` | mark | free bytes below which blocks begin to shrink (`low`) and at which they stop (`high`) |
+//! | gauge | `ebb:kv_promised_bytes` | | what running requests take at their longest, at their floor |
+//! | gauge | `ebb:kv_bits` | of | mean bits `stored`, and those at the `floor` |
+//! | gauge | `ebb:kv_schedule_steps` | stat | steps of the shrink schedule taken: `mean`, `max`, and `all` there are |
+//! | gauge | `ebb:request_kv_bits` | stat | bits that running sequences have read: `mean`, `lowest` |
+//! | histogram | `ebb:request_mean_kv_bits` | | the same of finished choices |
+//! | counter | `ebb:kv_shrinks`, `ebb:kv_shrunk_bytes`, `ebb:kv_shrink_failures` | holder (of the first) | blocks shrunk, their bytes before, and blocks that could not be |
+//! | counter | `ebb:preemptions_avoided`, `ebb:kv_stalls` | | what shrinking saved, and waits for it |
+//! | counter | `ebb:tokens_computed`, `ebb:tokens_thrown_away` | | tokens of steps; of those, what preemptions cost |
+//! | gauge | `ebb:max_requests` | state | sequences that may be `running`, requests that may be `waiting` |
 //! | gauge | `ebb:build_info` | version | always 1 |
 
 mod buckets;

