@@ -8,6 +8,7 @@ pub mod arrivals;
 mod cli;
 pub mod drive;
 pub mod error;
+pub mod instant;
 pub mod progress;
 pub mod protocol;
 pub mod record;

@@ -5,6 +5,7 @@ mod common;
 mod open;
 mod replay;
 mod run;
+mod selftest;
 
 use std::process::ExitCode;
 
@@ -39,6 +40,7 @@ enum Command {
     Closed(Box<closed::Args>),
     Open(Box<open::Args>),
     Replay(Box<replay::Args>),
+    Selftest(selftest::Args),
 }
 
 /// Runs the program: an error is one sentence and an exit code.
@@ -47,6 +49,7 @@ pub fn main() -> ExitCode {
         Command::Closed(args) => args.run(),
         Command::Open(args) => args.run(),
         Command::Replay(args) => args.run(),
+        Command::Selftest(args) => args.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -11,6 +11,7 @@ fn error(line: &str) -> String {
         Command::Closed(args) => args.run(),
         Command::Open(args) => args.run(),
         Command::Replay(args) => args.run(),
+        Command::Selftest(args) => args.run(),
     };
     result.expect_err(line).to_string()
 }
