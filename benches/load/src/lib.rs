@@ -6,12 +6,14 @@
 
 pub mod arrivals;
 mod cli;
+pub mod compare;
 pub mod drive;
 pub mod error;
 pub mod instant;
 pub mod progress;
 pub mod protocol;
 pub mod record;
+pub mod report;
 pub mod summary;
 pub mod trace;
 pub mod workload;

@@ -50,10 +50,10 @@ pub(crate) struct Bounds {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct Output {
-    /// Write requests.jsonl and summary.json into this folder
+    /// Write requests.jsonl, summary.json and report.html into this folder
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Title of the summary
+    /// Title of the report
     #[arg(long, value_name = "TEXT", default_value = "Load test")]
     pub(crate) title: String,
     /// Print the summary as JSON instead of a table

@@ -2,6 +2,7 @@
 
 mod closed;
 mod common;
+mod compare;
 mod open;
 mod replay;
 mod run;
@@ -23,7 +24,8 @@ Examples:
   ebb-load open --rate 4 --arrivals gamma --cv 3 --cancel 0.1 --slow 0.1
   ebb-load open --rate 1 --ramp-to 20 --duration 60
   ebb-load open --rate 2 --turns uniform:2..5 --prefix-tokens 512 --prefix-groups 4
-  ebb-load replay --rate 3 --requests 200 --length-scale 0.25";
+  ebb-load replay --rate 3 --requests 200 --length-scale 0.25
+  ebb-load compare results/before results/after";
 
 /// Loads a serving engine and tells how it did.
 ///
@@ -40,6 +42,7 @@ enum Command {
     Closed(Box<closed::Args>),
     Open(Box<open::Args>),
     Replay(Box<replay::Args>),
+    Compare(compare::Args),
     Selftest(selftest::Args),
 }
 
@@ -49,6 +52,7 @@ pub fn main() -> ExitCode {
         Command::Closed(args) => args.run(),
         Command::Open(args) => args.run(),
         Command::Replay(args) => args.run(),
+        Command::Compare(args) => args.run(),
         Command::Selftest(args) => args.run(),
     };
     match result {

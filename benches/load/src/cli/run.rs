@@ -8,12 +8,12 @@ use tokio::sync::watch;
 use super::Common;
 use crate::drive::{Drive, Limits, Live, Log, Run, Stage};
 use crate::error::LoadError;
-use crate::progress;
 use crate::protocol::{Ebb, Protocol};
 use crate::record::Record;
 use crate::summary::{Figures, Summary, table};
 use crate::trace::Trace;
 use crate::workload::Workload;
+use crate::{progress, report};
 
 /// Runs the stages against the target, writes the figures and prints them.
 ///
@@ -109,6 +109,10 @@ async fn measure<P: Protocol>(
     if let Some(folder) = out {
         let path = folder.join("summary.json");
         std::fs::write(&path, json(&summary) + "\n").map_err(LoadError::file("write", &path))?;
+        let page = folder.join("report.html");
+        run.log
+            .with(|records| report::write(&page, &summary, records))?;
+        eprintln!("report: {}", page.display());
     }
     Ok(summary)
 }

@@ -11,6 +11,7 @@ fn error(line: &str) -> String {
         Command::Closed(args) => args.run(),
         Command::Open(args) => args.run(),
         Command::Replay(args) => args.run(),
+        Command::Compare(args) => args.run(),
         Command::Selftest(args) => args.run(),
     };
     result.expect_err(line).to_string()
@@ -39,6 +40,8 @@ fn what_cannot_work_is_refused_with_the_flag() {
         ("open --cancel 2", "--cancel"),
         ("replay --speed 0", "--speed"),
         ("replay --speed 1 --rate 1", "--rate"),
+        ("compare /nonexistent /nonexistent", "/nonexistent"),
+        ("selftest --duration 0", "--duration"),
         ("replay --trace /nonexistent.csv", "/nonexistent.csv"),
     ] {
         let found = error(&format!("ebb-load {line}").replace(" -1", "=-1"));

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 pub use quantiles::Quantiles;
 pub(crate) use quantiles::histogram;
-pub(crate) use table::number;
 pub use table::table;
+pub(crate) use table::{aligned, number};
 
 use crate::drive::{Span, Stage};
 use crate::protocol::Target;

@@ -30,7 +30,9 @@ impl Axis {
     /// From the lowest to the highest of the positive `values`, by factors; at least a decade.
     pub(in crate::report) fn log(label: &str, values: impl Iterator<Item = f64>) -> Self {
         let values = values.filter(|v| v.is_finite() && *v > 0.0);
-        let (low, high) = values.fold((f64::MAX, 0.0_f64), |(low, high), v| (low.min(v), high.max(v)));
+        let (low, high) = values.fold((f64::MAX, 0.0_f64), |(low, high), v| {
+            (low.min(v), high.max(v))
+        });
         let (low, high) = if high > 0.0 { (low, high) } else { (1.0, 10.0) };
         let low = below(low);
         Self {
@@ -113,7 +115,9 @@ impl Scale<'_> {
 /// The least of 1, 2 or 5 times a power of ten that is not below `rough`.
 fn step(rough: f64) -> f64 {
     let power = 10f64.powf(rough.log10().floor());
-    let factor = [1.0, 2.0, 5.0].into_iter().find(|f| f * power >= rough * 0.999_999);
+    let factor = [1.0, 2.0, 5.0]
+        .into_iter()
+        .find(|f| f * power >= rough * 0.999_999);
     factor.unwrap_or(10.0) * power
 }
 
@@ -142,18 +146,34 @@ mod tests {
     use super::*;
 
     fn ticks(axis: &Axis) -> Vec<String> {
-        axis.scale((0.0, 100.0)).ticks().into_iter().map(|t| t.1).collect()
+        axis.scale((0.0, 100.0))
+            .ticks()
+            .into_iter()
+            .map(|t| t.1)
+            .collect()
     }
 
     #[test]
     fn ticks_are_round_and_cover_the_values() {
-        assert_eq!(ticks(&Axis::from_zero("", [37.0].into_iter())), ["0", "10", "20", "30", "40"]);
-        assert_eq!(ticks(&Axis::from_zero("", [0.7].into_iter())), ["0", "0.2", "0.4", "0.6", "0.8"]);
+        assert_eq!(
+            ticks(&Axis::from_zero("", [37.0].into_iter())),
+            ["0", "10", "20", "30", "40"]
+        );
+        assert_eq!(
+            ticks(&Axis::from_zero("", [0.7].into_iter())),
+            ["0", "0.2", "0.4", "0.6", "0.8"]
+        );
         assert_eq!(ticks(&Axis::from_zero("", std::iter::empty()))[0], "0");
         let big = Axis::from_zero("", [81_000.0].into_iter());
         assert_eq!(ticks(&big).last().unwrap(), "100\u{202f}000");
-        assert_eq!(ticks(&Axis::log("", [3.0, 4200.0].into_iter())), ["10", "100", "1000"]);
-        assert_eq!(ticks(&Axis::log("", [30.0, 70.0].into_iter())), ["20", "50", "100", "200"]);
+        assert_eq!(
+            ticks(&Axis::log("", [3.0, 4200.0].into_iter())),
+            ["10", "100", "1000"]
+        );
+        assert_eq!(
+            ticks(&Axis::log("", [30.0, 70.0].into_iter())),
+            ["20", "50", "100", "200"]
+        );
     }
 
     #[test]

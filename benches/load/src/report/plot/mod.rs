@@ -110,7 +110,7 @@ impl Plot {
         svg + "</svg>"
     }
 
-    fn draw(&self, svg: &mut String, series: &Series, x: &Scale, y: &Scale) {
+    fn draw(&self, svg: &mut String, series: &Series, x: &Scale<'_>, y: &Scale<'_>) {
         let tone = series.tone;
         let step = series.points.len().div_ceil(POINTS_MAX).max(1);
         let points: Vec<(f64, f64)> = match series.mark {
@@ -122,11 +122,17 @@ impl Plot {
             return;
         };
         let line = || {
-            let steps: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
+            let steps: Vec<String> = points
+                .iter()
+                .map(|(x, y)| format!("{x:.1} {y:.1}"))
+                .collect();
             format!("M{}", steps.join("L"))
         };
         let each = |mark: &str| {
-            let marks: Vec<String> = points.iter().map(|(x, y)| format!("M{x:.1} {y:.1}{mark}")).collect();
+            let marks: Vec<String> = points
+                .iter()
+                .map(|(x, y)| format!("M{x:.1} {y:.1}{mark}"))
+                .collect();
             marks.concat()
         };
         let bottom = FRAME.3;
@@ -150,14 +156,17 @@ impl Plot {
             ),
             Mark::Cloud => write!(svg, "<path class=\"cloud {tone}\" d=\"{}\"/>", each("h0")),
             Mark::Rug => {
-                let ticks: Vec<String> = points.iter().map(|(x, _)| format!("M{x:.1} {bottom}v-7")).collect();
+                let ticks: Vec<String> = points
+                    .iter()
+                    .map(|(x, _)| format!("M{x:.1} {bottom}v-7"))
+                    .collect();
                 write!(svg, "<path class=\"rug {tone}\" d=\"{}\"/>", ticks.concat())
             }
         };
     }
 
     /// Names of the series beside their last points, apart from each other; those of clouds in the corner.
-    fn names(&self, svg: &mut String, x: &Scale, y: &Scale) {
+    fn names(&self, svg: &mut String, x: &Scale<'_>, y: &Scale<'_>) {
         let lines = |s: &&Series| !s.label.is_empty() && !matches!(s.mark, Mark::Cloud | Mark::Rug);
         let mut names: Vec<(f64, f64, &Series)> = Vec::new();
         for series in self.series.iter().filter(lines) {

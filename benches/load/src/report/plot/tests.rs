@@ -34,7 +34,11 @@ fn plot(mark: Mark, points: Vec<(f64, f64)>) -> Plot {
 #[test]
 fn every_mark_is_well_formed_also_of_nothing() {
     for mark in [Mark::Dots, Mark::Line, Mark::Area, Mark::Cloud, Mark::Rug] {
-        for points in [vec![], vec![(0.0, 0.0)], vec![(1.0, 2.0), (3.0, f64::INFINITY)]] {
+        for points in [
+            vec![],
+            vec![(0.0, 0.0)],
+            vec![(1.0, 2.0), (3.0, f64::INFINITY)],
+        ] {
             let svg = plot(mark, points).svg();
             well_formed(&svg);
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
