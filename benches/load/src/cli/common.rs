@@ -35,7 +35,7 @@ pub(crate) struct Bounds {
     /// Requests that the server has at once, at most; more wait in the client, which their latencies show
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) in_flight: u32,
-    /// Seconds that a stage waits for its last answers
+    /// Seconds that a stage waits for the end of its last sessions
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
     pub(crate) drain: f64,
     /// Seconds after which the whole test ends

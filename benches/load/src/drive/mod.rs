@@ -52,7 +52,7 @@ pub struct Limits {
     pub sessions: usize,
     /// Requests that the server has at once; more wait here, which their latencies show.
     pub in_flight: usize,
-    /// How long a stage waits for its last answers.
+    /// How long a stage waits for the end of its last sessions.
     pub drain: Duration,
     /// The whole test ends after this.
     pub time: Duration,

@@ -17,7 +17,7 @@ pub(super) struct Clients<P> {
     pub(super) stage: usize,
     /// One for each request that the server may have.
     pub(super) permits: Semaphore,
-    /// No request is sent later by a client that could do without.
+    /// No session begins later.
     pub(super) end: Instant,
     pub(super) stopped: watch::Receiver<bool>,
     /// The next session's number, where clients take them in turn.
@@ -64,7 +64,12 @@ impl<P: Protocol> Clients<P> {
         let mut source = workload.added(&session);
         let mut text = workload.prefix(&session);
         let turns = session.turns.len();
+        let mut stopped = self.stopped.clone();
         for (number, turn) in session.turns.iter().enumerate() {
+            tokio::select! {
+                () = tokio::time::sleep_until(at.into()) => {}
+                _ = stopped.wait_for(|yes| *yes) => break,
+            }
             text.extend(source.take(turn.added));
             let more = number + 1 < turns;
             let request = Request {
@@ -78,19 +83,14 @@ impl<P: Protocol> Clients<P> {
                 },
                 intended: at,
             };
-            let mut stopped = self.stopped.clone();
             let (record, answer) = self.run.perform(request, &self.permits, &mut stopped).await;
             let ok = record.ok();
             self.run.log.add(record);
             at = Instant::now() + workload.think();
-            if !ok || (more && at >= self.end) {
+            if !ok {
                 break;
             }
             text.extend(answer);
-            tokio::select! {
-                () = tokio::time::sleep_until(at.into()) => {}
-                _ = stopped.wait_for(|yes| *yes) => break,
-            }
         }
         at
     }

@@ -48,7 +48,7 @@ pub(super) fn html(summary: &Summary, records: &[Record]) -> Result<String, mini
     environment.get_template("page")?.render(context! {
         title => summary.title,
         about => about.join(" · "),
-        started => summary.started,
+        started => summary.started.replace('T', " ").replace('Z', " UTC"),
         command => summary.command,
         version => summary.version,
         slo => format!(

@@ -105,7 +105,7 @@ impl Stage<'_> {
             }
             *count = now;
         }
-        let y = Axis::from_zero("requests", counts.iter().map(|c| c.1));
+        let y = Axis::from_zero("requests", counts.iter().map(|c| c.1).chain([4.0]));
         let series = Series {
             label: String::new(),
             mark: Mark::Area,

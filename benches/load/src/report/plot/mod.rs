@@ -7,9 +7,9 @@ use std::fmt::Write as _;
 pub(super) use axis::{Axis, Scale};
 
 /// Pixels of a plot, which the page scales.
-const SIZE: (f64, f64) = (460.0, 264.0);
+const SIZE: (f64, f64) = (372.0, 240.0);
 /// Of the frame: left, top, right, bottom.
-const FRAME: (f64, f64, f64, f64) = (58.0, 34.0, 412.0, 220.0);
+const FRAME: (f64, f64, f64, f64) = (46.0, 44.0, 318.0, 200.0);
 /// Points of a cloud that are drawn, at most; of more an even choice.
 const POINTS_MAX: usize = 4000;
 
@@ -88,8 +88,8 @@ impl Plot {
         let _ = write!(
             svg,
             "<path class=\"axis\" d=\"M{left} {bottom}H{right}\"/><text class=\"label\" x=\"{right}\" y=\"{:.1}\" \
-             text-anchor=\"end\">{}</text><text class=\"label\" x=\"0\" y=\"27\">{}</text>",
-            bottom + 33.0,
+             text-anchor=\"end\">{}</text><text class=\"label\" x=\"0\" y=\"30\">{}</text>",
+            bottom + 32.0,
             escape(&self.x.label),
             escape(&self.y.label)
         );
