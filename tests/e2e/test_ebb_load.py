@@ -187,3 +187,9 @@ def test_overload_is_refused_and_counted(tmp_path):
 def test_a_server_elsewhere_is_left_alone():
     refused = ebb_load("closed", "--target", "http://192.0.2.1:50051")
     assert refused.returncode == 1 and "--allow-remote" in refused.stderr
+
+
+def test_one_thread_receives_50000_tokens_a_second():
+    # For each second that the thread computes, whatever else runs on the machine.
+    able = ebb_load("selftest", "--duration", "2", "--at-least", "50000")
+    assert able.returncode == 0, able.stdout + able.stderr

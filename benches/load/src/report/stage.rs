@@ -5,8 +5,9 @@ use super::plot::{Axis, Mark, Plot, Series};
 use crate::record::{CANCELLED, Class, Record};
 use crate::summary::{Figures, Slo};
 
-/// Columns that time is cut into.
-const BINS: usize = 120;
+/// Columns that time is cut into, at most, and the seconds of one, at least.
+const BINS_MAX: f64 = 120.0;
+const BIN_SECONDS_MIN: f64 = 0.5;
 
 /// Over time: tokens, requests at the server, first tokens, KV bits; and how latencies are distributed.
 pub(super) fn plots(figures: &Figures, records: &[&Record], slo: &Slo) -> Vec<Plot> {
@@ -55,13 +56,18 @@ impl Stage<'_> {
         }
     }
 
+    fn bins(&self) -> usize {
+        (self.figures.seconds / BIN_SECONDS_MIN).clamp(1.0, BINS_MAX) as usize
+    }
+
     fn bin(&self, seconds: f64) -> usize {
-        ((seconds / self.figures.seconds * BINS as f64).max(0.0) as usize).min(BINS - 1)
+        let bins = self.bins();
+        ((seconds / self.figures.seconds * bins as f64).max(0.0) as usize).min(bins - 1)
     }
 
     /// The middle of each bin, and its value.
     fn over_bins(&self, values: &[f64]) -> Vec<(f64, f64)> {
-        let width = self.figures.seconds / BINS as f64;
+        let width = self.figures.seconds / self.bins() as f64;
         let middles = values.iter().enumerate();
         middles
             .map(|(bin, value)| ((bin as f64 + 0.5) * width, *value))
@@ -69,11 +75,11 @@ impl Stage<'_> {
     }
 
     fn tokens(&self) -> Plot {
-        let mut tokens = vec![0.0; BINS];
+        let mut tokens = vec![0.0; self.bins()];
         for (at, n) in self.records.iter().flat_map(|r| &r.arrivals_us) {
             tokens[self.bin(self.at(*at))] += f64::from(*n);
         }
-        let width = self.figures.seconds / BINS as f64;
+        let width = self.figures.seconds / self.bins() as f64;
         let rates: Vec<f64> = tokens.iter().map(|n| n / width).collect();
         let series = Series {
             label: String::new(),
@@ -96,7 +102,7 @@ impl Stage<'_> {
             changes.push((self.at(record.end_us), -1.0));
         }
         changes.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let mut counts = self.over_bins(&[0.0; BINS]);
+        let mut counts = self.over_bins(&vec![0.0; self.bins()]);
         let (mut next, mut now) = (0, 0.0);
         for (at, count) in &mut counts {
             while let Some((_, change)) = changes.get(next).filter(|(when, _)| when <= at) {
