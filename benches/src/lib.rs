@@ -1,4 +1,4 @@
-//! Load harness, kernel benchmarks and the trace simulator.
+//! Kernel and engine benchmarks and the trace simulator. The load generator is a package of its own, in `load`.
 
 pub mod cpu;
 pub mod csv;

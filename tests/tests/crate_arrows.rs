@@ -63,10 +63,13 @@ fn workspace_crates_import_only_along_the_arrows() {
                 "ebb-block-manager",
                 "ebb-engine",
                 "ebb-kernels",
+                "ebb-load",
                 "ebb-proto",
                 "ebb-scheduler",
             ],
         ),
+        // Talks to servers over the wire alone: it can load any, and measures what clients see.
+        ("ebb-load", &["ebb-proto"]),
         (
             "ebb-tests",
             &[
@@ -160,6 +163,7 @@ fn only_kernels_may_hold_unsafe_code() {
         "block-manager",
         "proto",
         "benches",
+        "benches/load",
         "tests",
     ] {
         let manifest = std::fs::read_to_string(root().join(name).join("Cargo.toml"))

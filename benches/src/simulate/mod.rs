@@ -19,12 +19,12 @@ pub mod search;
 pub mod setup;
 pub mod shape;
 pub mod size;
-pub mod trace;
 
 use std::error::Error;
 use std::path::Path;
 
 pub use args::Args;
+pub use ebb_load::trace;
 use ebb_scheduler::Mode;
 
 use floor::AtFloor;

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
+use super::door::Door;
 use super::stream::{StreamSender, stream};
 use super::{
     EngineState, GenerateRequest, GenerateStream, KvFacts, ModelInfo, Prompt, RequestError,
@@ -61,6 +62,7 @@ pub(super) struct Shared {
     recorder: Recorder,
     next_id: AtomicU64,
     live: AtomicUsize,
+    pub(super) door: Door,
     /// Names of live requests, for `Abort` and to keep them unique.
     names: Mutex<FxHashMap<String, RequestId>>,
     cancelled: Mutex<Vec<(RequestId, RequestError)>>,
@@ -86,12 +88,18 @@ impl Deref for Inner {
 }
 
 impl Shared {
-    pub(super) fn new(served: Served, recorder: Recorder, state: EngineState) -> Self {
+    pub(super) fn new(
+        served: Served,
+        recorder: Recorder,
+        state: EngineState,
+        max_waiting: usize,
+    ) -> Self {
         Self {
             served,
             recorder,
             next_id: AtomicU64::new(1),
             live: AtomicUsize::new(0),
+            door: Door::new(max_waiting),
             names: Mutex::default(),
             cancelled: Mutex::default(),
             state: Mutex::new(state),
@@ -392,25 +400,28 @@ impl Inner {
             meter,
             sender,
         };
-        let (error, submission) = match self
-            .commands
-            .try_send(Command::Submit(Box::new(submission)))
-        {
-            Ok(()) => {
+        let mut command = Some(Command::Submit(Box::new(submission)));
+        // The command comes back where it is not sent.
+        let sent = self.door.enter(|| match command.take() {
+            Some(it) => self.commands.try_send(it),
+            None => Ok(()),
+        });
+        let full = RequestError::QueueFull {
+            limit: self.served.max_live,
+        };
+        let (error, unsent) = match sent {
+            Some(Ok(())) => {
                 place.keep();
                 return Ok(reader);
             }
-            Err(TrySendError::Full(s)) => (
-                RequestError::QueueFull {
-                    limit: self.served.max_live,
-                },
-                s,
+            None => (full, command),
+            Some(Err(TrySendError::Full(it))) => (full, Some(it)),
+            Some(Err(TrySendError::Disconnected(it))) => (
+                RequestError::Internal("the engine stopped".into()),
+                Some(it),
             ),
-            Err(TrySendError::Disconnected(s)) => {
-                (RequestError::Internal("the engine stopped".into()), s)
-            }
         };
-        if let Command::Submit(submission) = submission {
+        if let Some(Command::Submit(submission)) = unsent {
             submission.meter.end(Instant::now(), outcome(Some(&error)));
         }
         Err(error)

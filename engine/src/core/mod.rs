@@ -3,6 +3,7 @@
 //! One thread owns the scheduler and the backend; async tasks reach it through a bounded channel and hear back through
 //! one byte-bounded stream per request.
 
+mod door;
 mod engine;
 mod error;
 mod flight;

@@ -31,6 +31,8 @@ pub(super) struct EngineThread {
     /// One row of logits, to be edited while a token is chosen from it.
     pub(super) row: Vec<f32>,
     pub(super) live: FxHashMap<RequestId, Live>,
+    /// Requests received since the start.
+    received: u64,
     epoch: Instant,
     pub(super) steps: u64,
     pub(super) input: StepInput,
@@ -62,6 +64,7 @@ impl EngineThread {
             },
             backend,
             live: FxHashMap::default(),
+            received: 0,
             epoch: Instant::now(),
             steps: 0,
             input: StepInput::default(),
@@ -97,6 +100,8 @@ impl EngineThread {
             let started = Instant::now();
             let planned = self.scheduler.plan();
             self.handle_notices();
+            let waiting = self.scheduler.stats().waiting;
+            self.shared.door.planned(self.received, waiting);
             let nothing_new = planned.is_none();
             if let Some(plan) = planned {
                 self.submit_step(plan, started)?;
@@ -145,6 +150,7 @@ impl EngineThread {
     }
 
     fn submit(&mut self, submission: Submission) {
+        self.received += 1;
         let deadline = submission
             .deadline
             .map(|d| Millis(d.saturating_duration_since(self.epoch).as_millis() as u64));

@@ -5,6 +5,7 @@ mod fake;
 mod flight;
 mod host;
 mod lost;
+mod queue;
 
 use std::sync::Arc;
 
@@ -36,6 +37,11 @@ const GEOMETRY: KvGeometry = KvGeometry {
 
 /// An engine on `backend` with a pool of `frames` frames of 16 tokens.
 fn engine(backend: Fake, frames: u32) -> EngineHandle {
+    queueing(backend, frames, Config::default().max_waiting)
+}
+
+/// The same, in which so many requests may wait.
+fn queueing(backend: Fake, frames: u32, max_waiting: usize) -> EngineHandle {
     let tokens = (0x100..0x100 + VOCAB as u32).filter_map(char::from_u32);
     let tokenizer = Tokenizer::from_gguf(GgufTokenizer {
         model: "gpt2".to_owned(),
@@ -82,6 +88,7 @@ fn engine(backend: Fake, frames: u32) -> EngineHandle {
     };
     let limits = Config {
         max_running: 16,
+        max_waiting,
         max_step_tokens: 48,
         prefill_chunk: 32,
         max_logit_rows: 40,

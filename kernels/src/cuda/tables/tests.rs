@@ -136,17 +136,26 @@ fn lists_overwrite_what_differs_however_much_it_is() {
         ..StepInput::default()
     };
     tables.list(&input);
-    assert_eq!(tables.changed.len(), 2 + 3 * CHANGES_MAX);
+    assert_eq!(tables.changed.len(), 4 + 3 * CHANGES_MAX);
     tables.flush(&stream).unwrap();
-    let frames = words(&tables).split_off(ENTRY_WORDS * 4);
-    assert_eq!(frames, input.frames);
+    let parts = |tables: &DeviceTables| {
+        let mut words = words(tables);
+        let mut frames = words.split_off(ENTRY_WORDS * 4);
+        let positions = frames.split_off(3 * CHANGES_MAX);
+        (words, frames, positions)
+    };
+    assert_eq!(parts(&tables).1, input.frames);
     input.frames[70] = 7;
     input.frames[CHANGES_MAX] = 9;
-    input.blocks[1] = block(12);
+    input.blocks[1] = BlockRef {
+        schedule_position: 3,
+        ..block(12)
+    };
     tables.list(&input);
-    assert_eq!(tables.changed.len(), 3);
+    assert_eq!(tables.changed.len(), 4);
     tables.flush(&stream).unwrap();
-    let frames = words(&tables).split_off(ENTRY_WORDS * 4);
+    let (entries, frames, positions) = parts(&tables);
+    assert_eq!(entries, [8, 0, 12, 1, 4, 2, 0, 0]);
     assert_eq!(frames, input.frames);
-    assert_eq!(words(&tables)[..8], [8, 0, 12, 0, 4, 0, 0, 0]);
+    assert_eq!(positions, [0, 3, 0, 0]);
 }

@@ -26,7 +26,7 @@ pub struct Trace {
 
 /// The Azure conversation trace of 2023; see `benches/data`.
 pub fn azure() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("data/azure_conv_2023.csv")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/azure_conv_2023.csv")
 }
 
 impl Trace {

@@ -1,0 +1,7 @@
+//! The program `ebb-load`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ebb_load::main()
+}

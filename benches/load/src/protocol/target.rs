@@ -1,0 +1,136 @@
+//! Which server is loaded, and that it is meant.
+
+use std::net::ToSocketAddrs as _;
+
+use serde::{Deserialize, Serialize};
+use tonic::transport::Uri;
+
+use crate::error::LoadError;
+
+/// What a server says of itself.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Target {
+    /// The protocol that it was reached by.
+    pub protocol: String,
+    /// Program and version.
+    pub server: String,
+    /// Name of the model.
+    pub model: String,
+    /// What computes.
+    pub device: String,
+    /// What gives way when KV memory is full.
+    pub kv_mode: String,
+    /// Bytes of the KV cache; 0 where it is not told.
+    pub kv_bytes: u64,
+    /// Tokens that prompt and answer may have together.
+    pub max_context: u32,
+    /// Prompts are made of ids below this.
+    pub vocab_size: u32,
+    /// Ids that prompts leave out.
+    pub end_tokens: Vec<u32>,
+}
+
+/// Where the load goes.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Target")]
+pub struct TargetArgs {
+    /// The server's address
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:50051")]
+    pub target: String,
+    /// Load a server that is not on this machine
+    #[arg(long)]
+    pub allow_remote: bool,
+    /// Connections that requests take in turn; slow readers have one of their own
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub connections: u16,
+}
+
+impl TargetArgs {
+    /// The address as a URL, if it may be loaded: every address behind its name is this machine's, or the user has
+    /// said that it need not be.
+    ///
+    /// # Errors
+    /// A sentence naming the flag to change.
+    pub fn url(&self) -> Result<String, LoadError> {
+        let url = if self.target.contains("://") {
+            self.target.clone()
+        } else {
+            format!("http://{}", self.target)
+        };
+        let wrong = |why: String| LoadError::Usage(format!("--target {:?} {why}", self.target));
+        let uri: Uri = url
+            .parse()
+            .map_err(|e| wrong(format!("is no address ({e}); try http://127.0.0.1:50051")))?;
+        if uri.scheme_str() != Some("http") {
+            return Err(wrong(
+                "does not begin with http://; TLS is not supported".into(),
+            ));
+        }
+        let host = uri.host().unwrap_or_default();
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let port = uri
+            .port_u16()
+            .ok_or_else(|| wrong("has no port; add one, such as :50051".into()))?;
+        if self.allow_remote {
+            return Ok(url);
+        }
+        let addresses = (host, port)
+            .to_socket_addrs()
+            .map_err(|e| wrong(format!("cannot be resolved ({e})")))?;
+        for address in addresses {
+            if !address.ip().to_canonical().is_loopback() {
+                return Err(wrong(format!(
+                    "is {}, which is not this machine's loopback; a load test can take a server down, so say \
+                     --allow-remote if you mean it",
+                    address.ip()
+                )));
+            }
+        }
+        Ok(url)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(target: &str, allow_remote: bool) -> Result<String, String> {
+        let args = TargetArgs {
+            target: target.into(),
+            allow_remote,
+            connections: 1,
+        };
+        args.url().map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn this_machine_may_be_loaded() {
+        assert_eq!(url("127.0.0.1:5", false).unwrap(), "http://127.0.0.1:5");
+        for target in ["http://127.8.8.8:5", "http://[::1]:5", "http://localhost:5"] {
+            assert_eq!(url(target, false).unwrap(), target);
+        }
+    }
+
+    #[test]
+    fn other_machines_only_when_told() {
+        for target in [
+            "http://192.0.2.1:5",
+            "http://0.0.0.0:5",
+            "http://[2001:db8::1]:5",
+            "http://[::ffff:192.0.2.1]:5",
+        ] {
+            assert!(url(target, false).unwrap_err().contains("--allow-remote"));
+            assert!(url(target, true).is_ok());
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_with_the_flag() {
+        for target in ["https://127.0.0.1:5", "http://127.0.0.1", "http://", "a b"] {
+            assert!(
+                url(target, true).unwrap_err().contains("--target"),
+                "{target}"
+            );
+        }
+    }
+}

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# The figures of this folder: SmolLM2-135M on the CPU under ebb-load. Needs a release build of `ebb` and `ebb-load`; takes 12 minutes.
+#
+#   benches/results/load/run.sh [OUT]    into OUT instead of this folder
+set -euo pipefail
+here="$(cd "$(dirname "$0")" && pwd)"
+bin="$here/../../../target/release"
+mkdir -p "${1:-$here}"
+cd "${1:-$here}"
+port=50071
+
+serve() {
+  : >server.log
+  "$bin/ebb" serve --device cpu --port $port --metrics-port 0 "$@" 2>server.log &
+  server=$!
+  trap 'kill $server 2>/dev/null || true' EXIT
+  until grep -q "INFO ready" server.log; do sleep 0.2; done
+}
+stop() { kill $server; wait $server || true; rm server.log; }
+load() { "$bin/ebb-load" "$@" --target 127.0.0.1:$port; }
+short="--prompt-tokens 64 --output-tokens 32 --slo-ttft-ms 4000 --slo-itl-ms 250"
+
+# KV memory for some 1,400 tokens at 16 bit.
+serve --kv-memory 32MiB --max-running 16
+load closed --concurrency 1,2,4,8,16 --duration 20 --prompt-tokens uniform:100..500 --output-tokens uniform:20..80 \
+  --slo-ttft-ms 5000 --slo-itl-ms 250 --title "SmolLM2-135M on two CPU cores: concurrency" --out sweep
+load replay --rate 0.7 --requests 40 --length-scale 0.25 --slo-ttft-ms 5000 --slo-itl-ms 250 \
+  --title "SmolLM2-135M on two CPU cores: the Azure trace at a quarter of its lengths" --out replay
+stop
+# A queue as short as the target for the first token asks for.
+serve --kv-memory 256MiB --max-running 8 --max-waiting 4
+load open --rate 1,2,3,4,40 --duration 25 $short --title "SmolLM2-135M on two CPU cores: overload" --out overload
+# Near the peak and ten times that, in turns, with the time that the server computed: on a shared machine rates say more about the
+# others. Stages leave requests.jsonl and their reports behind in overload-rounds.
+cpu() { cut -d' ' -f14,15 /proc/$server/stat | { read -r user system; echo $(((user + system) * 1000 / $(getconf CLK_TCK))); }; }
+echo "round,rate,requests,good,goodput_per_s,server_cpu_s,good_per_server_cpu_s,refusal_p50_ms,refusal_p99_ms,refusal_max_ms" >overload.csv
+for round in 1 2 3; do
+  for rate in 4 6 40; do
+    before=$(cpu)
+    load open --rate $rate --duration 20 $short --seed $round --out overload-rounds/$round-$rate
+    python3 - $round $rate $(($(cpu) - before)) overload-rounds/$round-$rate/summary.json <<'PYTHON' >>overload.csv
+import json, sys
+round_, rate, cpu_ms, path = sys.argv[1:]
+stage = json.load(open(path))["stages"][0]
+good, cpu = round(stage["goodput"] * stage["seconds"]), int(cpu_ms) / 1000
+refusal = stage["refusal_ms"] or {}
+cells = [round_, rate, stage["requests"], good, f"{stage['goodput']:.3f}", f"{cpu:.2f}", f"{good / cpu:.3f}"]
+print(",".join(map(str, cells + [refusal.get(name, "") for name in ("p50", "p99", "max")])))
+PYTHON
+  done
+done
+stop
