@@ -3,6 +3,9 @@
 //! format's own codec.
 //!
 //! Short texts stand for long ones by positional interpolation: token i is at position s·i.
+//!
+//! The first block of a sample is left out, because serving protects it. It holds the attention sink, whose gradients would
+//! outweigh all others; the paper keeps the sink's token at 16 bit for the same reason.
 
 use ebb_gradients::{Cached, LayerGradients};
 use ebb_kernels::formats::rotation::hadamard;
@@ -25,7 +28,13 @@ pub struct Sensitivity {
     pub loss: f64,
 }
 
-/// Sensitivities of a layer to all formats of the ladder, over the whole blocks of a sample. With `rotate_v`, values are
+/// Blocks of a sample that are left out.
+const PROTECTED_BLOCKS: usize = 1;
+
+/// The fewest tokens of a sample.
+pub const TOKENS_MIN: usize = (PROTECTED_BLOCKS + 1) * BLOCK_TOKENS;
+
+/// Sensitivities of a layer to all formats of the ladder, over the whole blocks of a sample from the second on. With `rotate_v`, values are
 /// quantised as they are cached then, in Hadamard order.
 ///
 /// # Errors
@@ -78,14 +87,15 @@ fn first_order(
         let all = tokens * shape.head_dim;
         values[head * all..(head + 1) * all].to_vec()
     };
-    debug_assert!(tokens >= BLOCK_TOKENS, "a whole block");
+    debug_assert!(tokens >= TOKENS_MIN, "a block that counts");
     for head in 0..heads {
         let (x, g) = (
             of_head(&cached.values, head),
             of_head(&cached.gradients, head),
         );
         let blocks = x.chunks_exact(shape.elements());
-        for (x, g) in blocks.zip(g.chunks_exact(shape.elements())) {
+        let blocks = blocks.zip(g.chunks_exact(shape.elements()));
+        for (x, g) in blocks.skip(PROTECTED_BLOCKS) {
             let rows: Vec<bf16> = x.iter().map(|x| bf16::from_f32(*x)).collect();
             format.encode(shape, &rows, &mut record)?;
             format.decode(shape, &record, &mut decoded)?;
@@ -130,7 +140,7 @@ mod tests {
         head_dim: 64,
     };
 
-    /// Two blocks; head 1's gradients are ten times head 0's, and those of tokens 128.. are 0.
+    /// Two blocks; head 1's gradients are ten times head 0's, and those of the first block are much larger.
     fn found() -> LayerGradients {
         let (tokens, dim) = (2 * BLOCK_TOKENS, TINY.head_dim);
         let mut state = 1u64;
@@ -145,8 +155,8 @@ mod tests {
             gradients: (0..2 * tokens * dim)
                 .map(
                     |i| match (i / dim % tokens < BLOCK_TOKENS, i / dim / tokens) {
-                        (false, _) => 0.0,
-                        (true, head) => [1e-3, 1e-2][head],
+                        (true, _) => 5.0,
+                        (false, head) => [1e-3, 1e-2][head],
                     },
                 )
                 .collect(),
@@ -170,7 +180,7 @@ mod tests {
         assert_eq!(all.len(), 5 + 3);
         for side in [Side::K, Side::V] {
             // Values uniform in ±1: a group of n spans 2 (n − 1) / (n + 1), and the mean error is a quarter of a step. 11e-3
-            // over the heads' first blocks.
+            // over the heads' second blocks; the first ones are protected.
             let group = match side {
                 Side::K => 128.0,
                 Side::V => 64.0,
@@ -208,8 +218,8 @@ mod tests {
         );
         assert!(loss(&plain, Side::V, F::Int2) != loss(&rotated, Side::V, F::Int2));
         // By hand, for one head.
-        let mut x = found.v.values[..128 * 64].to_vec();
-        let mut g = found.v.gradients[..128 * 64].to_vec();
+        let mut x = found.v.values[..256 * 64].to_vec();
+        let mut g = found.v.gradients[..256 * 64].to_vec();
         x.chunks_exact_mut(64).for_each(hadamard);
         g.chunks_exact_mut(64).for_each(hadamard);
         let shape = RecordShape::v(64);
@@ -220,12 +230,12 @@ mod tests {
         let by_hand = first_order(shape, F::Int2, 1, &one).unwrap();
         let of_one_head = LayerGradients {
             v: Cached {
-                values: found.v.values[..128 * 64].to_vec(),
-                gradients: found.v.gradients[..128 * 64].to_vec(),
+                values: found.v.values[..256 * 64].to_vec(),
+                gradients: found.v.gradients[..256 * 64].to_vec(),
             },
             k: Cached {
-                values: vec![0.0; 128 * 64],
-                gradients: vec![0.0; 128 * 64],
+                values: vec![0.0; 256 * 64],
+                gradients: vec![0.0; 256 * 64],
             },
             w_k: vec![],
             w_v: vec![],
@@ -241,7 +251,7 @@ mod tests {
     #[test]
     fn a_value_that_no_code_stands_for_is_an_error() {
         let mut found = found();
-        found.k.values[7] = f32::INFINITY;
+        found.k.values[BLOCK_TOKENS * 64 + 7] = f32::INFINITY;
         assert!(of_layer(TINY, false, &found).is_err());
     }
 }

@@ -1,9 +1,9 @@
 //! KVmix's recent context: how many of the latest tokens its rule leaves at full precision.
 //!
-//! The paper speaks of a share r of the context. Its recurrence takes the share of what is *at full precision now*, L, and
-//! not of the context: a step adds its tokens to L, and what is beyond ⌊r L⌋ is quantised, in whole groups. So the window
-//! forgets the context within a few steps and settles between about g r / (1 − r) and g / (1 − r) tokens, whatever the
-//! context is. Here it is information: blocks of 128 tokens stay at 16 bit while they are open and protected while
+//! The rule has a ratio r, which reads like a share of the context. The recurrence of the released code takes it of what is
+//! *at full precision now*, L: a step adds its tokens to L, and what is beyond ⌊r L⌋ is quantised, in whole groups of g. So
+//! the window forgets the context within a few steps and settles between about g r / (1 − r) and g / (1 − r) tokens,
+//! whatever the context is. Here it is information: blocks of 128 tokens stay at 16 bit while they are open and protected while
 //! they are the last sealed one, which is more than any of these windows.
 
 use ebb_kernels::formats::FormatId;

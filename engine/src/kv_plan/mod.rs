@@ -17,7 +17,7 @@ use thiserror::Error;
 use crate::kv_spec::{KvSpec, KvSpecError, Protect};
 use crate::model::LoadedModel;
 
-pub use profile::{Method, Profile, ProfileError, ProfileStep, Recent, Sides, width};
+pub use profile::{Method, OtherModel, Profile, ProfileError, ProfileStep, Recent, Sides, width};
 pub use steps::{DEFAULT_FLOOR, progressive_steps, static_steps};
 
 /// Where the schedule comes from.

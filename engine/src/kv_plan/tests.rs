@@ -118,6 +118,8 @@ fn a_profile_is_followed_in_order_and_cut_at_a_width() {
     );
     // Half of the pages at 16 bit: 12.2.
     let half = whole.formats(SMOL, Some(12.3), Protect::Int8).unwrap();
+    let bits = width(SMOL, &half.sealed).unwrap();
+    assert!(bits <= 12.3 && bits > 12.1, "{bits}");
     assert_eq!(half.sealed.iter().filter(|f| **f == F::Int8).count(), 30);
     let error = whole.formats(SMOL, Some(2.0), Protect::Int8).unwrap_err();
     assert!(error.to_string().contains("8.375"), "{error}");

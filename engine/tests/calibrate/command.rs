@@ -1,113 +1,11 @@
 //! `ebb calibrate` of each method on a tiny model, and what its profile is good for.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use serde_json::Value;
 
+use crate::bench::{Bench, failure, floors};
 use crate::tiny;
-
-/// A tiny model, a text, and a place for profiles.
-struct Bench {
-    model: tempfile::TempDir,
-    dir: tempfile::TempDir,
-}
-
-impl Bench {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
-        let text =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/wikitext2-test-head.txt");
-        let text = std::fs::read_to_string(text).expect("the text is there");
-        let cut: String = text.chars().take(6000).collect();
-        std::fs::write(dir.path().join("text.txt"), cut).expect("write");
-        Self {
-            model: tiny::model(tiny::llama),
-            dir,
-        }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// Runs a command that takes a model, in the directory of the text and the profiles.
-    fn run_with(&self, model: &Path, line: &str) -> Output {
-        let mut parts = line.split_whitespace();
-        let command = parts.next().expect("a command");
-        Command::new(env!("CARGO_BIN_EXE_ebb"))
-            .current_dir(self.dir.path())
-            .arg(command)
-            .args(["--model".as_ref(), model.as_os_str()])
-            .args([
-                "--load-format",
-                "dummy",
-                "--threads",
-                "2",
-                "--kv-memory",
-                "64MiB",
-            ])
-            .args(parts)
-            .output()
-            .expect("ebb runs")
-    }
-
-    fn run(&self, line: &str) -> Output {
-        self.run_with(self.model.path(), line)
-    }
-
-    /// Standard error of a command that succeeds.
-    fn good(&self, line: &str) -> String {
-        let output = self.run(line);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{line}: {said}");
-        said
-    }
-
-    /// The last line of one that fails.
-    fn bad(&self, line: &str) -> String {
-        failure(line, &self.run(line))
-    }
-
-    fn profile(&self, name: &str) -> Value {
-        let text = std::fs::read_to_string(self.path(name)).expect("a profile");
-        serde_json::from_str(&text).expect("JSON")
-    }
-
-    /// Scores the text with a specification: (mean_bits_sealed, KL of the second half).
-    fn eval(&self, spec: &str) -> (f64, f64) {
-        let line = format!("eval --text text.txt --ctx 1024 --windows 1 --json --kv {spec}");
-        let output = self.run(&line);
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        let number = |key: &str| report[key].as_f64().expect("a number");
-        (number("mean_bits_sealed"), number("kl_second_half"))
-    }
-
-    fn losses(&self, name: &str) -> Vec<String> {
-        let text = std::fs::read_to_string(self.path(name)).expect("figures");
-        text.lines().map(str::to_owned).collect()
-    }
-}
-
-fn failure(line: &str, output: &Output) -> String {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{line}: {said}");
-    assert!(!said.contains("panicked"), "{said}");
-    said.lines().last().expect("a sentence").to_owned()
-}
-
-fn floors(profile: &Value, side: &str) -> Vec<String> {
-    let floors = profile["floors"][side].as_array().expect("floors");
-    floors
-        .iter()
-        .map(|f| f.as_str().expect("a name").to_owned())
-        .collect()
-}
 
 #[test]
 fn measured_sensitivities_give_floors_within_a_budget() {
@@ -236,11 +134,10 @@ fn what_cannot_be_calibrated_is_said_in_a_sentence() {
             .bad(&format!("{pmkvq} --ctx 256 --budget 2"))
             .contains("give at least that")
     );
-    assert!(
-        bench
-            .bad(&format!("{pmkvq} --ctx 100"))
-            .contains("multiple of 128")
-    );
+    for ctx in [0, 100, 128, 300] {
+        let said = bench.bad(&format!("{pmkvq} --ctx {ctx}"));
+        assert!(said.contains("multiple of 128"), "{said}");
+    }
     assert!(
         bench
             .bad(&format!("{pmkvq} --ctx 2048"))
@@ -276,7 +173,7 @@ fn what_cannot_be_calibrated_is_said_in_a_sentence() {
             .contains("kvmix and pmkvq")
     );
     // Figures of another calibration are not taken for this one's.
-    bench.good(&format!("{kvmix}"));
+    bench.good(kvmix);
     assert!(
         bench
             .bad(&format!("{kvmix} --position-stride 2"))
@@ -300,4 +197,61 @@ fn a_profile_of_another_model_is_refused() {
     std::fs::write(bench.path("x.json"), text.replace("random-1", "random-2")).expect("write");
     let said = bench.bad("generate --prompt x --kv-profile x.json");
     assert!(said.contains("the weights of"), "{said}");
+}
+
+#[test]
+fn profiles_are_drawn_and_compared() {
+    let bench = Bench::new();
+    let pmkvq = "calibrate --method pmkvq --text text.txt --ctx 256 --samples 1 --rotate-v";
+    bench.good(&format!("{pmkvq} --budget 4 --out p.json"));
+    bench.good("calibrate --method kvmix --text text.txt --ctx 64 --samples 1 --out x.json");
+    let profile = |line: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_ebb"))
+            .current_dir(bench.dir.path())
+            .arg("profile")
+            .args(line.split_whitespace())
+            .output();
+        output.expect("ebb runs")
+    };
+    let said = |line: &str| {
+        let output = profile(line);
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let shown = said("show p.json --svg bits.svg");
+    for (layer, line) in shown.lines().skip(2).take(3).enumerate() {
+        for (side, floors) in [
+            ("k", floors(&bench.profile("p.json"), "k")),
+            ("v", floors(&bench.profile("p.json"), "v")),
+        ] {
+            assert!(
+                line.contains(&format!(" {}", floors[layer])),
+                "{side}: {line}"
+            );
+        }
+    }
+    assert!(
+        shown.ends_with("floors for a budget of 4 bits; values rotated\n"),
+        "{shown}"
+    );
+    let svg = std::fs::read_to_string(bench.path("bits.svg")).expect("an SVG");
+    assert_eq!(svg.matches("layer 2, ").count(), 2);
+    // At 16 bit nothing has come down yet.
+    assert_eq!(said("show p.json --at 16").matches("16.00 f16").count(), 6);
+
+    // A profile agrees with itself.
+    let itself = said("compare p.json p.json");
+    assert_eq!(itself.matches(" 1.000").count(), 5 + 3, "{itself}");
+    assert!(said("compare p.json x.json p.json").contains("x.json: "));
+    let failed = |line: &str| failure(line, &profile(line));
+    assert!(failed("show p.json --at 0.5").contains("from 1 to 16"));
+    assert!(failed("show p.json --at 2").contains("ends at"));
+    assert!(failed("show none.json").contains("none.json"));
+    let text = std::fs::read_to_string(bench.path("x.json")).expect("a profile");
+    std::fs::write(bench.path("x.json"), text.replace("random-1", "random-2")).expect("write");
+    assert!(failed("compare p.json x.json").contains("the weights of"));
 }

@@ -154,9 +154,11 @@ impl CalibrateArgs {
                 "--ctx must be at least 1024 for --method measured: fewer blocks would hardly be shrunk",
             ),
             MethodName::Kvmix if ctx < 2 => usage("--ctx must be at least 2"),
-            MethodName::Pmkvq if ctx == 0 || !ctx.is_multiple_of(CHUNK) => {
+            MethodName::Pmkvq if ctx < pmkvq::TOKENS_MIN || !ctx.is_multiple_of(CHUNK) => {
                 Err(CliError::Usage(format!(
-                    "--ctx {ctx} must be a multiple of {CHUNK} for --method pmkvq: it quantises whole blocks"
+                    "--ctx {ctx} must be a multiple of {CHUNK} of at least {} for --method pmkvq: it quantises whole blocks, and \
+                     leaves out the first",
+                    pmkvq::TOKENS_MIN
                 )))
             }
             MethodName::Measured if self.tuning.position_stride.is_some() => {

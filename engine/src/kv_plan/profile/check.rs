@@ -3,7 +3,7 @@
 use ebb_kernels::formats::FormatId;
 use ebb_kernels::kv::{KvGeometry, Side};
 
-use super::{Profile, ProfileError};
+use super::{OtherModel, Profile, ProfileError};
 use crate::model::Identity;
 
 impl Profile {
@@ -24,13 +24,13 @@ impl Profile {
         } else {
             return Ok(());
         };
-        Err(ProfileError::Model {
+        Err(ProfileError::Model(Box::new(OtherModel {
             made_for: made_for.name.clone(),
             served: served.name.clone(),
             what,
             found: found.clone(),
             expected: expected.clone(),
-        })
+        })))
     }
 
     /// The shape it says it is for.

@@ -52,22 +52,8 @@ pub enum ProfileError {
         served: String,
     },
     /// It was made for another model, or other weights of it.
-    #[error(
-        "the KV profile was made for {made_for}, and the {what} of {served} are not those (hash {found} instead of {expected}); \
-         calibrate this model, or give its own profile"
-    )]
-    Model {
-        /// Model of the profile.
-        made_for: String,
-        /// The model served.
-        served: String,
-        /// `configuration and tensors`, or `weights`.
-        what: &'static str,
-        /// Hash of the model served.
-        found: String,
-        /// Hash in the profile.
-        expected: String,
-    },
+    #[error(transparent)]
+    Model(Box<OtherModel>),
     /// A step that means nothing.
     #[error("step {step} of the KV profile ({page} to {to}): {cause}")]
     Step {
@@ -90,4 +76,23 @@ pub enum ProfileError {
         /// Width at the end of the schedule.
         least: f64,
     },
+}
+
+/// A profile of another model, or of other weights.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[error(
+    "the KV profile was made for {made_for}, and the {what} of {served} are not those (hash {found} instead of {expected}); \
+     calibrate this model, or give its own profile"
+)]
+pub struct OtherModel {
+    /// Model of the profile.
+    pub made_for: String,
+    /// The model served.
+    pub served: String,
+    /// `configuration and tensors`, or `weights`.
+    pub what: &'static str,
+    /// Hash of the model served.
+    pub found: String,
+    /// Hash in the profile.
+    pub expected: String,
 }

@@ -49,7 +49,7 @@ use serde::{Deserialize, Serialize};
 use crate::kv_spec::Protect;
 use crate::model::Identity;
 
-pub use error::ProfileError;
+pub use error::{OtherModel, ProfileError};
 pub use walk::width;
 
 /// Version of the format.

@@ -1,7 +1,7 @@
 //! Along a profile's schedule.
 
 use ebb_block_manager::schedule::Step;
-use ebb_kernels::formats::{FormatId, legal_shrink};
+use ebb_kernels::formats::{FormatId, RecordShape, legal_shrink};
 use ebb_kernels::kv::{KvGeometry, KvLayout};
 
 use super::{Profile, ProfileError};
@@ -66,8 +66,9 @@ impl Profile {
                 served,
             });
         }
+        let elements = geometry.block_bytes() as f64 / 2.0;
         let mut formats = vec![FormatId::F16; geometry.layers * 2];
-        let (mut steps, mut now) = (Vec::new(), 16.0);
+        let (mut steps, mut bytes, mut now) = (Vec::new(), geometry.block_bytes(), 16.0);
         for (index, given) in self.schedule.iter().enumerate() {
             if bits.is_some_and(|bits| now <= bits) {
                 break;
@@ -89,9 +90,18 @@ impl Profile {
             if !legal_shrink(*at, to, side) {
                 return Err(wrong(format!("a page cannot go there from {at}")));
             }
+            let shape = RecordShape {
+                side,
+                head_dim: geometry.head_dim,
+            };
+            let page_bytes = |format: FormatId| {
+                let record = format.record_bytes(shape).map_err(|e| wrong(e.to_string()));
+                record.map(|bytes| bytes * geometry.kv_heads)
+            };
+            bytes = bytes - page_bytes(*at)? + page_bytes(to)?;
+            now = bytes as f64 * 8.0 / elements;
             *at = to;
             steps.push(step(layer, side, to));
-            now = width(geometry, &formats).map_err(wrong)?;
         }
         match bits {
             Some(asked) if now > asked => Err(ProfileError::Width { asked, least: now }),
