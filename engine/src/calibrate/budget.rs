@@ -6,6 +6,7 @@
 //! lose more alone than the whole greedy solution are left out, and losses are scaled by it, so that the solver's tolerances
 //! mean the same at every width.
 
+use good_lp::solvers::SolutionStatus;
 use good_lp::{
     Expression, ResolutionError, Solution, SolverModel, WithTimeLimit, constraint, microlp,
     variable, variables,
@@ -16,7 +17,7 @@ use super::{Choice, hull};
 
 /// Seconds that the solver may take. Models of 32 layers take well below one; what is found by then is within the gap
 /// that [`Allocation`] reports.
-const SECONDS_MAX: f64 = 20.0;
+const SECONDS_MAX: f64 = 10.0;
 
 /// Losses that differ by less than this share of the whole are equal.
 const EQUAL: f64 = 1e-9;
@@ -140,6 +141,27 @@ fn relaxed(pages: &[Vec<Choice>], budget: u64) -> (Vec<Choice>, f64) {
     (at, bound)
 }
 
+/// Pages of the same choices: the solver decides how many of them get which, not which ones, so that it does not search
+/// their permutations.
+struct Group {
+    pages: Vec<usize>,
+    choices: Vec<Choice>,
+}
+
+fn groups(pages: &[Vec<Choice>]) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for (page, choices) in pages.iter().enumerate() {
+        match groups.iter_mut().find(|g| g.choices == *choices) {
+            Some(group) => group.pages.push(page),
+            None => groups.push(Group {
+                pages: vec![page],
+                choices: choices.clone(),
+            }),
+        }
+    }
+    groups
+}
+
 /// Asks the solver, which starts from `first`. Tells whether it proved its answer.
 fn solve(
     pages: &[Vec<Choice>],
@@ -154,50 +176,57 @@ fn solve(
         .max(1);
     let mut names = variables!();
     let (mut loss, mut bytes) = (Expression::from(0.0), Expression::from(0.0));
-    let mut xs = Vec::new();
-    for (choices, first) in pages.iter().zip(first) {
-        let possible = choices.iter().filter(|c| c.loss <= scale * (1.0 + EQUAL));
-        let of_page: Vec<_> = possible
+    let mut counts = Vec::new();
+    let groups = groups(pages);
+    for group in &groups {
+        let possible = group.choices.iter();
+        let possible = possible.filter(|c| c.loss <= scale * (1.0 + EQUAL));
+        let of_group: Vec<_> = possible
             .map(|choice| {
-                let start = f64::from(u8::from(choice == first));
-                let x = names.add(variable().binary().initial(start));
-                loss += x * (choice.loss / scale);
-                bytes += x * (choice.bytes / unit) as f64;
-                (x, *choice)
+                let start = group.pages.iter().filter(|p| first[**p] == *choice).count();
+                let count = variable().integer().min(0).max(group.pages.len() as f64);
+                let count = names.add(count.initial(start as f64));
+                loss += count * (choice.loss / scale);
+                bytes += count * (choice.bytes / unit) as f64;
+                (count, *choice)
             })
             .collect();
-        xs.push(of_page);
+        counts.push(of_group);
     }
     let mut problem = names
         .minimise(loss)
         .using(microlp)
         .with_time_limit(SECONDS_MAX)
         .with(constraint!(bytes <= (budget / unit) as f64));
-    for of_page in &xs {
-        let all: Expression = of_page.iter().map(|(x, _)| *x).sum();
-        problem = problem.with(constraint!(all == 1.0));
+    for (group, of_group) in groups.iter().zip(&counts) {
+        let all: Expression = of_group.iter().map(|(count, _)| *count).sum();
+        problem = problem.with(constraint!(all == group.pages.len() as f64));
     }
     let solution = match problem.solve() {
         Ok(solution) => solution,
         Err(ResolutionError::Infeasible) => return Ok((first.to_vec(), false)),
         Err(error) => return Err(BudgetError::Solver(error.to_string())),
     };
-    let chosen = |of_page: &Vec<(good_lp::Variable, Choice)>| {
-        let best = of_page
-            .iter()
-            .max_by(|a, b| solution.value(a.0).total_cmp(&solution.value(b.0)));
-        best.map(|(_, choice)| *choice)
-    };
-    let found: Option<Vec<Choice>> = xs.iter().map(chosen).collect();
-    let proven = matches!(solution.status(), good_lp::solvers::SolutionStatus::Optimal);
-    match found {
-        // Rounded by the solver's tolerance, an answer could be a hair outside; then the greedy one stands.
-        Some(found)
-            if found.iter().map(|c| c.bytes).sum::<u64>() <= budget && sum(&found) <= scale =>
-        {
-            Ok((found, proven))
+    let proven = matches!(solution.status(), SolutionStatus::Optimal);
+    // The most bytes first, to the earlier pages.
+    let mut found = first.to_vec();
+    let mut given = true;
+    for (group, of_group) in groups.iter().zip(&counts) {
+        let repeated = of_group.iter().flat_map(|(count, choice)| {
+            let times = solution.value(*count).round().max(0.0) as usize;
+            std::iter::repeat_n(*choice, times)
+        });
+        let formats: Vec<Choice> = repeated.take(group.pages.len() + 1).collect();
+        given &= formats.len() == group.pages.len();
+        for (page, choice) in group.pages.iter().zip(formats) {
+            found[*page] = choice;
         }
-        _ => Ok((first.to_vec(), false)),
+    }
+    // Rounded by the solver's tolerance, an answer could be a hair outside; then the greedy one stands.
+    let fits = found.iter().map(|c| c.bytes).sum::<u64>() <= budget;
+    match given && fits && sum(&found) <= scale * (1.0 + EQUAL) {
+        true => Ok((found, proven)),
+        false => Ok((first.to_vec(), false)),
     }
 }
 

@@ -93,9 +93,15 @@ proptest! {
     }
 }
 
-/// As many pages as a model has, at every width.
+/// As many pages as models of 30 and of 80 layers have.
 #[test]
 fn a_whole_models_program_is_solved() {
+    for pages in [60, 160] {
+        solve_a_models(pages);
+    }
+}
+
+fn solve_a_models(count: u64) {
     let mut state = 5u64;
     let mut next = || {
         state = state
@@ -103,7 +109,7 @@ fn a_whole_models_program_is_solved() {
             .wrapping_add(1442695040888963407);
         (state >> 40) as f64 / f64::from(1 << 24)
     };
-    let pages: Vec<_> = (0..60)
+    let pages: Vec<_> = (0..count)
         .map(|_| {
             // Sensitivities spread over four orders of magnitude, as they do.
             let scale = 1e-6 * 10f64.powf(4.0 * next());
@@ -111,9 +117,18 @@ fn a_whole_models_program_is_solved() {
         })
         .collect();
     for mean in [24, 30, 43, 60, 100, 150] {
-        let budget = 60 * mean;
+        let budget = count * mean;
         check(&pages, budget, by_bytes(&pages, budget));
     }
+}
+
+/// Interchangeable pages must not be searched in every permutation.
+#[test]
+fn many_equal_pages_are_no_harder() {
+    let mut pages = vec![rising(&[0.01, 1.0, 8.0, 3.0, 9.0]); 40];
+    pages.extend(vec![rising(&[0.02, 1.5, 2.0, 3.0, 4.0]); 20]);
+    let budget = 60 * 30 + 7;
+    check(&pages, budget, by_bytes(&pages, budget));
 }
 
 #[test]

@@ -73,9 +73,9 @@ struct Tuning {
 enum MethodName {
     /// KL from the 16-bit run with one page at a format at a time.
     Measured,
-    /// Gradient norms of W_k and W_v (KVmix).
+    /// Gradient norms of W_k and W_v (KVmix); computed on the CPU.
     Kvmix,
-    /// Gradients of keys and values times what quantising changes in them (PM-KVQ).
+    /// Gradients of keys and values times what quantising changes in them (PM-KVQ); computed on the CPU.
     Pmkvq,
 }
 
