@@ -178,6 +178,7 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
     for note in &model.notes {
         tracing::warn!("{note}");
     }
+    config.kv_source.check_model(&model)?;
     let plan = kv_plan(&config, model.spec.kv_geometry())?;
     let limits = Config {
         max_step_tokens: config.max_step_tokens.max(config.max_running),

@@ -45,6 +45,7 @@ fn dependencies() -> BTreeMap<String, Vec<String>> {
 fn workspace_crates_import_only_along_the_arrows() {
     let allowed: BTreeMap<&str, &[&str]> = BTreeMap::from([
         ("ebb-block-manager", &[][..]),
+        ("ebb-gradients", &[]),
         ("ebb-kernels", &[]),
         ("ebb-proto", &[]),
         ("ebb-scheduler", &["ebb-block-manager"]),
@@ -52,6 +53,7 @@ fn workspace_crates_import_only_along_the_arrows() {
             "ebb-engine",
             &[
                 "ebb-block-manager",
+                "ebb-gradients",
                 "ebb-kernels",
                 "ebb-proto",
                 "ebb-scheduler",
@@ -159,6 +161,7 @@ fn the_pure_crates_use_no_clock_thread_or_environment() {
 fn only_kernels_may_hold_unsafe_code() {
     for name in [
         "engine",
+        "engine/gradients",
         "scheduler",
         "block-manager",
         "proto",

@@ -1,4 +1,4 @@
-//! Measured losses, kept in a file as they come so that a calibration can go on where it stopped.
+//! Named figures, kept in a file as they come so that a calibration can go on where it stopped.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use rustc_hash::FxHashMap;
 use thiserror::Error;
 
-use super::Trial;
-
-/// Loss of each trial, nats a token.
+/// What was found so far, by name: losses of trials, or what a sample's gradients say.
 #[derive(Debug, Default)]
 pub struct Losses {
     by_name: FxHashMap<String, f64>,
@@ -40,8 +38,8 @@ pub enum LossesError {
         /// What it should be.
         expected: String,
     },
-    /// A trial was not measured.
-    #[error("the loss of {0} was not measured")]
+    /// Something was not measured.
+    #[error("{0} was not measured")]
     Missing(String),
 }
 
@@ -97,63 +95,46 @@ impl Losses {
         })
     }
 
-    /// Whether a trial has been measured.
-    pub fn has(&self, trial: Trial) -> bool {
-        self.by_name.contains_key(&trial.name())
+    /// Whether a figure is there.
+    pub fn has(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
     }
 
-    /// Notes a loss; in the file, too, if there is one.
+    /// Notes a figure; in the file, too, if there is one.
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn add(&mut self, trial: Trial, loss: f64) -> Result<(), LossesError> {
+    pub fn add(&mut self, name: &str, value: f64) -> Result<(), LossesError> {
         if let Some((path, file)) = &mut self.kept {
-            writeln!(file, "{},{loss}", trial.name()).map_err(|source| LossesError::File {
+            writeln!(file, "{name},{value}").map_err(|source| LossesError::File {
                 path: path.clone(),
                 source,
             })?;
         }
-        self.set(trial, loss);
+        self.set(name, value);
         Ok(())
     }
 
-    /// Notes a loss.
-    pub fn set(&mut self, trial: Trial, loss: f64) {
-        self.by_name.insert(trial.name(), loss);
+    /// Notes a figure.
+    pub fn set(&mut self, name: &str, value: f64) {
+        self.by_name.insert(name.to_owned(), value);
     }
 
-    /// Forgets a loss.
-    pub fn remove(&mut self, trial: Trial) {
-        self.by_name.remove(&trial.name());
-    }
-
-    /// The loss of a trial.
+    /// A figure.
     ///
     /// # Errors
-    /// When it was not measured.
-    pub fn get(&self, trial: Trial) -> Result<f64, LossesError> {
-        let name = trial.name();
-        let found = self.by_name.get(&name).copied();
-        found.ok_or(LossesError::Missing(name))
+    /// When it is not there.
+    pub fn get(&self, name: &str) -> Result<f64, LossesError> {
+        let found = self.by_name.get(name).copied();
+        found.ok_or_else(|| LossesError::Missing(name.to_owned()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_kernels::formats::FormatId;
-    use ebb_kernels::kv::Side;
-
-    const A: Trial = Trial {
-        layer: 3,
-        side: Side::K,
-        format: FormatId::Int4,
-    };
-    const B: Trial = Trial {
-        layer: 3,
-        side: Side::V,
-        format: FormatId::Int2,
-    };
+    const A: &str = "layer3.k=int4";
+    const B: &str = "layer3.v=int2";
 
     #[test]
     fn what_was_measured_is_there_after_a_restart_and_a_torn_line_is_not() {

@@ -25,6 +25,12 @@ pub(super) enum CliError {
     /// A calibration cannot keep or use its measurements.
     #[error(transparent)]
     Losses(#[from] crate::calibrate::LossesError),
+    /// Gradients cannot be computed.
+    #[error(transparent)]
+    Gradients(#[from] crate::calibrate::GradientsError),
+    /// A profile cannot be used.
+    #[error(transparent)]
+    Profile(#[from] crate::kv_plan::ProfileError),
     /// A port is taken.
     #[error(transparent)]
     Listen(#[from] ListenError),

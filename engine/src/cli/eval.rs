@@ -92,6 +92,9 @@ impl EvalArgs {
                 "--kv: specifications with and without rotate=v have different weights; run them apart".into(),
             ));
         }
+        specs
+            .iter()
+            .try_for_each(|s| s.check_model(&opened.model))?;
         let formats = specs.iter().map(|s| s.formats(geometry));
         let formats = formats.collect::<Result<Vec<_>, _>>()?;
         let (mut trials, positions) = self.run.trials(opened, &formats, rotate_v, self.ctx)?;

@@ -9,6 +9,7 @@ mod fetch;
 mod generate;
 mod kv_args;
 mod log;
+mod profile;
 mod sampling_args;
 mod serve;
 mod size;
@@ -68,13 +69,16 @@ Examples:
   ebb eval --text wiki.txt --ctx 1024 --windows 8
   ebb eval --text wiki.txt --ctx 2048 --json | jq .ppl")]
     Eval(eval::EvalArgs),
-    /// Measure what each page of the KV cache is worth to a model, and write the order in which they should shrink.
+    /// Find out what each page of the KV cache is worth to a model, and write floors and the order in which pages should shrink.
     #[command(after_help = "\
 Examples:
   ebb calibrate --text my-texts.txt --out profile.json
-  ebb calibrate --model ./Qwen3-0.6B --text a.txt b.txt --samples 4 --rotate-v --out qwen3.json
+  ebb calibrate --method pmkvq --text a.txt b.txt --rotate-v --budget 3 --out qwen3.json --model ./Qwen3-0.6B
+  ebb calibrate --method kvmix --text my-texts.txt --share 20 --out kvmix.json
   ebb serve --kv-profile profile.json")]
-    Calibrate(calibrate::CalibrateArgs),
+    Calibrate(Box<calibrate::CalibrateArgs>),
+    /// Look at a profile.
+    Profile(profile::ProfileArgs),
     /// Fetch a model, so that later commands need no network.
     #[command(after_help = "\
 Examples:
@@ -117,6 +121,7 @@ fn run(cli: Cli) -> Result<(), CliError> {
         Command::Chat(args) => runtime.block_on(args.run()),
         Command::Eval(args) => args.run(),
         Command::Calibrate(args) => args.run(),
+        Command::Profile(args) => args.run(),
         Command::Fetch(args) => args.run(),
     };
     // A thread may be waiting for a line that never comes.

@@ -15,8 +15,9 @@ use ebb_scheduler::Mode;
 use thiserror::Error;
 
 use crate::kv_spec::{KvSpec, KvSpecError, Protect};
+use crate::model::LoadedModel;
 
-pub use profile::{Profile, ProfileError, ProfileStep};
+pub use profile::{Method, OtherModel, Profile, ProfileError, ProfileStep, Recent, Sides, width};
 pub use steps::{DEFAULT_FLOOR, progressive_steps, static_steps};
 
 /// Where the schedule comes from.
@@ -26,6 +27,19 @@ pub enum KvSource {
     Floor(KvSpec),
     /// A calibrated profile, cut at a width (`mean_bits_sealed`) if one is given.
     Profile(Arc<Profile>, Option<f64>),
+}
+
+impl KvSource {
+    /// Whether a profile, if that is what it is, was made for this model. Reads the weights if so.
+    ///
+    /// # Errors
+    /// When it was made for another.
+    pub fn check_model(&self, model: &LoadedModel) -> Result<(), KvPlanError> {
+        match self {
+            Self::Floor(spec) => Ok(spec.check_model(model)?),
+            Self::Profile(profile, _) => Ok(profile.check_model(&model.identity())?),
+        }
+    }
 }
 
 /// Why the KV cache cannot be as asked for.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::model::Identity;
 use ebb_kernels::formats::FormatId as F;
 
 const SMOL: KvGeometry = KvGeometry {
@@ -58,16 +59,37 @@ fn static_formats_are_no_floor_of_the_progressive_mode() {
     );
 }
 
+fn identity() -> Identity {
+    Identity {
+        name: "SmolLM2-135M-Instruct".to_owned(),
+        config: "c0".to_owned(),
+        weights: "xxh3-w0".to_owned(),
+    }
+}
+
+/// The floors are where the schedule's legal steps end.
 fn profile(schedule: &[(&str, &str)]) -> Arc<Profile> {
+    let mut floors = vec![F::F16; 60];
+    for (name, to) in schedule {
+        let page = crate::kv_spec::page(name);
+        if let (Some((Some(layer), side)), Ok(to)) = (page, to.parse())
+            && layer < 30
+        {
+            floors[layer * 2 + side as usize] = to;
+        }
+    }
     let steps = schedule.iter().map(|(page, to)| ProfileStep {
         page: (*page).to_owned(),
         to: (*to).to_owned(),
         loss: None,
     });
+    let method = Method::default();
     Arc::new(Profile::new(
-        "SmolLM2-135M-Instruct",
+        identity(),
         SMOL,
+        method,
         false,
+        &floors,
         steps.collect(),
     ))
 }
@@ -96,6 +118,8 @@ fn a_profile_is_followed_in_order_and_cut_at_a_width() {
     );
     // Half of the pages at 16 bit: 12.2.
     let half = whole.formats(SMOL, Some(12.3), Protect::Int8).unwrap();
+    let bits = width(SMOL, &half.sealed).unwrap();
+    assert!(bits <= 12.3 && bits > 12.1, "{bits}");
     assert_eq!(half.sealed.iter().filter(|f| **f == F::Int8).count(), 30);
     let error = whole.formats(SMOL, Some(2.0), Protect::Int8).unwrap_err();
     assert!(error.to_string().contains("8.375"), "{error}");
@@ -114,22 +138,118 @@ fn a_profile_that_does_not_fit_says_where() {
     assert!(shape.contains("24 layers"), "{shape}");
 }
 
-#[test]
-fn a_profile_reads_as_it_was_written_and_rejects_what_it_does_not_know() {
+/// Writes a profile after `change`, and reads it.
+fn read_changed(change: impl FnOnce(&mut serde_json::Value)) -> Result<Profile, ProfileError> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("profile.json");
-    let written = profile(&[("layer0.v", "int8"), ("layer0.v", "int2")]);
-    std::fs::write(&path, serde_json::to_string(&*written).unwrap()).unwrap();
-    assert_eq!(Profile::read(&path).unwrap(), *written);
-    std::fs::write(&path, "{\"ebb_profile\": 2}").unwrap();
+    let written = profile(&[
+        ("layer0.v", "int8"),
+        ("layer0.v", "int2"),
+        ("layer3.k", "int3"),
+    ]);
+    let mut written = Profile::clone(&written);
+    written.budget_bits = Some(3.0);
+    written
+        .sensitivities
+        .k
+        .insert("int4".to_owned(), vec![0.5; 30]);
+    written.recent = Some(Recent {
+        group: 32,
+        ratios: Sides {
+            k: vec![0.2; 30],
+            v: vec![0.3; 30],
+        },
+    });
+    let mut json = serde_json::to_value(&written).unwrap();
+    change(&mut json);
+    std::fs::write(&path, json.to_string()).unwrap();
+    let read = Profile::read(&path);
     assert!(
-        Profile::read(&path)
-            .unwrap_err()
-            .to_string()
-            .contains("profile.json")
+        read.as_ref()
+            .map_or(true, |p| json.get("x").is_some() || *p == written)
     );
-    let missing = Profile::read(&dir.path().join("no"))
-        .unwrap_err()
-        .to_string();
-    assert!(missing.contains("cannot read"), "{missing}");
+    read
+}
+
+#[test]
+fn a_profile_reads_as_it_was_written() {
+    let read = read_changed(|_| ()).unwrap();
+    assert_eq!(read.floor_formats().unwrap()[6], F::Int3);
+    assert_eq!(read.floor_formats().unwrap()[1], F::Int2);
+}
+
+#[test]
+fn a_damaged_profile_is_refused_with_what_is_wrong() {
+    let error = |change: &dyn Fn(&mut serde_json::Value)| {
+        let error = read_changed(change).unwrap_err().to_string();
+        assert!(
+            error.contains("profile.json") && error.contains("ebb calibrate"),
+            "{error}"
+        );
+        error
+    };
+    assert!(error(&|p| p["floors"]["v"][0] = "int4".into()).contains("layer0.v"));
+    assert!(error(&|p| p["floors"]["k"][3] = "int5".into()).contains("int5"));
+    assert!(error(&|p| p["floors"]["v"][3] = "kitty25".into()).contains("kitty25"));
+    assert!(error(&|p| p["floors"]["v"] = serde_json::json!(["f16"])).contains("1 floors"));
+    assert!(error(&|p| p["sensitivities"]["k"]["int4"][7] = (-1.0).into()).contains("int4"));
+    assert!(
+        error(&|p| p["sensitivities"]["k"]["int4"] = serde_json::json!([])).contains("30 numbers")
+    );
+    assert!(error(&|p| p["recent"]["ratios"]["v"][0] = 1.0.into()).contains("ratios"));
+    assert!(error(&|p| p["layers"] = 1_000_000_000_000u64.into()).contains("layers"));
+    error(&|p| p["head_dim"] = 0.into());
+    assert!(error(&|p| p["surprise"] = 1.into()).contains("surprise"));
+    assert!(error(&|p| p["schedule"][1]["to"] = "int8".into()).contains("step 1"));
+    assert!(error(&|p| p["model"] = "SmolLM2".into()).contains("Identity"));
+    assert!(error(&|p| p["ebb_profile"] = serde_json::Value::Null).contains("null"));
+}
+
+#[test]
+fn other_versions_are_refused_with_what_to_do() {
+    let error = |version: u64| {
+        let read = read_changed(|p| *p = serde_json::json!({"ebb_profile": version, "other": 1}));
+        read.unwrap_err().to_string()
+    };
+    assert!(error(1).contains("version 1") && error(1).contains("which weights"));
+    assert!(error(3).contains("the ebb that wrote it"), "{}", error(3));
+}
+
+#[test]
+fn files_that_are_no_profiles_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("profile.json");
+    for text in ["", "{", "[]", "{\"ebb_profile\": 2}", "\u{0}"] {
+        std::fs::write(&path, text).unwrap();
+        let error = Profile::read(&path).unwrap_err().to_string();
+        assert!(error.contains("profile.json"), "{error}");
+    }
+    let missing = Profile::read(&dir.path().join("no")).unwrap_err();
+    assert!(missing.to_string().contains("cannot read"), "{missing}");
+}
+
+#[test]
+fn a_profile_of_another_model_is_refused() {
+    let profile = profile(&[]);
+    assert_eq!(profile.check_model(&identity()), Ok(()));
+    // A name is no identity.
+    let renamed = Identity {
+        name: "mine".to_owned(),
+        ..identity()
+    };
+    assert_eq!(profile.check_model(&renamed), Ok(()));
+    let error = |served: Identity| profile.check_model(&served).unwrap_err().to_string();
+    let weights = error(Identity {
+        weights: "xxh3-w1".to_owned(),
+        ..identity()
+    });
+    assert!(
+        weights.contains("the weights of") && weights.contains("xxh3-w1"),
+        "{weights}"
+    );
+    let config = error(Identity {
+        config: "c1".to_owned(),
+        ..identity()
+    });
+    assert!(config.contains("configuration and tensors"), "{config}");
 }

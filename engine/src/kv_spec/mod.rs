@@ -14,6 +14,7 @@ use ebb_kernels::formats::{FormatId, legal_shrink};
 use ebb_kernels::kv::{KvGeometry, Side};
 
 use crate::kv_plan::Profile;
+use crate::model::LoadedModel;
 
 pub use error::KvSpecError;
 
@@ -109,6 +110,17 @@ impl KvSpec {
     /// Whether V's Hadamard rotation is folded into the weights.
     pub fn rotate_v(&self) -> bool {
         self.rotate_v || self.profile.as_ref().is_some_and(|(p, _)| p.rotate_v())
+    }
+
+    /// Whether the profile in it, if there is one, was made for this model. Reads the weights if there is.
+    ///
+    /// # Errors
+    /// When it was made for another.
+    pub fn check_model(&self, model: &LoadedModel) -> Result<(), KvSpecError> {
+        match &self.profile {
+            Some((profile, _)) => Ok(profile.check_model(&model.identity())?),
+            None => Ok(()),
+        }
     }
 
     fn part(&mut self, part: &str) -> Result<(), KvSpecError> {

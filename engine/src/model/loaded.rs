@@ -15,7 +15,9 @@ use super::gguf::config::read_config as read_gguf_config;
 use super::gguf::weights::GgufWeights;
 use super::gguf::{GgufFile, GgufTokenizer};
 use super::hf::{self, HfTokenizer, HfWeights};
+use super::identity::Identity;
 use super::locate::ModelFiles;
+use super::weights_hash::weights_hash;
 
 /// What the tokenizer is to be built from.
 #[derive(Clone, Debug, PartialEq)]
@@ -210,6 +212,20 @@ impl LoadedModel {
     /// The weights, to be read tensor by tensor, or rows of one. Cheap: the files stay mapped once.
     pub fn weights(&self) -> ModelWeights {
         ModelWeights(self.weights.clone())
+    }
+
+    /// What this model can be told apart by, down to the last weight. Reads all weight files once, at the speed of memory.
+    pub fn identity(&self) -> Identity {
+        let weights = match &self.weights {
+            Weights::Gguf { file, .. } => weights_hash([&**file.bytes()]),
+            Weights::Hf(weights) => weights_hash(weights.files()),
+            Weights::Random(weights) => format!("random-{}", weights.seed),
+        };
+        Identity {
+            name: self.name.clone(),
+            config: self.content_hash.clone(),
+            weights,
+        }
     }
 
     /// SHA-256, in hexadecimal, over the whole weight files, or the seed of random ones. Reads all of them.

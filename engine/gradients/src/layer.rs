@@ -1,0 +1,174 @@
+//! One layer: forwards, and back from the gradient of its output.
+
+use candle_core::{Device, Result, Tensor, Var};
+
+use crate::ops::{Angles, Frozen, attend, by_head, rms_norm};
+use crate::run::{Cached, LayerGradients};
+use crate::{LayerWeights, Model};
+
+/// Query rows computed at once; bounds the memory of attention scores.
+const ROWS: usize = 512;
+
+/// Weights of a layer, ready to compute with.
+pub(crate) struct Layer<'a> {
+    model: &'a Model,
+    angles: &'a Angles,
+    attn_norm: Tensor,
+    q: Frozen,
+    w_k: Tensor,
+    w_v: Tensor,
+    qkv_bias: Option<[Tensor; 3]>,
+    qk_norm: Option<[Tensor; 2]>,
+    o: Frozen,
+    mlp_norm: Tensor,
+    gate: Frozen,
+    up: Frozen,
+    down: Frozen,
+}
+
+pub(crate) fn vector(values: Vec<f32>) -> Result<Tensor> {
+    let len = values.len();
+    Tensor::from_vec(values, len, &Device::Cpu)
+}
+
+impl<'a> Layer<'a> {
+    pub(crate) fn new(model: &'a Model, angles: &'a Angles, w: LayerWeights) -> Result<Self> {
+        let hidden = model.hidden;
+        let matrix = |values: Vec<f32>| {
+            let rows = values.len() / hidden;
+            Tensor::from_vec(values, (rows, hidden), &Device::Cpu)
+        };
+        let intermediate = w.down.len() / hidden;
+        let qkv_bias = match w.qkv_bias {
+            Some([q, k, v]) => Some([vector(q)?, vector(k)?, vector(v)?]),
+            None => None,
+        };
+        let qk_norm = match w.qk_norm {
+            Some([q, k]) => Some([vector(q)?, vector(k)?]),
+            None => None,
+        };
+        Ok(Self {
+            model,
+            angles,
+            attn_norm: vector(w.attn_norm)?,
+            q: Frozen::new(w.q, hidden)?,
+            w_k: matrix(w.k)?,
+            w_v: matrix(w.v)?,
+            qkv_bias,
+            qk_norm,
+            o: Frozen::new(w.o, model.q_heads * model.head_dim)?,
+            mlp_norm: vector(w.mlp_norm)?,
+            gate: Frozen::new(w.gate, hidden)?,
+            up: Frozen::new(w.up, hidden)?,
+            down: Frozen::new(w.down, intermediate)?,
+        })
+    }
+
+    /// The layer's output, `[tokens][hidden]` like its input.
+    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let (k, v) = self.keys_values(x, &self.w_k, &self.w_v)?;
+        let parts = chunks(x.dim(0)?).map(|(first, rows)| {
+            let x = x.narrow(0, first, rows)?;
+            let seen = first + rows;
+            self.rows(&x, &k.narrow(1, 0, seen)?, &v.narrow(1, 0, seen)?, first)
+        });
+        Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 0)
+    }
+
+    /// From the gradient of the output to that of the input, and what is wanted of the layer.
+    ///
+    /// Keys and values are leaves of the graph of attention, whose gradients are then the start of the graph that made them.
+    pub(crate) fn backward(&self, x: &Tensor, grad: &Tensor) -> Result<(Tensor, LayerGradients)> {
+        let leaf = |tensor: &Tensor| Var::from_tensor(&tensor.contiguous()?);
+        let (input, w_k, w_v) = (leaf(x)?, leaf(&self.w_k)?, leaf(&self.w_v)?);
+        let (k, v) = self.keys_values(&input, &w_k, &w_v)?;
+        let (mut dk, mut dv) = (k.zeros_like()?, v.zeros_like()?);
+        let tokens = x.dim(0)?;
+        let mut dx = Vec::new();
+        for (first, rows) in chunks(tokens) {
+            let seen = first + rows;
+            let part = leaf(&x.narrow(0, first, rows)?)?;
+            let keys = leaf(&k.detach().narrow(1, 0, seen)?)?;
+            let values = leaf(&v.detach().narrow(1, 0, seen)?)?;
+            let out = self.rows(&part, &keys, &values, first)?;
+            let grads = (out * grad.narrow(0, first, rows)?)?
+                .sum_all()?
+                .backward()?;
+            let of = |leaf: &Var| gradient(&grads, leaf);
+            dx.push(of(&part)?);
+            dk = (dk + of(&keys)?.pad_with_zeros(1, 0, tokens - seen)?)?;
+            dv = (dv + of(&values)?.pad_with_zeros(1, 0, tokens - seen)?)?;
+        }
+        let start = ((&k * &dk)?.sum_all()? + (&v * &dv)?.sum_all()?)?;
+        let grads = start.backward()?;
+        let dx = (Tensor::cat(&dx, 0)? + gradient(&grads, &input)?)?;
+        let flat = |t: &Tensor| t.flatten_all()?.to_vec1::<f32>();
+        let wanted = LayerGradients {
+            w_k: flat(&gradient(&grads, &w_k)?)?,
+            w_v: flat(&gradient(&grads, &w_v)?)?,
+            k: Cached {
+                values: flat(&k)?,
+                gradients: flat(&dk)?,
+            },
+            v: Cached {
+                values: flat(&v)?,
+                gradients: flat(&dv)?,
+            },
+        };
+        Ok((dx.detach(), wanted))
+    }
+
+    /// What the cache holds of all tokens: rotated keys, and values, `[kv_heads][tokens][head_dim]`.
+    fn keys_values(&self, x: &Tensor, w_k: &Tensor, w_v: &Tensor) -> Result<(Tensor, Tensor)> {
+        let normed = rms_norm(x, &self.attn_norm, self.model.norm_eps)?;
+        let (mut k, mut v) = (normed.matmul(&w_k.t()?)?, normed.matmul(&w_v.t()?)?);
+        if let Some([_, k_bias, v_bias]) = &self.qkv_bias {
+            k = k.broadcast_add(k_bias)?;
+            v = v.broadcast_add(v_bias)?;
+        }
+        let mut k = by_head(&k, self.model.kv_heads)?;
+        if let Some([_, norm]) = &self.qk_norm {
+            k = rms_norm(&k, norm, self.model.norm_eps)?;
+        }
+        Ok((
+            self.angles.rotate(&k, 0)?,
+            by_head(&v, self.model.kv_heads)?,
+        ))
+    }
+
+    /// Output of the rows of tokens from `first` on.
+    fn rows(&self, x: &Tensor, k: &Tensor, v: &Tensor, first: usize) -> Result<Tensor> {
+        let eps = self.model.norm_eps;
+        let mut q = self.q.of(&rms_norm(x, &self.attn_norm, eps)?)?;
+        if let Some([bias, _, _]) = &self.qkv_bias {
+            q = q.broadcast_add(bias)?;
+        }
+        let mut q = by_head(&q, self.model.q_heads)?;
+        if let Some([norm, _]) = &self.qk_norm {
+            q = rms_norm(&q, norm, eps)?;
+        }
+        let q = self.angles.rotate(&q, first)?;
+        let attended = attend(&q, &k.contiguous()?, &v.contiguous()?, first)?;
+        let (heads, rows, dim) = attended.dims3()?;
+        let attended = attended.transpose(0, 1)?.reshape((rows, heads * dim))?;
+        let x = (x + self.o.of(&attended)?)?;
+        let normed = rms_norm(&x, &self.mlp_norm, eps)?;
+        let gated = (self.gate.of(&normed)?.silu()? * self.up.of(&normed)?)?;
+        x + self.down.of(&gated)?
+    }
+}
+
+/// The gradient of a leaf; zero where nothing depends on it.
+pub(crate) fn gradient(grads: &candle_core::backprop::GradStore, leaf: &Var) -> Result<Tensor> {
+    match grads.get(leaf) {
+        Some(grad) => Ok(grad.detach()),
+        None => leaf.zeros_like(),
+    }
+}
+
+/// `(first, rows)` of query rows computed together.
+fn chunks(tokens: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..tokens)
+        .step_by(ROWS)
+        .map(move |first| (first, ROWS.min(tokens - first)))
+}

@@ -1,0 +1,95 @@
+//! From losses and floors to the order in which pages come down.
+
+use ebb_kernels::formats::{FormatId, ladder};
+use ebb_kernels::kv::Side;
+
+use super::{Choice, PricedStep, Sensitivities, order};
+
+/// The order in which pages come down to their floors, `[layer * 2 + side]`, cheapest first. A page whose floor is on the
+/// ladder passes the rungs of its hull above it; one with a static floor goes there straight from 16 bit.
+pub fn schedule(sensitivities: &Sensitivities, floors: &[FormatId]) -> Vec<PricedStep> {
+    let pages = sensitivities.pages().iter().zip(floors).enumerate();
+    let pages = pages.map(|(page, (choices, floor))| {
+        let side = Side::of_page(page);
+        let rung = |format: FormatId| ladder(side).position(|f| f == format);
+        let allowed = |format: FormatId| match rung(*floor) {
+            Some(last) => rung(format).is_some_and(|at| at <= last),
+            None => format == FormatId::F16 || format == *floor,
+        };
+        let choices = choices.iter().copied().filter(|c| allowed(c.format));
+        choices.collect::<Vec<Choice>>()
+    });
+    order(&pages.collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use FormatId as F;
+    use ebb_kernels::kv::KvGeometry;
+    use std::convert::Infallible;
+
+    const TINY: KvGeometry = KvGeometry {
+        layers: 4,
+        kv_heads: 2,
+        head_dim: 64,
+    };
+
+    /// Layer 1's keys are a hundred times as dear.
+    fn dear() -> Sensitivities {
+        let loss = |layer, side, format| {
+            let bits = match format {
+                F::Int8 => 0.1,
+                F::Int4 => 1.0,
+                F::Int3 => 5.0,
+                F::Kitty25 => 10.0,
+                F::Kitty12 => 15.0,
+                _ => 20.0,
+            };
+            let dear = (layer, side) == (1, Side::K);
+            Ok::<_, Infallible>(bits * if dear { 100.0 } else { 1.0 })
+        };
+        let Ok(all) = Sensitivities::new(TINY, &[F::Int3], loss);
+        all
+    }
+
+    fn ends(steps: &[PricedStep]) -> Vec<F> {
+        let mut formats = vec![F::F16; 8];
+        for step in steps {
+            formats[step.page] = step.to;
+        }
+        formats
+    }
+
+    #[test]
+    fn the_page_that_matters_most_comes_down_last() {
+        let all = dear();
+        let steps = schedule(&all, &all.lowest());
+        assert_eq!(steps.last().unwrap().page, 2);
+        let at = |page: usize, to: F| steps.iter().position(|s| (s.page, s.to) == (page, to));
+        // Everything is at 8 bit before the cheap pages are at their ends, and the dear one stays there longest.
+        assert!(at(2, F::Int8) < at(1, F::Int2));
+        assert!(at(2, F::Int4) > at(1, F::Int2));
+        assert_eq!(ends(&steps), [F::Int2; 8]);
+    }
+
+    #[test]
+    fn every_page_ends_at_its_floor_and_passes_only_rungs_above() {
+        let floors = [
+            F::Int4,
+            F::Int8,
+            F::Int3,
+            F::F16,
+            F::Kitty12,
+            F::Int2,
+            F::Int2,
+            F::Int3,
+        ];
+        let steps = schedule(&dear(), &floors);
+        assert_eq!(ends(&steps), floors);
+        let static_steps = steps.iter().filter(|s| s.to == F::Int3).count();
+        assert_eq!(static_steps, 2);
+        let touched = |page| steps.iter().filter(|s| s.page == page).count();
+        assert_eq!((touched(2), touched(3), touched(7)), (1, 0, 1));
+    }
+}

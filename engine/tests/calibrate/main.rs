@@ -1,0 +1,6 @@
+//! Calibration: the gradient model against the backend that serves, and the command itself on tiny models.
+
+mod bench;
+mod command;
+mod gradient_model;
+mod tiny;
