@@ -274,23 +274,26 @@ struct MixedDecode {
     put(0, 0, 0, kNone | kEnd);
   }
 
-  // Lane 0: gives the copy engine the next chunk's commands.
-  __device__ __forceinline__ void give_commands() const {
-    const uint32_t dst = smem_address(stage_at(stage())), barrier = full(stage());
-    uint32_t command = load_turn(read());
+  // Lane 0: gives the copy engine the next chunk's commands. Called, not inlined: warps that are in different formats share one instruction cache.
+  __device__ __noinline__ static void give_commands(const MixedDecodeParams& params, uint32_t stage_of_all) {
+    EBB_DYNAMIC_SHARED(shared);
+    const uint32_t warp = stage_of_all / STAGES, stage = stage_of_all % STAGES, barrier = smem_address(shared + kFullOffset) + stage_of_all * 8;
+    const uint32_t dst = smem_address(shared + (warp * STAGES + stage) * kStage);
+    const uint32_t written = smem_address(shared + kWrittenOffset) + warp * 4, read = smem_address(shared + kReadOffset) + warp * 4;
+    uint32_t command = load_turn(read);
     bool more, first = true;
     do {
-      wait_for_more(written(), command);
-      const uint4 c = *queue(command);
+      wait_for_more(written, command);
+      const uint4 c = reinterpret_cast<const uint4*>(shared + kQueueOffset)[warp * kQueue + command % kQueue];
       more = c.w & kMore;
-      if (first) *info(stage()) = c.w & 0x1fffffff;
+      if (first) reinterpret_cast<uint32_t*>(shared + kInfoOffset)[warp * STAGES + stage] = c.w & 0x1fffffff;
       const uint32_t kind = c.w & kEnd, bytes = c.z & 0xffff, upper = c.z >> 16;
       const uint64_t at = static_cast<uint64_t>(c.y) << 32 | c.x;
       if (kind == kEnd) {
         mbarrier_arrive(barrier);  // It stays the last.
         return;
       }
-      set_turn(read(), ++command);
+      set_turn(read, ++command);
       if (first) mbarrier_arrive_expect(barrier, upper);
       if (kind == kTileCopy) {
         tensor_copy_3d(dst, &params.records, 0, c.x, 0, barrier);
@@ -312,7 +315,7 @@ struct MixedDecode {
   // Done with it.
   __device__ __forceinline__ void release() {
     __syncwarp();
-    if (lane == 0) give_commands();
+    if (lane == 0) give_commands(params, warp * STAGES + stage());
     __syncwarp();
     taken++;
   }
@@ -834,7 +837,7 @@ struct MixedDecode {
   __device__ __forceinline__ void consume() {
     wait_for_previous();
     if (lane == 0) {
-      for (; taken < STAGES; taken++) give_commands();
+      for (; taken < STAGES; taken++) give_commands(params, warp * STAGES + stage());
     }
     taken = 0;
     __syncwarp();

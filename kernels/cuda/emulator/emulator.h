@@ -14,6 +14,7 @@
 
 #define __device__
 #define __forceinline__ inline
+#define __noinline__
 #define __shared__ static  // CTAs run one after the other
 
 using std::isnan;
