@@ -24,11 +24,6 @@ pub struct DeviceNeeds {
     pub graphs: usize,
 }
 
-/// Of the recorded steps that read shrunk blocks, or of those that do not: with and without sequences that are cut.
-fn graphs_bytes(layers: usize, config: &CudaConfig) -> usize {
-    2 * buckets(config).len() * layers * GRAPH_LAYER_BYTES
-}
-
 impl CudaBackend {
     /// What a backend of a valid `spec` takes. `config.frames` may be an upper bound: it counts for the tables only.
     pub fn needs(device: &Device, spec: &TransformerSpec, config: &CudaConfig) -> DeviceNeeds {
@@ -45,7 +40,8 @@ impl CudaBackend {
         DeviceNeeds {
             weights: large(TensorName::all(spec).into_iter().map(tensor).sum()),
             workspaces: large(Self::overhead_bytes(device, spec, config) + Gemm::WORKSPACE_BYTES),
-            graphs: graphs_bytes(spec.layers, config),
+            // With and without sequences that are cut, with and without shrunk blocks.
+            graphs: 4 * buckets(config).len() * spec.layers * GRAPH_LAYER_BYTES,
         }
     }
 
@@ -54,8 +50,8 @@ impl CudaBackend {
         supports(layout)
     }
 
-    /// Bytes that a pool of `frames` frames takes beside its own, for blocks that shrink: scratch, tables, and recorded steps that
-    /// read such blocks. None if they never do.
+    /// Bytes that a pool of `frames` frames takes beside its own, for blocks that shrink: scratch and tables. None if they never
+    /// do.
     pub fn shrink_bytes(layout: &KvLayout, frames: u32, config: &CudaConfig) -> usize {
         if layout.positions() == 1 {
             return 0;
@@ -63,7 +59,6 @@ impl CudaBackend {
         let scratch = Scratch::of(layout, frames, config.capacity.blocks);
         scratch.frames() as usize * layout.frame().frame_bytes
             + Codecs::bytes(layout, frames, scratch)
-            + graphs_bytes(layout.geometry().layers, config)
     }
 }
 
