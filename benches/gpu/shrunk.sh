@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What shrinking brings on the GPU of this machine: attention over shrunk blocks, and the engine where memory is short. About 7 minutes.
+# What shrinking brings on the GPU of this machine: attention over shrunk blocks, and the engine where memory is short. About 10 minutes.
 #
 #   benches/gpu/shrunk.sh [EBB_BENCH [OUT]]
 #
@@ -17,11 +17,13 @@ rm -f "$out"/{attention,throughput}.csv
 throughput() { timeout 200 "$bin" throughput --device cuda --model benches/data/llama-3.1-8b --out "$out/throughput.csv" "$@" > /dev/null; }
 throughput --workloads 1x1024/256,64x1024/256,256x1024/256,1x8192/16
 throughput --workloads 256x1024/256 --kv-mode static --kv-floor k=int4,v=int4
-for mode in preempt-only static; do
+for mode in preempt-only static progressive; do
   throughput --workloads 64x8192/512 --kv-memory 16GiB --kv-mode $mode
 done
-for mode in preempt-only progressive; do
+for mode in preempt-only static progressive; do
   throughput --workloads 128x256/4096 --kv-memory 16GiB --kv-mode $mode
 done
-throughput --workloads 128x256/4096 --kv-memory 8GiB --kv-mode progressive
+for mode in static progressive; do
+  throughput --workloads 128x256/4096 --kv-memory 8GiB --kv-mode $mode
+done
 sed 's/,/\t/g' "$out/throughput.csv" | expand -t 14
