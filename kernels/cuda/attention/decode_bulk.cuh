@@ -133,7 +133,7 @@ struct BulkDecode {
     if (token >= c.a.w) return 0;
     const RecordPlace place = record_place(p.pages, (p.layer * 2 + side) * p.kv_heads + c.unit_head / groups, kRecord);
     const uint32_t frame = sub_block_frame(p.pages, c.a.y, token / kSubBlockTokens, place.slot);
-    return static_cast<uint32_t>((static_cast<uint64_t>(frame) * p.pages.frame_bytes + place.offset) / (D * 2));
+    return frame_row(p.pages, frame, place.offset, D * 2);
   }
 
   __device__ __forceinline__ void copy_queries(const Cursor& c, uint32_t slot) const {

@@ -214,7 +214,7 @@ struct MixedDecode {
   // Commands: copies of the copy engine, prepared by a loading lane and given by lane 0 of the warp whose stage has become free.
   // (x, y): address, or of a tile its row in the map of records. z: bytes | for a chunk's first command all of its bytes, then
   // where in the stage << 16. w: Share::info | kind << 29 | whether the chunk has more commands << 31.
-  static constexpr uint32_t kLinear = 0, kTileCopy = 1u << 29, kRows = 2u << 29, kEnd = 3u << 29, kMore = 1u << 31;
+  static constexpr uint32_t kTileCopy = 1u << 29, kRows = 2u << 29, kEnd = 3u << 29, kMore = 1u << 31;
 
   // Waits for room.
   __device__ __forceinline__ void put(uint64_t at, uint32_t bytes, uint32_t upper, uint32_t w) const {
@@ -320,25 +320,28 @@ struct MixedDecode {
     taken++;
   }
 
+  // The power of two in a value >= 0: divided by it, it is less than 2.
+  struct Power {
+    float value, inverse;
+  };
+  __device__ __forceinline__ static Power power_in(float x) {
+    const uint32_t exponent = min(max(__float_as_uint(x) >> 23, 1u), 253u);
+    return {__uint_as_float(exponent << 23), __uint_as_float((254 - exponent) << 23)};
+  }
+
   // ---- queries ----
 
-  // B fragments of a unit's queries: as they are, and in fp16, divided by a power of two so that times any range they are finite.
-  // They are loaded by one call and stored by another, between which the warp waits.
-  struct Queries {
-    uint32_t words[kSteps][2];
-  };
-  __device__ __forceinline__ Queries load_queries(uint32_t ordinal) const {
-    Queries q;
+  // Brings a unit's queries to shared memory as B fragments: as they are, and in fp16, divided by a power of two so that times any
+  // range they are finite. Of no unit, zeros.
+  __device__ __forceinline__ void bring_queries(uint32_t ordinal) const {
     const uint32_t number = item(ordinal), g = lane / 4, t = lane % 4;
     const bool is = is_item(number) && g < heads(number % unit_heads());
     const uint32_t row = is_item(number) ? __ldg(&p.units[number / unit_heads()].row) : 0;
-    const uint32_t* words = reinterpret_cast<const uint32_t*>(p.q + static_cast<uint64_t>(row) * p.q_stride + (is ? first_head(number % unit_heads()) + g : 0) * D);
+    const uint32_t* const q = reinterpret_cast<const uint32_t*>(p.q + static_cast<uint64_t>(row) * p.q_stride + (is ? first_head(number % unit_heads()) + g : 0) * D);
+    uint32_t words[kSteps][2];
 #pragma unroll
     for (int s = 0; s < kSteps; s++)
-      for (int r = 0; r < 2; r++) q.words[s][r] = is ? words[8 * s + 4 * r + t] : 0u;
-    return q;
-  }
-  __device__ __forceinline__ void store_queries(uint32_t ordinal, const Queries& q) const {
+      for (int r = 0; r < 2; r++) words[s][r] = is ? q[8 * s + 4 * r + t] : 0u;
     const uint32_t slot = ordinal % kUnits;
     uint2* query = reinterpret_cast<uint2*>(shared + kQueryOffset + slot * kFragments);
     uint2* query16 = reinterpret_cast<uint2*>(shared + kQuery16Offset + slot * kFragments);
@@ -347,27 +350,25 @@ struct MixedDecode {
     for (int s = 0; s < kSteps; s++) {
 #pragma unroll
       for (int r = 0; r < 2; r++) {
-        const float2 x = unpack_bf16(q.words[s][r]);
+        const float2 x = unpack_bf16(words[s][r]);
         most = fmaxf(most, fmaxf(fabsf(x.x), fabsf(x.y)));
       }
     }
     most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
     most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-    // The power of two in `most`; queries become less than 2.
-    const uint32_t exponent = min(max(__float_as_uint(most) >> 23, 1u), 253u);
-    const float inverse = __uint_as_float((254 - exponent) << 23);
+    const Power power = power_in(most);
 #pragma unroll
     for (int s = 0; s < kSteps; s++) {
       uint32_t f[2];
 #pragma unroll
       for (int r = 0; r < 2; r++) {
-        const float2 x = unpack_bf16(q.words[s][r]);
-        f[r] = pack_f16(x.x * inverse, x.y * inverse);
+        const float2 x = unpack_bf16(words[s][r]);
+        f[r] = pack_f16(x.x * power.inverse, x.y * power.inverse);
       }
       query[s * 32 + lane] = make_uint2(f[0], f[1]);
-      query16[s * 32 + lane] = make_uint2(q.words[s][0], q.words[s][1]);
+      query16[s * 32 + lane] = make_uint2(words[s][0], words[s][1]);
     }
-    if (lane % 4 == 0) reinterpret_cast<float*>(shared + kScaleOffset)[slot * kHeads + lane / 4] = p.scale_log2 * __uint_as_float(exponent << 23);
+    if (lane % 4 == 0) reinterpret_cast<float*>(shared + kScaleOffset)[slot * kHeads + lane / 4] = p.scale_log2 * power.value;
   }
 
   // ---- keys ----
@@ -737,17 +738,17 @@ struct MixedDecode {
         most[i % 2] = fmaxf(most[i % 2], fabsf(o[d][i]));
       }
     }
-    float power[2];
+    float powers[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
 #pragma unroll
       for (int k = 4; k < 32; k <<= 1) most[h] = fmaxf(most[h], __shfl_xor_sync(~0u, most[h], k));
-      const uint32_t exponent = min(max(__float_as_uint(most[h]) >> 23, 1u), 253u);
-      power[h] = __uint_as_float(exponent << 23);
+      const Power power = power_in(most[h]);
+      powers[h] = power.value;
 #pragma unroll
       for (int d = 0; d < kSteps; d++) {
-        o[d][h] *= __uint_as_float((254 - exponent) << 23);
-        o[d][h + 2] *= __uint_as_float((254 - exponent) << 23);
+        o[d][h] *= power.inverse;
+        o[d][h + 2] *= power.inverse;
       }
     }
     uint2 part[kSteps];
@@ -761,7 +762,7 @@ struct MixedDecode {
     if (g == 0) {
       float4* const scales = reinterpret_cast<float4*>(to + kSteps * 32) + 2 * t;
       scales[0] = make_float4(m0, m1, l[0], l[1]);
-      scales[1] = make_float4(l[0] * power[0], l[1] * power[1], 0.f, 0.f);
+      scales[1] = make_float4(l[0] * powers[0], l[1] * powers[1], 0.f, 0.f);
     }
     __syncwarp();
     if (lane == 0) add_turn(left(), 1);
@@ -780,7 +781,7 @@ struct MixedDecode {
       share -= ordinal * kShares;
       // All have done with the unit: its queries make room for those after the next's.
       if (share == 0)
-        store_queries(ordinal + 2, load_queries(ordinal + 2));
+        bring_queries(ordinal + 2);
       else
         merge_channels(ordinal, share - 1);
       __syncwarp();
@@ -841,7 +842,7 @@ struct MixedDecode {
     }
     taken = 0;
     __syncwarp();
-    if (warp < kUnits) store_queries(warp, load_queries(warp));
+    if (warp < kUnits) bring_queries(warp);
     named_barrier_sync(1, kWarps * 32);
     reset();
 #pragma unroll 1

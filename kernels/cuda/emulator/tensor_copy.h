@@ -21,7 +21,6 @@ inline void mbarrier_init_fence() {}
 inline void mbarrier_arrive(uint32_t barrier) { emulator::barrier_arrive(barrier, 0); }
 inline void mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes) { emulator::barrier_arrive(barrier, bytes); }
 inline bool mbarrier_try_wait(uint32_t barrier, uint32_t parity) { return emulator::barrier_passed(barrier, parity); }
-inline bool mbarrier_test(uint32_t barrier, uint32_t parity) { return emulator::barrier_passed(barrier, parity); }
 inline void mbarrier_wait(uint32_t barrier, uint32_t parity) {
   while (!emulator::barrier_passed(barrier, parity)) emulator::yield();
 }

@@ -132,8 +132,8 @@ pub(super) struct AttentionPlan {
     /// (token, head) rows of a tile.
     pub(super) tile_rows: usize,
     /// Room to sort units in, and where the next one of each size goes.
-    pub(super) sorted: Vec<DecodeUnit>,
-    pub(super) places: Vec<usize>,
+    sorted: Vec<DecodeUnit>,
+    places: Vec<usize>,
 }
 
 impl AttentionPlan {
