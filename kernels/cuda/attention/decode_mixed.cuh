@@ -124,19 +124,20 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
 
   // ---- keys ----
 
+  // What formats share is compiled once where that costs little: warps that are in different ones share one instruction cache.
+
   // Queries times a block's ranges, as B operands, and what a score is of the products.
-  template <int Slabs>
   struct Ranged {
     uint32_t b[SETS][kSteps];
     uint32_t slab[SETS][2];
-    float factor[SETS], begin[SETS];  // base 2: score = factor * product + begin
+    float factor[SETS], begin[SETS];  // base 2: score = factor * product / greatest code + begin
   };
 
   static constexpr uint32_t kSigned = 0x80800000;
   static constexpr float kMagic = 12582912.f + 128.f;  // 1.5 * 2^23: in the low bits of a sum lies an integer; its low byte is to be signed
 
-  template <int Bits, int Slabs>
-  __device__ __forceinline__ void range_queries(uint8_t* record, uint32_t slot, Ranged<Slabs>& r) const {
+  // `slabs`: of boosted channels, an eighth of all each.
+  __device__ __forceinline__ void range_queries(uint8_t* record, uint32_t slot, uint32_t slabs, Ranged& r) const {
     const uint32_t g = lane / 4, t = lane % 4;
     float sums[4] = {};  // queries times zeros
 #pragma unroll
@@ -146,7 +147,7 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
       const uint2 q = query_of(slot)[i * 32 + lane];
       mma_f16(sums, z, q.x, q.y);
     }
-    if (Slabs > 0) {
+    if (slabs > 0) {
       // A boosted channel's step is range / 15, a fifth of what its range says at 2 bit. Then, by rank: where its query lies,
       // and its range.
       uint16_t* const ranges = reinterpret_cast<uint16_t*>(record + 2 * D);
@@ -155,8 +156,8 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
       __syncwarp();
 #pragma unroll
       for (uint32_t c = lane; c < D; c += 32) {
-        const int of = rank[c];
-        if (of < Slabs * D / 8) {
+        const uint32_t of = rank[c];
+        if (of < slabs * D / 8) {
           const uint32_t range = mul_f16x2(ranges[c], kFifth) & 0xffff;
           ranges[c] = static_cast<uint16_t>(range);
           by_rank[of] = (c / 64 * 512 + c % 8 * 64 + c / 16 % 4 * 4 + c / 8 % 2 * 2) | range << 16;
@@ -188,12 +189,12 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
         const float2 v = unpack_f16(x[i]);
         r.b[set][i] = column_pair(integer(v.x), integer(v.y), kSigned);
       }
-      if (Slabs > 0) {
+      if (slabs > 0) {
         const uint8_t* const own = own_of(slot, set) + t * 16;
 #pragma unroll
-        for (int n = 0; n < 2; n++) {
+        for (uint32_t n = 0; n < 2; n++) {
           r.slab[set][n] = 0;
-          if (n >= Slabs) continue;
+          if (n >= slabs) continue;
           // Of D / 8 ranks; at head_dim 64 there are only the first eight.
           const uint32_t first = word(record, n * (D / 8) + g), second = D == 128 ? word(record, n * (D / 8) + 8 + g) : 0u;
           const uint32_t q0 = *reinterpret_cast<const uint16_t*>(own + (first & 0xffff)), q1 = *reinterpret_cast<const uint16_t*>(own + (second & 0xffff));
@@ -202,21 +203,20 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
         }
       }
       const float scale = reinterpret_cast<const float*>(shared + Base::kScaleOffset)[slot * 8 + 4 * set + t];
-      r.factor[set] = scale * power.value * (1.f / 8192.f / CodeBytes<Bits>::kLevels);
+      r.factor[set] = scale * power.value * (1.f / 8192.f);
       r.begin[set] = scale * sums[set];
     }
-    if (Slabs > 0) {
+    if (slabs > 0) {
       fence_async_proxy();  // What this warp wrote is overwritten by the copy engine.
       __syncwarp();
     }
   }
 
-  // The A operand of the boosted channels' high bits, four times what they are in the slabs, of row tile `row` of a block.
-  template <int Slabs>
+  // The A operand of the boosted channels' high bits, four times what they are in the slabs, of row tile `row` of a block. Where there
+  // is one slab, what lies in the place of another meets zeros.
   __device__ __forceinline__ void slab_operand(const uint8_t* slabs, int row, uint32_t (&a)[4]) const {
-    a[2] = a[3] = 0;
 #pragma unroll
-    for (int n = 0; n < Slabs; n++) {
+    for (int n = 0; n < 2; n++) {
       if (D == 128) {
         const uint32_t w = word(slabs + n * 4 * D, 4 * lane + row / 2), x = row % 2 == 0 ? w << 2 : w >> 2;
         a[2 * n] = x & 0x0c0c0c0c, a[2 * n + 1] = x & 0x30303030;
@@ -229,8 +229,8 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
   }
 
   // Products with 128 keys; those of lower row halves are `kLower` times too large.
-  template <int Bits, int Slabs>
-  __device__ __forceinline__ void multiply_keys(uint8_t* record, const Ranged<Slabs>& r, Scores& x) {
+  template <int Bits, bool Boosted>
+  __device__ __forceinline__ void multiply_keys(uint8_t* record, const Ranged& r, Scores& x) {
     constexpr int kChunks = D * 16 * Bits / 4096 > 1 ? D * 16 * Bits / 4096 : 1;
     constexpr int kRows = kTiles / kChunks;  // row tiles of a chunk
     constexpr int kPairs = CodeBytes<Bits>::kPairs;
@@ -250,9 +250,9 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
 #pragma unroll
           for (int set = 0; set < SETS; set++) mma_u8s8(acc[set], a, r.b[set][2 * step], r.b[set][2 * step + 1]);
         }
-        if (Slabs > 0) {
+        if (Boosted) {
           uint32_t a[4];
-          slab_operand<Slabs>(record + 37 * D, row, a);
+          slab_operand(record + 37 * D, row, a);
 #pragma unroll
           for (int set = 0; set < SETS; set++) mma_u8s8(acc[set], a, r.slab[set][0], r.slab[set][1]);
         }
@@ -291,13 +291,42 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
     }
   }
 
-  template <int Bits, int Slabs>
-  __device__ __forceinline__ void attend_keys(uint32_t slot, Scores& x) {
-    Ranged<Slabs> r;
+  template <int Bits, bool Boosted>
+  __device__ __forceinline__ void attend_codes(uint32_t slot, uint32_t slabs, Scores& x, float (&factor)[SETS], float& lower, float (&begin)[SETS]) {
+    Ranged r;
     uint8_t* const record = wait();
-    range_queries<Bits, Slabs>(record, slot, r);
-    multiply_keys<Bits, Slabs>(record, r, x);
-    weigh(x, r.factor, 1.f / CodeBytes<Bits>::kLower, r.begin);
+    range_queries(record, slot, slabs, r);
+    multiply_keys<Bits, Boosted>(record, r, x);
+#pragma unroll
+    for (int set = 0; set < SETS; set++) factor[set] = r.factor[set] * (1.f / CodeBytes<Bits>::kLevels), begin[set] = r.begin[set];
+    lower = 1.f / CodeBytes<Bits>::kLower;
+  }
+
+  // Products with a block's keys in `x`, and what scores are of them: of upper row halves factor * product + begin, of lower ones with
+  // `lower` times the factor.
+  __device__ __forceinline__ void attend_keys(uint32_t slot, uint32_t format, Scores& x, float (&factor)[SETS], float& lower, float (&begin)[SETS]) {
+    if (format == kF16) {
+#pragma unroll
+      for (int i = 0; i < kTiles; i++) {
+        float s[4];
+        this->template score_rows<false>(query16_of(slot), s);
+#pragma unroll
+        for (int set = 0; set < SETS; set++) x[set][i][0] = s[set], x[set][i][1] = s[2 + set];
+      }
+#pragma unroll
+      for (int set = 0; set < SETS; set++) factor[set] = p.scale_log2, begin[set] = 0.f;
+      lower = 1.f;
+      return;
+    }
+    // Each with its own copy of what comes before the products, which the compiler weaves into them.
+    if (format == kInt8)
+      attend_codes<8, false>(slot, 0, x, factor, lower, begin);
+    else if (format == kInt4)
+      attend_codes<4, false>(slot, 0, x, factor, lower, begin);
+    else if (format == kInt2)
+      attend_codes<2, false>(slot, 0, x, factor, lower, begin);
+    else
+      attend_codes<2, true>(slot, format == kKitty25 ? 2 : 1, x, factor, lower, begin);
   }
 
   // Moves what exponents are relative to, if y of any lane is more, to kSlack above the most, so that it rarely moves.
@@ -320,14 +349,14 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
 
   // ---- values ----
 
-  // Adds a block's values times probabilities.
-  template <int Bits>
-  __device__ __forceinline__ void add_codes(Scores& x) {
-    constexpr int kChunks = D * 16 * Bits / 4096 > 1 ? D * 16 * Bits / 4096 : 1;
-    constexpr int kRows = kSteps / kChunks;  // row tiles of a chunk
-    constexpr int kPairs = CodeBytes<Bits>::kPairs;
-    const uint8_t* record = wait();
-    float most[SETS] = {}, back[SETS];
+  // Probabilities times a block's ranges, as B operands.
+  struct Weights {
+    uint32_t b[SETS][kTiles];
+    float back[SETS];  // a value = product * back / greatest code
+  };
+
+  __device__ __forceinline__ void range_weights(const uint8_t* record, Scores& x, Weights& w) {
+    float most[SETS] = {};
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       uint32_t zero[4], range[4];
@@ -347,17 +376,25 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
         }
       }
     }
-    uint32_t b[SETS][kTiles];
 #pragma unroll
     for (int set = 0; set < SETS; set++) {
       // So that the most is below 2^16 - 1.
       const uint32_t exponent = max(__float_as_uint(most_of_head(most[set])) >> 23, 40u);
       constexpr float kRoom = 32768.f * (1.f - 1.f / 4096.f);
       const float to = __uint_as_float((254 - exponent) << 23) * kRoom;
-      back[set] = __uint_as_float(exponent << 23) * (1.f / kRoom / CodeBytes<Bits>::kLevels);
+      w.back[set] = __uint_as_float(exponent << 23) * (1.f / kRoom);
 #pragma unroll
-      for (int i = 0; i < kTiles; i++) b[set][i] = column_pair(__float_as_uint(fmaf(x[set][i][0], to, 8388608.f)), __float_as_uint(fmaf(x[set][i][1], to, 8388608.f)), 0);
+      for (int i = 0; i < kTiles; i++) w.b[set][i] = column_pair(__float_as_uint(fmaf(x[set][i][0], to, 8388608.f)), __float_as_uint(fmaf(x[set][i][1], to, 8388608.f)), 0);
     }
+  }
+
+  // Adds a block's values times probabilities.
+  template <int Bits>
+  __device__ __forceinline__ void multiply_values(const uint8_t* record, const Weights& w) {
+    constexpr int kChunks = D * 16 * Bits / 4096 > 1 ? D * 16 * Bits / 4096 : 1;
+    constexpr int kRows = kSteps / kChunks;  // row tiles of a chunk
+    constexpr int kPairs = CodeBytes<Bits>::kPairs;
+    constexpr float kUpper = 1.f / CodeBytes<Bits>::kLevels, kLower = kUpper / CodeBytes<Bits>::kLower;
 #pragma unroll
     for (int k = 0; k < kChunks; k++) {
       if (k > 0) record = wait();
@@ -372,13 +409,13 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
           uint32_t a[4];
           CodeBytes<Bits>::unpack(v, pair % kPairs, a);
 #pragma unroll
-          for (int set = 0; set < SETS; set++) mma_u8u8(acc[set], a, b[set][2 * step], b[set][2 * step + 1]);
+          for (int set = 0; set < SETS; set++) mma_u8u8(acc[set], a, w.b[set][2 * step], w.b[set][2 * step + 1]);
         }
-        float (&to_o)[4] = o[k * kRows + row];
+        float (&to)[4] = o[k * kRows + row];
 #pragma unroll
         for (int set = 0; set < SETS; set++) {
-          to_o[set] = fmaf(static_cast<float>(acc[set][0] * 256 + acc[set][1]), back[set], to_o[set]);
-          to_o[2 + set] = fmaf(static_cast<float>(acc[set][2] * 256 + acc[set][3]), back[set] / CodeBytes<Bits>::kLower, to_o[2 + set]);
+          to[set] = fmaf(static_cast<float>(acc[set][0] * 256 + acc[set][1]), w.back[set] * kUpper, to[set]);
+          to[2 + set] = fmaf(static_cast<float>(acc[set][2] * 256 + acc[set][3]), w.back[set] * kLower, to[2 + set]);
         }
       }
       release();
@@ -420,37 +457,10 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
 
   __device__ __forceinline__ void attend_block(uint32_t slot, uint32_t key_format, uint32_t format) {
     Scores x;
-    if (key_format == kInt2)
-      attend_keys<2, 0>(slot, x);
-    else if (key_format == kKitty25)
-      attend_keys<2, 2>(slot, x);
-    else if (key_format == kKitty12)
-      attend_keys<2, 1>(slot, x);
-    else if (key_format == kInt4)
-      attend_keys<4, 0>(slot, x);
-    else if (key_format == kInt8)
-      attend_keys<8, 0>(slot, x);
-    else {
-      float scale[SETS], none[SETS];
-#pragma unroll
-      for (int i = 0; i < kTiles; i++) {
-        float s[4];
-        this->template score_rows<false>(query16_of(slot), s);
-#pragma unroll
-        for (int set = 0; set < SETS; set++) {
-          x[set][i][0] = s[set], x[set][i][1] = s[2 + set];
-          scale[set] = p.scale_log2, none[set] = 0.f;
-        }
-      }
-      weigh(x, scale, 1.f, none);
-    }
-    if (format == kInt2) {
-      add_codes<2>(x);
-    } else if (format == kInt4) {
-      add_codes<4>(x);
-    } else if (format == kInt8) {
-      add_codes<8>(x);
-    } else {
+    float factor[SETS], lower, begin[SETS];
+    attend_keys(slot, key_format, x, factor, lower, begin);
+    weigh(x, factor, lower, begin);
+    if (format == kF16) {
 #pragma unroll
       for (int i = 0; i < kTiles; i++) {
         float y[SETS][2];
@@ -460,7 +470,17 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
         add_rounded(y, b);
         this->template add_rows<false>(b[0], b[1], 16, o);
       }
+      return;
     }
+    Weights w;
+    const uint8_t* const record = wait();
+    range_weights(record, x, w);
+    if (format == kInt2)
+      multiply_values<2>(record, w);
+    else if (format == kInt4)
+      multiply_values<4>(record, w);
+    else
+      multiply_values<8>(record, w);
   }
 
   // ---- a unit ----
