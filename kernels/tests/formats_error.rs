@@ -52,6 +52,8 @@ fn bounds(format: FormatId, shape: RecordShape, rows: &[bf16]) -> Option<Vec<f32
         // Half an 8-bit step, and what is shifted out of the code.
         "int4shr" | "int4rsh" => half_steps(by_side(), 255.0 / 31.0),
         "int2shr" | "int2rsh" => half_steps(by_side(), 255.0 / 127.0),
+        // A code is half of its group's range from the window at most, and was half a 4-bit step off before.
+        "int2c" | "kitty25c" | "kitty12c" => half_steps(by_side(), 1.0 / 1.08),
         "int3" => half_steps(by_side(), 7.0),
         "int4t" => half_steps(by_token(), 15.0),
         "int2t" => half_steps(by_token(), 3.0),
@@ -276,4 +278,57 @@ fn worst(format: FormatId, side: Side) -> f32 {
     let values = decode(format, shape, &encode(format, shape, &rows));
     let errors = rows.iter().zip(values).map(|(x, y)| (x.to_f32() - y).abs());
     errors.fold(0.0, f32::max)
+}
+
+/// Zeros and ranges, in f64.
+fn groups_of(format: FormatId, shape: RecordShape, rows: &[bf16]) -> Vec<(f64, f64)> {
+    let groups = match shape.side {
+        Side::K => shape.head_dim,
+        Side::V => BLOCK_TOKENS,
+    };
+    let record = encode(format, shape, rows);
+    let half = |i: usize| f64::from(half::f16::from_le_bytes([record[2 * i], record[2 * i + 1]]));
+    (0..groups).map(|g| (half(g), half(groups + g))).collect()
+}
+
+/// In every group of every page: what 2-bit codes lose of the 4-bit page, squared, is not more where they are clipped, but for the
+/// rounding of zero and range; and the window lies within the group's own range.
+#[test]
+fn clipping_never_loses_more_of_the_4_bit_page() {
+    for side in [Side::K, Side::V] {
+        for head_dim in [64, 80, 128, 256] {
+            let shape = RecordShape { side, head_dim };
+            let mut pages = hard_pages(shape);
+            pages.extend((40..44).map(|seed| ("page", page(shape, seed))));
+            let mut lower = 0;
+            for (name, rows) in pages {
+                let values = |format| decode(format, shape, &encode(format, shape, &rows));
+                let four = values(FormatId::Int4);
+                let group_of = |i: usize| if side == Side::K { i % head_dim } else { i / head_dim };
+                let own = groups_of(FormatId::Int4, shape, &rows);
+                let lost = |format| -> Vec<f64> {
+                    let mut sums = vec![0.0; own.len()];
+                    for (i, (a, b)) in four.iter().zip(values(format)).enumerate() {
+                        sums[group_of(i)] += f64::from(a - b).powi(2);
+                    }
+                    sums
+                };
+                let (clipped, whole) = (lost(FormatId::Int2c), lost(FormatId::Int2));
+                let windows = groups_of(FormatId::Int2c, shape, &rows);
+                for (g, ((zero, range), (low, width))) in own.iter().zip(&windows).enumerate() {
+                    // Half an ulp of fp16 of each element, twice: zero and range.
+                    let ulp = (zero.abs() + range) * 2f64.powi(-10) + 2f64.powi(-23);
+                    let members = (four.len() / own.len()) as f64;
+                    let (least, most) = (clipped[g].sqrt(), whole[g].sqrt());
+                    assert!(
+                        least <= most + ulp * members.sqrt(),
+                        "{shape:?} {name} group {g}: {least}, {most}"
+                    );
+                    assert!(*low >= zero - ulp && low + width <= zero + range + 2.0 * ulp);
+                    lower += usize::from(clipped[g] < 0.8 * whole[g]);
+                }
+            }
+            assert!(lower > 100, "{shape:?}: only {lower} groups are better off clipped");
+        }
+    }
 }

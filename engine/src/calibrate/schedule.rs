@@ -1,6 +1,6 @@
 //! From losses and floors to the order in which pages come down.
 
-use ebb_kernels::formats::{FormatId, ladder};
+use ebb_kernels::formats::{FormatId, legal_shrink};
 use ebb_kernels::kv::Side;
 
 use super::{Choice, PricedStep, Sensitivities, order};
@@ -11,11 +11,7 @@ pub fn schedule(sensitivities: &Sensitivities, floors: &[FormatId]) -> Vec<Price
     let pages = sensitivities.pages().iter().zip(floors).enumerate();
     let pages = pages.map(|(page, (choices, floor))| {
         let side = Side::of_page(page);
-        let rung = |format: FormatId| ladder(side).position(|f| f == format);
-        let allowed = |format: FormatId| match rung(*floor) {
-            Some(last) => rung(format).is_some_and(|at| at <= last),
-            None => format == FormatId::F16 || format == *floor,
-        };
+        let allowed = |format: FormatId| format == *floor || legal_shrink(format, *floor, side);
         let choices = choices.iter().copied().filter(|c| allowed(c.format));
         choices.collect::<Vec<Choice>>()
     });

@@ -15,6 +15,7 @@
 //! through, and are the same on every device.
 
 mod affine;
+mod clip;
 mod codec;
 mod error;
 mod id;
@@ -43,7 +44,7 @@ mod polar44grid;
 mod shifted;
 
 pub use error::FormatError;
-pub use ladder::{ladder, legal_shrink};
+pub use ladder::{ladder, legal_shrink, rungs};
 pub use shape::{MAX_HEAD_DIM, RecordShape};
 
 registry::registry! {
@@ -51,9 +52,13 @@ registry::registry! {
     F16     "f16"     f16::F16,
     Int8    "int8"    int8::Int8,
     Int4    "int4"    int4::Int4,
-    Kitty25 "kitty25" kitty25::Kitty25,
-    Kitty12 "kitty12" kitty12::Kitty12,
-    Int2    "int2"    int2::Int2,
+    Kitty25c "kitty25c" kitty25::Kitty25::<true>,
+    Kitty12c "kitty12c" kitty12::Kitty12::<true>,
+    Int2c   "int2c"   int2::Int2::<true>,
+    // The same without clipping, the papers' own: a ladder of their own below int4.
+    Kitty25 "kitty25" kitty25::Kitty25::<false>,
+    Kitty12 "kitty12" kitty12::Kitty12::<false>,
+    Int2    "int2"    int2::Int2::<false>,
     // Static formats.
     Int3    "int3"    int3::Int3,
     Int2g32 "int2g32" grouped::Grouped::<2>,
