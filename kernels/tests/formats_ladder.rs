@@ -50,8 +50,7 @@ fn only_downward_steps_of_one_branch_are_legal() {
                     matches!((at(from), at(to)), (Some(from), Some(to)) if from < to)
                 };
                 let is_static = to.is_legal(side) && !rungs.contains(&to);
-                let legal =
-                    branches.iter().any(below) || from == FormatId::F16 && is_static;
+                let legal = branches.iter().any(below) || from == FormatId::F16 && is_static;
                 assert_eq!(
                     legal_shrink(from, to, side),
                     legal,

@@ -156,7 +156,14 @@ mod tests {
 
     #[test]
     fn fewer_bits_cost_more() {
-        let steps = [F::Int8, F::Int4, F::Int3, F::Kitty25, F::Kitty12, F::Int2];
+        let steps = [
+            F::Int8,
+            F::Int4,
+            F::Int3,
+            F::Kitty25c,
+            F::Kitty12c,
+            F::Int2c,
+        ];
         let steps = steps.map(step_squared);
         assert!(steps.is_sorted());
         assert_eq!(steps[1], 1.0 / 225.0);

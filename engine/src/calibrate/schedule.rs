@@ -38,14 +38,14 @@ mod tests {
                 F::Int8 => 0.1,
                 F::Int4 => 1.0,
                 F::Int3 => 5.0,
-                F::Kitty25 => 10.0,
-                F::Kitty12 => 15.0,
+                F::Kitty25c => 10.0,
+                F::Kitty12c => 15.0,
                 _ => 20.0,
             };
             let dear = (layer, side) == (1, Side::K);
             Ok::<_, Infallible>(bits * if dear { 100.0 } else { 1.0 })
         };
-        let Ok(all) = Sensitivities::new(TINY, &[F::Int3], loss);
+        let Ok(all) = Sensitivities::new(TINY, &[F::Int3, F::Int2], loss);
         all
     }
 
@@ -64,9 +64,9 @@ mod tests {
         assert_eq!(steps.last().unwrap().page, 2);
         let at = |page: usize, to: F| steps.iter().position(|s| (s.page, s.to) == (page, to));
         // Everything is at 8 bit before the cheap pages are at their ends, and the dear one stays there longest.
-        assert!(at(2, F::Int8) < at(1, F::Int2));
-        assert!(at(2, F::Int4) > at(1, F::Int2));
-        assert_eq!(ends(&steps), [F::Int2; 8]);
+        assert!(at(2, F::Int8) < at(1, F::Int2c));
+        assert!(at(2, F::Int4) > at(1, F::Int2c));
+        assert_eq!(ends(&steps), [F::Int2c; 8]);
     }
 
     #[test]
@@ -76,7 +76,7 @@ mod tests {
             F::Int8,
             F::Int3,
             F::F16,
-            F::Kitty12,
+            F::Kitty12c,
             F::Int2,
             F::Int2,
             F::Int3,
@@ -87,5 +87,8 @@ mod tests {
         assert_eq!(static_steps, 2);
         let touched = |page| steps.iter().filter(|s| s.page == page).count();
         assert_eq!((touched(2), touched(3), touched(7)), (1, 0, 1));
+        // Keys that are not clipped pass the rungs above both branches only.
+        let passed = steps.iter().filter(|s| s.page == 6).map(|s| s.to);
+        assert_eq!(passed.collect::<Vec<_>>(), [F::Int8, F::Int4, F::Int2]);
     }
 }

@@ -5,10 +5,11 @@
 
 namespace ebb {
 
-// Brings the codes of a page of width `from` (a rung below 16 bit) down to `to`'s; the 2-bit ones are clipped if `clipped`. `scratch`
-// is shared memory that the page no longer needs.
+// Brings the codes of a page of width `from` (a rung below 16 bit) down to `to`'s; 2-bit ones are clipped if `clipped`. `scratch` is
+// shared memory that the page no longer needs.
 template <int HeadDim, bool Keys>
 __device__ __forceinline__ void lower_page(uint32_t from, uint32_t to, bool clipped, uint8_t* scratch, PageShared& s, Codes& q) {
+  using F = Fragments<HeadDim, Keys>;
   if (from == to || from == kInt3) return;
   if (from == kInt8) {
 #pragma unroll
@@ -18,12 +19,12 @@ __device__ __forceinline__ void lower_page(uint32_t from, uint32_t to, bool clip
   }
   const uint32_t old = slabs_of(from) * (HeadDim / 8), boosted = slabs_of(to) * (HeadDim / 8);
   const bool ranked = Keys && (old > 0 || boosted > 0);
-  if (Keys && ranked) {
-    if (old == 0) {
-      rank_channels<HeadDim>(q, boosted, s);
-    } else {
+  if constexpr (Keys) {
+    if (old > 0) {
       if (threadIdx.x < HeadDim) s.rank[threadIdx.x] = static_cast<uint8_t>(s.old_rank[threadIdx.x] < boosted ? s.old_rank[threadIdx.x] : boosted);
       __syncthreads();
+    } else if (boosted > 0) {
+      rank_channels<HeadDim>(q, boosted, s);
     }
   }
   if (clipped) {
@@ -34,16 +35,11 @@ __device__ __forceinline__ void lower_page(uint32_t from, uint32_t to, bool clip
   for (int i = 0; i < 8; i++) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      uint32_t two;
-      if (clipped) {
-        const uint32_t column = Fragments<HeadDim, Keys>::column(i, h);
-        two = clip_4_to_2(q[i][h], s.sums[column], s.sums[column + 1]);
-      } else {
-        two = shift_4_to_2(q[i][h]);
-      }
+      const uint32_t column = F::column(i, h);
+      const uint32_t two = clipped ? clip_4_to_2(q[i][h], s.sums[column], s.sums[column + 1]) : shift_4_to_2(q[i][h]);
       uint32_t narrowed = ~0u;
       if constexpr (Keys) {
-        // Those that have 4 bits now and are not to keep them; of others no shift is taken.
+        // Those that have 4 bits now and are not to keep them.
         if (ranked) {
           const uint32_t wide = old == 0 ? ~0u : rank_mask<HeadDim>(s.old_rank, i, h, 0, old);
           narrowed = wide & ~rank_mask<HeadDim>(s.rank, i, h, 0, boosted);

@@ -5,10 +5,10 @@
 //! its `mod` and its line to the registry below; the conformance tests iterate the registry.
 //!
 //! - [`FormatId`] is the whole interface: layout, encode, decode, [`FormatId::shrink`].
-//! - [`ladder`] lists the rungs of a side, top first. Formats off the ladder are *static*: a page can
-//!   get them from 16 bit only, and keeps them.
+//! - [`ladder`] lists the rungs of a side, top first, [`rungs`] those of both branches below int4. Other formats are *static*: a page
+//!   can get them from 16 bit only, and keeps them.
 //! - `order` is the one permutation of codes inside a plane, `affine` what zero-and-range formats
-//!   share, `kitty`, `polar`, `grouped` and `shifted` what those families share.
+//!   share, `kitty`, `polar`, `grouped` and `shifted` what those families share, `clip` the rule of clipped 2-bit codes.
 //! - [`rotation`] folds V's Hadamard rotation into the weights; it is no format.
 //!
 //! A record's bytes depend on its 16-bit rows and its format alone, never on the formats it went

@@ -1,4 +1,4 @@
-//! Asymmetric 2-bit codes, shifted from the 4-bit rung: the bottom of both ladders.
+//! Asymmetric 2-bit codes, shifted or clipped from the 4-bit rung: the bottom of both ladders.
 //!
 //! Layout: `[zero][range][plane]`, see `affine::uniform`.
 

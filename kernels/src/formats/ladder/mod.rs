@@ -4,6 +4,8 @@ mod page;
 mod shift;
 
 pub(crate) use page::{LadderPage, Width};
+#[cfg(test)]
+pub(crate) use shift::shift_4_to_2;
 
 use half::bf16;
 
@@ -14,12 +16,12 @@ use crate::kv::Side;
 /// The rungs of a side, top first: 16-bit, then every format that a page shrinks to unless told otherwise.
 pub fn ladder(side: Side) -> impl Iterator<Item = FormatId> {
     rungs(side).filter(|f| match f.codec().rung() {
-        Some(Rung::Low(low)) => low.width().on_main_branch(),
+        Some(Rung::Low(low)) => low.width().is_usual(),
         _ => true,
     })
 }
 
-/// Every format that pages of a side can shrink to step by step, 16-bit first: the [`ladder`], and below it the branch of 2-bit
+/// Every format that pages of a side can shrink to step by step, 16-bit first: the [`ladder`], and below int4 the branch of 2-bit
 /// formats that are not clipped.
 pub fn rungs(side: Side) -> impl Iterator<Item = FormatId> {
     let rungs = FormatId::ALL.iter().copied();

@@ -8,7 +8,6 @@ use super::super::kitty::{Ranking, index_of_first, slab_channels};
 use super::super::simd::vectorised;
 use super::super::{FormatError, RecordShape};
 use super::shift::{shift_4_to_2, shift_8_to_4};
-use crate::BLOCK_TOKENS;
 use crate::kv::Side;
 
 /// Width of a rung's codes.
@@ -44,7 +43,7 @@ impl Width {
     }
 
     /// Whether pages come to this width unless told otherwise.
-    pub(crate) fn on_main_branch(self) -> bool {
+    pub(crate) fn is_usual(self) -> bool {
         self.bits > 2 || self.clipped
     }
 
@@ -128,13 +127,11 @@ impl LadderPage {
                 wide && !keeps
             })
             .collect();
-        match (target.clipped, self.shape.side) {
-            (false, _) => shift_channels_to_2(&mut self.codes, &shifted),
-            (true, Side::K) => clip(self.shape, &shifted, &mut self.meta, &mut self.codes),
-            (true, Side::V) => {
-                let all = [true; BLOCK_TOKENS];
-                clip(self.shape, &all, &mut self.meta, &mut self.codes);
-            }
+        if target.clipped {
+            let is_group = |group: usize| self.shape.side == Side::V || shifted[group];
+            clip(self.shape, is_group, &mut self.meta, &mut self.codes);
+        } else {
+            shift_channels_to_2(&mut self.codes, &shifted);
         }
         self.index = if boosted > 0 { index } else { vec![] };
         self.width = target;
