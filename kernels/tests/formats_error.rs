@@ -46,14 +46,14 @@ fn bounds(format: FormatId, shape: RecordShape, rows: &[bf16]) -> Option<Vec<f32
         "f16" => vec![0.0; rows.len()],
         "int8" => half_steps(by_side(), 255.0),
         "int4" => half_steps(by_side(), 15.0),
-        // A code is 9 half steps of 4 bit, of 30, from its level at most, and was one off before; zero and range are rounded to fp16
+        // A code is 6 half steps of 4 bit, of 30, from its level at most, and was one off before; zero and range are rounded to fp16
         // once more.
         "int2c" | "kitty25c" | "kitty12c" => {
-            let thirds = by_side().into_iter().map(|range| range / 3.0);
-            let rounded = |(third, x): (f32, &bf16)| {
-                third * 1.0001 + (x.to_f32().abs() + 3.0 * third) * 2f32.powi(-10) + 2f32.powi(-24)
+            let ranges = by_side().into_iter();
+            let rounded = |(range, x): (f32, &bf16)| {
+                range * 7.001 / 30.0 + (x.to_f32().abs() + range) * 2f32.powi(-10) + 2f32.powi(-24)
             };
-            thirds.zip(rows).map(rounded).collect()
+            ranges.zip(rows).map(rounded).collect()
         }
         // A boosted channel is better than that; which they are is the oracle's matter.
         "int2" => half_steps(by_side(), 3.0),

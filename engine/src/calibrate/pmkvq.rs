@@ -186,10 +186,10 @@ mod tests {
                 Side::V => 64.0,
             };
             let range = 2.0 * (group - 1.0) / (group + 1.0);
-            // Clipped, each code has a quarter of the range of keys; of values a tenth of the range may be cut off.
+            // Four levels over the middle 0.8 of the range (of values 0.9): the mean error over the range is 1.9 / 30 (2.1 / 30).
             let two = match side {
-                Side::K => (F::Int2c, 4.0),
-                Side::V => (F::Int2c, 3.27),
+                Side::K => (F::Int2c, 3.95),
+                Side::V => (F::Int2c, 3.6),
             };
             for (format, levels) in [(F::Int8, 255.0), (F::Int4, 15.0), two] {
                 let expected = 0.25 * range / levels * 11e-3 * (BLOCK_TOKENS * 64) as f64;

@@ -7,8 +7,8 @@ namespace ebb {
 
 // Windows of four levels, in halves of a 4-bit step: 30 are what a column spans. Wider ones first, then lower ones.
 struct ClipWindows {
-  static constexpr int kSpan = 30, kWidest = 10, kNarrowest = 7;
-  static constexpr uint32_t kOfKeys = 22, kOfValues = 5;  // values stop at steps of 9
+  static constexpr int kSpan = 30, kWidest = 10, kNarrowest = 8;
+  static constexpr uint32_t kOfKeys = 12, kOfValues = 5;  // values stop at steps of 9
   uint32_t errors[kOfKeys][4];  // squared distances of the sixteen codes, a byte each
   uint32_t codes[kOfKeys];      // their levels, two bits each
   float low[kOfKeys], width[kOfKeys];

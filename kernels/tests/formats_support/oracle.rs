@@ -189,7 +189,7 @@ fn boost_clipped(mut page: Page, boosted: usize) -> Page {
 fn clip(mut page: Page, chosen: impl Fn(usize) -> bool) -> Page {
     let d = page.shape.head_dim;
     let fp16 = finite_fp16();
-    let narrowest = if page.shape.side == Side::K { 7 } else { 9 };
+    let narrowest = if page.shape.side == Side::K { 8 } else { 9 };
     let group_of = |page: &Page, i: usize| (page.group_of)(page.shape, i / d, i % d);
     for group in (0..page.zero.len()).filter(|g| chosen(*g)) {
         let of_group: Vec<usize> = (0..page.codes.len())

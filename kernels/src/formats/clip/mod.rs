@@ -15,7 +15,7 @@ use crate::kv::Side;
 const SPAN: u8 = 30;
 /// Steps of the windows, in half steps of 4 bit: the widest is the group's own range.
 const WIDEST: u8 = SPAN / 3;
-const NARROWEST_OF_KEYS: u8 = 7;
+const NARROWEST_OF_KEYS: u8 = 8;
 const NARROWEST_OF_VALUES: u8 = 9;
 
 /// Levels at `low + step * k`, k = 0..=3.
@@ -23,7 +23,7 @@ const NARROWEST_OF_VALUES: u8 = 9;
 struct Window {
     low: u8,
     step: u8,
-    /// By 4-bit code: squared distance to the nearest level, 81 at most.
+    /// By 4-bit code: squared distance to the nearest level, 36 at most.
     errors: [u16; 16],
     /// By 4-bit code, four bits each: the nearest level, the upper one of two.
     codes: u64,
@@ -138,7 +138,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// The window of the least squared error of each group; sums are 256 · 81 at most.
+    /// The window of the least squared error of each group; sums are 256 · 36 at most.
     fn choose(windows: &[Window], groups: usize, counts: &[[u16; MAX_GROUPS]; 16], best: &mut [u8; MAX_GROUPS]) {
         const LANES: usize = 32;
         for first in (0..groups).step_by(LANES) {
@@ -205,10 +205,10 @@ mod tests {
 
     #[test]
     fn windows_differ_and_lie_within_the_group() {
-        assert_eq!([Side::K, Side::V].map(|s| windows(s).len()), [22, 5]);
+        assert_eq!([Side::K, Side::V].map(|s| windows(s).len()), [12, 5]);
         for (index, window) in WINDOWS.iter().enumerate() {
             assert!(window.low + 3 * window.step <= SPAN && window.step >= NARROWEST_OF_KEYS);
-            assert!(window.errors.iter().all(|e| *e <= 81));
+            assert!(window.errors.iter().all(|e| *e <= 36));
             let same = |w: &Window| (w.low, w.step) == (window.low, window.step);
             assert!(!WINDOWS[..index].iter().any(same));
         }
