@@ -33,6 +33,9 @@ specs=(k=int8,v=int8 k=int4,v=int4 k=int4,v=int2 k=int3,v=int3 k=int3,v=int2 k=i
        k=int2,v=int2 k=int4 k=int3 k=kitty25 k=kitty12 k=int2 v=int4 v=int2
        v=int2,rotate=v k=int4,v=int2,rotate=v k=kitty25,v=int4,rotate=v k=kitty25,v=int2,rotate=v k=kitty12,v=int2,rotate=v
        k=int2,v=int2,rotate=v)
+# Clipped 2-bit pages, what calibrated schedules come down to; those above are what they are compared with.
+specs+=(k=kitty25c,v=int2c k=kitty12c,v=int2c k=int2c,v=int2c k=int4,v=int2c k=kitty25c k=kitty12c k=int2c v=int2c v=int2c,rotate=v
+        k=int4,v=int2c,rotate=v k=kitty25c,v=int2c,rotate=v k=kitty12c,v=int2c,rotate=v)
 for bits in 8 6 5 4 3.5 3 2.75 2.6; do
   specs+=("profile:$profile@$bits")
 done

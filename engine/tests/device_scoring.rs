@@ -70,13 +70,13 @@ fn number(report: &Value, key: &str) -> f64 {
 #[test]
 fn figures_on_a_gpu_are_the_cpus_but_for_rounding() {
     let bench = Bench::new(2);
-    let line = "--ctx 640 --windows 1 --kv f16 --kv v=int2,k=int2,rotate=v --kv int4 --kv k=kitty25,v=int2 --kv k=kitty12,v=int3";
+    let line = "--ctx 640 --windows 1 --kv f16 --kv v=int2,k=int2,rotate=v --kv int4 --kv k=kitty25c,v=int2c --kv k=kitty12,v=int3";
     let (gpu, cpu) = (bench.eval("cuda", line), bench.eval("cpu", line));
     // Those that rotate have weights of their own, and come last.
     let names = [
         "f16",
         "int4",
-        "k=kitty25,v=int2",
+        "k=kitty25c,v=int2c",
         "k=kitty12,v=int3",
         "v=int2,k=int2,rotate=v",
     ];

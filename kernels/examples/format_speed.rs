@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use ebb_kernels::bf16;
-use ebb_kernels::formats::{FormatId, RecordShape, ladder};
+use ebb_kernels::formats::{FormatId, RecordShape, legal_shrink, rungs};
 use ebb_kernels::kv::Side;
 
 /// Tokens the attention reader would decode at once.
@@ -52,8 +52,10 @@ fn report(format: FormatId, shape: RecordShape) {
                 .unwrap();
         }
     });
-    let above = ladder(shape.side).take_while(|f| *f != format).last();
-    let on_ladder = ladder(shape.side).any(|f| f == format);
+    let on_ladder = rungs(shape.side).any(|f| f == format);
+    let above = rungs(shape.side)
+        .filter(|f| legal_shrink(*f, format, shape.side))
+        .last();
     let shrink = above.filter(|_| on_ladder).map(|from| {
         let mut src = vec![0; from.record_bytes(shape).unwrap()];
         from.encode(shape, &rows, &mut src).unwrap();

@@ -46,6 +46,15 @@ fn bounds(format: FormatId, shape: RecordShape, rows: &[bf16]) -> Option<Vec<f32
         "f16" => vec![0.0; rows.len()],
         "int8" => half_steps(by_side(), 255.0),
         "int4" => half_steps(by_side(), 15.0),
+        // A code is 6 half steps of 4 bit, of 30, from its level at most, and was one off before; zero and range are rounded to fp16
+        // once more.
+        "int2c" | "kitty25c" | "kitty12c" => {
+            let ranges = by_side().into_iter();
+            let rounded = |(range, x): (f32, &bf16)| {
+                range * 7.001 / 30.0 + (x.to_f32().abs() + range) * 2f32.powi(-10) + 2f32.powi(-24)
+            };
+            ranges.zip(rows).map(rounded).collect()
+        }
         // A boosted channel is better than that; which they are is the oracle's matter.
         "int2" => half_steps(by_side(), 3.0),
         name if name.starts_with("kitty") => half_steps(by_side(), 3.0),
@@ -276,4 +285,67 @@ fn worst(format: FormatId, side: Side) -> f32 {
     let values = decode(format, shape, &encode(format, shape, &rows));
     let errors = rows.iter().zip(values).map(|(x, y)| (x.to_f32() - y).abs());
     errors.fold(0.0, f32::max)
+}
+
+/// Zeros and ranges, in f64.
+fn zeros_and_ranges(format: FormatId, shape: RecordShape, rows: &[bf16]) -> Vec<(f64, f64)> {
+    let groups = groups(shape);
+    let record = encode(format, shape, rows);
+    let half = |i: usize| f64::from(half::f16::from_le_bytes([record[2 * i], record[2 * i + 1]]));
+    (0..groups).map(|g| (half(g), half(groups + g))).collect()
+}
+
+/// In every group of every page: what 2-bit codes lose of the 4-bit page, squared, is not more where they are clipped, but for the
+/// rounding of zero and range; and the window lies within the group's own range.
+#[test]
+fn clipping_never_loses_more_of_the_4_bit_page() {
+    for (side, head_dim) in [64, 80, 128, 256]
+        .iter()
+        .flat_map(|d| [(Side::K, *d), (Side::V, *d)])
+    {
+        let shape = RecordShape { side, head_dim };
+        let mut pages = hard_pages(shape);
+        pages.extend((40..44).map(|seed| ("page", page(shape, seed))));
+        let mut lower = 0;
+        for (name, rows) in pages {
+            let values = |format| decode(format, shape, &encode(format, shape, &rows));
+            let four = values(FormatId::Int4);
+            let own = zeros_and_ranges(FormatId::Int4, shape, &rows);
+            let windows = zeros_and_ranges(FormatId::Int2c, shape, &rows);
+            let lost = |format| -> Vec<f64> {
+                let mut sums = vec![0.0; own.len()];
+                for (i, (a, b)) in four.iter().zip(values(format)).enumerate() {
+                    let group = if side == Side::K {
+                        i % head_dim
+                    } else {
+                        i / head_dim
+                    };
+                    sums[group] += f64::from(a - b).powi(2);
+                }
+                sums.into_iter().map(f64::sqrt).collect()
+            };
+            let (clipped, whole) = (lost(FormatId::Int2c), lost(FormatId::Int2));
+            for (g, ((zero, range), (low, width))) in own.iter().zip(&windows).enumerate() {
+                // Zero and range are each half an ulp of fp16 off at most.
+                let ulp = (zero.abs() + range) * 2f64.powi(-10) + 2f64.powi(-23);
+                let members = four.len() / own.len();
+                assert!(
+                    clipped[g] <= whole[g] + ulp * (members as f64).sqrt(),
+                    "{shape:?} {name} group {g}: {}, not clipped {}",
+                    clipped[g],
+                    whole[g]
+                );
+                assert!(*low >= zero - ulp && low + width <= zero + range + ulp);
+                lower += usize::from(clipped[g] < 0.95 * whole[g]);
+            }
+        }
+        assert!(lower > groups(shape), "only {lower} groups gain");
+    }
+}
+
+fn groups(shape: RecordShape) -> usize {
+    match shape.side {
+        Side::K => shape.head_dim,
+        Side::V => BLOCK_TOKENS,
+    }
 }

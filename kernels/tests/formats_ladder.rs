@@ -3,13 +3,17 @@
 mod formats_support;
 
 use ebb_kernels::bf16;
-use ebb_kernels::formats::{FormatError, FormatId, RecordShape, ladder, legal_shrink};
+use ebb_kernels::formats::{FormatError, FormatId, RecordShape, ladder, legal_shrink, rungs};
 use ebb_kernels::kv::Side;
 use formats_support::{cases, decode, encode, hard_pages, page, shrink};
 use proptest::prelude::*;
 
-fn rungs(side: Side) -> Vec<FormatId> {
-    ladder(side).collect()
+/// The ladder of a side, clipped below int4, and the one that is not.
+fn branches(side: Side) -> [Vec<FormatId>; 2] {
+    let clipped: Vec<FormatId> = ladder(side).collect();
+    let below = |f: &FormatId| f.nominal_bits() < 4.0;
+    let others = rungs(side).filter(|f| !below(f) || !clipped.contains(f));
+    [clipped.clone(), others.collect()]
 }
 
 fn shapes() -> [RecordShape; 4] {
@@ -24,27 +28,29 @@ fn shapes() -> [RecordShape; 4] {
 #[test]
 fn bytes_and_bits_fall_down_every_ladder() {
     for shape in shapes() {
-        let rungs = rungs(shape.side);
-        assert_eq!(rungs[0], FormatId::F16);
-        for pair in rungs.windows(2) {
-            assert!(pair[0].nominal_bits() > pair[1].nominal_bits(), "{pair:?}");
-            assert!(pair[0].record_bytes(shape).unwrap() > pair[1].record_bytes(shape).unwrap());
+        for rungs in branches(shape.side) {
+            assert_eq!(rungs[0], FormatId::F16);
+            for pair in rungs.windows(2) {
+                assert!(pair[0].nominal_bits() > pair[1].nominal_bits(), "{pair:?}");
+                let bytes = |f: FormatId| f.record_bytes(shape).unwrap();
+                assert!(bytes(pair[0]) > bytes(pair[1]));
+            }
         }
     }
 }
 
 #[test]
-fn only_downward_steps_are_legal() {
+fn only_downward_steps_of_one_branch_are_legal() {
     for side in [Side::K, Side::V] {
-        let rungs = rungs(side);
+        let (branches, rungs) = (branches(side), rungs(side).collect::<Vec<_>>());
         for &from in FormatId::ALL {
             for &to in FormatId::ALL {
-                let at = |f| rungs.iter().position(|r| *r == f);
-                let legal = match (at(from), at(to)) {
-                    (Some(from), Some(to)) => from < to,
-                    (Some(0), None) => to.is_legal(side),
-                    _ => false,
+                let below = |branch: &Vec<FormatId>| {
+                    let at = |f| branch.iter().position(|r| *r == f);
+                    matches!((at(from), at(to)), (Some(from), Some(to)) if from < to)
                 };
+                let is_static = to.is_legal(side) && !rungs.contains(&to);
+                let legal = branches.iter().any(below) || from == FormatId::F16 && is_static;
                 assert_eq!(
                     legal_shrink(from, to, side),
                     legal,
@@ -75,18 +81,19 @@ fn an_illegal_shrink_is_an_error() {
 
 /// All ways from the 16-bit rows to a rung: encoding it, and every chain of shrinks that ends there.
 fn assert_one_result(shape: RecordShape, rows: &[bf16], name: &str) {
-    let rungs = rungs(shape.side);
-    let direct: Vec<Vec<u8>> = rungs.iter().map(|f| encode(*f, shape, rows)).collect();
-    // By induction over single jumps from the direct result, every chain gives the direct result.
-    for to in 1..rungs.len() {
-        for from in 0..to {
-            let got = shrink(rungs[from], rungs[to], shape, &direct[from]);
-            assert!(
-                got == direct[to],
-                "{name} {shape:?}: {} -> {} gives other bytes than encoding",
-                rungs[from],
-                rungs[to]
-            );
+    for rungs in branches(shape.side) {
+        let direct: Vec<Vec<u8>> = rungs.iter().map(|f| encode(*f, shape, rows)).collect();
+        // By induction over single jumps from the direct result, every chain gives the direct result.
+        for to in 1..rungs.len() {
+            for from in 0..to {
+                let got = shrink(rungs[from], rungs[to], shape, &direct[from]);
+                assert!(
+                    got == direct[to],
+                    "{name} {shape:?}: {} -> {} gives other bytes than encoding",
+                    rungs[from],
+                    rungs[to]
+                );
+            }
         }
     }
 }
@@ -194,13 +201,18 @@ fn a_kitty_page_is_int4_in_its_boosted_channels_and_int2_elsewhere() {
         let d = shape.head_dim;
         let rows = page(shape, 12);
         let values = |format| decode(format, shape, &encode(format, shape, &rows));
-        let (four, two) = (values(FormatId::Int4), values(FormatId::Int2));
+        let four = values(FormatId::Int4);
         let loudness = |c: usize| -> f64 {
             let column = four.iter().skip(c).step_by(d);
             column.map(|x| f64::from(x.abs())).sum()
         };
-        for (format, share) in [(FormatId::Kitty25, 4), (FormatId::Kitty12, 8)] {
-            let kitty = values(format);
+        for (format, share, two) in [
+            (FormatId::Kitty25, 4, FormatId::Int2),
+            (FormatId::Kitty12, 8, FormatId::Int2),
+            (FormatId::Kitty25c, 4, FormatId::Int2c),
+            (FormatId::Kitty12c, 8, FormatId::Int2c),
+        ] {
+            let (kitty, two) = (values(format), values(two));
             let like = |c: usize, page: &[f32]| {
                 kitty
                     .iter()
@@ -222,7 +234,7 @@ fn a_kitty_page_is_int4_in_its_boosted_channels_and_int2_elsewhere() {
 }
 
 #[test]
-fn metadata_is_written_once() {
+fn metadata_is_written_once_unless_clipped() {
     for shape in shapes() {
         let rows = page(shape, 11);
         let groups = if shape.side == Side::K {
@@ -230,7 +242,8 @@ fn metadata_is_written_once() {
         } else {
             128
         };
-        let low: Vec<FormatId> = rungs(shape.side).into_iter().skip(1).collect();
+        let [_, low] = branches(shape.side);
+        let low = &low[1..];
         let first = encode(low[0], shape, &rows);
         for format in &low[1..] {
             let record = encode(*format, shape, &rows);

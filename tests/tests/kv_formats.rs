@@ -43,10 +43,12 @@ fn fewer_bits_cost_more_and_the_widths_are_what_the_formats_say() {
             "k=int4,v=int4",
             "k=kitty25,v=int2,protect=f16",
             "k=int2,v=int2",
+            "k=kitty25c,v=int2c,protect=f16",
+            "k=int2c,v=int2c",
         ],
         768,
     );
-    let [whole, int8, int4, kitty, int2] = &got[..] else {
+    let [whole, int8, int4, kitty, int2, clipped_kitty, clipped] = &got[..] else {
         panic!("{} rows", got.len())
     };
     assert_eq!((whole.kl, whole.top1, whole.mean_bits), (0.0, 1.0, 16.0));
@@ -55,6 +57,10 @@ fn fewer_bits_cost_more_and_the_widths_are_what_the_formats_say() {
     assert!(int4.kl > 5.0 * int8.kl && int4.kl < 0.02, "{int4:?}");
     assert!(kitty.kl > int4.kl && kitty.kl < 0.2, "{kitty:?}");
     assert!(int2.kl > kitty.kl && int2.top1 < kitty.top1, "{int2:?}");
+    // Clipping costs no bits.
+    assert!(clipped_kitty.kl < kitty.kl, "{clipped_kitty:?}");
+    assert!(clipped.kl < 0.7 * int2.kl, "{clipped:?}");
+    assert_eq!(clipped.mean_bits, int2.mean_bits);
     // Codes, 32 bits a channel of K over 128 tokens, 32 bits a token of V over 64 channels.
     let width = |k: f64, v: f64| (k + 0.25 + v + 0.5) / 2.0;
     assert_eq!(int8.mean_bits_sealed, width(8.0, 8.0));

@@ -80,8 +80,8 @@ pub fn sensitivities(geometry: KvGeometry, more: &[FormatId], scores: &[f64]) ->
 fn step_squared(format: FormatId) -> f64 {
     let of_bits = |bits: f64| (bits.exp2() - 1.0).powi(-2);
     let boosted = match format {
-        FormatId::Kitty25 => 0.25,
-        FormatId::Kitty12 => 0.125,
+        FormatId::Kitty25 | FormatId::Kitty25c => 0.25,
+        FormatId::Kitty12 | FormatId::Kitty12c => 0.125,
         _ => return of_bits(f64::from(format.nominal_bits())),
     };
     boosted * of_bits(4.0) + (1.0 - boosted) * of_bits(2.0)
@@ -156,7 +156,14 @@ mod tests {
 
     #[test]
     fn fewer_bits_cost_more() {
-        let steps = [F::Int8, F::Int4, F::Int3, F::Kitty25, F::Kitty12, F::Int2];
+        let steps = [
+            F::Int8,
+            F::Int4,
+            F::Int3,
+            F::Kitty25c,
+            F::Kitty12c,
+            F::Int2c,
+        ];
         let steps = steps.map(step_squared);
         assert!(steps.is_sorted());
         assert_eq!(steps[1], 1.0 / 225.0);

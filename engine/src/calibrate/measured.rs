@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(all.len(), 4 * (4 + 2));
         assert_eq!(all[0].name(), "layer0.k=int4");
         let formats = all[1].formats(TINY);
-        assert_eq!(formats.sealed[..2], [F::Kitty25, F::F16]);
+        assert_eq!(formats.sealed[..2], [F::Kitty25c, F::F16]);
         assert_eq!(formats.protected, [F::F16; 8]);
     }
 
@@ -149,7 +149,7 @@ mod tests {
         let of = |format: F| match format {
             F::Int8 => int4 / 289.0,
             F::Int4 => int4,
-            F::Int2 => 2e-2,
+            F::Int2c => 2e-2,
             _ => 1e-3,
         };
         for trial in trials(TINY).iter().chain(&rounding_trials(TINY)) {
@@ -161,25 +161,25 @@ mod tests {
         let table = sensitivities(TINY, &losses).unwrap();
         let (k, v) = (table.table(Side::K), table.table(Side::V));
         let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a}, expected {b}");
-        for format in [F::Int8, F::Int4, F::Kitty25, F::Kitty12, F::Int2] {
+        for format in [F::Int8, F::Int4, F::Kitty25c, F::Kitty12c, F::Int2c] {
             near(k[format.name()][1], of(format));
         }
-        near(v["int2"][0], of(F::Int2));
+        near(v["int2c"][0], of(F::Int2c));
         assert_eq!([v["int4"][2], v["int8"][2]], [0.0, 0.0]);
-        near(v["int2"][2], of(F::Int2));
+        near(v["int2c"][2], of(F::Int2c));
     }
 
     #[test]
     fn a_missing_loss_is_named() {
         let mut losses = Losses::default();
-        for trial in trials(TINY).iter().filter(|t| t.name() != "layer1.v=int2") {
+        for trial in trials(TINY).iter().filter(|t| t.name() != "layer1.v=int2c") {
             losses.set(&trial.name(), 1.0);
         }
         let error = sensitivities(TINY, &losses).unwrap_err();
-        assert!(error.to_string().contains("layer1.v=int2"), "{error}");
-        losses.set("layer1.v=int2", 2.0);
+        assert!(error.to_string().contains("layer1.v=int2c"), "{error}");
+        losses.set("layer1.v=int2c", 2.0);
         let table = sensitivities(TINY, &losses).unwrap().table(Side::V);
-        assert_eq!(table["int2"], [1.0, 2.0, 1.0, 1.0]);
+        assert_eq!(table["int2c"], [1.0, 2.0, 1.0, 1.0]);
         assert_eq!(table["int8"], [1.0 / 289.0; 4]);
         assert_eq!(table.len(), 3);
     }

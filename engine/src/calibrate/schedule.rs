@@ -1,6 +1,6 @@
 //! From losses and floors to the order in which pages come down.
 
-use ebb_kernels::formats::{FormatId, ladder};
+use ebb_kernels::formats::{FormatId, legal_shrink};
 use ebb_kernels::kv::Side;
 
 use super::{Choice, PricedStep, Sensitivities, order};
@@ -11,11 +11,7 @@ pub fn schedule(sensitivities: &Sensitivities, floors: &[FormatId]) -> Vec<Price
     let pages = sensitivities.pages().iter().zip(floors).enumerate();
     let pages = pages.map(|(page, (choices, floor))| {
         let side = Side::of_page(page);
-        let rung = |format: FormatId| ladder(side).position(|f| f == format);
-        let allowed = |format: FormatId| match rung(*floor) {
-            Some(last) => rung(format).is_some_and(|at| at <= last),
-            None => format == FormatId::F16 || format == *floor,
-        };
+        let allowed = |format: FormatId| format == *floor || legal_shrink(format, *floor, side);
         let choices = choices.iter().copied().filter(|c| allowed(c.format));
         choices.collect::<Vec<Choice>>()
     });
@@ -42,14 +38,14 @@ mod tests {
                 F::Int8 => 0.1,
                 F::Int4 => 1.0,
                 F::Int3 => 5.0,
-                F::Kitty25 => 10.0,
-                F::Kitty12 => 15.0,
+                F::Kitty25c => 10.0,
+                F::Kitty12c => 15.0,
                 _ => 20.0,
             };
             let dear = (layer, side) == (1, Side::K);
             Ok::<_, Infallible>(bits * if dear { 100.0 } else { 1.0 })
         };
-        let Ok(all) = Sensitivities::new(TINY, &[F::Int3], loss);
+        let Ok(all) = Sensitivities::new(TINY, &[F::Int3, F::Int2], loss);
         all
     }
 
@@ -68,9 +64,9 @@ mod tests {
         assert_eq!(steps.last().unwrap().page, 2);
         let at = |page: usize, to: F| steps.iter().position(|s| (s.page, s.to) == (page, to));
         // Everything is at 8 bit before the cheap pages are at their ends, and the dear one stays there longest.
-        assert!(at(2, F::Int8) < at(1, F::Int2));
-        assert!(at(2, F::Int4) > at(1, F::Int2));
-        assert_eq!(ends(&steps), [F::Int2; 8]);
+        assert!(at(2, F::Int8) < at(1, F::Int2c));
+        assert!(at(2, F::Int4) > at(1, F::Int2c));
+        assert_eq!(ends(&steps), [F::Int2c; 8]);
     }
 
     #[test]
@@ -80,7 +76,7 @@ mod tests {
             F::Int8,
             F::Int3,
             F::F16,
-            F::Kitty12,
+            F::Kitty12c,
             F::Int2,
             F::Int2,
             F::Int3,
@@ -91,5 +87,8 @@ mod tests {
         assert_eq!(static_steps, 2);
         let touched = |page| steps.iter().filter(|s| s.page == page).count();
         assert_eq!((touched(2), touched(3), touched(7)), (1, 0, 1));
+        // Keys that are not clipped pass the rungs above both branches only.
+        let passed = steps.iter().filter(|s| s.page == 6).map(|s| s.to);
+        assert_eq!(passed.collect::<Vec<_>>(), [F::Int8, F::Int4, F::Int2]);
     }
 }

@@ -57,7 +57,8 @@ pub(super) struct KvArgs {
     /// Lowest formats of keys and values: k=FORMAT,v=FORMAT with parts like layer7.k=FORMAT, protect=int8|f16 (of the
     /// first and the last full block) and rotate=v.
     ///
-    /// Progressive: f16, int8, int4, int2 and for keys kitty25, kitty12. Static: any format [default: k=kitty25,v=int2].
+    /// Progressive: f16, int8, int4, int2c and for keys kitty25c, kitty12c; or, not clipped, int2, kitty25, kitty12. Static: any
+    /// format [default: k=kitty25c,v=int2c].
     #[arg(long, value_name = "SPEC")]
     kv_floor: Option<String>,
     /// Calibrated order in which pages shrink, instead of --kv-floor; FILE@BITS stops at that mean width.

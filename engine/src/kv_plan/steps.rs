@@ -1,26 +1,30 @@
 //! The steps of the built-in schedules.
 
 use ebb_block_manager::schedule::{Page, PageSide, Rung, Step};
-use ebb_kernels::formats::{FormatId, ladder};
+use ebb_kernels::formats::{FormatId, legal_shrink, rungs};
 use ebb_kernels::kv::Side;
 
 use super::{KvPlanError, index_of};
 use crate::kv_spec::PageFormats;
 
 /// Where the progressive mode ends unless told otherwise: the lowest rungs that keep a small model usable without
-/// calibration (perplexity +5 % on SmolLM2-135M; one rung lower it is +10 %, another one +38 %).
-pub const DEFAULT_FLOOR: &str = "k=kitty25,v=int2";
+/// calibration (perplexity +4 % on SmolLM2-135M; one rung lower it is +6 %, another one +15 %).
+pub const DEFAULT_FLOOR: &str = "k=kitty25c,v=int2c";
 
 /// The order in which pages come down without calibration: what costs the least per byte first, as measured with
 /// uniform formats (`benches/results`, quality). Keys need their bits, values do not.
-const PASSES: [(Side, FormatId); 8] = [
+const PASSES: [(Side, FormatId); 12] = [
     (Side::V, FormatId::Int8),
     (Side::K, FormatId::Int8),
     (Side::V, FormatId::Int4),
     (Side::K, FormatId::Int4),
+    (Side::V, FormatId::Int2c),
     (Side::V, FormatId::Int2),
+    (Side::K, FormatId::Kitty25c),
     (Side::K, FormatId::Kitty25),
+    (Side::K, FormatId::Kitty12c),
     (Side::K, FormatId::Kitty12),
+    (Side::K, FormatId::Int2c),
     (Side::K, FormatId::Int2),
 ];
 
@@ -47,11 +51,10 @@ pub(super) fn step(layer: usize, side: Side, to: FormatId) -> Step {
 /// # Errors
 /// When a floor is a static format.
 pub fn progressive_steps(floor: &[FormatId]) -> Result<Vec<Step>, KvPlanError> {
-    let rung = |side: Side, format: FormatId| ladder(side).position(|f| f == format);
     for (page, &format) in floor.iter().enumerate() {
         let side = Side::of_page(page);
-        if rung(side, format).is_none() {
-            let names: Vec<&str> = ladder(side).map(FormatId::name).collect();
+        if !rungs(side).any(|f| f == format) {
+            let names: Vec<&str> = rungs(side).map(FormatId::name).collect();
             return Err(KvPlanError::OffLadder {
                 layer: page / 2,
                 side: match side {
@@ -66,7 +69,8 @@ pub fn progressive_steps(floor: &[FormatId]) -> Result<Vec<Step>, KvPlanError> {
     let mut steps = Vec::new();
     for (side, to) in PASSES {
         for layer in 0..floor.len() / 2 {
-            if rung(side, floor[layer * 2 + side as usize]) >= rung(side, to) {
+            let floor = floor[layer * 2 + side as usize];
+            if to == floor || legal_shrink(to, floor, side) {
                 steps.push(step(layer, side, to));
             }
         }

@@ -16,7 +16,10 @@ fn floor(text: &str) -> KvSource {
 fn the_default_schedule_ends_at_its_floor_and_frees_frames_on_the_way() {
     let plan = KvPlan::new(SMOL, Mode::Progressive, &floor(DEFAULT_FLOOR)).unwrap();
     let last = plan.positions.last(Bound::FLOOR);
-    assert_eq!(plan.layout.formats(last), [F::Kitty25, F::Int2].repeat(30));
+    assert_eq!(
+        plan.layout.formats(last),
+        [F::Kitty25c, F::Int2c].repeat(30)
+    );
     assert_eq!(plan.layout.positions(), plan.positions.len());
     for position in 0..plan.positions.len() as u16 {
         let standing = plan.positions.standing(position);
@@ -36,6 +39,35 @@ fn the_default_schedule_ends_at_its_floor_and_frees_frames_on_the_way() {
         "{}",
         plan.floor_bits()
     );
+}
+
+/// 2-bit keys are clipped or not, all the way down, and layers may differ.
+#[test]
+fn keys_come_down_the_branch_of_their_floor() {
+    let plain = (0..15).map(|i| format!(",layer{0}.k=int2,layer{0}.v=int2", 2 * i + 1));
+    let spec = "k=int2c,v=int2c".to_owned() + &plain.collect::<String>();
+    let plan = KvPlan::new(SMOL, Mode::Progressive, &floor(&spec)).unwrap();
+    let all: Vec<&[F]> = (0..plan.positions.len() as u16)
+        .map(|position| plan.layout.formats(position))
+        .collect();
+    let ends = [F::Int2c, F::Int2c, F::Int2, F::Int2].repeat(15);
+    assert_eq!(all[all.len() - 1], ends);
+    let seen = |layer: usize, format| all.iter().any(|page| page[2 * layer] == format);
+    for (layer, own, other) in [
+        (
+            0,
+            [F::Kitty25c, F::Kitty12c, F::Int2c],
+            [F::Kitty25, F::Kitty12, F::Int2],
+        ),
+        (
+            1,
+            [F::Kitty25, F::Kitty12, F::Int2],
+            [F::Kitty25c, F::Kitty12c, F::Int2c],
+        ),
+    ] {
+        assert!(seen(layer, F::Int4) && own.iter().all(|f| seen(layer, *f)));
+        assert!(!other.iter().any(|f| seen(layer, *f)));
+    }
 }
 
 #[test]

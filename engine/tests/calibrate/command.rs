@@ -54,7 +54,7 @@ fn pmkvq_sensitivities_give_floors_and_resume_sample_by_sample() {
     for layer in 0..3 {
         assert!(of("k", "int8", layer) > 0.0 && of("v", "int8", layer) > 0.0);
         assert!(of("k", "int4", layer) > 10.0 * of("k", "int8", layer));
-        assert!(of("v", "int2", layer) > 3.0 * of("v", "int4", layer));
+        assert!(of("v", "int2c", layer) > 3.0 * of("v", "int4", layer));
     }
     assert!(bench.eval("profile:p.json").0 <= 3.5);
 

@@ -16,6 +16,7 @@
 #define __forceinline__ inline
 #define __noinline__
 #define __shared__ static  // CTAs run one after the other
+#define __constant__ const
 
 using std::isnan;
 
@@ -92,6 +93,10 @@ inline void __threadfence() {}
 template <class T> T __shfl_sync(uint32_t, T v, uint32_t lane) { return ebb::emulator::exchange("__shfl_sync", v, lane); }
 template <class T> T __shfl_xor_sync(uint32_t, T v, uint32_t mask) { return ebb::emulator::exchange("__shfl_xor_sync", v, threadIdx.x % 32 ^ mask); }
 template <class T> T __shfl_up_sync(uint32_t, T v, uint32_t delta) { return ebb::emulator::exchange("__shfl_up_sync", v, threadIdx.x % 32 >= delta ? threadIdx.x % 32 - delta : threadIdx.x % 32); }
+inline uint32_t __dp4a(uint32_t a, uint32_t b, uint32_t c) {
+  for (int k = 0; k < 32; k += 8) c += (a >> k & 0xff) * (b >> k & 0xff);
+  return c;
+}
 inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
   const uint64_t bytes = static_cast<uint64_t>(y) << 32 | x;
   uint32_t result = 0;

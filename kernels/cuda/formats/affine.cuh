@@ -31,6 +31,19 @@ __device__ __forceinline__ uint32_t fp16_round_up(float x) {
   const Truncated t = truncate_to_fp16(x);
   return t.bits + t.inexact;
 }
+// The fp16 nearest to |x| <= 65504, the even one of two; zero is always +0.
+__device__ __forceinline__ uint32_t fp16_round_nearest(float x) {
+  const uint32_t u = __float_as_uint(x) & 0x7fffffffu, exponent = u >> 23;
+  uint32_t mantissa, shift;
+  if (exponent >= 113) {
+    mantissa = u - (112u << 23), shift = 13;
+  } else {
+    // Denormal in fp16: units of 2^-24. What is below half of one is none.
+    mantissa = exponent < 102 ? 0 : (u & 0x7fffffu) | 0x800000u, shift = exponent < 102 ? 1 : 126 - exponent;
+  }
+  const uint32_t magnitude = (mantissa + (1u << (shift - 1)) - 1 + (mantissa >> shift & 1)) >> shift;
+  return magnitude == 0 ? 0 : magnitude | (__float_as_uint(x) >> 16 & 0x8000u);
+}
 // A finite fp16, exactly.
 __device__ __forceinline__ float fp16_value(uint32_t bits) {
   const float magnitude = __fmul_rn(__uint_as_float((bits & 0x7fffu) << 13), __uint_as_float((127u + 112u) << 23));

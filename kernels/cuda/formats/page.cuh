@@ -1,4 +1,4 @@
-// A record on its way between two formats: read, lowered, written.
+// A record read, and written.
 #pragma once
 #include "kitty.cuh"
 #include "pool.cuh"
@@ -43,42 +43,6 @@ __device__ __forceinline__ void read_page(const RecordBytes& src, uint32_t forma
     add_high<HeadDim>(q, scratch, s.old_rank, slabs * (HeadDim / 8));
   }
   __syncthreads();
-}
-
-// Brings the codes of a page of width `from` (a rung below 16 bit) down to `to`'s (formats/ladder/page.rs).
-template <int HeadDim, bool Keys>
-__device__ __forceinline__ void lower_page(uint32_t from, uint32_t to, PageShared& s, Codes& q) {
-  if (from == to || from == kInt3) return;
-  if (from == kInt8) {
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-      for (int h = 0; h < 2; h++) q[i][h] = shift_8_to_4(q[i][h]);
-    if (to == kInt4) return;
-  }
-  const uint32_t old = slabs_of(from) * (HeadDim / 8), boosted = slabs_of(to) * (HeadDim / 8);
-  if (Keys && (old > 0 || boosted > 0)) {
-    if (old == 0) {
-      rank_channels<HeadDim>(q, boosted, s);
-    } else {
-      if (threadIdx.x < HeadDim) s.rank[threadIdx.x] = static_cast<uint8_t>(s.old_rank[threadIdx.x] < boosted ? s.old_rank[threadIdx.x] : boosted);
-      __syncthreads();
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-#pragma unroll
-      for (int h = 0; h < 2; h++) {
-        // Shifted if it has 4 bits now and is not to keep them.
-        const uint32_t wide = old == 0 ? ~0u : rank_mask<HeadDim>(s.old_rank, i, h, 0, old);
-        const uint32_t shifted = wide & ~rank_mask<HeadDim>(s.rank, i, h, 0, boosted);
-        // Of codes that are not 4 bits the shift is not taken.
-        q[i][h] = (shift_4_to_2(q[i][h]) & shifted) | (q[i][h] & ~shifted);
-      }
-    }
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < 8; i++)
-    for (int h = 0; h < 2; h++) q[i][h] = shift_4_to_2(q[i][h]);
 }
 
 // Writes a page of `format` whose metadata, and ranks, are in `s`.

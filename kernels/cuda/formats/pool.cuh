@@ -17,7 +17,7 @@ struct PageOfPosition {
   uint32_t start;   // of its first head's record, in bytes of the block
   uint32_t bytes;   // of each record
   uint32_t format;  // PageFormat
-  uint32_t reserved;
+  uint32_t clipped;  // whether its 2-bit codes are, which only shrinking needs to know
 };
 static_assert(sizeof(PageOfPosition) == 16);
 

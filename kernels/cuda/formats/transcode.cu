@@ -3,7 +3,7 @@
 //
 // A CTA a record. Low-bit records never pass shared memory, except for kitty's slabs; 16-bit rows are staged there, for the minima
 // and maxima, and so that a matrix load hands them out in the plane's order.
-#include "page.cuh"
+#include "lower.cuh"
 #include "shrink.cuh"
 
 namespace ebb {
@@ -52,7 +52,7 @@ __device__ __forceinline__ void transcode(const TranscodeParams& p, uint8_t* sha
   } else {
     read_page<HeadDim, Keys>(src, from.format, shared, s, q);
   }
-  lower_page<HeadDim, Keys>(width, to.format, s, q);
+  lower_page<HeadDim, Keys>(width, to.format, to.clipped != 0, shared, s, q);
   write_page<HeadDim, Keys>(dst, to.format, shared, s, q);
 }
 

@@ -314,7 +314,15 @@ impl Mixed {
         formats.into_iter().all(|f| {
             matches!(
                 f,
-                F::F16 | F::Int8 | F::Int4 | F::Kitty25 | F::Kitty12 | F::Int2
+                F::F16
+                    | F::Int8
+                    | F::Int4
+                    | F::Kitty25c
+                    | F::Kitty12c
+                    | F::Int2c
+                    | F::Kitty25
+                    | F::Kitty12
+                    | F::Int2
             )
         })
     }

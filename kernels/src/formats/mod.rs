@@ -5,16 +5,17 @@
 //! its `mod` and its line to the registry below; the conformance tests iterate the registry.
 //!
 //! - [`FormatId`] is the whole interface: layout, encode, decode, [`FormatId::shrink`].
-//! - [`ladder`] lists the rungs of a side, top first. Formats off the ladder are *static*: a page can
-//!   get them from 16 bit only, and keeps them.
+//! - [`ladder`] lists the rungs of a side, top first, [`rungs`] those of both branches below int4. Other formats are *static*: a page
+//!   can get them from 16 bit only, and keeps them.
 //! - `order` is the one permutation of codes inside a plane, `affine` what zero-and-range formats
-//!   share, `kitty`, `polar`, `grouped` and `shifted` what those families share.
+//!   share, `kitty`, `polar`, `grouped` and `shifted` what those families share, `clip` the rule of clipped 2-bit codes.
 //! - [`rotation`] folds V's Hadamard rotation into the weights; it is no format.
 //!
 //! A record's bytes depend on its 16-bit rows and its format alone, never on the formats it went
 //! through, and are the same on every device.
 
 mod affine;
+mod clip;
 mod codec;
 mod error;
 mod id;
@@ -43,7 +44,7 @@ mod polar44grid;
 mod shifted;
 
 pub use error::FormatError;
-pub use ladder::{ladder, legal_shrink};
+pub use ladder::{ladder, legal_shrink, rungs};
 pub use shape::{MAX_HEAD_DIM, RecordShape};
 
 registry::registry! {
@@ -51,9 +52,13 @@ registry::registry! {
     F16     "f16"     f16::F16,
     Int8    "int8"    int8::Int8,
     Int4    "int4"    int4::Int4,
-    Kitty25 "kitty25" kitty25::Kitty25,
-    Kitty12 "kitty12" kitty12::Kitty12,
-    Int2    "int2"    int2::Int2,
+    Kitty25c "kitty25c" kitty25::Kitty25::<true>,
+    Kitty12c "kitty12c" kitty12::Kitty12::<true>,
+    Int2c   "int2c"   int2::Int2::<true>,
+    // The same without clipping, the papers' own: a ladder of their own below int4.
+    Kitty25 "kitty25" kitty25::Kitty25::<false>,
+    Kitty12 "kitty12" kitty12::Kitty12::<false>,
+    Int2    "int2"    int2::Int2::<false>,
     // Static formats.
     Int3    "int3"    int3::Int3,
     Int2g32 "int2g32" grouped::Grouped::<2>,

@@ -48,6 +48,9 @@ pub(crate) fn quantise(format: FormatId, shape: RecordShape, rows: &[bf16]) -> O
         "int8" => down(8),
         "int4" => down(4),
         "int2" => down(2),
+        "int2c" => clip(down(4), |_| true),
+        "kitty25c" => boost_clipped(down(4), shape.head_dim / 4),
+        "kitty12c" => boost_clipped(down(4), shape.head_dim / 8),
         "kitty25" => boost(down(4), shape.head_dim / 4),
         "kitty12" => boost(down(4), shape.head_dim / 8),
         "kitty25var" => boost_by(down(4), shape.head_dim / 4, Page::spread),
@@ -174,6 +177,67 @@ fn boost_by(mut page: Page, boosted: usize, score: fn(&Page, usize) -> f64) -> P
     page
 }
 
+/// All but the `boosted` loudest channels of a 4-bit page go to clipped 2 bits.
+fn boost_clipped(mut page: Page, boosted: usize) -> Page {
+    page.boosted_index = page.index_by(boosted, Page::loudness);
+    let index = page.boosted_index.clone();
+    clip(page, |group| index[group] as usize >= boosted)
+}
+
+/// Groups of a 4-bit page to clipped 2 bits: every window is tried on every element. Levels and codes are counted in halves of a
+/// 4-bit step, of which a group spans 30.
+fn clip(mut page: Page, chosen: impl Fn(usize) -> bool) -> Page {
+    let d = page.shape.head_dim;
+    let fp16 = finite_fp16();
+    let narrowest = if page.shape.side == Side::K { 8 } else { 9 };
+    let group_of = |page: &Page, i: usize| (page.group_of)(page.shape, i / d, i % d);
+    for group in (0..page.zero.len()).filter(|g| chosen(*g)) {
+        let of_group: Vec<usize> = (0..page.codes.len())
+            .filter(|i| group_of(&page, *i) == group)
+            .collect();
+        // The nearest of four levels, the upper one of two, and how far it is.
+        let nearest = |code: u32, low: i64, step: i64| -> (i64, u32) {
+            let distance = |level: u32| (2 * i64::from(code) - low - step * i64::from(level)).abs();
+            let level = (0..4).rev().min_by_key(|level| distance(*level)).unwrap();
+            (distance(level), level)
+        };
+        let error = |low, step| -> i64 {
+            let squares = of_group
+                .iter()
+                .map(|i| nearest(page.codes[*i].0, low, step).0.pow(2));
+            squares.sum()
+        };
+        let mut windows = vec![];
+        for step in (narrowest..=10).rev() {
+            windows.extend((0..=30 - 3 * step).map(|low| (low, step)));
+        }
+        let (low, step) = windows
+            .into_iter()
+            .min_by_key(|(low, step)| error(*low, *step))
+            .unwrap();
+        for i in of_group {
+            page.codes[i] = (nearest(page.codes[i].0, low, step).1, 3);
+        }
+        let half_step = page.range[group] / 30.0;
+        page.zero[group] = to_nearest(&fp16, page.zero[group] + low as f32 * half_step);
+        page.range[group] = to_nearest(&fp16, (3 * step) as f32 * half_step);
+    }
+    page
+}
+
+/// The nearest of ascending fp16 numbers, of two the one whose last bit is 0.
+fn to_nearest(fp16: &[f32], x: f32) -> f32 {
+    let above = fp16.partition_point(|h| *h < x);
+    let (low, high) = (fp16[above - 1], fp16[above]);
+    let distance = |h: f32| (f64::from(h) - f64::from(x)).abs();
+    let even = |h: f32| half::f16::from_f32(h).to_bits().is_multiple_of(2);
+    match distance(low).total_cmp(&distance(high)) {
+        std::cmp::Ordering::Less => low + 0.0,
+        std::cmp::Ordering::Equal if even(low) => low + 0.0,
+        _ => high + 0.0,
+    }
+}
+
 impl Page {
     /// `128 * 15` times the mean magnitude of a channel of a 4-bit page. Multiples of 2^-24 below 2^30: exact in f64.
     fn loudness(&self, channel: usize) -> f64 {
@@ -236,7 +300,7 @@ impl Page {
         match format.name() {
             "int8" => record.extend(plane(8, &code)),
             "int4" | "int4t" | "int4shr" | "int4rsh" => record.extend(plane(4, &code)),
-            "int2" | "int2t" | "int2shr" | "int2rsh" => record.extend(plane(2, &code)),
+            "int2c" | "int2" | "int2t" | "int2shr" | "int2rsh" => record.extend(plane(2, &code)),
             "int3" => {
                 record.extend(plane(2, &|t, c| code(t, c) & 3));
                 record.extend(plane(1, &|t, c| code(t, c) >> 2));

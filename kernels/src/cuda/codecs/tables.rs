@@ -19,23 +19,30 @@ pub(super) struct PageOfPosition {
     start: u32,
     bytes: u32,
     format: u32,
-    reserved: u32,
+    clipped: u32,
 }
 const _: () = assert!(size_of::<PageOfPosition>() == 16);
 
-/// The number that a format has on the device; none if it has no codec there.
+/// The number that a format has on the device; none if it has no codec there. To readers clipped formats are the others.
 fn device_format(format: FormatId) -> Option<u32> {
     use FormatId as F;
     match format {
         F::F16 => Some(0),
         F::Int8 => Some(1),
         F::Int4 => Some(2),
-        F::Kitty25 => Some(3),
-        F::Kitty12 => Some(4),
-        F::Int2 => Some(5),
+        F::Kitty25 | F::Kitty25c => Some(3),
+        F::Kitty12 | F::Kitty12c => Some(4),
+        F::Int2 | F::Int2c => Some(5),
         F::Int3 => Some(6),
         _ => None,
     }
+}
+
+fn is_clipped(format: FormatId) -> bool {
+    matches!(
+        format,
+        FormatId::Kitty25c | FormatId::Kitty12c | FormatId::Int2c
+    )
 }
 
 /// Whether the device has a codec for every page of a layout.
@@ -69,11 +76,12 @@ fn page_table(layout: &KvLayout) -> Vec<PageOfPosition> {
     let geometry = layout.geometry();
     let page = |position: u16, layer: usize, side: Side| {
         let place = layout.place(position, geometry.record(layer, side, 0));
+        let format = layout.format(position, layer, side);
         PageOfPosition {
             start: place.frame * layout.frame().frame_bytes as u32 + place.offset,
             bytes: layout.record_bytes(position, layer, side) as u32,
-            format: device_format(layout.format(position, layer, side)).unwrap_or(0),
-            reserved: 0,
+            format: device_format(format).unwrap_or(0),
+            clipped: is_clipped(format).into(),
         }
     };
     let positions = 1..layout.positions() as u16;

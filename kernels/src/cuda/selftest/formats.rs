@@ -20,16 +20,19 @@ use crate::formats::{FormatError, FormatId as F, RecordShape, legal_shrink};
 use crate::kv::{KvGeometry, KvLayout, Side};
 use crate::{BLOCK_TOKENS, SUB_BLOCKS};
 
-const K_FORMATS: [F; 7] = [
+const K_FORMATS: [F; 10] = [
     F::F16,
     F::Int8,
     F::Int4,
+    F::Kitty25c,
+    F::Kitty12c,
+    F::Int2c,
     F::Kitty25,
     F::Kitty12,
     F::Int2,
     F::Int3,
 ];
-const V_FORMATS: [F; 5] = [F::F16, F::Int8, F::Int4, F::Int2, F::Int3];
+const V_FORMATS: [F; 6] = [F::F16, F::Int8, F::Int4, F::Int2c, F::Int2, F::Int3];
 
 /// Kinds of pages.
 const KINDS: usize = 9;

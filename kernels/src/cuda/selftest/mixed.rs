@@ -21,11 +21,12 @@ use crate::kv::{KvGeometry, KvLayout, Side};
 const LIMIT: f64 = 3.2e-3;
 
 /// Formats of keys and values at the positions after the first.
-const PAIRS: [(F, F); 9] = [
+const PAIRS: [(F, F); 10] = [
     (F::Int8, F::Int8),
     (F::Int4, F::Int4),
     (F::Int2, F::Int2),
     (F::Kitty25, F::Int2),
+    (F::Kitty25c, F::Int2c),
     (F::Kitty12, F::Int4),
     (F::Int4, F::Int2),
     (F::Int2, F::Int8),

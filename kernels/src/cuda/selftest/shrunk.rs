@@ -27,9 +27,9 @@ const SCHEDULE: [(F, F); 6] = [
     (F::Int8, F::F16),
     (F::Int8, F::Int8),
     (F::Int4, F::Int4),
-    (F::Kitty25, F::Int4),
-    (F::Kitty12, F::Int2),
-    (F::Int2, F::Int2),
+    (F::Kitty25c, F::Int4),
+    (F::Kitty12c, F::Int2c),
+    (F::Int2c, F::Int2c),
 ];
 
 /// A sequence of the script: tokens so far, its blocks, and where each stands.

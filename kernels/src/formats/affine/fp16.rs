@@ -32,6 +32,12 @@ pub(crate) fn round_up(x: f32) -> f16 {
     }
 }
 
+/// The fp16 nearest to `x`, the even one of two, for `|x| <= 65504`. Zero is always +0.
+pub(crate) fn round_nearest(x: f32) -> f16 {
+    debug_assert!(x.abs() <= FP16_MAX);
+    positive_zero(f16::from_f32(x))
+}
+
 /// -0 and +0 are one value and must have one encoding.
 fn positive_zero(x: f16) -> f16 {
     if x.to_bits() == 0x8000 { f16::ZERO } else { x }

@@ -17,7 +17,7 @@ mod range;
 mod uniform;
 
 pub(crate) use dequant::{Steps, dequantise_tile};
-pub(crate) use meta::{Grouping, Meta};
+pub(crate) use meta::{Grouping, MAX_GROUPS, Meta};
 pub(crate) use quantise::quantise;
 pub(crate) use range::{check_values, group_ranges, zero_and_range};
 pub(crate) use uniform::{

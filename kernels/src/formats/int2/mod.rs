@@ -1,4 +1,4 @@
-//! Asymmetric 2-bit codes, shifted from the 4-bit rung: the bottom of both ladders.
+//! Asymmetric 2-bit codes, shifted or clipped from the 4-bit rung: the bottom of both ladders.
 //!
 //! Layout: `[zero][range][plane]`, see `affine::uniform`.
 
@@ -12,10 +12,10 @@ use super::ladder::{LadderPage, Width};
 use super::{FormatError, RecordShape};
 use crate::kv::Side;
 
-/// Codec of `int2`.
-pub(crate) struct Int2;
+/// Codec of `int2c` and, not clipped, of `int2`.
+pub(crate) struct Int2<const CLIPPED: bool>;
 
-impl PageFormat for Int2 {
+impl<const CLIPPED: bool> PageFormat for Int2<CLIPPED> {
     fn nominal_bits(&self) -> f32 {
         2.0
     }
@@ -44,9 +44,9 @@ impl PageFormat for Int2 {
     }
 }
 
-impl LadderFormat for Int2 {
+impl<const CLIPPED: bool> LadderFormat for Int2<CLIPPED> {
     fn width(&self) -> Width {
-        Width::TWO
+        Width::two(0, CLIPPED)
     }
 
     fn unpack(&self, shape: RecordShape, record: &[u8]) -> LadderPage {

@@ -46,8 +46,6 @@ pub(crate) struct Kitty<const SLABS: usize> {
 }
 
 impl<const SLABS: usize> Kitty<SLABS> {
-    pub(crate) const WIDTH: Width = Width::boosted(SLABS);
-
     pub(crate) const fn new(shape: RecordShape) -> Self {
         Self { shape }
     }
@@ -71,8 +69,16 @@ impl<const SLABS: usize> Kitty<SLABS> {
             + SLABS * self.slab().bytes()
     }
 
-    pub(crate) fn encode(&self, rows: &[bf16], out: &mut [u8]) -> Result<(), FormatError> {
-        self.encode_by(Ranking::Magnitude, rows, out)
+    pub(crate) fn encode(
+        &self,
+        clipped: bool,
+        rows: &[bf16],
+        out: &mut [u8],
+    ) -> Result<(), FormatError> {
+        let mut page = LadderPage::quantise(self.shape, rows)?;
+        page.lower(Width::two(SLABS, clipped));
+        self.pack(&page, out);
+        Ok(())
     }
 
     fn encode_by(
@@ -82,7 +88,7 @@ impl<const SLABS: usize> Kitty<SLABS> {
         out: &mut [u8],
     ) -> Result<(), FormatError> {
         let mut page = LadderPage::quantise(self.shape, rows)?;
-        page.lower_by(ranking, Self::WIDTH);
+        page.lower_by(ranking, Width::two(SLABS, false));
         self.pack(&page, out);
         Ok(())
     }
@@ -91,7 +97,7 @@ impl<const SLABS: usize> Kitty<SLABS> {
         decode_record::<SLABS>(self.shape, record, tokens, out);
     }
 
-    pub(crate) fn unpack(&self, record: &[u8]) -> LadderPage {
+    pub(crate) fn unpack(&self, clipped: bool, record: &[u8]) -> LadderPage {
         let d = self.shape.head_dim;
         let parts = self.parts(record);
         let mut codes = vec![0; self.shape.elements()];
@@ -102,7 +108,12 @@ impl<const SLABS: usize> Kitty<SLABS> {
         for (tile, codes) in codes.chunks_exact_mut(TILE_TOKENS * d).enumerate() {
             self.add_high(parts.slabs, channels, tile, &mut scratch, codes);
         }
-        let mut page = LadderPage::new(self.shape, Self::WIDTH, parts.meta.to_vec(), codes);
+        let mut page = LadderPage::new(
+            self.shape,
+            Width::two(SLABS, clipped),
+            parts.meta.to_vec(),
+            codes,
+        );
         page.index = parts.index.to_vec();
         page
     }

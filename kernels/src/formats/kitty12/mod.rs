@@ -10,13 +10,13 @@ use super::ladder::{LadderPage, Width};
 use super::{FormatError, RecordShape};
 use crate::kv::Side;
 
-/// Codec of `kitty12`.
-pub(crate) struct Kitty12;
+/// Codec of `kitty12c` and, not clipped, of `kitty12`.
+pub(crate) struct Kitty12<const CLIPPED: bool>;
 
 /// Eighths of the channels that are boosted.
 const SLABS: usize = 1;
 
-impl PageFormat for Kitty12 {
+impl<const CLIPPED: bool> PageFormat for Kitty12<CLIPPED> {
     fn nominal_bits(&self) -> f32 {
         2.25
     }
@@ -38,7 +38,7 @@ impl PageFormat for Kitty12 {
     }
 
     fn encode(&self, shape: RecordShape, rows: &[bf16], out: &mut [u8]) -> Result<(), FormatError> {
-        Kitty::<SLABS>::new(shape).encode(rows, out)
+        Kitty::<SLABS>::new(shape).encode(CLIPPED, rows, out)
     }
 
     fn decode(&self, shape: RecordShape, record: &[u8], tokens: Range<usize>, out: &mut [f32]) {
@@ -50,13 +50,13 @@ impl PageFormat for Kitty12 {
     }
 }
 
-impl LadderFormat for Kitty12 {
+impl<const CLIPPED: bool> LadderFormat for Kitty12<CLIPPED> {
     fn width(&self) -> Width {
-        Kitty::<SLABS>::WIDTH
+        Width::two(SLABS, CLIPPED)
     }
 
     fn unpack(&self, shape: RecordShape, record: &[u8]) -> LadderPage {
-        Kitty::<SLABS>::new(shape).unpack(record)
+        Kitty::<SLABS>::new(shape).unpack(CLIPPED, record)
     }
 
     fn pack(&self, page: &LadderPage, out: &mut [u8]) {

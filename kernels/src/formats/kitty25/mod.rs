@@ -10,13 +10,13 @@ use super::ladder::{LadderPage, Width};
 use super::{FormatError, RecordShape};
 use crate::kv::Side;
 
-/// Codec of `kitty25`.
-pub(crate) struct Kitty25;
+/// Codec of `kitty25c` and, not clipped, of `kitty25`.
+pub(crate) struct Kitty25<const CLIPPED: bool>;
 
 /// Eighths of the channels that are boosted.
 const SLABS: usize = 2;
 
-impl PageFormat for Kitty25 {
+impl<const CLIPPED: bool> PageFormat for Kitty25<CLIPPED> {
     fn nominal_bits(&self) -> f32 {
         2.5
     }
@@ -38,7 +38,7 @@ impl PageFormat for Kitty25 {
     }
 
     fn encode(&self, shape: RecordShape, rows: &[bf16], out: &mut [u8]) -> Result<(), FormatError> {
-        Kitty::<SLABS>::new(shape).encode(rows, out)
+        Kitty::<SLABS>::new(shape).encode(CLIPPED, rows, out)
     }
 
     fn decode(&self, shape: RecordShape, record: &[u8], tokens: Range<usize>, out: &mut [f32]) {
@@ -50,13 +50,13 @@ impl PageFormat for Kitty25 {
     }
 }
 
-impl LadderFormat for Kitty25 {
+impl<const CLIPPED: bool> LadderFormat for Kitty25<CLIPPED> {
     fn width(&self) -> Width {
-        Kitty::<SLABS>::WIDTH
+        Width::two(SLABS, CLIPPED)
     }
 
     fn unpack(&self, shape: RecordShape, record: &[u8]) -> LadderPage {
-        Kitty::<SLABS>::new(shape).unpack(record)
+        Kitty::<SLABS>::new(shape).unpack(CLIPPED, record)
     }
 
     fn pack(&self, page: &LadderPage, out: &mut [u8]) {

@@ -3,10 +3,12 @@
 use half::bf16;
 
 use super::super::affine::{Grouping, Meta, quantise};
+use super::super::clip::clip;
 use super::super::kitty::{Ranking, index_of_first, slab_channels};
 use super::super::simd::vectorised;
 use super::super::{FormatError, RecordShape};
 use super::shift::{shift_4_to_2, shift_8_to_4};
+use crate::kv::Side;
 
 /// Width of a rung's codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,16 +17,41 @@ pub(crate) struct Width {
     bits: u32,
     /// Eighths of the channels that stay at 4 bits beside 2-bit ones.
     slabs: usize,
+    /// Whether groups of 2-bit codes are clipped.
+    clipped: bool,
 }
 
 impl Width {
-    pub(crate) const EIGHT: Width = Width { bits: 8, slabs: 0 };
-    pub(crate) const FOUR: Width = Width { bits: 4, slabs: 0 };
-    pub(crate) const TWO: Width = Width { bits: 2, slabs: 0 };
+    pub(crate) const EIGHT: Width = Width::uniform(8);
+    pub(crate) const FOUR: Width = Width::uniform(4);
 
-    /// 2 bits, with `slabs` eighths of the channels at 4.
-    pub(crate) const fn boosted(slabs: usize) -> Self {
-        Self { bits: 2, slabs }
+    const fn uniform(bits: u32) -> Self {
+        Self {
+            bits,
+            slabs: 0,
+            clipped: false,
+        }
+    }
+
+    /// 2 bits, clipped or not, with `slabs` eighths of the channels at 4.
+    pub(crate) const fn two(slabs: usize, clipped: bool) -> Self {
+        Self {
+            bits: 2,
+            slabs,
+            clipped,
+        }
+    }
+
+    /// Whether pages come to this width unless told otherwise.
+    pub(crate) fn is_usual(self) -> bool {
+        self.bits > 2 || self.clipped
+    }
+
+    /// Whether a page of this width may become one of `lower`: that has fewer bits, and a clipped page stays so, as an unclipped one
+    /// does.
+    pub(crate) fn reaches(self, lower: Width) -> bool {
+        let falls = (lower.bits, lower.slabs) < (self.bits, self.slabs);
+        falls && (self.bits > 2 || self.clipped == lower.clipped)
     }
 }
 
@@ -32,7 +59,7 @@ impl Width {
 pub(crate) struct LadderPage {
     pub(crate) shape: RecordShape,
     pub(crate) width: Width,
-    /// Zeros and ranges as they lie in the record; no rung changes them.
+    /// Zeros and ranges as they lie in the record. No rung changes them but the clipped ones, those of 2-bit groups.
     pub(crate) meta: Vec<u8>,
     /// `[128][head_dim]`, in natural order.
     pub(crate) codes: Vec<u8>,
@@ -70,6 +97,8 @@ impl LadderPage {
 
     /// The same with the boosted channels of another ranking, for static formats: from 8 or 4 bits.
     pub(crate) fn lower_by(&mut self, ranking: Ranking, target: Width) {
+        let reached = self.width == target || self.width.reaches(target);
+        assert!(reached, "a page never gains bits back");
         if self.width == Width::EIGHT && target != Width::EIGHT {
             shift_all_to_4(&mut self.codes);
             self.width = Width::FOUR;
@@ -77,7 +106,6 @@ impl LadderPage {
         if self.width != target && target.bits == 2 {
             self.lower_to_two(ranking, target);
         }
-        assert_eq!(self.width, target, "a page never gains bits back");
     }
 
     /// From 4 bits, or 2 with more boosted channels.
@@ -99,7 +127,12 @@ impl LadderPage {
                 wide && !keeps
             })
             .collect();
-        shift_channels_to_2(&mut self.codes, &shifted);
+        if target.clipped {
+            let is_group = |group: usize| self.shape.side == Side::V || shifted[group];
+            clip(self.shape, is_group, &mut self.meta, &mut self.codes);
+        } else {
+            shift_channels_to_2(&mut self.codes, &shifted);
+        }
         self.index = if boosted > 0 { index } else { vec![] };
         self.width = target;
     }
