@@ -11,7 +11,7 @@ namespace ebb {
 struct TranscodeParams {
   KvPool pool;
   const ShrinkJob* jobs;
-  // [shrinks]: of the first record that has no codes, record << 42 | why (quantise.cuh); kNoFailure before.
+  // [shrinks]: of the first record that has no codes, record << kRecordShift | why (quantise.cuh); kNoFailure before.
   unsigned long long* failures;
 };
 static_assert(sizeof(TranscodeParams) == 64);
@@ -36,23 +36,17 @@ __device__ __forceinline__ void transcode(const TranscodeParams& p, uint8_t* sha
     }
     return;
   }
-  Codes q;
-  uint32_t width = from.format;
   if (from.format == kF16) {
-    // Every rung is reached through 8 bits; int3 is made directly.
-    width = to.format == kInt3 ? kInt3 : kInt8;
-    const float levels = to.format == kInt3 ? 7.f : 255.f;
     stage_rows<HeadDim>(shared, row);
     uint64_t failure;
-    if (!find_ranges<HeadDim, Keys>(shared, reinterpret_cast<uint16_t*>(shared + 256 * HeadDim), s, levels, failure)) {
-      if (threadIdx.x == 0) atomicMin(p.failures + blockIdx.y, static_cast<unsigned long long>(record) << 42 | failure);
-      return;
+    if (!encode_rows<HeadDim, Keys>(dst, to.format, shared, s, failure) && threadIdx.x == 0) {
+      atomicMin(p.failures + blockIdx.y, static_cast<unsigned long long>(record) << kRecordShift | failure);
     }
-    quantise<HeadDim, Keys>(shared, s, levels, q);
-  } else {
-    read_page<HeadDim, Keys>(src, from.format, shared, s, q);
+    return;
   }
-  lower_page<HeadDim, Keys>(width, to.format, s, q);
+  Codes q;
+  read_page<HeadDim, Keys>(src, from.format, shared, s, q);
+  lower_page<HeadDim, Keys>(from.format, to.format, s, q);
   write_page<HeadDim, Keys>(dst, to.format, shared, s, q);
 }
 

@@ -34,7 +34,19 @@ fn device_format(format: FormatId) -> Option<u32> {
         F::Kitty12 => Some(4),
         F::Int2 => Some(5),
         F::Int3 => Some(6),
-        _ => None,
+        F::Int2g32 => Some(7),
+        F::Kvmix11 => Some(8),
+        F::Int4g32 => Some(9),
+        F::Polar44 => Some(10),
+        F::Polar42 => Some(11),
+        F::Polar44Grid => Some(12),
+        F::Int4t => Some(13),
+        F::Int2t => Some(14),
+        F::Int4Shift => Some(19),
+        F::Int2Shift => Some(20),
+        F::Int4RoundingShift => Some(21),
+        F::Int2RoundingShift => Some(22),
+        F::Kitty25Variance | F::Kitty12Variance | F::Kitty25Random | F::Kitty12Random => None,
     }
 }
 
@@ -83,39 +95,45 @@ fn page_table(layout: &KvLayout) -> Vec<PageOfPosition> {
         .collect()
 }
 
-/// What a word of the device says: record << 42 | kind << 40 | details (formats/quantise.cuh).
+/// What a word of the device says: record << 44 | kind << 41 | details (`FailureKind` of formats/quantise.cuh).
 pub(super) fn failure(geometry: KvGeometry, shrink: usize, word: u64) -> ShrinkFailure {
-    let record = (word >> 42) as usize;
+    let record = (word >> 44) as usize;
     let page = record / geometry.kv_heads;
     let side = Side::of_page(page);
     let half = |shift: u32| bf16::from_bits((word >> shift) as u16);
-    let error = if word >> 40 & 1 == 1 {
-        FormatError::RangeBeyondFp16 {
-            group: match side {
-                Side::K => "channel",
-                Side::V => "token",
-            },
-            index: (word >> 32 & 0xff) as usize,
-            min: half(16).to_f32(),
-            max: half(0).to_f32(),
-        }
-    } else {
-        let element = (word >> 16 & 0xff_ffff) as usize;
-        let (token, channel) = (element / geometry.head_dim, element % geometry.head_dim);
-        let value = half(0);
-        if value.is_finite() {
-            FormatError::BeyondFp16 {
-                token,
-                channel,
-                value,
+    let index = (word >> 32 & 0x1ff) as usize;
+    let range = |group| FormatError::RangeBeyondFp16 {
+        group,
+        index,
+        min: half(16).to_f32(),
+        max: half(0).to_f32(),
+    };
+    let error = match word >> 41 & 7 {
+        0 => {
+            let element = (word >> 16 & 0xff_ffff) as usize;
+            let (token, channel) = (element / geometry.head_dim, element % geometry.head_dim);
+            let value = half(0);
+            if value.is_finite() {
+                FormatError::BeyondFp16 {
+                    token,
+                    channel,
+                    value,
+                }
+            } else {
+                FormatError::NonFinite {
+                    token,
+                    channel,
+                    value,
+                }
             }
-        } else {
-            FormatError::NonFinite {
-                token,
-                channel,
-                value,
-            }
         }
+        1 => range("channel"),
+        2 => range("token"),
+        3 => range("group of 32"),
+        _ => FormatError::RadiusBeyondFp16 {
+            pair: index,
+            radius: f32::from_bits(word as u32),
+        },
     };
     ShrinkFailure {
         shrink,
