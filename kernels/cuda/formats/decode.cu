@@ -1,6 +1,8 @@
 // Shrunk blocks of one layer back to 16 bit, into scratch frames that the 16-bit attention kernels read: bf16, to nearest, of what
 // the CPU's codecs decode.
+#include "grouped.cuh"
 #include "page.cuh"
+#include "polar.cuh"
 #include "shrink.cuh"
 
 namespace ebb {

@@ -1,8 +1,6 @@
 // A record on its way between two formats: read, lowered, written.
 #pragma once
-#include "grouped.cuh"
 #include "kitty.cuh"
-#include "polar.cuh"
 #include "pool.cuh"
 
 namespace ebb {
@@ -12,7 +10,11 @@ __device__ __forceinline__ uint32_t plane_bits(uint32_t format) {
   if (format == kInt8) return 8;
   return format == kInt4 || format == kInt4t || format == kInt4Shift || format == kInt4RoundingShift ? 4 : 2;
 }
-__device__ __forceinline__ uint32_t slabs_of(uint32_t format) { return format == kKitty25 ? 2 : format == kKitty12 ? 1 : 0; }
+__device__ __forceinline__ bool is_reranked(uint32_t format) { return format >= kKitty25Variance && format <= kKitty12Random; }
+__device__ __forceinline__ uint32_t slabs_of(uint32_t format) {
+  if (is_reranked(format)) return format == kKitty25Variance || format == kKitty25Random ? 2 : 1;
+  return format == kKitty25 ? 2 : format == kKitty12 ? 1 : 0;
+}
 __device__ __forceinline__ bool is_by_token(uint32_t format) { return format == kInt4t || format == kInt2t; }
 __device__ __forceinline__ bool is_shifted(uint32_t format) { return format >= kInt4Shift && format <= kInt2RoundingShift; }
 // Steps of a group.
@@ -95,19 +97,6 @@ __device__ __forceinline__ void lower_page(uint32_t from, uint32_t to, PageShare
     for (int h = 0; h < 2; h++) q[i][h] = shift_4_to_2(q[i][h]);
 }
 
-// Brings 8-bit codes down to a shifted format's.
-__device__ __forceinline__ void shift_page(uint32_t format, Codes& q) {
-  const bool rounding = format >= kInt4RoundingShift, twice = plane_bits(format) == 2;
-#pragma unroll
-  for (int i = 0; i < 8; i++) {
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-      q[i][h] = rounding ? shift_rounding<4>(q[i][h]) : shift_plainly<4>(q[i][h]);
-      if (twice) q[i][h] = rounding ? shift_rounding<2>(q[i][h]) : shift_plainly<2>(q[i][h]);
-    }
-  }
-}
-
 // Writes a page of `format` whose metadata, and ranks, are in `s`.
 template <int HeadDim, bool Keys, bool ByRow = false>
 __device__ __forceinline__ void write_page(const RecordBytes& dst, uint32_t format, uint8_t* scratch, const PageShared& s, const Codes& q) {
@@ -124,40 +113,6 @@ __device__ __forceinline__ void write_page(const RecordBytes& dst, uint32_t form
     __syncthreads();
     store_slabs<HeadDim>(scratch, slabs, [&](uint32_t o) { return dst.at(kMeta + kPlane + HeadDim + o); });
   }
-}
-
-// Writes 16-bit rows, staged in `scratch`, in any other format. False if they have no codes; then thread 0 has the failure, and what
-// was written means nothing.
-template <int HeadDim, bool Keys>
-__device__ __forceinline__ bool encode_rows(const RecordBytes& dst, uint32_t format, uint8_t* scratch, PageShared& s, uint64_t& failure) {
-  void* const partials = scratch + 256 * HeadDim;
-  if (is_grouped(format)) return write_grouped<HeadDim, Keys>(dst, format, scratch, s, failure);
-  Codes q;
-  if constexpr (Keys) {
-    if (is_polar(format)) {
-      if (!find_cells<HeadDim>(scratch, static_cast<float*>(partials), s, format, failure)) return false;
-      write_polar<HeadDim>(dst, format, scratch, s);
-      return true;
-    }
-    if (is_by_token(format)) {
-      const float levels = levels_of(format);
-      if (!find_ranges<HeadDim, false>(scratch, static_cast<uint16_t*>(partials), s, levels, failure)) return false;
-      quantise<HeadDim, true, true>(scratch, s, levels, q);
-      write_page<HeadDim, true, true>(dst, format, scratch, s, q);
-      return true;
-    }
-  }
-  // Every rung is reached through 8 bits, and so is what is shifted; int3 is made directly.
-  const float levels = format == kInt3 ? 7.f : 255.f;
-  if (!find_ranges<HeadDim, Keys>(scratch, static_cast<uint16_t*>(partials), s, levels, failure)) return false;
-  quantise<HeadDim, Keys>(scratch, s, levels, q);
-  if (is_shifted(format)) {
-    shift_page(format, q);
-  } else {
-    lower_page<HeadDim, Keys>(format == kInt3 ? kInt3 : kInt8, format, s, q);
-  }
-  write_page<HeadDim, Keys>(dst, format, scratch, s, q);
-  return true;
 }
 
 }  // namespace ebb

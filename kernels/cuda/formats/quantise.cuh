@@ -19,6 +19,7 @@ struct PageShared {
   uint32_t sums[128];
   uint32_t louder[128];
   int64_t loudness[128];
+  uint64_t loudness_low[128];  // below it, where 64 bits are too few
 };
 constexpr uint32_t kSound = ~0u;
 // bf16 magnitudes from here on are beyond fp16, or not finite.

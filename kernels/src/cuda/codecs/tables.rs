@@ -23,38 +23,45 @@ pub(super) struct PageOfPosition {
 }
 const _: () = assert!(size_of::<PageOfPosition>() == 16);
 
-/// The number that a format has on the device; none if it has no codec there.
-fn device_format(format: FormatId) -> Option<u32> {
+/// `ebb::PageFormat` of formats/pool.cuh.
+fn device_format(format: FormatId) -> u32 {
     use FormatId as F;
     match format {
-        F::F16 => Some(0),
-        F::Int8 => Some(1),
-        F::Int4 => Some(2),
-        F::Kitty25 => Some(3),
-        F::Kitty12 => Some(4),
-        F::Int2 => Some(5),
-        F::Int3 => Some(6),
-        F::Int2g32 => Some(7),
-        F::Kvmix11 => Some(8),
-        F::Int4g32 => Some(9),
-        F::Polar44 => Some(10),
-        F::Polar42 => Some(11),
-        F::Polar44Grid => Some(12),
-        F::Int4t => Some(13),
-        F::Int2t => Some(14),
-        F::Int4Shift => Some(19),
-        F::Int2Shift => Some(20),
-        F::Int4RoundingShift => Some(21),
-        F::Int2RoundingShift => Some(22),
-        F::Kitty25Variance | F::Kitty12Variance | F::Kitty25Random | F::Kitty12Random => None,
+        F::F16 => 0,
+        F::Int8 => 1,
+        F::Int4 => 2,
+        F::Kitty25 => 3,
+        F::Kitty12 => 4,
+        F::Int2 => 5,
+        F::Int3 => 6,
+        F::Int2g32 => 7,
+        F::Kvmix11 => 8,
+        F::Int4g32 => 9,
+        F::Polar44 => 10,
+        F::Polar42 => 11,
+        F::Polar44Grid => 12,
+        F::Int4t => 13,
+        F::Int2t => 14,
+        F::Kitty25Variance => 15,
+        F::Kitty12Variance => 16,
+        F::Kitty25Random => 17,
+        F::Kitty12Random => 18,
+        F::Int4Shift => 19,
+        F::Int2Shift => 20,
+        F::Int4RoundingShift => 21,
+        F::Int2RoundingShift => 22,
     }
 }
 
 /// Whether the device has a codec for every page of a layout.
 pub(in crate::cuda) fn supports(layout: &KvLayout) -> bool {
-    let formats = (0..layout.positions() as u16).flat_map(|p| layout.formats(p));
-    let pages = layout.positions() == 1 || matches!(layout.geometry().head_dim, 64 | 128);
-    pages && formats.into_iter().all(|f| device_format(*f).is_some())
+    layout.positions() == 1 || matches!(layout.geometry().head_dim, 64 | 128)
+}
+
+/// Whether a layout has pages that encode.cu makes.
+pub(super) fn encodes(layout: &KvLayout) -> bool {
+    let mut formats = (0..layout.positions() as u16).flat_map(|p| layout.formats(p));
+    formats.any(|f| device_format(*f) > device_format(FormatId::Int3))
 }
 
 /// The formats and places of all pages at all positions but 0, `[position - 1][layer * 2 + side]`, in device memory.
@@ -84,7 +91,7 @@ fn page_table(layout: &KvLayout) -> Vec<PageOfPosition> {
         PageOfPosition {
             start: place.frame * layout.frame().frame_bytes as u32 + place.offset,
             bytes: layout.record_bytes(position, layer, side) as u32,
-            format: device_format(layout.format(position, layer, side)).unwrap_or(0),
+            format: device_format(layout.format(position, layer, side)),
             reserved: 0,
         }
     };

@@ -32,7 +32,7 @@ const K_FORMATS: [F; 7] = [
 const V_FORMATS: [F; 5] = [F::F16, F::Int8, F::Int4, F::Int2, F::Int3];
 
 /// Static formats of keys and values that are made of 16-bit pages only.
-const STATIC_PAIRS: [(F, F); 12] = [
+const STATIC_PAIRS: [(F, F); 16] = [
     (F::Polar44, F::F16),
     (F::Polar42, F::Int4),
     (F::Polar44Grid, F::Int8),
@@ -41,6 +41,10 @@ const STATIC_PAIRS: [(F, F); 12] = [
     (F::Int2g32, F::Int2g32),
     (F::Int4g32, F::Kvmix11),
     (F::Kvmix11, F::Int4g32),
+    (F::Kitty25Variance, F::F16),
+    (F::Kitty12Variance, F::F16),
+    (F::Kitty25Random, F::F16),
+    (F::Kitty12Random, F::F16),
     (F::Int4Shift, F::Int2Shift),
     (F::Int2Shift, F::Int4Shift),
     (F::Int4RoundingShift, F::Int2RoundingShift),
