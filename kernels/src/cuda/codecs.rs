@@ -140,7 +140,7 @@ impl Codecs {
         let head_dim = layout.geometry().head_dim;
         if !supports(layout) {
             return Err(CudaError::Unsupported(format!(
-                "a shrink schedule with formats that the device has no codec for, at head_dim {head_dim}"
+                "a KV cache of {head_dim} channels a head that shrinks"
             )));
         }
         let shared = 256 * head_dim + 8192; // page_shared_bytes of formats/page.cuh
