@@ -38,6 +38,9 @@ pub struct EngineArgs {
     /// KV memory that one step may rewrite to shrink it [default: the device's]
     #[arg(long, value_name = "SIZE")]
     pub kv_shrink_rate: Option<Size>,
+    /// Static mode: tokens of a prompt that read each other at 16 bit [default: by the KV memory]
+    #[arg(long, value_name = "TOKENS")]
+    pub kv_static_chunk: Option<u32>,
     /// Sequences in the batch at once
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub max_running: usize,
@@ -86,6 +89,7 @@ impl EngineArgs {
         config.max_step_tokens = self.max_step_tokens.unwrap_or(device.step_tokens_default());
         let rate = self.kv_shrink_rate.map(|size| size.0);
         config.shrink_bytes_max = rate.unwrap_or(device.shrink_bytes_default());
+        config.static_chunk = self.kv_static_chunk;
         config.batch_invariant = self.batch_invariant;
         config.threads = self.threads.unwrap_or(config.threads);
         config.device = device;

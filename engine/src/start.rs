@@ -63,6 +63,8 @@ pub struct EngineConfig {
     pub overcommit_percent: u32,
     /// Bytes of blocks that one step may rewrite to shrink them.
     pub shrink_bytes_max: u64,
+    /// In static mode, tokens of a prompt that read each other at 16 bit, a multiple of 128; what the KV memory has room for if `None`.
+    pub static_chunk: Option<u32>,
     /// Whether a GPU computes every row the same to the bit, whoever shares its step; slower.
     pub batch_invariant: bool,
     /// Compute threads.
@@ -95,6 +97,7 @@ impl EngineConfig {
             admission: Admission::Degrade,
             overcommit_percent: 100,
             shrink_bytes_max: Device::Cpu.shrink_bytes_default(),
+            static_chunk: None,
             batch_invariant: false,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             served_name: None,
@@ -186,7 +189,7 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
     model
         .fold_key_scales(plan.key_scales.clone())
         .map_err(StartError::KeyScales)?;
-    let limits = Config {
+    let mut limits = Config {
         max_step_tokens: config.max_step_tokens.max(config.max_running),
         max_running: config.max_running,
         max_waiting: config.max_waiting,
@@ -217,7 +220,14 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         sink: plan.sink,
         ..pool(&model, pool_bytes, config.prefix_cache)?
     };
-    let max_context = max_context(&model, &pool, config.max_context)?;
+    limits.static_chunk = config.static_chunk.unwrap_or(static_chunk(&pool));
+    let kept = match plan.mode {
+        Mode::Static => {
+            (limits.static_chunk / BLOCK_TOKENS as u32).saturating_sub(1) * pool.block_frames()
+        }
+        Mode::PreemptOnly | Mode::Progressive => 0,
+    };
+    let max_context = max_context(&model, &pool, kept, config.max_context)?;
     steps.context = max_context;
     let name = config
         .served_name
@@ -446,12 +456,23 @@ pub fn pool(model: &LoadedModel, bytes: u64, prefix_cache: bool) -> Result<PoolC
     })
 }
 
+/// Tokens of a static mode's chunk, unless memory is short or others are asked for: of few prompts at once, enough for large products.
+const STATIC_CHUNK_MAX: u32 = 2048;
+
+/// Chunk of the static mode that keeps at most a sixteenth of the pool for itself.
+fn static_chunk(pool: &PoolConfig) -> u32 {
+    let blocks = pool.frames / pool.block_frames() / 16;
+    let block = BLOCK_TOKENS as u32;
+    (blocks * block).clamp(block, STATIC_CHUNK_MAX)
+}
+
 fn max_context(
     model: &LoadedModel,
     pool: &PoolConfig,
+    kept: u32,
     asked: Option<usize>,
 ) -> Result<usize, StartError> {
-    let held = longest(pool);
+    let held = longest(pool, kept);
     let (limit, why) = if model.max_context() <= held {
         (
             model.max_context(),
@@ -470,9 +491,9 @@ fn max_context(
     }
 }
 
-/// Tokens of the longest sequence that the pool holds alone, once all of it has shrunk that may.
-fn longest(pool: &PoolConfig) -> usize {
-    let room = u64::from(pool.frames - pool.held_back());
+/// Tokens of the longest sequence that the pool holds alone beside `kept` frames, once all of it has shrunk that may.
+fn longest(pool: &PoolConfig, kept: u32) -> usize {
+    let room = u64::from((pool.frames - pool.held_back()).saturating_sub(kept));
     let fits = |blocks: &u64| pool.floor_frames(blocks * BLOCK_TOKENS as u64, Bound::FLOOR) <= room;
     let blocks = (1..=u64::from(pool.max_blocks_per_seq)).take_while(fits);
     blocks.last().unwrap_or(0) as usize * BLOCK_TOKENS

@@ -136,7 +136,7 @@ impl Scheduler {
             return Some(reason);
         }
         // One choice must fit alone: that is what the most urgent sequence can fall back to.
-        let frames_needed = self.least_frames(request);
+        let frames_needed = self.least_frames(request) + self.chunk_frames();
         let frames_total = u64::from(self.capacity);
         if frames_needed > frames_total {
             return Some(RejectReason::NeverFits {

@@ -153,7 +153,7 @@ impl Scheduler {
             0
         };
         if let Some((len, logits)) = self.next_chunk(&self.seqs[key], room, batch) {
-            let end = computed + len;
+            let end = self.reach(key, computed + len);
             match self.acquire(key, end, batch) {
                 Acquired::Granted => {
                     batch.intents.push(Intent {

@@ -1,5 +1,6 @@
 //! Limits of the scheduler, checked once.
 
+use ebb_block_manager::BLOCK_TOKENS;
 use thiserror::Error;
 
 /// What gives way when the KV memory is full.
@@ -12,8 +13,9 @@ pub enum Mode {
     /// Blocks shrink while they are served, as far as memory asks for it (PM-KVQ, made online). A sequence
     /// loses its memory only when nothing is left to shrink.
     Progressive,
-    /// Every block goes to the end of the schedule as soon as it is sealed, before anything reads it (as
-    /// KIVI, Kitty and KVmix serve). What a sequence reads then depends on nothing but itself.
+    /// Every block goes to the end of the schedule as soon as it is sealed, before anything but its own chunk of a prompt
+    /// ([`static_chunk`](Config::static_chunk)) reads it, as KIVI, Kitty and KVmix serve. What a sequence reads then depends on nothing
+    /// but itself.
     Static,
 }
 
@@ -90,6 +92,10 @@ pub struct Config {
     /// Bytes of the blocks that one step transcodes in [`Mode::Progressive`]; a block that is larger goes alone.
     /// Bounds what shrinking adds to the time between two tokens.
     pub shrink_bytes_max: u64,
+    /// [`Mode::Static`]: tokens of a prompt that read each other at 16 bit, a multiple of 128. A prompt is computed in chunks of so
+    /// many from its begin on; a chunk reads those before it at their place, and goes to its own when it is complete. A longer one
+    /// reads less that has shrunk, and keeps memory for itself: nothing that is promised may lie in the 16-bit frames of one chunk.
+    pub static_chunk: u32,
 }
 
 impl Default for Config {
@@ -109,6 +115,7 @@ impl Default for Config {
             low_water_permille: 20,
             high_water_permille: 50,
             shrink_bytes_max: 256 << 20,
+            static_chunk: BLOCK_TOKENS as u32,
         }
     }
 }
@@ -131,6 +138,14 @@ pub enum ConfigError {
         value: usize,
         /// [`Config::max_running`].
         max_running: usize,
+    },
+    /// A number of tokens is not one of whole blocks.
+    #[error("{field} is {value}, but must be a multiple of {BLOCK_TOKENS}")]
+    NotBlocks {
+        /// Name of the field of [`Config`].
+        field: &'static str,
+        /// Its value.
+        value: u32,
     },
     /// A number is out of range.
     #[error("{field} is {value}, more than the {max} that is possible")]
@@ -164,10 +179,17 @@ impl Config {
             ("max_in_flight", self.max_in_flight),
             ("prefill_chunk", self.prefill_chunk),
             ("overcommit_percent", self.overcommit_percent as usize),
+            ("static_chunk", self.static_chunk as usize),
         ] {
             if value == 0 {
                 return Err(ConfigError::Zero { field });
             }
+        }
+        if !(self.static_chunk as usize).is_multiple_of(BLOCK_TOKENS) {
+            return Err(ConfigError::NotBlocks {
+                field: "static_chunk",
+                value: self.static_chunk,
+            });
         }
         // Every running sequence can then decode in every step, and whatever is left of the running
         // ones gets at least one row.
@@ -189,6 +211,7 @@ impl Config {
             ("max_running", self.max_running as u64, 1 << 20),
             ("max_waiting", self.max_waiting as u64, 1 << 24),
             ("aging_steps", u64::from(self.aging_steps), 1 << 24),
+            ("static_chunk", u64::from(self.static_chunk), 1 << 20),
             ("headroom_tokens", u64::from(self.headroom_tokens), 1 << 20),
             (
                 "overcommit_percent",

@@ -5,12 +5,14 @@
 //! shrink. Admission keeps the sum of all promises ([`Seq::floor_frames`]) within the pool, so that waiting
 //! always ends; preemption remains for pools that are overcommitted and for blocks that cannot be transcoded.
 
+use std::ops::Range;
+
 use ebb_block_manager::{BLOCK_TOKENS, Pressure, SUB_BLOCK_TOKENS};
 
 use crate::batch::Batch;
 use crate::pressure::Acquired;
 use crate::scheduler::Scheduler;
-use crate::seq::Resident;
+use crate::seq::{Resident, Seq};
 use crate::slab::Key;
 use crate::{Admission, FinishReason, Mode};
 
@@ -67,7 +69,54 @@ impl Scheduler {
 
     /// Frames that may be promised, of a share of the pool in percent.
     fn promises_max(&self, percent: u32) -> u64 {
-        u64::from(self.capacity) * u64::from(percent) / 100
+        let promised = u64::from(self.capacity).saturating_sub(self.chunk_frames());
+        promised * u64::from(percent) / 100
+    }
+
+    /// [`Mode::Static`]: frames that are promised to nobody, so that there is always room for the chunk of a prompt at 16 bit; one block
+    /// of it is in every promise.
+    pub(crate) fn chunk_frames(&self) -> u64 {
+        let block = BLOCK_TOKENS as u32;
+        match self.config.mode {
+            Mode::Static => self.frames_of(u64::from(self.config.static_chunk - block)),
+            Mode::PreemptOnly | Mode::Progressive => 0,
+        }
+    }
+
+    /// [`Mode::Static`]: from where to where the tokens at which a sequence is may read each other at 16 bit: the chunk of its prompt, or
+    /// behind the prompt a block. It depends on the sequence alone, also when it is computed anew.
+    fn chunk(&self, seq: &Seq) -> Range<u32> {
+        let block = BLOCK_TOKENS as u32;
+        let in_prompt = seq.computed < seq.prompt_len;
+        let len = if in_prompt {
+            self.config.static_chunk
+        } else {
+            block
+        };
+        let begin = seq.computed / len * len;
+        let end = begin + len;
+        begin..if in_prompt {
+            end.min(seq.prompt_len)
+        } else {
+            end
+        }
+    }
+
+    /// Where the memory that a sequence takes for the next tokens up to `end` has to reach: a chunk is not begun without room for all of
+    /// it, or two that are half done could wait for each other.
+    pub(crate) fn reach(&self, key: Key, end: u32) -> u32 {
+        let seq = &self.seqs[key];
+        match self.config.mode {
+            Mode::Static if seq.remaining() > 0 => {
+                let chunk = self.chunk(seq);
+                if chunk.len() > BLOCK_TOKENS {
+                    chunk.end
+                } else {
+                    end
+                }
+            }
+            _ => end,
+        }
     }
 
     /// [`acquire`](Self::acquire) where blocks shrink: what does not fit now comes later. Once one sequence
@@ -101,18 +150,18 @@ impl Scheduler {
         let (Some(resident), true) = (seq.resident, self.config.mode.shrinks()) else {
             return wanted;
         };
-        let block = BLOCK_TOKENS as u32;
         let wanted = match self.config.mode {
-            // The next block reads this one as it is once it has gone to its place.
-            Mode::Static => wanted.min(block - seq.computed % block),
+            // What comes after the chunk reads it as it is once it has gone to its place.
+            Mode::Static => wanted.min(self.chunk(seq).end - seq.computed),
             Mode::PreemptOnly | Mode::Progressive => wanted,
         };
         let (computed, sub_block) = (seq.computed, SUB_BLOCK_TOKENS as u32);
+        let reach = self.reach(key, computed + wanted);
         let needed = |blocks: &ebb_block_manager::BlockManager, len: u32| {
             let end = (computed + len).next_multiple_of(sub_block);
             blocks.frames_needed(resident.id, end as usize)
         };
-        let all = needed(&self.blocks, wanted);
+        let all = needed(&self.blocks, reach - computed);
         let spare = if batch.pressed {
             0
         } else {
@@ -121,6 +170,11 @@ impl Scheduler {
         };
         if u64::from(all) <= spare {
             return wanted;
+        }
+        if self.config.mode == Mode::Static && reach - computed > BLOCK_TOKENS as u32 {
+            batch.short = true;
+            self.put_off(u32::try_from(all).unwrap_or(u32::MAX), batch);
+            return 0;
         }
         // Whole sub-blocks, as many as fit.
         let (mut fits, mut beyond) = (0, (computed % sub_block + wanted).div_ceil(sub_block));
@@ -171,20 +225,22 @@ impl Scheduler {
         (low, low + above)
     }
 
-    /// [`Mode::Static`]: whether all full blocks of a sequence are where they belong, so that it may read them.
-    /// If not, takes them there.
+    /// [`Mode::Static`]: whether the blocks before the tokens that a sequence is at are where they belong, so that it may read them. If
+    /// not, takes them there.
     pub(crate) fn is_settled(&mut self, key: Key, batch: &mut Batch) -> bool {
         let seq = &self.seqs[key];
         let (Some(resident), Mode::Static) = (seq.resident, self.config.mode) else {
             return true;
         };
-        let full = seq.committed / BLOCK_TOKENS as u32;
-        // What a step in flight fills is not sealed yet.
-        if seq.computed / BLOCK_TOKENS as u32 != full {
-            return false;
-        }
+        // What comes before the tokens that it is at.
+        let begin = self.chunk(seq).start;
+        let full = begin / BLOCK_TOKENS as u32;
         if seq.settled == full {
             return true;
+        }
+        // What a step in flight fills is not sealed yet.
+        if seq.committed < begin {
+            return false;
         }
         let is_settled = self.blocks.settle(resident.id, &mut batch.shrinks);
         if is_settled {

@@ -114,7 +114,7 @@ pub(super) struct EngineArgs {
 }
 
 /// Names of the flags above, for commands that can use a server instead.
-pub(super) const ENGINE_FLAGS: [&str; 21] = [
+pub(super) const ENGINE_FLAGS: [&str; 22] = [
     "model",
     "cache_dir",
     "load_format",
@@ -133,6 +133,7 @@ pub(super) const ENGINE_FLAGS: [&str; 21] = [
     "kv_admission",
     "kv_overcommit",
     "kv_shrink_rate",
+    "kv_static_chunk",
     "batch_invariant",
     "threads",
     "served_model_name",
@@ -188,6 +189,7 @@ impl EngineArgs {
                 .kv
                 .kv_shrink_rate
                 .map_or(device.shrink_bytes_default(), |rate| rate.0),
+            static_chunk: self.kv.kv_static_chunk,
             device,
             prefix_cache: !self.no_prefix_cache,
             kv_mode,

@@ -79,6 +79,10 @@ pub(super) struct KvArgs {
     /// 1GiB on a GPU].
     #[arg(long, value_name = "SIZE")]
     pub(super) kv_shrink_rate: Option<ByteSize>,
+    /// Static mode: tokens of a prompt that read each other at 16 bit before they go to their formats, a multiple of 128. Longer
+    /// chunks are faster and lose less, and keep memory for themselves [default: 2048, or what a sixteenth of the KV memory holds].
+    #[arg(long, value_name = "TOKENS")]
+    pub(super) kv_static_chunk: Option<u32>,
 }
 
 impl KvArgs {

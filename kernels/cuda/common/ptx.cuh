@@ -88,34 +88,41 @@ __device__ __forceinline__ void mma_f16(float (&c)[4], const uint32_t (&a)[4], u
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// (a & mask) | bits, one instruction.
-__device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t mask, uint32_t bits) {
-  uint32_t d;
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(mask), "r"(bits));
-  return d;
+// c[16x8] += a[16x32] * b[32x8] of bytes, 32-bit integers out. A register of a or b has four bytes along k, from 4t on and in the second
+// half from 16 + 4t. a is unsigned; b is signed, or unsigned.
+__device__ __forceinline__ void mma_u8s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void mma_u8u8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Pairs of fp16 or bf16: products, and a b + c rounded once.
+// Pairs of fp16: products, and the greater of a and |b|.
 __device__ __forceinline__ uint32_t mul_f16x2(uint32_t a, uint32_t b) {
   uint32_t d;
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   return d;
 }
-__device__ __forceinline__ uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
-  uint32_t d;
-  asm("{.reg .b32 z; mov.b32 z, 0x80008000; fma.rn.bf16x2 %0, %1, %2, z;}" : "=r"(d) : "r"(a), "r"(b));
-  return d;
-}
+// a b + c rounded once.
 __device__ __forceinline__ uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t d;
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+__device__ __forceinline__ uint32_t max_abs_f16x2(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm("{.reg .b32 x; abs.f16x2 x, %2; max.f16x2 %0, %1, x;}" : "=r"(d) : "r"(a), "r"(b));
   return d;
 }
 
 // Counters in shared memory that only grow. A lane that has waited sees what was written before the counter was set; one lane of a
 // warp sets, after a warp-wide barrier.
 //
-// Waits until the counter is more than `value`; until it is less than `most` below it.
+// Waits until the counter is more than `value`; until it is it; until it is less than `most` below it.
 __device__ __forceinline__ uint32_t load_turn(uint32_t counter) {
   uint32_t now;
   asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(now) : "r"(counter) : "memory");
@@ -123,6 +130,9 @@ __device__ __forceinline__ uint32_t load_turn(uint32_t counter) {
 }
 __device__ __forceinline__ void wait_for_more(uint32_t counter, uint32_t value) {
   while (static_cast<int32_t>(load_turn(counter) - value) <= 0) __nanosleep(20);
+}
+__device__ __forceinline__ void wait_for_value(uint32_t counter, uint32_t value) {
+  while (load_turn(counter) != value) __nanosleep(20);
 }
 __device__ __forceinline__ void wait_for_room(uint32_t counter, uint32_t value, uint32_t most) {
   while (static_cast<int32_t>(value - load_turn(counter)) >= static_cast<int32_t>(most)) __nanosleep(200);

@@ -92,13 +92,9 @@ uint32_t each_f16(uint32_t a, uint32_t b, uint32_t c, Op op) {
   auto one = [&](int s) -> uint32_t { return round_f16(op(double(f16_value(a >> s & 0xffff)), double(f16_value(b >> s & 0xffff)), double(f16_value(c >> s & 0xffff)))); };
   return one(0) | one(16) << 16;
 }
-inline uint32_t and_or(uint32_t a, uint32_t mask, uint32_t bits) { return (a & mask) | bits; }
 inline uint32_t mul_f16x2(uint32_t a, uint32_t b) { return each_f16(a, b, 0, [](double x, double y, double) { return x * y; }); }
-inline uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
-  auto one = [&](int s) -> uint32_t { return round_bf16(bf16_value(a >> s & 0xffff) * bf16_value(b >> s & 0xffff)); };
-  return one(0) | one(16) << 16;
-}
 inline uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) { return each_f16(a, b, c, [](double x, double y, double z) { return x * y + z; }); }
+inline uint32_t max_abs_f16x2(uint32_t a, uint32_t b) { return each_f16(a, b, 0, [](double x, double y, double) { return fmax(x, fabs(y)); }); }
 
 template <float (*Value)(uint32_t)>
 void multiply_fragments(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -128,6 +124,31 @@ void multiply_fragments(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint
 inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { multiply_fragments<bf16_value>(c, a, b0, b1); }
 inline void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { multiply_fragments<f16_value>(c, a, b0, b1); }
 
+template <class Factor>
+void multiply_bytes(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  struct Argument { int* c; const uint32_t* a; uint32_t b[2]; } mine{c, a, {b0, b1}};
+  emulator::warp_wide("mma", &mine, [](void* const* all) {
+    int a[16][32], b[8][32];  // rows of A, columns of B
+    for (int lane = 0; lane < 32; lane++) {
+      const Argument& l = *static_cast<Argument*>(all[lane]);
+      const int g = lane / 4, t = lane % 4;
+      for (int e = 0; e < 4; e++) {
+        for (int r = 0; r < 4; r++) a[g + r % 2 * 8][4 * t + r / 2 * 16 + e] = l.a[r] >> 8 * e & 0xff;
+        for (int r = 0; r < 2; r++) b[g][4 * t + r * 16 + e] = static_cast<Factor>(l.b[r] >> 8 * e & 0xff);
+      }
+    }
+    for (int lane = 0; lane < 32; lane++) {
+      int* c = static_cast<Argument*>(all[lane])->c;
+      for (int i = 0; i < 4; i++) {
+        const int *row = a[lane / 4 + i / 2 * 8], *column = b[lane % 4 * 2 + i % 2];
+        for (int k = 0; k < 32; k++) c[i] += row[k] * column[k];
+      }
+    }
+  });
+}
+inline void mma_u8s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { multiply_bytes<int8_t>(c, a, b0, b1); }
+inline void mma_u8u8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { multiply_bytes<uint8_t>(c, a, b0, b1); }
+
 inline uint32_t load_turn(uint32_t counter) {
   uint32_t now;
   memcpy(&now, emulator::shared_at(counter, 4), 4);
@@ -135,6 +156,9 @@ inline uint32_t load_turn(uint32_t counter) {
 }
 inline void wait_for_more(uint32_t counter, uint32_t value) {
   while (static_cast<int32_t>(load_turn(counter) - value) <= 0) emulator::yield();
+}
+inline void wait_for_value(uint32_t counter, uint32_t value) {
+  while (load_turn(counter) != value) emulator::yield();
 }
 inline void wait_for_room(uint32_t counter, uint32_t value, uint32_t most) {
   while (static_cast<int32_t>(value - load_turn(counter)) >= static_cast<int32_t>(most)) emulator::yield();

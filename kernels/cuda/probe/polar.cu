@@ -55,7 +55,7 @@ __device__ __forceinline__ RadiusCells load_radius_cells(const uint8_t* record) 
 // Radii of a pair of columns, fp16x2: the middle of their cells. `codes` has one in the low bits of either half.
 __device__ __forceinline__ uint32_t radius_pair(uint32_t codes, uint32_t zero, uint32_t step) {
   constexpr uint32_t k1024 = 0x64006400u, kOne = 0x3c003c00u, kMinus1023Half = 0xe3ffe3ffu;
-  return fma_f16x2(fma_f16x2(and_or(codes, 0x000f000fu, k1024), kOne, kMinus1023Half), step, zero);
+  return fma_f16x2(fma_f16x2((codes & 0x000f000fu) | k1024, kOne, kMinus1023Half), step, zero);
 }
 __device__ __forceinline__ uint32_t sixteenth(uint32_t range) { return mul_f16x2(range, 0x2c002c00u); }
 

@@ -224,43 +224,87 @@ impl Decoder {
 struct Mixed {
     kernel: Kernel<MixedDecodeParams>,
     merge: Kernel<DecodeMergeParams>,
+    shape: MixedShape,
     grid: u32,
 }
 
-impl Mixed {
-    /// `MixedDecode::kWarps` of decode_mixed.cuh, and the warp that loads.
-    const WARPS: usize = 15;
-    const THREADS: u32 = (Self::WARPS as u32 + 1) * 32;
+/// An instance of `MixedDecode` of decode_mixed.cuh.
+#[derive(Debug, Clone, Copy)]
+struct MixedShape {
+    head_dim: usize,
+    /// Of four query heads, that a unit has.
+    sets: usize,
+}
+
+impl MixedShape {
     const STAGES: usize = 2;
 
+    /// For `group` query heads of a KV head.
+    fn of(head_dim: usize, group: usize) -> Self {
+        let sets = if group <= 4 { 1 } else { 2 };
+        Self { head_dim, sets }
+    }
+
+    /// Query heads of a unit.
+    fn heads(self) -> usize {
+        4 * self.sets
+    }
+
+    /// Kernel, and the one that merges units; `None` if there are none for the head size.
+    fn names(self) -> Option<(&'static str, &'static str)> {
+        match (self.head_dim, self.sets) {
+            (128, 1) => Some(("decode_mixed_d128_h4", "decode_merge_d128")),
+            (128, 2) => Some(("decode_mixed_d128_h8", "decode_merge_d128")),
+            (64, 1) => Some(("decode_mixed_d64_h4", "decode_merge_d64")),
+            (64, 2) => Some(("decode_mixed_d64_h8", "decode_merge_d64")),
+            _ => None,
+        }
+    }
+
+    /// `kWarps`.
+    fn warps(self) -> usize {
+        if self.sets == 1 { 15 } else { 11 }
+    }
+
+    /// `kThreads`.
+    fn threads(self) -> u32 {
+        (self.warps() as u32 + 1) * 32
+    }
+
+    /// `kSharedBytes`.
+    fn shared_bytes(self) -> usize {
+        let largest = if self.head_dim == 128 {
+            5760
+        } else {
+            512 + 4096
+        };
+        let stage = 1024 * usize::div_ceil(largest, 1024);
+        let steps = self.head_dim / 16;
+        let part = (steps * 128 + 64) * self.sets;
+        let queries = 4 * (2 * steps * 256 + steps * 128 * self.sets + 32 + 4) + 16;
+        let warp = Self::STAGES * (stage + 8 + 4) + part + 4 * 4;
+        let shifts = 256;
+        (self.warps() * warp + queries + shifts).next_multiple_of(16) + 32
+    }
+}
+
+impl Mixed {
     /// None if the device cannot run it.
-    fn new(device: &Arc<Device>, head_dim: usize) -> Result<Option<Self>, CudaError> {
-        let shared = Self::shared_bytes(head_dim);
+    fn new(device: &Arc<Device>, head_dim: usize, group: usize) -> Result<Option<Self>, CudaError> {
+        let shape = MixedShape::of(head_dim, group);
+        let shared = shape.shared_bytes();
+        let Some((name, merge)) = shape.names() else {
+            return Ok(None);
+        };
         if !device.has_copy_engine() || shared > device.shared_bytes_max() {
             return Ok(None);
         }
-        let (name, merge) = match head_dim {
-            128 => ("decode_mixed_d128", "decode_merge_d128"),
-            64 => ("decode_mixed_d64", "decode_merge_d64"),
-            _ => return Ok(None),
-        };
         Ok(Some(Self {
             kernel: device.kernel(name, shared)?,
             merge: device.kernel(merge, 0)?,
+            shape,
             grid: device.multiprocessors() as u32,
         }))
-    }
-
-    /// `kSharedBytes` of decode_mixed.cuh.
-    fn shared_bytes(head_dim: usize) -> usize {
-        let largest = if head_dim == 128 { 5760 } else { 512 + 4096 };
-        let stage = 1024 * usize::div_ceil(largest, 1024);
-        let steps = head_dim / 16;
-        let part = steps * 256 + 128;
-        let queries = 2 * 2 * steps * 256 + 2 * UNIT_HEADS * 4 + 16;
-        let warp = Self::STAGES * (stage + 8 + 4) + part + 16 + 2 * 4;
-        let pieces = 64 * 32 + 128; // and the shifts
-        (Self::WARPS * warp + queries + pieces).next_multiple_of(16) + 32
     }
 
     /// Whether it knows all formats of a layout.
@@ -337,7 +381,7 @@ impl Attention {
         Ok(Self {
             decode: Decoder::new(device, variant)?,
             deep: deep.map(|v| Decoder::new(device, v)).transpose()?,
-            mixed: Mixed::new(device, head_dim)?,
+            mixed: Mixed::new(device, head_dim, q_heads / geometry.kv_heads)?,
             multiprocessors: device.multiprocessors(),
             units_max: units as u32,
             prefill: Prefill::new(device, geometry, q_heads, prefill)?,
@@ -434,13 +478,15 @@ impl Attention {
                 pages,
                 page_count: 2 * self.geometry.layers as u32,
                 group: group as u32,
-                parts: group.div_ceil(UNIT_HEADS) as u32,
+                parts: group.div_ceil(mixed.shape.heads()) as u32,
                 reserved: [0; 9],
             };
             // SAFETY: as below; positions and the pages of each were checked with the step.
             return unsafe {
                 let grid = (mixed.grid, 1);
-                mixed.kernel.launch(stream, grid, Mixed::THREADS, &params)?;
+                mixed
+                    .kernel
+                    .launch(stream, grid, mixed.shape.threads(), &params)?;
                 match work.cut {
                     true => mixed
                         .merge

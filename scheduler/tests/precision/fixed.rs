@@ -17,16 +17,27 @@ fn fixed() -> Config {
 /// Where the full blocks stood that each token read.
 type Trajectory = BTreeMap<(u64, u32), Vec<u16>>;
 
-/// Runs until nothing is left; what was read twice must have been read alike.
-fn trajectory(h: &mut Harness) -> Trajectory {
+/// Runs until nothing is left; what was read twice must have been read alike. Prompts of so many tokens are computed in chunks.
+fn trajectory(h: &mut Harness, chunk: u32, prompt: impl Fn(u64) -> u32) -> Trajectory {
     let mut read = Trajectory::new();
     while let Some(plan) = h.plan() {
         for slice in &plan.slices {
-            let full = slice.position as usize / 128;
+            let in_prompt = slice.position < prompt(slice.request.0);
+            let chunk = if in_prompt { chunk } else { 128 };
+            let full = (slice.position / chunk * chunk / 128) as usize;
             let before = &positions(h, slice.seq)[..full];
             let len = slice.tokens.len() as u32;
             let last = slice.position + len - 1;
-            assert_eq!(last as usize / 128, full, "a slice stays in one block");
+            assert_eq!(
+                last / chunk,
+                slice.position / chunk,
+                "a slice stays in its chunk"
+            );
+            let inside = &positions(h, slice.seq)[full..slice.position as usize / 128];
+            assert!(
+                inside.iter().all(|p| *p == 0),
+                "a chunk reads itself at 16 bit"
+            );
             for position in slice.position..=last {
                 let known = read.entry((slice.request.0, position));
                 assert_eq!(known.or_insert_with(|| before.to_vec()), before);
@@ -44,7 +55,7 @@ fn every_full_block_is_at_its_place_before_the_next_token_is_planned() {
     h.arrive(request(1, 500, 400));
     h.arrive(at_least(4, request(2, 300, 300)));
     h.arrive(at_least(16, request(3, 300, 300)));
-    let read = trajectory(&mut h);
+    let read = trajectory(&mut h, 128, |_| 0);
     let table = &h.scheduler.blocks().config().positions;
     for ((id, _), full) in &read {
         let bound = Bound([0, 4, 16][*id as usize - 1]);
@@ -63,11 +74,22 @@ fn every_full_block_is_at_its_place_before_the_next_token_is_planned() {
 
 #[test]
 fn chunks_neighbours_and_preemptions_change_nothing() {
-    let requests = || (1..7).map(|id| request(id, 400 + 50 * id as u32, 300));
+    for chunk in [128, 256, 384] {
+        chunks_change_nothing_but(chunk);
+    }
+}
+
+fn chunks_change_nothing_but(static_chunk: u32) {
+    let fixed = || Config {
+        static_chunk,
+        ..fixed()
+    };
+    let prompt = |id: u64| 400 + 50 * id as u32;
+    let requests = || (1..7).map(|id| request(id, prompt(id), 300));
     let run = |limits: Config, frames| {
         let mut h = Harness::new(limits, shrinking_pool(frames));
         requests().for_each(|request| h.arrive(request));
-        let read = trajectory(&mut h);
+        let read = trajectory(&mut h, static_chunk, prompt);
         assert!(h.memory_is_back());
         (read, h.scheduler.stats().preemptions)
     };
@@ -88,9 +110,11 @@ fn chunks_neighbours_and_preemptions_change_nothing() {
         overcommit_percent: 400,
         ..fixed()
     };
-    let (read, preemptions) = run(overcommitted, 150);
+    let kept = 32 * (static_chunk / 128 - 1);
+    let (read, preemptions) = run(overcommitted, 150 + kept);
     assert!(read == alone);
-    assert!(preemptions > 0);
+    // Who has to wait for a whole chunk lets others end first.
+    assert!(preemptions > 0 || static_chunk > 128);
 }
 
 #[test]

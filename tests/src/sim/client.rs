@@ -51,13 +51,14 @@ impl Book {
     }
 
     /// The tokens that a slice for `choice` works on.
-    fn expected(&self, choice: u32, mode_is_fixed: bool) -> Expected<'_> {
+    fn expected(&self, choice: u32, mode_is_fixed: bool, chunk: Option<usize>) -> Expected<'_> {
         let own = &self.choices[choice as usize];
         let (tokens, contexts) = (&own.tokens[..], &own.contexts[..]);
         Expected {
             min_kv_bits: self.request.min_kv_bits,
             // The choices of one request share blocks, and go on at different times.
             is_fixed: mode_is_fixed && self.request.n == 1,
+            chunk,
             prompt: &self.request.prompt,
             prompt_contexts: &self.prompt_contexts,
             tokens,
@@ -90,6 +91,8 @@ pub struct Clients {
     stop_one_in: u64,
     /// Every block that is read is at the place that its mode gives it.
     mode_is_fixed: bool,
+    /// Tokens of a prompt that read each other at 16 bit, if the mode has chunks of them.
+    chunk: Option<usize>,
     /// Nothing but shrinking too late could make a sequence lose its memory.
     no_excuse: bool,
     /// Some blocks cannot be transcoded.
@@ -108,6 +111,7 @@ impl Clients {
             books: Vec::new(),
             stop_one_in: settings.stop_one_in,
             mode_is_fixed: config.mode == Mode::Static && all_shrink,
+            chunk: (config.mode == Mode::Static).then_some(config.static_chunk as usize),
             shrinks_fail: config.mode.shrinks() && !all_shrink,
             no_excuse: config.mode.shrinks()
                 && all_shrink
@@ -145,7 +149,8 @@ impl Clients {
 
     /// The tokens that a slice for a choice works on.
     pub fn expected(&self, request: u64, choice: u32) -> Expected<'_> {
-        self.book(request).expected(choice, self.mode_is_fixed)
+        self.book(request)
+            .expected(choice, self.mode_is_fixed, self.chunk)
     }
 
     /// A slice of a sequence read nothing below `lowest`. `choice` is the slice's.

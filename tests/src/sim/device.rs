@@ -54,6 +54,8 @@ pub struct Expected<'a> {
     pub min_kv_bits: u8,
     /// Whether what it reads follows from its own length alone: every block at its place.
     pub is_fixed: bool,
+    /// Tokens of a prompt that read each other at 16 bit, if the mode has chunks of them.
+    pub chunk: Option<usize>,
     /// The prompt.
     pub prompt: &'a [u32],
     /// Contexts after each of its tokens.
@@ -499,7 +501,11 @@ impl Device {
     ) -> Result<(), String> {
         let positions = &self.pool.positions;
         let own = Bound(expected.min_kv_bits);
-        let writing = slice.position as usize / BLOCK_TOKENS;
+        let position = slice.position as usize;
+        let writing = match expected.chunk {
+            Some(chunk) if position < expected.prompt.len() => position / chunk * chunk,
+            _ => position,
+        } / BLOCK_TOKENS;
         let is_own = self.begun[&slice.seq] as usize <= index * BLOCK_TOKENS;
         let (first, edge) = (own.max(self.pool.sink), own.max(self.pool.protected));
         let down = |from, bound| positions.last_stop(from, bound).unwrap_or(from);

@@ -124,6 +124,7 @@ impl Settings {
             low_water_permille: rng.pick(&[0, 20, 20, 200]),
             high_water_permille: rng.pick(&[200, 200, 1000]),
             shrink_bytes_max: 4096 * rng.pick(&[0, 30, 100, 10_000]),
+            static_chunk: 128 * rng.pick(&[1, 1, 2, 3, 8]),
         };
         Self {
             requests: rng.range(4, 40),
