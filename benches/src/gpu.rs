@@ -6,6 +6,7 @@ use clap::Subcommand;
 use ebb_kernels::cuda::{Device, StreamRule, selftest};
 
 pub mod attention;
+pub mod polar;
 pub mod prefill;
 pub mod products;
 pub mod prompts;
@@ -40,6 +41,15 @@ pub enum Command {
         /// Timed runs of each shape
         #[arg(long, default_value_t = 10)]
         repeats: usize,
+    },
+    /// Compare ways to multiply queries with polar44 keys, by tables and on tensor cores, and time them beside 16-bit keys; prints CSV
+    Polar {
+        /// Blocks of 128 tokens of one KV head of 128 channels
+        #[arg(long, default_value_t = 32768, value_parser = clap::value_parser!(u32).range(1..))]
+        blocks: u32,
+        /// Timed runs of each way
+        #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
+        repeats: u32,
     },
     /// Time steps of a prompt's chunk over a context that has shrunk, and over one at 16 bit; prints CSV
     Prompts,
@@ -136,6 +146,9 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
             shrunk_attention::run(&device, *repeats)?;
         }
         Command::Prefill { repeats } => prefill::run(&device, *repeats)?,
+        Command::Polar { blocks, repeats } => {
+            polar::run(&device, *blocks as usize, *repeats as usize)?;
+        }
         Command::Prompts => prompts::run(&device)?,
         Command::Products {
             rows,

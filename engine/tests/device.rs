@@ -128,6 +128,32 @@ fn a_cache_that_shrinks_answers_as_one_on_the_cpu() {
     assert_eq!(firsts(&got), firsts(&expected));
 }
 
+/// PolarQuant's keys and PM-KVQ's per token, which decode attention reads in scratch.
+#[test]
+fn the_papers_static_modes_answer_as_on_the_cpu() {
+    let dir = model();
+    let prompts: Vec<Vec<u32>> = [260, 150, 280]
+        .map(|len| (0..len).map(|i| (i * 37 + len) % 300).collect())
+        .into();
+    for spec in [
+        "k=polar44,protect=f16,sink=0,recent=0",
+        "k=int4t,v=int4,protect=f16,recent=0",
+    ] {
+        let start = |device| {
+            let mut config = config(&dir, device);
+            config.kv_mode = Some(Mode::Static);
+            config.kv_source = KvSource::Floor(spec.parse().expect("a floor"));
+            ebb_engine::start(config).expect("it starts")
+        };
+        let (gpu, cpu) = (start(DeviceChoice::Cuda(0)), start(DeviceChoice::Cpu));
+        let (got, expected) = (greedy(&gpu, &prompts), greedy(&cpu, &prompts));
+        assert!(got.iter().all(|tokens| tokens.len() == 6));
+        assert!(gpu.state().kv.shrunk_bytes > 0);
+        let firsts = |answers: &[Vec<u32>]| answers.iter().map(|a| a[0]).collect::<Vec<_>>();
+        assert_eq!(firsts(&got), firsts(&expected), "{spec}");
+    }
+}
+
 #[test]
 fn a_cache_in_need_of_memory_shrinks() {
     let dir = model();

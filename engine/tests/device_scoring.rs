@@ -13,9 +13,13 @@ struct Bench {
 
 impl Bench {
     fn new(layers: usize) -> Self {
+        Self::with_heads_of(64, layers)
+    }
+
+    fn with_heads_of(head_dim: usize, layers: usize) -> Self {
         let config = json!({
             "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 128, "num_hidden_layers": layers,
-            "num_attention_heads": 4, "num_key_value_heads": 4 / layers, "head_dim": 64, "intermediate_size": 192,
+            "num_attention_heads": 4, "num_key_value_heads": 4 / layers, "head_dim": head_dim, "intermediate_size": 192,
             "vocab_size": 300, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
         });
         let model = tempfile::tempdir().expect("a directory");
@@ -56,6 +60,15 @@ impl Bench {
         said
     }
 
+    /// What both devices say of every specification; they are alike, losses but for this share.
+    fn both(&self, line: &str, share: f64) -> (Vec<Value>, Vec<Value>) {
+        let (gpu, cpu) = (self.eval("cuda", line), self.eval("cpu", line));
+        for (gpu, cpu) in gpu.iter().zip(&cpu) {
+            assert_alike(gpu, cpu, share);
+        }
+        (gpu, cpu)
+    }
+
     fn eval(&self, device: &str, line: &str) -> Vec<Value> {
         let text = self.good("eval", device, &format!("{line} --json"));
         let parse = |line: &str| serde_json::from_str(line).expect("JSON");
@@ -67,11 +80,54 @@ fn number(report: &Value, key: &str) -> f64 {
     report[key].as_f64().expect("a number")
 }
 
+/// The same specification scored on both; `share`: of its losses that they may differ by.
+fn assert_alike(gpu: &Value, cpu: &Value, share: f64) {
+    let name = &gpu["kv"];
+    assert_eq!(name, &cpu["kv"]);
+    for bits in ["mean_bits", "mean_bits_held", "mean_bits_sealed", "tokens"] {
+        assert_eq!(gpu[bits], cpu[bits], "{name}");
+    }
+    for ppl in ["ppl_16bit", "ppl"] {
+        let ratio = number(gpu, ppl) / number(cpu, ppl);
+        assert!((ratio - 1.0).abs() < 0.01, "{name} {ppl}: {ratio}");
+    }
+    for kl in ["kl", "kl_second_half"] {
+        let (got, want) = (number(gpu, kl), number(cpu, kl));
+        // Activations are rounded to bf16 here and not there: 1e-5 to 5e-5 nats between runs that differ at all.
+        let limit = 1e-4 + share * want;
+        assert!((got - want).abs() < limit, "{name} {kl}: {got}, {want}");
+    }
+}
+
+/// Every preset that needs no profile, and the formats of those that do.
+#[test]
+fn the_papers_modes_score_on_a_gpu_as_on_the_cpu() {
+    let bench = Bench::new(2);
+    let presets = "kivi4 kivi2 kivi2-128 kitty25 kitty25-variance kitty25-random kitty12 kitty12-variance kitty12-random pmkvq-shift \
+                   pmkvq-shift-rounded pmkvq-shift-plain polarquant44 polarquant42 polarquant44-grid ebb";
+    let presets = presets
+        .split_whitespace()
+        .map(|name| format!("--kv-preset {name}"));
+    let of_profiles = [
+        "k=int4t,v=int4,protect=f16",
+        "k=int2t,v=int2,protect=f16",
+        "k=kvmix11",
+        "v=kvmix11",
+    ];
+    let specs = of_profiles.iter().map(|spec| format!("--kv {spec}"));
+    let line: Vec<String> = presets.chain(specs).collect();
+    // Rounding moves codes, too. Values depend on tokens alone in the first layer of this model, so one that moves in a group of 32
+    // counts wherever its token does: on either device losses move up or down by several percent when a norm changes a little.
+    let line = format!("--ctx 640 --windows 1 {}", line.join(" "));
+    let (gpu, cpu) = bench.both(&line, 0.15);
+    assert_eq!((gpu.len(), cpu.len()), (20, 20));
+}
+
 #[test]
 fn figures_on_a_gpu_are_the_cpus_but_for_rounding() {
     let bench = Bench::new(2);
     let line = "--ctx 640 --windows 1 --kv f16 --kv v=int2,k=int2,rotate=v --kv int4 --kv k=kitty25c,v=int2c --kv k=kitty12,v=int3";
-    let (gpu, cpu) = (bench.eval("cuda", line), bench.eval("cpu", line));
+    let (gpu, cpu) = bench.both(line, 0.03);
     // Those that rotate have weights of their own, and come last.
     let names = [
         "f16",
@@ -82,19 +138,6 @@ fn figures_on_a_gpu_are_the_cpus_but_for_rounding() {
     ];
     for ((gpu, cpu), name) in gpu.iter().zip(&cpu).zip(names) {
         assert_eq!((&gpu["kv"], &cpu["kv"]), (&name.into(), &name.into()));
-        for bits in ["mean_bits", "mean_bits_held", "mean_bits_sealed", "tokens"] {
-            assert_eq!(gpu[bits], cpu[bits], "{name}");
-        }
-        for ppl in ["ppl_16bit", "ppl"] {
-            let ratio = number(gpu, ppl) / number(cpu, ppl);
-            assert!((ratio - 1.0).abs() < 0.01, "{name} {ppl}: {ratio}");
-        }
-        for kl in ["kl", "kl_second_half"] {
-            let (got, want) = (number(gpu, kl), number(cpu, kl));
-            // Activations are rounded to bf16 here and not there: 1e-5 to 5e-5 nats between runs that differ at all.
-            let limit = 1e-4 + 0.03 * want;
-            assert!((got - want).abs() < limit, "{name} {kl}: {got}, {want}");
-        }
     }
     assert_eq!(gpu.len(), 5);
     // The same kernels over the same pages.
@@ -142,9 +185,12 @@ fn losses_measured_on_a_gpu_are_the_cpus_but_for_rounding() {
 #[test]
 fn what_a_gpu_cannot_do_is_said_in_a_sentence() {
     let bench = Bench::new(1);
-    let said = bench.bad("eval", "cuda", "--ctx 256 --kv int4 --kv k=polar44,v=int2");
+    let wide = Bench::with_heads_of(96, 1);
+    let said = wide.bad("eval", "cuda", "--ctx 256 --kv f16 --kv k=polar44,v=int2");
     assert!(
-        said.contains("--kv k=polar44,v=int2: ") && said.contains("no kernels for polar44 pages"),
+        said.contains("--kv k=polar44,v=int2: ")
+            && said.contains("no kernels for polar44 and int2")
+            && said.contains(" pages of 96 channels a head"),
         "{said}"
     );
     for method in ["pmkvq", "kvmix"] {

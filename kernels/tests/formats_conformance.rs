@@ -172,7 +172,10 @@ fn values_and_ranges_beyond_fp16_are_errors() {
             .collect();
         let error = format.encode(shape, &rows, &mut record).unwrap_err();
         assert!(
-            matches!(error, FormatError::RangeBeyondFp16 { .. }),
+            matches!(
+                error,
+                FormatError::RangeBeyondFp16 { .. } | FormatError::RadiusBeyondFp16 { .. }
+            ),
             "{format} {shape:?}: {error}"
         );
     }

@@ -48,6 +48,7 @@ impl CudaDevice {
         }
         Err(DeviceError::Pages {
             device: self.0.name().to_owned(),
+            head_dim: layout.geometry().head_dim,
         })
     }
 

@@ -30,11 +30,13 @@ pub enum DeviceError {
     },
     /// Pages that the device has no kernels for.
     #[error(
-        "{device} has no kernels for some page formats of this KV cache; use --kv-mode preempt-only, another --kv-floor, or --device cpu"
+        "{device} has no kernels for a KV cache of {head_dim} channels a head that shrinks, only of 64 and 128; use --device cpu"
     )]
     Pages {
         /// The device.
         device: String,
+        /// The model's.
+        head_dim: usize,
     },
     /// The same, with their names.
     #[error(

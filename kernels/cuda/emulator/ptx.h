@@ -93,6 +93,7 @@ uint32_t each_f16(uint32_t a, uint32_t b, uint32_t c, Op op) {
   return one(0) | one(16) << 16;
 }
 inline uint32_t mul_f16x2(uint32_t a, uint32_t b) { return each_f16(a, b, 0, [](double x, double y, double) { return x * y; }); }
+inline uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) { return each_f16(a, b, c, [](double x, double y, double z) { return x * y + z; }); }
 inline uint32_t max_abs_f16x2(uint32_t a, uint32_t b) { return each_f16(a, b, 0, [](double x, double y, double) { return fmax(x, fabs(y)); }); }
 
 template <float (*Value)(uint32_t)>

@@ -1,6 +1,8 @@
 // Shrunk blocks of one layer back to 16 bit, into scratch frames that the 16-bit attention kernels read: bf16, to nearest, of what
-// the CPU's codecs decode (formats/affine/dequant.rs).
+// the CPU's codecs decode.
+#include "grouped.cuh"
 #include "page.cuh"
+#include "polar.cuh"
 #include "shrink.cuh"
 
 namespace ebb {
@@ -24,22 +26,22 @@ struct DecodeParams {
 };
 static_assert(sizeof(DecodeParams) == 80);
 
-// Zeros and steps of the columns of the page whose metadata, and ranks, are in `s`.
-template <int HeadDim, bool Keys>
+// Zeros and steps of the groups of the page whose metadata, and ranks, are in `s`.
+template <int HeadDim, bool Keys, bool ByRow>
 __device__ __forceinline__ void find_steps(uint32_t format, PageShared& s) {
-  constexpr uint32_t kColumns = Fragments<HeadDim, Keys>::kColumns;
+  constexpr uint32_t kGroups = ByRow ? 128 : Fragments<HeadDim, Keys>::kColumns;
   const uint32_t c = threadIdx.x;
-  if (c < kColumns) {
-    float levels = format == kInt3 ? 7.f : static_cast<float>((1 << plane_bits(format)) - 1);
+  if (c < kGroups) {
+    float levels = levels_of(format);
     if (Keys && slabs_of(format) > 0 && s.old_rank[c] < slabs_of(format) * (HeadDim / 8)) levels = 15.f;
     s.zero[c] = fp16_value(s.meta[c]);
-    s.scale[c] = __fdiv_rn(fp16_value(s.meta[kColumns + c]), levels);
+    s.scale[c] = __fdiv_rn(fp16_value(s.meta[kGroups + c]), levels);
   }
   __syncthreads();
 }
 
 // Values of codes to staged rows, bf16.
-template <int HeadDim, bool Keys>
+template <int HeadDim, bool Keys, bool ByRow>
 __device__ __forceinline__ void dequantise(const Codes& q, const PageShared& s, uint8_t* staged) {
   using F = Fragments<HeadDim, Keys>;
   const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -47,10 +49,9 @@ __device__ __forceinline__ void dequantise(const Codes& q, const PageShared& s, 
   for (int i = 0; i < 8; i++) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      const float2 zero = *reinterpret_cast<const float2*>(&s.zero[F::column(i, h)]);
-      const float2 step = *reinterpret_cast<const float2*>(&s.scale[F::column(i, h)]);
 #pragma unroll
       for (int r = 0; r < 2; r++) {
+        const float2 zero = of_groups<HeadDim, Keys, ByRow>(s.zero, i, h, r), step = of_groups<HeadDim, Keys, ByRow>(s.scale, i, h, r);
         const float x = __fadd_rn(__fmul_rn(static_cast<float>(q[i][h] >> 8 * r & 0xff), step.x), zero.x);
         const float y = __fadd_rn(__fmul_rn(static_cast<float>(q[i][h] >> (16 + 8 * r) & 0xff), step.y), zero.y);
         uint32_t pair = pack_bf16(x, y), token, chunk;
@@ -65,6 +66,36 @@ __device__ __forceinline__ void dequantise(const Codes& q, const PageShared& s, 
       }
     }
   }
+}
+
+// A record of one dense plane to staged rows.
+template <int HeadDim, bool Keys, bool ByRow>
+__device__ __forceinline__ void decode_plane(const RecordBytes& src, uint32_t format, uint8_t* shared, PageShared& s) {
+  Codes q;
+  read_page<HeadDim, Keys, ByRow>(src, format, shared, s, q);
+  find_steps<HeadDim, Keys, ByRow>(format, s);
+  dequantise<HeadDim, Keys, ByRow>(q, s, shared);
+  __syncthreads();
+}
+
+// A record of any format below 16 bit to staged rows.
+template <int HeadDim, bool Keys>
+__device__ __forceinline__ void decode_rows(const RecordBytes& src, uint32_t format, uint8_t* shared, PageShared& s) {
+  if (is_grouped(format)) {
+    read_grouped<HeadDim, Keys>(src, format, shared);
+    return;
+  }
+  if constexpr (Keys) {
+    if (is_polar(format)) {
+      read_polar<HeadDim>(src, format, shared, reinterpret_cast<float2*>(shared + 256 * HeadDim), s);
+      return;
+    }
+    if (is_by_token(format)) {
+      decode_plane<HeadDim, true, true>(src, format, shared, s);
+      return;
+    }
+  }
+  decode_plane<HeadDim, Keys, false>(src, format, shared, s);
 }
 
 template <int HeadDim, bool Keys>
@@ -82,13 +113,7 @@ __device__ __forceinline__ void decode(const DecodeParams& p, uint8_t* shared, P
   const PageOfPosition from = page_of(pool, position, page, HeadDim);
   RecordBytes src = {};
   if (position > 0) src = record_bytes(pool, from, head, source);
-  if (from.format != kF16) {
-    Codes q;
-    read_page<HeadDim, Keys>(src, from.format, shared, s, q);
-    find_steps<HeadDim, Keys>(from.format, s);
-    dequantise<HeadDim, Keys>(q, s, shared);
-    __syncthreads();
-  }
+  if (from.format != kF16) decode_rows<HeadDim, Keys>(src, from.format, shared, s);
   const uint32_t slot = record / pool.records_per_frame;
   uint8_t* const out = pool.arena + pool.frame_bytes * (job.target + slot % p.scratch_slots) + (record - slot * pool.records_per_frame) * kSubBytes;
 #pragma unroll

@@ -33,6 +33,21 @@ __device__ __forceinline__ void add_columns(uint32_t (&of_column)[HeadDim / 4], 
   }
 }
 
+// Ranks of the `boosted` first channels into `s.rank`; `before(a, b)`: whether channel a ranks before b. Clears and uses `s.louder`.
+template <int HeadDim, class Before>
+__device__ __forceinline__ void rank_by(uint32_t boosted, PageShared& s, Before before) {
+  // Two threads a channel.
+  const uint32_t tid = threadIdx.x, channel = tid % HeadDim, part = tid / HeadDim * (HeadDim / 2);
+  uint32_t louder = 0;
+  for (uint32_t c = part; c < part + HeadDim / 2; c++) louder += before(c, channel);
+  if (tid < HeadDim) s.louder[tid] = 0;
+  __syncthreads();
+  atomicAdd(&s.louder[channel], louder);
+  __syncthreads();
+  if (tid < HeadDim) s.rank[tid] = static_cast<uint8_t>(s.louder[tid] < boosted ? s.louder[tid] : boosted);
+  __syncthreads();
+}
+
 // Ranks of the `boosted` loudest channels of a 4-bit page whose metadata is in `s`, into `s.rank`. In exact integers, so that no
 // order matters: with N the tokens below zero, loudness is 15 z (128 - 2 |N|) + R (sum c - 2 sum over N c).
 template <int HeadDim>
@@ -45,7 +60,6 @@ __device__ __forceinline__ void rank_channels(const Codes& q, uint32_t boosted, 
     for (int c = 0; c < 16; c++) first += zero + range * c < 0;
     s.first_positive[tid] = static_cast<uint8_t>(first);
     s.sums[tid] = 0;
-    s.louder[tid] = 0;
   }
   __syncthreads();
   // Sum of codes, of codes below zero, and tokens below zero: at most 1920, 1920 and 128.
@@ -74,15 +88,66 @@ __device__ __forceinline__ void rank_channels(const Codes& q, uint32_t boosted, 
     s.loudness[tid] = zero * (128 - 2 * below) + range * (codes - 2 * codes_below);
   }
   __syncthreads();
-  // Two threads a channel; of equals the lower one is louder.
-  const uint32_t channel = tid % HeadDim, part = tid / HeadDim * (HeadDim / 2);
-  const int64_t mine = s.loudness[channel];
-  uint32_t louder = 0;
-  for (uint32_t c = part; c < part + HeadDim / 2; c++) louder += s.loudness[c] > mine || (s.loudness[c] == mine && c < channel);
-  atomicAdd(&s.louder[channel], louder);
+  // Of equals the lower one is louder.
+  const int64_t mine = s.loudness[tid % HeadDim];
+  rank_by<HeadDim>(boosted, s, [&](uint32_t c, uint32_t channel) { return s.loudness[c] > mine || (s.loudness[c] == mine && c < channel); });
+}
+
+// The same by 128 bits: `s.loudness` and `s.loudness_low`.
+template <int HeadDim>
+__device__ __forceinline__ void rank_wide(uint32_t boosted, PageShared& s) {
   __syncthreads();
-  if (tid < HeadDim) s.rank[tid] = static_cast<uint8_t>(s.louder[tid] < boosted ? s.louder[tid] : boosted);
+  const int64_t mine = s.loudness[threadIdx.x % HeadDim];
+  const uint64_t low = s.loudness_low[threadIdx.x % HeadDim];
+  rank_by<HeadDim>(boosted, s, [&](uint32_t c, uint32_t channel) {
+    if (s.loudness[c] != mine) return s.loudness[c] > mine;
+    return s.loudness_low[c] > low || (s.loudness_low[c] == low && c < channel);
+  });
+}
+
+// Ranks of the channels of a 4-bit page with the greatest variance: R^2 (128 sum c^2 - (sum c)^2), below 2^103.
+template <int HeadDim>
+__device__ __forceinline__ void rank_by_variance(const Codes& q, uint32_t boosted, PageShared& s) {
+  using F = Fragments<HeadDim, true>;
+  const uint32_t tid = threadIdx.x;
+  if (tid < HeadDim) s.sums[tid] = 0;
   __syncthreads();
+  // Sums of codes and of squares: at most 1920 and 28800.
+  uint32_t of_column[HeadDim / 4] = {};
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+      const uint32_t code = q[i][k / 4] >> (8 * (k % 4)) & 0xff;
+      of_column[F::column_tile(i) * 4 + k / 2] += code | code * code << 11;
+    }
+  }
+  add_columns<HeadDim>(of_column, s);
+  __syncthreads();
+  if (tid < HeadDim) {
+    const uint64_t range = static_cast<uint64_t>(fp16_units(s.meta[HeadDim + tid]));
+    const uint32_t sum = s.sums[tid] & 2047, squares = s.sums[tid] >> 11;
+    const uint64_t scaled = range * (128 * squares - sum * sum);
+    s.loudness[tid] = static_cast<int64_t>(__umul64hi(range, scaled));
+    s.loudness_low[tid] = range * scaled;
+  }
+  rank_wide<HeadDim>(boosted, s);
+}
+
+// Ranks of channels drawn from the page's metadata: FNV-1a of it, then SplitMix64.
+template <int HeadDim>
+__device__ __forceinline__ void rank_at_random(uint32_t boosted, PageShared& s) {
+  const uint8_t* const meta = reinterpret_cast<const uint8_t*>(s.meta);
+  if (threadIdx.x < HeadDim) {
+    uint64_t x = 0xcbf29ce484222325u;
+    for (int i = 0; i < 4 * HeadDim; i++) x = (x ^ meta[i]) * 0x100000001b3u;
+    x += (threadIdx.x + 1) * 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    s.loudness[threadIdx.x] = 0;
+    s.loudness_low[threadIdx.x] = x ^ x >> 31;
+  }
+  rank_wide<HeadDim>(boosted, s);
 }
 
 // Ones over the codes of the channels of fragment i's half h whose rank is in `from .. to`.

@@ -5,9 +5,24 @@
 
 namespace ebb {
 
-// Bits of the dense plane, and eighths of the channels with 4 bits beside 2-bit ones.
-__device__ __forceinline__ uint32_t plane_bits(uint32_t format) { return format == kInt8 ? 8 : format == kInt4 ? 4 : 2; }
-__device__ __forceinline__ uint32_t slabs_of(uint32_t format) { return format == kKitty25 ? 2 : format == kKitty12 ? 1 : 0; }
+// Bits of the dense plane of a format with one, and eighths of the channels with 4 bits beside 2-bit ones.
+__device__ __forceinline__ uint32_t plane_bits(uint32_t format) {
+  if (format == kInt8) return 8;
+  return format == kInt4 || format == kInt4t || format == kInt4Shift || format == kInt4RoundingShift ? 4 : 2;
+}
+__device__ __forceinline__ bool is_reranked(uint32_t format) { return format >= kKitty25Variance && format <= kKitty12Random; }
+__device__ __forceinline__ uint32_t slabs_of(uint32_t format) {
+  if (is_reranked(format)) return format == kKitty25Variance || format == kKitty25Random ? 2 : 1;
+  return format == kKitty25 ? 2 : format == kKitty12 ? 1 : 0;
+}
+__device__ __forceinline__ bool is_by_token(uint32_t format) { return format == kInt4t || format == kInt2t; }
+__device__ __forceinline__ bool is_shifted(uint32_t format) { return format >= kInt4Shift && format <= kInt2RoundingShift; }
+// Steps of a group.
+__device__ __forceinline__ float levels_of(uint32_t format) {
+  if (format == kInt3) return 7.f;
+  const uint32_t bits = plane_bits(format);
+  return is_shifted(format) ? 255.f / static_cast<float>(1 << (8 - bits)) : static_cast<float>((1 << bits) - 1);
+}
 
 // Shared memory of a record: staged rows, then what find_ranges needs. The high bits of boosted channels take the staged rows' place.
 constexpr uint32_t page_shared_bytes(int head_dim) { return 256 * head_dim + kPartialBytes; }
@@ -27,10 +42,11 @@ __device__ __forceinline__ void stage_rows(uint8_t* staged, At at) {
   __syncthreads();
 }
 
-// Codes of a low-bit record: with all bits of boosted channels. Metadata to `s.meta` and, of kitty, ranks to `s.old_rank`.
-template <int HeadDim, bool Keys>
+// Codes of a low-bit record of one dense plane: with all bits of boosted channels. Metadata to `s.meta` and, of kitty, ranks to
+// `s.old_rank`. `ByRow`: keys by token.
+template <int HeadDim, bool Keys, bool ByRow = false>
 __device__ __forceinline__ void read_page(const RecordBytes& src, uint32_t format, uint8_t* scratch, PageShared& s, Codes& q) {
-  constexpr uint32_t kMeta = 4 * Fragments<HeadDim, Keys>::kColumns, kPlane = 32 * HeadDim;
+  constexpr uint32_t kMeta = 4 * (ByRow ? 128 : Fragments<HeadDim, Keys>::kColumns), kPlane = 32 * HeadDim;
   const uint32_t tid = threadIdx.x;
   load_codes(q, plane_bits(format), [&](uint32_t o) { return src.at(kMeta + o); });
   if (tid < kMeta / 16) reinterpret_cast<uint4*>(s.meta)[tid] = *reinterpret_cast<const uint4*>(src.at(16 * tid));
@@ -46,9 +62,9 @@ __device__ __forceinline__ void read_page(const RecordBytes& src, uint32_t forma
 }
 
 // Writes a page of `format` whose metadata, and ranks, are in `s`.
-template <int HeadDim, bool Keys>
+template <int HeadDim, bool Keys, bool ByRow = false>
 __device__ __forceinline__ void write_page(const RecordBytes& dst, uint32_t format, uint8_t* scratch, const PageShared& s, const Codes& q) {
-  constexpr uint32_t kMeta = 4 * Fragments<HeadDim, Keys>::kColumns, kPlane = 32 * HeadDim;
+  constexpr uint32_t kMeta = 4 * (ByRow ? 128 : Fragments<HeadDim, Keys>::kColumns), kPlane = 32 * HeadDim;
   const uint32_t tid = threadIdx.x;
   if (tid < kMeta / 16) *reinterpret_cast<uint4*>(dst.at(16 * tid)) = reinterpret_cast<const uint4*>(s.meta)[tid];
   store_codes(q, plane_bits(format), [&](uint32_t o) { return dst.at(kMeta + o); });

@@ -9,8 +9,15 @@
 
 namespace ebb {
 
-// The formats that have a codec on the device, numbered as in the registry (formats/mod.rs).
-enum PageFormat : uint32_t { kF16, kInt8, kInt4, kKitty25, kKitty12, kInt2, kInt3 };
+// The formats; clipped ones have the numbers of those that are not.
+enum PageFormat : uint32_t {
+  kF16, kInt8, kInt4, kKitty25, kKitty12, kInt2,
+  // Static: from 16 bit only.
+  kInt3, kInt2g32, kKvmix11, kInt4g32, kPolar44, kPolar42, kPolar44Grid, kInt4t, kInt2t,
+  kKitty25Variance, kKitty12Variance, kKitty25Random, kKitty12Random, kInt4Shift, kInt2Shift, kInt4RoundingShift, kInt2RoundingShift
+};
+// Whether pages are made by encode.cu, of 16-bit ones alone; the others by transcode.cu.
+__device__ __forceinline__ bool is_encoded(uint32_t format) { return format > kInt3; }
 
 // A page (layer, side) at a position ≥ 1.
 struct PageOfPosition {

@@ -1,4 +1,5 @@
-// 16-bit rows to zeros, ranges and codes (formats/affine/range.rs, quantise.rs).
+// 16-bit rows to zeros, ranges and codes (formats/affine/range.rs, quantise.rs). A group is a column of the plane (a channel of keys,
+// a token of values), or of keys a token (int4t, int2t).
 #pragma once
 #include "affine.cuh"
 
@@ -7,9 +8,9 @@ namespace ebb {
 // What the threads of a record share besides the staged rows.
 struct PageShared {
   alignas(16) uint16_t meta[256];  // zeros, then ranges, fp16
-  float zero[128];                 // by column
-  float scale[128];                // by column: steps per unit when quantising, a step when decoding
-  uint32_t bad_column;             // 2 * column + what is wrong with it, of the first column that has no codes; or kSound
+  float zero[128];                 // by group
+  float scale[128];                // by group: steps per unit when quantising, a step when decoding
+  uint32_t bad_group;              // 2 * group + what is wrong with it, of the first group that has no codes; or kSound
   uint32_t bad_element;
   // Kitty's ranking (formats/kitty/rank.rs).
   alignas(16) uint8_t rank[128];  // among the boosted channels, or their number
@@ -18,36 +19,54 @@ struct PageShared {
   uint32_t sums[128];
   uint32_t louder[128];
   int64_t loudness[128];
+  uint64_t loudness_low[128];  // below it, where 64 bits are too few
 };
 constexpr uint32_t kSound = ~0u;
 // bf16 magnitudes from here on are beyond fp16, or not finite.
 constexpr uint32_t kBeyondFp16 = 0x4780;
 
-// Why a record cannot be encoded, in 42 bits: a value (kind 0: element, its bf16) or a range (kind 1: column, least, greatest).
+// Why a record cannot be encoded, in kRecordShift bits: a kind above 41 bits of details (src/cuda/codecs/tables.rs reads them).
+enum FailureKind : uint32_t {
+  kBadValue,      // element << 16 | its bf16
+  kChannelRange,  // group << 32 | least, bf16 | greatest, bf16
+  kTokenRange,    // the same
+  kGroupRange,    // the same, of a group of 32
+  kBadRadius      // pair << 32 | its greatest radius, f32
+};
+constexpr uint32_t kRecordShift = 44;
+__device__ __forceinline__ uint64_t failure_of(FailureKind kind, uint32_t index, uint32_t details) {
+  return static_cast<uint64_t>(kind) << 41 | static_cast<uint64_t>(index) << 32 | details;
+}
 __device__ __forceinline__ uint64_t value_failure(uint32_t element, uint32_t value) { return static_cast<uint64_t>(element) << 16 | value; }
-__device__ __forceinline__ uint64_t range_failure(uint32_t column, float least, float greatest) {
-  return 1ull << 40 | static_cast<uint64_t>(column) << 32 | (__float_as_uint(least) & 0xffff0000u) | __float_as_uint(greatest) >> 16;
+__device__ __forceinline__ uint64_t range_failure(FailureKind kind, uint32_t group, float least, float greatest) {
+  return failure_of(kind, group, (__float_as_uint(least) & 0xffff0000u) | __float_as_uint(greatest) >> 16);
 }
 
-constexpr uint32_t kPartsMax = 16;  // partial minima of a column
+// An element of the staged rows: its bits, its value.
+template <int HeadDim>
+__device__ __forceinline__ uint32_t staged_bits(const uint8_t* staged, uint32_t token, uint32_t channel) {
+  return *reinterpret_cast<const uint16_t*>(staged + staged_offset<HeadDim>(token, channel / 8) + channel % 8 * 2);
+}
+__device__ __forceinline__ float widen_bf16(uint32_t bits) { return __uint_as_float(bits << 16); }
+
+constexpr uint32_t kPartsMax = 16;  // partial minima of a group
 constexpr uint32_t kPartialBytes = 2 * kPartsMax * 128 * 2;
 
-// Zeros and ranges of the staged rows into `s`, with steps for `levels`. False if there are none; then thread 0 has the failure.
-// `partials` are kPartialBytes of shared memory.
-template <int HeadDim, bool Keys>
+// Zeros and ranges of the staged rows, of channels or of tokens, into `s`, with steps for `levels`. False if there are none; then
+// thread 0 has the failure. `partials` are kPartialBytes of shared memory.
+template <int HeadDim, bool ByChannel>
 __device__ __forceinline__ bool find_ranges(const uint8_t* staged, uint16_t* partials, PageShared& s, float levels, uint64_t& failure) {
-  using F = Fragments<HeadDim, Keys>;
-  constexpr uint32_t kParts = Keys ? 16 : HeadDim / 32;
+  constexpr uint32_t kGroups = ByChannel ? HeadDim : 128, kParts = ByChannel ? 16 : HeadDim / 32;
   uint16_t* const lows = partials;
-  uint16_t* const highs = partials + kParts * F::kColumns;
+  uint16_t* const highs = partials + kParts * kGroups;
   const uint32_t tid = threadIdx.x;
-  if (tid == 0) s.bad_column = s.bad_element = kSound;
-  // A thread takes eight chunks: of eight neighbouring tokens for keys, of one token for values.
-  const uint32_t chunk = Keys ? tid % (HeadDim / 8) : tid / 128 * 8, token = Keys ? tid / (HeadDim / 8) * 8 : tid % 128;
+  if (tid == 0) s.bad_group = s.bad_element = kSound;
+  // A thread takes eight chunks: of eight neighbouring tokens for channels, of one token for tokens.
+  const uint32_t chunk = ByChannel ? tid % (HeadDim / 8) : tid / 128 * 8, token = ByChannel ? tid / (HeadDim / 8) * 8 : tid % 128;
   uint32_t low[4], high[4];
 #pragma unroll
   for (int k = 0; k < 8; k++) {
-    const uint4 v = *reinterpret_cast<const uint4*>(staged + staged_offset<HeadDim>(Keys ? token + k : token, Keys ? chunk : chunk + k));
+    const uint4 v = *reinterpret_cast<const uint4*>(staged + staged_offset<HeadDim>(ByChannel ? token + k : token, ByChannel ? chunk : chunk + k));
     const uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int j = 0; j < 4; j++) {
@@ -55,7 +74,7 @@ __device__ __forceinline__ bool find_ranges(const uint8_t* staged, uint16_t* par
       high[j] = k == 0 ? words[j] : max_bf16x2(high[j], words[j]);
     }
   }
-  if constexpr (Keys) {
+  if constexpr (ByChannel) {
     const uint32_t at = token / 8 * HeadDim + chunk * 8;
     *reinterpret_cast<uint4*>(lows + at) = as_vector(low);
     *reinterpret_cast<uint4*>(highs + at) = as_vector(high);
@@ -68,44 +87,44 @@ __device__ __forceinline__ bool find_ranges(const uint8_t* staged, uint16_t* par
   }
   __syncthreads();
   float least = INFINITY, greatest = -INFINITY;
-  if (tid < F::kColumns) {
+  if (tid < kGroups) {
     bool within = true;
     for (uint32_t part = 0; part < kParts; part++) {
-      const float low = __uint_as_float(static_cast<uint32_t>(lows[part * F::kColumns + tid]) << 16);
-      const float high = __uint_as_float(static_cast<uint32_t>(highs[part * F::kColumns + tid]) << 16);
+      const float low = __uint_as_float(static_cast<uint32_t>(lows[part * kGroups + tid]) << 16);
+      const float high = __uint_as_float(static_cast<uint32_t>(highs[part * kGroups + tid]) << 16);
       // False for NaN, which the packed minimum hands on.
       within = within && low >= -kFp16Max && low <= kFp16Max && high >= -kFp16Max && high <= kFp16Max;
       least = low < least ? low : least;
       greatest = high > greatest ? high : greatest;
     }
     if (!within) {
-      atomicMin(&s.bad_column, 2 * tid);
+      atomicMin(&s.bad_group, 2 * tid);
     } else {
       const uint32_t zero_bits = fp16_round_down(least);
       const float zero = fp16_value(zero_bits), exact = __fsub_rn(greatest, zero);
       if (exact > kFp16Max) {
-        atomicMin(&s.bad_column, 2 * tid + 1);
+        atomicMin(&s.bad_group, 2 * tid + 1);
       } else {
         const uint32_t range_bits = fp16_round_up(exact);
         s.meta[tid] = static_cast<uint16_t>(zero_bits);
-        s.meta[F::kColumns + tid] = static_cast<uint16_t>(range_bits);
+        s.meta[kGroups + tid] = static_cast<uint16_t>(range_bits);
         s.zero[tid] = zero;
         s.scale[tid] = steps_per_unit(fp16_value(range_bits), levels);
       }
     }
   }
   __syncthreads();
-  const uint32_t bad = s.bad_column;
+  const uint32_t bad = s.bad_group;
   if (bad == kSound) return true;
   if (bad % 2 == 1) {
     // Through shared memory to thread 0.
-    if (tid == bad / 2) s.loudness[0] = static_cast<int64_t>(range_failure(tid, least, greatest));
+    if (tid == bad / 2) s.loudness[0] = static_cast<int64_t>(range_failure(ByChannel ? kChannelRange : kTokenRange, tid, least, greatest));
     __syncthreads();
     failure = static_cast<uint64_t>(s.loudness[0]);
     return false;
   }
-  auto bits_of = [&](uint32_t i) { return static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(staged + staged_offset<HeadDim>(i / HeadDim, i % HeadDim / 8) + i % 8 * 2)); };
-  for (uint32_t i = tid; i < 128 * HeadDim; i += F::kThreads) {
+  auto bits_of = [&](uint32_t i) { return staged_bits<HeadDim>(staged, i / HeadDim, i % HeadDim); };
+  for (uint32_t i = tid; i < 128 * HeadDim; i += 2 * HeadDim) {
     if ((bits_of(i) & 0x7fffu) >= kBeyondFp16) {
       atomicMin(&s.bad_element, i);
       break;
@@ -116,8 +135,18 @@ __device__ __forceinline__ bool find_ranges(const uint8_t* staged, uint16_t* par
   return false;
 }
 
-// Codes of the staged rows, with the zeros and steps of find_ranges.
-template <int HeadDim, bool Keys>
+// Zeros, or steps, of a fragment's half h: of the columns e = 0 and 1 of row r, which is the same for both rows unless groups are
+// rows of the plane.
+template <int HeadDim, bool Keys, bool ByRow>
+__device__ __forceinline__ float2 of_groups(const float* groups, int i, int h, int r) {
+  using F = Fragments<HeadDim, Keys>;
+  if (!ByRow) return *reinterpret_cast<const float2*>(&groups[F::column(i, h)]);
+  const float row = groups[F::row(i) + 8 * r];
+  return make_float2(row, row);
+}
+
+// Codes of the staged rows, with the zeros and steps of find_ranges. `ByRow`: of keys by token.
+template <int HeadDim, bool Keys, bool ByRow = false>
 __device__ __forceinline__ void quantise(const uint8_t* staged, const PageShared& s, float levels, Codes& q) {
   using F = Fragments<HeadDim, Keys>;
   const uint32_t lane = threadIdx.x % 32, base = smem_address(staged);
@@ -139,11 +168,14 @@ __device__ __forceinline__ void quantise(const uint8_t* staged, const PageShared
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      const float2 zero = *reinterpret_cast<const float2*>(&s.zero[F::column(i, half)]);
-      const float2 scale = *reinterpret_cast<const float2*>(&s.scale[F::column(i, half)]);
-      const float2 upper = unpack_bf16(pairs[2 * half]), lower = unpack_bf16(pairs[2 * half + 1]);
-      q[i][half] = code_of(upper.x, zero.x, scale.x, levels) | code_of(lower.x, zero.x, scale.x, levels) << 8 |
-                   code_of(upper.y, zero.y, scale.y, levels) << 16 | code_of(lower.y, zero.y, scale.y, levels) << 24;
+      uint32_t codes = 0;
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        const float2 zero = of_groups<HeadDim, Keys, ByRow>(s.zero, i, half, r), scale = of_groups<HeadDim, Keys, ByRow>(s.scale, i, half, r);
+        const float2 x = unpack_bf16(pairs[2 * half + r]);
+        codes |= (code_of(x.x, zero.x, scale.x, levels) | code_of(x.y, zero.y, scale.y, levels) << 16) << 8 * r;
+      }
+      q[i][half] = codes;
     }
   }
 }

@@ -1,6 +1,6 @@
 // A shrink as the host lists it.
 #pragma once
-#include <cstdint>
+#include "pool.cuh"
 
 namespace ebb {
 
@@ -9,6 +9,35 @@ struct ShrinkJob {
   uint32_t source, target;  // first frames, into KvPool::frames
 };
 static_assert(sizeof(ShrinkJob) == 16);
+
+struct ShrinkParams {
+  KvPool pool;
+  const ShrinkJob* jobs;
+  // [shrinks]: of the first record that has no codes, record << kRecordShift | why (quantise.cuh); kNoFailure before.
+  unsigned long long* failures;
+};
+static_assert(sizeof(ShrinkParams) == 64);
+
+// A record and its shrink.
+template <int HeadDim>
+struct ShrinkRecord {
+  const KvPool& pool;
+  ShrinkJob job;
+  uint32_t record;
+  PageOfPosition from, to;
+  RecordBytes src, dst;  // src: of a block at a position >= 1
+  __device__ __forceinline__ ShrinkRecord(const ShrinkParams& p, uint32_t shrink, uint32_t record, uint32_t page, uint32_t head)
+      : pool(p.pool), job(p.jobs[shrink]), record(record), from(page_of(pool, job.from, page, HeadDim)), to(page_of(pool, job.to, page, HeadDim)) {
+    dst = record_bytes(pool, to, head, job.target);
+    src = dst;
+    if (job.from > 0) src = record_bytes(pool, from, head, job.source);
+  }
+  // A byte of a token's row, while the page is 16 bit.
+  __device__ __forceinline__ uint8_t* row(uint32_t token, uint32_t byte) const {
+    if (job.from > 0) return src.at(token * 2 * HeadDim + byte);
+    return sub_record(pool, record, job.source, token / 16, 32 * HeadDim) + token % 16 * 2 * HeadDim + byte;
+  }
+};
 
 // What a shrink that has not failed reports.
 constexpr unsigned long long kNoFailure = ~0ull;

@@ -8,27 +8,14 @@
 
 namespace ebb {
 
-struct TranscodeParams {
-  KvPool pool;
-  const ShrinkJob* jobs;
-  // [shrinks]: of the first record that has no codes, record << 42 | why (quantise.cuh); kNoFailure before.
-  unsigned long long* failures;
-};
-static_assert(sizeof(TranscodeParams) == 64);
-
 template <int HeadDim, bool Keys>
-__device__ __forceinline__ void transcode(const TranscodeParams& p, uint8_t* shared, PageShared& s, uint32_t record, uint32_t page, uint32_t head) {
-  const KvPool& pool = p.pool;
-  const ShrinkJob job = p.jobs[blockIdx.y];
-  const PageOfPosition from = page_of(pool, job.from, page, HeadDim), to = page_of(pool, job.to, page, HeadDim);
-  const RecordBytes dst = record_bytes(pool, to, head, job.target);
-  RecordBytes src = dst;
-  if (job.from > 0) src = record_bytes(pool, from, head, job.source);
-  constexpr uint32_t kSubBytes = 32 * HeadDim;
-  auto row = [&](uint32_t token, uint32_t byte) -> uint8_t* {
-    if (job.from > 0) return src.at(token * 2 * HeadDim + byte);
-    return sub_record(pool, record, job.source, token / 16, kSubBytes) + token % 16 * 2 * HeadDim + byte;
-  };
+__device__ __forceinline__ void transcode(const ShrinkParams& p, uint8_t* shared, PageShared& s, uint32_t record, uint32_t page, uint32_t head) {
+  const ShrinkRecord<HeadDim> shrink(p, blockIdx.y, record, page, head);
+  const PageOfPosition& from = shrink.from;
+  const PageOfPosition& to = shrink.to;
+  const RecordBytes& src = shrink.src;
+  const RecordBytes& dst = shrink.dst;
+  auto row = [&](uint32_t token, uint32_t byte) { return shrink.row(token, byte); };
   if (from.format == to.format) {
     for (uint32_t o = 16 * threadIdx.x; o < to.bytes; o += 32 * HeadDim) {
       const uint8_t* at = from.format == kF16 ? row(o / (2 * HeadDim), o % (2 * HeadDim)) : src.at(o);
@@ -36,6 +23,7 @@ __device__ __forceinline__ void transcode(const TranscodeParams& p, uint8_t* sha
     }
     return;
   }
+  if (is_encoded(to.format)) return;
   Codes q;
   uint32_t width = from.format;
   if (from.format == kF16) {
@@ -45,7 +33,7 @@ __device__ __forceinline__ void transcode(const TranscodeParams& p, uint8_t* sha
     stage_rows<HeadDim>(shared, row);
     uint64_t failure;
     if (!find_ranges<HeadDim, Keys>(shared, reinterpret_cast<uint16_t*>(shared + 256 * HeadDim), s, levels, failure)) {
-      if (threadIdx.x == 0) atomicMin(p.failures + blockIdx.y, static_cast<unsigned long long>(record) << 42 | failure);
+      if (threadIdx.x == 0) atomicMin(p.failures + blockIdx.y, static_cast<unsigned long long>(record) << kRecordShift | failure);
       return;
     }
     quantise<HeadDim, Keys>(shared, s, levels, q);
@@ -57,7 +45,7 @@ __device__ __forceinline__ void transcode(const TranscodeParams& p, uint8_t* sha
 }
 
 template <int HeadDim>
-__device__ __forceinline__ void transcode_record(const TranscodeParams& p, uint8_t* shared) {
+__device__ __forceinline__ void transcode_record(const ShrinkParams& p, uint8_t* shared) {
   __shared__ PageShared s;
   const uint32_t record = blockIdx.x, page = record / p.pool.kv_heads, head = record - page * p.pool.kv_heads;
   if (page % 2 == 0) {
@@ -70,11 +58,11 @@ __device__ __forceinline__ void transcode_record(const TranscodeParams& p, uint8
 }  // namespace ebb
 
 // Grid: (records of a block, shrinks).
-EBB_KERNEL(transcode_d64, ebb::TranscodeParams, 128, 8) {
+EBB_KERNEL(transcode_d64, ebb::ShrinkParams, 128, 8) {
   EBB_DYNAMIC_SHARED(shared);
   ebb::transcode_record<64>(p, shared);
 }
-EBB_KERNEL(transcode_d128, ebb::TranscodeParams, 256, 4) {
+EBB_KERNEL(transcode_d128, ebb::ShrinkParams, 256, 4) {
   EBB_DYNAMIC_SHARED(shared);
   ebb::transcode_record<128>(p, shared);
 }

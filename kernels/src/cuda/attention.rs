@@ -562,3 +562,28 @@ const MERGE_THREADS: u32 = 256;
 pub(super) fn scale_log2(head_dim: usize) -> f32 {
     std::f32::consts::LOG2_E / (head_dim as f32).sqrt()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formats::ladder;
+    use crate::kv::Side;
+
+    #[test]
+    fn one_static_page_at_any_position_is_enough_to_read_scratch() {
+        let geometry = KvGeometry {
+            layers: 2,
+            kv_heads: 2,
+            head_dim: 64,
+        };
+        for side in [Side::K, Side::V] {
+            for format in FormatId::ALL.iter().filter(|f| f.is_legal(side)) {
+                let mut pages = [vec![FormatId::Int8; 4], vec![FormatId::Int4; 4]];
+                pages[1][2 + side as usize] = *format;
+                let layout = KvLayout::new(geometry, geometry.frame_layout(), &pages).unwrap();
+                let on_ladder = ladder(side).any(|rung| rung == *format);
+                assert_eq!(Mixed::reads(&layout), on_ladder, "{format}");
+            }
+        }
+    }
+}

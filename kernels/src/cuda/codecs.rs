@@ -39,13 +39,13 @@ const _: () = assert!(size_of::<KvPool>() == 48);
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-struct TranscodeParams {
+struct ShrinkParams {
     pool: KvPool,
     jobs: DevicePtr,
     failures: DevicePtr,
 }
-// SAFETY: field for field `ebb::TranscodeParams` of formats/transcode.cu.
-unsafe impl KernelParams for TranscodeParams {}
+// SAFETY: field for field `ebb::ShrinkParams` of formats/shrink.cuh.
+unsafe impl KernelParams for ShrinkParams {}
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -82,7 +82,9 @@ struct Host {
 /// Kernels and buffers for the shrunk blocks of one pool.
 #[derive(Debug)]
 pub(super) struct Codecs {
-    transcode: Kernel<TranscodeParams>,
+    transcode: Kernel<ShrinkParams>,
+    /// Makes the pages of the formats that `transcode` leaves out, if the layout has any.
+    encode: Option<Kernel<ShrinkParams>>,
     decode: Kernel<DecodeParams>,
     layout: KvLayout,
     threads: u32,
@@ -138,14 +140,15 @@ impl Codecs {
         let head_dim = layout.geometry().head_dim;
         if !supports(layout) {
             return Err(CudaError::Unsupported(format!(
-                "a shrink schedule with formats that the device has no codec for, at head_dim {head_dim}"
+                "a KV cache of {head_dim} channels a head that shrinks"
             )));
         }
         let shared = 256 * head_dim + 8192; // page_shared_bytes of formats/page.cuh
-        let (transcode, decode) = match head_dim {
-            64 => ("transcode_d64", "decode_pages_d64"),
-            _ => ("transcode_d128", "decode_pages_d128"),
+        let [transcode, encode, decode] = match head_dim {
+            64 => ["transcode_d64", "encode_pages_d64", "decode_pages_d64"],
+            _ => ["transcode_d128", "encode_pages_d128", "decode_pages_d128"],
         };
+        let encode = tables::encodes(layout).then(|| device.kernel(encode, shared));
         let most = Most::of(frames, scratch);
         let host = || -> Result<Host, CudaError> {
             Ok(Host {
@@ -159,6 +162,7 @@ impl Codecs {
         let what = "shrinks";
         Ok(Some(Self {
             transcode: device.kernel(transcode, shared)?,
+            encode: encode.transpose()?,
             decode: device.kernel(decode, shared)?,
             threads: 2 * head_dim as u32,
             scratch,
@@ -222,7 +226,7 @@ impl Codecs {
         let records = self.layout.geometry().records() as u32;
         for first in (0..self.shrinks).step_by(LAUNCH_MAX) {
             let part = LAUNCH_MAX.min(self.shrinks - first);
-            let params = TranscodeParams {
+            let params = ShrinkParams {
                 pool: self.pool(arena),
                 jobs: self.words.at(SHRINK_WORDS * first),
                 failures: self.failures.at(first),
@@ -230,7 +234,12 @@ impl Codecs {
             let grid = (records, part as u32);
             // SAFETY: the step was checked: positions exist, frames are in the pool, and no frame is a target and anything else.
             // Work of one stream runs in order.
-            unsafe { self.transcode.launch(stream, grid, self.threads, &params)? };
+            unsafe {
+                self.transcode.launch(stream, grid, self.threads, &params)?;
+                if let Some(encode) = &self.encode {
+                    encode.launch(stream, grid, self.threads, &params)?;
+                }
+            }
         }
         let host = &mut self.hosts[turn];
         host.ended.record(stream)?;

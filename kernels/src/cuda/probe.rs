@@ -1,5 +1,6 @@
 //! Kernels on their own: for comparison with a reference, and for timing.
 
+mod polar;
 mod sample;
 
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use super::step::{StepBuffers, StepCapacity};
 use crate::backend::{BackendError, CheckScratch, StepInput, StepLimits};
 use crate::kv::{FrameLayout, KvGeometry, KvLayout};
 
+pub use polar::{PolarProbe, PolarWay};
 pub use sample::{SampleOutput, SampleProbe};
 
 /// Bytes written between timed runs: more than any L2.

@@ -82,7 +82,7 @@ pub enum FormatError {
          metadata; keep this page at 16 bit"
     )]
     RangeBeyondFp16 {
-        /// What the group is: "channel", "token", or "radius of pair".
+        /// What the group is: "channel", "token" or "group of 32".
         group: &'static str,
         /// Which one.
         index: usize,
@@ -90,6 +90,17 @@ pub enum FormatError {
         min: f32,
         /// Greatest value.
         max: f32,
+    },
+    /// The radius of a pair is outside fp16, though both of its channels are within.
+    #[error(
+        "the radius of pair {pair} of the page comes to {radius}, beyond the 65504 of fp16 \
+         metadata; keep this page at 16 bit"
+    )]
+    RadiusBeyondFp16 {
+        /// The first such pair.
+        pair: usize,
+        /// Its greatest radius.
+        radius: f32,
     },
     /// The transition is not a step down a ladder.
     #[error("a {} page cannot shrink from {from} to {to}", side_name(*.side))]

@@ -68,10 +68,10 @@ impl CudaBackend {
 mod tests {
     use super::*;
     use crate::formats::FormatId;
-    use crate::kv::KvGeometry;
+    use crate::kv::{KvGeometry, Side};
 
     #[test]
-    fn only_pages_with_a_codec_on_the_device_are_supported() {
+    fn pages_of_every_format_are_supported_at_the_heads_that_have_kernels() {
         let layout = |head_dim, format| {
             let geometry = KvGeometry {
                 layers: 2,
@@ -82,10 +82,16 @@ mod tests {
             page[2] = format;
             KvLayout::new(geometry, geometry.frame_layout(), &[page]).unwrap()
         };
-        assert!(CudaBackend::supports(&layout(64, FormatId::Kitty25)));
-        assert!(CudaBackend::supports(&layout(128, FormatId::Int3)));
-        assert!(!CudaBackend::supports(&layout(64, FormatId::Polar44)));
+        for format in FormatId::ALL.iter().filter(|f| f.is_legal(Side::K)) {
+            for head_dim in [64, 128] {
+                assert!(
+                    CudaBackend::supports(&layout(head_dim, *format)),
+                    "{format}"
+                );
+            }
+        }
         assert!(!CudaBackend::supports(&layout(96, FormatId::Int8)));
+        assert!(!CudaBackend::supports(&layout(32, FormatId::Polar44)));
     }
 
     #[cfg(feature = "cuda-emulator")]

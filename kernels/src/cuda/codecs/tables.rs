@@ -23,18 +23,33 @@ pub(super) struct PageOfPosition {
 }
 const _: () = assert!(size_of::<PageOfPosition>() == 16);
 
-/// The number that a format has on the device; none if it has no codec there. To readers clipped formats are the others.
-fn device_format(format: FormatId) -> Option<u32> {
+/// `ebb::PageFormat` of formats/pool.cuh. To readers clipped formats are the others.
+fn device_format(format: FormatId) -> u32 {
     use FormatId as F;
     match format {
-        F::F16 => Some(0),
-        F::Int8 => Some(1),
-        F::Int4 => Some(2),
-        F::Kitty25 | F::Kitty25c => Some(3),
-        F::Kitty12 | F::Kitty12c => Some(4),
-        F::Int2 | F::Int2c => Some(5),
-        F::Int3 => Some(6),
-        _ => None,
+        F::F16 => 0,
+        F::Int8 => 1,
+        F::Int4 => 2,
+        F::Kitty25 | F::Kitty25c => 3,
+        F::Kitty12 | F::Kitty12c => 4,
+        F::Int2 | F::Int2c => 5,
+        F::Int3 => 6,
+        F::Int2g32 => 7,
+        F::Kvmix11 => 8,
+        F::Int4g32 => 9,
+        F::Polar44 => 10,
+        F::Polar42 => 11,
+        F::Polar44Grid => 12,
+        F::Int4t => 13,
+        F::Int2t => 14,
+        F::Kitty25Variance => 15,
+        F::Kitty12Variance => 16,
+        F::Kitty25Random => 17,
+        F::Kitty12Random => 18,
+        F::Int4Shift => 19,
+        F::Int2Shift => 20,
+        F::Int4RoundingShift => 21,
+        F::Int2RoundingShift => 22,
     }
 }
 
@@ -47,9 +62,13 @@ fn is_clipped(format: FormatId) -> bool {
 
 /// Whether the device has a codec for every page of a layout.
 pub(in crate::cuda) fn supports(layout: &KvLayout) -> bool {
-    let formats = (0..layout.positions() as u16).flat_map(|p| layout.formats(p));
-    let pages = layout.positions() == 1 || matches!(layout.geometry().head_dim, 64 | 128);
-    pages && formats.into_iter().all(|f| device_format(*f).is_some())
+    layout.positions() == 1 || matches!(layout.geometry().head_dim, 64 | 128)
+}
+
+/// Whether a layout has pages that encode.cu makes.
+pub(super) fn encodes(layout: &KvLayout) -> bool {
+    let mut formats = (0..layout.positions() as u16).flat_map(|p| layout.formats(p));
+    formats.any(|f| device_format(*f) > device_format(FormatId::Int3))
 }
 
 /// The formats and places of all pages at all positions but 0, `[position - 1][layer * 2 + side]`, in device memory.
@@ -80,7 +99,7 @@ fn page_table(layout: &KvLayout) -> Vec<PageOfPosition> {
         PageOfPosition {
             start: place.frame * layout.frame().frame_bytes as u32 + place.offset,
             bytes: layout.record_bytes(position, layer, side) as u32,
-            format: device_format(format).unwrap_or(0),
+            format: device_format(format),
             clipped: is_clipped(format).into(),
         }
     };
@@ -91,39 +110,45 @@ fn page_table(layout: &KvLayout) -> Vec<PageOfPosition> {
         .collect()
 }
 
-/// What a word of the device says: record << 42 | kind << 40 | details (formats/quantise.cuh).
+/// What a word of the device says: record << 44 | kind << 41 | details (`FailureKind` of formats/quantise.cuh).
 pub(super) fn failure(geometry: KvGeometry, shrink: usize, word: u64) -> ShrinkFailure {
-    let record = (word >> 42) as usize;
+    let record = (word >> 44) as usize;
     let page = record / geometry.kv_heads;
     let side = Side::of_page(page);
     let half = |shift: u32| bf16::from_bits((word >> shift) as u16);
-    let error = if word >> 40 & 1 == 1 {
-        FormatError::RangeBeyondFp16 {
-            group: match side {
-                Side::K => "channel",
-                Side::V => "token",
-            },
-            index: (word >> 32 & 0xff) as usize,
-            min: half(16).to_f32(),
-            max: half(0).to_f32(),
-        }
-    } else {
-        let element = (word >> 16 & 0xff_ffff) as usize;
-        let (token, channel) = (element / geometry.head_dim, element % geometry.head_dim);
-        let value = half(0);
-        if value.is_finite() {
-            FormatError::BeyondFp16 {
-                token,
-                channel,
-                value,
+    let index = (word >> 32 & 0x1ff) as usize;
+    let range = |group| FormatError::RangeBeyondFp16 {
+        group,
+        index,
+        min: half(16).to_f32(),
+        max: half(0).to_f32(),
+    };
+    let error = match word >> 41 & 7 {
+        0 => {
+            let element = (word >> 16 & 0xff_ffff) as usize;
+            let (token, channel) = (element / geometry.head_dim, element % geometry.head_dim);
+            let value = half(0);
+            if value.is_finite() {
+                FormatError::BeyondFp16 {
+                    token,
+                    channel,
+                    value,
+                }
+            } else {
+                FormatError::NonFinite {
+                    token,
+                    channel,
+                    value,
+                }
             }
-        } else {
-            FormatError::NonFinite {
-                token,
-                channel,
-                value,
-            }
         }
+        1 => range("channel"),
+        2 => range("token"),
+        3 => range("group of 32"),
+        _ => FormatError::RadiusBeyondFp16 {
+            pair: index,
+            radius: f32::from_bits(word as u32),
+        },
     };
     ShrinkFailure {
         shrink,

@@ -34,6 +34,26 @@ const K_FORMATS: [F; 10] = [
 ];
 const V_FORMATS: [F; 6] = [F::F16, F::Int8, F::Int4, F::Int2c, F::Int2, F::Int3];
 
+/// Static formats of keys and values that are made of 16-bit pages only.
+const STATIC_PAIRS: [(F, F); 16] = [
+    (F::Polar44, F::F16),
+    (F::Polar42, F::Int4),
+    (F::Polar44Grid, F::Int8),
+    (F::Int4t, F::Int4),
+    (F::Int2t, F::Int2),
+    (F::Int2g32, F::Int2g32),
+    (F::Int4g32, F::Kvmix11),
+    (F::Kvmix11, F::Int4g32),
+    (F::Kitty25Variance, F::F16),
+    (F::Kitty12Variance, F::F16),
+    (F::Kitty25Random, F::F16),
+    (F::Kitty12Random, F::F16),
+    (F::Int4Shift, F::Int2Shift),
+    (F::Int2Shift, F::Int4Shift),
+    (F::Int4RoundingShift, F::Int2RoundingShift),
+    (F::Int2RoundingShift, F::Int4RoundingShift),
+];
+
 /// Kinds of pages.
 const KINDS: usize = 9;
 
@@ -277,10 +297,19 @@ impl Case {
     }
 }
 
-/// Every pair of formats of keys and values that the device knows, as positions, position 0 first.
+/// Every pair of formats of keys and values that pages shrink through on the device, as positions, position 0 first.
 fn all_positions(geometry: KvGeometry) -> (KvLayout, Vec<(F, F)>) {
+    let pairs = K_FORMATS.iter().flat_map(|k| V_FORMATS.map(|v| (*k, v)));
+    positions(geometry, pairs)
+}
+
+/// The pairs as positions, behind position 0.
+fn positions(
+    geometry: KvGeometry,
+    shrunk: impl Iterator<Item = (F, F)>,
+) -> (KvLayout, Vec<(F, F)>) {
     let mut pairs = vec![(F::F16, F::F16)];
-    pairs.extend(K_FORMATS.iter().flat_map(|k| V_FORMATS.map(|v| (*k, v))));
+    pairs.extend(shrunk);
     let shrunk: Vec<Vec<F>> = pairs[1..]
         .iter()
         .map(|(k, v)| [*k, *v].repeat(geometry.layers))
@@ -356,24 +385,64 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             let name = format!("shrink V {from} -> {to}, head_dim {head_dim}: bytes");
             report.check(&name, case.run(device)?.0, 0.0);
         }
-        check_failures(device, report, &layout, &mut rng, &position)?;
-        check_decoding(device, report, &layout, &pairs, &mut rng)?;
+        let failing = [
+            (0, position((F::Int4, F::Int8))),
+            (0, position((F::F16, F::Int3))),
+            (position((F::F16, F::F16)), position((F::Kitty12, F::Int2))),
+        ];
+        check_failures(device, report, "affine", &layout, &failing, &mut rng)?;
+        check_decoding(device, report, "ladder", &layout, &pairs, &mut rng)?;
+        check_static(device, report, geometry, &mut rng)?;
     }
     Ok(())
+}
+
+/// Formats that pages get from 16 bit alone: of an unshrunk block, and of one whose pages are 16 bit.
+fn check_static(
+    device: &Arc<Device>,
+    report: &mut Report,
+    geometry: KvGeometry,
+    rng: &mut Rng,
+) -> Result<(), ProbeError> {
+    let head_dim = geometry.head_dim;
+    let pairs = std::iter::once((F::F16, F::F16)).chain(STATIC_PAIRS);
+    let (layout, pairs) = positions(geometry, pairs);
+    for (i, (k, v)) in STATIC_PAIRS.into_iter().enumerate() {
+        let to = i as u16 + 2;
+        // The records of two blocks are of all kinds.
+        let moves = [(0, to), (1, to), (0, to), (1, to)];
+        let case = Case::new(layout.clone(), &moves, rng, |shrink, record, rng| {
+            page(shrink + record, head_dim, rng)
+        });
+        let name = format!("shrink to {k} keys, {v} values, head_dim {head_dim}: bytes");
+        report.check(&name, case.run(device)?.0, 0.0);
+    }
+    let families = [
+        ("polar", F::Polar44),
+        ("per-token", F::Int2t),
+        ("grouped", F::Kvmix11),
+    ];
+    for (name, keys) in families {
+        let to = pairs.iter().position(|p| p.0 == keys).unwrap_or(0) as u16;
+        let moves = [(0, to), (0, to), (1, to)];
+        check_failures(device, report, name, &layout, &moves, rng)?;
+    }
+    check_decoding(device, report, "static", &layout, &pairs, rng)
 }
 
 /// Pages without codes: the failures are the CPU's, and other blocks shrink.
 fn check_failures(
     device: &Arc<Device>,
     report: &mut Report,
+    family: &str,
     layout: &KvLayout,
+    moves: &[(u16, u16)],
     rng: &mut Rng,
-    position: &dyn Fn((F, F)) -> u16,
 ) -> Result<(), ProbeError> {
     let (head_dim, records) = (layout.geometry().head_dim, layout.geometry().records());
     let heads = layout.geometry().kv_heads;
     type Spoil = fn(&mut [bf16], usize);
-    let spoils: [(&str, Spoil); 6] = [
+    let spoils: [(&str, Spoil); 8] = [
         ("NaN", |rows, _| rows[5000] = bf16::NAN),
         ("-inf and a later inf", |rows, _| {
             rows[rows.len() - 1] = bf16::INFINITY;
@@ -394,14 +463,23 @@ fn check_failures(
             rows[9 * d + 4] = bf16::NAN;
             rows[12 * d + 1] = bf16::from_f32(1.0);
         }),
+        ("two radii too long", |rows, d| {
+            // Each channel of a pair is within fp16, and so is its range.
+            for (token, pair, sign) in [(99, 7, -1.0), (3, 11, 1.0), (50, 7, 1.0)] {
+                rows[token * d + pair] = bf16::from_f32(50000.0 + token as f32 * 8.0);
+                rows[token * d + pair + d / 2] = bf16::from_f32(sign * 45000.0);
+            }
+            rows[4 * d + 7] = bf16::from_f32(60000.0);
+        }),
+        ("a wide group of 32", |rows, d| {
+            rows[70 * d + 33] = bf16::from_f32(40000.0);
+            rows[70 * d + 40] = bf16::from_f32(-40000.0);
+            rows[93 * d + 33] = bf16::from_f32(-40000.0);
+        }),
     ];
-    let moves = [
-        (0, position((F::Int4, F::Int8))),
-        (0, position((F::F16, F::Int3))),
-        (position((F::F16, F::F16)), position((F::Kitty12, F::Int2))),
-    ];
+    let mut failed = 0;
     for (name, spoil) in spoils {
-        let case = Case::new(layout.clone(), &moves, rng, |shrink, record, rng| {
+        let case = Case::new(layout.clone(), moves, rng, |shrink, record, rng| {
             let mut rows = page(record, head_dim, rng);
             // Of the middle block a late record of values and the last one; of the last block all keys from the third head on.
             let bad = match shrink {
@@ -416,11 +494,13 @@ fn check_failures(
             rows
         });
         let (error, failures) = case.run(device)?;
-        // Keys do not mind a wide token, nor values a wide channel.
-        let error = if failures == 0 { f64::INFINITY } else { error };
-        let name = format!("shrinks of a page with {name}, head_dim {head_dim}");
+        failed += usize::from(failures > 0);
+        let name = format!("{family} shrinks of a page with {name}, head_dim {head_dim}");
         report.check(&name, error, 0.0);
     }
+    // What is not finite, what is beyond fp16, and a group that is too wide or a radius; no family minds all of the rest.
+    let name = format!("{family} shrinks that fail, head_dim {head_dim}: missing");
+    report.check(&name, 5_usize.saturating_sub(failed) as f64, 0.0);
     Ok(())
 }
 
@@ -429,6 +509,7 @@ fn check_failures(
 fn check_decoding(
     device: &Arc<Device>,
     report: &mut Report,
+    family: &str,
     layout: &KvLayout,
     pairs: &[(F, F)],
     rng: &mut Rng,
@@ -438,7 +519,9 @@ fn check_decoding(
     let last = layout.positions() as u16 - 1;
     // What matters of a move here is where it begins; the last one stands where it leads.
     let mut moves: Vec<(u16, u16)> = (1..=last).map(|position| (position, last)).collect();
-    let to = pairs.iter().position(|p| *p == (F::Kitty25, F::Int4));
+    let to = pairs
+        .iter()
+        .position(|(k, v)| *k != F::F16 && *v == F::Int4);
     moves.push((0, to.map_or(1, |p| p as u16)));
     let failing = moves.len() - 1;
     let mut case = Case::new(layout.clone(), &moves, rng, |shrink, record, rng| {
@@ -529,10 +612,10 @@ fn check_decoding(
             }
         }
     }
-    let name = format!("decoding of every format, head_dim {head_dim}: bytes");
+    let name = format!("decoding of every {family} format, head_dim {head_dim}: bytes");
     report.check(&name, differing as f64, 0.0);
     let reused = in_scratch(4) != in_scratch(failing);
-    let name = format!("a shared block is decoded once, head_dim {head_dim}");
+    let name = format!("a shared {family} block is decoded once, head_dim {head_dim}");
     report.check(&name, f64::from(u8::from(reused)), 0.0);
     Ok(())
 }

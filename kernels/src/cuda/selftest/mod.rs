@@ -6,6 +6,7 @@ mod formats;
 mod mixed;
 mod model;
 mod pages;
+mod polar;
 mod prefill;
 mod products;
 mod reference;
@@ -50,11 +51,12 @@ pub fn sampling(device: &Arc<Device>) -> Result<bool, ProbeError> {
     Ok(report.finish())
 }
 
-/// Page formats: transcoding, decoding, and whole models whose blocks shrink; prints a table; whether all passed.
+/// Page formats: transcoding, decoding, products, and whole models whose blocks shrink; prints a table; whether all passed.
 pub fn formats(device: &Arc<Device>) -> Result<bool, ProbeError> {
     let mut report = Report::default();
     formats::check(device, &mut report)?;
     mixed::check(device, &mut report)?;
+    polar::check(device, &mut report)?;
     shrunk::check(device, &mut report)?;
     Ok(report.finish())
 }

@@ -23,7 +23,9 @@ use crate::model::TransformerSpec;
 const LOGITS_LIMIT: f64 = 2.5e-2;
 
 /// Formats of keys and values at the positions after the first.
-const SCHEDULE: [(F, F); 6] = [
+type Schedule = [(F, F); 6];
+
+const LADDER: Schedule = [
     (F::Int8, F::F16),
     (F::Int8, F::Int8),
     (F::Int4, F::Int4),
@@ -31,6 +33,39 @@ const SCHEDULE: [(F, F); 6] = [
     (F::Kitty12c, F::Int2c),
     (F::Int2c, F::Int2c),
 ];
+
+/// Static formats, which decode attention reads in scratch. Of the moves of the script none leads from one of them to another.
+const STATIC: [(&str, Schedule); 4] = [
+    ("polar44 and int4t keys", with_static(F::Polar44, F::Int4t)),
+    ("polar42 and int2t keys", with_static(F::Polar42, F::Int2t)),
+    (
+        "polar44grid and int3 keys",
+        with_static(F::Polar44Grid, F::Int3),
+    ),
+    (
+        "groups of 32",
+        [
+            (F::F16, F::F16),
+            (F::Int2g32, F::Kvmix11),
+            (F::F16, F::Int4),
+            (F::Int4g32, F::Int4),
+            (F::Int2g32, F::Kvmix11),
+            (F::Int2g32, F::Kvmix11),
+        ],
+    ),
+];
+
+/// The values' ladder beside static keys.
+const fn with_static(some: F, others: F) -> Schedule {
+    [
+        (F::F16, F::Int8),
+        (some, F::Int8),
+        (F::F16, F::Int4),
+        (others, F::Int4),
+        (some, F::Int4),
+        (some, F::Int2),
+    ]
+}
 
 /// A sequence of the script: tokens so far, its blocks, and where each stands.
 #[derive(Default)]
@@ -176,11 +211,12 @@ struct Run {
 fn run(
     device: &Arc<Device>,
     spec: &TransformerSpec,
+    schedule: &Schedule,
     spoil: bool,
     kept: bool,
 ) -> Result<Run, ProbeError> {
     let geometry = spec.kv_geometry();
-    let shrunk: Vec<Vec<F>> = SCHEDULE
+    let shrunk: Vec<Vec<F>> = schedule
         .iter()
         .map(|(k, v)| [*k, *v].repeat(geometry.layers))
         .collect();
@@ -299,7 +335,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
     for (head_dim, kv_heads, group) in [(64, 3, 3), (128, 2, 4)] {
         let spec = spec(head_dim, kv_heads, group, false);
         for (spoil, kept) in [(false, false), (false, true), (true, false), (true, true)] {
-            let done = run(device, &spec, spoil, kept)?;
+            let done = run(device, &spec, &LADDER, spoil, kept)?;
             let name = |what: &str| {
                 let kind = if spoil {
                     "a shrink that fails"
@@ -312,6 +348,14 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             report.check(&name("logits"), done.logits, LOGITS_LIMIT);
             report.check(&name("bytes of pages"), done.bytes as f64, 0.0);
             let wrong = done.failures.0 + done.failures.1.abs_diff(usize::from(spoil));
+            report.check(&name("failures"), wrong as f64, 0.0);
+        }
+        for (formats, schedule) in &STATIC {
+            let done = run(device, &spec, schedule, false, true)?;
+            let name = |what: &str| format!("model with {formats}, head_dim {head_dim}: {what}");
+            report.check(&name("logits"), done.logits, LOGITS_LIMIT);
+            report.check(&name("bytes of pages"), done.bytes as f64, 0.0);
+            let wrong = done.failures.0 + done.failures.1;
             report.check(&name("failures"), wrong as f64, 0.0);
         }
     }

@@ -100,12 +100,12 @@ impl Polar {
         let (angle_plane, radius_plane) = planes.split_at_mut(self.plane(ANGLE_BITS).bytes());
         let mut codes = vec![0; angles.len()];
         let angle_cells = match self.grid {
-            AngleGrid::PerPair => self.fit("angle of pair", &angles, angle_meta, ANGLE_BITS)?,
+            AngleGrid::PerPair => self.fit(&angles, angle_meta, ANGLE_BITS)?,
             AngleGrid::Circle => vec![circle(); self.pairs()],
         };
         quantise(&angles, &angle_cells, ANGLE_BITS, &mut codes);
         self.pack(ANGLE_BITS, &codes, angle_plane);
-        let cells = self.fit("radius of pair", &radii, radius_meta, self.radius_bits)?;
+        let cells = self.fit(&radii, radius_meta, self.radius_bits)?;
         quantise(&radii, &cells, self.radius_bits, &mut codes);
         self.pack(self.radius_bits, &codes, radius_plane);
         Ok(())
@@ -116,13 +116,7 @@ impl Polar {
     }
 
     /// Writes zero and range of every pair's `values`, `[128][P]`, into `meta`; returns the cells.
-    fn fit(
-        self,
-        group: &'static str,
-        values: &[f32],
-        meta: &mut [u8],
-        bits: u32,
-    ) -> Result<Vec<Cells>, FormatError> {
+    fn fit(self, values: &[f32], meta: &mut [u8], bits: u32) -> Result<Vec<Cells>, FormatError> {
         let pairs = self.pairs();
         let mut low = vec![f32::INFINITY; pairs];
         let mut high = vec![f32::NEG_INFINITY; pairs];
@@ -136,12 +130,9 @@ impl Polar {
             let (min, max) = (low[pair], high[pair]);
             let fits = max <= FP16_MAX;
             let bounds = fits.then(|| zero_and_range(min, max)).flatten();
-            let (zero, range) = bounds.ok_or(FormatError::RangeBeyondFp16 {
-                group,
-                index: pair,
-                min,
-                max,
-            })?;
+            // Angles are within fp16, and no range of what is not negative is beyond.
+            let (zero, range) =
+                bounds.ok_or(FormatError::RadiusBeyondFp16 { pair, radius: max })?;
             meta[2 * pair..2 * pair + 2].copy_from_slice(&zero.to_le_bytes());
             meta[2 * (pairs + pair)..2 * (pairs + pair) + 2].copy_from_slice(&range.to_le_bytes());
             Ok(Cells {
