@@ -30,6 +30,8 @@ pub struct Terms {
     pub bound: Bound,
     /// Blocks of higher classes shrink first. A shared block is of the lowest class of its holders.
     pub class: i32,
+    /// Whether the prefix cache is kept from its blocks: they are its own, and nobody's claims keep them from shrinking.
+    pub is_private: bool,
 }
 
 impl Default for Terms {
@@ -37,6 +39,7 @@ impl Default for Terms {
         Self {
             bound: Bound::FLOOR,
             class: 0,
+            is_private: false,
         }
     }
 }

@@ -115,6 +115,7 @@ impl Scheduler {
             slot: created.slot,
         });
         (seq.computed, seq.committed, seq.reserved) = (cached, cached, cached);
+        seq.settled = 0;
         seq.preempted = false;
         let group = &mut self.groups[seq.group];
         if !group.admitted {
@@ -131,12 +132,17 @@ impl Scheduler {
         self.run(key);
     }
 
+    /// Whether a sequence neither takes blocks from the prefix cache nor gives it any: what it reads is fixed then, a cached block may be
+    /// at another width than its own would be, and others could keep its own from going to their place.
+    pub(crate) fn is_private(&self, bound: Bound) -> bool {
+        self.config.mode == Mode::Static && bound < Bound::NEVER
+    }
+
     /// How many tokens of a sequence may come from the prefix cache: at least one is computed, to
     /// sample from, and prompt rows whose logits are still owed are.
     fn cacheable(&self, key: Key) -> usize {
         let seq = &self.seqs[key];
-        // What a sequence reads is fixed then, and a cached block may be at another width than its own would be.
-        if self.config.mode == Mode::Static && seq.terms.bound < Bound::NEVER {
+        if seq.terms.is_private {
             return 0;
         }
         let owed = seq.logprobs.then(|| self.groups[seq.group].rows_done);

@@ -88,6 +88,7 @@ impl Scheduler {
             terms: Terms {
                 bound: Bound(min_kv_bits),
                 class: priority,
+                is_private: self.is_private(Bound(min_kv_bits)),
             },
             floor_frames,
             bits: SeqBits::default(),

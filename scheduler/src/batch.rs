@@ -74,9 +74,13 @@ impl Scheduler {
         let mut batch = mem::take(&mut self.batch);
         let plan = loop {
             batch.reset(&self.config);
+            let preemptions = self.counters.preemptions;
             self.plan_running(&mut batch);
             if batch.pressed {
-                self.note_pressure();
+                // Who lost its memory left more than was missing, perhaps.
+                if self.counters.preemptions == preemptions {
+                    self.note_pressure();
+                }
             } else {
                 self.admit(&mut batch);
             }

@@ -52,7 +52,8 @@ impl Scheduler {
             choices <= config.max_running,
             "{choices} choices run: too many"
         );
-        let bound = config.max_waiting + config.max_running;
+        // The last that was let in may have had as many choices as run at once, which part and lose their memory one by one.
+        let bound = config.max_waiting + 2 * config.max_running - 1;
         ensure!(
             self.waiting.len() <= bound,
             "{} wait: too many",

@@ -238,8 +238,15 @@ impl Scheduler {
         if seq.settled == full {
             return true;
         }
-        // What a step in flight fills is not sealed yet.
-        if seq.committed < begin {
+        // What a step in flight fills is not sealed yet; and should the step that ends a prompt fail, its chunk reads itself again.
+        let in_prompt = seq.computed < seq.prompt_len;
+        if seq.committed
+            < if in_prompt {
+                begin
+            } else {
+                begin.max(seq.prompt_len)
+            }
+        {
             return false;
         }
         let is_settled = self.blocks.settle(resident.id, &mut batch.shrinks);

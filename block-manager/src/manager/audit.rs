@@ -197,7 +197,7 @@ impl BlockManager {
                     is_full || state.position == 0,
                     "{id}: {block} shrank but is not full"
                 );
-                if is_full && self.config.prefix_cache {
+                if is_full && self.config.prefix_cache && !row.terms.is_private {
                     self.check_link(row, index)?;
                 }
             }

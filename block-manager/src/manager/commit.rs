@@ -60,7 +60,7 @@ impl BlockManager {
         let row = self.seqs.at(slot);
         let block = row.blocks[index];
         let before = index.checked_sub(1).map(|before| row.blocks[before]);
-        let provenance = row.read.lowest;
+        let (provenance, is_private) = (row.read.lowest, row.terms.is_private);
         self.blocks.seal(block);
         self.clock += 1;
         let state = &mut self.blocks[block];
@@ -71,7 +71,7 @@ impl BlockManager {
             // The first block is guarded a second time, for as long as the sequence lives.
             None => self.guard(block),
         }
-        if self.config.prefix_cache {
+        if self.config.prefix_cache && !is_private {
             let parent = before.map_or(EntryId::NONE, |before| self.blocks[before].entry);
             let hash = self.index.end_hash(&self.seqs.at(slot).hash);
             self.publish(block, parent, hash);

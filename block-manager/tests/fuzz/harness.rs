@@ -110,6 +110,7 @@ impl Harness {
         let terms = Terms {
             bound: Bound([0, 0, 3, 8, 16][usize::from(how / 16) % 5]),
             class: i32::from(how / 128) % 3,
+            is_private: false,
         };
         let (any, _) = self.model.lookup(&prompt, max, Bound::FLOOR);
         let (tokens, frames_revived) = self.model.lookup(&prompt, max, terms.bound);

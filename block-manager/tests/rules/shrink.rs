@@ -226,6 +226,7 @@ fn run_at(pool: &mut BlockManager, seq: SeqId, tokens: &[u32], bound: u8, class:
     let terms = Terms {
         bound: Bound(bound),
         class,
+        is_private: false,
     };
     let cursor = &mut PrefixCursor::default();
     let created = pool.create_from(seq, cursor, tokens, tokens.len() - 1, terms);

@@ -457,7 +457,12 @@ pub fn refusal(
     } else {
         tokens - 1
     };
-    let room = u64::from(pool.frames - pool.held_back());
+    // In static mode the chunk of a prompt has room of its own, for all of its blocks but one.
+    let kept = match config.mode {
+        Mode::Static => (config.static_chunk / BLOCK_TOKENS as u32 - 1) * pool.block_frames(),
+        Mode::PreemptOnly | Mode::Progressive => 0,
+    };
+    let room = u64::from((pool.frames - pool.held_back()).saturating_sub(kept));
     if request.prompt.is_empty() {
         Some("EmptyPrompt")
     } else if request.n == 0 || request.n as usize > config.max_running {
