@@ -173,7 +173,7 @@ impl Scheduler {
         }
         if self.config.mode == Mode::Static && reach - computed > BLOCK_TOKENS as u32 {
             batch.short = true;
-            self.put_off(u32::try_from(all).unwrap_or(u32::MAX), batch);
+            self.put_off(all, batch);
             return 0;
         }
         // Whole sub-blocks, as many as fit.
