@@ -70,7 +70,7 @@ fn pmkvq_sensitivities_give_floors_and_resume_sample_by_sample() {
     // It serves: in memory for a few blocks of 16 bit, the answer is computed from shrunk ones.
     let prompt = std::fs::read_to_string(bench.path("text.txt")).expect("the text");
     let prompt: String = prompt.split_whitespace().collect::<Vec<_>>().join("_");
-    let flags = "--temperature 0 --max-tokens 4 --ignore-eos --json --kv-profile p.json --kv-mode static --prompt";
+    let flags = "--temperature 0 --max-tokens 4 --ignore-eos --json --kv-profile p.json --kv-mode static --kv-static-chunk 128 --prompt";
     let output = bench.run(&format!("generate {flags} {}", &prompt[..1200]));
     assert!(
         output.status.success(),
@@ -341,7 +341,8 @@ fn presets_score_and_serve_the_papers_modes() {
         "polarquant42",
         "ebb",
     ] {
-        let flags = "--temperature 0 --max-tokens 4 --ignore-eos --json --kv-preset";
+        let flags =
+            "--temperature 0 --max-tokens 4 --ignore-eos --json --kv-static-chunk 128 --kv-preset";
         let output = bench.run(&format!(
             "generate {flags} {preset} --prompt {}",
             &prompt[..1200]
