@@ -24,7 +24,7 @@ def points(path):
         at = (float(row["mean_bits_sealed"]), float(row["kl_second_half"]))
         if spec.startswith("profile:"):
             schedule.append(at)
-        elif spec.replace("k=", "").replace("v=", "") in UNIFORM:
+        elif spec.replace("k=", "").replace("v=", "") in UNIFORM and at[0] <= max(WIDTHS):
             uniform.append(at)
     if not schedule or not uniform:
         sys.exit(f"plot_frontier.py: {path} has no rows of a profile, or none of uniform formats")
@@ -57,10 +57,10 @@ def panel(index, name, path):
         svg.append(f'<text x="{x(bits):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{bits}</text>')
     svg.append(f'<text x="{(left + right) / 2}" y="{HEIGHT - 8}" text-anchor="middle">bits stored, mean of sealed pages</text>')
     for line, colour, dash in ((best, "#555", ""), ([(bits, kl / 2) for bits, kl in best], "#999", "4 4"), (schedule, "#c2410c", "")):
-        path = " ".join(f"{x(min(b, max(WIDTHS))):.1f},{y(max(kl, 10**low)):.1f}" for b, kl in line)
+        path = " ".join(f"{x(b):.1f},{y(kl):.1f}" for b, kl in line)
         svg.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>')
     for dots, colour in ((uniform, "#555"), (schedule, "#c2410c")):
-        svg += [f'<circle cx="{x(b):.1f}" cy="{y(kl):.1f}" r="3.5" fill="{colour}"/>' for b, kl in dots if b <= max(WIDTHS)]
+        svg += [f'<circle cx="{x(b):.1f}" cy="{y(kl):.1f}" r="3.5" fill="{colour}"/>' for b, kl in dots]
     for i, (label, colour) in enumerate((("uniform formats, the best so far", "#555"), ("half of it", "#999"), ("Ebb's schedule", "#c2410c"))):
         svg.append(f'<text x="{right - 6}" y="{TOP + 14 + 16 * i}" text-anchor="end" fill="{colour}">{label}</text>')
     return svg
