@@ -566,7 +566,7 @@ pub(super) fn scale_log2(head_dim: usize) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::formats::ladder;
+    use crate::formats::rungs;
     use crate::kv::Side;
 
     #[test]
@@ -581,8 +581,8 @@ mod tests {
                 let mut pages = [vec![FormatId::Int8; 4], vec![FormatId::Int4; 4]];
                 pages[1][2 + side as usize] = *format;
                 let layout = KvLayout::new(geometry, geometry.frame_layout(), &pages).unwrap();
-                let on_ladder = ladder(side).any(|rung| rung == *format);
-                assert_eq!(Mixed::reads(&layout), on_ladder, "{format}");
+                let is_rung = rungs(side).any(|rung| rung == *format);
+                assert_eq!(Mixed::reads(&layout), is_rung, "{format}");
             }
         }
     }
