@@ -115,6 +115,8 @@ fn a_cache_that_shrinks_answers_as_one_on_the_cpu() {
         config.kv_mode = Some(mode);
         // Fine enough that an activation rounded otherwise moves no token far.
         config.kv_source = KvSource::Floor("k=int8,v=int8".parse().expect("a floor"));
+        // So that prompts read blocks that have gone to their place.
+        config.static_chunk = Some(128);
         ebb_engine::start(config).expect("it starts")
     };
     // Every full block goes to the end of the schedule before anything reads it, here as there.
@@ -143,6 +145,7 @@ fn the_papers_static_modes_answer_as_on_the_cpu() {
             let mut config = config(&dir, device);
             config.kv_mode = Some(Mode::Static);
             config.kv_source = KvSource::Floor(spec.parse().expect("a floor"));
+            config.static_chunk = Some(128);
             ebb_engine::start(config).expect("it starts")
         };
         let (gpu, cpu) = (start(DeviceChoice::Cuda(0)), start(DeviceChoice::Cpu));
