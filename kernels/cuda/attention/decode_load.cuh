@@ -68,6 +68,8 @@ struct MixedLoad {
   // Chunks of a warp that have been found and not given to the copy engine lie behind what its first stage can hold.
   static constexpr uint32_t kQueue = 16;
   static_assert(kLargest % 16 == 0 && kLargest + kQueue * 16 <= kStage);
+  // Room is asked for a side's chunks at most, and the loading warp may know of three given ones too few (`give`).
+  static_assert(kTiles + 3 <= kQueue);
   static constexpr uint32_t kNone = 0xffff;
 
   const DecodeParams& p;
@@ -171,7 +173,7 @@ struct MixedLoad {
     if (lane < kWarps) {
       make_room(found, 1);
       tell(found, make_uint4(0, 0, 0, kNone));
-      set_turn(found_at(), found.chunks);
+      show(found);
     }
   }
 
@@ -195,6 +197,8 @@ struct MixedLoad {
     reinterpret_cast<uint4*>(queue_of(shared, lane))[found.chunks % kQueue] = chunk;
     found.chunks++;
   }
+  // Lets the warp have what has been told.
+  __device__ __forceinline__ void show(const Found& found) const { set_turn(found_at(), found.chunks); }
 
   __device__ __forceinline__ void find_pieces(const Batch& b, Found& found) const {
     const uint32_t block = b.begin + lane, tokens = block < b.end ? min(b.tokens - block * 128, 128u) : 0;
@@ -225,7 +229,6 @@ struct MixedLoad {
           tell_tile(found, b, first_frame, tile, of_block);
         else
           tell_block(found, b, first_frame, position);
-        set_turn(found_at(), found.chunks);
       }
       __syncwarp();
       found.next = (found.next + min(total - done, kWarps)) % kWarps;
@@ -251,6 +254,7 @@ struct MixedLoad {
     make_room(found, 2);
 #pragma unroll
     for (uint32_t side = 0; side < 2; side++) tell(found, chunk(place(frame[side], at[side].offset), kRecord, kRecord, 0, info));
+    show(found);
   }
 
   __device__ __forceinline__ void tell_block(Found& found, const Batch& b, uint32_t first_frame, uint32_t position) const {
@@ -284,6 +288,8 @@ struct MixedLoad {
         at += bytes;
         bytes = codes;
       }
+      // Before there has to be room for the other side: both together may be all that the queue holds.
+      show(found);
     }
   }
 

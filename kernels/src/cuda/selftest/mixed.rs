@@ -17,11 +17,11 @@ use crate::cuda::step::StepCapacity;
 use crate::formats::{FormatId as F, RecordShape};
 use crate::kv::{KvGeometry, KvLayout, Side};
 
-/// Queries times ranges, and probabilities, are rounded to fp16, the output to bf16.
+/// Queries times ranges are rounded to fp16, they and probabilities times ranges to 16-bit integers, the output to bf16.
 const LIMIT: f64 = 3.2e-3;
 
 /// Formats of keys and values at the positions after the first.
-const PAIRS: [(F, F); 10] = [
+const PAIRS: [(F, F); 11] = [
     (F::Int8, F::Int8),
     (F::Int4, F::Int4),
     (F::Int2, F::Int2),
@@ -32,6 +32,8 @@ const PAIRS: [(F, F); 10] = [
     (F::Int2, F::Int8),
     (F::F16, F::Int8),
     (F::Int8, F::F16),
+    // As many chunks as a warp's queue has room for, behind any number of others.
+    (F::F16, F::F16),
 ];
 
 const KV_HEADS: usize = 2;
