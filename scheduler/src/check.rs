@@ -52,8 +52,9 @@ impl Scheduler {
             choices <= config.max_running,
             "{choices} choices run: too many"
         );
-        // The last that was let in may have had as many choices as run at once, which part and lose their memory one by one.
-        let bound = config.max_waiting + 2 * config.max_running - 1;
+        // With the last that was let in there may be more choices than that; they part, and lose their memory one by one.
+        let most = self.groups.iter().map(|(_, group)| group.choices.len());
+        let bound = config.max_waiting + config.max_running + most.max().unwrap_or(1) - 1;
         ensure!(
             self.waiting.len() <= bound,
             "{} wait: too many",
