@@ -221,12 +221,7 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         ..pool(&model, pool_bytes, config.prefix_cache)?
     };
     limits.static_chunk = config.static_chunk.unwrap_or(static_chunk(&pool));
-    let kept = match plan.mode {
-        Mode::Static => {
-            (limits.static_chunk / BLOCK_TOKENS as u32).saturating_sub(1) * pool.block_frames()
-        }
-        Mode::PreemptOnly | Mode::Progressive => 0,
-    };
+    let kept = limits.chunk_frames(&pool);
     let max_context = max_context(&model, &pool, kept, config.max_context)?;
     steps.context = max_context;
     let name = config

@@ -115,7 +115,6 @@ impl Scheduler {
             slot: created.slot,
         });
         (seq.computed, seq.committed, seq.reserved) = (cached, cached, cached);
-        seq.settled = 0;
         seq.preempted = false;
         let group = &mut self.groups[seq.group];
         if !group.admitted {

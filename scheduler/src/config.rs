@@ -1,6 +1,6 @@
 //! Limits of the scheduler, checked once.
 
-use ebb_block_manager::BLOCK_TOKENS;
+use ebb_block_manager::{BLOCK_TOKENS, PoolConfig};
 use thiserror::Error;
 
 /// What gives way when the KV memory is full.
@@ -171,6 +171,16 @@ pub enum SetupError {
 }
 
 impl Config {
+    /// [`Mode::Static`]: frames of a pool that are promised to nobody, so that there is always room for the chunk of a prompt at 16 bit;
+    /// one block of it is in every promise.
+    pub fn chunk_frames(&self, pool: &PoolConfig) -> u32 {
+        let blocks = self.static_chunk / BLOCK_TOKENS as u32;
+        match self.mode {
+            Mode::Static => blocks.saturating_sub(1).saturating_mul(pool.block_frames()),
+            Mode::PreemptOnly | Mode::Progressive => 0,
+        }
+    }
+
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         for (field, value) in [
             ("max_step_tokens", self.max_step_tokens),

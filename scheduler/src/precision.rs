@@ -73,49 +73,32 @@ impl Scheduler {
         promised * u64::from(percent) / 100
     }
 
-    /// [`Mode::Static`]: frames that are promised to nobody, so that there is always room for the chunk of a prompt at 16 bit; one block
-    /// of it is in every promise.
+    /// [`Config::chunk_frames`](crate::Config::chunk_frames) of the pool.
     pub(crate) fn chunk_frames(&self) -> u64 {
-        let block = BLOCK_TOKENS as u32;
-        match self.config.mode {
-            Mode::Static => self.frames_of(u64::from(self.config.static_chunk - block)),
-            Mode::PreemptOnly | Mode::Progressive => 0,
-        }
+        self.config.chunk_frames(self.blocks.config()).into()
     }
 
     /// [`Mode::Static`]: from where to where the tokens at which a sequence is may read each other at 16 bit: the chunk of its prompt, or
     /// behind the prompt a block. It depends on the sequence alone, also when it is computed anew.
     fn chunk(&self, seq: &Seq) -> Range<u32> {
         let block = BLOCK_TOKENS as u32;
-        let in_prompt = seq.computed < seq.prompt_len;
-        let len = if in_prompt {
-            self.config.static_chunk
+        let (len, most) = if seq.computed < seq.prompt_len {
+            (self.config.static_chunk, seq.prompt_len)
         } else {
-            block
+            (block, u32::MAX)
         };
         let begin = seq.computed / len * len;
-        let end = begin + len;
-        begin..if in_prompt {
-            end.min(seq.prompt_len)
-        } else {
-            end
-        }
+        begin..(begin + len).min(most)
     }
 
     /// Where the memory that a sequence takes for the next tokens up to `end` has to reach: a chunk is not begun without room for all of
     /// it, or two that are half done could wait for each other.
     pub(crate) fn reach(&self, key: Key, end: u32) -> u32 {
-        let seq = &self.seqs[key];
-        match self.config.mode {
-            Mode::Static if seq.remaining() > 0 => {
-                let chunk = self.chunk(seq);
-                if chunk.len() > BLOCK_TOKENS {
-                    chunk.end
-                } else {
-                    end
-                }
-            }
-            _ => end,
+        let chunk = self.chunk(&self.seqs[key]);
+        if self.config.mode == Mode::Static && chunk.len() > BLOCK_TOKENS {
+            chunk.end
+        } else {
+            end
         }
     }
 
