@@ -103,6 +103,13 @@ struct MixedLoad {
   __device__ __forceinline__ uint32_t brought(uint32_t ordinal) const { return smem_address(shared + kBroughtOffset) + ordinal % kUnits * 4; }
   __device__ __forceinline__ uint32_t stage() const { return taken % STAGES; }
 
+  // Chunks of a plane of codes.
+  template <int Bits>
+  __device__ __forceinline__ static constexpr int chunks_at() {
+    constexpr int kFull = D * 16 * Bits / static_cast<int>(kCodes);
+    return kFull > 1 ? kFull : 1;
+  }
+
   // ---- what there is to load: one warp finds out ----
 
   // A piece of a unit, the work of one warp: a shrunk block, or a tile of one that is 16 bit. Those of all of a CTA's units are
@@ -294,7 +301,7 @@ struct MixedLoad {
   }
 
   // Of one side of a block.
-  __device__ __forceinline__ static uint32_t chunks_of(uint32_t format) { return format == kInt8 ? 128 * D / kCodes : format == kInt4 ? 64 * D / kCodes : format == kF16 ? kTiles : 1; }
+  __device__ __forceinline__ static uint32_t chunks_of(uint32_t format) { return format == kInt8 ? chunks_at<8>() : format == kInt4 ? chunks_at<4>() : format == kF16 ? kTiles : 1; }
   __device__ __forceinline__ static uint32_t chunk_codes(uint32_t format) {
     return format == kInt8 || format == kInt4 ? kCodes : format == kF16 ? kRecord : format == kKitty25 ? 41 * D : format == kKitty12 ? 37 * D : 32 * D;
   }

@@ -122,6 +122,21 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
     return movmatrix_trans(__byte_perm(upper, lower, 0x4051) ^ flip);
   }
 
+  // Products of a row tile of a plane, of `Columns` column tiles, with each set's B operands, a word a column tile.
+  template <int Bits, int Columns, class Multiply>
+  __device__ __forceinline__ void multiply_row(const uint4* plane, int row, const uint32_t (&b)[SETS][Columns], int (&acc)[SETS][4], Multiply multiply) const {
+    constexpr int kPairs = CodeBytes<Bits>::kPairs;
+#pragma unroll
+    for (int step = 0; step < Columns / 2; step++) {
+      const int pair = row * (Columns / 2) + step;
+      const uint4 v = plane[pair / kPairs * 32 + lane];
+      uint32_t a[4];
+      CodeBytes<Bits>::unpack(v, pair % kPairs, a);
+#pragma unroll
+      for (int set = 0; set < SETS; set++) multiply(acc[set], a, b[set][2 * step], b[set][2 * step + 1]);
+    }
+  }
+
   // ---- keys ----
 
   // What formats share is compiled once where that costs little: warps that are in different ones share one instruction cache.
@@ -231,9 +246,8 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
   // Products with 128 keys; those of lower row halves are `kLower` times too large.
   template <int Bits, bool Boosted>
   __device__ __forceinline__ void multiply_keys(uint8_t* record, const Ranged& r, Scores& x) {
-    constexpr int kChunks = D * 16 * Bits / 4096 > 1 ? D * 16 * Bits / 4096 : 1;
+    constexpr int kChunks = Base::template chunks_at<Bits>();
     constexpr int kRows = kTiles / kChunks;  // row tiles of a chunk
-    constexpr int kPairs = CodeBytes<Bits>::kPairs;
 #pragma unroll
     for (int k = 0; k < kChunks; k++) {
       if (k > 0) record = wait();
@@ -241,15 +255,7 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
 #pragma unroll
       for (int row = 0; row < kRows; row++) {
         int acc[SETS][4] = {};
-#pragma unroll
-        for (int step = 0; step < kSteps / 2; step++) {
-          const int pair = row * (kSteps / 2) + step;
-          const uint4 v = plane[pair / kPairs * 32 + lane];
-          uint32_t a[4];
-          CodeBytes<Bits>::unpack(v, pair % kPairs, a);
-#pragma unroll
-          for (int set = 0; set < SETS; set++) mma_u8s8(acc[set], a, r.b[set][2 * step], r.b[set][2 * step + 1]);
-        }
+        multiply_row<Bits, kSteps>(plane, row, r.b, acc, [](int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_u8s8(c, a, b0, b1); });
         if (Boosted) {
           uint32_t a[4];
           slab_operand(record + 37 * D, row, a);
@@ -391,9 +397,8 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
   // Adds a block's values times probabilities.
   template <int Bits>
   __device__ __forceinline__ void multiply_values(const uint8_t* record, const Weights& w) {
-    constexpr int kChunks = D * 16 * Bits / 4096 > 1 ? D * 16 * Bits / 4096 : 1;
+    constexpr int kChunks = Base::template chunks_at<Bits>();
     constexpr int kRows = kSteps / kChunks;  // row tiles of a chunk
-    constexpr int kPairs = CodeBytes<Bits>::kPairs;
     constexpr float kUpper = 1.f / CodeBytes<Bits>::kLevels, kLower = kUpper / CodeBytes<Bits>::kLower;
 #pragma unroll
     for (int k = 0; k < kChunks; k++) {
@@ -402,15 +407,7 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
 #pragma unroll
       for (int row = 0; row < kRows; row++) {
         int acc[SETS][4] = {};
-#pragma unroll
-        for (int step = 0; step < kTiles / 2; step++) {
-          const int pair = row * (kTiles / 2) + step;
-          const uint4 v = plane[pair / kPairs * 32 + lane];
-          uint32_t a[4];
-          CodeBytes<Bits>::unpack(v, pair % kPairs, a);
-#pragma unroll
-          for (int set = 0; set < SETS; set++) mma_u8u8(acc[set], a, w.b[set][2 * step], w.b[set][2 * step + 1]);
-        }
+        multiply_row<Bits, kTiles>(plane, row, w.b, acc, [](int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_u8u8(c, a, b0, b1); });
         float (&to)[4] = o[k * kRows + row];
 #pragma unroll
         for (int set = 0; set < SETS; set++) {

@@ -76,30 +76,21 @@ __device__ __forceinline__ bool encode_rows(const RecordBytes& dst, uint32_t for
 }
 
 template <int HeadDim, bool Keys>
-__device__ __forceinline__ void encode(const ShrinkParams& p, uint8_t* shared, PageShared& s, uint32_t record, uint32_t page, uint32_t head) {
-  const ShrinkRecord<HeadDim> shrink(p, blockIdx.y, record, page, head);
+__device__ __forceinline__ void encode(const ShrinkParams& p, const ShrinkRecord<HeadDim>& shrink, uint8_t* shared, PageShared& s) {
   if (!is_encoded(shrink.to.format) || shrink.from.format != kF16) return;
   stage_rows<HeadDim>(shared, [&](uint32_t token, uint32_t byte) { return shrink.row(token, byte); });
   uint64_t failure;
-  if (!encode_rows<HeadDim, Keys>(shrink.dst, shrink.to.format, shared, s, failure) && threadIdx.x == 0) {
-    atomicMin(p.failures + blockIdx.y, static_cast<unsigned long long>(record) << kRecordShift | failure);
-  }
+  if (!encode_rows<HeadDim, Keys>(shrink.dst, shrink.to.format, shared, s, failure) && threadIdx.x == 0) report(p, failure);
 }
 
 template <int HeadDim>
 __device__ __forceinline__ void encode_record(const ShrinkParams& p, uint8_t* shared) {
   __shared__ PageShared s;
-  const uint32_t record = blockIdx.x, page = record / p.pool.kv_heads, head = record - page * p.pool.kv_heads;
-  if (page % 2 == 0) {
-    encode<HeadDim, true>(p, shared, s, record, page, head);
-  } else {
-    encode<HeadDim, false>(p, shared, s, record, page, head);
-  }
+  with_record<HeadDim>(p, [&](const ShrinkRecord<HeadDim>& shrink, auto keys) { encode<HeadDim, decltype(keys)::value>(p, shrink, shared, s); });
 }
 
 }  // namespace ebb
 
-// Grid: (records of a block, shrinks).
 EBB_KERNEL(encode_pages_d64, ebb::ShrinkParams, 128, 4) {
   EBB_DYNAMIC_SHARED(shared);
   ebb::encode_record<64>(p, shared);

@@ -1,6 +1,9 @@
 // A shrink as the host lists it.
 #pragma once
+#include <type_traits>
+
 #include "pool.cuh"
+#include "quantise.cuh"
 
 namespace ebb {
 
@@ -38,6 +41,22 @@ struct ShrinkRecord {
     return sub_record(pool, record, job.source, token / 16, 32 * HeadDim) + token % 16 * 2 * HeadDim + byte;
   }
 };
+
+// Calls `run` with the record of this CTA, and in a type whether it is of keys. Grid: (records of a block, shrinks).
+template <int HeadDim, class Run>
+__device__ __forceinline__ void with_record(const ShrinkParams& p, Run run) {
+  const uint32_t record = blockIdx.x, page = record / p.pool.kv_heads, head = record - page * p.pool.kv_heads;
+  const ShrinkRecord<HeadDim> shrink(p, blockIdx.y, record, page, head);
+  if (page % 2 == 0)
+    run(shrink, std::true_type());
+  else
+    run(shrink, std::false_type());
+}
+
+// One thread tells that the record of this CTA has no codes.
+__device__ __forceinline__ void report(const ShrinkParams& p, uint64_t failure) {
+  atomicMin(p.failures + blockIdx.y, static_cast<unsigned long long>(blockIdx.x) << kRecordShift | failure);
+}
 
 // What a shrink that has not failed reports.
 constexpr unsigned long long kNoFailure = ~0ull;

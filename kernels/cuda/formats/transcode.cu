@@ -9,8 +9,7 @@
 namespace ebb {
 
 template <int HeadDim, bool Keys>
-__device__ __forceinline__ void transcode(const ShrinkParams& p, uint8_t* shared, PageShared& s, uint32_t record, uint32_t page, uint32_t head) {
-  const ShrinkRecord<HeadDim> shrink(p, blockIdx.y, record, page, head);
+__device__ __forceinline__ void transcode(const ShrinkParams& p, const ShrinkRecord<HeadDim>& shrink, uint8_t* shared, PageShared& s) {
   const PageOfPosition& from = shrink.from;
   const PageOfPosition& to = shrink.to;
   const RecordBytes& src = shrink.src;
@@ -33,7 +32,7 @@ __device__ __forceinline__ void transcode(const ShrinkParams& p, uint8_t* shared
     stage_rows<HeadDim>(shared, row);
     uint64_t failure;
     if (!find_ranges<HeadDim, Keys>(shared, reinterpret_cast<uint16_t*>(shared + 256 * HeadDim), s, levels, failure)) {
-      if (threadIdx.x == 0) atomicMin(p.failures + blockIdx.y, static_cast<unsigned long long>(record) << kRecordShift | failure);
+      if (threadIdx.x == 0) report(p, failure);
       return;
     }
     quantise<HeadDim, Keys>(shared, s, levels, q);
@@ -47,17 +46,11 @@ __device__ __forceinline__ void transcode(const ShrinkParams& p, uint8_t* shared
 template <int HeadDim>
 __device__ __forceinline__ void transcode_record(const ShrinkParams& p, uint8_t* shared) {
   __shared__ PageShared s;
-  const uint32_t record = blockIdx.x, page = record / p.pool.kv_heads, head = record - page * p.pool.kv_heads;
-  if (page % 2 == 0) {
-    transcode<HeadDim, true>(p, shared, s, record, page, head);
-  } else {
-    transcode<HeadDim, false>(p, shared, s, record, page, head);
-  }
+  with_record<HeadDim>(p, [&](const ShrinkRecord<HeadDim>& shrink, auto keys) { transcode<HeadDim, decltype(keys)::value>(p, shrink, shared, s); });
 }
 
 }  // namespace ebb
 
-// Grid: (records of a block, shrinks).
 EBB_KERNEL(transcode_d64, ebb::ShrinkParams, 128, 8) {
   EBB_DYNAMIC_SHARED(shared);
   ebb::transcode_record<64>(p, shared);
