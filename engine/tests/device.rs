@@ -68,12 +68,21 @@ fn greedy(engine: &EngineHandle, prompts: &[Vec<u32>]) -> Vec<Vec<u32>> {
     })
 }
 
+fn prompts(lengths: [u32; 3]) -> Vec<Vec<u32>> {
+    lengths
+        .map(|len| (0..len).map(|i| (i * 37 + len) % 300).collect())
+        .into()
+}
+
+/// The first token of each answer.
+fn firsts(answers: &[Vec<u32>]) -> Vec<u32> {
+    answers.iter().map(|a| a[0]).collect()
+}
+
 #[test]
 fn an_engine_on_a_gpu_answers_as_one_on_the_cpu() {
     let dir = model();
-    let prompts: Vec<Vec<u32>> = [3, 150, 70]
-        .map(|len| (0..len).map(|i| (i * 37 + len) % 300).collect())
-        .into();
+    let prompts = prompts([3, 150, 70]);
     let start = |device| ebb_engine::start(config(&dir, device)).expect("it starts");
     let gpu = start(DeviceChoice::Cuda(0));
     assert!(gpu.model().device.starts_with("CUDA emulator"));
@@ -84,7 +93,6 @@ fn an_engine_on_a_gpu_answers_as_one_on_the_cpu() {
     assert_eq!(got.len(), 3);
     assert!(got.iter().all(|tokens| tokens.len() == 6));
     // The same weights; activations are rounded to bf16 on one and not on the other, so near ties may fall apart.
-    let firsts = |answers: &[Vec<u32>]| answers.iter().map(|a| a[0]).collect::<Vec<_>>();
     assert_eq!(firsts(&got), firsts(&expected));
 }
 
@@ -107,9 +115,7 @@ fn a_gpu_that_is_not_there_is_named() {
 fn a_cache_that_shrinks_answers_as_one_on_the_cpu() {
     let dir = model();
     // None of them ends near a tie.
-    let prompts: Vec<Vec<u32>> = [260, 150, 280]
-        .map(|len| (0..len).map(|i| (i * 37 + len) % 300).collect())
-        .into();
+    let prompts = prompts([260, 150, 280]);
     let start = |device, mode| {
         let mut config = config(&dir, device);
         config.kv_mode = Some(mode);
@@ -126,7 +132,6 @@ fn a_cache_that_shrinks_answers_as_one_on_the_cpu() {
     let (got, expected) = (greedy(&gpu, &prompts), greedy(&cpu, &prompts));
     assert!(got.iter().all(|tokens| tokens.len() == 6));
     assert!(gpu.state().kv.shrunk_bytes > 0);
-    let firsts = |answers: &[Vec<u32>]| answers.iter().map(|a| a[0]).collect::<Vec<_>>();
     assert_eq!(firsts(&got), firsts(&expected));
 }
 
@@ -134,9 +139,7 @@ fn a_cache_that_shrinks_answers_as_one_on_the_cpu() {
 #[test]
 fn the_papers_static_modes_answer_as_on_the_cpu() {
     let dir = model();
-    let prompts: Vec<Vec<u32>> = [260, 150, 280]
-        .map(|len| (0..len).map(|i| (i * 37 + len) % 300).collect())
-        .into();
+    let prompts = prompts([260, 150, 280]);
     for spec in [
         "k=polar44,protect=f16,sink=0,recent=0",
         "k=int4t,v=int4,protect=f16,recent=0",
@@ -152,7 +155,6 @@ fn the_papers_static_modes_answer_as_on_the_cpu() {
         let (got, expected) = (greedy(&gpu, &prompts), greedy(&cpu, &prompts));
         assert!(got.iter().all(|tokens| tokens.len() == 6));
         assert!(gpu.state().kv.shrunk_bytes > 0);
-        let firsts = |answers: &[Vec<u32>]| answers.iter().map(|a| a[0]).collect::<Vec<_>>();
         assert_eq!(firsts(&got), firsts(&expected), "{spec}");
     }
 }

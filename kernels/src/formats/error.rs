@@ -114,6 +114,25 @@ pub enum FormatError {
     },
 }
 
+impl FormatError {
+    /// For an element that is not finite, or beyond fp16.
+    pub(crate) fn of_element(token: usize, channel: usize, value: bf16) -> Self {
+        if value.is_finite() {
+            FormatError::BeyondFp16 {
+                token,
+                channel,
+                value,
+            }
+        } else {
+            FormatError::NonFinite {
+                token,
+                channel,
+                value,
+            }
+        }
+    }
+}
+
 fn side_name(side: Side) -> &'static str {
     match side {
         Side::K => "keys",

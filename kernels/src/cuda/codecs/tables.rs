@@ -127,20 +127,7 @@ pub(super) fn failure(geometry: KvGeometry, shrink: usize, word: u64) -> ShrinkF
         0 => {
             let element = (word >> 16 & 0xff_ffff) as usize;
             let (token, channel) = (element / geometry.head_dim, element % geometry.head_dim);
-            let value = half(0);
-            if value.is_finite() {
-                FormatError::BeyondFp16 {
-                    token,
-                    channel,
-                    value,
-                }
-            } else {
-                FormatError::NonFinite {
-                    token,
-                    channel,
-                    value,
-                }
-            }
+            FormatError::of_element(token, channel, half(0))
         }
         1 => range("channel"),
         2 => range("token"),

@@ -6,7 +6,7 @@ use half::bf16;
 
 use super::Rng;
 use super::attention::{ATTENTION_LIMIT, differing};
-use super::formats::{encoded, put, ranges};
+use super::records::{encoded, put, ranges};
 use super::reference::{attend, relative_error};
 use super::table::Report;
 use crate::BLOCK_TOKENS;

@@ -9,6 +9,7 @@ mod pages;
 mod polar;
 mod prefill;
 mod products;
+mod records;
 mod reference;
 mod rng;
 mod sample;

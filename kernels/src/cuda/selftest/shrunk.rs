@@ -5,8 +5,8 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::Rng;
-use super::formats::{put, ranges};
 use super::model::{RandomWeights, spec};
+use super::records::{put, ranges};
 use super::reference::relative_error;
 use super::table::Report;
 use crate::backend::{Backend, BlockRef, SeqRows, Shrink, StepInput};

@@ -95,18 +95,5 @@ pub(crate) fn check_values(head_dim: usize, rows: &[bf16]) -> Result<(), FormatE
 fn outside(head_dim: usize, rows: &[bf16]) -> FormatError {
     let bad = |x: &bf16| !x.is_finite() || x.to_f32().abs() > FP16_MAX;
     let at = rows.iter().position(bad).unwrap_or(0);
-    let (token, channel, value) = (at / head_dim, at % head_dim, rows[at]);
-    if value.is_finite() {
-        FormatError::BeyondFp16 {
-            token,
-            channel,
-            value,
-        }
-    } else {
-        FormatError::NonFinite {
-            token,
-            channel,
-            value,
-        }
-    }
+    FormatError::of_element(at / head_dim, at % head_dim, rows[at])
 }
