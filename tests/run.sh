@@ -17,6 +17,9 @@ step() { printf '\n== %s (%ss)\n' "$1" "$SECONDS"; }
 step "format and lints"
 cargo fmt --all --check
 cargo clippy --workspace --all-targets --quiet -- -D warnings
+if command -v "${CXX:-c++}" >/dev/null; then
+  cargo clippy --quiet -p ebb-kernels -p ebb-engine --all-targets --features ebb-engine/cuda-emulator -- -D warnings
+fi
 
 step "build"
 cargo build --workspace --all-targets --quiet

@@ -1,13 +1,12 @@
 //! Codecs of the device against the CPU's, byte by byte: every transition that a schedule may take, on hostile pages, among frames
 //! in random order; and shrinks that fail.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use half::bf16;
 
 use super::Rng;
-use super::records::{KINDS, encoded, page, put, ranges, take};
+use super::records::{encoded, page, put, ranges, take};
 use super::table::Report;
 use crate::backend::{BlockRef, KeptTables, SeqRows, Shrink, ShrinkFailure, StepInput, TableShape};
 use crate::cuda::arena::DeviceArena;
@@ -19,7 +18,6 @@ use crate::cuda::step::StepCapacity;
 use crate::cuda::tables::DeviceTables;
 use crate::formats::{FormatError, FormatId as F, RecordShape, legal_shrink};
 use crate::kv::{KvGeometry, KvLayout, Side};
-use crate::{BLOCK_TOKENS, SUB_BLOCKS};
 
 const K_FORMATS: [F; 10] = [
     F::F16,
