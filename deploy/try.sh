@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 prompt=${1:-"What is the capital of Japan? Answer in one sentence."}
 cargo build --release --bin ebb
-ebb=target/release/ebb
+ebb=${CARGO_TARGET_DIR:-target}/release/ebb
 "$ebb" fetch
 read -r port metrics_port < <(python3 - <<'PY'
 import socket

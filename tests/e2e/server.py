@@ -14,6 +14,7 @@ import urllib.request
 from prometheus_client.parser import text_string_to_metric_families
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
 START_SECONDS = 300  # The first start may fetch the model.
 
 
@@ -21,7 +22,7 @@ def binary():
     """Path of the program under test."""
     if "EBB_BIN" in os.environ:
         return pathlib.Path(os.environ["EBB_BIN"])
-    built = [ROOT / "target" / profile / "ebb" for profile in ("debug", "release")]
+    built = [TARGET / profile / "ebb" for profile in ("debug", "release")]
     built = [path for path in built if path.exists()]
     assert built, "there is no ebb to test; run `cargo build` first, or set EBB_BIN"
     return max(built, key=lambda path: path.stat().st_mtime)
