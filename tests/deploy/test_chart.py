@@ -1,6 +1,7 @@
 """The Helm chart: every object is one that its API takes, safe, and says what the server really has."""
 
 import copy
+import json
 import re
 import subprocess
 
@@ -14,6 +15,10 @@ import schemas
 import tools
 from cases import CASES
 from server import binary
+
+
+# A profile of a method that every preset takes.
+PROFILE = tools.ROOT / "benches/results/calibrate/smollm2-135m-kvmix.json"
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -119,9 +124,42 @@ def test_ebb_knows_every_flag(objects):
         arguments = [re.sub(r"^--model=.*", "--model=/nowhere/at.all", one) for one in arguments]
         arguments = [re.sub(r"^--device=cuda", "--device=cpu", one) for one in arguments]
         arguments = [re.sub(r"^--(metrics-)?port=.*", r"--\1port=0", one) for one in arguments]
-        arguments = [one for one in arguments if not one.startswith(("--kv-profile=", "--host="))]
+        arguments = [re.sub(r"/profile/[\w.]+json", str(PROFILE), one) for one in arguments if not one.startswith("--host=")]
         done = subprocess.run([binary(), *arguments], capture_output=True, text=True, timeout=60)
         assert done.returncode == 1 and "there is no model `/nowhere/at.all`" in done.stderr, done.stderr
+
+
+def presets():
+    """Presets as the engine has them: name, whether a profile comes with it, and mode."""
+    source = (tools.ROOT / "engine/src/kv_spec/preset.rs").read_text()
+    found = re.findall(r'\(\s*"([\w-]+)",\s*(No|Maybe|Yes),\s*(Static|Progressive),', source)
+    assert len(found) >= 20
+    return found
+
+
+def test_presets_are_the_engines():
+    schema = json.loads((tools.CHART / "values.schema.json").read_text())
+    assert schema["properties"]["kv"]["properties"]["preset"]["enum"] == ["", *(name for name, *_ in presets())]
+
+
+@pytest.mark.parametrize(("preset", "profile"), [one[:2] for one in presets()])
+def test_a_preset_has_the_profile_that_it_takes(preset, profile):
+    alone = {"kv": {"preset": preset}}
+    if profile == "Yes":
+        with pytest.raises(chart.Refused, match="kv.profile.configMap"):
+            chart.render(alone)
+    else:
+        assert f"--kv-preset={preset}" in pod(chart.render(alone))["containers"][0]["args"]
+    with_profile = {"kv": {"preset": preset, "profile": {"configMap": "p", "bits": 3.5}}}
+    if profile == "No":
+        with pytest.raises(chart.Refused, match="takes no profile"):
+            chart.render(with_profile)
+    else:
+        spec = pod(chart.render(with_profile))
+        arguments = spec["containers"][0]["args"]
+        assert f"--kv-preset={preset}:/profile/profile.json@3.5" in arguments
+        assert not [one for one in arguments if one.startswith("--kv-profile")]
+        assert {"name": "profile", "configMap": {"name": "p"}} in spec["volumes"]
 
 
 def test_the_grace_period_covers_the_drain(objects):
@@ -185,6 +223,11 @@ def test_pressure_is_what_the_mode_makes_it(values, metric):
         ({"model": {"name": "/models/qwen"}}, "known by name"),
         ({"model": {"fetch": {"enabled": False}, "download": {"enabled": True}}}, "model.download.image.repository"),
         ({"kv": {"floor": "k=int4,v=int2", "profile": {"configMap": "p"}}}, "profile"),
+        ({"kv": {"floor": "k=int4,v=int2", "preset": "kivi2"}}, "preset"),
+        ({"kv": {"preset": "kivi3"}}, "preset"),
+        ({"kv": {"preset": "kvmix:/profile/kvmix.json"}}, "preset"),
+        ({"kv": {"staticChunk": 200}}, "staticChunk"),
+        ({"kv": {"staticChunk": 0}}, "staticChunk"),
         ({"inferencePool": {"enabled": True}}, "endpointPicker.name"),
         ({"grpcRoute": {"enabled": True}}, "parentRefs"),
         ({"autoscaling": {"kind": "keda", "maxReplicas": 1}}, "maxReplicas"),
@@ -197,8 +240,6 @@ def test_wrong_values_are_refused_by_name(values, word):
 
 def test_every_value_has_a_place_in_the_schema():
     """The defaults pass, and no block of the schema is open to names that mean nothing."""
-    import json
-
     schema = json.loads((tools.CHART / "values.schema.json").read_text())
 
     def check(part, path):

@@ -48,7 +48,22 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* Flags of ebb serve. */}}
+{{/* What must be known of presets (engine/src/kv_spec/preset.rs) beside their names: those that need a profile, those that may have one. */}}
+{{- define "ebb.presets" -}}
+profile: [kvmix, pmkvq, pmkvq-token4, pmkvq-token2]
+profileOrNone: [ebb]
+{{- end }}
+
+{{/* FILE or FILE@BITS of the profile; empty without one. */}}
+{{- define "ebb.profile" -}}
+{{- with .Values.kv.profile -}}
+{{- if .configMap -}}
+/profile/{{ .key }}{{ with .bits }}@{{ . }}{{ end }}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Flags of ebb serve. Numbers of a values file are floating-point here: without int a million is written 1e+06. */}}
 {{- define "ebb.args" -}}
 {{- $v := .Values -}}
 - serve
@@ -63,13 +78,13 @@ capabilities:
 {{- with $v.model.servedName }}
 - --served-model-name={{ . }}
 {{- end }}
-- --max-running={{ $v.server.maxRunning }}
-- --max-waiting={{ $v.server.maxWaiting }}
+- --max-running={{ int $v.server.maxRunning }}
+- --max-waiting={{ int $v.server.maxWaiting }}
 {{- with $v.server.maxContext }}
-- --max-context={{ . }}
+- --max-context={{ int . }}
 {{- end }}
 {{- with $v.server.maxStepTokens }}
-- --max-step-tokens={{ . }}
+- --max-step-tokens={{ int . }}
 {{- end }}
 {{- if $v.gpu.enabled }}
 - --device=cuda
@@ -86,8 +101,14 @@ capabilities:
 {{- with $v.kv.floor }}
 - --kv-floor={{ . }}
 {{- end }}
-{{- if $v.kv.profile.configMap }}
-- --kv-profile=/profile/{{ $v.kv.profile.key }}{{ with $v.kv.profile.bits }}@{{ . }}{{ end }}
+{{- $profile := include "ebb.profile" . }}
+{{- if $v.kv.preset }}
+- --kv-preset={{ $v.kv.preset }}{{ with $profile }}:{{ . }}{{ end }}
+{{- else if $profile }}
+- --kv-profile={{ $profile }}
+{{- end }}
+{{- with $v.kv.staticChunk }}
+- --kv-static-chunk={{ int . }}
 {{- end }}
 - --kv-admission={{ $v.kv.admission }}
 {{- with $v.kv.shrinkRate }}
@@ -130,6 +151,16 @@ sum(vllm:kv_cache_usage_perc{ {{- $s -}} })
 {{- end -}}
 {{- if and $v.kv.floor $v.kv.profile.configMap -}}
 {{- fail "kv.floor and kv.profile are both set; a profile says itself how far pages shrink" -}}
+{{- end -}}
+{{- if and $v.kv.floor $v.kv.preset -}}
+{{- fail "kv.floor and kv.preset are both set; a preset says itself how far pages shrink" -}}
+{{- end -}}
+{{- $presets := include "ebb.presets" . | fromYaml -}}
+{{- if and (has $v.kv.preset $presets.profile) (not $v.kv.profile.configMap) -}}
+{{- fail (printf "kv.preset %s needs kv.profile.configMap, the ConfigMap with the profile that it starts from" $v.kv.preset) -}}
+{{- end -}}
+{{- if and $v.kv.preset $v.kv.profile.configMap (not (has $v.kv.preset (concat $presets.profile $presets.profileOrNone))) -}}
+{{- fail (printf "kv.preset %s takes no profile; leave kv.profile.configMap empty" $v.kv.preset) -}}
 {{- end -}}
 {{- if and $v.inferencePool.enabled (not $v.inferencePool.endpointPicker.name) -}}
 {{- fail "inferencePool.enabled needs inferencePool.endpointPicker.name, the Service of the endpoint picker" -}}
