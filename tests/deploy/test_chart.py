@@ -192,21 +192,62 @@ def test_an_autoscaler_owns_the_number_of_pods():
     assert chart.only(chart.render({"replicas": 5}), "Deployment")["spec"]["replicas"] == 5
 
 
-@pytest.mark.parametrize(
-    ("values", "metric"),
-    [
-        ({}, "ebb:request_kv_bits"),
-        ({"kv": {"mode": "progressive"}, "gpu": {"enabled": True}}, "ebb:request_kv_bits"),
-        ({"kv": {"floor": "k=int4,v=int2"}, "gpu": {"enabled": True}}, "ebb:request_kv_bits"),
-        ({"gpu": {"enabled": True}}, "vllm:kv_cache_usage_perc"),
-        ({"kv": {"mode": "static"}}, "vllm:kv_cache_usage_perc"),
-        ({"kv": {"mode": "preempt-only"}}, "vllm:kv_cache_usage_perc"),
-    ],
-)
-def test_pressure_is_what_the_mode_makes_it(values, metric):
+def pressure(values):
+    """What the autoscaler asks for how much has been spent."""
     scaler = chart.only(chart.render({"autoscaling": {"kind": "keda"}, **values}), "ScaledObject")
     query, = (one["metadata"]["query"] for one in scaler["spec"]["triggers"] if one["name"] == "kv-pressure")
-    assert metric in query
+    return query
+
+
+@pytest.mark.parametrize("gpu", [False, True], ids=["cpu", "gpu"])
+@pytest.mark.parametrize(
+    ("kv", "precision"),
+    [
+        ({}, True),
+        ({"mode": "progressive"}, True),
+        ({"mode": "static"}, False),
+        ({"mode": "preempt-only"}, False),
+        ({"floor": "k=int4,v=int2"}, True),
+        ({"floor": "k=int4,v=int2", "mode": "static"}, False),
+        ({"profile": {"configMap": "p"}}, True),
+        ({"preset": "kitty25"}, False),
+        ({"preset": "kitty25", "mode": "progressive"}, True),
+        ({"preset": "ebb"}, True),
+        ({"preset": "ebb", "mode": "static"}, False),
+    ],
+)
+def test_pressure_is_precision_where_the_mode_spends_it(kv, precision, gpu):
+    query = pressure({"kv": kv, "gpu": {"enabled": gpu}})
+    assert ("ebb:request_kv_bits" in query) == precision
+    assert "vllm:kv_cache_usage_perc" in query
+
+
+@pytest.mark.parametrize(("preset", "profile", "mode"), presets())
+def test_pressure_follows_a_presets_mode(preset, profile, mode):
+    query = pressure({"kv": {"preset": preset, "profile": {"configMap": "p" if profile == "Yes" else ""}}})
+    assert ("ebb:request_kv_bits" in query) == (mode == "Progressive")
+
+
+def test_pressure_of_a_pod_that_cannot_shrink_is_its_memory(tmp_path):
+    """One pod has spent half of its precision; another keeps 16 bit, since its device has no kernels for the pages."""
+    series = {
+        'ebb:request_kv_bits{%s,instance="shrinks",stat="mean"}': 9,
+        'ebb:kv_bits{%s,instance="shrinks",of="floor"}': 2,
+        'vllm:kv_cache_usage_perc{%s,instance="shrinks"}': 1,
+        'ebb:request_kv_bits{%s,instance="whole",stat="mean"}': 16,
+        'ebb:kv_bits{%s,instance="whole",of="floor"}': 16,
+        'vllm:kv_cache_usage_perc{%s,instance="whole"}': 0.75,
+    }
+    labels = f'job="ebb",namespace="{chart.NAMESPACE}",model_name="m",engine="0"'
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name % labels, "values": str(value)} for name, value in series.items()],
+        "promql_expr_test": [{"expr": pressure({}), "eval_time": "0m", "exp_samples": [{"labels": "{}", "value": 1.25}]}],
+    }
+    file = tmp_path / "test.json"
+    file.write_text(json.dumps({"tests": [test]}))
+    done = subprocess.run([tools.prometheus("promtool"), "test", "rules", file], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

@@ -48,10 +48,24 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* What must be known of presets (engine/src/kv_spec/preset.rs) beside their names: those that need a profile, those that may have one. */}}
+{{/* What must be known of presets (engine/src/kv_spec/preset.rs) beside their names: those that need a profile, those that may have one, and
+     those whose blocks come down as memory asks for it. All others are static. */}}
 {{- define "ebb.presets" -}}
 profile: [kvmix, pmkvq, pmkvq-token4, pmkvq-token2]
 profileOrNone: [ebb]
+progressive: [pmkvq, pmkvq-shift, ebb]
+{{- end }}
+
+{{/* What gives way when the KV memory is full: kv.mode, else the preset's, else progressive, on every device. */}}
+{{- define "ebb.kvMode" -}}
+{{- $kv := .Values.kv -}}
+{{- if $kv.mode -}}
+{{ $kv.mode }}
+{{- else if and $kv.preset (not (has $kv.preset (include "ebb.presets" . | fromYaml).progressive)) -}}
+static
+{{- else -}}
+progressive
+{{- end -}}
 {{- end }}
 
 {{/* FILE or FILE@BITS of the profile; empty without one. */}}
@@ -126,12 +140,12 @@ job="{{ include "ebb.name" . }}",namespace="{{ .Release.Namespace }}"
 {{- define "ebb.queueQuery" -}}
 sum(vllm:num_requests_waiting{ {{- include "ebb.series" . -}} })
 {{- end }}
-{{/* Precision is spent under pressure in mode progressive alone: the default on the CPU, and for whoever names a floor or a profile. */}}
+{{/* Precision is spent under pressure in mode progressive alone. Where a pod has none to spend, memory in use counts: a GPU without kernels for the
+     model's pages keeps them at 16 bit, and only its floor tells. */}}
 {{- define "ebb.pressureQuery" -}}
 {{- $s := include "ebb.series" . -}}
-{{- $kv := .Values.kv -}}
-{{- if eq ($kv.mode | default (ternary "preempt-only" "progressive" (and .Values.gpu.enabled (not $kv.floor) (not $kv.profile.configMap)))) "progressive" -}}
-sum((16 - ebb:request_kv_bits{stat="mean",{{ $s }}}) / ignoring (stat, of) clamp_min(16 - ebb:kv_bits{of="floor",{{ $s }}}, 0.001))
+{{- if eq (include "ebb.kvMode" .) "progressive" -}}
+sum((16 - ebb:request_kv_bits{stat="mean",{{ $s }}}) / ignoring (stat, of) ((16 - ebb:kv_bits{of="floor",{{ $s }}}) > 0) or vllm:kv_cache_usage_perc{ {{- $s -}} })
 {{- else -}}
 sum(vllm:kv_cache_usage_perc{ {{- $s -}} })
 {{- end -}}
