@@ -32,7 +32,7 @@ PANELS = [
         width=12,
     ),
     series(
-        "Promised KV", "Room promised to running requests, against the pool: admission stops where the lines meet.",
+        "Promised KV", "Room promised to running requests, against the pool: admission stops where the lines meet, in mode static a prompt's chunk earlier. Mode preempt-only promises nothing.",
         "bytes", (total("ebb:kv_promised_bytes"), "promised"), (total("ebb:kv_pool_bytes"), "pool"), width=6,
     ),
     series(

@@ -28,7 +28,7 @@ PANELS = [
     stat("Bits read", "Mean bits of what running requests have read: this is what answers are computed from.", "suffix: bit", average("ebb:request_kv_bits", stat="mean"), 3),
     stat("Lowest read", "The narrowest page that a running request has read.", "suffix: bit", f"min (ebb:request_kv_bits{{{S},stat=\"lowest\"}})", 3),
     stat("Left to shrink", "Share of what running requests hold that can shrink further; at zero the schedule is exhausted.", "percentunit", LEFT, 3),
-    stat("Spent", "How far running requests are from 16 bit towards the floor; the autoscaler's KV pressure.", "percentunit", spent("ebb:request_kv_bits", {"stat": "mean"}), 3),
+    stat("Spent", "How far running requests are from 16 bit towards the floor; in mode progressive the autoscaler's KV pressure.", "percentunit", spent("ebb:request_kv_bits", {"stat": "mean"}), 3),
     stat("Preemptions avoided", "Sequences that would have been thrown out in the last hour, had nothing shrunk.", "short", f"sum (increase(ebb:preemptions_avoided_total{{{S}}}[1h]))", 5),
     stat("Preemptions", "Sequences that were thrown out in the last hour.", "short", f"sum (increase(vllm:num_preemptions_total{{{S}}}[1h]))"),
     row("What is stored"),

@@ -59,7 +59,10 @@ PANELS = [
     ),
     row("Requests"),
     series("Prompt length", "Tokens of the prompts of requests that completed.", "short", *quantiles("vllm:request_prompt_tokens")),
-    series("Answer length", "Tokens that a choice was long when it ended.", "short", *quantiles("vllm:request_generation_tokens")),
+    series(
+        "Answer length", "Tokens that a choice was long when it ended; and the max_tokens of its request, for which Ebb promises memory.",
+        "short", *quantiles("vllm:request_generation_tokens"), (quantile(0.5, "vllm:request_params_max_tokens"), "allowed, p50"),
+    ),
     series(
         "Prefix cache hits", "Share of prompt tokens found in the prefix cache.",
         "percentunit", (f"{rate('vllm:prefix_cache_hits_total')} / {rate('vllm:prefix_cache_queries_total')}", "hits"), most=1,

@@ -37,8 +37,10 @@ CASES = {
             },
         },
         "kv": {"profile": {"configMap": "qwen-profile", "bits": 3.5}},
-        "server": {"maxContext": 32768, "maxStepTokens": 2048, "extraArgs": ["--no-prefix-cache"]},
+        "server": {"maxContext": 1048576, "maxStepTokens": 2048, "extraArgs": ["--no-prefix-cache"]},
     },
+    "preset": {"kv": {"preset": "kivi2", "staticChunk": 1048576}},
+    "preset, profile": {"kv": {"preset": "kvmix", "mode": "static", "profile": {"configMap": "kvmix", "key": "kvmix20.json"}}},
     "gateway": {
         "grpcRoute": {
             "enabled": True,

@@ -1,6 +1,7 @@
 """The Helm chart: every object is one that its API takes, safe, and says what the server really has."""
 
 import copy
+import json
 import re
 import subprocess
 
@@ -14,6 +15,10 @@ import schemas
 import tools
 from cases import CASES
 from server import binary
+
+
+# A profile of a method that every preset takes.
+PROFILE = tools.ROOT / "benches/results/calibrate/smollm2-135m-kvmix.json"
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -119,9 +124,42 @@ def test_ebb_knows_every_flag(objects):
         arguments = [re.sub(r"^--model=.*", "--model=/nowhere/at.all", one) for one in arguments]
         arguments = [re.sub(r"^--device=cuda", "--device=cpu", one) for one in arguments]
         arguments = [re.sub(r"^--(metrics-)?port=.*", r"--\1port=0", one) for one in arguments]
-        arguments = [one for one in arguments if not one.startswith(("--kv-profile=", "--host="))]
+        arguments = [re.sub(r"/profile/[\w.]+json", str(PROFILE), one) for one in arguments if not one.startswith("--host=")]
         done = subprocess.run([binary(), *arguments], capture_output=True, text=True, timeout=60)
         assert done.returncode == 1 and "there is no model `/nowhere/at.all`" in done.stderr, done.stderr
+
+
+def presets():
+    """Presets as the engine has them: name, whether a profile comes with it, and mode."""
+    source = (tools.ROOT / "engine/src/kv_spec/preset.rs").read_text()
+    found = re.findall(r'\(\s*"([\w-]+)",\s*(No|Maybe|Yes),\s*(Static|Progressive),', source)
+    assert len(found) >= 20
+    return found
+
+
+def test_presets_are_the_engines():
+    schema = json.loads((tools.CHART / "values.schema.json").read_text())
+    assert schema["properties"]["kv"]["properties"]["preset"]["enum"] == ["", *(name for name, *_ in presets())]
+
+
+@pytest.mark.parametrize(("preset", "profile"), [one[:2] for one in presets()])
+def test_a_preset_has_the_profile_that_it_takes(preset, profile):
+    alone = {"kv": {"preset": preset}}
+    if profile == "Yes":
+        with pytest.raises(chart.Refused, match="kv.profile.configMap"):
+            chart.render(alone)
+    else:
+        assert f"--kv-preset={preset}" in pod(chart.render(alone))["containers"][0]["args"]
+    with_profile = {"kv": {"preset": preset, "profile": {"configMap": "p", "bits": 3.5}}}
+    if profile == "No":
+        with pytest.raises(chart.Refused, match="takes no profile"):
+            chart.render(with_profile)
+    else:
+        spec = pod(chart.render(with_profile))
+        arguments = spec["containers"][0]["args"]
+        assert f"--kv-preset={preset}:/profile/profile.json@3.5" in arguments
+        assert not [one for one in arguments if one.startswith("--kv-profile")]
+        assert {"name": "profile", "configMap": {"name": "p"}} in spec["volumes"]
 
 
 def test_the_grace_period_covers_the_drain(objects):
@@ -154,21 +192,62 @@ def test_an_autoscaler_owns_the_number_of_pods():
     assert chart.only(chart.render({"replicas": 5}), "Deployment")["spec"]["replicas"] == 5
 
 
-@pytest.mark.parametrize(
-    ("values", "metric"),
-    [
-        ({}, "ebb:request_kv_bits"),
-        ({"kv": {"mode": "progressive"}, "gpu": {"enabled": True}}, "ebb:request_kv_bits"),
-        ({"kv": {"floor": "k=int4,v=int2"}, "gpu": {"enabled": True}}, "ebb:request_kv_bits"),
-        ({"gpu": {"enabled": True}}, "vllm:kv_cache_usage_perc"),
-        ({"kv": {"mode": "static"}}, "vllm:kv_cache_usage_perc"),
-        ({"kv": {"mode": "preempt-only"}}, "vllm:kv_cache_usage_perc"),
-    ],
-)
-def test_pressure_is_what_the_mode_makes_it(values, metric):
+def pressure(values):
+    """What the autoscaler asks for how much has been spent."""
     scaler = chart.only(chart.render({"autoscaling": {"kind": "keda"}, **values}), "ScaledObject")
     query, = (one["metadata"]["query"] for one in scaler["spec"]["triggers"] if one["name"] == "kv-pressure")
-    assert metric in query
+    return query
+
+
+@pytest.mark.parametrize("gpu", [False, True], ids=["cpu", "gpu"])
+@pytest.mark.parametrize(
+    ("kv", "precision"),
+    [
+        ({}, True),
+        ({"mode": "progressive"}, True),
+        ({"mode": "static"}, False),
+        ({"mode": "preempt-only"}, False),
+        ({"floor": "k=int4,v=int2"}, True),
+        ({"floor": "k=int4,v=int2", "mode": "static"}, False),
+        ({"profile": {"configMap": "p"}}, True),
+        ({"preset": "kitty25"}, False),
+        ({"preset": "kitty25", "mode": "progressive"}, True),
+        ({"preset": "ebb"}, True),
+        ({"preset": "ebb", "mode": "static"}, False),
+    ],
+)
+def test_pressure_is_precision_where_the_mode_spends_it(kv, precision, gpu):
+    query = pressure({"kv": kv, "gpu": {"enabled": gpu}})
+    assert ("ebb:request_kv_bits" in query) == precision
+    assert "vllm:kv_cache_usage_perc" in query
+
+
+@pytest.mark.parametrize(("preset", "profile", "mode"), presets())
+def test_pressure_follows_a_presets_mode(preset, profile, mode):
+    query = pressure({"kv": {"preset": preset, "profile": {"configMap": "p" if profile == "Yes" else ""}}})
+    assert ("ebb:request_kv_bits" in query) == (mode == "Progressive")
+
+
+def test_pressure_of_a_pod_that_cannot_shrink_is_its_memory(tmp_path):
+    """One pod has spent half of its precision; another keeps 16 bit, since its device has no kernels for the pages."""
+    series = {
+        'ebb:request_kv_bits{%s,instance="shrinks",stat="mean"}': 9,
+        'ebb:kv_bits{%s,instance="shrinks",of="floor"}': 2,
+        'vllm:kv_cache_usage_perc{%s,instance="shrinks"}': 1,
+        'ebb:request_kv_bits{%s,instance="whole",stat="mean"}': 16,
+        'ebb:kv_bits{%s,instance="whole",of="floor"}': 16,
+        'vllm:kv_cache_usage_perc{%s,instance="whole"}': 0.75,
+    }
+    labels = f'job="ebb",namespace="{chart.NAMESPACE}",model_name="m",engine="0"'
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name % labels, "values": str(value)} for name, value in series.items()],
+        "promql_expr_test": [{"expr": pressure({}), "eval_time": "0m", "exp_samples": [{"labels": "{}", "value": 1.25}]}],
+    }
+    file = tmp_path / "test.json"
+    file.write_text(json.dumps({"tests": [test]}))
+    done = subprocess.run([tools.prometheus("promtool"), "test", "rules", file], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
@@ -185,6 +264,11 @@ def test_pressure_is_what_the_mode_makes_it(values, metric):
         ({"model": {"name": "/models/qwen"}}, "known by name"),
         ({"model": {"fetch": {"enabled": False}, "download": {"enabled": True}}}, "model.download.image.repository"),
         ({"kv": {"floor": "k=int4,v=int2", "profile": {"configMap": "p"}}}, "profile"),
+        ({"kv": {"floor": "k=int4,v=int2", "preset": "kivi2"}}, "preset"),
+        ({"kv": {"preset": "kivi3"}}, "preset"),
+        ({"kv": {"preset": "kvmix:/profile/kvmix.json"}}, "preset"),
+        ({"kv": {"staticChunk": 200}}, "staticChunk"),
+        ({"kv": {"staticChunk": 0}}, "staticChunk"),
         ({"inferencePool": {"enabled": True}}, "endpointPicker.name"),
         ({"grpcRoute": {"enabled": True}}, "parentRefs"),
         ({"autoscaling": {"kind": "keda", "maxReplicas": 1}}, "maxReplicas"),
@@ -197,8 +281,6 @@ def test_wrong_values_are_refused_by_name(values, word):
 
 def test_every_value_has_a_place_in_the_schema():
     """The defaults pass, and no block of the schema is open to names that mean nothing."""
-    import json
-
     schema = json.loads((tools.CHART / "values.schema.json").read_text())
 
     def check(part, path):

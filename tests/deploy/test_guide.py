@@ -98,11 +98,14 @@ def test_the_commands_of_the_guide_render():
         chart.helm("template", "ebb", tools.CHART, *command.replace("--create-namespace", "").replace("--reuse-values", "").split())
 
 
-def test_the_panels_that_the_guide_reads_exist():
-    text = (DEPLOY / "guide.md").read_text().split("**Reading the Precision board**")[1].split("## ")[0]
+def test_the_panels_that_the_pages_read_exist():
     titles = {panel["title"].lower() for board in boards().values() for panel in board["panels"]}
-    said = {name.lower() for name in re.findall(r"(?<!\*)\*([A-Za-z][^*]+)\*(?!\*)", text)}
-    assert len(said) >= 5 and said <= titles, said - titles
+    # Boards, and a page of Prometheus.
+    titles |= {*boards(), "targets"}
+    texts = [page.read_text() for page in PAGES[1:]]
+    texts.append((DEPLOY / "guide.md").read_text().split("**Reading the Precision board**")[1].split("## ")[0])
+    said = {name.lower() for text in texts for name in re.findall(r"(?<!\*)\*([A-Za-z][^*]+)\*(?!\*)", text)}
+    assert len(said) >= 15 and said <= titles, said - titles
 
 
 def commands(program):

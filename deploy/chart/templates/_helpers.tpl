@@ -48,7 +48,36 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* Flags of ebb serve. */}}
+{{/* What must be known of presets (engine/src/kv_spec/preset.rs) beside their names: those that need a profile, those that may have one, and
+     those whose blocks come down as memory asks for it. All others are static. */}}
+{{- define "ebb.presets" -}}
+profile: [kvmix, pmkvq, pmkvq-token4, pmkvq-token2]
+profileOrNone: [ebb]
+progressive: [pmkvq, pmkvq-shift, ebb]
+{{- end }}
+
+{{/* What gives way when the KV memory is full: kv.mode, else the preset's, else progressive, on every device. */}}
+{{- define "ebb.kvMode" -}}
+{{- $kv := .Values.kv -}}
+{{- if $kv.mode -}}
+{{ $kv.mode }}
+{{- else if and $kv.preset (not (has $kv.preset (include "ebb.presets" . | fromYaml).progressive)) -}}
+static
+{{- else -}}
+progressive
+{{- end -}}
+{{- end }}
+
+{{/* FILE or FILE@BITS of the profile; empty without one. */}}
+{{- define "ebb.profile" -}}
+{{- with .Values.kv.profile -}}
+{{- if .configMap -}}
+/profile/{{ .key }}{{ with .bits }}@{{ . }}{{ end }}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Flags of ebb serve. Numbers of a values file are floating-point here: without int a million is written 1e+06. */}}
 {{- define "ebb.args" -}}
 {{- $v := .Values -}}
 - serve
@@ -63,13 +92,13 @@ capabilities:
 {{- with $v.model.servedName }}
 - --served-model-name={{ . }}
 {{- end }}
-- --max-running={{ $v.server.maxRunning }}
-- --max-waiting={{ $v.server.maxWaiting }}
+- --max-running={{ int $v.server.maxRunning }}
+- --max-waiting={{ int $v.server.maxWaiting }}
 {{- with $v.server.maxContext }}
-- --max-context={{ . }}
+- --max-context={{ int . }}
 {{- end }}
 {{- with $v.server.maxStepTokens }}
-- --max-step-tokens={{ . }}
+- --max-step-tokens={{ int . }}
 {{- end }}
 {{- if $v.gpu.enabled }}
 - --device=cuda
@@ -86,8 +115,14 @@ capabilities:
 {{- with $v.kv.floor }}
 - --kv-floor={{ . }}
 {{- end }}
-{{- if $v.kv.profile.configMap }}
-- --kv-profile=/profile/{{ $v.kv.profile.key }}{{ with $v.kv.profile.bits }}@{{ . }}{{ end }}
+{{- $profile := include "ebb.profile" . }}
+{{- if $v.kv.preset }}
+- --kv-preset={{ $v.kv.preset }}{{ with $profile }}:{{ . }}{{ end }}
+{{- else if $profile }}
+- --kv-profile={{ $profile }}
+{{- end }}
+{{- with $v.kv.staticChunk }}
+- --kv-static-chunk={{ int . }}
 {{- end }}
 - --kv-admission={{ $v.kv.admission }}
 {{- with $v.kv.shrinkRate }}
@@ -105,12 +140,12 @@ job="{{ include "ebb.name" . }}",namespace="{{ .Release.Namespace }}"
 {{- define "ebb.queueQuery" -}}
 sum(vllm:num_requests_waiting{ {{- include "ebb.series" . -}} })
 {{- end }}
-{{/* Precision is spent under pressure in mode progressive alone: the default on the CPU, and for whoever names a floor or a profile. */}}
+{{/* Precision is spent under pressure in mode progressive alone. Where a pod has none to spend, memory in use counts: a GPU without kernels for the
+     model's pages keeps them at 16 bit, and only its floor tells. */}}
 {{- define "ebb.pressureQuery" -}}
 {{- $s := include "ebb.series" . -}}
-{{- $kv := .Values.kv -}}
-{{- if eq ($kv.mode | default (ternary "preempt-only" "progressive" (and .Values.gpu.enabled (not $kv.floor) (not $kv.profile.configMap)))) "progressive" -}}
-sum((16 - ebb:request_kv_bits{stat="mean",{{ $s }}}) / ignoring (stat, of) clamp_min(16 - ebb:kv_bits{of="floor",{{ $s }}}, 0.001))
+{{- if eq (include "ebb.kvMode" .) "progressive" -}}
+sum((16 - ebb:request_kv_bits{stat="mean",{{ $s }}}) / ignoring (stat, of) ((16 - ebb:kv_bits{of="floor",{{ $s }}}) > 0) or vllm:kv_cache_usage_perc{ {{- $s -}} })
 {{- else -}}
 sum(vllm:kv_cache_usage_perc{ {{- $s -}} })
 {{- end -}}
@@ -130,6 +165,16 @@ sum(vllm:kv_cache_usage_perc{ {{- $s -}} })
 {{- end -}}
 {{- if and $v.kv.floor $v.kv.profile.configMap -}}
 {{- fail "kv.floor and kv.profile are both set; a profile says itself how far pages shrink" -}}
+{{- end -}}
+{{- if and $v.kv.floor $v.kv.preset -}}
+{{- fail "kv.floor and kv.preset are both set; a preset says itself how far pages shrink" -}}
+{{- end -}}
+{{- $presets := include "ebb.presets" . | fromYaml -}}
+{{- if and (has $v.kv.preset $presets.profile) (not $v.kv.profile.configMap) -}}
+{{- fail (printf "kv.preset %s needs kv.profile.configMap, the ConfigMap with the profile that it starts from" $v.kv.preset) -}}
+{{- end -}}
+{{- if and $v.kv.preset $v.kv.profile.configMap (not (has $v.kv.preset (concat $presets.profile $presets.profileOrNone))) -}}
+{{- fail (printf "kv.preset %s takes no profile; leave kv.profile.configMap empty" $v.kv.preset) -}}
 {{- end -}}
 {{- if and $v.inferencePool.enabled (not $v.inferencePool.endpointPicker.name) -}}
 {{- fail "inferencePool.enabled needs inferencePool.endpointPicker.name, the Service of the endpoint picker" -}}
