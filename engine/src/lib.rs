@@ -13,6 +13,7 @@ pub mod sampling;
 pub mod server;
 mod start;
 pub mod tokenizer;
+pub mod trajectory;
 
 pub(crate) use start::CPU_KV_MEMORY_BYTES;
 pub use start::{

@@ -20,6 +20,7 @@ use crate::model::{
 use crate::tokenizer::{
     ChatError, ChatTemplate, TemplateTokens, Tokenizer, TokenizerConfig, TokenizerError,
 };
+use crate::trajectory::{Header, TrajectoryLog};
 
 /// Share of a GPU's memory that is used unless told otherwise.
 pub const GPU_MEMORY_UTILIZATION: f64 = 0.9;
@@ -67,6 +68,8 @@ pub struct EngineConfig {
     pub static_chunk: Option<u32>,
     /// Whether a GPU computes every row the same to the bit, whoever shares its step; slower.
     pub batch_invariant: bool,
+    /// A new file that the trajectory of every answer is logged to ([`crate::trajectory`]).
+    pub trajectory_log: Option<PathBuf>,
     /// Compute threads.
     pub threads: usize,
     /// Name that clients and metrics see; the model's own when absent.
@@ -99,6 +102,7 @@ impl EngineConfig {
             shrink_bytes_max: Device::Cpu.shrink_bytes_default(),
             static_chunk: None,
             batch_invariant: false,
+            trajectory_log: None,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             served_name: None,
         }
@@ -166,6 +170,16 @@ pub enum StartError {
     /// λ of other keys than this model's.
     #[error("the KV profile does not fit this model: {0}; calibrate this model")]
     KeyScales(String),
+    /// The trajectory log cannot be started.
+    #[error(
+        "--trajectory-log: cannot start {path}: {cause}; name a file that is not there yet, in a directory that is"
+    )]
+    TrajectoryLog {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        cause: std::io::Error,
+    },
     /// Limits that contradict each other.
     #[error("the engine's limits do not fit together: {0}")]
     Limits(#[from] SetupError),
@@ -252,6 +266,16 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         rotate_v: plan.rotate_v,
         steps,
     };
+    let log = config.trajectory_log.as_deref();
+    let log = log.map(|path| {
+        let exact = config.batch_invariant || matches!(config.device, Device::Cpu);
+        let header = Header::new(model.identity(), info.device.clone(), exact, &plan);
+        TrajectoryLog::create(path, &header).map_err(|cause| StartError::TrajectoryLog {
+            path: path.to_owned(),
+            cause,
+        })
+    });
+    let log = log.transpose()?;
     let backend = options.start(&model, pool.frames)?;
     tracing::info!(
         model = info.name,
@@ -272,7 +296,7 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         kv: KvFacts::new(&plan),
     };
     Ok(EngineHandle::start(
-        served, limits, pool, backend, recorder,
+        served, limits, pool, backend, recorder, log,
     )?)
 }
 

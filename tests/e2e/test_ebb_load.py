@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from server import ROOT, TARGET, Server
+from server import TARGET, Server
 
 
 def binary():

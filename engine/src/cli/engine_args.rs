@@ -105,6 +105,10 @@ pub(super) struct EngineArgs {
     /// Compute every row the same to the bit whoever shares its step; on a GPU this is slower, the CPU always does.
     #[arg(long)]
     pub(super) batch_invariant: bool,
+    /// Log to this new file which blocks of each answer's KV cache shrank when, with its prompt and its tokens: `ebb replay` computes
+    /// the answers again from it, to the bit on the CPU and with --batch-invariant.
+    #[arg(long, value_name = "FILE")]
+    pub(super) trajectory_log: Option<PathBuf>,
     /// Threads that compute [default: all cores].
     #[arg(long, value_name = "N")]
     pub(super) threads: Option<usize>,
@@ -114,7 +118,7 @@ pub(super) struct EngineArgs {
 }
 
 /// Names of the flags above, for commands that can use a server instead.
-pub(super) const ENGINE_FLAGS: [&str; 22] = [
+pub(super) const ENGINE_FLAGS: [&str; 23] = [
     "model",
     "cache_dir",
     "load_format",
@@ -135,6 +139,7 @@ pub(super) const ENGINE_FLAGS: [&str; 22] = [
     "kv_shrink_rate",
     "kv_static_chunk",
     "batch_invariant",
+    "trajectory_log",
     "threads",
     "served_model_name",
 ];
@@ -197,6 +202,7 @@ impl EngineArgs {
             admission: self.kv.kv_admission.into(),
             overcommit_percent,
             batch_invariant: self.batch_invariant,
+            trajectory_log: self.trajectory_log.clone(),
             threads: self.threads.unwrap_or_else(cores),
             served_name: self.served_model_name.clone(),
         })

@@ -31,6 +31,12 @@ pub(super) enum CliError {
     /// A profile cannot be used.
     #[error(transparent)]
     Profile(#[from] crate::kv_plan::ProfileError),
+    /// A trajectory log cannot be used.
+    #[error(transparent)]
+    Trajectory(#[from] crate::trajectory::TrajectoryError),
+    /// Answers did not come out again.
+    #[error("{0}")]
+    Replay(String),
     /// A port is taken.
     #[error(transparent)]
     Listen(#[from] ListenError),

@@ -11,7 +11,7 @@ use super::generate::print;
 use super::trial_args::TrialArgs;
 use crate::Opened;
 use crate::device::Device;
-use crate::eval::{Comparison, Report, Scoring, Sequence, compare, perplexity, read_text};
+use crate::eval::{Comparison, Course, Report, Scoring, Sequence, compare, perplexity, read_text};
 use crate::kv_plan::DEFAULT_FLOOR;
 use crate::kv_spec::{KvSpec, Preset};
 
@@ -145,7 +145,9 @@ impl EvalArgs {
             let mut prepared = run.trials(device, opened, &formats, rotate_v, self.ctx)?;
             let batches = prepared.positions.chunks(prepared.batch);
             for (batch, positions) in all.chunks(prepared.batch).zip(batches) {
-                prepared.trials.restart(positions);
+                prepared
+                    .trials
+                    .restart(positions.iter().cloned().map(Course::Aged));
                 let names: Vec<String> = batch.iter().map(|i| specs[*i].2.clone()).collect();
                 let mut progress = |of_batch: usize, chunks: usize| {
                     let done = done * chunks + of_batch * batch.len();

@@ -10,6 +10,7 @@ mod generate;
 mod kv_args;
 mod log;
 mod profile;
+mod replay;
 mod sampling_args;
 mod serve;
 mod size;
@@ -77,6 +78,13 @@ Examples:
   ebb calibrate --method kvmix --text my-texts.txt --share 20 --out kvmix.json
   ebb serve --kv-profile profile.json")]
     Calibrate(Box<calibrate::CalibrateArgs>),
+    /// Compute logged answers again: whether they come out the same to the bit, and what their trajectories cost beside 16 bit.
+    #[command(after_help = "\
+Examples:
+  ebb serve --kv-memory 64MiB --trajectory-log answers.jsonl
+  ebb replay answers.jsonl
+  ebb replay answers.jsonl --kv k=kitty25c,v=int2c --json | jq .runs")]
+    Replay(replay::ReplayArgs),
     /// Look at a profile.
     Profile(profile::ProfileArgs),
     /// Fetch a model, so that later commands need no network.
@@ -121,6 +129,7 @@ fn run(cli: Cli) -> Result<(), CliError> {
         Command::Chat(args) => runtime.block_on(args.run()),
         Command::Eval(args) => args.run(),
         Command::Calibrate(args) => args.run(),
+        Command::Replay(args) => args.run(),
         Command::Profile(args) => args.run(),
         Command::Fetch(args) => args.run(),
     };

@@ -1,12 +1,13 @@
 //! Flags of commands that run a model over a text with several KV caches side by side.
 
 use clap::Args;
+use ebb_kernels::formats::FormatId;
 
 use super::engine_args::{DeviceArgs, ModelArgs, cores};
 use super::error::CliError;
 use super::size::ByteSize;
 use crate::device::{BackendOptions, Device, StepSizes};
-use crate::eval::{CHUNK, TrialPositions, Trials, frames_needed, lay_out};
+use crate::eval::{CHUNK, TrialPositions, Trials, frames_needed, lay_out, lay_out_beside};
 use crate::kv_spec::PageFormats;
 use crate::{CPU_KV_MEMORY_BYTES, GPU_MEMORY_UTILIZATION, Opened};
 
@@ -153,6 +154,51 @@ impl TrialArgs {
             trials: Trials::new(backend, frames, layout, Vec::new()),
             positions,
             batch,
+        })
+    }
+
+    /// Loads the model to run sequences of `context` tokens whose blocks move between `logged` positions, each the formats of all
+    /// pages, beside trials with these formats, all in one step of so many tokens each.
+    ///
+    /// # Errors
+    /// As [`TrialArgs::trials`].
+    pub(super) fn replays(
+        &self,
+        device: &Device,
+        opened: &Opened,
+        logged: Vec<Vec<FormatId>>,
+        formats: &[PageFormats],
+        rotate_v: bool,
+        (context, step): (usize, usize),
+    ) -> Result<Prepared, CliError> {
+        let model = &opened.model;
+        let (layout, positions) = lay_out_beside(model.spec.kv_geometry(), logged, formats)
+            .map_err(crate::StartError::from)?;
+        let seqs = 2 + formats.len();
+        let blocks = context.div_ceil(CHUNK) as u64;
+        // A logged sequence's blocks may all move in one step, from frames to frames.
+        let whole = 3 * blocks * u64::from(layout.frames(0));
+        let of = |at| frames_needed(&layout, at, context);
+        let frames = whole + positions.iter().map(of).sum::<u64>();
+        let mut options = BackendOptions {
+            layout: Some(layout.clone()),
+            rotate_v,
+            ..self.options(device, seqs, context + context)
+        };
+        options.steps.rows = seqs * step;
+        let needed = frames * layout.frame().frame_bytes as u64;
+        if let Some(lack) = self.lack(&options, opened, needed)? {
+            return Err(CliError::Usage(format!(
+                "answers of {context} tokens, prompts included, need {} of KV memory, at 16 bit and shrunk side by side; {lack}",
+                ByteSize(needed)
+            )));
+        }
+        let frames = u32::try_from(frames).unwrap_or(u32::MAX);
+        let backend = options.start(model, frames)?;
+        Ok(Prepared {
+            trials: Trials::new(backend, frames, layout, Vec::new()),
+            positions,
+            batch: formats.len(),
         })
     }
 

@@ -8,7 +8,8 @@ use ebb_scheduler::{
 };
 use rustc_hash::FxHashMap;
 
-use super::live::Live;
+use super::live::{Advanced, Live};
+use super::recording::Recording;
 use super::run::EngineThread;
 use super::{RequestError, TokenLogprobs, step};
 use crate::metrics::StepStats;
@@ -44,6 +45,12 @@ impl EngineThread {
             if let Some(live) = self.live.get_mut(&slice.request) {
                 live.meter
                     .scheduled(submitted, live.prompt.len(), live.cached_tokens);
+                if let Some(recording) = &mut self.recording {
+                    let table = self.scheduler.blocks().table(slice.seq);
+                    let bits = self.scheduler.bits(slice.request, slice.choice);
+                    let lowest = bits.unwrap_or_default().lowest;
+                    recording.slice(slice, live, table, lowest);
+                }
             }
         }
         let refused = self.backend.submit(&self.input).err();
@@ -106,6 +113,7 @@ impl EngineThread {
             row: &mut self.row,
             now,
             outputs: Vec::with_capacity(plan.slices.len()),
+            recording: self.recording.as_mut(),
         };
         let device_draws = self.skills.draws.then_some(&draws[..]);
         let prompt_tokens = reading.read(
@@ -201,9 +209,28 @@ struct Reading<'a> {
     row: &'a mut Vec<f32>,
     now: Instant,
     outputs: Vec<ChoiceOutput>,
+    recording: Option<&'a mut Recording>,
 }
 
 impl Reading<'_> {
+    /// A choice got its next token.
+    fn push(&mut self, request: RequestId, choice: u32, advanced: Advanced) {
+        let Advanced {
+            token,
+            done,
+            logprob,
+        } = advanced;
+        if let Some(recording) = &mut self.recording {
+            recording.token(request, choice, token, logprob);
+        }
+        self.outputs.push(ChoiceOutput {
+            request,
+            choice,
+            token,
+            finish: done,
+        });
+    }
+
     /// Reads a whole step; requests that cannot go on are added to `ended`. Returns the tokens of prompts in it.
     fn read(
         &mut self,
@@ -302,12 +329,7 @@ impl Reading<'_> {
             }
             let bits = self.scheduler.bits(live.id, choice).unwrap_or_default();
             let advanced = live.sample(choice, self.row, self.sampler, self.now, bits.into())?;
-            self.outputs.push(ChoiceOutput {
-                request: live.id,
-                choice,
-                token: advanced.token,
-                finish: advanced.done,
-            });
+            self.push(live.id, choice, advanced);
         }
         Ok(())
     }
@@ -333,12 +355,7 @@ impl Reading<'_> {
             let bits = self.scheduler.bits(live.id, choice).unwrap_or_default();
             let drawn = sampled.map_err(Into::into);
             let advanced = live.take(choice, drawn, self.now, bits.into())?;
-            self.outputs.push(ChoiceOutput {
-                request: live.id,
-                choice,
-                token: advanced.token,
-                finish: advanced.done,
-            });
+            self.push(live.id, choice, advanced);
         }
         Ok(())
     }

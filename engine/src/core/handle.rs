@@ -12,6 +12,7 @@ use super::{GenerateRequest, GenerateStream, KvState, Prompt, RequestError};
 use crate::metrics::Recorder;
 use crate::sampling::SamplingOptions;
 use crate::tokenizer::Tokenizer;
+use crate::trajectory::TrajectoryLog;
 
 /// What is served.
 #[derive(Debug, Clone)]
@@ -94,13 +95,15 @@ pub struct EngineHandle {
 }
 
 impl EngineHandle {
-    /// Starts the engine thread. A backend that draws has as many steps in flight as it takes.
+    /// Starts the engine thread. A backend that draws has as many steps in flight as it takes. With a `log`, the trajectory of
+    /// every choice goes there.
     pub(crate) fn start(
         served: Served,
         limits: Config,
         pool: PoolConfig,
         backend: Box<dyn Backend>,
         recorder: Recorder,
+        log: Option<TrajectoryLog>,
     ) -> Result<Self, SetupError> {
         let max_in_flight = if backend.draws() { backend.depth() } else { 1 };
         let limits = Config {
@@ -117,7 +120,7 @@ impl EngineHandle {
             state,
             scheduler.room_for_arrivals(),
         ));
-        let thread = EngineThread::new(shared.clone(), commands, scheduler, backend);
+        let thread = EngineThread::new(shared.clone(), commands, scheduler, backend, log);
         std::thread::Builder::new()
             .name("ebb-engine".into())
             .spawn(move || thread.run())

@@ -27,6 +27,8 @@ pub(super) struct Live {
     pub(super) prompt_logprobs: Vec<TokenLogprobs>,
     /// Why this side is ending it; told to the client when the scheduler confirms.
     pub(super) ending: Option<RequestError>,
+    /// Of its random stream.
+    pub(super) seed: u64,
     choices: Vec<Choice>,
     max_tokens: u32,
     started: bool,
@@ -45,12 +47,14 @@ pub(super) struct Choice {
 }
 
 /// What became of a choice in a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Advanced {
     /// The token sampled.
     pub(super) token: u32,
     /// Whether the choice is complete with it.
     pub(super) done: bool,
+    /// What the model thought of it, where the request asks.
+    pub(super) logprob: Option<f32>,
 }
 
 impl Live {
@@ -88,6 +92,7 @@ impl Live {
             prompt_logprobs: Vec::new(),
             ending: None,
             held: choices.len(),
+            seed,
             choices,
             max_tokens,
             started: false,
@@ -197,6 +202,7 @@ impl Live {
         if done && stop.is_none() {
             state.stop.finish(&mut text);
         }
+        let logprob = logprobs.as_ref().map(|l| l.logprob);
         let logprobs = logprobs
             .map(|l| TokenLogprobs {
                 token,
@@ -223,7 +229,11 @@ impl Live {
             let stop_token = stop_token.then_some(token);
             self.finish(choice, reason, stop_string, stop_token, kv_bits)?;
         }
-        Ok(Advanced { token, done })
+        Ok(Advanced {
+            token,
+            done,
+            logprob,
+        })
     }
 
     fn finish(

@@ -10,6 +10,7 @@ mod flight;
 mod handle;
 mod kv_state;
 mod live;
+mod recording;
 mod request;
 mod run;
 mod step;

@@ -15,9 +15,11 @@ use super::door::Count;
 use super::engine::{Command, Shared, Submission, outcome};
 use super::flight::{InFlight, Lost};
 use super::live::Live;
+use super::recording::Recording;
 use super::step::Skills;
 use super::{EngineState, KvBits, RequestError};
 use crate::sampling::Sampler;
+use crate::trajectory::TrajectoryLog;
 
 /// How long the thread sleeps at most while requests wait for nothing but time (deadlines).
 const IDLE: Duration = Duration::from_millis(20);
@@ -43,6 +45,7 @@ pub(super) struct EngineThread {
     pub(super) finished: Option<Instant>,
     pub(super) spare_targets: Vec<Vec<(RequestId, u32)>>,
     notices: Vec<Notice>,
+    pub(super) recording: Option<Recording>,
     pub(super) cancelled: Vec<(RequestId, RequestError)>,
 }
 
@@ -52,6 +55,7 @@ impl EngineThread {
         commands: Receiver<Command>,
         scheduler: Scheduler,
         backend: Box<dyn Backend>,
+        log: Option<TrajectoryLog>,
     ) -> Self {
         Self {
             shared,
@@ -73,6 +77,7 @@ impl EngineThread {
             finished: None,
             spare_targets: Vec::new(),
             notices: Vec::new(),
+            recording: log.map(Recording::new),
             cancelled: Vec::new(),
         }
     }
@@ -216,6 +221,9 @@ impl EngineThread {
                     if let Some(live) = self.live.get_mut(&request) {
                         live.meter.preempted();
                     }
+                    if let Some(recording) = &mut self.recording {
+                        recording.preempted(request, choice);
+                    }
                 }
                 Notice::Rejected { request, reason } => {
                     let error = match reason {
@@ -241,6 +249,9 @@ impl EngineThread {
         let Some(live) = self.live.get_mut(&request) else {
             return;
         };
+        if let Some(recording) = &mut self.recording {
+            recording.finished(live, choice, reason);
+        }
         let error = match reason {
             FinishReason::Stop | FinishReason::Length => None,
             FinishReason::DeadlineExceeded => Some(RequestError::DeadlineExceeded),
@@ -261,6 +272,9 @@ impl EngineThread {
     }
 
     fn leave(&mut self, request: RequestId, error: Option<RequestError>) {
+        if let Some(recording) = &mut self.recording {
+            recording.left(request);
+        }
         let Some(live) = self.live.remove(&request) else {
             return;
         };

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::trial::Trials;
-use super::{CHUNK, EvalError};
+use super::{CHUNK, EvalError, Rows};
 
 /// One specification's figures. `*_second_half` are over the second half of each window, where most of the context is shrunk.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -94,10 +94,13 @@ impl Sums {
 
 /// One scored token of a trial.
 #[derive(Debug, Clone, Copy)]
-struct Row {
-    nll: f64,
-    kl: f64,
-    same: bool,
+pub struct Row {
+    /// Negative log-likelihood, nats.
+    pub nll: f64,
+    /// KL divergence from the 16-bit run's distribution, nats.
+    pub kl: f64,
+    /// Whether both hold the same token most likely.
+    pub same: bool,
 }
 
 /// Scores windows of a text with every trial; `names` are the specifications. `progress` hears of every chunk done, of how many.
@@ -127,7 +130,7 @@ pub fn compare(
         for (index, chunk) in window.chunks(CHUNK).enumerate() {
             let first = index * CHUNK;
             let is_scored = first + chunk.len() > scoring.unscored;
-            let logits = trials.feed(chunk, is_scored)?;
+            let logits = trials.feed(chunk, is_scored.then_some(Rows::All))?;
             if is_scored {
                 let targets = &window[first + 1..];
                 let rows = pool.install(|| score(logits, chunk.len(), vocab, targets));
@@ -173,7 +176,12 @@ pub fn compare(
 /// Scores logits `[16-bit run, trials..][rows][vocab]` against the next tokens, of which the last row may have none: of each row
 /// the 16-bit run's negative log-likelihood and every trial's figures. On rayon's threads; a row is one thread's, so that the sums
 /// do not depend on how many there are.
-fn score(logits: &[f32], rows: usize, vocab: usize, targets: &[u32]) -> Vec<(f64, Vec<Row>)> {
+pub(crate) fn score(
+    logits: &[f32],
+    rows: usize,
+    vocab: usize,
+    targets: &[u32],
+) -> Vec<(f64, Vec<Row>)> {
     let isa = Isa::detect();
     let of_row = |scratch: &mut Vec<f32>, row: usize| {
         let target = targets[row] as usize;

@@ -10,9 +10,12 @@ use ebb_kernels::model::TransformerSpec;
 use serde::Serialize;
 use thiserror::Error;
 
-pub use compare::{Comparison, Scoring, compare};
+pub(crate) use compare::score;
+pub use compare::{Comparison, Row, Scoring, compare};
 pub use sequence::{FeedError, Rows, Sequence};
-pub use trial::{Bits, TrialPositions, Trials, frames_needed, lay_out};
+pub use trial::{
+    Bits, Course, Move, TrialPositions, Trials, frames_needed, lay_out, lay_out_beside,
+};
 
 /// Tokens fed in one step: one block, as serving's own rules have it.
 pub const CHUNK: usize = ebb_block_manager::BLOCK_TOKENS;

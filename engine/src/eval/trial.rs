@@ -10,7 +10,7 @@ use ebb_kernels::backend::{Backend, BlockRef, SeqRows, Shrink, StepInput};
 use ebb_kernels::formats::FormatId;
 use ebb_kernels::kv::{KvGeometry, KvLayout, LayoutError};
 
-use super::{CHUNK, FeedError};
+use super::{CHUNK, FeedError, Rows};
 use crate::core::append_frames;
 use crate::kv_spec::PageFormats;
 
@@ -47,6 +47,33 @@ impl TrialPositions {
     }
 }
 
+/// A block that stands at another schedule position from some token on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Move {
+    /// The first token that reads it there, by its place in the sequence.
+    pub before: u32,
+    /// The block, by its place in the sequence; full by then.
+    pub block: u32,
+    /// The position.
+    pub to: u16,
+}
+
+/// How the blocks of a sequence come down.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Course {
+    /// By their age, as a specification has it.
+    Aged(TrialPositions),
+    /// One by one, in this order.
+    Moves(Vec<Move>),
+}
+
+impl Course {
+    /// That of the 16-bit run.
+    pub fn whole() -> Self {
+        Self::Moves(Vec::new())
+    }
+}
+
 /// The layout that all trials share, and each one's positions in it.
 ///
 /// # Errors
@@ -55,7 +82,18 @@ pub fn lay_out(
     geometry: KvGeometry,
     trials: &[PageFormats],
 ) -> Result<(KvLayout, Vec<TrialPositions>), LayoutError> {
-    let mut shrunk: Vec<Vec<FormatId>> = Vec::new();
+    lay_out_beside(geometry, Vec::new(), trials)
+}
+
+/// The same for a layout whose positions from 1 on are these, whatever else the trials need; each lists the formats of all pages.
+///
+/// # Errors
+/// When the model cannot have such pages.
+pub fn lay_out_beside(
+    geometry: KvGeometry,
+    mut shrunk: Vec<Vec<FormatId>>,
+    trials: &[PageFormats],
+) -> Result<(KvLayout, Vec<TrialPositions>), LayoutError> {
     let mut position = |formats: &[FormatId]| -> u16 {
         if formats.iter().all(|f| *f == FormatId::F16) {
             return 0;
@@ -109,9 +147,11 @@ struct Block {
 pub struct Trials {
     backend: Box<dyn Backend>,
     layout: KvLayout,
-    positions: Vec<TrialPositions>,
+    courses: Vec<Course>,
     /// The 16-bit run, then the trials.
     seqs: Vec<Vec<Block>>,
+    /// Of each, how many of its course's moves are done.
+    moved: Vec<usize>,
     free: Vec<u32>,
     len: usize,
     input: StepInput,
@@ -123,26 +163,29 @@ impl Trials {
         backend: Box<dyn Backend>,
         frames: u32,
         layout: KvLayout,
-        mut positions: Vec<TrialPositions>,
+        positions: Vec<TrialPositions>,
     ) -> Self {
-        positions.insert(0, TrialPositions::whole());
-        Self {
+        let mut trials = Self {
             backend,
             layout,
-            seqs: vec![Vec::new(); positions.len()],
-            positions,
+            courses: vec![Course::whole()],
+            seqs: Vec::new(),
+            moved: Vec::new(),
             free: (0..frames).rev().collect(),
             len: 0,
             input: StepInput::default(),
-        }
+        };
+        trials.restart(positions.into_iter().map(Course::Aged));
+        trials
     }
 
     /// Starts other trials of the same layout, with nothing fed.
-    pub fn restart(&mut self, positions: &[TrialPositions]) {
+    pub fn restart(&mut self, courses: impl IntoIterator<Item = Course>) {
         self.reset();
-        self.positions.truncate(1);
-        self.positions.extend_from_slice(positions);
-        self.seqs.resize_with(self.positions.len(), Vec::new);
+        self.courses.truncate(1);
+        self.courses.extend(courses);
+        self.seqs.resize_with(self.courses.len(), Vec::new);
+        self.moved = vec![0; self.courses.len()];
     }
 
     /// Forgets everything fed so far.
@@ -150,6 +193,7 @@ impl Trials {
         for seq in &mut self.seqs {
             self.free.extend(seq.drain(..).flat_map(|b| b.frames));
         }
+        self.moved.fill(0);
         self.len = 0;
     }
 
@@ -160,31 +204,29 @@ impl Trials {
 
     /// Trials, without the 16-bit run.
     pub fn trials(&self) -> usize {
-        self.positions.len() - 1
+        self.courses.len() - 1
     }
 
-    /// Appends tokens, all of which lie in the same block, to every sequence and returns logits
-    /// `[16-bit run, trials..][tokens][vocab]`, or none if they are not `scored`.
+    /// Appends tokens to every sequence and returns logits `[16-bit run, trials..][rows][vocab]` of the rows asked for. Where a
+    /// trial goes by age, all of the tokens lie in the same block; where one goes by moves, none of these comes due within them.
     ///
-    /// When a block opens, serving's own rules apply first: the block before it, now the last sealed one, goes to its
-    /// protected formats, and those that nothing protects any longer to their final ones.
+    /// What is due happens first. By age, when a block opens, serving's own rules apply: the block before it, now the last sealed
+    /// one, goes to its protected formats, and those that nothing protects any longer to their final ones.
     ///
     /// # Errors
     /// When the pool is full, a page cannot be shrunk, or the backend fails.
-    pub fn feed(&mut self, tokens: &[u32], scored: bool) -> Result<&[f32], FeedError> {
+    pub fn feed(&mut self, tokens: &[u32], rows: Option<Rows>) -> Result<&[f32], FeedError> {
+        assert!(!tokens.is_empty(), "something to feed");
         assert!(
-            !tokens.is_empty() && self.len % CHUNK + tokens.len() <= CHUNK,
-            "a chunk within one block"
+            self.until_due().is_none_or(|most| tokens.len() <= most),
+            "a chunk in which nothing comes due"
         );
-        let input = &mut self.input;
-        input.shrinks.clear();
-        input.frames.clear();
+        self.input.shrinks.clear();
+        self.input.frames.clear();
         let mut old = Vec::new();
-        if self.len.is_multiple_of(CHUNK) {
-            self.shrink(self.len / CHUNK, &mut old)?;
-        }
+        self.shrink(&mut old)?;
         self.grow(tokens.len())?;
-        self.fill(tokens, scored);
+        self.fill(tokens, rows);
         let output = self.backend.step(&self.input)?;
         if let Some(failure) = output.failed_shrinks.first() {
             return Err(FeedError::Shrink(failure.to_string()));
@@ -192,6 +234,30 @@ impl Trials {
         self.free.extend(old);
         self.len += tokens.len();
         Ok(output.logits)
+    }
+
+    /// Tokens fed.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing was fed yet.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Most tokens that can be fed at once before a block moves; `None`: any number.
+    pub fn until_due(&self) -> Option<usize> {
+        let of = |(course, moved): (&Course, &usize)| match course {
+            Course::Aged(_) => Some(CHUNK - self.len % CHUNK),
+            Course::Moves(moves) => {
+                let left = moves[*moved..].iter().map(|m| m.before as usize);
+                left.filter(|before| *before > self.len)
+                    .map(|before| before - self.len)
+                    .min()
+            }
+        };
+        self.courses.iter().zip(&self.moved).filter_map(of).min()
     }
 
     fn take(&mut self, count: usize) -> Result<Vec<u32>, FeedError> {
@@ -203,12 +269,30 @@ impl Trials {
         }
     }
 
-    /// Shrinks what the opening of block `open` allows; the old frames come to `old`, free after the step.
-    fn shrink(&mut self, open: usize, old: &mut Vec<u32>) -> Result<(), FeedError> {
+    /// Does the shrinks that are due; the old frames come to `old`, free after the step.
+    fn shrink(&mut self, old: &mut Vec<u32>) -> Result<(), FeedError> {
         for seq in 0..self.seqs.len() {
-            for block in 0..open {
-                let to = self.positions[seq].of_block(block, open - 1 - block);
-                self.move_to(seq, block, to, old)?;
+            let due: Vec<(usize, u16)> = match &self.courses[seq] {
+                Course::Aged(at) if self.len.is_multiple_of(CHUNK) => {
+                    let open = self.len / CHUNK;
+                    let blocks = 0..open;
+                    blocks.map(|b| (b, at.of_block(b, open - 1 - b))).collect()
+                }
+                Course::Aged(_) => Vec::new(),
+                Course::Moves(moves) => {
+                    let left = moves[self.moved[seq]..].iter();
+                    let due = left.take_while(|m| m.before as usize <= self.len);
+                    due.map(|m| (m.block as usize, m.to)).collect()
+                }
+            };
+            if matches!(self.courses[seq], Course::Moves(_)) {
+                self.moved[seq] += due.len();
+            }
+            // A block that is due more than once goes to the last place at once: its bytes depend on that alone.
+            for (index, &(block, to)) in due.iter().enumerate() {
+                if due[index + 1..].iter().all(|(later, _)| *later != block) {
+                    self.move_to(seq, block, to, old)?;
+                }
             }
         }
         Ok(())
@@ -245,22 +329,24 @@ impl Trials {
 
     /// Gives every sequence memory for `count` more tokens.
     fn grow(&mut self, count: usize) -> Result<(), FeedError> {
-        let tokens = self.len % CHUNK + count;
-        let frames = tokens.div_ceil(SUB_BLOCK_TOKENS) * self.layout.frame().frames_per_sub_block;
+        let per_sub_block = self.layout.frame().frames_per_sub_block;
+        let end = self.len + count;
         for seq in 0..self.seqs.len() {
-            if self.len.is_multiple_of(CHUNK) {
-                self.seqs[seq].push(Block::default());
-            }
-            let held = self.seqs[seq].last().map_or(0, |b| b.frames.len());
-            let mut new = self.take(frames - held)?;
-            if let Some(open) = self.seqs[seq].last_mut() {
-                open.frames.append(&mut new);
+            for block in self.len / CHUNK..end.div_ceil(CHUNK) {
+                let tokens = CHUNK.min(end - block * CHUNK);
+                let frames = tokens.div_ceil(SUB_BLOCK_TOKENS) * per_sub_block;
+                if self.seqs[seq].len() == block {
+                    self.seqs[seq].push(Block::default());
+                }
+                let held = self.seqs[seq][block].frames.len();
+                let mut new = self.take(frames - held)?;
+                self.seqs[seq][block].frames.append(&mut new);
             }
         }
         Ok(())
     }
 
-    fn fill(&mut self, tokens: &[u32], scored: bool) {
+    fn fill(&mut self, tokens: &[u32], rows: Option<Rows>) {
         let input = &mut self.input;
         input.tokens.clear();
         input.blocks.clear();
@@ -285,8 +371,14 @@ impl Trials {
             });
         }
         input.logit_rows.clear();
-        if scored {
-            input.logit_rows.extend(0..input.tokens.len() as u32);
+        let all = input.tokens.len() as u32;
+        match rows {
+            None => {}
+            Some(Rows::All) => input.logit_rows.extend(0..all),
+            Some(Rows::Last) => {
+                let last = input.seqs.iter().map(|s| s.first_row + s.rows - 1);
+                input.logit_rows.extend(last);
+            }
         }
     }
 
@@ -304,7 +396,22 @@ impl Trials {
             };
         }
         let held = (frames * self.layout.frame().frame_bytes) as f64;
-        let sealed = self.layout.bytes(self.positions[trial + 1].sealed()) as f64;
+        let at = |position: u16| self.layout.bytes(position) as f64;
+        let sealed = match &self.courses[trial + 1] {
+            Course::Aged(positions) => at(positions.sealed()),
+            // Of these the mean, as they stand: all but the first, the last full one and the open one.
+            Course::Moves(_) => {
+                let blocks = &self.seqs[trial + 1];
+                let unguarded = blocks.get(1..blocks.len().saturating_sub(2));
+                let bytes = unguarded.into_iter().flatten().map(|b| at(b.position));
+                let count = unguarded.map_or(0, <[_]>::len);
+                if count == 0 {
+                    at(0)
+                } else {
+                    bytes.sum::<f64>() / count as f64
+                }
+            }
+        };
         Bits {
             stored: bytes as f64 * 8.0 / elements(self.len),
             held: held * 8.0 / elements(self.len),

@@ -39,7 +39,7 @@ pub use family::Family;
 pub use fetch::{FetchError, default_cache_dir};
 pub use generation_defaults::GenerationDefaults;
 pub use hf::{HfTokenizer, hf_name};
-pub use identity::Identity;
+pub use identity::{Difference, Identity};
 pub use key_scales::{KeyScales, SCALE_MAX, SCALE_MIN};
 pub use known::{DEFAULT_MODEL, KNOWN_MODELS, KnownModel};
 pub use loaded::{LoadFormat, LoadedModel, ModelWeights, TokenizerSource};

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::ops::{Deref, RangeInclusive};
 
 use ebb_kernels::backend::TEMPERATURE_MIN;
+use serde::{Deserialize, Serialize};
 
 use super::ParamError;
 use super::limits::{
@@ -15,7 +16,8 @@ const GREEDY_BELOW: f32 = TEMPERATURE_MIN;
 
 /// Sampling parameters as a request states them, not yet checked. The default draws from the
 /// model's own distribution.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SamplingOptions {
     /// Divides the logits; 0 is greedy.
     pub temperature: f32,

@@ -7,7 +7,7 @@ use crate::calibrate::measured::{Trial, rounding_trials, trials};
 use crate::cli::error::CliError;
 use crate::cli::eval::{advance, bar};
 use crate::device::Device;
-use crate::eval::{Scoring, compare};
+use crate::eval::{Course, Scoring, compare};
 
 impl CalibrateArgs {
     pub(super) fn measure(
@@ -45,7 +45,8 @@ impl CalibrateArgs {
         let batches = run.positions.chunks(run.batch);
         for (batch, positions) in left.chunks(run.batch).zip(batches) {
             let names: Vec<String> = batch.iter().map(Trial::name).collect();
-            run.trials.restart(positions);
+            run.trials
+                .restart(positions.iter().cloned().map(Course::Aged));
             let mut progress = |part: usize, chunks: usize| {
                 advance(&bar, done * chunks + part * batch.len(), all.len() * chunks);
             };

@@ -100,7 +100,8 @@ fn queueing(
         ..Config::default()
     };
     let backend = Box::new(backend);
-    EngineHandle::start(served, limits, pool, backend, Recorder::disabled()).expect("sound limits")
+    let recorder = Recorder::disabled();
+    EngineHandle::start(served, limits, pool, backend, recorder, None).expect("sound limits")
 }
 
 /// An engine whose device is lost in its first step.

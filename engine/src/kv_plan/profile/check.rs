@@ -4,7 +4,7 @@ use ebb_kernels::formats::FormatId;
 use ebb_kernels::kv::{KvGeometry, Side};
 
 use super::{OtherModel, Profile, ProfileError};
-use crate::model::Identity;
+use crate::model::{Difference, Identity};
 
 /// Bounds of KVmix's shares and groups, so that following them ends soon.
 const RECENT_RATIO_MAX: f64 = 0.9;
@@ -16,25 +16,20 @@ impl Profile {
     /// # Errors
     /// [`ProfileError::Model`] with what differs.
     pub fn check_model(&self, served: &Identity) -> Result<(), ProfileError> {
-        let made_for = &self.model;
-        let (what, found, expected) = if made_for.config != served.config {
-            (
-                "configuration and tensors",
-                &served.config,
-                &made_for.config,
-            )
-        } else if made_for.weights != served.weights {
-            ("weights", &served.weights, &made_for.weights)
-        } else {
-            return Ok(());
-        };
-        Err(ProfileError::Model(Box::new(OtherModel {
-            made_for: made_for.name.clone(),
-            served: served.name.clone(),
-            what,
-            found: found.clone(),
-            expected: expected.clone(),
-        })))
+        match self.model.differs_from(served) {
+            None => Ok(()),
+            Some(Difference {
+                what,
+                expected,
+                found,
+            }) => Err(ProfileError::Model(Box::new(OtherModel {
+                made_for: self.model.name.clone(),
+                served: served.name.clone(),
+                what,
+                found,
+                expected,
+            }))),
+        }
     }
 
     /// The shape it says it is for.
