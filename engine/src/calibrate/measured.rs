@@ -1,10 +1,10 @@
 //! Method *measured*: the loss of each page at each format, one at a time.
 
-use ebb_kernels::formats::{FormatId, ladder};
+use ebb_kernels::formats::FormatId;
 use ebb_kernels::kv::{KvGeometry, Side};
 
 use super::sensitivities::formats;
-use super::{Losses, LossesError, Sensitivities};
+use super::{Losses, LossesError, Rungs, Sensitivities};
 use crate::kv_spec::{Guards, PageFormats};
 
 /// A page at a format, all others at 16 bit.
@@ -50,17 +50,16 @@ fn pages(geometry: KvGeometry) -> impl Iterator<Item = (usize, Side)> {
     (0..geometry.layers).flat_map(|layer| [(layer, Side::K), (layer, Side::V)])
 }
 
-/// Everything that has to be measured: each rung below 8 bit for each page.
-pub fn trials(geometry: KvGeometry) -> Vec<Trial> {
-    let rungs = |side| ladder(side).filter(|f| !matches!(f, FormatId::F16 | FormatId::Int8));
+/// Everything that has to be measured: each rung below 8 bit for each page, and 4 bit, which 8 bit follows from.
+pub fn trials(geometry: KvGeometry, rungs: &Rungs) -> Vec<Trial> {
     let all = pages(geometry).flat_map(|(layer, side)| {
-        rungs(side)
-            .filter(move |f| formats(geometry, side, &[]).contains(f))
-            .map(move |format| Trial {
-                layer,
-                side,
-                format,
-            })
+        let mut all = formats(geometry, side, rungs, &[FormatId::Int4]);
+        all.retain(|f| !matches!(f, FormatId::F16 | FormatId::Int8));
+        all.into_iter().map(move |format| Trial {
+            layer,
+            side,
+            format,
+        })
     });
     all.collect()
 }
@@ -70,7 +69,8 @@ pub fn trials(geometry: KvGeometry) -> Vec<Trial> {
 /// page's own loss is far below that, so what is measured is the rounding.
 pub fn rounding_trials(geometry: KvGeometry) -> Vec<Trial> {
     let format = FormatId::Int8;
-    let has = |&(_, side): &(usize, Side)| formats(geometry, side, &[]).contains(&format);
+    let eight = Rungs::default();
+    let has = |&(_, side): &(usize, Side)| formats(geometry, side, &eight, &[]).contains(&format);
     let of = |(layer, side)| Trial {
         layer,
         side,
@@ -89,8 +89,12 @@ const INT8_OF_INT4: f64 = 1.0 / (17.0 * 17.0);
 ///
 /// # Errors
 /// When a loss is missing.
-pub fn sensitivities(geometry: KvGeometry, losses: &Losses) -> Result<Sensitivities, LossesError> {
-    Sensitivities::new(geometry, &[], |layer, side, format| {
+pub fn sensitivities(
+    geometry: KvGeometry,
+    rungs: &Rungs,
+    losses: &Losses,
+) -> Result<Sensitivities, LossesError> {
+    Sensitivities::new(geometry, rungs, &[], |layer, side, format| {
         let measured = |format| {
             let trial = Trial {
                 layer,
@@ -132,7 +136,7 @@ mod tests {
 
     #[test]
     fn every_rung_of_every_page_is_tried() {
-        let all = trials(TINY);
+        let all = trials(TINY, &Rungs::default());
         assert_eq!(all.len(), 4 * (4 + 2));
         assert_eq!(all[0].name(), "layer0.k=int4");
         let formats = all[1].formats(TINY);
@@ -152,13 +156,16 @@ mod tests {
             F::Int2c => 2e-2,
             _ => 1e-3,
         };
-        for trial in trials(TINY).iter().chain(&rounding_trials(TINY)) {
+        for trial in trials(TINY, &Rungs::default())
+            .iter()
+            .chain(&rounding_trials(TINY))
+        {
             losses.set(&trial.name(), rounding + of(trial.format));
         }
         // A page that quantising changes less than rounding does, and by chance less than that.
         losses.set("layer2.v=int4", 2.9e-4);
         losses.set("layer2.v=int8", 3e-4);
-        let table = sensitivities(TINY, &losses).unwrap();
+        let table = sensitivities(TINY, &Rungs::default(), &losses).unwrap();
         let (k, v) = (table.table(Side::K), table.table(Side::V));
         let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a}, expected {b}");
         for format in [F::Int8, F::Int4, F::Kitty25c, F::Kitty12c, F::Int2c] {
@@ -172,13 +179,18 @@ mod tests {
     #[test]
     fn a_missing_loss_is_named() {
         let mut losses = Losses::default();
-        for trial in trials(TINY).iter().filter(|t| t.name() != "layer1.v=int2c") {
+        for trial in trials(TINY, &Rungs::default())
+            .iter()
+            .filter(|t| t.name() != "layer1.v=int2c")
+        {
             losses.set(&trial.name(), 1.0);
         }
-        let error = sensitivities(TINY, &losses).unwrap_err();
+        let error = sensitivities(TINY, &Rungs::default(), &losses).unwrap_err();
         assert!(error.to_string().contains("layer1.v=int2c"), "{error}");
         losses.set("layer1.v=int2c", 2.0);
-        let table = sensitivities(TINY, &losses).unwrap().table(Side::V);
+        let table = sensitivities(TINY, &Rungs::default(), &losses)
+            .unwrap()
+            .table(Side::V);
         assert_eq!(table["int2c"], [1.0, 2.0, 1.0, 1.0]);
         assert_eq!(table["int8"], [1.0 / 289.0; 4]);
         assert_eq!(table.len(), 3);

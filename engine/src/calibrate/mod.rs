@@ -21,6 +21,7 @@ pub mod measured;
 pub mod pmkvq;
 mod rank;
 mod recent;
+mod rungs;
 mod schedule;
 mod sensitivities;
 
@@ -29,5 +30,6 @@ pub use hull::{Choice, PricedStep, hull, order};
 pub use losses::{Losses, LossesError};
 pub use rank::spearman;
 pub use recent::{RECENT_GROUP, Window, ratio, window};
+pub use rungs::Rungs;
 pub use schedule::schedule;
 pub use sensitivities::Sensitivities;

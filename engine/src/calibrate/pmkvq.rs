@@ -9,13 +9,13 @@
 
 use ebb_gradients::{Cached, LayerGradients};
 use ebb_kernels::formats::rotation::hadamard;
-use ebb_kernels::formats::{FormatError, FormatId, RecordShape};
+use ebb_kernels::formats::{FormatError, FormatId, RecordShape, rungs};
 use ebb_kernels::kv::{KvGeometry, Side};
 use ebb_kernels::{BLOCK_TOKENS, bf16};
 
 use super::measured::page_name;
-use super::sensitivities::formats;
-use super::{Losses, LossesError, Sensitivities};
+use super::sensitivities::page_bytes;
+use super::{Losses, LossesError, Rungs, Sensitivities};
 
 /// One page's loss at a format, nats a token.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,7 +34,7 @@ const PROTECTED_BLOCKS: usize = 1;
 /// The fewest tokens of a sample.
 pub const TOKENS_MIN: usize = (PROTECTED_BLOCKS + 1) * BLOCK_TOKENS;
 
-/// Sensitivities of a layer to all formats of the ladder, over the whole blocks of a sample from the second on. With `rotate_v`, values are
+/// Sensitivities of a layer to every format that pages shrink to step by step, over the whole blocks of a sample from the second on. With `rotate_v`, values are
 /// quantised as they are cached then, in Hadamard order.
 ///
 /// # Errors
@@ -52,8 +52,8 @@ pub fn of_layer(
         };
         let rotated = (side == Side::V && rotate_v).then(|| rotated(cached, geometry.head_dim));
         let cached = rotated.as_ref().unwrap_or(cached);
-        let formats = formats(geometry, side, &[]);
-        for format in formats.into_iter().filter(|f| *f != FormatId::F16) {
+        let formats = rungs(side).filter(|f| *f != FormatId::F16);
+        for format in formats.filter(|f| page_bytes(geometry, side, *f).is_some()) {
             all.push(Sensitivity {
                 side,
                 format,
@@ -119,10 +119,11 @@ pub fn name(sample: usize, layer: usize, side: Side, format: FormatId) -> String
 /// When a sample is missing.
 pub fn sensitivities(
     geometry: KvGeometry,
+    rungs: &Rungs,
     samples: usize,
     figures: &Losses,
 ) -> Result<Sensitivities, LossesError> {
-    Sensitivities::new(geometry, &[], |layer, side, format| {
+    Sensitivities::new(geometry, rungs, &[], |layer, side, format| {
         let of = |sample| figures.get(&name(sample, layer, side, format));
         let all = (0..samples).map(of).collect::<Result<Vec<_>, _>>()?;
         Ok(all.iter().sum::<f64>() / samples as f64)
@@ -177,7 +178,7 @@ mod tests {
     #[test]
     fn sensitivities_are_gradients_times_errors_of_the_codecs() {
         let all = of_layer(TINY, false, &found()).unwrap();
-        assert_eq!(all.len(), 5 + 3);
+        assert_eq!(all.len(), 8 + 4);
         for side in [Side::K, Side::V] {
             // Values uniform in ±1: a group of n spans 2 (n − 1) / (n + 1), and the mean error is a quarter of a step. 11e-3
             // over the heads' second blocks; the first ones are protected.
@@ -191,7 +192,8 @@ mod tests {
                 Side::K => (F::Int2c, 3.95),
                 Side::V => (F::Int2c, 3.6),
             };
-            for (format, levels) in [(F::Int8, 255.0), (F::Int4, 15.0), two] {
+            let plain = (F::Int2, 3.0);
+            for (format, levels) in [(F::Int8, 255.0), (F::Int4, 15.0), plain, two] {
                 let expected = 0.25 * range / levels * 11e-3 * (BLOCK_TOKENS * 64) as f64;
                 let got = loss(&all, side, format);
                 assert!(

@@ -20,6 +20,7 @@ pub fn schedule(sensitivities: &Sensitivities, floors: &[FormatId]) -> Vec<Price
 
 #[cfg(test)]
 mod tests {
+    use super::super::Rungs;
     use super::*;
     use FormatId as F;
     use ebb_kernels::kv::KvGeometry;
@@ -45,7 +46,7 @@ mod tests {
             let dear = (layer, side) == (1, Side::K);
             Ok::<_, Infallible>(bits * if dear { 100.0 } else { 1.0 })
         };
-        let Ok(all) = Sensitivities::new(TINY, &[F::Int3, F::Int2], loss);
+        let Ok(all) = Sensitivities::new(TINY, &Rungs::default(), &[F::Int3, F::Int2], loss);
         all
     }
 

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use ebb_kernels::formats::{FormatId, RecordShape, ladder};
+use ebb_kernels::formats::{FormatId, RecordShape};
 use ebb_kernels::kv::{KvGeometry, Side};
 
-use super::Choice;
+use super::{Choice, Rungs};
 
 /// Losses by page and format, in the method's unit; of 16 bit they are 0.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,13 +16,14 @@ pub struct Sensitivities {
 }
 
 impl Sensitivities {
-    /// Asks `loss` for every format of the ladder below 16 bit that pages of this geometry can have, and for those of
-    /// `more`, static ones, that are legal for the side.
+    /// Asks `loss` for every one of `rungs` below 16 bit that pages of this geometry can have, and for those of `more` that are
+    /// legal for the side.
     ///
     /// # Errors
     /// What `loss` fails with.
     pub fn new<E>(
         geometry: KvGeometry,
+        rungs: &Rungs,
         more: &[FormatId],
         mut loss: impl FnMut(usize, Side, FormatId) -> Result<f64, E>,
     ) -> Result<Self, E> {
@@ -30,7 +31,7 @@ impl Sensitivities {
         for page in 0..geometry.layers * 2 {
             let (layer, side) = (page / 2, Side::of_page(page));
             let mut choices = Vec::new();
-            for format in formats(geometry, side, more) {
+            for format in formats(geometry, side, rungs, more) {
                 choices.push(Choice {
                     format,
                     bytes: page_bytes(geometry, side, format).unwrap_or_default(),
@@ -77,9 +78,14 @@ impl Sensitivities {
     }
 }
 
-/// The rungs of a side that a geometry has, and of `more` what is legal there and no rung.
-pub(super) fn formats(geometry: KvGeometry, side: Side, more: &[FormatId]) -> Vec<FormatId> {
-    let mut all: Vec<FormatId> = ladder(side).collect();
+/// The rungs of a side that a geometry has, and of `more` what is legal there and none of them.
+pub(super) fn formats(
+    geometry: KvGeometry,
+    side: Side,
+    rungs: &Rungs,
+    more: &[FormatId],
+) -> Vec<FormatId> {
+    let mut all = rungs.of(side).to_vec();
     for format in more {
         if !all.contains(format) {
             all.push(*format);

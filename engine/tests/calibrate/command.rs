@@ -44,8 +44,8 @@ fn pmkvq_sensitivities_give_floors_and_resume_sample_by_sample() {
     bench.good(line);
     let (profile, figures) = (bench.profile("p.json"), bench.losses("p.json.losses"));
     assert_eq!(profile["method"]["position_stride"], 4);
-    // A loss, and each format of each page, of each sample.
-    assert_eq!(figures.len(), 1 + 3 * (1 + 3 * (5 + 3)));
+    // A loss, and each format of each page, of each sample: those of both branches below int4.
+    assert_eq!(figures.len(), 1 + 3 * (1 + 3 * (8 + 4)));
     let of = |side: &str, format: &str, layer: usize| {
         profile["sensitivities"][side][format][layer]
             .as_f64()
@@ -59,13 +59,27 @@ fn pmkvq_sensitivities_give_floors_and_resume_sample_by_sample() {
     assert!(bench.eval("profile:p.json").0 <= 3.5);
 
     // Stopped in the third sample, it goes on with that one, to the same end.
-    let kept: Vec<&String> = figures[..1 + 2 * 25 + 7].iter().collect();
+    let kept: Vec<&String> = figures[..1 + 2 * 37 + 7].iter().collect();
     let torn = kept.iter().map(|l| format!("{l}\n")).collect::<String>() + "sample2.layer0.v=in";
     std::fs::write(bench.path("p.json.losses"), torn).expect("write");
     bench.good(line);
     assert_eq!(bench.profile("p.json"), profile);
     let again = bench.losses("p.json.losses");
-    assert_eq!(again[..51], figures[..51]);
+    assert_eq!(again[..75], figures[..75]);
+
+    // As published: no boosted channels, nothing clipped; the same figures, so the text is not looked at again.
+    bench.good(&format!("{line} --formats int8,int4,int2"));
+    assert_eq!(bench.losses("p.json.losses"), again);
+    let paper = bench.profile("p.json");
+    let floors = paper["floors"].to_string() + &paper["schedule"].to_string();
+    assert!(
+        floors.contains("int2\"") && !floors.contains("kitty") && !floors.contains("int2c"),
+        "{floors}"
+    );
+    assert!(bench.eval("profile:p.json").0 <= 3.5);
+    let said = bench.bad(&format!("{line} --formats int4,int2,int2c"));
+    assert!(said.contains("--formats: no page shrinks from"), "{said}");
+    bench.good(line);
 
     // It serves: in memory for a few blocks of 16 bit, the answer is computed from shrunk ones.
     let prompt = std::fs::read_to_string(bench.path("text.txt")).expect("the text");

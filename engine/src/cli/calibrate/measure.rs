@@ -2,8 +2,8 @@
 
 use super::CalibrateArgs;
 use crate::Opened;
-use crate::calibrate::Losses;
 use crate::calibrate::measured::{Trial, rounding_trials, trials};
+use crate::calibrate::{Losses, Rungs};
 use crate::cli::error::CliError;
 use crate::cli::eval::{advance, bar};
 use crate::device::Device;
@@ -15,10 +15,11 @@ impl CalibrateArgs {
         device: &Device,
         opened: &Opened,
         windows: &[u32],
+        rungs: &Rungs,
         losses: &mut Losses,
     ) -> Result<(), CliError> {
         let geometry = opened.model.spec.kv_geometry();
-        let mut all = trials(geometry);
+        let mut all = trials(geometry, rungs);
         if matches!(device, Device::Cuda(_)) {
             all.extend(rounding_trials(geometry));
         }

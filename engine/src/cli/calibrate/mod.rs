@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::error::CliError;
 use super::trial_args::TrialArgs;
-use crate::calibrate::{Losses, kvmix, measured, pmkvq};
+use crate::calibrate::{Losses, Rungs, kvmix, measured, pmkvq};
 use crate::device::Device;
 use crate::eval::{CHUNK, read_text};
 use crate::kv_plan::Method;
@@ -33,6 +33,10 @@ pub(super) struct CalibrateArgs {
     /// --high and --low].
     #[arg(long, value_name = "BITS")]
     budget: Option<f64>,
+    /// Formats that pages may take besides 16 bit, such as int8,int4,int2 for PM-KVQ as published [default: int8, int4, kitty25c,
+    /// kitty12c, int2c].
+    #[arg(long, value_name = "FORMATS")]
+    formats: Option<String>,
     /// Tokens of a window [default: measured 1024, of which the second half is scored; kvmix and pmkvq 512].
     #[arg(long, value_name = "TOKENS")]
     ctx: Option<usize>,
@@ -101,20 +105,25 @@ impl CalibrateArgs {
         let model = opened.model.identity();
         let mut figures = self.figures(&model, &method, &device)?;
         let geometry = opened.model.spec.kv_geometry();
+        let rungs = self.rungs()?;
         let found = match self.method {
             MethodName::Measured => {
-                self.measure(&device, &opened, &windows, &mut figures)?;
-                self.chosen(measured::sensitivities(geometry, &figures)?)?
+                self.measure(&device, &opened, &windows, &rungs, &mut figures)?;
+                self.chosen(measured::sensitivities(geometry, &rungs, &figures)?)?
             }
             MethodName::Kvmix => {
                 self.gradient_norms(&opened, &windows, &mut figures)?;
                 let scores = kvmix::scores(geometry.layers, self.samples(), &figures)?;
-                self.chosen_by_scores(geometry, &scores)?
+                self.chosen_by_scores(geometry, &rungs, &scores)?
             }
             MethodName::Pmkvq => {
                 self.first_order(&opened, &windows, &mut figures)?;
-                let mut found =
-                    self.chosen(pmkvq::sensitivities(geometry, self.samples(), &figures)?)?;
+                let mut found = self.chosen(pmkvq::sensitivities(
+                    geometry,
+                    &rungs,
+                    self.samples(),
+                    &figures,
+                )?)?;
                 self.add_key_scales(&opened, &windows, &mut found)?;
                 found
             }
@@ -153,6 +162,7 @@ impl CalibrateArgs {
             return usage("--samples and --position-stride must be at least 1");
         }
         self.key_scales_format()?;
+        self.rungs()?;
         let ctx = self.ctx();
         match self.method {
             MethodName::Measured if ctx < 1024 => usage(
@@ -180,6 +190,13 @@ impl CalibrateArgs {
             }
             _ => Ok(()),
         }
+    }
+
+    fn rungs(&self) -> Result<Rungs, CliError> {
+        let named = |names: &String| {
+            Rungs::named(names).map_err(|e| CliError::Usage(format!("--formats: {e}")))
+        };
+        self.formats.as_ref().map_or(Ok(Rungs::default()), named)
     }
 
     fn check_positions(&self, max: usize) -> Result<(), CliError> {

@@ -7,7 +7,7 @@ use super::CalibrateArgs;
 use crate::calibrate::budget::{Allocation, BudgetError, allocate};
 use crate::calibrate::kvmix::{self, Levels};
 use crate::calibrate::measured::page_name;
-use crate::calibrate::{RECENT_GROUP, Sensitivities, ratio, schedule, window};
+use crate::calibrate::{RECENT_GROUP, Rungs, Sensitivities, ratio, schedule, window};
 use crate::cli::error::CliError;
 use crate::kv_plan::{Method, Profile, ProfileStep, Recent, Sides, width};
 use crate::kv_spec::KvSpec;
@@ -46,14 +46,15 @@ impl CalibrateArgs {
     pub(super) fn chosen_by_scores(
         &self,
         geometry: KvGeometry,
+        rungs: &Rungs,
         scores: &[f64],
     ) -> Result<Found, CliError> {
         let levels = self.levels(geometry)?;
         let mut found = if self.budget.is_some() {
-            self.chosen(kvmix::sensitivities(geometry, &[], scores))?
+            self.chosen(kvmix::sensitivities(geometry, rungs, &[], scores))?
         } else {
             let formats: Vec<FormatId> = levels.iter().flat_map(|l| [l.high, l.low]).collect();
-            let sensitivities = kvmix::sensitivities(geometry, &formats, scores);
+            let sensitivities = kvmix::sensitivities(geometry, rungs, &formats, scores);
             Found {
                 floors: kvmix::floors(scores, self.tuning.share / 100.0, levels),
                 sensitivities,

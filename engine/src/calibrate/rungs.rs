@@ -1,0 +1,95 @@
+//! Which formats a calibration chooses from.
+
+use ebb_kernels::formats::{FormatId, ladder, legal_shrink, rungs};
+use ebb_kernels::kv::Side;
+
+/// Formats of keys and of values, 16 bit first, each of which shrinks to those behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rungs([Vec<FormatId>; 2]);
+
+impl Default for Rungs {
+    /// The ladder of each side.
+    fn default() -> Self {
+        Self([Side::K, Side::V].map(|side| ladder(side).collect()))
+    }
+}
+
+impl Rungs {
+    /// 16 bit and these, names with commas between; each side takes those that it can have.
+    ///
+    /// # Errors
+    /// A sentence that says which name is wrong, or which two formats no page can both take on its way down.
+    pub fn named(names: &str) -> Result<Self, String> {
+        let mut wanted = vec![FormatId::F16];
+        for name in names.split(',').map(str::trim) {
+            let format: FormatId = name.parse().map_err(|e| format!("{e}"))?;
+            let is_rung = |side| rungs(side).any(|r| r == format);
+            if !is_rung(Side::K) && !is_rung(Side::V) {
+                return Err(format!(
+                    "pages do not shrink to {format} step by step; choose of int8, int4, int2c, kitty25c, kitty12c or int2, kitty25, kitty12"
+                ));
+            }
+            wanted.push(format);
+        }
+        let of_side = |side| {
+            let own: Vec<FormatId> = rungs(side).filter(|r| wanted.contains(r)).collect();
+            let way =
+                |a: FormatId, b: FormatId| legal_shrink(a, b, side) || legal_shrink(b, a, side);
+            for (index, &a) in own.iter().enumerate() {
+                if let Some(b) = own[..index].iter().find(|b| !way(a, **b)) {
+                    return Err(format!(
+                        "no page shrinks from {b} to {a} or back; name one of them"
+                    ));
+                }
+            }
+            match own.len() {
+                1 => Err(format!("none of them is for {}", side_name(side))),
+                _ => Ok(own),
+            }
+        };
+        Ok(Self([of_side(Side::K)?, of_side(Side::V)?]))
+    }
+
+    /// Those of a side.
+    pub fn of(&self, side: Side) -> &[FormatId] {
+        &self.0[side as usize]
+    }
+}
+
+fn side_name(side: Side) -> &'static str {
+    match side {
+        Side::K => "keys",
+        Side::V => "values",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use FormatId as F;
+
+    #[test]
+    fn a_side_takes_what_it_can_have() {
+        let paper = Rungs::named("int8, int4,int2").unwrap();
+        assert_eq!(paper.of(Side::K), [F::F16, F::Int8, F::Int4, F::Int2]);
+        assert_eq!(paper.of(Side::V), paper.of(Side::K));
+        let kitty = Rungs::named("int4,kitty25,int2c").unwrap_err();
+        assert!(kitty.contains("no page shrinks from"), "{kitty}");
+        let kitty = Rungs::named("int4,kitty25,int2").unwrap();
+        assert!(
+            kitty.of(Side::K).contains(&F::Kitty25) && !kitty.of(Side::V).contains(&F::Kitty25)
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        for (names, word) in [
+            ("int7", "int7"),
+            ("int3", "step by step"),
+            ("kitty25", "none of them is for values"),
+        ] {
+            let error = Rungs::named(names).unwrap_err();
+            assert!(error.contains(word), "{names}: {error}");
+        }
+    }
+}
