@@ -65,11 +65,14 @@ struct MixedLoad {
   static constexpr uint32_t kArenaOffset = (kShiftOffset + kShifts + 15) / 16 * 16;  // Arena
   static constexpr uint32_t kSharedBytes = kArenaOffset + 32;
   static_assert(kArenaOffset % 16 == 0 && kScaleOffset % 16 == 0 && kFullOffset % 8 == 0);
-  // Chunks of a warp that have been found and not given to the copy engine lie behind what its first stage can hold.
-  static constexpr uint32_t kQueue = 16;
-  static_assert(kLargest % 16 == 0 && kLargest + kQueue * 16 <= kStage);
-  // Room is asked for a side's chunks at most, and the loading warp may know of three given ones too few (`give`).
-  static_assert(kTiles + 3 <= kQueue);
+  // Chunks of a warp that have been found and not given to the copy engine lie behind what its first two stages can hold.
+  static constexpr uint32_t kQueuePart = 20, kQueue = 2 * kQueuePart;
+  static_assert(kLargest % 16 == 0 && kLargest + kQueuePart * 16 <= kStage && STAGES >= 2);
+  // The loading warp waits for room for all queues at once, so whoever it waits for must get on with what has been found. A warp that
+  // has come to a piece in a later unit waits until every other one has left the units before; those have been told of a piece behind that
+  // one if this warp has been told of two. So two pieces have to fit, of 16 chunks (both sides 16 bit) at most; of them two may
+  // have been given, and the loading warp may know of three given ones too few (`give`).
+  static_assert(2 * (2 * kTiles) - 2 + 3 <= kQueue);
   static constexpr uint32_t kNone = 0xffff;
 
   const DecodeParams& p;
@@ -184,7 +187,11 @@ struct MixedLoad {
     }
   }
 
-  __device__ __forceinline__ static uint8_t* queue_of(uint8_t* shared, uint32_t warp) { return shared + warp * STAGES * kStage + kLargest; }
+  // Where a warp's chunk of this number lies.
+  __device__ __forceinline__ static uint8_t* in_queue(uint8_t* shared, uint32_t warp, uint32_t number) {
+    const uint32_t at = number % kQueue, part = at / kQueuePart;
+    return shared + (warp * STAGES + part) * kStage + kLargest + (at - part * kQueuePart) * 16;
+  }
 
   // What lanes below kWarps know of the queues of the warps whose numbers are theirs; and of all of them, who is next.
   struct Found {
@@ -201,7 +208,7 @@ struct MixedLoad {
     found.given = load_turn(given);
   }
   __device__ __forceinline__ void tell(Found& found, const uint4& chunk) const {
-    reinterpret_cast<uint4*>(queue_of(shared, lane))[found.chunks % kQueue] = chunk;
+    *reinterpret_cast<uint4*>(in_queue(shared, lane, found.chunks)) = chunk;
     found.chunks++;
   }
   // Lets the warp have what has been told.
@@ -281,10 +288,10 @@ struct MixedLoad {
       frame[side][0] = place(__ldg(frames), 0);
       frame[side][1] = offset[side] + of_page.y > frame_bytes ? place(__ldg(frames + 1), 0) : 0;
     }
+    make_room(found, chunks_of(format[0]) + chunks_of(format[1]));
 #pragma unroll
     for (uint32_t side = 0; side < 2; side++) {
       const uint32_t meta = format[side] == kF16 ? 0 : side == 1 ? 512 : 4 * D, codes = chunk_codes(format[side]), chunks = chunks_of(format[side]);
-      make_room(found, chunks);
       uint32_t at = offset[side], bytes = meta + codes;
 #pragma unroll 1
       for (uint32_t i = 0; i < chunks; i++) {
@@ -295,9 +302,8 @@ struct MixedLoad {
         at += bytes;
         bytes = codes;
       }
-      // Before there has to be room for the other side: both together may be all that the queue holds.
-      show(found);
     }
+    show(found);
   }
 
   // Of one side of a block.
@@ -329,7 +335,7 @@ struct MixedLoad {
         if (given != taken) return;
         wait_for_more(found_at, given);
       }
-      const uint8_t* const chunk = queue_of(shared, warp) + given % kQueue * 16;
+      const uint8_t* const chunk = in_queue(shared, warp, given);
       const uint32_t of_warp = warp * STAGES + given % STAGES, barrier = smem_address(shared + kFullOffset) + of_warp * 8;
       const uint32_t what = word(chunk, 3);
       reinterpret_cast<uint32_t*>(shared + kInfoOffset)[of_warp] = what;
@@ -352,7 +358,7 @@ struct MixedLoad {
         bulk_copy(dst, arena.bytes + from_of(at) * 16, part_of_chunk(at.y), barrier);
         if (part_of_chunk(at.y) < bytes_of(at.y)) bulk_copy(dst + part_of_chunk(at.y), arena.bytes + rest_of(at.y, word(chunk, 2)) * 16, bytes_of(at.y) - part_of_chunk(at.y), barrier);
       }
-      // The chunk has been read. Eight at most are waited for at once (`make_room`).
+      // The chunk has been read.
       if (given % 4 == 0) set_turn(smem_address(shared + kGivenOffset) + 4 * warp, given);
     }
   }

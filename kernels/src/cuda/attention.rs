@@ -430,6 +430,12 @@ impl Attention {
         4 * (units * q_heads * (geometry.head_dim + 2) + seqs * q_heads + 2)
     }
 
+    /// Partial results of the units of cut sequences as the last decode left them, `[partials][q_heads][head_dim]`, not divided by
+    /// their sums, and of each its maximum (base 2) and its sum.
+    pub(super) fn partials(&self) -> (&DeviceBuffer<f32>, &DeviceBuffer<f32>) {
+        (&self.partial_o, &self.partial_ml)
+    }
+
     /// Whether the device reads shrunk blocks of these formats as they are.
     pub(super) fn reads(&self, layout: &KvLayout) -> bool {
         self.mixed.is_some() && Mixed::reads(layout)

@@ -209,6 +209,54 @@ impl AttentionProbe {
         Ok(out)
     }
 
+    /// Cuts every sequence of more than `blocks` blocks and a half of as many into units of about so many; the step must be loaded
+    /// again. For steps over pages of any format.
+    pub fn cut_finely(&mut self, blocks: usize) {
+        self.step.mixed_rule = SplitRule {
+            blocks_min: blocks,
+            blocks_max: blocks,
+            ..SplitRule::MIXED
+        };
+    }
+
+    /// The same outputs before they are rounded, of sequences that are all cut: their units' partial results, put together here.
+    /// NaN where a sequence is not cut.
+    pub fn run_unrounded(&mut self, layer: usize, q: &[bf16]) -> Result<Vec<f64>, CudaError> {
+        self.run(layer, q)?;
+        let head_dim = self.arena.geometry().head_dim;
+        let q_heads = self.row / head_dim;
+        let (o, ml) = self.attention.partials();
+        let partials = self.step.plan.partials;
+        let (mut outputs, mut sums) = (
+            vec![0f32; partials * self.row],
+            vec![0f32; partials * q_heads * 2],
+        );
+        o.read(0, &mut outputs)?;
+        ml.read(0, &mut sums)?;
+        let mut out = vec![f64::NAN; q.len()];
+        for row in self.step.plan.decodes.iter().filter(|r| r.splits > 1) {
+            let units = row.partial as usize..(row.partial + row.splits) as usize;
+            for head in 0..q_heads {
+                let of = |unit: usize| {
+                    let at = unit * q_heads + head;
+                    (f64::from(sums[2 * at]), f64::from(sums[2 * at + 1]))
+                };
+                let top = units.clone().map(|u| of(u).0).fold(f64::MIN, f64::max);
+                let weight = |unit: usize| (of(unit).0 - top).exp2();
+                let sum: f64 = units.clone().map(|u| weight(u) * of(u).1).sum();
+                for d in 0..head_dim {
+                    let value = |u: usize| {
+                        let x = outputs[(u * q_heads + head) * head_dim + d];
+                        weight(u) * f64::from(x)
+                    };
+                    let at = row.row as usize * self.row + head * head_dim + d;
+                    out[at] = units.clone().map(value).sum::<f64>() / sum;
+                }
+            }
+        }
+        Ok(out)
+    }
+
     /// Times `repeats` graph replays of the loaded step's attention in `layer`, each with a cold L2. Microseconds, sorted.
     pub fn time(&mut self, layer: usize, repeats: usize) -> Result<Vec<f64>, CudaError> {
         let graph = {

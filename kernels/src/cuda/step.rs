@@ -104,6 +104,8 @@ pub struct StepBuffers {
     pub(super) plan: AttentionPlan,
     /// The plan's, of steps that read no shrunk blocks.
     pub(super) rule: SplitRule,
+    /// Of those that may.
+    pub(super) mixed_rule: SplitRule,
     /// Rows of the loaded step.
     pub(super) rows: usize,
     asked: Vec<bool>,
@@ -133,6 +135,7 @@ impl StepBuffers {
             device: DeviceBuffer::filled(device, words, 0, "the inputs of a step")?,
             plan: AttentionPlan::new(rule, attention.prefill_variant().tile_rows()),
             rule,
+            mixed_rule: SplitRule::MIXED,
             rows: 0,
             asked: Vec::new(),
         })
@@ -190,7 +193,7 @@ impl StepBuffers {
         }
         // Ahead of the upload: what reads the tables waits for that.
         self.tables.flush(stream)?;
-        self.plan.rule = if mixed { SplitRule::MIXED } else { self.rule };
+        self.plan.rule = if mixed { self.mixed_rule } else { self.rule };
         self.plan.plan(&self.seqs, self.group, in_scratch);
         self.rows = input.tokens.len();
         let s = &self.sections;

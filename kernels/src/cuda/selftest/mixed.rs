@@ -36,6 +36,12 @@ const PAIRS: [(F, F); 11] = [
     (F::F16, F::F16),
 ];
 
+/// Before outputs are rounded to bf16, which alone may cost 1.7e-3.
+const UNROUNDED_LIMIT: f64 = 2e-3;
+
+/// Blocks of the units in which sequences are cut to be looked at before that.
+const CUT: usize = 3;
+
 const KV_HEADS: usize = 2;
 const LAYERS: usize = 2;
 
@@ -161,8 +167,13 @@ impl Case {
         self.input.frames.extend(frames);
     }
 
-    /// Outputs of the first `seqs` sequences.
-    fn outputs(&self, device: &Arc<Device>, seqs: usize) -> Result<Vec<bf16>, ProbeError> {
+    /// The first `seqs` sequences, ready to run, and their queries; in units of `cut` blocks if that is given.
+    fn probe(
+        &self,
+        device: &Arc<Device>,
+        seqs: usize,
+        cut: Option<usize>,
+    ) -> Result<(AttentionProbe, &[bf16]), ProbeError> {
         let mut input = self.input.clone();
         input.seqs.truncate(seqs);
         input.tokens.truncate(seqs);
@@ -175,9 +186,18 @@ impl Case {
         let q_heads = KV_HEADS * self.group;
         let mut probe =
             AttentionProbe::with_pages(device, &self.layout, self.frames, q_heads, capacity)?;
+        if let Some(blocks) = cut {
+            probe.cut_finely(blocks);
+        }
         probe.arena_mut().write_all(&self.pool)?;
         probe.load(&input)?;
         let q = &self.q[..seqs * q_heads * self.layout.geometry().head_dim];
+        Ok((probe, q))
+    }
+
+    /// Outputs of the first `seqs` sequences.
+    fn outputs(&self, device: &Arc<Device>, seqs: usize) -> Result<Vec<bf16>, ProbeError> {
+        let (mut probe, q) = self.probe(device, seqs, None)?;
         let first = probe.run(LAYERS - 1, q)?;
         let again = probe.run(LAYERS - 1, q)?;
         let same = differing(&first, &again) == 0.0;
@@ -190,15 +210,26 @@ impl Case {
 
     /// The largest relative error of any (sequence, head).
     fn run(&self, device: &Arc<Device>) -> Result<f64, ProbeError> {
-        let d = self.layout.geometry().head_dim;
         let out = self.outputs(device, self.input.seqs.len())?;
+        let out: Vec<f64> = out.iter().map(|x| x.to_f64()).collect();
+        Ok(self.error(&out))
+    }
+
+    /// The same before outputs are rounded to bf16. Every sequence has blocks enough to be cut.
+    fn run_unrounded(&self, device: &Arc<Device>) -> Result<f64, ProbeError> {
+        let (mut probe, q) = self.probe(device, self.input.seqs.len(), Some(CUT))?;
+        Ok(self.error(&probe.run_unrounded(LAYERS - 1, q)?))
+    }
+
+    fn error(&self, out: &[f64]) -> f64 {
+        let d = self.layout.geometry().head_dim;
         let heads = out.chunks_exact(d).zip(self.q.chunks_exact(d));
-        let error = |(i, (out, q)): (usize, (&[bf16], &[bf16]))| {
+        let error = |(i, (out, q)): (usize, (&[f64], &[bf16]))| {
             let [keys, values] =
                 &self.values[i / (KV_HEADS * self.group)][i / self.group % KV_HEADS];
-            relative_error(out.iter().map(|v| v.to_f64()), &attend(q, keys, values))
+            relative_error(out.iter().copied(), &attend(q, keys, values))
         };
-        Ok(heads.enumerate().map(error).fold(0.0, f64::max))
+        heads.enumerate().map(error).fold(0.0, f64::max)
     }
 }
 
@@ -216,7 +247,26 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             };
             let name = format!("decode of {k} keys, {v} values, head_dim {head_dim}");
             report.check(&name, case.run(device)?, limit);
+            let case = Case::new(head_dim, 4, &[700, 1290], 8.0, |_, _| i as u16 + 1, 23);
+            let name = format!("the same before rounding, head_dim {head_dim}: {k} {v}");
+            report.check(&name, case.run_unrounded(device)?, UNROUNDED_LIMIT);
         }
+        let mut rng = Rng(50);
+        let any = |_, _| rng.below(PAIRS.len() + 1) as u16;
+        let case = Case::new(head_dim, 4, &[4097, 900, 2000], 4.0, any, 24);
+        let name = format!("decode of mixed blocks before rounding, head_dim {head_dim}");
+        report.check(&name, case.run_unrounded(device)?, UNROUNDED_LIMIT);
+        // Blocks that take all the room of a warp's queue, in units so short that warps wait for each other often.
+        let heavy: Vec<u16> = (1..)
+            .zip(PAIRS)
+            .filter(|(_, (k, v))| [*k, *v].contains(&F::F16))
+            .map(|(at, _)| at)
+            .collect();
+        let any = |_, _| heavy[rng.below(heavy.len())];
+        let short: Vec<usize> = (0..30).map(|i| 129 + i * 97 % 500).collect();
+        let case = Case::new(head_dim, 4, &short, 4.0, any, 25);
+        let name = format!("decode of short sequences with 16-bit pages, head_dim {head_dim}");
+        report.check(&name, case.run(device)?, ATTENTION_LIMIT);
         // The first is cut into units.
         let lengths = [9000, 1, 17, 129, 1000, 4097];
         for group in [1, 3, 4, 8, 12] {
