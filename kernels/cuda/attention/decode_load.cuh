@@ -59,14 +59,16 @@ struct MixedLoad {
   static constexpr uint32_t kNextOffset = kGivenOffset + kWarps * 4;                // u32 [kWarps]: and as it is
   static constexpr uint32_t kInfoOffset = kNextOffset + kWarps * 4;                 // u32 [kWarps][STAGES]: what lies in a stage
   static constexpr uint32_t kOrdinalOffset = kInfoOffset + kWarps * STAGES * 4;     // u32 [kWarps]: of the unit under way
-  // A warp may be a queue and a ring of pieces and a round of all warps behind, of one piece a unit.
-  static constexpr uint32_t kShifts = 256;
+  // Of units that the loading warp has opened and somebody has yet to finish; a warp may be a queue and a ring of pieces of two chunks
+  // and a round of all warps behind, of one piece a unit.
+  static constexpr uint32_t kShifts = 512;
   static constexpr uint32_t kShiftOffset = kOrdinalOffset + kWarps * 4;             // u8 [kShifts]: the warp that has the first piece of a unit
   static constexpr uint32_t kArenaOffset = (kShiftOffset + kShifts + 15) / 16 * 16;  // Arena
   static constexpr uint32_t kSharedBytes = kArenaOffset + 32;
   static_assert(kArenaOffset % 16 == 0 && kScaleOffset % 16 == 0 && kFullOffset % 8 == 0);
   // Chunks of a warp that have been found and not given to the copy engine lie behind what its first two stages can hold.
   static constexpr uint32_t kQueuePart = 20, kQueue = 2 * kQueuePart;
+  static_assert((kQueue / 2 + (STAGES + 1) / 2 + 1) * kWarps < kShifts);
   static_assert(kLargest % 16 == 0 && kLargest + kQueuePart * 16 <= kStage && STAGES >= 2);
   // The loading warp waits for room for all queues at once, so whoever it waits for must get on with what has been found. A warp that
   // has come to a piece in a later unit waits until every other one has left the units before; those have been told of a piece behind that

@@ -283,7 +283,7 @@ impl MixedShape {
         let part = (steps * 128 + 64) * self.sets;
         let queries = 4 * (2 * steps * 256 + steps * 128 * self.sets + 32 + 4) + 16;
         let warp = Self::STAGES * (stage + 8 + 4) + part + 4 * 4;
-        let shifts = 256;
+        let shifts = 512;
         (self.warps() * warp + queries + shifts).next_multiple_of(16) + 32
     }
 }

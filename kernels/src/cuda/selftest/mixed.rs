@@ -267,6 +267,11 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         let case = Case::new(head_dim, 4, &short, 4.0, any, 25);
         let name = format!("decode of short sequences with 16-bit pages, head_dim {head_dim}");
         report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+        // As many units as the loading warp may be ahead, and more.
+        let tiny: Vec<usize> = (0..1500).map(|i| 1 + i % 16).collect();
+        let case = Case::new(head_dim, 4, &tiny, 4.0, |_, _| 0, 26);
+        let name = format!("decode of many sequences of a tile, head_dim {head_dim}");
+        report.check(&name, case.run(device)?, ATTENTION_LIMIT);
         // The first is cut into units.
         let lengths = [9000, 1, 17, 129, 1000, 4097];
         for group in [1, 3, 4, 8, 12] {
