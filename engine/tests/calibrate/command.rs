@@ -277,7 +277,7 @@ fn profiles_are_drawn_and_compared() {
     assert!(failed("compare p.json x.json").contains("the weights of"));
 }
 
-/// One name is one mode, whatever reads it.
+/// One name is one mode, whatever reads it, and serves it, and computes its answers again.
 #[test]
 fn presets_score_and_serve_the_papers_modes() {
     let bench = Bench::new();
@@ -355,8 +355,7 @@ fn presets_score_and_serve_the_papers_modes() {
         "polarquant42",
         "ebb",
     ] {
-        let flags =
-            "--temperature 0 --max-tokens 4 --ignore-eos --json --kv-static-chunk 128 --kv-preset";
+        let flags = "--max-tokens 4 --ignore-eos --json --kv-static-chunk 128 --trajectory-log log.jsonl --kv-preset";
         let output = bench.run(&format!(
             "generate {flags} {preset} --prompt {}",
             &prompt[..1200]
@@ -367,6 +366,9 @@ fn presets_score_and_serve_the_papers_modes() {
         let bits = answer["mean_kv_bits"].as_f64().expect("bits");
         // Progressive with room to spare stays whole.
         assert_eq!(bits < 15.0, preset != "ebb", "{preset}: {bits}");
+        // And its answer comes out again, λ and all.
+        bench.good("replay log.jsonl");
+        std::fs::remove_file(bench.path("log.jsonl")).expect("a log");
     }
 
     assert!(
