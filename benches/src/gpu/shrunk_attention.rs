@@ -12,15 +12,20 @@ use ebb_kernels::{BLOCK_TOKENS, SUB_BLOCK_TOKENS};
 
 use super::attention::{HEAD_DIM, SHAPES, Shape};
 
-/// Formats of keys and values that are timed, and their name.
-const PAIRS: [(F, F, &str); 6] = [
+/// Formats of keys and values that are timed, and their bits: those that blocks come down to, then static ones.
+const PAIRS: [(F, F, &str); 8] = [
     (F::Int8, F::Int8, "8"),
     (F::Int4, F::Int4, "4"),
     (F::Int4, F::Int2, "4/2"),
     (F::Kitty25, F::Int2, "2.5/2"),
     (F::Kitty12, F::Int2, "2.25/2"),
     (F::Int2, F::Int2, "2"),
+    (F::Int3, F::Int3, "3"),
+    (F::Polar44, F::F16, "4/16"),
 ];
+
+/// Those of [`PAIRS`] that are mixed.
+const MIXED: usize = 6;
 
 /// A pool whose blocks hold the same random page each.
 struct Pool {
@@ -145,7 +150,7 @@ impl Pool {
     }
 }
 
-/// Prints lines of the CSV of [`super::attention::run`]: one per pair of formats, and one for a mixture of all of them.
+/// Prints lines of the CSV of [`super::attention::run`]: one per pair of formats, and one for a mixture of those that are not static.
 pub fn run(device: &Arc<Device>, repeats: usize) -> Result<(), ProbeError> {
     for shape in &SHAPES {
         let pool = Pool::new(shape)?;
@@ -163,7 +168,7 @@ pub fn run(device: &Arc<Device>, repeats: usize) -> Result<(), ProbeError> {
             let (us, bytes) = pool.time(device, shape, |_| i as u16 + 1, repeats)?;
             line(&format!("{k}/{v}"), bits, us, bytes);
         }
-        let any = |block: usize| (block % PAIRS.len()) as u16 + 1;
+        let any = |block: usize| (block % MIXED) as u16 + 1;
         let (us, bytes) = pool.time(device, shape, any, repeats)?;
         line("of all", "mixed", us, bytes);
     }

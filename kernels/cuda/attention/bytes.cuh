@@ -10,8 +10,8 @@ namespace ebb {
 template <int Bits>
 struct CodeBytes {
   static constexpr int kLevels = (1 << Bits) - 1;
-  static constexpr int kPairs = 8 / Bits;  // of fragments in a lane's vector of 16 bytes
-  static constexpr float kLower = Bits == 2 ? 4.f : Bits == 4 ? 16.f : 1.f;
+  static constexpr int kPairs = 8 / (Bits == 3 ? 2 : Bits);  // of fragments in a lane's vector of 16 bytes; 3 bits: of the low two
+  static constexpr float kLower = Bits == 2 || Bits == 3 ? 4.f : Bits == 4 ? 16.f : 1.f;
 
   __device__ __forceinline__ static void unpack(const uint4& v, int f, uint32_t (&a)[4]) {
     const uint32_t w[4] = {v.x, v.y, v.z, v.w};
@@ -32,6 +32,13 @@ struct CodeBytes {
       a[0] = x & 0x03030303, a[1] = x & 0x0c0c0c0c;
       a[2] = y & 0x03030303, a[3] = y & 0x0c0c0c0c;
     }
+  }
+  // Adds the third bits, from a vector of their plane, which has eight pairs.
+  __device__ __forceinline__ static void add_third(const uint4& v, int f, uint32_t (&a)[4]) {
+    const uint32_t w[4] = {v.x, v.y, v.z, v.w};
+    const uint32_t x = f % 2 == 0 ? w[f / 2] << 2 : w[f / 2] << 1, y = f % 2 == 0 ? w[f / 2] >> 2 : w[f / 2] >> 3;
+    a[0] |= x & 0x04040404, a[1] |= x & 0x10101010;
+    a[2] |= y & 0x04040404, a[3] |= y & 0x10101010;
   }
 };
 

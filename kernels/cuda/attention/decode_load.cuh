@@ -293,8 +293,8 @@ struct MixedLoad {
     make_room(found, chunks_of(format[0]) + chunks_of(format[1]));
 #pragma unroll
     for (uint32_t side = 0; side < 2; side++) {
-      const uint32_t meta = format[side] == kF16 ? 0 : side == 1 ? 512 : 4 * D, codes = chunk_codes(format[side]), chunks = chunks_of(format[side]);
-      uint32_t at = offset[side], bytes = meta + codes;
+      const uint32_t chunks = chunks_of(format[side]), next = next_chunk(format[side]);
+      uint32_t at = offset[side], bytes = first_chunk(format[side], side);
 #pragma unroll 1
       for (uint32_t i = 0; i < chunks; i++) {
         const bool beyond = at >= frame_bytes;
@@ -302,16 +302,25 @@ struct MixedLoad {
         const uint64_t from = beyond ? frame[side][1] + (at - frame_bytes) / 16 : frame[side][0] + at / 16;
         tell(found, chunk(from, part, bytes, frame[side][1], info | (side << 31)));
         at += bytes;
-        bytes = codes;
+        bytes = next;
       }
     }
     show(found);
   }
 
-  // Of one side of a block.
-  __device__ __forceinline__ static uint32_t chunks_of(uint32_t format) { return format == kInt8 ? chunks_at<8>() : format == kInt4 ? chunks_at<4>() : format == kF16 ? kTiles : 1; }
-  __device__ __forceinline__ static uint32_t chunk_codes(uint32_t format) {
-    return format == kInt8 || format == kInt4 ? kCodes : format == kF16 ? kRecord : format == kKitty25 ? 41 * D : format == kKitty12 ? 37 * D : 32 * D;
+  // Of one side of a block: its chunks, and the bytes of the first, with what comes before the codes, and of the others. Those of int3 are
+  // its planes, those of polar keys the planes of angles and of radii.
+  __device__ __forceinline__ static bool is_polar(uint32_t format) { return format >= kPolar44 && format <= kPolar44Grid; }
+  __device__ __forceinline__ static uint32_t chunks_of(uint32_t format) {
+    return format == kInt8 ? chunks_at<8>() : format == kInt4 ? chunks_at<4>() : format == kF16 ? kTiles : format == kInt3 || is_polar(format) ? 2 : 1;
+  }
+  __device__ __forceinline__ static uint32_t first_chunk(uint32_t format, uint32_t side) {
+    if (format == kF16) return kRecord;
+    const uint32_t codes = format == kInt8 || format == kInt4 ? kCodes : format == kKitty25 ? 41 * D : format == kKitty12 ? 37 * D : 32 * D;
+    return codes + (side == 1 ? 512 : format == kPolar44Grid ? 2 * D : 4 * D);
+  }
+  __device__ __forceinline__ static uint32_t next_chunk(uint32_t format) {
+    return format == kInt3 || format == kPolar42 ? 16 * D : format == kF16 ? kRecord : is_polar(format) ? 32 * D : kCodes;
   }
 
   // ---- and the others have it loaded ----
@@ -386,6 +395,12 @@ struct MixedLoad {
   __device__ __forceinline__ uint8_t* wait() const {
     mbarrier_wait(full(stage()), taken / STAGES & 1);
     return stage_at(stage());
+  }
+  // Waits for the stage after it as well, with a record's second chunk: all chunks of a record are found at once, so it is on its way.
+  __device__ __forceinline__ uint8_t* wait_for_second() const {
+    const uint32_t next = taken + 1, s = next % STAGES;
+    mbarrier_wait(full(s), next / STAGES & 1);
+    return stage_at(s);
   }
   // Done with it.
   __device__ __forceinline__ void release() {

@@ -20,8 +20,8 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
   using Base = MixedLoad<D, STAGES, SETS>;
   using Base::kFragments, Base::kOwn, Base::kPart, Base::kShares, Base::kSteps, Base::kTiles, Base::kUnits, Base::kWarps;
   using Base::lane, Base::p, Base::params, Base::shared, Base::taken, Base::warp;
-  using Base::begin, Base::brought, Base::claimed, Base::give, Base::info, Base::is_item, Base::item, Base::left, Base::merged, Base::ordinal_at, Base::part_of, Base::power_in,
-      Base::produce, Base::release, Base::shift_of, Base::stage, Base::unit_heads, Base::wait, Base::word;
+  using Base::begin, Base::brought, Base::claimed, Base::give, Base::info, Base::is_item, Base::is_polar, Base::item, Base::left, Base::merged, Base::ordinal_at, Base::part_of, Base::power_in,
+      Base::produce, Base::release, Base::shift_of, Base::stage, Base::unit_heads, Base::wait, Base::wait_for_second, Base::word;
   using Power = typename Base::Power;
 
   static constexpr uint32_t kHeads = 4 * SETS;
@@ -44,6 +44,9 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
   __device__ __forceinline__ const uint2* query_of(uint32_t slot) const { return reinterpret_cast<const uint2*>(shared + Base::kQueryOffset + slot * kFragments); }
   __device__ __forceinline__ const uint2* query16_of(uint32_t slot) const { return reinterpret_cast<const uint2*>(shared + Base::kQuery16Offset + slot * kFragments); }
   __device__ __forceinline__ uint8_t* own_of(uint32_t slot, uint32_t set) const { return shared + Base::kOwnOffset + slot * kOwn + set * (kOwn / SETS); }
+
+  // Of scores of a lane's head, where its queries are those in fp16.
+  __device__ __forceinline__ float scale_of(uint32_t slot, uint32_t set) const { return reinterpret_cast<const float*>(shared + Base::kScaleOffset)[slot * 8 + 4 * set + lane % 4]; }
 
   // The greatest of the lanes that have the same head, and the sum.
   __device__ __forceinline__ static float most_of_head(float x) {
@@ -122,9 +125,10 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
     return movmatrix_trans(__byte_perm(upper, lower, 0x4051) ^ flip);
   }
 
-  // Products of a row tile of a plane, of `Columns` column tiles, with each set's B operands, a word a column tile.
+  // Products of a row tile of a plane, of `Columns` column tiles, with each set's B operands, a word a column tile. `third`: the plane of
+  // third bits, if there are.
   template <int Bits, int Columns, class Multiply>
-  __device__ __forceinline__ void multiply_row(const uint4* plane, int row, const uint32_t (&b)[SETS][Columns], int (&acc)[SETS][4], Multiply multiply) const {
+  __device__ __forceinline__ void multiply_row(const uint4* plane, const uint4* third, int row, const uint32_t (&b)[SETS][Columns], int (&acc)[SETS][4], Multiply multiply) const {
     constexpr int kPairs = CodeBytes<Bits>::kPairs;
 #pragma unroll
     for (int step = 0; step < Columns / 2; step++) {
@@ -132,9 +136,15 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
       const uint4 v = plane[pair / kPairs * 32 + lane];
       uint32_t a[4];
       CodeBytes<Bits>::unpack(v, pair % kPairs, a);
+      if (Bits == 3) CodeBytes<Bits>::add_third(third[pair / 8 * 32 + lane], pair % 8, a);
 #pragma unroll
       for (int set = 0; set < SETS; set++) multiply(acc[set], a, b[set][2 * step], b[set][2 * step + 1]);
     }
+  }
+
+  template <int Bits>
+  __device__ __forceinline__ const uint4* third_plane() const {
+    return Bits == 3 ? reinterpret_cast<const uint4*>(wait_for_second()) : nullptr;
   }
 
   // ---- keys ----
@@ -217,7 +227,7 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
           r.slab[set][n] = column_pair(integer(v.x), integer(v.y), kSigned);
         }
       }
-      const float scale = reinterpret_cast<const float*>(shared + Base::kScaleOffset)[slot * 8 + 4 * set + t];
+      const float scale = scale_of(slot, set);
       r.factor[set] = scale * power.value * (1.f / 8192.f);
       r.begin[set] = scale * sums[set];
     }
@@ -252,10 +262,11 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
     for (int k = 0; k < kChunks; k++) {
       if (k > 0) record = wait();
       const uint4* const plane = reinterpret_cast<const uint4*>(record + (k == 0 ? 4 * D : 0));
+      const uint4* const third = third_plane<Bits>();
 #pragma unroll
       for (int row = 0; row < kRows; row++) {
         int acc[SETS][4] = {};
-        multiply_row<Bits, kSteps>(plane, row, r.b, acc, [](int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_u8s8(c, a, b0, b1); });
+        multiply_row<Bits, kSteps>(plane, third, row, r.b, acc, [](int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_u8s8(c, a, b0, b1); });
         if (Boosted) {
           uint32_t a[4];
           slab_operand(record + 37 * D, row, a);
@@ -269,8 +280,100 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
         }
       }
       release();
+      if (Bits == 3) release();
     }
   }
+
+  // ---- polar keys ----
+
+  // Cells of a lane's four pairs of a column tile, 8 h + 2 t + e by 2 h + e: the middle of the first, and their width.
+  struct Cells {
+    float middle[4], width[4];
+  };
+  // `zeros`: of all pairs; ranges lie behind them.
+  __device__ __forceinline__ Cells cells_of(const uint8_t* zeros, uint32_t tile, float share) const {
+    Cells cells;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const uint32_t at = 8 * tile + 4 * h + lane % 4;
+      const float2 zero = unpack_f16(word(zeros, at)), range = unpack_f16(word(zeros + D, at));
+      cells.width[2 * h] = range.x * share, cells.width[2 * h + 1] = range.y * share;
+      cells.middle[2 * h] = fmaf(range.x, 0.5f * share, zero.x), cells.middle[2 * h + 1] = fmaf(range.y, 0.5f * share, zero.y);
+    }
+    return cells;
+  }
+  // What byte `byte` of a word is of cells.
+  __device__ __forceinline__ static float in_cells(const Cells& cells, uint32_t codes, int byte) {
+    const float code = __uint_as_float(__byte_perm(codes, 0x4b000000, 0x7440 + byte)) - 8388608.f;
+    const int i = byte % 2 * 2 + byte / 2;
+    return fmaf(code, cells.width[i], cells.middle[i]);
+  }
+  // A lane's word of fragment `f` of a plane.
+  __device__ __forceinline__ uint32_t word_of(const uint8_t* plane, uint32_t w) const { return word(plane, (w / 4 * 32 + lane) * 4 + w % 4); }
+
+  __device__ __forceinline__ static void split(float x, float y, uint32_t& rounded, uint32_t& rest) {
+    rounded = pack_f16(x, y);
+    const float2 back = unpack_f16(rounded);
+    rest = pack_f16(x - back.x, y - back.y);
+  }
+
+  // Products with 128 keys that are pairs (i, i + D/2) by angle and radius (PolarQuant, formats/polar), made Cartesian in registers.
+  __device__ __forceinline__ void attend_polar(uint32_t slot, uint32_t format, Scores& x) {
+    const uint8_t* const record = wait();
+    const uint8_t* const radii = wait_for_second();
+    const bool has_grid = format == kPolar44Grid;
+    const uint32_t has_2_bits = format == kPolar42;
+    const uint8_t* const radius_cells = record + (has_grid ? 0 : 2 * D);
+    const uint8_t* const angles = radius_cells + 2 * D;
+#pragma unroll
+    for (int set = 0; set < SETS; set++) {
+#pragma unroll
+      for (int i = 0; i < kTiles; i++) x[set][i][0] = x[set][i][1] = 0.f;
+    }
+#pragma unroll 1
+    for (uint32_t tile = 0; tile < kSteps / 2; tile++) {
+      Cells angle = cells_of(record, tile, 1.f / 16.f);
+      const Cells radius = cells_of(radius_cells, tile, has_2_bits ? 1.f / 4.f : 1.f / 16.f);
+      if (has_grid) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) angle.width[i] = 6.28318530717958648f / 16.f, angle.middle[i] = 6.28318530717958648f / 32.f;
+      }
+      const uint2 q0 = query_of(slot)[tile * 32 + lane], q1 = query_of(slot)[(kSteps / 2 + tile) * 32 + lane];
+#pragma unroll
+      for (int i = 0; i < kTiles; i++) {
+        const uint32_t f = i * (kSteps / 2) + tile;
+        const uint32_t of_angles = word_of(angles, f);
+        uint32_t of_radii = word_of(radii, f >> has_2_bits) >> (f & has_2_bits) * 4;
+        if (has_2_bits) of_radii = (of_radii & 0x03030303) | (of_radii & 0x0c0c0c0c) << 2;
+        // Both coordinates, in fp16, and what that leaves of them: the error of a key far from zero would be seen in scores.
+        uint32_t a[2][4], rest[2][4];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          const uint32_t angle_codes = of_angles >> 4 * r & 0x0f0f0f0f, radius_codes = of_radii >> 4 * r & 0x0f0f0f0f;
+#pragma unroll
+          for (int h = 0; h < 2; h++) {
+            const float2 unit0 = cos_sin(in_cells(angle, angle_codes, h)), unit1 = cos_sin(in_cells(angle, angle_codes, h + 2));
+            const float length0 = in_cells(radius, radius_codes, h), length1 = in_cells(radius, radius_codes, h + 2);
+            split(length0 * unit0.x, length1 * unit1.x, a[0][2 * h + r], rest[0][2 * h + r]);
+            split(length0 * unit0.y, length1 * unit1.y, a[1][2 * h + r], rest[1][2 * h + r]);
+          }
+        }
+        float s[4] = {};
+#pragma unroll
+        for (int set = 0; set < SETS; set++) s[set] = x[set][i][0], s[2 + set] = x[set][i][1];
+        mma_f16(s, rest[0], q0.x, q0.y);
+        mma_f16(s, rest[1], q1.x, q1.y);
+        mma_f16(s, a[0], q0.x, q0.y);
+        mma_f16(s, a[1], q1.x, q1.y);
+#pragma unroll
+        for (int set = 0; set < SETS; set++) x[set][i][0] = s[set], x[set][i][1] = s[2 + set];
+      }
+    }
+    release();
+    release();
+  }
+
+  // ---- scores ----
 
   // Turns products into probabilities: a score is product * factor (of upper and of lower row halves) + begin, base 2.
   __device__ __forceinline__ void weigh(Scores& x, const float (&upper)[SETS], float lower, const float (&begin)[SETS]) {
@@ -324,11 +427,20 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
       lower = 1.f;
       return;
     }
+    if (is_polar(format)) {
+      attend_polar(slot, format, x);
+#pragma unroll
+      for (int set = 0; set < SETS; set++) factor[set] = scale_of(slot, set), begin[set] = 0.f;
+      lower = 1.f;
+      return;
+    }
     // Each with its own copy of what comes before the products, which the compiler weaves into them.
     if (format == kInt8)
       attend_codes<8, false>(slot, 0, x, factor, lower, begin);
     else if (format == kInt4)
       attend_codes<4, false>(slot, 0, x, factor, lower, begin);
+    else if (format == kInt3)
+      attend_codes<3, false>(slot, 0, x, factor, lower, begin);
     else if (format == kInt2)
       attend_codes<2, false>(slot, 0, x, factor, lower, begin);
     else
@@ -404,10 +516,11 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
     for (int k = 0; k < kChunks; k++) {
       if (k > 0) record = wait();
       const uint4* const plane = reinterpret_cast<const uint4*>(record + (k == 0 ? 512 : 0));
+      const uint4* const third = third_plane<Bits>();
 #pragma unroll
       for (int row = 0; row < kRows; row++) {
         int acc[SETS][4] = {};
-        multiply_row<Bits, kTiles>(plane, row, w.b, acc, [](int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_u8u8(c, a, b0, b1); });
+        multiply_row<Bits, kTiles>(plane, third, row, w.b, acc, [](int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_u8u8(c, a, b0, b1); });
         float (&to)[4] = o[k * kRows + row];
 #pragma unroll
         for (int set = 0; set < SETS; set++) {
@@ -416,6 +529,7 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
         }
       }
       release();
+      if (Bits == 3) release();
     }
   }
 
@@ -474,6 +588,8 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
     range_weights(record, x, w);
     if (format == kInt2)
       multiply_values<2>(record, w);
+    else if (format == kInt3)
+      multiply_values<3>(record, w);
     else if (format == kInt4)
       multiply_values<4>(record, w);
     else

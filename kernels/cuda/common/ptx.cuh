@@ -184,6 +184,14 @@ __device__ __forceinline__ float ex2(float x) {
   return y;
 }
 
+// Cosine and sine, within 2^-20 for angles from -2 pi to 2 pi.
+__device__ __forceinline__ float2 cos_sin(float x) {
+  float2 y;
+  asm("cos.approx.ftz.f32 %0, %1;" : "=f"(y.x) : "f"(x));
+  asm("sin.approx.ftz.f32 %0, %1;" : "=f"(y.y) : "f"(x));
+  return y;
+}
+
 // The lesser and the greater of two pairs; NaN if either is.
 __device__ __forceinline__ uint32_t min_bf16x2(uint32_t a, uint32_t b) {
   uint32_t d;

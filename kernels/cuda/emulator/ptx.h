@@ -179,6 +179,7 @@ inline void named_barrier_arrive(uint32_t id, uint32_t threads) { emulator::name
 inline uint32_t atomic_inc_acq_rel(uint32_t* p, uint32_t most) { return atomicInc(p, most); }
 inline uint32_t load_acquire(const uint32_t* p) { return *p; }
 inline float ex2(float x) { return exp2f(x); }
+inline float2 cos_sin(float x) { return make_float2(cosf(x), sinf(x)); }
 inline uint32_t pack_bf16(float lo, float hi) { return round_bf16(lo) | static_cast<uint32_t>(round_bf16(hi)) << 16; }
 inline float2 unpack_f16(uint32_t v) { return make_float2(f16_value(v & 0xffff), f16_value(v >> 16)); }
 inline uint32_t pack_f16(float lo, float hi) { return round_f16(lo) | static_cast<uint32_t>(round_f16(hi)) << 16; }

@@ -21,7 +21,7 @@ use crate::kv::{KvGeometry, KvLayout, Side};
 const LIMIT: f64 = 3.2e-3;
 
 /// Formats of keys and values at the positions after the first.
-const PAIRS: [(F, F); 11] = [
+const PAIRS: [(F, F); 16] = [
     (F::Int8, F::Int8),
     (F::Int4, F::Int4),
     (F::Int2, F::Int2),
@@ -30,6 +30,11 @@ const PAIRS: [(F, F); 11] = [
     (F::Kitty12, F::Int4),
     (F::Int4, F::Int2),
     (F::Int2, F::Int8),
+    (F::Int3, F::Int3),
+    (F::Int3, F::Int2),
+    (F::Polar44, F::F16),
+    (F::Polar42, F::Int4),
+    (F::Polar44Grid, F::Int3),
     (F::F16, F::Int8),
     (F::Int8, F::F16),
     // As many chunks as a warp's queue has room for, behind any number of others.
