@@ -152,7 +152,11 @@ def main():
         for mode in args.mode:
             name, flags = mode.split("=", 1)
             flags = shlex.split(flags)
-            memory = flags[flags.index("--kv-memory") + 1] if "--kv-memory" in flags else args.kv_memory
+            memory = args.kv_memory
+            if "--kv-memory" in flags:
+                at = flags.index("--kv-memory")
+                memory = flags[at + 1]
+                del flags[at : at + 2]
             with Server(*flags, kv_memory=memory) as server:
                 got = answers(server, questions, args.clients)
                 preempted = server.total("vllm:num_preemptions_total")
@@ -165,12 +169,13 @@ def main():
 
 def judge(path, questions, got, reference):
     by_task = {}
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        all_right = list(pool.map(lambda question, answer: question.is_right(answer.text), questions, got))
     with path.open("w") as file:
-        for question, answer, other in zip(questions, got, reference):
+        for question, answer, other, right in zip(questions, got, reference, all_right):
             pairs = zip(answer.token_ids, other.token_ids)
             agree = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(answer.token_ids), len(other.token_ids)))
             is_same = list(answer.token_ids) == list(other.token_ids)
-            right = question.is_right(answer.text)
             finished = answer.finished
             json.dump({"name": question.name, "right": right, "agree": agree, "text": answer.text}, file)
             file.write("\n")
