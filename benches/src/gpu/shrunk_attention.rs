@@ -12,8 +12,9 @@ use ebb_kernels::{BLOCK_TOKENS, SUB_BLOCK_TOKENS};
 
 use super::attention::{HEAD_DIM, SHAPES, Shape};
 
-/// Formats of keys and values that are timed, and their bits: those that blocks come down to, then static ones.
-const PAIRS: [(F, F, &str); 8] = [
+/// Formats of keys and values that are timed, and their bits: those that blocks come down to, then static ones, and what a schedule may
+/// leave at 16 bit beside others.
+const PAIRS: [(F, F, &str); 10] = [
     (F::Int8, F::Int8, "8"),
     (F::Int4, F::Int4, "4"),
     (F::Int4, F::Int2, "4/2"),
@@ -22,6 +23,8 @@ const PAIRS: [(F, F, &str); 8] = [
     (F::Int2, F::Int2, "2"),
     (F::Int3, F::Int3, "3"),
     (F::Polar44, F::F16, "4/16"),
+    (F::Polar44, F::Int4, "4/4"),
+    (F::F16, F::F16, "16"),
 ];
 
 /// Those of [`PAIRS`] that are mixed.

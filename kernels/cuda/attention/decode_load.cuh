@@ -382,12 +382,18 @@ struct MixedLoad {
   __device__ __forceinline__ static void copy_rows(uint2 from, uint32_t z, uint32_t dst, uint32_t barrier) {
     EBB_DYNAMIC_SHARED(shared);
     const uint32_t part = part_of_chunk(from.y);
+    const uint8_t* const arena = reinterpret_cast<const Arena*>(shared + kArenaOffset)->bytes;
+    const uint8_t *head = arena + from_of(from) * 16, *const tail = arena + rest_of(from.y, z) * 16;
+    if (part == kRecord) {
+#pragma unroll 4
+      for (uint32_t at = 0; at < kRecord; at += kRow, dst += kPaddedRow, head += kRow) bulk_copy(dst, head, kRow, barrier);
+      return;
+    }
 #pragma unroll 1
     for (uint32_t at = 0; at < kRecord; at += kRow, dst += kPaddedRow) {
-      const uint8_t* const arena = reinterpret_cast<const Arena*>(shared + kArenaOffset)->bytes + at;
       const uint32_t here = at >= part ? 0 : min(kRow, part - at);
-      if (here > 0) bulk_copy(dst, arena + from_of(from) * 16, here, barrier);
-      if (here < kRow) bulk_copy(dst + here, arena + here - part + rest_of(from.y, z) * 16, kRow - here, barrier);
+      if (here > 0) bulk_copy(dst, head + at, here, barrier);
+      if (here < kRow) bulk_copy(dst + here, tail + at + here - part, kRow - here, barrier);
     }
   }
 

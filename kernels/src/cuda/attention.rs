@@ -592,10 +592,8 @@ mod tests {
                 pages[1][2 + side as usize] = *format;
                 let layout = KvLayout::new(geometry, geometry.frame_layout(), &pages).unwrap();
                 use FormatId as F;
-                let is_known = matches!(
-                    format,
-                    F::Int3 | F::Polar44 | F::Polar42 | F::Polar44Grid
-                ) || rungs(side).any(|rung| rung == *format);
+                let is_known = matches!(format, F::Int3 | F::Polar44 | F::Polar42 | F::Polar44Grid)
+                    || rungs(side).any(|rung| rung == *format);
                 assert_eq!(Mixed::reads(&layout), is_known, "{format}");
             }
         }
