@@ -221,19 +221,29 @@ impl Trials {
             self.until_due().is_none_or(|most| tokens.len() <= most),
             "a chunk in which nothing comes due"
         );
-        self.input.shrinks.clear();
-        self.input.frames.clear();
-        let mut old = Vec::new();
-        self.shrink(&mut old)?;
+        self.shrink_due()?;
         self.grow(tokens.len())?;
         self.fill(tokens, rows);
         let output = self.backend.step(&self.input)?;
-        if let Some(failure) = output.failed_shrinks.first() {
-            return Err(FeedError::Shrink(failure.to_string()));
-        }
-        self.free.extend(old);
         self.len += tokens.len();
         Ok(output.logits)
+    }
+
+    /// What is due happens in a step of its own, as a server's rows read a block where it has come to only once that step is back: a
+    /// device may read one that it is still writing in another way, which rounds otherwise.
+    fn shrink_due(&mut self) -> Result<(), FeedError> {
+        self.input = StepInput::default();
+        let mut old = Vec::new();
+        self.shrink(&mut old)?;
+        if !self.input.shrinks.is_empty() {
+            let output = self.backend.step(&self.input)?;
+            if let Some(failure) = output.failed_shrinks.first() {
+                return Err(FeedError::Shrink(failure.to_string()));
+            }
+            self.free.extend(old);
+            self.input = StepInput::default();
+        }
+        Ok(())
     }
 
     /// Tokens fed.
