@@ -440,3 +440,78 @@ pub struct Bits {
     /// Codes and metadata of sealed blocks that nothing protects.
     pub sealed: f64,
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+    use std::time::Duration;
+
+    use ebb_kernels::backend::{BackendError, StepOutput};
+    use ebb_kernels::model::TransformerSpec;
+
+    use super::*;
+
+    /// Tells the shrinks and the rows of each step.
+    struct Telling(Sender<(usize, usize)>);
+
+    impl Backend for Telling {
+        fn submit(&mut self, input: &StepInput) -> Result<(), BackendError> {
+            let told = self.0.send((input.shrinks.len(), input.tokens.len()));
+            told.expect("the test listens");
+            Ok(())
+        }
+
+        fn wait(&mut self) -> Result<StepOutput<'_>, BackendError> {
+            Ok(StepOutput {
+                logits: &[],
+                draws: &[],
+                top: &[],
+                failed_shrinks: &[],
+                shrink_time: Duration::ZERO,
+            })
+        }
+
+        fn spec(&self) -> &TransformerSpec {
+            unreachable!("tokens are fed without it")
+        }
+    }
+
+    // A GPU reads a block that the same step writes in another way than one that stands there, and rounds otherwise; a server's rows
+    // never meet one.
+    #[test]
+    fn no_row_reads_a_block_that_its_own_step_writes() {
+        let geometry = KvGeometry {
+            layers: 2,
+            kv_heads: 2,
+            head_dim: 64,
+        };
+        let formats: PageFormats = "k=int4,v=int2"
+            .parse::<crate::kv_spec::KvSpec>()
+            .and_then(|spec| spec.formats(geometry))
+            .expect("a specification");
+        let (layout, positions) = lay_out(geometry, &[formats]).expect("a layout");
+        let (tell, told) = channel();
+        let frames = 40 * layout.frames(0);
+        let mut trials = Trials::new(Box::new(Telling(tell)), frames, layout, positions);
+        let moves = [(150, 0, 1), (300, 1, 1), (400, 2, 1)];
+        let moves = moves.map(|(before, block, to)| Move { before, block, to });
+        for course in [None, Some(Course::Moves(moves.to_vec()))] {
+            if let Some(course) = course {
+                trials.restart([course]);
+            }
+            while trials.len() < 4 * CHUNK {
+                let count = trials.until_due().unwrap_or(CHUNK);
+                let count = count.min(CHUNK - trials.len() % CHUNK);
+                trials.feed(&vec![0; count], None).expect("it runs");
+            }
+            let steps: Vec<_> = told.try_iter().collect();
+            assert!(steps.iter().any(|(shrinks, _)| *shrinks > 0), "{steps:?}");
+            assert!(
+                steps
+                    .iter()
+                    .all(|(shrinks, rows)| *shrinks == 0 || *rows == 0),
+                "{steps:?}"
+            );
+        }
+    }
+}
