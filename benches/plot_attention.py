@@ -3,7 +3,7 @@
 
     benches/plot_attention.py OURS.csv PEERS.csv OUT.svg [BATCH SEQLEN]
 
-Needs nothing but Python. Pairs of formats stand at the mean of their nominal bits.
+Needs nothing but Python. Pairs of formats stand at the mean of their nominal bits; polar keys, which are bound by arithmetic, are left out.
 """
 import csv
 import math
@@ -16,7 +16,7 @@ READ_BYTES_PER_US = 4.42e6  # what an H200 reads
 def points(path, batch, seqlen):
     found = {}
     for row in csv.DictReader(open(path)):
-        if (row["batch"], row["seqlen"]) != (batch, seqlen) or row["bits"] == "mixed":
+        if (row["batch"], row["seqlen"]) != (batch, seqlen) or row["bits"] == "mixed" or "polar" in row["kernel"]:
             continue
         bits = [float(b) for b in row["bits"].split("/")]
         at = sum(bits) / len(bits)
