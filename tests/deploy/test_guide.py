@@ -9,7 +9,7 @@ import pytest
 import chart
 import tools
 from boards import boards
-from server import binary
+from server import binary, newest
 from test_ebb_load import binary as load_generator
 
 DEPLOY = tools.ROOT / "deploy"
@@ -26,8 +26,7 @@ def flags(program, *command):
 
 @pytest.fixture(scope="module")
 def known_flags():
-    bench = binary().parent / "ebb-bench"
-    assert bench.exists(), f"{bench} is missing; run `cargo build --workspace`"
+    bench = newest("ebb-bench")
     commands = [(binary(), command) for command in ("serve", "eval", "calibrate", "fetch")]
     commands += [(bench, "simulate"), (load_generator(), "closed")]
     image = set(re.findall(r"^ +(--[a-z-]+)\)", (DEPLOY / "image.sh").read_text(), re.M))
@@ -120,7 +119,7 @@ def test_the_simulator_takes_the_guides_commands():
     for command in commands("ebb-bench"):
         command = [str(trace) if word == "day.csv" else word for word in command]
         done = subprocess.run(
-            [binary().parent / "ebb-bench", *command, "--requests", "100", "--json"], capture_output=True, text=True, timeout=300
+            [newest("ebb-bench"), *command, "--requests", "100", "--json"], capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0 and "progressive" in done.stdout, done.stderr
 

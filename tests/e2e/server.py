@@ -18,14 +18,17 @@ TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
 START_SECONDS = 300  # The first start may fetch the model.
 
 
+def newest(program):
+    """A program of the workspace as it was built last, in debug or release."""
+    built = [TARGET / profile / program for profile in ("debug", "release")]
+    built = [path for path in built if path.exists()]
+    assert built, f"there is no {program} to test; run `cargo build --workspace` first"
+    return max(built, key=lambda path: path.stat().st_mtime)
+
+
 def binary():
     """Path of the program under test."""
-    if "EBB_BIN" in os.environ:
-        return pathlib.Path(os.environ["EBB_BIN"])
-    built = [TARGET / profile / "ebb" for profile in ("debug", "release")]
-    built = [path for path in built if path.exists()]
-    assert built, "there is no ebb to test; run `cargo build` first, or set EBB_BIN"
-    return max(built, key=lambda path: path.stat().st_mtime)
+    return pathlib.Path(os.environ["EBB_BIN"]) if "EBB_BIN" in os.environ else newest("ebb")
 
 
 def model_flags():

@@ -9,17 +9,12 @@ import subprocess
 
 import pytest
 
-from server import TARGET, Server
+from server import Server, newest
 
 
 def binary():
     """Path of the load generator."""
-    if "EBB_LOAD_BIN" in os.environ:
-        return pathlib.Path(os.environ["EBB_LOAD_BIN"])
-    built = [TARGET / profile / "ebb-load" for profile in ("debug", "release")]
-    built = [path for path in built if path.exists()]
-    assert built, "there is no ebb-load to test; run `cargo build -p ebb-load` first, or set EBB_LOAD_BIN"
-    return max(built, key=lambda path: path.stat().st_mtime)
+    return pathlib.Path(os.environ["EBB_LOAD_BIN"]) if "EBB_LOAD_BIN" in os.environ else newest("ebb-load")
 
 
 def ebb_load(*flags, seconds=120):
