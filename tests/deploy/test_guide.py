@@ -9,7 +9,7 @@ import pytest
 import chart
 import tools
 from boards import boards
-from server import binary, newest
+from server import binary
 from test_ebb_load import binary as load_generator
 
 DEPLOY = tools.ROOT / "deploy"
@@ -26,7 +26,7 @@ def flags(program, *command):
 
 @pytest.fixture(scope="module")
 def known_flags():
-    bench = newest("ebb-bench")
+    bench = binary("ebb-bench", "EBB_BENCH_BIN")
     commands = [(binary(), command) for command in ("serve", "eval", "calibrate", "fetch")]
     commands += [(bench, "simulate"), (load_generator(), "closed")]
     image = set(re.findall(r"^ +(--[a-z-]+)\)", (DEPLOY / "image.sh").read_text(), re.M))
@@ -119,7 +119,7 @@ def test_the_simulator_takes_the_guides_commands():
     for command in commands("ebb-bench"):
         command = [str(trace) if word == "day.csv" else word for word in command]
         done = subprocess.run(
-            [newest("ebb-bench"), *command, "--requests", "100", "--json"], capture_output=True, text=True, timeout=300
+            [binary("ebb-bench", "EBB_BENCH_BIN"), *command, "--requests", "100", "--json"], capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0 and "progressive" in done.stdout, done.stderr
 

@@ -18,17 +18,14 @@ TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
 START_SECONDS = 300  # The first start may fetch the model.
 
 
-def newest(program):
-    """A program of the workspace as it was built last, in debug or release."""
+def binary(program="ebb", variable="EBB_BIN"):
+    """Path of a program under test: what the variable names, else what was built last, in debug or release."""
+    if variable in os.environ:
+        return pathlib.Path(os.environ[variable])
     built = [TARGET / profile / program for profile in ("debug", "release")]
     built = [path for path in built if path.exists()]
-    assert built, f"there is no {program} to test; run `cargo build --workspace` first"
+    assert built, f"there is no {program} to test; run `cargo build --workspace` first, or set {variable}"
     return max(built, key=lambda path: path.stat().st_mtime)
-
-
-def binary():
-    """Path of the program under test."""
-    return pathlib.Path(os.environ["EBB_BIN"]) if "EBB_BIN" in os.environ else newest("ebb")
 
 
 def model_flags():

@@ -9,12 +9,13 @@ import subprocess
 
 import pytest
 
-from server import Server, newest
+from server import Server
+from server import binary as program
 
 
 def binary():
     """Path of the load generator."""
-    return pathlib.Path(os.environ["EBB_LOAD_BIN"]) if "EBB_LOAD_BIN" in os.environ else newest("ebb-load")
+    return program("ebb-load", "EBB_LOAD_BIN")
 
 
 def ebb_load(*flags, seconds=120):

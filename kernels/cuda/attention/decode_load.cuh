@@ -310,7 +310,6 @@ struct MixedLoad {
 
   // Of one side of a block: its chunks, and the bytes of the first, with what comes before the codes, and of the others. Those of int3 are
   // its planes, those of polar keys the planes of angles and of radii.
-  __device__ __forceinline__ static bool is_polar(uint32_t format) { return format >= kPolar44 && format <= kPolar44Grid; }
   __device__ __forceinline__ static uint32_t chunks_of(uint32_t format) {
     return format == kInt8 ? chunks_at<8>() : format == kInt4 ? chunks_at<4>() : format == kF16 ? kTiles : format == kInt3 || is_polar(format) ? 2 : 1;
   }

@@ -20,7 +20,7 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
   using Base = MixedLoad<D, STAGES, SETS>;
   using Base::kFragments, Base::kOwn, Base::kPart, Base::kShares, Base::kSteps, Base::kTiles, Base::kUnits, Base::kWarps;
   using Base::lane, Base::p, Base::params, Base::shared, Base::taken, Base::warp;
-  using Base::begin, Base::brought, Base::claimed, Base::give, Base::info, Base::is_item, Base::is_polar, Base::item, Base::left, Base::merged, Base::ordinal_at, Base::part_of, Base::power_in,
+  using Base::begin, Base::brought, Base::claimed, Base::give, Base::info, Base::is_item, Base::item, Base::left, Base::merged, Base::ordinal_at, Base::part_of, Base::power_in,
       Base::produce, Base::release, Base::shift_of, Base::stage, Base::unit_heads, Base::wait, Base::wait_for_second, Base::word;
   using Power = typename Base::Power;
 

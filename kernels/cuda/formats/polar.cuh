@@ -11,7 +11,6 @@ namespace ebb {
 constexpr float kPi = 3.14159265358979f, kHalfPi = 1.57079632679489662f, kTau = 6.28318530717958648f;
 constexpr uint32_t kAngleBits = 4, kAngles = 1 << kAngleBits;
 
-__device__ __forceinline__ bool is_polar(uint32_t format) { return format >= kPolar44 && format <= kPolar44Grid; }
 __device__ __forceinline__ bool has_angle_grid(uint32_t format) { return format == kPolar44Grid; }
 __device__ __forceinline__ uint32_t radius_bits(uint32_t format) { return format == kPolar42 ? 2 : 4; }
 template <int HeadDim>

@@ -18,6 +18,7 @@ enum PageFormat : uint32_t {
 };
 // Whether pages are made by encode.cu, of 16-bit ones alone; the others by transcode.cu.
 __device__ __forceinline__ bool is_encoded(uint32_t format) { return format > kInt3; }
+__device__ __forceinline__ bool is_polar(uint32_t format) { return format >= kPolar44 && format <= kPolar44Grid; }
 
 // A page (layer, side) at a position ≥ 1.
 struct PageOfPosition {
