@@ -5,7 +5,7 @@ usage: tasks.py MODEL OUT [--gsm8k FILE.jsonl] [--humaneval FILE.jsonl[.gz]] [--
 
 Every mode answers the same prompts, all at once, so that a small --kv-memory presses. The first mode is what the others'
 answers are compared with: tokens until the first that differs. OUT is a folder: summary.csv has a row for each mode and task,
-NAME.jsonl every answer. GSM8K is asked with eight solved problems, the file's last ones, in front; an answer counts if its last
+needle.csv one for each depth, NAME.jsonl every answer. GSM8K is asked with eight solved problems, the file's last ones, in front; an answer counts if its last
 number is right. HumanEval's programs run in processes of their own with little memory and time, and no network if `unshare -n`
 works: they are a model's, so run this where they can do no harm. Needs the packages of tests/e2e (target/e2e-venv has them);
 the program is target/release/ebb or target/debug/ebb, whichever is newer, or $EBB_BIN.
@@ -165,6 +165,22 @@ def main():
                 rows.writerow([name, *row, f"{preempted:.0f}"])
                 print(name, *row, file=sys.stderr)
             file.flush()
+    by_depth(args.out, [mode.split("=", 1)[0] for mode in args.mode])
+
+
+def by_depth(out, modes):
+    """needle.csv: of the answers about planted facts, how many are right, by length and depth."""
+    with (out / "needle.csv").open("w", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(["mode", "words", "depth_percent", "asked", "right"])
+        for mode in modes:
+            found = {}
+            for answer in lines(out / f"{mode}.jsonl"):
+                task, *place = answer["name"].split("/")
+                if task == "needle":
+                    found.setdefault(tuple(place[:2]), []).append(answer["right"])
+            for place, right in found.items():
+                rows.writerow([mode, *place, len(right), sum(right)])
 
 
 def judge(path, questions, got, reference):
