@@ -41,6 +41,7 @@ if command -v "${CXX:-c++}" >/dev/null; then
   cargo test --quiet -p ebb-kernels --features cuda-emulator --lib --test cuda_selftest
   cargo test --quiet -p ebb-engine --features cuda-emulator --test device --test device_scoring
   cargo test --quiet -p ebb-engine --features cuda-emulator --test trajectory of_a_gpu
+  cargo test --quiet -p ebb-engine --features cuda-emulator --test calibrate on_gpu
   cargo test --quiet -p ebb-engine --features cuda-emulator --lib sampling::on_device
 else
   echo "left out: there is no C++ compiler on this machine"

@@ -5,14 +5,13 @@
 //! the residual stream, with all keys quantised. Values stay as they are here (the code quantises them as well, which adds the
 //! same error at every α). Where heads are normed, one λ is for all heads, since it folds into the norm's weights.
 
-use ebb_gradients::{Attention, ComputeError, attentions};
 use ebb_kernels::formats::{FormatError, FormatId, RecordShape};
 use ebb_kernels::kv::KvGeometry;
-use ebb_kernels::model::{TransformerSpec, WeightSource};
+use ebb_kernels::model::TransformerSpec;
 use ebb_kernels::{BLOCK_TOKENS, bf16};
 use thiserror::Error;
 
-use super::{GradientsError, Source, describe};
+use super::{Gradients, GradientsError, Probes};
 use crate::model::{KeyScales, SCALE_MAX, SCALE_MIN};
 
 /// α tried.
@@ -38,9 +37,6 @@ pub enum KeyScalesError {
         /// Why.
         source: FormatError,
     },
-    /// Arithmetic failed.
-    #[error("attention cannot be computed: {0}")]
-    Compute(#[from] ComputeError),
     /// The model cannot be run.
     #[error(transparent)]
     Run(#[from] GradientsError),
@@ -50,13 +46,12 @@ pub enum KeyScalesError {
 ///
 /// # Errors
 /// When the model cannot be run, or has keys that cannot be quantised.
-pub fn search<W: WeightSource>(
+pub fn search(
     spec: &TransformerSpec,
-    weights: &W,
+    gradients: &mut Gradients<'_>,
     format: FormatId,
     windows: &[&[u32]],
     stride: usize,
-    threads: usize,
 ) -> Result<FoundScales, KeyScalesError> {
     let heads = KeyScales::heads_of(spec);
     let mut found = FoundScales {
@@ -68,28 +63,15 @@ pub fn search<W: WeightSource>(
         },
         errors: Vec::new(),
     };
-    let mut failed = None;
-    let mut visit = |layer: usize, probes: &[Attention<'_>]| {
-        if failed.is_some() {
-            return;
-        }
-        match of_layer(spec.kv_geometry(), heads, format, layer, probes) {
-            Ok((alpha, scales, error)) => {
-                found.scales.alpha.push(alpha);
-                found.scales.scales.push(scales);
-                found.errors.push(error);
-            }
-            Err(error) => failed = Some(error),
-        }
+    let mut visit = |layer: usize, probes: &mut dyn Probes| -> Result<(), KeyScalesError> {
+        let (alpha, scales, error) = of_layer(spec.kv_geometry(), heads, format, layer, probes)?;
+        found.scales.alpha.push(alpha);
+        found.scales.scales.push(scales);
+        found.errors.push(error);
+        Ok(())
     };
-    let source = Source { spec, weights };
-    let model = describe(spec);
-    let run = attentions(&model, &source, windows, stride, threads, &mut visit);
-    run.map_err(GradientsError::of)?;
-    match failed {
-        Some(error) => Err(error),
-        None => Ok(found),
-    }
+    gradients.attentions(windows, stride, &mut visit)?;
+    Ok(found)
 }
 
 /// α, λ, and the error with it over that without.
@@ -98,24 +80,25 @@ fn of_layer(
     heads: usize,
     format: FormatId,
     layer: usize,
-    probes: &[Attention<'_>],
+    probes: &mut dyn Probes,
 ) -> Result<(f64, Vec<f32>, f64), KeyScalesError> {
+    let most = greatest(geometry, heads, probes);
     let mut exact = Vec::new();
-    for probe in probes {
-        exact.push(probe.output(probe.keys())?);
+    for text in 0..probes.texts() {
+        let keys = probes.keys(text).to_vec();
+        exact.push(probes.output(text, &keys)?);
     }
-    let error = |scales: &[f32]| -> Result<f64, KeyScalesError> {
+    let mut error = |scales: &[f32]| -> Result<f64, KeyScalesError> {
         let mut sum = 0.0;
-        for (probe, exact) in probes.iter().zip(&exact) {
-            let keys = quantised(geometry, format, probe.keys(), scales)
+        for (text, exact) in exact.iter().enumerate() {
+            let keys = quantised(geometry, format, probes.keys(text), scales)
                 .map_err(|source| KeyScalesError::Page { layer, source })?;
-            let got = probe.output(&keys)?;
+            let got = probes.output(text, &keys)?;
             let squares = got.iter().zip(exact);
             sum += squares.map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>();
         }
         Ok(sum)
     };
-    let most = greatest(geometry, heads, probes);
     let without = error(&vec![1.0; most.len()])?;
     let (mut best, mut least) = ((0.0, Vec::new()), f64::INFINITY);
     for step in 0..GRID {
@@ -132,11 +115,11 @@ fn of_layer(
 }
 
 /// The greatest magnitude of either channel of each pair, `[heads][head_dim / 2]`; over all heads if `heads` is 1.
-fn greatest(geometry: KvGeometry, heads: usize, probes: &[Attention<'_>]) -> Vec<f32> {
+fn greatest(geometry: KvGeometry, heads: usize, probes: &dyn Probes) -> Vec<f32> {
     let (dim, pairs) = (geometry.head_dim, geometry.head_dim / 2);
     let mut most = vec![0f32; heads * pairs];
-    for probe in probes {
-        let keys = probe.keys();
+    for text in 0..probes.texts() {
+        let keys = probes.keys(text);
         let of_head = keys.chunks_exact(keys.len() / geometry.kv_heads);
         for (head, keys) in of_head.enumerate() {
             let head = if heads == 1 { 0 } else { head };

@@ -25,7 +25,7 @@ mod rungs;
 mod schedule;
 mod sensitivities;
 
-pub use gradients::{GradientsError, Source, describe, run};
+pub use gradients::{GpuGradients, Gradients, GradientsError, Probes, Source, describe};
 pub use hull::{Choice, PricedStep, hull, order};
 pub use losses::{Losses, LossesError};
 pub use rank::spearman;

@@ -55,11 +55,6 @@ pub(super) struct DeviceArgs {
 }
 
 impl DeviceArgs {
-    /// Whether a GPU is asked for by name.
-    pub(super) fn is_gpu(&self) -> bool {
-        matches!(self.device, DeviceChoice::Cuda(_))
-    }
-
     /// Opens the device.
     ///
     /// # Errors

@@ -69,11 +69,7 @@ impl BackendOptions {
         if let Some(layout) = &self.layout {
             self.device.check_pages(layout)?;
         }
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-        bar.set_style(
-            ProgressStyle::with_template("loading {wide_bar} {bytes}/{total_bytes}")
-                .unwrap_or_else(|_| ProgressStyle::default_bar()),
-        );
+        let bar = loading_bar();
         let mut progress = |done: u64, total: u64| {
             bar.set_length(total);
             bar.set_position(done);
@@ -96,4 +92,14 @@ impl BackendOptions {
         bar.finish_and_clear();
         Ok(backend)
     }
+}
+
+/// Bytes of weights, on a terminal.
+pub(super) fn loading_bar() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    bar.set_style(
+        ProgressStyle::with_template("loading {wide_bar} {bytes}/{total_bytes}")
+            .unwrap_or_else(|_| ProgressStyle::default_bar()),
+    );
+    bar
 }

@@ -5,10 +5,11 @@ use std::time::Instant;
 
 use ebb_kernels::BLOCK_TOKENS;
 use ebb_kernels::backend::Backend;
-use ebb_kernels::cuda::{CudaBackend, CudaConfig, CudaError, Device, StepCapacity};
+use ebb_kernels::cuda::{CudaBackend, CudaConfig, CudaError, Device, Gradients, StepCapacity};
 use ebb_kernels::kv::KvLayout;
 use ebb_kernels::model::{Rotated, TransformerSpec};
 
+use super::backend::loading_bar;
 use super::budget::gib;
 use super::{BackendOptions, Budget, DeviceChoice, DeviceError, StepSizes};
 use crate::model::LoadedModel;
@@ -170,7 +171,20 @@ impl CudaDevice {
         Ok(Box::new(backend))
     }
 
-    fn failed(&self, error: &CudaError) -> DeviceError {
+    /// The model's weights on the device, to compute loss gradients of them; shows progress on a terminal.
+    pub(crate) fn gradients(&self, model: &LoadedModel) -> Result<Gradients, DeviceError> {
+        let bar = loading_bar();
+        let mut progress = |done: u64, total: u64| {
+            bar.set_length(total);
+            bar.set_position(done);
+        };
+        let loaded = Gradients::load(&self.0, &model.spec, &model.weights(), &mut progress);
+        bar.finish_and_clear();
+        loaded.map_err(|e| DeviceError::Weights(e.to_string()))
+    }
+
+    /// With the device's name.
+    pub(crate) fn failed(&self, error: &CudaError) -> DeviceError {
         DeviceError::Failed {
             device: self.0.name().to_owned(),
             why: error.to_string(),

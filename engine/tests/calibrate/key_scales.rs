@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use ebb_block_manager::BlockManager;
+use ebb_engine::calibrate::Gradients;
 use ebb_engine::calibrate::key_scales::search;
+use ebb_engine::device::Device;
 use ebb_engine::eval::{Rows, Sequence};
 use ebb_engine::model::{KeyScales, LoadFormat, LoadedModel, ModelFiles};
 use ebb_kernels::formats::FormatId;
@@ -111,7 +113,8 @@ fn scales_are_found_that_spare_per_token_keys_a_loud_channel() {
             .expect("they fit");
         let tokens = tokens();
         for format in [FormatId::Int4t, FormatId::Int2t] {
-            let found = search(&model.spec, &model.weights(), format, &[&tokens], 2, 2);
+            let mut cores = Gradients::open(&Device::Cpu, &model, 2).expect("it opens");
+            let found = search(&model.spec, &mut cores, format, &[&tokens], 2);
             let found = found.expect("scales");
             assert_eq!(found.errors.len(), 3);
             for (layer, error) in found.errors.iter().enumerate() {

@@ -4,4 +4,6 @@ mod bench;
 mod command;
 mod gradient_model;
 mod key_scales;
+#[cfg(feature = "cuda-emulator")]
+mod on_gpu;
 mod tiny;

@@ -7,6 +7,7 @@
 //! - `attention`, `prefill`, `ops`, `products`, `sample`: launches, one checked `#[repr(C)]` struct per kernel.
 //! - `codecs`: pages below 16 bit.
 //! - `weights`, `backend`: a model and its steps.
+//! - `gradients`: a model's loss gradients, for calibration.
 //! - [`probe`], [`selftest`]: kernels on their own, for timings and for checks.
 
 #[cfg(not(feature = "cuda-emulator"))]
@@ -20,6 +21,7 @@ mod attention;
 mod backend;
 mod codecs;
 mod error;
+mod gradients;
 mod ops;
 mod params;
 mod plan;
@@ -37,6 +39,7 @@ pub use attention::{Attention, DECODE_VARIANTS, DecodeVariant};
 pub use backend::{CudaBackend, CudaConfig, DeviceNeeds};
 pub use driver::{Device, DeviceBuffer, Event, Pinned, Stream};
 pub use error::CudaError;
+pub use gradients::{Attentions, CachedGradients, Gradients, LayerGradients};
 pub use plan::SplitRule;
 pub use prefill::{PREFILL_VARIANTS, PrefillVariant};
 pub use products::{StreamRule, Way};

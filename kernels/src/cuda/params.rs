@@ -22,6 +22,55 @@ pub(super) struct GemmShape {
     pub(super) wide: bool,
 }
 
+/// Shape of the products `c = scale · a · b`, or `add` more, of a batch of f32 matrices, row-major.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct ProductShape {
+    /// Rows of `a` and `c`.
+    pub(super) rows: usize,
+    /// Columns of `a`, rows of `b`.
+    pub(super) inner: usize,
+    /// Columns of `b` and `c`.
+    pub(super) columns: usize,
+    /// Products.
+    pub(super) batch: usize,
+    /// Where the values of `a` are.
+    pub(super) a: MatrixLayout,
+    /// Where the values of `b` are.
+    pub(super) b: MatrixLayout,
+    /// Where the values of `c` are, and those added to it; not transposed.
+    pub(super) c: MatrixLayout,
+}
+
+/// Where the values of a batch of matrices are, counted in values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct MatrixLayout {
+    /// From a row to the next, as it lies in memory.
+    pub(super) row: usize,
+    /// From a matrix to the next.
+    pub(super) matrix: usize,
+    /// Rows in memory are columns of the matrix.
+    pub(super) transposed: bool,
+}
+
+impl MatrixLayout {
+    /// Rows `row` values apart, matrices `matrix`.
+    pub(super) const fn new(row: usize, matrix: usize) -> Self {
+        Self {
+            row,
+            matrix,
+            transposed: false,
+        }
+    }
+
+    /// The same memory read as the transpose.
+    pub(super) const fn transposed(self) -> Self {
+        Self {
+            transposed: !self.transposed,
+            ..self
+        }
+    }
+}
+
 /// A dimension of a bf16 tensor that the copy engine reads.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TensorDim {

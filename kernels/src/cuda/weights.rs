@@ -52,9 +52,10 @@ pub(super) struct Layer {
     pub(super) attn_norm: DeviceBuffer<bf16>,
     /// Queries, keys and values, one after the other.
     pub(super) qkv: DeviceBuffer<bf16>,
-    qkv_bias: Option<DeviceBuffer<bf16>>,
+    /// Of the same.
+    pub(super) qkv_bias: Option<DeviceBuffer<bf16>>,
     /// Query norm, then key norm.
-    qk_norm: Option<DeviceBuffer<bf16>>,
+    pub(super) qk_norm: Option<DeviceBuffer<bf16>>,
     pub(super) o: DeviceBuffer<bf16>,
     pub(super) mlp_norm: DeviceBuffer<bf16>,
     /// Gate, then up.

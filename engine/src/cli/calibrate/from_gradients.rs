@@ -5,7 +5,7 @@ use ebb_kernels::kv::Side;
 
 use super::CalibrateArgs;
 use crate::Opened;
-use crate::calibrate::{Losses, kvmix, pmkvq, run};
+use crate::calibrate::{Gradients, Losses, kvmix, pmkvq};
 use crate::cli::error::CliError;
 use crate::cli::eval::{advance, bar};
 
@@ -17,6 +17,7 @@ impl CalibrateArgs {
     pub(super) fn gradient_norms(
         &self,
         opened: &Opened,
+        gradients: &mut Gradients<'_>,
         windows: &[u32],
         figures: &mut Losses,
     ) -> Result<(), CliError> {
@@ -25,13 +26,14 @@ impl CalibrateArgs {
             let name = |side| kvmix::name(sample, layer, side);
             Ok(vec![(name(Side::K), k), (name(Side::V), v)])
         };
-        self.each_sample(opened, windows, figures, &of_layer)
+        self.each_sample(opened, gradients, windows, figures, &of_layer)
     }
 
     /// PM-KVQ's first-order losses.
     pub(super) fn first_order(
         &self,
         opened: &Opened,
+        gradients: &mut Gradients<'_>,
         windows: &[u32],
         figures: &mut Losses,
     ) -> Result<(), CliError> {
@@ -53,19 +55,19 @@ impl CalibrateArgs {
                 .map(|s| (pmkvq::name(sample, layer, s.side, s.format), s.loss));
             Ok(named.collect())
         };
-        self.each_sample(opened, windows, figures, &of_layer)
+        self.each_sample(opened, gradients, windows, figures, &of_layer)
     }
 
     /// Keeps each sample's figures once all of its layers are there.
     fn each_sample(
         &self,
         opened: &Opened,
+        gradients: &mut Gradients<'_>,
         windows: &[u32],
         figures: &mut Losses,
         of_layer: &(dyn Fn(usize, usize, &LayerGradients) -> Figures + Sync),
     ) -> Result<(), CliError> {
         let spec = &opened.model.spec;
-        let weights = opened.model.weights();
         let bar = bar();
         let all = self.samples() * spec.layers;
         for (sample, window) in windows.chunks_exact(self.ctx()).enumerate() {
@@ -75,9 +77,9 @@ impl CalibrateArgs {
                 continue;
             }
             let mut found = Ok(Vec::new());
-            let mut visit = |layer: usize, gradients: LayerGradients| {
+            let mut visit = |layer: usize, found_here: LayerGradients| {
                 if let Ok(known) = &mut found {
-                    match of_layer(sample, layer, &gradients) {
+                    match of_layer(sample, layer, &found_here) {
                         Ok(figures) => known.extend(figures),
                         Err(error) => found = Err(error),
                     }
@@ -85,14 +87,7 @@ impl CalibrateArgs {
                 done += 1;
                 advance(&bar, done, all);
             };
-            let loss = run(
-                spec,
-                &weights,
-                window,
-                self.stride(),
-                self.threads(),
-                &mut visit,
-            )?;
+            let loss = gradients.run(window, self.stride(), &mut visit)?;
             for (name, value) in found? {
                 if !value.is_finite() {
                     return Err(CliError::Usage(format!(

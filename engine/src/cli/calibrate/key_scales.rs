@@ -5,6 +5,7 @@ use ebb_kernels::formats::FormatId;
 use super::CalibrateArgs;
 use super::result::Found;
 use crate::Opened;
+use crate::calibrate::Gradients;
 use crate::calibrate::key_scales::{FoundScales, search};
 use crate::cli::error::CliError;
 
@@ -32,6 +33,7 @@ impl CalibrateArgs {
     pub(super) fn add_key_scales(
         &self,
         opened: &Opened,
+        gradients: &mut Gradients<'_>,
         windows: &[u32],
         found: &mut Found,
     ) -> Result<(), CliError> {
@@ -39,15 +41,8 @@ impl CalibrateArgs {
             return Ok(());
         };
         let windows: Vec<&[u32]> = windows.chunks_exact(self.ctx()).take(WINDOWS_MAX).collect();
-        let model = &opened.model;
-        let searched = search(
-            &model.spec,
-            &model.weights(),
-            format,
-            &windows,
-            self.stride(),
-            self.threads(),
-        );
+        let spec = &opened.model.spec;
+        let searched = search(spec, gradients, format, &windows, self.stride());
         let FoundScales { scales, errors } =
             searched.map_err(|e| CliError::Usage(format!("--key-scales: {e}")))?;
         let mean = errors.iter().sum::<f64>() / errors.len().max(1) as f64;

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::error::CliError;
 use super::trial_args::TrialArgs;
-use crate::calibrate::{Losses, Rungs, kvmix, measured, pmkvq};
+use crate::calibrate::{Gradients, Losses, Rungs, kvmix, measured, pmkvq};
 use crate::device::Device;
 use crate::eval::{CHUNK, read_text};
 use crate::kv_plan::Method;
@@ -80,9 +80,9 @@ struct Tuning {
 enum MethodName {
     /// KL from the 16-bit run with one page at a format at a time.
     Measured,
-    /// Gradient norms of W_k and W_v (KVmix); computed on the CPU.
+    /// Gradient norms of W_k and W_v (KVmix).
     Kvmix,
-    /// Gradients of keys and values times what quantising changes in them (PM-KVQ); computed on the CPU.
+    /// Gradients of keys and values times what quantising changes in them (PM-KVQ).
     Pmkvq,
 }
 
@@ -96,7 +96,7 @@ impl CalibrateArgs {
             text += &read.map_err(CliError::io(format!("read {}", path.display())))?;
         }
         let opened = self.run.open()?;
-        let device = self.device()?;
+        let device = self.run.device.open()?;
         self.check_positions(opened.model.spec.max_positions)?;
         let tokens = opened.tokenizer.encode(&text, false, true);
         let tokens = tokens.map_err(|e| CliError::Usage(format!("--text: {e}")))?;
@@ -112,19 +112,21 @@ impl CalibrateArgs {
                 self.chosen(measured::sensitivities(geometry, &rungs, &figures)?)?
             }
             MethodName::Kvmix => {
-                self.gradient_norms(&opened, &windows, &mut figures)?;
+                let mut gradients = Gradients::open(&device, &opened.model, self.threads())?;
+                self.gradient_norms(&opened, &mut gradients, &windows, &mut figures)?;
                 let scores = kvmix::scores(geometry.layers, self.samples(), &figures)?;
                 self.chosen_by_scores(geometry, &rungs, &scores)?
             }
             MethodName::Pmkvq => {
-                self.first_order(&opened, &windows, &mut figures)?;
+                let mut gradients = Gradients::open(&device, &opened.model, self.threads())?;
+                self.first_order(&opened, &mut gradients, &windows, &mut figures)?;
                 let mut found = self.chosen(pmkvq::sensitivities(
                     geometry,
                     &rungs,
                     self.samples(),
                     &figures,
                 )?)?;
-                self.add_key_scales(&opened, &windows, &mut found)?;
+                self.add_key_scales(&opened, &mut gradients, &windows, &mut found)?;
                 found
             }
         };
@@ -245,20 +247,6 @@ impl CalibrateArgs {
         }
     }
 
-    /// Where the method computes.
-    fn device(&self) -> Result<Device, CliError> {
-        match self.method {
-            MethodName::Measured => self.run.device.open(),
-            MethodName::Kvmix | MethodName::Pmkvq if self.run.device.is_gpu() => {
-                Err(CliError::Usage(
-                    "--method kvmix and pmkvq compute gradients, which only the CPU can; leave out --device, or use --method measured"
-                        .into(),
-                ))
-            }
-            MethodName::Kvmix | MethodName::Pmkvq => Ok(Device::Cpu),
-        }
-    }
-
     /// What an earlier run of the same calibration has found already.
     fn figures(
         &self,
@@ -267,10 +255,10 @@ impl CalibrateArgs {
         device: &Device,
     ) -> Result<Losses, CliError> {
         let kept = self.out.with_added_extension("losses");
-        // A GPU's figures hold more rounding, which is measured with them.
-        let arithmetic = match device {
-            Device::Cpu => "",
-            Device::Cuda(_) => " activations=bf16",
+        // A served model's activations are rounded on a GPU, which is measured with the pages. Gradients are f32 anywhere.
+        let arithmetic = match (self.method, device) {
+            (MethodName::Measured, Device::Cuda(_)) => " activations=bf16",
+            _ => "",
         };
         let what = format!(
             "{} weights={} method={} ctx={} samples={} stride={} rotate_v={} text={}{arithmetic}",

@@ -45,7 +45,7 @@ pub(in crate::cuda) struct Gemm {
 // SAFETY: the handle may be used from any thread, by one at a time.
 unsafe impl Send for Gemm {}
 
-fn check(operation: &str, status: cublasStatus_t) -> Result<(), CudaError> {
+pub(super) fn check(operation: &str, status: cublasStatus_t) -> Result<(), CudaError> {
     match status {
         cublasStatus_t::CUBLAS_STATUS_SUCCESS => Ok(()),
         status => Err(CudaError::Blas {

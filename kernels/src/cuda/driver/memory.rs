@@ -330,14 +330,14 @@ impl Stream {
     }
 
     /// Enqueues filling a buffer with one byte.
-    pub(in crate::cuda) fn fill(
+    pub(in crate::cuda) fn fill<T: Pod>(
         &self,
-        buffer: &mut DeviceBuffer<u8>,
+        buffer: &mut DeviceBuffer<T>,
         byte: u8,
     ) -> Result<(), CudaError> {
         // SAFETY: the range is the whole buffer.
         check("enqueueing a fill", unsafe {
-            sys::cuMemsetD8Async(buffer.ptr(), byte, buffer.len(), self.raw())
+            sys::cuMemsetD8Async(buffer.ptr(), byte, buffer.bytes(), self.raw())
         })
     }
 }

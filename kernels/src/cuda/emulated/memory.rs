@@ -251,13 +251,13 @@ impl Stream {
     }
 
     /// Fills a buffer with one byte.
-    pub(in crate::cuda) fn fill(
+    pub(in crate::cuda) fn fill<T: Pod>(
         &self,
-        buffer: &mut DeviceBuffer<u8>,
+        buffer: &mut DeviceBuffer<T>,
         byte: u8,
     ) -> Result<(), CudaError> {
         // SAFETY: the range is the whole buffer.
-        unsafe { (buffer.ptr() as *mut u8).write_bytes(byte, buffer.len()) };
+        unsafe { (buffer.ptr() as *mut u8).write_bytes(byte, buffer.bytes()) };
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 
 mod device;
 mod gemm;
+mod gemm_f32;
 mod memory;
 mod stream;
 mod tensor_map;
@@ -10,6 +11,7 @@ mod tensor_map;
 pub use device::Device;
 pub(super) use device::Kernel;
 pub(super) use gemm::Gemm;
+pub(super) use gemm_f32::GemmF32;
 pub use memory::{DeviceBuffer, Pinned};
 pub(super) use stream::Graph;
 pub use stream::{Event, Stream};
