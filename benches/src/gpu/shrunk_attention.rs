@@ -30,6 +30,10 @@ const PAIRS: [(F, F, &str); 10] = [
 /// Those of [`PAIRS`] that are mixed.
 const MIXED: usize = 6;
 
+/// Those of [`PAIRS`] that are timed with several rows of a sequence, too, and the rows.
+const DRAFTED: usize = 6;
+const ROWS: [usize; 2] = [2, 4];
+
 /// A pool whose blocks hold the same random page each.
 struct Pool {
     layout: KvLayout,
@@ -78,16 +82,21 @@ impl Pool {
         Ok(Self { layout, images })
     }
 
-    /// Equal sequences whose blocks stand at `position(block)`, and an open block with one token.
-    fn step(&self, shape: &Shape, position: impl Fn(usize) -> u16) -> (StepInput, u32) {
+    /// Equal sequences whose blocks stand at `position(block)`, and an open block with `rows` tokens, all new.
+    fn step(
+        &self,
+        shape: &Shape,
+        rows: usize,
+        position: impl Fn(usize) -> u16,
+    ) -> (StepInput, u32) {
         let mut input = StepInput::default();
         let blocks = shape.tokens / BLOCK_TOKENS;
         let mut frames = 0;
         for seq in 0..shape.batch {
-            input.tokens.push(0);
+            input.tokens.extend(vec![0; rows]);
             input.seqs.push(SeqRows {
-                first_row: seq as u32,
-                rows: 1,
+                first_row: (seq * rows) as u32,
+                rows: rows as u32,
                 position: shape.tokens as u32,
                 first_block: input.blocks.len() as u32,
                 blocks: blocks as u32 + 1,
@@ -131,18 +140,25 @@ impl Pool {
         &self,
         device: &Arc<Device>,
         shape: &Shape,
+        rows: usize,
         position: impl Fn(usize) -> u16,
         repeats: usize,
     ) -> Result<(f64, f64), ProbeError> {
-        let (input, frames) = self.step(shape, &position);
+        let (input, frames) = self.step(shape, rows, &position);
         let capacity = StepCapacity {
-            rows: shape.batch,
+            rows: shape.batch * rows,
             seqs: shape.batch,
             blocks: input.blocks.len(),
             frames: input.frames.len(),
         };
-        let mut probe =
-            AttentionProbe::with_pages(device, &self.layout, frames, shape.q_heads, capacity)?;
+        let mut probe = AttentionProbe::with_pages(
+            device,
+            &self.layout,
+            frames,
+            shape.q_heads,
+            rows,
+            capacity,
+        )?;
         probe.fill_random(2)?;
         probe.arena_mut().write_all(&self.bytes(&input, frames))?;
         probe.load(&input)?;
@@ -153,7 +169,7 @@ impl Pool {
     }
 }
 
-/// Prints lines of the CSV of [`super::attention::run`]: one per pair of formats, and one for a mixture of those that are not static.
+/// Prints lines of the CSV of [`super::attention::run`]: one per pair of formats and number of rows, and one for a mixture of those that are not static.
 pub fn run(device: &Arc<Device>, repeats: usize) -> Result<(), ProbeError> {
     for shape in &SHAPES {
         let pool = Pool::new(shape)?;
@@ -168,11 +184,18 @@ pub fn run(device: &Arc<Device>, repeats: usize) -> Result<(), ProbeError> {
             );
         };
         for (i, (k, v, bits)) in PAIRS.into_iter().enumerate() {
-            let (us, bytes) = pool.time(device, shape, |_| i as u16 + 1, repeats)?;
+            let (us, bytes) = pool.time(device, shape, 1, |_| i as u16 + 1, repeats)?;
             line(&format!("{k}/{v}"), bits, us, bytes);
+            if i >= DRAFTED {
+                continue;
+            }
+            for rows in ROWS {
+                let (us, bytes) = pool.time(device, shape, rows, |_| i as u16 + 1, repeats)?;
+                line(&format!("{k}/{v} q_len {rows}"), bits, us, bytes);
+            }
         }
         let any = |block: usize| (block % MIXED) as u16 + 1;
-        let (us, bytes) = pool.time(device, shape, any, repeats)?;
+        let (us, bytes) = pool.time(device, shape, 1, any, repeats)?;
         line("of all", "mixed", us, bytes);
     }
     Ok(())

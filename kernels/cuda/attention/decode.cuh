@@ -24,7 +24,10 @@ struct DecodeUnit {
   uint32_t split;        // index of this unit among the sequence's
   uint32_t splits;       // 1: the unit writes `out` itself
   uint32_t partial;      // row of partial_o and partial_ml of split 0
-  uint32_t counter;      // row of `counters`
+  union {
+    uint32_t counter;    // row of `counters`
+    uint32_t columns;    // of decode_mixed.cuh instead: rows of the sequence << 24 | tokens behind `end`, at most 15, << 16 | first column
+  };
 };
 static_assert(sizeof(DecodeUnit) == 32);
 

@@ -1,6 +1,7 @@
 // What decode attention over shrunk blocks (decode_mixed.cuh) reads: a CTA's units and pieces, and their way into shared memory.
 //
-// A unit (a range of a sequence's blocks, one KV head) is the work of a CTA: of warps that compute and one that finds out what to load.
+// A unit (a range of a sequence's blocks, one KV head, a set of columns: pairs of a query row and a query head, numbered
+// row * group + head) is the work of a CTA: of warps that compute and one that finds out what to load.
 // It falls into pieces, shrunk blocks and tiles of 16 tokens of the 16-bit ones, which are dealt in turn to as many slots as warps
 // compute. A warp has a slot of each unit, and a ring of its own, which runs on into the next unit: no barrier stands between a warp and
 // its loads. The copy engine brings records in chunks of at most 4 KiB of codes.
@@ -20,8 +21,7 @@ struct alignas(64) MixedDecodeParams {
   const PageOfPosition* pages;  // [position - 1][layer * 2 + side]
   uint32_t page_count;          // layers * 2
   uint32_t group;               // query heads of a KV head
-  uint32_t parts;               // units that a KV head's query heads are
-  uint32_t reserved[9];
+  uint32_t reserved[10];
 };
 static_assert(sizeof(MixedDecodeParams) == 320);
 
@@ -51,7 +51,8 @@ struct MixedLoad {
   static constexpr uint32_t kQuery16Offset = kQueryOffset + kUnits * kFragments;    // the same in bf16
   static constexpr uint32_t kOwnOffset = kQuery16Offset + kUnits * kFragments;      // uint4 [kUnits][SETS][kSteps / 4][32]: the former as lanes need them
   static constexpr uint32_t kScaleOffset = kOwnOffset + kUnits * kOwn;              // float [kUnits][8]: of scores of the former
-  static constexpr uint32_t kTurnOffset = kScaleOffset + kUnits * 32;               // u32 [4]: parts left, shares claimed, of them merged
+  static constexpr uint32_t kBehindOffset = kScaleOffset + kUnits * 32;             // u8 [kUnits][8]: rows behind that of a column
+  static constexpr uint32_t kTurnOffset = kBehindOffset + kUnits * 8;               // u32 [4]: parts left, shares claimed, of them merged
   static constexpr uint32_t kBroughtOffset = kTurnOffset + 16;                      // u32 [kUnits]: ordinal of the unit whose queries are there
   static constexpr uint32_t kFullOffset = kBroughtOffset + kUnits * 4;              // u64 [kWarps][STAGES]
   static constexpr uint32_t kFoundOffset = kFullOffset + kWarps * STAGES * 8;       // u32 [kWarps]: chunks found
@@ -92,8 +93,7 @@ struct MixedLoad {
         taken(0) {
   }
 
-  __device__ __forceinline__ uint32_t unit_heads() const { return p.kv_heads * params.parts; }
-  __device__ __forceinline__ bool is_item(uint32_t number) const { return number < __ldg(p.unit_count) * unit_heads(); }
+  __device__ __forceinline__ bool is_item(uint32_t number) const { return number < __ldg(p.unit_count) * p.kv_heads; }
   // The CTA's units.
   __device__ __forceinline__ uint32_t item(uint32_t ordinal) const { return blockIdx.x + ordinal * gridDim.x; }
   __device__ __forceinline__ uint8_t* stage_at(uint32_t s) const { return shared + (warp * STAGES + s) * kStage; }
@@ -122,13 +122,14 @@ struct MixedLoad {
   //
   // A chunk: x: 16 bytes from the arena's begin; y: further bits of that (4), 16 bytes until the end of its frame if it ends later, else
   // of the chunk (10), 16 bytes of the chunk (10), further bits of z (4); z: of the rest, in its own frame; w: ordinal of the unit (kNone:
-  // there is no more) | K's format << 16 | V's << 20 | tokens of a tile << 24.
+  // there is no more) | K's format << 16 | V's << 20 | tokens from a tile's first to the sequence's end << 24, 31 if there are more.
   static constexpr uint32_t kPartShift = 4, kBytesShift = 14, kRestShift = 24;
 
   // Up to 32 blocks of a unit, one for each lane; all else is the same for all.
   struct Batch {
     uint32_t ordinal;  // kNone: there is none
     uint32_t first_block, begin, end, tokens, head;  // of the unit; begin: of this batch; head: the KV head
+    uint32_t behind;   // tokens of the sequence behind the unit, as far as they matter
     bool opens;        // the unit
     uint2 ref;
     uint32_t position;
@@ -137,17 +138,23 @@ struct MixedLoad {
   // What is needed of a unit: first block, first token, end.
   __device__ __forceinline__ uint4 load_unit(uint32_t ordinal) const {
     const uint32_t number = item(ordinal);
-    return is_item(number) ? __ldg(reinterpret_cast<const uint4*>(&p.units[number / unit_heads()])) : make_uint4(0, 0, 0, 0);
+    return is_item(number) ? __ldg(reinterpret_cast<const uint4*>(&p.units[number / p.kv_heads])) : make_uint4(0, 0, 0, 0);
   }
 
-  __device__ __forceinline__ void open_unit(Batch& b, uint32_t ordinal, uint4 unit) const {
+  __device__ __forceinline__ uint32_t load_columns(uint32_t ordinal) const {
+    const uint32_t number = item(ordinal);
+    return is_item(number) ? __ldg(&p.units[number / p.kv_heads].columns) : 0;
+  }
+
+  __device__ __forceinline__ void open_unit(Batch& b, uint32_t ordinal, uint4 unit, uint32_t columns) const {
     const uint32_t number = item(ordinal);
     b.ordinal = is_item(number) ? ordinal : kNone;
     b.first_block = unit.y;
     b.begin = unit.z / 128;
     b.tokens = unit.w;
     b.end = (unit.w + 127) / 128;
-    b.head = number % unit_heads() / params.parts;
+    b.head = number % p.kv_heads;
+    b.behind = columns >> 16 & 0xff;
     b.opens = true;
   }
 
@@ -164,8 +171,9 @@ struct MixedLoad {
   __device__ __forceinline__ void produce() const {
     Found found = {0, 0, 0};
     Batch b;
-    open_unit(b, 0, load_unit(0));
+    open_unit(b, 0, load_unit(0), load_columns(0));
     uint4 ahead = load_unit(1);
+    uint32_t columns_ahead = load_columns(1);
     load_refs(b);
     load_positions(b);
 #pragma unroll 1
@@ -174,8 +182,9 @@ struct MixedLoad {
       next.begin += 32;
       next.opens = false;
       if (next.begin >= b.end) {
-        open_unit(next, b.ordinal + 1, ahead);
+        open_unit(next, b.ordinal + 1, ahead, columns_ahead);
         ahead = load_unit(b.ordinal + 2);
+        columns_ahead = load_columns(b.ordinal + 2);
       }
       load_refs(next);
       find_pieces(b, found);
@@ -239,10 +248,10 @@ struct MixedLoad {
         if (__shfl_sync(~0u, before, of + k) <= piece) of += k;
       }
       const uint32_t first_frame = __shfl_sync(~0u, b.ref.x, of), position = __shfl_sync(~0u, b.position, of);
-      const uint32_t tile = piece - __shfl_sync(~0u, before, of), of_block = __shfl_sync(~0u, tokens, of);
+      const uint32_t tile = piece - __shfl_sync(~0u, before, of), to_end = __shfl_sync(~0u, b.tokens + b.behind - block * 128, of);
       if (lane < kWarps && piece < total) {
         if (position == 0)
-          tell_tile(found, b, first_frame, tile, of_block);
+          tell_tile(found, b, first_frame, tile, to_end - tile * 16);
         else
           tell_block(found, b, first_frame, position);
       }
@@ -257,9 +266,9 @@ struct MixedLoad {
     return make_uint4(static_cast<uint32_t>(at), high, static_cast<uint32_t>(rest), info);
   }
 
-  __device__ __forceinline__ void tell_tile(Found& found, const Batch& b, uint32_t first_frame, uint32_t tile, uint32_t tokens) const {
+  __device__ __forceinline__ void tell_tile(Found& found, const Batch& b, uint32_t first_frame, uint32_t tile, uint32_t to_end) const {
     const PageTable& t = p.pages;
-    const uint32_t info = b.ordinal | kTile16 << 16 | kTile16 << 20 | min(tokens - tile * 16, 16u) << 24;
+    const uint32_t info = b.ordinal | kTile16 << 16 | kTile16 << 20 | min(to_end, 31u) << 24;
     RecordPlace at[2];
     uint32_t frame[2];
 #pragma unroll

@@ -21,7 +21,7 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
   using Base::kFragments, Base::kOwn, Base::kPart, Base::kShares, Base::kSteps, Base::kTiles, Base::kUnits, Base::kWarps;
   using Base::lane, Base::p, Base::params, Base::shared, Base::taken, Base::warp;
   using Base::begin, Base::brought, Base::claimed, Base::give, Base::info, Base::is_item, Base::item, Base::left, Base::merged, Base::ordinal_at, Base::part_of, Base::power_in,
-      Base::produce, Base::release, Base::shift_of, Base::stage, Base::unit_heads, Base::wait, Base::wait_for_second, Base::word;
+      Base::produce, Base::release, Base::shift_of, Base::stage, Base::wait, Base::wait_for_second, Base::word;
   using Power = typename Base::Power;
 
   static constexpr uint32_t kHeads = 4 * SETS;
@@ -29,6 +29,7 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
   static constexpr uint32_t kPartWords = kSteps * 32 * SETS;  // of a warp's O, fp16 pairs [SETS][kSteps][32]; then float4 [kHeads]: m, l, l times O's power
   static_assert(4 * kPartWords + 16 * kHeads == kPart);
   static constexpr float kSlack = 8.f;             // powers of two
+  static constexpr float kNothing = -1e30f;        // of a maximum: no key has been seen; infinity less itself would be NaN
   static constexpr uint32_t kFifth = 0x32663266;  // fp16
   using Scores = float[SETS][kTiles][2];          // and probabilities: [.][i][0] of key 16 i + g, [.][i][1] of 16 i + 8 + g
 
@@ -39,11 +40,21 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
 
   __device__ __forceinline__ MixedDecode(const MixedDecodeParams& params, uint8_t* shared) : Base(params, shared) {}
 
-  __device__ __forceinline__ uint32_t first_head(uint32_t unit_head) const { return unit_head / params.parts * params.group + unit_head % params.parts * kHeads; }
-  __device__ __forceinline__ uint32_t heads(uint32_t unit_head) const { return min(params.group - unit_head % params.parts * kHeads, kHeads); }
+  // A column of a unit: its row among those of the sequence, and its query head.
+  struct Column {
+    bool is;
+    uint32_t row, head;
+  };
+  __device__ __forceinline__ Column column(uint32_t columns, uint32_t kv_head, uint32_t number) const {
+    const uint32_t at = (columns & 0xffff) + number, row = at / params.group;
+    return {row < columns >> 24, row, kv_head * params.group + at - row * params.group};
+  }
   __device__ __forceinline__ const uint2* query_of(uint32_t slot) const { return reinterpret_cast<const uint2*>(shared + Base::kQueryOffset + slot * kFragments); }
   __device__ __forceinline__ const uint2* query16_of(uint32_t slot) const { return reinterpret_cast<const uint2*>(shared + Base::kQuery16Offset + slot * kFragments); }
   __device__ __forceinline__ uint8_t* own_of(uint32_t slot, uint32_t set) const { return shared + Base::kOwnOffset + slot * kOwn + set * (kOwn / SETS); }
+
+  // Rows of the sequence behind that of a lane's column.
+  __device__ __forceinline__ uint8_t* behind_of(uint32_t slot) const { return shared + Base::kBehindOffset + slot * 8; }
 
   // Of scores of a lane's head, where its queries are those in fp16.
   __device__ __forceinline__ float scale_of(uint32_t slot, uint32_t set) const { return reinterpret_cast<const float*>(shared + Base::kScaleOffset)[slot * 8 + 4 * set + lane % 4]; }
@@ -66,10 +77,12 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
   // twice), as they are and in fp16, divided by a power of two so that times any range they are finite; and the latter as each lane
   // needs them to multiply them with ranges. Of no unit, zeros.
   __device__ __forceinline__ void bring_queries(uint32_t ordinal) const {
-    const uint32_t number = item(ordinal), g = lane / 4, t = lane % 4, head = g / 2 + (SETS == 2 ? g % 2 * 4 : 0);
-    const bool is = is_item(number) && head < heads(number % unit_heads());
-    const uint32_t row = is_item(number) ? __ldg(&p.units[number / unit_heads()].row) : 0;
-    const uint32_t* const q = reinterpret_cast<const uint32_t*>(p.q + static_cast<uint64_t>(row) * p.q_stride + (is ? first_head(number % unit_heads()) + head : 0) * D);
+    const uint32_t number = item(ordinal), g = lane / 4, t = lane % 4, of_set = g / 2 + (SETS == 2 ? g % 2 * 4 : 0);
+    const DecodeUnit* const unit = &p.units[is_item(number) ? number / p.kv_heads : 0];
+    const uint32_t columns = is_item(number) ? __ldg(&unit->columns) : 0;
+    const Column c = column(columns, number % p.kv_heads, of_set);
+    const bool is = c.is;
+    const uint32_t* const q = reinterpret_cast<const uint32_t*>(p.q + static_cast<uint64_t>(is ? __ldg(&unit->row) + c.row : 0) * p.q_stride + (is ? c.head : 0) * D);
     uint32_t words[kSteps][2];
 #pragma unroll
     for (int s = 0; s < kSteps; s++)
@@ -111,7 +124,10 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
       for (uint32_t i = 0; i < kVectors; i++)
         reinterpret_cast<uint4*>(own_of(slot, set))[i * 32 + lane] = make_uint4(own[set][4 * i], own[set][4 * i + 1], own[set][4 * i + 2], own[set][4 * i + 3]);
     }
-    if (t == 0) reinterpret_cast<float*>(shared + Base::kScaleOffset)[slot * 8 + head] = p.scale_log2 * power.value;
+    if (t == 0) {
+      reinterpret_cast<float*>(shared + Base::kScaleOffset)[slot * 8 + of_set] = p.scale_log2 * power.value;
+      behind_of(slot)[of_set] = static_cast<uint8_t>(is ? (columns >> 24) - 1 - c.row : 0);
+    }
     __syncwarp();
     if (lane == 0) set_turn(brought(ordinal), ordinal);
   }
@@ -577,14 +593,16 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
 
   // ---- a block ----
 
-  __device__ __forceinline__ void attend_tile(uint32_t slot, uint32_t tokens) {
-    const uint32_t g = lane / 4;
+  // `to_end`: tokens from the tile's first to the sequence's end, of which each row but the last sees fewer.
+  __device__ __forceinline__ void attend_tile(uint32_t slot, uint32_t to_end) {
+    const int g = lane / 4;
     float s[4], y[SETS][2], top[SETS];
     this->template score_rows<true>(query16_of(slot), s);
 #pragma unroll
     for (int set = 0; set < SETS; set++) {
-      y[set][0] = g < tokens ? s[set] * p.scale_log2 : -INFINITY;
-      y[set][1] = g + 8 < tokens ? s[2 + set] * p.scale_log2 : -INFINITY;
+      const int seen = static_cast<int>(to_end) - behind_of(slot)[4 * set + lane % 4];
+      y[set][0] = g < seen ? s[set] * p.scale_log2 : -INFINITY;
+      y[set][1] = g + 8 < seen ? s[2 + set] * p.scale_log2 : -INFINITY;
       top[set] = fmaxf(y[set][0], y[set][1]);
     }
     rescale(top);
@@ -593,7 +611,7 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
       for (int r = 0; r < 2; r++) y[set][r] = ex2(y[set][r] - m[set]);
     uint32_t b[2];
     add_rounded(y, b);
-    this->template add_rows<true>(b[0], b[1], tokens, o);
+    this->template add_rows<true>(b[0], b[1], min(to_end, 16u), o);
   }
 
   __device__ __forceinline__ void attend_block(uint32_t slot, uint32_t key_format, uint32_t format) {
@@ -635,7 +653,7 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
 #pragma unroll
     for (int set = 0; set < SETS; set++) {
       l[set] = zeros[set] = 0.f;
-      m[set] = -INFINITY;
+      m[set] = kNothing;
     }
   }
 
@@ -644,12 +662,11 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
   __device__ __forceinline__ bool finish(uint32_t ordinal, uint32_t slot) {
     uint32_t part[SETS][kSteps];
     float factor[SETS];
-    const bool any = m[0] > -INFINITY;  // All heads have seen the same tokens.
 #pragma unroll
     for (int set = 0; set < SETS; set++) {
       l[set] = sum_of_head(l[set]);
       zeros[set] = sum_of_head(zeros[set]);
-      const float share = any ? 1.f / l[set] : 0.f;
+      const float share = l[set] > 0.f ? 1.f / l[set] : 0.f;
       float most = 0.f;
 #pragma unroll
       for (int d = 0; d < kSteps; d++) {
@@ -703,7 +720,7 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
 
   // Writes 16 channels of the result of a unit, or of its partial.
   __device__ __forceinline__ void merge_channels(uint32_t ordinal, uint32_t d) const {
-    const uint32_t number = item(ordinal), unit_head = number % unit_heads(), g = lane / 4;
+    const uint32_t number = item(ordinal), g = lane / 4;
 #pragma unroll
     for (uint32_t set = 0; set < SETS; set++) {
       const uint32_t t = 4 * set + lane % 4;
@@ -733,15 +750,15 @@ struct MixedDecode : MixedLoad<D, STAGES, SETS> {
         x[0] = fmaf(v.x, c, x[0]);
         x[1] = fmaf(v.y, c, x[1]);
       }
-      if (t >= heads(unit_head)) continue;
-      const DecodeUnit& unit = p.units[number / unit_heads()];
-      const uint32_t head = first_head(unit_head) + t;
+      const DecodeUnit& unit = p.units[number / p.kv_heads];
+      const Column c = column(unit.columns, number % p.kv_heads, t);
+      if (!c.is) continue;
       if (unit.splits == 1) {
-        bf16* const out = p.out + (static_cast<uint64_t>(unit.row) * p.q_heads + head) * D + 16 * d + g;
+        bf16* const out = p.out + (static_cast<uint64_t>(unit.row + c.row) * p.q_heads + c.head) * D + 16 * d + g;
         out[0] = __float2bfloat16(x[0] / sum);
         out[8] = __float2bfloat16(x[1] / sum);
       } else {
-        const uint64_t partial = static_cast<uint64_t>(unit.partial + unit.split) * p.q_heads + head;
+        const uint64_t partial = static_cast<uint64_t>(unit.partial + c.row * unit.splits + unit.split) * p.q_heads + c.head;
         float* const out = p.partial_o + partial * D + 16 * d + g;
         __stcg(out, x[0]);
         __stcg(out + 8, x[1]);

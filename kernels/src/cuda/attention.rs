@@ -8,7 +8,7 @@ use super::arena::DeviceArena;
 use super::driver::{Device, DeviceBuffer, Kernel, Stream, TensorMap};
 use super::error::CudaError;
 use super::params::{DevicePtr, KernelParams};
-use super::plan::SplitRule;
+use super::plan::{SplitRule, UnitColumns};
 use super::prefill::{Prefill, PrefillVariant};
 use super::step::{PageTable, StepBuffers};
 use crate::formats::FormatId;
@@ -57,8 +57,7 @@ struct MixedDecodeParams {
     pages: DevicePtr,
     page_count: u32,
     group: u32,
-    parts: u32,
-    reserved: [u32; 9],
+    reserved: [u32; 10],
 }
 const _: () = assert!(size_of::<MixedDecodeParams>() == 320);
 // SAFETY: field for field `ebb::MixedDecodeParams` of attention/decode_mixed.cuh.
@@ -239,14 +238,14 @@ struct MixedShape {
 impl MixedShape {
     const STAGES: usize = 2;
 
-    /// For `group` query heads of a KV head.
-    fn of(head_dim: usize, group: usize) -> Self {
-        let sets = if group <= 4 { 1 } else { 2 };
+    /// For `rows` rows of a sequence and `group` query heads of a KV head.
+    fn of(head_dim: usize, rows: usize, group: usize) -> Self {
+        let sets = if rows * group <= 4 { 1 } else { 2 };
         Self { head_dim, sets }
     }
 
-    /// Query heads of a unit.
-    fn heads(self) -> usize {
+    /// Columns, pairs of a row and a query head, of a unit.
+    fn columns(self) -> usize {
         4 * self.sets
     }
 
@@ -281,7 +280,7 @@ impl MixedShape {
         let stage = 1024 * usize::div_ceil(largest, 1024);
         let steps = self.head_dim / 16;
         let part = (steps * 128 + 64) * self.sets;
-        let queries = 4 * (2 * steps * 256 + steps * 128 * self.sets + 32 + 4) + 16;
+        let queries = 4 * (2 * steps * 256 + steps * 128 * self.sets + 32 + 8 + 4) + 16;
         let warp = Self::STAGES * (stage + 8 + 4) + part + 4 * 4;
         let shifts = 512;
         (self.warps() * warp + queries + shifts).next_multiple_of(16) + 32
@@ -290,8 +289,7 @@ impl MixedShape {
 
 impl Mixed {
     /// None if the device cannot run it.
-    fn new(device: &Arc<Device>, head_dim: usize, group: usize) -> Result<Option<Self>, CudaError> {
-        let shape = MixedShape::of(head_dim, group);
+    fn new(device: &Arc<Device>, shape: MixedShape) -> Result<Option<Self>, CudaError> {
         let shared = shape.shared_bytes();
         let Some((name, merge)) = shape.names() else {
             return Ok(None);
@@ -335,7 +333,7 @@ impl Mixed {
 /// What a step asks of the decode kernels, known before its lengths are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct DecodeWork {
-    /// Sequences, at most.
+    /// Rows, at most: sequences, where each has one.
     pub(super) seqs: usize,
     /// Whether one may be cut into several units.
     pub(super) cut: bool,
@@ -353,6 +351,7 @@ pub struct Attention {
     mixed: Option<Mixed>,
     multiprocessors: usize,
     units_max: u32,
+    columns: UnitColumns,
     prefill: Prefill,
     geometry: KvGeometry,
     q_heads: usize,
@@ -363,16 +362,17 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Prepares for steps of up to `seqs` sequences with `blocks` blocks in all. `variant` and `prefill` are the first
-    /// that fit if `None`.
+    /// Prepares for steps of up to `seqs` sequences with `blocks` blocks in all, of which those that may read shrunk blocks decode
+    /// with up to `rows` rows (drafted tokens to be checked), the others with one. `variant` and `prefill` are the first that fit
+    /// if `None`.
     pub fn new(
         device: &Arc<Device>,
         geometry: KvGeometry,
         q_heads: usize,
         (seqs, blocks): (usize, usize),
+        rows: usize,
         rule: SplitRule,
-        variant: Option<DecodeVariant>,
-        prefill: Option<PrefillVariant>,
+        (variant, prefill): (Option<DecodeVariant>, Option<PrefillVariant>),
     ) -> Result<Self, CudaError> {
         let head_dim = geometry.head_dim;
         let fits = |v: &&DecodeVariant| v.head_dim == head_dim && v.runs_on(device);
@@ -388,14 +388,16 @@ impl Attention {
                     device.name()
                 ))
             })?;
-        let units = rule.units_room(seqs, blocks);
+        let columns = unit_columns(geometry, q_heads, rows);
+        let units = rule.units_room(seqs, blocks, columns);
         let unit_heads = unit_heads(geometry, q_heads);
         Ok(Self {
             decode: Decoder::new(device, variant)?,
             deep: deep.map(|v| Decoder::new(device, v)).transpose()?,
-            mixed: Mixed::new(device, head_dim, q_heads / geometry.kv_heads)?,
+            mixed: Mixed::new(device, MixedShape::of(head_dim, rows, columns.group))?,
             multiprocessors: device.multiprocessors(),
             units_max: units as u32,
+            columns,
             prefill: Prefill::new(device, geometry, q_heads, prefill)?,
             geometry,
             q_heads,
@@ -414,6 +416,11 @@ impl Attention {
         unit_heads(self.geometry, self.q_heads)
     }
 
+    /// How steps that may read shrunk blocks must be planned.
+    pub(super) fn columns(&self) -> UnitColumns {
+        self.columns
+    }
+
     /// The prefill kernel in use; steps must be planned for its tiles.
     pub fn prefill_variant(&self) -> PrefillVariant {
         self.prefill.variant()
@@ -430,7 +437,8 @@ impl Attention {
         q_heads: usize,
         (seqs, blocks): (usize, usize),
     ) -> usize {
-        let units = SplitRule::default().units_room(seqs, blocks);
+        let columns = unit_columns(geometry, q_heads, 1);
+        let units = SplitRule::default().units_room(seqs, blocks, columns);
         4 * (units * q_heads * (geometry.head_dim + 2) + seqs * q_heads + 2)
     }
 
@@ -445,7 +453,7 @@ impl Attention {
         self.mixed.is_some() && Mixed::reads(layout)
     }
 
-    /// Enqueues the attention of all single-row sequences of the loaded step; the number of units is read on the device. `pages`:
+    /// Enqueues the attention of all sequences of the loaded step that decode; the number of units is read on the device. `pages`:
     /// the device's table of formats and places, if `work` may read shrunk blocks.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn decode(
@@ -488,16 +496,14 @@ impl Attention {
             reserved: 0,
         };
         if let (true, Some(mixed), Some(pages)) = (work.mixed, &self.mixed, pages) {
-            let group = self.q_heads / self.geometry.kv_heads;
             let params = MixedDecodeParams {
                 records: arena.maps().ok_or_else(no_copies)?.whole,
                 decode: params,
                 positions: step.block_positions(),
                 pages,
                 page_count: 2 * self.geometry.layers as u32,
-                group: group as u32,
-                parts: group.div_ceil(mixed.shape.heads()) as u32,
-                reserved: [0; 9],
+                group: self.columns.group as u32,
+                reserved: [0; 10],
             };
             // SAFETY: as below; positions and the pages of each were checked with the step.
             return unsafe {
@@ -558,6 +564,16 @@ impl Attention {
 /// Units of work that a range of a sequence's tokens is: KV heads, times the groups of query heads that one unit serves.
 fn unit_heads(geometry: KvGeometry, q_heads: usize) -> usize {
     geometry.kv_heads * (q_heads / geometry.kv_heads).div_ceil(UNIT_HEADS)
+}
+
+/// Of the kernel over shrunk blocks, for sequences of up to `rows` rows.
+pub(super) fn unit_columns(geometry: KvGeometry, q_heads: usize, rows: usize) -> UnitColumns {
+    let group = (q_heads / geometry.kv_heads).max(1);
+    UnitColumns {
+        rows,
+        group,
+        of_unit: MixedShape::of(geometry.head_dim, rows, group).columns(),
+    }
 }
 
 fn no_copies() -> CudaError {

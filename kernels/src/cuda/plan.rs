@@ -43,6 +43,25 @@ impl SplitRule {
     };
 }
 
+/// How the kernel over shrunk blocks divides what attends to a KV head: columns, pairs of a row and a query head, numbered
+/// row * group + head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct UnitColumns {
+    /// Most rows of a sequence that decodes; at most [`ROWS_MAX`].
+    pub(super) rows: usize,
+    /// Query heads of a KV head.
+    pub(super) group: usize,
+    /// Columns of a unit.
+    pub(super) of_unit: usize,
+}
+
+impl UnitColumns {
+    /// Units of a range of tokens and a KV head, at most.
+    fn units(self) -> usize {
+        (self.rows * self.group).div_ceil(self.of_unit)
+    }
+}
+
 /// Of so many blocks one goes into small units.
 const SMALL_SHARE: usize = 8;
 
@@ -72,9 +91,9 @@ impl SplitRule {
         large + blocks / SMALL_SHARE / self.blocks_small.max(1) + seqs
     }
 
-    /// The same, whichever of this rule and that for shrunk blocks a step is planned by.
-    pub(super) fn units_room(&self, seqs: usize, blocks: usize) -> usize {
-        let mixed = Self::MIXED.units_max(seqs, blocks);
+    /// The same, and most partial results of theirs, whichever of this rule and that for shrunk blocks a step is planned by.
+    pub(super) fn units_room(&self, seqs: usize, blocks: usize, columns: UnitColumns) -> usize {
+        let mixed = Self::MIXED.units_max(seqs, blocks) * columns.units().max(columns.rows);
         self.units_max(seqs, blocks).max(mixed)
     }
 }
@@ -93,10 +112,15 @@ pub(super) struct DecodeUnit {
     pub(super) split: u32,
     pub(super) splits: u32,
     pub(super) partial: u32,
-    pub(super) counter: u32,
+    /// `counter`; of the kernel over shrunk blocks `columns`: rows of the sequence << 24 | tokens behind `end`, at most
+    /// [`ROWS_MAX`] - 1, << 16 | first column.
+    pub(super) counter_or_columns: u32,
 }
 
-/// `DecodeRow` of the CUDA source: a sequence that decodes, and where its units leave their results.
+/// Most rows of a sequence that decodes.
+pub(super) const ROWS_MAX: usize = 16;
+
+/// `DecodeRow` of the CUDA source: a row of a sequence that decodes, and where its units leave their results.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
 pub(super) struct DecodeRow {
@@ -139,9 +163,11 @@ pub(super) struct AttentionPlan {
     pub(super) turns: Vec<Range<usize>>,
     /// Partial results the units write.
     pub(super) partials: usize,
-    /// Sequences among the units.
+    /// Rows among the units.
     pub(super) decodes: Vec<DecodeRow>,
     pub(super) rule: SplitRule,
+    /// If the kernel over shrunk blocks decodes.
+    pub(super) columns: Option<UnitColumns>,
     /// (token, head) rows of a tile.
     pub(super) tile_rows: usize,
     /// Room to sort units in, and where the next one of each size goes.
@@ -159,8 +185,8 @@ impl AttentionPlan {
         }
     }
 
-    /// Plans a step: sequences of one row are decoded, the others, and those that read scratch, are prefilled in tiles, those of a
-    /// turn with the most keys first. `in_scratch`: of each sequence; none is if it is empty.
+    /// Plans a step: sequences of one row, or of as many as `columns` allows, are decoded, the others, and those that read scratch,
+    /// are prefilled in tiles, those of a turn with the most keys first. `in_scratch`: of each sequence; none is if it is empty.
     pub(super) fn plan(
         &mut self,
         seqs: &[SeqRows],
@@ -173,13 +199,14 @@ impl AttentionPlan {
         self.partials = 0;
         self.decodes.clear();
         let place = |seq: usize| in_scratch.get(seq).copied().flatten();
+        let decoded = self.columns.map_or(1, |c| c.rows as u32);
         let last_turn = (0..seqs.len()).filter_map(place).map(|c| c.turn).max();
         for turn in 0..=last_turn.unwrap_or(0) {
             let first = self.tiles.len();
             for (seq, in_scratch) in seqs.iter().zip((0..).map(place)) {
                 match in_scratch {
                     None if turn > 0 => {}
-                    None if seq.rows == 1 => self.plan_decode(seq),
+                    None if seq.rows <= decoded => self.plan_decode(seq),
                     None => self.plan_tiles(seq, seq.first_block, group),
                     Some(c) if c.turn == turn => self.plan_tiles(seq, c.first_block, group),
                     Some(_) => {}
@@ -228,7 +255,7 @@ impl AttentionPlan {
     }
 
     fn plan_decode(&mut self, seq: &SeqRows) {
-        let tokens = seq.position as usize + 1;
+        let tokens = (seq.position + seq.rows) as usize;
         let blocks = tokens.div_ceil(BLOCK_TOKENS);
         let (large, small, large_blocks) = self.rule.cut(blocks);
         let splits = large + small;
@@ -237,27 +264,39 @@ impl AttentionPlan {
             .chain((1..=small).map(|i| large_blocks + (blocks - large_blocks) * i / small));
         let mut begin = 0;
         for (split, end) in ends.enumerate() {
-            let end = (end * BLOCK_TOKENS).min(tokens) as u32;
-            self.units.push(DecodeUnit {
+            let end = (end * BLOCK_TOKENS).min(tokens);
+            let unit = DecodeUnit {
                 row: seq.first_row,
                 first_block: seq.first_block,
                 begin,
-                end,
+                end: end as u32,
                 split: split as u32,
                 splits: splits as u32,
                 partial: self.partials as u32,
-                counter: self.decodes.len() as u32,
-            });
-            begin = end;
+                counter_or_columns: self.decodes.len() as u32,
+            };
+            begin = unit.end;
+            let Some(UnitColumns { group, of_unit, .. }) = self.columns else {
+                self.units.push(unit);
+                continue;
+            };
+            let behind = (tokens - end).min(ROWS_MAX - 1) as u32;
+            let firsts = (0..seq.rows * group as u32).step_by(of_unit);
+            self.units.extend(firsts.map(|first| DecodeUnit {
+                counter_or_columns: seq.rows << 24 | behind << 16 | first,
+                ..unit
+            }));
         }
-        self.decodes.push(DecodeRow {
-            row: seq.first_row,
-            splits: splits as u32,
-            partial: self.partials as u32,
-            reserved: 0,
-        });
+        for row in 0..seq.rows {
+            self.decodes.push(DecodeRow {
+                row: seq.first_row + row,
+                splits: splits as u32,
+                partial: self.partials as u32 + row * splits as u32,
+                reserved: 0,
+            });
+        }
         if splits > 1 {
-            self.partials += splits;
+            self.partials += splits * seq.rows as usize;
         }
     }
 }
@@ -321,6 +360,49 @@ mod tests {
             (together.decodes.len(), together.partials),
             (2, together.units.len() - 1)
         );
+    }
+
+    #[test]
+    fn rows_of_a_sequence_decode_together_in_units_of_so_many_columns() {
+        let columns = UnitColumns {
+            rows: 4,
+            group: 4,
+            of_unit: 8,
+        };
+        let mut plan = AttentionPlan::new(SplitRule::MIXED, PREFILL_TILE_ROWS_MIN);
+        plan.columns = Some(columns);
+        // Cut in two behind block 63 of 126; the second ends two tokens into a block.
+        let long = 125 * 128 + 2 - 4;
+        plan.plan(&[seq(0, 4, long), seq(4, 1, 70), seq(5, 5, 0)], 4, &[]);
+        let own = |rows: u32, behind: u32, first: u32| rows << 24 | behind << 16 | first;
+        let mut units: Vec<_> = plan
+            .units
+            .iter()
+            .map(|u| (u.row, u.begin, u.end, u.counter_or_columns))
+            .collect();
+        units.sort_unstable();
+        let (middle, end) = (63 * 128, 125 * 128 + 2);
+        assert_eq!(
+            units,
+            [
+                (0, 0, middle, own(4, 15, 0)),
+                (0, 0, middle, own(4, 15, 8)),
+                (0, middle, end, own(4, 0, 0)),
+                (0, middle, end, own(4, 0, 8)),
+                (4, 0, 71, own(1, 0, 0)),
+            ]
+        );
+        let rows: Vec<_> = plan
+            .decodes
+            .iter()
+            .map(|d| (d.row, d.splits, d.partial))
+            .collect();
+        let expected = [(0, 2, 0), (1, 2, 2), (2, 2, 4), (3, 2, 6), (4, 1, 8)];
+        assert_eq!((rows.as_slice(), plan.partials), (&expected[..], 8));
+        // Five rows are more than may decode.
+        assert!(plan.tiles.iter().all(|t| t.first_row >= 5));
+        let room = plan.rule.units_room(2, 127, columns);
+        assert!(plan.units.len() <= room && plan.partials <= room);
     }
 
     #[test]

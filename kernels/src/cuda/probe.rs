@@ -64,21 +64,22 @@ impl AttentionProbe {
         variant: Option<DecodeVariant>,
     ) -> Result<Self, CudaError> {
         let arena = DeviceArena::new(device, geometry, layout, frames)?;
-        Self::over(device, arena, None, q_heads, capacity, variant)
+        Self::over(device, arena, None, (q_heads, 1), capacity, variant)
     }
 
-    /// The same over blocks that may stand at any position of `pages`, for decode attention. An error if the device has no kernel
-    /// for their formats.
+    /// The same over blocks that may stand at any position of `pages`, for decode attention of sequences of up to `rows` rows. An
+    /// error if the device has no kernel for their formats.
     pub fn with_pages(
         device: &Arc<Device>,
         pages: &KvLayout,
         frames: u32,
         q_heads: usize,
+        rows: usize,
         capacity: StepCapacity,
     ) -> Result<Self, CudaError> {
         let arena = DeviceArena::of_layout(device, pages, frames, 0)?;
         let table = PageTable::new(device, pages)?;
-        let this = Self::over(device, arena, Some(table), q_heads, capacity, None)?;
+        let this = Self::over(device, arena, Some(table), (q_heads, rows), capacity, None)?;
         if !this.attention.reads(pages) {
             let what = "decode attention over pages of these formats";
             return Err(CudaError::Unsupported(what.into()));
@@ -90,7 +91,7 @@ impl AttentionProbe {
         device: &Arc<Device>,
         arena: DeviceArena,
         pages: Option<PageTable>,
-        q_heads: usize,
+        (q_heads, rows): (usize, usize),
         capacity: StepCapacity,
         variant: Option<DecodeVariant>,
     ) -> Result<Self, CudaError> {
@@ -98,15 +99,15 @@ impl AttentionProbe {
         let row = q_heads * geometry.head_dim;
         let rule = SplitRule::default();
         let size = (capacity.seqs, capacity.blocks);
-        let attention = Attention::new(device, geometry, q_heads, size, rule, variant, None)?;
-        let group = q_heads / geometry.kv_heads;
+        let attention =
+            Attention::new(device, geometry, q_heads, size, rows, rule, (variant, None))?;
         // Its steps list their blocks.
         let tables = Default::default();
         Ok(Self {
             stream: Stream::new(device)?,
             arena,
             pages,
-            step: StepBuffers::new(device, capacity, tables, group, rule, &attention)?,
+            step: StepBuffers::new(device, capacity, tables, rule, &attention)?,
             attention,
             q: DeviceBuffer::filled(device, capacity.rows * row, 0, "queries")?,
             out: DeviceBuffer::filled(device, capacity.rows * row, 0xff, "attention outputs")?,
@@ -149,11 +150,19 @@ impl AttentionProbe {
         let device = self.stream.device().clone();
         let geometry = self.arena.geometry();
         let q_heads = self.row / geometry.head_dim;
-        let (size, group) = ((c.seqs, c.blocks), q_heads / geometry.kv_heads);
+        let size = (c.seqs, c.blocks);
         let (variant, prefill) = (Some(variant), Some(prefill));
         let tables = Default::default();
-        self.attention = Attention::new(&device, geometry, q_heads, size, rule, variant, prefill)?;
-        self.step = StepBuffers::new(&device, c, tables, group, rule, &self.attention)?;
+        self.attention = Attention::new(
+            &device,
+            geometry,
+            q_heads,
+            size,
+            1,
+            rule,
+            (variant, prefill),
+        )?;
+        self.step = StepBuffers::new(&device, c, tables, rule, &self.attention)?;
         Ok(())
     }
 

@@ -6,14 +6,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::arena::DeviceArena;
-use super::attention::Attention;
+use super::attention::{Attention, unit_columns};
 use super::driver::{Device, DeviceBuffer, Pinned, Stream};
 use super::error::CudaError;
 use super::params::DevicePtr;
-use super::plan::{AttentionPlan, InScratch, SplitRule, prefill_tiles_max};
+use super::plan::{AttentionPlan, InScratch, SplitRule, UnitColumns, prefill_tiles_max};
 use super::tables::{DeviceTables, ScratchShape};
 use crate::backend::{SeqRows, StepInput, TableShape};
-use crate::kv::KvLayout;
+use crate::kv::{KvGeometry, KvLayout};
 
 #[cfg(test)]
 mod host_time;
@@ -68,7 +68,8 @@ struct Sections {
 }
 
 impl Sections {
-    fn new(capacity: &StepCapacity, group: usize, rule: SplitRule) -> Self {
+    fn new(capacity: &StepCapacity, rule: SplitRule, columns: UnitColumns) -> Self {
+        let group = columns.group;
         let mut end = 0;
         let mut section = |words: usize| {
             let start = end;
@@ -81,9 +82,9 @@ impl Sections {
             positions: section(capacity.rows),
             first_blocks: section(capacity.rows),
             logit_rows: section(capacity.rows),
-            decodes: section(4 * capacity.seqs),
+            decodes: section(4 * capacity.seqs * columns.rows),
             tiles: section(4 * prefill_tiles_max(capacity.seqs, capacity.rows, group)),
-            units: section(8 * rule.units_room(capacity.seqs, capacity.blocks)),
+            units: section(8 * rule.units_room(capacity.seqs, capacity.blocks, columns)),
         }
     }
 }
@@ -92,7 +93,7 @@ impl Sections {
 #[derive(Debug)]
 pub struct StepBuffers {
     capacity: StepCapacity,
-    group: usize,
+    columns: UnitColumns,
     sections: Sections,
     /// Written by turns: the device may still read the one while the other is written.
     hosts: [Pinned<u32>; 2],
@@ -113,22 +114,22 @@ pub struct StepBuffers {
 
 impl StepBuffers {
     /// Allocates for steps up to `capacity` that list their blocks, and for those over tables of the shape, with room for so many
-    /// blocks in scratch; `group` is query heads per KV head. Plans for the kernels of `attention`.
+    /// blocks in scratch. Plans for the kernels of `attention`.
     pub(super) fn new(
         device: &Arc<Device>,
         capacity: StepCapacity,
         (tables, scratch): (TableShape, ScratchShape),
-        group: usize,
         rule: SplitRule,
         attention: &Attention,
     ) -> Result<Self, CudaError> {
-        let sections = Sections::new(&capacity, group, rule);
+        let columns = attention.columns();
+        let sections = Sections::new(&capacity, rule, columns);
         let words = sections.units.end;
         Ok(Self {
             capacity,
             tables: DeviceTables::new(device, &capacity, tables, scratch)?,
             seqs: Vec::new(),
-            group,
+            columns,
             sections,
             hosts: [Pinned::new(device, words)?, Pinned::new(device, words)?],
             turn: 0,
@@ -147,8 +148,13 @@ impl StepBuffers {
     }
 
     /// Bytes that `new` allocates on the device.
-    pub(super) fn bytes(capacity: &StepCapacity, tables: &TableShape, group: usize) -> usize {
-        let sections = Sections::new(capacity, group, SplitRule::default());
+    pub(super) fn bytes(
+        capacity: &StepCapacity,
+        tables: &TableShape,
+        (geometry, q_heads): (KvGeometry, usize),
+    ) -> usize {
+        let columns = unit_columns(geometry, q_heads, 1);
+        let sections = Sections::new(capacity, SplitRule::default(), columns);
         sections.units.end * size_of::<u32>() + DeviceTables::bytes(capacity, tables)
     }
 
@@ -194,7 +200,8 @@ impl StepBuffers {
         // Ahead of the upload: what reads the tables waits for that.
         self.tables.flush(stream)?;
         self.plan.rule = if mixed { self.mixed_rule } else { self.rule };
-        self.plan.plan(&self.seqs, self.group, in_scratch);
+        self.plan.columns = mixed.then_some(self.columns);
+        self.plan.plan(&self.seqs, self.columns.group, in_scratch);
         self.rows = input.tokens.len();
         let s = &self.sections;
         self.turn ^= 1;

@@ -128,9 +128,10 @@ impl CudaBackend {
             geometry,
             spec.q_heads,
             (capacity.seqs, capacity.blocks),
+            // No scheduler drafts tokens yet.
+            1,
             SplitRule::default(),
-            None,
-            None,
+            (None, None),
         )?;
         let arena = DeviceArena::of_layout(device, pages, config.frames, scratch.frames())?;
         let tables = capacity.tables(arena.pages(), config.frames);
@@ -140,7 +141,6 @@ impl CudaBackend {
             device,
             capacity,
             (tables, scratch.shape),
-            spec.q_heads / spec.kv_heads,
             SplitRule::default(),
             &attention,
         )?;
@@ -257,11 +257,10 @@ impl CudaBackend {
         spec: &TransformerSpec,
         config: &CudaConfig,
     ) -> usize {
-        let group = (spec.q_heads / spec.kv_heads).max(1);
         let geometry = spec.kv_geometry();
         let pages = KvLayout::unshrunk(geometry, geometry.frame_layout());
         let tables = config.capacity.tables(&pages, config.frames);
-        StepBuffers::bytes(&config.capacity, &tables, group)
+        StepBuffers::bytes(&config.capacity, &tables, (geometry, spec.q_heads))
             + Attention::scratch_bytes(
                 spec.kv_geometry(),
                 spec.q_heads,

@@ -62,10 +62,12 @@ fn layout(head_dim: usize) -> KvLayout {
     layout.expect("the formats of the test have a layout")
 }
 
-/// Sequences of one new row each over random pages, NaN wherever no token lies.
+/// Sequences of some new rows each over random pages, NaN wherever no token lies.
 struct Case {
     layout: KvLayout,
     group: usize,
+    /// Of a sequence.
+    rows: usize,
     input: StepInput,
     frames: u32,
     pool: Vec<u8>,
@@ -77,6 +79,19 @@ struct Case {
 impl Case {
     /// `position(sequence, block)` of a sealed block; the one that is open is 16 bit. `offset`: of a key's channels from zero.
     fn new(
+        head_dim: usize,
+        group: usize,
+        lengths: &[usize],
+        offset: f32,
+        position: impl FnMut(usize, usize) -> u16,
+        seed: u64,
+    ) -> Self {
+        Self::of_rows(1, head_dim, group, lengths, offset, position, seed)
+    }
+
+    /// The same with the last `rows` tokens of every sequence new, and the blocks in which they lie 16 bit.
+    fn of_rows(
+        rows: usize,
         head_dim: usize,
         group: usize,
         lengths: &[usize],
@@ -93,25 +108,26 @@ impl Case {
         rng.shuffle(&mut free);
         let mut this = Self {
             pool: vec![0xff; frames as usize * layout.frame().frame_bytes],
-            q: rng.values(lengths.len() * KV_HEADS * group * head_dim, 3.0),
+            q: rng.values(lengths.len() * rows * KV_HEADS * group * head_dim, 3.0),
             input: StepInput::default(),
             values: Vec::new(),
             group,
+            rows,
             frames,
             layout,
         };
         for (seq, &tokens) in lengths.iter().enumerate() {
-            this.input.tokens.push(0);
+            this.input.tokens.extend(vec![0; rows]);
             this.input.seqs.push(SeqRows {
-                first_row: seq as u32,
-                rows: 1,
-                position: tokens as u32 - 1,
+                first_row: (seq * rows) as u32,
+                rows: rows as u32,
+                position: (tokens - rows) as u32,
                 first_block: this.input.blocks.len() as u32,
                 blocks: blocks(tokens) as u32,
             });
             this.values.push(vec![Default::default(); KV_HEADS]);
             for block in 0..blocks(tokens) {
-                let is_open = block + 1 == blocks(tokens);
+                let is_open = (block + 1) * BLOCK_TOKENS > tokens - rows;
                 let at = if is_open { 0 } else { position(seq, block) };
                 let filled = (tokens - block * BLOCK_TOKENS).min(BLOCK_TOKENS);
                 let rest = free.len() - this.layout.frames(at) as usize;
@@ -181,22 +197,28 @@ impl Case {
     ) -> Result<(AttentionProbe, &[bf16]), ProbeError> {
         let mut input = self.input.clone();
         input.seqs.truncate(seqs);
-        input.tokens.truncate(seqs);
+        input.tokens.truncate(seqs * self.rows);
         let capacity = StepCapacity {
-            rows: seqs,
+            rows: seqs * self.rows,
             seqs,
             blocks: input.blocks.len(),
             frames: input.frames.len(),
         };
         let q_heads = KV_HEADS * self.group;
-        let mut probe =
-            AttentionProbe::with_pages(device, &self.layout, self.frames, q_heads, capacity)?;
+        let mut probe = AttentionProbe::with_pages(
+            device,
+            &self.layout,
+            self.frames,
+            q_heads,
+            self.rows,
+            capacity,
+        )?;
         if let Some(blocks) = cut {
             probe.cut_finely(blocks);
         }
         probe.arena_mut().write_all(&self.pool)?;
         probe.load(&input)?;
-        let q = &self.q[..seqs * q_heads * self.layout.geometry().head_dim];
+        let q = &self.q[..seqs * self.rows * q_heads * self.layout.geometry().head_dim];
         Ok((probe, q))
     }
 
@@ -213,7 +235,7 @@ impl Case {
         })
     }
 
-    /// The largest relative error of any (sequence, head).
+    /// The largest relative error of any (row, head).
     fn run(&self, device: &Arc<Device>) -> Result<f64, ProbeError> {
         let out = self.outputs(device, self.input.seqs.len())?;
         let out: Vec<f64> = out.iter().map(|x| x.to_f64()).collect();
@@ -230,8 +252,11 @@ impl Case {
         let d = self.layout.geometry().head_dim;
         let heads = out.chunks_exact(d).zip(self.q.chunks_exact(d));
         let error = |(i, (out, q)): (usize, (&[f64], &[bf16]))| {
-            let [keys, values] =
-                &self.values[i / (KV_HEADS * self.group)][i / self.group % KV_HEADS];
+            let row = i / (KV_HEADS * self.group);
+            let [keys, values] = &self.values[row / self.rows][i / self.group % KV_HEADS];
+            // Tokens behind its own are those of later rows.
+            let seen = keys.len() - (self.rows - 1 - row % self.rows) * d;
+            let (keys, values) = (&keys[..seen], &values[..seen]);
             relative_error(out.iter().copied(), &attend(q, keys, values))
         };
         heads.enumerate().map(error).fold(0.0, f64::max)
@@ -290,6 +315,22 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             let case = Case::new(head_dim, group, lengths, 4.0, any, 21);
             let name = format!("decode of mixed blocks, head_dim {head_dim} group {group}");
             report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+        }
+        // Several rows of a sequence: fewer columns than a unit has, as many, and two units of them; ends just behind that of a
+        // block, so that its last tile is new, and of a sequence that begins.
+        for (group, rows) in [(1, 2), (3, 2), (4, 2), (4, 4), (8, 2), (3, 5), (1, 16)] {
+            let mut rng = Rng((10 * group + rows) as u64);
+            let mut any = |_, _| rng.below(PAIRS.len() + 1) as u16;
+            let lengths = [rows, 129, 128, 130, 700, 1029, 1290];
+            let case = Case::of_rows(rows, head_dim, group, &lengths, 4.0, &mut any, 27);
+            let name = format!("decode of {rows} rows, head_dim {head_dim} group {group}");
+            report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+            // Cut, the last unit of the second holds the new tokens alone, of which the first row sees none.
+            let lengths = [700, 9 * BLOCK_TOKENS + rows - 1, 1290];
+            let case = Case::of_rows(rows, head_dim, group, &lengths, 4.0, &mut any, 28);
+            let name =
+                format!("the same before rounding, head_dim {head_dim} group {group} rows {rows}");
+            report.check(&name, case.run_unrounded(device)?, UNROUNDED_LIMIT);
         }
         // A sequence's bits must not depend on its company.
         let mut rng = Rng(40);

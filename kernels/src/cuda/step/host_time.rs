@@ -72,10 +72,10 @@ fn host_time_of_a_decode_step() {
         let stream = Stream::new(&device).unwrap();
         let rule = SplitRule::default();
         let attention =
-            Attention::new(&device, geometry, 32, (SEQS, blocks), rule, None, None).unwrap();
+            Attention::new(&device, geometry, 32, (SEQS, blocks), 1, rule, (None, None)).unwrap();
         let tables = capacity.tables(&layout, frames as u32);
         let sizes = (tables, ScratchShape::default());
-        let mut step = StepBuffers::new(&device, capacity, sizes, 4, rule, &attention).unwrap();
+        let mut step = StepBuffers::new(&device, capacity, sizes, rule, &attention).unwrap();
         let mut kept = KeptTables::new(tables, frames as u32);
         let limits = StepLimits {
             vocab: 128_256,
