@@ -263,7 +263,7 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         device: config.device.clone(),
         threads: config.threads,
         layout: Some(plan.layout.clone()),
-        rotate_v: plan.rotate_v,
+        rotation: plan.rotation,
         steps,
     };
     let log = config.trajectory_log.as_deref();

@@ -126,20 +126,23 @@ fn the_papers_modes_score_on_a_gpu_as_on_the_cpu() {
 #[test]
 fn figures_on_a_gpu_are_the_cpus_but_for_rounding() {
     let bench = Bench::new(2);
-    let line = "--ctx 640 --windows 1 --kv f16 --kv v=int2,k=int2,rotate=v --kv int4 --kv k=kitty25c,v=int2c --kv k=kitty12,v=int3";
+    let line = "--ctx 640 --windows 1 --kv f16 --kv v=int2,k=int2,rotate=v --kv int4 --kv k=kitty25c,v=int2c --kv k=kitty12,v=int3 --kv k=int2,v=int2,rotate=kv";
     let (gpu, cpu) = bench.both(line, 0.03);
-    // Those that rotate have weights of their own, and come last.
+    // Each rotation loads the model once more, and those come last.
     let names = [
         "f16",
         "int4",
         "k=kitty25c,v=int2c",
         "k=kitty12,v=int3",
         "v=int2,k=int2,rotate=v",
+        "k=int2,v=int2,rotate=kv",
     ];
     for ((gpu, cpu), name) in gpu.iter().zip(&cpu).zip(names) {
         assert_eq!((&gpu["kv"], &cpu["kv"]), (&name.into(), &name.into()));
     }
-    assert_eq!(gpu.len(), 5);
+    assert_eq!(gpu.len(), 6);
+    // Not the same pages: keys are rotated in the last.
+    assert_ne!(number(&cpu[4], "kl"), number(&cpu[5], "kl"));
     // The same kernels over the same pages.
     assert_eq!((number(&gpu[0], "kl"), number(&gpu[0], "top1")), (0.0, 1.0));
     assert!(number(&gpu[2], "kl") > 10.0 * number(&gpu[1], "kl"));

@@ -46,6 +46,7 @@ pub fn run(device: &Arc<Device>) -> Result<(), Box<dyn std::error::Error>> {
         graph_rows_max: 1,
         tune: false,
         batch_invariant: false,
+        rotate_k: false,
     };
     let mut backend = CudaBackend::random_with_pages(device, spec, config, &layout, 1)?;
     println!("engine,keys,values,context,chunk,step_us_p50,of_16_bit");

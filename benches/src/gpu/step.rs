@@ -65,6 +65,7 @@ pub fn run(
         graph_rows_max: largest,
         tune,
         batch_invariant,
+        rotate_k: false,
     };
     let started = Instant::now();
     let mut backend = CudaBackend::random(device, spec.clone(), config, 1)?;

@@ -8,7 +8,7 @@
 //! outweigh all others; the paper keeps the sink's token at 16 bit for the same reason.
 
 use ebb_gradients::{Cached, LayerGradients};
-use ebb_kernels::formats::rotation::hadamard;
+use ebb_kernels::formats::rotation::{Rotation, hadamard};
 use ebb_kernels::formats::{FormatError, FormatId, RecordShape, rungs};
 use ebb_kernels::kv::{KvGeometry, Side};
 use ebb_kernels::{BLOCK_TOKENS, bf16};
@@ -34,14 +34,14 @@ const PROTECTED_BLOCKS: usize = 1;
 /// The fewest tokens of a sample.
 pub const TOKENS_MIN: usize = (PROTECTED_BLOCKS + 1) * BLOCK_TOKENS;
 
-/// Sensitivities of a layer to every format that pages shrink to step by step, over the whole blocks of a sample from the second on. With `rotate_v`, values are
-/// quantised as they are cached then, in Hadamard order.
+/// Sensitivities of a layer to every format that pages shrink to step by step, over the whole blocks of a sample from the second on. What is rotated is
+/// quantised as it is cached then, in Hadamard order.
 ///
 /// # Errors
 /// When a page cannot be encoded: infinities, or values beyond fp16.
 pub fn of_layer(
     geometry: KvGeometry,
-    rotate_v: bool,
+    rotation: Rotation,
     found: &LayerGradients,
 ) -> Result<Vec<Sensitivity>, FormatError> {
     let mut all = Vec::new();
@@ -50,7 +50,11 @@ pub fn of_layer(
             side,
             head_dim: geometry.head_dim,
         };
-        let rotated = (side == Side::V && rotate_v).then(|| rotated(cached, geometry.head_dim));
+        let is_rotated = match side {
+            Side::K => rotation.k,
+            Side::V => rotation.v,
+        };
+        let rotated = is_rotated.then(|| rotated(cached, geometry.head_dim));
         let cached = rotated.as_ref().unwrap_or(cached);
         let formats = rungs(side).filter(|f| *f != FormatId::F16);
         for format in formats.filter(|f| page_bytes(geometry, side, *f).is_some()) {
@@ -141,6 +145,8 @@ mod tests {
         head_dim: 64,
     };
 
+    const VALUES: Rotation = Rotation { k: false, v: true };
+
     /// Two blocks; head 1's gradients are ten times head 0's, and those of the first block are much larger.
     fn found() -> LayerGradients {
         let (tokens, dim) = (2 * BLOCK_TOKENS, TINY.head_dim);
@@ -177,7 +183,7 @@ mod tests {
 
     #[test]
     fn sensitivities_are_gradients_times_errors_of_the_codecs() {
-        let all = of_layer(TINY, false, &found()).unwrap();
+        let all = of_layer(TINY, Rotation::NONE, &found()).unwrap();
         assert_eq!(all.len(), 8 + 4);
         for side in [Side::K, Side::V] {
             // Values uniform in ±1: a group of n spans 2 (n − 1) / (n + 1), and the mean error is a quarter of a step. 11e-3
@@ -217,8 +223,8 @@ mod tests {
             .skip(5)
             .step_by(64)
             .for_each(|x| *x = 40.0);
-        let plain = of_layer(TINY, false, &found).unwrap();
-        let rotated = of_layer(TINY, true, &found).unwrap();
+        let plain = of_layer(TINY, Rotation::NONE, &found).unwrap();
+        let rotated = of_layer(TINY, VALUES, &found).unwrap();
         assert_eq!(
             loss(&plain, Side::K, F::Int2c),
             loss(&rotated, Side::K, F::Int2c)
@@ -251,14 +257,40 @@ mod tests {
             kv_heads: 1,
             ..TINY
         };
-        let again = of_layer(geometry, true, &of_one_head).unwrap();
+        let again = of_layer(geometry, VALUES, &of_one_head).unwrap();
         assert_eq!(loss(&again, Side::V, F::Int2c), by_hand);
+    }
+
+    #[test]
+    fn rotated_keys_turn_as_rotated_values_do() {
+        let mut found = found();
+        let far = found.k.values.iter_mut().skip(5).step_by(64);
+        // Back and forth, so that the channel's own range grows, too.
+        far.enumerate()
+            .for_each(|(token, x)| *x = [40.0, -40.0][token % 2]);
+        let keys = Rotation { k: true, v: false };
+        let plain = of_layer(TINY, Rotation::NONE, &found).unwrap();
+        let rotated = of_layer(TINY, keys, &found).unwrap();
+        for format in [F::Int2c, F::Int4] {
+            assert_eq!(
+                loss(&plain, Side::V, format),
+                loss(&rotated, Side::V, format)
+            );
+            assert!(loss(&plain, Side::K, format) != loss(&rotated, Side::K, format));
+        }
+        // The same keys and gradients, turned by hand.
+        let turned = LayerGradients {
+            k: super::rotated(&found.k, TINY.head_dim),
+            ..found
+        };
+        let by_hand = of_layer(TINY, Rotation::NONE, &turned).unwrap();
+        assert_eq!(by_hand, rotated);
     }
 
     #[test]
     fn a_value_that_no_code_stands_for_is_an_error() {
         let mut found = found();
         found.k.values[BLOCK_TOKENS * 64 + 7] = f32::INFINITY;
-        assert!(of_layer(TINY, false, &found).is_err());
+        assert!(of_layer(TINY, Rotation::NONE, &found).is_err());
     }
 }

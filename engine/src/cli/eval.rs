@@ -29,7 +29,7 @@ pub(super) struct EvalArgs {
     windows: Option<usize>,
     /// Formats of the KV cache to compare with 16 bit: f16, or k=FORMAT,v=FORMAT with parts like layer7.k=FORMAT,
     /// protect=int8|f16 (of the first and the last sealed block; sink=0 leaves out the first, recent=N is for the last N,
-    /// recent.k and recent.v for a side) and rotate=v; or profile:FILE@BITS, a calibrated profile at a mean width of
+    /// recent.k and recent.v for a side) and rotate=k, v or kv; or profile:FILE@BITS, a calibrated profile at a mean width of
     /// sealed pages.
     ///
     /// Give it several times to compare several: the model is loaded once for all of them, and once more for those that rotate or
@@ -129,20 +129,20 @@ impl EvalArgs {
         let bar = bar();
         let mut done = 0;
         let mut found: Vec<Option<Comparison>> = vec![None; specs.len()];
-        // Rotation and key scales are folded into the weights, so that each of these needs them loaded once more.
-        let folded = |i: &usize| (specs[*i].0.rotate_v(), specs[*i].0.key_scales());
+        // Rotations and key scales belong to a backend or its weights, so that each of these needs the model loaded once more.
+        let folded = |i: &usize| (specs[*i].0.rotation(), specs[*i].0.key_scales());
         let mut left: Vec<usize> = (0..specs.len()).collect();
         while let Some(first) = left.first() {
             let weights = folded(first);
             let (all, others): (Vec<usize>, Vec<usize>) =
                 left.iter().partition(|i| folded(i) == weights);
             left = others;
-            let (rotate_v, key_scales) = weights;
+            let (rotation, key_scales) = weights;
             let fits = opened.model.fold_key_scales(key_scales);
             fits.map_err(|cause| CliError::Usage(format!("{cause}; calibrate this model")))?;
             let formats: Vec<_> = all.iter().map(|i| specs[*i].1.clone()).collect();
             let run = &self.run;
-            let mut prepared = run.trials(device, opened, &formats, rotate_v, self.ctx)?;
+            let mut prepared = run.trials(device, opened, &formats, rotation, self.ctx)?;
             let batches = prepared.positions.chunks(prepared.batch);
             for (batch, positions) in all.chunks(prepared.batch).zip(batches) {
                 prepared

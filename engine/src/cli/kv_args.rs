@@ -55,7 +55,7 @@ pub(super) struct KvArgs {
     #[arg(long, value_enum)]
     kv_mode: Option<KvMode>,
     /// Lowest formats of keys and values: k=FORMAT,v=FORMAT with parts like layer7.k=FORMAT, protect=int8|f16 (of the
-    /// first and the last full block) and rotate=v.
+    /// first and the last full block) and rotate=k, v or kv.
     ///
     /// Progressive: f16, int8, int4, int2c and for keys kitty25c, kitty12c; or, not clipped, int2, kitty25, kitty12. Static: any
     /// format [default: k=kitty25c,v=int2c].

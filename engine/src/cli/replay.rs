@@ -176,7 +176,7 @@ impl ReplayArgs {
             &opened,
             logged,
             &formats,
-            header.rotate_v,
+            header.rotation(),
             (context, step),
         )?;
         let can_differ = matches!(device, Device::Cuda(_)) && feeding == Feeding::InBlocks;
@@ -235,12 +235,12 @@ impl ReplayArgs {
             let spec: KvSpec = spec?;
             spec.check_model(&opened.model)?;
             let scales = spec.key_scales();
-            if spec.rotate_v() != header.rotate_v
+            if spec.rotation() != header.rotation()
                 || scales.as_deref() != header.key_scales.as_ref().map(|s: &KeyScales| s)
             {
                 return Err(CliError::Usage(format!(
-                    "{flag} {text}: its weights are not those of the log; both must rotate V, or neither, and have the same key \
-                     scales, or none"
+                    "{flag} {text}: its weights are not those of the log; both must rotate the same, keys, values or neither, \
+                     and have the same key scales, or none"
                 )));
             }
             let formats = spec.formats(geometry)?;

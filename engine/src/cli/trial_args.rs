@@ -2,6 +2,7 @@
 
 use clap::Args;
 use ebb_kernels::formats::FormatId;
+use ebb_kernels::formats::rotation::Rotation;
 
 use super::engine_args::{DeviceArgs, ModelArgs, cores};
 use super::error::CliError;
@@ -115,7 +116,7 @@ impl TrialArgs {
         device: &Device,
         opened: &Opened,
         formats: &[PageFormats],
-        rotate_v: bool,
+        rotation: Rotation,
         context: usize,
     ) -> Result<Prepared, CliError> {
         let model = &opened.model;
@@ -133,7 +134,7 @@ impl TrialArgs {
         let options = loop {
             let options = BackendOptions {
                 layout: Some(layout.clone()),
-                rotate_v,
+                rotation,
                 ..self.options(device, 1 + batch, context)
             };
             let needed = frames(batch) * frame_bytes;
@@ -168,7 +169,7 @@ impl TrialArgs {
         opened: &Opened,
         logged: Vec<Vec<FormatId>>,
         formats: &[PageFormats],
-        rotate_v: bool,
+        rotation: Rotation,
         (context, step): (usize, usize),
     ) -> Result<Prepared, CliError> {
         let model = &opened.model;
@@ -182,7 +183,7 @@ impl TrialArgs {
         let frames = whole + positions.iter().map(of).sum::<u64>();
         let mut options = BackendOptions {
             layout: Some(layout.clone()),
-            rotate_v,
+            rotation,
             ..self.options(device, seqs, context + context)
         };
         options.steps.rows = seqs * step;

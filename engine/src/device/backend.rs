@@ -2,6 +2,7 @@
 
 use ebb_kernels::backend::Backend;
 use ebb_kernels::cpu::{CpuBackend, CpuOptions};
+use ebb_kernels::formats::rotation::Rotation;
 use ebb_kernels::kv::{KvArena, KvLayout};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -35,8 +36,8 @@ pub struct BackendOptions {
     pub threads: usize,
     /// Where pages lie at every schedule position; when absent, blocks stay at 16 bit.
     pub layout: Option<KvLayout>,
-    /// Whether V's Hadamard rotation is folded into the weights.
-    pub rotate_v: bool,
+    /// What is rotated.
+    pub rotation: Rotation,
     /// The largest step.
     pub steps: StepSizes,
 }
@@ -48,7 +49,7 @@ impl BackendOptions {
             device: Device::Cpu,
             threads,
             layout: None,
-            rotate_v: false,
+            rotation: Rotation::NONE,
             steps: StepSizes {
                 rows: 0,
                 seqs: 0,
@@ -79,7 +80,7 @@ impl BackendOptions {
                 let arena = KvArena::new(model.spec.kv_geometry().frame_layout(), frames)?;
                 let options = CpuOptions {
                     layout: self.layout,
-                    rotate_v: self.rotate_v,
+                    rotation: self.rotation,
                     ..CpuOptions::new(self.threads)
                 };
                 let (spec, weights) = (model.spec.clone(), model.weights());

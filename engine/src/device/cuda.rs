@@ -123,7 +123,10 @@ impl CudaDevice {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Box<dyn Backend>, DeviceError> {
         let spec = model.spec.clone();
-        let config = config(&spec, frames, &options.steps);
+        let config = CudaConfig {
+            rotate_k: options.rotation.k,
+            ..config(&spec, frames, &options.steps)
+        };
         let begin = Instant::now();
         let mut loaded = None;
         let mut progress = |done: u64, total: u64| {
@@ -139,7 +142,7 @@ impl CudaDevice {
         };
         let (device, progress) = (&self.0, &mut progress);
         let backend = match model.random_seed() {
-            _ if options.rotate_v => {
+            _ if options.rotation.v => {
                 let weights = Rotated::new(&model.spec, model.weights());
                 CudaBackend::with_pages(device, spec, config, &layout, &weights, progress)
                     .map_err(|e| failed(&e))?
@@ -210,5 +213,6 @@ fn config(spec: &TransformerSpec, frames: u32, steps: &StepSizes) -> CudaConfig 
         graph_rows_max: steps.decode_rows.min(GRAPH_ROWS_MAX),
         tune: steps.decode_rows > 0,
         batch_invariant: steps.batch_invariant,
+        rotate_k: false,
     }
 }

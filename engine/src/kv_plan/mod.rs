@@ -10,6 +10,7 @@ use ebb_block_manager::schedule::{
     Bound, Cost, PageSide, PositionTable, Schedule, ScheduleError, Step,
 };
 use ebb_kernels::formats::FormatId;
+use ebb_kernels::formats::rotation::Rotation;
 use ebb_kernels::kv::{KvGeometry, KvLayout, LayoutError, Side};
 use ebb_scheduler::Mode;
 use thiserror::Error;
@@ -96,8 +97,8 @@ pub struct KvPlan {
     pub protected: Bound,
     /// How far the first one may.
     pub sink: Bound,
-    /// Whether V's Hadamard rotation is folded into the weights.
-    pub rotate_v: bool,
+    /// What is rotated.
+    pub rotation: Rotation,
     /// PM-KVQ's λ, to be folded into the weights.
     pub key_scales: Option<Arc<KeyScales>>,
 }
@@ -119,7 +120,7 @@ impl KvPlan {
             layout,
             protected: Bound::NEVER,
             sink: Bound::NEVER,
-            rotate_v: false,
+            rotation: Rotation::NONE,
             key_scales: None,
         })
     }
@@ -144,7 +145,7 @@ impl KvPlan {
                 let bounds = bounds(&formats.guards, spec.protect())?;
                 Ok(Self {
                     key_scales: spec.key_scales(),
-                    ..Self::of_steps(geometry, mode, steps, bounds, spec.rotate_v())?
+                    ..Self::of_steps(geometry, mode, steps, bounds, spec.rotation())?
                 })
             }
             KvSource::Profile(profile, bits) => {
@@ -152,7 +153,7 @@ impl KvPlan {
                 let bounds = bounds(&Guards::usual(geometry.layers), profile.protect())?;
                 Ok(Self {
                     key_scales: profile.key_scales.clone().map(Arc::new),
-                    ..Self::of_steps(geometry, mode, steps, bounds, profile.rotate_v())?
+                    ..Self::of_steps(geometry, mode, steps, bounds, profile.rotation())?
                 })
             }
         }
@@ -163,7 +164,7 @@ impl KvPlan {
         mode: Mode,
         steps: Vec<Step>,
         [sink, protected]: [Bound; 2],
-        rotate_v: bool,
+        rotation: Rotation,
     ) -> Result<Self, KvPlanError> {
         let schedule = Schedule::new(geometry.layers as u16, steps)?;
         let frame = geometry.frame_layout();
@@ -188,7 +189,7 @@ impl KvPlan {
             positions,
             protected,
             sink,
-            rotate_v,
+            rotation,
             key_scales: None,
         })
     }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::model::Identity;
 use ebb_kernels::formats::FormatId as F;
+use ebb_kernels::formats::rotation::Rotation;
 
 const SMOL: KvGeometry = KvGeometry {
     layers: 30,
@@ -139,7 +140,7 @@ fn profile(schedule: &[(&str, &str)]) -> Arc<Profile> {
         identity(),
         SMOL,
         method,
-        false,
+        Rotation::NONE,
         &floors,
         steps.collect(),
     ))
@@ -227,6 +228,36 @@ fn a_profile_reads_as_it_was_written() {
     let read = read_changed(|_| ()).unwrap();
     assert_eq!(read.floor_formats().unwrap()[6], F::Int3);
     assert_eq!(read.floor_formats().unwrap()[1], F::Int2);
+}
+
+#[test]
+fn a_profile_tells_what_is_rotated() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("profile.json");
+    let read = |json: &serde_json::Value| {
+        std::fs::write(&path, json.to_string()).unwrap();
+        Profile::read(&path).unwrap().rotation()
+    };
+    for (k, v) in [(false, false), (true, false), (false, true), (true, true)] {
+        let rotation = Rotation { k, v };
+        let floors = [F::F16; 60];
+        let written = Profile::new(
+            identity(),
+            SMOL,
+            Method::default(),
+            rotation,
+            &floors,
+            vec![],
+        );
+        let mut json = serde_json::to_value(&written).unwrap();
+        assert_eq!(read(&json), rotation);
+        let plan = KvSource::Profile(Arc::new(written), None);
+        let plan = KvPlan::new(SMOL, Mode::Progressive, &plan).unwrap();
+        assert_eq!(plan.rotation, rotation);
+        // Profiles from before keys could be rotated do not tell.
+        json.as_object_mut().unwrap().remove("rotate_k");
+        assert_eq!(read(&json), Rotation { k: false, v });
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ pub enum KvSpecError {
     /// A key that is no page, no option.
     #[error(
         "'{part}' in the KV specification names no page; parts are k=FORMAT, v=FORMAT, layer7.k=FORMAT, layer7.v=FORMAT, protect=int8|f16, \
-         sink=0|1, recent=BLOCKS, recent.k=BLOCKS, recent.v=BLOCKS and rotate=v"
+         sink=0|1, recent=BLOCKS, recent.k=BLOCKS, recent.v=BLOCKS and rotate=k|v|kv"
     )]
     Key {
         /// The part.

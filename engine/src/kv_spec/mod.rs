@@ -1,7 +1,8 @@
 //! What the operator says about the formats of the KV cache: `f16`, `k=kitty25,v=int2`,
-//! `k=int4,v=int2,layer18.k=int8,protect=f16,rotate=v`, `profile:FILE@2.5`, `k=int2,v=int2,sink=0,recent.k=0,recent.v=1`.
+//! `k=int4,v=int2,layer18.k=int8,protect=f16,rotate=kv`, `profile:FILE@2.5`, `k=int2,v=int2,sink=0,recent.k=0,recent.v=1`.
 //!
-//! Later parts win over earlier ones, so a layer's own format comes after the one for all layers.
+//! Later parts win over earlier ones, so a layer's own format comes after the one for all layers. Rotations add up, a profile's
+//! included.
 
 mod error;
 mod guards;
@@ -12,6 +13,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use ebb_kernels::formats::rotation::Rotation;
 use ebb_kernels::formats::{FormatId, legal_shrink};
 use ebb_kernels::kv::{KvGeometry, Side};
 
@@ -49,7 +51,7 @@ pub struct KvSpec {
     profile: Option<(Arc<Profile>, Option<f64>)>,
     rules: Vec<Rule>,
     protect: Option<Protect>,
-    rotate_v: bool,
+    rotation: Rotation,
     sink: Option<bool>,
     /// Of keys and of values.
     recent: [Option<RecentBlocks>; 2],
@@ -75,7 +77,7 @@ impl FromStr for KvSpec {
             profile: None,
             rules: Vec::new(),
             protect: None,
-            rotate_v: false,
+            rotation: Rotation::NONE,
             sink: None,
             recent: [None; 2],
         };
@@ -118,9 +120,14 @@ impl KvSpec {
         self.protect.or(profile).unwrap_or_default()
     }
 
-    /// Whether V's Hadamard rotation is folded into the weights.
-    pub fn rotate_v(&self) -> bool {
-        self.rotate_v || self.profile.as_ref().is_some_and(|(p, _)| p.rotate_v())
+    /// What is rotated.
+    pub fn rotation(&self) -> Rotation {
+        let of_profile = self.profile.as_ref().map(|(p, _)| p.rotation());
+        let of_profile = of_profile.unwrap_or_default();
+        Rotation {
+            k: self.rotation.k || of_profile.k,
+            v: self.rotation.v || of_profile.v,
+        }
     }
 
     /// λ to fold into the weights.
@@ -159,7 +166,9 @@ impl KvSpec {
                     choices: "protect=int8 and protect=f16",
                 });
             }
-            ("rotate", "v") => self.rotate_v = true,
+            ("rotate", "k") => self.rotation.k = true,
+            ("rotate", "v") => self.rotation.v = true,
+            ("rotate", "kv") => self.rotation = Rotation { k: true, v: true },
             ("sink", "0") => self.sink = Some(false),
             ("sink", "1") => self.sink = Some(true),
             ("sink", _) => {
@@ -174,7 +183,7 @@ impl KvSpec {
             ("rotate", _) => {
                 return Err(KvSpecError::Choice {
                     part: part.to_owned(),
-                    choices: "rotate=v",
+                    choices: "rotate=k, rotate=v and rotate=kv",
                 });
             }
             (key, format) => {
@@ -334,8 +343,24 @@ mod tests {
         let mixed = formats("k=int4, v=int2 ,layer1.k=int8,layer2.v=f16").sealed;
         assert_eq!(mixed, [F::Int4, F::Int2, F::Int8, F::Int2, F::Int4, F::F16]);
         let spec: KvSpec = "k=kitty25,v=int2,protect=f16,rotate=v".parse().unwrap();
-        assert!(spec.rotate_v() && spec.protect() == Protect::F16);
+        assert_eq!(spec.rotation(), Rotation { k: false, v: true });
+        assert_eq!(spec.protect(), Protect::F16);
         assert_eq!(spec.to_string(), "k=kitty25,v=int2,protect=f16,rotate=v");
+    }
+
+    #[test]
+    fn keys_and_values_rotate_apart_and_together() {
+        let rotation = |text: &str| {
+            let spec: KvSpec = text.parse().unwrap();
+            let again: KvSpec = spec.to_string().parse().unwrap();
+            assert_eq!(again, spec);
+            (spec.rotation().k, spec.rotation().v)
+        };
+        assert_eq!(rotation("k=int3,v=int2"), (false, false));
+        assert_eq!(rotation("k=int3,rotate=k"), (true, false));
+        assert_eq!(rotation("rotate=v,k=int3"), (false, true));
+        assert_eq!(rotation("k=int3,v=int2,rotate=kv"), (true, true));
+        assert_eq!(rotation("k=int3,rotate=v,rotate=k"), (true, true));
     }
 
     #[test]
@@ -357,7 +382,7 @@ mod tests {
         assert!(error("q=int4").contains("'q=int4'"));
         assert!(error("layerx.k=int4").contains("layer7.k=FORMAT"));
         assert!(error("protect=int4").contains("protect=f16"));
-        assert!(error("rotate=k").contains("rotate=v"));
+        assert!(error("rotate=q").contains("rotate=k, rotate=v and rotate=kv"));
         assert!(error("sink=2").contains("sink=0 and sink=1"));
         assert!(error("recent=65").contains("recent=64"));
         assert!(error("k=int2,recent.k=profile").contains("--method kvmix"));

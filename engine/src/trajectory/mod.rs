@@ -12,7 +12,10 @@ mod log;
 mod read;
 mod replay;
 
+use std::ops::Not;
+
 use ebb_kernels::formats::FormatId;
+use ebb_kernels::formats::rotation::Rotation;
 use ebb_kernels::kv::KvGeometry;
 use serde::{Deserialize, Serialize};
 
@@ -39,8 +42,11 @@ pub struct Header {
     pub device: String,
     /// Whether that computed every row the same to the bit whoever shared its step.
     pub exact: bool,
+    /// Whether keys were rotated behind RoPE.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    rotate_k: bool,
     /// Whether V's rotation was folded into the weights.
-    pub rotate_v: bool,
+    rotate_v: bool,
     /// PM-KVQ's λ, if they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_scales: Option<KeyScales>,
@@ -60,9 +66,18 @@ impl Header {
             model,
             device,
             exact,
-            rotate_v: plan.rotate_v,
+            rotate_k: plan.rotation.k,
+            rotate_v: plan.rotation.v,
             key_scales: plan.key_scales.as_deref().cloned(),
             positions: (1..plan.layout.positions() as u16).map(names).collect(),
+        }
+    }
+
+    /// What was rotated.
+    pub fn rotation(&self) -> Rotation {
+        Rotation {
+            k: self.rotate_k,
+            v: self.rotate_v,
         }
     }
 

@@ -214,9 +214,50 @@ fn a_profile_of_another_model_is_refused() {
 }
 
 #[test]
+fn rotated_keys_are_what_pmkvq_measures_and_the_profile_says_so() {
+    let bench = Bench::new();
+    let line = "calibrate --method pmkvq --text text.txt --ctx 256 --samples 1 --budget 4";
+    bench.good(&format!("{line} --out p.json"));
+    // Figures of other keys are not taken for them.
+    let said = bench.bad(&format!("{line} --rotate-k --out p.json"));
+    assert!(
+        said.contains("rotate_k=true") && said.contains("delete it"),
+        "{said}"
+    );
+    bench.good(&format!("{line} --rotate-k --out r.json"));
+    let (plain, rotated) = (bench.profile("p.json"), bench.profile("r.json"));
+    assert_eq!(
+        (plain.get("rotate_k"), &rotated["rotate_k"]),
+        (None, &true.into())
+    );
+    let losses = |profile: &Value, side: &str| profile["sensitivities"][side].clone();
+    assert_eq!(losses(&plain, "v"), losses(&rotated, "v"));
+    assert_ne!(losses(&plain, "k"), losses(&rotated, "k"));
+    // The profile brings its rotation with it.
+    let floors = floors(&rotated, "k")
+        .into_iter()
+        .zip(self::floors(&rotated, "v"));
+    let pages = floors
+        .enumerate()
+        .map(|(layer, (k, v))| format!("layer{layer}.k={k},layer{layer}.v={v}"));
+    let pages = pages.collect::<Vec<_>>().join(",");
+    let of_profile = bench.eval("profile:r.json");
+    assert_eq!(of_profile, bench.eval(&format!("{pages},rotate=k")));
+    assert!(of_profile != bench.eval(&pages));
+    let scales = bench.bad(&format!(
+        "{line} --rotate-k --key-scales int2t --out s.json"
+    ));
+    assert!(
+        scales.contains("leave out --key-scales or --rotate-k"),
+        "{scales}"
+    );
+}
+
+#[test]
 fn profiles_are_drawn_and_compared() {
     let bench = Bench::new();
-    let pmkvq = "calibrate --method pmkvq --text text.txt --ctx 256 --samples 1 --rotate-v";
+    let pmkvq =
+        "calibrate --method pmkvq --text text.txt --ctx 256 --samples 1 --rotate-k --rotate-v";
     bench.good(&format!("{pmkvq} --budget 4 --out p.json"));
     bench.good("calibrate --method kvmix --text text.txt --ctx 64 --samples 1 --out x.json");
     let profile = |line: &str| {
@@ -249,7 +290,7 @@ fn profiles_are_drawn_and_compared() {
         }
     }
     assert!(
-        shown.ends_with("floors for a budget of 4 bits; values rotated\n"),
+        shown.ends_with("floors for a budget of 4 bits; keys and values rotated\n"),
         "{shown}"
     );
     let svg = std::fs::read_to_string(bench.path("bits.svg")).expect("an SVG");

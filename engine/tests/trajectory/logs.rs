@@ -85,10 +85,10 @@ fn damaged_lines_are_named() {
     assert!(changed(0, "model", other).contains("weights"));
     assert!(refused(&[]).contains("the file is empty"));
     assert!(refused(&good[..1]).contains("no such answer"));
-    let said = {
-        bench.write(&good);
-        let output = bench.replay("cpu", &["--kv", "k=int8,v=int8,rotate=v"]);
-        String::from_utf8(output.stderr).expect("UTF-8")
-    };
-    assert!(said.contains("rotate V"), "{said}");
+    bench.write(&good);
+    for spec in ["k=int8,v=int8,rotate=v", "k=int8,v=int8,rotate=k"] {
+        let output = bench.replay("cpu", &["--kv", spec]);
+        let said = String::from_utf8(output.stderr).expect("UTF-8");
+        assert!(said.contains("must rotate the same"), "{said}");
+    }
 }

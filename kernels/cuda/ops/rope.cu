@@ -1,4 +1,4 @@
-// Q, K and V after their projection: bias, per-head norm, rotation, and the append of K and V to the pages.
+// Q, K and V after their projection: bias, per-head norm, RoPE, Hadamard rotation, and the append of K and V to the pages.
 #include "../common/kernel.cuh"
 #include "../common/pages.cuh"
 #include "../common/ptx.cuh"
@@ -30,8 +30,43 @@ struct RopeAppendParams {
   uint32_t q_heads;
   uint32_t kv_heads;
   float eps;
+  uint32_t rotate_k;  // whether Q and K are multiplied by a Hadamard matrix after RoPE
+  uint32_t reserved;
 };
-static_assert(sizeof(RopeAppendParams) == 128);
+static_assert(sizeof(RopeAppendParams) == 136);
+
+// Multiplies a head by the normalised Walsh-Hadamard matrix, H[i][j] = (-1)^popcount(i & j) / sqrt(D), in the order of
+// `rope_append`: the bits of a channel's index are, from the lowest, i's, the lane's, h's. Stages in the order of the CPU's
+// (`formats::rotation::hadamard`), so that sums round alike.
+template <int P>
+__device__ __forceinline__ void hadamard(float (&x)[2][P], uint32_t lane) {
+  if constexpr (P == 2) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const float a = x[h][0], b = x[h][1];
+      x[h][0] = a + b;
+      x[h][1] = a - b;
+    }
+  }
+#pragma unroll
+  for (uint32_t k = 1; k < 32; k *= 2) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+#pragma unroll
+      for (int i = 0; i < P; i++) {
+        const float other = __shfl_xor_sync(~0u, x[h][i], k);
+        x[h][i] = lane & k ? other - x[h][i] : other + x[h][i];
+      }
+    }
+  }
+  const float scale = P == 2 ? 0.08838834764831845f : 0.125f;  // 1 / sqrt(64 P)
+#pragma unroll
+  for (int i = 0; i < P; i++) {
+    const float a = x[0][i], b = x[1][i];
+    x[0][i] = (a + b) * scale;
+    x[1][i] = (a - b) * scale;
+  }
+}
 
 // One warp a (row, head): lane l holds channels P*l .. and the same plus D / 2, P = D / 64 each; channel i rotates with i + D / 2.
 template <int D>
@@ -85,6 +120,7 @@ __device__ __forceinline__ void rope_append(const RopeAppendParams& p) {
       x[0][i] = a * cs.x - b * cs.y;
       x[1][i] = b * cs.x + a * cs.y;
     }
+    if (p.rotate_k) hadamard(x, lane);
   }
 #pragma unroll
   for (int h = 0; h < 2; h++) {

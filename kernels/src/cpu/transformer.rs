@@ -15,6 +15,7 @@ use crate::BLOCK_TOKENS;
 use crate::backend::{
     Backend, BackendError, CheckScratch, ShrinkFailure, StepInput, StepLimits, StepOutput,
 };
+use crate::formats::rotation::Rotation;
 use crate::kv::{KvArena, KvLayout};
 use crate::model::{TransformerSpec, WeightSource};
 
@@ -33,6 +34,8 @@ pub struct CpuBackend {
     /// Shrinks of the last step that failed.
     failed: Vec<ShrinkFailure>,
     done: Option<Done>,
+    /// Whether keys and queries are rotated behind RoPE.
+    rotate_k: bool,
 }
 
 /// A step that was run and not waited for.
@@ -51,9 +54,8 @@ pub struct CpuOptions {
     pub isa: Isa,
     /// Where pages lie at every schedule position; when absent, blocks stay at 16 bit.
     pub layout: Option<KvLayout>,
-    /// Whether V's Hadamard rotation is folded into the weights (see
-    /// [`crate::formats::rotation`]); needs a head_dim that is a power of two.
-    pub rotate_v: bool,
+    /// What is rotated (see [`crate::formats::rotation`]); needs a head_dim that is a power of two.
+    pub rotation: Rotation,
 }
 
 impl CpuOptions {
@@ -63,7 +65,7 @@ impl CpuOptions {
             threads,
             isa: Isa::detect(),
             layout: None,
-            rotate_v: false,
+            rotation: Rotation::NONE,
         }
     }
 }
@@ -112,8 +114,9 @@ impl CpuBackend {
             threads,
             isa,
             layout,
-            rotate_v,
+            rotation,
         } = options;
+        rotation.check(spec.head_dim)?;
         let geometry = spec.kv_geometry();
         let layout = match layout {
             Some(layout) => layout,
@@ -133,7 +136,7 @@ impl CpuBackend {
             });
         }
         let mut pool = Pool::new(threads).map_err(LoadError::Threads)?;
-        let weights = weights::load(&spec, weights, &mut pool, rotate_v, progress)?;
+        let weights = weights::load(&spec, weights, &mut pool, rotation.v, progress)?;
         let scratch = Scratch::new(&spec, pool.threads());
         Ok(Self {
             layout,
@@ -146,6 +149,7 @@ impl CpuBackend {
             check: CheckScratch::default(),
             failed: Vec::new(),
             done: None,
+            rotate_k: rotation.k,
             spec,
         })
     }
@@ -189,6 +193,7 @@ impl CpuBackend {
             pool,
             plan,
             scratch,
+            rotate_k,
             ..
         } = self;
         let mut forward = Forward {
@@ -204,6 +209,7 @@ impl CpuBackend {
             },
             scratch,
             rows: input.tokens.len(),
+            rotate_k: *rotate_k,
         };
         forward.embed(weights)?;
         for (index, layer) in weights.layers.iter().enumerate() {
@@ -298,6 +304,7 @@ struct Forward<'a> {
     scratch: &'a mut Scratch,
     /// Rows of `x`: those of the step, and after the last attention those with logits.
     rows: usize,
+    rotate_k: bool,
 }
 
 impl Forward<'_> {
@@ -377,6 +384,7 @@ impl Forward<'_> {
             places,
             layer: index,
             qk_norm: layer.qk_norm.as_ref().map(|(q, k)| (&q[..], &k[..])),
+            rotate_k: self.rotate_k,
         };
         ops.run(self.pool, isa, qkv)?;
         let attend = Attention {

@@ -67,6 +67,8 @@ struct RopeAppendParams {
     q_heads: u32,
     kv_heads: u32,
     eps: f32,
+    rotate_k: u32,
+    reserved: u32,
 }
 // SAFETY: field for field `ebb::RopeAppendParams` of ops/rope.cu.
 unsafe impl KernelParams for RopeAppendParams {}
@@ -145,6 +147,8 @@ pub(super) struct Ops {
     eps: f32,
     rope_scale: f32,
     inv_freq: DeviceBuffer<f32>,
+    /// Whether queries and keys are multiplied by a Hadamard matrix behind RoPE.
+    rotate_k: bool,
 }
 
 /// Weights that the rotation and append of one layer read; null where the model has none.
@@ -156,7 +160,11 @@ pub(super) struct RopeWeights {
 }
 
 impl Ops {
-    pub(super) fn new(device: &Arc<Device>, spec: &TransformerSpec) -> Result<Self, CudaError> {
+    pub(super) fn new(
+        device: &Arc<Device>,
+        spec: &TransformerSpec,
+        rotate_k: bool,
+    ) -> Result<Self, CudaError> {
         let unsupported = |what: String| Err(CudaError::Unsupported(what));
         let norms = [
             (2048, "norm_2048"),
@@ -198,6 +206,7 @@ impl Ops {
             eps: spec.norm_eps,
             rope_scale: spec.rope.scale,
             inv_freq: DeviceBuffer::from_slice(device, &spec.rope.inv_freq, "rotary frequencies")?,
+            rotate_k,
         })
     }
 
@@ -276,7 +285,7 @@ impl Ops {
         }
     }
 
-    /// Bias, per-head norm and rotation of Q, K and V; Q to `q`, K and V to the pages of `layer`.
+    /// Bias, per-head norm, RoPE and Hadamard rotation of Q, K and V; Q to `q`, K and V to the pages of `layer`.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn rope_append(
         &self,
@@ -310,6 +319,8 @@ impl Ops {
             q_heads: self.q_heads as u32,
             kv_heads: self.kv_heads as u32,
             eps: self.eps,
+            rotate_k: u32::from(self.rotate_k),
+            reserved: 0,
         };
         // SAFETY: see above.
         unsafe {

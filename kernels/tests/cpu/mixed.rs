@@ -4,9 +4,10 @@ use crate::common::oracle::Oracle;
 use crate::common::paged::{Chunk, Paged, Pending, same};
 use crate::common::{Family, Random, RandomWeights};
 use ebb_kernels::backend::Backend;
-use ebb_kernels::cpu::CpuOptions;
+use ebb_kernels::cpu::{CpuBackend, CpuOptions};
+use ebb_kernels::formats::rotation::{Rotation, hadamard};
 use ebb_kernels::formats::{FormatId as F, RecordShape};
-use ebb_kernels::kv::{KvLayout, Side};
+use ebb_kernels::kv::{KvArena, KvLayout, Side};
 
 const WIDE: Family = Family {
     q_heads: 4,
@@ -260,10 +261,10 @@ fn rotated_values_leave_the_16_bit_model_as_it_is() {
     };
     let weights = weights(family);
     let tokens = text(8, 200);
-    let logits = |rotate_v| {
+    let logits = |v| {
         let options = CpuOptions {
             layout: Some(layout(&weights)),
-            rotate_v,
+            rotation: Rotation { k: false, v },
             ..CpuOptions::new(2)
         };
         let mut paged = Paged::with_options(&weights, 300, 1, options);
@@ -280,4 +281,96 @@ fn rotated_values_leave_the_16_bit_model_as_it_is() {
     let relative = (error / scale).sqrt();
     // The folded weights are rounded to bf16 once more.
     assert!(relative > 0.0 && relative < 1e-2, "{relative:e}");
+}
+
+/// The 16-bit rows of one page of layer 0, `[tokens][head_dim]`.
+fn rows_of_first_layer(paged: &Paged, seq: usize, side: Side, head: usize) -> Vec<Vec<f32>> {
+    let geometry = paged.pages.geometry();
+    let row_bytes = 2 * geometry.head_dim;
+    let record = geometry.record(0, side, head);
+    let place = geometry.sub_record_place(paged.pages.frame(), record);
+    let frames = paged.pages.frame().frames_per_sub_block;
+    let len = paged.seqs[seq].len;
+    let row = |token: usize| {
+        let frame = paged.seqs[seq].frames[token / 16 * frames + place.frame];
+        let at = place.offset + token % 16 * row_bytes;
+        let bytes = &paged.backend.arena().frame(frame)[at..at + row_bytes];
+        let values = bytes.chunks_exact(2);
+        values
+            .map(|b| ebb_kernels::bf16::from_le_bytes([b[0], b[1]]).to_f32())
+            .collect()
+    };
+    (0..len).map(row).collect()
+}
+
+#[test]
+fn rotated_keys_are_turned_in_the_cache_and_the_16_bit_model_is_as_it_was() {
+    for family in [
+        Family {
+            qkv_bias: true,
+            ..WIDE
+        },
+        Family {
+            qk_norm: true,
+            ..DEEP
+        },
+    ] {
+        let weights = weights(family);
+        let tokens = text(8, 200);
+        let run = |k| {
+            let options = CpuOptions {
+                layout: Some(layout(&weights)),
+                rotation: Rotation { k, v: false },
+                ..CpuOptions::new(2)
+            };
+            let mut paged = Paged::with_options(&weights, 300, 1, options);
+            let seq = paged.add();
+            let logits = run(&mut paged, seq, &[], &tokens).concat();
+            let page = |side| rows_of_first_layer(&paged, seq, side, 1);
+            (logits, page(Side::K), page(Side::V))
+        };
+        let (plain, keys, values) = run(false);
+        let (rotated, turned, same_values) = run(true);
+        assert_eq!(keys.len(), 200);
+        assert!(values == same_values && keys != turned);
+        for (key, turned) in keys.into_iter().zip(turned) {
+            let norm = key.iter().map(|x| x * x).sum::<f32>().sqrt();
+            let mut back = turned;
+            hadamard(&mut back);
+            let apart = key.iter().zip(&back).map(|(a, b)| (a - b).powi(2));
+            // Each was rounded to bf16 once.
+            assert!(apart.sum::<f32>().sqrt() < 4e-3 * norm);
+        }
+        let error: f32 = plain
+            .iter()
+            .zip(&rotated)
+            .map(|(a, b)| (a - b).powi(2))
+            .sum();
+        let scale: f32 = plain.iter().map(|a| a * a).sum();
+        let relative = (error / scale).sqrt();
+        assert!(relative > 0.0 && relative < 1e-2, "{relative:e}");
+    }
+}
+
+#[test]
+fn heads_that_cannot_be_rotated_are_refused() {
+    let weights = weights(Family {
+        head_dim: 24,
+        ..Family::LLAMA
+    });
+    let start = |rotation| {
+        let options = CpuOptions {
+            rotation,
+            ..CpuOptions::new(1)
+        };
+        let geometry = weights.spec.kv_geometry();
+        let arena = KvArena::new(geometry.frame_layout(), 8).unwrap();
+        let spec = weights.spec.clone();
+        CpuBackend::with_options(spec, &weights, arena, options, &mut |_, _| ())
+    };
+    assert!(start(Rotation::NONE).is_ok());
+    for (k, v) in [(true, false), (false, true)] {
+        let error = start(Rotation { k, v }).unwrap_err().to_string();
+        assert!(error.contains("power of two, got 24"), "{error}");
+    }
 }

@@ -38,14 +38,15 @@ impl CalibrateArgs {
         figures: &mut Losses,
     ) -> Result<(), CliError> {
         let geometry = opened.model.spec.kv_geometry();
-        if self.rotate_v && !geometry.head_dim.is_power_of_two() {
-            return Err(CliError::Usage(format!(
-                "--rotate-v needs heads of a power of two of channels; this model's have {}",
+        let rotation = self.rotation();
+        rotation.check(geometry.head_dim).map_err(|_| {
+            CliError::Usage(format!(
+                "--rotate-k and --rotate-v need heads of a power of two of channels; this model's have {}",
                 geometry.head_dim
-            )));
-        }
+            ))
+        })?;
         let of_layer = |sample: usize, layer: usize, found: &LayerGradients| -> Figures {
-            let losses = pmkvq::of_layer(geometry, self.rotate_v, found).map_err(|e| {
+            let losses = pmkvq::of_layer(geometry, rotation, found).map_err(|e| {
                 CliError::Usage(format!(
                     "layer {layer} cannot be calibrated with this text: {e}"
                 ))

@@ -34,7 +34,7 @@ impl CalibrateArgs {
         let formats: Vec<_> = left.iter().map(|t| t.formats(geometry)).collect();
         let mut run = self
             .run
-            .trials(device, opened, &formats, self.rotate_v, self.ctx())?;
+            .trials(device, opened, &formats, self.rotation(), self.ctx())?;
         let scoring = Scoring {
             ctx: self.ctx(),
             windows: self.samples(),

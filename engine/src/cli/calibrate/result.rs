@@ -114,7 +114,7 @@ impl CalibrateArgs {
             model,
             geometry,
             method,
-            self.rotate_v,
+            self.rotation(),
             &found.floors,
             steps.collect(),
         );

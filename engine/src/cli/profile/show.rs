@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
+use ebb_kernels::formats::rotation::Rotation;
 use ebb_kernels::formats::{FormatId, RecordShape};
 use ebb_kernels::kv::Side;
 
@@ -123,9 +124,12 @@ fn footer(profile: &Profile) -> String {
     if let Some(bits) = profile.budget_bits {
         let _ = write!(text, "; floors for a budget of {bits} bits");
     }
-    if profile.rotate_v() {
-        text += "; values rotated";
-    }
+    text += match profile.rotation() {
+        Rotation::NONE => "",
+        Rotation { k: true, v: false } => "; keys rotated",
+        Rotation { k: false, v: true } => "; values rotated",
+        Rotation { k: true, v: true } => "; keys and values rotated",
+    };
     text.push('\n');
     if let Some(KeyScales { format, alpha, .. }) = &profile.key_scales {
         let (least, most) = alpha

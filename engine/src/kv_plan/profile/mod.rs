@@ -9,7 +9,7 @@
 //!   "layers": 30, "kv_heads": 3, "head_dim": 64,
 //!   "method": {"name": "pmkvq", "samples": 8, "ctx": 512, "position_stride": 4, "text": "xxh3-03…"},
 //!   "protect": "int8",
-//!   "rotate_v": false,
+//!   "rotate_k": false, "rotate_v": false,
 //!   "budget_bits": 3.0,
 //!   "floors": {"k": ["int4", "int2", "…"], "v": ["int2", "int2", "…"]},
 //!   "sensitivities": {"k": {"int8": [1e-6, "…"], "int4": ["…"]}, "v": {"int8": ["…"]}},
@@ -25,7 +25,8 @@
 //! - `model` binds it to one model ([`Identity`]): `config` hashes the configuration and every tensor's name, type, shape and
 //!   place, `weights` every byte of the weight files. A profile of another model is refused; `name` is for people.
 //! - `method` tells how it was made; `text` hashes the token ids of the samples.
-//! - `protect` is the width that the first and the last sealed block keep, `rotate_v` whether V's rotation is folded in.
+//! - `protect` is the width that the first and the last sealed block keep, `rotate_v` whether V's rotation is folded in, `rotate_k`
+//!   (without it false) whether keys are rotated behind RoPE.
 //! - `floors` are the lowest formats of each layer's keys and values; `budget_bits` the mean width they were chosen for, if
 //!   one was given.
 //! - `sensitivities` are the losses behind it, by side, format and layer: nats a token (`measured`, `pmkvq`), or no unit
@@ -44,10 +45,12 @@ mod error;
 mod walk;
 
 use std::collections::BTreeMap;
+use std::ops::Not;
 use std::path::Path;
 
 use ebb_block_manager::BLOCK_TOKENS;
 use ebb_kernels::formats::FormatId;
+use ebb_kernels::formats::rotation::Rotation;
 use ebb_kernels::kv::{KvGeometry, Side};
 use serde::{Deserialize, Serialize};
 
@@ -75,6 +78,8 @@ pub struct Profile {
     pub method: Method,
     #[serde(default)]
     protect: ProtectName,
+    #[serde(default, skip_serializing_if = "Not::not")]
+    rotate_k: bool,
     #[serde(default)]
     rotate_v: bool,
     /// The mean width (`mean_bits_sealed`) that the floors were chosen for.
@@ -241,7 +246,7 @@ impl Profile {
         model: Identity,
         geometry: KvGeometry,
         method: Method,
-        rotate_v: bool,
+        rotation: Rotation,
         floors: &[FormatId],
         schedule: Vec<ProfileStep>,
     ) -> Self {
@@ -257,7 +262,8 @@ impl Profile {
             head_dim: geometry.head_dim,
             method,
             protect: ProtectName::default(),
-            rotate_v,
+            rotate_k: rotation.k,
+            rotate_v: rotation.v,
             budget_bits: None,
             floors: Sides {
                 k: names(Side::K),
@@ -283,8 +289,11 @@ impl Profile {
         }
     }
 
-    /// Whether V's rotation is folded into the weights.
-    pub fn rotate_v(&self) -> bool {
-        self.rotate_v
+    /// What is rotated.
+    pub fn rotation(&self) -> Rotation {
+        Rotation {
+            k: self.rotate_k,
+            v: self.rotate_v,
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! From the fused projections to queries, keys and values: head norms, RoPE, and the append of
-//! keys and values to their pages.
+//! From the fused projections to queries, keys and values: head norms, RoPE, the Hadamard rotation of
+//! keys and queries, and the append of keys and values to their pages.
 
 use super::for_rows;
 use super::norm::rms_norm_in_place;
@@ -10,6 +10,7 @@ use crate::cpu::math::to_bf16_bits;
 use crate::cpu::shared::SharedSlice;
 use crate::cpu::simd::{Isa, Kernel, Simd};
 use crate::cpu::threads::{Pool, TaskPanic};
+use crate::formats::rotation::hadamard;
 use crate::kv::Side;
 use crate::model::TransformerSpec;
 
@@ -24,6 +25,8 @@ pub(crate) struct HeadOps<'a> {
     pub(crate) layer: usize,
     /// Weights of the query and the key norm, if the model has them.
     pub(crate) qk_norm: Option<(&'a [f32], &'a [f32])>,
+    /// Whether queries and keys are multiplied by a Hadamard matrix.
+    pub(crate) rotate_k: bool,
 }
 
 /// Where a row's keys and values go.
@@ -96,12 +99,18 @@ impl Kernel for RowRange<'_, '_> {
                     rms_norm_in_place(s, head, weight, spec.norm_eps);
                 }
                 rotate(head, angles);
+                if ops.rotate_k {
+                    hadamard(head);
+                }
             }
             for (h, head) in keys.chunks_exact_mut(dim).enumerate() {
                 if let Some((_, weight)) = ops.qk_norm {
                     rms_norm_in_place(s, head, weight, spec.norm_eps);
                 }
                 rotate(head, angles);
+                if ops.rotate_k {
+                    hadamard(head);
+                }
                 ops.append(place, Side::K, h, head);
             }
             for (h, head) in values.chunks_exact(dim).enumerate() {

@@ -144,6 +144,7 @@ mod tests {
             graph_rows_max: 4,
             tune: true,
             batch_invariant: false,
+            rotate_k: false,
         };
         let device = Device::open(0).unwrap();
         let taken = || {

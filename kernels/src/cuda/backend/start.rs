@@ -38,6 +38,8 @@ pub struct CudaConfig {
     pub tune: bool,
     /// A row's bits do not depend on how many rows share its step, at some cost in speed.
     pub batch_invariant: bool,
+    /// Keys and queries are rotated behind RoPE (see [`crate::formats::rotation`]); values are in the weights.
+    pub rotate_k: bool,
 }
 
 /// The batches that are recorded.
@@ -77,7 +79,7 @@ impl CudaBackend {
     ) -> Result<Self, LoadError<W::Error>> {
         spec.validate()?;
         device.bind()?;
-        Ops::new(device, &spec)?; // Refuses what it cannot run before anything is read.
+        Ops::new(device, &spec, config.rotate_k)?; // Refuses what it cannot run before anything is read.
         let weights = Weights::load(device, &spec, weights, progress)?;
         Ok(Self::with_weights(device, spec, config, pages, weights)?)
     }
@@ -151,7 +153,7 @@ impl CudaBackend {
             weights,
             step,
             attention,
-            ops: Ops::new(device, &spec)?,
+            ops: Ops::new(device, &spec, config.rotate_k)?,
             products: Products::new(device, config.batch_invariant)?,
             shapes: Shapes::new(&spec),
             activations: Activations::new(device, &spec, capacity.rows, config.logit_rows)?,

@@ -9,16 +9,21 @@ use super::reference::relative_error;
 use super::table::Report;
 use super::{Pages, Rng};
 use crate::backend::{Backend, Draw, LogitEdit, StepInput, TableDelta, drawn_token};
-use crate::cpu::CpuBackend;
+use crate::cpu::{CpuBackend, CpuOptions};
 use crate::cuda::driver::Device;
 use crate::cuda::probe::ProbeError;
 use crate::cuda::step::StepCapacity;
 use crate::cuda::{CudaBackend, CudaConfig, CudaError};
-use crate::kv::KvArena;
+use crate::formats::rotation::Rotation;
+use crate::kv::{KvArena, Side};
 use crate::model::{LayerTensor, Rope, TensorName, TransformerSpec, WeightSource};
+use crate::{BLOCK_TOKENS, SUB_BLOCK_TOKENS};
 
 /// The CPU keeps activations in f32, the device in bf16: some roundings of 2^-9 per layer.
 const LOGITS_LIMIT: f64 = 2.5e-2;
+
+/// Of the first layer's keys: the products that they come from are rounded to bf16, the CPU's to f32, and both to bf16 at the end.
+const KEYS_LIMIT: f64 = 5e-3;
 
 /// Sequences of the script: tokens of the prompt.
 const PROMPTS: [usize; 3] = [37, 150, 1];
@@ -153,7 +158,7 @@ fn in_flight(
     // From the third step on every sequence decodes what the step before drew.
     let decode = 2;
     let mut apart: Vec<Vec<u32>> = Vec::new();
-    let mut backend = started(device, spec, &steps, frames, recorded)?;
+    let mut backend = started(device, spec, &steps, frames, recorded, false)?;
     for (i, step) in steps.iter().enumerate() {
         let mut step = step.clone();
         if i >= decode {
@@ -165,7 +170,7 @@ fn in_flight(
     let mut same = true;
     for kept in [false, true] {
         let mut together: Vec<Vec<u32>> = Vec::new();
-        let mut backend = started(device, spec, &steps, frames, recorded)?;
+        let mut backend = started(device, spec, &steps, frames, recorded, false)?;
         for (i, step) in steps.iter().enumerate() {
             let mut step = step.clone();
             if i >= decode {
@@ -226,23 +231,29 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         (64, 1, 8, true),
         (128, 1, 1, false),
     ] {
+        let spec = spec(head_dim, kv_heads, group, extras);
+        let kind = if extras {
+            "bias and head norms"
+        } else {
+            "plain"
+        };
+        let name = format!("model head_dim {head_dim} group {group} {kind}");
         for recorded in [true, false] {
-            let error = compare(device, spec(head_dim, kv_heads, group, extras), recorded)?;
+            let found = compare(device, &spec, recorded, false)?;
             let how = if recorded { "recorded" } else { "eager" };
-            let kind = if extras {
-                "bias and head norms"
-            } else {
-                "plain"
-            };
+            report.check(&format!("{name}, {how}"), found.logits, LOGITS_LIMIT);
             report.check(
-                &format!("model head_dim {head_dim} group {group} {kind}, {how}"),
-                error,
-                LOGITS_LIMIT,
+                &format!("{name}, {how}: first keys"),
+                found.keys,
+                KEYS_LIMIT,
             );
-            let spec = spec(head_dim, kv_heads, group, extras);
             let name = format!("two steps in flight, head_dim {head_dim}, {how}");
             report.check(&name, in_flight(device, &spec, recorded)?, 0.0);
         }
+        let found = compare(device, &spec, true, true)?;
+        let name = format!("{name}, keys rotated");
+        report.check(&name, found.logits, LOGITS_LIMIT);
+        report.check(&format!("{name}: first keys"), found.keys, KEYS_LIMIT);
     }
     Ok(())
 }
@@ -254,6 +265,7 @@ fn started(
     steps: &[StepInput],
     frames: u32,
     recorded: bool,
+    rotate_k: bool,
 ) -> Result<CudaBackend, CudaError> {
     let most = |of: fn(&StepInput) -> usize| steps.iter().map(of).max().unwrap_or(0);
     let config = CudaConfig {
@@ -269,6 +281,7 @@ fn started(
         graph_rows_max: if recorded { 4 } else { 0 },
         tune: false,
         batch_invariant: false,
+        rotate_k,
     };
     let started = CudaBackend::new(
         device,
@@ -280,23 +293,38 @@ fn started(
     started.map_err(|e| CudaError::Unsupported(e.to_string()))
 }
 
-/// The largest relative error of any row of logits.
-fn compare(device: &Arc<Device>, spec: TransformerSpec, recorded: bool) -> Result<f64, ProbeError> {
-    let mut rng = Rng(head_seed(&spec));
-    let (steps, frames) = script(&spec, &mut rng);
-    let mut cuda = started(device, &spec, &steps, frames, recorded)?;
+/// How far the device is from the CPU.
+struct Apart {
+    /// The largest relative error of any row of logits.
+    logits: f64,
+    /// The relative error of the first layer's keys.
+    keys: f64,
+}
+
+/// Runs a script on both, with keys rotated or not.
+fn compare(
+    device: &Arc<Device>,
+    spec: &TransformerSpec,
+    recorded: bool,
+    rotate_k: bool,
+) -> Result<Apart, ProbeError> {
+    let mut rng = Rng(head_seed(spec));
+    let (steps, frames) = script(spec, &mut rng);
+    let mut cuda = started(device, spec, &steps, frames, recorded, rotate_k)?;
     let unsupported =
         |e: &dyn std::fmt::Display| CudaError::Unsupported(format!("the reference: {e}"));
     let arena =
         KvArena::new(spec.kv_geometry().frame_layout(), frames).map_err(|e| unsupported(&e))?;
-    let mut cpu = CpuBackend::new(
-        spec.clone(),
-        &RandomWeights(&spec),
-        arena,
-        1,
-        &mut |_, _| (),
-    )
-    .map_err(|e| unsupported(&e))?;
+    let options = CpuOptions {
+        rotation: Rotation {
+            k: rotate_k,
+            v: false,
+        },
+        ..CpuOptions::new(1)
+    };
+    let weights = RandomWeights(spec);
+    let mut cpu = CpuBackend::with_options(spec.clone(), &weights, arena, options, &mut |_, _| ())
+        .map_err(|e| unsupported(&e))?;
     let mut worst: f64 = 0.0;
     for (i, input) in steps.iter().enumerate() {
         let want = cpu.step(input)?.logits;
@@ -334,7 +362,49 @@ fn compare(device: &Arc<Device>, spec: TransformerSpec, recorded: bool) -> Resul
             }
         }
     }
-    Ok(worst)
+    Ok(Apart {
+        logits: worst,
+        keys: first_keys(spec, &steps, &mut cuda, &cpu)?,
+    })
+}
+
+/// The relative error of the keys of the first layer in all of a script's pages.
+fn first_keys(
+    spec: &TransformerSpec,
+    steps: &[StepInput],
+    cuda: &mut CudaBackend,
+    cpu: &CpuBackend,
+) -> Result<f64, ProbeError> {
+    let geometry = spec.kv_geometry();
+    let layout = geometry.frame_layout();
+    let row_bytes = 2 * geometry.head_dim;
+    let values = |bytes: &[u8]| -> Vec<f64> {
+        let pairs = bytes.chunks_exact(2);
+        pairs
+            .map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f64())
+            .collect()
+    };
+    let (mut got, mut want) = (Vec::new(), Vec::new());
+    let last = steps.last().into_iter().flat_map(|s| {
+        let seqs = s.seqs.iter();
+        seqs.map(move |seq| (s, seq))
+    });
+    for (step, seq) in last {
+        for token in 0..(seq.position + seq.rows) as usize {
+            let block = step.blocks[seq.first_block as usize + token / BLOCK_TOKENS];
+            let sub_block = token % BLOCK_TOKENS / SUB_BLOCK_TOKENS;
+            for head in 0..geometry.kv_heads {
+                let place = geometry.sub_record_place(layout, geometry.record(0, Side::K, head));
+                let frame = sub_block * layout.frames_per_sub_block + place.frame;
+                let frame = step.frames[block.first_frame as usize + frame];
+                let at = place.offset + token % SUB_BLOCK_TOKENS * row_bytes;
+                let row = at..at + row_bytes;
+                got.extend(values(&cuda.arena_mut().read_frame(frame)?[row.clone()]));
+                want.extend(values(&cpu.arena().frame(frame)[row]));
+            }
+        }
+    }
+    Ok(relative_error(got.into_iter(), &want))
 }
 
 fn head_seed(spec: &TransformerSpec) -> u64 {

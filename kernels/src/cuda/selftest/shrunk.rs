@@ -16,6 +16,7 @@ use crate::cuda::probe::ProbeError;
 use crate::cuda::step::StepCapacity;
 use crate::cuda::{CudaBackend, CudaConfig, CudaError};
 use crate::formats::FormatId as F;
+use crate::formats::rotation::Rotation;
 use crate::kv::{KvArena, KvLayout};
 use crate::model::TransformerSpec;
 
@@ -161,6 +162,7 @@ fn started(
     spec: &TransformerSpec,
     layout: &KvLayout,
     frames: u32,
+    rotate_k: bool,
 ) -> Result<(CudaBackend, CpuBackend), ProbeError> {
     let unsupported =
         |e: &dyn std::fmt::Display| CudaError::Unsupported(format!("a backend of the test: {e}"));
@@ -176,6 +178,7 @@ fn started(
         graph_rows_max: 4,
         tune: false,
         batch_invariant: false,
+        rotate_k,
     };
     let weights = RandomWeights(spec);
     let cuda = CudaBackend::with_pages(
@@ -189,6 +192,10 @@ fn started(
     let arena = KvArena::new(layout.frame(), frames).map_err(|e| unsupported(&e))?;
     let options = CpuOptions {
         layout: Some(layout.clone()),
+        rotation: Rotation {
+            k: rotate_k,
+            v: false,
+        },
         ..CpuOptions::new(1)
     };
     let cpu = CpuBackend::with_options(spec.clone(), &weights, arena, options, &mut |_, _| ());
@@ -212,8 +219,7 @@ fn run(
     device: &Arc<Device>,
     spec: &TransformerSpec,
     schedule: &Schedule,
-    spoil: bool,
-    kept: bool,
+    [spoil, kept, rotate_k]: [bool; 3],
 ) -> Result<Run, ProbeError> {
     let geometry = spec.kv_geometry();
     let shrunk: Vec<Vec<F>> = schedule
@@ -253,7 +259,7 @@ fn run(
     // More shrunk blocks than scratch has room for: prompts take turns.
     steps.push(script.step(&[20, 30, 20], &[], false, rng));
 
-    let (mut cuda, mut cpu) = started(device, spec, &layout, frames)?;
+    let (mut cuda, mut cpu) = started(device, spec, &layout, frames, rotate_k)?;
     let mut run = Run {
         logits: 0.0,
         bytes: 0,
@@ -335,7 +341,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
     for (head_dim, kv_heads, group) in [(64, 3, 3), (128, 2, 4)] {
         let spec = spec(head_dim, kv_heads, group, false);
         for (spoil, kept) in [(false, false), (false, true), (true, false), (true, true)] {
-            let done = run(device, &spec, &LADDER, spoil, kept)?;
+            let done = run(device, &spec, &LADDER, [spoil, kept, false])?;
             let name = |what: &str| {
                 let kind = if spoil {
                     "a shrink that fails"
@@ -350,8 +356,12 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             let wrong = done.failures.0 + done.failures.1.abs_diff(usize::from(spoil));
             report.check(&name("failures"), wrong as f64, 0.0);
         }
+        let done = run(device, &spec, &LADDER, [false, true, true])?;
+        let name = format!("model with shrinks, keys rotated, head_dim {head_dim}");
+        report.check(&format!("{name}: logits"), done.logits, LOGITS_LIMIT);
+        report.check(&format!("{name}: bytes of pages"), done.bytes as f64, 0.0);
         for (formats, schedule) in &STATIC {
-            let done = run(device, &spec, schedule, false, true)?;
+            let done = run(device, &spec, schedule, [false, true, false])?;
             let name = |what: &str| format!("model with {formats}, head_dim {head_dim}: {what}");
             report.check(&name("logits"), done.logits, LOGITS_LIMIT);
             report.check(&name("bytes of pages"), done.bytes as f64, 0.0);

@@ -1,4 +1,5 @@
-//! V's Hadamard rotation, folded into the weights so that serving pays nothing for it.
+//! Hadamard rotations of what is cached: V's, folded into the weights so that serving pays nothing for it, and K's, which every
+//! step computes.
 //!
 //! With H the normalised Walsh-Hadamard matrix of size `head_dim` (symmetric, `H H = 1`), the cached
 //! values become `v' = H v` if every head of W_v (and of V's bias) is multiplied by H from the left.
@@ -6,12 +7,40 @@
 //! rotation if every head of W_o is multiplied by H from the right: `W_o H H o = W_o o`. Outliers of
 //! single channels are spread over the head, so that a token's range, and with it the 2-bit step, gets
 //! smaller.
+//!
+//! Keys are turned by RoPE behind W_k, so that nothing can be folded there. Queries and keys are both multiplied by H after RoPE,
+//! which leaves their products as they were: `(H q) . (H k) = q . k`.
 
 mod hadamard;
 
 pub use hadamard::hadamard;
 
 use half::bf16;
+
+/// Which sides of the cache are rotated. It holds for a whole model, never for a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Rotation {
+    /// Keys, and queries with them, after RoPE.
+    pub k: bool,
+    /// Values, in the weights.
+    pub v: bool,
+}
+
+impl Rotation {
+    /// Neither.
+    pub const NONE: Self = Self { k: false, v: false };
+
+    /// Whether heads of so many channels can be rotated, if any are.
+    ///
+    /// # Errors
+    /// When they cannot.
+    pub fn check(self, head_dim: usize) -> Result<(), RotationError> {
+        match head_dim.is_power_of_two() {
+            false if self != Self::NONE => Err(RotationError::HeadDim { head_dim }),
+            _ => Ok(()),
+        }
+    }
+}
 
 /// A weight: rounded once, after the fold.
 pub trait Weight: Copy {
@@ -39,11 +68,13 @@ impl Weight for bf16 {
     }
 }
 
-/// Weights that the rotation cannot be folded into.
+/// Heads that cannot be rotated, or weights that the rotation cannot be folded into.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RotationError {
     /// Walsh-Hadamard matrices of this construction exist for powers of two.
-    #[error("V's Hadamard rotation needs a head_dim that is a power of two, got {head_dim}")]
+    #[error(
+        "the Hadamard rotation of keys or values needs a head_dim that is a power of two, got {head_dim}"
+    )]
     HeadDim {
         /// Channels of a head.
         head_dim: usize,
