@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use clap::Subcommand;
-use ebb_kernels::cuda::{Device, StreamRule, selftest};
+use ebb_kernels::cuda::{Capability, Device, StreamRule, selftest};
 
 pub mod attention;
 pub mod polar;
@@ -22,6 +22,9 @@ pub enum Command {
         /// Few and short cases, for use under compute-sanitizer
         #[arg(long)]
         quick: bool,
+        /// Use the GPU as if it were of this older compute capability, such as 8.6
+        #[arg(long = "as", value_name = "CAPABILITY")]
+        older: Option<Capability>,
     },
     /// Time decode attention with a cold L2, graph-replayed, median; prints CSV
     Attention {
@@ -124,14 +127,18 @@ fn numbers<const N: usize>(text: &str, what: &str) -> Result<[usize; N], String>
 /// # Errors
 /// When the device cannot be used, or a check fails.
 pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
-    let device = Device::open(0)?;
+    let older = match command {
+        Command::Check { older, .. } => *older,
+        _ => None,
+    };
+    let device = Device::open_as(0, older)?;
     eprintln!(
         "{}, {} multiprocessors",
         device.name(),
         device.multiprocessors()
     );
     match command {
-        Command::Check { quick } => {
+        Command::Check { quick, .. } => {
             let models = selftest::models(&device)? & selftest::formats(&device)?;
             if !(selftest::attention(&device, *quick)? && models) {
                 return Err("a check failed; see the table above".into());

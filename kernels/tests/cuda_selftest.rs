@@ -29,3 +29,15 @@ fn formats_agree_with_the_cpu_to_the_bit() {
     let device = Device::open(0).unwrap();
     assert!(selftest::formats(&device).unwrap(), "see the table above");
 }
+
+/// What devices without a copy engine run: rings of `cp.async`, shrunk blocks read in scratch, 99 KiB of shared memory.
+#[test]
+fn models_on_older_devices_agree_with_the_cpu_backend() {
+    let older = "8.6".parse().unwrap();
+    let device = Device::open_as(0, Some(older)).unwrap();
+    assert!(!device.has_copy_engine());
+    assert!(
+        selftest::shrinking_models(&device).unwrap(),
+        "see the table above"
+    );
+}

@@ -40,6 +40,7 @@ pub use backend::{CudaBackend, CudaConfig, DeviceNeeds};
 pub use driver::{Device, DeviceBuffer, Event, Pinned, Stream};
 pub use error::CudaError;
 pub use gradients::{Attentions, CachedGradients, Gradients, LayerGradients};
+pub use params::Capability;
 pub use plan::SplitRule;
 pub use prefill::{PREFILL_VARIANTS, PrefillVariant};
 pub use products::{StreamRule, Way};

@@ -1,4 +1,42 @@
-//! What a parameter struct of a kernel must be.
+//! What a parameter struct of a kernel must be, and what kernels must know of a device.
+
+use std::str::FromStr;
+
+/// What NVIDIA calls a device's compute capability.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Capability {
+    /// Generation: 8 is Ampere and Ada, 9 Hopper.
+    pub major: i32,
+    /// Within it.
+    pub minor: i32,
+}
+
+impl Capability {
+    /// Shared memory, in bytes, that a CTA of such a device may ask for (CUDA C++ Programming Guide, Technical Specifications per
+    /// Compute Capability).
+    pub(super) fn shared_bytes_max(self) -> usize {
+        match (self.major, self.minor) {
+            (8, 0 | 7) => 163 << 10,
+            (8, _) | (12, _) => 99 << 10,
+            _ => 227 << 10,
+        }
+    }
+}
+
+impl FromStr for Capability {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('.');
+        let numbers = parts.map(|(major, minor)| (major.parse(), minor.parse()));
+        match numbers {
+            Some((Ok(major @ 8..), Ok(minor @ 0..))) => Ok(Self { major, minor }),
+            _ => Err(format!(
+                "{text:?} is no compute capability from 8.0 on, such as 8.6"
+            )),
+        }
+    }
+}
 
 /// An address in device memory, as kernels see it.
 pub(super) type DevicePtr = u64;

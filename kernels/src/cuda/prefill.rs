@@ -126,7 +126,7 @@ impl PrefillVariant {
     pub fn fits(&self, device: &Device, head_dim: usize) -> bool {
         let runs = match self.means {
             Means::Mma => true,
-            Means::Wgmma { .. } => device.capability().0 == 9,
+            Means::Wgmma { .. } => device.capability().major == 9,
         };
         runs && self.head_dim == head_dim && self.shared_bytes() <= device.shared_bytes_max()
     }

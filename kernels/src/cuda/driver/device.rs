@@ -10,7 +10,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 use super::check;
 use super::stream::Stream;
 use crate::cuda::error::CudaError;
-use crate::cuda::params::KernelParams;
+use crate::cuda::params::{Capability, KernelParams};
 
 include!(concat!(env!("OUT_DIR"), "/images.rs"));
 
@@ -22,7 +22,7 @@ pub struct Device {
     modules: Vec<sys::CUmodule>,
     kernels: HashMap<CString, sys::CUfunction>,
     name: String,
-    capability: (i32, i32),
+    capability: Capability,
     multiprocessors: usize,
     shared_bytes_max: usize,
 }
@@ -35,6 +35,12 @@ unsafe impl Sync for Device {}
 impl Device {
     /// Opens device `ordinal` and loads the kernels. Errors say what is missing.
     pub fn open(ordinal: usize) -> Result<Arc<Self>, CudaError> {
+        Self::open_as(ordinal, None)
+    }
+
+    /// The same, used as if it were of an older compute capability: for checks of what older devices run. The kernels are those
+    /// compiled for the device itself, or, where the program has none, for the older one.
+    pub fn open_as(ordinal: usize, older: Option<Capability>) -> Result<Arc<Self>, CudaError> {
         // SAFETY: only tries to open the library.
         if !unsafe { sys::is_culib_present() } {
             return Err(CudaError::NoDriver);
@@ -71,6 +77,8 @@ impl Device {
             if major < 8 {
                 return Err(CudaError::TooOld { name, major, minor });
             }
+            let own = Capability { major, minor };
+            let capability = older.map_or(own, |older| older.min(own));
             let multiprocessors =
                 attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize;
             let shared =
@@ -87,9 +95,9 @@ impl Device {
                 modules: Vec::with_capacity(IMAGES.len()),
                 kernels: HashMap::new(),
                 name,
-                capability: (major, minor),
+                capability,
                 multiprocessors,
-                shared_bytes_max: shared,
+                shared_bytes_max: older.map_or(shared, |c| shared.min(c.shared_bytes_max())),
             };
             this.bind()?;
             for (_, image) in IMAGES {
@@ -133,14 +141,14 @@ impl Device {
         &self.name
     }
 
-    /// Compute capability, (major, minor).
-    pub fn capability(&self) -> (i32, i32) {
+    /// What it can do.
+    pub fn capability(&self) -> Capability {
         self.capability
     }
 
     /// Whether copies of whole tensor boxes, and the barriers they complete on, are there.
     pub fn has_copy_engine(&self) -> bool {
-        self.capability().0 >= 9
+        self.capability.major >= 9
     }
 
     /// Streaming multiprocessors.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::stream::Stream;
 use crate::cuda::error::CudaError;
-use crate::cuda::params::KernelParams;
+use crate::cuda::params::{Capability, KernelParams};
 
 unsafe extern "C" {
     fn ebb_emulator_find(
@@ -36,16 +36,26 @@ const MEMORY_BYTES: usize = 4 << 30;
 pub struct Device {
     /// Bytes of live buffers.
     allocated: AtomicUsize,
+    capability: Capability,
 }
+
+/// That of the machine the kernels are tuned for.
+const CAPABILITY: Capability = Capability { major: 9, minor: 0 };
 
 impl Device {
     /// "Opens" the device; there is one.
     pub fn open(ordinal: usize) -> Result<Arc<Self>, CudaError> {
+        Self::open_as(ordinal, None)
+    }
+
+    /// The same, used as if it were of an older compute capability.
+    pub fn open_as(ordinal: usize, older: Option<Capability>) -> Result<Arc<Self>, CudaError> {
         if ordinal > 0 {
             return Err(CudaError::NoDevice { ordinal, count: 1 });
         }
         Ok(Arc::new(Self {
             allocated: AtomicUsize::new(0),
+            capability: older.map_or(CAPABILITY, |older| older.min(CAPABILITY)),
         }))
     }
 
@@ -59,14 +69,14 @@ impl Device {
         "CUDA emulator"
     }
 
-    /// That of the machine the kernels are tuned for.
-    pub fn capability(&self) -> (i32, i32) {
-        (9, 0)
+    /// What it can do.
+    pub fn capability(&self) -> Capability {
+        self.capability
     }
 
     /// Whether copies of whole tensor boxes, and the barriers they complete on, are there.
     pub fn has_copy_engine(&self) -> bool {
-        self.capability().0 >= 9
+        self.capability.major >= 9
     }
 
     /// Streaming multiprocessors.
@@ -76,7 +86,7 @@ impl Device {
 
     /// Shared memory a CTA may ask for, in bytes.
     pub fn shared_bytes_max(&self) -> usize {
-        227 << 10
+        self.capability.shared_bytes_max()
     }
 
     /// Bytes of device memory, (free, total).

@@ -121,7 +121,7 @@ pub(super) struct Streamed {
 impl Streamed {
     /// Loads the kernels; none if the device cannot run them.
     pub(super) fn new(device: &Arc<Device>, rule: StreamRule) -> Result<Option<Self>, CudaError> {
-        if device.capability().0 != 9 || SHARED_BYTES > device.shared_bytes_max() {
+        if device.capability().major != 9 || SHARED_BYTES > device.shared_bytes_max() {
             return Ok(None);
         }
         let is_known = HEIGHTS.contains(&rule.height)
@@ -167,7 +167,7 @@ impl Streamed {
 
     /// Bytes that `new` allocates on the device by default.
     pub(super) fn bytes(device: &Device) -> usize {
-        if device.capability().0 != 9 {
+        if device.capability().major != 9 {
             return 0;
         }
         let rule = StreamRule::default();

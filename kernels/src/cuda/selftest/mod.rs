@@ -45,6 +45,13 @@ pub fn models(device: &Arc<Device>) -> Result<bool, ProbeError> {
     Ok(report.finish())
 }
 
+/// Whole models whose blocks shrink; prints a table; whether all passed.
+pub fn shrinking_models(device: &Arc<Device>) -> Result<bool, ProbeError> {
+    let mut report = Report::default();
+    shrunk::check(device, &mut report)?;
+    Ok(report.finish())
+}
+
 /// Draws; prints a table; whether all passed.
 pub fn sampling(device: &Arc<Device>) -> Result<bool, ProbeError> {
     let mut report = Report::default();
