@@ -404,7 +404,7 @@ fn first_keys(
             }
         }
     }
-    Ok(relative_error(got.into_iter(), &want))
+    Ok(relative_error(got, &want))
 }
 
 fn head_seed(spec: &TransformerSpec) -> u64 {
