@@ -108,6 +108,17 @@ struct MixedLoad {
   __device__ __forceinline__ uint32_t brought(uint32_t ordinal) const { return smem_address(shared + kBroughtOffset) + ordinal % kUnits * 4; }
   __device__ __forceinline__ uint32_t stage() const { return taken % STAGES; }
 
+  // Queries of a unit: B fragments in fp16 and as they are, and the former as each lane needs them for its own columns.
+  __device__ __forceinline__ const uint2* query_of(uint32_t slot) const { return reinterpret_cast<const uint2*>(shared + kQueryOffset + slot * kFragments); }
+  __device__ __forceinline__ const uint2* query16_of(uint32_t slot) const { return reinterpret_cast<const uint2*>(shared + kQuery16Offset + slot * kFragments); }
+  __device__ __forceinline__ uint8_t* own_of(uint32_t slot, uint32_t set) const { return shared + kOwnOffset + slot * kOwn + set * (kOwn / SETS); }
+
+  // Rows of the sequence behind that of a lane's column.
+  __device__ __forceinline__ uint8_t* behind_of(uint32_t slot) const { return shared + kBehindOffset + slot * 8; }
+
+  // Of scores of a lane's head, where its queries are those in fp16.
+  __device__ __forceinline__ float scale_of(uint32_t slot, uint32_t set) const { return reinterpret_cast<const float*>(shared + kScaleOffset)[slot * 8 + 4 * set + lane % 4]; }
+
   // Chunks of a plane of codes.
   template <int Bits>
   __device__ __forceinline__ static constexpr int chunks_at() {
