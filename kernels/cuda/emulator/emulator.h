@@ -93,6 +93,7 @@ inline void __threadfence() {}
 template <class T> T __shfl_sync(uint32_t, T v, uint32_t lane) { return ebb::emulator::exchange("__shfl_sync", v, lane); }
 template <class T> T __shfl_xor_sync(uint32_t, T v, uint32_t mask) { return ebb::emulator::exchange("__shfl_xor_sync", v, threadIdx.x % 32 ^ mask); }
 template <class T> T __shfl_up_sync(uint32_t, T v, uint32_t delta) { return ebb::emulator::exchange("__shfl_up_sync", v, threadIdx.x % 32 >= delta ? threadIdx.x % 32 - delta : threadIdx.x % 32); }
+inline int __popc(uint32_t x) { return __builtin_popcount(x); }
 inline uint32_t __dp4a(uint32_t a, uint32_t b, uint32_t c) {
   for (int k = 0; k < 32; k += 8) c += (a >> k & 0xff) * (b >> k & 0xff);
   return c;

@@ -34,39 +34,72 @@ constexpr ClipWindows clip_windows() {
 }
 static __constant__ ClipWindows kClipWindows = clip_windows();
 
+// Adds how often each of the sixteen codes occurs among the 32 nibbles of four words to `counts`, a byte a code. By planes of bits,
+// the four words transposed: a code is where its bits' planes meet.
+__device__ __forceinline__ void count_codes(uint4 v, uint32_t (&counts)[4]) {
+  uint32_t plane[4] = {v.x, v.y, v.z, v.w};
+  auto exchange = [](uint32_t& a, uint32_t& b, int distance, uint32_t mask) {
+    const uint32_t x = (a >> distance ^ b) & mask;
+    b ^= x;
+    a ^= x << distance;
+  };
+  exchange(plane[0], plane[1], 1, 0x55555555u);
+  exchange(plane[2], plane[3], 1, 0x55555555u);
+  exchange(plane[0], plane[2], 2, 0x33333333u);
+  exchange(plane[1], plane[3], 2, 0x33333333u);
+#pragma unroll
+  for (int high = 0; high < 4; high++) {
+    const uint32_t of_high = (high & 2 ? plane[3] : ~plane[3]) & (high & 1 ? plane[2] : ~plane[2]);
+#pragma unroll
+    for (int low = 0; low < 4; low++) {
+      const uint32_t of_code = of_high & (low & 2 ? plane[1] : ~plane[1]) & (low & 1 ? plane[0] : ~plane[0]);
+      counts[high] += static_cast<uint32_t>(__popc(of_code)) << 8 * low;
+    }
+  }
+}
+
 // Chooses windows for the columns that `chosen` names and moves their zeros and ranges in `s.meta`; the levels of their codes are in
-// `s.sums` then. `counts` is shared memory, [4][columns]: sixteen counts a column, a byte each.
+// `s.sums` then. `scratch` is shared memory for half a byte a code, and 16 bytes a column: codes pass there to the threads of their
+// column, 64 each.
 template <int HeadDim, bool Keys, class Chosen>
-__device__ __forceinline__ void choose_windows(const Codes& q, uint32_t* counts, PageShared& s, Chosen chosen) {
+__device__ __forceinline__ void choose_windows(const Codes& q, uint8_t* scratch, PageShared& s, Chosen chosen) {
   using F = Fragments<HeadDim, Keys>;
-  const uint32_t tid = threadIdx.x;
+  constexpr uint32_t kRows = Keys ? 128 : HeadDim, kStride = kRows / 2 + 16, kShare = F::kThreads / F::kColumns;
+  static_assert(kRows == 64 * kShare && F::kColumns * kStride <= 256 * HeadDim);
+  const uint32_t tid = threadIdx.x, column = tid / kShare;
   __syncthreads();  // What lies there may still be read.
-  for (uint32_t i = tid; i < 4 * F::kColumns; i += F::kThreads) counts[i] = 0;
-  __syncthreads();
 #pragma unroll
   for (int i = 0; i < 8; i++) {
 #pragma unroll
-    for (int k = 0; k < 8; k++) {
-      const uint32_t code = q[i][k / 4] >> 8 * (k % 4) & 15, column = F::column(i, k / 4) + k % 4 / 2;
-      atomicAdd(&counts[code / 4 * F::kColumns + column], 1u << 8 * (code % 4));
+    for (int h = 0; h < 2; h++) {
+      const uint32_t rows = q[i][h] | q[i][h] >> 4;  // r = 0 and 1 beside each other, of e = 0 and 1
+      uint8_t* const at = scratch + F::column(i, h) * kStride + F::row_tile(i) * 8 + tid % 32 / 4;
+      at[0] = static_cast<uint8_t>(rows);
+      at[kStride] = static_cast<uint8_t>(rows >> 16);
     }
   }
   __syncthreads();
-  if (tid < F::kColumns && chosen(tid)) {
-    uint32_t least = ~0u, best = 0, of_code[4];
+  uint32_t counts[4] = {};
+  const uint4* const codes = reinterpret_cast<const uint4*>(scratch + column * kStride + tid % kShare * 32);
+  count_codes(codes[0], counts);
+  count_codes(codes[1], counts);
+  if (kShare == 2) {
 #pragma unroll
-    for (int k = 0; k < 4; k++) of_code[k] = counts[k * F::kColumns + tid];
+    for (int k = 0; k < 4; k++) counts[k] += __shfl_xor_sync(~0u, counts[k], 1);
+  }
+  if (tid % kShare == 0 && chosen(column)) {
+    uint32_t least = ~0u, best = 0;
     for (uint32_t w = 0; w < (Keys ? ClipWindows::kOfKeys : ClipWindows::kOfValues); w++) {
       uint32_t sum = 0;
 #pragma unroll
-      for (int k = 0; k < 4; k++) sum = __dp4a(of_code[k], kClipWindows.errors[w][k], sum);
+      for (int k = 0; k < 4; k++) sum = __dp4a(counts[k], kClipWindows.errors[w][k], sum);
       if (sum < least) least = sum, best = w;
     }
-    const float half_step = __fdiv_rn(fp16_value(s.meta[F::kColumns + tid]), static_cast<float>(ClipWindows::kSpan));
-    const float low = __fadd_rn(fp16_value(s.meta[tid]), __fmul_rn(kClipWindows.low[best], half_step));
-    s.meta[tid] = static_cast<uint16_t>(fp16_round_nearest(low));
-    s.meta[F::kColumns + tid] = static_cast<uint16_t>(fp16_round_nearest(__fmul_rn(kClipWindows.width[best], half_step)));
-    s.sums[tid] = kClipWindows.codes[best];
+    const float half_step = __fdiv_rn(fp16_value(s.meta[F::kColumns + column]), static_cast<float>(ClipWindows::kSpan));
+    const float low = __fadd_rn(fp16_value(s.meta[column]), __fmul_rn(kClipWindows.low[best], half_step));
+    s.meta[column] = static_cast<uint16_t>(fp16_round_nearest(low));
+    s.meta[F::kColumns + column] = static_cast<uint16_t>(fp16_round_nearest(__fmul_rn(kClipWindows.width[best], half_step)));
+    s.sums[column] = kClipWindows.codes[best];
   }
   __syncthreads();
 }

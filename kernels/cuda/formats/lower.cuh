@@ -29,7 +29,7 @@ __device__ __forceinline__ void lower_page(uint32_t from, uint32_t to, bool clip
   }
   if (clipped) {
     auto narrowed = [&](uint32_t c) { return !ranked || ((old == 0 || s.old_rank[c] < old) && s.rank[c] >= boosted); };
-    choose_windows<HeadDim, Keys>(q, reinterpret_cast<uint32_t*>(scratch), s, narrowed);
+    choose_windows<HeadDim, Keys>(q, scratch, s, narrowed);
   }
 #pragma unroll
   for (int i = 0; i < 8; i++) {
