@@ -143,6 +143,12 @@ inline float __uint_as_float(uint32_t v) { float f; memcpy(&f, &v, 4); return f;
 inline uint32_t __float_as_uint(float v) { uint32_t u; memcpy(&u, &v, 4); return u; }
 // Rounded on their own; the build forbids the compiler to fuse them.
 inline float __fadd_rn(float a, float b) { return a + b; }
+// Of summands whose sum is exact in double precision.
+inline float __fadd_rz(float a, float b) {
+  const double exact = static_cast<double>(a) + b;
+  const float nearest = static_cast<float>(exact);
+  return std::fabs(static_cast<double>(nearest)) > std::fabs(exact) ? std::nextafter(nearest, 0.f) : nearest;
+}
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }

@@ -10,7 +10,7 @@ struct ClipWindows {
   static constexpr int kSpan = 30, kWidest = 10, kNarrowest = 8;
   static constexpr uint32_t kOfKeys = 12, kOfValues = 5;  // values stop at steps of 9
   uint32_t errors[kOfKeys][4];  // squared distances of the sixteen codes, a byte each
-  uint32_t codes[kOfKeys];      // their levels, two bits each
+  uint32_t levels[kOfKeys];     // the first codes of levels 1, 2 and 3, a byte each; 16: none
   float low[kOfKeys], width[kOfKeys];
 };
 
@@ -19,14 +19,16 @@ constexpr ClipWindows clip_windows() {
   uint32_t w = 0;
   for (int step = ClipWindows::kWidest; step >= ClipWindows::kNarrowest; step--) {
     for (int low = 0; low + 3 * step <= ClipWindows::kSpan; low++, w++) {
+      int first[3] = {16, 16, 16};
       for (int code = 0; code < 16; code++) {
         const int above = 2 * code - low;
         int level = above < 0 ? 0 : (2 * above + step) / (2 * step);
         if (level > 3) level = 3;
         const int distance = above - level * step;
         t.errors[w][code / 4] |= static_cast<uint32_t>(distance * distance) << 8 * (code % 4);
-        t.codes[w] |= static_cast<uint32_t>(level) << 2 * code;
+        for (int k = 0; k < level; k++) first[k] = code < first[k] ? code : first[k];
       }
+      t.levels[w] = static_cast<uint32_t>(first[0] | first[1] << 8 | first[2] << 16);
       t.low[w] = static_cast<float>(low), t.width[w] = static_cast<float>(3 * step);
     }
   }
@@ -58,7 +60,7 @@ __device__ __forceinline__ void count_codes(uint4 v, uint32_t (&counts)[4]) {
   }
 }
 
-// Chooses windows for the columns that `chosen` names and moves their zeros and ranges in `s.meta`; the levels of their codes are in
+// Chooses windows for the columns that `chosen` names and moves their zeros and ranges in `s.meta`; where their levels begin is in
 // `s.sums` then. `scratch` is shared memory for half a byte a code, and 16 bytes a column: codes pass there to the threads of their
 // column, 64 each.
 template <int HeadDim, bool Keys, class Chosen>
@@ -99,15 +101,19 @@ __device__ __forceinline__ void choose_windows(const Codes& q, uint8_t* scratch,
     const float low = __fadd_rn(fp16_value(s.meta[column]), __fmul_rn(kClipWindows.low[best], half_step));
     s.meta[column] = static_cast<uint16_t>(fp16_round_nearest(low));
     s.meta[F::kColumns + column] = static_cast<uint16_t>(fp16_round_nearest(__fmul_rn(kClipWindows.width[best], half_step)));
-    s.sums[column] = kClipWindows.codes[best];
+    s.sums[column] = kClipWindows.levels[best];
+  } else if (tid % kShare == 0) {
+    s.sums[column] = 0;
   }
   __syncthreads();
 }
 
-// Four codes of two columns, by each column's levels.
+// Levels of four codes of two columns, given where each column's levels begin: how many of three do at the code or below. Bit 5 stays
+// where a begin is not above a code.
 __device__ __forceinline__ uint32_t clip_4_to_2(uint32_t q, uint32_t first, uint32_t second) {
-  auto level = [&](uint32_t levels, int k) { return (levels >> 2 * (q >> 8 * k & 15) & 3) << 8 * k; };
-  return level(first, 0) | level(first, 1) | level(second, 2) | level(second, 3);
+  constexpr uint32_t kBit = 0x20202020u;
+  auto reached = [&](uint32_t selector) { return ((q | kBit) - __byte_perm(first, second, selector)) & kBit; };
+  return (reached(0x4400) + reached(0x5511) + reached(0x6622)) >> 5;
 }
 
 }  // namespace ebb

@@ -85,12 +85,12 @@ __device__ __forceinline__ void rank_channels(const Codes& q, uint32_t boosted, 
   if (tid < HeadDim) {
     const int64_t zero = 15 * fp16_units(s.meta[tid]), range = fp16_units(s.meta[HeadDim + tid]);
     const int64_t codes = s.sums[tid] & 2047, codes_below = s.sums[tid] >> 11 & 2047, below = s.sums[tid] >> 22;
-    s.loudness[tid] = zero * (128 - 2 * below) + range * (codes - 2 * codes_below);
+    // Of equals the lower one is louder. Below 2^52 before.
+    s.loudness[tid] = (zero * (128 - 2 * below) + range * (codes - 2 * codes_below)) * 128 + 127 - tid;
   }
   __syncthreads();
-  // Of equals the lower one is louder.
   const int64_t mine = s.loudness[tid % HeadDim];
-  rank_by<HeadDim>(boosted, s, [&](uint32_t c, uint32_t channel) { return s.loudness[c] > mine || (s.loudness[c] == mine && c < channel); });
+  rank_by<HeadDim>(boosted, s, [&](uint32_t c, uint32_t) { return s.loudness[c] > mine; });
 }
 
 // The same by 128 bits: `s.loudness` and `s.loudness_low`.

@@ -168,14 +168,15 @@ __device__ __forceinline__ void quantise(const uint8_t* staged, const PageShared
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      uint32_t codes = 0;
+      uint32_t codes[2];
 #pragma unroll
       for (int r = 0; r < 2; r++) {
         const float2 zero = of_groups<HeadDim, Keys, ByRow>(s.zero, i, half, r), scale = of_groups<HeadDim, Keys, ByRow>(s.scale, i, half, r);
         const float2 x = unpack_bf16(pairs[2 * half + r]);
-        codes |= (code_of(x.x, zero.x, scale.x, levels) | code_of(x.y, zero.y, scale.y, levels) << 16) << 8 * r;
+        codes[r] = __byte_perm(code_bits(x.x, zero.x, scale.x, levels), code_bits(x.y, zero.y, scale.y, levels), 0x5410);
       }
-      q[i][half] = codes;
+      // Low bytes of both halves: of (e = 0, r = 0), (e = 0, r = 1), (e = 1, r = 0), (e = 1, r = 1).
+      q[i][half] = __byte_perm(codes[0], codes[1], 0x6240);
     }
   }
 }
