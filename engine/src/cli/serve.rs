@@ -93,6 +93,8 @@ impl ServeArgs {
         server.ready(engine.clone()).await;
         tracing::info!(model, "ready");
         let result = serve(server, &engine, &mut signals, config.grace).await;
+        // Tasks of the server may have handles of their own for a moment yet.
+        engine.close();
         if result.is_ok() {
             tracing::info!("stopped");
         }

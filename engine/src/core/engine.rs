@@ -1,13 +1,14 @@
 //! What the async side and the engine thread share, and how a request gets from one to the other.
 
+use std::convert::Infallible;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::time::{Duration, Instant};
 
 use ebb_scheduler::{RequestId, Room};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
@@ -76,10 +77,22 @@ pub(super) struct Shared {
     idle: Notify,
 }
 
-/// The async side: what both see, and the way to the engine thread, which ends when the last of these is gone.
+/// How long closing waits for the engine thread to let go of its backend.
+const LETTING_GO: Duration = Duration::from_secs(10);
+
+/// The async side: what both see, and the way to the engine thread, which ends when the last of these is gone, or one is closed.
 pub(super) struct Inner {
     shared: Arc<Shared>,
-    commands: SyncSender<Command>,
+    /// Until this is closed.
+    commands: RwLock<Option<SyncSender<Command>>>,
+    /// Closed when the engine thread has dropped its backend.
+    ended: Mutex<Receiver<Infallible>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close();
+    }
 }
 
 impl Deref for Inner {
@@ -319,8 +332,32 @@ impl Shared {
 }
 
 impl Inner {
-    pub(super) fn new(shared: Arc<Shared>, commands: SyncSender<Command>) -> Self {
-        Self { shared, commands }
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        commands: SyncSender<Command>,
+        ended: Receiver<Infallible>,
+    ) -> Self {
+        Self {
+            shared,
+            commands: RwLock::new(Some(commands)),
+            ended: Mutex::new(ended),
+        }
+    }
+
+    /// Ends the engine thread and waits for it: a process that ends while another thread frees a device's memory may crash in the
+    /// driver.
+    pub(super) fn close(&self) {
+        *self.commands.write() = None;
+        if let Err(RecvTimeoutError::Timeout) = self.ended.lock().recv_timeout(LETTING_GO) {
+            tracing::warn!("the backend is still busy; nobody waits for it any more");
+        }
+    }
+
+    fn send(&self, command: Command) -> Result<(), TrySendError<Command>> {
+        match &*self.commands.read() {
+            Some(commands) => commands.try_send(command),
+            None => Err(TrySendError::Disconnected(command)),
+        }
     }
 
     pub(super) async fn submit(
@@ -410,7 +447,7 @@ impl Inner {
         let mut command = Some(Command::Submit(Box::new(submission)));
         // The command comes back where it is not sent.
         let sent = self.door.enter(n, || match command.take() {
-            Some(it) => self.commands.try_send(it),
+            Some(it) => self.send(it),
             None => Ok(()),
         });
         let full = self.queue_full();
@@ -454,7 +491,7 @@ impl Inner {
     pub(super) fn cancel(&self, id: RequestId, why: RequestError) {
         self.cancelled.lock().push((id, why));
         // A full channel means the thread is awake anyway.
-        let _ = self.commands.try_send(Command::Wake);
+        let _ = self.send(Command::Wake);
     }
 
     pub(super) fn abort(&self, name: &str) -> bool {

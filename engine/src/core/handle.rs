@@ -88,7 +88,8 @@ impl EngineState {
     }
 }
 
-/// Cheap to clone; every clone talks to the same engine thread.
+/// Cheap to clone; every clone talks to the same engine thread. Dropping the last one ends that, and waits until it has let go of the
+/// backend.
 #[derive(Clone)]
 pub struct EngineHandle {
     pub(super) inner: Arc<Inner>,
@@ -121,12 +122,16 @@ impl EngineHandle {
             scheduler.room_for_arrivals(),
         ));
         let thread = EngineThread::new(shared.clone(), commands, scheduler, backend, log);
+        let (end, ended) = std::sync::mpsc::channel();
         std::thread::Builder::new()
             .name("ebb-engine".into())
-            .spawn(move || thread.run())
+            .spawn(move || {
+                thread.run();
+                drop(end);
+            })
             .expect("the operating system gives the process one more thread");
         Ok(Self {
-            inner: Arc::new(Inner::new(shared, sender)),
+            inner: Arc::new(Inner::new(shared, sender, ended)),
         })
     }
 
@@ -184,6 +189,12 @@ impl EngineHandle {
     /// [`RequestError::ShuttingDown`].
     pub async fn drain(&self, grace: std::time::Duration) {
         self.inner.drain(grace).await;
+    }
+
+    /// Ends the engine thread, whoever else has a handle, and waits until it has let go of the backend: before a process ends. What
+    /// still runs ends with an error. Blocks.
+    pub fn close(&self) {
+        self.inner.close();
     }
 
     /// Resolves when the engine thread has ended without being asked to: a lost device or a panic. Every stream has its error by

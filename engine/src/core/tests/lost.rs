@@ -1,5 +1,6 @@
-//! A device that is lost.
+//! A device that is lost, and one that is let go.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::fake::{Fake, Trouble};
@@ -36,4 +37,53 @@ async fn a_lost_device_ends_every_stream_and_the_engine() {
         // Nobody is left to wait for.
         engine.drain(Duration::from_secs(60)).await;
     }
+}
+
+/// Takes its time to be dropped, and tells.
+struct Slow(Arc<AtomicBool>);
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        std::thread::sleep(Duration::from_millis(200));
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+#[tokio::test]
+async fn the_last_handle_waits_until_the_backend_is_gone() {
+    let gone = Arc::new(AtomicBool::new(false));
+    let slow = Slow(gone.clone());
+    let fake = Fake::new(400, 1, move |_| {
+        let _ = &slow;
+        None
+    });
+    let engine = engine(fake, 400);
+    let stream = engine
+        .generate(request(&[1], SamplingOptions::default()))
+        .await;
+    let other = engine.clone();
+    drop(engine);
+    let (_, _, error) = read(stream.expect("accepted"), 1).await;
+    assert!(error.is_none() && !gone.load(Ordering::Acquire));
+    drop(other);
+    assert!(gone.load(Ordering::Acquire));
+}
+
+#[tokio::test]
+async fn closing_does_so_whoever_has_a_handle() {
+    let gone = Arc::new(AtomicBool::new(false));
+    let slow = Slow(gone.clone());
+    let fake = Fake::new(400, 1, move |_| {
+        let _ = &slow;
+        None
+    });
+    let engine = engine(fake, 400);
+    let other = engine.clone();
+    engine.close();
+    assert!(gone.load(Ordering::Acquire));
+    let refused = other
+        .generate(request(&[1], SamplingOptions::default()))
+        .await;
+    assert!(matches!(refused.err(), Some(RequestError::Internal(_))));
+    engine.close();
 }
