@@ -49,15 +49,20 @@ impl Drop for Slow {
     }
 }
 
-#[tokio::test]
-async fn the_last_handle_waits_until_the_backend_is_gone() {
+/// An engine, and whether its backend is gone.
+fn slow_to_go() -> (EngineHandle, Arc<AtomicBool>) {
     let gone = Arc::new(AtomicBool::new(false));
     let slow = Slow(gone.clone());
     let fake = Fake::new(400, 1, move |_| {
         let _ = &slow;
         None
     });
-    let engine = engine(fake, 400);
+    (engine(fake, 400), gone)
+}
+
+#[tokio::test]
+async fn the_last_handle_waits_until_the_backend_is_gone() {
+    let (engine, gone) = slow_to_go();
     let stream = engine
         .generate(request(&[1], SamplingOptions::default()))
         .await;
@@ -71,13 +76,7 @@ async fn the_last_handle_waits_until_the_backend_is_gone() {
 
 #[tokio::test]
 async fn closing_does_so_whoever_has_a_handle() {
-    let gone = Arc::new(AtomicBool::new(false));
-    let slow = Slow(gone.clone());
-    let fake = Fake::new(400, 1, move |_| {
-        let _ = &slow;
-        None
-    });
-    let engine = engine(fake, 400);
+    let (engine, gone) = slow_to_go();
     let other = engine.clone();
     engine.close();
     assert!(gone.load(Ordering::Acquire));
