@@ -19,8 +19,10 @@ namespace ebb {
 struct alignas(64) BulkDecodeParams {
   TensorMap records;  // the arena as 3-D: 64 channels, rows of head_dim channels, halves; box: one record
   DecodeParams decode;
+  uint64_t policy;    // L2 policy of records
+  uint64_t reserved[7];
 };
-static_assert(sizeof(BulkDecodeParams) == 256);
+static_assert(sizeof(BulkDecodeParams) == 320);
 
 template <int D, int STAGES>
 struct BulkDecode {
@@ -52,6 +54,7 @@ struct BulkDecode {
 
   const TensorMap* map;
   const DecodeParams& p;
+  const uint64_t& policy;
   uint8_t* shared;
   uint32_t base;
   uint32_t lane, warp;
@@ -59,7 +62,7 @@ struct BulkDecode {
   uint32_t stage, phase;
 
   __device__ __forceinline__ BulkDecode(const BulkDecodeParams& params, uint8_t* sm)
-      : map(&params.records), p(params.decode), shared(sm), base(smem_address(sm)), lane(threadIdx.x % 32), warp(threadIdx.x / 32), stage(0), phase(0) {
+      : map(&params.records), p(params.decode), policy(params.policy), shared(sm), base(smem_address(sm)), lane(threadIdx.x % 32), warp(threadIdx.x / 32), stage(0), phase(0) {
     groups = (p.q_heads / p.kv_heads + kHeads - 1) / kHeads;
     unit_heads = p.kv_heads * groups;
     total = __ldg(p.unit_count) * unit_heads;
@@ -190,7 +193,7 @@ struct BulkDecode {
           }
           __syncwarp();
           const uint32_t tile = lane - (i * 2 + side) * kTiles;
-          if (tile < tiles) tensor_copy_3d(base + stage * kStage + tile * kRecord, map, 0, row, 0, full(stage));
+          if (tile < tiles) tensor_copy_3d(base + stage * kStage + tile * kRecord, map, 0, row, 0, full(stage), policy);
           advance();
         }
       }
@@ -427,15 +430,13 @@ __device__ __forceinline__ void merge_units(const DecodeMergeParams& p) {
       float top = m;
 #pragma unroll
       for (uint32_t i = 0; i < kAtOnce; i++) {
-        const uint32_t s = min(first + i * kParts, row.splits - 1);
-        x[i] = __ldcg(&ml[s * p.q_heads]);
-        v[i] = __ldcg(reinterpret_cast<const float4*>(o + static_cast<uint64_t>(s) * p.q_heads * D));
+        const uint32_t s = first + i * kParts;
+        const bool is = s < row.splits;
+        x[i] = is ? __ldcg(&ml[s * p.q_heads]) : make_float2(-INFINITY, 0.f);
+        v[i] = is ? __ldcg(reinterpret_cast<const float4*>(o + static_cast<uint64_t>(s) * p.q_heads * D)) : make_float4(0.f, 0.f, 0.f, 0.f);
       }
 #pragma unroll
-      for (uint32_t i = 0; i < kAtOnce; i++) {
-        if (first + i * kParts >= row.splits) x[i] = make_float2(-INFINITY, 0.f);
-        top = fmaxf(top, x[i].x);
-      }
+      for (uint32_t i = 0; i < kAtOnce; i++) top = fmaxf(top, x[i].x);
       const float before = ex2(m - top);
       m = top;
       l *= before;

@@ -146,16 +146,12 @@ struct MixedLoad {
     uint32_t position;
   };
 
+  // The unit of an item; past the end one of an earlier step or zero, which nobody looks at: so it can be asked for before it is
+  // known whether there is one.
+  __device__ __forceinline__ const DecodeUnit* unit_at(uint32_t number) const { return &p.units[min(number / p.kv_heads, p.units_max - 1)]; }
   // What is needed of a unit: first block, first token, end.
-  __device__ __forceinline__ uint4 load_unit(uint32_t ordinal) const {
-    const uint32_t number = item(ordinal);
-    return is_item(number) ? __ldg(reinterpret_cast<const uint4*>(&p.units[number / p.kv_heads])) : make_uint4(0, 0, 0, 0);
-  }
-
-  __device__ __forceinline__ uint32_t load_columns(uint32_t ordinal) const {
-    const uint32_t number = item(ordinal);
-    return is_item(number) ? __ldg(&p.units[number / p.kv_heads].columns) : 0;
-  }
+  __device__ __forceinline__ uint4 load_unit(uint32_t ordinal) const { return __ldg(reinterpret_cast<const uint4*>(unit_at(item(ordinal)))); }
+  __device__ __forceinline__ uint32_t load_columns(uint32_t ordinal) const { return __ldg(&unit_at(item(ordinal))->columns); }
 
   __device__ __forceinline__ void open_unit(Batch& b, uint32_t ordinal, uint4 unit, uint32_t columns) const {
     const uint32_t number = item(ordinal);
@@ -186,6 +182,8 @@ struct MixedLoad {
     uint4 ahead = load_unit(1);
     uint32_t columns_ahead = load_columns(1);
     load_refs(b);
+    // The first pieces are waited for: their frames are needed two look-ups from now.
+    if (b.ordinal != kNone) prefetch_line(p.pages.frames + b.ref.x);
     load_positions(b);
 #pragma unroll 1
     while (b.ordinal != kNone) {

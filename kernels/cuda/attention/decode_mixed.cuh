@@ -21,7 +21,7 @@ struct MixedDecode : PolarKeys<D, STAGES, SETS> {
   using Base::kFragments, Base::kOwn, Base::kPart, Base::kShares, Base::kSteps, Base::kTiles, Base::kUnits, Base::kWarps;
   using Base::lane, Base::p, Base::params, Base::shared, Base::taken, Base::warp;
   using Base::attend_polar, Base::begin, Base::behind_of, Base::brought, Base::claimed, Base::give, Base::info, Base::is_item, Base::item, Base::left, Base::merged, Base::ordinal_at, Base::own_of, Base::part_of, Base::power_in,
-      Base::produce, Base::query16_of, Base::query_of, Base::release, Base::scale_of, Base::shift_of, Base::stage, Base::wait, Base::wait_for_second, Base::word;
+      Base::produce, Base::query16_of, Base::query_of, Base::release, Base::scale_of, Base::shift_of, Base::stage, Base::unit_at, Base::wait, Base::wait_for_second, Base::word;
   using Power = typename Base::Power;
 
   static constexpr uint32_t kHeads = 4 * SETS;
@@ -63,16 +63,24 @@ struct MixedDecode : PolarKeys<D, STAGES, SETS> {
 
   // ---- queries ----
 
+  // Where a unit's queries are.
+  struct Place {
+    uint32_t row, columns;
+  };
+  __device__ __forceinline__ Place place_of_queries(uint32_t ordinal) const {
+    const DecodeUnit* const unit = unit_at(item(ordinal));
+    return {__ldg(&unit->row), __ldg(&unit->columns)};
+  }
+
   // Brings a unit's queries to shared memory: as B fragments, whose columns 2t and 2t + 1 are a lane's heads (of one set, one head
   // twice), as they are and in fp16, divided by a power of two so that times any range they are finite; and the latter as each lane
   // needs them to multiply them with ranges. Of no unit, zeros.
-  __device__ __forceinline__ void bring_queries(uint32_t ordinal) const {
+  __device__ __forceinline__ void bring_queries(uint32_t ordinal, Place place) const {
     const uint32_t number = item(ordinal), g = lane / 4, t = lane % 4, of_set = g / 2 + (SETS == 2 ? g % 2 * 4 : 0);
-    const DecodeUnit* const unit = &p.units[is_item(number) ? number / p.kv_heads : 0];
-    const uint32_t columns = is_item(number) ? __ldg(&unit->columns) : 0;
+    const uint32_t columns = is_item(number) ? place.columns : 0;
     const Column c = column(columns, number % p.kv_heads, of_set);
     const bool is = c.is;
-    const uint32_t* const q = reinterpret_cast<const uint32_t*>(p.q + static_cast<uint64_t>(is ? __ldg(&unit->row) + c.row : 0) * p.q_stride + (is ? c.head : 0) * D);
+    const uint32_t* const q = reinterpret_cast<const uint32_t*>(p.q + static_cast<uint64_t>(is ? place.row + c.row : 0) * p.q_stride + (is ? c.head : 0) * D);
     uint32_t words[kSteps][2];
 #pragma unroll
     for (int s = 0; s < kSteps; s++)
@@ -579,7 +587,7 @@ struct MixedDecode : PolarKeys<D, STAGES, SETS> {
       share -= ordinal * kShares;
       if (share == 0) {
         // The first to come has most time, and nobody waits for it soon.
-        bring_queries(ordinal + kUnits);
+        bring_queries(ordinal + kUnits, place_of_queries(ordinal + kUnits));
         continue;
       }
       merge_channels(ordinal, share - 1);
@@ -639,10 +647,12 @@ struct MixedDecode : PolarKeys<D, STAGES, SETS> {
   }
 
   __device__ __forceinline__ void consume() {
+    const Place place = warp < kUnits ? place_of_queries(warp) : Place{0, 0};
     wait_for_previous();
+    // Before the warp waits for the first pieces to be found.
+    if (warp < kUnits) bring_queries(warp, place);
     if (lane == 0) give(0);
     __syncwarp();
-    if (warp < kUnits) bring_queries(warp);
     named_barrier_sync(1, kWarps * 32);
     reset();
 #pragma unroll 1

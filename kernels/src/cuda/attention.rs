@@ -41,12 +41,24 @@ struct DecodeParams {
 // SAFETY: field for field `ebb::DecodeParams` of attention/decode.cuh.
 unsafe impl KernelParams for DecodeParams {}
 
+/// L2 policies as `createpolicy` encodes them, of all that is copied.
+const EVICT_FIRST: u64 = 0x12f0_0000_0000_0000;
+const EVICT_NORMAL: u64 = 0x1000_0000_0000_0000;
+
+/// Sequences, at least, whose KV leaves L2 first, so that what else a step uses stays there: that is 1 % of the time of a step of 64, and
+/// costs a single stream 1 %. KV of long ones, which are cut, is nearly all that a step moves, and does not: nothing is gained
+/// there, and where L2 has much to write back such copies are 3 % slower.
+const STREAMED_SEQS: usize = 32;
+
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy)]
 struct BulkDecodeParams {
     records: TensorMap,
     decode: DecodeParams,
+    policy: u64,
+    reserved: [u64; 7],
 }
+const _: () = assert!(size_of::<BulkDecodeParams>() == 320);
 // SAFETY: field for field `ebb::BulkDecodeParams` of attention/decode_bulk.cuh.
 unsafe impl KernelParams for BulkDecodeParams {}
 
@@ -422,6 +434,11 @@ impl Attention {
                     let params = BulkDecodeParams {
                         records: arena.maps().ok_or_else(no_copies)?.whole,
                         decode: params,
+                        policy: match work.seqs >= STREAMED_SEQS && !work.cut {
+                            true => EVICT_FIRST,
+                            false => EVICT_NORMAL,
+                        },
+                        reserved: [0; 7],
                     };
                     kernel.launch(stream, grid, threads, &params)?;
                     if !work.cut {

@@ -25,7 +25,8 @@ impl Default for SplitRule {
     fn default() -> Self {
         Self {
             blocks_min: 8,
-            blocks_max: 32,
+            // With 8 KV heads a sequence of 128k tokens, alone, is as many large units as 132 multiprocessors hold twice.
+            blocks_max: 28,
             units: 32,
             blocks_small: 4,
         }
