@@ -3,6 +3,7 @@
 use std::error::Error;
 
 use clap::Subcommand;
+use ebb_kernels::cuda::probe::ColdL2;
 use ebb_kernels::cuda::{Capability, Device, StreamRule, selftest};
 
 pub mod attention;
@@ -31,6 +32,10 @@ pub enum Command {
         /// Timed runs of each shape
         #[arg(long, default_value_t = 30)]
         repeats: usize,
+        /// Fill L2 by reading before each run, as a step does with weights, and not by writing, as published comparisons do: then there
+        /// is nothing to write back
+        #[arg(long)]
+        clean_l2: bool,
         /// Time every compiled kernel with this in its name, too
         #[arg(long, default_value = "")]
         kernels: String,
@@ -146,11 +151,16 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
         }
         Command::Attention {
             repeats,
+            clean_l2,
             kernels,
             rules,
         } => {
-            attention::run(&device, *repeats, kernels, rules)?;
-            shrunk_attention::run(&device, *repeats)?;
+            let cold = match clean_l2 {
+                true => ColdL2::Read,
+                false => ColdL2::Written,
+            };
+            attention::run(&device, *repeats, cold, kernels, rules)?;
+            shrunk_attention::run(&device, *repeats, cold)?;
         }
         Command::Prefill { repeats } => prefill::run(&device, *repeats)?,
         Command::Polar { blocks, repeats } => {

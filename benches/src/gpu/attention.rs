@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ebb_kernels::cuda::probe::{AttentionProbe, ProbeError};
+use ebb_kernels::cuda::probe::{AttentionProbe, ColdL2, ProbeError};
 use ebb_kernels::cuda::selftest::{Pages, Rng};
 use ebb_kernels::cuda::{DECODE_VARIANTS, Device, SplitRule, StepCapacity};
 use ebb_kernels::kv::{FrameLayout, KvGeometry};
@@ -67,6 +67,7 @@ const fn rule(
 pub fn run(
     device: &Arc<Device>,
     repeats: usize,
+    cold: ColdL2,
     kernels: &str,
     rules: &[[usize; 4]],
 ) -> Result<(), ProbeError> {
@@ -114,7 +115,7 @@ pub fn run(
                 }
                 probe.configure(*variant, rule)?;
                 probe.load(&pages.input)?;
-                let times = probe.time(0, repeats)?;
+                let times = probe.time(0, repeats, cold)?;
                 let us = times[times.len() / 2];
                 let kernel = format!(
                     "{}/{}-{}-{}-{}",

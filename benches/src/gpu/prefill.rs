@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ebb_kernels::cuda::probe::{AttentionProbe, ProbeError};
+use ebb_kernels::cuda::probe::{AttentionProbe, ColdL2, ProbeError};
 use ebb_kernels::cuda::selftest::{Pages, Rng};
 use ebb_kernels::cuda::{Device, PREFILL_VARIANTS, StepCapacity};
 use ebb_kernels::kv::{FrameLayout, KvGeometry};
@@ -76,7 +76,7 @@ pub fn run(device: &Arc<Device>, repeats: usize) -> Result<(), ProbeError> {
         {
             probe.configure_prefill(*variant)?;
             probe.load(&pages.input)?;
-            let times = probe.time(0, repeats)?;
+            let times = probe.time(0, repeats, ColdL2::Written)?;
             let us = times[times.len() / 2];
             println!(
                 "ebb,{},{},{},{},{Q_HEADS},{KV_HEADS},{},{us:.1},{:.1}",

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ebb_kernels::backend::{BlockRef, SeqRows, StepInput};
-use ebb_kernels::cuda::probe::{AttentionProbe, ProbeError};
+use ebb_kernels::cuda::probe::{AttentionProbe, ColdL2, ProbeError};
 use ebb_kernels::cuda::selftest::Rng;
 use ebb_kernels::cuda::{CudaError, Device, StepCapacity};
 use ebb_kernels::formats::{FormatId as F, RecordShape};
@@ -142,7 +142,7 @@ impl Pool {
         shape: &Shape,
         rows: usize,
         position: impl Fn(usize) -> u16,
-        repeats: usize,
+        (repeats, cold): (usize, ColdL2),
     ) -> Result<(f64, f64), ProbeError> {
         let (input, frames) = self.step(shape, rows, &position);
         let capacity = StepCapacity {
@@ -162,7 +162,7 @@ impl Pool {
         probe.fill_random(2)?;
         probe.arena_mut().write_all(&self.bytes(&input, frames))?;
         probe.load(&input)?;
-        let times = probe.time(0, repeats)?;
+        let times = probe.time(0, repeats, cold)?;
         let sealed = (0..shape.tokens / BLOCK_TOKENS).map(|b| self.layout.bytes(position(b)));
         let bytes = shape.batch as f64 * sealed.sum::<u64>() as f64;
         Ok((times[times.len() / 2], bytes))
@@ -170,7 +170,8 @@ impl Pool {
 }
 
 /// Prints lines of the CSV of [`super::attention::run`]: one per pair of formats and number of rows, and one for a mixture of those that are not static.
-pub fn run(device: &Arc<Device>, repeats: usize) -> Result<(), ProbeError> {
+pub fn run(device: &Arc<Device>, repeats: usize, cold: ColdL2) -> Result<(), ProbeError> {
+    let runs = (repeats, cold);
     for shape in &SHAPES {
         let pool = Pool::new(shape)?;
         let line = |kernel: &str, bits: &str, us: f64, bytes: f64| {
@@ -184,18 +185,18 @@ pub fn run(device: &Arc<Device>, repeats: usize) -> Result<(), ProbeError> {
             );
         };
         for (i, (k, v, bits)) in PAIRS.into_iter().enumerate() {
-            let (us, bytes) = pool.time(device, shape, 1, |_| i as u16 + 1, repeats)?;
+            let (us, bytes) = pool.time(device, shape, 1, |_| i as u16 + 1, runs)?;
             line(&format!("{k}/{v}"), bits, us, bytes);
             if i >= DRAFTED {
                 continue;
             }
             for rows in ROWS {
-                let (us, bytes) = pool.time(device, shape, rows, |_| i as u16 + 1, repeats)?;
+                let (us, bytes) = pool.time(device, shape, rows, |_| i as u16 + 1, runs)?;
                 line(&format!("{k}/{v} q_len {rows}"), bits, us, bytes);
             }
         }
         let any = |block: usize| (block % MIXED) as u16 + 1;
-        let (us, bytes) = pool.time(device, shape, 1, any, repeats)?;
+        let (us, bytes) = pool.time(device, shape, 1, any, runs)?;
         line("of all", "mixed", us, bytes);
     }
     Ok(())

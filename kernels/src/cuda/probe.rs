@@ -1,5 +1,6 @@
 //! Kernels on their own: for comparison with a reference, and for timing.
 
+mod cold;
 mod polar;
 mod sample;
 
@@ -10,7 +11,7 @@ use half::bf16;
 use super::arena::DeviceArena;
 use super::attention::{Attention, DecodeVariant, DecodeWork};
 use super::codecs::PageTable;
-use super::driver::{Device, DeviceBuffer, Event, Graph, Stream};
+use super::driver::{Device, DeviceBuffer, Stream};
 use super::error::CudaError;
 use super::ops::Fill;
 use super::params::GemmShape;
@@ -21,11 +22,10 @@ use super::step::{StepBuffers, StepCapacity};
 use crate::backend::{BackendError, CheckScratch, StepInput, StepLimits};
 use crate::kv::{FrameLayout, KvGeometry, KvLayout};
 
+pub use cold::ColdL2;
+use cold::time_graph;
 pub use polar::{PolarProbe, PolarWay};
 pub use sample::{SampleOutput, SampleProbe};
-
-/// Bytes written between timed runs: more than any L2.
-const FLUSH_BYTES: usize = 256 << 20;
 
 /// Attention over a pool of its own.
 #[derive(Debug)]
@@ -267,7 +267,12 @@ impl AttentionProbe {
     }
 
     /// Times `repeats` graph replays of the loaded step's attention in `layer`, each with a cold L2. Microseconds, sorted.
-    pub fn time(&mut self, layer: usize, repeats: usize) -> Result<Vec<f64>, CudaError> {
+    pub fn time(
+        &mut self,
+        layer: usize,
+        repeats: usize,
+        cold: ColdL2,
+    ) -> Result<Vec<f64>, CudaError> {
         let graph = {
             let (stream, attention, step, arena) =
                 (&self.stream, &mut self.attention, &self.step, &self.arena);
@@ -284,7 +289,7 @@ impl AttentionProbe {
                 )
             })?
         };
-        time_graph(&self.stream, &graph, repeats)
+        time_graph(&self.stream, &graph, repeats, cold)
     }
 }
 
@@ -379,7 +384,7 @@ impl ProductProbe {
             // SAFETY: the buffers have the shape's sizes and outlive the graph.
             unsafe { self.products.run_as(way, &stream, self.shape, x, w, y) }
         })?;
-        time_graph(&stream, &graph, repeats).map(Some)
+        time_graph(&stream, &graph, repeats, ColdL2::Written).map(Some)
     }
 
     fn enqueue(&mut self, way: Way) -> Result<(), CudaError> {
@@ -484,7 +489,7 @@ impl LayersProbe {
             }
             Ok::<_, CudaError>(())
         })?;
-        time_graph(&self.stream, &graph, repeats).map(Some)
+        time_graph(&self.stream, &graph, repeats, ColdL2::Written).map(Some)
     }
 }
 
@@ -509,25 +514,4 @@ fn enqueue(
         attention.decode(stream, work, step, arena, pages, layer, q, out)?;
     }
     attention.prefill(stream, step, arena, (layer, 0), q, out)
-}
-
-/// Replays `graph` with a flushed L2 before each run.
-fn time_graph(stream: &Stream, graph: &Graph, repeats: usize) -> Result<Vec<f64>, CudaError> {
-    let device = stream.device();
-    let mut flush = DeviceBuffer::<u8>::new(device, FLUSH_BYTES, "the L2 flush")?;
-    let (start, end) = (Event::new(device)?, Event::new(device)?);
-    let mut times = Vec::with_capacity(repeats);
-    for i in 0..repeats + 3 {
-        stream.fill(&mut flush, i as u8)?;
-        start.record(stream)?;
-        // SAFETY: the caller keeps what the graph uses alive and untouched; the loop waits for each replay.
-        unsafe { graph.launch(stream)? };
-        end.record(stream)?;
-        stream.synchronize()?;
-        if i >= 3 {
-            times.push(end.micros_since(&start)?);
-        }
-    }
-    times.sort_by(f64::total_cmp);
-    Ok(times)
 }

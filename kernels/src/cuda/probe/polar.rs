@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use half::bf16;
 
-use super::time_graph;
+use super::cold::{ColdL2, time_graph};
 use crate::BLOCK_TOKENS;
 use crate::cuda::driver::{Device, DeviceBuffer, Kernel, Stream};
 use crate::cuda::error::CudaError;
@@ -181,7 +181,7 @@ impl PolarProbe {
     /// Times `repeats` runs that write the greatest products alone, graph-replayed, each with a cold L2. Microseconds, sorted.
     pub fn time(&mut self, repeats: usize) -> Result<Vec<f64>, CudaError> {
         let graph = self.stream.capture(|| self.enqueue(0))?;
-        time_graph(&self.stream, &graph, repeats)
+        time_graph(&self.stream, &graph, repeats, ColdL2::Written)
     }
 
     fn enqueue(&self, products: DevicePtr) -> Result<(), CudaError> {
