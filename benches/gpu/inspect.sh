@@ -38,7 +38,9 @@ fi
 if command -v ncu > /dev/null; then
   metrics=gpu__time_duration.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed,sm__cycles_active.avg,sm__cycles_active.max,sm__cycles_active.min
   step ncu-attention 60 ncu --clock-control none --metrics "$metrics" -k regex:decode --launch-skip 30 --launch-count 4 "$bin" attention --repeats 10
-  # One decode step at batch 64, kernel by kernel: the layers are alike, two of them tell all.
-  step ncu-step 90 ncu --clock-control none --metrics gpu__time_duration.sum,dram__bytes_read.sum --graph-profiling node --launch-skip 2000 --launch-count 40 --csv "$bin" step --no-tune --batches 64
+  # One decode step at batch 64, kernel by kernel, as a table.
+  metrics=gpu__time_duration.sum,dram__bytes_read.sum,dram__bytes_write.sum
+  step ncu-step 120 ncu --clock-control none --cache-control none --metrics $metrics --graph-profiling node --launch-skip 2600 --launch-count 700 --csv "$bin" step --batches 64
+  step step-64 20 python3 benches/step_profile.py "$out/ncu-step.txt"
 fi
 exit $failed

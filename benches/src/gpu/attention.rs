@@ -59,6 +59,7 @@ const fn rule(
         blocks_max,
         units,
         blocks_small,
+        long: usize::MAX,
     }
 }
 

@@ -11,6 +11,9 @@ pub struct Answer {
     pub kv_bits: f64,
 }
 
+/// Gaps around one, itself among them, whose median tells how long it would take without what is rare.
+const AROUND: usize = 33;
+
 /// What a workload gave.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figures {
@@ -22,6 +25,11 @@ pub struct Figures {
     pub itl_p50_ms: f64,
     /// The same, 99th percentile.
     pub itl_p99_ms: f64,
+    /// The same of each gap's median with those around it in its answer: without steps that take longer than their neighbours, such as
+    /// those in which every sequence's blocks shrink at once.
+    pub itl_smooth_p99_ms: f64,
+    /// A gap over that median, 99th percentile.
+    pub itl_jitter_p99: f64,
     /// Time to the first token, median, milliseconds.
     pub ttft_p50_ms: f64,
     /// Mean bits over all answers.
@@ -46,14 +54,14 @@ pub fn figures(answers: &[Answer]) -> Figures {
     };
     let tokens: u32 = all.map(|x| x.1).sum();
     let wall = answers.iter().map(last).max().unwrap_or_default();
-    let gaps = answers.iter().flat_map(|a| {
-        a.arrivals.windows(2).flat_map(|w| {
-            // Tokens that were read together came evenly spaced, as far as can be told.
-            let gap = (w[1].0 - w[0].0).as_secs_f64() * 1e3 / f64::from(w[1].1);
-            std::iter::repeat_n(gap, w[1].1 as usize)
-        })
-    });
-    let gaps = sorted(gaps);
+    let gaps: Vec<Vec<f64>> = answers.iter().map(gaps).collect();
+    let smooth: Vec<Vec<f64>> = gaps.iter().map(|g| medians_around(g)).collect();
+    let jitter = gaps.iter().flatten().zip(smooth.iter().flatten());
+    let jitter = sorted(jitter.map(|(gap, smooth)| gap / smooth));
+    let (gaps, smooth) = (
+        sorted(gaps.into_iter().flatten()),
+        sorted(smooth.into_iter().flatten()),
+    );
     let firsts = sorted(answers.iter().map(|a| first(a).as_secs_f64() * 1e3));
     let bits: f64 = answers.iter().map(|a| a.kv_bits).sum();
     Figures {
@@ -61,9 +69,33 @@ pub fn figures(answers: &[Answer]) -> Figures {
         out_tok_s: f64::from(tokens) / wall.as_secs_f64(),
         itl_p50_ms: percentile(&gaps, 0.5),
         itl_p99_ms: percentile(&gaps, 0.99),
+        itl_smooth_p99_ms: percentile(&smooth, 0.99),
+        itl_jitter_p99: percentile(&jitter, 0.99),
         ttft_p50_ms: percentile(&firsts, 0.5),
         mean_kv_bits: bits / answers.len() as f64,
     }
+}
+
+/// Milliseconds between an answer's tokens.
+fn gaps(answer: &Answer) -> Vec<f64> {
+    let between = answer.arrivals.windows(2).flat_map(|w| {
+        // Tokens that were read together came evenly spaced, as far as can be told.
+        let gap = (w[1].0 - w[0].0).as_secs_f64() * 1e3 / f64::from(w[1].1);
+        std::iter::repeat_n(gap, w[1].1 as usize)
+    });
+    between.collect()
+}
+
+/// Of each value the median of the [`AROUND`] values around it, fewer at the ends.
+fn medians_around(values: &[f64]) -> Vec<f64> {
+    let median = |i: usize| {
+        let (begin, end) = (i.saturating_sub(AROUND / 2), i + AROUND / 2 + 1);
+        percentile(
+            &sorted(values[begin..end.min(values.len())].iter().copied()),
+            0.5,
+        )
+    };
+    (0..values.len()).map(median).collect()
 }
 
 fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
@@ -103,6 +135,22 @@ mod tests {
         // Gaps: 10, 10, 10 and 10, 5, 5, 60.
         assert_eq!((f.itl_p50_ms, f.itl_p99_ms), (10.0, 60.0));
         assert_eq!((f.ttft_p50_ms, f.mean_kv_bits), (10.0, 8.0));
+    }
+
+    #[test]
+    fn rare_long_gaps_are_left_out_of_smooth_ones_and_growth_is_not() {
+        // Steps of 10 ms, later of 12; every 50th takes half as long again.
+        let mut at = 0;
+        let times: Vec<_> = (1..1000_u64)
+            .map(|i| {
+                let step = if i < 500 { 10 } else { 12 };
+                at += if i % 50 == 25 { step * 3 / 2 } else { step };
+                (at, 1)
+            })
+            .collect();
+        let f = figures(&[answer(&times)]);
+        assert_eq!((f.itl_p99_ms, f.itl_smooth_p99_ms), (18.0, 12.0));
+        assert!((f.itl_jitter_p99 - 1.5).abs() < 1e-9, "{f:?}");
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub use workload::Workload;
 use crate::csv::Csv;
 use crate::engine_args::EngineArgs;
 
+const ITL_HEADER: &str =
+    "engine,kv,in,out,n,kv_gib,itl_p50_ms,itl_p99_ms,itl_smooth_p99_ms,p99_ratio,itl_jitter_p99";
 const HEADER: &str = "engine,kv,in,out,n,kv_gib,decode_tok_s,out_tok_s,itl_p50_ms,itl_p99_ms,ttft_p50_ms,preemptions,mean_kv_bits";
 
 /// Measure the tokens a second of the whole engine: all requests of a workload are submitted at once, with random prompts and
@@ -44,6 +46,11 @@ pub struct Args {
     /// Append to this CSV file too
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Print, and append to this CSV file, how evenly tokens came:
+    /// `engine,kv,in,out,n,kv_gib,itl_p50_ms,itl_p99_ms,itl_smooth_p99_ms,p99_ratio,itl_jitter_p99`, where smooth means that each gap
+    /// counts as the median of the 33 around it, p99_ratio is the 99th percentile over the smooth one, and jitter a gap over its median
+    #[arg(long, value_name = "FILE")]
+    itl: Option<PathBuf>,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -78,6 +85,8 @@ pub fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         .enable_all()
         .build()?;
     let mut csv = Csv::new(HEADER, args.out.as_deref())?;
+    let itl = args.itl.as_deref();
+    let mut itl = itl.map(|p| Csv::new(ITL_HEADER, Some(p))).transpose()?;
     for (workload, seed) in args.workloads.iter().zip(1..) {
         let measured = runtime.block_on(async {
             // What is made at first use is made before the clock starts: a full step of prompts, a few of decoding.
@@ -90,21 +99,39 @@ pub fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             measure(&engine, workload, args.temperature, seed).await
         })?;
         csv.line(&row(&engine, workload, &measured))?;
+        if let Some(itl) = &mut itl {
+            itl.line(&itl_row(&engine, workload, &measured.figures))?;
+        }
     }
     runtime.block_on(engine.drain(Duration::from_secs(1)));
     Ok(())
 }
 
-fn row(engine: &EngineHandle, workload: &Workload, measured: &Measured) -> String {
+/// What both CSVs begin with.
+fn setting(engine: &EngineHandle, workload: &Workload) -> String {
     let state = engine.state();
+    let gib = state.kv_bytes_total as f64 / f64::from(1u32 << 30);
+    let Workload { n, input, output } = workload;
+    format!("ebb,{},{input},{output},{n},{gib:.2}", state.kv.mode)
+}
+
+fn itl_row(engine: &EngineHandle, workload: &Workload, f: &Figures) -> String {
+    format!(
+        "{},{:.3},{:.3},{:.3},{:.3},{:.3}",
+        setting(engine, workload),
+        f.itl_p50_ms,
+        f.itl_p99_ms,
+        f.itl_smooth_p99_ms,
+        f.itl_p99_ms / f.itl_smooth_p99_ms,
+        f.itl_jitter_p99
+    )
+}
+
+fn row(engine: &EngineHandle, workload: &Workload, measured: &Measured) -> String {
     let f = &measured.figures;
     format!(
-        "ebb,{},{},{},{},{:.2},{:.1},{:.1},{:.3},{:.3},{:.1},{},{:.2}",
-        state.kv.mode,
-        workload.input,
-        workload.output,
-        workload.n,
-        state.kv_bytes_total as f64 / f64::from(1u32 << 30),
+        "{},{:.1},{:.1},{:.3},{:.3},{:.1},{},{:.2}",
+        setting(engine, workload),
         f.decode_tok_s,
         f.out_tok_s,
         f.itl_p50_ms,

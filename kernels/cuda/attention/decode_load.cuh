@@ -31,7 +31,9 @@ constexpr uint32_t kTile16 = 15;
 // SETS: of four query heads of a unit, one or two.
 template <int D, int STAGES, int SETS>
 struct MixedLoad {
-  static constexpr uint32_t kWarps = SETS == 1 ? 15 : 11;  // that compute; two sets need more registers
+  // Of a multiprocessor: they have nothing to wait for from each other, and a warp that has an 8-bit block keeps only six others waiting.
+  static constexpr uint32_t kCtas = 2;
+  static constexpr uint32_t kWarps = SETS == 1 ? 7 : 5;  // that compute; two sets need more registers
   static constexpr uint32_t kThreads = (kWarps + 1) * 32;
   static constexpr int kSteps = D / 16;   // column tiles of keys, row tiles of values
   static constexpr int kTiles = 8;        // row tiles of keys, column tiles of values
@@ -66,6 +68,7 @@ struct MixedLoad {
   static constexpr uint32_t kShiftOffset = kOrdinalOffset + kWarps * 4;             // u8 [kShifts]: the warp that has the first piece of a unit
   static constexpr uint32_t kArenaOffset = (kShiftOffset + kShifts + 15) / 16 * 16;  // Arena
   static constexpr uint32_t kSharedBytes = kArenaOffset + 32;
+  static_assert(kCtas * (kSharedBytes + 1024) <= 228 * 1024);  // of a multiprocessor of sm_90, which takes 1 KiB a CTA
   static_assert(kArenaOffset % 16 == 0 && kScaleOffset % 16 == 0 && kFullOffset % 8 == 0);
   // Chunks of a warp that have been found and not given to the copy engine lie behind what its first two stages can hold.
   static constexpr uint32_t kQueuePart = 20, kQueue = 2 * kQueuePart;

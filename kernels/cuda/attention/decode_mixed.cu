@@ -1,11 +1,11 @@
 // Decode attention over pages of any format. See decode_mixed.cuh.
 #include "decode_mixed.cuh"
 
-#define EBB_DECODE_MIXED(NAME, D, SETS)                                                                \
-  EBB_KERNEL_EARLY(NAME, ebb::MixedDecodeParams, (ebb::MixedDecode<D, 2, SETS>::kThreads), 1) {        \
-    EBB_DYNAMIC_SHARED(shared);                                                                        \
-    ebb::MixedDecode<D, 2, SETS> kernel(p, shared);                                                    \
-    kernel.run();                                                                                      \
+#define EBB_DECODE_MIXED(NAME, D, SETS)                                                                                                  \
+  EBB_KERNEL_EARLY(NAME, ebb::MixedDecodeParams, (ebb::MixedDecode<D, 2, SETS>::kThreads), (ebb::MixedDecode<D, 2, SETS>::kCtas)) {      \
+    EBB_DYNAMIC_SHARED(shared);                                                                                                          \
+    ebb::MixedDecode<D, 2, SETS> kernel(p, shared);                                                                                      \
+    kernel.run();                                                                                                                        \
   }
 
 // For up to four and up to eight query heads of a KV head.

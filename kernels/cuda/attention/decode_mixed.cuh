@@ -603,29 +603,18 @@ struct MixedDecode : PolarKeys<D, STAGES, SETS> {
 #pragma unroll
     for (uint32_t set = 0; set < SETS; set++) {
       const uint32_t t = 4 * set + lane % 4;
-      // What slots g and g + 8 count for.
-      float m[2], l[2], weight[2];
-#pragma unroll
-      for (uint32_t i = 0; i < 2; i++) {
-        const float4 of = reinterpret_cast<const float4*>(part_of(min(g + 8 * i, kWarps - 1)) + 4 * kPartWords)[t];
-        const bool is = g + 8 * i < kWarps;
-        m[i] = is ? of.x : -INFINITY;
-        l[i] = is ? of.y : 0.f;
-        weight[i] = is ? of.z : 0.f;
-      }
-      const float top = most_of_head(fmaxf(m[0], m[1]));
-#pragma unroll
-      for (uint32_t i = 0; i < 2; i++) {
-        const float e = ex2(m[i] - top);
-        l[i] *= e;
-        weight[i] *= e;
-      }
-      const float sum = sum_of_head(l[0] + l[1]);
+      // What slot g counts for.
+      static_assert(kWarps <= 8);
+      const float4 of = reinterpret_cast<const float4*>(part_of(min(g, kWarps - 1)) + 4 * kPartWords)[t];
+      const bool is = g < kWarps;
+      const float top = most_of_head(is ? of.x : -INFINITY);
+      const float e = is ? ex2(of.x - top) : 0.f, weight = is ? of.z * e : 0.f;
+      const float sum = sum_of_head(is ? of.y * e : 0.f);
       float x[2] = {};
 #pragma unroll
       for (uint32_t slot = 0; slot < kWarps; slot++) {
         const float2 v = unpack_f16(reinterpret_cast<const uint32_t*>(part_of(slot))[(set * kSteps + d) * 32 + lane]);
-        const float c = __shfl_sync(~0u, weight[slot / 8], slot % 8 * 4 + lane % 4);
+        const float c = __shfl_sync(~0u, weight, slot * 4 + lane % 4);
         x[0] = fmaf(v.x, c, x[0]);
         x[1] = fmaf(v.y, c, x[1]);
       }

@@ -19,6 +19,8 @@ pub struct SplitRule {
     pub units: usize,
     /// Blocks of a small unit; 0: there are none.
     pub blocks_small: usize,
+    /// Blocks from which on a sequence is cut into large units of half as many blocks: few such sequences run at once.
+    pub long: usize,
 }
 
 impl Default for SplitRule {
@@ -29,18 +31,20 @@ impl Default for SplitRule {
             blocks_max: 28,
             units: 32,
             blocks_small: 4,
+            long: usize::MAX,
         }
     }
 }
 
 impl SplitRule {
-    /// For the kernel that reads shrunk blocks: 15 warps share a unit's blocks, and what a unit costs beside them is about what
-    /// 15 blocks of 2 bits do.
+    /// For the kernel that reads shrunk blocks: what a unit costs beside its blocks is about what one block of 2 bits costs each of its
+    /// warps. With 8 KV heads a sequence of 128k tokens, alone, is a unit for each CTA of 132 multiprocessors.
     pub const MIXED: Self = Self {
         blocks_min: 64,
         blocks_max: 64,
         units: 1,
         blocks_small: 0,
+        long: 512,
     };
 }
 
@@ -67,10 +71,17 @@ impl UnitColumns {
 const SMALL_SHARE: usize = 8;
 
 impl SplitRule {
+    /// Blocks of a large unit of a sequence of `blocks` blocks, where a short one's has `size`.
+    fn of_length(&self, blocks: usize, size: usize) -> usize {
+        let parts = if blocks < self.long { 1 } else { 2 };
+        size.div_ceil(parts)
+    }
+
     /// Large units and small units of a sequence of `blocks` blocks, and the blocks that the large ones cover.
     fn cut(&self, blocks: usize) -> (usize, usize, usize) {
         let size = blocks.div_ceil(self.units);
         let size = size.clamp(self.blocks_min, self.blocks_max.max(self.blocks_min));
+        let size = self.of_length(blocks, size);
         if 2 * blocks < 3 * size {
             return (1, 0, blocks);
         }
@@ -88,7 +99,8 @@ impl SplitRule {
 
     /// Most units that sequences with this many blocks in all can have.
     pub(super) fn units_max(&self, seqs: usize, blocks: usize) -> usize {
-        let large = blocks / self.blocks_max.max(self.blocks_min) + seqs * (self.units + 1);
+        let size = self.of_length(blocks, self.blocks_max.max(self.blocks_min));
+        let large = blocks / size + seqs * (self.units + 1);
         large + blocks / SMALL_SHARE / self.blocks_small.max(1) + seqs
     }
 
@@ -314,6 +326,14 @@ mod tests {
             first_block: first_row * 7,
             blocks: 0,
         }
+    }
+
+    #[test]
+    fn units_over_shrunk_blocks_halve_where_a_sequence_alone_has_to_fill_the_device() {
+        let cut = |blocks| SplitRule::MIXED.cut(blocks).0;
+        assert_eq!([9, 64, 95].map(cut), [1; 3]);
+        assert_eq!([128, 256, 511].map(cut), [2, 4, 8]);
+        assert_eq!([512, 1024].map(cut), [16, 32]);
     }
 
     #[test]

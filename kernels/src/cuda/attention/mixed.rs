@@ -27,6 +27,8 @@ pub(super) struct MixedShape {
 
 impl MixedShape {
     const STAGES: usize = 2;
+    /// `kCtas`.
+    const CTAS: usize = 2;
 
     /// For `rows` rows of a sequence and `group` query heads of a KV head.
     pub(super) fn of(head_dim: usize, rows: usize, group: usize) -> Self {
@@ -52,7 +54,7 @@ impl MixedShape {
 
     /// `kWarps`.
     fn warps(self) -> usize {
-        if self.sets == 1 { 15 } else { 11 }
+        if self.sets == 1 { 7 } else { 5 }
     }
 
     /// `kThreads`.
@@ -91,7 +93,7 @@ impl Mixed {
             kernel: device.kernel(name, shared)?,
             merge: device.kernel(merge, 0)?,
             shape,
-            grid: device.multiprocessors() as u32,
+            grid: (MixedShape::CTAS * device.multiprocessors()) as u32,
         }))
     }
 
