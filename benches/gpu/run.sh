@@ -4,8 +4,8 @@
 #   benches/gpu/run.sh [EBB_BENCH [OUT]]
 #
 # EBB_BENCH: the binary (cargo build --release -p ebb-benches --features cuda); it may have been built elsewhere, and
-# needs only the driver and cuBLASLt. OUT: a folder for attention.csv, throughput.csv, startup.csv and log.txt; what is
-# there already is replaced. Exits nonzero if a check or a benchmark failed; the rest runs all the same.
+# needs only the driver and cuBLASLt. OUT: a folder for attention.csv, attention-clean-l2.csv, throughput.csv, startup.csv and
+# log.txt; what is there already is replaced. Exits nonzero if a check or a benchmark failed; the rest runs all the same.
 set -uo pipefail
 root=$(realpath "$(dirname "$0")/../..")
 bin=$(realpath "${1:-$root/target/release/ebb-bench}")
@@ -35,6 +35,7 @@ cat "$out/check.tmp" >> "$out/log.txt"
 grep -v '^pass' "$out/check.tmp"
 rm "$out/check.tmp"
 step 120 "$out/attention.csv" "$bin" attention
+step 120 "$out/attention-clean-l2.csv" "$bin" attention --clean-l2
 throughput() { step "$1" /dev/null "$bin" throughput --device cuda --model $model --out "$out/throughput.csv" "${@:2}"; }
 throughput 60 --workloads 1x1024/256,64x1024/256,256x1024/256,1x8192/16
 throughput 60 --workloads 64x8192/512 --kv-memory 16GiB
