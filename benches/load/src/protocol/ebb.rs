@@ -96,7 +96,7 @@ impl Protocol for Ebb {
         let model = model.map_err(|status| {
             let mut failure = failure(status);
             // What a server that waits for TLS looks like: which it is depends on how far the connection came before it was closed.
-            let broken = ["INTERNAL", "UNKNOWN", "UNAVAILABLE"];
+            let broken = ["INTERNAL", "UNKNOWN", "UNAVAILABLE", "CANCELLED"];
             if !self.has_tls && broken.contains(&failure.code.as_str()) {
                 failure.message += "; one behind TLS needs --tls";
             }
