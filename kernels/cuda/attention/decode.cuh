@@ -194,6 +194,7 @@ struct DecodeAttention {
       fill();
       __syncthreads();
       next = *shared_next;
+      __syncthreads();  // all have read it: thread 0 writes the one after it while others may not have begun
       uint32_t slot = 0;
 #pragma unroll 1
       while (unit < total) slot = consume(slot);

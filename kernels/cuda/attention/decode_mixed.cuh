@@ -122,7 +122,7 @@ struct MixedDecode : PolarKeys<D, STAGES, SETS> {
       for (uint32_t i = 0; i < kVectors; i++)
         reinterpret_cast<uint4*>(own_of(slot, set))[i * 32 + lane] = make_uint4(own[set][4 * i], own[set][4 * i + 1], own[set][4 * i + 2], own[set][4 * i + 3]);
     }
-    if (t == 0) {
+    if (t == 0 && (SETS == 2 || g % 2 == 0)) {
       reinterpret_cast<float*>(shared + Base::kScaleOffset)[slot * 8 + of_set] = p.scale_log2 * power.value;
       behind_of(slot)[of_set] = static_cast<uint8_t>(is ? (columns >> 24) - 1 - c.row : 0);
     }

@@ -67,7 +67,7 @@ struct PrefillWgmma {
   // Beyond the end of any arena: rows that a copy fills with zeros.
   static constexpr uint32_t kNowhere = 0x7fffff00;
   // Named barriers: whose turn at the tensor cores it is, and a warpgroup's own.
-  static constexpr uint32_t kTurn = 1, kOwn = 1 + kWarpgroups;
+  static constexpr uint32_t kTurn = 1, kTail = 1 + kWarpgroups;
 
   const PrefillWgmmaParams& p;
   uint8_t* const shared;
@@ -387,15 +387,16 @@ struct PrefillWgmma {
     if (warpgroup == 0) named_barrier_sync(kTurn, kWarpgroups * 128);  // the turn that nobody took
   }
 
-  // Values of the last sub-record past the sequence's end are anything, NaN too: zeros instead. Each warpgroup for itself.
+  // Values of the last sub-record past the sequence's end are anything, NaN too: zeros instead. Both warpgroups together: neither may
+  // read what the other has yet to clear, nor write what it reads.
   __device__ __forceinline__ void clear_tail(uint32_t warpgroup, uint32_t stage, uint32_t kv_end) const {
     const uint32_t first = kv_end % kSubBlockTokens;
     uint8_t* const record = shared + kValues + stage * kSide + kv_end % kKeys / kSubBlockTokens * kRecord;
-    for (uint32_t i = threadIdx.x % 128; i < kRecord / 16; i += 128) {
+    for (uint32_t i = warpgroup * 128 + threadIdx.x % 128; i < kRecord / 16; i += kWarpgroups * 128) {
       if (i / 8 % kSubBlockTokens >= first) reinterpret_cast<uint4*>(record)[i] = make_uint4(0, 0, 0, 0);
     }
     fence_async_proxy();
-    named_barrier_sync(kOwn + warpgroup, 128);
+    named_barrier_sync(kTail, kWarpgroups * 128);
   }
 };
 
