@@ -18,7 +18,7 @@ fn main() {
         return;
     }
     println!("cargo:rerun-if-changed=cuda");
-    for variable in ["EBB_CUDA_ARCHS", "CUDA_HOME", "CXX"] {
+    for variable in ["EBB_CUDA_ARCHS", "EBB_EMULATOR_RACES", "CUDA_HOME", "CXX"] {
         println!("cargo:rerun-if-env-changed={variable}");
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
@@ -90,6 +90,11 @@ fn compile_emulated(source: &Path, out: &Path) -> Result<(), String> {
         "-Wno-unknown-pragmas",
         "-Wno-unused-variable",
     ]);
+    // Every access of a kernel calls cuda/emulator/races.cpp, which takes the place of the sanitizer's own library.
+    let is_kernel = source.extension().is_some_and(|e| e == "cu");
+    if is_kernel && env::var_os("EBB_EMULATOR_RACES").is_some() {
+        command.args(["-fsanitize=thread", "-g1"]);
+    }
     command.args([
         "-DEBB_EMULATED",
         "-include",

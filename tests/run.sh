@@ -43,6 +43,8 @@ if command -v "${CXX:-c++}" >/dev/null; then
   cargo test --quiet -p ebb-engine --features cuda-emulator --test trajectory of_a_gpu
   cargo test --quiet -p ebb-engine --features cuda-emulator --test calibrate on_gpu
   cargo test --quiet -p ebb-engine --features cuda-emulator --lib sampling::on_device
+  step "no races in the CUDA kernels' shared memory"
+  tests/races.sh
 else
   echo "left out: there is no C++ compiler on this machine"
 fi

@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "races.h"
+
 EmulatedIndex threadIdx, blockIdx, blockDim, gridDim;
 
 namespace ebb::emulator {
@@ -45,16 +47,19 @@ struct Warp {
 struct NamedBarrier {
   uint32_t arrived, threads;
   uint64_t generation;
+  races::Clock now, ended;  // of those who have arrived; of those whom the last round waited for
 };
 
 struct Barrier {
   uint32_t arrivals, pending;
   int64_t bytes;
   uint32_t parity;  // of the phase that has not ended
+  races::Clock now, ended[2];
 };
 
 struct TensorCopy {
-  uint32_t barrier, bytes;
+  uint32_t barrier, bytes, thread;
+  races::Clock issued;
   std::function<void()> perform;
 };
 
@@ -68,6 +73,7 @@ uint32_t current, alive, barrier_arrived;
 uint64_t barrier_generation, progress;
 bool copies_early;
 std::unordered_map<uint32_t, Barrier> barriers;
+std::unordered_map<uint32_t, races::Clock> turns;
 std::vector<TensorCopy> tensor_copies;  // under way
 NamedBarrier named_barriers[16];
 enum { kEarly, kLate, kRandom } landing;
@@ -130,13 +136,18 @@ Barrier& barrier_at(uint32_t address) {
 void end_phase_if_complete(Barrier& b) {
   if (b.pending > 0 || b.bytes != 0) return;
   b.pending = b.arrivals;
+  b.ended[b.parity] = std::move(b.now);
+  b.now.clear();
   b.parity ^= 1;
   progress++;
 }
 
 void land(const TensorCopy& copy) {
+  races::on_behalf(copy.thread, &copy.issued);
   copy.perform();
+  races::on_behalf(copy.thread, nullptr);
   Barrier& b = barrier_at(copy.barrier);
+  races::join(b.now, copy.issued);
   b.bytes -= copy.bytes;
   progress++;
   end_phase_if_complete(b);
@@ -154,6 +165,7 @@ void land_one() {
 void release_barrier_if_all_arrived() {
   if (barrier_arrived < alive || barrier_arrived == 0) return;
   barrier_arrived = 0;
+  races::meet(0, static_cast<uint32_t>(warps.size()) * 32);
   barrier_generation++;
   progress++;
 }
@@ -195,7 +207,9 @@ void run_cta(uint32_t threads) {
   memset(shared, 0xff, shared_bytes);
   warps.assign(threads / 32, Warp{});
   barriers.clear();
-  memset(named_barriers, 0, sizeof(named_barriers));
+  turns.clear();
+  for (NamedBarrier& b : named_barriers) b = {};
+  races::begin(running->name, threads, shared, shared_bytes);
   alive = threads;
   barrier_arrived = 0;
   for (uint32_t i = 0; i < threads; i++) start(i);
@@ -219,6 +233,7 @@ void run_cta(uint32_t threads) {
   if (!tensor_copies.empty()) fail("a CTA ends before the copies into its shared memory");
   for (const Warp& w : warps)
     if (!w.groups.empty() || !w.open.empty()) fail("a CTA ends before its matrix products");
+  races::end();
 }
 
 }  // namespace
@@ -258,6 +273,8 @@ void warp_wide(const char* operation, void* argument, void (*perform)(void* cons
   w.arguments[current % 32] = argument;
   if (++w.arrived == 32) {
     perform(w.arguments);
+    // What a warp waits for of its matrix products has been read for all of its lanes.
+    if (strcmp(operation, "__syncwarp") == 0 || strcmp(operation, "wgmma.wait_group") == 0) races::meet(current / 32 * 32, 32);
     w.arrived = 0;
     w.generation++;
     progress++;
@@ -268,7 +285,7 @@ void warp_wide(const char* operation, void* argument, void (*perform)(void* cons
 void copy_issue(uint32_t dst, const void* src, uint32_t bytes) {
   if (bytes > 16 || reinterpret_cast<uintptr_t>(src) % 16 != 0) fail("an asynchronous copy is not of 16 aligned bytes");
   const Copy copy{dst, src, bytes};
-  shared_at(dst, 16);
+  races::write(shared_at(dst, 16), 16);
   if (copies_early) perform(copy);
   else fibers[current].open.push_back(copy);
 }
@@ -293,11 +310,15 @@ void named_barrier(uint32_t id, uint32_t threads, bool wait) {
   if (id == 0 || id > 15 || b.threads != threads) fail("a named barrier is 1 to 15 and takes the same number of threads from all");
   const uint64_t generation = b.generation;
   progress++;
+  races::release(current, b.now);
   if (++b.arrived == threads) {
+    b.ended = std::move(b.now);
+    b.now.clear();
     b.arrived = 0;
     b.generation++;
   }
   while (wait && b.generation == generation) to_scheduler();
+  if (wait) races::acquire(current, b.ended);
 }
 
 void matrix_issue(std::function<void()> perform) {
@@ -328,22 +349,49 @@ void yield() { to_scheduler(); }
 
 void barrier_init(uint32_t address, uint32_t arrivals) {
   shared_at(address, 8);
-  barriers[address] = {arrivals, arrivals, 0, 0};
+  barriers[address] = {arrivals, arrivals, 0, 0, {}, {}};
 }
 
 void barrier_arrive(uint32_t address, uint32_t expected_bytes) {
   Barrier& b = barrier_at(address);
   if (b.pending == 0) fail("more arrivals at a barrier than it was made for");
+  races::release(current, b.now);
   b.bytes += expected_bytes;
   b.pending--;
   progress++;
   end_phase_if_complete(b);
 }
 
-bool barrier_passed(uint32_t address, uint32_t parity) { return barrier_at(address).parity != parity; }
+bool barrier_passed(uint32_t address, uint32_t parity) {
+  const Barrier& b = barrier_at(address);
+  if (b.parity == parity) return false;
+  races::acquire(current, b.ended[parity]);
+  return true;
+}
+
+uint32_t current_thread() { return current; }
+
+uint32_t turn_load(uint32_t address) {
+  uint32_t now;
+  memcpy(&now, shared_at(address, 4), 4);
+  if (races::is_on()) races::acquire(current, turns[address]);
+  return now;
+}
+
+uint32_t turn_add(uint32_t address, uint32_t value) {
+  const uint32_t old = turn_load(address), now = old + value;
+  memcpy(shared_at(address, 4), &now, 4);
+  if (races::is_on()) races::release(current, turns[address]);
+  return old;
+}
+
+void turn_set(uint32_t address, uint32_t value) {
+  memcpy(shared_at(address, 4), &value, 4);
+  if (races::is_on()) races::publish(current, turns[address]);
+}
 
 void tensor_copy_issue(uint32_t barrier, uint32_t bytes, std::function<void()> perform) {
-  TensorCopy copy{barrier, bytes, std::move(perform)};
+  TensorCopy copy{barrier, bytes, current, races::clock_of(current), std::move(perform)};
   if (landing == kEarly) land(copy);
   else tensor_copies.push_back(std::move(copy));
 }

@@ -15,8 +15,10 @@
 #define __device__
 #define __forceinline__ inline
 #define __noinline__
-#define __shared__ static  // CTAs run one after the other
+#define __shared__ static __attribute__((section("ebb_shared")))  // CTAs run one after the other; all in one place for races.cpp
 #define __constant__ const
+// Atomic operations do not race with each other.
+#define EBB_ATOMIC __attribute__((no_sanitize("thread"))) __attribute__((noinline))
 
 using std::isnan;
 
@@ -48,6 +50,14 @@ uint8_t* dynamic_shared();
 uint8_t* shared_at(uint32_t address, uint32_t bytes);
 uint32_t shared_address(const void* p);
 [[noreturn]] void fail(const char* what);
+
+// The thread that runs.
+uint32_t current_thread();
+
+// Counters in shared memory, which order what threads do (common/ptx.cuh).
+uint32_t turn_load(uint32_t address);
+uint32_t turn_add(uint32_t address, uint32_t value);
+void turn_set(uint32_t address, uint32_t value);
 
 void sync_threads();
 // Waits until all 32 lanes have called it with the same `operation`, then runs `perform` once over all lanes' arguments.
@@ -133,10 +143,10 @@ inline bool __any_sync(uint32_t, bool v) {
 template <class T> T __ldg(const T* p) { return *p; }
 template <class T> T __ldcg(const T* p) { return *p; }
 template <class T> void __stcg(T* p, T v) { *p = v; }
-inline uint32_t atomicAdd(uint32_t* p, uint32_t v) { uint32_t old = *p; *p += v; return old; }
-inline uint32_t atomicOr(uint32_t* p, uint32_t v) { uint32_t old = *p; *p |= v; return old; }
-template <class T> T atomicMin(T* p, T v) { T old = *p; *p = v < old ? v : old; return old; }
-inline uint32_t atomicInc(uint32_t* p, uint32_t most) { uint32_t old = *p; *p = old >= most ? 0 : old + 1; return old; }
+EBB_ATOMIC inline uint32_t atomicAdd(uint32_t* p, uint32_t v) { uint32_t old = *p; *p += v; return old; }
+EBB_ATOMIC inline uint32_t atomicOr(uint32_t* p, uint32_t v) { uint32_t old = *p; *p |= v; return old; }
+template <class T> EBB_ATOMIC T atomicMin(T* p, T v) { T old = *p; *p = v < old ? v : old; return old; }
+EBB_ATOMIC inline uint32_t atomicInc(uint32_t* p, uint32_t most) { uint32_t old = *p; *p = old >= most ? 0 : old + 1; return old; }
 
 inline int __ffs(uint32_t v) { return __builtin_ffs(static_cast<int>(v)); }
 inline float __uint_as_float(uint32_t v) { float f; memcpy(&f, &v, 4); return f; }

@@ -150,11 +150,7 @@ void multiply_bytes(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b
 inline void mma_u8s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { multiply_bytes<int8_t>(c, a, b0, b1); }
 inline void mma_u8u8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { multiply_bytes<uint8_t>(c, a, b0, b1); }
 
-inline uint32_t load_turn(uint32_t counter) {
-  uint32_t now;
-  memcpy(&now, emulator::shared_at(counter, 4), 4);
-  return now;
-}
+inline uint32_t load_turn(uint32_t counter) { return emulator::turn_load(counter); }
 inline void wait_for_more(uint32_t counter, uint32_t value) {
   while (static_cast<int32_t>(load_turn(counter) - value) <= 0) emulator::yield();
 }
@@ -164,16 +160,12 @@ inline void wait_for_value(uint32_t counter, uint32_t value) {
 inline void wait_for_room(uint32_t counter, uint32_t value, uint32_t most) {
   while (static_cast<int32_t>(value - load_turn(counter)) >= static_cast<int32_t>(most)) emulator::yield();
 }
-inline uint32_t add_turn(uint32_t counter, uint32_t value) {
-  const uint32_t old = load_turn(counter), now = old + value;
-  memcpy(emulator::shared_at(counter, 4), &now, 4);
-  return old;
-}
+inline uint32_t add_turn(uint32_t counter, uint32_t value) { return emulator::turn_add(counter, value); }
 inline uint32_t claim_turn(uint32_t counter, uint32_t end) {
   const uint32_t now = load_turn(counter);
   return now < end ? add_turn(counter, 1) : now;
 }
-inline void set_turn(uint32_t counter, uint32_t value) { memcpy(emulator::shared_at(counter, 4), &value, 4); }
+inline void set_turn(uint32_t counter, uint32_t value) { emulator::turn_set(counter, value); }
 
 inline void named_barrier_sync(uint32_t id, uint32_t threads) { emulator::named_barrier(id, threads, true); }
 inline void named_barrier_arrive(uint32_t id, uint32_t threads) { emulator::named_barrier(id, threads, false); }

@@ -263,6 +263,21 @@ impl Case {
     }
 }
 
+/// A batch of each head size and number of heads that has a kernel, of blocks in all formats.
+pub(super) fn check_quick(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
+    if !device.has_copy_engine() {
+        return Ok(());
+    }
+    for (head_dim, group) in [(64, 4), (64, 8), (128, 4), (128, 8)] {
+        let mut rng = Rng(60);
+        let any = |_, _| rng.below(PAIRS.len() + 1) as u16;
+        let case = Case::new(head_dim, group, &[17, 1290, 129, 700], 4.0, any, 29);
+        let name = format!("decode of mixed blocks, quick, head_dim {head_dim} group {group}");
+        report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+    }
+    Ok(())
+}
+
 pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
     // Other devices read shrunk blocks decoded to 16 bit.
     if !device.has_copy_engine() {

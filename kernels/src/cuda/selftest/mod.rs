@@ -30,6 +30,7 @@ pub fn attention(device: &Arc<Device>, quick: bool) -> Result<bool, ProbeError> 
     let mut report = Report::default();
     if quick {
         attention::check_quick(device, &mut report)?;
+        mixed::check_quick(device, &mut report)?;
     } else {
         attention::check(device, &mut report)?;
         prefill::check(device, &mut report)?;
