@@ -3,13 +3,16 @@
 
 use ebb_kernels::cuda::{Device, selftest};
 
+/// Whether every access to shared memory is looked at (tests/races.sh): few and short cases.
+fn is_quick() -> bool {
+    std::env::var("EBB_EMULATOR_RACES").is_ok_and(|v| v == "quick")
+}
+
 #[test]
 fn attention_agrees_with_its_definition() {
     let device = Device::open(0).unwrap();
-    // Where every access to shared memory is looked at (tests/races.sh), few and short cases.
-    let quick = std::env::var("EBB_EMULATOR_RACES").is_ok_and(|v| v == "quick");
     assert!(
-        selftest::attention(&device, quick).unwrap(),
+        selftest::attention(&device, is_quick()).unwrap(),
         "see the table above"
     );
 }
@@ -32,7 +35,18 @@ fn formats_agree_with_the_cpu_to_the_bit() {
     assert!(selftest::formats(&device).unwrap(), "see the table above");
 }
 
-/// What devices without a copy engine run: rings of `cp.async`, shrunk blocks read in scratch, 99 KiB of shared memory.
+/// What devices without a copy engine run: rings of `cp.async` and 99 KiB of shared memory.
+#[test]
+fn attention_on_older_devices_agrees_with_its_definition() {
+    let older = "8.6".parse().unwrap();
+    let device = Device::open_as(0, Some(older)).unwrap();
+    assert!(!device.has_copy_engine());
+    assert!(
+        selftest::attention(&device, is_quick()).unwrap(),
+        "see the table above"
+    );
+}
+
 #[test]
 fn models_on_older_devices_agree_with_the_cpu_backend() {
     let older = "8.6".parse().unwrap();

@@ -1,448 +1,20 @@
-// What decode attention over shrunk blocks (decode_mixed.cuh) reads: a CTA's units and pieces, and their way into shared memory.
-//
-// A unit (a range of a sequence's blocks, one KV head, a set of columns: pairs of a query row and a query head, numbered
-// row * group + head) is the work of a CTA: of warps that compute and one that finds out what to load.
-// It falls into pieces, shrunk blocks and tiles of 16 tokens of the 16-bit ones, which are dealt in turn to as many slots as warps
-// compute. A warp has a slot of each unit, and a ring of its own, which runs on into the next unit: no barrier stands between a warp and
-// its loads. The copy engine brings records in chunks of at most 4 KiB of codes.
+// What decode attention over shrunk blocks (decode_mixed.cuh) does with what it has loaded (decode_pieces.cuh, decode_rings.cuh) before
+// it looks at codes: 16-bit rows, and a CTA's start.
 #pragma once
-#include "../common/kernel.cuh"
-#include "../common/pages.cuh"
-#include "../common/tensor_copy.cuh"
-#include "../formats/pool.cuh"
-#include "decode.cuh"
+#include "decode_rings.cuh"
 
 namespace ebb {
 
-struct alignas(64) MixedDecodeParams {
-  TensorMap records;  // as of BulkDecodeParams
-  DecodeParams decode;
-  const uint32_t* positions;    // in the shrink schedule, by BlockRef::block; 0: 16 bit
-  const PageOfPosition* pages;  // [position - 1][layer * 2 + side]
-  uint32_t page_count;          // layers * 2
-  uint32_t group;               // query heads of a KV head
-  uint32_t reserved[10];
-};
-static_assert(sizeof(MixedDecodeParams) == 320);
+template <int D, int STAGES, int SETS, Way WAY>
+struct MixedLoad : Rings<D, STAGES, SETS, WAY> {
+  using Base = Rings<D, STAGES, SETS, WAY>;
+  using Base::kArenaOffset, Base::kFoundOffset, Base::kGivenOffset, Base::kSteps, Base::kWarps;
+  using Base::claimed, Base::fence_writes, Base::lane, Base::left, Base::merged, Base::ordinal_at, Base::p, Base::params, Base::prepare, Base::release, Base::shared, Base::wait, Base::warp;
+  using typename Base::Arena;
 
-// In place of a format: a tile of a block that is 16 bit as a whole, `[16][head_dim]`.
-constexpr uint32_t kTile16 = 15;
-
-// SETS: of four query heads of a unit, one or two.
-template <int D, int STAGES, int SETS>
-struct MixedLoad {
-  // Of a multiprocessor: they have nothing to wait for from each other, and a warp that has an 8-bit block keeps only six others waiting.
-  static constexpr uint32_t kCtas = 2;
-  static constexpr uint32_t kWarps = SETS == 1 ? 7 : 5;  // that compute; two sets need more registers
-  static constexpr uint32_t kThreads = (kWarps + 1) * 32;
-  static constexpr int kSteps = D / 16;   // column tiles of keys, row tiles of values
-  static constexpr int kTiles = 8;        // row tiles of keys, column tiles of values
-  static constexpr uint32_t kRow = 2 * D;            // bytes of a 16-bit row
-  static constexpr uint32_t kRecord = 16 * kRow;     // of a 16-bit tile
-  static constexpr uint32_t kPaddedRow = kRow + 16;  // of a 16-bit record in a shrunk block, in shared memory: eight rows lie in different banks
-  static constexpr uint32_t kCodes = 4096;           // bytes of codes in a chunk
-  static constexpr uint32_t kLargest = D == 128 ? 5760 : 512 + kCodes;  // a kitty25 record; values' zeros, ranges and a chunk
-  static constexpr uint32_t kStage = (kLargest + 1023) / 1024 * 1024;
-  static constexpr uint32_t kUnits = 4;              // of which queries are kept
-  static constexpr uint32_t kShares = kSteps + 1;    // of what there is to do once all have done with a unit
-  static constexpr uint32_t kFragments = kSteps * 256;
-  static constexpr uint32_t kOwn = kSteps * 128 * SETS;
-  static constexpr uint32_t kPart = (kSteps * 128 + 64) * SETS;                     // what a warp leaves of a unit
-  static constexpr uint32_t kPartOffset = kWarps * STAGES * kStage;                 // [kWarps]
-  static constexpr uint32_t kQueryOffset = kPartOffset + kWarps * kPart;            // uint2 [kUnits][kSteps][32]: B fragments in fp16
-  static constexpr uint32_t kQuery16Offset = kQueryOffset + kUnits * kFragments;    // the same in bf16
-  static constexpr uint32_t kOwnOffset = kQuery16Offset + kUnits * kFragments;      // uint4 [kUnits][SETS][kSteps / 4][32]: the former as lanes need them
-  static constexpr uint32_t kScaleOffset = kOwnOffset + kUnits * kOwn;              // float [kUnits][8]: of scores of the former
-  static constexpr uint32_t kBehindOffset = kScaleOffset + kUnits * 32;             // u8 [kUnits][8]: rows behind that of a column
-  static constexpr uint32_t kTurnOffset = kBehindOffset + kUnits * 8;               // u32 [4]: parts left, shares claimed, of them merged
-  static constexpr uint32_t kBroughtOffset = kTurnOffset + 16;                      // u32 [kUnits]: ordinal of the unit whose queries are there
-  static constexpr uint32_t kFullOffset = kBroughtOffset + kUnits * 4;              // u64 [kWarps][STAGES]
-  static constexpr uint32_t kFoundOffset = kFullOffset + kWarps * STAGES * 8;       // u32 [kWarps]: chunks found
-  static constexpr uint32_t kGivenOffset = kFoundOffset + kWarps * 4;               // u32 [kWarps]: and given, as the loading warp gets to know it
-  static constexpr uint32_t kNextOffset = kGivenOffset + kWarps * 4;                // u32 [kWarps]: and as it is
-  static constexpr uint32_t kInfoOffset = kNextOffset + kWarps * 4;                 // u32 [kWarps][STAGES]: what lies in a stage
-  static constexpr uint32_t kOrdinalOffset = kInfoOffset + kWarps * STAGES * 4;     // u32 [kWarps]: of the unit under way
-  // Of units that the loading warp has opened and somebody has yet to finish; a warp may be a queue and a ring of pieces of two chunks
-  // and a round of all warps behind, of one piece a unit.
-  static constexpr uint32_t kShifts = 512;
-  static constexpr uint32_t kShiftOffset = kOrdinalOffset + kWarps * 4;             // u8 [kShifts]: the warp that has the first piece of a unit
-  static constexpr uint32_t kArenaOffset = (kShiftOffset + kShifts + 15) / 16 * 16;  // Arena
-  static constexpr uint32_t kSharedBytes = kArenaOffset + 32;
-  static_assert(kCtas * (kSharedBytes + 1024) <= 228 * 1024);  // of a multiprocessor of sm_90, which takes 1 KiB a CTA
-  static_assert(kArenaOffset % 16 == 0 && kScaleOffset % 16 == 0 && kFullOffset % 8 == 0);
-  // Chunks of a warp that have been found and not given to the copy engine lie behind what its first two stages can hold.
-  static constexpr uint32_t kQueuePart = 20, kQueue = 2 * kQueuePart;
-  static_assert((kQueue / 2 + (STAGES + 1) / 2 + 1) * kWarps < kShifts);
-  static_assert(kLargest % 16 == 0 && kLargest + kQueuePart * 16 <= kStage && STAGES >= 2);
-  // The loading warp waits for room for all queues at once, so whoever it waits for must get on with what has been found. A warp that
-  // has come to a piece in a later unit waits until every other one has left the units before; those have been told of a piece behind that
-  // one if this warp has been told of two. So two pieces have to fit, of 16 chunks (both sides 16 bit) at most; of them two may
-  // have been given, and the loading warp may know of three given ones too few (`give`).
-  static_assert(2 * (2 * kTiles) - 2 + 3 <= kQueue);
-  static constexpr uint32_t kNone = 0xffff;
-
-  const DecodeParams& p;
-  const MixedDecodeParams& params;
-  uint8_t* const shared;
-  const uint32_t lane, warp;
-  uint32_t taken;  // chunks
-
-  __device__ __forceinline__ MixedLoad(const MixedDecodeParams& params, uint8_t* shared)
-      : p(params.decode),
-        params(params),
-        shared(shared),
-        lane(threadIdx.x % 32),
-        warp(threadIdx.x / 32),
-        taken(0) {
-  }
-
-  __device__ __forceinline__ bool is_item(uint32_t number) const { return number < __ldg(p.unit_count) * p.kv_heads; }
-  // The CTA's units.
-  __device__ __forceinline__ uint32_t item(uint32_t ordinal) const { return blockIdx.x + ordinal * gridDim.x; }
-  __device__ __forceinline__ uint8_t* stage_at(uint32_t s) const { return shared + (warp * STAGES + s) * kStage; }
-  __device__ __forceinline__ uint8_t* part_of(uint32_t w) const { return shared + kPartOffset + w * kPart; }
-  __device__ __forceinline__ uint32_t full(uint32_t s) const { return smem_address(shared + kFullOffset) + (warp * STAGES + s) * 8; }
-  __device__ __forceinline__ uint32_t* ordinal_at() const { return reinterpret_cast<uint32_t*>(shared + kOrdinalOffset) + warp; }
-  __device__ __forceinline__ uint8_t* shift_of(uint32_t ordinal) const { return shared + kShiftOffset + ordinal % kShifts; }
-  __device__ __forceinline__ uint32_t* info(uint32_t s) const { return reinterpret_cast<uint32_t*>(shared + kInfoOffset) + warp * STAGES + s; }
-  __device__ __forceinline__ uint32_t left() const { return smem_address(shared + kTurnOffset); }
-  __device__ __forceinline__ uint32_t claimed() const { return smem_address(shared + kTurnOffset) + 4; }
-  __device__ __forceinline__ uint32_t merged() const { return smem_address(shared + kTurnOffset) + 8; }
-  __device__ __forceinline__ uint32_t brought(uint32_t ordinal) const { return smem_address(shared + kBroughtOffset) + ordinal % kUnits * 4; }
-  __device__ __forceinline__ uint32_t stage() const { return taken % STAGES; }
-
-  // Queries of a unit: B fragments in fp16 and as they are, and the former as each lane needs them for its own columns.
-  __device__ __forceinline__ const uint2* query_of(uint32_t slot) const { return reinterpret_cast<const uint2*>(shared + kQueryOffset + slot * kFragments); }
-  __device__ __forceinline__ const uint2* query16_of(uint32_t slot) const { return reinterpret_cast<const uint2*>(shared + kQuery16Offset + slot * kFragments); }
-  __device__ __forceinline__ uint8_t* own_of(uint32_t slot, uint32_t set) const { return shared + kOwnOffset + slot * kOwn + set * (kOwn / SETS); }
-
-  // Rows of the sequence behind that of a lane's column.
-  __device__ __forceinline__ uint8_t* behind_of(uint32_t slot) const { return shared + kBehindOffset + slot * 8; }
-
-  // Of scores of a lane's head, where its queries are those in fp16.
-  __device__ __forceinline__ float scale_of(uint32_t slot, uint32_t set) const { return reinterpret_cast<const float*>(shared + kScaleOffset)[slot * 8 + 4 * set + lane % 4]; }
-
-  // Chunks of a plane of codes.
-  template <int Bits>
-  __device__ __forceinline__ static constexpr int chunks_at() {
-    constexpr int kFull = D * 16 * Bits / static_cast<int>(kCodes);
-    return kFull > 1 ? kFull : 1;
-  }
-
-  // ---- what there is to load: one warp finds out ----
-
-  // A piece of a unit, the work of one warp: a shrunk block, or a tile of one that is 16 bit. Those of all of a CTA's units are
-  // numbered on and on; warp w has every kWarps-th from w on. In chunks it lies in the queue of its warp, keys before values.
-  //
-  // A chunk: x: 16 bytes from the arena's begin; y: further bits of that (4), 16 bytes until the end of its frame if it ends later, else
-  // of the chunk (10), 16 bytes of the chunk (10), further bits of z (4); z: of the rest, in its own frame; w: ordinal of the unit (kNone:
-  // there is no more) | K's format << 16 | V's << 20 | tokens from a tile's first to the sequence's end << 24, 31 if there are more.
-  static constexpr uint32_t kPartShift = 4, kBytesShift = 14, kRestShift = 24;
-
-  // Up to 32 blocks of a unit, one for each lane; all else is the same for all.
-  struct Batch {
-    uint32_t ordinal;  // kNone: there is none
-    uint32_t first_block, begin, end, tokens, head;  // of the unit; begin: of this batch; head: the KV head
-    uint32_t behind;   // tokens of the sequence behind the unit, as far as they matter
-    bool opens;        // the unit
-    uint2 ref;
-    uint32_t position;
-  };
-
-  // The unit of an item; past the end one of an earlier step or zero, which nobody looks at: so it can be asked for before it is
-  // known whether there is one.
-  __device__ __forceinline__ const DecodeUnit* unit_at(uint32_t number) const { return &p.units[min(number / p.kv_heads, p.units_max - 1)]; }
-  // What is needed of a unit: first block, first token, end.
-  __device__ __forceinline__ uint4 load_unit(uint32_t ordinal) const { return __ldg(reinterpret_cast<const uint4*>(unit_at(item(ordinal)))); }
-  __device__ __forceinline__ uint32_t load_columns(uint32_t ordinal) const { return __ldg(&unit_at(item(ordinal))->columns); }
-
-  __device__ __forceinline__ void open_unit(Batch& b, uint32_t ordinal, uint4 unit, uint32_t columns) const {
-    const uint32_t number = item(ordinal);
-    b.ordinal = is_item(number) ? ordinal : kNone;
-    b.first_block = unit.y;
-    b.begin = unit.z / 128;
-    b.tokens = unit.w;
-    b.end = (unit.w + 127) / 128;
-    b.head = number % p.kv_heads;
-    b.behind = columns >> 16 & 0xff;
-    b.opens = true;
-  }
-
-  __device__ __forceinline__ void load_refs(Batch& b) const {
-    b.ref = make_uint2(0, 0);
-    if (b.ordinal != kNone && b.begin + lane < b.end) b.ref = __ldg(reinterpret_cast<const uint2*>(p.pages.blocks + b.first_block + b.begin + lane));
-  }
-  __device__ __forceinline__ void load_positions(Batch& b) const {
-    b.position = 0;
-    if (b.ordinal != kNone && b.begin + lane < b.end) b.position = __ldg(&params.positions[b.ref.y]);
-  }
-
-  // Each load is started before what comes first needs all of the warp's attention.
-  __device__ __forceinline__ void produce() const {
-    Found found = {0, 0, 0};
-    Batch b;
-    open_unit(b, 0, load_unit(0), load_columns(0));
-    uint4 ahead = load_unit(1);
-    uint32_t columns_ahead = load_columns(1);
-    load_refs(b);
-    // The first pieces are waited for: their frames are needed two look-ups from now.
-    if (b.ordinal != kNone) prefetch_line(p.pages.frames + b.ref.x);
-    load_positions(b);
-#pragma unroll 1
-    while (b.ordinal != kNone) {
-      Batch next = b;
-      next.begin += 32;
-      next.opens = false;
-      if (next.begin >= b.end) {
-        open_unit(next, b.ordinal + 1, ahead, columns_ahead);
-        ahead = load_unit(b.ordinal + 2);
-        columns_ahead = load_columns(b.ordinal + 2);
-      }
-      load_refs(next);
-      find_pieces(b, found);
-      load_positions(next);
-      b = next;
-    }
-    if (lane < kWarps) {
-      make_room(found, 1);
-      tell(found, make_uint4(0, 0, 0, kNone));
-      show(found);
-    }
-  }
-
-  // Where a warp's chunk of this number lies.
-  __device__ __forceinline__ static uint8_t* in_queue(uint8_t* shared, uint32_t warp, uint32_t number) {
-    const uint32_t at = number % kQueue, part = at / kQueuePart;
-    return shared + (warp * STAGES + part) * kStage + kLargest + (at - part * kQueuePart) * 16;
-  }
-
-  // What lanes below kWarps know of the queues of the warps whose numbers are theirs; and of all of them, who is next.
-  struct Found {
-    uint32_t chunks;  // found
-    uint32_t given;   // of them, at least
-    uint32_t next;    // the warp that has the next piece; the same for all lanes
-  };
-  __device__ __forceinline__ uint32_t found_at() const { return smem_address(shared + kFoundOffset) + 4 * lane; }
-
-  __device__ __forceinline__ void make_room(Found& found, uint32_t count) const {
-    const uint32_t given = smem_address(shared + kGivenOffset) + 4 * lane;
-    if (found.chunks + count - found.given <= kQueue) return;
-    wait_for_room(given, found.chunks + count, kQueue + 1);
-    found.given = load_turn(given);
-  }
-  __device__ __forceinline__ void tell(Found& found, const uint4& chunk) const {
-    *reinterpret_cast<uint4*>(in_queue(shared, lane, found.chunks)) = chunk;
-    found.chunks++;
-  }
-  // Lets the warp have what has been told.
-  __device__ __forceinline__ void show(const Found& found) const { set_turn(found_at(), found.chunks); }
-
-  __device__ __forceinline__ void find_pieces(const Batch& b, Found& found) const {
-    const uint32_t block = b.begin + lane, tokens = block < b.end ? min(b.tokens - block * 128, 128u) : 0;
-    const uint32_t count = tokens == 0 ? 0 : b.position > 0 ? 1 : (tokens + 15) / 16;
-    uint32_t before = count;
-#pragma unroll
-    for (uint32_t k = 1; k < 32; k <<= 1) {
-      const uint32_t other = __shfl_up_sync(~0u, before, k);
-      if (lane >= k) before += other;
-    }
-    const uint32_t total = __shfl_sync(~0u, before, 31);
-    before -= count;
-    if (b.opens && lane == 0) *shift_of(b.ordinal) = static_cast<uint8_t>(found.next);
-    // A piece for each warp at a time.
-#pragma unroll 1
-    for (uint32_t done = 0; done < total; done += kWarps) {
-      const uint32_t turn = lane >= found.next ? lane - found.next : lane + kWarps - found.next, piece = done + turn;
-      // Its block: the last that begins at it or before.
-      uint32_t of = 0;
-#pragma unroll
-      for (uint32_t k = 16; k > 0; k >>= 1) {
-        if (__shfl_sync(~0u, before, of + k) <= piece) of += k;
-      }
-      const uint32_t first_frame = __shfl_sync(~0u, b.ref.x, of), position = __shfl_sync(~0u, b.position, of);
-      const uint32_t tile = piece - __shfl_sync(~0u, before, of), to_end = __shfl_sync(~0u, b.tokens + b.behind - block * 128, of);
-      if (lane < kWarps && piece < total) {
-        if (position == 0)
-          tell_tile(found, b, first_frame, tile, to_end - tile * 16);
-        else
-          tell_block(found, b, first_frame, position);
-      }
-      __syncwarp();
-      found.next = (found.next + min(total - done, kWarps)) % kWarps;
-    }
-  }
-
-  __device__ __forceinline__ uint64_t place(uint32_t frame, uint32_t offset) const { return static_cast<uint64_t>(frame) * (static_cast<uint32_t>(p.pages.frame_bytes) / 16) + offset / 16; }
-  __device__ __forceinline__ static uint4 chunk(uint64_t at, uint32_t part, uint32_t bytes, uint64_t rest, uint32_t info) {
-    const uint32_t high = static_cast<uint32_t>(at >> 32) | part / 16 << kPartShift | bytes / 16 << kBytesShift | static_cast<uint32_t>(rest >> 32) << kRestShift;
-    return make_uint4(static_cast<uint32_t>(at), high, static_cast<uint32_t>(rest), info);
-  }
-
-  __device__ __forceinline__ void tell_tile(Found& found, const Batch& b, uint32_t first_frame, uint32_t tile, uint32_t to_end) const {
-    const PageTable& t = p.pages;
-    const uint32_t info = b.ordinal | kTile16 << 16 | kTile16 << 20 | min(to_end, 31u) << 24;
-    RecordPlace at[2];
-    uint32_t frame[2];
-#pragma unroll
-    for (uint32_t side = 0; side < 2; side++) {
-      at[side] = record_place(t, (2 * p.layer + side) * p.kv_heads + b.head, kRecord);
-      frame[side] = __ldg(&t.frames[first_frame + tile * t.frames_per_sub_block + at[side].slot]);
-    }
-    make_room(found, 2);
-#pragma unroll
-    for (uint32_t side = 0; side < 2; side++) tell(found, chunk(place(frame[side], at[side].offset), kRecord, kRecord, 0, info));
-    show(found);
-  }
-
-  __device__ __forceinline__ void tell_block(Found& found, const Batch& b, uint32_t first_frame, uint32_t position) const {
-    const PageTable& t = p.pages;
-    const uint32_t frame_bytes = static_cast<uint32_t>(t.frame_bytes);
-    const uint4* page = reinterpret_cast<const uint4*>(&params.pages[(position - 1) * params.page_count + 2 * p.layer]);
-    uint32_t info = b.ordinal, offset[2], format[2];
-    uint64_t frame[2][2];  // of a record's parts, where they begin
-#pragma unroll
-    for (uint32_t side = 0; side < 2; side++) {
-      const uint4 of_page = __ldg(page + side);
-      const uint32_t start = of_page.x + b.head * of_page.y, slot = start / frame_bytes;
-      offset[side] = start - slot * frame_bytes;
-      format[side] = of_page.z;
-      info |= of_page.z << (16 + 4 * side);
-      const uint32_t* frames = t.frames + first_frame + slot;
-      frame[side][0] = place(__ldg(frames), 0);
-      frame[side][1] = offset[side] + of_page.y > frame_bytes ? place(__ldg(frames + 1), 0) : 0;
-    }
-    make_room(found, chunks_of(format[0]) + chunks_of(format[1]));
-#pragma unroll
-    for (uint32_t side = 0; side < 2; side++) {
-      const uint32_t chunks = chunks_of(format[side]), next = next_chunk(format[side]);
-      uint32_t at = offset[side], bytes = first_chunk(format[side], side);
-#pragma unroll 1
-      for (uint32_t i = 0; i < chunks; i++) {
-        const bool beyond = at >= frame_bytes;
-        const uint32_t part = beyond ? bytes : min(bytes, frame_bytes - at);
-        const uint64_t from = beyond ? frame[side][1] + (at - frame_bytes) / 16 : frame[side][0] + at / 16;
-        tell(found, chunk(from, part, bytes, frame[side][1], info | (side << 31)));
-        at += bytes;
-        bytes = next;
-      }
-    }
-    show(found);
-  }
-
-  // Of one side of a block: its chunks, and the bytes of the first, with what comes before the codes, and of the others. Those of int3 are
-  // its planes, those of polar keys the planes of angles and of radii.
-  __device__ __forceinline__ static uint32_t chunks_of(uint32_t format) {
-    return format == kInt8 ? chunks_at<8>() : format == kInt4 ? chunks_at<4>() : format == kF16 ? kTiles : format == kInt3 || is_polar(format) ? 2 : 1;
-  }
-  __device__ __forceinline__ static uint32_t first_chunk(uint32_t format, uint32_t side) {
-    if (format == kF16) return kRecord;
-    const uint32_t codes = format == kInt8 || format == kInt4 ? kCodes : format == kKitty25 ? 41 * D : format == kKitty12 ? 37 * D : 32 * D;
-    return codes + (side == 1 ? 512 : format == kPolar44Grid ? 2 * D : 4 * D);
-  }
-  __device__ __forceinline__ static uint32_t next_chunk(uint32_t format) {
-    return format == kInt3 || format == kPolar42 ? 16 * D : format == kF16 ? kRecord : is_polar(format) ? 32 * D : kCodes;
-  }
-
-  // ---- and the others have it loaded ----
-
-  // What whoever calls the copy engine has to know.
-  struct alignas(16) Arena {
-    const uint8_t* bytes;
-    const TensorMap* records;
-  };
-  static_assert(sizeof(Arena) == 16);
-
-  // Lane 0: has the copy engine fill the warp's stages that are free, as far as chunks have been found, but one of them at any
-  // rate. Called, not inlined: warps that are in different formats share one instruction cache.
-  __device__ __noinline__ static void give(uint32_t taken) {
-    EBB_DYNAMIC_SHARED(shared);
-    const uint32_t warp = threadIdx.x / 32;
-    uint32_t* const next = reinterpret_cast<uint32_t*>(shared + kNextOffset) + warp;
-    uint32_t given = *next;
-#pragma unroll 1
-    while (given - taken < STAGES) {
-      const uint32_t found_at = smem_address(shared + kFoundOffset) + 4 * warp;
-      if (load_turn(found_at) == given) {
-        if (given != taken) return;
-        wait_for_more(found_at, given);
-      }
-      const uint8_t* const chunk = in_queue(shared, warp, given);
-      const uint32_t of_warp = warp * STAGES + given % STAGES, barrier = smem_address(shared + kFullOffset) + of_warp * 8;
-      const uint32_t what = word(chunk, 3);
-      reinterpret_cast<uint32_t*>(shared + kInfoOffset)[of_warp] = what;
-      given++;
-      *next = given;
-      if ((what & 0xffff) == kNone) {
-        mbarrier_arrive(barrier);  // It stays the last.
-        continue;
-      }
-      const uint2 at = *reinterpret_cast<const uint2*>(chunk);
-      const uint32_t format = what >> (what >> 31 ? 20 : 16) & 15;
-      mbarrier_arrive_expect(barrier, bytes_of(at.y));
-      const uint32_t dst = smem_address(shared) + of_warp * kStage;
-      const Arena& arena = *reinterpret_cast<const Arena*>(shared + kArenaOffset);
-      if (format == kTile16) {
-        tensor_copy_3d(dst, arena.records, 0, static_cast<int32_t>(from_of(at) / (kRow / 16)), 0, barrier);
-      } else if (format == kF16) {
-        copy_rows(at, word(chunk, 2), dst, barrier);
-      } else {
-        bulk_copy(dst, arena.bytes + from_of(at) * 16, part_of_chunk(at.y), barrier);
-        if (part_of_chunk(at.y) < bytes_of(at.y)) bulk_copy(dst + part_of_chunk(at.y), arena.bytes + rest_of(at.y, word(chunk, 2)) * 16, bytes_of(at.y) - part_of_chunk(at.y), barrier);
-      }
-      // The chunk has been read.
-      if (given % 4 == 0) set_turn(smem_address(shared + kGivenOffset) + 4 * warp, given);
-    }
-  }
-  __device__ __forceinline__ static uint64_t from_of(uint2 at) { return static_cast<uint64_t>(at.y & 15) << 32 | at.x; }
-  __device__ __forceinline__ static uint64_t rest_of(uint32_t y, uint32_t z) { return static_cast<uint64_t>(y >> kRestShift & 15) << 32 | z; }
-  __device__ __forceinline__ static uint32_t bytes_of(uint32_t y) { return (y >> kBytesShift & 0x3ff) * 16; }
-  __device__ __forceinline__ static uint32_t part_of_chunk(uint32_t y) { return (y >> kPartShift & 0x3ff) * 16; }
-
-  // 16 rows of 16 bit, which may go on in a second frame, to padded ones.
-  __device__ __forceinline__ static void copy_rows(uint2 from, uint32_t z, uint32_t dst, uint32_t barrier) {
-    EBB_DYNAMIC_SHARED(shared);
-    const uint32_t part = part_of_chunk(from.y);
-    const uint8_t* const arena = reinterpret_cast<const Arena*>(shared + kArenaOffset)->bytes;
-    const uint8_t *head = arena + from_of(from) * 16, *const tail = arena + rest_of(from.y, z) * 16;
-    if (part == kRecord) {
-#pragma unroll 4
-      for (uint32_t at = 0; at < kRecord; at += kRow, dst += kPaddedRow, head += kRow) bulk_copy(dst, head, kRow, barrier);
-      return;
-    }
-#pragma unroll 1
-    for (uint32_t at = 0; at < kRecord; at += kRow, dst += kPaddedRow) {
-      const uint32_t here = at >= part ? 0 : min(kRow, part - at);
-      if (here > 0) bulk_copy(dst, head + at, here, barrier);
-      if (here < kRow) bulk_copy(dst + here, tail + at + here - part, kRow - here, barrier);
-    }
-  }
-
-  // Waits for the next stage to be full.
-  __device__ __forceinline__ uint8_t* wait() const {
-    mbarrier_wait(full(stage()), taken / STAGES & 1);
-    return stage_at(stage());
-  }
-  // Waits for the stage after it as well, with a record's second chunk: all chunks of a record are found at once, so it is on its way.
-  __device__ __forceinline__ uint8_t* wait_for_second() const {
-    const uint32_t next = taken + 1, s = next % STAGES;
-    mbarrier_wait(full(s), next / STAGES & 1);
-    return stage_at(s);
-  }
-  // Done with it.
-  __device__ __forceinline__ void release() {
-    __syncwarp();
-    if (lane == 0) give(taken + 1);
-    __syncwarp();
-    taken++;
-  }
+  __device__ __forceinline__ MixedLoad(const MixedDecodeParams& params, uint8_t* shared) : Base(params, shared) {}
 
   // ---- 16-bit rows ----
-
-  // Shared address of 16 bytes of a row: of a tile as the copy engine swizzles it, or of padded rows.
-  template <bool Tile>
-  __device__ __forceinline__ static uint32_t row_offset(uint32_t row, uint32_t chunk) {
-    return Tile ? chunk / 8 * 2048 + row * 128 + (chunk % 8 ^ row % 8) * 16 : row * kPaddedRow + chunk * 16;
-  }
 
   // S^T of 16 keys of 16 bit.
   template <bool Tile>
@@ -452,8 +24,8 @@ struct MixedLoad {
 #pragma unroll
     for (int i = 0; i < kSteps; i += 2) {
       uint32_t a[4], b[4];
-      ldmatrix_x4(a, rows + row_offset<Tile>(lane % 16, 2 * i + lane / 16));
-      ldmatrix_x4(b, rows + row_offset<Tile>(lane % 16, 2 * i + 2 + lane / 16));
+      ldmatrix_x4(a, rows + Base::template row_offset<Tile>(lane % 16, 2 * i + lane / 16));
+      ldmatrix_x4(b, rows + Base::template row_offset<Tile>(lane % 16, 2 * i + 2 + lane / 16));
       const uint2 q = query16[i * 32 + lane], r = query16[i * 32 + 32 + lane];
       mma_bf16(s0, a, q.x, q.y);
       mma_bf16(s1, b, r.x, r.y);
@@ -470,15 +42,15 @@ struct MixedLoad {
     const uint32_t rows = smem_address(at);
     if (tokens < 16) {
       // Rows past the end hold anything, also NaN: they become zero.
-      for (uint32_t i = tokens * kSteps * 2 + lane; i < 16 * kSteps * 2; i += 32) *reinterpret_cast<uint4*>(at + row_offset<Tile>(i / (kSteps * 2), i % (kSteps * 2))) = make_uint4(0, 0, 0, 0);
-      fence_async_proxy();
+      for (uint32_t i = tokens * kSteps * 2 + lane; i < 16 * kSteps * 2; i += 32) *reinterpret_cast<uint4*>(at + Base::template row_offset<Tile>(i / (kSteps * 2), i % (kSteps * 2))) = make_uint4(0, 0, 0, 0);
+      fence_writes();
       __syncwarp();
     }
 #pragma unroll
     for (int d = 0; d < kSteps; d++) {
       uint32_t a[4];
       // Matrices: tokens 0-7 of channels 0-7 and 8-15, then tokens 8-15; transposed they are the A operand's.
-      ldmatrix_x4_trans(a, rows + row_offset<Tile>(lane / 16 * 8 + lane % 8, 2 * d + lane / 8 % 2));
+      ldmatrix_x4_trans(a, rows + Base::template row_offset<Tile>(lane / 16 * 8 + lane % 8, 2 * d + lane / 8 % 2));
       mma_bf16(o[d], a, b0, b1);
     }
     release();
@@ -493,20 +65,16 @@ struct MixedLoad {
     return {__uint_as_float(exponent << 23), __uint_as_float((254 - exponent) << 23)};
   }
 
-  __device__ __forceinline__ static uint32_t word(const uint8_t* at, uint32_t index) { return reinterpret_cast<const uint32_t*>(at)[index]; }
-
-  // Barriers and counters; then the next kernel may start.
+  // Counters; then the next kernel may start.
   __device__ __forceinline__ void begin() const {
-    if (threadIdx.x == kWarps * 32) prefetch_tensor_map(&params.records);
+    if (WAY == Way::kBulk && threadIdx.x == kWarps * 32) prefetch_tensor_map(&params.records);
+    if (warp < kWarps) prepare();
     if (lane == 0 && warp < kWarps) {
-      for (uint32_t s = 0; s < STAGES; s++) mbarrier_init(full(s), 1);
-      mbarrier_init_fence();
       reinterpret_cast<uint32_t*>(shared + kFoundOffset)[warp] = 0;
       reinterpret_cast<uint32_t*>(shared + kGivenOffset)[warp] = 0;
-      reinterpret_cast<uint32_t*>(shared + kNextOffset)[warp] = 0;
       *ordinal_at() = 0;
       if (warp == 0) {
-        *reinterpret_cast<Arena*>(shared + kArenaOffset) = {p.pages.arena, &params.records};
+        *reinterpret_cast<Arena*>(shared + kArenaOffset) = {p.pages.arena, &params.records, __float_as_uint(Base::kBase)};
         set_turn(left(), 0);
         set_turn(claimed(), 0);
         set_turn(merged(), 0);

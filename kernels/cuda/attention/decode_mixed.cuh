@@ -1,5 +1,5 @@
-// Decode attention over pages of any format, for sm_90: every block of a sequence in the format that it has shrunk to (decode_load.cuh
-// has units and pieces, and brings them).
+// Decode attention over pages of any format: every block of a sequence in the format that it has shrunk to (decode_pieces.cuh has units
+// and pieces, decode_rings.cuh brings them).
 //
 // S^T = K Q^T and O^T = V^T P^T on tensor cores. Products with codes are products of bytes (bytes.cuh): a code is a byte as it is; the
 // other operand, queries times ranges or probabilities times ranges, is a 16-bit integer, two bytes in two columns of B. So four heads
@@ -15,12 +15,12 @@
 
 namespace ebb {
 
-template <int D, int STAGES, int SETS>
-struct MixedDecode : PolarKeys<D, STAGES, SETS> {
-  using Base = PolarKeys<D, STAGES, SETS>;
+template <int D, int STAGES, int SETS, Way WAY>
+struct MixedDecode : PolarKeys<D, STAGES, SETS, WAY> {
+  using Base = PolarKeys<D, STAGES, SETS, WAY>;
   using Base::kFragments, Base::kOwn, Base::kPart, Base::kShares, Base::kSteps, Base::kTiles, Base::kUnits, Base::kWarps;
   using Base::lane, Base::p, Base::params, Base::shared, Base::taken, Base::warp;
-  using Base::attend_polar, Base::begin, Base::behind_of, Base::brought, Base::claimed, Base::give, Base::info, Base::is_item, Base::item, Base::left, Base::merged, Base::ordinal_at, Base::own_of, Base::part_of, Base::power_in,
+  using Base::attend_polar, Base::begin, Base::behind_of, Base::brought, Base::claimed, Base::fence_writes, Base::fill, Base::info, Base::is_item, Base::item, Base::left, Base::merged, Base::ordinal_at, Base::own_of, Base::part_of, Base::power_in,
       Base::produce, Base::query16_of, Base::query_of, Base::release, Base::scale_of, Base::shift_of, Base::stage, Base::unit_at, Base::wait, Base::wait_for_second, Base::word;
   using Power = typename Base::Power;
 
@@ -246,7 +246,7 @@ struct MixedDecode : PolarKeys<D, STAGES, SETS> {
       r.begin[set] = scale * sums[set];
     }
     if (slabs > 0) {
-      fence_async_proxy();  // What this warp wrote is overwritten by the copy engine.
+      fence_writes();
       __syncwarp();
     }
   }
@@ -640,8 +640,7 @@ struct MixedDecode : PolarKeys<D, STAGES, SETS> {
     wait_for_previous();
     // Before the warp waits for the first pieces to be found.
     if (warp < kUnits) bring_queries(warp, place);
-    if (lane == 0) give(0);
-    __syncwarp();
+    fill();
     named_barrier_sync(1, kWarps * 32);
     reset();
 #pragma unroll 1
@@ -675,3 +674,23 @@ struct MixedDecode : PolarKeys<D, STAGES, SETS> {
 };
 
 }  // namespace ebb
+
+// For a device without the copy engine, to which the host gives no such kernel, there is nothing to compile.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define EBB_TRAP_IF_BULK(WAY)         \
+  if ((WAY) == ebb::Way::kBulk) {     \
+    __trap();                         \
+    return;                           \
+  }
+#else
+#define EBB_TRAP_IF_BULK(WAY)
+#endif
+
+// Of head_dim D, for up to 4 * SETS pairs of a row and a query head.
+#define EBB_DECODE_MIXED(NAME, D, SETS, WAY)                                                                                                   \
+  EBB_KERNEL_EARLY(NAME, ebb::MixedDecodeParams, (ebb::MixedDecode<D, 2, SETS, WAY>::kThreads), (ebb::MixedDecode<D, 2, SETS, WAY>::kCtas)) { \
+    EBB_TRAP_IF_BULK(WAY)                                                                                                                      \
+    EBB_DYNAMIC_SHARED(shared);                                                                                                                \
+    ebb::MixedDecode<D, 2, SETS, WAY> kernel(p, shared);                                                                                       \
+    kernel.run();                                                                                                                              \
+  }

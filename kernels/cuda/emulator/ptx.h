@@ -27,7 +27,7 @@ inline uint32_t max_bf16x2(uint32_t a, uint32_t b) { return better_bf16x2(a, b, 
 inline uint32_t smem_address(const void* p) { return emulator::shared_address(p); }
 inline uint64_t policy_evict_first() { return 0; }
 inline void prefetch_line(const void*) {}
-inline void cp_async16(uint32_t dst, const void* src, uint64_t) { emulator::copy_issue(dst, src, 16); }
+inline void cp_async16(uint32_t dst, const void* src, uint64_t = 0) { emulator::copy_issue(dst, src, 16); }
 inline void cp_async16_zfill(uint32_t dst, const void* src, uint32_t bytes, uint64_t = 0) { emulator::copy_issue(dst, src, bytes); }
 inline uint4 load_streamed(const uint4* p, uint64_t) { return *p; }
 inline void cp_async_commit() { emulator::copy_commit(); }

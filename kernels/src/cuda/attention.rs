@@ -249,7 +249,7 @@ pub struct Attention {
     decode: Decoder,
     /// For few units; none if the kernel was chosen by the caller.
     deep: Option<Decoder>,
-    /// For shrunk blocks, if the device has a kernel.
+    /// For shrunk blocks, if there is a kernel for the shape.
     mixed: Option<Mixed>,
     multiprocessors: usize,
     units_max: u32,
@@ -350,7 +350,7 @@ impl Attention {
         (&self.partial_o, &self.partial_ml)
     }
 
-    /// Whether the device reads shrunk blocks of these formats as they are.
+    /// Whether shrunk blocks of these formats are read as they are.
     pub(super) fn reads(&self, layout: &KvLayout) -> bool {
         self.mixed.is_some() && Mixed::reads(layout)
     }
@@ -399,7 +399,10 @@ impl Attention {
         };
         if let (true, Some(mixed), Some(pages)) = (work.mixed, &self.mixed, pages) {
             let params = MixedDecodeParams {
-                records: arena.maps().ok_or_else(no_copies)?.whole,
+                records: match mixed.copies {
+                    true => arena.maps().ok_or_else(no_copies)?.whole,
+                    false => TensorMap::NONE,
+                },
                 decode: params,
                 positions: step.block_positions(),
                 pages,
@@ -410,9 +413,7 @@ impl Attention {
             // SAFETY: as below; positions and the pages of each were checked with the step.
             return unsafe {
                 let grid = (mixed.grid, 1);
-                mixed
-                    .kernel
-                    .launch(stream, grid, mixed.shape.threads(), &params)?;
+                mixed.kernel.launch(stream, grid, mixed.threads, &params)?;
                 match work.cut {
                     true => mixed
                         .merge

@@ -13,7 +13,9 @@ use crate::kv::KvLayout;
 pub(super) struct Mixed {
     pub(super) kernel: Kernel<MixedDecodeParams>,
     pub(super) merge: Kernel<DecodeMergeParams>,
-    pub(super) shape: MixedShape,
+    pub(super) threads: u32,
+    /// Whether it uses the copy engine.
+    pub(super) copies: bool,
     pub(super) grid: u32,
 }
 
@@ -27,8 +29,6 @@ pub(super) struct MixedShape {
 
 impl MixedShape {
     const STAGES: usize = 2;
-    /// `kCtas`.
-    const CTAS: usize = 2;
 
     /// For `rows` rows of a sequence and `group` query heads of a KV head.
     pub(super) fn of(head_dim: usize, rows: usize, group: usize) -> Self {
@@ -40,60 +40,105 @@ impl MixedShape {
     pub(super) fn columns(self) -> usize {
         4 * self.sets
     }
+}
 
-    /// Kernel, and the one that merges units; `None` if there are none for the head size.
-    fn names(self) -> Option<(&'static str, &'static str)> {
-        match (self.head_dim, self.sets) {
-            (128, 1) => Some(("decode_mixed_d128_h4", "decode_merge_d128")),
-            (128, 2) => Some(("decode_mixed_d128_h8", "decode_merge_d128")),
-            (64, 1) => Some(("decode_mixed_d64_h4", "decode_merge_d64")),
-            (64, 2) => Some(("decode_mixed_d64_h8", "decode_merge_d64")),
-            _ => None,
+/// How a warp's chunks come to it: `Way` of decode_pieces.cuh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// By the copy engine.
+    Bulk,
+    /// The warp copies them itself.
+    Ring,
+}
+
+impl Way {
+    fn of(device: &Device) -> Self {
+        match device.has_copy_engine() {
+            true => Self::Bulk,
+            false => Self::Ring,
         }
     }
 
+    /// Kernel, and the one that merges units; `None` if there are none for the head size.
+    fn names(self, shape: MixedShape) -> Option<(&'static str, &'static str)> {
+        let kernel = match (self, shape.head_dim, shape.sets) {
+            (Self::Bulk, 128, 1) => "decode_mixed_d128_h4",
+            (Self::Bulk, 128, 2) => "decode_mixed_d128_h8",
+            (Self::Bulk, 64, 1) => "decode_mixed_d64_h4",
+            (Self::Bulk, 64, 2) => "decode_mixed_d64_h8",
+            (Self::Ring, 128, 1) => "decode_mixed_ring_d128_h4",
+            (Self::Ring, 128, 2) => "decode_mixed_ring_d128_h8",
+            (Self::Ring, 64, 1) => "decode_mixed_ring_d64_h4",
+            (Self::Ring, 64, 2) => "decode_mixed_ring_d64_h8",
+            _ => return None,
+        };
+        let merge = match shape.head_dim {
+            128 => "decode_merge_d128",
+            _ => "decode_merge_d64",
+        };
+        Some((kernel, merge))
+    }
+
     /// `kWarps`.
-    fn warps(self) -> usize {
-        if self.sets == 1 { 7 } else { 5 }
+    fn warps(self, shape: MixedShape) -> usize {
+        match (self, shape.sets) {
+            (Self::Bulk, 1) => 7,
+            (Self::Ring, 1) => 4,
+            _ => 5,
+        }
+    }
+
+    /// `kUnits`.
+    fn units(self) -> usize {
+        match self {
+            Self::Bulk => 4,
+            Self::Ring => 3,
+        }
     }
 
     /// `kThreads`.
-    pub(super) fn threads(self) -> u32 {
-        (self.warps() as u32 + 1) * 32
+    fn threads(self, shape: MixedShape) -> u32 {
+        (self.warps(shape) as u32 + 1) * 32
     }
 
     /// `kSharedBytes`.
-    fn shared_bytes(self) -> usize {
-        let largest = if self.head_dim == 128 {
+    fn shared_bytes(self, shape: MixedShape) -> usize {
+        let largest = if shape.head_dim == 128 {
             5760
         } else {
             512 + 4096
         };
         let stage = 1024 * usize::div_ceil(largest, 1024);
-        let steps = self.head_dim / 16;
-        let part = (steps * 128 + 64) * self.sets;
-        let queries = 4 * (2 * steps * 256 + steps * 128 * self.sets + 32 + 8 + 4) + 16;
-        let warp = Self::STAGES * (stage + 8 + 4) + part + 4 * 4;
+        let steps = shape.head_dim / 16;
+        let (warps, units, stages) = (self.warps(shape), self.units(), MixedShape::STAGES);
+        let part = (steps * 128 + 64) * shape.sets;
+        let queries = 2 * steps * 256 + steps * 128 * shape.sets + 32 + 8;
+        let turns = 16 + units * 4;
+        let full = (warps * (stages * stage + part) + units * queries + turns).next_multiple_of(8);
         let shifts = 512;
-        (self.warps() * warp + queries + shifts).next_multiple_of(16) + 32
+        (full + warps * (stages * (8 + 4) + 4 * 4) + shifts).next_multiple_of(16) + 32
     }
 }
 
 impl Mixed {
-    /// None if the device cannot run it.
+    /// None if there is no kernel for the shape, or the device cannot run it.
     pub(super) fn new(device: &Arc<Device>, shape: MixedShape) -> Result<Option<Self>, CudaError> {
-        let shared = shape.shared_bytes();
-        let Some((name, merge)) = shape.names() else {
+        let way = Way::of(device);
+        let (shared, threads) = (way.shared_bytes(shape), way.threads(shape));
+        let Some((name, merge)) = way.names(shape) else {
             return Ok(None);
         };
-        if !device.has_copy_engine() || shared > device.shared_bytes_max() {
+        if shared > device.shared_bytes_max() {
             return Ok(None);
         }
+        let kernel = device.kernel(name, shared)?;
+        let ctas = kernel.ctas_per_multiprocessor(threads)?;
         Ok(Some(Self {
-            kernel: device.kernel(name, shared)?,
+            kernel,
             merge: device.kernel(merge, 0)?,
-            shape,
-            grid: (MixedShape::CTAS * device.multiprocessors()) as u32,
+            threads,
+            copies: way == Way::Bulk,
+            grid: (ctas * device.multiprocessors()) as u32,
         }))
     }
 

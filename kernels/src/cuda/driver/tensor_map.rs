@@ -12,6 +12,9 @@ use crate::cuda::params::{DevicePtr, TensorDim};
 pub(in crate::cuda) struct TensorMap([u64; 16]);
 
 impl TensorMap {
+    /// In the place of one that nobody copies by.
+    pub(in crate::cuda) const NONE: Self = Self([0; 16]);
+
     /// Describes the tensor of `dims`, innermost first, at `address`. A row of the box must be 128 bytes.
     pub(in crate::cuda) fn new(address: DevicePtr, dims: &[TensorDim]) -> Result<Self, CudaError> {
         let lens: Vec<u64> = dims.iter().map(|d| d.len).collect();

@@ -74,9 +74,10 @@ impl Device {
         self.capability
     }
 
-    /// Whether copies of whole tensor boxes, and the barriers they complete on, are there.
+    /// Whether kernels may use the copy engine (copies of whole tensor boxes, and barriers on which they complete). The code that does
+    /// is for compute capability 9.0 alone; newer devices run what is compiled for 8.9.
     pub fn has_copy_engine(&self) -> bool {
-        self.capability.major >= 9
+        self.capability.major == 9
     }
 
     /// Streaming multiprocessors.

@@ -265,9 +265,6 @@ impl Case {
 
 /// A batch of each head size and number of heads that has a kernel, of blocks in all formats.
 pub(super) fn check_quick(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
-    if !device.has_copy_engine() {
-        return Ok(());
-    }
     for (head_dim, group) in [(64, 4), (64, 8), (128, 4), (128, 8)] {
         let mut rng = Rng(60);
         let any = |_, _| rng.below(PAIRS.len() + 1) as u16;
@@ -279,10 +276,6 @@ pub(super) fn check_quick(device: &Arc<Device>, report: &mut Report) -> Result<(
 }
 
 pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
-    // Other devices read shrunk blocks decoded to 16 bit.
-    if !device.has_copy_engine() {
-        return Ok(());
-    }
     for head_dim in [64, 128] {
         for (i, (k, v)) in PAIRS.into_iter().enumerate() {
             let case = Case::new(head_dim, 4, &[300, 1290], 8.0, |_, _| i as u16 + 1, 20);

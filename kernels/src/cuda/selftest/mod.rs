@@ -25,7 +25,7 @@ pub use pages::Pages;
 pub use rng::Rng;
 use table::Report;
 
-/// Attention alone; prints a table; whether all passed. `quick`: few and short cases, for tools that slow the device down.
+/// Attention alone, at 16 bit and over pages of any format; prints a table; whether all passed. `quick`: few and short cases, for tools that slow the device down.
 pub fn attention(device: &Arc<Device>, quick: bool) -> Result<bool, ProbeError> {
     let mut report = Report::default();
     if quick {
@@ -34,6 +34,7 @@ pub fn attention(device: &Arc<Device>, quick: bool) -> Result<bool, ProbeError> 
     } else {
         attention::check(device, &mut report)?;
         prefill::check(device, &mut report)?;
+        mixed::check(device, &mut report)?;
     }
     Ok(report.finish())
 }
@@ -60,11 +61,10 @@ pub fn sampling(device: &Arc<Device>) -> Result<bool, ProbeError> {
     Ok(report.finish())
 }
 
-/// Page formats: transcoding, decoding, products, and whole models whose blocks shrink; prints a table; whether all passed.
+/// Page formats: transcoding, decoding, and whole models whose blocks shrink; prints a table; whether all passed.
 pub fn formats(device: &Arc<Device>) -> Result<bool, ProbeError> {
     let mut report = Report::default();
     formats::check(device, &mut report)?;
-    mixed::check(device, &mut report)?;
     polar::check(device, &mut report)?;
     shrunk::check(device, &mut report)?;
     Ok(report.finish())
