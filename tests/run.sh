@@ -38,11 +38,18 @@ fi
 
 step "the CUDA backend, run by a CPU emulator, against the CPU backend and the CPU sampler"
 if command -v "${CXX:-c++}" >/dev/null; then
-  cargo test --quiet -p ebb-kernels --features cuda-emulator --lib --test cuda_selftest
-  cargo test --quiet -p ebb-engine --features cuda-emulator --test device --test device_scoring
-  cargo test --quiet -p ebb-engine --features cuda-emulator --test trajectory of_a_gpu
-  cargo test --quiet -p ebb-engine --features cuda-emulator --test calibrate on_gpu
-  cargo test --quiet -p ebb-engine --features cuda-emulator --lib sampling::on_device
+  # The emulator runs one kernel at a time, so there are two processes at once.
+  cargo test --quiet --no-run -p ebb-kernels --features cuda-emulator --lib --test cuda_selftest
+  cargo test --quiet --no-run -p ebb-engine --features cuda-emulator --lib --test device --test device_scoring --test trajectory --test calibrate
+  xargs -P 2 -I{} bash -c 'cargo test --quiet {}' <<'END'
+-p ebb-kernels --features cuda-emulator --test cuda_selftest -- attention
+-p ebb-kernels --features cuda-emulator --test cuda_selftest -- --skip attention
+-p ebb-kernels --features cuda-emulator --lib
+-p ebb-engine --features cuda-emulator --test device --test device_scoring
+-p ebb-engine --features cuda-emulator --test trajectory of_a_gpu
+-p ebb-engine --features cuda-emulator --test calibrate on_gpu
+-p ebb-engine --features cuda-emulator --lib sampling::on_device
+END
   step "no races in the CUDA kernels' shared memory"
   tests/races.sh
 else
