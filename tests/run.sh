@@ -40,15 +40,14 @@ step "the CUDA backend, run by a CPU emulator, against the CPU backend and the C
 if command -v "${CXX:-c++}" >/dev/null; then
   # The emulator runs one kernel at a time, so there are two processes at once.
   cargo test --quiet --no-run -p ebb-kernels --features cuda-emulator --lib --test cuda_selftest
-  cargo test --quiet --no-run -p ebb-engine --features cuda-emulator --lib --test device --test device_scoring --test trajectory --test calibrate
+  cargo test --quiet --no-run -p ebb-engine --features cuda-emulator --test device --test device_draws --test device_scoring --test trajectory --test calibrate
   xargs -P 2 -I{} bash -c 'cargo test --quiet {}' <<'END'
 -p ebb-kernels --features cuda-emulator --test cuda_selftest -- attention
 -p ebb-kernels --features cuda-emulator --test cuda_selftest -- --skip attention
 -p ebb-kernels --features cuda-emulator --lib
--p ebb-engine --features cuda-emulator --test device --test device_scoring
+-p ebb-engine --features cuda-emulator --test device --test device_draws --test device_scoring
 -p ebb-engine --features cuda-emulator --test trajectory of_a_gpu
 -p ebb-engine --features cuda-emulator --test calibrate on_gpu
--p ebb-engine --features cuda-emulator --lib sampling::on_device
 END
   step "no races in the CUDA kernels' shared memory"
   tests/races.sh

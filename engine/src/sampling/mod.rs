@@ -12,8 +12,6 @@ mod error;
 mod filter;
 mod limits;
 mod logprobs;
-#[cfg(all(test, feature = "cuda-emulator"))]
-mod on_device;
 mod params;
 mod philox;
 #[cfg(test)]

@@ -74,6 +74,7 @@ struct Rings<D, STAGES, SETS, Way::kBulk> : MixedPieces<D, STAGES, SETS, Way::kB
       if (given % 4 == 0) set_turn(smem_address(shared + kGivenOffset) + 4 * warp, given);
     }
   }
+
   // 16 rows of 16 bit, which may go on in a second frame, to padded ones.
   __device__ __forceinline__ static void copy_rows(uint2 from, uint32_t z, uint32_t dst, uint32_t barrier) {
     EBB_DYNAMIC_SHARED(shared);

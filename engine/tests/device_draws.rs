@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
+use ebb_engine::sampling::{Sampler, SamplerState, SamplingOptions};
 use ebb_kernels::cuda::Device;
 use ebb_kernels::cuda::probe::SampleProbe;
 use ebb_kernels::cuda::selftest::Rng;
-
-use super::{Sampler, SamplerState, SamplingOptions};
 
 const VOCAB: usize = 701;
 const ANSWERS: usize = 48;
