@@ -72,8 +72,8 @@ pub enum Command {
         /// Time layers only, their products one after the other, not each product alone
         #[arg(long)]
         in_sequence: bool,
-        /// Ways of cutting streamed products to try: outputs of a tile (128 or 256), CTAs of a multiprocessor (1 or 2),
-        /// units to ask for ahead, whether all along (0 or 1), and units of a burst (1 or 2), as 128-1-8-0-1
+        /// Ways of cutting streamed products to try: CTAs of a multiprocessor (1 or 2), units to ask for ahead, whether all
+        /// along (0 or 1), and units of a burst (1 or 2), as 1-8-0-1
         #[arg(long, value_delimiter = ',', value_parser = stream_rule)]
         rules: Vec<StreamRule>,
     },
@@ -107,9 +107,8 @@ pub enum Command {
 }
 
 fn stream_rule(text: &str) -> Result<StreamRule, String> {
-    let [height, ctas, ahead, rolling, burst] = numbers(text, "five numbers, as 128-1-8-0-1")?;
+    let [ctas, ahead, rolling, burst] = numbers(text, "four numbers, as 1-8-0-1")?;
     Ok(StreamRule {
-        height,
         ctas,
         ahead,
         rolling: rolling > 0,

@@ -85,12 +85,11 @@ fn ways(rules: &[StreamRule]) -> Vec<(Way, StreamRule)> {
     Way::ALL.into_iter().flat_map(of).collect()
 }
 
-/// A way, and how it is cut: `Stream-128-1-8-0-1`, as the rules are given.
+/// A way, and how it is cut: `Stream-1-8-0-1`, as the rules are given.
 fn name(way: Way, rule: StreamRule) -> String {
     match way {
         Way::Stream => format!(
-            "Stream-{}-{}-{}-{}-{}",
-            rule.height,
+            "Stream-{}-{}-{}-{}",
             rule.ctas,
             rule.ahead,
             u8::from(rule.rolling),

@@ -27,6 +27,7 @@ inline void mbarrier_wait(uint32_t barrier, uint32_t parity) {
 inline void fence_async_proxy() {}
 inline void prefetch_tensor_map(const TensorMap*) {}
 inline void tensor_prefetch_3d(const TensorMap*, int32_t, int32_t, int32_t) {}
+inline void tensor_prefetch_4d(const TensorMap*, int32_t, int32_t, int32_t, int32_t) {}
 
 inline void perform_tensor_copy(uint32_t dst, const TensorMap& map, const int64_t (&at)[4]) {
   const uint64_t rows = map.box[1], planes = map.box[2], volumes = map.box[3];
@@ -67,7 +68,7 @@ inline void tensor_copy_3d(uint32_t dst, const TensorMap* map, int32_t x, int32_
 inline void tensor_copy_3d(uint32_t dst, const TensorMap* map, int32_t x, int32_t y, int32_t z, uint32_t barrier, uint64_t) {
   issue_tensor_copy(dst, map, 3, {x, y, z, 0}, barrier);
 }
-inline void tensor_copy_4d(uint32_t dst, const TensorMap* map, int32_t x, int32_t y, int32_t z, int32_t w, uint32_t barrier) {
+inline void tensor_copy_4d(uint32_t dst, const TensorMap* map, int32_t x, int32_t y, int32_t z, int32_t w, uint32_t barrier, uint64_t = 0) {
   issue_tensor_copy(dst, map, 4, {x, y, z, w}, barrier);
 }
 

@@ -1,6 +1,7 @@
 // out = silu(gate) * up.
 #include "../common/kernel.cuh"
 #include "../common/ptx.cuh"
+#include "../common/silu.cuh"
 
 namespace ebb {
 
@@ -11,8 +12,6 @@ struct SwigluParams {
   uint32_t reserved;
 };
 static_assert(sizeof(SwigluParams) == 24);
-
-__device__ __forceinline__ float silu(float x) { return x / (1.f + __expf(-x)); }
 
 }  // namespace ebb
 
@@ -26,8 +25,7 @@ EBB_KERNEL(swiglu, ebb::SwigluParams, 256, 1) {
   uint32_t out[4];
 #pragma unroll
   for (int k = 0; k < 4; k++) {
-    const float2 a = ebb::unpack_bf16(gw[k]), b = ebb::unpack_bf16(uw[k]);
-    out[k] = ebb::pack_bf16(ebb::silu(a.x) * b.x, ebb::silu(a.y) * b.y);
+    out[k] = ebb::gated_pair(ebb::unpack_bf16(gw[k]), ebb::unpack_bf16(uw[k]));
   }
   *reinterpret_cast<uint4*>(p.out + static_cast<uint64_t>(blockIdx.x) * p.intermediate + i) = make_uint4(out[0], out[1], out[2], out[3]);
 }

@@ -1,18 +1,22 @@
 // y = x w^T for up to 64 rows of x, with wgmma for sm_90a: weights stream through shared memory at the speed of memory.
 //
-// Y^T = W X^T: a tile of HEIGHT outputs is the m side, 64 to an instruction, the rows of x are the n side. A unit is a tile by
+// Y^T = W X^T: a tile of 128 outputs is the m side, 64 to an instruction, the rows of x are the n side. A unit is a tile by
 // 64 inputs. The units of a product, all inputs of a tile before the next tile, are dealt to the CTAs in consecutive runs of
 // equal length, so that every CTA reads the same number of bytes whatever the shape. A run that ends inside a tile leaves
 // partial sums in memory; the last CTA of the tile to arrive adds them up in the order of the inputs.
 //
-// Which units make a partial sum, and the order of all sums, depend on the shape and the grid alone: a row's result depends
-// neither on the other rows, nor on how many there are, nor on N, nor on who is last.
+// Which units make a partial sum, and the order of all sums, depend on the shape and the grid alone: for one grid a row's result
+// depends neither on the other rows, nor on how many there are, nor on N, nor on who is last.
+//
+// Gated products, silu(W_gate x) * (W_up x), have eight rows of W_gate and then the same eight of W_up in turns in a tile, so that
+// a thread's sums g and g + 8 of a matrix instruction are a gate and what it opens. The copy engine brings them so.
 //
 // A thread brings weights and x with the copy engine, each into a ring of its own. Weights do not depend on the kernel before:
 // their ring fills while that one ends, and what comes next is asked for up to L2. Shared memory is half a multiprocessor's, so
 // that the same can happen to the kernel after.
 #pragma once
 #include "../common/ptx.cuh"
+#include "../common/silu.cuh"
 #include "../common/tensor_copy.cuh"
 #include "../common/wgmma.cuh"
 
@@ -20,9 +24,9 @@ namespace ebb {
 
 struct StreamParams {
   TensorMap x;         // [rows][inputs]; a copy: N rows, 64 inputs
-  TensorMap w;         // [outputs][inputs]; a copy: 128 outputs, 64 inputs
-  void* y;             // [rows][outputs], bf16 or f32
-  float* partial;      // [2 * grid][HEIGHT * N]
+  TensorMap w;         // [outputs][inputs]; a copy: 128 outputs, 64 inputs; if gated [outputs / 16][2][8][inputs], a copy: 8, 2, 8, 64
+  void* y;             // [rows][outputs], bf16 or f32; if gated [rows][outputs / 2], bf16
+  float* partial;      // [2 * grid][128 * N]
   uint32_t* arrived;   // [2 * grid]; zero between launches
   uint32_t rows;       // at most N
   uint32_t inputs;     // a multiple of 8
@@ -31,11 +35,12 @@ struct StreamParams {
   uint32_t ahead;      // units beyond the ring that are asked for up to L2,
   uint32_t rolling;    // at the start only or, if not 0, all along
   uint32_t burst;      // units whose weights are asked for together, 1 or 2: neighbours in memory
-  uint32_t reserved[3];
+  uint32_t gated;      // y = silu(gates) * what they open
+  uint32_t reserved[2];
 };
 static_assert(sizeof(StreamParams) == 320);
 
-constexpr int kStreamInputs = 64;  // of a unit
+constexpr int kStreamOutputs = 128, kStreamInputs = 64;  // of a unit
 
 // The runs of units. `units` is at least the number of CTAs.
 struct StreamRuns {
@@ -51,7 +56,7 @@ struct StreamRuns {
 
 #ifndef EBB_HAS_WGMMA
 
-template <int HEIGHT, int N>
+template <int N>
 struct StreamProduct {
   static constexpr int kThreads = 288;
   static __device__ __forceinline__ void run(const StreamParams&, uint8_t*) { __trap(); }
@@ -59,20 +64,19 @@ struct StreamProduct {
 
 #else
 
-template <int HEIGHT, int N>
+template <int N>
 struct StreamProduct {
   static constexpr int kWarpgroups = 2, kConsumerWarps = kWarpgroups * 4, kThreads = (kConsumerWarps + 1) * 32;
-  static constexpr int kCopyOutputs = 128;                // of one copy of weights
-  static constexpr int kBlocks = HEIGHT / kCopyOutputs;   // of 64 outputs, of each warpgroup
-  static constexpr uint32_t kCopy = kCopyOutputs * 128, kWeights = HEIGHT * 128, kRows = N * 128;
-  // Shared memory: weights [stages][HEIGHT][128 bytes], x [stages][N][128 bytes], barriers, and for each warpgroup whether the
-  // others were before it and whether it was the last. Two CTAs fit a multiprocessor.
-  static constexpr uint32_t kRings = 112 << 10;
-  static constexpr uint32_t kRowStages = HEIGHT == 256 ? (N == 64 ? 2 : 3) : N >= 32 ? 4 : 6;
+  static constexpr uint32_t kWeights = kStreamOutputs * 128, kRows = N * 128;
+  // Shared memory: weights [stages][128][128 bytes], x [stages][N][128 bytes], barriers, and for each warpgroup whether the
+  // others were before it and whether it was the last. Two CTAs fit a multiprocessor,
+  // and the small kernels between two products beside them.
+  static constexpr uint32_t kRings = 108 << 10;
+  static constexpr uint32_t kRowStages = N == 64 ? 3 : N == 32 ? 4 : 6;
   static constexpr uint32_t kStages = (kRings - kRowStages * kRows) / kWeights;
   static constexpr uint32_t kX = kStages * kWeights, kBarriers = kRings, kLast = kBarriers + 16 * kStages;
   static constexpr uint32_t kSharedBytes = kRings + 1024;
-  static_assert(HEIGHT % kCopyOutputs == 0 && kX + kRowStages * kRows <= kRings && kLast + 8 * kWarpgroups <= kSharedBytes);
+  static_assert(kX + kRowStages * kRows <= kRings && kLast + 8 * kWarpgroups <= kSharedBytes);
   // x of a unit is on its way only after the weights of the unit that had its barrier before have been used.
   static_assert(kRowStages <= kStages);
   // A unit is given back when the next is begun, so a burst must leave one unit in the ring to begin.
@@ -112,7 +116,7 @@ struct StreamProduct {
     }
   };
 
-  static __device__ __forceinline__ uint32_t tiles(const StreamParams& p) { return (p.outputs + HEIGHT - 1) / HEIGHT; }
+  static __device__ __forceinline__ uint32_t tiles(const StreamParams& p) { return (p.outputs + kStreamOutputs - 1) / kStreamOutputs; }
 
   __device__ __forceinline__ StreamProduct(const StreamParams& params, uint8_t* sm)
       : p(params),
@@ -154,9 +158,11 @@ struct StreamProduct {
       for (; count > 0; count--) {
         const uint32_t barrier = full(weights_place.stage), to = base + weights_place.stage * kWeights;
         mbarrier_arrive_expect(barrier, kWeights);
-#pragma unroll
-        for (int i = 0; i < kBlocks; i++)
-          tensor_copy_3d(to + i * kCopy, &p.w, weights_unit.step * kStreamInputs, weights_unit.tile * HEIGHT + i * kCopyOutputs, 0, barrier, policy);
+        if (p.gated) {
+          tensor_copy_4d(to, &p.w, weights_unit.step * kStreamInputs, 0, 0, weights_unit.tile * (kStreamOutputs / 16), barrier, policy);
+        } else {
+          tensor_copy_3d(to, &p.w, weights_unit.step * kStreamInputs, weights_unit.tile * kStreamOutputs, 0, barrier, policy);
+        }
         weights_unit.advance(steps);
         weights_place.advance();
       }
@@ -175,9 +181,10 @@ struct StreamProduct {
     auto ask = [&](uint32_t until) {
 #pragma unroll 1
       for (; asked < min(until, units); asked++) {
-#pragma unroll
-        for (int i = 0; i < kBlocks; i++)
-          tensor_prefetch_3d(&p.w, ahead_unit.step * kStreamInputs, ahead_unit.tile * HEIGHT + i * kCopyOutputs, 0);
+        if (p.gated)
+          tensor_prefetch_4d(&p.w, ahead_unit.step * kStreamInputs, 0, 0, ahead_unit.tile * (kStreamOutputs / 16));
+        else
+          tensor_prefetch_3d(&p.w, ahead_unit.step * kStreamInputs, ahead_unit.tile * kStreamOutputs, 0);
         ahead_unit.advance(steps);
       }
     };
@@ -203,10 +210,10 @@ struct StreamProduct {
     }
   }
 
-  // ---- The consumers: two warpgroups, each 64 of every 128 outputs.
+  // ---- The consumers: two warpgroups, each 64 of the outputs.
 
-  // Of outputs tile * HEIGHT + 128 b + 64 warpgroup + 16 warp + (g, g + 8) and rows 8 i + 2 t (+ 1).
-  using Sums = float[kBlocks][N / 2];
+  // Of outputs 128 tile + 64 warpgroup + 16 warp + (g, g + 8) and rows 8 i + 2 t (+ 1).
+  using Sums = float[N / 2];
 
   __device__ __forceinline__ void consume() const {
     const uint32_t lane = threadIdx.x % 32, warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
@@ -225,20 +232,14 @@ struct StreamProduct {
 #pragma unroll 1
       for (uint32_t step = 0; step < count; step++) {
         mbarrier_wait(full(weights.stage), weights.parity);
-#pragma unroll
-        for (int b = 0; b < kBlocks; b++) wgmma_pin(sums[b]);
+        wgmma_pin(sums);
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < kStreamInputs / 16; k++) {
-#pragma unroll
-          for (int b = 0; b < kBlocks; b++) {
-            wgmma_ss(sums[b], w_matrix + (weights.stage * kWeights + b * kCopy + k * 32) / 16, x_matrix + (rows.stage * kRows + k * 32) / 16,
-                     step > 0 || k > 0);
-          }
+          wgmma_ss(sums, w_matrix + (weights.stage * kWeights + k * 32) / 16, x_matrix + (rows.stage * kRows + k * 32) / 16, step > 0 || k > 0);
         }
         wgmma_commit();
-#pragma unroll
-        for (int b = 0; b < kBlocks; b++) wgmma_pin(sums[b]);
+        wgmma_pin(sums);
         wgmma_wait<1>();
         if (step > 0) release(before);
         before = weights.stage;
@@ -246,8 +247,7 @@ struct StreamProduct {
         rows.advance();
       }
       wgmma_wait<0>();
-#pragma unroll
-      for (int b = 0; b < kBlocks; b++) wgmma_pin(sums[b]);
+      wgmma_pin(sums);
       release(before);
       unit += count;
       if (merge(sums, tile, warpgroup)) store(sums, tile, warpgroup);
@@ -271,20 +271,17 @@ struct StreamProduct {
     const bool began_before = runs.begin(first) < tile * steps;
     auto place = [&](uint32_t part) {
       const uint32_t slot = 2 * (first + part) + (part == 0 && began_before);
-      return reinterpret_cast<float4*>(p.partial) + (slot * (HEIGHT * N / 4) + warpgroup * (HEIGHT * N / 8) + thread);
+      return reinterpret_cast<float4*>(p.partial) + (slot * (kStreamOutputs * N / 4) + warpgroup * (kStreamOutputs * N / 8) + thread);
     };
     auto add = [&](uint32_t part) {
       const float4* const from = place(part);
 #pragma unroll
-      for (int b = 0; b < kBlocks; b++) {
-#pragma unroll
-        for (int i = 0; i < N / 8; i++) {
-          const float4 v = __ldcg(from + (b * (N / 8) + i) * 128);
-          sums[b][4 * i] += v.x;
-          sums[b][4 * i + 1] += v.y;
-          sums[b][4 * i + 2] += v.z;
-          sums[b][4 * i + 3] += v.w;
-        }
+      for (int i = 0; i < N / 8; i++) {
+        const float4 v = __ldcg(from + i * 128);
+        sums[4 * i] += v.x;
+        sums[4 * i + 1] += v.y;
+        sums[4 * i + 2] += v.z;
+        sums[4 * i + 3] += v.w;
       }
     };
     uint32_t* const arrived = p.arrived + 2 * first + warpgroup;
@@ -304,49 +301,49 @@ struct StreamProduct {
     }
     float4* const mine = place(blockIdx.x - first);
 #pragma unroll
-    for (int b = 0; b < kBlocks; b++) {
-#pragma unroll
-      for (int i = 0; i < N / 8; i++)
-        __stcg(mine + (b * (N / 8) + i) * 128, make_float4(sums[b][4 * i], sums[b][4 * i + 1], sums[b][4 * i + 2], sums[b][4 * i + 3]));
-    }
+    for (int i = 0; i < N / 8; i++) __stcg(mine + i * 128, make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]));
     synchronize(warpgroup);
     if (thread == 0) *last = atomic_inc_acq_rel(arrived, parts - 1) == parts - 1;
     synchronize(warpgroup);
     if (!*last) return false;
     // -0 + x is x for every x: the same bits as without the way through memory.
 #pragma unroll
-    for (int b = 0; b < kBlocks; b++) {
-#pragma unroll
-      for (int i = 0; i < N / 2; i++) sums[b][i] = -0.f;
-    }
+    for (int i = 0; i < N / 2; i++) sums[i] = -0.f;
     // As many loads in flight as a few registers hold.
-#pragma unroll (kBlocks * N >= 64 ? 1 : 64 / (kBlocks * N))
+#pragma unroll (64 / N)
     for (uint32_t part = 0; part < parts; part++) add(part);
     return true;
   }
 
   __device__ __forceinline__ void store(const Sums& sums, uint32_t tile, uint32_t warpgroup) const {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const uint32_t first = tile * HEIGHT + warpgroup * 64 + threadIdx.x / 32 % 4 * 16;
-#pragma unroll
-    for (int b = 0; b < kBlocks; b++) {
+    const uint32_t first = tile * kStreamOutputs + warpgroup * 64 + threadIdx.x / 32 % 4 * 16;
+    if (p.gated) {
+      const uint32_t width = p.outputs / 2, output = first / 2 + 2 * t;
 #pragma unroll
       for (int i = 0; i < N / 8; i++) {
         if (8 * i >= p.rows) continue;
-        if (p.wide) {  // eight lanes write 32 bytes of a row
+        const float* const four = &sums[4 * i];
+        const uint32_t pair = movmatrix_trans(gated_pair(make_float2(four[0], four[1]), make_float2(four[2], four[3]))), row = 8 * i + g;
+        if (row < p.rows && output < width) *reinterpret_cast<uint32_t*>(static_cast<bf16*>(p.y) + (row * width + output)) = pair;
+      }
+      return;
+    }
 #pragma unroll
-          for (int r = 0; r < 4; r++) {
-            const uint32_t row = 8 * i + 2 * t + r % 2, output = first + b * kCopyOutputs + g + r / 2 * 8;
-            if (row < p.rows && output < p.outputs) static_cast<float*>(p.y)[row * p.outputs + output] = sums[b][4 * i + r];
-          }
-        } else {  // transposed: four lanes write 16 bytes of a row
+    for (int i = 0; i < N / 8; i++) {
+      if (8 * i >= p.rows) continue;
+      if (p.wide) {  // eight lanes write 32 bytes of a row
 #pragma unroll
-          for (int half = 0; half < 2; half++) {
-            const uint32_t pair = movmatrix_trans(pack_bf16(sums[b][4 * i + 2 * half], sums[b][4 * i + 2 * half + 1]));
-            const uint32_t row = 8 * i + g, output = first + b * kCopyOutputs + 8 * half + 2 * t;
-            if (row < p.rows && output < p.outputs)
-              *reinterpret_cast<uint32_t*>(static_cast<bf16*>(p.y) + (row * p.outputs + output)) = pair;
-          }
+        for (int r = 0; r < 4; r++) {
+          const uint32_t row = 8 * i + 2 * t + r % 2, output = first + g + r / 2 * 8;
+          if (row < p.rows && output < p.outputs) static_cast<float*>(p.y)[row * p.outputs + output] = sums[4 * i + r];
+        }
+      } else {  // transposed: four lanes write 16 bytes of a row
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+          const uint32_t pair = movmatrix_trans(pack_bf16(sums[4 * i + 2 * half], sums[4 * i + 2 * half + 1]));
+          const uint32_t row = 8 * i + g, output = first + 8 * half + 2 * t;
+          if (row < p.rows && output < p.outputs) *reinterpret_cast<uint32_t*>(static_cast<bf16*>(p.y) + (row * p.outputs + output)) = pair;
         }
       }
     }

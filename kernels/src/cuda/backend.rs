@@ -228,17 +228,15 @@ impl Forward {
                 &mut a.normed,
                 None,
             )?;
-            // SAFETY: see above.
-            unsafe {
-                products.run(
-                    stream,
-                    gate_up,
-                    a.normed.ptr(),
-                    layer.gate_up.ptr(),
-                    a.gate_up.ptr(),
-                )?
-            };
-            ops.swiglu(stream, rows, &a.gate_up, &mut a.mlp)?;
+            let (x, w) = (a.normed.ptr(), layer.gate_up.ptr());
+            if products.gates(gate_up) {
+                // SAFETY: see above.
+                unsafe { products.run_gated(stream, gate_up, x, w, a.mlp.ptr())? };
+            } else {
+                // SAFETY: see above.
+                unsafe { products.run(stream, gate_up, x, w, a.gate_up.ptr())? };
+                ops.swiglu(stream, rows, &a.gate_up, &mut a.mlp)?;
+            }
             // SAFETY: see above.
             unsafe { products.run(stream, down, a.mlp.ptr(), layer.down.ptr(), a.delta.ptr())? };
         }

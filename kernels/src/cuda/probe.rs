@@ -357,6 +357,10 @@ impl ProductProbe {
             return Ok(None);
         }
         self.enqueue(way)?;
+        self.read().map(Some)
+    }
+
+    fn read(&mut self) -> Result<Product, CudaError> {
         self.stream.synchronize()?;
         let mut x = vec![bf16::ZERO; self.x.len()];
         let mut w = vec![bf16::ZERO; self.w.len()];
@@ -368,7 +372,20 @@ impl ProductProbe {
             let narrow: &[bf16] = bytemuck::cast_slice(&y);
             y = narrow[..y.len()].iter().map(|v| v.to_f32()).collect();
         }
-        Ok(Some(Product { x, w, y }))
+        Ok(Product { x, w, y })
+    }
+
+    /// The product gated, its outputs `[rows][outputs / 2]`; none if that cannot be.
+    pub fn run_gated(&mut self) -> Result<Option<Product>, CudaError> {
+        if !self.products.gates(self.shape) {
+            return Ok(None);
+        }
+        let (x, w, y) = (self.x.ptr(), self.w.ptr(), self.y.ptr());
+        // SAFETY: the buffers have the shape's sizes, live as long as `self`, and the stream is waited for.
+        unsafe { self.products.run_gated(&self.stream, self.shape, x, w, y)? };
+        let mut product = self.read()?;
+        product.y.truncate(product.y.len() / 2);
+        Ok(Some(product))
     }
 
     /// Times `repeats` graph replays, each with a cold L2. Microseconds, sorted; none if that way cannot run the shape.

@@ -22,6 +22,8 @@ const SKINNY_THREADS: u32 = 256;
 /// Most rows that are streamed by choice. Among a step's other kernels, which timings of a product alone do not show, streaming
 /// gains 7 % at 1 row and 4 % at 16, nothing at 32, and loses 8 % at 64 (Llama-3.1-8B, H200).
 const STREAM_ROWS: usize = 16;
+/// Most rows of gated products that are streamed.
+const GATED_ROWS: usize = 64;
 /// Timed runs of each way when tuning.
 const TUNING_RUNS: usize = 5;
 /// A way other than the first is taken if it needs less than this part of its time: noise must not choose, as each way has
@@ -152,6 +154,33 @@ impl Products {
         unsafe { self.run_as(self.way(shape), stream, shape, x, w, y) }
     }
 
+    /// Whether [`Products::run_gated`] is the fastest way for a layer's gates and what they open, a product of `shape`.
+    pub(super) fn gates(&self, shape: GemmShape) -> bool {
+        let streamed = self.streamed.as_ref().filter(|_| !self.invariant);
+        streamed.is_some_and(|_| shape.rows <= GATED_ROWS && Streamed::can_gate(shape))
+    }
+
+    /// Enqueues `y = silu(x · gᵀ) ⊙ (x · uᵀ)`: `x` `[rows][inputs]`, `g` and `u`, one behind the other at `w`, `[outputs / 2][inputs]` and
+    /// `y` `[rows][outputs / 2]`, all bf16. Sums are rounded to bf16 before anything else is done with them, as by a product and the
+    /// activation after it.
+    ///
+    /// # Safety
+    /// As for [`Products::run`].
+    pub(super) unsafe fn run_gated(
+        &mut self,
+        stream: &Stream,
+        shape: GemmShape,
+        x: DevicePtr,
+        w: DevicePtr,
+        y: DevicePtr,
+    ) -> Result<(), CudaError> {
+        let Some(streamed) = &mut self.streamed else {
+            return Err(CudaError::Unsupported(format!("a gated {shape:?}")));
+        };
+        // SAFETY: the caller's.
+        unsafe { streamed.run(stream, shape, true, x, w, y) }
+    }
+
     /// [`Products::run`] in a chosen way, which must be able to.
     ///
     /// # Safety
@@ -171,7 +200,7 @@ impl Products {
             (Way::Library, _) => return unsafe { self.gemm.run(stream, shape, x, w, y) },
             // SAFETY: the caller's.
             (Way::Stream, Some(streamed)) => unsafe {
-                return streamed.run(stream, shape, x, w, y);
+                return streamed.run(stream, shape, false, x, w, y);
             },
             _ => {}
         }

@@ -227,13 +227,15 @@ impl CudaBackend {
                     &of(|l| l.o.ptr()),
                     a.delta.ptr(),
                 )?;
-                products.tune(
-                    &self.stream,
-                    gate_up,
-                    a.normed.ptr(),
-                    &of(|l| l.gate_up.ptr()),
-                    a.gate_up.ptr(),
-                )?;
+                if !products.gates(gate_up) {
+                    products.tune(
+                        &self.stream,
+                        gate_up,
+                        a.normed.ptr(),
+                        &of(|l| l.gate_up.ptr()),
+                        a.gate_up.ptr(),
+                    )?;
+                }
                 products.tune(
                     &self.stream,
                     down,

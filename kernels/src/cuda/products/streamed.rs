@@ -13,18 +13,19 @@ pub(super) const ROWS_MAX: usize = 64;
 const ROWS: [usize; 4] = [8, 16, 32, 64];
 /// Inputs of a unit; `kStreamInputs` of the kernel.
 const UNIT_INPUTS: usize = 64;
-/// Outputs that one copy brings; `kCopyOutputs` of the kernel.
-const COPY_OUTPUTS: usize = 128;
+/// Outputs of a unit; `kStreamOutputs` of the kernel.
+const UNIT_OUTPUTS: usize = 128;
 /// `kThreads` of the kernel.
 const THREADS: u32 = 288;
 /// `kSharedBytes` of the kernel.
-const SHARED_BYTES: usize = 113 << 10;
-/// Outputs of the compiled tiles.
-const HEIGHTS: [usize; 2] = [128, 256];
+const SHARED_BYTES: usize = 109 << 10;
 /// Fewer units are not worth a CTA: their partial sums take longer than they do.
 const UNITS_MIN: usize = 4;
-/// The part of the longest run that may be added to it so that no run crosses from one tile to the next.
-const WHOLE_TILES_COST: f64 = 0.03;
+/// The part of the longest run that may be added to it so that no run crosses from one tile to the next: for each of [`ROWS`], as
+/// partial sums are the longer the more rows there are.
+const WHOLE_TILES_COST: [f64; 4] = [0.03, 0.03, 0.2, 0.2];
+/// Rows of a matrix that are neighbours in a tile of gated products.
+const GATED_ROWS: usize = 8;
 /// Inputs and outputs come in multiples of this: 16 bytes.
 const ALIGNMENT: usize = 8;
 
@@ -43,7 +44,8 @@ struct StreamParams {
     ahead: u32,
     rolling: u32,
     burst: u32,
-    reserved: [u32; 3],
+    gated: u32,
+    reserved: [u32; 2],
 }
 // SAFETY: field for field `ebb::StreamParams` of product/stream.cuh.
 unsafe impl KernelParams for StreamParams {}
@@ -51,9 +53,6 @@ unsafe impl KernelParams for StreamParams {}
 /// How products are cut, and how far weights run ahead of the arithmetic. The bits of a result depend on the first two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamRule {
-    /// Outputs of a tile, 128 or 256: the higher, the less often `x` is read and the larger the partial sums. 256 are for
-    /// products whose CTAs do half a tile or more; others have 128.
-    pub height: usize,
     /// CTAs of a multiprocessor, 1 or 2. One leaves half of the shared memory to the kernel that comes next.
     pub ctas: usize,
     /// Units (a tile by 64 inputs) beyond the shared memory that are asked for up to L2.
@@ -67,7 +66,6 @@ pub struct StreamRule {
 impl Default for StreamRule {
     fn default() -> Self {
         Self {
-            height: 128,
             ctas: 2,
             ahead: 0,
             rolling: false,
@@ -76,46 +74,36 @@ impl Default for StreamRule {
     }
 }
 
-/// How one product is cut: a function of its columns and the device alone, so that a row's bits are the same whatever the
-/// other rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Cut {
-    /// Which of [`HEIGHTS`].
-    height: usize,
-    /// CTAs that share the units.
-    ctas: usize,
-}
-
-impl Cut {
-    fn new(rule: StreamRule, multiprocessors: usize, inputs: usize, outputs: usize) -> Self {
-        let most = rule.ctas * multiprocessors;
-        let steps = inputs.div_ceil(UNIT_INPUTS);
-        let tiles = |height| outputs.div_ceil(HEIGHTS[height]);
-        let tall = HEIGHTS.iter().position(|height| *height == rule.height);
-        let height = tall.filter(|h| 2 * tiles(*h) >= most).unwrap_or(0);
-        let tiles = tiles(height);
-        let units = tiles * steps;
-        let ctas = (units / UNITS_MIN).clamp(1, most);
-        // Runs that end where tiles end leave fewer partial sums.
-        let whole = ctas / tiles * tiles;
-        let longest = |ctas: usize| units.div_ceil(ctas) as f64;
-        let is_cheap = whole > 0 && longest(whole) <= longest(ctas) * (1.0 + WHOLE_TILES_COST);
-        let ctas = if is_cheap { whole } else { ctas };
-        Self { height, ctas }
-    }
+/// CTAs that share the units of a product: a function of its columns, of which of [`ROWS`] its rows fit and of the device alone.
+fn ctas(
+    rule: StreamRule,
+    multiprocessors: usize,
+    size: usize,
+    (inputs, outputs): (usize, usize),
+) -> usize {
+    let most = rule.ctas * multiprocessors;
+    let steps = inputs.div_ceil(UNIT_INPUTS);
+    let tiles = outputs.div_ceil(UNIT_OUTPUTS);
+    let units = tiles * steps;
+    let ctas = (units / UNITS_MIN).clamp(1, most);
+    // Runs that end where tiles end leave fewer partial sums.
+    let whole = ctas / tiles * tiles;
+    let longest = |ctas: usize| units.div_ceil(ctas) as f64;
+    let is_cheap = whole > 0 && longest(whole) <= longest(ctas) * (1.0 + WHOLE_TILES_COST[size]);
+    if is_cheap { whole } else { ctas }
 }
 
 /// The kernels, what they share between launches, and the maps of the weights they have run on.
 #[derive(Debug)]
 pub(super) struct Streamed {
     rule: StreamRule,
-    /// For each of [`HEIGHTS`], one for each of [`ROWS`].
-    kernels: [[Kernel<StreamParams>; 4]; 2],
+    /// One for each of [`ROWS`].
+    kernels: [Kernel<StreamParams>; 4],
     multiprocessors: usize,
     partial: DeviceBuffer<f32>,
     arrived: DeviceBuffer<u32>,
-    /// By address, inputs and outputs: a map says no more than that.
-    weights: HashMap<(DevicePtr, usize, usize), TensorMap>,
+    /// By address, inputs, outputs and whether they are gated: a map says no more than that.
+    weights: HashMap<(DevicePtr, usize, usize, bool), TensorMap>,
 }
 
 impl Streamed {
@@ -124,10 +112,7 @@ impl Streamed {
         if device.capability().major != 9 || SHARED_BYTES > device.shared_bytes_max() {
             return Ok(None);
         }
-        let is_known = HEIGHTS.contains(&rule.height)
-            && (1..=2).contains(&rule.ctas)
-            && (1..=2).contains(&rule.burst);
-        if !is_known {
+        if !(1..=2).contains(&rule.ctas) || !(1..=2).contains(&rule.burst) {
             return Err(CudaError::Unsupported(format!("products cut by {rule:?}")));
         }
         let load = |name| device.kernel(name, SHARED_BYTES);
@@ -136,23 +121,15 @@ impl Streamed {
         Ok(Some(Self {
             rule,
             kernels: [
-                [
-                    load("product_stream_h128_n8")?,
-                    load("product_stream_h128_n16")?,
-                    load("product_stream_h128_n32")?,
-                    load("product_stream_h128_n64")?,
-                ],
-                [
-                    load("product_stream_h256_n8")?,
-                    load("product_stream_h256_n16")?,
-                    load("product_stream_h256_n32")?,
-                    load("product_stream_h256_n64")?,
-                ],
+                load("product_stream_n8")?,
+                load("product_stream_n16")?,
+                load("product_stream_n32")?,
+                load("product_stream_n64")?,
             ],
             multiprocessors,
             partial: DeviceBuffer::new(
                 device,
-                slots * rule.height * ROWS_MAX,
+                slots * UNIT_OUTPUTS * ROWS_MAX,
                 "partial sums of matrix products",
             )?,
             arrived: DeviceBuffer::filled(device, slots, 0, "counters of matrix products")?,
@@ -171,7 +148,7 @@ impl Streamed {
             return 0;
         }
         let rule = StreamRule::default();
-        4 * Self::slots(rule, device.multiprocessors()) * (rule.height * ROWS_MAX + 1)
+        4 * Self::slots(rule, device.multiprocessors()) * (UNIT_OUTPUTS * ROWS_MAX + 1)
     }
 
     /// Whether it can run a shape.
@@ -184,14 +161,20 @@ impl Streamed {
             && ROWS_MAX * shape.outputs <= u32::MAX as usize
     }
 
-    /// Enqueues `y = x · wᵀ`.
+    /// Whether it can run a shape gated.
+    pub(super) fn can_gate(shape: GemmShape) -> bool {
+        Self::can(shape) && !shape.wide && shape.outputs.is_multiple_of(2 * GATED_ROWS)
+    }
+
+    /// Enqueues `y = x · wᵀ`; if `gated`, for the gates `g` and the rest `u` of the outputs, its halves, `y = silu(g) u`.
     ///
     /// # Safety
-    /// As for `Products::run`, for a shape that it can run.
+    /// As for `Products::run`, for a shape that it can run; if gated, `y` has half as many columns.
     pub(super) unsafe fn run(
         &mut self,
         stream: &Stream,
         shape: GemmShape,
+        gated: bool,
         x: DevicePtr,
         w: DevicePtr,
         y: DevicePtr,
@@ -203,21 +186,25 @@ impl Streamed {
             wide,
         } = shape;
         let size = ROWS.iter().position(|most| rows <= *most);
-        let Some(size) = size.filter(|_| Self::can(shape)) else {
+        let Some(size) = size.filter(|_| Self::can(shape) && (!gated || Self::can_gate(shape)))
+        else {
             return Err(CudaError::Unsupported(format!(
                 "a streamed product of {shape:?}"
             )));
         };
-        let weights = match self.weights.get(&(w, inputs, outputs)) {
+        let weights = match self.weights.get(&(w, inputs, outputs, gated)) {
             Some(map) => *map,
             None => {
-                let map = matrix_map(w, outputs, inputs, COPY_OUTPUTS)?;
-                self.weights.insert((w, inputs, outputs), map);
+                let map = match gated {
+                    true => gated_map(w, outputs, inputs)?,
+                    false => matrix_map(w, outputs, inputs, UNIT_OUTPUTS)?,
+                };
+                self.weights.insert((w, inputs, outputs, gated), map);
                 map
             }
         };
-        let cut = Cut::new(self.rule, self.multiprocessors, inputs, outputs);
-        assert!(2 * cut.ctas <= self.arrived.len() && HEIGHTS[cut.height] <= self.rule.height);
+        let ctas = ctas(self.rule, self.multiprocessors, size, (inputs, outputs));
+        assert!(2 * ctas <= self.arrived.len());
         let params = StreamParams {
             x: matrix_map(x, rows, inputs, ROWS[size])?,
             w: weights,
@@ -231,13 +218,12 @@ impl Streamed {
             ahead: self.rule.ahead as u32,
             rolling: u32::from(self.rule.rolling),
             burst: self.rule.burst as u32,
-            reserved: [0; 3],
+            gated: u32::from(gated),
+            reserved: [0; 2],
         };
         // SAFETY: the matrices are the caller's, and the maps describe them; every CTA has two slots of partial sums and two
         // counters, which are zero between launches. Work of one stream runs in order.
-        unsafe {
-            self.kernels[cut.height][size].launch(stream, (cut.ctas as u32, 1), THREADS, &params)
-        }
+        unsafe { self.kernels[size].launch(stream, (ctas as u32, 1), THREADS, &params) }
     }
 }
 
@@ -263,6 +249,26 @@ fn matrix_map(
     )
 }
 
+/// Gates `[rows / 2][columns]` and what they open behind them: a copy brings 64 columns of the gates' next eight rows, of the same eight
+/// of the other half, and so on.
+fn gated_map(address: DevicePtr, rows: usize, columns: usize) -> Result<TensorMap, CudaError> {
+    let dim = |len: usize, stride: usize, tile: usize| TensorDim {
+        len: len as u64,
+        stride_bytes: stride as u64,
+        tile: tile as u32,
+    };
+    let (row, groups) = (2 * columns, rows / 2 / GATED_ROWS);
+    TensorMap::new(
+        address,
+        &[
+            dim(columns, 2, UNIT_INPUTS),
+            dim(GATED_ROWS, row, GATED_ROWS),
+            dim(2, rows / 2 * row, 2),
+            dim(groups, GATED_ROWS * row, UNIT_OUTPUTS / 2 / GATED_ROWS),
+        ],
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -271,28 +277,29 @@ mod tests {
     /// with tiles.
     #[test]
     fn products_are_cut_evenly() {
-        for height in HEIGHTS {
-            let rule = StreamRule {
-                height,
-                ctas: 1,
-                ..StreamRule::default()
-            };
-            let shapes = [
-                ((4096, 6144), 132, 0),
-                ((4096, 4096), 128, 0),
-                ((4096, 28_672), 132, 1),
-                ((14_336, 4096), 128, 0),
-                ((4096, 128_256), 132, 1),
-            ];
-            for ((inputs, outputs), ctas, tall) in shapes {
-                let cut = Cut::new(rule, 132, inputs, outputs);
-                let height = if height == 256 { tall } else { 0 };
-                assert_eq!(cut, Cut { height, ctas }, "{inputs} {outputs}");
-                let units = outputs.div_ceil(HEIGHTS[height]) * (inputs / UNIT_INPUTS);
-                let longest = units.div_ceil(cut.ctas);
-                assert!((longest * 132) as f64 <= 1.04 * units as f64);
-            }
+        let rule = StreamRule {
+            ctas: 1,
+            ..StreamRule::default()
+        };
+        for (shape, ctas) in [
+            ((4096, 6144), 132),
+            ((4096, 4096), 128),
+            ((4096, 28_672), 132),
+            ((14_336, 4096), 128),
+            ((4096, 128_256), 132),
+        ] {
+            assert_eq!(super::ctas(rule, 132, 0, shape), ctas, "{shape:?}");
+            let units = shape.1.div_ceil(UNIT_OUTPUTS) * (shape.0 / UNIT_INPUTS);
+            let longest = units.div_ceil(ctas);
+            assert!((longest * 132) as f64 <= 1.04 * units as f64);
         }
+    }
+
+    /// Where partial sums are long, whole tiles are worth a fifth more to read.
+    #[test]
+    fn products_of_many_rows_are_cut_between_tiles() {
+        let ctas = |size| super::ctas(StreamRule::default(), 132, size, (4096, 28_672));
+        assert_eq!((ctas(1), ctas(2), ctas(3)), (264, 224, 224));
     }
 
     #[test]
@@ -301,7 +308,7 @@ mod tests {
             ctas: 1,
             ..StreamRule::default()
         };
-        let ctas = |inputs, outputs| Cut::new(rule, 132, inputs, outputs).ctas;
+        let ctas = |inputs, outputs| super::ctas(rule, 132, 0, (inputs, outputs));
         assert_eq!(ctas(8, 8), 1);
         assert_eq!(ctas(576, 576), 10); // 5 tiles of 9 units
         assert_eq!(ctas(576, 49_152), 132);
