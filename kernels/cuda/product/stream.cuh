@@ -11,11 +11,16 @@
 // Gated products, silu(W_gate x) * (W_up x), have eight rows of W_gate and then the same eight of W_up in turns in a tile, so that
 // a thread's sums g and g + 8 of a matrix instruction are a gate and what it opens. The copy engine brings them so.
 //
+// The norm between two products needs no kernel of its own for up to 16 rows: y = W n(r), n(r) = r g / rms(r), r the residual stream.
+// The product before adds its sums to r, and leaves r g, not divided, and the squares of r, a sum for each 16 outputs; this one
+// divides its sums by the rms, which depends on the row alone.
+//
 // A thread brings weights and x with the copy engine, each into a ring of its own. Weights do not depend on the kernel before:
 // their ring fills while that one ends, and what comes next is asked for up to L2. Shared memory is half a multiprocessor's, so
 // that the same can happen to the kernel after.
 #pragma once
 #include "../common/ptx.cuh"
+#include "../common/reduce.cuh"
 #include "../common/silu.cuh"
 #include "../common/tensor_copy.cuh"
 #include "../common/wgmma.cuh"
@@ -36,9 +41,14 @@ struct StreamParams {
   uint32_t rolling;    // at the start only or, if not 0, all along
   uint32_t burst;      // units whose weights are asked for together, 1 or 2: neighbours in memory
   uint32_t gated;      // y = silu(gates) * what they open
-  uint32_t reserved[2];
+  float* residual;       // [rows][outputs], or null: what sums are added to; y is then `residual` times `weight`
+  const bf16* weight;    // [outputs]
+  float* squares;        // [8 * tiles][16 rows]: of `residual`, a sum for each 16 outputs
+  const float* norms;    // such sums of `inputs` values, or null: sums are divided by the root of their mean
+  float eps;             // added to that
+  uint32_t reserved[9];
 };
-static_assert(sizeof(StreamParams) == 320);
+static_assert(sizeof(StreamParams) == 384);
 
 constexpr int kStreamOutputs = 128, kStreamInputs = 64;  // of a unit
 
@@ -68,15 +78,18 @@ template <int N>
 struct StreamProduct {
   static constexpr int kWarpgroups = 2, kConsumerWarps = kWarpgroups * 4, kThreads = (kConsumerWarps + 1) * 32;
   static constexpr uint32_t kWeights = kStreamOutputs * 128, kRows = N * 128;
-  // Shared memory: weights [stages][128][128 bytes], x [stages][N][128 bytes], barriers, and for each warpgroup whether the
-  // others were before it and whether it was the last. Two CTAs fit a multiprocessor,
+  // Most rows of products that take part in norms.
+  static constexpr bool kNorms = N <= 16;
+  // Shared memory: weights [stages][128][128 bytes], x [stages][N][128 bytes], barriers, for each warpgroup whether the
+  // others were before it and whether it was the last, and squares of x's rows by warp. Two CTAs fit a multiprocessor,
   // and the small kernels between two products beside them.
   static constexpr uint32_t kRings = 108 << 10;
   static constexpr uint32_t kRowStages = N == 64 ? 3 : N == 32 ? 4 : 6;
   static constexpr uint32_t kStages = (kRings - kRowStages * kRows) / kWeights;
-  static constexpr uint32_t kX = kStages * kWeights, kBarriers = kRings, kLast = kBarriers + 16 * kStages;
+  static constexpr uint32_t kX = kStages * kWeights, kBarriers = kRings, kLast = kBarriers + 16 * kStages,
+                            kSquares = kRings + 256;
   static constexpr uint32_t kSharedBytes = kRings + 1024;
-  static_assert(kX + kRowStages * kRows <= kRings && kLast + 8 * kWarpgroups <= kSharedBytes);
+  static_assert(kX + kRowStages * kRows <= kRings && kLast + 8 * kWarpgroups <= kSquares && kSquares + 4 * 16 * kConsumerWarps <= kSharedBytes);
   // x of a unit is on its way only after the weights of the unit that had its barrier before have been used.
   static_assert(kRowStages <= kStages);
   // A unit is given back when the next is begun, so a burst must leave one unit in the ring to begin.
@@ -222,6 +235,7 @@ struct StreamProduct {
       if (lane == 0) mbarrier_arrive(empty(stage));
     };
     wait_for_previous();  // before y and the partial sums are touched
+    if (kNorms && p.norms) sum_squares();
     Place<kStages> weights;
     Place<kRowStages> rows;
     Sums sums;
@@ -250,7 +264,92 @@ struct StreamProduct {
       wgmma_pin(sums);
       release(before);
       unit += count;
-      if (merge(sums, tile, warpgroup)) store(sums, tile, warpgroup);
+      if (!merge(sums, tile, warpgroup)) continue;
+      if constexpr (kNorms) {
+        if (p.norms) divide(sums);
+        if (p.residual) {
+          add_to_residual(sums, tile, warpgroup);
+          continue;
+        }
+      }
+      store(sums, tile, warpgroup);
+    }
+  }
+
+  __device__ __forceinline__ float* squares_of(uint32_t warp) const { return reinterpret_cast<float*>(shared + kSquares) + 16 * warp; }
+
+  // Each warp adds up its share of the squares of x's rows.
+  __device__ __forceinline__ void sum_squares() const {
+    const uint32_t slots = (p.inputs + kStreamOutputs - 1) / kStreamOutputs * kConsumerWarps, lane = threadIdx.x % 32;
+    float sums[N] = {};
+#pragma unroll 1
+    for (uint32_t slot = threadIdx.x; slot < slots; slot += kConsumerWarps * 32) {
+#pragma unroll
+      for (int row = 0; row < N; row += 4) {
+        const float4 v = *reinterpret_cast<const float4*>(p.norms + slot * 16 + row);
+        sums[row] += v.x;
+        sums[row + 1] += v.y;
+        sums[row + 2] += v.z;
+        sums[row + 3] += v.w;
+      }
+    }
+#pragma unroll
+    for (int row = 0; row < N; row++) {
+      const float sum = warp_sum(sums[row]);
+      if (lane == 0) squares_of(threadIdx.x / 32)[row] = sum;
+    }
+    named_barrier_sync(3, kConsumerWarps * 32);
+  }
+
+  __device__ __forceinline__ void divide(Sums& sums) const {
+    const uint32_t t = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < N / 8; i++) {
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        float square = 0.f;
+#pragma unroll
+        for (int warp = 0; warp < kConsumerWarps; warp++) square += squares_of(warp)[8 * i + 2 * t + r];
+        const float inverse = rsqrtf(square / p.inputs + p.eps);
+        sums[4 * i + r] *= inverse;
+        sums[4 * i + 2 + r] *= inverse;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void add_to_residual(const Sums& sums, uint32_t tile, uint32_t warpgroup) const {
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32;
+    const uint32_t first = tile * kStreamOutputs + warpgroup * 64 + warp % 4 * 16;
+    float x[N / 2];
+    // All loads before the first store.
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+      const uint32_t row = i / 4 * 8 + 2 * t + i % 2, output = first + g + i / 2 % 2 * 8;
+      x[i] = row < p.rows && output < p.outputs ? p.residual[row * p.outputs + output] + __bfloat162float(__float2bfloat16(sums[i])) : 0.f;
+    }
+    float weight[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) weight[half] = first + g + 8 * half < p.outputs ? __bfloat162float(p.weight[first + g + 8 * half]) : 0.f;
+#pragma unroll
+    for (int i = 0; i < N / 8; i++) {
+#pragma unroll
+      for (int r = 0; r < 4; r++) {
+        const uint32_t row = 8 * i + 2 * t + r % 2, output = first + g + r / 2 * 8;
+        if (row < p.rows && output < p.outputs) p.residual[row * p.outputs + output] = x[4 * i + r];
+      }
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        const uint32_t pair = movmatrix_trans(pack_bf16(x[4 * i + 2 * half] * weight[half], x[4 * i + 2 * half + 1] * weight[half]));
+        const uint32_t row = 8 * i + g, output = first + 8 * half + 2 * t;
+        if (row < p.rows && output < p.outputs) *reinterpret_cast<uint32_t*>(static_cast<bf16*>(p.y) + (row * p.outputs + output)) = pair;
+      }
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        float square = x[4 * i + r] * x[4 * i + r] + x[4 * i + 2 + r] * x[4 * i + 2 + r];
+#pragma unroll
+        for (int k = 4; k < 32; k *= 2) square += __shfl_xor_sync(~0u, square, k);
+        if (g == 0) p.squares[(tile * kConsumerWarps + warpgroup * 4 + warp % 4) * 16 + 8 * i + 2 * t + r] = square;
+      }
     }
   }
 

@@ -10,11 +10,11 @@ use std::collections::{HashMap, VecDeque};
 use super::arena::DeviceArena;
 use super::attention::{Attention, DecodeWork};
 use super::codecs::Codecs;
-use super::driver::{Event, Graph, Stream};
+use super::driver::{DeviceBuffer, Event, Graph, Stream};
 use super::error::CudaError;
 use super::ops::Ops;
 use super::params::{DevicePtr, GemmShape};
-use super::products::Products;
+use super::products::{Ends, Products, Residual};
 use super::sample::Sampling;
 use super::step::StepBuffers;
 use super::weights::Weights;
@@ -175,20 +175,41 @@ impl Forward {
             &mut a.residual,
         )?;
         ops.rope_table(stream, rows, step, &mut a.rope)?;
+        let [normed, squares] = [a.normed.ptr(), a.squares.ptr()];
+        // Whether products take part in the norms between them, all but the first and the last.
+        let norms = products.norms(shapes.layer(rows));
+        let after_norm = Ends {
+            norms: norms.then_some((squares, ops.eps())),
+            ..Ends::default()
+        };
+        let before_norm = |residual: &DeviceBuffer<f32>, weight| Ends {
+            residual: Some(Residual {
+                stream: residual.ptr(),
+                weight,
+                squares,
+            }),
+            ..Ends::default()
+        };
         for (index, layer) in weights.layers.iter().enumerate() {
-            let delta = (index > 0).then_some(&a.delta);
-            ops.norm(
-                stream,
-                rows,
-                delta,
-                &mut a.residual,
-                layer.attn_norm.ptr(),
-                &mut a.normed,
-                None,
-            )?;
+            let to_qkv = [normed, layer.qkv.ptr(), a.qkv.ptr()];
             // SAFETY: (also of the products below) the activations were sized for the step's capacity, the weights have the spec's
             // shapes, and no two arguments overlap.
-            unsafe { products.run(stream, qkv, a.normed.ptr(), layer.qkv.ptr(), a.qkv.ptr())? };
+            if norms && index > 0 {
+                unsafe { products.run_to(after_norm, stream, qkv, to_qkv)? };
+            } else {
+                let delta = (index > 0).then_some(&a.delta);
+                ops.norm(
+                    stream,
+                    rows,
+                    delta,
+                    &mut a.residual,
+                    layer.attn_norm.ptr(),
+                    &mut a.normed,
+                    None,
+                )?;
+                let [x, w, y] = to_qkv;
+                unsafe { products.run(stream, qkv, x, w, y)? };
+            }
             let rope_weights = layer.rope_weights(shapes.head_dim);
             ops.rope_append(
                 stream,
@@ -217,28 +238,48 @@ impl Forward {
                 let at = (index, turn);
                 attention.prefill(stream, step, arena, at, &a.q, &mut a.attended)?;
             }
-            // SAFETY: see above.
-            unsafe { products.run(stream, o, a.attended.ptr(), layer.o.ptr(), a.delta.ptr())? };
-            ops.norm(
-                stream,
-                rows,
-                Some(&a.delta),
-                &mut a.residual,
-                layer.mlp_norm.ptr(),
-                &mut a.normed,
-                None,
-            )?;
-            let (x, w) = (a.normed.ptr(), layer.gate_up.ptr());
-            if products.gates(gate_up) {
+            let attended = a.attended.ptr();
+            if norms {
+                let ends = before_norm(&a.residual, layer.mlp_norm.ptr());
                 // SAFETY: see above.
-                unsafe { products.run_gated(stream, gate_up, x, w, a.mlp.ptr())? };
+                unsafe { products.run_to(ends, stream, o, [attended, layer.o.ptr(), normed])? };
             } else {
                 // SAFETY: see above.
-                unsafe { products.run(stream, gate_up, x, w, a.gate_up.ptr())? };
+                unsafe { products.run(stream, o, attended, layer.o.ptr(), a.delta.ptr())? };
+                ops.norm(
+                    stream,
+                    rows,
+                    Some(&a.delta),
+                    &mut a.residual,
+                    layer.mlp_norm.ptr(),
+                    &mut a.normed,
+                    None,
+                )?;
+            }
+            let (w, mlp) = (layer.gate_up.ptr(), a.mlp.ptr());
+            if products.gates(gate_up) {
+                let gated = Ends {
+                    gated: true,
+                    ..after_norm
+                };
+                // SAFETY: see above.
+                unsafe { products.run_to(gated, stream, gate_up, [normed, w, mlp])? };
+            } else {
+                // SAFETY: see above.
+                unsafe { products.run(stream, gate_up, normed, w, a.gate_up.ptr())? };
                 ops.swiglu(stream, rows, &a.gate_up, &mut a.mlp)?;
             }
-            // SAFETY: see above.
-            unsafe { products.run(stream, down, a.mlp.ptr(), layer.down.ptr(), a.delta.ptr())? };
+            match weights.layers.get(index + 1).filter(|_| norms) {
+                // SAFETY: see above.
+                Some(next) => unsafe {
+                    let ends = before_norm(&a.residual, next.attn_norm.ptr());
+                    products.run_to(ends, stream, down, [mlp, layer.down.ptr(), normed])?;
+                },
+                // SAFETY: see above.
+                None => unsafe {
+                    products.run(stream, down, mlp, layer.down.ptr(), a.delta.ptr())?;
+                },
+            }
         }
         Ok(())
     }

@@ -236,6 +236,11 @@ impl Ops {
         unsafe { self.embed.launch(stream, (rows as u32, 1), 256, &params) }
     }
 
+    /// What norms add to the mean of squares.
+    pub(super) fn eps(&self) -> f32 {
+        self.eps
+    }
+
     /// `residual += delta` (if any), then `out = norm(residual) * weight`, for all `rows` rows, or for `rows` selected ones.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn norm(

@@ -1,6 +1,7 @@
 //! Kernels on their own: for comparison with a reference, and for timing.
 
 mod cold;
+mod norms;
 mod polar;
 mod sample;
 
@@ -17,13 +18,14 @@ use super::ops::Fill;
 use super::params::GemmShape;
 use super::plan::SplitRule;
 use super::prefill::PrefillVariant;
-use super::products::{Products, StreamRule, Way};
+use super::products::{Ends, Products, StreamRule, Way};
 use super::step::{StepBuffers, StepCapacity};
 use crate::backend::{BackendError, CheckScratch, StepInput, StepLimits};
 use crate::kv::{FrameLayout, KvGeometry, KvLayout};
 
 pub use cold::ColdL2;
 use cold::time_graph;
+pub use norms::{Normed, NormsProbe};
 pub use polar::{PolarProbe, PolarWay};
 pub use sample::{SampleOutput, SampleProbe};
 
@@ -381,8 +383,13 @@ impl ProductProbe {
             return Ok(None);
         }
         let (x, w, y) = (self.x.ptr(), self.w.ptr(), self.y.ptr());
+        let gated = Ends {
+            gated: true,
+            ..Ends::default()
+        };
+        let stream = &self.stream;
         // SAFETY: the buffers have the shape's sizes, live as long as `self`, and the stream is waited for.
-        unsafe { self.products.run_gated(&self.stream, self.shape, x, w, y)? };
+        unsafe { self.products.run_to(gated, stream, self.shape, [x, w, y])? };
         let mut product = self.read()?;
         product.y.truncate(product.y.len() / 2);
         Ok(Some(product))

@@ -10,6 +10,7 @@ use super::error::CudaError;
 use super::params::{DevicePtr, GemmShape, KernelParams};
 pub use streamed::StreamRule;
 use streamed::Streamed;
+pub(super) use streamed::{Ends, Residual, squares_len};
 
 /// Rows that the skinny kernel takes: the n side of its matrix instruction.
 const SKINNY_ROWS: usize = 8;
@@ -154,31 +155,37 @@ impl Products {
         unsafe { self.run_as(self.way(shape), stream, shape, x, w, y) }
     }
 
-    /// Whether [`Products::run_gated`] is the fastest way for a layer's gates and what they open, a product of `shape`.
+    /// Whether a layer's gates and what they open, a product of `shape`, are best streamed and gated ([`Products::run_to`]).
     pub(super) fn gates(&self, shape: GemmShape) -> bool {
-        let streamed = self.streamed.as_ref().filter(|_| !self.invariant);
-        streamed.is_some_and(|_| shape.rows <= GATED_ROWS && Streamed::can_gate(shape))
+        let can = self.streamed.is_some() && !self.invariant;
+        can && shape.rows <= GATED_ROWS && Streamed::can_gate(shape)
     }
 
-    /// Enqueues `y = silu(x · gᵀ) ⊙ (x · uᵀ)`: `x` `[rows][inputs]`, `g` and `u`, one behind the other at `w`, `[outputs / 2][inputs]` and
-    /// `y` `[rows][outputs / 2]`, all bf16. Sums are rounded to bf16 before anything else is done with them, as by a product and the
-    /// activation after it.
+    /// Whether all products of a layer, of these shapes (Q K V, attention's output, gates and what they open, down), are best streamed
+    /// and take part in its norms ([`Products::run_to`]).
+    pub(super) fn norms(&self, layer: [GemmShape; 4]) -> bool {
+        let streams = |shape| self.way(shape) == Way::Stream && Streamed::can_norm(shape);
+        layer.into_iter().all(streams) && self.gates(layer[2])
+    }
+
+    /// Enqueues `y = x · wᵀ` streamed, and what `ends` says: for shapes that [`Products::gates`] or [`Products::norms`] says so of. Sums are
+    /// rounded to bf16 before they are gated or added to anything, as they are where they pass through memory.
     ///
     /// # Safety
-    /// As for [`Products::run`].
-    pub(super) unsafe fn run_gated(
+    /// As for [`Products::run`], where `y` is `[rows][outputs / 2]` if gated. The addresses in `ends` must hold what they say, and overlap
+    /// nothing else.
+    pub(super) unsafe fn run_to(
         &mut self,
+        ends: Ends,
         stream: &Stream,
         shape: GemmShape,
-        x: DevicePtr,
-        w: DevicePtr,
-        y: DevicePtr,
+        [x, w, y]: [DevicePtr; 3],
     ) -> Result<(), CudaError> {
         let Some(streamed) = &mut self.streamed else {
-            return Err(CudaError::Unsupported(format!("a gated {shape:?}")));
+            return Err(CudaError::Unsupported(format!("{shape:?} with {ends:?}")));
         };
         // SAFETY: the caller's.
-        unsafe { streamed.run(stream, shape, true, x, w, y) }
+        unsafe { streamed.run(stream, shape, ends, x, w, y) }
     }
 
     /// [`Products::run`] in a chosen way, which must be able to.
@@ -200,7 +207,7 @@ impl Products {
             (Way::Library, _) => return unsafe { self.gemm.run(stream, shape, x, w, y) },
             // SAFETY: the caller's.
             (Way::Stream, Some(streamed)) => unsafe {
-                return streamed.run(stream, shape, false, x, w, y);
+                return streamed.run(stream, shape, Ends::default(), x, w, y);
             },
             _ => {}
         }

@@ -6,6 +6,7 @@ use half::bf16;
 
 use crate::cuda::driver::{Device, DeviceBuffer, Pinned};
 use crate::cuda::error::CudaError;
+use crate::cuda::products::squares_len;
 use crate::model::TransformerSpec;
 
 /// Buffers of `rows` rows each, all allocated at start.
@@ -27,6 +28,8 @@ pub(super) struct Activations {
     pub(super) mlp: DeviceBuffer<bf16>,
     /// `[rows][hidden]`: what the next norm adds to the residual.
     pub(super) delta: DeviceBuffer<bf16>,
+    /// Sums of the residual stream's squares, where products take part in norms.
+    pub(super) squares: DeviceBuffer<f32>,
     /// `[rows][head_dim / 2]` pairs of cosine and sine.
     pub(super) rope: DeviceBuffer<f32>,
     /// `[logit_rows_max][vocab]`.
@@ -55,6 +58,7 @@ impl Activations {
             gate_up: narrow(2 * spec.intermediate)?,
             mlp: narrow(spec.intermediate)?,
             delta: narrow(spec.hidden)?,
+            squares: single(squares_len(spec.hidden))?,
             rope: single(rows * spec.head_dim)?,
             logits: single(logit_rows_max * spec.vocab)?,
             host_logits: [Pinned::new(device, 0)?, Pinned::new(device, 0)?],
@@ -66,7 +70,9 @@ impl Activations {
     pub(super) fn bytes(spec: &TransformerSpec, rows: usize, logit_rows_max: usize) -> usize {
         let widths =
             2 * spec.hidden + 3 * spec.q_width() + 2 * spec.kv_width() + 3 * spec.intermediate;
-        rows * (2 * widths + 4 * (spec.hidden + spec.head_dim)) + logit_rows_max * 4 * spec.vocab
+        4 * squares_len(spec.hidden)
+            + rows * (2 * widths + 4 * (spec.hidden + spec.head_dim))
+            + logit_rows_max * 4 * spec.vocab
     }
 
     /// Makes the host's copy of the logits large enough. The step that used it last has been waited for.

@@ -9,6 +9,8 @@ use crate::cuda::params::{DevicePtr, GemmShape, KernelParams, TensorDim};
 
 /// Rows that it takes.
 pub(super) const ROWS_MAX: usize = 64;
+/// Rows of products that take part in norms.
+const NORM_ROWS_MAX: usize = 16;
 /// Rows of the compiled kernels: the n side of their matrix instruction.
 const ROWS: [usize; 4] = [8, 16, 32, 64];
 /// Inputs of a unit; `kStreamInputs` of the kernel.
@@ -45,10 +47,43 @@ struct StreamParams {
     rolling: u32,
     burst: u32,
     gated: u32,
-    reserved: [u32; 2],
+    residual: DevicePtr,
+    weight: DevicePtr,
+    squares: DevicePtr,
+    norms: DevicePtr,
+    eps: f32,
+    reserved: [u32; 9],
 }
 // SAFETY: field for field `ebb::StreamParams` of product/stream.cuh.
 unsafe impl KernelParams for StreamParams {}
+
+/// What a streamed product does with its sums beside storing them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::cuda) struct Ends {
+    /// Of the gates `g` and the rest `u` of the outputs, its halves, it stores `silu(g) ⊙ u`.
+    pub(in crate::cuda) gated: bool,
+    /// It adds its outputs to a residual stream, and stores what comes of that, not divided yet, for a norm.
+    pub(in crate::cuda) residual: Option<Residual>,
+    /// Its inputs come from such a product, whose sums of squares these are (for all inputs), and are yet to be divided. The number is
+    /// added to the mean of the squares.
+    pub(in crate::cuda) norms: Option<(DevicePtr, f32)>,
+}
+
+/// A residual stream and the norm behind it.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::cuda) struct Residual {
+    /// `[rows][outputs]` f32.
+    pub(in crate::cuda) stream: DevicePtr,
+    /// The norm's weights, `[outputs]` bf16.
+    pub(in crate::cuda) weight: DevicePtr,
+    /// [`squares_len`] f32 for the sums of the stream's squares.
+    pub(in crate::cuda) squares: DevicePtr,
+}
+
+/// Values that sums of the squares of so many outputs take: one for each sixteenth of a unit's, for each of 16 rows.
+pub(in crate::cuda) fn squares_len(outputs: usize) -> usize {
+    outputs.div_ceil(UNIT_OUTPUTS) * (UNIT_OUTPUTS / 16) * NORM_ROWS_MAX
+}
 
 /// How products are cut, and how far weights run ahead of the arithmetic. The bits of a result depend on the first two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,15 +201,21 @@ impl Streamed {
         Self::can(shape) && !shape.wide && shape.outputs.is_multiple_of(2 * GATED_ROWS)
     }
 
-    /// Enqueues `y = x · wᵀ`; if `gated`, for the gates `g` and the rest `u` of the outputs, its halves, `y = silu(g) u`.
+    /// Whether it can run a shape with a residual stream or behind one.
+    pub(super) fn can_norm(shape: GemmShape) -> bool {
+        Self::can(shape) && !shape.wide && shape.rows <= NORM_ROWS_MAX
+    }
+
+    /// Enqueues `y = x · wᵀ`, and what `ends` says.
     ///
     /// # Safety
-    /// As for `Products::run`, for a shape that it can run; if gated, `y` has half as many columns.
+    /// As for `Products::run`, for a shape that it can run; if gated, `y` has half as many columns. The addresses in `ends` must hold what
+    /// they say, and overlap nothing else.
     pub(super) unsafe fn run(
         &mut self,
         stream: &Stream,
         shape: GemmShape,
-        gated: bool,
+        ends: Ends,
         x: DevicePtr,
         w: DevicePtr,
         y: DevicePtr,
@@ -186,12 +227,17 @@ impl Streamed {
             wide,
         } = shape;
         let size = ROWS.iter().position(|most| rows <= *most);
-        let Some(size) = size.filter(|_| Self::can(shape) && (!gated || Self::can_gate(shape)))
-        else {
+        let Some(size) = size.filter(|_| {
+            let norms = ends.residual.is_some() || ends.norms.is_some();
+            Self::can(shape)
+                && (!ends.gated || Self::can_gate(shape))
+                && (!norms || Self::can_norm(shape))
+        }) else {
             return Err(CudaError::Unsupported(format!(
-                "a streamed product of {shape:?}"
+                "a streamed product of {shape:?} with {ends:?}"
             )));
         };
+        let gated = ends.gated;
         let weights = match self.weights.get(&(w, inputs, outputs, gated)) {
             Some(map) => *map,
             None => {
@@ -219,7 +265,12 @@ impl Streamed {
             rolling: u32::from(self.rule.rolling),
             burst: self.rule.burst as u32,
             gated: u32::from(gated),
-            reserved: [0; 2],
+            residual: ends.residual.map_or(0, |r| r.stream),
+            weight: ends.residual.map_or(0, |r| r.weight),
+            squares: ends.residual.map_or(0, |r| r.squares),
+            norms: ends.norms.map_or(0, |n| n.0),
+            eps: ends.norms.map_or(0.0, |n| n.1),
+            reserved: [0; 9],
         };
         // SAFETY: the matrices are the caller's, and the maps describe them; every CTA has two slots of partial sums and two
         // counters, which are zero between launches. Work of one stream runs in order.

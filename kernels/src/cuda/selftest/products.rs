@@ -5,13 +5,16 @@ use std::sync::Arc;
 use super::reference::relative_error;
 use super::table::Report;
 use crate::cuda::driver::Device;
-use crate::cuda::probe::{ProbeError, Product, ProductProbe};
+use crate::cuda::probe::{Normed, NormsProbe, ProbeError, Product, ProductProbe};
 use crate::cuda::products::{StreamRule, Way};
 
 /// Inputs are exact in bf16; only sums are rounded.
 const WIDE_LIMIT: f64 = 1e-5;
 /// As the outputs are rounded to bf16: half of the last of its 8 bits.
 const NARROW_LIMIT: f64 = 1.0 / 256.0;
+
+/// As the inputs, gates, what they open and the outputs are: a half each, of which the two in the middle have the first's error, too.
+const GATED_LIMIT: f64 = 2.0 / 256.0;
 
 /// (rows, inputs, outputs).
 type Shape = (usize, usize, usize);
@@ -68,6 +71,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         }
     }
     gated(device, report)?;
+    norms(device, report)?;
     company(device, report)
 }
 
@@ -145,6 +149,77 @@ fn compare(
     let limit = if wide { WIDE_LIMIT } else { NARROW_LIMIT };
     let width = if wide { "f32" } else { "bf16" };
     report.check(&format!("{name} {width}"), error, limit);
+}
+
+/// Products that take part in the norm between them, against the definition.
+fn norms(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
+    for (shape, gated) in [
+        ((1, 520, 576, 272), false),
+        ((3, 1544, 136, 528), true),
+        ((8, 192, 1032, 80), false),
+        ((11, 776, 504, 656), true),
+        ((16, 1032, 896, 1024), true),
+    ] {
+        let Some(normed) = NormsProbe::new(device, shape, gated)?.run()? else {
+            continue;
+        };
+        let (residual, y) = by_definition(&normed, shape, gated);
+        let name = |what| format!("{what} {shape:?}, gated {gated}");
+        let after = normed.residual[1].iter().map(|v| f64::from(*v));
+        report.check(
+            &name("product onto a residual"),
+            relative_error(after, &residual),
+            NARROW_LIMIT,
+        );
+        let got = normed.y.iter().map(|v| v.to_f64());
+        report.check(
+            &name("product of its norm"),
+            relative_error(got, &y),
+            if gated { GATED_LIMIT } else { NARROW_LIMIT },
+        );
+    }
+    Ok(())
+}
+
+/// The residual stream after the first product, and the second one's outputs; a row's error counts by its own size.
+fn by_definition(
+    normed: &Normed,
+    (rows, inputs, hidden, outputs): (usize, usize, usize, usize),
+    gated: bool,
+) -> (Vec<f64>, Vec<f64>) {
+    let dot = |x: &[f64], w: &[half::bf16]| {
+        let terms = x.iter().zip(w).map(|(x, w)| x * w.to_f64());
+        terms.sum::<f64>()
+    };
+    let (mut residual, mut y) = (Vec::new(), Vec::new());
+    for row in 0..rows {
+        let x: Vec<f64> = normed.x[row * inputs..][..inputs]
+            .iter()
+            .map(|x| x.to_f64())
+            .collect();
+        let stream: Vec<f64> = (0..hidden)
+            .map(|i| {
+                let before = f64::from(normed.residual[0][row * hidden + i]);
+                before + dot(&x, &normed.w[0][i * inputs..][..inputs])
+            })
+            .collect();
+        let mean = stream.iter().map(|r| r * r).sum::<f64>() / hidden as f64;
+        let inverse = 1.0 / (mean + normed.eps).sqrt();
+        let input: Vec<f64> = stream
+            .iter()
+            .zip(&normed.weight)
+            .map(|(r, g)| r * inverse * g.to_f64())
+            .collect();
+        let of = |i: usize| dot(&input, &normed.w[1][i * hidden..][..hidden]);
+        if gated {
+            let open = |gate: f64, up: f64| gate / (1.0 + (-gate).exp()) * up;
+            y.extend((0..outputs / 2).map(|i| open(of(i), of(outputs / 2 + i))));
+        } else {
+            y.extend((0..outputs).map(of));
+        }
+        residual.extend(stream);
+    }
+    (residual, y)
 }
 
 /// A streamed row has the same bits whatever the number of rows.
