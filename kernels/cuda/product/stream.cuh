@@ -235,7 +235,10 @@ struct StreamProduct {
       if (lane == 0) mbarrier_arrive(empty(stage));
     };
     wait_for_previous();  // before y and the partial sums are touched
-    if (kNorms && p.norms) sum_squares();
+    // On their way while the products run.
+    float squares[kNorms ? N : 4];
+    if (kNorms && p.norms) load_squares(squares);
+    bool are_summed = false;
     Place<kStages> weights;
     Place<kRowStages> rows;
     Sums sums;
@@ -264,39 +267,57 @@ struct StreamProduct {
       wgmma_pin(sums);
       release(before);
       unit += count;
-      if (!merge(sums, tile, warpgroup)) continue;
       if constexpr (kNorms) {
-        if (p.norms) divide(sums);
+        if (p.norms && !are_summed) {
+          sum_squares(squares);
+          are_summed = true;
+        }
         if (p.residual) {
-          add_to_residual(sums, tile, warpgroup);
+          Residual before;
+          load_residual(before, tile, warpgroup);
+          if (!merge(sums, tile, warpgroup)) continue;
+          if (p.norms) divide(sums);
+          add_to_residual(sums, before, tile, warpgroup);
           continue;
         }
       }
+      if (!merge(sums, tile, warpgroup)) continue;
+      if (kNorms && p.norms) divide(sums);
       store(sums, tile, warpgroup);
     }
   }
 
   __device__ __forceinline__ float* squares_of(uint32_t warp) const { return reinterpret_cast<float*>(shared + kSquares) + 16 * warp; }
 
-  // Each warp adds up its share of the squares of x's rows.
-  __device__ __forceinline__ void sum_squares() const {
-    const uint32_t slots = (p.inputs + kStreamOutputs - 1) / kStreamOutputs * kConsumerWarps, lane = threadIdx.x % 32;
-    float sums[N] = {};
-#pragma unroll 1
-    for (uint32_t slot = threadIdx.x; slot < slots; slot += kConsumerWarps * 32) {
+  // This thread's share of the squares of x's rows.
+  template <int L>
+  __device__ __forceinline__ void load_squares(float (&sums)[L]) const {
+    const uint32_t slots = (p.inputs + kStreamOutputs - 1) / kStreamOutputs * kConsumerWarps;
+    auto square = [&](uint32_t slot, int row) {
+      return slot < slots ? *reinterpret_cast<const float4*>(p.norms + slot * 16 + row) : make_float4(0.f, 0.f, 0.f, 0.f);
+    };
 #pragma unroll
-      for (int row = 0; row < N; row += 4) {
-        const float4 v = *reinterpret_cast<const float4*>(p.norms + slot * 16 + row);
+    for (int row = 0; row < L; row += 4) *reinterpret_cast<float4*>(&sums[row]) = square(threadIdx.x, row);
+#pragma unroll 1
+    for (uint32_t slot = threadIdx.x + kConsumerWarps * 32; slot < slots; slot += kConsumerWarps * 32) {
+#pragma unroll
+      for (int row = 0; row < L; row += 4) {
+        const float4 v = square(slot, row);
         sums[row] += v.x;
         sums[row + 1] += v.y;
         sums[row + 2] += v.z;
         sums[row + 3] += v.w;
       }
     }
+  }
+
+  // Each warp adds up its share.
+  template <int L>
+  __device__ __forceinline__ void sum_squares(const float (&sums)[L]) const {
 #pragma unroll
-    for (int row = 0; row < N; row++) {
+    for (int row = 0; row < L; row++) {
       const float sum = warp_sum(sums[row]);
-      if (lane == 0) squares_of(threadIdx.x / 32)[row] = sum;
+      if (threadIdx.x % 32 == 0) squares_of(threadIdx.x / 32)[row] = sum;
     }
     named_barrier_sync(3, kConsumerWarps * 32);
   }
@@ -317,19 +338,29 @@ struct StreamProduct {
     }
   }
 
-  __device__ __forceinline__ void add_to_residual(const Sums& sums, uint32_t tile, uint32_t warpgroup) const {
+  // What a thread's sums are added to, and the weights of their outputs; zeros beyond the edges.
+  struct Residual {
+    float x[N / 2], weight[2];
+  };
+
+  __device__ __forceinline__ void load_residual(Residual& residual, uint32_t tile, uint32_t warpgroup) const {
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t first = tile * kStreamOutputs + warpgroup * 64 + threadIdx.x / 32 % 4 * 16 + g;
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+      const uint32_t row = i / 4 * 8 + 2 * t + i % 2, output = first + i / 2 % 2 * 8;
+      residual.x[i] = row < p.rows && output < p.outputs ? p.residual[row * p.outputs + output] : 0.f;
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) residual.weight[half] = first + 8 * half < p.outputs ? __bfloat162float(p.weight[first + 8 * half]) : 0.f;
+  }
+
+  __device__ __forceinline__ void add_to_residual(const Sums& sums, const Residual& residual, uint32_t tile, uint32_t warpgroup) const {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32;
     const uint32_t first = tile * kStreamOutputs + warpgroup * 64 + warp % 4 * 16;
     float x[N / 2];
-    // All loads before the first store.
 #pragma unroll
-    for (int i = 0; i < N / 2; i++) {
-      const uint32_t row = i / 4 * 8 + 2 * t + i % 2, output = first + g + i / 2 % 2 * 8;
-      x[i] = row < p.rows && output < p.outputs ? p.residual[row * p.outputs + output] + __bfloat162float(__float2bfloat16(sums[i])) : 0.f;
-    }
-    float weight[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) weight[half] = first + g + 8 * half < p.outputs ? __bfloat162float(p.weight[first + g + 8 * half]) : 0.f;
+    for (int i = 0; i < N / 2; i++) x[i] = residual.x[i] + __bfloat162float(__float2bfloat16(sums[i]));
 #pragma unroll
     for (int i = 0; i < N / 8; i++) {
 #pragma unroll
@@ -339,7 +370,7 @@ struct StreamProduct {
       }
 #pragma unroll
       for (int half = 0; half < 2; half++) {
-        const uint32_t pair = movmatrix_trans(pack_bf16(x[4 * i + 2 * half] * weight[half], x[4 * i + 2 * half + 1] * weight[half]));
+        const uint32_t pair = movmatrix_trans(pack_bf16(x[4 * i + 2 * half] * residual.weight[half], x[4 * i + 2 * half + 1] * residual.weight[half]));
         const uint32_t row = 8 * i + g, output = first + 8 * half + 2 * t;
         if (row < p.rows && output < p.outputs) *reinterpret_cast<uint32_t*>(static_cast<bf16*>(p.y) + (row * p.outputs + output)) = pair;
       }
