@@ -192,9 +192,9 @@ impl Forward {
         };
         for (index, layer) in weights.layers.iter().enumerate() {
             let to_qkv = [normed, layer.qkv.ptr(), a.qkv.ptr()];
-            // SAFETY: (also of the products below) the activations were sized for the step's capacity, the weights have the spec's
-            // shapes, and no two arguments overlap.
             if norms && index > 0 {
+                // SAFETY: (also of the products below) the activations were sized for the step's capacity, the weights have the spec's
+                // shapes, and no two arguments overlap.
                 unsafe { products.run_to(after_norm, stream, qkv, to_qkv)? };
             } else {
                 let delta = (index > 0).then_some(&a.delta);
@@ -208,6 +208,7 @@ impl Forward {
                     None,
                 )?;
                 let [x, w, y] = to_qkv;
+                // SAFETY: see above.
                 unsafe { products.run(stream, qkv, x, w, y)? };
             }
             let rope_weights = layer.rope_weights(shapes.head_dim);

@@ -251,12 +251,13 @@ impl Products {
             return Ok(());
         }
         let (start, end) = (Event::new(stream.device())?, Event::new(stream.device())?);
-        for run in 0..TUNING_RUNS {
-            let w = weights[run % weights.len()];
+        for _ in 0..TUNING_RUNS {
             for (best, way) in &mut best {
                 start.record(stream)?;
-                // SAFETY: the caller's.
-                unsafe { self.run_as(*way, stream, shape, x, w, y)? };
+                for &w in weights {
+                    // SAFETY: the caller's.
+                    unsafe { self.run_as(*way, stream, shape, x, w, y)? };
+                }
                 end.record(stream)?;
                 stream.synchronize()?;
                 *best = best.min(end.micros_since(&start)?);
