@@ -25,7 +25,7 @@ const SHARED_BYTES: usize = 109 << 10;
 const UNITS_MIN: usize = 4;
 /// The part of the longest run that may be added to it so that no run crosses from one tile to the next: for each of [`ROWS`], as
 /// partial sums are the longer the more rows there are.
-const WHOLE_TILES_COST: [f64; 4] = [0.1, 0.1, 0.2, 0.2];
+const WHOLE_TILES_COST: [f64; 4] = [0.03, 0.03, 0.2, 0.2];
 /// Rows of a matrix that are neighbours in a tile of gated products.
 const GATED_ROWS: usize = 8;
 /// Inputs and outputs come in multiples of this: 16 bytes.
