@@ -143,7 +143,8 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
     );
     match command {
         Command::Check { quick, .. } => {
-            let models = selftest::models(&device)? & selftest::formats(&device)?;
+            let products = selftest::products(&device, *quick)?;
+            let models = products & selftest::models(&device)? & selftest::formats(&device)?;
             if !(selftest::attention(&device, *quick)? && models) {
                 return Err("a check failed; see the table above".into());
             }

@@ -24,6 +24,15 @@ fn models_agree_with_the_cpu_backend() {
 }
 
 #[test]
+fn products_agree_with_their_definition() {
+    let device = Device::open(0).unwrap();
+    assert!(
+        selftest::products(&device, is_quick()).unwrap(),
+        "see the table above"
+    );
+}
+
+#[test]
 fn draws_agree_with_their_definition() {
     let device = Device::open(0).unwrap();
     assert!(selftest::sampling(&device).unwrap(), "see the table above");

@@ -19,8 +19,23 @@ const GATED_LIMIT: f64 = 2.0 / 256.0;
 /// (rows, inputs, outputs).
 type Shape = (usize, usize, usize);
 
-/// Every way against the definition; bits of rows alone and in company.
-pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
+/// Every way against the definition; bits of rows alone and in company. `quick`: a few streamed ones of each kind.
+pub(super) fn check(
+    device: &Arc<Device>,
+    quick: bool,
+    report: &mut Report,
+) -> Result<(), ProbeError> {
+    if quick {
+        for shape in [(9, 520, 264), (33, 328, 392)] {
+            let mut probe = ProductProbe::new(device, shape, false)?;
+            if let Some(product) = probe.run(Way::Stream)? {
+                let name = format!("product {shape:?}");
+                compare(report, &name, shape, false, &product, &mut Vec::new());
+            }
+        }
+        gated(device, &GATED[..2], report)?;
+        return norms(device, &NORMS[..2], report);
+    }
     // Every number of rows of the skinny kernel, with inputs that divide among the warps unevenly or leave some without any.
     let skinny = (1..=8).map(|rows| (rows, 672, 48));
     let skinny = skinny.chain([(3, 32, 16), (8, 4096, 32), (9, 64, 16)]);
@@ -70,22 +85,25 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             }
         }
     }
-    gated(device, report)?;
-    norms(device, report)?;
+    gated(device, &GATED, report)?;
+    norms(device, &NORMS, report)?;
     company(device, report)
 }
 
-/// Gated products, whose outputs fill tiles or not, against the definition.
-fn gated(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
-    for shape in [
-        (1, 72, 16),
-        (5, 1544, 272),
-        (8, 576, 3072),
-        (16, 1032, 496),
-        (31, 520, 1008),
-        (64, 776, 400),
-        (64, 328, 1280),
-    ] {
+/// Gated products whose outputs fill tiles or not.
+const GATED: [Shape; 7] = [
+    (5, 1544, 272),
+    (31, 520, 1008),
+    (1, 72, 16),
+    (8, 576, 3072),
+    (16, 1032, 496),
+    (64, 776, 400),
+    (64, 328, 1280),
+];
+
+/// Gated products against the definition.
+fn gated(device: &Arc<Device>, shapes: &[Shape], report: &mut Report) -> Result<(), ProbeError> {
+    for &shape in shapes {
         let (rows, inputs, outputs) = shape;
         let mut probe = ProductProbe::new(device, shape, false)?;
         let Some(product) = probe.run_gated()? else {
@@ -151,15 +169,20 @@ fn compare(
     report.check(&format!("{name} {width}"), error, limit);
 }
 
+/// (rows, inputs, hidden, outputs), and whether gated.
+type NormsCase = ((usize, usize, usize, usize), bool);
+
+const NORMS: [NormsCase; 5] = [
+    ((1, 520, 576, 272), false),
+    ((11, 776, 504, 656), true),
+    ((3, 1544, 136, 528), true),
+    ((8, 192, 1032, 80), false),
+    ((16, 1032, 896, 1024), true),
+];
+
 /// Products that take part in the norm between them, against the definition.
-fn norms(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
-    for (shape, gated) in [
-        ((1, 520, 576, 272), false),
-        ((3, 1544, 136, 528), true),
-        ((8, 192, 1032, 80), false),
-        ((11, 776, 504, 656), true),
-        ((16, 1032, 896, 1024), true),
-    ] {
+fn norms(device: &Arc<Device>, cases: &[NormsCase], report: &mut Report) -> Result<(), ProbeError> {
+    for &(shape, gated) in cases {
         let Some(normed) = NormsProbe::new(device, shape, gated)?.run()? else {
             continue;
         };
