@@ -85,7 +85,7 @@ pub(in crate::cuda) fn squares_len(outputs: usize) -> usize {
     outputs.div_ceil(UNIT_OUTPUTS) * (UNIT_OUTPUTS / 16) * NORM_ROWS_MAX
 }
 
-/// How products are cut, and how far weights run ahead of the arithmetic. The bits of a result depend on the first two.
+/// How products are cut, and how far weights run ahead of the arithmetic. The bits of a result depend on the first alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamRule {
     /// CTAs of a multiprocessor, 1 or 2. One leaves half of the shared memory to the kernel that comes next.
@@ -278,6 +278,15 @@ impl Streamed {
     }
 }
 
+/// `len` elements `stride` bytes apart, of which a copy brings `tile`.
+fn dim(len: usize, stride: usize, tile: usize) -> TensorDim {
+    TensorDim {
+        len: len as u64,
+        stride_bytes: stride as u64,
+        tile: tile as u32,
+    }
+}
+
 /// A matrix `[rows][columns]` as the copy engine sees it: a copy brings 64 columns of `tile` rows, zeros beyond the edges.
 fn matrix_map(
     address: DevicePtr,
@@ -285,11 +294,6 @@ fn matrix_map(
     columns: usize,
     tile: usize,
 ) -> Result<TensorMap, CudaError> {
-    let dim = |len: usize, stride: usize, tile: usize| TensorDim {
-        len: len as u64,
-        stride_bytes: stride as u64,
-        tile: tile as u32,
-    };
     TensorMap::new(
         address,
         &[
@@ -303,11 +307,6 @@ fn matrix_map(
 /// Gates `[rows / 2][columns]` and what they open behind them: a copy brings 64 columns of the gates' next eight rows, of the same eight
 /// of the other half, and so on.
 fn gated_map(address: DevicePtr, rows: usize, columns: usize) -> Result<TensorMap, CudaError> {
-    let dim = |len: usize, stride: usize, tile: usize| TensorDim {
-        len: len as u64,
-        stride_bytes: stride as u64,
-        tile: tile as u32,
-    };
     let (row, groups) = (2 * columns, rows / 2 / GATED_ROWS);
     TensorMap::new(
         address,
