@@ -8,10 +8,15 @@
 // Units are handed out by a counter, in the order planned: large ones first. A unit's sums run in the order of its tokens; a
 // second kernel merges the units of a sequence in their order. So a result does not depend on the batch nor on which CTA did
 // what.
+//
+// Where registers allow, another warp takes the heads of Q, K and V as their projection left them and finishes them (heads.cuh), a unit
+// ahead: queries to shared memory, a sequence's newest K and V to their page, before the copy engine reads that. The warp that produces
+// has no time for it: what it waits for memory lacks in requests.
 #pragma once
 #include "../common/kernel.cuh"
 #include "../common/pages.cuh"
 #include "../common/tensor_copy.cuh"
+#include "../ops/heads.cuh"
 #include "decode.cuh"
 
 namespace ebb {
@@ -19,15 +24,17 @@ namespace ebb {
 struct alignas(64) BulkDecodeParams {
   TensorMap records;  // the arena as 3-D: 64 channels, rows of head_dim channels, halves; box: one record
   DecodeParams decode;
+  HeadParams heads;   // its qkv null: Q lies in `q`, K and V in their pages
   uint64_t policy;    // L2 policy of records
-  uint64_t reserved[7];
+  uint64_t reserved;
 };
 static_assert(sizeof(BulkDecodeParams) == 320);
 
-template <int D, int STAGES>
+// FINISHES: has a warp to finish heads, of units that are whole sequences.
+template <int D, int STAGES, bool FINISHES>
 struct BulkDecode {
   static constexpr int kWarps = D / 16;              // consumers
-  static constexpr int kThreads = (kWarps + 1) * 32;
+  static constexpr int kThreads = (kWarps + (FINISHES ? 2 : 1)) * 32;
   static constexpr int kHeads = 8;
   static constexpr int kTiles = kWarps;              // of a chunk
   static constexpr int kChunk = kTiles * kSubBlockTokens;
@@ -43,7 +50,10 @@ struct BulkDecode {
   static constexpr int kFullOffset = kItemOffset + kItems * 32;        // u64 [STAGES]
   static constexpr int kEmptyOffset = kFullOffset + STAGES * 8;        // u64 [STAGES]
   static constexpr int kReadyOffset = kEmptyOffset + STAGES * 8;       // u64 [kItems]: queries have arrived
-  static constexpr int kSharedBytes = kReadyOffset + kItems * 8;
+  static constexpr int kAskedOffset = kReadyOffset + kItems * 8;       // u64 [kItems]: somebody asks for the heads of `wanted`
+  static constexpr int kAppendedOffset = kAskedOffset + (FINISHES ? kItems * 8 : 0);  // u64 [kItems]: newest K and V are in their pages
+  static constexpr int kWantedOffset = kAppendedOffset + (FINISHES ? kItems * 8 : 0);  // u32 [kItems]: items
+  static constexpr int kSharedBytes = kWantedOffset + (FINISHES ? (kItems + 1) / 2 * 8 : 0);
   static constexpr uint32_t kNone = ~0u;
 
   // What consumers know of a unit.
@@ -54,6 +64,7 @@ struct BulkDecode {
 
   const TensorMap* map;
   const DecodeParams& p;
+  const HeadParams& projected;
   const uint64_t& policy;
   uint8_t* shared;
   uint32_t base;
@@ -62,7 +73,7 @@ struct BulkDecode {
   uint32_t stage, phase;
 
   __device__ __forceinline__ BulkDecode(const BulkDecodeParams& params, uint8_t* sm)
-      : map(&params.records), p(params.decode), policy(params.policy), shared(sm), base(smem_address(sm)), lane(threadIdx.x % 32), warp(threadIdx.x / 32), stage(0), phase(0) {
+      : map(&params.records), p(params.decode), projected(params.heads), policy(params.policy), shared(sm), base(smem_address(sm)), lane(threadIdx.x % 32), warp(threadIdx.x / 32), stage(0), phase(0) {
     groups = (p.q_heads / p.kv_heads + kHeads - 1) / kHeads;
     unit_heads = p.kv_heads * groups;
     total = __ldg(p.unit_count) * unit_heads;
@@ -71,6 +82,11 @@ struct BulkDecode {
   __device__ __forceinline__ uint32_t full(uint32_t s) const { return base + kFullOffset + s * 8; }
   __device__ __forceinline__ uint32_t empty(uint32_t s) const { return base + kEmptyOffset + s * 8; }
   __device__ __forceinline__ uint32_t ready(uint32_t i) const { return base + kReadyOffset + i * 8; }
+  __device__ __forceinline__ uint32_t asked(uint32_t i) const { return base + kAskedOffset + i * 8; }
+  __device__ __forceinline__ uint32_t appended(uint32_t i) const { return base + kAppendedOffset + i * 8; }
+  __device__ __forceinline__ uint32_t* wanted(uint32_t i) const { return reinterpret_cast<uint32_t*>(shared + kWantedOffset) + i; }
+  // Whether heads are finished here.
+  __device__ __forceinline__ bool finishes() const { return FINISHES && projected.qkv != nullptr; }
   __device__ __forceinline__ uint32_t first_head(uint32_t unit_head) const {
     return unit_head / groups * (p.q_heads / p.kv_heads) + unit_head % groups * kHeads;
   }
@@ -91,15 +107,21 @@ struct BulkDecode {
         mbarrier_init(full(s), 1);
         mbarrier_init(empty(s), kWarps);
       }
-      for (int i = 0; i < kItems; i++) mbarrier_init(ready(i), 1);
+      for (int i = 0; i < kItems; i++) {
+        mbarrier_init(ready(i), 1);
+        if (FINISHES) mbarrier_init(asked(i), 1);
+        if (FINISHES) mbarrier_init(appended(i), 1);
+      }
       mbarrier_init_fence();
     }
     __syncthreads();
     let_next_start();
     if (warp == kWarps)
       produce();
-    else
+    else if (warp < kWarps)
       consume();
+    else if (finishes())
+      finish_heads();
     // The last CTA leaves the counters as it found them.
     if (threadIdx.x == kWarps * 32 && atomicInc(p.work + 1, gridDim.x - 1) == gridDim.x - 1) *p.work = 0;
   }
@@ -139,18 +161,28 @@ struct BulkDecode {
     return frame_row(p.pages, frame, place.offset, D * 2);
   }
 
+  // Has a unit's queries copied to shared memory, if they are there to be copied.
   __device__ __forceinline__ void copy_queries(const Cursor& c, uint32_t slot) const {
-    if (lane != 0) return;
+    if (lane != 0 || finishes()) return;
     const uint32_t bytes = heads(c.unit_head) * D * 2;
     mbarrier_arrive_expect(ready(slot), bytes);
     bulk_copy(base + kQueryOffset + slot * kHeads * D * 2, p.q + static_cast<uint64_t>(c.a.x) * p.q_stride + first_head(c.unit_head) * D, bytes, ready(slot));
   }
 
+  // Has the heads of an item finished, if there is one, its queries in a slot.
+  __device__ __forceinline__ void ask(uint32_t item, uint32_t slot) const {
+    if (lane != 0 || !finishes()) return;
+    *wanted(slot) = item;
+    mbarrier_arrive(asked(slot));
+  }
+  static __device__ __forceinline__ uint32_t after(uint32_t slot) { return slot + 1 == kItems ? 0 : slot + 1; }
+
   // Every look-up is under way long before its answer is needed: an item's number two items ahead, its unit one item ahead, the
   // places of its records one group of chunks ahead.
   __device__ __forceinline__ void produce() {
     bool waited = false;
-    uint32_t slot = 0, filled = 0, taken = 0;
+    uint32_t slot = 0, filled = 0, taken = 0, turn = 0;
+    ask(blockIdx.x, slot);
     Cursor c = look_up(blockIdx.x), next = c;
     uint32_t token = c.item < total ? c.a.z : 0;
     uint32_t row = c.item < total ? record_row(c, token) : 0;
@@ -164,6 +196,7 @@ struct BulkDecode {
         waited = true;
         copy_queries(c, slot);
         if (lane == 0) taken = atomicAdd(p.work, 2) + gridDim.x;
+        ask(taken, after(slot));
         next = look_up(__shfl_sync(~0u, taken, 0));
         taken++;
       }
@@ -177,6 +210,7 @@ struct BulkDecode {
         const uint32_t first = token + i * kChunk;
         if (first >= c.a.w) break;
         const uint32_t tiles = min((c.a.w - first + kSubBlockTokens - 1) / kSubBlockTokens, static_cast<uint32_t>(kTiles));
+        if (finishes() && first + kChunk >= c.a.w) mbarrier_wait(appended(slot), turn);
 #pragma unroll
         for (uint32_t side = 0; side < 2; side++) {
           if (filled == STAGES)
@@ -200,11 +234,13 @@ struct BulkDecode {
       row = row_ahead;
       token += kGroupTokens;
       if (ends) {
-        slot = slot + 1 == kItems ? 0 : slot + 1;
+        slot = after(slot);
+        if (slot == 0) turn ^= 1;
         c = next;
         if (c.item < total) {
           token = c.a.z;
           copy_queries(c, slot);
+          ask(taken, after(slot));
           next = look_up(__shfl_sync(~0u, taken, 0));
           if (lane == 0) taken = atomicAdd(p.work, 1) + gridDim.x;
         }
@@ -216,6 +252,61 @@ struct BulkDecode {
     if (lane == 0) {
       *reinterpret_cast<uint32_t*>(shared + kItemOffset + slot * sizeof(Item)) = kNone;
       mbarrier_arrive(full(stage));
+    }
+  }
+
+  // ---- finisher ----
+
+  // Finishes the heads of one item after the other: one of a query slot's in advance of the item that is being loaded. Then its slot is
+  // free, as the ring holds fewer items than there are slots beside it.
+  __device__ __forceinline__ void finish_heads() const {
+    uint32_t slot = 0, turn = 0;
+#pragma unroll 1
+    for (;;) {
+      mbarrier_wait(asked(slot), turn);
+      const uint32_t item = *wanted(slot);
+      if (item >= total) return;
+      const Cursor c = look_up(item);
+      const uint32_t row = c.a.x, kv_head = c.unit_head / groups, token = c.a.w - 1, all = p.q_heads + 2 * p.kv_heads;
+      bf16* to[2];
+#pragma unroll
+      for (uint32_t side = 0; side < 2; side++) {
+        const RecordPlace place = record_place(p.pages, (p.layer * 2 + side) * p.kv_heads + kv_head, kRecord);
+        const uint32_t frame = sub_block_frame(p.pages, c.a.y, token / kSubBlockTokens, place.slot);
+        to[side] = reinterpret_cast<bf16*>(frame_address(p.pages, frame, place.offset + token % kSubBlockTokens * (D * 2)));
+      }
+      wait_for_previous();
+      typename Head<D>::Angles angles;
+      Head<D> k, v;
+      k.load(projected, row, p.q_heads + kv_head, all, lane);
+      v.load(projected, row, p.q_heads + p.kv_heads + kv_head, all, lane);
+      angles.load(projected, row, lane);
+      const uint32_t count = heads(c.unit_head), first = first_head(c.unit_head);
+      bf16* const queries = reinterpret_cast<bf16*>(shared + kQueryOffset) + slot * kHeads * D;
+      constexpr uint32_t kAtOnce = 4;
+#pragma unroll 1
+      for (uint32_t h = 0; h < count; h += kAtOnce) {
+        Head<D> q[kAtOnce];
+#pragma unroll
+        for (uint32_t i = 0; i < kAtOnce; i++) {
+          if (h + i < count) q[i].load(projected, row, first + h + i, all, lane);
+        }
+        if (h == 0) {
+          k.finish(projected, p.q_heads + kv_head, projected.k_norm, &angles, lane, to[0]);
+          v.finish(projected, p.q_heads + p.kv_heads + kv_head, nullptr, nullptr, lane, to[1]);
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < kAtOnce; i++) {
+          if (h + i < count) q[i].finish(projected, first + h + i, projected.q_norm, &angles, lane, queries + (h + i) * D);
+        }
+      }
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive(ready(slot));
+      fence_async_proxy_global();
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive(appended(slot));
+      slot = after(slot);
+      if (slot == 0) turn ^= 1;
     }
   }
 

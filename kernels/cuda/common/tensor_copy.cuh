@@ -64,6 +64,9 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity)
 // Orders this thread's ordinary accesses to shared memory before those of the copy engine and of wgmma that follow a barrier.
 __device__ __forceinline__ void fence_async_proxy() { EBB_SM90_ASM("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// The same of global memory.
+__device__ __forceinline__ void fence_async_proxy_global() { EBB_SM90_ASM("fence.proxy.async.global;" ::: "memory"); }
+
 __device__ __forceinline__ void prefetch_tensor_map(const TensorMap* map) {
   EBB_SM90_ASM("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }

@@ -25,6 +25,7 @@ inline void mbarrier_wait(uint32_t barrier, uint32_t parity) {
   while (!emulator::barrier_passed(barrier, parity)) emulator::yield();
 }
 inline void fence_async_proxy() {}
+inline void fence_async_proxy_global() {}
 inline void prefetch_tensor_map(const TensorMap*) {}
 inline void tensor_prefetch_3d(const TensorMap*, int32_t, int32_t, int32_t) {}
 inline void tensor_prefetch_4d(const TensorMap*, int32_t, int32_t, int32_t, int32_t) {}

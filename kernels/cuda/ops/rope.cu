@@ -1,8 +1,7 @@
-// Q, K and V after their projection: bias, per-head norm, RoPE, Hadamard rotation, and the append of K and V to the pages.
+// Q, K and V after their projection: bias, per-head norm, RoPE, Hadamard rotation (heads.cuh), and the append of K and V to the pages.
 #include "../common/kernel.cuh"
 #include "../common/pages.cuh"
-#include "../common/ptx.cuh"
-#include "../common/reduce.cuh"
+#include "heads.cuh"
 
 namespace ebb {
 
@@ -17,11 +16,7 @@ static_assert(sizeof(RopeTableParams) == 32);
 
 struct RopeAppendParams {
   PageTable pages;
-  const bf16* qkv;               // [rows][(q_heads + 2 * kv_heads) * head_dim]
-  const bf16* bias;              // [(q_heads + 2 * kv_heads) * head_dim], or null
-  const bf16* q_norm;            // [head_dim], or null; then k_norm too
-  const bf16* k_norm;
-  const float2* table;           // [rows][head_dim / 2]
+  HeadParams heads;
   const uint32_t* positions;     // [rows]
   const uint32_t* first_blocks;  // [rows]: of the row's sequence
   const uint32_t* row_count;     // rows past it are padding
@@ -29,49 +24,13 @@ struct RopeAppendParams {
   uint32_t layer;
   uint32_t q_heads;
   uint32_t kv_heads;
-  float eps;
-  uint32_t rotate_k;  // whether Q and K are multiplied by a Hadamard matrix after RoPE
   uint32_t reserved;
 };
 static_assert(sizeof(RopeAppendParams) == 136);
 
-// Multiplies a head by the normalised Walsh-Hadamard matrix, H[i][j] = (-1)^popcount(i & j) / sqrt(D), in the order of
-// `rope_append`: the bits of a channel's index are, from the lowest, i's, the lane's, h's. Stages in the order of the CPU's
-// (`formats::rotation::hadamard`), so that sums round alike.
-template <int P>
-__device__ __forceinline__ void hadamard(float (&x)[2][P], uint32_t lane) {
-  if constexpr (P == 2) {
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-      const float a = x[h][0], b = x[h][1];
-      x[h][0] = a + b;
-      x[h][1] = a - b;
-    }
-  }
-#pragma unroll
-  for (uint32_t k = 1; k < 32; k *= 2) {
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-#pragma unroll
-      for (int i = 0; i < P; i++) {
-        const float other = __shfl_xor_sync(~0u, x[h][i], k);
-        x[h][i] = lane & k ? other - x[h][i] : other + x[h][i];
-      }
-    }
-  }
-  const float scale = P == 2 ? 0.08838834764831845f : 0.125f;  // 1 / sqrt(64 P)
-#pragma unroll
-  for (int i = 0; i < P; i++) {
-    const float a = x[0][i], b = x[1][i];
-    x[0][i] = (a + b) * scale;
-    x[1][i] = (a - b) * scale;
-  }
-}
-
-// One warp a (row, head): lane l holds channels P*l .. and the same plus D / 2, P = D / 64 each; channel i rotates with i + D / 2.
+// One warp a (row, head).
 template <int D>
 __device__ __forceinline__ void rope_append(const RopeAppendParams& p) {
-  constexpr int P = D / 64;
   const uint32_t row = blockIdx.x, heads = p.q_heads + 2 * p.kv_heads;
   const uint32_t head = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
   let_next_start();
@@ -90,45 +49,12 @@ __device__ __forceinline__ void rope_append(const RopeAppendParams& p) {
   }
   wait_for_previous();
   if (!any) return;
-  const bf16* from = p.qkv + (static_cast<uint64_t>(row) * heads + head) * D + lane * P;
-  float x[2][P];
-#pragma unroll
-  for (int h = 0; h < 2; h++) {
-#pragma unroll
-    for (int i = 0; i < P; i++) {
-      x[h][i] = __bfloat162float(from[h * (D / 2) + i]);
-      if (p.bias) x[h][i] += __bfloat162float(p.bias[head * D + h * (D / 2) + lane * P + i]);
-    }
-  }
-  if (!is_v) {
-    if (p.q_norm) {
-      float square = 0.f;
-#pragma unroll
-      for (int i = 0; i < P; i++) square += x[0][i] * x[0][i] + x[1][i] * x[1][i];
-      const float inverse = rsqrtf(warp_sum(square) / D + p.eps);
-      const bf16* weight = (is_q ? p.q_norm : p.k_norm) + lane * P;
-#pragma unroll
-      for (int h = 0; h < 2; h++) {
-#pragma unroll
-        for (int i = 0; i < P; i++) x[h][i] *= inverse * __bfloat162float(weight[h * (D / 2) + i]);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < P; i++) {
-      const float2 cs = p.table[static_cast<uint64_t>(row) * (D / 2) + lane * P + i];
-      const float a = x[0][i], b = x[1][i];
-      x[0][i] = a * cs.x - b * cs.y;
-      x[1][i] = b * cs.x + a * cs.y;
-    }
-    if (p.rotate_k) hadamard(x, lane);
-  }
-#pragma unroll
-  for (int h = 0; h < 2; h++) {
-    if constexpr (P == 2)
-      *reinterpret_cast<uint32_t*>(to + h * (D / 2) + lane * P) = pack_bf16(x[h][0], x[h][1]);
-    else
-      to[h * (D / 2) + lane] = __float2bfloat16(x[h][0]);
-  }
+  Head<D> x;
+  typename Head<D>::Angles angles;
+  x.load(p.heads, row, head, heads, lane);
+  angles.load(p.heads, row, lane);
+  const bf16* norm = is_v ? nullptr : is_q ? p.heads.q_norm : p.heads.k_norm;
+  x.finish(p.heads, head, norm, is_v ? nullptr : &angles, lane, to);
 }
 
 }  // namespace ebb

@@ -9,6 +9,7 @@ use half::bf16;
 use super::arena::DeviceArena;
 use super::driver::{Device, DeviceBuffer, Kernel, Stream, TensorMap};
 use super::error::CudaError;
+use super::ops::HeadParams;
 use super::params::{DevicePtr, KernelParams};
 use super::plan::{SplitRule, UnitColumns};
 use super::prefill::{Prefill, PrefillVariant};
@@ -55,8 +56,9 @@ const STREAMED_SEQS: usize = 32;
 struct BulkDecodeParams {
     records: TensorMap,
     decode: DecodeParams,
+    heads: HeadParams,
     policy: u64,
-    reserved: [u64; 7],
+    reserved: u64,
 }
 const _: () = assert!(size_of::<BulkDecodeParams>() == 320);
 // SAFETY: field for field `ebb::BulkDecodeParams` of attention/decode_bulk.cuh.
@@ -127,8 +129,13 @@ impl DecodeVariant {
                 let tiles = self.head_dim / 16;
                 let chunk_side = tiles * 32 * self.head_dim;
                 let exchange = 4 * tiles * 32 + 2 * tiles * 256;
+                let items = self.stages / 2 + 2;
                 let item = UNIT_HEADS * self.head_dim * 2 + 32 + 8;
-                self.stages * (chunk_side + 16) + exchange + (self.stages / 2 + 2) * item
+                let asks = match self.finishes() {
+                    true => items * 16 + items.div_ceil(2) * 8,
+                    false => 0,
+                };
+                self.stages * (chunk_side + 16) + exchange + items * item + asks
             }
         }
     }
@@ -136,8 +143,13 @@ impl DecodeVariant {
     fn threads(&self) -> u32 {
         match self.way {
             DecodeWay::Ring { warps } => warps as u32 * 32,
-            DecodeWay::Bulk => (self.head_dim as u32 / 16 + 1) * 32,
+            DecodeWay::Bulk => (self.head_dim as u32 / 16 + 1 + u32::from(self.finishes())) * 32,
         }
+    }
+
+    /// Whether it has a warp that finishes heads of Q, K and V as their projection left them.
+    fn finishes(&self) -> bool {
+        DEEP_VARIANTS.contains(self)
     }
 
     /// Whether the device can run it.
@@ -241,6 +253,15 @@ pub(super) struct DecodeWork {
     pub(super) cut: bool,
     /// Whether they may read shrunk blocks.
     pub(super) mixed: bool,
+}
+
+/// Queries of a decode step, and its newest keys and values.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Queries<'a> {
+    /// `[rows][q_heads * head_dim]`, keys and values in their pages.
+    Finished(&'a DeviceBuffer<bf16>),
+    /// For the kernel to finish and to append; only where [`Attention::finishes`].
+    Projected(HeadParams),
 }
 
 /// Decode and prefill attention of one model shape, with the scratch of split sequences.
@@ -355,6 +376,19 @@ impl Attention {
         self.mixed.is_some() && Mixed::reads(layout)
     }
 
+    fn decoder(&self, work: DecodeWork) -> &Decoder {
+        let units = work.seqs * self.unit_heads();
+        let few = !work.cut && units <= DEEP_UNITS * self.multiprocessors;
+        self.deep.as_ref().filter(|_| few).unwrap_or(&self.decode)
+    }
+
+    /// Whether decode attention takes heads as their projection left them, in steps of one row a sequence. Where several units share
+    /// a KV head, each would append it.
+    pub(super) fn finishes(&self, work: DecodeWork) -> bool {
+        let one_unit = !work.cut && self.unit_heads() == self.geometry.kv_heads;
+        one_unit && !work.mixed && self.decoder(work).variant.finishes()
+    }
+
     /// Enqueues the attention of all sequences of the loaded step that decode; the number of units is read on the device. `pages`:
     /// the device's table of formats and places, if `work` may read shrunk blocks.
     #[allow(clippy::too_many_arguments)]
@@ -366,12 +400,19 @@ impl Attention {
         arena: &DeviceArena,
         pages: Option<DevicePtr>,
         layer: usize,
-        q: &DeviceBuffer<bf16>,
+        queries: Queries<'_>,
         out: &mut DeviceBuffer<bf16>,
     ) -> Result<(), CudaError> {
+        let (q, heads) = match queries {
+            Queries::Finished(q) => (q.ptr(), HeadParams::NONE),
+            Queries::Projected(heads) => {
+                assert!(self.finishes(work), "a kernel that cannot finish heads");
+                (0, heads)
+            }
+        };
         let params = DecodeParams {
             pages: step.page_table(arena),
-            q: q.ptr(),
+            q,
             out: out.ptr(),
             units: step.units(),
             unit_count: step.unit_count(),
@@ -422,9 +463,7 @@ impl Attention {
                 }
             };
         }
-        let units = work.seqs * self.unit_heads();
-        let few = !work.cut && units <= DEEP_UNITS * self.multiprocessors;
-        let decoder = self.deep.as_ref().filter(|_| few).unwrap_or(&self.decode);
+        let decoder = self.decoder(work);
         // SAFETY: the step was checked against the pool before it was loaded, so every block, frame and row is in range of
         // the arena, q and out; the scratch was sized for the step's capacity. Work of one stream runs in order.
         unsafe {
@@ -435,11 +474,12 @@ impl Attention {
                     let params = BulkDecodeParams {
                         records: arena.maps().ok_or_else(no_copies)?.whole,
                         decode: params,
+                        heads,
                         policy: match work.seqs >= STREAMED_SEQS && !work.cut {
                             true => EVICT_FIRST,
                             false => EVICT_NORMAL,
                         },
-                        reserved: [0; 7],
+                        reserved: 0,
                     };
                     kernel.launch(stream, grid, threads, &params)?;
                     if !work.cut {

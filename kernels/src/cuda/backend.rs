@@ -8,7 +8,7 @@ mod start;
 use std::collections::{HashMap, VecDeque};
 
 use super::arena::DeviceArena;
-use super::attention::{Attention, DecodeWork};
+use super::attention::{Attention, DecodeWork, Queries};
 use super::codecs::Codecs;
 use super::driver::{DeviceBuffer, Event, Graph, Stream};
 use super::error::CudaError;
@@ -211,21 +211,17 @@ impl Forward {
                 // SAFETY: see above.
                 unsafe { products.run(stream, qkv, x, w, y)? };
             }
-            let rope_weights = layer.rope_weights(shapes.head_dim);
-            ops.rope_append(
-                stream,
-                rows,
-                step,
-                arena,
-                index,
-                rope_weights,
-                &a.rope,
-                &a.qkv,
-                &mut a.q,
-            )?;
+            let heads = ops.heads(rows, layer.rope_weights(shapes.head_dim), &a.rope, &a.qkv);
+            let finished = work.decode.is_some_and(|d| attention.finishes(d)) && !work.prefill;
+            let queries = if finished {
+                Queries::Projected(heads)
+            } else {
+                ops.rope_append(stream, rows, step, arena, index, heads, &mut a.q)?;
+                Queries::Finished(&a.q)
+            };
             if let Some(decode) = work.decode {
                 let attended = &mut a.attended;
-                attention.decode(stream, decode, step, arena, pages, index, &a.q, attended)?;
+                attention.decode(stream, decode, step, arena, pages, index, queries, attended)?;
             }
             let turns = if work.prefill {
                 step.plan.turns.len()

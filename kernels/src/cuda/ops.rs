@@ -50,15 +50,38 @@ struct RopeTableParams {
 // SAFETY: field for field `ebb::RopeTableParams` of ops/rope.cu.
 unsafe impl KernelParams for RopeTableParams {}
 
+/// Heads of Q, K and V as their projection left them, and what it takes to finish them: `HeadParams` of ops/heads.cuh.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-struct RopeAppendParams {
-    pages: PageTable,
+pub(super) struct HeadParams {
     qkv: DevicePtr,
     bias: DevicePtr,
     q_norm: DevicePtr,
     k_norm: DevicePtr,
     table: DevicePtr,
+    eps: f32,
+    rotate_k: u32,
+}
+const _: () = assert!(size_of::<HeadParams>() == 48);
+
+impl HeadParams {
+    /// Of a kernel that is given finished ones.
+    pub(super) const NONE: Self = Self {
+        qkv: 0,
+        bias: 0,
+        q_norm: 0,
+        k_norm: 0,
+        table: 0,
+        eps: 0.0,
+        rotate_k: 0,
+    };
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct RopeAppendParams {
+    pages: PageTable,
+    heads: HeadParams,
     positions: DevicePtr,
     first_blocks: DevicePtr,
     row_count: DevicePtr,
@@ -66,8 +89,6 @@ struct RopeAppendParams {
     layer: u32,
     q_heads: u32,
     kv_heads: u32,
-    eps: f32,
-    rotate_k: u32,
     reserved: u32,
 }
 // SAFETY: field for field `ebb::RopeAppendParams` of ops/rope.cu.
@@ -290,7 +311,29 @@ impl Ops {
         }
     }
 
-    /// Bias, per-head norm, RoPE and Hadamard rotation of Q, K and V; Q to `q`, K and V to the pages of `layer`.
+    /// The heads of `qkv`, `[rows][(q_heads + 2 * kv_heads) * head_dim]`, for whoever finishes them: bias, per-head norm, RoPE by
+    /// `table`, Hadamard rotation.
+    pub(super) fn heads(
+        &self,
+        rows: usize,
+        weights: RopeWeights,
+        table: &DeviceBuffer<f32>,
+        qkv: &DeviceBuffer<bf16>,
+    ) -> HeadParams {
+        let heads = self.q_heads + 2 * self.kv_heads;
+        assert!(rows * heads * self.half * 2 <= qkv.len());
+        HeadParams {
+            qkv: qkv.ptr(),
+            bias: weights.bias,
+            q_norm: weights.q_norm,
+            k_norm: weights.k_norm,
+            table: table.ptr(),
+            eps: self.eps,
+            rotate_k: u32::from(self.rotate_k),
+        }
+    }
+
+    /// Finishes heads: Q to `q`, K and V to the pages of `layer`.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn rope_append(
         &self,
@@ -299,23 +342,13 @@ impl Ops {
         step: &StepBuffers,
         arena: &mut DeviceArena,
         layer: usize,
-        weights: RopeWeights,
-        table: &DeviceBuffer<f32>,
-        qkv: &DeviceBuffer<bf16>,
+        heads: HeadParams,
         q: &mut DeviceBuffer<bf16>,
     ) -> Result<(), CudaError> {
-        let heads = self.q_heads + 2 * self.kv_heads;
-        assert!(
-            rows * heads * self.half * 2 <= qkv.len()
-                && rows * self.q_heads * self.half * 2 <= q.len()
-        );
+        assert!(rows * self.q_heads * self.half * 2 <= q.len());
         let params = RopeAppendParams {
             pages: step.page_table(arena),
-            qkv: qkv.ptr(),
-            bias: weights.bias,
-            q_norm: weights.q_norm,
-            k_norm: weights.k_norm,
-            table: table.ptr(),
+            heads,
             positions: step.positions(),
             first_blocks: step.first_blocks(),
             row_count: step.row_count(),
@@ -323,19 +356,12 @@ impl Ops {
             layer: layer as u32,
             q_heads: self.q_heads as u32,
             kv_heads: self.kv_heads as u32,
-            eps: self.eps,
-            rotate_k: u32::from(self.rotate_k),
             reserved: 0,
         };
+        let groups = (self.q_heads + 2 * self.kv_heads).div_ceil(8);
+        let grid = (rows as u32, groups as u32);
         // SAFETY: see above.
-        unsafe {
-            self.rope_append.launch(
-                stream,
-                (rows as u32, heads.div_ceil(8) as u32),
-                256,
-                &params,
-            )
-        }
+        unsafe { self.rope_append.launch(stream, grid, 256, &params) }
     }
 
     /// `out = silu(gate) * up`, from rows of gate and up beside each other.

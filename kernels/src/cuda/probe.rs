@@ -1,6 +1,7 @@
 //! Kernels on their own: for comparison with a reference, and for timing.
 
 mod cold;
+mod heads;
 mod norms;
 mod polar;
 mod sample;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::arena::DeviceArena;
-use super::attention::{Attention, DecodeVariant, DecodeWork};
+use super::attention::{Attention, DecodeVariant, DecodeWork, Queries};
 use super::codecs::PageTable;
 use super::driver::{Device, DeviceBuffer, Stream};
 use super::error::CudaError;
@@ -25,6 +26,7 @@ use crate::kv::{FrameLayout, KvGeometry, KvLayout};
 
 pub use cold::ColdL2;
 use cold::time_graph;
+pub use heads::{HeadOptions, HeadsProbe};
 pub use norms::{Normed, NormsProbe};
 pub use polar::{PolarProbe, PolarWay};
 pub use sample::{SampleOutput, SampleProbe};
@@ -529,13 +531,17 @@ fn enqueue(
     out: &mut DeviceBuffer<bf16>,
 ) -> Result<(), CudaError> {
     if !step.plan.units.is_empty() {
-        let work = DecodeWork {
-            seqs: step.plan.decodes.len(),
-            cut: step.plan.partials > 0,
-            mixed: pages.is_some(),
-        };
-        let pages = pages.map(PageTable::ptr);
-        attention.decode(stream, work, step, arena, pages, layer, q, out)?;
+        let work = decode_work(step, pages.is_some());
+        let (pages, queries) = (pages.map(PageTable::ptr), Queries::Finished(q));
+        attention.decode(stream, work, step, arena, pages, layer, queries, out)?;
     }
     attention.prefill(stream, step, arena, (layer, 0), q, out)
+}
+
+fn decode_work(step: &StepBuffers, mixed: bool) -> DecodeWork {
+    DecodeWork {
+        seqs: step.plan.decodes.len(),
+        cut: step.plan.partials > 0,
+        mixed,
+    }
 }

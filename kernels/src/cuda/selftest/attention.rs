@@ -1,5 +1,7 @@
 //! Paged attention, decode and prefill.
 
+mod heads;
+
 use std::sync::Arc;
 
 use crate::backend::StepInput;
@@ -77,7 +79,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             0.0,
         );
     }
-    Ok(())
+    heads::check(device, report)
 }
 
 /// Values whose bits differ.
@@ -103,7 +105,7 @@ pub(super) fn check_quick(device: &Arc<Device>, report: &mut Report) -> Result<(
             );
         }
     }
-    Ok(())
+    heads::check_quick(device, report)
 }
 
 /// Sequences with random pages, NaN wherever no token lies.

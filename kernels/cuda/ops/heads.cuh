@@ -1,0 +1,122 @@
+// A head of Q, K or V behind its projection: bias, norm, RoPE, Hadamard rotation. Products and sums are written out as the instructions
+// that they shall be, so that whichever kernel does it comes to the same bits.
+#pragma once
+#include <type_traits>
+
+#include "../common/ptx.cuh"
+#include "../common/reduce.cuh"
+
+namespace ebb {
+
+struct HeadParams {
+  const bf16* qkv;      // [rows][(q_heads + 2 * kv_heads) * head_dim]
+  const bf16* bias;     // [(q_heads + 2 * kv_heads) * head_dim], or null
+  const bf16* q_norm;   // [head_dim], or null; then k_norm too
+  const bf16* k_norm;
+  const float2* table;  // [rows][head_dim / 2]: cosine, sine
+  float eps;
+  uint32_t rotate_k;    // whether Q and K are multiplied by a Hadamard matrix after RoPE
+};
+static_assert(sizeof(HeadParams) == 48);
+
+// Multiplies a head by the normalised Walsh-Hadamard matrix, H[i][j] = (-1)^popcount(i & j) / sqrt(D), in the order of
+// `Head`: the bits of a channel's index are, from the lowest, i's, the lane's, h's. Stages in the order of the CPU's
+// (`formats::rotation::hadamard`), so that sums round alike.
+template <int P>
+__device__ __forceinline__ void hadamard(float (&x)[2][P], uint32_t lane) {
+  if constexpr (P == 2) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const float a = x[h][0], b = x[h][1];
+      x[h][0] = a + b;
+      x[h][1] = a - b;
+    }
+  }
+#pragma unroll
+  for (uint32_t k = 1; k < 32; k *= 2) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+#pragma unroll
+      for (int i = 0; i < P; i++) {
+        const float other = __shfl_xor_sync(~0u, x[h][i], k);
+        x[h][i] = lane & k ? other - x[h][i] : other + x[h][i];
+      }
+    }
+  }
+  const float scale = P == 2 ? 0.08838834764831845f : 0.125f;  // 1 / sqrt(64 P)
+#pragma unroll
+  for (int i = 0; i < P; i++) {
+    const float a = x[0][i], b = x[1][i];
+    x[0][i] = (a + b) * scale;
+    x[1][i] = (a - b) * scale;
+  }
+}
+
+// One warp has a head: lane l has channels P * l .. and the same plus D / 2, P = D / 64 each; channel i rotates with i + D / 2.
+template <int D>
+struct Head {
+  static constexpr int P = D / 64;
+  static_assert(P == 1 || P == 2);
+
+  // By which a row's heads rotate: cosines and sines.
+  struct Angles {
+    float2 of[P];
+    __device__ __forceinline__ void load(const HeadParams& p, uint32_t row, uint32_t lane) {
+#pragma unroll
+      for (int i = 0; i < P; i++) of[i] = p.table[static_cast<uint64_t>(row) * (D / 2) + lane * P + i];
+    }
+  };
+
+  uint32_t raw[2];  // bf16
+
+  // Head `head` of a row's `heads`, Q's before K's before V's, as its projection left it.
+  __device__ __forceinline__ void load(const HeadParams& p, uint32_t row, uint32_t head, uint32_t heads, uint32_t lane) {
+    using Word = std::conditional_t<P == 2, uint32_t, uint16_t>;
+    const Word* from = reinterpret_cast<const Word*>(p.qkv + (static_cast<uint64_t>(row) * heads + head) * D) + lane;
+    raw[0] = from[0];
+    raw[1] = from[32];
+  }
+
+  // What attention needs of it, to `to`, its channel 0. `norm`: Q's or K's, or null; `angles`: null for V, which does not rotate.
+  __device__ __forceinline__ void finish(const HeadParams& p, uint32_t head, const bf16* norm, const Angles* angles, uint32_t lane, bf16* to) const {
+    float x[2][P];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+#pragma unroll
+      for (int i = 0; i < P; i++) {
+        x[h][i] = i == 0 ? unpack_bf16(raw[h]).x : unpack_bf16(raw[h]).y;
+        if (p.bias) x[h][i] += __bfloat162float(p.bias[head * D + h * (D / 2) + lane * P + i]);
+      }
+    }
+    if (norm) {
+      float square = 0.f;
+#pragma unroll
+      for (int i = 0; i < P; i++) square = fmaf(x[0][i], x[0][i], fmaf(x[1][i], x[1][i], square));
+      const float inverse = rsqrtf(fmaf(warp_sum(square), 1.f / D, p.eps));
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+#pragma unroll
+        for (int i = 0; i < P; i++) x[h][i] *= inverse * __bfloat162float(norm[h * (D / 2) + lane * P + i]);
+      }
+    }
+    if (angles) {
+#pragma unroll
+      for (int i = 0; i < P; i++) {
+        const float2 cs = angles->of[i];
+        const float a = x[0][i], b = x[1][i];
+        x[0][i] = fmaf(a, cs.x, -(b * cs.y));
+        x[1][i] = fmaf(b, cs.x, a * cs.y);
+      }
+      if (p.rotate_k) hadamard(x, lane);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      if constexpr (P == 2)
+        *reinterpret_cast<uint32_t*>(to + h * (D / 2) + lane * P) = pack_bf16(x[h][0], x[h][1]);
+      else
+        to[h * (D / 2) + lane] = __float2bfloat16(x[h][0]);
+    }
+  }
+};
+
+}  // namespace ebb
