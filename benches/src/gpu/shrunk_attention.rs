@@ -82,11 +82,11 @@ impl Pool {
         Ok(Self { layout, images })
     }
 
-    /// Equal sequences whose blocks stand at `position(block)`, and an open block with `rows` tokens, all new.
+    /// Equal sequences whose blocks stand at `position(block)`, and an open block with `open` tokens, of which the last `rows` are new.
     fn step(
         &self,
         shape: &Shape,
-        rows: usize,
+        (rows, open): (usize, usize),
         position: impl Fn(usize) -> u16,
     ) -> (StepInput, u32) {
         let mut input = StepInput::default();
@@ -97,17 +97,18 @@ impl Pool {
             input.seqs.push(SeqRows {
                 first_row: (seq * rows) as u32,
                 rows: rows as u32,
-                position: shape.tokens as u32,
+                position: (shape.tokens + open - rows) as u32,
                 first_block: input.blocks.len() as u32,
                 blocks: blocks as u32 + 1,
             });
             for block in 0..=blocks {
                 let (at, count) = match block {
                     b if b < blocks => (position(b), self.layout.frames(position(b))),
-                    _ => (
-                        0,
-                        self.layout.frames(0) / (BLOCK_TOKENS / SUB_BLOCK_TOKENS) as u32,
-                    ),
+                    _ => {
+                        let sub_block =
+                            self.layout.frames(0) as usize / (BLOCK_TOKENS / SUB_BLOCK_TOKENS);
+                        (0, (open.div_ceil(SUB_BLOCK_TOKENS) * sub_block) as u32)
+                    }
                 };
                 input.blocks.push(BlockRef {
                     schedule_position: at,
@@ -140,11 +141,11 @@ impl Pool {
         &self,
         device: &Arc<Device>,
         shape: &Shape,
-        rows: usize,
+        (rows, open): (usize, usize),
         position: impl Fn(usize) -> u16,
         (repeats, cold): (usize, ColdL2),
     ) -> Result<(f64, f64), ProbeError> {
-        let (input, frames) = self.step(shape, rows, &position);
+        let (input, frames) = self.step(shape, (rows, open), &position);
         let capacity = StepCapacity {
             rows: shape.batch * rows,
             seqs: shape.batch,
@@ -164,12 +165,14 @@ impl Pool {
         probe.load(&input)?;
         let times = probe.time(0, repeats, cold)?;
         let sealed = (0..shape.tokens / BLOCK_TOKENS).map(|b| self.layout.bytes(position(b)));
-        let bytes = shape.batch as f64 * sealed.sum::<u64>() as f64;
+        let open = (open - rows) as u64 * self.layout.bytes(0) / BLOCK_TOKENS as u64;
+        let bytes = shape.batch as f64 * (sealed.sum::<u64>() + open) as f64;
         Ok((times[times.len() / 2], bytes))
     }
 }
 
-/// Prints lines of the CSV of [`super::attention::run`]: one per pair of formats and number of rows, and one for a mixture of those that are not static.
+/// Prints lines of the CSV of [`super::attention::run`]: one per pair of formats and number of rows, one for a mixture of those that are not static, and one for
+/// what a server has.
 pub fn run(device: &Arc<Device>, repeats: usize, cold: ColdL2) -> Result<(), ProbeError> {
     let runs = (repeats, cold);
     for shape in &SHAPES {
@@ -185,19 +188,24 @@ pub fn run(device: &Arc<Device>, repeats: usize, cold: ColdL2) -> Result<(), Pro
             );
         };
         for (i, (k, v, bits)) in PAIRS.into_iter().enumerate() {
-            let (us, bytes) = pool.time(device, shape, 1, |_| i as u16 + 1, runs)?;
+            let (us, bytes) = pool.time(device, shape, (1, 1), |_| i as u16 + 1, runs)?;
             line(&format!("{k}/{v}"), bits, us, bytes);
             if i >= DRAFTED {
                 continue;
             }
             for rows in ROWS {
-                let (us, bytes) = pool.time(device, shape, rows, |_| i as u16 + 1, runs)?;
+                let (us, bytes) = pool.time(device, shape, (rows, rows), |_| i as u16 + 1, runs)?;
                 line(&format!("{k}/{v} q_len {rows}"), bits, us, bytes);
             }
         }
         let any = |block: usize| (block % MIXED) as u16 + 1;
-        let (us, bytes) = pool.time(device, shape, 1, any, runs)?;
+        let (us, bytes) = pool.time(device, shape, (1, 1), any, runs)?;
         line("of all", "mixed", us, bytes);
+        // As a server has it whose blocks go down to 4 bit: the first and the last that is full at 8, half an open one at 16.
+        let last = shape.tokens / BLOCK_TOKENS - 1;
+        let served = |block: usize| if block == 0 || block == last { 1 } else { 2 };
+        let (us, bytes) = pool.time(device, shape, (1, BLOCK_TOKENS / 2), served, runs)?;
+        line("int4/int4 served", "mixed", us, bytes);
     }
     Ok(())
 }

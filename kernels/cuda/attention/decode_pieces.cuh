@@ -2,8 +2,8 @@
 //
 // A unit (a range of a sequence's blocks, one KV head, a set of columns: pairs of a query row and a query head, numbered
 // row * group + head) is the work of a CTA: of warps that compute and one that finds out what to load.
-// It falls into pieces, shrunk blocks and tiles of 16 tokens of the 16-bit ones, which are dealt in turn to as many slots as warps
-// compute. A warp has a slot of each unit, and a ring of its own, which runs on into the next unit: no barrier stands between a warp and
+// It falls into pieces, shrunk blocks and tiles of 16 tokens of the 16-bit ones, which are dealt to as many slots as warps compute: the
+// ones that take longest first, each to the slot that has least to do. A warp has a slot of each unit, and a ring of its own, which runs on into the next unit: no barrier stands between a warp and
 // its loads. Records come in chunks of at most 4 KiB of codes (decode_rings.cuh).
 #pragma once
 #include "../common/kernel.cuh"
@@ -83,8 +83,9 @@ struct MixedPieces {
   static_assert((kQueue / 2 + (STAGES + 1) / 2 + 1) * kWarps < kShifts);
   static_assert(kLargest % 16 == 0 && kLargest + kQueuePart * 16 <= kStage && STAGES >= 2);
   // The loading warp waits for room for all queues at once, so whoever it waits for must get on with what has been found. A warp that
-  // has come to a piece in a later unit waits until every other one has left the units before; those have been told of a piece behind that
-  // one if this warp has been told of two. So two pieces have to fit, of 16 chunks (both sides 16 bit) at most; of them two may
+  // has come to a piece in a later unit waits until every other one has left the units before; those have been told of a piece behind those
+  // if this warp has been told of two: of a unit each has a piece before one has a second, and where there are not enough for all, the next
+  // unit's go on with those that have none. So two pieces have to fit, of 16 chunks (both sides 16 bit) at most; of them two may
   // have been given, and the loading warp may know of three given ones too few (`give`).
   static_assert(2 * (2 * kTiles) - 2 + 3 <= kQueue);
   static constexpr uint32_t kNone = 0xffff;
@@ -138,8 +139,8 @@ struct MixedPieces {
 
   // ---- what there is to load: one warp finds out ----
 
-  // A piece of a unit, the work of one warp: a shrunk block, or a tile of one that is 16 bit. Those of all of a CTA's units are
-  // numbered on and on; warp w has every kWarps-th from w on. In chunks it lies in the queue of its warp, keys before values.
+  // A piece of a unit, the work of one warp: a shrunk block, or a tile of one that is 16 bit. In chunks it lies in the queue of its warp,
+  // keys before values.
   //
   // A chunk: x: 16 bytes from the arena's begin; y: further bits of that (4), 16 bytes until the end of its frame if it ends later, else
   // of the chunk (10), 16 bytes of the chunk (10), further bits of z (4); z: of the rest, in its own frame; w: ordinal of the unit (kNone:
@@ -186,7 +187,7 @@ struct MixedPieces {
 
   // Each load is started before what comes first needs all of the warp's attention.
   __device__ __forceinline__ void produce() const {
-    Found found = {0, 0, 0};
+    Found found = {0, 0, lane < kWarps ? lane : ~0u, 0, 0, 0};
     Batch b;
     open_unit(b, 0, load_unit(0), load_columns(0));
     uint4 ahead = load_unit(1);
@@ -223,11 +224,15 @@ struct MixedPieces {
     return shared + (warp * STAGES + part) * kStage + kLargest + (at - part * kQueuePart) * 16;
   }
 
-  // What lanes below kWarps know of the queues of the warps whose numbers are theirs; and of all of them, who is next.
+  // What lanes below kWarps know of the queues of the warps whose numbers are theirs.
   struct Found {
     uint32_t chunks;  // found
     uint32_t given;   // of them, at least
-    uint32_t next;    // the warp that has the next piece; the same for all lanes
+    uint32_t load;    // what there is to do for it in the unit << 3 | its slot; of other lanes the most
+    // The same for all lanes:
+    uint32_t shift;   // the warp that has the unit's first slot
+    uint32_t cost;    // of each piece of the unit so far; 0: there are none
+    uint32_t dealt;   // of them, modulo kWarps, if they have one cost
   };
   __device__ __forceinline__ uint32_t found_at() const { return smem_address(shared + kFoundOffset) + 4 * lane; }
 
@@ -244,38 +249,109 @@ struct MixedPieces {
   // Lets the warp have what has been told.
   __device__ __forceinline__ void show(const Found& found) const { set_turn(found_at(), found.chunks); }
 
+  // What one side of a block takes, as measured for long sequences of one format, in 16ths of what 8 bit takes.
+  __device__ __forceinline__ static uint32_t cost_of(uint32_t format) {
+    switch (format) {
+      case kF16: return 24;
+      case kInt8: return 12;
+      case kInt4: return 8;
+      case kInt3: return 10;
+      case kKitty25: return 8;
+      case kKitty12: return 7;
+      case kInt2: return 6;
+      default: return 30;  // polar keys
+    }
+  }
+  static constexpr uint32_t kTileCost = 7, kUneven = ~0u;
+
+  __device__ __forceinline__ const uint4* page_of(uint32_t position) const { return reinterpret_cast<const uint4*>(&params.pages[(position - 1) * params.page_count + 2 * p.layer]); }
+
+  // Opens a unit: whoever had least to do in the one before has the first slot, which has most.
+  __device__ __forceinline__ void open_slots(const Batch& b, Found& found) const {
+    found.shift = (found.shift + __reduce_min_sync(~0u, found.load) % 8) % kWarps;
+    found.load = lane < kWarps ? (lane + kWarps - found.shift) % kWarps : ~0u;
+    found.cost = found.dealt = 0;
+    if (lane == 0) *shift_of(b.ordinal) = static_cast<uint8_t>(found.shift);
+  }
+
+  // Deals a batch's pieces: the shrunk blocks that take longest first, those that take as long in their order, then tiles. Each is for the
+  // slot that has least to do by then, so who has what follows from the unit alone. A warp is told of its own in their order.
   __device__ __forceinline__ void find_pieces(const Batch& b, Found& found) const {
     const uint32_t block = b.begin + lane, tokens = block < b.end ? min(b.tokens - block * 128, 128u) : 0;
-    const uint32_t count = tokens == 0 ? 0 : b.position > 0 ? 1 : (tokens + 15) / 16;
-    uint32_t before = count;
-#pragma unroll
-    for (uint32_t k = 1; k < 32; k <<= 1) {
-      const uint32_t other = __shfl_up_sync(~0u, before, k);
-      if (lane >= k) before += other;
+    const uint32_t to_end = b.tokens + b.behind - block * 128;
+    const bool is_shrunk = tokens > 0 && b.position > 0;
+    uint32_t cost = 0;
+    if (is_shrunk) {
+      const uint4* const page = page_of(b.position);
+      cost = cost_of(__ldg(page).z) + cost_of(__ldg(page + 1).z);
     }
-    const uint32_t total = __shfl_sync(~0u, before, 31);
-    before -= count;
-    if (b.opens && lane == 0) *shift_of(b.ordinal) = static_cast<uint8_t>(found.next);
-    // A piece for each warp at a time.
-#pragma unroll 1
-    for (uint32_t done = 0; done < total; done += kWarps) {
-      const uint32_t turn = lane >= found.next ? lane - found.next : lane + kWarps - found.next, piece = done + turn;
-      // Its block: the last that begins at it or before.
-      uint32_t of = 0;
-#pragma unroll
-      for (uint32_t k = 16; k > 0; k >>= 1) {
-        if (__shfl_sync(~0u, before, of + k) <= piece) of += k;
-      }
+    if (b.opens) open_slots(b, found);
+    // Of a lane below kWarps: blocks for the warp of that number.
+    tell_each(shrunk_blocks(is_shrunk, cost, found), [&](uint32_t of, bool is) {
       const uint32_t first_frame = __shfl_sync(~0u, b.ref.x, of), position = __shfl_sync(~0u, b.position, of);
-      const uint32_t tile = piece - __shfl_sync(~0u, before, of), to_end = __shfl_sync(~0u, b.tokens + b.behind - block * 128, of);
-      if (lane < kWarps && piece < total) {
-        if (position == 0)
-          tell_tile(found, b, first_frame, tile, to_end - tile * 16);
-        else
-          tell_block(found, b, first_frame, position);
-      }
+      if (is) tell_block(found, b, first_frame, position);
+    });
+    uint32_t tiles = is_shrunk ? 0 : (tokens + 15) / 16;
+#pragma unroll 1
+    for (;;) {
+      const uint32_t of = __reduce_min_sync(~0u, tiles > 0 ? lane : 32);
+      if (of == 32) break;
+      const uint32_t count = __shfl_sync(~0u, tiles, of);
+      uint32_t mine = 0;
+#pragma unroll 1
+      for (uint32_t tile = 0; tile < count; tile++) deal(found, kTileCost, tile, mine);
+      found.cost = kUneven;
+      if (lane == of) tiles = 0;
+      const uint32_t first_frame = __shfl_sync(~0u, b.ref.x, of), block_to_end = __shfl_sync(~0u, to_end, of);
+      tell_each(mine, [&](uint32_t tile, bool is) {
+        if (is) tell_tile(found, b, first_frame, tile, block_to_end - tile * 16);
+      });
+    }
+  }
+
+  // Gives a piece to the slot that has least to do.
+  __device__ __forceinline__ static void deal(Found& found, uint32_t cost, uint32_t piece, uint32_t& mine) {
+    if (found.load != __reduce_min_sync(~0u, found.load)) return;
+    mine |= 1u << piece;
+    found.load += cost << 3;
+  }
+
+  // The lanes whose shrunk blocks are for the warp of this lane's number.
+  __device__ __forceinline__ uint32_t shrunk_blocks(bool is_shrunk, uint32_t cost, Found& found) const {
+    const uint32_t most = __reduce_max_sync(~0u, cost), end = __reduce_max_sync(~0u, is_shrunk ? lane + 1 : 0);
+    if (most == 0) return 0;
+    // Where all take as long, that is in turn.
+    if ((found.cost == 0 || found.cost == most) && !__any_sync(~0u, lane < end && cost != most)) {
+      constexpr uint32_t kEach = every(kWarps);
+      const uint32_t slot = found.load % 8, first = (slot + kWarps - found.dealt) % kWarps;
+      const uint32_t mine = lane < kWarps ? kEach << first & ~0u >> (32 - end) : 0;
+      if (lane < kWarps) found.load += __popc(mine) * most << 3;
+      found.cost = most;
+      found.dealt = (found.dealt + end) % kWarps;
+      return mine;
+    }
+    found.cost = kUneven;
+    uint32_t key = is_shrunk ? cost << 5 | (31 - lane) : 0, mine = 0;
+#pragma unroll 1
+    for (;;) {
+      const uint32_t next = __reduce_max_sync(~0u, key), of = 31 - next % 32;
+      if (next == 0) return mine;
+      deal(found, next / 32, of, mine);
+      if (lane == of) key = 0;
+    }
+  }
+  // Every n-th bit.
+  __device__ __forceinline__ static constexpr uint32_t every(uint32_t n) { return n > 31 ? 1u : 1u | every_from(n, n); }
+  __device__ __forceinline__ static constexpr uint32_t every_from(uint32_t n, uint32_t at) { return at > 31 ? 0u : 1u << at | every_from(n, at + n); }
+
+  // Has each lane tell of what is its own, one after the other, all lanes at once: what they need to know is looked up.
+  template <class Tell>
+  __device__ __forceinline__ static void tell_each(uint32_t mine, Tell tell) {
+#pragma unroll 1
+    while (__any_sync(~0u, mine != 0)) {
+      tell(mine == 0 ? 0 : __popc((mine & -mine) - 1), mine != 0);
       __syncwarp();
-      found.next = (found.next + min(total - done, kWarps)) % kWarps;
+      mine &= mine - 1;
     }
   }
 
@@ -304,7 +380,7 @@ struct MixedPieces {
   __device__ __forceinline__ void tell_block(Found& found, const Batch& b, uint32_t first_frame, uint32_t position) const {
     const PageTable& t = p.pages;
     const uint32_t frame_bytes = static_cast<uint32_t>(t.frame_bytes);
-    const uint4* page = reinterpret_cast<const uint4*>(&params.pages[(position - 1) * params.page_count + 2 * p.layer]);
+    const uint4* const page = page_of(position);
     uint32_t info = b.ordinal, offset[2], format[2];
     uint64_t frame[2][2];  // of a record's parts, where they begin
 #pragma unroll

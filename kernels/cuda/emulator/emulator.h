@@ -130,6 +130,7 @@ inline uint32_t __reduce_max_sync(uint32_t, uint32_t v) {
   });
   return v;
 }
+inline uint32_t __reduce_min_sync(uint32_t mask, uint32_t v) { return ~__reduce_max_sync(mask, ~v); }
 inline bool __any_sync(uint32_t, bool v) {
   bool mine = v;
   ebb::emulator::warp_wide("__any_sync", &mine, [](void* const* all) {
