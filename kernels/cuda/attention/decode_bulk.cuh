@@ -186,20 +186,21 @@ struct BulkDecode {
     Cursor c = look_up(blockIdx.x), next = c;
     uint32_t token = c.item < total ? c.a.z : 0;
     uint32_t row = c.item < total ? record_row(c, token) : 0;
+    // Only queries and a sequence's newest token, which a unit's last group may hold, are written by the kernel before this one; the
+    // counter may still be in use by an earlier launch.
+    const auto go_on = [&] {
+      wait_for_previous();
+      waited = true;
+      copy_queries(c, slot);
+      if (lane == 0) taken = atomicAdd(p.work, 2) + gridDim.x;
+      ask(taken, after(slot));
+      next = look_up(__shfl_sync(~0u, taken, 0));
+      taken++;
+    };
 #pragma unroll 1
     while (c.item < total) {
       const bool ends = token + kGroupTokens >= c.a.w;
-      // Only queries and a sequence's newest token, which a unit's last group may hold, are written by the kernel before this
-      // one; the counter may still be in use by an earlier launch.
-      if (!waited && (ends || filled + 2 * kGroup > STAGES)) {
-        wait_for_previous();
-        waited = true;
-        copy_queries(c, slot);
-        if (lane == 0) taken = atomicAdd(p.work, 2) + gridDim.x;
-        ask(taken, after(slot));
-        next = look_up(__shfl_sync(~0u, taken, 0));
-        taken++;
-      }
+      if (!waited && ends) go_on();
       uint32_t row_ahead = 0;
       if (!ends)
         row_ahead = record_row(c, token + kGroupTokens);
@@ -209,6 +210,7 @@ struct BulkDecode {
       for (uint32_t i = 0; i < kGroup; i++) {
         const uint32_t first = token + i * kChunk;
         if (first >= c.a.w) break;
+        if (!waited && filled + 2 > STAGES) go_on();
         const uint32_t tiles = min((c.a.w - first + kSubBlockTokens - 1) / kSubBlockTokens, static_cast<uint32_t>(kTiles));
         if (finishes() && first + kChunk >= c.a.w) mbarrier_wait(appended(slot), turn);
 #pragma unroll

@@ -153,6 +153,7 @@ struct MixedPieces {
     uint32_t first_block, begin, end, tokens, head;  // of the unit; begin: of this batch; head: the KV head
     uint32_t behind;   // tokens of the sequence behind the unit, as far as they matter
     bool opens;        // the unit
+    bool is_long;      // the unit is of several batches
     uint2 ref;
     uint32_t position;
   };
@@ -174,6 +175,7 @@ struct MixedPieces {
     b.head = number % p.kv_heads;
     b.behind = columns >> 16 & 0xff;
     b.opens = true;
+    b.is_long = b.end - b.begin > 32;
   }
 
   __device__ __forceinline__ void load_refs(Batch& b) const {
@@ -262,7 +264,7 @@ struct MixedPieces {
       default: return 30;  // polar keys
     }
   }
-  static constexpr uint32_t kTileCost = 7, kUneven = ~0u;
+  static constexpr uint32_t kTileCost = 7, kLongCost = 16, kUneven = ~0u;
 
   __device__ __forceinline__ const uint4* page_of(uint32_t position) const { return reinterpret_cast<const uint4*>(&params.pages[(position - 1) * params.page_count + 2 * p.layer]); }
 
@@ -274,23 +276,44 @@ struct MixedPieces {
     if (lane == 0) *shift_of(b.ordinal) = static_cast<uint8_t>(found.shift);
   }
 
+  // Of two sets the code of all formats does not fit into the instruction cache: warps had better be in the same one at a time.
+  static constexpr bool kSorted = SETS == 2;
+
   // Deals a batch's pieces: the shrunk blocks that take longest first, those that take as long in their order, then tiles. Each is for the
-  // slot that has least to do by then, so who has what follows from the unit alone. A warp is told of its own in their order.
+  // slot that has least to do by then, so who has what follows from the unit alone. A warp is told of its blocks in their order, unless
+  // they are sorted. The blocks of a long unit are dealt in turn: that comes out as even, and costs less.
   __device__ __forceinline__ void find_pieces(const Batch& b, Found& found) const {
     const uint32_t block = b.begin + lane, tokens = block < b.end ? min(b.tokens - block * 128, 128u) : 0;
     const uint32_t to_end = b.tokens + b.behind - block * 128;
     const bool is_shrunk = tokens > 0 && b.position > 0;
-    uint32_t cost = 0;
+    uint32_t cost = 0;  // of a block that has not been dealt
     if (is_shrunk) {
-      const uint4* const page = page_of(b.position);
-      cost = cost_of(__ldg(page).z) + cost_of(__ldg(page + 1).z);
+      cost = kLongCost;
+      if (kSorted || !b.is_long) {
+        const uint4* const page = page_of(b.position);
+        cost = cost_of(__ldg(page).z) + cost_of(__ldg(page + 1).z);
+      }
     }
     if (b.opens) open_slots(b, found);
-    // Of a lane below kWarps: blocks for the warp of that number.
-    tell_each(shrunk_blocks(is_shrunk, cost, found), [&](uint32_t of, bool is) {
-      const uint32_t first_frame = __shfl_sync(~0u, b.ref.x, of), position = __shfl_sync(~0u, b.position, of);
-      if (is) tell_block(found, b, first_frame, position);
-    });
+    const auto tell_blocks = [&](uint32_t blocks) {
+      tell_each(blocks, [&](uint32_t of, bool is) {
+        const uint32_t first_frame = __shfl_sync(~0u, b.ref.x, of), position = __shfl_sync(~0u, b.position, of);
+        if (is) tell_block(found, b, first_frame, position);
+      });
+    };
+    uint32_t blocks = 0;  // lanes whose blocks are for the warp of this lane's number
+#pragma unroll 1
+    for (;;) {
+      const uint32_t most = __reduce_max_sync(~0u, cost);
+      if (most == 0) break;
+      const uint32_t more = deal_blocks(cost == most, most, found);
+      if (kSorted)
+        tell_blocks(more);
+      else
+        blocks |= more;
+      if (cost == most) cost = 0;
+    }
+    if (!kSorted) tell_blocks(blocks);
     uint32_t tiles = is_shrunk ? 0 : (tokens + 15) / 16;
 #pragma unroll 1
     for (;;) {
@@ -316,28 +339,28 @@ struct MixedPieces {
     found.load += cost << 3;
   }
 
-  // The lanes whose shrunk blocks are for the warp of this lane's number.
-  __device__ __forceinline__ uint32_t shrunk_blocks(bool is_shrunk, uint32_t cost, Found& found) const {
-    const uint32_t most = __reduce_max_sync(~0u, cost), end = __reduce_max_sync(~0u, is_shrunk ? lane + 1 : 0);
-    if (most == 0) return 0;
-    // Where all take as long, that is in turn.
-    if ((found.cost == 0 || found.cost == most) && !__any_sync(~0u, lane < end && cost != most)) {
+  // Deals blocks that take as long, those of lanes that have one; the lanes whose blocks are for the warp of this lane's number.
+  __device__ __forceinline__ uint32_t deal_blocks(bool has, uint32_t cost, Found& found) const {
+    uint32_t mine = 0;
+    const uint32_t end = __reduce_max_sync(~0u, has ? lane + 1 : 0);
+    // Where all of the unit so far do, that is in turn.
+    if ((found.cost == 0 || found.cost == cost) && !__any_sync(~0u, lane < end && !has)) {
       constexpr uint32_t kEach = every(kWarps);
       const uint32_t slot = found.load % 8, first = (slot + kWarps - found.dealt) % kWarps;
-      const uint32_t mine = lane < kWarps ? kEach << first & ~0u >> (32 - end) : 0;
-      if (lane < kWarps) found.load += __popc(mine) * most << 3;
-      found.cost = most;
+      if (lane < kWarps) {
+        mine = kEach << first & ~0u >> (32 - end);
+        found.load += __popc(mine) * cost << 3;
+      }
+      found.cost = cost;
       found.dealt = (found.dealt + end) % kWarps;
       return mine;
     }
     found.cost = kUneven;
-    uint32_t key = is_shrunk ? cost << 5 | (31 - lane) : 0, mine = 0;
 #pragma unroll 1
-    for (;;) {
-      const uint32_t next = __reduce_max_sync(~0u, key), of = 31 - next % 32;
-      if (next == 0) return mine;
-      deal(found, next / 32, of, mine);
-      if (lane == of) key = 0;
+    for (uint32_t of = 0;; of++) {
+      of = __reduce_min_sync(~0u, has && lane >= of ? lane : 32);
+      if (of == 32) return mine;
+      deal(found, cost, of, mine);
     }
   }
   // Every n-th bit.
