@@ -153,7 +153,7 @@ struct MixedPieces {
     uint32_t first_block, begin, end, tokens, head;  // of the unit; begin: of this batch; head: the KV head
     uint32_t behind;   // tokens of the sequence behind the unit, as far as they matter
     bool opens;        // the unit
-    bool is_long;      // the unit is of several batches
+    bool is_long;      // of the unit: its blocks are dealt in turn
     uint2 ref;
     uint32_t position;
   };
@@ -175,7 +175,7 @@ struct MixedPieces {
     b.head = number % p.kv_heads;
     b.behind = columns >> 16 & 0xff;
     b.opens = true;
-    b.is_long = b.end - b.begin > 32;
+    b.is_long = b.end - b.begin > kLong;
   }
 
   __device__ __forceinline__ void load_refs(Batch& b) const {
@@ -264,7 +264,9 @@ struct MixedPieces {
       default: return 30;  // polar keys
     }
   }
-  static constexpr uint32_t kTileCost = 7, kLongCost = 16, kUneven = ~0u;
+  static constexpr uint32_t kTileCost = 7, kUneven = ~0u;
+  // Blocks of a unit from which on whatever is left uneven is little, and what each of them then counts for.
+  static constexpr uint32_t kLong = 16, kLongCost = 16;
 
   __device__ __forceinline__ const uint4* page_of(uint32_t position) const { return reinterpret_cast<const uint4*>(&params.pages[(position - 1) * params.page_count + 2 * p.layer]); }
 
