@@ -387,13 +387,12 @@ impl CudaBackend {
         if !self.graphs.contains_key(&decode) {
             let bucket = decode.seqs;
             let (stream, forward) = (&self.stream, &mut self.forward);
-            for shape in forward
-                .shapes
-                .layer(bucket)
-                .into_iter()
-                .chain([forward.shapes.logits(bucket)])
-            {
+            let [qkv, o, gate_up, down] = forward.shapes.layer(bucket);
+            for shape in [qkv, o, down, forward.shapes.logits(bucket)] {
                 forward.products.prepare(shape)?;
+            }
+            if !forward.products.gates(gate_up) {
+                forward.products.prepare(gate_up)?;
             }
             let work = Work {
                 rows: bucket,

@@ -12,11 +12,12 @@ use crate::cuda::codecs::{Codecs, Scratch};
 use crate::cuda::driver::{Device, Event, Stream};
 use crate::cuda::error::CudaError;
 use crate::cuda::ops::Ops;
+use crate::cuda::params::DevicePtr;
 use crate::cuda::plan::SplitRule;
 use crate::cuda::products::Products;
 use crate::cuda::sample::Sampling;
 use crate::cuda::step::{StepBuffers, StepCapacity};
-use crate::cuda::weights::{LoadError, Weights};
+use crate::cuda::weights::{Layer, LoadError, Weights};
 use crate::kv::KvLayout;
 use crate::model::{TransformerSpec, WeightSource};
 
@@ -207,49 +208,27 @@ impl CudaBackend {
         let layers = &weights.layers[..weights.layers.len().min(4)];
         for &rows in &self.buckets {
             let [qkv, o, gate_up, down] = shapes.layer(rows);
-            let of = |pick: fn(&crate::cuda::weights::Layer) -> u64| {
-                layers.iter().map(pick).collect::<Vec<_>>()
-            };
-            // SAFETY: the activations hold at least `rows` rows; a bucket is never larger than the step's capacity or the
-            // rows of logits. Nothing else runs yet.
-            unsafe {
-                products.tune(
-                    &self.stream,
-                    qkv,
-                    a.normed.ptr(),
-                    &of(|l| l.qkv.ptr()),
-                    a.qkv.ptr(),
-                )?;
-                products.tune(
-                    &self.stream,
-                    o,
-                    a.attended.ptr(),
-                    &of(|l| l.o.ptr()),
-                    a.delta.ptr(),
-                )?;
-                if !products.gates(gate_up) {
-                    products.tune(
-                        &self.stream,
-                        gate_up,
-                        a.normed.ptr(),
-                        &of(|l| l.gate_up.ptr()),
-                        a.gate_up.ptr(),
-                    )?;
-                }
-                products.tune(
-                    &self.stream,
-                    down,
-                    a.mlp.ptr(),
-                    &of(|l| l.down.ptr()),
-                    a.delta.ptr(),
-                )?;
-                products.tune(
-                    &self.stream,
+            let of = |pick: fn(&Layer) -> DevicePtr| layers.iter().map(pick).collect::<Vec<_>>();
+            let (normed, delta) = (a.normed.ptr(), a.delta.ptr());
+            // Of each product its inputs, some of its weights, and its outputs.
+            let mut all = vec![
+                (qkv, normed, of(|l| l.qkv.ptr()), a.qkv.ptr()),
+                (o, a.attended.ptr(), of(|l| l.o.ptr()), delta),
+                (down, a.mlp.ptr(), of(|l| l.down.ptr()), delta),
+                (
                     shapes.logits(rows),
-                    a.normed.ptr(),
-                    &[weights.lm_head()],
+                    normed,
+                    vec![weights.lm_head()],
                     a.logits.ptr(),
-                )?;
+                ),
+            ];
+            if !products.gates(gate_up) {
+                all.push((gate_up, normed, of(|l| l.gate_up.ptr()), a.gate_up.ptr()));
+            }
+            for (shape, x, weights, y) in all {
+                // SAFETY: the activations hold at least `rows` rows; a bucket is never larger than the step's capacity or the
+                // rows of logits. Nothing else runs yet.
+                unsafe { products.tune(&self.stream, shape, x, &weights, y)? };
             }
         }
         Ok(())
