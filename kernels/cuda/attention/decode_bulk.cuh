@@ -259,8 +259,8 @@ struct BulkDecode {
 
   // ---- finisher ----
 
-  // Finishes the heads of one item after the other: one of a query slot's in advance of the item that is being loaded. Then its slot is
-  // free, as the ring holds fewer items than there are slots beside it.
+  // Finishes the heads of one item after the other, each while the one before it is being loaded. The slot of its queries is free by then:
+  // there are two more slots than items that the ring can hold.
   __device__ __forceinline__ void finish_heads() const {
     uint32_t slot = 0, turn = 0;
 #pragma unroll 1

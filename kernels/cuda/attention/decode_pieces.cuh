@@ -3,8 +3,8 @@
 // A unit (a range of a sequence's blocks, one KV head, a set of columns: pairs of a query row and a query head, numbered
 // row * group + head) is the work of a CTA: of warps that compute and one that finds out what to load.
 // It falls into pieces, shrunk blocks and tiles of 16 tokens of the 16-bit ones, which are dealt to as many slots as warps compute: the
-// ones that take longest first, each to the slot that has least to do. A warp has a slot of each unit, and a ring of its own, which runs on into the next unit: no barrier stands between a warp and
-// its loads. Records come in chunks of at most 4 KiB of codes (decode_rings.cuh).
+// ones that take longest first, each to the slot that has least to do. A warp has a slot of each unit, and a ring of its own, which runs
+// on into the next unit: no barrier stands between a warp and its loads. Records come in chunks of at most 4 KiB of codes (decode_rings.cuh).
 #pragma once
 #include "../common/kernel.cuh"
 #include "../common/pages.cuh"
@@ -251,7 +251,8 @@ struct MixedPieces {
   // Lets the warp have what has been told.
   __device__ __forceinline__ void show(const Found& found) const { set_turn(found_at(), found.chunks); }
 
-  // What one side of a block takes, as measured for long sequences of one format, in 16ths of what 8 bit takes.
+  // What one side of a block takes a warp, compared with others: by long sequences of one format, and somewhat less where those are bound
+  // by memory, which blocks of others leave room in.
   __device__ __forceinline__ static uint32_t cost_of(uint32_t format) {
     switch (format) {
       case kF16: return 24;

@@ -310,6 +310,15 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         let case = Case::new(head_dim, 4, &tiny, 4.0, |_, _| 0, 26);
         let name = format!("decode of many sequences of a tile, head_dim {head_dim}");
         report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+        // Blocks that take unlike times, then pieces for a few warps only: one that has had much and waits must not keep from others what
+        // lets them get on.
+        let any = |_, _| 1 + rng.below(PAIRS.len()) as u16;
+        let uneven: Vec<usize> = (0..150)
+            .map(|i| if i % 6 == 5 { 700 + i } else { 1 + i * 7 % 40 })
+            .collect();
+        let case = Case::new(head_dim, 4, &uneven, 4.0, any, 29);
+        let name = format!("decode of long sequences among many short ones, head_dim {head_dim}");
+        report.check(&name, case.run(device)?, ATTENTION_LIMIT);
         // The first is cut into units.
         let lengths = [9000, 1, 17, 129, 1000, 4097];
         for group in [1, 3, 4, 8, 12] {
