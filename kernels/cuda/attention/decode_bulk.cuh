@@ -50,10 +50,11 @@ struct BulkDecode {
   static constexpr int kFullOffset = kItemOffset + kItems * 32;        // u64 [STAGES]
   static constexpr int kEmptyOffset = kFullOffset + STAGES * 8;        // u64 [STAGES]
   static constexpr int kReadyOffset = kEmptyOffset + STAGES * 8;       // u64 [kItems]: queries have arrived
-  static constexpr int kAskedOffset = kReadyOffset + kItems * 8;       // u64 [kItems]: somebody asks for the heads of `wanted`
-  static constexpr int kAppendedOffset = kAskedOffset + (FINISHES ? kItems * 8 : 0);  // u64 [kItems]: newest K and V are in their pages
-  static constexpr int kWantedOffset = kAppendedOffset + (FINISHES ? kItems * 8 : 0);  // u32 [kItems]: items
-  static constexpr int kSharedBytes = kWantedOffset + (FINISHES ? (kItems + 1) / 2 * 8 : 0);
+  static constexpr int kAsks = FINISHES ? kItems : 0;
+  static constexpr int kAskedOffset = kReadyOffset + kItems * 8;     // u64 [kAsks]: somebody asks for the heads of `wanted`
+  static constexpr int kAppendedOffset = kAskedOffset + kAsks * 8;   // u64 [kAsks]: newest K and V are in their pages
+  static constexpr int kWantedOffset = kAppendedOffset + kAsks * 8;  // u32 [kAsks]: items
+  static constexpr int kSharedBytes = kWantedOffset + (kAsks + 1) / 2 * 8;
   static constexpr uint32_t kNone = ~0u;
 
   // What consumers know of a unit.
@@ -107,10 +108,10 @@ struct BulkDecode {
         mbarrier_init(full(s), 1);
         mbarrier_init(empty(s), kWarps);
       }
-      for (int i = 0; i < kItems; i++) {
-        mbarrier_init(ready(i), 1);
-        if (FINISHES) mbarrier_init(asked(i), 1);
-        if (FINISHES) mbarrier_init(appended(i), 1);
+      for (int i = 0; i < kItems; i++) mbarrier_init(ready(i), 1);
+      for (int i = 0; i < kAsks; i++) {
+        mbarrier_init(asked(i), 1);
+        mbarrier_init(appended(i), 1);
       }
       mbarrier_init_fence();
     }
