@@ -4,7 +4,7 @@ use std::error::Error;
 
 use clap::Subcommand;
 use ebb_kernels::cuda::probe::ColdL2;
-use ebb_kernels::cuda::{Capability, Device, StreamRule, selftest};
+use ebb_kernels::cuda::{Capability, Device, selftest};
 
 pub mod attention;
 pub mod polar;
@@ -72,10 +72,6 @@ pub enum Command {
         /// Time layers only, their products one after the other, not each product alone
         #[arg(long)]
         in_sequence: bool,
-        /// Ways of cutting streamed products to try: CTAs of a multiprocessor (1 or 2), units to ask for ahead, whether all
-        /// along (0 or 1), and units of a burst (1 or 2), as 1-8-0-1
-        #[arg(long, value_delimiter = ',', value_parser = stream_rule)]
-        rules: Vec<StreamRule>,
     },
     /// Time draws from logits on the device; prints CSV
     Sample {
@@ -104,16 +100,6 @@ pub enum Command {
         #[arg(long)]
         batch_invariant: bool,
     },
-}
-
-fn stream_rule(text: &str) -> Result<StreamRule, String> {
-    let [ctas, ahead, rolling, burst] = numbers(text, "four numbers, as 1-8-0-1")?;
-    Ok(StreamRule {
-        ctas,
-        ahead,
-        rolling: rolling > 0,
-        burst,
-    })
 }
 
 fn rule(text: &str) -> Result<[usize; 4], String> {
@@ -171,12 +157,11 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
             rows,
             repeats,
             in_sequence,
-            rules,
         } => {
             if !in_sequence {
-                products::alone(&device, rows, rules, *repeats)?;
+                products::alone(&device, rows, *repeats)?;
             }
-            products::in_sequence(&device, rows, rules, *repeats)?;
+            products::in_sequence(&device, rows, *repeats)?;
         }
         Command::Sample {
             vocabs,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ebb_kernels::cuda::probe::{LayersProbe, ProbeError, ProductProbe};
-use ebb_kernels::cuda::{Device, StreamRule, Way};
+use ebb_kernels::cuda::{Device, Way};
 
 /// (inputs, outputs) of a layer: Q K V, output, gate and up, down.
 const LAYER: [(usize, usize); 4] = [(4096, 6144), (4096, 4096), (4096, 28_672), (14_336, 4096)];
@@ -14,29 +14,21 @@ const LAYERS: usize = 6;
 /// Most rows of a timed sequence of layers.
 const ROWS_MAX: usize = 1024;
 
-/// Prints the CSV `engine,way,rows,inputs,outputs,us,GBps,TFLOPs`: cold L2, graph-replayed, median. Streamed products are timed
-/// with every rule of `rules`, by default the one in use.
-pub fn alone(
-    device: &Arc<Device>,
-    rows: &[usize],
-    rules: &[StreamRule],
-    repeats: usize,
-) -> Result<(), ProbeError> {
+/// Prints the CSV `engine,way,rows,inputs,outputs,us,GBps,TFLOPs`: cold L2, graph-replayed, median.
+pub fn alone(device: &Arc<Device>, rows: &[usize], repeats: usize) -> Result<(), ProbeError> {
     println!("engine,way,rows,inputs,outputs,us,GBps,TFLOPs");
     for &rows in rows {
         for (inputs, outputs) in LAYER.into_iter().chain([LOGITS]) {
             let wide = (inputs, outputs) == LOGITS;
             let mut probe = ProductProbe::new(device, (rows, inputs, outputs), wide)?;
-            for (way, rule) in ways(rules) {
-                probe.configure(rule)?;
+            for way in Way::ALL {
                 let Some(times) = probe.time(way, repeats)? else {
                     continue;
                 };
                 let us = times[times.len() / 2];
                 let work = (inputs * outputs) as f64 * 2.0;
                 println!(
-                    "ebb,{},{rows},{inputs},{outputs},{us:.1},{:.0},{:.1}",
-                    name(way, rule),
+                    "ebb,{way:?},{rows},{inputs},{outputs},{us:.1},{:.0},{:.1}",
                     work / us / 1e3,
                     work * rows as f64 / us / 1e6
                 );
@@ -48,53 +40,21 @@ pub fn alone(
 
 /// Prints the CSV `engine,way,rows,layer_us,GBps`: the four products of a layer after one another, several layers in one graph,
 /// median; GB/s of weights.
-pub fn in_sequence(
-    device: &Arc<Device>,
-    rows: &[usize],
-    rules: &[StreamRule],
-    repeats: usize,
-) -> Result<(), ProbeError> {
+pub fn in_sequence(device: &Arc<Device>, rows: &[usize], repeats: usize) -> Result<(), ProbeError> {
     println!("engine,way,rows,layer_us,GBps");
     let mut probe = LayersProbe::new(device, LAYERS, &LAYER, ROWS_MAX)?;
     let weights: usize = LAYER.iter().map(|(i, o)| 2 * i * o).sum();
     for &rows in rows.iter().filter(|rows| **rows <= ROWS_MAX) {
-        for (way, rule) in ways(rules) {
-            probe.configure(rule)?;
+        for way in Way::ALL {
             let Some(times) = probe.time(way, rows, repeats)? else {
                 continue;
             };
             let us = times[times.len() / 2] / LAYERS as f64;
             println!(
-                "ebb,{},{rows},{us:.1},{:.0}",
-                name(way, rule),
+                "ebb,{way:?},{rows},{us:.1},{:.0}",
                 weights as f64 / us / 1e3
             );
         }
     }
     Ok(())
-}
-
-/// Every way, the streamed one with every rule.
-fn ways(rules: &[StreamRule]) -> Vec<(Way, StreamRule)> {
-    let default = StreamRule::default();
-    let rules = if rules.is_empty() { &[default] } else { rules };
-    let of = |way| match way {
-        Way::Stream => rules.iter().map(|rule| (way, *rule)).collect(),
-        Way::Skinny | Way::Library => vec![(way, default)],
-    };
-    Way::ALL.into_iter().flat_map(of).collect()
-}
-
-/// A way, and how it is cut: `Stream-1-8-0-1`, as the rules are given.
-fn name(way: Way, rule: StreamRule) -> String {
-    match way {
-        Way::Stream => format!(
-            "Stream-{}-{}-{}-{}",
-            rule.ctas,
-            rule.ahead,
-            u8::from(rule.rolling),
-            rule.burst
-        ),
-        Way::Skinny | Way::Library => format!("{way:?}"),
-    }
 }

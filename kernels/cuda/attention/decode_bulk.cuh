@@ -30,7 +30,7 @@ struct alignas(64) BulkDecodeParams {
 };
 static_assert(sizeof(BulkDecodeParams) == 320);
 
-// FINISHES: has a warp to finish heads, of units that are whole sequences.
+// FINISHES: has a warp to finish heads.
 template <int D, int STAGES, bool FINISHES>
 struct BulkDecode {
   static constexpr int kWarps = D / 16;              // consumers
@@ -280,7 +280,7 @@ struct BulkDecode {
       }
       wait_for_previous();
       typename Head<D>::Angles angles;
-      Head<D> k, v;
+      Head<D> k, v;  // of the sequence's last unit
       k.load(projected, row, p.q_heads + kv_head, all, lane);
       v.load(projected, row, p.q_heads + p.kv_heads + kv_head, all, lane);
       angles.load(projected, row, lane);
@@ -294,7 +294,7 @@ struct BulkDecode {
         for (uint32_t i = 0; i < kAtOnce; i++) {
           if (h + i < count) q[i].load(projected, row, first + h + i, all, lane);
         }
-        if (h == 0) {
+        if (h == 0 && c.b.x + 1 == c.b.y) {
           k.finish(projected, p.q_heads + kv_head, projected.k_norm, &angles, lane, to[0]);
           v.finish(projected, p.q_heads + p.kv_heads + kv_head, nullptr, nullptr, lane, to[1]);
         }

@@ -171,18 +171,17 @@ __device__ __forceinline__ void named_barrier_arrive(uint32_t id, uint32_t threa
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// atomicInc that orders: what this thread knows to be written before comes before it for all who count after.
-__device__ __forceinline__ uint32_t atomic_inc_acq_rel(uint32_t* p, uint32_t most) {
-  uint32_t old;
-  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(most) : "memory");
-  return old;
-}
-// A load after which this thread sees what the writer of the value knew to be written.
-__device__ __forceinline__ uint32_t load_acquire(const uint32_t* p) {
-  uint32_t v;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+// 16 bytes that other CTAs read or write meanwhile: four accesses in no order, each of which sees all of a value or nothing.
+__device__ __forceinline__ float4 load_relaxed(const float4* p) {
+  float4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
   return v;
 }
+__device__ __forceinline__ void store_relaxed(float4* p, float4 v) {
+  asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+}
+// Between two looks at what another CTA is to write.
+__device__ __forceinline__ void wait_for_other_ctas() {}
 
 // 2^x; ex2(-inf) = 0.
 __device__ __forceinline__ float ex2(float x) {

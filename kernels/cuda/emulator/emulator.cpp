@@ -238,8 +238,8 @@ void run_cta(uint32_t threads) {
 
 }  // namespace
 
-Kernel::Kernel(const char* name, size_t param_bytes, uint32_t threads, void (*body)(const void*))
-    : name(name), param_bytes(param_bytes), threads(threads), body(body), next(kernels) {
+Kernel::Kernel(const char* name, size_t param_bytes, uint32_t threads, bool ordered, void (*body)(const void*))
+    : name(name), param_bytes(param_bytes), threads(threads), ordered(ordered), body(body), next(kernels) {
   kernels = this;
 }
 
@@ -429,7 +429,7 @@ extern "C" void ebb_emulator_launch(const void* kernel, uint32_t grid_x, uint32_
     fibers.resize(kThreadsMax);
   }
   copies_early = !copies_early;
-  const bool backwards = launches / 2 % 2;
+  const bool backwards = launches / 2 % 2 && !running->ordered;
   landing = static_cast<decltype(landing)>(launches++ % 3);
   const uint64_t ctas = static_cast<uint64_t>(grid_x) * grid_y;
   for (uint64_t i = 0; i < ctas; i++) {

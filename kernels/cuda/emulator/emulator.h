@@ -3,7 +3,7 @@
 // What it is for: indices, masks, fragment layouts, ring and counter logic, barriers. Threads are interleaved at random at
 // every warp-wide or CTA-wide operation; shared memory starts as NaN and every shared address is checked; asynchronous copies
 // land, from launch to launch, as early or as late as the program allows, those of the copy engine also at random; the CTAs
-// run, from launch to launch, from the first to the last or the other way. What it is not: it knows no time, no weak memory
+// run, from launch to launch, from the first to the last or the other way, unless they wait for those before them. What it is not: it knows no time, no weak memory
 // order between CTAs, no bank conflicts. Misuse ends the process with a sentence.
 #pragma once
 #include <cmath>
@@ -40,9 +40,10 @@ struct Kernel {
   const char* name;
   size_t param_bytes;
   uint32_t threads;
+  bool ordered;  // CTAs wait for those of lower numbers
   void (*body)(const void* params);
   const Kernel* next;
-  Kernel(const char* name, size_t param_bytes, uint32_t threads, void (*body)(const void*));
+  Kernel(const char* name, size_t param_bytes, uint32_t threads, bool ordered, void (*body)(const void*));
 };
 
 uint8_t* dynamic_shared();

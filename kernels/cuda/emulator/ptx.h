@@ -169,8 +169,9 @@ inline void set_turn(uint32_t counter, uint32_t value) { emulator::turn_set(coun
 
 inline void named_barrier_sync(uint32_t id, uint32_t threads) { emulator::named_barrier(id, threads, true); }
 inline void named_barrier_arrive(uint32_t id, uint32_t threads) { emulator::named_barrier(id, threads, false); }
-inline uint32_t atomic_inc_acq_rel(uint32_t* p, uint32_t most) { return atomicInc(p, most); }
-inline uint32_t load_acquire(const uint32_t* p) { return *p; }
+EBB_ATOMIC inline float4 load_relaxed(const float4* p) { return *p; }
+EBB_ATOMIC inline void store_relaxed(float4* p, float4 v) { *p = v; }
+inline void wait_for_other_ctas() { emulator::fail("waits for a CTA that comes after it, or for one that leaves nothing"); }
 inline float ex2(float x) { return exp2f(x); }
 inline float2 cos_sin(float x) { return make_float2(cosf(x), sinf(x)); }
 inline uint32_t pack_bf16(float lo, float hi) { return round_bf16(lo) | static_cast<uint32_t>(round_bf16(hi)) << 16; }

@@ -2,11 +2,13 @@
 //
 // Y^T = W X^T: a tile of 128 outputs is the m side, 64 to an instruction, the rows of x are the n side. A unit is a tile by
 // 64 inputs. The units of a product, all inputs of a tile before the next tile, are dealt to the CTAs in consecutive runs of
-// equal length, so that every CTA reads the same number of bytes whatever the shape. A run that ends inside a tile leaves
-// partial sums in memory; the last CTA of the tile to arrive adds them up in the order of the inputs.
+// equal length, so that every CTA reads the same number of bytes whatever the shape. A CTA whose run begins inside a tile leaves
+// partial sums of that tile in memory; the CTA whose run the tile begins in waits for those, and adds them up in the order of the
+// inputs. A value is its own signal: memory holds kEmpty where none has come yet, and whoever reads one leaves that again. (Where
+// the last to arrive was told by a counter, all had to store before they counted and to count before they read: 4 us, not 2.)
 //
 // Which units make a partial sum, and the order of all sums, depend on the shape and the grid alone: for one grid a row's result
-// depends neither on the other rows, nor on how many there are, nor on N, nor on who is last.
+// depends neither on the other rows, nor on how many there are, nor on N, nor on who comes when.
 //
 // Gated products, silu(W_gate x) * (W_up x), have eight rows of W_gate and then the same eight of W_up in turns in a tile, so that
 // a thread's sums g and g + 8 of a matrix instruction are a gate and what it opens. The copy engine brings them so.
@@ -16,8 +18,7 @@
 // divides its sums by the rms, which depends on the row alone.
 //
 // A thread brings weights and x with the copy engine, each into a ring of its own. Weights do not depend on the kernel before:
-// their ring fills while that one ends, and what comes next is asked for up to L2. Shared memory is half a multiprocessor's, so
-// that the same can happen to the kernel after.
+// their ring fills while that one ends. Shared memory is half a multiprocessor's, so that the same can happen to the kernel after.
 #pragma once
 #include "../common/ptx.cuh"
 #include "../common/reduce.cuh"
@@ -31,34 +32,33 @@ struct StreamParams {
   TensorMap x;         // [rows][inputs]; a copy: N rows, 64 inputs
   TensorMap w;         // [outputs][inputs]; a copy: 128 outputs, 64 inputs; if gated [outputs / 16][2][8][inputs], a copy: 8, 2, 8, 64
   void* y;             // [rows][outputs], bf16 or f32; if gated [rows][outputs / 2], bf16
-  float* partial;      // [2 * grid][128 * N]
-  uint32_t* arrived;   // [2 * grid]; zero between launches
+  float* partial;      // [grid][128 * N], of the tile that a run begins in; kEmpty between launches
   uint32_t rows;       // at most N
   uint32_t inputs;     // a multiple of 8
   uint32_t outputs;    // a multiple of 8; rows * outputs < 2^32
   uint32_t wide;       // y is f32
-  uint32_t ahead;      // units beyond the ring that are asked for up to L2,
-  uint32_t rolling;    // at the start only or, if not 0, all along
-  uint32_t burst;      // units whose weights are asked for together, 1 or 2: neighbours in memory
   uint32_t gated;      // y = silu(gates) * what they open
   float* residual;       // [rows][outputs], or null: what sums are added to; y is then `residual` times `weight`
   const bf16* weight;    // [outputs]
   float* squares;        // [8 * tiles][16 rows]: of `residual`, a sum for each 16 outputs
   const float* norms;    // such sums of `inputs` values, or null: sums are divided by the root of their mean
   float eps;             // added to that
-  uint32_t reserved[9];
+  uint32_t reserved[13];
 };
 static_assert(sizeof(StreamParams) == 384);
 
 constexpr int kStreamOutputs = 128, kStreamInputs = 64;  // of a unit
 
+// Bits of a partial sum that has not come: of a NaN, but not of the one that arithmetic makes.
+constexpr uint32_t kEmpty = 0xffffffff;
+
 // The runs of units. `units` is at least the number of CTAs.
 struct StreamRuns {
   uint32_t each, more;  // a run is `each` units, the first `more` runs are one longer
 
-  __device__ __forceinline__ StreamRuns(uint32_t units, uint32_t ctas) : each(units / ctas), more(units % ctas) {}
-  __device__ __forceinline__ uint32_t begin(uint32_t cta) const { return cta * each + min(cta, more); }
-  __device__ __forceinline__ uint32_t cta_of(uint32_t unit) const {
+  __device__ __forceinline__ StreamRuns(uint32_t units, uint32_t runs) : each(units / runs), more(units % runs) {}
+  __device__ __forceinline__ uint32_t begin(uint32_t run) const { return run * each + min(run, more); }
+  __device__ __forceinline__ uint32_t run_of(uint32_t unit) const {
     const uint32_t longer = more * (each + 1);
     return unit < longer ? unit / (each + 1) : more + (unit - longer) / each;
   }
@@ -80,26 +80,25 @@ struct StreamProduct {
   static constexpr uint32_t kWeights = kStreamOutputs * 128, kRows = N * 128;
   // Most rows of products that take part in norms.
   static constexpr bool kNorms = N <= 16;
-  // Shared memory: weights [stages][128][128 bytes], x [stages][N][128 bytes], barriers, for each warpgroup whether the
-  // others were before it and whether it was the last, and squares of x's rows by warp. Two CTAs fit a multiprocessor,
-  // and the small kernels between two products beside them.
+  // Shared memory: weights [stages][128][128 bytes], x [stages][N][128 bytes], barriers, and squares of x's rows by warp. Two
+  // CTAs fit a multiprocessor, and the small kernels between two products beside them.
   static constexpr uint32_t kRings = 108 << 10;
   static constexpr uint32_t kRowStages = N == 64 ? 3 : N == 32 ? 4 : 6;
   static constexpr uint32_t kStages = (kRings - kRowStages * kRows) / kWeights;
-  static constexpr uint32_t kX = kStages * kWeights, kBarriers = kRings, kLast = kBarriers + 16 * kStages,
-                            kSquares = kRings + 256;
+  static constexpr uint32_t kX = kStages * kWeights, kBarriers = kRings, kSquares = kRings + 256;
   static constexpr uint32_t kSharedBytes = kRings + 1024;
-  static_assert(kX + kRowStages * kRows <= kRings && kLast + 8 * kWarpgroups <= kSquares && kSquares + 4 * 16 * kConsumerWarps <= kSharedBytes);
+  static_assert(kX + kRowStages * kRows <= kRings && kBarriers + 16 * kStages <= kSquares && kSquares + 4 * 16 * kConsumerWarps <= kSharedBytes);
   // x of a unit is on its way only after the weights of the unit that had its barrier before have been used.
   static_assert(kRowStages <= kStages);
-  // A unit is given back when the next is begun, so a burst must leave one unit in the ring to begin.
-  static_assert(kStages >= 3 && kRowStages >= 2);
+  // A unit is given back when the next is begun.
+  static_assert(kStages >= 2 && kRowStages >= 2);
 
   const StreamParams& p;
   uint8_t* const shared;
   const uint32_t base, steps;  // units of a tile
   const StreamRuns runs;
-  const uint32_t begin, end;   // this CTA's units
+  const uint32_t mine;         // this CTA's run: CTAs of lower numbers, which begin no later, have the later ones, for which it waits
+  const uint32_t begin, end;   // its units
 
   // Barriers of a stage of the weights: full when they and the x of the same unit are there.
   __device__ __forceinline__ uint32_t full(uint32_t stage) const { return base + kBarriers + 16 * stage; }
@@ -137,8 +136,9 @@ struct StreamProduct {
         base(smem_address(sm)),
         steps((params.inputs + kStreamInputs - 1) / kStreamInputs),
         runs(tiles(params) * steps, gridDim.x),
-        begin(runs.begin(blockIdx.x)),
-        end(runs.begin(blockIdx.x + 1)) {}
+        mine(gridDim.x - 1 - blockIdx.x),
+        begin(runs.begin(mine)),
+        end(runs.begin(mine + 1)) {}
 
   static __device__ __forceinline__ void run(const StreamParams& params, uint8_t* sm) {
     StreamProduct kernel(params, sm);
@@ -164,21 +164,18 @@ struct StreamProduct {
     prefetch_tensor_map(&p.x);
     const uint64_t policy = policy_evict_first();
     const uint32_t units = end - begin;
-    Unit weights_unit(begin, steps), rows_unit(begin, steps), ahead_unit(begin + kStages, steps);
+    Unit weights_unit(begin, steps), rows_unit(begin, steps);
     Place<kStages> weights_place;
-    auto bring_weights = [&](uint32_t count) {
-#pragma unroll 1
-      for (; count > 0; count--) {
-        const uint32_t barrier = full(weights_place.stage), to = base + weights_place.stage * kWeights;
-        mbarrier_arrive_expect(barrier, kWeights);
-        if (p.gated) {
-          tensor_copy_4d(to, &p.w, weights_unit.step * kStreamInputs, 0, 0, weights_unit.tile * (kStreamOutputs / 16), barrier, policy);
-        } else {
-          tensor_copy_3d(to, &p.w, weights_unit.step * kStreamInputs, weights_unit.tile * kStreamOutputs, 0, barrier, policy);
-        }
-        weights_unit.advance(steps);
-        weights_place.advance();
+    auto bring_weights = [&] {
+      const uint32_t barrier = full(weights_place.stage), to = base + weights_place.stage * kWeights;
+      mbarrier_arrive_expect(barrier, kWeights);
+      if (p.gated) {
+        tensor_copy_4d(to, &p.w, weights_unit.step * kStreamInputs, 0, 0, weights_unit.tile * (kStreamOutputs / 16), barrier, policy);
+      } else {
+        tensor_copy_3d(to, &p.w, weights_unit.step * kStreamInputs, weights_unit.tile * kStreamOutputs, 0, barrier, policy);
       }
+      weights_unit.advance(steps);
+      weights_place.advance();
     };
     Place<kStages> rows_barrier;
     Place<kRowStages> rows_place;
@@ -189,37 +186,23 @@ struct StreamProduct {
       rows_barrier.advance();
       rows_place.advance();
     };
-    // Asks for units up to `until` of this CTA.
-    uint32_t asked = kStages;
-    auto ask = [&](uint32_t until) {
+    // No kernel writes weights. But what the kernel before does last must not wait for too many of them.
+    constexpr uint32_t kEarly = kStages < 5 ? kStages : 5;
 #pragma unroll 1
-      for (; asked < min(until, units); asked++) {
-        if (p.gated)
-          tensor_prefetch_4d(&p.w, ahead_unit.step * kStreamInputs, 0, 0, ahead_unit.tile * (kStreamOutputs / 16));
-        else
-          tensor_prefetch_3d(&p.w, ahead_unit.step * kStreamInputs, ahead_unit.tile * kStreamOutputs, 0);
-        ahead_unit.advance(steps);
-      }
-    };
-    // No kernel writes weights.
-    bring_weights(min(kStages, units));
-    ask(kStages + p.ahead);
+    for (uint32_t i = 0; i < min(kEarly, units); i++) bring_weights();
     wait_for_previous();
 #pragma unroll 1
     for (uint32_t i = 0; i < min(kRowStages, units); i++) bring_rows();
+#pragma unroll 1
+    for (uint32_t i = kEarly; i < min(kStages, units); i++) bring_weights();
     // Once a unit has been used, its places are for the units a whole ring later.
     Place<kStages> used;
-    uint32_t wanted = 0;
 #pragma unroll 1
     for (uint32_t unit = 0; unit + kRowStages < units; unit++) {
       mbarrier_wait(empty(used.stage), used.parity);
-      if (unit + kStages < units && (++wanted >= p.burst || unit + kStages + 1 == units)) {
-        bring_weights(wanted);
-        wanted = 0;
-      }
+      if (unit + kStages < units) bring_weights();
       bring_rows();
       used.advance();
-      if (p.rolling) ask(unit + 1 + kStages + p.ahead);
     }
   }
 
@@ -384,66 +367,58 @@ struct StreamProduct {
     }
   }
 
-  // A barrier of the warpgroup's own. Numbers that the compiler does not know would take all sixteen of the CTA.
-  static __device__ __forceinline__ void synchronize(uint32_t warpgroup) {
-    if (warpgroup == 0)
-      named_barrier_sync(1, 128);
-    else
-      named_barrier_sync(2, 128);
-  }
-
   // Whether this warpgroup stores its part of the tile; `sums` is then the sum over all inputs.
   __device__ __forceinline__ bool merge(Sums& sums, uint32_t tile, uint32_t warpgroup) const {
-    const uint32_t first = runs.cta_of(tile * steps), parts = runs.cta_of((tile + 1) * steps - 1) - first + 1;
-    if (parts == 1) return true;
-    const uint32_t thread = threadIdx.x % 128;
-    // A CTA that is not the first of the tile begins in it; the first may have begun in an earlier one.
-    const bool began_before = runs.begin(first) < tile * steps;
-    auto place = [&](uint32_t part) {
-      const uint32_t slot = 2 * (first + part) + (part == 0 && began_before);
-      return reinterpret_cast<float4*>(p.partial) + (slot * (kStreamOutputs * N / 4) + warpgroup * (kStreamOutputs * N / 8) + thread);
-    };
-    auto add = [&](uint32_t part) {
-      const float4* const from = place(part);
+    const uint32_t first = runs.run_of(tile * steps), last = runs.run_of((tile + 1) * steps - 1);
+    constexpr uint32_t kRun = kStreamOutputs * N / 4;  // of a run, as four sums each
+    float4* at = reinterpret_cast<float4*>(p.partial) + (mine * kRun + warpgroup * (kRun / 2) + threadIdx.x % 128);
+    if (mine != first) {
 #pragma unroll
-      for (int i = 0; i < N / 8; i++) {
-        const float4 v = __ldcg(from + i * 128);
-        sums[4 * i] += v.x;
-        sums[4 * i + 1] += v.y;
-        sums[4 * i + 2] += v.z;
-        sums[4 * i + 3] += v.w;
-      }
-    };
-    uint32_t* const arrived = p.arrived + 2 * first + warpgroup;
-    uint32_t *const before = reinterpret_cast<uint32_t*>(shared + kLast) + 2 * warpgroup, *const last = before + 1;
-    // Whoever is last leaves the counter as it was found.
-    if (parts == 2 && blockIdx.x == first) {
-      // The other came to this tile first in its run: it is mostly done, and these sums need not pass through memory.
-      if (thread == 0) {
-        *before = load_acquire(arrived);
-        if (*before) *arrived = 0;
-      }
-      synchronize(warpgroup);
-      if (*before) {
-        add(1);
-        return true;
-      }
+      for (int i = 0; i < N / 8; i++)
+        store_relaxed(at + i * 128, make_float4(present(sums[4 * i]), present(sums[4 * i + 1]), present(sums[4 * i + 2]), present(sums[4 * i + 3])));
+      return false;
     }
-    float4* const mine = place(blockIdx.x - first);
-#pragma unroll
-    for (int i = 0; i < N / 8; i++) __stcg(mine + i * 128, make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]));
-    synchronize(warpgroup);
-    if (thread == 0) *last = atomic_inc_acq_rel(arrived, parts - 1) == parts - 1;
-    synchronize(warpgroup);
-    if (!*last) return false;
-    // -0 + x is x for every x: the same bits as without the way through memory.
-#pragma unroll
-    for (int i = 0; i < N / 2; i++) sums[i] = -0.f;
     // As many loads in flight as a few registers hold.
-#pragma unroll (64 / N)
-    for (uint32_t part = 0; part < parts; part++) add(part);
+    constexpr int kAtOnce = 64 / N;
+#pragma unroll 1
+    for (uint32_t left = last - first; left > 0; left -= min(left, static_cast<uint32_t>(kAtOnce))) {
+      at += kRun;
+      float4 v[kAtOnce][N / 8];
+      bool there;
+      do {
+        there = true;
+#pragma unroll
+        for (int k = 0; k < kAtOnce; k++) {
+#pragma unroll
+          for (int i = 0; i < N / 8; i++) v[k][i] = static_cast<uint32_t>(k) < left ? load_relaxed(at + (k * kRun + i * 128)) : make_float4(0.f, 0.f, 0.f, 0.f);
+        }
+#pragma unroll
+        for (int k = 0; k < kAtOnce; k++) {
+#pragma unroll
+          for (int i = 0; i < N / 8; i++) there &= is_present(v[k][i].x) & is_present(v[k][i].y) & is_present(v[k][i].z) & is_present(v[k][i].w);
+        }
+        if (!there) wait_for_other_ctas();
+      } while (!there);
+#pragma unroll
+      for (int k = 0; k < kAtOnce; k++) {
+        if (static_cast<uint32_t>(k) >= left) break;
+#pragma unroll
+        for (int i = 0; i < N / 8; i++) {
+          sums[4 * i] += v[k][i].x;
+          sums[4 * i + 1] += v[k][i].y;
+          sums[4 * i + 2] += v[k][i].z;
+          sums[4 * i + 3] += v[k][i].w;
+          const float none = __uint_as_float(kEmpty);
+          store_relaxed(at + (k * kRun + i * 128), make_float4(none, none, none, none));
+        }
+      }
+      at += (kAtOnce - 1) * kRun;
+    }
     return true;
   }
+
+  static __device__ __forceinline__ bool is_present(float sum) { return __float_as_uint(sum) != kEmpty; }
+  static __device__ __forceinline__ float present(float sum) { return is_present(sum) ? sum : __uint_as_float(0x7fffffff); }
 
   __device__ __forceinline__ void store(const Sums& sums, uint32_t tile, uint32_t warpgroup) const {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;

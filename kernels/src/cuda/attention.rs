@@ -193,7 +193,7 @@ const fn ring(name: &'static str, head_dim: usize, warps: usize, stages: usize) 
     }
 }
 
-/// The kernel for steps of few units, all of them whole sequences: one CTA of a multiprocessor with all of the shared memory, the
+/// The kernel for steps of few units, all of them whole sequences or all under way at once: one CTA of a multiprocessor with all of the shared memory, the
 /// same arithmetic to the bit.
 const DEEP_VARIANTS: [DecodeVariant; 2] = [
     bulk("decode_bulk_d128_s6", 128, 6),
@@ -251,6 +251,8 @@ pub(super) struct DecodeWork {
     pub(super) seqs: usize,
     /// Whether one may be cut into several units.
     pub(super) cut: bool,
+    /// Whether those are all under way at once ([`Attention::at_once`]).
+    pub(super) at_once: bool,
     /// Whether they may read shrunk blocks.
     pub(super) mixed: bool,
 }
@@ -376,16 +378,27 @@ impl Attention {
         self.mixed.is_some() && Mixed::reads(layout)
     }
 
+    /// Units of a range of tokens that are all under way at once, in the kernel for few.
+    pub(super) fn at_once(&self) -> usize {
+        match self.deep {
+            Some(_) => self.multiprocessors / self.unit_heads(),
+            None => 0,
+        }
+    }
+
     fn decoder(&self, work: DecodeWork) -> &Decoder {
         let units = work.seqs * self.unit_heads();
-        let few = !work.cut && units <= DEEP_UNITS * self.multiprocessors;
+        let few = match work.cut {
+            true => work.at_once,
+            false => units <= DEEP_UNITS * self.multiprocessors,
+        };
         self.deep.as_ref().filter(|_| few).unwrap_or(&self.decode)
     }
 
     /// Whether decode attention takes heads as their projection left them, in steps of one row a sequence. Where several units share
-    /// a KV head, each would append it.
+    /// tokens of a KV head, each would append it.
     pub(super) fn finishes(&self, work: DecodeWork) -> bool {
-        let one_unit = !work.cut && self.unit_heads() == self.geometry.kv_heads;
+        let one_unit = self.unit_heads() == self.geometry.kv_heads;
         one_unit && !work.mixed && self.decoder(work).variant.finishes()
     }
 

@@ -355,7 +355,12 @@ impl CudaBackend {
         let plan = &self.forward.step.plan;
         let seqs = bucket.unwrap_or(plan.decodes.len());
         let cut = plan.partials > 0;
-        let decode = DecodeWork { seqs, cut, mixed };
+        let decode = DecodeWork {
+            seqs,
+            cut,
+            at_once: cut && !mixed && plan.units.len() <= self.forward.attention.at_once(),
+            mixed,
+        };
         if bucket.is_some() {
             self.record(decode)?;
             // SAFETY: the graph's buffers belong to `self` and keep their addresses; the stream runs what uses them in order.

@@ -43,6 +43,6 @@ pub use gradients::{Attentions, CachedGradients, Gradients, LayerGradients};
 pub use params::Capability;
 pub use plan::SplitRule;
 pub use prefill::{PREFILL_VARIANTS, PrefillVariant};
-pub use products::{StreamRule, Way};
+pub use products::Way;
 pub use step::{StepBuffers, StepCapacity};
 pub use weights::LoadError;

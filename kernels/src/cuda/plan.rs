@@ -67,6 +67,9 @@ impl UnitColumns {
     }
 }
 
+/// Fewest blocks of a unit that is cut so that all are under way at once: what the ring of a CTA holds.
+const SPREAD_BLOCKS: usize = 3;
+
 /// Of so many blocks one goes into small units.
 const SMALL_SHARE: usize = 8;
 
@@ -95,6 +98,16 @@ impl SplitRule {
             small.div_ceil(self.blocks_small),
             large,
         )
+    }
+
+    /// The same, where up to `spread` units may be cut so that all are under way at once: if that is more units, of equal size.
+    fn cut_to_spread(&self, blocks: usize, spread: usize) -> (usize, usize, usize) {
+        let (large, small, large_blocks) = self.cut(blocks);
+        let even = spread.min(self.units).min(blocks / SPREAD_BLOCKS);
+        match even > large + small {
+            true => (even, 0, blocks),
+            false => (large, small, large_blocks),
+        }
     }
 
     /// Most units that sequences with this many blocks in all can have.
@@ -179,6 +192,9 @@ pub(super) struct AttentionPlan {
     /// Rows among the units.
     pub(super) decodes: Vec<DecodeRow>,
     pub(super) rule: SplitRule,
+    /// Units that a sequence may be cut into so that all of the step are under way at once; 0 or 1 where a row's results must not depend
+    /// on how many sequences there are.
+    pub(super) spread: usize,
     /// If the kernel over shrunk blocks decodes.
     pub(super) columns: Option<UnitColumns>,
     /// (token, head) rows of a tile.
@@ -270,7 +286,7 @@ impl AttentionPlan {
     fn plan_decode(&mut self, seq: &SeqRows) {
         let tokens = (seq.position + seq.rows) as usize;
         let blocks = tokens.div_ceil(BLOCK_TOKENS);
-        let (large, small, large_blocks) = self.rule.cut(blocks);
+        let (large, small, large_blocks) = self.rule.cut_to_spread(blocks, self.spread);
         let splits = large + small;
         let ends = (1..=large)
             .map(|i| large_blocks * i / large)

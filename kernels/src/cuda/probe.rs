@@ -19,7 +19,7 @@ use super::ops::Fill;
 use super::params::GemmShape;
 use super::plan::SplitRule;
 use super::prefill::PrefillVariant;
-use super::products::{Ends, Products, StreamRule, Way};
+use super::products::{Ends, Products, Way};
 use super::step::{StepBuffers, StepCapacity};
 use crate::backend::{BackendError, CheckScratch, StepInput, StepLimits};
 use crate::kv::{FrameLayout, KvGeometry, KvLayout};
@@ -168,6 +168,11 @@ impl AttentionProbe {
         )?;
         self.step = StepBuffers::new(&device, c, tables, rule, &self.attention)?;
         Ok(())
+    }
+
+    /// Cuts sequences as if `units` units of a KV head could be under way at once, or as many as can; the step must be loaded again.
+    pub fn spread(&mut self, units: Option<usize>) {
+        self.step.spread = units.unwrap_or(self.attention.at_once());
     }
 
     /// Fills all pages and queries with random values, uniform in ±1 and ±2.
@@ -350,9 +355,11 @@ impl ProductProbe {
         Ok(this)
     }
 
-    /// Cuts streamed products otherwise.
-    pub fn configure(&mut self, rule: StreamRule) -> Result<(), CudaError> {
-        self.products.configure(self.stream.device(), rule)
+    /// Makes all inputs of a row the NaN of which all bits are ones.
+    pub fn poison(&mut self, row: usize) -> Result<(), CudaError> {
+        let inputs = self.shape.inputs;
+        let nan = vec![bf16::from_bits(0xffff); inputs];
+        self.x.write(row * inputs, &nan)
     }
 
     /// The product computed in one of the ways; none if that way cannot run the shape.
@@ -470,11 +477,6 @@ impl LayersProbe {
         })
     }
 
-    /// Cuts streamed products otherwise.
-    pub fn configure(&mut self, rule: StreamRule) -> Result<(), CudaError> {
-        self.products.configure(self.stream.device(), rule)
-    }
-
     fn shapes(&self, rows: usize) -> Vec<GemmShape> {
         let shape = |&(inputs, outputs): &(usize, usize)| GemmShape {
             rows,
@@ -539,9 +541,12 @@ fn enqueue(
 }
 
 fn decode_work(step: &StepBuffers, mixed: bool) -> DecodeWork {
+    let cut = step.plan.partials > 0;
     DecodeWork {
         seqs: step.plan.decodes.len(),
-        cut: step.plan.partials > 0,
+        cut,
+        // Also more than that; only then would it be slow.
+        at_once: cut && !mixed && step.spread > 0,
         mixed,
     }
 }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use super::driver::{Device, Event, Gemm, Kernel, Stream};
 use super::error::CudaError;
 use super::params::{DevicePtr, GemmShape, KernelParams};
-pub use streamed::StreamRule;
 use streamed::Streamed;
 pub(super) use streamed::{Ends, Residual, squares_len};
 
@@ -80,7 +79,7 @@ impl Products {
             gemm: Gemm::new(device, invariant)?,
             invariant,
             skinny: device.kernel("product_skinny", 0)?,
-            streamed: Streamed::new(device, StreamRule::default())?,
+            streamed: Streamed::new(device)?,
             measured: HashMap::new(),
         })
     }
@@ -88,16 +87,6 @@ impl Products {
     /// Bytes that `new` allocates on the device, beside the library's workspace.
     pub(super) fn bytes(device: &Device) -> usize {
         Streamed::bytes(device)
-    }
-
-    /// Cuts streamed products otherwise. Nothing that has been enqueued or recorded may run any more.
-    pub(super) fn configure(
-        &mut self,
-        device: &Arc<Device>,
-        rule: StreamRule,
-    ) -> Result<(), CudaError> {
-        self.streamed = Streamed::new(device, rule)?;
-        Ok(())
     }
 
     /// Whether a way can run a shape.

@@ -105,7 +105,9 @@ pub struct StepBuffers {
     pub(super) plan: AttentionPlan,
     /// The plan's, of steps that read no shrunk blocks.
     pub(super) rule: SplitRule,
-    /// Of those that may.
+    /// Units of one KV head that a step has under way at once, or 0: [`AttentionPlan::spread`].
+    pub(super) spread: usize,
+    /// The plan's, of those that may.
     pub(super) mixed_rule: SplitRule,
     /// Rows of the loaded step.
     pub(super) rows: usize,
@@ -136,6 +138,7 @@ impl StepBuffers {
             device: DeviceBuffer::filled(device, words, 0, "the inputs of a step")?,
             plan: AttentionPlan::new(rule, attention.prefill_variant().tile_rows()),
             rule,
+            spread: 0,
             mixed_rule: SplitRule::MIXED,
             rows: 0,
             asked: Vec::new(),
@@ -200,6 +203,11 @@ impl StepBuffers {
         // Ahead of the upload: what reads the tables waits for that.
         self.tables.flush(stream)?;
         self.plan.rule = if mixed { self.mixed_rule } else { self.rule };
+        let decoding = self.seqs.iter().filter(|seq| seq.rows == 1).count();
+        self.plan.spread = match mixed {
+            true => 0,
+            false => self.spread / decoding.max(1),
+        };
         self.plan.columns = mixed.then_some(self.columns);
         self.plan.plan(&self.seqs, self.columns.group, in_scratch);
         self.rows = input.tokens.len();

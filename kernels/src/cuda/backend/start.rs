@@ -147,6 +147,9 @@ impl CudaBackend {
             SplitRule::default(),
             &attention,
         )?;
+        if !config.batch_invariant {
+            step.spread = attention.at_once();
+        }
         if let Some(codecs) = &codecs {
             codecs.place_scratch(&mut step.tables);
         }
@@ -182,13 +185,21 @@ impl CudaBackend {
             this.tune()?;
         }
         for bucket in this.buckets.clone() {
-            for (cut, mixed) in [(false, false), (true, false), (false, true), (true, true)] {
+            for (cut, at_once, mixed) in [
+                (false, false, false),
+                (true, false, false),
+                (true, true, false),
+                (false, false, true),
+                (true, false, true),
+            ] {
                 let work = DecodeWork {
                     seqs: bucket,
                     cut,
+                    at_once,
                     mixed,
                 };
-                if !mixed || this.reads_shrunk() {
+                let can = !at_once || bucket <= this.forward.step.spread;
+                if can && (!mixed || this.reads_shrunk()) {
                     this.record(work)?;
                 }
             }

@@ -17,10 +17,14 @@ const ROWS: [usize; 4] = [8, 16, 32, 64];
 const UNIT_INPUTS: usize = 64;
 /// Outputs of a unit; `kStreamOutputs` of the kernel.
 const UNIT_OUTPUTS: usize = 128;
+/// Bytes of an empty partial sum; `kEmpty` of the kernel.
+const EMPTY: u8 = 0xff;
 /// `kThreads` of the kernel.
 const THREADS: u32 = 288;
 /// `kSharedBytes` of the kernel.
 const SHARED_BYTES: usize = 109 << 10;
+/// CTAs of a multiprocessor.
+const CTAS: usize = 2;
 /// Fewer units are not worth a CTA: their partial sums take longer than they do.
 const UNITS_MIN: usize = 4;
 /// The part of the longest run that may be added to it so that no run crosses from one tile to the next: for each of [`ROWS`], as
@@ -38,21 +42,17 @@ struct StreamParams {
     w: TensorMap,
     y: DevicePtr,
     partial: DevicePtr,
-    arrived: DevicePtr,
     rows: u32,
     inputs: u32,
     outputs: u32,
     wide: u32,
-    ahead: u32,
-    rolling: u32,
-    burst: u32,
     gated: u32,
     residual: DevicePtr,
     weight: DevicePtr,
     squares: DevicePtr,
     norms: DevicePtr,
     eps: f32,
-    reserved: [u32; 9],
+    reserved: [u32; 13],
 }
 // SAFETY: field for field `ebb::StreamParams` of product/stream.cuh.
 unsafe impl KernelParams for StreamParams {}
@@ -85,38 +85,9 @@ pub(in crate::cuda) fn squares_len(outputs: usize) -> usize {
     outputs.div_ceil(UNIT_OUTPUTS) * (UNIT_OUTPUTS / 16) * NORM_ROWS_MAX
 }
 
-/// How products are cut, and how far weights run ahead of the arithmetic. The bits of a result depend on the first alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StreamRule {
-    /// CTAs of a multiprocessor, 1 or 2. One leaves half of the shared memory to the kernel that comes next.
-    pub ctas: usize,
-    /// Units (a tile by 64 inputs) beyond the shared memory that are asked for up to L2.
-    pub ahead: usize,
-    /// Ask all along instead of at the start only.
-    pub rolling: bool,
-    /// Units whose weights are asked for together, 1 or 2. They are neighbours in memory.
-    pub burst: usize,
-}
-
-impl Default for StreamRule {
-    fn default() -> Self {
-        Self {
-            ctas: 2,
-            ahead: 0,
-            rolling: false,
-            burst: 1,
-        }
-    }
-}
-
 /// CTAs that share the units of a product: a function of its columns, of which of [`ROWS`] its rows fit and of the device alone.
-fn ctas(
-    rule: StreamRule,
-    multiprocessors: usize,
-    size: usize,
-    (inputs, outputs): (usize, usize),
-) -> usize {
-    let most = rule.ctas * multiprocessors;
+fn ctas(multiprocessors: usize, size: usize, (inputs, outputs): (usize, usize)) -> usize {
+    let most = CTAS * multiprocessors;
     let steps = inputs.div_ceil(UNIT_INPUTS);
     let tiles = outputs.div_ceil(UNIT_OUTPUTS);
     let units = tiles * steps;
@@ -131,30 +102,23 @@ fn ctas(
 /// The kernels, what they share between launches, and the maps of the weights they have run on.
 #[derive(Debug)]
 pub(super) struct Streamed {
-    rule: StreamRule,
     /// One for each of [`ROWS`].
     kernels: [Kernel<StreamParams>; 4],
     multiprocessors: usize,
     partial: DeviceBuffer<f32>,
-    arrived: DeviceBuffer<u32>,
     /// By address, inputs, outputs and whether they are gated: a map says no more than that.
     weights: HashMap<(DevicePtr, usize, usize, bool), TensorMap>,
 }
 
 impl Streamed {
     /// Loads the kernels; none if the device cannot run them.
-    pub(super) fn new(device: &Arc<Device>, rule: StreamRule) -> Result<Option<Self>, CudaError> {
+    pub(super) fn new(device: &Arc<Device>) -> Result<Option<Self>, CudaError> {
         if device.capability().major != 9 || SHARED_BYTES > device.shared_bytes_max() {
             return Ok(None);
         }
-        if !(1..=2).contains(&rule.ctas) || !(1..=2).contains(&rule.burst) {
-            return Err(CudaError::Unsupported(format!("products cut by {rule:?}")));
-        }
         let load = |name| device.kernel(name, SHARED_BYTES);
         let multiprocessors = device.multiprocessors();
-        let slots = Self::slots(rule, multiprocessors);
         Ok(Some(Self {
-            rule,
             kernels: [
                 load("product_stream_n8")?,
                 load("product_stream_n16")?,
@@ -162,28 +126,27 @@ impl Streamed {
                 load("product_stream_n64")?,
             ],
             multiprocessors,
-            partial: DeviceBuffer::new(
+            partial: DeviceBuffer::filled(
                 device,
-                slots * UNIT_OUTPUTS * ROWS_MAX,
+                Self::partials(multiprocessors),
+                EMPTY,
                 "partial sums of matrix products",
             )?,
-            arrived: DeviceBuffer::filled(device, slots, 0, "counters of matrix products")?,
             weights: HashMap::new(),
         }))
     }
 
-    /// Tiles that CTAs share at most.
-    fn slots(rule: StreamRule, multiprocessors: usize) -> usize {
-        2 * rule.ctas * multiprocessors
+    /// Room for partial sums: those of the tile that a CTA begins in.
+    fn partials(multiprocessors: usize) -> usize {
+        CTAS * multiprocessors * UNIT_OUTPUTS * ROWS_MAX
     }
 
-    /// Bytes that `new` allocates on the device by default.
+    /// Bytes that `new` allocates on the device.
     pub(super) fn bytes(device: &Device) -> usize {
-        if device.capability().major != 9 {
-            return 0;
+        match device.capability().major {
+            9 => 4 * Self::partials(device.multiprocessors()),
+            _ => 0,
         }
-        let rule = StreamRule::default();
-        4 * Self::slots(rule, device.multiprocessors()) * (UNIT_OUTPUTS * ROWS_MAX + 1)
     }
 
     /// Whether it can run a shape.
@@ -249,31 +212,27 @@ impl Streamed {
                 map
             }
         };
-        let ctas = ctas(self.rule, self.multiprocessors, size, (inputs, outputs));
-        assert!(2 * ctas <= self.arrived.len());
+        let ctas = ctas(self.multiprocessors, size, (inputs, outputs));
+        assert!(ctas * UNIT_OUTPUTS * ROWS_MAX <= self.partial.len());
         let params = StreamParams {
             x: matrix_map(x, rows, inputs, ROWS[size])?,
             w: weights,
             y,
             partial: self.partial.ptr(),
-            arrived: self.arrived.ptr(),
             rows: rows as u32,
             inputs: inputs as u32,
             outputs: outputs as u32,
             wide: u32::from(wide),
-            ahead: self.rule.ahead as u32,
-            rolling: u32::from(self.rule.rolling),
-            burst: self.rule.burst as u32,
             gated: u32::from(gated),
             residual: ends.residual.map_or(0, |r| r.stream),
             weight: ends.residual.map_or(0, |r| r.weight),
             squares: ends.residual.map_or(0, |r| r.squares),
             norms: ends.norms.map_or(0, |n| n.0),
             eps: ends.norms.map_or(0.0, |n| n.1),
-            reserved: [0; 9],
+            reserved: [0; 13],
         };
-        // SAFETY: the matrices are the caller's, and the maps describe them; every CTA has two slots of partial sums and two
-        // counters, which are zero between launches. Work of one stream runs in order.
+        // SAFETY: the matrices are the caller's, and the maps describe them; every CTA has its partial sums,
+        // which are empty between launches. Work of one stream runs in order.
         unsafe { self.kernels[size].launch(stream, (ctas as u32, 1), THREADS, &params) }
     }
 }
@@ -327,40 +286,32 @@ mod tests {
     /// with tiles.
     #[test]
     fn products_are_cut_evenly() {
-        let rule = StreamRule {
-            ctas: 1,
-            ..StreamRule::default()
-        };
         for (shape, ctas) in [
-            ((4096, 6144), 132),
-            ((4096, 4096), 128),
-            ((4096, 28_672), 132),
-            ((14_336, 4096), 128),
-            ((4096, 128_256), 132),
+            ((4096, 6144), 264),
+            ((4096, 4096), 256),
+            ((4096, 28_672), 264),
+            ((14_336, 4096), 256),
+            ((4096, 128_256), 264),
         ] {
-            assert_eq!(super::ctas(rule, 132, 0, shape), ctas, "{shape:?}");
+            assert_eq!(super::ctas(132, 0, shape), ctas, "{shape:?}");
             let units = shape.1.div_ceil(UNIT_OUTPUTS) * (shape.0 / UNIT_INPUTS);
             let longest = units.div_ceil(ctas);
-            assert!((longest * 132) as f64 <= 1.04 * units as f64);
+            assert!((longest * 264) as f64 <= 1.04 * units as f64);
         }
     }
 
     /// Where partial sums are long, whole tiles are worth a fifth more to read.
     #[test]
     fn products_of_many_rows_are_cut_between_tiles() {
-        let ctas = |size| super::ctas(StreamRule::default(), 132, size, (4096, 28_672));
+        let ctas = |size| super::ctas(132, size, (4096, 28_672));
         assert_eq!((ctas(1), ctas(2), ctas(3)), (264, 224, 224));
     }
 
     #[test]
     fn small_products_take_few_ctas() {
-        let rule = StreamRule {
-            ctas: 1,
-            ..StreamRule::default()
-        };
-        let ctas = |inputs, outputs| super::ctas(rule, 132, 0, (inputs, outputs));
+        let ctas = |inputs, outputs| super::ctas(132, 0, (inputs, outputs));
         assert_eq!(ctas(8, 8), 1);
         assert_eq!(ctas(576, 576), 10); // 5 tiles of 9 units
-        assert_eq!(ctas(576, 49_152), 132);
+        assert_eq!(ctas(576, 49_152), 264);
     }
 }

@@ -6,7 +6,7 @@ use super::reference::relative_error;
 use super::table::Report;
 use crate::cuda::driver::Device;
 use crate::cuda::probe::{Normed, NormsProbe, ProbeError, Product, ProductProbe};
-use crate::cuda::products::{StreamRule, Way};
+use crate::cuda::products::Way;
 
 /// Inputs are exact in bf16; only sums are rounded.
 const WIDE_LIMIT: f64 = 1e-5;
@@ -66,28 +66,51 @@ pub(super) fn check(
             }
         }
     }
-    for rule in rules() {
-        // The last: a CTA begins in the middle of three that share a tile and ends as the first of three that share the next.
-        for shape in [
-            (5, 1544, 264),
-            (64, 1032, 504),
-            (33, 520, 1000),
-            (20, 704, 256),
-        ] {
-            let mut probe = ProductProbe::new(device, shape, false)?;
-            probe.configure(rule)?;
-            // What a launch leaves must suit the next; the emulator's orders of CTAs take turns.
-            for _ in 0..4 {
-                if let Some(product) = probe.run(Way::Stream)? {
-                    let name = format!("product {shape:?} {rule:?}");
-                    compare(report, &name, shape, false, &product, &mut Vec::new());
-                }
+    // The last: a CTA begins in the middle of three that share a tile and ends as the first of three that share the next.
+    for shape in [
+        (5, 1544, 264),
+        (64, 1032, 504),
+        (33, 520, 1000),
+        (20, 704, 256),
+    ] {
+        let mut probe = ProductProbe::new(device, shape, false)?;
+        // What a launch leaves must suit the next.
+        for launch in 0..4 {
+            if let Some(product) = probe.run(Way::Stream)? {
+                let name = format!("product {shape:?}, launch {launch}");
+                compare(report, &name, shape, false, &product, &mut Vec::new());
             }
         }
     }
     gated(device, &GATED, report)?;
     norms(device, &NORMS, report)?;
+    nan(device, report)?;
     company(device, report)
+}
+
+/// A row of NaN, of the bits that say that a partial sum has not come, gives NaN, and the other rows what they gave without it.
+fn nan(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
+    let (shape, poisoned) = ((16, 1544, 264), 3);
+    let mut probe = ProductProbe::new(device, shape, true)?;
+    let Some(before) = probe.run(Way::Stream)? else {
+        return Ok(());
+    };
+    probe.poison(poisoned)?;
+    for launch in 0..2 {
+        let after = probe.run(Way::Stream)?.map_or(Vec::new(), |p| p.y);
+        let rows = before.y.chunks(shape.2).zip(after.chunks(shape.2));
+        let wrong = rows.enumerate().map(|(row, (before, after))| {
+            let pairs = before.iter().zip(after);
+            let is_right = |(before, after): &(&f32, &f32)| match row == poisoned {
+                true => after.is_nan(),
+                false => before.to_bits() == after.to_bits(),
+            };
+            pairs.filter(|pair| !is_right(pair)).count()
+        });
+        let name = format!("product {shape:?} with a row of NaN, launch {launch}");
+        report.check(&name, wrong.sum::<usize>() as f64, 0.0);
+    }
+    Ok(())
 }
 
 /// Gated products whose outputs fill tiles or not.
@@ -127,21 +150,6 @@ fn gated(device: &Arc<Device>, shapes: &[Shape], report: &mut Report) -> Result<
         report.check(&format!("gated product {shape:?}"), error, NARROW_LIMIT);
     }
     Ok(())
-}
-
-/// All ways of cutting a streamed product.
-fn rules() -> impl Iterator<Item = StreamRule> {
-    let ahead = [(0, false, 1), (3, false, 2), (2, true, 2)];
-    [1, 2].into_iter().flat_map(move |ctas| {
-        ahead
-            .into_iter()
-            .map(move |(ahead, rolling, burst)| StreamRule {
-                ctas,
-                ahead,
-                rolling,
-                burst,
-            })
-    })
 }
 
 /// Compares with the definition, which is kept in `want` for other ways of the same product.

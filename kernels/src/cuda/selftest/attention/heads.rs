@@ -13,7 +13,7 @@ const PLAIN: HeadOptions = HeadOptions {
     rotate_k: false,
 };
 
-/// Sequences of one row, none of them cut; whatever models do with heads.
+/// Sequences of one row, few of them cut; whatever models do with heads.
 pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
     let lengths = [1, 16, 17, 127, 128, 129, 300, 400, 700, 1025, 1152, 1200];
     // More are left to a kernel that does not finish heads.
@@ -47,10 +47,14 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             ),
         ] {
             for lengths in lengths.chunks(most) {
-                one(device, report, (head_dim, group), lengths, options)?;
+                one(device, report, (head_dim, group), lengths, options, 0)?;
             }
         }
-        one(device, report, (head_dim, 4), &many, PLAIN)?;
+        one(device, report, (head_dim, 4), &many, PLAIN, 0)?;
+        // Cut into units of as few blocks as may be, and into three.
+        for (lengths, spread) in [(&[1152][..], 32), (&[385, 1100, 20, 769], 12)] {
+            one(device, report, (head_dim, 4), lengths, PLAIN, spread)?;
+        }
     }
     Ok(())
 }
@@ -58,7 +62,8 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
 /// Few and short sequences.
 pub(super) fn check_quick(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
     for head_dim in [64, 128] {
-        one(device, report, (head_dim, 4), &[1, 17, 300, 129], PLAIN)?;
+        one(device, report, (head_dim, 4), &[1, 17, 300, 129], PLAIN, 0)?;
+        one(device, report, (head_dim, 4), &[900, 130], PLAIN, 8)?;
     }
     Ok(())
 }
@@ -70,14 +75,16 @@ fn one(
     (head_dim, group): (usize, usize),
     lengths: &[usize],
     options: HeadOptions,
+    spread: usize,
 ) -> Result<(), ProbeError> {
     let seqs: Vec<_> = lengths.iter().map(|n| (n - 1, 1)).collect();
     let case = Case::new(head_dim, group, &seqs, 1.0, 12);
     let mut attention = case.probe(device, &case.pages.input, None, None)?;
+    attention.spread(Some(spread));
     attention.load(&case.pages.input)?;
     let mut probe = HeadsProbe::new(device, attention, options)?;
     let name = format!(
-        "{} sequences, heads finished by decode, head_dim {head_dim} group {group}",
+        "{} sequences, heads finished by decode, head_dim {head_dim} group {group}, spread {spread}",
         lengths.len()
     );
     if probe.finishes() != device.has_copy_engine() {
