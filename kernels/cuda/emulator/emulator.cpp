@@ -80,6 +80,7 @@ enum { kEarly, kLate, kRandom } landing;
 uint32_t launches;
 uint64_t random_state = 1;
 const Kernel* running;
+int running_phase;
 const void* running_params;
 
 uint64_t random() {
@@ -238,8 +239,8 @@ void run_cta(uint32_t threads) {
 
 }  // namespace
 
-Kernel::Kernel(const char* name, size_t param_bytes, uint32_t threads, bool ordered, void (*body)(const void*))
-    : name(name), param_bytes(param_bytes), threads(threads), ordered(ordered), body(body), next(kernels) {
+Kernel::Kernel(const char* name, size_t param_bytes, uint32_t threads, bool phased, void (*body)(const void*))
+    : name(name), param_bytes(param_bytes), threads(threads), phased(phased), body(body), next(kernels) {
   kernels = this;
 }
 
@@ -247,6 +248,8 @@ void fail(const char* what) {
   fprintf(stderr, "CUDA emulator: %s: thread %u of CTA (%u, %u): %s\n", running ? running->name : "?", current, blockIdx.x, blockIdx.y, what);
   abort();
 }
+
+int phase() { return running_phase; }
 
 uint8_t* dynamic_shared() { return shared; }
 
@@ -429,11 +432,13 @@ extern "C" void ebb_emulator_launch(const void* kernel, uint32_t grid_x, uint32_
     fibers.resize(kThreadsMax);
   }
   copies_early = !copies_early;
-  const bool backwards = launches / 2 % 2 && !running->ordered;
+  const bool backwards = launches / 2 % 2 && !running->phased;
   landing = static_cast<decltype(landing)>(launches++ % 3);
   const uint64_t ctas = static_cast<uint64_t>(grid_x) * grid_y;
-  for (uint64_t i = 0; i < ctas; i++) {
-    const uint64_t cta = backwards ? ctas - 1 - i : i;
+  const uint64_t phases = running->phased ? 2 : 1;
+  for (uint64_t i = 0; i < phases * ctas; i++) {
+    running_phase = static_cast<int>(i / ctas);
+    const uint64_t cta = backwards ? ctas - 1 - i : i % ctas;
     blockIdx = {static_cast<uint32_t>(cta % grid_x), static_cast<uint32_t>(cta / grid_x), 0};
     run_cta(threads);
   }

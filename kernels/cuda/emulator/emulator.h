@@ -40,12 +40,14 @@ struct Kernel {
   const char* name;
   size_t param_bytes;
   uint32_t threads;
-  bool ordered;  // CTAs wait for those of lower numbers
+  bool phased;  // CTAs wait for others
   void (*body)(const void* params);
   const Kernel* next;
-  Kernel(const char* name, size_t param_bytes, uint32_t threads, bool ordered, void (*body)(const void*));
+  Kernel(const char* name, size_t param_bytes, uint32_t threads, bool phased, void (*body)(const void*));
 };
 
+// Of a phased kernel, all CTAs of which run phase 0 before the first runs phase 1.
+int phase();
 uint8_t* dynamic_shared();
 // Address in dynamic shared memory of `bytes` accessible bytes at a multiple of `bytes`; ends the process if it is not one.
 uint8_t* shared_at(uint32_t address, uint32_t bytes);

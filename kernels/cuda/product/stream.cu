@@ -4,7 +4,7 @@
 
 // The suffix: the most rows.
 #define EBB_STREAM(NAME, N)                                                          \
-  EBB_KERNEL_ORDERED(NAME, ebb::StreamParams, ebb::StreamProduct<N>::kThreads, 2) {    \
+  EBB_KERNEL_PHASED(NAME, ebb::StreamParams, ebb::StreamProduct<N>::kThreads, 2) {    \
     EBB_DYNAMIC_SHARED(shared);                                                      \
     ebb::let_next_start();                                                           \
     ebb::StreamProduct<N>::run(p, shared);                                           \

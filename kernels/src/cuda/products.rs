@@ -21,7 +21,7 @@ const SKINNY_INPUTS: usize = 32;
 const SKINNY_THREADS: u32 = 256;
 /// Most rows that are streamed by choice. Among a step's other kernels, which timings of a product alone do not show, streaming
 /// gains 7 % at 1 row and 4 % at 16, nothing at 32, and loses 8 % at 64 (Llama-3.1-8B, H200).
-const STREAM_ROWS: usize = 16;
+const STREAM_ROWS: usize = 64;
 /// Most rows of gated products that are streamed.
 const GATED_ROWS: usize = 64;
 /// Timed runs of each way when tuning.

@@ -10,7 +10,7 @@ use crate::cuda::params::{DevicePtr, GemmShape, KernelParams, TensorDim};
 /// Rows that it takes.
 pub(super) const ROWS_MAX: usize = 64;
 /// Rows of products that take part in norms.
-const NORM_ROWS_MAX: usize = 16;
+const NORM_ROWS_MAX: usize = 64;
 /// Rows of the compiled kernels: the n side of their matrix instruction.
 const ROWS: [usize; 4] = [8, 16, 32, 64];
 /// Inputs of a unit; `kStreamInputs` of the kernel.
@@ -22,14 +22,16 @@ const EMPTY: u8 = 0xff;
 /// `kThreads` of the kernel.
 const THREADS: u32 = 288;
 /// `kSharedBytes` of the kernel.
-const SHARED_BYTES: usize = 109 << 10;
+const SHARED_BYTES: usize = (108 << 10) + 256 + 4 * 64 * 8;
 /// CTAs of a multiprocessor.
 const CTAS: usize = 2;
 /// Fewer units are not worth a CTA: their partial sums take longer than they do.
 const UNITS_MIN: usize = 4;
-/// The part of the longest run that may be added to it so that no run crosses from one tile to the next: for each of [`ROWS`], as
-/// partial sums are the longer the more rows there are.
-const WHOLE_TILES_COST: [f64; 4] = [0.03, 0.03, 0.2, 0.2];
+/// Most CTAs that share a tile and wait for each other.
+const PARTS_MAX: usize = 8;
+/// The part of the longest run that may be added to it so that each run is a part of one tile: for each of [`ROWS`], as partial sums are
+/// the longer the more rows there are.
+const PARTS_COST: [f64; 4] = [0.03, 0.03, 0.2, 0.2];
 /// Rows of a matrix that are neighbours in a tile of gated products.
 const GATED_ROWS: usize = 8;
 /// Inputs and outputs come in multiples of this: 16 bytes.
@@ -47,6 +49,7 @@ struct StreamParams {
     outputs: u32,
     wide: u32,
     gated: u32,
+    parts: u32,
     residual: DevicePtr,
     weight: DevicePtr,
     squares: DevicePtr,
@@ -80,23 +83,37 @@ pub(in crate::cuda) struct Residual {
     pub(in crate::cuda) squares: DevicePtr,
 }
 
-/// Values that sums of the squares of so many outputs take: one for each sixteenth of a unit's, for each of 16 rows.
+/// Values that sums of the squares of so many outputs take: one for each sixteenth of a unit's, for each of 64 rows.
 pub(in crate::cuda) fn squares_len(outputs: usize) -> usize {
     outputs.div_ceil(UNIT_OUTPUTS) * (UNIT_OUTPUTS / 16) * NORM_ROWS_MAX
 }
 
-/// CTAs that share the units of a product: a function of its columns, of which of [`ROWS`] its rows fit and of the device alone.
-fn ctas(multiprocessors: usize, size: usize, (inputs, outputs): (usize, usize)) -> usize {
-    let most = CTAS * multiprocessors;
-    let steps = inputs.div_ceil(UNIT_INPUTS);
-    let tiles = outputs.div_ceil(UNIT_OUTPUTS);
-    let units = tiles * steps;
-    let ctas = (units / UNITS_MIN).clamp(1, most);
-    // Runs that end where tiles end leave fewer partial sums.
-    let whole = ctas / tiles * tiles;
-    let longest = |ctas: usize| units.div_ceil(ctas) as f64;
-    let is_cheap = whole > 0 && longest(whole) <= longest(ctas) * (1.0 + WHOLE_TILES_COST[size]);
-    if is_cheap { whole } else { ctas }
+/// How a product is divided: a function of its columns, of which of [`ROWS`] its rows fit and of the device alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Cut {
+    ctas: usize,
+    /// CTAs of a tile, or 0: each has a run of as many units as the others, whatever tiles that crosses.
+    parts: usize,
+}
+
+impl Cut {
+    fn new(multiprocessors: usize, size: usize, (inputs, outputs): (usize, usize)) -> Self {
+        let most = CTAS * multiprocessors;
+        let steps = inputs.div_ceil(UNIT_INPUTS);
+        let tiles = outputs.div_ceil(UNIT_OUTPUTS);
+        let ctas = (tiles * steps / UNITS_MIN).clamp(1, most);
+        let parts = ctas / tiles;
+        let longest = (tiles * steps).div_ceil(ctas) as f64;
+        let is_cheap = (1..=PARTS_MAX).contains(&parts)
+            && steps.div_ceil(parts) as f64 <= longest * (1.0 + PARTS_COST[size]);
+        match is_cheap {
+            true => Self {
+                ctas: parts * tiles,
+                parts,
+            },
+            false => Self { ctas, parts: 0 },
+        }
+    }
 }
 
 /// The kernels, what they share between launches, and the maps of the weights they have run on.
@@ -212,7 +229,7 @@ impl Streamed {
                 map
             }
         };
-        let ctas = ctas(self.multiprocessors, size, (inputs, outputs));
+        let Cut { ctas, parts } = Cut::new(self.multiprocessors, size, (inputs, outputs));
         assert!(ctas * UNIT_OUTPUTS * ROWS_MAX <= self.partial.len());
         let params = StreamParams {
             x: matrix_map(x, rows, inputs, ROWS[size])?,
@@ -224,6 +241,7 @@ impl Streamed {
             outputs: outputs as u32,
             wide: u32::from(wide),
             gated: u32::from(gated),
+            parts: parts as u32,
             residual: ends.residual.map_or(0, |r| r.stream),
             weight: ends.residual.map_or(0, |r| r.weight),
             squares: ends.residual.map_or(0, |r| r.squares),
@@ -282,36 +300,45 @@ fn gated_map(address: DevicePtr, rows: usize, columns: usize) -> Result<TensorMa
 mod tests {
     use super::*;
 
-    /// (inputs, outputs) of Llama-3.1-8B: no CTA of an H200 has much more to read than the others, and the small products end
-    /// with tiles.
+    /// (inputs, outputs) of Llama-3.1-8B: no CTA of an H200 has much more to read than the others, and the small products are parts
+    /// of tiles.
     #[test]
     fn products_are_cut_evenly() {
-        for (shape, ctas) in [
-            ((4096, 6144), 264),
-            ((4096, 4096), 256),
-            ((4096, 28_672), 264),
-            ((14_336, 4096), 256),
-            ((4096, 128_256), 264),
+        for (shape, ctas, parts) in [
+            ((4096, 6144), 264, 0),
+            ((4096, 4096), 256, 8),
+            ((4096, 28_672), 264, 0),
+            ((14_336, 4096), 256, 8),
+            ((4096, 128_256), 264, 0),
         ] {
-            assert_eq!(super::ctas(132, 0, shape), ctas, "{shape:?}");
+            assert_eq!(Cut::new(132, 0, shape), Cut { ctas, parts }, "{shape:?}");
             let units = shape.1.div_ceil(UNIT_OUTPUTS) * (shape.0 / UNIT_INPUTS);
             let longest = units.div_ceil(ctas);
             assert!((longest * 264) as f64 <= 1.04 * units as f64);
         }
     }
 
-    /// Where partial sums are long, whole tiles are worth a fifth more to read.
+    /// Where partial sums are long, having none is worth a fifth more to read.
     #[test]
-    fn products_of_many_rows_are_cut_between_tiles() {
-        let ctas = |size| super::ctas(132, size, (4096, 28_672));
-        assert_eq!((ctas(1), ctas(2), ctas(3)), (264, 224, 224));
+    fn products_of_many_rows_are_parts_of_tiles() {
+        let cut = |size| Cut::new(132, size, (4096, 28_672)).ctas;
+        assert_eq!((cut(1), cut(2), cut(3)), (264, 224, 224));
+        assert_eq!(
+            Cut::new(132, 3, (4096, 6144)),
+            Cut {
+                ctas: 240,
+                parts: 5
+            }
+        );
     }
 
     #[test]
     fn small_products_take_few_ctas() {
-        let ctas = |inputs, outputs| super::ctas(132, 0, (inputs, outputs));
+        let ctas = |inputs, outputs| Cut::new(132, 0, (inputs, outputs)).ctas;
         assert_eq!(ctas(8, 8), 1);
         assert_eq!(ctas(576, 576), 10); // 5 tiles of 9 units
         assert_eq!(ctas(576, 49_152), 264);
+        // Eight wait for each other at most.
+        assert_eq!(Cut::new(132, 0, (14_336, 128)), Cut { ctas: 56, parts: 0 });
     }
 }

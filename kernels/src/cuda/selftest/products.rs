@@ -180,12 +180,14 @@ fn compare(
 /// (rows, inputs, hidden, outputs), and whether gated.
 type NormsCase = ((usize, usize, usize, usize), bool);
 
-const NORMS: [NormsCase; 5] = [
+const NORMS: [NormsCase; 7] = [
     ((1, 520, 576, 272), false),
     ((11, 776, 504, 656), true),
     ((3, 1544, 136, 528), true),
     ((8, 192, 1032, 80), false),
     ((16, 1032, 896, 1024), true),
+    ((24, 1544, 576, 272), false),
+    ((61, 1032, 520, 816), true),
 ];
 
 /// Products that take part in the norm between them, against the definition.
