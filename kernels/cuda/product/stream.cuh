@@ -61,13 +61,13 @@ template <int N>
 struct StreamProduct {
   static constexpr int kWarpgroups = 2, kConsumerWarps = kWarpgroups * 4, kThreads = (kConsumerWarps + 1) * 32;
   static constexpr uint32_t kWeights = kStreamOutputs * 128, kRows = N * 128;
-  // Shared memory: weights [stages][128][128 bytes], x [stages][N][128 bytes], barriers, and squares of x's rows by warp. Two
+  // Shared memory: weights [stages][128][128 bytes], x [stages][N][128 bytes], barriers, and squares of x's rows. Two
   // CTAs fit a multiprocessor, and the small kernels between two products beside them.
   static constexpr uint32_t kRings = 108 << 10;
   static constexpr uint32_t kRowStages = N == 64 ? 3 : N == 32 ? 4 : 6;
   static constexpr uint32_t kStages = (kRings - kRowStages * kRows) / kWeights;
   static constexpr uint32_t kX = kStages * kWeights, kBarriers = kRings, kSquares = kRings + 256;
-  static constexpr uint32_t kSharedBytes = kSquares + 4 * 64 * kConsumerWarps;
+  static constexpr uint32_t kSharedBytes = kSquares + 4 * 64 * (kConsumerWarps + 1);
   static_assert(kX + kRowStages * kRows <= kRings && kBarriers + 16 * kStages <= kSquares);
   // x of a unit is on its way only after the weights of the unit that had its barrier before have been used.
   static_assert(kRowStages <= kStages);
@@ -203,8 +203,11 @@ struct StreamProduct {
       if (lane == 0) mbarrier_arrive(empty(stage));
     };
     wait_for_previous();  // before y and the partial sums are touched
-    if (p.norms) sum_squares();
-    bool are_there = !p.norms;  // the others' sums of squares
+    Squares squares;
+    if (p.norms) squares.load(p);
+    // Of many rows there is no room for them beside the sums.
+    if (N > 32 && p.norms) share(squares);
+    bool are_shared = N > 32 || !p.norms;
     Place<kStages> weights;
     Place<kRowStages> rows;
     Sums sums;
@@ -228,14 +231,18 @@ struct StreamProduct {
         before = weights.stage;
         weights.advance();
         rows.advance();
+        if (N > 16 && !are_shared && step % 3 == 2) {
+          squares.add();
+          squares.load(p);
+        }
       }
       wgmma_wait<0>();
       wgmma_pin(sums);
       release(before);
       unit += count;
-      if (!are_there) {
-        squares_barrier();
-        are_there = true;
+      if (!are_shared) {
+        share(squares);
+        are_shared = true;
       }
       const uint32_t slice = threadIdx.x / 32;
       if (p.parts > 1) {
@@ -270,51 +277,71 @@ struct StreamProduct {
       store(p, block, sums);
   }
 
-  // Sums of squares of a warp's share of the inputs, [N].
-  __device__ __forceinline__ float* squares_of(uint32_t warp) const { return reinterpret_cast<float*>(shared + kSquares) + N * warp; }
-  static __device__ __forceinline__ void squares_barrier() { named_barrier_sync(3, kConsumerWarps * 32); }
+  // What x's rows are divided by, 1 / rms, from the squares that the product before left. A thread adds up four rows of its share of the
+  // inputs; loads are under way while products run.
+  struct Squares {
+    static constexpr uint32_t kQuads = N / 4, kGroups = kConsumerWarps * 32 / kQuads, kHeld = N == 8 ? 2 : N <= 32 ? 4 : 16;
 
-  // Each warp adds up its share of the squares of x's rows: a thread has four rows.
-  __device__ __forceinline__ void sum_squares() const {
-    constexpr uint32_t kQuads = N / 4, kGroups = kConsumerWarps * 32 / kQuads, kAtOnce = N / 4;
-    const uint32_t slots = (p.inputs + kStreamOutputs - 1) / kStreamOutputs * kStreamSlices, quad = threadIdx.x % kQuads;
-    float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-#pragma unroll 1
-    for (uint32_t slot = threadIdx.x / kQuads; slot < slots; slot += kGroups * kAtOnce) {
-      float4 v[kAtOnce];
+    float4 held[kHeld], sum = make_float4(0.f, 0.f, 0.f, 0.f);
+    uint32_t slot = threadIdx.x / kQuads;
+
+    static __device__ __forceinline__ uint32_t slots(const StreamParams& p) {
+      return (p.inputs + kStreamOutputs - 1) / kStreamOutputs * kStreamSlices;
+    }
+    __device__ __forceinline__ void load(const StreamParams& p) {
 #pragma unroll
-      for (uint32_t i = 0; i < kAtOnce; i++) {
-        const uint32_t at = slot + i * kGroups;
-        v[i] = at < slots ? *reinterpret_cast<const float4*>(p.norms + at * N + 4 * quad) : make_float4(0.f, 0.f, 0.f, 0.f);
-      }
+      for (uint32_t i = 0; i < kHeld; i++, slot += kGroups)
+        held[i] = slot < slots(p) ? *reinterpret_cast<const float4*>(p.norms + slot * N + 4 * (threadIdx.x % kQuads)) : make_float4(0.f, 0.f, 0.f, 0.f);
+    }
+    __device__ __forceinline__ void add() {
 #pragma unroll
-      for (uint32_t i = 0; i < kAtOnce; i++) {
-        sum.x += v[i].x;
-        sum.y += v[i].y;
-        sum.z += v[i].z;
-        sum.w += v[i].w;
+      for (uint32_t i = 0; i < kHeld; i++) {
+        sum.x += held[i].x;
+        sum.y += held[i].y;
+        sum.z += held[i].z;
+        sum.w += held[i].w;
       }
     }
+  };
+
+  // Sums of squares of a warp's share, [N], and behind them what rows are multiplied by.
+  __device__ __forceinline__ float* squares_of(uint32_t warp) const { return reinterpret_cast<float*>(shared + kSquares) + N * warp; }
+  __device__ __forceinline__ float* inverses() const { return squares_of(kConsumerWarps); }
+  static __device__ __forceinline__ void squares_barrier() { named_barrier_sync(3, kConsumerWarps * 32); }
+
+  // By all threads that consume, once the first share is loaded.
+  __device__ __forceinline__ void share(Squares& squares) const {
+    squares.add();
+#pragma unroll 1
+    while (squares.slot < Squares::slots(p)) {
+      squares.load(p);
+      squares.add();
+    }
+    float4 sum = squares.sum;
 #pragma unroll
-    for (uint32_t lanes = kQuads; lanes < 32; lanes *= 2) {
+    for (uint32_t lanes = Squares::kQuads; lanes < 32; lanes *= 2) {
       sum.x += __shfl_xor_sync(~0u, sum.x, lanes);
       sum.y += __shfl_xor_sync(~0u, sum.y, lanes);
       sum.z += __shfl_xor_sync(~0u, sum.z, lanes);
       sum.w += __shfl_xor_sync(~0u, sum.w, lanes);
     }
-    if (threadIdx.x % 32 < kQuads) *reinterpret_cast<float4*>(squares_of(threadIdx.x / 32) + 4 * quad) = sum;
+    if (threadIdx.x % 32 < Squares::kQuads) *reinterpret_cast<float4*>(squares_of(threadIdx.x / 32) + 4 * (threadIdx.x % 32)) = sum;
+    squares_barrier();
+    if (threadIdx.x < N) {
+      float square = 0.f;
+#pragma unroll
+      for (int warp = 0; warp < kConsumerWarps; warp++) square += squares_of(warp)[threadIdx.x];
+      inverses()[threadIdx.x] = rsqrtf(square / p.inputs + p.eps);
+    }
+    squares_barrier();
   }
 
   __device__ __forceinline__ void divide(const StreamBlock& block, float (&sums)[4]) const {
-#pragma unroll
-    for (uint32_t r = 0; r < 2; r++) {
-      float square = 0.f;
-#pragma unroll
-      for (int warp = 0; warp < kConsumerWarps; warp++) square += squares_of(warp)[block.row() + 2 * (threadIdx.x % 4) + r];
-      const float inverse = rsqrtf(square / p.inputs + p.eps);
-      sums[r] *= inverse;
-      sums[2 + r] *= inverse;
-    }
+    const float2 inverse = *reinterpret_cast<const float2*>(inverses() + block.row() + 2 * (threadIdx.x % 4));
+    sums[0] *= inverse.x;
+    sums[1] *= inverse.y;
+    sums[2] *= inverse.x;
+    sums[3] *= inverse.y;
   }
 
   // ---- Partial sums: of a run [slices / 4][octets][slices of four][lanes], four sums of a lane each.
@@ -387,8 +414,9 @@ struct StreamProduct {
   // Of runs that are parts of tiles: adds up and finishes this CTA's share of its tile's blocks.
   __device__ __forceinline__ void gather() const {
     if (!in_phase(0) && p.norms) {
-      sum_squares();
-      squares_barrier();
+      Squares squares;
+      squares.load(p);
+      share(squares);
     }
     const uint32_t tile = mine / p.parts, part = mine % p.parts, slices = (kStreamSlices - 1 - part) / p.parts + 1;
 #pragma unroll 1

@@ -19,11 +19,9 @@ const SKINNY_OUTPUTS: usize = 16;
 const SKINNY_INPUTS: usize = 32;
 /// Threads of a CTA of the skinny kernel.
 const SKINNY_THREADS: u32 = 256;
-/// Most rows that are streamed by choice. Among a step's other kernels, which timings of a product alone do not show, streaming
-/// gains 7 % at 1 row and 4 % at 16, nothing at 32, and loses 8 % at 64 (Llama-3.1-8B, H200).
+/// Most rows that are streamed. Among a step's other kernels, which timings of a product alone do not show, and with norms and gates in
+/// products, streaming all of them gains 8 % at 32 rows and 1 to 3 % at 64 (Llama-3.1-8B, H200).
 const STREAM_ROWS: usize = 64;
-/// Most rows of gated products that are streamed.
-const GATED_ROWS: usize = 64;
 /// Timed runs of each way when tuning.
 const TUNING_RUNS: usize = 5;
 /// A way other than the first is taken if it needs less than this part of its time: noise must not choose, as each way has
@@ -147,7 +145,7 @@ impl Products {
     /// Whether a layer's gates and what they open, a product of `shape`, are best streamed and gated ([`Products::run_to`]).
     pub(super) fn gates(&self, shape: GemmShape) -> bool {
         let can = self.streamed.is_some() && !self.invariant;
-        can && shape.rows <= GATED_ROWS && Streamed::can_gate(shape)
+        can && shape.rows <= STREAM_ROWS && Streamed::can_gate(shape)
     }
 
     /// Whether all products of a layer, of these shapes (Q K V, attention's output, gates and what they open, down), are best streamed

@@ -22,7 +22,7 @@ const EMPTY: u8 = 0xff;
 /// `kThreads` of the kernel.
 const THREADS: u32 = 288;
 /// `kSharedBytes` of the kernel.
-const SHARED_BYTES: usize = (108 << 10) + 256 + 4 * 64 * 8;
+const SHARED_BYTES: usize = (108 << 10) + 256 + 4 * 64 * 9;
 /// CTAs of a multiprocessor.
 const CTAS: usize = 2;
 /// Fewer units are not worth a CTA: their partial sums take longer than they do.
