@@ -1,7 +1,7 @@
 // y = x w^T for up to 64 rows of x, with wgmma for sm_90a: weights stream through shared memory at the speed of memory.
 //
-// Y^T = W X^T: a tile of 128 outputs is the m side, 64 to an instruction, the rows of x are the n side. A unit is a tile by
-// 64 inputs. CTAs have runs of units, all inputs of a tile before the next tile, and leave partial sums of tiles that they share in memory.
+// Y^T = W X^T: a tile of up to 128 outputs, in slices of 16, is the m side, 64 to an instruction, the rows of x are the n side. A unit is a
+// tile by 64 inputs. CTAs have runs of units, all inputs of a tile before the next tile, and leave partial sums of tiles that they share in memory.
 // A value is its own signal: memory holds kEmpty where none has come yet, and whoever reads one leaves that again. (Where the last to
 // arrive was told by a counter, all had to store before they counted and to count before they read: 4 us, not 2.) Partial sums add up
 // in the order of the inputs.
@@ -109,7 +109,7 @@ struct StreamProduct {
     }
   };
 
-  static __device__ __forceinline__ uint32_t tiles(const StreamParams& p) { return (p.outputs + kStreamOutputs - 1) / kStreamOutputs; }
+  static __device__ __forceinline__ uint32_t tiles(const StreamParams& p) { return (p.outputs + kStreamSlice * p.slices - 1) / (kStreamSlice * p.slices); }
 
   __device__ __forceinline__ StreamProduct(const StreamParams& params, uint8_t* sm)
       : p(params),
@@ -153,11 +153,12 @@ struct StreamProduct {
     Place<kStages> weights_place;
     auto bring_weights = [&] {
       const uint32_t barrier = full(weights_place.stage), to = base + weights_place.stage * kWeights;
-      mbarrier_arrive_expect(barrier, kWeights);
+      const uint32_t slice = weights_unit.tile * p.slices;
+      mbarrier_arrive_expect(barrier, p.slices * (kStreamSlice * 128));
       if (p.gated) {
-        tensor_copy_4d(to, &p.w, weights_unit.step * kStreamInputs, 0, 0, weights_unit.tile * (kStreamOutputs / 16), barrier, policy);
+        tensor_copy_4d(to, &p.w, weights_unit.step * kStreamInputs, 0, 0, slice, barrier, policy);
       } else {
-        tensor_copy_3d(to, &p.w, weights_unit.step * kStreamInputs, weights_unit.tile * kStreamOutputs, 0, barrier, policy);
+        tensor_copy_3d(to, &p.w, weights_unit.step * kStreamInputs, slice * kStreamSlice, 0, barrier, policy);
       }
       weights_unit.advance(steps);
       weights_place.advance();
@@ -191,9 +192,9 @@ struct StreamProduct {
     }
   }
 
-  // ---- The consumers: two warpgroups, each 64 of the outputs.
+  // ---- The consumers: two warpgroups, each 64 of the outputs. Where a tile has less, the last warps' sums are of anything.
 
-  // Of outputs 128 tile + 64 warpgroup + 16 warp + (g, g + 8) and rows 8 i + 2 t (+ 1).
+  // Of outputs 64 warpgroup + 16 warp + (g, g + 8) of the tile and rows 8 i + 2 t (+ 1).
   using Sums = float[N / 2];
 
   __device__ __forceinline__ void consume() const {
@@ -245,6 +246,7 @@ struct StreamProduct {
         are_shared = true;
       }
       const uint32_t slice = threadIdx.x / 32;
+      if (slice >= p.slices) continue;
       if (p.parts > 1) {
         leave(sums);
         continue;
@@ -253,11 +255,11 @@ struct StreamProduct {
       StreamResidual residuals[kEarlyOctets];
       if (p.residual) {
 #pragma unroll
-        for (int i = 0; i < kEarlyOctets; i++) residuals[i].load(p, {tile, slice, static_cast<uint32_t>(i)});
+        for (int i = 0; i < kEarlyOctets; i++) residuals[i].load(p, {tile * p.slices + slice, static_cast<uint32_t>(i)});
       }
 #pragma unroll
       for (int i = 0; i < N / 8; i++) {
-        const StreamBlock block = {tile, slice, static_cast<uint32_t>(i)};
+        const StreamBlock block = {tile * p.slices + slice, static_cast<uint32_t>(i)};
         StreamResidual& residual = residuals[i % kEarlyOctets];
         if (p.residual && i >= kEarlyOctets) residual.load(p, block);
         float four[4] = {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]};
@@ -270,6 +272,7 @@ struct StreamProduct {
   static constexpr int kEarlyOctets = N <= 16 ? N / 8 : 1;
 
   __device__ __forceinline__ void finish(const StreamBlock& block, float (&sums)[4], const StreamResidual& residual) const {
+    if (block.output() >= p.outputs) return;
     if (p.norms) divide(block, sums);
     if (p.residual)
       add_to_residual(p, block, sums, residual, N);
@@ -286,7 +289,7 @@ struct StreamProduct {
     uint32_t slot = threadIdx.x / kQuads;
 
     static __device__ __forceinline__ uint32_t slots(const StreamParams& p) {
-      return (p.inputs + kStreamOutputs - 1) / kStreamOutputs * kStreamSlices;
+      return (p.inputs + kStreamSlice - 1) / kStreamSlice;
     }
     __device__ __forceinline__ void load(const StreamParams& p) {
 #pragma unroll
@@ -418,14 +421,15 @@ struct StreamProduct {
       squares.load(p);
       share(squares);
     }
-    const uint32_t tile = mine / p.parts, part = mine % p.parts, slices = (kStreamSlices - 1 - part) / p.parts + 1;
+    const uint32_t tile = mine / p.parts, part = mine % p.parts, slices = (p.slices - part + p.parts - 1) / p.parts;
 #pragma unroll 1
     for (uint32_t i = threadIdx.x / 32; i < slices * (N / 8); i += kConsumerWarps) {
-      const StreamBlock block = {tile, part + i / (N / 8) * p.parts, i % (N / 8)};
+      const uint32_t slice = part + i / (N / 8) * p.parts, octet = i % (N / 8);
+      const StreamBlock block = {tile * p.slices + slice, octet};
       StreamResidual residual;
       if (p.residual) residual.load(p, block);
       float sums[4] = {-0.f, -0.f, -0.f, -0.f};  // -0 + x is x for every x
-      add<8, 1>(sums, partial(tile * p.parts, block.slice, block.octet), p.parts);
+      add<8, 1>(sums, partial(tile * p.parts, slice, octet), p.parts);
       finish(block, sums, residual);
     }
   }

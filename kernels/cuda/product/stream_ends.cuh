@@ -5,12 +5,12 @@
 
 namespace ebb {
 
-// A block: a sixteenth of a tile's outputs (slice), of eight rows (octet). A lane (g, t) holds of outputs g, g, g + 8, g + 8 the rows
+// A block: sixteen outputs (slice), of eight rows (octet). A lane (g, t) holds of outputs g, g, g + 8, g + 8 the rows
 // 2 t, 2 t + 1, 2 t, 2 t + 1, as a matrix instruction leaves them.
 struct StreamBlock {
-  uint32_t tile, slice, octet;
+  uint32_t slice, octet;
 
-  __device__ __forceinline__ uint32_t output() const { return tile * kStreamOutputs + slice * 16; }
+  __device__ __forceinline__ uint32_t output() const { return slice * kStreamSlice; }
   __device__ __forceinline__ uint32_t row() const { return octet * 8; }
 };
 
@@ -38,7 +38,7 @@ __device__ __forceinline__ void store_transposed(const StreamParams& p, const St
 }
 
 // Adds them to the residual stream, stores that, what comes of it for the product behind the norm, and the sums of its squares, in
-// `squares` of [8 * tiles][rows_max].
+// `squares` of [slices of all outputs][rows_max].
 __device__ __forceinline__ void add_to_residual(const StreamParams& p, const StreamBlock& block, const float (&sums)[4], const StreamResidual& residual, uint32_t rows_max) {
   const uint32_t lane = threadIdx.x % 32, g = lane / 4, first = block.output(), row = block.row() + 2 * (lane % 4);
   float x[4];
@@ -58,7 +58,7 @@ __device__ __forceinline__ void add_to_residual(const StreamParams& p, const Str
     float square = x[r] * x[r] + x[2 + r] * x[2 + r];
 #pragma unroll
     for (int k = 4; k < 32; k *= 2) square += __shfl_xor_sync(~0u, square, k);
-    if (g == 0) p.squares[(block.tile * kStreamSlices + block.slice) * rows_max + row + r] = square;
+    if (g == 0) p.squares[block.slice * rows_max + row + r] = square;
   }
 }
 

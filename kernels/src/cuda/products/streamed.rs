@@ -27,6 +27,12 @@ const SHARED_BYTES: usize = (108 << 10) + 256 + 4 * 64 * 9;
 const CTAS: usize = 2;
 /// Fewer units are not worth a CTA: their partial sums take longer than they do.
 const UNITS_MIN: usize = 4;
+/// Outputs of a slice, which a warp sums up.
+const SLICE_OUTPUTS: usize = 16;
+/// Fewest slices of a tile, for each of [`ROWS`]. Where rows are few, partial sums are short, and runs of equal length are better by 1 %
+/// than parts of smaller tiles; where they are many, CTAs that all have one part are better by as much. (Fewer have x read too often.)
+const SLICES_MIN: [usize; 4] = [SLICES_MAX, SLICES_MAX, 5, 5];
+const SLICES_MAX: usize = UNIT_OUTPUTS / SLICE_OUTPUTS;
 /// Most CTAs that share a tile and wait for each other.
 const PARTS_MAX: usize = 8;
 /// The part of the longest run that may be added to it so that each run is a part of one tile: for each of [`ROWS`], as partial sums are
@@ -50,12 +56,14 @@ struct StreamParams {
     wide: u32,
     gated: u32,
     parts: u32,
+    slices: u32,
+    reserved0: u32,
     residual: DevicePtr,
     weight: DevicePtr,
     squares: DevicePtr,
     norms: DevicePtr,
     eps: f32,
-    reserved: [u32; 13],
+    reserved: [u32; 11],
 }
 // SAFETY: field for field `ebb::StreamParams` of product/stream.cuh.
 unsafe impl KernelParams for StreamParams {}
@@ -94,25 +102,34 @@ struct Cut {
     ctas: usize,
     /// CTAs of a tile, or 0: each has a run of as many units as the others, whatever tiles that crosses.
     parts: usize,
+    /// Sixteens of outputs of a tile.
+    slices: usize,
 }
 
 impl Cut {
     fn new(multiprocessors: usize, size: usize, (inputs, outputs): (usize, usize)) -> Self {
         let most = CTAS * multiprocessors;
         let steps = inputs.div_ceil(UNIT_INPUTS);
-        let tiles = outputs.div_ceil(UNIT_OUTPUTS);
-        let ctas = (tiles * steps / UNITS_MIN).clamp(1, most);
-        let parts = ctas / tiles;
-        let longest = (tiles * steps).div_ceil(ctas) as f64;
-        let is_cheap = (1..=PARTS_MAX).contains(&parts)
-            && steps.div_ceil(parts) as f64 <= longest * (1.0 + PARTS_COST[size]);
-        match is_cheap {
-            true => Self {
-                ctas: parts * tiles,
-                parts,
-            },
-            false => Self { ctas, parts: 0 },
-        }
+        let tiles = |slices: usize| outputs.div_ceil(SLICE_OUTPUTS * slices);
+        let units = tiles(SLICES_MAX) * steps;
+        let ctas = (units / UNITS_MIN).clamp(1, most);
+        let runs = Self {
+            ctas,
+            parts: 0,
+            slices: SLICES_MAX,
+        };
+        let parts = (SLICES_MIN[size]..=SLICES_MAX).rev().map(|slices| Self {
+            ctas: ctas / tiles(slices) * tiles(slices),
+            parts: ctas / tiles(slices),
+            slices,
+        });
+        // What the slowest CTA reads, in slices of 64 inputs.
+        let longest = |cut: &Self| cut.slices * steps.div_ceil(cut.parts);
+        let most = (units.div_ceil(ctas) * SLICES_MAX) as f64 * (1.0 + PARTS_COST[size]);
+        let parts = parts.filter(|cut| (1..=PARTS_MAX.min(steps)).contains(&cut.parts));
+        let best = parts.min_by_key(longest);
+        best.filter(|cut| longest(cut) as f64 <= most)
+            .unwrap_or(runs)
     }
 }
 
@@ -123,8 +140,8 @@ pub(super) struct Streamed {
     kernels: [Kernel<StreamParams>; 4],
     multiprocessors: usize,
     partial: DeviceBuffer<f32>,
-    /// By address, inputs, outputs and whether they are gated: a map says no more than that.
-    weights: HashMap<(DevicePtr, usize, usize, bool), TensorMap>,
+    /// By address, inputs, outputs, slices of a tile and whether they are gated: a map says no more than that.
+    weights: HashMap<(DevicePtr, usize, usize, usize, bool), TensorMap>,
 }
 
 impl Streamed {
@@ -218,18 +235,23 @@ impl Streamed {
             )));
         };
         let gated = ends.gated;
-        let weights = match self.weights.get(&(w, inputs, outputs, gated)) {
+        let Cut {
+            ctas,
+            parts,
+            slices,
+        } = Cut::new(self.multiprocessors, size, (inputs, outputs));
+        let weights = match self.weights.get(&(w, inputs, outputs, slices, gated)) {
             Some(map) => *map,
             None => {
                 let map = match gated {
-                    true => gated_map(w, outputs, inputs)?,
-                    false => matrix_map(w, outputs, inputs, UNIT_OUTPUTS)?,
+                    true => gated_map(w, outputs, inputs, slices)?,
+                    false => matrix_map(w, outputs, inputs, slices * SLICE_OUTPUTS)?,
                 };
-                self.weights.insert((w, inputs, outputs, gated), map);
+                self.weights
+                    .insert((w, inputs, outputs, slices, gated), map);
                 map
             }
         };
-        let Cut { ctas, parts } = Cut::new(self.multiprocessors, size, (inputs, outputs));
         assert!(ctas * UNIT_OUTPUTS * ROWS_MAX <= self.partial.len());
         let params = StreamParams {
             x: matrix_map(x, rows, inputs, ROWS[size])?,
@@ -242,12 +264,14 @@ impl Streamed {
             wide: u32::from(wide),
             gated: u32::from(gated),
             parts: parts as u32,
+            slices: slices as u32,
+            reserved0: 0,
             residual: ends.residual.map_or(0, |r| r.stream),
             weight: ends.residual.map_or(0, |r| r.weight),
             squares: ends.residual.map_or(0, |r| r.squares),
             norms: ends.norms.map_or(0, |n| n.0),
             eps: ends.norms.map_or(0.0, |n| n.1),
-            reserved: [0; 13],
+            reserved: [0; 11],
         };
         // SAFETY: the matrices are the caller's, and the maps describe them; every CTA has its partial sums,
         // which are empty between launches. Work of one stream runs in order.
@@ -283,7 +307,12 @@ fn matrix_map(
 
 /// Gates `[rows / 2][columns]` and what they open behind them: a copy brings 64 columns of the gates' next eight rows, of the same eight
 /// of the other half, and so on.
-fn gated_map(address: DevicePtr, rows: usize, columns: usize) -> Result<TensorMap, CudaError> {
+fn gated_map(
+    address: DevicePtr,
+    rows: usize,
+    columns: usize,
+    slices: usize,
+) -> Result<TensorMap, CudaError> {
     let (row, groups) = (2 * columns, rows / 2 / GATED_ROWS);
     TensorMap::new(
         address,
@@ -291,7 +320,7 @@ fn gated_map(address: DevicePtr, rows: usize, columns: usize) -> Result<TensorMa
             dim(columns, 2, UNIT_INPUTS),
             dim(GATED_ROWS, row, GATED_ROWS),
             dim(2, rows / 2 * row, 2),
-            dim(groups, GATED_ROWS * row, UNIT_OUTPUTS / 2 / GATED_ROWS),
+            dim(groups, GATED_ROWS * row, slices),
         ],
     )
 }
@@ -300,45 +329,39 @@ fn gated_map(address: DevicePtr, rows: usize, columns: usize) -> Result<TensorMa
 mod tests {
     use super::*;
 
-    /// (inputs, outputs) of Llama-3.1-8B: no CTA of an H200 has much more to read than the others, and the small products are parts
-    /// of tiles.
-    #[test]
-    fn products_are_cut_evenly() {
-        for (shape, ctas, parts) in [
-            ((4096, 6144), 264, 0),
-            ((4096, 4096), 256, 8),
-            ((4096, 28_672), 264, 0),
-            ((14_336, 4096), 256, 8),
-            ((4096, 128_256), 264, 0),
-        ] {
-            assert_eq!(Cut::new(132, 0, shape), Cut { ctas, parts }, "{shape:?}");
-            let units = shape.1.div_ceil(UNIT_OUTPUTS) * (shape.0 / UNIT_INPUTS);
-            let longest = units.div_ceil(ctas);
-            assert!((longest * 264) as f64 <= 1.04 * units as f64);
-        }
+    fn cut(size: usize, shape: (usize, usize)) -> (usize, usize, usize) {
+        let Cut {
+            ctas,
+            parts,
+            slices,
+        } = Cut::new(132, size, shape);
+        (ctas, parts, slices)
     }
 
-    /// Where partial sums are long, having none is worth a fifth more to read.
+    /// (inputs, outputs) of Llama-3.1-8B: no CTA of an H200 has much more to read than the others.
     #[test]
-    fn products_of_many_rows_are_parts_of_tiles() {
-        let cut = |size| Cut::new(132, size, (4096, 28_672)).ctas;
-        assert_eq!((cut(1), cut(2), cut(3)), (264, 224, 224));
-        assert_eq!(
-            Cut::new(132, 3, (4096, 6144)),
-            Cut {
-                ctas: 240,
-                parts: 5
+    fn products_are_cut_evenly() {
+        for (shape, few, many) in [
+            ((4096, 6144), (264, 0, 8), (256, 4, 6)),
+            ((4096, 4096), (256, 8, 8), (256, 8, 8)),
+            ((4096, 28_672), (264, 0, 8), (256, 1, 7)),
+            ((14_336, 4096), (256, 8, 8), (256, 8, 8)),
+            ((4096, 128_256), (264, 0, 8), (264, 0, 8)),
+        ] {
+            for (size, want) in [few, few, many, many].into_iter().enumerate() {
+                assert_eq!(cut(size, shape), want, "{shape:?}");
             }
-        );
+        }
     }
 
     #[test]
     fn small_products_take_few_ctas() {
-        let ctas = |inputs, outputs| Cut::new(132, 0, (inputs, outputs)).ctas;
-        assert_eq!(ctas(8, 8), 1);
-        assert_eq!(ctas(576, 576), 10); // 5 tiles of 9 units
-        assert_eq!(ctas(576, 49_152), 264);
+        assert_eq!(cut(0, (8, 8)), (1, 1, 8));
+        assert_eq!(cut(3, (8, 8)), (1, 1, 5));
+        let (ctas, parts, _) = cut(0, (576, 576));
+        assert!((8..=11).contains(&ctas) && parts >= 1); // 36 slices of 9 units
+        assert_eq!(cut(0, (576, 49_152)).0, 264);
         // Eight wait for each other at most.
-        assert_eq!(Cut::new(132, 0, (14_336, 128)), Cut { ctas: 56, parts: 0 });
+        assert_eq!(cut(0, (14_336, 128)), (56, 0, 8));
     }
 }
