@@ -1,6 +1,6 @@
 //! What a backend takes of the device, known before it is started, and which pages it can read.
 
-use super::start::buckets;
+use super::start::{RECORDED, buckets};
 use super::{CudaBackend, CudaConfig};
 use crate::cuda::codecs::{Codecs, Scratch, supports};
 use crate::cuda::driver::{Device, Gemm};
@@ -42,7 +42,7 @@ impl CudaBackend {
             weights: large(TensorName::all(spec).into_iter().map(tensor).sum()),
             workspaces: large(Self::overhead_bytes(device, spec, config) + Gemm::WORKSPACE_BYTES),
             // With and without sequences that are cut, with and without shrunk blocks.
-            graphs: 4 * buckets(config).len() * spec.layers * GRAPH_LAYER_BYTES,
+            graphs: RECORDED.len() * buckets(config).len() * spec.layers * GRAPH_LAYER_BYTES,
         }
     }
 

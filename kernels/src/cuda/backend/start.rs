@@ -56,6 +56,15 @@ pub(super) fn buckets(config: &CudaConfig) -> Vec<usize> {
         .collect()
 }
 
+/// The kinds of steps that are recorded for a bucket, if they can be: cut, at once, mixed ([`DecodeWork`]).
+pub(super) const RECORDED: [(bool, bool, bool); 5] = [
+    (false, false, false),
+    (true, false, false),
+    (true, true, false),
+    (false, false, true),
+    (true, false, true),
+];
+
 impl CudaBackend {
     /// Loads a model whose blocks never shrink. `progress(done, total)` counts bytes of weights.
     pub fn new<W: WeightSource>(
@@ -185,13 +194,7 @@ impl CudaBackend {
             this.tune()?;
         }
         for bucket in this.buckets.clone() {
-            for (cut, at_once, mixed) in [
-                (false, false, false),
-                (true, false, false),
-                (true, true, false),
-                (false, false, true),
-                (true, false, true),
-            ] {
+            for (cut, at_once, mixed) in RECORDED {
                 let work = DecodeWork {
                     seqs: bucket,
                     cut,
