@@ -22,6 +22,9 @@ const WAITING_AHEAD: usize = 64;
 /// another is planned before it has.
 const PROMPT_STEPS_AHEAD: u64 = 2;
 
+/// Of so many frames of the pool one may be kept from prompts, for what shrinks is written to.
+const PROMPT_SHARE: u32 = 8;
+
 /// Steps ahead of which a decoding sequence's next sub-block counts as demand: one that is being planned
 /// while the one before runs.
 const STEPS_AHEAD: u32 = 2;
@@ -112,7 +115,8 @@ impl Scheduler {
         batch: &mut Batch,
     ) -> Acquired {
         let needed = self.blocks.frames_needed(resident.id, len as usize);
-        let may_take = needed == 0 || (!batch.pressed && u64::from(needed) <= self.takeable());
+        let (kept, _) = self.watermarks();
+        let may_take = needed == 0 || (!batch.pressed && u64::from(needed) <= self.takeable(kept));
         if may_take && self.blocks.grow(resident.id, len as usize).is_ok() {
             self.seqs[key].reserved = len;
             return Acquired::Granted;
@@ -149,7 +153,8 @@ impl Scheduler {
             0
         } else {
             // What decoding sequences take in the next steps is theirs.
-            self.takeable().saturating_sub(batch.soon)
+            let kept = self.kept_from_prompts();
+            self.takeable(kept).saturating_sub(batch.soon)
         };
         if u64::from(all) <= spare {
             return wanted;
@@ -183,18 +188,25 @@ impl Scheduler {
         room
     }
 
-    /// Frames that sequences may take. While blocks can shrink, the low watermark is left to what they are
+    /// Frames that sequences may take. While blocks can shrink, `kept` frames are left to what they are
     /// written to: the less there is the fewer come free in a step, and a pool that is short of both would never
     /// catch up.
-    fn takeable(&self) -> u64 {
+    fn takeable(&self, kept: u32) -> u64 {
         let available = u64::from(self.blocks.available());
         if self.config.mode != Mode::Progressive || !self.blocks.can_shrink_live() {
             return available;
         }
         let usage = self.blocks.usage();
         let coming = usage.frames_retiring + usage.frames_shrinking;
-        let (kept, _) = self.watermarks();
         available.saturating_sub(u64::from(kept.saturating_sub(coming)))
+    }
+
+    /// Frames that prompts leave to shrinks: the low watermark, or as much as the prompts of the coming steps will take, if the pool has
+    /// so many to spare. A block that is halved is written before it comes free, so that to free what a step of prompts takes, about as
+    /// much has to be free already; or steps of prompts and steps that only wait for memory take turns.
+    fn kept_from_prompts(&self) -> u32 {
+        let (low, _) = self.watermarks();
+        low.max(self.prompt_frames.min(self.capacity / PROMPT_SHARE))
     }
 
     /// The low and the high watermark in frames that are free: below the low one blocks begin to shrink, at the high one
@@ -284,12 +296,14 @@ impl Scheduler {
             let prefill = (batch.prefill_next + self.waiting_tokens(batch, most)).min(most);
             let demand = batch.demand + batch.soon + self.frames_of(prefill);
             let frames = |n| u32::try_from(n).unwrap_or(u32::MAX);
+            self.prompt_frames = frames(self.frames_of(prefill));
             let (low, high) = self.watermarks();
+            let more = self.kept_from_prompts() - low;
             let pressure = Pressure {
                 demand: frames(demand),
                 soon: frames(batch.soon),
-                low,
-                high,
+                low: low + more,
+                high: high + more,
                 bytes_max: self.config.shrink_bytes_max,
                 cold: self.config.admission == Admission::Degrade,
             };

@@ -43,6 +43,8 @@ pub struct Scheduler {
     /// Oldest first.
     pub(crate) in_flight: VecDeque<InFlight>,
     pub(crate) candidate: Candidate,
+    /// Frames that the prompts of the steps after the last one planned will take, as far as it was looked ahead; where blocks shrink.
+    pub(crate) prompt_frames: u32,
 
     pub(crate) arrivals: u64,
     pub(crate) admissions: u64,
@@ -77,6 +79,7 @@ impl Scheduler {
             held_up: None,
             in_flight: VecDeque::new(),
             candidate: Candidate::default(),
+            prompt_frames: 0,
             arrivals: 0,
             admissions: 0,
             counters: Counters::default(),

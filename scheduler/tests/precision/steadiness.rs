@@ -1,6 +1,6 @@
 //! A load that hovers at the watermark.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use ebb_block_manager::{BLOCK_TOKENS, BlockId, SeqId};
 use ebb_scheduler::{Config, Event};
@@ -138,4 +138,46 @@ fn a_population_that_stops_growing_stops_shrinking() {
     let after = load.h.scheduler.stats();
     assert_eq!(after.shrunk_bytes, before.shrunk_bytes);
     assert!(after.tokens_scheduled > before.tokens_scheduled);
+}
+
+/// Prompts that fill the pool two and a half times over at 16 bit. Memory for the next one has to come free while the one before is
+/// computed, though what shrinks comes free two steps later and is written before it does.
+#[test]
+fn prompts_seldom_wait_for_memory_to_come_free() {
+    const PROMPTS: u64 = 40;
+    const PROMPT: u32 = 1024;
+    let limits = Config {
+        low_water_permille: 20,
+        high_water_permille: 50,
+        max_in_flight: 2,
+        max_step_tokens: PROMPT as usize + PROMPTS as usize,
+        prefill_chunk: PROMPT as usize,
+        shrink_bytes_max: 500_000,
+        ..progressive()
+    };
+    let mut h = Harness::new(limits, shrinking_pool(4096));
+    for id in 1..=PROMPTS {
+        h.arrive(request(id, PROMPT, 500));
+    }
+    let (mut computed, mut without) = (0, 0);
+    let mut in_flight = VecDeque::new();
+    while computed < PROMPTS * u64::from(PROMPT) {
+        while let Some(plan) = h.plan() {
+            let of_prompts = plan.slices.iter().filter(|s| s.position < PROMPT);
+            let tokens: usize = of_prompts.map(|s| s.tokens.len()).sum();
+            computed += tokens as u64;
+            without += u32::from(tokens == 0);
+            in_flight.push_back(plan);
+        }
+        let plan = in_flight.pop_front().expect("something is in flight");
+        h.done(&plan);
+    }
+    let stats = h.scheduler.stats();
+    assert_eq!(stats.preemptions, 0);
+    assert!(stats.shrinks_live > 0);
+    assert!(
+        without <= 2,
+        "{without} of {} steps compute nothing of a prompt",
+        stats.steps
+    );
 }
