@@ -109,6 +109,9 @@ pub struct Args {
     #[arg(long, default_value = "degrade", value_parser = admission_named, help_heading = "Server")]
     pub admission: Admission,
 
+    /// Steps that are planned and not done: 2 on a GPU, whose next step is planned while one runs
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2), help_heading = "Server")]
+    pub in_flight: u8,
     /// Bytes of the blocks that one step transcodes in mode progressive
     #[arg(
         long,
@@ -254,7 +257,7 @@ impl Args {
                 shrink_bytes_max: self.shrink_bytes.0,
                 low_water_permille: self.low_water,
                 high_water_permille: self.high_water,
-                max_in_flight: 1,
+                max_in_flight: self.in_flight.into(),
                 ..Config::default()
             },
             max_tokens_factor: self.max_tokens_factor,

@@ -1,6 +1,6 @@
 //! A trace against the scheduler, on a clock that the cost model moves.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -48,6 +48,7 @@ pub fn replay(setup: &Setup, trace: &Trace, misses_max: Option<usize>) -> Result
         prompts: HashMap::new(),
         now: 0.0,
         stored: 0,
+        in_flight: VecDeque::new(),
         sums: Sums::default(),
         served: Served::new(setup.targets),
         outputs: Vec::new(),
@@ -80,6 +81,8 @@ struct Replay<'a> {
     now: f64,
     /// Tokens in the KV cache.
     stored: u64,
+    /// Steps that the device has been given, oldest first, and how long each takes.
+    in_flight: VecDeque<(StepPlan, f64)>,
     sums: Sums,
     served: Served,
     outputs: Vec<ChoiceOutput>,
@@ -94,21 +97,23 @@ impl Replay<'_> {
             let plan = self.scheduler.plan();
             let planning = started.elapsed();
             self.heed_notices();
-            let Some(plan) = plan else {
-                if self.records.len() < self.trace.len() {
-                    self.now = self.now.max(self.trace.get(self.records.len()).at);
-                    assert!(self.scheduler.is_idle(), "requests wait and nothing runs");
-                    continue;
+            if let Some(plan) = plan {
+                self.sums.planned(planning);
+                self.submit(plan);
+            } else if let Some((plan, seconds)) = self.in_flight.pop_front() {
+                self.now += seconds;
+                self.done(plan);
+                if self.served.misses() > misses_max {
+                    return;
                 }
+            } else if self.records.len() < self.trace.len() {
+                self.now = self.now.max(self.trace.get(self.records.len()).at);
+                assert!(self.scheduler.is_idle(), "requests wait and nothing runs");
+            } else {
                 assert!(
                     self.scheduler.is_idle(),
                     "requests are left and nothing runs"
                 );
-                return;
-            };
-            self.sums.planned(planning);
-            self.step(plan);
-            if self.served.misses() > misses_max {
                 return;
             }
         }
@@ -139,17 +144,21 @@ impl Replay<'_> {
         }
     }
 
-    /// Runs a plan: time passes, tokens come.
-    fn step(&mut self, plan: StepPlan) {
+    /// Gives a plan to the device.
+    fn submit(&mut self, plan: StepPlan) {
         let work = self.work(&plan);
         let seconds = (self.setup.hardware).step_seconds(&self.setup.shape, &work);
         self.sample(seconds, &work);
-        self.now += seconds;
+        self.in_flight.push_back((plan, seconds));
+    }
 
+    /// The device has run the oldest step that it had: its tokens come.
+    fn done(&mut self, plan: StepPlan) {
         let mut outputs = std::mem::take(&mut self.outputs);
         outputs.clear();
-        for slice in plan.slices.iter().filter(|s| s.logits.choices() > 0) {
-            let index = slice.request.0 as usize;
+        // Not those of requests that ended with the step before.
+        for (request, choice) in self.scheduler.awaited() {
+            let index = request.0 as usize;
             let record = &mut self.records[index];
             if record.generated == 0 {
                 record.first_at = self.now;
@@ -157,9 +166,9 @@ impl Replay<'_> {
             record.last_at = self.now;
             record.generated += 1;
             outputs.push(ChoiceOutput {
-                request: slice.request,
-                choice: slice.choice,
-                token: slice.position,
+                request,
+                choice,
+                token: record.generated,
                 finish: record.generated == self.trace.get(index).generated,
             });
         }
