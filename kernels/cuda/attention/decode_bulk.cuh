@@ -108,7 +108,7 @@ struct BulkDecode {
         mbarrier_init(full(s), 1);
         mbarrier_init(empty(s), kWarps);
       }
-      for (int i = 0; i < kItems; i++) mbarrier_init(ready(i), 1);
+      for (int i = 0; i < kItems; i++) mbarrier_init(ready(i), finishes() ? 32 : 1);
       for (int i = 0; i < kAsks; i++) {
         mbarrier_init(asked(i), 1);
         mbarrier_init(appended(i), 1);
@@ -303,8 +303,7 @@ struct BulkDecode {
           if (h + i < count) q[i].finish(projected, first + h + i, projected.q_norm, &angles, lane, queries + (h + i) * D);
         }
       }
-      __syncwarp();
-      if (lane == 0) mbarrier_arrive(ready(slot));
+      mbarrier_arrive(ready(slot));  // each lane, which has written its part
       fence_async_proxy_global();
       __syncwarp();
       if (lane == 0) mbarrier_arrive(appended(slot));

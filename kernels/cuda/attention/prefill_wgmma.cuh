@@ -96,7 +96,7 @@ struct PrefillWgmma {
     PrefillWgmma kernel(params, sm);
     if (threadIdx.x == 0) {
       mbarrier_init(kernel.queries_full(), 1);
-      mbarrier_init(kernel.queries_empty(), kConsumerWarps);
+      mbarrier_init(kernel.queries_empty(), kWarpgroups * 128);
       for (int side = 0; side < 2; side++) {
         for (uint32_t stage = 0; stage < STAGES; stage++) {
           mbarrier_init(kernel.full(side, stage), 1);
@@ -360,8 +360,7 @@ struct PrefillWgmma {
         values.advance();
         pack();
       }
-      __syncwarp();  // all lanes have read the item
-      release(queries_empty());
+      mbarrier_arrive(queries_empty());  // each lane, which has read the item
 
       mbarrier_wait(full(1, values.stage), values.parity);
       if (kv_end % kSubBlockTokens != 0) clear_tail(warpgroup, values.stage, kv_end);
