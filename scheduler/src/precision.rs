@@ -201,9 +201,10 @@ impl Scheduler {
         available.saturating_sub(u64::from(kept.saturating_sub(coming)))
     }
 
-    /// Frames that prompts leave to shrinks: the low watermark, or as much as the prompts of the coming steps will take, if the pool has
-    /// so many to spare. A block that is halved is written before it comes free, so that to free what a step of prompts takes, about as
-    /// much has to be free already; or steps of prompts and steps that only wait for memory take turns.
+    /// Frames that prompts leave to shrinks: the low watermark, or, where two steps are in flight, as much as the prompts of the coming
+    /// ones will take, if the pool has so many to spare. A block that is halved is written before it comes free, and that is two steps
+    /// later: to free what a step of prompts takes, about as much has to be free already, or steps of prompts and steps that only wait
+    /// for memory take turns.
     fn kept_from_prompts(&self) -> u32 {
         let (low, _) = self.watermarks();
         low.max(self.prompt_frames.min(self.capacity / PROMPT_SHARE))
@@ -296,7 +297,10 @@ impl Scheduler {
             let prefill = (batch.prefill_next + self.waiting_tokens(batch, most)).min(most);
             let demand = batch.demand + batch.soon + self.frames_of(prefill);
             let frames = |n| u32::try_from(n).unwrap_or(u32::MAX);
-            self.prompt_frames = frames(self.frames_of(prefill));
+            self.prompt_frames = match self.config.max_in_flight {
+                1 => 0,
+                _ => frames(self.frames_of(prefill)),
+            };
             let (low, high) = self.watermarks();
             let more = self.kept_from_prompts() - low;
             let pressure = Pressure {

@@ -43,7 +43,8 @@ pub struct Scheduler {
     /// Oldest first.
     pub(crate) in_flight: VecDeque<InFlight>,
     pub(crate) candidate: Candidate,
-    /// Frames that the prompts of the steps after the last one planned will take, as far as it was looked ahead; where blocks shrink.
+    /// Frames that the prompts of the steps after the last one planned will take, as far as it was looked ahead; where blocks shrink and two
+    /// steps are in flight.
     pub(crate) prompt_frames: u32,
 
     pub(crate) arrivals: u64,
