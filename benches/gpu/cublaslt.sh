@@ -7,8 +7,10 @@ if ! ldconfig -p 2>/dev/null | grep -q 'libcublasLt.so.13'; then
       [ -n "$site" ] && ls -d "$site"/nvidia/*/lib/libcublasLt.so.[0-9]* 2>/dev/null
     done <<< "$sites"
     ls -d /usr/local/cuda*/lib64/libcublasLt.so.[0-9]* "${CUDA_HOME:-/nowhere}"/lib*/libcublasLt.so.[0-9]* 2>/dev/null
-  )
-  [ -z "$found" ] && found=$(find / \( -path /proc -o -path /sys -o -path '*/stubs' \) -prune -o -name 'libcublasLt.so.[0-9]*' -print -quit 2>/dev/null)
+  ) || true  # some of these places are missing
+  [ -z "$found" ] && found=$(find / \( -path /proc -o -path /sys -o -path '*/stubs' \) -prune -o -name 'libcublasLt.so.[0-9]*' -print -quit 2>/dev/null || true)
   lib=$(awk -F'libcublasLt.so.' '{ print $NF "\t" $0 }' <<< "$found" | sort -V | tail -1 | cut -f2)
-  [ -n "$lib" ] && export LD_LIBRARY_PATH="$(dirname "$lib")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+  if [ -n "$lib" ]; then
+    export LD_LIBRARY_PATH="$(dirname "$lib")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+  fi
 fi

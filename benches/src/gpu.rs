@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use clap::Subcommand;
+use clap::{Subcommand, ValueEnum};
 use ebb_kernels::cuda::probe::ColdL2;
 use ebb_kernels::cuda::{Capability, Device, selftest};
 
@@ -17,7 +17,7 @@ pub mod shrunk_attention;
 pub mod step;
 
 /// What `check` checks.
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum Part {
     /// Matrix products
     Products,
@@ -32,14 +32,6 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 5] = [
-        Self::Products,
-        Self::Models,
-        Self::Formats,
-        Self::Attention,
-        Self::Sampling,
-    ];
-
     fn check(self, device: &Arc<Device>, quick: bool) -> Result<bool, Box<dyn Error>> {
         Ok(match self {
             Self::Products => selftest::products(device, quick)?,
@@ -51,13 +43,6 @@ impl Part {
     }
 }
 
-impl std::fmt::Display for Part {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let value = clap::ValueEnum::to_possible_value(self);
-        f.write_str(value.as_ref().map_or("", |v| v.get_name()))
-    }
-}
-
 /// Commands that need a GPU; they use the first.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Command {
@@ -66,8 +51,8 @@ pub enum Command {
         /// Few and short cases, for use under compute-sanitizer
         #[arg(long)]
         quick: bool,
-        /// Check these parts alone
-        #[arg(long, value_delimiter = ',', default_values_t = Part::ALL)]
+        /// Check these parts alone [default: all]
+        #[arg(long, value_delimiter = ',')]
         only: Vec<Part>,
         /// Use the GPU as if it were of this older compute capability, such as 8.6
         #[arg(long = "as", value_name = "CAPABILITY")]
@@ -175,8 +160,12 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
     );
     match command {
         Command::Check { quick, only, .. } => {
+            let parts = match only.as_slice() {
+                [] => Part::value_variants(),
+                only => only,
+            };
             let mut passed = true;
-            for part in only {
+            for part in parts {
                 passed &= part.check(&device, *quick)?;
             }
             if !passed {

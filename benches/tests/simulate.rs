@@ -99,8 +99,13 @@ fn a_step_takes_what_the_formula_says() {
 #[test]
 fn one_request_takes_its_steps() {
     // A prompt of 20 tokens and three answers: steps of 20, 1 and 1 rows.
-    let setup = setup(Mode::PreemptOnly, 64 << 20);
+    let mut setup = setup(Mode::PreemptOnly, 64 << 20);
     let outcome = replay(&setup, &trace(&[(5.0, 20, 3)]), None).unwrap();
+    // That one is planned while another runs makes none of them shorter.
+    setup.limits.max_in_flight = 2;
+    let planned_ahead = replay(&setup, &trace(&[(5.0, 20, 3)]), None).unwrap();
+    assert_eq!(planned_ahead.seconds, outcome.seconds);
+    assert_eq!(planned_ahead.steps, outcome.steps);
     let token = setup.shape.geometry.token_bytes() as u64;
     assert_eq!(token, 32 * 8 * 128 * 2 * 2);
     let step = |position: u64, rows: u64| {
@@ -137,11 +142,10 @@ fn everybody_is_served_once_in_every_mode() {
     let trace = crowd();
     let tokens: u32 = trace.iter().map(|request| request.generated).sum();
     for mode in MODES {
-        for factor in [1.0, 1.7] {
-            let setup = Setup {
-                max_tokens_factor: factor,
-                ..setup(mode, 1 << 30)
-            };
+        for (factor, max_in_flight) in [(1.0, 1), (1.7, 1), (1.0, 2), (1.7, 2)] {
+            let mut setup = setup(mode, 1 << 30);
+            setup.max_tokens_factor = factor;
+            setup.limits.max_in_flight = max_in_flight;
             // Replays end with every request answered in full and nothing left, or panic.
             let outcome = replay(&setup, &trace, None).unwrap();
             assert_eq!((outcome.served, outcome.rejected), (60, 0));

@@ -22,8 +22,8 @@ const WAITING_AHEAD: usize = 64;
 /// another is planned before it has.
 const PROMPT_STEPS_AHEAD: u64 = 2;
 
-/// Of so many frames of the pool one may be kept from prompts, for what shrinks is written to.
-const PROMPT_SHARE: u32 = 8;
+/// Of so many frames of the pool one may be kept for what shrinks is written to, whatever there is to shrink for.
+const KEPT_SHARE: u32 = 8;
 
 /// Steps ahead of which a decoding sequence's next sub-block counts as demand: one that is being planned
 /// while the one before runs.
@@ -207,7 +207,7 @@ impl Scheduler {
     /// for memory take turns.
     fn kept_from_prompts(&self) -> u32 {
         let (low, _) = self.watermarks();
-        low.max(self.prompt_frames.min(self.capacity / PROMPT_SHARE))
+        low.max(self.prompt_frames.min(self.capacity / KEPT_SHARE))
     }
 
     /// The low and the high watermark in frames that are free: below the low one blocks begin to shrink, at the high one
@@ -216,7 +216,8 @@ impl Scheduler {
     pub fn watermarks(&self) -> (u32, u32) {
         let share = |permille: u32| (u64::from(self.capacity) * u64::from(permille) / 1000) as u32;
         let shrinks = self.blocks.config().held_back() * 4;
-        let low = share(self.config.low_water_permille).max(shrinks.min(self.capacity / 8));
+        let low =
+            share(self.config.low_water_permille).max(shrinks.min(self.capacity / KEPT_SHARE));
         let above = share(self.config.high_water_permille - self.config.low_water_permille);
         (low, low + above)
     }
@@ -302,12 +303,12 @@ impl Scheduler {
                 _ => frames(self.frames_of(prefill)),
             };
             let (low, high) = self.watermarks();
-            let more = self.kept_from_prompts() - low;
+            let kept = self.kept_from_prompts();
             let pressure = Pressure {
                 demand: frames(demand),
                 soon: frames(batch.soon),
-                low: low + more,
-                high: high + more,
+                low: kept,
+                high: high + (kept - low),
                 bytes_max: self.config.shrink_bytes_max,
                 cold: self.config.admission == Admission::Degrade,
             };

@@ -106,15 +106,12 @@ impl Replay<'_> {
                 if self.served.misses() > misses_max {
                     return;
                 }
-            } else if self.records.len() < self.trace.len() {
-                self.now = self.now.max(self.trace.get(self.records.len()).at);
-                assert!(self.scheduler.is_idle(), "requests wait and nothing runs");
             } else {
-                assert!(
-                    self.scheduler.is_idle(),
-                    "requests are left and nothing runs"
-                );
-                return;
+                assert!(self.scheduler.is_idle(), "requests wait and nothing runs");
+                if self.records.len() == self.trace.len() {
+                    return;
+                }
+                self.now = self.now.max(self.trace.get(self.records.len()).at);
             }
         }
     }
