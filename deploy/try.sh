@@ -25,6 +25,6 @@ for _ in $(seq 600); do
   sleep 0.1
 done
 echo "serving on 127.0.0.1:$port; asking: $prompt"
-"$ebb" generate --server "http://127.0.0.1:$port" --chat --prompt "$prompt" --max-tokens 64
+"$ebb" generate --server "http://127.0.0.1:$port" --chat --prompt "$prompt" --temperature 0 --max-tokens 64
 echo
 echo "To keep a server running:  $ebb serve      To talk to it:  $ebb chat --server http://127.0.0.1:50051"
