@@ -6,7 +6,10 @@ use std::path::Path;
 
 /// Where a benchmark's lines go.
 #[derive(Debug)]
-pub struct Csv(Option<File>);
+pub struct Csv {
+    prints: bool,
+    file: Option<File>,
+}
 
 impl Csv {
     /// Prints the header; a file gets it if it is new or empty, and is appended to otherwise.
@@ -15,17 +18,20 @@ impl Csv {
     /// When the file cannot be written.
     pub fn new(header: &str, path: Option<&Path>) -> io::Result<Self> {
         println!("{header}");
-        let Some(path) = path else {
-            return Ok(Self(None));
-        };
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder)?;
-        }
-        let mut file = OpenOptions::new().create(true).append(true).open(path)?;
-        if file.metadata()?.len() == 0 {
-            writeln!(file, "{header}")?;
-        }
-        Ok(Self(Some(file)))
+        let file = path.map(|path| open(header, path)).transpose()?;
+        Ok(Self { prints: true, file })
+    }
+
+    /// Lines that are not printed.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn file(header: &str, path: &Path) -> io::Result<Self> {
+        let file = Some(open(header, path)?);
+        Ok(Self {
+            prints: false,
+            file,
+        })
     }
 
     /// Adds a line.
@@ -33,12 +39,26 @@ impl Csv {
     /// # Errors
     /// When the file cannot be written.
     pub fn line(&mut self, line: &str) -> io::Result<()> {
-        println!("{line}");
-        match &mut self.0 {
+        if self.prints {
+            println!("{line}");
+        }
+        match &mut self.file {
             Some(file) => writeln!(file, "{line}"),
             None => Ok(()),
         }
     }
+}
+
+/// A file to append to, with its header.
+fn open(header: &str, path: &Path) -> io::Result<File> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+    if file.metadata()?.len() == 0 {
+        writeln!(file, "{header}")?;
+    }
+    Ok(file)
 }
 
 #[cfg(test)]

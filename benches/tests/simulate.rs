@@ -36,6 +36,7 @@ fn setup(mode: Mode, kv_bytes: u64) -> Setup {
             max_waiting: 1 << 20,
             ..Config::default()
         },
+        prefix_cache: true,
         max_tokens_factor: 1.0,
         targets: Targets {
             ttft: 2.0,
@@ -170,6 +171,23 @@ fn progressive_holds_more_and_preempts_nobody() {
         progressive.resident_mean,
         preempt.resident_mean
     );
+}
+
+/// Those that end leave blocks in the prefix cache, at their floor. Others grow into the pool up to what has to stay free for shrinks:
+/// if shrinks could not be written to what is left of the cached blocks, hardly anything would shrink and everybody would wait.
+#[test]
+fn what_others_left_in_the_prefix_cache_keeps_nobody_waiting() {
+    let trace = trace(&[(0.0, 256, 2048); 100]);
+    let mut setup = setup(Mode::Progressive, 4 << 30);
+    setup.limits.max_in_flight = 2;
+    let cached = replay(&setup, &trace, None).unwrap();
+    setup.prefix_cache = false;
+    let freed = replay(&setup, &trace, None).unwrap();
+    // They come in two waves.
+    assert!(cached.resident_max > 50 && cached.resident_max < 100);
+    assert!(cached.steps <= 2 * 2048 + 50, "{} steps", cached.steps);
+    let slower = cached.seconds / freed.seconds;
+    assert!(slower < 1.01, "{slower}");
 }
 
 #[test]

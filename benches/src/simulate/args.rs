@@ -112,6 +112,9 @@ pub struct Args {
     /// Steps that are planned and not done: 2 on a GPU, whose next step is planned while one runs
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2), help_heading = "Server")]
     pub in_flight: u8,
+    /// Blocks of requests that have ended are free at once, and not when others need them
+    #[arg(long, help_heading = "Server")]
+    pub no_prefix_cache: bool,
     /// Bytes of the blocks that one step transcodes in mode progressive
     #[arg(
         long,
@@ -260,6 +263,7 @@ impl Args {
                 max_in_flight: self.in_flight.into(),
                 ..Config::default()
             },
+            prefix_cache: !self.no_prefix_cache,
             max_tokens_factor: self.max_tokens_factor,
             targets: Targets {
                 ttft: self.ttft,

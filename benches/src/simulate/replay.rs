@@ -1,6 +1,6 @@
 //! A trace against the scheduler, on a clock that the cost model moves.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -45,7 +45,6 @@ pub fn replay(setup: &Setup, trace: &Trace, misses_max: Option<usize>) -> Result
         setup,
         trace,
         records: Vec::with_capacity(trace.len()),
-        prompts: HashMap::new(),
         now: 0.0,
         stored: 0,
         in_flight: VecDeque::new(),
@@ -76,8 +75,6 @@ struct Replay<'a> {
     trace: &'a Trace,
     /// Of the requests that have arrived.
     records: Vec<Record>,
-    /// One prompt of each length; what it says does not matter.
-    prompts: HashMap<u32, Arc<[u32]>>,
     now: f64,
     /// Tokens in the KV cache.
     stored: u64,
@@ -124,8 +121,8 @@ impl Replay<'_> {
             if arrival.at > self.now {
                 return;
             }
-            let prompt = self.prompts.entry(arrival.prompt);
-            let prompt = prompt.or_insert_with(|| vec![0; arrival.prompt as usize].into());
+            // No two of them begin alike, so that nothing is found in the prefix cache.
+            let prompt: Arc<[u32]> = vec![index as u32; arrival.prompt as usize].into();
             let max_tokens = f64::from(arrival.generated) * self.setup.max_tokens_factor;
             self.records.push(Record {
                 first_at: f64::NAN,
@@ -135,7 +132,7 @@ impl Replay<'_> {
             });
             self.scheduler.apply(Event::Arrive(Request::new(
                 RequestId(index as u64),
-                prompt.clone(),
+                prompt,
                 (max_tokens.ceil() as u32).max(arrival.generated),
             )));
         }
@@ -232,8 +229,9 @@ impl Replay<'_> {
         let usage = blocks.usage();
         let (mut held, mut count) = (0, 0);
         for at in blocks.position_use() {
-            held += at.bytes;
-            count += u64::from(at.blocks);
+            let live = u64::from(at.blocks - at.cached);
+            held += live * self.bytes_at[usize::from(at.position)];
+            count += live;
         }
         // Open blocks count as whole ones there.
         let empty = count * BLOCK_TOKENS as u64 - self.stored;

@@ -30,6 +30,9 @@ pub struct Setup {
     pub floor: KvSpec,
     /// The scheduler's limits, its mode among them.
     pub limits: Config,
+    /// Whether blocks of requests that have ended stay for others to find. Nobody finds any, as no two prompts begin alike; but they take
+    /// part in what becomes free when.
+    pub prefix_cache: bool,
     /// `max_tokens` of a request over the tokens it generates: 1 tells the scheduler the true length.
     pub max_tokens_factor: f64,
     /// What counts as served well.
@@ -37,7 +40,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// The pool, without a prefix cache: requests share one prompt's content.
+    /// The pool.
     ///
     /// # Errors
     /// When the floor does not fit the model or the mode.
@@ -46,7 +49,7 @@ impl Setup {
         let plan = KvPlan::new(self.shape.geometry, self.limits.mode, &source);
         let plan = plan.map_err(|e| e.to_string())?;
         Ok(PoolConfig {
-            prefix_cache: false,
+            prefix_cache: self.prefix_cache,
             ..plan.pool(frames_of(self.shape.geometry, self.kv_bytes))
         })
     }

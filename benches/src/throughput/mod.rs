@@ -2,6 +2,7 @@
 
 mod figures;
 mod measure;
+mod timeline;
 mod workload;
 
 use std::error::Error;
@@ -13,6 +14,7 @@ use ebb_engine::model::LoadFormat;
 
 pub use figures::{Answer, Figures, figures};
 pub use measure::{Measured, measure};
+use timeline::Timeline;
 pub use workload::Workload;
 
 use crate::csv::Csv;
@@ -51,6 +53,9 @@ pub struct Args {
     /// counts as the median of the 33 around it, p99_ratio is the 99th percentile over the smooth one, and jitter a gap over its median
     #[arg(long, value_name = "FILE")]
     itl: Option<PathBuf>,
+    /// Append to this CSV file what the engine held and did, ten times a second
+    #[arg(long, value_name = "FILE")]
+    timeline: Option<PathBuf>,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -96,7 +101,13 @@ pub fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                 ..*workload
             };
             measure(&engine, &warm, args.temperature, seed << 32).await?;
-            measure(&engine, workload, args.temperature, seed).await
+            let timeline = args.timeline.as_deref();
+            let timeline = timeline.map(|path| (Timeline::begin(&engine), path));
+            let measured = measure(&engine, workload, args.temperature, seed).await?;
+            if let Some((timeline, path)) = timeline {
+                timeline.end(&setting(&engine, workload), path).await?;
+            }
+            Ok::<_, Box<dyn Error>>(measured)
         })?;
         csv.line(&row(&engine, workload, &measured))?;
         if let Some(itl) = &mut itl {

@@ -188,7 +188,8 @@ impl BlockManager {
     /// being evicted, live ones. A cold block goes to its next stop; a live one as far as it would have to if all gave
     /// up evenly what is wanted; none below its bound.
     ///
-    /// The new frames come from those that nobody takes soon, or else from those held back.
+    /// The new frames come from those that nobody takes soon, or else from those held back. For live blocks cold ones are evicted: what
+    /// is left of these counts as free, and if shrinks could not write there, little would shrink once nothing else is.
     pub fn relieve(&mut self, pressure: &Pressure, jobs: &mut Vec<ShrinkJob>) {
         if !self.config.shrinks() {
             return;
@@ -208,9 +209,11 @@ impl BlockManager {
                 pending.new.len() as u64
             };
         }
-        let takeable = free + self.cached.evictable();
-        let beyond = takeable.saturating_sub(pressure.soon).min(free);
-        let mut allowed = beyond.max(free.min(self.held_back));
+        let beyond = |pool: &Self| {
+            let takeable = pool.frames.free() + pool.cached.evictable();
+            takeable.saturating_sub(pressure.soon)
+        };
+        let mut allowed = beyond(self).min(free).max(free.min(self.held_back));
 
         self.queues.cold_pressed = is_pressed(
             self.queues.cold_pressed,
@@ -229,6 +232,7 @@ impl BlockManager {
             ready += u64::from(from - to);
             self.queues.cold_pressed = is_pressed(true, ready.saturating_sub(held_back), pressure);
         }
+        allowed = allowed.max(beyond(self));
         self.queues.live_pressed = is_pressed(
             self.queues.live_pressed,
             supply.saturating_sub(held_back),
@@ -279,6 +283,9 @@ impl BlockManager {
             return None;
         }
         *allowed -= count;
+        if self.blocks[block].refs > 0 {
+            self.evict_until(count);
+        }
         jobs.push(self.issue(block, to).ok()?);
         Some((from, count))
     }

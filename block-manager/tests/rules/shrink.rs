@@ -319,6 +319,44 @@ fn pressure_is_met_in_order() {
     assert_eq!(order[7..], [1, 2, 0, 3].map(|at| (Some(at), None)));
 }
 
+/// Frames of cached blocks count as free. Where nothing else is, shrinks of live blocks are written to them.
+#[test]
+fn live_blocks_shrink_to_frames_of_cached_ones() {
+    let mut pool = formats(200);
+    let all = Pressure {
+        demand: 0,
+        soon: 0,
+        low: 200,
+        high: 200,
+        bytes_max: u64::MAX,
+        cold: true,
+    };
+    run(&mut pool, B, &text(9, 1024));
+    pool.release(B);
+    let mut jobs = Vec::new();
+    for id in 1..=4 {
+        pool.relieve(&all, &mut jobs);
+        step(&mut pool, id);
+    }
+    run(&mut pool, A, &text(1, 128));
+    while pool.usage().frames_free >= 8 {
+        extend(&mut pool, A, &text(2, 128));
+    }
+    let before = pool.usage();
+    assert!(before.frames_cached > 0);
+
+    // All but what somebody takes soon.
+    jobs.clear();
+    let soon = 3;
+    pool.relieve(&Pressure { soon, ..all }, &mut jobs);
+    assert!(jobs.iter().all(|job| job.live));
+    let written: usize = jobs.iter().map(|job| job.new.len()).sum();
+    let most = before.frames_free + before.frames_cached - soon;
+    assert!(written as u32 > before.frames_free, "{written} frames");
+    assert!(written as u32 <= most, "{written} frames of {most}");
+    step(&mut pool, 5);
+}
+
 #[test]
 fn a_step_rewrites_no_more_than_it_may() {
     let mut pool = formats(400);

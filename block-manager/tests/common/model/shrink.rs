@@ -189,9 +189,15 @@ impl Model {
             return jobs;
         }
         let free = self.memory.free;
-        let beyond = (free + self.evictable()).saturating_sub(pressure.soon);
-        let mut allowed = beyond.min(free).max(free.min(self.config.held_back()));
+        let beyond =
+            |model: &Self| (model.memory.free + model.evictable()).saturating_sub(pressure.soon);
+        let mut allowed = beyond(self)
+            .min(free)
+            .max(free.min(self.config.held_back()));
         for live in [false, true] {
+            if live {
+                allowed = allowed.max(beyond(self));
+            }
             loop {
                 let was = if live { self.pressed.1 } else { self.pressed.0 };
                 let now = self.is_pressed(was, live, pressure);
@@ -225,6 +231,9 @@ impl Model {
                     break;
                 }
                 allowed -= frames;
+                while live && self.memory.free < frames {
+                    self.evict_one();
+                }
                 jobs.push(self.issue(key, to));
             }
         }
