@@ -183,10 +183,10 @@ impl BlockManager {
     }
 
     /// Issues the shrinks that `pressure` calls for with the step being planned, which must then be
-    /// submitted even if it has nothing else to do. In this order: cold blocks, if they are to, the least
-    /// recently used first, until the high watermark is free; then, if cold blocks alone cannot give that by
-    /// being evicted, live ones. A cold block goes to its next stop; a live one as far as it would have to if all gave
-    /// up evenly what is wanted; none below its bound.
+    /// submitted even if it has nothing else to do. If cold blocks could give what is wanted by being evicted, they shrink instead, if
+    /// they are to, the least recently used first, until the high watermark is free. If not, live ones shrink, and cold ones make way
+    /// without being rewritten first. A cold block goes to its next stop; a live one as far as it would have to if all gave up evenly
+    /// what is wanted; none below its bound.
     ///
     /// The new frames come from those that nobody takes soon, or else from those held back. For live blocks cold ones are evicted: what
     /// is left of these counts as free, and if shrinks could not write there, little would shrink once nothing else is.
@@ -215,12 +215,19 @@ impl BlockManager {
         };
         let mut allowed = beyond(self).min(free).max(free.min(self.held_back));
 
+        self.queues.live_pressed = is_pressed(
+            self.queues.live_pressed,
+            supply.saturating_sub(held_back),
+            pressure,
+        );
         self.queues.cold_pressed = is_pressed(
             self.queues.cold_pressed,
             ready.saturating_sub(held_back),
             pressure,
         );
+        let live_give = self.queues.live_pressed && self.can_shrink_live();
         while pressure.cold
+            && !live_give
             && self.queues.cold_pressed
             && let Some(&(_, block)) = self.queues.cold.first()
         {
@@ -233,11 +240,6 @@ impl BlockManager {
             self.queues.cold_pressed = is_pressed(true, ready.saturating_sub(held_back), pressure);
         }
         allowed = allowed.max(beyond(self));
-        self.queues.live_pressed = is_pressed(
-            self.queues.live_pressed,
-            supply.saturating_sub(held_back),
-            pressure,
-        );
         while self.queues.live_pressed
             && let Some(&(.., block)) = self.queues.live.first()
         {

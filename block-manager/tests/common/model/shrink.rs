@@ -197,7 +197,11 @@ impl Model {
         for live in [false, true] {
             if live {
                 allowed = allowed.max(beyond(self));
+            } else {
+                self.pressed.1 = self.is_pressed(self.pressed.1, true, pressure);
             }
+            let can_shrink = |key: &Key| self.next_stop(*key).is_some();
+            let live_give = self.pressed.1 && self.live_in_order().iter().any(can_shrink);
             loop {
                 let was = if live { self.pressed.1 } else { self.pressed.0 };
                 let now = self.is_pressed(was, live, pressure);
@@ -213,7 +217,8 @@ impl Model {
                 };
                 let mut candidates = candidates.into_iter();
                 let first = candidates.find_map(|key| Some((key, self.next_stop(key)?)));
-                let Some((key, mut to)) = first.filter(|_| now) else {
+                let goes = now && (live || !live_give);
+                let Some((key, mut to)) = first.filter(|_| goes) else {
                     break;
                 };
                 let level = self.level(pressure);
