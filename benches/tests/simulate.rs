@@ -36,6 +36,7 @@ fn setup(mode: Mode, kv_bytes: u64) -> Setup {
             max_waiting: 1 << 20,
             ..Config::default()
         },
+        static_chunk: None,
         prefix_cache: true,
         max_tokens_factor: 1.0,
         targets: Targets {

@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::core::{EngineHandle, KvFacts, ModelInfo, Served};
 use crate::device::{BackendOptions, Device, DeviceError, StepSizes};
-use crate::kv_plan::{DEFAULT_FLOOR, KvPlan, KvPlanError, KvSource};
+use crate::kv_plan::{DEFAULT_FLOOR, KvPlan, KvPlanError, KvSource, static_chunk};
 use crate::metrics::{CacheConfig, Recorder};
 use crate::model::{
     LoadFormat, LoadedModel, ModelError, ModelRef, TokenizerSource, default_cache_dir,
@@ -473,16 +473,6 @@ pub fn pool(model: &LoadedModel, bytes: u64, prefix_cache: bool) -> Result<PoolC
         hash_key: crate::sampling::random_seed(),
         ..PoolConfig::whole(frames, frame_bytes, layout.frames_per_sub_block as u32)
     })
-}
-
-/// Tokens of a static mode's chunk, unless memory is short or others are asked for: of few prompts at once, enough for large products.
-const STATIC_CHUNK_MAX: u32 = 2048;
-
-/// Chunk of the static mode that keeps at most a sixteenth of the pool for itself.
-fn static_chunk(pool: &PoolConfig) -> u32 {
-    let blocks = pool.frames / pool.block_frames() / 16;
-    let block = BLOCK_TOKENS as u32;
-    (blocks * block).clamp(block, STATIC_CHUNK_MAX)
 }
 
 fn max_context(

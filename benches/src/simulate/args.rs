@@ -112,6 +112,9 @@ pub struct Args {
     /// Steps that are planned and not done: 2 on a GPU, whose next step is planned while one runs
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2), help_heading = "Server")]
     pub in_flight: u8,
+    /// Mode static: tokens of a prompt that read each other at 16 bit [default: by the KV memory, as an engine does]
+    #[arg(long, value_name = "TOKENS", help_heading = "Server")]
+    pub static_chunk: Option<u32>,
     /// Blocks of requests that have ended are free at once, and not when others need them
     #[arg(long, help_heading = "Server")]
     pub no_prefix_cache: bool,
@@ -263,6 +266,7 @@ impl Args {
                 max_in_flight: self.in_flight.into(),
                 ..Config::default()
             },
+            static_chunk: self.static_chunk,
             prefix_cache: !self.no_prefix_cache,
             max_tokens_factor: self.max_tokens_factor,
             targets: Targets {

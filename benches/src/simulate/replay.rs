@@ -34,7 +34,7 @@ struct Record {
 /// If the scheduler has work and plans nothing, or ends a request early: bugs.
 pub fn replay(setup: &Setup, trace: &Trace, misses_max: Option<usize>) -> Result<Outcome, String> {
     let pool = setup.pool()?;
-    let scheduler = Scheduler::new(setup.limits.clone(), pool.clone());
+    let scheduler = Scheduler::new(setup.limits_of(&pool), pool.clone());
     let mut replay = Replay {
         scheduler: scheduler.map_err(|e| e.to_string())?,
         bytes_at: (0..pool.positions.len() as u16)

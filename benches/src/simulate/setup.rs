@@ -1,7 +1,7 @@
 //! One configuration to replay a trace against.
 
 use ebb_block_manager::PoolConfig;
-use ebb_engine::kv_plan::{KvPlan, KvSource, frames_of};
+use ebb_engine::kv_plan::{KvPlan, KvSource, frames_of, static_chunk};
 use ebb_engine::kv_spec::KvSpec;
 use ebb_scheduler::{Config, Mode};
 
@@ -28,8 +28,10 @@ pub struct Setup {
     pub kv_bytes: u64,
     /// Where blocks shrink to.
     pub floor: KvSpec,
-    /// The scheduler's limits, its mode among them.
+    /// The scheduler's limits, its mode among them. Its static chunk is the next field's.
     pub limits: Config,
+    /// Static mode: tokens of a prompt that read each other at 16 bit; none: what an engine takes for such a pool.
+    pub static_chunk: Option<u32>,
     /// Whether blocks of requests that have ended stay for others to find. Nobody finds any, as no two prompts begin alike; but they take
     /// part in what becomes free when.
     pub prefix_cache: bool,
@@ -40,6 +42,15 @@ pub struct Setup {
 }
 
 impl Setup {
+    /// The scheduler's limits for a pool.
+    #[must_use]
+    pub fn limits_of(&self, pool: &PoolConfig) -> Config {
+        Config {
+            static_chunk: self.static_chunk.unwrap_or_else(|| static_chunk(pool)),
+            ..self.limits.clone()
+        }
+    }
+
     /// The pool.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ mod steps;
 
 use std::sync::Arc;
 
-use ebb_block_manager::PoolConfig;
+use ebb_block_manager::{BLOCK_TOKENS, PoolConfig};
 use ebb_block_manager::schedule::{
     Bound, Cost, PageSide, PositionTable, Schedule, ScheduleError, Step,
 };
@@ -254,6 +254,17 @@ fn bounds(guards: &Guards, protect: Protect) -> Result<[Bound; 2], KvPlanError> 
 /// Most frames that one pool can have: ids are 32 bits.
 pub fn frames_of(geometry: KvGeometry, bytes: u64) -> u32 {
     u32::try_from(bytes / geometry.frame_layout().frame_bytes as u64).unwrap_or(u32::MAX - 1)
+}
+
+/// Tokens of a static mode's chunk, unless memory is short or others are asked for: of few prompts at once, enough for large products.
+const STATIC_CHUNK_MAX: u32 = 2048;
+
+/// Chunk of the static mode that keeps at most a sixteenth of the pool for itself.
+#[must_use]
+pub fn static_chunk(pool: &PoolConfig) -> u32 {
+    let blocks = pool.frames / pool.block_frames() / 16;
+    let block = BLOCK_TOKENS as u32;
+    (blocks * block).clamp(block, STATIC_CHUNK_MAX)
 }
 
 /// Formats of all pages of a block that has taken `steps`.
