@@ -5,6 +5,7 @@ pub mod csv;
 pub mod engine_args;
 #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
 pub mod gpu;
+pub mod online;
 pub mod report;
 pub mod simulate;
 pub mod startup;

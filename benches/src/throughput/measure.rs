@@ -4,7 +4,7 @@ use std::error::Error;
 use std::time::Instant;
 
 use ebb_engine::core::{EngineHandle, GenerateRequest, Prompt, RequestError, StreamEvent};
-use ebb_engine::sampling::SamplingOptions;
+use ebb_engine::sampling::{ParamError, SamplingOptions, SamplingParams};
 
 use super::Workload;
 use super::figures::{Answer, Figures, figures};
@@ -26,30 +26,13 @@ pub async fn measure(
     seed: u64,
 ) -> Result<Measured, Box<dyn Error>> {
     let vocab = engine.model().vocab;
-    let params = SamplingOptions {
-        temperature,
-        max_tokens: Some(workload.output as u32),
-        ignore_eos: true,
-        seed: Some(seed),
-        ..SamplingOptions::default()
-    };
-    let params = params.validate(vocab)?;
+    let ask = Ask::of(vocab, workload, temperature, seed)?;
     let prompts = workload.prompts(vocab, seed);
     let before = engine.state().preemptions;
     let begin = Instant::now();
     let tasks: Vec<_> = prompts
         .into_iter()
-        .map(|tokens| {
-            let request = GenerateRequest {
-                request_id: String::new(),
-                prompt: Prompt::Tokens(tokens),
-                params: params.clone(),
-                priority: 0,
-                timeout: None,
-                min_kv_bits: 0,
-            };
-            tokio::spawn(read(engine.clone(), request, begin))
-        })
+        .map(|tokens| tokio::spawn(answer(engine.clone(), ask.request(tokens), begin)))
         .collect();
     let mut answers = Vec::with_capacity(tasks.len());
     for task in tasks {
@@ -66,7 +49,46 @@ pub async fn measure(
     })
 }
 
-async fn read(
+/// What all requests of a workload share.
+#[derive(Debug, Clone)]
+pub(crate) struct Ask(SamplingParams);
+
+impl Ask {
+    /// Answers of the workload's length, whatever is drawn.
+    ///
+    /// # Errors
+    /// When there is no such temperature.
+    pub(crate) fn of(
+        vocab: usize,
+        workload: &Workload,
+        temperature: f32,
+        seed: u64,
+    ) -> Result<Self, ParamError> {
+        let params = SamplingOptions {
+            temperature,
+            max_tokens: Some(workload.output as u32),
+            ignore_eos: true,
+            seed: Some(seed),
+            ..SamplingOptions::default()
+        };
+        Ok(Self(params.validate(vocab)?))
+    }
+
+    /// A request with that prompt.
+    pub(crate) fn request(&self, prompt: Vec<u32>) -> GenerateRequest {
+        GenerateRequest {
+            request_id: String::new(),
+            prompt: Prompt::Tokens(prompt),
+            params: self.0.clone(),
+            priority: 0,
+            timeout: None,
+            min_kv_bits: 0,
+        }
+    }
+}
+
+/// Asks, and reads the answer; its times count from `begin`.
+pub(crate) async fn answer(
     engine: EngineHandle,
     request: GenerateRequest,
     begin: Instant,

@@ -13,13 +13,15 @@ use ebb_engine::core::EngineHandle;
 use ebb_engine::model::LoadFormat;
 
 pub use figures::{Answer, Figures, figures};
+pub(crate) use measure::{Ask, answer};
 pub use measure::{Measured, measure};
-use timeline::Timeline;
+pub(crate) use timeline::Timeline;
 pub use workload::Workload;
 
 use crate::csv::Csv;
 use crate::engine_args::EngineArgs;
 
+const SETTING: &str = "engine,kv,in,out,n,kv_gib";
 const ITL_HEADER: &str =
     "engine,kv,in,out,n,kv_gib,itl_p50_ms,itl_p99_ms,itl_smooth_p99_ms,p99_ratio,itl_jitter_p99";
 const HEADER: &str = "engine,kv,in,out,n,kv_gib,decode_tok_s,out_tok_s,itl_p50_ms,itl_p99_ms,ttft_p50_ms,preemptions,mean_kv_bits";
@@ -105,7 +107,9 @@ pub fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             let timeline = timeline.map(|path| (Timeline::begin(&engine), path));
             let measured = measure(&engine, workload, args.temperature, seed).await?;
             if let Some((timeline, path)) = timeline {
-                timeline.end(&setting(&engine, workload), path).await?;
+                timeline
+                    .end(SETTING, &setting(&engine, workload), path)
+                    .await?;
             }
             Ok::<_, Box<dyn Error>>(measured)
         })?;

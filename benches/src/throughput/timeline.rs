@@ -20,7 +20,7 @@ const GIB: f64 = (1u64 << 30) as f64;
 
 /// Looks at an engine until it is stopped.
 #[derive(Debug)]
-pub(super) struct Timeline {
+pub(crate) struct Timeline {
     stop: oneshot::Sender<()>,
     rows: JoinHandle<Vec<String>>,
 }
@@ -28,7 +28,7 @@ pub(super) struct Timeline {
 impl Timeline {
     /// Begins to look; from now on time and counts count.
     #[must_use]
-    pub(super) fn begin(engine: &EngineHandle) -> Self {
+    pub(crate) fn begin(engine: &EngineHandle) -> Self {
         let (engine, begin, before) = (engine.clone(), Instant::now(), engine.state());
         let (stop, mut stopped) = oneshot::channel();
         let rows = tokio::spawn(async move {
@@ -44,14 +44,19 @@ impl Timeline {
         Self { stop, rows }
     }
 
-    /// Stops looking and writes what was seen.
+    /// Stops looking and writes what was seen, behind columns that say of what.
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub(super) async fn end(self, setting: &str, path: &Path) -> Result<(), Box<dyn Error>> {
+    pub(crate) async fn end(
+        self,
+        columns: &str,
+        setting: &str,
+        path: &Path,
+    ) -> Result<(), Box<dyn Error>> {
         drop(self.stop);
         let rows = self.rows.await?;
-        let mut csv = Csv::file(&format!("engine,kv,in,out,n,kv_gib,{COLUMNS}"), path)?;
+        let mut csv = Csv::file(&format!("{columns},{COLUMNS}"), path)?;
         for row in rows {
             csv.line(&format!("{setting},{row}"))?;
         }

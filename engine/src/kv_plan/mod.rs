@@ -5,10 +5,10 @@ mod steps;
 
 use std::sync::Arc;
 
-use ebb_block_manager::{BLOCK_TOKENS, PoolConfig};
 use ebb_block_manager::schedule::{
     Bound, Cost, PageSide, PositionTable, Schedule, ScheduleError, Step,
 };
+use ebb_block_manager::{BLOCK_TOKENS, PoolConfig};
 use ebb_kernels::formats::FormatId;
 use ebb_kernels::formats::rotation::Rotation;
 use ebb_kernels::kv::{KvGeometry, KvLayout, LayoutError, Side};
