@@ -170,7 +170,7 @@ fn everybody_is_served_once_in_every_mode() {
 fn progressive_holds_more_and_preempts_nobody() {
     let of = |mode| replay(&setup(mode, 1 << 30), &crowd(), None).unwrap();
     let [preempt, _, progressive] = MODES.map(of);
-    assert!(preempt.preemptions > 0 && preempt.recomputed_tokens > 0);
+    assert!(preempt.preemptions > 0 && preempt.preempted_tokens > 0);
     assert_eq!(progressive.preemptions, 0);
     assert!(progressive.shrinks > 0 && progressive.bits_stored < 16.0);
     assert!(

@@ -1,6 +1,7 @@
 //! Which block shrinks next: queues of those that can, kept up to date as blocks change.
 //!
-//! Cold blocks (only the cache keeps them) go first, the least recently used in front. Of the live
+//! Cold blocks (only the cache keeps them) go first, the least recently used in front, as long as evicting them would do, or no live one
+//! can shrink; else they are evicted as they are. Of the live
 //! ones those of the highest class go first (the least urgent), among these the ones that take the
 //! most frames (the least advanced), protected ones last, then the oldest.
 
@@ -21,7 +22,7 @@ pub struct Pressure {
     pub high: u32,
     /// Bytes of the blocks that one step transcodes. A block that is larger is transcoded alone.
     pub bytes_max: u64,
-    /// Whether blocks that only the prefix cache keeps shrink before they are evicted.
+    /// Whether blocks that only the prefix cache keeps shrink as well, where evicting them would do, and are not just evicted.
     pub cold: bool,
 }
 

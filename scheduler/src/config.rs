@@ -41,7 +41,7 @@ impl Mode {
 /// What a request waits for before it gets memory, where blocks can shrink.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Admission {
-    /// Only for room at the floor: what runs already, and what the prefix cache keeps, shrinks to let it in.
+    /// Only for room at the floor: what the prefix cache keeps shrinks or is evicted to let it in, and what runs already shrinks.
     #[default]
     Degrade,
     /// For room at 16 bit as well, as in [`Mode::PreemptOnly`]: requests queue, and what runs shrinks only

@@ -4,7 +4,7 @@ mod figures;
 
 use std::error::Error;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ebb_engine::core::{EngineHandle, RequestError};
 use ebb_engine::model::LoadFormat;
@@ -62,13 +62,15 @@ pub fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         return Err(format!("--rate is {rate}; it must be from 0.001 to 1000000").into());
     }
     let mut trace = Trace::read(&args.trace.clone().unwrap_or_else(azure))?;
-    if let Some(requests) = args.requests {
-        trace = trace.with_requests(requests);
-    }
+    trace = match args.requests {
+        Some(0) => return Err("--requests is 0; it must be at least 1".into()),
+        Some(requests) => trace.with_requests(requests),
+        None => trace,
+    };
     // Room for the token that an answer's last one would be followed by.
-    let context = trace.iter().map(|a| a.prompt + a.generated + 1).max();
-    let context = context.map(|tokens| tokens as usize);
-    let mut config = args.engine.config(LoadFormat::Dummy, context)?;
+    let longest = trace.iter().map(|a| a.prompt + a.generated).max();
+    let context = longest.unwrap_or(0) as usize + 1;
+    let mut config = args.engine.config(LoadFormat::Dummy, Some(context))?;
     config.max_waiting = trace.len().max(config.max_waiting);
     let step_tokens = config.max_step_tokens;
     let engine = ebb_engine::start(config)?;
@@ -81,8 +83,8 @@ pub fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     // What is made at first use is made before the clock starts.
     let warm = Workload {
         n: 4,
-        input: (step_tokens / 2).min(context.unwrap_or(8) - 5).max(1),
-        output: 4,
+        input: (step_tokens / 2).min(context.saturating_sub(5)).max(1),
+        output: 4.min(context - 2),
     };
     runtime.block_on(measure(&engine, &warm, 0.0, 1))?;
     for (&rate, seed) in args.rate.iter().zip(2..) {
@@ -131,7 +133,8 @@ fn mode_and_memory(engine: &EngineHandle) -> String {
     format!("{},{gib:.2}", state.kv.mode)
 }
 
-/// What became of each request, in the order of their arrivals (none: it was turned away), and the seconds until all were done.
+/// What became of each request, in the order of their arrivals (none: it was turned away), and the seconds until all were done. An
+/// answer's times count from when its request was due.
 async fn replay(
     engine: &EngineHandle,
     trace: &Trace,
@@ -139,9 +142,17 @@ async fn replay(
 ) -> Result<(Vec<Option<Answer>>, f64), Box<dyn Error>> {
     let begin = tokio::time::Instant::now();
     let mut tasks = JoinSet::new();
+    let mut answers = vec![None; trace.len()];
+    let mut note = |done: Result<(usize, Result<Answer, RequestError>), _>| {
+        let (index, answered) = done?;
+        answers[index] = match answered {
+            Ok(answer) => Some(answer),
+            Err(RequestError::QueueFull { .. } | RequestError::Invalid { .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        Ok::<_, Box<dyn Error>>(())
+    };
     for (index, arrival) in trace.iter().enumerate() {
-        tokio::time::sleep_until(begin + Duration::from_secs_f64(arrival.at)).await;
-        let now = Instant::now();
         let workload = Workload {
             n: 1,
             input: arrival.prompt as usize,
@@ -150,17 +161,16 @@ async fn replay(
         let (vocab, seed) = (engine.model().vocab, seed << 32 | index as u64);
         let prompt = workload.prompts(vocab, seed).remove(0);
         let request = Ask::of(vocab, &workload, 0.0, seed)?.request(prompt);
-        let answer = answer(engine.clone(), request, now);
+        let due = begin + Duration::from_secs_f64(arrival.at);
+        tokio::time::sleep_until(due).await;
+        let answer = answer(engine.clone(), request, due.into_std());
         tasks.spawn(async move { (index, answer.await) });
-    }
-    let mut answers = vec![None; trace.len()];
-    while let Some(done) = tasks.join_next().await {
-        let (index, answered) = done?;
-        match answered {
-            Ok(answer) => answers[index] = Some(answer),
-            Err(RequestError::QueueFull { .. }) => {}
-            Err(error) => return Err(error.into()),
+        while let Some(done) = tasks.try_join_next() {
+            note(done)?;
         }
+    }
+    while let Some(done) = tasks.join_next().await {
+        note(done)?;
     }
     Ok((answers, begin.elapsed().as_secs_f64()))
 }

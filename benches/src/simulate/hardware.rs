@@ -37,8 +37,8 @@ pub struct Hardware {
 }
 
 /// One H200 SXM. Bandwidth and FLOP/s as large copies and cuBLASLt products achieve them (the data sheet says 4.8e12 and
-/// 989e12); the shares so that offline workloads take as long as they were measured to (`benches/results/simulate`): weights and KV are
-/// read faster than a copy moves bytes, and a long load leaves products three quarters of their clock.
+/// 989e12); the shares so that most workloads take within 3 % of what was measured (`benches/results/simulate`): weights and KV are
+/// read faster than a copy moves bytes, and under load the card's power leaves products three quarters of their clock.
 pub const H200: Hardware = Hardware {
     bandwidth: 4.26e12,
     bandwidth_efficiency: 0.98,

@@ -6,7 +6,8 @@
 //! nothing runs the clock jumps to the next arrival. Equal inputs give equal figures, but for those of the host.
 //!
 //! A request generates as many tokens as the trace says. Its `max_tokens` is that number, so admission knows the true
-//! length; a `--max-tokens-factor` above 1 hides it. No two prompts begin alike, so the prefix cache finds nothing; what it keeps has to make way.
+//! length; a `--max-tokens-factor` above 1 hides it. No two prompts begin alike, so a
+//! request finds nothing of another's in the prefix cache; what that keeps has to make way.
 
 pub mod args;
 pub mod floor;

@@ -123,8 +123,8 @@ pub struct Outcome {
     pub pool_used: f64,
     /// Times that a sequence lost its memory.
     pub preemptions: u64,
-    /// Tokens computed again for it.
-    pub recomputed_tokens: u64,
+    /// Tokens that it had in the KV cache then; what the prefix cache still has of them is not computed again.
+    pub preempted_tokens: u64,
     /// Times that a sequence could not go on in a step because memory was yet to come free by shrinking.
     pub stalls: u64,
     /// Blocks transcoded.
@@ -185,7 +185,7 @@ impl Outcome {
             resident_max: sums.resident_max,
             pool_used: over(sums.frame_byte_seconds, sums.pool_byte_seconds),
             preemptions: stats.preemptions,
-            recomputed_tokens: stats.preempted_tokens,
+            preempted_tokens: stats.preempted_tokens,
             stalls: stats.stalls,
             shrinks: stats.shrinks,
             bits_stored: bits(sums.byte_seconds, sums.token_seconds),

@@ -121,7 +121,7 @@ impl Replay<'_> {
             if arrival.at > self.now {
                 return;
             }
-            // No two of them begin alike, so that nothing is found in the prefix cache.
+            // No two of them begin alike, so that nobody finds another's in the prefix cache.
             let prompt: Arc<[u32]> = vec![index as u32; arrival.prompt as usize].into();
             let max_tokens = f64::from(arrival.generated) * self.setup.max_tokens_factor;
             self.records.push(Record {

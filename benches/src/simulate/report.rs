@@ -25,7 +25,7 @@ const TABLE: [Column; 17] = [
         format!("{:.1}/{}", o.resident_mean, o.resident_max)
     }),
     ("preempted", |o| o.preemptions.to_string()),
-    ("recomputed", |o| o.recomputed_tokens.to_string()),
+    ("lost", |o| o.preempted_tokens.to_string()),
     ("bits stored", |o| format!("{:.2}", o.bits_stored)),
     ("read", |o| format!("{:.2}", o.bits_read)),
     ("told", |o| format!("{:.2}", o.bits_told)),

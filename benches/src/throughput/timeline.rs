@@ -11,10 +11,10 @@ use tokio::task::JoinHandle;
 
 use crate::csv::Csv;
 
-/// What a row says behind the setting: seconds since all requests were submitted, steps since then, sequences running and waiting, GiB
+/// What a row says behind the setting: seconds since it was begun, steps since then, sequences running and waiting, GiB
 /// that live sequences hold, that the prefix cache alone holds and that are promised, mean bits of all that is stored, blocks shrunk
 /// since then, live and cached, GiB of them before that, and how often a sequence waited for memory.
-pub(super) const COLUMNS: &str = "at_s,steps,running,waiting,live_gib,cached_gib,promised_gib,stored_bits,shrinks_live,shrinks_cached,shrunk_gib,stalls";
+const COLUMNS: &str = "at_s,steps,running,waiting,live_gib,cached_gib,promised_gib,stored_bits,shrinks_live,shrinks_cached,shrunk_gib,stalls";
 const PERIOD: Duration = Duration::from_millis(100);
 const GIB: f64 = (1u64 << 30) as f64;
 
@@ -37,7 +37,10 @@ impl Timeline {
             loop {
                 tokio::select! {
                     _ = ticks.tick() => rows.push(row(begin, &before, &engine.state())),
-                    _ = &mut stopped => return rows,
+                    _ = &mut stopped => {
+                        rows.push(row(begin, &before, &engine.state()));
+                        return rows;
+                    }
                 }
             }
         });

@@ -184,8 +184,8 @@ impl BlockManager {
 
     /// Issues the shrinks that `pressure` calls for with the step being planned, which must then be
     /// submitted even if it has nothing else to do. If cold blocks could give what is wanted by being evicted, they shrink instead, if
-    /// they are to, the least recently used first, until the high watermark is free. If not, live ones shrink, and cold ones make way
-    /// without being rewritten first. A cold block goes to its next stop; a live one as far as it would have to if all gave up evenly
+    /// they are to, the least recently used first, until the high watermark is free. If not, live ones that can shrink do, and cold ones
+    /// make way without being rewritten first. A cold block goes to its next stop; a live one as far as it would have to if all gave up evenly
     /// what is wanted; none below its bound.
     ///
     /// The new frames come from those that nobody takes soon, or else from those held back. For live blocks cold ones are evicted: what

@@ -357,10 +357,17 @@ impl Harness {
             low: u32::from(marks % 16),
             high: u32::from(marks % 16 + marks / 64 % 64),
             bytes_max: 4096 * u64::from(bytes % 128),
-            cold: true,
+            cold: !(bytes / 128).is_multiple_of(4),
         };
         let mut jobs = Vec::new();
+        let before = self.pool.usage().blocks_cached;
         self.pool.relieve(&pressure, &mut jobs);
+        let evicted = before - self.pool.usage().blocks_cached;
+        self.coverage
+            .count("blocks evicted for shrinks", u64::from(evicted));
+        let spared = before > evicted && jobs.first().is_some_and(|job| job.live);
+        self.coverage
+            .count("live blocks shrunk beside cached ones", u64::from(spared));
         let expected = self.model.relieve(&pressure);
         let brief: Vec<_> = jobs.iter().map(|job| (job.from, job.to)).collect();
         let expected_brief = expected.iter().map(|&(_, from, to)| (from, to));

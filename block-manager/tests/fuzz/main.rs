@@ -182,10 +182,14 @@ fn the_pool_does_what_the_naive_model_does() {
     for what in RARE {
         assert!(reached.of(what) > 100, "too few {what}: {reached:#?}");
     }
-    assert!(
-        reached.of("twins better than the first") > 20,
-        "{reached:#?}"
-    );
+    for (what, least) in [
+        ("twins better than the first", 20),
+        ("live blocks shrunk beside cached ones", 20),
+        // There is more of it in `rules::shrink`.
+        ("blocks evicted for shrinks", 0),
+    ] {
+        assert!(reached.of(what) > least, "too few {what}: {reached:#?}");
+    }
 }
 
 /// The same for as long as one likes: `cargo test --release -p ebb-block-manager -- --ignored`.

@@ -366,6 +366,71 @@ fn live_blocks_shrink_to_frames_of_cached_ones() {
     step(&mut pool, 5);
 }
 
+/// Pools that are full but for cached blocks, some of which may be rewritten or touched by a step in flight.
+#[test]
+fn shrinks_take_the_frames_of_cached_blocks_whatever_is_asked_for() {
+    let mut state = 1_u64;
+    let mut below = |end: u32| {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (state >> 33) as u32 % end
+    };
+    let (mut evicted, mut live) = (0, 0);
+    for round in 0..500 {
+        let mut pool = formats(100 + below(100));
+        let frames = pool.config().frames;
+        let mut pressure = |low: u32| Pressure {
+            demand: below(frames),
+            soon: below(20),
+            low,
+            high: low + below(20),
+            bytes_max: 4096 * u64::from(1 + below(200)),
+            cold: true,
+        };
+        let cached = [pressure(frames), pressure(0), pressure(10)];
+        run(&mut pool, B, &text(round, 128 * (1 + round as usize % 6)));
+        pool.release(B);
+        let (mut jobs, mut id) = (Vec::new(), 0);
+        for pressure in &cached[..round as usize % 4 % 3 + 1] {
+            pool.relieve(pressure, &mut jobs);
+            id += 1;
+            pool.begin_step(StepId(id));
+            if round % 3 > 0 {
+                pool.retire_step(StepId(id));
+            }
+        }
+        run(&mut pool, A, &text(1000, 128));
+        while pool.frames_needed(A, pool.committed(A) + 128)
+            <= pool.available().min(pool.usage().frames_free)
+        {
+            extend(&mut pool, A, &text(1001, 128));
+        }
+        let before = pool.usage();
+        jobs.clear();
+        pool.relieve(&pressure(frames / 2), &mut jobs);
+        let after = pool.usage();
+        let written: usize = jobs.iter().map(|job| job.new.len()).sum();
+        assert!(written as u32 <= before.frames_free + before.frames_cached);
+        pool.check()
+            .unwrap_or_else(|e| panic!("round {round}: {e}"));
+        for step in 1..=id {
+            if round % 3 == 0 {
+                pool.retire_step(StepId(step));
+            }
+        }
+        step(&mut pool, id + 1);
+        pool.check()
+            .unwrap_or_else(|e| panic!("round {round}: {e}"));
+        evicted += before.blocks_cached - after.blocks_cached;
+        live += jobs.iter().filter(|job| job.live).count();
+    }
+    assert!(
+        evicted > 100 && live > 500,
+        "{evicted} evicted, {live} shrunk"
+    );
+}
+
 #[test]
 fn a_step_rewrites_no_more_than_it_may() {
     let mut pool = formats(400);

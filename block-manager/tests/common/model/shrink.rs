@@ -217,7 +217,7 @@ impl Model {
                 };
                 let mut candidates = candidates.into_iter();
                 let first = candidates.find_map(|key| Some((key, self.next_stop(key)?)));
-                let goes = now && (live || !live_give);
+                let goes = now && (live || (pressure.cold && !live_give));
                 let Some((key, mut to)) = first.filter(|_| goes) else {
                     break;
                 };
