@@ -1,5 +1,8 @@
 //! Flags of benchmarks that start an engine.
 
+use std::time::Instant;
+
+use ebb_engine::core::EngineHandle;
 use ebb_engine::device::{Device, DeviceChoice};
 use ebb_engine::kv_plan::{DEFAULT_FLOOR, KvSource};
 use ebb_engine::model::LoadFormat;
@@ -95,4 +98,26 @@ impl EngineArgs {
         config.device = device;
         Ok(config)
     }
+}
+
+/// Starts an engine, says so, and makes a runtime to ask it from.
+///
+/// # Errors
+/// When the engine does not start.
+pub(crate) fn start(
+    config: EngineConfig,
+) -> Result<(EngineHandle, tokio::runtime::Runtime), Box<dyn std::error::Error>> {
+    let begin = Instant::now();
+    let engine = ebb_engine::start(config)?;
+    eprintln!(
+        "{} on {}, ready after {:.1} s",
+        engine.model().description,
+        engine.model().device,
+        begin.elapsed().as_secs_f64()
+    );
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(4)
+        .enable_all()
+        .build()?;
+    Ok((engine, runtime))
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::simulate::setup::Targets;
-use crate::throughput::Answer;
+use crate::throughput::{Answer, percentile, sorted};
 
 /// What a trace gave; times in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,7 +32,7 @@ pub struct Figures {
 #[must_use]
 pub fn figures(answers: &[Option<Answer>], targets: Targets, seconds: f64) -> Figures {
     let served: Vec<&Answer> = answers.iter().flatten().collect();
-    let (mut ttft, mut tpot, mut good) = (Vec::new(), Vec::new(), 0);
+    let (mut ttft, mut tpot, mut good) = (Vec::new(), Vec::new(), 0_usize);
     for answer in &served {
         let first = answer.arrivals.first().map_or(Duration::MAX, |a| a.0);
         let last = answer.arrivals.last().map_or(Duration::MAX, |a| a.0);
@@ -43,16 +43,17 @@ pub fn figures(answers: &[Option<Answer>], targets: Targets, seconds: f64) -> Fi
         ttft.push(to_first);
         tpot.extend(between);
     }
+    let (ttft, tpot) = (sorted(ttft.into_iter()), sorted(tpot.into_iter()));
     let all: u64 = served.iter().map(|a| tokens(a)).sum();
     let bits: f64 = served.iter().map(|a| a.kv_bits).sum();
     Figures {
         served: served.len(),
         rejected: answers.len() - served.len(),
-        attained: f64::from(good as u32) / answers.len().max(1) as f64,
-        ttft_p50: percentile(&mut ttft, 0.5),
-        ttft_p99: percentile(&mut ttft, 0.99),
-        tpot_p50: percentile(&mut tpot, 0.5),
-        tpot_p99: percentile(&mut tpot, 0.99),
+        attained: good as f64 / answers.len().max(1) as f64,
+        ttft_p50: percentile(&ttft, 0.5),
+        ttft_p99: percentile(&ttft, 0.99),
+        tpot_p50: percentile(&tpot, 0.5),
+        tpot_p99: percentile(&tpot, 0.99),
         out_tok_s: all as f64 / seconds,
         mean_kv_bits: bits / served.len() as f64,
     }
@@ -60,13 +61,6 @@ pub fn figures(answers: &[Option<Answer>], targets: Targets, seconds: f64) -> Fi
 
 fn tokens(answer: &Answer) -> u64 {
     answer.arrivals.iter().map(|a| u64::from(a.1)).sum()
-}
-
-/// By nearest rank; NaN of nothing.
-fn percentile(values: &mut [f64], share: f64) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let rank = (share * values.len() as f64).ceil() as usize;
-    values.get(rank.max(1) - 1).copied().unwrap_or(f64::NAN)
 }
 
 #[cfg(test)]

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use ebb_engine::core::{EngineHandle, RequestError};
 use ebb_engine::model::LoadFormat;
-use ebb_load::trace::{Trace, azure};
+use ebb_load::trace::Trace;
 use tokio::task::JoinSet;
 
 pub use figures::{Figures, figures};
 
 use crate::csv::Csv;
-use crate::engine_args::EngineArgs;
+use crate::engine_args::{EngineArgs, start};
+use crate::simulate::args::read_trace;
 use crate::simulate::setup::Targets;
 use crate::throughput::{Answer, Ask, Timeline, Workload, answer, measure};
 
@@ -58,27 +59,14 @@ pub struct Args {
 /// When the trace cannot be read, or the engine does not start or fails.
 pub fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     crate::log_to_stderr();
-    if let Some(rate) = args.rate.iter().find(|r| !(1e-3..=1e6).contains(*r)) {
-        return Err(format!("--rate is {rate}; it must be from 0.001 to 1000000").into());
-    }
-    let mut trace = Trace::read(&args.trace.clone().unwrap_or_else(azure))?;
-    trace = match args.requests {
-        Some(0) => return Err("--requests is 0; it must be at least 1".into()),
-        Some(requests) => trace.with_requests(requests),
-        None => trace,
-    };
+    let trace = read_trace(args.trace.as_deref(), &args.rate, args.requests)?;
     // Room for the token that an answer's last one would be followed by.
     let longest = trace.iter().map(|a| a.prompt + a.generated).max();
     let context = longest.unwrap_or(0) as usize + 1;
     let mut config = args.engine.config(LoadFormat::Dummy, Some(context))?;
     config.max_waiting = trace.len().max(config.max_waiting);
     let step_tokens = config.max_step_tokens;
-    let engine = ebb_engine::start(config)?;
-    eprintln!("{}", engine.model().description);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(4)
-        .enable_all()
-        .build()?;
+    let (engine, runtime) = start(config)?;
     let mut csv = Csv::new(HEADER, args.out.as_deref())?;
     // What is made at first use is made before the clock starts.
     let warm = Workload {
@@ -91,8 +79,10 @@ pub fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         let trace = trace.clone().with_rate(rate);
         let before = engine.state().preemptions;
         let (answers, seconds) = runtime.block_on(async {
-            let timeline = args.timeline.as_deref();
-            let timeline = timeline.map(|path| (Timeline::begin(&engine), path));
+            let timeline = match args.timeline.as_deref() {
+                Some(path) => Some((Timeline::begin(&engine).await, path)),
+                None => None,
+            };
             let replayed = replay(&engine, &trace, seed).await;
             if let Some((timeline, path)) = timeline {
                 let setting = format!("ebb,{},{rate}", mode_and_memory(&engine));

@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ebb_engine::kv_plan::DEFAULT_FLOOR;
 use ebb_engine::kv_spec::KvSpec;
@@ -192,17 +192,7 @@ impl Args {
     /// # Errors
     /// A sentence with the file or flag at fault.
     pub fn trace(&self) -> Result<Trace, String> {
-        if let Some(rate) = self.rate.iter().find(|rate| !(1e-3..=1e6).contains(*rate)) {
-            return Err(format!(
-                "--rate is {rate}; it must be from 0.001 to 1000000"
-            ));
-        }
-        let trace = Trace::read(&self.trace.clone().unwrap_or_else(azure))?;
-        Ok(match self.requests {
-            Some(0) => return Err("--requests is 0; it must be at least 1".into()),
-            Some(requests) => trace.with_requests(requests),
-            None => trace,
-        })
+        read_trace(self.trace.as_deref(), &self.rate, self.requests)
     }
 
     /// A server of a mode and memory.
@@ -290,4 +280,26 @@ impl Args {
             1e3 * self.tpot
         )
     }
+}
+
+/// A trace, the Azure conversation trace unless told otherwise, cut or repeated; its rates are to be these.
+///
+/// # Errors
+/// A sentence with the file or flag at fault.
+pub(crate) fn read_trace(
+    path: Option<&Path>,
+    rates: &[f64],
+    requests: Option<usize>,
+) -> Result<Trace, String> {
+    if let Some(rate) = rates.iter().find(|rate| !(1e-3..=1e6).contains(*rate)) {
+        return Err(format!(
+            "--rate is {rate}; it must be from 0.001 to 1000000"
+        ));
+    }
+    let trace = Trace::read(&path.map_or_else(azure, Path::to_owned))?;
+    Ok(match requests {
+        Some(0) => return Err("--requests is 0; it must be at least 1".into()),
+        Some(requests) => trace.with_requests(requests),
+        None => trace,
+    })
 }

@@ -98,14 +98,15 @@ fn medians_around(values: &[f64]) -> Vec<f64> {
     (0..values.len()).map(median).collect()
 }
 
-fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
+/// From the smallest to the largest.
+pub(crate) fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values
 }
 
 /// By nearest rank; NaN of nothing.
-fn percentile(sorted: &[f64], share: f64) -> f64 {
+pub(crate) fn percentile(sorted: &[f64], share: f64) -> f64 {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.max(1) - 1).copied().unwrap_or(f64::NAN)
 }

@@ -7,19 +7,20 @@ mod workload;
 
 use std::error::Error;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ebb_engine::core::EngineHandle;
 use ebb_engine::model::LoadFormat;
 
 pub use figures::{Answer, Figures, figures};
+pub(crate) use figures::{percentile, sorted};
 pub(crate) use measure::{Ask, answer};
 pub use measure::{Measured, measure};
 pub(crate) use timeline::Timeline;
 pub use workload::Workload;
 
 use crate::csv::Csv;
-use crate::engine_args::EngineArgs;
+use crate::engine_args::{EngineArgs, start};
 
 const SETTING: &str = "engine,kv,in,out,n,kv_gib";
 const ITL_HEADER: &str =
@@ -79,18 +80,7 @@ pub fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let mut config = args.engine.config(format, context)?;
     config.max_waiting = largest(|w| w.n).unwrap_or(1).max(config.max_waiting);
     let step_tokens = config.max_step_tokens;
-    let begin = Instant::now();
-    let engine = ebb_engine::start(config)?;
-    eprintln!(
-        "{} on {}, ready after {:.1} s",
-        engine.model().description,
-        engine.model().device,
-        begin.elapsed().as_secs_f64()
-    );
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(4)
-        .enable_all()
-        .build()?;
+    let (engine, runtime) = start(config)?;
     let mut csv = Csv::new(HEADER, args.out.as_deref())?;
     let itl = args.itl.as_deref();
     let mut itl = itl.map(|p| Csv::new(ITL_HEADER, Some(p))).transpose()?;
@@ -103,8 +93,10 @@ pub fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                 ..*workload
             };
             measure(&engine, &warm, args.temperature, seed << 32).await?;
-            let timeline = args.timeline.as_deref();
-            let timeline = timeline.map(|path| (Timeline::begin(&engine), path));
+            let timeline = match args.timeline.as_deref() {
+                Some(path) => Some((Timeline::begin(&engine).await, path)),
+                None => None,
+            };
             let measured = measure(&engine, workload, args.temperature, seed).await?;
             if let Some((timeline, path)) = timeline {
                 timeline

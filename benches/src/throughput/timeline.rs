@@ -26,10 +26,15 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// Begins to look; from now on time and counts count.
-    #[must_use]
-    pub(crate) fn begin(engine: &EngineHandle) -> Self {
-        let (engine, begin, before) = (engine.clone(), Instant::now(), engine.state());
+    /// Begins to look at an engine once it is idle; from then on time and counts count. An answer's reader may have its end before the
+    /// engine has said that its last step is over.
+    pub(crate) async fn begin(engine: &EngineHandle) -> Self {
+        let mut before = engine.state();
+        while before.running + before.waiting > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            before = engine.state();
+        }
+        let (engine, begin) = (engine.clone(), Instant::now());
         let (stop, mut stopped) = oneshot::channel();
         let rows = tokio::spawn(async move {
             let mut rows = Vec::new();
