@@ -74,6 +74,12 @@ pub enum Command {
         /// as 8-32-32-4
         #[arg(long, value_delimiter = ',', value_parser = rule)]
         rules: Vec<[usize; 4]>,
+        /// Only these shapes, as 128x8192; all of them if none is named
+        #[arg(long, value_delimiter = ',')]
+        shapes: Vec<String>,
+        /// Only these rows over shrunk blocks and none over 16-bit ones, as `int4/int4,int2/int2 q_len 4,of all`
+        #[arg(long, value_delimiter = ',')]
+        shrunk: Vec<String>,
     },
     /// Time chunked-prefill attention, with and without wgmma; prints CSV
     Prefill {
@@ -177,13 +183,20 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
             clean_l2,
             kernels,
             rules,
+            shapes,
+            shrunk,
         } => {
             let cold = match clean_l2 {
                 true => ColdL2::Read,
                 false => ColdL2::Written,
             };
-            attention::run(&device, *repeats, cold, kernels, rules)?;
-            shrunk_attention::run(&device, *repeats, cold)?;
+            let shapes = attention::shapes(shapes)?;
+            if shrunk.is_empty() {
+                attention::run(&device, &shapes, *repeats, cold, kernels, rules)?;
+            } else {
+                attention::head();
+            }
+            shrunk_attention::run(&device, &shapes, shrunk, *repeats, cold)?;
         }
         Command::Prefill { repeats } => prefill::run(&device, *repeats)?,
         Command::Polar { blocks, repeats } => {

@@ -9,7 +9,7 @@ use ebb_kernels::kv::{FrameLayout, KvGeometry};
 
 /// A decode batch: sequences of equal length.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
+pub struct Shape {
     pub(super) batch: usize,
     pub(super) tokens: usize,
     pub(super) q_heads: usize,
@@ -36,7 +36,7 @@ const fn shape(
     }
 }
 
-pub(super) const SHAPES: [Shape; 9] = [
+const SHAPES: [Shape; 9] = [
     shape(1, 1152, 32, 8, 0.0),
     shape(64, 1152, 32, 8, 0.0),
     shape(256, 1152, 32, 8, 0.0),
@@ -63,17 +63,39 @@ const fn rule(
     }
 }
 
+/// Those named as `batch`x`tokens`; all, if none is.
+pub fn shapes(named: &[String]) -> Result<Vec<Shape>, String> {
+    if named.is_empty() {
+        return Ok(SHAPES.to_vec());
+    }
+    let name = |s: &Shape| format!("{}x{}", s.batch, s.tokens);
+    let find = |n: &String| {
+        let found = SHAPES.iter().find(|s| name(s) == *n).copied();
+        found.ok_or_else(|| {
+            let known = SHAPES.iter().map(name).collect::<Vec<_>>().join(", ");
+            format!("there is no shape {n}; there are {known}")
+        })
+    };
+    named.iter().map(find).collect()
+}
+
+/// Prints the head of the CSV.
+pub fn head() {
+    println!("engine,kernel,bits,batch,seqlen,hq,hkv,d,us,GBps");
+}
+
 /// Prints the CSV `engine,kernel,bits,batch,seqlen,hq,hkv,d,us,GBps`; one line for the preferred
 /// kernel, and one per kernel whose name contains `kernels` and way of cutting the sequences in `rules`.
 pub fn run(
     device: &Arc<Device>,
+    shapes: &[Shape],
     repeats: usize,
     cold: ColdL2,
     kernels: &str,
     rules: &[[usize; 4]],
 ) -> Result<(), ProbeError> {
-    println!("engine,kernel,bits,batch,seqlen,hq,hkv,d,us,GBps");
-    for s in SHAPES {
+    head();
+    for s in shapes {
         // One layer of a model: its records lie together in one frame, as in a model whose frames hold whole layers.
         let geometry = KvGeometry {
             layers: 1,

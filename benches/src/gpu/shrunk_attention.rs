@@ -10,7 +10,7 @@ use ebb_kernels::formats::{FormatId as F, RecordShape};
 use ebb_kernels::kv::{FrameLayout, KvGeometry, KvLayout, Side};
 use ebb_kernels::{BLOCK_TOKENS, SUB_BLOCK_TOKENS};
 
-use super::attention::{HEAD_DIM, SHAPES, Shape};
+use super::attention::{HEAD_DIM, Shape};
 
 /// Formats of keys and values that are timed, and their bits: those that blocks come down to, then static ones, and what a schedule may
 /// leave at 16 bit beside others.
@@ -22,13 +22,16 @@ const PAIRS: [(F, F, &str); 10] = [
     (F::Kitty12, F::Int2, "2.25/2"),
     (F::Int2, F::Int2, "2"),
     (F::Int3, F::Int3, "3"),
+    (F::F16, F::F16, "16"),
     (F::Polar44, F::F16, "4/16"),
     (F::Polar44, F::Int4, "4/4"),
-    (F::F16, F::F16, "16"),
 ];
 
 /// Those of [`PAIRS`] that are mixed.
 const MIXED: usize = 6;
+
+/// The first of [`PAIRS`] that has polar keys, as all after it: layouts without them are read by another kernel.
+const POLAR: usize = 8;
 
 /// Those of [`PAIRS`] that are timed with several rows of a sequence, too, and the rows.
 const DRAFTED: usize = 6;
@@ -42,7 +45,7 @@ struct Pool {
 }
 
 impl Pool {
-    fn new(shape: &Shape) -> Result<Self, CudaError> {
+    fn new(shape: &Shape, pairs: &[(F, F, &str)]) -> Result<Self, CudaError> {
         let unsupported = |e: String| CudaError::Unsupported(e);
         // One layer of a model: its records lie together, as in a model whose frames hold whole layers.
         let geometry = KvGeometry {
@@ -54,7 +57,7 @@ impl Pool {
             frame_bytes: geometry.sub_block_bytes(),
             frames_per_sub_block: 1,
         };
-        let pages = PAIRS.map(|(k, v, _)| vec![k, v]);
+        let pages: Vec<_> = pairs.iter().map(|(k, v, _)| vec![*k, *v]).collect();
         let layout =
             KvLayout::new(geometry, frame, &pages).map_err(|e| unsupported(e.to_string()))?;
         let mut images = vec![vec![0; frame.frame_bytes * layout.frames(0) as usize]];
@@ -172,40 +175,62 @@ impl Pool {
 }
 
 /// Prints lines of the CSV of [`super::attention::run`]: one per pair of formats and number of rows, one for a mixture of those that are not static, and one for
-/// what a server has.
-pub fn run(device: &Arc<Device>, repeats: usize, cold: ColdL2) -> Result<(), ProbeError> {
+/// what a server has; only those in `only`, if there are any.
+pub fn run(
+    device: &Arc<Device>,
+    shapes: &[Shape],
+    only: &[String],
+    repeats: usize,
+    cold: ColdL2,
+) -> Result<(), ProbeError> {
     let runs = (repeats, cold);
-    for shape in &SHAPES {
-        let pool = Pool::new(shape)?;
-        let line = |kernel: &str, bits: &str, us: f64, bytes: f64| {
-            println!(
-                "ebb,mixed {kernel},{bits},{},{},{},{},{HEAD_DIM},{us:.1},{:.0}",
-                shape.batch,
-                shape.tokens,
-                shape.q_heads,
-                shape.kv_heads,
-                bytes / us / 1e3
-            );
-        };
+    let wanted = |kernel: &str| only.is_empty() || only.iter().any(|o| o == kernel);
+    for shape in shapes {
+        let codes = Pool::new(shape, &PAIRS[..POLAR])?;
+        let polar = Pool::new(shape, &PAIRS[POLAR..])?;
+        let time =
+            |pool: &Pool, kernel: &str, bits: &str, rows, position: &dyn Fn(usize) -> u16| {
+                if !wanted(kernel) {
+                    return Ok(());
+                }
+                let (us, bytes) = pool.time(device, shape, rows, position, runs)?;
+                println!(
+                    "ebb,mixed {kernel},{bits},{},{},{},{},{HEAD_DIM},{us:.1},{:.0}",
+                    shape.batch,
+                    shape.tokens,
+                    shape.q_heads,
+                    shape.kv_heads,
+                    bytes / us / 1e3
+                );
+                Ok::<_, ProbeError>(())
+            };
         for (i, (k, v, bits)) in PAIRS.into_iter().enumerate() {
-            let (us, bytes) = pool.time(device, shape, (1, 1), |_| i as u16 + 1, runs)?;
-            line(&format!("{k}/{v}"), bits, us, bytes);
+            let (pool, first) = match i < POLAR {
+                true => (&codes, 0),
+                false => (&polar, POLAR),
+            };
+            let position = |_| (i - first) as u16 + 1;
+            time(pool, &format!("{k}/{v}"), bits, (1, 1), &position)?;
             if i >= DRAFTED {
                 continue;
             }
             for rows in ROWS {
-                let (us, bytes) = pool.time(device, shape, (rows, rows), |_| i as u16 + 1, runs)?;
-                line(&format!("{k}/{v} q_len {rows}"), bits, us, bytes);
+                let kernel = format!("{k}/{v} q_len {rows}");
+                time(pool, &kernel, bits, (rows, rows), &position)?;
             }
         }
         let any = |block: usize| (block % MIXED) as u16 + 1;
-        let (us, bytes) = pool.time(device, shape, (1, 1), any, runs)?;
-        line("of all", "mixed", us, bytes);
+        time(&codes, "of all", "mixed", (1, 1), &any)?;
         // As a server has it whose blocks go down to 4 bit: the first and the last that is full at 8, half an open one at 16.
         let last = shape.tokens / BLOCK_TOKENS - 1;
         let served = |block: usize| if block == 0 || block == last { 1 } else { 2 };
-        let (us, bytes) = pool.time(device, shape, (1, BLOCK_TOKENS / 2), served, runs)?;
-        line("int4/int4 served", "mixed", us, bytes);
+        time(
+            &codes,
+            "int4/int4 served",
+            "mixed",
+            (1, BLOCK_TOKENS / 2),
+            &served,
+        )?;
     }
     Ok(())
 }
