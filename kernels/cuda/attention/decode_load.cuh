@@ -5,14 +5,12 @@
 
 namespace ebb {
 
-template <int D, int STAGES, int SETS, Way WAY>
-struct MixedLoad : Rings<D, STAGES, SETS, WAY> {
-  using Base = Rings<D, STAGES, SETS, WAY>;
-  using Base::kArenaOffset, Base::kFoundOffset, Base::kGivenOffset, Base::kSteps, Base::kWarps;
-  using Base::claimed, Base::fence_writes, Base::lane, Base::left, Base::merged, Base::ordinal_at, Base::p, Base::params, Base::prepare, Base::release, Base::shared, Base::wait, Base::warp;
-  using typename Base::Arena;
-
-  __device__ __forceinline__ MixedLoad(const MixedDecodeParams& params, uint8_t* shared) : Base(params, shared) {}
+template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
+struct MixedLoad : Rings<D, STAGES, SETS, WAY, POLAR> {
+  using Base = Rings<D, STAGES, SETS, WAY, POLAR>;
+  using Base::kComputing, Base::kFoundOffset, Base::kFragmentLanes, Base::kGivenOffset, Base::kSteps;
+  using Base::arena, Base::claimed, Base::computes, Base::fence_writes, Base::fragment_lane, Base::lane, Base::left, Base::merged, Base::ordinal_at, Base::p, Base::params, Base::prepare, Base::release, Base::shared, Base::team, Base::wait, Base::warp;
+  __device__ __forceinline__ explicit MixedLoad(const MixedDecodeParams& params) : Base(params) {}
 
   // ---- 16-bit rows ----
 
@@ -26,7 +24,7 @@ struct MixedLoad : Rings<D, STAGES, SETS, WAY> {
       uint32_t a[4], b[4];
       ldmatrix_x4(a, rows + Base::template row_offset<Tile>(lane % 16, 2 * i + lane / 16));
       ldmatrix_x4(b, rows + Base::template row_offset<Tile>(lane % 16, 2 * i + 2 + lane / 16));
-      const uint2 q = query16[i * 32 + lane], r = query16[i * 32 + 32 + lane];
+      const uint2 q = query16[i * kFragmentLanes + fragment_lane()], r = query16[(i + 1) * kFragmentLanes + fragment_lane()];
       mma_bf16(s0, a, q.x, q.y);
       mma_bf16(s1, b, r.x, r.y);
     }
@@ -37,7 +35,7 @@ struct MixedLoad : Rings<D, STAGES, SETS, WAY> {
 
   // Adds 16 tokens of 16 bit, of which `tokens` are: O^T += V^T P^T. Probabilities are B fragments in bf16.
   template <bool Tile>
-  __device__ __forceinline__ void add_rows(uint32_t b0, uint32_t b1, uint32_t tokens, float (&o)[kSteps][4]) {
+  __device__ __forceinline__ void add_rows(uint32_t b0, uint32_t b1, uint32_t tokens, float (&o)[kSteps][2 * SETS]) {
     uint8_t* const at = wait();
     const uint32_t rows = smem_address(at);
     if (tokens < 16) {
@@ -51,7 +49,13 @@ struct MixedLoad : Rings<D, STAGES, SETS, WAY> {
       uint32_t a[4];
       // Matrices: tokens 0-7 of channels 0-7 and 8-15, then tokens 8-15; transposed they are the A operand's.
       ldmatrix_x4_trans(a, rows + Base::template row_offset<Tile>(lane / 16 * 8 + lane % 8, 2 * d + lane / 8 % 2));
-      mma_bf16(o[d], a, b0, b1);
+      // Of one set, columns hold a head twice.
+      float sums[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++) sums[i] = i % 2 < SETS ? o[d][i / 2 * SETS + i % 2] : 0.f;
+      mma_bf16(sums, a, b0, b1);
+#pragma unroll
+      for (int i = 0; i < 2 * SETS; i++) o[d][i] = sums[i / SETS * 2 + i % SETS];
     }
     release();
   }
@@ -67,14 +71,14 @@ struct MixedLoad : Rings<D, STAGES, SETS, WAY> {
 
   // Counters; then the next kernel may start.
   __device__ __forceinline__ void begin() const {
-    if (WAY == Way::kBulk && threadIdx.x == kWarps * 32) prefetch_tensor_map(&params.records);
-    if (warp < kWarps) prepare();
-    if (lane == 0 && warp < kWarps) {
+    if (WAY == Way::kBulk && threadIdx.x == kComputing * 32) prefetch_tensor_map(&params.records);
+    if (computes()) prepare();
+    if (lane == 0 && computes()) {
       reinterpret_cast<uint32_t*>(shared + kFoundOffset)[warp] = 0;
       reinterpret_cast<uint32_t*>(shared + kGivenOffset)[warp] = 0;
       *ordinal_at() = 0;
       if (warp == 0) {
-        *reinterpret_cast<Arena*>(shared + kArenaOffset) = {p.pages.arena, &params.records, __float_as_uint(Base::kBase)};
+        if (team == 0) arena() = {p.pages.arena, &params.records, __float_as_uint(Base::kBase)};
         set_turn(left(), 0);
         set_turn(claimed(), 0);
         set_turn(merged(), 0);

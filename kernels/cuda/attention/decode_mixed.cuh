@@ -15,11 +15,11 @@
 
 namespace ebb {
 
-template <int D, int STAGES, int SETS, Way WAY>
-struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY> {
-  using Base = MixedUnits<D, STAGES, SETS, WAY>;
-  using Base::kSteps, Base::kTiles, Base::kUnits, Base::kVectors, Base::kWarps;
-  using Base::l, Base::lane, Base::m, Base::o, Base::p, Base::shared, Base::warp, Base::zeros;
+template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
+struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
+  using Base = MixedUnits<D, STAGES, SETS, WAY, POLAR>;
+  using Base::kFragmentLanes, Base::kSteps, Base::kTiles, Base::kUnits, Base::kVectors, Base::kWarps;
+  using Base::computes, Base::fragment_lane, Base::l, Base::lane, Base::m, Base::o, Base::p, Base::shared, Base::team, Base::warp, Base::zeros;
   using Base::attend_polar, Base::begin, Base::behind_of, Base::bring_queries, Base::brought, Base::fence_writes, Base::fill, Base::finish, Base::info, Base::most_of_head, Base::ordinal_at, Base::own_of, Base::place_of_queries, Base::power_in,
       Base::produce, Base::query16_of, Base::query_of, Base::release, Base::reset, Base::scale_of, Base::shift_of, Base::stage, Base::wait, Base::wait_for_second, Base::word;
   using typename Base::Place, typename Base::Power, typename Base::Scores;
@@ -27,7 +27,7 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY> {
   static constexpr float kSlack = 8.f;            // powers of two
   static constexpr uint32_t kFifth = 0x32663266;  // fp16
 
-  __device__ __forceinline__ MixedDecode(const MixedDecodeParams& params, uint8_t* shared) : Base(params, shared) {}
+  __device__ __forceinline__ explicit MixedDecode(const MixedDecodeParams& params) : Base(params) {}
 
   // Of a vector of fp16, elements 16 i + g and 16 i + 8 + g for i from 0 to 3.
   __device__ __forceinline__ void load_column(uint32_t (&a)[4], const uint8_t* vector) const { ldmatrix_x4_trans(a, smem_address(vector) + lane / 8 * 32 + lane % 2 * 16); }
@@ -82,7 +82,7 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY> {
     for (int i = 0; i < kSteps; i++) {
       uint32_t z[4];  // the same in all rows
       ldmatrix_x4(z, smem_address(record) + 32 * i + lane / 16 * 16);
-      const uint2 q = query_of(slot)[i * 32 + lane];
+      const uint2 q = query_of(slot)[i * kFragmentLanes + fragment_lane()];
       mma_f16(sums, z, q.x, q.y);
     }
     if (slabs > 0) {
@@ -251,7 +251,7 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY> {
       lower = 1.f;
       return;
     }
-    if (is_polar(format)) {
+    if (POLAR && is_polar(format)) {
       attend_polar(slot, format, x, begin);
 #pragma unroll
       for (int set = 0; set < SETS; set++) factor[set] = scale_of(slot, set), begin[set] *= factor[set];
@@ -286,7 +286,7 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY> {
     }
 #pragma unroll
     for (int d = 0; d < kSteps; d++)
-      for (int i = 0; i < 4; i++) o[d][i] *= e[i % 2 % SETS];
+      for (int i = 0; i < 2 * SETS; i++) o[d][i] *= e[i % SETS];
   }
 
   // ---- values ----
@@ -345,11 +345,11 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY> {
       for (int row = 0; row < kRows; row++) {
         int acc[SETS][4] = {};
         multiply_row<Bits, kTiles>(plane, third, row, w.b, acc, [](int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_u8u8(c, a, b0, b1); });
-        float (&to)[4] = o[k * kRows + row];
+        float (&to)[2 * SETS] = o[k * kRows + row];
 #pragma unroll
         for (int set = 0; set < SETS; set++) {
           to[set] = fmaf(static_cast<float>(acc[set][0] * 256 + acc[set][1]), w.back[set] * kUpper, to[set]);
-          to[2 + set] = fmaf(static_cast<float>(acc[set][2] * 256 + acc[set][3]), w.back[set] * kLower, to[2 + set]);
+          to[SETS + set] = fmaf(static_cast<float>(acc[set][2] * 256 + acc[set][3]), w.back[set] * kLower, to[SETS + set]);
         }
       }
       release();
@@ -428,7 +428,7 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY> {
     // Before the warp waits for the first pieces to be found.
     if (warp < kUnits) bring_queries(warp, place);
     fill();
-    named_barrier_sync(1, kWarps * 32);
+    named_barrier_sync(1 + team, kWarps * 32);
     reset();
 #pragma unroll 1
     for (;;) {
@@ -453,10 +453,10 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY> {
 
   __device__ __forceinline__ void run() {
     begin();
-    if (threadIdx.x / 32 == kWarps)
-      produce();
-    else
+    if (computes())
       consume();
+    else
+      produce();
   }
 };
 
@@ -474,10 +474,11 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY> {
 #endif
 
 // Of head_dim D, for up to 4 * SETS pairs of a row and a query head.
-#define EBB_DECODE_MIXED(NAME, D, SETS, WAY)                                                                                                   \
-  EBB_KERNEL_EARLY(NAME, ebb::MixedDecodeParams, (ebb::MixedDecode<D, 2, SETS, WAY>::kThreads), (ebb::MixedDecode<D, 2, SETS, WAY>::kCtas)) { \
-    EBB_TRAP_IF_BULK(WAY)                                                                                                                      \
-    EBB_DYNAMIC_SHARED(shared);                                                                                                                \
-    ebb::MixedDecode<D, 2, SETS, WAY> kernel(p, shared);                                                                                       \
-    kernel.run();                                                                                                                              \
+#define EBB_DECODE_MIXED(NAME, D, SETS, WAY, POLAR)                             \
+  EBB_KERNEL_EARLY(NAME, ebb::MixedDecodeParams,                                \
+                   (ebb::MixedDecode<D, 2, SETS, WAY, POLAR>::kThreads),        \
+                   (ebb::MixedDecode<D, 2, SETS, WAY, POLAR>::kCtas)) {         \
+    EBB_TRAP_IF_BULK(WAY)                                                       \
+    ebb::MixedDecode<D, 2, SETS, WAY, POLAR> kernel(p);                         \
+    kernel.run();                                                               \
   }

@@ -1,7 +1,7 @@
-// What decode attention over shrunk blocks (decode_mixed.cuh) reads, and in what order: a CTA's units and pieces.
+// What decode attention over shrunk blocks (decode_mixed.cuh) reads, and in what order: a team's units and pieces.
 //
 // A unit (a range of a sequence's blocks, one KV head, a set of columns: pairs of a query row and a query head, numbered
-// row * group + head) is the work of a CTA: of warps that compute and one that finds out what to load.
+// row * group + head) is the work of a team: of warps that compute and one that finds out what to load.
 // It falls into pieces, shrunk blocks and tiles of 16 tokens of the 16-bit ones, which are dealt to as many slots as warps compute: the
 // ones that take longest first, each to the slot that has least to do. A warp has a slot of each unit, and a ring of its own, which runs
 // on into the next unit: no barrier stands between a warp and its loads. Records come in chunks of at most 4 KiB of codes (decode_rings.cuh).
@@ -31,15 +31,19 @@ constexpr uint32_t kTile16 = 15;
 // How chunks come to shared memory: by the copy engine (sm_90), or copied by the warp that needs them (sm_80 on).
 enum class Way { kBulk, kRing };
 
-// SETS: of four query heads of a unit, one or two.
-template <int D, int STAGES, int SETS, Way WAY>
+// SETS: of four query heads of a unit, one or two. POLAR: whether keys may be polar.
+template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
 struct MixedPieces {
-  // Of a multiprocessor: CTAs have nothing to wait for from each other, and a warp that has an 8-bit block keeps only few others waiting.
-  // Two sets need more registers. Rings without the copy engine are for sm_80 (164 KiB of shared memory, 2 CTAs of one set) and for
-  // sm_86 and sm_89 (100 KiB, one CTA).
-  static constexpr uint32_t kCtas = WAY == Way::kBulk || SETS == 1 ? 2 : 1;
-  static constexpr uint32_t kWarps = WAY == Way::kBulk ? SETS == 1 ? 7 : 5 : SETS == 1 ? 4 : 5;  // that compute
-  static constexpr uint32_t kThreads = (kWarps + 1) * 32;
+  // A multiprocessor of sm_90 holds two teams, which have nothing to wait for from each other: a warp that has an 8-bit block keeps only few
+  // others waiting. They are one CTA, their finding warps its last: a quarter of a multiprocessor runs every fourth warp of a CTA, and with a
+  // CTA a team one quarter would have both finding warps and another only warps that compute. Polar keys need registers that this leaves none
+  // of: there a team is a CTA. Two sets need more registers. Rings without the copy engine are for sm_80 (164 KiB of shared memory, 2 CTAs of
+  // one set) and for sm_86 and sm_89 (100 KiB, one CTA).
+  static constexpr uint32_t kTeams = WAY == Way::kBulk && !POLAR ? 2 : 1;
+  static constexpr uint32_t kCtas = kTeams == 1 && (WAY == Way::kBulk || SETS == 1) ? 2 : 1;     // of a multiprocessor
+  static constexpr uint32_t kWarps = WAY == Way::kBulk ? SETS == 1 ? 7 : 5 : SETS == 1 ? 4 : 5;  // of a team, that compute
+  static constexpr uint32_t kComputing = kTeams * kWarps;
+  static constexpr uint32_t kThreads = (kComputing + kTeams) * 32;
   static constexpr int kSteps = D / 16;   // column tiles of keys, row tiles of values
   static constexpr int kTiles = 8;        // row tiles of keys, column tiles of values
   static constexpr uint32_t kRow = 2 * D;            // bytes of a 16-bit row
@@ -50,11 +54,12 @@ struct MixedPieces {
   static constexpr uint32_t kStage = (kLargest + 1023) / 1024 * 1024;
   static constexpr uint32_t kUnits = WAY == Way::kBulk ? 4 : 3;  // of which queries are kept
   static constexpr uint32_t kShares = kSteps + 1;    // of what there is to do once all have done with a unit
-  static constexpr uint32_t kFragments = kSteps * 256;
+  static constexpr uint32_t kFragmentLanes = 16 * SETS;  // of B fragments of queries: where columns hold a head twice, one is kept
+  static constexpr uint32_t kFragments = kSteps * kFragmentLanes * 8;
   static constexpr uint32_t kOwn = kSteps * 128 * SETS;
   static constexpr uint32_t kPart = (kSteps * 128 + 64) * SETS;                     // what a warp leaves of a unit
   static constexpr uint32_t kPartOffset = kWarps * STAGES * kStage;                 // [kWarps]
-  static constexpr uint32_t kQueryOffset = kPartOffset + kWarps * kPart;            // uint2 [kUnits][kSteps][32]: B fragments in fp16
+  static constexpr uint32_t kQueryOffset = kPartOffset + kWarps * kPart;            // uint2 [kUnits][kSteps][kFragmentLanes]: B fragments in fp16
   static constexpr uint32_t kQuery16Offset = kQueryOffset + kUnits * kFragments;    // the same in bf16
   static constexpr uint32_t kOwnOffset = kQuery16Offset + kUnits * kFragments;      // uint4 [kUnits][SETS][kSteps / 4][32]: the former as lanes need them
   static constexpr uint32_t kScaleOffset = kOwnOffset + kUnits * kOwn;              // float [kUnits][8]: of scores of the former
@@ -71,13 +76,14 @@ struct MixedPieces {
   // and a round of all warps behind, of one piece a unit.
   static constexpr uint32_t kShifts = 512;
   static constexpr uint32_t kShiftOffset = kOrdinalOffset + kWarps * 4;             // u8 [kShifts]: the warp that has the first piece of a unit
-  static constexpr uint32_t kArenaOffset = (kShiftOffset + kShifts + 15) / 16 * 16;  // Arena
+  static constexpr uint32_t kTeamBytes = (kShiftOffset + kShifts + 1023) / 1024 * 1024;
+  static constexpr uint32_t kArenaOffset = kTeams * kTeamBytes;                     // Arena; all else is of each team
   static constexpr uint32_t kSharedBytes = kArenaOffset + 32;
   // Of a multiprocessor of sm_90 and of sm_80, which take 1 KiB a CTA, and of one of sm_86.
   static_assert(kCtas * (kSharedBytes + 1024) <= (WAY == Way::kBulk ? 228 : 164) * 1024);
   static_assert(WAY == Way::kBulk || kSharedBytes <= 99 * 1024);
   static_assert(kUnits <= kWarps);
-  static_assert(kArenaOffset % 16 == 0 && kScaleOffset % 16 == 0 && kFullOffset % 8 == 0);
+  static_assert(kScaleOffset % 16 == 0 && kFullOffset % 8 == 0);
   // Chunks of a warp that have been found and not been given out to be copied lie behind what its first two stages can hold.
   static constexpr uint32_t kQueuePart = 20, kQueue = 2 * kQueuePart;
   static_assert((kQueue / 2 + (STAGES + 1) / 2 + 1) * kWarps < kShifts);
@@ -92,22 +98,32 @@ struct MixedPieces {
 
   const DecodeParams& p;
   const MixedDecodeParams& params;
-  uint8_t* const shared;
-  const uint32_t lane, warp;
-  uint32_t taken;  // chunks
+  const uint32_t lane, team, warp;  // warp: of the team, if it computes
+  uint8_t* const shared;            // the team's
+  uint32_t taken;                   // chunks
 
-  __device__ __forceinline__ MixedPieces(const MixedDecodeParams& params, uint8_t* shared)
+  __device__ __forceinline__ explicit MixedPieces(const MixedDecodeParams& params)
       : p(params.decode),
         params(params),
-        shared(shared),
         lane(threadIdx.x % 32),
-        warp(threadIdx.x / 32),
+        // Shuffled, so that the compiler knows that they are all lanes'.
+        team(kTeams == 1 ? 0 : __shfl_sync(~0u, computes() ? computing_team() : threadIdx.x / 32 - kComputing, 0)),
+        warp(__shfl_sync(~0u, threadIdx.x / 32, 0) - team * kWarps),
+        shared(shared_of(team)),
         taken(0) {
   }
 
+  __device__ __forceinline__ static bool computes() { return threadIdx.x / 32 < kComputing; }
+  // Of a warp that computes.
+  __device__ __forceinline__ static uint32_t computing_team() { return kTeams > 1 && threadIdx.x / 32 >= kWarps ? 1 : 0; }
+  __device__ __forceinline__ static uint8_t* shared_of(uint32_t team) {
+    EBB_DYNAMIC_SHARED(shared);
+    return shared + team * kTeamBytes;
+  }
+
   __device__ __forceinline__ bool is_item(uint32_t number) const { return number < __ldg(p.unit_count) * p.kv_heads; }
-  // The CTA's units.
-  __device__ __forceinline__ uint32_t item(uint32_t ordinal) const { return blockIdx.x + ordinal * gridDim.x; }
+  // The team's units. Few go to as many multiprocessors.
+  __device__ __forceinline__ uint32_t item(uint32_t ordinal) const { return blockIdx.x + (ordinal * kTeams + team) * gridDim.x; }
   __device__ __forceinline__ uint8_t* stage_at(uint32_t s) const { return shared + (warp * STAGES + s) * kStage; }
   __device__ __forceinline__ uint8_t* part_of(uint32_t w) const { return shared + kPartOffset + w * kPart; }
   __device__ __forceinline__ uint32_t* ordinal_at() const { return reinterpret_cast<uint32_t*>(shared + kOrdinalOffset) + warp; }
@@ -122,6 +138,8 @@ struct MixedPieces {
   // Queries of a unit: B fragments in fp16 and as they are, and the former as each lane needs them for its own columns.
   __device__ __forceinline__ const uint2* query_of(uint32_t slot) const { return reinterpret_cast<const uint2*>(shared + kQueryOffset + slot * kFragments); }
   __device__ __forceinline__ const uint2* query16_of(uint32_t slot) const { return reinterpret_cast<const uint2*>(shared + kQuery16Offset + slot * kFragments); }
+  // Which of their lanes has this lane's, which columns 2t and 2t + 1 share where there is one set.
+  __device__ __forceinline__ uint32_t fragment_lane() const { return SETS == 1 ? lane / 8 * 4 + lane % 4 : lane; }
   __device__ __forceinline__ uint8_t* own_of(uint32_t slot, uint32_t set) const { return shared + kOwnOffset + slot * kOwn + set * (kOwn / SETS); }
 
   // Rows of the sequence behind that of a lane's column.
@@ -461,11 +479,15 @@ struct MixedPieces {
     uint32_t code_base;
   };
   static_assert(sizeof(Arena) == 32);
+  __device__ __forceinline__ static Arena& arena() {
+    EBB_DYNAMIC_SHARED(shared);
+    return *reinterpret_cast<Arena*>(shared + kArenaOffset);
+  }
 
   // Codes of polar keys become floats as middle bits of 128: a byte at that place in the mantissa adds its value, to the bit. The constant comes
   // from memory: as one that the compiler knows it would be part of each instruction, which then takes a second one for its other constant.
   static constexpr float kBase = 128.f;
-  __device__ __forceinline__ uint32_t code_base() const { return reinterpret_cast<const Arena*>(shared + kArenaOffset)->code_base; }
+  __device__ __forceinline__ static uint32_t code_base() { return arena().code_base; }
 
   // Of a chunk, in bytes or in units of 16.
   __device__ __forceinline__ static uint64_t from_of(uint2 at) { return static_cast<uint64_t>(at.y & 15) << 32 | at.x; }

@@ -5,14 +5,14 @@
 
 namespace ebb {
 
-template <int D, int STAGES, int SETS, Way WAY>
-struct PolarKeys : MixedLoad<D, STAGES, SETS, WAY> {
-  using Base = MixedLoad<D, STAGES, SETS, WAY>;
-  using Base::kBase, Base::kSteps, Base::kTiles, Base::fence_writes, Base::lane, Base::query_of, Base::release, Base::wait, Base::wait_for_second, Base::word;
+template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
+struct PolarKeys : MixedLoad<D, STAGES, SETS, WAY, POLAR> {
+  using Base = MixedLoad<D, STAGES, SETS, WAY, POLAR>;
+  using Base::kBase, Base::kFragmentLanes, Base::kSteps, Base::kTiles, Base::fence_writes, Base::fragment_lane, Base::lane, Base::query_of, Base::release, Base::wait, Base::wait_for_second, Base::word;
 
   using Scores = float[SETS][kTiles][2];  // and probabilities: [.][i][0] of key 16 i + g, [.][i][1] of 16 i + 8 + g
 
-  __device__ __forceinline__ PolarKeys(const MixedDecodeParams& params, uint8_t* shared) : Base(params, shared) {}
+  __device__ __forceinline__ explicit PolarKeys(const MixedDecodeParams& params) : Base(params) {}
 
   // Cells of two pairs, 8 h + 2 t and the one after it, of a column tile: their width, and the middle of the one that kBase would be in the
   // place of, so that a code need not be freed of it. (2^-17 of a width are lost.)
@@ -83,7 +83,8 @@ struct PolarKeys : MixedLoad<D, STAGES, SETS, WAY> {
           centers[at] = make_float4(cx.x, cy.x, cx.y, cy.y);
         }
       }
-      const uint2 q0 = query_of(slot)[tile * 32 + lane], q1 = query_of(slot)[(kSteps / 2 + tile) * 32 + lane];
+      const uint2* const query = query_of(slot) + tile * kFragmentLanes + fragment_lane();
+      const uint2 q0 = query[0], q1 = query[kSteps / 2 * kFragmentLanes];
       mma_f16(left_out, c[0], q0.x, q0.y);
       mma_f16(left_out, c[1], q1.x, q1.y);
       __syncwarp();

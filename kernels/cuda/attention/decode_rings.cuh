@@ -10,20 +10,19 @@
 
 namespace ebb {
 
-template <int D, int STAGES, int SETS, Way WAY>
+template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
 struct Rings;
 
 // One lane has the copy engine bring chunks, which count on a barrier for each stage.
-template <int D, int STAGES, int SETS>
-struct Rings<D, STAGES, SETS, Way::kBulk> : MixedPieces<D, STAGES, SETS, Way::kBulk> {
-  using Base = MixedPieces<D, STAGES, SETS, Way::kBulk>;
-  using Base::kArenaOffset, Base::kFullOffset, Base::kGivenOffset, Base::kFoundOffset, Base::kInfoOffset, Base::kNextOffset;
-  using Base::kNone, Base::kPaddedRow, Base::kRecord, Base::kRow, Base::kStage;
+template <int D, int STAGES, int SETS, bool POLAR>
+struct Rings<D, STAGES, SETS, Way::kBulk, POLAR> : MixedPieces<D, STAGES, SETS, Way::kBulk, POLAR> {
+  using Base = MixedPieces<D, STAGES, SETS, Way::kBulk, POLAR>;
+  using Base::kFullOffset, Base::kGivenOffset, Base::kFoundOffset, Base::kInfoOffset, Base::kNextOffset;
+  using Base::kNone, Base::kPaddedRow, Base::kRecord, Base::kRow, Base::kStage, Base::kWarps;
   using Base::bytes_of, Base::from_of, Base::in_queue, Base::part_of_chunk, Base::rest_of, Base::word;
   using Base::lane, Base::shared, Base::stage, Base::stage_at, Base::taken, Base::warp;
-  using typename Base::Arena;
 
-  __device__ __forceinline__ Rings(const MixedDecodeParams& params, uint8_t* shared) : Base(params, shared) {}
+  __device__ __forceinline__ explicit Rings(const MixedDecodeParams& params) : Base(params) {}
 
   __device__ __forceinline__ uint32_t full(uint32_t s) const { return smem_address(shared + kFullOffset) + (warp * STAGES + s) * 8; }
 
@@ -36,8 +35,8 @@ struct Rings<D, STAGES, SETS, Way::kBulk> : MixedPieces<D, STAGES, SETS, Way::kB
 
   // Lane 0. Called, not inlined: warps that are in different formats share one instruction cache.
   __device__ __noinline__ static void give(uint32_t taken) {
-    EBB_DYNAMIC_SHARED(shared);
-    const uint32_t warp = threadIdx.x / 32;
+    const uint32_t team = Base::computing_team(), warp = threadIdx.x / 32 - team * kWarps;
+    uint8_t* const shared = Base::shared_of(team);
     uint32_t* const next = reinterpret_cast<uint32_t*>(shared + kNextOffset) + warp;
     uint32_t given = *next;
 #pragma unroll 1
@@ -61,7 +60,7 @@ struct Rings<D, STAGES, SETS, Way::kBulk> : MixedPieces<D, STAGES, SETS, Way::kB
       const uint32_t format = what >> (what >> 31 ? 20 : 16) & 15;
       mbarrier_arrive_expect(barrier, bytes_of(at.y));
       const uint32_t dst = smem_address(shared) + of_warp * kStage;
-      const Arena& arena = *reinterpret_cast<const Arena*>(shared + kArenaOffset);
+      const auto& arena = Base::arena();
       if (format == kTile16) {
         tensor_copy_3d(dst, arena.records, 0, static_cast<int32_t>(from_of(at) / (kRow / 16)), 0, barrier);
       } else if (format == kF16) {
@@ -77,9 +76,8 @@ struct Rings<D, STAGES, SETS, Way::kBulk> : MixedPieces<D, STAGES, SETS, Way::kB
 
   // 16 rows of 16 bit, which may go on in a second frame, to padded ones.
   __device__ __forceinline__ static void copy_rows(uint2 from, uint32_t z, uint32_t dst, uint32_t barrier) {
-    EBB_DYNAMIC_SHARED(shared);
     const uint32_t part = part_of_chunk(from.y);
-    const uint8_t* const arena = reinterpret_cast<const Arena*>(shared + kArenaOffset)->bytes;
+    const uint8_t* const arena = Base::arena().bytes;
     const uint8_t *head = arena + from_of(from) * 16, *const tail = arena + rest_of(from.y, z) * 16;
     if (part == kRecord) {
 #pragma unroll 4
@@ -120,26 +118,26 @@ struct Rings<D, STAGES, SETS, Way::kBulk> : MixedPieces<D, STAGES, SETS, Way::kB
 };
 
 // Each lane copies its share of a chunk, in a group of copies for each stage.
-template <int D, int STAGES, int SETS>
-struct Rings<D, STAGES, SETS, Way::kRing> : MixedPieces<D, STAGES, SETS, Way::kRing> {
-  using Base = MixedPieces<D, STAGES, SETS, Way::kRing>;
-  using Base::kArenaOffset, Base::kFoundOffset, Base::kGivenOffset, Base::kInfoOffset, Base::kNone, Base::kRow, Base::kStage;
+template <int D, int STAGES, int SETS, bool POLAR>
+struct Rings<D, STAGES, SETS, Way::kRing, POLAR> : MixedPieces<D, STAGES, SETS, Way::kRing, POLAR> {
+  using Base = MixedPieces<D, STAGES, SETS, Way::kRing, POLAR>;
+  using Base::kFoundOffset, Base::kGivenOffset, Base::kInfoOffset, Base::kNone, Base::kRow, Base::kStage;
+  static_assert(Base::kTeams == 1);
   using Base::bytes_of, Base::from_of, Base::in_queue, Base::part_of_chunk, Base::rest_of, Base::word;
   using Base::lane, Base::shared, Base::stage, Base::stage_at, Base::taken, Base::warp;
-  using typename Base::Arena;
 
   uint32_t given;  // chunks; the same for all lanes
 
-  __device__ __forceinline__ Rings(const MixedDecodeParams& params, uint8_t* shared) : Base(params, shared), given(0) {}
+  __device__ __forceinline__ explicit Rings(const MixedDecodeParams& params) : Base(params), given(0) {}
 
   __device__ __forceinline__ void prepare() const {}
 
   // The chunks given after. Called, not inlined: warps that are in different formats share one instruction cache.
   __device__ __noinline__ static uint32_t give(uint32_t taken, uint32_t given) {
-    EBB_DYNAMIC_SHARED(shared);
+    uint8_t* const shared = Base::shared_of(0);
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t found_at = smem_address(shared + kFoundOffset) + 4 * warp;
-    const uint8_t* const arena = reinterpret_cast<const Arena*>(shared + kArenaOffset)->bytes;
+    const uint8_t* const arena = Base::arena().bytes;
     uint32_t found = given;
 #pragma unroll 1
     for (; given - taken < STAGES; given++) {

@@ -5,12 +5,12 @@
 
 namespace ebb {
 
-template <int D, int STAGES, int SETS, Way WAY>
-struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY> {
-  using Base = PolarKeys<D, STAGES, SETS, WAY>;
-  using Base::kPart, Base::kShares, Base::kSteps, Base::kUnits, Base::kWarps;
+template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
+struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
+  using Base = PolarKeys<D, STAGES, SETS, WAY, POLAR>;
+  using Base::kFragmentLanes, Base::kPart, Base::kShares, Base::kSteps, Base::kUnits, Base::kWarps;
   using Base::lane, Base::p, Base::params, Base::shared;
-  using Base::behind_of, Base::brought, Base::claimed, Base::is_item, Base::item, Base::left, Base::merged, Base::own_of, Base::part_of, Base::power_in, Base::query16_of, Base::query_of, Base::unit_at;
+  using Base::behind_of, Base::brought, Base::claimed, Base::fragment_lane, Base::is_item, Base::item, Base::left, Base::merged, Base::own_of, Base::part_of, Base::power_in, Base::query16_of, Base::query_of, Base::unit_at;
   using Power = typename Base::Power;
 
   static constexpr uint32_t kHeads = 4 * SETS;
@@ -19,12 +19,12 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY> {
   static_assert(4 * kPartWords + 16 * kHeads == kPart);
   static constexpr float kNothing = -1e30f;  // of a maximum: no key has been seen; infinity less itself would be NaN
 
-  float o[kSteps][4];   // O^T without zeros' part: channels 16 i + g, then + 8, of each set; of one set, twice
+  float o[kSteps][2 * SETS];  // O^T without zeros' part: channels 16 i + g of each set, then + 8
   float m[SETS];
   float l[SETS];        // of this lane's keys: sum of probabilities
   float zeros[SETS];    // and of probabilities times zeros
 
-  __device__ __forceinline__ MixedUnits(const MixedDecodeParams& params, uint8_t* shared) : Base(params, shared) {}
+  __device__ __forceinline__ explicit MixedUnits(const MixedDecodeParams& params) : Base(params) {}
 
   // A column of a unit: its row among those of the sequence, and its query head.
   struct Column {
@@ -95,8 +95,10 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY> {
         const float2 x = unpack_bf16(words[s][r]);
         f[r] = pack_f16(x.x * power.inverse, x.y * power.inverse);
       }
-      query[s * 32 + lane] = make_uint2(f[0], f[1]);
-      query16[s * 32 + lane] = make_uint2(words[s][0], words[s][1]);
+      if (SETS == 2 || g % 2 == 0) {
+        query[s * kFragmentLanes + fragment_lane()] = make_uint2(f[0], f[1]);
+        query16[s * kFragmentLanes + fragment_lane()] = make_uint2(words[s][0], words[s][1]);
+      }
       f[0] = movmatrix_trans(f[0]);
       f[1] = movmatrix_trans(f[1]);
 #pragma unroll
@@ -121,7 +123,7 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY> {
   __device__ __forceinline__ void reset() {
 #pragma unroll
     for (int d = 0; d < kSteps; d++)
-      for (int i = 0; i < 4; i++) o[d][i] = 0.f;
+      for (int i = 0; i < 2 * SETS; i++) o[d][i] = 0.f;
 #pragma unroll
     for (int set = 0; set < SETS; set++) {
       l[set] = zeros[set] = 0.f;
@@ -143,7 +145,7 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY> {
 #pragma unroll
       for (int d = 0; d < kSteps; d++) {
 #pragma unroll
-        for (int i = set; i < 4; i += 2) {
+        for (int i = set; i < 2 * SETS; i += SETS) {
           o[d][i] = (o[d][i] + zeros[set]) * share;
           most = fmaxf(most, fabsf(o[d][i]));
         }
@@ -151,7 +153,7 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY> {
       const Power power = power_in(most_of_head(most));
       factor[set] = l[set] * power.value;
 #pragma unroll
-      for (int d = 0; d < kSteps; d++) part[set][d] = pack_f16(o[d][set] * power.inverse, o[d][2 + set] * power.inverse);
+      for (int d = 0; d < kSteps; d++) part[set][d] = pack_f16(o[d][set] * power.inverse, o[d][SETS + set] * power.inverse);
     }
     if (ordinal > 0) settle(ordinal - 1);
     if (!is_item(item(ordinal))) return false;

@@ -373,9 +373,9 @@ impl Attention {
         (&self.partial_o, &self.partial_ml)
     }
 
-    /// Whether shrunk blocks of these formats are read as they are.
-    pub(super) fn reads(&self, layout: &KvLayout) -> bool {
-        self.mixed.is_some() && Mixed::reads(layout)
+    /// Whether shrunk blocks of these formats are read as they are; from here on there are no others.
+    pub(super) fn take_formats(&mut self, layout: &KvLayout) -> bool {
+        self.mixed.as_mut().is_some_and(|m| m.take(layout))
     }
 
     /// Units of a range of tokens that are all under way at once, in the kernel for few.
@@ -466,8 +466,9 @@ impl Attention {
             };
             // SAFETY: as below; positions and the pages of each were checked with the step.
             return unsafe {
-                let grid = (mixed.grid, 1);
-                mixed.kernel.launch(stream, grid, mixed.threads, &params)?;
+                let instance = mixed.instance();
+                let (grid, threads) = ((instance.grid, 1), instance.threads);
+                instance.kernel.launch(stream, grid, threads, &params)?;
                 match work.cut {
                     true => mixed
                         .merge

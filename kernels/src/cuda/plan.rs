@@ -38,7 +38,7 @@ impl Default for SplitRule {
 
 impl SplitRule {
     /// For the kernel that reads shrunk blocks: what a unit costs beside its blocks is about what one block of 2 bits costs each of its
-    /// warps. With 8 KV heads a sequence of 128k tokens, alone, is a unit for each CTA of 132 multiprocessors.
+    /// warps. With 8 KV heads a sequence of 128k tokens, alone, is a unit for each team of 132 multiprocessors.
     pub const MIXED: Self = Self {
         blocks_min: 64,
         blocks_max: 64,

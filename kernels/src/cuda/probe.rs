@@ -83,8 +83,8 @@ impl AttentionProbe {
     ) -> Result<Self, CudaError> {
         let arena = DeviceArena::of_layout(device, pages, frames, 0)?;
         let table = PageTable::new(device, pages)?;
-        let this = Self::over(device, arena, Some(table), (q_heads, rows), capacity, None)?;
-        if !this.attention.reads(pages) {
+        let mut this = Self::over(device, arena, Some(table), (q_heads, rows), capacity, None)?;
+        if !this.attention.take_formats(pages) {
             let what = "decode attention over pages of these formats";
             return Err(CudaError::Unsupported(what.into()));
         }

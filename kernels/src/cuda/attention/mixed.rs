@@ -8,14 +8,25 @@ use crate::cuda::error::CudaError;
 use crate::formats::FormatId;
 use crate::kv::KvLayout;
 
-/// The kernel that reads blocks as they have shrunk.
+/// The kernels that read blocks as they have shrunk.
 #[derive(Debug)]
 pub(super) struct Mixed {
-    pub(super) kernel: Kernel<MixedDecodeParams>,
+    /// For all formats.
+    all: Instance,
+    /// For those that are not polar, if that is another one.
+    codes: Option<Instance>,
+    /// Whether there may be polar pages.
+    polar: bool,
     pub(super) merge: Kernel<DecodeMergeParams>,
-    pub(super) threads: u32,
-    /// Whether it uses the copy engine.
+    /// Whether they use the copy engine.
     pub(super) copies: bool,
+}
+
+/// A kernel with its persistent grid.
+#[derive(Debug)]
+pub(super) struct Instance {
+    pub(super) kernel: Kernel<MixedDecodeParams>,
+    pub(super) threads: u32,
     pub(super) grid: u32,
 }
 
@@ -42,47 +53,49 @@ impl MixedShape {
     }
 }
 
-/// How a warp's chunks come to it: `Way` of decode_pieces.cuh.
+/// How a warp's chunks come to it: `Way` of decode_pieces.cuh, and its `POLAR`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// By the copy engine.
+    /// By the copy engine, none of them of polar keys.
     Bulk,
+    /// By the copy engine.
+    BulkPolar,
     /// The warp copies them itself.
     Ring,
 }
 
 impl Way {
-    fn of(device: &Device) -> Self {
-        match device.has_copy_engine() {
-            true => Self::Bulk,
-            false => Self::Ring,
-        }
-    }
-
-    /// Kernel, and the one that merges units; `None` if there are none for the head size.
-    fn names(self, shape: MixedShape) -> Option<(&'static str, &'static str)> {
-        let kernel = match (self, shape.head_dim, shape.sets) {
+    /// The kernel; `None` if there is none for the head size.
+    fn name(self, shape: MixedShape) -> Option<&'static str> {
+        Some(match (self, shape.head_dim, shape.sets) {
             (Self::Bulk, 128, 1) => "decode_mixed_d128_h4",
             (Self::Bulk, 128, 2) => "decode_mixed_d128_h8",
             (Self::Bulk, 64, 1) => "decode_mixed_d64_h4",
             (Self::Bulk, 64, 2) => "decode_mixed_d64_h8",
+            (Self::BulkPolar, 128, 1) => "decode_mixed_polar_d128_h4",
+            (Self::BulkPolar, 128, 2) => "decode_mixed_polar_d128_h8",
+            (Self::BulkPolar, 64, 1) => "decode_mixed_polar_d64_h4",
+            (Self::BulkPolar, 64, 2) => "decode_mixed_polar_d64_h8",
             (Self::Ring, 128, 1) => "decode_mixed_ring_d128_h4",
             (Self::Ring, 128, 2) => "decode_mixed_ring_d128_h8",
             (Self::Ring, 64, 1) => "decode_mixed_ring_d64_h4",
             (Self::Ring, 64, 2) => "decode_mixed_ring_d64_h8",
             _ => return None,
-        };
-        let merge = match shape.head_dim {
-            128 => "decode_merge_d128",
-            _ => "decode_merge_d64",
-        };
-        Some((kernel, merge))
+        })
+    }
+
+    /// `kTeams`.
+    fn teams(self) -> usize {
+        match self {
+            Self::Bulk => 2,
+            Self::BulkPolar | Self::Ring => 1,
+        }
     }
 
     /// `kWarps`.
     fn warps(self, shape: MixedShape) -> usize {
         match (self, shape.sets) {
-            (Self::Bulk, 1) => 7,
+            (Self::Bulk | Self::BulkPolar, 1) => 7,
             (Self::Ring, 1) => 4,
             _ => 5,
         }
@@ -91,14 +104,14 @@ impl Way {
     /// `kUnits`.
     fn units(self) -> usize {
         match self {
-            Self::Bulk => 4,
+            Self::Bulk | Self::BulkPolar => 4,
             Self::Ring => 3,
         }
     }
 
     /// `kThreads`.
     fn threads(self, shape: MixedShape) -> u32 {
-        (self.warps(shape) as u32 + 1) * 32
+        (self.teams() * (self.warps(shape) + 1)) as u32 * 32
     }
 
     /// `kSharedBytes`.
@@ -112,20 +125,20 @@ impl Way {
         let steps = shape.head_dim / 16;
         let (warps, units, stages) = (self.warps(shape), self.units(), MixedShape::STAGES);
         let part = (steps * 128 + 64) * shape.sets;
-        let queries = 2 * steps * 256 + steps * 128 * shape.sets + 32 + 8;
+        let queries = 3 * steps * 128 * shape.sets + 32 + 8;
         let turns = 16 + units * 4;
         let full = (warps * (stages * stage + part) + units * queries + turns).next_multiple_of(8);
         let shifts = 512;
-        (full + warps * (stages * (8 + 4) + 4 * 4) + shifts).next_multiple_of(16) + 32
+        let team = full + warps * (stages * (8 + 4) + 4 * 4) + shifts;
+        self.teams() * team.next_multiple_of(1024) + 32
     }
 }
 
-impl Mixed {
+impl Instance {
     /// None if there is no kernel for the shape, or the device cannot run it.
-    pub(super) fn new(device: &Arc<Device>, shape: MixedShape) -> Result<Option<Self>, CudaError> {
-        let way = Way::of(device);
+    fn new(device: &Arc<Device>, way: Way, shape: MixedShape) -> Result<Option<Self>, CudaError> {
         let (shared, threads) = (way.shared_bytes(shape), way.threads(shape));
-        let Some((name, merge)) = way.names(shape) else {
+        let Some(name) = way.name(shape) else {
             return Ok(None);
         };
         if shared > device.shared_bytes_max() {
@@ -135,14 +148,54 @@ impl Mixed {
         let ctas = kernel.ctas_per_multiprocessor(threads)?;
         Ok(Some(Self {
             kernel,
-            merge: device.kernel(merge, 0)?,
             threads,
-            copies: way == Way::Bulk,
             grid: (ctas * device.multiprocessors()) as u32,
         }))
     }
+}
 
-    /// Whether it knows all formats of a layout.
+impl Mixed {
+    /// None if there is no kernel for the shape, or the device cannot run it.
+    pub(super) fn new(device: &Arc<Device>, shape: MixedShape) -> Result<Option<Self>, CudaError> {
+        let copies = device.has_copy_engine();
+        let (all, codes) = match copies {
+            true => (Way::BulkPolar, Some(Way::Bulk)),
+            false => (Way::Ring, None),
+        };
+        let Some(all) = Instance::new(device, all, shape)? else {
+            return Ok(None);
+        };
+        let codes = codes.map(|way| Instance::new(device, way, shape));
+        let merge = match shape.head_dim {
+            128 => "decode_merge_d128",
+            _ => "decode_merge_d64",
+        };
+        Ok(Some(Self {
+            all,
+            codes: codes.transpose()?.flatten(),
+            polar: true,
+            merge: device.kernel(merge, 0)?,
+            copies,
+        }))
+    }
+
+    /// The one that reads the pages of the layout that was last asked for.
+    pub(super) fn instance(&self) -> &Instance {
+        match (&self.codes, self.polar) {
+            (Some(codes), false) => codes,
+            _ => &self.all,
+        }
+    }
+
+    /// Whether all formats of a layout are known; from here on those are what is read.
+    pub(super) fn take(&mut self, layout: &KvLayout) -> bool {
+        use FormatId as F;
+        let mut formats = (0..layout.positions() as u16).flat_map(|p| layout.formats(p));
+        self.polar = formats.any(|f| matches!(f, F::Polar44 | F::Polar42 | F::Polar44Grid));
+        Self::reads(layout)
+    }
+
+    /// Whether all formats of a layout are known.
     pub(super) fn reads(layout: &KvLayout) -> bool {
         use FormatId as F;
         let formats = (0..layout.positions() as u16).flat_map(|p| layout.formats(p));

@@ -135,7 +135,7 @@ impl CudaBackend {
             )));
         }
         let scratch = Scratch::of(pages, config.frames, &capacity);
-        let attention = Attention::new(
+        let mut attention = Attention::new(
             device,
             geometry,
             spec.q_heads,
@@ -147,7 +147,7 @@ impl CudaBackend {
         )?;
         let arena = DeviceArena::of_layout(device, pages, config.frames, scratch.frames())?;
         let tables = capacity.tables(arena.pages(), config.frames);
-        let reads = attention.reads(pages);
+        let reads = attention.take_formats(pages);
         let codecs = Codecs::new(device, pages, config.frames, scratch, reads)?;
         let mut step = StepBuffers::new(
             device,

@@ -20,7 +20,7 @@ use crate::kv::{KvGeometry, KvLayout, Side};
 /// Queries times ranges are rounded to fp16, they and probabilities times ranges to 16-bit integers, the output to bf16.
 const LIMIT: f64 = 3.2e-3;
 
-/// Formats of keys and values at the positions after the first.
+/// Formats of keys and values at the positions after the first; those with polar keys come last.
 const PAIRS: [(F, F); 16] = [
     (F::Int8, F::Int8),
     (F::Int4, F::Int4),
@@ -32,14 +32,17 @@ const PAIRS: [(F, F); 16] = [
     (F::Int2, F::Int8),
     (F::Int3, F::Int3),
     (F::Int3, F::Int2),
-    (F::Polar44, F::F16),
-    (F::Polar42, F::Int4),
-    (F::Polar44Grid, F::Int3),
     (F::F16, F::Int8),
     (F::Int8, F::F16),
     // As many chunks as a warp's queue has room for, behind any number of others.
     (F::F16, F::F16),
+    (F::Polar44, F::F16),
+    (F::Polar42, F::Int4),
+    (F::Polar44Grid, F::Int3),
 ];
+
+/// Those of [`PAIRS`] that have no polar keys.
+const CODES: usize = 13;
 
 /// Before outputs are rounded to bf16, which alone may cost 1.7e-3.
 const UNROUNDED_LIMIT: f64 = 2e-3;
@@ -50,16 +53,55 @@ const CUT: usize = 3;
 const KV_HEADS: usize = 2;
 const LAYERS: usize = 2;
 
-fn layout(head_dim: usize) -> KvLayout {
-    let geometry = KvGeometry {
-        layers: LAYERS,
-        kv_heads: KV_HEADS,
-        head_dim,
-    };
-    // The layer that is looked at is the last; the other has any formats.
-    let pages = PAIRS.map(|(k, v)| vec![F::Int4, F::Int2, k, v]);
-    let layout = KvLayout::new(geometry, geometry.frame_layout(), &pages);
-    layout.expect("the formats of the test have a layout")
+/// Pages of a model: where there are no polar ones, sm_90 has kernels of their own.
+#[derive(Clone, Copy)]
+struct Pages {
+    head_dim: usize,
+    pairs: &'static [(F, F)],
+}
+
+impl Pages {
+    fn all(head_dim: usize) -> Self {
+        let pairs = &PAIRS;
+        Self { head_dim, pairs }
+    }
+
+    fn codes(head_dim: usize) -> Self {
+        let pairs = &PAIRS[..CODES];
+        Self { head_dim, pairs }
+    }
+
+    fn has_polar(self) -> bool {
+        self.pairs.len() > CODES
+    }
+
+    fn layout(self) -> KvLayout {
+        let geometry = KvGeometry {
+            layers: LAYERS,
+            kv_heads: KV_HEADS,
+            head_dim: self.head_dim,
+        };
+        // The layer that is looked at is the last; the other has any formats.
+        let pages: Vec<_> = self.pairs.iter().copied().map(page_formats).collect();
+        let layout = KvLayout::new(geometry, geometry.frame_layout(), &pages);
+        layout.expect("the formats of the test have a layout")
+    }
+
+    /// The first position or any of those after it.
+    fn any(self, rng: &mut Rng) -> u16 {
+        rng.below(self.pairs.len() + 1) as u16
+    }
+}
+
+impl std::fmt::Display for Pages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = if self.has_polar() { "any" } else { "no polar" };
+        write!(f, "{kind} pages, head_dim {}", self.head_dim)
+    }
+}
+
+fn page_formats((k, v): (F, F)) -> Vec<F> {
+    vec![F::Int4, F::Int2, k, v]
 }
 
 /// Sequences of some new rows each over random pages, NaN wherever no token lies.
@@ -79,20 +121,20 @@ struct Case {
 impl Case {
     /// `position(sequence, block)` of a sealed block; the one that is open is 16 bit. `offset`: of a key's channels from zero.
     fn new(
-        head_dim: usize,
+        pages: Pages,
         group: usize,
         lengths: &[usize],
         offset: f32,
         position: impl FnMut(usize, usize) -> u16,
         seed: u64,
     ) -> Self {
-        Self::of_rows(1, head_dim, group, lengths, offset, position, seed)
+        Self::of_rows(1, pages, group, lengths, offset, position, seed)
     }
 
     /// The same with the last `rows` tokens of every sequence new, and the blocks in which they lie 16 bit.
     fn of_rows(
         rows: usize,
-        head_dim: usize,
+        pages: Pages,
         group: usize,
         lengths: &[usize],
         offset: f32,
@@ -100,7 +142,8 @@ impl Case {
         seed: u64,
     ) -> Self {
         let mut rng = Rng(seed);
-        let layout = layout(head_dim);
+        let layout = pages.layout();
+        let head_dim = pages.head_dim;
         let block_frames = layout.frames(0);
         let blocks = |tokens: usize| tokens.div_ceil(BLOCK_TOKENS);
         let frames = block_frames * lengths.iter().map(|n| blocks(*n) as u32).sum::<u32>();
@@ -266,11 +309,13 @@ impl Case {
 /// A batch of each head size and number of heads that has a kernel, of blocks in all formats.
 pub(super) fn check_quick(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
     for (head_dim, group) in [(64, 4), (64, 8), (128, 4), (128, 8)] {
-        let mut rng = Rng(60);
-        let any = |_, _| rng.below(PAIRS.len() + 1) as u16;
-        let case = Case::new(head_dim, group, &[17, 1290, 129, 700], 4.0, any, 29);
-        let name = format!("decode of mixed blocks, quick, head_dim {head_dim} group {group}");
-        report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+        for pages in [Pages::codes(head_dim), Pages::all(head_dim)] {
+            let mut rng = Rng(60);
+            let any = |_, _| pages.any(&mut rng);
+            let case = Case::new(pages, group, &[17, 1290, 129, 700], 4.0, any, 29);
+            let name = format!("decode of mixed blocks, quick, {pages} group {group}");
+            report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+        }
     }
     Ok(())
 }
@@ -278,85 +323,101 @@ pub(super) fn check_quick(device: &Arc<Device>, report: &mut Report) -> Result<(
 pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
     for head_dim in [64, 128] {
         for (i, (k, v)) in PAIRS.into_iter().enumerate() {
-            let case = Case::new(head_dim, 4, &[300, 1290], 8.0, |_, _| i as u16 + 1, 20);
+            let pages = match i < CODES {
+                true => Pages::codes(head_dim),
+                false => Pages::all(head_dim),
+            };
+            let case = Case::new(pages, 4, &[300, 1290], 8.0, |_, _| i as u16 + 1, 20);
             let limit = match (k, v) {
                 (F::F16, _) | (_, F::F16) => ATTENTION_LIMIT,
                 _ => LIMIT,
             };
             let name = format!("decode of {k} keys, {v} values, head_dim {head_dim}");
             report.check(&name, case.run(device)?, limit);
-            let case = Case::new(head_dim, 4, &[700, 1290], 8.0, |_, _| i as u16 + 1, 23);
+            let case = Case::new(pages, 4, &[700, 1290], 8.0, |_, _| i as u16 + 1, 23);
             let name = format!("the same before rounding, head_dim {head_dim}: {k} {v}");
             report.check(&name, case.run_unrounded(device)?, UNROUNDED_LIMIT);
         }
-        let mut rng = Rng(50);
-        let any = |_, _| rng.below(PAIRS.len() + 1) as u16;
-        let case = Case::new(head_dim, 4, &[4097, 900, 2000], 4.0, any, 24);
-        let name = format!("decode of mixed blocks before rounding, head_dim {head_dim}");
-        report.check(&name, case.run_unrounded(device)?, UNROUNDED_LIMIT);
-        // Blocks that take all the room of a warp's queue, in units so short that warps wait for each other often.
-        let heavy: Vec<u16> = (1..)
-            .zip(PAIRS)
-            .filter(|(_, (k, v))| [*k, *v].contains(&F::F16))
-            .map(|(at, _)| at)
-            .collect();
-        let any = |_, _| heavy[rng.below(heavy.len())];
-        let short: Vec<usize> = (0..30).map(|i| 129 + i * 97 % 500).collect();
-        let case = Case::new(head_dim, 4, &short, 4.0, any, 25);
-        let name = format!("decode of short sequences with 16-bit pages, head_dim {head_dim}");
-        report.check(&name, case.run(device)?, ATTENTION_LIMIT);
-        // As many units as the loading warp may be ahead, and more.
-        let tiny: Vec<usize> = (0..1500).map(|i| 1 + i % 16).collect();
-        let case = Case::new(head_dim, 4, &tiny, 4.0, |_, _| 0, 26);
-        let name = format!("decode of many sequences of a tile, head_dim {head_dim}");
-        report.check(&name, case.run(device)?, ATTENTION_LIMIT);
-        // Blocks that take unlike times, then pieces for a few warps only: one that has had much and waits must not keep from others what
-        // lets them get on.
-        let any = |_, _| 1 + rng.below(PAIRS.len()) as u16;
-        let uneven: Vec<usize> = (0..150)
-            .map(|i| if i % 6 == 5 { 700 + i } else { 1 + i * 7 % 40 })
-            .collect();
-        let case = Case::new(head_dim, 4, &uneven, 4.0, any, 29);
-        let name = format!("decode of long sequences among many short ones, head_dim {head_dim}");
-        report.check(&name, case.run(device)?, ATTENTION_LIMIT);
-        // The first is cut into units.
-        let lengths = [9000, 1, 17, 129, 1000, 4097];
-        for group in [1, 3, 4, 8, 12] {
-            let lengths = if group == 4 {
-                &lengths[..]
-            } else {
-                &lengths[1..]
-            };
-            let mut rng = Rng(group as u64 + 30);
-            let any = |_, _| rng.below(PAIRS.len() + 1) as u16;
-            let case = Case::new(head_dim, group, lengths, 4.0, any, 21);
-            let name = format!("decode of mixed blocks, head_dim {head_dim} group {group}");
-            report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+        // Without the copy engine both have one kernel.
+        check_mixtures(device, report, Pages::all(head_dim))?;
+        if device.has_copy_engine() {
+            check_mixtures(device, report, Pages::codes(head_dim))?;
         }
-        // Several rows of a sequence: fewer columns than a unit has, as many, and two units of them; ends just behind that of a
-        // block, so that its last tile is new, and of a sequence that begins.
-        for (group, rows) in [(1, 2), (3, 2), (4, 2), (4, 4), (8, 2), (3, 5), (1, 16)] {
-            let mut rng = Rng((10 * group + rows) as u64);
-            let mut any = |_, _| rng.below(PAIRS.len() + 1) as u16;
-            let lengths = [rows, 129, 128, 130, 700, 1029, 1290];
-            let case = Case::of_rows(rows, head_dim, group, &lengths, 4.0, &mut any, 27);
-            let name = format!("decode of {rows} rows, head_dim {head_dim} group {group}");
-            report.check(&name, case.run(device)?, ATTENTION_LIMIT);
-            // Cut, the last unit of the second holds the new tokens alone, of which the first row sees none.
-            let lengths = [700, 9 * BLOCK_TOKENS + rows - 1, 1290];
-            let case = Case::of_rows(rows, head_dim, group, &lengths, 4.0, &mut any, 28);
-            let name =
-                format!("the same before rounding, head_dim {head_dim} group {group} rows {rows}");
-            report.check(&name, case.run_unrounded(device)?, UNROUNDED_LIMIT);
-        }
-        // A sequence's bits must not depend on its company.
-        let mut rng = Rng(40);
-        let any = |_, _| rng.below(PAIRS.len() + 1) as u16;
-        let case = Case::new(head_dim, 4, &lengths, 4.0, any, 22);
-        let n = case.input.seqs.len();
-        let (alone, together) = (case.outputs(device, 1)?, case.outputs(device, n)?);
-        let name = format!("bits alone and in a batch of mixed blocks, head_dim {head_dim}");
-        report.check(&name, differing(&alone, &together), 0.0);
     }
+    Ok(())
+}
+
+fn check_mixtures(
+    device: &Arc<Device>,
+    report: &mut Report,
+    pages: Pages,
+) -> Result<(), ProbeError> {
+    let mut rng = Rng(50);
+    let any = |_, _| pages.any(&mut rng);
+    let case = Case::new(pages, 4, &[4097, 900, 2000], 4.0, any, 24);
+    let name = format!("decode of mixed blocks before rounding, {pages}");
+    report.check(&name, case.run_unrounded(device)?, UNROUNDED_LIMIT);
+    // Blocks that take all the room of a warp's queue, in units so short that warps wait for each other often.
+    let heavy: Vec<u16> = (1..)
+        .zip(pages.pairs)
+        .filter(|(_, (k, v))| [*k, *v].contains(&F::F16))
+        .map(|(at, _)| at)
+        .collect();
+    let any = |_, _| heavy[rng.below(heavy.len())];
+    let short: Vec<usize> = (0..30).map(|i| 129 + i * 97 % 500).collect();
+    let case = Case::new(pages, 4, &short, 4.0, any, 25);
+    let name = format!("decode of short sequences with 16-bit pages, {pages}");
+    report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+    // As many units as the loading warp may be ahead, and more.
+    let tiny: Vec<usize> = (0..1500).map(|i| 1 + i % 16).collect();
+    let case = Case::new(pages, 4, &tiny, 4.0, |_, _| 0, 26);
+    let name = format!("decode of many sequences of a tile, {pages}");
+    report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+    // Blocks that take unlike times, then pieces for a few warps only: one that has had much and waits must not keep from others what
+    // lets them get on.
+    let any = |_, _| 1 + rng.below(pages.pairs.len()) as u16;
+    let uneven: Vec<usize> = (0..150)
+        .map(|i| if i % 6 == 5 { 700 + i } else { 1 + i * 7 % 40 })
+        .collect();
+    let case = Case::new(pages, 4, &uneven, 4.0, any, 29);
+    let name = format!("decode of long sequences among many short ones, {pages}");
+    report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+    // The first is cut into units.
+    let lengths = [9000, 1, 17, 129, 1000, 4097];
+    for group in [1, 3, 4, 8, 12] {
+        let lengths = if group == 4 {
+            &lengths[..]
+        } else {
+            &lengths[1..]
+        };
+        let mut rng = Rng(group as u64 + 30);
+        let any = |_, _| pages.any(&mut rng);
+        let case = Case::new(pages, group, lengths, 4.0, any, 21);
+        let name = format!("decode of mixed blocks, {pages} group {group}");
+        report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+    }
+    // Several rows of a sequence: fewer columns than a unit has, as many, and two units of them; ends just behind that of a
+    // block, so that its last tile is new, and of a sequence that begins.
+    for (group, rows) in [(1, 2), (3, 2), (4, 2), (4, 4), (8, 2), (3, 5), (1, 16)] {
+        let mut rng = Rng((10 * group + rows) as u64);
+        let mut any = |_, _| pages.any(&mut rng);
+        let lengths = [rows, 129, 128, 130, 700, 1029, 1290];
+        let case = Case::of_rows(rows, pages, group, &lengths, 4.0, &mut any, 27);
+        let name = format!("decode of {rows} rows, {pages} group {group}");
+        report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+        // Cut, the last unit of the second holds the new tokens alone, of which the first row sees none.
+        let lengths = [700, 9 * BLOCK_TOKENS + rows - 1, 1290];
+        let case = Case::of_rows(rows, pages, group, &lengths, 4.0, &mut any, 28);
+        let name = format!("the same before rounding, {pages} group {group} rows {rows}");
+        report.check(&name, case.run_unrounded(device)?, UNROUNDED_LIMIT);
+    }
+    // A sequence's bits must not depend on its company.
+    let mut rng = Rng(40);
+    let any = |_, _| pages.any(&mut rng);
+    let case = Case::new(pages, 4, &lengths, 4.0, any, 22);
+    let n = case.input.seqs.len();
+    let (alone, together) = (case.outputs(device, 1)?, case.outputs(device, n)?);
+    let name = format!("bits alone and in a batch of mixed blocks, {pages}");
+    report.check(&name, differing(&alone, &together), 0.0);
     Ok(())
 }

@@ -1,0 +1,8 @@
+// Decode attention over pages of any format, by the copy engine of sm_90. See decode_mixed.cuh. Polar keys are a sixth of the code and have
+// most registers: whoever has none goes without.
+#include "decode_mixed.cuh"
+
+EBB_DECODE_MIXED(decode_mixed_polar_d128_h4, 128, 1, ebb::Way::kBulk, true)
+EBB_DECODE_MIXED(decode_mixed_polar_d128_h8, 128, 2, ebb::Way::kBulk, true)
+EBB_DECODE_MIXED(decode_mixed_polar_d64_h4, 64, 1, ebb::Way::kBulk, true)
+EBB_DECODE_MIXED(decode_mixed_polar_d64_h8, 64, 2, ebb::Way::kBulk, true)
