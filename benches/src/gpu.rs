@@ -78,7 +78,7 @@ pub enum Command {
         #[arg(long, value_delimiter = ',')]
         shapes: Vec<String>,
         /// Only these rows over shrunk blocks and none over 16-bit ones, as `int4/int4,int2/int2 q_len 4,of all`
-        #[arg(long, value_delimiter = ',')]
+        #[arg(long, value_delimiter = ',', conflicts_with_all = ["kernels", "rules"])]
         shrunk: Vec<String>,
     },
     /// Time chunked-prefill attention, with and without wgmma; prints CSV
@@ -191,10 +191,11 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
                 false => ColdL2::Written,
             };
             let shapes = attention::shapes(shapes)?;
+            shrunk_attention::check_rows(shrunk)?;
             if shrunk.is_empty() {
                 attention::run(&device, &shapes, *repeats, cold, kernels, rules)?;
             } else {
-                attention::head();
+                attention::print_header();
             }
             shrunk_attention::run(&device, &shapes, shrunk, *repeats, cold)?;
         }

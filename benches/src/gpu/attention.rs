@@ -79,8 +79,8 @@ pub fn shapes(named: &[String]) -> Result<Vec<Shape>, String> {
     named.iter().map(find).collect()
 }
 
-/// Prints the head of the CSV.
-pub fn head() {
+/// Prints the CSV's first line.
+pub fn print_header() {
     println!("engine,kernel,bits,batch,seqlen,hq,hkv,d,us,GBps");
 }
 
@@ -94,7 +94,7 @@ pub fn run(
     kernels: &str,
     rules: &[[usize; 4]],
 ) -> Result<(), ProbeError> {
-    head();
+    print_header();
     for s in shapes {
         // One layer of a model: its records lie together in one frame, as in a model whose frames hold whole layers.
         let geometry = KvGeometry {

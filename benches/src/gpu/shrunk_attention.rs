@@ -12,8 +12,8 @@ use ebb_kernels::{BLOCK_TOKENS, SUB_BLOCK_TOKENS};
 
 use super::attention::{HEAD_DIM, Shape};
 
-/// Formats of keys and values that are timed, and their bits: those that blocks come down to, then static ones, and what a schedule may
-/// leave at 16 bit beside others.
+/// Formats of keys and values that are timed, and their bits: those that blocks come down to, int3, which is static, what a schedule may
+/// leave at 16 bit beside others, and polar keys, also static.
 const PAIRS: [(F, F, &str); 10] = [
     (F::Int8, F::Int8, "8"),
     (F::Int4, F::Int4, "4"),
@@ -32,10 +32,47 @@ const MIXED: usize = 6;
 
 /// The first of [`PAIRS`] that has polar keys, as all after it: layouts without them are read by another kernel.
 const POLAR: usize = 8;
+const _: () = {
+    let mut i = 0;
+    while i < PAIRS.len() {
+        assert!(matches!(PAIRS[i].0, F::Polar44) == (i >= POLAR));
+        i += 1;
+    }
+};
 
 /// Those of [`PAIRS`] that are timed with several rows of a sequence, too, and the rows.
 const DRAFTED: usize = 6;
 const ROWS: [usize; 2] = [2, 4];
+
+/// Mixtures that are timed: of all that are not static, and what a server has.
+const OF_ALL: &str = "of all";
+const SERVED: &str = "int4/int4 served";
+
+fn drafted(pair: &str, rows: usize) -> String {
+    format!("{pair} q_len {rows}")
+}
+
+/// An error if there is a row among those asked for that [`run`] does not have.
+pub fn check_rows(asked: &[String]) -> Result<(), String> {
+    let mut known = vec![OF_ALL.to_string(), SERVED.to_string()];
+    for (i, (k, v, _)) in PAIRS.iter().enumerate() {
+        let pair = format!("{k}/{v}");
+        if i < DRAFTED {
+            known.extend(ROWS.map(|rows| drafted(&pair, rows)));
+        }
+        known.push(pair);
+    }
+    match asked.iter().find(|a| !known.contains(a)) {
+        None => Ok(()),
+        Some(row) => {
+            known.sort();
+            Err(format!(
+                "there is no row `{row}`; there are {}",
+                known.join(", ")
+            ))
+        }
+    }
+}
 
 /// A pool whose blocks hold the same random page each.
 struct Pool {
@@ -215,22 +252,16 @@ pub fn run(
                 continue;
             }
             for rows in ROWS {
-                let kernel = format!("{k}/{v} q_len {rows}");
+                let kernel = drafted(&format!("{k}/{v}"), rows);
                 time(pool, &kernel, bits, (rows, rows), &position)?;
             }
         }
         let any = |block: usize| (block % MIXED) as u16 + 1;
-        time(&codes, "of all", "mixed", (1, 1), &any)?;
+        time(&codes, OF_ALL, "mixed", (1, 1), &any)?;
         // As a server has it whose blocks go down to 4 bit: the first and the last that is full at 8, half an open one at 16.
         let last = shape.tokens / BLOCK_TOKENS - 1;
         let served = |block: usize| if block == 0 || block == last { 1 } else { 2 };
-        time(
-            &codes,
-            "int4/int4 served",
-            "mixed",
-            (1, BLOCK_TOKENS / 2),
-            &served,
-        )?;
+        time(&codes, SERVED, "mixed", (1, BLOCK_TOKENS / 2), &served)?;
     }
     Ok(())
 }

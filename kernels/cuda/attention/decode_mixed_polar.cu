@@ -1,5 +1,5 @@
-// Decode attention over pages of any format, by the copy engine of sm_90. See decode_mixed.cuh. Polar keys are a sixth of the code and have
-// most registers: whoever has none goes without.
+// Decode attention over pages of any format, by the copy engine of sm_90. See decode_mixed.cuh. Polar keys are a tenth of the code
+// and need most registers: layouts without them take decode_mixed.cu.
 #include "decode_mixed.cuh"
 
 EBB_DECODE_MIXED(decode_mixed_polar_d128_h4, 128, 1, ebb::Way::kBulk, true)

@@ -36,8 +36,8 @@ template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
 struct MixedPieces {
   // A multiprocessor of sm_90 holds two teams, which have nothing to wait for from each other: a warp that has an 8-bit block keeps only few
   // others waiting. They are one CTA, their finding warps its last: a quarter of a multiprocessor runs every fourth warp of a CTA, and with a
-  // CTA a team one quarter would have both finding warps and another only warps that compute. Polar keys need registers that this leaves none
-  // of: there a team is a CTA. Two sets need more registers. Rings without the copy engine are for sm_80 (164 KiB of shared memory, 2 CTAs of
+  // CTA a team one quarter would have both finding warps and another only warps that compute. With polar keys a team's number is a register too
+  // many: there each team is a CTA. Two sets need more registers. Rings without the copy engine are for sm_80 (164 KiB of shared memory, 2 CTAs of
   // one set) and for sm_86 and sm_89 (100 KiB, one CTA).
   static constexpr uint32_t kTeams = WAY == Way::kBulk && !POLAR ? 2 : 1;
   static constexpr uint32_t kCtas = kTeams == 1 && (WAY == Way::kBulk || SETS == 1) ? 2 : 1;     // of a multiprocessor
@@ -68,11 +68,11 @@ struct MixedPieces {
   static constexpr uint32_t kBroughtOffset = kTurnOffset + 16;                      // u32 [kUnits]: ordinal of the unit whose queries are there
   static constexpr uint32_t kFullOffset = (kBroughtOffset + kUnits * 4 + 7) / 8 * 8;  // u64 [kWarps][STAGES]: barriers, if the copy engine is used
   static constexpr uint32_t kFoundOffset = kFullOffset + kWarps * STAGES * 8;       // u32 [kWarps]: chunks found
-  static constexpr uint32_t kGivenOffset = kFoundOffset + kWarps * 4;               // u32 [kWarps]: and given, as the loading warp gets to know it
+  static constexpr uint32_t kGivenOffset = kFoundOffset + kWarps * 4;               // u32 [kWarps]: and given, as the finding warp gets to know it
   static constexpr uint32_t kNextOffset = kGivenOffset + kWarps * 4;                // u32 [kWarps]: and as it is
   static constexpr uint32_t kInfoOffset = kNextOffset + kWarps * 4;                 // u32 [kWarps][STAGES]: what lies in a stage
   static constexpr uint32_t kOrdinalOffset = kInfoOffset + kWarps * STAGES * 4;     // u32 [kWarps]: of the unit under way
-  // Of units that the loading warp has opened and somebody has yet to finish; a warp may be a queue and a ring of pieces of two chunks
+  // Of units that the finding warp has opened and somebody has yet to finish; a warp may be a queue and a ring of pieces of two chunks
   // and a round of all warps behind, of one piece a unit.
   static constexpr uint32_t kShifts = 512;
   static constexpr uint32_t kShiftOffset = kOrdinalOffset + kWarps * 4;             // u8 [kShifts]: the warp that has the first piece of a unit
@@ -88,11 +88,11 @@ struct MixedPieces {
   static constexpr uint32_t kQueuePart = 20, kQueue = 2 * kQueuePart;
   static_assert((kQueue / 2 + (STAGES + 1) / 2 + 1) * kWarps < kShifts);
   static_assert(kLargest % 16 == 0 && kLargest + kQueuePart * 16 <= kStage && STAGES >= 2);
-  // The loading warp waits for room for all queues at once, so whoever it waits for must get on with what has been found. A warp that
+  // The finding warp waits for room for all queues at once, so whoever it waits for must get on with what has been found. A warp that
   // has come to a piece in a later unit waits until every other one has left the units before; those have been told of a piece behind those
   // if this warp has been told of two: of a unit each has a piece before one has a second, and where there are not enough for all, the next
   // unit's go on with those that have none. So two pieces have to fit, of 16 chunks (both sides 16 bit) at most; of them two may
-  // have been given, and the loading warp may know of three given ones too few (`give`).
+  // have been given, and the finding warp may know of three given ones too few (`give`).
   static_assert(2 * (2 * kTiles) - 2 + 3 <= kQueue);
   static constexpr uint32_t kNone = 0xffff;
 

@@ -76,7 +76,7 @@ struct MixedDecodeParams {
     reserved: [u32; 10],
 }
 const _: () = assert!(size_of::<MixedDecodeParams>() == 320);
-// SAFETY: field for field `ebb::MixedDecodeParams` of attention/decode_mixed.cuh.
+// SAFETY: field for field `ebb::MixedDecodeParams` of attention/decode_pieces.cuh.
 unsafe impl KernelParams for MixedDecodeParams {}
 
 #[repr(C)]
@@ -373,9 +373,14 @@ impl Attention {
         (&self.partial_o, &self.partial_ml)
     }
 
-    /// Whether shrunk blocks of these formats are read as they are; from here on there are no others.
+    /// Whether shrunk blocks of these formats are read as they are. To be asked before steps run: from here on there are no others.
     pub(super) fn take_formats(&mut self, layout: &KvLayout) -> bool {
         self.mixed.as_mut().is_some_and(|m| m.take(layout))
+    }
+
+    /// Whether the kernel that reads shrunk blocks knows polar keys; `None` if there is no such kernel.
+    pub(super) fn knows_polar(&self) -> Option<bool> {
+        self.mixed.as_ref().map(Mixed::knows_polar)
     }
 
     /// Units of a range of tokens that are all under way at once, in the kernel for few.
@@ -553,6 +558,7 @@ pub(super) fn scale_log2(head_dim: usize) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use super::mixed::Needs;
     use super::*;
     use crate::formats::{FormatId, rungs};
     use crate::kv::Side;
@@ -572,7 +578,11 @@ mod tests {
                 use FormatId as F;
                 let is_known = matches!(format, F::Int3 | F::Polar44 | F::Polar42 | F::Polar44Grid)
                     || rungs(side).any(|rung| rung == *format);
-                assert_eq!(Mixed::reads(&layout), is_known, "{format}");
+                let needs = match format.to_string().starts_with("polar") {
+                    true => Needs::Polar,
+                    false => Needs::Codes,
+                };
+                assert_eq!(Needs::of(&layout), is_known.then_some(needs), "{format}");
             }
         }
     }

@@ -129,6 +129,11 @@ impl AttentionProbe {
         self.attention.prefill_variant()
     }
 
+    /// Whether the kernel that reads shrunk blocks knows polar keys.
+    pub(crate) fn knows_polar(&self) -> Option<bool> {
+        self.attention.knows_polar()
+    }
+
     /// The decode kernel in use.
     pub fn variant(&self) -> DecodeVariant {
         self.attention.variant()

@@ -8,6 +8,39 @@ use crate::cuda::error::CudaError;
 use crate::formats::FormatId;
 use crate::kv::KvLayout;
 
+/// What formats ask of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Needs {
+    /// Codes, and 16-bit rows.
+    Codes,
+    /// Polar keys as well.
+    Polar,
+}
+
+impl Needs {
+    /// `None` if no kernel reads all formats of the layout.
+    pub(super) fn of(layout: &KvLayout) -> Option<Self> {
+        use FormatId as F;
+        let formats = (0..layout.positions() as u16).flat_map(|p| layout.formats(p));
+        formats
+            .into_iter()
+            .try_fold(Self::Codes, |needs, f| match f {
+                F::Polar44 | F::Polar42 | F::Polar44Grid => Some(Self::Polar),
+                F::F16
+                | F::Int8
+                | F::Int4
+                | F::Kitty25c
+                | F::Kitty12c
+                | F::Int2c
+                | F::Kitty25
+                | F::Kitty12
+                | F::Int2
+                | F::Int3 => Some(needs),
+                _ => None,
+            })
+    }
+}
+
 /// The kernels that read blocks as they have shrunk.
 #[derive(Debug)]
 pub(super) struct Mixed {
@@ -15,8 +48,7 @@ pub(super) struct Mixed {
     all: Instance,
     /// For those that are not polar, if that is another one.
     codes: Option<Instance>,
-    /// Whether there may be polar pages.
-    polar: bool,
+    needs: Needs,
     pub(super) merge: Kernel<DecodeMergeParams>,
     /// Whether they use the copy engine.
     pub(super) copies: bool,
@@ -53,8 +85,8 @@ impl MixedShape {
     }
 }
 
-/// How a warp's chunks come to it: `Way` of decode_pieces.cuh, and its `POLAR`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How a warp's chunks come to it: `Way` and `POLAR` of `MixedPieces` of decode_pieces.cuh.
+#[derive(Debug, Clone, Copy)]
 enum Way {
     /// By the copy engine, none of them of polar keys.
     Bulk,
@@ -173,49 +205,29 @@ impl Mixed {
         Ok(Some(Self {
             all,
             codes: codes.transpose()?.flatten(),
-            polar: true,
+            needs: Needs::Polar,
             merge: device.kernel(merge, 0)?,
             copies,
         }))
     }
 
-    /// The one that reads the pages of the layout that was last asked for.
+    /// The kernel for the layout that was last taken; of any, if none was.
     pub(super) fn instance(&self) -> &Instance {
-        match (&self.codes, self.polar) {
-            (Some(codes), false) => codes,
+        match (&self.codes, self.needs) {
+            (Some(codes), Needs::Codes) => codes,
             _ => &self.all,
         }
     }
 
-    /// Whether all formats of a layout are known; from here on those are what is read.
+    /// Reads pages of this layout from here on; steps that are recorded before keep their kernel. Whether it can.
     pub(super) fn take(&mut self, layout: &KvLayout) -> bool {
-        use FormatId as F;
-        let mut formats = (0..layout.positions() as u16).flat_map(|p| layout.formats(p));
-        self.polar = formats.any(|f| matches!(f, F::Polar44 | F::Polar42 | F::Polar44Grid));
-        Self::reads(layout)
+        let needs = Needs::of(layout);
+        self.needs = needs.unwrap_or(Needs::Polar);
+        needs.is_some()
     }
 
-    /// Whether all formats of a layout are known.
-    pub(super) fn reads(layout: &KvLayout) -> bool {
-        use FormatId as F;
-        let formats = (0..layout.positions() as u16).flat_map(|p| layout.formats(p));
-        formats.into_iter().all(|f| {
-            matches!(
-                f,
-                F::F16
-                    | F::Int8
-                    | F::Int4
-                    | F::Kitty25c
-                    | F::Kitty12c
-                    | F::Int2c
-                    | F::Kitty25
-                    | F::Kitty12
-                    | F::Int2
-                    | F::Int3
-                    | F::Polar44
-                    | F::Polar42
-                    | F::Polar44Grid
-            )
-        })
+    /// Whether the kernel is one that knows polar keys.
+    pub(super) fn knows_polar(&self) -> bool {
+        std::ptr::eq(self.instance(), &self.all)
     }
 }

@@ -43,6 +43,14 @@ const PAIRS: [(F, F); 16] = [
 
 /// Those of [`PAIRS`] that have no polar keys.
 const CODES: usize = 13;
+const _: () = {
+    let mut i = 0;
+    while i < PAIRS.len() {
+        let is_polar = matches!(PAIRS[i].0, F::Polar44 | F::Polar42 | F::Polar44Grid);
+        assert!(is_polar == (i >= CODES));
+        i += 1;
+    }
+};
 
 /// Before outputs are rounded to bf16, which alone may cost 1.7e-3.
 const UNROUNDED_LIMIT: f64 = 2e-3;
@@ -69,6 +77,15 @@ impl Pages {
     fn codes(head_dim: usize) -> Self {
         let pairs = &PAIRS[..CODES];
         Self { head_dim, pairs }
+    }
+
+    /// One for each kernel of the device: without the copy engine there is one for all.
+    fn kinds(device: &Device, head_dim: usize) -> Vec<Self> {
+        let mut kinds = vec![Self::all(head_dim)];
+        if device.has_copy_engine() {
+            kinds.push(Self::codes(head_dim));
+        }
+        kinds
     }
 
     fn has_polar(self) -> bool {
@@ -306,15 +323,19 @@ impl Case {
     }
 }
 
-/// A batch of each head size and number of heads that has a kernel, of blocks in all formats.
+/// A batch of each head size and number of heads that has a kernel, of blocks in all formats, and in those that are not polar.
 pub(super) fn check_quick(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
     for (head_dim, group) in [(64, 4), (64, 8), (128, 4), (128, 8)] {
-        for pages in [Pages::codes(head_dim), Pages::all(head_dim)] {
+        for pages in Pages::kinds(device, head_dim) {
             let mut rng = Rng(60);
             let any = |_, _| pages.any(&mut rng);
             let case = Case::new(pages, group, &[17, 1290, 129, 700], 4.0, any, 29);
             let name = format!("decode of mixed blocks, quick, {pages} group {group}");
             report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+            let knows_polar = case.probe(device, 1, None)?.0.knows_polar();
+            let expected = Some(pages.has_polar());
+            let name = format!("another kernel than theirs for {pages} group {group}");
+            report.check(&name, f64::from(knows_polar != expected), 0.0);
         }
     }
     Ok(())
@@ -338,10 +359,8 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             let name = format!("the same before rounding, head_dim {head_dim}: {k} {v}");
             report.check(&name, case.run_unrounded(device)?, UNROUNDED_LIMIT);
         }
-        // Without the copy engine both have one kernel.
-        check_mixtures(device, report, Pages::all(head_dim))?;
-        if device.has_copy_engine() {
-            check_mixtures(device, report, Pages::codes(head_dim))?;
+        for pages in Pages::kinds(device, head_dim) {
+            check_mixtures(device, report, pages)?;
         }
     }
     Ok(())
@@ -368,7 +387,7 @@ fn check_mixtures(
     let case = Case::new(pages, 4, &short, 4.0, any, 25);
     let name = format!("decode of short sequences with 16-bit pages, {pages}");
     report.check(&name, case.run(device)?, ATTENTION_LIMIT);
-    // As many units as the loading warp may be ahead, and more.
+    // As many units as the finding warp may be ahead, and more.
     let tiny: Vec<usize> = (0..1500).map(|i| 1 + i % 16).collect();
     let case = Case::new(pages, 4, &tiny, 4.0, |_, _| 0, 26);
     let name = format!("decode of many sequences of a tile, {pages}");
