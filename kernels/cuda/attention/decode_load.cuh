@@ -10,6 +10,7 @@ struct MixedLoad : Rings<D, STAGES, SETS, WAY, POLAR> {
   using Base = Rings<D, STAGES, SETS, WAY, POLAR>;
   using Base::kComputing, Base::kFoundOffset, Base::kFragmentLanes, Base::kGivenOffset, Base::kSteps;
   using Base::arena, Base::claimed, Base::computes, Base::fence_writes, Base::fragment_lane, Base::lane, Base::left, Base::merged, Base::ordinal_at, Base::p, Base::params, Base::prepare, Base::release, Base::shared, Base::team, Base::wait, Base::warp;
+
   __device__ __forceinline__ explicit MixedLoad(const MixedDecodeParams& params) : Base(params) {}
 
   // ---- 16-bit rows ----

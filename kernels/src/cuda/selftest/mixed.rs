@@ -61,14 +61,14 @@ const CUT: usize = 3;
 const KV_HEADS: usize = 2;
 const LAYERS: usize = 2;
 
-/// Pages of a model: where there are no polar ones, sm_90 has kernels of their own.
+/// The formats of a model's pages: where there are no polar ones, sm_90 has kernels of their own.
 #[derive(Clone, Copy)]
-struct Pages {
+struct Formats {
     head_dim: usize,
     pairs: &'static [(F, F)],
 }
 
-impl Pages {
+impl Formats {
     fn all(head_dim: usize) -> Self {
         let pairs = &PAIRS;
         Self { head_dim, pairs }
@@ -110,7 +110,7 @@ impl Pages {
     }
 }
 
-impl std::fmt::Display for Pages {
+impl std::fmt::Display for Formats {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = if self.has_polar() { "any" } else { "no polar" };
         write!(f, "{kind} pages, head_dim {}", self.head_dim)
@@ -138,7 +138,7 @@ struct Case {
 impl Case {
     /// `position(sequence, block)` of a sealed block; the one that is open is 16 bit. `offset`: of a key's channels from zero.
     fn new(
-        pages: Pages,
+        pages: Formats,
         group: usize,
         lengths: &[usize],
         offset: f32,
@@ -151,7 +151,7 @@ impl Case {
     /// The same with the last `rows` tokens of every sequence new, and the blocks in which they lie 16 bit.
     fn of_rows(
         rows: usize,
-        pages: Pages,
+        pages: Formats,
         group: usize,
         lengths: &[usize],
         offset: f32,
@@ -326,7 +326,7 @@ impl Case {
 /// A batch of each head size and number of heads that has a kernel, of blocks in all formats, and in those that are not polar.
 pub(super) fn check_quick(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
     for (head_dim, group) in [(64, 4), (64, 8), (128, 4), (128, 8)] {
-        for pages in Pages::kinds(device, head_dim) {
+        for pages in Formats::kinds(device, head_dim) {
             let mut rng = Rng(60);
             let any = |_, _| pages.any(&mut rng);
             let case = Case::new(pages, group, &[17, 1290, 129, 700], 4.0, any, 29);
@@ -345,8 +345,8 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
     for head_dim in [64, 128] {
         for (i, (k, v)) in PAIRS.into_iter().enumerate() {
             let pages = match i < CODES {
-                true => Pages::codes(head_dim),
-                false => Pages::all(head_dim),
+                true => Formats::codes(head_dim),
+                false => Formats::all(head_dim),
             };
             let case = Case::new(pages, 4, &[300, 1290], 8.0, |_, _| i as u16 + 1, 20);
             let limit = match (k, v) {
@@ -359,7 +359,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             let name = format!("the same before rounding, head_dim {head_dim}: {k} {v}");
             report.check(&name, case.run_unrounded(device)?, UNROUNDED_LIMIT);
         }
-        for pages in Pages::kinds(device, head_dim) {
+        for pages in Formats::kinds(device, head_dim) {
             check_mixtures(device, report, pages)?;
         }
     }
@@ -369,7 +369,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
 fn check_mixtures(
     device: &Arc<Device>,
     report: &mut Report,
-    pages: Pages,
+    pages: Formats,
 ) -> Result<(), ProbeError> {
     let mut rng = Rng(50);
     let any = |_, _| pages.any(&mut rng);
