@@ -8,23 +8,22 @@ namespace ebb {
 template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
 struct MixedLoad : Rings<D, STAGES, SETS, WAY, POLAR> {
   using Base = Rings<D, STAGES, SETS, WAY, POLAR>;
-  using Base::kComputing, Base::kFoundOffset, Base::kFragmentLanes, Base::kGivenOffset, Base::kSteps;
-  using Base::arena, Base::claimed, Base::computes, Base::fence_writes, Base::fragment_lane, Base::lane, Base::left, Base::merged, Base::ordinal_at, Base::p, Base::params, Base::prepare, Base::release, Base::shared, Base::team, Base::wait, Base::warp;
+  using Base::kComputing, Base::kFragmentLanes, Base::kSteps;
+  using Base::arena, Base::claimed, Base::computes, Base::fence_writes, Base::fragment_lane, Base::lane, Base::left, Base::merged, Base::p, Base::params, Base::prepare, Base::release, Base::row_offset, Base::state, Base::team, Base::wait, Base::warp;
 
   __device__ __forceinline__ explicit MixedLoad(const MixedDecodeParams& params) : Base(params) {}
 
   // ---- 16-bit rows ----
 
   // S^T of 16 keys of 16 bit.
-  template <bool Tile>
   __device__ __forceinline__ void score_rows(const uint2* query16, float (&s)[4]) {
     const uint32_t rows = smem_address(wait());
     float s0[4] = {}, s1[4] = {};
 #pragma unroll
     for (int i = 0; i < kSteps; i += 2) {
       uint32_t a[4], b[4];
-      ldmatrix_x4(a, rows + Base::template row_offset<Tile>(lane % 16, 2 * i + lane / 16));
-      ldmatrix_x4(b, rows + Base::template row_offset<Tile>(lane % 16, 2 * i + 2 + lane / 16));
+      ldmatrix_x4(a, rows + row_offset(lane % 16, 2 * i + lane / 16));
+      ldmatrix_x4(b, rows + row_offset(lane % 16, 2 * i + 2 + lane / 16));
       const uint2 q = query16[i * kFragmentLanes + fragment_lane()], r = query16[(i + 1) * kFragmentLanes + fragment_lane()];
       mma_bf16(s0, a, q.x, q.y);
       mma_bf16(s1, b, r.x, r.y);
@@ -35,13 +34,12 @@ struct MixedLoad : Rings<D, STAGES, SETS, WAY, POLAR> {
   }
 
   // Adds 16 tokens of 16 bit, of which `tokens` are: O^T += V^T P^T. Probabilities are B fragments in bf16.
-  template <bool Tile>
   __device__ __forceinline__ void add_rows(uint32_t b0, uint32_t b1, uint32_t tokens, float (&o)[kSteps][2 * SETS]) {
     uint8_t* const at = wait();
     const uint32_t rows = smem_address(at);
     if (tokens < 16) {
       // Rows past the end hold anything, also NaN: they become zero.
-      for (uint32_t i = tokens * kSteps * 2 + lane; i < 16 * kSteps * 2; i += 32) *reinterpret_cast<uint4*>(at + Base::template row_offset<Tile>(i / (kSteps * 2), i % (kSteps * 2))) = make_uint4(0, 0, 0, 0);
+      for (uint32_t i = tokens * kSteps * 2 + lane; i < 16 * kSteps * 2; i += 32) *reinterpret_cast<uint4*>(at + row_offset(i / (kSteps * 2), i % (kSteps * 2))) = make_uint4(0, 0, 0, 0);
       fence_writes();
       __syncwarp();
     }
@@ -49,7 +47,7 @@ struct MixedLoad : Rings<D, STAGES, SETS, WAY, POLAR> {
     for (int d = 0; d < kSteps; d++) {
       uint32_t a[4];
       // Matrices: tokens 0-7 of channels 0-7 and 8-15, then tokens 8-15; transposed they are the A operand's.
-      ldmatrix_x4_trans(a, rows + Base::template row_offset<Tile>(lane / 16 * 8 + lane % 8, 2 * d + lane / 8 % 2));
+      ldmatrix_x4_trans(a, rows + row_offset(lane / 16 * 8 + lane % 8, 2 * d + lane / 8 % 2));
       // Of one set, columns hold a head twice.
       float sums[4];
 #pragma unroll
@@ -73,11 +71,9 @@ struct MixedLoad : Rings<D, STAGES, SETS, WAY, POLAR> {
   // Counters; then the next kernel may start.
   __device__ __forceinline__ void begin() const {
     if (WAY == Way::kBulk && threadIdx.x == kComputing * 32) prefetch_tensor_map(&params.records);
-    if (computes()) prepare();
     if (lane == 0 && computes()) {
-      reinterpret_cast<uint32_t*>(shared + kFoundOffset)[warp] = 0;
-      reinterpret_cast<uint32_t*>(shared + kGivenOffset)[warp] = 0;
-      *ordinal_at() = 0;
+      prepare();
+      state().found = state().given = state().taken = state().ordinal = 0;
       if (warp == 0) {
         if (team == 0) arena() = {p.pages.arena, &params.records, __float_as_uint(Base::kBase)};
         set_turn(left(), 0);

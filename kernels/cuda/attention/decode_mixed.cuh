@@ -10,6 +10,7 @@
 // merge in the order of its slots, and a second kernel merges the units of a sequence in theirs (decode_bulk.cuh). So a result depends
 // on the sequence's own length and formats alone.
 #pragma once
+#include "../common/registers.cuh"
 #include "bytes.cuh"
 #include "decode_units.cuh"
 
@@ -19,10 +20,10 @@ template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
 struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
   using Base = MixedUnits<D, STAGES, SETS, WAY, POLAR>;
   using Base::kFragmentLanes, Base::kSteps, Base::kTiles, Base::kUnits, Base::kVectors, Base::kWarps;
-  using Base::computes, Base::fragment_lane, Base::l, Base::lane, Base::m, Base::o, Base::p, Base::shared, Base::team, Base::warp, Base::zeros;
-  using Base::attend_polar, Base::begin, Base::behind_of, Base::bring_queries, Base::brought, Base::fence_writes, Base::fill, Base::finish, Base::info, Base::most_of_head, Base::ordinal_at, Base::own_of, Base::place_of_queries, Base::power_in,
-      Base::produce, Base::query16_of, Base::query_of, Base::release, Base::reset, Base::scale_of, Base::shift_of, Base::stage, Base::wait, Base::wait_for_second, Base::word;
-  using typename Base::Place, typename Base::Power, typename Base::Scores;
+  using Base::computes, Base::fragment_lane, Base::lane, Base::o, Base::p, Base::shared, Base::team, Base::warp;
+  using Base::attend_polar, Base::begin, Base::behind_of, Base::bring_queries, Base::brought, Base::fence_writes, Base::fill, Base::finish, Base::gives, Base::give, Base::most_of_head, Base::own_of, Base::place_of_queries, Base::power_in,
+      Base::produce, Base::query16_of, Base::query_of, Base::release, Base::reset, Base::scale_of, Base::shift_of, Base::stage, Base::state, Base::wait, Base::wait_for_second, Base::word;
+  using typename Base::Most, typename Base::Place, typename Base::Power, typename Base::Scores, typename Base::Sums;
 
   static constexpr float kSlack = 8.f;            // powers of two
   static constexpr uint32_t kFifth = 0x32663266;  // fp16
@@ -58,6 +59,11 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
   template <int Bits>
   __device__ __forceinline__ const uint4* third_plane() const {
     return Bits == 3 ? reinterpret_cast<const uint4*>(wait_for_second()) : nullptr;
+  }
+
+  // The compiler would have more rows of codes loaded ahead than two sets leave registers for: a warp-wide barrier holds loads behind it.
+  __device__ __forceinline__ static void hold_loads(int row) {
+    if (SETS == 2 && row % 2 == 0) __syncwarp();
   }
 
   // ---- keys ----
@@ -178,6 +184,7 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
       const uint4* const third = third_plane<Bits>();
 #pragma unroll
       for (int row = 0; row < kRows; row++) {
+        hold_loads(row);
         int acc[SETS][4] = {};
         multiply_row<Bits, kSteps>(plane, third, row, r.b, acc, [](int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_u8s8(c, a, b0, b1); });
         if (Boosted) {
@@ -212,10 +219,10 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
       }
       top[set] = fmaf(fmaxf(top0, top1 * lower), upper[set], begin[set]);
     }
-    rescale(top);
+    const Most m = rescale(top);
 #pragma unroll
     for (int set = 0; set < SETS; set++) {
-      const float from = begin[set] - m[set], second = upper[set] * lower;
+      const float from = begin[set] - m.of[set], second = upper[set] * lower;
 #pragma unroll
       for (int i = 0; i < kTiles; i++) {
         x[set][i][0] = ex2(fmaf(x[set][i][0], upper[set], from));
@@ -242,7 +249,7 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
 #pragma unroll
       for (int i = 0; i < kTiles; i++) {
         float s[4];
-        this->template score_rows<false>(query16_of(slot), s);
+        this->score_rows(query16_of(slot), s);
 #pragma unroll
         for (int set = 0; set < SETS; set++) x[set][i][0] = s[set], x[set][i][1] = s[2 + set];
       }
@@ -271,22 +278,27 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
       attend_codes<2, true>(slot, format == kKitty25 ? 2 : 1, x, factor, lower, begin);
   }
 
-  // Moves what exponents are relative to, if y of any lane is more, to kSlack above the most, so that it rarely moves.
-  __device__ __forceinline__ void rescale(float (&y)[SETS]) {
-    if (!__any_sync(~0u, y[0] > m[0] || y[SETS - 1] > m[SETS - 1])) return;
+  // Moves what exponents are relative to, if y of any lane is more, to kSlack above the most, so that it rarely moves; what it is now.
+  __device__ __forceinline__ Most rescale(float (&y)[SETS]) {
+    Most m = this->most();
+    if (!__any_sync(~0u, y[0] > m.of[0] || y[SETS - 1] > m.of[SETS - 1])) return m;
     float e[SETS];
+    Sums sum = this->sums();
 #pragma unroll
     for (int set = 0; set < SETS; set++) {
       y[set] = most_of_head(y[set]);
-      y[set] = y[set] > m[set] ? y[set] + kSlack : m[set];
-      e[set] = ex2(m[set] - y[set]);
-      m[set] = y[set];
-      l[set] *= e[set];
-      zeros[set] *= e[set];
+      y[set] = y[set] > m.of[set] ? y[set] + kSlack : m.of[set];
+      e[set] = ex2(m.of[set] - y[set]);
+      m.of[set] = y[set];
+      sum.l[set] *= e[set];
+      sum.zeros[set] *= e[set];
     }
+    this->set_most(m);
+    this->set_sums(sum);
 #pragma unroll
     for (int d = 0; d < kSteps; d++)
       for (int i = 0; i < 2 * SETS; i++) o[d][i] *= e[i % SETS];
+    return m;
   }
 
   // ---- values ----
@@ -299,6 +311,7 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
 
   __device__ __forceinline__ void range_weights(const uint8_t* record, Scores& x, Weights& w) {
     float most[SETS] = {};
+    Sums sum = {};
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       uint32_t zero[4], range[4];
@@ -310,14 +323,15 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
 #pragma unroll
         for (int set = 0; set < SETS; set++) {
           float (&y)[2] = x[set][4 * h + i];
-          l[set] += y[0] + y[1];
-          zeros[set] = fmaf(y[0], z.x, fmaf(y[1], z.y, zeros[set]));
+          sum.l[set] += y[0] + y[1];
+          sum.zeros[set] = fmaf(y[0], z.x, fmaf(y[1], z.y, sum.zeros[set]));
           y[0] *= s.x;
           y[1] *= s.y;
           most[set] = fmaxf(most[set], fmaxf(y[0], y[1]));
         }
       }
     }
+    this->add_sums(sum);
 #pragma unroll
     for (int set = 0; set < SETS; set++) {
       // So that the most is below 2^16 - 1.
@@ -343,6 +357,7 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
       const uint4* const third = third_plane<Bits>();
 #pragma unroll
       for (int row = 0; row < kRows; row++) {
+        hold_loads(row);
         int acc[SETS][4] = {};
         multiply_row<Bits, kTiles>(plane, third, row, w.b, acc, [](int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_u8u8(c, a, b0, b1); });
         float (&to)[2 * SETS] = o[k * kRows + row];
@@ -358,13 +373,13 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
   }
 
   // The probabilities of 16 keys as B operand, and their sums as they are rounded.
-  __device__ __forceinline__ void add_rounded(const float (&y)[SETS][2], uint32_t (&b)[2]) {
+  __device__ __forceinline__ static void add_rounded(const float (&y)[SETS][2], uint32_t (&b)[2], Sums& sum) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const uint32_t both = pack_bf16(y[0][r], y[SETS - 1][r]);
       const float2 rounded = unpack_bf16(both);
-      l[0] += rounded.x;
-      if (SETS == 2) l[SETS - 1] += rounded.y;
+      sum.l[0] += rounded.x;
+      if (SETS == 2) sum.l[SETS - 1] += rounded.y;
       b[r] = movmatrix_trans(both);
     }
   }
@@ -375,7 +390,7 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
   __device__ __forceinline__ void attend_tile(uint32_t slot, uint32_t to_end) {
     const int g = lane / 4;
     float s[4], y[SETS][2], top[SETS];
-    this->template score_rows<true>(query16_of(slot), s);
+    this->score_rows(query16_of(slot), s);
 #pragma unroll
     for (int set = 0; set < SETS; set++) {
       const int seen = static_cast<int>(to_end) - behind_of(slot)[4 * set + lane % 4];
@@ -383,34 +398,39 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
       y[set][1] = g + 8 < seen ? s[2 + set] * p.scale_log2 : -INFINITY;
       top[set] = fmaxf(y[set][0], y[set][1]);
     }
-    rescale(top);
+    const Most m = rescale(top);
 #pragma unroll
     for (int set = 0; set < SETS; set++)
-      for (int r = 0; r < 2; r++) y[set][r] = ex2(y[set][r] - m[set]);
+      for (int r = 0; r < 2; r++) y[set][r] = ex2(y[set][r] - m.of[set]);
     uint32_t b[2];
-    add_rounded(y, b);
-    this->template add_rows<true>(b[0], b[1], min(to_end, 16u), o);
+    Sums sum = {};
+    add_rounded(y, b, sum);
+    this->add_sums(sum);
+    this->add_rows(b[0], b[1], min(to_end, 16u), o);
   }
 
-  __device__ __forceinline__ void attend_block(uint32_t slot, uint32_t key_format, uint32_t format) {
+  __device__ __forceinline__ void attend_block(uint32_t slot, uint32_t key_format) {
     Scores x;
     float factor[SETS], lower, begin[SETS];
     attend_keys(slot, key_format, x, factor, lower, begin);
     weigh(x, factor, lower, begin);
+    const uint8_t* const record = wait();
+    const uint32_t format = state().info[stage()] >> 20 & 15;
     if (format == kF16) {
+      Sums sum = {};
 #pragma unroll
       for (int i = 0; i < kTiles; i++) {
         float y[SETS][2];
 #pragma unroll
         for (int set = 0; set < SETS; set++) y[set][0] = x[set][i][0], y[set][1] = x[set][i][1];
         uint32_t b[2];
-        add_rounded(y, b);
-        this->template add_rows<false>(b[0], b[1], 16, o);
+        add_rounded(y, b, sum);
+        this->add_rows(b[0], b[1], 16, o);
       }
+      this->add_sums(sum);
       return;
     }
     Weights w;
-    const uint8_t* const record = wait();
     range_weights(record, x, w);
     if (format == kInt2)
       multiply_values<2>(record, w);
@@ -432,13 +452,14 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
     reset();
 #pragma unroll 1
     for (;;) {
+      lane = computed_here(lane);
       wait();
-      const uint32_t what = *info(stage()), ordinal = *ordinal_at();
+      const uint32_t what = state().info[stage()], ordinal = state().ordinal;
       if ((what & 0xffff) != ordinal) {
         if (!finish(ordinal, (warp + kWarps - *shift_of(ordinal)) % kWarps)) return;
         reset();
         __syncwarp();
-        if (lane == 0) *ordinal_at() = ordinal + 1;
+        if (lane == 0) state().ordinal = ordinal + 1;
         __syncwarp();
         wait_for_value(brought(ordinal + 1), ordinal + 1);
         continue;
@@ -447,38 +468,44 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
       if (format == kTile16)
         attend_tile(slot, what >> 24 & 31);
       else
-        attend_block(slot, format, what >> 20 & 15);
+        attend_block(slot, format);
     }
   }
 
-  __device__ __forceinline__ void run() {
-    begin();
-    if (computes())
-      consume();
+  // Each kind of warp finds out anew what it is, of which there is no need to keep anything.
+  __device__ __forceinline__ static void run(const MixedDecodeParams& params) {
+    MixedDecode(params).begin();
+    if (computes()) {
+      if (WAY == Way::kBulk) registers_grow<Base::kComputingRegisters>();
+      MixedDecode(params).consume();
+      return;
+    }
+    if (WAY == Way::kBulk) registers_shrink<Base::kOtherRegisters>();
+    if (gives())
+      MixedDecode(params).give();
     else
-      produce();
+      MixedDecode(params).produce();
   }
 };
 
 }  // namespace ebb
 
-// For a device without the copy engine, to which the host gives no such kernel, there is nothing to compile.
+// Of head_dim D, for up to 4 * SETS pairs of a row and a query head. For a device without the copy engine, to which the host gives no
+// kernel that uses it, there is nothing to compile of one.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-#define EBB_TRAP_IF_BULK(WAY)         \
-  if ((WAY) == ebb::Way::kBulk) {     \
-    __trap();                         \
-    return;                           \
-  }
+#define EBB_DECODE_MIXED_BULK(NAME, D, SETS, POLAR) \
+  extern "C" __global__ void NAME(const __grid_constant__ ebb::MixedDecodeParams p) { __trap(); }
 #else
-#define EBB_TRAP_IF_BULK(WAY)
+#define EBB_DECODE_MIXED_BULK(NAME, D, SETS, POLAR)                                              \
+  EBB_KERNEL_OF_REGISTERS(NAME, ebb::MixedDecodeParams,                                          \
+                          (ebb::MixedDecode<D, 2, SETS, ebb::Way::kBulk, POLAR>::kThreads),      \
+                          (ebb::MixedDecode<D, 2, SETS, ebb::Way::kBulk, POLAR>::kRegisters)) {  \
+    ebb::MixedDecode<D, 2, SETS, ebb::Way::kBulk, POLAR>::run(p);                                \
+  }
 #endif
-
-// Of head_dim D, for up to 4 * SETS pairs of a row and a query head.
-#define EBB_DECODE_MIXED(NAME, D, SETS, WAY, POLAR)                             \
-  EBB_KERNEL_EARLY(NAME, ebb::MixedDecodeParams,                                \
-                   (ebb::MixedDecode<D, 2, SETS, WAY, POLAR>::kThreads),        \
-                   (ebb::MixedDecode<D, 2, SETS, WAY, POLAR>::kCtas)) {         \
-    EBB_TRAP_IF_BULK(WAY)                                                       \
-    ebb::MixedDecode<D, 2, SETS, WAY, POLAR> kernel(p);                         \
-    kernel.run();                                                               \
+#define EBB_DECODE_MIXED_RING(NAME, D, SETS)                                                     \
+  EBB_KERNEL_EARLY(NAME, ebb::MixedDecodeParams,                                                 \
+                   (ebb::MixedDecode<D, 2, SETS, ebb::Way::kRing, true>::kThreads),              \
+                   (ebb::MixedDecode<D, 2, SETS, ebb::Way::kRing, true>::kCtas)) {               \
+    ebb::MixedDecode<D, 2, SETS, ebb::Way::kRing, true>::run(p);                                 \
   }

@@ -1,7 +1,8 @@
 // What decode attention over shrunk blocks (decode_mixed.cuh) reads, and in what order: a team's units and pieces.
 //
 // A unit (a range of a sequence's blocks, one KV head, a set of columns: pairs of a query row and a query head, numbered
-// row * group + head) is the work of a team: of warps that compute and one that finds out what to load.
+// row * group + head) is the work of a team: of warps that compute, one that finds out what to load and, where there is a copy engine, one
+// that gives it what has been found.
 // It falls into pieces, shrunk blocks and tiles of 16 tokens of the 16-bit ones, which are dealt to as many slots as warps compute: the
 // ones that take longest first, each to the slot that has least to do. A warp has a slot of each unit, and a ring of its own, which runs
 // on into the next unit: no barrier stands between a warp and its loads. Records come in chunks of at most 4 KiB of codes (decode_rings.cuh).
@@ -35,70 +36,80 @@ enum class Way { kBulk, kRing };
 template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
 struct MixedPieces {
   // A multiprocessor of sm_90 holds two teams, which have nothing to wait for from each other: a warp that has an 8-bit block keeps only few
-  // others waiting. They are one CTA, their finding warps its last: a quarter of a multiprocessor runs every fourth warp of a CTA, and with a
-  // CTA a team one quarter would have both finding warps and another only warps that compute. With polar keys a team's number is a register too
-  // many: there each team is a CTA. Two sets need more registers. Rings without the copy engine are for sm_80 (164 KiB of shared memory, 2 CTAs of
-  // one set) and for sm_86 and sm_89 (100 KiB, one CTA).
-  static constexpr uint32_t kTeams = WAY == Way::kBulk && !POLAR ? 2 : 1;
-  static constexpr uint32_t kCtas = kTeams == 1 && (WAY == Way::kBulk || SETS == 1) ? 2 : 1;     // of a multiprocessor
-  static constexpr uint32_t kWarps = WAY == Way::kBulk ? SETS == 1 ? 7 : 5 : SETS == 1 ? 4 : 5;  // of a team, that compute
+  // others waiting. They are one CTA: a quarter of a multiprocessor runs every fourth warp of a CTA, so each has three warps that compute and
+  // one of the other four, behind them. The sixteen have 128 registers each to begin with; warps that compute take some of the others'.
+  // Rings without the copy engine are for sm_80 (164 KiB of shared memory, 2 CTAs of one set) and for sm_86 and sm_89 (100 KiB, one CTA).
+  static constexpr uint32_t kTeams = WAY == Way::kBulk ? 2 : 1;
+  static constexpr uint32_t kCtas = WAY == Way::kRing && SETS == 1 ? 2 : 1;                      // of a multiprocessor
+  static constexpr uint32_t kWarps = WAY == Way::kBulk ? 6 : SETS == 1 ? 4 : 5;                  // of a team, that compute
   static constexpr uint32_t kComputing = kTeams * kWarps;
-  static constexpr uint32_t kThreads = (kComputing + kTeams) * 32;
+  static constexpr uint32_t kThreads = (kComputing + (WAY == Way::kBulk ? 2 : 1) * kTeams) * 32;  // then those that find, then those that give
+  static constexpr int kRegisters = 128, kComputingRegisters = 152, kOtherRegisters = 56;         // of a thread, if the copy engine is used
+  static_assert(WAY == Way::kRing || (kThreads * kRegisters == 65536 && kComputing * kComputingRegisters + 2 * kTeams * kOtherRegisters <= 65536 / 32));
+  static_assert(kComputing % 4 == 0 || WAY == Way::kRing);  // Four warps change their registers at a time.
   static constexpr int kSteps = D / 16;   // column tiles of keys, row tiles of values
   static constexpr int kTiles = 8;        // row tiles of keys, column tiles of values
   static constexpr uint32_t kRow = 2 * D;            // bytes of a 16-bit row
   static constexpr uint32_t kRecord = 16 * kRow;     // of a 16-bit tile
-  static constexpr uint32_t kPaddedRow = kRow + 16;  // of a 16-bit record in a shrunk block, in shared memory: eight rows lie in different banks
   static constexpr uint32_t kCodes = 4096;           // bytes of codes in a chunk
   static constexpr uint32_t kLargest = D == 128 ? 5760 : 512 + kCodes;  // a kitty25 record; values' zeros, ranges and a chunk
   static constexpr uint32_t kStage = (kLargest + 1023) / 1024 * 1024;
+  static constexpr uint32_t kRing = STAGES * kStage;
   static constexpr uint32_t kUnits = WAY == Way::kBulk ? 4 : 3;  // of which queries are kept
   static constexpr uint32_t kShares = kSteps + 1;    // of what there is to do once all have done with a unit
   static constexpr uint32_t kFragmentLanes = 16 * SETS;  // of B fragments of queries: where columns hold a head twice, one is kept
   static constexpr uint32_t kFragments = kSteps * kFragmentLanes * 8;
   static constexpr uint32_t kOwn = kSteps * 128 * SETS;
   static constexpr uint32_t kPart = (kSteps * 128 + 64) * SETS;                     // what a warp leaves of a unit
-  static constexpr uint32_t kPartOffset = kWarps * STAGES * kStage;                 // [kWarps]
-  static constexpr uint32_t kQueryOffset = kPartOffset + kWarps * kPart;            // uint2 [kUnits][kSteps][kFragmentLanes]: B fragments in fp16
+
+  // Behind what stages can hold: chunks of the warp that have been found and not been given out to be copied, and what it shares with
+  // whoever finds and gives them.
+  static constexpr uint32_t kQueuePart = 16, kQueue = STAGES * kQueuePart;
+  struct Ring {
+    uint64_t full[STAGES];  // barriers, if the copy engine is used
+    uint32_t info[STAGES];  // what lies in a stage
+    uint32_t found, given, taken;  // chunks
+    uint32_t ordinal;       // of the unit under way
+    float most[SETS][4];    // of two sets: MixedUnits::most
+  };
+  static constexpr uint32_t kQueueOffset = kLargest, kStateOffset = kQueueOffset + kQueuePart * 16;
+  static_assert(kLargest % 16 == 0 && kStateOffset + sizeof(Ring) <= kStage);
+
+  // Shared memory: the rings of all warps, what each team has, and Arena. Of a team:
+  static constexpr uint32_t kQueryOffset = kWarps * kPart;                          // from 0: parts; uint2 [kUnits][kSteps][kFragmentLanes]: B fragments in fp16
   static constexpr uint32_t kQuery16Offset = kQueryOffset + kUnits * kFragments;    // the same in bf16
-  static constexpr uint32_t kOwnOffset = kQuery16Offset + kUnits * kFragments;      // uint4 [kUnits][SETS][kSteps / 4][32]: the former as lanes need them
+  static constexpr uint32_t kSumsOffset = kQuery16Offset + kUnits * kFragments;     // float4 [kWarps][32]: sums of lanes, of two sets
+  static constexpr uint32_t kOwnOffset = kSumsOffset + (SETS == 2 ? kWarps * 512 : 0);  // uint4 [kUnits][SETS][kSteps / 4][32]: the former as lanes need them
   static constexpr uint32_t kScaleOffset = kOwnOffset + kUnits * kOwn;              // float [kUnits][8]: of scores of the former
   static constexpr uint32_t kBehindOffset = kScaleOffset + kUnits * 32;             // u8 [kUnits][8]: rows behind that of a column
   static constexpr uint32_t kTurnOffset = kBehindOffset + kUnits * 8;               // u32 [4]: parts left, shares claimed, of them merged
   static constexpr uint32_t kBroughtOffset = kTurnOffset + 16;                      // u32 [kUnits]: ordinal of the unit whose queries are there
-  static constexpr uint32_t kFullOffset = (kBroughtOffset + kUnits * 4 + 7) / 8 * 8;  // u64 [kWarps][STAGES]: barriers, if the copy engine is used
-  static constexpr uint32_t kFoundOffset = kFullOffset + kWarps * STAGES * 8;       // u32 [kWarps]: chunks found
-  static constexpr uint32_t kGivenOffset = kFoundOffset + kWarps * 4;               // u32 [kWarps]: and given, as the finding warp gets to know it
-  static constexpr uint32_t kNextOffset = kGivenOffset + kWarps * 4;                // u32 [kWarps]: and as it is
-  static constexpr uint32_t kInfoOffset = kNextOffset + kWarps * 4;                 // u32 [kWarps][STAGES]: what lies in a stage
-  static constexpr uint32_t kOrdinalOffset = kInfoOffset + kWarps * STAGES * 4;     // u32 [kWarps]: of the unit under way
   // Of units that the finding warp has opened and somebody has yet to finish; a warp may be a queue and a ring of pieces of two chunks
   // and a round of all warps behind, of one piece a unit.
-  static constexpr uint32_t kShifts = 512;
-  static constexpr uint32_t kShiftOffset = kOrdinalOffset + kWarps * 4;             // u8 [kShifts]: the warp that has the first piece of a unit
-  static constexpr uint32_t kTeamBytes = (kShiftOffset + kShifts + 1023) / 1024 * 1024;
-  static constexpr uint32_t kArenaOffset = kTeams * kTeamBytes;                     // Arena; all else is of each team
+  static constexpr uint32_t kShifts = 128;
+  static constexpr uint32_t kShiftOffset = kBroughtOffset + kUnits * 4;             // u8 [kShifts]: the warp that has the first piece of a unit
+  static constexpr uint32_t kTeamBytes = (kShiftOffset + kShifts + 127) / 128 * 128;
+  static constexpr uint32_t kTeamsOffset = kComputing * kRing;
+  static constexpr uint32_t kArenaOffset = kTeamsOffset + kTeams * kTeamBytes;
   static constexpr uint32_t kSharedBytes = kArenaOffset + 32;
   // Of a multiprocessor of sm_90 and of sm_80, which take 1 KiB a CTA, and of one of sm_86.
   static_assert(kCtas * (kSharedBytes + 1024) <= (WAY == Way::kBulk ? 228 : 164) * 1024);
   static_assert(WAY == Way::kBulk || kSharedBytes <= 99 * 1024);
   static_assert(kUnits <= kWarps);
-  static_assert(kScaleOffset % 16 == 0 && kFullOffset % 8 == 0);
-  // Chunks of a warp that have been found and not been given out to be copied lie behind what its first two stages can hold.
-  static constexpr uint32_t kQueuePart = 20, kQueue = 2 * kQueuePart;
+  static_assert(kScaleOffset % 16 == 0 && kTurnOffset % 4 == 0);
   static_assert((kQueue / 2 + (STAGES + 1) / 2 + 1) * kWarps < kShifts);
-  static_assert(kLargest % 16 == 0 && kLargest + kQueuePart * 16 <= kStage && STAGES >= 2);
   // The finding warp waits for room for all queues at once, so whoever it waits for must get on with what has been found. A warp that
   // has come to a piece in a later unit waits until every other one has left the units before; those have been told of a piece behind those
   // if this warp has been told of two: of a unit each has a piece before one has a second, and where there are not enough for all, the next
   // unit's go on with those that have none. So two pieces have to fit, of 16 chunks (both sides 16 bit) at most; of them two may
-  // have been given, and the finding warp may know of three given ones too few (`give`).
-  static_assert(2 * (2 * kTiles) - 2 + 3 <= kQueue);
+  // have been given.
+  static_assert(2 * (2 * kTiles) - 2 <= kQueue);
   static constexpr uint32_t kNone = 0xffff;
 
   const DecodeParams& p;
   const MixedDecodeParams& params;
-  const uint32_t lane, team, warp;  // warp: of the team, if it computes
+  uint32_t lane;
+  const uint32_t team, warp;        // warp: of the team, if it computes
   uint8_t* const shared;            // the team's
   uint32_t taken;                   // chunks
 
@@ -107,28 +118,34 @@ struct MixedPieces {
         params(params),
         lane(threadIdx.x % 32),
         // Shuffled, so that the compiler knows that they are all lanes'.
-        team(kTeams == 1 ? 0 : __shfl_sync(~0u, computes() ? computing_team() : threadIdx.x / 32 - kComputing, 0)),
+        team(kTeams == 1 ? 0 : __shfl_sync(~0u, computes() ? threadIdx.x / 32 / kWarps : threadIdx.x / 32 % kTeams, 0)),
         warp(__shfl_sync(~0u, threadIdx.x / 32, 0) - team * kWarps),
         shared(shared_of(team)),
         taken(0) {
   }
 
   __device__ __forceinline__ static bool computes() { return threadIdx.x / 32 < kComputing; }
-  // Of a warp that computes.
-  __device__ __forceinline__ static uint32_t computing_team() { return kTeams > 1 && threadIdx.x / 32 >= kWarps ? 1 : 0; }
+  // Of those that do not compute.
+  __device__ __forceinline__ static bool gives() { return threadIdx.x / 32 >= kComputing + kTeams; }
+  static_assert(kComputing % kTeams == 0);
   __device__ __forceinline__ static uint8_t* shared_of(uint32_t team) {
     EBB_DYNAMIC_SHARED(shared);
-    return shared + team * kTeamBytes;
+    return shared + kTeamsOffset + team * kTeamBytes;
   }
+  // Stages of a warp of the team, `kStage` apart.
+  __device__ __forceinline__ uint8_t* ring_of(uint32_t w) const {
+    EBB_DYNAMIC_SHARED(shared);
+    return shared + (team * kWarps + w) * kRing;
+  }
+  __device__ __forceinline__ static Ring& state_of(uint8_t* ring) { return *reinterpret_cast<Ring*>(ring + kStateOffset); }
+  __device__ __forceinline__ Ring& state() const { return state_of(ring_of(warp)); }
 
   __device__ __forceinline__ bool is_item(uint32_t number) const { return number < __ldg(p.unit_count) * p.kv_heads; }
   // The team's units. Few go to as many multiprocessors.
-  __device__ __forceinline__ uint32_t item(uint32_t ordinal) const { return blockIdx.x + (ordinal * kTeams + team) * gridDim.x; }
-  __device__ __forceinline__ uint8_t* stage_at(uint32_t s) const { return shared + (warp * STAGES + s) * kStage; }
-  __device__ __forceinline__ uint8_t* part_of(uint32_t w) const { return shared + kPartOffset + w * kPart; }
-  __device__ __forceinline__ uint32_t* ordinal_at() const { return reinterpret_cast<uint32_t*>(shared + kOrdinalOffset) + warp; }
+  __device__ __forceinline__ uint32_t item(uint32_t ordinal) const { return blockIdx.x + (ordinal * kTeams + team) * grid_size_here(); }
+  __device__ __forceinline__ uint8_t* stage_at(uint32_t s) const { return ring_of(warp) + s * kStage; }
+  __device__ __forceinline__ uint8_t* part_of(uint32_t w) const { return shared + w * kPart; }
   __device__ __forceinline__ uint8_t* shift_of(uint32_t ordinal) const { return shared + kShiftOffset + ordinal % kShifts; }
-  __device__ __forceinline__ uint32_t* info(uint32_t s) const { return reinterpret_cast<uint32_t*>(shared + kInfoOffset) + warp * STAGES + s; }
   __device__ __forceinline__ uint32_t left() const { return smem_address(shared + kTurnOffset); }
   __device__ __forceinline__ uint32_t claimed() const { return smem_address(shared + kTurnOffset) + 4; }
   __device__ __forceinline__ uint32_t merged() const { return smem_address(shared + kTurnOffset) + 8; }
@@ -161,70 +178,70 @@ struct MixedPieces {
   // keys before values.
   //
   // A chunk: x: 16 bytes from the arena's begin; y: further bits of that (4), 16 bytes until the end of its frame if it ends later, else
-  // of the chunk (10), 16 bytes of the chunk (10), further bits of z (4); z: of the rest, in its own frame; w: ordinal of the unit (kNone:
-  // there is no more) | K's format << 16 | V's << 20 | tokens from a tile's first to the sequence's end << 24, 31 if there are more.
-  static constexpr uint32_t kPartShift = 4, kBytesShift = 14, kRestShift = 24;
+  // of the chunk (10), 16 bytes of the chunk (10), further bits of z (4), how it is to be copied (4); z: of the rest, in its own frame;
+  // w: ordinal of the unit (kNone: there is no more) | K's format << 16 | V's << 20 | tokens from a tile's first to the sequence's
+  // end << 24, 31 if there are more.
+  static constexpr uint32_t kPartShift = 4, kBytesShift = 14, kRestShift = 24, kHowShift = 28;
+  // As it is, from one frame or two; as 16 rows of 16 bit, which lie in one (kv/layout.rs) and come swizzled; not at all, there is no more.
+  enum How : uint32_t { kWhole, kDivided, kRows, kNoMore };
 
   // Up to 32 blocks of a unit, one for each lane; all else is the same for all.
   struct Batch {
-    uint32_t ordinal;  // kNone: there is none
-    uint32_t first_block, begin, end, tokens, head;  // of the unit; begin: of this batch; head: the KV head
-    uint32_t behind;   // tokens of the sequence behind the unit, as far as they matter
-    bool opens;        // the unit
-    bool is_long;      // of the unit: its blocks are dealt in turn
+    uint32_t flags;    // the unit's ordinal (kNone: there is none) | kOpens | kIsLong
+    uint32_t first_block, begin, tokens, columns, head;  // of the unit; begin: of this batch; head: the KV head
     uint2 ref;
     uint32_t position;
+    __device__ __forceinline__ uint32_t ordinal() const { return flags & 0xffff; }
   };
+  static constexpr uint32_t kOpens = 1 << 16;   // it is the unit's first
+  static constexpr uint32_t kIsLong = 1 << 17;  // the unit: its blocks are dealt in turn
 
   // The unit of an item; past the end one of an earlier step or zero, which nobody looks at: so it can be asked for before it is
   // known whether there is one.
   __device__ __forceinline__ const DecodeUnit* unit_at(uint32_t number) const { return &p.units[min(number / p.kv_heads, p.units_max - 1)]; }
-  // What is needed of a unit: first block, first token, end.
+  // What is needed of a unit: first block (y), first token, end.
   __device__ __forceinline__ uint4 load_unit(uint32_t ordinal) const { return __ldg(reinterpret_cast<const uint4*>(unit_at(item(ordinal)))); }
-  __device__ __forceinline__ uint32_t load_columns(uint32_t ordinal) const { return __ldg(&unit_at(item(ordinal))->columns); }
 
-  __device__ __forceinline__ void open_unit(Batch& b, uint32_t ordinal, uint4 unit, uint32_t columns) const {
+  __device__ __forceinline__ void open_unit(Batch& b, uint32_t ordinal, uint4 unit) const {
     const uint32_t number = item(ordinal);
-    b.ordinal = is_item(number) ? ordinal : kNone;
+    b.columns = __ldg(&unit_at(number)->columns);
     b.first_block = unit.y;
     b.begin = unit.z / 128;
     b.tokens = unit.w;
-    b.end = (unit.w + 127) / 128;
     b.head = number % p.kv_heads;
-    b.behind = columns >> 16 & 0xff;
-    b.opens = true;
-    b.is_long = b.end - b.begin > kLong;
+    b.flags = (is_item(number) ? ordinal : kNone) | kOpens | (blocks_end(b) - b.begin > kLong ? kIsLong : 0);
   }
+  __device__ __forceinline__ static uint32_t blocks_end(const Batch& b) { return (b.tokens + 127) / 128; }
+  __device__ __forceinline__ bool has_block(const Batch& b) const { return b.ordinal() != kNone && b.begin + lane < blocks_end(b); }
 
   __device__ __forceinline__ void load_refs(Batch& b) const {
     b.ref = make_uint2(0, 0);
-    if (b.ordinal != kNone && b.begin + lane < b.end) b.ref = __ldg(reinterpret_cast<const uint2*>(p.pages.blocks + b.first_block + b.begin + lane));
+    if (has_block(b)) b.ref = __ldg(reinterpret_cast<const uint2*>(p.pages.blocks + b.first_block + b.begin + lane));
   }
   __device__ __forceinline__ void load_positions(Batch& b) const {
     b.position = 0;
-    if (b.ordinal != kNone && b.begin + lane < b.end) b.position = __ldg(&params.positions[b.ref.y]);
+    if (has_block(b)) b.position = __ldg(&params.positions[b.ref.y]);
   }
 
   // Each load is started before what comes first needs all of the warp's attention.
-  __device__ __forceinline__ void produce() const {
-    Found found = {0, 0, lane < kWarps ? lane : ~0u, 0, 0, 0};
+  __device__ __forceinline__ void produce() {
+    Found found = {0, lane < kWarps ? lane : ~0u, 0};
     Batch b;
-    open_unit(b, 0, load_unit(0), load_columns(0));
+    open_unit(b, 0, load_unit(0));
     uint4 ahead = load_unit(1);
-    uint32_t columns_ahead = load_columns(1);
     load_refs(b);
     // The first pieces are waited for: their frames are needed two look-ups from now.
-    if (b.ordinal != kNone) prefetch_line(p.pages.frames + b.ref.x);
+    if (b.ordinal() != kNone) prefetch_line(p.pages.frames + b.ref.x);
     load_positions(b);
 #pragma unroll 1
-    while (b.ordinal != kNone) {
+    while (b.ordinal() != kNone) {
+      lane = computed_here(lane);
       Batch next = b;
       next.begin += 32;
-      next.opens = false;
-      if (next.begin >= b.end) {
-        open_unit(next, b.ordinal + 1, ahead, columns_ahead);
-        ahead = load_unit(b.ordinal + 2);
-        columns_ahead = load_columns(b.ordinal + 2);
+      next.flags &= ~kOpens;
+      if (next.begin >= blocks_end(b)) {
+        open_unit(next, b.ordinal() + 1, ahead);
+        ahead = load_unit(b.ordinal() + 2);
       }
       load_refs(next);
       find_pieces(b, found);
@@ -233,41 +250,40 @@ struct MixedPieces {
     }
     if (lane < kWarps) {
       make_room(found, 1);
-      tell(found, make_uint4(0, 0, 0, kNone));
+      tell(found, make_uint4(0, kNoMore << kHowShift, 0, kNone));
       show(found);
     }
   }
 
-  // Where a warp's chunk of this number lies.
-  __device__ __forceinline__ static uint8_t* in_queue(uint8_t* shared, uint32_t warp, uint32_t number) {
+  // Where the chunk of this number lies.
+  __device__ __forceinline__ static uint8_t* in_queue(uint8_t* ring, uint32_t number) {
     const uint32_t at = number % kQueue, part = at / kQueuePart;
-    return shared + (warp * STAGES + part) * kStage + kLargest + (at - part * kQueuePart) * 16;
+    return ring + kQueueOffset + part * kStage + (at - part * kQueuePart) * 16;
   }
 
   // What lanes below kWarps know of the queues of the warps whose numbers are theirs.
   struct Found {
     uint32_t chunks;  // found
-    uint32_t given;   // of them, at least
     uint32_t load;    // what there is to do for it in the unit << 3 | its slot; of other lanes the most
-    // The same for all lanes:
-    uint32_t shift;   // the warp that has the unit's first slot
-    uint32_t cost;    // of each piece of the unit so far; 0: there are none
-    uint32_t dealt;   // of them, modulo kWarps, if they have one cost
+    // The same for all lanes, in one register: of the unit so far, what each of its pieces costs (0: there are none) << 16 | how many there
+    // are, if they have one cost, << 8 | the warp that has the first slot.
+    uint32_t dealing;
+    __device__ __forceinline__ uint32_t cost() const { return dealing >> 16; }
+    __device__ __forceinline__ uint32_t dealt() const { return dealing >> 8 & 255; }
+    __device__ __forceinline__ uint32_t shift() const { return dealing & 255; }
+    __device__ __forceinline__ void set(uint32_t cost, uint32_t dealt) { dealing = cost << 16 | dealt << 8 | shift(); }
   };
-  __device__ __forceinline__ uint32_t found_at() const { return smem_address(shared + kFoundOffset) + 4 * lane; }
 
-  __device__ __forceinline__ void make_room(Found& found, uint32_t count) const {
-    const uint32_t given = smem_address(shared + kGivenOffset) + 4 * lane;
-    if (found.chunks + count - found.given <= kQueue) return;
-    wait_for_room(given, found.chunks + count, kQueue + 1);
-    found.given = load_turn(given);
+  // Of lanes below kWarps.
+  __device__ __forceinline__ void make_room(const Found& found, uint32_t count) const {
+    wait_for_room(smem_address(&state_of(ring_of(lane)).given), found.chunks + count, kQueue + 1);
   }
   __device__ __forceinline__ void tell(Found& found, const uint4& chunk) const {
-    *reinterpret_cast<uint4*>(in_queue(shared, lane, found.chunks)) = chunk;
+    *reinterpret_cast<uint4*>(in_queue(ring_of(lane), found.chunks)) = chunk;
     found.chunks++;
   }
   // Lets the warp have what has been told.
-  __device__ __forceinline__ void show(const Found& found) const { set_turn(found_at(), found.chunks); }
+  __device__ __forceinline__ void show(const Found& found) const { set_turn(smem_address(&state_of(ring_of(lane)).found), found.chunks); }
 
   // What one side of a block takes a warp, compared with others: by long sequences of one format, and somewhat less where those are bound
   // by memory, which blocks of others leave room in.
@@ -283,7 +299,7 @@ struct MixedPieces {
       default: return 30;  // polar keys
     }
   }
-  static constexpr uint32_t kTileCost = 7, kUneven = ~0u;
+  static constexpr uint32_t kTileCost = 7, kUneven = 255;
   // Blocks of a unit from which on whatever is left uneven is little, and what each of them then counts for.
   static constexpr uint32_t kLong = 16, kLongCost = 16;
 
@@ -291,10 +307,10 @@ struct MixedPieces {
 
   // Opens a unit: whoever had least to do in the one before has the first slot, which has most.
   __device__ __forceinline__ void open_slots(const Batch& b, Found& found) const {
-    found.shift = (found.shift + __reduce_min_sync(~0u, found.load) % 8) % kWarps;
-    found.load = lane < kWarps ? (lane + kWarps - found.shift) % kWarps : ~0u;
-    found.cost = found.dealt = 0;
-    if (lane == 0) *shift_of(b.ordinal) = static_cast<uint8_t>(found.shift);
+    const uint32_t shift = (found.shift() + __reduce_min_sync(~0u, found.load) % 8) % kWarps;
+    found.load = lane < kWarps ? (lane + kWarps - shift) % kWarps : ~0u;
+    found.dealing = shift;
+    if (lane == 0) *shift_of(b.ordinal()) = static_cast<uint8_t>(shift);
   }
 
   // Of two sets the code of all formats does not fit into the instruction cache: warps had better be in the same one at a time.
@@ -304,18 +320,18 @@ struct MixedPieces {
   // slot that has least to do by then, so who has what follows from the unit alone. A warp is told of its blocks in their order, unless
   // they are sorted. The blocks of a long unit are dealt in turn: that comes out as even, and costs less.
   __device__ __forceinline__ void find_pieces(const Batch& b, Found& found) const {
-    const uint32_t block = b.begin + lane, tokens = block < b.end ? min(b.tokens - block * 128, 128u) : 0;
-    const uint32_t to_end = b.tokens + b.behind - block * 128;
+    const uint32_t block = b.begin + lane, tokens = block < blocks_end(b) ? min(b.tokens - block * 128, 128u) : 0;
+    const uint32_t to_end = b.tokens + (b.columns >> 16 & 0xff) - block * 128;
     const bool is_shrunk = tokens > 0 && b.position > 0;
     uint32_t cost = 0;  // of a block that has not been dealt
     if (is_shrunk) {
       cost = kLongCost;
-      if (kSorted || !b.is_long) {
+      if (kSorted || (b.flags & kIsLong) == 0) {
         const uint4* const page = page_of(b.position);
         cost = cost_of(__ldg(page).z) + cost_of(__ldg(page + 1).z);
       }
     }
-    if (b.opens) open_slots(b, found);
+    if ((b.flags & kOpens) != 0) open_slots(b, found);
     const auto tell_blocks = [&](uint32_t blocks) {
       tell_each(blocks, [&](uint32_t of, bool is) {
         const uint32_t first_frame = __shfl_sync(~0u, b.ref.x, of), position = __shfl_sync(~0u, b.position, of);
@@ -344,7 +360,7 @@ struct MixedPieces {
       uint32_t mine = 0;
 #pragma unroll 1
       for (uint32_t tile = 0; tile < count; tile++) deal(found, kTileCost, tile, mine);
-      found.cost = kUneven;
+      found.set(kUneven, 0);
       if (lane == of) tiles = 0;
       const uint32_t first_frame = __shfl_sync(~0u, b.ref.x, of), block_to_end = __shfl_sync(~0u, to_end, of);
       tell_each(mine, [&](uint32_t tile, bool is) {
@@ -364,19 +380,24 @@ struct MixedPieces {
   __device__ __forceinline__ uint32_t deal_blocks(bool has, uint32_t cost, Found& found) const {
     uint32_t mine = 0;
     const uint32_t end = __reduce_max_sync(~0u, has ? lane + 1 : 0);
-    // Where all of the unit so far do, that is in turn.
-    if ((found.cost == 0 || found.cost == cost) && !__any_sync(~0u, lane < end && !has)) {
-      constexpr uint32_t kEach = every(kWarps);
-      const uint32_t slot = found.load % 8, first = (slot + kWarps - found.dealt) % kWarps;
-      if (lane < kWarps) {
-        mine = kEach << first & ~0u >> (32 - end);
-        found.load += __popc(mine) * cost << 3;
+    // Where all of the unit so far do, that is in turn, one slot further in the second round, two more in the third, and so on: else
+    // formats that come again after as many blocks, or after a divisor of that, would be one warp's.
+    if ((found.cost() == 0 || found.cost() == cost) && !__any_sync(~0u, lane < end && !has)) {
+      const uint32_t number = found.dealt() + lane, round = number / kWarps;
+      const uint32_t slot = lane < end ? (number + round * (round + 1) / 2) % kWarps : kWarps;
+#pragma unroll
+      for (uint32_t of = 0; of < kWarps; of++) {
+        const uint32_t its = __ballot_sync(~0u, slot == of);
+        if (found.load % 8 == of) mine = its;
       }
-      found.cost = cost;
-      found.dealt = (found.dealt + end) % kWarps;
+      if (lane < kWarps)
+        found.load += __popc(mine) * cost << 3;
+      else
+        mine = 0;
+      found.set(cost, found.dealt() + end);
       return mine;
     }
-    found.cost = kUneven;
+    found.set(kUneven, 0);
 #pragma unroll 1
     for (uint32_t of = 0;; of++) {
       of = __reduce_min_sync(~0u, has && lane >= of ? lane : 32);
@@ -384,9 +405,6 @@ struct MixedPieces {
       deal(found, cost, of, mine);
     }
   }
-  // Every n-th bit.
-  __device__ __forceinline__ static constexpr uint32_t every(uint32_t n) { return n > 31 ? 1u : 1u | every_from(n, n); }
-  __device__ __forceinline__ static constexpr uint32_t every_from(uint32_t n, uint32_t at) { return at > 31 ? 0u : 1u << at | every_from(n, at + n); }
 
   // Has each lane tell of what is its own, one after the other, all lanes at once: what they need to know is looked up.
   template <class Tell>
@@ -400,14 +418,14 @@ struct MixedPieces {
   }
 
   __device__ __forceinline__ uint64_t place(uint32_t frame, uint32_t offset) const { return static_cast<uint64_t>(frame) * (static_cast<uint32_t>(p.pages.frame_bytes) / 16) + offset / 16; }
-  __device__ __forceinline__ static uint4 chunk(uint64_t at, uint32_t part, uint32_t bytes, uint64_t rest, uint32_t info) {
-    const uint32_t high = static_cast<uint32_t>(at >> 32) | part / 16 << kPartShift | bytes / 16 << kBytesShift | static_cast<uint32_t>(rest >> 32) << kRestShift;
+  __device__ __forceinline__ static uint4 chunk(uint64_t at, uint32_t part, uint32_t bytes, uint64_t rest, uint32_t how, uint32_t info) {
+    const uint32_t high = static_cast<uint32_t>(at >> 32) | part / 16 << kPartShift | bytes / 16 << kBytesShift | static_cast<uint32_t>(rest >> 32) << kRestShift | how << kHowShift;
     return make_uint4(static_cast<uint32_t>(at), high, static_cast<uint32_t>(rest), info);
   }
 
   __device__ __forceinline__ void tell_tile(Found& found, const Batch& b, uint32_t first_frame, uint32_t tile, uint32_t to_end) const {
     const PageTable& t = p.pages;
-    const uint32_t info = b.ordinal | kTile16 << 16 | kTile16 << 20 | min(to_end, 31u) << 24;
+    const uint32_t info = b.ordinal() | kTile16 << 16 | kTile16 << 20 | min(to_end, 31u) << 24;
     RecordPlace at[2];
     uint32_t frame[2];
 #pragma unroll
@@ -417,7 +435,7 @@ struct MixedPieces {
     }
     make_room(found, 2);
 #pragma unroll
-    for (uint32_t side = 0; side < 2; side++) tell(found, chunk(place(frame[side], at[side].offset), kRecord, kRecord, 0, info));
+    for (uint32_t side = 0; side < 2; side++) tell(found, chunk(place(frame[side], at[side].offset), kRecord, kRecord, 0, kRows, info));
     show(found);
   }
 
@@ -425,7 +443,7 @@ struct MixedPieces {
     const PageTable& t = p.pages;
     const uint32_t frame_bytes = static_cast<uint32_t>(t.frame_bytes);
     const uint4* const page = page_of(position);
-    uint32_t info = b.ordinal, offset[2], format[2];
+    uint32_t info = b.ordinal(), offset[2], format[2];
     uint64_t frame[2][2];  // of a record's parts, where they begin
 #pragma unroll
     for (uint32_t side = 0; side < 2; side++) {
@@ -448,7 +466,7 @@ struct MixedPieces {
         const bool beyond = at >= frame_bytes;
         const uint32_t part = beyond ? bytes : min(bytes, frame_bytes - at);
         const uint64_t from = beyond ? frame[side][1] + (at - frame_bytes) / 16 : frame[side][0] + at / 16;
-        tell(found, chunk(from, part, bytes, frame[side][1], info | (side << 31)));
+        tell(found, chunk(from, part, bytes, frame[side][1], format[side] == kF16 ? kRows : part < bytes ? kDivided : kWhole, info));
         at += bytes;
         bytes = next;
       }
@@ -495,11 +513,8 @@ struct MixedPieces {
   __device__ __forceinline__ static uint32_t bytes_of(uint32_t y) { return (y >> kBytesShift & 0x3ff) * 16; }
   __device__ __forceinline__ static uint32_t part_of_chunk(uint32_t y) { return (y >> kPartShift & 0x3ff) * 16; }
 
-  // Where 16 bytes of a 16-bit row lie in a stage: of a tile as the copy engine swizzles it, or of padded rows.
-  template <bool Tile>
-  __device__ __forceinline__ static uint32_t row_offset(uint32_t row, uint32_t chunk) {
-    return Tile ? chunk / 8 * 2048 + row * 128 + (chunk % 8 ^ row % 8) * 16 : row * kPaddedRow + chunk * 16;
-  }
+  // Where 16 bytes of a 16-bit row lie in a stage, as the copy engine swizzles them.
+  __device__ __forceinline__ static uint32_t row_offset(uint32_t row, uint32_t chunk) { return chunk / 8 * 2048 + row * 128 + (chunk % 8 ^ row % 8) * 16; }
 
   __device__ __forceinline__ static uint32_t word(const uint8_t* at, uint32_t index) { return reinterpret_cast<const uint32_t*>(at)[index]; }
 };

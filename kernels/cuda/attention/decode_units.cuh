@@ -20,9 +20,51 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
   static constexpr float kNothing = -1e30f;  // of a maximum: no key has been seen; infinity less itself would be NaN
 
   float o[kSteps][2 * SETS];  // O^T without zeros' part: channels 16 i + g of each set, then + 8
-  float m[SETS];
-  float l[SETS];        // of this lane's keys: sum of probabilities
-  float zeros[SETS];    // and of probabilities times zeros
+
+  // What scores of the lane's heads are relative to, base 2. Of two sets it lies in shared memory, as the sums below do: there registers are
+  // short.
+  struct Most {
+    float of[SETS];
+  };
+  Most own_most;
+  __device__ __forceinline__ Most most() const {
+    Most m = own_most;
+    if constexpr (SETS == 2) {
+#pragma unroll
+      for (int set = 0; set < SETS; set++) m.of[set] = this->state().most[set][lane % 4];
+    }
+    return m;
+  }
+  // The same for all lanes of a head; they may read it after a warp-wide barrier.
+  __device__ __forceinline__ void set_most(const Most& m) {
+    if constexpr (SETS == 1) {
+      own_most = m;
+    } else if (lane < 4) {
+      for (int set = 0; set < SETS; set++) this->state().most[set][lane] = m.of[set];
+    }
+  }
+
+  // Of this lane's keys: sums of probabilities, and of probabilities times zeros.
+  struct alignas(8 * SETS) Sums {
+    float l[SETS], zeros[SETS];
+    __device__ __forceinline__ void add(const Sums& x) {
+#pragma unroll
+      for (int set = 0; set < SETS; set++) l[set] += x.l[set], zeros[set] += x.zeros[set];
+    }
+  };
+  Sums own_sums;  // of one set
+  __device__ __forceinline__ Sums sums() const { return SETS == 1 ? own_sums : reinterpret_cast<const Sums*>(shared + Base::kSumsOffset)[this->warp * 32 + lane]; }
+  __device__ __forceinline__ void set_sums(const Sums& x) {
+    if constexpr (SETS == 1)
+      own_sums = x;
+    else
+      reinterpret_cast<Sums*>(shared + Base::kSumsOffset)[this->warp * 32 + lane] = x;
+  }
+  __device__ __forceinline__ void add_sums(const Sums& x) {
+    Sums to = sums();
+    to.add(x);
+    set_sums(to);
+  }
 
   __device__ __forceinline__ explicit MixedUnits(const MixedDecodeParams& params) : Base(params) {}
 
@@ -124,29 +166,29 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
 #pragma unroll
     for (int d = 0; d < kSteps; d++)
       for (int i = 0; i < 2 * SETS; i++) o[d][i] = 0.f;
-#pragma unroll
-    for (int set = 0; set < SETS; set++) {
-      l[set] = zeros[set] = 0.f;
-      m[set] = kNothing;
-    }
+    Most nothing;
+    for (int set = 0; set < SETS; set++) nothing.of[set] = kNothing;
+    set_most(nothing);
+    set_sums(Sums{});
   }
 
   // Leaves this warp's part of a unit for those that come to the end of the next one: O / l in fp16, divided by a power of two.
   // False: there was no such unit, only one before it.
   __device__ __forceinline__ bool finish(uint32_t ordinal, uint32_t slot) {
     uint32_t part[SETS][kSteps];
-    float factor[SETS];
+    float factor[SETS], l[SETS];
+    const Sums sum = sums();
 #pragma unroll
     for (int set = 0; set < SETS; set++) {
-      l[set] = sum_of_head(l[set]);
-      zeros[set] = sum_of_head(zeros[set]);
+      l[set] = sum_of_head(sum.l[set]);
+      const float zeros = sum_of_head(sum.zeros[set]);
       const float share = l[set] > 0.f ? 1.f / l[set] : 0.f;
       float most = 0.f;
 #pragma unroll
       for (int d = 0; d < kSteps; d++) {
 #pragma unroll
         for (int i = set; i < 2 * SETS; i += SETS) {
-          o[d][i] = (o[d][i] + zeros[set]) * share;
+          o[d][i] = (o[d][i] + zeros) * share;
           most = fmaxf(most, fabsf(o[d][i]));
         }
       }
@@ -158,11 +200,12 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
     if (ordinal > 0) settle(ordinal - 1);
     if (!is_item(item(ordinal))) return false;
     uint32_t* const to = reinterpret_cast<uint32_t*>(part_of(slot));
+    const Most top = most();
 #pragma unroll
     for (int set = 0; set < SETS; set++) {
 #pragma unroll
       for (int d = 0; d < kSteps; d++) to[(set * kSteps + d) * 32 + lane] = part[set][d];
-      if (lane < 4) reinterpret_cast<float4*>(to + kPartWords)[4 * set + lane] = make_float4(m[set], l[set], factor[set], 0.f);
+      if (lane < 4) reinterpret_cast<float4*>(to + kPartWords)[4 * set + lane] = make_float4(top.of[set], l[set], factor[set], 0.f);
     }
     __syncwarp();
     if (lane == 0) add_turn(left(), 1);

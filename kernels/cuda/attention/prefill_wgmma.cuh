@@ -14,6 +14,7 @@
 #pragma once
 #include "../common/pages.cuh"
 #include "../common/ptx.cuh"
+#include "../common/registers.cuh"
 #include "../common/tensor_copy.cuh"
 #include "../common/wgmma.cuh"
 #include "prefill.cuh"

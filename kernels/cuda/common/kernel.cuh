@@ -10,6 +10,7 @@
   static void NAME##_body(const PARAMS& p)
 #define EBB_KERNEL(NAME, PARAMS, THREADS, CTAS) EBB_EMULATED_KERNEL(NAME, PARAMS, THREADS, false)
 #define EBB_KERNEL_EARLY EBB_KERNEL
+#define EBB_KERNEL_OF_REGISTERS(NAME, PARAMS, THREADS, REGISTERS) EBB_KERNEL(NAME, PARAMS, THREADS, 1)
 #define EBB_KERNEL_PHASED(NAME, PARAMS, THREADS, CTAS) EBB_EMULATED_KERNEL(NAME, PARAMS, THREADS, true)
 #define EBB_DYNAMIC_SHARED(NAME) uint8_t* const NAME = ebb::emulator::dynamic_shared()
 
@@ -18,6 +19,9 @@
 // THREADS of a CTA, and CTAS that a multiprocessor should hold at once.
 #define EBB_KERNEL_EARLY(NAME, PARAMS, THREADS, CTAS) \
   extern "C" __global__ void __launch_bounds__(THREADS, CTAS) NAME(const __grid_constant__ PARAMS p)
+// The same, of as many registers a thread to begin with (registers.cuh), whatever they are enough for.
+#define EBB_KERNEL_OF_REGISTERS(NAME, PARAMS, THREADS, REGISTERS) \
+  extern "C" __global__ void __maxnreg__(REGISTERS) NAME(const __grid_constant__ PARAMS p)
 #define EBB_KERNEL_PHASED EBB_KERNEL_EARLY
 #define EBB_KERNEL(NAME, PARAMS, THREADS, CTAS)                \
   static __device__ __forceinline__ void NAME##_body(const PARAMS& p); \

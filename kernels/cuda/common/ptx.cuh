@@ -14,6 +14,20 @@ using bf16 = __nv_bfloat16;
 
 __device__ __forceinline__ uint32_t smem_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
+// The same value, of which the compiler does not know that it is: what is computed from it is computed where it is needed, not kept in
+// registers from before a loop.
+__device__ __forceinline__ uint32_t computed_here(uint32_t v) {
+  asm volatile("" : "+r"(v));
+  return v;
+}
+
+// gridDim.x, read anew.
+__device__ __forceinline__ uint32_t grid_size_here() {
+  uint32_t n;
+  asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(n));
+  return n;
+}
+
 // L2 policy for bytes that are read once per step: they leave the cache first.
 __device__ __forceinline__ uint64_t policy_evict_first() {
   uint64_t policy;

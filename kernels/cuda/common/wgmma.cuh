@@ -16,16 +16,6 @@
 
 namespace ebb {
 
-// Registers that each thread of this warpgroup may use from here on. All warps of the warpgroup must get here.
-template <int Registers>
-__device__ __forceinline__ void registers_grow() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
-}
-template <int Registers>
-__device__ __forceinline__ void registers_shrink() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
-}
-
 // A matrix in shared memory in rows of 128 bytes, swizzled by 128 bytes, eight rows being 1024 bytes.
 // K-major (a row is 64 values of k): `stride` bytes from eight rows to the next eight, `leading` unused; the next 16 values of k
 // are at address + 32. Major in the other dimension (a row is 64 values of m or n): `stride` from eight values of k to the

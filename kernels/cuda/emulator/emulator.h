@@ -144,6 +144,8 @@ inline bool __any_sync(uint32_t, bool v) {
   return mine;
 }
 
+inline uint32_t __ballot_sync(uint32_t, bool v) { return __reduce_add_sync(~0u, v ? 1u << threadIdx.x % 32 : 0u); }
+
 template <class T> T __ldg(const T* p) { return *p; }
 template <class T> T __ldcg(const T* p) { return *p; }
 template <class T> void __stcg(T* p, T v) { *p = v; }
@@ -152,6 +154,7 @@ EBB_ATOMIC inline uint32_t atomicOr(uint32_t* p, uint32_t v) { uint32_t old = *p
 template <class T> EBB_ATOMIC T atomicMin(T* p, T v) { T old = *p; *p = v < old ? v : old; return old; }
 EBB_ATOMIC inline uint32_t atomicInc(uint32_t* p, uint32_t most) { uint32_t old = *p; *p = old >= most ? 0 : old + 1; return old; }
 
+inline void __nanosleep(uint32_t) { ebb::emulator::yield(); }
 inline int __ffs(uint32_t v) { return __builtin_ffs(static_cast<int>(v)); }
 inline float __uint_as_float(uint32_t v) { float f; memcpy(&f, &v, 4); return f; }
 inline uint32_t __float_as_uint(float v) { uint32_t u; memcpy(&u, &v, 4); return u; }

@@ -25,6 +25,8 @@ inline uint32_t min_bf16x2(uint32_t a, uint32_t b) { return better_bf16x2(a, b, 
 inline uint32_t max_bf16x2(uint32_t a, uint32_t b) { return better_bf16x2(a, b, [](float x, float y) { return x > y; }); }
 
 inline uint32_t smem_address(const void* p) { return emulator::shared_address(p); }
+inline uint32_t computed_here(uint32_t v) { return v; }
+inline uint32_t grid_size_here() { return gridDim.x; }
 inline uint64_t policy_evict_first() { return 0; }
 inline void prefetch_line(const void*) {}
 inline void cp_async16(uint32_t dst, const void* src, uint64_t = 0) { emulator::copy_issue(dst, src, 16); }

@@ -5,11 +5,6 @@
 
 namespace ebb {
 
-template <int Registers>
-void registers_grow() {}
-template <int Registers>
-void registers_shrink() {}
-
 inline uint64_t wgmma_matrix(uint32_t address, uint32_t leading, uint32_t stride) {
   return uint64_t{1} << 62 | static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(leading >> 4) << 16 | (address & 0x3ffff) >> 4;
 }

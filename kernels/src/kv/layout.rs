@@ -2,8 +2,10 @@
 //!
 //! At position 0 a block is eight 16-bit sub-blocks (see [`KvGeometry::sub_record_place`]). At a later
 //! position it is one record per (layer, side, head) in the format of its page, one right behind the
-//! other in that order; a record that does not fit in the rest of a frame goes on at the start of the
-//! block's next one. So a block wastes only the end of its last frame, whatever its formats.
+//! other in that order, those of 16 bit before all others; a record that does not fit in the rest of a
+//! frame goes on at the start of the block's next one. So a block wastes only the end of its last frame,
+//! whatever its formats, and 16 rows of 16 bit lie in one frame as they do at position 0, at a multiple
+//! of their own size.
 
 use super::{FrameLayout, GeometryError, KvGeometry, Side};
 use crate::SUB_BLOCKS;
@@ -225,9 +227,7 @@ fn place(
             pages,
         });
     }
-    let mut places = Vec::with_capacity(geometry.records());
     let mut record_bytes = Vec::with_capacity(pages);
-    let mut start = 0;
     for (page, &format) in formats.iter().enumerate() {
         let side = Side::of_page(page);
         let shape = RecordShape {
@@ -252,13 +252,24 @@ fn place(
         }
         debug_assert!(bytes.is_multiple_of(RECORD_ALIGN));
         record_bytes.push(bytes as u32);
-        for _ in 0..geometry.kv_heads {
+    }
+    let nowhere = RecordPlace {
+        frame: 0,
+        offset: 0,
+        first_part: 0,
+    };
+    let mut places = vec![nowhere; geometry.records()];
+    let mut start = 0;
+    let (whole, coded): (Vec<_>, Vec<_>) = (0..pages).partition(|p| formats[*p] == FormatId::F16);
+    for page in whole.into_iter().chain(coded) {
+        let bytes = record_bytes[page] as usize;
+        for head in 0..geometry.kv_heads {
             let offset = start % frame.frame_bytes;
-            places.push(RecordPlace {
+            places[page * geometry.kv_heads + head] = RecordPlace {
                 frame: (start / frame.frame_bytes) as u32,
                 offset: offset as u32,
                 first_part: bytes.min(frame.frame_bytes - offset) as u32,
-            });
+            };
             start += bytes;
         }
     }
@@ -308,20 +319,29 @@ mod tests {
             for position in 1..layout.positions() as u16 {
                 let frame_bytes = layout.frame().frame_bytes;
                 let mut end = 0;
-                for layer in 0..layers {
-                    for side in [Side::K, Side::V] {
-                        for head in 0..kv_heads {
-                            let place = layout.place(position, geometry.record(layer, side, head));
-                            let size = layout.record_bytes(position, layer, side);
-                            let offset = place.offset as usize;
-                            assert_eq!(offset % RECORD_ALIGN, 0);
-                            assert_eq!(place.first_part as usize % RECORD_ALIGN, 0);
-                            assert_eq!(place.frame as usize * frame_bytes + offset, end);
-                            let here = place.first_part as usize;
-                            assert_eq!(here, size.min(frame_bytes - offset));
-                            assert!(here > 0 && size - here < frame_bytes);
-                            end += size;
-                        }
+                for (sixteen_bit, page) in [true, false]
+                    .into_iter()
+                    .flat_map(|is| (0..2 * layers).map(move |page| (is, page)))
+                {
+                    let (layer, side) = (page / 2, Side::of_page(page));
+                    if (layout.format(position, layer, side) == F::F16) != sixteen_bit {
+                        continue;
+                    }
+                    for head in 0..kv_heads {
+                        let place = layout.place(position, geometry.record(layer, side, head));
+                        let size = layout.record_bytes(position, layer, side);
+                        let offset = place.offset as usize;
+                        let align = match sixteen_bit {
+                            true => geometry.sub_record_bytes(),
+                            false => RECORD_ALIGN,
+                        };
+                        assert_eq!(offset % align, 0);
+                        assert_eq!(place.first_part as usize % align, 0);
+                        assert_eq!(place.frame as usize * frame_bytes + offset, end);
+                        let here = place.first_part as usize;
+                        assert_eq!(here, size.min(frame_bytes - offset));
+                        assert!(here > 0 && size - here < frame_bytes);
+                        end += size;
                     }
                 }
                 assert_eq!(layout.frames(position) as usize, end.div_ceil(frame_bytes));

@@ -116,34 +116,34 @@ impl Way {
         })
     }
 
+    /// Whether the copy engine brings chunks.
+    fn copies(self) -> bool {
+        matches!(self, Self::Bulk | Self::BulkPolar)
+    }
+
     /// `kTeams`.
     fn teams(self) -> usize {
-        match self {
-            Self::Bulk => 2,
-            Self::BulkPolar | Self::Ring => 1,
-        }
+        if self.copies() { 2 } else { 1 }
     }
 
     /// `kWarps`.
     fn warps(self, shape: MixedShape) -> usize {
-        match (self, shape.sets) {
-            (Self::Bulk | Self::BulkPolar, 1) => 7,
-            (Self::Ring, 1) => 4,
-            _ => 5,
+        match (self.copies(), shape.sets) {
+            (true, _) => 6,
+            (false, 1) => 4,
+            (false, _) => 5,
         }
     }
 
     /// `kUnits`.
     fn units(self) -> usize {
-        match self {
-            Self::Bulk | Self::BulkPolar => 4,
-            Self::Ring => 3,
-        }
+        if self.copies() { 4 } else { 3 }
     }
 
     /// `kThreads`.
     fn threads(self, shape: MixedShape) -> u32 {
-        (self.teams() * (self.warps(shape) + 1)) as u32 * 32
+        let others = if self.copies() { 2 } else { 1 };
+        (self.teams() * (self.warps(shape) + others)) as u32 * 32
     }
 
     /// `kSharedBytes`.
@@ -153,16 +153,15 @@ impl Way {
         } else {
             512 + 4096
         };
-        let stage = 1024 * usize::div_ceil(largest, 1024);
+        let ring = MixedShape::STAGES * 1024 * usize::div_ceil(largest, 1024);
         let steps = shape.head_dim / 16;
-        let (warps, units, stages) = (self.warps(shape), self.units(), MixedShape::STAGES);
+        let (warps, units) = (self.warps(shape), self.units());
         let part = (steps * 128 + 64) * shape.sets;
+        let sums = if shape.sets == 2 { 512 } else { 0 };
         let queries = 3 * steps * 128 * shape.sets + 32 + 8;
-        let turns = 16 + units * 4;
-        let full = (warps * (stages * stage + part) + units * queries + turns).next_multiple_of(8);
-        let shifts = 512;
-        let team = full + warps * (stages * (8 + 4) + 4 * 4) + shifts;
-        self.teams() * team.next_multiple_of(1024) + 32
+        let (turns, shifts) = (16 + units * 4, 128);
+        let team = warps * (part + sums) + units * queries + turns + shifts;
+        self.teams() * (warps * ring + team.next_multiple_of(128)) + 32
     }
 }
 
