@@ -293,6 +293,7 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
       sum.l[set] *= e[set];
       sum.zeros[set] *= e[set];
     }
+    __syncwarp();  // All have read what is set.
     this->set_most(m);
     this->set_sums(sum);
 #pragma unroll

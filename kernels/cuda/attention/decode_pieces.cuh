@@ -22,7 +22,8 @@ struct alignas(64) MixedDecodeParams {
   const PageOfPosition* pages;  // [position - 1][layer * 2 + side]
   uint32_t page_count;          // layers * 2
   uint32_t group;               // query heads of a KV head
-  uint32_t reserved[10];
+  uint32_t position_count;      // of `pages`
+  uint32_t reserved[9];
 };
 static_assert(sizeof(MixedDecodeParams) == 320);
 
@@ -185,13 +186,15 @@ struct MixedPieces {
   // As it is, from one frame or two; as 16 rows of 16 bit, which lie in one (kv/layout.rs) and come swizzled; not at all, there is no more.
   enum How : uint32_t { kWhole, kDivided, kRows, kNoMore };
 
+  static constexpr uint32_t kHeadShift = 18;
   // Up to 32 blocks of a unit, one for each lane; all else is the same for all.
   struct Batch {
-    uint32_t flags;    // the unit's ordinal (kNone: there is none) | kOpens | kIsLong
-    uint32_t first_block, begin, tokens, columns, head;  // of the unit; begin: of this batch; head: the KV head
+    uint32_t flags;    // the unit's ordinal (kNone: there is none) | kOpens | kIsLong | its KV head << kHeadShift
+    uint32_t first_block, begin, tokens, columns;  // of the unit; begin: of this batch
     uint2 ref;
     uint32_t position;
     __device__ __forceinline__ uint32_t ordinal() const { return flags & 0xffff; }
+    __device__ __forceinline__ uint32_t head() const { return flags >> kHeadShift; }
   };
   static constexpr uint32_t kOpens = 1 << 16;   // it is the unit's first
   static constexpr uint32_t kIsLong = 1 << 17;  // the unit: its blocks are dealt in turn
@@ -199,17 +202,24 @@ struct MixedPieces {
   // The unit of an item; past the end one of an earlier step or zero, which nobody looks at: so it can be asked for before it is
   // known whether there is one.
   __device__ __forceinline__ const DecodeUnit* unit_at(uint32_t number) const { return &p.units[min(number / p.kv_heads, p.units_max - 1)]; }
-  // What is needed of a unit: first block (y), first token, end.
-  __device__ __forceinline__ uint4 load_unit(uint32_t ordinal) const { return __ldg(reinterpret_cast<const uint4*>(unit_at(item(ordinal)))); }
+  // What is needed of a unit.
+  struct Extent {
+    uint32_t first_block;
+    uint2 tokens;  // the first, and the end
+  };
+  __device__ __forceinline__ Extent load_unit(uint32_t ordinal) const {
+    const DecodeUnit* const unit = unit_at(item(ordinal));
+    static_assert(offsetof(DecodeUnit, begin) % 8 == 0 && offsetof(DecodeUnit, end) == offsetof(DecodeUnit, begin) + 4);
+    return {__ldg(&unit->first_block), __ldg(reinterpret_cast<const uint2*>(&unit->begin))};
+  }
 
-  __device__ __forceinline__ void open_unit(Batch& b, uint32_t ordinal, uint4 unit) const {
+  __device__ __forceinline__ void open_unit(Batch& b, uint32_t ordinal, const Extent& unit) const {
     const uint32_t number = item(ordinal);
     b.columns = __ldg(&unit_at(number)->columns);
-    b.first_block = unit.y;
-    b.begin = unit.z / 128;
-    b.tokens = unit.w;
-    b.head = number % p.kv_heads;
-    b.flags = (is_item(number) ? ordinal : kNone) | kOpens | (blocks_end(b) - b.begin > kLong ? kIsLong : 0);
+    b.first_block = unit.first_block;
+    b.begin = unit.tokens.x / 128;
+    b.tokens = unit.tokens.y;
+    b.flags = (is_item(number) ? ordinal : kNone) | number % p.kv_heads << kHeadShift | kOpens | (blocks_end(b) - b.begin > kLong ? kIsLong : 0);
   }
   __device__ __forceinline__ static uint32_t blocks_end(const Batch& b) { return (b.tokens + 127) / 128; }
   __device__ __forceinline__ bool has_block(const Batch& b) const { return b.ordinal() != kNone && b.begin + lane < blocks_end(b); }
@@ -224,18 +234,22 @@ struct MixedPieces {
   }
 
   // Each load is started before what comes first needs all of the warp's attention.
-  __device__ __forceinline__ void produce() {
+  __device__ __forceinline__ void produce() const {
     Found found = {0, lane < kWarps ? lane : ~0u, 0};
+    // What is looked up one after the other below is asked for at once.
+    if (lane < params.position_count) prefetch_line(page_of(lane + 1));
+    prefetch_line(p.pages.blocks);
+    prefetch_line(p.pages.frames);
+    prefetch_line(params.positions);
     Batch b;
     open_unit(b, 0, load_unit(0));
-    uint4 ahead = load_unit(1);
+    Extent ahead = load_unit(1);
     load_refs(b);
     // The first pieces are waited for: their frames are needed two look-ups from now.
     if (b.ordinal() != kNone) prefetch_line(p.pages.frames + b.ref.x);
     load_positions(b);
 #pragma unroll 1
     while (b.ordinal() != kNone) {
-      lane = computed_here(lane);
       Batch next = b;
       next.begin += 32;
       next.flags &= ~kOpens;
@@ -343,7 +357,7 @@ struct MixedPieces {
     for (;;) {
       const uint32_t most = __reduce_max_sync(~0u, cost);
       if (most == 0) break;
-      const uint32_t more = deal_blocks(cost == most, most, found);
+      const uint32_t more = deal_blocks(cost == most, most, blocks_end(b) - b.begin, found);
       if (kSorted)
         tell_blocks(more);
       else
@@ -376,15 +390,17 @@ struct MixedPieces {
     found.load += cost << 3;
   }
 
-  // Deals blocks that take as long, those of lanes that have one; the lanes whose blocks are for the warp of this lane's number.
-  __device__ __forceinline__ uint32_t deal_blocks(bool has, uint32_t cost, Found& found) const {
+  // Deals blocks that take as long, those of lanes that have one; the lanes whose blocks are for the warp of this lane's number. `left`: blocks
+  // of the unit from this batch on.
+  __device__ __forceinline__ uint32_t deal_blocks(bool has, uint32_t cost, uint32_t left, Found& found) const {
     uint32_t mine = 0;
     const uint32_t end = __reduce_max_sync(~0u, has ? lane + 1 : 0);
     // Where all of the unit so far do, that is in turn, one slot further in the second round, two more in the third, and so on: else
-    // formats that come again after as many blocks, or after a divisor of that, would be one warp's.
+    // formats that come again after as many blocks, or after a divisor of that, would be one warp's. What is left for no whole round is
+    // for the first slots, and the next unit's first is whose have none (`open_slots`).
     if ((found.cost() == 0 || found.cost() == cost) && !__any_sync(~0u, lane < end && !has)) {
-      const uint32_t number = found.dealt() + lane, round = number / kWarps;
-      const uint32_t slot = lane < end ? (number + round * (round + 1) / 2) % kWarps : kWarps;
+      const uint32_t number = found.dealt() + lane, round = number / kWarps, rounds = (found.dealt() + left) / kWarps;
+      const uint32_t slot = lane < end ? (number + (round < rounds ? round * (round + 1) / 2 : 0)) % kWarps : kWarps;
 #pragma unroll
       for (uint32_t of = 0; of < kWarps; of++) {
         const uint32_t its = __ballot_sync(~0u, slot == of);
@@ -430,7 +446,7 @@ struct MixedPieces {
     uint32_t frame[2];
 #pragma unroll
     for (uint32_t side = 0; side < 2; side++) {
-      at[side] = record_place(t, (2 * p.layer + side) * p.kv_heads + b.head, kRecord);
+      at[side] = record_place(t, (2 * p.layer + side) * p.kv_heads + b.head(), kRecord);
       frame[side] = __ldg(&t.frames[first_frame + tile * t.frames_per_sub_block + at[side].slot]);
     }
     make_room(found, 2);
@@ -444,17 +460,17 @@ struct MixedPieces {
     const uint32_t frame_bytes = static_cast<uint32_t>(t.frame_bytes);
     const uint4* const page = page_of(position);
     uint32_t info = b.ordinal(), offset[2], format[2];
-    uint64_t frame[2][2];  // of a record's parts, where they begin
+    uint32_t frame[2][2];  // of a record's parts
 #pragma unroll
     for (uint32_t side = 0; side < 2; side++) {
       const uint4 of_page = __ldg(page + side);
-      const uint32_t start = of_page.x + b.head * of_page.y, slot = start / frame_bytes;
+      const uint32_t start = of_page.x + b.head() * of_page.y, slot = start / frame_bytes;
       offset[side] = start - slot * frame_bytes;
       format[side] = of_page.z;
       info |= of_page.z << (16 + 4 * side);
       const uint32_t* frames = t.frames + first_frame + slot;
-      frame[side][0] = place(__ldg(frames), 0);
-      frame[side][1] = offset[side] + of_page.y > frame_bytes ? place(__ldg(frames + 1), 0) : 0;
+      frame[side][0] = __ldg(frames);
+      frame[side][1] = offset[side] + of_page.y > frame_bytes ? __ldg(frames + 1) : 0;
     }
     make_room(found, chunks_of(format[0]) + chunks_of(format[1]));
 #pragma unroll
@@ -465,8 +481,8 @@ struct MixedPieces {
       for (uint32_t i = 0; i < chunks; i++) {
         const bool beyond = at >= frame_bytes;
         const uint32_t part = beyond ? bytes : min(bytes, frame_bytes - at);
-        const uint64_t from = beyond ? frame[side][1] + (at - frame_bytes) / 16 : frame[side][0] + at / 16;
-        tell(found, chunk(from, part, bytes, frame[side][1], format[side] == kF16 ? kRows : part < bytes ? kDivided : kWhole, info));
+        const uint64_t from = beyond ? place(frame[side][1], at - frame_bytes) : place(frame[side][0], at);
+        tell(found, chunk(from, part, bytes, place(frame[side][1], 0), format[side] == kF16 ? kRows : part < bytes ? kDivided : kWhole, info));
         at += bytes;
         bytes = next;
       }

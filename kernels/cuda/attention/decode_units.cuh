@@ -170,6 +170,7 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
     for (int set = 0; set < SETS; set++) nothing.of[set] = kNothing;
     set_most(nothing);
     set_sums(Sums{});
+    __syncwarp();
   }
 
   // Leaves this warp's part of a unit for those that come to the end of the next one: O / l in fp16, divided by a power of two.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::arena::DeviceArena;
+use super::codecs::PagePlaces;
 use super::driver::{Device, DeviceBuffer, Kernel, Stream, TensorMap};
 use super::error::CudaError;
 use super::ops::HeadParams;
@@ -73,7 +74,8 @@ struct MixedDecodeParams {
     pages: DevicePtr,
     page_count: u32,
     group: u32,
-    reserved: [u32; 10],
+    position_count: u32,
+    reserved: [u32; 9],
 }
 const _: () = assert!(size_of::<MixedDecodeParams>() == 320);
 // SAFETY: field for field `ebb::MixedDecodeParams` of attention/decode_pieces.cuh.
@@ -416,7 +418,7 @@ impl Attention {
         work: DecodeWork,
         step: &StepBuffers,
         arena: &DeviceArena,
-        pages: Option<DevicePtr>,
+        pages: Option<PagePlaces>,
         layer: usize,
         queries: Queries<'_>,
         out: &mut DeviceBuffer<bf16>,
@@ -464,10 +466,11 @@ impl Attention {
                 },
                 decode: params,
                 positions: step.block_positions(),
-                pages,
+                pages: pages.ptr,
                 page_count: 2 * self.geometry.layers as u32,
                 group: self.columns.group as u32,
-                reserved: [0; 10],
+                position_count: pages.positions,
+                reserved: [0; 9],
             };
             // SAFETY: as below; positions and the pages of each were checked with the step.
             return unsafe {

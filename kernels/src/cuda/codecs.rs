@@ -20,7 +20,7 @@ use crate::backend::{KeptTables, ShrinkFailure, StepInput};
 use crate::kv::KvLayout;
 pub(super) use rewrite::Scratch;
 use rewrite::{DECODE_WORDS, Rewrite, Rule};
-pub(super) use tables::{PageTable, supports};
+pub(super) use tables::{PagePlaces, PageTable, supports};
 
 /// `ebb::KvPool` of formats/pool.cuh.
 #[repr(C)]
@@ -290,8 +290,8 @@ impl Codecs {
     }
 
     /// The table of formats and places, `[position - 1][layer * 2 + side]`.
-    pub(super) fn pages(&self) -> DevicePtr {
-        self.pages.ptr()
+    pub(super) fn pages(&self) -> PagePlaces {
+        self.pages.places()
     }
 
     /// Whether the step that was begun last has blocks in scratch.

@@ -539,7 +539,7 @@ fn enqueue(
 ) -> Result<(), CudaError> {
     if !step.plan.units.is_empty() {
         let work = decode_work(step, pages.is_some());
-        let (pages, queries) = (pages.map(PageTable::ptr), Queries::Finished(q));
+        let (pages, queries) = (pages.map(PageTable::places), Queries::Finished(q));
         attention.decode(stream, work, step, arena, pages, layer, queries, out)?;
     }
     attention.prefill(stream, step, arena, (layer, 0), q, out)

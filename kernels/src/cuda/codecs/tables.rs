@@ -73,12 +73,26 @@ pub(super) fn encodes(layout: &KvLayout) -> bool {
 
 /// The formats and places of all pages at all positions but 0, `[position - 1][layer * 2 + side]`, in device memory.
 #[derive(Debug)]
-pub(in crate::cuda) struct PageTable(DeviceBuffer<PageOfPosition>);
+pub(in crate::cuda) struct PageTable {
+    pages: DeviceBuffer<PageOfPosition>,
+    positions: u32,
+}
+
+/// Where a [`PageTable`] lies, as kernels are told.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::cuda) struct PagePlaces {
+    pub(in crate::cuda) ptr: DevicePtr,
+    /// Positions that it has, which are all but 0.
+    pub(in crate::cuda) positions: u32,
+}
 
 impl PageTable {
     pub(in crate::cuda) fn new(device: &Arc<Device>, layout: &KvLayout) -> Result<Self, CudaError> {
         let pages = page_table(layout);
-        DeviceBuffer::from_slice(device, &pages, "the shrink schedule").map(Self)
+        Ok(Self {
+            pages: DeviceBuffer::from_slice(device, &pages, "the shrink schedule")?,
+            positions: layout.positions() as u32 - 1,
+        })
     }
 
     /// Bytes that `new` allocates.
@@ -87,7 +101,14 @@ impl PageTable {
     }
 
     pub(in crate::cuda) fn ptr(&self) -> DevicePtr {
-        self.0.ptr()
+        self.pages.ptr()
+    }
+
+    pub(in crate::cuda) fn places(&self) -> PagePlaces {
+        PagePlaces {
+            ptr: self.ptr(),
+            positions: self.positions,
+        }
     }
 }
 
