@@ -279,8 +279,8 @@ struct MixedPieces {
   struct Found {
     uint32_t chunks;  // found
     uint32_t load;    // what there is to do for it in the unit << 3 | its slot; of other lanes the most
-    // The same for all lanes, in one register: of the unit so far, what each of its pieces costs (0: there are none) << 16 | how many there
-    // are, if they have one cost, << 8 | the warp that has the first slot.
+    // The same for all lanes, in one register: of the unit so far, what each of its pieces costs (0: there are none) << 16 | the slot
+    // that comes next in turn << 8 | the warp that has the first slot.
     uint32_t dealing;
     __device__ __forceinline__ uint32_t cost() const { return dealing >> 16; }
     __device__ __forceinline__ uint32_t dealt() const { return dealing >> 8 & 255; }
@@ -314,8 +314,8 @@ struct MixedPieces {
     }
   }
   static constexpr uint32_t kTileCost = 7, kUneven = 255;
-  // Blocks of a unit from which on whatever is left uneven is little, and what each of them then counts for.
-  static constexpr uint32_t kLong = 16, kLongCost = 16;
+  // Blocks of a unit from which on whatever is left uneven is little.
+  static constexpr uint32_t kLong = 16;
 
   __device__ __forceinline__ const uint4* page_of(uint32_t position) const { return reinterpret_cast<const uint4*>(&params.pages[(position - 1) * params.page_count + 2 * p.layer]); }
 
@@ -327,44 +327,36 @@ struct MixedPieces {
     if (lane == 0) *shift_of(b.ordinal()) = static_cast<uint8_t>(shift);
   }
 
-  // Of two sets the code of all formats does not fit into the instruction cache: warps had better be in the same one at a time.
-  static constexpr bool kSorted = SETS == 2;
-
   // Deals a batch's pieces: the shrunk blocks that take longest first, those that take as long in their order, then tiles. Each is for the
-  // slot that has least to do by then, so who has what follows from the unit alone. A warp is told of its blocks in their order, unless
-  // they are sorted. The blocks of a long unit are dealt in turn: that comes out as even, and costs less.
+  // slot that has least to do by then, so who has what follows from the unit alone; the blocks of a long unit are dealt in turn, which comes
+  // out as even and costs less. The code of all formats does not fit into the instruction cache: a warp is told of its blocks as they are
+  // dealt, so that warps are in the same format at a time; of a short unit of one set, in the blocks' order, which takes the finding warp less.
   __device__ __forceinline__ void find_pieces(const Batch& b, Found& found) const {
     const uint32_t block = b.begin + lane, tokens = block < blocks_end(b) ? min(b.tokens - block * 128, 128u) : 0;
     const uint32_t to_end = b.tokens + (b.columns >> 16 & 0xff) - block * 128;
-    const bool is_shrunk = tokens > 0 && b.position > 0;
+    const bool is_shrunk = tokens > 0 && b.position > 0, is_long = (b.flags & kIsLong) != 0;
     uint32_t cost = 0;  // of a block that has not been dealt
     if (is_shrunk) {
-      cost = kLongCost;
-      if (kSorted || (b.flags & kIsLong) == 0) {
-        const uint4* const page = page_of(b.position);
-        cost = cost_of(__ldg(page).z) + cost_of(__ldg(page + 1).z);
-      }
+      const uint4* const page = page_of(b.position);
+      cost = cost_of(__ldg(page).z) + cost_of(__ldg(page + 1).z);
     }
     if ((b.flags & kOpens) != 0) open_slots(b, found);
-    const auto tell_blocks = [&](uint32_t blocks) {
-      tell_each(blocks, [&](uint32_t of, bool is) {
-        const uint32_t first_frame = __shfl_sync(~0u, b.ref.x, of), position = __shfl_sync(~0u, b.position, of);
-        if (is) tell_block(found, b, first_frame, position);
-      });
-    };
     uint32_t blocks = 0;  // lanes whose blocks are for the warp of this lane's number
 #pragma unroll 1
     for (;;) {
       const uint32_t most = __reduce_max_sync(~0u, cost);
+      if (most > 0) {
+        blocks |= deal_blocks(cost == most, most, is_long, found);
+        if (cost == most) cost = 0;
+        if (SETS == 1 && !is_long) continue;
+      }
+      tell_each(blocks, [&](uint32_t of, bool is) {
+        const uint32_t first_frame = __shfl_sync(~0u, b.ref.x, of), position = __shfl_sync(~0u, b.position, of);
+        if (is) tell_block(found, b, first_frame, position);
+      });
+      blocks = 0;
       if (most == 0) break;
-      const uint32_t more = deal_blocks(cost == most, most, blocks_end(b) - b.begin, found);
-      if (kSorted)
-        tell_blocks(more);
-      else
-        blocks |= more;
-      if (cost == most) cost = 0;
     }
-    if (!kSorted) tell_blocks(blocks);
     uint32_t tiles = is_shrunk ? 0 : (tokens + 15) / 16;
 #pragma unroll 1
     for (;;) {
@@ -390,17 +382,13 @@ struct MixedPieces {
     found.load += cost << 3;
   }
 
-  // Deals blocks that take as long, those of lanes that have one; the lanes whose blocks are for the warp of this lane's number. `left`: blocks
-  // of the unit from this batch on.
-  __device__ __forceinline__ uint32_t deal_blocks(bool has, uint32_t cost, uint32_t left, Found& found) const {
-    uint32_t mine = 0;
-    const uint32_t end = __reduce_max_sync(~0u, has ? lane + 1 : 0);
-    // Where all of the unit so far do, that is in turn, one slot further in the second round, two more in the third, and so on: else
-    // formats that come again after as many blocks, or after a divisor of that, would be one warp's. What is left for no whole round is
-    // for the first slots, and the next unit's first is whose have none (`open_slots`).
-    if ((found.cost() == 0 || found.cost() == cost) && !__any_sync(~0u, lane < end && !has)) {
-      const uint32_t number = found.dealt() + lane, round = number / kWarps, rounds = (found.dealt() + left) / kWarps;
-      const uint32_t slot = lane < end ? (number + (round < rounds ? round * (round + 1) / 2 : 0)) % kWarps : kWarps;
+  // Deals blocks that take as long, those of lanes that have one; the lanes whose blocks are for the warp of this lane's number.
+  __device__ __forceinline__ uint32_t deal_blocks(bool has, uint32_t cost, bool in_turn, Found& found) const {
+    uint32_t mine = 0, those = __ballot_sync(~0u, has);
+    // That is in turn as well where all of the unit so far do. What is left for no whole round is for the first slots, and the next unit's
+    // first is whose have none (`open_slots`).
+    if (in_turn || found.cost() == 0 || found.cost() == cost) {
+      const uint32_t slot = has ? (found.dealt() + __popc(those & ((1u << lane) - 1))) % kWarps : kWarps;
 #pragma unroll
       for (uint32_t of = 0; of < kWarps; of++) {
         const uint32_t its = __ballot_sync(~0u, slot == of);
@@ -410,16 +398,13 @@ struct MixedPieces {
         found.load += __popc(mine) * cost << 3;
       else
         mine = 0;
-      found.set(cost, found.dealt() + end);
+      found.set(cost, (found.dealt() + __popc(those)) % kWarps);
       return mine;
     }
     found.set(kUneven, 0);
 #pragma unroll 1
-    for (uint32_t of = 0;; of++) {
-      of = __reduce_min_sync(~0u, has && lane >= of ? lane : 32);
-      if (of == 32) return mine;
-      deal(found, cost, of, mine);
-    }
+    for (; those != 0; those &= those - 1) deal(found, cost, __popc((those & -those) - 1), mine);
+    return mine;
   }
 
   // Has each lane tell of what is its own, one after the other, all lanes at once: what they need to know is looked up.
