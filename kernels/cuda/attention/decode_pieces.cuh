@@ -471,8 +471,8 @@ struct MixedPieces {
         at += bytes;
         bytes = next;
       }
+      show(found);
     }
-    show(found);
   }
 
   // Of one side of a block: its chunks, and the bytes of the first, with what comes before the codes, and of the others. Those of int3 are
