@@ -55,7 +55,7 @@ struct MixedPieces {
   static constexpr uint32_t kCodes = 4096;           // bytes of codes in a chunk
   static constexpr uint32_t kLargest = D == 128 ? 5760 : 512 + kCodes;  // a kitty25 record; values' zeros, ranges and a chunk
   static constexpr uint32_t kStage = (kLargest + 1023) / 1024 * 1024;
-  static constexpr uint32_t kRing = STAGES * kStage;
+  static constexpr uint32_t kRingBytes = STAGES * kStage;
   static constexpr uint32_t kUnits = WAY == Way::kBulk ? 4 : 3;  // of which queries are kept
   static constexpr uint32_t kShares = kSteps + 1;    // of what there is to do once all have done with a unit
   static constexpr uint32_t kFragmentLanes = 16 * SETS;  // of B fragments of queries: where columns hold a head twice, one is kept
@@ -66,7 +66,7 @@ struct MixedPieces {
   // Behind what stages can hold: chunks of the warp that have been found and not been given out to be copied, and what it shares with
   // whoever finds and gives them.
   static constexpr uint32_t kQueuePart = 16, kQueue = STAGES * kQueuePart;
-  struct Ring {
+  struct RingState {
     uint64_t full[STAGES];  // barriers, if the copy engine is used
     uint32_t info[STAGES];  // what lies in a stage
     uint32_t found, given, taken;  // chunks
@@ -74,7 +74,7 @@ struct MixedPieces {
     float most[SETS][4];    // of two sets: MixedUnits::most
   };
   static constexpr uint32_t kQueueOffset = kLargest, kStateOffset = kQueueOffset + kQueuePart * 16;
-  static_assert(kLargest % 16 == 0 && kStateOffset + sizeof(Ring) <= kStage);
+  static_assert(kLargest % 16 == 0 && kStateOffset + sizeof(RingState) <= kStage);
 
   // Shared memory: the rings of all warps, what each team has, and Arena. Of a team:
   static constexpr uint32_t kQueryOffset = kWarps * kPart;                          // from 0: parts; uint2 [kUnits][kSteps][kFragmentLanes]: B fragments in fp16
@@ -90,7 +90,7 @@ struct MixedPieces {
   static constexpr uint32_t kShifts = 128;
   static constexpr uint32_t kShiftOffset = kBroughtOffset + kUnits * 4;             // u8 [kShifts]: the warp that has the first piece of a unit
   static constexpr uint32_t kTeamBytes = (kShiftOffset + kShifts + 127) / 128 * 128;
-  static constexpr uint32_t kTeamsOffset = kComputing * kRing;
+  static constexpr uint32_t kTeamsOffset = kComputing * kRingBytes;
   static constexpr uint32_t kArenaOffset = kTeamsOffset + kTeams * kTeamBytes;
   static constexpr uint32_t kSharedBytes = kArenaOffset + 32;
   // Of a multiprocessor of sm_90 and of sm_80, which take 1 KiB a CTA, and of one of sm_86.
@@ -136,10 +136,10 @@ struct MixedPieces {
   // Stages of a warp of the team, `kStage` apart.
   __device__ __forceinline__ uint8_t* ring_of(uint32_t w) const {
     EBB_DYNAMIC_SHARED(shared);
-    return shared + (team * kWarps + w) * kRing;
+    return shared + (team * kWarps + w) * kRingBytes;
   }
-  __device__ __forceinline__ static Ring& state_of(uint8_t* ring) { return *reinterpret_cast<Ring*>(ring + kStateOffset); }
-  __device__ __forceinline__ Ring& state() const { return state_of(ring_of(warp)); }
+  __device__ __forceinline__ static RingState& state_of(uint8_t* ring) { return *reinterpret_cast<RingState*>(ring + kStateOffset); }
+  __device__ __forceinline__ RingState& state() const { return state_of(ring_of(warp)); }
 
   __device__ __forceinline__ bool is_item(uint32_t number) const { return number < __ldg(p.unit_count) * p.kv_heads; }
   // The team's units. Few go to as many multiprocessors.

@@ -96,7 +96,7 @@ struct Rings<D, STAGES, SETS, Way::kBulk, POLAR> : MixedPieces<D, STAGES, SETS, 
 template <int D, int STAGES, int SETS, bool POLAR>
 struct Rings<D, STAGES, SETS, Way::kRing, POLAR> : MixedPieces<D, STAGES, SETS, Way::kRing, POLAR> {
   using Base = MixedPieces<D, STAGES, SETS, Way::kRing, POLAR>;
-  using Base::kHowShift, Base::kNoMore, Base::kRing, Base::kRow, Base::kRows, Base::kStage;
+  using Base::kHowShift, Base::kNoMore, Base::kRingBytes, Base::kRow, Base::kRows, Base::kStage;
   static_assert(Base::kTeams == 1);
   using Base::bytes_of, Base::from_of, Base::in_queue, Base::part_of_chunk, Base::rest_of, Base::state_of, Base::word;
   using Base::lane, Base::stage, Base::stage_at, Base::taken;
@@ -112,7 +112,7 @@ struct Rings<D, STAGES, SETS, Way::kRing, POLAR> : MixedPieces<D, STAGES, SETS, 
   __device__ __noinline__ static uint32_t give(uint32_t taken, uint32_t given) {
     EBB_DYNAMIC_SHARED(shared);
     const uint32_t lane = threadIdx.x % 32;
-    uint8_t* const ring = shared + threadIdx.x / 32 * kRing;
+    uint8_t* const ring = shared + threadIdx.x / 32 * kRingBytes;
     auto& state = state_of(ring);
     const uint32_t found_at = smem_address(&state.found);
     const uint8_t* const arena = Base::arena().bytes;
