@@ -44,9 +44,11 @@ const _: () = {
 const DRAFTED: usize = 6;
 const ROWS: [usize; 2] = [2, 4];
 
-/// Mixtures that are timed: of all that are not static, and what a server has.
+/// Mixtures that are timed: of all that are not static, and what a server has. And blocks that have not shrunk, by the kernel for those
+/// that have.
 const OF_ALL: &str = "of all";
 const SERVED: &str = "int4/int4 served";
+const UNSHRUNK: &str = "unshrunk";
 
 fn drafted(pair: &str, rows: usize) -> String {
     format!("{pair} q_len {rows}")
@@ -54,7 +56,7 @@ fn drafted(pair: &str, rows: usize) -> String {
 
 /// An error if there is a row among those asked for that [`run`] does not have.
 pub fn check_rows(asked: &[String]) -> Result<(), String> {
-    let mut known = vec![OF_ALL.to_string(), SERVED.to_string()];
+    let mut known = [OF_ALL, SERVED, UNSHRUNK].map(String::from).to_vec();
     for (i, (k, v, _)) in PAIRS.iter().enumerate() {
         let pair = format!("{k}/{v}");
         if i < DRAFTED {
@@ -211,8 +213,8 @@ impl Pool {
     }
 }
 
-/// Prints lines of the CSV of [`super::attention::run`]: one per pair of formats and number of rows, one for a mixture of those that are not static, and one for
-/// what a server has; only those in `only`, if there are any.
+/// Prints lines of the CSV of [`super::attention::run`]: one per pair of formats and number of rows, one for a mixture of those that are not static, one for
+/// what a server has, and one for blocks that have not shrunk; only those in `only`, if there are any.
 pub fn run(
     device: &Arc<Device>,
     shapes: &[Shape],
@@ -262,6 +264,7 @@ pub fn run(
         let last = shape.tokens / BLOCK_TOKENS - 1;
         let served = |block: usize| if block == 0 || block == last { 1 } else { 2 };
         time(&codes, SERVED, "mixed", (1, BLOCK_TOKENS / 2), &served)?;
+        time(&codes, UNSHRUNK, "16", (1, 1), &|_| 0)?;
     }
     Ok(())
 }
