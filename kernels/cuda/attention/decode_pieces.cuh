@@ -23,7 +23,9 @@ struct alignas(64) MixedDecodeParams {
   uint32_t page_count;          // layers * 2
   uint32_t group;               // query heads of a KV head
   uint32_t position_count;      // of `pages`
-  uint32_t reserved[9];
+  uint32_t reserved;
+  uint64_t policy;              // of L2, for what is read of blocks
+  uint32_t reserved2[6];
 };
 static_assert(sizeof(MixedDecodeParams) == 320);
 

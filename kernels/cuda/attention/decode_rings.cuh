@@ -57,10 +57,10 @@ struct Rings<D, STAGES, SETS, Way::kBulk, POLAR> : MixedPieces<D, STAGES, SETS, 
         } else {
           mbarrier_arrive_expect(barrier, bytes_of(at.y));
           if (how == kRows) {
-            tensor_copy_3d(dst, &params.records, 0, static_cast<int32_t>(from_of(at) / (kRow / 16)), 0, barrier);
+            tensor_copy_3d(dst, &params.records, 0, static_cast<int32_t>(from_of(at) / (kRow / 16)), 0, barrier, params.policy);
           } else {
-            bulk_copy(dst, arena + from_of(at) * 16, part_of_chunk(at.y), barrier);
-            if (how == kDivided) bulk_copy(dst + part_of_chunk(at.y), arena + rest_of(at.y, chunk.z) * 16, bytes_of(at.y) - part_of_chunk(at.y), barrier);
+            bulk_copy(dst, arena + from_of(at) * 16, part_of_chunk(at.y), barrier, params.policy);
+            if (how == kDivided) bulk_copy(dst + part_of_chunk(at.y), arena + rest_of(at.y, chunk.z) * 16, bytes_of(at.y) - part_of_chunk(at.y), barrier, params.policy);
           }
         }
         set_turn(smem_address(&state.given), given);  // The chunk has been read.

@@ -47,8 +47,8 @@ unsafe impl KernelParams for DecodeParams {}
 const EVICT_FIRST: u64 = 0x12f0_0000_0000_0000;
 const EVICT_NORMAL: u64 = 0x1000_0000_0000_0000;
 
-/// Sequences, at least, whose KV leaves L2 first, so that what else a step uses stays there: that is 1 % of the time of a step of 64, and
-/// costs a single stream 1 %. KV of long ones, which are cut, is nearly all that a step moves, and does not: nothing is gained
+/// Sequences, at least, whose KV leaves L2 first, so that what else a step uses stays there: that is 1 % of the time of a step of 64, 2 %
+/// where blocks have shrunk, and costs a single stream 1 %. KV of long ones, which are cut, is nearly all that a step moves, and does not: nothing is gained
 /// there, and where L2 has much to write back such copies are 3 % slower.
 const STREAMED_SEQS: usize = 32;
 
@@ -75,7 +75,9 @@ struct MixedDecodeParams {
     page_count: u32,
     group: u32,
     position_count: u32,
-    reserved: [u32; 9],
+    reserved: u32,
+    policy: u64,
+    reserved2: [u32; 6],
 }
 const _: () = assert!(size_of::<MixedDecodeParams>() == 320);
 // SAFETY: field for field `ebb::MixedDecodeParams` of attention/decode_pieces.cuh.
@@ -458,6 +460,10 @@ impl Attention {
             q_heads: params.q_heads,
             reserved: 0,
         };
+        let policy = match work.seqs >= STREAMED_SEQS && !work.cut {
+            true => EVICT_FIRST,
+            false => EVICT_NORMAL,
+        };
         if let (true, Some(mixed), Some(pages)) = (work.mixed, &self.mixed, pages) {
             let params = MixedDecodeParams {
                 records: match mixed.copies {
@@ -470,7 +476,9 @@ impl Attention {
                 page_count: 2 * self.geometry.layers as u32,
                 group: self.columns.group as u32,
                 position_count: pages.positions,
-                reserved: [0; 9],
+                reserved: 0,
+                policy,
+                reserved2: [0; 6],
             };
             // SAFETY: as below; positions and the pages of each were checked with the step.
             return unsafe {
@@ -497,10 +505,7 @@ impl Attention {
                         records: arena.maps().ok_or_else(no_copies)?.whole,
                         decode: params,
                         heads,
-                        policy: match work.seqs >= STREAMED_SEQS && !work.cut {
-                            true => EVICT_FIRST,
-                            false => EVICT_NORMAL,
-                        },
+                        policy,
                         reserved: 0,
                     };
                     kernel.launch(stream, grid, threads, &params)?;
