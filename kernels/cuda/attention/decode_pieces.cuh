@@ -81,9 +81,9 @@ struct MixedPieces {
   // Shared memory: the rings of all warps, what each team has, and Arena. Of a team:
   static constexpr uint32_t kQueryOffset = kWarps * kPart;                          // from 0: parts; uint2 [kUnits][kSteps][kFragmentLanes]: B fragments in fp16
   static constexpr uint32_t kQuery16Offset = kQueryOffset + kUnits * kFragments;    // the same in bf16
-  static constexpr uint32_t kSumsOffset = kQuery16Offset + kUnits * kFragments;     // float4 [kWarps][32]: sums of lanes, of two sets
-  static constexpr uint32_t kOwnOffset = kSumsOffset + (SETS == 2 ? kWarps * 512 : 0);  // uint4 [kUnits][SETS][kSteps / 4][32]: the former as lanes need them
-  static constexpr uint32_t kScaleOffset = kOwnOffset + kUnits * kOwn;              // float [kUnits][8]: of scores of the former
+  static constexpr uint32_t kOwnOffset = kQuery16Offset + kUnits * kFragments;      // uint4 [kUnits][SETS][kSteps / 4][32]: the former as lanes need them
+  static constexpr uint32_t kSumsOffset = kOwnOffset + kUnits * kOwn;               // float4 [kWarps][32]: of two sets, MixedUnits::Sums of each lane
+  static constexpr uint32_t kScaleOffset = kSumsOffset + (SETS == 2 ? kWarps * 512 : 0);  // float [kUnits][8]: of scores of fp16 queries
   static constexpr uint32_t kBehindOffset = kScaleOffset + kUnits * 32;             // u8 [kUnits][8]: rows behind that of a column
   static constexpr uint32_t kTurnOffset = kBehindOffset + kUnits * 8;               // u32 [4]: parts left, shares claimed, of them merged
   static constexpr uint32_t kBroughtOffset = kTurnOffset + 16;                      // u32 [kUnits]: ordinal of the unit whose queries are there
@@ -99,19 +99,19 @@ struct MixedPieces {
   static_assert(kCtas * (kSharedBytes + 1024) <= (WAY == Way::kBulk ? 228 : 164) * 1024);
   static_assert(WAY == Way::kBulk || kSharedBytes <= 99 * 1024);
   static_assert(kUnits <= kWarps);
-  static_assert(kScaleOffset % 16 == 0 && kTurnOffset % 4 == 0);
+  static_assert(kSumsOffset % 16 == 0 && kScaleOffset % 16 == 0 && kTurnOffset % 4 == 0);
   static_assert((kQueue / 2 + (STAGES + 1) / 2 + 1) * kWarps < kShifts);
   // The finding warp waits for room for all queues at once, so whoever it waits for must get on with what has been found. A warp that
   // has come to a piece in a later unit waits until every other one has left the units before; those have been told of a piece behind those
   // if this warp has been told of two: of a unit each has a piece before one has a second, and where there are not enough for all, the next
   // unit's go on with those that have none. So two pieces have to fit, of 16 chunks (both sides 16 bit) at most; of them two may
-  // have been given.
-  static_assert(2 * (2 * kTiles) - 2 <= kQueue);
+  // have been given, and the finding warp may know of one given one too few (`Rings<kRing>::give`).
+  static_assert(2 * (2 * kTiles) - 2 + 1 <= kQueue);
   static constexpr uint32_t kNone = 0xffff;
 
   const DecodeParams& p;
   const MixedDecodeParams& params;
-  uint32_t lane;
+  uint32_t lane;                    // said anew for each block, so that what follows from it is not kept from one to the next
   const uint32_t team, warp;        // warp: of the team, if it computes
   uint8_t* const shared;            // the team's
   uint32_t taken;                   // chunks

@@ -146,7 +146,7 @@ struct Rings<D, STAGES, SETS, Way::kRing, POLAR> : MixedPieces<D, STAGES, SETS, 
           copy([](uint32_t i) { return i; });
       }
       cp_async_commit();  // Of what stays the last, no copies.
-      if (given % 4 == 3) {
+      if (given % 2 == 1) {
         __syncwarp();  // The chunk has been read.
         if (lane == 0) set_turn(smem_address(&state.given), given + 1);
       }
