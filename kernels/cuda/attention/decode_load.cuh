@@ -75,7 +75,7 @@ struct MixedLoad : Rings<D, STAGES, SETS, WAY, POLAR> {
       prepare();
       state().found = state().given = state().taken = state().ordinal = 0;
       if (warp == 0) {
-        if (team == 0) arena() = {p.pages.arena, &params.records, __float_as_uint(Base::kBase)};
+        if (team == 0) arena() = {p.pages.arena, __float_as_uint(Base::kBase)};
         set_turn(left(), 0);
         set_turn(claimed(), 0);
         set_turn(merged(), 0);

@@ -20,7 +20,7 @@ template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
 struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
   using Base = MixedUnits<D, STAGES, SETS, WAY, POLAR>;
   using Base::kFragmentLanes, Base::kSteps, Base::kTiles, Base::kUnits, Base::kVectors, Base::kWarps;
-  using Base::computes, Base::fragment_lane, Base::lane, Base::o, Base::p, Base::shared, Base::team, Base::warp;
+  using Base::computes, Base::fragment_lane, Base::lane, Base::o, Base::p, Base::team, Base::warp;
   using Base::attend_polar, Base::begin, Base::behind_of, Base::bring_queries, Base::brought, Base::fence_writes, Base::fill, Base::finish, Base::gives, Base::give, Base::most_of_head, Base::own_of, Base::place_of_queries, Base::power_in,
       Base::produce, Base::query16_of, Base::query_of, Base::release, Base::reset, Base::scale_of, Base::shift_of, Base::stage, Base::state, Base::wait, Base::wait_for_second, Base::word;
   using typename Base::Most, typename Base::Place, typename Base::Power, typename Base::Scores, typename Base::Sums;

@@ -94,7 +94,7 @@ struct MixedPieces {
   static constexpr uint32_t kTeamBytes = (kShiftOffset + kShifts + 127) / 128 * 128;
   static constexpr uint32_t kTeamsOffset = kComputing * kRingBytes;
   static constexpr uint32_t kArenaOffset = kTeamsOffset + kTeams * kTeamBytes;
-  static constexpr uint32_t kSharedBytes = kArenaOffset + 32;
+  static constexpr uint32_t kSharedBytes = kArenaOffset + 16;
   // Of a multiprocessor of sm_90 and of sm_80, which take 1 KiB a CTA, and of one of sm_86.
   static_assert(kCtas * (kSharedBytes + 1024) <= (WAY == Way::kBulk ? 228 : 164) * 1024);
   static_assert(WAY == Way::kBulk || kSharedBytes <= 99 * 1024);
@@ -130,7 +130,6 @@ struct MixedPieces {
   __device__ __forceinline__ static bool computes() { return threadIdx.x / 32 < kComputing; }
   // Of those that do not compute.
   __device__ __forceinline__ static bool gives() { return threadIdx.x / 32 >= kComputing + kTeams; }
-  static_assert(kComputing % kTeams == 0);
   __device__ __forceinline__ static uint8_t* shared_of(uint32_t team) {
     EBB_DYNAMIC_SHARED(shared);
     return shared + kTeamsOffset + team * kTeamBytes;
@@ -277,17 +276,16 @@ struct MixedPieces {
     return ring + kQueueOffset + part * kStage + (at - part * kQueuePart) * 16;
   }
 
+  static constexpr uint32_t kInTurn = 1 << 16;
   // What lanes below kWarps know of the queues of the warps whose numbers are theirs.
   struct Found {
     uint32_t chunks;  // found
     uint32_t load;    // what there is to do for it in the unit << 3 | its slot; of other lanes the most
-    // The same for all lanes, in one register: of the unit so far, what each of its pieces costs (0: there are none) << 16 | the slot
-    // that comes next in turn << 8 | the warp that has the first slot.
+    // The same for all lanes, in one register: kInTurn, if that is how the unit's blocks are dealt | the slot that comes next then << 8 | the
+    // warp that has the unit's first.
     uint32_t dealing;
-    __device__ __forceinline__ uint32_t cost() const { return dealing >> 16; }
-    __device__ __forceinline__ uint32_t dealt() const { return dealing >> 8 & 255; }
+    __device__ __forceinline__ uint32_t next() const { return dealing >> 8 & 255; }
     __device__ __forceinline__ uint32_t shift() const { return dealing & 255; }
-    __device__ __forceinline__ void set(uint32_t cost, uint32_t dealt) { dealing = cost << 16 | dealt << 8 | shift(); }
   };
 
   // Of lanes below kWarps.
@@ -315,7 +313,7 @@ struct MixedPieces {
       default: return 30;  // polar keys
     }
   }
-  static constexpr uint32_t kTileCost = 7, kUneven = 255;
+  static constexpr uint32_t kTileCost = 7;
   // Blocks of a unit from which on whatever is left uneven is little.
   static constexpr uint32_t kLong = 16;
 
@@ -323,10 +321,9 @@ struct MixedPieces {
 
   // Opens a unit: whoever had least to do in the one before has the first slot, which has most.
   __device__ __forceinline__ void open_slots(const Batch& b, Found& found) const {
-    const uint32_t shift = (found.shift() + __reduce_min_sync(~0u, found.load) % 8) % kWarps;
-    found.load = lane < kWarps ? (lane + kWarps - shift) % kWarps : ~0u;
-    found.dealing = shift;
-    if (lane == 0) *shift_of(b.ordinal()) = static_cast<uint8_t>(shift);
+    found.dealing = (found.shift() + __reduce_min_sync(~0u, found.load) % 8) % kWarps;
+    found.load = lane < kWarps ? (lane + kWarps - found.shift()) % kWarps : ~0u;
+    if (lane == 0) *shift_of(b.ordinal()) = static_cast<uint8_t>(found.shift());
   }
 
   // Deals a batch's pieces: the shrunk blocks that take longest first, those that take as long in their order, then tiles. Each is for the
@@ -336,7 +333,7 @@ struct MixedPieces {
   __device__ __forceinline__ void find_pieces(const Batch& b, Found& found) const {
     const uint32_t block = b.begin + lane, tokens = block < blocks_end(b) ? min(b.tokens - block * 128, 128u) : 0;
     const uint32_t to_end = b.tokens + (b.columns >> 16 & 0xff) - block * 128;
-    const bool is_shrunk = tokens > 0 && b.position > 0, is_long = (b.flags & kIsLong) != 0;
+    const bool is_shrunk = tokens > 0 && b.position > 0;
     uint32_t cost = 0;  // of a block that has not been dealt
     if (is_shrunk) {
       const uint4* const page = page_of(b.position);
@@ -344,13 +341,17 @@ struct MixedPieces {
     }
     if ((b.flags & kOpens) != 0) open_slots(b, found);
     uint32_t blocks = 0;  // lanes whose blocks are for the warp of this lane's number
+    found.dealing |= kInTurn;  // also the first of a short unit: none has anything yet
 #pragma unroll 1
     for (;;) {
       const uint32_t most = __reduce_max_sync(~0u, cost);
       if (most > 0) {
-        blocks |= deal_blocks(cost == most, most, is_long, found);
+        blocks |= deal_blocks(cost == most, most, found);
         if (cost == most) cost = 0;
-        if (SETS == 1 && !is_long) continue;
+        if ((b.flags & kIsLong) == 0) {
+          found.dealing &= ~kInTurn;
+          if (SETS == 1) continue;
+        }
       }
       tell_each(blocks, [&](uint32_t of, bool is) {
         const uint32_t first_frame = __shfl_sync(~0u, b.ref.x, of), position = __shfl_sync(~0u, b.position, of);
@@ -368,7 +369,6 @@ struct MixedPieces {
       uint32_t mine = 0;
 #pragma unroll 1
       for (uint32_t tile = 0; tile < count; tile++) deal(found, kTileCost, tile, mine);
-      found.set(kUneven, 0);
       if (lane == of) tiles = 0;
       const uint32_t first_frame = __shfl_sync(~0u, b.ref.x, of), block_to_end = __shfl_sync(~0u, to_end, of);
       tell_each(mine, [&](uint32_t tile, bool is) {
@@ -385,25 +385,20 @@ struct MixedPieces {
   }
 
   // Deals blocks that take as long, those of lanes that have one; the lanes whose blocks are for the warp of this lane's number.
-  __device__ __forceinline__ uint32_t deal_blocks(bool has, uint32_t cost, bool in_turn, Found& found) const {
+  __device__ __forceinline__ uint32_t deal_blocks(bool has, uint32_t cost, Found& found) const {
     uint32_t mine = 0, those = __ballot_sync(~0u, has);
-    // That is in turn as well where all of the unit so far do. What is left for no whole round is for the first slots, and the next unit's
-    // first is whose have none (`open_slots`).
-    if (in_turn || found.cost() == 0 || found.cost() == cost) {
-      const uint32_t slot = has ? (found.dealt() + __popc(those & ((1u << lane) - 1))) % kWarps : kWarps;
+    if ((found.dealing & kInTurn) != 0) {
+      // What is left for no whole round is for the first slots, and the next unit's first is whose have none (`open_slots`).
+      const uint32_t slot = has ? (found.next() + __popc(those & ((1u << lane) - 1))) % kWarps : kWarps;
 #pragma unroll
       for (uint32_t of = 0; of < kWarps; of++) {
         const uint32_t its = __ballot_sync(~0u, slot == of);
         if (found.load % 8 == of) mine = its;
       }
-      if (lane < kWarps)
-        found.load += __popc(mine) * cost << 3;
-      else
-        mine = 0;
-      found.set(cost, (found.dealt() + __popc(those)) % kWarps);
+      found.load += __popc(mine) * cost << 3;
+      found.dealing = kInTurn | (found.next() + __popc(those)) % kWarps << 8 | found.shift();
       return mine;
     }
-    found.set(kUneven, 0);
 #pragma unroll 1
     for (; those != 0; those &= those - 1) deal(found, cost, __popc((those & -those) - 1), mine);
     return mine;
@@ -493,13 +488,12 @@ struct MixedPieces {
 
   // ---- and the others have it loaded ----
 
-  // What whoever has chunks copied has to know.
+  // What a warp that copies its chunks itself has to know, and what polar keys take from memory.
   struct alignas(16) Arena {
     const uint8_t* bytes;
-    const TensorMap* records;
     uint32_t code_base;
   };
-  static_assert(sizeof(Arena) == 32);
+  static_assert(sizeof(Arena) == 16);
   __device__ __forceinline__ static Arena& arena() {
     EBB_DYNAMIC_SHARED(shared);
     return *reinterpret_cast<Arena*>(shared + kArenaOffset);

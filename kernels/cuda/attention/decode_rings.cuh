@@ -1,6 +1,7 @@
 // Rings of decode attention over shrunk blocks: how chunks (decode_pieces.cuh) come to a warp's stages in shared memory, and how it waits
 // for them. Each way has
 //   prepare()           once, by a lane of each warp that computes, before a CTA-wide barrier
+//   give()              what the giving warp does, if there is one
 //   fill()              has the first stages filled, at least one of them, if that is this warp's to do
 //   wait(), release()   until the next stage is full; done with it
 //   wait_for_second()   until the one after it is full as well
@@ -18,8 +19,8 @@ template <int D, int STAGES, int SETS, bool POLAR>
 struct Rings<D, STAGES, SETS, Way::kBulk, POLAR> : MixedPieces<D, STAGES, SETS, Way::kBulk, POLAR> {
   using Base = MixedPieces<D, STAGES, SETS, Way::kBulk, POLAR>;
   using Base::kDivided, Base::kHowShift, Base::kNoMore, Base::kRow, Base::kRows, Base::kStage, Base::kWarps;
-  using Base::bytes_of, Base::from_of, Base::in_queue, Base::part_of_chunk, Base::rest_of, Base::word;
-  using Base::lane, Base::p, Base::params, Base::ring_of, Base::stage, Base::stage_at, Base::state, Base::state_of, Base::taken;
+  using Base::bytes_of, Base::from_of, Base::in_queue, Base::part_of_chunk, Base::rest_of;
+  using Base::lane, Base::p, Base::params, Base::ring_of, Base::stage, Base::state, Base::state_of, Base::taken;
 
   __device__ __forceinline__ explicit Rings(const MixedDecodeParams& params) : Base(params) {}
 
@@ -99,7 +100,7 @@ struct Rings<D, STAGES, SETS, Way::kRing, POLAR> : MixedPieces<D, STAGES, SETS, 
   using Base::kHowShift, Base::kNoMore, Base::kRingBytes, Base::kRow, Base::kRows, Base::kStage;
   static_assert(Base::kTeams == 1);
   using Base::bytes_of, Base::from_of, Base::in_queue, Base::part_of_chunk, Base::rest_of, Base::state_of, Base::word;
-  using Base::lane, Base::stage, Base::stage_at, Base::taken;
+  using Base::stage, Base::stage_at, Base::taken;
 
   uint32_t given;  // chunks; the same for all lanes
 

@@ -1,7 +1,7 @@
 // Where the records of a block lie, at every position of the shrink schedule (see kv/layout.rs).
 //
 // At position 0 a record is eight sub-records `[16 tokens][head_dim]` bf16, one in each sub-block (common/pages.cuh). At a later
-// position records lie one right behind the other over the block's frames, each in its page's format, in one part or two.
+// position records lie one right behind the other over the block's frames, those of 16 bit first, each in its page's format, in one part or two.
 #pragma once
 #include "../common/kernel.cuh"
 #include "../common/pages.cuh"

@@ -161,7 +161,7 @@ impl Way {
         let queries = 3 * steps * 128 * shape.sets + 32 + 8;
         let (turns, shifts) = (16 + units * 4, 128);
         let team = warps * (part + sums) + units * queries + turns + shifts;
-        self.teams() * (warps * ring + team.next_multiple_of(128)) + 32
+        self.teams() * (warps * ring + team.next_multiple_of(128)) + 16
     }
 }
 
