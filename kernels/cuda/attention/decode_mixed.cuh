@@ -459,7 +459,6 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
       if ((what & 0xffff) != ordinal) {
         if (!finish(ordinal, (warp + kWarps - *shift_of(ordinal)) % kWarps)) return;
         reset();
-        __syncwarp();
         if (lane == 0) state().ordinal = ordinal + 1;
         __syncwarp();
         wait_for_value(brought(ordinal + 1), ordinal + 1);

@@ -20,14 +20,14 @@ struct Rings<D, STAGES, SETS, Way::kBulk, POLAR> : MixedPieces<D, STAGES, SETS, 
   using Base = MixedPieces<D, STAGES, SETS, Way::kBulk, POLAR>;
   using Base::kDivided, Base::kHowShift, Base::kNoMore, Base::kRow, Base::kRows, Base::kStage, Base::kWarps;
   using Base::bytes_of, Base::from_of, Base::in_queue, Base::part_of_chunk, Base::rest_of;
-  using Base::lane, Base::p, Base::params, Base::ring_of, Base::stage, Base::state, Base::state_of, Base::taken;
+  using Base::lane, Base::p, Base::params, Base::ring_of, Base::stage, Base::stage_at, Base::state, Base::state_of, Base::taken, Base::warp;
 
   __device__ __forceinline__ explicit Rings(const MixedDecodeParams& params) : Base(params) {}
 
   __device__ __forceinline__ static uint32_t full(uint8_t* ring, uint32_t s) { return smem_address(state_of(ring).full + s); }
 
   __device__ __forceinline__ void prepare() const {
-    for (uint32_t s = 0; s < STAGES; s++) mbarrier_init(smem_address(state().full + s), 1);
+    for (uint32_t s = 0; s < STAGES; s++) mbarrier_init(full(ring_of(warp), s), 1);
     mbarrier_init_fence();
   }
 
@@ -73,16 +73,14 @@ struct Rings<D, STAGES, SETS, Way::kBulk, POLAR> : MixedPieces<D, STAGES, SETS, 
   __device__ __forceinline__ void fill() const {}
 
   __device__ __forceinline__ uint8_t* wait() const {
-    uint8_t* const ring = ring_of(this->warp);
-    mbarrier_wait(full(ring, stage()), taken / STAGES & 1);
-    return ring + stage() * kStage;
+    mbarrier_wait(full(ring_of(warp), stage()), taken / STAGES & 1);
+    return stage_at(stage());
   }
   // All chunks of a record are found at once, so it is on its way.
   __device__ __forceinline__ uint8_t* wait_for_second() const {
     const uint32_t next = taken + 1, s = next % STAGES;
-    uint8_t* const ring = ring_of(this->warp);
-    mbarrier_wait(full(ring, s), next / STAGES & 1);
-    return ring + s * kStage;
+    mbarrier_wait(full(ring_of(warp), s), next / STAGES & 1);
+    return stage_at(s);
   }
   __device__ __forceinline__ void release() {
     __syncwarp();

@@ -47,10 +47,6 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
   // Of this lane's keys: sums of probabilities, and of probabilities times zeros.
   struct alignas(8 * SETS) Sums {
     float l[SETS], zeros[SETS];
-    __device__ __forceinline__ void add(const Sums& x) {
-#pragma unroll
-      for (int set = 0; set < SETS; set++) l[set] += x.l[set], zeros[set] += x.zeros[set];
-    }
   };
   Sums own_sums;  // of one set
   __device__ __forceinline__ Sums sums() const { return SETS == 1 ? own_sums : reinterpret_cast<const Sums*>(shared + Base::kSumsOffset)[this->warp * 32 + lane]; }
@@ -62,7 +58,8 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
   }
   __device__ __forceinline__ void add_sums(const Sums& x) {
     Sums to = sums();
-    to.add(x);
+#pragma unroll
+    for (int set = 0; set < SETS; set++) to.l[set] += x.l[set], to.zeros[set] += x.zeros[set];
     set_sums(to);
   }
 

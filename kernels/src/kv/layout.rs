@@ -253,31 +253,31 @@ fn place(
         debug_assert!(bytes.is_multiple_of(RECORD_ALIGN));
         record_bytes.push(bytes as u32);
     }
-    let nowhere = RecordPlace {
-        frame: 0,
-        offset: 0,
-        first_part: 0,
-    };
-    let mut places = vec![nowhere; geometry.records()];
-    let mut start = 0;
-    let (whole, coded): (Vec<_>, Vec<_>) = (0..pages).partition(|p| formats[*p] == FormatId::F16);
-    for page in whole.into_iter().chain(coded) {
-        let bytes = record_bytes[page] as usize;
+    let (mut starts, mut end) = (vec![0; pages], 0);
+    let mut order: Vec<usize> = (0..pages).collect();
+    order.sort_by_key(|page| formats[*page] != FormatId::F16);
+    for page in order {
+        starts[page] = end;
+        end += record_bytes[page] as usize * geometry.kv_heads;
+    }
+    let mut places = Vec::with_capacity(geometry.records());
+    for (start, bytes) in starts.into_iter().zip(&record_bytes) {
+        let bytes = *bytes as usize;
         for head in 0..geometry.kv_heads {
+            let start = start + head * bytes;
             let offset = start % frame.frame_bytes;
-            places[page * geometry.kv_heads + head] = RecordPlace {
+            places.push(RecordPlace {
                 frame: (start / frame.frame_bytes) as u32,
                 offset: offset as u32,
                 first_part: bytes.min(frame.frame_bytes - offset) as u32,
-            };
-            start += bytes;
+            });
         }
     }
     Ok(Position {
         formats: formats.to_vec(),
         places,
         record_bytes,
-        frames: start.div_ceil(frame.frame_bytes) as u32,
+        frames: end.div_ceil(frame.frame_bytes) as u32,
     })
 }
 
@@ -319,21 +319,18 @@ mod tests {
             for position in 1..layout.positions() as u16 {
                 let frame_bytes = layout.frame().frame_bytes;
                 let mut end = 0;
-                for (sixteen_bit, page) in [true, false]
-                    .into_iter()
-                    .flat_map(|is| (0..2 * layers).map(move |page| (is, page)))
-                {
+                let is_coded = |page: &usize| layout.formats(position)[*page] != F::F16;
+                let mut pages: Vec<usize> = (0..2 * layers).collect();
+                pages.sort_by_key(is_coded);
+                for page in pages {
                     let (layer, side) = (page / 2, Side::of_page(page));
-                    if (layout.format(position, layer, side) == F::F16) != sixteen_bit {
-                        continue;
-                    }
                     for head in 0..kv_heads {
                         let place = layout.place(position, geometry.record(layer, side, head));
                         let size = layout.record_bytes(position, layer, side);
                         let offset = place.offset as usize;
-                        let align = match sixteen_bit {
-                            true => geometry.sub_record_bytes(),
-                            false => RECORD_ALIGN,
+                        let align = match is_coded(&page) {
+                            true => RECORD_ALIGN,
+                            false => geometry.sub_record_bytes(),
                         };
                         assert_eq!(offset % align, 0);
                         assert_eq!(place.first_part as usize % align, 0);
