@@ -68,7 +68,8 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
 
   // ---- keys ----
 
-  // What formats share is compiled once where that costs little: warps that are in different ones share one instruction cache.
+  // What formats share is compiled once where that costs little, and the chunks of a record are a loop: warps that are in different formats
+  // share one instruction cache. Results of all row tiles are in registers, so they move on from chunk to chunk.
 
   // Queries times a block's ranges, as B operands, and what a score is of the products.
   struct Ranged {
@@ -172,16 +173,31 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
     }
   }
 
+  __device__ __forceinline__ static void clear(Scores& x) {
+#pragma unroll
+    for (int set = 0; set < SETS; set++) {
+#pragma unroll
+      for (int i = 0; i < kTiles; i++) x[set][i][0] = x[set][i][1] = 0.f;
+    }
+  }
+
   // Products with 128 keys; those of lower row halves are `kLower` times too large.
   template <int Bits, bool Boosted>
   __device__ __forceinline__ void multiply_keys(uint8_t* record, const Ranged& r, Scores& x) {
     constexpr int kChunks = Base::template chunks_at<Bits>();
     constexpr int kRows = kTiles / kChunks;  // row tiles of a chunk
-#pragma unroll
+    if (kChunks > 1) clear(x);
+#pragma unroll 1
     for (int k = 0; k < kChunks; k++) {
       if (k > 0) record = wait();
       const uint4* const plane = reinterpret_cast<const uint4*>(record + (k == 0 ? 4 * D : 0));
       const uint4* const third = third_plane<Bits>();
+      // What there is moves on: the last are this chunk's.
+#pragma unroll
+      for (int set = 0; set < SETS; set++) {
+#pragma unroll
+        for (int i = 0; i < kTiles - kRows; i++) x[set][i][0] = x[set][i + kRows][0], x[set][i][1] = x[set][i + kRows][1];
+      }
 #pragma unroll
       for (int row = 0; row < kRows; row++) {
         hold_loads(row);
@@ -195,8 +211,9 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
         }
 #pragma unroll
         for (int set = 0; set < SETS; set++) {
-          x[set][k * kRows + row][0] = static_cast<float>(acc[set][0] * 256 + acc[set][1]);
-          x[set][k * kRows + row][1] = static_cast<float>(acc[set][2] * 256 + acc[set][3]);
+          float (&to)[2] = x[set][kTiles - kRows + row];
+          to[0] = static_cast<float>(acc[set][0] * 256 + acc[set][1]);
+          to[1] = static_cast<float>(acc[set][2] * 256 + acc[set][3]);
         }
       }
       release();
@@ -349,24 +366,38 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
   template <int Bits>
   __device__ __forceinline__ void multiply_values(const uint8_t* record, const Weights& w) {
     constexpr int kChunks = Base::template chunks_at<Bits>();
-    constexpr int kRows = kSteps / kChunks;  // row tiles of a chunk
+    // Of two sets there would not be registers for all eight row tiles of a chunk at once.
+    constexpr int kParts = SETS == 2 && kSteps / kChunks == 8 ? 2 : 1;  // of a chunk
+    constexpr int kRows = kSteps / kChunks / kParts;                    // row tiles of a part
+    constexpr int kPlane = kRows * kTiles / 2 / CodeBytes<Bits>::kPairs * 32;  // vectors
     constexpr float kUpper = 1.f / CodeBytes<Bits>::kLevels, kLower = kUpper / CodeBytes<Bits>::kLower;
-#pragma unroll
+#pragma unroll 1
     for (int k = 0; k < kChunks; k++) {
       if (k > 0) record = wait();
-      const uint4* const plane = reinterpret_cast<const uint4*>(record + (k == 0 ? 512 : 0));
-      const uint4* const third = third_plane<Bits>();
+      const uint4* plane = reinterpret_cast<const uint4*>(record + (k == 0 ? 512 : 0));
+      const uint4* third = third_plane<Bits>();
+#pragma unroll 1
+      for (int part = 0; part < kParts; part++) {
+        float sum[kRows][2 * SETS];
 #pragma unroll
-      for (int row = 0; row < kRows; row++) {
-        hold_loads(row);
-        int acc[SETS][4] = {};
-        multiply_row<Bits, kTiles>(plane, third, row, w.b, acc, [](int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_u8u8(c, a, b0, b1); });
-        float (&to)[2 * SETS] = o[k * kRows + row];
+        for (int row = 0; row < kRows; row++) {
+          hold_loads(row);
+          int acc[SETS][4] = {};
+          multiply_row<Bits, kTiles>(plane, third, row, w.b, acc, [](int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_u8u8(c, a, b0, b1); });
 #pragma unroll
-        for (int set = 0; set < SETS; set++) {
-          to[set] = fmaf(static_cast<float>(acc[set][0] * 256 + acc[set][1]), w.back[set] * kUpper, to[set]);
-          to[SETS + set] = fmaf(static_cast<float>(acc[set][2] * 256 + acc[set][3]), w.back[set] * kLower, to[SETS + set]);
+          for (int set = 0; set < SETS; set++) {
+            sum[row][set] = fmaf(static_cast<float>(acc[set][0] * 256 + acc[set][1]), w.back[set] * kUpper, o[row][set]);
+            sum[row][SETS + set] = fmaf(static_cast<float>(acc[set][2] * 256 + acc[set][3]), w.back[set] * kLower, o[row][SETS + set]);
+          }
         }
+        // What there is moves on: the first are the next part's, and after the last one all are where they were.
+#pragma unroll
+        for (int d = 0; d < kSteps; d++) {
+#pragma unroll
+          for (int i = 0; i < 2 * SETS; i++) o[d][i] = d + kRows < kSteps ? o[(d + kRows) % kSteps][i] : sum[(d + kRows) % kSteps][i];
+        }
+        plane += kPlane;
+        if (Bits == 3) third += kPlane / 2;
       }
       release();
       if (Bits == 3) release();
