@@ -39,6 +39,9 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
     return movmatrix_trans(__byte_perm(upper, lower, 0x4051) ^ flip);
   }
 
+  // What products with high and low bytes (`column_pair`) come to, in a half of the rows.
+  __device__ __forceinline__ static float joined(const int (&acc)[4], int half) { return static_cast<float>(acc[2 * half] * 256 + acc[2 * half + 1]); }
+
   // Products of a row tile of a plane, of `Columns` column tiles, with each set's B operands, a word a column tile. `third`: the plane of
   // third bits, if there are.
   template <int Bits, int Columns, class Multiply>
@@ -186,7 +189,7 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
   __device__ __forceinline__ void multiply_keys(uint8_t* record, const Ranged& r, Scores& x) {
     constexpr int kChunks = Base::template chunks_at<Bits>();
     constexpr int kRows = kTiles / kChunks;  // row tiles of a chunk
-    if (kChunks > 1) clear(x);
+    if (kChunks > 1) clear(x);  // of what moves on before there is anything; a condition there costs registers that are short
 #pragma unroll 1
     for (int k = 0; k < kChunks; k++) {
       if (k > 0) record = wait();
@@ -212,8 +215,8 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
 #pragma unroll
         for (int set = 0; set < SETS; set++) {
           float (&to)[2] = x[set][kTiles - kRows + row];
-          to[0] = static_cast<float>(acc[set][0] * 256 + acc[set][1]);
-          to[1] = static_cast<float>(acc[set][2] * 256 + acc[set][3]);
+          to[0] = joined(acc[set], 0);
+          to[1] = joined(acc[set], 1);
         }
       }
       release();
@@ -369,7 +372,7 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
     // Of two sets there would not be registers for all eight row tiles of a chunk at once.
     constexpr int kParts = SETS == 2 && kSteps / kChunks == 8 ? 2 : 1;  // of a chunk
     constexpr int kRows = kSteps / kChunks / kParts;                    // row tiles of a part
-    constexpr int kPlane = kRows * kTiles / 2 / CodeBytes<Bits>::kPairs * 32;  // vectors
+    constexpr int kPlane = kRows * kTiles / 2 / CodeBytes<Bits>::kPairs * 32;  // vectors of it
     constexpr float kUpper = 1.f / CodeBytes<Bits>::kLevels, kLower = kUpper / CodeBytes<Bits>::kLower;
 #pragma unroll 1
     for (int k = 0; k < kChunks; k++) {
@@ -386,8 +389,8 @@ struct MixedDecode : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
           multiply_row<Bits, kTiles>(plane, third, row, w.b, acc, [](int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_u8u8(c, a, b0, b1); });
 #pragma unroll
           for (int set = 0; set < SETS; set++) {
-            sum[row][set] = fmaf(static_cast<float>(acc[set][0] * 256 + acc[set][1]), w.back[set] * kUpper, o[row][set]);
-            sum[row][SETS + set] = fmaf(static_cast<float>(acc[set][2] * 256 + acc[set][3]), w.back[set] * kLower, o[row][SETS + set]);
+            sum[row][set] = fmaf(joined(acc[set], 0), w.back[set] * kUpper, o[row][set]);
+            sum[row][SETS + set] = fmaf(joined(acc[set], 1), w.back[set] * kLower, o[row][SETS + set]);
           }
         }
         // What there is moves on: the first are the next part's, and after the last one all are where they were.
