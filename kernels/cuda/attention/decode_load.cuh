@@ -96,9 +96,13 @@ struct MixedLoad : Rings<D, STAGES, SETS, WAY, POLAR> {
   __device__ __forceinline__ void begin() const {
     if (WAY == Way::kBulk && threadIdx.x == kComputing * 32) prefetch_tensor_map(&params.records);
     if (lane == 0 && computes()) {
-      prepare();
-      state().found = state().given = state().taken = state().ordinal = 0;
-      if (warp == 0) {
+      state().taken[this->mate] = state().ordinal[this->mate] = 0;
+      if (this->mate == 0) {
+        prepare();
+        state().found = state().given = 0;
+        if (Base::kPair == 2) state().exceeding = ~0u;
+      }
+      if (warp == 0 && this->mate == 0) {
         if (team == 0) arena() = {p.pages.arena, __float_as_uint(Base::kBase)};
         set_turn(left(), 0);
         set_turn(claimed(), 0);

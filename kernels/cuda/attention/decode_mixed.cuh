@@ -1,207 +1,57 @@
 // Decode attention over pages of any format: every block of a sequence in the format that it has shrunk to (decode_pieces.cuh has units
 // and pieces, decode_rings.cuh brings them).
 //
-// S^T = K Q^T and O^T = V^T P^T on tensor cores (decode_products.cuh). Zeros never meet codes: with keys they are products of their own,
-// with values a sum per lane.
+// S^T = K Q^T and O^T = V^T P^T on tensor cores. Zeros never meet codes: with keys they are products of their own, with values a sum per
+// lane. A block is the work of a warp (decode_blocks.cuh), or of two where a unit has sixteen columns (decode_wide.cuh).
 //
 // A lane (g, t) has head t of each set: of keys 16 i + g and + 8, and of channels 16 i + g and + 8 of the result. The parts of a unit
 // merge in the order of its slots, and a second kernel merges the units of a sequence in theirs (decode_bulk.cuh). So a result depends
 // on the sequence's own length and formats alone.
 #pragma once
 #include "../common/registers.cuh"
-#include "decode_products.cuh"
+#include "decode_blocks.cuh"
+#include "decode_wide.cuh"
 
 namespace ebb {
 
 template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
-struct MixedDecode : CodeProducts<D, STAGES, SETS, WAY, POLAR> {
-  using Base = CodeProducts<D, STAGES, SETS, WAY, POLAR>;
-  using Base::kSteps, Base::kTiles, Base::kUnits, Base::kWarps;
-  using Base::computes, Base::lane, Base::o, Base::p, Base::team, Base::warp;
-  using Base::attend_polar, Base::begin, Base::behind_of, Base::bring_queries, Base::brought, Base::fill, Base::finish, Base::gives, Base::give, Base::most_of_head, Base::place_of_queries, Base::produce, Base::query16_of,
-      Base::range_weights, Base::reset, Base::scale_of, Base::shift_of, Base::stage, Base::state, Base::wait;
-  using typename Base::Most, typename Base::Place, typename Base::Scores, typename Base::Sums, typename Base::Weights;
+struct Blocks : MixedBlocks<D, STAGES, SETS, WAY, POLAR> {
+  using MixedBlocks<D, STAGES, SETS, WAY, POLAR>::MixedBlocks;
+};
+template <int D, int STAGES, Way WAY, bool POLAR>
+struct Blocks<D, STAGES, 4, WAY, POLAR> : WideBlocks<D, STAGES, 4, WAY, POLAR> {
+  using WideBlocks<D, STAGES, 4, WAY, POLAR>::WideBlocks;
+};
 
-  static constexpr float kSlack = 8.f;            // powers of two
+template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
+struct MixedDecode : Blocks<D, STAGES, SETS, WAY, POLAR> {
+  using Base = Blocks<D, STAGES, SETS, WAY, POLAR>;
+  using Base::kPair, Base::kUnits, Base::kWarps;
+  using Base::computes, Base::lane, Base::mate, Base::team, Base::warp;
+  using Base::attend_block, Base::attend_tile, Base::begin, Base::bring_queries, Base::brought, Base::fill, Base::finish, Base::gives, Base::give, Base::place_of_queries, Base::produce, Base::reset, Base::shift_of, Base::stage,
+      Base::state, Base::wait;
+  using typename Base::Place;
 
   __device__ __forceinline__ explicit MixedDecode(const MixedDecodeParams& params) : Base(params) {}
 
-  // ---- scores ----
-
-  // Turns products into probabilities: a score is product * factor (of upper and of lower row halves) + begin, base 2.
-  __device__ __forceinline__ void weigh(Scores& x, const float (&upper)[SETS], float lower, const float (&begin)[SETS]) {
-    float top[SETS];
-#pragma unroll
-    for (int set = 0; set < SETS; set++) {
-      float top0 = x[set][0][0], top1 = x[set][0][1];
-#pragma unroll
-      for (int i = 1; i < kTiles; i++) {
-        top0 = fmaxf(top0, x[set][i][0]);
-        top1 = fmaxf(top1, x[set][i][1]);
-      }
-      top[set] = fmaf(fmaxf(top0, top1 * lower), upper[set], begin[set]);
-    }
-    const Most m = rescale(top);
-#pragma unroll
-    for (int set = 0; set < SETS; set++) {
-      const float from = begin[set] - m.of[set], second = upper[set] * lower;
-#pragma unroll
-      for (int i = 0; i < kTiles; i++) {
-        x[set][i][0] = ex2(fmaf(x[set][i][0], upper[set], from));
-        x[set][i][1] = ex2(fmaf(x[set][i][1], second, from));
-      }
-    }
-  }
-
-  // Products with a block's keys in `x`, and what scores are of them: of upper row halves factor * product + begin, of lower ones with
-  // `lower` times the factor.
-  __device__ __forceinline__ void attend_keys(uint32_t slot, uint32_t format, Scores& x, float (&factor)[SETS], float& lower, float (&begin)[SETS]) {
-    if (format == kF16) {
-#pragma unroll
-      for (int i = 0; i < kTiles; i++) {
-        float s[4];
-        this->score_rows(query16_of(slot), s);
-#pragma unroll
-        for (int set = 0; set < SETS; set++) x[set][i][0] = s[set], x[set][i][1] = s[2 + set];
-      }
-#pragma unroll
-      for (int set = 0; set < SETS; set++) factor[set] = p.scale_log2, begin[set] = 0.f;
-      lower = 1.f;
-      return;
-    }
-    if (POLAR && is_polar(format)) {
-      attend_polar(slot, format, x, begin);
-#pragma unroll
-      for (int set = 0; set < SETS; set++) factor[set] = scale_of(slot, set), begin[set] *= factor[set];
-      lower = 1.f;
-      return;
-    }
-    // Each with its own copy of what comes before the products, which the compiler weaves into them.
-    if (format == kInt8)
-      Base::template attend_codes<8, false>(slot, 0, x, factor, lower, begin);
-    else if (format == kInt4)
-      Base::template attend_codes<4, false>(slot, 0, x, factor, lower, begin);
-    else if (format == kInt3)
-      Base::template attend_codes<3, false>(slot, 0, x, factor, lower, begin);
-    else if (format == kInt2)
-      Base::template attend_codes<2, false>(slot, 0, x, factor, lower, begin);
-    else
-      Base::template attend_codes<2, true>(slot, format == kKitty25 ? 2 : 1, x, factor, lower, begin);
-  }
-
-  // Moves what exponents are relative to, if y of any lane is more, to kSlack above the most, so that it rarely moves; what it is now.
-  __device__ __forceinline__ Most rescale(float (&y)[SETS]) {
-    Most m = this->most();
-    if (!__any_sync(~0u, y[0] > m.of[0] || y[SETS - 1] > m.of[SETS - 1])) return m;
-    float e[SETS];
-    Sums sum = this->sums();
-#pragma unroll
-    for (int set = 0; set < SETS; set++) {
-      y[set] = most_of_head(y[set]);
-      y[set] = y[set] > m.of[set] ? y[set] + kSlack : m.of[set];
-      e[set] = ex2(m.of[set] - y[set]);
-      m.of[set] = y[set];
-      sum.l[set] *= e[set];
-      sum.zeros[set] *= e[set];
-    }
-    __syncwarp();  // All have read what is set.
-    this->set_most(m);
-    this->set_sums(sum);
-#pragma unroll
-    for (int d = 0; d < kSteps; d++)
-      for (int i = 0; i < 2 * SETS; i++) o[d][i] *= e[i % SETS];
-    return m;
-  }
-
-  // ---- values ----
-
-  // The probabilities of 16 keys as B operand, and their sums as they are rounded.
-  __device__ __forceinline__ static void add_rounded(const float (&y)[SETS][2], uint32_t (&b)[2], Sums& sum) {
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-      const uint32_t both = pack_bf16(y[0][r], y[SETS - 1][r]);
-      const float2 rounded = unpack_bf16(both);
-      sum.l[0] += rounded.x;
-      if (SETS == 2) sum.l[SETS - 1] += rounded.y;
-      b[r] = movmatrix_trans(both);
-    }
-  }
-
-  // ---- a block ----
-
-  // `to_end`: tokens from the tile's first to the sequence's end, of which each row but the last sees fewer.
-  __device__ __forceinline__ void attend_tile(uint32_t slot, uint32_t to_end) {
-    const int g = lane / 4;
-    float s[4], y[SETS][2], top[SETS];
-    this->score_rows(query16_of(slot), s);
-#pragma unroll
-    for (int set = 0; set < SETS; set++) {
-      const int seen = static_cast<int>(to_end) - behind_of(slot)[4 * set + lane % 4];
-      y[set][0] = g < seen ? s[set] * p.scale_log2 : -INFINITY;
-      y[set][1] = g + 8 < seen ? s[2 + set] * p.scale_log2 : -INFINITY;
-      top[set] = fmaxf(y[set][0], y[set][1]);
-    }
-    const Most m = rescale(top);
-#pragma unroll
-    for (int set = 0; set < SETS; set++)
-      for (int r = 0; r < 2; r++) y[set][r] = ex2(y[set][r] - m.of[set]);
-    uint32_t b[2];
-    Sums sum = {};
-    add_rounded(y, b, sum);
-    this->add_sums(sum);
-    this->add_rows(b[0], b[1], min(to_end, 16u), o);
-  }
-
-  __device__ __forceinline__ void attend_block(uint32_t slot, uint32_t key_format) {
-    Scores x;
-    float factor[SETS], lower, begin[SETS];
-    attend_keys(slot, key_format, x, factor, lower, begin);
-    weigh(x, factor, lower, begin);
-    const uint8_t* const record = wait();
-    const uint32_t format = state().info[stage()] >> 20 & 15;
-    if (format == kF16) {
-      Sums sum = {};
-#pragma unroll
-      for (int i = 0; i < kTiles; i++) {
-        float y[SETS][2];
-#pragma unroll
-        for (int set = 0; set < SETS; set++) y[set][0] = x[set][i][0], y[set][1] = x[set][i][1];
-        uint32_t b[2];
-        add_rounded(y, b, sum);
-        this->add_rows(b[0], b[1], 16, o);
-      }
-      this->add_sums(sum);
-      return;
-    }
-    Weights w;
-    range_weights(record, x, w);
-    if (format == kInt2)
-      Base::template multiply_values<2>(record, w);
-    else if (format == kInt3)
-      Base::template multiply_values<3>(record, w);
-    else if (format == kInt4)
-      Base::template multiply_values<4>(record, w);
-    else
-      Base::template multiply_values<8>(record, w);
-  }
-
   __device__ __forceinline__ void consume() {
-    const Place place = warp < kUnits ? place_of_queries(warp) : Place{0, 0};
+    const uint32_t index = warp * kPair + mate;
+    const Place place = index < kUnits ? place_of_queries(index) : Place{0, 0};
     wait_for_previous();
     // Before the warp waits for the first pieces to be found.
-    if (warp < kUnits) bring_queries(warp, place);
+    if (index < kUnits) bring_queries(index, place);
     fill();
-    named_barrier_sync(1 + team, kWarps * 32);
+    named_barrier_sync(1 + team, kWarps * kPair * 32);
     reset();
 #pragma unroll 1
     for (;;) {
       lane = computed_here(lane);
       wait();
-      const uint32_t what = state().info[stage()], ordinal = state().ordinal;
+      const uint32_t what = state().info[stage()], ordinal = state().ordinal[mate];
       if ((what & 0xffff) != ordinal) {
         if (!finish(ordinal, (warp + kWarps - *shift_of(ordinal)) % kWarps)) return;
         reset();
-        if (lane == 0) state().ordinal = ordinal + 1;
+        if (lane == 0) state().ordinal[mate] = ordinal + 1;
         __syncwarp();
         wait_for_value(brought(ordinal + 1), ordinal + 1);
         continue;
@@ -232,7 +82,7 @@ struct MixedDecode : CodeProducts<D, STAGES, SETS, WAY, POLAR> {
 
 }  // namespace ebb
 
-// Of head_dim D, for up to 4 * SETS pairs of a row and a query head. For a device without the copy engine, to which the host gives no
+// Of head_dim D, for up to 4 * SETS pairs of a row and a query head; rings of sixteen have as many bytes in half as many. For a device without the copy engine, to which the host gives no
 // kernel that uses it, there is nothing to compile of one.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 #define EBB_DECODE_MIXED_BULK(NAME, D, SETS, POLAR) \
@@ -240,9 +90,9 @@ struct MixedDecode : CodeProducts<D, STAGES, SETS, WAY, POLAR> {
 #else
 #define EBB_DECODE_MIXED_BULK(NAME, D, SETS, POLAR)                                              \
   EBB_KERNEL_OF_REGISTERS(NAME, ebb::MixedDecodeParams,                                          \
-                          (ebb::MixedDecode<D, 2, SETS, ebb::Way::kBulk, POLAR>::kThreads),      \
-                          (ebb::MixedDecode<D, 2, SETS, ebb::Way::kBulk, POLAR>::kRegisters)) {  \
-    ebb::MixedDecode<D, 2, SETS, ebb::Way::kBulk, POLAR>::run(p);                                \
+                          (ebb::MixedDecode<D, SETS == 4 ? 3 : 2, SETS, ebb::Way::kBulk, POLAR>::kThreads),      \
+                          (ebb::MixedDecode<D, SETS == 4 ? 3 : 2, SETS, ebb::Way::kBulk, POLAR>::kRegisters)) {  \
+    ebb::MixedDecode<D, SETS == 4 ? 3 : 2, SETS, ebb::Way::kBulk, POLAR>::run(p);                                \
   }
 #endif
 #define EBB_DECODE_MIXED_RING(NAME, D, SETS)                                                     \

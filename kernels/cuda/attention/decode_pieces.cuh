@@ -35,7 +35,7 @@ constexpr uint32_t kTile16 = 15;
 // How chunks come to shared memory: by the copy engine (sm_90), or copied by the warp that needs them (sm_80 on).
 enum class Way { kBulk, kRing };
 
-// SETS: of four query heads of a unit, one or two. POLAR: whether keys may be polar.
+// SETS: of four columns of a unit, one, two or four. POLAR: whether keys may be polar.
 template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
 struct MixedPieces {
   // A multiprocessor of sm_90 holds two teams, which have nothing to wait for from each other: a warp that has an 8-bit block keeps only few
@@ -44,8 +44,10 @@ struct MixedPieces {
   // Rings without the copy engine are for sm_80 (164 KiB of shared memory, 2 CTAs of one set) and for sm_86 and sm_89 (100 KiB, one CTA).
   static constexpr uint32_t kTeams = WAY == Way::kBulk ? 2 : 1;
   static constexpr uint32_t kCtas = WAY == Way::kRing && SETS == 1 ? 2 : 1;                      // of a multiprocessor
-  static constexpr uint32_t kWarps = WAY == Way::kBulk ? 6 : SETS == 1 ? 4 : 5;                  // of a team, that compute
-  static constexpr uint32_t kComputing = kTeams * kWarps;
+  // Four sets are more than a warp has registers for: two warps share a ring, a pair, each with half of a block's keys and of its channels.
+  static constexpr uint32_t kPair = SETS == 4 ? 2 : 1;
+  static constexpr uint32_t kWarps = WAY == Way::kBulk ? 6 / kPair : SETS == 1 ? 4 : 5;          // of a team, that compute; pairs of them
+  static constexpr uint32_t kComputing = kTeams * kWarps * kPair;
   static constexpr uint32_t kThreads = (kComputing + (WAY == Way::kBulk ? 2 : 1) * kTeams) * 32;  // then those that find, then those that give
   static constexpr int kRegisters = 128, kComputingRegisters = 152, kOtherRegisters = 56;         // of a thread, if the copy engine is used
   static_assert(WAY == Way::kRing || (kThreads * kRegisters == 65536 && kComputing * kComputingRegisters + 2 * kTeams * kOtherRegisters <= 65536 / 32));
@@ -58,12 +60,14 @@ struct MixedPieces {
   static constexpr uint32_t kLargest = D == 128 ? 5760 : 512 + kCodes;  // a kitty25 record; values' zeros, ranges and a chunk
   static constexpr uint32_t kStage = (kLargest + 1023) / 1024 * 1024;
   static constexpr uint32_t kRingBytes = STAGES * kStage;
-  static constexpr uint32_t kUnits = WAY == Way::kBulk ? 4 : 3;  // of which queries are kept
+  static constexpr uint32_t kUnits = WAY == Way::kBulk && SETS != 4 ? 4 : 3;  // of which queries are kept
   static constexpr uint32_t kShares = kSteps + 1;    // of what there is to do once all have done with a unit
-  static constexpr uint32_t kFragmentLanes = 16 * SETS;  // of B fragments of queries: where columns hold a head twice, one is kept
-  static constexpr uint32_t kFragments = kSteps * kFragmentLanes * 8;
-  static constexpr uint32_t kOwn = kSteps * 128 * SETS;
-  static constexpr uint32_t kPart = (kSteps * 128 + 64) * SETS;                     // what a warp leaves of a unit
+  static constexpr uint32_t kOwnSteps = kSteps / kPair, kOwnTiles = kTiles / kPair;  // of a warp: row tiles of values, of keys
+  static constexpr uint32_t kColumns = SETS == 4 ? 16 : 8, kOctets = kColumns / 8;   // of a unit, at most; of eight of them, the n side of an instruction
+  static constexpr uint32_t kFragmentLanes = SETS == 1 ? 16 : 32;  // of B fragments of queries: where columns hold a head twice, one is kept
+  static constexpr uint32_t kFragments = kOctets * kSteps * kFragmentLanes * 8;
+  static constexpr uint32_t kOwn = SETS == 4 ? 0 : kSteps * 128 * SETS;
+  static constexpr uint32_t kPart = (kSteps * 128 + 64 * kPair) * SETS;             // what is left of a unit in a slot
 
   // Behind what stages can hold: chunks of the warp that have been found and not been given out to be copied, and what it shares with
   // whoever finds and gives them.
@@ -71,9 +75,10 @@ struct MixedPieces {
   struct RingState {
     uint64_t full[STAGES];  // barriers, if the copy engine is used
     uint32_t info[STAGES];  // what lies in a stage
-    uint32_t found, given, taken;  // chunks
-    uint32_t ordinal;       // of the unit under way
-    float most[SETS][4];    // of two sets: MixedUnits::most
+    uint32_t found, given;  // chunks
+    uint32_t taken[kPair];  // chunks, by each warp
+    uint32_t ordinal[kPair];  // of the unit under way
+    uint32_t exceeding;     // of a pair: WideBlocks::agree
   };
   static constexpr uint32_t kQueueOffset = kLargest, kStateOffset = kQueueOffset + kQueuePart * 16;
   static_assert(kLargest % 16 == 0 && kStateOffset + sizeof(RingState) <= kStage);
@@ -82,23 +87,28 @@ struct MixedPieces {
   static constexpr uint32_t kQueryOffset = kWarps * kPart;                          // from 0: parts; uint2 [kUnits][kSteps][kFragmentLanes]: B fragments in fp16
   static constexpr uint32_t kQuery16Offset = kQueryOffset + kUnits * kFragments;    // the same in bf16
   static constexpr uint32_t kOwnOffset = kQuery16Offset + kUnits * kFragments;      // uint4 [kUnits][SETS][kSteps / 4][32]: the former as lanes need them
-  static constexpr uint32_t kSumsOffset = kOwnOffset + kUnits * kOwn;               // float4 [kWarps][32]: of two sets, MixedUnits::Sums of each lane
-  static constexpr uint32_t kScaleOffset = kSumsOffset + (SETS == 2 ? kWarps * 512 : 0);  // float [kUnits][8]: of scores of fp16 queries
-  static constexpr uint32_t kBehindOffset = kScaleOffset + kUnits * 32;             // u8 [kUnits][8]: rows behind that of a column
-  static constexpr uint32_t kTurnOffset = kBehindOffset + kUnits * 8;               // u32 [4]: parts left, shares claimed, of them merged
+  static constexpr uint32_t kSumsOffset = kOwnOffset + kUnits * kOwn;               // of more sets than one, of each warp: MixedUnits::Sums [32], float [SETS][4]: MixedUnits::Most
+  static constexpr uint32_t kSums = SETS == 1 ? 0 : (32 * 8 + 16) * SETS;
+  static constexpr uint32_t kProbOffset = kSumsOffset + kWarps * kPair * kSums;  // of a pair, 16 bit [kWarps][kTiles][kOctets][16 keys][8 columns]: probabilities
+  static constexpr uint32_t kProbs = kPair == 2 ? kTiles * kOctets * 256 : 0;
+  static constexpr uint32_t kExchangeOffset = kProbOffset + kWarps * kProbs;        // float2 [kWarps][kPair][4 SETS]: what a pair tells each other
+  static constexpr uint32_t kExchange = kPair == 2 ? kPair * 32 * SETS : 0;
+  static constexpr uint32_t kScaleOffset = kExchangeOffset + kWarps * kExchange;    // float [kUnits][kColumns]: of scores of fp16 queries
+  static constexpr uint32_t kBehindOffset = kScaleOffset + kUnits * kColumns * 4;   // u8 [kUnits][kColumns]: rows behind that of a column
+  static constexpr uint32_t kTurnOffset = kBehindOffset + kUnits * kColumns;        // u32 [4]: parts left, shares claimed, of them merged
   static constexpr uint32_t kBroughtOffset = kTurnOffset + 16;                      // u32 [kUnits]: ordinal of the unit whose queries are there
   // Of units that the finding warp has opened and somebody has yet to finish; a warp may be a queue and a ring of pieces of two chunks
   // and a round of all warps behind, of one piece a unit.
   static constexpr uint32_t kShifts = 128;
   static constexpr uint32_t kShiftOffset = kBroughtOffset + kUnits * 4;             // u8 [kShifts]: the warp that has the first piece of a unit
   static constexpr uint32_t kTeamBytes = (kShiftOffset + kShifts + 127) / 128 * 128;
-  static constexpr uint32_t kTeamsOffset = kComputing * kRingBytes;
+  static constexpr uint32_t kTeamsOffset = kTeams * kWarps * kRingBytes;
   static constexpr uint32_t kArenaOffset = kTeamsOffset + kTeams * kTeamBytes;
   static constexpr uint32_t kSharedBytes = kArenaOffset + 16;
   // Of a multiprocessor of sm_90 and of sm_80, which take 1 KiB a CTA, and of one of sm_86.
   static_assert(kCtas * (kSharedBytes + 1024) <= (WAY == Way::kBulk ? 228 : 164) * 1024);
   static_assert(WAY == Way::kBulk || kSharedBytes <= 99 * 1024);
-  static_assert(kUnits <= kWarps);
+  static_assert(kUnits <= kWarps * kPair);
   static_assert(kSumsOffset % 16 == 0 && kScaleOffset % 16 == 0 && kTurnOffset % 4 == 0);
   static_assert((kQueue / 2 + (STAGES + 1) / 2 + 1) * kWarps < kShifts);
   // The finding warp waits for room for all queues at once, so whoever it waits for must get on with what has been found. A warp that
@@ -112,7 +122,8 @@ struct MixedPieces {
   const DecodeParams& p;
   const MixedDecodeParams& params;
   uint32_t lane;                    // said anew for each block, so that what follows from it is not kept from one to the next
-  const uint32_t team, warp;        // warp: of the team, if it computes
+  const uint32_t team, warp;        // warp: of the team, if it computes; its pair
+  const uint32_t mate;              // of its pair
   uint8_t* const shared;            // the team's
   uint32_t taken;                   // chunks
 
@@ -121,8 +132,9 @@ struct MixedPieces {
         params(params),
         lane(threadIdx.x % 32),
         // Shuffled, so that the compiler knows that they are all lanes'.
-        team(kTeams == 1 ? 0 : __shfl_sync(~0u, computes() ? threadIdx.x / 32 / kWarps : threadIdx.x / 32 % kTeams, 0)),
-        warp(__shfl_sync(~0u, threadIdx.x / 32, 0) - team * kWarps),
+        team(kTeams == 1 ? 0 : __shfl_sync(~0u, computes() ? threadIdx.x / 32 / (kWarps * kPair) : threadIdx.x / 32 % kTeams, 0)),
+        warp((__shfl_sync(~0u, threadIdx.x / 32, 0) - team * kWarps * kPair) / kPair),
+        mate(kPair == 1 ? 0 : __shfl_sync(~0u, threadIdx.x / 32 % kPair, 0)),
         shared(shared_of(team)),
         taken(0) {
   }
@@ -162,10 +174,10 @@ struct MixedPieces {
   __device__ __forceinline__ uint8_t* own_of(uint32_t slot, uint32_t set) const { return shared + kOwnOffset + slot * kOwn + set * (kOwn / SETS); }
 
   // Rows of the sequence behind that of a lane's column.
-  __device__ __forceinline__ uint8_t* behind_of(uint32_t slot) const { return shared + kBehindOffset + slot * 8; }
+  __device__ __forceinline__ uint8_t* behind_of(uint32_t slot) const { return shared + kBehindOffset + slot * kColumns; }
 
   // Of scores of a lane's head, where its queries are those in fp16.
-  __device__ __forceinline__ float scale_of(uint32_t slot, uint32_t set) const { return reinterpret_cast<const float*>(shared + kScaleOffset)[slot * 8 + 4 * set + lane % 4]; }
+  __device__ __forceinline__ float scale_of(uint32_t slot, uint32_t set) const { return reinterpret_cast<const float*>(shared + kScaleOffset)[slot * kColumns + 4 * set + lane % 4]; }
 
   // Chunks of a plane of codes.
   template <int Bits>

@@ -41,7 +41,9 @@ struct Rings<D, STAGES, SETS, Way::kBulk, POLAR> : MixedPieces<D, STAGES, SETS, 
     uint32_t given = 0;
 #pragma unroll 1
     while (__any_sync(~0u, more)) {
-      const bool can = more && given - load_turn(smem_address(&state.taken)) < STAGES && load_turn(smem_address(&state.found)) != given;
+      bool can = more && load_turn(smem_address(&state.found)) != given;
+#pragma unroll
+      for (uint32_t w = 0; w < Base::kPair; w++) can = can && given - load_turn(smem_address(&state.taken[w])) < STAGES;
       if (!__any_sync(~0u, can)) {
         __nanosleep(20);
         continue;
@@ -85,7 +87,7 @@ struct Rings<D, STAGES, SETS, Way::kBulk, POLAR> : MixedPieces<D, STAGES, SETS, 
   __device__ __forceinline__ void release() {
     __syncwarp();
     taken++;
-    if (lane == 0) set_turn(smem_address(&state().taken), taken);
+    if (lane == 0) set_turn(smem_address(&state().taken[this->mate]), taken);
   }
   // What this warp wrote is overwritten by the copy engine.
   __device__ __forceinline__ static void fence_writes() { fence_async_proxy(); }

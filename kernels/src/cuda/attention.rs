@@ -345,9 +345,11 @@ impl Attention {
         unit_heads(self.geometry, self.q_heads)
     }
 
-    /// How steps that may read shrunk blocks must be planned.
+    /// How steps that may read shrunk blocks must be planned; to be asked once formats have been taken.
     pub(super) fn columns(&self) -> UnitColumns {
-        self.columns
+        let narrow = self.columns;
+        let of_unit = self.mixed.as_ref().map_or(narrow.of_unit, Mixed::columns);
+        UnitColumns { of_unit, ..narrow }
     }
 
     /// The prefill kernel in use; steps must be planned for its tiles.
@@ -541,13 +543,15 @@ fn unit_heads(geometry: KvGeometry, q_heads: usize) -> usize {
     geometry.kv_heads * (q_heads / geometry.kv_heads).div_ceil(UNIT_HEADS)
 }
 
-/// Of the kernel over shrunk blocks, for sequences of up to `rows` rows.
+/// Of the narrowest kernel over shrunk blocks, which has most units, for sequences of up to `rows` rows.
 pub(super) fn unit_columns(geometry: KvGeometry, q_heads: usize, rows: usize) -> UnitColumns {
     let group = (q_heads / geometry.kv_heads).max(1);
     UnitColumns {
         rows,
         group,
-        of_unit: MixedShape::of(geometry.head_dim, rows, group).columns(),
+        of_unit: MixedShape::of(geometry.head_dim, rows, group)
+            .narrow()
+            .columns(),
     }
 }
 

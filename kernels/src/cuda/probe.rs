@@ -82,19 +82,13 @@ impl AttentionProbe {
         capacity: StepCapacity,
     ) -> Result<Self, CudaError> {
         let arena = DeviceArena::of_layout(device, pages, frames, 0)?;
-        let table = PageTable::new(device, pages)?;
-        let mut this = Self::over(device, arena, Some(table), (q_heads, rows), capacity, None)?;
-        if !this.attention.take_formats(pages) {
-            let what = "decode attention over pages of these formats";
-            return Err(CudaError::Unsupported(what.into()));
-        }
-        Ok(this)
+        Self::over(device, arena, Some(pages), (q_heads, rows), capacity, None)
     }
 
     fn over(
         device: &Arc<Device>,
         arena: DeviceArena,
-        pages: Option<PageTable>,
+        pages: Option<&KvLayout>,
         (q_heads, rows): (usize, usize),
         capacity: StepCapacity,
         variant: Option<DecodeVariant>,
@@ -103,14 +97,20 @@ impl AttentionProbe {
         let row = q_heads * geometry.head_dim;
         let rule = SplitRule::default();
         let size = (capacity.seqs, capacity.blocks);
-        let attention =
+        let mut attention =
             Attention::new(device, geometry, q_heads, size, rows, rule, (variant, None))?;
+        if pages.is_some_and(|pages| !attention.take_formats(pages)) {
+            let what = "decode attention over pages of these formats";
+            return Err(CudaError::Unsupported(what.into()));
+        }
         // Its steps list their blocks.
         let tables = Default::default();
         Ok(Self {
             stream: Stream::new(device)?,
             arena,
-            pages,
+            pages: pages
+                .map(|pages| PageTable::new(device, pages))
+                .transpose()?,
             step: StepBuffers::new(device, capacity, tables, rule, &attention)?,
             attention,
             q: DeviceBuffer::filled(device, capacity.rows * row, 0, "queries")?,

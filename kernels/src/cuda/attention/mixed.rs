@@ -57,6 +57,7 @@ pub(super) struct Mixed {
 /// A kernel with its persistent grid.
 #[derive(Debug)]
 pub(super) struct Instance {
+    shape: MixedShape,
     pub(super) kernel: Kernel<MixedDecodeParams>,
     pub(super) threads: u32,
     pub(super) grid: u32,
@@ -66,17 +67,37 @@ pub(super) struct Instance {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MixedShape {
     head_dim: usize,
-    /// Of four query heads, that a unit has.
+    /// Of four columns, that a unit has: one, two or four.
     sets: usize,
 }
 
 impl MixedShape {
-    const STAGES: usize = 2;
-
     /// For `rows` rows of a sequence and `group` query heads of a KV head.
     pub(super) fn of(head_dim: usize, rows: usize, group: usize) -> Self {
-        let sets = if rows * group <= 4 { 1 } else { 2 };
+        let columns = rows * group;
+        // A unit of sixteen columns takes as long as 1.4 to 1.7 units of eight (H200).
+        let sets = match columns {
+            0..=4 => 1,
+            _ if 8 * columns.div_ceil(16) < 5 * columns.div_ceil(8) => 4,
+            _ => 2,
+        };
         Self { head_dim, sets }
+    }
+
+    /// The same for kernels that have no units of sixteen columns: two units over the same blocks.
+    pub(super) fn narrow(self) -> Self {
+        let sets = self.sets.min(2);
+        Self { sets, ..self }
+    }
+
+    /// `STAGES`.
+    fn stages(self) -> usize {
+        if self.sets == 4 { 3 } else { 2 }
+    }
+
+    /// `kPair`.
+    fn pair(self) -> usize {
+        if self.sets == 4 { 2 } else { 1 }
     }
 
     /// Columns, pairs of a row and a query head, of a unit.
@@ -102,8 +123,10 @@ impl Way {
         Some(match (self, shape.head_dim, shape.sets) {
             (Self::Bulk, 128, 1) => "decode_mixed_d128_h4",
             (Self::Bulk, 128, 2) => "decode_mixed_d128_h8",
+            (Self::Bulk, 128, 4) => "decode_mixed_d128_h16",
             (Self::Bulk, 64, 1) => "decode_mixed_d64_h4",
             (Self::Bulk, 64, 2) => "decode_mixed_d64_h8",
+            (Self::Bulk, 64, 4) => "decode_mixed_d64_h16",
             (Self::BulkPolar, 128, 1) => "decode_mixed_polar_d128_h4",
             (Self::BulkPolar, 128, 2) => "decode_mixed_polar_d128_h8",
             (Self::BulkPolar, 64, 1) => "decode_mixed_polar_d64_h4",
@@ -129,21 +152,25 @@ impl Way {
     /// `kWarps`.
     fn warps(self, shape: MixedShape) -> usize {
         match (self.copies(), shape.sets) {
-            (true, _) => 6,
+            (true, _) => 6 / shape.pair(),
             (false, 1) => 4,
             (false, _) => 5,
         }
     }
 
     /// `kUnits`.
-    fn units(self) -> usize {
-        if self.copies() { 4 } else { 3 }
+    fn units(self, shape: MixedShape) -> usize {
+        if self.copies() && shape.sets != 4 {
+            4
+        } else {
+            3
+        }
     }
 
     /// `kThreads`.
     fn threads(self, shape: MixedShape) -> u32 {
         let others = if self.copies() { 2 } else { 1 };
-        (self.teams() * (self.warps(shape) + others)) as u32 * 32
+        (self.teams() * (self.warps(shape) * shape.pair() + others)) as u32 * 32
     }
 
     /// `kSharedBytes`.
@@ -153,14 +180,21 @@ impl Way {
         } else {
             512 + 4096
         };
-        let ring = MixedShape::STAGES * 1024 * usize::div_ceil(largest, 1024);
+        let ring = shape.stages() * 1024 * usize::div_ceil(largest, 1024);
         let steps = shape.head_dim / 16;
-        let (warps, units) = (self.warps(shape), self.units());
-        let part = (steps * 128 + 64) * shape.sets;
-        let sums = if shape.sets == 2 { 512 } else { 0 };
-        let queries = 3 * steps * 128 * shape.sets + 32 + 8;
+        let (warps, units) = (self.warps(shape), self.units(shape));
+        let (sets, pair) = (shape.sets, shape.pair());
+        let part = (steps * 128 + 64 * pair) * sets;
+        let sums = if sets == 1 { 0 } else { (32 * 8 + 16) * sets };
+        let (own, probs, exchange) = match sets {
+            4 => (0, 8 * 2 * 256, 2 * 32 * sets),
+            _ => (steps * 128 * sets, 0, 0),
+        };
+        let columns = shape.columns().max(8);
+        let queries = 2 * steps * 128 * sets + own + 4 * columns + columns;
         let (turns, shifts) = (16 + units * 4, 128);
-        let team = warps * (part + sums) + units * queries + turns + shifts;
+        let team =
+            warps * (part + pair * sums + probs + exchange) + units * queries + turns + shifts;
         self.teams() * (warps * ring + team.next_multiple_of(128)) + 16
     }
 }
@@ -178,6 +212,7 @@ impl Instance {
         let kernel = device.kernel(name, shared)?;
         let ctas = kernel.ctas_per_multiprocessor(threads)?;
         Ok(Some(Self {
+            shape,
             kernel,
             threads,
             grid: (ctas * device.multiprocessors()) as u32,
@@ -193,7 +228,7 @@ impl Mixed {
             true => (Way::BulkPolar, Some(Way::Bulk)),
             false => (Way::Ring, None),
         };
-        let Some(all) = Instance::new(device, all, shape)? else {
+        let Some(all) = Instance::new(device, all, shape.narrow())? else {
             return Ok(None);
         };
         let codes = codes.map(|way| Instance::new(device, way, shape));
@@ -218,6 +253,11 @@ impl Mixed {
         }
     }
 
+    /// Columns of its units.
+    pub(super) fn columns(&self) -> usize {
+        self.instance().shape.columns()
+    }
+
     /// Reads pages of this layout from here on; steps that are recorded before keep their kernel. Whether it can.
     pub(super) fn take(&mut self, layout: &KvLayout) -> bool {
         let needs = Needs::of(layout);
@@ -228,5 +268,24 @@ impl Mixed {
     /// Whether the kernel is one that knows polar keys.
     pub(super) fn knows_polar(&self) -> bool {
         std::ptr::eq(self.instance(), &self.all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_have_as_many_columns_as_take_least_time() {
+        let columns = |rows, group| MixedShape::of(128, rows, group).columns();
+        assert_eq!([1, 3, 4].map(|g| columns(1, g)), [4; 3]);
+        assert_eq!([5, 7, 8].map(|g| columns(1, g)), [8; 3]);
+        assert_eq!([9, 12, 16].map(|g| columns(1, g)), [16; 3]);
+        // Three units of eight take less time than two of sixteen, four more.
+        assert_eq!([(4, 5), (2, 12)].map(|(r, g)| columns(r, g)), [8; 2]);
+        assert_eq!(
+            [(4, 8), (5, 8), (16, 8)].map(|(r, g)| columns(r, g)),
+            [16; 3]
+        );
     }
 }

@@ -52,6 +52,9 @@ const _: () = {
     }
 };
 
+/// Query heads of a KV head, for each of which sm_90 has another kernel.
+const GROUPS: [usize; 3] = [4, 8, 16];
+
 /// Before outputs are rounded to bf16, which alone may cost 1.7e-3.
 const UNROUNDED_LIMIT: f64 = 2e-3;
 
@@ -325,7 +328,7 @@ impl Case {
 
 /// A batch of each head size and number of heads that has a kernel, of blocks in all formats, and in those that are not polar.
 pub(super) fn check_quick(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
-    for (head_dim, group) in [(64, 4), (64, 8), (128, 4), (128, 8)] {
+    for (head_dim, group) in [64, 128].into_iter().flat_map(|d| GROUPS.map(|g| (d, g))) {
         for pages in Formats::kinds(device, head_dim) {
             let mut rng = Rng(60);
             let any = |_, _| pages.any(&mut rng);
@@ -358,9 +361,19 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             let case = Case::new(pages, 4, &[700, 1290], 8.0, |_, _| i as u16 + 1, 23);
             let name = format!("the same before rounding, head_dim {head_dim}: {k} {v}");
             report.check(&name, case.run_unrounded(device)?, UNROUNDED_LIMIT);
+            if i < CODES {
+                let case = Case::new(pages, 16, &[700, 1290], 8.0, |_, _| i as u16 + 1, 23);
+                let name =
+                    format!("the same of 16 heads before rounding, head_dim {head_dim}: {k} {v}");
+                report.check(&name, case.run_unrounded(device)?, UNROUNDED_LIMIT);
+            }
         }
         for pages in Formats::kinds(device, head_dim) {
             check_mixtures(device, report, pages)?;
+            check_company(device, report, pages, 4)?;
+            if !pages.has_polar() {
+                check_company(device, report, pages, 16)?;
+            }
         }
     }
     Ok(())
@@ -371,36 +384,6 @@ fn check_mixtures(
     report: &mut Report,
     pages: Formats,
 ) -> Result<(), ProbeError> {
-    let mut rng = Rng(50);
-    let any = |_, _| pages.any(&mut rng);
-    let case = Case::new(pages, 4, &[4097, 900, 2000], 4.0, any, 24);
-    let name = format!("decode of mixed blocks before rounding, {pages}");
-    report.check(&name, case.run_unrounded(device)?, UNROUNDED_LIMIT);
-    // Blocks that take all the room of a warp's queue, in units so short that warps wait for each other often.
-    let heavy: Vec<u16> = (1..)
-        .zip(pages.pairs)
-        .filter(|(_, (k, v))| [*k, *v].contains(&F::F16))
-        .map(|(at, _)| at)
-        .collect();
-    let any = |_, _| heavy[rng.below(heavy.len())];
-    let short: Vec<usize> = (0..30).map(|i| 129 + i * 97 % 500).collect();
-    let case = Case::new(pages, 4, &short, 4.0, any, 25);
-    let name = format!("decode of short sequences with 16-bit pages, {pages}");
-    report.check(&name, case.run(device)?, ATTENTION_LIMIT);
-    // As many units as the finding warp may be ahead, and more.
-    let tiny: Vec<usize> = (0..1500).map(|i| 1 + i % 16).collect();
-    let case = Case::new(pages, 4, &tiny, 4.0, |_, _| 0, 26);
-    let name = format!("decode of many sequences of a tile, {pages}");
-    report.check(&name, case.run(device)?, ATTENTION_LIMIT);
-    // Blocks that take unlike times, then pieces for a few warps only: one that has had much and waits must not keep from others what
-    // lets them get on.
-    let any = |_, _| 1 + rng.below(pages.pairs.len()) as u16;
-    let uneven: Vec<usize> = (0..150)
-        .map(|i| if i % 6 == 5 { 700 + i } else { 1 + i * 7 % 40 })
-        .collect();
-    let case = Case::new(pages, 4, &uneven, 4.0, any, 29);
-    let name = format!("decode of long sequences among many short ones, {pages}");
-    report.check(&name, case.run(device)?, ATTENTION_LIMIT);
     // The first is cut into units.
     let lengths = [9000, 1, 17, 129, 1000, 4097];
     for group in [1, 3, 4, 8, 12] {
@@ -415,9 +398,18 @@ fn check_mixtures(
         let name = format!("decode of mixed blocks, {pages} group {group}");
         report.check(&name, case.run(device)?, ATTENTION_LIMIT);
     }
-    // Several rows of a sequence: fewer columns than a unit has, as many, and two units of them; ends just behind that of a
+    // Several rows of a sequence: fewer columns than a unit has, as many, and several units of them; ends just behind that of a
     // block, so that its last tile is new, and of a sequence that begins.
-    for (group, rows) in [(1, 2), (3, 2), (4, 2), (4, 4), (8, 2), (3, 5), (1, 16)] {
+    for (group, rows) in [
+        (1, 2),
+        (3, 2),
+        (4, 2),
+        (4, 4),
+        (8, 2),
+        (3, 5),
+        (1, 16),
+        (8, 4),
+    ] {
         let mut rng = Rng((10 * group + rows) as u64);
         let mut any = |_, _| pages.any(&mut rng);
         let lengths = [rows, 129, 128, 130, 700, 1029, 1290];
@@ -430,13 +422,54 @@ fn check_mixtures(
         let name = format!("the same before rounding, {pages} group {group} rows {rows}");
         report.check(&name, case.run_unrounded(device)?, UNROUNDED_LIMIT);
     }
+    Ok(())
+}
+
+/// Mixtures of blocks that give warps unlike work, so that they wait for each other.
+fn check_company(
+    device: &Arc<Device>,
+    report: &mut Report,
+    pages: Formats,
+    group: usize,
+) -> Result<(), ProbeError> {
+    let mut rng = Rng(50);
+    let any = |_, _| pages.any(&mut rng);
+    let case = Case::new(pages, group, &[4097, 900, 2000], 4.0, any, 24);
+    let name = format!("decode of mixed blocks before rounding, {pages} group {group}");
+    report.check(&name, case.run_unrounded(device)?, UNROUNDED_LIMIT);
+    // Blocks that take all the room of a warp's queue, in units so short that warps wait for each other often.
+    let heavy: Vec<u16> = (1..)
+        .zip(pages.pairs)
+        .filter(|(_, (k, v))| [*k, *v].contains(&F::F16))
+        .map(|(at, _)| at)
+        .collect();
+    let any = |_, _| heavy[rng.below(heavy.len())];
+    let short: Vec<usize> = (0..30).map(|i| 129 + i * 97 % 500).collect();
+    let case = Case::new(pages, group, &short, 4.0, any, 25);
+    let name = format!("decode of short sequences with 16-bit pages, {pages} group {group}");
+    report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+    // As many units as the finding warp may be ahead, and more.
+    let tiny: Vec<usize> = (0..1500).map(|i| 1 + i % 16).collect();
+    let case = Case::new(pages, group, &tiny, 4.0, |_, _| 0, 26);
+    let name = format!("decode of many sequences of a tile, {pages} group {group}");
+    report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+    // Blocks that take unlike times, then pieces for a few warps only: one that has had much and waits must not keep from others what
+    // lets them get on.
+    let any = |_, _| 1 + rng.below(pages.pairs.len()) as u16;
+    let uneven: Vec<usize> = (0..150)
+        .map(|i| if i % 6 == 5 { 700 + i } else { 1 + i * 7 % 40 })
+        .collect();
+    let case = Case::new(pages, group, &uneven, 4.0, any, 29);
+    let name = format!("decode of long sequences among many short ones, {pages} group {group}");
+    report.check(&name, case.run(device)?, ATTENTION_LIMIT);
     // A sequence's bits must not depend on its company.
+    let lengths = [9000, 1, 17, 129, 1000, 4097];
     let mut rng = Rng(40);
     let any = |_, _| pages.any(&mut rng);
-    let case = Case::new(pages, 4, &lengths, 4.0, any, 22);
+    let case = Case::new(pages, group, &lengths, 4.0, any, 22);
     let n = case.input.seqs.len();
     let (alone, together) = (case.outputs(device, 1)?, case.outputs(device, n)?);
-    let name = format!("bits alone and in a batch of mixed blocks, {pages}");
+    let name = format!("bits alone and in a batch of mixed blocks, {pages} group {group}");
     report.check(&name, differing(&alone, &together), 0.0);
     Ok(())
 }
