@@ -105,16 +105,11 @@ struct MixedBlocks : CodeProducts<D, STAGES, SETS, WAY, POLAR> {
 
   // ---- values ----
 
-  // The probabilities of 16 keys as B operand, and their sums as they are rounded.
-  __device__ __forceinline__ static void add_rounded(const float (&y)[SETS][2], uint32_t (&b)[2], Sums& sum) {
+  // Adds 16 tokens of 16 bit, of which `tokens` are, with their probabilities.
+  __device__ __forceinline__ void add_tile(const float (&y)[SETS][2], uint32_t tokens, Sums& sum) {
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-      const uint32_t both = pack_bf16(y[0][r], y[SETS - 1][r]);
-      const float2 rounded = unpack_bf16(both);
-      sum.l[0] += rounded.x;
-      if (SETS == 2) sum.l[SETS - 1] += rounded.y;
-      b[r] = movmatrix_trans(both);
-    }
+    for (int set = 0; set < SETS; set++) sum.l[set] += y[set][0] + y[set][1];
+    this->add_rows(this->split(y), tokens, o);
   }
 
   // ---- a block ----
@@ -135,11 +130,9 @@ struct MixedBlocks : CodeProducts<D, STAGES, SETS, WAY, POLAR> {
 #pragma unroll
     for (int set = 0; set < SETS; set++)
       for (int r = 0; r < 2; r++) y[set][r] = ex2(y[set][r] - m.of[set]);
-    uint32_t b[2];
     Sums sum = {};
-    add_rounded(y, b, sum);
+    add_tile(y, min(to_end, 16u), sum);
     this->add_sums(sum);
-    this->add_rows(b[0], b[1], min(to_end, 16u), o);
   }
 
   __device__ __forceinline__ void attend_block(uint32_t slot, uint32_t key_format) {
@@ -156,9 +149,7 @@ struct MixedBlocks : CodeProducts<D, STAGES, SETS, WAY, POLAR> {
         float y[SETS][2];
 #pragma unroll
         for (int set = 0; set < SETS; set++) y[set][0] = x[set][i][0], y[set][1] = x[set][i][1];
-        uint32_t b[2];
-        add_rounded(y, b, sum);
-        this->add_rows(b[0], b[1], 16, o);
+        add_tile(y, 16, sum);
       }
       this->add_sums(sum);
       return;

@@ -33,8 +33,31 @@ struct MixedLoad : Rings<D, STAGES, SETS, WAY, POLAR> {
     release();
   }
 
-  // Adds 16 tokens of 16 bit, of which `tokens` are: O^T += V^T P^T. Probabilities are B fragments in bf16.
-  __device__ __forceinline__ void add_rows(uint32_t b0, uint32_t b1, uint32_t tokens, float (&o)[kSteps][2 * SETS]) {
+  // A probability beside 16-bit values as two bf16, what its first bits are and the rest, so that it keeps 16 bits.
+  __device__ __forceinline__ static float first_bits(float y) { return __uint_as_float(__float_as_uint(y) & 0xffff0000u); }
+
+  // The probabilities of 16 keys as B operands: of one set, first bits in one column of a head and the rest in the next; of two, all heads'
+  // first bits, then all heads' rest.
+  struct Probs {
+    uint32_t b[SETS == 1 ? 1 : 2][2];
+  };
+  __device__ __forceinline__ static Probs split(const float (&y)[SETS][2]) {
+    Probs probs;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      const float first = first_bits(y[0][r]), second = first_bits(y[SETS - 1][r]);
+      if (SETS == 1) {
+        probs.b[0][r] = movmatrix_trans(pack_bf16(first, y[0][r] - first));
+      } else {
+        probs.b[0][r] = movmatrix_trans(pack_bf16(first, second));
+        probs.b[SETS == 1 ? 0 : 1][r] = movmatrix_trans(pack_bf16(y[0][r] - first, y[SETS - 1][r] - second));
+      }
+    }
+    return probs;
+  }
+
+  // Adds 16 tokens of 16 bit, of which `tokens` are: O^T += V^T P^T.
+  __device__ __forceinline__ void add_rows(const Probs& probs, uint32_t tokens, float (&o)[kSteps][2 * SETS]) {
     uint8_t* const at = wait();
     const uint32_t rows = smem_address(at);
     if (tokens < 16) {
@@ -48,13 +71,13 @@ struct MixedLoad : Rings<D, STAGES, SETS, WAY, POLAR> {
       uint32_t a[4];
       // Matrices: tokens 0-7 of channels 0-7 and 8-15, then tokens 8-15; transposed they are the A operand's.
       ldmatrix_x4_trans(a, rows + row_offset(lane / 16 * 8 + lane % 8, 2 * d + lane / 8 % 2));
-      // Of one set, columns hold a head twice.
       float sums[4];
 #pragma unroll
       for (int i = 0; i < 4; i++) sums[i] = i % 2 < SETS ? o[d][i / 2 * SETS + i % 2] : 0.f;
-      mma_bf16(sums, a, b0, b1);
 #pragma unroll
-      for (int i = 0; i < 2 * SETS; i++) o[d][i] = sums[i / SETS * 2 + i % SETS];
+      for (int part = 0; part < (SETS == 1 ? 1 : 2); part++) mma_bf16(sums, a, probs.b[part][0], probs.b[part][1]);
+#pragma unroll
+      for (int i = 0; i < 2 * SETS; i++) o[d][i] = SETS == 1 ? sums[2 * i] + sums[2 * i + 1] : sums[i];
     }
     release();
   }

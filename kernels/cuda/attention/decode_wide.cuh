@@ -417,22 +417,19 @@ struct WideBlocks : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
     }
   }
 
-  // The probabilities of 16 keys rounded, in halves of the rows, and their sums as they are rounded.
-  __device__ __forceinline__ static void add_rounded(const float (&y)[SETS][2], uint32_t (&pairs)[kOctets][2], Sums& sum) {
+  // The probabilities of 16 keys by sixteen columns beside 16-bit values, in halves of the rows, two columns a lane: their first bits, or the rest.
+  __device__ __forceinline__ static uint32_t part_of_pair(const float (&y)[SETS][2], uint32_t octet, int half, int part) {
+    const float a = y[2 * octet][half], b = y[2 * octet + 1][half], first_a = Base::first_bits(a), first_b = Base::first_bits(b);
+    return part == 0 ? pack_bf16(first_a, first_b) : pack_bf16(a - first_a, b - first_b);
+  }
+  __device__ __forceinline__ static void add_to_sums(const float (&y)[SETS][2], Sums& sum) {
 #pragma unroll
-    for (uint32_t octet = 0; octet < kOctets; octet++) {
-#pragma unroll
-      for (int r = 0; r < 2; r++) {
-        pairs[octet][r] = pack_bf16(y[2 * octet][r], y[2 * octet + 1][r]);
-        const float2 rounded = unpack_bf16(pairs[octet][r]);
-        sum.l[2 * octet] += rounded.x;
-        sum.l[2 * octet + 1] += rounded.y;
-      }
-    }
+    for (int set = 0; set < SETS; set++) sum.l[set] += y[set][0] + y[set][1];
   }
 
-  // Adds this warp's channels of 16 tokens of 16 bit, of which `tokens` are: O^T += V^T P^T. Probabilities are B fragments in bf16.
-  __device__ __forceinline__ void add_rows(const uint32_t (&b)[kOctets][2], uint32_t tokens) {
+  // Adds this warp's channels of 16 tokens of 16 bit, of which `tokens` are: O^T += V^T P^T. Probabilities are B operands, first bits
+  // and the rest.
+  __device__ __forceinline__ void add_rows(const uint32_t (&b)[2][kOctets][2], uint32_t tokens) {
     uint8_t* const at = wait();
     const uint32_t rows = smem_address(at);
     if (tokens < 16) {
@@ -453,7 +450,8 @@ struct WideBlocks : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
         float sums[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) sums[i] = o[d][i / 2 * SETS + 2 * octet + i % 2];
-        mma_bf16(sums, a, b[octet][0], b[octet][1]);
+#pragma unroll
+        for (int part = 0; part < 2; part++) mma_bf16(sums, a, b[part][octet][0], b[part][octet][1]);
 #pragma unroll
         for (int i = 0; i < 4; i++) o[d][i / 2 * SETS + 2 * octet + i % 2] = sums[i];
       }
@@ -485,13 +483,18 @@ struct WideBlocks : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
 #pragma unroll
     for (int set = 0; set < SETS; set++)
       for (int r = 0; r < 2; r++) y[set][r] = ex2(y[set][r] - m.of[set]);
-    uint32_t b[kOctets][2];
-    Sums sum = {};
-    add_rounded(y, b, sum);
+    uint32_t b[2][kOctets][2];
 #pragma unroll
-    for (uint32_t octet = 0; octet < kOctets; octet++)
-      for (int r = 0; r < 2; r++) b[octet][r] = movmatrix_trans(b[octet][r]);
-    if (mate == 0) this->add_sums(sum);
+    for (int part = 0; part < 2; part++) {
+#pragma unroll
+      for (uint32_t octet = 0; octet < kOctets; octet++)
+        for (int r = 0; r < 2; r++) b[part][octet][r] = movmatrix_trans(part_of_pair(y, octet, r, part));
+    }
+    if (mate == 0) {
+      Sums sum = {};
+      add_to_sums(y, sum);
+      this->add_sums(sum);
+    }
     add_rows(b, min(to_end, 16u));
   }
 
@@ -504,26 +507,34 @@ struct WideBlocks : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
     const uint8_t* const record = wait();
     const uint32_t format = state().info[stage()] >> 20 & 15;
     if (format == kF16) {
+      // There is room for the probabilities of half of the tiles, in two parts.
       Sums sum = {};
 #pragma unroll
-      for (int i = 0; i < kOwnTiles; i++) {
-        float y[SETS][2];
+      for (int half = 0; half < 2; half++) {
+        if (half == 1) meet();
 #pragma unroll
-        for (int set = 0; set < SETS; set++) y[set][0] = x[set][i][0], y[set][1] = x[set][i][1];
-        uint32_t pairs[kOctets][2];
-        add_rounded(y, pairs, sum);
+        for (int i = 0; i < kOwnTiles / 2; i++) {
+          float y[SETS][2];
 #pragma unroll
-        for (uint32_t octet = 0; octet < kOctets; octet++)
-          for (int r = 0; r < 2; r++) set_probs(i, octet, r, pairs[octet][r]);
+          for (int set = 0; set < SETS; set++) y[set][0] = x[set][half * kOwnTiles / 2 + i][0], y[set][1] = x[set][half * kOwnTiles / 2 + i][1];
+          add_to_sums(y, sum);
+#pragma unroll
+          for (int part = 0; part < 2; part++) {
+#pragma unroll
+            for (uint32_t octet = 0; octet < kOctets; octet++)
+              for (int r = 0; r < 2; r++) set_probs(part * kOwnTiles / 2 + i, octet, r, part_of_pair(y, octet, r, part));
+          }
+        }
+        meet();
+#pragma unroll 1
+        for (int tile = 0; tile < kTiles / 2; tile++) {
+          uint32_t b[2][kOctets][2];
+          load_probs(tile, b[0]);
+          load_probs(kTiles / 2 + tile, b[1]);
+          add_rows(b, 16);
+        }
       }
       this->add_sums(sum);
-      meet();
-#pragma unroll 1
-      for (int tile = 0; tile < kTiles; tile++) {
-        uint32_t b[kOctets][2];
-        load_probs(tile, b);
-        add_rows(b, 16);
-      }
       return;
     }
     const float back = range_weights(record, format == kInt2 || format == kInt3 ? 16 : 1, x);
