@@ -78,7 +78,10 @@ struct MixedPieces {
     uint32_t found, given;  // chunks
     uint32_t taken[kPair];  // chunks, by each warp
     uint32_t ordinal[kPair];  // of the unit under way
-    uint32_t exceeding;     // of a pair: WideBlocks::agree
+    union {
+      float most[2][4];     // of two sets: MixedUnits::most
+      uint32_t exceeding;   // of a pair: WideBlocks::agree
+    };
   };
   static constexpr uint32_t kQueueOffset = kLargest, kStateOffset = kQueueOffset + kQueuePart * 16;
   static_assert(kLargest % 16 == 0 && kStateOffset + sizeof(RingState) <= kStage);
@@ -87,8 +90,8 @@ struct MixedPieces {
   static constexpr uint32_t kQueryOffset = kWarps * kPart;                          // from 0: parts; uint2 [kUnits][kSteps][kFragmentLanes]: B fragments in fp16
   static constexpr uint32_t kQuery16Offset = kQueryOffset + kUnits * kFragments;    // the same in bf16
   static constexpr uint32_t kOwnOffset = kQuery16Offset + kUnits * kFragments;      // uint4 [kUnits][SETS][kSteps / 4][32]: the former as lanes need them
-  static constexpr uint32_t kSumsOffset = kOwnOffset + kUnits * kOwn;               // of more sets than one, of each warp: MixedUnits::Sums [32], float [SETS][4]: MixedUnits::Most
-  static constexpr uint32_t kSums = SETS == 1 ? 0 : (32 * 8 + 16) * SETS;
+  static constexpr uint32_t kSumsOffset = kOwnOffset + kUnits * kOwn;               // of more sets than one, of each warp: MixedUnits::Sums [32]; of four, float [4][4]: MixedUnits::Most
+  static constexpr uint32_t kSums = SETS == 1 ? 0 : SETS == 2 ? 512 : 1024 + 64;
   static constexpr uint32_t kProbOffset = kSumsOffset + kWarps * kPair * kSums;  // of a pair, 16 bit [kWarps][kTiles][kOctets][16 keys][8 columns]: probabilities
   static constexpr uint32_t kProbs = kPair == 2 ? kTiles * kOctets * 256 : 0;
   static constexpr uint32_t kExchangeOffset = kProbOffset + kWarps * kProbs;        // float2 [kWarps][kPair][4 SETS]: what a pair tells each other

@@ -33,11 +33,12 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
   };
   Sums own_sums;
   __device__ __forceinline__ uint8_t* kept() const { return shared + Base::kSumsOffset + (this->warp * kPair + this->mate) * Base::kSums; }
+  __device__ __forceinline__ float* kept_most(uint32_t set) const { return SETS == 2 ? this->state().most[set % 2] : reinterpret_cast<float*>(kept() + 32 * sizeof(Sums)) + 4 * set; }
   __device__ __forceinline__ Most most() const {
     Most m = own_most;
     if constexpr (SETS > 1) {
 #pragma unroll
-      for (int set = 0; set < SETS; set++) m.of[set] = reinterpret_cast<const float*>(kept() + 32 * sizeof(Sums))[4 * set + lane % 4];
+      for (int set = 0; set < SETS; set++) m.of[set] = kept_most(set)[lane % 4];
     }
     return m;
   }
@@ -46,7 +47,7 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
     if constexpr (SETS == 1) {
       own_most = m;
     } else if (lane < 4) {
-      for (int set = 0; set < SETS; set++) reinterpret_cast<float*>(kept() + 32 * sizeof(Sums))[4 * set + lane] = m.of[set];
+      for (int set = 0; set < SETS; set++) kept_most(set)[lane] = m.of[set];
     }
   }
   __device__ __forceinline__ Sums sums() const { return SETS == 1 ? own_sums : reinterpret_cast<const Sums*>(kept())[lane]; }

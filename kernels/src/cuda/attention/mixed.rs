@@ -185,7 +185,7 @@ impl Way {
         let (warps, units) = (self.warps(shape), self.units(shape));
         let (sets, pair) = (shape.sets, shape.pair());
         let part = (steps * 128 + 64 * pair) * sets;
-        let sums = if sets == 1 { 0 } else { (32 * 8 + 16) * sets };
+        let sums = [0, 512, 1024 + 64][sets / 2];
         let (own, probs, exchange) = match sets {
             4 => (0, 8 * 2 * 256, 2 * 32 * sets),
             _ => (steps * 128 * sets, 0, 0),
