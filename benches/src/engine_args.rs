@@ -41,6 +41,9 @@ pub struct EngineArgs {
     /// KV memory that one step may rewrite to shrink it [default: the device's]
     #[arg(long, value_name = "SIZE")]
     pub kv_shrink_rate: Option<Size>,
+    /// KV memory that running requests fill before they shrink though there is room [default: all]
+    #[arg(long, value_name = "SIZE")]
+    pub kv_live_limit: Option<Size>,
     /// Static mode: tokens of a prompt that read each other at 16 bit [default: by the KV memory]
     #[arg(long, value_name = "TOKENS")]
     pub kv_static_chunk: Option<u32>,
@@ -92,6 +95,7 @@ impl EngineArgs {
         config.max_step_tokens = self.max_step_tokens.unwrap_or(device.step_tokens_default());
         let rate = self.kv_shrink_rate.map(|size| size.0);
         config.shrink_bytes_max = rate.unwrap_or(device.shrink_bytes_default());
+        config.live_bytes_max = self.kv_live_limit.map_or(u64::MAX, |size| size.0);
         config.static_chunk = self.kv_static_chunk;
         config.batch_invariant = self.batch_invariant;
         config.threads = self.threads.unwrap_or(config.threads);

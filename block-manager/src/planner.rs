@@ -20,6 +20,9 @@ pub struct Pressure {
     pub low: u32,
     /// It goes on until as many would be left. At least `low`.
     pub high: u32,
+    /// Frames that sequences may hold whatever room there is: shrinking begins beyond, too, and goes on until they hold `high - low`
+    /// fewer.
+    pub live_max: u32,
     /// Bytes of the blocks that one step transcodes. A block that is larger is transcoded alone.
     pub bytes_max: u64,
     /// Whether blocks that only the prefix cache keeps shrink as well, where evicting them would do, and are not just evicted.
@@ -49,6 +52,8 @@ pub(crate) struct Queues {
     pub(crate) live_frames: u64,
     pub(crate) cold_pressed: bool,
     pub(crate) live_pressed: bool,
+    /// Live blocks hold more than they may.
+    pub(crate) live_over: bool,
 }
 
 impl Queues {
@@ -75,15 +80,31 @@ impl Queues {
     }
 }
 
-/// The frames that each live block that can shrink would be left with if they gave up evenly what is wanted beyond
-/// `frames`. A block goes there at once: on the way there it would be rewritten several times, and everybody would
-/// wait for it.
-pub(crate) fn level(queues: &Queues, frames: u64, pressure: &Pressure) -> u32 {
-    let goal = u64::from(pressure.demand) + u64::from(pressure.high.max(pressure.low));
-    let wanted = goal.saturating_sub(frames);
+/// The frames that each live block that can shrink would be left with if they gave up evenly `wanted`. A block goes there at once: on
+/// the way there it would be rewritten several times, and everybody would wait for it.
+pub(crate) fn level(queues: &Queues, wanted: u64) -> u32 {
     let blocks = queues.live.len() as u64;
     let left = queues.live_frames.saturating_sub(wanted);
     left.checked_div(blocks).unwrap_or(0) as u32
+}
+
+impl Pressure {
+    /// What is missing of `frames` at the high watermark.
+    pub(crate) fn short_of(&self, frames: u64) -> u64 {
+        let goal = u64::from(self.demand) + u64::from(self.high.max(self.low));
+        goal.saturating_sub(frames)
+    }
+
+    /// What live blocks hold too much where shrinking for [`live_max`](Self::live_max) ends.
+    pub(crate) fn beyond(&self, live: u64) -> u64 {
+        let between = self.high.saturating_sub(self.low);
+        live.saturating_sub(u64::from(self.live_max.saturating_sub(between)))
+    }
+
+    /// Whether live blocks that hold `live` frames shrink for that alone, as they `were` or anew.
+    pub(crate) fn is_over(&self, were: bool, live: u64) -> bool {
+        live > u64::from(self.live_max) || (were && self.beyond(live) > 0)
+    }
 }
 
 /// One of two watermarks is passed: below `low` it starts, at `high` it stops.

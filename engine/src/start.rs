@@ -64,6 +64,8 @@ pub struct EngineConfig {
     pub overcommit_percent: u32,
     /// Bytes of blocks that one step may rewrite to shrink them.
     pub shrink_bytes_max: u64,
+    /// See [`Config::live_bytes_max`].
+    pub live_bytes_max: u64,
     /// In static mode, tokens of a prompt that read each other at 16 bit, a multiple of 128; what the KV memory has room for if `None`.
     pub static_chunk: Option<u32>,
     /// Whether a GPU computes every row the same to the bit, whoever shares its step; slower.
@@ -100,6 +102,7 @@ impl EngineConfig {
             admission: Admission::Degrade,
             overcommit_percent: 100,
             shrink_bytes_max: Device::Cpu.shrink_bytes_default(),
+            live_bytes_max: u64::MAX,
             static_chunk: None,
             batch_invariant: false,
             trajectory_log: None,
@@ -213,6 +216,7 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         admission: config.admission,
         overcommit_percent: config.overcommit_percent,
         shrink_bytes_max: config.shrink_bytes_max,
+        live_bytes_max: config.live_bytes_max,
         ..Config::default()
     };
     let mut steps = StepSizes {

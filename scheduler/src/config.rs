@@ -89,6 +89,9 @@ pub struct Config {
     pub low_water_permille: u32,
     /// ... and goes on until this share would be. At least the low one.
     pub high_water_permille: u32,
+    /// [`Mode::Progressive`]: bytes that running sequences' blocks may fill before they shrink though there is room. Every step reads
+    /// all of them: fewer make faster steps of less precision.
+    pub live_bytes_max: u64,
     /// Bytes of the blocks that one step transcodes in [`Mode::Progressive`]; a block that is larger goes alone.
     /// Bounds what shrinking adds to the time between two tokens.
     pub shrink_bytes_max: u64,
@@ -114,6 +117,7 @@ impl Default for Config {
             overcommit_percent: 100,
             low_water_permille: 20,
             high_water_permille: 50,
+            live_bytes_max: u64::MAX,
             shrink_bytes_max: 256 << 20,
             static_chunk: BLOCK_TOKENS as u32,
         }

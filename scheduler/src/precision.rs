@@ -309,6 +309,7 @@ impl Scheduler {
                 soon: frames(batch.soon),
                 low: kept,
                 high: high + (kept - low),
+                live_max: frames(self.config.live_bytes_max / self.blocks.config().frame_bytes),
                 bytes_max: self.config.shrink_bytes_max,
                 cold: self.config.admission == Admission::Degrade,
             };

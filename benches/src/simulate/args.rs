@@ -142,6 +142,9 @@ pub struct Args {
         help_heading = "Server"
     )]
     pub high_water: u32,
+    /// Mode progressive also shrinks where running requests hold more than this
+    #[arg(long, value_name = "SIZE", help_heading = "Server")]
+    pub live_limit: Option<Size>,
 
     /// Bytes a second that a copy moves on the GPU, an H200 unless told otherwise
     #[arg(long, value_name = "B/S", default_value_t = H200.bandwidth, help_heading = "Hardware")]
@@ -253,6 +256,7 @@ impl Args {
                 shrink_bytes_max: self.shrink_bytes.0,
                 low_water_permille: self.low_water,
                 high_water_permille: self.high_water,
+                live_bytes_max: self.live_limit.map_or(u64::MAX, |size| size.0),
                 max_in_flight: self.in_flight.into(),
                 ..Config::default()
             },

@@ -186,7 +186,7 @@ impl BlockManager {
     /// submitted even if it has nothing else to do. If cold blocks could give what is wanted by being evicted, they shrink instead, if
     /// they are to, the least recently used first, until the high watermark is free. If not, live ones that can shrink do, and cold ones
     /// make way without being rewritten first. A cold block goes to its next stop; a live one as far as it would have to if all gave up evenly
-    /// what is wanted; none below its bound.
+    /// what is wanted; none below its bound. Live blocks also shrink if they hold more than they may, though there is room.
     ///
     /// The new frames come from those that nobody takes soon, or else from those held back. For live blocks cold ones are evicted: what
     /// is left of these counts as free, and if shrinks could not write there, little would shrink once nothing else is.
@@ -240,16 +240,29 @@ impl BlockManager {
             self.queues.cold_pressed = is_pressed(true, ready.saturating_sub(held_back), pressure);
         }
         allowed = allowed.max(beyond(self));
-        while self.queues.live_pressed
+        // What is neither free nor cached, once all that is under way is over.
+        let total = u64::from(self.config.frames);
+        self.queues.live_over = pressure.is_over(self.queues.live_over, total - supply);
+        while (self.queues.live_pressed || self.queues.live_over)
             && let Some(&(.., block)) = self.queues.live.first()
         {
-            let level = level(&self.queues, supply.saturating_sub(held_back), pressure);
+            let short = match self.queues.live_pressed {
+                true => pressure.short_of(supply.saturating_sub(held_back)),
+                false => 0,
+            };
+            let over = match self.queues.live_over {
+                true => pressure.beyond(total - supply),
+                false => 0,
+            };
+            let level = level(&self.queues, short.max(over));
             let issued = self.issue_within(block, level, pressure, &mut allowed, jobs);
             let Some((from, to)) = issued else {
                 break;
             };
             supply += u64::from(from - to);
-            self.queues.live_pressed = is_pressed(true, supply.saturating_sub(held_back), pressure);
+            let was = self.queues.live_pressed;
+            self.queues.live_pressed = is_pressed(was, supply.saturating_sub(held_back), pressure);
+            self.queues.live_over = pressure.is_over(self.queues.live_over, total - supply);
         }
     }
 

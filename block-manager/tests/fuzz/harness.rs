@@ -356,6 +356,10 @@ impl Harness {
             soon: u32::from(demand / 64 % 64).min(u32::from(demand % 64)),
             low: u32::from(marks % 16),
             high: u32::from(marks % 16 + marks / 64 % 64),
+            live_max: match demand / 4096 {
+                0 => u32::from(bytes / 512),
+                _ => u32::MAX,
+            },
             bytes_max: 4096 * u64::from(bytes % 128),
             cold: !(bytes / 128).is_multiple_of(4),
         };
@@ -368,6 +372,11 @@ impl Harness {
         let spared = before > evicted && jobs.first().is_some_and(|job| job.live);
         self.coverage
             .count("live blocks shrunk beside cached ones", u64::from(spared));
+        let over = jobs
+            .iter()
+            .filter(|job| job.live && pressure.live_max < u32::MAX);
+        self.coverage
+            .count("live blocks shrunk beside a limit", over.count() as u64);
         let expected = self.model.relieve(&pressure);
         let brief: Vec<_> = jobs.iter().map(|job| (job.from, job.to)).collect();
         let expected_brief = expected.iter().map(|&(_, from, to)| (from, to));

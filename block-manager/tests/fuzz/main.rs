@@ -176,7 +176,7 @@ fn fuzz(cases: u32, ops: usize, seed: u8) -> Coverage {
 
 #[test]
 fn the_pool_does_what_the_naive_model_does() {
-    let reached = fuzz(400, 600, 1);
+    let reached = fuzz(480, 600, 1);
     println!("{reached:#?}");
     assert!(reached.of("operations") > 100_000);
     for what in RARE {
@@ -185,6 +185,7 @@ fn the_pool_does_what_the_naive_model_does() {
     for (what, least) in [
         ("twins better than the first", 20),
         ("live blocks shrunk beside cached ones", 20),
+        ("live blocks shrunk beside a limit", 20),
         // There is more of it in `rules::shrink`.
         ("blocks evicted for shrinks", 0),
     ] {

@@ -202,6 +202,7 @@ fn floors(pool: &mut BlockManager, seq: SeqId, first_step: u64) -> Vec<u8> {
         soon: u32::MAX,
         low: 0,
         high: 0,
+        live_max: u32::MAX,
         bytes_max: u64::MAX,
         cold: true,
     };
@@ -307,6 +308,7 @@ fn pressure_is_met_in_order() {
             soon: 0,
             low,
             high: low,
+            live_max: u32::MAX,
             bytes_max: u64::MAX,
             cold: true,
         };
@@ -335,6 +337,7 @@ fn live_blocks_shrink_to_frames_of_cached_ones() {
         soon: 0,
         low: 200,
         high: 200,
+        live_max: u32::MAX,
         bytes_max: u64::MAX,
         cold: true,
     };
@@ -385,6 +388,7 @@ fn shrinks_take_the_frames_of_cached_blocks_whatever_is_asked_for() {
             soon: below(20),
             low,
             high: low + below(20),
+            live_max: u32::MAX,
             bytes_max: 4096 * u64::from(1 + below(200)),
             cold: true,
         };
@@ -441,6 +445,7 @@ fn a_step_rewrites_no_more_than_it_may() {
         soon: 0,
         low: 400,
         high: 400,
+        live_max: u32::MAX,
         bytes_max: 3 * 8 * 4096,
         cold: true,
     };
@@ -472,6 +477,7 @@ fn nothing_oscillates_at_the_watermark() {
         soon: 0,
         low: 13,
         high: 26,
+        live_max: u32::MAX,
         bytes_max: u64::MAX,
         cold: true,
     };
@@ -489,6 +495,48 @@ fn nothing_oscillates_at_the_watermark() {
         pool.release(seq);
     }
     assert_eq!(bursts, 1, "one burst to the high watermark, then peace");
+}
+
+/// There is room, but every step reads what sequences hold.
+#[test]
+fn sequences_that_hold_more_than_they_may_shrink_beside_free_frames() {
+    let mut pool = formats(400);
+    run(&mut pool, B, &text(9, 512));
+    pool.release(B);
+    run(&mut pool, A, &text(1, 1280));
+    let (before, mut jobs) = (pool.usage(), Vec::new());
+    let at_most = |live_max| Pressure {
+        demand: 0,
+        soon: 0,
+        low: 10,
+        high: 30,
+        live_max,
+        bytes_max: u64::MAX,
+        cold: true,
+    };
+    pool.relieve(&at_most(before.frames_live), &mut jobs);
+    assert!(jobs.is_empty());
+    // Until they hold less by what the watermarks are apart.
+    let most = before.frames_live * 3 / 4;
+    pool.relieve(&at_most(most), &mut jobs);
+    assert!(jobs.iter().all(|job| job.live));
+    step(&mut pool, 1);
+    let after = pool.usage();
+    assert!(after.frames_live <= most - 20, "{after:?}");
+    assert!(after.frames_live > most / 2, "{after:?}");
+    assert_eq!(
+        after.frames_cached, before.frames_cached,
+        "nobody needs their frames"
+    );
+    jobs.clear();
+    pool.relieve(&at_most(most), &mut jobs);
+    assert!(jobs.is_empty(), "over is over");
+    // As far as they go, where less is asked than their floor.
+    for id in 2..20 {
+        pool.relieve(&at_most(0), &mut jobs);
+        step(&mut pool, id);
+    }
+    assert!(!pool.can_shrink_live());
 }
 
 #[test]

@@ -113,7 +113,7 @@ pub(super) struct EngineArgs {
 }
 
 /// Names of the flags above, for commands that can use a server instead.
-pub(super) const ENGINE_FLAGS: [&str; 23] = [
+pub(super) const ENGINE_FLAGS: [&str; 24] = [
     "model",
     "cache_dir",
     "load_format",
@@ -132,6 +132,7 @@ pub(super) const ENGINE_FLAGS: [&str; 23] = [
     "kv_admission",
     "kv_overcommit",
     "kv_shrink_rate",
+    "kv_live_limit",
     "kv_static_chunk",
     "batch_invariant",
     "trajectory_log",
@@ -189,6 +190,7 @@ impl EngineArgs {
                 .kv
                 .kv_shrink_rate
                 .map_or(device.shrink_bytes_default(), |rate| rate.0),
+            live_bytes_max: self.kv.kv_live_limit.map_or(u64::MAX, |limit| limit.0),
             static_chunk: self.kv.kv_static_chunk,
             device,
             prefix_cache: !self.no_prefix_cache,

@@ -80,6 +80,10 @@ pub(super) struct KvArgs {
     /// 1GiB on a GPU].
     #[arg(long, value_name = "SIZE")]
     pub(super) kv_shrink_rate: Option<ByteSize>,
+    /// Progressive: KV memory that running requests fill before their pages shrink though there is room. Every step reads all of it: a
+    /// lower limit makes steps faster and takes precision for it [default: none].
+    #[arg(long, value_name = "SIZE")]
+    pub(super) kv_live_limit: Option<ByteSize>,
     /// Static mode: tokens of a prompt that read each other at 16 bit before they go to their formats, a multiple of 128. Longer
     /// chunks are faster and lose less, and keep memory for themselves [default: 2048, or what a sixteenth of the KV memory holds].
     #[arg(long, value_name = "TOKENS")]

@@ -30,9 +30,15 @@ struct Turn {
 
 impl Load {
     fn new() -> Self {
+        Self::of(u64::MAX)
+    }
+
+    /// Running sequences may fill so many bytes before they shrink, whatever room there is.
+    fn of(live_bytes_max: u64) -> Self {
         let limits = Config {
             low_water_permille: 20,
             high_water_permille: 60,
+            live_bytes_max,
             shrink_bytes_max: BYTES_MAX,
             prefill_chunk: 256,
             ..progressive()
@@ -119,6 +125,27 @@ fn a_constant_population_shrinks_in_few_bursts_and_nobody_is_preempted() {
     let grown = (stats.tokens_scheduled - before.tokens_scheduled) / 4;
     let between = u64::from(FRAMES) * 40 / 1000;
     assert!(bursts <= grown / between + 1, "{bursts} for {grown} frames");
+}
+
+/// The rest of the pool is free for what arrives; what runs is as short to read as it was asked to be.
+#[test]
+fn sequences_shrink_to_what_they_may_fill_though_there_is_room() {
+    let live_max = FRAMES * 3 / 4;
+    let mut load = Load::of(u64::from(live_max) * 1000);
+    let (mut most, mut sum) = (0, 0);
+    for _ in 0..1500 {
+        load.turn();
+        let live = load.h.scheduler.blocks().usage().frames_live;
+        most = most.max(live);
+        sum += live;
+    }
+    let stats = load.h.scheduler.stats();
+    assert_eq!((stats.preemptions, stats.stalls), (0, 0));
+    let mean = sum / 1500;
+    // Between where shrinking ends, as far below as the watermarks are apart, and begins, but for what answers that end leave.
+    assert!((live_max - 80..=live_max).contains(&mean), "{mean}");
+    // What prompts take comes before what shrinks for it: two of three blocks.
+    assert!(most <= live_max + 2 * 3 * 32, "{most}");
 }
 
 #[test]

@@ -123,6 +123,7 @@ impl Settings {
             overcommit_percent: rng.pick(&[100, 100, 100, 100, 150, 60]),
             low_water_permille: rng.pick(&[0, 20, 20, 200]),
             high_water_permille: rng.pick(&[200, 200, 1000]),
+            live_bytes_max: rng.pick(&[u64::MAX, u64::MAX, 4096 * 200, 0]),
             shrink_bytes_max: 4096 * rng.pick(&[0, 30, 100, 10_000]),
             static_chunk: 128 * rng.pick(&[1, 1, 2, 3, 8]),
         };

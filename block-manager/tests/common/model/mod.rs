@@ -63,6 +63,7 @@ pub(crate) struct Model {
     shrunk_bytes: u64,
     births: u64,
     pressed: (bool, bool),
+    over: bool,
     /// How often a twin took the place of the first.
     pub(crate) better: u64,
 }
@@ -82,6 +83,7 @@ impl Model {
             shrunk_bytes: 0,
             births: 0,
             pressed: (false, false),
+            over: false,
             better: 0,
             config,
         }

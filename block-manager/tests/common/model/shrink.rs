@@ -197,6 +197,7 @@ impl Model {
         for live in [false, true] {
             if live {
                 allowed = allowed.max(beyond(self));
+                self.over = self.is_over(pressure);
             } else {
                 self.pressed.1 = self.is_pressed(self.pressed.1, true, pressure);
             }
@@ -217,7 +218,11 @@ impl Model {
                 };
                 let mut candidates = candidates.into_iter();
                 let first = candidates.find_map(|key| Some((key, self.next_stop(key)?)));
-                let goes = now && (live || (pressure.cold && !live_give));
+                let goes = if live {
+                    now || self.over
+                } else {
+                    now && pressure.cold && !live_give
+                };
                 let Some((key, mut to)) = first.filter(|_| goes) else {
                     break;
                 };
@@ -240,17 +245,28 @@ impl Model {
                     self.evict_one();
                 }
                 jobs.push(self.issue(key, to));
+                if live {
+                    self.over = self.is_over(pressure);
+                }
             }
         }
         jobs
     }
 
-    /// Frames of each live block that can shrink if all give up evenly what is short of the high watermark.
+    /// Frames of each live block that can shrink if all give up evenly what is short of the high watermark, or what they hold too much.
     fn level(&self, pressure: &Pressure) -> u32 {
         let blocks = self.live_in_order().into_iter();
         let frames = blocks.filter(|&key| self.next_stop(key).is_some());
         let frames: Vec<i64> = frames.map(|key| self.blocks[&key].frames.into()).collect();
-        let short = i64::from(pressure.high.max(pressure.low)) - self.left(true, pressure);
+        let mut short = 0;
+        if self.pressed.1 {
+            short = i64::from(pressure.high.max(pressure.low)) - self.left(true, pressure);
+        }
+        if self.over {
+            let between = i64::from(pressure.high) - i64::from(pressure.low);
+            let until = (i64::from(pressure.live_max) - between.max(0)).max(0);
+            short = short.max(self.held() - until);
+        }
         let left = frames.iter().sum::<i64>() - short.max(0);
         (left.max(0) / (frames.len() as i64).max(1)) as u32
     }
@@ -275,6 +291,23 @@ impl Model {
         }
         let left = i64::from(frames.saturating_sub(self.config.held_back()));
         left - i64::from(pressure.demand)
+    }
+
+    /// Frames of live blocks once all that is under way is over.
+    fn held(&self) -> i64 {
+        let live = self
+            .blocks
+            .iter()
+            .filter(|(key, _)| self.holders(**key) > 0);
+        let frames = live.map(|(_, b)| b.shrink.as_ref().map_or(b.frames, |under| under.frames));
+        frames.map(i64::from).sum()
+    }
+
+    /// Whether live blocks hold more than they may, or did and are not yet as far below as the watermarks are apart.
+    fn is_over(&self, pressure: &Pressure) -> bool {
+        let (most, held) = (i64::from(pressure.live_max), self.held());
+        let between = i64::from(pressure.high.saturating_sub(pressure.low));
+        held > most || (self.over && held > (most - between).max(0))
     }
 
     fn live_in_order(&self) -> Vec<Key> {
