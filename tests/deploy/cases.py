@@ -36,7 +36,7 @@ CASES = {
                 "env": [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "token"}}}],
             },
         },
-        "kv": {"profile": {"configMap": "qwen-profile", "bits": 3.5}},
+        "kv": {"profile": {"configMap": "qwen-profile", "bits": 3.5}, "liveLimit": "12GiB"},
         "server": {"maxContext": 1048576, "maxStepTokens": 2048, "extraArgs": ["--no-prefix-cache"]},
     },
     "preset": {"kv": {"preset": "kivi2", "staticChunk": 1048576}},

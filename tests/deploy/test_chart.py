@@ -269,6 +269,7 @@ def test_pressure_of_a_pod_that_cannot_shrink_is_its_memory(tmp_path):
         ({"kv": {"preset": "kvmix:/profile/kvmix.json"}}, "preset"),
         ({"kv": {"staticChunk": 200}}, "staticChunk"),
         ({"kv": {"staticChunk": 0}}, "staticChunk"),
+        ({"kv": {"liveLimit": "12Gi"}}, "liveLimit"),
         ({"inferencePool": {"enabled": True}}, "endpointPicker.name"),
         ({"grpcRoute": {"enabled": True}}, "parentRefs"),
         ({"autoscaling": {"kind": "keda", "maxReplicas": 1}}, "maxReplicas"),

@@ -128,6 +128,9 @@ progressive
 {{- with $v.kv.shrinkRate }}
 - --kv-shrink-rate={{ . }}
 {{- end }}
+{{- with $v.kv.liveLimit }}
+- --kv-live-limit={{ . }}
+{{- end }}
 {{- range $v.server.extraArgs }}
 - {{ . | quote }}
 {{- end }}

@@ -4,7 +4,8 @@
 // S^T = K Q^T and O^T = V^T P^T on tensor cores. Zeros never meet codes: with keys they are products of their own, with values a sum per
 // lane. A block is the work of a warp (decode_blocks.cuh), or of two where a unit has sixteen columns (decode_wide.cuh).
 //
-// A lane (g, t) has head t of each set: of keys 16 i + g and + 8, and of channels 16 i + g and + 8 of the result. The parts of a unit
+// A lane (g, t) has head t of each set: of keys 16 i + g and + 8, and of channels 16 i + g and + 8 of the result, where i is a row tile, or
+// of a pair of warps every other one. The parts of a unit
 // merge in the order of its slots, and a second kernel merges the units of a sequence in theirs (decode_bulk.cuh). So a result depends
 // on the sequence's own length and formats alone.
 #pragma once
@@ -82,8 +83,8 @@ struct MixedDecode : Blocks<D, STAGES, SETS, WAY, POLAR> {
 
 }  // namespace ebb
 
-// Of head_dim D, for up to 4 * SETS pairs of a row and a query head; rings of sixteen have as many bytes in half as many. For a device without the copy engine, to which the host gives no
-// kernel that uses it, there is nothing to compile of one.
+// Of head_dim D, for up to 4 * SETS pairs of a row and a query head; of sixteen there are half as many rings, of three stages and not two.
+// For a device without the copy engine, to which the host gives no kernel that uses it, there is nothing to compile of one.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 #define EBB_DECODE_MIXED_BULK(NAME, D, SETS, POLAR) \
   extern "C" __global__ void NAME(const __grid_constant__ ebb::MixedDecodeParams p) { __trap(); }

@@ -3,7 +3,8 @@
 // A unit (a range of a sequence's blocks, one KV head, a set of columns: pairs of a query row and a query head, numbered
 // row * group + head) is the work of a team: of warps that compute, one that finds out what to load and, where there is a copy engine, one
 // that gives it what has been found.
-// It falls into pieces, shrunk blocks and tiles of 16 tokens of the 16-bit ones, which are dealt to as many slots as warps compute: the
+// It falls into pieces, shrunk blocks and tiles of 16 tokens of the 16-bit ones, which are dealt to as many slots as warps compute (of
+// sixteen columns, pairs of warps: kPair; where this says a warp, read a pair, and `warp` counts pairs): the
 // ones that take longest first, each to the slot that has least to do. A warp has a slot of each unit, and a ring of its own, which runs
 // on into the next unit: no barrier stands between a warp and its loads. Records come in chunks of at most 4 KiB of codes (decode_rings.cuh).
 #pragma once

@@ -10,7 +10,7 @@ struct PolarKeys : MixedLoad<D, STAGES, SETS, WAY, POLAR> {
   using Base = MixedLoad<D, STAGES, SETS, WAY, POLAR>;
   using Base::kBase, Base::kFragmentLanes, Base::kSteps, Base::kTiles, Base::fence_writes, Base::fragment_lane, Base::lane, Base::query_of, Base::release, Base::wait, Base::wait_for_second, Base::word;
 
-  using Scores = float[SETS][Base::kOwnTiles][2];  // and probabilities: [.][i][0] of key 16 i + g, [.][i][1] of 16 i + 8 + g
+  using Scores = float[SETS][Base::kOwnTiles][2];  // and probabilities: [.][i][0] of key 16 i + g, [.][i][1] of 16 i + 8 + g; of a pair, i is the i-th row tile of this warp's
 
   __device__ __forceinline__ explicit PolarKeys(const MixedDecodeParams& params) : Base(params) {}
 

@@ -1,6 +1,6 @@
 // Rings of decode attention over shrunk blocks: how chunks (decode_pieces.cuh) come to a warp's stages in shared memory, and how it waits
 // for them. Each way has
-//   prepare()           once, by a lane of each warp that computes, before a CTA-wide barrier
+//   prepare()           once, by a lane for each ring, before a CTA-wide barrier
 //   give()              what the giving warp does, if there is one
 //   fill()              has the first stages filled, at least one of them, if that is this warp's to do
 //   wait(), release()   until the next stage is full; done with it

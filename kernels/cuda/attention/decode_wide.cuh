@@ -353,14 +353,15 @@ struct WideBlocks : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
     load_own(others, record + 256, 1 - mate);
 #pragma unroll
     for (int i = 0; i < 4; i++) most = max_abs_f16x2(max_abs_f16x2(most, range[i]), others[i]);
-    // Ranges are multiplied by a power of two, so that the greatest is from 2^14 to 2^15, or by 2^15: probabilities are at most 1.
+    // Ranges are multiplied by a power of two, so that the greatest, be it subnormal, is from 2^14 to 2^15: probabilities are at most 1.
     most = __reduce_max_sync(~0u, max(most & 0xffff, most >> 16));
-    const uint32_t exponent = min(44 - (most >> 10), 30u);
-    const uint32_t scale = exponent * 0x04000400 - (odd == 16 && mate == 1 ? 0x10001000 : 0);
+    constexpr uint32_t kLeast = 127 - 24;  // of fp16, as an exponent of a float
+    const uint32_t exponent = max(__float_as_uint(unpack_f16(most).x) >> 23, kLeast);
+    const float scale = __uint_as_float((2 * 127 + 14 - exponent - (odd == 16 && mate == 1 ? 4 : 0)) << 23);
     Sums sum = {};
 #pragma unroll
     for (int i = 0; i < kOwnTiles; i++) {
-      const float2 z = unpack_f16(zero[i]), s = unpack_f16(mul_f16x2(range[i], scale));
+      const float2 z = unpack_f16(zero[i]), r = unpack_f16(range[i]), s = make_float2(r.x * scale, r.y * scale);
 #pragma unroll
       for (uint32_t octet = 0; octet < kOctets; octet++) {
         const float (&y0)[2] = x[2 * octet][i], (&y1)[2] = x[2 * octet + 1][i];
@@ -375,7 +376,7 @@ struct WideBlocks : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
       }
     }
     this->add_sums(sum);
-    return __uint_as_float((142 - exponent) << 23) * kSubnormal;
+    return __uint_as_float((exponent - 14) << 23) * kSubnormal;
   }
 
   // Adds this warp's channels of a block's values times probabilities.

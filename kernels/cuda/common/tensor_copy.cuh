@@ -99,15 +99,6 @@ __device__ __forceinline__ void tensor_copy_3d(uint32_t dst, const TensorMap* ma
       : "memory");
 }
 
-// Brings the box to L2, for a copy that comes later.
-__device__ __forceinline__ void tensor_prefetch_3d(const TensorMap* map, int32_t x, int32_t y, int32_t z) {
-  EBB_SM90_ASM("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(map), "r"(x), "r"(y), "r"(z) : "memory");
-}
-
-__device__ __forceinline__ void tensor_prefetch_4d(const TensorMap* map, int32_t x, int32_t y, int32_t z, int32_t w) {
-  EBB_SM90_ASM("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
-}
-
 // tensor_copy_3d of a map of four dimensions.
 __device__ __forceinline__ void tensor_copy_4d(uint32_t dst, const TensorMap* map, int32_t x, int32_t y, int32_t z, int32_t w, uint32_t barrier,
                                                uint64_t policy) {

@@ -27,8 +27,6 @@ inline void mbarrier_wait(uint32_t barrier, uint32_t parity) {
 inline void fence_async_proxy() {}
 inline void fence_async_proxy_global() {}
 inline void prefetch_tensor_map(const TensorMap*) {}
-inline void tensor_prefetch_3d(const TensorMap*, int32_t, int32_t, int32_t) {}
-inline void tensor_prefetch_4d(const TensorMap*, int32_t, int32_t, int32_t, int32_t) {}
 
 inline void perform_tensor_copy(uint32_t dst, const TensorMap& map, const int64_t (&at)[4]) {
   const uint64_t rows = map.box[1], planes = map.box[2], volumes = map.box[3];

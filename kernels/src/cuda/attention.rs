@@ -280,7 +280,8 @@ pub struct Attention {
     mixed: Option<Mixed>,
     multiprocessors: usize,
     units_max: u32,
-    columns: UnitColumns,
+    /// Of the kernel over shrunk blocks that has most units.
+    narrowest: UnitColumns,
     prefill: Prefill,
     geometry: KvGeometry,
     q_heads: usize,
@@ -326,7 +327,7 @@ impl Attention {
             mixed: Mixed::new(device, MixedShape::of(head_dim, rows, columns.group))?,
             multiprocessors: device.multiprocessors(),
             units_max: units as u32,
-            columns,
+            narrowest: columns,
             prefill: Prefill::new(device, geometry, q_heads, prefill)?,
             geometry,
             q_heads,
@@ -347,9 +348,20 @@ impl Attention {
 
     /// How steps that may read shrunk blocks must be planned; to be asked once formats have been taken.
     pub(super) fn columns(&self) -> UnitColumns {
-        let narrow = self.columns;
-        let of_unit = self.mixed.as_ref().map_or(narrow.of_unit, Mixed::columns);
-        UnitColumns { of_unit, ..narrow }
+        let narrowest = self.narrowest;
+        let of_unit = self
+            .mixed
+            .as_ref()
+            .map_or(narrowest.of_unit, Mixed::columns);
+        UnitColumns {
+            of_unit,
+            ..narrowest
+        }
+    }
+
+    /// The same for the kernel of most units, for all of which steps have room: kernels ask for one that may not be there.
+    pub(super) fn narrowest(&self) -> UnitColumns {
+        self.narrowest
     }
 
     /// The prefill kernel in use; steps must be planned for its tiles.
@@ -434,6 +446,10 @@ impl Attention {
                 (0, heads)
             }
         };
+        assert!(
+            self.units_max as usize <= step.units_room(),
+            "a step with less room than its kernels read"
+        );
         let params = DecodeParams {
             pages: step.page_table(arena),
             q,
@@ -476,7 +492,7 @@ impl Attention {
                 positions: step.block_positions(),
                 pages: pages.ptr,
                 page_count: 2 * self.geometry.layers as u32,
-                group: self.columns.group as u32,
+                group: self.narrowest.group as u32,
                 position_count: pages.positions,
                 reserved: 0,
                 policy,

@@ -10,7 +10,9 @@ use super::attention::{Attention, unit_columns};
 use super::driver::{Device, DeviceBuffer, Pinned, Stream};
 use super::error::CudaError;
 use super::params::DevicePtr;
-use super::plan::{AttentionPlan, InScratch, SplitRule, UnitColumns, prefill_tiles_max};
+use super::plan::{
+    AttentionPlan, DecodeUnit, InScratch, SplitRule, UnitColumns, prefill_tiles_max,
+};
 use super::tables::{DeviceTables, ScratchShape};
 use crate::backend::{SeqRows, StepInput, TableShape};
 use crate::kv::{KvGeometry, KvLayout};
@@ -67,6 +69,9 @@ struct Sections {
     units: Range<usize>,
 }
 
+/// Words of 4 bytes.
+const UNIT_WORDS: usize = size_of::<DecodeUnit>() / size_of::<u32>();
+
 impl Sections {
     fn new(capacity: &StepCapacity, rule: SplitRule, columns: UnitColumns) -> Self {
         let group = columns.group;
@@ -84,7 +89,7 @@ impl Sections {
             logit_rows: section(capacity.rows),
             decodes: section(4 * capacity.seqs * columns.rows),
             tiles: section(4 * prefill_tiles_max(capacity.seqs, capacity.rows, group)),
-            units: section(8 * rule.units_room(capacity.seqs, capacity.blocks, columns)),
+            units: section(UNIT_WORDS * rule.units_room(capacity.seqs, capacity.blocks, columns)),
         }
     }
 }
@@ -125,7 +130,7 @@ impl StepBuffers {
         attention: &Attention,
     ) -> Result<Self, CudaError> {
         let columns = attention.columns();
-        let sections = Sections::new(&capacity, rule, columns);
+        let sections = Sections::new(&capacity, rule, attention.narrowest());
         let words = sections.units.end;
         Ok(Self {
             capacity,
@@ -296,6 +301,11 @@ impl StepBuffers {
 
     pub(super) fn units(&self) -> DevicePtr {
         self.device.at(self.sections.units.start)
+    }
+
+    /// Of how many units there is room.
+    pub(super) fn units_room(&self) -> usize {
+        self.sections.units.len() / UNIT_WORDS
     }
 
     pub(super) fn decodes(&self) -> DevicePtr {

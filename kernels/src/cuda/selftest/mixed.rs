@@ -124,6 +124,27 @@ fn page_formats((k, v): (F, F)) -> Vec<F> {
     vec![F::Int4, F::Int2, k, v]
 }
 
+/// What random pages are made of.
+#[derive(Clone, Copy)]
+struct Contents {
+    /// Of some channels of keys, from zero.
+    offset: f32,
+    /// What the keys of a block are multiplied by, token by token, before that.
+    keys: fn(block: usize, token: usize) -> f32,
+    /// What the values of a sequence's block are multiplied by.
+    values: fn(seq: usize, block: usize) -> f32,
+}
+
+impl Contents {
+    fn of_offset(offset: f32) -> Self {
+        Self {
+            offset,
+            keys: |_, _| 1.0,
+            values: |_, _| 1.0,
+        }
+    }
+}
+
 /// Sequences of some new rows each over random pages, NaN wherever no token lies.
 struct Case {
     layout: KvLayout,
@@ -139,7 +160,7 @@ struct Case {
 }
 
 impl Case {
-    /// `position(sequence, block)` of a sealed block; the one that is open is 16 bit. `offset`: of a key's channels from zero.
+    /// `position(sequence, block)` of a sealed block; the one that is open is 16 bit. `offset`: [`Contents::offset`].
     fn new(
         pages: Formats,
         group: usize,
@@ -148,7 +169,8 @@ impl Case {
         position: impl FnMut(usize, usize) -> u16,
         seed: u64,
     ) -> Self {
-        Self::of_rows(1, pages, group, lengths, offset, position, seed)
+        let contents = Contents::of_offset(offset);
+        Self::of_rows(1, pages, group, lengths, contents, position, seed)
     }
 
     /// The same with the last `rows` tokens of every sequence new, and the blocks in which they lie 16 bit.
@@ -157,7 +179,7 @@ impl Case {
         pages: Formats,
         group: usize,
         lengths: &[usize],
-        offset: f32,
+        contents: Contents,
         mut position: impl FnMut(usize, usize) -> u16,
         seed: u64,
     ) -> Self {
@@ -194,19 +216,22 @@ impl Case {
                 let at = if is_open { 0 } else { position(seq, block) };
                 let filled = (tokens - block * BLOCK_TOKENS).min(BLOCK_TOKENS);
                 let rest = free.len() - this.layout.frames(at) as usize;
-                this.add_block(at, filled, free.split_off(rest), offset, &mut rng);
+                let frames = free.split_off(rest);
+                let values = (contents.values)(seq, block);
+                let keys = |token| ((contents.keys)(block, token), contents.offset);
+                this.add_block(at, filled, frames, (keys, values), &mut rng);
             }
         }
         this
     }
 
-    /// A block of the last sequence.
+    /// A block of the last sequence. `keys`: what a token's are multiplied by and, some channels, shifted by; `values`: multiplied by.
     fn add_block(
         &mut self,
         position: u16,
         tokens: usize,
         frames: Vec<u32>,
-        offset: f32,
+        (keys, values): (impl Fn(usize) -> (f32, f32), f32),
         rng: &mut Rng,
     ) {
         let (layout, geometry) = (&self.layout, self.layout.geometry());
@@ -215,12 +240,14 @@ impl Case {
             let page = record / KV_HEADS;
             let side = Side::of_page(page);
             let mut rows = rng.values(BLOCK_TOKENS * head_dim, 1.0);
-            if side == Side::K {
-                // Some channels of keys lie far from zero, as those of models with biases do.
-                for (i, x) in rows.iter_mut().enumerate() {
-                    let shift = if i % head_dim % 7 == 3 { offset } else { 0.0 };
-                    *x = bf16::from_f32(x.to_f32() + shift);
-                }
+            for (i, x) in rows.iter_mut().enumerate() {
+                let (factor, shift) = match side {
+                    // Some channels of keys lie far from zero, as those of models with biases do.
+                    Side::K if i % head_dim % 7 == 3 => keys(i / head_dim),
+                    Side::K => (keys(i / head_dim).0, 0.0),
+                    Side::V => (values, 0.0),
+                };
+                *x = bf16::from_f32(x.to_f32() * factor + shift);
             }
             let shape = RecordShape { side, head_dim };
             let format = layout.format(position, page / 2, side);
@@ -285,9 +312,14 @@ impl Case {
         Ok((probe, q))
     }
 
-    /// Outputs of the first `seqs` sequences.
-    fn outputs(&self, device: &Arc<Device>, seqs: usize) -> Result<Vec<bf16>, ProbeError> {
-        let (mut probe, q) = self.probe(device, seqs, None)?;
+    /// Outputs of the first `seqs` sequences, NaN if they are not the same again; in units of `cut` blocks if that is given.
+    fn outputs(
+        &self,
+        device: &Arc<Device>,
+        seqs: usize,
+        cut: Option<usize>,
+    ) -> Result<Vec<bf16>, ProbeError> {
+        let (mut probe, q) = self.probe(device, seqs, cut)?;
         let first = probe.run(LAYERS - 1, q)?;
         let again = probe.run(LAYERS - 1, q)?;
         let same = differing(&first, &again) == 0.0;
@@ -300,9 +332,28 @@ impl Case {
 
     /// The largest relative error of any (row, head).
     fn run(&self, device: &Arc<Device>) -> Result<f64, ProbeError> {
-        let out = self.outputs(device, self.input.seqs.len())?;
+        self.run_cut(device, None)
+    }
+
+    /// The same in units of `cut` blocks.
+    fn run_cut(&self, device: &Arc<Device>, cut: Option<usize>) -> Result<f64, ProbeError> {
+        let out = self.outputs(device, self.input.seqs.len(), cut)?;
         let out: Vec<f64> = out.iter().map(|x| x.to_f64()).collect();
         Ok(self.error(&out))
+    }
+
+    /// Bits of the first sequence's outputs that are others in company. Infinite if they are not the same each time.
+    fn changed_by_company(
+        &self,
+        device: &Arc<Device>,
+        cut: Option<usize>,
+    ) -> Result<f64, ProbeError> {
+        let alone = self.outputs(device, 1, cut)?;
+        let together = self.outputs(device, self.input.seqs.len(), cut)?;
+        if alone.iter().chain(&together).any(|x| x.is_nan()) {
+            return Ok(f64::INFINITY);
+        }
+        Ok(differing(&alone, &together))
     }
 
     /// The same before outputs are rounded to bf16. Every sequence has blocks enough to be cut.
@@ -330,9 +381,10 @@ impl Case {
 pub(super) fn check_quick(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
     for (head_dim, group) in [64, 128].into_iter().flat_map(|d| GROUPS.map(|g| (d, g))) {
         for pages in Formats::kinds(device, head_dim) {
-            let mut rng = Rng(60);
-            let any = |_, _| pages.any(&mut rng);
-            let case = Case::new(pages, group, &[17, 1290, 129, 700], 4.0, any, 29);
+            // Each position in turn: there are as many blocks.
+            let mut next = 0..;
+            let each = |_, _| next.next().unwrap_or(0) % (pages.pairs.len() as u16 + 1);
+            let case = Case::new(pages, group, &[17, 1290, 129, 700, 300], 4.0, each, 29);
             let name = format!("decode of mixed blocks, quick, {pages} group {group}");
             report.check(&name, case.run(device)?, ATTENTION_LIMIT);
             let knows_polar = case.probe(device, 1, None)?.0.knows_polar();
@@ -374,6 +426,9 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             if !pages.has_polar() {
                 check_company(device, report, pages, 16)?;
             }
+            for group in GROUPS {
+                check_sizes(device, report, pages, group)?;
+            }
         }
     }
     Ok(())
@@ -384,7 +439,7 @@ fn check_mixtures(
     report: &mut Report,
     pages: Formats,
 ) -> Result<(), ProbeError> {
-    // The first is cut into units.
+    // The first is of so many blocks that they are dealt in turn.
     let lengths = [9000, 1, 17, 129, 1000, 4097];
     for group in [1, 3, 4, 8, 12] {
         let lengths = if group == 4 {
@@ -409,19 +464,64 @@ fn check_mixtures(
         (3, 5),
         (1, 16),
         (8, 4),
+        (3, 9),
     ] {
         let mut rng = Rng((10 * group + rows) as u64);
         let mut any = |_, _| pages.any(&mut rng);
         let lengths = [rows, 129, 128, 130, 700, 1029, 1290];
-        let case = Case::of_rows(rows, pages, group, &lengths, 4.0, &mut any, 27);
+        let contents = Contents::of_offset(4.0);
+        let case = Case::of_rows(rows, pages, group, &lengths, contents, &mut any, 27);
         let name = format!("decode of {rows} rows, {pages} group {group}");
         report.check(&name, case.run(device)?, ATTENTION_LIMIT);
         // Cut, the last unit of the second holds the new tokens alone, of which the first row sees none.
         let lengths = [700, 9 * BLOCK_TOKENS + rows - 1, 1290];
-        let case = Case::of_rows(rows, pages, group, &lengths, 4.0, &mut any, 28);
+        let case = Case::of_rows(rows, pages, group, &lengths, contents, &mut any, 28);
         let name = format!("the same before rounding, {pages} group {group} rows {rows}");
         report.check(&name, case.run_unrounded(device)?, UNROUNDED_LIMIT);
+        let name = format!("the same merged, {pages} group {group} rows {rows}");
+        report.check(&name, case.run_cut(device, Some(CUT))?, ATTENTION_LIMIT);
     }
+    Ok(())
+}
+
+/// Scores that grow by more than exponents have room for, of a whole block or of every other row tile, and shrink again; the open
+/// block's too. And values of all sizes, by block and by sequence.
+fn check_sizes(
+    device: &Arc<Device>,
+    report: &mut Report,
+    pages: Formats,
+    group: usize,
+) -> Result<(), ProbeError> {
+    let keys = |block: usize, token: usize| match block % 16 {
+        6..10 => 2.5,
+        10..13 if token / 16 % 2 == 1 => 6.0,
+        _ => 0.2,
+    };
+    let mut rng = Rng(70);
+    let mut any = |_, _| pages.any(&mut rng);
+    let contents = Contents {
+        keys,
+        ..Contents::of_offset(4.0)
+    };
+    let lengths = [4000, 1458, 2600];
+    let case = Case::of_rows(1, pages, group, &lengths, contents, &mut any, 71);
+    let name = format!("decode of scores that grow, {pages} group {group}");
+    report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+    // As small as fp16 has ranges for, as large, and none.
+    let values = |seq: usize, block: usize| match (seq, block % 4) {
+        (0, _) | (2, 0) => 1e-6,
+        (1, _) | (2, 1) => 3e4,
+        (2, 2) => 0.0,
+        _ => 1.0,
+    };
+    let contents = Contents {
+        values,
+        ..Contents::of_offset(4.0)
+    };
+    let lengths = [700, 900, 1290];
+    let case = Case::of_rows(1, pages, group, &lengths, contents, &mut any, 72);
+    let name = format!("decode of values of all sizes, {pages} group {group}");
+    report.check(&name, case.run(device)?, ATTENTION_LIMIT);
     Ok(())
 }
 
@@ -462,14 +562,17 @@ fn check_company(
     let case = Case::new(pages, group, &uneven, 4.0, any, 29);
     let name = format!("decode of long sequences among many short ones, {pages} group {group}");
     report.check(&name, case.run(device)?, ATTENTION_LIMIT);
-    // A sequence's bits must not depend on its company.
-    let lengths = [9000, 1, 17, 129, 1000, 4097];
-    let mut rng = Rng(40);
-    let any = |_, _| pages.any(&mut rng);
-    let case = Case::new(pages, group, &lengths, 4.0, any, 22);
-    let n = case.input.seqs.len();
-    let (alone, together) = (case.outputs(device, 1)?, case.outputs(device, n)?);
-    let name = format!("bits alone and in a batch of mixed blocks, {pages} group {group}");
-    report.check(&name, differing(&alone, &together), 0.0);
+    // A sequence's bits must not depend on its company: of blocks that are dealt in turn, of few, of several units, of several rows.
+    for (first, rows, cut) in [(9000, 1, None), (1290, 1, Some(CUT)), (700, 3, None)] {
+        let lengths = [first, rows, 17, 129, 1000, 4097];
+        let mut rng = Rng(40);
+        let any = |_, _| pages.any(&mut rng);
+        let contents = Contents::of_offset(4.0);
+        let case = Case::of_rows(rows, pages, group, &lengths, contents, any, 22);
+        let name = format!(
+            "bits alone and in a batch of mixed blocks, {pages} group {group}, {first} tokens"
+        );
+        report.check(&name, case.changed_by_company(device, cut)?, 0.0);
+    }
     Ok(())
 }
