@@ -158,7 +158,7 @@ struct MixedPieces {
   __device__ __forceinline__ static RingState& state_of(uint8_t* ring) { return *reinterpret_cast<RingState*>(ring + kStateOffset); }
   __device__ __forceinline__ RingState& state() const { return state_of(ring_of(warp)); }
 
-  __device__ __forceinline__ bool is_item(uint32_t number) const { return number < __ldg(p.unit_count) * p.kv_heads; }
+  __device__ __forceinline__ bool is_item(uint32_t number) const { return number < look_up(p.unit_count) * p.kv_heads; }
   // The team's units. Few go to as many multiprocessors.
   __device__ __forceinline__ uint32_t item(uint32_t ordinal) const { return blockIdx.x + (ordinal * kTeams + team) * grid_size_here(); }
   __device__ __forceinline__ uint8_t* stage_at(uint32_t s) const { return ring_of(warp) + s * kStage; }
@@ -227,12 +227,12 @@ struct MixedPieces {
   __device__ __forceinline__ Extent load_unit(uint32_t ordinal) const {
     const DecodeUnit* const unit = unit_at(item(ordinal));
     static_assert(offsetof(DecodeUnit, begin) % 8 == 0 && offsetof(DecodeUnit, end) == offsetof(DecodeUnit, begin) + 4);
-    return {__ldg(&unit->first_block), __ldg(reinterpret_cast<const uint2*>(&unit->begin))};
+    return {look_up(&unit->first_block), look_up(reinterpret_cast<const uint2*>(&unit->begin))};
   }
 
   __device__ __forceinline__ void open_unit(Batch& b, uint32_t ordinal, const Extent& unit) const {
     const uint32_t number = item(ordinal);
-    b.columns = __ldg(&unit_at(number)->columns);
+    b.columns = look_up(&unit_at(number)->columns);
     b.first_block = unit.first_block;
     b.begin = unit.tokens.x / 128;
     b.tokens = unit.tokens.y;
@@ -243,11 +243,11 @@ struct MixedPieces {
 
   __device__ __forceinline__ void load_refs(Batch& b) const {
     b.ref = make_uint2(0, 0);
-    if (has_block(b)) b.ref = __ldg(reinterpret_cast<const uint2*>(p.pages.blocks + b.first_block + b.begin + lane));
+    if (has_block(b)) b.ref = look_up(reinterpret_cast<const uint2*>(p.pages.blocks + b.first_block + b.begin + lane));
   }
   __device__ __forceinline__ void load_positions(Batch& b) const {
     b.position = 0;
-    if (has_block(b)) b.position = __ldg(&params.positions[b.ref.y]);
+    if (has_block(b)) b.position = look_up(&params.positions[b.ref.y]);
   }
 
   // Each load is started before what comes first needs all of the warp's attention.
@@ -353,7 +353,7 @@ struct MixedPieces {
     uint32_t cost = 0;  // of a block that has not been dealt
     if (is_shrunk) {
       const uint4* const page = page_of(b.position);
-      cost = cost_of(__ldg(page).z) + cost_of(__ldg(page + 1).z);
+      cost = cost_of(look_up(page).z) + cost_of(look_up(page + 1).z);
     }
     if ((b.flags & kOpens) != 0) open_slots(b, found);
     uint32_t blocks = 0;  // lanes whose blocks are for the warp of this lane's number
@@ -445,7 +445,7 @@ struct MixedPieces {
 #pragma unroll
     for (uint32_t side = 0; side < 2; side++) {
       at[side] = record_place(t, (2 * p.layer + side) * p.kv_heads + b.head(), kRecord);
-      frame[side] = __ldg(&t.frames[first_frame + tile * t.frames_per_sub_block + at[side].slot]);
+      frame[side] = look_up(&t.frames[first_frame + tile * t.frames_per_sub_block + at[side].slot]);
     }
     make_room(found, 2);
 #pragma unroll
@@ -461,14 +461,14 @@ struct MixedPieces {
     uint32_t frame[2][2];  // of a record's parts
 #pragma unroll
     for (uint32_t side = 0; side < 2; side++) {
-      const uint4 of_page = __ldg(page + side);
+      const uint4 of_page = look_up(page + side);
       const uint32_t start = of_page.x + b.head() * of_page.y, slot = start / frame_bytes;
       offset[side] = start - slot * frame_bytes;
       format[side] = of_page.z;
       info |= of_page.z << (16 + 4 * side);
       const uint32_t* frames = t.frames + first_frame + slot;
-      frame[side][0] = __ldg(frames);
-      frame[side][1] = offset[side] + of_page.y > frame_bytes ? __ldg(frames + 1) : 0;
+      frame[side][0] = look_up(frames);
+      frame[side][1] = offset[side] + of_page.y > frame_bytes ? look_up(frames + 1) : 0;
     }
     make_room(found, chunks_of(format[0]) + chunks_of(format[1]));
 #pragma unroll

@@ -95,7 +95,7 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
   };
   __device__ __forceinline__ Place place_of_queries(uint32_t ordinal) const {
     const DecodeUnit* const unit = unit_at(item(ordinal));
-    return {__ldg(&unit->row), __ldg(&unit->columns)};
+    return {look_up(&unit->row), look_up(&unit->columns)};
   }
 
   // Brings a unit's queries to shared memory: as B fragments, whose columns 2t and 2t + 1 are a lane's heads (of one set, one head

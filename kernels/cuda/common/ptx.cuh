@@ -35,8 +35,27 @@ __device__ __forceinline__ uint64_t policy_evict_first() {
   return policy;
 }
 
-// Has a line brought to L2 that is read soon.
-__device__ __forceinline__ void prefetch_line(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+// Of tables that every layer of a step looks up, one entry after the other: they leave L2 last, or each layer would wait for memory anew.
+// (The policy is what `createpolicy.fractional.L2::evict_last` gives.)
+constexpr uint64_t kEvictLast = 0x14f0000000000000;
+__device__ __forceinline__ uint32_t look_up(const uint32_t* p) {
+  uint32_t v;
+  asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(v) : "l"(p), "l"(kEvictLast));
+  return v;
+}
+__device__ __forceinline__ uint2 look_up(const uint2* p) {
+  uint2 v;
+  asm volatile("ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;" : "=r"(v.x), "=r"(v.y) : "l"(p), "l"(kEvictLast));
+  return v;
+}
+__device__ __forceinline__ uint4 look_up(const uint4* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p), "l"(kEvictLast));
+  return v;
+}
+
+// Has a line of such a table brought to L2.
+__device__ __forceinline__ void prefetch_line(const void* p) { asm volatile("prefetch.global.L2::evict_last [%0];" ::"l"(p)); }
 
 // 16 bytes from global to shared memory, past L1.
 __device__ __forceinline__ void cp_async16(uint32_t dst, const void* src, uint64_t policy) {

@@ -28,6 +28,8 @@ inline uint32_t smem_address(const void* p) { return emulator::shared_address(p)
 inline uint32_t computed_here(uint32_t v) { return v; }
 inline uint32_t grid_size_here() { return gridDim.x; }
 inline uint64_t policy_evict_first() { return 0; }
+template <class T>
+T look_up(const T* p) { return *p; }
 inline void prefetch_line(const void*) {}
 inline void cp_async16(uint32_t dst, const void* src, uint64_t = 0) { emulator::copy_issue(dst, src, 16); }
 inline void cp_async16_zfill(uint32_t dst, const void* src, uint32_t bytes, uint64_t = 0) { emulator::copy_issue(dst, src, bytes); }
