@@ -206,6 +206,12 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
     model
         .fold_key_scales(plan.key_scales.clone())
         .map_err(StartError::KeyScales)?;
+    if config.live_bytes_max < u64::MAX && plan.mode != Mode::Progressive {
+        let mode = plan.mode.name();
+        tracing::warn!(
+            "--kv-live-limit does nothing in mode {mode}: only progressive shrinks for it"
+        );
+    }
     let mut limits = Config {
         max_step_tokens: config.max_step_tokens.max(config.max_running),
         max_running: config.max_running,

@@ -149,6 +149,18 @@ def test_a_request_for_16_bit_answers_as_on_an_unloaded_server(loads):
     assert asked[0].token_ids == alone[0].token_ids
 
 
+def test_a_limit_takes_bits_though_there_is_room():
+    limit = KV_MEMORY // ROOM // 2
+    with Server("--kv-mode", "progressive", "--kv-live-limit", f"{limit}", kv_memory=f"{2 * KV_MEMORY}") as server:
+        api = Api(server.address)
+        result = api.generate(token_ids=prompts()[0], sampling=greedy(50, ignore_eos=True), timeout=300)
+        precision = api.call("GetServerInfo").kv_precision
+        api.close()
+    finished = result[0].finished
+    assert finished.completion_tokens == 50
+    assert finished.lowest_kv_bits < 16 and precision.shrinks_live > 0 and precision.shrinks_cached == 0
+
+
 def test_the_server_tells_what_it_did(loads):
     precision = loads["progressive"].info.kv_precision
     assert precision.mode == "progressive" and 2 < precision.floor_bits < 4
