@@ -19,6 +19,8 @@ use crate::kv::{KvGeometry, KvLayout};
 
 #[cfg(test)]
 mod host_time;
+#[cfg(test)]
+mod room;
 
 /// The largest step a backend is prepared for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,6 +134,10 @@ impl StepBuffers {
         let columns = attention.columns();
         let sections = Sections::new(&capacity, rule, attention.narrowest());
         let words = sections.units.end;
+        assert!(
+            attention.units_max() * UNIT_WORDS <= sections.units.len(),
+            "a step with less room than its kernels read"
+        );
         Ok(Self {
             capacity,
             tables: DeviceTables::new(device, &capacity, tables, scratch)?,
@@ -301,11 +307,6 @@ impl StepBuffers {
 
     pub(super) fn units(&self) -> DevicePtr {
         self.device.at(self.sections.units.start)
-    }
-
-    /// Of how many units there is room.
-    pub(super) fn units_room(&self) -> usize {
-        self.sections.units.len() / UNIT_WORDS
     }
 
     pub(super) fn decodes(&self) -> DevicePtr {
