@@ -47,15 +47,20 @@ def test_metrics_exist(page):
         assert name in source or name.removesuffix("_total") in source, name
 
 
+def places(text):
+    """What links may lead to in a page: its headings and what it names."""
+    headings = {heading.lower().replace(" ", "-") for heading in re.findall(r"^#+ (.+)$", text, flags=re.M)}
+    return headings | set(re.findall(r'<a name="([^"]+)">', text))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_lead_somewhere(page):
-    text = page.read_text()
-    for link in re.findall(r"\]\(([^)]+)\)", text):
-        if link.startswith("#"):
-            headings = {heading.lower().replace(" ", "-") for heading in re.findall(r"^#+ (.+)$", text, flags=re.M)}
-            assert link[1:] in headings, link
-        else:
-            assert (page.parent / link).exists(), link
+    for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        name, _, place = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        if place and target.is_file():
+            assert place in places(target.read_text()), link
 
 
 def test_quoted_errors_are_the_programs():
