@@ -89,29 +89,24 @@ pub(crate) fn level(queues: &Queues, wanted: u64) -> u32 {
 }
 
 impl Pressure {
-    /// What is missing of `frames` at the high watermark.
-    pub(crate) fn short_of(&self, frames: u64) -> u64 {
-        let goal = u64::from(self.demand) + u64::from(self.high.max(self.low));
-        goal.saturating_sub(frames)
+    /// What has to come free where `frames` are left: below the low watermark, or below the high one if blocks `shrink` for it already,
+    /// as much as is missing there; else nothing.
+    pub(crate) fn short(&self, shrink: bool, frames: u64) -> u64 {
+        let above = |mark: u32| u64::from(self.demand) + u64::from(mark);
+        match shrink || frames < above(self.low) {
+            true => above(self.high.max(self.low)).saturating_sub(frames),
+            false => 0,
+        }
     }
 
-    /// What live blocks hold too much where shrinking for [`live_max`](Self::live_max) ends.
-    pub(crate) fn beyond(&self, live: u64) -> u64 {
-        let between = self.high.saturating_sub(self.low);
-        live.saturating_sub(u64::from(self.live_max.saturating_sub(between)))
+    /// What live blocks that hold `live` frames have to give for [`live_max`](Self::live_max), if they `shrink` for it already or begin.
+    pub(crate) fn over(&self, shrink: bool, live: u64) -> u64 {
+        let until = self
+            .live_max
+            .saturating_sub(self.high.saturating_sub(self.low));
+        match shrink || live > u64::from(self.live_max) {
+            true => live.saturating_sub(u64::from(until)),
+            false => 0,
+        }
     }
-
-    /// Whether live blocks that hold `live` frames shrink for that alone, as they `were` or anew.
-    pub(crate) fn is_over(&self, were: bool, live: u64) -> bool {
-        live > u64::from(self.live_max) || (were && self.beyond(live) > 0)
-    }
-}
-
-/// One of two watermarks is passed: below `low` it starts, at `high` it stops.
-pub(crate) fn is_pressed(was: bool, frames: u64, pressure: &Pressure) -> bool {
-    let (low, high) = (
-        u64::from(pressure.demand) + u64::from(pressure.low),
-        u64::from(pressure.demand) + u64::from(pressure.high.max(pressure.low)),
-    );
-    frames < low || (was && frames < high)
 }

@@ -11,7 +11,7 @@ use super::{BlockManager, Short};
 use crate::{
     BlockId, PositionUse, Pressure, SeqBits, SeqId, StepId, TableDelta,
     epoch::Epoch,
-    planner::{Place, is_pressed, level},
+    planner::{Place, level},
     schedule::Bound,
 };
 
@@ -215,16 +215,9 @@ impl BlockManager {
         };
         let mut allowed = beyond(self).min(free).max(free.min(self.held_back));
 
-        self.queues.live_pressed = is_pressed(
-            self.queues.live_pressed,
-            supply.saturating_sub(held_back),
-            pressure,
-        );
-        self.queues.cold_pressed = is_pressed(
-            self.queues.cold_pressed,
-            ready.saturating_sub(held_back),
-            pressure,
-        );
+        let spare = |frames: u64| frames.saturating_sub(held_back);
+        self.queues.live_pressed = pressure.short(self.queues.live_pressed, spare(supply)) > 0;
+        self.queues.cold_pressed = pressure.short(self.queues.cold_pressed, spare(ready)) > 0;
         let live_give = self.queues.live_pressed && self.can_shrink_live();
         while pressure.cold
             && !live_give
@@ -237,32 +230,25 @@ impl BlockManager {
             };
             // Evicting the block would have given as much as shrinking and then evicting it does.
             ready += u64::from(from - to);
-            self.queues.cold_pressed = is_pressed(true, ready.saturating_sub(held_back), pressure);
+            self.queues.cold_pressed = pressure.short(true, spare(ready)) > 0;
         }
         allowed = allowed.max(beyond(self));
-        // What is neither free nor cached, once all that is under way is over.
-        let total = u64::from(self.config.frames);
-        self.queues.live_over = pressure.is_over(self.queues.live_over, total - supply);
-        while (self.queues.live_pressed || self.queues.live_over)
-            && let Some(&(.., block)) = self.queues.live.first()
-        {
-            let short = match self.queues.live_pressed {
-                true => pressure.short_of(supply.saturating_sub(held_back)),
-                false => 0,
+        loop {
+            // What live blocks hold is what is neither free nor cached, once all that is under way is over.
+            let live = u64::from(self.config.frames) - supply;
+            let short = pressure.short(self.queues.live_pressed, spare(supply));
+            let over = pressure.over(self.queues.live_over, live);
+            (self.queues.live_pressed, self.queues.live_over) = (short > 0, over > 0);
+            let wanted = short.max(over);
+            let Some(&(.., block)) = self.queues.live.first().filter(|_| wanted > 0) else {
+                break;
             };
-            let over = match self.queues.live_over {
-                true => pressure.beyond(total - supply),
-                false => 0,
-            };
-            let level = level(&self.queues, short.max(over));
+            let level = level(&self.queues, wanted);
             let issued = self.issue_within(block, level, pressure, &mut allowed, jobs);
             let Some((from, to)) = issued else {
                 break;
             };
             supply += u64::from(from - to);
-            let was = self.queues.live_pressed;
-            self.queues.live_pressed = is_pressed(was, supply.saturating_sub(held_back), pressure);
-            self.queues.live_over = pressure.is_over(self.queues.live_over, total - supply);
         }
     }
 

@@ -186,7 +186,7 @@ fn the_pool_does_what_the_naive_model_does() {
         ("twins better than the first", 20),
         ("live blocks shrunk beside cached ones", 20),
         ("live blocks shrunk beside a limit", 20),
-        // There is more of it in `rules::shrink`.
+        // There is more of it in `rules::pressure`.
         ("blocks evicted for shrinks", 0),
     ] {
         assert!(reached.of(what) > least, "too few {what}: {reached:#?}");

@@ -7,6 +7,7 @@ mod fork;
 mod growth;
 mod misuse;
 mod prefix;
+mod pressure;
 mod reuse;
 mod shrink;
 

@@ -359,12 +359,7 @@ impl Attention {
         }
     }
 
-    /// The same for the kernel of most units, for all of which steps have room: kernels ask for one that may not be there.
-    pub(super) fn narrowest(&self) -> UnitColumns {
-        self.narrowest
-    }
-
-    /// Of how many units kernels look at one, whether it is there or not.
+    /// Units that a step has room for, those of the kernel that has most: kernels ask for one before they know whether it is there.
     pub(super) fn units_max(&self) -> usize {
         self.units_max as usize
     }

@@ -75,7 +75,8 @@ struct Sections {
 const UNIT_WORDS: usize = size_of::<DecodeUnit>() / size_of::<u32>();
 
 impl Sections {
-    fn new(capacity: &StepCapacity, rule: SplitRule, columns: UnitColumns) -> Self {
+    /// `units_max`: [`Attention::units_max`].
+    fn new(capacity: &StepCapacity, columns: UnitColumns, units_max: usize) -> Self {
         let group = columns.group;
         let mut end = 0;
         let mut section = |words: usize| {
@@ -91,7 +92,7 @@ impl Sections {
             logit_rows: section(capacity.rows),
             decodes: section(4 * capacity.seqs * columns.rows),
             tiles: section(4 * prefill_tiles_max(capacity.seqs, capacity.rows, group)),
-            units: section(UNIT_WORDS * rule.units_room(capacity.seqs, capacity.blocks, columns)),
+            units: section(UNIT_WORDS * units_max),
         }
     }
 }
@@ -132,12 +133,8 @@ impl StepBuffers {
         attention: &Attention,
     ) -> Result<Self, CudaError> {
         let columns = attention.columns();
-        let sections = Sections::new(&capacity, rule, attention.narrowest());
+        let sections = Sections::new(&capacity, columns, attention.units_max());
         let words = sections.units.end;
-        assert!(
-            attention.units_max() * UNIT_WORDS <= sections.units.len(),
-            "a step with less room than its kernels read"
-        );
         Ok(Self {
             capacity,
             tables: DeviceTables::new(device, &capacity, tables, scratch)?,
@@ -168,7 +165,8 @@ impl StepBuffers {
         (geometry, q_heads): (KvGeometry, usize),
     ) -> usize {
         let columns = unit_columns(geometry, q_heads, 1);
-        let sections = Sections::new(capacity, SplitRule::default(), columns);
+        let units = SplitRule::default().units_room(capacity.seqs, capacity.blocks, columns);
+        let sections = Sections::new(capacity, columns, units);
         sections.units.end * size_of::<u32>() + DeviceTables::bytes(capacity, tables)
     }
 

@@ -497,16 +497,6 @@ fn check_sizes(
         10..13 if token / 16 % 2 == 1 => 6.0,
         _ => 0.2,
     };
-    let mut rng = Rng(70);
-    let mut any = |_, _| pages.any(&mut rng);
-    let contents = Contents {
-        keys,
-        ..Contents::of_offset(4.0)
-    };
-    let lengths = [4000, 1458, 2600];
-    let case = Case::of_rows(1, pages, group, &lengths, contents, &mut any, 71);
-    let name = format!("decode of scores that grow, {pages} group {group}");
-    report.check(&name, case.run(device)?, ATTENTION_LIMIT);
     // As small as fp16 has ranges for, as large, and none.
     let values = |seq: usize, block: usize| match (seq, block % 4) {
         (0, _) | (2, 0) => 1e-6,
@@ -514,14 +504,19 @@ fn check_sizes(
         (2, 2) => 0.0,
         _ => 1.0,
     };
-    let contents = Contents {
-        values,
-        ..Contents::of_offset(4.0)
-    };
-    let lengths = [700, 900, 1290];
-    let case = Case::of_rows(1, pages, group, &lengths, contents, &mut any, 72);
-    let name = format!("decode of values of all sizes, {pages} group {group}");
-    report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+    let plain = Contents::of_offset(4.0);
+    let growing = Contents { keys, ..plain };
+    let sized = Contents { values, ..plain };
+    let mut rng = Rng(70);
+    for (what, contents, lengths, seed) in [
+        ("scores that grow", growing, [4000, 1458, 2600], 71),
+        ("values of all sizes", sized, [700, 900, 1290], 72),
+    ] {
+        let any = |_, _| pages.any(&mut rng);
+        let case = Case::of_rows(1, pages, group, &lengths, contents, any, seed);
+        let name = format!("decode of {what}, {pages} group {group}");
+        report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+    }
     Ok(())
 }
 
