@@ -8,6 +8,7 @@ trajectory: the 16-bit run that all are compared with, and each SPEC, whose bloc
 One row for each bin of the answers' tokens and each run. Needs the packages of tests/e2e (target/e2e-venv has them); the
 program is target/release/ebb or target/debug/ebb, whichever is newer, or $EBB_BIN.
 """
+
 import argparse
 import collections
 import concurrent.futures
@@ -30,12 +31,19 @@ from server import Server, binary  # noqa: E402
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
-    parser.add_argument("text", type=pathlib.Path, help="prompts are pieces of it, one behind the other")
+    parser.add_argument(
+        "text", type=pathlib.Path, help="prompts are pieces of it, one behind the other"
+    )
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--answers", type=int, default=8)
     parser.add_argument("--prompt", type=int, default=512, help="tokens")
     parser.add_argument("--tokens", type=int, default=3072, help="tokens of each answer")
-    parser.add_argument("--temperature", type=float, default=0.8, help="greedy answers of small models run in circles")
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.8,
+        help="greedy answers of small models run in circles",
+    )
     parser.add_argument("--bin", type=int, default=256)
     parser.add_argument("--kv-memory", default="88MiB")
     parser.add_argument("--server-flags", default="", help="further flags of ebb serve")
@@ -61,7 +69,12 @@ def answer_all(server, args):
     pieces = [ids[i * args.prompt :][: args.prompt] for i in range(args.answers)]
 
     def answer(index):
-        sampling = {"temperature": args.temperature, "seed": index + 1, "max_tokens": args.tokens, "ignore_eos": True}
+        sampling = {
+            "temperature": args.temperature,
+            "seed": index + 1,
+            "max_tokens": args.tokens,
+            "ignore_eos": True,
+        }
         result = api.generate(token_ids=pieces[index], sampling=sampling, timeout=3600)
         assert len(result[0].token_ids) == args.tokens, result.message
         return result[0].finished
@@ -73,13 +86,31 @@ def answer_all(server, args):
 
 def replay(log, args):
     kv = [part for spec in args.kv for part in ("--kv", spec)]
-    command = [binary(), "replay", log, "--model", args.model, "--json", "--bin", str(args.bin), *kv]
-    done = subprocess.run([*map(str, command), *shlex.split(args.replay_flags)], stdout=subprocess.PIPE, text=True)
+    command = [
+        binary(),
+        "replay",
+        log,
+        "--model",
+        args.model,
+        "--json",
+        "--bin",
+        str(args.bin),
+        *kv,
+    ]
+    done = subprocess.run(
+        [*map(str, command), *shlex.split(args.replay_flags)], stdout=subprocess.PIPE, text=True
+    )
     sums = collections.defaultdict(lambda: [0, 0.0, 0.0])
     ends = collections.defaultdict(list)
     reports = [json.loads(line) for line in done.stdout.splitlines()]
     for report in reports:
-        print(report["request"], report["moves"], report["same"], report.get("why", ""), file=sys.stderr)
+        print(
+            report["request"],
+            report["moves"],
+            report["same"],
+            report.get("why", ""),
+            file=sys.stderr,
+        )
         for run in report["runs"]:
             ends[run["kv"]].append((run["mean_bits"], run["agree"]))
             for place in run["by_place"]:
@@ -94,7 +125,9 @@ def replay(log, args):
         for (kv, start), (count, kl, top1) in sums.items():
             bits = sum(b for b, _ in ends[kv]) / len(ends[kv])
             agree = sorted(a for _, a in ends[kv])[len(ends[kv]) // 2]
-            rows.writerow([kv, start, count, f"{kl / count:.5f}", f"{top1 / count:.4f}", f"{bits:.3f}", agree])
+            rows.writerow(
+                [kv, start, count, f"{kl / count:.5f}", f"{top1 / count:.4f}", f"{bits:.3f}", agree]
+            )
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 
 Needs nothing but Python. Pairs of formats stand at the mean of their nominal bits; polar keys, which are bound by arithmetic, are left out.
 """
+
 import csv
 import math
 import sys
@@ -16,7 +17,11 @@ READ_BYTES_PER_US = 4.42e6  # what an H200 reads
 def points(path, batch, seqlen):
     found = {}
     for row in csv.DictReader(open(path)):
-        if (row["batch"], row["seqlen"]) != (batch, seqlen) or row["bits"] == "mixed" or "polar" in row["kernel"]:
+        if (
+            (row["batch"], row["seqlen"]) != (batch, seqlen)
+            or row["bits"] == "mixed"
+            or "polar" in row["kernel"]
+        ):
             continue
         bits = [float(b) for b in row["bits"].split("/")]
         at = sum(bits) / len(bits)
@@ -46,21 +51,38 @@ def main():
         f'<text x="{LEFT}" y="22" font-size="14">Decode attention, {batch} × {seqlen} tokens, 32/8 heads of 128, H200</text>',
     ]
     for us in range(0, top + 1, 200):
-        svg.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(us):.1f}" y2="{y(us):.1f}" stroke="#e5e5e5"/>')
+        svg.append(
+            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(us):.1f}" y2="{y(us):.1f}" stroke="#e5e5e5"/>'
+        )
         svg.append(f'<text x="{LEFT - 8}" y="{y(us) + 4:.1f}" text-anchor="end">{us}</text>')
     svg.append(f'<text x="{LEFT - 8}" y="{TOP - 8}" text-anchor="end">µs</text>')
     for bits in (2, 4, 8, 16):
-        svg.append(f'<text x="{x(bits):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{bits}</text>')
-    svg.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">nominal bits, mean of keys and values</text>')
-    lines = [("Ebb", ours, "#c2410c", ""), ("best of others", peers, "#555", ""), ("codes alone at 4.42 TB/s", roof, "#999", "4 4")]
+        svg.append(
+            f'<text x="{x(bits):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{bits}</text>'
+        )
+    svg.append(
+        f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">nominal bits, mean of keys and values</text>'
+    )
+    lines = [
+        ("Ebb", ours, "#c2410c", ""),
+        ("best of others", peers, "#555", ""),
+        ("codes alone at 4.42 TB/s", roof, "#999", "4 4"),
+    ]
     for name, line, colour, dash in lines:
         path = " ".join(f"{x(b):.1f},{y(us):.1f}" for b, us in line)
-        svg.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>')
+        svg.append(
+            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>'
+        )
         if not dash:
-            svg += [f'<circle cx="{x(b):.1f}" cy="{y(us):.1f}" r="3.5" fill="{colour}"/>' for b, us in line]
+            svg += [
+                f'<circle cx="{x(b):.1f}" cy="{y(us):.1f}" r="3.5" fill="{colour}"/>'
+                for b, us in line
+            ]
         b, us = min(line, key=lambda point: abs(point[0] - 4))
         above = name == "best of others"
-        svg.append(f'<text x="{x(b) + 6:.1f}" y="{y(us) + (-10 if above else 18):.1f}" fill="{colour}">{name}</text>')
+        svg.append(
+            f'<text x="{x(b) + 6:.1f}" y="{y(us) + (-10 if above else 18):.1f}" fill="{colour}">{name}</text>'
+        )
     svg.append("</svg>\n")
     open(out, "w").write("\n".join(svg))
 

@@ -7,13 +7,23 @@ QUALITY.csv: of benches/gpu/quality.sh. A row is at the mean width of its sealed
 halves. The best uniform format of a width is the one of that width or less, neither rotated nor clipped, that loses least. Needs
 nothing but Python.
 """
+
 import csv
 import math
 import sys
 
 PANEL, HEIGHT, LEFT, TOP, BOTTOM = 380, 380, 64, 44, 48
 WIDTHS = (2, 3, 4, 6, 8)
-UNIFORM = {"int8,int8", "int4,int4", "int4,int2", "int3,int3", "int3,int2", "kitty25,int2", "kitty12,int2", "int2,int2"}
+UNIFORM = {
+    "int8,int8",
+    "int4,int4",
+    "int4,int2",
+    "int3,int3",
+    "int3,int2",
+    "kitty25,int2",
+    "kitty12,int2",
+    "int2,int2",
+}
 
 
 def points(path):
@@ -52,17 +62,39 @@ def panel(index, name, path):
     for power in range(low, high + 1):
         at = y(10**power)
         svg.append(f'<line x1="{left}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}" stroke="#e5e5e5"/>')
-        svg.append(f'<text x="{left - 8}" y="{at + 4:.1f}" text-anchor="end">{10.0**power:g}</text>')
+        svg.append(
+            f'<text x="{left - 8}" y="{at + 4:.1f}" text-anchor="end">{10.0**power:g}</text>'
+        )
     for bits in WIDTHS:
-        svg.append(f'<text x="{x(bits):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{bits}</text>')
-    svg.append(f'<text x="{(left + right) / 2}" y="{HEIGHT - 8}" text-anchor="middle">bits stored, mean of sealed pages</text>')
-    for line, colour, dash in ((best, "#555", ""), ([(bits, kl / 2) for bits, kl in best], "#999", "4 4"), (schedule, "#c2410c", "")):
+        svg.append(
+            f'<text x="{x(bits):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{bits}</text>'
+        )
+    svg.append(
+        f'<text x="{(left + right) / 2}" y="{HEIGHT - 8}" text-anchor="middle">bits stored, mean of sealed pages</text>'
+    )
+    for line, colour, dash in (
+        (best, "#555", ""),
+        ([(bits, kl / 2) for bits, kl in best], "#999", "4 4"),
+        (schedule, "#c2410c", ""),
+    ):
         path = " ".join(f"{x(b):.1f},{y(kl):.1f}" for b, kl in line)
-        svg.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>')
+        svg.append(
+            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>'
+        )
     for dots, colour in ((uniform, "#555"), (schedule, "#c2410c")):
-        svg += [f'<circle cx="{x(b):.1f}" cy="{y(kl):.1f}" r="3.5" fill="{colour}"/>' for b, kl in dots]
-    for i, (label, colour) in enumerate((("uniform formats, the best so far", "#555"), ("half of it", "#999"), ("Ebb's schedule", "#c2410c"))):
-        svg.append(f'<text x="{right - 6}" y="{TOP + 14 + 16 * i}" text-anchor="end" fill="{colour}">{label}</text>')
+        svg += [
+            f'<circle cx="{x(b):.1f}" cy="{y(kl):.1f}" r="3.5" fill="{colour}"/>' for b, kl in dots
+        ]
+    for i, (label, colour) in enumerate(
+        (
+            ("uniform formats, the best so far", "#555"),
+            ("half of it", "#999"),
+            ("Ebb's schedule", "#c2410c"),
+        )
+    ):
+        svg.append(
+            f'<text x="{right - 6}" y="{TOP + 14 + 16 * i}" text-anchor="end" fill="{colour}">{label}</text>'
+        )
     return svg
 
 

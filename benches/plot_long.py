@@ -6,6 +6,7 @@
 LONG.csv: of benches/long_answers.py. Runs that lose more than LIMIT on the mean are left out: the plot is linear, since what has not
 shrunk yet loses nothing. Needs nothing but Python.
 """
+
 import csv
 import sys
 
@@ -21,7 +22,9 @@ def runs(path):
     for row in rows:
         points, _ = found.setdefault(row["kv"], ([], float(row["mean_bits_at_end"])))
         points.append((int(row["from"]) + width / 2, float(row["kl"])))
-    return {kv: run for kv, run in found.items() if sum(kl for _, kl in run[0]) / len(run[0]) <= LIMIT}
+    return {
+        kv: run for kv, run in found.items() if sum(kl for _, kl in run[0]) / len(run[0]) <= LIMIT
+    }
 
 
 def name(kv):
@@ -46,17 +49,27 @@ def panel(index, title, path):
 
     svg = [f'<text x="{left}" y="24" font-size="14">{title}</text>']
     for i in range(int(high / step + 0.5) + 1):
-        svg.append(f'<line x1="{left}" x2="{right}" y1="{y(i * step):.1f}" y2="{y(i * step):.1f}" stroke="#e5e5e5"/>')
-        svg.append(f'<text x="{left - 8}" y="{y(i * step) + 4:.1f}" text-anchor="end">{i * step:g}</text>')
+        svg.append(
+            f'<line x1="{left}" x2="{right}" y1="{y(i * step):.1f}" y2="{y(i * step):.1f}" stroke="#e5e5e5"/>'
+        )
+        svg.append(
+            f'<text x="{left - 8}" y="{y(i * step) + 4:.1f}" text-anchor="end">{i * step:g}</text>'
+        )
     for token in range(0, int(end) + 1, 1024):
-        svg.append(f'<text x="{x(token):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{token:,}</text>')
-    svg.append(f'<text x="{(left + right) / 2}" y="{HEIGHT - 8}" text-anchor="middle">token of the answer</text>')
+        svg.append(
+            f'<text x="{x(token):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{token:,}</text>'
+        )
+    svg.append(
+        f'<text x="{(left + right) / 2}" y="{HEIGHT - 8}" text-anchor="middle">token of the answer</text>'
+    )
     for i, (kv, (points, bits)) in enumerate(found.items()):
         colour = COLOURS[i % len(COLOURS)]
         path = " ".join(f"{x(token):.1f},{y(kl):.1f}" for token, kl in points)
         svg.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         label = f"{name(kv)}, {bits:.2f} bits at the end"
-        svg.append(f'<text x="{right - 6}" y="{TOP + 14 + 16 * i}" text-anchor="end" fill="{colour}">{label}</text>')
+        svg.append(
+            f'<text x="{right - 6}" y="{TOP + 14 + 16 * i}" text-anchor="end" fill="{colour}">{label}</text>'
+        )
     return svg
 
 

@@ -6,6 +6,7 @@ usage: quality.py EBB MODEL TEXT OUT.csv [--ctx 4096] [--windows 4] [--device cp
 Specifications are scored with the first and the last sealed block at 16 bit. A row is appended as soon as it is known, so that
 an interrupted table keeps what it has; rows that are there are not run again.
 """
+
 import argparse
 import csv
 import json
@@ -62,7 +63,9 @@ def main():
         for row in map(json.loads, run.stdout):
             with args.out.open("a") as file:
                 writer = csv.DictWriter(file, FIELDS)
-                writer.writerow({f: round(v, 6) if isinstance(v := row[f], float) else v for f in FIELDS})
+                writer.writerow(
+                    {f: round(v, 6) if isinstance(v := row[f], float) else v for f in FIELDS}
+                )
     sys.exit(run.returncode)
 
 

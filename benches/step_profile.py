@@ -68,8 +68,13 @@ def main():
         row[2] += moved
     total = [sum(column) for column in zip(*table.values())]
     print("kernel,launches,us,us_each,MB,GBps,us_of_bytes")
-    for name, (count, us, moved) in [*sorted(table.items(), key=lambda item: -item[1][1]), ("all", total)]:
-        print(f"{name},{count},{us:.0f},{us / count:.1f},{moved / 1e6:.0f},{moved / us / 1e3:.0f},{moved / args.gbps / 1e3:.0f}")
+    for name, (count, us, moved) in [
+        *sorted(table.items(), key=lambda item: -item[1][1]),
+        ("all", total),
+    ]:
+        print(
+            f"{name},{count},{us:.0f},{us / count:.1f},{moved / 1e6:.0f},{moved / us / 1e3:.0f},{moved / args.gbps / 1e3:.0f}"
+        )
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ number is right. HumanEval's programs run in processes of their own with little 
 works: they are a model's, so run this where they can do no harm. Needs the packages of tests/e2e (target/e2e-venv has them);
 the program is target/release/ebb or target/debug/ebb, whichever is newer, or $EBB_BIN.
 """
+
 import argparse
 import concurrent.futures
 import csv
@@ -40,7 +41,14 @@ class Question:
     """A prompt, what ends its answer, and whether an answer is right."""
 
     def __init__(self, task, name, prompt, stop, tokens, is_right):
-        self.task, self.name, self.prompt, self.stop, self.tokens, self.is_right = task, name, prompt, stop, tokens, is_right
+        self.task, self.name, self.prompt, self.stop, self.tokens, self.is_right = (
+            task,
+            name,
+            prompt,
+            stop,
+            tokens,
+            is_right,
+        )
 
 
 def lines(path):
@@ -56,27 +64,50 @@ def number(text):
 
 def gsm8k(path, count):
     problems = lines(path)
-    solved = lambda p: f"Question: {p['question']}\nAnswer: " + re.sub(r"<<.*?>>", "", p["answer"]).replace("####", "The answer is")
+    solved = lambda p: (
+        f"Question: {p['question']}\nAnswer: "
+        + re.sub(r"<<.*?>>", "", p["answer"]).replace("####", "The answer is")
+    )
     shots = "\n\n".join(solved(p) for p in problems[-SHOTS:]) + "\n\n"
     for i, problem in enumerate(problems[:-SHOTS][:count]):
         want = number(problem["answer"].split("####")[1])
-        same = lambda text, want=want: (got := number(text)) is not None and float(got) == float(want)
-        yield Question("gsm8k", f"gsm8k/{i}", f"{shots}Question: {problem['question']}\nAnswer:", ["\nQuestion:"], 320, same)
+        same = lambda text, want=want: (
+            (got := number(text)) is not None and float(got) == float(want)
+        )
+        yield Question(
+            "gsm8k",
+            f"gsm8k/{i}",
+            f"{shots}Question: {problem['question']}\nAnswer:",
+            ["\nQuestion:"],
+            320,
+            same,
+        )
 
 
 def passes(program):
     """Whether a program ends without an error, within ten seconds and a gigabyte."""
-    bounds = {resource.RLIMIT_CPU: 10, resource.RLIMIT_AS: 1 << 30, resource.RLIMIT_NPROC: 64, resource.RLIMIT_FSIZE: 1 << 20}
+    bounds = {
+        resource.RLIMIT_CPU: 10,
+        resource.RLIMIT_AS: 1 << 30,
+        resource.RLIMIT_NPROC: 64,
+        resource.RLIMIT_FSIZE: 1 << 20,
+    }
 
     def bound():
         for which, most in bounds.items():
             resource.setrlimit(which, (most, most))
 
     with tempfile.TemporaryDirectory() as folder:
-        alone = ["unshare", "-rn"] if subprocess.run(["unshare", "-rn", "true"], capture_output=True).returncode == 0 else []
+        alone = (
+            ["unshare", "-rn"]
+            if subprocess.run(["unshare", "-rn", "true"], capture_output=True).returncode == 0
+            else []
+        )
         command = [*alone, sys.executable, "-I", "-c", program]
         try:
-            done = subprocess.run(command, cwd=folder, capture_output=True, timeout=15, preexec_fn=bound, env={})
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, timeout=15, preexec_fn=bound, env={}
+            )
         except subprocess.TimeoutExpired:
             return False
     return done.returncode == 0
@@ -84,6 +115,7 @@ def passes(program):
 
 def humaneval(path, count):
     for problem in lines(path)[:count]:
+
         def is_right(text, p=problem):
             return passes(f"{p['prompt']}{text}\n{p['test']}\ncheck({p['entry_point']})\n")
 
@@ -98,12 +130,25 @@ def needle(path, lengths, depths, each):
     for length in lengths:
         for depth in depths:
             for i in range(each):
-                start, code = random.randrange(len(words) - length), random.randrange(10_000, 100_000)
+                start, code = (
+                    random.randrange(len(words) - length),
+                    random.randrange(10_000, 100_000),
+                )
                 text = words[start : start + length]
-                text.insert(int(length * depth / 100), f"\n\nThe secret number of {CITIES[i % len(CITIES)]} is {code}.\n\n")
+                text.insert(
+                    int(length * depth / 100),
+                    f"\n\nThe secret number of {CITIES[i % len(CITIES)]} is {code}.\n\n",
+                )
                 prompt = " ".join(text) + f"\n\nThe secret number of {CITIES[i % len(CITIES)]} is"
                 right = lambda got, code=code: str(code) in got
-                yield Question(f"needle {length} words", f"needle/{length}/{depth}/{i}", prompt, ["\n"], 8, right)
+                yield Question(
+                    f"needle {length} words",
+                    f"needle/{length}/{depth}/{i}",
+                    prompt,
+                    ["\n"],
+                    8,
+                    right,
+                )
 
 
 CITIES = ["Lyon", "Osaka", "Lima", "Oslo", "Quito", "Turin", "Leeds", "Perth"]
@@ -135,14 +180,22 @@ def main():
     parser.add_argument("--needle-depths", default="10,30,50,70,90", help="percent")
     parser.add_argument("--needle-each", type=int, default=4)
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--kv-memory", default="1GiB", help="of every mode whose flags say nothing of it")
+    parser.add_argument(
+        "--kv-memory", default="1GiB", help="of every mode whose flags say nothing of it"
+    )
     args = parser.parse_args()
     os.environ["EBB_TEST_MODEL"] = args.model
     whole = lambda text: [int(part) for part in text.split(",")]
     questions = [
         *(gsm8k(args.gsm8k, args.count) if args.gsm8k else []),
         *(humaneval(args.humaneval, args.count) if args.humaneval else []),
-        *(needle(args.needle, whole(args.needle_words), whole(args.needle_depths), args.needle_each) if args.needle else []),
+        *(
+            needle(
+                args.needle, whole(args.needle_words), whole(args.needle_depths), args.needle_each
+            )
+            if args.needle
+            else []
+        ),
     ]
     args.out.mkdir(parents=True, exist_ok=True)
     reference = None
@@ -186,14 +239,21 @@ def by_depth(out, modes):
 def judge(path, questions, got, reference):
     by_task = {}
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        all_right = list(pool.map(lambda question, answer: question.is_right(answer.text), questions, got))
+        all_right = list(
+            pool.map(lambda question, answer: question.is_right(answer.text), questions, got)
+        )
     with path.open("w") as file:
         for question, answer, other, right in zip(questions, got, reference, all_right):
             pairs = zip(answer.token_ids, other.token_ids)
-            agree = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(answer.token_ids), len(other.token_ids)))
+            agree = next(
+                (i for i, (a, b) in enumerate(pairs) if a != b),
+                min(len(answer.token_ids), len(other.token_ids)),
+            )
             is_same = list(answer.token_ids) == list(other.token_ids)
             finished = answer.finished
-            json.dump({"name": question.name, "right": right, "agree": agree, "text": answer.text}, file)
+            json.dump(
+                {"name": question.name, "right": right, "agree": agree, "text": answer.text}, file
+            )
             file.write("\n")
             found = (right, agree, is_same, finished.mean_kv_bits, finished.lowest_kv_bits)
             by_task.setdefault(question.task, []).append(found)
@@ -201,7 +261,16 @@ def judge(path, questions, got, reference):
         right, agree, same, mean, lowest = zip(*found)
         count = len(found)
         median = sorted(agree)[count // 2]
-        yield [task, count, sum(right), f"{sum(right) / count:.3f}", median, sum(same), f"{sum(mean) / count:.2f}", min(lowest)]
+        yield [
+            task,
+            count,
+            sum(right),
+            f"{sum(right) / count:.3f}",
+            median,
+            sum(same),
+            f"{sum(mean) / count:.2f}",
+            min(lowest),
+        ]
 
 
 if __name__ == "__main__":

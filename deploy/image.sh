@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # Builds the container images with buildah: the same commit gives the same digests.
 #
-#   deploy/image.sh                        localhost/ebb:dev and localhost/ebb-fetch:dev from the public base images that the
+#   deploy/image.sh                        localhost/ebb:dev and localhost/ebb-fetch:dev from the
+#   public base images that the
 #                                          Containerfile names
-#   deploy/image.sh --cuda                 localhost/ebb-cuda:dev
-#   deploy/image.sh --check [--cuda]       without any registry: bases are made here from Debian packages and the Rust toolchain of
+#   deploy/image.sh --cuda                 localhost/ebb-cuda:dev deploy/image.sh --check [--cuda]
+#   without any registry: bases are made here from Debian packages and the Rust toolchain of
 #                                          this machine, images from them, and then what they promise is tested (deploy/image/check.sh)
 #   deploy/image.sh --check --binary FILE  the same with a program that is built already
-#   deploy/image.sh --able                 whether --check can run here: if not, says why and ends with 1
+#   deploy/image.sh --able                 whether --check can run here: if not, says why and ends
+#   with 1
 #
-# --check needs root, apt-get, which also installs buildah where there is none, and PyPI. EBB_CUDA_ARCHS restricts what --cuda compiles for.
+# --check needs root, apt-get, which also installs buildah where there is none, and PyPI.
+# EBB_CUDA_ARCHS restricts what --cuda compiles for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 check=0 able=0 name=ebb features='' binary=''
@@ -45,7 +48,8 @@ command -v buildah >/dev/null || apt-get install -y -qq buildah >/dev/null 2>&1 
 python3 -m pip install --quiet --dry-run --no-deps --ignore-installed --disable-pip-version-check pip >/dev/null 2>&1 || unable "PyPI cannot be reached"
 [ $able = 0 ] || exit 0
 
-# unpack ROOT PACKAGE...: what the packages and all that they depend on contain. Their scripts do not run.
+# unpack ROOT PACKAGE...: what the packages and all that they depend on contain. Their scripts do
+# not run.
 unpack() {
   local root=$1 debs="$work/debs"
   rm -rf "$debs"; mkdir -p "$debs/partial" "$root"; : >"$work/none"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds Ebb, fetches the default model, serves it on a free loopback port, asks it one question over gRPC, and stops.
+# Builds Ebb, fetches the default model, serves it on a free loopback port, asks it one question
+# over gRPC, and stops.
 #
 #   deploy/try.sh [PROMPT]
 set -euo pipefail

@@ -1,10 +1,11 @@
 //! Compiles the CUDA kernels ahead of time when feature `cuda` is on; does nothing otherwise.
 //!
-//! Every `kernels/cuda/**/*.cu` becomes a fat binary that the crate embeds. The build fails on a compiler warning and on
-//! a register spill. `EBB_CUDA_ARCHS` (default `80,86,89,90a,ptx`) restricts the targets for a quick loop; `nvcc` is
-//! found in `$CUDA_HOME/bin`, then on `PATH`.
+//! Every `kernels/cuda/**/*.cu` becomes a fat binary that the crate embeds. The build fails on a
+//! compiler warning and on a register spill. `EBB_CUDA_ARCHS` (default `80,86,89,90a,ptx`)
+//! restricts the targets for a quick loop; `nvcc` is found in `$CUDA_HOME/bin`, then on `PATH`.
 //!
-//! With feature `cuda-emulator` the same files are compiled by the C++ compiler (`$CXX`, else `c++`) for the CPU instead.
+//! With feature `cuda-emulator` the same files are compiled by the C++ compiler (`$CXX`, else
+//! `c++`) for the CPU instead.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -90,7 +91,8 @@ fn compile_emulated(source: &Path, out: &Path) -> Result<(), String> {
         "-Wno-unknown-pragmas",
         "-Wno-unused-variable",
     ]);
-    // Every access of a kernel calls cuda/emulator/races.cpp, which takes the place of the sanitizer's own library.
+    // Every access of a kernel calls cuda/emulator/races.cpp, which takes the place of the
+    // sanitizer's own library.
     let is_kernel = source.extension().is_some_and(|e| e == "cu");
     if is_kernel && env::var_os("EBB_EMULATOR_RACES").is_some() {
         command.args(["-fsanitize=thread", "-g1"]);

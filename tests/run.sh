@@ -2,7 +2,8 @@
 # All tests of Ebb, from a bare machine (Rust, Python 3 with pip, a C compiler).
 #
 #   tests/run.sh          everything that fits in about half an hour on two cores, once it is built
-#   tests/run.sh --full   the longer checks too: more simulation seeds, the 1.5B model, container images built from source
+#   tests/run.sh --full   the longer checks too: more simulation seeds, the 1.5B model, container
+#   images built from source
 set -euo pipefail
 cd "$(dirname "$0")/.."
 full=0

@@ -1,5 +1,5 @@
-# To be sourced: lets the loader find cuBLASLt.
-# cuBLASLt from a toolkit or from pip's packages, where the loader does not know it; the newest version there is.
+# To be sourced: lets the loader find cuBLASLt. cuBLASLt from a toolkit or from pip's packages,
+# where the loader does not know it; the newest version there is.
 if ! ldconfig -p 2>/dev/null | grep -q 'libcublasLt.so.13'; then
   sites=$(python3 -c 'import site, sys; print("\n".join(site.getsitepackages() + [site.getusersitepackages()] + sys.path))' 2>/dev/null)
   found=$(

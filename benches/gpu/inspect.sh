@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# A closer look at the CUDA backend on the first GPU of this machine: matrix products, whole steps, every attention kernel, and
-# what compute-sanitizer and Nsight Compute say where they are installed. Takes some 15 minutes.
+# A closer look at the CUDA backend on the first GPU of this machine: matrix products, whole steps,
+# every attention kernel, and what compute-sanitizer and Nsight Compute say where they are
+# installed. Takes some 15 minutes.
 #
 #   benches/gpu/inspect.sh [EBB_BENCH [OUT]]
 #
-# EBB_BENCH: the binary (cargo build --release -p ebb-benches --features cuda). OUT: a folder for what each step printed.
+# EBB_BENCH: the binary (cargo build --release -p ebb-benches --features cuda). OUT: a folder for
+# what each step printed.
 set -uo pipefail
 root=$(realpath "$(dirname "$0")/../..")
 bin=$(realpath "${1:-$root/target/release/ebb-bench}")
@@ -29,7 +31,8 @@ step products 60 "$bin" products
 step step 180 "$bin" step
 step step-untuned 90 "$bin" step --no-tune --batches 1,64
 if command -v compute-sanitizer > /dev/null; then
-  # cuBLASLt's own kernels (nvjet, split-K) read scratch they have not written and synchronise in ways the tools do not know.
+  # cuBLASLt's own kernels (nvjet, split-K) read scratch they have not written and synchronise in
+  # ways the tools do not know.
   others="--kernel-name-exclude kernel_substring=nvjet --kernel-name-exclude kernel_substring=splitKreduce"
   step memcheck 120 compute-sanitizer --tool memcheck --error-exitcode 1 --print-limit 3 "$bin" check --quick
   step racecheck 240 compute-sanitizer --tool racecheck --error-exitcode 1 $others --print-limit 3 "$bin" check --quick

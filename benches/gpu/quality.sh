@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# What the page formats and a calibrated schedule cost a model, on the first GPU of this machine: a few minutes.
+# What the page formats and a calibrated schedule cost a model, on the first GPU of this machine: a
+# few minutes.
 #
 #   EBB=target/release/ebb benches/gpu/quality.sh OUT MODEL TEXT
 #
-# EBB: the binary (cargo build --release -p ebb-engine --features cuda --bin ebb); it may have been built elsewhere. OUT: a folder
-# for the profile and the losses behind it (MODEL's name, .json and .json.losses) and for quality.csv; what is there already is not
-# computed again. MODEL: a .gguf file or a directory. TEXT: plain text, at least 20,000 tokens beyond its last 600,000 bytes: those
-# calibrate, the first 16,384 tokens are scored. SAMPLES, WINDOWS: windows of 1,024 tokens that calibrate (8), of 4,096 that are
-# scored (4).
+# EBB: the binary (cargo build --release -p ebb-engine --features cuda --bin ebb); it may have been
+# built elsewhere. OUT: a folder for the profile and the losses behind it (MODEL's name, .json and
+# .json.losses) and for quality.csv; what is there already is not computed again. MODEL: a .gguf
+# file or a directory. TEXT: plain text, at least 20,000 tokens beyond its last 600,000 bytes: those
+# calibrate, the first 16,384 tokens are scored. SAMPLES, WINDOWS: windows of 1,024 tokens that
+# calibrate (8), of 4,096 that are scored (4).
 set -euo pipefail
 if [ $# -ne 3 ]; then
   echo "usage: EBB=BINARY benches/gpu/quality.sh OUT MODEL TEXT" >&2
@@ -33,7 +35,8 @@ specs=(k=int8,v=int8 k=int4,v=int4 k=int4,v=int2 k=int3,v=int3 k=int3,v=int2 k=i
        k=int2,v=int2 k=int4 k=int3 k=kitty25 k=kitty12 k=int2 v=int4 v=int2
        v=int2,rotate=v k=int4,v=int2,rotate=v k=kitty25,v=int4,rotate=v k=kitty25,v=int2,rotate=v k=kitty12,v=int2,rotate=v
        k=int2,v=int2,rotate=v)
-# Clipped 2-bit pages, what calibrated schedules come down to; those above are what they are compared with.
+# Clipped 2-bit pages, what calibrated schedules come down to; those above are what they are
+# compared with.
 specs+=(k=kitty25c,v=int2c k=kitty12c,v=int2c k=int2c,v=int2c k=int4,v=int2c k=kitty25c k=kitty12c k=int2c v=int2c v=int2c,rotate=v
         k=int4,v=int2c,rotate=v k=kitty25c,v=int2c,rotate=v k=kitty12c,v=int2c,rotate=v)
 for bits in 8 6 5 4 3.5 3 2.75 2.6; do

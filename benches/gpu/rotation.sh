@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# What rotating keys changes, format by format and in a calibrated schedule, on the first GPU of this machine: one to three minutes.
+# What rotating keys changes, format by format and in a calibrated schedule, on the first GPU of
+# this machine: one to three minutes.
 #
 #   EBB=target/release/ebb benches/gpu/rotation.sh OUT MODEL TEXT PROFILE
 #
-# EBB: the binary (cargo build --release -p ebb-engine --features cuda --bin ebb); it may have been built elsewhere. OUT: a folder for
-# rotation.csv and the profiles of rotated keys, rotated.json (the default formats) and rotated-plain.json (int8, int4, int2); what is
-# there already is not computed again. MODEL: a .gguf file or a directory. TEXT: plain text; its last 600,000 bytes calibrate, the
-# first 16,384 tokens are scored. PROFILE: of keys that are not rotated, to compare with (quality.sh).
+# EBB: the binary (cargo build --release -p ebb-engine --features cuda --bin ebb); it may have been
+# built elsewhere. OUT: a folder for rotation.csv and the profiles of rotated keys, rotated.json
+# (the default formats) and rotated-plain.json (int8, int4, int2); what is there already is not
+# computed again. MODEL: a .gguf file or a directory. TEXT: plain text; its last 600,000 bytes
+# calibrate, the first 16,384 tokens are scored. PROFILE: of keys that are not rotated, to compare
+# with (quality.sh).
 set -euo pipefail
 if [ $# -ne 4 ]; then
   echo "usage: EBB=BINARY benches/gpu/rotation.sh OUT MODEL TEXT PROFILE" >&2

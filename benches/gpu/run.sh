@@ -3,9 +3,10 @@
 #
 #   benches/gpu/run.sh [EBB_BENCH [OUT]]
 #
-# EBB_BENCH: the binary (cargo build --release -p ebb-benches --features cuda); it may have been built elsewhere, and
-# needs only the driver and cuBLASLt. OUT: a folder for attention.csv, attention-clean-l2.csv, throughput.csv, startup.csv and
-# log.txt; what is there already is replaced. Exits nonzero if a check or a benchmark failed; the rest runs all the same.
+# EBB_BENCH: the binary (cargo build --release -p ebb-benches --features cuda); it may have been
+# built elsewhere, and needs only the driver and cuBLASLt. OUT: a folder for attention.csv,
+# attention-clean-l2.csv, throughput.csv, startup.csv and log.txt; what is there already is
+# replaced. Exits nonzero if a check or a benchmark failed; the rest runs all the same.
 set -uo pipefail
 root=$(realpath "$(dirname "$0")/../..")
 bin=$(realpath "${1:-$root/target/release/ebb-bench}")

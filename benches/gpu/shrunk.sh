@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# What shrinking brings on the GPU of this machine: attention over shrunk blocks, prompts over a shrunk context, and the engine where memory is short. About 11 minutes.
+# What shrinking brings on the GPU of this machine: attention over shrunk blocks, prompts over a
+# shrunk context, and the engine where memory is short. About 11 minutes.
 #
 #   benches/gpu/shrunk.sh [EBB_BENCH [OUT]]
 #
-# EBB_BENCH: the binary (cargo build --release -p ebb-benches --features cuda). OUT: a folder for attention.csv, attention-clean-l2.csv, prompts.csv, throughput.csv
-# and itl.csv.
+# EBB_BENCH: the binary (cargo build --release -p ebb-benches --features cuda). OUT: a folder for
+# attention.csv, attention-clean-l2.csv, prompts.csv, throughput.csv and itl.csv.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bin=${1:-target/release/ebb-bench}

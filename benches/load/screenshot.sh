@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # A picture of a report, by a headless Chromium that finds no network.
 #
-#   benches/load/screenshot.sh REPORT.html OUT.png [WIDTH] [HEIGHT]     in CSS pixels, 1300 × 1270 unless told; three for two in the file
+#   benches/load/screenshot.sh REPORT.html OUT.png [WIDTH] [HEIGHT]     in CSS pixels, 1300 × 1270
+#   unless told; three for two in the file
 #
-# Takes $CHROMIUM, or the machine's chromium or Chrome; where there is none, root on Debian gets it from apt.
+# Takes $CHROMIUM, or the machine's chromium or Chrome; where there is none, root on Debian gets it
+# from apt.
 set -euo pipefail
 report=$(realpath -e "${1:?usage: screenshot.sh REPORT.html OUT.png [WIDTH] [HEIGHT]}")
 out=$(realpath -m "${2:?usage: screenshot.sh REPORT.html OUT.png [WIDTH] [HEIGHT]}")

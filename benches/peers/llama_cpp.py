@@ -5,6 +5,7 @@
 
 Prints CSV: engine,work,streams,tokens,seconds,tok_s. Greedy, no stop, weights kept in the file's own format.
 """
+
 import argparse
 import json
 import random
@@ -15,7 +16,9 @@ import xllamacpp as xlc
 
 
 def main():
-    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    args = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     args.add_argument("model")
     args.add_argument("--threads", type=int, default=2)
     args.add_argument("--streams", default="1,16")
@@ -37,7 +40,13 @@ def main():
     rng = random.Random(7)
 
     def complete(prompt, tokens, out):
-        body = {"prompt": prompt, "n_predict": tokens, "temperature": 0, "ignore_eos": True, "cache_prompt": False}
+        body = {
+            "prompt": prompt,
+            "n_predict": tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "cache_prompt": False,
+        }
         answer = server.handle_completions(body)
         out.append(json.loads(answer) if isinstance(answer, str) else answer)
 
@@ -48,7 +57,10 @@ def main():
     print("engine,work,streams,tokens,seconds,tok_s")
     for count in streams:
         answers = []
-        threads = [threading.Thread(target=complete, args=(random_prompt(8), args.tokens, answers)) for _ in range(count)]
+        threads = [
+            threading.Thread(target=complete, args=(random_prompt(8), args.tokens, answers))
+            for _ in range(count)
+        ]
         start = time.perf_counter()
         for t in threads:
             t.start()
@@ -61,7 +73,9 @@ def main():
     start = time.perf_counter()
     complete(random_prompt(args.prompt), 1, [])
     seconds = time.perf_counter() - start
-    print(f"llama.cpp,prefill,1,{args.prompt},{seconds:.3f},{args.prompt / seconds:.1f}", flush=True)
+    print(
+        f"llama.cpp,prefill,1,{args.prompt},{seconds:.3f},{args.prompt / seconds:.1f}", flush=True
+    )
 
 
 main()

@@ -32,7 +32,8 @@ pub struct EngineArgs {
     /// Share of the GPU's memory that may be used
     #[arg(long, value_name = "SHARE", default_value_t = GPU_MEMORY_UTILIZATION)]
     pub gpu_memory_utilization: f64,
-    /// What gives way when memory is full [default: progressive where the device can shrink pages, else preempt-only]
+    /// What gives way when memory is full [default: progressive where the device can shrink pages,
+    /// else preempt-only]
     #[arg(long, value_parser = mode_named)]
     pub kv_mode: Option<Mode>,
     /// Formats that blocks shrink to

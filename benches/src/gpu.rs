@@ -46,7 +46,8 @@ impl Part {
 /// Commands that need a GPU; they use the first.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Command {
-    /// Compare kernels and whole models on the GPU with CPU references, on random and hostile inputs
+    /// Compare kernels and whole models on the GPU with CPU references, on random and hostile
+    /// inputs
     Check {
         /// Few and short cases, for use under compute-sanitizer
         #[arg(long)]
@@ -63,21 +64,22 @@ pub enum Command {
         /// Timed runs of each shape
         #[arg(long, default_value_t = 30)]
         repeats: usize,
-        /// Fill L2 by reading before each run, as a step does with weights, and not by writing, as published comparisons do: then there
-        /// is nothing to write back
+        /// Fill L2 by reading before each run, as a step does with weights, and not by writing, as
+        /// published comparisons do: then there is nothing to write back
         #[arg(long)]
         clean_l2: bool,
         /// Time every compiled kernel with this in its name, too
         #[arg(long, default_value = "")]
         kernels: String,
-        /// Ways of cutting sequences to try with them: smallest and largest large unit, large units, small unit,
-        /// as 8-32-32-4
+        /// Ways of cutting sequences to try with them: smallest and largest large unit, large
+        /// units, small unit, as 8-32-32-4
         #[arg(long, value_delimiter = ',', value_parser = rule)]
         rules: Vec<[usize; 4]>,
         /// Only these shapes, as 128x8192; all of them if none is named
         #[arg(long, value_delimiter = ',')]
         shapes: Vec<String>,
-        /// Only these rows over shrunk blocks and none over 16-bit ones, as `int4/int4,int2/int2 q_len 4,of all`
+        /// Only these rows over shrunk blocks and none over 16-bit ones, as `int4/int4,int2/int2
+        /// q_len 4,of all`
         #[arg(long, value_delimiter = ',', conflicts_with_all = ["kernels", "rules"])]
         shrunk: Vec<String>,
     },
@@ -87,7 +89,8 @@ pub enum Command {
         #[arg(long, default_value_t = 10)]
         repeats: usize,
     },
-    /// Compare ways to multiply queries with polar44 keys, by tables and on tensor cores, and time them beside 16-bit keys; prints CSV
+    /// Compare ways to multiply queries with polar44 keys, by tables and on tensor cores, and time
+    /// them beside 16-bit keys; prints CSV
     Polar {
         /// Blocks of 128 tokens of one KV head of 128 channels
         #[arg(long, default_value_t = 32768, value_parser = clap::value_parser!(u32).range(1..))]
@@ -96,7 +99,8 @@ pub enum Command {
         #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
         repeats: u32,
     },
-    /// Time steps of a prompt's chunk over a context that has shrunk, and over one at 16 bit; prints CSV
+    /// Time steps of a prompt's chunk over a context that has shrunk, and over one at 16 bit;
+    /// prints CSV
     Prompts,
     /// Time the matrix products of a model of Llama-3.1-8B's shape; prints CSV
     Products {

@@ -1,4 +1,5 @@
-//! Kernel and engine benchmarks and the trace simulator. The load generator is a package of its own, in `load`.
+//! Kernel and engine benchmarks and the trace simulator. The load generator is a package of its
+//! own, in `load`.
 
 pub mod cpu;
 pub mod csv;

@@ -1,4 +1,5 @@
-//! `ebb-bench` with an engine on the CPU: a model of random weights that is small enough for a test.
+//! `ebb-bench` with an engine on the CPU: a model of random weights that is small enough for a
+//! test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -49,7 +50,8 @@ fn rows(csv: &str) -> Vec<impl Fn(&str) -> String + use<>> {
 fn a_trace_is_answered_in_real_time() {
     let folder = folder("online");
     let (trace, timeline) = (folder.join("trace.csv"), folder.join("timeline.csv"));
-    // As long as the trace's own rate is kept, the last one arrives after half a second; at twice the rate after a quarter.
+    // As long as the trace's own rate is kept, the last one arrives after half a second; at twice
+    // the rate after a quarter.
     let requests: String = (0..11).map(|i| format!("{},40,6\n", i * 50)).collect();
     std::fs::write(&trace, format!("arrival_ms,context,generated\n{requests}")).unwrap();
     let csv = ebb_bench(

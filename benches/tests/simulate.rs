@@ -181,8 +181,9 @@ fn progressive_holds_more_and_preempts_nobody() {
     );
 }
 
-/// Those that end leave blocks in the prefix cache, at their floor. Others grow into the pool up to what has to stay free for shrinks:
-/// if shrinks could not be written to what is left of the cached blocks, hardly anything would shrink and everybody would wait.
+/// Those that end leave blocks in the prefix cache, at their floor. Others grow into the pool up to
+/// what has to stay free for shrinks: if shrinks could not be written to what is left of the cached
+/// blocks, hardly anything would shrink and everybody would wait.
 #[test]
 fn what_others_left_in_the_prefix_cache_keeps_nobody_waiting() {
     let trace = trace(&[(0.0, 256, 2048); 100]);

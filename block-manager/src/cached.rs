@@ -71,7 +71,8 @@ impl Cached {
         self.discount(blocks, id, done);
     }
 
-    /// Counts the frames and the position of `id`, after [`discount`](Self::discount) and a change of them.
+    /// Counts the frames and the position of `id`, after [`discount`](Self::discount) and a change
+    /// of them.
     pub(crate) fn count(&mut self, blocks: &Blocks, id: BlockId, done: Epoch) {
         let (frames, busy) = (u32::from(blocks[id].frames), blocks[id].busy);
         self.frames += frames;

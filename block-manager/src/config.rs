@@ -27,8 +27,8 @@ pub struct PoolConfig {
     pub prefix_cache: bool,
     /// Longest sequence, in blocks.
     pub max_blocks_per_seq: u32,
-    /// Keys the prefix cache's hash; draw it at random so that nobody can prepare prompts that meet in one
-    /// bucket. It decides how fast a lookup is and never what it finds.
+    /// Keys the prefix cache's hash; draw it at random so that nobody can prepare prompts that meet
+    /// in one bucket. It decides how fast a lookup is and never what it finds.
     pub hash_key: u64,
 }
 
@@ -208,8 +208,8 @@ impl PoolConfig {
             return Err(ConfigError::FirstPosition { expected, found });
         }
         let block = expected;
-        // A schedule's first steps may cost frames, where few records of the old size and the new fit one frame; blocks
-        // pass over them.
+        // A schedule's first steps may cost frames, where few records of the old size and the new
+        // fit one frame; blocks pass over them.
         for position in self.positions.stops() {
             let frames = self.position_frames(position);
             let position = usize::from(position);

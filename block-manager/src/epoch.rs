@@ -1,7 +1,8 @@
 //! Which steps may still touch the arena.
 //!
 //! Steps are numbered by *epochs* 1, 2, … in the order they begin. Whatever is freed is tagged with
-//! the last epoch that may touch it, and may be reused once every step up to that epoch has retired.
+//! the last epoch that may touch it, and may be reused once every step up to that epoch has
+//! retired.
 
 use std::collections::VecDeque;
 

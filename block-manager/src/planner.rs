@@ -1,9 +1,9 @@
 //! Which block shrinks next: queues of those that can, kept up to date as blocks change.
 //!
-//! Cold blocks (only the cache keeps them) go first, the least recently used in front, as long as evicting them would do, or no live one
-//! can shrink; else they are evicted as they are. Of the live
-//! ones those of the highest class go first (the least urgent), among these the ones that take the
-//! most frames (the least advanced), protected ones last, then the oldest.
+//! Cold blocks (only the cache keeps them) go first, the least recently used in front, as long as
+//! evicting them would do, or no live one can shrink; else they are evicted as they are. Of the
+//! live ones those of the highest class go first (the least urgent), among these the ones that take
+//! the most frames (the least advanced), protected ones last, then the oldest.
 
 use std::{cmp::Reverse, collections::BTreeSet};
 
@@ -20,12 +20,13 @@ pub struct Pressure {
     pub low: u32,
     /// It goes on until as many would be left. At least `low`.
     pub high: u32,
-    /// Frames that sequences may hold whatever room there is: shrinking begins beyond, too, and goes on until they hold `high - low`
-    /// fewer.
+    /// Frames that sequences may hold whatever room there is: shrinking begins beyond, too, and
+    /// goes on until they hold `high - low` fewer.
     pub live_max: u32,
     /// Bytes of the blocks that one step transcodes. A block that is larger is transcoded alone.
     pub bytes_max: u64,
-    /// Whether blocks that only the prefix cache keeps shrink as well, where evicting them would do, and are not just evicted.
+    /// Whether blocks that only the prefix cache keeps shrink as well, where evicting them would
+    /// do, and are not just evicted.
     pub cold: bool,
 }
 
@@ -80,8 +81,9 @@ impl Queues {
     }
 }
 
-/// The frames that each live block that can shrink would be left with if they gave up evenly `wanted`. A block goes there at once: on
-/// the way there it would be rewritten several times, and everybody would wait for it.
+/// The frames that each live block that can shrink would be left with if they gave up evenly
+/// `wanted`. A block goes there at once: on the way there it would be rewritten several times, and
+/// everybody would wait for it.
 pub(crate) fn level(queues: &Queues, wanted: u64) -> u32 {
     let blocks = queues.live.len() as u64;
     let left = queues.live_frames.saturating_sub(wanted);
@@ -89,8 +91,8 @@ pub(crate) fn level(queues: &Queues, wanted: u64) -> u32 {
 }
 
 impl Pressure {
-    /// What has to come free where `frames` are left: below the low watermark, or below the high one if blocks `shrink` for it already,
-    /// as much as is missing there; else nothing.
+    /// What has to come free where `frames` are left: below the low watermark, or below the high
+    /// one if blocks `shrink` for it already, as much as is missing there; else nothing.
     pub(crate) fn short(&self, shrink: bool, frames: u64) -> u64 {
         let above = |mark: u32| u64::from(self.demand) + u64::from(mark);
         match shrink || frames < above(self.low) {
@@ -99,7 +101,8 @@ impl Pressure {
         }
     }
 
-    /// What live blocks that hold `live` frames have to give for [`live_max`](Self::live_max), if they `shrink` for it already or begin.
+    /// What live blocks that hold `live` frames have to give for [`live_max`](Self::live_max), if
+    /// they `shrink` for it already or begin.
     pub(crate) fn over(&self, shrink: bool, live: u64) -> u64 {
         let until = self
             .live_max

@@ -30,7 +30,8 @@ pub struct Terms {
     pub bound: Bound,
     /// Blocks of higher classes shrink first. A shared block is of the lowest class of its holders.
     pub class: i32,
-    /// Whether the prefix cache is kept from its blocks: they are its own, and nobody's claims keep them from shrinking.
+    /// Whether the prefix cache is kept from its blocks: they are its own, and nobody's claims keep
+    /// them from shrinking.
     pub is_private: bool,
 }
 

@@ -19,7 +19,8 @@ pub struct Usage {
     pub frames_shrinking: u32,
     /// Frames that growth must leave for a shrink.
     pub frames_held_back: u32,
-    /// Frames of live blocks that can shrink further; with none left there, shrinking gives nothing any more.
+    /// Frames of live blocks that can shrink further; with none left there, shrinking gives nothing
+    /// any more.
     pub frames_shrinkable: u64,
     /// Bytes of one frame.
     pub frame_bytes: u64,

@@ -83,4 +83,6 @@ PANELS = [
     ),
 ]  # fmt: skip
 
-BOARD = board("ebb-capacity", "Ebb / Capacity", "Memory, batch, queue and steps against their limits.", PANELS)
+BOARD = board(
+    "ebb-capacity", "Ebb / Capacity", "Memory, batch, queue and steps against their limits.", PANELS
+)

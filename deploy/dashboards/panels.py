@@ -50,14 +50,39 @@ def series(title, says, unit, *queries, width=8, stack=False, most=None, least=0
         defaults["min"] = least
     if most is not None:
         defaults["max"] = most
-    options = {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi", "sort": "desc"}}
-    return panel("timeseries", title, says, queries, width, 8, {"defaults": defaults, "overrides": []}, options)
+    options = {
+        "legend": {"displayMode": "list", "placement": "bottom"},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    }
+    return panel(
+        "timeseries",
+        title,
+        says,
+        queries,
+        width,
+        8,
+        {"defaults": defaults, "overrides": []},
+        options,
+    )
 
 
 def stat(title, says, unit, query, width=4):
     """One number and its recent course."""
-    options = {"reduceOptions": {"calcs": ["lastNotNull"]}, "graphMode": "area", "colorMode": "value"}
-    return panel("stat", title, says, [(query, "")], width, 4, {"defaults": {"unit": unit}, "overrides": []}, options)
+    options = {
+        "reduceOptions": {"calcs": ["lastNotNull"]},
+        "graphMode": "area",
+        "colorMode": "value",
+    }
+    return panel(
+        "stat",
+        title,
+        says,
+        [(query, "")],
+        width,
+        4,
+        {"defaults": {"unit": unit}, "overrides": []},
+        options,
+    )
 
 
 def heatmap(title, says, unit, histogram, width=12):
@@ -69,23 +94,40 @@ def heatmap(title, says, unit, histogram, width=12):
         "color": {"mode": "scheme", "scheme": "Oranges", "steps": 64},
         "cellGap": 1,
     }
-    made = panel("heatmap", title, says, [(query, "{{le}}")], width, 8, {"defaults": {"unit": unit}, "overrides": []}, options)
+    made = panel(
+        "heatmap",
+        title,
+        says,
+        [(query, "{{le}}")],
+        width,
+        8,
+        {"defaults": {"unit": unit}, "overrides": []},
+        options,
+    )
     made["targets"][0]["format"] = "heatmap"
     return made
 
 
 def table(title, says, *columns, key, width=24, unit="short"):
     """A row for each value of the label `key`. Columns are (expression, heading, unit)."""
-    made = panel("table", title, says, [(query, heading) for query, heading, _ in columns], width, 8)
+    made = panel(
+        "table", title, says, [(query, heading) for query, heading, _ in columns], width, 8
+    )
     for target in made["targets"]:
         target |= {"format": "table", "instant": True, "range": False}
     names = {f"Value #{chr(65 + i)}": heading for i, (_, heading, _) in enumerate(columns)}
     made["transformations"] = [
         {"id": "merge", "options": {}},
-        {"id": "organize", "options": {"excludeByName": {"Time": True}, "renameByName": {key: key, **names}}},
+        {
+            "id": "organize",
+            "options": {"excludeByName": {"Time": True}, "renameByName": {key: key, **names}},
+        },
     ]
     overrides = [
-        {"matcher": {"id": "byName", "options": heading}, "properties": [{"id": "unit", "value": one}]}
+        {
+            "matcher": {"id": "byName", "options": heading},
+            "properties": [{"id": "unit", "value": one}],
+        }
         for _, heading, one in columns
     ]
     made["fieldConfig"] = {"defaults": {"unit": unit}, "overrides": overrides}
@@ -111,7 +153,13 @@ def panel(kind, title, says, queries, width, height, fields=None, options=None):
 
 def row(title):
     """A heading."""
-    return {"type": "row", "title": title, "collapsed": False, "panels": [], "gridPos": {"w": 24, "h": 1}}
+    return {
+        "type": "row",
+        "title": title,
+        "collapsed": False,
+        "panels": [],
+        "gridPos": {"w": 24, "h": 1},
+    }
 
 
 def board(uid, title, says, parts, variables=()):
@@ -127,7 +175,13 @@ def board(uid, title, says, parts, variables=()):
         tallest = max(tallest, place["h"])
         part["id"] = number
     known = [variable("job"), variable("model_name", "model"), variable("instance")]
-    source = {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus", "hide": 0}
+    source = {
+        "name": "datasource",
+        "type": "datasource",
+        "query": "prometheus",
+        "label": "Prometheus",
+        "hide": 0,
+    }
     return {
         "uid": uid,
         "title": title,
@@ -139,7 +193,16 @@ def board(uid, title, says, parts, variables=()):
         "refresh": "15s",
         "time": {"from": "now-1h", "to": "now"},
         "templating": {"list": [source, *known, *variables]},
-        "links": [{"type": "dashboards", "tags": ["ebb"], "title": "Ebb", "asDropdown": False, "keepTime": True, "includeVars": True}],
+        "links": [
+            {
+                "type": "dashboards",
+                "tags": ["ebb"],
+                "title": "Ebb",
+                "asDropdown": False,
+                "keepTime": True,
+                "includeVars": True,
+            }
+        ],
         "panels": parts,
     }
 
@@ -164,4 +227,11 @@ def choice(name, label, values, chosen):
     """A variable with fixed values."""
     options = [{"text": value, "value": value, "selected": value == chosen} for value in values]
     current = {"text": chosen, "value": chosen}
-    return {"name": name, "label": label, "type": "custom", "query": ",".join(values), "options": options, "current": current}
+    return {
+        "name": name,
+        "label": label,
+        "type": "custom",
+        "query": ",".join(values),
+        "options": options,
+        "current": current,
+    }

@@ -36,7 +36,8 @@ if [ -n "$fetch" ]; then
   deploy/image/run.sh "$root" "$EBB_WORK/models:/models" fetch --model=SmolLM2-135M-Instruct --cache-dir=/models || fail "ebb fetch failed in $fetch"
   volumes="$EBB_WORK/models:/models:ro"
 fi
-# The end-to-end tests see the image as the program: health, answers, and a drain that loses nothing.
+# The end-to-end tests see the image as the program: health, answers, and a drain that loses
+# nothing.
 cat >"$EBB_WORK/ebb" <<WRAPPER
 #!/usr/bin/env bash
 exec "$PWD/deploy/image/run.sh" "$server" "$volumes" "\$@"

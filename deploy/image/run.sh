@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Runs the program of an unpacked image as a container engine would under the chart's security context: as 65532 with neither
-# capabilities nor a way to get them, on a root file system that nobody can write to. Replaces itself, so signals arrive.
+# Runs the program of an unpacked image as a container engine would under the chart's security
+# context: as 65532 with neither capabilities nor a way to get them, on a root file system that
+# nobody can write to. Replaces itself, so signals arrive.
 #
 #   deploy/image/run.sh ROOT VOLUMES ARGUMENT...
 #
-# VOLUMES: `HOST:PATH` and `HOST:PATH:ro`, separated by spaces; /cache and /tmp are empty and writable, as in the chart's pod.
+# VOLUMES: `HOST:PATH` and `HOST:PATH:ro`, separated by spaces; /cache and /tmp are empty and
+# writable, as in the chart's pod.
 set -euo pipefail
 for volume in $2 /proc:/proc /dev:/dev :/cache :/tmp; do IFS=: read -r _ path _ <<<"$volume"; mkdir -p "$1$path"; done
 # An engine brings the names of the network, too.

@@ -39,7 +39,8 @@ pub struct EngineConfig {
     pub load_format: LoadFormat,
     /// Where it computes.
     pub device: Device,
-    /// Bytes for the KV cache. When absent: on a GPU what `gpu_memory_utilization` leaves, on the CPU 1 GiB.
+    /// Bytes for the KV cache. When absent: on a GPU what `gpu_memory_utilization` leaves, on the
+    /// CPU 1 GiB.
     pub kv_memory_bytes: Option<u64>,
     /// Share of a GPU's memory that may be used, by all its users together.
     pub gpu_memory_utilization: f64,
@@ -53,8 +54,8 @@ pub struct EngineConfig {
     pub max_step_tokens: usize,
     /// Whether prompts share the KV of common beginnings.
     pub prefix_cache: bool,
-    /// What gives way when the KV memory is full. When absent: blocks shrink progressively if the device has kernels for
-    /// that, else requests are preempted.
+    /// What gives way when the KV memory is full. When absent: blocks shrink progressively if the
+    /// device has kernels for that, else requests are preempted.
     pub kv_mode: Option<Mode>,
     /// How far the KV cache may shrink, and in which order.
     pub kv_source: KvSource,
@@ -66,7 +67,8 @@ pub struct EngineConfig {
     pub shrink_bytes_max: u64,
     /// See [`Config::live_bytes_max`].
     pub live_bytes_max: u64,
-    /// In static mode, tokens of a prompt that read each other at 16 bit, a multiple of 128; what the KV memory has room for if `None`.
+    /// In static mode, tokens of a prompt that read each other at 16 bit, a multiple of 128; what
+    /// the KV memory has room for if `None`.
     pub static_chunk: Option<u32>,
     /// Whether a GPU computes every row the same to the bit, whoever shares its step; slower.
     pub batch_invariant: bool,
@@ -79,8 +81,8 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
-    /// A model on the CPU with a KV cache of this many bytes that shrinks progressively to the default floor, and otherwise
-    /// what `ebb serve` does by itself.
+    /// A model on the CPU with a KV cache of this many bytes that shrinks progressively to the
+    /// default floor, and otherwise what `ebb serve` does by itself.
     pub fn new(model: &str, kv_memory_bytes: u64) -> Self {
         let floor = DEFAULT_FLOOR
             .parse()
@@ -188,7 +190,8 @@ pub enum StartError {
     Limits(#[from] SetupError),
 }
 
-/// Opens the model, loads it, and starts the engine thread. Blocks while it does; shows progress on a terminal.
+/// Opens the model, loads it, and starts the engine thread. Blocks while it does; shows progress on
+/// a terminal.
 ///
 /// # Errors
 /// A [`StartError`] whose sentence says what to change.
@@ -310,7 +313,8 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
     )?)
 }
 
-/// The plan asked for, if the device can run its pages; the 16-bit one if none was asked for and it cannot.
+/// The plan asked for, if the device can run its pages; the 16-bit one if none was asked for and it
+/// cannot.
 fn kv_plan(config: &EngineConfig, geometry: KvGeometry) -> Result<KvPlan, StartError> {
     let mode = config.kv_mode.unwrap_or(Mode::Progressive);
     let plan = KvPlan::new(geometry, mode, &config.kv_source)?;
@@ -510,7 +514,8 @@ fn max_context(
     }
 }
 
-/// Tokens of the longest sequence that the pool holds alone beside `kept` frames, once all of it has shrunk that may.
+/// Tokens of the longest sequence that the pool holds alone beside `kept` frames, once all of it
+/// has shrunk that may.
 fn longest(pool: &PoolConfig, kept: u32) -> usize {
     let room = u64::from((pool.frames - pool.held_back()).saturating_sub(kept));
     let fits = |blocks: &u64| pool.floor_frames(blocks * BLOCK_TOKENS as u64, Bound::FLOOR) <= room;

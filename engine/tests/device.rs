@@ -92,7 +92,8 @@ fn an_engine_on_a_gpu_answers_as_one_on_the_cpu() {
     let (got, expected) = (greedy(&gpu, &prompts), greedy(&cpu, &prompts));
     assert_eq!(got.len(), 3);
     assert!(got.iter().all(|tokens| tokens.len() == 6));
-    // The same weights; activations are rounded to bf16 on one and not on the other, so near ties may fall apart.
+    // The same weights; activations are rounded to bf16 on one and not on the other, so near ties
+    // may fall apart.
     assert_eq!(firsts(&got), firsts(&expected));
 }
 

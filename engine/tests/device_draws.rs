@@ -1,4 +1,5 @@
-//! The device's draws against the CPU sampler, over whole answers: the same tokens, while the last one is never known in time.
+//! The device's draws against the CPU sampler, over whole answers: the same tokens, while the last
+//! one is never known in time.
 
 use std::sync::Arc;
 

@@ -93,7 +93,8 @@ fn assert_alike(gpu: &Value, cpu: &Value, share: f64) {
     }
     for kl in ["kl", "kl_second_half"] {
         let (got, want) = (number(gpu, kl), number(cpu, kl));
-        // Activations are rounded to bf16 here and not there: 1e-5 to 5e-5 nats between runs that differ at all.
+        // Activations are rounded to bf16 here and not there: 1e-5 to 5e-5 nats between runs that
+        // differ at all.
         let limit = 1e-4 + share * want;
         assert!((got - want).abs() < limit, "{name} {kl}: {got}, {want}");
     }
@@ -116,8 +117,9 @@ fn the_papers_modes_score_on_a_gpu_as_on_the_cpu() {
     ];
     let specs = of_profiles.iter().map(|spec| format!("--kv {spec}"));
     let line: Vec<String> = presets.chain(specs).collect();
-    // Rounding moves codes, too. Values depend on tokens alone in the first layer of this model, so one that moves in a group of 32
-    // counts wherever its token does: on either device losses move up or down by several percent when a norm changes a little.
+    // Rounding moves codes, too. Values depend on tokens alone in the first layer of this model, so
+    // one that moves in a group of 32 counts wherever its token does: on either device losses move
+    // up or down by several percent when a norm changes a little.
     let line = format!("--ctx 640 --windows 1 {}", line.join(" "));
     let (gpu, cpu) = bench.both(&line, 0.15);
     assert_eq!((gpu.len(), cpu.len()), (20, 20));

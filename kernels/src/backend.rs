@@ -23,14 +23,16 @@ pub use tables::{KeptTables, TableDelta, TableShape};
 
 /// A device that runs a model over a paged KV cache.
 pub trait Backend: Send {
-    /// Enqueues one step: the deltas, the copies, in order, then the shrinks, then the rows, then the draws. On an error nothing
-    /// was enqueued but the deltas, which take effect also if the step then fails, and the steps submitted before are not affected.
+    /// Enqueues one step: the deltas, the copies, in order, then the shrinks, then the rows, then
+    /// the draws. On an error nothing was enqueued but the deltas, which take effect also if the
+    /// step then fails, and the steps submitted before are not affected.
     ///
     /// At most [`depth`](Self::depth) steps may be waiting for their [`wait`](Self::wait).
     fn submit(&mut self, input: &StepInput) -> Result<(), BackendError>;
 
-    /// Waits for the oldest step that was submitted and not waited for. On an error nothing useful was computed: pages of
-    /// the step's rows may or may not have been written; the steps after it still have to be waited for.
+    /// Waits for the oldest step that was submitted and not waited for. On an error nothing useful
+    /// was computed: pages of the step's rows may or may not have been written; the steps after it
+    /// still have to be waited for.
     ///
     /// # Panics
     /// If there is none: a bug of the caller.
@@ -55,8 +57,9 @@ pub trait Backend: Send {
         false
     }
 
-    /// Whether it keeps block tables, so that steps may name slots and bring deltas. One that does not refuses these; one that
-    /// does also takes steps that list their blocks, and forgets its tables then.
+    /// Whether it keeps block tables, so that steps may name slots and bring deltas. One that does
+    /// not refuses these; one that does also takes steps that list their blocks, and forgets its
+    /// tables then.
     fn keeps_tables(&self) -> bool {
         false
     }
@@ -142,7 +145,8 @@ pub struct StepOutput<'a> {
     pub logits: &'a [f32],
     /// The tokens, in the order of [`StepInput::draws`].
     pub draws: &'a [Drawn],
-    /// Alternatives of all draws, (id, log-probability): best first, the lower id first among equals.
+    /// Alternatives of all draws, (id, log-probability): best first, the lower id first among
+    /// equals.
     pub top: &'a [(u32, f32)],
     /// Shrinks that did not happen, by their order in [`StepInput::shrinks`].
     pub failed_shrinks: &'a [ShrinkFailure],

@@ -5,7 +5,8 @@
 //! - [`backend`]: the step interface every device implements.
 //! - [`cpu`]: the CPU backend, which is also the oracle of every other one.
 //! - [`formats`]: the page formats, one folder each.
-//! - `cuda`: the CUDA backend, with feature `cuda`, or `cuda-emulator` to run its kernels on the CPU.
+//! - `cuda`: the CUDA backend, with feature `cuda`, or `cuda-emulator` to run its kernels on the
+//!   CPU.
 //! - [`MappedFile`]: model files as bytes.
 //!
 //! This crate knows rows, blocks and frames. It knows no request and no sequence beyond one step.

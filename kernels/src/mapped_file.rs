@@ -48,8 +48,9 @@ impl MappedFile {
         Ok(Self { file, map })
     }
 
-    /// Copies the bytes from `offset` on into all of `out`: faster than through the map, whose pages would have to be entered
-    /// into the page table one by one, and a file that was shortened meanwhile is an error here.
+    /// Copies the bytes from `offset` on into all of `out`: faster than through the map, whose
+    /// pages would have to be entered into the page table one by one, and a file that was shortened
+    /// meanwhile is an error here.
     ///
     /// # Errors
     /// Whatever reading reports; [`io::ErrorKind::UnexpectedEof`] beyond the end.

@@ -46,8 +46,8 @@ fn bounds(format: FormatId, shape: RecordShape, rows: &[bf16]) -> Option<Vec<f32
         "f16" => vec![0.0; rows.len()],
         "int8" => half_steps(by_side(), 255.0),
         "int4" => half_steps(by_side(), 15.0),
-        // A code is 6 half steps of 4 bit, of 30, from its level at most, and was one off before; zero and range are rounded to fp16
-        // once more.
+        // A code is 6 half steps of 4 bit, of 30, from its level at most, and was one off before;
+        // zero and range are rounded to fp16 once more.
         "int2c" | "kitty25c" | "kitty12c" => {
             let ranges = by_side().into_iter();
             let rounded = |(range, x): (f32, &bf16)| {
@@ -142,7 +142,8 @@ fn every_pair_is_within_half_a_cell() {
                         rows[t * d + pair + pairs].to_f32(),
                     );
                     let error = f64::from(x - rx).hypot(f64::from(y - ry));
-                    // The chord of half a cell on the decoded radius, and the radius's own half cell.
+                    // The chord of half a cell on the decoded radius, and the radius's own half
+                    // cell.
                     let bound = (radius + radius_cell) * angle_cell / 2.0 + radius_cell / 2.0;
                     assert!(
                         error <= bound * 1.001 + 1e-6 * radius,
@@ -154,8 +155,8 @@ fn every_pair_is_within_half_a_cell() {
     }
 }
 
-/// Scores of random queries: the error stays within what the element bounds allow, and far below it on
-/// average, since roundings are not correlated.
+/// Scores of random queries: the error stays within what the element bounds allow, and far below it
+/// on average, since roundings are not correlated.
 #[test]
 fn scores_of_decoded_keys_are_close() {
     for (format, shape) in cases().into_iter().filter(|(_, s)| s.side == Side::K) {
@@ -242,7 +243,8 @@ fn ablations_err_more_than_what_they_are_compared_with() {
         (0..8).map(of_page).sum()
     };
     let keys = |format| error(format, Side::K);
-    // A boosted channel errs by its step, so that for the error of the page alone variance is the better guide.
+    // A boosted channel errs by its step, so that for the error of the page alone variance is the
+    // better guide.
     assert!(keys(FormatId::Kitty25Variance) < keys(FormatId::Kitty25));
     assert!(keys(FormatId::Kitty25) < 0.7 * keys(FormatId::Kitty25Random));
     assert!(keys(FormatId::Kitty12) < 0.7 * keys(FormatId::Kitty12Random));
@@ -262,8 +264,8 @@ fn ablations_err_more_than_what_they_are_compared_with() {
         ] {
             let mean = [equivalent, rounding, plain].map(|f| error(f, side));
             assert!(mean[2] > 2.0 * mean[0], "{side:?} {mean:?}");
-            // Cutting off the top and keeping a finer step pays on average where values pile up in the middle; the worst
-            // value pays for it.
+            // Cutting off the top and keeping a finer step pays on average where values pile up in
+            // the middle; the worst value pays for it.
             let worst = [equivalent, rounding].map(|f| worst(f, side));
             assert!(worst[1] > 1.4 * worst[0], "{side:?} {worst:?}");
         }
@@ -295,8 +297,9 @@ fn zeros_and_ranges(format: FormatId, shape: RecordShape, rows: &[bf16]) -> Vec<
     (0..groups).map(|g| (half(g), half(groups + g))).collect()
 }
 
-/// In every group of every page: what 2-bit codes lose of the 4-bit page, squared, is not more where they are clipped, but for the
-/// rounding of zero and range; and the window lies within the group's own range.
+/// In every group of every page: what 2-bit codes lose of the 4-bit page, squared, is not more
+/// where they are clipped, but for the rounding of zero and range; and the window lies within the
+/// group's own range.
 #[test]
 fn clipping_never_loses_more_of_the_4_bit_page() {
     for (side, head_dim) in [64, 80, 128, 256]

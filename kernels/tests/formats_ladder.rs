@@ -79,11 +79,13 @@ fn an_illegal_shrink_is_an_error() {
     assert!(matches!(wrong, FormatError::Length { .. }), "{wrong}");
 }
 
-/// All ways from the 16-bit rows to a rung: encoding it, and every chain of shrinks that ends there.
+/// All ways from the 16-bit rows to a rung: encoding it, and every chain of shrinks that ends
+/// there.
 fn assert_one_result(shape: RecordShape, rows: &[bf16], name: &str) {
     for rungs in branches(shape.side) {
         let direct: Vec<Vec<u8>> = rungs.iter().map(|f| encode(*f, shape, rows)).collect();
-        // By induction over single jumps from the direct result, every chain gives the direct result.
+        // By induction over single jumps from the direct result, every chain gives the direct
+        // result.
         for to in 1..rungs.len() {
             for from in 0..to {
                 let got = shrink(rungs[from], rungs[to], shape, &direct[from]);

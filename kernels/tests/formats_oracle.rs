@@ -264,7 +264,8 @@ fn bits_per_element() {
     assert_eq!(listed, table.len());
 }
 
-/// Kitty's own record sizes at head_dim 128: 5760 bytes with a quarter boosted, 5248 with an eighth.
+/// Kitty's own record sizes at head_dim 128: 5760 bytes with a quarter boosted, 5248 with an
+/// eighth.
 #[test]
 fn kitty_records_have_the_papers_sizes() {
     let bytes = |name: &str| {
@@ -274,7 +275,8 @@ fn kitty_records_have_the_papers_sizes() {
     assert_eq!((bytes("kitty25"), bytes("kitty12")), (5760, 5248));
 }
 
-/// Channels drawn at random are as many as Kitty boosts, others on every page, and the same ones again for the same page.
+/// Channels drawn at random are as many as Kitty boosts, others on every page, and the same ones
+/// again for the same page.
 #[test]
 fn random_channels_differ_from_page_to_page() {
     let shape = RecordShape::k(64);

@@ -114,7 +114,8 @@ fn weights_that_cannot_be_rotated_are_refused() {
     assert!(fold_v(&mut w, 64, 0).is_err());
 }
 
-/// Why it is worth having: a loud channel sets the range of every token, and the rotation spreads it.
+/// Why it is worth having: a loud channel sets the range of every token, and the rotation spreads
+/// it.
 #[test]
 fn rotated_values_lose_less_at_two_bits() {
     let shape = RecordShape::v(128);
@@ -139,7 +140,8 @@ fn rotated_values_lose_less_at_two_bits() {
     assert!(rotated < 0.5 * plain, "{rotated} against {plain}");
 }
 
-/// The same of keys: a channel that swings further than the others has the largest step, and it is the one that scores depend on.
+/// The same of keys: a channel that swings further than the others has the largest step, and it is
+/// the one that scores depend on.
 #[test]
 fn rotated_keys_lose_less_at_two_and_three_bits() {
     let shape = RecordShape::k(64);

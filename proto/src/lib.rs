@@ -1,9 +1,11 @@
 //! The gRPC API `ebb.v1`: protocol definitions and generated code.
 //!
-//! The API's text of record is `proto/ebb/v1/ebb.proto`, documented field by field. This crate holds what is generated
-//! from it and nothing else: messages, [`v1::ebb_client`], [`v1::ebb_server`], and the descriptors for reflection.
+//! The API's text of record is `proto/ebb/v1/ebb.proto`, documented field by field. This crate
+//! holds what is generated from it and nothing else: messages, [`v1::ebb_client`],
+//! [`v1::ebb_server`], and the descriptors for reflection.
 
-/// Package `ebb.v1`. Missing docs stay a warning here, so that a field without a comment in the .proto is noticed.
+/// Package `ebb.v1`. Missing docs stay a warning here, so that a field without a comment in the
+/// .proto is noticed.
 #[allow(unreachable_pub, clippy::all)]
 pub mod v1 {
     tonic::include_proto!("ebb.v1");

@@ -277,7 +277,8 @@ fn pressure(c: &mut Criterion) {
     });
 }
 
-/// Memory for less than half of what the running sequences grow to: blocks shrink in nearly every step.
+/// Memory for less than half of what the running sequences grow to: blocks shrink in nearly every
+/// step.
 fn shrinking(c: &mut Criterion) {
     let mut group = c.benchmark_group("shrinking");
     for (name, whole) in [("plan", false), ("plan, with the step's return", true)] {
@@ -305,7 +306,8 @@ fn shrinking(c: &mut Criterion) {
         assert_eq!(after.preemptions, 0);
         report(name, &before, &after);
     }
-    // All sequences are equally long: they fill a block in the same step, and there are shrinks in the next.
+    // All sequences are equally long: they fill a block in the same step, and there are shrinks in
+    // the next.
     for (name, at, whole) in [
         ("plan, all have sealed a block", 0, false),
         ("plan and return, all seal a block", 127, true),
@@ -335,8 +337,8 @@ fn lockstep() -> Load {
     load
 }
 
-/// The longest of the steps in which most sequences are `at` so many tokens of a block, once blocks shrink. Soon
-/// after that they fall out of step, as some wait for memory.
+/// The longest of the steps in which most sequences are `at` so many tokens of a block, once blocks
+/// shrink. Soon after that they fall out of step, as some wait for memory.
 fn worst(load: &mut Load, at: u32, whole: bool) -> Duration {
     let mut longest = Duration::ZERO;
     for _ in 0..1000 {

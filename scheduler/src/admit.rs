@@ -59,8 +59,8 @@ impl Scheduler {
     }
 
     /// Whether a sequence can be admitted so that every running one, this one included, can
-    /// complete its prompt and then decode [`headroom_tokens`] more at 16 bit without a preemption. With
-    /// nothing running, the pool itself is the only bound.
+    /// complete its prompt and then decode [`headroom_tokens`] more at 16 bit without a preemption.
+    /// With nothing running, the pool itself is the only bound.
     ///
     /// [`headroom_tokens`]: crate::Config::headroom_tokens
     fn fits(&mut self, key: Key, weight: usize, batch: &Batch) -> bool {
@@ -131,8 +131,9 @@ impl Scheduler {
         self.run(key);
     }
 
-    /// Whether a sequence neither takes blocks from the prefix cache nor gives it any: what it reads is fixed then, a cached block may be
-    /// at another width than its own would be, and others could keep its own from going to their place.
+    /// Whether a sequence neither takes blocks from the prefix cache nor gives it any: what it
+    /// reads is fixed then, a cached block may be at another width than its own would be, and
+    /// others could keep its own from going to their place.
     pub(crate) fn is_private(&self, bound: Bound) -> bool {
         self.config.mode == Mode::Static && bound < Bound::NEVER
     }

@@ -38,7 +38,8 @@ impl Scheduler {
         }
 
         let step = self.counters.steps;
-        // Choices that part each copy the block that the prompt ends in, which stays as it is for the others.
+        // Choices that part each copy the block that the prompt ends in, which stays as it is for
+        // the others.
         let copy = u64::from(request.n > 1) * u64::from(self.blocks.config().block_frames());
         let floor_frames = self.least_frames(&request) + copy;
         let Request {
@@ -154,8 +155,8 @@ impl Scheduler {
         (!has_room).then_some(RejectReason::QueueFull { waiting, limit })
     }
 
-    /// Frames of one choice at its longest, once everything has shrunk that may. The last token sampled is
-    /// never computed.
+    /// Frames of one choice at its longest, once everything has shrunk that may. The last token
+    /// sampled is never computed.
     fn least_frames(&self, request: &Request) -> u64 {
         let computed =
             request.prompt.len() as u64 + u64::from(request.max_tokens.saturating_sub(1));

@@ -24,7 +24,8 @@ pub(crate) struct Batch {
     /// Frames that admitted sequences will still take to complete their prompts and part their
     /// choices.
     pub(crate) promised: u64,
-    /// Memory was short: nothing is admitted in this step, and where blocks shrink nobody gets more.
+    /// Memory was short: nothing is admitted in this step, and where blocks shrink nobody gets
+    /// more.
     pub(crate) pressed: bool,
     /// The prompt being planned gets less memory than it could use.
     pub(crate) short: bool,

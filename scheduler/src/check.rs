@@ -52,7 +52,8 @@ impl Scheduler {
             choices <= config.max_running,
             "{choices} choices run: too many"
         );
-        // With the last that was let in there may be more choices than that; they part, and lose their memory one by one.
+        // With the last that was let in there may be more choices than that; they part, and lose
+        // their memory one by one.
         let most = self.groups.iter().map(|(_, group)| group.choices.len());
         let bound = config.max_waiting + config.max_running + most.max().unwrap_or(1) - 1;
         ensure!(

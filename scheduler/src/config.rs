@@ -6,16 +6,16 @@ use thiserror::Error;
 /// What gives way when the KV memory is full.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Mode {
-    /// Nothing shrinks: sequences lose their memory and are computed again, as in engines whose cache has
-    /// one width.
+    /// Nothing shrinks: sequences lose their memory and are computed again, as in engines whose
+    /// cache has one width.
     #[default]
     PreemptOnly,
-    /// Blocks shrink while they are served, as far as memory asks for it (PM-KVQ, made online). A sequence
-    /// loses its memory only when nothing is left to shrink.
+    /// Blocks shrink while they are served, as far as memory asks for it (PM-KVQ, made online). A
+    /// sequence loses its memory only when nothing is left to shrink.
     Progressive,
-    /// Every block goes to the end of the schedule as soon as it is sealed, before anything but its own chunk of a prompt
-    /// ([`static_chunk`](Config::static_chunk)) reads it, as KIVI, Kitty and KVmix serve. What a sequence reads then depends on nothing
-    /// but itself.
+    /// Every block goes to the end of the schedule as soon as it is sealed, before anything but its
+    /// own chunk of a prompt ([`static_chunk`](Config::static_chunk)) reads it, as KIVI, Kitty and
+    /// KVmix serve. What a sequence reads then depends on nothing but itself.
     Static,
 }
 
@@ -41,11 +41,12 @@ impl Mode {
 /// What a request waits for before it gets memory, where blocks can shrink.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Admission {
-    /// Only for room at the floor: what the prefix cache keeps shrinks or is evicted to let it in, and what runs already shrinks.
+    /// Only for room at the floor: what the prefix cache keeps shrinks or is evicted to let it in,
+    /// and what runs already shrinks.
     #[default]
     Degrade,
-    /// For room at 16 bit as well, as in [`Mode::PreemptOnly`]: requests queue, and what runs shrinks only
-    /// instead of being preempted.
+    /// For room at 16 bit as well, as in [`Mode::PreemptOnly`]: requests queue, and what runs
+    /// shrinks only instead of being preempted.
     Queue,
 }
 
@@ -57,8 +58,8 @@ pub struct Config {
     /// Sequences with memory at once. A request counts once per choice from its admission on.
     pub max_running: usize,
     /// Bound of the waiting queue for arrivals, beyond those that free places await (see
-    /// [`Room`](crate::Room)). Preempted sequences wait in it too and are never turned away. It holds
-    /// at most `max_waiting + max_running` entries.
+    /// [`Room`](crate::Room)). Preempted sequences wait in it too and are never turned away. It
+    /// holds at most `max_waiting + max_running` entries.
     pub max_waiting: usize,
     /// Steps that may be planned before the first of them is done: 1 plans a step after the one
     /// before has finished, 2 plans it while that one runs.
@@ -80,24 +81,27 @@ pub struct Config {
     pub mode: Mode,
     /// When requests are let in, if blocks can shrink.
     pub admission: Admission,
-    /// Where blocks can shrink, each running sequence is promised its longest length at the width of its
-    /// floor; the promises make up at most this share of the pool, in percent. Up to 100 nothing is ever
-    /// preempted; more bets on answers that end early.
+    /// Where blocks can shrink, each running sequence is promised its longest length at the width
+    /// of its floor; the promises make up at most this share of the pool, in percent. Up to 100
+    /// nothing is ever preempted; more bets on answers that end early.
     pub overcommit_percent: u32,
-    /// [`Mode::Progressive`]: shrinking begins when less than this share of the pool would be free after the
-    /// coming steps' demand, in thousandths ...
+    /// [`Mode::Progressive`]: shrinking begins when less than this share of the pool would be free
+    /// after the coming steps' demand, in thousandths ...
     pub low_water_permille: u32,
     /// ... and goes on until this share would be. At least the low one.
     pub high_water_permille: u32,
-    /// [`Mode::Progressive`]: bytes that running sequences' blocks may fill before they shrink though there is room. Every step reads
-    /// all of them: fewer make faster steps of less precision.
+    /// [`Mode::Progressive`]: bytes that running sequences' blocks may fill before they shrink
+    /// though there is room. Every step reads all of them: fewer make faster steps of less
+    /// precision.
     pub live_bytes_max: u64,
-    /// Bytes of the blocks that one step transcodes in [`Mode::Progressive`]; a block that is larger goes alone.
-    /// Bounds what shrinking adds to the time between two tokens.
+    /// Bytes of the blocks that one step transcodes in [`Mode::Progressive`]; a block that is
+    /// larger goes alone. Bounds what shrinking adds to the time between two tokens.
     pub shrink_bytes_max: u64,
-    /// [`Mode::Static`]: tokens of a prompt that read each other at 16 bit, a multiple of 128. A prompt is computed in chunks of so
-    /// many from its begin on; a chunk reads those before it at their place, and goes to its own when it is complete. A longer one
-    /// reads less that has shrunk, and keeps memory for itself: nothing that is promised may lie in the 16-bit frames of one chunk.
+    /// [`Mode::Static`]: tokens of a prompt that read each other at 16 bit, a multiple of 128. A
+    /// prompt is computed in chunks of so many from its begin on; a chunk reads those before it at
+    /// their place, and goes to its own when it is complete. A longer one reads less that has
+    /// shrunk, and keeps memory for itself: nothing that is promised may lie in the 16-bit frames
+    /// of one chunk.
     pub static_chunk: u32,
 }
 
@@ -175,8 +179,8 @@ pub enum SetupError {
 }
 
 impl Config {
-    /// [`Mode::Static`]: frames of a pool that are promised to nobody, so that there is always room for the chunk of a prompt at 16 bit;
-    /// one block of it is in every promise.
+    /// [`Mode::Static`]: frames of a pool that are promised to nobody, so that there is always room
+    /// for the chunk of a prompt at 16 bit; one block of it is in every promise.
     pub fn chunk_frames(&self, pool: &PoolConfig) -> u32 {
         let blocks = self.static_chunk / BLOCK_TOKENS as u32;
         match self.mode {

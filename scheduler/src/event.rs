@@ -27,12 +27,12 @@ pub enum Event {
         /// [`Logits::All`]: crate::Logits::All
         /// [`Scheduler::awaited`]: crate::Scheduler::awaited
         outputs: Vec<ChoiceOutput>,
-        /// Blocks of [`StepPlan::shrinks`](crate::StepPlan::shrinks) that could not be transcoded. They stay
-        /// as they were and are not tried again.
+        /// Blocks of [`StepPlan::shrinks`](crate::StepPlan::shrinks) that could not be transcoded.
+        /// They stay as they were and are not tried again.
         failed_shrinks: Vec<BlockId>,
     },
-    /// The oldest step in flight did not run to its end. Whatever its copies, shrinks and slices wrote
-    /// counts as unwritten and is computed again; its table deltas count as applied.
+    /// The oldest step in flight did not run to its end. Whatever its copies, shrinks and slices
+    /// wrote counts as unwritten and is computed again; its table deltas count as applied.
     StepFailed {
         /// The step.
         step: StepId,

@@ -11,8 +11,8 @@ use crate::RequestId;
 /// [`Config::max_in_flight`](crate::Config::max_in_flight) above 1.
 pub const SAMPLED_LATER: u32 = u32::MAX;
 
-/// Work of one step. The order of effects is `deltas`, `copies`, `shrinks`, then the slices. A step may
-/// consist of shrinks alone.
+/// Work of one step. The order of effects is `deltas`, `copies`, `shrinks`, then the slices. A step
+/// may consist of shrinks alone.
 ///
 /// A slice writes the KV of its tokens at positions `position ..` through its block table, and each
 /// of its rows attends to every position up to its own.
@@ -22,8 +22,8 @@ pub struct StepPlan {
     pub step: StepId,
     /// Frame copies `(source, destination)`, to be done in this order before the slices.
     pub copies: Vec<(u32, u32)>,
-    /// Blocks to transcode. The step's own slices still read them in their old frames; the tables name the new
-    /// ones in the first plan after this step is done.
+    /// Blocks to transcode. The step's own slices still read them in their old frames; the tables
+    /// name the new ones in the first plan after this step is done.
     pub shrinks: Vec<ShrinkJob>,
     /// What to compute: at most one slice for each sequence.
     pub slices: Vec<Slice>,

@@ -1,9 +1,10 @@
-//! Precision as a resource: what is promised to whom at the floor, how much of a prompt memory lets a step
-//! compute, and which blocks shrink.
+//! Precision as a resource: what is promised to whom at the floor, how much of a prompt memory lets
+//! a step compute, and which blocks shrink.
 //!
-//! Where blocks shrink, nothing is preempted to let a sequence grow: it waits for a step or two while others
-//! shrink. Admission keeps the sum of all promises ([`Seq::floor_frames`]) within the pool, so that waiting
-//! always ends; preemption remains for pools that are overcommitted and for blocks that cannot be transcoded.
+//! Where blocks shrink, nothing is preempted to let a sequence grow: it waits for a step or two
+//! while others shrink. Admission keeps the sum of all promises ([`Seq::floor_frames`]) within the
+//! pool, so that waiting always ends; preemption remains for pools that are overcommitted and for
+//! blocks that cannot be transcoded.
 
 use std::ops::Range;
 
@@ -18,15 +19,16 @@ use crate::{Admission, FinishReason, Mode};
 
 /// Waiting sequences whose prompts count as demand, at most.
 const WAITING_AHEAD: usize = 64;
-/// Steps whose prompts count as demand: what shrinks with the step that is being planned comes free when that one has returned, and
-/// another is planned before it has.
+/// Steps whose prompts count as demand: what shrinks with the step that is being planned comes free
+/// when that one has returned, and another is planned before it has.
 const PROMPT_STEPS_AHEAD: u64 = 2;
 
-/// Of so many frames of the pool one may be kept for what shrinks is written to, whatever there is to shrink for.
+/// Of so many frames of the pool one may be kept for what shrinks is written to, whatever there is
+/// to shrink for.
 const KEPT_SHARE: u32 = 8;
 
-/// Steps ahead of which a decoding sequence's next sub-block counts as demand: one that is being planned
-/// while the one before runs.
+/// Steps ahead of which a decoding sequence's next sub-block counts as demand: one that is being
+/// planned while the one before runs.
 const STEPS_AHEAD: u32 = 2;
 
 impl Scheduler {
@@ -43,8 +45,8 @@ impl Scheduler {
         self.seqs[key].floor_frames * self.weight(key) as u64
     }
 
-    /// Whether a waiting sequence's promise can be kept beside those given. One that runs alone needs none: it
-    /// was checked on arrival that each of its choices fits.
+    /// Whether a waiting sequence's promise can be kept beside those given. One that runs alone
+    /// needs none: it was checked on arrival that each of its choices fits.
     pub(crate) fn fits_at_floor(&self, key: Key, batch: &mut Batch) -> bool {
         if self.running.is_empty() {
             return true;
@@ -81,8 +83,9 @@ impl Scheduler {
         self.config.chunk_frames(self.blocks.config()).into()
     }
 
-    /// [`Mode::Static`]: from where to where the tokens at which a sequence is may read each other at 16 bit: the chunk of its prompt, or
-    /// behind the prompt a block. It depends on the sequence alone, also when it is computed anew.
+    /// [`Mode::Static`]: from where to where the tokens at which a sequence is may read each other
+    /// at 16 bit: the chunk of its prompt, or behind the prompt a block. It depends on the sequence
+    /// alone, also when it is computed anew.
     fn chunk(&self, seq: &Seq) -> Range<u32> {
         let block = BLOCK_TOKENS as u32;
         let (len, most) = if seq.computed < seq.prompt_len {
@@ -94,8 +97,9 @@ impl Scheduler {
         begin..(begin + len).min(most)
     }
 
-    /// Where the memory that a sequence takes for the next tokens up to `end` has to reach: a chunk is not begun without room for all of
-    /// it, or two that are half done could wait for each other.
+    /// Where the memory that a sequence takes for the next tokens up to `end` has to reach: a chunk
+    /// is not begun without room for all of it, or two that are half done could wait for each
+    /// other.
     pub(crate) fn reach(&self, key: Key, end: u32) -> u32 {
         let chunk = self.chunk(&self.seqs[key]);
         if self.config.mode == Mode::Static && chunk.len() > BLOCK_TOKENS {
@@ -105,8 +109,9 @@ impl Scheduler {
         }
     }
 
-    /// [`acquire`](Self::acquire) where blocks shrink: what does not fit now comes later. Once one sequence
-    /// was put off, those after it get nothing new in this step, so that it is served first.
+    /// [`acquire`](Self::acquire) where blocks shrink: what does not fit now comes later. Once one
+    /// sequence was put off, those after it get nothing new in this step, so that it is served
+    /// first.
     pub(crate) fn acquire_or_wait(
         &mut self,
         key: Key,
@@ -131,7 +136,8 @@ impl Scheduler {
         self.counters.stalls += 1;
     }
 
-    /// How many of the next `wanted` tokens of a prompt a step may compute. Notes what the others need.
+    /// How many of the next `wanted` tokens of a prompt a step may compute. Notes what the others
+    /// need.
     pub(crate) fn room(&mut self, key: Key, wanted: u32, batch: &mut Batch) -> u32 {
         let seq = &self.seqs[key];
         let (Some(resident), true) = (seq.resident, self.config.mode.shrinks()) else {
@@ -188,9 +194,9 @@ impl Scheduler {
         room
     }
 
-    /// Frames that sequences may take. While blocks can shrink, `kept` frames are left to what they are
-    /// written to: the less there is the fewer come free in a step, and a pool that is short of both would never
-    /// catch up.
+    /// Frames that sequences may take. While blocks can shrink, `kept` frames are left to what they
+    /// are written to: the less there is the fewer come free in a step, and a pool that is short of
+    /// both would never catch up.
     fn takeable(&self, kept: u32) -> u64 {
         let available = u64::from(self.blocks.available());
         if self.config.mode != Mode::Progressive || !self.blocks.can_shrink_live() {
@@ -201,18 +207,19 @@ impl Scheduler {
         available.saturating_sub(u64::from(kept.saturating_sub(coming)))
     }
 
-    /// Frames that prompts leave to shrinks: the low watermark, or, where two steps are in flight, as much as the prompts of the coming
-    /// ones will take, if the pool has so many to spare. A block that is halved is written before it comes free, and that is two steps
-    /// later: to free what a step of prompts takes, about as much has to be free already, or steps of prompts and steps that only wait
-    /// for memory take turns.
+    /// Frames that prompts leave to shrinks: the low watermark, or, where two steps are in flight,
+    /// as much as the prompts of the coming ones will take, if the pool has so many to spare. A
+    /// block that is halved is written before it comes free, and that is two steps later: to free
+    /// what a step of prompts takes, about as much has to be free already, or steps of prompts and
+    /// steps that only wait for memory take turns.
     fn kept_from_prompts(&self) -> u32 {
         let (low, _) = self.watermarks();
         low.max(self.prompt_frames.min(self.capacity / KEPT_SHARE))
     }
 
-    /// The low and the high watermark in frames that are free: below the low one blocks begin to shrink, at the high one
-    /// they stop ([`Mode::Progressive`]). In a small pool, where a share of it is less than a few blocks, the
-    /// low one is room for a few shrinks at once.
+    /// The low and the high watermark in frames that are free: below the low one blocks begin to
+    /// shrink, at the high one they stop ([`Mode::Progressive`]). In a small pool, where a share of
+    /// it is less than a few blocks, the low one is room for a few shrinks at once.
     pub fn watermarks(&self) -> (u32, u32) {
         let share = |permille: u32| (u64::from(self.capacity) * u64::from(permille) / 1000) as u32;
         let shrinks = self.blocks.config().held_back() * 4;
@@ -222,8 +229,8 @@ impl Scheduler {
         (low, low + above)
     }
 
-    /// [`Mode::Static`]: whether the blocks before the tokens that a sequence is at are where they belong, so that it may read them. If
-    /// not, takes them there.
+    /// [`Mode::Static`]: whether the blocks before the tokens that a sequence is at are where they
+    /// belong, so that it may read them. If not, takes them there.
     pub(crate) fn is_settled(&mut self, key: Key, batch: &mut Batch) -> bool {
         let seq = &self.seqs[key];
         let (Some(resident), Mode::Static) = (seq.resident, self.config.mode) else {
@@ -235,7 +242,8 @@ impl Scheduler {
         if seq.settled == full {
             return true;
         }
-        // What a step in flight fills is not sealed yet; and should the step that ends a prompt fail, its chunk reads itself again.
+        // What a step in flight fills is not sealed yet; and should the step that ends a prompt
+        // fail, its chunk reads itself again.
         let in_prompt = seq.computed < seq.prompt_len;
         if seq.committed
             < if in_prompt {
@@ -271,8 +279,8 @@ impl Scheduler {
         }
     }
 
-    /// Tokens of the prompts that will be admitted next, up to about `most`, if others shrink for them. Those in the prefix cache are
-    /// among them: what is found there is known at admission.
+    /// Tokens of the prompts that will be admitted next, up to about `most`, if others shrink for
+    /// them. Those in the prefix cache are among them: what is found there is known at admission.
     fn waiting_tokens(&self, batch: &mut Batch, most: u64) -> u64 {
         if self.waiting.is_empty() || self.config.admission == Admission::Queue {
             return 0;
@@ -327,8 +335,8 @@ impl Scheduler {
         }
     }
 
-    /// Nothing runs, nothing is in flight and nothing can shrink: one sequence gives its memory up. False if
-    /// there was none to.
+    /// Nothing runs, nothing is in flight and nothing can shrink: one sequence gives its memory up.
+    /// False if there was none to.
     pub(crate) fn preempt_for_want_of_shrinks(&mut self) -> bool {
         let Some(&(_, only)) = self.running.first() else {
             return false;
@@ -337,8 +345,9 @@ impl Scheduler {
             self.preempt(victim);
             return true;
         }
-        // It is alone, and what it shares with others that have ended keeps it from fitting; computed anew it
-        // does. Unless it cannot be transcoded: then one request fails and not the server.
+        // It is alone, and what it shares with others that have ended keeps it from fitting;
+        // computed anew it does. Unless it cannot be transcoded: then one request fails and not the
+        // server.
         let seq = &mut self.seqs[only];
         let known = seq.known();
         if std::mem::replace(&mut seq.given_up_at, known) < known {
@@ -351,7 +360,8 @@ impl Scheduler {
     }
 }
 
-/// Tokens from `computed` to the end of the `sub_blocks`-th sub-block, counted from the one it lies in.
+/// Tokens from `computed` to the end of the `sub_blocks`-th sub-block, counted from the one it lies
+/// in.
 fn up_to(computed: u32, sub_blocks: u32) -> u32 {
     let sub_block = SUB_BLOCK_TOKENS as u32;
     (sub_blocks * sub_block).saturating_sub(computed % sub_block)

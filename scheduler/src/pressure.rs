@@ -1,8 +1,8 @@
 //! Memory pressure: who gives memory back when a sequence needs more than there is, and how.
 //!
 //! Everything that takes memory for running sequences goes through [`Scheduler::acquire`]; what to
-//! do when the pool is short is the ordered list [`REMEDIES`]. Where blocks shrink, [`crate::precision`] takes its
-//! place.
+//! do when the pool is short is the ordered list [`REMEDIES`]. Where blocks shrink,
+//! [`crate::precision`] takes its place.
 
 use ebb_block_manager::{SUB_BLOCK_TOKENS, Short};
 
@@ -104,8 +104,8 @@ impl Scheduler {
         Relief::Nothing
     }
 
-    /// Freed and cached frames may have to wait for the steps in flight, or for copies that the step
-    /// being planned makes.
+    /// Freed and cached frames may have to wait for the steps in flight, or for copies that the
+    /// step being planned makes.
     fn await_retiring(&self, missing: u32, batch: &Batch) -> Relief {
         let usage = self.blocks.usage();
         let held_by_nobody = usage.frames_total - usage.frames_live;

@@ -38,8 +38,9 @@ pub struct Request {
     /// Whether the logits of every prompt row are wanted. Rows are then computed even where the
     /// prefix cache has their KV.
     pub prompt_logprobs: bool,
-    /// Lowest nominal code bits of anything that the answer is computed from, keys and values alike: 16, 8, 4
-    /// or 2; what lies between acts as the next higher one. 0: as low as the schedule goes.
+    /// Lowest nominal code bits of anything that the answer is computed from, keys and values
+    /// alike: 16, 8, 4 or 2; what lies between acts as the next higher one. 0: as low as the
+    /// schedule goes.
     pub min_kv_bits: u8,
 }
 

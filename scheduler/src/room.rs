@@ -1,15 +1,18 @@
-//! Room for arrivals. The queue's bound is for those who will wait: who finds a place in the next plan does not count.
+//! Room for arrivals. The queue's bound is for those who will wait: who finds a place in the next
+//! plan does not count.
 
 use crate::Mode;
 use crate::scheduler::Scheduler;
 
-/// How much may still arrive before a request is refused with [`QueueFull`](crate::RejectReason::QueueFull).
+/// How much may still arrive before a request is refused with
+/// [`QueueFull`](crate::RejectReason::QueueFull).
 ///
-/// [`max_waiting`](crate::Config::max_waiting) bounds the requests that wait beyond the free places of the batch,
-/// so that an idle engine takes a burst of `max_running + max_waiting` at once. Places are not free to arrivals while
-/// the first in the queue wait for memory: nobody overtakes it. Whether there will be memory for everybody who gets a
-/// place by this count is not asked, since prompts may be in the prefix cache. However they come, requests of one
-/// choice that run or wait are at most `max_running + max_waiting` together.
+/// [`max_waiting`](crate::Config::max_waiting) bounds the requests that wait beyond the free places
+/// of the batch, so that an idle engine takes a burst of `max_running + max_waiting` at once.
+/// Places are not free to arrivals while the first in the queue wait for memory: nobody overtakes
+/// it. Whether there will be memory for everybody who gets a place by this count is not asked,
+/// since prompts may be in the prefix cache. However they come, requests of one choice that run or
+/// wait are at most `max_running + max_waiting` together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Room {
     /// Requests, each as one, that may join a queue in which every entry counts.
@@ -65,7 +68,8 @@ impl Scheduler {
         }
     }
 
-    /// Nobody is admitted because what runs is short of memory itself. Where blocks shrink that is over in a step or two.
+    /// Nobody is admitted because what runs is short of memory itself. Where blocks shrink that is
+    /// over in a step or two.
     pub(crate) fn note_pressure(&mut self) {
         if self.config.mode == Mode::PreemptOnly {
             let first = self.waiting.first_key_value();

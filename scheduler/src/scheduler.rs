@@ -38,13 +38,14 @@ pub struct Scheduler {
     pub(crate) running_choices: usize,
     /// The same of the waiting ones.
     pub(crate) waiting_choices: usize,
-    /// The waiting sequence that found no memory when it was last looked at, while none has come free since.
+    /// The waiting sequence that found no memory when it was last looked at, while none has come
+    /// free since.
     pub(crate) held_up: Option<(Key, Shortage)>,
     /// Oldest first.
     pub(crate) in_flight: VecDeque<InFlight>,
     pub(crate) candidate: Candidate,
-    /// Frames that the prompts of the steps after the last one planned will take, as far as it was looked ahead; where blocks shrink and two
-    /// steps are in flight.
+    /// Frames that the prompts of the steps after the last one planned will take, as far as it was
+    /// looked ahead; where blocks shrink and two steps are in flight.
     pub(crate) prompt_frames: u32,
 
     pub(crate) arrivals: u64,
@@ -161,7 +162,8 @@ impl Scheduler {
         })
     }
 
-    /// Widths of what a live choice has been computed from so far, the steps in flight included. `None`: it has ended.
+    /// Widths of what a live choice has been computed from so far, the steps in flight included.
+    /// `None`: it has ended.
     pub fn bits(&self, request: RequestId, choice: u32) -> Option<SeqBits> {
         let group = &self.groups[*self.requests.get(&request)?];
         match group.choices.get(choice as usize)? {

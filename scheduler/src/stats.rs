@@ -45,12 +45,14 @@ pub struct Stats {
     pub shrinks_failed: u64,
     /// Bytes that the blocks to transcode took before.
     pub shrunk_bytes: u64,
-    /// Preemptions that shrinking stood in for, in thousandths: frames that shrinks of live blocks gave, over the
-    /// frames that a running sequence held on average at the time.
+    /// Preemptions that shrinking stood in for, in thousandths: frames that shrinks of live blocks
+    /// gave, over the frames that a running sequence held on average at the time.
     pub preemptions_avoided_milli: u64,
-    /// Times that a sequence could not go on in a step because memory was yet to come free by shrinking.
+    /// Times that a sequence could not go on in a step because memory was yet to come free by
+    /// shrinking.
     pub stalls: u64,
-    /// Frames promised to running sequences: each at its longest and at its floor. 0 where nothing shrinks.
+    /// Frames promised to running sequences: each at its longest and at its floor. 0 where nothing
+    /// shrinks.
     pub frames_promised: u64,
     /// Use of the pool now.
     pub blocks: Usage,

@@ -179,8 +179,8 @@ fn scheduler(config: &Config, pool: &ebb_block_manager::PoolConfig, done: &[Op])
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// A refused request would not have been admitted by the next plan: a twin that never refuses shows it. And what is
-    /// taken is bounded.
+    /// A refused request would not have been admitted by the next plan: a twin that never refuses
+    /// shows it. And what is taken is bounded.
     #[test]
     fn who_is_refused_would_have_had_to_wait(
         (max_running, max_waiting) in (1usize..6, 1usize..4),

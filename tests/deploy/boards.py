@@ -21,8 +21,12 @@ def queries(window):
     for name, board in boards().items():
         values = {"__rate_interval": window, "__range": window}
         for variable in board["templating"]["list"]:
-            values[variable["name"]] = variable.get("allValue") or variable.get("current", {}).get("value", "")
+            values[variable["name"]] = variable.get("allValue") or variable.get("current", {}).get(
+                "value", ""
+            )
         for panel in panels(board):
             for target in panel["targets"]:
-                expression = re.sub(r"\$\{?(\w+)\}?", lambda match: values[match[1]], target["expr"])
+                expression = re.sub(
+                    r"\$\{?(\w+)\}?", lambda match: values[match[1]], target["expr"]
+                )
                 yield f"{name} / {panel['title']} / {target['refId']}", expression

@@ -43,7 +43,7 @@ def kinds(objects):
 
 def only(objects, kind):
     """The one object of a kind."""
-    one, = kinds(objects)[kind]
+    (one,) = kinds(objects)[kind]
     return one
 
 

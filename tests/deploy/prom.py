@@ -45,7 +45,9 @@ class Prometheus:
         ]
 
     def __enter__(self):
-        self.process = subprocess.Popen([str(part) for part in self.command], stderr=self.log, stdout=self.log)
+        self.process = subprocess.Popen(
+            [str(part) for part in self.command], stderr=self.log, stdout=self.log
+        )
         deadline = time.monotonic() + 60
         while True:
             try:
@@ -80,7 +82,9 @@ class Prometheus:
         began = time.monotonic()
         while bool(self.query(expression)) != present:
             waited = time.monotonic() - began
-            assert waited < seconds, f"after {seconds} s: {expression} is {'not ' if present else ''}there"
+            assert waited < seconds, (
+                f"after {seconds} s: {expression} is {'not ' if present else ''}there"
+            )
             time.sleep(0.2)
         return time.monotonic() - began
 

@@ -41,7 +41,9 @@ def custom(kind):
         source = tools.gateway_api_source("src/apis/standard/grpcroutes.rs")
         return resource("gateway.networking.k8s.io/v1", kind, rust_schema(source, "GrpcRouteSpec"))
     if kind == "InferencePool":
-        return resource("inference.networking.k8s.io/v1", kind, closed(tools.inference_pool_schema()))
+        return resource(
+            "inference.networking.k8s.io/v1", kind, closed(tools.inference_pool_schema())
+        )
     return None
 
 
@@ -78,7 +80,9 @@ def rust_schema(source, root):
     """A JSON schema from the structs and enums that kopium writes for a CRD."""
     source = re.sub(r"^\s*//.*$", "", source, flags=re.M)
     definitions = {}
-    for kind, name, body in re.findall(r"pub (struct|enum) (\w+) \{(.*?)^\}", source, flags=re.M | re.S):
+    for kind, name, body in re.findall(
+        r"pub (struct|enum) (\w+) \{(.*?)^\}", source, flags=re.M | re.S
+    ):
         definitions[name] = rust_struct(body) if kind == "struct" else rust_enum(body)
     assert root in definitions, f"{root} is not in the source"
     return {"$ref": f"#/$defs/{root}", "$defs": definitions}
@@ -92,7 +96,12 @@ def rust_struct(body):
         properties[name] = rust_type(kind)
         if not kind.startswith("Option<"):
             required.append(name)
-    return {"type": "object", "additionalProperties": False, "properties": properties, "required": required}
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": properties,
+        "required": required,
+    }
 
 
 def rust_enum(body):

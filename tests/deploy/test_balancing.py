@@ -20,13 +20,18 @@ class Shorts:
 
     def __init__(self, address, clients=3):
         self.done, self.stopping = [], threading.Event()
-        self.threads = [threading.Thread(target=self.run, args=(address, index), daemon=True) for index in range(clients)]
+        self.threads = [
+            threading.Thread(target=self.run, args=(address, index), daemon=True)
+            for index in range(clients)
+        ]
 
     def run(self, address, index):
         api = Api(address, [("grpc.enable_retries", 0)])
         while not self.stopping.is_set():
             sent = time.monotonic()
-            result = api.generate(f"{index}: {len(self.done)}", sampling=greedy(SHORT, ignore_eos=True), timeout=60)
+            result = api.generate(
+                f"{index}: {len(self.done)}", sampling=greedy(SHORT, ignore_eos=True), timeout=60
+            )
             self.done.append((sent, time.monotonic(), result.status, result.message))
         api.close()
 
@@ -44,7 +49,9 @@ class Shorts:
 @pytest.fixture
 def world(tmp_path):
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        starting = [pool.submit(Server, "--threads", "1", "--grace-period", "120") for _ in range(2)]
+        starting = [
+            pool.submit(Server, "--threads", "1", "--grace-period", "120") for _ in range(2)
+        ]
     with starting[0].result() as first, starting[1].result() as second:
         envoy = Envoy(tmp_path, [first.address, second.address])
         try:
@@ -57,7 +64,9 @@ def world(tmp_path):
 def begin(api, servers):
     """Long answers that have begun, some on each server: which one gets a request is chance."""
     streams = []
-    while len(streams) < 3 or not all(server.value("vllm:num_requests_running") for server in servers):
+    while len(streams) < 3 or not all(
+        server.value("vllm:num_requests_running") for server in servers
+    ):
         assert len(streams) < 20, "one replica gets everything"
         request = api.request(f"Tale {len(streams)}:", sampling=greedy(LONG, ignore_eos=True))
         stream, result = api.stream(request, timeout=300), Result()
@@ -84,7 +93,10 @@ def test_a_killed_replica_takes_only_its_own_requests_along(world):
     lost = [result for result in results if result.status != grpc.StatusCode.OK]
     assert 1 <= len(lost) < len(results), "both replicas were to hold some"
     failed = [one for one in shorts.done if one[2] != grpc.StatusCode.OK]
-    assert len(lost) + len(failed) <= in_flight, (in_flight, [(sent - killed, *rest) for sent, *rest in failed])
+    assert len(lost) + len(failed) <= in_flight, (
+        in_flight,
+        [(sent - killed, *rest) for sent, *rest in failed],
+    )
     # An answer that breaks off is a reset stream, which clients of gRPC call INTERNAL.
     codes = {result.status for result in lost} | {one[2] for one in failed}
     assert codes <= {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL}
@@ -92,7 +104,9 @@ def test_a_killed_replica_takes_only_its_own_requests_along(world):
     after = [one for one in shorts.done if one[0] > killed]
     assert after and all(one[2] == grpc.StatusCode.OK for one in after), failed
     recovered = min(one[1] for one in after) - killed
-    print(f"killed with {in_flight} in flight: {len(lost) + len(failed)} failed; answered again after {recovered:.2f} s")
+    print(
+        f"killed with {in_flight} in flight: {len(lost) + len(failed)} failed; answered again after {recovered:.2f} s"
+    )
     assert recovered < 2
     api.close()
 
@@ -109,7 +123,9 @@ def test_a_draining_replica_loses_nothing(world):
         assert first.exit_code(150) == 0
         gone = time.monotonic()
         time.sleep(2)
-    assert {result.status for result in results} == {grpc.StatusCode.OK}, [result.message for result in results]
+    assert {result.status for result in results} == {grpc.StatusCode.OK}, [
+        result.message for result in results
+    ]
     assert all(result[0].finished.completion_tokens == LONG for result in results)
     assert [one for one in shorts.done if one[2] != grpc.StatusCode.OK] == []
     assert any(one[0] > gone for one in shorts.done), "nothing was sent after it had gone"

@@ -37,7 +37,14 @@ def test_every_object_is_valid(objects):
 
 def test_the_schemas_are_strict():
     rendered = chart.kinds([one for case in CASES.values() for one in chart.render(case)])
-    assert {"ScaledObject", "PodMonitor", "ServiceMonitor", "GRPCRoute", "InferencePool", "NetworkPolicy"} <= set(rendered)
+    assert {
+        "ScaledObject",
+        "PodMonitor",
+        "ServiceMonitor",
+        "GRPCRoute",
+        "InferencePool",
+        "NetworkPolicy",
+    } <= set(rendered)
     for kind, (one, *_) in rendered.items():
         if kind in ("ConfigMap", "ServiceAccount"):
             continue  # They have no spec.
@@ -102,7 +109,9 @@ def test_selectors_find_the_pods(objects):
     selectors += [service["spec"]["selector"] for service in found["Service"]]
     for kind in ("PodDisruptionBudget", "PodMonitor", "InferencePool"):
         selectors += [one["spec"]["selector"]["matchLabels"] for one in found.get(kind, [])]
-    selectors += [one["spec"]["podSelector"]["matchLabels"] for one in found.get("NetworkPolicy", [])]
+    selectors += [
+        one["spec"]["podSelector"]["matchLabels"] for one in found.get("NetworkPolicy", [])
+    ]
     assert all(selector.items() <= labels for selector in selectors)
     for monitor in found.get("ServiceMonitor", []):
         wanted = monitor["spec"]["selector"]
@@ -124,9 +133,15 @@ def test_ebb_knows_every_flag(objects):
         arguments = [re.sub(r"^--model=.*", "--model=/nowhere/at.all", one) for one in arguments]
         arguments = [re.sub(r"^--device=cuda", "--device=cpu", one) for one in arguments]
         arguments = [re.sub(r"^--(metrics-)?port=.*", r"--\1port=0", one) for one in arguments]
-        arguments = [re.sub(r"/profile/[\w.]+json", str(PROFILE), one) for one in arguments if not one.startswith("--host=")]
+        arguments = [
+            re.sub(r"/profile/[\w.]+json", str(PROFILE), one)
+            for one in arguments
+            if not one.startswith("--host=")
+        ]
         done = subprocess.run([binary(), *arguments], capture_output=True, text=True, timeout=60)
-        assert done.returncode == 1 and "there is no model `/nowhere/at.all`" in done.stderr, done.stderr
+        assert done.returncode == 1 and "there is no model `/nowhere/at.all`" in done.stderr, (
+            done.stderr
+        )
 
 
 def presets():
@@ -139,7 +154,10 @@ def presets():
 
 def test_presets_are_the_engines():
     schema = json.loads((tools.CHART / "values.schema.json").read_text())
-    assert schema["properties"]["kv"]["properties"]["preset"]["enum"] == ["", *(name for name, *_ in presets())]
+    assert schema["properties"]["kv"]["properties"]["preset"]["enum"] == [
+        "",
+        *(name for name, *_ in presets()),
+    ]
 
 
 @pytest.mark.parametrize(("preset", "profile"), [one[:2] for one in presets()])
@@ -164,7 +182,7 @@ def test_a_preset_has_the_profile_that_it_takes(preset, profile):
 
 def test_the_grace_period_covers_the_drain(objects):
     spec = pod(objects)
-    container, = spec["containers"]
+    (container,) = spec["containers"]
     flags = dict(flag.split("=", 1) for flag in container["args"] if "=" in flag)
     sleep = container["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert spec["terminationGracePeriodSeconds"] > sleep + int(flags["--grace-period"])
@@ -176,7 +194,7 @@ def test_modes_differ_where_they_must():
     cpu, gpu = pod(chart.render()), pod(chart.render(CASES["gpu"]))
     assert "--device=cpu" in cpu["containers"][0]["args"] and "runtimeClassName" not in cpu
     assert "nvidia.com/gpu" not in str(cpu)
-    container, = gpu["containers"]
+    (container,) = gpu["containers"]
     assert "--device=cuda" in container["args"] and gpu["runtimeClassName"] == "nvidia"
     assert container["resources"]["limits"] == {"memory": "3Gi", "nvidia.com/gpu": 1}
     assert {one["key"] for one in gpu["tolerations"]} == {"pool", "nvidia.com/gpu"}
@@ -195,7 +213,11 @@ def test_an_autoscaler_owns_the_number_of_pods():
 def pressure(values):
     """What the autoscaler asks for how much has been spent."""
     scaler = chart.only(chart.render({"autoscaling": {"kind": "keda"}, **values}), "ScaledObject")
-    query, = (one["metadata"]["query"] for one in scaler["spec"]["triggers"] if one["name"] == "kv-pressure")
+    (query,) = (
+        one["metadata"]["query"]
+        for one in scaler["spec"]["triggers"]
+        if one["name"] == "kv-pressure"
+    )
     return query
 
 
@@ -224,7 +246,9 @@ def test_pressure_is_precision_where_the_mode_spends_it(kv, precision, gpu):
 
 @pytest.mark.parametrize(("preset", "profile", "mode"), presets())
 def test_pressure_follows_a_presets_mode(preset, profile, mode):
-    query = pressure({"kv": {"preset": preset, "profile": {"configMap": "p" if profile == "Yes" else ""}}})
+    query = pressure(
+        {"kv": {"preset": preset, "profile": {"configMap": "p" if profile == "Yes" else ""}}}
+    )
     assert ("ebb:request_kv_bits" in query) == (mode == "Progressive")
 
 
@@ -241,12 +265,22 @@ def test_pressure_of_a_pod_that_cannot_shrink_is_its_memory(tmp_path):
     labels = f'job="ebb",namespace="{chart.NAMESPACE}",model_name="m",engine="0"'
     test = {
         "interval": "1m",
-        "input_series": [{"series": name % labels, "values": str(value)} for name, value in series.items()],
-        "promql_expr_test": [{"expr": pressure({}), "eval_time": "0m", "exp_samples": [{"labels": "{}", "value": 1.25}]}],
+        "input_series": [
+            {"series": name % labels, "values": str(value)} for name, value in series.items()
+        ],
+        "promql_expr_test": [
+            {
+                "expr": pressure({}),
+                "eval_time": "0m",
+                "exp_samples": [{"labels": "{}", "value": 1.25}],
+            }
+        ],
     }
     file = tmp_path / "test.json"
     file.write_text(json.dumps({"tests": [test]}))
-    done = subprocess.run([tools.prometheus("promtool"), "test", "rules", file], capture_output=True, text=True)
+    done = subprocess.run(
+        [tools.prometheus("promtool"), "test", "rules", file], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -262,7 +296,10 @@ def test_pressure_of_a_pod_that_cannot_shrink_is_its_memory(tmp_path):
         ({"model": {"fetch": {"env": [{"name": "HF_TOKEN", "value": "hf_x"}]}}}, "env"),
         ({"model": {"download": {"enabled": True}}}, "one of them"),
         ({"model": {"name": "/models/qwen"}}, "known by name"),
-        ({"model": {"fetch": {"enabled": False}, "download": {"enabled": True}}}, "model.download.image.repository"),
+        (
+            {"model": {"fetch": {"enabled": False}, "download": {"enabled": True}}},
+            "model.download.image.repository",
+        ),
         ({"kv": {"floor": "k=int4,v=int2", "profile": {"configMap": "p"}}}, "profile"),
         ({"kv": {"floor": "k=int4,v=int2", "preset": "kivi2"}}, "preset"),
         ({"kv": {"preset": "kivi3"}}, "preset"),

@@ -49,7 +49,9 @@ def test_metrics_exist(page):
 
 def places(text):
     """What links may lead to in a page: its headings and what it names."""
-    headings = {heading.lower().replace(" ", "-") for heading in re.findall(r"^#+ (.+)$", text, flags=re.M)}
+    headings = {
+        heading.lower().replace(" ", "-") for heading in re.findall(r"^#+ (.+)$", text, flags=re.M)
+    }
     return headings | set(re.findall(r'<a name="([^"]+)">', text))
 
 
@@ -80,15 +82,22 @@ def test_quoted_errors_are_the_programs():
 
 def test_values_that_the_guide_names_exist():
     values = json.loads((tools.CHART / "values.schema.json").read_text())["properties"]
-    named = re.findall(r"`((?:model|kv|gpu|drain|autoscaling|monitoring|alerts|resources|grpcRoute|inferencePool|networkPolicy)\.[\w.]+)", "".join(p.read_text() for p in PAGES))
+    named = re.findall(
+        r"`((?:model|kv|gpu|drain|autoscaling|monitoring|alerts|resources|grpcRoute|inferencePool|networkPolicy)\.[\w.]+)",
+        "".join(p.read_text() for p in PAGES),
+    )
     named += re.findall(r"--set ([\w.]+)=", (DEPLOY / "guide.md").read_text())
     assert len(named) > 20
     for name in named:
         place = {"properties": values}
         for part in name.split("."):
             if "$ref" in place:
-                place = json.loads((tools.CHART / "values.schema.json").read_text())["$defs"][place["$ref"].split("/")[-1]]
-            if part not in place.get("properties", {}) and isinstance(place.get("additionalProperties"), dict):
+                place = json.loads((tools.CHART / "values.schema.json").read_text())["$defs"][
+                    place["$ref"].split("/")[-1]
+                ]
+            if part not in place.get("properties", {}) and isinstance(
+                place.get("additionalProperties"), dict
+            ):
                 break
             assert part in place.get("properties", {}), name
             place = place["properties"][part]
@@ -99,7 +108,12 @@ def test_the_commands_of_the_guide_render():
     commands = re.findall(r"^helm (?:install|upgrade) ebb deploy/chart(.*)$", text, flags=re.M)
     assert len(commands) == 2
     for command in commands:
-        chart.helm("template", "ebb", tools.CHART, *command.replace("--create-namespace", "").replace("--reuse-values", "").split())
+        chart.helm(
+            "template",
+            "ebb",
+            tools.CHART,
+            *command.replace("--create-namespace", "").replace("--reuse-values", "").split(),
+        )
 
 
 def test_the_panels_that_the_pages_read_exist():
@@ -107,15 +121,26 @@ def test_the_panels_that_the_pages_read_exist():
     # Boards, and a page of Prometheus.
     titles |= {*boards(), "targets"}
     texts = [page.read_text() for page in PAGES[1:]]
-    texts.append((DEPLOY / "guide.md").read_text().split("**Reading the Precision board**")[1].split("## ")[0])
-    said = {name.lower() for text in texts for name in re.findall(r"(?<!\*)\*([A-Za-z][^*]+)\*(?!\*)", text)}
+    texts.append(
+        (DEPLOY / "guide.md")
+        .read_text()
+        .split("**Reading the Precision board**")[1]
+        .split("## ")[0]
+    )
+    said = {
+        name.lower()
+        for text in texts
+        for name in re.findall(r"(?<!\*)\*([A-Za-z][^*]+)\*(?!\*)", text)
+    }
     assert len(said) >= 15 and said <= titles, said - titles
 
 
 def commands(program):
     """Lines of the guide that run a program, without their comments."""
     text = (DEPLOY / "guide.md").read_text()
-    return [line.split("#")[0].split()[1:] for line in re.findall(rf"^{program} .*$", text, flags=re.M)]
+    return [
+        line.split("#")[0].split()[1:] for line in re.findall(rf"^{program} .*$", text, flags=re.M)
+    ]
 
 
 def test_the_simulator_takes_the_guides_commands():
@@ -124,7 +149,10 @@ def test_the_simulator_takes_the_guides_commands():
     for command in commands("ebb-bench"):
         command = [str(trace) if word == "day.csv" else word for word in command]
         done = subprocess.run(
-            [binary("ebb-bench", "EBB_BENCH_BIN"), *command, "--requests", "100", "--json"], capture_output=True, text=True, timeout=300
+            [binary("ebb-bench", "EBB_BENCH_BIN"), *command, "--requests", "100", "--json"],
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
         assert done.returncode == 0 and "progressive" in done.stdout, done.stderr
 

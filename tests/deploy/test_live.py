@@ -23,7 +23,14 @@ SHORT = {
     "ttftSeconds": 0.1, "fastFactor": 14.4, "queueWindow": "10s", "queueFor": "3s", "hungWindow": "30s",
 }  # fmt: skip
 # What a healthy server has none of.
-QUIET = {"EbbScrapeGone", "EbbAbsent", "EbbEngineHung", "EbbErrors", "EbbPreempting", "EbbQueueFull"}
+QUIET = {
+    "EbbScrapeGone",
+    "EbbAbsent",
+    "EbbEngineHung",
+    "EbbErrors",
+    "EbbPreempting",
+    "EbbQueueFull",
+}
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +39,17 @@ def world(tmp_path_factory):
     with Server(kv_memory=str(KV_MEMORY)) as server:
         labels = {"namespace": chart.NAMESPACE}
         rules = rendered.rules(SHORT)
-        with Prometheus(tmp_path_factory.mktemp("prometheus"), {"ebb": ([server.http], labels)}, rules) as prometheus:
+        with Prometheus(
+            tmp_path_factory.mktemp("prometheus"), {"ebb": ([server.http], labels)}, rules
+        ) as prometheus:
             prometheus.wait("up == 1 and on () ebb:steps_total == 0", 30)
             # Before the first scrape nothing is there; without traffic, nothing is wrong.
             prometheus.wait("ALERTS", 30, present=False)
             with Traffic(server.address) as traffic:
                 prometheus.wait("sum(increase(ebb:kv_shrunk_bytes_total[10s])) > 0", 120)
-                prometheus.wait("sum(increase(vllm:e2e_request_latency_seconds_count[10s])) > 0", 120)
+                prometheus.wait(
+                    "sum(increase(vllm:e2e_request_latency_seconds_count[10s])) > 0", 120
+                )
                 time.sleep(8)
                 yield server, prometheus, traffic
 
@@ -51,7 +62,9 @@ def problem(prometheus, expression):
         return str(error)
     if not samples:
         return "it is empty"
-    return next((f"{labels} is {value}" for labels, value in samples if not math.isfinite(value)), None)
+    return next(
+        (f"{labels} is {value}" for labels, value in samples if not math.isfinite(value)), None
+    )
 
 
 def answered(prometheus, asked):
@@ -64,7 +77,9 @@ def answered(prometheus, asked):
         if not problems:
             return
         time.sleep(3)
-    raise AssertionError("\n".join(f"{place}: {text}\n    {asked[place]}" for place, text in problems.items()))
+    raise AssertionError(
+        "\n".join(f"{place}: {text}\n    {asked[place]}" for place, text in problems.items())
+    )
 
 
 def test_every_query_of_every_panel_has_an_answer(world):
@@ -97,11 +112,20 @@ def test_what_alerts_compare_is_there(world):
 def test_what_autoscalers_ask_has_an_answer(world, mode):
     _, prometheus, _ = world
     asked = []
-    keda = chart.only(chart.render({"autoscaling": {"kind": "keda"}, "kv": {"mode": mode}}), "ScaledObject")
+    keda = chart.only(
+        chart.render({"autoscaling": {"kind": "keda"}, "kv": {"mode": mode}}), "ScaledObject"
+    )
     asked += [trigger["metadata"]["query"] for trigger in keda["spec"]["triggers"]]
     objects = chart.render({"autoscaling": {"kind": "hpa"}, "kv": {"mode": mode}})
-    metrics = {metric["external"]["metric"]["name"] for metric in chart.only(objects, "HorizontalPodAutoscaler")["spec"]["metrics"]}
-    adapter, = (one for one in chart.kinds(objects)["ConfigMap"] if one["metadata"]["name"].endswith("-adapter-rules"))
+    metrics = {
+        metric["external"]["metric"]["name"]
+        for metric in chart.only(objects, "HorizontalPodAutoscaler")["spec"]["metrics"]
+    }
+    (adapter,) = (
+        one
+        for one in chart.kinds(objects)["ConfigMap"]
+        if one["metadata"]["name"].endswith("-adapter-rules")
+    )
     rules = yaml.safe_load(adapter["data"]["rules.yaml"])["externalRules"]
     assert {rule["name"]["as"] for rule in rules} == metrics
     for rule in rules:
@@ -110,18 +134,25 @@ def test_what_autoscalers_ask_has_an_answer(world, mode):
         assert expression.count("{") == expression.count("}") > 0
     answered(prometheus, {expression: expression for expression in asked})
     for trigger in keda["spec"]["triggers"]:
-        (_, value), = prometheus.query(trigger["metadata"]["query"])
+        ((_, value),) = prometheus.query(trigger["metadata"]["query"])
         assert value >= 0 and (trigger["name"] == "queue-depth" or value <= 1)
 
 
 def test_pressure_is_seen_by_the_boards(world):
     _, prometheus, _ = world
-    (_, stored), = prometheus.query('ebb:kv_bits{of="stored"}')
+    ((_, stored),) = prometheus.query('ebb:kv_bits{of="stored"}')
     assert 2 < stored < 16
     assert prometheus.query("ebb:precision_spent_stored:ratio > 0.02")
-    assert prometheus.query('max_over_time(ebb:kv_shrinkable_bytes[1m]) > 0'), "nothing could shrink, and yet it did"
-    assert not prometheus.query('ebb:kv_shrinkable_bytes > ignoring (state) ebb:kv_bytes{state="live"}')
-    low, high = (prometheus.query(f'ebb:kv_watermark_bytes{{mark="{mark}"}}')[0][1] for mark in ("low", "high"))
+    assert prometheus.query("max_over_time(ebb:kv_shrinkable_bytes[1m]) > 0"), (
+        "nothing could shrink, and yet it did"
+    )
+    assert not prometheus.query(
+        'ebb:kv_shrinkable_bytes > ignoring (state) ebb:kv_bytes{state="live"}'
+    )
+    low, high = (
+        prometheus.query(f'ebb:kv_watermark_bytes{{mark="{mark}"}}')[0][1]
+        for mark in ("low", "high")
+    )
     assert 0 < low < high < KV_MEMORY
 
 
@@ -136,4 +167,6 @@ def test_an_alert_fires_and_ends(world):
     server.idle(60)
     with Traffic(server.address, clients=1, prompt=257, answer=2):
         prometheus.wait(firing, 90, present=False)
-    assert all(str(code) in ("StatusCode.OK", "StatusCode.CANCELLED") for code, _ in traffic.results)
+    assert all(
+        str(code) in ("StatusCode.OK", "StatusCode.CANCELLED") for code, _ in traffic.results
+    )

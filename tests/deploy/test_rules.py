@@ -13,17 +13,23 @@ RUNBOOKS = tools.ROOT / "deploy" / "runbooks"
 
 
 def promtool(*arguments):
-    done = subprocess.run([tools.prometheus("promtool"), *arguments], capture_output=True, text=True, cwd=tools.ROOT)
+    done = subprocess.run(
+        [tools.prometheus("promtool"), *arguments], capture_output=True, text=True, cwd=tools.ROOT
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def alerts():
-    return [rule for group in rendered.rules()["groups"] for rule in group["rules"] if "alert" in rule]
+    return [
+        rule for group in rendered.rules()["groups"] for rule in group["rules"] if "alert" in rule
+    ]
 
 
 def test_the_committed_rules_are_the_charts():
-    assert rendered.RULES.read_text() == rendered.rules_text(), "run target/deploy-venv/bin/python tests/deploy/rendered.py"
+    assert rendered.RULES.read_text() == rendered.rules_text(), (
+        "run target/deploy-venv/bin/python tests/deploy/rendered.py"
+    )
 
 
 def test_promtool_takes_the_rules():

@@ -16,7 +16,9 @@ class Traffic:
         self.address, self.prompt, self.answer = address, prompt, answer
         self.stopping = threading.Event()
         self.results = []
-        self.threads = [threading.Thread(target=self.run, args=(seed,), daemon=True) for seed in range(clients)]
+        self.threads = [
+            threading.Thread(target=self.run, args=(seed,), daemon=True) for seed in range(clients)
+        ]
 
     def run(self, seed):
         rng = random.Random(seed)
@@ -24,7 +26,9 @@ class Traffic:
         shared = [rng.randrange(1000, 40000) for _ in range(256)]
         while not self.stopping.is_set():
             tail = [rng.randrange(1000, 40000) for _ in range(self.prompt - len(shared))]
-            request = api.request(token_ids=shared + tail, sampling=greedy(self.answer, ignore_eos=True))
+            request = api.request(
+                token_ids=shared + tail, sampling=greedy(self.answer, ignore_eos=True)
+            )
             began = time.monotonic()
             stream = api.stream(request, timeout=120)
             first, code = None, grpc.StatusCode.OK

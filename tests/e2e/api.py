@@ -5,7 +5,9 @@ import time
 import grpc
 from google.protobuf import descriptor_pool, message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
 
 SERVICE = "ebb.v1.Ebb"
 
@@ -101,7 +103,9 @@ class Api:
         if token_ids is not None:
             fields["token_ids"] = {"ids": token_ids}
         if chat is not None:
-            fields["chat"] = {"messages": [{"role": role, "content": content} for role, content in chat]}
+            fields["chat"] = {
+                "messages": [{"role": role, "content": content} for role, content in chat]
+            }
         return self.message("GenerateRequest", sampling=sampling or {}, **fields)
 
     def stream(self, request, timeout=None):

@@ -24,7 +24,9 @@ def binary(program="ebb", variable="EBB_BIN"):
         return pathlib.Path(os.environ[variable])
     built = [TARGET / profile / program for profile in ("debug", "release")]
     built = [path for path in built if path.exists()]
-    assert built, f"there is no {program} to test; run `cargo build --workspace` first, or set {variable}"
+    assert built, (
+        f"there is no {program} to test; run `cargo build --workspace` first, or set {variable}"
+    )
     return max(built, key=lambda path: path.stat().st_mtime)
 
 
@@ -39,8 +41,20 @@ class Server:
 
     def __init__(self, *flags, kv_memory="256MiB"):
         ports = ["--port", "0", "--metrics-port", "0"]
-        command = [binary(), "serve", *ports, "--log-format", "json", "--kv-memory", kv_memory, *model_flags(), *flags]
-        self.process = subprocess.Popen([str(part) for part in command], stderr=subprocess.PIPE, text=True)
+        command = [
+            binary(),
+            "serve",
+            *ports,
+            "--log-format",
+            "json",
+            "--kv-memory",
+            kv_memory,
+            *model_flags(),
+            *flags,
+        ]
+        self.process = subprocess.Popen(
+            [str(part) for part in command], stderr=subprocess.PIPE, text=True
+        )
         self.log = []
         self._events = queue.Queue()
         threading.Thread(target=self._read_log, daemon=True).start()
@@ -66,7 +80,9 @@ class Server:
         deadline = time.monotonic() + seconds
         while True:
             event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
-            assert event is not None, f"ebb ended while {message!r} was awaited:\n" + "\n".join(self.log)
+            assert event is not None, f"ebb ended while {message!r} was awaited:\n" + "\n".join(
+                self.log
+            )
             if event.get("message") == message:
                 return event
 
@@ -85,7 +101,9 @@ class Server:
         samples = {}
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                labels = {k: v for k, v in sample.labels.items() if k not in ("model_name", "engine")}
+                labels = {
+                    k: v for k, v in sample.labels.items() if k not in ("model_name", "engine")
+                }
                 samples[sample.name, frozenset(labels.items())] = sample.value
         return samples
 
@@ -101,7 +119,11 @@ class Server:
         """Waits until nothing runs or waits; fails when that takes too long."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            if self.value("vllm:num_requests_running") == self.value("vllm:num_requests_waiting") == 0:
+            if (
+                self.value("vllm:num_requests_running")
+                == self.value("vllm:num_requests_waiting")
+                == 0
+            ):
                 return
             time.sleep(0.02)
         raise AssertionError(f"the server is still busy after {seconds} s")

@@ -14,13 +14,26 @@ def ebb(*arguments, stdin="", seconds=120):
 
 def test_generate_in_process_prints_one_json_object(golden):
     case = golden[0]
-    flags = ["--prompt", case["prompt"], "--temperature", "0", "--max-tokens", "5", "--json", *model_flags()]
+    flags = [
+        "--prompt",
+        case["prompt"],
+        "--temperature",
+        "0",
+        "--max-tokens",
+        "5",
+        "--json",
+        *model_flags(),
+    ]
     done = ebb("generate", *flags, "--kv-memory", "64MiB", "--logprobs", "1")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["token_ids"] == case["sure_ids"][:5]
     assert answer["text"] == " Paris.\n\nThe"
-    assert (answer["finish_reason"], answer["prompt_tokens"], answer["completion_tokens"]) == ("length", 5, 5)
+    assert (answer["finish_reason"], answer["prompt_tokens"], answer["completion_tokens"]) == (
+        "length",
+        5,
+        5,
+    )
     assert len(answer["logprobs"]) == 5 and answer["tokens_per_second"] > 0
 
 
@@ -34,7 +47,17 @@ def test_generate_from_a_server_streams_text_and_tells_the_rate(server):
 def test_modes_of_the_kv_cache_answer_a_long_prompt():
     # Ten blocks of context, in memory for three of 16 bit.
     prompt = "one two three four five six seven eight nine ten " * 125
-    flags = ["--prompt", "-", "--temperature", "0", "--max-tokens", "8", "--ignore-eos", "--json", *model_flags()]
+    flags = [
+        "--prompt",
+        "-",
+        "--temperature",
+        "0",
+        "--max-tokens",
+        "8",
+        "--ignore-eos",
+        "--json",
+        *model_flags(),
+    ]
 
     def answer(*more):
         done = ebb("generate", *flags, *more, stdin=prompt)
@@ -66,7 +89,9 @@ def test_chat_keeps_its_history(server):
 def test_eval_prints_one_json_object(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("The quick brown fox jumps over the lazy dog. " * 30)
-    done = ebb("eval", "--text", str(text), "--ctx", "64", "--windows", "2", "--json", *model_flags())
+    done = ebb(
+        "eval", "--text", str(text), "--ctx", "64", "--windows", "2", "--json", *model_flags()
+    )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert len(report["mean_nll_per_window"]) == 2 and report["tokens"] == 2 * 63

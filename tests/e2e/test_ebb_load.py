@@ -31,7 +31,9 @@ class Run:
         assert self.done.returncode == 0, self.done.stderr
         self.out = out
         self.summary = json.loads((out / "summary.json").read_text())
-        self.records = [json.loads(line) for line in (out / "requests.jsonl").read_text().splitlines()]
+        self.records = [
+            json.loads(line) for line in (out / "requests.jsonl").read_text().splitlines()
+        ]
         self.stages = self.summary["stages"]
 
     def of(self, stage):
@@ -61,7 +63,12 @@ def check_quantiles(found, values):
         assert found is None
         return
     assert found["count"] == len(values)
-    expected = {"p50": rank(values, 0.5), "p90": rank(values, 0.9), "p99": rank(values, 0.99), "max": max(values)}
+    expected = {
+        "p50": rank(values, 0.5),
+        "p90": rank(values, 0.9),
+        "p99": rank(values, 0.99),
+        "max": max(values),
+    }
     expected["mean"] = sum(values) / len(values)
     for name, value in expected.items():
         # Three digits, of whole microseconds.
@@ -97,21 +104,39 @@ def check_stage(stage, records, slo):
     first = [(record["arrivals_us"][0][0] - record["intended_us"]) / 1000 for record in steady]
     check_quantiles(stage["ttft_ms"], first)
     check_quantiles(stage["itl_ms"], [gap for record in steady for gap in gaps(record)])
-    check_quantiles(stage["tpot_ms"], [tpot(record) for record in steady if tpot(record) is not None])
-    check_quantiles(stage["e2e_ms"], [(record["end_us"] - record["intended_us"]) / 1000 for record in steady])
+    check_quantiles(
+        stage["tpot_ms"], [tpot(record) for record in steady if tpot(record) is not None]
+    )
+    check_quantiles(
+        stage["e2e_ms"], [(record["end_us"] - record["intended_us"]) / 1000 for record in steady]
+    )
     refused = [record for record in records if record["outcome"] == "RESOURCE_EXHAUSTED"]
-    check_quantiles(stage["refusal_ms"], [(record["end_us"] - record["intended_us"]) / 1000 for record in refused])
+    check_quantiles(
+        stage["refusal_ms"],
+        [(record["end_us"] - record["intended_us"]) / 1000 for record in refused],
+    )
     assert stage["lowest_kv_bits"] == min(record["lowest_kv_bits"] for record in complete)
     for record in complete:
         assert tokens[id(record)] == record["output_tokens"] == record["max_tokens"]
-        assert record["ttft_ms"] == pytest.approx((record["arrivals_us"][0][0] - record["intended_us"]) / 1000)
+        assert record["ttft_ms"] == pytest.approx(
+            (record["arrivals_us"][0][0] - record["intended_us"]) / 1000
+        )
         assert record["intended_us"] <= record["sent_us"] <= record["arrivals_us"][0][0]
         assert record["arrivals_us"] == sorted(record["arrivals_us"])
         assert record["arrivals_us"][-1][0] <= record["end_us"]
 
 
 def test_the_summary_is_that_of_the_records(server, tmp_path):
-    flags = ["--concurrency", "1,3", "--duration", "2", "--prompt-tokens", "uniform:20..60", "--output-tokens", "12"]
+    flags = [
+        "--concurrency",
+        "1,3",
+        "--duration",
+        "2",
+        "--prompt-tokens",
+        "uniform:20..60",
+        "--output-tokens",
+        "12",
+    ]
     run = Run(server, tmp_path, "closed", *flags)
     assert [stage["label"] for stage in run.stages] == ["1 client", "3 clients"]
     for index, stage in enumerate(run.stages):
@@ -159,9 +184,15 @@ def test_a_trace_is_replayed_with_its_lengths(server, tmp_path):
     lengths = [(40, 5), (90, 12), (9000, 3), (15, 1)]
     rows = [f"{100 * index},{prompt},{answer}" for index, (prompt, answer) in enumerate(lengths)]
     trace.write_text("\n".join(["arrival_ms,prompt,generated", *rows]) + "\n")
-    run = Run(server, tmp_path / "out", "replay", "--trace", trace, "--speed", "0.5", "--warmup", "0")
+    run = Run(
+        server, tmp_path / "out", "replay", "--trace", trace, "--speed", "0.5", "--warmup", "0"
+    )
     records = sorted(run.records, key=lambda record: record["intended_us"])
-    assert [(record["prompt_tokens"], record["max_tokens"]) for record in records] == [(40, 5), (90, 12), (15, 1)]
+    assert [(record["prompt_tokens"], record["max_tokens"]) for record in records] == [
+        (40, 5),
+        (90, 12),
+        (15, 1),
+    ]
     assert run.stages[0]["unfit"] == 1
     first = records[0]["intended_us"]
     times = [record["intended_us"] - first for record in records]

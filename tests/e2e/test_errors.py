@@ -46,7 +46,9 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("field, fields", BAD, ids=[f"{i}-{field}" for i, (field, _) in enumerate(BAD)])
+@pytest.mark.parametrize(
+    "field, fields", BAD, ids=[f"{i}-{field}" for i, (field, _) in enumerate(BAD)]
+)
 def test_a_bad_field_is_named(api, field, fields):
     stream = api.stream(api.request(**fields), timeout=10)
     with pytest.raises(grpc.RpcError) as error:
@@ -87,7 +89,10 @@ def test_deadlines_of_the_call_and_of_the_request(api, server):
     late = api.generate("Once", sampling=sampling, timeout_ms=300)
     assert late.status == grpc.StatusCode.DEADLINE_EXCEEDED
     assert late.deltas > 0
-    assert api.generate("Once", sampling=sampling, timeout=0.3).status == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert (
+        api.generate("Once", sampling=sampling, timeout=0.3).status
+        == grpc.StatusCode.DEADLINE_EXCEEDED
+    )
     server.idle(2)
     assert server.value("vllm:kv_cache_usage_perc") == 0
 

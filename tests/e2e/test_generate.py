@@ -59,11 +59,19 @@ def test_greedy_choices_are_equal(api):
 
 
 def test_a_seed_gives_the_same_answer_under_load(api):
-    sampling = {"temperature": 0.9, "top_p": 0.95, "seed": 1234, "max_tokens": 16, "ignore_eos": True}
+    sampling = {
+        "temperature": 0.9,
+        "top_p": 0.95,
+        "seed": 1234,
+        "max_tokens": 16,
+        "ignore_eos": True,
+    }
     alone = api.generate("My favourite animal is", sampling=sampling)
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         others = [
-            pool.submit(api.generate, f"Story number {i}:", sampling={"max_tokens": 24, "ignore_eos": True})
+            pool.submit(
+                api.generate, f"Story number {i}:", sampling={"max_tokens": 24, "ignore_eos": True}
+            )
             for i in range(7)
         ]
         loaded = api.generate("My favourite animal is", sampling=sampling)
@@ -137,7 +145,9 @@ def test_penalties_and_bias_change_the_answer(api, golden):
     forced = api.generate(FRANCE, sampling=greedy(1, logit_bias={42: 100.0}))
     assert forced[0].token_ids == [42]
     plain = api.generate("1 1 1 1 1 1 1 1", sampling=greedy(12, ignore_eos=True))
-    penalised = api.generate("1 1 1 1 1 1 1 1", sampling=greedy(12, ignore_eos=True, repetition_penalty=2.0))
+    penalised = api.generate(
+        "1 1 1 1 1 1 1 1", sampling=greedy(12, ignore_eos=True, repetition_penalty=2.0)
+    )
     assert len(set(penalised[0].token_ids)) > len(set(plain[0].token_ids))
 
 

@@ -16,9 +16,16 @@ def in_image():
 def test_it_runs_without_rights_on_a_root_that_nobody_writes_to():
     with Server() as server:
         process = pathlib.Path("/proc") / str(server.process.pid)
-        status = dict(line.split(":\t", 1) for line in (process / "status").read_text().splitlines() if ":\t" in line)
+        status = dict(
+            line.split(":\t", 1)
+            for line in (process / "status").read_text().splitlines()
+            if ":\t" in line
+        )
         assert status["Name"] == "ebb"
-        assert set(status["Uid"].split()) == set(status["Gid"].split()) == {"65532"} and not status["Groups"].strip()
+        assert (
+            set(status["Uid"].split()) == set(status["Gid"].split()) == {"65532"}
+            and not status["Groups"].strip()
+        )
         assert status["NoNewPrivs"] == "1"
         for kind in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
             assert int(status[kind], 16) == 0, kind

@@ -9,7 +9,14 @@ from api import SERVICE
 def test_reflection_describes_the_service(api):
     assert {SERVICE, "grpc.health.v1.Health"} <= set(api.database.get_services())
     methods = {method.name for method in api.service.methods}
-    assert methods == {"Generate", "Abort", "Tokenize", "Detokenize", "GetModelInfo", "GetServerInfo"}
+    assert methods == {
+        "Generate",
+        "Abort",
+        "Tokenize",
+        "Detokenize",
+        "GetModelInfo",
+        "GetServerInfo",
+    }
 
 
 @pytest.mark.parametrize("service", ["", SERVICE])
@@ -54,7 +61,9 @@ def test_probes(server):
     assert server.get("/nowhere")[0] == 404
 
 
-@pytest.mark.parametrize("text", ["The capital of France is", "naïve café – 東京 🤖🦀\n\n\tx", " leading", ""])
+@pytest.mark.parametrize(
+    "text", ["The capital of France is", "naïve café – 東京 🤖🦀\n\n\tx", " leading", ""]
+)
 def test_tokens_and_back(api, text):
     ids = api.call("Tokenize", text=text, add_special_tokens=False).token_ids
     assert api.call("Detokenize", token_ids=ids).text == text
@@ -66,4 +75,6 @@ def test_chat_is_tokenised_by_the_template(api, golden):
     ids = api.call("Tokenize", chat={"messages": [{"role": "user", "content": question}]}).token_ids
     assert list(ids) == case["prompt_ids"]
     assert api.call("Detokenize", token_ids=ids).text == case["prompt"]
-    assert "<|im_start|>" not in api.call("Detokenize", token_ids=ids, skip_special_tokens=True).text
+    assert (
+        "<|im_start|>" not in api.call("Detokenize", token_ids=ids, skip_special_tokens=True).text
+    )

@@ -19,7 +19,16 @@ CODE = grpc.StatusCode
 class Chaos:
     """One client that does what its seed says."""
 
-    KINDS = ["complete", "complete", "cancel", "disconnect", "deadline", "own_deadline", "abort", "invalid"]
+    KINDS = [
+        "complete",
+        "complete",
+        "cancel",
+        "disconnect",
+        "deadline",
+        "own_deadline",
+        "abort",
+        "invalid",
+    ]
 
     def __init__(self, api, address, seed):
         self.api, self.address = api, address
@@ -29,16 +38,28 @@ class Chaos:
 
     def run(self):
         """Makes one call; returns the status that the client saw."""
-        sampling = {"temperature": 1.0, "max_tokens": self.random.randint(8, 32), "ignore_eos": True}
+        sampling = {
+            "temperature": 1.0,
+            "max_tokens": self.random.randint(8, 32),
+            "ignore_eos": True,
+        }
         sampling["n"] = self.random.choice([1, 1, 1, 2])
-        fields = {"request_id": self.name, "sampling": sampling, "priority": self.random.randint(-1, 1)}
+        fields = {
+            "request_id": self.name,
+            "sampling": sampling,
+            "priority": self.random.randint(-1, 1),
+        }
         prompt = "word " * self.random.randint(1, 150)
         if self.kind == "invalid":
             return self.api.generate(prompt, **{**fields, "sampling": {"top_p": 7.0}}).status
         if self.kind == "own_deadline":
-            return self.api.generate(prompt, timeout_ms=self.random.randint(1, 1500), **fields).status
+            return self.api.generate(
+                prompt, timeout_ms=self.random.randint(1, 1500), **fields
+            ).status
         if self.kind == "deadline":
-            return self.api.generate(prompt, timeout=self.random.uniform(0.001, 1.5), **fields).status
+            return self.api.generate(
+                prompt, timeout=self.random.uniform(0.001, 1.5), **fields
+            ).status
         if self.kind == "disconnect":
             return self.disconnect(prompt, fields)
         stream = self.api.stream(self.api.request(prompt, **fields), timeout=120)
@@ -47,7 +68,11 @@ class Chaos:
             assert result.status == CODE.OK, result.message
             assert len(result.choices) == sampling["n"]
             for choice in result.choices.values():
-                assert len(choice.token_ids) == choice.finished.completion_tokens == sampling["max_tokens"]
+                assert (
+                    len(choice.token_ids)
+                    == choice.finished.completion_tokens
+                    == sampling["max_tokens"]
+                )
             return result.status
         result = Result()
         try:
@@ -93,7 +118,9 @@ def test_every_request_of_64_unruly_clients_is_accounted_for(api, server):
     clients = [Chaos(api, server.address, seed) for seed in range(STREAMS)]
     with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
         statuses = list(pool.map(Chaos.run, clients))
-    seen = collections.Counter((client.kind, status.name) for client, status in zip(clients, statuses))
+    seen = collections.Counter(
+        (client.kind, status.name) for client, status in zip(clients, statuses)
+    )
     for kind, allowed in {
         "complete": {"OK"},
         "invalid": {"INVALID_ARGUMENT"},
@@ -158,7 +185,9 @@ def test_a_queue_shorter_than_a_burst_refuses_nobody_who_finds_a_place():
         with concurrent.futures.ThreadPoolExecutor(10) as pool:
 
             def burst(round):
-                ask = lambda client: api.generate(f"{round}, {client}", sampling=greedy(2 + client % 3, ignore_eos=True))
+                ask = lambda client: api.generate(
+                    f"{round}, {client}", sampling=greedy(2 + client % 3, ignore_eos=True)
+                )
                 return list(pool.map(ask, range(10)))
 
             # An idle server: eight run at once, and two wait.
@@ -166,7 +195,10 @@ def test_a_queue_shorter_than_a_burst_refuses_nobody_who_finds_a_place():
                 assert [answer.status for answer in burst(round)] == [CODE.OK] * 10
                 server.idle()
             # Nobody is refused either who asks again as soon as the answer is there.
-            again = lambda client: [api.generate(f"{client} {i}", sampling=greedy(1 + client % 4)).status for i in range(6)]
+            again = lambda client: [
+                api.generate(f"{client} {i}", sampling=greedy(1 + client % 4)).status
+                for i in range(6)
+            ]
             assert list(pool.map(again, range(10))) == [[CODE.OK] * 6] * 10
         assert server.value("vllm:admission_rejections_total", reason="queue_full") == 0
 
@@ -179,8 +211,12 @@ def test_preempted_requests_answer_as_if_alone(api):
     with Server("--kv-mode", "preempt-only", "--no-prefix-cache", kv_memory="8MiB") as server:
         crowded = Api(server.address)
         with concurrent.futures.ThreadPoolExecutor(5) as pool:
-            together = list(pool.map(lambda prompt: crowded.generate(prompt, sampling=sampling), prompts))
-        assert server.value("vllm:num_preemptions_total") > 0, "nothing was preempted: the test tests nothing"
+            together = list(
+                pool.map(lambda prompt: crowded.generate(prompt, sampling=sampling), prompts)
+            )
+        assert server.value("vllm:num_preemptions_total") > 0, (
+            "nothing was preempted: the test tests nothing"
+        )
         assert server.value("vllm:kv_cache_usage_perc") == 0
     for result, expected in zip(together, alone):
         assert result.status == CODE.OK, result.message
@@ -218,7 +254,9 @@ def test_a_reader_that_stops_is_bounded_and_slows_nobody(api, server, golden, st
         asking = pool.submit(others)
         deadline = time.monotonic() + 90
         while server.value("ebb:requests_ended_total", outcome="slow_reader") == ended:
-            assert time.monotonic() < deadline, "the stream of a reader that stopped was never ended"
+            assert time.monotonic() < deadline, (
+                "the stream of a reader that stopped was never ended"
+            )
             time.sleep(0.05)
         beside.set()
         answers = asking.result()
@@ -229,8 +267,8 @@ def test_a_reader_that_stops_is_bounded_and_slows_nobody(api, server, golden, st
         for response in stalled:
             received += response.ByteSize()
     assert error.value.code() == CODE.RESOURCE_EXHAUSTED
-    # 256 KiB by the engine's own count (an encoded log-probability is up to half as large again), what this client
-    # took into its window, and the messages on the way.
+    # 256 KiB by the engine's own count (an encoded log-probability is up to half as large again),
+    # what this client took into its window, and the messages on the way.
     assert received < 1.5 * (256 << 10) + (64 << 10) + (112 << 10), received
     server.idle()
     assert server.value("vllm:kv_cache_usage_perc") == 0

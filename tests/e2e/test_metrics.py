@@ -4,12 +4,39 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from api import greedy
 
-GAUGES = ["num_requests_running", "num_requests_waiting", "num_requests_waiting_by_reason", "kv_cache_usage_perc"]
+GAUGES = [
+    "num_requests_running",
+    "num_requests_waiting",
+    "num_requests_waiting_by_reason",
+    "kv_cache_usage_perc",
+]
 COUNTERS = [
     "prefix_cache_queries", "prefix_cache_hits", "num_preemptions", "prompt_tokens", "prompt_tokens_by_source",
     "prompt_tokens_cached", "generation_tokens", "request_success", "admission_rejections",
 ]  # fmt: skip
-LATENCY = [0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680]
+LATENCY = [
+    0.3,
+    0.5,
+    0.8,
+    1,
+    1.5,
+    2,
+    2.5,
+    5,
+    10,
+    15,
+    20,
+    30,
+    40,
+    50,
+    60,
+    120,
+    240,
+    480,
+    960,
+    1920,
+    7680,
+]
 HISTOGRAMS = {
     "request_prompt_tokens": None,
     "request_generation_tokens": None,
@@ -52,7 +79,11 @@ def test_names_types_labels_and_buckets_are_vllms(api, server):
     for name, bounds in HISTOGRAMS.items():
         family = found[f"vllm:{name}"]
         assert family.type == "histogram", name
-        have = [float(sample.labels["le"]) for sample in family.samples if sample.name.endswith("_bucket")]
+        have = [
+            float(sample.labels["le"])
+            for sample in family.samples
+            if sample.name.endswith("_bucket")
+        ]
         assert have[-1] == float("inf")
         if bounds:
             assert have[:-1] == bounds, name
@@ -82,8 +113,12 @@ def test_a_request_is_counted_and_timed(api, server):
     assert grew("ebb:requests_ended_total", outcome="completed") == 1
     assert grew("ebb:rpcs_total", method="Generate", code="OK") == 1
     whole = grew("vllm:e2e_request_latency_seconds_sum")
-    parts = grew("vllm:request_queue_time_seconds_sum") + grew("vllm:request_inference_time_seconds_sum")
+    parts = grew("vllm:request_queue_time_seconds_sum") + grew(
+        "vllm:request_inference_time_seconds_sum"
+    )
     assert 0 < parts <= whole < 30
     inference = grew("vllm:request_inference_time_seconds_sum")
-    split = grew("vllm:request_prefill_time_seconds_sum") + grew("vllm:request_decode_time_seconds_sum")
+    split = grew("vllm:request_prefill_time_seconds_sum") + grew(
+        "vllm:request_decode_time_seconds_sum"
+    )
     assert abs(inference - split) < 1e-6

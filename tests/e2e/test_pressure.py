@@ -144,27 +144,39 @@ def test_a_request_for_16_bit_answers_as_on_an_unloaded_server(loads):
     assert degraded[0].finished.lowest_kv_bits < 16, "its twin was to be degraded"
     with Server() as server:
         api = Api(server.address)
-        alone = api.generate(token_ids=prompts()[-1], sampling=greedy(ANSWER, ignore_eos=True), timeout=300)
+        alone = api.generate(
+            token_ids=prompts()[-1], sampling=greedy(ANSWER, ignore_eos=True), timeout=300
+        )
         api.close()
     assert asked[0].token_ids == alone[0].token_ids
 
 
 def test_a_limit_takes_bits_though_there_is_room():
     limit = KV_MEMORY // ROOM // 2
-    with Server("--kv-mode", "progressive", "--kv-live-limit", f"{limit}", kv_memory=f"{2 * KV_MEMORY}") as server:
+    with Server(
+        "--kv-mode", "progressive", "--kv-live-limit", f"{limit}", kv_memory=f"{2 * KV_MEMORY}"
+    ) as server:
         api = Api(server.address)
-        result = api.generate(token_ids=prompts()[0], sampling=greedy(50, ignore_eos=True), timeout=300)
+        result = api.generate(
+            token_ids=prompts()[0], sampling=greedy(50, ignore_eos=True), timeout=300
+        )
         precision = api.call("GetServerInfo").kv_precision
         api.close()
     finished = result[0].finished
     assert finished.completion_tokens == 50
-    assert finished.lowest_kv_bits < 16 and precision.shrinks_live > 0 and precision.shrinks_cached == 0
+    assert (
+        finished.lowest_kv_bits < 16
+        and precision.shrinks_live > 0
+        and precision.shrinks_cached == 0
+    )
 
 
 def test_the_server_tells_what_it_did(loads):
     precision = loads["progressive"].info.kv_precision
     assert precision.mode == "progressive" and 2 < precision.floor_bits < 4
-    assert precision.shrinks_live > 0 and precision.shrunk_bytes > 0 and precision.shrink_failures == 0
+    assert (
+        precision.shrinks_live > 0 and precision.shrunk_bytes > 0 and precision.shrink_failures == 0
+    )
     assert precision.preemptions_avoided > 0
     assert 0 < precision.schedule_steps_max <= precision.schedule_steps
     # What the prefix cache keeps has shrunk as well.
@@ -174,7 +186,8 @@ def test_the_server_tells_what_it_did(loads):
     load = loads["progressive"]
     assert load.value("ebb:kv_format_bytes", format="int8") == cached.get("int8", 0)
     assert load.value("ebb:kv_shrinks_total", holder="requests") == precision.shrinks_live
-    # With nobody there, only the prefix cache keeps anything; what it takes is codes, metadata and waste.
+    # With nobody there, only the prefix cache keeps anything; what it takes is codes, metadata and
+    # waste.
     kept = {name: load.value("ebb:kv_cached_format_bytes", format=name) for name in cached}
     assert kept == cached
     taken = load.value("ebb:kv_bytes", state="cached")

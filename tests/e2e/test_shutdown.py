@@ -58,7 +58,7 @@ def test_an_idle_server_stops_at_once():
 
 def test_the_grace_period_and_the_second_signal_are_kept():
     with Server("--grace-period", "1") as server:
-        (stream, result), = begin(Api(server.address), 1, 4000)
+        ((stream, result),) = begin(Api(server.address), 1, 4000)
         began = time.monotonic()
         server.signal(signal.SIGTERM)
         assert collect(stream, result).status == CODE.UNAVAILABLE

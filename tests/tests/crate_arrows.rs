@@ -1,4 +1,5 @@
-//! The crate arrows of ARCHITECTURE.md, checked: who may import whom, and what the pure crates must not know.
+//! The crate arrows of ARCHITECTURE.md, checked: who may import whom, and what the pure crates must
+//! not know.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

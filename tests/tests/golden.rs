@@ -1,5 +1,5 @@
-//! Golden data of an independent implementation, reproduced through the engine's own path, on the CPU or on the device that
-//! `EBB_TEST_DEVICE` names (as `--device` does).
+//! Golden data of an independent implementation, reproduced through the engine's own path, on the
+//! CPU or on the device that `EBB_TEST_DEVICE` names (as `--device` does).
 
 use std::path::Path;
 
@@ -49,7 +49,8 @@ fn device() -> Device {
     Device::open(choice).expect("the device opens")
 }
 
-/// How far logits and log-probabilities may be off. A GPU rounds activations to bf16, the golden data does not.
+/// How far logits and log-probabilities may be off. A GPU rounds activations to bf16, the golden
+/// data does not.
 fn tolerance(device: &Device) -> f64 {
     match device {
         Device::Cpu => 0.05,

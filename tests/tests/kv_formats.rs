@@ -7,7 +7,8 @@ use ebb_engine::eval::{Comparison, Scoring, Trials, compare, lay_out};
 use ebb_engine::kv_spec::KvSpec;
 use ebb_tests::real_model::default_model;
 
-/// Compares specifications, all with or all without rotation, on the first `ctx` tokens of the test text.
+/// Compares specifications, all with or all without rotation, on the first `ctx` tokens of the test
+/// text.
 fn run(specs: &[&str], ctx: usize) -> Vec<Comparison> {
     let path = default_model();
     let opened = ebb_engine::open(path.to_str().expect("a UTF-8 path"), None).expect("it opens");

@@ -22,7 +22,8 @@ pub enum Process {
 pub struct Arrivals {
     /// Of the distances.
     pub process: Process,
-    /// Coefficient of variation of gamma distances: standard deviation over mean. 1 is Poisson, more is burstier.
+    /// Coefficient of variation of gamma distances: standard deviation over mean. 1 is Poisson,
+    /// more is burstier.
     pub cv: f64,
     /// Requests a second in the beginning.
     pub from: f64,
@@ -35,8 +36,8 @@ pub struct Arrivals {
 impl Arrivals {
     /// The times of at most `most` requests since the stage began, in order.
     ///
-    /// Distances of mean 1 are drawn and mapped through the inverse of Λ(t) = ∫ rate, so that a rate that changes keeps
-    /// the process' character.
+    /// Distances of mean 1 are drawn and mapped through the inverse of Λ(t) = ∫ rate, so that a
+    /// rate that changes keeps the process' character.
     pub fn times(&self, most: usize, rng: &mut impl Rng) -> Vec<Duration> {
         let seconds = self.duration.as_secs_f64();
         let slope = (self.to - self.from) / seconds;

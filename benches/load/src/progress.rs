@@ -11,7 +11,8 @@ use crate::summary::number;
 /// How often the line is drawn anew.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Draws a stage's line until dropped; the `index`th of `stages`. Does nothing when standard error is no terminal.
+/// Draws a stage's line until dropped; the `index`th of `stages`. Does nothing when standard error
+/// is no terminal.
 pub async fn watch(live: &Live, stage: &Stage, index: usize, stages: usize) -> Infallible {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     // The template is a constant that parses.

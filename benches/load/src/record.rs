@@ -103,8 +103,8 @@ impl Record {
         self.end_us.saturating_sub(self.intended_us)
     }
 
-    /// Times between tokens: from, to, and the tokens that came at the end of it together, each of which counts as an
-    /// equal share.
+    /// Times between tokens: from, to, and the tokens that came at the end of it together, each of
+    /// which counts as an equal share.
     pub fn gaps_us(&self) -> impl Iterator<Item = (u64, u64, u32)> + '_ {
         let pairs = self.arrivals_us.windows(2);
         pairs.map(|pair| (pair[0].0, pair[1].0, pair[1].1))

@@ -13,8 +13,8 @@ pub struct Arrival {
     pub generated: u32,
 }
 
-/// A trace, repeated or cut to a number of requests and stretched to a rate. Takes memory for the recorded requests
-/// only, however often they repeat.
+/// A trace, repeated or cut to a number of requests and stretched to a rate. Takes memory for the
+/// recorded requests only, however often they repeat.
 #[derive(Debug, Clone)]
 pub struct Trace {
     recorded: Vec<Arrival>,
@@ -30,8 +30,8 @@ pub fn azure() -> PathBuf {
 }
 
 impl Trace {
-    /// Reads a CSV file whose first line names its columns and whose rows are arrival in milliseconds, prompt tokens
-    /// and generated tokens.
+    /// Reads a CSV file whose first line names its columns and whose rows are arrival in
+    /// milliseconds, prompt tokens and generated tokens.
     ///
     /// # Errors
     /// A sentence with the line at fault.

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The figures of this folder: SmolLM2-135M on the CPU under ebb-load. Needs a release build of `ebb` and `ebb-load`; takes 15 minutes.
+# The figures of this folder: SmolLM2-135M on the CPU under ebb-load. Needs a release build of `ebb`
+# and `ebb-load`; takes 15 minutes.
 #
 #   benches/results/load/run.sh [OUT]    into OUT instead of this folder
 set -euo pipefail
@@ -33,14 +34,16 @@ for waiting in 1 4; do
   for seed in 1 2 3; do load closed --concurrency 8 --requests 48 --duration 300 --prompt-tokens 64 --output-tokens 32 --seed $seed; done
   stop
 done
-# A queue as short as the target for the first token asks for; and ten times what eight clients that never pause are served.
+# A queue as short as the target for the first token asks for; and ten times what eight clients that
+# never pause are served.
 serve --kv-memory 256MiB --max-running 8 --max-waiting 4
 load closed --concurrency 8 --duration 20 $short --out peak
 ten=$(python3 -c 'import json; print(round(10 * json.load(open("peak/summary.json"))["stages"][0]["goodput"]))')
 rm -r peak
 load open --rate 2,6,10,14,$ten --duration 25 $short --title "SmolLM2-135M on two CPU cores: overload" --out overload
-# Near the peak and ten times that, in turns, with the time that the server computed: on a shared machine rates say more about the
-# others. Stages leave requests.jsonl and their reports behind in overload-rounds.
+# Near the peak and ten times that, in turns, with the time that the server computed: on a shared
+# machine rates say more about the others. Stages leave requests.jsonl and their reports behind in
+# overload-rounds.
 cpu() { cut -d' ' -f14,15 /proc/$server/stat | { read -r user system; echo $(((user + system) * 1000 / $(getconf CLK_TCK))); }; }
 echo "round,rate,requests,good,goodput_per_s,server_cpu_s,good_per_server_cpu_s,refusal_p50_ms,refusal_p99_ms,refusal_max_ms" >overload.csv
 for round in 1 2 3; do

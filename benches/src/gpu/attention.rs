@@ -85,7 +85,8 @@ pub fn print_header() {
 }
 
 /// Prints the CSV `engine,kernel,bits,batch,seqlen,hq,hkv,d,us,GBps`; one line for the preferred
-/// kernel, and one per kernel whose name contains `kernels` and way of cutting the sequences in `rules`.
+/// kernel, and one per kernel whose name contains `kernels` and way of cutting the sequences in
+/// `rules`.
 pub fn run(
     device: &Arc<Device>,
     shapes: &[Shape],
@@ -96,7 +97,8 @@ pub fn run(
 ) -> Result<(), ProbeError> {
     print_header();
     for s in shapes {
-        // One layer of a model: its records lie together in one frame, as in a model whose frames hold whole layers.
+        // One layer of a model: its records lie together in one frame, as in a model whose frames
+        // hold whole layers.
         let geometry = KvGeometry {
             layers: 1,
             kv_heads: s.kv_heads,

@@ -1,4 +1,5 @@
-//! `ebb-bench polar`: what PolarQuant's table decode is worth against conversion to Cartesian, and both against 16-bit keys.
+//! `ebb-bench polar`: what PolarQuant's table decode is worth against conversion to Cartesian, and
+//! both against 16-bit keys.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -12,7 +13,8 @@ const ERROR_MAX: f64 = 2e-3;
 /// Blocks that are compared with the CPU's.
 const CHECKED: usize = 256;
 
-/// Prints a line for each way: query-key products of four queries and one KV head of 128 channels over `blocks` blocks.
+/// Prints a line for each way: query-key products of four queries and one KV head of 128 channels
+/// over `blocks` blocks.
 ///
 /// # Errors
 /// When products are not those of the CPU's codec.

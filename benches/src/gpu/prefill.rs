@@ -1,4 +1,5 @@
-//! `ebb-bench prefill`: attention of one layer of Llama-3.1-8B's shape over prompts and chunks of prompts.
+//! `ebb-bench prefill`: attention of one layer of Llama-3.1-8B's shape over prompts and chunks of
+//! prompts.
 
 use std::sync::Arc;
 
@@ -43,7 +44,8 @@ impl Shape {
     }
 }
 
-/// Prints the CSV `engine,kernel,seqs,rows,position,hq,hkv,d,us,TFLOPs`, one line per shape and compiled kernel.
+/// Prints the CSV `engine,kernel,seqs,rows,position,hq,hkv,d,us,TFLOPs`, one line per shape and
+/// compiled kernel.
 pub fn run(device: &Arc<Device>, repeats: usize) -> Result<(), ProbeError> {
     println!("engine,kernel,seqs,rows,position,hq,hkv,d,us,TFLOPs");
     for s in SHAPES {

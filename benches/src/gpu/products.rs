@@ -38,8 +38,8 @@ pub fn alone(device: &Arc<Device>, rows: &[usize], repeats: usize) -> Result<(),
     Ok(())
 }
 
-/// Prints the CSV `engine,way,rows,layer_us,GBps`: the four products of a layer after one another, several layers in one graph,
-/// median; GB/s of weights.
+/// Prints the CSV `engine,way,rows,layer_us,GBps`: the four products of a layer after one another,
+/// several layers in one graph, median; GB/s of weights.
 pub fn in_sequence(device: &Arc<Device>, rows: &[usize], repeats: usize) -> Result<(), ProbeError> {
     println!("engine,way,rows,layer_us,GBps");
     let mut probe = LayersProbe::new(device, LAYERS, &LAYER, ROWS_MAX)?;

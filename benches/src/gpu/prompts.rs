@@ -1,5 +1,5 @@
-//! `ebb-bench prompts`: chunks of a prompt over a context that has shrunk, against one at 16 bit, in whole steps of a model of
-//! Llama-3.1-8B's shape.
+//! `ebb-bench prompts`: chunks of a prompt over a context that has shrunk, against one at 16 bit,
+//! in whole steps of a model of Llama-3.1-8B's shape.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,7 +23,8 @@ const PAIRS: [(F, F); 4] = [
 ];
 const TIMED: usize = 9;
 
-/// Prints one line a context, chunk and pair of formats: median wall time of a step of the chunk, and of one at 16 bit the share.
+/// Prints one line a context, chunk and pair of formats: median wall time of a step of the chunk,
+/// and of one at 16 bit the share.
 pub fn run(device: &Arc<Device>) -> Result<(), Box<dyn std::error::Error>> {
     let spec = llama_8b();
     let geometry = spec.kv_geometry();

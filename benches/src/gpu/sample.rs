@@ -7,8 +7,8 @@ use ebb_kernels::cuda::Device;
 use ebb_kernels::cuda::probe::SampleProbe;
 use ebb_kernels::cuda::selftest::Rng;
 
-/// Prints one line a vocabulary, batch and kind of draw: microseconds on the device from uploading the draws to their tokens on the
-/// host.
+/// Prints one line a vocabulary, batch and kind of draw: microseconds on the device from uploading
+/// the draws to their tokens on the host.
 pub fn run(
     device: &Arc<Device>,
     vocabs: &[usize],

@@ -1,4 +1,5 @@
-//! `ebb-bench attention`, second part: decode attention over shrunk blocks, on the shapes of the published comparison.
+//! `ebb-bench attention`, second part: decode attention over shrunk blocks, on the shapes of the
+//! published comparison.
 
 use std::sync::Arc;
 
@@ -12,8 +13,8 @@ use ebb_kernels::{BLOCK_TOKENS, SUB_BLOCK_TOKENS};
 
 use super::attention::{HEAD_DIM, Shape};
 
-/// Formats of keys and values that are timed, and their bits: those that blocks come down to, int3, which is static, what a schedule may
-/// leave at 16 bit beside others, and polar keys, also static.
+/// Formats of keys and values that are timed, and their bits: those that blocks come down to, int3,
+/// which is static, what a schedule may leave at 16 bit beside others, and polar keys, also static.
 const PAIRS: [(F, F, &str); 10] = [
     (F::Int8, F::Int8, "8"),
     (F::Int4, F::Int4, "4"),
@@ -30,7 +31,8 @@ const PAIRS: [(F, F, &str); 10] = [
 /// Those of [`PAIRS`] that are mixed.
 const MIXED: usize = 6;
 
-/// The first of [`PAIRS`] that has polar keys, as all after it: layouts without them are read by another kernel.
+/// The first of [`PAIRS`] that has polar keys, as all after it: layouts without them are read by
+/// another kernel.
 const POLAR: usize = 8;
 const _: () = {
     let mut i = 0;
@@ -44,8 +46,8 @@ const _: () = {
 const DRAFTED: usize = 6;
 const ROWS: [usize; 2] = [2, 4];
 
-/// Mixtures that are timed: of all that are not static, and what a server has. And blocks that have not shrunk, by the kernel for those
-/// that have.
+/// Mixtures that are timed: of all that are not static, and what a server has. And blocks that have
+/// not shrunk, by the kernel for those that have.
 const OF_ALL: &str = "of all";
 const SERVED: &str = "int4/int4 served";
 const UNSHRUNK: &str = "unshrunk";
@@ -86,7 +88,8 @@ struct Pool {
 impl Pool {
     fn new(shape: &Shape, pairs: &[(F, F, &str)]) -> Result<Self, CudaError> {
         let unsupported = |e: String| CudaError::Unsupported(e);
-        // One layer of a model: its records lie together, as in a model whose frames hold whole layers.
+        // One layer of a model: its records lie together, as in a model whose frames hold whole
+        // layers.
         let geometry = KvGeometry {
             layers: 1,
             kv_heads: shape.kv_heads,
@@ -124,7 +127,8 @@ impl Pool {
         Ok(Self { layout, images })
     }
 
-    /// Equal sequences whose blocks stand at `position(block)`, and an open block with `open` tokens, of which the last `rows` are new.
+    /// Equal sequences whose blocks stand at `position(block)`, and an open block with `open`
+    /// tokens, of which the last `rows` are new.
     fn step(
         &self,
         shape: &Shape,
@@ -213,8 +217,9 @@ impl Pool {
     }
 }
 
-/// Prints lines of the CSV of [`super::attention::run`]: one per pair of formats and number of rows, one for a mixture of those that are not static, one for
-/// what a server has, and one for blocks that have not shrunk; only those in `only`, if there are any.
+/// Prints lines of the CSV of [`super::attention::run`]: one per pair of formats and number of
+/// rows, one for a mixture of those that are not static, one for what a server has, and one for
+/// blocks that have not shrunk; only those in `only`, if there are any.
 pub fn run(
     device: &Arc<Device>,
     shapes: &[Shape],
@@ -260,7 +265,8 @@ pub fn run(
         }
         let any = |block: usize| (block % MIXED) as u16 + 1;
         time(&codes, OF_ALL, "mixed", (1, 1), &any)?;
-        // As a server has it whose blocks go down to 4 bit: the first and the last that is full at 8, half an open one at 16.
+        // As a server has it whose blocks go down to 4 bit: the first and the last that is full at
+        // 8, half an open one at 16.
         let last = shape.tokens / BLOCK_TOKENS - 1;
         let served = |block: usize| if block == 0 || block == last { 1 } else { 2 };
         time(&codes, SERVED, "mixed", (1, BLOCK_TOKENS / 2), &served)?;

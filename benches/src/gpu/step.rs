@@ -38,8 +38,8 @@ pub(super) fn llama_8b() -> TransformerSpec {
     }
 }
 
-/// Prints one line a batch: wall time of a decode step, from its inputs on the host to its tokens on the host; then the time to
-/// the first token of a long prompt.
+/// Prints one line a batch: wall time of a decode step, from its inputs on the host to its tokens
+/// on the host; then the time to the first token of a long prompt.
 pub fn run(
     device: &Arc<Device>,
     batches: &[usize],

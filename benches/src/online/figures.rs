@@ -28,7 +28,8 @@ pub struct Figures {
     pub mean_kv_bits: f64,
 }
 
-/// The figures of all requests of a trace that took so many seconds; an answer's times count from its arrival.
+/// The figures of all requests of a trace that took so many seconds; an answer's times count from
+/// its arrival.
 #[must_use]
 pub fn figures(answers: &[Option<Answer>], targets: Targets, seconds: f64) -> Figures {
     let served: Vec<&Answer> = answers.iter().flatten().collect();

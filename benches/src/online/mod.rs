@@ -21,14 +21,17 @@ use crate::throughput::{Answer, Ask, Timeline, Workload, answer, measure};
 
 const HEADER: &str = "engine,kv,kv_gib,rate,requests,served,rejected,attained,ttft_p50_s,ttft_p99_s,tpot_p50_ms,tpot_p99_ms,out_tok_s,preemptions,mean_kv_bits";
 
-/// Run a request trace against the engine in real time: what `simulate` tells of a modelled GPU, measured. Requests arrive at their
-/// times, with random prompts and answers of the trace's lengths.
+/// Run a request trace against the engine in real time: what `simulate` tells of a modelled GPU,
+/// measured. Requests arrive at their times, with random prompts and answers of the trace's
+/// lengths.
 ///
-/// Prints the CSV `engine,kv,kv_gib,rate,requests,served,rejected,attained,ttft_p50_s,ttft_p99_s,tpot_p50_ms,tpot_p99_ms,out_tok_s,preemptions,mean_kv_bits`;
+/// Prints the CSV
+/// `engine,kv,kv_gib,rate,requests,served,rejected,attained,ttft_p50_s,ttft_p99_s,tpot_p50_ms,tpot_p99_ms,out_tok_s,preemptions,mean_kv_bits`;
 /// attained is the share of all requests that meet both targets.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// CSV file of arrival in milliseconds, prompt tokens, generated tokens [default: the Azure conversation trace]
+    /// CSV file of arrival in milliseconds, prompt tokens, generated tokens [default: the Azure
+    /// conversation trace]
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Requests a second on average, one after the other in one engine
@@ -123,8 +126,8 @@ fn mode_and_memory(engine: &EngineHandle) -> String {
     format!("{},{gib:.2}", state.kv.mode)
 }
 
-/// What became of each request, in the order of their arrivals (none: it was turned away), and the seconds until all were done. An
-/// answer's times count from when its request was due.
+/// What became of each request, in the order of their arrivals (none: it was turned away), and the
+/// seconds until all were done. An answer's times count from when its request was due.
 async fn replay(
     engine: &EngineHandle,
     trace: &Trace,

@@ -12,10 +12,12 @@ use super::shape::Shape;
 use super::size::Size;
 use super::trace::{Trace, azure};
 
-/// Replay a request trace against the scheduler, on a modelled GPU: what a KV budget serves within a latency target.
+/// Replay a request trace against the scheduler, on a modelled GPU: what a KV budget serves within
+/// a latency target.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// CSV file of arrival in milliseconds, prompt tokens, generated tokens [default: the Azure conversation trace]
+    /// CSV file of arrival in milliseconds, prompt tokens, generated tokens [default: the Azure
+    /// conversation trace]
     #[arg(long, value_name = "FILE", help_heading = "Load")]
     pub trace: Option<PathBuf>,
     /// Requests a second on average; several give a row each [default: the trace's own]
@@ -112,7 +114,8 @@ pub struct Args {
     /// Steps that are planned and not done: 2 on a GPU, whose next step is planned while one runs
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2), help_heading = "Server")]
     pub in_flight: u8,
-    /// Mode static: tokens of a prompt that read each other at 16 bit [default: by the KV memory, as an engine does]
+    /// Mode static: tokens of a prompt that read each other at 16 bit [default: by the KV memory,
+    /// as an engine does]
     #[arg(long, value_name = "TOKENS", help_heading = "Server")]
     pub static_chunk: Option<u32>,
     /// Blocks of requests that have ended are free at once, and not when others need them
@@ -286,7 +289,8 @@ impl Args {
     }
 }
 
-/// A trace, the Azure conversation trace unless told otherwise, cut or repeated; its rates are to be these.
+/// A trace, the Azure conversation trace unless told otherwise, cut or repeated; its rates are to
+/// be these.
 ///
 /// # Errors
 /// A sentence with the file or flag at fault.

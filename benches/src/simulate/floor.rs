@@ -6,19 +6,20 @@ use serde::Serialize;
 
 use super::trace::Trace;
 
-/// Bits of a token's elements at the floor, without a scheduler: each request is in the cache from its first generated
-/// token to its last, its first and last full block at the protected width, those between at the floor, the rest
-/// at 16 bit.
+/// Bits of a token's elements at the floor, without a scheduler: each request is in the cache from
+/// its first generated token to its last, its first and last full block at the protected width,
+/// those between at the floor, the rest at 16 bit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AtFloor {
     /// A block between the first and the last: the schedule's width.
     pub bits_middle: f64,
     /// The first and the last full block.
     pub bits_edge: f64,
-    /// Bytes held x 16, over the bytes of the same tokens at 16 bit; both summed over every generated token of every
-    /// request. Each stored token counts as often as it is read.
+    /// Bytes held x 16, over the bytes of the same tokens at 16 bit; both summed over every
+    /// generated token of every request. Each stored token counts as often as it is read.
     pub bits_stored: f64,
-    /// The same quotient taken for each request on its own, then averaged: short requests count like long ones.
+    /// The same quotient taken for each request on its own, then averaged: short requests count
+    /// like long ones.
     pub bits_by_request: f64,
     /// Of the tokens stored, the share in blocks between the first and the last.
     pub share_middle: f64,
@@ -32,8 +33,8 @@ pub struct AtFloor {
     pub part_edge: f64,
     /// ... the open block.
     pub part_open: f64,
-    /// `bits_stored` of requests by their tokens at the end: up to 512, 1024, 2048, 4096 and longer; and the share of
-    /// stored tokens that they are.
+    /// `bits_stored` of requests by their tokens at the end: up to 512, 1024, 2048, 4096 and
+    /// longer; and the share of stored tokens that they are.
     pub by_length: Vec<(Option<u32>, f64, f64)>,
 }
 

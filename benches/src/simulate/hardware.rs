@@ -10,12 +10,14 @@
 //! shrink    = (bytes read + bytes written) / bytes a second
 //! ```
 //!
-//! Products and attention are kernels of their own, one after the other. In each, what waits for memory and what computes overlap in part:
-//! it takes longer than the longer of both alone, and less than their sum.
+//! Products and attention are kernels of their own, one after the other. In each, what waits for
+//! memory and what computes overlap in part: it takes longer than the longer of both alone, and
+//! less than their sum.
 //!
-//! KV read is, for each slice, the bytes of the sequence's blocks as they stand: codes and metadata of sealed blocks,
-//! the tokens of the open one at 16 bit. A prompt's chunk reads them once, as a tiled kernel with its tiles in cache
-//! does. Bytes of shrunk blocks count `1 / shrunk_efficiency` fold: unpacking may keep a kernel from the bandwidth.
+//! KV read is, for each slice, the bytes of the sequence's blocks as they stand: codes and metadata
+//! of sealed blocks, the tokens of the open one at 16 bit. A prompt's chunk reads them once, as a
+//! tiled kernel with its tiles in cache does. Bytes of shrunk blocks count `1 / shrunk_efficiency`
+//! fold: unpacking may keep a kernel from the bandwidth.
 
 use super::shape::Shape;
 
@@ -32,13 +34,15 @@ pub struct Hardware {
     pub flops_efficiency: f64,
     /// Share of the bandwidth that reading shrunk blocks gets, of what reading 16-bit ones gets.
     pub shrunk_efficiency: f64,
-    /// Seconds of a step in which the device does none of the above: launches, sampling, the host's part.
+    /// Seconds of a step in which the device does none of the above: launches, sampling, the host's
+    /// part.
     pub overhead: f64,
 }
 
-/// One H200 SXM. Bandwidth and FLOP/s as large copies and cuBLASLt products achieve them (the data sheet says 4.8e12 and
-/// 989e12); the shares so that most workloads take within 3 % of what was measured (`benches/results/simulate`): weights and KV are
-/// read faster than a copy moves bytes, and under load the card's power leaves products three quarters of their clock.
+/// One H200 SXM. Bandwidth and FLOP/s as large copies and cuBLASLt products achieve them (the data
+/// sheet says 4.8e12 and 989e12); the shares so that most workloads take within 3 % of what was
+/// measured (`benches/results/simulate`): weights and KV are read faster than a copy moves bytes,
+/// and under load the card's power leaves products three quarters of their clock.
 pub const H200: Hardware = Hardware {
     bandwidth: 4.26e12,
     bandwidth_efficiency: 0.98,

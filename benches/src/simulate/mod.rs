@@ -1,13 +1,15 @@
-//! A request trace against the scheduler and block manager, with a cost model in place of a GPU: how many requests a
-//! second a KV budget serves within a latency target, in which mode.
+//! A request trace against the scheduler and block manager, with a cost model in place of a GPU:
+//! how many requests a second a KV budget serves within a latency target, in which mode.
 //!
-//! Every decision is the real scheduler's; only the time that steps take is modelled ([`hardware`]), and the tokens
-//! are made up. The clock is virtual: requests arrive at their times, a step takes the modelled time, and where
-//! nothing runs the clock jumps to the next arrival. Equal inputs give equal figures, but for those of the host.
+//! Every decision is the real scheduler's; only the time that steps take is modelled
+//! ([`hardware`]), and the tokens are made up. The clock is virtual: requests arrive at their
+//! times, a step takes the modelled time, and where nothing runs the clock jumps to the next
+//! arrival. Equal inputs give equal figures, but for those of the host.
 //!
-//! A request generates as many tokens as the trace says. Its `max_tokens` is that number, so admission knows the true
-//! length; a `--max-tokens-factor` above 1 hides it. No two prompts begin alike, so a
-//! request finds nothing of another's in the prefix cache; what that keeps has to make way.
+//! A request generates as many tokens as the trace says. Its `max_tokens` is that number, so
+//! admission knows the true length; a `--max-tokens-factor` above 1 hides it. No two prompts begin
+//! alike, so a request finds nothing of another's in the prefix cache; what that keeps has to make
+//! way.
 
 pub mod args;
 pub mod floor;

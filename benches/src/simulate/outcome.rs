@@ -123,14 +123,16 @@ pub struct Outcome {
     pub pool_used: f64,
     /// Times that a sequence lost its memory.
     pub preemptions: u64,
-    /// Tokens that it had in the KV cache then; what the prefix cache still has of them is not computed again.
+    /// Tokens that it had in the KV cache then; what the prefix cache still has of them is not
+    /// computed again.
     pub preempted_tokens: u64,
-    /// Times that a sequence could not go on in a step because memory was yet to come free by shrinking.
+    /// Times that a sequence could not go on in a step because memory was yet to come free by
+    /// shrinking.
     pub stalls: u64,
     /// Blocks transcoded.
     pub shrinks: u64,
-    /// Bits of a stored token's elements: bytes of codes and metadata held x 16, over the bytes that the same tokens
-    /// take at 16 bit; both summed over the blocks and over time.
+    /// Bits of a stored token's elements: bytes of codes and metadata held x 16, over the bytes
+    /// that the same tokens take at 16 bit; both summed over the blocks and over time.
     pub bits_stored: f64,
     /// The same over the bytes read: every token stored counts each time a step reads it.
     pub bits_read: f64,

@@ -9,7 +9,8 @@ const HEIGHT: f64 = 420.0;
 /// Of the plot itself: left, top, right, bottom.
 const FRAME: (f64, f64, f64, f64) = (70.0, 56.0, 690.0, 350.0);
 
-/// Colours of the series, told apart in light and dark and by those who see few colours; marks differ as well.
+/// Colours of the series, told apart in light and dark and by those who see few colours; marks
+/// differ as well.
 const COLOURS: [&str; 6] = [
     "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
 ];

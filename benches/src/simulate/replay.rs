@@ -25,7 +25,8 @@ struct Record {
     generated: u32,
 }
 
-/// Replays a trace to its end. With `misses_max`, stops as soon as more requests than that have missed a target.
+/// Replays a trace to its end. With `misses_max`, stops as soon as more requests than that have
+/// missed a target.
 ///
 /// # Errors
 /// A sentence when the setup is impossible.

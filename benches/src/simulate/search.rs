@@ -11,8 +11,9 @@ const RATES: (f64, f64) = (0.125, 512.0);
 /// The search ends when the rate that fails is at most this many times the one that is served.
 const NEAR: f64 = 1.02;
 
-/// The outcome at the highest rate found at which at least the share `attain` of all requests meets the targets, by
-/// bisection: a rate 2 % higher was tried and failed. At the lowest rate tried if that fails as well.
+/// The outcome at the highest rate found at which at least the share `attain` of all requests meets
+/// the targets, by bisection: a rate 2 % higher was tried and failed. At the lowest rate tried if
+/// that fails as well.
 ///
 /// # Errors
 /// A sentence when the setup is impossible.

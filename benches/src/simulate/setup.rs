@@ -30,12 +30,15 @@ pub struct Setup {
     pub floor: KvSpec,
     /// The scheduler's limits, its mode among them. Its static chunk is the next field's.
     pub limits: Config,
-    /// Static mode: tokens of a prompt that read each other at 16 bit; none: what an engine takes for such a pool.
+    /// Static mode: tokens of a prompt that read each other at 16 bit; none: what an engine takes
+    /// for such a pool.
     pub static_chunk: Option<u32>,
-    /// Whether blocks of requests that have ended stay for others to find. No two prompts begin alike, so that a
-    /// request finds its own alone, after a preemption; but they take part in what becomes free when.
+    /// Whether blocks of requests that have ended stay for others to find. No two prompts begin
+    /// alike, so that a request finds its own alone, after a preemption; but they take part in what
+    /// becomes free when.
     pub prefix_cache: bool,
-    /// `max_tokens` of a request over the tokens it generates: 1 tells the scheduler the true length.
+    /// `max_tokens` of a request over the tokens it generates: 1 tells the scheduler the true
+    /// length.
     pub max_tokens_factor: f64,
     /// What counts as served well.
     pub targets: Targets,

@@ -21,8 +21,8 @@ pub struct Shape {
 
 /// The shapes known.
 pub const SHAPES: [Shape; 2] = [
-    // Llama-3.1-8B: 8.03e9 parameters, of which 128,256 x 4,096 each are embedding and output layer. The whole
-    // 16 GB counts as read, though of the embedding only rows are.
+    // Llama-3.1-8B: 8.03e9 parameters, of which 128,256 x 4,096 each are embedding and output
+    // layer. The whole 16 GB counts as read, though of the embedding only rows are.
     Shape {
         name: "8b",
         geometry: KvGeometry {

@@ -1,4 +1,5 @@
-//! Model files of a configuration's shape, as they are published: sharded safetensors of random bf16 values, and a tokenizer.
+//! Model files of a configuration's shape, as they are published: sharded safetensors of random
+//! bf16 values, and a tokenizer.
 
 use std::error::Error;
 use std::fs::File;
@@ -121,7 +122,8 @@ fn write_shard(source: &RandomWeights, names: &[TensorName], path: &Path) -> std
     file.flush()
 }
 
-/// Byte-level BPE with as many tokens and merges as a published tokenizer of that size: each token is another one and a byte.
+/// Byte-level BPE with as many tokens and merges as a published tokenizer of that size: each token
+/// is another one and a byte.
 fn tokenizer(vocab: usize) -> Value {
     let printable = |b: u8| matches!(b, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     let mut others = 256..;

@@ -1,4 +1,5 @@
-//! `ebb-bench startup`: how long an engine takes from nothing to ready, with its files in the page cache.
+//! `ebb-bench startup`: how long an engine takes from nothing to ready, with its files in the page
+//! cache.
 
 mod files;
 
@@ -19,11 +20,12 @@ const HEADER: &str = "engine,model,weights_gib,run,seconds,device_s,model_s";
 /// What a started engine prints before its times.
 const READY: &str = "ready ";
 
-/// Measure how long an engine takes to start: writes safetensors of random values in a configuration's shape, then starts
-/// an engine on them several times, each in a process of its own.
+/// Measure how long an engine takes to start: writes safetensors of random values in a
+/// configuration's shape, then starts an engine on them several times, each in a process of its
+/// own.
 ///
-/// Prints the CSV `engine,model,weights_gib,run,seconds,device_s,model_s`: from the start of the process to ready, and of that
-/// the device's own start and everything from config.json on.
+/// Prints the CSV `engine,model,weights_gib,run,seconds,device_s,model_s`: from the start of the
+/// process to ready, and of that the device's own start and everything from config.json on.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Where the files are kept meanwhile, in a folder of their own; needs room for the weights
@@ -102,7 +104,8 @@ fn once(args: &Args, dir: &str) -> Result<(), Box<dyn Error>> {
     let begin = Instant::now();
     let engine = ebb_engine::start(config)?;
     println!("{READY}{device_s:.3},{:.3}", begin.elapsed().as_secs_f64());
-    // The engine's thread is at rest; the system takes its memory back faster than it could be freed.
+    // The engine's thread is at rest; the system takes its memory back faster than it could be
+    // freed.
     drop(engine);
     std::process::exit(0)
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// One answer as its reader saw it; times count from the moment at which all requests were submitted.
+/// One answer as its reader saw it; times count from the moment at which all requests were
+/// submitted.
 #[derive(Debug, Clone, Default)]
 pub struct Answer {
     /// When tokens came, and how many.
@@ -11,13 +12,15 @@ pub struct Answer {
     pub kv_bits: f64,
 }
 
-/// Gaps around one, itself among them, whose median tells how long it would take without what is rare.
+/// Gaps around one, itself among them, whose median tells how long it would take without what is
+/// rare.
 const AROUND: usize = 33;
 
 /// What a workload gave.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figures {
-    /// Tokens a second while all requests decode: from the last first token to the first end. NaN if they never do.
+    /// Tokens a second while all requests decode: from the last first token to the first end. NaN
+    /// if they never do.
     pub decode_tok_s: f64,
     /// All tokens over the whole time.
     pub out_tok_s: f64,
@@ -25,8 +28,8 @@ pub struct Figures {
     pub itl_p50_ms: f64,
     /// The same, 99th percentile.
     pub itl_p99_ms: f64,
-    /// The same of each gap's median with those around it in its answer: without steps that take longer than their neighbours, such as
-    /// those in which every sequence's blocks shrink at once.
+    /// The same of each gap's median with those around it in its answer: without steps that take
+    /// longer than their neighbours, such as those in which every sequence's blocks shrink at once.
     pub itl_smooth_p99_ms: f64,
     /// A gap over that median, 99th percentile.
     pub itl_jitter_p99: f64,

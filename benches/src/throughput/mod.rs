@@ -27,11 +27,13 @@ const ITL_HEADER: &str =
     "engine,kv,in,out,n,kv_gib,itl_p50_ms,itl_p99_ms,itl_smooth_p99_ms,p99_ratio,itl_jitter_p99";
 const HEADER: &str = "engine,kv,in,out,n,kv_gib,decode_tok_s,out_tok_s,itl_p50_ms,itl_p99_ms,ttft_p50_ms,preemptions,mean_kv_bits";
 
-/// Measure the tokens a second of the whole engine: all requests of a workload are submitted at once, with random prompts and
-/// answers of a fixed length.
+/// Measure the tokens a second of the whole engine: all requests of a workload are submitted at
+/// once, with random prompts and answers of a fixed length.
 ///
-/// Prints the CSV `engine,kv,in,out,n,kv_gib,decode_tok_s,out_tok_s,itl_p50_ms,itl_p99_ms,ttft_p50_ms,preemptions,mean_kv_bits`.
-/// decode_tok_s counts the tokens between the last first token and the first end; out_tok_s all of them over the whole time.
+/// Prints the CSV
+/// `engine,kv,in,out,n,kv_gib,decode_tok_s,out_tok_s,itl_p50_ms,itl_p99_ms,ttft_p50_ms,preemptions,mean_kv_bits`.
+/// decode_tok_s counts the tokens between the last first token and the first end; out_tok_s all of
+/// them over the whole time.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Workloads, one after the other in one engine: REQUESTSxPROMPT/ANSWER, in tokens
@@ -52,8 +54,9 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Print, and append to this CSV file, how evenly tokens came:
-    /// `engine,kv,in,out,n,kv_gib,itl_p50_ms,itl_p99_ms,itl_smooth_p99_ms,p99_ratio,itl_jitter_p99`, where smooth means that each gap
-    /// counts as the median of the 33 around it, p99_ratio is the 99th percentile over the smooth one, and jitter a gap over its median
+    /// `engine,kv,in,out,n,kv_gib,itl_p50_ms,itl_p99_ms,itl_smooth_p99_ms,p99_ratio,itl_jitter_p99`,
+    /// where smooth means that each gap counts as the median of the 33 around it, p99_ratio is the
+    /// 99th percentile over the smooth one, and jitter a gap over its median
     #[arg(long, value_name = "FILE")]
     itl: Option<PathBuf>,
     /// Append to this CSV file what the engine held and did, ten times a second
@@ -86,7 +89,8 @@ pub fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let mut itl = itl.map(|p| Csv::new(ITL_HEADER, Some(p))).transpose()?;
     for (workload, seed) in args.workloads.iter().zip(1..) {
         let measured = runtime.block_on(async {
-            // What is made at first use is made before the clock starts: a full step of prompts, a few of decoding.
+            // What is made at first use is made before the clock starts: a full step of prompts, a
+            // few of decoding.
             let warm = Workload {
                 n: workload.n.min(step_tokens / workload.input + 1),
                 output: workload.output.min(4),

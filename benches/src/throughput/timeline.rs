@@ -11,9 +11,10 @@ use tokio::task::JoinHandle;
 
 use crate::csv::Csv;
 
-/// What a row says behind the setting: seconds since it was begun, steps since then, sequences running and waiting, GiB
-/// that live sequences hold, that the prefix cache alone holds and that are promised, mean bits of all that is stored, blocks shrunk
-/// since then, live and cached, GiB of them before that, and how often a sequence waited for memory.
+/// What a row says behind the setting: seconds since it was begun, steps since then, sequences
+/// running and waiting, GiB that live sequences hold, that the prefix cache alone holds and that
+/// are promised, mean bits of all that is stored, blocks shrunk since then, live and cached, GiB of
+/// them before that, and how often a sequence waited for memory.
 const COLUMNS: &str = "at_s,steps,running,waiting,live_gib,cached_gib,promised_gib,stored_bits,shrinks_live,shrinks_cached,shrunk_gib,stalls";
 const PERIOD: Duration = Duration::from_millis(100);
 const GIB: f64 = (1u64 << 30) as f64;
@@ -26,8 +27,8 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// Begins to look at an engine once it is idle; from then on time and counts count. An answer's reader may have its end before the
-    /// engine has said that its last step is over.
+    /// Begins to look at an engine once it is idle; from then on time and counts count. An answer's
+    /// reader may have its end before the engine has said that its last step is over.
     pub(crate) async fn begin(engine: &EngineHandle) -> Self {
         let mut before = engine.state();
         while before.running + before.waiting > 0 {

@@ -80,9 +80,9 @@ impl BlockManager {
     }
 
     /// Makes a sealed block findable after `parent`. Of several with one content, the one that
-    /// satisfies most requests is what later prompts share, of equals the one that came first and is
-    /// still held; the others stay with those who computed them. A copy that only the cache kept has
-    /// then served its purpose.
+    /// satisfies most requests is what later prompts share, of equals the one that came first and
+    /// is still held; the others stay with those who computed them. A copy that only the cache kept
+    /// has then served its purpose.
     fn publish(&mut self, block: BlockId, parent: EntryId, hash: u64) {
         let tokens = self.blocks.tokens(block);
         let Some(entry) = self.index.find(&self.blocks, parent, hash, tokens) else {

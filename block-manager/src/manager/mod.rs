@@ -285,9 +285,9 @@ impl BlockManager {
         self.blocks.remove(id);
     }
 
-    /// Takes back the copies to a block that ends before the step that would do them begins; what was
-    /// to be copied on from there is copied from where it came from. If nothing else is issued for
-    /// that step, nothing has to wait for it.
+    /// Takes back the copies to a block that ends before the step that would do them begins; what
+    /// was to be copied on from there is copied from where it came from. If nothing else is issued
+    /// for that step, nothing has to wait for it.
     fn cancel_copies(&mut self, id: BlockId) {
         let (frames, before) = (self.blocks.frames(id), self.copies.len());
         for at in 0..before {

@@ -183,13 +183,16 @@ impl BlockManager {
     }
 
     /// Issues the shrinks that `pressure` calls for with the step being planned, which must then be
-    /// submitted even if it has nothing else to do. If cold blocks could give what is wanted by being evicted, they shrink instead, if
-    /// they are to, the least recently used first, until the high watermark is free. If not, live ones that can shrink do, and cold ones
-    /// make way without being rewritten first. A cold block goes to its next stop; a live one as far as it would have to if all gave up evenly
-    /// what is wanted; none below its bound. Live blocks also shrink if they hold more than they may, though there is room.
+    /// submitted even if it has nothing else to do. If cold blocks could give what is wanted by
+    /// being evicted, they shrink instead, if they are to, the least recently used first, until the
+    /// high watermark is free. If not, live ones that can shrink do, and cold ones make way without
+    /// being rewritten first. A cold block goes to its next stop; a live one as far as it would
+    /// have to if all gave up evenly what is wanted; none below its bound. Live blocks also shrink
+    /// if they hold more than they may, though there is room.
     ///
-    /// The new frames come from those that nobody takes soon, or else from those held back. For live blocks cold ones are evicted: what
-    /// is left of these counts as free, and if shrinks could not write there, little would shrink once nothing else is.
+    /// The new frames come from those that nobody takes soon, or else from those held back. For
+    /// live blocks cold ones are evicted: what is left of these counts as free, and if shrinks
+    /// could not write there, little would shrink once nothing else is.
     pub fn relieve(&mut self, pressure: &Pressure, jobs: &mut Vec<ShrinkJob>) {
         if !self.config.shrinks() {
             return;
@@ -234,7 +237,8 @@ impl BlockManager {
         }
         allowed = allowed.max(beyond(self));
         loop {
-            // What live blocks hold is what is neither free nor cached, once all that is under way is over.
+            // What live blocks hold is what is neither free nor cached, once all that is under way
+            // is over.
             let live = u64::from(self.config.frames) - supply;
             let short = pressure.short(self.queues.live_pressed, spare(supply));
             let over = pressure.over(self.queues.live_over, live);
@@ -257,8 +261,8 @@ impl BlockManager {
         !self.queues.live.is_empty()
     }
 
-    /// Issues a shrink to the next stop of at most `level` frames, or to the last one, if the step's bytes and the
-    /// frames allow it; tells the frames before and after.
+    /// Issues a shrink to the next stop of at most `level` frames, or to the last one, if the
+    /// step's bytes and the frames allow it; tells the frames before and after.
     fn issue_within(
         &mut self,
         block: BlockId,

@@ -14,7 +14,8 @@ impl Bound {
     /// Everything may go as far as the schedule does.
     pub const FLOOR: Self = Self(0);
 
-    /// The widths that bounds are told apart by, highest first. A bound between two acts as the higher one.
+    /// The widths that bounds are told apart by, highest first. A bound between two acts as the
+    /// higher one.
     pub(crate) const WIDTHS: [Self; 4] = [Self(16), Self(8), Self(4), Self(2)];
 
     /// Which of [`WIDTHS`](Self::WIDTHS) it is.
@@ -65,17 +66,19 @@ pub struct PositionTable {
     standings: Vec<Standing>,
     /// By falling bound.
     chains: Vec<Chain>,
-    /// `[position][chain]`: the first position of that chain whose pages are nowhere higher, if the chain has one.
+    /// `[position][chain]`: the first position of that chain whose pages are nowhere higher, if the
+    /// chain has one.
     entries: Vec<Vec<Option<u16>>>,
 }
 
-/// A shrink rewrites a block, so it goes on until at least this share (1/n) of the frames has come free: from 16 bit to
-/// the floor a block is rewritten four or five times, two and a half times its bytes in all. Many blocks at different stops
-/// make up for the coarse steps of each.
+/// A shrink rewrites a block, so it goes on until at least this share (1/n) of the frames has come
+/// free: from 16 bit to the floor a block is rewritten four or five times, two and a half times its
+/// bytes in all. Many blocks at different stops make up for the coarse steps of each.
 const SHARE: u32 = 3;
 
 impl PositionTable {
-    /// The table of `schedule`, whose blocks cost what `cost` says: it is given the steps taken, in order.
+    /// The table of `schedule`, whose blocks cost what `cost` says: it is given the steps taken, in
+    /// order.
     pub fn new(schedule: &Schedule, mut cost: impl FnMut(&[Step]) -> Cost) -> Self {
         let whole = Standing {
             cost: cost(&[]),
@@ -119,8 +122,8 @@ impl PositionTable {
         Self::fixed(Cost { frames, bytes })
     }
 
-    /// A table of one chain down to 2 bit whose positions take these frames, the first of them at 16 bit: for callers
-    /// who care for no formats.
+    /// A table of one chain down to 2 bit whose positions take these frames, the first of them at
+    /// 16 bit: for callers who care for no formats.
     ///
     /// # Panics
     /// If `frames` is empty or has more positions than a schedule.
@@ -274,8 +277,8 @@ impl PositionTable {
         self.standing(position).cost.bytes * 1600 / whole
     }
 
-    /// Where a shrink of a block at `position` goes that may not fall below `bound`: the next stop that frees frames. `None` when nothing
-    /// more comes free.
+    /// Where a shrink of a block at `position` goes that may not fall below `bound`: the next stop
+    /// that frees frames. `None` when nothing more comes free.
     pub fn next_stop(&self, position: u16, bound: Bound) -> Option<u16> {
         let chain = self.chain(bound)?;
         let entry = self.entries[position as usize][chain]?;
@@ -288,8 +291,8 @@ impl PositionTable {
             .find(|&stop| self.standing(stop).cost.frames < frames)
     }
 
-    /// The position of `bound`'s chain that a block at `position` stands at or has to move to first; `None` when the block is already
-    /// lower than the bound allows.
+    /// The position of `bound`'s chain that a block at `position` stands at or has to move to
+    /// first; `None` when the block is already lower than the bound allows.
     pub fn entry(&self, position: u16, bound: Bound) -> Option<u16> {
         match self.chain(bound) {
             None => (position == 0).then_some(0),

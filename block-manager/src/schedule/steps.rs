@@ -21,12 +21,14 @@ pub struct Page {
     pub side: PageSide,
 }
 
-/// A format as far as this crate cares: a name that only the caller understands, and its nominal code bits.
+/// A format as far as this crate cares: a name that only the caller understands, and its nominal
+/// code bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Rung {
     /// The caller's name for the format.
     pub tag: u8,
-    /// Code bits of most elements, without metadata: what a request's `min_kv_bits` is compared with.
+    /// Code bits of most elements, without metadata: what a request's `min_kv_bits` is compared
+    /// with.
     pub bits: u8,
 }
 
@@ -112,7 +114,8 @@ impl Schedule {
             }
             let before = at.insert(step.page, step.to);
             let from = before.map_or(16, |r| r.bits);
-            // Rungs of equal nominal bits (a share of channels boosted) may follow each other; the same rung may not.
+            // Rungs of equal nominal bits (a share of channels boosted) may follow each other; the
+            // same rung may not.
             if step.to.bits > from
                 || before == Some(step.to)
                 || (before.is_none() && step.to.bits >= 16)
@@ -141,7 +144,8 @@ impl Schedule {
 
     /// The steps that stay at or above `bits`, in order: the chain of that bound.
     pub fn chain(&self, bits: u8) -> impl Iterator<Item = Step> + '_ {
-        // A page's first step below the bound ends that page's part, and no later one can come back above it.
+        // A page's first step below the bound ends that page's part, and no later one can come back
+        // above it.
         self.steps
             .iter()
             .copied()

@@ -35,15 +35,16 @@ fn pressure_is_met_in_order() {
     let cold = pool.usage().frames_cached;
     let ready = pool.available() - cold;
     assert_eq!(relieve(&mut pool, ready + 1), [(None, None)]);
-    // If not, live ones shrink, and cold ones are not rewritten before they make way: those of the lower priority first, within it the
-    // unprotected ones, oldest first.
+    // If not, live ones shrink, and cold ones are not rewritten before they make way: those of the
+    // lower priority first, within it the unprotected ones, oldest first.
     let order = relieve(&mut pool, 400);
     let second = [1, 2, 0, 3].map(|at| (None, Some(at)));
     assert_eq!(order[..4], second);
     assert_eq!(order[4..], [1, 2, 0, 3].map(|at| (Some(at), None)));
 }
 
-/// Frames of cached blocks count as free. Where nothing else is, shrinks of live blocks are written to them.
+/// Frames of cached blocks count as free. Where nothing else is, shrinks of live blocks are written
+/// to them.
 #[test]
 fn live_blocks_shrink_to_frames_of_cached_ones() {
     let mut pool = formats(200);
@@ -84,7 +85,8 @@ fn live_blocks_shrink_to_frames_of_cached_ones() {
     step(&mut pool, 5);
 }
 
-/// Pools that are full but for cached blocks, some of which may be rewritten or touched by a step in flight.
+/// Pools that are full but for cached blocks, some of which may be rewritten or touched by a step
+/// in flight.
 #[test]
 fn shrinks_take_the_frames_of_cached_blocks_whatever_is_asked_for() {
     let mut state = 1_u64;

@@ -30,8 +30,8 @@ impl Head {
         self.projection.of(&rms_norm(x, &self.norm, self.eps)?)
     }
 
-    /// Mean cross entropy of each token given those before it, in nats, and its gradient with respect to `x`,
-    /// `[tokens][hidden]`. The last row predicts nothing and gets none.
+    /// Mean cross entropy of each token given those before it, in nats, and its gradient with
+    /// respect to `x`, `[tokens][hidden]`. The last row predicts nothing and gets none.
     pub(crate) fn loss(&self, x: &Tensor, tokens: &[u32]) -> Result<(f64, Tensor)> {
         let scored = tokens.len() - 1;
         let mut sum = 0.0;

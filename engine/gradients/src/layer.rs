@@ -77,7 +77,8 @@ impl<'a> Layer<'a> {
 
     /// From the gradient of the output to that of the input, and what is wanted of the layer.
     ///
-    /// Keys and values are leaves of the graph of attention, whose gradients are then the start of the graph that made them.
+    /// Keys and values are leaves of the graph of attention, whose gradients are then the start of
+    /// the graph that made them.
     pub(crate) fn backward(&self, x: &Tensor, grad: &Tensor) -> Result<(Tensor, LayerGradients)> {
         let leaf = |tensor: &Tensor| Var::from_tensor(&tensor.contiguous()?);
         let (input, w_k, w_v) = (leaf(x)?, leaf(&self.w_k)?, leaf(&self.w_v)?);
@@ -118,7 +119,8 @@ impl<'a> Layer<'a> {
         Ok((dx.detach(), wanted))
     }
 
-    /// What the cache holds of all tokens: rotated keys, and values, `[kv_heads][tokens][head_dim]`.
+    /// What the cache holds of all tokens: rotated keys, and values,
+    /// `[kv_heads][tokens][head_dim]`.
     fn keys_values(&self, x: &Tensor, w_k: &Tensor, w_v: &Tensor) -> Result<(Tensor, Tensor)> {
         let normed = rms_norm(x, &self.attn_norm, self.model.norm_eps)?;
         let (mut k, mut v) = (normed.matmul(&w_k.t()?)?, normed.matmul(&w_v.t()?)?);
@@ -150,7 +152,8 @@ impl<'a> Layer<'a> {
         self.angles.rotate(&q, first)
     }
 
-    /// Attention of such queries, projected: what is added to the residual stream, `[rows][hidden]`.
+    /// Attention of such queries, projected: what is added to the residual stream,
+    /// `[rows][hidden]`.
     fn attention(&self, q: &Tensor, k: &Tensor, v: &Tensor, first: usize) -> Result<Tensor> {
         let attended = attend(q, &k.contiguous()?, &v.contiguous()?, first)?;
         let (heads, rows, dim) = attended.dims3()?;
@@ -197,7 +200,8 @@ impl Attention<'_> {
         &self.keys
     }
 
-    /// What attention adds to the residual stream, `[tokens][hidden]`, if the cache held these keys.
+    /// What attention adds to the residual stream, `[tokens][hidden]`, if the cache held these
+    /// keys.
     ///
     /// # Errors
     /// When they are not as many as [`Self::keys`], or memory is short.

@@ -11,8 +11,8 @@ pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Tensor> 
     x.broadcast_div(&root)?.broadcast_mul(weight)
 }
 
-/// `y = x Wᵀ` with weights of which no gradient is wanted. Candle's own product computes the gradients of both sides, which
-/// is half of the work of going back.
+/// `y = x Wᵀ` with weights of which no gradient is wanted. Candle's own product computes the
+/// gradients of both sides, which is half of the work of going back.
 #[derive(Debug, Clone)]
 pub(crate) struct Frozen(Tensor);
 
@@ -75,7 +75,8 @@ impl Angles {
         })
     }
 
-    /// Rotates `[heads][rows][head_dim]`, whose rows are tokens from `first` on: channel `i` with `i + head_dim / 2`.
+    /// Rotates `[heads][rows][head_dim]`, whose rows are tokens from `first` on: channel `i` with
+    /// `i + head_dim / 2`.
     pub(crate) fn rotate(&self, x: &Tensor, first: usize) -> Result<Tensor> {
         let (_, rows, dim) = x.dims3()?;
         let (low, high) = (x.narrow(2, 0, dim / 2)?, x.narrow(2, dim / 2, dim / 2)?);
@@ -95,8 +96,8 @@ pub(crate) fn by_head(x: &Tensor, heads: usize) -> Result<Tensor> {
         .contiguous()
 }
 
-/// Causal attention of query rows from token `first` on, `[q_heads][rows][head_dim]`, over the keys and values of every
-/// token up to the last of them, `[kv_heads][first + rows][head_dim]`.
+/// Causal attention of query rows from token `first` on, `[q_heads][rows][head_dim]`, over the keys
+/// and values of every token up to the last of them, `[kv_heads][first + rows][head_dim]`.
 pub(crate) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, first: usize) -> Result<Tensor> {
     let (q_heads, rows, dim) = q.dims3()?;
     let (kv_heads, keys, _) = k.dims3()?;

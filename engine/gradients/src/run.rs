@@ -8,7 +8,8 @@ use crate::layer::{Attention, Layer};
 use crate::ops::Angles;
 use crate::{Model, Weights};
 
-/// Values that a cache holds, and the loss gradient with respect to each; `[kv_heads][tokens][head_dim]`.
+/// Values that a cache holds, and the loss gradient with respect to each;
+/// `[kv_heads][tokens][head_dim]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cached {
     /// Keys after RoPE, or values.
@@ -47,8 +48,9 @@ pub enum Error<E: std::error::Error + 'static> {
     Threads(#[from] rayon::ThreadPoolBuildError),
 }
 
-/// Gradients of the loss of `tokens`, at positions 0, `stride`, 2 `stride`, …, on `threads` threads. `visit` gets each
-/// layer's index and gradients, the last layer first. Returns the loss, in nats a token.
+/// Gradients of the loss of `tokens`, at positions 0, `stride`, 2 `stride`, …, on `threads`
+/// threads. `visit` gets each layer's index and gradients, the last layer first. Returns the loss,
+/// in nats a token.
 ///
 /// # Errors
 /// When the text is too short, the weights cannot be read, or do not have the model's shapes.
@@ -78,8 +80,8 @@ pub fn gradients<W: Weights>(
     })
 }
 
-/// Every layer's attention over some texts, as [`gradients`] has them, the first layer first: `visit` gets a layer's index and
-/// one [`Attention`] a text.
+/// Every layer's attention over some texts, as [`gradients`] has them, the first layer first:
+/// `visit` gets a layer's index and one [`Attention`] a text.
 ///
 /// # Errors
 /// When a text is empty, the weights cannot be read, or do not have the model's shapes.

@@ -78,7 +78,8 @@ fn gradients_of_key_and_value_weights_are_slopes_of_the_loss() {
     }
 }
 
-/// A text of several chunks of query rows: what a late row's loss says of early keys must arrive there.
+/// A text of several chunks of query rows: what a late row's loss says of early keys must arrive
+/// there.
 #[test]
 fn gradients_of_a_long_text_are_slopes_of_the_loss() {
     let tiny = Tiny::llama();
@@ -92,7 +93,8 @@ fn gradients_of_a_long_text_are_slopes_of_the_loss() {
     });
 }
 
-/// A bias reaches every token's key and value alike: its slope is the sum of theirs, keys turned back by their angles.
+/// A bias reaches every token's key and value alike: its slope is the sum of theirs, keys turned
+/// back by their angles.
 #[test]
 fn gradients_of_keys_and_values_are_slopes_of_the_loss() {
     let tiny = Tiny::qwen2();
@@ -130,7 +132,8 @@ fn gradients_of_keys_and_values_are_slopes_of_the_loss() {
         check(&name("values"), &tiny, &tokens, &sums[1], |t| {
             bias(t, index, 2)
         });
-        // A bias of the keys shifts all scores of a query by nearly the same: its slope is small, not nothing.
+        // A bias of the keys shifts all scores of a query by nearly the same: its slope is small,
+        // not nothing.
         check(&name("keys"), &tiny, &tokens, &sums[0], |t| {
             bias(t, index, 1)
         });

@@ -1,9 +1,11 @@
-//! Floors for a byte budget: the integer program of PM-KVQ (arXiv 2505.18610, section 4.1), over (layer, side) × format.
+//! Floors for a byte budget: the integer program of PM-KVQ (arXiv 2505.18610, section 4.1), over
+//! (layer, side) × format.
 //!
-//! Minimise Σ loss(page, format) x(page, format) with one format a page and Σ bytes(format) x(page, format) within the
-//! budget, x ∈ {0, 1}: a multiple-choice knapsack, solved by branch and bound (good_lp over microlp). The greedy walk along
-//! the pages' hulls gives the first solution and, its last step taken in part, the bound of the relaxation; formats that
-//! lose more alone than the whole greedy solution are left out, and losses are scaled by it, so that the solver's tolerances
+//! Minimise Σ loss(page, format) x(page, format) with one format a page and Σ bytes(format) x(page,
+//! format) within the budget, x ∈ {0, 1}: a multiple-choice knapsack, solved by branch and bound
+//! (good_lp over microlp). The greedy walk along the pages' hulls gives the first solution and, its
+//! last step taken in part, the bound of the relaxation; formats that lose more alone than the
+//! whole greedy solution are left out, and losses are scaled by it, so that the solver's tolerances
 //! mean the same at every width.
 
 use good_lp::solvers::SolutionStatus;
@@ -15,8 +17,8 @@ use thiserror::Error;
 
 use super::{Choice, hull};
 
-/// Seconds that the solver may take. Models of 32 layers take well below one; what is found by then is within the gap
-/// that [`Allocation`] reports.
+/// Seconds that the solver may take. Models of 32 layers take well below one; what is found by then
+/// is within the gap that [`Allocation`] reports.
 const SECONDS_MAX: f64 = 10.0;
 
 /// Losses that differ by less than this share of the whole are equal.
@@ -35,7 +37,8 @@ pub struct Allocation {
     pub bound: f64,
     /// Whether the solver proved that none is better.
     pub proven: bool,
-    /// Pairs of pages that could trade formats at the same loss; the earlier one has the more bytes.
+    /// Pairs of pages that could trade formats at the same loss; the earlier one has the more
+    /// bytes.
     pub ties: usize,
 }
 
@@ -57,8 +60,8 @@ pub enum BudgetError {
     Solver(String),
 }
 
-/// The formats of the least loss whose bytes come to `budget` at most. `pages[i]` are the choices of page `i`, not none.
-/// Where two allocations lose the same, earlier pages have the more bytes.
+/// The formats of the least loss whose bytes come to `budget` at most. `pages[i]` are the choices
+/// of page `i`, not none. Where two allocations lose the same, earlier pages have the more bytes.
 ///
 /// # Errors
 /// When no allocation fits, or the solver fails.
@@ -92,8 +95,9 @@ fn sum(choices: &[Choice]) -> f64 {
     choices.iter().map(|c| c.loss).sum()
 }
 
-/// A page's choices from the most bytes to the fewest, without those that another one beats: a format that loses no less
-/// at no fewer bytes. A lower format never counts as better than a higher one, as in [`hull`].
+/// A page's choices from the most bytes to the fewest, without those that another one beats: a
+/// format that loses no less at no fewer bytes. A lower format never counts as better than a higher
+/// one, as in [`hull`].
 fn worth_having(choices: &[Choice]) -> Vec<Choice> {
     let mut sorted = choices.to_vec();
     sorted.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.loss.total_cmp(&b.loss)));
@@ -113,8 +117,8 @@ fn worth_having(choices: &[Choice]) -> Vec<Choice> {
     kept
 }
 
-/// Walks down the hulls until the bytes fit; also the loss if the last step were taken in part only, which is the optimum of
-/// the relaxation x ∈ [0, 1].
+/// Walks down the hulls until the bytes fit; also the loss if the last step were taken in part
+/// only, which is the optimum of the relaxation x ∈ [0, 1].
 fn relaxed(pages: &[Vec<Choice>], budget: u64) -> (Vec<Choice>, f64) {
     let hulls: Vec<Vec<Choice>> = pages.iter().map(|p| hull(p)).collect();
     let mut steps: Vec<(f64, usize, Choice, Choice)> = Vec::new();
@@ -141,8 +145,8 @@ fn relaxed(pages: &[Vec<Choice>], budget: u64) -> (Vec<Choice>, f64) {
     (at, bound)
 }
 
-/// Pages of the same choices: the solver decides how many of them get which, not which ones, so that it does not search
-/// their permutations.
+/// Pages of the same choices: the solver decides how many of them get which, not which ones, so
+/// that it does not search their permutations.
 struct Group {
     pages: Vec<usize>,
     choices: Vec<Choice>,
@@ -222,7 +226,8 @@ fn solve(
             found[*page] = choice;
         }
     }
-    // Rounded by the solver's tolerance, an answer could be a hair outside; then the greedy one stands.
+    // Rounded by the solver's tolerance, an answer could be a hair outside; then the greedy one
+    // stands.
     let fits = found.iter().map(|c| c.bytes).sum::<u64>() <= budget;
     match given && fits && sum(&found) <= scale * (1.0 + EQUAL) {
         true => Ok((found, proven)),
@@ -234,7 +239,8 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Gives the more bytes to the earlier of two pages that could trade formats at the same loss; counts such pairs.
+/// Gives the more bytes to the earlier of two pages that could trade formats at the same loss;
+/// counts such pairs.
 fn settle_ties(pages: &[Vec<Choice>], found: &mut [Choice]) -> usize {
     let whole = sum(found);
     let mut ties = 0;

@@ -1,9 +1,10 @@
 //! From losses to an order: the merged lower convex hulls of loss over bytes.
 //!
-//! Each page has a few formats it can stand at, each with bytes and a loss. Along the lower convex hull of these points
-//! every step down costs more per byte than the one before, so the steps of all pages, sorted by that price, are an
-//! order in which every page comes down its own hull, and every prefix of it is the cheapest way to save that many bytes
-//! by whole steps (the greedy solution of the knapsack's relaxation; losses are taken to add up).
+//! Each page has a few formats it can stand at, each with bytes and a loss. Along the lower convex
+//! hull of these points every step down costs more per byte than the one before, so the steps of
+//! all pages, sorted by that price, are an order in which every page comes down its own hull, and
+//! every prefix of it is the cheapest way to save that many bytes by whole steps (the greedy
+//! solution of the knapsack's relaxation; losses are taken to add up).
 
 use ebb_kernels::formats::FormatId;
 
@@ -31,8 +32,8 @@ pub struct PricedStep {
     pub price: f64,
 }
 
-/// The lower convex hull of a page's choices, from the most bytes to the fewest. The first choice is where the page
-/// starts, at no loss; a lower one never counts as better than a higher one.
+/// The lower convex hull of a page's choices, from the most bytes to the fewest. The first choice
+/// is where the page starts, at no loss; a lower one never counts as better than a higher one.
 pub fn hull(choices: &[Choice]) -> Vec<Choice> {
     let mut sorted = choices.to_vec();
     sorted.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.loss.total_cmp(&b.loss)));

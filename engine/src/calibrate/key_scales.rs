@@ -1,9 +1,10 @@
-//! PM-KVQ's channel scales λ for per-token keys (arXiv 2505.18610): λ = max|K|^α of each RoPE pair, with the α of each layer
-//! that makes the error of attention's output the least.
+//! PM-KVQ's channel scales λ for per-token keys (arXiv 2505.18610): λ = max|K|^α of each RoPE pair,
+//! with the α of each layer that makes the error of attention's output the least.
 //!
-//! As in the released code, α is looked for among 1, 0.95, …, 0.05, and the error is the mean square of what attention adds to
-//! the residual stream, with all keys quantised. Values stay as they are here (the code quantises them as well, which adds the
-//! same error at every α). Where heads are normed, one λ is for all heads, since it folds into the norm's weights.
+//! As in the released code, α is looked for among 1, 0.95, …, 0.05, and the error is the mean
+//! square of what attention adds to the residual stream, with all keys quantised. Values stay as
+//! they are here (the code quantises them as well, which adds the same error at every α). Where
+//! heads are normed, one λ is for all heads, since it folds into the norm's weights.
 
 use ebb_kernels::formats::{FormatError, FormatId, RecordShape};
 use ebb_kernels::kv::KvGeometry;
@@ -114,7 +115,8 @@ fn of_layer(
     Ok((best.0, best.1, ratio))
 }
 
-/// The greatest magnitude of either channel of each pair, `[heads][head_dim / 2]`; over all heads if `heads` is 1.
+/// The greatest magnitude of either channel of each pair, `[heads][head_dim / 2]`; over all heads
+/// if `heads` is 1.
 fn greatest(geometry: KvGeometry, heads: usize, probes: &dyn Probes) -> Vec<f32> {
     let (dim, pairs) = (geometry.head_dim, geometry.head_dim / 2);
     let mut most = vec![0f32; heads * pairs];
@@ -133,7 +135,8 @@ fn greatest(geometry: KvGeometry, heads: usize, probes: &dyn Probes) -> Vec<f32>
     most
 }
 
-/// Keys as a cache of scaled ones gives them back, times the scales: `[kv_heads][tokens][head_dim]`, tokens whole blocks.
+/// Keys as a cache of scaled ones gives them back, times the scales:
+/// `[kv_heads][tokens][head_dim]`, tokens whole blocks.
 fn quantised(
     geometry: KvGeometry,
     format: FormatId,

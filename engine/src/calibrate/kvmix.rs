@@ -1,9 +1,10 @@
-//! Method *KVmix* (Li et al. 2025, arXiv 2506.08018): a layer's keys matter as much as ‖dL/dW_k‖₂, its values as ‖dL/dW_v‖₂,
-//! each averaged over prompts.
+//! Method *KVmix* (Li et al. 2025, arXiv 2506.08018): a layer's keys matter as much as ‖dL/dW_k‖₂,
+//! its values as ‖dL/dW_v‖₂, each averaged over prompts.
 //!
-//! The paper's use of the scores, [`floors`]: for keys and for values apart, the top fifth of the layers gets more bits (3
-//! for keys, 4 for values), the rest 2. The released code shifts the labels before a loss that shifts them again, so that it
-//! predicts the token after the next; ours are shifted once.
+//! The paper's use of the scores, [`floors`]: for keys and for values apart, the top fifth of the
+//! layers gets more bits (3 for keys, 4 for values), the rest 2. The released code shifts the
+//! labels before a loss that shifts them again, so that it predicts the token after the next; ours
+//! are shifted once.
 
 use std::convert::Infallible;
 
@@ -48,8 +49,8 @@ pub struct Levels {
     pub low: FormatId,
 }
 
-/// The paper's floors: on each side, `levels[side].high` for the `share` (0 to 1) of layers of the highest scores, the count
-/// rounded down; the earlier layer first where scores are equal.
+/// The paper's floors: on each side, `levels[side].high` for the `share` (0 to 1) of layers of the
+/// highest scores, the count rounded down; the earlier layer first where scores are equal.
 pub fn floors(scores: &[f64], share: f64, levels: [Levels; 2]) -> Vec<FormatId> {
     let layers = scores.len() / 2;
     let top = ((layers as f64 * share) as usize).min(layers);
@@ -66,8 +67,9 @@ pub fn floors(scores: &[f64], share: f64, levels: [Levels; 2]) -> Vec<FormatId> 
     floors
 }
 
-/// What the scores say of formats, for the integer program and the schedule: score × squared step. KVmix itself says nothing
-/// of formats; the step of b bits is 1 / (2^b − 1) of a range, and losses are quadratic in small errors. No unit.
+/// What the scores say of formats, for the integer program and the schedule: score × squared step.
+/// KVmix itself says nothing of formats; the step of b bits is 1 / (2^b − 1) of a range, and losses
+/// are quadratic in small errors. No unit.
 pub fn sensitivities(
     geometry: KvGeometry,
     rungs: &Rungs,

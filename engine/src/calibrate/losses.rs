@@ -44,8 +44,8 @@ pub enum LossesError {
 }
 
 impl Losses {
-    /// Losses kept in `path`, those that are there already included. `of` names what is measured; a file of anything
-    /// else is refused. A line that was cut off is measured again.
+    /// Losses kept in `path`, those that are there already included. `of` names what is measured; a
+    /// file of anything else is refused. A line that was cut off is measured again.
     ///
     /// # Errors
     /// When the file cannot be used.

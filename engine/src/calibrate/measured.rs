@@ -50,7 +50,8 @@ fn pages(geometry: KvGeometry) -> impl Iterator<Item = (usize, Side)> {
     (0..geometry.layers).flat_map(|layer| [(layer, Side::K), (layer, Side::V)])
 }
 
-/// Everything that has to be measured: each rung below 8 bit for each page, and 4 bit, which 8 bit follows from.
+/// Everything that has to be measured: each rung below 8 bit for each page, and 4 bit, which 8 bit
+/// follows from.
 pub fn trials(geometry: KvGeometry, rungs: &Rungs) -> Vec<Trial> {
     let all = pages(geometry).flat_map(|(layer, side)| {
         let mut all = formats(geometry, side, rungs, &[FormatId::Int4]);
@@ -64,9 +65,10 @@ pub fn trials(geometry: KvGeometry, rungs: &Rungs) -> Vec<Trial> {
     all.collect()
 }
 
-/// What has to be measured besides where activations are rounded to bf16: each page at 8 bit. That a page differs at all, however
-/// little, makes the layers behind it round differently, which moves the logits as much as some pages' loss does. At 8 bit the
-/// page's own loss is far below that, so what is measured is the rounding.
+/// What has to be measured besides where activations are rounded to bf16: each page at 8 bit. That
+/// a page differs at all, however little, makes the layers behind it round differently, which moves
+/// the logits as much as some pages' loss does. At 8 bit the page's own loss is far below that, so
+/// what is measured is the rounding.
 pub fn rounding_trials(geometry: KvGeometry) -> Vec<Trial> {
     let format = FormatId::Int8;
     let eight = Rungs::default();
@@ -79,13 +81,14 @@ pub fn rounding_trials(geometry: KvGeometry) -> Vec<Trial> {
     pages(geometry).filter(has).map(of).collect()
 }
 
-/// Step of int4 over that of int8, squared: quantisation error is uniform in a step, and KL is quadratic in small errors.
-/// Measured directly, 8-bit losses drown in rounding.
+/// Step of int4 over that of int8, squared: quantisation error is uniform in a step, and KL is
+/// quadratic in small errors. Measured directly, 8-bit losses drown in rounding.
 const INT8_OF_INT4: f64 = 1.0 / (17.0 * 17.0);
 
-/// What the losses of all trials say, in nats a token. Where a page's loss at 8 bit was measured, it is one part rounding, which is
-/// in every other loss of the page as well (independent errors add in KL as their squares do) and is taken away from them, and one
-/// part int4's loss over 17²; a loss below the rounding counts as none.
+/// What the losses of all trials say, in nats a token. Where a page's loss at 8 bit was measured,
+/// it is one part rounding, which is in every other loss of the page as well (independent errors
+/// add in KL as their squares do) and is taken away from them, and one part int4's loss over 17²; a
+/// loss below the rounding counts as none.
 ///
 /// # Errors
 /// When a loss is missing.

@@ -1,11 +1,12 @@
-//! Method *PM-KVQ* (Liu et al. 2025, arXiv 2505.18610): what a page loses at a format is, to first order, at most
-//! ‖G ⊙ (X − Q_b(X))‖₁, with X the keys after RoPE or the values, G the loss gradient with respect to them, and Q_b the
-//! format's own codec.
+//! Method *PM-KVQ* (Liu et al. 2025, arXiv 2505.18610): what a page loses at a format is, to first
+//! order, at most ‖G ⊙ (X − Q_b(X))‖₁, with X the keys after RoPE or the values, G the loss
+//! gradient with respect to them, and Q_b the format's own codec.
 //!
 //! Short texts stand for long ones by positional interpolation: token i is at position s·i.
 //!
-//! The first block of a sample is left out, because serving protects it. It holds the attention sink, whose gradients would
-//! outweigh all others; the paper keeps the sink's token at 16 bit for the same reason.
+//! The first block of a sample is left out, because serving protects it. It holds the attention
+//! sink, whose gradients would outweigh all others; the paper keeps the sink's token at 16 bit for
+//! the same reason.
 
 use ebb_gradients::{Cached, LayerGradients};
 use ebb_kernels::formats::rotation::{Rotation, hadamard};
@@ -34,8 +35,9 @@ const PROTECTED_BLOCKS: usize = 1;
 /// The fewest tokens of a sample.
 pub const TOKENS_MIN: usize = (PROTECTED_BLOCKS + 1) * BLOCK_TOKENS;
 
-/// Sensitivities of a layer to every format that pages shrink to step by step, over the whole blocks of a sample from the second on. What is rotated is
-/// quantised as it is cached then, in Hadamard order.
+/// Sensitivities of a layer to every format that pages shrink to step by step, over the whole
+/// blocks of a sample from the second on. What is rotated is quantised as it is cached then, in
+/// Hadamard order.
 ///
 /// # Errors
 /// When a page cannot be encoded: infinities, or values beyond fp16.
@@ -147,7 +149,8 @@ mod tests {
 
     const VALUES: Rotation = Rotation { k: false, v: true };
 
-    /// Two blocks; head 1's gradients are ten times head 0's, and those of the first block are much larger.
+    /// Two blocks; head 1's gradients are ten times head 0's, and those of the first block are much
+    /// larger.
     fn found() -> LayerGradients {
         let (tokens, dim) = (2 * BLOCK_TOKENS, TINY.head_dim);
         let mut state = 1u64;
@@ -186,14 +189,15 @@ mod tests {
         let all = of_layer(TINY, Rotation::NONE, &found()).unwrap();
         assert_eq!(all.len(), 8 + 4);
         for side in [Side::K, Side::V] {
-            // Values uniform in ±1: a group of n spans 2 (n − 1) / (n + 1), and the mean error is a quarter of a step. 11e-3
-            // over the heads' second blocks; the first ones are protected.
+            // Values uniform in ±1: a group of n spans 2 (n − 1) / (n + 1), and the mean error is a
+            // quarter of a step. 11e-3 over the heads' second blocks; the first ones are protected.
             let group = match side {
                 Side::K => 128.0,
                 Side::V => 64.0,
             };
             let range = 2.0 * (group - 1.0) / (group + 1.0);
-            // Four levels over the middle 0.8 of the range (of values 0.9): the mean error over the range is 1.9 / 30 (2.1 / 30).
+            // Four levels over the middle 0.8 of the range (of values 0.9): the mean error over the
+            // range is 1.9 / 30 (2.1 / 30).
             let two = match side {
                 Side::K => (F::Int2c, 3.95),
                 Side::V => (F::Int2c, 3.6),

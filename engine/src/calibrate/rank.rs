@@ -1,7 +1,8 @@
 //! How far two methods agree on what matters.
 
-/// Spearman's rank correlation: Pearson's of the ranks, equal values sharing the mean of theirs. None where one list says
-/// nothing (fewer than two values, all equal) or the lists differ in length.
+/// Spearman's rank correlation: Pearson's of the ranks, equal values sharing the mean of theirs.
+/// None where one list says nothing (fewer than two values, all equal) or the lists differ in
+/// length.
 pub fn spearman(a: &[f64], b: &[f64]) -> Option<f64> {
     if a.len() != b.len() {
         return None;

@@ -1,19 +1,20 @@
 //! KVmix's recent context: how many of the latest tokens its rule leaves at full precision.
 //!
-//! The rule has a ratio r, which reads like a share of the context. The recurrence of the released code takes it of what is
-//! *at full precision now*, L: a step adds its tokens to L, and what is beyond ⌊r L⌋ is quantised, in whole groups of g. So
-//! the window forgets the context within a few steps and settles between about g r / (1 − r) and g / (1 − r) tokens,
-//! whatever the context is. Blocks of 128 tokens stay at 16 bit while they are open, which is more than any of these windows
-//! on average (though right after a block is sealed it is less); larger shares guard the sealed blocks that lie wholly within
-//! them (`recent=profile`).
+//! The rule has a ratio r, which reads like a share of the context. The recurrence of the released
+//! code takes it of what is *at full precision now*, L: a step adds its tokens to L, and what is
+//! beyond ⌊r L⌋ is quantised, in whole groups of g. So the window forgets the context within a few
+//! steps and settles between about g r / (1 − r) and g / (1 − r) tokens, whatever the context is.
+//! Blocks of 128 tokens stay at 16 bit while they are open, which is more than any of these windows
+//! on average (though right after a block is sealed it is less); larger shares guard the sealed
+//! blocks that lie wholly within them (`recent=profile`).
 
 use ebb_kernels::formats::FormatId;
 
 /// Tokens that KVmix quantises together.
 pub const RECENT_GROUP: usize = 32;
 
-/// The released code's share of full precision for a page of this format: 0.1, 0.2, 0.2 and 0.3 for 1, 2, 3 and 4 bit, so
-/// that the layers with the higher scores keep more.
+/// The released code's share of full precision for a page of this format: 0.1, 0.2, 0.2 and 0.3 for
+/// 1, 2, 3 and 4 bit, so that the layers with the higher scores keep more.
 pub fn ratio(format: FormatId) -> f64 {
     match format.nominal_bits() {
         bits if bits < 2.0 => 0.1,
@@ -35,7 +36,8 @@ pub struct Window {
     pub most: usize,
 }
 
-/// Follows the recurrence: a prompt of `prompt` tokens, then one token a step. `ratio` is from 0 to 1, 1 excluded.
+/// Follows the recurrence: a prompt of `prompt` tokens, then one token a step. `ratio` is from 0 to
+/// 1, 1 excluded.
 pub fn window(ratio: f64, group: usize, prompt: usize) -> Window {
     let quantise = |full: usize| {
         let keep = (ratio * full as f64) as usize;

@@ -18,7 +18,8 @@ impl Rungs {
     /// 16 bit and these, names with commas between; each side takes those that it can have.
     ///
     /// # Errors
-    /// A sentence that says which name is wrong, or which two formats no page can both take on its way down.
+    /// A sentence that says which name is wrong, or which two formats no page can both take on its
+    /// way down.
     pub fn named(names: &str) -> Result<Self, String> {
         let mut wanted = vec![FormatId::F16];
         for name in names.split(',').map(str::trim) {

@@ -5,8 +5,9 @@ use ebb_kernels::kv::Side;
 
 use super::{Choice, PricedStep, Sensitivities, order};
 
-/// The order in which pages come down to their floors, `[layer * 2 + side]`, cheapest first. A page whose floor is on the
-/// ladder passes the rungs of its hull above it; one with a static floor goes there straight from 16 bit.
+/// The order in which pages come down to their floors, `[layer * 2 + side]`, cheapest first. A page
+/// whose floor is on the ladder passes the rungs of its hull above it; one with a static floor goes
+/// there straight from 16 bit.
 pub fn schedule(sensitivities: &Sensitivities, floors: &[FormatId]) -> Vec<PricedStep> {
     let pages = sensitivities.pages().iter().zip(floors).enumerate();
     let pages = pages.map(|(page, (choices, floor))| {
@@ -64,7 +65,8 @@ mod tests {
         let steps = schedule(&all, &all.lowest());
         assert_eq!(steps.last().unwrap().page, 2);
         let at = |page: usize, to: F| steps.iter().position(|s| (s.page, s.to) == (page, to));
-        // Everything is at 8 bit before the cheap pages are at their ends, and the dear one stays there longest.
+        // Everything is at 8 bit before the cheap pages are at their ends, and the dear one stays
+        // there longest.
         assert!(at(2, F::Int8) < at(1, F::Int2c));
         assert!(at(2, F::Int4) > at(1, F::Int2c));
         assert_eq!(ends(&steps), [F::Int2c; 8]);

@@ -16,8 +16,8 @@ pub struct Sensitivities {
 }
 
 impl Sensitivities {
-    /// Asks `loss` for every one of `rungs` below 16 bit that pages of this geometry can have, and for those of `more` that are
-    /// legal for the side.
+    /// Asks `loss` for every one of `rungs` below 16 bit that pages of this geometry can have, and
+    /// for those of `more` that are legal for the side.
     ///
     /// # Errors
     /// What `loss` fails with.

@@ -49,7 +49,8 @@ impl<'a> Line<'a> {
             "/help" | "/?" => Self::Help,
             "/reset" => Self::Reset,
             "/exit" | "/quit" => Self::Exit,
-            // A slash with a space after its word is more likely a path or a formula than a command.
+            // A slash with a space after its word is more likely a path or a formula than a
+            // command.
             word if word.starts_with('/') && !word.contains(char::is_whitespace) => {
                 Self::Unknown(word)
             }
@@ -150,7 +151,8 @@ impl ChatArgs {
         Ok(())
     }
 
-    /// Streams one answer and keeps it; without one the question is forgotten, so that it can be asked again.
+    /// Streams one answer and keeps it; without one the question is forgotten, so that it can be
+    /// asked again.
     async fn answer(
         &self,
         source: &mut Source,
@@ -207,7 +209,8 @@ impl ChatArgs {
     }
 }
 
-/// Lines of standard input, read by a thread of their own so that waiting for one never holds up anything else.
+/// Lines of standard input, read by a thread of their own so that waiting for one never holds up
+/// anything else.
 fn read_lines() -> mpsc::Receiver<String> {
     let (tx, rx) = mpsc::channel(1);
     std::thread::spawn(move || {

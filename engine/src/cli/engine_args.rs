@@ -49,7 +49,8 @@ impl From<WeightFormat> for LoadFormat {
 /// Which device.
 #[derive(Debug, Clone, Args)]
 pub(super) struct DeviceArgs {
-    /// Where to compute: cpu, cuda, cuda:N for the GPU of that number, or auto: the first GPU if there is one.
+    /// Where to compute: cpu, cuda, cuda:N for the GPU of that number, or auto: the first GPU if
+    /// there is one.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceChoice,
 }
@@ -88,8 +89,8 @@ pub(super) struct EngineArgs {
     /// Requests that may wait beyond those that a free place awaits; more are refused.
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub(super) max_waiting: usize,
-    /// Tokens in one step of the model: long prompts are read in chunks of at most this [default: 512 on the CPU, 8192 on
-    /// a GPU].
+    /// Tokens in one step of the model: long prompts are read in chunks of at most this [default:
+    /// 512 on the CPU, 8192 on a GPU].
     #[arg(long, value_name = "TOKENS")]
     pub(super) max_step_tokens: Option<usize>,
     /// Do not keep the KV cache of finished prompts for prompts that begin alike.
@@ -97,11 +98,13 @@ pub(super) struct EngineArgs {
     pub(super) no_prefix_cache: bool,
     #[command(flatten)]
     pub(super) kv: KvArgs,
-    /// Compute every row the same to the bit whoever shares its step; on a GPU this is slower, the CPU always does.
+    /// Compute every row the same to the bit whoever shares its step; on a GPU this is slower, the
+    /// CPU always does.
     #[arg(long)]
     pub(super) batch_invariant: bool,
-    /// Log to this new file which blocks of each answer's KV cache shrank when, with its prompt and its tokens: `ebb replay` computes
-    /// the answers again from it, to the bit on the CPU and with --batch-invariant.
+    /// Log to this new file which blocks of each answer's KV cache shrank when, with its prompt and
+    /// its tokens: `ebb replay` computes the answers again from it, to the bit on the CPU and with
+    /// --batch-invariant.
     #[arg(long, value_name = "FILE")]
     pub(super) trajectory_log: Option<PathBuf>,
     /// Threads that compute [default: all cores].

@@ -1,4 +1,5 @@
-//! `ebb eval`: perplexity of a text through the paged cache that serves, at 16 bit or compared with it.
+//! `ebb eval`: perplexity of a text through the paged cache that serves, at 16 bit or compared with
+//! it.
 
 use std::path::PathBuf;
 
@@ -27,18 +28,19 @@ pub(super) struct EvalArgs {
     /// Consecutive windows to score [default: as many as the text has].
     #[arg(long, value_name = "N")]
     windows: Option<usize>,
-    /// Formats of the KV cache to compare with 16 bit: f16, or k=FORMAT,v=FORMAT with parts like layer7.k=FORMAT,
-    /// protect=int8|f16 (of the first and the last sealed block; sink=0 leaves out the first, recent=N is for the last N,
-    /// recent.k and recent.v for a side) and rotate=k, v or kv; or profile:FILE@BITS, a calibrated profile at a mean width of
-    /// sealed pages.
+    /// Formats of the KV cache to compare with 16 bit: f16, or k=FORMAT,v=FORMAT with parts like
+    /// layer7.k=FORMAT, protect=int8|f16 (of the first and the last sealed block; sink=0 leaves out
+    /// the first, recent=N is for the last N, recent.k and recent.v for a side) and rotate=k, v or
+    /// kv; or profile:FILE@BITS, a calibrated profile at a mean width of sealed pages.
     ///
-    /// Give it several times to compare several: the model is loaded once for all of them, and once more for those that rotate or
-    /// bring key scales.
+    /// Give it several times to compare several: the model is loaded once for all of them, and once
+    /// more for those that rotate or bring key scales.
     #[arg(long, value_name = "SPEC")]
     kv: Vec<String>,
-    /// A paper's mode by its name, the one of `ebb serve`, to compare with 16 bit: kivi2, kivi4, kitty25, kitty12, kvmix:FILE,
-    /// pmkvq:FILE, polarquant44, ebb, ebb:FILE[@BITS] and ablations (a wrong name lists them all); FILE is a profile of ebb
-    /// calibrate. Give it several times, also beside --kv.
+    /// A paper's mode by its name, the one of `ebb serve`, to compare with 16 bit: kivi2, kivi4,
+    /// kitty25, kitty12, kvmix:FILE, pmkvq:FILE, polarquant44, ebb, ebb:FILE[@BITS] and ablations
+    /// (a wrong name lists them all); FILE is a profile of ebb calibrate. Give it several times,
+    /// also beside --kv.
     #[arg(long, value_name = "NAME[:FILE]")]
     kv_preset: Vec<String>,
     /// Print JSON: one object, or one a line for each --kv and --kv-preset, as soon as it is known.
@@ -129,7 +131,8 @@ impl EvalArgs {
         let bar = bar();
         let mut done = 0;
         let mut found: Vec<Option<Comparison>> = vec![None; specs.len()];
-        // Rotations and key scales belong to a backend or its weights, so that each of these needs the model loaded once more.
+        // Rotations and key scales belong to a backend or its weights, so that each of these needs
+        // the model loaded once more.
         let folded = |i: &usize| (specs[*i].0.rotation(), specs[*i].0.key_scales());
         let mut left: Vec<usize> = (0..specs.len()).collect();
         while let Some(first) = left.first() {

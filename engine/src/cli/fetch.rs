@@ -13,7 +13,8 @@ pub(super) struct FetchArgs {
 }
 
 impl FetchArgs {
-    /// Runs the command: fetches the model unless it is there, and checks that its files can be used.
+    /// Runs the command: fetches the model unless it is there, and checks that its files can be
+    /// used.
     pub(super) fn run(&self) -> Result<(), CliError> {
         let opened = crate::open(&self.model.model, self.model.cache_dir.clone())?;
         eprintln!("{} is here and can be used.", opened.model.name);

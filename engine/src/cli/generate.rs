@@ -24,7 +24,8 @@ pub(super) struct GenerateArgs {
     /// With --chat: what the model is told before the conversation.
     #[arg(long, value_name = "TEXT", requires = "chat")]
     system: Option<String>,
-    /// Lowest bits of any key or value that the answer may be computed from: 16, 8, 4 or 2 [default: no limit].
+    /// Lowest bits of any key or value that the answer may be computed from: 16, 8, 4 or 2
+    /// [default: no limit].
     #[arg(long, value_name = "BITS")]
     min_kv_bits: Option<u32>,
     /// Print one JSON object when the answer is complete.
@@ -47,7 +48,8 @@ struct Report {
     /// Tokens of the prompt that came from the prefix cache.
     cached_tokens: u32,
     completion_tokens: u32,
-    /// Lowest nominal bits of any key or value that it was computed from, and the mean of those read.
+    /// Lowest nominal bits of any key or value that it was computed from, and the mean of those
+    /// read.
     lowest_kv_bits: u32,
     mean_kv_bits: f32,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -11,7 +11,8 @@ use crate::kv_spec::{Preset, profile_at};
 /// What gives way when the KV memory is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum KvMode {
-    /// Old blocks of the KV cache shrink while they are served, step by step; nothing is thrown out.
+    /// Old blocks of the KV cache shrink while they are served, step by step; nothing is thrown
+    /// out.
     Progressive,
     /// Every block goes to its floor as soon as it is full.
     Static,
@@ -51,41 +52,46 @@ impl From<KvAdmission> for Admission {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "KV cache precision")]
 pub(super) struct KvArgs {
-    /// What gives way when the KV memory is full [default: progressive; preempt-only on a GPU that has no kernels for these pages].
+    /// What gives way when the KV memory is full [default: progressive; preempt-only on a GPU that
+    /// has no kernels for these pages].
     #[arg(long, value_enum)]
     kv_mode: Option<KvMode>,
-    /// Lowest formats of keys and values: k=FORMAT,v=FORMAT with parts like layer7.k=FORMAT, protect=int8|f16 (of the
-    /// first and the last full block) and rotate=k, v or kv.
+    /// Lowest formats of keys and values: k=FORMAT,v=FORMAT with parts like layer7.k=FORMAT,
+    /// protect=int8|f16 (of the first and the last full block) and rotate=k, v or kv.
     ///
-    /// Progressive: f16, int8, int4, int2c and for keys kitty25c, kitty12c; or, not clipped, int2, kitty25, kitty12. Static: any
-    /// format [default: k=kitty25c,v=int2c].
+    /// Progressive: f16, int8, int4, int2c and for keys kitty25c, kitty12c; or, not clipped, int2,
+    /// kitty25, kitty12. Static: any format [default: k=kitty25c,v=int2c].
     #[arg(long, value_name = "SPEC")]
     kv_floor: Option<String>,
-    /// Calibrated order in which pages shrink, instead of --kv-floor; FILE@BITS stops at that mean width.
+    /// Calibrated order in which pages shrink, instead of --kv-floor; FILE@BITS stops at that mean
+    /// width.
     #[arg(long, value_name = "FILE[@BITS]", conflicts_with = "kv_floor")]
     kv_profile: Option<String>,
-    /// A paper's mode by its name, the one of `ebb eval`: kivi2, kivi4, kitty25, kitty12, kvmix:FILE, pmkvq:FILE, polarquant44, ebb,
-    /// ebb:FILE[@BITS] and ablations (a wrong name lists them all); FILE is a profile of ebb calibrate. Says what --kv-floor or
-    /// --kv-profile and, unless that is given, --kv-mode would.
+    /// A paper's mode by its name, the one of `ebb eval`: kivi2, kivi4, kitty25, kitty12,
+    /// kvmix:FILE, pmkvq:FILE, polarquant44, ebb, ebb:FILE[@BITS] and ablations (a wrong name lists
+    /// them all); FILE is a profile of ebb calibrate. Says what --kv-floor or --kv-profile and,
+    /// unless that is given, --kv-mode would.
     #[arg(long, value_name = "NAME[:FILE]", conflicts_with_all = ["kv_floor", "kv_profile"])]
     kv_preset: Option<String>,
     /// What a request waits for when memory is short.
     #[arg(long, value_enum, default_value = "degrade")]
     pub(super) kv_admission: KvAdmission,
-    /// Share of the KV memory that is promised to running requests, each at its longest and at its floor. Above 1 bets
-    /// on answers that end early, and may have to throw requests out.
+    /// Share of the KV memory that is promised to running requests, each at its longest and at its
+    /// floor. Above 1 bets on answers that end early, and may have to throw requests out.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     kv_overcommit: f64,
-    /// KV memory that one step may rewrite to shrink it; bounds what shrinking adds between two tokens [default: 32MiB on the CPU,
-    /// 1GiB on a GPU].
+    /// KV memory that one step may rewrite to shrink it; bounds what shrinking adds between two
+    /// tokens [default: 32MiB on the CPU, 1GiB on a GPU].
     #[arg(long, value_name = "SIZE")]
     pub(super) kv_shrink_rate: Option<ByteSize>,
-    /// Progressive: KV memory that running requests fill before their pages shrink though there is room. Every step reads all of it: a
-    /// lower limit makes steps faster and takes precision for it [default: none].
+    /// Progressive: KV memory that running requests fill before their pages shrink though there is
+    /// room. Every step reads all of it: a lower limit makes steps faster and takes precision for
+    /// it [default: none].
     #[arg(long, value_name = "SIZE")]
     pub(super) kv_live_limit: Option<ByteSize>,
-    /// Static mode: tokens of a prompt that read each other at 16 bit before they go to their formats, a multiple of 128. Longer
-    /// chunks are faster and lose less, and keep memory for themselves [default: 2048, or what a sixteenth of the KV memory holds].
+    /// Static mode: tokens of a prompt that read each other at 16 bit before they go to their
+    /// formats, a multiple of 128. Longer chunks are faster and lose less, and keep memory for
+    /// themselves [default: 2048, or what a sixteenth of the KV memory holds].
     #[arg(long, value_name = "TOKENS")]
     pub(super) kv_static_chunk: Option<u32>,
 }

@@ -1,4 +1,5 @@
-//! The command line. Flags are read once, here, into checked configurations; nothing else reads the environment.
+//! The command line. Flags are read once, here, into checked configurations; nothing else reads the
+//! environment.
 
 mod calibrate;
 mod chat;
@@ -70,7 +71,8 @@ Examples:
   ebb eval --text wiki.txt --ctx 1024 --windows 8
   ebb eval --text wiki.txt --ctx 2048 --json | jq .ppl")]
     Eval(eval::EvalArgs),
-    /// Find out what each page of the KV cache is worth to a model, and write floors and the order in which pages should shrink.
+    /// Find out what each page of the KV cache is worth to a model, and write floors and the order
+    /// in which pages should shrink.
     #[command(after_help = "\
 Examples:
   ebb calibrate --text my-texts.txt --out profile.json
@@ -78,7 +80,8 @@ Examples:
   ebb calibrate --method kvmix --text my-texts.txt --share 20 --out kvmix.json
   ebb serve --kv-profile profile.json")]
     Calibrate(Box<calibrate::CalibrateArgs>),
-    /// Compute logged answers again: whether they come out the same to the bit, and what their trajectories cost beside 16 bit.
+    /// Compute logged answers again: whether they come out the same to the bit, and what their
+    /// trajectories cost beside 16 bit.
     #[command(after_help = "\
 Examples:
   ebb serve --kv-memory 64MiB --trajectory-log answers.jsonl

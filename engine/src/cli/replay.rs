@@ -23,8 +23,8 @@ pub(super) struct ReplayArgs {
     /// The log, as `ebb serve --trajectory-log` wrote it.
     #[arg(value_name = "LOG")]
     file: PathBuf,
-    /// Formats of the KV cache to run over the same tokens beside the logged trajectory, as in `ebb eval`. On a GPU the answers then
-    /// need not come out again.
+    /// Formats of the KV cache to run over the same tokens beside the logged trajectory, as in `ebb
+    /// eval`. On a GPU the answers then need not come out again.
     #[arg(long, value_name = "SPEC")]
     kv: Vec<String>,
     /// A paper's mode by its name to run beside it, as in `ebb eval`.
@@ -68,7 +68,8 @@ struct Run<'a> {
     kl: f64,
     /// Share of tokens at which both hold the same token most likely.
     top1: f64,
-    /// Tokens before the first at which they do not: how long both would have answered alike, greedily, on these tokens.
+    /// Tokens before the first at which they do not: how long both would have answered alike,
+    /// greedily, on these tokens.
     agree: usize,
     by_place: Vec<Bin>,
 }

@@ -28,7 +28,8 @@ pub(super) struct ServeArgs {
     /// Port of /metrics, /healthz and /readyz; 0 lets the system choose.
     #[arg(long, value_name = "PORT", default_value_t = 9400)]
     metrics_port: u16,
-    /// Seconds that running requests get to finish after SIGTERM or Ctrl-C; a second signal ends at once.
+    /// Seconds that running requests get to finish after SIGTERM or Ctrl-C; a second signal ends at
+    /// once.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     grace_period: u64,
     #[command(flatten)]
@@ -74,7 +75,8 @@ impl ServeArgs {
     pub(super) async fn run(&self) -> Result<(), CliError> {
         let config = self.config()?;
         let mut signals = Signals::new().map_err(CliError::io("handle signals"))?;
-        // Ports first: a taken one is known before the model is loaded, and probes are answered meanwhile.
+        // Ports first: a taken one is known before the model is loaded, and probes are answered
+        // meanwhile.
         let server = Server::<EngineHandle>::bind(&config.server).await?;
         let http = server
             .http_address()
@@ -105,8 +107,8 @@ impl ServeArgs {
 /// How long clients may take to read how their calls ended when the engine has stopped by itself.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// Serves until a signal comes and what runs is finished, or until the engine stops by itself, which is an error: only a new process
-/// can serve then.
+/// Serves until a signal comes and what runs is finished, or until the engine stops by itself,
+/// which is an error: only a new process can serve then.
 async fn serve(
     server: Server<EngineHandle>,
     engine: &EngineHandle,

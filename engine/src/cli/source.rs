@@ -17,7 +17,8 @@ use crate::server::{request, responses};
 /// Flags that say where answers come from.
 #[derive(Debug, Clone, Args)]
 pub(super) struct SourceArgs {
-    /// Use the server at this address, such as http://127.0.0.1:50051, instead of loading a model here.
+    /// Use the server at this address, such as http://127.0.0.1:50051, instead of loading a model
+    /// here.
     #[arg(long, value_name = "URL", conflicts_with_all = ENGINE_FLAGS)]
     server: Option<String>,
     #[command(flatten)]

@@ -12,7 +12,8 @@ use crate::eval::{CHUNK, TrialPositions, Trials, frames_needed, lay_out, lay_out
 use crate::kv_spec::PageFormats;
 use crate::{CPU_KV_MEMORY_BYTES, GPU_MEMORY_UTILIZATION, Opened};
 
-/// Blocks of a sequence whose frames a step lists besides those that it reads: two shrink, from frames to frames.
+/// Blocks of a sequence whose frames a step lists besides those that it reads: two shrink, from
+/// frames to frames.
 const SHRINK_BLOCKS: usize = 4;
 
 /// The model and what it may use.
@@ -22,10 +23,12 @@ pub(super) struct TrialArgs {
     pub(super) model: ModelArgs,
     #[command(flatten)]
     pub(super) device: DeviceArgs,
-    /// Memory for the KV cache, such as 2GiB or 512MiB [default: 1GiB on the CPU; on a GPU what is needed].
+    /// Memory for the KV cache, such as 2GiB or 512MiB [default: 1GiB on the CPU; on a GPU what is
+    /// needed].
     #[arg(long, value_name = "SIZE")]
     kv_memory: Option<ByteSize>,
-    /// KV caches side by side in one step; each takes memory for a window and for a block's logits [default: as many as fit].
+    /// KV caches side by side in one step; each takes memory for a window and for a block's logits
+    /// [default: as many as fit].
     #[arg(long, value_name = "N")]
     batch: Option<usize>,
     /// Threads that compute [default: all cores].
@@ -73,7 +76,8 @@ impl TrialArgs {
         self.threads.unwrap_or_else(cores)
     }
 
-    /// What the backend is made with to feed so many sequences, each up to `context` tokens, a block at a time. 16-bit pages.
+    /// What the backend is made with to feed so many sequences, each up to `context` tokens, a
+    /// block at a time. 16-bit pages.
     fn options(&self, device: &Device, seqs: usize, context: usize) -> BackendOptions {
         BackendOptions {
             device: device.clone(),
@@ -158,8 +162,9 @@ impl TrialArgs {
         })
     }
 
-    /// Loads the model to run sequences of `context` tokens whose blocks move between `logged` positions, each the formats of all
-    /// pages, beside trials with these formats, all in one step of so many tokens each.
+    /// Loads the model to run sequences of `context` tokens whose blocks move between `logged`
+    /// positions, each the formats of all pages, beside trials with these formats, all in one step
+    /// of so many tokens each.
     ///
     /// # Errors
     /// As [`TrialArgs::trials`].

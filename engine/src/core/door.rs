@@ -1,4 +1,5 @@
-//! The bound of the waiting queue, kept where requests come in: a refusal need not wait for the step that runs.
+//! The bound of the waiting queue, kept where requests come in: a refusal need not wait for the
+//! step that runs.
 
 use ebb_scheduler::Room;
 use parking_lot::Mutex;
@@ -45,8 +46,8 @@ impl Door {
         }
     }
 
-    /// Calls `send` for a request of `n` choices; none when the scheduler has no room for it beside what is on its way
-    /// there. The scheduler has the last word.
+    /// Calls `send` for a request of `n` choices; none when the scheduler has no room for it beside
+    /// what is on its way there. The scheduler has the last word.
     pub(super) fn enter<E>(
         &self,
         n: u32,
@@ -70,7 +71,8 @@ impl Door {
         Some(result)
     }
 
-    /// The engine thread has received so many requests since the start, and the scheduler has this room beside them.
+    /// The engine thread has received so many requests since the start, and the scheduler has this
+    /// room beside them.
     pub(super) fn looked(&self, received: Count, room: Room) {
         let mut seen = self.seen.lock();
         (seen.received, seen.room) = (received, room);

@@ -22,8 +22,8 @@ use crate::model::GenerationDefaults;
 use crate::sampling::{SamplingOptions, SamplingParams};
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 
-/// What the engine thread is told. Cancellations travel beside it ([`Inner::take_cancelled`]) so that a full channel
-/// cannot hold them up.
+/// What the engine thread is told. Cancellations travel beside it ([`Inner::take_cancelled`]) so
+/// that a full channel cannot hold them up.
 pub(super) enum Command {
     Submit(Box<Submission>),
     /// Something beside the channel changed: look.
@@ -80,7 +80,8 @@ pub(super) struct Shared {
 /// How long closing waits for the engine thread to let go of its backend.
 const LETTING_GO: Duration = Duration::from_secs(10);
 
-/// The async side: what both see, and the way to the engine thread, which ends when the last of these is gone, or one is closed.
+/// The async side: what both see, and the way to the engine thread, which ends when the last of
+/// these is gone, or one is closed.
 pub(super) struct Inner {
     shared: Arc<Shared>,
     /// Until this is closed.
@@ -263,7 +264,8 @@ impl Shared {
         }
     }
 
-    /// Another request may have this one's place and name from now on: called once for every request that took a place.
+    /// Another request may have this one's place and name from now on: called once for every
+    /// request that took a place.
     pub(super) fn free_place(&self, name: &str) {
         self.places.fetch_sub(1, Ordering::AcqRel);
         if !name.is_empty() {
@@ -344,8 +346,8 @@ impl Inner {
         }
     }
 
-    /// Ends the engine thread and waits for it: a process that ends while another thread frees a device's memory may crash in the
-    /// driver.
+    /// Ends the engine thread and waits for it: a process that ends while another thread frees a
+    /// device's memory may crash in the driver.
     pub(super) fn close(&self) {
         *self.commands.write() = None;
         if let Err(RecvTimeoutError::Timeout) = self.ended.lock().recv_timeout(LETTING_GO) {

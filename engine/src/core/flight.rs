@@ -1,4 +1,5 @@
-//! Steps on their way: submitted to the backend before the ones ahead of them are done, and read when they come back.
+//! Steps on their way: submitted to the backend before the ones ahead of them are done, and read
+//! when they come back.
 
 use std::time::Instant;
 
@@ -65,7 +66,8 @@ impl EngineThread {
             submitted,
             refused,
         });
-        // A later step may take tokens that this one was to draw: none is planned before it has been given up.
+        // A later step may take tokens that this one was to draw: none is planned before it has
+        // been given up.
         while drain && !self.in_flight.is_empty() {
             self.finish_step()?;
         }
@@ -154,7 +156,8 @@ fn check_lost(error: &BackendError) -> Result<(), Lost> {
     Ok(())
 }
 
-/// Adds the draws of `plan` to a filled step, and names the draws of the step before that its unknown tokens come from.
+/// Adds the draws of `plan` to a filled step, and names the draws of the step before that its
+/// unknown tokens come from.
 fn fill_draws(
     input: &mut StepInput,
     plan: &StepPlan,
@@ -231,7 +234,8 @@ impl Reading<'_> {
         });
     }
 
-    /// Reads a whole step; requests that cannot go on are added to `ended`. Returns the tokens of prompts in it.
+    /// Reads a whole step; requests that cannot go on are added to `ended`. Returns the tokens of
+    /// prompts in it.
     fn read(
         &mut self,
         plan: &StepPlan,
@@ -254,7 +258,8 @@ impl Reading<'_> {
             let rows: Vec<&[f32]> = rows.by_ref().take(count).collect();
             let samples = slice.logits.choices() as usize;
             let drawn: Vec<_> = drawn.by_ref().take(samples).collect();
-            // What was drawn for a choice that ended meanwhile, or after a step of its that failed, is nobody's.
+            // What was drawn for a choice that ended meanwhile, or after a step of its that failed,
+            // is nobody's.
             let drawn = drawn
                 .into_iter()
                 .filter(|(target, _)| awaited.next_if(|next| next == *target).is_some());

@@ -88,16 +88,16 @@ impl EngineState {
     }
 }
 
-/// Cheap to clone; every clone talks to the same engine thread. Dropping the last one ends that, and waits until it has let go of the
-/// backend.
+/// Cheap to clone; every clone talks to the same engine thread. Dropping the last one ends that,
+/// and waits until it has let go of the backend.
 #[derive(Clone)]
 pub struct EngineHandle {
     pub(super) inner: Arc<Inner>,
 }
 
 impl EngineHandle {
-    /// Starts the engine thread. A backend that draws has as many steps in flight as it takes. With a `log`, the trajectory of
-    /// every choice goes there.
+    /// Starts the engine thread. A backend that draws has as many steps in flight as it takes. With
+    /// a `log`, the trajectory of every choice goes there.
     pub(crate) fn start(
         served: Served,
         limits: Config,
@@ -138,7 +138,8 @@ impl EngineHandle {
     /// Validates, tokenises and queues a request.
     ///
     /// # Errors
-    /// [`RequestError::Invalid`] with the field's name, [`RequestError::QueueFull`], [`RequestError::ShuttingDown`].
+    /// [`RequestError::Invalid`] with the field's name, [`RequestError::QueueFull`],
+    /// [`RequestError::ShuttingDown`].
     pub async fn generate(&self, request: GenerateRequest) -> Result<GenerateStream, RequestError> {
         self.inner.submit(request).await
     }
@@ -153,7 +154,8 @@ impl EngineHandle {
         self.inner.model()
     }
 
-    /// Token ids of a prompt as [`EngineHandle::generate`] uses them; `add_special` concerns [`Prompt::Text`] alone.
+    /// Token ids of a prompt as [`EngineHandle::generate`] uses them; `add_special` concerns
+    /// [`Prompt::Text`] alone.
     ///
     /// # Errors
     /// [`RequestError::Invalid`] with the field's name.
@@ -185,25 +187,26 @@ impl EngineHandle {
         self.inner.state()
     }
 
-    /// Stops admission; resolves when everything running has finished, or at `grace`, when the rest is ended with
-    /// [`RequestError::ShuttingDown`].
+    /// Stops admission; resolves when everything running has finished, or at `grace`, when the rest
+    /// is ended with [`RequestError::ShuttingDown`].
     pub async fn drain(&self, grace: std::time::Duration) {
         self.inner.drain(grace).await;
     }
 
-    /// Ends the engine thread, whoever else has a handle, and waits until it has let go of the backend: before a process ends. What
-    /// still runs ends with an error. Blocks.
+    /// Ends the engine thread, whoever else has a handle, and waits until it has let go of the
+    /// backend: before a process ends. What still runs ends with an error. Blocks.
     pub fn close(&self) {
         self.inner.close();
     }
 
-    /// Resolves when the engine thread has ended without being asked to: a lost device or a panic. Every stream has its error by
-    /// then, and only a new process can serve.
+    /// Resolves when the engine thread has ended without being asked to: a lost device or a panic.
+    /// Every stream has its error by then, and only a new process can serve.
     pub async fn died(&self) {
         self.inner.died().await;
     }
 
-    /// Whether the engine thread still makes steps (liveness): false after a fatal backend error or a panic.
+    /// Whether the engine thread still makes steps (liveness): false after a fatal backend error or
+    /// a panic.
     pub fn alive(&self) -> bool {
         self.inner.alive()
     }

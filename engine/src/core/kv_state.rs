@@ -54,11 +54,13 @@ pub struct KvState {
     pub stalls: u64,
     /// Bytes promised to running requests.
     pub promised_bytes: u64,
-    /// Bytes of the pool that are lost: places of open blocks that nobody has filled yet, and ends of last frames.
+    /// Bytes of the pool that are lost: places of open blocks that nobody has filled yet, and ends
+    /// of last frames.
     pub waste_bytes: u64,
     /// Bytes of live blocks that can shrink further.
     pub shrinkable_bytes: u64,
-    /// Free bytes below which blocks begin to shrink, and at which they stop; 0 where nothing shrinks by itself.
+    /// Free bytes below which blocks begin to shrink, and at which they stop; 0 where nothing
+    /// shrinks by itself.
     pub watermarks_bytes: (u64, u64),
 }
 

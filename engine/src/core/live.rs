@@ -113,8 +113,9 @@ impl Live {
         self.sender.send(event).map_err(refused)
     }
 
-    /// The draw of `choice`'s next token from the logits of `row`, where the device draws; `index` is its place among the
-    /// step's draws. With `last_unknown` the step before draws the token before it.
+    /// The draw of `choice`'s next token from the logits of `row`, where the device draws; `index`
+    /// is its place among the step's draws. With `last_unknown` the step before draws the token
+    /// before it.
     pub(super) fn draw(
         &mut self,
         choice: u32,
@@ -260,7 +261,8 @@ impl Live {
         self.sender.send(event).map_err(refused)
     }
 
-    /// The scheduler let go of a choice. A choice that wanted no token at all ends here. True with the last one.
+    /// The scheduler let go of a choice. A choice that wanted no token at all ends here. True with
+    /// the last one.
     pub(super) fn released(&mut self, choice: u32, completed: bool, kv_bits: KvBits) -> bool {
         if completed && !self.choices[choice as usize].finished {
             let told = self

@@ -1,7 +1,7 @@
 //! The engine thread and the async side's handle to it.
 //!
-//! One thread owns the scheduler and the backend; async tasks reach it through a bounded channel and hear back through
-//! one byte-bounded stream per request.
+//! One thread owns the scheduler and the backend; async tasks reach it through a bounded channel
+//! and hear back through one byte-bounded stream per request.
 
 mod door;
 mod engine;

@@ -10,7 +10,8 @@ use crate::trajectory::{Follower, Trajectory, TrajectoryLog};
 /// The trajectories of all live choices, and the log that they go to.
 pub(super) struct Recording {
     log: TrajectoryLog,
-    /// By request, its choices. They stay until the request leaves: one that begins late has begun with another's prompt.
+    /// By request, its choices. They stay until the request leaves: one that begins late has begun
+    /// with another's prompt.
     choices: FxHashMap<RequestId, Vec<Recorded>>,
 }
 
@@ -31,7 +32,8 @@ impl Recording {
         }
     }
 
-    /// A slice is being submitted, with this table; `lowest` are the lowest bits that it has read so far.
+    /// A slice is being submitted, with this table; `lowest` are the lowest bits that it has read
+    /// so far.
     pub(super) fn slice(&mut self, slice: &Slice, live: &Live, table: Table<'_>, lowest: u8) {
         let choices = self.choices.entry(slice.request).or_default();
         choices.resize_with(live.params.n as usize, Recorded::default);
@@ -115,7 +117,8 @@ impl Recording {
     }
 }
 
-/// What a choice begins with that has computed nothing yet and goes on at `position`: what another one has computed for all.
+/// What a choice begins with that has computed nothing yet and goes on at `position`: what another
+/// one has computed for all.
 fn follower(choices: &[Recorded], own: usize, position: u32) -> Option<Follower> {
     if choices[own].follower.is_some() || position == 0 {
         return None;

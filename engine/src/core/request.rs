@@ -27,9 +27,11 @@ pub struct GenerateRequest {
     pub params: SamplingParams,
     /// Lower is more urgent; 0 is usual.
     pub priority: i32,
-    /// Time from now after which the request is ended with [`super::RequestError::DeadlineExceeded`].
+    /// Time from now after which the request is ended with
+    /// [`super::RequestError::DeadlineExceeded`].
     pub timeout: Option<Duration>,
-    /// Lowest nominal bits of keys and values that the answer may be computed from: 16, 8, 4 or 2; 0 for no wish.
+    /// Lowest nominal bits of keys and values that the answer may be computed from: 16, 8, 4 or 2;
+    /// 0 for no wish.
     pub min_kv_bits: u8,
 }
 
@@ -93,7 +95,8 @@ pub enum StreamEvent {
         /// When asked for: one entry per prompt token from the second on.
         prompt_logprobs: Vec<TokenLogprobs>,
     },
-    /// More of one choice. Text and tokens may lag each other: text waits for whole characters and for stop strings.
+    /// More of one choice. Text and tokens may lag each other: text waits for whole characters and
+    /// for stop strings.
     Delta {
         /// Index of the choice, `0..n`.
         choice: u32,

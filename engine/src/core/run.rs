@@ -1,4 +1,5 @@
-//! The engine thread: commands in, one step planned and submitted, the oldest one in flight read, events out, again.
+//! The engine thread: commands in, one step planned and submitted, the oldest one in flight read,
+//! events out, again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -82,8 +83,8 @@ impl EngineThread {
         }
     }
 
-    /// Runs until every handle is gone. A panic or a lost device marks the engine dead; the streams' own drop tells the
-    /// clients.
+    /// Runs until every handle is gone. A panic or a lost device marks the engine dead; the
+    /// streams' own drop tells the clients.
     pub(super) fn run(mut self) {
         let shared = self.shared.clone();
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || self.serve()));
@@ -112,7 +113,8 @@ impl EngineThread {
                 self.handle_notices();
             }
             idle = nothing_new && self.in_flight.is_empty();
-            // The device has the next step to work on while this one's tokens are handed out, where it can.
+            // The device has the next step to work on while this one's tokens are handed out, where
+            // it can.
             if nothing_new || self.in_flight.len() >= depth {
                 self.finish_step()?;
                 self.handle_notices();
@@ -125,7 +127,8 @@ impl EngineThread {
         Millis(self.epoch.elapsed().as_millis() as u64)
     }
 
-    /// Takes every command there is; when `idle`, waits for one. False once nobody can send any more.
+    /// Takes every command there is; when `idle`, waits for one. False once nobody can send any
+    /// more.
     fn receive(&mut self, idle: bool) -> bool {
         if idle {
             let command = if self.live.is_empty() {
@@ -194,8 +197,8 @@ impl EngineThread {
         }
     }
 
-    /// Acts on what the scheduler decided; first of all the door is told, so that a client that has seen an end finds the
-    /// place free.
+    /// Acts on what the scheduler decided; first of all the door is told, so that a client that has
+    /// seen an end finds the place free.
     fn handle_notices(&mut self) {
         self.shared
             .door
@@ -279,8 +282,8 @@ impl EngineThread {
             return;
         };
         live.meter.end(Instant::now(), outcome(error.as_ref()));
-        // A client that has seen the end may have the place and the name again; a drain that sees nobody left may end the
-        // process.
+        // A client that has seen the end may have the place and the name again; a drain that sees
+        // nobody left may end the process.
         self.shared.free_place(&live.name);
         live.sender.close(error);
         self.shared.leave();

@@ -1,4 +1,5 @@
-//! The channel from the engine thread to one reader: bounded in bytes, merging what the reader has not fetched yet.
+//! The channel from the engine thread to one reader: bounded in bytes, merging what the reader has
+//! not fetched yet.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,12 +9,13 @@ use tokio::sync::Notify;
 
 use super::{RequestError, StreamEvent};
 
-/// Bytes of events that one stream may hold for a reader that does not fetch them. With the server's own buffers behind it
-/// (encoding, HTTP/2 and socket: at most 112 KiB) a slow reader holds at most 256 KiB.
+/// Bytes of events that one stream may hold for a reader that does not fetch them. With the
+/// server's own buffers behind it (encoding, HTTP/2 and socket: at most 112 KiB) a slow reader
+/// holds at most 256 KiB.
 pub const STREAM_LIMIT_BYTES: usize = 144 * 1024;
 
-/// A waiting delta of this size takes no more. An event leaves the account whole when it is fetched, so it must stay
-/// small beside the limit.
+/// A waiting delta of this size takes no more. An event leaves the account whole when it is
+/// fetched, so it must stay small beside the limit.
 const MERGED_BYTES: usize = 8 * 1024;
 
 #[derive(Default)]

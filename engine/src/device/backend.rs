@@ -61,8 +61,8 @@ impl BackendOptions {
         }
     }
 
-    /// Loads the weights into a backend with a pool of `frames` frames of the model's geometry; shows progress on a
-    /// terminal.
+    /// Loads the weights into a backend with a pool of `frames` frames of the model's geometry;
+    /// shows progress on a terminal.
     ///
     /// # Errors
     /// When the device has no kernels for the pages, or memory or the weights fail.

@@ -20,7 +20,8 @@ impl Budget {
         self.needs.iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// What is left for the KV cache within the share that may be used; `None` if the rest alone does not fit.
+    /// What is left for the KV cache within the share that may be used; `None` if the rest alone
+    /// does not fit.
     pub fn left(&self) -> Option<u64> {
         let usable = (self.total as f64 * self.utilization) as u64;
         usable

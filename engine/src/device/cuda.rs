@@ -14,7 +14,8 @@ use super::budget::gib;
 use super::{BackendOptions, Budget, DeviceChoice, DeviceError, StepSizes};
 use crate::model::LoadedModel;
 
-/// Kept free for what cannot be known: kernels' local memory, the libraries' own, other small users of the device.
+/// Kept free for what cannot be known: kernels' local memory, the libraries' own, other small users
+/// of the device.
 const RESERVE_BYTES: u64 = 512 << 20;
 
 /// A GPU that is open. Cheap to clone.
@@ -174,7 +175,8 @@ impl CudaDevice {
         Ok(Box::new(backend))
     }
 
-    /// The model's weights on the device, to compute loss gradients of them; shows progress on a terminal.
+    /// The model's weights on the device, to compute loss gradients of them; shows progress on a
+    /// terminal.
     pub(crate) fn gradients(&self, model: &LoadedModel) -> Result<Gradients, DeviceError> {
         let bar = loading_bar();
         let mut progress = |done: u64, total: u64| {

@@ -1,4 +1,5 @@
-//! The device that computes: which one, what it can do, how much memory it has, and the backend on it.
+//! The device that computes: which one, what it can do, how much memory it has, and the backend on
+//! it.
 
 mod backend;
 mod budget;
@@ -58,8 +59,8 @@ impl Device {
         }
     }
 
-    /// Tokens computed in one step, unless told otherwise: enough to keep the device busy, few enough that running
-    /// sequences do not wait long for a prompt.
+    /// Tokens computed in one step, unless told otherwise: enough to keep the device busy, few
+    /// enough that running sequences do not wait long for a prompt.
     pub fn step_tokens_default(&self) -> usize {
         match self {
             Self::Cpu => 512,
@@ -67,8 +68,8 @@ impl Device {
         }
     }
 
-    /// Bytes of blocks that one step may rewrite to shrink them, unless told otherwise: what a step of prompts needs when memory is
-    /// full, in little of its time.
+    /// Bytes of blocks that one step may rewrite to shrink them, unless told otherwise: what a step
+    /// of prompts needs when memory is full, in little of its time.
     pub fn shrink_bytes_default(&self) -> u64 {
         match self {
             Self::Cpu => 32 << 20,

@@ -8,7 +8,8 @@ use serde::Serialize;
 use super::trial::Trials;
 use super::{CHUNK, EvalError, Rows};
 
-/// One specification's figures. `*_second_half` are over the second half of each window, where most of the context is shrunk.
+/// One specification's figures. `*_second_half` are over the second half of each window, where most
+/// of the context is shrunk.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
     /// The KV specification.
@@ -103,7 +104,8 @@ pub struct Row {
     pub same: bool,
 }
 
-/// Scores windows of a text with every trial; `names` are the specifications. `progress` hears of every chunk done, of how many.
+/// Scores windows of a text with every trial; `names` are the specifications. `progress` hears of
+/// every chunk done, of how many.
 ///
 /// # Errors
 /// When the text is too short, the context impossible, or the engine fails.
@@ -173,9 +175,10 @@ pub fn compare(
     Ok(sums.into_iter().zip(bits).zip(names).map(report).collect())
 }
 
-/// Scores logits `[16-bit run, trials..][rows][vocab]` against the next tokens, of which the last row may have none: of each row
-/// the 16-bit run's negative log-likelihood and every trial's figures. On rayon's threads; a row is one thread's, so that the sums
-/// do not depend on how many there are.
+/// Scores logits `[16-bit run, trials..][rows][vocab]` against the next tokens, of which the last
+/// row may have none: of each row the 16-bit run's negative log-likelihood and every trial's
+/// figures. On rayon's threads; a row is one thread's, so that the sums do not depend on how many
+/// there are.
 pub(crate) fn score(
     logits: &[f32],
     rows: usize,

@@ -1,4 +1,5 @@
-//! Teacher-forced evaluation through the paged cache: the bytes that would be served are the bytes scored.
+//! Teacher-forced evaluation through the paged cache: the bytes that would be served are the bytes
+//! scored.
 
 mod compare;
 mod sequence;
@@ -25,7 +26,8 @@ pub const CHUNK: usize = ebb_block_manager::BLOCK_TOKENS;
 pub struct Report {
     /// exp of the mean negative log-likelihood over all windows.
     pub ppl: f64,
-    /// Mean negative log-likelihood (nats a token) of each window, over its tokens from the second on.
+    /// Mean negative log-likelihood (nats a token) of each window, over its tokens from the second
+    /// on.
     pub mean_nll_per_window: Vec<f64>,
     /// Tokens scored.
     pub tokens: usize,
@@ -66,7 +68,8 @@ pub enum EvalError {
     Threads(#[from] rayon::ThreadPoolBuildError),
 }
 
-/// Perplexity over `windows` consecutive windows of `ctx` tokens. `progress` hears of every chunk done, of how many.
+/// Perplexity over `windows` consecutive windows of `ctx` tokens. `progress` hears of every chunk
+/// done, of how many.
 ///
 /// # Errors
 /// When the text is too short, the context impossible, or the engine fails.
@@ -129,8 +132,8 @@ fn check(
     }
 }
 
-/// Reads a text to score: UTF-8, with line ends as line feeds whatever the file has, so that a text means the same tokens on
-/// every machine.
+/// Reads a text to score: UTF-8, with line ends as line feeds whatever the file has, so that a text
+/// means the same tokens on every machine.
 ///
 /// # Errors
 /// When the file cannot be read or is not UTF-8.

@@ -1,5 +1,5 @@
-//! One sequence driven straight through the backend and the block manager, without a scheduler: for evaluation and for
-//! tests that look at logits.
+//! One sequence driven straight through the backend and the block manager, without a scheduler: for
+//! evaluation and for tests that look at logits.
 
 use ebb_block_manager::{BlockManager, SeqId, Short, StepId};
 use ebb_kernels::backend::{Backend, BackendError, FrameCopy, SeqRows, StepInput};

@@ -1,9 +1,11 @@
-//! Several KV specifications over the same text at once, beside the 16-bit run that they are compared with.
+//! Several KV specifications over the same text at once, beside the 16-bit run that they are
+//! compared with.
 //!
-//! Every trial is a sequence of its own in one arena, and all of them go through the model in the same steps, so the weights
-//! and the 16-bit run are paid for once. That changes no bits: a row's result depends on its own pages alone (on a GPU the backend
-//! is started batch-invariant for it). Each trial has
-//! positions of its own, which one shrink schedule cannot hold, so frames are handed out here and not by a block manager.
+//! Every trial is a sequence of its own in one arena, and all of them go through the model in the
+//! same steps, so the weights and the 16-bit run are paid for once. That changes no bits: a row's
+//! result depends on its own pages alone (on a GPU the backend is started batch-invariant for it).
+//! Each trial has positions of its own, which one shrink schedule cannot hold, so frames are handed
+//! out here and not by a block manager.
 
 use ebb_kernels::SUB_BLOCK_TOKENS;
 use ebb_kernels::backend::{Backend, BlockRef, SeqRows, Shrink, StepInput};
@@ -14,7 +16,8 @@ use super::{CHUNK, FeedError, Rows};
 use crate::core::append_frames;
 use crate::kv_spec::PageFormats;
 
-/// Where the sealed blocks of one trial go, by how many blocks have been sealed since; the last entry is for all older ones.
+/// Where the sealed blocks of one trial go, by how many blocks have been sealed since; the last
+/// entry is for all older ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrialPositions {
     /// The first block.
@@ -85,7 +88,8 @@ pub fn lay_out(
     lay_out_beside(geometry, Vec::new(), trials)
 }
 
-/// The same for a layout whose positions from 1 on are these, whatever else the trials need; each lists the formats of all pages.
+/// The same for a layout whose positions from 1 on are these, whatever else the trials need; each
+/// lists the formats of all pages.
 ///
 /// # Errors
 /// When the model cannot have such pages.
@@ -123,7 +127,8 @@ pub fn lay_out_beside(
     Ok((layout, positions))
 }
 
-/// Frames that a trial's sequence needs at most on its way to `context` tokens, and the 16-bit run at position 0.
+/// Frames that a trial's sequence needs at most on its way to `context` tokens, and the 16-bit run
+/// at position 0.
 pub fn frames_needed(layout: &KvLayout, at: &TrialPositions, context: usize) -> u64 {
     let of = |position: u16| u64::from(layout.frames(position));
     let blocks = context.div_ceil(CHUNK) as u64;
@@ -143,7 +148,8 @@ struct Block {
     frames: Vec<u32>,
 }
 
-/// A backend and an arena that run the 16-bit sequence and one sequence a trial over the same tokens.
+/// A backend and an arena that run the 16-bit sequence and one sequence a trial over the same
+/// tokens.
 pub struct Trials {
     backend: Box<dyn Backend>,
     layout: KvLayout,
@@ -207,11 +213,13 @@ impl Trials {
         self.courses.len() - 1
     }
 
-    /// Appends tokens to every sequence and returns logits `[16-bit run, trials..][rows][vocab]` of the rows asked for. Where a
-    /// trial goes by age, all of the tokens lie in the same block; where one goes by moves, none of these comes due within them.
+    /// Appends tokens to every sequence and returns logits `[16-bit run, trials..][rows][vocab]` of
+    /// the rows asked for. Where a trial goes by age, all of the tokens lie in the same block;
+    /// where one goes by moves, none of these comes due within them.
     ///
-    /// What is due happens first. By age, when a block opens, serving's own rules apply: the block before it, now the last sealed
-    /// one, goes to its protected formats, and those that nothing protects any longer to their final ones.
+    /// What is due happens first. By age, when a block opens, serving's own rules apply: the block
+    /// before it, now the last sealed one, goes to its protected formats, and those that nothing
+    /// protects any longer to their final ones.
     ///
     /// # Errors
     /// When the pool is full, a page cannot be shrunk, or the backend fails.
@@ -229,8 +237,9 @@ impl Trials {
         Ok(output.logits)
     }
 
-    /// What is due happens in a step of its own, as a server's rows read a block where it has come to only once that step is back: a
-    /// device may read one that it is still writing in another way, which rounds otherwise.
+    /// What is due happens in a step of its own, as a server's rows read a block where it has come
+    /// to only once that step is back: a device may read one that it is still writing in another
+    /// way, which rounds otherwise.
     fn shrink_due(&mut self) -> Result<(), FeedError> {
         self.input = StepInput::default();
         let mut old = Vec::new();
@@ -298,7 +307,8 @@ impl Trials {
             if matches!(self.courses[seq], Course::Moves(_)) {
                 self.moved[seq] += due.len();
             }
-            // A block that is due more than once goes to the last place at once: its bytes depend on that alone.
+            // A block that is due more than once goes to the last place at once: its bytes depend
+            // on that alone.
             for (index, &(block, to)) in due.iter().enumerate() {
                 if due[index + 1..].iter().all(|(later, _)| *later != block) {
                     self.move_to(seq, block, to, old)?;
@@ -409,7 +419,8 @@ impl Trials {
         let at = |position: u16| self.layout.bytes(position) as f64;
         let sealed = match &self.courses[trial + 1] {
             Course::Aged(positions) => at(positions.sealed()),
-            // Of these the mean, as they stand: all but the first, the last full one and the open one.
+            // Of these the mean, as they stand: all but the first, the last full one and the open
+            // one.
             Course::Moves(_) => {
                 let blocks = &self.seqs[trial + 1];
                 let unguarded = blocks.get(1..blocks.len().saturating_sub(2));
@@ -476,8 +487,8 @@ mod tests {
         }
     }
 
-    // A GPU reads a block that the same step writes in another way than one that stands there, and rounds otherwise; a server's rows
-    // never meet one.
+    // A GPU reads a block that the same step writes in another way than one that stands there, and
+    // rounds otherwise; a server's rows never meet one.
     #[test]
     fn no_row_reads_a_block_that_its_own_step_writes() {
         let geometry = KvGeometry {

@@ -1,4 +1,5 @@
-//! How the KV cache shrinks: from what the operator says to a schedule, its positions and their byte layout.
+//! How the KV cache shrinks: from what the operator says to a schedule, its positions and their
+//! byte layout.
 
 mod profile;
 mod steps;
@@ -209,7 +210,8 @@ impl KvPlan {
         }
     }
 
-    /// Mean stored bits (codes and metadata) of sealed unprotected pages at the floor: design's *width*.
+    /// Mean stored bits (codes and metadata) of sealed unprotected pages at the floor: design's
+    /// *width*.
     pub fn floor_bits(&self) -> f64 {
         let floor = self.positions.floor(Bound::FLOOR);
         let elements = self.layout.geometry().block_bytes() as f64 / 2.0;
@@ -244,7 +246,8 @@ fn bounds(guards: &Guards, protect: Protect) -> Result<[Bound; 2], KvPlanError> 
         Protect::F16 => Bound::NEVER,
     };
     let guarded = |is_guarded| if is_guarded { width } else { Bound::FLOOR };
-    // A block is guarded with all of its pages or with none, and one alone is both the first and the last.
+    // A block is guarded with all of its pages or with none, and one alone is both the first and
+    // the last.
     match guards.recent.iter().copied().max().unwrap_or(0) {
         blocks @ 0..=1 => Ok([guarded(guards.sink || blocks == 1), guarded(blocks == 1)]),
         blocks => Err(KvPlanError::Recent { blocks }),
@@ -256,7 +259,8 @@ pub fn frames_of(geometry: KvGeometry, bytes: u64) -> u32 {
     u32::try_from(bytes / geometry.frame_layout().frame_bytes as u64).unwrap_or(u32::MAX - 1)
 }
 
-/// Tokens of a static mode's chunk, unless memory is short or others are asked for: of few prompts at once, enough for large products.
+/// Tokens of a static mode's chunk, unless memory is short or others are asked for: of few prompts
+/// at once, enough for large products.
 const STATIC_CHUNK_MAX: u32 = 2048;
 
 /// Chunk of the static mode that keeps at most a sixteenth of the pool for itself.

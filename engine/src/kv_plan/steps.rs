@@ -7,12 +7,13 @@ use ebb_kernels::kv::Side;
 use super::{KvPlanError, index_of};
 use crate::kv_spec::PageFormats;
 
-/// Where the progressive mode ends unless told otherwise: the lowest rungs that keep a small model usable without
-/// calibration (perplexity +4 % on SmolLM2-135M; one rung lower it is +6 %, another one +15 %).
+/// Where the progressive mode ends unless told otherwise: the lowest rungs that keep a small model
+/// usable without calibration (perplexity +4 % on SmolLM2-135M; one rung lower it is +6 %, another
+/// one +15 %).
 pub const DEFAULT_FLOOR: &str = "k=kitty25c,v=int2c";
 
-/// The order in which pages come down without calibration: what costs the least per byte first, as measured with
-/// uniform formats (`benches/results`, quality). Keys need their bits, values do not.
+/// The order in which pages come down without calibration: what costs the least per byte first, as
+/// measured with uniform formats (`benches/results`, quality). Keys need their bits, values do not.
 const PASSES: [(Side, FormatId); 12] = [
     (Side::V, FormatId::Int8),
     (Side::K, FormatId::Int8),
@@ -46,7 +47,8 @@ pub(super) fn step(layer: usize, side: Side, to: FormatId) -> Step {
     }
 }
 
-/// Steps down the ladders to `floor`, `[layer * 2 + side]`, each rung for all layers before the next.
+/// Steps down the ladders to `floor`, `[layer * 2 + side]`, each rung for all layers before the
+/// next.
 ///
 /// # Errors
 /// When a floor is a static format.
@@ -78,7 +80,8 @@ pub fn progressive_steps(floor: &[FormatId]) -> Result<Vec<Step>, KvPlanError> {
     Ok(steps)
 }
 
-/// Steps straight to the given formats: protected ones first, so that the chain of the protected width is those.
+/// Steps straight to the given formats: protected ones first, so that the chain of the protected
+/// width is those.
 pub fn static_steps(formats: &PageFormats) -> Vec<Step> {
     let pages = |formats: &[FormatId]| {
         let pages = formats.iter().copied().enumerate();

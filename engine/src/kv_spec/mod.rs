@@ -1,8 +1,9 @@
 //! What the operator says about the formats of the KV cache: `f16`, `k=kitty25,v=int2`,
-//! `k=int4,v=int2,layer18.k=int8,protect=f16,rotate=kv`, `profile:FILE@2.5`, `k=int2,v=int2,sink=0,recent.k=0,recent.v=1`.
+//! `k=int4,v=int2,layer18.k=int8,protect=f16,rotate=kv`, `profile:FILE@2.5`,
+//! `k=int2,v=int2,sink=0,recent.k=0,recent.v=1`.
 //!
-//! Later parts win over earlier ones, so a layer's own format comes after the one for all layers. Rotations add up, a profile's
-//! included.
+//! Later parts win over earlier ones, so a layer's own format comes after the one for all layers.
+//! Rotations add up, a profile's included.
 
 mod error;
 mod guards;
@@ -24,7 +25,8 @@ pub use error::KvSpecError;
 pub use guards::{Guards, PageFormats};
 pub use preset::{Preset, preset_names};
 
-/// Width that guarded blocks of a sequence keep, of old the first and the last sealed one ([`Guards`]).
+/// Width that guarded blocks of a sequence keep, of old the first and the last sealed one
+/// ([`Guards`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Protect {
     /// 8 bit: practically lossless.
@@ -135,7 +137,8 @@ impl KvSpec {
         self.profile.as_ref()?.0.key_scales.clone().map(Arc::new)
     }
 
-    /// Whether the profile in it, if there is one, was made for this model. Reads the weights if there is.
+    /// Whether the profile in it, if there is one, was made for this model. Reads the weights if
+    /// there is.
     ///
     /// # Errors
     /// When it was made for another.
@@ -240,8 +243,8 @@ impl KvSpec {
 
     /// The formats of a model's pages.
     ///
-    /// A protected page has the protected width where it can shrink from there to its sealed format,
-    /// and 16 bit otherwise: static formats are made from 16 bit only.
+    /// A protected page has the protected width where it can shrink from there to its sealed
+    /// format, and 16 bit otherwise: static formats are made from 16 bit only.
     ///
     /// # Errors
     /// When a layer is named that the model does not have, or the profile is another model's.

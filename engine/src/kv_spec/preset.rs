@@ -1,4 +1,5 @@
-//! The papers' modes by name: one name says formats, guarded blocks and how blocks come down, for `ebb eval` and `ebb serve` alike.
+//! The papers' modes by name: one name says formats, guarded blocks and how blocks come down, for
+//! `ebb eval` and `ebb serve` alike.
 
 use ebb_scheduler::Mode;
 
@@ -12,14 +13,16 @@ enum Profile {
     Yes,
 }
 
-/// A name, whether a profile comes with it, how blocks come down, and what they become: a KV specification, or what comes
-/// behind the profile in one.
+/// A name, whether a profile comes with it, how blocks come down, and what they become: a KV
+/// specification, or what comes behind the profile in one.
 type Entry = (&'static str, Profile, Mode, &'static str);
 
 // The papers' guards, in blocks:
-// - KIVI keeps the latest 128 values at full precision; keys are quantised whenever 128 have come together.
+// - KIVI keeps the latest 128 values at full precision; keys are quantised whenever 128 have come
+//   together.
 // - Kitty does, too, and keeps the first 32 tokens.
-// - PM-KVQ keeps one token, and what has not filled a window of 128; so the open block is its window.
+// - PM-KVQ keeps one token, and what has not filled a window of 128; so the open block is its
+//   window.
 // - KVmix keeps what its shares say; PolarQuant what has not filled a group of 128.
 const PRESETS: &[Entry] = {
     use Mode::{Progressive, Static};
@@ -153,7 +156,8 @@ pub fn preset_names() -> String {
 }
 
 impl Preset {
-    /// `NAME`, or `NAME:FILE[@BITS]` with a profile of `ebb calibrate`. `floor` is what `ebb` without a profile comes down to.
+    /// `NAME`, or `NAME:FILE[@BITS]` with a profile of `ebb calibrate`. `floor` is what `ebb`
+    /// without a profile comes down to.
     ///
     /// # Errors
     /// When there is no such preset, or its profile is missing, not wanted, or damaged.

@@ -2,28 +2,32 @@
 //!
 //! A [`Recorder`] is made once per engine. The engine calls it in four places:
 //!
-//! 1. a request arrives: [`Recorder::request`] gives a [`RequestMeter`], kept beside the request's other state;
-//! 2. its first slice is planned: [`RequestMeter::scheduled`]; it loses its pages: [`RequestMeter::preempted`];
+//! 1. a request arrives: [`Recorder::request`] gives a [`RequestMeter`], kept beside the request's
+//!    other state;
+//! 2. its first slice is planned: [`RequestMeter::scheduled`]; it loses its pages:
+//!    [`RequestMeter::preempted`];
 //! 3. tokens are handed to its reader: [`RequestMeter::tokens`]; a choice is complete:
-//!    [`RequestMeter::choice_finished`]; the request is over: [`RequestMeter::end`] (a meter that is dropped
-//!    without it counts as aborted, so every request is accounted for);
+//!    [`RequestMeter::choice_finished`]; the request is over: [`RequestMeter::end`] (a meter that
+//!    is dropped without it counts as aborted, so every request is accounted for);
 //! 4. a step is done: [`Recorder::step`].
 //!
-//! Gauges, and counters that the engine keeps anyway, are read when somebody looks: [`Recorder::render`] takes them as
-//! an [`EngineGauges`]. All handles are registered up front; recording is a few atomic operations and no look-up.
-//! Histograms buffer samples until [`Recorder::upkeep`] or `render` sorts them into buckets: `ebb serve` calls `upkeep`
-//! often, off the engine thread; without a server, `step` does it now and then.
+//! Gauges, and counters that the engine keeps anyway, are read when somebody looks:
+//! [`Recorder::render`] takes them as an [`EngineGauges`]. All handles are registered up front;
+//! recording is a few atomic operations and no look-up. Histograms buffer samples until
+//! [`Recorder::upkeep`] or `render` sorts them into buckets: `ebb serve` calls `upkeep` often, off
+//! the engine thread; without a server, `step` does it now and then.
 //!
 //! # What is exposed
-//! Every metric carries `model_name` and `engine="0"`; counters end in `_total`. Names, types and buckets are those of
-//! vLLM 0.33 wherever a metric means the same here. For `n = 1` so do the numbers; with more choices,
-//! `vllm:request_success` and `vllm:request_generation_tokens` count choices, everything else counts requests.
-//! Histograms whose name starts with `vllm:request_` cover requests that completed.
+//! Every metric carries `model_name` and `engine="0"`; counters end in `_total`. Names, types and
+//! buckets are those of vLLM 0.33 wherever a metric means the same here. For `n = 1` so do the
+//! numbers; with more choices, `vllm:request_success` and `vllm:request_generation_tokens` count
+//! choices, everything else counts requests. Histograms whose name starts with `vllm:request_`
+//! cover requests that completed.
 //!
-//! Not exposed, because nothing here corresponds to them: `num_requests_kv_fetch_by_stage`, `engine_sleep_state`,
-//! `corrupted_requests`, `watermark_requests`, `external_prefix_cache_*`, `mm_cache_*`,
-//! `prompt_tokens_cached_by_source`, `lora_requests_info`; and, not measured yet, `kv_block_lifetime_seconds`,
-//! `kv_block_idle_before_evict_seconds`, `kv_block_reuse_gap_seconds`.
+//! Not exposed, because nothing here corresponds to them: `num_requests_kv_fetch_by_stage`,
+//! `engine_sleep_state`, `corrupted_requests`, `watermark_requests`, `external_prefix_cache_*`,
+//! `mm_cache_*`, `prompt_tokens_cached_by_source`, `lora_requests_info`; and, not measured yet,
+//! `kv_block_lifetime_seconds`, `kv_block_idle_before_evict_seconds`, `kv_block_reuse_gap_seconds`.
 //!
 //! `ebb:` metrics hold what vLLM has no name for:
 //!

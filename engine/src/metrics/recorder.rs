@@ -38,7 +38,8 @@ pub struct StepStats {
     pub generation_tokens: usize,
     /// Time the scheduler took to plan it.
     pub plan: Duration,
-    /// Time from submitting it to the backend, or from the end of the step before if that is later, to its tokens or logits.
+    /// Time from submitting it to the backend, or from the end of the step before if that is later,
+    /// to its tokens or logits.
     pub forward: Duration,
     /// Time to sample, detokenise and hand out what it produced.
     pub sample: Duration,
@@ -172,8 +173,8 @@ impl Recorder {
         }
     }
 
-    /// Sorts buffered samples into buckets, so that they do not pile up between scrapes. A server calls it about every
-    /// second, off the engine thread, which does it itself otherwise.
+    /// Sorts buffered samples into buckets, so that they do not pile up between scrapes. A server
+    /// calls it about every second, off the engine thread, which does it itself otherwise.
     pub fn upkeep(&self) {
         if let Some(inner) = &self.0 {
             inner.steps_since_upkeep.store(0, Ordering::Relaxed);

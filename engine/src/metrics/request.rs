@@ -90,7 +90,8 @@ struct Choice {
     finished: bool,
 }
 
-/// Times one request and counts its tokens. Dropped before [`RequestMeter::end`], it counts as aborted.
+/// Times one request and counts its tokens. Dropped before [`RequestMeter::end`], it counts as
+/// aborted.
 pub struct RequestMeter {
     /// None when nothing is recorded, or once the end is.
     inner: Option<Arc<Inner>>,
@@ -129,8 +130,8 @@ impl RequestMeter {
         }
     }
 
-    /// Its first slice is in a step, with this many tokens of the prompt found in the prefix cache. Later calls (after
-    /// a preemption) change nothing.
+    /// Its first slice is in a step, with this many tokens of the prompt found in the prefix cache.
+    /// Later calls (after a preemption) change nothing.
     pub fn scheduled(&mut self, now: Instant, prompt_tokens: usize, cached_tokens: usize) {
         if self.scheduled.is_none() {
             self.scheduled = Some(now);

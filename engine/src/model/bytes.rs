@@ -26,7 +26,8 @@ impl FileBytes {
         Ok(Self(Arc::new(Repr::Mapped(MappedFile::open(path)?))))
     }
 
-    /// Copies the bytes from `offset` on into all of `out`; the fastest way to read much of a file once.
+    /// Copies the bytes from `offset` on into all of `out`; the fastest way to read much of a file
+    /// once.
     ///
     /// # Errors
     /// What [`MappedFile::read_at`] reports.

@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 pub struct Identity {
     /// What the model is called.
     pub name: String,
-    /// [`LoadedModel::content_hash`](super::LoadedModel): SHA-256 of the configuration and of every tensor's name, type,
-    /// shape and place.
+    /// [`LoadedModel::content_hash`](super::LoadedModel): SHA-256 of the configuration and of every
+    /// tensor's name, type, shape and place.
     pub config: String,
-    /// XXH3-128 over every byte of the weight files, `xxh3-…`; of random weights their seed, `random-…`.
+    /// XXH3-128 over every byte of the weight files, `xxh3-…`; of random weights their seed,
+    /// `random-…`.
     pub weights: String,
 }
 
@@ -27,7 +28,8 @@ pub struct Difference {
 }
 
 impl Identity {
-    /// What differs between the model that something was made for, this one, and the one at hand; names do not count.
+    /// What differs between the model that something was made for, this one, and the one at hand;
+    /// names do not count.
     pub fn differs_from(&self, served: &Self) -> Option<Difference> {
         let parts = [
             ("configuration and tensors", &self.config, &served.config),

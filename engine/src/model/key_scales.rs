@@ -1,16 +1,17 @@
-//! PM-KVQ's channel reparameterisation (arXiv 2505.18610, "SmoothAttention"): keys divided by λ, queries multiplied by it.
+//! PM-KVQ's channel reparameterisation (arXiv 2505.18610, "SmoothAttention"): keys divided by λ,
+//! queries multiplied by it.
 //!
-//! Per-token keys share one range among all channels of a head, so that a loud channel costs every other one its bits. With
-//! one λ for both channels of a RoPE pair (i, i + head_dim / 2) the scaling commutes with the rotation, q·k is as before, and
-//! it folds into the weights:
+//! Per-token keys share one range among all channels of a head, so that a loud channel costs every
+//! other one its bits. With one λ for both channels of a RoPE pair (i, i + head_dim / 2) the
+//! scaling commutes with the rotation, q·k is as before, and it folds into the weights:
 //!
 //! ```text
 //! W_q' = λ W_q    b_q' = λ b_q        W_k' = W_k / λ    b_k' = b_k / λ       λ of the query head's KV head
 //! w_q_norm' = λ w_q_norm              w_k_norm' = w_k_norm / λ               where heads are normed: one λ for all
 //! ```
 //!
-//! Folded weights are rounded to bf16 once more, unless λ is a power of two. Keys with a range of their own in each channel
-//! (all formats but the per-token ones) do not change with λ.
+//! Folded weights are rounded to bf16 once more, unless λ is a power of two. Keys with a range of
+//! their own in each channel (all formats but the per-token ones) do not change with λ.
 
 use ebb_kernels::bf16;
 use ebb_kernels::model::{LayerTensor, TensorName, TransformerSpec};
@@ -36,12 +37,14 @@ pub const SCALE_MIN: f32 = 1e-4;
 pub const SCALE_MAX: f32 = 1e4;
 
 impl KeyScales {
-    /// Heads with scales of their own in such a model: where heads are normed, the norm's weights are one for all.
+    /// Heads with scales of their own in such a model: where heads are normed, the norm's weights
+    /// are one for all.
     pub fn heads_of(spec: &TransformerSpec) -> usize {
         if spec.qk_norm { 1 } else { spec.kv_heads }
     }
 
-    /// Whether there is a λ of sound size for every pair of a model's keys; otherwise what is wrong.
+    /// Whether there is a λ of sound size for every pair of a model's keys; otherwise what is
+    /// wrong.
     ///
     /// # Errors
     /// A clause for a sentence.

@@ -222,7 +222,8 @@ impl LoadedModel {
         }
     }
 
-    /// Has key scales folded into the weights whenever they are read from now on, or none. [`Self::identity`] stays.
+    /// Has key scales folded into the weights whenever they are read from now on, or none.
+    /// [`Self::identity`] stays.
     ///
     /// # Errors
     /// When they are not for keys of this shape; a clause for a sentence.
@@ -241,7 +242,8 @@ impl LoadedModel {
         Ok(())
     }
 
-    /// What this model can be told apart by, down to the last weight. Reads all weight files once, at the speed of memory.
+    /// What this model can be told apart by, down to the last weight. Reads all weight files once,
+    /// at the speed of memory.
     pub fn identity(&self) -> Identity {
         let weights = match &self.weights {
             Weights::Gguf { file, .. } => weights_hash([&**file.bytes()]),
@@ -255,7 +257,8 @@ impl LoadedModel {
         }
     }
 
-    /// SHA-256, in hexadecimal, over the whole weight files, or the seed of random ones. Reads all of them.
+    /// SHA-256, in hexadecimal, over the whole weight files, or the seed of random ones. Reads all
+    /// of them.
     pub fn weights_sha256(&self) -> String {
         let mut hash = Sha256::new();
         match &self.weights {

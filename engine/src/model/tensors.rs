@@ -74,10 +74,12 @@ pub(super) fn check_tensors(
     }
 }
 
-/// Values decoded at once: enough to be quick, few enough that they are still in the cache when they are checked.
+/// Values decoded at once: enough to be quick, few enough that they are still in the cache when
+/// they are checked.
 const PART_VALUES: usize = 64 << 10;
 
-/// Fills rows of `width` values with `decode(row, rows)`, some at a time, and refuses values that are not finite.
+/// Fills rows of `width` values with `decode(row, rows)`, some at a time, and refuses values that
+/// are not finite.
 pub(super) fn fill_rows<E: From<Refusal>>(
     file_name: &str,
     width: usize,

@@ -5,8 +5,9 @@ use xxhash_rust::xxh3::xxh3_128;
 /// Bytes hashed at once; a constant of the fingerprint, not a matter of taste.
 const CHUNK_BYTES: usize = 16 << 20;
 
-/// XXH3-128 over every byte: of each 16 MiB of each part, and then of those hashes and the parts' lengths in order.
-/// Chunks are hashed by all cores, at the speed of memory. It catches mistakes; it is no protection against malice.
+/// XXH3-128 over every byte: of each 16 MiB of each part, and then of those hashes and the parts'
+/// lengths in order. Chunks are hashed by all cores, at the speed of memory. It catches mistakes;
+/// it is no protection against malice.
 pub(super) fn weights_hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
     let parts: Vec<&[u8]> = parts.into_iter().collect();
     let chunks: Vec<&[u8]> = parts.iter().flat_map(|p| p.chunks(CHUNK_BYTES)).collect();

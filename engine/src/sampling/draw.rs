@@ -4,7 +4,8 @@ use ebb_kernels::backend::{Draw, DrawError, Edits, LogitEdit};
 
 use super::{SampleError, SamplerState};
 
-/// A choice's edits, kept from token to token: every id that bias, mask, prompt or answer touches, ascending.
+/// A choice's edits, kept from token to token: every id that bias, mask, prompt or answer touches,
+/// ascending.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EditList(Vec<LogitEdit>);
 
@@ -54,8 +55,9 @@ impl EditList {
 }
 
 impl SamplerState {
-    /// The draw of the next token from the logits of `row`; its edits are appended to `edits`. With `also`, the last token of
-    /// the answer is not known yet: that draw of the step before gives it, and the one wanted is the token after it.
+    /// The draw of the next token from the logits of `row`; its edits are appended to `edits`. With
+    /// `also`, the last token of the answer is not known yet: that draw of the step before gives
+    /// it, and the one wanted is the token after it.
     pub fn draw(&mut self, row: u32, also: Option<u32>, edits: &mut Vec<LogitEdit>) -> Draw {
         let position = self.generated() + u32::from(also.is_some());
         let mut list = self.edit_list.take();

@@ -1,4 +1,5 @@
-//! A device's draw by the parts of the CPU sampler: what devices are compared with, and what scripted ones use.
+//! A device's draw by the parts of the CPU sampler: what devices are compared with, and what
+//! scripted ones use.
 
 use ebb_kernels::backend::{Draw, DrawError, Drawn, LogitEdit};
 
@@ -7,8 +8,8 @@ use super::logprobs::Distribution;
 use super::scan::Scan;
 use super::{SampleError, SamplingOptions};
 
-/// The token that `draw` gives from `logits`; alternatives are appended to `top`. `before` are the tokens that the step before
-/// drew.
+/// The token that `draw` gives from `logits`; alternatives are appended to `top`. `before` are the
+/// tokens that the step before drew.
 pub(crate) fn draw(
     logits: &[f32],
     draw: &Draw,

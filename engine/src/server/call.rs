@@ -5,7 +5,8 @@ use tonic::{Code, Status};
 use super::status::code_name;
 use crate::metrics::Recorder;
 
-/// Counts its call when dropped: as closed, or as cancelled (INTERNAL in a panic) when nobody closed it.
+/// Counts its call when dropped: as closed, or as cancelled (INTERNAL in a panic) when nobody
+/// closed it.
 pub(super) struct Call {
     recorder: Recorder,
     method: &'static str,

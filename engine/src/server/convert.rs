@@ -18,8 +18,8 @@ const REQUEST_ID_BYTES: usize = 256;
 /// Prompt tokens whose log-probabilities go into one message.
 const LOGPROBS_PER_MESSAGE: usize = 128;
 
-/// A request as the engine takes it, for a model with these defaults and `vocab` logits. An empty `request_id` is
-/// replaced by a name of the server's own.
+/// A request as the engine takes it, for a model with these defaults and `vocab` logits. An empty
+/// `request_id` is replaced by a name of the server's own.
 ///
 /// # Errors
 /// [`RequestError::Invalid`] naming the field.
@@ -126,7 +126,8 @@ fn messages(chat: v1::ChatMessages) -> Result<Vec<ChatMessage>, RequestError> {
 
 /// A name that no other request has: 64 random bits.
 fn new_request_id() -> String {
-    // A fresh RandomState has fresh keys; the standard library's only source of randomness is enough for a name.
+    // A fresh RandomState has fresh keys; the standard library's only source of randomness is
+    // enough for a name.
     format!("ebb-{:016x}", RandomState::new().build_hasher().finish())
 }
 

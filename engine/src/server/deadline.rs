@@ -6,7 +6,8 @@ use tonic::metadata::MetadataMap;
 
 use crate::core::RequestError;
 
-/// The header `grpc-timeout`: up to eight digits and a unit (`H M S m u n`), relative to the call's arrival.
+/// The header `grpc-timeout`: up to eight digits and a unit (`H M S m u n`), relative to the call's
+/// arrival.
 ///
 /// # Errors
 /// [`RequestError::Invalid`] when it is not of that form.

@@ -11,7 +11,8 @@ use crate::sampling::SamplingOptions;
 
 /// An engine as the servers see it: cheap to clone, safe to call from any task.
 pub trait Engine: Clone + Send + Sync + 'static {
-    /// Validates, tokenises and queues a request; the stream carries the answer or the reason why there is none.
+    /// Validates, tokenises and queues a request; the stream carries the answer or the reason why
+    /// there is none.
     fn generate(
         &self,
         request: GenerateRequest,
@@ -20,7 +21,8 @@ pub trait Engine: Clone + Send + Sync + 'static {
     /// Aborts by request id; false when no such request is live.
     fn abort(&self, request_id: &str) -> bool;
 
-    /// Token ids of a prompt as `generate` would use them; `add_special` is for [`Prompt::Text`] only.
+    /// Token ids of a prompt as `generate` would use them; `add_special` is for [`Prompt::Text`]
+    /// only.
     fn tokenize(
         &self,
         prompt: Prompt,

@@ -9,7 +9,8 @@ use tonic_health::server::HealthReporter;
 
 use super::engine::Engine;
 
-/// Names whose health can be asked: the service, and the server as a whole, which is set last: who hears of the server finds the service in the same state.
+/// Names whose health can be asked: the service, and the server as a whole, which is set last: who
+/// hears of the server finds the service in the same state.
 const NAMES: [&str; 2] = ["ebb.v1.Ebb", ""];
 /// How often the engine is looked at.
 const PERIOD: Duration = Duration::from_millis(200);

@@ -1,4 +1,5 @@
-//! The HTTP port: `/metrics` for Prometheus, `/healthz` (alive) and `/readyz` (takes requests) for orchestrators.
+//! The HTTP port: `/metrics` for Prometheus, `/healthz` (alive) and `/readyz` (takes requests) for
+//! orchestrators.
 
 use std::sync::{Arc, OnceLock};
 

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpSocket};
 
-/// Bytes that the kernel may hold for a connection whose client does not read (Linux takes twice this).
+/// Bytes that the kernel may hold for a connection whose client does not read (Linux takes twice
+/// this).
 const SEND_BUFFER_BYTES: u32 = 64 * 1024;
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 1024;

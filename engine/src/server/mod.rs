@@ -1,13 +1,13 @@
 //! The gRPC server (`ebb.v1`, health, reflection) and the HTTP port for metrics and probes.
 //!
-//! [`Server::bind`] takes the ports and answers at once: until [`Server::ready`] gives it an engine, health says
-//! NOT_SERVING and calls get UNAVAILABLE. [`Server::shut_down`] stops admission, lets the engine finish what runs, and
-//! closes.
+//! [`Server::bind`] takes the ports and answers at once: until [`Server::ready`] gives it an
+//! engine, health says NOT_SERVING and calls get UNAVAILABLE. [`Server::shut_down`] stops
+//! admission, lets the engine finish what runs, and closes.
 //!
 //! What one client can hold is bounded: a stream's unread output by the engine
 //! ([`crate::core::STREAM_LIMIT_BYTES`]) plus at most two messages here and a small HTTP/2 buffer;
-//! requests in size, calls per connection and connections in number. Every call runs in a task of its own, so a panic
-//! ends one call.
+//! requests in size, calls per connection and connections in number. Every call runs in a task of
+//! its own, so a panic ends one call.
 
 mod call;
 mod convert;
@@ -42,10 +42,11 @@ pub use listen::ListenError;
 pub use shutdown::Signals;
 pub use status::status;
 
-/// Time for the last bytes of the last answer to leave, when clients do not close their connections.
+/// Time for the last bytes of the last answer to leave, when clients do not close their
+/// connections.
 ///
-/// Connections close by themselves once clients answer that they have understood, but idle clients may take seconds to
-/// look (grpcio's takes five).
+/// Connections close by themselves once clients answer that they have understood, but idle clients
+/// may take seconds to look (grpcio's takes five).
 const LINGER: Duration = Duration::from_millis(500);
 
 /// Where to listen, and limits.
@@ -73,7 +74,8 @@ pub struct Server<E> {
 }
 
 impl<E: Engine> Server<E> {
-    /// Listens and begins to answer; calls get UNAVAILABLE until [`Self::ready`]. Needs a tokio runtime.
+    /// Listens and begins to answer; calls get UNAVAILABLE until [`Self::ready`]. Needs a tokio
+    /// runtime.
     ///
     /// # Errors
     /// When a port is taken or an address is not this machine's.
@@ -138,8 +140,8 @@ impl<E: Engine> Server<E> {
         }
     }
 
-    /// Stops admission (health turns NOT_SERVING), lets what runs finish, and closes; all within `grace`. Requests
-    /// that are not done by then end with UNAVAILABLE.
+    /// Stops admission (health turns NOT_SERVING), lets what runs finish, and closes; all within
+    /// `grace`. Requests that are not done by then end with UNAVAILABLE.
     pub async fn shut_down(self, grace: Duration) {
         let deadline = tokio::time::Instant::now() + grace;
         self.follower.abort();

@@ -1,9 +1,10 @@
 //! One Generate call's answer on its way from the engine to HTTP/2.
 //!
-//! A task per call takes events from the engine's stream, which is bounded in bytes, and passes messages on through a
-//! channel of one. Whatever the client does, a call therefore holds the engine's bound plus a few messages. When the
-//! client goes away the channel closes, the task ends and drops the engine's stream, and that aborts the request. A
-//! panic in the task ends this call alone.
+//! A task per call takes events from the engine's stream, which is bounded in bytes, and passes
+//! messages on through a channel of one. Whatever the client does, a call therefore holds the
+//! engine's bound plus a few messages. When the client goes away the channel closes, the task ends
+//! and drops the engine's stream, and that aborts the request. A panic in the task ends this call
+//! alone.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -29,11 +30,13 @@ pub(super) struct Responses {
     /// How the call ended; set before `messages` closes, unless the task panicked.
     end: Arc<OnceLock<Result<(), Status>>>,
     done: bool,
-    /// Gone when HTTP/2 has taken the last message, or given up: how a shutdown knows whom to wait for.
+    /// Gone when HTTP/2 has taken the last message, or given up: how a shutdown knows whom to wait
+    /// for.
     _open: watch::Receiver<()>,
 }
 
-/// Starts passing on `events`. `call` is closed when the stream ends; `open` lives as long as the result.
+/// Starts passing on `events`. `call` is closed when the stream ends; `open` lives as long as the
+/// result.
 pub(super) fn respond(
     request_id: String,
     events: GenerateStream,

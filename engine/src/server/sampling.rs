@@ -1,4 +1,5 @@
-//! Sampling parameters of a message: what it leaves out comes from the model's defaults, what it sets is checked.
+//! Sampling parameters of a message: what it leaves out comes from the model's defaults, what it
+//! sets is checked.
 
 use ebb_proto::v1;
 

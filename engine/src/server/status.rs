@@ -5,7 +5,8 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 use crate::core::RequestError;
 
-/// The status that a client receives. Invalid input also carries a `google.rpc.BadRequest` naming the field.
+/// The status that a client receives. Invalid input also carries a `google.rpc.BadRequest` naming
+/// the field.
 pub fn status(error: &RequestError) -> Status {
     let message = error.to_string();
     match error {

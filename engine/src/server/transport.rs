@@ -1,7 +1,7 @@
 //! HTTP/2 connections for gRPC.
 //!
-//! Tonic's own accept loop cannot limit how much of a response HTTP/2 buffers (400 KiB a stream by default), so the
-//! connections are served by hyper directly, with the routes that tonic built.
+//! Tonic's own accept loop cannot limit how much of a response HTTP/2 buffers (400 KiB a stream by
+//! default), so the connections are served by hyper directly, with the routes that tonic built.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use tonic::service::Routes;
 const MAX_CONNECTIONS: usize = 1024;
 /// Calls at once on one connection.
 const MAX_STREAMS_PER_CONNECTION: u32 = 1024;
-/// Bytes of one response that HTTP/2 holds for a client whose socket is full, beyond the message being sent.
+/// Bytes of one response that HTTP/2 holds for a client whose socket is full, beyond the message
+/// being sent.
 const SEND_BUFFER_BYTES: usize = 16 * 1024;
 /// Bytes of requests that a client may send ahead, per call and per connection.
 const RECEIVE_WINDOW_BYTES: (u32, u32) = (256 * 1024, 1024 * 1024);
@@ -26,11 +27,13 @@ const MAX_HEADER_BYTES: u32 = 16 * 1024;
 /// A quiet client is asked for a sign of life this often, and given up when none comes in time.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(10));
 
-/// Asks the accept loop and every connection to finish what runs and close; `closed` resolves when all have.
+/// Asks the accept loop and every connection to finish what runs and close; `closed` resolves when
+/// all have.
 pub(super) struct Closer(watch::Sender<()>);
 
 impl Closer {
-    /// No new connections and no new calls from now on; returns when the last running call has ended.
+    /// No new connections and no new calls from now on; returns when the last running call has
+    /// ended.
     pub(super) async fn close(self) {
         let _ = self.0.send(());
         self.0.closed().await;

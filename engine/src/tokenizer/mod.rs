@@ -1,8 +1,8 @@
 //! Text to token ids and back, and chat messages to text.
 //!
 //! A [`Tokenizer`] comes from a Hugging Face tokenizer.json or from the metadata of a GGUF file
-//! ([`GgufTokenizer`]). Encoding runs on the `tokenizers` crate; decoding is a table of each token's
-//! bytes, so that text can be streamed byte by byte ([`IncrementalDetokenizer`]).
+//! ([`GgufTokenizer`]). Encoding runs on the `tokenizers` crate; decoding is a table of each
+//! token's bytes, so that text can be streamed byte by byte ([`IncrementalDetokenizer`]).
 
 mod byte_level;
 mod chat;
@@ -99,8 +99,8 @@ impl Tokenizer {
         gguf::build(vocab)
     }
 
-    /// A tokenizer of `vocab` ids for a model that has none: ids below 256 are bytes, the others are never encoded to and
-    /// decode to their numbers.
+    /// A tokenizer of `vocab` ids for a model that has none: ids below 256 are bytes, the others
+    /// are never encoded to and decode to their numbers.
     ///
     /// # Errors
     /// When the vocabulary is larger than any.

@@ -3,7 +3,8 @@
 use super::byte_level;
 use crate::model::gguf::GgufTokenizer;
 
-/// Byte-level BPE without merges: one token for each byte, then numbered ones that no text is encoded to.
+/// Byte-level BPE without merges: one token for each byte, then numbered ones that no text is
+/// encoded to.
 pub(super) fn vocabulary(vocab: usize) -> GgufTokenizer {
     let bytes = (0..=255).map(|byte| byte_level::byte_to_char(byte).to_string());
     let numbers = (256..).map(|id: usize| format!("<{id}>"));

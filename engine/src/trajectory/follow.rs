@@ -27,8 +27,9 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    /// The choice computes `tokens` from `position` on, reading blocks that stand where `table` says; `lowest` are the lowest bits
-    /// that it has read so far. A step that failed comes again, from the same position or an earlier one.
+    /// The choice computes `tokens` from `position` on, reading blocks that stand where `table`
+    /// says; `lowest` are the lowest bits that it has read so far. A step that failed comes again,
+    /// from the same position or an earlier one.
     pub(crate) fn slice(
         &mut self,
         position: u32,
@@ -59,8 +60,8 @@ impl Follower {
         self.computed = position + tokens;
     }
 
-    /// Takes back what was computed from `position` on. Blocks stay where they have come to, so that whatever reads them next
-    /// reads them there.
+    /// Takes back what was computed from `position` on. Blocks stay where they have come to, so
+    /// that whatever reads them next reads them there.
     fn rewind(&mut self, position: u32) {
         while self.computed > position {
             let Some((tokens, times)) = self.life.steps.last_mut() else {

@@ -1,11 +1,14 @@
-//! Trajectories: which block of an answer's KV cache stood at which widths when, kept so that the answer can be computed again.
+//! Trajectories: which block of an answer's KV cache stood at which widths when, kept so that the
+//! answer can be computed again.
 //!
-//! What a request reads while the KV cache shrinks depends on who else was there. Given that, its answer depends on nothing else
-//! (ARCHITECTURE.md, invariant 3), so a log of it makes any answer of a progressive server reproducible to the bit: on the CPU,
-//! and on a GPU in the batch-invariant mode.
+//! What a request reads while the KV cache shrinks depends on who else was there. Given that, its
+//! answer depends on nothing else (ARCHITECTURE.md, invariant 3), so a log of it makes any answer
+//! of a progressive server reproducible to the bit: on the CPU, and on a GPU in the batch-invariant
+//! mode.
 //!
-//! A log is JSON, one object a line: a [`Header`], then a [`Trajectory`] for every choice that ended, in the order of their ends.
-//! [`follow`] watches choices while they run, [`log`] writes, [`read`] reads and checks, [`replay`] computes again.
+//! A log is JSON, one object a line: a [`Header`], then a [`Trajectory`] for every choice that
+//! ended, in the order of their ends. [`follow`] watches choices while they run, [`log`] writes,
+//! [`read`] reads and checks, [`replay`] computes again.
 
 mod follow;
 mod log;
@@ -50,7 +53,8 @@ pub struct Header {
     /// PM-KVQ's λ, if they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_scales: Option<KeyScales>,
-    /// Formats of all pages, `[layer * 2 + side]`, at every position of the shrink schedule from 1 on.
+    /// Formats of all pages, `[layer * 2 + side]`, at every position of the shrink schedule from 1
+    /// on.
     positions: Vec<Vec<String>>,
 }
 
@@ -124,10 +128,12 @@ pub struct Trajectory {
     pub cached: u32,
     /// Lowest bits that those had been computed from.
     pub cached_bits: u8,
-    /// Tokens of the answer from before the choice lost its memory, of which this is not the trajectory.
+    /// Tokens of the answer from before the choice lost its memory, of which this is not the
+    /// trajectory.
     #[serde(default)]
     pub earlier: u32,
-    /// Whether a block was ever wider than before: exchanged for another, which this format cannot tell.
+    /// Whether a block was ever wider than before: exchanged for another, which this format cannot
+    /// tell.
     #[serde(default)]
     pub exchanged: bool,
     /// Tokens computed together behind the cached ones, as `[tokens, times in a row]`.

@@ -155,7 +155,8 @@ impl Trajectory {
         (self.prompt.len() + self.tokens.len()).saturating_sub(1)
     }
 
-    /// Whether it agrees with itself, for a model of so many tokens and a schedule of so many positions besides 16 bit.
+    /// Whether it agrees with itself, for a model of so many tokens and a schedule of so many
+    /// positions besides 16 bit.
     fn check(&self, vocab: usize, positions: usize) -> Result<(), String> {
         let computed = self.computed();
         let mut all = self.prompt.iter().chain(&self.tokens);

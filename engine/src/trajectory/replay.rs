@@ -1,4 +1,5 @@
-//! Computes a logged answer again, and what its trajectory cost beside a 16-bit run of the same tokens.
+//! Computes a logged answer again, and what its trajectory cost beside a 16-bit run of the same
+//! tokens.
 
 use std::sync::Arc;
 
@@ -12,19 +13,20 @@ use super::Trajectory;
 pub enum Feeding {
     /// As they were: prompts in chunks, the answer token by token.
     AsLogged,
-    /// As many of a block as no move comes between. Needed where other specifications are run beside.
+    /// As many of a block as no move comes between. Needed where other specifications are run
+    /// beside.
     InBlocks,
 }
 
-/// Most that a device's log-probability may differ from the host's of the same logits: both are sums in f32 over a vocabulary,
-/// in another order.
+/// Most that a device's log-probability may differ from the host's of the same logits: both are
+/// sums in f32 over a vocabulary, in another order.
 pub const DRAWN_LOGPROB_ERROR: f64 = 1e-5;
 
 /// Whether an answer came out again.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Sameness {
-    /// Every token; and every log-probability that was logged, to the bit or, where a device draws and so takes its logarithms
-    /// itself, within [`DRAWN_LOGPROB_ERROR`].
+    /// Every token; and every log-probability that was logged, to the bit or, where a device draws
+    /// and so takes its logarithms itself, within [`DRAWN_LOGPROB_ERROR`].
     Same,
     /// Another token came.
     Token {
@@ -53,14 +55,15 @@ pub enum Sameness {
 pub struct Replayed {
     /// Whether it came out as logged.
     pub sameness: Sameness,
-    /// Of the logged trajectory and of each specification beside it: every token of the answer against the 16-bit run.
+    /// Of the logged trajectory and of each specification beside it: every token of the answer
+    /// against the 16-bit run.
     pub rows: Vec<Vec<Row>>,
     /// Of each of these, the bits stored at the end.
     pub bits: Vec<Bits>,
 }
 
-/// Computes `trajectory` again beside a 16-bit run and `others`; `end_ids` are the model's own end tokens. The answer has at least
-/// one token. Logits are compared on rayon's threads.
+/// Computes `trajectory` again beside a 16-bit run and `others`; `end_ids` are the model's own end
+/// tokens. The answer has at least one token. Logits are compared on rayon's threads.
 ///
 /// # Errors
 /// When the pool is full, a page cannot be shrunk, or the backend fails.
@@ -149,7 +152,8 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Tokens from `at` to the end of the step that computes it; what the prefix cache had comes in blocks.
+    /// Tokens from `at` to the end of the step that computes it; what the prefix cache had comes in
+    /// blocks.
     fn left_from(&mut self, at: usize) -> usize {
         if at < self.cached {
             return CHUNK.min(self.cached - at);

@@ -67,7 +67,8 @@ fn pmkvq_sensitivities_give_floors_and_resume_sample_by_sample() {
     let again = bench.losses("p.json.losses");
     assert_eq!(again[..75], figures[..75]);
 
-    // As published: no boosted channels, nothing clipped; the same figures, so the text is not looked at again.
+    // As published: no boosted channels, nothing clipped; the same figures, so the text is not
+    // looked at again.
     bench.good(&format!("{line} --formats int8,int4,int2"));
     assert_eq!(bench.losses("p.json.losses"), again);
     let paper = bench.profile("p.json");

@@ -1,4 +1,5 @@
-//! The model that gradients are taken of is the model that is served: its logits are the CPU backend's.
+//! The model that gradients are taken of is the model that is served: its logits are the CPU
+//! backend's.
 
 use ebb_block_manager::BlockManager;
 use ebb_engine::calibrate::{Source, describe};

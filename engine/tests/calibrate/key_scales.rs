@@ -1,5 +1,5 @@
-//! PM-KVQ's key scales: folded into the weights they change nothing at 16 bit, and they spare per-token keys what a loud
-//! channel costs.
+//! PM-KVQ's key scales: folded into the weights they change nothing at 16 bit, and they spare
+//! per-token keys what a loud channel costs.
 
 use std::sync::Arc;
 
@@ -80,7 +80,8 @@ fn folded_scales_change_nothing_at_16_bit() {
             .fold_key_scales(Some(Arc::new(exact)))
             .expect("they fit");
         assert!(served(&model) == plain, "{name}: powers of two");
-        // Any others, here from 0.1 to 137, are rounded into the weights and the cached keys once more: 2^-9 each time.
+        // Any others, here from 0.1 to 137, are rounded into the weights and the cached keys once
+        // more: 2^-9 each time.
         let rounded = scales(&model, |l, h, p| {
             0.1 * 1.13f32.powi(((l * 11 + h * 17 + p * 23) % 60) as i32)
         });

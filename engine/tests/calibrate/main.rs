@@ -1,4 +1,5 @@
-//! Calibration: the gradient model against the backend that serves, and the command itself on tiny models.
+//! Calibration: the gradient model against the backend that serves, and the command itself on tiny
+//! models.
 
 mod bench;
 mod command;

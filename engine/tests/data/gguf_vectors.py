@@ -7,6 +7,7 @@ For each type: a few encoded blocks and what they decode to, rounded to bf16 (ne
 even), both as hexadecimal bytes. Types that the package can quantise are quantised from random
 numbers; for K-quants the blocks are random bytes with finite scales.
 """
+
 import json
 
 import gguf
@@ -48,8 +49,19 @@ def blocks_of(kind):
     values[3] = 0.25  # constant
     if kind == T.F32:
         # Exact ties, to an even and to an odd neighbour, and values just beside them.
-        ties = np.array([0x3F808000, 0x3F818000, 0x3F808001, 0x3F817FFF, 0xBF818000, 0x00000001, 0x7F7F0000, 0x80000000],
-                        dtype="<u4").view("<f4")
+        ties = np.array(
+            [
+                0x3F808000,
+                0x3F818000,
+                0x3F808001,
+                0x3F817FFF,
+                0xBF818000,
+                0x00000001,
+                0x7F7F0000,
+                0x80000000,
+            ],
+            dtype="<u4",
+        ).view("<f4")
         values[0, :8] = ties
         return values.view(np.uint8)
     if kind == T.F16:

@@ -6,6 +6,7 @@
 
 Runs that file's own functions, with numpy standing in for the few torch operations they use.
 """
+
 import json
 import sys
 import types
@@ -45,8 +46,13 @@ scope = {"__name__": "pkg.rope", "__package__": "pkg"}
 exec(open(sys.argv[1]).read(), scope)
 scope["torch"] = torch
 
-LLAMA3 = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-          "original_max_position_embeddings": 8192}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
 # max_position_embeddings is original times factor for YaRN, where this version takes the ratio.
 CASES = [
     (10000.0, 64, 4096, None),
@@ -54,20 +60,62 @@ CASES = [
     (10000.0, 128, 4096, {"rope_type": "linear", "factor": 4.0}),
     (500000.0, 64, 131072, LLAMA3),
     (500000.0, 128, 131072, LLAMA3 | {"factor": 8.0}),
-    (1000000.0, 128, 131072, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}),
-    (10000.0, 64, 65536, {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 4096,
-                          "beta_fast": 48.0, "beta_slow": 2.0, "attention_factor": 0.75}),
-    (150000.0, 64, 131072, {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096,
-                            "truncate": False}),
+    (
+        1000000.0,
+        128,
+        131072,
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
+    ),
+    (
+        10000.0,
+        64,
+        65536,
+        {
+            "rope_type": "yarn",
+            "factor": 16.0,
+            "original_max_position_embeddings": 4096,
+            "beta_fast": 48.0,
+            "beta_slow": 2.0,
+            "attention_factor": 0.75,
+        },
+    ),
+    (
+        150000.0,
+        64,
+        131072,
+        {
+            "rope_type": "yarn",
+            "factor": 32.0,
+            "original_max_position_embeddings": 4096,
+            "truncate": False,
+        },
+    ),
 ]
-NAMES = {"linear": "_compute_linear_scaling_rope_parameters", "llama3": "_compute_llama3_parameters",
-         "yarn": "_compute_yarn_parameters"}
+NAMES = {
+    "linear": "_compute_linear_scaling_rope_parameters",
+    "llama3": "_compute_llama3_parameters",
+    "yarn": "_compute_yarn_parameters",
+}
 out = []
 for theta, head_dim, positions, scaling in CASES:
-    config = types.SimpleNamespace(rope_theta=theta, head_dim=head_dim, max_position_embeddings=positions,
-                                   hidden_size=head_dim, num_attention_heads=1, rope_scaling=scaling)
+    config = types.SimpleNamespace(
+        rope_theta=theta,
+        head_dim=head_dim,
+        max_position_embeddings=positions,
+        hidden_size=head_dim,
+        num_attention_heads=1,
+        rope_scaling=scaling,
+    )
     name = NAMES[scaling["rope_type"]] if scaling else "_compute_default_rope_parameters"
     inv_freq, scale = scope[name](config, None)
-    out.append({"rope_theta": theta, "head_dim": head_dim, "max_position_embeddings": positions,
-                "rope_scaling": scaling, "scale": float(scale), "inv_freq": [float(f) for f in inv_freq]})
+    out.append(
+        {
+            "rope_theta": theta,
+            "head_dim": head_dim,
+            "max_position_embeddings": positions,
+            "rope_scaling": scaling,
+            "scale": float(scale),
+            "inv_freq": [float(f) for f in inv_freq],
+        }
+    )
 print(json.dumps({"source": "transformers 4.57.6, rope_vectors.py", "cases": out}, indent=1))

@@ -146,7 +146,8 @@ fn a_cached_beginning_comes_out_again_if_it_was_whole() {
     );
     drop(whole);
 
-    // Where the beginning had shrunk before it was read, the log of the second answer alone cannot tell how it came about.
+    // Where the beginning had shrunk before it was read, the log of the second answer alone cannot
+    // tell how it came about.
     let mut lines = logged;
     lines[2]["cached_bits"] = 4.into();
     bench.write(&lines);

@@ -2,11 +2,11 @@
 #include "../common/kernel.cuh"
 #include "decode.cuh"
 
-#define EBB_DECODE(NAME, D, WARPS, STAGES, CTAS)                        \
-  EBB_KERNEL(NAME, ebb::DecodeParams, WARPS * 32, CTAS) {               \
-    EBB_DYNAMIC_SHARED(shared);                                         \
-    ebb::DecodeAttention<D, WARPS, STAGES> kernel(p, shared);           \
-    kernel.run();                                                       \
+#define EBB_DECODE(NAME, D, WARPS, STAGES, CTAS)              \
+  EBB_KERNEL(NAME, ebb::DecodeParams, WARPS * 32, CTAS) {     \
+    EBB_DYNAMIC_SHARED(shared);                               \
+    ebb::DecodeAttention<D, WARPS, STAGES> kernel(p, shared); \
+    kernel.run();                                             \
   }
 
 // The suffix: warps of a CTA, stages of a warp's ring.

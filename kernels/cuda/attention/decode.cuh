@@ -1,21 +1,25 @@
-// Decode attention over paged 16-bit KV: one query row per sequence, any mixture of lengths in one launch.
+// Decode attention over paged 16-bit KV: one query row per sequence, any mixture of lengths in one
+// launch.
 //
-// Work is a list of units, one unit = (sequence, range of tokens, KV head). Unit boundaries follow from the sequence's own
-// length (the host plans them), so a result does not depend on the batch. CTAs take units from a counter, one ahead of the one
-// they work on; inside a unit, warp w owns the 16-token tiles w, w + WARPS, ... and streams them through a ring of its own,
-// which runs on into the next unit: no barrier stands between a warp and its loads. The warps of a unit merge in warp order,
-// the units of a sequence in unit order by whichever CTA finishes last.
+// Work is a list of units, one unit = (sequence, range of tokens, KV head). Unit boundaries follow
+// from the sequence's own length (the host plans them), so a result does not depend on the batch.
+// CTAs take units from a counter, one ahead of the one they work on; inside a unit, warp w owns the
+// 16-token tiles w, w + WARPS, ... and streams them through a ring of its own, which runs on into
+// the next unit: no barrier stands between a warp and its loads. The warps of a unit merge in warp
+// order, the units of a sequence in unit order by whichever CTA finishes last.
 //
-// S^T = K Q^T and O^T = V^T P^T with m16n8k16: the cache is the A operand (16 tokens or 16 channels high), the query heads
-// that share the KV head are the n = 8 side. Tiles lie in shared memory in 128-byte rows, 16-byte chunk c of row r at
-// c ^ (r % 8), one half (64 channels) after the other, so that ldmatrix is free of bank conflicts.
+// S^T = K Q^T and O^T = V^T P^T with m16n8k16: the cache is the A operand (16 tokens or 16 channels
+// high), the query heads that share the KV head are the n = 8 side. Tiles lie in shared memory in
+// 128-byte rows, 16-byte chunk c of row r at c ^ (r % 8), one half (64 channels) after the other,
+// so that ldmatrix is free of bank conflicts.
 #pragma once
 #include "../common/pages.cuh"
 #include "../common/ptx.cuh"
 
 namespace ebb {
 
-// Tokens `begin .. end` of one sequence; both sides of the cache. Planned on the host, serves every layer and KV head.
+// Tokens `begin .. end` of one sequence; both sides of the cache. Planned on the host, serves every
+// layer and KV head.
 struct DecodeUnit {
   uint32_t row;          // of q and out
   uint32_t first_block;  // of the sequence, into PageTable::blocks
@@ -25,52 +29,61 @@ struct DecodeUnit {
   uint32_t splits;       // 1: the unit writes `out` itself
   uint32_t partial;      // row of partial_o and partial_ml of split 0
   union {
-    uint32_t counter;    // row of `counters`
-    uint32_t columns;    // of decode_mixed.cuh instead: rows of the sequence << 24 | tokens behind `end`, at most 15, << 16 | first column
+    uint32_t counter;  // row of `counters`
+    // of decode_mixed.cuh instead: rows of the sequence << 24 | tokens behind `end`, at most 15, <<
+    // 16 | first column
+    uint32_t columns;
   };
 };
 static_assert(sizeof(DecodeUnit) == 32);
 
 struct DecodeParams {
   PageTable pages;
-  const bf16* q;          // [rows][q_stride], heads of head_dim channels from the start
-  bf16* out;              // [rows][q_heads * head_dim]
+  const bf16* q;  // [rows][q_stride], heads of head_dim channels from the start
+  bf16* out;      // [rows][q_heads * head_dim]
   const DecodeUnit* units;
   const uint32_t* unit_count;
-  float* partial_o;       // [partials][q_heads][head_dim], not divided by the sum
-  float2* partial_ml;     // [partials][q_heads]: maximum (base 2, scaled) and sum
-  uint32_t* counters;     // [sequences][kv_heads * ceil(group / 8)]: units done; zero between launches
-  uint32_t* work;         // [2]: units handed out beyond the first of each CTA, CTAs done; zero between launches
+  float* partial_o;    // [partials][q_heads][head_dim], not divided by the sum
+  float2* partial_ml;  // [partials][q_heads]: maximum (base 2, scaled) and sum
+  // [sequences][kv_heads * ceil(group / 8)]: units done; zero between launches
+  uint32_t* counters;
+  // [2]: units handed out beyond the first of each CTA, CTAs done; zero between launches
+  uint32_t* work;
   uint32_t layer;
   uint32_t q_heads;
   uint32_t kv_heads;
   uint32_t q_stride;
-  float scale_log2;       // log2(e) / sqrt(head_dim)
-  uint32_t units_max;     // room in `units`
+  float scale_log2;    // log2(e) / sqrt(head_dim)
+  uint32_t units_max;  // room in `units`
 };
 static_assert(sizeof(DecodeParams) == 128);
 
 template <int D, int WARPS, int STAGES>
 struct DecodeAttention {
   static constexpr int kThreads = WARPS * 32;
-  static constexpr int kHeads = 8;                                // query heads a unit serves
-  static constexpr int kRecord = kSubBlockTokens * D * 2;         // bytes of one side of a tile
-  static constexpr int kTile = 2 * kRecord;                       // K, then V
-  static constexpr int kChunks = D / 8;                           // 16-byte chunks of a row
-  static constexpr int kSteps = D / 16;                           // k16 steps over the channels
-  static constexpr int kMergeRow = D + 4;                         // floats; the padding spreads the banks
+  static constexpr int kHeads = 8;                         // query heads a unit serves
+  static constexpr int kRecord = kSubBlockTokens * D * 2;  // bytes of one side of a tile
+  static constexpr int kTile = 2 * kRecord;                // K, then V
+  static constexpr int kChunks = D / 8;                    // 16-byte chunks of a row
+  static constexpr int kSteps = D / 16;                    // k16 steps over the channels
+  // floats; the padding spreads the banks
+  static constexpr int kMergeRow = D + 4;
   static constexpr int kRingBytes = WARPS * STAGES * kTile;
-  static constexpr int kMlOffset = kRingBytes;                    // float2 [WARPS][8]: maximum and sum
-  static constexpr int kSlotOffset = kMlOffset + WARPS * kHeads * 8;  // u32 [WARPS]: where each warp's output lies
-  static constexpr int kNextOffset = kSlotOffset + WARPS * 4;     // u32: the unit after the next
-  static constexpr int kLastOffset = kNextOffset + 4;             // u32: this CTA finished the sequence of its previous unit
+  // float2 [WARPS][8]: maximum and sum
+  static constexpr int kMlOffset = kRingBytes;
+  // u32 [WARPS]: where each warp's output lies
+  static constexpr int kSlotOffset = kMlOffset + WARPS * kHeads * 8;
+  static constexpr int kNextOffset = kSlotOffset + WARPS * 4;  // u32: the unit after the next
+  // u32: this CTA finished the sequence of its previous unit
+  static constexpr int kLastOffset = kNextOffset + 4;
   static constexpr int kSharedBytes = kNextOffset + 16;
-  static_assert(kHeads * kMergeRow * 4 <= kTile, "a warp's output takes the slot it has just emptied");
+  static_assert(kHeads * kMergeRow * 4 <= kTile,
+                "a warp's output takes the slot it has just emptied");
   static_assert(D % 64 == 0 && STAGES >= 2);
 
   const DecodeParams& p;
   uint8_t* shared;
-  uint32_t ring;        // shared address of this warp's ring
+  uint32_t ring;  // shared address of this warp's ring
   int lane, warp;
   uint64_t policy;
   uint32_t unit_heads, groups, total;
@@ -80,13 +93,16 @@ struct DecodeAttention {
   // Producer: up to STAGES tiles ahead of the consumer, in `unit` or in `next`.
   bool p_in_next;
   uint32_t p_begin, p_end, p_first_block;
-  uint32_t p_tile, p_tiles;      // of this warp
-  uint32_t p_slot, ahead;        // ring slot filled next; tiles copied or under way and not consumed
-  uint32_t frame_k, frame_v;     // lane i: frames of this warp's i-th tile of the current batch of 32
+  uint32_t p_tile, p_tiles;  // of this warp
+  // ring slot filled next; tiles copied or under way and not consumed
+  uint32_t p_slot, ahead;
+  // lane i: frames of this warp's i-th tile of the current batch of 32
+  uint32_t frame_k, frame_v;
   RecordPlace place_k, place_v;
-  uint32_t copy_offset;          // of this lane's first chunk in a record in shared memory
+  uint32_t copy_offset;  // of this lane's first chunk in a record in shared memory
 
-  // The previous unit of a split sequence, whose arrival this CTA has counted: every thread knows the unit, thread 0 the count.
+  // The previous unit of a split sequence, whose arrival this CTA has counted: every thread knows
+  // the unit, thread 0 the count.
   uint32_t pending, arrived;
 
   __device__ __forceinline__ DecodeAttention(const DecodeParams& params, uint8_t* sm)
@@ -141,7 +157,8 @@ struct DecodeAttention {
         frame_v = sub_block_frame(p.pages, p_first_block, sub_block, place_v.slot);
       }
     }
-    const uint32_t fk = __shfl_sync(~0u, frame_k, p_tile % 32), fv = __shfl_sync(~0u, frame_v, p_tile % 32);
+    const uint32_t fk = __shfl_sync(~0u, frame_k, p_tile % 32),
+                   fv = __shfl_sync(~0u, frame_v, p_tile % 32);
     const uint8_t* k = frame_address(p.pages, fk, place_k.offset) + lane * 16;
     const uint8_t* v = frame_address(p.pages, fv, place_v.offset) + lane * 16;
     const uint32_t slot = ring + p_slot * kTile;
@@ -174,12 +191,18 @@ struct DecodeAttention {
   // Waits for the oldest tile in the ring.
   __device__ __forceinline__ void wait_oldest() {
     static_assert(STAGES <= 6);
-    if (STAGES >= 6 && ahead == 6) cp_async_wait<5>();
-    else if (STAGES >= 5 && ahead == 5) cp_async_wait<4>();
-    else if (STAGES >= 4 && ahead == 4) cp_async_wait<3>();
-    else if (STAGES >= 3 && ahead == 3) cp_async_wait<2>();
-    else if (ahead == 2) cp_async_wait<1>();
-    else cp_async_wait<0>();
+    if (STAGES >= 6 && ahead == 6)
+      cp_async_wait<5>();
+    else if (STAGES >= 5 && ahead == 5)
+      cp_async_wait<4>();
+    else if (STAGES >= 4 && ahead == 4)
+      cp_async_wait<3>();
+    else if (STAGES >= 3 && ahead == 3)
+      cp_async_wait<2>();
+    else if (ahead == 2)
+      cp_async_wait<1>();
+    else
+      cp_async_wait<0>();
     __syncwarp();
   }
 
@@ -194,7 +217,8 @@ struct DecodeAttention {
       fill();
       __syncthreads();
       next = *shared_next;
-      __syncthreads();  // all have read it: thread 0 writes the one after it while others may not have begun
+      // all have read it: thread 0 writes the one after it while others may not have begun
+      __syncthreads();
       uint32_t slot = 0;
 #pragma unroll 1
       while (unit < total) slot = consume(slot);
@@ -204,12 +228,13 @@ struct DecodeAttention {
     if (threadIdx.x == 0 && atomicInc(p.work + 1, gridDim.x - 1) == gridDim.x - 1) *p.work = 0;
   }
 
-  // Attends to the tiles of `unit`, merges, and moves on to `next`. `slot`: of this warp's first tile; returns that of the next unit.
+  // Attends to the tiles of `unit`, merges, and moves on to `next`. `slot`: of this warp's first
+  // tile; returns that of the next unit.
   __device__ __forceinline__ uint32_t consume(uint32_t slot) {
     const uint32_t g = lane / 4, t = lane % 4;
     const uint32_t row8 = lane % 8, mat = lane / 8;
-    // Row and first chunk of this lane's ldmatrix addresses: K's matrices are (tokens 0-7, 8-15) x (channels 0-7, 8-15),
-    // V's, transposed, (channels 0-7, 8-15) x (tokens 0-7, 8-15).
+    // Row and first chunk of this lane's ldmatrix addresses: K's matrices are (tokens 0-7, 8-15) x
+    // (channels 0-7, 8-15), V's, transposed, (channels 0-7, 8-15) x (tokens 0-7, 8-15).
     const uint32_t k_offset = ((mat & 1) * 8 + row8) * 128 + (((mat >> 1) ^ row8) * 16);
     const uint32_t v_offset = ((mat >> 1) * 8 + row8) * 128 + (((mat & 1) ^ row8) * 16);
     const uint32_t group = p.q_heads / p.kv_heads;
@@ -227,12 +252,16 @@ struct DecodeAttention {
 
     uint32_t q[kSteps][2];  // B operand: head g, channels 16s + 2t (+1) and + 8
     float o[kSteps][4];     // accumulator of O^T: channels 16s + g and + 8, heads 2t and 2t + 1
-    float m0 = -INFINITY, m1 = -INFINITY, l0 = 0.f, l1 = 0.f;  // of heads 2t and 2t + 1; the sums of this lane's tokens
+    // of heads 2t and 2t + 1; the sums of this lane's tokens
+    float m0 = -INFINITY, m1 = -INFINITY, l0 = 0.f, l1 = 0.f;
     const bf16* q_row = p.q + static_cast<uint64_t>(u.row) * p.q_stride + (first_head + g) * D;
 #pragma unroll
     for (int s = 0; s < kSteps; s++) {
 #pragma unroll
-      for (int r = 0; r < 2; r++) q[s][r] = g < heads ? __ldcg(reinterpret_cast<const uint32_t*>(q_row + 16 * s + 8 * r + 2 * t)) : 0u;
+      for (int r = 0; r < 2; r++)
+        q[s][r] = g < heads
+                      ? __ldcg(reinterpret_cast<const uint32_t*>(q_row + 16 * s + 8 * r + 2 * t))
+                      : 0u;
       o[s][0] = o[s][1] = o[s][2] = o[s][3] = 0.f;
     }
 
@@ -258,8 +287,8 @@ struct DecodeAttention {
         if (first + g >= u.end) x[0] = x[1] = -INFINITY;
         if (first + g + 8 >= u.end) x[2] = x[3] = -INFINITY;
       }
-      // The reference moves only when a score would leave it by more than 2^8: the sums and products keep their precision,
-      // and most tiles need no maximum across lanes.
+      // The reference moves only when a score would leave it by more than 2^8: the sums and
+      // products keep their precision, and most tiles need no maximum across lanes.
       float x0 = fmaxf(x[0], x[2]), x1 = fmaxf(x[1], x[3]);
       if (__any_sync(~0u, x0 > m0 + 8.f || x1 > m1 + 8.f)) {
 #pragma unroll
@@ -287,7 +316,8 @@ struct DecodeAttention {
       l0 += x[0] + x[2];
       l1 += x[1] + x[3];
       // From the accumulator layout (token, head pair) to the B operand (token pair, head).
-      const uint32_t p0 = movmatrix_trans(pack_bf16(x[0], x[1])), p1 = movmatrix_trans(pack_bf16(x[2], x[3]));
+      const uint32_t p0 = movmatrix_trans(pack_bf16(x[0], x[1])),
+                     p1 = movmatrix_trans(pack_bf16(x[2], x[3]));
 #pragma unroll
       for (int s = 0; s < kSteps; s++) {
         uint32_t a[4];
@@ -309,10 +339,13 @@ struct DecodeAttention {
     return slot;
   }
 
-  // Merges the warps' outputs of a unit, in warp order, and writes the result or, for a split sequence, its partial;
-  // the CTA that finishes a sequence's last unit merges those, in unit order.
-  __device__ __forceinline__ void merge(const DecodeUnit& u, uint32_t unit_head, uint32_t first_head, uint32_t heads, bool any, uint32_t slot,
-                                        uint32_t after_next, float m0, float m1, float l0, float l1, const float (&o)[kSteps][4]) {
+  // Merges the warps' outputs of a unit, in warp order, and writes the result or, for a split
+  // sequence, its partial; the CTA that finishes a sequence's last unit merges those, in unit
+  // order.
+  __device__ __forceinline__ void merge(const DecodeUnit& u, uint32_t unit_head,
+                                        uint32_t first_head, uint32_t heads, bool any,
+                                        uint32_t slot, uint32_t after_next, float m0, float m1,
+                                        float l0, float l1, const float (&o)[kSteps][4]) {
     const int g = lane / 4, t = lane % 4;
     float2* ml = reinterpret_cast<float2*>(shared + kMlOffset);
     uint32_t* slots = reinterpret_cast<uint32_t*>(shared + kSlotOffset);
@@ -326,7 +359,8 @@ struct DecodeAttention {
 #pragma unroll
       for (int s = 0; s < kSteps; s++) {
 #pragma unroll
-        for (int r = 0; r < 4; r++) mine[(2 * t + r % 2) * kMergeRow + 16 * s + g + r / 2 * 8] = o[s][r];
+        for (int r = 0; r < 4; r++)
+          mine[(2 * t + r % 2) * kMergeRow + 16 * s + g + r / 2 * 8] = o[s][r];
       }
     }
     if (g == 0) {
@@ -350,11 +384,13 @@ struct DecodeAttention {
         if (x.y > 0.f) {  // a warp without tiles wrote no output
           const float scale = ex2(x.x - m);
           l += scale * x.y;
-          sum += scale * reinterpret_cast<const float*>(shared + (w * STAGES + slots[w]) * kTile)[h * kMergeRow + c];
+          sum += scale * reinterpret_cast<const float*>(shared + (w * STAGES + slots[w]) *
+                                                                     kTile)[h * kMergeRow + c];
         }
       }
       if (u.splits == 1) {
-        p.out[(static_cast<uint64_t>(u.row) * p.q_heads + first_head) * D + e] = __float2bfloat16(sum / l);
+        p.out[(static_cast<uint64_t>(u.row) * p.q_heads + first_head) * D + e] =
+            __float2bfloat16(sum / l);
       } else {
         __stcg(&p.partial_o[partial * D + e], sum);
         if (c == 0) __stcg(&p.partial_ml[partial + h], make_float2(m, l));
@@ -373,7 +409,8 @@ struct DecodeAttention {
     next = taken;
   }
 
-  // Says whether the pending unit was the last of its sequence. The count was asked for a whole unit ago.
+  // Says whether the pending unit was the last of its sequence. The count was asked for a whole
+  // unit ago.
   __device__ __forceinline__ void publish_arrival() {
     if (threadIdx.x == 0 && pending != kNone) {
       const DecodeUnit& u = p.units[pending / unit_heads];
@@ -392,7 +429,8 @@ struct DecodeAttention {
     if (reinterpret_cast<const uint32_t*>(shared + kLastOffset)[0]) {
       const uint32_t item = pending / unit_heads, unit_head = pending - item * unit_heads;
       const uint32_t group = p.q_heads / p.kv_heads, sub = unit_head % groups;
-      combine(p.units[item], unit_head / groups * group + sub * kHeads, min(group - sub * kHeads, static_cast<uint32_t>(kHeads)));
+      combine(p.units[item], unit_head / groups * group + sub * kHeads,
+              min(group - sub * kHeads, static_cast<uint32_t>(kHeads)));
     }
     pending = kNone;
   }
@@ -405,7 +443,8 @@ struct DecodeAttention {
   }
 
   // Merges the units of a sequence in unit order, four channels a thread.
-  __device__ __forceinline__ void combine(const DecodeUnit& u, uint32_t first_head, uint32_t heads) {
+  __device__ __forceinline__ void combine(const DecodeUnit& u, uint32_t first_head,
+                                          uint32_t heads) {
     const uint64_t base = static_cast<uint64_t>(u.partial) * p.q_heads + first_head;
     for (uint32_t e = threadIdx.x * 4; e < heads * D; e += kThreads * 4) {
       const float2* ml = p.partial_ml + base + e / D;
@@ -426,7 +465,8 @@ struct DecodeAttention {
         sum.w += scale * v.w;
       }
       uint2 packed = make_uint2(pack_bf16(sum.x / l, sum.y / l), pack_bf16(sum.z / l, sum.w / l));
-      *reinterpret_cast<uint2*>(p.out + (static_cast<uint64_t>(u.row) * p.q_heads + first_head) * D + e) = packed;
+      *reinterpret_cast<uint2*>(
+          p.out + (static_cast<uint64_t>(u.row) * p.q_heads + first_head) * D + e) = packed;
     }
   }
 };

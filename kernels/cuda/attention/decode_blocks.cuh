@@ -1,4 +1,5 @@
-// Blocks of decode attention over shrunk blocks (decode_mixed.cuh), a warp each: scores, probabilities, values.
+// Blocks of decode attention over shrunk blocks (decode_mixed.cuh), a warp each: scores,
+// probabilities, values.
 #pragma once
 #include "decode_products.cuh"
 
@@ -7,19 +8,22 @@ namespace ebb {
 template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
 struct MixedBlocks : CodeProducts<D, STAGES, SETS, WAY, POLAR> {
   using Base = CodeProducts<D, STAGES, SETS, WAY, POLAR>;
+  using Base::attend_polar, Base::behind_of, Base::most_of_head, Base::query16_of,
+      Base::range_weights, Base::scale_of, Base::stage, Base::state, Base::wait;
   using Base::kSteps, Base::kTiles;
   using Base::lane, Base::o, Base::p;
-  using Base::attend_polar, Base::behind_of, Base::most_of_head, Base::query16_of, Base::range_weights, Base::scale_of, Base::stage, Base::state, Base::wait;
   using typename Base::Most, typename Base::Scores, typename Base::Sums, typename Base::Weights;
 
-  static constexpr float kSlack = 8.f;            // powers of two
+  static constexpr float kSlack = 8.f;  // powers of two
 
   __device__ __forceinline__ explicit MixedBlocks(const MixedDecodeParams& params) : Base(params) {}
 
   // ---- scores ----
 
-  // Turns products into probabilities: a score is product * factor (of upper and of lower row halves) + begin, base 2.
-  __device__ __forceinline__ void weigh(Scores& x, const float (&upper)[SETS], float lower, const float (&begin)[SETS]) {
+  // Turns products into probabilities: a score is product * factor (of upper and of lower row
+  // halves) + begin, base 2.
+  __device__ __forceinline__ void weigh(Scores& x, const float (&upper)[SETS], float lower,
+                                        const float (&begin)[SETS]) {
     float top[SETS];
 #pragma unroll
     for (int set = 0; set < SETS; set++) {
@@ -43,9 +47,11 @@ struct MixedBlocks : CodeProducts<D, STAGES, SETS, WAY, POLAR> {
     }
   }
 
-  // Products with a block's keys in `x`, and what scores are of them: of upper row halves factor * product + begin, of lower ones with
-  // `lower` times the factor.
-  __device__ __forceinline__ void attend_keys(uint32_t slot, uint32_t format, Scores& x, float (&factor)[SETS], float& lower, float (&begin)[SETS]) {
+  // Products with a block's keys in `x`, and what scores are of them: of upper row halves factor *
+  // product + begin, of lower ones with `lower` times the factor.
+  __device__ __forceinline__ void attend_keys(uint32_t slot, uint32_t format, Scores& x,
+                                              float (&factor)[SETS], float& lower,
+                                              float (&begin)[SETS]) {
     if (format == kF16) {
 #pragma unroll
       for (int i = 0; i < kTiles; i++) {
@@ -62,11 +68,13 @@ struct MixedBlocks : CodeProducts<D, STAGES, SETS, WAY, POLAR> {
     if (POLAR && is_polar(format)) {
       attend_polar(slot, format, x, begin);
 #pragma unroll
-      for (int set = 0; set < SETS; set++) factor[set] = scale_of(slot, set), begin[set] *= factor[set];
+      for (int set = 0; set < SETS; set++)
+        factor[set] = scale_of(slot, set), begin[set] *= factor[set];
       lower = 1.f;
       return;
     }
-    // Each with its own copy of what comes before the products, which the compiler weaves into them.
+    // Each with its own copy of what comes before the products, which the compiler weaves into
+    // them.
     if (format == kInt8)
       Base::template attend_codes<8, false>(slot, 0, x, factor, lower, begin);
     else if (format == kInt4)
@@ -76,10 +84,12 @@ struct MixedBlocks : CodeProducts<D, STAGES, SETS, WAY, POLAR> {
     else if (format == kInt2)
       Base::template attend_codes<2, false>(slot, 0, x, factor, lower, begin);
     else
-      Base::template attend_codes<2, true>(slot, format == kKitty25 ? 2 : 1, x, factor, lower, begin);
+      Base::template attend_codes<2, true>(slot, format == kKitty25 ? 2 : 1, x, factor, lower,
+                                           begin);
   }
 
-  // Moves what exponents are relative to, if y of any lane is more, to kSlack above the most, so that it rarely moves; what it is now.
+  // Moves what exponents are relative to, if y of any lane is more, to kSlack above the most, so
+  // that it rarely moves; what it is now.
   __device__ __forceinline__ Most rescale(float (&y)[SETS]) {
     Most m = this->most();
     if (!__any_sync(~0u, y[0] > m.of[0] || y[SETS - 1] > m.of[SETS - 1])) return m;
@@ -114,7 +124,8 @@ struct MixedBlocks : CodeProducts<D, STAGES, SETS, WAY, POLAR> {
 
   // ---- a block ----
 
-  // `to_end`: tokens from the tile's first to the sequence's end, of which each row but the last sees fewer.
+  // `to_end`: tokens from the tile's first to the sequence's end, of which each row but the last
+  // sees fewer.
   __device__ __forceinline__ void attend_tile(uint32_t slot, uint32_t to_end) {
     const int g = lane / 4;
     float s[4], y[SETS][2], top[SETS];

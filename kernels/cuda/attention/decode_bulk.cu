@@ -2,11 +2,12 @@
 #include "decode_bulk.cuh"
 
 // CTAs: of a multiprocessor. One of its own has registers for a warp that finishes heads.
-#define EBB_DECODE_BULK(NAME, D, STAGES, CTAS)                                                            \
-  EBB_KERNEL_EARLY(NAME, ebb::BulkDecodeParams, (ebb::BulkDecode<D, STAGES, CTAS == 1>::kThreads), CTAS) { \
-    EBB_DYNAMIC_SHARED(shared);                                                                           \
-    ebb::BulkDecode<D, STAGES, CTAS == 1> kernel(p, shared);                                              \
-    kernel.run();                                                                                         \
+#define EBB_DECODE_BULK(NAME, D, STAGES, CTAS)                                                     \
+  EBB_KERNEL_EARLY(NAME, ebb::BulkDecodeParams, (ebb::BulkDecode<D, STAGES, CTAS == 1>::kThreads), \
+                   CTAS) {                                                                         \
+    EBB_DYNAMIC_SHARED(shared);                                                                    \
+    ebb::BulkDecode<D, STAGES, CTAS == 1> kernel(p, shared);                                       \
+    kernel.run();                                                                                  \
   }
 
 EBB_DECODE_BULK(decode_bulk_d128_s3, 128, 3, 2)

@@ -1,17 +1,20 @@
-// Decode attention over paged 16-bit KV for sm_90: the work of decode.cuh, streamed by the copy engine.
+// Decode attention over paged 16-bit KV for sm_90: the work of decode.cuh, streamed by the copy
+// engine.
 //
-// One warp of the CTA produces: it looks frames up and has the copy engine bring chunks of kChunk tokens, K and V one after
-// the other, into a ring of stages; one bulk tensor copy brings a whole 16-token record. kWarps warps consume. For the scores
-// warp w owns tile w (16 tokens) of the chunk; for the output it owns channels 16 w .. of all tokens, so nothing is merged
-// between warps: they exchange maxima and probabilities through shared memory, two barriers a chunk.
+// One warp of the CTA produces: it looks frames up and has the copy engine bring chunks of kChunk
+// tokens, K and V one after the other, into a ring of stages; one bulk tensor copy brings a whole
+// 16-token record. kWarps warps consume. For the scores warp w owns tile w (16 tokens) of the
+// chunk; for the output it owns channels 16 w .. of all tokens, so nothing is merged between warps:
+// they exchange maxima and probabilities through shared memory, two barriers a chunk.
 //
-// Units are handed out by a counter, in the order planned: large ones first. A unit's sums run in the order of its tokens; a
-// second kernel merges the units of a sequence in their order. So a result does not depend on the batch nor on which CTA did
-// what.
+// Units are handed out by a counter, in the order planned: large ones first. A unit's sums run in
+// the order of its tokens; a second kernel merges the units of a sequence in their order. So a
+// result does not depend on the batch nor on which CTA did what.
 //
-// Where registers allow, another warp takes the heads of Q, K and V as their projection left them and finishes them (heads.cuh), a unit
-// ahead: queries to shared memory, a sequence's newest K and V to their page, before the copy engine reads that. The warp that produces
-// has no time for it: what it waits for memory lacks in requests.
+// Where registers allow, another warp takes the heads of Q, K and V as their projection left them
+// and finishes them (heads.cuh), a unit ahead: queries to shared memory, a sequence's newest K and
+// V to their page, before the copy engine reads that. The warp that produces has no time for it:
+// what it waits for memory lacks in requests.
 #pragma once
 #include "../common/kernel.cuh"
 #include "../common/pages.cuh"
@@ -22,10 +25,11 @@
 namespace ebb {
 
 struct alignas(64) BulkDecodeParams {
-  TensorMap records;  // the arena as 3-D: 64 channels, rows of head_dim channels, halves; box: one record
+  // the arena as 3-D: 64 channels, rows of head_dim channels, halves; box: one record
+  TensorMap records;
   DecodeParams decode;
-  HeadParams heads;   // its qkv null: Q lies in `q`, K and V in their pages
-  uint64_t policy;    // L2 policy of records
+  HeadParams heads;  // its qkv null: Q lies in `q`, K and V in their pages
+  uint64_t policy;   // L2 policy of records
   uint64_t reserved;
 };
 static_assert(sizeof(BulkDecodeParams) == 320);
@@ -33,26 +37,31 @@ static_assert(sizeof(BulkDecodeParams) == 320);
 // FINISHES: has a warp to finish heads.
 template <int D, int STAGES, bool FINISHES>
 struct BulkDecode {
-  static constexpr int kWarps = D / 16;              // consumers
+  static constexpr int kWarps = D / 16;  // consumers
   static constexpr int kThreads = (kWarps + (FINISHES ? 2 : 1)) * 32;
   static constexpr int kHeads = 8;
-  static constexpr int kTiles = kWarps;              // of a chunk
+  static constexpr int kTiles = kWarps;  // of a chunk
   static constexpr int kChunk = kTiles * kSubBlockTokens;
   static constexpr int kRecord = kSubBlockTokens * D * 2;
-  static constexpr int kStage = kTiles * kRecord;    // one side of a chunk
-  // Units under way: those of the chunks in the ring, the one being consumed and the one being opened.
+  static constexpr int kStage = kTiles * kRecord;  // one side of a chunk
+  // Units under way: those of the chunks in the ring, the one being consumed and the one being
+  // opened.
   static constexpr int kItems = STAGES / 2 + 2;
-  static constexpr int kMaxOffset = STAGES * kStage;                   // float [2][kWarps][8]
-  static constexpr int kSumOffset = kMaxOffset + 2 * kWarps * 32;      // float [2][kWarps][8]
-  static constexpr int kProbOffset = kSumOffset + 2 * kWarps * 32;     // uint2 [2][kTiles][32]: B fragments
-  static constexpr int kQueryOffset = kProbOffset + 2 * kTiles * 256;  // bf16 [kItems][8][D]
+  static constexpr int kMaxOffset = STAGES * kStage;               // float [2][kWarps][8]
+  static constexpr int kSumOffset = kMaxOffset + 2 * kWarps * 32;  // float [2][kWarps][8]
+  // uint2 [2][kTiles][32]: B fragments
+  static constexpr int kProbOffset = kSumOffset + 2 * kWarps * 32;
+  static constexpr int kQueryOffset = kProbOffset + 2 * kTiles * 256;         // bf16 [kItems][8][D]
   static constexpr int kItemOffset = kQueryOffset + kItems * kHeads * D * 2;  // Item [kItems]
-  static constexpr int kFullOffset = kItemOffset + kItems * 32;        // u64 [STAGES]
-  static constexpr int kEmptyOffset = kFullOffset + STAGES * 8;        // u64 [STAGES]
-  static constexpr int kReadyOffset = kEmptyOffset + STAGES * 8;       // u64 [kItems]: queries have arrived
+  static constexpr int kFullOffset = kItemOffset + kItems * 32;               // u64 [STAGES]
+  static constexpr int kEmptyOffset = kFullOffset + STAGES * 8;               // u64 [STAGES]
+  // u64 [kItems]: queries have arrived
+  static constexpr int kReadyOffset = kEmptyOffset + STAGES * 8;
   static constexpr int kAsks = FINISHES ? kItems : 0;
-  static constexpr int kAskedOffset = kReadyOffset + kItems * 8;     // u64 [kAsks]: somebody asks for the heads of `wanted`
-  static constexpr int kAppendedOffset = kAskedOffset + kAsks * 8;   // u64 [kAsks]: newest K and V are in their pages
+  // u64 [kAsks]: somebody asks for the heads of `wanted`
+  static constexpr int kAskedOffset = kReadyOffset + kItems * 8;
+  // u64 [kAsks]: newest K and V are in their pages
+  static constexpr int kAppendedOffset = kAskedOffset + kAsks * 8;
   static constexpr int kWantedOffset = kAppendedOffset + kAsks * 8;  // u32 [kAsks]: items
   static constexpr int kSharedBytes = kWantedOffset + (kAsks + 1) / 2 * 8;
   static constexpr uint32_t kNone = ~0u;
@@ -74,18 +83,37 @@ struct BulkDecode {
   uint32_t stage, phase;
 
   __device__ __forceinline__ BulkDecode(const BulkDecodeParams& params, uint8_t* sm)
-      : map(&params.records), p(params.decode), projected(params.heads), policy(params.policy), shared(sm), base(smem_address(sm)), lane(threadIdx.x % 32), warp(threadIdx.x / 32), stage(0), phase(0) {
+      : map(&params.records),
+        p(params.decode),
+        projected(params.heads),
+        policy(params.policy),
+        shared(sm),
+        base(smem_address(sm)),
+        lane(threadIdx.x % 32),
+        warp(threadIdx.x / 32),
+        stage(0),
+        phase(0) {
     groups = (p.q_heads / p.kv_heads + kHeads - 1) / kHeads;
     unit_heads = p.kv_heads * groups;
     total = __ldg(p.unit_count) * unit_heads;
   }
 
   __device__ __forceinline__ uint32_t full(uint32_t s) const { return base + kFullOffset + s * 8; }
-  __device__ __forceinline__ uint32_t empty(uint32_t s) const { return base + kEmptyOffset + s * 8; }
-  __device__ __forceinline__ uint32_t ready(uint32_t i) const { return base + kReadyOffset + i * 8; }
-  __device__ __forceinline__ uint32_t asked(uint32_t i) const { return base + kAskedOffset + i * 8; }
-  __device__ __forceinline__ uint32_t appended(uint32_t i) const { return base + kAppendedOffset + i * 8; }
-  __device__ __forceinline__ uint32_t* wanted(uint32_t i) const { return reinterpret_cast<uint32_t*>(shared + kWantedOffset) + i; }
+  __device__ __forceinline__ uint32_t empty(uint32_t s) const {
+    return base + kEmptyOffset + s * 8;
+  }
+  __device__ __forceinline__ uint32_t ready(uint32_t i) const {
+    return base + kReadyOffset + i * 8;
+  }
+  __device__ __forceinline__ uint32_t asked(uint32_t i) const {
+    return base + kAskedOffset + i * 8;
+  }
+  __device__ __forceinline__ uint32_t appended(uint32_t i) const {
+    return base + kAppendedOffset + i * 8;
+  }
+  __device__ __forceinline__ uint32_t* wanted(uint32_t i) const {
+    return reinterpret_cast<uint32_t*>(shared + kWantedOffset) + i;
+  }
   // Whether heads are finished here.
   __device__ __forceinline__ bool finishes() const { return FINISHES && projected.qkv != nullptr; }
   __device__ __forceinline__ uint32_t first_head(uint32_t unit_head) const {
@@ -124,16 +152,17 @@ struct BulkDecode {
     else if (finishes())
       finish_heads();
     // The last CTA leaves the counters as it found them.
-    if (threadIdx.x == kWarps * 32 && atomicInc(p.work + 1, gridDim.x - 1) == gridDim.x - 1) *p.work = 0;
+    if (threadIdx.x == kWarps * 32 && atomicInc(p.work + 1, gridDim.x - 1) == gridDim.x - 1)
+      *p.work = 0;
   }
 
   // ---- producer ----
 
   struct Cursor {
-    uint32_t item;                                  // >= total: none
+    uint32_t item;  // >= total: none
     uint32_t unit, unit_head;
-    uint4 a;                                        // row, first block, begin, end
-    uint4 b;                                        // split, splits, partial, counter
+    uint4 a;  // row, first block, begin, end
+    uint4 b;  // split, splits, partial, counter
   };
 
   __device__ __forceinline__ Cursor look_up(uint32_t item) const {
@@ -152,12 +181,14 @@ struct BulkDecode {
   static constexpr uint32_t kGroup = 32 / (2 * kTiles);
   static constexpr uint32_t kGroupTokens = kGroup * kChunk;
 
-  // Row of the tensor where this lane's record of a group of chunks lies: of each chunk K's tiles, then V's.
+  // Row of the tensor where this lane's record of a group of chunks lies: of each chunk K's tiles,
+  // then V's.
   __device__ __forceinline__ uint32_t record_row(const Cursor& c, uint32_t token) const {
     const uint32_t side = lane / kTiles % 2;
     token += lane / (2 * kTiles) * kChunk + lane % kTiles * kSubBlockTokens;
     if (token >= c.a.w) return 0;
-    const RecordPlace place = record_place(p.pages, (p.layer * 2 + side) * p.kv_heads + c.unit_head / groups, kRecord);
+    const RecordPlace place =
+        record_place(p.pages, (p.layer * 2 + side) * p.kv_heads + c.unit_head / groups, kRecord);
     const uint32_t frame = sub_block_frame(p.pages, c.a.y, token / kSubBlockTokens, place.slot);
     return frame_row(p.pages, frame, place.offset, D * 2);
   }
@@ -167,7 +198,9 @@ struct BulkDecode {
     if (lane != 0 || finishes()) return;
     const uint32_t bytes = heads(c.unit_head) * D * 2;
     mbarrier_arrive_expect(ready(slot), bytes);
-    bulk_copy(base + kQueryOffset + slot * kHeads * D * 2, p.q + static_cast<uint64_t>(c.a.x) * p.q_stride + first_head(c.unit_head) * D, bytes, ready(slot));
+    bulk_copy(base + kQueryOffset + slot * kHeads * D * 2,
+              p.q + static_cast<uint64_t>(c.a.x) * p.q_stride + first_head(c.unit_head) * D, bytes,
+              ready(slot));
   }
 
   // Has the heads of an item finished, if there is one, its queries in a slot.
@@ -176,10 +209,12 @@ struct BulkDecode {
     *wanted(slot) = item;
     mbarrier_arrive(asked(slot));
   }
-  static __device__ __forceinline__ uint32_t after(uint32_t slot) { return slot + 1 == kItems ? 0 : slot + 1; }
+  static __device__ __forceinline__ uint32_t after(uint32_t slot) {
+    return slot + 1 == kItems ? 0 : slot + 1;
+  }
 
-  // Every look-up is under way long before its answer is needed: an item's number two items ahead, its unit one item ahead, the
-  // places of its records one group of chunks ahead.
+  // Every look-up is under way long before its answer is needed: an item's number two items ahead,
+  // its unit one item ahead, the places of its records one group of chunks ahead.
   __device__ __forceinline__ void produce() {
     bool waited = false;
     uint32_t slot = 0, filled = 0, taken = 0, turn = 0;
@@ -187,8 +222,8 @@ struct BulkDecode {
     Cursor c = look_up(blockIdx.x), next = c;
     uint32_t token = c.item < total ? c.a.z : 0;
     uint32_t row = c.item < total ? record_row(c, token) : 0;
-    // Only queries and a sequence's newest token, which a unit's last group may hold, are written by the kernel before this one; the
-    // counter may still be in use by an earlier launch.
+    // Only queries and a sequence's newest token, which a unit's last group may hold, are written
+    // by the kernel before this one; the counter may still be in use by an earlier launch.
     const auto go_on = [&] {
       wait_for_previous();
       waited = true;
@@ -212,7 +247,8 @@ struct BulkDecode {
         const uint32_t first = token + i * kChunk;
         if (first >= c.a.w) break;
         if (!waited && filled + 2 > STAGES) go_on();
-        const uint32_t tiles = min((c.a.w - first + kSubBlockTokens - 1) / kSubBlockTokens, static_cast<uint32_t>(kTiles));
+        const uint32_t tiles = min((c.a.w - first + kSubBlockTokens - 1) / kSubBlockTokens,
+                                   static_cast<uint32_t>(kTiles));
         if (finishes() && first + kChunk >= c.a.w) mbarrier_wait(appended(slot), turn);
 #pragma unroll
         for (uint32_t side = 0; side < 2; side++) {
@@ -230,7 +266,9 @@ struct BulkDecode {
           }
           __syncwarp();
           const uint32_t tile = lane - (i * 2 + side) * kTiles;
-          if (tile < tiles) tensor_copy_3d(base + stage * kStage + tile * kRecord, map, 0, row, 0, full(stage), policy);
+          if (tile < tiles)
+            tensor_copy_3d(base + stage * kStage + tile * kRecord, map, 0, row, 0, full(stage),
+                           policy);
           advance();
         }
       }
@@ -260,8 +298,9 @@ struct BulkDecode {
 
   // ---- finisher ----
 
-  // Finishes the heads of one item after the other, each while the one before it is being loaded. The slot of its queries is free by then:
-  // there are two more slots than items that the ring can hold.
+  // Finishes the heads of one item after the other, each while the one before it is being loaded.
+  // The slot of its queries is free by then: there are two more slots than items that the ring can
+  // hold.
   __device__ __forceinline__ void finish_heads() const {
     uint32_t slot = 0, turn = 0;
 #pragma unroll 1
@@ -270,13 +309,16 @@ struct BulkDecode {
       const uint32_t item = *wanted(slot);
       if (item >= total) return;
       const Cursor c = look_up(item);
-      const uint32_t row = c.a.x, kv_head = c.unit_head / groups, token = c.a.w - 1, all = p.q_heads + 2 * p.kv_heads;
+      const uint32_t row = c.a.x, kv_head = c.unit_head / groups, token = c.a.w - 1,
+                     all = p.q_heads + 2 * p.kv_heads;
       bf16* to[2];
 #pragma unroll
       for (uint32_t side = 0; side < 2; side++) {
-        const RecordPlace place = record_place(p.pages, (p.layer * 2 + side) * p.kv_heads + kv_head, kRecord);
+        const RecordPlace place =
+            record_place(p.pages, (p.layer * 2 + side) * p.kv_heads + kv_head, kRecord);
         const uint32_t frame = sub_block_frame(p.pages, c.a.y, token / kSubBlockTokens, place.slot);
-        to[side] = reinterpret_cast<bf16*>(frame_address(p.pages, frame, place.offset + token % kSubBlockTokens * (D * 2)));
+        to[side] = reinterpret_cast<bf16*>(
+            frame_address(p.pages, frame, place.offset + token % kSubBlockTokens * (D * 2)));
       }
       wait_for_previous();
       typename Head<D>::Angles angles;
@@ -300,7 +342,9 @@ struct BulkDecode {
         }
 #pragma unroll
         for (uint32_t i = 0; i < kAtOnce; i++) {
-          if (h + i < count) q[i].finish(projected, first + h + i, projected.q_norm, &angles, lane, queries + (h + i) * D);
+          if (h + i < count)
+            q[i].finish(projected, first + h + i, projected.q_norm, &angles, lane,
+                        queries + (h + i) * D);
         }
       }
       mbarrier_arrive(ready(slot));  // each lane, which has written its part
@@ -321,7 +365,9 @@ struct BulkDecode {
     const uint32_t row8 = lane % 8, mat = lane / 8;
     const uint32_t k_offset = ((mat & 1) * 8 + row8) * 128 + (((mat >> 1) ^ row8) * 16);
     // This warp's 16 channels of V: half, and chunk pair within the half.
-    const uint32_t v_offset = (warp / 4) * 2048 + ((((mat >> 1) * 8 + row8) * 128 + (((mat & 1) ^ row8) * 16)) ^ ((warp % 4) * 32));
+    const uint32_t v_offset =
+        (warp / 4) * 2048 +
+        ((((mat >> 1) * 8 + row8) * 128 + (((mat & 1) ^ row8) * 16)) ^ ((warp % 4) * 32));
     float* maxima = reinterpret_cast<float*>(shared + kMaxOffset);
     uint2* probs = reinterpret_cast<uint2*>(shared + kProbOffset);
     wait_for_previous();
@@ -333,7 +379,8 @@ struct BulkDecode {
       if (item.unit == kNone) return;
       uint32_t q[D / 16][2];  // B operand: head g, channels 16s + 2t (+1) and + 8
       mbarrier_wait(ready(slot), slot_phase);
-      const uint32_t* q_row = reinterpret_cast<const uint32_t*>(shared + kQueryOffset + (slot * kHeads + g) * D * 2);
+      const uint32_t* q_row =
+          reinterpret_cast<const uint32_t*>(shared + kQueryOffset + (slot * kHeads + g) * D * 2);
       const bool is_head = g < heads(item.unit_head);
 #pragma unroll
       for (int s = 0; s < D / 16; s++) {
@@ -344,11 +391,13 @@ struct BulkDecode {
         slot = 0;
         slot_phase ^= 1;
       }
-      float o[2][4] = {};  // O^T: channels 16 warp + g and + 8, heads 2t and 2t + 1; even and odd tiles
+      // O^T: channels 16 warp + g and + 8, heads 2t and 2t + 1; even and odd tiles
+      float o[2][4] = {};
       float m0 = -INFINITY, m1 = -INFINITY, l0 = 0.f, l1 = 0.f;
 #pragma unroll 1
       for (uint32_t token = item.begin; token < item.end; token += kChunk) {
-        const uint32_t tiles = min((item.end - token + kSubBlockTokens - 1) / kSubBlockTokens, static_cast<uint32_t>(kTiles));
+        const uint32_t tiles = min((item.end - token + kSubBlockTokens - 1) / kSubBlockTokens,
+                                   static_cast<uint32_t>(kTiles));
         if (token != item.begin) mbarrier_wait(full(stage), phase);
         float x[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
         if (warp < tiles) {
@@ -378,7 +427,8 @@ struct BulkDecode {
           x1 = fmaxf(x1, __shfl_xor_sync(~0u, x1, k));
         }
         float* chunk_maxima = maxima + parity * kWarps * kHeads;
-        if (g == 0) *reinterpret_cast<float2*>(chunk_maxima + warp * kHeads + 2 * t) = make_float2(x0, x1);
+        if (g == 0)
+          *reinterpret_cast<float2*>(chunk_maxima + warp * kHeads + 2 * t) = make_float2(x0, x1);
         consumer_barrier();
         x0 = m0;
         x1 = m1;
@@ -406,7 +456,8 @@ struct BulkDecode {
           for (int i = 0; i < 4; i++) x[i] = ex2(x[i] - (i % 2 ? m1 : m0));
           l0 += x[0] + x[2];
           l1 += x[1] + x[3];
-          chunk_probs[warp * 32 + lane] = make_uint2(movmatrix_trans(pack_bf16(x[0], x[1])), movmatrix_trans(pack_bf16(x[2], x[3])));
+          chunk_probs[warp * 32 + lane] = make_uint2(movmatrix_trans(pack_bf16(x[0], x[1])),
+                                                     movmatrix_trans(pack_bf16(x[2], x[3])));
         }
         mbarrier_wait(full(stage), phase);
         const uint32_t v_chunk = base + stage * kStage;
@@ -416,7 +467,8 @@ struct BulkDecode {
           for (uint32_t i = valid * (D / 8) + lane; i < kSubBlockTokens * (D / 8); i += 32) {
             const uint32_t r = i / (D / 8), chunk = i % (D / 8);
             const uint32_t at = chunk / 8 * 2048 + r * 128 + chunk % 8 * 16;
-            *reinterpret_cast<uint4*>(shared + stage * kStage + warp * kRecord + at) = make_uint4(0, 0, 0, 0);
+            *reinterpret_cast<uint4*>(shared + stage * kStage + warp * kRecord + at) =
+                make_uint4(0, 0, 0, 0);
           }
           fence_async_proxy();
         }
@@ -440,7 +492,8 @@ struct BulkDecode {
   }
 
   // Writes a unit's result, or its partial.
-  __device__ __forceinline__ void finish(const Item& item, uint32_t item_parity, float m0, float m1, float l0, float l1, const float (&o)[2][4]) const {
+  __device__ __forceinline__ void finish(const Item& item, uint32_t item_parity, float m0, float m1,
+                                         float l0, float l1, const float (&o)[2][4]) const {
     const uint32_t g = lane / 4, t = lane % 4;
     float* sums = reinterpret_cast<float*>(shared + kSumOffset) + item_parity * kWarps * kHeads;
 #pragma unroll
@@ -498,24 +551,27 @@ struct DecodeMergeParams {
 };
 static_assert(sizeof(DecodeMergeParams) == 48);
 
-// Merges the units of a sequence: kParts warps (of 128 channels) a head, four channels a thread. A part takes every kParts-th
-// unit in their order, and the parts add up in theirs.
+// Merges the units of a sequence: kParts warps (of 128 channels) a head, four channels a thread. A
+// part takes every kParts-th unit in their order, and the parts add up in theirs.
 template <int D>
 __device__ __forceinline__ void merge_units(const DecodeMergeParams& p) {
   constexpr uint32_t kParts = 4, kLanes = D / 4, kHeads = 256 / (kParts * kLanes), kAtOnce = 8;
   __shared__ float4 shared_sum[kHeads][kParts][kLanes];
   __shared__ float2 shared_ml[kHeads][kParts];
   let_next_start();
-  const uint32_t lane = threadIdx.x % kLanes, part = threadIdx.x / kLanes % kParts, slot = threadIdx.x / (kLanes * kParts);
+  const uint32_t lane = threadIdx.x % kLanes, part = threadIdx.x / kLanes % kParts,
+                 slot = threadIdx.x / (kLanes * kParts);
   const uint32_t head = blockIdx.x * kHeads + slot;
-  const DecodeRow row = blockIdx.y < __ldg(p.row_count) ? p.rows[blockIdx.y] : DecodeRow{0, 1, 0, 0};
+  const DecodeRow row =
+      blockIdx.y < __ldg(p.row_count) ? p.rows[blockIdx.y] : DecodeRow{0, 1, 0, 0};
   wait_for_previous();
   if (row.splits == 1) return;
   float m = -INFINITY, l = 0.f;
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
   if (head < p.q_heads) {
     const float2* ml = p.partial_ml + static_cast<uint64_t>(row.partial) * p.q_heads + head;
-    const float* o = p.partial_o + (static_cast<uint64_t>(row.partial) * p.q_heads + head) * D + lane * 4;
+    const float* o =
+        p.partial_o + (static_cast<uint64_t>(row.partial) * p.q_heads + head) * D + lane * 4;
 #pragma unroll 1
     for (uint32_t first = part; first < row.splits; first += kParts * kAtOnce) {
       float2 x[kAtOnce];
@@ -526,7 +582,9 @@ __device__ __forceinline__ void merge_units(const DecodeMergeParams& p) {
         const uint32_t s = first + i * kParts;
         const bool is = s < row.splits;
         x[i] = is ? __ldcg(&ml[s * p.q_heads]) : make_float2(-INFINITY, 0.f);
-        v[i] = is ? __ldcg(reinterpret_cast<const float4*>(o + static_cast<uint64_t>(s) * p.q_heads * D)) : make_float4(0.f, 0.f, 0.f, 0.f);
+        v[i] = is ? __ldcg(reinterpret_cast<const float4*>(o + static_cast<uint64_t>(s) *
+                                                                   p.q_heads * D))
+                  : make_float4(0.f, 0.f, 0.f, 0.f);
       }
 #pragma unroll
       for (uint32_t i = 0; i < kAtOnce; i++) top = fmaxf(top, x[i].x);
@@ -566,7 +624,8 @@ __device__ __forceinline__ void merge_units(const DecodeMergeParams& p) {
     sum.w += scale * v.w;
   }
   const uint2 packed = make_uint2(pack_bf16(sum.x / l, sum.y / l), pack_bf16(sum.z / l, sum.w / l));
-  *reinterpret_cast<uint2*>(p.out + (static_cast<uint64_t>(row.row) * p.q_heads + head) * D + lane * 4) = packed;
+  *reinterpret_cast<uint2*>(p.out + (static_cast<uint64_t>(row.row) * p.q_heads + head) * D +
+                            lane * 4) = packed;
 }
 
 }  // namespace ebb

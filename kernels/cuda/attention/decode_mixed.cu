@@ -1,4 +1,5 @@
-// Decode attention over pages of any format but polar keys, by the copy engine of sm_90. See decode_mixed.cuh.
+// Decode attention over pages of any format but polar keys, by the copy engine of sm_90. See
+// decode_mixed.cuh.
 #include "decode_mixed.cuh"
 
 EBB_DECODE_MIXED_BULK(decode_mixed_d128_h4, 128, 1, false)

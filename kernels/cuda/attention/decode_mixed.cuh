@@ -1,13 +1,14 @@
-// Decode attention over pages of any format: every block of a sequence in the format that it has shrunk to (decode_pieces.cuh has units
-// and pieces, decode_rings.cuh brings them).
+// Decode attention over pages of any format: every block of a sequence in the format that it has
+// shrunk to (decode_pieces.cuh has units and pieces, decode_rings.cuh brings them).
 //
-// S^T = K Q^T and O^T = V^T P^T on tensor cores. Zeros never meet codes: with keys they are products of their own, with values a sum per
-// lane. A block is the work of a warp (decode_blocks.cuh), or of two where a unit has sixteen columns (decode_wide.cuh).
+// S^T = K Q^T and O^T = V^T P^T on tensor cores. Zeros never meet codes: with keys they are
+// products of their own, with values a sum per lane. A block is the work of a warp
+// (decode_blocks.cuh), or of two where a unit has sixteen columns (decode_wide.cuh).
 //
-// A lane (g, t) has head t of each set: of keys 16 i + g and + 8, and of channels 16 i + g and + 8 of the result, where i is a row tile, or
-// of a pair of warps every other one. The parts of a unit
-// merge in the order of its slots, and a second kernel merges the units of a sequence in theirs (decode_bulk.cuh). So a result depends
-// on the sequence's own length and formats alone.
+// A lane (g, t) has head t of each set: of keys 16 i + g and + 8, and of channels 16 i + g and + 8
+// of the result, where i is a row tile, or of a pair of warps every other one. The parts of a unit
+// merge in the order of its slots, and a second kernel merges the units of a sequence in theirs
+// (decode_bulk.cuh). So a result depends on the sequence's own length and formats alone.
 #pragma once
 #include "../common/registers.cuh"
 #include "decode_blocks.cuh"
@@ -27,10 +28,11 @@ struct Blocks<D, STAGES, 4, WAY, POLAR> : WideBlocks<D, STAGES, 4, WAY, POLAR> {
 template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
 struct MixedDecode : Blocks<D, STAGES, SETS, WAY, POLAR> {
   using Base = Blocks<D, STAGES, SETS, WAY, POLAR>;
-  using Base::kPair, Base::kUnits, Base::kWarps;
+  using Base::attend_block, Base::attend_tile, Base::begin, Base::bring_queries, Base::brought,
+      Base::fill, Base::finish, Base::gives, Base::give, Base::place_of_queries, Base::produce,
+      Base::reset, Base::shift_of, Base::stage, Base::state, Base::wait;
   using Base::computes, Base::lane, Base::mate, Base::team, Base::warp;
-  using Base::attend_block, Base::attend_tile, Base::begin, Base::bring_queries, Base::brought, Base::fill, Base::finish, Base::gives, Base::give, Base::place_of_queries, Base::produce, Base::reset, Base::shift_of, Base::stage,
-      Base::state, Base::wait;
+  using Base::kPair, Base::kUnits, Base::kWarps;
   using typename Base::Place;
 
   __device__ __forceinline__ explicit MixedDecode(const MixedDecodeParams& params) : Base(params) {}
@@ -83,22 +85,24 @@ struct MixedDecode : Blocks<D, STAGES, SETS, WAY, POLAR> {
 
 }  // namespace ebb
 
-// Of head_dim D, for up to 4 * SETS pairs of a row and a query head; of sixteen there are half as many rings, of three stages and not two.
-// For a device without the copy engine, to which the host gives no kernel that uses it, there is nothing to compile of one.
+// Of head_dim D, for up to 4 * SETS pairs of a row and a query head; of sixteen there are half as
+// many rings, of three stages and not two. For a device without the copy engine, to which the host
+// gives no kernel that uses it, there is nothing to compile of one.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 #define EBB_DECODE_MIXED_BULK(NAME, D, SETS, POLAR) \
   extern "C" __global__ void NAME(const __grid_constant__ ebb::MixedDecodeParams p) { __trap(); }
 #else
-#define EBB_DECODE_MIXED_BULK(NAME, D, SETS, POLAR)                                              \
-  EBB_KERNEL_OF_REGISTERS(NAME, ebb::MixedDecodeParams,                                          \
-                          (ebb::MixedDecode<D, SETS == 4 ? 3 : 2, SETS, ebb::Way::kBulk, POLAR>::kThreads),      \
-                          (ebb::MixedDecode<D, SETS == 4 ? 3 : 2, SETS, ebb::Way::kBulk, POLAR>::kRegisters)) {  \
-    ebb::MixedDecode<D, SETS == 4 ? 3 : 2, SETS, ebb::Way::kBulk, POLAR>::run(p);                                \
+#define EBB_DECODE_MIXED_BULK(NAME, D, SETS, POLAR)                                             \
+  EBB_KERNEL_OF_REGISTERS(                                                                      \
+      NAME, ebb::MixedDecodeParams,                                                             \
+      (ebb::MixedDecode < D, SETS == 4 ? 3 : 2, SETS, ebb::Way::kBulk, POLAR > ::kThreads),     \
+      (ebb::MixedDecode < D, SETS == 4 ? 3 : 2, SETS, ebb::Way::kBulk, POLAR > ::kRegisters)) { \
+    ebb::MixedDecode<D, SETS == 4 ? 3 : 2, SETS, ebb::Way::kBulk, POLAR>::run(p);               \
   }
 #endif
-#define EBB_DECODE_MIXED_RING(NAME, D, SETS)                                                     \
-  EBB_KERNEL_EARLY(NAME, ebb::MixedDecodeParams,                                                 \
-                   (ebb::MixedDecode<D, 2, SETS, ebb::Way::kRing, true>::kThreads),              \
-                   (ebb::MixedDecode<D, 2, SETS, ebb::Way::kRing, true>::kCtas)) {               \
-    ebb::MixedDecode<D, 2, SETS, ebb::Way::kRing, true>::run(p);                                 \
+#define EBB_DECODE_MIXED_RING(NAME, D, SETS)                                        \
+  EBB_KERNEL_EARLY(NAME, ebb::MixedDecodeParams,                                    \
+                   (ebb::MixedDecode<D, 2, SETS, ebb::Way::kRing, true>::kThreads), \
+                   (ebb::MixedDecode<D, 2, SETS, ebb::Way::kRing, true>::kCtas)) {  \
+    ebb::MixedDecode<D, 2, SETS, ebb::Way::kRing, true>::run(p);                    \
   }

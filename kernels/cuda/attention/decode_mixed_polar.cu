@@ -1,5 +1,6 @@
-// Decode attention over pages of any format, by the copy engine of sm_90. See decode_mixed.cuh. Polar keys are a tenth of the code
-// and need most registers: layouts without them take decode_mixed.cu.
+// Decode attention over pages of any format, by the copy engine of sm_90. See decode_mixed.cuh.
+// Polar keys are a tenth of the code and need most registers: layouts without them take
+// decode_mixed.cu.
 #include "decode_mixed.cuh"
 
 EBB_DECODE_MIXED_BULK(decode_mixed_polar_d128_h4, 128, 1, true)

@@ -1,12 +1,15 @@
-// What decode attention over shrunk blocks (decode_mixed.cuh) reads, and in what order: a team's units and pieces.
+// What decode attention over shrunk blocks (decode_mixed.cuh) reads, and in what order: a team's
+// units and pieces.
 //
-// A unit (a range of a sequence's blocks, one KV head, a set of columns: pairs of a query row and a query head, numbered
-// row * group + head) is the work of a team: of warps that compute, one that finds out what to load and, where there is a copy engine, one
-// that gives it what has been found.
-// It falls into pieces, shrunk blocks and tiles of 16 tokens of the 16-bit ones, which are dealt to as many slots as warps compute (of
-// sixteen columns, pairs of warps: kPair; where this says a warp, read a pair, and `warp` counts pairs): the
-// ones that take longest first, each to the slot that has least to do. A warp has a slot of each unit, and a ring of its own, which runs
-// on into the next unit: no barrier stands between a warp and its loads. Records come in chunks of at most 4 KiB of codes (decode_rings.cuh).
+// A unit (a range of a sequence's blocks, one KV head, a set of columns: pairs of a query row and a
+// query head, numbered row * group + head) is the work of a team: of warps that compute, one that
+// finds out what to load and, where there is a copy engine, one that gives it what has been found.
+// It falls into pieces, shrunk blocks and tiles of 16 tokens of the 16-bit ones, which are dealt to
+// as many slots as warps compute (of sixteen columns, pairs of warps: kPair; where this says a
+// warp, read a pair, and `warp` counts pairs): the ones that take longest first, each to the slot
+// that has least to do. A warp has a slot of each unit, and a ring of its own, which runs on into
+// the next unit: no barrier stands between a warp and its loads. Records come in chunks of at most
+// 4 KiB of codes (decode_rings.cuh).
 #pragma once
 #include "../common/kernel.cuh"
 #include "../common/pages.cuh"
@@ -25,7 +28,7 @@ struct alignas(64) MixedDecodeParams {
   uint32_t group;               // query heads of a KV head
   uint32_t position_count;      // of `pages`
   uint32_t reserved;
-  uint64_t policy;              // of L2, for what is read of blocks
+  uint64_t policy;  // of L2, for what is read of blocks
   uint32_t reserved2[6];
 };
 static_assert(sizeof(MixedDecodeParams) == 320);
@@ -33,78 +36,108 @@ static_assert(sizeof(MixedDecodeParams) == 320);
 // In place of a format: a tile of a block that is 16 bit as a whole, `[16][head_dim]`.
 constexpr uint32_t kTile16 = 15;
 
-// How chunks come to shared memory: by the copy engine (sm_90), or copied by the warp that needs them (sm_80 on).
+// How chunks come to shared memory: by the copy engine (sm_90), or copied by the warp that needs
+// them (sm_80 on).
 enum class Way { kBulk, kRing };
 
 // SETS: of four columns of a unit, one, two or four. POLAR: whether keys may be polar.
 template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
 struct MixedPieces {
-  // A multiprocessor of sm_90 holds two teams, which have nothing to wait for from each other: a warp that has an 8-bit block keeps only few
-  // others waiting. They are one CTA: a quarter of a multiprocessor runs every fourth warp of a CTA, so each has three warps that compute and
-  // one of the other four, behind them. The sixteen have 128 registers each to begin with; warps that compute take some of the others'.
-  // Rings without the copy engine are for sm_80 (164 KiB of shared memory, 2 CTAs of one set) and for sm_86 and sm_89 (100 KiB, one CTA).
+  // A multiprocessor of sm_90 holds two teams, which have nothing to wait for from each other: a
+  // warp that has an 8-bit block keeps only few others waiting. They are one CTA: a quarter of a
+  // multiprocessor runs every fourth warp of a CTA, so each has three warps that compute and one of
+  // the other four, behind them. The sixteen have 128 registers each to begin with; warps that
+  // compute take some of the others'. Rings without the copy engine are for sm_80 (164 KiB of
+  // shared memory, 2 CTAs of one set) and for sm_86 and sm_89 (100 KiB, one CTA).
   static constexpr uint32_t kTeams = WAY == Way::kBulk ? 2 : 1;
-  static constexpr uint32_t kCtas = WAY == Way::kRing && SETS == 1 ? 2 : 1;                      // of a multiprocessor
-  // Four sets are more than a warp has registers for: two warps share a ring, a pair, each with half of a block's keys and of its channels.
+  // of a multiprocessor
+  static constexpr uint32_t kCtas = WAY == Way::kRing && SETS == 1 ? 2 : 1;
+  // Four sets are more than a warp has registers for: two warps share a ring, a pair, each with
+  // half of a block's keys and of its channels.
   static constexpr uint32_t kPair = SETS == 4 ? 2 : 1;
-  static constexpr uint32_t kWarps = WAY == Way::kBulk ? 6 / kPair : SETS == 1 ? 4 : 5;          // of a team, that compute; pairs of them
+  // of a team, that compute; pairs of them
+  static constexpr uint32_t kWarps = WAY == Way::kBulk ? 6 / kPair : SETS == 1 ? 4 : 5;
   static constexpr uint32_t kComputing = kTeams * kWarps * kPair;
-  static constexpr uint32_t kThreads = (kComputing + (WAY == Way::kBulk ? 2 : 1) * kTeams) * 32;  // then those that find, then those that give
-  static constexpr int kRegisters = 128, kComputingRegisters = 152, kOtherRegisters = 56;         // of a thread, if the copy engine is used
-  static_assert(WAY == Way::kRing || (kThreads * kRegisters == 65536 && kComputing * kComputingRegisters + 2 * kTeams * kOtherRegisters <= 65536 / 32));
-  static_assert(kComputing % 4 == 0 || WAY == Way::kRing);  // Four warps change their registers at a time.
-  static constexpr int kSteps = D / 16;   // column tiles of keys, row tiles of values
-  static constexpr int kTiles = 8;        // row tiles of keys, column tiles of values
-  static constexpr uint32_t kRow = 2 * D;            // bytes of a 16-bit row
-  static constexpr uint32_t kRecord = 16 * kRow;     // of a 16-bit tile
-  static constexpr uint32_t kCodes = 4096;           // bytes of codes in a chunk
-  static constexpr uint32_t kLargest = D == 128 ? 5760 : 512 + kCodes;  // a kitty25 record; values' zeros, ranges and a chunk
+  // then those that find, then those that give
+  static constexpr uint32_t kThreads = (kComputing + (WAY == Way::kBulk ? 2 : 1) * kTeams) * 32;
+  // of a thread, if the copy engine is used
+  static constexpr int kRegisters = 128, kComputingRegisters = 152, kOtherRegisters = 56;
+  static_assert(WAY == Way::kRing ||
+                (kThreads * kRegisters == 65536 &&
+                 kComputing * kComputingRegisters + 2 * kTeams * kOtherRegisters <= 65536 / 32));
+  // Four warps change their registers at a time.
+  static_assert(kComputing % 4 == 0 || WAY == Way::kRing);
+  static constexpr int kSteps = D / 16;           // column tiles of keys, row tiles of values
+  static constexpr int kTiles = 8;                // row tiles of keys, column tiles of values
+  static constexpr uint32_t kRow = 2 * D;         // bytes of a 16-bit row
+  static constexpr uint32_t kRecord = 16 * kRow;  // of a 16-bit tile
+  static constexpr uint32_t kCodes = 4096;        // bytes of codes in a chunk
+  // a kitty25 record; values' zeros, ranges and a chunk
+  static constexpr uint32_t kLargest = D == 128 ? 5760 : 512 + kCodes;
   static constexpr uint32_t kStage = (kLargest + 1023) / 1024 * 1024;
   static constexpr uint32_t kRingBytes = STAGES * kStage;
-  static constexpr uint32_t kUnits = WAY == Way::kBulk && SETS != 4 ? 4 : 3;  // of which queries are kept
-  static constexpr uint32_t kShares = kSteps + 1;    // of what there is to do once all have done with a unit
-  static constexpr uint32_t kOwnSteps = kSteps / kPair, kOwnTiles = kTiles / kPair;  // of a warp: row tiles of values, of keys
-  static constexpr uint32_t kColumns = SETS == 4 ? 16 : 8, kOctets = kColumns / 8;   // of a unit, at most; of eight of them, the n side of an instruction
-  static constexpr uint32_t kFragmentLanes = SETS == 1 ? 16 : 32;  // of B fragments of queries: where columns hold a head twice, one is kept
+  // of which queries are kept
+  static constexpr uint32_t kUnits = WAY == Way::kBulk && SETS != 4 ? 4 : 3;
+  // of what there is to do once all have done with a unit
+  static constexpr uint32_t kShares = kSteps + 1;
+  // of a warp: row tiles of values, of keys
+  static constexpr uint32_t kOwnSteps = kSteps / kPair, kOwnTiles = kTiles / kPair;
+  // of a unit, at most; of eight of them, the n side of an instruction
+  static constexpr uint32_t kColumns = SETS == 4 ? 16 : 8, kOctets = kColumns / 8;
+  // of B fragments of queries: where columns hold a head twice, one is kept
+  static constexpr uint32_t kFragmentLanes = SETS == 1 ? 16 : 32;
   static constexpr uint32_t kFragments = kOctets * kSteps * kFragmentLanes * 8;
   static constexpr uint32_t kOwn = SETS == 4 ? 0 : kSteps * 128 * SETS;
-  static constexpr uint32_t kPart = (kSteps * 128 + 64 * kPair) * SETS;             // what is left of a unit in a slot
+  // what is left of a unit in a slot
+  static constexpr uint32_t kPart = (kSteps * 128 + 64 * kPair) * SETS;
 
-  // Behind what stages can hold: chunks of the warp that have been found and not been given out to be copied, and what it shares with
-  // whoever finds and gives them.
+  // Behind what stages can hold: chunks of the warp that have been found and not been given out to
+  // be copied, and what it shares with whoever finds and gives them.
   static constexpr uint32_t kQueuePart = 16, kQueue = STAGES * kQueuePart;
   struct RingState {
-    uint64_t full[STAGES];  // barriers, if the copy engine is used
-    uint32_t info[STAGES];  // what lies in a stage
-    uint32_t found, given;  // chunks
-    uint32_t taken[kPair];  // chunks, by each warp
+    uint64_t full[STAGES];    // barriers, if the copy engine is used
+    uint32_t info[STAGES];    // what lies in a stage
+    uint32_t found, given;    // chunks
+    uint32_t taken[kPair];    // chunks, by each warp
     uint32_t ordinal[kPair];  // of the unit under way
     union {
-      float most[2][4];     // of two sets: MixedUnits::most
-      uint32_t exceeding;   // of a pair: WideBlocks::agree
+      float most[2][4];    // of two sets: MixedUnits::most
+      uint32_t exceeding;  // of a pair: WideBlocks::agree
     };
   };
   static constexpr uint32_t kQueueOffset = kLargest, kStateOffset = kQueueOffset + kQueuePart * 16;
   static_assert(kLargest % 16 == 0 && kStateOffset + sizeof(RingState) <= kStage);
 
   // Shared memory: the rings of all warps, what each team has, and Arena. Of a team:
-  static constexpr uint32_t kQueryOffset = kWarps * kPart;                          // from 0: parts; uint2 [kUnits][kSteps][kFragmentLanes]: B fragments in fp16
-  static constexpr uint32_t kQuery16Offset = kQueryOffset + kUnits * kFragments;    // the same in bf16
-  static constexpr uint32_t kOwnOffset = kQuery16Offset + kUnits * kFragments;      // uint4 [kUnits][SETS][kSteps / 4][32]: the former as lanes need them
-  static constexpr uint32_t kSumsOffset = kOwnOffset + kUnits * kOwn;               // of more sets than one, of each warp: MixedUnits::Sums [32]; of four, float [4][4]: MixedUnits::Most
+  // from 0: parts; uint2 [kUnits][kSteps][kFragmentLanes]: B fragments in fp16
+  static constexpr uint32_t kQueryOffset = kWarps * kPart;
+  // the same in bf16
+  static constexpr uint32_t kQuery16Offset = kQueryOffset + kUnits * kFragments;
+  // uint4 [kUnits][SETS][kSteps / 4][32]: the former as lanes need them
+  static constexpr uint32_t kOwnOffset = kQuery16Offset + kUnits * kFragments;
+  // of more sets than one, of each warp: MixedUnits::Sums [32]; of four, float [4][4]:
+  // MixedUnits::Most
+  static constexpr uint32_t kSumsOffset = kOwnOffset + kUnits * kOwn;
   static constexpr uint32_t kSums = SETS == 1 ? 0 : SETS == 2 ? 512 : 1024 + 64;
-  static constexpr uint32_t kProbOffset = kSumsOffset + kWarps * kPair * kSums;  // of a pair, 16 bit [kWarps][kTiles][kOctets][16 keys][8 columns]: probabilities
+  // of a pair, 16 bit [kWarps][kTiles][kOctets][16 keys][8 columns]: probabilities
+  static constexpr uint32_t kProbOffset = kSumsOffset + kWarps * kPair * kSums;
   static constexpr uint32_t kProbs = kPair == 2 ? kTiles * kOctets * 256 : 0;
-  static constexpr uint32_t kExchangeOffset = kProbOffset + kWarps * kProbs;        // float2 [kWarps][kPair][4 SETS]: what a pair tells each other
+  // float2 [kWarps][kPair][4 SETS]: what a pair tells each other
+  static constexpr uint32_t kExchangeOffset = kProbOffset + kWarps * kProbs;
   static constexpr uint32_t kExchange = kPair == 2 ? kPair * 32 * SETS : 0;
-  static constexpr uint32_t kScaleOffset = kExchangeOffset + kWarps * kExchange;    // float [kUnits][kColumns]: of scores of fp16 queries
-  static constexpr uint32_t kBehindOffset = kScaleOffset + kUnits * kColumns * 4;   // u8 [kUnits][kColumns]: rows behind that of a column
-  static constexpr uint32_t kTurnOffset = kBehindOffset + kUnits * kColumns;        // u32 [4]: parts left, shares claimed, of them merged
-  static constexpr uint32_t kBroughtOffset = kTurnOffset + 16;                      // u32 [kUnits]: ordinal of the unit whose queries are there
-  // Of units that the finding warp has opened and somebody has yet to finish; a warp may be a queue and a ring of pieces of two chunks
-  // and a round of all warps behind, of one piece a unit.
+  // float [kUnits][kColumns]: of scores of fp16 queries
+  static constexpr uint32_t kScaleOffset = kExchangeOffset + kWarps * kExchange;
+  // u8 [kUnits][kColumns]: rows behind that of a column
+  static constexpr uint32_t kBehindOffset = kScaleOffset + kUnits * kColumns * 4;
+  // u32 [4]: parts left, shares claimed, of them merged
+  static constexpr uint32_t kTurnOffset = kBehindOffset + kUnits * kColumns;
+  // u32 [kUnits]: ordinal of the unit whose queries are there
+  static constexpr uint32_t kBroughtOffset = kTurnOffset + 16;
+  // Of units that the finding warp has opened and somebody has yet to finish; a warp may be a queue
+  // and a ring of pieces of two chunks and a round of all warps behind, of one piece a unit.
   static constexpr uint32_t kShifts = 128;
-  static constexpr uint32_t kShiftOffset = kBroughtOffset + kUnits * 4;             // u8 [kShifts]: the warp that has the first piece of a unit
+  // u8 [kShifts]: the warp that has the first piece of a unit
+  static constexpr uint32_t kShiftOffset = kBroughtOffset + kUnits * 4;
   static constexpr uint32_t kTeamBytes = (kShiftOffset + kShifts + 127) / 128 * 128;
   static constexpr uint32_t kTeamsOffset = kTeams * kWarps * kRingBytes;
   static constexpr uint32_t kArenaOffset = kTeamsOffset + kTeams * kTeamBytes;
@@ -115,33 +148,39 @@ struct MixedPieces {
   static_assert(kUnits <= kWarps * kPair);
   static_assert(kSumsOffset % 16 == 0 && kScaleOffset % 16 == 0 && kTurnOffset % 4 == 0);
   static_assert((kQueue / 2 + (STAGES + 1) / 2 + 1) * kWarps < kShifts);
-  // The finding warp waits for room for all queues at once, so whoever it waits for must get on with what has been found. A warp that
-  // has come to a piece in a later unit waits until every other one has left the units before; those have been told of a piece behind those
-  // if this warp has been told of two: of a unit each has a piece before one has a second, and where there are not enough for all, the next
-  // unit's go on with those that have none. So two pieces have to fit, of 16 chunks (both sides 16 bit) at most; of them two may
-  // have been given, and the finding warp may know of one given one too few (`Rings<kRing>::give`).
+  // The finding warp waits for room for all queues at once, so whoever it waits for must get on
+  // with what has been found. A warp that has come to a piece in a later unit waits until every
+  // other one has left the units before; those have been told of a piece behind those if this warp
+  // has been told of two: of a unit each has a piece before one has a second, and where there are
+  // not enough for all, the next unit's go on with those that have none. So two pieces have to fit,
+  // of 16 chunks (both sides 16 bit) at most; of them two may have been given, and the finding warp
+  // may know of one given one too few (`Rings<kRing>::give`).
   static_assert(2 * (2 * kTiles) - 2 + 1 <= kQueue);
   static constexpr uint32_t kNone = 0xffff;
 
   const DecodeParams& p;
   const MixedDecodeParams& params;
-  uint32_t lane;                    // said anew for each block, so that what follows from it is not kept from one to the next
-  const uint32_t team, warp;        // warp: of the team, if it computes; its pair
-  const uint32_t mate;              // of its pair
-  uint8_t* const shared;            // the team's
-  uint32_t taken;                   // chunks
+  // said anew for each block, so that what follows from it is not kept from one to the next
+  uint32_t lane;
+  const uint32_t team, warp;  // warp: of the team, if it computes; its pair
+  const uint32_t mate;        // of its pair
+  uint8_t* const shared;      // the team's
+  uint32_t taken;             // chunks
 
   __device__ __forceinline__ explicit MixedPieces(const MixedDecodeParams& params)
       : p(params.decode),
         params(params),
         lane(threadIdx.x % 32),
         // Shuffled, so that the compiler knows that they are all lanes'.
-        team(kTeams == 1 ? 0 : __shfl_sync(~0u, computes() ? threadIdx.x / 32 / (kWarps * kPair) : threadIdx.x / 32 % kTeams, 0)),
+        team(kTeams == 1 ? 0
+                         : __shfl_sync(~0u,
+                                       computes() ? threadIdx.x / 32 / (kWarps * kPair)
+                                                  : threadIdx.x / 32 % kTeams,
+                                       0)),
         warp((__shfl_sync(~0u, threadIdx.x / 32, 0) - team * kWarps * kPair) / kPair),
         mate(kPair == 1 ? 0 : __shfl_sync(~0u, threadIdx.x / 32 % kPair, 0)),
         shared(shared_of(team)),
-        taken(0) {
-  }
+        taken(0) {}
 
   __device__ __forceinline__ static bool computes() { return threadIdx.x / 32 < kComputing; }
   // Of those that do not compute.
@@ -155,33 +194,63 @@ struct MixedPieces {
     EBB_DYNAMIC_SHARED(shared);
     return shared + (team * kWarps + w) * kRingBytes;
   }
-  __device__ __forceinline__ static RingState& state_of(uint8_t* ring) { return *reinterpret_cast<RingState*>(ring + kStateOffset); }
+  __device__ __forceinline__ static RingState& state_of(uint8_t* ring) {
+    return *reinterpret_cast<RingState*>(ring + kStateOffset);
+  }
   __device__ __forceinline__ RingState& state() const { return state_of(ring_of(warp)); }
 
-  __device__ __forceinline__ bool is_item(uint32_t number) const { return number < look_up(p.unit_count) * p.kv_heads; }
+  __device__ __forceinline__ bool is_item(uint32_t number) const {
+    return number < look_up(p.unit_count) * p.kv_heads;
+  }
   // The team's units. Few go to as many multiprocessors.
-  __device__ __forceinline__ uint32_t item(uint32_t ordinal) const { return blockIdx.x + (ordinal * kTeams + team) * grid_size_here(); }
-  __device__ __forceinline__ uint8_t* stage_at(uint32_t s) const { return ring_of(warp) + s * kStage; }
+  __device__ __forceinline__ uint32_t item(uint32_t ordinal) const {
+    return blockIdx.x + (ordinal * kTeams + team) * grid_size_here();
+  }
+  __device__ __forceinline__ uint8_t* stage_at(uint32_t s) const {
+    return ring_of(warp) + s * kStage;
+  }
   __device__ __forceinline__ uint8_t* part_of(uint32_t w) const { return shared + w * kPart; }
-  __device__ __forceinline__ uint8_t* shift_of(uint32_t ordinal) const { return shared + kShiftOffset + ordinal % kShifts; }
+  __device__ __forceinline__ uint8_t* shift_of(uint32_t ordinal) const {
+    return shared + kShiftOffset + ordinal % kShifts;
+  }
   __device__ __forceinline__ uint32_t left() const { return smem_address(shared + kTurnOffset); }
-  __device__ __forceinline__ uint32_t claimed() const { return smem_address(shared + kTurnOffset) + 4; }
-  __device__ __forceinline__ uint32_t merged() const { return smem_address(shared + kTurnOffset) + 8; }
-  __device__ __forceinline__ uint32_t brought(uint32_t ordinal) const { return smem_address(shared + kBroughtOffset) + ordinal % kUnits * 4; }
+  __device__ __forceinline__ uint32_t claimed() const {
+    return smem_address(shared + kTurnOffset) + 4;
+  }
+  __device__ __forceinline__ uint32_t merged() const {
+    return smem_address(shared + kTurnOffset) + 8;
+  }
+  __device__ __forceinline__ uint32_t brought(uint32_t ordinal) const {
+    return smem_address(shared + kBroughtOffset) + ordinal % kUnits * 4;
+  }
   __device__ __forceinline__ uint32_t stage() const { return taken % STAGES; }
 
-  // Queries of a unit: B fragments in fp16 and as they are, and the former as each lane needs them for its own columns.
-  __device__ __forceinline__ const uint2* query_of(uint32_t slot) const { return reinterpret_cast<const uint2*>(shared + kQueryOffset + slot * kFragments); }
-  __device__ __forceinline__ const uint2* query16_of(uint32_t slot) const { return reinterpret_cast<const uint2*>(shared + kQuery16Offset + slot * kFragments); }
+  // Queries of a unit: B fragments in fp16 and as they are, and the former as each lane needs them
+  // for its own columns.
+  __device__ __forceinline__ const uint2* query_of(uint32_t slot) const {
+    return reinterpret_cast<const uint2*>(shared + kQueryOffset + slot * kFragments);
+  }
+  __device__ __forceinline__ const uint2* query16_of(uint32_t slot) const {
+    return reinterpret_cast<const uint2*>(shared + kQuery16Offset + slot * kFragments);
+  }
   // Which of their lanes has this lane's, which columns 2t and 2t + 1 share where there is one set.
-  __device__ __forceinline__ uint32_t fragment_lane() const { return SETS == 1 ? lane / 8 * 4 + lane % 4 : lane; }
-  __device__ __forceinline__ uint8_t* own_of(uint32_t slot, uint32_t set) const { return shared + kOwnOffset + slot * kOwn + set * (kOwn / SETS); }
+  __device__ __forceinline__ uint32_t fragment_lane() const {
+    return SETS == 1 ? lane / 8 * 4 + lane % 4 : lane;
+  }
+  __device__ __forceinline__ uint8_t* own_of(uint32_t slot, uint32_t set) const {
+    return shared + kOwnOffset + slot * kOwn + set * (kOwn / SETS);
+  }
 
   // Rows of the sequence behind that of a lane's column.
-  __device__ __forceinline__ uint8_t* behind_of(uint32_t slot) const { return shared + kBehindOffset + slot * kColumns; }
+  __device__ __forceinline__ uint8_t* behind_of(uint32_t slot) const {
+    return shared + kBehindOffset + slot * kColumns;
+  }
 
   // Of scores of a lane's head, where its queries are those in fp16.
-  __device__ __forceinline__ float scale_of(uint32_t slot, uint32_t set) const { return reinterpret_cast<const float*>(shared + kScaleOffset)[slot * kColumns + 4 * set + lane % 4]; }
+  __device__ __forceinline__ float scale_of(uint32_t slot, uint32_t set) const {
+    return reinterpret_cast<const float*>(shared +
+                                          kScaleOffset)[slot * kColumns + 4 * set + lane % 4];
+  }
 
   // Chunks of a plane of codes.
   template <int Bits>
@@ -192,21 +261,24 @@ struct MixedPieces {
 
   // ---- what there is to load: one warp finds out ----
 
-  // A piece of a unit, the work of one warp: a shrunk block, or a tile of one that is 16 bit. In chunks it lies in the queue of its warp,
-  // keys before values.
+  // A piece of a unit, the work of one warp: a shrunk block, or a tile of one that is 16 bit. In
+  // chunks it lies in the queue of its warp, keys before values.
   //
-  // A chunk: x: 16 bytes from the arena's begin; y: further bits of that (4), 16 bytes until the end of its frame if it ends later, else
-  // of the chunk (10), 16 bytes of the chunk (10), further bits of z (4), how it is to be copied (4); z: of the rest, in its own frame;
-  // w: ordinal of the unit (kNone: there is no more) | K's format << 16 | V's << 20 | tokens from a tile's first to the sequence's
-  // end << 24, 31 if there are more.
+  // A chunk: x: 16 bytes from the arena's begin; y: further bits of that (4), 16 bytes until the
+  // end of its frame if it ends later, else of the chunk (10), 16 bytes of the chunk (10), further
+  // bits of z (4), how it is to be copied (4); z: of the rest, in its own frame; w: ordinal of the
+  // unit (kNone: there is no more) | K's format << 16 | V's << 20 | tokens from a tile's first to
+  // the sequence's end << 24, 31 if there are more.
   static constexpr uint32_t kPartShift = 4, kBytesShift = 14, kRestShift = 24, kHowShift = 28;
-  // As it is, from one frame or two; as 16 rows of 16 bit, which lie in one (kv/layout.rs) and come swizzled; not at all, there is no more.
+  // As it is, from one frame or two; as 16 rows of 16 bit, which lie in one (kv/layout.rs) and come
+  // swizzled; not at all, there is no more.
   enum How : uint32_t { kWhole, kDivided, kRows, kNoMore };
 
   static constexpr uint32_t kHeadShift = 18;
   // Up to 32 blocks of a unit, one for each lane; all else is the same for all.
   struct Batch {
-    uint32_t flags;    // the unit's ordinal (kNone: there is none) | kOpens | kIsLong | its KV head << kHeadShift
+    // the unit's ordinal (kNone: there is none) | kOpens | kIsLong | its KV head << kHeadShift
+    uint32_t flags;
     uint32_t first_block, begin, tokens, columns;  // of the unit; begin: of this batch
     uint2 ref;
     uint32_t position;
@@ -216,9 +288,11 @@ struct MixedPieces {
   static constexpr uint32_t kOpens = 1 << 16;   // it is the unit's first
   static constexpr uint32_t kIsLong = 1 << 17;  // the unit: its blocks are dealt in turn
 
-  // The unit of an item; past the end one of an earlier step or zero, which nobody looks at: so it can be asked for before it is
-  // known whether there is one.
-  __device__ __forceinline__ const DecodeUnit* unit_at(uint32_t number) const { return &p.units[min(number / p.kv_heads, p.units_max - 1)]; }
+  // The unit of an item; past the end one of an earlier step or zero, which nobody looks at: so it
+  // can be asked for before it is known whether there is one.
+  __device__ __forceinline__ const DecodeUnit* unit_at(uint32_t number) const {
+    return &p.units[min(number / p.kv_heads, p.units_max - 1)];
+  }
   // What is needed of a unit.
   struct Extent {
     uint32_t first_block;
@@ -226,7 +300,8 @@ struct MixedPieces {
   };
   __device__ __forceinline__ Extent load_unit(uint32_t ordinal) const {
     const DecodeUnit* const unit = unit_at(item(ordinal));
-    static_assert(offsetof(DecodeUnit, begin) % 8 == 0 && offsetof(DecodeUnit, end) == offsetof(DecodeUnit, begin) + 4);
+    static_assert(offsetof(DecodeUnit, begin) % 8 == 0 &&
+                  offsetof(DecodeUnit, end) == offsetof(DecodeUnit, begin) + 4);
     return {look_up(&unit->first_block), look_up(reinterpret_cast<const uint2*>(&unit->begin))};
   }
 
@@ -236,14 +311,21 @@ struct MixedPieces {
     b.first_block = unit.first_block;
     b.begin = unit.tokens.x / 128;
     b.tokens = unit.tokens.y;
-    b.flags = (is_item(number) ? ordinal : kNone) | number % p.kv_heads << kHeadShift | kOpens | (blocks_end(b) - b.begin > kLong ? kIsLong : 0);
+    b.flags = (is_item(number) ? ordinal : kNone) | number % p.kv_heads << kHeadShift | kOpens |
+              (blocks_end(b) - b.begin > kLong ? kIsLong : 0);
   }
-  __device__ __forceinline__ static uint32_t blocks_end(const Batch& b) { return (b.tokens + 127) / 128; }
-  __device__ __forceinline__ bool has_block(const Batch& b) const { return b.ordinal() != kNone && b.begin + lane < blocks_end(b); }
+  __device__ __forceinline__ static uint32_t blocks_end(const Batch& b) {
+    return (b.tokens + 127) / 128;
+  }
+  __device__ __forceinline__ bool has_block(const Batch& b) const {
+    return b.ordinal() != kNone && b.begin + lane < blocks_end(b);
+  }
 
   __device__ __forceinline__ void load_refs(Batch& b) const {
     b.ref = make_uint2(0, 0);
-    if (has_block(b)) b.ref = look_up(reinterpret_cast<const uint2*>(p.pages.blocks + b.first_block + b.begin + lane));
+    if (has_block(b))
+      b.ref =
+          look_up(reinterpret_cast<const uint2*>(p.pages.blocks + b.first_block + b.begin + lane));
   }
   __device__ __forceinline__ void load_positions(Batch& b) const {
     b.position = 0;
@@ -296,9 +378,10 @@ struct MixedPieces {
   // What lanes below kWarps know of the queues of the warps whose numbers are theirs.
   struct Found {
     uint32_t chunks;  // found
-    uint32_t load;    // what there is to do for it in the unit << 3 | its slot; of other lanes the most
-    // The same for all lanes, in one register: kInTurn, if that is how the unit's blocks are dealt | the slot that comes next then << 8 | the
-    // warp that has the unit's first.
+    // what there is to do for it in the unit << 3 | its slot; of other lanes the most
+    uint32_t load;
+    // The same for all lanes, in one register: kInTurn, if that is how the unit's blocks are
+    // dealt | the slot that comes next then << 8 | the warp that has the unit's first.
     uint32_t dealing;
     __device__ __forceinline__ uint32_t next() const { return dealing >> 8 & 255; }
     __device__ __forceinline__ uint32_t shift() const { return dealing & 255; }
@@ -313,27 +396,40 @@ struct MixedPieces {
     found.chunks++;
   }
   // Lets the warp have what has been told.
-  __device__ __forceinline__ void show(const Found& found) const { set_turn(smem_address(&state_of(ring_of(lane)).found), found.chunks); }
+  __device__ __forceinline__ void show(const Found& found) const {
+    set_turn(smem_address(&state_of(ring_of(lane)).found), found.chunks);
+  }
 
-  // What one side of a block takes a warp, compared with others: by long sequences of one format, and somewhat less where those are bound
-  // by memory, which blocks of others leave room in.
+  // What one side of a block takes a warp, compared with others: by long sequences of one format,
+  // and somewhat less where those are bound by memory, which blocks of others leave room in.
   __device__ __forceinline__ static uint32_t cost_of(uint32_t format) {
     switch (format) {
-      case kF16: return 24;
-      case kInt8: return 12;
-      case kInt4: return 8;
-      case kInt3: return 10;
-      case kKitty25: return 8;
-      case kKitty12: return 7;
-      case kInt2: return 6;
-      default: return 30;  // polar keys
+      case kF16:
+        return 24;
+      case kInt8:
+        return 12;
+      case kInt4:
+        return 8;
+      case kInt3:
+        return 10;
+      case kKitty25:
+        return 8;
+      case kKitty12:
+        return 7;
+      case kInt2:
+        return 6;
+      default:
+        return 30;  // polar keys
     }
   }
   static constexpr uint32_t kTileCost = 7;
   // Blocks of a unit from which on whatever is left uneven is little.
   static constexpr uint32_t kLong = 16;
 
-  __device__ __forceinline__ const uint4* page_of(uint32_t position) const { return reinterpret_cast<const uint4*>(&params.pages[(position - 1) * params.page_count + 2 * p.layer]); }
+  __device__ __forceinline__ const uint4* page_of(uint32_t position) const {
+    return reinterpret_cast<const uint4*>(
+        &params.pages[(position - 1) * params.page_count + 2 * p.layer]);
+  }
 
   // Opens a unit: whoever had least to do in the one before has the first slot, which has most.
   __device__ __forceinline__ void open_slots(const Batch& b, Found& found) const {
@@ -342,12 +438,15 @@ struct MixedPieces {
     if (lane == 0) *shift_of(b.ordinal()) = static_cast<uint8_t>(found.shift());
   }
 
-  // Deals a batch's pieces: the shrunk blocks that take longest first, those that take as long in their order, then tiles. Each is for the
-  // slot that has least to do by then, so who has what follows from the unit alone; the blocks of a long unit are dealt in turn, which comes
-  // out as even and costs less. The code of all formats does not fit into the instruction cache: a warp is told of its blocks as they are
-  // dealt, so that warps are in the same format at a time; of a short unit of one set, in the blocks' order, which takes the finding warp less.
+  // Deals a batch's pieces: the shrunk blocks that take longest first, those that take as long in
+  // their order, then tiles. Each is for the slot that has least to do by then, so who has what
+  // follows from the unit alone; the blocks of a long unit are dealt in turn, which comes out as
+  // even and costs less. The code of all formats does not fit into the instruction cache: a warp is
+  // told of its blocks as they are dealt, so that warps are in the same format at a time; of a
+  // short unit of one set, in the blocks' order, which takes the finding warp less.
   __device__ __forceinline__ void find_pieces(const Batch& b, Found& found) const {
-    const uint32_t block = b.begin + lane, tokens = block < blocks_end(b) ? min(b.tokens - block * 128, 128u) : 0;
+    const uint32_t block = b.begin + lane,
+                   tokens = block < blocks_end(b) ? min(b.tokens - block * 128, 128u) : 0;
     const uint32_t to_end = b.tokens + (b.columns >> 16 & 0xff) - block * 128;
     const bool is_shrunk = tokens > 0 && b.position > 0;
     uint32_t cost = 0;  // of a block that has not been dealt
@@ -356,7 +455,7 @@ struct MixedPieces {
       cost = cost_of(look_up(page).z) + cost_of(look_up(page + 1).z);
     }
     if ((b.flags & kOpens) != 0) open_slots(b, found);
-    uint32_t blocks = 0;  // lanes whose blocks are for the warp of this lane's number
+    uint32_t blocks = 0;       // lanes whose blocks are for the warp of this lane's number
     found.dealing |= kInTurn;  // also the first of a short unit: none has anything yet
 #pragma unroll 1
     for (;;) {
@@ -370,7 +469,8 @@ struct MixedPieces {
         }
       }
       tell_each(blocks, [&](uint32_t of, bool is) {
-        const uint32_t first_frame = __shfl_sync(~0u, b.ref.x, of), position = __shfl_sync(~0u, b.position, of);
+        const uint32_t first_frame = __shfl_sync(~0u, b.ref.x, of),
+                       position = __shfl_sync(~0u, b.position, of);
         if (is) tell_block(found, b, first_frame, position);
       });
       blocks = 0;
@@ -386,7 +486,8 @@ struct MixedPieces {
 #pragma unroll 1
       for (uint32_t tile = 0; tile < count; tile++) deal(found, kTileCost, tile, mine);
       if (lane == of) tiles = 0;
-      const uint32_t first_frame = __shfl_sync(~0u, b.ref.x, of), block_to_end = __shfl_sync(~0u, to_end, of);
+      const uint32_t first_frame = __shfl_sync(~0u, b.ref.x, of),
+                     block_to_end = __shfl_sync(~0u, to_end, of);
       tell_each(mine, [&](uint32_t tile, bool is) {
         if (is) tell_tile(found, b, first_frame, tile, block_to_end - tile * 16);
       });
@@ -394,18 +495,22 @@ struct MixedPieces {
   }
 
   // Gives a piece to the slot that has least to do.
-  __device__ __forceinline__ static void deal(Found& found, uint32_t cost, uint32_t piece, uint32_t& mine) {
+  __device__ __forceinline__ static void deal(Found& found, uint32_t cost, uint32_t piece,
+                                              uint32_t& mine) {
     if (found.load != __reduce_min_sync(~0u, found.load)) return;
     mine |= 1u << piece;
     found.load += cost << 3;
   }
 
-  // Deals blocks that take as long, those of lanes that have one; the lanes whose blocks are for the warp of this lane's number.
+  // Deals blocks that take as long, those of lanes that have one; the lanes whose blocks are for
+  // the warp of this lane's number.
   __device__ __forceinline__ uint32_t deal_blocks(bool has, uint32_t cost, Found& found) const {
     uint32_t mine = 0, those = __ballot_sync(~0u, has);
     if ((found.dealing & kInTurn) != 0) {
-      // What is left for no whole round is for the first slots, and the next unit's first is whose have none (`open_slots`).
-      const uint32_t slot = has ? (found.next() + __popc(those & ((1u << lane) - 1))) % kWarps : kWarps;
+      // What is left for no whole round is for the first slots, and the next unit's first is whose
+      // have none (`open_slots`).
+      const uint32_t slot =
+          has ? (found.next() + __popc(those & ((1u << lane) - 1))) % kWarps : kWarps;
 #pragma unroll
       for (uint32_t of = 0; of < kWarps; of++) {
         const uint32_t its = __ballot_sync(~0u, slot == of);
@@ -420,7 +525,8 @@ struct MixedPieces {
     return mine;
   }
 
-  // Has each lane tell of what is its own, one after the other, all lanes at once: what they need to know is looked up.
+  // Has each lane tell of what is its own, one after the other, all lanes at once: what they need
+  // to know is looked up.
   template <class Tell>
   __device__ __forceinline__ static void tell_each(uint32_t mine, Tell tell) {
 #pragma unroll 1
@@ -431,13 +537,20 @@ struct MixedPieces {
     }
   }
 
-  __device__ __forceinline__ uint64_t place(uint32_t frame, uint32_t offset) const { return static_cast<uint64_t>(frame) * (static_cast<uint32_t>(p.pages.frame_bytes) / 16) + offset / 16; }
-  __device__ __forceinline__ static uint4 chunk(uint64_t at, uint32_t part, uint32_t bytes, uint64_t rest, uint32_t how, uint32_t info) {
-    const uint32_t high = static_cast<uint32_t>(at >> 32) | part / 16 << kPartShift | bytes / 16 << kBytesShift | static_cast<uint32_t>(rest >> 32) << kRestShift | how << kHowShift;
+  __device__ __forceinline__ uint64_t place(uint32_t frame, uint32_t offset) const {
+    return static_cast<uint64_t>(frame) * (static_cast<uint32_t>(p.pages.frame_bytes) / 16) +
+           offset / 16;
+  }
+  __device__ __forceinline__ static uint4 chunk(uint64_t at, uint32_t part, uint32_t bytes,
+                                                uint64_t rest, uint32_t how, uint32_t info) {
+    const uint32_t high = static_cast<uint32_t>(at >> 32) | part / 16 << kPartShift |
+                          bytes / 16 << kBytesShift |
+                          static_cast<uint32_t>(rest >> 32) << kRestShift | how << kHowShift;
     return make_uint4(static_cast<uint32_t>(at), high, static_cast<uint32_t>(rest), info);
   }
 
-  __device__ __forceinline__ void tell_tile(Found& found, const Batch& b, uint32_t first_frame, uint32_t tile, uint32_t to_end) const {
+  __device__ __forceinline__ void tell_tile(Found& found, const Batch& b, uint32_t first_frame,
+                                            uint32_t tile, uint32_t to_end) const {
     const PageTable& t = p.pages;
     const uint32_t info = b.ordinal() | kTile16 << 16 | kTile16 << 20 | min(to_end, 31u) << 24;
     RecordPlace at[2];
@@ -449,11 +562,13 @@ struct MixedPieces {
     }
     make_room(found, 2);
 #pragma unroll
-    for (uint32_t side = 0; side < 2; side++) tell(found, chunk(place(frame[side], at[side].offset), kRecord, kRecord, 0, kRows, info));
+    for (uint32_t side = 0; side < 2; side++)
+      tell(found, chunk(place(frame[side], at[side].offset), kRecord, kRecord, 0, kRows, info));
     show(found);
   }
 
-  __device__ __forceinline__ void tell_block(Found& found, const Batch& b, uint32_t first_frame, uint32_t position) const {
+  __device__ __forceinline__ void tell_block(Found& found, const Batch& b, uint32_t first_frame,
+                                             uint32_t position) const {
     const PageTable& t = p.pages;
     const uint32_t frame_bytes = static_cast<uint32_t>(t.frame_bytes);
     const uint4* const page = page_of(position);
@@ -479,8 +594,13 @@ struct MixedPieces {
       for (uint32_t i = 0; i < chunks; i++) {
         const bool beyond = at >= frame_bytes;
         const uint32_t part = beyond ? bytes : min(bytes, frame_bytes - at);
-        const uint64_t from = beyond ? place(frame[side][1], at - frame_bytes) : place(frame[side][0], at);
-        tell(found, chunk(from, part, bytes, place(frame[side][1], 0), format[side] == kF16 ? kRows : part < bytes ? kDivided : kWhole, info));
+        const uint64_t from =
+            beyond ? place(frame[side][1], at - frame_bytes) : place(frame[side][0], at);
+        tell(found, chunk(from, part, bytes, place(frame[side][1], 0),
+                          format[side] == kF16 ? kRows
+                          : part < bytes       ? kDivided
+                                               : kWhole,
+                          info));
         at += bytes;
         bytes = next;
       }
@@ -488,18 +608,29 @@ struct MixedPieces {
     }
   }
 
-  // Of one side of a block: its chunks, and the bytes of the first, with what comes before the codes, and of the others. Those of int3 are
-  // its planes, those of polar keys the planes of angles and of radii.
+  // Of one side of a block: its chunks, and the bytes of the first, with what comes before the
+  // codes, and of the others. Those of int3 are its planes, those of polar keys the planes of
+  // angles and of radii.
   __device__ __forceinline__ static uint32_t chunks_of(uint32_t format) {
-    return format == kInt8 ? chunks_at<8>() : format == kInt4 ? chunks_at<4>() : format == kF16 ? kTiles : format == kInt3 || is_polar(format) ? 2 : 1;
+    return format == kInt8                       ? chunks_at<8>()
+           : format == kInt4                     ? chunks_at<4>()
+           : format == kF16                      ? kTiles
+           : format == kInt3 || is_polar(format) ? 2
+                                                 : 1;
   }
   __device__ __forceinline__ static uint32_t first_chunk(uint32_t format, uint32_t side) {
     if (format == kF16) return kRecord;
-    const uint32_t codes = format == kInt8 || format == kInt4 ? kCodes : format == kKitty25 ? 41 * D : format == kKitty12 ? 37 * D : 32 * D;
+    const uint32_t codes = format == kInt8 || format == kInt4 ? kCodes
+                           : format == kKitty25               ? 41 * D
+                           : format == kKitty12               ? 37 * D
+                                                              : 32 * D;
     return codes + (side == 1 ? 512 : format == kPolar44Grid ? 2 * D : 4 * D);
   }
   __device__ __forceinline__ static uint32_t next_chunk(uint32_t format) {
-    return format == kInt3 || format == kPolar42 ? 16 * D : format == kF16 ? kRecord : is_polar(format) ? 32 * D : kCodes;
+    return format == kInt3 || format == kPolar42 ? 16 * D
+           : format == kF16                      ? kRecord
+           : is_polar(format)                    ? 32 * D
+                                                 : kCodes;
   }
 
   // ---- and the others have it loaded ----
@@ -515,21 +646,34 @@ struct MixedPieces {
     return *reinterpret_cast<Arena*>(shared + kArenaOffset);
   }
 
-  // Codes of polar keys become floats as middle bits of 128: a byte at that place in the mantissa adds its value, to the bit. The constant comes
-  // from memory: as one that the compiler knows it would be part of each instruction, which then takes a second one for its other constant.
+  // Codes of polar keys become floats as middle bits of 128: a byte at that place in the mantissa
+  // adds its value, to the bit. The constant comes from memory: as one that the compiler knows it
+  // would be part of each instruction, which then takes a second one for its other constant.
   static constexpr float kBase = 128.f;
   __device__ __forceinline__ static uint32_t code_base() { return arena().code_base; }
 
   // Of a chunk, in bytes or in units of 16.
-  __device__ __forceinline__ static uint64_t from_of(uint2 at) { return static_cast<uint64_t>(at.y & 15) << 32 | at.x; }
-  __device__ __forceinline__ static uint64_t rest_of(uint32_t y, uint32_t z) { return static_cast<uint64_t>(y >> kRestShift & 15) << 32 | z; }
-  __device__ __forceinline__ static uint32_t bytes_of(uint32_t y) { return (y >> kBytesShift & 0x3ff) * 16; }
-  __device__ __forceinline__ static uint32_t part_of_chunk(uint32_t y) { return (y >> kPartShift & 0x3ff) * 16; }
+  __device__ __forceinline__ static uint64_t from_of(uint2 at) {
+    return static_cast<uint64_t>(at.y & 15) << 32 | at.x;
+  }
+  __device__ __forceinline__ static uint64_t rest_of(uint32_t y, uint32_t z) {
+    return static_cast<uint64_t>(y >> kRestShift & 15) << 32 | z;
+  }
+  __device__ __forceinline__ static uint32_t bytes_of(uint32_t y) {
+    return (y >> kBytesShift & 0x3ff) * 16;
+  }
+  __device__ __forceinline__ static uint32_t part_of_chunk(uint32_t y) {
+    return (y >> kPartShift & 0x3ff) * 16;
+  }
 
   // Where 16 bytes of a 16-bit row lie in a stage, as the copy engine swizzles them.
-  __device__ __forceinline__ static uint32_t row_offset(uint32_t row, uint32_t chunk) { return chunk / 8 * 2048 + row * 128 + (chunk % 8 ^ row % 8) * 16; }
+  __device__ __forceinline__ static uint32_t row_offset(uint32_t row, uint32_t chunk) {
+    return chunk / 8 * 2048 + row * 128 + (chunk % 8 ^ row % 8) * 16;
+  }
 
-  __device__ __forceinline__ static uint32_t word(const uint8_t* at, uint32_t index) { return reinterpret_cast<const uint32_t*>(at)[index]; }
+  __device__ __forceinline__ static uint32_t word(const uint8_t* at, uint32_t index) {
+    return reinterpret_cast<const uint32_t*>(at)[index];
+  }
 };
 
 }  // namespace ebb

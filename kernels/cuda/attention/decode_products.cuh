@@ -1,6 +1,7 @@
-// Products with codes (decode_mixed.cuh), in bytes (bytes.cuh): a code is a byte as it is; the other operand, queries times ranges or
-// probabilities times ranges, is a 16-bit integer, two bytes in two columns of B. So four heads fill the eight columns, a set, and integers
-// are exact: a code costs half the instructions that it does as an fp16.
+// Products with codes (decode_mixed.cuh), in bytes (bytes.cuh): a code is a byte as it is; the
+// other operand, queries times ranges or probabilities times ranges, is a 16-bit integer, two bytes
+// in two columns of B. So four heads fill the eight columns, a set, and integers are exact: a code
+// costs half the instructions that it does as an fp16.
 #pragma once
 #include "bytes.cuh"
 #include "decode_units.cuh"
@@ -10,26 +11,34 @@ namespace ebb {
 template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
 struct CodeProducts : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
   using Base = MixedUnits<D, STAGES, SETS, WAY, POLAR>;
-  using Base::kFragmentLanes, Base::kSteps, Base::kTiles, Base::kVectors;
+  using Base::fence_writes, Base::load_column, Base::most_of_head, Base::own_of, Base::power_in,
+      Base::query_of, Base::release, Base::scale_of, Base::sort_boosted, Base::wait,
+      Base::wait_for_second, Base::word;
   using Base::fragment_lane, Base::lane, Base::o;
-  using Base::fence_writes, Base::load_column, Base::most_of_head, Base::own_of, Base::power_in, Base::query_of, Base::release, Base::scale_of, Base::sort_boosted, Base::wait, Base::wait_for_second, Base::word;
+  using Base::kFragmentLanes, Base::kSteps, Base::kTiles, Base::kVectors;
   using typename Base::Power, typename Base::Scores, typename Base::Sums;
 
-  __device__ __forceinline__ explicit CodeProducts(const MixedDecodeParams& params) : Base(params) {}
+  __device__ __forceinline__ explicit CodeProducts(const MixedDecodeParams& params)
+      : Base(params) {}
 
-  // Two integers of 16 bits, elements g and g + 8 of a head of this lane's, as B operand: high bytes in one column of the head, low ones
-  // in the next.
-  __device__ __forceinline__ static uint32_t column_pair(uint32_t upper, uint32_t lower, uint32_t flip) {
+  // Two integers of 16 bits, elements g and g + 8 of a head of this lane's, as B operand: high
+  // bytes in one column of the head, low ones in the next.
+  __device__ __forceinline__ static uint32_t column_pair(uint32_t upper, uint32_t lower,
+                                                         uint32_t flip) {
     return movmatrix_trans(__byte_perm(upper, lower, 0x4051) ^ flip);
   }
 
   // What products with high and low bytes (`column_pair`) come to, in a half of the rows.
-  __device__ __forceinline__ static float joined(const int (&acc)[4], int half) { return static_cast<float>(acc[2 * half] * 256 + acc[2 * half + 1]); }
+  __device__ __forceinline__ static float joined(const int (&acc)[4], int half) {
+    return static_cast<float>(acc[2 * half] * 256 + acc[2 * half + 1]);
+  }
 
-  // Products of a row tile of a plane, of `Columns` column tiles, with each set's B operands, a word a column tile. `third`: the plane of
-  // third bits, if there are.
+  // Products of a row tile of a plane, of `Columns` column tiles, with each set's B operands, a
+  // word a column tile. `third`: the plane of third bits, if there are.
   template <int Bits, int Columns, class Multiply>
-  __device__ __forceinline__ void multiply_row(const uint4* plane, const uint4* third, int row, const uint32_t (&b)[SETS][Columns], int (&acc)[SETS][4], Multiply multiply) const {
+  __device__ __forceinline__ void multiply_row(const uint4* plane, const uint4* third, int row,
+                                               const uint32_t (&b)[SETS][Columns],
+                                               int (&acc)[SETS][4], Multiply multiply) const {
     constexpr int kPairs = CodeBytes<Bits>::kPairs;
 #pragma unroll
     for (int step = 0; step < Columns / 2; step++) {
@@ -39,7 +48,8 @@ struct CodeProducts : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
       CodeBytes<Bits>::unpack(v, pair % kPairs, a);
       if (Bits == 3) CodeBytes<Bits>::add_third(third[pair / 8 * 32 + lane], pair % 8, a);
 #pragma unroll
-      for (int set = 0; set < SETS; set++) multiply(acc[set], a, b[set][2 * step], b[set][2 * step + 1]);
+      for (int set = 0; set < SETS; set++)
+        multiply(acc[set], a, b[set][2 * step], b[set][2 * step + 1]);
     }
   }
 
@@ -48,15 +58,17 @@ struct CodeProducts : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
     return Bits == 3 ? reinterpret_cast<const uint4*>(wait_for_second()) : nullptr;
   }
 
-  // The compiler would have more rows of codes loaded ahead than two sets leave registers for: a warp-wide barrier holds loads behind it.
+  // The compiler would have more rows of codes loaded ahead than two sets leave registers for: a
+  // warp-wide barrier holds loads behind it.
   __device__ __forceinline__ static void hold_loads(int row) {
     if (SETS == 2 && row % 2 == 0) __syncwarp();
   }
 
   // ---- keys ----
 
-  // What formats share is compiled once where that costs little, and the chunks of a record are a loop: warps that are in different formats
-  // share one instruction cache. Results of all row tiles are in registers, so they move on from chunk to chunk.
+  // What formats share is compiled once where that costs little, and the chunks of a record are a
+  // loop: warps that are in different formats share one instruction cache. Results of all row tiles
+  // are in registers, so they move on from chunk to chunk.
 
   // Queries times a block's ranges, as B operands, and what a score is of the products.
   struct Ranged {
@@ -66,10 +78,12 @@ struct CodeProducts : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
   };
 
   static constexpr uint32_t kSigned = 0x80800000;
-  static constexpr float kMagic = 12582912.f + 128.f;  // 1.5 * 2^23: in the low bits of a sum lies an integer; its low byte is to be signed
+  // 1.5 * 2^23: in the low bits of a sum lies an integer; its low byte is to be signed
+  static constexpr float kMagic = 12582912.f + 128.f;
 
   // `slabs`: of boosted channels, an eighth of all each.
-  __device__ __forceinline__ void range_queries(uint8_t* record, uint32_t slot, uint32_t slabs, Ranged& r) const {
+  __device__ __forceinline__ void range_queries(uint8_t* record, uint32_t slot, uint32_t slabs,
+                                                Ranged& r) const {
     const uint32_t g = lane / 4, t = lane % 4;
     float sums[4] = {};  // queries times zeros
 #pragma unroll
@@ -80,7 +94,10 @@ struct CodeProducts : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
       mma_f16(sums, z, q.x, q.y);
     }
     // Where a lane of head t has them.
-    if (slabs > 0) sort_boosted(record, slabs, [](uint32_t c) { return c / 64 * 512 + c % 8 * 64 + c / 16 % 4 * 4 + c / 8 % 2 * 2; });
+    if (slabs > 0)
+      sort_boosted(record, slabs, [](uint32_t c) {
+        return c / 64 * 512 + c % 8 * 64 + c / 16 % 4 * 4 + c / 8 % 2 * 2;
+      });
 #pragma unroll
     for (int set = 0; set < SETS; set++) {
       uint32_t x[kSteps], most = 0;
@@ -112,8 +129,10 @@ struct CodeProducts : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
           r.slab[set][n] = 0;
           if (n >= slabs) continue;
           // Of D / 8 ranks; at head_dim 64 there are only the first eight.
-          const uint32_t first = word(record, n * (D / 8) + g), second = D == 128 ? word(record, n * (D / 8) + 8 + g) : 0u;
-          const uint32_t q0 = *reinterpret_cast<const uint16_t*>(own + (first & 0xffff)), q1 = *reinterpret_cast<const uint16_t*>(own + (second & 0xffff));
+          const uint32_t first = word(record, n * (D / 8) + g),
+                         second = D == 128 ? word(record, n * (D / 8) + 8 + g) : 0u;
+          const uint32_t q0 = *reinterpret_cast<const uint16_t*>(own + (first & 0xffff)),
+                         q1 = *reinterpret_cast<const uint16_t*>(own + (second & 0xffff));
           const float2 v = unpack_f16(mul_f16x2(q0 | q1 << 16, __byte_perm(first, second, 0x7632)));
           r.slab[set][n] = column_pair(integer(v.x), integer(v.y), kSigned);
         }
@@ -128,17 +147,20 @@ struct CodeProducts : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
     }
   }
 
-  // The A operand of the boosted channels' high bits, four times what they are in the slabs, of row tile `row` of a block. Where there
-  // is one slab, what lies in the place of another meets zeros.
-  __device__ __forceinline__ void slab_operand(const uint8_t* slabs, int row, uint32_t (&a)[4]) const {
+  // The A operand of the boosted channels' high bits, four times what they are in the slabs, of row
+  // tile `row` of a block. Where there is one slab, what lies in the place of another meets zeros.
+  __device__ __forceinline__ void slab_operand(const uint8_t* slabs, int row,
+                                               uint32_t (&a)[4]) const {
 #pragma unroll
     for (int n = 0; n < 2; n++) {
       if (D == 128) {
-        const uint32_t w = word(slabs + n * 4 * D, 4 * lane + row / 2), x = row % 2 == 0 ? w << 2 : w >> 2;
+        const uint32_t w = word(slabs + n * 4 * D, 4 * lane + row / 2),
+                       x = row % 2 == 0 ? w << 2 : w >> 2;
         a[2 * n] = x & 0x0c0c0c0c, a[2 * n + 1] = x & 0x30303030;
       } else {
         // Eight columns: in the place of column halves are two row tiles.
-        const uint32_t w = word(slabs + n * 4 * D, 2 * lane + row / 4), x = (row / 2 % 2 == 0 ? w << 2 : w >> 2) >> (row % 2 * 8);
+        const uint32_t w = word(slabs + n * 4 * D, 2 * lane + row / 4),
+                       x = (row / 2 % 2 == 0 ? w << 2 : w >> 2) >> (row % 2 * 8);
         a[2 * n] = x & 0x000c000c, a[2 * n + 1] = x & 0x00300030;
       }
     }
@@ -157,7 +179,8 @@ struct CodeProducts : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
   __device__ __forceinline__ void multiply_keys(uint8_t* record, const Ranged& r, Scores& x) {
     constexpr int kChunks = Base::template chunks_at<Bits>();
     constexpr int kRows = kTiles / kChunks;  // row tiles of a chunk
-    if (kChunks > 1) clear(x);  // of what moves on before there is anything; a condition there costs registers that are short
+    // of what moves on before there is anything; a condition there costs registers that are short
+    if (kChunks > 1) clear(x);
 #pragma unroll 1
     for (int k = 0; k < kChunks; k++) {
       if (k > 0) record = wait();
@@ -167,18 +190,22 @@ struct CodeProducts : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
 #pragma unroll
       for (int set = 0; set < SETS; set++) {
 #pragma unroll
-        for (int i = 0; i < kTiles - kRows; i++) x[set][i][0] = x[set][i + kRows][0], x[set][i][1] = x[set][i + kRows][1];
+        for (int i = 0; i < kTiles - kRows; i++)
+          x[set][i][0] = x[set][i + kRows][0], x[set][i][1] = x[set][i + kRows][1];
       }
 #pragma unroll
       for (int row = 0; row < kRows; row++) {
         hold_loads(row);
         int acc[SETS][4] = {};
-        multiply_row<Bits, kSteps>(plane, third, row, r.b, acc, [](int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_u8s8(c, a, b0, b1); });
+        multiply_row<Bits, kSteps>(plane, third, row, r.b, acc,
+                                   [](int (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                      uint32_t b1) { mma_u8s8(c, a, b0, b1); });
         if (Boosted) {
           uint32_t a[4];
           slab_operand(record + 37 * D, row, a);
 #pragma unroll
-          for (int set = 0; set < SETS; set++) mma_u8s8(acc[set], a, r.slab[set][0], r.slab[set][1]);
+          for (int set = 0; set < SETS; set++)
+            mma_u8s8(acc[set], a, r.slab[set][0], r.slab[set][1]);
         }
 #pragma unroll
         for (int set = 0; set < SETS; set++) {
@@ -193,13 +220,16 @@ struct CodeProducts : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
   }
 
   template <int Bits, bool Boosted>
-  __device__ __forceinline__ void attend_codes(uint32_t slot, uint32_t slabs, Scores& x, float (&factor)[SETS], float& lower, float (&begin)[SETS]) {
+  __device__ __forceinline__ void attend_codes(uint32_t slot, uint32_t slabs, Scores& x,
+                                               float (&factor)[SETS], float& lower,
+                                               float (&begin)[SETS]) {
     Ranged r;
     uint8_t* const record = wait();
     range_queries(record, slot, slabs, r);
     multiply_keys<Bits, Boosted>(record, r, x);
 #pragma unroll
-    for (int set = 0; set < SETS; set++) factor[set] = r.factor[set] * (1.f / CodeBytes<Bits>::kLevels), begin[set] = r.begin[set];
+    for (int set = 0; set < SETS; set++)
+      factor[set] = r.factor[set] * (1.f / CodeBytes<Bits>::kLevels), begin[set] = r.begin[set];
     lower = 1.f / CodeBytes<Bits>::kLower;
   }
 
@@ -242,7 +272,9 @@ struct CodeProducts : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
       const float to = __uint_as_float((254 - exponent) << 23) * kRoom;
       w.back[set] = __uint_as_float(exponent << 23) * (1.f / kRoom);
 #pragma unroll
-      for (int i = 0; i < kTiles; i++) w.b[set][i] = column_pair(__float_as_uint(fmaf(x[set][i][0], to, 8388608.f)), __float_as_uint(fmaf(x[set][i][1], to, 8388608.f)), 0);
+      for (int i = 0; i < kTiles; i++)
+        w.b[set][i] = column_pair(__float_as_uint(fmaf(x[set][i][0], to, 8388608.f)),
+                                  __float_as_uint(fmaf(x[set][i][1], to, 8388608.f)), 0);
     }
   }
 
@@ -254,7 +286,8 @@ struct CodeProducts : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
     constexpr int kParts = SETS == 2 && kSteps / kChunks == 8 ? 2 : 1;  // of a chunk
     constexpr int kRows = kSteps / kChunks / kParts;                    // row tiles of a part
     constexpr int kPlane = kRows * kTiles / 2 / CodeBytes<Bits>::kPairs * 32;  // vectors of it
-    constexpr float kUpper = 1.f / CodeBytes<Bits>::kLevels, kLower = kUpper / CodeBytes<Bits>::kLower;
+    constexpr float kUpper = 1.f / CodeBytes<Bits>::kLevels,
+                    kLower = kUpper / CodeBytes<Bits>::kLower;
 #pragma unroll 1
     for (int k = 0; k < kChunks; k++) {
       if (k > 0) record = wait();
@@ -267,18 +300,24 @@ struct CodeProducts : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
         for (int row = 0; row < kRows; row++) {
           hold_loads(row);
           int acc[SETS][4] = {};
-          multiply_row<Bits, kTiles>(plane, third, row, w.b, acc, [](int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_u8u8(c, a, b0, b1); });
+          multiply_row<Bits, kTiles>(plane, third, row, w.b, acc,
+                                     [](int (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                        uint32_t b1) { mma_u8u8(c, a, b0, b1); });
 #pragma unroll
           for (int set = 0; set < SETS; set++) {
             sum[row][set] = fmaf(joined(acc[set], 0), w.back[set] * kUpper, o[row][set]);
-            sum[row][SETS + set] = fmaf(joined(acc[set], 1), w.back[set] * kLower, o[row][SETS + set]);
+            sum[row][SETS + set] =
+                fmaf(joined(acc[set], 1), w.back[set] * kLower, o[row][SETS + set]);
           }
         }
-        // What there is moves on: the first are the next part's, and after the last one all are where they were.
+        // What there is moves on: the first are the next part's, and after the last one all are
+        // where they were.
 #pragma unroll
         for (int d = 0; d < kSteps; d++) {
 #pragma unroll
-          for (int i = 0; i < 2 * SETS; i++) o[d][i] = d + kRows < kSteps ? o[(d + kRows) % kSteps][i] : sum[(d + kRows) % kSteps][i];
+          for (int i = 0; i < 2 * SETS; i++)
+            o[d][i] =
+                d + kRows < kSteps ? o[(d + kRows) % kSteps][i] : sum[(d + kRows) % kSteps][i];
         }
         plane += kPlane;
         if (Bits == 3) third += kPlane / 2;

@@ -1,11 +1,10 @@
-// Rings of decode attention over shrunk blocks: how chunks (decode_pieces.cuh) come to a warp's stages in shared memory, and how it waits
-// for them. Each way has
-//   prepare()           once, by a lane for each ring, before a CTA-wide barrier
-//   give()              what the giving warp does, if there is one
-//   fill()              has the first stages filled, at least one of them, if that is this warp's to do
-//   wait(), release()   until the next stage is full; done with it
-//   wait_for_second()   until the one after it is full as well
-//   fence_writes()      after a warp has written to a stage itself
+// Rings of decode attention over shrunk blocks: how chunks (decode_pieces.cuh) come to a warp's
+// stages in shared memory, and how it waits for them. Each way has
+//   prepare()           once, by a lane for each ring, before a CTA-wide barrier give()
+//   what the giving warp does, if there is one fill()              has the first stages filled, at
+//   least one of them, if that is this warp's to do wait(), release()   until the next stage is
+//   full; done with it wait_for_second()   until the one after it is full as well fence_writes()
+//   after a warp has written to a stage itself
 #pragma once
 #include "decode_pieces.cuh"
 
@@ -14,24 +13,30 @@ namespace ebb {
 template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
 struct Rings;
 
-// A warp that does nothing else has the copy engine bring chunks, which count on a barrier for each stage.
+// A warp that does nothing else has the copy engine bring chunks, which count on a barrier for each
+// stage.
 template <int D, int STAGES, int SETS, bool POLAR>
 struct Rings<D, STAGES, SETS, Way::kBulk, POLAR> : MixedPieces<D, STAGES, SETS, Way::kBulk, POLAR> {
   using Base = MixedPieces<D, STAGES, SETS, Way::kBulk, POLAR>;
-  using Base::kDivided, Base::kHowShift, Base::kNoMore, Base::kRow, Base::kRows, Base::kStage, Base::kWarps;
   using Base::bytes_of, Base::from_of, Base::in_queue, Base::part_of_chunk, Base::rest_of;
-  using Base::lane, Base::p, Base::params, Base::ring_of, Base::stage, Base::stage_at, Base::state, Base::state_of, Base::taken, Base::warp;
+  using Base::kDivided, Base::kHowShift, Base::kNoMore, Base::kRow, Base::kRows, Base::kStage,
+      Base::kWarps;
+  using Base::lane, Base::p, Base::params, Base::ring_of, Base::stage, Base::stage_at, Base::state,
+      Base::state_of, Base::taken, Base::warp;
 
   __device__ __forceinline__ explicit Rings(const MixedDecodeParams& params) : Base(params) {}
 
-  __device__ __forceinline__ static uint32_t full(uint8_t* ring, uint32_t s) { return smem_address(state_of(ring).full + s); }
+  __device__ __forceinline__ static uint32_t full(uint8_t* ring, uint32_t s) {
+    return smem_address(state_of(ring).full + s);
+  }
 
   __device__ __forceinline__ void prepare() const {
     for (uint32_t s = 0; s < STAGES; s++) mbarrier_init(full(ring_of(warp), s), 1);
     mbarrier_init_fence();
   }
 
-  // What a warp does for its team until there is no more: each lane has the ring of the warp of its number filled.
+  // What a warp does for its team until there is no more: each lane has the ring of the warp of its
+  // number filled.
   __device__ __forceinline__ void give() const {
     wait_for_previous();
     uint8_t* const ring = ring_of(min(lane, kWarps - 1));
@@ -43,14 +48,16 @@ struct Rings<D, STAGES, SETS, Way::kBulk, POLAR> : MixedPieces<D, STAGES, SETS, 
     while (__any_sync(~0u, more)) {
       bool can = more && load_turn(smem_address(&state.found)) != given;
 #pragma unroll
-      for (uint32_t w = 0; w < Base::kPair; w++) can = can && given - load_turn(smem_address(&state.taken[w])) < STAGES;
+      for (uint32_t w = 0; w < Base::kPair; w++)
+        can = can && given - load_turn(smem_address(&state.taken[w])) < STAGES;
       if (!__any_sync(~0u, can)) {
         __nanosleep(20);
         continue;
       }
       if (can) {
         const uint4 chunk = *reinterpret_cast<const uint4*>(in_queue(ring, given));
-        const uint32_t s = given % STAGES, how = chunk.y >> kHowShift, barrier = full(ring, s), dst = smem_address(ring) + s * kStage;
+        const uint32_t s = given % STAGES, how = chunk.y >> kHowShift, barrier = full(ring, s),
+                       dst = smem_address(ring) + s * kStage;
         state.info[s] = chunk.w;
         given++;
         const uint2 at = make_uint2(chunk.x, chunk.y);
@@ -60,10 +67,13 @@ struct Rings<D, STAGES, SETS, Way::kBulk, POLAR> : MixedPieces<D, STAGES, SETS, 
         } else {
           mbarrier_arrive_expect(barrier, bytes_of(at.y));
           if (how == kRows) {
-            tensor_copy_3d(dst, &params.records, 0, static_cast<int32_t>(from_of(at) / (kRow / 16)), 0, barrier, params.policy);
+            tensor_copy_3d(dst, &params.records, 0, static_cast<int32_t>(from_of(at) / (kRow / 16)),
+                           0, barrier, params.policy);
           } else {
             bulk_copy(dst, arena + from_of(at) * 16, part_of_chunk(at.y), barrier, params.policy);
-            if (how == kDivided) bulk_copy(dst + part_of_chunk(at.y), arena + rest_of(at.y, chunk.z) * 16, bytes_of(at.y) - part_of_chunk(at.y), barrier, params.policy);
+            if (how == kDivided)
+              bulk_copy(dst + part_of_chunk(at.y), arena + rest_of(at.y, chunk.z) * 16,
+                        bytes_of(at.y) - part_of_chunk(at.y), barrier, params.policy);
           }
         }
         set_turn(smem_address(&state.given), given);  // The chunk has been read.
@@ -99,17 +109,20 @@ struct Rings<D, STAGES, SETS, Way::kRing, POLAR> : MixedPieces<D, STAGES, SETS, 
   using Base = MixedPieces<D, STAGES, SETS, Way::kRing, POLAR>;
   using Base::kHowShift, Base::kNoMore, Base::kRingBytes, Base::kRow, Base::kRows, Base::kStage;
   static_assert(Base::kTeams == 1);
-  using Base::bytes_of, Base::from_of, Base::in_queue, Base::part_of_chunk, Base::rest_of, Base::state_of, Base::word;
+  using Base::bytes_of, Base::from_of, Base::in_queue, Base::part_of_chunk, Base::rest_of,
+      Base::state_of, Base::word;
   using Base::stage, Base::stage_at, Base::taken;
 
   uint32_t given;  // chunks; the same for all lanes
 
-  __device__ __forceinline__ explicit Rings(const MixedDecodeParams& params) : Base(params), given(0) {}
+  __device__ __forceinline__ explicit Rings(const MixedDecodeParams& params)
+      : Base(params), given(0) {}
 
   __device__ __forceinline__ void prepare() const {}
   __device__ __forceinline__ void give() const {}
 
-  // The chunks given after. Called, not inlined: warps that are in different formats share one instruction cache.
+  // The chunks given after. Called, not inlined: warps that are in different formats share one
+  // instruction cache.
   __device__ __noinline__ static uint32_t give(uint32_t taken, uint32_t given) {
     EBB_DYNAMIC_SHARED(shared);
     const uint32_t lane = threadIdx.x % 32;
@@ -135,11 +148,16 @@ struct Rings<D, STAGES, SETS, Way::kRing, POLAR> : MixedPieces<D, STAGES, SETS, 
       if (lane == 0) state.info[s] = word(chunk, 3);
       if (how != kNoMore) {
         const uint32_t bytes = bytes_of(at.y), part = part_of_chunk(at.y);
-        const uint8_t *const head = arena + from_of(at) * 16, *const rest = arena + rest_of(at.y, word(chunk, 2)) * 16 - part;
+        const uint8_t *const head = arena + from_of(at) * 16, *const rest =
+                                                                  arena +
+                                                                  rest_of(at.y, word(chunk, 2)) *
+                                                                      16 -
+                                                                  part;
         const uint32_t dst = smem_address(ring) + s * kStage;
         auto copy = [&](auto place) {
 #pragma unroll 4
-          for (uint32_t i = 16 * lane; i < bytes; i += 512) cp_async16(dst + place(i), (i < part ? head : rest) + i);
+          for (uint32_t i = 16 * lane; i < bytes; i += 512)
+            cp_async16(dst + place(i), (i < part ? head : rest) + i);
         };
         if (how == kRows)
           copy([](uint32_t i) { return Base::row_offset(i / kRow, i % kRow / 16); });

@@ -1,5 +1,6 @@
-// Units of decode attention over shrunk blocks (decode_mixed.cuh): their queries come to shared memory, a warp gathers its part of a unit's
-// result in registers, and parts are merged in the order of slots.
+// Units of decode attention over shrunk blocks (decode_mixed.cuh): their queries come to shared
+// memory, a warp gathers its part of a unit's result in registers, and parts are merged in the
+// order of slots.
 #pragma once
 #include "decode_polar.cuh"
 
@@ -8,21 +9,27 @@ namespace ebb {
 template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
 struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
   using Base = PolarKeys<D, STAGES, SETS, WAY, POLAR>;
-  using Base::kFragmentLanes, Base::kOctets, Base::kOwnSteps, Base::kPair, Base::kPart, Base::kShares, Base::kSteps, Base::kUnits, Base::kWarps;
+  using Base::behind_of, Base::brought, Base::claimed, Base::fragment_lane, Base::is_item,
+      Base::item, Base::left, Base::merged, Base::own_of, Base::part_of, Base::power_in,
+      Base::query16_of, Base::query_of, Base::unit_at;
+  using Base::kFragmentLanes, Base::kOctets, Base::kOwnSteps, Base::kPair, Base::kPart,
+      Base::kShares, Base::kSteps, Base::kUnits, Base::kWarps;
   using Base::lane, Base::p, Base::params, Base::shared;
-  using Base::behind_of, Base::brought, Base::claimed, Base::fragment_lane, Base::is_item, Base::item, Base::left, Base::merged, Base::own_of, Base::part_of, Base::power_in, Base::query16_of, Base::query_of, Base::unit_at;
   using Power = typename Base::Power;
 
   static constexpr uint32_t kHeads = 4 * SETS;
-  static constexpr uint32_t kVectors = kSteps / 4;            // of a lane's queries
-  static constexpr uint32_t kPartWords = kSteps * 32 * SETS;  // of O, fp16 pairs [SETS][kSteps][32]; then float4 [kPair][kHeads]: m, l, l times O's power
+  static constexpr uint32_t kVectors = kSteps / 4;  // of a lane's queries
+  // of O, fp16 pairs [SETS][kSteps][32]; then float4 [kPair][kHeads]: m, l, l times O's power
+  static constexpr uint32_t kPartWords = kSteps * 32 * SETS;
   static_assert(4 * kPartWords + 16 * kHeads * Base::kPair == kPart);
-  static constexpr float kNothing = -1e30f;  // of a maximum: no key has been seen; infinity less itself would be NaN
+  // of a maximum: no key has been seen; infinity less itself would be NaN
+  static constexpr float kNothing = -1e30f;
 
-  float o[kOwnSteps][2 * SETS];  // O^T without zeros' part: channels 16 i + g of each set, then + 8; of a pair, every other i
+  // O^T without zeros' part: channels 16 i + g of each set, then + 8; of a pair, every other i
+  float o[kOwnSteps][2 * SETS];
 
-  // What scores of the lane's heads are relative to, base 2. Of more sets than one it lies in shared memory, as the sums below do: there
-  // registers are short.
+  // What scores of the lane's heads are relative to, base 2. Of more sets than one it lies in
+  // shared memory, as the sums below do: there registers are short.
   struct Most {
     float of[SETS];
   };
@@ -32,8 +39,13 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
     float l[SETS], zeros[SETS];
   };
   Sums own_sums;
-  __device__ __forceinline__ uint8_t* kept() const { return shared + Base::kSumsOffset + (this->warp * kPair + this->mate) * Base::kSums; }
-  __device__ __forceinline__ float* kept_most(uint32_t set) const { return SETS == 2 ? this->state().most[set % 2] : reinterpret_cast<float*>(kept() + 32 * sizeof(Sums)) + 4 * set; }
+  __device__ __forceinline__ uint8_t* kept() const {
+    return shared + Base::kSumsOffset + (this->warp * kPair + this->mate) * Base::kSums;
+  }
+  __device__ __forceinline__ float* kept_most(uint32_t set) const {
+    return SETS == 2 ? this->state().most[set % 2]
+                     : reinterpret_cast<float*>(kept() + 32 * sizeof(Sums)) + 4 * set;
+  }
   __device__ __forceinline__ Most most() const {
     Most m = own_most;
     if constexpr (SETS > 1) {
@@ -50,7 +62,9 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
       for (int set = 0; set < SETS; set++) kept_most(set)[lane] = m.of[set];
     }
   }
-  __device__ __forceinline__ Sums sums() const { return SETS == 1 ? own_sums : reinterpret_cast<const Sums*>(kept())[lane]; }
+  __device__ __forceinline__ Sums sums() const {
+    return SETS == 1 ? own_sums : reinterpret_cast<const Sums*>(kept())[lane];
+  }
   __device__ __forceinline__ void set_sums(const Sums& x) {
     if constexpr (SETS == 1)
       own_sums = x;
@@ -71,8 +85,10 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
     bool is;
     uint32_t row, head;
   };
-  __device__ __forceinline__ Column column(uint32_t columns, uint32_t kv_head, uint32_t number) const {
-    const uint32_t at = (columns & 0xffff) + number, row = at < params.group ? 0 : at / params.group;
+  __device__ __forceinline__ Column column(uint32_t columns, uint32_t kv_head,
+                                           uint32_t number) const {
+    const uint32_t at = (columns & 0xffff) + number,
+                   row = at < params.group ? 0 : at / params.group;
     return {row < columns >> 24, row, kv_head * params.group + at - row * params.group};
   }
   // The greatest of the lanes that have the same head, and the sum.
@@ -98,9 +114,10 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
     return {look_up(&unit->row), look_up(&unit->columns)};
   }
 
-  // Brings a unit's queries to shared memory: as B fragments, whose columns 2t and 2t + 1 are a lane's heads (of one set, one head
-  // twice), as they are and in fp16, divided by a power of two so that times any range they are finite; and the latter as each lane
-  // needs them to multiply them with ranges. Of no unit, zeros.
+  // Brings a unit's queries to shared memory: as B fragments, whose columns 2t and 2t + 1 are a
+  // lane's heads (of one set, one head twice), as they are and in fp16, divided by a power of two
+  // so that times any range they are finite; and the latter as each lane needs them to multiply
+  // them with ranges. Of no unit, zeros.
   __device__ __forceinline__ void bring_queries(uint32_t ordinal, Place place) const {
     const uint32_t number = item(ordinal), g = lane / 4, t = lane % 4, slot = ordinal % kUnits;
     const uint32_t columns = is_item(number) ? place.columns : 0;
@@ -109,7 +126,9 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
       const uint32_t of_set = 8 * octet + g / 2 + (SETS > 1 ? g % 2 * 4 : 0);
       const Column c = column(columns, number % p.kv_heads, of_set);
       const bool is = c.is;
-      const uint32_t* const q = reinterpret_cast<const uint32_t*>(p.q + static_cast<uint64_t>(is ? place.row + c.row : 0) * p.q_stride + (is ? c.head : 0) * D);
+      const uint32_t* const q = reinterpret_cast<const uint32_t*>(
+          p.q + static_cast<uint64_t>(is ? place.row + c.row : 0) * p.q_stride +
+          (is ? c.head : 0) * D);
       uint32_t words[kSteps][2];
 #pragma unroll
       for (int s = 0; s < kSteps; s++)
@@ -145,16 +164,19 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
         f[0] = movmatrix_trans(f[0]);
         f[1] = movmatrix_trans(f[1]);
 #pragma unroll
-        for (int set = 0; set < SETS; set++) own[set][s] = __byte_perm(f[0], f[1], set == 0 ? 0x5410 : 0x7632);
+        for (int set = 0; set < SETS; set++)
+          own[set][s] = __byte_perm(f[0], f[1], set == 0 ? 0x5410 : 0x7632);
       }
 #pragma unroll
       for (int set = 0; set < SETS && SETS < 4; set++) {
 #pragma unroll
         for (uint32_t i = 0; i < kVectors; i++)
-          reinterpret_cast<uint4*>(own_of(slot, set))[i * 32 + lane] = make_uint4(own[set][4 * i], own[set][4 * i + 1], own[set][4 * i + 2], own[set][4 * i + 3]);
+          reinterpret_cast<uint4*>(own_of(slot, set))[i * 32 + lane] = make_uint4(
+              own[set][4 * i], own[set][4 * i + 1], own[set][4 * i + 2], own[set][4 * i + 3]);
       }
       if (t == 0 && (SETS > 1 || g % 2 == 0)) {
-        reinterpret_cast<float*>(shared + Base::kScaleOffset)[slot * Base::kColumns + of_set] = p.scale_log2 * power.value;
+        reinterpret_cast<float*>(shared + Base::kScaleOffset)[slot * Base::kColumns + of_set] =
+            p.scale_log2 * power.value;
         behind_of(slot)[of_set] = static_cast<uint8_t>(is ? (columns >> 24) - 1 - c.row : 0);
       }
     }
@@ -177,13 +199,18 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
 
   // ---- of a pair ----
 
-  __device__ __forceinline__ float2* exchange() const { return reinterpret_cast<float2*>(shared + Base::kExchangeOffset + this->warp * Base::kExchange); }
+  __device__ __forceinline__ float2* exchange() const {
+    return reinterpret_cast<float2*>(shared + Base::kExchangeOffset + this->warp * Base::kExchange);
+  }
   // Waits for the other one.
-  __device__ __forceinline__ void meet() const { named_barrier_sync(1 + Base::kTeams + this->team * kWarps + this->warp, 64); }
+  __device__ __forceinline__ void meet() const {
+    named_barrier_sync(1 + Base::kTeams + this->team * kWarps + this->warp, 64);
+  }
   // Adds up what both have, the same for all lanes of a head.
   __device__ __forceinline__ void add_mates(float (&l)[SETS], float (&zeros)[SETS]) const {
     if (lane < 4) {
-      for (int set = 0; set < SETS; set++) exchange()[this->mate * kHeads + 4 * set + lane] = make_float2(l[set], zeros[set]);
+      for (int set = 0; set < SETS; set++)
+        exchange()[this->mate * kHeads + 4 * set + lane] = make_float2(l[set], zeros[set]);
     }
     meet();
 #pragma unroll
@@ -194,14 +221,15 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
     meet();  // The next unit's may follow at once.
   }
 
-  // Leaves this warp's part of a unit for those that come to the end of the next one: O / l in fp16, divided by a power of two.
-  // False: there was no such unit, only one before it.
+  // Leaves this warp's part of a unit for those that come to the end of the next one: O / l in
+  // fp16, divided by a power of two. False: there was no such unit, only one before it.
   __device__ __forceinline__ bool finish(uint32_t ordinal, uint32_t slot) {
     uint32_t part[SETS][kOwnSteps];
     float factor[SETS], l[SETS], zeros[SETS];
     const Sums sum = sums();
 #pragma unroll
-    for (int set = 0; set < SETS; set++) l[set] = sum_of_head(sum.l[set]), zeros[set] = sum_of_head(sum.zeros[set]);
+    for (int set = 0; set < SETS; set++)
+      l[set] = sum_of_head(sum.l[set]), zeros[set] = sum_of_head(sum.zeros[set]);
     if (kPair == 2) add_mates(l, zeros);
 #pragma unroll
     for (int set = 0; set < SETS; set++) {
@@ -218,7 +246,8 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
       const Power power = power_in(most_of_head(most));
       factor[set] = l[set] * power.value;
 #pragma unroll
-      for (int d = 0; d < kOwnSteps; d++) part[set][d] = pack_f16(o[d][set] * power.inverse, o[d][SETS + set] * power.inverse);
+      for (int d = 0; d < kOwnSteps; d++)
+        part[set][d] = pack_f16(o[d][set] * power.inverse, o[d][SETS + set] * power.inverse);
     }
     if (ordinal > 0) settle(ordinal - 1);
     if (!is_item(item(ordinal))) return false;
@@ -227,16 +256,20 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
 #pragma unroll
     for (int set = 0; set < SETS; set++) {
 #pragma unroll
-      for (int d = 0; d < kOwnSteps; d++) to[(set * kSteps + d * kPair + this->mate) * 32 + lane] = part[set][d];
-      if (lane < 4) reinterpret_cast<float4*>(to + kPartWords)[this->mate * kHeads + 4 * set + lane] = make_float4(top.of[set], l[set], factor[set], 0.f);
+      for (int d = 0; d < kOwnSteps; d++)
+        to[(set * kSteps + d * kPair + this->mate) * 32 + lane] = part[set][d];
+      if (lane < 4)
+        reinterpret_cast<float4*>(to + kPartWords)[this->mate * kHeads + 4 * set + lane] =
+            make_float4(top.of[set], l[set], factor[set], 0.f);
     }
     __syncwarp();
     if (lane == 0) add_turn(left(), 1);
     return true;
   }
 
-  // Does what there is to do once all have done with a unit, together with whoever else has come, a share at a time: its queries make
-  // room for others', its parts are merged. The parts can be overwritten after.
+  // Does what there is to do once all have done with a unit, together with whoever else has come, a
+  // share at a time: its queries make room for others', its parts are merged. The parts can be
+  // overwritten after.
   __device__ __forceinline__ void settle(uint32_t ordinal) {
     const uint32_t end = (ordinal + 1) * kShares;
     wait_for_more(left(), (ordinal + 1) * kWarps * kPair - 1);
@@ -266,7 +299,8 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
       const uint32_t t = 4 * set + lane % 4;
       // What slot g counts for.
       static_assert(kWarps <= 8);
-      const float4 of = reinterpret_cast<const float4*>(part_of(min(g, kWarps - 1)) + 4 * kPartWords)[d % kPair * kHeads + t];
+      const float4 of = reinterpret_cast<const float4*>(part_of(min(g, kWarps - 1)) +
+                                                        4 * kPartWords)[d % kPair * kHeads + t];
       const bool is = g < kWarps;
       const float top = most_of_head(is ? of.x : -INFINITY);
       const float e = is ? ex2(of.x - top) : 0.f, weight = is ? of.z * e : 0.f;
@@ -274,7 +308,8 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
       float x[2] = {};
 #pragma unroll
       for (uint32_t slot = 0; slot < kWarps; slot++) {
-        const float2 v = unpack_f16(reinterpret_cast<const uint32_t*>(part_of(slot))[(set * kSteps + d) * 32 + lane]);
+        const float2 v = unpack_f16(
+            reinterpret_cast<const uint32_t*>(part_of(slot))[(set * kSteps + d) * 32 + lane]);
         const float c = __shfl_sync(~0u, weight, slot * 4 + lane % 4);
         x[0] = fmaf(v.x, c, x[0]);
         x[1] = fmaf(v.y, c, x[1]);
@@ -283,11 +318,14 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
       const Column c = column(unit.columns, number % p.kv_heads, t);
       if (!c.is) continue;
       if (unit.splits == 1) {
-        bf16* const out = p.out + (static_cast<uint64_t>(unit.row + c.row) * p.q_heads + c.head) * D + 16 * d + g;
+        bf16* const out =
+            p.out + (static_cast<uint64_t>(unit.row + c.row) * p.q_heads + c.head) * D + 16 * d + g;
         out[0] = __float2bfloat16(x[0] / sum);
         out[8] = __float2bfloat16(x[1] / sum);
       } else {
-        const uint64_t partial = static_cast<uint64_t>(unit.partial + c.row * unit.splits + unit.split) * p.q_heads + c.head;
+        const uint64_t partial =
+            static_cast<uint64_t>(unit.partial + c.row * unit.splits + unit.split) * p.q_heads +
+            c.head;
         float* const out = p.partial_o + partial * D + 16 * d + g;
         __stcg(out, x[0]);
         __stcg(out + 8, x[1]);

@@ -1,12 +1,13 @@
-// Planes of codes as A operands of fp16 (the order of codes is formats/order/README.md): m16n8k16, a code as the subnormal number that its
-// bits are where they lie, 2^-24 of it times the place of its lowest bit. So most of them are freed of others by one instruction for two.
+// Planes of codes as A operands of fp16 (the order of codes is formats/order/README.md): m16n8k16,
+// a code as the subnormal number that its bits are where they lie, 2^-24 of it times the place of
+// its lowest bit. So most of them are freed of others by one instruction for two.
 #pragma once
 #include "../common/ptx.cuh"
 
 namespace ebb {
 
-// Two neighbouring fragments, of so many words of a lane's. Rows of the lower half are `kLower` times too large, fragments of odd numbers
-// `kOdd` times.
+// Two neighbouring fragments, of so many words of a lane's. Rows of the lower half are `kLower`
+// times too large, fragments of odd numbers `kOdd` times.
 template <int Bits>
 struct CodeHalves {
   static constexpr int kLevels = (1 << Bits) - 1;
@@ -14,7 +15,8 @@ struct CodeHalves {
   static constexpr float kLower = Bits == 2 || Bits == 3 ? 4.f : Bits == 4 ? 16.f : 1.f;
   static constexpr uint32_t kOdd = Bits == 2 || Bits == 3 ? 16 : 1;
 
-  __device__ __forceinline__ static void unpack(const uint32_t* w, uint32_t (&even)[4], uint32_t (&odd)[4]) {
+  __device__ __forceinline__ static void unpack(const uint32_t* w, uint32_t (&even)[4],
+                                                uint32_t (&odd)[4]) {
     if (Bits == 8) {
 #pragma unroll
       for (int h = 0; h < 2; h++) {
@@ -35,7 +37,8 @@ struct CodeHalves {
     }
   }
   // Adds the third bits. A word of their plane has two such pairs of fragments; `which`: of them.
-  __device__ __forceinline__ static void add_third(uint32_t w, int which, uint32_t (&even)[4], uint32_t (&odd)[4]) {
+  __device__ __forceinline__ static void add_third(uint32_t w, int which, uint32_t (&even)[4],
+                                                   uint32_t (&odd)[4]) {
     const uint32_t x = which == 0 ? w << 2 : w << 1, y = which == 0 ? w >> 6 : w >> 7;
     even[0] |= x & 0x00040004, even[1] |= x & 0x00100010;
     even[2] |= y & 0x00040004, even[3] |= y & 0x00100010;

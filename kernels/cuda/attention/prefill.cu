@@ -2,10 +2,10 @@
 #include "../common/kernel.cuh"
 #include "prefill.cuh"
 
-#define EBB_PREFILL(NAME, D, CTAS)                                                       \
-  EBB_KERNEL(NAME, ebb::PrefillParams, ebb::PrefillAttention<D>::kThreads, CTAS) {       \
-    EBB_DYNAMIC_SHARED(shared);                                                          \
-    ebb::PrefillAttention<D>::run(p, shared);                                            \
+#define EBB_PREFILL(NAME, D, CTAS)                                                 \
+  EBB_KERNEL(NAME, ebb::PrefillParams, ebb::PrefillAttention<D>::kThreads, CTAS) { \
+    EBB_DYNAMIC_SHARED(shared);                                                    \
+    ebb::PrefillAttention<D>::run(p, shared);                                      \
   }
 
 EBB_PREFILL(prefill_d128, 128, 2)

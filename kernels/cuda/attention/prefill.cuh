@@ -1,9 +1,10 @@
 // Attention of many rows of one sequence over its paged 16-bit cache, causal: chunked prefill.
 //
-// A tile is up to kRows (token, query head) pairs of one KV head: row m is token m / group, head m % group, so the heads that
-// share a KV head share its tiles. S = Q K^T and O = P V with m16n8k16, 16 rows a warp, 64 keys at a time from a double
-// buffer. The keys are walked in order from position 0 in steps aligned to 64 and the maximum is exact, so a row's result
-// does not depend on how the prompt was cut into chunks. Shared memory holds sub-records as in decode.cuh.
+// A tile is up to kRows (token, query head) pairs of one KV head: row m is token m / group, head m
+// % group, so the heads that share a KV head share its tiles. S = Q K^T and O = P V with m16n8k16,
+// 16 rows a warp, 64 keys at a time from a double buffer. The keys are walked in order from
+// position 0 in steps aligned to 64 and the maximum is exact, so a row's result does not depend on
+// how the prompt was cut into chunks. Shared memory holds sub-records as in decode.cuh.
 #pragma once
 #include "../common/pages.cuh"
 #include "../common/ptx.cuh"
@@ -41,7 +42,8 @@ struct PrefillAttention {
   static constexpr int kSide = kSubBlocksPerStep * kRecord;
   static constexpr int kSharedBytes = 2 * 2 * kSide;
   static constexpr int kChunks = D / 8, kSteps = D / 16;
-  static constexpr int kCopyRows = kThreads / kChunks;  // rows of the cache that one round of copies covers
+  // rows of the cache that one round of copies covers
+  static constexpr int kCopyRows = kThreads / kChunks;
   static constexpr int kRounds = kKeys / kCopyRows;
 
   struct Frames {
@@ -53,14 +55,19 @@ struct PrefillAttention {
     const uint32_t kv_head = blockIdx.x, group = p.q_heads / p.kv_heads;
     const PrefillTile tile = p.tiles[blockIdx.y];
     const uint32_t shared = smem_address(sm);
-    const RecordPlace place_k = record_place(p.pages, (p.layer * 2) * p.kv_heads + kv_head, kRecord);
-    const RecordPlace place_v = record_place(p.pages, (p.layer * 2 + 1) * p.kv_heads + kv_head, kRecord);
+    const RecordPlace place_k =
+        record_place(p.pages, (p.layer * 2) * p.kv_heads + kv_head, kRecord);
+    const RecordPlace place_v =
+        record_place(p.pages, (p.layer * 2 + 1) * p.kv_heads + kv_head, kRecord);
     const uint32_t kv_end = tile.position + tile.rows;
-    const uint32_t steps = (kv_end + kKeys - 1) / kKeys, last_sub_block = (kv_end - 1) / kSubBlockTokens;
+    const uint32_t steps = (kv_end + kKeys - 1) / kKeys,
+                   last_sub_block = (kv_end - 1) / kSubBlockTokens;
 
     const uint32_t row8 = lane % 8, mat = lane / 8;
-    const uint32_t pair_cols = ((mat >> 1) * 8 + row8) * 128 + (((mat & 1) ^ row8) * 16);  // B operand of Q K^T
-    const uint32_t pair_rows = ((mat & 1) * 8 + row8) * 128 + (((mat >> 1) ^ row8) * 16);  // B operand of P V, transposed
+    // B operand of Q K^T
+    const uint32_t pair_cols = ((mat >> 1) * 8 + row8) * 128 + (((mat & 1) ^ row8) * 16);
+    // B operand of P V, transposed
+    const uint32_t pair_rows = ((mat & 1) * 8 + row8) * 128 + (((mat >> 1) ^ row8) * 16);
     const uint32_t chunk = threadIdx.x % kChunks, copy_row = threadIdx.x / kChunks;
 
     Frames frames;
@@ -79,11 +86,15 @@ struct PrefillAttention {
         const uint32_t row = i * kCopyRows + copy_row, in_record = row % kSubBlockTokens;
         constexpr int kRoundsPerRecord = kSubBlockTokens / kCopyRows;
         const uint32_t record = i / kRoundsPerRecord;
-        const uint32_t dst = buffer + record * kRecord + (chunk / 8) * 2048 + in_record * 128 + ((chunk ^ in_record) % 8) * 16;
+        const uint32_t dst = buffer + record * kRecord + (chunk / 8) * 2048 + in_record * 128 +
+                             ((chunk ^ in_record) % 8) * 16;
         const uint32_t src = in_record * (D * 2) + chunk * 16;
-        const uint32_t bytes = step * kKeys + row < kv_end ? 16 : 0;  // rows past the end hold anything
-        cp_async16_zfill(dst, frame_address(p.pages, frames.k[record], place_k.offset + src), bytes);
-        cp_async16_zfill(dst + kSide, frame_address(p.pages, frames.v[record], place_v.offset + src), bytes);
+        // rows past the end hold anything
+        const uint32_t bytes = step * kKeys + row < kv_end ? 16 : 0;
+        cp_async16_zfill(dst, frame_address(p.pages, frames.k[record], place_k.offset + src),
+                         bytes);
+        cp_async16_zfill(dst + kSide,
+                         frame_address(p.pages, frames.v[record], place_v.offset + src), bytes);
       }
     };
     look_up(0);
@@ -99,7 +110,8 @@ struct PrefillAttention {
       const uint32_t m = warp * 16 + g + 8 * r, token = m / group, head = m - token * group;
       const bool valid = token < tile.rows;
       limit[r] = valid ? tile.position + token + 1 : kv_end;
-      const bf16* row = p.q + static_cast<uint64_t>(tile.first_row + token) * p.q_stride + (kv_head * group + head) * D;
+      const bf16* row = p.q + static_cast<uint64_t>(tile.first_row + token) * p.q_stride +
+                        (kv_head * group + head) * D;
 #pragma unroll
       for (int s = 0; s < kSteps; s++) {
         q[s][r] = valid ? *reinterpret_cast<const uint32_t*>(row + 16 * s + 2 * t) : 0u;
@@ -168,12 +180,15 @@ struct PrefillAttention {
       }
 #pragma unroll
       for (int i = 0; i < kSubBlocksPerStep; i++) {
-        const uint32_t a[4] = {pack_bf16(x[2 * i][0], x[2 * i][1]), pack_bf16(x[2 * i][2], x[2 * i][3]), pack_bf16(x[2 * i + 1][0], x[2 * i + 1][1]),
+        const uint32_t a[4] = {pack_bf16(x[2 * i][0], x[2 * i][1]),
+                               pack_bf16(x[2 * i][2], x[2 * i][3]),
+                               pack_bf16(x[2 * i + 1][0], x[2 * i + 1][1]),
                                pack_bf16(x[2 * i + 1][2], x[2 * i + 1][3])};
 #pragma unroll
         for (int s = 0; s < kSteps; s++) {
           uint32_t b[4];
-          ldmatrix_x4_trans(b, v_tile + i * kRecord + (s / 4) * 2048 + (pair_rows ^ ((s % 4) * 32)));
+          ldmatrix_x4_trans(b,
+                            v_tile + i * kRecord + (s / 4) * 2048 + (pair_rows ^ ((s % 4) * 32)));
           mma_bf16(o[2 * s], a, b[0], b[1]);
           mma_bf16(o[2 * s + 1], a, b[2], b[3]);
         }
@@ -187,10 +202,13 @@ struct PrefillAttention {
       const float inverse = 1.f / l[r];
       const uint32_t row = warp * 16 + g + 8 * r, token = row / group, head = row - token * group;
       if (token >= tile.rows) continue;
-      bf16* out = p.out + (static_cast<uint64_t>(tile.first_row + token) * p.q_heads + kv_head * group + head) * D;
+      bf16* out =
+          p.out +
+          (static_cast<uint64_t>(tile.first_row + token) * p.q_heads + kv_head * group + head) * D;
 #pragma unroll
       for (int i = 0; i < D / 8; i++)
-        *reinterpret_cast<uint32_t*>(out + 8 * i + 2 * t) = pack_bf16(o[i][2 * r] * inverse, o[i][2 * r + 1] * inverse);
+        *reinterpret_cast<uint32_t*>(out + 8 * i + 2 * t) =
+            pack_bf16(o[i][2 * r] * inverse, o[i][2 * r + 1] * inverse);
     }
   }
 };

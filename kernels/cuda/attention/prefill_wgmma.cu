@@ -3,10 +3,10 @@
 #include "prefill_wgmma.cuh"
 
 // The suffix: stages of the rings.
-#define EBB_PREFILL_WGMMA(NAME, D, STAGES)                                                         \
-  EBB_KERNEL(NAME, ebb::PrefillWgmmaParams, (ebb::PrefillWgmma<D, STAGES>::kThreads), 1) {         \
-    EBB_DYNAMIC_SHARED(shared);                                                                    \
-    ebb::PrefillWgmma<D, STAGES>::run(p, shared);                                                  \
+#define EBB_PREFILL_WGMMA(NAME, D, STAGES)                                                 \
+  EBB_KERNEL(NAME, ebb::PrefillWgmmaParams, (ebb::PrefillWgmma<D, STAGES>::kThreads), 1) { \
+    EBB_DYNAMIC_SHARED(shared);                                                            \
+    ebb::PrefillWgmma<D, STAGES>::run(p, shared);                                          \
   }
 
 EBB_PREFILL_WGMMA(prefill_wgmma_d128_s2, 128, 2)

@@ -1,16 +1,20 @@
-// Chunked-prefill attention at 16 bit for sm_90a: what prefill.cuh computes, on the tensor cores' asynchronous path.
+// Chunked-prefill attention at 16 bit for sm_90a: what prefill.cuh computes, on the tensor cores'
+// asynchronous path.
 //
-// A tile is up to 128 (token, query head) pairs of one KV head: row m is token m / group, head m % group, 64 rows for each of
-// two warpgroups. One more warp, the producer, brings queries, keys and values to shared memory with the copy engine, one
-// copy for a sub-record or a half of it (64 channels), 128 keys at a time, in rings of STAGES. A persistent grid takes
-// (tile, KV head) items from a counter, heavy ones first, and the producer runs ahead into the next item.
+// A tile is up to 128 (token, query head) pairs of one KV head: row m is token m / group, head m %
+// group, 64 rows for each of two warpgroups. One more warp, the producer, brings queries, keys and
+// values to shared memory with the copy engine, one copy for a sub-record or a half of it (64
+// channels), 128 keys at a time, in rings of STAGES. A persistent grid takes (tile, KV head) items
+// from a counter, heavy ones first, and the producer runs ahead into the next item.
 //
-// A warpgroup starts S' = Q K'^T of the next 128 keys and O += P V of these, and takes the exponentials of S' while O is
-// summed; the two warpgroups take turns at the tensor cores, so that one multiplies while the other takes exponentials.
+// A warpgroup starts S' = Q K'^T of the next 128 keys and O += P V of these, and takes the
+// exponentials of S' while O is summed; the two warpgroups take turns at the tensor cores, so that
+// one multiplies while the other takes exponentials.
 //
-// Keys are walked in order from position 0 in steps aligned to 128. The maximum that exponents are relative to follows the
-// exact one only when it is exceeded by more than a factor of 2^kSlack: that depends on the row's scores alone, in that order,
-// so a row's result depends neither on how the prompt was cut into chunks nor on its company.
+// Keys are walked in order from position 0 in steps aligned to 128. The maximum that exponents are
+// relative to follows the exact one only when it is exceeded by more than a factor of 2^kSlack:
+// that depends on the row's scores alone, in that order, so a row's result depends neither on how
+// the prompt was cut into chunks nor on its company.
 #pragma once
 #include "../common/pages.cuh"
 #include "../common/ptx.cuh"
@@ -26,14 +30,15 @@ struct PrefillWgmmaParams {
   TensorMap keys;     // the arena, a copy: half a sub-record
   TensorMap values;   // the arena, a copy: a sub-record
   PageTable pages;
-  bf16* out;                 // [rows][q_heads * head_dim]
+  bf16* out;  // [rows][q_heads * head_dim]
   const PrefillTile* tiles;
-  uint32_t* work;            // [2]: items handed out beyond the first of each CTA, CTAs done; zero between launches
+  // [2]: items handed out beyond the first of each CTA, CTAs done; zero between launches
+  uint32_t* work;
   uint32_t tile_count;
   uint32_t layer;
   uint32_t q_heads;
   uint32_t kv_heads;
-  float scale_log2;          // log2(e) / sqrt(head_dim)
+  float scale_log2;  // log2(e) / sqrt(head_dim)
   uint32_t reserved[9];
 };
 static_assert(sizeof(PrefillWgmmaParams) == 512);
@@ -59,12 +64,15 @@ struct PrefillWgmma {
   static constexpr int kHalfQueries = kRows * 128;
   static constexpr int kConsumerWarps = kWarpgroups * 4;
   static constexpr float kSlack = 8.f;
-  // Shared memory: keys [STAGES][halves][128 keys][128 bytes], values [STAGES][records][halves][16 tokens][128 bytes], queries
-  // [halves][128 rows][128 bytes], barriers, and the item that the queries belong to.
-  static constexpr uint32_t kValues = STAGES * kSide, kQueries = 2 * STAGES * kSide, kBarriers = kQueries + kHalves * kHalfQueries;
+  // Shared memory: keys [STAGES][halves][128 keys][128 bytes], values [STAGES][records][halves][16
+  // tokens][128 bytes], queries [halves][128 rows][128 bytes], barriers, and the item that the
+  // queries belong to.
+  static constexpr uint32_t kValues = STAGES * kSide, kQueries = 2 * STAGES * kSide,
+                            kBarriers = kQueries + kHalves * kHalfQueries;
   static constexpr uint32_t kItem = kBarriers + 8 * (2 + 4 * STAGES);
   static constexpr int kSharedBytes = kBarriers + 256;
-  static_assert(kItem % 16 == 0 && kItem + sizeof(PrefillTile) + 4 <= kSharedBytes && (D == 64 || D == 128));
+  static_assert(kItem % 16 == 0 && kItem + sizeof(PrefillTile) + 4 <= kSharedBytes &&
+                (D == 64 || D == 128));
   // Beyond the end of any arena: rows that a copy fills with zeros.
   static constexpr uint32_t kNowhere = 0x7fffff00;
   // Named barriers: whose turn at the tensor cores it is, and a warpgroup's own.
@@ -77,8 +85,12 @@ struct PrefillWgmma {
   __device__ __forceinline__ uint32_t queries_full() const { return base + kBarriers; }
   __device__ __forceinline__ uint32_t queries_empty() const { return base + kBarriers + 8; }
   // A stage's barriers: `side` is 0 for keys and 1 for values.
-  __device__ __forceinline__ uint32_t full(int side, uint32_t stage) const { return base + kBarriers + 16 + 8 * (2 * side * STAGES + stage); }
-  __device__ __forceinline__ uint32_t empty(int side, uint32_t stage) const { return full(side, stage) + 8 * STAGES; }
+  __device__ __forceinline__ uint32_t full(int side, uint32_t stage) const {
+    return base + kBarriers + 16 + 8 * (2 * side * STAGES + stage);
+  }
+  __device__ __forceinline__ uint32_t empty(int side, uint32_t stage) const {
+    return full(side, stage) + 8 * STAGES;
+  }
 
   // A place in a ring: the stage, and the parity of the phase that fills it.
   struct Place {
@@ -91,7 +103,8 @@ struct PrefillWgmma {
     }
   };
 
-  __device__ __forceinline__ PrefillWgmma(const PrefillWgmmaParams& params, uint8_t* sm) : p(params), shared(sm), base(smem_address(sm)) {}
+  __device__ __forceinline__ PrefillWgmma(const PrefillWgmmaParams& params, uint8_t* sm)
+      : p(params), shared(sm), base(smem_address(sm)) {}
 
   static __device__ __forceinline__ void run(const PrefillWgmmaParams& params, uint8_t* sm) {
     PrefillWgmma kernel(params, sm);
@@ -119,8 +132,8 @@ struct PrefillWgmma {
 
   // ---- The producer: one warp.
 
-  // Four steps of sub-records at a time, one for each lane. Their rows in the arena are two loads away, page table and frame
-  // list, so each load is started a batch before its value is used.
+  // Four steps of sub-records at a time, one for each lane. Their rows in the arena are two loads
+  // away, page table and frame list, so each load is started a batch before its value is used.
   static constexpr uint32_t kBatchSteps = 32 / kRecords;
 
   struct Lookup {
@@ -128,10 +141,14 @@ struct PrefillWgmma {
     uint32_t first_block, sub_blocks, lane;
     RecordPlace k, v;
 
-    __device__ __forceinline__ bool inside(uint32_t batch) const { return batch * 32 + lane < sub_blocks; }
+    __device__ __forceinline__ bool inside(uint32_t batch) const {
+      return batch * 32 + lane < sub_blocks;
+    }
     // Where the list of frames of this lane's block starts.
     __device__ __forceinline__ uint32_t list(uint32_t batch) const {
-      return inside(batch) ? __ldg(&pages.blocks[first_block + (batch * 32 + lane) / kSubBlocks].first_frame) : 0;
+      return inside(batch)
+                 ? __ldg(&pages.blocks[first_block + (batch * 32 + lane) / kSubBlocks].first_frame)
+                 : 0;
     }
     // Frames of keys and values.
     __device__ __forceinline__ uint2 frames(uint32_t batch, uint32_t list) const {
@@ -141,13 +158,15 @@ struct PrefillWgmma {
     }
     __device__ __forceinline__ uint2 rows(uint32_t batch, uint2 frames) const {
       if (!inside(batch)) return make_uint2(kNowhere, kNowhere);
-      return make_uint2(frame_row(pages, frames.x, k.offset, D * 2), frame_row(pages, frames.y, v.offset, D * 2));
+      return make_uint2(frame_row(pages, frames.x, k.offset, D * 2),
+                        frame_row(pages, frames.y, v.offset, D * 2));
     }
   };
   static_assert(32 % kSubBlocks == 0 && kRecords == kSubBlocks);
 
   __device__ __forceinline__ void produce() const {
-    const uint32_t lane = threadIdx.x % 32, total = p.tile_count * p.kv_heads, group = p.q_heads / p.kv_heads;
+    const uint32_t lane = threadIdx.x % 32, total = p.tile_count * p.kv_heads,
+                   group = p.q_heads / p.kv_heads;
     if (lane == 0) {
       prefetch_tensor_map(&p.queries);
       prefetch_tensor_map(&p.keys);
@@ -163,12 +182,13 @@ struct PrefillWgmma {
       const uint4 words = __ldg(reinterpret_cast<const uint4*>(p.tiles + index));
       const PrefillTile tile = {words.x, words.y, words.z, words.w};
       const uint32_t kv_end = tile.position + tile.rows, steps = (kv_end + kKeys - 1) / kKeys;
-      const Lookup lookup = {p.pages,
-                             tile.first_block,
-                             (kv_end + kSubBlockTokens - 1) / kSubBlockTokens,
-                             lane,
-                             record_place(p.pages, (p.layer * 2) * p.kv_heads + kv_head, kRecord),
-                             record_place(p.pages, (p.layer * 2 + 1) * p.kv_heads + kv_head, kRecord)};
+      const Lookup lookup = {
+          p.pages,
+          tile.first_block,
+          (kv_end + kSubBlockTokens - 1) / kSubBlockTokens,
+          lane,
+          record_place(p.pages, (p.layer * 2) * p.kv_heads + kv_head, kRecord),
+          record_place(p.pages, (p.layer * 2 + 1) * p.kv_heads + kv_head, kRecord)};
       uint32_t list = lookup.list(1);
       uint2 frames = lookup.frames(0, lookup.list(0)), rows = make_uint2(0, 0);
 
@@ -179,13 +199,15 @@ struct PrefillWgmma {
         *reinterpret_cast<uint32_t*>(shared + kItem + sizeof(PrefillTile)) = kv_head;
         mbarrier_arrive_expect(queries_full(), kHalves * (kRows / group) * group * 128);
         for (int half = 0; half < kHalves; half++)
-          tensor_copy_4d(base + kQueries + half * kHalfQueries, &p.queries, 0, kv_head * group, tile.first_row, half, queries_full());
+          tensor_copy_4d(base + kQueries + half * kHalfQueries, &p.queries, 0, kv_head * group,
+                         tile.first_row, half, queries_full());
       }
 
       // Keys go one step ahead of values, in the order of their use.
 #pragma unroll 1
       for (uint32_t step = 0; step <= steps; step++) {
-        const uint32_t value_row = __shfl_sync(~0u, rows.y, (step - 1) % kBatchSteps * kRecords + lane % kRecords);
+        const uint32_t value_row =
+            __shfl_sync(~0u, rows.y, (step - 1) % kBatchSteps * kRecords + lane % kRecords);
         if (step % kBatchSteps == 0) {
           const uint32_t batch = step / kBatchSteps;
           rows = lookup.rows(batch, frames);
@@ -193,14 +215,16 @@ struct PrefillWgmma {
           list = lookup.list(batch + 2);
         }
         if (step < steps) {
-          const uint32_t row = __shfl_sync(~0u, rows.x, step % kBatchSteps * kRecords + lane / kHalves % kRecords);
+          const uint32_t row =
+              __shfl_sync(~0u, rows.x, step % kBatchSteps * kRecords + lane / kHalves % kRecords);
           mbarrier_wait(empty(0, keys.stage), keys.parity ^ 1);
           if (lane == 0) mbarrier_arrive_expect(full(0, keys.stage), kSide);
           __syncwarp();
           if (lane < kRecords * kHalves) {
             const uint32_t record = lane / kHalves, half = lane % kHalves;
-            tensor_copy_3d(base + keys.stage * kSide + half * kHalfKeys + record * (kSubBlockTokens * 128), &p.keys, 0, row, half,
-                           full(0, keys.stage));
+            tensor_copy_3d(
+                base + keys.stage * kSide + half * kHalfKeys + record * (kSubBlockTokens * 128),
+                &p.keys, 0, row, half, full(0, keys.stage));
           }
           keys.advance();
         }
@@ -208,7 +232,9 @@ struct PrefillWgmma {
           mbarrier_wait(empty(1, values.stage), values.parity ^ 1);
           if (lane == 0) mbarrier_arrive_expect(full(1, values.stage), kSide);
           __syncwarp();
-          if (lane < kRecords) tensor_copy_3d(base + kValues + values.stage * kSide + lane * kRecord, &p.values, 0, value_row, 0, full(1, values.stage));
+          if (lane < kRecords)
+            tensor_copy_3d(base + kValues + values.stage * kSide + lane * kRecord, &p.values, 0,
+                           value_row, 0, full(1, values.stage));
           values.advance();
         }
       }
@@ -226,8 +252,10 @@ struct PrefillWgmma {
   // ---- The consumers: two warpgroups.
 
   __device__ __forceinline__ void consume(uint32_t warpgroup) const {
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, group = p.q_heads / p.kv_heads;
-    const uint32_t first_row = warpgroup * 64 + threadIdx.x / 32 % 4 * 16 + g;  // of the tile; the other is 8 below
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4,
+                   group = p.q_heads / p.kv_heads;
+    // of the tile; the other is 8 below
+    const uint32_t first_row = warpgroup * 64 + threadIdx.x / 32 % 4 * 16 + g;
     const uint64_t q_matrix = wgmma_matrix(base + kQueries + warpgroup * (64 * 128), 16, 1024);
     const uint64_t k_matrix = wgmma_matrix(base, 16, 1024);
     const uint64_t v_matrix = wgmma_matrix(base + kValues, kSubBlockTokens * 128, 1024);
@@ -236,18 +264,21 @@ struct PrefillWgmma {
       if (lane == 0) mbarrier_arrive(barrier);
     };
 
-    float s[kKeys / 2];           // scores, then exponentials: rows g and g + 8, keys 8 i + 2 t (+ 1)
-    uint32_t a[kRecords][4];      // exponentials as the A operand
+    // scores, then exponentials: rows g and g + 8, keys 8 i + 2 t (+ 1)
+    float s[kKeys / 2];
+    uint32_t a[kRecords][4];  // exponentials as the A operand
     float o[D / 2];
     float top[2], sum[2], scale[2];
     Place keys, values;
-    if (warpgroup == 1) named_barrier_arrive(kTurn, kWarpgroups * 128);  // the first turn is warpgroup 0's
+    // the first turn is warpgroup 0's
+    if (warpgroup == 1) named_barrier_arrive(kTurn, kWarpgroups * 128);
 
 #pragma unroll 1
     for (uint32_t parity = 0;; parity ^= 1) {
       mbarrier_wait(queries_full(), parity);
       const PrefillTile tile = *reinterpret_cast<const PrefillTile*>(shared + kItem);
-      const uint32_t kv_head = *reinterpret_cast<const uint32_t*>(shared + kItem + sizeof(PrefillTile));
+      const uint32_t kv_head =
+          *reinterpret_cast<const uint32_t*>(shared + kItem + sizeof(PrefillTile));
       if (tile.rows == 0) break;
       const uint32_t kv_end = tile.position + tile.rows, steps = (kv_end + kKeys - 1) / kKeys;
       uint32_t limit[2];  // a row may see the positions below
@@ -266,7 +297,8 @@ struct PrefillWgmma {
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < D / 16; k++) {
-          wgmma_ss(s, q_matrix + (k / 4 * kHalfQueries + k % 4 * 32) / 16, k_matrix + (keys.stage * kSide + k / 4 * kHalfKeys + k % 4 * 32) / 16, k > 0);
+          wgmma_ss(s, q_matrix + (k / 4 * kHalfQueries + k % 4 * 32) / 16,
+                   k_matrix + (keys.stage * kSide + k / 4 * kHalfKeys + k % 4 * 32) / 16, k > 0);
         }
         wgmma_commit();
         wgmma_pin(s);
@@ -275,7 +307,8 @@ struct PrefillWgmma {
         wgmma_pin(o);
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < kRecords; k++) wgmma_rs(o, a[k], v_matrix + (values.stage * kSide + k * kRecord) / 16);
+        for (int k = 0; k < kRecords; k++)
+          wgmma_rs(o, a[k], v_matrix + (values.stage * kSide + k * kRecord) / 16);
         wgmma_commit();
         wgmma_pin(o);
       };
@@ -297,7 +330,8 @@ struct PrefillWgmma {
         for (int r = 0; r < 2; r++) {
           float most = s[2 * r];
 #pragma unroll
-          for (int i = 0; i < kKeys / 8; i++) most = fmaxf(most, fmaxf(s[4 * i + 2 * r], s[4 * i + 2 * r + 1]));
+          for (int i = 0; i < kKeys / 8; i++)
+            most = fmaxf(most, fmaxf(s[4 * i + 2 * r], s[4 * i + 2 * r + 1]));
           most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
           most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
           scale[r] = 1.f;
@@ -345,8 +379,9 @@ struct PrefillWgmma {
         release(empty(0, keys.stage));
         keys.advance();
         soften(step);
-        // Mostly no row of the warp has moved its maximum. The branch also keeps the exponentials before the wait: inside a
-        // block of straight code the assembler moves the wait to its start.
+        // Mostly no row of the warp has moved its maximum. The branch also keeps the exponentials
+        // before the wait: inside a block of straight code the assembler moves the wait to its
+        // start.
         if (__any_sync(~0u, scale[0] != 1.f || scale[1] != 1.f)) {
           wgmma_wait<0>();
           wgmma_pin(o);
@@ -378,22 +413,32 @@ struct PrefillWgmma {
         const float inverse = 1.f / sum[r];
         const uint32_t row = first_row + 8 * r, token = row / group, head = row - token * group;
         if (token >= tile.rows) continue;
-        bf16* out = p.out + (static_cast<uint64_t>(tile.first_row + token) * p.q_heads + kv_head * group + head) * D + 2 * t;
+        bf16* out =
+            p.out +
+            (static_cast<uint64_t>(tile.first_row + token) * p.q_heads + kv_head * group + head) *
+                D +
+            2 * t;
 #pragma unroll
         for (int i = 0; i < D / 8; i++)
-          *reinterpret_cast<uint32_t*>(out + 8 * i) = pack_bf16(o[4 * i + 2 * r] * inverse, o[4 * i + 2 * r + 1] * inverse);
+          *reinterpret_cast<uint32_t*>(out + 8 * i) =
+              pack_bf16(o[4 * i + 2 * r] * inverse, o[4 * i + 2 * r + 1] * inverse);
       }
     }
     if (warpgroup == 0) named_barrier_sync(kTurn, kWarpgroups * 128);  // the turn that nobody took
   }
 
-  // Values of the last sub-record past the sequence's end are anything, NaN too: zeros instead. Both warpgroups together: neither may
-  // read what the other has yet to clear, nor write what it reads.
-  __device__ __forceinline__ void clear_tail(uint32_t warpgroup, uint32_t stage, uint32_t kv_end) const {
+  // Values of the last sub-record past the sequence's end are anything, NaN too: zeros instead.
+  // Both warpgroups together: neither may read what the other has yet to clear, nor write what it
+  // reads.
+  __device__ __forceinline__ void clear_tail(uint32_t warpgroup, uint32_t stage,
+                                             uint32_t kv_end) const {
     const uint32_t first = kv_end % kSubBlockTokens;
-    uint8_t* const record = shared + kValues + stage * kSide + kv_end % kKeys / kSubBlockTokens * kRecord;
-    for (uint32_t i = warpgroup * 128 + threadIdx.x % 128; i < kRecord / 16; i += kWarpgroups * 128) {
-      if (i / 8 % kSubBlockTokens >= first) reinterpret_cast<uint4*>(record)[i] = make_uint4(0, 0, 0, 0);
+    uint8_t* const record =
+        shared + kValues + stage * kSide + kv_end % kKeys / kSubBlockTokens * kRecord;
+    for (uint32_t i = warpgroup * 128 + threadIdx.x % 128; i < kRecord / 16;
+         i += kWarpgroups * 128) {
+      if (i / 8 % kSubBlockTokens >= first)
+        reinterpret_cast<uint4*>(record)[i] = make_uint4(0, 0, 0, 0);
     }
     fence_async_proxy();
     named_barrier_sync(kTail, kWarpgroups * 128);

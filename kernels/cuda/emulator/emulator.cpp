@@ -40,7 +40,8 @@ struct Warp {
   void* arguments[32];
   uint32_t arrived;
   uint64_t generation;
-  std::vector<std::vector<std::function<void()>>> groups;  // matrix products committed, oldest first
+  // matrix products committed, oldest first
+  std::vector<std::vector<std::function<void()>>> groups;
   std::vector<std::function<void()>> open;
 };
 
@@ -190,7 +191,8 @@ void start(uint32_t i) {
   f.open.clear();
   uint8_t* top = stacks + (i + 1) * kStackBytes;
 #if defined(__x86_64__)
-  void** sp = reinterpret_cast<void**>(top) - 1;  // where a call would have left it: 8 bytes off a multiple of 16
+  // where a call would have left it: 8 bytes off a multiple of 16
+  void** sp = reinterpret_cast<void**>(top) - 1;
   *--sp = reinterpret_cast<void*>(&enter);
   for (int r = 0; r < 6; r++) *--sp = nullptr;
   f.stack_pointer = sp;
@@ -239,13 +241,20 @@ void run_cta(uint32_t threads) {
 
 }  // namespace
 
-Kernel::Kernel(const char* name, size_t param_bytes, uint32_t threads, bool phased, void (*body)(const void*))
-    : name(name), param_bytes(param_bytes), threads(threads), phased(phased), body(body), next(kernels) {
+Kernel::Kernel(const char* name, size_t param_bytes, uint32_t threads, bool phased,
+               void (*body)(const void*))
+    : name(name),
+      param_bytes(param_bytes),
+      threads(threads),
+      phased(phased),
+      body(body),
+      next(kernels) {
   kernels = this;
 }
 
 void fail(const char* what) {
-  fprintf(stderr, "CUDA emulator: %s: thread %u of CTA (%u, %u): %s\n", running ? running->name : "?", current, blockIdx.x, blockIdx.y, what);
+  fprintf(stderr, "CUDA emulator: %s: thread %u of CTA (%u, %u): %s\n",
+          running ? running->name : "?", current, blockIdx.x, blockIdx.y, what);
   abort();
 }
 
@@ -255,11 +264,14 @@ uint8_t* dynamic_shared() { return shared; }
 
 uint8_t* shared_at(uint32_t address, uint32_t bytes) {
   if (address % bytes != 0) fail("a shared address is not aligned");
-  if (address + bytes > shared_bytes) fail("a shared address is beyond the shared memory of the launch");
+  if (address + bytes > shared_bytes)
+    fail("a shared address is beyond the shared memory of the launch");
   return shared + address;
 }
 
-uint32_t shared_address(const void* p) { return static_cast<uint32_t>(static_cast<const uint8_t*>(p) - shared); }
+uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(static_cast<const uint8_t*>(p) - shared);
+}
 
 void sync_threads() {
   const uint64_t generation = barrier_generation;
@@ -272,12 +284,14 @@ void warp_wide(const char* operation, void* argument, void (*perform)(void* cons
   Warp& w = warps[current / 32];
   const uint64_t generation = w.generation;
   if (w.arrived == 0) w.operation = operation;
-  if (strcmp(w.operation, operation) != 0) fail("lanes of a warp are at different warp-wide operations");
+  if (strcmp(w.operation, operation) != 0)
+    fail("lanes of a warp are at different warp-wide operations");
   w.arguments[current % 32] = argument;
   if (++w.arrived == 32) {
     perform(w.arguments);
     // What a warp waits for of its matrix products has been read for all of its lanes.
-    if (strcmp(operation, "__syncwarp") == 0 || strcmp(operation, "wgmma.wait_group") == 0) races::meet(current / 32 * 32, 32);
+    if (strcmp(operation, "__syncwarp") == 0 || strcmp(operation, "wgmma.wait_group") == 0)
+      races::meet(current / 32 * 32, 32);
     w.arrived = 0;
     w.generation++;
     progress++;
@@ -286,11 +300,14 @@ void warp_wide(const char* operation, void* argument, void (*perform)(void* cons
 }
 
 void copy_issue(uint32_t dst, const void* src, uint32_t bytes) {
-  if (bytes > 16 || reinterpret_cast<uintptr_t>(src) % 16 != 0) fail("an asynchronous copy is not of 16 aligned bytes");
+  if (bytes > 16 || reinterpret_cast<uintptr_t>(src) % 16 != 0)
+    fail("an asynchronous copy is not of 16 aligned bytes");
   const Copy copy{dst, src, bytes};
   races::write(shared_at(dst, 16), 16);
-  if (copies_early) perform(copy);
-  else fibers[current].open.push_back(copy);
+  if (copies_early)
+    perform(copy);
+  else
+    fibers[current].open.push_back(copy);
 }
 
 void copy_commit() {
@@ -310,7 +327,8 @@ void copy_wait(uint32_t pending) {
 void named_barrier(uint32_t id, uint32_t threads, bool wait) {
   NamedBarrier& b = named_barriers[id % 16];
   if (b.arrived == 0) b.threads = threads;
-  if (id == 0 || id > 15 || b.threads != threads) fail("a named barrier is 1 to 15 and takes the same number of threads from all");
+  if (id == 0 || id > 15 || b.threads != threads)
+    fail("a named barrier is 1 to 15 and takes the same number of threads from all");
   const uint64_t generation = b.generation;
   progress++;
   races::release(current, b.now);
@@ -325,8 +343,10 @@ void named_barrier(uint32_t id, uint32_t threads, bool wait) {
 }
 
 void matrix_issue(std::function<void()> perform) {
-  if (copies_early) perform();
-  else warps[current / 32].open.push_back(std::move(perform));
+  if (copies_early)
+    perform();
+  else
+    warps[current / 32].open.push_back(std::move(perform));
 }
 
 void matrix_commit() {
@@ -395,8 +415,10 @@ void turn_set(uint32_t address, uint32_t value) {
 
 void tensor_copy_issue(uint32_t barrier, uint32_t bytes, std::function<void()> perform) {
   TensorCopy copy{barrier, bytes, current, races::clock_of(current), std::move(perform)};
-  if (landing == kEarly) land(copy);
-  else tensor_copies.push_back(std::move(copy));
+  if (landing == kEarly)
+    land(copy);
+  else
+    tensor_copies.push_back(std::move(copy));
 }
 
 }  // namespace ebb::emulator
@@ -415,7 +437,9 @@ extern "C" const void* ebb_emulator_find(const char* name, size_t* param_bytes, 
 }
 
 // Runs a kernel to its end. One launch at a time.
-extern "C" void ebb_emulator_launch(const void* kernel, uint32_t grid_x, uint32_t grid_y, uint32_t threads, uint32_t dynamic_shared_bytes, const void* params) {
+extern "C" void ebb_emulator_launch(const void* kernel, uint32_t grid_x, uint32_t grid_y,
+                                    uint32_t threads, uint32_t dynamic_shared_bytes,
+                                    const void* params) {
   using namespace ebb::emulator;
   running = static_cast<const Kernel*>(kernel);
   running_params = params;
@@ -423,10 +447,12 @@ extern "C" void ebb_emulator_launch(const void* kernel, uint32_t grid_x, uint32_
   blockDim = {threads, 1, 1};
   gridDim = {grid_x, grid_y, 1};
   blockIdx = {0, 0, 0};
-  if (threads != running->threads || threads % 32 != 0 || threads > kThreadsMax) fail("a kernel is launched with a number of threads it was not made for");
+  if (threads != running->threads || threads % 32 != 0 || threads > kThreadsMax)
+    fail("a kernel is launched with a number of threads it was not made for");
   if (dynamic_shared_bytes > kSharedMax) fail("more shared memory than a multiprocessor has");
   if (!stacks) {
-    void* memory = mmap(nullptr, kThreadsMax * kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* memory = mmap(nullptr, kThreadsMax * kStackBytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) fail("no memory for the threads' stacks");
     stacks = static_cast<uint8_t*>(memory);
     fibers.resize(kThreadsMax);

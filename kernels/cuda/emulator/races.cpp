@@ -22,7 +22,8 @@ namespace {
 constexpr uint32_t kNobody = 0xffff, kMany = 0xfffe;
 constexpr size_t kTold = 8;  // races that are printed
 
-// A byte: who wrote it last and when; who has read it since, or which of `readers` lists them; and where.
+// A byte: who wrote it last and when; who has read it since, or which of `readers` lists them; and
+// where.
 struct Cell {
   uint32_t writer, written, reader, read;
   const void *write_at, *read_at;
@@ -49,14 +50,17 @@ void access(const void* address, uint32_t bytes, bool writes, const void* from) 
   const Clock& now = behalf ? *behalf : clocks[thread];
   for (uint32_t i = 0; i < bytes; i++) {
     Cell& cell = first[i];
-    if (cell.writer != kNobody && cell.writer != thread && cell.written > now[cell.writer]) found.emplace(from, cell.write_at, writes ? "writes what is written" : "reads what is written");
+    if (cell.writer != kNobody && cell.writer != thread && cell.written > now[cell.writer])
+      found.emplace(from, cell.write_at,
+                    writes ? "writes what is written" : "reads what is written");
     if (!writes) {
       if (cell.reader == kMany) {
         readers[cell.read][thread] = now[thread];
       } else if (cell.reader == kNobody || cell.reader == thread || cell.read <= now[cell.reader]) {
         cell.reader = thread, cell.read = now[thread];
       } else {
-        if (unused.empty()) unused.push_back(static_cast<uint32_t>(readers.size())), readers.emplace_back();
+        if (unused.empty())
+          unused.push_back(static_cast<uint32_t>(readers.size())), readers.emplace_back();
         const uint32_t list = unused.back();
         unused.pop_back();
         readers[list].assign(threads, 0);
@@ -70,7 +74,8 @@ void access(const void* address, uint32_t bytes, bool writes, const void* from) 
     if (cell.reader == kMany) {
       const Clock& list = readers[cell.read];
       for (uint32_t t = 0; t < threads; t++)
-        if (t != thread && list[t] > now[t]) found.emplace(from, cell.read_at, "writes what is read");
+        if (t != thread && list[t] > now[t])
+          found.emplace(from, cell.read_at, "writes what is read");
       unused.push_back(cell.read);
     } else if (cell.reader != kNobody && cell.reader != thread && cell.read > now[cell.reader]) {
       found.emplace(from, cell.read_at, "writes what is read");
@@ -111,7 +116,8 @@ void begin(const char* name, uint32_t count, const uint8_t* memory, uint32_t byt
   kernel = name, threads = count, shared = memory, shared_bytes = bytes;
   clocks.assign(count, Clock(count, 0));
   for (uint32_t t = 0; t < count; t++) clocks[t][t] = 1;
-  cells.assign(bytes + (__stop_ebb_shared - __start_ebb_shared), {kNobody, 0, kNobody, 0, nullptr, nullptr});
+  cells.assign(bytes + (__stop_ebb_shared - __start_ebb_shared),
+               {kNobody, 0, kNobody, 0, nullptr, nullptr});
   unused.clear();
   readers.clear();
 }
@@ -160,7 +166,9 @@ void end() {
   if (found.empty()) return;
   std::set<std::string> told;
   for (const auto& [one, other, what] : found) {
-    const std::string text = std::string("a thread ") + what + " by another, with nothing between them:\n" + place(one) + "  and\n" + place(other);
+    const std::string text = std::string("a thread ") + what +
+                             " by another, with nothing between them:\n" + place(one) + "  and\n" +
+                             place(other);
     if (told.insert(text).second) fprintf(stderr, "CUDA emulator: %s: %s", kernel, text.c_str());
     if (told.size() == kTold) break;
   }
@@ -177,11 +185,15 @@ void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
-#define EBB_ACCESS(BYTES)                                                                                   \
-  void __tsan_read##BYTES(void* at) { access(at, BYTES, false, __builtin_return_address(0)); }               \
-  void __tsan_write##BYTES(void* at) { access(at, BYTES, true, __builtin_return_address(0)); }               \
-  void __tsan_unaligned_read##BYTES(void* at) { access(at, BYTES, false, __builtin_return_address(0)); }     \
-  void __tsan_unaligned_write##BYTES(void* at) { access(at, BYTES, true, __builtin_return_address(0)); }
+#define EBB_ACCESS(BYTES)                                                                      \
+  void __tsan_read##BYTES(void* at) { access(at, BYTES, false, __builtin_return_address(0)); } \
+  void __tsan_write##BYTES(void* at) { access(at, BYTES, true, __builtin_return_address(0)); } \
+  void __tsan_unaligned_read##BYTES(void* at) {                                                \
+    access(at, BYTES, false, __builtin_return_address(0));                                     \
+  }                                                                                            \
+  void __tsan_unaligned_write##BYTES(void* at) {                                               \
+    access(at, BYTES, true, __builtin_return_address(0));                                      \
+  }
 EBB_ACCESS(1)
 EBB_ACCESS(2)
 EBB_ACCESS(4)
@@ -196,7 +208,13 @@ void* __tsan_memmove(void* to, const void* from, unsigned long bytes) {
   access(to, bytes, true, __builtin_return_address(0));
   return memmove(to, from, bytes);
 }
-void* __tsan_memcpy(void* to, const void* from, unsigned long bytes) { return __tsan_memmove(to, from, bytes); }
-void __tsan_read_range(void* at, unsigned long bytes) { access(at, bytes, false, __builtin_return_address(0)); }
-void __tsan_write_range(void* at, unsigned long bytes) { access(at, bytes, true, __builtin_return_address(0)); }
+void* __tsan_memcpy(void* to, const void* from, unsigned long bytes) {
+  return __tsan_memmove(to, from, bytes);
+}
+void __tsan_read_range(void* at, unsigned long bytes) {
+  access(at, bytes, false, __builtin_return_address(0));
+}
+void __tsan_write_range(void* at, unsigned long bytes) {
+  access(at, bytes, true, __builtin_return_address(0));
+}
 }

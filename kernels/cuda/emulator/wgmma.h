@@ -1,12 +1,14 @@
-// The instructions of common/wgmma.cuh, by their definition in the PTX manual. Each warp computes its own 16 rows, at the
-// instruction or, from launch to launch, only when the group is waited for: what is overwritten too early then shows.
+// The instructions of common/wgmma.cuh, by their definition in the PTX manual. Each warp computes
+// its own 16 rows, at the instruction or, from launch to launch, only when the group is waited for:
+// what is overwritten too early then shows.
 #pragma once
 #include "ptx.h"
 
 namespace ebb {
 
 inline uint64_t wgmma_matrix(uint32_t address, uint32_t leading, uint32_t stride) {
-  return uint64_t{1} << 62 | static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(leading >> 4) << 16 | (address & 0x3ffff) >> 4;
+  return uint64_t{1} << 62 | static_cast<uint64_t>(stride >> 4) << 32 |
+         static_cast<uint64_t>(leading >> 4) << 16 | (address & 0x3ffff) >> 4;
 }
 inline void wgmma_fence() {}
 inline void wgmma_commit() { emulator::matrix_commit(); }
@@ -29,8 +31,10 @@ inline float k_major(uint64_t matrix, uint32_t row, uint32_t k) {
   return swizzled_value(start + row / 8 * stride + row % 8 * 128 + k * 2);
 }
 inline float n_major(uint64_t matrix, uint32_t k, uint32_t column) {
-  const uint32_t start = (matrix & 0x3fff) << 4, leading = (matrix >> 16 & 0x3fff) << 4, stride = (matrix >> 32 & 0x3fff) << 4;
-  return swizzled_value(start + column / 64 * leading + k / 8 * stride + k % 8 * 128 + column % 64 * 2);
+  const uint32_t start = (matrix & 0x3fff) << 4, leading = (matrix >> 16 & 0x3fff) << 4,
+                 stride = (matrix >> 32 & 0x3fff) << 4;
+  return swizzled_value(start + column / 64 * leading + k / 8 * stride + k % 8 * 128 +
+                        column % 64 * 2);
 }
 
 struct MatrixLane {
@@ -48,12 +52,14 @@ void multiply(const MatrixLane (&lanes)[32], uint32_t warp, bool b_n_major) {
     for (int r = 0; r < 4; r++) {
       for (int e = 0; e < 2; e++) {
         const uint32_t row = lane / 4 + r % 2 * 8, k = lane % 4 * 2 + r / 2 * 8 + e;
-        a[row][k] = first.a ? bf16_value(lanes[lane].a[r] >> 16 * e & 0xffff) : k_major(first.a_matrix, warp % 4 * 16 + row, k);
+        a[row][k] = first.a ? bf16_value(lanes[lane].a[r] >> 16 * e & 0xffff)
+                            : k_major(first.a_matrix, warp % 4 * 16 + row, k);
       }
     }
   }
   for (uint32_t k = 0; k < 16; k++)
-    for (uint32_t n = 0; n < N; n++) b[k][n] = b_n_major ? n_major(first.b_matrix, k, n) : k_major(first.b_matrix, n, k);
+    for (uint32_t n = 0; n < N; n++)
+      b[k][n] = b_n_major ? n_major(first.b_matrix, k, n) : k_major(first.b_matrix, n, k);
   for (int row = 0; row < 16; row++) {
     for (int n = 0; n < N; n++) d[row][n] = 0.f;
     for (int k = 0; k < 16; k++)
@@ -71,7 +77,9 @@ template <int N>
 void wgmma(const char* operation, const MatrixLane& lane) {
   MatrixLane mine = lane;
   emulator::warp_wide(operation, &mine, [](void* const* all) {
-    struct { MatrixLane lanes[32]; } warp_lanes;
+    struct {
+      MatrixLane lanes[32];
+    } warp_lanes;
     for (int i = 0; i < 32; i++) warp_lanes.lanes[i] = *static_cast<MatrixLane*>(all[i]);
     const uint32_t warp = threadIdx.x / 32;
     const bool b_n_major = warp_lanes.lanes[0].a != nullptr;

@@ -1,4 +1,5 @@
-// Zeros and ranges, operation by operation as formats/affine: nothing is fused, so device and CPU get the same bits.
+// Zeros and ranges, operation by operation as formats/affine: nothing is fused, so device and CPU
+// get the same bits.
 #pragma once
 #include "codes.cuh"
 
@@ -39,14 +40,17 @@ __device__ __forceinline__ uint32_t fp16_round_nearest(float x) {
     mantissa = u - (112u << 23), shift = 13;
   } else {
     // Denormal in fp16: units of 2^-24. What is below half of one is none.
-    mantissa = exponent < 102 ? 0 : (u & 0x7fffffu) | 0x800000u, shift = exponent < 102 ? 1 : 126 - exponent;
+    mantissa = exponent < 102 ? 0 : (u & 0x7fffffu) | 0x800000u,
+    shift = exponent < 102 ? 1 : 126 - exponent;
   }
-  const uint32_t magnitude = (mantissa + (1u << (shift - 1)) - 1 + (mantissa >> shift & 1)) >> shift;
+  const uint32_t magnitude =
+      (mantissa + (1u << (shift - 1)) - 1 + (mantissa >> shift & 1)) >> shift;
   return magnitude == 0 ? 0 : magnitude | (__float_as_uint(x) >> 16 & 0x8000u);
 }
 // A finite fp16, exactly.
 __device__ __forceinline__ float fp16_value(uint32_t bits) {
-  const float magnitude = __fmul_rn(__uint_as_float((bits & 0x7fffu) << 13), __uint_as_float((127u + 112u) << 23));
+  const float magnitude =
+      __fmul_rn(__uint_as_float((bits & 0x7fffu) << 13), __uint_as_float((127u + 112u) << 23));
   return __uint_as_float(__float_as_uint(magnitude) | (bits & 0x8000u) << 16);
 }
 // The same in units of 2^-24.
@@ -57,14 +61,18 @@ __device__ __forceinline__ int64_t fp16_units(uint32_t bits) {
   return bits & 0x8000u ? -magnitude : magnitude;
 }
 
-__device__ __forceinline__ float steps_per_unit(float range, float levels) { return range > 0.f ? __fdiv_rn(levels, range) : 0.f; }
+__device__ __forceinline__ float steps_per_unit(float range, float levels) {
+  return range > 0.f ? __fdiv_rn(levels, range) : 0.f;
+}
 
-// Rounds half up; x is not below zero. The code is the low byte: adding 2^23 leaves the integer part in the lowest bits, which costs a
-// quarter of what a conversion does.
+// Rounds half up; x is not below zero. The code is the low byte: adding 2^23 leaves the integer
+// part in the lowest bits, which costs a quarter of what a conversion does.
 __device__ __forceinline__ uint32_t code_bits(float x, float zero, float scale, float levels) {
   const float steps = __fadd_rn(__fmul_rn(__fsub_rn(x, zero), scale), 0.5f);
   return __float_as_uint(__fadd_rz(fminf(steps, levels), 8388608.f));
 }
-__device__ __forceinline__ uint32_t code_of(float x, float zero, float scale, float levels) { return code_bits(x, zero, scale, levels) & 0xff; }
+__device__ __forceinline__ uint32_t code_of(float x, float zero, float scale, float levels) {
+  return code_bits(x, zero, scale, levels) & 0xff;
+}
 
 }  // namespace ebb

@@ -1,11 +1,12 @@
-// Clipped 2-bit codes: zero and range of a column chosen within those of its 4-bit codes (formats/clip/README.md), to the bit as
-// formats/clip/mod.rs does.
+// Clipped 2-bit codes: zero and range of a column chosen within those of its 4-bit codes
+// (formats/clip/README.md), to the bit as formats/clip/mod.rs does.
 #pragma once
 #include "quantise.cuh"
 
 namespace ebb {
 
-// Windows of four levels, in halves of a 4-bit step: 30 are what a column spans. Wider ones first, then lower ones.
+// Windows of four levels, in halves of a 4-bit step: 30 are what a column spans. Wider ones first,
+// then lower ones.
 struct ClipWindows {
   static constexpr int kSpan = 30, kWidest = 10, kNarrowest = 8;
   static constexpr uint32_t kOfKeys = 12, kOfValues = 5;  // values stop at steps of 9
@@ -36,8 +37,8 @@ constexpr ClipWindows clip_windows() {
 }
 static __constant__ ClipWindows kClipWindows = clip_windows();
 
-// Adds how often each of the sixteen codes occurs among the 32 nibbles of four words to `counts`, a byte a code. By planes of bits,
-// the four words transposed: a code is where its bits' planes meet.
+// Adds how often each of the sixteen codes occurs among the 32 nibbles of four words to `counts`, a
+// byte a code. By planes of bits, the four words transposed: a code is where its bits' planes meet.
 __device__ __forceinline__ void count_codes(uint4 v, uint32_t (&counts)[4]) {
   uint32_t plane[4] = {v.x, v.y, v.z, v.w};
   auto exchange = [](uint32_t& a, uint32_t& b, int distance, uint32_t mask) {
@@ -54,19 +55,22 @@ __device__ __forceinline__ void count_codes(uint4 v, uint32_t (&counts)[4]) {
     const uint32_t of_high = (high & 2 ? plane[3] : ~plane[3]) & (high & 1 ? plane[2] : ~plane[2]);
 #pragma unroll
     for (int low = 0; low < 4; low++) {
-      const uint32_t of_code = of_high & (low & 2 ? plane[1] : ~plane[1]) & (low & 1 ? plane[0] : ~plane[0]);
+      const uint32_t of_code =
+          of_high & (low & 2 ? plane[1] : ~plane[1]) & (low & 1 ? plane[0] : ~plane[0]);
       counts[high] += static_cast<uint32_t>(__popc(of_code)) << 8 * low;
     }
   }
 }
 
-// Chooses windows for the columns that `chosen` names and moves their zeros and ranges in `s.meta`; where their levels begin is in
-// `s.sums` then. `scratch` is shared memory for half a byte a code, and 16 bytes a column: codes pass there to the threads of their
-// column, 64 each.
+// Chooses windows for the columns that `chosen` names and moves their zeros and ranges in `s.meta`;
+// where their levels begin is in `s.sums` then. `scratch` is shared memory for half a byte a code,
+// and 16 bytes a column: codes pass there to the threads of their column, 64 each.
 template <int HeadDim, bool Keys, class Chosen>
-__device__ __forceinline__ void choose_windows(const Codes& q, uint8_t* scratch, PageShared& s, Chosen chosen) {
+__device__ __forceinline__ void choose_windows(const Codes& q, uint8_t* scratch, PageShared& s,
+                                               Chosen chosen) {
   using F = Fragments<HeadDim, Keys>;
-  constexpr uint32_t kRows = Keys ? 128 : HeadDim, kStride = kRows / 2 + 16, kShare = F::kThreads / F::kColumns;
+  constexpr uint32_t kRows = Keys ? 128 : HeadDim, kStride = kRows / 2 + 16,
+                     kShare = F::kThreads / F::kColumns;
   static_assert(kRows == 64 * kShare && F::kColumns * kStride <= 256 * HeadDim);
   const uint32_t tid = threadIdx.x, column = tid / kShare;
   __syncthreads();  // What lies there may still be read.
@@ -74,7 +78,8 @@ __device__ __forceinline__ void choose_windows(const Codes& q, uint8_t* scratch,
   for (int i = 0; i < 8; i++) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      const uint32_t rows = q[i][h] | q[i][h] >> 4;  // r = 0 and 1 beside each other, of e = 0 and 1
+      // r = 0 and 1 beside each other, of e = 0 and 1
+      const uint32_t rows = q[i][h] | q[i][h] >> 4;
       uint8_t* const at = scratch + F::column(i, h) * kStride + F::row_tile(i) * 8 + tid % 32 / 4;
       at[0] = static_cast<uint8_t>(rows);
       at[kStride] = static_cast<uint8_t>(rows >> 16);
@@ -82,7 +87,8 @@ __device__ __forceinline__ void choose_windows(const Codes& q, uint8_t* scratch,
   }
   __syncthreads();
   uint32_t counts[4] = {};
-  const uint4* const codes = reinterpret_cast<const uint4*>(scratch + column * kStride + tid % kShare * 32);
+  const uint4* const codes =
+      reinterpret_cast<const uint4*>(scratch + column * kStride + tid % kShare * 32);
   count_codes(codes[0], counts);
   count_codes(codes[1], counts);
   if (kShare == 2) {
@@ -97,10 +103,13 @@ __device__ __forceinline__ void choose_windows(const Codes& q, uint8_t* scratch,
       for (int k = 0; k < 4; k++) sum = __dp4a(counts[k], kClipWindows.errors[w][k], sum);
       if (sum < least) least = sum, best = w;
     }
-    const float half_step = __fdiv_rn(fp16_value(s.meta[F::kColumns + column]), static_cast<float>(ClipWindows::kSpan));
-    const float low = __fadd_rn(fp16_value(s.meta[column]), __fmul_rn(kClipWindows.low[best], half_step));
+    const float half_step =
+        __fdiv_rn(fp16_value(s.meta[F::kColumns + column]), static_cast<float>(ClipWindows::kSpan));
+    const float low =
+        __fadd_rn(fp16_value(s.meta[column]), __fmul_rn(kClipWindows.low[best], half_step));
     s.meta[column] = static_cast<uint16_t>(fp16_round_nearest(low));
-    s.meta[F::kColumns + column] = static_cast<uint16_t>(fp16_round_nearest(__fmul_rn(kClipWindows.width[best], half_step)));
+    s.meta[F::kColumns + column] =
+        static_cast<uint16_t>(fp16_round_nearest(__fmul_rn(kClipWindows.width[best], half_step)));
     s.sums[column] = kClipWindows.levels[best];
   } else if (tid % kShare == 0) {
     s.sums[column] = 0;
@@ -108,11 +117,13 @@ __device__ __forceinline__ void choose_windows(const Codes& q, uint8_t* scratch,
   __syncthreads();
 }
 
-// Levels of four codes of two columns, given where each column's levels begin: how many of three do at the code or below. Bit 5 stays
-// where a begin is not above a code.
+// Levels of four codes of two columns, given where each column's levels begin: how many of three do
+// at the code or below. Bit 5 stays where a begin is not above a code.
 __device__ __forceinline__ uint32_t clip_4_to_2(uint32_t q, uint32_t first, uint32_t second) {
   constexpr uint32_t kBit = 0x20202020u;
-  auto reached = [&](uint32_t selector) { return ((q | kBit) - __byte_perm(first, second, selector)) & kBit; };
+  auto reached = [&](uint32_t selector) {
+    return ((q | kBit) - __byte_perm(first, second, selector)) & kBit;
+  };
   return (reached(0x4400) + reached(0x5511) + reached(0x6622)) >> 5;
 }
 

@@ -1,5 +1,5 @@
-// Shrunk blocks of one layer back to 16 bit, into scratch frames that the 16-bit attention kernels read: bf16, to nearest, of what
-// the CPU's codecs decode.
+// Shrunk blocks of one layer back to 16 bit, into scratch frames that the 16-bit attention kernels
+// read: bf16, to nearest, of what the CPU's codecs decode.
 #include "grouped.cuh"
 #include "page.cuh"
 #include "polar.cuh"
@@ -10,7 +10,8 @@ namespace ebb {
 struct DecodeJob {
   uint32_t position;
   uint32_t source;  // first frame, into KvPool::frames
-  uint32_t target;  // first of its scratch frames, an id; they are neighbours, `scratch_slots` a sub-block
+  // first of its scratch frames, an id; they are neighbours, `scratch_slots` a sub-block
+  uint32_t target;
   uint32_t shrink;  // the shrink of this step that wrote it, or kNoShrink
 };
 static_assert(sizeof(DecodeJob) == 16);
@@ -33,7 +34,8 @@ __device__ __forceinline__ void find_steps(uint32_t format, PageShared& s) {
   const uint32_t c = threadIdx.x;
   if (c < kGroups) {
     float levels = levels_of(format);
-    if (Keys && slabs_of(format) > 0 && s.old_rank[c] < slabs_of(format) * (HeadDim / 8)) levels = 15.f;
+    if (Keys && slabs_of(format) > 0 && s.old_rank[c] < slabs_of(format) * (HeadDim / 8))
+      levels = 15.f;
     s.zero[c] = fp16_value(s.meta[c]);
     s.scale[c] = __fdiv_rn(fp16_value(s.meta[kGroups + c]), levels);
   }
@@ -51,9 +53,12 @@ __device__ __forceinline__ void dequantise(const Codes& q, const PageShared& s, 
     for (int h = 0; h < 2; h++) {
 #pragma unroll
       for (int r = 0; r < 2; r++) {
-        const float2 zero = of_groups<HeadDim, Keys, ByRow>(s.zero, i, h, r), step = of_groups<HeadDim, Keys, ByRow>(s.scale, i, h, r);
-        const float x = __fadd_rn(__fmul_rn(static_cast<float>(q[i][h] >> 8 * r & 0xff), step.x), zero.x);
-        const float y = __fadd_rn(__fmul_rn(static_cast<float>(q[i][h] >> (16 + 8 * r) & 0xff), step.y), zero.y);
+        const float2 zero = of_groups<HeadDim, Keys, ByRow>(s.zero, i, h, r),
+                     step = of_groups<HeadDim, Keys, ByRow>(s.scale, i, h, r);
+        const float x =
+            __fadd_rn(__fmul_rn(static_cast<float>(q[i][h] >> 8 * r & 0xff), step.x), zero.x);
+        const float y = __fadd_rn(
+            __fmul_rn(static_cast<float>(q[i][h] >> (16 + 8 * r) & 0xff), step.y), zero.y);
         uint32_t pair = pack_bf16(x, y), token, chunk;
         if (Keys) {
           token = 16 * F::row_tile(i) + 8 * r + g, chunk = 2 * F::column_tile(i) + h;
@@ -70,7 +75,8 @@ __device__ __forceinline__ void dequantise(const Codes& q, const PageShared& s, 
 
 // A record of one dense plane to staged rows.
 template <int HeadDim, bool Keys, bool ByRow>
-__device__ __forceinline__ void decode_plane(const RecordBytes& src, uint32_t format, uint8_t* shared, PageShared& s) {
+__device__ __forceinline__ void decode_plane(const RecordBytes& src, uint32_t format,
+                                             uint8_t* shared, PageShared& s) {
   Codes q;
   read_page<HeadDim, Keys, ByRow>(src, format, shared, s, q);
   find_steps<HeadDim, Keys, ByRow>(format, s);
@@ -80,14 +86,16 @@ __device__ __forceinline__ void decode_plane(const RecordBytes& src, uint32_t fo
 
 // A record of any format below 16 bit to staged rows.
 template <int HeadDim, bool Keys>
-__device__ __forceinline__ void decode_rows(const RecordBytes& src, uint32_t format, uint8_t* shared, PageShared& s) {
+__device__ __forceinline__ void decode_rows(const RecordBytes& src, uint32_t format,
+                                            uint8_t* shared, PageShared& s) {
   if (is_grouped(format)) {
     read_grouped<HeadDim, Keys>(src, format, shared);
     return;
   }
   if constexpr (Keys) {
     if (is_polar(format)) {
-      read_polar<HeadDim>(src, format, shared, reinterpret_cast<float2*>(shared + 256 * HeadDim), s);
+      read_polar<HeadDim>(src, format, shared, reinterpret_cast<float2*>(shared + 256 * HeadDim),
+                          s);
       return;
     }
     if (is_by_token(format)) {
@@ -99,7 +107,8 @@ __device__ __forceinline__ void decode_rows(const RecordBytes& src, uint32_t for
 }
 
 template <int HeadDim, bool Keys>
-__device__ __forceinline__ void decode(const DecodeParams& p, uint8_t* shared, PageShared& s, uint32_t page, uint32_t head) {
+__device__ __forceinline__ void decode(const DecodeParams& p, uint8_t* shared, PageShared& s,
+                                       uint32_t page, uint32_t head) {
   const KvPool& pool = p.pool;
   const DecodeJob job = p.jobs[blockIdx.y];
   const uint32_t record = page * pool.kv_heads + head;
@@ -115,15 +124,20 @@ __device__ __forceinline__ void decode(const DecodeParams& p, uint8_t* shared, P
   if (position > 0) src = record_bytes(pool, from, head, source);
   if (from.format != kF16) decode_rows<HeadDim, Keys>(src, from.format, shared, s);
   const uint32_t slot = record / pool.records_per_frame;
-  uint8_t* const out = pool.arena + pool.frame_bytes * (job.target + slot % p.scratch_slots) + (record - slot * pool.records_per_frame) * kSubBytes;
+  uint8_t* const out = pool.arena + pool.frame_bytes * (job.target + slot % p.scratch_slots) +
+                       (record - slot * pool.records_per_frame) * kSubBytes;
 #pragma unroll
   for (int k = 0; k < 8; k++) {
-    const uint32_t v = threadIdx.x + k * 2 * HeadDim, token = v / (HeadDim / 8), chunk = v % (HeadDim / 8);
+    const uint32_t v = threadIdx.x + k * 2 * HeadDim, token = v / (HeadDim / 8),
+                   chunk = v % (HeadDim / 8);
     const uint8_t* at = shared + staged_offset<HeadDim>(token, chunk);
     if (from.format == kF16) {
-      at = position > 0 ? src.at(token * kRowBytes + 16 * chunk) : sub_record(pool, record, source, token / 16, kSubBytes) + token % 16 * kRowBytes + 16 * chunk;
+      at = position > 0 ? src.at(token * kRowBytes + 16 * chunk)
+                        : sub_record(pool, record, source, token / 16, kSubBytes) +
+                              token % 16 * kRowBytes + 16 * chunk;
     }
-    uint8_t* to = out + pool.frame_bytes * (token / 16 * p.scratch_slots) + token % 16 * kRowBytes + 16 * chunk;
+    uint8_t* to = out + pool.frame_bytes * (token / 16 * p.scratch_slots) + token % 16 * kRowBytes +
+                  16 * chunk;
     *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(at);
   }
 }

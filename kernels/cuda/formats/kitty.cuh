@@ -1,13 +1,15 @@
 // Kitty: 2-bit keys whose loudest channels keep 4 bits (formats/kitty/README.md).
 //
-// Record, n boosted channels of D: `[zero; D][range; D][low plane][index; D bytes][slab; 4 D bytes]...`.
+// Record, n boosted channels of D: `[zero; D][range; D][low plane][index; D bytes][slab; 4 D
+// bytes]...`.
 #pragma once
 #include "quantise.cuh"
 
 namespace ebb {
 
-// Adds up a value per column over the rows of a record into `s.sums`, from a value per thread and column `(fragment of a row tile,
-// h, e)`. The halves of a butterfly: each lane ends with an eighth of its columns.
+// Adds up a value per column over the rows of a record into `s.sums`, from a value per thread and
+// column `(fragment of a row tile, h, e)`. The halves of a butterfly: each lane ends with an eighth
+// of its columns.
 template <int HeadDim>
 __device__ __forceinline__ void add_columns(uint32_t (&of_column)[HeadDim / 4], PageShared& s) {
   const uint32_t lane = threadIdx.x % 32;
@@ -33,7 +35,8 @@ __device__ __forceinline__ void add_columns(uint32_t (&of_column)[HeadDim / 4], 
   }
 }
 
-// Ranks of the `boosted` first channels into `s.rank`; `before(a, b)`: whether channel a ranks before b. Clears and uses `s.louder`.
+// Ranks of the `boosted` first channels into `s.rank`; `before(a, b)`: whether channel a ranks
+// before b. Clears and uses `s.louder`.
 template <int HeadDim, class Before>
 __device__ __forceinline__ void rank_by(uint32_t boosted, PageShared& s, Before before) {
   // Two threads a channel.
@@ -44,12 +47,14 @@ __device__ __forceinline__ void rank_by(uint32_t boosted, PageShared& s, Before 
   __syncthreads();
   atomicAdd(&s.louder[channel], louder);
   __syncthreads();
-  if (tid < HeadDim) s.rank[tid] = static_cast<uint8_t>(s.louder[tid] < boosted ? s.louder[tid] : boosted);
+  if (tid < HeadDim)
+    s.rank[tid] = static_cast<uint8_t>(s.louder[tid] < boosted ? s.louder[tid] : boosted);
   __syncthreads();
 }
 
-// Ranks of the `boosted` loudest channels of a 4-bit page whose metadata is in `s`, into `s.rank`. In exact integers, so that no
-// order matters: with N the tokens below zero, loudness is 15 z (128 - 2 |N|) + R (sum c - 2 sum over N c).
+// Ranks of the `boosted` loudest channels of a 4-bit page whose metadata is in `s`, into `s.rank`.
+// In exact integers, so that no order matters: with N the tokens below zero, loudness is 15 z
+// (128 - 2 |N|) + R (sum c - 2 sum over N c).
 template <int HeadDim>
 __device__ __forceinline__ void rank_channels(const Codes& q, uint32_t boosted, PageShared& s) {
   using F = Fragments<HeadDim, true>;
@@ -75,7 +80,8 @@ __device__ __forceinline__ void rank_channels(const Codes& q, uint32_t boosted, 
 #pragma unroll
         for (int r = 0; r < 2; r++) {
           const uint32_t code = q[i][h] >> (16 * e + 8 * r) & 0xff;
-          of_column[F::column_tile(i) * 4 + 2 * h + e] += code | (code < first ? code << 11 | 1u << 22 : 0u);
+          of_column[F::column_tile(i) * 4 + 2 * h + e] +=
+              code | (code < first ? code << 11 | 1u << 22 : 0u);
         }
       }
     }
@@ -84,9 +90,11 @@ __device__ __forceinline__ void rank_channels(const Codes& q, uint32_t boosted, 
   __syncthreads();
   if (tid < HeadDim) {
     const int64_t zero = 15 * fp16_units(s.meta[tid]), range = fp16_units(s.meta[HeadDim + tid]);
-    const int64_t codes = s.sums[tid] & 2047, codes_below = s.sums[tid] >> 11 & 2047, below = s.sums[tid] >> 22;
+    const int64_t codes = s.sums[tid] & 2047, codes_below = s.sums[tid] >> 11 & 2047,
+                  below = s.sums[tid] >> 22;
     // Of equals the lower one is louder. Below 2^52 before.
-    s.loudness[tid] = (zero * (128 - 2 * below) + range * (codes - 2 * codes_below)) * 128 + 127 - tid;
+    s.loudness[tid] =
+        (zero * (128 - 2 * below) + range * (codes - 2 * codes_below)) * 128 + 127 - tid;
   }
   __syncthreads();
   const int64_t mine = s.loudness[tid % HeadDim];
@@ -105,7 +113,8 @@ __device__ __forceinline__ void rank_wide(uint32_t boosted, PageShared& s) {
   });
 }
 
-// Ranks of the channels of a 4-bit page with the greatest variance: R^2 (128 sum c^2 - (sum c)^2), below 2^103.
+// Ranks of the channels of a 4-bit page with the greatest variance: R^2 (128 sum c^2 - (sum c)^2),
+// below 2^103.
 template <int HeadDim>
 __device__ __forceinline__ void rank_by_variance(const Codes& q, uint32_t boosted, PageShared& s) {
   using F = Fragments<HeadDim, true>;
@@ -152,13 +161,15 @@ __device__ __forceinline__ void rank_at_random(uint32_t boosted, PageShared& s) 
 
 // Ones over the codes of the channels of fragment i's half h whose rank is in `from .. to`.
 template <int HeadDim>
-__device__ __forceinline__ uint32_t rank_mask(const uint8_t* rank, int i, int h, uint32_t from, uint32_t to) {
+__device__ __forceinline__ uint32_t rank_mask(const uint8_t* rank, int i, int h, uint32_t from,
+                                              uint32_t to) {
   const uint32_t column = Fragments<HeadDim, true>::column(i, h);
   auto in = [&](uint32_t r) { return from <= r && r < to; };
   return (in(rank[column]) ? 0x0000ffffu : 0u) | (in(rank[column + 1]) ? 0xffff0000u : 0u);
 }
 
-// Codes of a word of a slab: calls `visit(token, rank in the slab, shift)` for all sixteen. Word `w` of 4 D bytes.
+// Codes of a word of a slab: calls `visit(token, rank in the slab, shift)` for all sixteen. Word
+// `w` of 4 D bytes.
 template <int HeadDim, class Visit>
 __device__ __forceinline__ void for_slab_word(uint32_t w, Visit visit) {
   constexpr uint32_t kVector = HeadDim / 32;  // words that a lane has side by side: all of them
@@ -173,26 +184,32 @@ __device__ __forceinline__ void for_slab_word(uint32_t w, Visit visit) {
   }
 }
 
-// The high bits of boosted channels, `high[rank][token]` in shared memory, from and to the slabs of a record. Slab 0 is that of
-// the loudest eighth; a word a thread.
+// The high bits of boosted channels, `high[rank][token]` in shared memory, from and to the slabs of
+// a record. Slab 0 is that of the loudest eighth; a word a thread.
 template <int HeadDim, class At>
 __device__ __forceinline__ void load_slabs(uint8_t* high, uint32_t slabs, At at) {
   if (threadIdx.x >= slabs * HeadDim) return;
-  const uint32_t word = *reinterpret_cast<const uint32_t*>(at(4 * threadIdx.x)), first = threadIdx.x / HeadDim * (HeadDim / 8);
-  for_slab_word<HeadDim>(threadIdx.x % HeadDim, [&](uint32_t token, uint32_t rank, uint32_t shift) { high[(first + rank) * 128 + token] = word >> shift & 3; });
+  const uint32_t word = *reinterpret_cast<const uint32_t*>(at(4 * threadIdx.x)),
+                 first = threadIdx.x / HeadDim * (HeadDim / 8);
+  for_slab_word<HeadDim>(threadIdx.x % HeadDim, [&](uint32_t token, uint32_t rank, uint32_t shift) {
+    high[(first + rank) * 128 + token] = word >> shift & 3;
+  });
 }
 template <int HeadDim, class At>
 __device__ __forceinline__ void store_slabs(const uint8_t* high, uint32_t slabs, At at) {
   if (threadIdx.x >= slabs * HeadDim) return;
   const uint32_t first = threadIdx.x / HeadDim * (HeadDim / 8);
   uint32_t word = 0;
-  for_slab_word<HeadDim>(threadIdx.x % HeadDim, [&](uint32_t token, uint32_t rank, uint32_t shift) { word |= static_cast<uint32_t>(high[(first + rank) * 128 + token]) << shift; });
+  for_slab_word<HeadDim>(threadIdx.x % HeadDim, [&](uint32_t token, uint32_t rank, uint32_t shift) {
+    word |= static_cast<uint32_t>(high[(first + rank) * 128 + token]) << shift;
+  });
   *reinterpret_cast<uint32_t*>(at(4 * threadIdx.x)) = word;
 }
 
 // Between `high` and the codes in registers; only channels of a rank below `boosted` have any.
 template <int HeadDim>
-__device__ __forceinline__ void add_high(Codes& q, const uint8_t* high, const uint8_t* rank, uint32_t boosted) {
+__device__ __forceinline__ void add_high(Codes& q, const uint8_t* high, const uint8_t* rank,
+                                         uint32_t boosted) {
   using F = Fragments<HeadDim, true>;
 #pragma unroll
   for (int i = 0; i < 8; i++) {
@@ -201,12 +218,15 @@ __device__ __forceinline__ void add_high(Codes& q, const uint8_t* high, const ui
       const uint32_t r = rank[F::column(i, k / 2) + k % 2];
       if (r >= boosted) continue;
       const uint8_t* tokens = high + r * 128 + F::row(i);
-      q[i][k / 2] |= (static_cast<uint32_t>(tokens[0]) << 2 | static_cast<uint32_t>(tokens[8]) << 10) << 16 * (k % 2);
+      q[i][k / 2] |=
+          (static_cast<uint32_t>(tokens[0]) << 2 | static_cast<uint32_t>(tokens[8]) << 10)
+          << 16 * (k % 2);
     }
   }
 }
 template <int HeadDim>
-__device__ __forceinline__ void take_high(const Codes& q, uint8_t* high, const uint8_t* rank, uint32_t boosted) {
+__device__ __forceinline__ void take_high(const Codes& q, uint8_t* high, const uint8_t* rank,
+                                          uint32_t boosted) {
   using F = Fragments<HeadDim, true>;
 #pragma unroll
   for (int i = 0; i < 8; i++) {

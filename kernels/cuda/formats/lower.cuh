@@ -5,10 +5,11 @@
 
 namespace ebb {
 
-// Brings the codes of a page of width `from` (a rung below 16 bit) down to `to`'s; 2-bit ones are clipped if `clipped`. `scratch` is
-// shared memory that the page no longer needs.
+// Brings the codes of a page of width `from` (a rung below 16 bit) down to `to`'s; 2-bit ones are
+// clipped if `clipped`. `scratch` is shared memory that the page no longer needs.
 template <int HeadDim, bool Keys>
-__device__ __forceinline__ void lower_page(uint32_t from, uint32_t to, bool clipped, uint8_t* scratch, PageShared& s, Codes& q) {
+__device__ __forceinline__ void lower_page(uint32_t from, uint32_t to, bool clipped,
+                                           uint8_t* scratch, PageShared& s, Codes& q) {
   using F = Fragments<HeadDim, Keys>;
   if (from == to || from == kInt3) return;
   if (from == kInt8) {
@@ -21,14 +22,18 @@ __device__ __forceinline__ void lower_page(uint32_t from, uint32_t to, bool clip
   const bool ranked = Keys && (old > 0 || boosted > 0);
   if constexpr (Keys) {
     if (old > 0) {
-      if (threadIdx.x < HeadDim) s.rank[threadIdx.x] = static_cast<uint8_t>(s.old_rank[threadIdx.x] < boosted ? s.old_rank[threadIdx.x] : boosted);
+      if (threadIdx.x < HeadDim)
+        s.rank[threadIdx.x] = static_cast<uint8_t>(
+            s.old_rank[threadIdx.x] < boosted ? s.old_rank[threadIdx.x] : boosted);
       __syncthreads();
     } else if (boosted > 0) {
       rank_channels<HeadDim>(q, boosted, s);
     }
   }
   if (clipped) {
-    auto narrowed = [&](uint32_t c) { return !ranked || ((old == 0 || s.old_rank[c] < old) && s.rank[c] >= boosted); };
+    auto narrowed = [&](uint32_t c) {
+      return !ranked || ((old == 0 || s.old_rank[c] < old) && s.rank[c] >= boosted);
+    };
     choose_windows<HeadDim, Keys>(q, scratch, s, narrowed);
   }
 #pragma unroll
@@ -36,7 +41,8 @@ __device__ __forceinline__ void lower_page(uint32_t from, uint32_t to, bool clip
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       const uint32_t column = F::column(i, h);
-      const uint32_t two = clipped ? clip_4_to_2(q[i][h], s.sums[column], s.sums[column + 1]) : shift_4_to_2(q[i][h]);
+      const uint32_t two = clipped ? clip_4_to_2(q[i][h], s.sums[column], s.sums[column + 1])
+                                   : shift_4_to_2(q[i][h]);
       uint32_t narrowed = ~0u;
       if constexpr (Keys) {
         // Those that have 4 bits now and are not to keep them.

@@ -1,18 +1,23 @@
-// Polar keys: RoPE pairs (i, i + D/2) as angle and radius (formats/polar/README.md), operation by operation as the CPU's codec.
+// Polar keys: RoPE pairs (i, i + D/2) as angle and radius (formats/polar/README.md), operation by
+// operation as the CPU's codec.
 //
-// Record, P = D/2: `[angle zero; P][angle range; P][radius zero; P][radius range; P]` in fp16, the first two only if angles are
-// fitted, then the plane of angles `[128][P]`, 4 bits, and that of radii, 4 or 2.
+// Record, P = D/2: `[angle zero; P][angle range; P][radius zero; P][radius range; P]` in fp16, the
+// first two only if angles are fitted, then the plane of angles `[128][P]`, 4 bits, and that of
+// radii, 4 or 2.
 #pragma once
 #include "pool.cuh"
 #include "quantise.cuh"
 
 namespace ebb {
 
-constexpr float kPi = 3.14159265358979f, kHalfPi = 1.57079632679489662f, kTau = 6.28318530717958648f;
+constexpr float kPi = 3.14159265358979f, kHalfPi = 1.57079632679489662f,
+                kTau = 6.28318530717958648f;
 constexpr uint32_t kAngleBits = 4, kAngles = 1 << kAngleBits;
 
 __device__ __forceinline__ bool has_angle_grid(uint32_t format) { return format == kPolar44Grid; }
-__device__ __forceinline__ uint32_t radius_bits(uint32_t format) { return format == kPolar42 ? 2 : 4; }
+__device__ __forceinline__ uint32_t radius_bits(uint32_t format) {
+  return format == kPolar42 ? 2 : 4;
+}
 template <int HeadDim>
 __device__ __forceinline__ uint32_t polar_meta_bytes(uint32_t format) {
   return has_angle_grid(format) ? 2 * HeadDim : 4 * HeadDim;
@@ -20,7 +25,8 @@ __device__ __forceinline__ uint32_t polar_meta_bytes(uint32_t format) {
 
 // formats/polar/angle.rs: in 0 ..= 2 pi; of values that are finite.
 __device__ __forceinline__ float polar_angle(float x, float y) {
-  constexpr float kAtan[9] = {0.0028662257f, -0.016165737f, 0.042909614f, -0.07528964f, 0.10656264f, -0.142089f, 0.19993551f, -0.33333145f, 1.f};
+  constexpr float kAtan[9] = {0.0028662257f, -0.016165737f, 0.042909614f, -0.07528964f, 0.10656264f,
+                              -0.142089f,    0.19993551f,   -0.33333145f, 1.f};
   const float ax = fabsf(x), ay = fabsf(y);
   const bool steep = ay > ax;
   const float lesser = steep ? ax : ay, greater = steep ? ay : ax;
@@ -34,18 +40,24 @@ __device__ __forceinline__ float polar_angle(float x, float y) {
   const float half = x < 0.f ? __fsub_rn(kPi, quadrant) : quadrant;
   return y < 0.f ? __fsub_rn(kTau, half) : half;
 }
-__device__ __forceinline__ float polar_radius(float x, float y) { return __fsqrt_rn(__fadd_rn(__fmul_rn(x, x), __fmul_rn(y, y))); }
+__device__ __forceinline__ float polar_radius(float x, float y) {
+  return __fsqrt_rn(__fadd_rn(__fmul_rn(x, x), __fmul_rn(y, y)));
+}
 
 // Cosine and sine of an angle in 0 ..= 8.
 __device__ __forceinline__ float2 polar_cos_sin(float angle) {
   constexpr float kTwoOverPi = 0.636619772367581343f, kHigh = 1.5703125f, kLow = 4.838268e-4f;
   const float quadrant = floorf(__fadd_rn(__fmul_rn(angle, kTwoOverPi), 0.5f));
-  const float x = __fsub_rn(__fsub_rn(angle, __fmul_rn(quadrant, kHigh)), __fmul_rn(quadrant, kLow));
+  const float x =
+      __fsub_rn(__fsub_rn(angle, __fmul_rn(quadrant, kHigh)), __fmul_rn(quadrant, kLow));
   const float x2 = __fmul_rn(x, x);
-  const float odd = __fadd_rn(-0.16666655f, __fmul_rn(x2, __fadd_rn(8.332161e-3f, __fmul_rn(x2, -1.9515296e-4f))));
+  const float odd = __fadd_rn(
+      -0.16666655f, __fmul_rn(x2, __fadd_rn(8.332161e-3f, __fmul_rn(x2, -1.9515296e-4f))));
   const float sine = __fadd_rn(x, __fmul_rn(__fmul_rn(x, x2), odd));
-  const float even = __fadd_rn(4.1666646e-2f, __fmul_rn(x2, __fadd_rn(-1.3887316e-3f, __fmul_rn(x2, 2.4433157e-5f))));
-  const float cosine = __fadd_rn(__fsub_rn(1.f, __fmul_rn(0.5f, x2)), __fmul_rn(__fmul_rn(x2, x2), even));
+  const float even = __fadd_rn(
+      4.1666646e-2f, __fmul_rn(x2, __fadd_rn(-1.3887316e-3f, __fmul_rn(x2, 2.4433157e-5f))));
+  const float cosine =
+      __fadd_rn(__fsub_rn(1.f, __fmul_rn(0.5f, x2)), __fmul_rn(__fmul_rn(x2, x2), even));
   const uint32_t turn = static_cast<uint32_t>(quadrant) % 4;
   if (turn == 0) return make_float2(cosine, sine);
   if (turn == 1) return make_float2(-sine, cosine);
@@ -63,8 +75,12 @@ template <int HeadDim>
 struct PairFragments {
   static constexpr int kPairs = HeadDim / 2, kTiles = kPairs / 16;
   static_assert(4 % kTiles == 0);
-  __device__ __forceinline__ static uint32_t column(int i, int h) { return 16 * (i % kTiles) + 8 * h + 2 * (threadIdx.x % 4); }
-  __device__ __forceinline__ static uint32_t row(int i) { return 16 * (threadIdx.x / 32 * (4 / kTiles) + i / kTiles) + threadIdx.x % 32 / 4; }
+  __device__ __forceinline__ static uint32_t column(int i, int h) {
+    return 16 * (i % kTiles) + 8 * h + 2 * (threadIdx.x % 4);
+  }
+  __device__ __forceinline__ static uint32_t row(int i) {
+    return 16 * (threadIdx.x / 32 * (4 / kTiles) + i / kTiles) + threadIdx.x % 32 / 4;
+  }
 };
 using PairCodes = uint32_t[4][2];
 
@@ -96,14 +112,17 @@ __device__ __forceinline__ void load_pair_codes(PairCodes& q, uint32_t bits, At 
     const uint32_t words[2] = {v.x, v.y};
 #pragma unroll
     for (int i = 0; i < 4; i++)
-      for (int h = 0; h < 2; h++) q[i][h] = spread<2>(words[i / 2] >> (8 * h + 4 * (i % 2)) & 0x000f000fu);
+      for (int h = 0; h < 2; h++)
+        q[i][h] = spread<2>(words[i / 2] >> (8 * h + 4 * (i % 2)) & 0x000f000fu);
   }
 }
 
-// Fits cells to the staged rows: metadata into `s.meta`; zeros of angles, then of radii, into `s.zero`, cells per unit into `s.scale`.
-// False if there are none; then thread 0 has the failure. `partials` are kPartialBytes of shared memory.
+// Fits cells to the staged rows: metadata into `s.meta`; zeros of angles, then of radii, into
+// `s.zero`, cells per unit into `s.scale`. False if there are none; then thread 0 has the failure.
+// `partials` are kPartialBytes of shared memory.
 template <int HeadDim>
-__device__ __forceinline__ bool find_cells(const uint8_t* staged, float* partials, PageShared& s, uint32_t format, uint64_t& failure) {
+__device__ __forceinline__ bool find_cells(const uint8_t* staged, float* partials, PageShared& s,
+                                           uint32_t format, uint64_t& failure) {
   constexpr uint32_t kPairs = HeadDim / 2, kParts = 4, kTokens = 128 / kParts;
   static_assert(4 * kParts * kPairs * sizeof(float) <= kPartialBytes);
   const uint32_t tid = threadIdx.x, pair = tid % kPairs, part = tid / kPairs;
@@ -117,10 +136,12 @@ __device__ __forceinline__ bool find_cells(const uint8_t* staged, float* partial
   };
 #pragma unroll 2
   for (uint32_t token = part * kTokens; token < (part + 1) * kTokens; token++) {
-    const uint32_t x = staged_bits<HeadDim>(staged, token, pair), y = staged_bits<HeadDim>(staged, token, pair + kPairs);
+    const uint32_t x = staged_bits<HeadDim>(staged, token, pair),
+                   y = staged_bits<HeadDim>(staged, token, pair + kPairs);
     if ((x & 0x7fffu) >= kBeyondFp16) atomicMin(&s.bad_element, token * HeadDim + pair);
     if ((y & 0x7fffu) >= kBeyondFp16) atomicMin(&s.bad_element, token * HeadDim + pair + kPairs);
-    const float angle = polar_angle(widen_bf16(x), widen_bf16(y)), radius = polar_radius(widen_bf16(x), widen_bf16(y));
+    const float angle = polar_angle(widen_bf16(x), widen_bf16(y)),
+                radius = polar_radius(widen_bf16(x), widen_bf16(y));
     widen(0, angle, angle);
     widen(1, radius, radius);
   }
@@ -129,14 +150,16 @@ __device__ __forceinline__ bool find_cells(const uint8_t* staged, float* partial
   __syncthreads();
   const uint32_t element = s.bad_element;
   if (element != kSound) {
-    failure = value_failure(element, staged_bits<HeadDim>(staged, element / HeadDim, element % HeadDim));
+    failure =
+        value_failure(element, staged_bits<HeadDim>(staged, element / HeadDim, element % HeadDim));
     return false;
   }
   if (tid < kPairs) {
     for (uint32_t other = 1; other < kParts; other++) {
 #pragma unroll
       for (int quantity = 0; quantity < 2; quantity++)
-        widen(quantity, partials[(2 * quantity * kParts + other) * kPairs + pair], partials[((2 * quantity + 1) * kParts + other) * kPairs + pair]);
+        widen(quantity, partials[(2 * quantity * kParts + other) * kPairs + pair],
+              partials[((2 * quantity + 1) * kParts + other) * kPairs + pair]);
     }
     // No angle is beyond fp16, and no radius less than zero.
     if (bounds[3] > kFp16Max) {
@@ -149,7 +172,8 @@ __device__ __forceinline__ bool find_cells(const uint8_t* staged, float* partial
         meta[pair] = static_cast<uint16_t>(zero_bits);
         meta[kPairs + pair] = static_cast<uint16_t>(range_bits);
         s.zero[quantity * kPairs + pair] = zero;
-        s.scale[quantity * kPairs + pair] = steps_per_unit(__fdiv_rn(fp16_value(range_bits), static_cast<float>(1 << bits)), 1.f);
+        s.scale[quantity * kPairs + pair] =
+            steps_per_unit(__fdiv_rn(fp16_value(range_bits), static_cast<float>(1 << bits)), 1.f);
       };
       if (has_angle_grid(format)) {
         s.zero[pair] = 0.f;
@@ -164,7 +188,8 @@ __device__ __forceinline__ bool find_cells(const uint8_t* staged, float* partial
   const uint32_t bad = s.bad_group;
   if (bad == kSound) return true;
   // Through shared memory to thread 0.
-  if (tid == bad) s.loudness[0] = static_cast<int64_t>(failure_of(kBadRadius, pair, __float_as_uint(bounds[3])));
+  if (tid == bad)
+    s.loudness[0] = static_cast<int64_t>(failure_of(kBadRadius, pair, __float_as_uint(bounds[3])));
   __syncthreads();
   failure = static_cast<uint64_t>(s.loudness[0]);
   return false;
@@ -172,12 +197,16 @@ __device__ __forceinline__ bool find_cells(const uint8_t* staged, float* partial
 
 // Writes the staged rows with the cells of find_cells.
 template <int HeadDim>
-__device__ __forceinline__ void write_polar(const RecordBytes& dst, uint32_t format, const uint8_t* staged, const PageShared& s) {
+__device__ __forceinline__ void write_polar(const RecordBytes& dst, uint32_t format,
+                                            const uint8_t* staged, const PageShared& s) {
   using F = PairFragments<HeadDim>;
   const uint32_t meta_bytes = polar_meta_bytes<HeadDim>(format), bits = radius_bits(format);
-  if (threadIdx.x < meta_bytes / 16) *reinterpret_cast<uint4*>(dst.at(16 * threadIdx.x)) = reinterpret_cast<const uint4*>(s.meta)[threadIdx.x];
+  if (threadIdx.x < meta_bytes / 16)
+    *reinterpret_cast<uint4*>(dst.at(16 * threadIdx.x)) =
+        reinterpret_cast<const uint4*>(s.meta)[threadIdx.x];
   auto code_in_cells = [&](float v, uint32_t at, uint32_t last) {
-    const uint32_t code = static_cast<uint32_t>(static_cast<int32_t>(__fmul_rn(__fsub_rn(v, s.zero[at]), s.scale[at])));
+    const uint32_t code = static_cast<uint32_t>(
+        static_cast<int32_t>(__fmul_rn(__fsub_rn(v, s.zero[at]), s.scale[at])));
     return code < last ? code : last;
   };
   PairCodes angles = {}, radii = {};
@@ -189,11 +218,17 @@ __device__ __forceinline__ void write_polar(const RecordBytes& dst, uint32_t for
       for (int r = 0; r < 2; r++) {
         const uint32_t token = F::row(i) + 8 * r, pair = F::column(i, h);
         const uint8_t* const row = staged + pair % 8 * 2;
-        const float2 x = unpack_bf16(*reinterpret_cast<const uint32_t*>(row + staged_offset<HeadDim>(token, pair / 8)));
-        const float2 y = unpack_bf16(*reinterpret_cast<const uint32_t*>(row + staged_offset<HeadDim>(token, (pair + F::kPairs) / 8)));
-        angles[i][h] |= (code_in_cells(polar_angle(x.x, y.x), pair, kAngles - 1) | code_in_cells(polar_angle(x.y, y.y), pair + 1, kAngles - 1) << 16) << 8 * r;
+        const float2 x = unpack_bf16(
+            *reinterpret_cast<const uint32_t*>(row + staged_offset<HeadDim>(token, pair / 8)));
+        const float2 y = unpack_bf16(*reinterpret_cast<const uint32_t*>(
+            row + staged_offset<HeadDim>(token, (pair + F::kPairs) / 8)));
+        angles[i][h] |= (code_in_cells(polar_angle(x.x, y.x), pair, kAngles - 1) |
+                         code_in_cells(polar_angle(x.y, y.y), pair + 1, kAngles - 1) << 16)
+                        << 8 * r;
         const uint32_t at = F::kPairs + pair, last = (1u << bits) - 1;
-        radii[i][h] |= (code_in_cells(polar_radius(x.x, y.x), at, last) | code_in_cells(polar_radius(x.y, y.y), at + 1, last) << 16) << 8 * r;
+        radii[i][h] |= (code_in_cells(polar_radius(x.x, y.x), at, last) |
+                        code_in_cells(polar_radius(x.y, y.y), at + 1, last) << 16)
+                       << 8 * r;
       }
     }
   }
@@ -201,14 +236,18 @@ __device__ __forceinline__ void write_polar(const RecordBytes& dst, uint32_t for
   store_pair_codes(radii, bits, [&](uint32_t o) { return dst.at(meta_bytes + 32 * HeadDim + o); });
 }
 
-// Values of a record to staged rows, bf16. `vectors` are kPartialBytes of shared memory: cosine and sine of every angle of every pair.
+// Values of a record to staged rows, bf16. `vectors` are kPartialBytes of shared memory: cosine and
+// sine of every angle of every pair.
 template <int HeadDim>
-__device__ __forceinline__ void read_polar(const RecordBytes& src, uint32_t format, uint8_t* staged, float2* vectors, PageShared& s) {
+__device__ __forceinline__ void read_polar(const RecordBytes& src, uint32_t format, uint8_t* staged,
+                                           float2* vectors, PageShared& s) {
   using F = PairFragments<HeadDim>;
   constexpr uint32_t kPairs = F::kPairs;
   static_assert(kPairs * kAngles * sizeof(float2) <= kPartialBytes);
-  const uint32_t tid = threadIdx.x, meta_bytes = polar_meta_bytes<HeadDim>(format), bits = radius_bits(format);
-  if (tid < meta_bytes / 16) reinterpret_cast<uint4*>(s.meta)[tid] = *reinterpret_cast<const uint4*>(src.at(16 * tid));
+  const uint32_t tid = threadIdx.x, meta_bytes = polar_meta_bytes<HeadDim>(format),
+                 bits = radius_bits(format);
+  if (tid < meta_bytes / 16)
+    reinterpret_cast<uint4*>(s.meta)[tid] = *reinterpret_cast<const uint4*>(src.at(16 * tid));
   __syncthreads();
   const bool grid = has_angle_grid(format);
   const uint16_t* const radius_meta = s.meta + (grid ? 0 : 2 * kPairs);
@@ -219,7 +258,8 @@ __device__ __forceinline__ void read_polar(const RecordBytes& src, uint32_t form
   for (uint32_t i = tid; i < kPairs * kAngles; i += 2 * HeadDim) {
     const uint32_t pair = i / kAngles;
     const float zero = grid ? 0.f : fp16_value(s.meta[pair]);
-    const float step = __fdiv_rn(grid ? kTau : fp16_value(s.meta[kPairs + pair]), static_cast<float>(kAngles));
+    const float step =
+        __fdiv_rn(grid ? kTau : fp16_value(s.meta[kPairs + pair]), static_cast<float>(kAngles));
     vectors[i] = polar_cos_sin(cell_middle(i % kAngles, step, zero));
   }
   __syncthreads();
@@ -238,12 +278,15 @@ __device__ __forceinline__ void read_polar(const RecordBytes& src, uint32_t form
         for (int e = 0; e < 2; e++) {
           const uint32_t shift = 16 * e + 8 * r;
           const float2 unit = vectors[(pair + e) * kAngles + (angles[i][h] >> shift & 0xff)];
-          const float radius = cell_middle(radii[i][h] >> shift & 0xff, s.scale[pair + e], s.zero[pair + e]);
+          const float radius =
+              cell_middle(radii[i][h] >> shift & 0xff, s.scale[pair + e], s.zero[pair + e]);
           x[e] = __fmul_rn(radius, unit.x), y[e] = __fmul_rn(radius, unit.y);
         }
         uint8_t* const row = staged + pair % 8 * 2;
-        *reinterpret_cast<uint32_t*>(row + staged_offset<HeadDim>(token, pair / 8)) = pack_bf16(x[0], x[1]);
-        *reinterpret_cast<uint32_t*>(row + staged_offset<HeadDim>(token, (pair + kPairs) / 8)) = pack_bf16(y[0], y[1]);
+        *reinterpret_cast<uint32_t*>(row + staged_offset<HeadDim>(token, pair / 8)) =
+            pack_bf16(x[0], x[1]);
+        *reinterpret_cast<uint32_t*>(row + staged_offset<HeadDim>(token, (pair + kPairs) / 8)) =
+            pack_bf16(y[0], y[1]);
       }
     }
   }

@@ -1,7 +1,8 @@
 // Where the records of a block lie, at every position of the shrink schedule (see kv/layout.rs).
 //
-// At position 0 a record is eight sub-records `[16 tokens][head_dim]` bf16, one in each sub-block (common/pages.cuh). At a later
-// position records lie one right behind the other over the block's frames, those of 16 bit first, each in its page's format, in one part or two.
+// At position 0 a record is eight sub-records `[16 tokens][head_dim]` bf16, one in each sub-block
+// (common/pages.cuh). At a later position records lie one right behind the other over the block's
+// frames, those of 16 bit first, each in its page's format, in one part or two.
 #pragma once
 #include "../common/kernel.cuh"
 #include "../common/pages.cuh"
@@ -11,20 +12,42 @@ namespace ebb {
 
 // The formats; clipped ones have the numbers of those that are not.
 enum PageFormat : uint32_t {
-  kF16, kInt8, kInt4, kKitty25, kKitty12, kInt2,
+  kF16,
+  kInt8,
+  kInt4,
+  kKitty25,
+  kKitty12,
+  kInt2,
   // Static: from 16 bit only.
-  kInt3, kInt2g32, kKvmix11, kInt4g32, kPolar44, kPolar42, kPolar44Grid, kInt4t, kInt2t,
-  kKitty25Variance, kKitty12Variance, kKitty25Random, kKitty12Random, kInt4Shift, kInt2Shift, kInt4RoundingShift, kInt2RoundingShift
+  kInt3,
+  kInt2g32,
+  kKvmix11,
+  kInt4g32,
+  kPolar44,
+  kPolar42,
+  kPolar44Grid,
+  kInt4t,
+  kInt2t,
+  kKitty25Variance,
+  kKitty12Variance,
+  kKitty25Random,
+  kKitty12Random,
+  kInt4Shift,
+  kInt2Shift,
+  kInt4RoundingShift,
+  kInt2RoundingShift
 };
 // Whether pages are made by encode.cu, of 16-bit ones alone; the others by transcode.cu.
 __device__ __forceinline__ bool is_encoded(uint32_t format) { return format > kInt3; }
-__device__ __forceinline__ bool is_polar(uint32_t format) { return format >= kPolar44 && format <= kPolar44Grid; }
+__device__ __forceinline__ bool is_polar(uint32_t format) {
+  return format >= kPolar44 && format <= kPolar44Grid;
+}
 
 // A page (layer, side) at a position ≥ 1.
 struct PageOfPosition {
-  uint32_t start;   // of its first head's record, in bytes of the block
-  uint32_t bytes;   // of each record
-  uint32_t format;  // PageFormat
+  uint32_t start;    // of its first head's record, in bytes of the block
+  uint32_t bytes;    // of each record
+  uint32_t format;   // PageFormat
   uint32_t clipped;  // whether its 2-bit codes are, which only shrinking needs to know
 };
 static_assert(sizeof(PageOfPosition) == 16);
@@ -41,22 +64,27 @@ struct KvPool {
 };
 static_assert(sizeof(KvPool) == 48);
 
-// A record's bytes: the first `split` at `head`, the rest at `tail`. Parts begin and end at multiples of 16 bytes.
+// A record's bytes: the first `split` at `head`, the rest at `tail`. Parts begin and end at
+// multiples of 16 bytes.
 struct RecordBytes {
   uint8_t* head;
   uint8_t* tail;
   uint32_t split;
   uint32_t bytes;
-  __device__ __forceinline__ uint8_t* at(uint32_t offset) const { return offset < split ? head + offset : tail + (offset - split); }
+  __device__ __forceinline__ uint8_t* at(uint32_t offset) const {
+    return offset < split ? head + offset : tail + (offset - split);
+  }
 };
 
-__device__ __forceinline__ PageOfPosition page_of(const KvPool& pool, uint32_t position, uint32_t page, int head_dim) {
+__device__ __forceinline__ PageOfPosition page_of(const KvPool& pool, uint32_t position,
+                                                  uint32_t page, int head_dim) {
   if (position == 0) return {0, 256u * head_dim, kF16, 0};
   return pool.pages[(position - 1) * pool.page_count + page];
 }
 
 // The record of a head of a page at a position ≥ 1; the block's frames begin at `first_frame`.
-__device__ __forceinline__ RecordBytes record_bytes(const KvPool& pool, const PageOfPosition& page, uint32_t head, uint32_t first_frame) {
+__device__ __forceinline__ RecordBytes record_bytes(const KvPool& pool, const PageOfPosition& page,
+                                                    uint32_t head, uint32_t first_frame) {
   const uint32_t frame_bytes = static_cast<uint32_t>(pool.frame_bytes);
   const uint32_t start = page.start + head * page.bytes;
   const uint32_t frame = start / frame_bytes, offset = start - frame * frame_bytes;
@@ -66,15 +94,20 @@ __device__ __forceinline__ RecordBytes record_bytes(const KvPool& pool, const Pa
   r.split = page.bytes < rest ? page.bytes : rest;
   r.head = pool.arena + pool.frame_bytes * pool.frames[first_frame + frame] + offset;
   // A record that ends with its frame has no second part, and may be the block's last.
-  r.tail = r.split < page.bytes ? pool.arena + pool.frame_bytes * pool.frames[first_frame + frame + 1] : r.head;
+  r.tail = r.split < page.bytes
+               ? pool.arena + pool.frame_bytes * pool.frames[first_frame + frame + 1]
+               : r.head;
   return r;
 }
 
 // The sub-record of sub-block `i` of a 16-bit block.
-__device__ __forceinline__ uint8_t* sub_record(const KvPool& pool, uint32_t record, uint32_t first_frame, uint32_t i, uint32_t sub_bytes) {
+__device__ __forceinline__ uint8_t* sub_record(const KvPool& pool, uint32_t record,
+                                               uint32_t first_frame, uint32_t i,
+                                               uint32_t sub_bytes) {
   const uint32_t slot = record / pool.records_per_frame;
   const uint32_t frame = pool.frames[first_frame + i * pool.frames_per_sub_block + slot];
-  return pool.arena + pool.frame_bytes * frame + (record - slot * pool.records_per_frame) * sub_bytes;
+  return pool.arena + pool.frame_bytes * frame +
+         (record - slot * pool.records_per_frame) * sub_bytes;
 }
 
 }  // namespace ebb

@@ -1,5 +1,5 @@
-// 16-bit rows to zeros, ranges and codes (formats/affine/range.rs, quantise.rs). A group is a column of the plane (a channel of keys,
-// a token of values), or of keys a token (int4t, int2t).
+// 16-bit rows to zeros, ranges and codes (formats/affine/range.rs, quantise.rs). A group is a
+// column of the plane (a channel of keys, a token of values), or of keys a token (int4t, int2t).
 #pragma once
 #include "affine.cuh"
 
@@ -10,7 +10,8 @@ struct PageShared {
   alignas(16) uint16_t meta[256];  // zeros, then ranges, fp16
   float zero[128];                 // by group
   float scale[128];                // by group: steps per unit when quantising, a step when decoding
-  uint32_t bad_group;              // 2 * group + what is wrong with it, of the first group that has no codes; or kSound
+  // 2 * group + what is wrong with it, of the first group that has no codes; or kSound
+  uint32_t bad_group;
   uint32_t bad_element;
   // Kitty's ranking (formats/kitty/rank.rs).
   alignas(16) uint8_t rank[128];  // among the boosted channels, or their number
@@ -25,7 +26,8 @@ constexpr uint32_t kSound = ~0u;
 // bf16 magnitudes from here on are beyond fp16, or not finite.
 constexpr uint32_t kBeyondFp16 = 0x4780;
 
-// Why a record cannot be encoded, in kRecordShift bits: a kind above 41 bits of details (src/cuda/codecs/tables.rs reads them).
+// Why a record cannot be encoded, in kRecordShift bits: a kind above 41 bits of details
+// (src/cuda/codecs/tables.rs reads them).
 enum FailureKind : uint32_t {
   kBadValue,      // element << 16 | its bf16
   kChannelRange,  // group << 32 | least, bf16 | greatest, bf16
@@ -37,36 +39,48 @@ constexpr uint32_t kRecordShift = 44;
 __device__ __forceinline__ uint64_t failure_of(FailureKind kind, uint32_t index, uint32_t details) {
   return static_cast<uint64_t>(kind) << 41 | static_cast<uint64_t>(index) << 32 | details;
 }
-__device__ __forceinline__ uint64_t value_failure(uint32_t element, uint32_t value) { return static_cast<uint64_t>(element) << 16 | value; }
-__device__ __forceinline__ uint64_t range_failure(FailureKind kind, uint32_t group, float least, float greatest) {
-  return failure_of(kind, group, (__float_as_uint(least) & 0xffff0000u) | __float_as_uint(greatest) >> 16);
+__device__ __forceinline__ uint64_t value_failure(uint32_t element, uint32_t value) {
+  return static_cast<uint64_t>(element) << 16 | value;
+}
+__device__ __forceinline__ uint64_t range_failure(FailureKind kind, uint32_t group, float least,
+                                                  float greatest) {
+  return failure_of(kind, group,
+                    (__float_as_uint(least) & 0xffff0000u) | __float_as_uint(greatest) >> 16);
 }
 
 // An element of the staged rows: its bits, its value.
 template <int HeadDim>
-__device__ __forceinline__ uint32_t staged_bits(const uint8_t* staged, uint32_t token, uint32_t channel) {
-  return *reinterpret_cast<const uint16_t*>(staged + staged_offset<HeadDim>(token, channel / 8) + channel % 8 * 2);
+__device__ __forceinline__ uint32_t staged_bits(const uint8_t* staged, uint32_t token,
+                                                uint32_t channel) {
+  return *reinterpret_cast<const uint16_t*>(staged + staged_offset<HeadDim>(token, channel / 8) +
+                                            channel % 8 * 2);
 }
 __device__ __forceinline__ float widen_bf16(uint32_t bits) { return __uint_as_float(bits << 16); }
 
 constexpr uint32_t kPartsMax = 16;  // partial minima of a group
 constexpr uint32_t kPartialBytes = 2 * kPartsMax * 128 * 2;
 
-// Zeros and ranges of the staged rows, of channels or of tokens, into `s`, with steps for `levels`. False if there are none; then
-// thread 0 has the failure. `partials` are kPartialBytes of shared memory.
+// Zeros and ranges of the staged rows, of channels or of tokens, into `s`, with steps for `levels`.
+// False if there are none; then thread 0 has the failure. `partials` are kPartialBytes of shared
+// memory.
 template <int HeadDim, bool ByChannel>
-__device__ __forceinline__ bool find_ranges(const uint8_t* staged, uint16_t* partials, PageShared& s, float levels, uint64_t& failure) {
+__device__ __forceinline__ bool find_ranges(const uint8_t* staged, uint16_t* partials,
+                                            PageShared& s, float levels, uint64_t& failure) {
   constexpr uint32_t kGroups = ByChannel ? HeadDim : 128, kParts = ByChannel ? 16 : HeadDim / 32;
   uint16_t* const lows = partials;
   uint16_t* const highs = partials + kParts * kGroups;
   const uint32_t tid = threadIdx.x;
   if (tid == 0) s.bad_group = s.bad_element = kSound;
-  // A thread takes eight chunks: of eight neighbouring tokens for channels, of one token for tokens.
-  const uint32_t chunk = ByChannel ? tid % (HeadDim / 8) : tid / 128 * 8, token = ByChannel ? tid / (HeadDim / 8) * 8 : tid % 128;
+  // A thread takes eight chunks: of eight neighbouring tokens for channels, of one token for
+  // tokens.
+  const uint32_t chunk = ByChannel ? tid % (HeadDim / 8) : tid / 128 * 8,
+                 token = ByChannel ? tid / (HeadDim / 8) * 8 : tid % 128;
   uint32_t low[4], high[4];
 #pragma unroll
   for (int k = 0; k < 8; k++) {
-    const uint4 v = *reinterpret_cast<const uint4*>(staged + staged_offset<HeadDim>(ByChannel ? token + k : token, ByChannel ? chunk : chunk + k));
+    const uint4 v = *reinterpret_cast<const uint4*>(
+        staged +
+        staged_offset<HeadDim>(ByChannel ? token + k : token, ByChannel ? chunk : chunk + k));
     const uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int j = 0; j < 4; j++) {
@@ -93,7 +107,8 @@ __device__ __forceinline__ bool find_ranges(const uint8_t* staged, uint16_t* par
       const float low = __uint_as_float(static_cast<uint32_t>(lows[part * kGroups + tid]) << 16);
       const float high = __uint_as_float(static_cast<uint32_t>(highs[part * kGroups + tid]) << 16);
       // False for NaN, which the packed minimum hands on.
-      within = within && low >= -kFp16Max && low <= kFp16Max && high >= -kFp16Max && high <= kFp16Max;
+      within =
+          within && low >= -kFp16Max && low <= kFp16Max && high >= -kFp16Max && high <= kFp16Max;
       least = low < least ? low : least;
       greatest = high > greatest ? high : greatest;
     }
@@ -118,7 +133,9 @@ __device__ __forceinline__ bool find_ranges(const uint8_t* staged, uint16_t* par
   if (bad == kSound) return true;
   if (bad % 2 == 1) {
     // Through shared memory to thread 0.
-    if (tid == bad / 2) s.loudness[0] = static_cast<int64_t>(range_failure(ByChannel ? kChannelRange : kTokenRange, tid, least, greatest));
+    if (tid == bad / 2)
+      s.loudness[0] = static_cast<int64_t>(
+          range_failure(ByChannel ? kChannelRange : kTokenRange, tid, least, greatest));
     __syncthreads();
     failure = static_cast<uint64_t>(s.loudness[0]);
     return false;
@@ -135,8 +152,8 @@ __device__ __forceinline__ bool find_ranges(const uint8_t* staged, uint16_t* par
   return false;
 }
 
-// Zeros, or steps, of a fragment's half h: of the columns e = 0 and 1 of row r, which is the same for both rows unless groups are
-// rows of the plane.
+// Zeros, or steps, of a fragment's half h: of the columns e = 0 and 1 of row r, which is the same
+// for both rows unless groups are rows of the plane.
 template <int HeadDim, bool Keys, bool ByRow>
 __device__ __forceinline__ float2 of_groups(const float* groups, int i, int h, int r) {
   using F = Fragments<HeadDim, Keys>;
@@ -147,7 +164,8 @@ __device__ __forceinline__ float2 of_groups(const float* groups, int i, int h, i
 
 // Codes of the staged rows, with the zeros and steps of find_ranges. `ByRow`: of keys by token.
 template <int HeadDim, bool Keys, bool ByRow = false>
-__device__ __forceinline__ void quantise(const uint8_t* staged, const PageShared& s, float levels, Codes& q) {
+__device__ __forceinline__ void quantise(const uint8_t* staged, const PageShared& s, float levels,
+                                         Codes& q) {
   using F = Fragments<HeadDim, Keys>;
   const uint32_t lane = threadIdx.x % 32, base = smem_address(staged);
 #pragma unroll
@@ -171,11 +189,14 @@ __device__ __forceinline__ void quantise(const uint8_t* staged, const PageShared
       uint32_t codes[2];
 #pragma unroll
       for (int r = 0; r < 2; r++) {
-        const float2 zero = of_groups<HeadDim, Keys, ByRow>(s.zero, i, half, r), scale = of_groups<HeadDim, Keys, ByRow>(s.scale, i, half, r);
+        const float2 zero = of_groups<HeadDim, Keys, ByRow>(s.zero, i, half, r),
+                     scale = of_groups<HeadDim, Keys, ByRow>(s.scale, i, half, r);
         const float2 x = unpack_bf16(pairs[2 * half + r]);
-        codes[r] = __byte_perm(code_bits(x.x, zero.x, scale.x, levels), code_bits(x.y, zero.y, scale.y, levels), 0x5410);
+        codes[r] = __byte_perm(code_bits(x.x, zero.x, scale.x, levels),
+                               code_bits(x.y, zero.y, scale.y, levels), 0x5410);
       }
-      // Low bytes of both halves: of (e = 0, r = 0), (e = 0, r = 1), (e = 1, r = 0), (e = 1, r = 1).
+      // Low bytes of both halves: of (e = 0, r = 0), (e = 0, r = 1), (e = 1, r = 0), (e = 1, r =
+      // 1).
       q[i][half] = __byte_perm(codes[0], codes[1], 0x6240);
     }
   }

@@ -16,7 +16,8 @@ static_assert(sizeof(ShrinkJob) == 16);
 struct ShrinkParams {
   KvPool pool;
   const ShrinkJob* jobs;
-  // [shrinks]: of the first record that has no codes, record << kRecordShift | why (quantise.cuh); kNoFailure before.
+  // [shrinks]: of the first record that has no codes, record << kRecordShift | why (quantise.cuh);
+  // kNoFailure before.
   unsigned long long* failures;
 };
 static_assert(sizeof(ShrinkParams) == 64);
@@ -29,8 +30,13 @@ struct ShrinkRecord {
   uint32_t record;
   PageOfPosition from, to;
   RecordBytes src, dst;  // src: of a block at a position >= 1
-  __device__ __forceinline__ ShrinkRecord(const ShrinkParams& p, uint32_t shrink, uint32_t record, uint32_t page, uint32_t head)
-      : pool(p.pool), job(p.jobs[shrink]), record(record), from(page_of(pool, job.from, page, HeadDim)), to(page_of(pool, job.to, page, HeadDim)) {
+  __device__ __forceinline__ ShrinkRecord(const ShrinkParams& p, uint32_t shrink, uint32_t record,
+                                          uint32_t page, uint32_t head)
+      : pool(p.pool),
+        job(p.jobs[shrink]),
+        record(record),
+        from(page_of(pool, job.from, page, HeadDim)),
+        to(page_of(pool, job.to, page, HeadDim)) {
     dst = record_bytes(pool, to, head, job.target);
     src = dst;
     if (job.from > 0) src = record_bytes(pool, from, head, job.source);
@@ -38,14 +44,17 @@ struct ShrinkRecord {
   // A byte of a token's row, while the page is 16 bit.
   __device__ __forceinline__ uint8_t* row(uint32_t token, uint32_t byte) const {
     if (job.from > 0) return src.at(token * 2 * HeadDim + byte);
-    return sub_record(pool, record, job.source, token / 16, 32 * HeadDim) + token % 16 * 2 * HeadDim + byte;
+    return sub_record(pool, record, job.source, token / 16, 32 * HeadDim) +
+           token % 16 * 2 * HeadDim + byte;
   }
 };
 
-// Calls `run` with the record of this CTA, and in a type whether it is of keys. Grid: (records of a block, shrinks).
+// Calls `run` with the record of this CTA, and in a type whether it is of keys. Grid: (records of a
+// block, shrinks).
 template <int HeadDim, class Run>
 __device__ __forceinline__ void with_record(const ShrinkParams& p, Run run) {
-  const uint32_t record = blockIdx.x, page = record / p.pool.kv_heads, head = record - page * p.pool.kv_heads;
+  const uint32_t record = blockIdx.x, page = record / p.pool.kv_heads,
+                 head = record - page * p.pool.kv_heads;
   const ShrinkRecord<HeadDim> shrink(p, blockIdx.y, record, page, head);
   if (page % 2 == 0)
     run(shrink, std::true_type());
@@ -55,7 +64,8 @@ __device__ __forceinline__ void with_record(const ShrinkParams& p, Run run) {
 
 // One thread tells that the record of this CTA has no codes.
 __device__ __forceinline__ void report(const ShrinkParams& p, uint64_t failure) {
-  atomicMin(p.failures + blockIdx.y, static_cast<unsigned long long>(blockIdx.x) << kRecordShift | failure);
+  atomicMin(p.failures + blockIdx.y,
+            static_cast<unsigned long long>(blockIdx.x) << kRecordShift | failure);
 }
 
 // What a shrink that has not failed reports.

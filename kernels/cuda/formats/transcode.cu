@@ -1,15 +1,18 @@
-// Shrinks: every record of a block read in its present format and written in its next one, to new frames. The bytes are those of
-// the CPU's codecs (formats/), to the bit.
+// Shrinks: every record of a block read in its present format and written in its next one, to new
+// frames. The bytes are those of the CPU's codecs (formats/), to the bit.
 //
-// A CTA a record. Low-bit records never pass shared memory, except for kitty's slabs; 16-bit rows are staged there, for the minima
-// and maxima, and so that a matrix load hands them out in the plane's order.
+// A CTA a record. Low-bit records never pass shared memory, except for kitty's slabs; 16-bit rows
+// are staged there, for the minima and maxima, and so that a matrix load hands them out in the
+// plane's order.
 #include "lower.cuh"
 #include "shrink.cuh"
 
 namespace ebb {
 
 template <int HeadDim, bool Keys>
-__device__ __forceinline__ void transcode(const ShrinkParams& p, const ShrinkRecord<HeadDim>& shrink, uint8_t* shared, PageShared& s) {
+__device__ __forceinline__ void transcode(const ShrinkParams& p,
+                                          const ShrinkRecord<HeadDim>& shrink, uint8_t* shared,
+                                          PageShared& s) {
   const PageOfPosition& from = shrink.from;
   const PageOfPosition& to = shrink.to;
   const RecordBytes& src = shrink.src;
@@ -17,7 +20,8 @@ __device__ __forceinline__ void transcode(const ShrinkParams& p, const ShrinkRec
   auto row = [&](uint32_t token, uint32_t byte) { return shrink.row(token, byte); };
   if (from.format == to.format) {
     for (uint32_t o = 16 * threadIdx.x; o < to.bytes; o += 32 * HeadDim) {
-      const uint8_t* at = from.format == kF16 ? row(o / (2 * HeadDim), o % (2 * HeadDim)) : src.at(o);
+      const uint8_t* at =
+          from.format == kF16 ? row(o / (2 * HeadDim), o % (2 * HeadDim)) : src.at(o);
       *reinterpret_cast<uint4*>(dst.at(o)) = *reinterpret_cast<const uint4*>(at);
     }
     return;
@@ -31,7 +35,8 @@ __device__ __forceinline__ void transcode(const ShrinkParams& p, const ShrinkRec
     const float levels = to.format == kInt3 ? 7.f : 255.f;
     stage_rows<HeadDim>(shared, row);
     uint64_t failure;
-    if (!find_ranges<HeadDim, Keys>(shared, reinterpret_cast<uint16_t*>(shared + 256 * HeadDim), s, levels, failure)) {
+    if (!find_ranges<HeadDim, Keys>(shared, reinterpret_cast<uint16_t*>(shared + 256 * HeadDim), s,
+                                    levels, failure)) {
       if (threadIdx.x == 0) report(p, failure);
       return;
     }
@@ -46,7 +51,9 @@ __device__ __forceinline__ void transcode(const ShrinkParams& p, const ShrinkRec
 template <int HeadDim>
 __device__ __forceinline__ void transcode_record(const ShrinkParams& p, uint8_t* shared) {
   __shared__ PageShared s;
-  with_record<HeadDim>(p, [&](const ShrinkRecord<HeadDim>& shrink, auto keys) { transcode<HeadDim, decltype(keys)::value>(p, shrink, shared, s); });
+  with_record<HeadDim>(p, [&](const ShrinkRecord<HeadDim>& shrink, auto keys) {
+    transcode<HeadDim, decltype(keys)::value>(p, shrink, shared, s);
+  });
 }
 
 }  // namespace ebb

@@ -32,7 +32,8 @@ EBB_KERNEL(grad_norm, ebb::GradNormParams, 256, 1) {
   float square = 0.f;
   for (uint32_t i = threadIdx.x; i < p.width; i += 256) square += x[i] * x[i];
   const float inverse = 1.f / sqrtf(ebb::cta_sum<8>(square, scratch) / p.width + p.eps);
-  for (uint32_t i = threadIdx.x; i < p.width; i += 256) out[i] = x[i] * inverse * __bfloat162float(p.weight[i]);
+  for (uint32_t i = threadIdx.x; i < p.width; i += 256)
+    out[i] = x[i] * inverse * __bfloat162float(p.weight[i]);
 }
 
 // With n = 1 / rms(x): dx = n w g - x n^3 mean(w g x).

@@ -49,17 +49,20 @@ __device__ __forceinline__ float sigmoid(float x) { return 1.f / (1.f + expf(-x)
 
 // Grid: enough for all, or fewer.
 EBB_KERNEL(grad_widen, ebb::GradWidenParams, 256, 1) {
-  for (uint64_t i = blockIdx.x * 256ull + threadIdx.x; i < p.count; i += gridDim.x * 256ull) p.to[i] = __bfloat162float(p.from[i]);
+  for (uint64_t i = blockIdx.x * 256ull + threadIdx.x; i < p.count; i += gridDim.x * 256ull)
+    p.to[i] = __bfloat162float(p.from[i]);
 }
 
 // Grid of these: tokens.
 EBB_KERNEL(grad_embed, ebb::GradEmbedParams, 256, 1) {
   const ebb::bf16* from = p.table + p.tokens[blockIdx.x] * p.hidden;
-  for (uint32_t i = threadIdx.x; i < p.hidden; i += 256) p.out[blockIdx.x * p.hidden + i] = __bfloat162float(from[i]);
+  for (uint32_t i = threadIdx.x; i < p.hidden; i += 256)
+    p.out[blockIdx.x * p.hidden + i] = __bfloat162float(from[i]);
 }
 
 EBB_KERNEL(grad_bias, ebb::GradBiasParams, 256, 1) {
-  for (uint32_t i = threadIdx.x; i < p.width; i += 256) p.x[blockIdx.x * p.width + i] += __bfloat162float(p.bias[i]);
+  for (uint32_t i = threadIdx.x; i < p.width; i += 256)
+    p.x[blockIdx.x * p.width + i] += __bfloat162float(p.bias[i]);
 }
 
 EBB_KERNEL(grad_rope, ebb::GradRopeParams, 256, 1) {
@@ -77,13 +80,15 @@ EBB_KERNEL(grad_rope, ebb::GradRopeParams, 256, 1) {
 
 EBB_KERNEL(grad_swiglu, ebb::GradSwigluParams, 256, 1) {
   const float* gate = p.gate_up + blockIdx.x * 2 * p.width;
-  for (uint32_t i = threadIdx.x; i < p.width; i += 256) p.act[blockIdx.x * p.width + i] = gate[i] * ebb::sigmoid(gate[i]) * gate[p.width + i];
+  for (uint32_t i = threadIdx.x; i < p.width; i += 256)
+    p.act[blockIdx.x * p.width + i] = gate[i] * ebb::sigmoid(gate[i]) * gate[p.width + i];
 }
 
 EBB_KERNEL(grad_swiglu_back, ebb::GradSwigluParams, 256, 1) {
   float* gate = p.gate_up + blockIdx.x * 2 * p.width;
   for (uint32_t i = threadIdx.x; i < p.width; i += 256) {
-    const float x = gate[i], up = gate[p.width + i], grad = p.act[blockIdx.x * p.width + i], s = ebb::sigmoid(x);
+    const float x = gate[i], up = gate[p.width + i], grad = p.act[blockIdx.x * p.width + i],
+                s = ebb::sigmoid(x);
     gate[i] = grad * up * s * (1.f + x * (1.f - s));
     gate[p.width + i] = grad * x * s;
   }

@@ -47,7 +47,8 @@ EBB_KERNEL(grad_softmax_back, ebb::GradSoftmaxParams, 256, 1) {
   float mean = 0.f;
   for (uint32_t i = threadIdx.x; i < seen; i += 256) mean += weights[i] * grads[i];
   mean = ebb::cta_sum<8>(mean, scratch);
-  for (uint32_t i = threadIdx.x; i < p.keys; i += 256) grads[i] = i < seen ? weights[i] * (grads[i] - mean) : 0.f;
+  for (uint32_t i = threadIdx.x; i < p.keys; i += 256)
+    grads[i] = i < seen ? weights[i] * (grads[i] - mean) : 0.f;
 }
 
 // Grid: rows.
@@ -62,5 +63,6 @@ EBB_KERNEL(grad_loss, ebb::GradLossParams, 256, 1) {
   sum = ebb::cta_sum<8>(sum, scratch);
   if (threadIdx.x == 0) p.nats[blockIdx.x] = logf(sum) + most - row[target];
   __syncthreads();
-  for (uint32_t i = threadIdx.x; i < p.vocab; i += 256) row[i] = p.scale * (expf(row[i] - most) / sum - (i == target ? 1.f : 0.f));
+  for (uint32_t i = threadIdx.x; i < p.vocab; i += 256)
+    row[i] = p.scale * (expf(row[i] - most) / sum - (i == target ? 1.f : 0.f));
 }

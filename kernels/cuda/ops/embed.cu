@@ -20,11 +20,13 @@ static_assert(sizeof(EmbedParams) == 40);
 EBB_KERNEL(embed, ebb::EmbedParams, 256, 1) {
   uint32_t token = p.tokens[blockIdx.x];
   if (token >> 31) token = p.drawn[token & ~(1u << 31)];
-  const uint4* from = reinterpret_cast<const uint4*>(p.table + static_cast<uint64_t>(token) * p.hidden);
+  const uint4* from =
+      reinterpret_cast<const uint4*>(p.table + static_cast<uint64_t>(token) * p.hidden);
   float4* to = reinterpret_cast<float4*>(p.residual + static_cast<uint64_t>(blockIdx.x) * p.hidden);
   for (uint32_t i = threadIdx.x; i < p.hidden / 8; i += 256) {
     const uint4 v = from[i];
-    const float2 a = ebb::unpack_bf16(v.x), b = ebb::unpack_bf16(v.y), c = ebb::unpack_bf16(v.z), d = ebb::unpack_bf16(v.w);
+    const float2 a = ebb::unpack_bf16(v.x), b = ebb::unpack_bf16(v.y), c = ebb::unpack_bf16(v.z),
+                 d = ebb::unpack_bf16(v.w);
     to[2 * i] = make_float4(a.x, a.y, b.x, b.y);
     to[2 * i + 1] = make_float4(c.x, c.y, d.x, d.y);
   }

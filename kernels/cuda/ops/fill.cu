@@ -22,6 +22,7 @@ EBB_KERNEL(fill_random, ebb::FillParams, 256, 1) {
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
     z ^= z >> 31;
-    p.out[i] = __float2bfloat16((static_cast<float>(z >> 40) * (2.f / 16777216.f) - 1.f) * p.amplitude + p.offset);
+    p.out[i] = __float2bfloat16(
+        (static_cast<float>(z >> 40) * (2.f / 16777216.f) - 1.f) * p.amplitude + p.offset);
   }
 }

@@ -1,5 +1,6 @@
-// A head of Q, K or V behind its projection: bias, norm, RoPE, Hadamard rotation. Products and sums are written out as the instructions
-// that they shall be, so that whichever kernel does it comes to the same bits.
+// A head of Q, K or V behind its projection: bias, norm, RoPE, Hadamard rotation. Products and sums
+// are written out as the instructions that they shall be, so that whichever kernel does it comes to
+// the same bits.
 #pragma once
 #include <type_traits>
 
@@ -9,19 +10,20 @@
 namespace ebb {
 
 struct HeadParams {
-  const bf16* qkv;      // [rows][(q_heads + 2 * kv_heads) * head_dim]
-  const bf16* bias;     // [(q_heads + 2 * kv_heads) * head_dim], or null
-  const bf16* q_norm;   // [head_dim], or null; then k_norm too
+  const bf16* qkv;     // [rows][(q_heads + 2 * kv_heads) * head_dim]
+  const bf16* bias;    // [(q_heads + 2 * kv_heads) * head_dim], or null
+  const bf16* q_norm;  // [head_dim], or null; then k_norm too
   const bf16* k_norm;
   const float2* table;  // [rows][head_dim / 2]: cosine, sine
   float eps;
-  uint32_t rotate_k;    // whether Q and K are multiplied by a Hadamard matrix after RoPE
+  uint32_t rotate_k;  // whether Q and K are multiplied by a Hadamard matrix after RoPE
 };
 static_assert(sizeof(HeadParams) == 48);
 
-// Multiplies a head by the normalised Walsh-Hadamard matrix, H[i][j] = (-1)^popcount(i & j) / sqrt(D), in the order of
-// `Head`: the bits of a channel's index are, from the lowest, i's, the lane's, h's. Stages in the order of the CPU's
-// (`formats::rotation::hadamard`), so that sums round alike.
+// Multiplies a head by the normalised Walsh-Hadamard matrix, H[i][j] = (-1)^popcount(i & j) /
+// sqrt(D), in the order of `Head`: the bits of a channel's index are, from the lowest, i's, the
+// lane's, h's. Stages in the order of the CPU's (`formats::rotation::hadamard`), so that sums round
+// alike.
 template <int P>
 __device__ __forceinline__ void hadamard(float (&x)[2][P], uint32_t lane) {
   if constexpr (P == 2) {
@@ -52,7 +54,8 @@ __device__ __forceinline__ void hadamard(float (&x)[2][P], uint32_t lane) {
   }
 }
 
-// One warp has a head: lane l has channels P * l .. and the same plus D / 2, P = D / 64 each; channel i rotates with i + D / 2.
+// One warp has a head: lane l has channels P * l .. and the same plus D / 2, P = D / 64 each;
+// channel i rotates with i + D / 2.
 template <int D>
 struct Head {
   static constexpr int P = D / 64;
@@ -63,22 +66,28 @@ struct Head {
     float2 of[P];
     __device__ __forceinline__ void load(const HeadParams& p, uint32_t row, uint32_t lane) {
 #pragma unroll
-      for (int i = 0; i < P; i++) of[i] = p.table[static_cast<uint64_t>(row) * (D / 2) + lane * P + i];
+      for (int i = 0; i < P; i++)
+        of[i] = p.table[static_cast<uint64_t>(row) * (D / 2) + lane * P + i];
     }
   };
 
   uint32_t raw[2];  // bf16
 
   // Head `head` of a row's `heads`, Q's before K's before V's, as its projection left it.
-  __device__ __forceinline__ void load(const HeadParams& p, uint32_t row, uint32_t head, uint32_t heads, uint32_t lane) {
+  __device__ __forceinline__ void load(const HeadParams& p, uint32_t row, uint32_t head,
+                                       uint32_t heads, uint32_t lane) {
     using Word = std::conditional_t<P == 2, uint32_t, uint16_t>;
-    const Word* from = reinterpret_cast<const Word*>(p.qkv + (static_cast<uint64_t>(row) * heads + head) * D) + lane;
+    const Word* from =
+        reinterpret_cast<const Word*>(p.qkv + (static_cast<uint64_t>(row) * heads + head) * D) +
+        lane;
     raw[0] = from[0];
     raw[1] = from[32];
   }
 
-  // What attention needs of it, to `to`, its channel 0. `norm`: Q's or K's, or null; `angles`: null for V, which does not rotate.
-  __device__ __forceinline__ void finish(const HeadParams& p, uint32_t head, const bf16* norm, const Angles* angles, uint32_t lane, bf16* to) const {
+  // What attention needs of it, to `to`, its channel 0. `norm`: Q's or K's, or null; `angles`: null
+  // for V, which does not rotate.
+  __device__ __forceinline__ void finish(const HeadParams& p, uint32_t head, const bf16* norm,
+                                         const Angles* angles, uint32_t lane, bf16* to) const {
     float x[2][P];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -96,7 +105,8 @@ struct Head {
 #pragma unroll
       for (int h = 0; h < 2; h++) {
 #pragma unroll
-        for (int i = 0; i < P; i++) x[h][i] *= inverse * __bfloat162float(norm[h * (D / 2) + lane * P + i]);
+        for (int i = 0; i < P; i++)
+          x[h][i] *= inverse * __bfloat162float(norm[h * (D / 2) + lane * P + i]);
       }
     }
     if (angles) {

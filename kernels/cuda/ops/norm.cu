@@ -66,13 +66,15 @@ __device__ __forceinline__ void norm(const NormParams& p) {
       const float2 f = unpack_bf16(words[k]);
       out[k] = pack_bf16(x[v][2 * k] * inverse * f.x, x[v][2 * k + 1] * inverse * f.y);
     }
-    *reinterpret_cast<uint4*>(p.out + static_cast<uint64_t>(blockIdx.x) * p.hidden + i) = make_uint4(out[0], out[1], out[2], out[3]);
+    *reinterpret_cast<uint4*>(p.out + static_cast<uint64_t>(blockIdx.x) * p.hidden + i) =
+        make_uint4(out[0], out[1], out[2], out[3]);
   }
 }
 
 }  // namespace ebb
 
-// Grid: outputs. The suffix is the largest hidden size. A selected row must be selected once only if there is a delta.
+// Grid: outputs. The suffix is the largest hidden size. A selected row must be selected once only
+// if there is a delta.
 EBB_KERNEL_EARLY(norm_2048, ebb::NormParams, 256, 1) { ebb::norm<1>(p); }
 EBB_KERNEL_EARLY(norm_4096, ebb::NormParams, 256, 1) { ebb::norm<2>(p); }
 EBB_KERNEL_EARLY(norm_8192, ebb::NormParams, 256, 1) { ebb::norm<4>(p); }

@@ -1,4 +1,5 @@
-// Q, K and V after their projection: bias, per-head norm, RoPE, Hadamard rotation (heads.cuh), and the append of K and V to the pages.
+// Q, K and V after their projection: bias, per-head norm, RoPE, Hadamard rotation (heads.cuh), and
+// the append of K and V to the pages.
 #include "../common/kernel.cuh"
 #include "../common/pages.cuh"
 #include "heads.cuh"
@@ -34,7 +35,8 @@ __device__ __forceinline__ void rope_append(const RopeAppendParams& p) {
   const uint32_t row = blockIdx.x, heads = p.q_heads + 2 * p.kv_heads;
   const uint32_t head = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
   let_next_start();
-  const bool is_q = head < p.q_heads, is_v = head >= p.q_heads + p.kv_heads, any = row < *p.row_count && head < heads;
+  const bool is_q = head < p.q_heads, is_v = head >= p.q_heads + p.kv_heads,
+             any = row < *p.row_count && head < heads;
   // Where the row goes follows from what the step uploaded.
   bf16* to = nullptr;
   if (is_q) {
@@ -43,9 +45,12 @@ __device__ __forceinline__ void rope_append(const RopeAppendParams& p) {
     // Record (layer, side, KV head): K heads, then V heads, follow each other as they do in `qkv`.
     constexpr uint32_t kRecord = kSubBlockTokens * D * 2;
     const uint32_t position = p.positions[row];
-    const RecordPlace place = record_place(p.pages, p.layer * 2 * p.kv_heads + head - p.q_heads, kRecord);
-    const uint32_t frame = sub_block_frame(p.pages, p.first_blocks[row], position / kSubBlockTokens, place.slot);
-    to = reinterpret_cast<bf16*>(frame_address(p.pages, frame, place.offset + position % kSubBlockTokens * (D * 2)));
+    const RecordPlace place =
+        record_place(p.pages, p.layer * 2 * p.kv_heads + head - p.q_heads, kRecord);
+    const uint32_t frame =
+        sub_block_frame(p.pages, p.first_blocks[row], position / kSubBlockTokens, place.slot);
+    to = reinterpret_cast<bf16*>(
+        frame_address(p.pages, frame, place.offset + position % kSubBlockTokens * (D * 2)));
   }
   wait_for_previous();
   if (!any) return;
@@ -65,7 +70,8 @@ EBB_KERNEL(rope_table, ebb::RopeTableParams, 128, 1) {
     const float angle = static_cast<float>(p.positions[blockIdx.x]) * p.inv_freq[i];
     float sine, cosine;
     sincosf(angle, &sine, &cosine);
-    p.table[static_cast<uint64_t>(blockIdx.x) * p.half + i] = make_float2(cosine * p.scale, sine * p.scale);
+    p.table[static_cast<uint64_t>(blockIdx.x) * p.half + i] =
+        make_float2(cosine * p.scale, sine * p.scale);
   }
 }
 

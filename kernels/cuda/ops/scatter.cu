@@ -15,8 +15,8 @@ static_assert(sizeof(ScatterParams) == 24);
 
 }  // namespace ebb
 
-// Grid: count / 256, rounded up. What follows must be enqueued behind a copy, which waits until this is done: kernels read
-// tables before they wait for the previous one.
+// Grid: count / 256, rounded up. What follows must be enqueued behind a copy, which waits until
+// this is done: kernels read tables before they wait for the previous one.
 EBB_KERNEL(scatter, ebb::ScatterParams, 256, 1) {
   const uint32_t i = blockIdx.x * 256 + threadIdx.x;
   if (i < p.count) p.words[p.changes[i].x] = p.changes[i].y;

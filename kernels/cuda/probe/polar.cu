@@ -1,9 +1,11 @@
-// Query-key products over polar44 keys in two ways, and over 16-bit keys for comparison; for measurements alone (`ebb-bench polar`).
-// One KV head of 128 channels, four queries, blocks of 128 tokens whose records lie side by side. Nothing but the products: a CTA
-// streams blocks, a warp 16 tokens of each, and what is written is the greatest product of each block and query.
+// Query-key products over polar44 keys in two ways, and over 16-bit keys for comparison; for
+// measurements alone (`ebb-bench polar`). One KV head of 128 channels, four queries, blocks of 128
+// tokens whose records lie side by side. Nothing but the products: a CTA streams blocks, a warp 16
+// tokens of each, and what is written is the greatest product of each block and query.
 //
-// PolarQuant (arXiv 2502.00527) writes the product with a pair of radius r and angle code c as r T[c],
-// T[c] = qx cos(c) + qy sin(c): sixteen values of T for each pair of the group and each query, looked up instead of multiplied out.
+// PolarQuant (arXiv 2502.00527) writes the product with a pair of radius r and angle code c as r
+// T[c], T[c] = qx cos(c) + qy sin(c): sixteen values of T for each pair of the group and each
+// query, looked up instead of multiplied out.
 #include "../common/kernel.cuh"
 #include "../formats/polar.cuh"
 
@@ -24,7 +26,8 @@ namespace polar_probe {
 constexpr uint32_t kDim = 128, kPairs = 64, kQueries = 4, kThreads = 256, kWarps = kThreads / 32;
 constexpr uint32_t kRecord = 4 * kDim + 2 * 32 * kDim;
 
-// What a lane holds of its warp's 16 tokens: codes as they lie, of pairs 16 c + 8 h + 2 t + e, and metadata of radii.
+// What a lane holds of its warp's 16 tokens: codes as they lie, of pairs 16 c + 8 h + 2 t + e, and
+// metadata of radii.
 struct Codes16 {
   uint4 angles, radii;
 };
@@ -33,10 +36,13 @@ __device__ __forceinline__ Codes16 load_codes16(const uint8_t* record) {
   return {__ldg(planes + threadIdx.x), __ldg(planes + 32 * kDim / 16 + threadIdx.x)};
 }
 
-// Zero and range of the angles of pair tid / 4, which has four threads, and four angles for each. Needed first, so loaded a block ahead.
+// Zero and range of the angles of pair tid / 4, which has four threads, and four angles for each.
+// Needed first, so loaded a block ahead.
 __device__ __forceinline__ uint32_t load_angle_cells(const PolarProductParams& p, uint32_t block) {
   if (block >= p.blocks) return 0;
-  const uint16_t* const meta = reinterpret_cast<const uint16_t*>(p.keys + static_cast<uint64_t>(block) * kRecord) + threadIdx.x / 4;
+  const uint16_t* const meta =
+      reinterpret_cast<const uint16_t*>(p.keys + static_cast<uint64_t>(block) * kRecord) +
+      threadIdx.x / 4;
   return __ldg(meta) | static_cast<uint32_t>(__ldg(meta + kPairs)) << 16;
 }
 
@@ -46,41 +52,55 @@ struct RadiusCells {
 };
 __device__ __forceinline__ RadiusCells load_radius_cells(const uint8_t* record) {
   RadiusCells cells;
-  const uint32_t* const radii = reinterpret_cast<const uint32_t*>(record + 2 * kDim) + threadIdx.x % 4;
+  const uint32_t* const radii =
+      reinterpret_cast<const uint32_t*>(record + 2 * kDim) + threadIdx.x % 4;
 #pragma unroll
-  for (int i = 0; i < 8; i++) cells.zero[i] = __ldg(radii + 4 * i), cells.range[i] = __ldg(radii + kPairs / 2 + 4 * i);
+  for (int i = 0; i < 8; i++)
+    cells.zero[i] = __ldg(radii + 4 * i), cells.range[i] = __ldg(radii + kPairs / 2 + 4 * i);
   return cells;
 }
 
-// Radii of a pair of columns, fp16x2: the middle of their cells. `codes` has one in the low bits of either half.
+// Radii of a pair of columns, fp16x2: the middle of their cells. `codes` has one in the low bits of
+// either half.
 __device__ __forceinline__ uint32_t radius_pair(uint32_t codes, uint32_t zero, uint32_t step) {
   constexpr uint32_t k1024 = 0x64006400u, kOne = 0x3c003c00u, kMinus1023Half = 0xe3ffe3ffu;
   return fma_f16x2(fma_f16x2((codes & 0x000f000fu) | k1024, kOne, kMinus1023Half), step, zero);
 }
-__device__ __forceinline__ uint32_t sixteenth(uint32_t range) { return mul_f16x2(range, 0x2c002c00u); }
+__device__ __forceinline__ uint32_t sixteenth(uint32_t range) {
+  return mul_f16x2(range, 0x2c002c00u);
+}
 
-__device__ __forceinline__ uint32_t word_of(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+__device__ __forceinline__ uint32_t word_of(const uint4& v, int i) {
+  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
 
 // Cosine and sine of this thread's angle k of its pair.
 __device__ __forceinline__ float2 unit_of(uint32_t cells, int k) {
   const float2 cell = unpack_f16(cells);
-  const float middle = (static_cast<float>(threadIdx.x % 4 * 4 + k) + 0.5f) * (cell.y * (1.f / 16.f)) + cell.x;
+  const float middle =
+      (static_cast<float>(threadIdx.x % 4 * 4 + k) + 0.5f) * (cell.y * (1.f / 16.f)) + cell.x;
   return polar_cos_sin(middle);
 }
 
-__device__ __forceinline__ float query_of(const uint16_t* queries, uint32_t query, uint32_t channel) { return __uint_as_float(static_cast<uint32_t>(queries[query * kDim + channel]) << 16); }
+__device__ __forceinline__ float query_of(const uint16_t* queries, uint32_t query,
+                                          uint32_t channel) {
+  return __uint_as_float(static_cast<uint32_t>(queries[query * kDim + channel]) << 16);
+}
 
-// The greatest products of a block, from those of the lanes of row g that hold two queries each: `n` and `n + 1`.
+// The greatest products of a block, from those of the lanes of row g that hold two queries each:
+// `n` and `n + 1`.
 struct Most {
   float of[kWarps][kQueries];
 };
 template <class Product>
-__device__ __forceinline__ void finish(const PolarProductParams& p, uint32_t block, Most& shared, bool holds, uint32_t n, Product product) {
+__device__ __forceinline__ void finish(const PolarProductParams& p, uint32_t block, Most& shared,
+                                       bool holds, uint32_t n, Product product) {
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     if (holds && p.products != nullptr) {
-      float* const to = p.products + (static_cast<uint64_t>(block) * kQueries + n + i) * 128 + 16 * warp + g;
+      float* const to =
+          p.products + (static_cast<uint64_t>(block) * kQueries + n + i) * 128 + 16 * warp + g;
       to[0] = product(i, 0), to[8] = product(i, 1);
     }
     float most = fmaxf(product(i, 0), product(i, 1));
@@ -103,7 +123,8 @@ __device__ __forceinline__ void by_tables(const PolarProductParams& p) {
   const uint32_t pair = threadIdx.x / 4, t = threadIdx.x % 4;
   float qx[kQueries], qy[kQueries];
 #pragma unroll
-  for (uint32_t n = 0; n < kQueries; n++) qx[n] = query_of(p.queries, n, pair), qy[n] = query_of(p.queries, n, kPairs + pair);
+  for (uint32_t n = 0; n < kQueries; n++)
+    qx[n] = query_of(p.queries, n, pair), qy[n] = query_of(p.queries, n, kPairs + pair);
   uint32_t next_angle_cells = load_angle_cells(p, blockIdx.x);
   for (uint32_t block = blockIdx.x; block < p.blocks; block += gridDim.x) {
     const uint8_t* const record = p.keys + static_cast<uint64_t>(block) * kRecord;
@@ -126,14 +147,16 @@ __device__ __forceinline__ void by_tables(const PolarProductParams& p) {
         const uint32_t step = sixteenth(cells.range[2 * c + h]);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-          const uint32_t angles = word_of(codes.angles, c) >> (8 * h + 4 * r), radii = word_of(codes.radii, c) >> (8 * h + 4 * r);
+          const uint32_t angles = word_of(codes.angles, c) >> (8 * h + 4 * r),
+                         radii = word_of(codes.radii, c) >> (8 * h + 4 * r);
           const float2 radius = unpack_f16(radius_pair(radii, cells.zero[2 * c + h], step));
 #pragma unroll
           for (int e = 0; e < 2; e++) {
             const uint2 of = table[16 * c + 8 * h + 2 * t + e][angles >> 16 * e & 15];
             const float2 low = unpack_f16(of.x), high = unpack_f16(of.y);
             const float length = e == 0 ? radius.x : radius.y;
-            sum[r][0] += length * low.x, sum[r][1] += length * low.y, sum[r][2] += length * high.x, sum[r][3] += length * high.y;
+            sum[r][0] += length * low.x, sum[r][1] += length * low.y, sum[r][2] += length * high.x,
+                sum[r][3] += length * high.y;
           }
         }
       }
@@ -145,12 +168,14 @@ __device__ __forceinline__ void by_tables(const PolarProductParams& p) {
       x += __shfl_xor_sync(~0u, x, 1);
       x += __shfl_xor_sync(~0u, x, 2);
     }
-    finish(p, block, most, t < 2, 2 * t, [&](int i, int r) { return t % 2 == 0 ? sum[r][i] : sum[r][2 + i]; });
+    finish(p, block, most, t < 2, 2 * t,
+           [&](int i, int r) { return t % 2 == 0 ? sum[r][i] : sum[r][2 + i]; });
     __syncthreads();
   }
 }
 
-// Cartesian: unit vectors of [pair][code], fp16, anew for each block; times radii they are the A operand of tensor cores.
+// Cartesian: unit vectors of [pair][code], fp16, anew for each block; times radii they are the A
+// operand of tensor cores.
 __device__ __forceinline__ void by_products(const PolarProductParams& p) {
   __shared__ uint32_t units[kPairs][kAngles];
   __shared__ Most most;
@@ -163,7 +188,11 @@ __device__ __forceinline__ void by_products(const PolarProductParams& p) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       const uint32_t channel = 16 * c + 8 * h + 2 * t;
-      auto two = [&](uint32_t first) { return g < kQueries ? pack_f16(query_of(p.queries, g, first), query_of(p.queries, g, first + 1)) : 0; };
+      auto two = [&](uint32_t first) {
+        return g < kQueries
+                   ? pack_f16(query_of(p.queries, g, first), query_of(p.queries, g, first + 1))
+                   : 0;
+      };
       qx[c][h] = two(channel), qy[c][h] = two(kPairs + channel);
     }
   }
@@ -189,9 +218,11 @@ __device__ __forceinline__ void by_products(const PolarProductParams& p) {
         const uint32_t step = sixteenth(cells.range[2 * c + h]), column = 16 * c + 8 * h + 2 * t;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-          const uint32_t angles = word_of(codes.angles, c) >> (8 * h + 4 * r), radii = word_of(codes.radii, c) >> (8 * h + 4 * r);
+          const uint32_t angles = word_of(codes.angles, c) >> (8 * h + 4 * r),
+                         radii = word_of(codes.radii, c) >> (8 * h + 4 * r);
           const uint32_t radius = radius_pair(radii, cells.zero[2 * c + h], step);
-          const uint32_t first = units[row(column)][angles & 15], second = units[row(column + 1)][angles >> 16 & 15];
+          const uint32_t first = units[row(column)][angles & 15],
+                         second = units[row(column + 1)][angles >> 16 & 15];
           x[2 * h + r] = mul_f16x2(__byte_perm(first, second, 0x5410), radius);
           y[2 * h + r] = mul_f16x2(__byte_perm(first, second, 0x7632), radius);
         }
@@ -204,7 +235,8 @@ __device__ __forceinline__ void by_products(const PolarProductParams& p) {
   }
 }
 
-// 16-bit rows: a lane's 16 bytes of a row are four steps of k, in an order that the queries have, too.
+// 16-bit rows: a lane's 16 bytes of a row are four steps of k, in an order that the queries have,
+// too.
 __device__ __forceinline__ void of_rows(const PolarProductParams& p) {
   __shared__ Most most;
   const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -215,10 +247,14 @@ __device__ __forceinline__ void of_rows(const PolarProductParams& p) {
     if (g < kQueries) q[j] = *reinterpret_cast<const uint4*>(p.queries + g * kDim + 32 * j + 8 * t);
   }
   for (uint32_t block = blockIdx.x; block < p.blocks; block += gridDim.x) {
-    const uint4* const rows = reinterpret_cast<const uint4*>(p.keys + (static_cast<uint64_t>(block) * 128 + 16 * warp + g) * 2 * kDim) + t;
+    const uint4* const rows =
+        reinterpret_cast<const uint4*>(
+            p.keys + (static_cast<uint64_t>(block) * 128 + 16 * warp + g) * 2 * kDim) +
+        t;
     uint4 k[2][4];
 #pragma unroll
-    for (int j = 0; j < 4; j++) k[0][j] = __ldg(rows + 4 * j), k[1][j] = __ldg(rows + 8 * kDim / 8 + 4 * j);
+    for (int j = 0; j < 4; j++)
+      k[0][j] = __ldg(rows + 4 * j), k[1][j] = __ldg(rows + 8 * kDim / 8 + 4 * j);
     float sum[4] = {};
 #pragma unroll
     for (int j = 0; j < 4; j++) {
@@ -235,5 +271,7 @@ __device__ __forceinline__ void of_rows(const PolarProductParams& p) {
 
 // Any grid.
 EBB_KERNEL(probe_polar_tables, ebb::PolarProductParams, 256, 3) { ebb::polar_probe::by_tables(p); }
-EBB_KERNEL(probe_polar_products, ebb::PolarProductParams, 256, 3) { ebb::polar_probe::by_products(p); }
+EBB_KERNEL(probe_polar_products, ebb::PolarProductParams, 256, 3) {
+  ebb::polar_probe::by_products(p);
+}
 EBB_KERNEL(probe_polar_rows, ebb::PolarProductParams, 256, 3) { ebb::polar_probe::of_rows(p); }

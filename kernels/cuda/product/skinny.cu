@@ -1,9 +1,11 @@
-// y = x w^T for few rows of x: every weight is read once, straight into registers, at the speed of memory.
+// y = x w^T for few rows of x: every weight is read once, straight into registers, at the speed of
+// memory.
 //
-// Y^T = W X^T with m16n8k16: 16 outputs are the m side, up to 8 rows of x the n side. The order of the k index is free as long
-// as both operands agree: a lane takes 8 consecutive inputs of a row (16 bytes), half of them for each of two instructions, so
-// neither operand passes through shared memory. The warps of a CTA split the inputs and add up in warp order; a row's result
-// does not depend on the other rows.
+// Y^T = W X^T with m16n8k16: 16 outputs are the m side, up to 8 rows of x the n side. The order of
+// the k index is free as long as both operands agree: a lane takes 8 consecutive inputs of a row
+// (16 bytes), half of them for each of two instructions, so neither operand passes through shared
+// memory. The warps of a CTA split the inputs and add up in warp order; a row's result does not
+// depend on the other rows.
 #include "../common/kernel.cuh"
 #include "../common/ptx.cuh"
 
@@ -26,8 +28,10 @@ constexpr int kSkinnyBatch = 8;  // blocks of 32 inputs whose loads are in fligh
 __device__ __forceinline__ void skinny(const SkinnyParams& p, float* partial) {
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const uint32_t first_output = blockIdx.x * 16;
-  const uint32_t blocks = p.inputs / 32, begin = blocks * warp / kSkinnyWarps, end = blocks * (warp + 1) / kSkinnyWarps;
-  const uint4* low = reinterpret_cast<const uint4*>(p.w + static_cast<uint64_t>(first_output + g) * p.inputs) + t;
+  const uint32_t blocks = p.inputs / 32, begin = blocks * warp / kSkinnyWarps,
+                 end = blocks * (warp + 1) / kSkinnyWarps;
+  const uint4* low =
+      reinterpret_cast<const uint4*>(p.w + static_cast<uint64_t>(first_output + g) * p.inputs) + t;
   const uint4* high = low + static_cast<uint64_t>(p.inputs);  // 8 rows on, in units of 8 inputs
   const uint4* x = reinterpret_cast<const uint4*>(p.x + static_cast<uint64_t>(g) * p.inputs) + t;
   const bool row = g < p.rows;
@@ -52,10 +56,12 @@ __device__ __forceinline__ void skinny(const SkinnyParams& p, float* partial) {
   for (uint32_t block = begin; block < end; block += kSkinnyBatch) {
     uint4 v[kSkinnyBatch];
 #pragma unroll
-    for (int i = 0; i < kSkinnyBatch; i++) v[i] = block + i < end && row ? __ldcg(x + (block + i) * 4) : zero;
+    for (int i = 0; i < kSkinnyBatch; i++)
+      v[i] = block + i < end && row ? __ldcg(x + (block + i) * 4) : zero;
 #pragma unroll
     for (int i = 0; i < kSkinnyBatch; i++) {
-      const uint32_t first[4] = {a[i].x, b[i].x, a[i].y, b[i].y}, second[4] = {a[i].z, b[i].z, a[i].w, b[i].w};
+      const uint32_t first[4] = {a[i].x, b[i].x, a[i].y, b[i].y},
+                     second[4] = {a[i].z, b[i].z, a[i].w, b[i].w};
       mma_bf16(c0, first, v[i].x, v[i].y);
       mma_bf16(c1, second, v[i].z, v[i].w);
     }
@@ -63,7 +69,8 @@ __device__ __forceinline__ void skinny(const SkinnyParams& p, float* partial) {
   }
   // Accumulator: outputs g and g + 8, rows 2t and 2t + 1.
 #pragma unroll
-  for (int i = 0; i < 4; i++) partial[(warp * 8 + 2 * t + i % 2) * 16 + g + i / 2 * 8] = c0[i] + c1[i];
+  for (int i = 0; i < 4; i++)
+    partial[(warp * 8 + 2 * t + i % 2) * 16 + g + i / 2 * 8] = c0[i] + c1[i];
   __syncthreads();
   const uint32_t r = threadIdx.x / 16, output = threadIdx.x % 16;
   if (r >= p.rows) return;

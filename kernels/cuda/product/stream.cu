@@ -3,11 +3,11 @@
 #include "stream.cuh"
 
 // The suffix: the most rows.
-#define EBB_STREAM(NAME, N)                                                          \
-  EBB_KERNEL_PHASED(NAME, ebb::StreamParams, ebb::StreamProduct<N>::kThreads, 2) {    \
-    EBB_DYNAMIC_SHARED(shared);                                                      \
-    ebb::let_next_start();                                                           \
-    ebb::StreamProduct<N>::run(p, shared);                                           \
+#define EBB_STREAM(NAME, N)                                                        \
+  EBB_KERNEL_PHASED(NAME, ebb::StreamParams, ebb::StreamProduct<N>::kThreads, 2) { \
+    EBB_DYNAMIC_SHARED(shared);                                                    \
+    ebb::let_next_start();                                                         \
+    ebb::StreamProduct<N>::run(p, shared);                                         \
   }
 
 EBB_STREAM(product_stream_n8, 8)

@@ -1,28 +1,37 @@
-// y = x w^T for up to 64 rows of x, with wgmma for sm_90a: weights stream through shared memory at the speed of memory.
+// y = x w^T for up to 64 rows of x, with wgmma for sm_90a: weights stream through shared memory at
+// the speed of memory.
 //
-// Y^T = W X^T: a tile of up to 128 outputs, in slices of 16, is the m side, 64 to an instruction, the rows of x are the n side. A unit is a
-// tile by 64 inputs. CTAs have runs of units, all inputs of a tile before the next tile, and leave partial sums of tiles that they share in memory.
-// A value is its own signal: memory holds kEmpty where none has come yet, and whoever reads one leaves that again. (Where the last to
-// arrive was told by a counter, all had to store before they counted and to count before they read: 4 us, not 2.) Partial sums add up
-// in the order of the inputs.
+// Y^T = W X^T: a tile of up to 128 outputs, in slices of 16, is the m side, 64 to an instruction,
+// the rows of x are the n side. A unit is a tile by 64 inputs. CTAs have runs of units, all inputs
+// of a tile before the next tile, and leave partial sums of tiles that they share in memory. A
+// value is its own signal: memory holds kEmpty where none has come yet, and whoever reads one
+// leaves that again. (Where the last to arrive was told by a counter, all had to store before they
+// counted and to count before they read: 4 us, not 2.) Partial sums add up in the order of the
+// inputs.
 //
-// Where tiles divide into as many parts as there are CTAs for them, about, each CTA has one part of one tile; when all have left their
-// sums, each adds up some slices of the tile's outputs. They wait for each other, which is safe among up to eight CTAs of neighbouring
-// numbers: those of complete tiles come to their end and make room for the rest. Else runs are of equal length, so that every CTA reads the
-// same number of bytes whatever the shape, and the CTA whose run a tile begins in adds up the tile; mostly the others have passed it long before.
+// Where tiles divide into as many parts as there are CTAs for them, about, each CTA has one part of
+// one tile; when all have left their sums, each adds up some slices of the tile's outputs. They
+// wait for each other, which is safe among up to eight CTAs of neighbouring numbers: those of
+// complete tiles come to their end and make room for the rest. Else runs are of equal length, so
+// that every CTA reads the same number of bytes whatever the shape, and the CTA whose run a tile
+// begins in adds up the tile; mostly the others have passed it long before.
 //
-// Which units make a partial sum, and the order of all sums, depend on the shape, the grid and N alone: a row's result depends neither on
-// the other rows, nor on how many there are, nor on who comes when.
+// Which units make a partial sum, and the order of all sums, depend on the shape, the grid and N
+// alone: a row's result depends neither on the other rows, nor on how many there are, nor on who
+// comes when.
 //
-// Gated products, silu(W_gate x) * (W_up x), have eight rows of W_gate and then the same eight of W_up in turns in a tile, so that
-// a thread's sums g and g + 8 of a matrix instruction are a gate and what it opens. The copy engine brings them so.
+// Gated products, silu(W_gate x) * (W_up x), have eight rows of W_gate and then the same eight of
+// W_up in turns in a tile, so that a thread's sums g and g + 8 of a matrix instruction are a gate
+// and what it opens. The copy engine brings them so.
 //
-// The norm between two products needs no kernel of its own: y = W n(r), n(r) = r g / rms(r), r the residual stream. The product before
-// adds its sums to r, and leaves r g, not divided, and the squares of r, a sum for each 16 outputs; this one divides its sums by the rms,
-// which depends on the row alone.
+// The norm between two products needs no kernel of its own: y = W n(r), n(r) = r g / rms(r), r the
+// residual stream. The product before adds its sums to r, and leaves r g, not divided, and the
+// squares of r, a sum for each 16 outputs; this one divides its sums by the rms, which depends on
+// the row alone.
 //
-// A thread brings weights and x with the copy engine, each into a ring of its own. Weights do not depend on the kernel before:
-// their ring fills while that one ends. Shared memory is half a multiprocessor's, so that the same can happen to the kernel after.
+// A thread brings weights and x with the copy engine, each into a ring of its own. Weights do not
+// depend on the kernel before: their ring fills while that one ends. Shared memory is half a
+// multiprocessor's, so that the same can happen to the kernel after.
 #pragma once
 #include "../common/kernel.cuh"
 #include "../common/wgmma.cuh"
@@ -35,7 +44,8 @@ struct StreamRuns {
   uint32_t parts, steps;  // a run is one of `parts` parts of a tile; or if 0
   uint32_t each, more;    // a run is `each` units, the first `more` runs are one longer
 
-  __device__ __forceinline__ StreamRuns(uint32_t parts, uint32_t tiles, uint32_t steps, uint32_t runs)
+  __device__ __forceinline__ StreamRuns(uint32_t parts, uint32_t tiles, uint32_t steps,
+                                        uint32_t runs)
       : parts(parts), steps(steps), each(tiles * steps / runs), more(tiles * steps % runs) {}
   __device__ __forceinline__ uint32_t begin(uint32_t run) const {
     return parts ? run / parts * steps + run % parts * steps / parts : run * each + min(run, more);
@@ -59,17 +69,20 @@ struct StreamProduct {
 
 template <int N>
 struct StreamProduct {
-  static constexpr int kWarpgroups = 2, kConsumerWarps = kWarpgroups * 4, kThreads = (kConsumerWarps + 1) * 32;
+  static constexpr int kWarpgroups = 2, kConsumerWarps = kWarpgroups * 4,
+                       kThreads = (kConsumerWarps + 1) * 32;
   static constexpr uint32_t kWeights = kStreamOutputs * 128, kRows = N * 128;
-  // Shared memory: weights [stages][128][128 bytes], x [stages][N][128 bytes], barriers, and squares of x's rows. Two
-  // CTAs fit a multiprocessor, and the small kernels between two products beside them.
+  // Shared memory: weights [stages][128][128 bytes], x [stages][N][128 bytes], barriers, and
+  // squares of x's rows. Two CTAs fit a multiprocessor, and the small kernels between two products
+  // beside them.
   static constexpr uint32_t kRings = 108 << 10;
   static constexpr uint32_t kRowStages = N == 64 ? 3 : N == 32 ? 4 : 6;
   static constexpr uint32_t kStages = (kRings - kRowStages * kRows) / kWeights;
   static constexpr uint32_t kX = kStages * kWeights, kBarriers = kRings, kSquares = kRings + 256;
   static constexpr uint32_t kSharedBytes = kSquares + 4 * 64 * (kConsumerWarps + 1);
   static_assert(kX + kRowStages * kRows <= kRings && kBarriers + 16 * kStages <= kSquares);
-  // x of a unit is on its way only after the weights of the unit that had its barrier before have been used.
+  // x of a unit is on its way only after the weights of the unit that had its barrier before have
+  // been used.
   static_assert(kRowStages <= kStages);
   // A unit is given back when the next is begun.
   static_assert(kStages >= 2 && kRowStages >= 2);
@@ -78,11 +91,14 @@ struct StreamProduct {
   uint8_t* const shared;
   const uint32_t base, steps;  // units of a tile
   const StreamRuns runs;
-  const uint32_t mine;         // this CTA's run: CTAs of lower numbers, which begin no later, have the later ones
-  const uint32_t begin, end;   // its units
+  // this CTA's run: CTAs of lower numbers, which begin no later, have the later ones
+  const uint32_t mine;
+  const uint32_t begin, end;  // its units
 
   // Barriers of a stage of the weights: full when they and the x of the same unit are there.
-  __device__ __forceinline__ uint32_t full(uint32_t stage) const { return base + kBarriers + 16 * stage; }
+  __device__ __forceinline__ uint32_t full(uint32_t stage) const {
+    return base + kBarriers + 16 * stage;
+  }
   __device__ __forceinline__ uint32_t empty(uint32_t stage) const { return full(stage) + 8; }
 
   // A place in a ring: the stage, and the parity of the phase that fills it.
@@ -100,7 +116,8 @@ struct StreamProduct {
   // A unit by its tile and its step in it.
   struct Unit {
     uint32_t tile, step;
-    __device__ __forceinline__ Unit(uint32_t unit, uint32_t steps) : tile(unit / steps), step(unit % steps) {}
+    __device__ __forceinline__ Unit(uint32_t unit, uint32_t steps)
+        : tile(unit / steps), step(unit % steps) {}
     __device__ __forceinline__ void advance(uint32_t steps) {
       if (++step == steps) {
         step = 0;
@@ -109,7 +126,9 @@ struct StreamProduct {
     }
   };
 
-  static __device__ __forceinline__ uint32_t tiles(const StreamParams& p) { return (p.outputs + kStreamSlice * p.slices - 1) / (kStreamSlice * p.slices); }
+  static __device__ __forceinline__ uint32_t tiles(const StreamParams& p) {
+    return (p.outputs + kStreamSlice * p.slices - 1) / (kStreamSlice * p.slices);
+  }
 
   __device__ __forceinline__ StreamProduct(const StreamParams& params, uint8_t* sm)
       : p(params),
@@ -152,13 +171,15 @@ struct StreamProduct {
     Unit weights_unit(begin, steps), rows_unit(begin, steps);
     Place<kStages> weights_place;
     auto bring_weights = [&] {
-      const uint32_t barrier = full(weights_place.stage), to = base + weights_place.stage * kWeights;
+      const uint32_t barrier = full(weights_place.stage),
+                     to = base + weights_place.stage * kWeights;
       const uint32_t slice = weights_unit.tile * p.slices;
       mbarrier_arrive_expect(barrier, p.slices * (kStreamSlice * 128));
       if (p.gated) {
         tensor_copy_4d(to, &p.w, weights_unit.step * kStreamInputs, 0, 0, slice, barrier, policy);
       } else {
-        tensor_copy_3d(to, &p.w, weights_unit.step * kStreamInputs, slice * kStreamSlice, 0, barrier, policy);
+        tensor_copy_3d(to, &p.w, weights_unit.step * kStreamInputs, slice * kStreamSlice, 0,
+                       barrier, policy);
       }
       weights_unit.advance(steps);
       weights_place.advance();
@@ -167,12 +188,14 @@ struct StreamProduct {
     Place<kRowStages> rows_place;
     auto bring_rows = [&] {
       mbarrier_arrive_expect(full(rows_barrier.stage), kRows);
-      tensor_copy_3d(base + kX + rows_place.stage * kRows, &p.x, rows_unit.step * kStreamInputs, 0, 0, full(rows_barrier.stage));
+      tensor_copy_3d(base + kX + rows_place.stage * kRows, &p.x, rows_unit.step * kStreamInputs, 0,
+                     0, full(rows_barrier.stage));
       rows_unit.advance(steps);
       rows_barrier.advance();
       rows_place.advance();
     };
-    // No kernel writes weights. But what the kernel before does last must not wait for too many of them.
+    // No kernel writes weights. But what the kernel before does last must not wait for too many of
+    // them.
     constexpr uint32_t kEarly = kStages < 5 ? kStages : 5;
 #pragma unroll 1
     for (uint32_t i = 0; i < min(kEarly, units); i++) bring_weights();
@@ -192,14 +215,16 @@ struct StreamProduct {
     }
   }
 
-  // ---- The consumers: two warpgroups, each 64 of the outputs. Where a tile has less, the last warps' sums are of anything.
+  // ---- The consumers: two warpgroups, each 64 of the outputs. Where a tile has less, the last
+  // warps' sums are of anything.
 
   // Of outputs 64 warpgroup + 16 warp + (g, g + 8) of the tile and rows 8 i + 2 t (+ 1).
   using Sums = float[N / 2];
 
   __device__ __forceinline__ void consume() const {
     const uint32_t lane = threadIdx.x % 32, warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
-    const uint64_t w_matrix = wgmma_matrix(base + warpgroup * (64 * 128), 16, 1024), x_matrix = wgmma_matrix(base + kX, 16, 1024);
+    const uint64_t w_matrix = wgmma_matrix(base + warpgroup * (64 * 128), 16, 1024),
+                   x_matrix = wgmma_matrix(base + kX, 16, 1024);
     auto release = [&](uint32_t stage) {
       if (lane == 0) mbarrier_arrive(empty(stage));
     };
@@ -223,7 +248,8 @@ struct StreamProduct {
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < kStreamInputs / 16; k++) {
-          wgmma_ss(sums, w_matrix + (weights.stage * kWeights + k * 32) / 16, x_matrix + (rows.stage * kRows + k * 32) / 16, step > 0 || k > 0);
+          wgmma_ss(sums, w_matrix + (weights.stage * kWeights + k * 32) / 16,
+                   x_matrix + (rows.stage * kRows + k * 32) / 16, step > 0 || k > 0);
         }
         wgmma_commit();
         wgmma_pin(sums);
@@ -255,7 +281,8 @@ struct StreamProduct {
       StreamResidual residuals[kEarlyOctets];
       if (p.residual) {
 #pragma unroll
-        for (int i = 0; i < kEarlyOctets; i++) residuals[i].load(p, {tile * p.slices + slice, static_cast<uint32_t>(i)});
+        for (int i = 0; i < kEarlyOctets; i++)
+          residuals[i].load(p, {tile * p.slices + slice, static_cast<uint32_t>(i)});
       }
 #pragma unroll
       for (int i = 0; i < N / 8; i++) {
@@ -271,7 +298,8 @@ struct StreamProduct {
   // Octets whose residuals are loaded together.
   static constexpr int kEarlyOctets = N <= 16 ? N / 8 : 1;
 
-  __device__ __forceinline__ void finish(const StreamBlock& block, float (&sums)[4], const StreamResidual& residual) const {
+  __device__ __forceinline__ void finish(const StreamBlock& block, float (&sums)[4],
+                                         const StreamResidual& residual) const {
     if (block.output() >= p.outputs) return;
     if (p.norms) divide(block, sums);
     if (p.residual)
@@ -280,10 +308,13 @@ struct StreamProduct {
       store(p, block, sums);
   }
 
-  // What x's rows are divided by, 1 / rms, from the squares that the product before left. A thread adds up four rows of its share of the
-  // inputs; loads are under way while products run.
+  // What x's rows are divided by, 1 / rms, from the squares that the product before left. A thread
+  // adds up four rows of its share of the inputs; loads are under way while products run.
   struct Squares {
-    static constexpr uint32_t kQuads = N / 4, kGroups = kConsumerWarps * 32 / kQuads, kHeld = N == 8 ? 2 : N <= 32 ? 4 : 16;
+    static constexpr uint32_t kQuads = N / 4, kGroups = kConsumerWarps * 32 / kQuads,
+                              kHeld = N == 8    ? 2
+                                      : N <= 32 ? 4
+                                                : 16;
 
     float4 held[kHeld], sum = make_float4(0.f, 0.f, 0.f, 0.f);
     uint32_t slot = threadIdx.x / kQuads;
@@ -294,7 +325,10 @@ struct StreamProduct {
     __device__ __forceinline__ void load(const StreamParams& p) {
 #pragma unroll
       for (uint32_t i = 0; i < kHeld; i++, slot += kGroups)
-        held[i] = slot < slots(p) ? *reinterpret_cast<const float4*>(p.norms + slot * N + 4 * (threadIdx.x % kQuads)) : make_float4(0.f, 0.f, 0.f, 0.f);
+        held[i] =
+            slot < slots(p)
+                ? *reinterpret_cast<const float4*>(p.norms + slot * N + 4 * (threadIdx.x % kQuads))
+                : make_float4(0.f, 0.f, 0.f, 0.f);
     }
     __device__ __forceinline__ void add() {
 #pragma unroll
@@ -308,9 +342,13 @@ struct StreamProduct {
   };
 
   // Sums of squares of a warp's share, [N], and behind them what rows are multiplied by.
-  __device__ __forceinline__ float* squares_of(uint32_t warp) const { return reinterpret_cast<float*>(shared + kSquares) + N * warp; }
+  __device__ __forceinline__ float* squares_of(uint32_t warp) const {
+    return reinterpret_cast<float*>(shared + kSquares) + N * warp;
+  }
   __device__ __forceinline__ float* inverses() const { return squares_of(kConsumerWarps); }
-  static __device__ __forceinline__ void squares_barrier() { named_barrier_sync(3, kConsumerWarps * 32); }
+  static __device__ __forceinline__ void squares_barrier() {
+    named_barrier_sync(3, kConsumerWarps * 32);
+  }
 
   // By all threads that consume, once the first share is loaded.
   __device__ __forceinline__ void share(Squares& squares) const {
@@ -328,7 +366,8 @@ struct StreamProduct {
       sum.z += __shfl_xor_sync(~0u, sum.z, lanes);
       sum.w += __shfl_xor_sync(~0u, sum.w, lanes);
     }
-    if (threadIdx.x % 32 < Squares::kQuads) *reinterpret_cast<float4*>(squares_of(threadIdx.x / 32) + 4 * (threadIdx.x % 32)) = sum;
+    if (threadIdx.x % 32 < Squares::kQuads)
+      *reinterpret_cast<float4*>(squares_of(threadIdx.x / 32) + 4 * (threadIdx.x % 32)) = sum;
     squares_barrier();
     if (threadIdx.x < N) {
       float square = 0.f;
@@ -340,19 +379,22 @@ struct StreamProduct {
   }
 
   __device__ __forceinline__ void divide(const StreamBlock& block, float (&sums)[4]) const {
-    const float2 inverse = *reinterpret_cast<const float2*>(inverses() + block.row() + 2 * (threadIdx.x % 4));
+    const float2 inverse =
+        *reinterpret_cast<const float2*>(inverses() + block.row() + 2 * (threadIdx.x % 4));
     sums[0] *= inverse.x;
     sums[1] *= inverse.y;
     sums[2] *= inverse.x;
     sums[3] *= inverse.y;
   }
 
-  // ---- Partial sums: of a run [slices / 4][octets][slices of four][lanes], four sums of a lane each.
+  // ---- Partial sums: of a run [slices / 4][octets][slices of four][lanes], four sums of a lane
+  // each.
 
   static constexpr uint32_t kRun = kStreamOutputs * N / 4;
 
   __device__ __forceinline__ float4* partial(uint32_t run, uint32_t slice, uint32_t octet) const {
-    return reinterpret_cast<float4*>(p.partial) + (run * kRun + slice / 4 * (kRun / 2) + octet * 128 + slice % 4 * 32 + threadIdx.x % 32);
+    return reinterpret_cast<float4*>(p.partial) +
+           (run * kRun + slice / 4 * (kRun / 2) + octet * 128 + slice % 4 * 32 + threadIdx.x % 32);
   }
 
   // Leaves this warp's slice for others.
@@ -360,12 +402,14 @@ struct StreamProduct {
     float4* const to = partial(mine, threadIdx.x / 32, 0);
 #pragma unroll
     for (int i = 0; i < N / 8; i++)
-      store_relaxed(to + i * 128, make_float4(present(sums[4 * i]), present(sums[4 * i + 1]), present(sums[4 * i + 2]), present(sums[4 * i + 3])));
+      store_relaxed(to + i * 128, make_float4(present(sums[4 * i]), present(sums[4 * i + 1]),
+                                              present(sums[4 * i + 2]), present(sums[4 * i + 3])));
   }
 
   // Adds what `count` runs leave of OCTETS octets from `at` on.
   template <int AT_ONCE, int OCTETS>
-  static __device__ __forceinline__ void add(float (&sums)[4 * OCTETS], float4* at, uint32_t count) {
+  static __device__ __forceinline__ void add(float (&sums)[4 * OCTETS], float4* at,
+                                             uint32_t count) {
 #pragma unroll 1
     for (uint32_t left = count; left > 0; left -= min(left, static_cast<uint32_t>(AT_ONCE))) {
       float4 v[AT_ONCE][OCTETS];
@@ -375,12 +419,16 @@ struct StreamProduct {
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
 #pragma unroll
-          for (int i = 0; i < OCTETS; i++) v[k][i] = static_cast<uint32_t>(k) < left ? load_relaxed(at + (k * kRun + i * 128)) : make_float4(0.f, 0.f, 0.f, 0.f);
+          for (int i = 0; i < OCTETS; i++)
+            v[k][i] = static_cast<uint32_t>(k) < left ? load_relaxed(at + (k * kRun + i * 128))
+                                                      : make_float4(0.f, 0.f, 0.f, 0.f);
         }
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
 #pragma unroll
-          for (int i = 0; i < OCTETS; i++) there &= is_present(v[k][i].x) & is_present(v[k][i].y) & is_present(v[k][i].z) & is_present(v[k][i].w);
+          for (int i = 0; i < OCTETS; i++)
+            there &= is_present(v[k][i].x) & is_present(v[k][i].y) & is_present(v[k][i].z) &
+                     is_present(v[k][i].w);
         }
         if (!there) wait_for_other_ctas();
       } while (!there);
@@ -401,7 +449,8 @@ struct StreamProduct {
     }
   }
 
-  // Of runs of equal length: whether this warp's slice of the tile is stored here; `sums` is then the sum over all inputs.
+  // Of runs of equal length: whether this warp's slice of the tile is stored here; `sums` is then
+  // the sum over all inputs.
   __device__ __forceinline__ bool merge(Sums& sums, uint32_t tile) const {
     if (p.parts == 1) return true;
     const uint32_t first = runs.run_of(tile * steps), last = runs.run_of((tile + 1) * steps - 1);
@@ -421,7 +470,8 @@ struct StreamProduct {
       squares.load(p);
       share(squares);
     }
-    const uint32_t tile = mine / p.parts, part = mine % p.parts, slices = (p.slices - part + p.parts - 1) / p.parts;
+    const uint32_t tile = mine / p.parts, part = mine % p.parts,
+                   slices = (p.slices - part + p.parts - 1) / p.parts;
 #pragma unroll 1
     for (uint32_t i = threadIdx.x / 32; i < slices * (N / 8); i += kConsumerWarps) {
       const uint32_t slice = part + i / (N / 8) * p.parts, octet = i % (N / 8);
@@ -434,8 +484,12 @@ struct StreamProduct {
     }
   }
 
-  static __device__ __forceinline__ bool is_present(float sum) { return __float_as_uint(sum) != kEmpty; }
-  static __device__ __forceinline__ float present(float sum) { return is_present(sum) ? sum : __uint_as_float(0x7fffffff); }
+  static __device__ __forceinline__ bool is_present(float sum) {
+    return __float_as_uint(sum) != kEmpty;
+  }
+  static __device__ __forceinline__ float present(float sum) {
+    return is_present(sum) ? sum : __uint_as_float(0x7fffffff);
+  }
 };
 
 #endif

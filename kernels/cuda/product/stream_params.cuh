@@ -6,29 +6,34 @@
 namespace ebb {
 
 struct StreamParams {
-  TensorMap x;         // [rows][inputs]; a copy: N rows, 64 inputs
-  TensorMap w;         // [outputs][inputs]; a copy: the outputs of a tile, 64 inputs; if gated [outputs / 16][2][8][inputs], a copy: slices, 2, 8, 64
-  void* y;             // [rows][outputs], bf16 or f32; if gated [rows][outputs / 2], bf16
-  float* partial;      // [grid][128 * N], of the tile that a run begins in; kEmpty between launches
-  uint32_t rows;       // at most N
-  uint32_t inputs;     // a multiple of 8
-  uint32_t outputs;    // a multiple of 8; rows * outputs < 2^32
-  uint32_t wide;       // y is f32
-  uint32_t gated;      // y = silu(gates) * what they open
-  uint32_t parts;      // CTAs that share a tile, 1 to 8, the grid then being whole tiles; 0: runs of equal length
-  uint32_t slices;       // of 16 outputs, of a tile; 1 to 8
+  TensorMap x;  // [rows][inputs]; a copy: N rows, 64 inputs
+  // [outputs][inputs]; a copy: the outputs of a tile, 64 inputs; if gated [outputs /
+  // 16][2][8][inputs], a copy: slices, 2, 8, 64
+  TensorMap w;
+  void* y;           // [rows][outputs], bf16 or f32; if gated [rows][outputs / 2], bf16
+  float* partial;    // [grid][128 * N], of the tile that a run begins in; kEmpty between launches
+  uint32_t rows;     // at most N
+  uint32_t inputs;   // a multiple of 8
+  uint32_t outputs;  // a multiple of 8; rows * outputs < 2^32
+  uint32_t wide;     // y is f32
+  uint32_t gated;    // y = silu(gates) * what they open
+  // CTAs that share a tile, 1 to 8, the grid then being whole tiles; 0: runs of equal length
+  uint32_t parts;
+  uint32_t slices;  // of 16 outputs, of a tile; 1 to 8
   uint32_t reserved0;
-  float* residual;       // [rows][outputs], or null: what sums are added to; y is then `residual` times `weight`
-  const bf16* weight;    // [outputs]
-  float* squares;        // [outputs / 16][N]: of `residual`, a sum for each 16 outputs
-  const float* norms;    // such sums of `inputs` values, or null: sums are divided by the root of their mean
-  float eps;             // added to that
+  // [rows][outputs], or null: what sums are added to; y is then `residual` times `weight`
+  float* residual;
+  const bf16* weight;  // [outputs]
+  float* squares;      // [outputs / 16][N]: of `residual`, a sum for each 16 outputs
+  // such sums of `inputs` values, or null: sums are divided by the root of their mean
+  const float* norms;
+  float eps;  // added to that
   uint32_t reserved[11];
 };
 static_assert(sizeof(StreamParams) == 384);
 
 constexpr int kStreamOutputs = 128, kStreamInputs = 64;  // of a unit, at most
-constexpr int kStreamSlice = 16;                          // outputs of a slice, a warp's of a tile
+constexpr int kStreamSlice = 16;                         // outputs of a slice, a warp's of a tile
 
 // Bits of a partial sum that has not come: of a NaN, but not of the one that arithmetic makes.
 constexpr uint32_t kEmpty = 0xffffffff;

@@ -1,18 +1,22 @@
-// The draw: top-k, min-p and top-p by selection, then the token at a random point of what they keep, in id order.
+// The draw: top-k, min-p and top-p by selection, then the token at a random point of what they
+// keep, in id order.
 //
-// One CTA a draw. A cut is found among the ranks of the tokens without sorting them: a histogram over scaled logits names the bin
-// in which it lies, the tokens of that bin are gathered and sorted. Bins with too many tokens are halved first.
+// One CTA a draw. A cut is found among the ranks of the tokens without sorting them: a histogram
+// over scaled logits names the bin in which it lies, the tokens of that bin are gathered and
+// sorted. Bins with too many tokens are halved first.
 #include "row.cuh"
 
 namespace ebb {
 
 constexpr int kPickThreads = 512, kPickWarps = kPickThreads / 32;
 constexpr uint32_t kBins = 2048, kGather = 1024;
-// How far below the best the first search goes: for the k best, and for a nucleus, which ends further down.
+// How far below the best the first search goes: for the k best, and for a nucleus, which ends
+// further down.
 constexpr float kBestLevel = -5.f, kNucleusLevel = -9.f;
 
 struct PickShared {
-  // Sums by bin, of bits 0..9, 10..19 and 20..30 of each measure: shared memory adds 32 bits at a time, and none overflows.
+  // Sums by bin, of bits 0..9, 10..19 and 20..30 of each measure: shared memory adds 32 bits at a
+  // time, and none overflows.
   uint32_t bins[3][kBins];
   uint64_t keys[kGather];
   uint32_t weights[kGather];
@@ -24,13 +28,17 @@ struct PickShared {
 };
 
 // Ascending as scaled logits descend.
-__device__ __forceinline__ uint32_t bin_of(float y) { return min(static_cast<uint32_t>(__fmul_rn(-y, kBins / -kZeroBelow)), kBins - 1); }
+__device__ __forceinline__ uint32_t bin_of(float y) {
+  return min(static_cast<uint32_t>(__fmul_rn(-y, kBins / -kZeroBelow)), kBins - 1);
+}
 
-// Calls body(id, logit, y) for every token with a scaled logit of at least `level` in the blocks that `wanted(max)` names.
+// Calls body(id, logit, y) for every token with a scaled logit of at least `level` in the blocks
+// that `wanted(max)` names.
 template <class Wanted, class Body>
 __device__ __forceinline__ void for_tokens(const Row& row, float level, Wanted wanted, Body body) {
   constexpr uint32_t kAtOnce = 4;
-  for (uint32_t first = threadIdx.x / 32 * kAtOnce; first < row.blocks; first += kPickWarps * kAtOnce) {
+  for (uint32_t first = threadIdx.x / 32 * kAtOnce; first < row.blocks;
+       first += kPickWarps * kAtOnce) {
     bool on[kAtOnce];
     float v[kAtOnce][4];
 #pragma unroll
@@ -57,7 +65,8 @@ __device__ __forceinline__ void for_tokens(const Row& row, float level, Wanted w
 }
 
 __device__ __forceinline__ uint64_t bin_sum(const PickShared& s, uint32_t bin) {
-  return s.bins[0][bin] + (static_cast<uint64_t>(s.bins[1][bin]) << 10) + (static_cast<uint64_t>(s.bins[2][bin]) << 20);
+  return s.bins[0][bin] + (static_cast<uint64_t>(s.bins[1][bin]) << 10) +
+         (static_cast<uint64_t>(s.bins[2][bin]) << 20);
 }
 
 // What a cut counts: tokens, or their weights.
@@ -66,18 +75,21 @@ __device__ __forceinline__ uint32_t measure(float y) {
   return Weighted ? weight(y) : 1;
 }
 
-// Among the tokens at `level` or above that rank at `from` or better. Fills the histogram; returns the sum of measures.
+// Among the tokens at `level` or above that rank at `from` or better. Fills the histogram; returns
+// the sum of measures.
 template <bool Weighted>
 __device__ uint64_t count_bins(const Row& row, PickShared& s, float level, uint64_t from) {
   for (uint32_t i = threadIdx.x; i < 3 * kBins; i += kPickThreads) s.bins[i / kBins][i % kBins] = 0;
   __syncthreads();
-  for_tokens(row, level, [&](float max) { return ordered(max) >= from >> 32; }, [&](uint32_t id, float logit, float y) {
-    if (rank(id, logit) < from) return;
-    const uint32_t bin = bin_of(y), m = measure<Weighted>(y);
-    if (m & 1023) atomicAdd(&s.bins[0][bin], m & 1023);
-    if (Weighted && m >> 10 & 1023) atomicAdd(&s.bins[1][bin], m >> 10 & 1023);
-    if (Weighted && m >> 20) atomicAdd(&s.bins[2][bin], m >> 20);
-  });
+  for_tokens(
+      row, level, [&](float max) { return ordered(max) >= from >> 32; },
+      [&](uint32_t id, float logit, float y) {
+        if (rank(id, logit) < from) return;
+        const uint32_t bin = bin_of(y), m = measure<Weighted>(y);
+        if (m & 1023) atomicAdd(&s.bins[0][bin], m & 1023);
+        if (Weighted && m >> 10 & 1023) atomicAdd(&s.bins[1][bin], m >> 10 & 1023);
+        if (Weighted && m >> 20) atomicAdd(&s.bins[2][bin], m >> 20);
+      });
   __syncthreads();
   uint64_t own = 0, total;
   for (uint32_t i = threadIdx.x; i < kBins; i += kPickThreads) own += bin_sum(s, i);
@@ -85,10 +97,11 @@ __device__ uint64_t count_bins(const Row& row, PickShared& s, float level, uint6
   return total;
 }
 
-// The rank of the last of the fewest best tokens whose measures reach `target`, which is at most what count_bins returned for the
-// same arguments.
+// The rank of the last of the fewest best tokens whose measures reach `target`, which is at most
+// what count_bins returned for the same arguments.
 template <bool Weighted>
-__device__ uint64_t find_cut(const Row& row, PickShared& s, float level, uint64_t from, uint64_t target) {
+__device__ uint64_t find_cut(const Row& row, PickShared& s, float level, uint64_t from,
+                             uint64_t target) {
   constexpr uint32_t kOwn = kBins / kPickThreads;
   uint64_t own = 0, total;
   for (uint32_t i = 0; i < kOwn; i++) own += bin_sum(s, threadIdx.x * kOwn + i);
@@ -104,10 +117,13 @@ __device__ uint64_t find_cut(const Row& row, PickShared& s, float level, uint64_
   uint64_t missing = s.rest;  // of the tokens of the bin that rank between low and high
   uint64_t low = from, high = ~0ull;
   auto for_bin = [&](auto body) {
-    for_tokens(row, level, [&](float max) { return bin_of(row.scaled(max)) <= bin && ordered(max) >= low >> 32; }, [&](uint32_t id, float logit, float y) {
-      const uint64_t key = rank(id, logit);
-      if (bin_of(y) == bin && key >= low && key <= high) body(key, y);
-    });
+    for_tokens(
+        row, level,
+        [&](float max) { return bin_of(row.scaled(max)) <= bin && ordered(max) >= low >> 32; },
+        [&](uint32_t id, float logit, float y) {
+          const uint64_t key = rank(id, logit);
+          if (bin_of(y) == bin && key >= low && key <= high) body(key, y);
+        });
   };
   auto gather = [&] {
     __syncthreads();
@@ -178,18 +194,23 @@ __device__ uint64_t find_cut(const Row& row, PickShared& s, float level, uint64_
   }
   __syncthreads();
   const uint32_t mine = 2 * threadIdx.x;
-  const uint64_t first = mine < count ? s.weights[mine] : 0, second = mine + 1 < count ? s.weights[mine + 1] : 0;
+  const uint64_t first = mine < count ? s.weights[mine] : 0,
+                 second = mine + 1 < count ? s.weights[mine + 1] : 0;
   before = cta_exclusive<kPickWarps>(first + second, s.scratch, total);
-  if (before < missing && missing <= before + first + second) s.found = s.keys[before + first >= missing ? mine : mine + 1];
+  if (before < missing && missing <= before + first + second)
+    s.found = s.keys[before + first >= missing ? mine : mine + 1];
   __syncthreads();
   return s.found;
 }
 
 // The least weight that is at least `p` of `total`, which is below 2^53.
-__device__ __forceinline__ uint64_t share(uint64_t total, float p) { return static_cast<uint64_t>(ceil(static_cast<double>(total) * static_cast<double>(p))); }
+__device__ __forceinline__ uint64_t share(uint64_t total, float p) {
+  return static_cast<uint64_t>(ceil(static_cast<double>(total) * static_cast<double>(p)));
+}
 
 // The rank from which on top-k and top-p keep tokens.
-__device__ uint64_t find_cuts(const Row& row, const SampleDraw& d, PickShared& s, const uint64_t* sums) {
+__device__ uint64_t find_cuts(const Row& row, const SampleDraw& d, PickShared& s,
+                              const uint64_t* sums) {
   uint64_t from = 0;
   if (d.top_k > 0) {
     float level = kBestLevel > d.floor ? kBestLevel : d.floor;
@@ -232,7 +253,8 @@ __device__ void sum_kept(const Row& row, float floor, uint64_t from, uint64_t* s
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         const float logit = row.load(b, i), y = row.scaled(logit);
-        if (y >= floor && rank(b * kBlock + 32 * i + threadIdx.x % 32, logit) >= from) weights.add(weight(y));
+        if (y >= floor && rank(b * kBlock + 32 * i + threadIdx.x % 32, logit) >= from)
+          weights.add(weight(y));
       }
       sum = weights.over_warp();
     }
@@ -242,7 +264,8 @@ __device__ void sum_kept(const Row& row, float floor, uint64_t from, uint64_t* s
 }
 
 // The token at a random point of the kept weights, in id order.
-__device__ uint32_t walk(const Row& row, PickShared& s, float floor, uint64_t from, const uint64_t* sums, uint64_t bits) {
+__device__ uint32_t walk(const Row& row, PickShared& s, float floor, uint64_t from,
+                         const uint64_t* sums, uint64_t bits) {
   const uint32_t each = (row.blocks + kPickThreads - 1) / kPickThreads;
   const uint32_t begin = min(threadIdx.x * each, row.blocks), end = min(begin + each, row.blocks);
   uint64_t own = 0, total;
@@ -296,12 +319,14 @@ __device__ uint32_t largest(const Row& row, PickShared& s) {
   }
   const uint32_t block = ~static_cast<uint32_t>(cta_max<kPickWarps>(best, s.scratch));
   best = 0;
-  if (threadIdx.x < kBlock && block * kBlock + threadIdx.x < row.vocab) best = rank(block * kBlock + threadIdx.x, row.logits[block * kBlock + threadIdx.x]);
+  if (threadIdx.x < kBlock && block * kBlock + threadIdx.x < row.vocab)
+    best = rank(block * kBlock + threadIdx.x, row.logits[block * kBlock + threadIdx.x]);
   return ~static_cast<uint32_t>(cta_max<kPickWarps>(best, s.scratch));
 }
 
 // The logit of `token` as it was before the edits of the draw's row.
-__device__ float before_edits(const SampleParams& p, const SampleDraw& d, const Row& row, PickShared& s, uint32_t token) {
+__device__ float before_edits(const SampleParams& p, const SampleDraw& d, const Row& row,
+                              PickShared& s, uint32_t token) {
   if (threadIdx.x == 0) {
     float logit = row.logits[token];
     if (d.also != kNone && p.saved_also[d.row].id == token) logit = p.saved_also[d.row].logit;

@@ -23,7 +23,8 @@ EBB_KERNEL(sample_report, ebb::SampleParams, 512, 2) {
     const uint64_t here = ebb::ordered(left[b]);
     best = here > best ? here : best;
   }
-  const float max = ebb::from_ordered(static_cast<uint32_t>(ebb::cta_max<ebb::kReportWarps>(best, scratch)));
+  const float max =
+      ebb::from_ordered(static_cast<uint32_t>(ebb::cta_max<ebb::kReportWarps>(best, scratch)));
   double sum = 0;
   for (uint32_t b = warp; b < p.blocks; b += ebb::kReportWarps) {
     float v[4];
@@ -75,7 +76,8 @@ EBB_KERNEL(sample_report, ebb::SampleParams, 512, 2) {
       if (lane == 0) {
         taken = first;
         left[block] = second ? ebb::from_ordered(static_cast<uint32_t>(second >> 32)) : -INFINITY;
-        p.top[blockIdx.x * ebb::kTopMax + count] = {~static_cast<uint32_t>(first), ebb::from_ordered(static_cast<uint32_t>(first >> 32))};
+        p.top[blockIdx.x * ebb::kTopMax + count] = {
+            ~static_cast<uint32_t>(first), ebb::from_ordered(static_cast<uint32_t>(first >> 32))};
       }
     }
     __syncthreads();

@@ -1,9 +1,10 @@
 // A row of logits as the sampling kernels see it, and what they are told about each draw.
 //
-// Every choice is made on integers: a token weighs its probability relative to the most likely one's, in units of 2^-30. The
-// arithmetic is that of the engine's sampler (engine/src/sampling/weight.rs), operation by operation and never fused, so both
-// draw the same token from the same logits. Rows are cut into blocks of 128 logits; whoever needs only large ones skips the
-// blocks whose maximum is too small.
+// Every choice is made on integers: a token weighs its probability relative to the most likely
+// one's, in units of 2^-30. The arithmetic is that of the engine's sampler
+// (engine/src/sampling/weight.rs), operation by operation and never fused, so both draw the same
+// token from the same logits. Rows are cut into blocks of 128 logits; whoever needs only large ones
+// skips the blocks whose maximum is too small.
 #pragma once
 #include "../common/kernel.cuh"
 #include "../common/ptx.cuh"
@@ -20,14 +21,14 @@ constexpr float kZeroBelow = -22.f;
 constexpr uint32_t kNotFinite = ~0u, kNoCandidate = ~0u - 1;
 
 struct SampleDraw {
-  uint64_t bits;  // random
-  uint32_t row;   // of the logits
+  uint64_t bits;              // random
+  uint32_t row;               // of the logits
   float inverse_temperature;  // 0: the largest logit
   uint32_t top_k;             // 0: all
   float top_p;
-  float floor;          // least scaled logit
-  uint32_t whole;       // neither top-k nor min-p: its block sums are those of sample_sum
-  uint32_t report;      // alternatives + 1, or 0
+  float floor;      // least scaled logit
+  uint32_t whole;   // neither top-k nor min-p: its block sums are those of sample_sum
+  uint32_t report;  // alternatives + 1, or 0
   uint32_t first_edit;
   uint32_t edits;
   uint32_t also;  // draw of the step before whose token counts once more, or kNone
@@ -65,14 +66,15 @@ struct SampleParams {
   const SampleDraw* draws;    // [draws]
   const uint32_t* row_draws;  // [rows], the first draw of each
   const LogitEdit* edits;
-  float* saved;            // for each edit, the logit before it
-  TokenLogit* saved_also;  // [rows], the same for the token of SampleDraw::also; id kNone if that changed nothing more
-  float* maxima;           // [rows][blocks]; infinite where a logit is not finite
-  float* row_max;          // [rows], after edits
-  uint64_t* sums;          // [draws][blocks], weights
-  uint32_t* drawn;         // [draws], the tokens; before, those of the step before
-  SampleResult* results;   // [draws]
-  TokenLogit* top;         // [draws][kTopMax]
+  float* saved;  // for each edit, the logit before it
+  // [rows], the same for the token of SampleDraw::also; id kNone if that changed nothing more
+  TokenLogit* saved_also;
+  float* maxima;          // [rows][blocks]; infinite where a logit is not finite
+  float* row_max;         // [rows], after edits
+  uint64_t* sums;         // [draws][blocks], weights
+  uint32_t* drawn;        // [draws], the tokens; before, those of the step before
+  SampleResult* results;  // [draws]
+  TokenLogit* top;        // [draws][kTopMax]
   uint32_t vocab;
   uint32_t blocks;  // ceil(vocab / 128)
 };
@@ -83,10 +85,14 @@ __device__ __forceinline__ uint32_t ordered(float v) {
   const uint32_t bits = __float_as_uint(__fadd_rn(v, 0.f));
   return bits >> 31 ? ~bits : bits | 1u << 31;
 }
-__device__ __forceinline__ float from_ordered(uint32_t v) { return __uint_as_float(v >> 31 ? v & ~(1u << 31) : ~v); }
+__device__ __forceinline__ float from_ordered(uint32_t v) {
+  return __uint_as_float(v >> 31 ? v & ~(1u << 31) : ~v);
+}
 
 // Larger is better: by logit, of equals the lower id.
-__device__ __forceinline__ uint64_t rank(uint32_t id, float logit) { return static_cast<uint64_t>(ordered(logit)) << 32 | static_cast<uint32_t>(~id); }
+__device__ __forceinline__ uint64_t rank(uint32_t id, float logit) {
+  return static_cast<uint64_t>(ordered(logit)) << 32 | static_cast<uint32_t>(~id);
+}
 
 // 2^(z + bits) for z <= 0.
 __device__ __forceinline__ float exp2_fixed(float z, uint32_t bits) {
@@ -112,7 +118,8 @@ __device__ __forceinline__ uint32_t weight(float y) {
   constexpr uint32_t kRoundBits = 0x4b400000;
   const float scaled = exp2_fixed(__fmul_rn(y, kLog2E), 15);
   const float high = __fadd_rn(scaled, kRound);
-  const float low = __fadd_rn(__fmul_rn(__fsub_rn(scaled, __fsub_rn(high, kRound)), 32768.f), kRound);
+  const float low =
+      __fadd_rn(__fmul_rn(__fsub_rn(scaled, __fsub_rn(high, kRound)), 32768.f), kRound);
   return ((__float_as_uint(high) - kRoundBits) << 15) + (__float_as_uint(low) - kRoundBits);
 }
 
@@ -123,7 +130,10 @@ struct WeightSum {
     high += w >> 16;
     low += w & 0xffff;
   }
-  __device__ __forceinline__ uint64_t over_warp() const { return (static_cast<uint64_t>(__reduce_add_sync(~0u, high)) << 16) + __reduce_add_sync(~0u, low); }
+  __device__ __forceinline__ uint64_t over_warp() const {
+    return (static_cast<uint64_t>(__reduce_add_sync(~0u, high)) << 16) +
+           __reduce_add_sync(~0u, low);
+  }
 };
 
 // One row, seen by a draw.
@@ -134,7 +144,9 @@ struct Row {
   float inverse_temperature;
   uint32_t vocab;
   uint32_t blocks;
-  __device__ __forceinline__ float scaled(float logit) const { return __fmul_rn(__fsub_rn(logit, max), inverse_temperature); }
+  __device__ __forceinline__ float scaled(float logit) const {
+    return __fmul_rn(__fsub_rn(logit, max), inverse_temperature);
+  }
   // Logit `i` (0..3) of this lane in a block: id block * 128 + 32 i + lane.
   __device__ __forceinline__ float load(uint32_t block, int i) const {
     const uint32_t id = block * kBlock + 32 * i + threadIdx.x % 32;
@@ -143,14 +155,22 @@ struct Row {
 };
 
 __device__ __forceinline__ Row row_of(const SampleParams& p, const SampleDraw& d) {
-  return {p.logits + static_cast<uint64_t>(d.row) * p.vocab, p.maxima + static_cast<uint64_t>(d.row) * p.blocks, p.row_max[d.row], d.inverse_temperature, p.vocab, p.blocks};
+  return {p.logits + static_cast<uint64_t>(d.row) * p.vocab,
+          p.maxima + static_cast<uint64_t>(d.row) * p.blocks,
+          p.row_max[d.row],
+          d.inverse_temperature,
+          p.vocab,
+          p.blocks};
 }
 
-// All 128 logits of a block, four a lane in an order of their own: 16 bytes at a time where rows are aligned.
-__device__ __forceinline__ void load_block(const float* row, uint32_t vocab, uint32_t block, float (&v)[4]) {
+// All 128 logits of a block, four a lane in an order of their own: 16 bytes at a time where rows
+// are aligned.
+__device__ __forceinline__ void load_block(const float* row, uint32_t vocab, uint32_t block,
+                                           float (&v)[4]) {
   if (vocab % 4 == 0) {
     const uint32_t id = block * kBlock + threadIdx.x % 32 * 4;
-    const float4 f = id < vocab ? *reinterpret_cast<const float4*>(row + id) : make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
+    const float4 f = id < vocab ? *reinterpret_cast<const float4*>(row + id)
+                                : make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
     v[0] = f.x, v[1] = f.y, v[2] = f.z, v[3] = f.w;
   } else {
 #pragma unroll

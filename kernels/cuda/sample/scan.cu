@@ -1,4 +1,5 @@
-// What every draw needs: the maxima of all blocks of its row; and for draws from whole rows the sums of their weights.
+// What every draw needs: the maxima of all blocks of its row; and for draws from whole rows the
+// sums of their weights.
 #include "row.cuh"
 
 namespace ebb {
@@ -44,6 +45,7 @@ EBB_KERNEL(sample_sum, ebb::SampleParams, 256, 4) {
       for (int i = 0; i < 4; i++) weights.add(ebb::weight(row.scaled(v[u][i])));
       sum = weights.over_warp();
     }
-    if (threadIdx.x % 32 == 0 && first + u < p.blocks) p.sums[static_cast<uint64_t>(blockIdx.y) * p.blocks + first + u] = sum;
+    if (threadIdx.x % 32 == 0 && first + u < p.blocks)
+      p.sums[static_cast<uint64_t>(blockIdx.y) * p.blocks + first + u] = sum;
   }
 }

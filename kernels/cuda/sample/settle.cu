@@ -1,4 +1,5 @@
-// Edits the logits of a row in place, brings the maxima of its blocks up to date, and finds the largest of all.
+// Edits the logits of a row in place, brings the maxima of its blocks up to date, and finds the
+// largest of all.
 #include "row.cuh"
 
 namespace ebb {
@@ -9,8 +10,11 @@ constexpr int kSettleWarps = 16;
 __device__ __forceinline__ float edited(float logit, const SampleDraw& d, const LogitEdit& e) {
   if (e.flags & kMasked) logit = -INFINITY;
   logit = __fadd_rn(logit, e.bias);
-  if (e.count > 0 || e.flags & kInPrompt) logit = logit > 0.f ? __fdiv_rn(logit, d.repetition) : __fmul_rn(logit, d.repetition);
-  if (e.count > 0) logit = __fsub_rn(__fsub_rn(logit, __fmul_rn(d.frequency, static_cast<float>(e.count))), d.presence);
+  if (e.count > 0 || e.flags & kInPrompt)
+    logit = logit > 0.f ? __fdiv_rn(logit, d.repetition) : __fmul_rn(logit, d.repetition);
+  if (e.count > 0)
+    logit = __fsub_rn(__fsub_rn(logit, __fmul_rn(d.frequency, static_cast<float>(e.count))),
+                      d.presence);
   return logit;
 }
 
@@ -29,7 +33,9 @@ EBB_KERNEL(sample_settle, ebb::SampleParams, 512, 2) {
     for (uint32_t i = threadIdx.x; i < ebb::kBlocksMax / 32; i += 512) touched[i] = 0;
     if (threadIdx.x == 0) listed = 0;
     __syncthreads();
-    auto touch = [&](uint32_t id) { atomicOr(&touched[id / ebb::kBlock / 32], 1u << (id / ebb::kBlock % 32)); };
+    auto touch = [&](uint32_t id) {
+      atomicOr(&touched[id / ebb::kBlock / 32], 1u << (id / ebb::kBlock % 32));
+    };
     for (uint32_t i = threadIdx.x; i < d.edits; i += 512) {
       ebb::LogitEdit e = p.edits[d.first_edit + i];
       if (e.id >= p.vocab) continue;

@@ -14,7 +14,8 @@ pub struct StepLimits<'a> {
     pub layout: &'a KvLayout,
     /// Frames in the pool.
     pub pool_frames: u32,
-    /// Draws of the step submitted before, whose tokens this one may take; `None`: the backend draws none.
+    /// Draws of the step submitted before, whose tokens this one may take; `None`: the backend
+    /// draws none.
     pub drawn: Option<u32>,
 }
 
@@ -28,8 +29,8 @@ pub struct CheckScratch {
 impl StepLimits<'_> {
     /// Returns the first contradiction found. Afterwards: every token, block, frame and logit row
     /// is in range, the sequences partition the rows, the blocks of each sequence reach its last
-    /// token, rows are written to 16-bit sub-blocks only, no frame is written by two sub-blocks, and
-    /// shrinks lead down into frames that nothing else touches.
+    /// token, rows are written to 16-bit sub-blocks only, no frame is written by two sub-blocks,
+    /// and shrinks lead down into frames that nothing else touches.
     ///
     /// A sequence may read a frame that another one writes in the same step (a prefix published
     /// by this very step): every layer appends all rows before any row attends.
@@ -119,7 +120,8 @@ impl StepLimits<'_> {
             frame("a copy", copy.src)?;
             frame("a copy", copy.dst)?;
         }
-        // Hundreds of thousands: the largest first, which the compiler makes vectors of, then the one to name.
+        // Hundreds of thousands: the largest first, which the compiler makes vectors of, then the
+        // one to name.
         let largest = input.frames.iter().fold(0, |most, &id| most.max(id));
         if largest >= pool {
             for &id in &input.frames {
@@ -442,7 +444,8 @@ mod tests {
         refuses!(ShrinkFrames { .. }, |i: &mut StepInput| i.shrinks[0]
             .target += 17);
         refuses!(Frame { .. }, |i: &mut StepInput| i.frames[30] = 100);
-        // Into its own source, a frame that a row writes, a frame of another shrink, a copied frame.
+        // Into its own source, a frame that a row writes, a frame of another shrink, a copied
+        // frame.
         refuses!(ShrinkAliased { frame: 30, .. }, |i: &mut StepInput| i
             .frames[22] =
             30);

@@ -1,16 +1,18 @@
 //! Draws: tokens that a step chooses from its own logits, so that only their ids come back.
 //!
-//! A backend that draws chooses the token that the engine's sampler would choose from the same logits, bit for bit: logits are
-//! edited, tokens are weighed relative to the most likely one in integers of 2⁻³⁰, cut by min-p, top-k and top-p, and drawn in
-//! id order at the point that random bits name. See `ebb_engine::sampling`, whose Philox stream the bits are.
+//! A backend that draws chooses the token that the engine's sampler would choose from the same
+//! logits, bit for bit: logits are edited, tokens are weighed relative to the most likely one in
+//! integers of 2⁻³⁰, cut by min-p, top-k and top-p, and drawn in id order at the point that random
+//! bits name. See `ebb_engine::sampling`, whose Philox stream the bits are.
 
 use super::StepInputError as E;
 
-/// Set in an entry of [`StepInput::tokens`](super::StepInput::tokens) whose token the step before has yet to draw.
+/// Set in an entry of [`StepInput::tokens`](super::StepInput::tokens) whose token the step before
+/// has yet to draw.
 const DRAWN: u32 = 1 << 31;
 
-/// An entry of [`StepInput::tokens`](super::StepInput::tokens): whatever draw `draw` of the step submitted just before gives.
-/// Only for backends with a [`depth`](super::Backend::depth) above 1.
+/// An entry of [`StepInput::tokens`](super::StepInput::tokens): whatever draw `draw` of the step
+/// submitted just before gives. Only for backends with a [`depth`](super::Backend::depth) above 1.
 pub const fn drawn_token(draw: u32) -> u32 {
     DRAWN | draw
 }
@@ -33,9 +35,11 @@ pub const TOP_MAX: u32 = 20;
 /// One token to choose.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Draw {
-    /// Row of the step from whose logits it is drawn. Draws of one row stand beside each other and have the same edits.
+    /// Row of the step from whose logits it is drawn. Draws of one row stand beside each other and
+    /// have the same edits.
     pub row: u32,
-    /// Divides the logits; 0 takes the largest, of equals the lowest id. At least [`TEMPERATURE_MIN`] otherwise.
+    /// Divides the logits; 0 takes the largest, of equals the lowest id. At least
+    /// [`TEMPERATURE_MIN`] otherwise.
     pub temperature: f32,
     /// Keeps the k most likely tokens; 0 keeps all.
     pub top_k: u32,
@@ -45,7 +49,8 @@ pub struct Draw {
     pub min_p: f32,
     /// Random bits: the point of the cumulative weights at which the token is.
     pub bits: u64,
-    /// Report the token's log-probability in the unedited distribution, and that of this many of the most likely tokens.
+    /// Report the token's log-probability in the unedited distribution, and that of this many of
+    /// the most likely tokens.
     pub logprobs: Option<u32>,
     /// What changes the logits first.
     pub edits: Edits,
@@ -80,7 +85,8 @@ pub struct Edits {
     pub frequency: f32,
     /// Subtracted for tokens in the answer.
     pub presence: f32,
-    /// The draw of the step submitted just before whose token is in the answer once more than the entries count.
+    /// The draw of the step submitted just before whose token is in the answer once more than the
+    /// entries count.
     pub also: Option<u32>,
 }
 
@@ -130,7 +136,8 @@ pub enum DrawError {
 pub struct Drawn {
     /// Its id.
     pub token: Result<u32, DrawError>,
-    /// Natural logarithm of its probability in the unedited distribution; meaningless unless asked for.
+    /// Natural logarithm of its probability in the unedited distribution; meaningless unless asked
+    /// for.
     pub logprob: f32,
     /// Alternatives, into [`StepOutput::top`](super::StepOutput::top).
     pub first_top: u32,

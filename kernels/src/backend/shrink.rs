@@ -4,9 +4,9 @@ use super::{StepInput, StepInputError as E, StepLimits};
 use crate::formats::{FormatError, legal_shrink};
 use crate::kv::{KvLayout, Side};
 
-/// A sealed block that moves down the schedule: every record is written in its page's new format, to
-/// new frames. The old frames stay as they were, so a reader sees the whole block before or the whole
-/// block after.
+/// A sealed block that moves down the schedule: every record is written in its page's new format,
+/// to new frames. The old frames stay as they were, so a reader sees the whole block before or the
+/// whole block after.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shrink {
     /// Position the block stands at.
@@ -66,9 +66,10 @@ impl Shrink {
 }
 
 impl StepLimits<'_> {
-    /// Afterwards: both positions exist, every page moves down its ladder or stays, all frames are in
-    /// range, and no target frame is a frame of another shrink, of its own source, of a copy or of
-    /// the step's rows, nor is a source frame. `written` holds the frames that rows are written to.
+    /// Afterwards: both positions exist, every page moves down its ladder or stays, all frames are
+    /// in range, and no target frame is a frame of another shrink, of its own source, of a copy or
+    /// of the step's rows, nor is a source frame. `written` holds the frames that rows are written
+    /// to.
     pub(super) fn check_shrinks(&self, input: &StepInput, written: &[(u32, u32)]) -> Result<(), E> {
         if input.shrinks.is_empty() {
             return Ok(());

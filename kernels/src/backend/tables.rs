@@ -10,7 +10,8 @@ mod listed;
 #[cfg(test)]
 mod tests;
 
-/// One change of a backend's tables: per slot the blocks of its sequence, per block its schedule position and its frames.
+/// One change of a backend's tables: per slot the blocks of its sequence, per block its schedule
+/// position and its frames.
 ///
 /// A block that many sequences share is described once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +74,8 @@ impl TableShape {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Row {
-    /// Entries that were ever set. A row changes hands without notice: those of a sequence before may follow its own.
+    /// Entries that were ever set. A row changes hands without notice: those of a sequence before
+    /// may follow its own.
     len: u32,
     /// So many entries in front were found to be full blocks, and none has been replaced since.
     full: u32,
@@ -137,7 +139,8 @@ impl KeptTables {
         self.shrunk = 0;
     }
 
-    /// Applies deltas in order and hands each to `applied`. One that is wrong is left out; the first such is returned.
+    /// Applies deltas in order and hands each to `applied`. One that is wrong is left out; the
+    /// first such is returned.
     pub fn apply(
         &mut self,
         layout: &KvLayout,
@@ -226,7 +229,8 @@ impl KeptTables {
         }
     }
 
-    /// Checks that sequence `seq` of the step being checked has memory, which its rows alone are written to.
+    /// Checks that sequence `seq` of the step being checked has memory, which its rows alone are
+    /// written to.
     fn check_seq(
         &mut self,
         layout: &KvLayout,
@@ -240,7 +244,8 @@ impl KeptTables {
         };
         let tokens = u64::from(s.position) + u64::from(s.rows);
         let needed = tokens.div_ceil(BLOCK_TOKENS as u64);
-        // What was full stays so until its entry is replaced: a block that others own now is in a row that has changed hands.
+        // What was full stays so until its entry is replaced: a block that others own now is in a
+        // row that has changed hands.
         let mut blocks = u64::from(full.min(len));
         let mut capacity = blocks * BLOCK_TOKENS as u64;
         while blocks < needed && blocks < u64::from(len) {
@@ -311,10 +316,12 @@ impl KeptTables {
 }
 
 impl StepLimits<'_> {
-    /// [`check`](Self::check) for a step whose sequences name slots of `tables`, which have its deltas already.
+    /// [`check`](Self::check) for a step whose sequences name slots of `tables`, which have its
+    /// deltas already.
     ///
-    /// Afterwards the same holds, but for blocks that are only read: those are looked at when they come into a row. No block
-    /// is written by two sequences, and no frame that was given to another block since.
+    /// Afterwards the same holds, but for blocks that are only read: those are looked at when they
+    /// come into a row. No block is written by two sequences, and no frame that was given to
+    /// another block since.
     pub fn check_kept(
         &self,
         input: &StepInput,

@@ -50,8 +50,8 @@ pub(super) fn run(
     Ok(failures.into_iter().map(|(_, failure)| failure).collect())
 }
 
-/// The step as it has to run when some shrinks failed: blocks that name their new frames name the old
-/// ones again.
+/// The step as it has to run when some shrinks failed: blocks that name their new frames name the
+/// old ones again.
 pub(super) fn without(
     input: &StepInput,
     layout: &KvLayout,

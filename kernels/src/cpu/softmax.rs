@@ -1,7 +1,8 @@
-//! Distributions over the vocabulary compared: log-probabilities and KL divergence of rows of logits, for evaluation.
+//! Distributions over the vocabulary compared: log-probabilities and KL divergence of rows of
+//! logits, for evaluation.
 //!
-//! Exponentials are f32 within two units in the last place and summed in f32 over runs of 256; everything else is f64. A
-//! divergence is then right to about 1e-7 nats.
+//! Exponentials are f32 within two units in the last place and summed in f32 over runs of 256;
+//! everything else is f64. A divergence is then right to about 1e-7 nats.
 
 use super::math;
 use super::simd::{Isa, Kernel, Simd, WIDE};
@@ -104,7 +105,8 @@ fn weigh<S: Simd>(s: S, x: &[f32; RUN], max: f32, out: &mut [f32; RUN]) {
     }
 }
 
-/// A run that whole vectors can read: itself, or if it is the last and short, a copy of it before what means nothing.
+/// A run that whole vectors can read: itself, or if it is the last and short, a copy of it before
+/// what means nothing.
 #[inline(always)]
 fn padded<'a>(x: &'a [f32], room: &'a mut [f32; RUN]) -> &'a [f32; RUN] {
     const { assert!(RUN.is_multiple_of(WIDE)) };

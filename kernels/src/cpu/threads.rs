@@ -213,8 +213,8 @@ impl Iterator for Items<'_> {
     }
 }
 
-/// The items of a share that nobody has taken, `first << 32 | end`, far enough from the next one that
-/// neither a cache line nor the prefetcher of neighbouring lines connects them.
+/// The items of a share that nobody has taken, `first << 32 | end`, far enough from the next one
+/// that neither a cache line nor the prefetcher of neighbouring lines connects them.
 #[derive(Debug, Default)]
 #[repr(align(256))]
 struct Share(AtomicU64);

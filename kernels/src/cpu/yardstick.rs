@@ -8,9 +8,9 @@ use super::threads::Pool;
 use crate::memory::HugeBuffer;
 
 /// Best rate, in bytes per second, at which the pool's threads together read memory that no cache
-/// holds: passes over 1 GiB with one, two and four streams per thread, with and without prefetching,
-/// timed in stretches of 64 MiB (about 2 ms, short enough to fall between the interruptions of a
-/// busy machine).
+/// holds: passes over 1 GiB with one, two and four streams per thread, with and without
+/// prefetching, timed in stretches of 64 MiB (about 2 ms, short enough to fall between the
+/// interruptions of a busy machine).
 pub fn read_bandwidth(pool: &mut Pool, isa: Isa) -> std::io::Result<f64> {
     const STRETCH: usize = 64 << 20;
     const STRETCHES: usize = 16;

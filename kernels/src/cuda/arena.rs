@@ -20,8 +20,9 @@ pub struct DeviceArena {
     maps: Option<RecordMaps>,
 }
 
-/// The arena as the copy engine sees it: rows of `head_dim` channels, cut into halves of 64. A copy at (0, row, half) brings the
-/// 16 rows of a sub-record from there on; in shared memory a half is `[16 rows][128 bytes]`, swizzled.
+/// The arena as the copy engine sees it: rows of `head_dim` channels, cut into halves of 64. A copy
+/// at (0, row, half) brings the 16 rows of a sub-record from there on; in shared memory a half is
+/// `[16 rows][128 bytes]`, swizzled.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RecordMaps {
     /// A copy brings all halves, one after the other.
@@ -59,7 +60,8 @@ impl RecordMaps {
 }
 
 impl DeviceArena {
-    /// Allocates `frames` frames, all bytes `0xff` (NaN in bf16), so that a read of memory that no row has written shows.
+    /// Allocates `frames` frames, all bytes `0xff` (NaN in bf16), so that a read of memory that no
+    /// row has written shows.
     pub fn new(
         device: &Arc<Device>,
         geometry: KvGeometry,
@@ -69,7 +71,8 @@ impl DeviceArena {
         Self::of_layout(device, &KvLayout::unshrunk(geometry, layout), frames, 0)
     }
 
-    /// The same for blocks that shrink, with `scratch` frames behind those of the pool, which no table of the pool's names.
+    /// The same for blocks that shrink, with `scratch` frames behind those of the pool, which no
+    /// table of the pool's names.
     pub(super) fn of_layout(
         device: &Arc<Device>,
         pages: &KvLayout,
@@ -185,7 +188,8 @@ impl DeviceArena {
     pub(super) fn ptr(&self) -> DevicePtr {
         self.memory.ptr()
     }
-    /// The arena as the copy engine sees it; none if the device has none or the shape does not fit it.
+    /// The arena as the copy engine sees it; none if the device has none or the shape does not fit
+    /// it.
     pub(super) fn maps(&self) -> Option<&RecordMaps> {
         self.maps.as_ref()
     }

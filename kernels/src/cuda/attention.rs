@@ -47,8 +47,9 @@ unsafe impl KernelParams for DecodeParams {}
 const EVICT_FIRST: u64 = 0x12f0_0000_0000_0000;
 const EVICT_NORMAL: u64 = 0x1000_0000_0000_0000;
 
-/// Sequences, at least, whose KV leaves L2 first, so that what else a step uses stays there: that is 1 % of the time of a step of 64, 2 %
-/// where blocks have shrunk, and costs a single stream 1 %. KV of long ones, which are cut, is nearly all that a step moves, and does not: nothing is gained
+/// Sequences, at least, whose KV leaves L2 first, so that what else a step uses stays there: that
+/// is 1 % of the time of a step of 64, 2 % where blocks have shrunk, and costs a single stream 1 %.
+/// KV of long ones, which are cut, is nearly all that a step moves, and does not: nothing is gained
 /// there, and where L2 has much to write back such copies are 3 % slower.
 const STREAMED_SEQS: usize = 32;
 
@@ -197,8 +198,8 @@ const fn ring(name: &'static str, head_dim: usize, warps: usize, stages: usize) 
     }
 }
 
-/// The kernel for steps of few units, all of them whole sequences or all under way at once: one CTA of a multiprocessor with all of the shared memory, the
-/// same arithmetic to the bit.
+/// The kernel for steps of few units, all of them whole sequences or all under way at once: one CTA
+/// of a multiprocessor with all of the shared memory, the same arithmetic to the bit.
 const DEEP_VARIANTS: [DecodeVariant; 2] = [
     bulk("decode_bulk_d128_s6", 128, 6),
     bulk("decode_bulk_d64_s24", 64, 24),
@@ -292,9 +293,9 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Prepares for steps of up to `seqs` sequences with `blocks` blocks in all, of which those that may read shrunk blocks decode
-    /// with up to `rows` rows (drafted tokens to be checked), the others with one. `variant` and `prefill` are the first that fit
-    /// if `None`.
+    /// Prepares for steps of up to `seqs` sequences with `blocks` blocks in all, of which those
+    /// that may read shrunk blocks decode with up to `rows` rows (drafted tokens to be checked),
+    /// the others with one. `variant` and `prefill` are the first that fit if `None`.
     pub fn new(
         device: &Arc<Device>,
         geometry: KvGeometry,
@@ -346,7 +347,8 @@ impl Attention {
         unit_heads(self.geometry, self.q_heads)
     }
 
-    /// How steps that may read shrunk blocks must be planned; to be asked once formats have been taken.
+    /// How steps that may read shrunk blocks must be planned; to be asked once formats have been
+    /// taken.
     pub(super) fn columns(&self) -> UnitColumns {
         let narrowest = self.narrowest;
         let of_unit = self
@@ -359,7 +361,8 @@ impl Attention {
         }
     }
 
-    /// Units that a step has room for, those of the kernel that has most: kernels ask for one before they know whether it is there.
+    /// Units that a step has room for, those of the kernel that has most: kernels ask for one
+    /// before they know whether it is there.
     pub(super) fn units_max(&self) -> usize {
         self.units_max as usize
     }
@@ -385,18 +388,21 @@ impl Attention {
         4 * (units * q_heads * (geometry.head_dim + 2) + seqs * q_heads + 2)
     }
 
-    /// Partial results of the units of cut sequences as the last decode left them, `[partials][q_heads][head_dim]`, not divided by
-    /// their sums, and of each its maximum (base 2) and its sum.
+    /// Partial results of the units of cut sequences as the last decode left them,
+    /// `[partials][q_heads][head_dim]`, not divided by their sums, and of each its maximum (base 2)
+    /// and its sum.
     pub(super) fn partials(&self) -> (&DeviceBuffer<f32>, &DeviceBuffer<f32>) {
         (&self.partial_o, &self.partial_ml)
     }
 
-    /// Whether shrunk blocks of these formats are read as they are. To be asked before steps run: from here on there are no others.
+    /// Whether shrunk blocks of these formats are read as they are. To be asked before steps run:
+    /// from here on there are no others.
     pub(super) fn take_formats(&mut self, layout: &KvLayout) -> bool {
         self.mixed.as_mut().is_some_and(|m| m.take(layout))
     }
 
-    /// Whether the kernel that reads shrunk blocks knows polar keys; `None` if there is no such kernel.
+    /// Whether the kernel that reads shrunk blocks knows polar keys; `None` if there is no such
+    /// kernel.
     pub(super) fn knows_polar(&self) -> Option<bool> {
         self.mixed.as_ref().map(Mixed::knows_polar)
     }
@@ -418,15 +424,16 @@ impl Attention {
         self.deep.as_ref().filter(|_| few).unwrap_or(&self.decode)
     }
 
-    /// Whether decode attention takes heads as their projection left them, in steps of one row a sequence. Where several units share
-    /// tokens of a KV head, each would append it.
+    /// Whether decode attention takes heads as their projection left them, in steps of one row a
+    /// sequence. Where several units share tokens of a KV head, each would append it.
     pub(super) fn finishes(&self, work: DecodeWork) -> bool {
         let one_unit = self.unit_heads() == self.geometry.kv_heads;
         one_unit && !work.mixed && self.decoder(work).variant.finishes()
     }
 
-    /// Enqueues the attention of all sequences of the loaded step that decode; the number of units is read on the device. `pages`:
-    /// the device's table of formats and places, if `work` may read shrunk blocks.
+    /// Enqueues the attention of all sequences of the loaded step that decode; the number of units
+    /// is read on the device. `pages`: the device's table of formats and places, if `work` may read
+    /// shrunk blocks.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn decode(
         &mut self,
@@ -508,8 +515,9 @@ impl Attention {
             };
         }
         let decoder = self.decoder(work);
-        // SAFETY: the step was checked against the pool before it was loaded, so every block, frame and row is in range of
-        // the arena, q and out; the scratch was sized for the step's capacity. Work of one stream runs in order.
+        // SAFETY: the step was checked against the pool before it was loaded, so every block, frame
+        // and row is in range of the arena, q and out; the scratch was sized for the step's
+        // capacity. Work of one stream runs in order.
         unsafe {
             let (grid, threads) = ((decoder.grid, 1), decoder.variant.threads());
             match &decoder.kernel {
@@ -550,12 +558,14 @@ impl Attention {
     }
 }
 
-/// Units of work that a range of a sequence's tokens is: KV heads, times the groups of query heads that one unit serves.
+/// Units of work that a range of a sequence's tokens is: KV heads, times the groups of query heads
+/// that one unit serves.
 fn unit_heads(geometry: KvGeometry, q_heads: usize) -> usize {
     geometry.kv_heads * (q_heads / geometry.kv_heads).div_ceil(UNIT_HEADS)
 }
 
-/// Of the narrowest kernel over shrunk blocks, which has most units, for sequences of up to `rows` rows.
+/// Of the narrowest kernel over shrunk blocks, which has most units, for sequences of up to `rows`
+/// rows.
 pub(super) fn unit_columns(geometry: KvGeometry, q_heads: usize, rows: usize) -> UnitColumns {
     let group = (q_heads / geometry.kv_heads).max(1);
     UnitColumns {

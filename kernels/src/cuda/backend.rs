@@ -28,14 +28,16 @@ use logit_rows::LogitRows;
 pub use needs::DeviceNeeds;
 pub use start::CudaConfig;
 
-/// Runs a model on a GPU. Weights and pages are bf16, the residual stream f32, everything else bf16 with f32 sums.
+/// Runs a model on a GPU. Weights and pages are bf16, the residual stream f32, everything else bf16
+/// with f32 sums.
 ///
 /// A step whose sequences all have one row is replayed from a graph recorded for its batch bucket.
 ///
-/// Block tables are kept on the device and changed by deltas; a step that lists its blocks overwrites them.
+/// Block tables are kept on the device and changed by deltas; a step that lists its blocks
+/// overwrites them.
 ///
-/// Two steps may be in flight. The stream runs them in order over the same device buffers; what the host writes and reads is there
-/// twice, by turns.
+/// Two steps may be in flight. The stream runs them in order over the same device buffers; what the
+/// host writes and reads is there twice, by turns.
 #[derive(Debug)]
 pub struct CudaBackend {
     spec: TransformerSpec,
@@ -136,19 +138,22 @@ impl Shapes {
     }
 }
 
-/// Which attention a pass needs. A recorded pass always decodes: how many units there are is read on the device.
+/// Which attention a pass needs. A recorded pass always decodes: how many units there are is read
+/// on the device.
 #[derive(Debug, Clone, Copy)]
 struct Work {
     /// Rows, padding included.
     rows: usize,
     decode: Option<DecodeWork>,
     prefill: bool,
-    /// Shrunk blocks are decoded for each layer. How many is known on the host only, so such passes are not recorded.
+    /// Shrunk blocks are decoded for each layer. How many is known on the host only, so such passes
+    /// are not recorded.
     decodes: bool,
 }
 
 impl Forward {
-    /// Enqueues the layers over the loaded step, up to the residual stream and the last layer's output.
+    /// Enqueues the layers over the loaded step, up to the residual stream and the last layer's
+    /// output.
     fn layers(&mut self, stream: &Stream, work: Work) -> Result<(), CudaError> {
         let Self {
             weights,
@@ -193,8 +198,8 @@ impl Forward {
         for (index, layer) in weights.layers.iter().enumerate() {
             let to_qkv = [normed, layer.qkv.ptr(), a.qkv.ptr()];
             if norms && index > 0 {
-                // SAFETY: (also of the products below) the activations were sized for the step's capacity, the weights have the spec's
-                // shapes, and no two arguments overlap.
+                // SAFETY: (also of the products below) the activations were sized for the step's
+                // capacity, the weights have the spec's shapes, and no two arguments overlap.
                 unsafe { products.run_to(after_norm, stream, qkv, to_qkv)? };
             } else {
                 let delta = (index > 0).then_some(&a.delta);
@@ -296,7 +301,8 @@ impl Forward {
             Some(selected),
         )?;
         let shape = self.shapes.logits(count);
-        // SAFETY: `count` is at most the rows of `logits` and of `normed`; the output projection has the spec's shape.
+        // SAFETY: `count` is at most the rows of `logits` and of `normed`; the output projection
+        // has the spec's shape.
         unsafe {
             self.products.run(
                 stream,
@@ -310,7 +316,8 @@ impl Forward {
 }
 
 impl CudaBackend {
-    /// Enqueues a checked step up to its first logits: those of all rows, unless there are more than fit.
+    /// Enqueues a checked step up to its first logits: those of all rows, unless there are more
+    /// than fit.
     fn enqueue(&mut self, input: &StepInput, turn: usize) -> Result<(), CudaError> {
         // A backend may have been started by another thread.
         self.stream.device().bind()?;
@@ -363,7 +370,8 @@ impl CudaBackend {
         };
         if bucket.is_some() {
             self.record(decode)?;
-            // SAFETY: the graph's buffers belong to `self` and keep their addresses; the stream runs what uses them in order.
+            // SAFETY: the graph's buffers belong to `self` and keep their addresses; the stream
+            // runs what uses them in order.
             return unsafe { self.graphs[&decode].launch(&self.stream) };
         }
         let work = Work {
@@ -471,8 +479,8 @@ impl CudaBackend {
             // As the model gave them: before the draws edit them.
             let a = &mut self.forward.activations;
             for run in self.logit_rows.back(first..first + part) {
-                // SAFETY: the host's buffer is this step's until it has been waited for; it lives as long as `self`, which waits for
-                // the stream before it goes.
+                // SAFETY: the host's buffer is this step's until it has been waited for; it lives
+                // as long as `self`, which waits for the stream before it goes.
                 unsafe {
                     stream.download_from(
                         &mut a.host_logits[turn],
@@ -558,7 +566,8 @@ impl Backend for CudaBackend {
 
 impl Drop for CudaBackend {
     fn drop(&mut self) {
-        // The device may still read and write the host's buffers. After a sticky error there is nothing to wait for.
+        // The device may still read and write the host's buffers. After a sticky error there is
+        // nothing to wait for.
         let _ = self.stream.device().bind();
         let _ = self.stream.synchronize();
     }

@@ -1,8 +1,9 @@
 //! Pages below 16 bit on the device: launches of `cuda/formats`, and what goes to and fro for them.
 //!
-//! Shrinks run before a step's rows. Decode attention reads shrunk blocks as they are, prefill attention knows 16-bit pages only: before
-//! each layer's, the shrunk blocks that it reads are decoded into scratch frames behind the pool's, which entries of the tables name
-//! that are made for the step.
+//! Shrinks run before a step's rows. Decode attention reads shrunk blocks as they are, prefill
+//! attention knows 16-bit pages only: before each layer's, the shrunk blocks that it reads are
+//! decoded into scratch frames behind the pool's, which entries of the tables name that are made
+//! for the step.
 
 mod rewrite;
 mod tables;
@@ -112,7 +113,8 @@ struct Most {
 }
 
 impl Most {
-    /// No frame is named by two shrinks or two blocks, and a shrink names two frames at least. A block may be decoded in many turns.
+    /// No frame is named by two shrinks or two blocks, and a shrink names two frames at least. A
+    /// block may be decoded in many turns.
     fn of(frames: u32, scratch: Scratch) -> Self {
         let shrinks = frames as usize / 2;
         Self {
@@ -125,8 +127,8 @@ impl Most {
 }
 
 impl Codecs {
-    /// For a pool of `frames` frames, `scratch` behind it; `None` if its blocks never shrink. `reads`: decode attention reads shrunk
-    /// blocks as they are.
+    /// For a pool of `frames` frames, `scratch` behind it; `None` if its blocks never shrink.
+    /// `reads`: decode attention reads shrunk blocks as they are.
     pub(super) fn new(
         device: &Arc<Device>,
         layout: &KvLayout,
@@ -188,8 +190,9 @@ impl Codecs {
         PageTable::bytes(layout) + 4 * most.words + 8 * most.shrinks
     }
 
-    /// Enqueues the shrinks of a checked step, and what decoding its shrunk blocks to scratch reads; the tables get entries for the
-    /// sequences that read them there. `turn` names the host's buffers; the step that used them last has been waited for.
+    /// Enqueues the shrinks of a checked step, and what decoding its shrunk blocks to scratch
+    /// reads; the tables get entries for the sequences that read them there. `turn` names the
+    /// host's buffers; the step that used them last has been waited for.
     pub(super) fn begin(
         &mut self,
         stream: &Stream,
@@ -213,8 +216,8 @@ impl Codecs {
         let end = self.load(turn, input);
         let host = &mut self.hosts[turn];
         host.failures[..self.shrinks].fill(SOUND);
-        // SAFETY: the step that used these buffers of the host last has been waited for, and they live as long as `self`, whose
-        // owner waits for the stream before it drops them.
+        // SAFETY: the step that used these buffers of the host last has been waited for, and they
+        // live as long as `self`, whose owner waits for the stream before it drops them.
         unsafe {
             stream.upload(&mut self.words, 0, &host.words, end)?;
             stream.upload(&mut self.failures, 0, &host.failures, self.shrinks)?;
@@ -232,8 +235,8 @@ impl Codecs {
                 failures: self.failures.at(first),
             };
             let grid = (records, part as u32);
-            // SAFETY: the step was checked: positions exist, frames are in the pool, and no frame is a target and anything else.
-            // Work of one stream runs in order.
+            // SAFETY: the step was checked: positions exist, frames are in the pool, and no frame
+            // is a target and anything else. Work of one stream runs in order.
             unsafe {
                 self.transcode.launch(stream, grid, self.threads, &params)?;
                 if let Some(encode) = &self.encode {
@@ -247,7 +250,8 @@ impl Codecs {
         unsafe { stream.download(&mut host.failures, 0, &self.failures, self.shrinks) }
     }
 
-    /// Writes shrinks, blocks to decode and their frames into the host's buffer; how many words that is.
+    /// Writes shrinks, blocks to decode and their frames into the host's buffer; how many words
+    /// that is.
     fn load(&mut self, turn: usize, input: &StepInput) -> usize {
         let frames = self.first_frame_word();
         let words = &mut self.hosts[turn].words;
@@ -310,7 +314,8 @@ impl Codecs {
         tables.place_scratch(|index| self.scratch.block_frames(layout, first, index));
     }
 
-    /// Enqueues decoding one layer of the shrunk blocks that the step that was begun last reads in scratch in one turn.
+    /// Enqueues decoding one layer of the shrunk blocks that the step that was begun last reads in
+    /// scratch in one turn.
     pub(super) fn decode_layer(
         &mut self,
         stream: &Stream,
@@ -334,8 +339,9 @@ impl Codecs {
                 scratch_slots: self.scratch.slots,
             };
             let grid = (heads, LAUNCH_MAX.min(jobs.end - first) as u32);
-            // SAFETY: the step was checked, scratch frames are in the arena behind the pool's and no job of a turn shares them. Work
-            // of one stream runs in order, and prefill attention, which alone reads scratch, waits for what is before it.
+            // SAFETY: the step was checked, scratch frames are in the arena behind the pool's and
+            // no job of a turn shares them. Work of one stream runs in order, and prefill
+            // attention, which alone reads scratch, waits for what is before it.
             unsafe { self.decode.launch(stream, grid, self.threads, &params)? };
         }
         Ok(())
@@ -355,7 +361,8 @@ impl Codecs {
         }
     }
 
-    /// Which shrinks of the step that used the host's buffers `turn` failed, and what all of them took. The stream must have run them.
+    /// Which shrinks of the step that used the host's buffers `turn` failed, and what all of them
+    /// took. The stream must have run them.
     pub(super) fn results(
         &mut self,
         turn: usize,

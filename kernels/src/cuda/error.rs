@@ -98,7 +98,8 @@ const STICKY: [&str; 11] = [
 ];
 
 impl CudaError {
-    /// Whether the device's context is lost: every later call fails too, and only a new process recovers.
+    /// Whether the device's context is lost: every later call fails too, and only a new process
+    /// recovers.
     pub fn is_sticky(&self) -> bool {
         matches!(self, Self::Driver { code, .. } if STICKY.contains(&code.as_str()))
     }

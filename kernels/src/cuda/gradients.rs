@@ -1,12 +1,13 @@
 //! Loss gradients of a model with respect to what its KV cache holds, in f32 on the device.
 //!
-//! The reverse pass is written out, layer by layer, over kernels of `cuda/gradients` and cuBLASLt. The library that the CPU's
-//! autograd comes from (candle) binds CUDA when a program is linked, so that one which has it could not start without a
-//! driver.
+//! The reverse pass is written out, layer by layer, over kernels of `cuda/gradients` and cuBLASLt.
+//! The library that the CPU's autograd comes from (candle) binds CUDA when a program is linked, so
+//! that one which has it could not start without a driver.
 //!
-//! A layer's input is kept, everything else of it is computed again on the way back. Memory, for a text of n tokens: 4 bytes ×
-//! (`layers` × n × `hidden`, some ten activations of a layer, two blocks of attention scores `q_heads` × 512 × n, the
-//! weights of the widest layer or of the output projection, and 256 rows of logits), beside the weights at 16 bit.
+//! A layer's input is kept, everything else of it is computed again on the way back. Memory, for a
+//! text of n tokens: 4 bytes × (`layers` × n × `hidden`, some ten activations of a layer, two
+//! blocks of attention scores `q_heads` × 512 × n, the weights of the widest layer or of the output
+//! projection, and 256 rows of logits), beside the weights at 16 bit.
 
 mod layer;
 mod ops;
@@ -24,7 +25,8 @@ use work::{Wide, Work};
 /// Rows of tokens whose logits are computed at once.
 const LOGIT_ROWS: usize = 256;
 
-/// Values that a cache holds, and the loss gradient with respect to each; `[kv_heads][tokens][head_dim]`.
+/// Values that a cache holds, and the loss gradient with respect to each;
+/// `[kv_heads][tokens][head_dim]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CachedGradients {
     /// Keys after RoPE, or values.
@@ -60,7 +62,8 @@ impl Gradients {
     /// Loads the weights. `progress(done, total)` counts bytes.
     ///
     /// # Errors
-    /// When the model's shapes are impossible, its weights cannot be read, or the device has too little memory.
+    /// When the model's shapes are impossible, its weights cannot be read, or the device has too
+    /// little memory.
     pub fn load<W: WeightSource>(
         device: &Arc<Device>,
         spec: &TransformerSpec,
@@ -77,9 +80,10 @@ impl Gradients {
         })
     }
 
-    /// Runs one text there and back, its tokens at positions 0, `stride`, 2 `stride`, …. L is the mean cross entropy of each token
-    /// given those before it. `visit` gets each layer's index and gradients, the last layer first. Returns L, in nats a token.
-    /// Panics if the text has fewer than 2 tokens, or one beyond the vocabulary.
+    /// Runs one text there and back, its tokens at positions 0, `stride`, 2 `stride`, …. L is the
+    /// mean cross entropy of each token given those before it. `visit` gets each layer's index and
+    /// gradients, the last layer first. Returns L, in nats a token. Panics if the text has fewer
+    /// than 2 tokens, or one beyond the vocabulary.
     ///
     /// # Errors
     /// When the device fails or has too little memory.
@@ -110,8 +114,8 @@ impl Gradients {
         Ok(loss)
     }
 
-    /// Runs some texts forwards: `visit` gets each layer's index and its attention over them, to be computed again with other
-    /// keys. Positions as for [`Self::run`].
+    /// Runs some texts forwards: `visit` gets each layer's index and its attention over them, to be
+    /// computed again with other keys. Positions as for [`Self::run`].
     ///
     /// # Errors
     /// The device's, or what `visit` returns.
@@ -230,8 +234,8 @@ impl Attentions<'_> {
         &self.keys[text]
     }
 
-    /// What attention over a text adds to the residual stream, `[tokens][hidden]`, if the cache held these keys. Panics if they
-    /// are not as many as [`Self::keys`].
+    /// What attention over a text adds to the residual stream, `[tokens][hidden]`, if the cache
+    /// held these keys. Panics if they are not as many as [`Self::keys`].
     ///
     /// # Errors
     /// When the device fails or has too little memory.

@@ -1,10 +1,13 @@
-//! The CUDA backend. Kernels are compiled ahead of time from `cuda/` and embedded; at run time only the driver and cuBLASLt
-//! are needed.
+//! The CUDA backend. Kernels are compiled ahead of time from `cuda/` and embedded; at run time only
+//! the driver and cuBLASLt are needed.
 //!
-//! - `driver`: thin owners of the driver's and cuBLASLt's objects. With feature `cuda-emulator`, `emulated` stands in its
-//!   place: the same kernels, compiled for the CPU and run a CTA at a time, for tests on machines without a GPU.
-//! - `arena`, `tables`, `step`, `plan`: the pages, the block tables, and what else one step's kernels read about them.
-//! - `attention`, `prefill`, `ops`, `products`, `sample`: launches, one checked `#[repr(C)]` struct per kernel.
+//! - `driver`: thin owners of the driver's and cuBLASLt's objects. With feature `cuda-emulator`,
+//!   `emulated` stands in its place: the same kernels, compiled for the CPU and run a CTA at a
+//!   time, for tests on machines without a GPU.
+//! - `arena`, `tables`, `step`, `plan`: the pages, the block tables, and what else one step's
+//!   kernels read about them.
+//! - `attention`, `prefill`, `ops`, `products`, `sample`: launches, one checked `#[repr(C)]` struct
+//!   per kernel.
 //! - `codecs`: pages below 16 bit.
 //! - `weights`, `backend`: a model and its steps.
 //! - `gradients`: a model's loss gradients, for calibration.

@@ -50,7 +50,8 @@ struct RopeTableParams {
 // SAFETY: field for field `ebb::RopeTableParams` of ops/rope.cu.
 unsafe impl KernelParams for RopeTableParams {}
 
-/// Heads of Q, K and V as their projection left them, and what it takes to finish them: `HeadParams` of ops/heads.cuh.
+/// Heads of Q, K and V as their projection left them, and what it takes to finish them:
+/// `HeadParams` of ops/heads.cuh.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HeadParams {
@@ -126,7 +127,8 @@ impl Fill {
         device.kernel("fill_random", 0).map(Self)
     }
 
-    /// Enqueues filling `values` values at `out` with values uniform in `offset ± amplitude`, a function of `seed` and index.
+    /// Enqueues filling `values` values at `out` with values uniform in `offset ± amplitude`, a
+    /// function of `seed` and index.
     ///
     /// # Safety
     /// `out` must be the address of that many bf16 values, alive until the stream has run this.
@@ -231,10 +233,12 @@ impl Ops {
         })
     }
 
-    // SAFETY of every launch below: the buffers are those of the backend, sized for the step's capacity of rows; the step
-    // was checked against vocabulary and pool before it was loaded; work of one stream runs in order.
+    // SAFETY of every launch below: the buffers are those of the backend, sized for the step's
+    // capacity of rows; the step was checked against vocabulary and pool before it was loaded; work
+    // of one stream runs in order.
 
-    /// `residual[row] = table[token of row]`; tokens to come are looked up in `drawn`, the step before's.
+    /// `residual[row] = table[token of row]`; tokens to come are looked up in `drawn`, the step
+    /// before's.
     pub(super) fn embed(
         &self,
         stream: &Stream,
@@ -262,7 +266,8 @@ impl Ops {
         self.eps
     }
 
-    /// `residual += delta` (if any), then `out = norm(residual) * weight`, for all `rows` rows, or for `rows` selected ones.
+    /// `residual += delta` (if any), then `out = norm(residual) * weight`, for all `rows` rows, or
+    /// for `rows` selected ones.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn norm(
         &self,
@@ -311,8 +316,8 @@ impl Ops {
         }
     }
 
-    /// The heads of `qkv`, `[rows][(q_heads + 2 * kv_heads) * head_dim]`, for whoever finishes them: bias, per-head norm, RoPE by
-    /// `table`, Hadamard rotation.
+    /// The heads of `qkv`, `[rows][(q_heads + 2 * kv_heads) * head_dim]`, for whoever finishes
+    /// them: bias, per-head norm, RoPE by `table`, Hadamard rotation.
     pub(super) fn heads(
         &self,
         rows: usize,

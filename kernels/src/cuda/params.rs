@@ -12,8 +12,8 @@ pub struct Capability {
 }
 
 impl Capability {
-    /// Shared memory, in bytes, that a CTA of such a device may ask for (CUDA C++ Programming Guide, Technical Specifications per
-    /// Compute Capability).
+    /// Shared memory, in bytes, that a CTA of such a device may ask for (CUDA C++ Programming
+    /// Guide, Technical Specifications per Compute Capability).
     pub(super) fn shared_bytes_max(self) -> usize {
         match (self.major, self.minor) {
             (8, 0 | 7) => 163 << 10,
@@ -114,7 +114,8 @@ impl MatrixLayout {
 pub(super) struct TensorDim {
     /// Elements.
     pub(super) len: u64,
-    /// From one element to the next; a multiple of 16. Of the innermost dimension 2, and not looked at.
+    /// From one element to the next; a multiple of 16. Of the innermost dimension 2, and not looked
+    /// at.
     pub(super) stride_bytes: u64,
     /// Elements that one copy brings.
     pub(super) tile: u32,

@@ -7,11 +7,12 @@ use bytemuck::Zeroable;
 use crate::BLOCK_TOKENS;
 use crate::backend::SeqRows;
 
-/// How a decoding sequence is cut into units: most of it into large ones, its last eighth into small ones, which even out
-/// what the CTAs have to do when the large ones run out.
+/// How a decoding sequence is cut into units: most of it into large ones, its last eighth into
+/// small ones, which even out what the CTAs have to do when the large ones run out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SplitRule {
-    /// Fewest blocks of a large unit: a shorter one costs more to merge than it gains in parallelism.
+    /// Fewest blocks of a large unit: a shorter one costs more to merge than it gains in
+    /// parallelism.
     pub blocks_min: usize,
     /// Most blocks of a large unit.
     pub blocks_max: usize,
@@ -19,7 +20,8 @@ pub struct SplitRule {
     pub units: usize,
     /// Blocks of a small unit; 0: there are none.
     pub blocks_small: usize,
-    /// Blocks from which on a sequence is cut into large units of half as many blocks: few such sequences run at once.
+    /// Blocks from which on a sequence is cut into large units of half as many blocks: few such
+    /// sequences run at once.
     pub long: usize,
 }
 
@@ -27,7 +29,8 @@ impl Default for SplitRule {
     fn default() -> Self {
         Self {
             blocks_min: 8,
-            // With 8 KV heads a sequence of 128k tokens, alone, is as many large units as 132 multiprocessors hold twice.
+            // With 8 KV heads a sequence of 128k tokens, alone, is as many large units as 132
+            // multiprocessors hold twice.
             blocks_max: 28,
             units: 32,
             blocks_small: 4,
@@ -37,8 +40,9 @@ impl Default for SplitRule {
 }
 
 impl SplitRule {
-    /// For the kernel that reads shrunk blocks: what a unit costs beside its blocks is about what one block of 2 bits costs each of its
-    /// warps. With 8 KV heads a sequence of 128k tokens, alone, is a unit for each team of 132 multiprocessors.
+    /// For the kernel that reads shrunk blocks: what a unit costs beside its blocks is about what
+    /// one block of 2 bits costs each of its warps. With 8 KV heads a sequence of 128k tokens,
+    /// alone, is a unit for each team of 132 multiprocessors.
     pub const MIXED: Self = Self {
         blocks_min: 64,
         blocks_max: 64,
@@ -48,8 +52,8 @@ impl SplitRule {
     };
 }
 
-/// How the kernel over shrunk blocks divides what attends to a KV head: columns, pairs of a row and a query head, numbered
-/// row * group + head.
+/// How the kernel over shrunk blocks divides what attends to a KV head: columns, pairs of a row and
+/// a query head, numbered row * group + head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct UnitColumns {
     /// Most rows of a sequence that decodes; at most [`ROWS_MAX`].
@@ -67,7 +71,8 @@ impl UnitColumns {
     }
 }
 
-/// Fewest blocks of a unit that is cut so that all are under way at once: what the ring of a CTA holds.
+/// Fewest blocks of a unit that is cut so that all are under way at once: what the ring of a CTA
+/// holds.
 const SPREAD_BLOCKS: usize = 3;
 
 /// Of so many blocks one goes into small units.
@@ -80,7 +85,8 @@ impl SplitRule {
         size.div_ceil(parts)
     }
 
-    /// Large units and small units of a sequence of `blocks` blocks, and the blocks that the large ones cover.
+    /// Large units and small units of a sequence of `blocks` blocks, and the blocks that the large
+    /// ones cover.
     fn cut(&self, blocks: usize) -> (usize, usize, usize) {
         let size = blocks.div_ceil(self.units);
         let size = size.clamp(self.blocks_min, self.blocks_max.max(self.blocks_min));
@@ -100,7 +106,8 @@ impl SplitRule {
         )
     }
 
-    /// The same, where up to `spread` units may be cut so that all are under way at once: if that is more units, of equal size.
+    /// The same, where up to `spread` units may be cut so that all are under way at once: if that
+    /// is more units, of equal size.
     fn cut_to_spread(&self, blocks: usize, spread: usize) -> (usize, usize, usize) {
         let (large, small, large_blocks) = self.cut(blocks);
         let even = spread.min(self.units).min(blocks / SPREAD_BLOCKS);
@@ -117,14 +124,16 @@ impl SplitRule {
         large + blocks / SMALL_SHARE / self.blocks_small.max(1) + seqs
     }
 
-    /// The same, and most partial results of theirs, whichever of this rule and that for shrunk blocks a step is planned by.
+    /// The same, and most partial results of theirs, whichever of this rule and that for shrunk
+    /// blocks a step is planned by.
     pub(super) fn units_room(&self, seqs: usize, blocks: usize, columns: UnitColumns) -> usize {
         let mixed = Self::MIXED.units_max(seqs, blocks) * columns.units().max(columns.rows);
         self.units_max(seqs, blocks).max(mixed)
     }
 }
 
-/// (token, head) rows of the smallest tile that a prefill kernel takes; `PrefillAttention::kRows` in the CUDA source.
+/// (token, head) rows of the smallest tile that a prefill kernel takes; `PrefillAttention::kRows`
+/// in the CUDA source.
 pub(super) const PREFILL_TILE_ROWS_MIN: usize = 64;
 
 /// `DecodeUnit` of the CUDA source: a range of one sequence's tokens.
@@ -138,15 +147,16 @@ pub(super) struct DecodeUnit {
     pub(super) split: u32,
     pub(super) splits: u32,
     pub(super) partial: u32,
-    /// `counter`; of the kernel over shrunk blocks `columns`: rows of the sequence << 24 | tokens behind `end`, at most
-    /// [`ROWS_MAX`] - 1, << 16 | first column.
+    /// `counter`; of the kernel over shrunk blocks `columns`: rows of the sequence << 24 | tokens
+    /// behind `end`, at most [`ROWS_MAX`] - 1, << 16 | first column.
     pub(super) counter_or_columns: u32,
 }
 
 /// Most rows of a sequence that decodes.
 pub(super) const ROWS_MAX: usize = 16;
 
-/// `DecodeRow` of the CUDA source: a row of a sequence that decodes, and where its units leave their results.
+/// `DecodeRow` of the CUDA source: a row of a sequence that decodes, and where its units leave
+/// their results.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
 pub(super) struct DecodeRow {
@@ -185,15 +195,16 @@ pub(super) struct InScratch {
 pub(super) struct AttentionPlan {
     pub(super) units: Vec<DecodeUnit>,
     pub(super) tiles: Vec<PrefillTile>,
-    /// Which tiles are computed in each turn; those of sequences that read no scratch, in the first.
+    /// Which tiles are computed in each turn; those of sequences that read no scratch, in the
+    /// first.
     pub(super) turns: Vec<Range<usize>>,
     /// Partial results the units write.
     pub(super) partials: usize,
     /// Rows among the units.
     pub(super) decodes: Vec<DecodeRow>,
     pub(super) rule: SplitRule,
-    /// Units that a sequence may be cut into so that all of the step are under way at once; 0 or 1 where a row's results must not depend
-    /// on how many sequences there are.
+    /// Units that a sequence may be cut into so that all of the step are under way at once; 0 or 1
+    /// where a row's results must not depend on how many sequences there are.
     pub(super) spread: usize,
     /// If the kernel over shrunk blocks decodes.
     pub(super) columns: Option<UnitColumns>,
@@ -214,8 +225,9 @@ impl AttentionPlan {
         }
     }
 
-    /// Plans a step: sequences of one row, or of as many as `columns` allows, are decoded, the others, and those that read scratch,
-    /// are prefilled in tiles, those of a turn with the most keys first. `in_scratch`: of each sequence; none is if it is empty.
+    /// Plans a step: sequences of one row, or of as many as `columns` allows, are decoded, the
+    /// others, and those that read scratch, are prefilled in tiles, those of a turn with the most
+    /// keys first. `in_scratch`: of each sequence; none is if it is empty.
     pub(super) fn plan(
         &mut self,
         seqs: &[SeqRows],
@@ -258,7 +270,8 @@ impl AttentionPlan {
         }));
     }
 
-    /// The units are handed out in this order: small ones last, those of a size as they come. There are thousands, of few sizes.
+    /// The units are handed out in this order: small ones last, those of a size as they come. There
+    /// are thousands, of few sizes.
     fn sort_units(&mut self) {
         let size = |u: &DecodeUnit| (u.end - u.begin).div_ceil(BLOCK_TOKENS as u32) as usize;
         self.places.clear();

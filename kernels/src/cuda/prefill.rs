@@ -197,7 +197,8 @@ impl Prefill {
         self.variant
     }
 
-    /// Enqueues the attention of all tiles of one turn of the loaded step, which was planned for this kernel's tiles.
+    /// Enqueues the attention of all tiles of one turn of the loaded step, which was planned for
+    /// this kernel's tiles.
     pub(super) fn run(
         &mut self,
         stream: &Stream,
@@ -231,8 +232,9 @@ impl Prefill {
                     reserved: 0,
                 };
                 let grid = (kv_heads as u32, tiles as u32);
-                // SAFETY: the step was checked against the pool before it was loaded, so every block, frame and row is in range of
-                // the arena, q and out. Work of one stream runs in order.
+                // SAFETY: the step was checked against the pool before it was loaded, so every
+                // block, frame and row is in range of the arena, q and out. Work of one stream runs
+                // in order.
                 unsafe { kernel.launch(stream, grid, threads, &params) }
             }
             Loaded::Wgmma {
@@ -259,14 +261,15 @@ impl Prefill {
                     reserved: [0; 9],
                 };
                 let grid = (tiles * kv_heads).min(*multiprocessors) as u32;
-                // SAFETY: as above; the maps describe the arena and q, and the counters are zero between launches.
+                // SAFETY: as above; the maps describe the arena and q, and the counters are zero
+                // between launches.
                 unsafe { kernel.launch(stream, (grid, 1), threads, &params) }
             }
         }
     }
 
-    /// Queries, `[rows][q_heads][head_dim]`, as the copy engine sees them: a copy at (0, head, row, half) brings one half of the
-    /// channels of a tile's heads and rows.
+    /// Queries, `[rows][q_heads][head_dim]`, as the copy engine sees them: a copy at (0, head, row,
+    /// half) brings one half of the channels of a tile's heads and rows.
     fn query_map(&self, q: &DeviceBuffer<bf16>) -> Result<TensorMap, CudaError> {
         let head_bytes = 2 * self.geometry.head_dim;
         let row_bytes = self.q_heads * head_bytes;

@@ -71,8 +71,8 @@ impl AttentionProbe {
         Self::over(device, arena, None, (q_heads, 1), capacity, variant)
     }
 
-    /// The same over blocks that may stand at any position of `pages`, for decode attention of sequences of up to `rows` rows. An
-    /// error if the device has no kernel for their formats.
+    /// The same over blocks that may stand at any position of `pages`, for decode attention of
+    /// sequences of up to `rows` rows. An error if the device has no kernel for their formats.
     pub fn with_pages(
         device: &Arc<Device>,
         pages: &KvLayout,
@@ -175,7 +175,8 @@ impl AttentionProbe {
         Ok(())
     }
 
-    /// Cuts sequences as if `units` units of a KV head could be under way at once, or as many as can; the step must be loaded again.
+    /// Cuts sequences as if `units` units of a KV head could be under way at once, or as many as
+    /// can; the step must be loaded again.
     pub fn spread(&mut self, units: Option<usize>) {
         self.step.spread = units.unwrap_or(self.attention.at_once());
     }
@@ -210,8 +211,8 @@ impl AttentionProbe {
         Ok(self.stream.synchronize()?)
     }
 
-    /// Runs the loaded step's attention in `layer` on `q`, `[rows][q_heads * head_dim]`, and returns the outputs. They are NaN
-    /// where nothing was written.
+    /// Runs the loaded step's attention in `layer` on `q`, `[rows][q_heads * head_dim]`, and
+    /// returns the outputs. They are NaN where nothing was written.
     pub fn run(&mut self, layer: usize, q: &[bf16]) -> Result<Vec<bf16>, CudaError> {
         assert_eq!(q.len(), self.step.rows * self.row);
         self.q.write(0, q)?;
@@ -232,8 +233,8 @@ impl AttentionProbe {
         Ok(out)
     }
 
-    /// Cuts every sequence of more than `blocks` blocks and a half of as many into units of about so many; the step must be loaded
-    /// again. For steps over pages of any format.
+    /// Cuts every sequence of more than `blocks` blocks and a half of as many into units of about
+    /// so many; the step must be loaded again. For steps over pages of any format.
     pub fn cut_finely(&mut self, blocks: usize) {
         self.step.mixed_rule = SplitRule {
             blocks_min: blocks,
@@ -242,8 +243,8 @@ impl AttentionProbe {
         };
     }
 
-    /// The same outputs before they are rounded, of sequences that are all cut: their units' partial results, put together here.
-    /// NaN where a sequence is not cut.
+    /// The same outputs before they are rounded, of sequences that are all cut: their units'
+    /// partial results, put together here. NaN where a sequence is not cut.
     pub fn run_unrounded(&mut self, layer: usize, q: &[bf16]) -> Result<Vec<f64>, CudaError> {
         self.run(layer, q)?;
         let head_dim = self.arena.geometry().head_dim;
@@ -280,7 +281,8 @@ impl AttentionProbe {
         Ok(out)
     }
 
-    /// Times `repeats` graph replays of the loaded step's attention in `layer`, each with a cold L2. Microseconds, sorted.
+    /// Times `repeats` graph replays of the loaded step's attention in `layer`, each with a cold
+    /// L2. Microseconds, sorted.
     pub fn time(
         &mut self,
         layer: usize,
@@ -330,8 +332,8 @@ pub struct Product {
 }
 
 impl ProductProbe {
-    /// `x` `[rows][inputs]`, `w` `[outputs][inputs]`, both random, and `y` all NaN, f32 if `wide` and else bf16. The first rows of
-    /// a larger `x` are those of a smaller one.
+    /// `x` `[rows][inputs]`, `w` `[outputs][inputs]`, both random, and `y` all NaN, f32 if `wide`
+    /// and else bf16. The first rows of a larger `x` are those of a smaller one.
     pub fn new(
         device: &Arc<Device>,
         (rows, inputs, outputs): (usize, usize, usize),
@@ -402,14 +404,16 @@ impl ProductProbe {
             ..Ends::default()
         };
         let stream = &self.stream;
-        // SAFETY: the buffers have the shape's sizes, live as long as `self`, and the stream is waited for.
+        // SAFETY: the buffers have the shape's sizes, live as long as `self`, and the stream is
+        // waited for.
         unsafe { self.products.run_to(gated, stream, self.shape, [x, w, y])? };
         let mut product = self.read()?;
         product.y.truncate(product.y.len() / 2);
         Ok(Some(product))
     }
 
-    /// Times `repeats` graph replays, each with a cold L2. Microseconds, sorted; none if that way cannot run the shape.
+    /// Times `repeats` graph replays, each with a cold L2. Microseconds, sorted; none if that way
+    /// cannot run the shape.
     pub fn time(&mut self, way: Way, repeats: usize) -> Result<Option<Vec<f64>>, CudaError> {
         if !self.products.can(way, self.shape) {
             return Ok(None);
@@ -427,13 +431,14 @@ impl ProductProbe {
 
     fn enqueue(&mut self, way: Way) -> Result<(), CudaError> {
         let (x, w, y) = (self.x.ptr(), self.w.ptr(), self.y.ptr());
-        // SAFETY: the buffers have the shape's sizes, live as long as `self`, and the callers wait for the stream.
+        // SAFETY: the buffers have the shape's sizes, live as long as `self`, and the callers wait
+        // for the stream.
         unsafe { self.products.run_as(way, &self.stream, self.shape, x, w, y) }
     }
 }
 
-/// The matrix products of some layers one after the other, as a step runs them but for what lies between them. Each layer has
-/// weights of its own.
+/// The matrix products of some layers one after the other, as a step runs them but for what lies
+/// between them. Each layer has weights of its own.
 #[derive(Debug)]
 pub struct LayersProbe {
     stream: Stream,
@@ -467,7 +472,8 @@ impl LayersProbe {
             }
         }
         for (seed, buffer) in (1..).zip(weights.iter().chain([&x])) {
-            // SAFETY: the buffer outlives the work: the stream is waited for below, and dropping a buffer waits for the device.
+            // SAFETY: the buffer outlives the work: the stream is waited for below, and dropping a
+            // buffer waits for the device.
             unsafe { fill.run(&stream, buffer.ptr(), buffer.len(), seed << 40, 1.0, 0.0)? };
         }
         stream.synchronize()?;
@@ -492,8 +498,8 @@ impl LayersProbe {
         self.shapes.iter().map(shape).collect()
     }
 
-    /// Times `repeats` replays of a graph of all layers, their products in one of the ways, tuned. Microseconds of all layers,
-    /// sorted; none if that way cannot run a shape.
+    /// Times `repeats` replays of a graph of all layers, their products in one of the ways, tuned.
+    /// Microseconds of all layers, sorted; none if that way cannot run a shape.
     pub fn time(
         &mut self,
         way: Way,
@@ -509,7 +515,8 @@ impl LayersProbe {
         for (index, shape) in shapes.iter().enumerate() {
             let layers = self.weights.iter().skip(index).step_by(shapes.len());
             let weights: Vec<_> = layers.map(|w| w.ptr()).collect();
-            // SAFETY: the buffers have the shapes' sizes and live as long as `self`; tuning waits for the stream.
+            // SAFETY: the buffers have the shapes' sizes and live as long as `self`; tuning waits
+            // for the stream.
             unsafe { self.products.tune(&self.stream, *shape, x, &weights, y)? };
         }
         let graph = self.stream.capture(|| {

@@ -1,4 +1,5 @@
-//! Matrix products: cuBLASLt's, and kernels of our own for the few rows where reading the weights is everything.
+//! Matrix products: cuBLASLt's, and kernels of our own for the few rows where reading the weights
+//! is everything.
 
 mod streamed;
 
@@ -19,13 +20,14 @@ const SKINNY_OUTPUTS: usize = 16;
 const SKINNY_INPUTS: usize = 32;
 /// Threads of a CTA of the skinny kernel.
 const SKINNY_THREADS: u32 = 256;
-/// Most rows that are streamed. Among a step's other kernels, which timings of a product alone do not show, and with norms and gates in
-/// products, streaming all of them gains 8 % at 32 rows and 1 to 3 % at 64 (Llama-3.1-8B, H200).
+/// Most rows that are streamed. Among a step's other kernels, which timings of a product alone do
+/// not show, and with norms and gates in products, streaming all of them gains 8 % at 32 rows and 1
+/// to 3 % at 64 (Llama-3.1-8B, H200).
 const STREAM_ROWS: usize = 64;
 /// Timed runs of each way when tuning.
 const TUNING_RUNS: usize = 5;
-/// A way other than the first is taken if it needs less than this part of its time: noise must not choose, as each way has
-/// bits of its own.
+/// A way other than the first is taken if it needs less than this part of its time: noise must not
+/// choose, as each way has bits of its own.
 const CLEARLY_FASTER: f64 = 0.95;
 
 #[repr(C)]
@@ -125,11 +127,13 @@ impl Products {
         }
     }
 
-    /// Enqueues `y = x · wᵀ`: `x` `[rows][inputs]` and `w` `[outputs][inputs]` bf16, `y` `[rows][outputs]` bf16 or f32.
+    /// Enqueues `y = x · wᵀ`: `x` `[rows][inputs]` and `w` `[outputs][inputs]` bf16, `y`
+    /// `[rows][outputs]` bf16 or f32.
     ///
     /// # Safety
-    /// The addresses must hold matrices of that shape until the stream has run this, and `y` must overlap neither input.
-    /// `w` may be read before the work enqueued earlier has ended, which must not write it.
+    /// The addresses must hold matrices of that shape until the stream has run this, and `y` must
+    /// overlap neither input. `w` may be read before the work enqueued earlier has ended, which
+    /// must not write it.
     pub(super) unsafe fn run(
         &mut self,
         stream: &Stream,
@@ -142,25 +146,27 @@ impl Products {
         unsafe { self.run_as(self.way(shape), stream, shape, x, w, y) }
     }
 
-    /// Whether a layer's gates and what they open, a product of `shape`, are best streamed and gated ([`Products::run_to`]).
+    /// Whether a layer's gates and what they open, a product of `shape`, are best streamed and
+    /// gated ([`Products::run_to`]).
     pub(super) fn gates(&self, shape: GemmShape) -> bool {
         let can = self.streamed.is_some() && !self.invariant;
         can && shape.rows <= STREAM_ROWS && Streamed::can_gate(shape)
     }
 
-    /// Whether all products of a layer, of these shapes (Q K V, attention's output, gates and what they open, down), are best streamed
-    /// and take part in its norms ([`Products::run_to`]).
+    /// Whether all products of a layer, of these shapes (Q K V, attention's output, gates and what
+    /// they open, down), are best streamed and take part in its norms ([`Products::run_to`]).
     pub(super) fn norms(&self, layer: [GemmShape; 4]) -> bool {
         let streams = |shape| self.way(shape) == Way::Stream && Streamed::can_norm(shape);
         layer.into_iter().all(streams) && self.gates(layer[2])
     }
 
-    /// Enqueues `y = x · wᵀ` streamed, and what `ends` says: for shapes that [`Products::gates`] or [`Products::norms`] says so of. Sums are
-    /// rounded to bf16 before they are gated or added to anything, as they are where they pass through memory.
+    /// Enqueues `y = x · wᵀ` streamed, and what `ends` says: for shapes that [`Products::gates`] or
+    /// [`Products::norms`] says so of. Sums are rounded to bf16 before they are gated or added to
+    /// anything, as they are where they pass through memory.
     ///
     /// # Safety
-    /// As for [`Products::run`], where `y` is `[rows][outputs / 2]` if gated. The addresses in `ends` must hold what they say, and overlap
-    /// nothing else.
+    /// As for [`Products::run`], where `y` is `[rows][outputs / 2]` if gated. The addresses in
+    /// `ends` must hold what they say, and overlap nothing else.
     pub(super) unsafe fn run_to(
         &mut self,
         ends: Ends,
@@ -215,7 +221,8 @@ impl Products {
         }
     }
 
-    /// Measures a shape on real weights (several, so that none is in the cache) and keeps the fastest way of running it.
+    /// Measures a shape on real weights (several, so that none is in the cache) and keeps the
+    /// fastest way of running it.
     ///
     /// # Safety
     /// As for [`Products::run`], for each of the weights; `y` is overwritten.
@@ -227,7 +234,8 @@ impl Products {
         weights: &[DevicePtr],
         y: DevicePtr,
     ) -> Result<(), CudaError> {
-        // Timed alone, products do not show what it saves that a streamed one begins while others end.
+        // Timed alone, products do not show what it saves that a streamed one begins while others
+        // end.
         if !shape.wide && self.ways(shape).next() == Some(Way::Stream) {
             return Ok(());
         }

@@ -201,8 +201,9 @@ impl Sampling {
         self.drawn.ptr()
     }
 
-    /// Enqueues a checked step's draws: those of the rows that `draws` name lie at the beginning of `logits`, in order. They are
-    /// edited in place. `turn` names the host's buffers; the step that used them last has been waited for.
+    /// Enqueues a checked step's draws: those of the rows that `draws` name lie at the beginning of
+    /// `logits`, in order. They are edited in place. `turn` names the host's buffers; the step that
+    /// used them last has been waited for.
     pub(super) fn run(
         &mut self,
         stream: &Stream,
@@ -238,8 +239,8 @@ impl Sampling {
         host.count = draws.len();
         self.load_edits(stream, turn, edits)?;
         let host = &mut self.hosts[turn];
-        // SAFETY: the step that used these buffers of the host last has been waited for, and they live as long as `self`, whose
-        // owner waits for the stream before it drops them.
+        // SAFETY: the step that used these buffers of the host last has been waited for, and they
+        // live as long as `self`, whose owner waits for the stream before it drops them.
         unsafe {
             stream.upload(&mut self.draws, 0, &host.draws, draws.len())?;
             stream.upload(&mut self.row_draws, 0, &host.row_draws, rows)?;
@@ -266,8 +267,9 @@ impl Sampling {
         let sums = host.draws[..draws.len()]
             .iter()
             .any(|d| d.whole != 0 && d.inverse_temperature != 0.0);
-        // SAFETY: every buffer has room for the rows and draws counted above; draws name rows below `rows`, edits were checked to
-        // be in their list, and tokens of the step before are below its draws. Work of one stream runs in order.
+        // SAFETY: every buffer has room for the rows and draws counted above; draws name rows below
+        // `rows`, edits were checked to be in their list, and tokens of the step before are below
+        // its draws. Work of one stream runs in order.
         unsafe {
             self.scan.launch(stream, (parts, rows), 256, &params)?;
             if reports {
@@ -317,8 +319,8 @@ impl Sampling {
         unsafe { stream.upload(&mut self.edits, 0, &host.edits, edits.len()) }
     }
 
-    /// What the draws of the step that used the host's buffers `turn` came to: tokens, and alternatives of all. The stream must
-    /// have run them.
+    /// What the draws of the step that used the host's buffers `turn` came to: tokens, and
+    /// alternatives of all. The stream must have run them.
     pub(super) fn results(&mut self, turn: usize) -> (&[Drawn], &[(u32, f32)]) {
         let host = &self.hosts[turn];
         self.told.clear();

@@ -1,6 +1,8 @@
-//! What a step's kernels read besides weights and pages: one packed upload per step at fixed addresses, and the tables.
+//! What a step's kernels read besides weights and pages: one packed upload per step at fixed
+//! addresses, and the tables.
 //!
-//! The addresses do not change from step to step, so recorded graphs stay valid; only the contents and the counts do.
+//! The addresses do not change from step to step, so recorded graphs stay valid; only the contents
+//! and the counts do.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,7 +31,8 @@ pub struct StepCapacity {
     pub rows: usize,
     /// Sequences of a step, and slots of kept tables.
     pub seqs: usize,
-    /// Blocks of all sequences of a step; a shared block counts once for each that names it. Kept tables give each slot its share.
+    /// Blocks of all sequences of a step; a shared block counts once for each that names it. Kept
+    /// tables give each slot its share.
     pub blocks: usize,
     /// Frames of those blocks, where a step lists them.
     pub frames: usize,
@@ -56,8 +59,8 @@ pub(super) struct PageTable {
 }
 const _: () = assert!(size_of::<PageTable>() == 40);
 
-/// Word ranges of the packed upload. Units and tiles are read 16 bytes at a time, so every section starts at a multiple
-/// of 8 words.
+/// Word ranges of the packed upload. Units and tiles are read 16 bytes at a time, so every section
+/// starts at a multiple of 8 words.
 #[derive(Debug)]
 struct Sections {
     counts: Range<usize>,
@@ -123,8 +126,8 @@ pub struct StepBuffers {
 }
 
 impl StepBuffers {
-    /// Allocates for steps up to `capacity` that list their blocks, and for those over tables of the shape, with room for so many
-    /// blocks in scratch. Plans for the kernels of `attention`.
+    /// Allocates for steps up to `capacity` that list their blocks, and for those over tables of
+    /// the shape, with room for so many blocks in scratch. Plans for the kernels of `attention`.
     pub(super) fn new(
         device: &Arc<Device>,
         capacity: StepCapacity,
@@ -170,9 +173,11 @@ impl StepBuffers {
         sections.units.end * size_of::<u32>() + DeviceTables::bytes(capacity, tables)
     }
 
-    /// Plans the attention of a checked step and enqueues changes of the tables and the upload, with rows up to `padded` made harmless: they embed token 0 at
-    /// position 0 and are read by nobody. `logit_rows` are the rows whose logits are computed, each once. `mixed`: its decoding
-    /// sequences may read shrunk blocks; `in_scratch`: which sequences read scratch. The stream must have finished with the step before the previous one.
+    /// Plans the attention of a checked step and enqueues changes of the tables and the upload,
+    /// with rows up to `padded` made harmless: they embed token 0 at position 0 and are read by
+    /// nobody. `logit_rows` are the rows whose logits are computed, each once. `mixed`: its
+    /// decoding sequences may read shrunk blocks; `in_scratch`: which sequences read scratch. The
+    /// stream must have finished with the step before the previous one.
     pub(super) fn load(
         &mut self,
         stream: &Stream,
@@ -245,13 +250,14 @@ impl StepBuffers {
         }
         let used = s.units.start + 8 * self.plan.units.len();
         self.pad_logit_rows(logit_rows, padded);
-        // SAFETY: this buffer of the host is written again when the stream has finished with the step, and both live as long as
-        // `self`, whose owner waits for the stream before it drops them.
+        // SAFETY: this buffer of the host is written again when the stream has finished with the
+        // step, and both live as long as `self`, whose owner waits for the stream before it drops
+        // them.
         unsafe { stream.upload(&mut self.device, 0, &self.hosts[self.turn], used) }
     }
 
-    /// A recorded step computes the logits of as many rows as it has: those not asked for come after. Each row stands once, for
-    /// the last norm adds to its residual.
+    /// A recorded step computes the logits of as many rows as it has: those not asked for come
+    /// after. Each row stands once, for the last norm adds to its residual.
     fn pad_logit_rows(&mut self, logit_rows: &[u32], padded: usize) {
         self.asked.clear();
         self.asked.resize(padded, false);

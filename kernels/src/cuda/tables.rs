@@ -1,4 +1,5 @@
-//! Block tables in device memory: they stay from step to step, and a step changes the words that differ.
+//! Block tables in device memory: they stay from step to step, and a step changes the words that
+//! differ.
 
 use std::sync::Arc;
 
@@ -39,11 +40,14 @@ pub(super) struct ScratchShape {
     pub(super) block_frames: usize,
 }
 
-/// The tables that attention and append read: entries (where a block's frames begin), frames and blocks' schedule positions.
+/// The tables that attention and append read: entries (where a block's frames begin), frames and
+/// blocks' schedule positions.
 ///
-/// Kept tables have row `slot` at entry `slot * row_blocks`, the frames of block `id` from `id * block_frames` on, and its position
-/// at `id`. A step that lists its blocks has its lists there instead, the position of each at its own number. Sequences whose
-/// shrunk blocks are read in scratch have entries behind those, made anew for each step; the frames of scratch stand behind the others.
+/// Kept tables have row `slot` at entry `slot * row_blocks`, the frames of block `id` from `id *
+/// block_frames` on, and its position at `id`. A step that lists its blocks has its lists there
+/// instead, the position of each at its own number. Sequences whose shrunk blocks are read in
+/// scratch have entries behind those, made anew for each step; the frames of scratch stand behind
+/// the others.
 #[derive(Debug)]
 pub(super) struct DeviceTables {
     shape: TableShape,
@@ -211,7 +215,8 @@ impl DeviceTables {
         self.made = 0;
     }
 
-    /// Makes entries of another sequence that is read in scratch, given where the frames of each of its blocks begin; the first of them.
+    /// Makes entries of another sequence that is read in scratch, given where the frames of each of
+    /// its blocks begin; the first of them.
     pub(super) fn add_to_scratch(&mut self, blocks: impl Iterator<Item = u32>) -> u32 {
         let base = self.entries - self.scratch.entries;
         let first = base + self.made;
@@ -251,8 +256,8 @@ impl DeviceTables {
         }
     }
 
-    /// Enqueues all changes. The stream must have finished with the step before the previous one, and a copy must be enqueued
-    /// before the kernels that read the tables.
+    /// Enqueues all changes. The stream must have finished with the step before the previous one,
+    /// and a copy must be enqueued before the kernels that read the tables.
     pub(super) fn flush(&mut self, stream: &Stream) -> Result<(), CudaError> {
         self.turn ^= 1;
         let mut is_first = true;
@@ -273,9 +278,9 @@ impl DeviceTables {
                 count: count as u32,
                 reserved: 0,
             };
-            // SAFETY: the buffer of the host is written again when the stream has finished with the step or has been waited for;
-            // every word is in range and stands once; all live as long as `self`, whose owner waits for the stream before it drops
-            // them.
+            // SAFETY: the buffer of the host is written again when the stream has finished with the
+            // step or has been waited for; every word is in range and stands once; all live as long
+            // as `self`, whose owner waits for the stream before it drops them.
             unsafe {
                 stream.upload(&mut self.staged, 0, &self.hosts[self.turn], 2 * count)?;
                 let grid = (count.div_ceil(256) as u32, 1);

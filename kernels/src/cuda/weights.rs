@@ -90,7 +90,8 @@ impl Weights {
         self.lm_head.as_ref().unwrap_or(&self.embedding).ptr()
     }
 
-    /// Allocates the weights of a valid spec and fills each tensor through `fill(name, buffer, offset)`.
+    /// Allocates the weights of a valid spec and fills each tensor through `fill(name, buffer,
+    /// offset)`.
     fn build<E>(
         device: &Arc<Device>,
         spec: &TransformerSpec,
@@ -177,8 +178,9 @@ impl Weights {
                 center,
             } = Uniform::of(spec, name, seed);
             let values = name.shape(spec).iter().product();
-            // SAFETY: the buffer holds that many values from `offset` on, and lives until the stream is waited for below: it
-            // moves into `weights`, or its release waits for the device.
+            // SAFETY: the buffer holds that many values from `offset` on, and lives until the
+            // stream is waited for below: it moves into `weights`, or its release waits for the
+            // device.
             unsafe { fill.run(&stream, buffer.at(offset), values, seed, amplitude, center) }
         })?;
         stream.synchronize()?;

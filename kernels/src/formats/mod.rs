@@ -1,14 +1,15 @@
 //! Page formats of the KV cache: one folder each, one registry.
 //!
 //! A *record* is one (layer, side, KV head) of a block: 128 tokens x `head_dim` channels. A format
-//! says how a record's bytes come from its 16-bit rows and back. To add one, write its folder and add
-//! its `mod` and its line to the registry below; the conformance tests iterate the registry.
+//! says how a record's bytes come from its 16-bit rows and back. To add one, write its folder and
+//! add its `mod` and its line to the registry below; the conformance tests iterate the registry.
 //!
 //! - [`FormatId`] is the whole interface: layout, encode, decode, [`FormatId::shrink`].
-//! - [`ladder`] lists the rungs of a side, top first, [`rungs`] those of both branches below int4. Other formats are *static*: a page
-//!   can get them from 16 bit only, and keeps them.
+//! - [`ladder`] lists the rungs of a side, top first, [`rungs`] those of both branches below int4.
+//!   Other formats are *static*: a page can get them from 16 bit only, and keeps them.
 //! - `order` is the one permutation of codes inside a plane, `affine` what zero-and-range formats
-//!   share, `kitty`, `polar`, `grouped` and `shifted` what those families share, `clip` the rule of clipped 2-bit codes.
+//!   share, `kitty`, `polar`, `grouped` and `shifted` what those families share, `clip` the rule of
+//!   clipped 2-bit codes.
 //! - [`rotation`] folds V's Hadamard rotation into the weights; it is no format.
 //!
 //! A record's bytes depend on its 16-bit rows and its format alone, never on the formats it went

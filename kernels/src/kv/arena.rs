@@ -88,11 +88,12 @@ impl KvArena {
         unsafe { std::ptr::copy(self.frame_ptr(src), self.frame_ptr(dst), self.frame_bytes) }
     }
 
-    /// The bytes of a record of a shrunk block whose frames are `frames`; put together in `scratch` if it lies
-    /// in two.
+    /// The bytes of a record of a shrunk block whose frames are `frames`; put together in `scratch`
+    /// if it lies in two.
     ///
     /// # Safety
-    /// Nothing writes the block's frames while the result lives; `place` is of a record of `bytes` bytes in it.
+    /// Nothing writes the block's frames while the result lives; `place` is of a record of `bytes`
+    /// bytes in it.
     pub(crate) unsafe fn record<'a>(
         &'a self,
         frames: &[u32],

@@ -24,10 +24,10 @@ const STATIONS: [(FormatId, FormatId); 5] = [
 ];
 
 impl KvGeometry {
-    /// Chooses the frame size. A frame holds whole 16-bit sub-records, at least eight of them (so that
-    /// any record fits in one frame) if the model has as many. Among the divisors of the sub-block
-    /// into at most 64 frames it is the one that leaves the fewest bytes unused at the ends of the
-    /// last frames of shrunk blocks, and is near 16 frames a sub-block.
+    /// Chooses the frame size. A frame holds whole 16-bit sub-records, at least eight of them (so
+    /// that any record fits in one frame) if the model has as many. Among the divisors of the
+    /// sub-block into at most 64 frames it is the one that leaves the fewest bytes unused at the
+    /// ends of the last frames of shrunk blocks, and is near 16 frames a sub-block.
     pub fn frame_layout(&self) -> FrameLayout {
         let records = self.records();
         let layout = |n| FrameLayout {

@@ -72,7 +72,8 @@ impl FrameLayout {
 }
 
 impl KvGeometry {
-    /// Refuses geometries with zero or oversized dimensions; every other method assumes a valid one.
+    /// Refuses geometries with zero or oversized dimensions; every other method assumes a valid
+    /// one.
     pub fn validate(&self) -> Result<(), GeometryError> {
         if self.layers == 0 || self.kv_heads == 0 || self.head_dim == 0 {
             return Err(GeometryError::Empty(*self));

@@ -1,11 +1,11 @@
 //! Where every record of a block lies, at every position of the shrink schedule.
 //!
-//! At position 0 a block is eight 16-bit sub-blocks (see [`KvGeometry::sub_record_place`]). At a later
-//! position it is one record per (layer, side, head) in the format of its page, one right behind the
-//! other in that order, those of 16 bit before all others; a record that does not fit in the rest of a
-//! frame goes on at the start of the block's next one. So a block wastes only the end of its last frame,
-//! whatever its formats, and 16 rows of 16 bit lie in one frame as they do at position 0, at a multiple
-//! of their own size.
+//! At position 0 a block is eight 16-bit sub-blocks (see [`KvGeometry::sub_record_place`]). At a
+//! later position it is one record per (layer, side, head) in the format of its page, one right
+//! behind the other in that order, those of 16 bit before all others; a record that does not fit in
+//! the rest of a frame goes on at the start of the block's next one. So a block wastes only the end
+//! of its last frame, whatever its formats, and 16 rows of 16 bit lie in one frame as they do at
+//! position 0, at a multiple of their own size.
 
 use super::{FrameLayout, GeometryError, KvGeometry, Side};
 use crate::SUB_BLOCKS;
@@ -14,14 +14,16 @@ use crate::formats::{FormatError, FormatId, RecordShape};
 /// Bytes that the start of every record is a multiple of.
 pub const RECORD_ALIGN: usize = 16;
 
-/// Where a record of a shrunk block lies. No record is longer than a frame, so it has one part or two.
+/// Where a record of a shrunk block lies. No record is longer than a frame, so it has one part or
+/// two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordPlace {
     /// Frame of its first byte, counted within the block.
     pub frame: u32,
     /// Byte offset in the frame, a multiple of [`RECORD_ALIGN`].
     pub offset: u32,
-    /// Bytes that lie in this frame, a multiple of [`RECORD_ALIGN`]; the rest begins the block's next frame.
+    /// Bytes that lie in this frame, a multiple of [`RECORD_ALIGN`]; the rest begins the block's
+    /// next frame.
     pub first_part: u32,
 }
 
@@ -56,7 +58,8 @@ pub enum LayoutError {
         /// Why not.
         error: FormatError,
     },
-    /// A record is larger than a frame; only models with fewer than eight records a block have such.
+    /// A record is larger than a frame; only models with fewer than eight records a block have
+    /// such.
     #[error(
         "schedule position {position}: a {format} record takes {bytes} bytes, more than the {frame} \
          of a frame; this model is too small to be shrunk to that"
@@ -102,8 +105,9 @@ impl KvLayout {
         Self::new(geometry, geometry.frame_layout(), &[])
     }
 
-    /// A pool whose blocks can stand at position 0 and at `shrunk.len()` more; each lists the formats
-    /// of all pages, `[layer * 2 + side]`. `frame` is most often [`KvGeometry::frame_layout`].
+    /// A pool whose blocks can stand at position 0 and at `shrunk.len()` more; each lists the
+    /// formats of all pages, `[layer * 2 + side]`. `frame` is most often
+    /// [`KvGeometry::frame_layout`].
     pub fn new(
         geometry: KvGeometry,
         frame: FrameLayout,
@@ -128,7 +132,8 @@ impl KvLayout {
         Ok(layout)
     }
 
-    /// Frames, and bytes of codes and metadata, of a block whose pages have these formats, `[layer * 2 + side]`.
+    /// Frames, and bytes of codes and metadata, of a block whose pages have these formats,
+    /// `[layer * 2 + side]`.
     pub fn cost(
         geometry: KvGeometry,
         frame: FrameLayout,

@@ -7,7 +7,8 @@ use half::bf16;
 use super::weights::rows_of;
 use super::{LayerTensor, TensorName, TransformerSpec, WeightSource};
 
-/// How one tensor's values are drawn: uniform in `center ± amplitude`, value `i` a function of `seed` and `i` alone.
+/// How one tensor's values are drawn: uniform in `center ± amplitude`, value `i` a function of
+/// `seed` and `i` alone.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Uniform {
     pub(crate) seed: u64,
@@ -16,8 +17,8 @@ pub(crate) struct Uniform {
 }
 
 impl Uniform {
-    /// Of a tensor of a model: projections have variance 1 / inputs, which keeps the scale of what goes through; norms lie
-    /// near 1, biases near 0.
+    /// Of a tensor of a model: projections have variance 1 / inputs, which keeps the scale of what
+    /// goes through; norms lie near 1, biases near 0.
     pub(crate) fn of(spec: &TransformerSpec, name: TensorName, seed: u64) -> Self {
         use LayerTensor as L;
         let index = TensorName::all(spec).iter().position(|n| *n == name);
@@ -34,7 +35,8 @@ impl Uniform {
         }
     }
 
-    /// Value `index`; `fill_random` of the CUDA kernels computes the same, up to a rounding where `center` is not 0.
+    /// Value `index`; `fill_random` of the CUDA kernels computes the same, up to a rounding where
+    /// `center` is not 0.
     fn value(self, index: u64) -> bf16 {
         let z = self
             .seed

@@ -6,8 +6,8 @@ use super::weights::rows_of;
 use super::{LayerTensor, TensorName, TransformerSpec, WeightSource};
 use crate::formats::rotation::{RotationError, fold_o, fold_v};
 
-/// The tensors of `source`, of a model of `spec`, folded as [`rotation`](crate::formats::rotation) says. Every row is the same
-/// to the bit however the tensor is read.
+/// The tensors of `source`, of a model of `spec`, folded as [`rotation`](crate::formats::rotation)
+/// says. Every row is the same to the bit however the tensor is read.
 #[derive(Debug, Clone)]
 pub struct Rotated<'a, W> {
     spec: &'a TransformerSpec,
@@ -31,8 +31,8 @@ impl<'a, W: WeightSource> Rotated<'a, W> {
         Self { spec, source }
     }
 
-    /// Reads rows of W_v or of V's bias (`width` 1): the whole heads around them, since a channel of a rotated head is a sum over
-    /// all of that head's.
+    /// Reads rows of W_v or of V's bias (`width` 1): the whole heads around them, since a channel
+    /// of a rotated head is a sum over all of that head's.
     fn read_v(
         &self,
         name: TensorName,
@@ -53,7 +53,8 @@ impl<'a, W: WeightSource> Rotated<'a, W> {
         Ok(())
     }
 
-    /// Rows of `width` values from `first` on. A vector is one row of the source: of that only all can be asked for.
+    /// Rows of `width` values from `first` on. A vector is one row of the source: of that only all
+    /// can be asked for.
     fn read_plain(
         &self,
         name: TensorName,

@@ -117,7 +117,8 @@ impl TensorName {
 
 /// Where a backend's weights come from: a directory, a GGUF file, random numbers.
 ///
-/// Tensors are row-major `[out][in]`, in Hugging Face orientation and half-split RoPE order. A vector is one row.
+/// Tensors are row-major `[out][in]`, in Hugging Face orientation and half-split RoPE order. A
+/// vector is one row.
 pub trait WeightSource: Sync {
     /// What can go wrong while reading.
     type Error: std::error::Error + Send + Sync + 'static;
@@ -125,8 +126,8 @@ pub trait WeightSource: Sync {
     /// The shape of a tensor, without reading it.
     fn shape(&self, name: TensorName) -> Result<Vec<usize>, Self::Error>;
 
-    /// Reads rows from `first_row` on, rounded to bf16, into all of `out`, which is whole rows within the tensor. Backends
-    /// call this from several threads at once.
+    /// Reads rows from `first_row` on, rounded to bf16, into all of `out`, which is whole rows
+    /// within the tensor. Backends call this from several threads at once.
     fn read_rows(
         &self,
         name: TensorName,

@@ -1,5 +1,5 @@
-//! The affine formats written a second time: one element at a time, from the papers' formulas and the
-//! register layout in the PTX manual, sharing nothing with the crate but the rows.
+//! The affine formats written a second time: one element at a time, from the papers' formulas and
+//! the register layout in the PTX manual, sharing nothing with the crate but the rows.
 
 use ebb_kernels::formats::{FormatId, RecordShape};
 use ebb_kernels::kv::Side;
@@ -90,8 +90,8 @@ fn requantise(code: u32, ratio: u32) -> u32 {
     (f64::from(code) / f64::from(ratio) + 0.5).floor() as u32
 }
 
-/// 8-bit codes down to `bits` in halvings, each a division by a power of two rounded down, or half up and cut off; the codes
-/// left count steps of as many 8-bit ones as were divided by.
+/// 8-bit codes down to `bits` in halvings, each a division by a power of two rounded down, or half
+/// up and cut off; the codes left count steps of as many 8-bit ones as were divided by.
 fn shifted(mut page: Page, bits: u32, half: u32) -> Page {
     for (code, levels) in &mut page.codes {
         for (divisor, most) in [(16, 15), (4, 3)] {
@@ -184,8 +184,8 @@ fn boost_clipped(mut page: Page, boosted: usize) -> Page {
     clip(page, |group| index[group] as usize >= boosted)
 }
 
-/// Groups of a 4-bit page to clipped 2 bits: every window is tried on every element. Levels and codes are counted in halves of a
-/// 4-bit step, of which a group spans 30.
+/// Groups of a 4-bit page to clipped 2 bits: every window is tried on every element. Levels and
+/// codes are counted in halves of a 4-bit step, of which a group spans 30.
 fn clip(mut page: Page, chosen: impl Fn(usize) -> bool) -> Page {
     let d = page.shape.head_dim;
     let fp16 = finite_fp16();
@@ -239,7 +239,8 @@ fn to_nearest(fp16: &[f32], x: f32) -> f32 {
 }
 
 impl Page {
-    /// `128 * 15` times the mean magnitude of a channel of a 4-bit page. Multiples of 2^-24 below 2^30: exact in f64.
+    /// `128 * 15` times the mean magnitude of a channel of a 4-bit page. Multiples of 2^-24 below
+    /// 2^30: exact in f64.
     fn loudness(&self, channel: usize) -> f64 {
         let (z, r) = (
             f64::from(self.zero[channel]),
@@ -249,7 +250,8 @@ impl Page {
         self.codes_of(channel).map(magnitude).sum()
     }
 
-    /// Standard deviation of a channel of a 4-bit page, in units of its own; a root keeps the order and is correctly rounded.
+    /// Standard deviation of a channel of a 4-bit page, in units of its own; a root keeps the order
+    /// and is correctly rounded.
     fn spread(&self, channel: usize) -> f64 {
         let mean = self.codes_of(channel).sum::<u32>();
         // 128 times the deviation of each code from the mean: an integer.
@@ -349,8 +351,8 @@ impl Page {
     }
 }
 
-/// A plane as `mma.m16n8k16` wants its A operand: walk the lanes, their words and the fields of a word,
-/// and put into each the element that the PTX manual says the lane holds there.
+/// A plane as `mma.m16n8k16` wants its A operand: walk the lanes, their words and the fields of a
+/// word, and put into each the element that the PTX manual says the lane holds there.
 pub(crate) fn fragment_order(
     rows: usize,
     cols: usize,

@@ -63,7 +63,8 @@ fn queueing_shrinks_what_runs_rather_than_preempting_it() {
 
 #[test]
 fn what_fits_at_the_floor_is_taken_and_nothing_beyond() {
-    // Nine full blocks and one token: the first and the last at 8 bit, and just before, eight and one at 16 bit.
+    // Nine full blocks and one token: the first and the last at 8 bit, and just before, eight and
+    // one at 16 bit.
     let floor = 2 * AT_8 + 6 * AT_2 + AT_16;
     let mut h = Harness::new(progressive(), shrinking_pool(floor));
     h.arrive(request(1, 1000, 9 * 128 + 2 - 1000));

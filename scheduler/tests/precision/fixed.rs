@@ -17,7 +17,8 @@ fn fixed() -> Config {
 /// Where the full blocks stood that each token read.
 type Trajectory = BTreeMap<(u64, u32), Vec<u16>>;
 
-/// Runs until nothing is left; what was read twice must have been read alike. Prompts of so many tokens are computed in chunks.
+/// Runs until nothing is left; what was read twice must have been read alike. Prompts of so many
+/// tokens are computed in chunks.
 fn trajectory(h: &mut Harness, chunk: u32, prompt: impl Fn(u64) -> u32) -> Trajectory {
     let mut read = Trajectory::new();
     while let Some(plan) = h.plan() {

@@ -106,7 +106,8 @@ fn a_constant_population_shrinks_in_few_bursts_and_nobody_is_preempted() {
         let turn = load.turn();
         bursts += u64::from(turn.shrinks > 0 && !was_shrinking);
         was_shrinking = turn.shrinks > 0;
-        // Demand of the next two steps at most: a sub-block each, and a chunk of a prompt for those that begin.
+        // Demand of the next two steps at most: a sub-block each, and a chunk of a prompt for those
+        // that begin.
         let demand = 4 * POPULATION as u32 + 2 * 64;
         if turn.shrinks > 0 {
             assert!(
@@ -127,7 +128,8 @@ fn a_constant_population_shrinks_in_few_bursts_and_nobody_is_preempted() {
     assert!(bursts <= grown / between + 1, "{bursts} for {grown} frames");
 }
 
-/// The rest of the pool is free for what arrives; what runs is as short to read as it was asked to be.
+/// The rest of the pool is free for what arrives; what runs is as short to read as it was asked to
+/// be.
 #[test]
 fn sequences_shrink_to_what_they_may_fill_though_there_is_room() {
     let live_max = FRAMES * 3 / 4;
@@ -142,7 +144,8 @@ fn sequences_shrink_to_what_they_may_fill_though_there_is_room() {
     let stats = load.h.scheduler.stats();
     assert_eq!((stats.preemptions, stats.stalls), (0, 0));
     let mean = sum / 1500;
-    // Between where shrinking ends, as far below as the watermarks are apart, and begins, but for what answers that end leave.
+    // Between where shrinking ends, as far below as the watermarks are apart, and begins, but for
+    // what answers that end leave.
     assert!((live_max - 80..=live_max).contains(&mean), "{mean}");
     // What prompts take comes before what shrinks for it: two of three blocks.
     assert!(most <= live_max + 2 * 3 * 32, "{most}");
@@ -167,8 +170,9 @@ fn a_population_that_stops_growing_stops_shrinking() {
     assert!(after.tokens_scheduled > before.tokens_scheduled);
 }
 
-/// Prompts that fill the pool two and a half times over at 16 bit. Memory for the next one has to come free while the one before is
-/// computed, though what shrinks comes free two steps later and is written before it does.
+/// Prompts that fill the pool two and a half times over at 16 bit. Memory for the next one has to
+/// come free while the one before is computed, though what shrinks comes free two steps later and
+/// is written before it does.
 #[test]
 fn prompts_seldom_wait_for_memory_to_come_free() {
     const PROMPTS: u64 = 40;

@@ -38,7 +38,10 @@ CONVERSATIONS = {
         turn("user", "And goodbye?"),
     ],
     "hostile characters": [
-        turn("user", "<b>\"it's\"</b> & {{ braces }} {% tags %} \\n \t \u00e9\u65e5\u672c \U0001f600 </s>"),
+        turn(
+            "user",
+            '<b>"it\'s"</b> & {{ braces }} {% tags %} \\n \t \u00e9\u65e5\u672c \U0001f600 </s>',
+        ),
         turn("assistant", "ok\u2028\u0007\u007f"),
         turn("user", ""),
     ],

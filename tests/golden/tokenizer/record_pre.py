@@ -26,9 +26,7 @@ def cut(*expressions):
 
 
 CUTS = {
-    "smollm": pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), cut(GPT2)]
-    ),
+    "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), cut(GPT2)]),
     "qwen2": cut(QWEN2),
     "llama-bpe": cut(LLAMA3),
     "default": cut(r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),

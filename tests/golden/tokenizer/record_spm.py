@@ -135,7 +135,9 @@ def main():
     differing = 0
     for text in HARD + random_texts(60, seed=6) + ["</s>a<s> b</s>"]:
         ids = tokenizer.encode(text).ids
-        expected.append({"text": text, "ids": ids, "decoded": tokenizer.decode(ids, skip_special_tokens=False)})
+        expected.append(
+            {"text": text, "ids": ids, "decoded": tokenizer.decode(ids, skip_special_tokens=False)}
+        )
         differing += ids[1:] != processor.encode(text)
     write("llama2_expected.json", {"examples": expected})
 

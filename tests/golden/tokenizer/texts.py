@@ -48,7 +48,9 @@ ALPHABET = (
     list("abcdefgstmvlrdABCSTD") * 2
     + list("0123456789")
     + list(" \u0020\u0020\u0020\n\n\t\r'''\u2019.,!?-_=+<>()[]{}$^~|`@#%&*/\\\";:")
-    + list("\u00e9\u00df\u0301\u00bd\u0663\u65e5\u672c\ud55c\u0448\u03b1\u00a0\u3000\u2028\U0001f600\u200d\u20ac")
+    + list(
+        "\u00e9\u00df\u0301\u00bd\u0663\u65e5\u672c\ud55c\u0448\u03b1\u00a0\u3000\u2028\U0001f600\u200d\u20ac"
+    )
 )
 
 

@@ -443,8 +443,8 @@ pub struct Crowd {
     pub choices: usize,
 }
 
-/// What a rejection must say, by arithmetic of our own. `None`: the request is taken, unless the queue is full and memory
-/// keeps places empty, which the next plan must show.
+/// What a rejection must say, by arithmetic of our own. `None`: the request is taken, unless the
+/// queue is full and memory keeps places empty, which the next plan must show.
 pub fn refusal(
     request: &Request,
     crowd: Crowd,
@@ -480,7 +480,8 @@ pub fn refusal(
     }
 }
 
-/// The most frames that a sequence of up to `tokens` tokens takes at any time, once all has shrunk that may.
+/// The most frames that a sequence of up to `tokens` tokens takes at any time, once all has shrunk
+/// that may.
 fn least_frames(tokens: u64, request: &Request, config: &Config, pool: &PoolConfig) -> u64 {
     let sub_block = u64::from(pool.frames_per_sub_block);
     if !config.mode.shrinks() {

@@ -3,9 +3,9 @@
 //! It keeps its own copy of the block tables and changes it only by a plan's deltas. Steps run in
 //! order, each on the tables as its plan left them. Whatever a sequence is about to attend to is
 //! read back through the tables and compared with the sequence's own tokens, so a page that was
-//! aliased, reused too early, shared wrongly, not copied or half shrunk shows at once. Every cell also
-//! knows the lowest width of anything that it was computed from, so a request that is served from less
-//! than it asked for shows too.
+//! aliased, reused too early, shared wrongly, not copied or half shrunk shows at once. Every cell
+//! also knows the lowest width of anything that it was computed from, so a request that is served
+//! from less than it asked for shows too.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,9 +18,9 @@ use ebb_scheduler::{SAMPLED_LATER, Slice, StepPlan};
 use super::model::Context;
 use super::rng::mix;
 
-/// What a frame holds of one token. A sub-block of several frames holds each token in all of
-/// them, so a frame also tells which part of its sub-block it is. A frame of a shrunk block has a digest of
-/// all the block's tokens in its first cell, and tells which part of the block it is.
+/// What a frame holds of one token. A sub-block of several frames holds each token in all of them,
+/// so a frame also tells which part of its sub-block it is. A frame of a shrunk block has a digest
+/// of all the block's tokens in its first cell, and tells which part of the block it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Cell {
     token: u32,
@@ -307,9 +307,9 @@ impl Device {
         }
     }
 
-    /// Runs a step: copies, shrinks, then the rows of all slices, each after everything that they attend to was
-    /// read back. `expected` gives the tokens of a slice's sequence, `fails` whether a shrink fails. Tells
-    /// for each slice the lowest width that it was computed from.
+    /// Runs a step: copies, shrinks, then the rows of all slices, each after everything that they
+    /// attend to was read back. `expected` gives the tokens of a slice's sequence, `fails` whether
+    /// a shrink fails. Tells for each slice the lowest width that it was computed from.
     pub fn run<'a>(
         &mut self,
         step: &Submitted,
@@ -428,7 +428,8 @@ impl Device {
         Ok((digest, lowest))
     }
 
-    /// Reads the tokens before `end`; tells the lowest width that any of it has or was computed from.
+    /// Reads the tokens before `end`; tells the lowest width that any of it has or was computed
+    /// from.
     fn read_back(
         &self,
         step: &Submitted,
@@ -490,8 +491,9 @@ impl Device {
         Ok(lowest)
     }
 
-    /// The first full block keeps the protected width, and so does the last unless it was shrunk before the
-    /// sequence found it cached; where the mode fixes what is read, every block is at its place.
+    /// The first full block keeps the protected width, and so does the last unless it was shrunk
+    /// before the sequence found it cached; where the mode fixes what is read, every block is at
+    /// its place.
     fn check_width(
         &self,
         index: usize,

@@ -3,11 +3,11 @@
 //!
 //! A seed draws a world (tiny pools, odd limits, some kinds of event switched off), requests that
 //! share prefixes, and faults: cancellations, deadlines, failed and delayed steps, lost outputs,
-//! blocks that cannot be transcoded, overflowing queues, names that nobody has. Pools shrink in all modes,
-//! along schedules of their own. The backend stores what was written where and reads
-//! every context back through the block tables; the model is a hash of the context it reads. So a
-//! wrong page gives a wrong answer, and the answers must be those of serving one request at a
-//! time. When the faults stop, everybody must be served and all memory must come back.
+//! blocks that cannot be transcoded, overflowing queues, names that nobody has. Pools shrink in all
+//! modes, along schedules of their own. The backend stores what was written where and reads every
+//! context back through the block tables; the model is a hash of the context it reads. So a wrong
+//! page gives a wrong answer, and the answers must be those of serving one request at a time. When
+//! the faults stop, everybody must be served and all memory must come back.
 
 pub mod client;
 pub mod device;

@@ -32,7 +32,8 @@ pub struct Report {
     pub degraded: u64,
     /// Requests taken while as many waited as may, because there were places for them.
     pub taken_for_places: u64,
-    /// Plans that showed places to be kept empty by memory, after a request was refused in spite of them.
+    /// Plans that showed places to be kept empty by memory, after a request was refused in spite of
+    /// them.
     pub places_kept_empty: u64,
 }
 
@@ -49,8 +50,8 @@ pub struct World {
     trace: Trace,
     report: Report,
     failed_last: bool,
-    /// A request was refused in spite of free places, and nothing but arrivals that were refused has come since: the next plan
-    /// must admit nobody.
+    /// A request was refused in spite of free places, and nothing but arrivals that were refused
+    /// has come since: the next plan must admit nobody.
     claims_no_memory: bool,
     notices: Vec<Notice>,
 }

@@ -6,7 +6,8 @@ use super::{Common, test, within};
 use crate::drive::{Drive, Stage};
 use crate::error::LoadError;
 
-/// A fixed number of clients, each of which sends its next request when it has its answer: what can the server do?
+/// A fixed number of clients, each of which sends its next request when it has its answer: what can
+/// the server do?
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Args {
     /// Clients; several give a stage each

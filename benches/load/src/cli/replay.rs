@@ -12,7 +12,8 @@ use crate::trace::{Trace, azure};
 /// The arrivals and lengths of a recorded trace.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Args {
-    /// CSV file of arrival in milliseconds, prompt tokens, generated tokens [default: the Azure conversation trace]
+    /// CSV file of arrival in milliseconds, prompt tokens, generated tokens [default: the Azure
+    /// conversation trace]
     #[arg(long, value_name = "FILE", help_heading = "Load")]
     trace: Option<PathBuf>,
     /// Time goes this much faster; several give a stage each [default: 1]
@@ -24,7 +25,8 @@ pub(super) struct Args {
         conflicts_with = "rate"
     )]
     speed: Vec<f64>,
-    /// Time goes so fast that as many requests come in a second, on average; several give a stage each
+    /// Time goes so fast that as many requests come in a second, on average; several give a stage
+    /// each
     #[arg(
         long,
         value_name = "X,..",

@@ -117,7 +117,8 @@ async fn measure<P: Protocol>(
     Ok(summary)
 }
 
-/// Requests that do not count, one after the other: the first of a server takes longer than any other.
+/// Requests that do not count, one after the other: the first of a server takes longer than any
+/// other.
 async fn warm_up<P: Protocol>(
     protocol: &P,
     workload: &Workload,

@@ -14,8 +14,8 @@ use crate::protocol::{Address, Ebb, Protocol as _};
 use crate::summary::number;
 use crate::workload::{Workload, WorkloadArgs};
 
-/// Measure the load generator itself: how many tokens a second does one thread of it receive from a server that has its
-/// answers ready?
+/// Measure the load generator itself: how many tokens a second does one thread of it receive from a
+/// server that has its answers ready?
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Args {
     /// Seconds
@@ -121,7 +121,8 @@ impl Args {
     }
 }
 
-/// Time for which this thread has computed (Linux: the first number of its `schedstat`, nanoseconds).
+/// Time for which this thread has computed (Linux: the first number of its `schedstat`,
+/// nanoseconds).
 fn computed() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let nanoseconds = text.split_whitespace().next()?.parse().ok()?;

@@ -62,8 +62,8 @@ pub fn read(path: &Path) -> Result<Summary, LoadError> {
     })
 }
 
-/// The differences of all figures of the stages that both have, by their labels. Changes of less than `noise`, a share,
-/// mean nothing.
+/// The differences of all figures of the stages that both have, by their labels. Changes of less
+/// than `noise`, a share, mean nothing.
 pub fn differences(before: &Summary, after: &Summary, noise: f64) -> Vec<Difference> {
     let mut all = Vec::new();
     for a in &before.stages {

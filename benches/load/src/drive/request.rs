@@ -23,7 +23,8 @@ pub(super) struct Request<'a> {
 type End = (String, Option<String>);
 
 impl<P: Protocol> Run<P> {
-    /// Sends a request and reads its answer; gives up when `stopped` turns true. Returns the answer's tokens as well.
+    /// Sends a request and reads its answer; gives up when `stopped` turns true. Returns the
+    /// answer's tokens as well.
     pub(super) async fn perform(
         &self,
         request: Request<'_>,

@@ -57,8 +57,8 @@ impl<P: Protocol> Clients<P> {
         session
     }
 
-    /// All turns of a session, the first of which is to be sent at `at`; tells when its client has thought about the
-    /// last answer.
+    /// All turns of a session, the first of which is to be sent at `at`; tells when its client has
+    /// thought about the last answer.
     async fn converse(&self, session: Session, mut at: Instant) -> Instant {
         let workload = &self.run.workload;
         let mut source = workload.added(&session);

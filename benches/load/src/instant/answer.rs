@@ -14,8 +14,8 @@ use tonic::Status;
 
 use super::Stall;
 
-/// Messages of an answer. Between two of them it always pauses, if for no time, so that each goes out by itself as those
-/// of a real server do, and not many in one frame.
+/// Messages of an answer. Between two of them it always pauses, if for no time, so that each goes
+/// out by itself as those of a real server do, and not many in one frame.
 pub(super) struct Answer {
     prompt: u32,
     tokens: u32,

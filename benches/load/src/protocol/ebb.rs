@@ -12,7 +12,8 @@ use tonic::{Code, Status, Streaming};
 
 use super::{Address, Answer, Ask, Event, Failure, Finished, Pace, Protocol, Target};
 
-/// Bytes of an answer that may be on their way to a client that reads at once, and of all answers of a connection.
+/// Bytes of an answer that may be on their way to a client that reads at once, and of all answers
+/// of a connection.
 const EAGER_WINDOW_BYTES: (u32, u32) = (1 << 20, 16 << 20);
 /// The same where clients pause: answers wait at the server, and do not hold up each other.
 const SLOW_WINDOW_BYTES: (u32, u32) = (16 << 10, 16 << 20);
@@ -95,7 +96,8 @@ impl Protocol for Ebb {
         let model = client.get_model_info(v1::GetModelInfoRequest {}).await;
         let model = model.map_err(|status| {
             let mut failure = failure(status);
-            // What a server that waits for TLS looks like: which it is depends on how far the connection came before it was closed.
+            // What a server that waits for TLS looks like: which it is depends on how far the
+            // connection came before it was closed.
             let broken = ["INTERNAL", "UNKNOWN", "UNAVAILABLE", "CANCELLED"];
             if !self.has_tls && broken.contains(&failure.code.as_str()) {
                 failure.message += "; one behind TLS needs --tls";

@@ -97,8 +97,8 @@ impl TargetArgs {
         })
     }
 
-    /// The address as a URL, if it may be loaded: every address behind its name is this machine's, or the user has
-    /// said that it need not be.
+    /// The address as a URL, if it may be loaded: every address behind its name is this machine's,
+    /// or the user has said that it need not be.
     fn url(&self) -> Result<String, LoadError> {
         let url = if self.target.contains("://") {
             self.target.clone()

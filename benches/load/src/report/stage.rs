@@ -9,7 +9,8 @@ use crate::summary::{Figures, Slo};
 const BINS_MAX: f64 = 120.0;
 const BIN_SECONDS_MIN: f64 = 0.5;
 
-/// Over time: tokens, requests at the server, first tokens, KV bits; and how latencies are distributed.
+/// Over time: tokens, requests at the server, first tokens, KV bits; and how latencies are
+/// distributed.
 pub(super) fn plots(figures: &Figures, records: &[&Record], slo: &Slo) -> Vec<Plot> {
     let stage = Stage { figures, records };
     let mut plots = vec![
@@ -163,7 +164,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Latency over the share of values above it, by factors of ten: the tail has as much room as the rest.
+    /// Latency over the share of values above it, by factors of ten: the tail has as much room as
+    /// the rest.
     fn quantiles(&self, title: &str, target: f64, of: impl Fn(&Record) -> Vec<f64>) -> Plot {
         let timed = self
             .records

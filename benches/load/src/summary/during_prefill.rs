@@ -8,14 +8,16 @@ const STEP_SPREAD_US: u64 = 2000;
 
 /// Gaps of `timed` at whose end a first token of another of `all` came as well.
 ///
-/// A first token comes with the step that read the last of a prompt, so a gap with one in it is such a step. Steps that
-/// read an earlier chunk of a long prompt cannot be told from outside and are not counted.
+/// A first token comes with the step that read the last of a prompt, so a gap with one in it is
+/// such a step. Steps that read an earlier chunk of a long prompt cannot be told from outside and
+/// are not counted.
 pub(super) fn quantiles(timed: &[&Record], all: &[&Record]) -> Option<Quantiles> {
     let mut firsts: Vec<u64> = all.iter().filter_map(|r| r.first_us()).collect();
     firsts.sort_unstable();
     let gaps = timed.iter().flat_map(|record| record.gaps_us());
     let during = gaps.filter(|(from, to, _)| {
-        // What came just after `from` came with it, and so for `to`. The request's own first token is not later.
+        // What came just after `from` came with it, and so for `to`. The request's own first token
+        // is not later.
         let spread = STEP_SPREAD_US.min((to - from) / 2);
         let next = firsts.partition_point(|first| *first <= from + spread);
         firsts.get(next).is_some_and(|first| *first <= to + spread)
@@ -30,7 +32,8 @@ mod tests {
 
     #[test]
     fn tokens_of_one_step_come_in_any_order() {
-        // b's first token comes just after a's of the same step: once with the second token, once with the first.
+        // b's first token comes just after a's of the same step: once with the second token, once
+        // with the first.
         let us = |times: &[u64]| {
             let mut r = record(0, &vec![0; times.len()]);
             r.arrivals_us = times.iter().map(|at| (*at, 1)).collect();

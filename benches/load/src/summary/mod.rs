@@ -58,7 +58,8 @@ pub struct Summary {
     pub stages: Vec<Figures>,
 }
 
-/// The figures of one stage. Latencies are those of steady requests that were answered in full, and of no others.
+/// The figures of one stage. Latencies are those of steady requests that were answered in full, and
+/// of no others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// As in tables.
@@ -79,7 +80,8 @@ pub struct Figures {
     pub outcomes: BTreeMap<String, u64>,
     /// The same by class.
     pub classes: BTreeMap<String, BTreeMap<String, u64>>,
-    /// Share of the requests that failed: all but those answered in full or cancelled by their client.
+    /// Share of the requests that failed: all but those answered in full or cancelled by their
+    /// client.
     pub failed_share: f64,
     /// Requests answered in full, a second.
     pub requests_per_second: f64,
@@ -93,7 +95,8 @@ pub struct Figures {
     pub ttft_ms: Option<Quantiles>,
     /// Time between tokens.
     pub itl_ms: Option<Quantiles>,
-    /// The same of tokens between which another request's first token came: the server was reading a prompt.
+    /// The same of tokens between which another request's first token came: the server was reading
+    /// a prompt.
     pub itl_during_prefill_ms: Option<Quantiles>,
     /// Time per output token: an answer's mean time between tokens.
     pub tpot_ms: Option<Quantiles>,
@@ -101,7 +104,8 @@ pub struct Figures {
     pub e2e_ms: Option<Quantiles>,
     /// From the intended time to the answer of those that were refused with RESOURCE_EXHAUSTED.
     pub refusal_ms: Option<Quantiles>,
-    /// How late requests were sent, for want of a place in flight or of the load generator's attention.
+    /// How late requests were sent, for want of a place in flight or of the load generator's
+    /// attention.
     pub send_delay_ms: Option<Quantiles>,
     /// Answers within the target, a second.
     pub goodput: f64,

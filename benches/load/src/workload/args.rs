@@ -45,7 +45,8 @@ pub struct WorkloadArgs {
     /// Temperature; 0 is greedy
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     pub temperature: f32,
-    /// Lowest bits of keys and values that will do: 16, 8, 4 or 2 [default: as low as the server goes]
+    /// Lowest bits of keys and values that will do: 16, 8, 4 or 2 [default: as low as the server
+    /// goes]
     #[arg(long, value_name = "BITS")]
     pub min_kv_bits: Option<u32>,
     /// Milliseconds after which the server is to give up a request [default: never]

@@ -1,4 +1,5 @@
-//! What is asked: sessions of one request or more, each a function of the seed and its number alone.
+//! What is asked: sessions of one request or more, each a function of the seed and its number
+//! alone.
 
 mod args;
 mod lengths;
@@ -32,7 +33,8 @@ pub struct Session {
 /// One request of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
-    /// Tokens that the prompt has beyond those of the turn before and its answer (or beyond the prefix).
+    /// Tokens that the prompt has beyond those of the turn before and its answer (or beyond the
+    /// prefix).
     pub added: u32,
     /// Tokens of the answer.
     pub answer: u32,
@@ -64,8 +66,8 @@ impl Workload {
         }
     }
 
-    /// A stage's session of this number; none where its first turn does not fit the server's context. Turns that do
-    /// not fit later are left out.
+    /// A stage's session of this number; none where its first turn does not fit the server's
+    /// context. Turns that do not fit later are left out.
     pub fn session(&self, stage: usize, number: u64) -> Option<Session> {
         let args = &self.args;
         let id = stage as u64 * SESSIONS_PER_STAGE + number;

@@ -18,7 +18,8 @@ pub struct Source<'a> {
     rng: ChaCha8Rng,
 }
 
-/// What a stream of random numbers is for; each thing has its own, so that none depends on what another drew.
+/// What a stream of random numbers is for; each thing has its own, so that none depends on what
+/// another drew.
 enum Use {
     Plan,
     Session,

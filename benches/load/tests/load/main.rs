@@ -33,7 +33,8 @@ const WIDE: Limits = Limits {
     time: Duration::from_secs(60),
 };
 
-/// One stage against a server; `before` is called with the server and the time at which the stage begins.
+/// One stage against a server; `before` is called with the server and the time at which the stage
+/// begins.
 async fn load(
     behaviour: Behaviour,
     workload: &str,

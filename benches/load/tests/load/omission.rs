@@ -1,5 +1,5 @@
-//! No coordinated omission: a second in which the server stands still is in the latencies of all requests that were to be
-//! sent in it, however few could be.
+//! No coordinated omission: a second in which the server stands still is in the latencies of all
+//! requests that were to be sent in it, however few could be.
 
 use super::*;
 
@@ -37,7 +37,8 @@ fn check(records: &[Record]) {
     for record in in_stall {
         let left = STALL.1 - record.intended_us;
         let ttft = record.ttft_us().unwrap();
-        // The server's clock and the client's are one; timers go off a millisecond late at most, never early.
+        // The server's clock and the client's are one; timers go off a millisecond late at most,
+        // never early.
         assert!(
             ttft + 2000 >= left,
             "sent {left} µs before the stall's end, answered after {ttft} µs"

@@ -253,7 +253,8 @@ impl Model {
         jobs
     }
 
-    /// Frames of each live block that can shrink if all give up evenly what is short of the high watermark, or what they hold too much.
+    /// Frames of each live block that can shrink if all give up evenly what is short of the high
+    /// watermark, or what they hold too much.
     fn level(&self, pressure: &Pressure) -> u32 {
         let blocks = self.live_in_order().into_iter();
         let frames = blocks.filter(|&key| self.next_stop(key).is_some());
@@ -303,7 +304,8 @@ impl Model {
         frames.map(i64::from).sum()
     }
 
-    /// Whether live blocks hold more than they may, or did and are not yet as far below as the watermarks are apart.
+    /// Whether live blocks hold more than they may, or did and are not yet as far below as the
+    /// watermarks are apart.
     fn is_over(&self, pressure: &Pressure) -> bool {
         let (most, held) = (i64::from(pressure.live_max), self.held());
         let between = i64::from(pressure.high.saturating_sub(pressure.low));

@@ -1,5 +1,5 @@
-//! A model's loss gradients: by the gradient crate on the CPU, by the CUDA backend on a GPU. Both compute in f32 with weights
-//! rounded to bf16, as they are served.
+//! A model's loss gradients: by the gradient crate on the CPU, by the CUDA backend on a GPU. Both
+//! compute in f32 with weights rounded to bf16, as they are served.
 
 #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
 mod gpu;
@@ -49,7 +49,8 @@ pub enum Gradients<'a> {
 }
 
 impl<'a> Gradients<'a> {
-    /// Prepares a device; one that is a GPU loads the model's weights and shows progress on a terminal.
+    /// Prepares a device; one that is a GPU loads the model's weights and shows progress on a
+    /// terminal.
     ///
     /// # Errors
     /// When they cannot be read, or do not fit.
@@ -64,7 +65,8 @@ impl<'a> Gradients<'a> {
         })
     }
 
-    /// Gradients of one text, at positions 0, `stride`, 2 `stride`, …; see [`ebb_gradients::gradients`].
+    /// Gradients of one text, at positions 0, `stride`, 2 `stride`, …; see
+    /// [`ebb_gradients::gradients`].
     ///
     /// # Errors
     /// When the weights cannot be read, or memory is short.
@@ -92,7 +94,8 @@ impl<'a> Gradients<'a> {
         }
     }
 
-    /// Every layer's attention over some texts, the first layer first, to be computed again with other keys.
+    /// Every layer's attention over some texts, the first layer first, to be computed again with
+    /// other keys.
     ///
     /// # Errors
     /// As for [`Self::run`], or the first that `visit` returns.
@@ -130,8 +133,8 @@ pub trait Probes {
     /// A text's keys after RoPE, `[kv_heads][tokens][head_dim]`.
     fn keys(&self, text: usize) -> &[f32];
 
-    /// What attention over a text adds to the residual stream, `[tokens][hidden]`, if the cache held these keys, as many as
-    /// [`Self::keys`].
+    /// What attention over a text adds to the residual stream, `[tokens][hidden]`, if the cache
+    /// held these keys, as many as [`Self::keys`].
     ///
     /// # Errors
     /// When memory is short, or the device fails.

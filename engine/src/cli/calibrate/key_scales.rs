@@ -9,7 +9,8 @@ use crate::calibrate::Gradients;
 use crate::calibrate::key_scales::{FoundScales, search};
 use crate::cli::error::CliError;
 
-/// Windows that the exponents are looked for in: each means 21 attentions a layer, and tokens there are in one already.
+/// Windows that the exponents are looked for in: each means 21 attentions a layer, and tokens there
+/// are in one already.
 const WINDOWS_MAX: usize = 2;
 
 impl CalibrateArgs {

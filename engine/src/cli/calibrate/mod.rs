@@ -24,21 +24,24 @@ pub(super) struct CalibrateArgs {
     /// How a page's worth is found.
     #[arg(long, value_enum, default_value = "measured")]
     method: MethodName,
-    /// Plain text to calibrate with, of the kind that the model will see. Not what it will be judged by.
+    /// Plain text to calibrate with, of the kind that the model will see. Not what it will be
+    /// judged by.
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     text: Vec<PathBuf>,
-    /// Where the profile goes. What is measured is kept beside it, in FILE.losses, and not measured again.
+    /// Where the profile goes. What is measured is kept beside it, in FILE.losses, and not measured
+    /// again.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Mean bits of sealed pages to choose the floors for, by an integer program [default: the lowest formats; with kvmix
-    /// --high and --low].
+    /// Mean bits of sealed pages to choose the floors for, by an integer program [default: the
+    /// lowest formats; with kvmix --high and --low].
     #[arg(long, value_name = "BITS")]
     budget: Option<f64>,
-    /// Formats that pages may take besides 16 bit, such as int8,int4,int2 for PM-KVQ as published [default: int8, int4, kitty25c,
-    /// kitty12c, int2c].
+    /// Formats that pages may take besides 16 bit, such as int8,int4,int2 for PM-KVQ as published
+    /// [default: int8, int4, kitty25c, kitty12c, int2c].
     #[arg(long, value_name = "FORMATS")]
     formats: Option<String>,
-    /// Tokens of a window [default: measured 1024, of which the second half is scored; kvmix and pmkvq 512].
+    /// Tokens of a window [default: measured 1024, of which the second half is scored; kvmix and
+    /// pmkvq 512].
     #[arg(long, value_name = "TOKENS")]
     ctx: Option<usize>,
     /// Windows, spread evenly over the text [default: measured 1; kvmix and pmkvq 8].
@@ -47,8 +50,8 @@ pub(super) struct CalibrateArgs {
     /// Fold V's Hadamard rotation into the weights: halves the loss of 2-bit values, and is free.
     #[arg(long)]
     rotate_v: bool,
-    /// Rotate keys and queries behind RoPE, in every step: halves the loss of keys of one width, or better; those of --formats with
-    /// kitty25c lose more.
+    /// Rotate keys and queries behind RoPE, in every step: halves the loss of keys of one width, or
+    /// better; those of --formats with kitty25c lose more.
     #[arg(long)]
     rotate_k: bool,
     #[command(flatten)]
@@ -61,12 +64,12 @@ pub(super) struct CalibrateArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Of one method")]
 struct Tuning {
-    /// Kvmix and pmkvq: distance of neighbouring tokens' positions, so that a short text stands for a long one [default:
-    /// kvmix 1, pmkvq 4].
+    /// Kvmix and pmkvq: distance of neighbouring tokens' positions, so that a short text stands for
+    /// a long one [default: kvmix 1, pmkvq 4].
     #[arg(long, value_name = "N")]
     position_stride: Option<usize>,
-    /// Pmkvq: find scales of key channels, too, for per-token keys of this format, int4t or int2t; they fold into the weights and
-    /// change no other format.
+    /// Pmkvq: find scales of key channels, too, for per-token keys of this format, int4t or int2t;
+    /// they fold into the weights and change no other format.
     #[arg(long, value_name = "FORMAT")]
     key_scales: Option<String>,
     /// Kvmix: percent of the layers that get the --high formats, for keys and for values apart.
@@ -264,7 +267,8 @@ impl CalibrateArgs {
         device: &Device,
     ) -> Result<Losses, CliError> {
         let kept = self.out.with_added_extension("losses");
-        // A served model's activations are rounded on a GPU, which is measured with the pages. Gradients are f32 anywhere.
+        // A served model's activations are rounded on a GPU, which is measured with the pages.
+        // Gradients are f32 anywhere.
         let arithmetic = match (self.method, device) {
             (MethodName::Measured, Device::Cuda(_)) => " activations=bf16",
             _ => "",

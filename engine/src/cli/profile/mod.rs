@@ -24,7 +24,8 @@ Examples:
   ebb profile show profile.json
   ebb profile show profile.json --at 4 --svg bits.svg")]
     Show(show::ShowArgs),
-    /// How far two profiles' sensitivities agree: Spearman's rank correlation over layers, per side and format.
+    /// How far two profiles' sensitivities agree: Spearman's rank correlation over layers, per side
+    /// and format.
     #[command(after_help = "\
 Examples:
   ebb profile compare measured.json pmkvq.json kvmix.json")]

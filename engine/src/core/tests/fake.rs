@@ -1,5 +1,5 @@
-//! A backend whose "model" is a hash of the tokens that it finds in the pages: whoever reads a wrong page, or takes a wrong token,
-//! goes on differently.
+//! A backend whose "model" is a hash of the tokens that it finds in the pages: whoever reads a
+//! wrong page, or takes a wrong token, goes on differently.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -43,7 +43,8 @@ struct Done {
     error: Option<BackendError>,
 }
 
-/// The backend; one that draws keeps tables, too. Steps run when they are submitted, and are told about when they are waited for.
+/// The backend; one that draws keeps tables, too. Steps run when they are submitted, and are told
+/// about when they are waited for.
 pub(super) struct Fake {
     spec: TransformerSpec,
     layout: KvLayout,
@@ -160,7 +161,8 @@ impl Fake {
     }
 }
 
-/// A row of logits, NaN for hash 0. A few tokens stand out, so that answers repeat some and now and then end.
+/// A row of logits, NaN for hash 0. A few tokens stand out, so that answers repeat some and now and
+/// then end.
 fn logits(hash: u64) -> impl Iterator<Item = f32> {
     (0..VOCAB as u64).map(move |id| {
         let mixed =

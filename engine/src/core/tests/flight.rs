@@ -14,7 +14,8 @@ fn never(_: usize) -> Option<Trouble> {
     None
 }
 
-/// Requests of every kind: penalties, masks, bias, cuts, choices, reports, stop ids that end an answer while the next step runs.
+/// Requests of every kind: penalties, masks, bias, cuts, choices, reports, stop ids that end an
+/// answer while the next step runs.
 fn requests() -> Vec<GenerateRequest> {
     let prompt = |i: u32| -> Vec<u32> { (0..1 + i * 7 % 90).map(|p| (p * 31 + i) % 150).collect() };
     let base = |i: u32| SamplingOptions {
@@ -43,7 +44,8 @@ fn requests() -> Vec<GenerateRequest> {
         .collect()
 }
 
-/// Serves all at once and returns every outcome, how many steps were in flight at most, and how often a sequence lost its memory.
+/// Serves all at once and returns every outcome, how many steps were in flight at most, and how
+/// often a sequence lost its memory.
 async fn serve(
     depth: usize,
     frames: u32,

@@ -1,5 +1,5 @@
-//! The engine thread against a scripted backend: whatever is in flight, every client gets the answer that it would have got
-//! alone.
+//! The engine thread against a scripted backend: whatever is in flight, every client gets the
+//! answer that it would have got alone.
 
 mod fake;
 mod flight;

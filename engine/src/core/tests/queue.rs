@@ -64,7 +64,8 @@ async fn an_idle_engine_takes_a_burst_that_its_places_and_its_queue_hold() {
     for depth in [0, 1, 2] {
         let engine = queueing(Fake::new(400, depth, |_| None), 400, (RUNNING, WAITING));
         for round in 0..20 {
-            // All at once: what comes while the first step runs, and what comes before it, is refused alike.
+            // All at once: what comes while the first step runs, and what comes before it, is
+            // refused alike.
             let burst = (0..RUNNING + WAITING).map(|_| engine.generate(answer(3)));
             let mut streams = Vec::new();
             for request in burst {
@@ -84,7 +85,8 @@ async fn an_idle_engine_takes_a_burst_that_its_places_and_its_queue_hold() {
 #[tokio::test]
 async fn whoever_has_seen_an_end_finds_the_place_free() {
     for depth in [0, 1, 2] {
-        // Nobody else waits: each client's next request needs the very place that its last one had, or the one in the queue.
+        // Nobody else waits: each client's next request needs the very place that its last one had,
+        // or the one in the queue.
         let engine = queueing(Fake::new(400, depth, |_| None), 400, (RUNNING, 1));
         clients_in_turn(engine, RUNNING as u32 + 1).await;
     }

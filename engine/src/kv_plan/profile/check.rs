@@ -96,7 +96,8 @@ impl Profile {
             if let Some(recent) = &self.recent {
                 let ratios = recent.ratios.of(side);
                 let sound = ratios.iter().all(|r| (0.0..=RECENT_RATIO_MAX).contains(r));
-                // Shares near 1 would keep a context that never settles; groups bound how long that is looked at.
+                // Shares near 1 would keep a context that never settles; groups bound how long that
+                // is looked at.
                 let group = (1..=RECENT_GROUP_MAX).contains(&recent.group);
                 if ratios.len() != self.layers || !sound || !group {
                     return Err(format!(

@@ -1,4 +1,5 @@
-//! Profiles: floors for a model's pages and the order in which they come down to them, as calibration found it.
+//! Profiles: floors for a model's pages and the order in which they come down to them, as
+//! calibration found it.
 //!
 //! A profile is JSON, version 2 of its format:
 //!
@@ -22,21 +23,24 @@
 //! }
 //! ```
 //!
-//! - `model` binds it to one model ([`Identity`]): `config` hashes the configuration and every tensor's name, type, shape and
-//!   place, `weights` every byte of the weight files. A profile of another model is refused; `name` is for people.
+//! - `model` binds it to one model ([`Identity`]): `config` hashes the configuration and every
+//!   tensor's name, type, shape and place, `weights` every byte of the weight files. A profile of
+//!   another model is refused; `name` is for people.
 //! - `method` tells how it was made; `text` hashes the token ids of the samples.
-//! - `protect` is the width that the first and the last sealed block keep, `rotate_v` whether V's rotation is folded in, `rotate_k`
-//!   (without it false) whether keys are rotated behind RoPE.
-//! - `floors` are the lowest formats of each layer's keys and values; `budget_bits` the mean width they were chosen for, if
-//!   one was given.
-//! - `sensitivities` are the losses behind it, by side, format and layer: nats a token (`measured`, `pmkvq`), or no unit
-//!   (`kvmix`).
-//! - `recent` are KVmix's shares of recent context at full precision, and the fewest and the most tokens that each share really
-//!   keeps in a long answer ([`crate::calibrate::window`]). `recent=profile` in a KV specification guards the blocks that lie
-//!   wholly within that: of the paper's shares none, since the open block alone keeps more.
-//! - `key_scales` are PM-KVQ's λ, folded into the weights at load ([`crate::model::KeyScales`]): they help per-token keys and
-//!   change no others.
-//! - `schedule` is taken in order and ends at the floors. `loss` tells what a step costs the model, for people.
+//! - `protect` is the width that the first and the last sealed block keep, `rotate_v` whether V's
+//!   rotation is folded in, `rotate_k` (without it false) whether keys are rotated behind RoPE.
+//! - `floors` are the lowest formats of each layer's keys and values; `budget_bits` the mean width
+//!   they were chosen for, if one was given.
+//! - `sensitivities` are the losses behind it, by side, format and layer: nats a token (`measured`,
+//!   `pmkvq`), or no unit (`kvmix`).
+//! - `recent` are KVmix's shares of recent context at full precision, and the fewest and the most
+//!   tokens that each share really keeps in a long answer ([`crate::calibrate::window`]).
+//!   `recent=profile` in a KV specification guards the blocks that lie wholly within that: of the
+//!   paper's shares none, since the open block alone keeps more.
+//! - `key_scales` are PM-KVQ's λ, folded into the weights at load ([`crate::model::KeyScales`]):
+//!   they help per-token keys and change no others.
+//! - `schedule` is taken in order and ends at the floors. `loss` tells what a step costs the model,
+//!   for people.
 //!
 //! Version 1 bound a profile to a shape alone and is refused.
 
@@ -143,7 +147,8 @@ pub struct Recent {
     pub group: usize,
     /// Share of what is at full precision that stays so, one a layer.
     pub ratios: Sides<Vec<f64>>,
-    /// Fewest and most tokens that the share keeps, once that no longer depends on the prompt; one pair a layer.
+    /// Fewest and most tokens that the share keeps, once that no longer depends on the prompt; one
+    /// pair a layer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Sides<Vec<[usize; 2]>>>,
 }

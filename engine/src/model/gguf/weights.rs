@@ -114,8 +114,9 @@ impl WeightSource for GgufWeights {
     }
 }
 
-/// The row of the file that is `row` in half-split order. Converters permute for interleaved RoPE: within each head, row
-/// `2j + p` of the file (pair `j`, first or second channel) is row `p · head_dim / 2 + j`.
+/// The row of the file that is `row` in half-split order. Converters permute for interleaved RoPE:
+/// within each head, row `2j + p` of the file (pair `j`, first or second channel) is row `p ·
+/// head_dim / 2 + j`.
 fn interleaved(row: usize, head_dim: usize) -> usize {
     let (head, channel) = (row / head_dim, row % head_dim);
     let (second, pair) = (channel / (head_dim / 2), channel % (head_dim / 2));

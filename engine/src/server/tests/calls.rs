@@ -168,7 +168,8 @@ async fn the_earlier_of_both_deadlines_counts() {
         Code::DeadlineExceeded
     );
 
-    // The call's own deadline; the header alone, because the client would cancel by itself otherwise.
+    // The call's own deadline; the header alone, because the client would cancel by itself
+    // otherwise.
     let mut request = tonic::Request::new(v1::GenerateRequest {
         timeout_ms: Some(60_000),
         ..own
@@ -223,7 +224,8 @@ async fn a_reader_that_stops_holds_a_bounded_amount_and_slows_nobody() {
     })
     .await;
     let flooded = fake.0.flooded.load(Ordering::Relaxed);
-    // Beyond the engine's own bound: what the client took into its window, and 112 KiB on the way there.
+    // Beyond the engine's own bound: what the client took into its window, and 112 KiB on the way
+    // there.
     let most = STREAM_LIMIT_BYTES + CLIENT_WINDOW_BYTES as usize + 112 * 1024;
     assert!(
         (STREAM_LIMIT_BYTES / 2..most).contains(&flooded),

@@ -24,7 +24,8 @@ fn header(name: &str, value: &str) -> Vec<u8> {
     bytes
 }
 
-/// Everything a client sends to call Generate, with windows so large that only the socket limits what comes back.
+/// Everything a client sends to call Generate, with windows so large that only the socket limits
+/// what comes back.
 fn call_with_endless_windows(prompt: &str) -> Vec<u8> {
     use prost::Message as _;
     const WINDOW: u32 = 0x7fff_ffff - 65_535;

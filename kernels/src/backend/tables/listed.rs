@@ -9,7 +9,8 @@ use crate::backend::SeqRows;
 use crate::backend::{BlockRef, StepInput};
 
 impl KeptTables {
-    /// The same step with its blocks listed, as a backend that keeps no tables wants it. Its slots must be in range.
+    /// The same step with its blocks listed, as a backend that keeps no tables wants it. Its slots
+    /// must be in range.
     pub fn listed(&self, input: &StepInput) -> StepInput {
         let mut listed = StepInput {
             slots: Vec::new(),
@@ -75,8 +76,8 @@ impl KeptTables {
 }
 
 impl StepInput {
-    /// The same step over kept tables: its sequences take the slots `0..`, and its deltas describe them whole. Entry `i` of its
-    /// list of blocks becomes block `i`.
+    /// The same step over kept tables: its sequences take the slots `0..`, and its deltas describe
+    /// them whole. Entry `i` of its list of blocks becomes block `i`.
     pub fn kept(&self) -> Self {
         let mut kept = Self {
             blocks: Vec::new(),

@@ -87,7 +87,8 @@ fn step(seqs: &[(u32, SeqRows)]) -> StepInput {
     }
 }
 
-/// Slot 0: 130 tokens known, blocks 0 and 1; slot 2: block 0 and block 2 that has room for 32 tokens.
+/// Slot 0: 130 tokens known, blocks 0 and 1; slot 2: block 0 and block 2 that has room for 32
+/// tokens.
 fn tables(layout: &KvLayout) -> KeptTables {
     let mut tables = KeptTables::new(SHAPE, FRAMES);
     let mut deltas = block(0, 0, 0, 16);
@@ -335,7 +336,8 @@ fn random_deltas_make_the_tables_of_a_naive_model() {
                     .collect();
                 assert_eq!(blocks, naive.blocks(*slot, s.position + s.rows));
             }
-            // What the quick check takes, the whole one does, unless a block in the middle of a row has changed: here they may.
+            // What the quick check takes, the whole one does, unless a block in the middle of a row
+            // has changed: here they may.
             let quick = limits(&layout).check_kept(&input, &mut kept, &mut scratch);
             let whole = limits(&layout).check(&listed, &mut scratch);
             kept.rows.iter_mut().for_each(|row| row.full = 0);

@@ -73,10 +73,10 @@ impl Pages<'_> {
         self.arena.frame_ptr(frame).wrapping_add(place.offset)
     }
 
-    /// Fills `out` with an item of keys, `[head_dim][32 tokens]`, of which columns beyond its tokens
-    /// hold anything; or of values, `[panel of channels][32 tokens][32 channels]`, of which rows
-    /// beyond its tokens hold anything and columns beyond the channels what they held. `decoded` is
-    /// scratch of 32 tokens.
+    /// Fills `out` with an item of keys, `[head_dim][32 tokens]`, of which columns beyond its
+    /// tokens hold anything; or of values, `[panel of channels][32 tokens][32 channels]`, of which
+    /// rows beyond its tokens hold anything and columns beyond the channels what they held.
+    /// `decoded` is scratch of 32 tokens.
     #[inline(always)]
     pub(super) fn read<S: Simd>(
         &self,
@@ -139,10 +139,9 @@ impl Pages<'_> {
         (&frames[..page.block.frames as usize], place)
     }
 
-    /// Where an item lies: the starts of its two sub-records (the same twice if it has only one); of
-    /// a shrunk block, of its record.
-    /// For prefetching: sub-records are too short and too far apart for the hardware to see a
-    /// stream in them.
+    /// Where an item lies: the starts of its two sub-records (the same twice if it has only one);
+    /// of a shrunk block, of its record. For prefetching: sub-records are too short and too far
+    /// apart for the hardware to see a stream in them.
     #[inline(always)]
     pub(super) fn runs(&self, page: HeadPage, item: Item) -> [*const u8; 2] {
         if page.block.schedule_position > 0 {

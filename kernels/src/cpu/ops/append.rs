@@ -1,5 +1,5 @@
-//! From the fused projections to queries, keys and values: head norms, RoPE, the Hadamard rotation of
-//! keys and queries, and the append of keys and values to their pages.
+//! From the fused projections to queries, keys and values: head norms, RoPE, the Hadamard rotation
+//! of keys and queries, and the append of keys and values to their pages.
 
 use super::for_rows;
 use super::norm::rms_norm_in_place;

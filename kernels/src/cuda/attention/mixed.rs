@@ -258,7 +258,8 @@ impl Mixed {
         self.instance().shape.columns()
     }
 
-    /// Reads pages of this layout from here on; steps that are recorded before keep their kernel. Whether it can.
+    /// Reads pages of this layout from here on; steps that are recorded before keep their kernel.
+    /// Whether it can.
     pub(super) fn take(&mut self, layout: &KvLayout) -> bool {
         let needs = Needs::of(layout);
         self.needs = needs.unwrap_or(Needs::Polar);

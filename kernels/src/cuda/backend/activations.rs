@@ -75,7 +75,8 @@ impl Activations {
             + logit_rows_max * 4 * spec.vocab
     }
 
-    /// Makes the host's copy of the logits large enough. The step that used it last has been waited for.
+    /// Makes the host's copy of the logits large enough. The step that used it last has been waited
+    /// for.
     pub(super) fn reserve_host_logits(
         &mut self,
         device: &Arc<Device>,

@@ -1,4 +1,5 @@
-//! Whose logits a step computes: first the rows that tokens are drawn from, each once, then those that only come back.
+//! Whose logits a step computes: first the rows that tokens are drawn from, each once, then those
+//! that only come back.
 
 use std::ops::Range;
 
@@ -11,7 +12,8 @@ pub(super) struct LogitRows {
     pub(super) all: Vec<u32>,
     /// How many of them, from the first on, are drawn from.
     pub(super) drawn: usize,
-    /// (place in `all`, place in what comes back) of the rows that come back, ascending by the first.
+    /// (place in `all`, place in what comes back) of the rows that come back, ascending by the
+    /// first.
     back: Vec<(usize, usize)>,
 }
 

@@ -11,10 +11,12 @@ use crate::model::{TensorName, TransformerSpec};
 /// What the driver rounds large allocations up to.
 const GRANULE_BYTES: usize = 2 << 20;
 
-/// Device memory of one recorded step, an upper bound: parameters and driver state of about ten launches a layer.
+/// Device memory of one recorded step, an upper bound: parameters and driver state of about ten
+/// launches a layer.
 const GRAPH_LAYER_BYTES: usize = 128 << 10;
 
-/// Bytes of device memory that a backend takes beside the KV pool. All of it is allocated when it starts.
+/// Bytes of device memory that a backend takes beside the KV pool. All of it is allocated when it
+/// starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceNeeds {
     /// The weights.
@@ -26,7 +28,8 @@ pub struct DeviceNeeds {
 }
 
 impl CudaBackend {
-    /// What a backend of a valid `spec` takes. `config.frames` may be an upper bound: it counts for the tables only.
+    /// What a backend of a valid `spec` takes. `config.frames` may be an upper bound: it counts for
+    /// the tables only.
     pub fn needs(device: &Device, spec: &TransformerSpec, config: &CudaConfig) -> DeviceNeeds {
         let large = |bytes: usize| bytes.next_multiple_of(GRANULE_BYTES);
         let tensor = |name: TensorName| {
@@ -51,8 +54,8 @@ impl CudaBackend {
         supports(layout)
     }
 
-    /// Bytes that a pool of `frames` frames takes beside its own, for blocks that shrink: scratch and tables. None if they never
-    /// do.
+    /// Bytes that a pool of `frames` frames takes beside its own, for blocks that shrink: scratch
+    /// and tables. None if they never do.
     pub fn shrink_bytes(layout: &KvLayout, frames: u32, config: &CudaConfig) -> usize {
         if layout.positions() == 1 {
             return 0;

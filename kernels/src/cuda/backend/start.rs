@@ -31,15 +31,18 @@ pub struct CudaConfig {
     pub frames: u32,
     /// The largest step.
     pub capacity: StepCapacity,
-    /// Logit rows computed at once: the most rows that a step draws from. A step may ask for more that come back.
+    /// Logit rows computed at once: the most rows that a step draws from. A step may ask for more
+    /// that come back.
     pub logit_rows: usize,
     /// Largest decode batch that is replayed from a graph.
     pub graph_rows_max: usize,
-    /// Time cuBLASLt's candidates for the decode batches at start, instead of taking its first suggestion.
+    /// Time cuBLASLt's candidates for the decode batches at start, instead of taking its first
+    /// suggestion.
     pub tune: bool,
     /// A row's bits do not depend on how many rows share its step, at some cost in speed.
     pub batch_invariant: bool,
-    /// Keys and queries are rotated behind RoPE (see [`crate::formats::rotation`]); values are in the weights.
+    /// Keys and queries are rotated behind RoPE (see [`crate::formats::rotation`]); values are in
+    /// the weights.
     pub rotate_k: bool,
 }
 
@@ -56,7 +59,8 @@ pub(super) fn buckets(config: &CudaConfig) -> Vec<usize> {
         .collect()
 }
 
-/// The kinds of steps that are recorded for a bucket, if they can be: cut, at once, mixed ([`DecodeWork`]).
+/// The kinds of steps that are recorded for a bucket, if they can be: cut, at once, mixed
+/// ([`DecodeWork`]).
 pub(super) const RECORDED: [(bool, bool, bool); 5] = [
     (false, false, false),
     (true, false, false),
@@ -89,7 +93,8 @@ impl CudaBackend {
     ) -> Result<Self, LoadError<W::Error>> {
         spec.validate()?;
         device.bind()?;
-        Ops::new(device, &spec, config.rotate_k)?; // Refuses what it cannot run before anything is read.
+        // Refuses what it cannot run before anything is read.
+        Ops::new(device, &spec, config.rotate_k)?;
         let weights = Weights::load(device, &spec, weights, progress)?;
         Ok(Self::with_weights(device, spec, config, pages, weights)?)
     }
@@ -240,8 +245,8 @@ impl CudaBackend {
                 all.push((gate_up, normed, of(|l| l.gate_up.ptr()), a.gate_up.ptr()));
             }
             for (shape, x, weights, y) in all {
-                // SAFETY: the activations hold at least `rows` rows; a bucket is never larger than the step's capacity or the
-                // rows of logits. Nothing else runs yet.
+                // SAFETY: the activations hold at least `rows` rows; a bucket is never larger than
+                // the step's capacity or the rows of logits. Nothing else runs yet.
                 unsafe { products.tune(&self.stream, shape, x, &weights, y)? };
             }
         }

@@ -1,8 +1,9 @@
-//! The step as its kernels see it. Decode attention reads shrunk blocks as they are; sequences of several rows, and where it cannot,
-//! read them in scratch frames, where each layer decodes them anew.
+//! The step as its kernels see it. Decode attention reads shrunk blocks as they are; sequences of
+//! several rows, and where it cannot, read them in scratch frames, where each layer decodes them
+//! anew.
 //!
-//! Scratch holds the blocks of a few sequences. Where there are more of them, they take turns in every layer: decoded, read, and
-//! overwritten by the next ones.
+//! Scratch holds the blocks of a few sequences. Where there are more of them, they take turns in
+//! every layer: decoded, read, and overwritten by the next ones.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -23,7 +24,8 @@ pub(super) const DECODE_WORDS: usize = 4;
 /// In place of a shrink.
 const NONE: u32 = u32::MAX;
 
-/// Of so many frames of the pool one more is scratch, if that is more than the longest sequence needs.
+/// Of so many frames of the pool one more is scratch, if that is more than the longest sequence
+/// needs.
 const POOL_SHARE: usize = 64;
 
 /// Scratch frames behind those of the pool.
@@ -31,16 +33,16 @@ const POOL_SHARE: usize = 64;
 pub(in crate::cuda) struct Scratch {
     /// Blocks there is room for.
     pub(super) blocks: usize,
-    /// Frames of a sub-block: as many as one layer's records ever touch. Slot `s` of a sub-block stands in scratch frame
-    /// `s % slots`, so that no two slots of a layer share one.
+    /// Frames of a sub-block: as many as one layer's records ever touch. Slot `s` of a sub-block
+    /// stands in scratch frame `s % slots`, so that no two slots of a layer share one.
     pub(super) slots: u32,
     /// What tables must have room for.
     pub(in crate::cuda) shape: ScratchShape,
 }
 
 impl Scratch {
-    /// For a pool of `frames` frames: room for the longest sequence that a step within `capacity` can have if its sequences share
-    /// its blocks evenly, and no more blocks than the pool holds.
+    /// For a pool of `frames` frames: room for the longest sequence that a step within `capacity`
+    /// can have if its sequences share its blocks evenly, and no more blocks than the pool holds.
     pub(in crate::cuda) fn of(layout: &KvLayout, frames: u32, capacity: &StepCapacity) -> Self {
         let (geometry, frame) = (layout.geometry(), layout.frame());
         let per_frame = frame.frame_bytes / geometry.sub_record_bytes();
@@ -127,7 +129,8 @@ pub(super) struct Rewrite {
     pub(super) in_scratch: Vec<Option<InScratch>>,
     /// Whether decoding sequences read shrunk blocks as they are.
     pub(super) mixed: bool,
-    /// Where in scratch blocks of this turn are, by first frame and position: one that several sequences share is decoded once.
+    /// Where in scratch blocks of this turn are, by first frame and position: one that several
+    /// sequences share is decoded once.
     places: HashMap<(u32, u16), u32>,
     /// Where the frames of a block begin in `sources`.
     listed: HashMap<(u32, u16), u32>,
@@ -187,8 +190,9 @@ impl Rewrite {
         Ok(())
     }
 
-    /// When a sequence's shrunk blocks are in scratch, and where the tables have the frames of each of its blocks then. None if it
-    /// has no shrunk blocks, or decode attention reads them as they are.
+    /// When a sequence's shrunk blocks are in scratch, and where the tables have the frames of each
+    /// of its blocks then. None if it has no shrunk blocks, or decode attention reads them as they
+    /// are.
     fn plan_seq<'a>(
         &mut self,
         rule: Rule,
@@ -204,7 +208,8 @@ impl Rewrite {
         if shrunk().next().is_none() {
             return Ok(None);
         }
-        // Of a shrink of this step it is not known whether it will fail: such a block is decoded from where it is found then.
+        // Of a shrink of this step it is not known whether it will fail: such a block is decoded
+        // from where it is found then.
         let is_target = |b: Block<'_>| self.targets.contains_key(&b.frames[0]);
         if decodes && (self.targets.is_empty() || !shrunk().any(is_target)) {
             self.mixed = true;

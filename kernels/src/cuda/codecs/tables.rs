@@ -71,7 +71,8 @@ pub(super) fn encodes(layout: &KvLayout) -> bool {
     formats.any(|f| device_format(*f) > device_format(FormatId::Int3))
 }
 
-/// The formats and places of all pages at all positions but 0, `[position - 1][layer * 2 + side]`, in device memory.
+/// The formats and places of all pages at all positions but 0, `[position - 1][layer * 2 + side]`,
+/// in device memory.
 #[derive(Debug)]
 pub(in crate::cuda) struct PageTable {
     pages: DeviceBuffer<PageOfPosition>,
@@ -131,7 +132,8 @@ fn page_table(layout: &KvLayout) -> Vec<PageOfPosition> {
         .collect()
 }
 
-/// What a word of the device says: record << 44 | kind << 41 | details (`FailureKind` of formats/quantise.cuh).
+/// What a word of the device says: record << 44 | kind << 41 | details (`FailureKind` of
+/// formats/quantise.cuh).
 pub(super) fn failure(geometry: KvGeometry, shrink: usize, word: u64) -> ShrinkFailure {
     let record = (word >> 44) as usize;
     let page = record / geometry.kv_heads;

@@ -27,7 +27,8 @@ pub struct Device {
     shared_bytes_max: usize,
 }
 
-// SAFETY: the handles are process-wide and the driver API is thread-safe; `bind` makes the context current per thread.
+// SAFETY: the handles are process-wide and the driver API is thread-safe; `bind` makes the context
+// current per thread.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
@@ -38,8 +39,9 @@ impl Device {
         Self::open_as(ordinal, None)
     }
 
-    /// The same, used as if it were of an older compute capability: for checks of what older devices run. The kernels are those
-    /// compiled for the device itself, or, where the program has none, for the older one.
+    /// The same, used as if it were of an older compute capability: for checks of what older
+    /// devices run. The kernels are those compiled for the device itself, or, where the program has
+    /// none, for the older one.
     pub fn open_as(ordinal: usize, older: Option<Capability>) -> Result<Arc<Self>, CudaError> {
         // SAFETY: only tries to open the library.
         if !unsafe { sys::is_culib_present() } {
@@ -146,8 +148,9 @@ impl Device {
         self.capability
     }
 
-    /// Whether kernels may use the copy engine (copies of whole tensor boxes, and barriers on which they complete). The code that does
-    /// is for compute capability 9.0 alone; newer devices run what is compiled for 8.9.
+    /// Whether kernels may use the copy engine (copies of whole tensor boxes, and barriers on which
+    /// they complete). The code that does is for compute capability 9.0 alone; newer devices run
+    /// what is compiled for 8.9.
     pub fn has_copy_engine(&self) -> bool {
         self.capability.major == 9
     }
@@ -174,7 +177,8 @@ impl Device {
         Ok((free, total))
     }
 
-    /// Finds a kernel, checks that its parameters have the size of `P`, and allows it `shared_bytes` of dynamic shared memory.
+    /// Finds a kernel, checks that its parameters have the size of `P`, and allows it
+    /// `shared_bytes` of dynamic shared memory.
     pub(in crate::cuda) fn kernel<P: KernelParams>(
         self: &Arc<Self>,
         name: &'static str,
@@ -202,8 +206,8 @@ impl Device {
                     sys::cuFuncSetAttribute(function, attribute, shared_bytes as i32)
                 })?;
             }
-            // One split of L1 and shared memory for all kernels: a change of it keeps a kernel from starting while the one before
-            // it ends.
+            // One split of L1 and shared memory for all kernels: a change of it keeps a kernel from
+            // starting while the one before it ends.
             let attribute =
                 sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
             // SAFETY: as above.
@@ -223,8 +227,9 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: everything allocated on the device holds it by `Arc`, so nothing uses the modules or the context any more.
-        // Errors are of no use here: after a sticky error every call fails.
+        // SAFETY: everything allocated on the device holds it by `Arc`, so nothing uses the modules
+        // or the context any more. Errors are of no use here: after a sticky error every call
+        // fails.
         unsafe {
             let _ = sys::cuCtxSetCurrent(self.context);
             for &module in &self.modules {
@@ -269,8 +274,9 @@ impl<P: KernelParams> Kernel<P> {
     /// Enqueues the kernel; nothing is launched for an empty grid.
     ///
     /// # Safety
-    /// Every address in `params` must be valid, for the extent the kernel reads and writes, until the stream has run it,
-    /// and nothing else may write what it reads, or touch what it writes, meanwhile.
+    /// Every address in `params` must be valid, for the extent the kernel reads and writes, until
+    /// the stream has run it, and nothing else may write what it reads, or touch what it writes,
+    /// meanwhile.
     pub(in crate::cuda) unsafe fn launch(
         &self,
         stream: &Stream,
@@ -283,7 +289,8 @@ impl<P: KernelParams> Kernel<P> {
         }
         let mut copy = *params;
         let mut arguments = [std::ptr::from_mut(&mut copy).cast::<c_void>()];
-        // Every kernel waits for the previous one by itself (`ebb::wait_for_previous`), so it may start before that one ends.
+        // Every kernel waits for the previous one by itself (`ebb::wait_for_previous`), so it may
+        // start before that one ends.
         let mut attribute = sys::CUlaunchAttribute {
             id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
             pad: [0; 4],
@@ -302,8 +309,8 @@ impl<P: KernelParams> Kernel<P> {
             attrs: &mut attribute,
             numAttrs: u32::from(self.device.has_copy_engine()),
         };
-        // SAFETY: one parameter of the checked size; the driver copies it and the configuration before it returns. The addresses
-        // are the caller's.
+        // SAFETY: one parameter of the checked size; the driver copies it and the configuration
+        // before it returns. The addresses are the caller's.
         check("launching a kernel", unsafe {
             sys::cuLaunchKernelEx(
                 &config,

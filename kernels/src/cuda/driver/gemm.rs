@@ -20,7 +20,8 @@ const CANDIDATES: usize = 8;
 const TRANSPOSE: i32 = 1;
 /// Rows that the algorithms of batch-invariant mode are chosen for.
 const ANCHOR_ROWS: usize = 128;
-/// Timed runs of each when tuning, over all weights one after the other: events tell half a microsecond, a thirtieth of a small product.
+/// Timed runs of each when tuning, over all weights one after the other: events tell half a
+/// microsecond, a thirtieth of a small product.
 const TUNING_RUNS: usize = 5;
 
 /// A shape's descriptors and algorithms, the best first.
@@ -97,8 +98,8 @@ impl Gemm {
         Ok(())
     }
 
-    /// The algorithm that computes this product whatever the rows, in batch-invariant mode. It does not divide the inputs, so
-    /// every output is summed in one order.
+    /// The algorithm that computes this product whatever the rows, in batch-invariant mode. It does
+    /// not divide the inputs, so every output is summed in one order.
     fn fixed_algorithm(
         &mut self,
         shape: GemmShape,
@@ -119,7 +120,8 @@ impl Gemm {
         Ok(Some(plan.algorithms[0]))
     }
 
-    /// Times the algorithms of a shape on real weights (several, so that none is in the cache) and keeps the fastest first.
+    /// Times the algorithms of a shape on real weights (several, so that none is in the cache) and
+    /// keeps the fastest first.
     ///
     /// # Safety
     /// As for [`Gemm::run`], for each of the weights; `y` is overwritten.
@@ -158,10 +160,12 @@ impl Gemm {
         Ok(())
     }
 
-    /// Enqueues `y = x · wᵀ`: `x` `[rows][inputs]` and `w` `[outputs][inputs]` bf16, `y` `[rows][outputs]` bf16 or f32.
+    /// Enqueues `y = x · wᵀ`: `x` `[rows][inputs]` and `w` `[outputs][inputs]` bf16, `y`
+    /// `[rows][outputs]` bf16 or f32.
     ///
     /// # Safety
-    /// The addresses must hold matrices of that shape until the stream has run this, and `y` must overlap neither input.
+    /// The addresses must hold matrices of that shape until the stream has run this, and `y` must
+    /// overlap neither input.
     pub(in crate::cuda) unsafe fn run(
         &mut self,
         stream: &Stream,
@@ -189,8 +193,8 @@ impl Gemm {
     ) -> Result<(), CudaError> {
         let (one, zero) = (1f32, 0f32);
         let [weights, inputs, outputs] = plan.layouts;
-        // SAFETY: the descriptors live as long as the plan; scalars are read during the call; the matrices are the caller's;
-        // the workspace is used by one stream only.
+        // SAFETY: the descriptors live as long as the plan; scalars are read during the call; the
+        // matrices are the caller's; the workspace is used by one stream only.
         let status = unsafe {
             sys::cublasLtMatmul(
                 self.handle,
@@ -231,8 +235,8 @@ impl Plan {
             layout(narrow, inputs, rows)?,
             layout(out_type, outputs, rows)?,
         ];
-        // SAFETY: valid out-pointers and attributes of the size the library expects; everything created is destroyed in `drop`
-        // or, for the preference, here.
+        // SAFETY: valid out-pointers and attributes of the size the library expects; everything
+        // created is destroyed in `drop` or, for the preference, here.
         unsafe {
             let mut operation = std::ptr::null_mut();
             check(
@@ -258,7 +262,8 @@ impl Plan {
         }
     }
 
-    /// Asks the library for algorithms; `divided`: also those that divide the inputs and add up afterwards.
+    /// Asks the library for algorithms; `divided`: also those that divide the inputs and add up
+    /// afterwards.
     fn find(
         &mut self,
         handle: sys::cublasLtHandle_t,
@@ -267,7 +272,8 @@ impl Plan {
     ) -> Result<(), CudaError> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         let what = || format!("planning a matrix product {shape:?}");
-        // SAFETY: valid out-pointers and attributes of the size the library expects; the preference is destroyed here.
+        // SAFETY: valid out-pointers and attributes of the size the library expects; the preference
+        // is destroyed here.
         unsafe {
             let mut preference = std::ptr::null_mut();
             check(

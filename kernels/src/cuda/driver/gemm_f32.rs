@@ -1,4 +1,5 @@
-//! Products of f32 matrices, whole or parts of larger ones, through cuBLASLt; for gradients, so no speed is lost on accuracy.
+//! Products of f32 matrices, whole or parts of larger ones, through cuBLASLt; for gradients, so no
+//! speed is lost on accuracy.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -63,7 +64,8 @@ impl GemmF32 {
     /// Enqueues `c = scale · a · b`, plus what is at `add` if given, which may be `c`.
     ///
     /// # Safety
-    /// The addresses must hold such matrices until the stream has run this, and `c` must overlap neither `a` nor `b`.
+    /// The addresses must hold such matrices until the stream has run this, and `c` must overlap
+    /// neither `a` nor `b`.
     #[allow(clippy::too_many_arguments)]
     pub(in crate::cuda) unsafe fn run(
         &mut self,
@@ -82,8 +84,8 @@ impl GemmF32 {
         let plan = &self.plans[&shape];
         let beta = if add.is_some() { 1f32 } else { 0.0 };
         let [layout_b, layout_a, layout_c] = plan.layouts;
-        // SAFETY: the descriptors live as long as the plan; scalars are read during the call; the matrices are the caller's;
-        // the workspace is used by one stream only.
+        // SAFETY: the descriptors live as long as the plan; scalars are read during the call; the
+        // matrices are the caller's; the workspace is used by one stream only.
         let status = unsafe {
             sys::cublasLtMatmul(
                 self.handle,
@@ -125,8 +127,8 @@ impl Plan {
             layout(a, rows, inner, batch)?,
             layout(c, rows, columns, batch)?,
         ];
-        // SAFETY: valid out-pointers and attributes of the size the library expects; everything created is destroyed in `drop`
-        // or, for the preference, here.
+        // SAFETY: valid out-pointers and attributes of the size the library expects; everything
+        // created is destroyed in `drop` or, for the preference, here.
         unsafe {
             let mut plan = Self {
                 operation: std::ptr::null_mut(),
@@ -200,7 +202,8 @@ impl Plan {
     }
 }
 
-/// The library's layout of `rows` x `columns` matrices that lie as `lay` says: rows in memory are its columns.
+/// The library's layout of `rows` x `columns` matrices that lie as `lay` says: rows in memory are
+/// its columns.
 fn layout(
     lay: MatrixLayout,
     rows: usize,

@@ -126,14 +126,15 @@ impl<T: Pod> DeviceBuffer<T> {
         check("copying to the device", unsafe {
             sys::cuMemcpyHtoD_v2(self.at(offset), values.as_ptr().cast(), size_of_val(values))
         })?;
-        // The call may return when the values are staged; streams of ours do not wait for the default one.
-        // SAFETY: the default stream always exists.
+        // The call may return when the values are staged; streams of ours do not wait for the
+        // default one. SAFETY: the default stream always exists.
         check("waiting for a copy to the device", unsafe {
             sys::cuStreamSynchronize(std::ptr::null_mut())
         })
     }
 
-    /// Copies `out.len()` values from `offset` on, and waits for that copy (not for any stream). Panics beyond the end.
+    /// Copies `out.len()` values from `offset` on, and waits for that copy (not for any stream).
+    /// Panics beyond the end.
     pub fn read(&self, offset: usize, out: &mut [T]) -> Result<(), CudaError> {
         assert!(
             offset + out.len() <= self.len,
@@ -155,12 +156,14 @@ impl<T: Pod> DeviceBuffer<T> {
 
 impl<T> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` and freed once. cuMemFree waits for the work that may still use it.
+        // SAFETY: allocated in `new` and freed once. cuMemFree waits for the work that may still
+        // use it.
         let _ = unsafe { sys::cuMemFree_v2(self.address) };
     }
 }
 
-/// `len` values of `T` in page-locked host memory, which the device copies from and to without staging.
+/// `len` values of `T` in page-locked host memory, which the device copies from and to without
+/// staging.
 #[derive(Debug)]
 pub struct Pinned<T> {
     address: *mut T,
@@ -215,7 +218,8 @@ impl<T> Drop for Pinned<T> {
 }
 
 impl Stream {
-    /// Enqueues a copy of the first `len` values of `src` to `offset` of `dst`. Panics if they do not fit.
+    /// Enqueues a copy of the first `len` values of `src` to `offset` of `dst`. Panics if they do
+    /// not fit.
     ///
     /// # Safety
     /// `src` must not be written or dropped before the stream has run the copy.
@@ -247,8 +251,8 @@ impl Stream {
     /// Enqueues a copy of the first `len` values of `src` to `address`. Panics if there are fewer.
     ///
     /// # Safety
-    /// `address` must be that of `len` values, which nothing else uses, and `src` must not be written or dropped, before the
-    /// stream has run the copy.
+    /// `address` must be that of `len` values, which nothing else uses, and `src` must not be
+    /// written or dropped, before the stream has run the copy.
     pub(in crate::cuda) unsafe fn upload_to<T: Pod>(
         &self,
         address: DevicePtr,
@@ -267,7 +271,8 @@ impl Stream {
         })
     }
 
-    /// Enqueues a copy of the first `len` values of `src` to `offset` of `dst`. Panics if they do not fit.
+    /// Enqueues a copy of the first `len` values of `src` to `offset` of `dst`. Panics if they do
+    /// not fit.
     ///
     /// # Safety
     /// Neither may be dropped, nor `dst` read or written, before the stream has run the copy.
@@ -310,7 +315,8 @@ impl Stream {
         })
     }
 
-    /// Enqueues a copy of `bytes` bytes inside one buffer. Panics out of bounds or if the ranges overlap.
+    /// Enqueues a copy of `bytes` bytes inside one buffer. Panics out of bounds or if the ranges
+    /// overlap.
     pub(in crate::cuda) fn copy_within(
         &self,
         buffer: &mut DeviceBuffer<u8>,

@@ -63,7 +63,8 @@ impl Stream {
         })?;
         let enqueued = enqueue();
         let mut graph = std::ptr::null_mut();
-        // SAFETY: a capture is under way; it is ended also after an error, or the stream would stay unusable.
+        // SAFETY: a capture is under way; it is ended also after an error, or the stream would stay
+        // unusable.
         let ended = check("ending a graph capture", unsafe {
             sys::cuStreamEndCapture(self.stream, &mut graph)
         });
@@ -98,14 +99,16 @@ pub(in crate::cuda) struct Graph {
     _device: Arc<Device>,
 }
 
-// SAFETY: the executable graph is used through `&self` by one thread at a time, as `Graph` is not `Sync`.
+// SAFETY: the executable graph is used through `&self` by one thread at a time, as `Graph` is not
+// `Sync`.
 unsafe impl Send for Graph {}
 
 impl Graph {
     /// Enqueues it.
     ///
     /// # Safety
-    /// What held for the recorded launches must hold again: their buffers live and nothing else uses them meanwhile.
+    /// What held for the recorded launches must hold again: their buffers live and nothing else
+    /// uses them meanwhile.
     pub(in crate::cuda) unsafe fn launch(&self, stream: &Stream) -> Result<(), CudaError> {
         // SAFETY: the handles are alive; the rest is the caller's.
         check("launching a graph", unsafe {

@@ -6,7 +6,8 @@ use super::check;
 use crate::cuda::error::CudaError;
 use crate::cuda::params::{DevicePtr, TensorDim};
 
-/// A bf16 tensor and the box that one copy of it brings to shared memory, swizzled by 128 bytes. Part of a kernel's parameters.
+/// A bf16 tensor and the box that one copy of it brings to shared memory, swizzled by 128 bytes.
+/// Part of a kernel's parameters.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy)]
 pub(in crate::cuda) struct TensorMap([u64; 16]);
@@ -15,14 +16,16 @@ impl TensorMap {
     /// In the place of one that nobody copies by.
     pub(in crate::cuda) const NONE: Self = Self([0; 16]);
 
-    /// Describes the tensor of `dims`, innermost first, at `address`. A row of the box must be 128 bytes.
+    /// Describes the tensor of `dims`, innermost first, at `address`. A row of the box must be 128
+    /// bytes.
     pub(in crate::cuda) fn new(address: DevicePtr, dims: &[TensorDim]) -> Result<Self, CudaError> {
         let lens: Vec<u64> = dims.iter().map(|d| d.len).collect();
         let strides: Vec<u64> = dims.iter().skip(1).map(|d| d.stride_bytes).collect();
         let tile: Vec<u32> = dims.iter().map(|d| d.tile).collect();
         let steps = vec![1; dims.len()];
         let mut map = sys::CUtensorMap { opaque: [0; 16] };
-        // SAFETY: every array has one entry per dimension (strides one less), and the call reads nothing at `address`.
+        // SAFETY: every array has one entry per dimension (strides one less), and the call reads
+        // nothing at `address`.
         let code = unsafe {
             sys::cuTensorMapEncodeTiled(
                 &mut map,

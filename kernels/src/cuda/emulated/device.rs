@@ -74,8 +74,9 @@ impl Device {
         self.capability
     }
 
-    /// Whether kernels may use the copy engine (copies of whole tensor boxes, and barriers on which they complete). The code that does
-    /// is for compute capability 9.0 alone; newer devices run what is compiled for 8.9.
+    /// Whether kernels may use the copy engine (copies of whole tensor boxes, and barriers on which
+    /// they complete). The code that does is for compute capability 9.0 alone; newer devices run
+    /// what is compiled for 8.9.
     pub fn has_copy_engine(&self) -> bool {
         self.capability.major == 9
     }
@@ -169,7 +170,8 @@ impl<P: KernelParams + Send + 'static> Kernel<P> {
     /// Runs the kernel, or records it.
     ///
     /// # Safety
-    /// Every address in `params` must be valid, for the extent the kernel reads and writes, whenever this runs.
+    /// Every address in `params` must be valid, for the extent the kernel reads and writes,
+    /// whenever this runs.
     pub(in crate::cuda) unsafe fn launch(
         &self,
         stream: &Stream,
@@ -180,7 +182,8 @@ impl<P: KernelParams + Send + 'static> Kernel<P> {
         let (function, shared_bytes, params) = (self.function, self.shared_bytes, *params);
         stream.submit(move || {
             let _guard = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
-            // SAFETY: a kernel of this parameter type; one launch at a time; the addresses are the caller's.
+            // SAFETY: a kernel of this parameter type; one launch at a time; the addresses are the
+            // caller's.
             unsafe {
                 ebb_emulator_launch(
                     function as *const c_void,

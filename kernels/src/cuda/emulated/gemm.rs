@@ -41,10 +41,12 @@ impl Gemm {
         Ok(())
     }
 
-    /// `y = x · wᵀ`: `x` `[rows][inputs]` and `w` `[outputs][inputs]` bf16, `y` `[rows][outputs]` bf16 or f32.
+    /// `y = x · wᵀ`: `x` `[rows][inputs]` and `w` `[outputs][inputs]` bf16, `y` `[rows][outputs]`
+    /// bf16 or f32.
     ///
     /// # Safety
-    /// The addresses must hold matrices of that shape whenever this runs, and `y` must overlap neither input.
+    /// The addresses must hold matrices of that shape whenever this runs, and `y` must overlap
+    /// neither input.
     pub(in crate::cuda) unsafe fn run(
         &mut self,
         stream: &Stream,

@@ -19,7 +19,8 @@ impl GemmF32 {
     /// `c = scale · a · b`, plus what is at `add` if given, which may be `c`.
     ///
     /// # Safety
-    /// The addresses must hold such matrices whenever this runs, and `c` must overlap neither `a` nor `b`.
+    /// The addresses must hold such matrices whenever this runs, and `c` must overlap neither `a`
+    /// nor `b`.
     #[allow(clippy::too_many_arguments)]
     pub(in crate::cuda) unsafe fn run(
         &mut self,

@@ -170,7 +170,8 @@ impl Stream {
     /// Copies the first `len` values of `src` to `offset` of `dst`. Panics if they do not fit.
     ///
     /// # Safety
-    /// None is needed here; the driver's own needs `src` to stay as it is until the stream has run the copy.
+    /// None is needed here; the driver's own needs `src` to stay as it is until the stream has run
+    /// the copy.
     pub(in crate::cuda) unsafe fn upload<T: Pod>(
         &self,
         dst: &mut DeviceBuffer<T>,

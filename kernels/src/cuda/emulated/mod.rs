@@ -1,5 +1,6 @@
-//! Stands in for `driver` with feature `cuda-emulator`: device memory is host memory, a launch runs the kernel's CTAs one after
-//! the other in the emulator of `cuda/emulator`, a stream runs what it is given at once, and a graph is a list of closures.
+//! Stands in for `driver` with feature `cuda-emulator`: device memory is host memory, a launch runs
+//! the kernel's CTAs one after the other in the emulator of `cuda/emulator`, a stream runs what it
+//! is given at once, and a graph is a list of closures.
 
 mod device;
 mod gemm;

@@ -31,7 +31,8 @@ impl TensorMap {
         unused: [0; 2],
     };
 
-    /// Describes the tensor of `dims`, innermost first, at `address`; refuses what the driver refuses.
+    /// Describes the tensor of `dims`, innermost first, at `address`; refuses what the driver
+    /// refuses.
     pub(in crate::cuda) fn new(address: DevicePtr, dims: &[TensorDim]) -> Result<Self, CudaError> {
         let refused = !address.is_multiple_of(16)
             || !(3..=RANK_MAX).contains(&dims.len())

@@ -16,7 +16,8 @@ impl Gradients {
         (q, kv, q + 2 * kv)
     }
 
-    /// The layer's output of `x`, both `[tokens][hidden]`; all that it computes on the way stays in `work`.
+    /// The layer's output of `x`, both `[tokens][hidden]`; all that it computes on the way stays in
+    /// `work`.
     pub(super) fn forward(
         &mut self,
         index: usize,
@@ -103,7 +104,8 @@ impl Gradients {
         )
     }
 
-    /// `work.attended` of the queries and values in `work.qkv` over such keys, a head's `[tokens][head_dim]`.
+    /// `work.attended` of the queries and values in `work.qkv` over such keys, a head's
+    /// `[tokens][head_dim]`.
     fn attend(&mut self, work: &mut Work, keys: Matrix) -> Result<(), CudaError> {
         let (dim, heads) = (self.spec.head_dim, self.spec.kv_heads);
         let (q, kv, qkv) = self.widths();
@@ -234,7 +236,8 @@ impl Gradients {
         })
     }
 
-    /// From the gradient of the output to that of the residual stream between attention and MLP, and on to attention's output.
+    /// From the gradient of the output to that of the residual stream between attention and MLP,
+    /// and on to attention's output.
     fn mlp_backward(
         &mut self,
         index: usize,
@@ -376,7 +379,8 @@ impl Gradients {
         Ok(output)
     }
 
-    /// Keys and values of `work.qkv`, or their gradients, `[kv_heads][tokens][head_dim]` each, once the stream is done.
+    /// Keys and values of `work.qkv`, or their gradients, `[kv_heads][tokens][head_dim]` each, once
+    /// the stream is done.
     pub(super) fn read_cached(
         &self,
         buffer: &DeviceBuffer<f32>,
@@ -397,7 +401,8 @@ impl Gradients {
     }
 }
 
-/// Scores of one member of each group of query heads: a matrix a KV head, of `[kv_heads][group][rows][seen]`.
+/// Scores of one member of each group of query heads: a matrix a KV head, of
+/// `[kv_heads][group][rows][seen]`.
 fn scores(
     buffer: &DeviceBuffer<f32>,
     (group, member): (usize, usize),

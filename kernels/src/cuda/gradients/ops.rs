@@ -204,8 +204,8 @@ impl Ops {
         self.stream.fill(buffer, 0)
     }
 
-    // SAFETY of every launch below: extents are checked against the buffers here; work of one stream runs in order, and freeing a
-    // buffer waits for the device.
+    // SAFETY of every launch below: extents are checked against the buffers here; work of one
+    // stream runs in order, and freeing a buffer waits for the device.
 
     /// Enqueues `to[first..] = from`, `count` values of weights.
     pub(super) fn widen(
@@ -285,7 +285,8 @@ impl Ops {
         unsafe { self.rope.launch(&self.stream, grid, THREADS, &params) }
     }
 
-    /// Enqueues `act = silu(gate) * up`, rows of `width`; or `back`, from the gradient in `act` to those in `gate_up`.
+    /// Enqueues `act = silu(gate) * up`, rows of `width`; or `back`, from the gradient in `act` to
+    /// those in `gate_up`.
     pub(super) fn swiglu(
         &self,
         gate_up: &mut DeviceBuffer<f32>,
@@ -309,7 +310,8 @@ impl Ops {
         unsafe { kernel.launch(&self.stream, grid, THREADS, &params) }
     }
 
-    /// Enqueues `out = norm(x) * weight[first..]` of `(tokens, heads, width)`, heads of a token one after the other.
+    /// Enqueues `out = norm(x) * weight[first..]` of `(tokens, heads, width)`, heads of a token one
+    /// after the other.
     pub(super) fn norm(
         &self,
         x: Matrix,
@@ -325,8 +327,8 @@ impl Ops {
         unsafe { self.norm.launch(&self.stream, grid, THREADS, &params) }
     }
 
-    /// Enqueues the way back: from the gradient of the normed, `grad`, to that of `x`, plus `add` if given. `out` may be any of
-    /// them.
+    /// Enqueues the way back: from the gradient of the normed, `grad`, to that of `x`, plus `add`
+    /// if given. `out` may be any of them.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn norm_back(
         &self,
@@ -356,7 +358,8 @@ impl Ops {
         unsafe { self.norm_back.launch(&self.stream, grid, THREADS, &params) }
     }
 
-    /// Enqueues causal weights of the scores of tokens from `first` on, `[heads][rows][first + rows]`.
+    /// Enqueues causal weights of the scores of tokens from `first` on, `[heads][rows][first +
+    /// rows]`.
     pub(super) fn softmax(
         &self,
         scores: &mut DeviceBuffer<f32>,
@@ -384,8 +387,8 @@ impl Ops {
         }
     }
 
-    /// Enqueues the cross entropies `nats[first..]` of `(rows, vocab)` logits, which become their gradients when each counts
-    /// `scale`. `targets` is the address of as many tokens.
+    /// Enqueues the cross entropies `nats[first..]` of `(rows, vocab)` logits, which become their
+    /// gradients when each counts `scale`. `targets` is the address of as many tokens.
     pub(super) fn loss(
         &self,
         logits: &mut DeviceBuffer<f32>,
@@ -410,7 +413,8 @@ impl Ops {
         }
     }
 
-    /// Enqueues `c = scale · a · b`, plus `c`'s own values or those at `add` if given; `a` is rows x inner, `b` inner x columns.
+    /// Enqueues `c = scale · a · b`, plus `c`'s own values or those at `add` if given; `a` is rows
+    /// x inner, `b` inner x columns.
     pub(super) fn product(
         &mut self,
         (rows, inner, columns): (usize, usize, usize),

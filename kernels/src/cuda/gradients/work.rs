@@ -11,14 +11,16 @@ use crate::model::TransformerSpec;
 /// Query rows whose attention is computed at once; bounds the memory of scores.
 pub(super) const ROWS: usize = 512;
 
-/// What a layer computes of a text, row-major by token. A prefix `d_` means the loss gradient with respect to it.
+/// What a layer computes of a text, row-major by token. A prefix `d_` means the loss gradient with
+/// respect to it.
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) tokens: usize,
     hidden: usize,
     pub(super) ids: Vec<u32>,
     pub(super) device_ids: DeviceBuffer<u32>,
-    /// Cosine and sine of every token's angles, times the rope's scale: `[tokens][head_dim / 2][2]`.
+    /// Cosine and sine of every token's angles, times the rope's scale: `[tokens][head_dim /
+    /// 2][2]`.
     pub(super) angles: DeviceBuffer<f32>,
     /// The normed input of attention; also what `output` of attention is written to.
     pub(super) normed: DeviceBuffer<f32>,
@@ -101,7 +103,8 @@ impl Work {
     }
 }
 
-/// A layer's matrices as f32, one after the other in one buffer, which also has room for the output projection.
+/// A layer's matrices as f32, one after the other in one buffer, which also has room for the output
+/// projection.
 #[derive(Debug)]
 pub(super) struct Wide {
     buffer: DeviceBuffer<f32>,

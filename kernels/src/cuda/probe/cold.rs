@@ -16,7 +16,8 @@ const READ_THREADS: u32 = 256;
 /// What L2 is full of when a timed run begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ColdL2 {
-    /// Bytes just written, which the run has to write back as it goes: what published comparisons do, as a fill is at hand everywhere.
+    /// Bytes just written, which the run has to write back as it goes: what published comparisons
+    /// do, as a fill is at hand everywhere.
     Written,
     /// Bytes just read, such as the weights that a step has read before it attends.
     Read,
@@ -85,7 +86,8 @@ pub(super) fn time_graph(
     for run in 0..repeats + WARM_UP {
         filler.fill(stream, run)?;
         start.record(stream)?;
-        // SAFETY: the caller keeps what the graph uses alive and untouched; the loop waits for each replay.
+        // SAFETY: the caller keeps what the graph uses alive and untouched; the loop waits for each
+        // replay.
         unsafe { graph.launch(stream)? };
         end.record(stream)?;
         stream.synchronize()?;

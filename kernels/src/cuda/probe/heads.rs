@@ -1,4 +1,5 @@
-//! Decode attention behind the projection of Q, K and V: by a kernel that finishes and appends their heads, and by one that finds it done.
+//! Decode attention behind the projection of Q, K and V: by a kernel that finishes and appends
+//! their heads, and by one that finds it done.
 
 use std::sync::Arc;
 
@@ -91,8 +92,8 @@ impl HeadsProbe {
         attention.finishes(decode_work(step, false))
     }
 
-    /// Outputs `[rows][q_heads * head_dim]` of a pool that holds `arena`, and what it holds afterwards. `finishing`: the decode kernel
-    /// finishes the heads.
+    /// Outputs `[rows][q_heads * head_dim]` of a pool that holds `arena`, and what it holds
+    /// afterwards. `finishing`: the decode kernel finishes the heads.
     pub fn run(
         &mut self,
         layer: usize,

@@ -82,7 +82,8 @@ impl NormsProbe {
             unsafe { fill.run(&this.stream, buffer.ptr(), buffer.len(), seed, 1.0, 0.0)? };
         }
         this.stream.synchronize()?;
-        // A row's values are of one size, and other rows' of others: sums of squares must not be mixed up.
+        // A row's values are of one size, and other rows' of others: sums of squares must not be
+        // mixed up.
         let values = (0..rows * hidden).map(|i| {
             let (row, column) = (i / hidden, i % hidden);
             (1 << (row % 7)) as f32 * (column as f32 * 0.37 + row as f32).sin()
@@ -114,7 +115,8 @@ impl NormsProbe {
         let (x, scaled, y) = (self.x.ptr(), self.scaled.ptr(), self.y.ptr());
         let w = [self.w[0].ptr(), self.w[1].ptr()];
         let stream = &self.stream;
-        // SAFETY: the buffers have the shapes' sizes, live as long as `self`, and the stream is waited for.
+        // SAFETY: the buffers have the shapes' sizes, live as long as `self`, and the stream is
+        // waited for.
         unsafe {
             self.products
                 .run_to(to_residual, stream, first, [x, w[0], scaled])?;

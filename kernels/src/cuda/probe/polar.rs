@@ -41,7 +41,8 @@ unsafe impl KernelParams for PolarProductParams {}
 /// How products with keys are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PolarWay {
-    /// polar44: radius times a table of the query's product with each of a pair's sixteen directions (PolarQuant's decode).
+    /// polar44: radius times a table of the query's product with each of a pair's sixteen
+    /// directions (PolarQuant's decode).
     Tables,
     /// polar44: pairs converted to Cartesian fp16, then tensor cores.
     Cartesian,
@@ -82,7 +83,8 @@ pub struct PolarProbe {
     keys: DeviceBuffer<u8>,
     queries: DeviceBuffer<bf16>,
     most: DeviceBuffer<f32>,
-    /// What products should be, `[DISTINCT][QUERIES][128]`: of what the CPU's codec decodes, in f64.
+    /// What products should be, `[DISTINCT][QUERIES][128]`: of what the CPU's codec decodes, in
+    /// f64.
     want: Vec<f64>,
 }
 
@@ -102,7 +104,8 @@ impl PolarProbe {
         let mut decoded = vec![0.0; SHAPE.elements()];
         for record in image.chunks_exact_mut(record_bytes) {
             let mut rows = rng.values(SHAPE.elements(), 1.0);
-            // As of models with biases: some channels far from zero, which narrows their pairs' angles.
+            // As of models with biases: some channels far from zero, which narrows their pairs'
+            // angles.
             for (i, x) in rows.iter_mut().enumerate() {
                 let shift = if i % HEAD_DIM % 7 == 3 { 4.0 } else { 0.0 };
                 *x = bf16::from_f32(x.to_f32() + shift);
@@ -148,8 +151,8 @@ impl PolarProbe {
         self.blocks * BLOCK_TOKENS
     }
 
-    /// The largest relative error of the products of any block and query, against those of what the CPU's codec decodes, in f64;
-    /// infinite if a greatest product is not the greatest.
+    /// The largest relative error of the products of any block and query, against those of what the
+    /// CPU's codec decodes, in f64; infinite if a greatest product is not the greatest.
     pub fn error(&mut self) -> Result<f64, CudaError> {
         let count = self.blocks * QUERIES * BLOCK_TOKENS;
         let device = self.stream.device();
@@ -178,7 +181,8 @@ impl PolarProbe {
         Ok(error.fold(0.0, f64::max))
     }
 
-    /// Times `repeats` runs that write the greatest products alone, graph-replayed, each with a cold L2. Microseconds, sorted.
+    /// Times `repeats` runs that write the greatest products alone, graph-replayed, each with a
+    /// cold L2. Microseconds, sorted.
     pub fn time(&mut self, repeats: usize) -> Result<Vec<f64>, CudaError> {
         let graph = self.stream.capture(|| self.enqueue(0))?;
         time_graph(&self.stream, &graph, repeats, ColdL2::Written)
@@ -193,7 +197,8 @@ impl PolarProbe {
             blocks: self.blocks as u32,
             reserved: 0,
         };
-        // SAFETY: the buffers have the sizes of so many blocks and live as long as `self`, or as the caller waits for the stream.
+        // SAFETY: the buffers have the sizes of so many blocks and live as long as `self`, or as
+        // the caller waits for the stream.
         unsafe {
             self.kernel
                 .launch(&self.stream, (self.grid, 1), THREADS, &params)

@@ -65,7 +65,8 @@ impl SampleProbe {
         Ok((drawn.to_vec(), top.to_vec()))
     }
 
-    /// Microseconds of each of `repeats` runs over the logits of the last one, sorted; edits apply again each time.
+    /// Microseconds of each of `repeats` runs over the logits of the last one, sorted; edits apply
+    /// again each time.
     pub fn time(
         &mut self,
         draws: &[Draw],

@@ -29,14 +29,15 @@ const CTAS: usize = 2;
 const UNITS_MIN: usize = 4;
 /// Outputs of a slice, which a warp sums up.
 const SLICE_OUTPUTS: usize = 16;
-/// Fewest slices of a tile, for each of [`ROWS`]. Where rows are few, partial sums are short, and runs of equal length are better by 1 %
-/// than parts of smaller tiles; where they are many, CTAs that all have one part are better by as much. (Fewer have x read too often.)
+/// Fewest slices of a tile, for each of [`ROWS`]. Where rows are few, partial sums are short, and
+/// runs of equal length are better by 1 % than parts of smaller tiles; where they are many, CTAs
+/// that all have one part are better by as much. (Fewer have x read too often.)
 const SLICES_MIN: [usize; 4] = [SLICES_MAX, SLICES_MAX, 5, 5];
 const SLICES_MAX: usize = UNIT_OUTPUTS / SLICE_OUTPUTS;
 /// Most CTAs that share a tile and wait for each other.
 const PARTS_MAX: usize = 8;
-/// The part of the longest run that may be added to it so that each run is a part of one tile: for each of [`ROWS`], as partial sums are
-/// the longer the more rows there are.
+/// The part of the longest run that may be added to it so that each run is a part of one tile: for
+/// each of [`ROWS`], as partial sums are the longer the more rows there are.
 const PARTS_COST: [f64; 4] = [0.03, 0.03, 0.2, 0.2];
 /// Rows of a matrix that are neighbours in a tile of gated products.
 const GATED_ROWS: usize = 8;
@@ -73,10 +74,11 @@ unsafe impl KernelParams for StreamParams {}
 pub(in crate::cuda) struct Ends {
     /// Of the gates `g` and the rest `u` of the outputs, its halves, it stores `silu(g) ⊙ u`.
     pub(in crate::cuda) gated: bool,
-    /// It adds its outputs to a residual stream, and stores what comes of that, not divided yet, for a norm.
+    /// It adds its outputs to a residual stream, and stores what comes of that, not divided yet,
+    /// for a norm.
     pub(in crate::cuda) residual: Option<Residual>,
-    /// Its inputs come from such a product, whose sums of squares these are (for all inputs), and are yet to be divided. The number is
-    /// added to the mean of the squares.
+    /// Its inputs come from such a product, whose sums of squares these are (for all inputs), and
+    /// are yet to be divided. The number is added to the mean of the squares.
     pub(in crate::cuda) norms: Option<(DevicePtr, f32)>,
 }
 
@@ -91,16 +93,19 @@ pub(in crate::cuda) struct Residual {
     pub(in crate::cuda) squares: DevicePtr,
 }
 
-/// Values that sums of the squares of so many outputs take: one for each sixteenth of a unit's, for each of 64 rows.
+/// Values that sums of the squares of so many outputs take: one for each sixteenth of a unit's, for
+/// each of 64 rows.
 pub(in crate::cuda) fn squares_len(outputs: usize) -> usize {
     outputs.div_ceil(UNIT_OUTPUTS) * (UNIT_OUTPUTS / 16) * NORM_ROWS_MAX
 }
 
-/// How a product is divided: a function of its columns, of which of [`ROWS`] its rows fit and of the device alone.
+/// How a product is divided: a function of its columns, of which of [`ROWS`] its rows fit and of
+/// the device alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cut {
     ctas: usize,
-    /// CTAs of a tile, or 0: each has a run of as many units as the others, whatever tiles that crosses.
+    /// CTAs of a tile, or 0: each has a run of as many units as the others, whatever tiles that
+    /// crosses.
     parts: usize,
     /// Sixteens of outputs of a tile.
     slices: usize,
@@ -140,7 +145,8 @@ pub(super) struct Streamed {
     kernels: [Kernel<StreamParams>; 4],
     multiprocessors: usize,
     partial: DeviceBuffer<f32>,
-    /// By address, inputs, outputs, slices of a tile and whether they are gated: a map says no more than that.
+    /// By address, inputs, outputs, slices of a tile and whether they are gated: a map says no more
+    /// than that.
     weights: HashMap<(DevicePtr, usize, usize, usize, bool), TensorMap>,
 }
 
@@ -206,8 +212,8 @@ impl Streamed {
     /// Enqueues `y = x · wᵀ`, and what `ends` says.
     ///
     /// # Safety
-    /// As for `Products::run`, for a shape that it can run; if gated, `y` has half as many columns. The addresses in `ends` must hold what
-    /// they say, and overlap nothing else.
+    /// As for `Products::run`, for a shape that it can run; if gated, `y` has half as many columns.
+    /// The addresses in `ends` must hold what they say, and overlap nothing else.
     pub(super) unsafe fn run(
         &mut self,
         stream: &Stream,
@@ -273,8 +279,8 @@ impl Streamed {
             eps: ends.norms.map_or(0.0, |n| n.1),
             reserved: [0; 11],
         };
-        // SAFETY: the matrices are the caller's, and the maps describe them; every CTA has its partial sums,
-        // which are empty between launches. Work of one stream runs in order.
+        // SAFETY: the matrices are the caller's, and the maps describe them; every CTA has its
+        // partial sums, which are empty between launches. Work of one stream runs in order.
         unsafe { self.kernels[size].launch(stream, (ctas as u32, 1), THREADS, &params) }
     }
 }
@@ -288,7 +294,8 @@ fn dim(len: usize, stride: usize, tile: usize) -> TensorDim {
     }
 }
 
-/// A matrix `[rows][columns]` as the copy engine sees it: a copy brings 64 columns of `tile` rows, zeros beyond the edges.
+/// A matrix `[rows][columns]` as the copy engine sees it: a copy brings 64 columns of `tile` rows,
+/// zeros beyond the edges.
 fn matrix_map(
     address: DevicePtr,
     rows: usize,
@@ -305,8 +312,8 @@ fn matrix_map(
     )
 }
 
-/// Gates `[rows / 2][columns]` and what they open behind them: a copy brings 64 columns of the gates' next eight rows, of the same eight
-/// of the other half, and so on.
+/// Gates `[rows / 2][columns]` and what they open behind them: a copy brings 64 columns of the
+/// gates' next eight rows, of the same eight of the other half, and so on.
 fn gated_map(
     address: DevicePtr,
     rows: usize,

@@ -1,5 +1,5 @@
-//! Codecs of the device against the CPU's, byte by byte: every transition that a schedule may take, on hostile pages, among frames
-//! in random order; and shrinks that fail.
+//! Codecs of the device against the CPU's, byte by byte: every transition that a schedule may take,
+//! on hostile pages, among frames in random order; and shrinks that fail.
 
 use std::sync::Arc;
 
@@ -103,7 +103,8 @@ struct Case {
 }
 
 impl Case {
-    /// Blocks of random frames for `moves`, pairs of positions; `rows(shrink, record)` are their pages.
+    /// Blocks of random frames for `moves`, pairs of positions; `rows(shrink, record)` are their
+    /// pages.
     fn new(
         layout: KvLayout,
         moves: &[(u16, u16)],
@@ -153,8 +154,8 @@ impl Case {
         }
     }
 
-    /// Bytes that the device leaves otherwise than the CPU does, outside the targets of failed shrinks, and whether the failures are
-    /// the same ones; how many there were.
+    /// Bytes that the device leaves otherwise than the CPU does, outside the targets of failed
+    /// shrinks, and whether the failures are the same ones; how many there were.
     fn run(&self, device: &Arc<Device>) -> Result<(f64, usize), ProbeError> {
         let stream = Stream::new(device)?;
         let scratch = Scratch::of(&self.layout, self.frames, &capacity(4));
@@ -201,7 +202,8 @@ impl Case {
     }
 }
 
-/// Every pair of formats of keys and values that pages shrink through on the device, as positions, position 0 first.
+/// Every pair of formats of keys and values that pages shrink through on the device, as positions,
+/// position 0 first.
 fn all_positions(geometry: KvGeometry) -> (KvLayout, Vec<(F, F)>) {
     let pairs = K_FORMATS.iter().flat_map(|k| V_FORMATS.map(|v| (*k, v)));
     positions(geometry, pairs)
@@ -301,7 +303,8 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
     Ok(())
 }
 
-/// Formats that pages get from 16 bit alone: of an unshrunk block, and of one whose pages are 16 bit.
+/// Formats that pages get from 16 bit alone: of an unshrunk block, and of one whose pages are 16
+/// bit.
 fn check_static(
     device: &Arc<Device>,
     report: &mut Report,
@@ -385,7 +388,8 @@ fn check_failures(
     for (name, spoil) in spoils {
         let case = Case::new(layout.clone(), moves, rng, |shrink, record, rng| {
             let mut rows = page(record, head_dim, rng);
-            // Of the middle block a late record of values and the last one; of the last block all keys from the third head on.
+            // Of the middle block a late record of values and the last one; of the last block all
+            // keys from the third head on.
             let bad = match shrink {
                 1 => record + heads == records - 1 || record == records - 1,
                 2 => record > 2 && (record / heads).is_multiple_of(2),
@@ -402,14 +406,15 @@ fn check_failures(
         let name = format!("{family} shrinks of a page with {name}, head_dim {head_dim}");
         report.check(&name, error, 0.0);
     }
-    // What is not finite, what is beyond fp16, and a group that is too wide or a radius; no family minds all of the rest.
+    // What is not finite, what is beyond fp16, and a group that is too wide or a radius; no family
+    // minds all of the rest.
     let name = format!("{family} shrinks that fail, head_dim {head_dim}: missing");
     report.check(&name, 5_usize.saturating_sub(failed) as f64, 0.0);
     Ok(())
 }
 
-/// Blocks of every position, decoded into scratch: bf16, to nearest, of what the CPU decodes. One is named twice, and one is the
-/// target of a shrink that fails, whose old frames have to be read.
+/// Blocks of every position, decoded into scratch: bf16, to nearest, of what the CPU decodes. One
+/// is named twice, and one is the target of a shrink that fails, whose old frames have to be read.
 fn check_decoding(
     device: &Arc<Device>,
     report: &mut Report,

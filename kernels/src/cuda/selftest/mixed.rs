@@ -17,7 +17,8 @@ use crate::cuda::step::StepCapacity;
 use crate::formats::{FormatId as F, RecordShape};
 use crate::kv::{KvGeometry, KvLayout, Side};
 
-/// Queries times ranges are rounded to fp16, they and probabilities times ranges to 16-bit integers, the output to bf16.
+/// Queries times ranges are rounded to fp16, they and probabilities times ranges to 16-bit
+/// integers, the output to bf16.
 const LIMIT: f64 = 3.2e-3;
 
 /// Formats of keys and values at the positions after the first; those with polar keys come last.
@@ -160,7 +161,8 @@ struct Case {
 }
 
 impl Case {
-    /// `position(sequence, block)` of a sealed block; the one that is open is 16 bit. `offset`: [`Contents::offset`].
+    /// `position(sequence, block)` of a sealed block; the one that is open is 16 bit. `offset`:
+    /// [`Contents::offset`].
     fn new(
         pages: Formats,
         group: usize,
@@ -173,7 +175,8 @@ impl Case {
         Self::of_rows(1, pages, group, lengths, contents, position, seed)
     }
 
-    /// The same with the last `rows` tokens of every sequence new, and the blocks in which they lie 16 bit.
+    /// The same with the last `rows` tokens of every sequence new, and the blocks in which they lie
+    /// 16 bit.
     fn of_rows(
         rows: usize,
         pages: Formats,
@@ -225,7 +228,8 @@ impl Case {
         this
     }
 
-    /// A block of the last sequence. `keys`: what a token's are multiplied by and, some channels, shifted by; `values`: multiplied by.
+    /// A block of the last sequence. `keys`: what a token's are multiplied by and, some channels,
+    /// shifted by; `values`: multiplied by.
     fn add_block(
         &mut self,
         position: u16,
@@ -278,7 +282,8 @@ impl Case {
         self.input.frames.extend(frames);
     }
 
-    /// The first `seqs` sequences, ready to run, and their queries; in units of `cut` blocks if that is given.
+    /// The first `seqs` sequences, ready to run, and their queries; in units of `cut` blocks if
+    /// that is given.
     fn probe(
         &self,
         device: &Arc<Device>,
@@ -312,7 +317,8 @@ impl Case {
         Ok((probe, q))
     }
 
-    /// Outputs of the first `seqs` sequences, NaN if they are not the same again; in units of `cut` blocks if that is given.
+    /// Outputs of the first `seqs` sequences, NaN if they are not the same again; in units of `cut`
+    /// blocks if that is given.
     fn outputs(
         &self,
         device: &Arc<Device>,
@@ -342,7 +348,8 @@ impl Case {
         Ok(self.error(&out))
     }
 
-    /// Bits of the first sequence's outputs that are others in company. Infinite if they are not the same each time.
+    /// Bits of the first sequence's outputs that are others in company. Infinite if they are not
+    /// the same each time.
     fn changed_by_company(
         &self,
         device: &Arc<Device>,
@@ -377,7 +384,8 @@ impl Case {
     }
 }
 
-/// A batch of each head size and number of heads that has a kernel, of blocks in all formats, and in those that are not polar.
+/// A batch of each head size and number of heads that has a kernel, of blocks in all formats, and
+/// in those that are not polar.
 pub(super) fn check_quick(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
     for (head_dim, group) in [64, 128].into_iter().flat_map(|d| GROUPS.map(|g| (d, g))) {
         for pages in Formats::kinds(device, head_dim) {
@@ -453,8 +461,9 @@ fn check_mixtures(
         let name = format!("decode of mixed blocks, {pages} group {group}");
         report.check(&name, case.run(device)?, ATTENTION_LIMIT);
     }
-    // Several rows of a sequence: fewer columns than a unit has, as many, and several units of them; ends just behind that of a
-    // block, so that its last tile is new, and of a sequence that begins.
+    // Several rows of a sequence: fewer columns than a unit has, as many, and several units of
+    // them; ends just behind that of a block, so that its last tile is new, and of a sequence that
+    // begins.
     for (group, rows) in [
         (1, 2),
         (3, 2),
@@ -473,7 +482,8 @@ fn check_mixtures(
         let case = Case::of_rows(rows, pages, group, &lengths, contents, &mut any, 27);
         let name = format!("decode of {rows} rows, {pages} group {group}");
         report.check(&name, case.run(device)?, ATTENTION_LIMIT);
-        // Cut, the last unit of the second holds the new tokens alone, of which the first row sees none.
+        // Cut, the last unit of the second holds the new tokens alone, of which the first row sees
+        // none.
         let lengths = [700, 9 * BLOCK_TOKENS + rows - 1, 1290];
         let case = Case::of_rows(rows, pages, group, &lengths, contents, &mut any, 28);
         let name = format!("the same before rounding, {pages} group {group} rows {rows}");
@@ -484,8 +494,8 @@ fn check_mixtures(
     Ok(())
 }
 
-/// Scores that grow by more than exponents have room for, of a whole block or of every other row tile, and shrink again; the open
-/// block's too. And values of all sizes, by block and by sequence.
+/// Scores that grow by more than exponents have room for, of a whole block or of every other row
+/// tile, and shrink again; the open block's too. And values of all sizes, by block and by sequence.
 fn check_sizes(
     device: &Arc<Device>,
     report: &mut Report,
@@ -532,7 +542,8 @@ fn check_company(
     let case = Case::new(pages, group, &[4097, 900, 2000], 4.0, any, 24);
     let name = format!("decode of mixed blocks before rounding, {pages} group {group}");
     report.check(&name, case.run_unrounded(device)?, UNROUNDED_LIMIT);
-    // Blocks that take all the room of a warp's queue, in units so short that warps wait for each other often.
+    // Blocks that take all the room of a warp's queue, in units so short that warps wait for each
+    // other often.
     let heavy: Vec<u16> = (1..)
         .zip(pages.pairs)
         .filter(|(_, (k, v))| [*k, *v].contains(&F::F16))
@@ -548,8 +559,8 @@ fn check_company(
     let case = Case::new(pages, group, &tiny, 4.0, |_, _| 0, 26);
     let name = format!("decode of many sequences of a tile, {pages} group {group}");
     report.check(&name, case.run(device)?, ATTENTION_LIMIT);
-    // Blocks that take unlike times, then pieces for a few warps only: one that has had much and waits must not keep from others what
-    // lets them get on.
+    // Blocks that take unlike times, then pieces for a few warps only: one that has had much and
+    // waits must not keep from others what lets them get on.
     let any = |_, _| 1 + rng.below(pages.pairs.len()) as u16;
     let uneven: Vec<usize> = (0..150)
         .map(|i| if i % 6 == 5 { 700 + i } else { 1 + i * 7 % 40 })
@@ -557,7 +568,8 @@ fn check_company(
     let case = Case::new(pages, group, &uneven, 4.0, any, 29);
     let name = format!("decode of long sequences among many short ones, {pages} group {group}");
     report.check(&name, case.run(device)?, ATTENTION_LIMIT);
-    // A sequence's bits must not depend on its company: of blocks that are dealt in turn, of few, of several units, of several rows.
+    // A sequence's bits must not depend on its company: of blocks that are dealt in turn, of few,
+    // of several units, of several rows.
     for (first, rows, cut) in [(9000, 1, None), (1290, 1, Some(CUT)), (700, 3, None)] {
         let lengths = [first, rows, 17, 129, 1000, 4097];
         let mut rng = Rng(40);

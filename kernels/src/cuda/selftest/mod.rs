@@ -1,5 +1,5 @@
-//! Checks of the kernels against references, on random and hostile inputs: NaN in all memory that no token has written,
-//! ragged lengths, scores far apart. They run on a GPU as on the emulator.
+//! Checks of the kernels against references, on random and hostile inputs: NaN in all memory that
+//! no token has written, ragged lengths, scores far apart. They run on a GPU as on the emulator.
 
 mod attention;
 mod formats;
@@ -25,7 +25,8 @@ pub use pages::Pages;
 pub use rng::Rng;
 use table::Report;
 
-/// Attention alone, at 16 bit and over pages of any format; prints a table; whether all passed. `quick`: few and short cases, for tools that slow the device down.
+/// Attention alone, at 16 bit and over pages of any format; prints a table; whether all passed.
+/// `quick`: few and short cases, for tools that slow the device down.
 pub fn attention(device: &Arc<Device>, quick: bool) -> Result<bool, ProbeError> {
     let mut report = Report::default();
     if quick {
@@ -67,7 +68,8 @@ pub fn sampling(device: &Arc<Device>) -> Result<bool, ProbeError> {
     Ok(report.finish())
 }
 
-/// Page formats: transcoding, decoding, and whole models whose blocks shrink; prints a table; whether all passed.
+/// Page formats: transcoding, decoding, and whole models whose blocks shrink; prints a table;
+/// whether all passed.
 pub fn formats(device: &Arc<Device>) -> Result<bool, ProbeError> {
     let mut report = Report::default();
     formats::check(device, &mut report)?;

@@ -22,7 +22,8 @@ use crate::{BLOCK_TOKENS, SUB_BLOCK_TOKENS};
 /// The CPU keeps activations in f32, the device in bf16: some roundings of 2^-9 per layer.
 const LOGITS_LIMIT: f64 = 2.5e-2;
 
-/// Of the first layer's keys: the products that they come from are rounded to bf16, the CPU's to f32, and both to bf16 at the end.
+/// Of the first layer's keys: the products that they come from are rounded to bf16, the CPU's to
+/// f32, and both to bf16 at the end.
 const KEYS_LIMIT: f64 = 5e-3;
 
 /// Sequences of the script: tokens of the prompt.
@@ -96,7 +97,8 @@ pub(super) fn spec(
     }
 }
 
-/// The steps of one test: prompts in chunks beside each other, then decode, every page at a place of its own.
+/// The steps of one test: prompts in chunks beside each other, then decode, every page at a place
+/// of its own.
 fn script(spec: &TransformerSpec, rng: &mut Rng) -> (Vec<StepInput>, u32) {
     let layout = spec.kv_geometry().frame_layout();
     let lengths = PROMPTS.map(|p| p + DECODE_STEPS);
@@ -130,7 +132,8 @@ fn script(spec: &TransformerSpec, rng: &mut Rng) -> (Vec<StepInput>, u32) {
         steps.push(input);
     };
     step([37, 60, 0], rng);
-    step([1, 90, 1], rng); // two decode, one goes on with its prompt; the third is a prompt of one token
+    // two decode, one goes on with its prompt; the third is a prompt of one token
+    step([1, 90, 1], rng);
     for _ in 1..DECODE_STEPS {
         step([1, 1, 1], rng);
     }
@@ -143,8 +146,9 @@ fn last_rows(step: &StepInput) -> impl Iterator<Item = u32> + '_ {
     step.seqs.iter().map(|s| s.first_row + s.rows - 1)
 }
 
-/// The tokens of a script's decode steps, one step after the other, and two in flight, where each step takes tokens that the one
-/// before it has yet to draw, with lists of blocks and over kept tables. The same, or infinitely far apart.
+/// The tokens of a script's decode steps, one step after the other, and two in flight, where each
+/// step takes tokens that the one before it has yet to draw, with lists of blocks and over kept
+/// tables. The same, or infinitely far apart.
 fn in_flight(
     device: &Arc<Device>,
     spec: &TransformerSpec,
@@ -199,8 +203,8 @@ fn in_flight(
     Ok(if same { 0.0 } else { f64::INFINITY })
 }
 
-/// The step over kept tables. With `turned`, slots and blocks are numbered from the end: a step after one that is not finds every
-/// table changed, while the other may still read it.
+/// The step over kept tables. With `turned`, slots and blocks are numbered from the end: a step
+/// after one that is not finds every table changed, while the other may still read it.
 fn elsewhere(step: &StepInput, turned: bool) -> StepInput {
     let mut kept = step.kept();
     if !turned {

@@ -36,7 +36,8 @@ impl Pages {
         (sub_blocks * layout.frames_per_sub_block) as u32
     }
 
-    /// Adds a sequence with `position` tokens in the cache and `rows` new ones. Panics if the pool is too small.
+    /// Adds a sequence with `position` tokens in the cache and `rows` new ones. Panics if the pool
+    /// is too small.
     pub fn add(&mut self, position: usize, rows: usize) {
         let input = &mut self.input;
         let tokens = position + rows;
@@ -70,7 +71,8 @@ impl Pages {
         });
     }
 
-    /// Byte offset, in the arena, of the row of `token` of sequence `seq` in record `record` of `record_bytes` bytes.
+    /// Byte offset, in the arena, of the row of `token` of sequence `seq` in record `record` of
+    /// `record_bytes` bytes.
     pub fn row_offset(
         &self,
         seq: usize,

@@ -1,4 +1,5 @@
-//! Products over polar44 keys, by tables and on tensor cores, against those of what the CPU's codec decodes.
+//! Products over polar44 keys, by tables and on tensor cores, against those of what the CPU's codec
+//! decodes.
 
 use std::sync::Arc;
 

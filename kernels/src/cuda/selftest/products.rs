@@ -13,13 +13,15 @@ const WIDE_LIMIT: f64 = 1e-5;
 /// As the outputs are rounded to bf16: half of the last of its 8 bits.
 const NARROW_LIMIT: f64 = 1.0 / 256.0;
 
-/// As the inputs, gates, what they open and the outputs are: a half each, of which the two in the middle have the first's error, too.
+/// As the inputs, gates, what they open and the outputs are: a half each, of which the two in the
+/// middle have the first's error, too.
 const GATED_LIMIT: f64 = 2.0 / 256.0;
 
 /// (rows, inputs, outputs).
 type Shape = (usize, usize, usize);
 
-/// Every way against the definition; bits of rows alone and in company. `quick`: a few streamed ones of each kind.
+/// Every way against the definition; bits of rows alone and in company. `quick`: a few streamed
+/// ones of each kind.
 pub(super) fn check(
     device: &Arc<Device>,
     quick: bool,
@@ -36,10 +38,12 @@ pub(super) fn check(
         gated(device, &GATED[..2], report)?;
         return norms(device, &NORMS[..2], report);
     }
-    // Every number of rows of the skinny kernel, with inputs that divide among the warps unevenly or leave some without any.
+    // Every number of rows of the skinny kernel, with inputs that divide among the warps unevenly
+    // or leave some without any.
     let skinny = (1..=8).map(|rows| (rows, 672, 48));
     let skinny = skinny.chain([(3, 32, 16), (8, 4096, 32), (9, 64, 16)]);
-    // Less than a tile and less than a unit, tiles and units begun, one CTA for several tiles and several for one.
+    // Less than a tile and less than a unit, tiles and units begun, one CTA for several tiles and
+    // several for one.
     let streamed = [
         (1, 8, 8),
         (2, 64, 128),
@@ -66,7 +70,8 @@ pub(super) fn check(
             }
         }
     }
-    // The last: a CTA begins in the middle of three that share a tile and ends as the first of three that share the next.
+    // The last: a CTA begins in the middle of three that share a tile and ends as the first of
+    // three that share the next.
     for shape in [
         (5, 1544, 264),
         (64, 1032, 504),
@@ -88,7 +93,8 @@ pub(super) fn check(
     company(device, report)
 }
 
-/// A row of NaN, of the bits that say that a partial sum has not come, gives NaN, and the other rows what they gave without it.
+/// A row of NaN, of the bits that say that a partial sum has not come, gives NaN, and the other
+/// rows what they gave without it.
 fn nan(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
     let (shape, poisoned) = ((16, 1544, 264), 3);
     let mut probe = ProductProbe::new(device, shape, true)?;
@@ -214,7 +220,8 @@ fn norms(device: &Arc<Device>, cases: &[NormsCase], report: &mut Report) -> Resu
     Ok(())
 }
 
-/// The residual stream after the first product, and the second one's outputs; a row's error counts by its own size.
+/// The residual stream after the first product, and the second one's outputs; a row's error counts
+/// by its own size.
 fn by_definition(
     normed: &Normed,
     (rows, inputs, hidden, outputs): (usize, usize, usize, usize),
@@ -255,7 +262,8 @@ fn by_definition(
     (residual, y)
 }
 
-/// A streamed row has the same bits whatever the number of rows, for one n side of the instruction, and up to 16 rows, which are cut alike.
+/// A streamed row has the same bits whatever the number of rows, for one n side of the instruction,
+/// and up to 16 rows, which are cut alike.
 fn company(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
     let (inputs, outputs) = (1160, 392);
     let rows_of = |rows: usize| -> Result<Option<Vec<f32>>, ProbeError> {

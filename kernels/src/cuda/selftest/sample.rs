@@ -116,7 +116,8 @@ fn edit(edits: &mut Vec<LogitEdit>, vocab: usize, before: usize, rng: &mut Rng) 
     }
 }
 
-/// How far what was drawn is from what should have been: infinite for another token or other alternatives.
+/// How far what was drawn is from what should have been: infinite for another token or other
+/// alternatives.
 fn distance(got: &Drawn, top: &[(u32, f32)], want: &Reference, asked: bool) -> f64 {
     if got.token != want.token {
         return f64::INFINITY;
@@ -185,7 +186,8 @@ fn compare(
     Ok(worst)
 }
 
-/// Pearson's statistic of many draws against the exact probabilities, over its 99.9 % quantile: above 1 they differ.
+/// Pearson's statistic of many draws against the exact probabilities, over its 99.9 % quantile:
+/// above 1 they differ.
 fn chi_square(device: &Arc<Device>, base: &Draw, rng: &mut Rng) -> Result<f64, ProbeError> {
     const VOCAB: usize = 100;
     const DRAWS: usize = 64;
@@ -241,7 +243,8 @@ fn chi_square(device: &Arc<Device>, base: &Draw, rng: &mut Rng) -> Result<f64, P
     Ok(statistic / quantile)
 }
 
-/// Vocabularies that end anywhere in a block, with and without aligned rows; 1 to 65 rows; a large one.
+/// Vocabularies that end anywhere in a block, with and without aligned rows; 1 to 65 rows; a large
+/// one.
 pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
     let mut rng = Rng(11);
     for (vocab, rows, steps) in [

@@ -32,7 +32,8 @@ fn exp2(z: f32, bits: i32) -> f32 {
     p.unwrap_or(0.0) * 2f32.powi(n as i32 + bits)
 }
 
-/// A token's weight in units of 2⁻³⁰: 2¹⁵ times its probability, rounded to an integer, and 2¹⁵ times the rest.
+/// A token's weight in units of 2⁻³⁰: 2¹⁵ times its probability, rounded to an integer, and 2¹⁵
+/// times the rest.
 pub(super) fn weight(y: f32) -> u64 {
     let scaled = exp2(y * std::f32::consts::LOG2_E, 15);
     let high = (scaled + ROUND) - ROUND;

@@ -1,4 +1,5 @@
-//! Whole models whose blocks shrink while they are read: the CUDA backend against the CPU backend over the same pages.
+//! Whole models whose blocks shrink while they are read: the CUDA backend against the CPU backend
+//! over the same pages.
 
 use std::sync::Arc;
 
@@ -20,7 +21,8 @@ use crate::formats::rotation::Rotation;
 use crate::kv::{KvArena, KvLayout};
 use crate::model::TransformerSpec;
 
-/// As of whole models at 16 bit (activations in bf16), and decoded values rounded to bf16: 2^-9 of each.
+/// As of whole models at 16 bit (activations in bf16), and decoded values rounded to bf16: 2^-9 of
+/// each.
 const LOGITS_LIMIT: f64 = 2.5e-2;
 
 /// Formats of keys and values at the positions after the first.
@@ -35,7 +37,8 @@ const LADDER: Schedule = [
     (F::Int2c, F::Int2c),
 ];
 
-/// Static formats, which decode attention reads in scratch. Of the moves of the script none leads from one of them to another.
+/// Static formats, which decode attention reads in scratch. Of the moves of the script none leads
+/// from one of them to another.
 const STATIC: [(&str, Schedule); 4] = [
     ("polar44 and int4t keys", with_static(F::Polar44, F::Int4t)),
     ("polar42 and int2t keys", with_static(F::Polar42, F::Int2t)),
@@ -94,7 +97,8 @@ impl Script {
         self.free.drain(rest..).collect()
     }
 
-    /// A step of `rows` rows for each sequence, with `moves`; `after`: its rows read the new frames already.
+    /// A step of `rows` rows for each sequence, with `moves`; `after`: its rows read the new frames
+    /// already.
     fn step(&mut self, rows: &[u32], moves: &[Move], after: bool, rng: &mut Rng) -> StepInput {
         let mut input = StepInput::default();
         let full = self.layout.frames(0);
@@ -276,7 +280,8 @@ fn run(
             pool.extend(bytes);
         }
         if spoil && i == 2 {
-            // A value of the block that moves second which has no code at int4 but attention can bear.
+            // A value of the block that moves second which has no code at int4 but attention can
+            // bear.
             let source = step.shrinks[1].frames(&layout, step).0;
             let mut rows = vec![0; 256 * geometry.head_dim];
             rows[130..132].copy_from_slice(&bf16::from_f32(-70_000.0).to_le_bytes());

@@ -1,5 +1,5 @@
-//! What the host does for one decode step of 256 sequences of an 8B model: a measurement, run by hand with `--ignored --nocapture`,
-//! optimised.
+//! What the host does for one decode step of 256 sequences of an 8B model: a measurement, run by
+//! hand with `--ignored --nocapture`, optimised.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,8 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// Sequence `seq` now has `position + 1` tokens: what of its table is new. Its blocks follow each other, as their frames do.
+/// Sequence `seq` now has `position + 1` tokens: what of its table is new. Its blocks follow each
+/// other, as their frames do.
 fn grown(seq: usize, row_blocks: usize, position: usize, per_block: usize) -> Vec<TableDelta> {
     let (block, sub_block) = (
         (seq * row_blocks + position / 128) as u32,
@@ -124,7 +125,8 @@ fn host_time_of_a_decode_step() {
                 .unwrap();
             limits.check_kept(&input, &mut kept, &mut scratch).unwrap();
             let checked = began.elapsed();
-            // `load` would do it; what a launch takes on the emulator is not what it takes on a device.
+            // `load` would do it; what a launch takes on the emulator is not what it takes on a
+            // device.
             step.tables.flush(&stream).unwrap();
             let flushed = began.elapsed() - checked;
             step.load(&stream, &input, &[], SEQS, (false, &[])).unwrap();

@@ -5,8 +5,8 @@ use crate::cuda::attention::Attention;
 use crate::formats::FormatId as F;
 use crate::kv::KvGeometry;
 
-/// Kernels over shrunk blocks ask for the next unit before they know whether there is one. One of sixteen columns has fewer units than
-/// the room is reckoned for.
+/// Kernels over shrunk blocks ask for the next unit before they know whether there is one. One of
+/// sixteen columns has fewer units than the room is reckoned for.
 #[test]
 fn a_step_has_room_for_the_units_of_any_kernel() {
     let device = Device::open(0).unwrap();

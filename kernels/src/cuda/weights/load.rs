@@ -1,4 +1,5 @@
-//! Weights from a source to the device: several threads read rows into pinned memory, the device fetches them from there.
+//! Weights from a source to the device: several threads read rows into pinned memory, the device
+//! fetches them from there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,14 +16,16 @@ use crate::model::{TensorName, TransformerSpec, WeightSource, rows_of};
 /// How loading is spread.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Staging {
-    /// Threads that read; each has a stream and two pinned buffers, one to fill while the device reads the other.
+    /// Threads that read; each has a stream and two pinned buffers, one to fill while the device
+    /// reads the other.
     pub(super) threads: usize,
     /// Values of a pinned buffer; a row may make it longer.
     pub(super) buffer_values: usize,
 }
 
 impl Staging {
-    /// 4 MiB at a time, so that starting a copy is noise beside it, by as many threads as memory needs to be kept busy.
+    /// 4 MiB at a time, so that starting a copy is noise beside it, by as many threads as memory
+    /// needs to be kept busy.
     pub(super) fn of_this_machine() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
@@ -174,8 +177,9 @@ impl Shared {
                     let name = piece.name;
                     (index, LoadError::Source { name, source })
                 })?;
-            // SAFETY: `build` laid the piece out within a buffer that outlives this scope of threads; no two pieces overlap,
-            // and nothing else uses the weights before the load has returned.
+            // SAFETY: `build` laid the piece out within a buffer that outlives this scope of
+            // threads; no two pieces overlap, and nothing else uses the weights before the load has
+            // returned.
             unsafe { ring.send(piece.address, piece.values) }.map_err(of(index))?;
             // Nobody listens only if the caller is gone, and then nobody needs to know.
             let _ = done.send(2 * piece.values as u64);
@@ -213,11 +217,12 @@ impl Ring {
     /// Enqueues the copy of the buffer that was begun.
     ///
     /// # Safety
-    /// `address` must be that of as many bf16 values, which nothing else uses until the stream has run this.
+    /// `address` must be that of as many bf16 values, which nothing else uses until the stream has
+    /// run this.
     unsafe fn send(&mut self, address: DevicePtr, values: usize) -> Result<(), CudaError> {
         let (buffer, sent) = &self.slots[self.turn];
-        // SAFETY: the buffer is next written when its event has been reached, and freed when the stream has been waited for;
-        // the rest is the caller's.
+        // SAFETY: the buffer is next written when its event has been reached, and freed when the
+        // stream has been waited for; the rest is the caller's.
         unsafe { self.stream.upload_to(address, buffer, values)? };
         sent.record(&self.stream)?;
         self.turn = 1 - self.turn;
@@ -227,7 +232,8 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // After an error copies may still run. If waiting fails too, the device is lost and copies nothing any more.
+        // After an error copies may still run. If waiting fails too, the device is lost and copies
+        // nothing any more.
         let _ = self.stream.synchronize();
     }
 }

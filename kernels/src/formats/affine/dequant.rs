@@ -35,7 +35,8 @@ impl Steps {
     }
 }
 
-/// `value = code * step + zero` for the 16 tokens of a tile: `codes` and `out` are `[16][head_dim]`.
+/// `value = code * step + zero` for the 16 tokens of a tile: `codes` and `out` are
+/// `[16][head_dim]`.
 #[inline(always)]
 pub(crate) fn dequantise_tile(
     steps: &Steps,

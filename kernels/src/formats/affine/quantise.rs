@@ -8,8 +8,8 @@ use super::{Grouping, Meta, group_ranges};
 use crate::BLOCK_TOKENS;
 
 vectorised! {
-    /// Quantises `rows`, `[128][head_dim]`, to `levels` + 1 levels: zeros and ranges into `meta`, codes
-    /// in the order of the rows into `codes`.
+    /// Quantises `rows`, `[128][head_dim]`, to `levels` + 1 levels: zeros and ranges into `meta`,
+    /// codes in the order of the rows into `codes`.
     pub(crate) fn quantise(
         grouping: Grouping,
         shape: RecordShape,

@@ -1,4 +1,5 @@
-//! Records of one plane whose codes all have the same width: int8, int4, int2 and the per-token keys.
+//! Records of one plane whose codes all have the same width: int8, int4, int2 and the per-token
+//! keys.
 //!
 //! Layout: `[zero][range][plane]`.
 

@@ -1,7 +1,9 @@
-//! Clipped 2-bit codes: a group's zero and range are chosen within those of its 4-bit codes, which saturate.
+//! Clipped 2-bit codes: a group's zero and range are chosen within those of its 4-bit codes, which
+//! saturate.
 //!
-//! A window is four equidistant levels, in halves of a 4-bit step: 30 are what the group spans. The one of the least squared error
-//! over the group's 4-bit codes is found in integers, from how often each of them occurs.
+//! A window is four equidistant levels, in halves of a 4-bit step: 30 are what the group spans. The
+//! one of the least squared error over the group's 4-bit codes is found in integers, from how often
+//! each of them occurs.
 
 use half::f16;
 
@@ -87,7 +89,8 @@ const fn window(low: u8, step: u8) -> Window {
 }
 
 impl Window {
-    /// Zero and range of the window in a group of these: one f32 rounding an operation, then the nearest fp16.
+    /// Zero and range of the window in a group of these: one f32 rounding an operation, then the
+    /// nearest fp16.
     fn place(&self, zero: f32, range: f32) -> (f16, f16) {
         let half_step = range / f32::from(SPAN);
         let low = zero + f32::from(self.low) * half_step;
@@ -96,8 +99,8 @@ impl Window {
     }
 }
 
-/// Brings the groups that `chosen` names from 4-bit codes to clipped 2-bit ones: `codes`, `[128][head_dim]`, and their zeros and
-/// ranges in `meta`.
+/// Brings the groups that `chosen` names from 4-bit codes to clipped 2-bit ones: `codes`,
+/// `[128][head_dim]`, and their zeros and ranges in `meta`.
 pub(crate) fn clip(
     shape: RecordShape,
     chosen: impl Fn(usize) -> bool,
@@ -190,7 +193,8 @@ mod tests {
     use super::super::ladder::shift_4_to_2;
     use super::*;
 
-    /// The first window is the group's own range: its codes are those of the Equivalent Right Shift, its zero and range the old ones.
+    /// The first window is the group's own range: its codes are those of the Equivalent Right
+    /// Shift, its zero and range the old ones.
     #[test]
     fn the_widest_window_changes_nothing() {
         let widest = &WINDOWS[0];

@@ -1,12 +1,13 @@
-//! What the formats with the papers' groups of 32 share (KIVI, KVmix): `int2g32`, `kvmix11`, `int4g32`. Static.
+//! What the formats with the papers' groups of 32 share (KIVI, KVmix): `int2g32`, `kvmix11`,
+//! `int4g32`. Static.
 //!
-//! Groups of 32 neighbours along the quantised direction: tokens of a channel for keys, channels of a
-//! token for values. Layout, with G = 4 D groups of w words:
-//! `[zero; G][range; G][first word; G] .. [word w; G]`. Group (q, c) of keys, tokens
-//! `32 q ..` of channel c, is number `q D + c`; group (t, q) of values, channels `32 q ..` of token t,
-//! is number `t D/32 + q`.
+//! Groups of 32 neighbours along the quantised direction: tokens of a channel for keys, channels of
+//! a token for values. Layout, with G = 4 D groups of w words: `[zero; G][range; G][first word; G]
+//! .. [word w; G]`. Group (q, c) of keys, tokens `32 q ..` of channel c, is number `q D + c`; group
+//! (t, q) of values, channels `32 q ..` of token t, is number `t D/32 + q`.
 //!
-//! A 32-bit word holds 16 codes of 2 bits, 8 of 4, or eleven of 3, the eleventh of which has 2 bits.
+//! A 32-bit word holds 16 codes of 2 bits, 8 of 4, or eleven of 3, the eleventh of which has 2
+//! bits.
 
 use std::ops::Range;
 

@@ -3,8 +3,9 @@
 //! Layout, n boosted channels of D: `[zero][range][low plane][index][slab 0][slab 1 ..]`.
 //! - The low plane is dense: the 2-bit codes, of boosted channels the low two bits.
 //! - The index has a byte a channel: its rank among the boosted, or n.
-//! - Slab s holds the high two bits of the boosted channels of ranks `s D/8 .. (s + 1) D/8`, a plane
-//!   `[128 tokens][D/8]` of its own, so that dropping to fewer boosted channels drops whole slabs.
+//! - Slab s holds the high two bits of the boosted channels of ranks `s D/8 .. (s + 1) D/8`, a
+//!   plane `[128 tokens][D/8]` of its own, so that dropping to fewer boosted channels drops whole
+//!   slabs.
 
 mod rank;
 mod ranked;

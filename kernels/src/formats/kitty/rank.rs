@@ -1,5 +1,6 @@
-//! Which channels of a decoded 4-bit page keep their bits: those of the greatest mean magnitude, or for comparison of the
-//! greatest variance, or any. In exact integers, so that every device ranks alike.
+//! Which channels of a decoded 4-bit page keep their bits: those of the greatest mean magnitude, or
+//! for comparison of the greatest variance, or any. In exact integers, so that every device ranks
+//! alike.
 
 use half::f16;
 
@@ -48,7 +49,8 @@ fn index<T: Ord>(boosted: usize, scores: &[T]) -> Vec<u8> {
     index
 }
 
-/// Variance of every channel, in units of `(2^-24 / (15 * 128))^2`: `R^2 (128 sum c^2 - (sum c)^2)`, below 2^103.
+/// Variance of every channel, in units of `(2^-24 / (15 * 128))^2`: `R^2 (128 sum c^2 - (sum
+/// c)^2)`, below 2^103.
 fn variance(meta: Meta<'_>, head_dim: usize, codes: &[u8]) -> Vec<u128> {
     let of = |channel: usize| {
         let codes = codes[channel..]
@@ -62,8 +64,8 @@ fn variance(meta: Meta<'_>, head_dim: usize, codes: &[u8]) -> Vec<u128> {
     (0..head_dim).map(of).collect()
 }
 
-/// A number for every channel that says nothing, but is the same wherever the page's metadata is: FNV-1a of the metadata,
-/// then SplitMix64.
+/// A number for every channel that says nothing, but is the same wherever the page's metadata is:
+/// FNV-1a of the metadata, then SplitMix64.
 fn drawn(meta: &[u8], head_dim: usize) -> Vec<u64> {
     let seed = meta.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
@@ -77,9 +79,9 @@ fn drawn(meta: &[u8], head_dim: usize) -> Vec<u64> {
     (0..head_dim as u64).map(mix).collect()
 }
 
-/// `sum over tokens |z + c R / 15|` of every channel, in units of `2^-24 / 15`: exact, so no order of
-/// summation matters. With N the tokens below zero it is
-/// `15 z (128 - 2 |N|) + R (sum c - 2 sum over N c)`.
+/// `sum over tokens |z + c R / 15|` of every channel, in units of `2^-24 / 15`: exact, so no order
+/// of summation matters. With N the tokens below zero it is `15 z (128 - 2 |N|) + R (sum c - 2 sum
+/// over N c)`.
 fn loudness(meta: Meta<'_>, head_dim: usize, codes: &[u8]) -> Vec<i64> {
     let terms: Vec<(i64, i64)> = (0..head_dim)
         .map(|c| (15 * units(meta.zero(c)), units(meta.range(c))))

@@ -13,7 +13,8 @@ use super::codec::{PageFormat, Rung};
 use super::{FormatError, FormatId, RecordShape};
 use crate::kv::Side;
 
-/// The rungs of a side, top first: 16-bit, then every format that a page shrinks to unless told otherwise.
+/// The rungs of a side, top first: 16-bit, then every format that a page shrinks to unless told
+/// otherwise.
 pub fn ladder(side: Side) -> impl Iterator<Item = FormatId> {
     rungs(side).filter(|f| match f.codec().rung() {
         Some(Rung::Low(low)) => low.width().is_usual(),
@@ -21,15 +22,15 @@ pub fn ladder(side: Side) -> impl Iterator<Item = FormatId> {
     })
 }
 
-/// Every format that pages of a side can shrink to step by step, 16-bit first: the [`ladder`], and below int4 the branch of 2-bit
-/// formats that are not clipped.
+/// Every format that pages of a side can shrink to step by step, 16-bit first: the [`ladder`], and
+/// below int4 the branch of 2-bit formats that are not clipped.
 pub fn rungs(side: Side) -> impl Iterator<Item = FormatId> {
     let rungs = FormatId::ALL.iter().copied();
     rungs.filter(move |f| f.is_legal(side) && f.codec().rung().is_some())
 }
 
-/// Whether a page of `side` may be transcoded `from` -> `to`: any number of rungs down, within its branch at 2 bits, or from 16 bit
-/// to a static format.
+/// Whether a page of `side` may be transcoded `from` -> `to`: any number of rungs down, within its
+/// branch at 2 bits, or from 16 bit to a static format.
 pub fn legal_shrink(from: FormatId, to: FormatId, side: Side) -> bool {
     if from == to || !from.is_legal(side) || !to.is_legal(side) {
         return false;

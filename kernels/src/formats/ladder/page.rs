@@ -47,8 +47,8 @@ impl Width {
         self.bits > 2 || self.clipped
     }
 
-    /// Whether a page of this width may become one of `lower`: that has fewer bits, and a clipped page stays so, as an unclipped one
-    /// does.
+    /// Whether a page of this width may become one of `lower`: that has fewer bits, and a clipped
+    /// page stays so, as an unclipped one does.
     pub(crate) fn reaches(self, lower: Width) -> bool {
         let falls = (lower.bits, lower.slabs) < (self.bits, self.slabs);
         falls && (self.bits > 2 || self.clipped == lower.clipped)
@@ -59,7 +59,8 @@ impl Width {
 pub(crate) struct LadderPage {
     pub(crate) shape: RecordShape,
     pub(crate) width: Width,
-    /// Zeros and ranges as they lie in the record. No rung changes them but the clipped ones, those of 2-bit groups.
+    /// Zeros and ranges as they lie in the record. No rung changes them but the clipped ones, those
+    /// of 2-bit groups.
     pub(crate) meta: Vec<u8>,
     /// `[128][head_dim]`, in natural order.
     pub(crate) codes: Vec<u8>,
@@ -89,8 +90,8 @@ impl LadderPage {
     }
 
     /// Brings the page down to `target`, which is not above it. The result depends on the codes of
-    /// the 8-bit rung and on `target` only, not on where the page is now: the ranking is that of the
-    /// 4-bit page, and the index carries it further down.
+    /// the 8-bit rung and on `target` only, not on where the page is now: the ranking is that of
+    /// the 4-bit page, and the index carries it further down.
     pub(crate) fn lower(&mut self, target: Width) {
         self.lower_by(Ranking::Magnitude, target);
     }

@@ -35,7 +35,8 @@ mod tests {
         }
     }
 
-    /// Rounding twice loses nothing in the worst case: half a step of 2 bits is 42.5 steps of 8 bits.
+    /// Rounding twice loses nothing in the worst case: half a step of 2 bits is 42.5 steps of 8
+    /// bits.
     #[test]
     fn two_shifts_stay_within_half_a_step() {
         for code in 0..=255i32 {

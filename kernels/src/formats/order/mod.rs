@@ -165,7 +165,8 @@ mod tests {
         }
     }
 
-    /// The property the GPU kernels rest on: one 16-byte load per lane is a 16 x 128 tile at 2 bits.
+    /// The property the GPU kernels rest on: one 16-byte load per lane is a 16 x 128 tile at 2
+    /// bits.
     #[test]
     fn a_two_bit_tile_is_one_vector_per_lane() {
         let plane = Plane {

@@ -1,8 +1,8 @@
 //! What the polar formats share: RoPE pairs (i, i + D/2) of keys as angle and radius.
 //!
 //! Layout, with P = D/2 pairs: `[angle zero][angle range][radius zero][radius range]`, P fp16 each,
-//! then the angle plane and the radius plane, `[128 tokens][P]` codes. A grid that is the same for all
-//! angles stores no angle metadata.
+//! then the angle plane and the radius plane, `[128 tokens][P]` codes. A grid that is the same for
+//! all angles stores no angle metadata.
 //!
 //! Codes are floors of equal cells and decode to the middle of the cell:
 //!

@@ -1,4 +1,5 @@
-//! RoPE pairs of keys with angle and radius in 4 bits each, angles on one grid over the circle; static. Layout: see `polar`.
+//! RoPE pairs of keys with angle and radius in 4 bits each, angles on one grid over the circle;
+//! static. Layout: see `polar`.
 
 use std::ops::Range;
 

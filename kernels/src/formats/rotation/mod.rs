@@ -1,15 +1,16 @@
-//! Hadamard rotations of what is cached: V's, folded into the weights so that serving pays nothing for it, and K's, which every
-//! step computes.
+//! Hadamard rotations of what is cached: V's, folded into the weights so that serving pays nothing
+//! for it, and K's, which every step computes.
 //!
-//! With H the normalised Walsh-Hadamard matrix of size `head_dim` (symmetric, `H H = 1`), the cached
-//! values become `v' = H v` if every head of W_v (and of V's bias) is multiplied by H from the left.
-//! Attention only forms weighted sums of values, `o' = H o`, and the output projection undoes the
-//! rotation if every head of W_o is multiplied by H from the right: `W_o H H o = W_o o`. Outliers of
-//! single channels are spread over the head, so that a token's range, and with it the 2-bit step, gets
-//! smaller.
+//! With H the normalised Walsh-Hadamard matrix of size `head_dim` (symmetric, `H H = 1`), the
+//! cached values become `v' = H v` if every head of W_v (and of V's bias) is multiplied by H from
+//! the left. Attention only forms weighted sums of values, `o' = H o`, and the output projection
+//! undoes the rotation if every head of W_o is multiplied by H from the right: `W_o H H o = W_o o`.
+//! Outliers of single channels are spread over the head, so that a token's range, and with it the
+//! 2-bit step, gets smaller.
 //!
-//! Keys are turned by RoPE behind W_k, so that nothing can be folded there. Queries and keys are both multiplied by H after RoPE,
-//! which leaves their products as they were: `(H q) . (H k) = q . k`.
+//! Keys are turned by RoPE behind W_k, so that nothing can be folded there. Queries and keys are
+//! both multiplied by H after RoPE, which leaves their products as they were: `(H q) . (H k) = q .
+//! k`.
 
 mod hadamard;
 

@@ -1,5 +1,5 @@
-//! `int4shr`, `int2shr`, `int4rsh`, `int2rsh`: 8-bit codes brought down by plain and by rounding right shifts, which PM-KVQ
-//! compares its Equivalent Right Shift with; static.
+//! `int4shr`, `int2shr`, `int4rsh`, `int2rsh`: 8-bit codes brought down by plain and by rounding
+//! right shifts, which PM-KVQ compares its Equivalent Right Shift with; static.
 //!
 //! Layout: `[zero][range][plane]`, as `affine::uniform`; the step is the 8-bit one times 16 or 64.
 
@@ -15,7 +15,8 @@ use crate::kv::Side;
 /// Codec of codes of `BITS` (4 or 2) that were 8 bits wide, shifted with rounding or without.
 pub(crate) struct Shifted<const BITS: u32, const ROUNDED: bool>;
 
-/// Steps of 8 bit to a group, over those of a code of `bits`: the widths halve, and the step grows by a power of two.
+/// Steps of 8 bit to a group, over those of a code of `bits`: the widths halve, and the step grows
+/// by a power of two.
 const fn levels(bits: u32) -> f32 {
     255.0 / (1 << (8 - bits)) as f32
 }

@@ -165,7 +165,8 @@ impl Plot {
         };
     }
 
-    /// Names of the series beside their last points, apart from each other; those of clouds in the corner.
+    /// Names of the series beside their last points, apart from each other; those of clouds in the
+    /// corner.
     fn names(&self, svg: &mut String, x: &Scale<'_>, y: &Scale<'_>) {
         let lines = |s: &&Series| !s.label.is_empty() && !matches!(s.mark, Mark::Cloud | Mark::Rug);
         let mut names: Vec<(f64, f64, &Series)> = Vec::new();

@@ -8,7 +8,8 @@ use crate::kv::KvGeometry;
 
 const FRAMES: u32 = 600;
 
-/// What `Rewrite` is given, for a step that lists its blocks: of each sequence its rows and its blocks, by number and position.
+/// What `Rewrite` is given, for a step that lists its blocks: of each sequence its rows and its
+/// blocks, by number and position.
 struct Setting {
     layout: KvLayout,
     capacity: StepCapacity,
@@ -85,7 +86,8 @@ impl Setting {
             .unwrap();
         let places = listed(&tables, &rewrite);
         let (jobs, turns) = (rewrite.jobs.clone(), rewrite.turns.clone());
-        // Kept tables, where those of a step before stand, say the same. Blocks are named by their frames there.
+        // Kept tables, where those of a step before stand, say the same. Blocks are named by their
+        // frames there.
         let input = self.input.kept();
         kept.apply(&self.layout, &input.deltas, |d| tables.apply(d))
             .unwrap();
@@ -128,7 +130,8 @@ fn sequences_take_turns_when_scratch_is_short() {
     let other: &[_] = &[(2, 1), (3, 1), (10, 0)];
     let last: &[_] = &[(0, 1), (4, 2), (11, 0)];
     let (rewrite, places) = Setting::new(&[(5, long), (5, other), (5, last)]).plan(true);
-    // Blocks 0, 1, 2 and 3 fill the first turn; 0 is decoded again in the second, from the same list of frames.
+    // Blocks 0, 1, 2 and 3 fill the first turn; 0 is decoded again in the second, from the same
+    // list of frames.
     let turns: Vec<_> = rewrite.in_scratch.iter().map(|p| p.unwrap().turn).collect();
     assert_eq!(turns, [0, 0, 1]);
     assert_eq!(rewrite.turns, [0..4, 4..6]);

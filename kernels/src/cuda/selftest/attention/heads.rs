@@ -1,4 +1,5 @@
-//! A decode kernel that finishes heads of Q, K and V does what the kernel for that does, to the bit.
+//! A decode kernel that finishes heads of Q, K and V does what the kernel for that does, to the
+//! bit.
 
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
 //! The fast form of the permutation: packs and unpacks tiles of 16 tokens, eight codes at a time.
 //!
-//! Both directions work on codes in natural order, one byte each, `[16][channels]`. Planes whose rows
-//! are tokens (keys) and planes whose columns are tokens (values) have a walk each; in both, eight
-//! neighbouring channels of one token lie in the same bits of the same byte of eight 32-bit words (or
-//! of the two halves of four). So a walk gathers words in channel order, splits them by byte position,
-//! and is left with shifts and masks of eight codes in a `u64`.
+//! Both directions work on codes in natural order, one byte each, `[16][channels]`. Planes whose
+//! rows are tokens (keys) and planes whose columns are tokens (values) have a walk each; in both,
+//! eight neighbouring channels of one token lie in the same bits of the same byte of eight 32-bit
+//! words (or of the two halves of four). So a walk gathers words in channel order, splits them by
+//! byte position, and is left with shifts and masks of eight codes in a `u64`.
 
 mod cols;
 mod rows;
