@@ -541,10 +541,10 @@ fn describe(model: &LoadedModel) -> String {
         "{:?}, {:.0} M parameters, {} layers, {}/{} heads of {}, vocabulary {}",
         model.family,
         model.parameters() as f64 / 1e6,
-        spec.layers,
-        spec.q_heads,
-        spec.kv_heads,
-        spec.head_dim,
+        spec.layers.len(),
+        spec.heads().q_heads,
+        spec.heads().kv_heads,
+        spec.heads().head_dim,
         spec.vocab
     )
 }

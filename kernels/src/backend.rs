@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::formats::FormatId;
 use crate::kv::Side;
-use crate::model::TransformerSpec;
+use crate::model::ModelSpec;
 
 mod check;
 mod sample;
@@ -45,7 +45,7 @@ pub trait Backend: Send {
     }
 
     /// The model it runs.
-    fn spec(&self) -> &TransformerSpec;
+    fn spec(&self) -> &ModelSpec;
 
     /// Steps that may be submitted before the first of them is waited for.
     fn depth(&self) -> usize {

@@ -1,10 +1,10 @@
 //! SmolLM2-135M's shape, and random numbers.
 
-use ebb_kernels::model::{Rope, TransformerSpec};
+use ebb_kernels::model::{ModelSpec, QkNorm, Rope, UniformModel};
 
 /// SmolLM2-135M's dimensions.
-pub(super) fn smollm2_135m() -> TransformerSpec {
-    TransformerSpec {
+pub(super) fn smollm2_135m() -> ModelSpec {
+    UniformModel {
         hidden: 576,
         layers: 30,
         q_heads: 9,
@@ -13,15 +13,16 @@ pub(super) fn smollm2_135m() -> TransformerSpec {
         intermediate: 1536,
         vocab: 49152,
         norm_eps: 1e-5,
-        rope: Rope {
-            inv_freq: (0..32).map(|i| 1e5f32.powf(-(i as f32) / 32.0)).collect(),
-            scale: 1.0,
-        },
+        rope: Rope::new(
+            (0..32).map(|i| 1e5f32.powf(-(i as f32) / 32.0)).collect(),
+            1.0,
+        ),
         qkv_bias: false,
-        qk_norm: false,
+        qk_norm: QkNorm::None,
         tied_embeddings: true,
         max_positions: 8192,
     }
+    .spec()
 }
 
 /// Uniform numbers in [-1, 1).

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ebb_kernels::backend::{Backend, BlockRef, SeqRows, StepInput};
 use ebb_kernels::cpu::CpuBackend;
 use ebb_kernels::kv::{FrameLayout, KvArena};
-use ebb_kernels::model::{RandomWeights, TransformerSpec};
+use ebb_kernels::model::{ModelSpec, RandomWeights};
 use ebb_kernels::{BLOCK_TOKENS, SUB_BLOCKS};
 
 use crate::report::{Report, shortest};
@@ -20,7 +20,7 @@ pub(super) struct Streams {
 
 impl Streams {
     pub(super) fn new(
-        spec: &TransformerSpec,
+        spec: &ModelSpec,
         threads: usize,
         streams: usize,
         tokens: usize,
@@ -106,7 +106,7 @@ impl Streams {
     /// Floating-point operations of a step that decodes a token of each stream.
     pub(super) fn decode_flops(&self, streams: usize, context: usize) -> f64 {
         let spec = self.backend.spec();
-        let attention = 4 * spec.q_width() * context * spec.layers;
+        let attention = 4 * spec.heads().q_width() * context * spec.layers.len();
         // Two operations per weight, of two bytes.
         streams as f64 * (self.backend.weight_bytes_per_step() as f64 + attention as f64)
     }
@@ -115,7 +115,7 @@ impl Streams {
     pub(super) fn prefill_flops(&self, rows: usize) -> f64 {
         let spec = self.backend.spec();
         let head = 2.0 * (spec.hidden * spec.vocab) as f64;
-        let attention = 4 * spec.q_width() * (rows / 2) * spec.layers;
+        let attention = 4 * spec.heads().q_width() * (rows / 2) * spec.layers.len();
         let weights = self.backend.weight_bytes_per_step() as f64 - head;
         rows as f64 * (weights + attention as f64) + head
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use ebb_kernels::backend::{Backend, Draw, StepInput};
 use ebb_kernels::cuda::selftest::{Pages, Rng};
 use ebb_kernels::cuda::{CudaBackend, CudaConfig, Device, StepCapacity};
-use ebb_kernels::model::{Rope, TransformerSpec};
+use ebb_kernels::model::{ModelSpec, QkNorm, Rope, UniformModel};
 
 /// Steps before the timed ones, and timed ones.
 const WARM: usize = 5;
@@ -15,8 +15,8 @@ const TIMED: usize = 40;
 const PROMPT: usize = 8192;
 const CHUNK: usize = 2048;
 
-pub(super) fn llama_8b() -> TransformerSpec {
-    TransformerSpec {
+pub(super) fn llama_8b() -> ModelSpec {
+    UniformModel {
         hidden: 4096,
         layers: 32,
         q_heads: 32,
@@ -25,17 +25,18 @@ pub(super) fn llama_8b() -> TransformerSpec {
         intermediate: 14336,
         vocab: 128_256,
         norm_eps: 1e-5,
-        rope: Rope {
-            inv_freq: (0..64)
+        rope: Rope::new(
+            (0..64)
                 .map(|i| 500_000f32.powf(-(i as f32) / 64.0))
                 .collect(),
-            scale: 1.0,
-        },
+            1.0,
+        ),
         qkv_bias: false,
-        qk_norm: false,
+        qk_norm: QkNorm::None,
         tied_embeddings: false,
         max_positions: 131_072,
     }
+    .spec()
 }
 
 /// Prints one line a batch: wall time of a decode step, from its inputs on the host to its tokens

@@ -8,7 +8,7 @@
 
 use ebb_kernels::formats::{FormatError, FormatId, RecordShape};
 use ebb_kernels::kv::KvGeometry;
-use ebb_kernels::model::TransformerSpec;
+use ebb_kernels::model::ModelSpec;
 use ebb_kernels::{BLOCK_TOKENS, bf16};
 use thiserror::Error;
 
@@ -48,7 +48,7 @@ pub enum KeyScalesError {
 /// # Errors
 /// When the model cannot be run, or has keys that cannot be quantised.
 pub fn search(
-    spec: &TransformerSpec,
+    spec: &ModelSpec,
     gradients: &mut Gradients<'_>,
     format: FormatId,
     windows: &[&[u32]],

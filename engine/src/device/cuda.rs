@@ -7,7 +7,7 @@ use ebb_kernels::BLOCK_TOKENS;
 use ebb_kernels::backend::Backend;
 use ebb_kernels::cuda::{CudaBackend, CudaConfig, CudaError, Device, Gradients, StepCapacity};
 use ebb_kernels::kv::KvLayout;
-use ebb_kernels::model::{Rotated, TransformerSpec};
+use ebb_kernels::model::{ModelSpec, Rotated};
 
 use super::backend::loading_bar;
 use super::budget::gib;
@@ -61,7 +61,7 @@ impl CudaDevice {
     /// What a backend for steps of these sizes leaves to the KV cache.
     pub(crate) fn budget(
         &self,
-        spec: &TransformerSpec,
+        spec: &ModelSpec,
         steps: &StepSizes,
         utilization: f64,
     ) -> Result<Budget, DeviceError> {
@@ -89,7 +89,7 @@ impl CudaDevice {
     /// Of `bytes` for the KV cache, those of its pool: blocks that shrink need scratch beside it.
     pub(crate) fn pool_bytes(
         &self,
-        spec: &TransformerSpec,
+        spec: &ModelSpec,
         steps: &StepSizes,
         layout: &KvLayout,
         bytes: u64,
@@ -200,7 +200,7 @@ impl CudaDevice {
 /// Decode batches beyond this are not recorded: launching them takes less than running them.
 const GRAPH_ROWS_MAX: usize = 512;
 
-fn config(spec: &TransformerSpec, frames: u32, steps: &StepSizes) -> CudaConfig {
+fn config(spec: &ModelSpec, frames: u32, steps: &StepSizes) -> CudaConfig {
     // Sequences may share blocks, so the pool does not bound how many their tables name together.
     let blocks = steps.seqs * steps.context.div_ceil(BLOCK_TOKENS);
     CudaConfig {

@@ -2,7 +2,7 @@
 
 use ebb_kernels::backend::Backend;
 use ebb_kernels::kv::KvLayout;
-use ebb_kernels::model::TransformerSpec;
+use ebb_kernels::model::ModelSpec;
 
 use super::{BackendOptions, Budget, DeviceError, StepSizes};
 use crate::model::LoadedModel;
@@ -30,20 +30,14 @@ impl CudaDevice {
 
     pub(crate) fn budget(
         &self,
-        _: &TransformerSpec,
+        _: &ModelSpec,
         _: &StepSizes,
         _: f64,
     ) -> Result<Budget, DeviceError> {
         match *self {}
     }
 
-    pub(crate) fn pool_bytes(
-        &self,
-        _: &TransformerSpec,
-        _: &StepSizes,
-        _: &KvLayout,
-        _: u64,
-    ) -> u64 {
+    pub(crate) fn pool_bytes(&self, _: &ModelSpec, _: &StepSizes, _: &KvLayout, _: u64) -> u64 {
         match *self {}
     }
 

@@ -7,7 +7,7 @@ mod trial;
 
 use std::path::Path;
 
-use ebb_kernels::model::TransformerSpec;
+use ebb_kernels::model::ModelSpec;
 use serde::Serialize;
 use thiserror::Error;
 
@@ -112,12 +112,7 @@ pub fn perplexity(
 }
 
 /// Whether the text has the windows and the model the context.
-fn check(
-    spec: &TransformerSpec,
-    text: &[u32],
-    ctx: usize,
-    windows: usize,
-) -> Result<(), EvalError> {
+fn check(spec: &ModelSpec, text: &[u32], ctx: usize, windows: usize) -> Result<(), EvalError> {
     let max = spec.max_positions;
     if ctx < 2 || ctx > max {
         return Err(EvalError::Context { ctx, max });

@@ -458,7 +458,7 @@ mod tests {
     use std::time::Duration;
 
     use ebb_kernels::backend::{BackendError, StepOutput};
-    use ebb_kernels::model::TransformerSpec;
+    use ebb_kernels::model::ModelSpec;
 
     use super::*;
 
@@ -482,7 +482,7 @@ mod tests {
             })
         }
 
-        fn spec(&self) -> &TransformerSpec {
+        fn spec(&self) -> &ModelSpec {
             unreachable!("tokens are fed without it")
         }
     }

@@ -14,7 +14,7 @@
 //! their own in each channel (all formats but the per-token ones) do not change with λ.
 
 use ebb_kernels::bf16;
-use ebb_kernels::model::{LayerTensor, TensorName, TransformerSpec};
+use ebb_kernels::model::{LayerTensor, ModelSpec, TensorName};
 use serde::{Deserialize, Serialize};
 
 /// λ of every layer.
@@ -39,7 +39,7 @@ pub const SCALE_MAX: f32 = 1e4;
 impl KeyScales {
     /// Heads with scales of their own in such a model: where heads are normed, the norm's weights
     /// are one for all.
-    pub fn heads_of(spec: &TransformerSpec) -> usize {
+    pub fn heads_of(spec: &ModelSpec) -> usize {
         if spec.qk_norm { 1 } else { spec.kv_heads }
     }
 
@@ -75,7 +75,7 @@ impl KeyScales {
     /// Folds λ into rows of a tensor, from `first_row` on.
     pub(super) fn fold(
         &self,
-        spec: &TransformerSpec,
+        spec: &ModelSpec,
         name: TensorName,
         first_row: usize,
         rows: &mut [bf16],

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ebb_kernels::bf16;
-use ebb_kernels::model::{RandomWeights, TensorName, TransformerSpec, WeightSource};
+use ebb_kernels::model::{ModelSpec, RandomWeights, TensorName, WeightSource};
 use sha2::{Digest, Sha256};
 
 use super::content_hash::{hash_parts, hex};
@@ -52,7 +52,7 @@ pub struct LoadedModel {
     /// Which family it belongs to.
     pub family: Family,
     /// Shapes and constants; `max_positions` is the longest context that can be served.
-    pub spec: TransformerSpec,
+    pub spec: ModelSpec,
     /// Tokens that end a generation, ascending.
     pub end_ids: Vec<u32>,
     /// Recommended sampling parameters.
@@ -270,7 +270,7 @@ impl LoadedModel {
     }
 }
 
-fn random(spec: &TransformerSpec) -> Weights {
+fn random(spec: &ModelSpec) -> Weights {
     Weights::Random(RandomWeights {
         spec: spec.clone(),
         seed: DUMMY_SEED,
@@ -291,7 +291,7 @@ fn hash_of_directory(config: &[u8], weights: &HfWeights) -> String {
 #[derive(Clone, Debug)]
 pub struct ModelWeights {
     weights: Weights,
-    folded: Option<(Arc<KeyScales>, TransformerSpec)>,
+    folded: Option<(Arc<KeyScales>, ModelSpec)>,
 }
 
 impl WeightSource for ModelWeights {

@@ -121,10 +121,10 @@ pub(super) fn rope(base: f64, head_dim: usize, scaling: &Scaling) -> Result<Rope
     } else {
         1.0
     };
-    Ok(Rope {
-        inv_freq: inv_freq.into_iter().map(|freq| freq as f32).collect(),
-        scale: scale as f32,
-    })
+    Ok(Rope::new(
+        inv_freq.into_iter().map(|freq| freq as f32).collect(),
+        scale as f32,
+    ))
 }
 
 /// Between `freq` (`kept` = 1) and `freq / factor` (`kept` = 0).

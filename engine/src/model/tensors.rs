@@ -1,7 +1,7 @@
 //! What every weight file has to satisfy, whatever its format.
 
 use ebb_kernels::bf16;
-use ebb_kernels::model::{TensorName, TransformerSpec};
+use ebb_kernels::model::{ModelSpec, TensorName};
 
 use super::error::Refusal;
 
@@ -12,7 +12,7 @@ const MAX_LAYERS: usize = 4096;
 const MAX_POSITIONS: usize = 1 << 30;
 
 /// Checks a spec's dimensions, so that enumerating its tensors is cheap.
-pub(super) fn check_spec(spec: TransformerSpec) -> Result<TransformerSpec, Refusal> {
+pub(super) fn check_spec(spec: ModelSpec) -> Result<ModelSpec, Refusal> {
     if spec.layers > MAX_LAYERS {
         let expected = format!("at most {MAX_LAYERS}");
         return Err(Refusal::invalid(
@@ -44,10 +44,7 @@ pub(super) trait TensorTable {
 }
 
 /// Checks that a file has exactly the tensors of `spec`, in the right shapes.
-pub(super) fn check_tensors(
-    spec: &TransformerSpec,
-    table: &dyn TensorTable,
-) -> Result<(), Refusal> {
+pub(super) fn check_tensors(spec: &ModelSpec, table: &dyn TensorTable) -> Result<(), Refusal> {
     let mut expected_names = std::collections::HashSet::new();
     for name in TensorName::all(spec) {
         let tensor = table.file_name(name);

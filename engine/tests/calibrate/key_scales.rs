@@ -32,8 +32,12 @@ fn open(change: Change) -> LoadedModel {
 /// Scales for the model's keys: `of(layer, head, pair)`.
 fn scales(model: &LoadedModel, of: impl Fn(usize, usize, usize) -> f32) -> KeyScales {
     let spec = &model.spec;
-    let heads = if spec.qk_norm { 1 } else { spec.kv_heads };
-    let pairs = spec.head_dim / 2;
+    let heads = if spec.qk_norm {
+        1
+    } else {
+        spec.heads().kv_heads
+    };
+    let pairs = spec.heads().head_dim / 2;
     let of_layer = |layer: usize| {
         (0..heads * pairs)
             .map(|i| of(layer, i / pairs, i % pairs))
@@ -41,9 +45,9 @@ fn scales(model: &LoadedModel, of: impl Fn(usize, usize, usize) -> f32) -> KeySc
     };
     KeyScales {
         format: "int2t".to_owned(),
-        alpha: vec![0.5; spec.layers],
+        alpha: vec![0.5; spec.layers.len()],
         heads,
-        scales: (0..spec.layers).map(of_layer).collect(),
+        scales: (0..spec.layers.len()).map(of_layer).collect(),
     }
 }
 

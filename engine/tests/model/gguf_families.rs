@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ebb_engine::model::gguf::GgmlType;
 use ebb_engine::model::{Family, GenerationDefaults, LoadedModel, ModelError, ModelFiles};
-use ebb_kernels::model::{LayerTensor, TensorName, TransformerSpec};
+use ebb_kernels::model::{LayerTensor, ModelSpec, TensorName};
 use tempfile::TempDir;
 
 use crate::gguf_builder::{GgufBuilder, Value, texts};
@@ -55,7 +55,7 @@ fn permute(values: &[f32], heads: usize, rows: usize) -> Vec<f32> {
 }
 
 /// A tiny model of `architecture`, as a converter would write it.
-pub(crate) fn tiny_gguf(architecture: &str, spec: &TransformerSpec) -> GgufBuilder {
+pub(crate) fn tiny_gguf(architecture: &str, spec: &ModelSpec) -> GgufBuilder {
     let mut gguf = GgufBuilder::default();
     let key = |name: &str| format!("{architecture}.{name}");
     gguf.text("general.architecture", architecture)
@@ -145,7 +145,7 @@ fn every_architecture_gives_its_shapes_and_its_weights_in_half_split_order() {
 
 #[test]
 fn a_llama_with_biases_has_them_put_in_order_too() {
-    let spec = TransformerSpec {
+    let spec = ModelSpec {
         qkv_bias: true,
         ..tiny::spec(Family::Llama, false)
     };

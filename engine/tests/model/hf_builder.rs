@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ebb_engine::model::{Family, LoadedModel, ModelError, ModelFiles};
 use ebb_kernels::bf16;
-use ebb_kernels::model::{LayerTensor, TensorName, TransformerSpec};
+use ebb_kernels::model::{LayerTensor, ModelSpec, TensorName};
 use half::f16;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
@@ -61,7 +61,7 @@ pub(crate) struct HfBuilder {
 
 impl HfBuilder {
     /// A tiny model of `family`, in files as transformers writes them.
-    pub(crate) fn new(family: Family, spec: &TransformerSpec, dtype: Dtype) -> Self {
+    pub(crate) fn new(family: Family, spec: &ModelSpec, dtype: Dtype) -> Self {
         let class = match family {
             Family::Llama => "LlamaForCausalLM",
             Family::Mistral => "MistralForCausalLM",

@@ -1,7 +1,7 @@
 //! Tiny Hugging Face directories of every family: shapes, weights, shards, and the files around.
 
 use ebb_engine::model::{Family, GenerationDefaults, TokenizerSource};
-use ebb_kernels::model::TransformerSpec;
+use ebb_kernels::model::ModelSpec;
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
@@ -44,7 +44,7 @@ fn every_type_and_any_number_of_shards_gives_the_same_weights() {
 
 #[test]
 fn the_head_dimension_follows_from_the_width_unless_given() {
-    let spec = TransformerSpec {
+    let spec = ModelSpec {
         head_dim: 8,
         ..tiny::spec(Family::Llama, true)
     };

@@ -2,11 +2,11 @@
 
 use ebb_engine::model::{Family, LoadedModel};
 use ebb_kernels::bf16;
-use ebb_kernels::model::{Rope, TensorName, TransformerSpec, WeightSource};
+use ebb_kernels::model::{ModelSpec, Rope, TensorName, WeightSource};
 
 /// The shapes of a tiny model of `family`. RoPE is left to the tests about it.
-pub(crate) fn spec(family: Family, tied_embeddings: bool) -> TransformerSpec {
-    TransformerSpec {
+pub(crate) fn spec(family: Family, tied_embeddings: bool) -> ModelSpec {
+    UniformModel {
         hidden: 32,
         layers: 2,
         q_heads: 4,
@@ -16,19 +16,17 @@ pub(crate) fn spec(family: Family, tied_embeddings: bool) -> TransformerSpec {
         intermediate: 64,
         vocab: 40,
         norm_eps: 1e-5,
-        rope: Rope {
-            inv_freq: Vec::new(),
-            scale: 1.0,
-        },
+        rope: Rope::new(Vec::new(), 1.0),
         qkv_bias: family == Family::Qwen2,
         qk_norm: family == Family::Qwen3,
         tied_embeddings,
         max_positions: 512,
     }
+    .spec()
 }
 
 /// A tensor's values in Hugging Face order: exact in F16 and BF16, and no two rows alike.
-pub(crate) fn values(name: TensorName, spec: &TransformerSpec) -> Vec<f32> {
+pub(crate) fn values(name: TensorName, spec: &ModelSpec) -> Vec<f32> {
     let shape = name.shape(spec);
     let seed = name
         .to_string()
@@ -45,7 +43,7 @@ pub(crate) fn values(name: TensorName, spec: &TransformerSpec) -> Vec<f32> {
 }
 
 /// Asserts that the model holds exactly the tensors of `spec`, each in Hugging Face order.
-pub(crate) fn assert_weights(model: &LoadedModel, spec: &TransformerSpec) {
+pub(crate) fn assert_weights(model: &LoadedModel, spec: &ModelSpec) {
     let weights = model.weights();
     for name in TensorName::all(spec) {
         assert_eq!(
@@ -58,7 +56,7 @@ pub(crate) fn assert_weights(model: &LoadedModel, spec: &TransformerSpec) {
         assert!(loaded == expected, "{name} differs");
     }
     assert_eq!(
-        TransformerSpec {
+        ModelSpec {
             rope: spec.rope.clone(),
             ..model.spec.clone()
         },

@@ -12,16 +12,19 @@ pub mod softmax;
 pub mod threads;
 
 mod attention;
+mod backend;
 mod floats;
+mod forward;
+mod linear;
 mod math;
 mod ops;
+mod program;
 mod scratch;
 mod shared;
 mod shrink;
-mod transformer;
 mod weights;
 #[cfg(feature = "yardstick")]
 pub mod yardstick;
 
-pub use transformer::{CpuBackend, CpuOptions};
+pub use backend::{CpuBackend, CpuOptions};
 pub use weights::LoadError;

@@ -4,65 +4,84 @@ use super::attention::{Scratch as AttentionScratch, max_query_rows};
 use super::floats::Floats;
 use super::ops::{RopeTable, RowPlace};
 use crate::backend::BackendError;
-use crate::model::TransformerSpec;
+use crate::model::HeadShape;
+use crate::model::ops::Buffer;
 
 /// Activations, row-major. They grow to the largest step seen and are then reused.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Scratch {
-    /// The residual stream, `[rows][hidden]`.
-    pub(super) x: Floats,
-    /// `x` normalised, `[rows][hidden]`.
-    pub(super) normed: Floats,
-    /// `[rows][q heads | k heads | v heads]`.
-    pub(super) qkv: Floats,
-    /// `[rows][q heads]`.
-    pub(super) attended: Floats,
-    /// `[rows][intermediate]`.
-    pub(super) mlp: Floats,
-    /// `[logit rows][vocab]`.
-    pub(super) logits: Floats,
+    /// By [`Buffer`].
+    buffers: [Floats; Buffer::COUNT],
+    /// Floats of a row of each.
+    widths: [usize; Buffer::COUNT],
     /// Results of split attention units over single blocks.
     pub(super) partials: Floats,
     /// One per thread.
     pub(super) attention: Vec<AttentionScratch>,
-    pub(super) rope: RopeTable,
+    /// One for each rotary embedding of the model.
+    pub(super) ropes: Vec<RopeTable>,
     pub(super) places: Vec<RowPlace>,
 }
 
 impl Scratch {
-    pub(super) fn new(spec: &TransformerSpec, threads: usize) -> Self {
-        let rows = max_query_rows(spec.q_heads / spec.kv_heads);
+    pub(super) fn new(
+        heads: HeadShape,
+        widths: [usize; Buffer::COUNT],
+        ropes: usize,
+        threads: usize,
+    ) -> Self {
+        let rows = max_query_rows(heads.group());
         Self {
+            buffers: Default::default(),
+            widths,
+            partials: Floats::default(),
             attention: (0..threads)
-                .map(|_| AttentionScratch::new(spec.head_dim, rows))
+                .map(|_| AttentionScratch::new(heads.head_dim, rows))
                 .collect(),
-            ..Self::default()
+            ropes: (0..ropes).map(|_| RopeTable::default()).collect(),
+            places: Vec::new(),
         }
     }
 
     /// Makes room for a step.
     pub(super) fn reserve(
         &mut self,
-        spec: &TransformerSpec,
         rows: usize,
         logit_rows: usize,
         partial_floats: usize,
     ) -> Result<(), BackendError> {
-        let qkv = spec.q_width() + 2 * spec.kv_width();
-        for (buffer, width, count) in [
-            (&mut self.x, spec.hidden, rows),
-            (&mut self.normed, spec.hidden, rows),
-            (&mut self.qkv, qkv, rows),
-            (&mut self.attended, spec.q_width(), rows),
-            (&mut self.mlp, spec.intermediate, rows),
-            (&mut self.logits, spec.vocab, logit_rows),
-            (&mut self.partials, partial_floats, 1),
-        ] {
-            let len = width.saturating_mul(count);
+        let counts = (0..Buffer::COUNT).map(|buffer| match buffer {
+            _ if buffer == Buffer::Logits as usize => logit_rows,
+            _ => rows,
+        });
+        let lens = self.widths.iter().zip(counts);
+        let lens = lens.map(|(width, count)| width.saturating_mul(count));
+        let buffers = self.buffers.iter_mut().zip(lens);
+        for (buffer, len) in buffers.chain([(&mut self.partials, partial_floats)]) {
             let bytes = len.saturating_mul(size_of::<f32>());
             let grown = buffer.grow(len);
             grown.map_err(|_| BackendError::OutOfMemory { bytes, rows })?;
         }
         Ok(())
+    }
+
+    /// The first `rows` rows of a buffer.
+    pub(super) fn rows(&self, buffer: Buffer, rows: usize) -> &[f32] {
+        &self.buffers[buffer as usize][..rows * self.widths[buffer as usize]]
+    }
+
+    /// The first `rows` rows of a buffer, to write.
+    pub(super) fn rows_mut(&mut self, buffer: Buffer, rows: usize) -> &mut [f32] {
+        &mut self.buffers[buffer as usize][..rows * self.widths[buffer as usize]]
+    }
+
+    /// Takes a buffer out, to be written while others are read; [`Self::put`] puts it back.
+    pub(super) fn take(&mut self, buffer: Buffer) -> Floats {
+        std::mem::take(&mut self.buffers[buffer as usize])
+    }
+
+    /// Puts a buffer back.
+    pub(super) fn put(&mut self, buffer: Buffer, floats: Floats) {
+        self.buffers[buffer as usize] = floats;
     }
 }

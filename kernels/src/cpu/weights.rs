@@ -2,11 +2,14 @@
 
 use half::bf16;
 
-use super::gemm::{Columns, PANEL, PackedMatrix, WeightMemory};
+use super::gemm::{Columns, PackedMatrix, WeightMemory};
+use super::linear::Linear;
+use super::program::{LoadedOp, NamedOp, Op};
 use super::threads::{Pool, TaskPanic};
 use crate::formats::rotation::{RotationError, fold_o, fold_v};
 use crate::kv::{KvGeometry, LayoutError};
-use crate::model::{LayerTensor, SpecError, TensorName, TransformerSpec, WeightSource};
+use crate::model::ops::LinearName;
+use crate::model::{LayerTensor, ModelSpec, QkNorm, SpecError, TensorName, WeightSource};
 
 /// A model could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -72,62 +75,64 @@ pub enum LoadError<E: std::error::Error + 'static> {
     Panicked(#[from] TaskPanic),
 }
 
-/// A layer's weights.
-#[derive(Debug)]
-pub(super) struct Layer {
-    pub(super) attn_norm: Vec<f32>,
-    /// Queries, keys and values side by side.
-    pub(super) qkv: PackedMatrix,
-    /// Padded to whole panels.
-    pub(super) qkv_bias: Option<Vec<f32>>,
-    /// Query norm, key norm.
-    pub(super) qk_norm: Option<(Vec<f32>, Vec<f32>)>,
-    pub(super) o: PackedMatrix,
-    pub(super) mlp_norm: Vec<f32>,
-    pub(super) gate_up: PackedMatrix,
-    pub(super) down: PackedMatrix,
-}
-
-/// A model's weights.
+/// A model's weights, and the program that refers to them by index.
 #[derive(Debug)]
 pub(super) struct Weights {
-    /// `[vocab][hidden]`; none if it is the output projection too.
+    /// `[vocab][hidden]`; none if it is the output projection too, the last linear layer.
     pub(super) embedding: Option<Vec<bf16>>,
-    pub(super) layers: Vec<Layer>,
-    pub(super) final_norm: Vec<f32>,
-    pub(super) lm_head: PackedMatrix,
+    pub(super) linears: Vec<Linear>,
+    pub(super) norms: Vec<Vec<f32>>,
+    /// Of each layer: query norm, key norm.
+    pub(super) qk_norms: Vec<Option<(Vec<f32>, Vec<f32>)>>,
+    pub(super) ops: Vec<LoadedOp>,
 }
 
-/// Bytes that the packed matrices of a model take.
-fn packed_bytes(spec: &TransformerSpec) -> usize {
-    let matrix = PackedMatrix::bytes;
-    let layer = matrix(spec.hidden, spec.q_width() + 2 * spec.kv_width(), false)
-        + matrix(spec.q_width(), spec.hidden, false)
-        + matrix(spec.hidden, spec.intermediate, true)
-        + matrix(spec.intermediate, spec.hidden, false);
-    layer
-        .saturating_mul(spec.layers)
-        .saturating_add(matrix(spec.hidden, spec.vocab, false))
+impl Weights {
+    /// The embedding of a token.
+    pub(super) fn embed(&self, token: usize, out: &mut [f32]) {
+        match &self.embedding {
+            Some(table) => {
+                let values = &table[token * out.len()..][..out.len()];
+                out.iter_mut()
+                    .zip(values)
+                    .for_each(|(x, v)| *x = v.to_f32());
+            }
+            None => {
+                let lm_head = self.linears.last().expect("a program ends with the logits");
+                lm_head.column(token, out);
+            }
+        }
+    }
+}
+
+/// Inner dimension, outputs, and whether outputs are gated, of a linear layer's packed matrix.
+fn packed_shape(linear: LinearName, spec: &ModelSpec) -> (usize, usize, bool) {
+    let (inputs, outputs) = linear.shape(spec);
+    match linear {
+        LinearName::GateUp(_) => (inputs, outputs / 2, true),
+        _ => (inputs, outputs, false),
+    }
 }
 
 struct Loader<'a, W: WeightSource> {
-    spec: &'a TransformerSpec,
+    spec: &'a ModelSpec,
     source: &'a W,
     pool: &'a mut Pool,
     memory: WeightMemory,
-    rotate_v: bool,
+    fold_v: bool,
     progress: &'a mut dyn FnMut(u64, u64),
     done: u64,
     total: u64,
 }
 
-/// Loads all weights of a valid spec, with V's Hadamard rotation folded in if `rotate_v`.
-/// `progress(done, total)` counts bytes of bf16.
+/// Loads all weights that the program of a valid spec names, with V's Hadamard rotation folded in
+/// if `fold_v`. `progress(done, total)` counts bytes of bf16.
 pub(super) fn load<W: WeightSource>(
-    spec: &TransformerSpec,
+    spec: &ModelSpec,
+    program: Vec<NamedOp>,
     source: &W,
     pool: &mut Pool,
-    rotate_v: bool,
+    fold_v: bool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Weights, LoadError<W::Error>> {
     // All shapes first: a model that does not fit its configuration fails before anything is read.
@@ -146,97 +151,117 @@ pub(super) fn load<W: WeightSource>(
         }
         total += 2 * expected.iter().product::<usize>() as u64;
     }
-    let bytes = packed_bytes(spec);
+    let linears = program.iter().filter_map(|op| match op {
+        Op::Linear { linear, .. } => Some(*linear),
+        _ => None,
+    });
+    let bytes = linears.fold(0usize, |sum, linear| {
+        let (inputs, outputs, gated) = packed_shape(linear, spec);
+        sum.saturating_add(PackedMatrix::bytes(inputs, outputs, gated))
+    });
     let memory = WeightMemory::new(bytes).map_err(|_| LoadError::OutOfMemory { bytes })?;
     let mut loader = Loader {
         spec,
         source,
         pool,
         memory,
-        rotate_v,
+        fold_v,
         progress,
         done: 0,
         total,
     };
-    loader.load()
+    loader.load(program)
 }
 
 impl<W: WeightSource> Loader<'_, W> {
-    fn load(&mut self) -> Result<Weights, LoadError<W::Error>> {
-        let spec = self.spec;
-        let tied = spec.tied_embeddings;
-        let mut lm_head = self.memory.matrix(spec.hidden, spec.vocab, false);
-        let embedding = self.tensor(TensorName::Embedding)?;
-        let embedding = if tied {
-            lm_head.fill(self.pool, Columns::From(0), &embedding)?;
-            None
-        } else {
-            Some(embedding)
+    /// Loads what each operation names, in order.
+    fn load(&mut self, program: Vec<NamedOp>) -> Result<Weights, LoadError<W::Error>> {
+        let mut weights = Weights {
+            embedding: None,
+            linears: Vec::new(),
+            norms: Vec::new(),
+            qk_norms: Vec::new(),
+            ops: Vec::with_capacity(program.len()),
         };
-        let layers = (0..spec.layers)
-            .map(|layer| self.layer(layer))
-            .collect::<Result<_, _>>()?;
-        let final_norm = self.vector(TensorName::FinalNorm)?;
-        if !tied {
-            self.fill(&mut lm_head, Columns::From(0), TensorName::LmHead)?;
+        if !self.spec.tied_embeddings {
+            weights.embedding = Some(self.tensor(TensorName::Embedding)?);
         }
-        Ok(Weights {
-            embedding,
-            layers,
-            final_norm,
-            lm_head,
-        })
+        for op in program {
+            weights.ops.push(match op {
+                Op::Norm {
+                    weight,
+                    input,
+                    output,
+                } => {
+                    weights.norms.push(self.vector(weight)?);
+                    Op::Norm {
+                        weight: weights.norms.len() - 1,
+                        input,
+                        output,
+                    }
+                }
+                Op::Linear {
+                    linear,
+                    input,
+                    output,
+                    then,
+                    next,
+                } => {
+                    weights.linears.push(self.linear(linear)?);
+                    Op::Linear {
+                        linear: weights.linears.len() - 1,
+                        input,
+                        output,
+                        then,
+                        next: next.map(|_| weights.linears.len()),
+                    }
+                }
+                Op::FinishHeads(layer) => {
+                    weights.qk_norms.push(self.qk_norm(layer)?);
+                    Op::FinishHeads(layer)
+                }
+                Op::Embed => Op::Embed,
+                Op::Attend(layer) => Op::Attend(layer),
+                Op::RotateBack => Op::RotateBack,
+                Op::Add => Op::Add,
+                Op::SelectRows => Op::SelectRows,
+            });
+        }
+        Ok(weights)
     }
 
-    fn layer(&mut self, layer: usize) -> Result<Layer, LoadError<W::Error>> {
-        use LayerTensor as L;
-        let spec = self.spec;
-        let name = |tensor| TensorName::Layer(layer, tensor);
-        let (q, kv) = (spec.q_width(), spec.kv_width());
-
-        let mut qkv = self.memory.matrix(spec.hidden, q + 2 * kv, false);
-        self.fill(&mut qkv, Columns::From(0), name(L::Q))?;
-        self.fill(&mut qkv, Columns::From(q), name(L::K))?;
-        self.fill(&mut qkv, Columns::From(q + kv), name(L::V))?;
-        let mut qkv_bias = None;
-        if spec.qkv_bias {
-            let mut bias = self.vector(name(L::QBias))?;
-            bias.extend(self.vector(name(L::KBias))?);
-            bias.extend(self.vector(name(L::VBias))?);
-            bias.resize(bias.len().next_multiple_of(PANEL), 0.0);
-            qkv_bias = Some(bias);
+    fn linear(&mut self, linear: LinearName) -> Result<Linear, LoadError<W::Error>> {
+        let (inputs, outputs, gated) = packed_shape(linear, self.spec);
+        let mut matrix = self.memory.matrix(inputs, outputs, gated);
+        let mut first = 0;
+        for name in linear.weights(self.spec) {
+            let columns = match name {
+                TensorName::Layer(_, LayerTensor::Gate) => Columns::Gate,
+                TensorName::Layer(_, LayerTensor::Up) => Columns::Up,
+                _ => Columns::From(first),
+            };
+            let rows = self.tensor(name)?;
+            matrix.fill(self.pool, columns, &rows)?;
+            first += rows.len() / inputs;
         }
-        let mut qk_norm = None;
-        if spec.qk_norm {
-            qk_norm = Some((self.vector(name(L::QNorm))?, self.vector(name(L::KNorm))?));
+        let mut bias = None;
+        for name in linear.biases(self.spec) {
+            bias.get_or_insert_with(Vec::new).extend(self.vector(name)?);
         }
-        let mut o = self.memory.matrix(q, spec.hidden, false);
-        self.fill(&mut o, Columns::From(0), name(L::O))?;
-        let mut gate_up = self.memory.matrix(spec.hidden, spec.intermediate, true);
-        self.fill(&mut gate_up, Columns::Gate, name(L::Gate))?;
-        self.fill(&mut gate_up, Columns::Up, name(L::Up))?;
-        let mut down = self.memory.matrix(spec.intermediate, spec.hidden, false);
-        self.fill(&mut down, Columns::From(0), name(L::Down))?;
-        Ok(Layer {
-            attn_norm: self.vector(name(L::AttnNorm))?,
-            qkv,
-            qkv_bias,
-            qk_norm,
-            o,
-            mlp_norm: self.vector(name(L::MlpNorm))?,
-            gate_up,
-            down,
-        })
+        Ok(Linear::new(matrix, bias))
     }
 
-    fn fill(
+    #[allow(clippy::type_complexity)]
+    fn qk_norm(
         &mut self,
-        matrix: &mut PackedMatrix,
-        columns: Columns,
-        name: TensorName,
-    ) -> Result<(), LoadError<W::Error>> {
-        let rows = self.tensor(name)?;
-        Ok(matrix.fill(self.pool, columns, &rows)?)
+        layer: usize,
+    ) -> Result<Option<(Vec<f32>, Vec<f32>)>, LoadError<W::Error>> {
+        if self.spec.attention(layer).qk_norm == QkNorm::None {
+            return Ok(None);
+        }
+        let name = |tensor| TensorName::Layer(layer, tensor);
+        let q = self.vector(name(LayerTensor::QNorm))?;
+        Ok(Some((q, self.vector(name(LayerTensor::KNorm))?)))
     }
 
     fn vector(&mut self, name: TensorName) -> Result<Vec<f32>, LoadError<W::Error>> {
@@ -250,7 +275,7 @@ impl<W: WeightSource> Loader<'_, W> {
             .map_err(|source| LoadError::Source { name, source })?;
         self.done += 2 * tensor.len() as u64;
         (self.progress)(self.done, self.total);
-        if self.rotate_v {
+        if self.fold_v {
             self.rotate(name, &mut tensor)?;
         }
         Ok(tensor)
@@ -258,7 +283,7 @@ impl<W: WeightSource> Loader<'_, W> {
 
     /// Folds V's rotation into the tensors that produce values and consume their sums.
     fn rotate(&self, name: TensorName, tensor: &mut [bf16]) -> Result<(), RotationError> {
-        let (dim, hidden) = (self.spec.head_dim, self.spec.hidden);
+        let (dim, hidden) = (self.spec.heads().head_dim, self.spec.hidden);
         match name {
             TensorName::Layer(_, LayerTensor::V) => fold_v(tensor, dim, hidden),
             TensorName::Layer(_, LayerTensor::VBias) => fold_v(tensor, dim, 1),

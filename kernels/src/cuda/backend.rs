@@ -22,7 +22,7 @@ use crate::backend::{
     Backend, BackendError, CheckScratch, KeptTables, StepInput, StepInputError, StepLimits,
     StepOutput,
 };
-use crate::model::TransformerSpec;
+use crate::model::ModelSpec;
 use activations::Activations;
 use logit_rows::LogitRows;
 pub use needs::DeviceNeeds;
@@ -40,7 +40,7 @@ pub use start::CudaConfig;
 /// host writes and reads is there twice, by turns.
 #[derive(Debug)]
 pub struct CudaBackend {
-    spec: TransformerSpec,
+    spec: ModelSpec,
     // Before what they use: graphs go first.
     /// By what they do; sequences: the batch bucket.
     graphs: HashMap<DecodeWork, Graph>,
@@ -101,14 +101,14 @@ struct Shapes {
 }
 
 impl Shapes {
-    fn new(spec: &TransformerSpec) -> Self {
+    fn new(spec: &ModelSpec) -> Self {
         Self {
             hidden: spec.hidden,
-            qkv: spec.q_width() + 2 * spec.kv_width(),
-            q: spec.q_width(),
-            intermediate: spec.intermediate,
+            qkv: spec.heads().q_width() + 2 * spec.heads().kv_width(),
+            q: spec.heads().q_width(),
+            intermediate: spec.intermediate_max(),
             vocab: spec.vocab,
-            head_dim: spec.head_dim,
+            head_dim: spec.heads().head_dim,
         }
     }
 
@@ -547,7 +547,7 @@ impl Backend for CudaBackend {
         })
     }
 
-    fn spec(&self) -> &TransformerSpec {
+    fn spec(&self) -> &ModelSpec {
         &self.spec
     }
 

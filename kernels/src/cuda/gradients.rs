@@ -18,7 +18,7 @@ use std::sync::Arc;
 use super::driver::{Device, DeviceBuffer};
 use super::error::CudaError;
 use super::weights::{LoadError, Weights};
-use crate::model::{TransformerSpec, WeightSource};
+use crate::model::{ModelSpec, WeightSource};
 use ops::{Matrix, Ops};
 use work::{Wide, Work};
 
@@ -51,7 +51,7 @@ pub struct LayerGradients {
 /// A model on the device, to be differentiated.
 #[derive(Debug)]
 pub struct Gradients {
-    spec: TransformerSpec,
+    spec: ModelSpec,
     weights: Weights,
     ops: Ops,
     /// Weights of one layer at a time, or of the output projection, as f32.
@@ -66,7 +66,7 @@ impl Gradients {
     /// little memory.
     pub fn load<W: WeightSource>(
         device: &Arc<Device>,
-        spec: &TransformerSpec,
+        spec: &ModelSpec,
         source: &W,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError<W::Error>> {
@@ -97,8 +97,8 @@ impl Gradients {
         self.ops.device().bind()?;
         let mut work = Work::new(self.ops.device(), &self.spec, tokens, stride)?;
         let mut x = self.embed(&work)?;
-        let mut inputs = Vec::with_capacity(self.spec.layers);
-        for index in 0..self.spec.layers {
+        let mut inputs = Vec::with_capacity(self.spec.layers.len());
+        for index in 0..self.spec.layers.len() {
             self.widen_layer(index)?;
             let mut out = work.activation()?;
             self.forward(index, &mut work, &x, &mut out)?;
@@ -133,7 +133,7 @@ impl Gradients {
             inputs.push((self.embed(&work)?, work.activation()?));
             works.push(work);
         }
-        for index in 0..self.spec.layers {
+        for index in 0..self.spec.layers.len() {
             self.widen_layer(index)?;
             let mut keys = Vec::with_capacity(texts.len());
             for (work, (x, out)) in works.iter_mut().zip(&mut inputs) {

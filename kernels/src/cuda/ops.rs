@@ -9,7 +9,7 @@ use super::driver::{Device, DeviceBuffer, Kernel, Stream};
 use super::error::CudaError;
 use super::params::{DevicePtr, KernelParams};
 use super::step::{PageTable, StepBuffers};
-use crate::model::TransformerSpec;
+use crate::model::ModelSpec;
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -185,7 +185,7 @@ pub(super) struct RopeWeights {
 impl Ops {
     pub(super) fn new(
         device: &Arc<Device>,
-        spec: &TransformerSpec,
+        spec: &ModelSpec,
         rotate_k: bool,
     ) -> Result<Self, CudaError> {
         let unsupported = |what: String| Err(CudaError::Unsupported(what));
@@ -201,12 +201,15 @@ impl Ops {
                 spec.hidden
             ));
         };
-        for (name, value) in [("hidden", spec.hidden), ("intermediate", spec.intermediate)] {
+        for (name, value) in [
+            ("hidden", spec.hidden),
+            ("intermediate", spec.intermediate_max()),
+        ] {
             if value % 8 != 0 {
                 return unsupported(format!("{name} size {value} is not a multiple of 8"));
             }
         }
-        let rope_append = match spec.head_dim {
+        let rope_append = match spec.heads().head_dim {
             128 => "rope_append_d128",
             64 => "rope_append_d64",
             other => {
@@ -222,10 +225,10 @@ impl Ops {
             rope_append: device.kernel(rope_append, 0)?,
             swiglu: device.kernel("swiglu", 0)?,
             hidden: spec.hidden,
-            intermediate: spec.intermediate,
-            q_heads: spec.q_heads,
-            kv_heads: spec.kv_heads,
-            half: spec.head_dim / 2,
+            intermediate: spec.intermediate_max(),
+            q_heads: spec.heads().q_heads,
+            kv_heads: spec.heads().kv_heads,
+            half: spec.heads().head_dim / 2,
             eps: spec.norm_eps,
             rope_scale: spec.rope.scale,
             inv_freq: DeviceBuffer::from_slice(device, &spec.rope.inv_freq, "rotary frequencies")?,

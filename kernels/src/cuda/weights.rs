@@ -12,7 +12,7 @@ use super::driver::{Device, DeviceBuffer, Stream};
 use super::error::CudaError;
 use super::ops::{Fill, RopeWeights};
 use super::params::DevicePtr;
-use crate::model::{LayerTensor, SpecError, TensorName, TransformerSpec, Uniform, WeightSource};
+use crate::model::{LayerTensor, ModelSpec, SpecError, TensorName, Uniform, WeightSource};
 use load::Staging;
 
 /// A model could not be loaded.
@@ -94,7 +94,7 @@ impl Weights {
     /// offset)`.
     fn build<E>(
         device: &Arc<Device>,
-        spec: &TransformerSpec,
+        spec: &ModelSpec,
         mut fill: impl FnMut(TensorName, &mut DeviceBuffer<bf16>, usize) -> Result<(), E>,
     ) -> Result<Self, E>
     where
@@ -113,8 +113,8 @@ impl Weights {
         };
         use LayerTensor as L;
         let embedding = tensor(&[TensorName::Embedding])?;
-        let mut layers = Vec::with_capacity(spec.layers);
-        for index in 0..spec.layers {
+        let mut layers = Vec::with_capacity(spec.layers.len());
+        for index in 0..spec.layers.len() {
             let mut of = |tensors: &[L]| {
                 let names: Vec<_> = tensors
                     .iter()
@@ -125,7 +125,7 @@ impl Weights {
             layers.push(Layer {
                 attn_norm: of(&[L::AttnNorm])?,
                 qkv: of(&[L::Q, L::K, L::V])?,
-                qkv_bias: if spec.qkv_bias {
+                qkv_bias: if spec.attention(0).qkv_bias {
                     Some(of(&[L::QBias, L::KBias, L::VBias])?)
                 } else {
                     None
@@ -156,7 +156,7 @@ impl Weights {
     /// Loads every tensor of a valid spec. `progress(done, total)` counts bytes.
     pub(super) fn load<W: WeightSource>(
         device: &Arc<Device>,
-        spec: &TransformerSpec,
+        spec: &ModelSpec,
         source: &W,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError<W::Error>> {
@@ -166,7 +166,7 @@ impl Weights {
     /// [`RandomWeights`](crate::model::RandomWeights) of a valid spec, drawn on the device.
     pub(super) fn random(
         device: &Arc<Device>,
-        spec: &TransformerSpec,
+        spec: &ModelSpec,
         seed: u64,
     ) -> Result<Self, CudaError> {
         let stream = Stream::new(device)?;

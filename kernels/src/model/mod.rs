@@ -1,15 +1,28 @@
 //! What a transformer is, to the backends: shapes and named tensors, no file formats.
+//!
+//! - [`ModelSpec`]: the model as data, layer by layer.
+//! - [`Feature`]: what a model needs that not every backend computes.
+//! - `ops`: the forward pass of a spec as a list of operations, which backends fuse and walk.
+//! - [`TensorName`], [`WeightSource`]: the weights, by name, wherever they come from.
 
+mod features;
+pub(crate) mod ops;
 mod random;
+mod rope;
 mod rotated;
 mod spec;
 mod weights;
 
+pub use features::Feature;
 pub use random::RandomWeights;
 #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
 pub(crate) use random::Uniform;
+pub use rope::{LongRope, Rope};
 pub use rotated::{Rotated, RotatedError};
-pub use spec::{Rope, SpecError, TransformerSpec};
+pub use spec::{
+    AttentionSpec, HeadShape, LayerSpec, Mixer, Mlp, ModelSpec, NormPlace, QkNorm, SpecError,
+    UniformModel,
+};
 #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
 pub(crate) use weights::rows_of;
 pub use weights::{LayerTensor, TensorName, WeightSource};

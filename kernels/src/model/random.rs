@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use half::bf16;
 
 use super::weights::rows_of;
-use super::{LayerTensor, TensorName, TransformerSpec, WeightSource};
+use super::{LayerTensor, ModelSpec, TensorName, WeightSource};
 
 /// How one tensor's values are drawn: uniform in `center ± amplitude`, value `i` a function of
 /// `seed` and `i` alone.
@@ -19,12 +19,14 @@ pub(crate) struct Uniform {
 impl Uniform {
     /// Of a tensor of a model: projections have variance 1 / inputs, which keeps the scale of what
     /// goes through; norms lie near 1, biases near 0.
-    pub(crate) fn of(spec: &TransformerSpec, name: TensorName, seed: u64) -> Self {
+    pub(crate) fn of(spec: &ModelSpec, name: TensorName, seed: u64) -> Self {
         use LayerTensor as L;
         let index = TensorName::all(spec).iter().position(|n| *n == name);
         let (amplitude, center) = match (&name.shape(spec)[..], name) {
             ([_, inputs], _) => ((3.0 / *inputs as f32).sqrt(), 0.0),
-            (_, TensorName::Layer(_, L::QBias | L::KBias | L::VBias)) => (0.1, 0.0),
+            (_, TensorName::Layer(_, L::QBias | L::KBias | L::VBias | L::OBias | L::Sinks)) => {
+                (0.1, 0.0)
+            }
             _ => (0.1, 1.0),
         };
         Self {
@@ -60,7 +62,7 @@ impl Uniform {
 #[derive(Debug, Clone, PartialEq)]
 pub struct RandomWeights {
     /// The shape of the model.
-    pub spec: TransformerSpec,
+    pub spec: ModelSpec,
     /// Which of all models of that shape.
     pub seed: u64,
 }
@@ -87,11 +89,11 @@ impl WeightSource for RandomWeights {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Rope;
+    use crate::model::{QkNorm, Rope, UniformModel};
 
     #[test]
     fn tensors_differ_have_their_scale_and_do_not_depend_on_threads() {
-        let spec = TransformerSpec {
+        let spec = UniformModel {
             hidden: 512,
             layers: 1,
             q_heads: 4,
@@ -100,15 +102,13 @@ mod tests {
             intermediate: 1200,
             vocab: 300,
             norm_eps: 1e-5,
-            rope: Rope {
-                inv_freq: vec![1.0; 64],
-                scale: 1.0,
-            },
+            rope: Rope::new(vec![1.0; 64], 1.0),
             qkv_bias: false,
-            qk_norm: false,
+            qk_norm: QkNorm::None,
             tied_embeddings: true,
             max_positions: 100,
-        };
+        }
+        .spec();
         let mut weights = RandomWeights { spec, seed: 3 };
         let Ok(gate) = weights.load(TensorName::Layer(0, LayerTensor::Gate));
         let Ok(up) = weights.load(TensorName::Layer(0, LayerTensor::Up));

@@ -3,14 +3,14 @@
 use half::bf16;
 
 use super::weights::rows_of;
-use super::{LayerTensor, TensorName, TransformerSpec, WeightSource};
+use super::{LayerTensor, ModelSpec, TensorName, WeightSource};
 use crate::formats::rotation::{RotationError, fold_o, fold_v};
 
 /// The tensors of `source`, of a model of `spec`, folded as [`rotation`](crate::formats::rotation)
 /// says. Every row is the same to the bit however the tensor is read.
 #[derive(Debug, Clone)]
 pub struct Rotated<'a, W> {
-    spec: &'a TransformerSpec,
+    spec: &'a ModelSpec,
     source: W,
 }
 
@@ -27,7 +27,7 @@ pub enum RotatedError<E: std::error::Error + 'static> {
 
 impl<'a, W: WeightSource> Rotated<'a, W> {
     /// Reads nothing.
-    pub fn new(spec: &'a TransformerSpec, source: W) -> Self {
+    pub fn new(spec: &'a ModelSpec, source: W) -> Self {
         Self { spec, source }
     }
 
@@ -39,7 +39,7 @@ impl<'a, W: WeightSource> Rotated<'a, W> {
         (first, width): (usize, usize),
         out: &mut [bf16],
     ) -> Result<(), RotatedError<W::Error>> {
-        let dim = self.spec.head_dim;
+        let dim = self.spec.heads().head_dim;
         let end = first + out.len() / width;
         let (from, to) = (first / dim * dim, end.next_multiple_of(dim));
         if (from, to) == (first, end) {
@@ -61,7 +61,7 @@ impl<'a, W: WeightSource> Rotated<'a, W> {
         (first, width): (usize, usize),
         out: &mut [bf16],
     ) -> Result<(), RotatedError<W::Error>> {
-        debug_assert!(width > 1 || (first == 0 && out.len() == self.spec.kv_width()));
+        debug_assert!(width > 1 || (first == 0 && out.len() == self.spec.heads().kv_width()));
         let read = self.source.read_rows(name, first, out);
         read.map_err(RotatedError::Source)
     }
@@ -90,7 +90,7 @@ impl<W: WeightSource> WeightSource for Rotated<'_, W> {
                 let read = self.source.read_rows(name, first_row, out);
                 read.map_err(RotatedError::Source)?;
                 if let TensorName::Layer(_, LayerTensor::O) = name {
-                    fold_o(out, self.spec.head_dim)?;
+                    fold_o(out, self.spec.heads().head_dim)?;
                 }
                 Ok(())
             }
@@ -101,10 +101,10 @@ impl<W: WeightSource> WeightSource for Rotated<'_, W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{RandomWeights, Rope};
+    use crate::model::{QkNorm, RandomWeights, Rope, UniformModel};
 
-    fn spec(head_dim: usize) -> TransformerSpec {
-        TransformerSpec {
+    fn spec(head_dim: usize) -> ModelSpec {
+        UniformModel {
             hidden: 24,
             layers: 1,
             q_heads: 4,
@@ -113,15 +113,13 @@ mod tests {
             intermediate: 32,
             vocab: 50,
             norm_eps: 1e-5,
-            rope: Rope {
-                inv_freq: vec![1.0; head_dim / 2],
-                scale: 1.0,
-            },
+            rope: Rope::new(vec![1.0; head_dim / 2], 1.0),
             qkv_bias: true,
-            qk_norm: false,
+            qk_norm: QkNorm::None,
             tied_embeddings: true,
             max_positions: 64,
         }
+        .spec()
     }
 
     #[test]

@@ -1,48 +1,213 @@
-//! Shapes and constants of a decoder-only transformer of the Llama family.
+//! What a decoder-only transformer is: plain data that every backend walks.
+//!
+//! A model family (`engine/models`) reads a checkpoint's configuration and returns a [`ModelSpec`].
+//! Nothing else about the family reaches a backend. A backend refuses at load, by name, what it
+//! does not compute ([`ModelSpec::refuse_beyond`]).
 
+use super::features::Feature;
+use super::rope::Rope;
 use crate::kv::{GeometryError, KvGeometry};
 
-/// Rotary position embedding, with every kind of scaling already applied to the frequencies.
-///
-/// The form is half-split (NeoX, Hugging Face): channel `i` pairs with channel `i + head_dim / 2`.
+/// A decoder-only transformer.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Rope {
-    /// Angle per position of each channel pair, `head_dim / 2` entries.
-    pub inv_freq: Vec<f32>,
-    /// Multiplier of both cosine and sine (YaRN's attention factor; 1 without).
-    pub scale: f32,
-}
-
-/// A decoder-only transformer: RMSNorm, grouped-query attention with RoPE, SwiGLU.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TransformerSpec {
+pub struct ModelSpec {
     /// Width of the residual stream.
     pub hidden: usize,
-    /// Transformer layers.
-    pub layers: usize,
-    /// Query heads; a multiple of `kv_heads`.
-    pub q_heads: usize,
-    /// Key and value heads.
-    pub kv_heads: usize,
-    /// Channels per head; a multiple of 8.
-    pub head_dim: usize,
-    /// Width of the MLP.
-    pub intermediate: usize,
     /// Rows of the embedding, and length of a row of logits.
     pub vocab: usize,
     /// Added to the mean square in every RMSNorm.
     pub norm_eps: f32,
-    /// Rotary position embedding.
-    pub rope: Rope,
-    /// Q, K and V projections have a bias (Qwen2).
-    pub qkv_bias: bool,
-    /// Q and K heads are RMS-normalised before RoPE (Qwen3).
-    pub qk_norm: bool,
     /// The embedding is also the output projection; there is no `LmHead` tensor.
     pub tied_embeddings: bool,
     /// Positions the model was made for.
     pub max_positions: usize,
+    /// The rotary embeddings that layers refer to.
+    pub ropes: Vec<Rope>,
+    /// The layers, first to last.
+    pub layers: Vec<LayerSpec>,
 }
+
+/// One layer: what mixes tokens, then what follows, each added to the residual stream.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LayerSpec {
+    /// What mixes tokens.
+    pub mixer: Mixer,
+    /// Where the mixer is normalised.
+    pub mixer_norm: NormPlace,
+    /// What follows, token by token.
+    pub mlp: Mlp,
+    /// Where that is normalised.
+    pub mlp_norm: NormPlace,
+}
+
+/// What mixes the tokens of a sequence.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Mixer {
+    /// Attention over the KV cache.
+    Attention(AttentionSpec),
+}
+
+/// What a layer does token by token.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Mlp {
+    /// `W_down (silu(W_gate x) ⊙ W_up x)`.
+    Dense {
+        /// Rows of `W_gate` and `W_up`.
+        intermediate: usize,
+    },
+}
+
+/// Where the RMSNorm of a part of a layer stands. `f` is the part, `x` the residual stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NormPlace {
+    /// `x + f(norm(x))`, as in Llama.
+    #[default]
+    Before,
+    /// `x + norm(f(x))`, as in OLMo 2.
+    After,
+    /// `x + norm(f(norm(x)))`, as in Gemma 2.
+    Both,
+}
+
+impl NormPlace {
+    /// Whether the part's input is normalised.
+    pub fn is_before(self) -> bool {
+        self != Self::After
+    }
+
+    /// Whether the part's output is normalised.
+    pub fn is_after(self) -> bool {
+        self != Self::Before
+    }
+}
+
+/// Grouped-query attention.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttentionSpec {
+    /// Query heads; a multiple of `kv_heads`.
+    pub q_heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Channels of a head; a multiple of 8. A GPU takes multiples of 16 up to 256.
+    pub head_dim: usize,
+    /// Index into [`ModelSpec::ropes`]; a layer without one knows no positions.
+    pub rope: Option<usize>,
+    /// Multiplier of query-key products.
+    pub scale: f32,
+    /// Tokens that a query sees, itself included; all when absent.
+    pub window: Option<usize>,
+    /// Each query head has a learned score that takes part in the softmax alone (gpt-oss).
+    pub sinks: bool,
+    /// Scores become `cap * tanh(score / cap)` (Gemma 2).
+    pub soft_cap: Option<f32>,
+    /// Q, K and V projections have a bias (Qwen2).
+    pub qkv_bias: bool,
+    /// The output projection has a bias.
+    pub o_bias: bool,
+    /// How queries and keys are normalised before RoPE.
+    pub qk_norm: QkNorm,
+}
+
+/// How queries and keys are RMS-normalised before RoPE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum QkNorm {
+    /// Not at all.
+    #[default]
+    None,
+    /// Every head by itself; weights `[head_dim]` (Qwen3).
+    PerHead,
+    /// The projection as a whole; weights as wide as it (OLMo 2).
+    Whole,
+}
+
+/// Heads of attention, the same in every layer as long as the KV pool has one page shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeadShape {
+    /// Query heads.
+    pub q_heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Channels of a head.
+    pub head_dim: usize,
+}
+
+impl HeadShape {
+    /// Query heads that share a KV head.
+    pub fn group(&self) -> usize {
+        self.q_heads / self.kv_heads
+    }
+
+    /// Channels of all query heads.
+    pub fn q_width(&self) -> usize {
+        self.q_heads * self.head_dim
+    }
+
+    /// Channels of all key (or value) heads.
+    pub fn kv_width(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+
+    /// Channels of queries, keys and values.
+    pub fn qkv_width(&self) -> usize {
+        self.q_width() + 2 * self.kv_width()
+    }
+}
+
+impl AttentionSpec {
+    /// Plain attention: every token seen, scores scaled by `1 / sqrt(head_dim)`, RoPE 0.
+    pub fn new(q_heads: usize, kv_heads: usize, head_dim: usize) -> Self {
+        Self {
+            q_heads,
+            kv_heads,
+            head_dim,
+            rope: Some(0),
+            scale: Self::default_scale(head_dim),
+            window: None,
+            sinks: false,
+            soft_cap: None,
+            qkv_bias: false,
+            o_bias: false,
+            qk_norm: QkNorm::None,
+        }
+    }
+
+    /// `1 / sqrt(head_dim)`, in f32.
+    pub fn default_scale(head_dim: usize) -> f32 {
+        1.0 / (head_dim as f32).sqrt()
+    }
+
+    /// Its heads.
+    pub fn heads(&self) -> HeadShape {
+        HeadShape {
+            q_heads: self.q_heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+        }
+    }
+}
+
+impl LayerSpec {
+    /// Its attention.
+    pub fn attention(&self) -> &AttentionSpec {
+        let Mixer::Attention(attention) = &self.mixer;
+        attention
+    }
+
+    /// Its attention, to change.
+    pub fn attention_mut(&mut self) -> &mut AttentionSpec {
+        let Mixer::Attention(attention) = &mut self.mixer;
+        attention
+    }
+
+    /// Rows of `W_gate` and `W_up`.
+    pub fn intermediate(&self) -> usize {
+        let Mlp::Dense { intermediate } = self.mlp;
+        intermediate
+    }
+}
+
+/// Beyond any real dimension (2^24): likely a corrupt file.
+const DIMENSION_MAX: usize = 1 << 24;
 
 /// A spec that no backend can run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -66,13 +231,36 @@ pub enum SpecError {
         /// KV heads.
         kv_heads: usize,
     },
-    /// The number of rotary frequencies is not half the head dimension.
-    #[error("RoPE needs {expected} frequencies (half of head_dim), got {actual}")]
+    /// Layers have heads of different shapes.
+    #[error(
+        "layer {layer} has {found:?}, the first layer {expected:?}; the KV cache has one page \
+         shape for all layers"
+    )]
+    UnevenHeads {
+        /// The layer that differs.
+        layer: usize,
+        /// Its heads.
+        found: HeadShape,
+        /// The first layer's.
+        expected: HeadShape,
+    },
+    /// RoPE rotates more channels than a head has, or none.
+    #[error("RoPE needs 1 to {expected} frequencies (half of head_dim), got {actual}")]
     Rope {
         /// `head_dim / 2`.
         expected: usize,
         /// `inv_freq.len()`.
         actual: usize,
+    },
+    /// A layer refers to a RoPE that is not there.
+    #[error("layer {layer} refers to RoPE {rope}, but the model has {ropes}")]
+    NoSuchRope {
+        /// The layer.
+        layer: usize,
+        /// What it refers to.
+        rope: usize,
+        /// How many there are.
+        ropes: usize,
     },
     /// A constant is not a finite, non-negative number.
     #[error("{0} must be a finite number that is not negative")]
@@ -80,68 +268,178 @@ pub enum SpecError {
     /// The KV geometry is impossible.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
+    /// A backend does not compute something that the model needs.
+    #[error("{backend} does not compute {feature}, which layer {layer} of this model has")]
+    NotComputed {
+        /// Which backend or calibration pass.
+        backend: &'static str,
+        /// What the model needs.
+        feature: Feature,
+        /// The first layer that needs it.
+        layer: usize,
+    },
 }
 
-impl TransformerSpec {
+impl ModelSpec {
+    /// The heads of every layer of a valid spec.
+    pub fn heads(&self) -> HeadShape {
+        self.layers[0].attention().heads()
+    }
+
+    /// The attention of a layer.
+    pub fn attention(&self, layer: usize) -> &AttentionSpec {
+        self.layers[layer].attention()
+    }
+
+    /// The widest MLP.
+    pub fn intermediate_max(&self) -> usize {
+        self.layers
+            .iter()
+            .map(LayerSpec::intermediate)
+            .max()
+            .unwrap_or(0)
+    }
+
     /// The geometry of this model's KV cache.
     pub fn kv_geometry(&self) -> KvGeometry {
+        let HeadShape {
+            kv_heads, head_dim, ..
+        } = self.heads();
         KvGeometry {
-            layers: self.layers,
-            kv_heads: self.kv_heads,
-            head_dim: self.head_dim,
+            layers: self.layers.len(),
+            kv_heads,
+            head_dim,
         }
-    }
-
-    /// Channels of all query heads.
-    pub fn q_width(&self) -> usize {
-        self.q_heads * self.head_dim
-    }
-
-    /// Channels of all key (or value) heads.
-    pub fn kv_width(&self) -> usize {
-        self.kv_heads * self.head_dim
     }
 
     /// Checks every dimension and constant; the backends assume a valid spec.
+    ///
+    /// # Errors
+    /// [`SpecError`], naming the dimension.
     pub fn validate(&self) -> Result<(), SpecError> {
-        for (name, value) in [
-            ("hidden", self.hidden),
-            ("layers", self.layers),
-            ("q_heads", self.q_heads),
-            ("kv_heads", self.kv_heads),
-            ("head_dim", self.head_dim),
-            ("intermediate", self.intermediate),
-            ("vocab", self.vocab),
-            ("max_positions", self.max_positions),
-        ] {
-            if value == 0 {
-                return Err(SpecError::Zero(name));
-            }
-            // `max_positions` only bounds requests; the others are sizes that get multiplied.
-            if value > 1 << 24 && name != "max_positions" {
-                return Err(SpecError::TooLarge { name, value });
-            }
+        dimension("hidden", self.hidden)?;
+        dimension("vocab", self.vocab)?;
+        dimension("layers", self.layers.len())?;
+        // `max_positions` only bounds requests; the others are sizes that get multiplied.
+        if self.max_positions == 0 {
+            return Err(SpecError::Zero("max_positions"));
         }
-        let (q_heads, kv_heads) = (self.q_heads, self.kv_heads);
+        if !is_sound(self.norm_eps) {
+            return Err(SpecError::NotFinite("norm_eps"));
+        }
+        for (index, layer) in self.layers.iter().enumerate() {
+            dimension("intermediate", layer.intermediate())?;
+            self.validate_attention(index, layer.attention())?;
+        }
+        Ok(self.kv_geometry().validate()?)
+    }
+
+    fn validate_attention(&self, layer: usize, spec: &AttentionSpec) -> Result<(), SpecError> {
+        let (q_heads, kv_heads) = (spec.q_heads, spec.kv_heads);
+        dimension("q_heads", q_heads)?;
+        dimension("kv_heads", kv_heads)?;
+        dimension("head_dim", spec.head_dim)?;
         if !q_heads.is_multiple_of(kv_heads) {
             return Err(SpecError::Heads { q_heads, kv_heads });
         }
-        self.kv_geometry().validate()?;
-        if self.rope.inv_freq.len() != self.head_dim / 2 {
-            return Err(SpecError::Rope {
-                expected: self.head_dim / 2,
-                actual: self.rope.inv_freq.len(),
+        if spec.heads() != self.heads() {
+            return Err(SpecError::UnevenHeads {
+                layer,
+                found: spec.heads(),
+                expected: self.heads(),
             });
         }
-        let sound = |v: f32| v.is_finite() && v >= 0.0;
-        if !sound(self.norm_eps) {
-            return Err(SpecError::NotFinite("norm_eps"));
+        if !is_sound(spec.scale) {
+            return Err(SpecError::NotFinite("the attention scale"));
         }
-        if !sound(self.rope.scale) || !self.rope.inv_freq.iter().all(|f| sound(*f)) {
-            return Err(SpecError::NotFinite(
-                "every RoPE frequency and the RoPE scale",
-            ));
+        if !spec.soft_cap.is_none_or(|cap| cap > 0.0 && is_sound(cap)) {
+            return Err(SpecError::NotFinite("the attention soft cap"));
         }
-        Ok(())
+        if spec.window == Some(0) {
+            return Err(SpecError::Zero("window"));
+        }
+        let Some(index) = spec.rope else {
+            return Ok(());
+        };
+        let Some(rope) = self.ropes.get(index) else {
+            return Err(SpecError::NoSuchRope {
+                layer,
+                rope: index,
+                ropes: self.ropes.len(),
+            });
+        };
+        rope.validate(spec.head_dim)
+    }
+}
+
+fn dimension(name: &'static str, value: usize) -> Result<(), SpecError> {
+    match value {
+        0 => Err(SpecError::Zero(name)),
+        _ if value > DIMENSION_MAX => Err(SpecError::TooLarge { name, value }),
+        _ => Ok(()),
+    }
+}
+
+/// A constant that is finite and not negative.
+pub(super) fn is_sound(value: f32) -> bool {
+    value.is_finite() && value >= 0.0
+}
+
+/// A model whose layers are all the same and plain: what most dense families are, or are close to.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct UniformModel {
+    /// See [`ModelSpec::hidden`].
+    pub hidden: usize,
+    /// How many layers.
+    pub layers: usize,
+    /// See [`AttentionSpec::q_heads`].
+    pub q_heads: usize,
+    /// See [`AttentionSpec::kv_heads`].
+    pub kv_heads: usize,
+    /// See [`AttentionSpec::head_dim`].
+    pub head_dim: usize,
+    /// See [`Mlp::Dense`].
+    pub intermediate: usize,
+    /// See [`ModelSpec::vocab`].
+    pub vocab: usize,
+    /// See [`ModelSpec::norm_eps`].
+    pub norm_eps: f32,
+    /// The one rotary embedding.
+    pub rope: Rope,
+    /// See [`AttentionSpec::qkv_bias`].
+    pub qkv_bias: bool,
+    /// See [`AttentionSpec::qk_norm`].
+    pub qk_norm: QkNorm,
+    /// See [`ModelSpec::tied_embeddings`].
+    pub tied_embeddings: bool,
+    /// See [`ModelSpec::max_positions`].
+    pub max_positions: usize,
+}
+
+impl UniformModel {
+    /// The spec, its norms before attention and MLP.
+    pub fn spec(self) -> ModelSpec {
+        let attention = AttentionSpec {
+            qkv_bias: self.qkv_bias,
+            qk_norm: self.qk_norm,
+            ..AttentionSpec::new(self.q_heads, self.kv_heads, self.head_dim)
+        };
+        let layer = LayerSpec {
+            mixer: Mixer::Attention(attention),
+            mixer_norm: NormPlace::Before,
+            mlp: Mlp::Dense {
+                intermediate: self.intermediate,
+            },
+            mlp_norm: NormPlace::Before,
+        };
+        ModelSpec {
+            hidden: self.hidden,
+            vocab: self.vocab,
+            norm_eps: self.norm_eps,
+            tied_embeddings: self.tied_embeddings,
+            max_positions: self.max_positions,
+            ropes: vec![self.rope],
+            layers: vec![layer; self.layers],
+        }
     }
 }

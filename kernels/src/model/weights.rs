@@ -5,7 +5,7 @@ use std::num::NonZero;
 
 use half::bf16;
 
-use super::TransformerSpec;
+use super::spec::{LayerSpec, ModelSpec, QkNorm};
 
 /// A tensor of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,7 +23,7 @@ pub enum TensorName {
 /// A tensor of a layer. Projections are `[out][in]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LayerTensor {
-    /// `[hidden]`.
+    /// `[hidden]`, only with a norm before attention.
     AttnNorm,
     /// `[q_heads * head_dim][hidden]`, in half-split RoPE order.
     Q,
@@ -37,13 +37,19 @@ pub enum LayerTensor {
     KBias,
     /// `[kv_heads * head_dim]`, only with `qkv_bias`.
     VBias,
-    /// `[head_dim]`, only with `qk_norm`.
+    /// `[head_dim]`, or `[q_heads * head_dim]` of whole projections; only with `qk_norm`.
     QNorm,
-    /// `[head_dim]`, only with `qk_norm`.
+    /// `[head_dim]`, or `[kv_heads * head_dim]` of whole projections; only with `qk_norm`.
     KNorm,
+    /// `[q_heads]`, only with `sinks`.
+    Sinks,
     /// `[hidden][q_heads * head_dim]`.
     O,
-    /// `[hidden]`.
+    /// `[hidden]`, only with `o_bias`.
+    OBias,
+    /// `[hidden]`, only with a norm after attention.
+    AttnPostNorm,
+    /// `[hidden]`, only with a norm before the MLP.
     MlpNorm,
     /// `[intermediate][hidden]`.
     Gate,
@@ -51,6 +57,8 @@ pub enum LayerTensor {
     Up,
     /// `[hidden][intermediate]`.
     Down,
+    /// `[hidden]`, only with a norm after the MLP.
+    MlpPostNorm,
 }
 
 impl fmt::Display for TensorName {
@@ -66,52 +74,82 @@ impl fmt::Display for TensorName {
 
 impl TensorName {
     /// The shape this tensor must have in a model of `spec`: row-major, `[out][in]` or `[len]`.
-    pub fn shape(self, spec: &TransformerSpec) -> Vec<usize> {
-        let (h, q, kv, i) = (
-            spec.hidden,
-            spec.q_width(),
-            spec.kv_width(),
-            spec.intermediate,
-        );
+    pub fn shape(self, spec: &ModelSpec) -> Vec<usize> {
+        let hidden = spec.hidden;
         match self {
-            Self::Embedding | Self::LmHead => vec![spec.vocab, h],
-            Self::FinalNorm => vec![h],
-            Self::Layer(_, tensor) => match tensor {
-                LayerTensor::AttnNorm | LayerTensor::MlpNorm => vec![h],
-                LayerTensor::Q => vec![q, h],
-                LayerTensor::K | LayerTensor::V => vec![kv, h],
-                LayerTensor::QBias => vec![q],
-                LayerTensor::KBias | LayerTensor::VBias => vec![kv],
-                LayerTensor::QNorm | LayerTensor::KNorm => vec![spec.head_dim],
-                LayerTensor::O => vec![h, q],
-                LayerTensor::Gate | LayerTensor::Up => vec![i, h],
-                LayerTensor::Down => vec![h, i],
-            },
+            Self::Embedding | Self::LmHead => vec![spec.vocab, hidden],
+            Self::FinalNorm => vec![hidden],
+            Self::Layer(layer, tensor) => tensor.shape(hidden, &spec.layers[layer]),
         }
     }
 
     /// Every tensor that a model of `spec` has, in load order.
-    pub fn all(spec: &TransformerSpec) -> Vec<TensorName> {
-        use LayerTensor as L;
+    pub fn all(spec: &ModelSpec) -> Vec<TensorName> {
         let mut names = vec![Self::Embedding];
-        for layer in 0..spec.layers {
-            let mut add = |tensors: &[L]| {
-                names.extend(tensors.iter().map(|t| Self::Layer(layer, *t)));
-            };
-            add(&[L::AttnNorm, L::Q, L::K, L::V]);
-            if spec.qkv_bias {
-                add(&[L::QBias, L::KBias, L::VBias]);
-            }
-            if spec.qk_norm {
-                add(&[L::QNorm, L::KNorm]);
-            }
-            add(&[L::O, L::MlpNorm, L::Gate, L::Up, L::Down]);
+        for (index, layer) in spec.layers.iter().enumerate() {
+            let tensors = LayerTensor::all(layer).into_iter();
+            names.extend(tensors.map(|tensor| Self::Layer(index, tensor)));
         }
         names.push(Self::FinalNorm);
         if !spec.tied_embeddings {
             names.push(Self::LmHead);
         }
         names
+    }
+}
+
+impl LayerTensor {
+    fn shape(self, hidden: usize, layer: &LayerSpec) -> Vec<usize> {
+        let (attention, intermediate) = (layer.attention(), layer.intermediate());
+        let (heads, head_dim) = (attention.heads(), attention.head_dim);
+        let (q, kv) = (heads.q_width(), heads.kv_width());
+        let norm = |width| match attention.qk_norm {
+            QkNorm::Whole => vec![width],
+            QkNorm::None | QkNorm::PerHead => vec![head_dim],
+        };
+        match self {
+            Self::AttnNorm | Self::AttnPostNorm => vec![hidden],
+            Self::MlpNorm | Self::MlpPostNorm => vec![hidden],
+            Self::Q => vec![q, hidden],
+            Self::K | Self::V => vec![kv, hidden],
+            Self::QBias => vec![q],
+            Self::KBias | Self::VBias => vec![kv],
+            Self::QNorm => norm(q),
+            Self::KNorm => norm(kv),
+            Self::Sinks => vec![attention.q_heads],
+            Self::O => vec![hidden, q],
+            Self::OBias => vec![hidden],
+            Self::Gate | Self::Up => vec![intermediate, hidden],
+            Self::Down => vec![hidden, intermediate],
+        }
+    }
+
+    /// The tensors that a layer has, in load order.
+    fn all(layer: &LayerSpec) -> Vec<Self> {
+        let attention = layer.attention();
+        let has_qk_norm = attention.qk_norm != QkNorm::None;
+        let tensors = [
+            (Self::AttnNorm, layer.mixer_norm.is_before()),
+            (Self::Q, true),
+            (Self::K, true),
+            (Self::V, true),
+            (Self::QBias, attention.qkv_bias),
+            (Self::KBias, attention.qkv_bias),
+            (Self::VBias, attention.qkv_bias),
+            (Self::QNorm, has_qk_norm),
+            (Self::KNorm, has_qk_norm),
+            (Self::Sinks, attention.sinks),
+            (Self::O, true),
+            (Self::OBias, attention.o_bias),
+            (Self::AttnPostNorm, layer.mixer_norm.is_after()),
+            (Self::MlpNorm, layer.mlp_norm.is_before()),
+            (Self::Gate, true),
+            (Self::Up, true),
+            (Self::Down, true),
+            (Self::MlpPostNorm, layer.mlp_norm.is_after()),
+        ];
+        let present = tensors.into_iter().filter(|(_, is_present)| *is_present);
+        present.map(|(tensor, _)| tensor).collect()
     }
 }
 
@@ -175,7 +213,7 @@ pub(crate) fn rows_of(shape: &[usize]) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Rope;
+    use crate::model::{NormPlace, Rope, UniformModel};
 
     /// Value `i` of every tensor is `i`, or an error from row 700 on.
     struct Counting {
@@ -225,7 +263,7 @@ mod tests {
 
     #[test]
     fn names_follow_the_family() {
-        let mut spec = TransformerSpec {
+        let mut spec = UniformModel {
             hidden: 576,
             layers: 2,
             q_heads: 9,
@@ -234,23 +272,31 @@ mod tests {
             intermediate: 1536,
             vocab: 49152,
             norm_eps: 1e-5,
-            rope: Rope {
-                inv_freq: vec![1.0; 32],
-                scale: 1.0,
-            },
-            qkv_bias: false,
-            qk_norm: false,
+            rope: Rope::new(vec![1.0; 32], 1.0),
             tied_embeddings: true,
             max_positions: 8192,
-        };
+            ..UniformModel::default()
+        }
+        .spec();
         assert_eq!(spec.validate(), Ok(()));
         assert_eq!(TensorName::all(&spec).len(), 2 + 2 * 9);
-        spec.qkv_bias = true;
-        spec.qk_norm = true;
+        for layer in &mut spec.layers {
+            layer.attention_mut().qkv_bias = true;
+            layer.attention_mut().qk_norm = QkNorm::PerHead;
+        }
         spec.tied_embeddings = false;
         assert_eq!(TensorName::all(&spec).len(), 3 + 2 * 14);
         let k = TensorName::Layer(1, LayerTensor::K);
         assert_eq!(k.shape(&spec), [192, 576]);
         assert_eq!(k.to_string(), "layer 1 K");
+        let norm = TensorName::Layer(1, LayerTensor::KNorm);
+        assert_eq!(norm.shape(&spec), [64]);
+        let layer = &mut spec.layers[1];
+        layer.attention_mut().qk_norm = QkNorm::Whole;
+        layer.attention_mut().o_bias = true;
+        layer.attention_mut().sinks = true;
+        (layer.mixer_norm, layer.mlp_norm) = (NormPlace::After, NormPlace::Both);
+        assert_eq!(norm.shape(&spec), [192]);
+        assert_eq!(TensorName::all(&spec).len(), 3 + 14 + 17);
     }
 }

@@ -1,6 +1,8 @@
 //! A row's bits are a function of its token, its position and the pages: not of the batch, the
 //! chunks, the threads, the placement of frames, the instruction set, or memory it does not own.
 
+use ebb_kernels::model::QkNorm;
+
 use crate::common::paged::{Chunk, Paged, same};
 use crate::common::{Family, Random, RandomWeights};
 use ebb_kernels::cpu::simd::Isa;
@@ -101,7 +103,7 @@ fn head_dims_that_are_not_whole_vectors() {
         let weights = weights(Family {
             head_dim,
             kv_heads,
-            qk_norm: true,
+            qk_norm: QkNorm::PerHead,
             ..Family::LLAMA
         });
         let texts = [text(1, 140), text(2, 20)];

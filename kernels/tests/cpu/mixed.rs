@@ -1,5 +1,7 @@
 //! Blocks at different positions of the shrink schedule: attention over them, and the way there.
 
+use ebb_kernels::model::QkNorm;
+
 use crate::common::oracle::Oracle;
 use crate::common::paged::{Chunk, Paged, Pending, same};
 use crate::common::{Family, Random, RandomWeights};
@@ -311,7 +313,7 @@ fn rotated_keys_are_turned_in_the_cache_and_the_16_bit_model_is_as_it_was() {
             ..WIDE
         },
         Family {
-            qk_norm: true,
+            qk_norm: QkNorm::PerHead,
             ..DEEP
         },
     ] {

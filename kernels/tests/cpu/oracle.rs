@@ -1,5 +1,7 @@
 //! The backend against the f64 oracle, over every option of the model family.
 
+use ebb_kernels::model::{LongRope, ModelSpec, NormPlace, QkNorm, Rope};
+
 use crate::common::oracle::Oracle;
 use crate::common::paged::{Chunk, Paged};
 use crate::common::{Family, Random, RandomWeights};
@@ -64,8 +66,57 @@ fn biases_head_norms_and_untied_embeddings() {
     for options in 1..8 {
         check(Family {
             qkv_bias: options & 1 > 0,
-            qk_norm: options & 2 > 0,
+            qk_norm: [QkNorm::None, QkNorm::PerHead][options >> 1 & 1],
             tied: options & 4 == 0,
+            ..Family::LLAMA
+        });
+    }
+}
+
+#[test]
+fn every_feature_of_a_layer() {
+    let changes: [fn(&mut ModelSpec); 7] = [
+        // OLMo 2: norms after, of whole projections.
+        |spec| {
+            for layer in &mut spec.layers {
+                (layer.mixer_norm, layer.mlp_norm) = (NormPlace::After, NormPlace::After);
+                layer.attention_mut().qk_norm = QkNorm::Whole;
+            }
+        },
+        |spec| {
+            for layer in &mut spec.layers {
+                (layer.mixer_norm, layer.mlp_norm) = (NormPlace::Both, NormPlace::Both);
+            }
+        },
+        // SmolLM3: some layers know no positions.
+        |spec| spec.layers[1].attention_mut().rope = None,
+        // Phi-4: a part of a head rotates.
+        |spec| spec.ropes[0].inv_freq.truncate(5),
+        |spec| {
+            for layer in &mut spec.layers {
+                layer.attention_mut().scale = 0.11;
+                layer.attention_mut().o_bias = true;
+            }
+        },
+        // Two rotary embeddings, one of them for contexts longer than the model was made for.
+        |spec| {
+            spec.ropes.push(Rope::new(vec![0.5; 8], 1.1));
+            spec.layers[2].attention_mut().rope = Some(1);
+            spec.ropes[1].scale = 1.0;
+            spec.ropes[0].long = Some(LongRope {
+                original_positions: 100,
+                inv_freq: vec![0.01; 8],
+            });
+        },
+        |spec| {
+            spec.layers[2].mixer_norm = NormPlace::After;
+            spec.layers[2].mlp_norm = NormPlace::Both;
+            spec.layers[0].attention_mut().o_bias = true;
+        },
+    ];
+    for layers in changes {
+        check(Family {
+            layers,
             ..Family::LLAMA
         });
     }

@@ -9,7 +9,7 @@ mod gpu;
 
 use ebb_gradients::{Attention, LayerGradients, LayerWeights, Model, Weights};
 use ebb_kernels::bf16;
-use ebb_kernels::model::{LayerTensor, TensorName, TransformerSpec, WeightSource};
+use ebb_kernels::model::{LayerTensor, ModelSpec, TensorName, WeightSource};
 use thiserror::Error;
 
 use crate::device::{Device, DeviceError};
@@ -159,13 +159,13 @@ impl Probes for OnCores<'_> {
 }
 
 /// A model's shapes and constants.
-pub fn describe(spec: &TransformerSpec) -> Model {
+pub fn describe(spec: &ModelSpec) -> Model {
     Model {
         hidden: spec.hidden,
-        layers: spec.layers,
-        q_heads: spec.q_heads,
-        kv_heads: spec.kv_heads,
-        head_dim: spec.head_dim,
+        layers: spec.layers.len(),
+        q_heads: spec.heads().q_heads,
+        kv_heads: spec.heads().kv_heads,
+        head_dim: spec.heads().head_dim,
         vocab: spec.vocab,
         norm_eps: spec.norm_eps,
         inv_freq: spec.rope.inv_freq.clone(),
@@ -177,7 +177,7 @@ pub fn describe(spec: &TransformerSpec) -> Model {
 #[derive(Debug)]
 pub struct Source<'a, W> {
     /// The model.
-    pub spec: &'a TransformerSpec,
+    pub spec: &'a ModelSpec,
     /// Its weights.
     pub weights: &'a W,
 }
@@ -211,7 +211,7 @@ impl<W: WeightSource> Weights for Source<'_, W> {
             q: get(L::Q)?,
             k: get(L::K)?,
             v: get(L::V)?,
-            qkv_bias: match self.spec.qkv_bias {
+            qkv_bias: match self.spec.attention(0).qkv_bias {
                 true => Some([get(L::QBias)?, get(L::KBias)?, get(L::VBias)?]),
                 false => None,
             },

@@ -70,9 +70,9 @@ impl CalibrateArgs {
     ) -> Result<(), CliError> {
         let spec = &opened.model.spec;
         let bar = bar();
-        let all = self.samples() * spec.layers;
+        let all = self.samples() * spec.layers.len();
         for (sample, window) in windows.chunks_exact(self.ctx()).enumerate() {
-            let mut done = sample * spec.layers;
+            let mut done = sample * spec.layers.len();
             advance(&bar, done, all);
             if figures.has(&complete(sample)) {
                 continue;

@@ -11,7 +11,7 @@ use ebb_kernels::backend::{
     StepOutput, TableShape, draw_of,
 };
 use ebb_kernels::kv::KvLayout;
-use ebb_kernels::model::{Rope, TransformerSpec};
+use ebb_kernels::model::{ModelSpec, Rope, UniformModel};
 
 use super::{GEOMETRY, VOCAB};
 use crate::sampling::reference;
@@ -46,7 +46,7 @@ struct Done {
 /// The backend; one that draws keeps tables, too. Steps run when they are submitted, and are told
 /// about when they are waited for.
 pub(super) struct Fake {
-    spec: TransformerSpec,
+    spec: ModelSpec,
     layout: KvLayout,
     tables: KeptTables,
     depth: usize,
@@ -77,7 +77,7 @@ impl Fake {
         let layout = KvLayout::sixteen_bit(GEOMETRY).expect("a geometry");
         let shape = TableShape::new(16, 4, &layout, frames);
         Self {
-            spec: TransformerSpec {
+            spec: UniformModel {
                 hidden: 16,
                 layers: GEOMETRY.layers,
                 q_heads: GEOMETRY.kv_heads,
@@ -86,15 +86,13 @@ impl Fake {
                 intermediate: 16,
                 vocab: VOCAB,
                 norm_eps: 1e-5,
-                rope: Rope {
-                    inv_freq: vec![1.0; half],
-                    scale: 1.0,
-                },
+                rope: Rope::new(vec![1.0; half], 1.0),
                 qkv_bias: false,
                 qk_norm: false,
                 tied_embeddings: true,
                 max_positions: 512,
-            },
+            }
+            .spec(),
             layout,
             tables: KeptTables::new(shape, frames),
             depth: depth.max(1),
@@ -234,7 +232,7 @@ impl Backend for Fake {
         })
     }
 
-    fn spec(&self) -> &TransformerSpec {
+    fn spec(&self) -> &ModelSpec {
         &self.spec
     }
 

@@ -1,6 +1,6 @@
 //! A GGUF file's `{architecture}.*` keys → the shapes and constants of the transformer.
 
-use ebb_kernels::model::{TensorName, TransformerSpec};
+use ebb_kernels::model::{ModelSpec, TensorName};
 
 use super::file::GgufFile;
 use super::keys::Keys;
@@ -16,7 +16,7 @@ use crate::model::window::clamp_to_window;
 /// What the metadata say of the computation.
 pub(crate) struct GgufConfig {
     pub(crate) family: Family,
-    pub(crate) spec: TransformerSpec,
+    pub(crate) spec: ModelSpec,
     pub(crate) notes: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn read_config(file: &GgufFile) -> Result<GgufConfig, Refusal> {
         .f32(&keys.name("rope.freq_base"))?
         .unwrap_or(10_000.0);
 
-    let spec = TransformerSpec {
+    let spec = UniformModel {
         hidden,
         layers,
         q_heads,
@@ -63,7 +63,8 @@ pub(crate) fn read_config(file: &GgufFile) -> Result<GgufConfig, Refusal> {
         qk_norm: family.qk_norm(),
         tied_embeddings: file.tensor(&gguf_name(TensorName::LmHead)).is_none(),
         max_positions,
-    };
+    }
+    .spec();
     Ok(GgufConfig {
         family,
         spec: check_spec(spec)?,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ebb_kernels::bf16;
-use ebb_kernels::model::{LayerTensor, TensorName, TransformerSpec, WeightSource};
+use ebb_kernels::model::{LayerTensor, ModelSpec, TensorName, WeightSource};
 
 use super::dequant::dequantize;
 use super::file::GgufFile;
@@ -28,7 +28,7 @@ impl GgufWeights {
         file: Arc<GgufFile>,
         path: PathBuf,
         family: Family,
-        spec: &TransformerSpec,
+        spec: &ModelSpec,
     ) -> Result<Self, Refusal> {
         check_tensors(spec, &*file)?;
         // Converters permute Q and K for interleaved RoPE in the `llama` architecture only.

@@ -1,6 +1,6 @@
 //! config.json → the shapes and constants of the transformer.
 
-use ebb_kernels::model::TransformerSpec;
+use ebb_kernels::model::ModelSpec;
 
 use super::json::{Object, brief};
 use super::rope_scaling::read_rope;
@@ -13,7 +13,7 @@ use crate::model::window::clamp_to_window;
 /// What config.json says.
 pub(crate) struct HfConfig {
     pub(crate) family: Family,
-    pub(crate) spec: TransformerSpec,
+    pub(crate) spec: ModelSpec,
     pub(crate) end_ids: Vec<u32>,
     pub(crate) notes: Vec<String>,
 }
@@ -47,7 +47,7 @@ pub(crate) fn read_config(bytes: &[u8]) -> Result<HfConfig, Refusal> {
     let (window, window_field) = window(&config)?;
     let (max_positions, notes) = clamp_to_window(rope_config.positions, window, window_field);
 
-    let spec = TransformerSpec {
+    let spec = UniformModel {
         hidden,
         layers: size("num_hidden_layers")?,
         q_heads,
@@ -61,7 +61,8 @@ pub(crate) fn read_config(bytes: &[u8]) -> Result<HfConfig, Refusal> {
         qk_norm: family.qk_norm(),
         tied_embeddings: config.bool("tie_word_embeddings")?.unwrap_or(false),
         max_positions,
-    };
+    }
+    .spec();
     let end_ids = config.ids("eos_token_id")?;
     Ok(HfConfig {
         family,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ebb_kernels::bf16;
-use ebb_kernels::model::{TensorName, TransformerSpec, WeightSource};
+use ebb_kernels::model::{ModelSpec, TensorName, WeightSource};
 use safetensors::Dtype;
 
 use super::names::{LM_HEAD, hf_name, is_superfluous};
@@ -22,7 +22,7 @@ pub(crate) struct HfWeights {
 impl HfWeights {
     /// Opens the safetensors in `dir` and checks that they hold exactly the tensors of `spec`, in
     /// types that can be converted.
-    pub(crate) fn open(dir: &Path, spec: &TransformerSpec) -> Result<Self, ModelError> {
+    pub(crate) fn open(dir: &Path, spec: &ModelSpec) -> Result<Self, ModelError> {
         let shards = Shards::open(dir)?;
         let table = Table {
             shards: &shards,

@@ -34,6 +34,8 @@ pub(crate) struct Attention<'a> {
     /// `[rows][query_stride]`; a row starts with its query heads.
     pub(crate) queries: &'a [f32],
     pub(crate) query_stride: usize,
+    /// Multiplier of query-key products.
+    pub(crate) scale: f32,
 }
 
 impl Attention<'_> {
@@ -138,7 +140,7 @@ impl Kernel for RunTask<'_, '_> {
         let rows = shape.kv_heads * shape.rows;
         let dim = shape.head_dim;
         let stride = state_stride(dim);
-        let scale = 1.0 / (dim as f32).sqrt();
+        let scale = attention.scale;
         for i in 0..rows {
             let (row, head) = attention.row_and_head(&unit, i);
             let from = &attention.queries[row * attention.query_stride + head * dim..][..dim];

@@ -12,21 +12,27 @@ use crate::cpu::simd::{Isa, Kernel, Simd};
 use crate::cpu::threads::{Pool, TaskPanic};
 use crate::formats::rotation::hadamard;
 use crate::kv::Side;
-use crate::model::TransformerSpec;
+use crate::model::HeadShape;
 
 /// What happens to the rows of one layer's fused projection `[rows][q heads | k heads | v heads]`.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadOps<'a> {
-    pub(crate) spec: &'a TransformerSpec,
-    pub(crate) rope: &'a RopeTable,
+    pub(crate) heads: HeadShape,
+    /// Added to the mean square in norms.
+    pub(crate) eps: f32,
+    /// None in layers without RoPE.
+    pub(crate) rope: Option<&'a RopeTable>,
     pub(crate) pages: Pages<'a>,
     /// Where each row's keys and values go.
     pub(crate) places: &'a [RowPlace],
     pub(crate) layer: usize,
-    /// Weights of the query and the key norm, if the model has them.
+    /// Weights of the query and the key norm, if the model has them: as wide as a head, or as the
+    /// whole projection.
     pub(crate) qk_norm: Option<(&'a [f32], &'a [f32])>,
     /// Whether queries and keys are multiplied by a Hadamard matrix.
     pub(crate) rotate_k: bool,
+    /// Whether values are, because their projection is not.
+    pub(crate) rotate_v: bool,
 }
 
 /// Where a row's keys and values go.
@@ -42,7 +48,7 @@ impl HeadOps<'_> {
     /// Normalises and rotates queries in place; writes keys and values, rounded to bf16, to their
     /// pages.
     pub(crate) fn run(&self, pool: &mut Pool, isa: Isa, qkv: &mut [f32]) -> Result<(), TaskPanic> {
-        let width = self.spec.q_width() + 2 * self.spec.kv_width();
+        let width = self.heads.qkv_width();
         let rows = self.places.len();
         assert!(qkv.len() >= rows * width);
         let qkv = SharedSlice::new(qkv);
@@ -86,36 +92,55 @@ impl Kernel for RowRange<'_, '_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let (ops, spec) = (self.ops, self.ops.spec);
-        let dim = spec.head_dim;
-        let width = spec.q_width() + 2 * spec.kv_width();
-        for (r, row) in self.qkv.chunks_exact_mut(width).enumerate() {
+        let (ops, heads) = (self.ops, self.ops.heads);
+        let dim = heads.head_dim;
+        let (q_norm, k_norm) = ops.qk_norm.unzip();
+        for (r, row) in self.qkv.chunks_exact_mut(heads.qkv_width()).enumerate() {
             let place = ops.places[self.first + r];
-            let angles = ops.rope.row(self.first + r);
-            let (queries, rest) = row.split_at_mut(spec.q_width());
-            let (keys, values) = rest.split_at_mut(spec.kv_width());
-            for head in queries.chunks_exact_mut(dim) {
-                if let Some((weight, _)) = ops.qk_norm {
-                    rms_norm_in_place(s, head, weight, spec.norm_eps);
+            let angles = ops.rope.map(|rope| rope.row(self.first + r));
+            let (queries, rest) = row.split_at_mut(heads.q_width());
+            let (keys, values) = rest.split_at_mut(heads.kv_width());
+            for (part, norm) in [(&mut *queries, q_norm), (&mut *keys, k_norm)] {
+                // Heads by themselves, or the whole projection.
+                if let Some(weight) = norm {
+                    for part in part.chunks_exact_mut(weight.len()) {
+                        rms_norm_in_place(s, part, weight, ops.eps);
+                    }
                 }
-                rotate(head, angles);
-                if ops.rotate_k {
-                    hadamard(head);
+                for head in part.chunks_exact_mut(dim) {
+                    if let Some(angles) = angles {
+                        rotate(head, angles);
+                    }
+                    if ops.rotate_k {
+                        hadamard(head);
+                    }
                 }
             }
-            for (h, head) in keys.chunks_exact_mut(dim).enumerate() {
-                if let Some((_, weight)) = ops.qk_norm {
-                    rms_norm_in_place(s, head, weight, spec.norm_eps);
-                }
-                rotate(head, angles);
-                if ops.rotate_k {
-                    hadamard(head);
-                }
+            for (h, head) in keys.chunks_exact(dim).enumerate() {
                 ops.append(place, Side::K, h, head);
             }
-            for (h, head) in values.chunks_exact(dim).enumerate() {
+            for (h, head) in values.chunks_exact_mut(dim).enumerate() {
+                if ops.rotate_v {
+                    hadamard(head);
+                }
                 ops.append(place, Side::V, h, head);
             }
         }
     }
+}
+
+/// Multiplies every head of `rows` rows of attention's output by the Hadamard matrix again, where
+/// values were multiplied as they were appended: the matrix is its own inverse.
+pub(crate) fn rotate_back(
+    pool: &mut Pool,
+    attended: &mut [f32],
+    (rows, heads): (usize, HeadShape),
+) -> Result<(), TaskPanic> {
+    let width = heads.q_width();
+    let attended = SharedSlice::new(attended);
+    for_rows(pool, rows, width, |first, end| {
+        // SAFETY: ranges of rows are disjoint.
+        let rows = unsafe { attended.slice(first * width, (end - first) * width) };
+        rows.chunks_exact_mut(heads.head_dim).for_each(hadamard);
+    })
 }

@@ -4,8 +4,8 @@ mod append;
 mod norm;
 mod rope;
 
-pub(crate) use append::{HeadOps, RowPlace};
-pub(crate) use norm::rms_norm_rows;
+pub(crate) use append::{HeadOps, RowPlace, rotate_back};
+pub(crate) use norm::{rms_norm_rows, rms_norm_rows_in_place};
 pub(crate) use rope::RopeTable;
 
 use super::threads::{Pool, TaskPanic};

@@ -51,6 +51,43 @@ pub(crate) fn rms_norm_rows(
     })
 }
 
+/// RMSNorm of each row of `x[rows][weight.len()]` onto itself.
+pub(crate) fn rms_norm_rows_in_place(
+    pool: &mut Pool,
+    isa: Isa,
+    x: &mut [f32],
+    weight: &[f32],
+    eps: f32,
+) -> Result<(), TaskPanic> {
+    let width = weight.len();
+    let rows = x.len() / width;
+    let x = SharedSlice::new(x);
+    for_rows(pool, rows, width, |first, end| {
+        isa.run(RowsInPlace {
+            // SAFETY: ranges of rows are disjoint.
+            x: unsafe { x.slice(first * width, (end - first) * width) },
+            weight,
+            eps,
+        });
+    })
+}
+
+struct RowsInPlace<'a> {
+    x: &'a mut [f32],
+    weight: &'a [f32],
+    eps: f32,
+}
+
+impl Kernel for RowsInPlace<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for x in self.x.chunks_exact_mut(self.weight.len()) {
+            rms_norm_in_place(s, x, self.weight, self.eps);
+        }
+    }
+}
+
 struct Rows<'a> {
     x: &'a [f32],
     weight: &'a [f32],
@@ -99,6 +136,9 @@ mod tests {
                 }
             }
             assert_eq!(*first.get_or_insert_with(|| y.clone()), y, "{}", isa.name());
+            let mut in_place = x.clone();
+            rms_norm_rows_in_place(&mut pool, isa, &mut in_place, &weight, 1e-5).unwrap();
+            assert_eq!(in_place, y, "{}", isa.name());
         }
     }
 }

@@ -1,34 +1,36 @@
-//! Rotary position embedding, half-split form: channel `i` pairs with `i + D/2`.
+//! Rotary position embedding, half-split form: of `r` channels that rotate, channel `i` pairs with
+//! `i + r / 2`.
 
 use crate::model::Rope;
 
 /// Cosines and sines of a step's rows; every layer and head uses them.
 #[derive(Debug, Default)]
 pub(crate) struct RopeTable {
-    /// `[rows][2][D/2]`: cosines, then sines, both times the scale.
+    /// `[rows][2][r / 2]`: cosines, then sines, both times the scale.
     values: Vec<f32>,
     half: usize,
 }
 
 impl RopeTable {
-    /// Fills the table for rows at these positions.
-    pub(crate) fn fill(&mut self, rope: &Rope, positions: impl Iterator<Item = u32>) {
-        self.half = rope.inv_freq.len();
+    /// Fills the table for rows at these positions of a model that is served with contexts of up to
+    /// `max_positions`.
+    pub(crate) fn fill(
+        &mut self,
+        rope: &Rope,
+        max_positions: usize,
+        positions: impl Iterator<Item = u32>,
+    ) {
+        let inv_freq = rope.frequencies(max_positions);
+        self.half = inv_freq.len();
         self.values.clear();
         for position in positions {
             // The angle in f32, as the reference implementations round it; the functions of it
             // in f64, so that they are the same on every platform.
             let angle = |f: &f32| f64::from(position as f32 * f);
             let scale = f64::from(rope.scale);
-            let cos = rope
-                .inv_freq
-                .iter()
-                .map(|f| (angle(f).cos() * scale) as f32);
+            let cos = inv_freq.iter().map(|f| (angle(f).cos() * scale) as f32);
             self.values.extend(cos);
-            let sin = rope
-                .inv_freq
-                .iter()
-                .map(|f| (angle(f).sin() * scale) as f32);
+            let sin = inv_freq.iter().map(|f| (angle(f).sin() * scale) as f32);
             self.values.extend(sin);
         }
     }
@@ -41,7 +43,7 @@ impl RopeTable {
     }
 }
 
-/// Rotates one head in place.
+/// Rotates the first channels of one head in place, two for each angle.
 #[inline(always)]
 pub(super) fn rotate(head: &mut [f32], (cos, sin): (&[f32], &[f32])) {
     let (low, high) = head.split_at_mut(cos.len());
@@ -56,12 +58,9 @@ mod tests {
 
     #[test]
     fn rotates_pairs_by_position_times_frequency() {
-        let rope = Rope {
-            inv_freq: vec![1.0, 0.1, 0.01, 0.001],
-            scale: 1.25,
-        };
+        let rope = Rope::new(vec![1.0, 0.1, 0.01, 0.001], 1.25);
         let mut table = RopeTable::default();
-        table.fill(&rope, [0, 7, 1000].into_iter());
+        table.fill(&rope, 2000, [0, 7, 1000].into_iter());
         for (row, position) in [(0, 0.0f64), (1, 7.0), (2, 1000.0)] {
             let mut head = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
             let before = head.map(f64::from);

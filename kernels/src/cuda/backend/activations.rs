@@ -7,7 +7,7 @@ use half::bf16;
 use crate::cuda::driver::{Device, DeviceBuffer, Pinned};
 use crate::cuda::error::CudaError;
 use crate::cuda::products::squares_len;
-use crate::model::TransformerSpec;
+use crate::model::ModelSpec;
 
 /// Buffers of `rows` rows each, all allocated at start.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(super) struct Activations {
 impl Activations {
     pub(super) fn new(
         device: &Arc<Device>,
-        spec: &TransformerSpec,
+        spec: &ModelSpec,
         rows: usize,
         logit_rows_max: usize,
     ) -> Result<Self, CudaError> {
@@ -52,14 +52,14 @@ impl Activations {
         Ok(Self {
             residual: single(rows * spec.hidden)?,
             normed: narrow(spec.hidden)?,
-            qkv: narrow(spec.q_width() + 2 * spec.kv_width())?,
-            q: narrow(spec.q_width())?,
-            attended: narrow(spec.q_width())?,
-            gate_up: narrow(2 * spec.intermediate)?,
-            mlp: narrow(spec.intermediate)?,
+            qkv: narrow(spec.heads().q_width() + 2 * spec.heads().kv_width())?,
+            q: narrow(spec.heads().q_width())?,
+            attended: narrow(spec.heads().q_width())?,
+            gate_up: narrow(2 * spec.intermediate_max())?,
+            mlp: narrow(spec.intermediate_max())?,
             delta: narrow(spec.hidden)?,
             squares: single(squares_len(spec.hidden))?,
-            rope: single(rows * spec.head_dim)?,
+            rope: single(rows * spec.heads().head_dim)?,
             logits: single(logit_rows_max * spec.vocab)?,
             host_logits: [Pinned::new(device, 0)?, Pinned::new(device, 0)?],
             logit_rows_max,
@@ -67,11 +67,13 @@ impl Activations {
     }
 
     /// Bytes that `new` allocates on the device.
-    pub(super) fn bytes(spec: &TransformerSpec, rows: usize, logit_rows_max: usize) -> usize {
-        let widths =
-            2 * spec.hidden + 3 * spec.q_width() + 2 * spec.kv_width() + 3 * spec.intermediate;
+    pub(super) fn bytes(spec: &ModelSpec, rows: usize, logit_rows_max: usize) -> usize {
+        let widths = 2 * spec.hidden
+            + 3 * spec.heads().q_width()
+            + 2 * spec.heads().kv_width()
+            + 3 * spec.intermediate_max();
         4 * squares_len(spec.hidden)
-            + rows * (2 * widths + 4 * (spec.hidden + spec.head_dim))
+            + rows * (2 * widths + 4 * (spec.hidden + spec.heads().head_dim))
             + logit_rows_max * 4 * spec.vocab
     }
 

@@ -6,7 +6,7 @@ use crate::cuda::codecs::{Codecs, Scratch, supports};
 use crate::cuda::driver::{Device, Gemm};
 use crate::cuda::tables::DeviceTables;
 use crate::kv::KvLayout;
-use crate::model::{TensorName, TransformerSpec};
+use crate::model::{ModelSpec, QkNorm, TensorName, UniformModel};
 
 /// What the driver rounds large allocations up to.
 const GRANULE_BYTES: usize = 2 << 20;
@@ -30,7 +30,7 @@ pub struct DeviceNeeds {
 impl CudaBackend {
     /// What a backend of a valid `spec` takes. `config.frames` may be an upper bound: it counts for
     /// the tables only.
-    pub fn needs(device: &Device, spec: &TransformerSpec, config: &CudaConfig) -> DeviceNeeds {
+    pub fn needs(device: &Device, spec: &ModelSpec, config: &CudaConfig) -> DeviceNeeds {
         let large = |bytes: usize| bytes.next_multiple_of(GRANULE_BYTES);
         let tensor = |name: TensorName| {
             let bytes = 2 * name.shape(spec).iter().product::<usize>();
@@ -45,7 +45,7 @@ impl CudaBackend {
             weights: large(TensorName::all(spec).into_iter().map(tensor).sum()),
             workspaces: large(Self::overhead_bytes(device, spec, config) + Gemm::WORKSPACE_BYTES),
             // With and without sequences that are cut, with and without shrunk blocks.
-            graphs: RECORDED.len() * buckets(config).len() * spec.layers * GRAPH_LAYER_BYTES,
+            graphs: RECORDED.len() * buckets(config).len() * spec.layers.len() * GRAPH_LAYER_BYTES,
         }
     }
 
@@ -105,7 +105,7 @@ mod tests {
         use crate::cuda::{Device, StepCapacity};
         use crate::model::Rope;
 
-        let spec = TransformerSpec {
+        let spec = UniformModel {
             hidden: 256,
             layers: 2,
             q_heads: 4,
@@ -114,15 +114,13 @@ mod tests {
             intermediate: 512,
             vocab: 1000,
             norm_eps: 1e-5,
-            rope: Rope {
-                inv_freq: vec![1.0; 32],
-                scale: 1.0,
-            },
+            rope: Rope::new(vec![1.0; 32], 1.0),
             qkv_bias: true,
-            qk_norm: true,
+            qk_norm: QkNorm::PerHead,
             tied_embeddings: false,
             max_positions: 4096,
-        };
+        }
+        .spec();
         let layout = spec.kv_geometry().frame_layout();
         let tokens = [200, 300, 100];
         let frames = Pages::frames_for(layout, tokens);

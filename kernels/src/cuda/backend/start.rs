@@ -19,7 +19,7 @@ use crate::cuda::sample::Sampling;
 use crate::cuda::step::{StepBuffers, StepCapacity};
 use crate::cuda::weights::{Layer, LoadError, Weights};
 use crate::kv::KvLayout;
-use crate::model::{TransformerSpec, WeightSource};
+use crate::model::{ModelSpec, WeightSource};
 
 /// Batches up to this are recorded at every size that cuBLASLt treats apart; beyond, in steps of 8.
 const SMALL_BUCKETS: [usize; 4] = [1, 2, 4, 8];
@@ -73,7 +73,7 @@ impl CudaBackend {
     /// Loads a model whose blocks never shrink. `progress(done, total)` counts bytes of weights.
     pub fn new<W: WeightSource>(
         device: &Arc<Device>,
-        spec: TransformerSpec,
+        spec: ModelSpec,
         config: CudaConfig,
         weights: &W,
         progress: &mut dyn FnMut(u64, u64),
@@ -85,7 +85,7 @@ impl CudaBackend {
     /// Loads a model whose blocks may stand at any position of `pages`, a layout of its geometry.
     pub fn with_pages<W: WeightSource>(
         device: &Arc<Device>,
-        spec: TransformerSpec,
+        spec: ModelSpec,
         config: CudaConfig,
         pages: &KvLayout,
         weights: &W,
@@ -102,7 +102,7 @@ impl CudaBackend {
     /// A model of random weights: any shape can be measured without files.
     pub fn random(
         device: &Arc<Device>,
-        spec: TransformerSpec,
+        spec: ModelSpec,
         config: CudaConfig,
         seed: u64,
     ) -> Result<Self, LoadError<std::convert::Infallible>> {
@@ -113,7 +113,7 @@ impl CudaBackend {
     /// The same, with blocks that may stand at any position of `pages`.
     pub fn random_with_pages(
         device: &Arc<Device>,
-        spec: TransformerSpec,
+        spec: ModelSpec,
         config: CudaConfig,
         pages: &KvLayout,
         seed: u64,
@@ -126,7 +126,7 @@ impl CudaBackend {
 
     fn with_weights(
         device: &Arc<Device>,
-        spec: TransformerSpec,
+        spec: ModelSpec,
         config: CudaConfig,
         pages: &KvLayout,
         weights: Weights,
@@ -143,7 +143,7 @@ impl CudaBackend {
         let mut attention = Attention::new(
             device,
             geometry,
-            spec.q_heads,
+            spec.heads().q_heads,
             (capacity.seqs, capacity.blocks),
             // No scheduler drafts tokens yet.
             1,
@@ -254,18 +254,14 @@ impl CudaBackend {
     }
 
     /// Bytes of the buffers that a backend of `spec` allocates beside the weights and the KV pool.
-    pub(super) fn overhead_bytes(
-        device: &Device,
-        spec: &TransformerSpec,
-        config: &CudaConfig,
-    ) -> usize {
+    pub(super) fn overhead_bytes(device: &Device, spec: &ModelSpec, config: &CudaConfig) -> usize {
         let geometry = spec.kv_geometry();
         let pages = KvLayout::unshrunk(geometry, geometry.frame_layout());
         let tables = config.capacity.tables(&pages, config.frames);
-        StepBuffers::bytes(&config.capacity, &tables, (geometry, spec.q_heads))
+        StepBuffers::bytes(&config.capacity, &tables, (geometry, spec.heads().q_heads))
             + Attention::scratch_bytes(
                 spec.kv_geometry(),
-                spec.q_heads,
+                spec.heads().q_heads,
                 (config.capacity.seqs, config.capacity.blocks),
             )
             + Activations::bytes(spec, config.capacity.rows, config.logit_rows)
@@ -275,7 +271,7 @@ impl CudaBackend {
 }
 
 /// A valid model's pages at 16 bit.
-fn unshrunk(spec: &TransformerSpec) -> KvLayout {
+fn unshrunk(spec: &ModelSpec) -> KvLayout {
     let geometry = spec.kv_geometry();
     KvLayout::unshrunk(geometry, geometry.frame_layout())
 }

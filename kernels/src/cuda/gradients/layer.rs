@@ -10,8 +10,8 @@ impl Gradients {
     /// Values of a token's queries, keys, and all three.
     fn widths(&self) -> (usize, usize, usize) {
         let (q, kv) = (
-            self.spec.q_heads * self.spec.head_dim,
-            self.spec.kv_heads * self.spec.head_dim,
+            self.spec.heads().q_heads * self.spec.heads().head_dim,
+            self.spec.heads().kv_heads * self.spec.heads().head_dim,
         );
         (q, kv, q + 2 * kv)
     }
@@ -25,7 +25,7 @@ impl Gradients {
         x: &DeviceBuffer<f32>,
         out: &mut DeviceBuffer<f32>,
     ) -> Result<(), CudaError> {
-        let (hidden, intermediate) = (self.spec.hidden, self.spec.intermediate);
+        let (hidden, intermediate) = (self.spec.hidden, self.spec.intermediate_max());
         self.up_to_the_gate(index, work, x)?;
         self.ops
             .swiglu(&mut work.gate_up, &mut work.act, intermediate, false)?;
@@ -47,7 +47,7 @@ impl Gradients {
         x: &DeviceBuffer<f32>,
     ) -> Result<(), CudaError> {
         let (tokens, hidden, eps) = (work.tokens, self.spec.hidden, self.spec.norm_eps);
-        let (dim, intermediate) = (self.spec.head_dim, self.spec.intermediate);
+        let (dim, intermediate) = (self.spec.heads().head_dim, self.spec.intermediate_max());
         let (q, kv, qkv) = self.widths();
         let layer = &self.weights.layers[index];
         let x = Matrix::new(x, 0, hidden);
@@ -67,7 +67,10 @@ impl Gradients {
             }
         }
         if let (Some(norms), Some(raw)) = (&layer.qk_norm, &work.raw_qkv) {
-            for (side, heads, first) in [(0, self.spec.q_heads, 0), (1, self.spec.kv_heads, q)] {
+            for (side, heads, first) in [
+                (0, self.spec.heads().q_heads, 0),
+                (1, self.spec.heads().kv_heads, q),
+            ] {
                 let from = Matrix::new(raw, first, qkv);
                 let to = Matrix::new(&work.qkv, first, qkv);
                 self.ops
@@ -107,9 +110,9 @@ impl Gradients {
     /// `work.attended` of the queries and values in `work.qkv` over such keys, a head's
     /// `[tokens][head_dim]`.
     fn attend(&mut self, work: &mut Work, keys: Matrix) -> Result<(), CudaError> {
-        let (dim, heads) = (self.spec.head_dim, self.spec.kv_heads);
+        let (dim, heads) = (self.spec.heads().head_dim, self.spec.heads().kv_heads);
         let (q, kv, qkv) = self.widths();
-        let group = self.spec.q_heads / heads;
+        let group = self.spec.heads().q_heads / heads;
         let values = Matrix::new(&work.qkv, q + kv, qkv).each(dim);
         for (first, rows) in chunks(work.tokens) {
             let seen = first + rows;
@@ -137,9 +140,9 @@ impl Gradients {
         keys: Matrix,
         (first, rows): (usize, usize),
     ) -> Result<(), CudaError> {
-        let (dim, heads) = (self.spec.head_dim, self.spec.kv_heads);
+        let (dim, heads) = (self.spec.heads().head_dim, self.spec.heads().kv_heads);
         let (_, _, qkv) = self.widths();
-        let group = self.spec.q_heads / heads;
+        let group = self.spec.heads().q_heads / heads;
         let seen = first + rows;
         for member in 0..group {
             let queries = Matrix::new(&work.qkv, first * qkv + member * dim, qkv);
@@ -159,7 +162,7 @@ impl Gradients {
 
     /// Of queries' products with keys.
     fn scale(&self) -> f32 {
-        (self.spec.head_dim as f64).powf(-0.5) as f32
+        (self.spec.heads().head_dim as f64).powf(-0.5) as f32
     }
 
     /// What is wanted of the layer, and `grad`, of its output, becomes that of its input `x`.
@@ -174,7 +177,7 @@ impl Gradients {
         self.mlp_backward(index, work, grad)?;
         self.attention_backward(work)?;
         let (tokens, hidden, eps) = (work.tokens, self.spec.hidden, self.spec.norm_eps);
-        let dim = self.spec.head_dim;
+        let dim = self.spec.heads().head_dim;
         let (q, kv, qkv) = self.widths();
         self.ops.wait()?;
         let [k, v] = self.read_cached(&work.qkv, tokens)?;
@@ -184,7 +187,10 @@ impl Gradients {
             .rope(&mut work.d_qkv, &work.angles, (rotated, dim), true)?;
         let layer = &self.weights.layers[index];
         if let (Some(norms), Some(raw)) = (&layer.qk_norm, &work.raw_qkv) {
-            for (side, heads, first) in [(0, self.spec.q_heads, 0), (1, self.spec.kv_heads, q)] {
+            for (side, heads, first) in [
+                (0, self.spec.heads().q_heads, 0),
+                (1, self.spec.heads().kv_heads, q),
+            ] {
                 let back = Matrix::new(&work.d_qkv, first, qkv);
                 let of = (tokens, heads, dim);
                 let from = Matrix::new(raw, first, qkv);
@@ -245,7 +251,7 @@ impl Gradients {
         grad: &DeviceBuffer<f32>,
     ) -> Result<(), CudaError> {
         let (tokens, hidden, intermediate) =
-            (work.tokens, self.spec.hidden, self.spec.intermediate);
+            (work.tokens, self.spec.hidden, self.spec.intermediate_max());
         let (q, _, _) = self.widths();
         let grad = Matrix::new(grad, 0, hidden);
         self.ops.product(
@@ -290,9 +296,9 @@ impl Gradients {
 
     /// From the gradient of attention's output to those of rotated queries and keys, and of values.
     fn attention_backward(&mut self, work: &mut Work) -> Result<(), CudaError> {
-        let (dim, heads) = (self.spec.head_dim, self.spec.kv_heads);
+        let (dim, heads) = (self.spec.heads().head_dim, self.spec.heads().kv_heads);
         let (q, kv, qkv) = self.widths();
-        let group = self.spec.q_heads / heads;
+        let group = self.spec.heads().q_heads / heads;
         // Of any token's query, key or value `first` of `work.qkv` or its gradient.
         let of = |buffer: &DeviceBuffer<f32>, first: usize| Matrix::new(buffer, first, qkv);
         self.ops.clear(&mut work.d_qkv)?;
@@ -361,7 +367,7 @@ impl Gradients {
         work: &mut Work,
         keys: &[f32],
     ) -> Result<Vec<f32>, CudaError> {
-        let (tokens, hidden, dim) = (work.tokens, self.spec.hidden, self.spec.head_dim);
+        let (tokens, hidden, dim) = (work.tokens, self.spec.hidden, self.spec.heads().head_dim);
         let (q, _, _) = self.widths();
         let keys = DeviceBuffer::from_slice(self.ops.device(), keys, "keys")?;
         self.attend(work, Matrix::new(&keys, 0, dim).each(tokens * dim))?;
@@ -387,7 +393,7 @@ impl Gradients {
         tokens: usize,
     ) -> Result<[Vec<f32>; 2], CudaError> {
         self.ops.wait()?;
-        let (dim, heads) = (self.spec.head_dim, self.spec.kv_heads);
+        let (dim, heads) = (self.spec.heads().head_dim, self.spec.heads().kv_heads);
         let (q, kv, qkv) = self.widths();
         let mut rows = vec![0f32; tokens * qkv];
         buffer.read(0, &mut rows)?;

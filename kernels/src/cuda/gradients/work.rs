@@ -6,7 +6,7 @@ use super::ops::{Matrix, Ops};
 use crate::cuda::driver::{Device, DeviceBuffer};
 use crate::cuda::error::CudaError;
 use crate::cuda::weights::Layer;
-use crate::model::TransformerSpec;
+use crate::model::{ModelSpec, QkNorm};
 
 /// Query rows whose attention is computed at once; bounds the memory of scores.
 pub(super) const ROWS: usize = 512;
@@ -49,15 +49,18 @@ pub(super) struct Work {
 impl Work {
     pub(super) fn new(
         device: &Arc<Device>,
-        spec: &TransformerSpec,
+        spec: &ModelSpec,
         ids: &[u32],
         stride: usize,
     ) -> Result<Self, CudaError> {
         let tokens = ids.len();
         let activation = |width: usize| DeviceBuffer::new(device, tokens * width, "activations");
-        let (q, kv) = (spec.q_heads * spec.head_dim, spec.kv_heads * spec.head_dim);
+        let (q, kv) = (
+            spec.heads().q_heads * spec.heads().head_dim,
+            spec.heads().kv_heads * spec.heads().head_dim,
+        );
         let scores = || {
-            let values = spec.q_heads * ROWS.min(tokens) * tokens;
+            let values = spec.heads().q_heads * ROWS.min(tokens) * tokens;
             DeviceBuffer::new(device, values, "attention scores")
         };
         let angles = (0..tokens).flat_map(|token| {
@@ -78,7 +81,7 @@ impl Work {
             normed: activation(spec.hidden)?,
             qkv: activation(q + 2 * kv)?,
             d_qkv: activation(q + 2 * kv)?,
-            raw_qkv: match spec.qk_norm {
+            raw_qkv: match spec.attention(0).qk_norm != QkNorm::None {
                 true => Some(activation(q + 2 * kv)?),
                 false => None,
             },
@@ -88,8 +91,8 @@ impl Work {
             d_middle: activation(spec.hidden)?,
             mlp_normed: activation(spec.hidden)?,
             d_normed: activation(spec.hidden)?,
-            gate_up: activation(2 * spec.intermediate)?,
-            act: activation(spec.intermediate)?,
+            gate_up: activation(2 * spec.intermediate_max())?,
+            act: activation(spec.intermediate_max())?,
             weights: scores()?,
             d_weights: scores()?,
             d_w: DeviceBuffer::new(device, 2 * kv * spec.hidden, "gradients of weights")?,
@@ -113,10 +116,10 @@ pub(super) struct Wide {
 }
 
 impl Wide {
-    pub(super) fn new(device: &Arc<Device>, spec: &TransformerSpec) -> Result<Self, CudaError> {
-        let (hidden, intermediate) = (spec.hidden, spec.intermediate);
-        let q = spec.q_heads * spec.head_dim;
-        let qkv = q + 2 * spec.kv_heads * spec.head_dim;
+    pub(super) fn new(device: &Arc<Device>, spec: &ModelSpec) -> Result<Self, CudaError> {
+        let (hidden, intermediate) = (spec.hidden, spec.intermediate_max());
+        let q = spec.heads().q_heads * spec.heads().head_dim;
+        let qkv = q + 2 * spec.heads().kv_heads * spec.heads().head_dim;
         let mut end = 0;
         let matrices = [
             (qkv, hidden),

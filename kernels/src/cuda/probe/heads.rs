@@ -10,7 +10,7 @@ use crate::cuda::attention::Queries;
 use crate::cuda::driver::{Device, DeviceBuffer};
 use crate::cuda::error::CudaError;
 use crate::cuda::ops::{Fill, Ops, RopeWeights};
-use crate::model::{Rope, TransformerSpec};
+use crate::model::{ModelSpec, QkNorm, Rope, UniformModel};
 
 /// What a model does with heads beside RoPE.
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +46,7 @@ impl HeadsProbe {
         let geometry = attention.arena.geometry();
         let (half, rows) = (geometry.head_dim / 2, attention.step.rows);
         let width = attention.row + 2 * geometry.kv_heads * geometry.head_dim;
-        let spec = TransformerSpec {
+        let spec = UniformModel {
             hidden: attention.row,
             layers: geometry.layers,
             q_heads: attention.row / geometry.head_dim,
@@ -55,17 +55,22 @@ impl HeadsProbe {
             intermediate: attention.row,
             vocab: 8,
             norm_eps: 1e-5,
-            rope: Rope {
-                inv_freq: (0..half)
+            rope: Rope::new(
+                (0..half)
                     .map(|i| 10_000f32.powf(-(i as f32) / half as f32))
                     .collect(),
-                scale: 1.0,
-            },
+                1.0,
+            ),
             qkv_bias: options.bias,
-            qk_norm: options.norms,
+            qk_norm: if options.norms {
+                QkNorm::PerHead
+            } else {
+                QkNorm::None
+            },
             tied_embeddings: true,
             max_positions: 16384,
-        };
+        }
+        .spec();
         let this = Self {
             ops: Ops::new(device, &spec, options.rotate_k)?,
             qkv: DeviceBuffer::new(device, rows * width, "projections")?,

@@ -16,7 +16,7 @@ use crate::cuda::step::StepCapacity;
 use crate::cuda::{CudaBackend, CudaConfig, CudaError};
 use crate::formats::rotation::Rotation;
 use crate::kv::{KvArena, Side};
-use crate::model::{LayerTensor, Rope, TensorName, TransformerSpec, WeightSource};
+use crate::model::{LayerTensor, ModelSpec, QkNorm, Rope, TensorName, UniformModel, WeightSource};
 use crate::{BLOCK_TOKENS, SUB_BLOCK_TOKENS};
 
 /// The CPU keeps activations in f32, the device in bf16: some roundings of 2^-9 per layer.
@@ -32,7 +32,7 @@ const PROMPTS: [usize; 3] = [37, 150, 1];
 const DECODE_STEPS: usize = 4;
 
 /// Random weights, of the scale of a trained model's; the same in whatever order they are loaded.
-pub(super) struct RandomWeights<'a>(pub(super) &'a TransformerSpec);
+pub(super) struct RandomWeights<'a>(pub(super) &'a ModelSpec);
 
 impl WeightSource for RandomWeights<'_> {
     type Error = Infallible;
@@ -68,14 +68,9 @@ impl WeightSource for RandomWeights<'_> {
     }
 }
 
-pub(super) fn spec(
-    head_dim: usize,
-    kv_heads: usize,
-    group: usize,
-    extras: bool,
-) -> TransformerSpec {
+pub(super) fn spec(head_dim: usize, kv_heads: usize, group: usize, extras: bool) -> ModelSpec {
     let half = head_dim / 2;
-    TransformerSpec {
+    UniformModel {
         hidden: 192,
         layers: 3,
         q_heads: kv_heads * group,
@@ -91,15 +86,20 @@ pub(super) fn spec(
             scale: if extras { 1.1 } else { 1.0 },
         },
         qkv_bias: extras,
-        qk_norm: extras,
+        qk_norm: if extras {
+            QkNorm::PerHead
+        } else {
+            QkNorm::None
+        },
         tied_embeddings: !extras,
         max_positions: 4096,
     }
+    .spec()
 }
 
 /// The steps of one test: prompts in chunks beside each other, then decode, every page at a place
 /// of its own.
-fn script(spec: &TransformerSpec, rng: &mut Rng) -> (Vec<StepInput>, u32) {
+fn script(spec: &ModelSpec, rng: &mut Rng) -> (Vec<StepInput>, u32) {
     let layout = spec.kv_geometry().frame_layout();
     let lengths = PROMPTS.map(|p| p + DECODE_STEPS);
     let frames = Pages::frames_for(layout, lengths) + 7;
@@ -149,11 +149,7 @@ fn last_rows(step: &StepInput) -> impl Iterator<Item = u32> + '_ {
 /// The tokens of a script's decode steps, one step after the other, and two in flight, where each
 /// step takes tokens that the one before it has yet to draw, with lists of blocks and over kept
 /// tables. The same, or infinitely far apart.
-fn in_flight(
-    device: &Arc<Device>,
-    spec: &TransformerSpec,
-    recorded: bool,
-) -> Result<f64, ProbeError> {
+fn in_flight(device: &Arc<Device>, spec: &ModelSpec, recorded: bool) -> Result<f64, ProbeError> {
     let (mut steps, frames) = script(spec, &mut Rng(head_seed(spec)));
     for step in &mut steps {
         step.logit_rows.clear();
@@ -265,7 +261,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
 /// A backend for the steps of a script.
 fn started(
     device: &Arc<Device>,
-    spec: &TransformerSpec,
+    spec: &ModelSpec,
     steps: &[StepInput],
     frames: u32,
     recorded: bool,
@@ -308,7 +304,7 @@ struct Apart {
 /// Runs a script on both, with keys rotated or not.
 fn compare(
     device: &Arc<Device>,
-    spec: &TransformerSpec,
+    spec: &ModelSpec,
     recorded: bool,
     rotate_k: bool,
 ) -> Result<Apart, ProbeError> {
@@ -374,7 +370,7 @@ fn compare(
 
 /// The relative error of the keys of the first layer in all of a script's pages.
 fn first_keys(
-    spec: &TransformerSpec,
+    spec: &ModelSpec,
     steps: &[StepInput],
     cuda: &mut CudaBackend,
     cpu: &CpuBackend,
@@ -411,6 +407,6 @@ fn first_keys(
     Ok(relative_error(got, &want))
 }
 
-fn head_seed(spec: &TransformerSpec) -> u64 {
-    (spec.head_dim * 1000 + spec.q_heads) as u64
+fn head_seed(spec: &ModelSpec) -> u64 {
+    (spec.heads().head_dim * 1000 + spec.heads().q_heads) as u64
 }

@@ -19,7 +19,7 @@ use crate::cuda::{CudaBackend, CudaConfig, CudaError};
 use crate::formats::FormatId as F;
 use crate::formats::rotation::Rotation;
 use crate::kv::{KvArena, KvLayout};
-use crate::model::TransformerSpec;
+use crate::model::ModelSpec;
 
 /// As of whole models at 16 bit (activations in bf16), and decoded values rounded to bf16: 2^-9 of
 /// each.
@@ -163,7 +163,7 @@ impl Script {
 
 fn started(
     device: &Arc<Device>,
-    spec: &TransformerSpec,
+    spec: &ModelSpec,
     layout: &KvLayout,
     frames: u32,
     rotate_k: bool,
@@ -221,7 +221,7 @@ struct Run {
 
 fn run(
     device: &Arc<Device>,
-    spec: &TransformerSpec,
+    spec: &ModelSpec,
     schedule: &Schedule,
     [spoil, kept, rotate_k]: [bool; 3],
 ) -> Result<Run, ProbeError> {
@@ -232,7 +232,7 @@ fn run(
         .collect();
     let layout = KvLayout::new(geometry, geometry.frame_layout(), &shrunk)
         .map_err(|e| CudaError::Unsupported(e.to_string()))?;
-    let mut rng = Rng(spec.head_dim as u64 + 7);
+    let mut rng = Rng(spec.heads().head_dim as u64 + 7);
     let frames = 40 * layout.frames(0);
     let mut free: Vec<u32> = (0..frames).collect();
     rng.shuffle(&mut free);

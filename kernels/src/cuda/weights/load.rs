@@ -11,7 +11,7 @@ use super::{LoadError, Weights};
 use crate::cuda::driver::{Device, Event, Pinned, Stream};
 use crate::cuda::error::CudaError;
 use crate::cuda::params::DevicePtr;
-use crate::model::{TensorName, TransformerSpec, WeightSource, rows_of};
+use crate::model::{ModelSpec, TensorName, WeightSource, rows_of};
 
 /// How loading is spread.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +47,7 @@ struct Piece {
 /// Loads every tensor of a valid spec. `progress(done, total)` counts bytes, on the calling thread.
 pub(super) fn load<W: WeightSource>(
     device: &Arc<Device>,
-    spec: &TransformerSpec,
+    spec: &ModelSpec,
     source: &W,
     staging: Staging,
     progress: &mut dyn FnMut(u64, u64),
@@ -105,10 +105,7 @@ pub(super) fn load<W: WeightSource>(
     Ok(weights)
 }
 
-fn check_shapes<W: WeightSource>(
-    spec: &TransformerSpec,
-    source: &W,
-) -> Result<(), LoadError<W::Error>> {
+fn check_shapes<W: WeightSource>(spec: &ModelSpec, source: &W) -> Result<(), LoadError<W::Error>> {
     for name in TensorName::all(spec) {
         let expected = name.shape(spec);
         let actual = source

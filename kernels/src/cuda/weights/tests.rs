@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::load::{Staging, load};
 use super::*;
-use crate::model::{RandomWeights, Rope};
+use crate::model::{QkNorm, RandomWeights, Rope};
 
-fn spec(extras: bool) -> TransformerSpec {
-    TransformerSpec {
+fn spec(extras: bool) -> ModelSpec {
+    UniformModel {
         hidden: 104,
         layers: 3,
         q_heads: 6,
@@ -16,15 +16,17 @@ fn spec(extras: bool) -> TransformerSpec {
         intermediate: 136,
         vocab: 331,
         norm_eps: 1e-5,
-        rope: Rope {
-            inv_freq: vec![1.0; 32],
-            scale: 1.0,
-        },
+        rope: Rope::new(vec![1.0; 32], 1.0),
         qkv_bias: extras,
-        qk_norm: extras,
+        qk_norm: if extras {
+            QkNorm::PerHead
+        } else {
+            QkNorm::None
+        },
         tied_embeddings: !extras,
         max_positions: 512,
     }
+    .spec()
 }
 
 fn source(extras: bool) -> RandomWeights {

@@ -6,7 +6,9 @@ pub(crate) mod paged;
 use std::convert::Infallible;
 
 use ebb_kernels::bf16;
-use ebb_kernels::model::{LayerTensor, Rope, TensorName, TransformerSpec, WeightSource};
+use ebb_kernels::model::{
+    LayerTensor, ModelSpec, QkNorm, Rope, TensorName, UniformModel, WeightSource,
+};
 
 /// A deterministic stream of numbers.
 #[derive(Clone, Debug)]
@@ -42,8 +44,10 @@ pub(crate) struct Family {
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
     pub(crate) qkv_bias: bool,
-    pub(crate) qk_norm: bool,
+    pub(crate) qk_norm: QkNorm,
     pub(crate) tied: bool,
+    /// Changes the spec, layer by layer.
+    pub(crate) layers: fn(&mut ModelSpec),
 }
 
 impl Family {
@@ -52,13 +56,14 @@ impl Family {
         kv_heads: 2,
         head_dim: 16,
         qkv_bias: false,
-        qk_norm: false,
+        qk_norm: QkNorm::None,
         tied: true,
+        layers: |_| {},
     };
 
-    pub(crate) fn spec(self) -> TransformerSpec {
+    pub(crate) fn spec(self) -> ModelSpec {
         let half = self.head_dim / 2;
-        TransformerSpec {
+        let mut spec = UniformModel {
             hidden: 52,
             layers: 3,
             q_heads: self.q_heads,
@@ -67,24 +72,27 @@ impl Family {
             intermediate: 76,
             vocab: 101,
             norm_eps: 1e-5,
-            rope: Rope {
-                inv_freq: (0..half)
+            rope: Rope::new(
+                (0..half)
                     .map(|i| 10_000f32.powf(-(i as f32) / half as f32))
                     .collect(),
-                scale: 1.0,
-            },
+                1.0,
+            ),
             qkv_bias: self.qkv_bias,
             qk_norm: self.qk_norm,
             tied_embeddings: self.tied,
             max_positions: 4096,
         }
+        .spec();
+        (self.layers)(&mut spec);
+        spec
     }
 }
 
 /// Weights that are a function of their name and a seed.
 #[derive(Clone, Debug)]
 pub(crate) struct RandomWeights {
-    pub(crate) spec: TransformerSpec,
+    pub(crate) spec: ModelSpec,
     pub(crate) seed: u64,
 }
 
@@ -108,8 +116,9 @@ impl WeightSource for RandomWeights {
         let (mean, spread) = match name {
             TensorName::Embedding => (0.0, 1.0),
             TensorName::FinalNorm
-            | TensorName::Layer(_, L::AttnNorm | L::MlpNorm | L::QNorm | L::KNorm) => (1.0, 0.3),
-            TensorName::Layer(_, L::QBias | L::KBias | L::VBias) => (0.0, 0.5),
+            | TensorName::Layer(_, L::AttnNorm | L::MlpNorm | L::QNorm | L::KNorm)
+            | TensorName::Layer(_, L::AttnPostNorm | L::MlpPostNorm) => (1.0, 0.3),
+            TensorName::Layer(_, L::QBias | L::KBias | L::VBias | L::OBias) => (0.0, 0.5),
             // Uniform in ±sqrt(3 / inner) keeps the variance of what goes through.
             _ => (0.0, (3.0 / shape[1] as f32).sqrt()),
         };

@@ -2,12 +2,12 @@
 //! cache stores is rounded to bf16, as the backend does.
 
 use ebb_kernels::bf16;
-use ebb_kernels::model::{LayerTensor as L, TensorName, TransformerSpec, WeightSource};
+use ebb_kernels::model::{LayerTensor as L, ModelSpec, QkNorm, TensorName, WeightSource};
 
 use super::RandomWeights;
 
 pub(crate) struct Oracle {
-    spec: TransformerSpec,
+    spec: ModelSpec,
     weights: RandomWeights,
     /// Per layer: keys and values of each position, `[position][kv_heads * head_dim]`.
     cache: Vec<[Vec<Vec<f64>>; 2]>,
@@ -18,7 +18,7 @@ impl Oracle {
         Self {
             spec: weights.spec.clone(),
             weights: weights.clone(),
-            cache: vec![[vec![], vec![]]; weights.spec.layers],
+            cache: vec![[vec![], vec![]]; weights.spec.layers.len()],
         }
     }
 
@@ -57,7 +57,7 @@ impl Oracle {
         x.iter().zip(&w).map(|(x, w)| x * scale * w).collect()
     }
 
-    /// Projects `x`, adds the bias, and per head normalises and rotates.
+    /// Projects `x`, adds the bias, normalises and rotates.
     fn heads(
         &mut self,
         layer: usize,
@@ -67,25 +67,36 @@ impl Oracle {
         position: Option<usize>,
     ) -> Vec<f64> {
         let name = |t| TensorName::Layer(layer, t);
+        let attention = self.spec.attention(layer).clone();
         let mut out = self.matmul(name(weight), x);
-        if self.spec.qkv_bias {
+        if attention.qkv_bias {
             let bias = self.tensor(name(bias));
             out.iter_mut().zip(bias).for_each(|(o, b)| *o += b);
         }
-        let dim = self.spec.head_dim;
-        for head in out.chunks_exact_mut(dim) {
-            if let Some(norm) = norm.filter(|_| self.spec.qk_norm) {
-                let normed = self.norm(name(norm), head);
-                head.copy_from_slice(&normed);
+        let dim = attention.head_dim;
+        let normed_at_once = match attention.qk_norm {
+            QkNorm::None => None,
+            QkNorm::PerHead => Some(dim),
+            QkNorm::Whole => Some(out.len()),
+        };
+        if let Some((norm, width)) = norm.zip(normed_at_once) {
+            for part in out.chunks_exact_mut(width) {
+                let normed = self.norm(name(norm), part);
+                part.copy_from_slice(&normed);
             }
-            if let Some(position) = position {
-                let before = head.to_vec();
-                for i in 0..dim / 2 {
-                    let angle = f64::from(position as f32 * self.spec.rope.inv_freq[i]);
-                    let (sin, cos) = angle.sin_cos();
-                    head[i] = before[i] * cos - before[i + dim / 2] * sin;
-                    head[i + dim / 2] = before[i + dim / 2] * cos + before[i] * sin;
-                }
+        }
+        let Some((position, rope)) = position.zip(attention.rope) else {
+            return out;
+        };
+        let frequencies = self.spec.ropes[rope].frequencies(self.spec.max_positions);
+        let half = frequencies.len();
+        for head in out.chunks_exact_mut(dim) {
+            let before = head.to_vec();
+            for (i, frequency) in frequencies.iter().enumerate() {
+                let angle = f64::from(position as f32 * frequency);
+                let (sin, cos) = angle.sin_cos();
+                head[i] = before[i] * cos - before[i + half] * sin;
+                head[i + half] = before[i + half] * cos + before[i] * sin;
             }
         }
         out
@@ -93,44 +104,28 @@ impl Oracle {
 
     /// Feeds the next token; its logits.
     pub(crate) fn push(&mut self, token: u32) -> Vec<f64> {
-        let (dim, hidden) = (self.spec.head_dim, self.spec.hidden);
-        let group = self.spec.q_heads / self.spec.kv_heads;
+        let hidden = self.spec.hidden;
         let embedding = self.tensor(TensorName::Embedding);
         let mut x = embedding[token as usize * hidden..][..hidden].to_vec();
-        for layer in 0..self.spec.layers {
+        for layer in 0..self.spec.layers.len() {
             let name = |t| TensorName::Layer(layer, t);
-            let position = self.cache[layer][0].len();
-            let h = self.norm(name(L::AttnNorm), &x);
-            let q = self.heads(layer, &h, [L::Q, L::QBias], Some(L::QNorm), Some(position));
-            let k = self.heads(layer, &h, [L::K, L::KBias], Some(L::KNorm), Some(position));
-            let v = self.heads(layer, &h, [L::V, L::VBias], None, None);
-            let stored = |x: Vec<f64>| -> Vec<f64> {
-                x.iter().map(|x| bf16::from_f64(*x).to_f64()).collect()
+            let (place, mlp_place) = {
+                let layer = &self.spec.layers[layer];
+                (layer.mixer_norm, layer.mlp_norm)
             };
-            self.cache[layer][0].push(stored(k));
-            self.cache[layer][1].push(stored(v));
-            let [keys, values] = &self.cache[layer];
-            let mut attended = vec![];
-            for (h, q) in q.chunks_exact(dim).enumerate() {
-                let kv = h / group * dim;
-                let scores: Vec<f64> = keys
-                    .iter()
-                    .map(|k| {
-                        let dot: f64 = q.iter().zip(&k[kv..]).map(|(a, b)| a * b).sum();
-                        dot / (dim as f64).sqrt()
-                    })
-                    .collect();
-                let top = scores.iter().copied().fold(f64::MIN, f64::max);
-                let p: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
-                let total: f64 = p.iter().sum();
-                attended.extend((0..dim).map(|d| {
-                    let sum: f64 = p.iter().zip(values).map(|(p, v)| p * v[kv + d]).sum();
-                    sum / total
-                }));
+            let mut h = x.clone();
+            if place.is_before() {
+                h = self.norm(name(L::AttnNorm), &h);
             }
-            let o = self.matmul(name(L::O), &attended);
-            x.iter_mut().zip(o).for_each(|(x, o)| *x += o);
-            let h = self.norm(name(L::MlpNorm), &x);
+            let mut h = self.attention(layer, &h);
+            if place.is_after() {
+                h = self.norm(name(L::AttnPostNorm), &h);
+            }
+            x.iter_mut().zip(h).for_each(|(x, o)| *x += o);
+            let mut h = x.clone();
+            if mlp_place.is_before() {
+                h = self.norm(name(L::MlpNorm), &h);
+            }
             let gate = self.matmul(name(L::Gate), &h);
             let up = self.matmul(name(L::Up), &h);
             let act: Vec<f64> = gate
@@ -138,8 +133,11 @@ impl Oracle {
                 .zip(up)
                 .map(|(g, u)| g / (1.0 + (-g).exp()) * u)
                 .collect();
-            let down = self.matmul(name(L::Down), &act);
-            x.iter_mut().zip(down).for_each(|(x, d)| *x += d);
+            let mut h = self.matmul(name(L::Down), &act);
+            if mlp_place.is_after() {
+                h = self.norm(name(L::MlpPostNorm), &h);
+            }
+            x.iter_mut().zip(h).for_each(|(x, d)| *x += d);
         }
         let h = self.norm(TensorName::FinalNorm, &x);
         let head = if self.spec.tied_embeddings {
@@ -148,5 +146,45 @@ impl Oracle {
             TensorName::LmHead
         };
         self.matmul(head, &h)
+    }
+
+    /// Attention of the next token, projected.
+    fn attention(&mut self, layer: usize, h: &[f64]) -> Vec<f64> {
+        let name = |t| TensorName::Layer(layer, t);
+        let spec = self.spec.attention(layer).clone();
+        let (dim, group) = (spec.head_dim, spec.heads().group());
+        let position = self.cache[layer][0].len();
+        let q = self.heads(layer, h, [L::Q, L::QBias], Some(L::QNorm), Some(position));
+        let k = self.heads(layer, h, [L::K, L::KBias], Some(L::KNorm), Some(position));
+        let v = self.heads(layer, h, [L::V, L::VBias], None, None);
+        let stored =
+            |x: Vec<f64>| -> Vec<f64> { x.iter().map(|x| bf16::from_f64(*x).to_f64()).collect() };
+        self.cache[layer][0].push(stored(k));
+        self.cache[layer][1].push(stored(v));
+        let [keys, values] = &self.cache[layer];
+        let mut attended = vec![];
+        for (h, q) in q.chunks_exact(dim).enumerate() {
+            let kv = h / group * dim;
+            let scores: Vec<f64> = keys
+                .iter()
+                .map(|k| {
+                    let dot: f64 = q.iter().zip(&k[kv..]).map(|(a, b)| a * b).sum();
+                    dot * f64::from(spec.scale)
+                })
+                .collect();
+            let top = scores.iter().copied().fold(f64::MIN, f64::max);
+            let p: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
+            let total: f64 = p.iter().sum();
+            attended.extend((0..dim).map(|d| {
+                let sum: f64 = p.iter().zip(values).map(|(p, v)| p * v[kv + d]).sum();
+                sum / total
+            }));
+        }
+        let mut o = self.matmul(name(L::O), &attended);
+        if spec.o_bias {
+            let bias = self.tensor(name(L::OBias));
+            o.iter_mut().zip(bias).for_each(|(o, b)| *o += b);
+        }
+        o
     }
 }

@@ -1,0 +1,296 @@
+//! The backend: what is loaded, and how a step runs.
+
+use std::time::{Duration, Instant};
+
+use super::attention::{Heads, Pages, Plan};
+use super::forward::Forward;
+use super::program::{FEATURES, program, widths};
+use super::scratch::Scratch;
+use super::shrink;
+use super::simd::Isa;
+use super::threads::{Pool, TaskPanic};
+use super::weights::{self, LoadError, Weights};
+use crate::backend::{
+    Backend, BackendError, CheckScratch, ShrinkFailure, StepInput, StepLimits, StepOutput,
+};
+use crate::formats::rotation::Rotation;
+use crate::kv::{KvArena, KvLayout};
+use crate::model::ops::Buffer;
+use crate::model::{ModelSpec, WeightSource};
+
+/// Runs a model on the CPU's cores; see [`crate::cpu`] for what it promises about bits.
+#[derive(Debug)]
+pub struct CpuBackend {
+    spec: ModelSpec,
+    layout: KvLayout,
+    weights: Weights,
+    arena: KvArena,
+    isa: Isa,
+    pool: Pool,
+    plan: Plan,
+    scratch: Scratch,
+    check: CheckScratch,
+    /// Shrinks of the last step that failed.
+    failed: Vec<ShrinkFailure>,
+    done: Option<Done>,
+    rotation: Rotation,
+    /// Whether values are rotated as they are appended, and attention's output is rotated back.
+    rotate_v_online: bool,
+}
+
+/// A step that was run and not waited for.
+#[derive(Debug)]
+struct Done {
+    logit_rows: usize,
+    shrink_time: Duration,
+}
+
+/// What a [`CpuBackend`] can be made with besides its model.
+#[derive(Debug, Clone)]
+pub struct CpuOptions {
+    /// Compute threads, the caller of `step` included.
+    pub threads: usize,
+    /// Instruction set.
+    pub isa: Isa,
+    /// Where pages lie at every schedule position; when absent, blocks stay at 16 bit.
+    pub layout: Option<KvLayout>,
+    /// What is rotated (see [`crate::formats::rotation`]); needs a head_dim that is a power of two.
+    pub rotation: Rotation,
+    /// Whether V's rotation is computed in every step although it could be folded into the weights:
+    /// what weights that cannot be changed need.
+    pub rotate_v_online: bool,
+}
+
+impl CpuOptions {
+    /// 16-bit pages, this machine's instruction set.
+    pub fn new(threads: usize) -> Self {
+        Self {
+            threads,
+            isa: Isa::detect(),
+            layout: None,
+            rotation: Rotation::NONE,
+            rotate_v_online: false,
+        }
+    }
+}
+
+impl CpuBackend {
+    /// Loads a model and starts `threads` compute threads (the caller of `step` included).
+    ///
+    /// `arena` must have been made with the frame layout of the spec's KV geometry. Tensors are
+    /// loaded one at a time; `progress(done, total)` counts their bytes.
+    pub fn new<W: WeightSource>(
+        spec: ModelSpec,
+        weights: &W,
+        arena: KvArena,
+        threads: usize,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, LoadError<W::Error>> {
+        Self::with_options(spec, weights, arena, CpuOptions::new(threads), progress)
+    }
+
+    /// [`CpuBackend::new`] on a chosen instruction set.
+    pub fn with_isa<W: WeightSource>(
+        spec: ModelSpec,
+        weights: &W,
+        arena: KvArena,
+        threads: usize,
+        isa: Isa,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, LoadError<W::Error>> {
+        let options = CpuOptions {
+            isa,
+            ..CpuOptions::new(threads)
+        };
+        Self::with_options(spec, weights, arena, options, progress)
+    }
+
+    /// [`CpuBackend::new`] with every choice open. The arena's frames must be those of the layout.
+    pub fn with_options<W: WeightSource>(
+        spec: ModelSpec,
+        weights: &W,
+        arena: KvArena,
+        options: CpuOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, LoadError<W::Error>> {
+        spec.validate()?;
+        let CpuOptions {
+            threads,
+            isa,
+            layout,
+            rotation,
+            rotate_v_online,
+        } = options;
+        let rotate_v_online = rotate_v_online && rotation.v;
+        spec.refuse_beyond("the CPU backend", &FEATURES)?;
+        rotation.check(spec.heads().head_dim)?;
+        let geometry = spec.kv_geometry();
+        let layout = match layout {
+            Some(layout) => layout,
+            None => KvLayout::sixteen_bit(geometry)?,
+        };
+        if layout.geometry() != geometry {
+            return Err(LoadError::Geometry {
+                expected: geometry,
+                actual: layout.geometry(),
+            });
+        }
+        let frame_bytes = layout.frame().frame_bytes;
+        if arena.frame_bytes() != frame_bytes {
+            return Err(LoadError::Frames {
+                expected: frame_bytes,
+                actual: arena.frame_bytes(),
+            });
+        }
+        let mut pool = Pool::new(threads).map_err(LoadError::Threads)?;
+        let program = program(&spec, rotate_v_online);
+        let widths = widths(&spec, &program);
+        let fold_v = rotation.v && !rotate_v_online;
+        let weights = weights::load(&spec, program, weights, &mut pool, fold_v, progress)?;
+        let scratch = Scratch::new(spec.heads(), widths, spec.ropes.len(), pool.threads());
+        Ok(Self {
+            layout,
+            weights,
+            arena,
+            isa,
+            pool,
+            plan: Plan::default(),
+            scratch,
+            check: CheckScratch::default(),
+            failed: Vec::new(),
+            done: None,
+            rotation,
+            rotate_v_online,
+            spec,
+        })
+    }
+
+    /// The KV pages, to look at.
+    pub fn arena(&self) -> &KvArena {
+        &self.arena
+    }
+
+    /// The KV pages, to write; for tests that fill unused memory.
+    pub fn arena_mut(&mut self) -> &mut KvArena {
+        &mut self.arena
+    }
+
+    /// The instruction set in use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Compute threads.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    /// Bytes of weights that a step of one row reads: everything but the embedding table (of which
+    /// it reads one row).
+    pub fn weight_bytes_per_step(&self) -> u64 {
+        let linears = self.weights.linears.iter();
+        linears.map(|linear| linear.bytes() as u64).sum()
+    }
+
+    fn forward(&mut self, input: &StepInput) -> Result<(), TaskPanic> {
+        let Self {
+            spec,
+            layout,
+            weights,
+            arena,
+            isa,
+            pool,
+            plan,
+            scratch,
+            rotation,
+            rotate_v_online,
+            ..
+        } = self;
+        let forward = Forward {
+            spec,
+            isa: *isa,
+            pool,
+            weights,
+            plan,
+            pages: Pages {
+                arena,
+                geometry: spec.kv_geometry(),
+                layout,
+                input,
+            },
+            scratch,
+            rows: input.tokens.len(),
+            rotate_k: rotation.k,
+            rotate_v: *rotate_v_online,
+        };
+        forward.run()
+    }
+}
+
+impl Backend for CpuBackend {
+    /// Runs it to its end.
+    fn submit(&mut self, input: &StepInput) -> Result<(), BackendError> {
+        assert!(self.done.is_none(), "a step has not been waited for");
+        let limits = StepLimits {
+            vocab: self.spec.vocab,
+            layout: &self.layout,
+            pool_frames: self.arena.frames(),
+            drawn: None,
+        };
+        limits.check(input, &mut self.check)?;
+        self.plan
+            .build(input, heads(&self.spec), self.pool.threads());
+        let logit_rows = input.logit_rows.len();
+        let partials = self.plan.partial_floats();
+        self.scratch
+            .reserve(input.tokens.len(), logit_rows, partials)?;
+        for copy in &input.copies {
+            self.arena.copy_frame(copy.src, copy.dst);
+        }
+        let panicked = |panic: TaskPanic| BackendError::Panicked(panic.0);
+        self.failed.clear();
+        let began = Instant::now();
+        if !input.shrinks.is_empty() {
+            let failed = shrink::run(&mut self.pool, &mut self.arena, &self.layout, input);
+            self.failed = failed.map_err(panicked)?;
+        }
+        let shrink_time = began.elapsed();
+        if !input.tokens.is_empty() {
+            if self.failed.is_empty() {
+                self.forward(input).map_err(panicked)?;
+            } else {
+                let input = shrink::without(input, &self.layout, &self.failed);
+                self.forward(&input).map_err(panicked)?;
+            }
+        }
+        self.done = Some(Done {
+            logit_rows,
+            shrink_time,
+        });
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<StepOutput<'_>, BackendError> {
+        let done = self.done.take().expect("a step was submitted");
+        Ok(StepOutput {
+            logits: self.scratch.rows(Buffer::Logits, done.logit_rows),
+            draws: &[],
+            top: &[],
+            failed_shrinks: &self.failed,
+            shrink_time: done.shrink_time,
+        })
+    }
+
+    fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+}
+
+fn heads(spec: &ModelSpec) -> Heads {
+    let heads = spec.heads();
+    Heads {
+        kv_heads: heads.kv_heads,
+        group: heads.group(),
+        head_dim: heads.head_dim,
+    }
+}

@@ -1,0 +1,197 @@
+//! One step's walk over the model's operations.
+
+use super::attention::{Attention, Heads, Pages, Plan};
+use super::linear::Then;
+use super::ops::{HeadOps, RowPlace, for_rows, rms_norm_rows, rms_norm_rows_in_place, rotate_back};
+use super::program::Op;
+use super::scratch::Scratch;
+use super::shared::SharedSlice;
+use super::simd::Isa;
+use super::threads::{Pool, TaskPanic};
+use super::weights::Weights;
+use crate::BLOCK_TOKENS;
+use crate::model::ModelSpec;
+use crate::model::ops::Buffer;
+
+/// What a step works on.
+pub(super) struct Forward<'a> {
+    pub(super) spec: &'a ModelSpec,
+    pub(super) isa: Isa,
+    pub(super) pool: &'a mut Pool,
+    pub(super) weights: &'a Weights,
+    pub(super) plan: &'a Plan,
+    pub(super) pages: Pages<'a>,
+    pub(super) scratch: &'a mut Scratch,
+    /// Those of the step, and after the last attention those with logits.
+    pub(super) rows: usize,
+    pub(super) rotate_k: bool,
+    pub(super) rotate_v: bool,
+}
+
+impl Forward<'_> {
+    /// Leaves the logits of the rows that want them in [`Buffer::Logits`].
+    pub(super) fn run(mut self) -> Result<(), TaskPanic> {
+        self.place_rows();
+        let weights = self.weights;
+        for op in &weights.ops {
+            match *op {
+                Op::Embed => self.embed()?,
+                Op::Norm {
+                    weight,
+                    input,
+                    output,
+                } => self.norm(&weights.norms[weight], input, output)?,
+                Op::Linear {
+                    linear,
+                    input,
+                    output,
+                    then,
+                    next,
+                } => self.linear(linear, (input, output), then, next)?,
+                Op::FinishHeads(layer) => self.finish_heads(layer)?,
+                Op::Attend(layer) => self.attend(layer)?,
+                Op::RotateBack => {
+                    let shape = (self.rows, self.spec.heads());
+                    let attended = self.scratch.rows_mut(Buffer::Attended, self.rows);
+                    rotate_back(self.pool, attended, shape)?;
+                }
+                Op::Add => self.add(),
+                Op::SelectRows => self.select_rows(),
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows' places in their pages and their angles, which every layer uses.
+    fn place_rows(&mut self) {
+        let input = self.pages.input;
+        let positions = |s: &crate::backend::SeqRows| s.position..s.position + s.rows;
+        let max_positions = self.spec.max_positions;
+        for (rope, table) in self.spec.ropes.iter().zip(&mut self.scratch.ropes) {
+            table.fill(rope, max_positions, input.seqs.iter().flat_map(positions));
+        }
+        let places = &mut self.scratch.places;
+        places.clear();
+        for s in &input.seqs {
+            places.extend(positions(s).map(|position| {
+                let block = s.first_block as usize + position as usize / BLOCK_TOKENS;
+                RowPlace {
+                    first_frame: input.blocks[block].first_frame,
+                    token: position % BLOCK_TOKENS as u32,
+                }
+            }));
+        }
+    }
+
+    fn embed(&mut self) -> Result<(), TaskPanic> {
+        let (hidden, weights) = (self.spec.hidden, self.weights);
+        let tokens = &self.pages.input.tokens;
+        let x = SharedSlice::new(self.scratch.rows_mut(Buffer::Residual, self.rows));
+        for_rows(self.pool, self.rows, hidden, |first, end| {
+            for (row, token) in (first..end).zip(&tokens[first..end]) {
+                // SAFETY: ranges of rows are disjoint.
+                let x = unsafe { x.slice(row * hidden, hidden) };
+                weights.embed(*token as usize, x);
+            }
+        })
+    }
+
+    fn norm(&mut self, weight: &[f32], input: Buffer, output: Buffer) -> Result<(), TaskPanic> {
+        let (rows, isa, eps) = (self.rows, self.isa, self.spec.norm_eps);
+        if input == output {
+            let x = self.scratch.rows_mut(input, rows);
+            return rms_norm_rows_in_place(self.pool, isa, x, weight, eps);
+        }
+        let mut out = self.scratch.take(output);
+        let x = self.scratch.rows(input, rows);
+        let result = rms_norm_rows(self.pool, isa, x, weight, eps, &mut out[..x.len()]);
+        self.scratch.put(output, out);
+        result
+    }
+
+    fn linear(
+        &mut self,
+        linear: usize,
+        (input, output): (Buffer, Buffer),
+        then: Then,
+        next: Option<usize>,
+    ) -> Result<(), TaskPanic> {
+        let linears = &self.weights.linears;
+        let mut out = self.scratch.take(output);
+        let io = (self.scratch.rows(input, self.rows), &mut out[..]);
+        let next = next.map(|next| &linears[next]);
+        let on = (&mut *self.pool, self.isa);
+        let result = linears[linear].multiply(on, self.rows, io, then, next);
+        self.scratch.put(output, out);
+        result
+    }
+
+    fn finish_heads(&mut self, layer: usize) -> Result<(), TaskPanic> {
+        let attention = self.spec.attention(layer);
+        let mut qkv = self.scratch.take(Buffer::Heads);
+        let qk_norm = self.weights.qk_norms[layer].as_ref();
+        let ops = HeadOps {
+            heads: attention.heads(),
+            eps: self.spec.norm_eps,
+            rope: attention.rope.map(|rope| &self.scratch.ropes[rope]),
+            pages: self.pages,
+            places: &self.scratch.places,
+            layer,
+            qk_norm: qk_norm.map(|(q, k)| (&q[..], &k[..])),
+            rotate_k: self.rotate_k,
+            rotate_v: self.rotate_v,
+        };
+        let result = ops.run(self.pool, self.isa, &mut qkv);
+        self.scratch.put(Buffer::Heads, qkv);
+        result
+    }
+
+    fn attend(&mut self, layer: usize) -> Result<(), TaskPanic> {
+        let spec = self.spec.attention(layer);
+        let heads = spec.heads();
+        let mut attended = self.scratch.take(Buffer::Attended);
+        let queries = self.scratch.take(Buffer::Heads);
+        let attention = Attention {
+            pages: self.pages,
+            plan: self.plan,
+            layer,
+            heads: Heads {
+                kv_heads: heads.kv_heads,
+                group: heads.group(),
+                head_dim: heads.head_dim,
+            },
+            queries: &queries,
+            query_stride: heads.qkv_width(),
+            scale: spec.scale,
+        };
+        let Scratch {
+            attention: scratch,
+            partials,
+            ..
+        } = &mut *self.scratch;
+        let result = attention.run(self.pool, self.isa, scratch, partials, &mut attended);
+        self.scratch.put(Buffer::Heads, queries);
+        self.scratch.put(Buffer::Attended, attended);
+        result
+    }
+
+    /// The residual connection, where no product makes it.
+    fn add(&mut self) {
+        let mut x = self.scratch.take(Buffer::Residual);
+        let branch = self.scratch.rows(Buffer::Branch, self.rows);
+        x.iter_mut().zip(branch).for_each(|(x, b)| *x += b);
+        self.scratch.put(Buffer::Residual, x);
+    }
+
+    /// Moves the rows with logits to the front.
+    fn select_rows(&mut self) {
+        let hidden = self.spec.hidden;
+        let wanted = &self.pages.input.logit_rows;
+        let x = self.scratch.rows_mut(Buffer::Residual, self.rows);
+        for (to, from) in wanted.iter().enumerate() {
+            let from = *from as usize * hidden;
+            x.copy_within(from..from + hidden, to * hidden);
+        }
+        self.rows = wanted.len();
+    }
+}

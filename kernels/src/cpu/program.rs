@@ -1,0 +1,136 @@
+//! A model's forward pass as the CPU walks it: what its products do at once is one operation.
+
+use super::linear::Then;
+use crate::model::ops::{Buffer, LinearName, Op as ModelOp, forward};
+use crate::model::{Feature, ModelSpec, TensorName};
+
+/// What this backend computes beyond a plain layer.
+pub(super) const FEATURES: [Feature; 7] = [
+    Feature::NoRope,
+    Feature::PartialRope,
+    Feature::Scale,
+    Feature::OutputBias,
+    Feature::WholeQkNorm,
+    Feature::NormAfter,
+    Feature::NormBoth,
+];
+
+/// One operation on all rows of a step. Weights are named until they are loaded, then they are
+/// indices into [`Weights`](super::weights::Weights).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Op<N, L> {
+    Embed,
+    Norm {
+        weight: N,
+        input: Buffer,
+        output: Buffer,
+    },
+    Linear {
+        linear: L,
+        input: Buffer,
+        output: Buffer,
+        then: Then,
+        /// The linear layer that follows.
+        next: Option<L>,
+    },
+    FinishHeads(usize),
+    Attend(usize),
+    /// Attention's output is multiplied by the Hadamard matrix that values were multiplied by.
+    RotateBack,
+    Add,
+    SelectRows,
+}
+
+/// An operation that names its weights.
+pub(super) type NamedOp = Op<TensorName, LinearName>;
+/// An operation whose weights are loaded.
+pub(super) type LoadedOp = Op<usize, usize>;
+
+/// The program of a model. `rotate_back` if attention's output is to be rotated.
+pub(super) fn program(spec: &ModelSpec, rotate_back: bool) -> Vec<NamedOp> {
+    let mut ops = Vec::new();
+    let mut rest = forward(spec).into_iter().peekable();
+    while let Some(op) = rest.next() {
+        let op = match op {
+            ModelOp::Embed => Op::Embed,
+            ModelOp::Norm {
+                weight,
+                input,
+                output,
+            } => Op::Norm {
+                weight,
+                input,
+                output,
+            },
+            ModelOp::Linear {
+                linear,
+                input,
+                output,
+            } => {
+                let has_bias = !linear.biases(spec).is_empty();
+                let (then, output) = match rest.peek() {
+                    Some(ModelOp::Gate(_)) => (Then::SwiGlu, Buffer::Gated),
+                    Some(ModelOp::Add) if !has_bias => (Then::Add, Buffer::Residual),
+                    _ => (Then::Store, output),
+                };
+                if then != Then::Store {
+                    rest.next();
+                }
+                Op::Linear {
+                    linear,
+                    input,
+                    output,
+                    then,
+                    next: None,
+                }
+            }
+            ModelOp::FinishHeads(layer) => Op::FinishHeads(layer),
+            ModelOp::Attend(layer) => Op::Attend(layer),
+            ModelOp::Gate(_) => unreachable!("gates are fused into their product"),
+            ModelOp::Add => Op::Add,
+            ModelOp::SelectRows => Op::SelectRows,
+        };
+        ops.push(op);
+        if rotate_back && matches!(op, Op::Attend(_)) {
+            ops.push(Op::RotateBack);
+        }
+    }
+    name_successors(&mut ops);
+    ops
+}
+
+/// Tells every linear layer which one follows.
+fn name_successors(ops: &mut [NamedOp]) {
+    let mut following = None;
+    for op in ops.iter_mut().rev() {
+        if let Op::Linear { linear, next, .. } = op {
+            *next = following.replace(*linear);
+        }
+    }
+}
+
+/// Floats of a row of each buffer that a program uses, by [`Buffer`]; 0 of the others.
+pub(super) fn widths(spec: &ModelSpec, ops: &[NamedOp]) -> [usize; Buffer::COUNT] {
+    let heads = spec.heads();
+    let mut widths = [0; Buffer::COUNT];
+    let mut uses = |buffer: Buffer| {
+        widths[buffer as usize] = match buffer {
+            Buffer::Residual | Buffer::Normed | Buffer::Branch => spec.hidden,
+            Buffer::Heads => heads.qkv_width(),
+            Buffer::Attended => heads.q_width(),
+            Buffer::GateUp => 2 * spec.intermediate_max(),
+            Buffer::Gated => spec.intermediate_max(),
+            Buffer::Logits => spec.vocab,
+        };
+    };
+    for op in ops {
+        match op {
+            Op::Norm { input, output, .. } | Op::Linear { input, output, .. } => {
+                uses(*input);
+                uses(*output);
+            }
+            _ => {}
+        }
+    }
+    widths
+}

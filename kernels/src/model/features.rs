@@ -1,0 +1,177 @@
+//! What a model needs beyond a plain Llama layer, by name.
+
+use std::fmt;
+
+use super::spec::{AttentionSpec, LayerSpec, Mixer, Mlp, ModelSpec, NormPlace, QkNorm, SpecError};
+
+/// Something that not every backend computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Feature {
+    /// [`AttentionSpec::rope`] is absent.
+    NoRope,
+    /// RoPE rotates some channels of a head only.
+    PartialRope,
+    /// [`AttentionSpec::scale`] is not `1 / sqrt(head_dim)`.
+    Scale,
+    /// [`AttentionSpec::window`].
+    Window,
+    /// [`AttentionSpec::sinks`].
+    Sinks,
+    /// [`AttentionSpec::soft_cap`].
+    SoftCap,
+    /// [`AttentionSpec::o_bias`].
+    OutputBias,
+    /// [`QkNorm::Whole`].
+    WholeQkNorm,
+    /// [`NormPlace::After`].
+    NormAfter,
+    /// [`NormPlace::Both`].
+    NormBoth,
+}
+
+impl fmt::Display for Feature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoRope => "attention without RoPE",
+            Self::PartialRope => "RoPE over a part of a head (partial_rotary_factor)",
+            Self::Scale => "an attention scale other than 1 / sqrt(head_dim)",
+            Self::Window => "a sliding window (sliding_window)",
+            Self::Sinks => "attention sinks",
+            Self::SoftCap => "capped attention scores (attn_logit_softcapping)",
+            Self::OutputBias => "a bias of attention's output projection",
+            Self::WholeQkNorm => "a norm of whole query and key projections",
+            Self::NormAfter => "a norm after attention or MLP",
+            Self::NormBoth => "norms before and after attention or MLP",
+        })
+    }
+}
+
+impl ModelSpec {
+    /// Refuses the first feature of the first layer that is not among `computed`.
+    ///
+    /// # Errors
+    /// [`SpecError::NotComputed`].
+    pub fn refuse_beyond(
+        &self,
+        backend: &'static str,
+        computed: &[Feature],
+    ) -> Result<(), SpecError> {
+        for (layer, spec) in self.layers.iter().enumerate() {
+            let mut needed = self.features(spec).into_iter();
+            if let Some(feature) = needed.find(|f| !computed.contains(f)) {
+                return Err(SpecError::NotComputed {
+                    backend,
+                    feature,
+                    layer,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// What a layer needs. Fields are named one by one, so that a new one cannot be forgotten.
+    fn features(&self, layer: &LayerSpec) -> Vec<Feature> {
+        let LayerSpec {
+            mixer: Mixer::Attention(attention),
+            mixer_norm,
+            mlp: Mlp::Dense { intermediate: _ },
+            mlp_norm,
+        } = layer;
+        let AttentionSpec {
+            q_heads: _,
+            kv_heads: _,
+            head_dim,
+            rope,
+            scale,
+            window,
+            sinks,
+            soft_cap,
+            qkv_bias: _,
+            o_bias,
+            qk_norm,
+        } = attention;
+        let rotary_dim = rope.map(|index| self.ropes[index].rotary_dim());
+        let norms = [*mixer_norm, *mlp_norm];
+        let all = [
+            (Feature::NoRope, rope.is_none()),
+            (
+                Feature::PartialRope,
+                rotary_dim.is_some_and(|dim| dim < *head_dim),
+            ),
+            (
+                Feature::Scale,
+                *scale != AttentionSpec::default_scale(*head_dim),
+            ),
+            (Feature::Window, window.is_some()),
+            (Feature::Sinks, *sinks),
+            (Feature::SoftCap, soft_cap.is_some()),
+            (Feature::OutputBias, *o_bias),
+            (Feature::WholeQkNorm, *qk_norm == QkNorm::Whole),
+            (Feature::NormAfter, norms.contains(&NormPlace::After)),
+            (Feature::NormBoth, norms.contains(&NormPlace::Both)),
+        ];
+        let needed = all.into_iter().filter(|(_, needed)| *needed);
+        needed.map(|(feature, _)| feature).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Rope, UniformModel};
+
+    fn plain() -> ModelSpec {
+        UniformModel {
+            hidden: 64,
+            layers: 2,
+            q_heads: 4,
+            kv_heads: 2,
+            head_dim: 32,
+            intermediate: 64,
+            vocab: 100,
+            rope: Rope::new(vec![1.0; 16], 1.0),
+            max_positions: 64,
+            ..UniformModel::default()
+        }
+        .spec()
+    }
+
+    #[test]
+    fn every_feature_is_refused_by_name_and_layer() {
+        assert_eq!(plain().refuse_beyond("a backend", &[]), Ok(()));
+        type Change = fn(&mut LayerSpec);
+        let changes: [(Feature, Change); 9] = [
+            (Feature::NoRope, |l| l.attention_mut().rope = None),
+            (Feature::Scale, |l| l.attention_mut().scale = 1.0),
+            (Feature::Window, |l| l.attention_mut().window = Some(8)),
+            (Feature::Sinks, |l| l.attention_mut().sinks = true),
+            (Feature::SoftCap, |l| l.attention_mut().soft_cap = Some(5.0)),
+            (Feature::OutputBias, |l| l.attention_mut().o_bias = true),
+            (Feature::WholeQkNorm, |l| {
+                l.attention_mut().qk_norm = QkNorm::Whole;
+            }),
+            (Feature::NormAfter, |l| l.mixer_norm = NormPlace::After),
+            (Feature::NormBoth, |l| l.mlp_norm = NormPlace::Both),
+        ];
+        for (feature, change) in changes {
+            let mut spec = plain();
+            change(&mut spec.layers[1]);
+            assert_eq!(spec.validate(), Ok(()));
+            let refused = Err(SpecError::NotComputed {
+                backend: "a backend",
+                feature,
+                layer: 1,
+            });
+            assert_eq!(spec.refuse_beyond("a backend", &[]), refused);
+            assert_eq!(spec.refuse_beyond("a backend", &[feature]), Ok(()));
+        }
+        let mut spec = plain();
+        spec.ropes[0].inv_freq.truncate(8);
+        let error = spec.refuse_beyond("the CPU backend", &[]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the CPU backend does not compute RoPE over a part of a head \
+             (partial_rotary_factor), which layer 0 of this model has"
+        );
+    }
+}

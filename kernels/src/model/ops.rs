@@ -1,0 +1,210 @@
+//! The forward pass of a model as a list of operations.
+//!
+//! [`forward`] says what is computed, with nothing fused. A backend rewrites the list once, when it
+//! loads the model: it joins what its kernels compute at once and settles which kernel does it.
+//! A step then walks the backend's list.
+
+use super::spec::{LayerSpec, ModelSpec};
+use super::weights::{LayerTensor, TensorName};
+
+/// An activation, one row per token of the step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Buffer {
+    /// `[hidden]`: the residual stream.
+    Residual,
+    /// `[hidden]`: normalised, the input of a linear layer.
+    Normed,
+    /// `[q heads | k heads | v heads]`.
+    Heads,
+    /// `[q heads]`: what attention puts out.
+    Attended,
+    /// `[gate | up]`.
+    GateUp,
+    /// `[intermediate]`: gated, the input of the MLP's last linear layer.
+    Gated,
+    /// `[hidden]`: what a part of a layer is about to add to the residual stream.
+    Branch,
+    /// `[vocab]`.
+    Logits,
+}
+
+impl Buffer {
+    /// How many there are.
+    pub(crate) const COUNT: usize = Self::Logits as usize + 1;
+}
+
+/// A linear layer: one or several tensors beside each other that share their input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum LinearName {
+    /// Queries, keys and values of a layer.
+    Qkv(usize),
+    /// Attention's output projection.
+    O(usize),
+    /// Gate and up of an MLP.
+    GateUp(usize),
+    /// The MLP's last product.
+    Down(usize),
+    /// The output projection, which is the embedding where the two are tied.
+    LmHead,
+}
+
+impl LinearName {
+    /// The weights, `[out][in]` each, in order of their outputs.
+    pub(crate) fn weights(self, spec: &ModelSpec) -> Vec<TensorName> {
+        use LayerTensor as L;
+        let of = |layer, tensors: &[L]| {
+            let names = tensors.iter().map(|t| TensorName::Layer(layer, *t));
+            names.collect()
+        };
+        match self {
+            Self::Qkv(layer) => of(layer, &[L::Q, L::K, L::V]),
+            Self::O(layer) => of(layer, &[L::O]),
+            Self::GateUp(layer) => of(layer, &[L::Gate, L::Up]),
+            Self::Down(layer) => of(layer, &[L::Down]),
+            Self::LmHead if spec.tied_embeddings => vec![TensorName::Embedding],
+            Self::LmHead => vec![TensorName::LmHead],
+        }
+    }
+
+    /// The biases, in the same order; none if there is none.
+    pub(crate) fn biases(self, spec: &ModelSpec) -> Vec<TensorName> {
+        use LayerTensor as L;
+        match self {
+            Self::Qkv(layer) if spec.attention(layer).qkv_bias => {
+                let names = [L::QBias, L::KBias, L::VBias];
+                names.map(|t| TensorName::Layer(layer, t)).to_vec()
+            }
+            Self::O(layer) if spec.attention(layer).o_bias => {
+                vec![TensorName::Layer(layer, L::OBias)]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Inputs of the product, and outputs (of gate and up: of both).
+    pub(crate) fn shape(self, spec: &ModelSpec) -> (usize, usize) {
+        let mut shape = (0, 0);
+        for name in self.weights(spec) {
+            let of_tensor = name.shape(spec);
+            shape = (of_tensor[1], shape.1 + of_tensor[0]);
+        }
+        shape
+    }
+}
+
+/// One operation on all rows of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Op {
+    /// `Residual` = the embeddings of the step's tokens.
+    Embed,
+    /// `output = input / rms(input) * weight`.
+    Norm {
+        weight: TensorName,
+        input: Buffer,
+        output: Buffer,
+    },
+    /// `output = W input + bias`.
+    Linear {
+        linear: LinearName,
+        input: Buffer,
+        output: Buffer,
+    },
+    /// Finishes `Heads` of a layer: norms and RoPE; appends keys and values to their pages.
+    FinishHeads(usize),
+    /// `Attended` = attention of a layer's queries over its pages.
+    Attend(usize),
+    /// `Gated = silu(gate) ⊙ up`.
+    Gate(usize),
+    /// `Residual += Branch`.
+    Add,
+    /// Only rows whose logits are wanted go on.
+    SelectRows,
+}
+
+/// The forward pass of a valid spec.
+pub(crate) fn forward(spec: &ModelSpec) -> Vec<Op> {
+    let mut ops = vec![Op::Embed];
+    for (index, layer) in spec.layers.iter().enumerate() {
+        attention(&mut ops, index, layer);
+        if index + 1 == spec.layers.len() {
+            // Nothing after the last attention is needed of rows without logits.
+            ops.push(Op::SelectRows);
+        }
+        mlp(&mut ops, index, layer);
+    }
+    ops.push(Op::Norm {
+        weight: TensorName::FinalNorm,
+        input: Buffer::Residual,
+        output: Buffer::Normed,
+    });
+    ops.push(Op::Linear {
+        linear: LinearName::LmHead,
+        input: Buffer::Normed,
+        output: Buffer::Logits,
+    });
+    ops
+}
+
+fn attention(ops: &mut Vec<Op>, index: usize, layer: &LayerSpec) {
+    let place = layer.mixer_norm;
+    let norm = TensorName::Layer(index, LayerTensor::AttnNorm);
+    let input = normed_input(ops, place.is_before().then_some(norm));
+    ops.push(Op::Linear {
+        linear: LinearName::Qkv(index),
+        input,
+        output: Buffer::Heads,
+    });
+    ops.push(Op::FinishHeads(index));
+    ops.push(Op::Attend(index));
+    ops.push(Op::Linear {
+        linear: LinearName::O(index),
+        input: Buffer::Attended,
+        output: Buffer::Branch,
+    });
+    let norm = TensorName::Layer(index, LayerTensor::AttnPostNorm);
+    add_branch(ops, place.is_after().then_some(norm));
+}
+
+fn mlp(ops: &mut Vec<Op>, index: usize, layer: &LayerSpec) {
+    let place = layer.mlp_norm;
+    let norm = TensorName::Layer(index, LayerTensor::MlpNorm);
+    let input = normed_input(ops, place.is_before().then_some(norm));
+    ops.push(Op::Linear {
+        linear: LinearName::GateUp(index),
+        input,
+        output: Buffer::GateUp,
+    });
+    ops.push(Op::Gate(index));
+    ops.push(Op::Linear {
+        linear: LinearName::Down(index),
+        input: Buffer::Gated,
+        output: Buffer::Branch,
+    });
+    let norm = TensorName::Layer(index, LayerTensor::MlpPostNorm);
+    add_branch(ops, place.is_after().then_some(norm));
+}
+
+/// What a part of a layer reads: the residual stream, normalised if there is a norm.
+fn normed_input(ops: &mut Vec<Op>, norm: Option<TensorName>) -> Buffer {
+    let Some(weight) = norm else {
+        return Buffer::Residual;
+    };
+    ops.push(Op::Norm {
+        weight,
+        input: Buffer::Residual,
+        output: Buffer::Normed,
+    });
+    Buffer::Normed
+}
+
+/// Adds what a part of a layer has put out, normalised if there is a norm.
+fn add_branch(ops: &mut Vec<Op>, norm: Option<TensorName>) {
+    if let Some(weight) = norm {
+        ops.push(Op::Norm {
+            weight,
+            input: Buffer::Branch,
+            output: Buffer::Branch,
+        });
+    }
+    ops.push(Op::Add);
+}
