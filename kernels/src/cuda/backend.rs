@@ -1,6 +1,7 @@
 //! The step: what the device runs, in order.
 
 mod activations;
+mod forward;
 mod logit_rows;
 mod needs;
 mod start;
@@ -8,13 +9,13 @@ mod start;
 use std::collections::{HashMap, VecDeque};
 
 use super::arena::DeviceArena;
-use super::attention::{Attention, DecodeWork, Queries};
+use super::attention::{Attention, DecodeWork};
 use super::codecs::Codecs;
-use super::driver::{DeviceBuffer, Event, Graph, Stream};
+use super::driver::{Event, Graph, Stream};
 use super::error::CudaError;
 use super::ops::Ops;
-use super::params::{DevicePtr, GemmShape};
-use super::products::{Ends, Products, Residual};
+use super::products::Products;
+use super::program::Program;
 use super::sample::Sampling;
 use super::step::StepBuffers;
 use super::weights::Weights;
@@ -40,7 +41,6 @@ pub use start::CudaConfig;
 /// host writes and reads is there twice, by turns.
 #[derive(Debug)]
 pub struct CudaBackend {
-    spec: ModelSpec,
     // Before what they use: graphs go first.
     /// By what they do; sequences: the batch bucket.
     graphs: HashMap<DecodeWork, Graph>,
@@ -82,60 +82,12 @@ struct Forward {
     attention: Attention,
     ops: Ops,
     products: Products,
-    shapes: Shapes,
+    program: Program,
+    spec: ModelSpec,
     activations: Activations,
     sampling: Sampling,
     /// If blocks shrink.
     codecs: Option<Codecs>,
-}
-
-/// Columns of the matrix products.
-#[derive(Debug, Clone, Copy)]
-struct Shapes {
-    hidden: usize,
-    qkv: usize,
-    q: usize,
-    intermediate: usize,
-    vocab: usize,
-    head_dim: usize,
-}
-
-impl Shapes {
-    fn new(spec: &ModelSpec) -> Self {
-        Self {
-            hidden: spec.hidden,
-            qkv: spec.heads().q_width() + 2 * spec.heads().kv_width(),
-            q: spec.heads().q_width(),
-            intermediate: spec.intermediate_max(),
-            vocab: spec.vocab,
-            head_dim: spec.heads().head_dim,
-        }
-    }
-
-    /// The four products of a layer: Q K V, output, gate and up, down.
-    fn layer(&self, rows: usize) -> [GemmShape; 4] {
-        let shape = |inputs, outputs| GemmShape {
-            rows,
-            inputs,
-            outputs,
-            wide: false,
-        };
-        [
-            shape(self.hidden, self.qkv),
-            shape(self.q, self.hidden),
-            shape(self.hidden, 2 * self.intermediate),
-            shape(self.intermediate, self.hidden),
-        ]
-    }
-
-    fn logits(&self, rows: usize) -> GemmShape {
-        GemmShape {
-            rows,
-            inputs: self.hidden,
-            outputs: self.vocab,
-            wide: true,
-        }
-    }
 }
 
 /// Which attention a pass needs. A recorded pass always decodes: how many units there are is read
@@ -149,170 +101,6 @@ struct Work {
     /// Shrunk blocks are decoded for each layer. How many is known on the host only, so such passes
     /// are not recorded.
     decodes: bool,
-}
-
-impl Forward {
-    /// Enqueues the layers over the loaded step, up to the residual stream and the last layer's
-    /// output.
-    fn layers(&mut self, stream: &Stream, work: Work) -> Result<(), CudaError> {
-        let Self {
-            weights,
-            arena,
-            step,
-            attention,
-            ops,
-            products,
-            shapes,
-            activations: a,
-            sampling,
-            codecs,
-        } = self;
-        let rows = work.rows;
-        let pages = codecs.as_ref().map(Codecs::pages);
-        let mut codecs = codecs.as_mut().filter(|_| work.decodes);
-        let [qkv, o, gate_up, down] = shapes.layer(rows);
-        ops.embed(
-            stream,
-            rows,
-            step,
-            sampling.drawn(),
-            &weights.embedding,
-            &mut a.residual,
-        )?;
-        ops.rope_table(stream, rows, step, &mut a.rope)?;
-        let [normed, squares] = [a.normed.ptr(), a.squares.ptr()];
-        // Whether products take part in the norms between them, all but the first and the last.
-        let norms = products.norms(shapes.layer(rows));
-        let after_norm = Ends {
-            norms: norms.then_some((squares, ops.eps())),
-            ..Ends::default()
-        };
-        let before_norm = |residual: &DeviceBuffer<f32>, weight| Ends {
-            residual: Some(Residual {
-                stream: residual.ptr(),
-                weight,
-                squares,
-            }),
-            ..Ends::default()
-        };
-        for (index, layer) in weights.layers.iter().enumerate() {
-            let to_qkv = [normed, layer.qkv.ptr(), a.qkv.ptr()];
-            if norms && index > 0 {
-                // SAFETY: (also of the products below) the activations were sized for the step's
-                // capacity, the weights have the spec's shapes, and no two arguments overlap.
-                unsafe { products.run_to(after_norm, stream, qkv, to_qkv)? };
-            } else {
-                let delta = (index > 0).then_some(&a.delta);
-                ops.norm(
-                    stream,
-                    rows,
-                    delta,
-                    &mut a.residual,
-                    layer.attn_norm.ptr(),
-                    &mut a.normed,
-                    None,
-                )?;
-                let [x, w, y] = to_qkv;
-                // SAFETY: see above.
-                unsafe { products.run(stream, qkv, x, w, y)? };
-            }
-            let heads = ops.heads(rows, layer.rope_weights(shapes.head_dim), &a.rope, &a.qkv);
-            let finished = work.decode.is_some_and(|d| attention.finishes(d)) && !work.prefill;
-            let queries = if finished {
-                Queries::Projected(heads)
-            } else {
-                ops.rope_append(stream, rows, step, arena, index, heads, &mut a.q)?;
-                Queries::Finished(&a.q)
-            };
-            if let Some(decode) = work.decode {
-                let attended = &mut a.attended;
-                attention.decode(stream, decode, step, arena, pages, index, queries, attended)?;
-            }
-            let turns = if work.prefill {
-                step.plan.turns.len()
-            } else {
-                0
-            };
-            for turn in 0..turns {
-                if let Some(codecs) = &mut codecs {
-                    codecs.decode_layer(stream, arena, index, turn)?;
-                }
-                let at = (index, turn);
-                attention.prefill(stream, step, arena, at, &a.q, &mut a.attended)?;
-            }
-            let attended = a.attended.ptr();
-            if norms {
-                let ends = before_norm(&a.residual, layer.mlp_norm.ptr());
-                // SAFETY: see above.
-                unsafe { products.run_to(ends, stream, o, [attended, layer.o.ptr(), normed])? };
-            } else {
-                // SAFETY: see above.
-                unsafe { products.run(stream, o, attended, layer.o.ptr(), a.delta.ptr())? };
-                ops.norm(
-                    stream,
-                    rows,
-                    Some(&a.delta),
-                    &mut a.residual,
-                    layer.mlp_norm.ptr(),
-                    &mut a.normed,
-                    None,
-                )?;
-            }
-            let (w, mlp) = (layer.gate_up.ptr(), a.mlp.ptr());
-            if products.gates(gate_up) {
-                let gated = Ends {
-                    gated: true,
-                    ..after_norm
-                };
-                // SAFETY: see above.
-                unsafe { products.run_to(gated, stream, gate_up, [normed, w, mlp])? };
-            } else {
-                // SAFETY: see above.
-                unsafe { products.run(stream, gate_up, normed, w, a.gate_up.ptr())? };
-                ops.swiglu(stream, rows, &a.gate_up, &mut a.mlp)?;
-            }
-            match weights.layers.get(index + 1).filter(|_| norms) {
-                // SAFETY: see above.
-                Some(next) => unsafe {
-                    let ends = before_norm(&a.residual, next.attn_norm.ptr());
-                    products.run_to(ends, stream, down, [mlp, layer.down.ptr(), normed])?;
-                },
-                // SAFETY: see above.
-                None => unsafe {
-                    products.run(stream, down, mlp, layer.down.ptr(), a.delta.ptr())?;
-                },
-            }
-        }
-        Ok(())
-    }
-
-    /// Enqueues the logits of the selected rows `first..first + count`.
-    fn logits(&mut self, stream: &Stream, first: usize, count: usize) -> Result<(), CudaError> {
-        let a = &mut self.activations;
-        let selected: DevicePtr = self.step.logit_rows() + 4 * first as u64;
-        let weight = self.weights.final_norm.ptr();
-        self.ops.norm(
-            stream,
-            count,
-            Some(&a.delta),
-            &mut a.residual,
-            weight,
-            &mut a.normed,
-            Some(selected),
-        )?;
-        let shape = self.shapes.logits(count);
-        // SAFETY: `count` is at most the rows of `logits` and of `normed`; the output projection
-        // has the spec's shape.
-        unsafe {
-            self.products.run(
-                stream,
-                shape,
-                a.normed.ptr(),
-                self.weights.lm_head(),
-                a.logits.ptr(),
-            )
-        }
-    }
 }
 
 impl CudaBackend {
@@ -400,13 +188,17 @@ impl CudaBackend {
         if !self.graphs.contains_key(&decode) {
             let bucket = decode.seqs;
             let (stream, forward) = (&self.stream, &mut self.forward);
-            let [qkv, o, gate_up, down] = forward.shapes.layer(bucket);
-            for shape in [qkv, o, down, forward.shapes.logits(bucket)] {
-                forward.products.prepare(shape)?;
+            let products = &mut forward.products;
+            for [qkv, o, gate_up, down] in forward.program.layer_shapes(bucket) {
+                for shape in [qkv, o, down] {
+                    products.prepare(shape)?;
+                }
+                if !products.gates(gate_up) {
+                    products.prepare(gate_up)?;
+                }
             }
-            if !forward.products.gates(gate_up) {
-                forward.products.prepare(gate_up)?;
-            }
+            let lm_head = forward.weights.linear(forward.program.tail.lm_head);
+            products.prepare(lm_head.shape(bucket, true))?;
             let work = Work {
                 rows: bucket,
                 decode: Some(decode),
@@ -424,9 +216,11 @@ impl CudaBackend {
 
     /// Applies the deltas and checks the rest.
     fn check(&mut self, input: &StepInput) -> Result<(), StepInputError> {
-        let Forward { arena, step, .. } = &mut self.forward;
+        let Forward {
+            arena, step, spec, ..
+        } = &mut self.forward;
         let limits = StepLimits {
-            vocab: self.spec.vocab,
+            vocab: spec.vocab,
             layout: arena.pages(),
             pool_frames: arena.frames(),
             drawn: Some(self.drawn),
@@ -466,7 +260,7 @@ impl CudaBackend {
             )));
         }
         self.enqueue(input, turn)?;
-        let (stream, vocab) = (&self.stream, self.spec.vocab);
+        let (stream, vocab) = (&self.stream, self.forward.spec.vocab);
         let back = input.logit_rows.len() * vocab;
         let a = &mut self.forward.activations;
         a.reserve_host_logits(stream.device(), turn, back)?;
@@ -524,7 +318,7 @@ impl Backend for CudaBackend {
         self.drawn = input.draws.len() as u32;
         self.in_flight.push_back(InFlight {
             turn,
-            logits: input.logit_rows.len() * self.spec.vocab,
+            logits: input.logit_rows.len() * self.forward.spec.vocab,
         });
         Ok(())
     }
@@ -548,7 +342,7 @@ impl Backend for CudaBackend {
     }
 
     fn spec(&self) -> &ModelSpec {
-        &self.spec
+        &self.forward.spec
     }
 
     fn depth(&self) -> usize {

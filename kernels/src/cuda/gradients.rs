@@ -18,9 +18,13 @@ use std::sync::Arc;
 use super::driver::{Device, DeviceBuffer};
 use super::error::CudaError;
 use super::weights::{LoadError, Weights};
-use crate::model::{ModelSpec, WeightSource};
+use crate::model::ops::LinearName;
+use crate::model::{Feature, ModelSpec, TensorName, WeightSource};
 use ops::{Matrix, Ops};
 use work::{Wide, Work};
+
+/// What these passes compute beyond a plain layer.
+const FEATURES: [Feature; 2] = [Feature::NoRope, Feature::WholeQkNorm];
 
 /// Rows of tokens whose logits are computed at once.
 const LOGIT_ROWS: usize = 256;
@@ -71,6 +75,7 @@ impl Gradients {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError<W::Error>> {
         spec.validate()?;
+        spec.refuse_beyond("calibration on a GPU", &FEATURES)?;
         device.bind()?;
         Ok(Self {
             ops: Ops::new(device)?,
@@ -158,7 +163,7 @@ impl Gradients {
         let vocab = self.spec.vocab;
         assert!(work.ids.iter().all(|t| (*t as usize) < vocab));
         self.ops
-            .embed(&work.device_ids, &self.weights.embedding, &mut x)?;
+            .embed(&work.device_ids, self.weights.embedding(), &mut x)?;
         Ok(x)
     }
 
@@ -170,11 +175,13 @@ impl Gradients {
         let mut logits =
             DeviceBuffer::new(&device, LOGIT_ROWS.min(scored) * vocab, "rows of logits")?;
         let mut nats = DeviceBuffer::new(&device, scored, "the losses of tokens")?;
-        let lm_head = self.weights.lm_head();
+        let lm_head = self.weights.named(LinearName::LmHead).weight().ptr();
         self.ops
             .widen(lm_head, vocab * hidden, self.wide.buffer_mut(), 0)?;
         let head = Matrix::new(self.wide.buffer(), 0, hidden);
-        let norm = &self.weights.final_norm;
+        let norm = self
+            .weights
+            .vector(self.weights.vector_index(TensorName::FinalNorm));
         self.ops.norm(
             Matrix::new(x, 0, hidden),
             norm,
@@ -216,7 +223,7 @@ impl Gradients {
     }
 
     fn widen_layer(&mut self, index: usize) -> Result<(), CudaError> {
-        self.wide.layer(&self.ops, &self.weights.layers[index])
+        self.wide.layer(&self.ops, &self.weights, index)
     }
 }
 

@@ -9,7 +9,9 @@
 //! - `attention`, `prefill`, `ops`, `products`, `sample`: launches, one checked `#[repr(C)]` struct
 //!   per kernel.
 //! - `codecs`: pages below 16 bit.
-//! - `weights`, `backend`: a model and its steps.
+//! - `linear`, `weights`, `program`: a model's linear layers, and the list of operations that a
+//!   step walks.
+//! - `backend`: the steps.
 //! - `gradients`: a model's loss gradients, for calibration.
 //! - [`probe`], [`selftest`]: kernels on their own, for timings and for checks.
 
@@ -25,12 +27,14 @@ mod backend;
 mod codecs;
 mod error;
 mod gradients;
+mod linear;
 mod ops;
 mod params;
 mod plan;
 mod prefill;
 pub mod probe;
 mod products;
+mod program;
 mod sample;
 pub mod selftest;
 mod step;

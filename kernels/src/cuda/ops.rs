@@ -40,6 +40,20 @@ unsafe impl KernelParams for NormParams {}
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
+struct PostNormParams {
+    delta: DevicePtr,
+    post: DevicePtr,
+    residual: DevicePtr,
+    weight: DevicePtr,
+    out: DevicePtr,
+    hidden: u32,
+    eps: f32,
+}
+// SAFETY: field for field `ebb::PostNormParams` of ops/post_norm.cu.
+unsafe impl KernelParams for PostNormParams {}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
 struct RopeTableParams {
     positions: DevicePtr,
     inv_freq: DevicePtr,
@@ -159,6 +173,7 @@ impl Fill {
 pub(super) struct Ops {
     embed: Kernel<EmbedParams>,
     norm: Kernel<NormParams>,
+    post_norm: Kernel<PostNormParams>,
     rope_table: Kernel<RopeTableParams>,
     rope_append: Kernel<RopeAppendParams>,
     swiglu: Kernel<SwigluParams>,
@@ -201,6 +216,10 @@ impl Ops {
                 spec.hidden
             ));
         };
+        let post_norm = match spec.hidden {
+            ..=4096 => "post_norm_4096",
+            _ => "post_norm_16384",
+        };
         for (name, value) in [
             ("hidden", spec.hidden),
             ("intermediate", spec.intermediate_max()),
@@ -221,6 +240,7 @@ impl Ops {
         Ok(Self {
             embed: device.kernel("embed", 0)?,
             norm: device.kernel(norm, 0)?,
+            post_norm: device.kernel(post_norm, 0)?,
             rope_table: device.kernel("rope_table", 0)?,
             rope_append: device.kernel(rope_append, 0)?,
             swiglu: device.kernel("swiglu", 0)?,
@@ -230,8 +250,12 @@ impl Ops {
             kv_heads: spec.heads().kv_heads,
             half: spec.heads().head_dim / 2,
             eps: spec.norm_eps,
-            rope_scale: spec.rope.scale,
-            inv_freq: DeviceBuffer::from_slice(device, &spec.rope.inv_freq, "rotary frequencies")?,
+            rope_scale: spec.ropes[0].scale,
+            inv_freq: DeviceBuffer::from_slice(
+                device,
+                spec.ropes[0].frequencies(spec.max_positions),
+                "rotary frequencies",
+            )?,
             rotate_k,
         })
     }
@@ -294,6 +318,35 @@ impl Ops {
         };
         // SAFETY: see above.
         unsafe { self.norm.launch(stream, (rows as u32, 1), 256, &params) }
+    }
+
+    /// `residual += delta / rms(delta) * post` (delta as it is where `post` is null), then
+    /// `out = norm(residual) * weight`, or the residual where that is null.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn post_norm(
+        &self,
+        stream: &Stream,
+        rows: usize,
+        delta: Option<&DeviceBuffer<bf16>>,
+        residual: &mut DeviceBuffer<f32>,
+        [post, weight]: [DevicePtr; 2],
+        out: &mut DeviceBuffer<bf16>,
+    ) -> Result<(), CudaError> {
+        assert!(rows * self.hidden <= out.len());
+        let params = PostNormParams {
+            delta: delta.map_or(0, |d| d.ptr()),
+            post,
+            residual: residual.ptr(),
+            weight,
+            out: out.ptr(),
+            hidden: self.hidden as u32,
+            eps: self.eps,
+        };
+        // SAFETY: see above.
+        unsafe {
+            self.post_norm
+                .launch(stream, (rows as u32, 1), 256, &params)
+        }
     }
 
     /// Cosines and sines of every row's position, `table[rows][head_dim / 2]` pairs.

@@ -4,15 +4,17 @@ mod load;
 #[cfg(all(test, feature = "cuda-emulator"))]
 mod tests;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use half::bf16;
 
 use super::driver::{Device, DeviceBuffer, Stream};
 use super::error::CudaError;
+use super::linear::Linear;
 use super::ops::{Fill, RopeWeights};
-use super::params::DevicePtr;
-use crate::model::{LayerTensor, ModelSpec, SpecError, TensorName, Uniform, WeightSource};
+use crate::model::ops::{LinearName, Op, forward};
+use crate::model::{LayerTensor, ModelSpec, QkNorm, SpecError, TensorName, Uniform, WeightSource};
 use load::Staging;
 
 /// A model could not be loaded.
@@ -46,48 +48,73 @@ pub enum LoadError<E: std::error::Error + 'static> {
     Cuda(#[from] CudaError),
 }
 
-/// A layer's weights. Matrices are `[out][in]`.
-#[derive(Debug)]
-pub(super) struct Layer {
-    pub(super) attn_norm: DeviceBuffer<bf16>,
-    /// Queries, keys and values, one after the other.
-    pub(super) qkv: DeviceBuffer<bf16>,
-    /// Of the same.
-    pub(super) qkv_bias: Option<DeviceBuffer<bf16>>,
-    /// Query norm, then key norm.
-    pub(super) qk_norm: Option<DeviceBuffer<bf16>>,
-    pub(super) o: DeviceBuffer<bf16>,
-    pub(super) mlp_norm: DeviceBuffer<bf16>,
-    /// Gate, then up.
-    pub(super) gate_up: DeviceBuffer<bf16>,
-    pub(super) down: DeviceBuffer<bf16>,
-}
-
-impl Layer {
-    /// What the rotation of Q and K reads.
-    pub(super) fn rope_weights(&self, head_dim: usize) -> RopeWeights {
-        RopeWeights {
-            bias: self.qkv_bias.as_ref().map_or(0, |b| b.ptr()),
-            q_norm: self.qk_norm.as_ref().map_or(0, |n| n.ptr()),
-            k_norm: self.qk_norm.as_ref().map_or(0, |n| n.at(head_dim)),
-        }
-    }
-}
-
-/// All weights.
+/// All weights: linear layers, and vectors such as those of norms, in load order.
 #[derive(Debug)]
 pub(super) struct Weights {
-    pub(super) embedding: DeviceBuffer<bf16>,
-    pub(super) layers: Vec<Layer>,
-    pub(super) final_norm: DeviceBuffer<bf16>,
     /// None if the embedding is the output projection too.
-    lm_head: Option<DeviceBuffer<bf16>>,
+    embedding: Option<DeviceBuffer<bf16>>,
+    linears: Vec<Linear>,
+    vectors: Vec<DeviceBuffer<bf16>>,
+    /// Query norm, then key norm, of each layer.
+    qk_norms: Vec<Option<DeviceBuffer<bf16>>>,
+    linear_places: HashMap<LinearName, usize>,
+    vector_places: HashMap<TensorName, usize>,
 }
 
 impl Weights {
-    /// Address of the output projection, `[vocab][hidden]`.
-    pub(super) fn lm_head(&self) -> DevicePtr {
-        self.lm_head.as_ref().unwrap_or(&self.embedding).ptr()
+    /// `[vocab][hidden]`.
+    pub(super) fn embedding(&self) -> &DeviceBuffer<bf16> {
+        let tied = || self.linears[self.linear_index(LinearName::LmHead)].weight();
+        self.embedding.as_ref().unwrap_or_else(tied)
+    }
+
+    /// The linear layer of this index.
+    pub(super) fn linear(&self, index: usize) -> &Linear {
+        &self.linears[index]
+    }
+
+    /// The linear layer of this name.
+    pub(super) fn named(&self, name: LinearName) -> &Linear {
+        &self.linears[self.linear_index(name)]
+    }
+
+    /// Where a linear layer of the model is.
+    pub(super) fn linear_index(&self, name: LinearName) -> usize {
+        self.linear_places[&name]
+    }
+
+    /// The vector of this index.
+    pub(super) fn vector(&self, index: usize) -> &DeviceBuffer<bf16> {
+        &self.vectors[index]
+    }
+
+    /// Where the weights of a norm of the model are.
+    pub(super) fn vector_index(&self, name: TensorName) -> usize {
+        self.vector_places[&name]
+    }
+
+    /// A layer's vector.
+    pub(super) fn of_layer(&self, layer: usize, tensor: LayerTensor) -> &DeviceBuffer<bf16> {
+        self.vector(self.vector_index(TensorName::Layer(layer, tensor)))
+    }
+
+    /// Query norm, then key norm, of layers that have them.
+    pub(super) fn qk_norm(&self, layer: usize) -> Option<&DeviceBuffer<bf16>> {
+        self.qk_norms[layer].as_ref()
+    }
+
+    /// What finishing a layer's heads reads.
+    pub(super) fn of_heads(&self, spec: &ModelSpec, layer: usize) -> RopeWeights {
+        let queries = TensorName::Layer(layer, LayerTensor::QNorm).shape(spec)[0];
+        let norms = self.qk_norm(layer);
+        RopeWeights {
+            bias: self
+                .named(LinearName::Qkv(layer))
+                .bias()
+                .map_or(0, |b| b.ptr()),
+            q_norm: norms.map_or(0, |n| n.ptr()),
+            k_norm: norms.map_or(0, |n| n.at(queries)),
+        }
     }
 
     /// Allocates the weights of a valid spec and fills each tensor through `fill(name, buffer,
@@ -100,57 +127,64 @@ impl Weights {
     where
         E: From<CudaError>,
     {
-        let mut tensor = |names: &[TensorName]| -> Result<DeviceBuffer<bf16>, E> {
-            let values = |name: &TensorName| name.shape(spec).iter().product::<usize>();
-            let mut buffer =
-                DeviceBuffer::new(device, names.iter().map(values).sum(), "the weights")?;
+        let values = |name: &TensorName| name.shape(spec).iter().product::<usize>();
+        // Tensors one behind the other.
+        let mut fill_all = |names: &[TensorName], buffer: &mut DeviceBuffer<bf16>| {
             let mut offset = 0;
             for name in names {
-                fill(*name, &mut buffer, offset)?;
+                fill(*name, buffer, offset)?;
                 offset += values(name);
             }
+            assert_eq!(offset, buffer.len());
+            Ok::<_, E>(())
+        };
+        let mut tensor = |names: &[TensorName]| -> Result<DeviceBuffer<bf16>, E> {
+            let len = names.iter().map(values).sum();
+            let mut buffer = DeviceBuffer::new(device, len, "the weights")?;
+            fill_all(names, &mut buffer)?;
             Ok(buffer)
         };
-        use LayerTensor as L;
-        let embedding = tensor(&[TensorName::Embedding])?;
-        let mut layers = Vec::with_capacity(spec.layers.len());
-        for index in 0..spec.layers.len() {
-            let mut of = |tensors: &[L]| {
-                let names: Vec<_> = tensors
-                    .iter()
-                    .map(|t| TensorName::Layer(index, *t))
-                    .collect();
-                tensor(&names)
-            };
-            layers.push(Layer {
-                attn_norm: of(&[L::AttnNorm])?,
-                qkv: of(&[L::Q, L::K, L::V])?,
-                qkv_bias: if spec.attention(0).qkv_bias {
-                    Some(of(&[L::QBias, L::KBias, L::VBias])?)
-                } else {
-                    None
-                },
-                qk_norm: if spec.qk_norm {
-                    Some(of(&[L::QNorm, L::KNorm])?)
-                } else {
-                    None
-                },
-                o: of(&[L::O])?,
-                mlp_norm: of(&[L::MlpNorm])?,
-                gate_up: of(&[L::Gate, L::Up])?,
-                down: of(&[L::Down])?,
-            });
-        }
-        Ok(Self {
-            embedding,
-            layers,
-            final_norm: tensor(&[TensorName::FinalNorm])?,
-            lm_head: if spec.tied_embeddings {
-                None
-            } else {
-                Some(tensor(&[TensorName::LmHead])?)
+        let mut this = Self {
+            embedding: match spec.tied_embeddings {
+                true => None,
+                false => Some(tensor(&[TensorName::Embedding])?),
             },
-        })
+            linears: Vec::new(),
+            vectors: Vec::new(),
+            qk_norms: Vec::new(),
+            linear_places: HashMap::new(),
+            vector_places: HashMap::new(),
+        };
+        for op in forward(spec) {
+            match op {
+                Op::Norm { weight, .. } => {
+                    this.vector_places.insert(weight, this.vectors.len());
+                    this.vectors.push(tensor(&[weight])?);
+                }
+                Op::Linear { linear, .. } => {
+                    this.linear_places.insert(linear, this.linears.len());
+                    let weight = tensor(&linear.weights(spec))?;
+                    let biases = linear.biases(spec);
+                    let bias = match biases.is_empty() {
+                        true => None,
+                        false => Some(tensor(&biases)?),
+                    };
+                    let linear = Linear::new(weight, bias, linear.shape(spec));
+                    this.linears.push(linear);
+                }
+                Op::FinishHeads(layer) => {
+                    let has_norms = spec.attention(layer).qk_norm != QkNorm::None;
+                    let names = [LayerTensor::QNorm, LayerTensor::KNorm];
+                    let names = names.map(|tensor| TensorName::Layer(layer, tensor));
+                    this.qk_norms.push(match has_norms {
+                        true => Some(tensor(&names)?),
+                        false => None,
+                    });
+                }
+                _ => {}
+            }
+        }
+        Ok(this)
     }
 
     /// Loads every tensor of a valid spec. `progress(done, total)` counts bytes.

@@ -6,7 +6,7 @@ use crate::cuda::codecs::{Codecs, Scratch, supports};
 use crate::cuda::driver::{Device, Gemm};
 use crate::cuda::tables::DeviceTables;
 use crate::kv::KvLayout;
-use crate::model::{ModelSpec, QkNorm, TensorName, UniformModel};
+use crate::model::{ModelSpec, TensorName};
 
 /// What the driver rounds large allocations up to.
 const GRANULE_BYTES: usize = 2 << 20;
@@ -103,7 +103,7 @@ mod tests {
         use crate::backend::{Backend, StepInput};
         use crate::cuda::selftest::{Pages, Rng};
         use crate::cuda::{Device, StepCapacity};
-        use crate::model::Rope;
+        use crate::model::{QkNorm, Rope, UniformModel};
 
         let spec = UniformModel {
             hidden: 256,

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::activations::Activations;
-use super::{CudaBackend, Forward, LogitRows, Shapes};
+use super::{CudaBackend, Forward, LogitRows};
 use crate::backend::{CheckScratch, KeptTables};
 use crate::cuda::arena::DeviceArena;
 use crate::cuda::attention::{Attention, DecodeWork};
@@ -12,17 +12,21 @@ use crate::cuda::codecs::{Codecs, Scratch};
 use crate::cuda::driver::{Device, Event, Stream};
 use crate::cuda::error::CudaError;
 use crate::cuda::ops::Ops;
-use crate::cuda::params::DevicePtr;
 use crate::cuda::plan::SplitRule;
 use crate::cuda::products::Products;
+use crate::cuda::program::{FEATURES, Program};
 use crate::cuda::sample::Sampling;
 use crate::cuda::step::{StepBuffers, StepCapacity};
-use crate::cuda::weights::{Layer, LoadError, Weights};
+use crate::cuda::weights::{LoadError, Weights};
 use crate::kv::KvLayout;
+use crate::model::ops::{Buffer, LinearName};
 use crate::model::{ModelSpec, WeightSource};
 
 /// Batches up to this are recorded at every size that cuBLASLt treats apart; beyond, in steps of 8.
 const SMALL_BUCKETS: [usize; 4] = [1, 2, 4, 8];
+
+/// Layers whose products are timed one after the other, so that none is in a cache.
+const TUNED_LAYERS: usize = 4;
 
 /// What a backend is started for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +123,7 @@ impl CudaBackend {
         seed: u64,
     ) -> Result<Self, LoadError<std::convert::Infallible>> {
         spec.validate()?;
+        spec.refuse_beyond("the CUDA backend", &FEATURES)?;
         device.bind()?;
         let weights = Weights::random(device, &spec, seed)?;
         Ok(Self::with_weights(device, spec, config, pages, weights)?)
@@ -168,16 +173,17 @@ impl CudaBackend {
             codecs.place_scratch(&mut step.tables);
         }
         let forward = Forward {
+            program: Program::new(&spec, &weights),
             weights,
             step,
             attention,
             ops: Ops::new(device, &spec, config.rotate_k)?,
             products: Products::new(device, config.batch_invariant)?,
-            shapes: Shapes::new(&spec),
             activations: Activations::new(device, &spec, capacity.rows, config.logit_rows)?,
             arena,
             codecs,
             sampling: Sampling::new(device, spec.vocab, config.logit_rows, draws_max(&config))?,
+            spec,
         };
         let mut this = Self {
             graphs: HashMap::new(),
@@ -193,7 +199,6 @@ impl CudaBackend {
             drawn: 0,
             logit_rows: LogitRows::default(),
             batch_invariant: config.batch_invariant,
-            spec,
         };
         if config.tune && !config.batch_invariant {
             this.tune()?;
@@ -220,35 +225,37 @@ impl CudaBackend {
         let Forward {
             weights,
             products,
-            shapes,
             activations: a,
+            spec,
             ..
         } = &mut self.forward;
-        let layers = &weights.layers[..weights.layers.len().min(4)];
+        let layers = 0..spec.layers.len().min(TUNED_LAYERS);
+        type Name = fn(usize) -> LinearName;
+        // Of each product some of its weights, its inputs, and its outputs.
+        let all: [(Name, Buffer, Buffer); 4] = [
+            (LinearName::Qkv, Buffer::Normed, Buffer::Heads),
+            (LinearName::O, Buffer::Attended, Buffer::Branch),
+            (LinearName::Down, Buffer::Gated, Buffer::Branch),
+            (LinearName::GateUp, Buffer::Normed, Buffer::GateUp),
+        ];
         for &rows in &self.buckets {
-            let [qkv, o, gate_up, down] = shapes.layer(rows);
-            let of = |pick: fn(&Layer) -> DevicePtr| layers.iter().map(pick).collect::<Vec<_>>();
-            let (normed, delta) = (a.normed.ptr(), a.delta.ptr());
-            // Of each product its inputs, some of its weights, and its outputs.
-            let mut all = vec![
-                (qkv, normed, of(|l| l.qkv.ptr()), a.qkv.ptr()),
-                (o, a.attended.ptr(), of(|l| l.o.ptr()), delta),
-                (down, a.mlp.ptr(), of(|l| l.down.ptr()), delta),
-                (
-                    shapes.logits(rows),
-                    normed,
-                    vec![weights.lm_head()],
-                    a.logits.ptr(),
-                ),
-            ];
-            if !products.gates(gate_up) {
-                all.push((gate_up, normed, of(|l| l.gate_up.ptr()), a.gate_up.ptr()));
-            }
-            for (shape, x, weights, y) in all {
+            for (name, x, y) in all {
+                let linears: Vec<_> = layers.clone().map(|l| weights.named(name(l))).collect();
+                let shape = linears[0].shape(rows, false);
+                if y == Buffer::GateUp && products.gates(shape) {
+                    continue;
+                }
+                let alike = linears.iter().filter(|l| l.shape(rows, false) == shape);
+                let weights: Vec<_> = alike.map(|l| l.weight().ptr()).collect();
+                let (x, y) = (a.narrow(x).ptr(), a.narrow(y).ptr());
                 // SAFETY: the activations hold at least `rows` rows; a bucket is never larger than
                 // the step's capacity or the rows of logits. Nothing else runs yet.
                 unsafe { products.tune(&self.stream, shape, x, &weights, y)? };
             }
+            let lm_head = weights.named(LinearName::LmHead);
+            let (shape, w) = (lm_head.shape(rows, true), lm_head.weight().ptr());
+            // SAFETY: see above.
+            unsafe { products.tune(&self.stream, shape, a.normed.ptr(), &[w], a.logits.ptr())? };
         }
         Ok(())
     }

@@ -5,8 +5,40 @@ use super::work::{ROWS, Work};
 use super::{CachedGradients, Gradients, LayerGradients};
 use crate::cuda::driver::DeviceBuffer;
 use crate::cuda::error::CudaError;
+use crate::model::ops::LinearName;
+use crate::model::{LayerTensor, QkNorm};
+
+/// Queries or keys that are normed by themselves or together.
+struct NormedHeads {
+    /// First channel of a token's queries, keys and values.
+    first: usize,
+    /// First of the norms' weights.
+    weight: usize,
+    heads: usize,
+    width: usize,
+}
 
 impl Gradients {
+    /// The queries' norms of a layer, then the keys'.
+    fn normed_heads(&self, layer: usize) -> [NormedHeads; 2] {
+        let attention = self.spec.attention(layer);
+        let heads = attention.heads();
+        let (q, kv) = (heads.q_width(), heads.kv_width());
+        let [queries, keys] = match attention.qk_norm {
+            QkNorm::Whole => [(1, q), (1, kv)],
+            QkNorm::None | QkNorm::PerHead => {
+                [heads.q_heads, heads.kv_heads].map(|count| (count, heads.head_dim))
+            }
+        };
+        let of = |first, weight, (heads, width)| NormedHeads {
+            first,
+            weight,
+            heads,
+            width,
+        };
+        [of(0, 0, queries), of(q, queries.1, keys)]
+    }
+
     /// Values of a token's queries, keys, and all three.
     fn widths(&self) -> (usize, usize, usize) {
         let (q, kv) = (
@@ -49,11 +81,13 @@ impl Gradients {
         let (tokens, hidden, eps) = (work.tokens, self.spec.hidden, self.spec.norm_eps);
         let (dim, intermediate) = (self.spec.heads().head_dim, self.spec.intermediate_max());
         let (q, kv, qkv) = self.widths();
-        let layer = &self.weights.layers[index];
+        let attention = self.spec.attention(index);
         let x = Matrix::new(x, 0, hidden);
         let normed = Matrix::new(&work.normed, 0, hidden);
         let all = (tokens, 1, hidden);
-        self.ops.norm(x, &layer.attn_norm, 0, normed, all, eps)?;
+        let attn_norm = self.weights.of_layer(index, LayerTensor::AttnNorm);
+        self.ops.norm(x, attn_norm, 0, normed, all, eps)?;
+        let qkv_bias = self.weights.named(LinearName::Qkv(index)).bias();
         // Models that norm heads need them on the way back as they were before.
         for to in [Some(&mut work.qkv), work.raw_qkv.as_mut()]
             .into_iter()
@@ -62,24 +96,29 @@ impl Gradients {
             let (wide, projected) = (self.wide.qkv().t(), Matrix::new(to, 0, qkv));
             self.ops
                 .product((tokens, hidden, qkv), 1.0, normed, wide, None, projected)?;
-            if let Some(bias) = &layer.qkv_bias {
+            if let Some(bias) = qkv_bias {
                 self.ops.bias(to, bias)?;
             }
         }
-        if let (Some(norms), Some(raw)) = (&layer.qk_norm, &work.raw_qkv) {
-            for (side, heads, first) in [
-                (0, self.spec.heads().q_heads, 0),
-                (1, self.spec.heads().kv_heads, q),
-            ] {
+        if let (Some(norms), Some(raw)) = (self.weights.qk_norm(index), &work.raw_qkv) {
+            for NormedHeads {
+                first,
+                weight,
+                heads,
+                width,
+            } in self.normed_heads(index)
+            {
                 let from = Matrix::new(raw, first, qkv);
                 let to = Matrix::new(&work.qkv, first, qkv);
                 self.ops
-                    .norm(from, norms, side * dim, to, (tokens, heads, dim), eps)?;
+                    .norm(from, norms, weight, to, (tokens, heads, width), eps)?;
             }
         }
-        let rotated = (q + kv) / dim;
-        self.ops
-            .rope(&mut work.qkv, &work.angles, (rotated, dim), false)?;
+        if let Some(rope) = attention.rope {
+            let rotated = ((q + kv) / dim, dim);
+            let angles = &work.angles[rope];
+            self.ops.rope(&mut work.qkv, angles, rotated, false)?;
+        }
         let keys = Matrix::new(&work.qkv, q, qkv).each(dim);
         self.attend(work, keys)?;
         let (attended, middle) = (
@@ -95,7 +134,7 @@ impl Gradients {
             middle,
         )?;
         let mlp_normed = Matrix::new(&work.mlp_normed, 0, hidden);
-        let mlp_norm = &self.weights.layers[index].mlp_norm;
+        let mlp_norm = self.weights.of_layer(index, LayerTensor::MlpNorm);
         self.ops.norm(middle, mlp_norm, 0, mlp_normed, all, eps)?;
         self.ops.product(
             (tokens, hidden, 2 * intermediate),
@@ -182,20 +221,24 @@ impl Gradients {
         self.ops.wait()?;
         let [k, v] = self.read_cached(&work.qkv, tokens)?;
         let [d_k, d_v] = self.read_cached(&work.d_qkv, tokens)?;
-        let rotated = (q + kv) / dim;
-        self.ops
-            .rope(&mut work.d_qkv, &work.angles, (rotated, dim), true)?;
-        let layer = &self.weights.layers[index];
-        if let (Some(norms), Some(raw)) = (&layer.qk_norm, &work.raw_qkv) {
-            for (side, heads, first) in [
-                (0, self.spec.heads().q_heads, 0),
-                (1, self.spec.heads().kv_heads, q),
-            ] {
+        if let Some(rope) = self.spec.attention(index).rope {
+            let rotated = ((q + kv) / dim, dim);
+            let angles = &work.angles[rope];
+            self.ops.rope(&mut work.d_qkv, angles, rotated, true)?;
+        }
+        if let (Some(norms), Some(raw)) = (self.weights.qk_norm(index), &work.raw_qkv) {
+            for NormedHeads {
+                first,
+                weight,
+                heads,
+                width,
+            } in self.normed_heads(index)
+            {
                 let back = Matrix::new(&work.d_qkv, first, qkv);
-                let of = (tokens, heads, dim);
+                let of = (tokens, heads, width);
                 let from = Matrix::new(raw, first, qkv);
                 self.ops
-                    .norm_back(from, norms, side * dim, back, None, back, of, eps)?;
+                    .norm_back(from, norms, weight, back, None, back, of, eps)?;
             }
         }
         let (normed, d_normed) = (
@@ -220,7 +263,7 @@ impl Gradients {
         )?;
         self.ops.norm_back(
             Matrix::new(x, 0, hidden),
-            &self.weights.layers[index].attn_norm,
+            self.weights.of_layer(index, LayerTensor::AttnNorm),
             0,
             d_normed,
             Some(Matrix::new(&work.d_middle, 0, hidden)),
@@ -276,7 +319,7 @@ impl Gradients {
         let d_middle = Matrix::new(&work.d_middle, 0, hidden);
         self.ops.norm_back(
             Matrix::new(&work.middle, 0, hidden),
-            &self.weights.layers[index].mlp_norm,
+            self.weights.of_layer(index, LayerTensor::MlpNorm),
             0,
             d_normed,
             Some(grad),

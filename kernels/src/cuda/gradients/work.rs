@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::ops::{Matrix, Ops};
 use crate::cuda::driver::{Device, DeviceBuffer};
 use crate::cuda::error::CudaError;
-use crate::cuda::weights::Layer;
-use crate::model::{ModelSpec, QkNorm};
+use crate::cuda::weights::Weights;
+use crate::model::ops::LinearName;
+use crate::model::{ModelSpec, QkNorm, Rope};
 
 /// Query rows whose attention is computed at once; bounds the memory of scores.
 pub(super) const ROWS: usize = 512;
@@ -21,7 +22,7 @@ pub(super) struct Work {
     pub(super) device_ids: DeviceBuffer<u32>,
     /// Cosine and sine of every token's angles, times the rope's scale: `[tokens][head_dim /
     /// 2][2]`.
-    pub(super) angles: DeviceBuffer<f32>,
+    pub(super) angles: Vec<DeviceBuffer<f32>>,
     /// The normed input of attention; also what `output` of attention is written to.
     pub(super) normed: DeviceBuffer<f32>,
     /// Queries, keys and values, the first two rotated.
@@ -63,25 +64,32 @@ impl Work {
             let values = spec.heads().q_heads * ROWS.min(tokens) * tokens;
             DeviceBuffer::new(device, values, "attention scores")
         };
-        let angles = (0..tokens).flat_map(|token| {
-            // Rounded to f32 like everywhere else.
-            let position = (token * stride) as f32;
-            spec.rope.inv_freq.iter().flat_map(move |f| {
-                let (sine, cosine) = f64::from(position * f).sin_cos();
-                [cosine, sine].map(|x| (x * f64::from(spec.rope.scale)) as f32)
-            })
-        });
-        let angles: Vec<f32> = angles.collect();
+        let angles_of = |rope: &Rope| {
+            let angles = (0..tokens).flat_map(|token| {
+                // Rounded to f32 like everywhere else.
+                let position = (token * stride) as f32;
+                let frequencies = rope.frequencies(spec.max_positions).iter();
+                frequencies.flat_map(move |f| {
+                    let (sine, cosine) = f64::from(position * f).sin_cos();
+                    [cosine, sine].map(|x| (x * f64::from(rope.scale)) as f32)
+                })
+            });
+            DeviceBuffer::from_slice(device, &angles.collect::<Vec<f32>>(), "angles")
+        };
         Ok(Self {
             tokens,
             hidden: spec.hidden,
             ids: ids.to_vec(),
             device_ids: DeviceBuffer::from_slice(device, ids, "tokens")?,
-            angles: DeviceBuffer::from_slice(device, &angles, "angles")?,
+            angles: spec.ropes.iter().map(angles_of).collect::<Result<_, _>>()?,
             normed: activation(spec.hidden)?,
             qkv: activation(q + 2 * kv)?,
             d_qkv: activation(q + 2 * kv)?,
-            raw_qkv: match spec.attention(0).qk_norm != QkNorm::None {
+            raw_qkv: match spec
+                .layers
+                .iter()
+                .any(|l| l.attention().qk_norm != QkNorm::None)
+            {
                 true => Some(activation(q + 2 * kv)?),
                 false => None,
             },
@@ -148,9 +156,20 @@ impl Wide {
     }
 
     /// Enqueues widening a layer's weights.
-    pub(super) fn layer(&mut self, ops: &Ops, layer: &Layer) -> Result<(), CudaError> {
-        let sources = [&layer.qkv, &layer.o, &layer.gate_up, &layer.down];
-        for (source, (first, values, _)) in sources.into_iter().zip(self.matrices) {
+    pub(super) fn layer(
+        &mut self,
+        ops: &Ops,
+        weights: &Weights,
+        index: usize,
+    ) -> Result<(), CudaError> {
+        let linears = [
+            LinearName::Qkv(index),
+            LinearName::O(index),
+            LinearName::GateUp(index),
+            LinearName::Down(index),
+        ];
+        for (linear, (first, values, _)) in linears.into_iter().zip(self.matrices) {
+            let source = weights.named(linear).weight();
             assert_eq!(source.len(), values);
             ops.widen(source.ptr(), values, &mut self.buffer, first)?;
         }

@@ -10,7 +10,7 @@ use crate::cuda::attention::Queries;
 use crate::cuda::driver::{Device, DeviceBuffer};
 use crate::cuda::error::CudaError;
 use crate::cuda::ops::{Fill, Ops, RopeWeights};
-use crate::model::{ModelSpec, QkNorm, Rope, UniformModel};
+use crate::model::{QkNorm, Rope, UniformModel};
 
 /// What a model does with heads beside RoPE.
 #[derive(Debug, Clone, Copy)]

@@ -82,6 +82,13 @@ pub(in crate::cuda) struct Ends {
     pub(in crate::cuda) norms: Option<(DevicePtr, f32)>,
 }
 
+impl Ends {
+    /// Whether sums are stored and nothing else.
+    pub(in crate::cuda) fn is_none(&self) -> bool {
+        !self.gated && self.residual.is_none() && self.norms.is_none()
+    }
+}
+
 /// A residual stream and the norm behind it.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::cuda) struct Residual {

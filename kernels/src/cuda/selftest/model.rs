@@ -79,12 +79,12 @@ pub(super) fn spec(head_dim: usize, kv_heads: usize, group: usize, extras: bool)
         intermediate: 328,
         vocab: 500,
         norm_eps: 1e-5,
-        rope: Rope {
-            inv_freq: (0..half)
+        rope: Rope::new(
+            (0..half)
                 .map(|i| 10_000f32.powf(-(i as f32) / half as f32))
                 .collect(),
-            scale: if extras { 1.1 } else { 1.0 },
-        },
+            if extras { 1.1 } else { 1.0 },
+        ),
         qkv_bias: extras,
         qk_norm: if extras {
             QkNorm::PerHead

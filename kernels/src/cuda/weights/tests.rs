@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::load::{Staging, load};
 use super::*;
-use crate::model::{QkNorm, RandomWeights, Rope};
+use crate::model::{Mlp, RandomWeights, Rope, UniformModel};
 
 fn spec(extras: bool) -> ModelSpec {
     UniformModel {
@@ -43,16 +43,25 @@ fn read(buffer: &DeviceBuffer<bf16>) -> Vec<bf16> {
 }
 
 /// Every buffer, in load order.
-fn buffers(weights: &Weights) -> Vec<Vec<bf16>> {
-    let mut all = vec![read(&weights.embedding)];
-    for l in &weights.layers {
-        all.extend([&l.attn_norm, &l.qkv].map(read));
-        all.extend(l.qkv_bias.as_ref().map(read));
-        all.extend(l.qk_norm.as_ref().map(read));
-        all.extend([&l.o, &l.mlp_norm, &l.gate_up, &l.down].map(read));
+fn buffers(spec: &ModelSpec, weights: &Weights) -> Vec<Vec<bf16>> {
+    let mut all = vec![read(weights.embedding())];
+    for layer in 0..spec.layers.len() {
+        let linear = |name: fn(usize) -> LinearName| weights.named(name(layer));
+        let norm = |tensor| read(weights.of_layer(layer, tensor));
+        let qkv = linear(LinearName::Qkv);
+        all.extend([norm(LayerTensor::AttnNorm), read(qkv.weight())]);
+        all.extend(qkv.bias().map(read));
+        all.extend(weights.qk_norm(layer).map(read));
+        all.push(read(linear(LinearName::O).weight()));
+        all.push(norm(LayerTensor::MlpNorm));
+        all.push(read(linear(LinearName::GateUp).weight()));
+        all.push(read(linear(LinearName::Down).weight()));
     }
-    all.push(read(&weights.final_norm));
-    all.extend(weights.lm_head.as_ref().map(read));
+    let final_norm = weights.vector_index(TensorName::FinalNorm);
+    all.push(read(weights.vector(final_norm)));
+    if !spec.tied_embeddings {
+        all.push(read(weights.named(LinearName::LmHead).weight()));
+    }
     all
 }
 
@@ -76,7 +85,7 @@ fn any_number_of_threads_and_any_buffer_load_the_same_bytes() {
             let mut progress = |done, total| told.push((done, total));
             let weights = load(&device, &source.spec, &source, staging, &mut progress).unwrap();
             assert!(
-                buffers(&weights).concat() == expected,
+                buffers(&source.spec, &weights).concat() == expected,
                 "{threads} threads, {buffer_values} values"
             );
             assert!(told.windows(2).all(|w| w[0].0 < w[1].0));
@@ -91,7 +100,10 @@ fn weights_drawn_on_the_device_are_those_drawn_on_the_host() {
     let source = source(true);
     let drawn = Weights::random(&device, &source.spec, source.seed).unwrap();
     let loaded = Weights::load(&device, &source.spec, &source, &mut |_, _| ()).unwrap();
-    let (drawn, loaded) = (buffers(&drawn).concat(), buffers(&loaded).concat());
+    let (drawn, loaded) = (
+        buffers(&source.spec, &drawn).concat(),
+        buffers(&source.spec, &loaded).concat(),
+    );
     let near = |(a, b): (&bf16, &bf16)| (a.to_f32() - b.to_f32()).abs() <= 0.004 * b.to_f32().abs();
     assert!(drawn.iter().zip(&loaded).all(near));
 }
@@ -190,7 +202,9 @@ fn a_tensor_of_another_shape_is_refused_before_anything_is_read() {
     let device = Device::open(0).unwrap();
     let source = broken(0, true);
     let mut other = source.inner.spec.clone();
-    other.intermediate += 8;
+    for layer in &mut other.layers {
+        layer.mlp = Mlp::Dense { intermediate: 144 };
+    }
     let error = Weights::load(&device, &other, &source, &mut |_, _| ()).unwrap_err();
     assert!(
         error

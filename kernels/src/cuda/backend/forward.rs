@@ -1,0 +1,174 @@
+//! One step's walk over the model's operations.
+
+use super::{Activations, Forward, Work};
+use crate::cuda::attention::Queries;
+use crate::cuda::codecs::Codecs;
+use crate::cuda::driver::{DeviceBuffer, Stream};
+use crate::cuda::error::CudaError;
+use crate::cuda::params::DevicePtr;
+use crate::cuda::products::{Ends, Residual};
+use crate::cuda::program::{Fused, Norm, Op};
+use crate::model::ops::Buffer;
+
+impl Forward {
+    /// Enqueues the layers over the loaded step, up to the residual stream and the last layer's
+    /// output.
+    pub(super) fn layers(&mut self, stream: &Stream, work: Work) -> Result<(), CudaError> {
+        let list = self.program.choose(&self.products, work.rows);
+        for index in 0..self.program.len(list) {
+            match self.program.op(list, index) {
+                Op::Embed => self.embed(stream, work.rows)?,
+                Op::Norm(norm) => self.norm(stream, work.rows, norm)?,
+                Op::Linear {
+                    linear,
+                    input,
+                    output,
+                    fused,
+                } => {
+                    let ends = self.ends(fused);
+                    let a = &self.activations;
+                    let io = [a.narrow(input).ptr(), a.narrow(output).ptr()];
+                    let linear = self.weights.linear(linear);
+                    let shape = linear.shape(work.rows, false);
+                    // SAFETY: the activations were sized for the step's capacity, the weights have
+                    // the spec's shapes, and no operation reads what it writes.
+                    unsafe { linear.multiply(&mut self.products, stream, shape, io, ends)? };
+                }
+                Op::Attend(layer) => self.attend(stream, work, layer)?,
+                Op::Gate => {
+                    let a = &mut self.activations;
+                    self.ops.swiglu(stream, work.rows, &a.gate_up, &mut a.mlp)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Embeddings, and the angles of the rows' positions, which every layer uses.
+    fn embed(&mut self, stream: &Stream, rows: usize) -> Result<(), CudaError> {
+        let (step, a) = (&self.step, &mut self.activations);
+        let table = self.weights.embedding();
+        let (drawn, residual) = (self.sampling.drawn(), &mut a.residual);
+        self.ops.embed(stream, rows, step, drawn, table, residual)?;
+        self.ops.rope_table(stream, rows, step, &mut a.rope)
+    }
+
+    fn norm(&mut self, stream: &Stream, rows: usize, norm: Norm) -> Result<(), CudaError> {
+        let a = &mut self.activations;
+        let delta = norm.add.then_some(&a.delta);
+        let (weights, ops) = (&self.weights, &self.ops);
+        let (residual, out) = (&mut a.residual, &mut a.normed);
+        match norm {
+            Norm {
+                post: None,
+                weight: Some(weight),
+                ..
+            } => {
+                let weight = weights.vector(weight).ptr();
+                ops.norm(stream, rows, delta, residual, weight, out, None)
+            }
+            Norm { post, weight, .. } => {
+                let vectors = [post, weight].map(|v| v.map_or(0, |v| weights.vector(v).ptr()));
+                ops.post_norm(stream, rows, delta, residual, vectors, out)
+            }
+        }
+    }
+
+    /// What a product does beside multiplying, with addresses.
+    fn ends(&self, fused: Fused) -> Ends {
+        let a = &self.activations;
+        let squares = a.squares.ptr();
+        Ends {
+            gated: fused.gated,
+            residual: fused.adds.map(|weight| Residual {
+                stream: a.residual.ptr(),
+                weight: self.weights.vector(weight).ptr(),
+                squares,
+            }),
+            norms: fused.divides.then_some((squares, self.ops.eps())),
+        }
+    }
+
+    /// Finishes the heads of a layer and attends.
+    fn attend(&mut self, stream: &Stream, work: Work, layer: usize) -> Result<(), CudaError> {
+        let Self {
+            weights,
+            arena,
+            step,
+            attention,
+            ops,
+            activations: a,
+            codecs,
+            spec,
+            ..
+        } = self;
+        let pages = codecs.as_ref().map(Codecs::pages);
+        let mut codecs = codecs.as_mut().filter(|_| work.decodes);
+        let of_heads = weights.of_heads(spec, layer);
+        let heads = ops.heads(work.rows, of_heads, &a.rope, &a.qkv);
+        let finishes = work.decode.is_some_and(|d| attention.finishes(d)) && !work.prefill;
+        let queries = if finishes {
+            Queries::Projected(heads)
+        } else {
+            ops.rope_append(stream, work.rows, step, arena, layer, heads, &mut a.q)?;
+            Queries::Finished(&a.q)
+        };
+        if let Some(decode) = work.decode {
+            let attended = &mut a.attended;
+            attention.decode(stream, decode, step, arena, pages, layer, queries, attended)?;
+        }
+        let turns = match work.prefill {
+            true => step.plan.turns.len(),
+            false => 0,
+        };
+        for turn in 0..turns {
+            if let Some(codecs) = &mut codecs {
+                codecs.decode_layer(stream, arena, layer, turn)?;
+            }
+            attention.prefill(stream, step, arena, (layer, turn), &a.q, &mut a.attended)?;
+        }
+        Ok(())
+    }
+
+    /// Enqueues the logits of the selected rows `first..first + count`.
+    pub(super) fn logits(
+        &mut self,
+        stream: &Stream,
+        first: usize,
+        count: usize,
+    ) -> Result<(), CudaError> {
+        let tail = self.program.tail;
+        let a = &mut self.activations;
+        let selected: DevicePtr = self.step.logit_rows() + 4 * first as u64;
+        self.ops.norm(
+            stream,
+            count,
+            tail.add.then_some(&a.delta),
+            &mut a.residual,
+            self.weights.vector(tail.norm).ptr(),
+            &mut a.normed,
+            Some(selected),
+        )?;
+        let lm_head = self.weights.linear(tail.lm_head);
+        let shape = lm_head.shape(count, true);
+        let io = [a.normed.ptr(), a.logits.ptr()];
+        // SAFETY: `count` is at most the rows of `logits` and of `normed`; the output projection
+        // has the spec's shape.
+        unsafe { lm_head.multiply(&mut self.products, stream, shape, io, Ends::default()) }
+    }
+}
+
+impl Activations {
+    /// A buffer of bf16.
+    pub(super) fn narrow(&self, buffer: Buffer) -> &DeviceBuffer<half::bf16> {
+        match buffer {
+            Buffer::Normed => &self.normed,
+            Buffer::Heads => &self.qkv,
+            Buffer::Attended => &self.attended,
+            Buffer::GateUp => &self.gate_up,
+            Buffer::Gated => &self.mlp,
+            Buffer::Branch => &self.delta,
+            Buffer::Residual | Buffer::Logits => unreachable!("f32, which no product here reads"),
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! A model's forward pass as a GPU walks it.
+//!
+//! Three lists do the same work. In `plain` a norm also adds what the part before it has put out.
+//! In `gated` the product of gate and up opens the gates as well. In `normed` products also take
+//! part in the norms between them: they add to the residual stream, and the next product divides.
+//! Which list a step walks depends on its rows alone.
+
+use super::params::GemmShape;
+use super::products::Products;
+use super::weights::Weights;
+use crate::model::ops::{Buffer, LinearName, Op as ModelOp, forward};
+use crate::model::{Feature, ModelSpec, TensorName};
+
+/// What this backend computes beyond a plain layer.
+pub(super) const FEATURES: [Feature; 2] = [Feature::NormAfter, Feature::NormBoth];
+
+/// One operation on all rows of a step. Weights are indices into [`Weights`]; the residual stream
+/// is f32, other buffers bf16.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Op<Vector = usize, Linear = usize> {
+    /// `Residual` = the embeddings of the step's tokens.
+    Embed,
+    Norm(Norm<Vector>),
+    /// `output = W input`.
+    Linear {
+        linear: Linear,
+        input: Buffer,
+        output: Buffer,
+        fused: Fused<Vector>,
+    },
+    /// Finishes a layer's heads, appends keys and values, and attends.
+    Attend(usize),
+    /// `Gated = silu(gate) ⊙ up`.
+    Gate,
+}
+
+/// `Residual += Branch` if `add`, `Branch` divided by its root mean square and multiplied by
+/// `post` first if there is one; then `Normed = norm(Residual) * weight`, or the residual stream
+/// itself without a weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Norm<Vector = usize> {
+    pub(super) add: bool,
+    pub(super) post: Option<Vector>,
+    pub(super) weight: Option<Vector>,
+}
+
+/// What a product does beside multiplying.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fused<Vector = usize> {
+    /// Its outputs are gates and what they open.
+    pub(super) gated: bool,
+    /// Its inputs are still to be divided by their root mean square.
+    pub(super) divides: bool,
+    /// It adds its outputs to the residual stream and multiplies by this weight of the next norm.
+    pub(super) adds: Option<Vector>,
+}
+
+impl<Vector> Fused<Vector> {
+    const NONE: Self = Self {
+        gated: false,
+        divides: false,
+        adds: None,
+    };
+}
+
+/// What follows the layers: `add` if the last part's output is still to be added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tail {
+    pub(super) norm: usize,
+    pub(super) add: bool,
+    pub(super) lm_head: usize,
+}
+
+/// Which list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum List {
+    Plain,
+    Gated,
+    Normed,
+}
+
+type NamedOp = Op<TensorName, LinearName>;
+
+/// The lists of a model.
+#[derive(Debug)]
+pub(super) struct Program {
+    plain: Vec<Op>,
+    gated: Vec<Op>,
+    /// None where some norm is none that products can take part in.
+    normed: Option<Vec<Op>>,
+    pub(super) tail: Tail,
+    /// Inputs and outputs of the products of a layer: Q K V, output, gate and up, down. One entry
+    /// for layers of the same shape.
+    shapes: Vec<[(usize, usize); 4]>,
+}
+
+impl Program {
+    /// Of a valid spec that this backend computes.
+    pub(super) fn new(spec: &ModelSpec, weights: &Weights) -> Self {
+        let (plain, add) = plain(spec);
+        let gated = gate(&plain);
+        let normed = join_norms(&gated);
+        let loaded = |ops: &[NamedOp]| ops.iter().map(|op| load(*op, weights)).collect();
+        let mut shapes: Vec<_> = (0..spec.layers.len())
+            .map(|layer| {
+                let all = [
+                    LinearName::Qkv(layer),
+                    LinearName::O(layer),
+                    LinearName::GateUp(layer),
+                    LinearName::Down(layer),
+                ];
+                all.map(|linear| linear.shape(spec))
+            })
+            .collect();
+        shapes.sort_unstable();
+        shapes.dedup();
+        Self {
+            plain: loaded(&plain),
+            gated: loaded(&gated),
+            normed: normed.map(|ops| loaded(&ops)),
+            tail: Tail {
+                norm: weights.vector_index(TensorName::FinalNorm),
+                add,
+                lm_head: weights.linear_index(LinearName::LmHead),
+            },
+            shapes,
+        }
+    }
+
+    /// The list for a step of `rows` rows.
+    pub(super) fn choose(&self, products: &Products, rows: usize) -> List {
+        let layers = || self.layer_shapes(rows);
+        if self.normed.is_some() && layers().all(|layer| products.norms(layer)) {
+            List::Normed
+        } else if layers().all(|[_, _, gate_up, _]| products.gates(gate_up)) {
+            List::Gated
+        } else {
+            List::Plain
+        }
+    }
+
+    fn ops(&self, list: List) -> &[Op] {
+        match (list, &self.normed) {
+            (List::Normed, Some(normed)) => normed,
+            (List::Normed | List::Gated, _) => &self.gated,
+            (List::Plain, _) => &self.plain,
+        }
+    }
+
+    /// Operations of a list.
+    pub(super) fn len(&self, list: List) -> usize {
+        self.ops(list).len()
+    }
+
+    /// Operation `index` of a list.
+    pub(super) fn op(&self, list: List, index: usize) -> Op {
+        self.ops(list)[index]
+    }
+
+    /// The products of every kind of layer.
+    pub(super) fn layer_shapes(&self, rows: usize) -> impl Iterator<Item = [GemmShape; 4]> + '_ {
+        let shape = move |(inputs, outputs)| GemmShape {
+            rows,
+            inputs,
+            outputs,
+            wide: false,
+        };
+        self.shapes.iter().map(move |layer| layer.map(shape))
+    }
+}
+
+fn load(op: NamedOp, weights: &Weights) -> Op {
+    let vector = |name: TensorName| weights.vector_index(name);
+    match op {
+        Op::Embed => Op::Embed,
+        Op::Norm(Norm { add, post, weight }) => Op::Norm(Norm {
+            add,
+            post: post.map(vector),
+            weight: weight.map(vector),
+        }),
+        Op::Linear {
+            linear,
+            input,
+            output,
+            fused,
+        } => Op::Linear {
+            linear: weights.linear_index(linear),
+            input,
+            output,
+            fused: Fused {
+                gated: fused.gated,
+                divides: fused.divides,
+                adds: fused.adds.map(vector),
+            },
+        },
+        Op::Attend(layer) => Op::Attend(layer),
+        Op::Gate => Op::Gate,
+    }
+}
+
+/// The layers with sums joined to the norms behind them, and whether the last sum is left.
+fn plain(spec: &ModelSpec) -> (Vec<NamedOp>, bool) {
+    let mut ops = Vec::new();
+    // Whether `Branch` is still to be added.
+    let mut add = false;
+    let mut rest = forward(spec).into_iter().peekable();
+    while let Some(op) = rest.next() {
+        match op {
+            ModelOp::Embed => ops.push(Op::Embed),
+            ModelOp::Norm {
+                weight: TensorName::FinalNorm,
+                ..
+            } => break,
+            ModelOp::Norm {
+                weight,
+                input: Buffer::Branch,
+                ..
+            } => {
+                rest.next_if_eq(&ModelOp::Add);
+                let before = |op: &ModelOp| match op {
+                    ModelOp::Norm { weight, .. } if *weight != TensorName::FinalNorm => {
+                        Some(*weight)
+                    }
+                    _ => None,
+                };
+                let next = rest.peek().and_then(before);
+                if next.is_some() {
+                    rest.next();
+                }
+                ops.push(Op::Norm(Norm {
+                    add: true,
+                    post: Some(weight),
+                    weight: next,
+                }));
+            }
+            ModelOp::Norm { weight, .. } => ops.push(Op::Norm(Norm {
+                add: std::mem::take(&mut add),
+                post: None,
+                weight: Some(weight),
+            })),
+            ModelOp::Linear {
+                linear,
+                input,
+                output,
+            } => {
+                let mut input = input;
+                if input == Buffer::Residual {
+                    let is_rounded = matches!(ops.last(), Some(Op::Norm(n)) if n.weight.is_none());
+                    if add || !is_rounded {
+                        ops.push(Op::Norm(Norm {
+                            add: std::mem::take(&mut add),
+                            post: None,
+                            weight: None,
+                        }));
+                    }
+                    input = Buffer::Normed;
+                }
+                ops.push(Op::Linear {
+                    linear,
+                    input,
+                    output,
+                    fused: Fused::NONE,
+                });
+            }
+            ModelOp::Attend(layer) => ops.push(Op::Attend(layer)),
+            ModelOp::Gate(_) => ops.push(Op::Gate),
+            ModelOp::Add => add = true,
+            // Attention does the first, the selection of rows for logits the second.
+            ModelOp::FinishHeads(_) | ModelOp::SelectRows => {}
+        }
+    }
+    (ops, add)
+}
+
+/// The same, with gates opened by the product before them.
+fn gate(ops: &[NamedOp]) -> Vec<NamedOp> {
+    let mut out: Vec<NamedOp> = Vec::with_capacity(ops.len());
+    for op in ops {
+        match (op, out.last_mut()) {
+            (Op::Gate, Some(Op::Linear { output, fused, .. })) => {
+                *output = Buffer::Gated;
+                fused.gated = true;
+            }
+            _ => out.push(*op),
+        }
+    }
+    out
+}
+
+/// The same, with all norms but the first and the last joined to the products around them.
+fn join_norms(ops: &[NamedOp]) -> Option<Vec<NamedOp>> {
+    let mut out: Vec<NamedOp> = Vec::with_capacity(ops.len());
+    // Whether `Normed` is still to be divided.
+    let mut undivided = false;
+    for op in ops {
+        match (*op, out.last_mut()) {
+            (Op::Norm(norm), _) if norm.post.is_some() || norm.weight.is_none() => return None,
+            (Op::Norm(norm), Some(Op::Linear { output, fused, .. })) if norm.add => {
+                *output = Buffer::Normed;
+                fused.adds = norm.weight;
+                undivided = true;
+            }
+            (
+                Op::Linear {
+                    linear,
+                    input,
+                    output,
+                    mut fused,
+                },
+                _,
+            ) => {
+                fused.divides = undivided && input == Buffer::Normed;
+                out.push(Op::Linear {
+                    linear,
+                    input,
+                    output,
+                    fused,
+                });
+            }
+            (op, _) => out.push(op),
+        }
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{LayerTensor as L, NormPlace, Rope, UniformModel};
+
+    fn spec(layers: usize) -> ModelSpec {
+        UniformModel {
+            hidden: 64,
+            layers,
+            q_heads: 4,
+            kv_heads: 2,
+            head_dim: 64,
+            intermediate: 64,
+            vocab: 100,
+            rope: Rope::new(vec![1.0; 32], 1.0),
+            max_positions: 64,
+            ..UniformModel::default()
+        }
+        .spec()
+    }
+
+    fn norm(add: bool, post: Option<L>, weight: Option<L>) -> NamedOp {
+        let name = |tensor| TensorName::Layer(0, tensor);
+        Op::Norm(Norm {
+            add,
+            post: post.map(name),
+            weight: weight.map(name),
+        })
+    }
+
+    fn linear(linear: LinearName, input: Buffer, output: Buffer) -> NamedOp {
+        Op::Linear {
+            linear,
+            input,
+            output,
+            fused: Fused::NONE,
+        }
+    }
+
+    #[test]
+    fn a_plain_layer_has_two_norms_that_add_what_came_before() {
+        use Buffer as B;
+        use LinearName as N;
+        let (ops, add) = plain(&spec(1));
+        let expected = [
+            Op::Embed,
+            norm(false, None, Some(L::AttnNorm)),
+            linear(N::Qkv(0), B::Normed, B::Heads),
+            Op::Attend(0),
+            linear(N::O(0), B::Attended, B::Branch),
+            norm(true, None, Some(L::MlpNorm)),
+            linear(N::GateUp(0), B::Normed, B::GateUp),
+            Op::Gate,
+            linear(N::Down(0), B::Gated, B::Branch),
+        ];
+        assert_eq!((ops.as_slice(), add), (&expected[..], true));
+    }
+
+    #[test]
+    fn norms_after_a_part_add_it_themselves() {
+        use Buffer as B;
+        use LinearName as N;
+        let mut spec = spec(1);
+        spec.layers[0].mixer_norm = NormPlace::After;
+        spec.layers[0].mlp_norm = NormPlace::Both;
+        let (ops, add) = plain(&spec);
+        let expected = [
+            Op::Embed,
+            norm(false, None, None),
+            linear(N::Qkv(0), B::Normed, B::Heads),
+            Op::Attend(0),
+            linear(N::O(0), B::Attended, B::Branch),
+            norm(true, Some(L::AttnPostNorm), Some(L::MlpNorm)),
+            linear(N::GateUp(0), B::Normed, B::GateUp),
+            Op::Gate,
+            linear(N::Down(0), B::Gated, B::Branch),
+            norm(true, Some(L::MlpPostNorm), None),
+        ];
+        assert_eq!((ops.as_slice(), add), (&expected[..], false));
+        assert_eq!(join_norms(&gate(&ops)), None);
+    }
+
+    #[test]
+    fn joined_norms_leave_the_first_alone_and_the_last_to_the_logits() {
+        let (ops, _) = plain(&spec(2));
+        let joined = join_norms(&gate(&ops)).expect("plain norms can be joined");
+        assert_eq!(joined.len(), 2 + 2 * 5);
+        let fused: Vec<_> = joined
+            .iter()
+            .filter_map(|op| match op {
+                Op::Linear { output, fused, .. } => {
+                    let Fused {
+                        gated,
+                        divides,
+                        adds,
+                    } = *fused;
+                    assert_eq!(adds.is_some(), *output == Buffer::Normed);
+                    Some((gated, divides, adds.is_some()))
+                }
+                _ => None,
+            })
+            .collect();
+        let of_layer = |first: bool, last: bool| {
+            [
+                (false, !first, false),
+                (false, false, true),
+                (true, true, false),
+                (false, false, !last),
+            ]
+        };
+        let expected = [of_layer(true, false), of_layer(false, true)].concat();
+        assert_eq!(fused, expected);
+    }
+}
