@@ -19,7 +19,7 @@ step "format and lints"
 cargo fmt --all --check
 cargo clippy --workspace --all-targets --quiet -- -D warnings
 if command -v "${CXX:-c++}" >/dev/null; then
-  cargo clippy --quiet -p ebb-kernels -p ebb-engine --all-targets --features ebb-engine/cuda-emulator -- -D warnings
+  cargo clippy --quiet -p ebb-kernels -p ebb-serving -p ebb-lab -p ebb-engine --all-targets --features ebb-engine/cuda-emulator -- -D warnings
 fi
 
 step "build"
@@ -41,12 +41,16 @@ step "the CUDA backend, run by a CPU emulator, against the CPU backend and the C
 if command -v "${CXX:-c++}" >/dev/null; then
   # The emulator runs one kernel at a time, so there are two processes at once.
   cargo test --quiet --no-run -p ebb-kernels --features cuda-emulator --lib --test cuda_selftest
-  cargo test --quiet --no-run -p ebb-engine --features cuda-emulator --test device --test device_draws --test device_scoring --test trajectory --test calibrate
+  cargo test --quiet --no-run -p ebb-serving --features cuda-emulator --test device --test device_draws
+  cargo test --quiet --no-run -p ebb-lab --features cuda-emulator --test gradients
+  cargo test --quiet --no-run -p ebb-engine --features cuda-emulator --test device_scoring --test trajectory --test calibrate
   xargs -P 2 -I{} bash -c 'cargo test --quiet {}' <<'END'
 -p ebb-kernels --features cuda-emulator --test cuda_selftest -- attention
 -p ebb-kernels --features cuda-emulator --test cuda_selftest -- --skip attention
 -p ebb-kernels --features cuda-emulator --lib
--p ebb-engine --features cuda-emulator --test device --test device_draws --test device_scoring
+-p ebb-serving --features cuda-emulator --test device --test device_draws
+-p ebb-lab --features cuda-emulator --test gradients on_gpu
+-p ebb-engine --features cuda-emulator --test device_scoring
 -p ebb-engine --features cuda-emulator --test trajectory of_a_gpu
 -p ebb-engine --features cuda-emulator --test calibrate on_gpu
 END
@@ -60,7 +64,7 @@ step "the CUDA kernels compile for every architecture, without warnings or spill
 pypi() { python3 -m pip install --quiet --dry-run --no-deps --ignore-installed --disable-pip-version-check pip >/dev/null 2>&1; }
 if cuda=$(kernels/cuda/setup.sh); then
   (eval "$cuda"; unset EBB_CUDA_ARCHS
-   cargo clippy --quiet -p ebb-kernels -p ebb-engine -p ebb-benches --features ebb-benches/cuda -- -D warnings)
+   cargo clippy --quiet -p ebb-kernels -p ebb-serving -p ebb-lab -p ebb-engine -p ebb-benches --features ebb-benches/cuda,ebb-engine/cuda -- -D warnings)
 elif pypi; then
   echo "tests/run.sh: kernels/cuda/setup.sh failed although PyPI can be reached" >&2
   exit 1

@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use ebb_engine::core::EngineHandle;
-use ebb_engine::device::{Device, DeviceChoice};
-use ebb_engine::kv_plan::{DEFAULT_FLOOR, KvSource};
-use ebb_engine::model::LoadFormat;
-use ebb_engine::{EngineConfig, GPU_MEMORY_UTILIZATION};
+use ebb_models::model::LoadFormat;
 use ebb_scheduler::Mode;
+use ebb_serving::core::EngineHandle;
+use ebb_serving::device::{Device, DeviceChoice};
+use ebb_serving::kv_plan::{DEFAULT_FLOOR, KvSource};
+use ebb_serving::{EngineConfig, GPU_MEMORY_UTILIZATION};
 
 use crate::simulate::setup::mode_named;
 use crate::simulate::size::Size;
@@ -113,7 +113,7 @@ pub(crate) fn start(
     config: EngineConfig,
 ) -> Result<(EngineHandle, tokio::runtime::Runtime), Box<dyn std::error::Error>> {
     let begin = Instant::now();
-    let engine = ebb_engine::start(config)?;
+    let engine = ebb_serving::start(config)?;
     eprintln!(
         "{} on {}, ready after {:.1} s",
         engine.model().description,

@@ -10,8 +10,8 @@ use ebb_benches::simulate::shape::Shape;
 use ebb_benches::simulate::size::Size;
 use ebb_benches::simulate::trace::{Arrival, Trace};
 use ebb_benches::simulate::{plot, report};
-use ebb_engine::kv_plan::DEFAULT_FLOOR;
 use ebb_scheduler::{Config, Mode};
+use ebb_serving::kv_plan::DEFAULT_FLOOR;
 
 const MODES: [Mode; 3] = [Mode::PreemptOnly, Mode::Static, Mode::Progressive];
 

@@ -146,7 +146,7 @@ def test_ebb_knows_every_flag(objects):
 
 def presets():
     """Presets as the engine has them: name, whether a profile comes with it, and mode."""
-    source = (tools.ROOT / "engine/src/kv_spec/preset.rs").read_text()
+    source = (tools.ROOT / "engine/serving/src/kv_spec/preset.rs").read_text()
     found = re.findall(r'\(\s*"([\w-]+)",\s*(No|Maybe|Yes),\s*(Static|Progressive),', source)
     assert len(found) >= 20
     return found

@@ -4,11 +4,12 @@
 use std::path::Path;
 
 use ebb_block_manager::BlockManager;
-use ebb_engine::core::{EngineHandle, FinishReason, GenerateRequest, Prompt, StreamEvent};
-use ebb_engine::device::{BackendOptions, Device, StepSizes};
-use ebb_engine::eval::{self, Rows, Sequence};
-use ebb_engine::tokenizer::ChatMessage;
-use ebb_engine::{EngineConfig, Opened};
+use ebb_lab::eval::{self, Rows, Sequence};
+use ebb_models::Opened;
+use ebb_models::tokenizer::ChatMessage;
+use ebb_serving::EngineConfig;
+use ebb_serving::core::{EngineHandle, FinishReason, GenerateRequest, Prompt, StreamEvent};
+use ebb_serving::device::{BackendOptions, Device, StepSizes};
 use ebb_tests::real_model::default_model;
 use serde_json::Value;
 
@@ -40,7 +41,7 @@ fn numbers(value: &Value) -> Vec<f64> {
 }
 
 fn open(model: &Path) -> Opened {
-    ebb_engine::open(model.to_str().expect("a UTF-8 path"), None).expect("the model opens")
+    ebb_models::open(model.to_str().expect("a UTF-8 path"), None).expect("the model opens")
 }
 
 fn device() -> Device {
@@ -59,7 +60,7 @@ fn tolerance(device: &Device) -> f64 {
 }
 
 fn sequence(opened: &Opened, kv_bytes: u64) -> Sequence {
-    let pool = ebb_engine::pool(&opened.model, kv_bytes, false).expect("the pool fits");
+    let pool = ebb_serving::pool(&opened.model, kv_bytes, false).expect("the pool fits");
     let options = BackendOptions {
         device: device(),
         steps: StepSizes {
@@ -181,7 +182,7 @@ fn smollm2_perplexity_on_wikitext() {
 }
 
 fn engine(max_running: usize) -> EngineHandle {
-    ebb_engine::start(EngineConfig {
+    ebb_serving::start(EngineConfig {
         device: device(),
         batch_invariant: true,
         max_running,

@@ -2,19 +2,19 @@
 
 use std::path::Path;
 
-use ebb_engine::device::BackendOptions;
-use ebb_engine::eval::{Comparison, Scoring, Trials, compare, lay_out};
-use ebb_engine::kv_spec::KvSpec;
+use ebb_lab::eval::{Comparison, Scoring, Trials, compare, lay_out};
+use ebb_serving::device::BackendOptions;
+use ebb_serving::kv_spec::KvSpec;
 use ebb_tests::real_model::default_model;
 
 /// Compares specifications, all with or all without rotation, on the first `ctx` tokens of the test
 /// text.
 fn run(specs: &[&str], ctx: usize) -> Vec<Comparison> {
     let path = default_model();
-    let opened = ebb_engine::open(path.to_str().expect("a UTF-8 path"), None).expect("it opens");
+    let opened = ebb_models::open(path.to_str().expect("a UTF-8 path"), None).expect("it opens");
     let model = &opened.model;
     let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/wikitext2-test-head.txt");
-    let text = ebb_engine::eval::read_text(&text).expect("the text is there");
+    let text = ebb_lab::eval::read_text(&text).expect("the text is there");
     let tokens = opened.tokenizer.encode(&text, false, true);
     let tokens = tokens.expect("it encodes");
 

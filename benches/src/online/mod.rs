@@ -6,9 +6,9 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ebb_engine::core::{EngineHandle, RequestError};
-use ebb_engine::model::LoadFormat;
 use ebb_load::trace::Trace;
+use ebb_models::model::LoadFormat;
+use ebb_serving::core::{EngineHandle, RequestError};
 use tokio::task::JoinSet;
 
 pub use figures::{Figures, figures};

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use ebb_engine::kv_plan::DEFAULT_FLOOR;
-use ebb_engine::kv_spec::KvSpec;
 use ebb_scheduler::{Admission, Config, Mode};
+use ebb_serving::kv_plan::DEFAULT_FLOOR;
+use ebb_serving::kv_spec::KvSpec;
 
 use super::hardware::{H200, Hardware};
 use super::setup::{Setup, Targets, mode_named};

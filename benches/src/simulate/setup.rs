@@ -1,9 +1,9 @@
 //! One configuration to replay a trace against.
 
 use ebb_block_manager::PoolConfig;
-use ebb_engine::kv_plan::{KvPlan, KvSource, frames_of, static_chunk};
-use ebb_engine::kv_spec::KvSpec;
 use ebb_scheduler::{Config, Mode};
+use ebb_serving::kv_plan::{KvPlan, KvSource, frames_of, static_chunk};
+use ebb_serving::kv_spec::KvSpec;
 
 use super::hardware::Hardware;
 use super::shape::Shape;

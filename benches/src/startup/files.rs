@@ -7,9 +7,9 @@ use std::io::{BufWriter, Write as _};
 use std::path::Path;
 use std::sync::Mutex;
 
-use ebb_engine::model::{LoadedModel, hf_name};
 use ebb_kernels::bf16;
 use ebb_kernels::model::{RandomWeights, TensorName, WeightSource as _};
+use ebb_models::model::{LoadedModel, hf_name};
 use serde_json::{Map, Value, json};
 
 /// A file is begun anew beyond this: enough of them to be written by several threads.
@@ -158,7 +158,7 @@ fn tokenizer(vocab: usize) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_engine::model::{LoadFormat, ModelFiles};
+    use ebb_models::model::{LoadFormat, ModelFiles};
 
     #[test]
     fn what_is_written_is_a_model_with_these_weights() {
@@ -175,7 +175,7 @@ mod tests {
         let files = ModelFiles::Directory(dir.clone());
         let shape = LoadedModel::open_as(&files, LoadFormat::Dummy).unwrap();
         let bytes = write(&shape, &config, &dir).unwrap();
-        let opened = ebb_engine::open(dir.to_str().unwrap(), None).unwrap();
+        let opened = ebb_models::open(dir.to_str().unwrap(), None).unwrap();
         let weights = opened.model.weights();
         assert_eq!(bytes, 2 * opened.model.parameters());
         let source = RandomWeights {

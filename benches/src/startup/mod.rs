@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use ebb_engine::device::Device;
-use ebb_engine::model::{LoadFormat, ModelRef};
+use ebb_models::model::{LoadFormat, ModelRef};
+use ebb_serving::device::Device;
 
 use crate::csv::Csv;
 use crate::engine_args::EngineArgs;
@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     }
     let model = Path::new(&args.engine.model);
     let name = ModelRef::parse(&args.engine.model)?.files(None)?.name();
-    let opened = ebb_engine::open_as(&args.engine.model, None, LoadFormat::Dummy)?;
+    let opened = ebb_models::open_as(&args.engine.model, None, LoadFormat::Dummy)?;
     let dir = args.dir.join(format!("ebb-startup-{}", std::process::id()));
     let begin = Instant::now();
     let written = files::write(&opened.model, &model.join("config.json"), &dir);
@@ -102,7 +102,7 @@ fn once(args: &Args, dir: &str) -> Result<(), Box<dyn Error>> {
     let mut config = args.engine.config_on(device, LoadFormat::Auto, None)?;
     config.model = dir.to_owned();
     let begin = Instant::now();
-    let engine = ebb_engine::start(config)?;
+    let engine = ebb_serving::start(config)?;
     println!("{READY}{device_s:.3},{:.3}", begin.elapsed().as_secs_f64());
     // The engine's thread is at rest; the system takes its memory back faster than it could be
     // freed.

@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::time::Instant;
 
-use ebb_engine::core::{EngineHandle, GenerateRequest, Prompt, RequestError, StreamEvent};
-use ebb_engine::sampling::{ParamError, SamplingOptions, SamplingParams};
+use ebb_serving::core::{EngineHandle, GenerateRequest, Prompt, RequestError, StreamEvent};
+use ebb_serving::sampling::{ParamError, SamplingOptions, SamplingParams};
 
 use super::Workload;
 use super::figures::{Answer, Figures, figures};

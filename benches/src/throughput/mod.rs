@@ -9,8 +9,8 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ebb_engine::core::EngineHandle;
-use ebb_engine::model::LoadFormat;
+use ebb_models::model::LoadFormat;
+use ebb_serving::core::EngineHandle;
 
 pub use figures::{Answer, Figures, figures};
 pub(crate) use figures::{percentile, sorted};

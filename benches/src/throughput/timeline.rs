@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ebb_engine::core::{EngineHandle, EngineState};
+use ebb_serving::core::{EngineHandle, EngineState};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 

@@ -48,7 +48,7 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* What must be known of presets (engine/src/kv_spec/preset.rs) beside their names: those that need a profile, those that may have one, and
+{{/* What must be known of presets (engine/serving/src/kv_spec/preset.rs) beside their names: those that need a profile, those that may have one, and
      those whose blocks come down as memory asks for it. All others are static. */}}
 {{- define "ebb.presets" -}}
 profile: [kvmix, pmkvq, pmkvq-token4, pmkvq-token2]

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use ebb_models::model::{DEFAULT_MODEL, LoadFormat};
+use ebb_serving::device::{Device, DeviceChoice};
+use ebb_serving::{EngineConfig, GPU_MEMORY_UTILIZATION};
 
 use super::error::CliError;
 use super::kv_args::KvArgs;
 use super::size::ByteSize;
-use crate::device::{Device, DeviceChoice};
-use crate::model::{DEFAULT_MODEL, LoadFormat};
-use crate::{EngineConfig, GPU_MEMORY_UTILIZATION};
 
 /// Which model.
 #[derive(Debug, Clone, Args)]
@@ -61,7 +61,7 @@ impl DeviceArgs {
     /// # Errors
     /// When it cannot be used.
     pub(super) fn open(&self) -> Result<Device, CliError> {
-        Ok(Device::open(self.device).map_err(crate::StartError::from)?)
+        Ok(Device::open(self.device)?)
     }
 }
 

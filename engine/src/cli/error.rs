@@ -2,10 +2,9 @@
 
 use std::io;
 
+use ebb_serving::core::RequestError;
+use ebb_serving::server::{EngineStopped, ListenError};
 use thiserror::Error;
-
-use crate::core::RequestError;
-use crate::server::ListenError;
 
 /// What went wrong and what to do about it.
 #[derive(Debug, Error)]
@@ -13,28 +12,38 @@ pub(super) enum CliError {
     /// Flags that do not fit together, or a value out of range.
     #[error("{0}")]
     Usage(String),
-    /// The model or the engine did not start.
+    /// The model cannot be opened.
     #[error(transparent)]
-    Start(#[from] crate::StartError),
+    Open(#[from] ebb_models::OpenError),
+    /// The device cannot be used as asked.
+    #[error(transparent)]
+    Device(#[from] ebb_serving::device::DeviceError),
+    /// The engine did not start.
+    #[error(transparent)]
+    Start(#[from] ebb_serving::StartError),
     /// A KV specification means nothing, or nothing for this model.
     #[error("--kv: {0}")]
-    KvSpec(#[from] crate::kv_spec::KvSpecError),
+    KvSpec(#[from] ebb_serving::kv_spec::KvSpecError),
     /// A text cannot be scored.
+    #[cfg(feature = "lab")]
     #[error(transparent)]
-    Eval(#[from] crate::eval::EvalError),
+    Eval(#[from] ebb_lab::eval::EvalError),
     /// A calibration cannot keep or use its measurements.
+    #[cfg(feature = "lab")]
     #[error(transparent)]
-    Losses(#[from] crate::calibrate::LossesError),
+    Losses(#[from] ebb_lab::calibrate::LossesError),
     /// Gradients cannot be computed.
+    #[cfg(feature = "lab")]
     #[error(transparent)]
-    Gradients(#[from] crate::calibrate::GradientsError),
+    Gradients(#[from] ebb_lab::calibrate::GradientsError),
     /// A profile cannot be used.
     #[error(transparent)]
-    Profile(#[from] crate::kv_plan::ProfileError),
+    Profile(#[from] ebb_serving::kv_profile::ProfileError),
     /// A trajectory log cannot be used.
     #[error(transparent)]
-    Trajectory(#[from] crate::trajectory::TrajectoryError),
+    Trajectory(#[from] ebb_serving::trajectory::TrajectoryError),
     /// Answers did not come out again.
+    #[cfg(feature = "lab")]
     #[error("{0}")]
     Replay(String),
     /// A port is taken.
@@ -44,10 +53,8 @@ pub(super) enum CliError {
     #[error(transparent)]
     Request(#[from] RequestError),
     /// The engine thread ended by itself.
-    #[error(
-        "the engine stopped (see the log above); every running request was ended. Start `ebb serve` anew"
-    )]
-    EngineStopped,
+    #[error(transparent)]
+    EngineStopped(#[from] EngineStopped),
     /// A server refused or failed.
     #[error("{0}")]
     Status(String),

@@ -2,11 +2,11 @@
 
 use clap::{Args, ValueEnum};
 use ebb_scheduler::{Admission, Mode};
+use ebb_serving::kv_plan::{DEFAULT_FLOOR, KvSource};
+use ebb_serving::kv_spec::{Preset, profile_at};
 
 use super::error::CliError;
 use super::size::ByteSize;
-use crate::kv_plan::{DEFAULT_FLOOR, KvSource};
-use crate::kv_spec::{Preset, profile_at};
 
 /// What gives way when the KV memory is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

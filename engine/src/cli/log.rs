@@ -11,7 +11,7 @@ use super::error::CliError;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Logs")]
 pub(super) struct LogArgs {
-    /// What to log: error, warn, info, debug, trace, or a filter such as info,ebb_engine=debug
+    /// What to log: error, warn, info, debug, trace, or a filter such as info,ebb_serving=debug
     /// [default: info for serve, else warn].
     #[arg(long, global = true, value_name = "FILTER")]
     log: Option<String>,

@@ -1,22 +1,19 @@
 //! The command line. Flags are read once, here, into checked configurations; nothing else reads the
 //! environment.
 
-mod calibrate;
 mod chat;
 mod engine_args;
 mod error;
-mod eval;
 mod fetch;
 mod generate;
 mod kv_args;
+#[cfg(feature = "lab")]
+mod lab;
 mod log;
-mod profile;
-mod replay;
 mod sampling_args;
 mod serve;
 mod size;
 mod source;
-mod trial_args;
 
 use std::process::ExitCode;
 
@@ -65,31 +62,9 @@ Examples:
   ebb chat --system 'Answer in one sentence.'
   ebb chat --server http://127.0.0.1:50051 --temperature 0.7")]
     Chat(chat::ChatArgs),
-    /// Score a text: perplexity through the paged cache that serves.
-    #[command(after_help = "\
-Examples:
-  ebb eval --text wiki.txt --ctx 1024 --windows 8
-  ebb eval --text wiki.txt --ctx 2048 --json | jq .ppl")]
-    Eval(eval::EvalArgs),
-    /// Find out what each page of the KV cache is worth to a model, and write floors and the order
-    /// in which pages should shrink.
-    #[command(after_help = "\
-Examples:
-  ebb calibrate --text my-texts.txt --out profile.json
-  ebb calibrate --method pmkvq --text a.txt b.txt --rotate-v --budget 3 --out qwen3.json --model ./Qwen3-0.6B
-  ebb calibrate --method kvmix --text my-texts.txt --share 20 --out kvmix.json
-  ebb serve --kv-profile profile.json")]
-    Calibrate(Box<calibrate::CalibrateArgs>),
-    /// Compute logged answers again: whether they come out the same to the bit, and what their
-    /// trajectories cost beside 16 bit.
-    #[command(after_help = "\
-Examples:
-  ebb serve --kv-memory 64MiB --trajectory-log answers.jsonl
-  ebb replay answers.jsonl
-  ebb replay answers.jsonl --kv k=kitty25c,v=int2c --json | jq .runs")]
-    Replay(replay::ReplayArgs),
-    /// Look at a profile.
-    Profile(profile::ProfileArgs),
+    #[cfg(feature = "lab")]
+    #[command(flatten)]
+    Lab(lab::LabCommand),
     /// Fetch a model, so that later commands need no network.
     #[command(after_help = "\
 Examples:
@@ -130,10 +105,8 @@ fn run(cli: Cli) -> Result<(), CliError> {
         Command::Serve(args) => runtime.block_on(args.run()),
         Command::Generate(args) => runtime.block_on(args.run()),
         Command::Chat(args) => runtime.block_on(args.run()),
-        Command::Eval(args) => args.run(),
-        Command::Calibrate(args) => args.run(),
-        Command::Replay(args) => args.run(),
-        Command::Profile(args) => args.run(),
+        #[cfg(feature = "lab")]
+        Command::Lab(command) => command.run(),
         Command::Fetch(args) => args.run(),
     };
     // A thread may be waiting for a line that never comes.

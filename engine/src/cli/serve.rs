@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use clap::Args;
 use ebb_proto::v1;
+use ebb_serving::EngineConfig;
+use ebb_serving::core::EngineHandle;
+use ebb_serving::server::{Server, ServerConfig, Signals, serve_until_stopped};
 
 use super::engine_args::EngineArgs;
 use super::error::CliError;
 use super::source::start;
-use crate::EngineConfig;
-use crate::core::EngineHandle;
-use crate::server::{Server, ServerConfig, Signals};
 
 /// Bytes that one request message may have: a long prompt, with room to spare.
 const MAX_MESSAGE_BYTES: u32 = 4 << 20;
@@ -94,49 +94,13 @@ impl ServeArgs {
         let model = engine.model().name.clone();
         server.ready(engine.clone()).await;
         tracing::info!(model, "ready");
-        let result = serve(server, &engine, &mut signals, config.grace).await;
+        let result = serve_until_stopped(server, &engine, &mut signals, config.grace).await;
         // Tasks of the server may have handles of their own for a moment yet.
         engine.close();
         if result.is_ok() {
             tracing::info!("stopped");
         }
-        result
-    }
-}
-
-/// How long clients may take to read how their calls ended when the engine has stopped by itself.
-const LAST_WORDS: Duration = Duration::from_secs(5);
-
-/// Serves until a signal comes and what runs is finished, or until the engine stops by itself,
-/// which is an error: only a new process can serve then.
-async fn serve(
-    server: Server<EngineHandle>,
-    engine: &EngineHandle,
-    signals: &mut Signals,
-    grace: Duration,
-) -> Result<(), CliError> {
-    let grace = tokio::select! {
-        (signal, _) = signals.next() => {
-            tracing::info!(
-                signal,
-                "finishing what runs, for at most {} s; a second signal ends at once",
-                grace.as_secs()
-            );
-            grace
-        }
-        () = engine.died() => LAST_WORDS.min(grace),
-    };
-    tokio::select! {
-        () = server.shut_down(grace) => {}
-        (signal, code) = signals.next() => {
-            tracing::warn!(signal, "ended at once");
-            std::process::exit(code);
-        }
-    }
-    if engine.alive() {
-        Ok(())
-    } else {
-        Err(CliError::EngineStopped)
+        Ok(result?)
     }
 }
 
@@ -194,27 +158,6 @@ mod tests {
             (c.grace, c.server.limits.max_running),
             (Duration::from_secs(5), 8)
         );
-    }
-
-    #[tokio::test]
-    async fn an_engine_that_stops_by_itself_ends_the_server_with_an_error() {
-        let local = "127.0.0.1:0".parse().expect("an address");
-        let config = ServerConfig {
-            grpc: local,
-            http: None,
-            limits: v1::ServerLimits::default(),
-        };
-        let server = Server::<EngineHandle>::bind(&config).await.expect("a port");
-        let engine = crate::core::tests::lost_at_once();
-        server.ready(engine.clone()).await;
-        let mut signals = Signals::new().expect("signals");
-        let request = crate::core::tests::request(&[1], Default::default());
-        let stream = engine.generate(request).await;
-        let ended = serve(server, &engine, &mut signals, Duration::from_secs(20));
-        let ended = tokio::time::timeout(Duration::from_secs(20), ended).await;
-        assert!(matches!(ended, Ok(Err(CliError::EngineStopped))));
-        let mut stream = stream.expect("taken");
-        assert!(matches!(stream.next().await, Some(Err(_))));
     }
 
     #[test]

@@ -6,13 +6,13 @@ use clap::Args;
 use ebb_proto::v1;
 use ebb_proto::v1::ebb_client::EbbClient;
 use ebb_proto::v1::generate_response::Event;
+use ebb_serving::core::{EngineHandle, GenerateStream};
+use ebb_serving::server::{request, responses};
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
 
 use super::engine_args::{ENGINE_FLAGS, EngineArgs};
 use super::error::{CliError, root_cause};
-use crate::core::{EngineHandle, GenerateStream};
-use crate::server::{request, responses};
 
 /// Flags that say where answers come from.
 #[derive(Debug, Clone, Args)]
@@ -47,8 +47,8 @@ impl SourceArgs {
 }
 
 /// Loads a model without holding up the async tasks.
-pub(super) async fn start(config: crate::EngineConfig) -> Result<EngineHandle, CliError> {
-    let started = tokio::task::spawn_blocking(move || crate::start(config)).await;
+pub(super) async fn start(config: ebb_serving::EngineConfig) -> Result<EngineHandle, CliError> {
+    let started = tokio::task::spawn_blocking(move || ebb_serving::start(config)).await;
     let started = started
         .map_err(|e| CliError::Status(format!("loading the model failed because of a bug: {e}")))?;
     Ok(started?)

@@ -1,10 +1,9 @@
-//! Calibration: the gradient model against the backend that serves, and the command itself on tiny
-//! models.
+//! The command `ebb calibrate` on tiny models.
 
 mod bench;
 mod command;
-mod gradient_model;
-mod key_scales;
 #[cfg(feature = "cuda-emulator")]
 mod on_gpu;
+#[expect(dead_code, reason = "the lab's tests need more models")]
+#[path = "../../lab/tests/gradients/tiny.rs"]
 mod tiny;

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use ebb_engine::EngineConfig;
-use ebb_engine::core::{EngineHandle, GenerateRequest, Prompt};
-use ebb_engine::device::{Device, DeviceChoice};
-use ebb_engine::model::LoadFormat;
-use ebb_engine::sampling::SamplingOptions;
+use ebb_models::model::LoadFormat;
+use ebb_serving::EngineConfig;
+use ebb_serving::core::{EngineHandle, GenerateRequest, Prompt};
+use ebb_serving::device::{Device, DeviceChoice};
+use ebb_serving::sampling::SamplingOptions;
 use serde_json::{Value, json};
 
 pub(crate) const VOCAB: u32 = 300;

@@ -1,13 +1,13 @@
 //! Logs that cannot be used are refused with a sentence.
 
-use ebb_engine::device::DeviceChoice;
+use ebb_serving::device::DeviceChoice;
 use serde_json::{Value, json};
 
 use crate::bench::{Bench, ask, prompt, sampling};
 
 fn logged() -> Bench {
     let bench = Bench::new();
-    let engine = ebb_engine::start(bench.config(DeviceChoice::Cpu, 4 << 20)).expect("it starts");
+    let engine = ebb_serving::start(bench.config(DeviceChoice::Cpu, 4 << 20)).expect("it starts");
     ask(&engine, vec![(prompt(0, 140), sampling(1, 5))]);
     bench
 }
@@ -16,7 +16,7 @@ fn logged() -> Bench {
 fn a_log_that_is_there_is_not_overwritten() {
     let bench = logged();
     let before = bench.lines();
-    let again = ebb_engine::start(bench.config(DeviceChoice::Cpu, 4 << 20));
+    let again = ebb_serving::start(bench.config(DeviceChoice::Cpu, 4 << 20));
     let error = again.err().expect("refused").to_string();
     assert!(
         error.contains("--trajectory-log") && error.contains("not there yet"),

@@ -1,7 +1,7 @@
 //! What came out comes out again.
 
-use ebb_engine::device::DeviceChoice;
 use ebb_scheduler::Mode;
+use ebb_serving::device::DeviceChoice;
 use serde_json::Value;
 
 use crate::bench::{Bench, ask, prompt, sampling};
@@ -12,7 +12,7 @@ const BLOCK: u64 = 2 * 2 * 2 * 64 * 128 * 2;
 /// Asks for more than the memory holds at 16 bit; returns the log's trajectories.
 fn serve(bench: &Bench, device: DeviceChoice, requests: u32, tokens: u32) -> Vec<Value> {
     let config = bench.config(device, 13 * BLOCK);
-    let engine = ebb_engine::start(config).expect("it starts");
+    let engine = ebb_serving::start(config).expect("it starts");
     let one = |r: u32| (prompt(r, 150 + r * 67 % 200), sampling(r, tokens));
     ask(&engine, (0..requests).map(one).collect());
     let state = engine.state();
@@ -111,7 +111,7 @@ fn what_was_thrown_out_and_computed_again_comes_out_from_there_on() {
     let mut config = bench.config(DeviceChoice::Cpu, 13 * BLOCK);
     config.kv_mode = Some(Mode::PreemptOnly);
     config.overcommit_percent = 300;
-    let engine = ebb_engine::start(config).expect("it starts");
+    let engine = ebb_serving::start(config).expect("it starts");
     let one = |r: u32| (prompt(r, 200), sampling(r, 250));
     ask(&engine, (0..6).map(one).collect());
     assert!(engine.state().preemptions > 0);
@@ -128,7 +128,7 @@ fn what_was_thrown_out_and_computed_again_comes_out_from_there_on() {
 #[test]
 fn a_cached_beginning_comes_out_again_if_it_was_whole() {
     let bench = Bench::new();
-    let whole = ebb_engine::start(bench.config(DeviceChoice::Cpu, 64 * BLOCK)).expect("it starts");
+    let whole = ebb_serving::start(bench.config(DeviceChoice::Cpu, 64 * BLOCK)).expect("it starts");
     for _ in 0..2 {
         ask(&whole, vec![(prompt(1, 400), sampling(1, 20))]);
     }
@@ -165,7 +165,7 @@ fn static_chunks_come_out_again() {
     let mut config = bench.config(DeviceChoice::Cpu, 32 * BLOCK);
     config.kv_mode = Some(Mode::Static);
     config.static_chunk = Some(256);
-    let engine = ebb_engine::start(config).expect("it starts");
+    let engine = ebb_serving::start(config).expect("it starts");
     ask(
         &engine,
         (0..4).map(|r| (prompt(r, 500), sampling(r, 60))).collect(),

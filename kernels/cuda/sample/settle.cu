@@ -6,7 +6,7 @@ namespace ebb {
 
 constexpr int kSettleWarps = 16;
 
-// In the engine's order (engine/src/sampling/edits.rs).
+// In the engine's order (engine/serving/src/sampling/edits.rs).
 __device__ __forceinline__ float edited(float logit, const SampleDraw& d, const LogitEdit& e) {
   if (e.flags & kMasked) logit = -INFINITY;
   logit = __fadd_rn(logit, e.bias);

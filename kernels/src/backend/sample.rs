@@ -3,7 +3,7 @@
 //! A backend that draws chooses the token that the engine's sampler would choose from the same
 //! logits, bit for bit: logits are edited, tokens are weighed relative to the most likely one in
 //! integers of 2⁻³⁰, cut by min-p, top-k and top-p, and drawn in id order at the point that random
-//! bits name. See `ebb_engine::sampling`, whose Philox stream the bits are.
+//! bits name. See `ebb_serving::sampling`, whose Philox stream the bits are.
 
 use super::StepInputError as E;
 

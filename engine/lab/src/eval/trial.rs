@@ -1,0 +1,528 @@
+//! Several KV specifications over the same text at once, beside the 16-bit run that they are
+//! compared with.
+//!
+//! Every trial is a sequence of its own in one arena, and all of them go through the model in the
+//! same steps, so the weights and the 16-bit run are paid for once. That changes no bits: a row's
+//! result depends on its own pages alone (on a GPU the backend is started batch-invariant for it).
+//! Each trial has positions of its own, which one shrink schedule cannot hold, so frames are handed
+//! out here and not by a block manager.
+
+use ebb_kernels::SUB_BLOCK_TOKENS;
+use ebb_kernels::backend::{Backend, BlockRef, SeqRows, Shrink, StepInput};
+use ebb_kernels::formats::FormatId;
+use ebb_kernels::kv::{KvGeometry, KvLayout, LayoutError};
+use ebb_serving::core::append_frames;
+use ebb_serving::kv_pages::PageFormats;
+
+use super::{CHUNK, FeedError, Rows};
+
+/// Where the sealed blocks of one trial go, by how many blocks have been sealed since; the last
+/// entry is for all older ones.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrialPositions {
+    /// The first block.
+    first: Vec<u16>,
+    /// Every other one.
+    others: Vec<u16>,
+}
+
+impl TrialPositions {
+    /// Those of the 16-bit run.
+    pub fn whole() -> Self {
+        Self {
+            first: vec![0],
+            others: vec![0],
+        }
+    }
+
+    fn of_block(&self, block: usize, age: usize) -> u16 {
+        let by_age = if block == 0 {
+            &self.first
+        } else {
+            &self.others
+        };
+        by_age[age.min(by_age.len() - 1)]
+    }
+
+    /// Of blocks that nothing protects.
+    fn sealed(&self) -> u16 {
+        self.of_block(1, usize::MAX)
+    }
+}
+
+/// A block that stands at another schedule position from some token on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Move {
+    /// The first token that reads it there, by its place in the sequence.
+    pub before: u32,
+    /// The block, by its place in the sequence; full by then.
+    pub block: u32,
+    /// The position.
+    pub to: u16,
+}
+
+/// How the blocks of a sequence come down.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Course {
+    /// By their age, as a specification has it.
+    Aged(TrialPositions),
+    /// One by one, in this order.
+    Moves(Vec<Move>),
+}
+
+impl Course {
+    /// That of the 16-bit run.
+    pub fn whole() -> Self {
+        Self::Moves(Vec::new())
+    }
+}
+
+/// The layout that all trials share, and each one's positions in it.
+///
+/// # Errors
+/// When the model cannot have such pages.
+pub fn lay_out(
+    geometry: KvGeometry,
+    trials: &[PageFormats],
+) -> Result<(KvLayout, Vec<TrialPositions>), LayoutError> {
+    lay_out_beside(geometry, Vec::new(), trials)
+}
+
+/// The same for a layout whose positions from 1 on are these, whatever else the trials need; each
+/// lists the formats of all pages.
+///
+/// # Errors
+/// When the model cannot have such pages.
+pub fn lay_out_beside(
+    geometry: KvGeometry,
+    mut shrunk: Vec<Vec<FormatId>>,
+    trials: &[PageFormats],
+) -> Result<(KvLayout, Vec<TrialPositions>), LayoutError> {
+    let mut position = |formats: &[FormatId]| -> u16 {
+        if formats.iter().all(|f| *f == FormatId::F16) {
+            return 0;
+        }
+        let at = shrunk.iter().position(|s| s == formats).unwrap_or_else(|| {
+            shrunk.push(formats.to_vec());
+            shrunk.len() - 1
+        });
+        at as u16 + 1
+    };
+    let positions = trials
+        .iter()
+        .map(|t| {
+            let mut by_age = |is_first: bool| {
+                let ages = 0..=t.settled_age();
+                ages.map(|age| position(&t.of_block(is_first, age)))
+                    .collect()
+            };
+            TrialPositions {
+                first: by_age(true),
+                others: by_age(false),
+            }
+        })
+        .collect();
+    geometry.validate()?;
+    let layout = KvLayout::new(geometry, geometry.frame_layout(), &shrunk)?;
+    Ok((layout, positions))
+}
+
+/// Frames that a trial's sequence needs at most on its way to `context` tokens, and the 16-bit run
+/// at position 0.
+pub fn frames_needed(layout: &KvLayout, at: &TrialPositions, context: usize) -> u64 {
+    let of = |position: u16| u64::from(layout.frames(position));
+    let blocks = context.div_ceil(CHUNK) as u64;
+    if *at == TrialPositions::whole() {
+        return blocks * of(0);
+    }
+    // While a block opens, those that move on are there twice: as they were and as they become.
+    let (_, guarded) = at.others.split_last().unwrap_or((&0, &[]));
+    let guarded: u64 = guarded.iter().map(|p| of(*p)).sum();
+    blocks * of(at.sealed()) + 2 * guarded + of(at.of_block(0, usize::MAX)) + 2 * of(0)
+}
+
+/// A block of a sequence: where it stands, and its frames.
+#[derive(Debug, Clone, Default)]
+struct Block {
+    position: u16,
+    frames: Vec<u32>,
+}
+
+/// A backend and an arena that run the 16-bit sequence and one sequence a trial over the same
+/// tokens.
+pub struct Trials {
+    backend: Box<dyn Backend>,
+    layout: KvLayout,
+    courses: Vec<Course>,
+    /// The 16-bit run, then the trials.
+    seqs: Vec<Vec<Block>>,
+    /// Of each, how many of its course's moves are done.
+    moved: Vec<usize>,
+    free: Vec<u32>,
+    len: usize,
+    input: StepInput,
+}
+
+impl Trials {
+    /// Starts empty. The backend must have been made with `layout` and an arena of `frames` frames.
+    pub fn new(
+        backend: Box<dyn Backend>,
+        frames: u32,
+        layout: KvLayout,
+        positions: Vec<TrialPositions>,
+    ) -> Self {
+        let mut trials = Self {
+            backend,
+            layout,
+            courses: vec![Course::whole()],
+            seqs: Vec::new(),
+            moved: Vec::new(),
+            free: (0..frames).rev().collect(),
+            len: 0,
+            input: StepInput::default(),
+        };
+        trials.restart(positions.into_iter().map(Course::Aged));
+        trials
+    }
+
+    /// Starts other trials of the same layout, with nothing fed.
+    pub fn restart(&mut self, courses: impl IntoIterator<Item = Course>) {
+        self.reset();
+        self.courses.truncate(1);
+        self.courses.extend(courses);
+        self.seqs.resize_with(self.courses.len(), Vec::new);
+        self.moved = vec![0; self.courses.len()];
+    }
+
+    /// Forgets everything fed so far.
+    pub fn reset(&mut self) {
+        for seq in &mut self.seqs {
+            self.free.extend(seq.drain(..).flat_map(|b| b.frames));
+        }
+        self.moved.fill(0);
+        self.len = 0;
+    }
+
+    /// The model.
+    pub fn backend(&self) -> &dyn Backend {
+        self.backend.as_ref()
+    }
+
+    /// Trials, without the 16-bit run.
+    pub fn trials(&self) -> usize {
+        self.courses.len() - 1
+    }
+
+    /// Appends tokens to every sequence and returns logits `[16-bit run, trials..][rows][vocab]` of
+    /// the rows asked for. Where a trial goes by age, all of the tokens lie in the same block;
+    /// where one goes by moves, none of these comes due within them.
+    ///
+    /// What is due happens first. By age, when a block opens, serving's own rules apply: the block
+    /// before it, now the last sealed one, goes to its protected formats, and those that nothing
+    /// protects any longer to their final ones.
+    ///
+    /// # Errors
+    /// When the pool is full, a page cannot be shrunk, or the backend fails.
+    pub fn feed(&mut self, tokens: &[u32], rows: Option<Rows>) -> Result<&[f32], FeedError> {
+        assert!(!tokens.is_empty(), "something to feed");
+        assert!(
+            self.until_due().is_none_or(|most| tokens.len() <= most),
+            "a chunk in which nothing comes due"
+        );
+        self.shrink_due()?;
+        self.grow(tokens.len())?;
+        self.fill(tokens, rows);
+        let output = self.backend.step(&self.input)?;
+        self.len += tokens.len();
+        Ok(output.logits)
+    }
+
+    /// What is due happens in a step of its own, as a server's rows read a block where it has come
+    /// to only once that step is back: a device may read one that it is still writing in another
+    /// way, which rounds otherwise.
+    fn shrink_due(&mut self) -> Result<(), FeedError> {
+        self.input = StepInput::default();
+        let mut old = Vec::new();
+        self.shrink(&mut old)?;
+        if !self.input.shrinks.is_empty() {
+            let output = self.backend.step(&self.input)?;
+            if let Some(failure) = output.failed_shrinks.first() {
+                return Err(FeedError::Shrink(failure.to_string()));
+            }
+            self.free.extend(old);
+            self.input = StepInput::default();
+        }
+        Ok(())
+    }
+
+    /// Tokens fed.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing was fed yet.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Most tokens that can be fed at once before a block moves; `None`: any number.
+    pub fn until_due(&self) -> Option<usize> {
+        let of = |(course, moved): (&Course, &usize)| match course {
+            Course::Aged(_) => Some(CHUNK - self.len % CHUNK),
+            Course::Moves(moves) => {
+                let left = moves[*moved..].iter().map(|m| m.before as usize);
+                left.filter(|before| *before > self.len)
+                    .map(|before| before - self.len)
+                    .min()
+            }
+        };
+        self.courses.iter().zip(&self.moved).filter_map(of).min()
+    }
+
+    fn take(&mut self, count: usize) -> Result<Vec<u32>, FeedError> {
+        match self.free.len().checked_sub(count) {
+            Some(left) => Ok(self.free.split_off(left)),
+            None => Err(FeedError::OutOfMemory {
+                missing: (count - self.free.len()) as u32,
+            }),
+        }
+    }
+
+    /// Does the shrinks that are due; the old frames come to `old`, free after the step.
+    fn shrink(&mut self, old: &mut Vec<u32>) -> Result<(), FeedError> {
+        for seq in 0..self.seqs.len() {
+            let due: Vec<(usize, u16)> = match &self.courses[seq] {
+                Course::Aged(at) if self.len.is_multiple_of(CHUNK) => {
+                    let open = self.len / CHUNK;
+                    let blocks = 0..open;
+                    blocks.map(|b| (b, at.of_block(b, open - 1 - b))).collect()
+                }
+                Course::Aged(_) => Vec::new(),
+                Course::Moves(moves) => {
+                    let left = moves[self.moved[seq]..].iter();
+                    let due = left.take_while(|m| m.before as usize <= self.len);
+                    due.map(|m| (m.block as usize, m.to)).collect()
+                }
+            };
+            if matches!(self.courses[seq], Course::Moves(_)) {
+                self.moved[seq] += due.len();
+            }
+            // A block that is due more than once goes to the last place at once: its bytes depend
+            // on that alone.
+            for (index, &(block, to)) in due.iter().enumerate() {
+                if due[index + 1..].iter().all(|(later, _)| *later != block) {
+                    self.move_to(seq, block, to, old)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn move_to(
+        &mut self,
+        seq: usize,
+        block: usize,
+        to: u16,
+        old: &mut Vec<u32>,
+    ) -> Result<(), FeedError> {
+        let from = self.seqs[seq][block].position;
+        if from == to {
+            return Ok(());
+        }
+        let new = self.take(self.layout.frames(to) as usize)?;
+        let block = &mut self.seqs[seq][block];
+        let source = append_frames(&mut self.input, &block.frames);
+        let target = append_frames(&mut self.input, &new);
+        self.input.shrinks.push(Shrink {
+            from,
+            to,
+            source,
+            target,
+        });
+        old.append(&mut block.frames);
+        *block = Block {
+            position: to,
+            frames: new,
+        };
+        Ok(())
+    }
+
+    /// Gives every sequence memory for `count` more tokens.
+    fn grow(&mut self, count: usize) -> Result<(), FeedError> {
+        let per_sub_block = self.layout.frame().frames_per_sub_block;
+        let end = self.len + count;
+        for seq in 0..self.seqs.len() {
+            for block in self.len / CHUNK..end.div_ceil(CHUNK) {
+                let tokens = CHUNK.min(end - block * CHUNK);
+                let frames = tokens.div_ceil(SUB_BLOCK_TOKENS) * per_sub_block;
+                if self.seqs[seq].len() == block {
+                    self.seqs[seq].push(Block::default());
+                }
+                let held = self.seqs[seq][block].frames.len();
+                let mut new = self.take(frames - held)?;
+                self.seqs[seq][block].frames.append(&mut new);
+            }
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, tokens: &[u32], rows: Option<Rows>) {
+        let input = &mut self.input;
+        input.tokens.clear();
+        input.blocks.clear();
+        input.seqs.clear();
+        for seq in &self.seqs {
+            let (first_row, first_block) = (input.tokens.len() as u32, input.blocks.len() as u32);
+            input.tokens.extend_from_slice(tokens);
+            for block in seq {
+                let first_frame = append_frames(input, &block.frames);
+                input.blocks.push(BlockRef {
+                    schedule_position: block.position,
+                    first_frame,
+                    frames: block.frames.len() as u32,
+                });
+            }
+            input.seqs.push(SeqRows {
+                first_row,
+                rows: tokens.len() as u32,
+                position: self.len as u32,
+                first_block,
+                blocks: seq.len() as u32,
+            });
+        }
+        input.logit_rows.clear();
+        let all = input.tokens.len() as u32;
+        match rows {
+            None => {}
+            Some(Rows::All) => input.logit_rows.extend(0..all),
+            Some(Rows::Last) => {
+                let last = input.seqs.iter().map(|s| s.first_row + s.rows - 1);
+                input.logit_rows.extend(last);
+            }
+        }
+    }
+
+    /// What a trial's pages take at the moment.
+    pub fn bits(&self, trial: usize) -> Bits {
+        let geometry = self.layout.geometry();
+        let elements = |tokens: usize| (tokens * geometry.records() * geometry.head_dim) as f64;
+        let (mut bytes, mut frames) = (0, 0);
+        for (index, block) in self.seqs[trial + 1].iter().enumerate() {
+            frames += block.frames.len();
+            let tokens = CHUNK.min(self.len - index * CHUNK);
+            bytes += match block.position {
+                0 => (tokens * geometry.token_bytes()) as u64,
+                position => self.layout.bytes(position),
+            };
+        }
+        let held = (frames * self.layout.frame().frame_bytes) as f64;
+        let at = |position: u16| self.layout.bytes(position) as f64;
+        let sealed = match &self.courses[trial + 1] {
+            Course::Aged(positions) => at(positions.sealed()),
+            // Of these the mean, as they stand: all but the first, the last full one and the open
+            // one.
+            Course::Moves(_) => {
+                let blocks = &self.seqs[trial + 1];
+                let unguarded = blocks.get(1..blocks.len().saturating_sub(2));
+                let bytes = unguarded.into_iter().flatten().map(|b| at(b.position));
+                let count = unguarded.map_or(0, <[_]>::len);
+                if count == 0 {
+                    at(0)
+                } else {
+                    bytes.sum::<f64>() / count as f64
+                }
+            }
+        };
+        Bits {
+            stored: bytes as f64 * 8.0 / elements(self.len),
+            held: held * 8.0 / elements(self.len),
+            sealed: sealed * 8.0 / elements(CHUNK),
+        }
+    }
+}
+
+/// Average bits an element of the cache.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Bits {
+    /// Codes and metadata of every block.
+    pub stored: f64,
+    /// Whole frames of every block.
+    pub held: f64,
+    /// Codes and metadata of sealed blocks that nothing protects.
+    pub sealed: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+    use std::time::Duration;
+
+    use ebb_kernels::backend::{BackendError, StepOutput};
+    use ebb_kernels::model::ModelSpec;
+
+    use super::*;
+
+    /// Tells the shrinks and the rows of each step.
+    struct Telling(Sender<(usize, usize)>);
+
+    impl Backend for Telling {
+        fn submit(&mut self, input: &StepInput) -> Result<(), BackendError> {
+            let told = self.0.send((input.shrinks.len(), input.tokens.len()));
+            told.expect("the test listens");
+            Ok(())
+        }
+
+        fn wait(&mut self) -> Result<StepOutput<'_>, BackendError> {
+            Ok(StepOutput {
+                logits: &[],
+                draws: &[],
+                top: &[],
+                failed_shrinks: &[],
+                shrink_time: Duration::ZERO,
+            })
+        }
+
+        fn spec(&self) -> &ModelSpec {
+            unreachable!("tokens are fed without it")
+        }
+    }
+
+    // A GPU reads a block that the same step writes in another way than one that stands there, and
+    // rounds otherwise; a server's rows never meet one.
+    #[test]
+    fn no_row_reads_a_block_that_its_own_step_writes() {
+        let geometry = KvGeometry {
+            layers: 2,
+            kv_heads: 2,
+            head_dim: 64,
+        };
+        let formats: PageFormats = "k=int4,v=int2"
+            .parse::<ebb_serving::kv_spec::KvSpec>()
+            .and_then(|spec| spec.formats(geometry))
+            .expect("a specification");
+        let (layout, positions) = lay_out(geometry, &[formats]).expect("a layout");
+        let (tell, told) = channel();
+        let frames = 40 * layout.frames(0);
+        let mut trials = Trials::new(Box::new(Telling(tell)), frames, layout, positions);
+        let moves = [(150, 0, 1), (300, 1, 1), (400, 2, 1)];
+        let moves = moves.map(|(before, block, to)| Move { before, block, to });
+        for course in [None, Some(Course::Moves(moves.to_vec()))] {
+            if let Some(course) = course {
+                trials.restart([course]);
+            }
+            while trials.len() < 4 * CHUNK {
+                let count = trials.until_due().unwrap_or(CHUNK);
+                let count = count.min(CHUNK - trials.len() % CHUNK);
+                trials.feed(&vec![0; count], None).expect("it runs");
+            }
+            let steps: Vec<_> = told.try_iter().collect();
+            assert!(steps.iter().any(|(shrinks, _)| *shrinks > 0), "{steps:?}");
+            assert!(
+                steps
+                    .iter()
+                    .all(|(shrinks, rows)| *shrinks == 0 || *rows == 0),
+                "{steps:?}"
+            );
+        }
+    }
+}

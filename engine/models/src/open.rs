@@ -1,0 +1,119 @@
+//! From a model's name to its files and tokenizer.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::model::{
+    LoadFormat, LoadedModel, ModelError, ModelRef, TokenizerSource, default_cache_dir,
+};
+use crate::tokenizer::{
+    ChatError, ChatTemplate, TemplateTokens, Tokenizer, TokenizerConfig, TokenizerError,
+};
+
+/// Why a model cannot be opened.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// The model cannot be found, fetched or read.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Its tokenizer or chat template is unusable.
+    #[error("the model's tokenizer cannot be used: {0}")]
+    Tokenizer(#[from] TokenizerError),
+    /// Its chat template cannot be compiled.
+    #[error("the model's chat template cannot be used: {0}")]
+    Template(#[from] ChatError),
+    /// Its tokenizer's file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    TokenizerFile {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+}
+
+/// A model with its tokenizer, before any weight is read.
+pub struct Opened {
+    /// The checked files.
+    pub model: LoadedModel,
+    /// Its tokenizer.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Its chat template, if it has one.
+    pub template: Option<ChatTemplate>,
+}
+
+/// Finds (or fetches) a model and builds its tokenizer.
+///
+/// # Errors
+/// When the model or its tokenizer cannot be used.
+pub fn open(model: &str, cache_dir: Option<PathBuf>) -> Result<Opened, OpenError> {
+    open_as(model, cache_dir, LoadFormat::Auto)
+}
+
+/// [`open`] with a choice of the weights.
+///
+/// # Errors
+/// As there.
+pub fn open_as(
+    model: &str,
+    cache_dir: Option<PathBuf>,
+    format: LoadFormat,
+) -> Result<Opened, OpenError> {
+    let cache_dir = cache_dir.or_else(default_cache_dir);
+    let files = ModelRef::parse(model)?.files(cache_dir.as_deref())?;
+    let model = LoadedModel::open_as(&files, format)?;
+    let tokenizer = Arc::new(tokenizer(&model.tokenizer)?);
+    let template = match &model.chat_template {
+        Some(source) => Some(ChatTemplate::new(
+            source,
+            template_tokens(&model, &tokenizer),
+        )?),
+        None => None,
+    };
+    Ok(Opened {
+        model,
+        tokenizer,
+        template,
+    })
+}
+
+fn tokenizer(source: &TokenizerSource) -> Result<Tokenizer, OpenError> {
+    match source {
+        TokenizerSource::Gguf(vocab) => Ok(Tokenizer::from_gguf(vocab.clone())?),
+        TokenizerSource::StandIn(vocab) => Ok(Tokenizer::stand_in(*vocab)?),
+        TokenizerSource::Hf(files) => {
+            let path = &files.tokenizer_json;
+            let json = std::fs::read(path).map_err(|source| OpenError::TokenizerFile {
+                path: path.clone(),
+                source,
+            })?;
+            let config = TokenizerConfig {
+                bos_token: files.bos_token.clone(),
+                eos_token: files.eos_token.clone(),
+                unk_token: files.unk_token.clone(),
+                chat_template: files.chat_template.clone(),
+            };
+            Ok(Tokenizer::from_tokenizer_json(&json, &config)?)
+        }
+    }
+}
+
+/// The special tokens that a template may name, as they are spelt.
+fn template_tokens(model: &LoadedModel, tokenizer: &Tokenizer) -> TemplateTokens {
+    let special = tokenizer.special();
+    let spelt = |id: Option<u32>| {
+        let bytes = tokenizer.token_bytes(id?)?;
+        Some(String::from_utf8_lossy(bytes).into_owned())
+    };
+    let (bos, eos) = match &model.tokenizer {
+        TokenizerSource::Hf(files) => (files.bos_token.clone(), files.eos_token.clone()),
+        TokenizerSource::Gguf(_) | TokenizerSource::StandIn(_) => (None, None),
+    };
+    TemplateTokens {
+        bos: bos.or_else(|| spelt(special.bos)),
+        eos: eos.or_else(|| spelt(special.eos)),
+        ..TemplateTokens::default()
+    }
+}

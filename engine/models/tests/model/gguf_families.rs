@@ -1,0 +1,293 @@
+//! Tiny GGUF models of every architecture: shapes, weights in order, and RoPE.
+
+use std::path::Path;
+
+use ebb_kernels::model::{LayerTensor, TensorName, ModelSpec};
+use ebb_models::model::gguf::GgmlType;
+use ebb_models::model::{Family, GenerationDefaults, LoadedModel, ModelError, ModelFiles};
+use tempfile::TempDir;
+
+use crate::gguf_builder::{GgufBuilder, Value, texts};
+use crate::tiny;
+
+pub(crate) fn gguf_name(name: TensorName) -> String {
+    match name {
+        TensorName::Embedding => "token_embd.weight".into(),
+        TensorName::FinalNorm => "output_norm.weight".into(),
+        TensorName::LmHead => "output.weight".into(),
+        TensorName::Layer(layer, tensor) => {
+            let tensor = match tensor {
+                LayerTensor::AttnNorm => "attn_norm.weight",
+                LayerTensor::Q => "attn_q.weight",
+                LayerTensor::K => "attn_k.weight",
+                LayerTensor::V => "attn_v.weight",
+                LayerTensor::QBias => "attn_q.bias",
+                LayerTensor::KBias => "attn_k.bias",
+                LayerTensor::VBias => "attn_v.bias",
+                LayerTensor::QNorm => "attn_q_norm.weight",
+                LayerTensor::KNorm => "attn_k_norm.weight",
+                LayerTensor::O => "attn_output.weight",
+                LayerTensor::MlpNorm => "ffn_norm.weight",
+                LayerTensor::Gate => "ffn_gate.weight",
+                LayerTensor::Up => "ffn_up.weight",
+                LayerTensor::Down => "ffn_down.weight",
+            };
+            format!("blk.{layer}.{tensor}")
+        }
+    }
+}
+
+/// What llama.cpp's converter does to Q and K of the `llama` architecture:
+/// `w.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2)`.
+fn permute(values: &[f32], heads: usize, rows: usize) -> Vec<f32> {
+    let columns = values.len() / rows;
+    let pairs = rows / heads / 2;
+    let mut out = Vec::new();
+    for head in 0..heads {
+        for pair in 0..pairs {
+            for half in 0..2 {
+                let row = (head * 2 + half) * pairs + pair;
+                out.extend_from_slice(&values[row * columns..(row + 1) * columns]);
+            }
+        }
+    }
+    out
+}
+
+/// A tiny model of `architecture`, as a converter would write it.
+pub(crate) fn tiny_gguf(architecture: &str, spec: &ModelSpec) -> GgufBuilder {
+    let mut gguf = GgufBuilder::default();
+    let key = |name: &str| format!("{architecture}.{name}");
+    gguf.text("general.architecture", architecture)
+        .text("general.type", "model")
+        .u32(&key("block_count"), spec.layers as u32)
+        .u32(&key("context_length"), spec.max_positions as u32)
+        .u32(&key("embedding_length"), spec.hidden as u32)
+        .u32(&key("feed_forward_length"), spec.intermediate as u32)
+        .u32(&key("attention.head_count"), spec.q_heads as u32)
+        .u32(&key("attention.head_count_kv"), spec.kv_heads as u32)
+        .u32(&key("attention.key_length"), spec.head_dim as u32)
+        .u32(&key("attention.value_length"), spec.head_dim as u32)
+        .f32(&key("attention.layer_norm_rms_epsilon"), spec.norm_eps)
+        .u32(&key("rope.dimension_count"), spec.head_dim as u32)
+        .f32(&key("rope.freq_base"), 10_000.0)
+        .text("tokenizer.ggml.model", "gpt2")
+        .text("tokenizer.ggml.pre", "default")
+        .set("tokenizer.ggml.tokens", texts(&["a", "b", "c"]))
+        .u32("tokenizer.ggml.eos_token_id", 2)
+        .text("tokenizer.chat_template", "{{ messages }}");
+    for name in TensorName::all(spec) {
+        let mut values = tiny::values(name, spec);
+        let shape = name.shape(spec);
+        if let TensorName::Layer(_, tensor) = name
+            && architecture == "llama"
+        {
+            match tensor {
+                LayerTensor::Q | LayerTensor::QBias => {
+                    values = permute(&values, spec.q_heads, shape[0]);
+                }
+                LayerTensor::K | LayerTensor::KBias => {
+                    values = permute(&values, spec.kv_heads, shape[0]);
+                }
+                _ => {}
+            }
+        }
+        gguf.f32_tensor(&gguf_name(name), &shape, &values);
+    }
+    gguf
+}
+
+/// Opens what the builder builds, through a file.
+pub(crate) fn open(gguf: &GgufBuilder) -> Result<LoadedModel, ModelError> {
+    let dir = TempDir::new().expect("a temporary directory");
+    let path = dir.path().join("tiny.gguf");
+    std::fs::write(&path, gguf.build()).expect("write the model");
+    // The map outlives the directory entry.
+    LoadedModel::open(&ModelFiles::Gguf(path))
+}
+
+/// Why the model is refused, without the path in front.
+pub(crate) fn refusal(gguf: &GgufBuilder) -> String {
+    match open(gguf).expect_err("should be refused") {
+        ModelError::Refused { path, reason } => {
+            assert_eq!(path.file_name(), Path::new("tiny.gguf").file_name());
+            reason.to_string()
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn every_architecture_gives_its_shapes_and_its_weights_in_half_split_order() {
+    let families = [
+        ("llama", Family::Llama),
+        ("qwen2", Family::Qwen2),
+        ("qwen3", Family::Qwen3),
+    ];
+    for (architecture, family) in families {
+        for tied in [false, true] {
+            let spec = tiny::spec(family, tied);
+            let model = open(&tiny_gguf(architecture, &spec)).expect("a valid model");
+            assert_eq!(model.family, family);
+            tiny::assert_weights(&model, &spec);
+            assert_eq!(model.name, "tiny");
+            assert_eq!(model.end_ids, [2]);
+            assert_eq!(model.chat_template.as_deref(), Some("{{ messages }}"));
+            assert_eq!(model.max_context(), 512);
+            assert_eq!(
+                (model.spec.rope.inv_freq.len(), model.spec.rope.scale),
+                (8, 1.0)
+            );
+            assert!((model.spec.rope.inv_freq[4] - 0.01).abs() < 1e-9);
+        }
+    }
+}
+
+#[test]
+fn a_llama_with_biases_has_them_put_in_order_too() {
+    let spec = ModelSpec {
+        qkv_bias: true,
+        ..tiny::spec(Family::Llama, false)
+    };
+    let model = open(&tiny_gguf("llama", &spec)).expect("a valid model");
+    tiny::assert_weights(&model, &spec);
+}
+
+#[test]
+fn every_tensor_type_loads() {
+    let spec = tiny::spec(Family::Llama, true);
+    let mut gguf = tiny_gguf("llama", &spec);
+    let embedding = &mut gguf.tensors[0];
+    // 40 rows of 32 elements: one block of Q8_0 a row, each with scale 1 and codes -1.
+    embedding.type_id = GgmlType::Q8_0.id();
+    embedding.data = [vec![0x00, 0x3C], vec![0xFF; 32]].concat().repeat(40);
+    let model = open(&gguf).expect("a valid model");
+    let values = ebb_kernels::model::WeightSource::load(&model.weights(), TensorName::Embedding);
+    assert!(
+        values
+            .expect("it loads")
+            .iter()
+            .all(|value| value.to_f32() == -1.0)
+    );
+}
+
+#[test]
+fn rope_scaling_comes_from_keys_or_from_the_factors_tensor() {
+    let spec = tiny::spec(Family::Llama, true);
+    let frequencies = |change: &dyn Fn(&mut GgufBuilder)| {
+        let mut gguf = tiny_gguf("llama", &spec);
+        change(&mut gguf);
+        let model = open(&gguf).expect("a valid model");
+        (
+            model.spec.rope.inv_freq.clone(),
+            model.spec.rope.scale,
+            model.max_context(),
+        )
+    };
+    let (plain, ..) = frequencies(&|_| {});
+    let (zero, ..) = frequencies(&|gguf| {
+        gguf.text("llama.rope.scaling.type", "none")
+            .f32("llama.rope.scaling.factor", 0.0);
+    });
+    assert_eq!(plain, zero);
+    let halved: Vec<f32> = plain.iter().map(|freq| freq / 2.0).collect();
+    let (linear, ..) = frequencies(&|gguf| {
+        gguf.text("llama.rope.scaling.type", "linear")
+            .f32("llama.rope.scaling.factor", 2.0);
+    });
+    assert_eq!(linear, halved);
+    let (old_linear, ..) = frequencies(&|gguf| {
+        gguf.f32("llama.rope.scale_linear", 2.0);
+    });
+    assert_eq!(old_linear, halved);
+
+    let factors = [1.0, 1.0, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0];
+    let (scaled, ..) = frequencies(&|gguf| {
+        gguf.f32_tensor("rope_freqs.weight", &[8], &factors);
+    });
+    for ((scaled, plain), factor) in scaled.iter().zip(&plain).zip(factors) {
+        assert!((scaled * factor / plain - 1.0).abs() < 1e-6);
+    }
+
+    let (yarn, scale, context) = frequencies(&|gguf| {
+        gguf.text("llama.rope.scaling.type", "yarn")
+            .f32("llama.rope.scaling.factor", 4.0)
+            .u32("llama.rope.scaling.original_context_length", 512);
+    });
+    assert_eq!(
+        (yarn[0], yarn[7]),
+        (plain[0], plain[7] / 4.0),
+        "ends are kept and divided"
+    );
+    assert!((scale - (0.1 * 4f32.ln() + 1.0)).abs() < 1e-6);
+    assert_eq!(context, 2048);
+}
+
+#[test]
+fn a_sliding_window_limits_the_context_and_says_so() {
+    let spec = tiny::spec(Family::Llama, true);
+    let mut gguf = tiny_gguf("llama", &spec);
+    gguf.u32("llama.attention.sliding_window", 128);
+    let model = open(&gguf).expect("a valid model");
+    assert_eq!(model.max_context(), 128);
+    assert!(
+        model.notes[0].contains("128 of the model's 512 tokens"),
+        "{}",
+        model.notes[0]
+    );
+    gguf.u32("llama.attention.sliding_window", 512);
+    assert!(open(&gguf).expect("a valid model").notes.is_empty());
+}
+
+#[test]
+fn recommended_sampling_is_read() {
+    let spec = tiny::spec(Family::Qwen3, true);
+    let mut gguf = tiny_gguf("qwen3", &spec);
+    gguf.f32("general.sampling.temp", 0.6)
+        .set("general.sampling.top_k", Value::I32(20))
+        .f32("general.sampling.top_p", 0.95);
+    let model = open(&gguf).expect("a valid model");
+    let expected = GenerationDefaults {
+        temperature: Some(0.6),
+        top_k: Some(20),
+        top_p: Some(0.95),
+        ..GenerationDefaults::default()
+    };
+    assert_eq!(model.generation, expected);
+    gguf.f32("general.sampling.top_p", 1.5);
+    assert_eq!(
+        refusal(&gguf),
+        "metadata `general.sampling.top_p` is 1.5; expected a number above 0, at most 1"
+    );
+}
+
+#[test]
+fn a_tensor_that_is_not_finite_is_refused_when_loaded() {
+    let spec = tiny::spec(Family::Llama, true);
+    let mut gguf = tiny_gguf("llama", &spec);
+    let last = gguf
+        .tensors
+        .iter_mut()
+        .find(|tensor| tensor.name == "output_norm.weight");
+    last.expect("it is there").data[..4].copy_from_slice(&f32::NAN.to_le_bytes());
+    let model = open(&gguf).expect("the values are not looked at yet");
+    let error = ebb_kernels::model::WeightSource::load(&model.weights(), TensorName::FinalNorm);
+    let sentence = error.expect_err("NaN").to_string();
+    assert!(sentence.contains("`output_norm.weight` holds a value that is not finite"));
+}
+
+#[test]
+fn the_content_hash_tells_models_apart_but_not_their_weights() {
+    let spec = tiny::spec(Family::Llama, true);
+    let gguf = tiny_gguf("llama", &spec);
+    let hash = |gguf: &GgufBuilder| open(gguf).expect("a valid model").content_hash;
+    let full = |gguf: &GgufBuilder| open(gguf).expect("a valid model").weights_sha256();
+    let mut other_weights = gguf.clone();
+    other_weights.tensors[0].data[0] ^= 1;
+    assert_eq!(hash(&gguf), hash(&other_weights));
+    assert_ne!(full(&gguf), full(&other_weights));
+    let mut other_config = gguf.clone();
+    other_config.f32("llama.rope.freq_base", 20_000.0);
+    assert_ne!(hash(&gguf), hash(&other_config));
+    assert_eq!(hash(&gguf).len(), 64);
+}

@@ -1,0 +1,257 @@
+//! Tiny Hugging Face directories of every family: shapes, weights, shards, and the files around.
+
+use ebb_kernels::model::ModelSpec;
+use ebb_models::model::{Family, GenerationDefaults, TokenizerSource};
+use safetensors::Dtype;
+use serde_json::{Value, json};
+
+use crate::hf_builder::{HfBuilder, Stored};
+use crate::tiny;
+
+const FAMILIES: [Family; 4] = [Family::Llama, Family::Mistral, Family::Qwen2, Family::Qwen3];
+
+fn llama() -> HfBuilder {
+    HfBuilder::new(Family::Llama, &tiny::spec(Family::Llama, true), Dtype::BF16)
+}
+
+#[test]
+fn every_family_gives_its_shapes_and_weights() {
+    for family in FAMILIES {
+        for tied in [false, true] {
+            let spec = tiny::spec(family, tied);
+            let model = HfBuilder::new(family, &spec, Dtype::BF16)
+                .open()
+                .expect("a valid model");
+            assert_eq!((model.family, model.name.as_str()), (family, "tiny"));
+            tiny::assert_weights(&model, &spec);
+            assert_eq!(model.end_ids, [2]);
+            assert!((model.spec.rope.inv_freq[4] - 0.01).abs() < 1e-9);
+        }
+    }
+}
+
+#[test]
+fn every_type_and_any_number_of_shards_gives_the_same_weights() {
+    let spec = tiny::spec(Family::Qwen2, false);
+    for dtype in [Dtype::F32, Dtype::F16, Dtype::BF16] {
+        for shards in [1, 3] {
+            let mut files = HfBuilder::new(Family::Qwen2, &spec, dtype);
+            files.shards = shards;
+            tiny::assert_weights(&files.open().expect("a valid model"), &spec);
+        }
+    }
+}
+
+#[test]
+fn the_head_dimension_follows_from_the_width_unless_given() {
+    let spec = ModelSpec {
+        head_dim: 8,
+        ..tiny::spec(Family::Llama, true)
+    };
+    let mut files = HfBuilder::new(Family::Llama, &spec, Dtype::BF16);
+    files.config["head_dim"] = Value::Null;
+    tiny::assert_weights(&files.open().expect("a valid model"), &spec);
+}
+
+#[test]
+fn a_stored_output_projection_is_superfluous_when_tied_and_so_are_rope_frequencies() {
+    let mut files = llama();
+    let embedding = files.tensors[0].clone();
+    files.tensors.push(Stored(
+        "lm_head.weight".into(),
+        embedding.1,
+        embedding.2,
+        embedding.3,
+    ));
+    let inv_freq = "model.layers.0.self_attn.rotary_emb.inv_freq".into();
+    files
+        .tensors
+        .push(Stored(inv_freq, Dtype::F32, vec![8], vec![0; 32]));
+    tiny::assert_weights(
+        &files.open().expect("a valid model"),
+        &tiny::spec(Family::Llama, true),
+    );
+}
+
+#[test]
+fn generation_config_gives_ends_and_defaults() {
+    let mut files = llama();
+    files.file(
+        "generation_config.json",
+        &json!({
+            "eos_token_id": [5, 2, 7], "do_sample": true, "temperature": 0.7, "top_p": 0.8,
+            "top_k": 20, "repetition_penalty": 1.05, "transformers_version": "4.37.0",
+        })
+        .to_string(),
+    );
+    let model = files.open().expect("a valid model");
+    assert_eq!(model.end_ids, [2, 5, 7]);
+    let expected = GenerationDefaults {
+        temperature: Some(0.7),
+        top_k: Some(20),
+        top_p: Some(0.8),
+        min_p: None,
+        repetition_penalty: Some(1.05),
+    };
+    assert_eq!(model.generation, expected);
+
+    files.file(
+        "generation_config.json",
+        r#"{"do_sample": false, "temperature": 0.7}"#,
+    );
+    let greedy = files.open().expect("a valid model").generation;
+    assert_eq!(greedy.temperature, Some(0.0));
+
+    for (field, wrong) in [
+        ("temperature", json!(-1)),
+        ("top_p", json!(0)),
+        ("top_p", json!(1.5)),
+        ("top_k", json!(-1)),
+        ("min_p", json!("0.1")),
+        ("eos_token_id", json!("</s>")),
+        ("eos_token_id", json!([1, -2])),
+    ] {
+        files.file(
+            "generation_config.json",
+            &json!({ field: wrong }).to_string(),
+        );
+        let (file, sentence) = files.refusal();
+        assert_eq!(file, "generation_config.json");
+        assert!(
+            sentence.starts_with(&format!("`{field}` is ")),
+            "{sentence}"
+        );
+    }
+}
+
+#[test]
+fn tokenizer_files_are_found_and_the_template_in_each_of_its_places() {
+    let tokenizer = |files: &HfBuilder| match files.open().expect("a valid model").tokenizer {
+        TokenizerSource::Hf(tokenizer) => tokenizer,
+        other => panic!("{other:?} in a directory"),
+    };
+    let mut files = llama();
+    assert_eq!(tokenizer(&files).chat_template, None);
+    files.file(
+        "tokenizer_config.json",
+        &json!({
+            "bos_token": "<s>", "eos_token": { "content": "</s>", "lstrip": false },
+            "unk_token": null, "add_bos_token": true, "chat_template": "one",
+        })
+        .to_string(),
+    );
+    let found = tokenizer(&files);
+    assert_eq!(found.bos_token.as_deref(), Some("<s>"));
+    assert_eq!(found.eos_token.as_deref(), Some("</s>"));
+    assert_eq!(
+        (found.unk_token, found.add_bos, found.add_eos),
+        (None, Some(true), None)
+    );
+    assert_eq!(found.chat_template.as_deref(), Some("one"));
+
+    let named = json!([
+        { "name": "tool_use", "template": "tools" },
+        { "name": "default", "template": "plain" },
+    ]);
+    files.file(
+        "tokenizer_config.json",
+        &json!({ "chat_template": named }).to_string(),
+    );
+    assert_eq!(tokenizer(&files).chat_template.as_deref(), Some("plain"));
+    files.file("chat_template.jinja", "own file");
+    assert_eq!(tokenizer(&files).chat_template.as_deref(), Some("own file"));
+    assert_eq!(
+        files
+            .open()
+            .expect("a valid model")
+            .chat_template
+            .as_deref(),
+        Some("own file")
+    );
+
+    let mut without = llama();
+    without.files.clear();
+    without.file("tokenizer.model", "");
+    let (file, sentence) = without.refusal();
+    assert_eq!(file, "tiny");
+    assert!(
+        sentence.starts_with("tokenizer.json is missing (tokenizer.model alone"),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn windows_limit_the_context_where_they_are_used() {
+    let context = |family, fields: Value| {
+        let mut files = HfBuilder::new(family, &tiny::spec(family, true), Dtype::BF16);
+        let fields = fields.as_object().expect("an object").clone();
+        files
+            .config
+            .as_object_mut()
+            .expect("an object")
+            .extend(fields);
+        let model = files.open().expect("a valid model");
+        assert_eq!(model.notes.is_empty(), model.max_context() == 512);
+        model.max_context()
+    };
+    assert_eq!(
+        context(Family::Mistral, json!({ "sliding_window": 128 })),
+        128
+    );
+    assert_eq!(
+        context(Family::Mistral, json!({ "sliding_window": null })),
+        512
+    );
+    assert_eq!(
+        context(Family::Mistral, json!({ "sliding_window": 4096 })),
+        512
+    );
+    assert_eq!(
+        context(Family::Qwen2, json!({ "sliding_window": 128 })),
+        512
+    );
+    let off = json!({ "sliding_window": 128, "use_sliding_window": false });
+    assert_eq!(context(Family::Qwen2, off), 512);
+    let on = json!({ "sliding_window": 128, "use_sliding_window": true });
+    assert_eq!(context(Family::Qwen3, on), 128);
+    let layers =
+        json!({ "sliding_window": 64, "layer_types": ["full_attention", "full_attention"] });
+    assert_eq!(context(Family::Qwen3, layers), 512);
+    let layers =
+        json!({ "sliding_window": 64, "layer_types": ["sliding_attention", "sliding_attention"] });
+    assert_eq!(context(Family::Qwen2, layers), 64);
+}
+
+#[test]
+fn what_is_not_supported_is_refused_by_name() {
+    let sentence = |field: &str, value: Value| {
+        let mut files = llama();
+        files.config[field] = value;
+        let (file, sentence) = files.refusal();
+        assert_eq!(file, "config.json");
+        sentence
+    };
+    assert_eq!(
+        sentence("model_type", json!("gpt2")),
+        "`model_type` is \"gpt2\", which is not supported; supported: llama, mistral, qwen2, qwen3"
+    );
+    assert_eq!(
+        sentence("architectures", json!(["LlamaForSequenceClassification"])),
+        "`architectures` is [\"LlamaForSequenceClassification\"], which is not supported; \
+         supported: LlamaForCausalLM"
+    );
+    assert_eq!(
+        sentence(
+            "quantization_config",
+            json!({ "quant_method": "gptq", "bits": 4 })
+        ),
+        "`quantization_config` is \"gptq\", which is not supported; supported: safetensors in F32, \
+         F16 or BF16, or a GGUF file"
+    );
+    assert!(sentence("hidden_act", json!("gelu")).ends_with("supported: silu"));
+    assert!(sentence("attention_bias", json!(true)).ends_with("supported: false"));
+    assert!(sentence("mlp_bias", json!(true)).ends_with("supported: false"));
+    assert!(sentence("partial_rotary_factor", json!(0.5)).ends_with("supported: 1"));
+    assert!(sentence("rope_scaling", json!({ "type": "su" })).contains("`rope_scaling.type`"));
+    assert!(sentence("layer_types", json!(["linear_attention"])).contains("linear_attention"));
+}

@@ -1,0 +1,196 @@
+//! Chat templates against what Jinja2 makes of them (tests/golden/chat/record.py).
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use ebb_models::tokenizer::{ChatError, ChatMessage, ChatTemplate, TemplateTokens};
+use serde::Deserialize;
+
+use crate::files;
+
+#[derive(Deserialize)]
+struct Turn {
+    role: String,
+    content: String,
+}
+
+/// One conversation under one template: its text, or why there is none.
+#[derive(Deserialize)]
+struct Case {
+    template: String,
+    conversation: String,
+    messages: Vec<Turn>,
+    add_generation_prompt: bool,
+    text: Option<String>,
+    refused: Option<String>,
+}
+
+/// 2024-07-26 12:30 UTC, when the answers were recorded.
+fn now() -> std::time::SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_721_997_000)
+}
+
+fn template(source: &str) -> Result<ChatTemplate, ChatError> {
+    let tokens = TemplateTokens {
+        bos: Some("<s>".to_owned()),
+        eos: Some("</s>".to_owned()),
+        unk: None,
+    };
+    ChatTemplate::new(source, tokens)
+}
+
+fn user(content: &str) -> Vec<ChatMessage> {
+    let role = "user".to_owned();
+    let content = content.to_owned();
+    vec![ChatMessage { role, content }]
+}
+
+/// Renders every recorded conversation of the templates that `source` knows.
+fn check(source: impl Fn(&str) -> Option<String>) -> usize {
+    let cases: Vec<Case> =
+        serde_json::from_str(&files::golden("chat/expected.json")).expect("recorded cases");
+    let mut checked = 0;
+    for case in cases {
+        let Some(source) = source(&case.template) else {
+            continue;
+        };
+        checked += 1;
+        let title = format!("{}, {}", case.template, case.conversation);
+        let template = template(&source).unwrap_or_else(|e| panic!("{title}: {e}"));
+        let into_message = |Turn { role, content }| ChatMessage { role, content };
+        let messages: Vec<_> = case.messages.into_iter().map(into_message).collect();
+        let rendered = template.render(&messages, case.add_generation_prompt, now());
+        match (case.text, case.refused) {
+            (Some(text), _) => assert_eq!(rendered.as_deref(), Ok(&*text), "{title}"),
+            (None, Some(why)) => assert_eq!(rendered, Err(ChatError::Refused(why)), "{title}"),
+            (None, None) => assert!(matches!(rendered, Err(ChatError::Failed(_))), "{title}"),
+        }
+    }
+    checked
+}
+
+#[test]
+fn templates_render_as_jinja2_renders_them() {
+    let checked = check(|name| {
+        name.ends_with(".jinja")
+            .then(|| files::golden(&format!("chat/{name}")))
+    });
+    assert_eq!(checked, 140);
+}
+
+#[test]
+fn smollm2_renders_and_tokenises_as_recorded() {
+    let metadata = files::smollm2_metadata();
+    let source = metadata.chat_template.as_deref().expect("a chat template");
+    assert_eq!(
+        check(|name| (name == "gguf:smollm2").then(|| source.to_owned())),
+        20
+    );
+
+    let template = ChatTemplate::new(source, TemplateTokens::default()).expect("a template");
+    let recorded: serde_json::Value =
+        serde_json::from_str(&files::golden("smollm2-135m-instruct.json")).expect("JSON");
+    let recorded = &recorded["weights_fp32_dequant"][2];
+    let question = user(recorded["messages"][0]["content"].as_str().expect("a text"));
+    let prompt = template.render(&question, true, now()).expect("a prompt");
+    assert_eq!(recorded["prompt"], prompt);
+    let ids = files::smollm2().encode(&prompt, true, true).expect("ids");
+    assert_eq!(recorded["prompt_ids"], serde_json::json!(ids));
+}
+
+#[test]
+#[ignore = "needs the 1.1 GB Qwen2.5-Coder file: set EBB_TEST_QWEN_MODEL (part of --full)"]
+fn qwen_renders_as_recorded() {
+    let source = files::qwen_metadata()
+        .chat_template
+        .expect("a chat template");
+    let checked = check(|name| (name == "gguf:qwen2.5-coder").then(|| source.clone()));
+    assert_eq!(checked, 20);
+}
+
+#[test]
+fn what_is_no_template_is_refused_with_its_line() {
+    let error = template("fine\n{% for x in %}").expect_err("a syntax error");
+    let sentence = error.to_string();
+    assert!(
+        sentence.contains("chat template cannot be used") && sentence.contains("line 2"),
+        "{sentence}"
+    );
+    let error = template(&"x".repeat(2 << 20)).expect_err("too long");
+    assert!(error.to_string().contains("1048576"), "{error}");
+    let nested = "{% if true %}".repeat(50_000);
+    assert!(matches!(template(&nested), Err(ChatError::Template(_))));
+    let deep = format!("{{{{ {}1{} }}}}", "(".repeat(50_000), ")".repeat(50_000));
+    assert!(matches!(template(&deep), Err(ChatError::Template(_))));
+}
+
+#[test]
+fn a_template_cannot_run_or_write_for_ever() {
+    let hello = user("hello");
+    let render = |source: &str| {
+        template(source)
+            .expect("parses")
+            .render(&hello, true, now())
+    };
+
+    let nested = "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}";
+    assert_eq!(render(nested), Err(ChatError::TooManySteps));
+    let long = "{% for i in range(9999) %}{{ 'x' * 9999 }}{% endfor %}";
+    assert_eq!(render(long), Err(ChatError::TooLong));
+    let recursive = "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}";
+    assert!(matches!(render(recursive), Err(ChatError::Failed(_))));
+    let unknown = "{{ messages[0].content.shout() }}";
+    let error = render(unknown).expect_err("no such method").to_string();
+    assert!(
+        error.contains("line 1") && error.contains("shout"),
+        "{error}"
+    );
+    let file = "{% include '/etc/passwd' %}";
+    assert!(matches!(render(file), Err(ChatError::Failed(_))));
+}
+
+#[test]
+fn a_long_conversation_is_within_the_bounds() {
+    let source = files::golden("chat/qwen3.jinja");
+    let template = template(&source).expect("parses");
+    let mut messages = Vec::new();
+    for i in 0..2_000 {
+        let role = if i % 2 == 0 { "user" } else { "assistant" }.to_owned();
+        let content = "word ".repeat(100);
+        messages.push(ChatMessage { role, content });
+    }
+    let text = template.render(&messages, true, now()).expect("a text");
+    assert!(text.len() > 1_000_000);
+}
+
+#[test]
+fn a_model_without_a_template_says_what_to_do() {
+    let sentence = ChatError::Missing.to_string();
+    assert!(
+        sentence.contains("no chat template") && sentence.contains("prompt"),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn what_python_would_print_differently_is_refused() {
+    let hello = user("hello");
+    let render = |source: &str| {
+        template(source)
+            .expect("parses")
+            .render(&hello, true, now())
+    };
+    for source in [
+        "{{ messages }}",
+        "{{ ['a'] }}",
+        "{{ {'a': 1} }}",
+        "{{ missing | tojson }}",
+        "{{ messages | tojson(sort_keys=true) }}",
+        "{{ messages | tojson(indent=9999) }}",
+    ] {
+        let result = render(source);
+        assert!(
+            matches!(result, Err(ChatError::Failed(_))),
+            "{source}: {result:?}"
+        );
+    }
+}

@@ -1,0 +1,134 @@
+//! SentencePiece vocabularies against SentencePiece itself (tests/golden/tokenizer/record_spm.py).
+
+use ebb_models::model::gguf::{GgufTokenizer, TokenType};
+use ebb_models::tokenizer::{Tokenizer, TokenizerConfig};
+use serde::Deserialize;
+
+use crate::files;
+
+#[derive(Deserialize)]
+struct Recorded {
+    add_space_prefix: bool,
+    unknown: u32,
+    bos: u32,
+    eos: u32,
+    /// Text, score, and type as GGUF numbers them.
+    pieces: Vec<(String, f32, u8)>,
+    examples: Vec<Example>,
+}
+
+#[derive(Deserialize)]
+struct Example {
+    text: String,
+    ids: Vec<u32>,
+    decoded: Option<String>,
+}
+
+fn recorded(name: &str) -> (GgufTokenizer, Vec<Example>) {
+    let recorded: Recorded =
+        serde_json::from_str(&files::golden(name)).expect("a recorded vocabulary");
+    let kinds = [
+        TokenType::Normal,
+        TokenType::Unknown,
+        TokenType::Control,
+        TokenType::UserDefined,
+        TokenType::Unused,
+        TokenType::Byte,
+    ];
+    let types = recorded.pieces.iter().map(|p| kinds[usize::from(p.2) - 1]);
+    let vocab = GgufTokenizer {
+        model: "llama".to_owned(),
+        token_types: Some(types.collect()),
+        scores: Some(recorded.pieces.iter().map(|p| p.1).collect()),
+        tokens: recorded.pieces.into_iter().map(|p| p.0).collect(),
+        bos: Some(recorded.bos),
+        eos: Some(recorded.eos),
+        unknown: Some(recorded.unknown),
+        add_space_prefix: Some(recorded.add_space_prefix),
+        ..files::no_tokenizer()
+    };
+    (vocab, recorded.examples)
+}
+
+fn check(name: &str) -> Tokenizer {
+    let (vocab, examples) = recorded(name);
+    let tokenizer = Tokenizer::from_gguf(vocab).expect("a vocabulary");
+    assert!(examples.len() > 200);
+    for Example { text, ids, decoded } in examples {
+        let encoded = tokenizer.encode(&text, false, false).expect("encodes");
+        assert_eq!(encoded, ids, "{text:?}");
+        if let Some(decoded) = decoded {
+            assert_eq!(tokenizer.decode(&ids, false), decoded, "{text:?}");
+        }
+    }
+    tokenizer
+}
+
+#[test]
+fn byte_fallback_and_a_space_before_the_text() {
+    let tokenizer = check("tokenizer/spm_bytes.json");
+    // Llama 2's convention, when the file does not say: BOS before a text.
+    let with_bos = tokenizer.encode("Hello", true, true).expect("encodes");
+    let without = tokenizer.encode("Hello", false, true).expect("encodes");
+    assert_eq!(with_bos[0], 1);
+    assert_eq!(with_bos[1..], without);
+    assert_eq!(tokenizer.decode(&with_bos, true), "Hello");
+    assert_eq!(tokenizer.decode(&with_bos, false), "<s> Hello");
+    // Special tokens in the text, and a space before what follows each (as llama.cpp has it).
+    let turn = tokenizer
+        .encode("<s>Hello</s>", false, true)
+        .expect("encodes");
+    assert_eq!(turn.first(), Some(&1));
+    assert_eq!(turn.last(), Some(&2));
+    assert_eq!(turn[1..turn.len() - 1], without);
+    let literal = tokenizer.encode("</s>", false, false).expect("encodes");
+    assert!(!literal.contains(&2));
+    assert_eq!(tokenizer.token_bytes(3), Some(&[0u8][..]));
+}
+
+#[test]
+fn unknown_tokens_unused_pieces_and_symbols_of_the_user() {
+    let tokenizer = check("tokenizer/spm_unknown.json");
+    let call = tokenizer.encode("a<tool>b", false, false).expect("encodes");
+    let symbol = tokenizer.token_id("<tool>").expect("the symbol");
+    assert!(call.contains(&symbol));
+    assert_eq!(tokenizer.decode(&call, true), "a<tool>b");
+    assert!(!tokenizer.is_special(symbol));
+}
+
+#[test]
+fn the_converted_tokenizer_json_gives_what_its_library_gives() {
+    #[derive(Deserialize)]
+    struct Expected {
+        examples: Vec<files::Example>,
+    }
+    let json = files::golden("tokenizer/llama2_tokenizer.json");
+    let config = TokenizerConfig {
+        bos_token: Some("<s>".to_owned()),
+        eos_token: Some("</s>".to_owned()),
+        ..TokenizerConfig::default()
+    };
+    let tokenizer = Tokenizer::from_tokenizer_json(json.as_bytes(), &config).expect("a tokenizer");
+    assert_eq!(tokenizer.special().bos, Some(1));
+    assert_eq!(tokenizer.special().eos, Some(2));
+    let expected: Expected =
+        serde_json::from_str(&files::golden("tokenizer/llama2_expected.json")).expect("examples");
+    assert!(expected.examples.len() >= 100);
+    for example in expected.examples {
+        let ids = tokenizer
+            .encode(&example.text, true, true)
+            .expect("encodes");
+        assert_eq!(ids, example.ids, "{:?}", example.text);
+        assert_eq!(tokenizer.decode(&ids, false), example.decoded);
+    }
+    // The same model from GGUF metadata.
+    let (vocab, examples) = recorded("tokenizer/spm_bytes.json");
+    let rebuilt = Tokenizer::from_gguf(vocab).expect("a vocabulary");
+    for Example { text, .. } in examples {
+        assert_eq!(
+            rebuilt.encode(&text, true, true).expect("encodes"),
+            tokenizer.encode(&text, true, true).expect("encodes"),
+            "{text:?}"
+        );
+    }
+}

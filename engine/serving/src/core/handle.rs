@@ -1,0 +1,214 @@
+//! The async side's view of the engine: submit, abort, look, drain.
+
+use std::sync::Arc;
+
+use ebb_block_manager::PoolConfig;
+use ebb_kernels::backend::Backend;
+use ebb_models::tokenizer::Tokenizer;
+use ebb_scheduler::{Config, Scheduler, SetupError};
+
+use super::engine::{Inner, Served, Shared};
+use super::run::EngineThread;
+use super::{GenerateRequest, GenerateStream, Prompt, RequestError};
+use crate::kv_state::KvState;
+use crate::metrics::Recorder;
+use crate::sampling::SamplingOptions;
+use crate::trajectory::TrajectoryLog;
+
+/// What is served.
+#[derive(Debug, Clone)]
+pub struct ModelInfo {
+    /// Name that clients and metrics see.
+    pub name: String,
+    /// Family and shape in one line, for people.
+    pub description: String,
+    /// What computes, for people.
+    pub device: String,
+    /// Tokens a sequence may hold, prompt and answer together.
+    pub max_context: usize,
+    /// Size of the vocabulary.
+    pub vocab: usize,
+    /// Tokens that end an answer.
+    pub eos_token_ids: Vec<u32>,
+    /// Whether chat messages can be sent.
+    pub has_chat_template: bool,
+    /// Bytes of 16-bit KV that one token takes, all layers and both sides.
+    pub kv_bytes_per_token: u64,
+}
+
+/// A consistent look at the engine, refreshed after every step.
+#[derive(Debug, Clone, Default)]
+pub struct EngineState {
+    /// Sequences in the batch.
+    pub running: usize,
+    /// Requests in the queue.
+    pub waiting: usize,
+    /// Bytes of the KV pool.
+    pub kv_bytes_total: u64,
+    /// Bytes held by live sequences.
+    pub kv_bytes_live: u64,
+    /// Bytes held by the prefix cache alone.
+    pub kv_bytes_cached: u64,
+    /// Steps run since start.
+    pub steps: u64,
+    /// Sequences thrown out to be recomputed, since start.
+    pub preemptions: u64,
+    /// Prompt tokens looked up in the prefix cache, and found there, since start.
+    pub prefix_queries: u64,
+    /// See `prefix_queries`.
+    pub prefix_hits: u64,
+    /// Tokens computed since start, prompts and answers.
+    pub tokens_computed: u64,
+    /// Of those, tokens whose KV preemptions threw away.
+    pub tokens_thrown_away: u64,
+    /// Whether new requests are still taken.
+    pub accepting: bool,
+    /// How wide the KV cache is.
+    pub kv: KvState,
+}
+
+impl EngineState {
+    pub(super) fn of(stats: &ebb_scheduler::Stats, steps: u64, kv: KvState) -> Self {
+        let usage = &stats.blocks;
+        let bytes = |frames: u32| u64::from(frames) * usage.frame_bytes;
+        Self {
+            running: stats.running,
+            waiting: stats.waiting,
+            kv_bytes_total: bytes(usage.frames_total),
+            kv_bytes_live: bytes(usage.frames_live),
+            kv_bytes_cached: bytes(usage.frames_cached),
+            steps,
+            preemptions: stats.preemptions,
+            prefix_queries: stats.prefix_query_tokens,
+            prefix_hits: stats.prefix_hit_tokens,
+            tokens_computed: stats.tokens_scheduled,
+            tokens_thrown_away: stats.preempted_tokens,
+            accepting: true,
+            kv,
+        }
+    }
+}
+
+/// Cheap to clone; every clone talks to the same engine thread. Dropping the last one ends that,
+/// and waits until it has let go of the backend.
+#[derive(Clone)]
+pub struct EngineHandle {
+    pub(super) inner: Arc<Inner>,
+}
+
+impl EngineHandle {
+    /// Starts the engine thread. A backend that draws has as many steps in flight as it takes. With
+    /// a `log`, the trajectory of every choice goes there.
+    pub(crate) fn start(
+        served: Served,
+        limits: Config,
+        pool: PoolConfig,
+        backend: Box<dyn Backend>,
+        recorder: Recorder,
+        log: Option<TrajectoryLog>,
+    ) -> Result<Self, SetupError> {
+        let max_in_flight = if backend.draws() { backend.depth() } else { 1 };
+        let limits = Config {
+            max_in_flight,
+            ..limits
+        };
+        let scheduler = Scheduler::new(limits, pool)?;
+        let (sender, commands) = std::sync::mpsc::sync_channel(served.max_live);
+        let stats = scheduler.stats();
+        let state = EngineState::of(&stats, 0, served.kv.state(&scheduler, &stats));
+        let shared = Arc::new(Shared::new(
+            served,
+            recorder,
+            state,
+            scheduler.room_for_arrivals(),
+        ));
+        let thread = EngineThread::new(shared.clone(), commands, scheduler, backend, log);
+        let (end, ended) = std::sync::mpsc::channel();
+        std::thread::Builder::new()
+            .name("ebb-engine".into())
+            .spawn(move || {
+                thread.run();
+                drop(end);
+            })
+            .expect("the operating system gives the process one more thread");
+        Ok(Self {
+            inner: Arc::new(Inner::new(shared, sender, ended)),
+        })
+    }
+
+    /// Validates, tokenises and queues a request.
+    ///
+    /// # Errors
+    /// [`RequestError::Invalid`] with the field's name, [`RequestError::QueueFull`],
+    /// [`RequestError::ShuttingDown`].
+    pub async fn generate(&self, request: GenerateRequest) -> Result<GenerateStream, RequestError> {
+        self.inner.submit(request).await
+    }
+
+    /// Aborts by the client's `request_id`; false when no such request is live.
+    pub fn abort(&self, request_id: &str) -> bool {
+        self.inner.abort(request_id)
+    }
+
+    /// What is served.
+    pub fn model(&self) -> &ModelInfo {
+        self.inner.model()
+    }
+
+    /// Token ids of a prompt as [`EngineHandle::generate`] uses them; `add_special` concerns
+    /// [`Prompt::Text`] alone.
+    ///
+    /// # Errors
+    /// [`RequestError::Invalid`] with the field's name.
+    pub async fn tokenize(
+        &self,
+        prompt: Prompt,
+        add_special: bool,
+    ) -> Result<Vec<u32>, RequestError> {
+        Ok(self.inner.tokenize(prompt, add_special).await?.to_vec())
+    }
+
+    /// What applies where a request says nothing: the model's own recommendation.
+    pub fn default_sampling(&self) -> SamplingOptions {
+        self.inner.default_sampling()
+    }
+
+    /// Where the engine counts and times.
+    pub fn recorder(&self) -> &Recorder {
+        self.inner.recorder()
+    }
+
+    /// The model's tokenizer.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        self.inner.tokenizer()
+    }
+
+    /// The engine as of its last step.
+    pub fn state(&self) -> EngineState {
+        self.inner.state()
+    }
+
+    /// Stops admission; resolves when everything running has finished, or at `grace`, when the rest
+    /// is ended with [`RequestError::ShuttingDown`].
+    pub async fn drain(&self, grace: std::time::Duration) {
+        self.inner.drain(grace).await;
+    }
+
+    /// Ends the engine thread, whoever else has a handle, and waits until it has let go of the
+    /// backend: before a process ends. What still runs ends with an error. Blocks.
+    pub fn close(&self) {
+        self.inner.close();
+    }
+
+    /// Resolves when the engine thread has ended without being asked to: a lost device or a panic.
+    /// Every stream has its error by then, and only a new process can serve.
+    pub async fn died(&self) {
+        self.inner.died().await;
+    }
+
+    /// Whether the engine thread still makes steps (liveness): false after a fatal backend error or
+    /// a panic.
+    pub fn alive(&self) -> bool {
+        self.inner.alive()
+    }
+}

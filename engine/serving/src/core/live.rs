@@ -1,0 +1,305 @@
+//! One live request on the engine thread: from sampled tokens to the events its client reads.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use ebb_kernels::backend::{Draw, LogitEdit};
+use ebb_models::tokenizer::{IncrementalDetokenizer, Tokenizer};
+use ebb_scheduler::RequestId;
+
+use super::engine::Submission;
+use super::stream::{SendError, StreamSender};
+use super::{FinishReason, KvBits, RequestError, STREAM_LIMIT_BYTES, StreamEvent, TokenLogprobs};
+use crate::metrics::{Finish, RequestMeter};
+use crate::sampling::{
+    SampleError, Sampled, Sampler, SamplerState, SamplingParams, StopChecker, random_seed,
+};
+
+/// A request between submission and its last event.
+pub(super) struct Live {
+    pub(super) id: RequestId,
+    pub(super) name: String,
+    pub(super) prompt: Arc<[u32]>,
+    pub(super) params: Arc<SamplingParams>,
+    pub(super) sender: StreamSender,
+    pub(super) meter: RequestMeter,
+    pub(super) cached_tokens: usize,
+    pub(super) prompt_logprobs: Vec<TokenLogprobs>,
+    /// Why this side is ending it; told to the client when the scheduler confirms.
+    pub(super) ending: Option<RequestError>,
+    /// Of its random stream.
+    pub(super) seed: u64,
+    choices: Vec<Choice>,
+    max_tokens: u32,
+    started: bool,
+    /// Choices that the scheduler still holds.
+    held: usize,
+}
+
+/// One answer to the prompt.
+pub(super) struct Choice {
+    sampler: SamplerState,
+    detokenizer: IncrementalDetokenizer,
+    stop: StopChecker,
+    finished: bool,
+    /// Its draw in the step submitted last that drew for it.
+    drawn: u32,
+}
+
+/// What became of a choice in a step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Advanced {
+    /// The token sampled.
+    pub(super) token: u32,
+    /// Whether the choice is complete with it.
+    pub(super) done: bool,
+    /// What the model thought of it, where the request asks.
+    pub(super) logprob: Option<f32>,
+}
+
+impl Live {
+    pub(super) fn new(submission: Submission, tokenizer: &Arc<Tokenizer>, end_ids: &[u32]) -> Self {
+        let Submission {
+            id,
+            name,
+            prompt,
+            params,
+            max_tokens,
+            meter,
+            sender,
+            ..
+        } = submission;
+        let params = Arc::new(params);
+        let seed = params.seed.unwrap_or_else(random_seed);
+        let first = SamplerState::new(params.clone(), end_ids, &prompt, seed);
+        let choices: Vec<Choice> = (0..params.n)
+            .map(|choice| Choice {
+                sampler: first.sibling(choice),
+                detokenizer: IncrementalDetokenizer::continuing(tokenizer.clone(), true),
+                stop: StopChecker::new(&params.stop, params.include_stop),
+                finished: false,
+                drawn: 0,
+            })
+            .collect();
+        Self {
+            id,
+            name,
+            prompt,
+            params,
+            sender,
+            meter,
+            cached_tokens: 0,
+            prompt_logprobs: Vec::new(),
+            ending: None,
+            held: choices.len(),
+            seed,
+            choices,
+            max_tokens,
+            started: false,
+        }
+    }
+
+    /// Tells the client that the prompt is in the cache; once.
+    pub(super) fn start(&mut self) -> Result<(), RequestError> {
+        if self.started {
+            return Ok(());
+        }
+        self.started = true;
+        let event = StreamEvent::Started {
+            prompt_tokens: self.prompt.len(),
+            cached_tokens: self.cached_tokens,
+            prompt_logprobs: std::mem::take(&mut self.prompt_logprobs),
+        };
+        self.sender.send(event).map_err(refused)
+    }
+
+    /// The draw of `choice`'s next token from the logits of `row`, where the device draws; `index`
+    /// is its place among the step's draws. With `last_unknown` the step before draws the token
+    /// before it.
+    pub(super) fn draw(
+        &mut self,
+        choice: u32,
+        row: u32,
+        index: u32,
+        last_unknown: bool,
+        edits: &mut Vec<LogitEdit>,
+    ) -> Draw {
+        let state = &mut self.choices[choice as usize];
+        let also = last_unknown.then_some(state.drawn);
+        state.drawn = index;
+        state.sampler.draw(row, also, edits)
+    }
+
+    /// The same for another choice that starts from the same row: a draw like `first`.
+    pub(super) fn draw_beside(&mut self, choice: u32, index: u32, first: &Draw) -> Draw {
+        let state = &mut self.choices[choice as usize];
+        state.drawn = index;
+        state.sampler.draw_beside(first)
+    }
+
+    /// The draw of the step before that gives `choice`'s last token.
+    pub(super) fn drawn(&self, choice: u32) -> u32 {
+        self.choices[choice as usize].drawn
+    }
+
+    /// Samples `choice`'s next token from its row of logits, and tells the client what can be told.
+    pub(super) fn sample(
+        &mut self,
+        choice: u32,
+        logits: &mut [f32],
+        sampler: &mut Sampler,
+        now: Instant,
+        kv_bits: KvBits,
+    ) -> Result<Advanced, RequestError> {
+        let state = &mut self.choices[choice as usize];
+        let sampled = sampler
+            .sample(logits, &mut state.sampler)
+            .map_err(unusable)?;
+        self.advance(choice, sampled, now, kv_bits)
+    }
+
+    /// Takes the token that the device drew for `choice`, and tells the client what can be told.
+    pub(super) fn take(
+        &mut self,
+        choice: u32,
+        drawn: Result<Sampled, SampleError>,
+        now: Instant,
+        kv_bits: KvBits,
+    ) -> Result<Advanced, RequestError> {
+        let sampled = drawn.map_err(unusable)?;
+        self.choices[choice as usize].sampler.accept(sampled.token);
+        self.advance(choice, sampled, now, kv_bits)
+    }
+
+    /// What follows from a token that its sampler has noted.
+    fn advance(
+        &mut self,
+        choice: u32,
+        sampled: Sampled,
+        now: Instant,
+        kv_bits: KvBits,
+    ) -> Result<Advanced, RequestError> {
+        let Sampled { token, logprobs } = sampled;
+        let state = &mut self.choices[choice as usize];
+        self.meter.tokens(now, choice, 1);
+
+        let mut text = String::new();
+        let stop_token = state.sampler.is_end(token);
+        let armed = state.sampler.stops_armed();
+        let mut stop = None;
+        // A token that ends the answer is not part of its text.
+        if !stop_token {
+            let mut piece = String::new();
+            state.detokenizer.push(token, &mut piece);
+            stop = state.stop.push(&piece, armed, &mut text);
+        }
+        let full = state.sampler.generated() >= self.max_tokens;
+        let done = stop_token || stop.is_some() || full;
+        if done && stop.is_none() {
+            let mut rest = String::new();
+            state.detokenizer.finish(&mut rest);
+            stop = state.stop.push(&rest, armed, &mut text);
+        }
+        if done && stop.is_none() {
+            state.stop.finish(&mut text);
+        }
+        let logprob = logprobs.as_ref().map(|l| l.logprob);
+        let logprobs = logprobs
+            .map(|l| TokenLogprobs {
+                token,
+                logprob: l.logprob,
+                top: l.top,
+            })
+            .into_iter()
+            .collect();
+        self.sender
+            .send(StreamEvent::Delta {
+                choice,
+                text,
+                token_ids: vec![token],
+                logprobs,
+            })
+            .map_err(refused)?;
+        if done {
+            let reason = if stop_token || stop.is_some() {
+                FinishReason::Stop
+            } else {
+                FinishReason::Length
+            };
+            let stop_string = stop.map(|s| self.params.stop[s.index].clone());
+            let stop_token = stop_token.then_some(token);
+            self.finish(choice, reason, stop_string, stop_token, kv_bits)?;
+        }
+        Ok(Advanced {
+            token,
+            done,
+            logprob,
+        })
+    }
+
+    fn finish(
+        &mut self,
+        choice: u32,
+        reason: FinishReason,
+        stop_string: Option<String>,
+        stop_token: Option<u32>,
+        kv_bits: KvBits,
+    ) -> Result<(), RequestError> {
+        let state = &mut self.choices[choice as usize];
+        state.finished = true;
+        let completion_tokens = state.sampler.generated() as usize;
+        self.meter
+            .choice_finished(choice, reason.into(), kv_bits.mean);
+        let event = StreamEvent::Finished {
+            choice,
+            reason,
+            stop_string,
+            stop_token,
+            completion_tokens,
+            kv_bits,
+        };
+        self.sender.send(event).map_err(refused)
+    }
+
+    /// The scheduler let go of a choice. A choice that wanted no token at all ends here. True with
+    /// the last one.
+    pub(super) fn released(&mut self, choice: u32, completed: bool, kv_bits: KvBits) -> bool {
+        if completed && !self.choices[choice as usize].finished {
+            let told = self
+                .start()
+                .and_then(|()| self.finish(choice, FinishReason::Length, None, None, kv_bits));
+            if let Err(error) = told {
+                self.ending.get_or_insert(error);
+            }
+        }
+        self.held -= 1;
+        self.held == 0
+    }
+
+    pub(super) fn choice_finished(&self, choice: u32) -> bool {
+        self.choices[choice as usize].finished
+    }
+}
+
+fn unusable(error: SampleError) -> RequestError {
+    RequestError::Internal(error.to_string())
+}
+
+/// How a reader that cannot take more ends the request.
+fn refused(error: SendError) -> RequestError {
+    match error {
+        SendError::Gone => RequestError::Aborted,
+        SendError::Full => RequestError::SlowReader {
+            limit_bytes: STREAM_LIMIT_BYTES,
+        },
+    }
+}
+
+impl From<FinishReason> for Finish {
+    fn from(reason: FinishReason) -> Self {
+        match reason {
+            FinishReason::Stop => Self::Stop,
+            FinishReason::Length => Self::Length,
+        }
+    }
+}

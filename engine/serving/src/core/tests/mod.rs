@@ -1,0 +1,167 @@
+//! The engine thread against a scripted backend: whatever is in flight, every client gets the
+//! answer that it would have got alone.
+
+mod fake;
+mod flight;
+mod host;
+mod lost;
+mod queue;
+
+use std::sync::Arc;
+
+use ebb_block_manager::PoolConfig;
+use ebb_kernels::kv::KvGeometry;
+use ebb_models::model::GenerationDefaults;
+use ebb_models::model::gguf::GgufTokenizer;
+use ebb_models::tokenizer::Tokenizer;
+use ebb_scheduler::Config;
+
+use self::fake::Fake;
+use super::{
+    EngineHandle, FinishReason, GenerateRequest, GenerateStream, ModelInfo, Prompt, RequestError,
+    Served, StreamEvent, TokenLogprobs,
+};
+use crate::kv_plan::KvPlan;
+use crate::kv_state::KvFacts;
+use crate::metrics::Recorder;
+use crate::sampling::SamplingOptions;
+
+const VOCAB: usize = 200;
+/// The model's end token.
+const END: u32 = 7;
+
+const GEOMETRY: KvGeometry = KvGeometry {
+    layers: 1,
+    kv_heads: 1,
+    head_dim: 16,
+};
+
+/// An engine on `backend` with a pool of `frames` frames of 16 tokens.
+fn engine(backend: Fake, frames: u32) -> EngineHandle {
+    queueing(backend, frames, (16, Config::default().max_waiting))
+}
+
+/// The same, in which so many requests may run and so many more wait.
+fn queueing(
+    backend: Fake,
+    frames: u32,
+    (max_running, max_waiting): (usize, usize),
+) -> EngineHandle {
+    let tokens = (0x100..0x100 + VOCAB as u32).filter_map(char::from_u32);
+    let tokenizer = Tokenizer::from_gguf(GgufTokenizer {
+        model: "gpt2".to_owned(),
+        pre: None,
+        tokens: tokens.map(String::from).collect(),
+        scores: None,
+        token_types: None,
+        merges: Some(Vec::new()),
+        bos: None,
+        eos: None,
+        eot: None,
+        eom: None,
+        unknown: None,
+        add_bos: None,
+        add_eos: None,
+        add_space_prefix: None,
+        chat_template: None,
+    });
+    let served = Served {
+        info: ModelInfo {
+            name: "scripted".into(),
+            description: String::new(),
+            device: String::new(),
+            max_context: 512,
+            vocab: VOCAB,
+            eos_token_ids: vec![END],
+            has_chat_template: false,
+            kv_bytes_per_token: GEOMETRY.token_bytes() as u64,
+        },
+        tokenizer: Arc::new(tokenizer.expect("a vocabulary")),
+        template: None,
+        generation: GenerationDefaults::default(),
+        max_live: max_running + max_waiting,
+        kv: KvFacts::new(&KvPlan::sixteen_bit(GEOMETRY).expect("a geometry")),
+    };
+    let layout = GEOMETRY.frame_layout();
+    let pool = PoolConfig {
+        max_blocks_per_seq: 4,
+        ..PoolConfig::whole(
+            frames,
+            layout.frame_bytes as u64,
+            layout.frames_per_sub_block as u32,
+        )
+    };
+    let limits = Config {
+        max_running,
+        max_waiting,
+        max_step_tokens: 48,
+        prefill_chunk: 32,
+        max_logit_rows: 40,
+        headroom_tokens: 0,
+        ..Config::default()
+    };
+    let backend = Box::new(backend);
+    let recorder = Recorder::disabled();
+    EngineHandle::start(served, limits, pool, backend, recorder, None).expect("sound limits")
+}
+
+/// An engine whose device is lost in its first step.
+pub(crate) fn lost_at_once() -> EngineHandle {
+    engine(Fake::new(400, 2, |_| Some(fake::Trouble::Lost)), 400)
+}
+
+/// A request for `prompt`.
+pub(crate) fn request(prompt: &[u32], options: SamplingOptions) -> GenerateRequest {
+    GenerateRequest {
+        request_id: String::new(),
+        prompt: Prompt::Tokens(prompt.to_vec()),
+        params: options.validate(VOCAB).expect("valid"),
+        priority: 0,
+        timeout: None,
+        min_kv_bits: 0,
+    }
+}
+
+/// What one choice came to.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Answer {
+    text: String,
+    tokens: Vec<u32>,
+    logprobs: Vec<TokenLogprobs>,
+    end: Option<(FinishReason, Option<u32>)>,
+}
+
+/// What one request came to: its choices, its prompt's scores, and the error that ended it.
+type Outcome = (Vec<Answer>, Vec<TokenLogprobs>, Option<RequestError>);
+
+async fn read(mut stream: GenerateStream, n: u32) -> Outcome {
+    let mut answers = vec![Answer::default(); n as usize];
+    let mut prompt = Vec::new();
+    while let Some(event) = stream.next().await {
+        match event {
+            Ok(StreamEvent::Started {
+                prompt_logprobs, ..
+            }) => prompt = prompt_logprobs,
+            Ok(StreamEvent::Delta {
+                choice,
+                text,
+                token_ids,
+                logprobs,
+            }) => {
+                let answer = &mut answers[choice as usize];
+                assert_eq!(answer.end, None, "choice {choice} goes on after its end");
+                answer.text.push_str(&text);
+                answer.tokens.extend(token_ids);
+                answer.logprobs.extend(logprobs);
+            }
+            Ok(StreamEvent::Finished {
+                choice,
+                reason,
+                stop_token,
+                ..
+            }) => answers[choice as usize].end = Some((reason, stop_token)),
+            Err(error) => return (answers, prompt, Some(error)),
+        }
+    }
+    (answers, prompt, None)
+}

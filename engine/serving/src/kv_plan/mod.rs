@@ -1,0 +1,289 @@
+//! How the KV cache shrinks: from what the operator says to a schedule, its positions and their
+//! byte layout.
+
+mod steps;
+
+use std::sync::Arc;
+
+use ebb_block_manager::schedule::{
+    Bound, Cost, PageSide, PositionTable, Schedule, ScheduleError, Step,
+};
+use ebb_block_manager::{BLOCK_TOKENS, PoolConfig};
+use ebb_kernels::formats::FormatId;
+use ebb_kernels::formats::rotation::Rotation;
+use ebb_kernels::kv::{KvGeometry, KvLayout, LayoutError, Side};
+use ebb_models::model::{KeyScales, LoadedModel};
+use ebb_scheduler::Mode;
+use thiserror::Error;
+
+use crate::kv_pages::{Guards, Protect, index_of};
+use crate::kv_profile::{Profile, ProfileError};
+use crate::kv_spec::{KvSpec, KvSpecError};
+
+pub use steps::{DEFAULT_FLOOR, progressive_steps, static_steps};
+
+/// Where the schedule comes from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum KvSource {
+    /// The built-in order, down to the formats of a specification.
+    Floor(KvSpec),
+    /// A calibrated profile, cut at a width (`mean_bits_sealed`) if one is given.
+    Profile(Arc<Profile>, Option<f64>),
+}
+
+impl KvSource {
+    /// Whether a profile, if that is what it is, was made for this model. Reads the weights if so.
+    ///
+    /// # Errors
+    /// When it was made for another.
+    pub fn check_model(&self, model: &LoadedModel) -> Result<(), KvPlanError> {
+        match self {
+            Self::Floor(spec) => Ok(spec.check_model(model)?),
+            Self::Profile(profile, _) => Ok(profile.check_model(&model.identity())?),
+        }
+    }
+}
+
+/// Why the KV cache cannot be as asked for.
+#[derive(Debug, Error)]
+pub enum KvPlanError {
+    /// The specification does not fit the model.
+    #[error(transparent)]
+    Spec(#[from] KvSpecError),
+    /// The profile does not fit the model.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// A static format as floor of the progressive mode.
+    #[error(
+        "--kv-floor: layer {layer}'s {side} cannot shrink to {format} step by step; the ladder is {ladder}. \
+         Choose one of these, or --kv-mode static"
+    )]
+    OffLadder {
+        /// Layer.
+        layer: usize,
+        /// `k` or `v`.
+        side: &'static str,
+        /// The format asked for.
+        format: FormatId,
+        /// What there is.
+        ladder: String,
+    },
+    /// More recent blocks than are guarded.
+    #[error(
+        "the KV specification keeps the last {blocks} sealed blocks at the protected width; a server keeps the last one at most: \
+         give it recent=0 or recent=1"
+    )]
+    Recent {
+        /// Blocks asked for.
+        blocks: usize,
+    },
+    /// More steps than a schedule can have.
+    #[error("this model has too many pages for a shrink schedule: {0}")]
+    Schedule(#[from] ScheduleError),
+    /// Pages that the model cannot have.
+    #[error("the KV cache cannot have these pages: {0}")]
+    Layout(#[from] LayoutError),
+}
+
+/// A pool's schedule, positions and layout, for one model and mode.
+#[derive(Debug, Clone)]
+pub struct KvPlan {
+    /// What gives way when memory is full.
+    pub mode: Mode,
+    /// Every position, with its cost.
+    pub positions: PositionTable,
+    /// Where the bytes of a block lie at every position.
+    pub layout: KvLayout,
+    /// How far the last sealed block may go.
+    pub protected: Bound,
+    /// How far the first one may.
+    pub sink: Bound,
+    /// What is rotated.
+    pub rotation: Rotation,
+    /// PM-KVQ's λ, to be folded into the weights.
+    pub key_scales: Option<Arc<KeyScales>>,
+}
+
+impl KvPlan {
+    /// Blocks that stay at 16 bit.
+    ///
+    /// # Errors
+    /// When the geometry is impossible.
+    pub fn sixteen_bit(geometry: KvGeometry) -> Result<Self, KvPlanError> {
+        let layout = KvLayout::sixteen_bit(geometry)?;
+        let cost = Cost {
+            frames: layout.frames(0),
+            bytes: layout.bytes(0),
+        };
+        Ok(Self {
+            mode: Mode::PreemptOnly,
+            positions: PositionTable::fixed(cost),
+            layout,
+            protected: Bound::NEVER,
+            sink: Bound::NEVER,
+            rotation: Rotation::NONE,
+            key_scales: None,
+        })
+    }
+
+    /// The plan of a mode for a model's KV cache.
+    ///
+    /// # Errors
+    /// When the model cannot have such pages, or the mode cannot get there.
+    pub fn new(geometry: KvGeometry, mode: Mode, source: &KvSource) -> Result<Self, KvPlanError> {
+        if mode == Mode::PreemptOnly {
+            return Self::sixteen_bit(geometry);
+        }
+        geometry.validate().map_err(LayoutError::from)?;
+        match source {
+            KvSource::Floor(spec) => {
+                let formats = spec.formats(geometry)?;
+                let steps = match spec.only_profile() {
+                    Some((profile, bits)) => profile.steps(geometry, bits)?,
+                    None if mode == Mode::Static => static_steps(&formats),
+                    None => progressive_steps(&formats.sealed)?,
+                };
+                let bounds = bounds(&formats.guards, spec.protect())?;
+                Ok(Self {
+                    key_scales: spec.key_scales(),
+                    ..Self::of_steps(geometry, mode, steps, bounds, spec.rotation())?
+                })
+            }
+            KvSource::Profile(profile, bits) => {
+                let steps = profile.steps(geometry, *bits)?;
+                let bounds = bounds(&Guards::usual(geometry.layers), profile.protect())?;
+                Ok(Self {
+                    key_scales: profile.key_scales.clone().map(Arc::new),
+                    ..Self::of_steps(geometry, mode, steps, bounds, profile.rotation())?
+                })
+            }
+        }
+    }
+
+    fn of_steps(
+        geometry: KvGeometry,
+        mode: Mode,
+        steps: Vec<Step>,
+        [sink, protected]: [Bound; 2],
+        rotation: Rotation,
+    ) -> Result<Self, KvPlanError> {
+        let schedule = Schedule::new(geometry.layers as u16, steps)?;
+        let frame = geometry.frame_layout();
+        let mut failed = None;
+        let positions = PositionTable::new(&schedule, |taken| {
+            let cost = KvLayout::cost(geometry, frame, &formats_after(geometry, taken));
+            let (frames, bytes) = cost.unwrap_or_else(|error| {
+                failed.get_or_insert(error);
+                (0, 0)
+            });
+            Cost { frames, bytes }
+        });
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        let shrunk = (1..positions.len() as u16)
+            .map(|position| formats_after(geometry, positions.steps(position)));
+        let shrunk: Vec<Vec<FormatId>> = shrunk.collect();
+        Ok(Self {
+            mode,
+            layout: KvLayout::new(geometry, frame, &shrunk)?,
+            positions,
+            protected,
+            sink,
+            rotation,
+            key_scales: None,
+        })
+    }
+
+    /// A pool of `frames` frames.
+    pub fn pool(&self, frames: u32) -> PoolConfig {
+        let frame = self.layout.frame();
+        PoolConfig {
+            positions: self.positions.clone(),
+            protected: self.protected,
+            sink: self.sink,
+            ..PoolConfig::whole(
+                frames,
+                frame.frame_bytes as u64,
+                frame.frames_per_sub_block as u32,
+            )
+        }
+    }
+
+    /// Mean stored bits (codes and metadata) of sealed unprotected pages at the floor: design's
+    /// *width*.
+    pub fn floor_bits(&self) -> f64 {
+        let floor = self.positions.floor(Bound::FLOOR);
+        let elements = self.layout.geometry().block_bytes() as f64 / 2.0;
+        self.layout.bytes(floor) as f64 * 8.0 / elements
+    }
+
+    /// Bytes of each format in blocks at a position, in the order of [`FormatId::ALL`]; and pages.
+    pub fn bytes_by_format(&self, position: u16) -> Vec<(u64, u32)> {
+        let geometry = self.layout.geometry();
+        let mut sums = vec![(0, 0); FormatId::ALL.len()];
+        for (page, &format) in self.layout.formats(position).iter().enumerate() {
+            let bytes = self
+                .layout
+                .record_bytes(position, page / 2, Side::of_page(page));
+            // At position 0 a record is as long as at any other 16-bit one.
+            debug_assert!(position > 0 || bytes * geometry.records() == geometry.block_bytes());
+            let sum = &mut sums[index_of(format)];
+            sum.0 += (bytes * geometry.kv_heads) as u64;
+            sum.1 += 1;
+        }
+        sums
+    }
+}
+
+/// How far the first and the last sealed block may go.
+///
+/// # Errors
+/// When more blocks are to be guarded than the pool guards.
+fn bounds(guards: &Guards, protect: Protect) -> Result<[Bound; 2], KvPlanError> {
+    let width = match protect {
+        Protect::Int8 => Bound(8),
+        Protect::F16 => Bound::NEVER,
+    };
+    let guarded = |is_guarded| if is_guarded { width } else { Bound::FLOOR };
+    // A block is guarded with all of its pages or with none, and one alone is both the first and
+    // the last.
+    match guards.recent.iter().copied().max().unwrap_or(0) {
+        blocks @ 0..=1 => Ok([guarded(guards.sink || blocks == 1), guarded(blocks == 1)]),
+        blocks => Err(KvPlanError::Recent { blocks }),
+    }
+}
+
+/// Most frames that one pool can have: ids are 32 bits.
+pub fn frames_of(geometry: KvGeometry, bytes: u64) -> u32 {
+    u32::try_from(bytes / geometry.frame_layout().frame_bytes as u64).unwrap_or(u32::MAX - 1)
+}
+
+/// Tokens of a static mode's chunk, unless memory is short or others are asked for: of few prompts
+/// at once, enough for large products.
+const STATIC_CHUNK_MAX: u32 = 2048;
+
+/// Chunk of the static mode that keeps at most a sixteenth of the pool for itself.
+#[must_use]
+pub fn static_chunk(pool: &PoolConfig) -> u32 {
+    let blocks = pool.frames / pool.block_frames() / 16;
+    let block = BLOCK_TOKENS as u32;
+    (blocks * block).clamp(block, STATIC_CHUNK_MAX)
+}
+
+/// Formats of all pages of a block that has taken `steps`.
+fn formats_after(geometry: KvGeometry, steps: &[Step]) -> Vec<FormatId> {
+    let mut formats = vec![FormatId::F16; geometry.layers * 2];
+    for step in steps {
+        let side = match step.page.side {
+            PageSide::K => Side::K,
+            PageSide::V => Side::V,
+        };
+        formats[usize::from(step.page.layer) * 2 + side as usize] =
+            FormatId::ALL[usize::from(step.to.tag)];
+    }
+    formats
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,21 @@
+//! Serving: sampling, the step loop, the servers, and how the KV cache shrinks meanwhile.
+//!
+//! Every module imports those above it in this list alone: `sampling`, `kv_pages`, `kv_profile`,
+//! `kv_spec`, `kv_plan`, `kv_state`, `metrics`, `trajectory`, `device`, `core`, `start`, `server`.
+
+pub mod core;
+pub mod device;
+pub mod kv_pages;
+pub mod kv_plan;
+pub mod kv_profile;
+pub mod kv_spec;
+pub mod kv_state;
+pub mod metrics;
+pub mod sampling;
+pub mod server;
+mod start;
+pub mod trajectory;
+
+pub use start::{
+    CPU_KV_MEMORY_BYTES, EngineConfig, GPU_MEMORY_UTILIZATION, StartError, backend, pool, start,
+};

@@ -1,0 +1,188 @@
+//! The gRPC server (`ebb.v1`, health, reflection) and the HTTP port for metrics and probes.
+//!
+//! [`Server::bind`] takes the ports and answers at once: until [`Server::ready`] gives it an
+//! engine, health says NOT_SERVING and calls get UNAVAILABLE. [`Server::shut_down`] stops
+//! admission, lets the engine finish what runs, and closes.
+//!
+//! What one client can hold is bounded: a stream's unread output by the engine
+//! ([`crate::core::STREAM_LIMIT_BYTES`]) plus at most two messages here and a small HTTP/2 buffer;
+//! requests in size, calls per connection and connections in number. Every call runs in a task of
+//! its own, so a panic ends one call.
+
+mod call;
+mod convert;
+mod deadline;
+mod engine;
+mod health;
+mod http;
+mod listen;
+mod responses;
+mod sampling;
+mod serve;
+mod service;
+mod shutdown;
+mod status;
+mod transport;
+
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use ebb_proto::v1;
+use ebb_proto::v1::ebb_server::EbbServer;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tonic::service::Routes;
+
+pub use convert::{request, responses};
+pub use engine::Engine;
+pub use listen::ListenError;
+pub use serve::{EngineStopped, serve_until_stopped};
+pub use shutdown::Signals;
+pub use status::status;
+
+/// Time for the last bytes of the last answer to leave, when clients do not close their
+/// connections.
+///
+/// Connections close by themselves once clients answer that they have understood, but idle clients
+/// may take seconds to look (grpcio's takes five).
+const LINGER: Duration = Duration::from_millis(500);
+
+/// Where to listen, and limits.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Address of the gRPC port; port 0 lets the system choose.
+    pub grpc: SocketAddr,
+    /// Address of the HTTP port; none when metrics are not wanted.
+    pub http: Option<SocketAddr>,
+    /// Limits told by GetServerInfo; `max_message_bytes` is enforced here.
+    pub limits: v1::ServerLimits,
+}
+
+/// A server that listens.
+pub struct Server<E> {
+    engine: Arc<OnceLock<E>>,
+    health: health::Health,
+    connections: transport::Closer,
+    /// Closed when no answer is being sent.
+    open: Arc<watch::Sender<()>>,
+    follower: JoinHandle<()>,
+    http: Option<JoinHandle<()>>,
+    grpc_address: SocketAddr,
+    http_address: Option<SocketAddr>,
+}
+
+impl<E: Engine> Server<E> {
+    /// Listens and begins to answer; calls get UNAVAILABLE until [`Self::ready`]. Needs a tokio
+    /// runtime.
+    ///
+    /// # Errors
+    /// When a port is taken or an address is not this machine's.
+    pub async fn bind(config: &ServerConfig) -> Result<Self, ListenError> {
+        let grpc = listen::listen(config.grpc, "--port")?;
+        let http = config
+            .http
+            .map(|address| listen::listen(address, "--metrics-port"))
+            .transpose()?;
+        let engine = Arc::new(OnceLock::new());
+        let open = Arc::new(watch::Sender::new(()));
+
+        let (health, health_service) = tonic_health::server::health_reporter();
+        let health = health::Health::new(health).await;
+        let max_message = config.limits.max_message_bytes as usize;
+        let service = EbbServer::new(service::EbbService {
+            engine: engine.clone(),
+            limits: config.limits,
+            started: Instant::now(),
+            open: open.clone(),
+        });
+        let routes = reflection(Routes::new(service.max_decoding_message_size(max_message)))
+            .add_service(health_service);
+
+        // A listener knows its address; the one asked for stands in if the system will not say.
+        let grpc_address = grpc.local_addr().unwrap_or(config.grpc);
+        let http_address = http.as_ref().map(|l| l.local_addr().unwrap_or(config.grpc));
+        let http = http.map(|listener| {
+            let router = http::router(engine.clone());
+            tokio::spawn(async move {
+                if let Err(error) = axum::serve(listener, router).await {
+                    tracing::error!(%error, "the metrics port stopped");
+                }
+            })
+        });
+        Ok(Self {
+            follower: tokio::spawn(health.clone().follow(engine.clone())),
+            connections: transport::serve(grpc, routes),
+            open,
+            engine,
+            health,
+            http,
+            grpc_address,
+            http_address,
+        })
+    }
+
+    /// Where gRPC is served.
+    pub fn grpc_address(&self) -> SocketAddr {
+        self.grpc_address
+    }
+
+    /// Where metrics are served.
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http_address
+    }
+
+    /// The model is loaded: calls are answered from now on. Later calls change nothing.
+    pub async fn ready(&self, engine: E) {
+        if self.engine.set(engine).is_ok() {
+            self.health.set(true).await;
+        }
+    }
+
+    /// Stops admission (health turns NOT_SERVING), lets what runs finish, and closes; all within
+    /// `grace`. Requests that are not done by then end with UNAVAILABLE.
+    pub async fn shut_down(self, grace: Duration) {
+        let deadline = tokio::time::Instant::now() + grace;
+        self.follower.abort();
+        self.health.set(false).await;
+        if let Some(engine) = self.engine.get() {
+            // The last moments are for clients to read how their calls ended.
+            let reading = (grace / 10).min(Duration::from_secs(2));
+            let drain = engine.drain(grace - reading);
+            if tokio::time::timeout_at(deadline, drain).await.is_err() {
+                tracing::warn!("the engine did not stop within the grace period");
+            }
+        }
+        self.health.end().await;
+        let sent = async {
+            self.open.closed().await;
+            tokio::time::sleep(LINGER).await;
+        };
+        tokio::select! {
+            () = self.connections.close() => {}
+            () = sent => {}
+            () = tokio::time::sleep_until(deadline) => {
+                tracing::warn!("some clients had not read their answers when the grace period ended");
+            }
+        }
+        if let Some(http) = self.http {
+            http.abort();
+        }
+    }
+}
+
+/// Adds reflection in both versions that clients speak.
+fn reflection(routes: Routes) -> Routes {
+    let builder = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(ebb_proto::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let built = "descriptors made by this build decode";
+    routes
+        .add_service(builder().build_v1().expect(built))
+        .add_service(builder().build_v1alpha().expect(built))
+}
