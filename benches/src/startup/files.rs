@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 use ebb_kernels::bf16;
 use ebb_kernels::model::{RandomWeights, TensorName, WeightSource as _};
-use ebb_models::model::{LoadedModel, hf_name};
+use ebb_models::model::LoadedModel;
 use serde_json::{Map, Value, json};
 
 /// A file is begun anew beyond this: enough of them to be written by several threads.
@@ -36,7 +36,11 @@ pub(super) fn write(model: &LoadedModel, config: &Path, dir: &Path) -> Result<u6
     let file_name = |i: usize| format!("model-{:05}-of-{:05}.safetensors", i + 1, shards.len());
     let mut weight_map = Map::new();
     for (index, names) in shards.iter().enumerate() {
-        weight_map.extend(names.iter().map(|n| (hf_name(*n), file_name(index).into())));
+        weight_map.extend(
+            names
+                .iter()
+                .map(|n| (model.hf_name(*n), file_name(index).into())),
+        );
     }
     let bytes = 2 * model.parameters();
     let index = json!({ "metadata": { "total_size": bytes }, "weight_map": weight_map });
@@ -53,7 +57,7 @@ pub(super) fn write(model: &LoadedModel, config: &Path, dir: &Path) -> Result<u6
                         let Some((index, names)) = next else {
                             return Ok(());
                         };
-                        write_shard(&source, names, &dir.join(file_name(index)))?;
+                        write_shard(model, &source, names, &dir.join(file_name(index)))?;
                     }
                 })
             })
@@ -87,14 +91,19 @@ fn shards(source: &RandomWeights) -> Vec<Vec<TensorName>> {
     shards
 }
 
-fn write_shard(source: &RandomWeights, names: &[TensorName], path: &Path) -> std::io::Result<()> {
+fn write_shard(
+    model: &LoadedModel,
+    source: &RandomWeights,
+    names: &[TensorName],
+    path: &Path,
+) -> std::io::Result<()> {
     let mut header = Map::new();
     let mut end = 0;
     for name in names {
         let start = end;
         end += 2 * values_of(source, *name);
         let entry = json!({ "dtype": "BF16", "shape": name.shape(&source.spec), "data_offsets": [start, end] });
-        header.insert(hf_name(*name), entry);
+        header.insert(model.hf_name(*name), entry);
     }
     let mut header = Value::Object(header).to_string();
     // Data begins at a multiple of 8, as the format's own writer has it.

@@ -1,8 +1,8 @@
 //! The loss: final norm, output projection, cross entropy.
 
 use candle_core::{Device, Result, Tensor, Var};
+use ebb_kernels::model::ModelSpec;
 
-use crate::Model;
 use crate::layer::{gradient, vector};
 use crate::ops::{Frozen, rms_norm};
 
@@ -17,7 +17,7 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    pub(crate) fn new(model: &Model, norm: Vec<f32>, projection: Vec<f32>) -> Result<Self> {
+    pub(crate) fn new(model: &ModelSpec, norm: Vec<f32>, projection: Vec<f32>) -> Result<Self> {
         Ok(Self {
             norm: vector(norm)?,
             projection: Frozen::new(projection, model.hidden)?,

@@ -1,29 +1,35 @@
 //! One layer: forwards, and back from the gradient of its output.
 
+use std::collections::HashMap;
+
 use candle_core::{Device, Result, Tensor, Var};
+use ebb_kernels::model::{AttentionSpec, LayerTensor, ModelSpec, QkNorm};
 
 use crate::ops::{Angles, Frozen, attend, by_head, rms_norm};
 use crate::run::{Cached, LayerGradients};
-use crate::{LayerWeights, Model};
 
 /// Query rows computed at once; bounds the memory of attention scores.
 const ROWS: usize = 512;
 
-/// Weights of a layer, ready to compute with.
+/// Weights of a layer, ready to compute with. Norms that the model lacks are absent.
 pub(crate) struct Layer<'a> {
-    model: &'a Model,
-    angles: &'a Angles,
-    attn_norm: Tensor,
+    model: &'a ModelSpec,
+    spec: &'a AttentionSpec,
+    angles: Option<&'a Angles>,
+    attn_norm: Option<Tensor>,
     q: Frozen,
     w_k: Tensor,
     w_v: Tensor,
     qkv_bias: Option<[Tensor; 3]>,
     qk_norm: Option<[Tensor; 2]>,
     o: Frozen,
-    mlp_norm: Tensor,
+    o_bias: Option<Tensor>,
+    attn_post_norm: Option<Tensor>,
+    mlp_norm: Option<Tensor>,
     gate: Frozen,
     up: Frozen,
     down: Frozen,
+    mlp_post_norm: Option<Tensor>,
 }
 
 pub(crate) fn vector(values: Vec<f32>) -> Result<Tensor> {
@@ -32,36 +38,80 @@ pub(crate) fn vector(values: Vec<f32>) -> Result<Tensor> {
 }
 
 impl<'a> Layer<'a> {
-    pub(crate) fn new(model: &'a Model, angles: &'a Angles, w: LayerWeights) -> Result<Self> {
-        let hidden = model.hidden;
+    /// Layer `index` of these tensors, which are all that it has. `angles` has one entry for each
+    /// RoPE.
+    pub(crate) fn new(
+        model: &'a ModelSpec,
+        angles: &'a [Angles],
+        index: usize,
+        mut tensors: HashMap<LayerTensor, Vec<f32>>,
+    ) -> Result<Self> {
+        use LayerTensor as L;
+        let mut tensor = |name| tensors.remove(&name).unwrap_or_default();
+        let (layer, hidden) = (&model.layers[index], model.hidden);
+        let spec = layer.attention();
         let matrix = |values: Vec<f32>| {
             let rows = values.len() / hidden;
             Tensor::from_vec(values, (rows, hidden), &Device::Cpu)
         };
-        let intermediate = w.down.len() / hidden;
-        let qkv_bias = match w.qkv_bias {
-            Some([q, k, v]) => Some([vector(q)?, vector(k)?, vector(v)?]),
-            None => None,
-        };
-        let qk_norm = match w.qk_norm {
-            Some([q, k]) => Some([vector(q)?, vector(k)?]),
-            None => None,
-        };
         Ok(Self {
             model,
-            angles,
-            attn_norm: vector(w.attn_norm)?,
-            q: Frozen::new(w.q, hidden)?,
-            w_k: matrix(w.k)?,
-            w_v: matrix(w.v)?,
-            qkv_bias,
-            qk_norm,
-            o: Frozen::new(w.o, model.q_heads * model.head_dim)?,
-            mlp_norm: vector(w.mlp_norm)?,
-            gate: Frozen::new(w.gate, hidden)?,
-            up: Frozen::new(w.up, hidden)?,
-            down: Frozen::new(w.down, intermediate)?,
+            spec,
+            angles: spec.rope.map(|rope| &angles[rope]),
+            attn_norm: maybe(tensor(L::AttnNorm))?,
+            q: Frozen::new(tensor(L::Q), hidden)?,
+            w_k: matrix(tensor(L::K))?,
+            w_v: matrix(tensor(L::V))?,
+            qkv_bias: match spec.qkv_bias {
+                true => Some([
+                    vector(tensor(L::QBias))?,
+                    vector(tensor(L::KBias))?,
+                    vector(tensor(L::VBias))?,
+                ]),
+                false => None,
+            },
+            qk_norm: match spec.qk_norm {
+                QkNorm::None => None,
+                QkNorm::PerHead | QkNorm::Whole => {
+                    Some([vector(tensor(L::QNorm))?, vector(tensor(L::KNorm))?])
+                }
+            },
+            o: Frozen::new(tensor(L::O), spec.heads().q_width())?,
+            o_bias: maybe(tensor(L::OBias))?,
+            attn_post_norm: maybe(tensor(L::AttnPostNorm))?,
+            mlp_norm: maybe(tensor(L::MlpNorm))?,
+            gate: Frozen::new(tensor(L::Gate), hidden)?,
+            up: Frozen::new(tensor(L::Up), hidden)?,
+            down: Frozen::new(tensor(L::Down), layer.intermediate())?,
+            mlp_post_norm: maybe(tensor(L::MlpPostNorm))?,
         })
+    }
+
+    /// `x`, normalised if there is a norm.
+    fn normed(&self, x: &Tensor, norm: Option<&Tensor>) -> Result<Tensor> {
+        match norm {
+            Some(norm) => rms_norm(x, norm, self.model.norm_eps),
+            None => Ok(x.clone()),
+        }
+    }
+
+    /// A projection by head, normalised and rotated, of tokens from `first` on.
+    fn heads(&self, x: Tensor, side: usize, first: usize) -> Result<Tensor> {
+        let eps = self.model.norm_eps;
+        let count = [self.spec.q_heads, self.spec.kv_heads][side];
+        let norm = self.qk_norm.as_ref().map(|norms| &norms[side]);
+        let x = match (norm, self.spec.qk_norm) {
+            (Some(norm), QkNorm::Whole) => rms_norm(&x, norm, eps)?,
+            _ => x,
+        };
+        let mut x = by_head(&x, count)?;
+        if let (Some(norm), QkNorm::PerHead) = (norm, self.spec.qk_norm) {
+            x = rms_norm(&x, norm, eps)?;
+        }
+        match self.angles {
+            Some(angles) => angles.rotate(&x, first),
+            None => Ok(x),
+        }
     }
 
     /// The layer's output, `[tokens][hidden]` like its input.
@@ -122,43 +172,36 @@ impl<'a> Layer<'a> {
     /// What the cache holds of all tokens: rotated keys, and values,
     /// `[kv_heads][tokens][head_dim]`.
     fn keys_values(&self, x: &Tensor, w_k: &Tensor, w_v: &Tensor) -> Result<(Tensor, Tensor)> {
-        let normed = rms_norm(x, &self.attn_norm, self.model.norm_eps)?;
+        let normed = self.normed(x, self.attn_norm.as_ref())?;
         let (mut k, mut v) = (normed.matmul(&w_k.t()?)?, normed.matmul(&w_v.t()?)?);
         if let Some([_, k_bias, v_bias]) = &self.qkv_bias {
             k = k.broadcast_add(k_bias)?;
             v = v.broadcast_add(v_bias)?;
         }
-        let mut k = by_head(&k, self.model.kv_heads)?;
-        if let Some([_, norm]) = &self.qk_norm {
-            k = rms_norm(&k, norm, self.model.norm_eps)?;
-        }
-        Ok((
-            self.angles.rotate(&k, 0)?,
-            by_head(&v, self.model.kv_heads)?,
-        ))
+        Ok((self.heads(k, 1, 0)?, by_head(&v, self.spec.kv_heads)?))
     }
 
     /// Rotated queries of the rows of tokens from `first` on, `[q_heads][rows][head_dim]`.
     fn queries(&self, x: &Tensor, first: usize) -> Result<Tensor> {
-        let eps = self.model.norm_eps;
-        let mut q = self.q.of(&rms_norm(x, &self.attn_norm, eps)?)?;
+        let mut q = self.q.of(&self.normed(x, self.attn_norm.as_ref())?)?;
         if let Some([bias, _, _]) = &self.qkv_bias {
             q = q.broadcast_add(bias)?;
         }
-        let mut q = by_head(&q, self.model.q_heads)?;
-        if let Some([norm, _]) = &self.qk_norm {
-            q = rms_norm(&q, norm, eps)?;
-        }
-        self.angles.rotate(&q, first)
+        self.heads(q, 0, first)
     }
 
     /// Attention of such queries, projected: what is added to the residual stream,
     /// `[rows][hidden]`.
     fn attention(&self, q: &Tensor, k: &Tensor, v: &Tensor, first: usize) -> Result<Tensor> {
-        let attended = attend(q, &k.contiguous()?, &v.contiguous()?, first)?;
+        let scale = self.spec.scale.into();
+        let attended = attend(q, &k.contiguous()?, &v.contiguous()?, first, scale)?;
         let (heads, rows, dim) = attended.dims3()?;
         let attended = attended.transpose(0, 1)?.reshape((rows, heads * dim))?;
-        self.o.of(&attended)
+        let mut added = self.o.of(&attended)?;
+        if let Some(bias) = &self.o_bias {
+            added = added.broadcast_add(bias)?;
+        }
+        self.normed(&added, self.attn_post_norm.as_ref())
     }
 
     /// Attention over a whole text, to be computed again with other keys.
@@ -176,12 +219,20 @@ impl<'a> Layer<'a> {
 
     /// Output of the rows of tokens from `first` on.
     fn rows(&self, x: &Tensor, k: &Tensor, v: &Tensor, first: usize) -> Result<Tensor> {
-        let eps = self.model.norm_eps;
         let q = self.queries(x, first)?;
         let x = (x + self.attention(&q, k, v, first)?)?;
-        let normed = rms_norm(&x, &self.mlp_norm, eps)?;
+        let normed = self.normed(&x, self.mlp_norm.as_ref())?;
         let gated = (self.gate.of(&normed)?.silu()? * self.up.of(&normed)?)?;
-        x + self.down.of(&gated)?
+        let added = self.down.of(&gated)?;
+        x + self.normed(&added, self.mlp_post_norm.as_ref())?
+    }
+}
+
+/// A vector that some models have: none of no values.
+fn maybe(values: Vec<f32>) -> Result<Option<Tensor>> {
+    match values.is_empty() {
+        true => Ok(None),
+        false => vector(values).map(Some),
     }
 }
 

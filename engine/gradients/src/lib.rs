@@ -1,4 +1,4 @@
-//! Loss gradients of a decoder-only transformer of the Llama family with respect to what its KV
+//! Loss gradients of a decoder-only transformer with respect to what its KV
 //! cache holds, by candle's autograd.
 //!
 //! [`gradients`] runs one text through the model in f32 and hands out, layer by layer from the last
@@ -13,16 +13,17 @@
 //! [`attentions`] goes forwards only and hands out each layer's attention, to be computed again
 //! with other keys.
 //!
-//! The crate knows no files and no page formats; the engine reduces what it gets.
+//! The crate walks the same [`ModelSpec`](ebb_kernels::model::ModelSpec) as the backends. It knows
+//! no files and no page formats; the engine reduces what it gets.
 
 mod head;
 mod layer;
-mod model;
 mod ops;
 mod run;
+mod weights;
 
 /// Arithmetic failed: shapes that do not fit, or memory.
 pub use candle_core::Error as ComputeError;
 pub use layer::Attention;
-pub use model::{LayerWeights, Model, Weights};
 pub use run::{Cached, Error, LayerGradients, attentions, gradients, logits};
+pub use weights::{FEATURES, Weights};

@@ -2,7 +2,7 @@
 
 use candle_core::{CpuStorage, CustomOp1, D, Device, Error, Layout, Result, Shape, Tensor};
 
-use crate::Model;
+use ebb_kernels::model::Rope;
 
 /// `x / sqrt(mean(x²) + eps) * weight` over the last dimension.
 pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Tensor> {
@@ -51,7 +51,7 @@ impl CustomOp1 for Frozen {
     }
 }
 
-/// Cosines and sines of a text's positions, `[tokens][head_dim / 2]`, times the scale.
+/// Cosines and sines of a text's positions, `[tokens][rotary_dim / 2]`, times the scale.
 pub(crate) struct Angles {
     cos: Tensor,
     sin: Tensor,
@@ -59,14 +59,20 @@ pub(crate) struct Angles {
 
 impl Angles {
     /// Of positions 0, `stride`, 2 `stride`, … . The angle is rounded to f32, as the engine has it.
-    pub(crate) fn new(model: &Model, tokens: usize, stride: usize) -> Result<Self> {
+    pub(crate) fn new(
+        rope: &Rope,
+        max_positions: usize,
+        tokens: usize,
+        stride: usize,
+    ) -> Result<Self> {
+        let frequencies = rope.frequencies(max_positions);
         let table = |of: fn(f64) -> f64| {
             let angles = (0..tokens).flat_map(|token| {
                 let position = (token * stride) as f32;
-                let all = model.inv_freq.iter();
-                all.map(move |f| (of(f64::from(position * f)) * f64::from(model.rope_scale)) as f32)
+                let all = frequencies.iter();
+                all.map(move |f| (of(f64::from(position * f)) * f64::from(rope.scale)) as f32)
             });
-            let shape = (tokens, model.inv_freq.len());
+            let shape = (tokens, frequencies.len());
             Tensor::from_vec(angles.collect::<Vec<_>>(), shape, &Device::Cpu)
         };
         Ok(Self {
@@ -75,16 +81,21 @@ impl Angles {
         })
     }
 
-    /// Rotates `[heads][rows][head_dim]`, whose rows are tokens from `first` on: channel `i` with
-    /// `i + head_dim / 2`.
+    /// Rotates the first channels of `[heads][rows][head_dim]`, whose rows are tokens from `first`
+    /// on: of `r` that rotate, channel `i` with `i + r / 2`.
     pub(crate) fn rotate(&self, x: &Tensor, first: usize) -> Result<Tensor> {
         let (_, rows, dim) = x.dims3()?;
-        let (low, high) = (x.narrow(2, 0, dim / 2)?, x.narrow(2, dim / 2, dim / 2)?);
+        let half = self.cos.dim(1)?;
+        let (low, high) = (x.narrow(2, 0, half)?, x.narrow(2, half, half)?);
         let cos = self.cos.narrow(0, first, rows)?;
         let sin = self.sin.narrow(0, first, rows)?;
         let turned_low = (low.broadcast_mul(&cos)? - high.broadcast_mul(&sin)?)?;
         let turned_high = (high.broadcast_mul(&cos)? + low.broadcast_mul(&sin)?)?;
-        Tensor::cat(&[turned_low, turned_high], 2)
+        if 2 * half == dim {
+            return Tensor::cat(&[turned_low, turned_high], 2);
+        }
+        let rest = x.narrow(2, 2 * half, dim - 2 * half)?;
+        Tensor::cat(&[turned_low, turned_high, rest], 2)
     }
 }
 
@@ -97,12 +108,19 @@ pub(crate) fn by_head(x: &Tensor, heads: usize) -> Result<Tensor> {
 }
 
 /// Causal attention of query rows from token `first` on, `[q_heads][rows][head_dim]`, over the keys
-/// and values of every token up to the last of them, `[kv_heads][first + rows][head_dim]`.
-pub(crate) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, first: usize) -> Result<Tensor> {
+/// and values of every token up to the last of them, `[kv_heads][first + rows][head_dim]`. `scale`
+/// multiplies products of queries and keys.
+pub(crate) fn attend(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    first: usize,
+    scale: f64,
+) -> Result<Tensor> {
     let (q_heads, rows, dim) = q.dims3()?;
     let (kv_heads, keys, _) = k.dims3()?;
     let group = q_heads / kv_heads;
-    let q = (q * (dim as f64).powf(-0.5))?.reshape((kv_heads, group * rows, dim))?;
+    let q = (q * scale)?.reshape((kv_heads, group * rows, dim))?;
     let scores = q.matmul(&k.transpose(1, 2)?.contiguous()?)?;
     let scores = scores
         .reshape((q_heads, rows, keys))?

@@ -1,12 +1,15 @@
 //! One text through the whole model and back.
 
+use std::collections::HashMap;
+
 use candle_core::{Device, Tensor};
+use ebb_kernels::model::{ModelSpec, SpecError, TensorName};
 use thiserror::Error;
 
 use crate::head::Head;
 use crate::layer::{Attention, Layer};
 use crate::ops::Angles;
-use crate::{Model, Weights};
+use crate::{FEATURES, Weights};
 
 /// Values that a cache holds, and the loss gradient with respect to each;
 /// `[kv_heads][tokens][head_dim]`.
@@ -40,6 +43,9 @@ pub enum Error<E: std::error::Error + 'static> {
     /// Arithmetic failed: shapes that do not fit, or memory.
     #[error("the gradients cannot be computed: {0}")]
     Compute(#[from] candle_core::Error),
+    /// The model needs something that these passes do not compute.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
     /// A text without a token to predict.
     #[error("a text needs at least 2 tokens to have a loss")]
     TooShort,
@@ -55,7 +61,7 @@ pub enum Error<E: std::error::Error + 'static> {
 /// # Errors
 /// When the text is too short, the weights cannot be read, or do not have the model's shapes.
 pub fn gradients<W: Weights>(
-    model: &Model,
+    model: &ModelSpec,
     weights: &W,
     tokens: &[u32],
     stride: usize,
@@ -65,8 +71,9 @@ pub fn gradients<W: Weights>(
     if tokens.len() < 2 {
         return Err(Error::TooShort);
     }
+    model.refuse_beyond("calibration on the CPU", &FEATURES)?;
     pool(threads)?.install(|| {
-        let angles = Angles::new(model, tokens.len(), stride)?;
+        let angles = angles(model, tokens.len(), stride)?;
         let (mut inputs, x) = forward(model, weights, &angles, tokens)?;
         let (loss, mut grad) = head(model, weights)?.loss(&x, tokens)?;
         while let Some(x) = inputs.pop() {
@@ -86,7 +93,7 @@ pub fn gradients<W: Weights>(
 /// # Errors
 /// When a text is empty, the weights cannot be read, or do not have the model's shapes.
 pub fn attentions<W: Weights>(
-    model: &Model,
+    model: &ModelSpec,
     weights: &W,
     texts: &[&[u32]],
     stride: usize,
@@ -97,11 +104,12 @@ pub fn attentions<W: Weights>(
     if texts.iter().any(|t| t.is_empty()) {
         return Err(Error::TooShort);
     }
+    model.refuse_beyond("calibration on the CPU", &FEATURES)?;
     pool(threads)?.install(|| {
-        let angles = Angles::new(model, longest, stride)?;
+        let angles = angles(model, longest, stride)?;
         let embedded = texts.iter().map(|t| embed(model, weights, t));
         let mut inputs = embedded.collect::<Result<Vec<_>, _>>()?;
-        for index in 0..model.layers {
+        for index in 0..model.layers.len() {
             let layer = load(model, weights, &angles, index)?;
             let probes = inputs.iter().map(|x| layer.probe(x));
             visit(index, &probes.collect::<candle_core::Result<Vec<_>>>()?);
@@ -114,7 +122,7 @@ pub fn attentions<W: Weights>(
 }
 
 fn embed<W: Weights>(
-    model: &Model,
+    model: &ModelSpec,
     weights: &W,
     tokens: &[u32],
 ) -> Result<Tensor, Error<W::Error>> {
@@ -128,13 +136,14 @@ fn embed<W: Weights>(
 /// # Errors
 /// As for [`gradients`].
 pub fn logits<W: Weights>(
-    model: &Model,
+    model: &ModelSpec,
     weights: &W,
     tokens: &[u32],
     threads: usize,
 ) -> Result<Vec<f32>, Error<W::Error>> {
+    model.refuse_beyond("calibration on the CPU", &FEATURES)?;
     pool(threads)?.install(|| {
-        let angles = Angles::new(model, tokens.len(), 1)?;
+        let angles = angles(model, tokens.len(), 1)?;
         let (_, x) = forward(model, weights, &angles, tokens)?;
         let logits = head(model, weights)?.logits(&x)?;
         Ok(logits.flatten_all()?.to_vec1()?)
@@ -145,32 +154,51 @@ fn pool(threads: usize) -> Result<rayon::ThreadPool, rayon::ThreadPoolBuildError
     rayon::ThreadPoolBuilder::new().num_threads(threads).build()
 }
 
-fn load<'a, W: Weights>(
-    model: &'a Model,
-    weights: &W,
-    angles: &'a Angles,
-    index: usize,
-) -> Result<Layer<'a>, Error<W::Error>> {
-    let of_layer = weights.layer(index).map_err(Error::Weights)?;
-    Ok(Layer::new(model, angles, of_layer)?)
+/// One for each rotary embedding of the model.
+fn angles(model: &ModelSpec, tokens: usize, stride: usize) -> candle_core::Result<Vec<Angles>> {
+    let ropes = model.ropes.iter();
+    ropes
+        .map(|rope| Angles::new(rope, model.max_positions, tokens, stride))
+        .collect()
 }
 
-fn head<W: Weights>(model: &Model, weights: &W) -> Result<Head, Error<W::Error>> {
-    let norm = weights.final_norm().map_err(Error::Weights)?;
-    let projection = weights.head().map_err(Error::Weights)?;
+fn load<'a, W: Weights>(
+    model: &'a ModelSpec,
+    weights: &W,
+    angles: &'a [Angles],
+    index: usize,
+) -> Result<Layer<'a>, Error<W::Error>> {
+    let mut tensors = HashMap::new();
+    for name in TensorName::all(model) {
+        if let TensorName::Layer(layer, tensor) = name
+            && layer == index
+        {
+            tensors.insert(tensor, weights.tensor(name).map_err(Error::Weights)?);
+        }
+    }
+    Ok(Layer::new(model, angles, index, tensors)?)
+}
+
+fn head<W: Weights>(model: &ModelSpec, weights: &W) -> Result<Head, Error<W::Error>> {
+    let tensor = |name| weights.tensor(name).map_err(Error::Weights);
+    let projection = match model.tied_embeddings {
+        true => TensorName::Embedding,
+        false => TensorName::LmHead,
+    };
+    let (norm, projection) = (tensor(TensorName::FinalNorm)?, tensor(projection)?);
     Ok(Head::new(model, norm, projection)?)
 }
 
 /// Every layer's input, `[tokens][hidden]`, and the last one's output.
 fn forward<W: Weights>(
-    model: &Model,
+    model: &ModelSpec,
     weights: &W,
-    angles: &Angles,
+    angles: &[Angles],
     tokens: &[u32],
 ) -> Result<(Vec<Tensor>, Tensor), Error<W::Error>> {
     let mut x = embed(model, weights, tokens)?;
-    let mut inputs = Vec::with_capacity(model.layers);
-    for index in 0..model.layers {
+    let mut inputs = Vec::with_capacity(model.layers.len());
+    for index in 0..model.layers.len() {
         let next = load(model, weights, angles, index)?.forward(&x)?.detach();
         inputs.push(std::mem::replace(&mut x, next));
     }

@@ -4,6 +4,7 @@ mod common;
 
 use common::{Tiny, tokens};
 use ebb_gradients::{Attention, LayerGradients, attentions, gradients};
+use ebb_kernels::model::LayerTensor;
 
 fn caches(tiny: &Tiny, tokens: &[u32], stride: usize) -> Vec<LayerGradients> {
     let mut found = Vec::new();
@@ -39,7 +40,7 @@ fn keys_are_those_of_the_backward_pass_and_keys_without_content_give_means() {
         };
         let texts = texts.each_ref().map(Vec::as_slice);
         attentions(model, &tiny, &texts, 3, 2, &mut visit).expect("attention");
-        assert_eq!(layers, model.layers);
+        assert_eq!(layers, model.layers.len());
     }
     let tiny = Tiny::llama();
     assert!(attentions(&tiny.model, &tiny, &[&[]], 1, 2, &mut |_, _| ()).is_err());
@@ -48,15 +49,16 @@ fn keys_are_those_of_the_backward_pass_and_keys_without_content_give_means() {
 /// W_o over the means of `[kv_heads][tokens][head_dim]` values, `[tokens][hidden]`.
 fn means(tiny: &Tiny, layer: usize, values: &[f32], tokens: usize) -> Vec<f64> {
     let model = &tiny.model;
-    let (dim, group) = (model.head_dim, model.q_heads / model.kv_heads);
+    let heads = model.heads();
+    let (dim, group) = (heads.head_dim, heads.group());
     let mean = |token: usize, head: usize, channel: usize| {
         let of = |t: usize| f64::from(values[((head / group) * tokens + t) * dim + channel]);
         (0..=token).map(of).sum::<f64>() / (token + 1) as f64
     };
-    let width = model.q_heads * dim;
+    let width = heads.q_width();
     let mut all = Vec::new();
     for token in 0..tokens {
-        for row in tiny.layers[layer].o.chunks_exact(width) {
+        for row in tiny.of(layer, LayerTensor::O).chunks_exact(width) {
             let terms = row.iter().enumerate();
             all.push(
                 terms

@@ -4,11 +4,12 @@ mod common;
 
 use common::{Tiny, loss, tokens};
 use ebb_gradients::{LayerGradients, gradients};
+use ebb_kernels::model::LayerTensor;
 
 const THREADS: usize = 2;
 
 fn all(tiny: &Tiny, tokens: &[u32], stride: usize) -> (f64, Vec<LayerGradients>) {
-    let mut found = vec![None; tiny.model.layers];
+    let mut found = vec![None; tiny.model.layers.len()];
     let mut visit = |layer: usize, gradients| found[layer] = Some(gradients);
     let loss = gradients(&tiny.model, tiny, tokens, stride, THREADS, &mut visit);
     let found = found
@@ -62,17 +63,24 @@ fn check(
 
 #[test]
 fn gradients_of_key_and_value_weights_are_slopes_of_the_loss() {
-    for tiny in [Tiny::llama(), Tiny::qwen2(), Tiny::qwen3()] {
+    let all_models = [
+        Tiny::llama(),
+        Tiny::qwen2(),
+        Tiny::qwen3(),
+        Tiny::olmo2(),
+        Tiny::partly_rotated(),
+    ];
+    for tiny in all_models {
         let tokens = tokens(24, &tiny.model);
         let (found_loss, layers) = all(&tiny, &tokens, 1);
         assert!((found_loss - loss(&tiny, &tokens)).abs() < 1e-5);
         for (index, found) in layers.iter().enumerate() {
             let name = |side: &str| format!("{}, layer {index}, W_{side}", tiny.name);
             check(&name("k"), &tiny, &tokens, &found.w_k, |t| {
-                &mut t.layers[index].k
+                t.of_mut(index, LayerTensor::K)
             });
             check(&name("v"), &tiny, &tokens, &found.w_v, |t| {
-                &mut t.layers[index].v
+                t.of_mut(index, LayerTensor::V)
             });
         }
     }
@@ -86,10 +94,10 @@ fn gradients_of_a_long_text_are_slopes_of_the_loss() {
     let tokens = tokens(1100, &tiny.model);
     let (_, layers) = all(&tiny, &tokens, 1);
     check("W_k of 1100", &tiny, &tokens, &layers[0].w_k, |t| {
-        &mut t.layers[0].k
+        t.of_mut(0, LayerTensor::K)
     });
     check("W_v of 1100", &tiny, &tokens, &layers[0].w_v, |t| {
-        &mut t.layers[0].v
+        t.of_mut(0, LayerTensor::V)
     });
 }
 
@@ -100,13 +108,14 @@ fn gradients_of_keys_and_values_are_slopes_of_the_loss() {
     let tiny = Tiny::qwen2();
     let tokens = tokens(24, &tiny.model);
     let (_, layers) = all(&tiny, &tokens, 1);
-    let (dim, count) = (tiny.model.head_dim, tokens.len());
+    let (heads, count) = (tiny.model.heads(), tokens.len());
+    let (dim, rope) = (heads.head_dim, &tiny.model.ropes[0]);
     for (index, found) in layers.iter().enumerate() {
         let mut sums = [
-            vec![0f32; tiny.model.kv_heads * dim],
-            vec![0f32; tiny.model.kv_heads * dim],
+            vec![0f32; heads.kv_heads * dim],
+            vec![0f32; heads.kv_heads * dim],
         ];
-        for head in 0..tiny.model.kv_heads {
+        for head in 0..heads.kv_heads {
             for token in 0..count {
                 let at = (head * count + token) * dim;
                 let (dk, dv) = (
@@ -114,28 +123,23 @@ fn gradients_of_keys_and_values_are_slopes_of_the_loss() {
                     &found.v.gradients[at..at + dim],
                 );
                 for i in 0..dim / 2 {
-                    let angle = token as f32 * tiny.model.inv_freq[i];
-                    let (cos, sin) = (
-                        angle.cos() * tiny.model.rope_scale,
-                        angle.sin() * tiny.model.rope_scale,
-                    );
+                    let angle = token as f32 * rope.inv_freq[i];
+                    let (cos, sin) = (angle.cos() * rope.scale, angle.sin() * rope.scale);
                     sums[0][head * dim + i] += dk[i] * cos + dk[i + dim / 2] * sin;
                     sums[0][head * dim + i + dim / 2] += dk[i + dim / 2] * cos - dk[i] * sin;
                 }
                 (0..dim).for_each(|i| sums[1][head * dim + i] += dv[i]);
             }
         }
-        fn bias(tiny: &mut Tiny, layer: usize, side: usize) -> &mut Vec<f32> {
-            &mut tiny.layers[layer].qkv_bias.as_mut().expect("biases")[side]
-        }
+        let biases = [LayerTensor::KBias, LayerTensor::VBias];
         let name = |side: &str| format!("layer {index}, {side}");
         check(&name("values"), &tiny, &tokens, &sums[1], |t| {
-            bias(t, index, 2)
+            t.of_mut(index, biases[1])
         });
         // A bias of the keys shifts all scores of a query by nearly the same: its slope is small,
         // not nothing.
         check(&name("keys"), &tiny, &tokens, &sums[0], |t| {
-            bias(t, index, 1)
+            t.of_mut(index, biases[0])
         });
     }
 }
@@ -146,7 +150,10 @@ fn a_stride_multiplies_positions() {
     let tiny = Tiny::llama();
     let tokens = tokens(20, &tiny.model);
     let mut slow = tiny.clone();
-    slow.model.inv_freq.iter_mut().for_each(|f| *f /= 2.0);
+    slow.model.ropes[0]
+        .inv_freq
+        .iter_mut()
+        .for_each(|f| *f /= 2.0);
     let (one, whole) = all(&tiny, &tokens, 1);
     let (two, same) = all(&slow, &tokens, 2);
     assert_eq!(one, two);

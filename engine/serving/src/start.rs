@@ -179,6 +179,9 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
     for note in &model.notes {
         tracing::warn!("{note}");
     }
+    if let Some(positions) = config.max_context {
+        model.limit_context(positions);
+    }
     config.kv_source.check_model(&model)?;
     let plan = kv_plan(&config, model.spec.kv_geometry())?;
     model

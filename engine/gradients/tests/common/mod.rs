@@ -1,18 +1,20 @@
 //! Tiny random models. Each test file uses a part of it.
 #![allow(dead_code)]
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 
-use ebb_gradients::{LayerWeights, Model, Weights, logits};
+use ebb_gradients::{Weights, logits};
+use ebb_kernels::model::{
+    LayerTensor, ModelSpec, NormPlace, QkNorm, Rope, TensorName, UniformModel,
+};
 
 /// A model with its weights.
 #[derive(Debug, Clone)]
 pub(crate) struct Tiny {
     pub(crate) name: &'static str,
-    pub(crate) model: Model,
-    pub(crate) layers: Vec<LayerWeights>,
-    embedding: Vec<f32>,
-    norm: Vec<f32>,
+    pub(crate) model: ModelSpec,
+    pub(crate) tensors: HashMap<TensorName, Vec<f32>>,
 }
 
 /// Uniform in ±1.
@@ -34,68 +36,95 @@ impl Random {
 
 impl Tiny {
     pub(crate) fn llama() -> Self {
-        Self::new("llama", false, false)
+        Self::new("llama", |_| ())
     }
 
     pub(crate) fn qwen2() -> Self {
-        Self::new("qwen2", true, false)
+        Self::new("qwen2", |model| {
+            for layer in &mut model.layers {
+                layer.attention_mut().qkv_bias = true;
+            }
+        })
     }
 
     pub(crate) fn qwen3() -> Self {
-        Self::new("qwen3", false, true)
+        Self::new("qwen3", |model| {
+            for layer in &mut model.layers {
+                layer.attention_mut().qk_norm = QkNorm::PerHead;
+            }
+        })
     }
 
-    fn new(name: &'static str, bias: bool, norm: bool) -> Self {
-        let model = Model {
+    /// Norms after each part and of whole projections.
+    pub(crate) fn olmo2() -> Self {
+        Self::new("olmo2", |model| {
+            for layer in &mut model.layers {
+                (layer.mixer_norm, layer.mlp_norm) = (NormPlace::After, NormPlace::Both);
+                layer.attention_mut().qk_norm = QkNorm::Whole;
+            }
+        })
+    }
+
+    /// A layer without RoPE, a RoPE of a part of a head, a bias of the output.
+    pub(crate) fn partly_rotated() -> Self {
+        Self::new("partly rotated", |model| {
+            model.ropes[0].inv_freq.truncate(3);
+            model.layers[1].attention_mut().rope = None;
+            model.layers[0].attention_mut().o_bias = true;
+            model.layers[0].attention_mut().scale = 0.4;
+        })
+    }
+
+    fn new(name: &'static str, change: impl Fn(&mut ModelSpec)) -> Self {
+        let mut model = UniformModel {
             hidden: 24,
             layers: 2,
             q_heads: 4,
             kv_heads: 2,
             head_dim: 8,
+            intermediate: 40,
             vocab: 31,
             norm_eps: 1e-5,
-            inv_freq: vec![1.0, 0.3, 0.1, 0.03],
-            rope_scale: 1.1,
-        };
-        let (hidden, intermediate) = (model.hidden, 40);
-        let (q, kv) = (
-            model.q_heads * model.head_dim,
-            model.kv_heads * model.head_dim,
-        );
+            rope: Rope::new(vec![1.0, 0.3, 0.1, 0.03], 1.1),
+            tied_embeddings: true,
+            max_positions: 4096,
+            ..UniformModel::default()
+        }
+        .spec();
+        change(&mut model);
         let mut r = Random(7);
+        use LayerTensor as L;
         // Attention sharp enough that keys matter.
-        let layers = (0..model.layers).map(|_| LayerWeights {
-            attn_norm: r.fill(hidden, 1.0, 0.3),
-            q: r.fill(q * hidden, 0.0, 0.6),
-            k: r.fill(kv * hidden, 0.0, 0.6),
-            v: r.fill(kv * hidden, 0.0, 0.6),
-            qkv_bias: bias.then(|| {
-                [
-                    r.fill(q, 0.0, 0.5),
-                    r.fill(kv, 0.0, 0.5),
-                    r.fill(kv, 0.0, 0.5),
-                ]
-            }),
-            qk_norm: norm.then(|| {
-                [
-                    r.fill(model.head_dim, 1.5, 0.3),
-                    r.fill(model.head_dim, 1.5, 0.3),
-                ]
-            }),
-            o: r.fill(hidden * q, 0.0, 0.4),
-            mlp_norm: r.fill(hidden, 1.0, 0.3),
-            gate: r.fill(intermediate * hidden, 0.0, 0.3),
-            up: r.fill(intermediate * hidden, 0.0, 0.3),
-            down: r.fill(hidden * intermediate, 0.0, 0.3),
+        let spread = |name| match name {
+            TensorName::Layer(_, L::Q | L::K | L::V) => (0.0, 0.6),
+            TensorName::Layer(_, L::O) => (0.0, 0.4),
+            TensorName::Layer(_, L::Gate | L::Up | L::Down) => (0.0, 0.3),
+            TensorName::Layer(_, L::QBias | L::KBias | L::VBias | L::OBias) => (0.0, 0.5),
+            TensorName::Layer(_, L::QNorm | L::KNorm) => (1.5, 0.3),
+            TensorName::Embedding => (0.0, 1.0),
+            _ => (1.0, 0.3),
+        };
+        let tensors = TensorName::all(&model).into_iter().map(|name| {
+            let (center, amplitude) = spread(name);
+            let values = name.shape(&model).iter().product();
+            (name, r.fill(values, center, amplitude))
         });
-        let layers = layers.collect();
         Self {
             name,
-            layers,
-            embedding: r.fill(model.vocab * hidden, 0.0, 1.0),
-            norm: r.fill(hidden, 1.0, 0.3),
+            tensors: tensors.collect(),
             model,
         }
+    }
+
+    /// A layer's tensor.
+    pub(crate) fn of(&self, layer: usize, tensor: LayerTensor) -> &Vec<f32> {
+        &self.tensors[&TensorName::Layer(layer, tensor)]
+    }
+
+    /// A layer's tensor, to change.
+    pub(crate) fn of_mut(&mut self, layer: usize, tensor: LayerTensor) -> &mut Vec<f32> {
+        let name = TensorName::Layer(layer, tensor);
+        self.tensors.get_mut(&name).expect("the model has it")
     }
 }
 
@@ -103,26 +132,17 @@ impl Weights for Tiny {
     type Error = Infallible;
 
     fn embed(&self, tokens: &[u32]) -> Result<Vec<f32>, Infallible> {
-        let row = |token: &u32| {
-            &self.embedding[*token as usize * self.model.hidden..][..self.model.hidden]
-        };
+        let (table, hidden) = (&self.tensors[&TensorName::Embedding], self.model.hidden);
+        let row = |token: &u32| &table[*token as usize * hidden..][..hidden];
         Ok(tokens.iter().flat_map(row).copied().collect())
     }
 
-    fn layer(&self, index: usize) -> Result<LayerWeights, Infallible> {
-        Ok(self.layers[index].clone())
-    }
-
-    fn final_norm(&self) -> Result<Vec<f32>, Infallible> {
-        Ok(self.norm.clone())
-    }
-
-    fn head(&self) -> Result<Vec<f32>, Infallible> {
-        Ok(self.embedding.clone())
+    fn tensor(&self, name: TensorName) -> Result<Vec<f32>, Infallible> {
+        Ok(self.tensors[&name].clone())
     }
 }
 
-pub(crate) fn tokens(count: usize, model: &Model) -> Vec<u32> {
+pub(crate) fn tokens(count: usize, model: &ModelSpec) -> Vec<u32> {
     let mut r = Random(11);
     (0..count)
         .map(|_| ((r.next() + 1.0) / 2.0 * model.vocab as f32) as u32 % model.vocab as u32)

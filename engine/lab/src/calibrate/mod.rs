@@ -28,7 +28,7 @@ mod schedule;
 mod sensitivities;
 
 pub use ebb_gradients::LayerGradients;
-pub use gradients::{GpuGradients, Gradients, GradientsError, Probes, Source, describe};
+pub use gradients::{GpuGradients, Gradients, GradientsError, Probes, Source};
 pub use hull::{Choice, PricedStep, hull, order};
 pub use losses::{Losses, LossesError};
 pub use rank::spearman;

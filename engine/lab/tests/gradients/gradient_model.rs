@@ -2,7 +2,7 @@
 //! backend's.
 
 use ebb_block_manager::BlockManager;
-use ebb_lab::calibrate::{Source, describe};
+use ebb_lab::calibrate::Source;
 use ebb_lab::eval::{Rows, Sequence};
 use ebb_models::model::{LoadFormat, LoadedModel, ModelFiles};
 use serde_json::Value;
@@ -19,7 +19,7 @@ fn check(name: &str, change: fn(&mut Value)) {
         spec: &model.spec,
         weights: &weights,
     };
-    let ours = ebb_gradients::logits(&describe(&model.spec), &source, &tokens, 2);
+    let ours = ebb_gradients::logits(&model.spec, &source, &tokens, 2);
     let ours = ours.expect("logits");
 
     let pool = ebb_serving::pool(&model, 16 << 20, false).expect("a pool");

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ebb_block_manager::BlockManager;
 use ebb_kernels::formats::FormatId;
+use ebb_kernels::model::QkNorm;
 use ebb_lab::calibrate::Gradients;
 use ebb_lab::calibrate::key_scales::search;
 use ebb_lab::eval::{Rows, Sequence};
@@ -32,7 +33,7 @@ fn open(change: Change) -> LoadedModel {
 /// Scales for the model's keys: `of(layer, head, pair)`.
 fn scales(model: &LoadedModel, of: impl Fn(usize, usize, usize) -> f32) -> KeyScales {
     let spec = &model.spec;
-    let heads = if spec.qk_norm {
+    let heads = if spec.attention(0).qk_norm == QkNorm::PerHead {
         1
     } else {
         spec.heads().kv_heads

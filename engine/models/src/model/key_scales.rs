@@ -14,7 +14,7 @@
 //! their own in each channel (all formats but the per-token ones) do not change with λ.
 
 use ebb_kernels::bf16;
-use ebb_kernels::model::{LayerTensor, ModelSpec, TensorName};
+use ebb_kernels::model::{Feature, LayerTensor, ModelSpec, QkNorm, TensorName};
 use serde::{Deserialize, Serialize};
 
 /// λ of every layer.
@@ -31,6 +31,16 @@ pub struct KeyScales {
     pub scales: Vec<Vec<f32>>,
 }
 
+/// What models with key scales may have beyond a plain layer. Channels that do not rotate in pairs
+/// across the halves of a head could not share a λ.
+pub(super) const KEY_SCALE_FEATURES: [Feature; 5] = [
+    Feature::NoRope,
+    Feature::Scale,
+    Feature::WholeQkNorm,
+    Feature::NormAfter,
+    Feature::NormBoth,
+];
+
 /// Least and greatest λ, as in the paper's code.
 pub const SCALE_MIN: f32 = 1e-4;
 /// See [`SCALE_MIN`].
@@ -40,7 +50,10 @@ impl KeyScales {
     /// Heads with scales of their own in such a model: where heads are normed, the norm's weights
     /// are one for all.
     pub fn heads_of(spec: &ModelSpec) -> usize {
-        if spec.qk_norm { 1 } else { spec.kv_heads }
+        match spec.attention(0).qk_norm {
+            QkNorm::PerHead => 1,
+            QkNorm::None | QkNorm::Whole => spec.heads().kv_heads,
+        }
     }
 
     /// Whether there is a λ of sound size for every pair of a model's keys; otherwise what is
@@ -84,7 +97,7 @@ impl KeyScales {
         let TensorName::Layer(layer, tensor) = name else {
             return;
         };
-        let normed = spec.qk_norm;
+        let normed = spec.attention(layer).qk_norm != QkNorm::None;
         let (is_query, width) = match tensor {
             L::Q if !normed => (true, spec.hidden),
             L::K if !normed => (false, spec.hidden),
@@ -94,8 +107,9 @@ impl KeyScales {
             L::KNorm => (false, 1),
             _ => return,
         };
-        let (dim, pairs) = (spec.head_dim, spec.head_dim / 2);
-        let queries_of_head = spec.q_heads / spec.kv_heads;
+        let heads = spec.heads();
+        let (dim, pairs) = (heads.head_dim, heads.head_dim / 2);
+        let queries_of_head = heads.group();
         for (channel, row) in (first_row..).zip(rows.chunks_exact_mut(width)) {
             let head = channel / dim / if is_query { queries_of_head } else { 1 };
             let head = if self.heads == 1 { 0 } else { head };

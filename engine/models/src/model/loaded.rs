@@ -9,14 +9,14 @@ use sha2::{Digest, Sha256};
 
 use super::content_hash::{hash_parts, hex};
 use super::error::{ModelError, Refusal};
-use super::family::Family;
+use super::families::Family;
 use super::generation_defaults::GenerationDefaults;
 use super::gguf::config::read_config as read_gguf_config;
 use super::gguf::weights::GgufWeights;
 use super::gguf::{GgufFile, GgufTokenizer};
 use super::hf::{self, HfTokenizer, HfWeights};
 use super::identity::Identity;
-use super::key_scales::KeyScales;
+use super::key_scales::{KEY_SCALE_FEATURES, KeyScales};
 use super::locate::ModelFiles;
 use super::weights_hash::weights_hash;
 
@@ -50,7 +50,7 @@ pub struct LoadedModel {
     /// What the model is called to clients.
     pub name: String,
     /// Which family it belongs to.
-    pub family: Family,
+    pub family: &'static Family,
     /// Shapes and constants; `max_positions` is the longest context that can be served.
     pub spec: ModelSpec,
     /// Tokens that end a generation, ascending.
@@ -119,7 +119,7 @@ impl LoadedModel {
                 return Err(Refusal::invalid("tokenizer.ggml.tokens", found, expected));
             }
             let owned = path.to_owned();
-            let weights = GgufWeights::new(file.clone(), owned, config.family, &config.spec)?;
+            let weights = GgufWeights::new(file.clone(), owned, config.names, &config.spec)?;
             let length = (file.bytes().len() as u64).to_le_bytes();
             Ok(Self {
                 name,
@@ -171,7 +171,7 @@ impl LoadedModel {
             let parts = [b"dummy".as_slice(), &config_bytes];
             (random(&config.spec), hash_parts(parts))
         } else {
-            let weights = HfWeights::open(dir, &config.spec)?;
+            let weights = HfWeights::open(dir, config.family, &config.spec)?;
             let hash = hash_of_directory(&config_bytes, &weights);
             (Weights::Hf(weights), hash)
         };
@@ -188,6 +188,19 @@ impl LoadedModel {
             weights,
             key_scales: None,
         })
+    }
+
+    /// Says that contexts will have at most `max_positions` tokens. A model with LongRoPE then has
+    /// the frequencies for that length; others do not change.
+    pub fn limit_context(&mut self, max_positions: usize) {
+        if self.spec.ropes.iter().any(|rope| rope.long.is_some()) {
+            self.spec.max_positions = self.spec.max_positions.min(max_positions);
+        }
+    }
+
+    /// What the model's checkpoint calls each tensor in Hugging Face form.
+    pub fn hf_name(&self, name: TensorName) -> String {
+        (self.family.hf_tensor)(name).name
     }
 
     /// The longest context, in tokens.
@@ -230,7 +243,10 @@ impl LoadedModel {
     pub fn fold_key_scales(&mut self, scales: Option<Arc<KeyScales>>) -> Result<(), String> {
         if let Some(scales) = &scales {
             let spec = &self.spec;
-            scales.check(spec.layers, spec.kv_heads, spec.head_dim)?;
+            spec.refuse_beyond("PM-KVQ's key scaling", &KEY_SCALE_FEATURES)
+                .map_err(|error| error.to_string())?;
+            let heads = spec.heads();
+            scales.check(spec.layers.len(), heads.kv_heads, heads.head_dim)?;
             if scales.heads != KeyScales::heads_of(spec) {
                 return Err(
                     "this model norms its heads, so that key scales must be one for all heads"

@@ -18,7 +18,7 @@
 mod bytes;
 mod content_hash;
 mod error;
-mod family;
+mod families;
 pub mod fetch;
 mod generation_defaults;
 pub mod gguf;
@@ -35,10 +35,10 @@ mod window;
 
 pub use bytes::FileBytes;
 pub use error::{ModelError, Refusal};
-pub use family::Family;
+pub use families::{FAMILIES, Family};
 pub use fetch::{FetchError, default_cache_dir};
 pub use generation_defaults::GenerationDefaults;
-pub use hf::{HfTokenizer, hf_name};
+pub use hf::HfTokenizer;
 pub use identity::{Difference, Identity};
 pub use key_scales::{KeyScales, SCALE_MAX, SCALE_MIN};
 pub use known::{DEFAULT_MODEL, KNOWN_MODELS, KnownModel};

@@ -2,7 +2,7 @@
 
 use std::f64::consts::PI;
 
-use ebb_kernels::model::Rope;
+use ebb_kernels::model::{LongRope, Rope};
 
 use super::error::Refusal;
 
@@ -24,6 +24,48 @@ pub(super) enum Scaling {
     Yarn(Yarn),
     /// Each frequency divided by its own factor, as GGUF's `rope_freqs.weight` has them.
     Factors(Vec<f32>),
+    /// LongRoPE (Ding et al. 2024, arXiv 2402.13753).
+    Long(LongFactors),
+}
+
+/// LongRoPE's parameters: each frequency is divided by its own factor.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct LongFactors {
+    /// For contexts of up to `original_positions`.
+    pub(super) short: Vec<f64>,
+    /// For longer ones.
+    pub(super) long: Vec<f64>,
+    pub(super) original_positions: f64,
+    /// Multiplier of cosine and sine.
+    pub(super) attention_factor: f64,
+}
+
+impl LongFactors {
+    /// The paper's multiplier for contexts `extension` times as long as the original ones.
+    pub(super) fn attention_factor(extension: f64, original_positions: f64) -> f64 {
+        if extension <= 1.0 {
+            return 1.0;
+        }
+        (1.0 + extension.ln() / original_positions.ln()).sqrt()
+    }
+
+    /// Both divided frequencies.
+    fn divide(&self, plain: &[f64]) -> Result<[Vec<f64>; 2], Refusal> {
+        let divide = |name: &str, factors: &[f64]| {
+            if factors.len() != plain.len() {
+                let expected = format!("{} factors, one for each frequency", plain.len());
+                return Err(Refusal::invalid(name, factors.len(), expected));
+            }
+            if let Some(wrong) = factors.iter().find(|f| !(f.is_finite() && **f > 0.0)) {
+                return Err(Refusal::invalid(name, wrong, "finite factors above 0"));
+            }
+            Ok(plain.iter().zip(factors).map(|(f, by)| f / by).collect())
+        };
+        Ok([
+            divide("short_factor", &self.short)?,
+            divide("long_factor", &self.long)?,
+        ])
+    }
 }
 
 /// YaRN's parameters; `new` gives the paper's defaults.
@@ -67,20 +109,30 @@ impl Yarn {
 /// The largest head dimension accepted; models use 64 to 256.
 const MAX_HEAD_DIM: usize = 1024;
 
-/// Frequencies for `head_dim` channels, in half-split order, computed in f64.
+/// Frequencies for the `head_dim` channels of a head that rotate, in half-split order, computed in
+/// f64.
 ///
 /// # Errors
 /// [`Refusal::Invalid`] for a head dimension or base that cannot be.
 pub(super) fn rope(base: f64, head_dim: usize, scaling: &Scaling) -> Result<Rope, Refusal> {
-    if head_dim == 0 || !head_dim.is_multiple_of(8) || head_dim > MAX_HEAD_DIM {
-        let expected = format!("a multiple of 8 up to {MAX_HEAD_DIM}");
+    if head_dim == 0 || !head_dim.is_multiple_of(2) || head_dim > MAX_HEAD_DIM {
+        let expected = format!("an even number up to {MAX_HEAD_DIM}");
         return Err(Refusal::invalid("head_dim", head_dim, expected));
     }
     if !(base.is_finite() && base > 1.0) {
         return Err(Refusal::invalid("the RoPE base", base, "a number above 1"));
     }
     let plain = (0..head_dim / 2).map(|i| base.powf(-2.0 * i as f64 / head_dim as f64));
+    let mut long = None;
     let inv_freq: Vec<f64> = match scaling {
+        Scaling::Long(factors) => {
+            let [short, longer] = factors.divide(&plain.collect::<Vec<_>>())?;
+            long = Some(LongRope {
+                original_positions: factors.original_positions as usize,
+                inv_freq: longer.into_iter().map(|freq| freq as f32).collect(),
+            });
+            short
+        }
         Scaling::None => plain.collect(),
         Scaling::Linear { factor } => plain.map(|freq| freq / factor).collect(),
         Scaling::Llama3 {
@@ -116,15 +168,16 @@ pub(super) fn rope(base: f64, head_dim: usize, scaling: &Scaling) -> Result<Rope
                 .collect()
         }
     };
-    let scale = if let Scaling::Yarn(yarn) = scaling {
-        yarn.attention_factor
-    } else {
-        1.0
+    let scale = match scaling {
+        Scaling::Yarn(yarn) => yarn.attention_factor,
+        Scaling::Long(factors) => factors.attention_factor,
+        _ => 1.0,
     };
-    Ok(Rope::new(
+    let rope = Rope::new(
         inv_freq.into_iter().map(|freq| freq as f32).collect(),
         scale as f32,
-    ))
+    );
+    Ok(Rope { long, ..rope })
 }
 
 /// Between `freq` (`kept` = 1) and `freq / factor` (`kept` = 0).

@@ -4,6 +4,7 @@ use ebb_kernels::bf16;
 use ebb_kernels::model::{ModelSpec, TensorName};
 
 use super::error::Refusal;
+use super::families::StoredTensor;
 
 /// The most layers accepted; the deepest published models have some 130.
 const MAX_LAYERS: usize = 4096;
@@ -13,11 +14,11 @@ const MAX_POSITIONS: usize = 1 << 30;
 
 /// Checks a spec's dimensions, so that enumerating its tensors is cheap.
 pub(super) fn check_spec(spec: ModelSpec) -> Result<ModelSpec, Refusal> {
-    if spec.layers > MAX_LAYERS {
+    if spec.layers.len() > MAX_LAYERS {
         let expected = format!("at most {MAX_LAYERS}");
         return Err(Refusal::invalid(
             "the number of layers",
-            spec.layers,
+            spec.layers.len(),
             expected,
         ));
     }
@@ -35,8 +36,8 @@ pub(super) fn check_spec(spec: ModelSpec) -> Result<ModelSpec, Refusal> {
 
 /// A weight file's tensor table.
 pub(super) trait TensorTable {
-    /// What the file calls a tensor.
-    fn file_name(&self, name: TensorName) -> String;
+    /// How the file stores a tensor.
+    fn stored(&self, name: TensorName) -> StoredTensor;
     /// The shape of a tensor under its name in the file, slowest dimension first.
     fn shape(&self, file_name: &str) -> Option<&[usize]>;
     /// The names of every tensor in the file that is not known to be superfluous.
@@ -47,19 +48,19 @@ pub(super) trait TensorTable {
 pub(super) fn check_tensors(spec: &ModelSpec, table: &dyn TensorTable) -> Result<(), Refusal> {
     let mut expected_names = std::collections::HashSet::new();
     for name in TensorName::all(spec) {
-        let tensor = table.file_name(name);
-        let Some(found) = table.shape(&tensor) else {
-            return Err(Refusal::MissingTensor(tensor));
+        let stored = table.stored(name);
+        let Some(found) = table.shape(&stored.name) else {
+            return Err(Refusal::MissingTensor(stored.name));
         };
-        let expected = name.shape(spec);
+        let expected = stored.shape(spec);
         if found != expected {
             return Err(Refusal::Shape {
-                tensor,
+                tensor: stored.name,
                 found: found.to_vec(),
                 expected,
             });
         }
-        expected_names.insert(tensor);
+        expected_names.insert(stored.name);
     }
     match table
         .present()

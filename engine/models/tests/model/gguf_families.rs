@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use ebb_kernels::model::{LayerTensor, TensorName, ModelSpec};
+use ebb_kernels::model::{LayerTensor, ModelSpec, TensorName};
 use ebb_models::model::gguf::GgmlType;
-use ebb_models::model::{Family, GenerationDefaults, LoadedModel, ModelError, ModelFiles};
+use ebb_models::model::{GenerationDefaults, LoadedModel, ModelError, ModelFiles};
 use tempfile::TempDir;
 
 use crate::gguf_builder::{GgufBuilder, Value, texts};
@@ -31,6 +31,7 @@ pub(crate) fn gguf_name(name: TensorName) -> String {
                 LayerTensor::Gate => "ffn_gate.weight",
                 LayerTensor::Up => "ffn_up.weight",
                 LayerTensor::Down => "ffn_down.weight",
+                other => panic!("{other:?} of a plain model"),
             };
             format!("blk.{layer}.{tensor}")
         }
@@ -60,16 +61,22 @@ pub(crate) fn tiny_gguf(architecture: &str, spec: &ModelSpec) -> GgufBuilder {
     let key = |name: &str| format!("{architecture}.{name}");
     gguf.text("general.architecture", architecture)
         .text("general.type", "model")
-        .u32(&key("block_count"), spec.layers as u32)
+        .u32(&key("block_count"), spec.layers.len() as u32)
         .u32(&key("context_length"), spec.max_positions as u32)
         .u32(&key("embedding_length"), spec.hidden as u32)
-        .u32(&key("feed_forward_length"), spec.intermediate as u32)
-        .u32(&key("attention.head_count"), spec.q_heads as u32)
-        .u32(&key("attention.head_count_kv"), spec.kv_heads as u32)
-        .u32(&key("attention.key_length"), spec.head_dim as u32)
-        .u32(&key("attention.value_length"), spec.head_dim as u32)
+        .u32(
+            &key("feed_forward_length"),
+            spec.layers[0].intermediate() as u32,
+        )
+        .u32(&key("attention.head_count"), spec.heads().q_heads as u32)
+        .u32(
+            &key("attention.head_count_kv"),
+            spec.heads().kv_heads as u32,
+        )
+        .u32(&key("attention.key_length"), spec.heads().head_dim as u32)
+        .u32(&key("attention.value_length"), spec.heads().head_dim as u32)
         .f32(&key("attention.layer_norm_rms_epsilon"), spec.norm_eps)
-        .u32(&key("rope.dimension_count"), spec.head_dim as u32)
+        .u32(&key("rope.dimension_count"), spec.heads().head_dim as u32)
         .f32(&key("rope.freq_base"), 10_000.0)
         .text("tokenizer.ggml.model", "gpt2")
         .text("tokenizer.ggml.pre", "default")
@@ -84,10 +91,10 @@ pub(crate) fn tiny_gguf(architecture: &str, spec: &ModelSpec) -> GgufBuilder {
         {
             match tensor {
                 LayerTensor::Q | LayerTensor::QBias => {
-                    values = permute(&values, spec.q_heads, shape[0]);
+                    values = permute(&values, spec.heads().q_heads, shape[0]);
                 }
                 LayerTensor::K | LayerTensor::KBias => {
-                    values = permute(&values, spec.kv_heads, shape[0]);
+                    values = permute(&values, spec.heads().kv_heads, shape[0]);
                 }
                 _ => {}
             }
@@ -120,9 +127,9 @@ pub(crate) fn refusal(gguf: &GgufBuilder) -> String {
 #[test]
 fn every_architecture_gives_its_shapes_and_its_weights_in_half_split_order() {
     let families = [
-        ("llama", Family::Llama),
-        ("qwen2", Family::Qwen2),
-        ("qwen3", Family::Qwen3),
+        ("llama", tiny::family("llama")),
+        ("qwen2", tiny::family("qwen2")),
+        ("qwen3", tiny::family("qwen3")),
     ];
     for (architecture, family) in families {
         for tied in [false, true] {
@@ -135,27 +142,30 @@ fn every_architecture_gives_its_shapes_and_its_weights_in_half_split_order() {
             assert_eq!(model.chat_template.as_deref(), Some("{{ messages }}"));
             assert_eq!(model.max_context(), 512);
             assert_eq!(
-                (model.spec.rope.inv_freq.len(), model.spec.rope.scale),
+                (
+                    model.spec.ropes[0].inv_freq.len(),
+                    model.spec.ropes[0].scale
+                ),
                 (8, 1.0)
             );
-            assert!((model.spec.rope.inv_freq[4] - 0.01).abs() < 1e-9);
+            assert!((model.spec.ropes[0].inv_freq[4] - 0.01).abs() < 1e-9);
         }
     }
 }
 
 #[test]
 fn a_llama_with_biases_has_them_put_in_order_too() {
-    let spec = ModelSpec {
-        qkv_bias: true,
-        ..tiny::spec(Family::Llama, false)
-    };
+    let mut spec = tiny::spec(tiny::family("llama"), false);
+    for layer in &mut spec.layers {
+        layer.attention_mut().qkv_bias = true;
+    }
     let model = open(&tiny_gguf("llama", &spec)).expect("a valid model");
     tiny::assert_weights(&model, &spec);
 }
 
 #[test]
 fn every_tensor_type_loads() {
-    let spec = tiny::spec(Family::Llama, true);
+    let spec = tiny::spec(tiny::family("llama"), true);
     let mut gguf = tiny_gguf("llama", &spec);
     let embedding = &mut gguf.tensors[0];
     // 40 rows of 32 elements: one block of Q8_0 a row, each with scale 1 and codes -1.
@@ -173,14 +183,14 @@ fn every_tensor_type_loads() {
 
 #[test]
 fn rope_scaling_comes_from_keys_or_from_the_factors_tensor() {
-    let spec = tiny::spec(Family::Llama, true);
+    let spec = tiny::spec(tiny::family("llama"), true);
     let frequencies = |change: &dyn Fn(&mut GgufBuilder)| {
         let mut gguf = tiny_gguf("llama", &spec);
         change(&mut gguf);
         let model = open(&gguf).expect("a valid model");
         (
-            model.spec.rope.inv_freq.clone(),
-            model.spec.rope.scale,
+            model.spec.ropes[0].inv_freq.clone(),
+            model.spec.ropes[0].scale,
             model.max_context(),
         )
     };
@@ -225,7 +235,7 @@ fn rope_scaling_comes_from_keys_or_from_the_factors_tensor() {
 
 #[test]
 fn a_sliding_window_limits_the_context_and_says_so() {
-    let spec = tiny::spec(Family::Llama, true);
+    let spec = tiny::spec(tiny::family("llama"), true);
     let mut gguf = tiny_gguf("llama", &spec);
     gguf.u32("llama.attention.sliding_window", 128);
     let model = open(&gguf).expect("a valid model");
@@ -241,7 +251,7 @@ fn a_sliding_window_limits_the_context_and_says_so() {
 
 #[test]
 fn recommended_sampling_is_read() {
-    let spec = tiny::spec(Family::Qwen3, true);
+    let spec = tiny::spec(tiny::family("qwen3"), true);
     let mut gguf = tiny_gguf("qwen3", &spec);
     gguf.f32("general.sampling.temp", 0.6)
         .set("general.sampling.top_k", Value::I32(20))
@@ -263,7 +273,7 @@ fn recommended_sampling_is_read() {
 
 #[test]
 fn a_tensor_that_is_not_finite_is_refused_when_loaded() {
-    let spec = tiny::spec(Family::Llama, true);
+    let spec = tiny::spec(tiny::family("llama"), true);
     let mut gguf = tiny_gguf("llama", &spec);
     let last = gguf
         .tensors
@@ -278,7 +288,7 @@ fn a_tensor_that_is_not_finite_is_refused_when_loaded() {
 
 #[test]
 fn the_content_hash_tells_models_apart_but_not_their_weights() {
-    let spec = tiny::spec(Family::Llama, true);
+    let spec = tiny::spec(tiny::family("llama"), true);
     let gguf = tiny_gguf("llama", &spec);
     let hash = |gguf: &GgufBuilder| open(gguf).expect("a valid model").content_hash;
     let full = |gguf: &GgufBuilder| open(gguf).expect("a valid model").weights_sha256();

@@ -1,14 +1,12 @@
 //! GGUF models that are whole but not supported, or whose parts contradict each other.
 
-use ebb_models::model::Family;
-
 use crate::gguf_builder::{GgufBuilder, Value};
 use crate::gguf_families::{refusal, tiny_gguf};
 use crate::tiny;
 
 #[test]
 fn what_is_not_supported_is_refused_by_name() {
-    let spec = tiny::spec(Family::Llama, false);
+    let spec = tiny::spec(tiny::family("llama"), false);
     let refused = |change: &dyn Fn(&mut GgufBuilder)| {
         let mut gguf = tiny_gguf("llama", &spec);
         change(&mut gguf);
@@ -64,7 +62,7 @@ fn what_is_not_supported_is_refused_by_name() {
 
 #[test]
 fn contradictions_between_configuration_and_tensors_are_found_when_opening() {
-    let spec = tiny::spec(Family::Llama, false);
+    let spec = tiny::spec(tiny::family("llama"), false);
     let refused = |change: &dyn Fn(&mut GgufBuilder)| {
         let mut gguf = tiny_gguf("llama", &spec);
         change(&mut gguf);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ebb_kernels::bf16;
-use ebb_kernels::model::{LayerTensor, TensorName, ModelSpec};
+use ebb_kernels::model::{LayerTensor, ModelSpec, TensorName};
 use ebb_models::model::{Family, LoadedModel, ModelError, ModelFiles};
 use half::f16;
 use safetensors::Dtype;
@@ -34,6 +34,7 @@ pub(crate) fn hf_name(name: TensorName) -> String {
                 LayerTensor::Gate => "mlp.gate_proj.weight",
                 LayerTensor::Up => "mlp.up_proj.weight",
                 LayerTensor::Down => "mlp.down_proj.weight",
+                other => panic!("{other:?} of a plain model"),
             };
             format!("model.layers.{layer}.{tensor}")
         }
@@ -61,22 +62,17 @@ pub(crate) struct HfBuilder {
 
 impl HfBuilder {
     /// A tiny model of `family`, in files as transformers writes them.
-    pub(crate) fn new(family: Family, spec: &ModelSpec, dtype: Dtype) -> Self {
-        let class = match family {
-            Family::Llama => "LlamaForCausalLM",
-            Family::Mistral => "MistralForCausalLM",
-            Family::Qwen2 => "Qwen2ForCausalLM",
-            Family::Qwen3 => "Qwen3ForCausalLM",
-        };
+    pub(crate) fn new(family: &Family, spec: &ModelSpec, dtype: Dtype) -> Self {
+        let heads = spec.heads();
         let config = json!({
-            "architectures": [class],
+            "architectures": [family.hf_class],
             "model_type": family.to_string(),
             "hidden_size": spec.hidden,
-            "num_hidden_layers": spec.layers,
-            "num_attention_heads": spec.q_heads,
-            "num_key_value_heads": spec.kv_heads,
-            "head_dim": spec.head_dim,
-            "intermediate_size": spec.intermediate,
+            "num_hidden_layers": spec.layers.len(),
+            "num_attention_heads": heads.q_heads,
+            "num_key_value_heads": heads.kv_heads,
+            "head_dim": heads.head_dim,
+            "intermediate_size": spec.layers[0].intermediate(),
             "vocab_size": spec.vocab,
             "rms_norm_eps": spec.norm_eps,
             "rope_theta": 10000.0,

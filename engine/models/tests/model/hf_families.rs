@@ -1,22 +1,26 @@
 //! Tiny Hugging Face directories of every family: shapes, weights, shards, and the files around.
 
-use ebb_kernels::model::ModelSpec;
-use ebb_models::model::{Family, GenerationDefaults, TokenizerSource};
+use ebb_kernels::model::AttentionSpec;
+use ebb_models::model::{GenerationDefaults, TokenizerSource};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
 use crate::hf_builder::{HfBuilder, Stored};
 use crate::tiny;
 
-const FAMILIES: [Family; 4] = [Family::Llama, Family::Mistral, Family::Qwen2, Family::Qwen3];
+const FAMILIES: [&str; 4] = ["llama", "mistral", "qwen2", "qwen3"];
 
 fn llama() -> HfBuilder {
-    HfBuilder::new(Family::Llama, &tiny::spec(Family::Llama, true), Dtype::BF16)
+    HfBuilder::new(
+        tiny::family("llama"),
+        &tiny::spec(tiny::family("llama"), true),
+        Dtype::BF16,
+    )
 }
 
 #[test]
 fn every_family_gives_its_shapes_and_weights() {
-    for family in FAMILIES {
+    for family in FAMILIES.map(tiny::family) {
         for tied in [false, true] {
             let spec = tiny::spec(family, tied);
             let model = HfBuilder::new(family, &spec, Dtype::BF16)
@@ -25,17 +29,17 @@ fn every_family_gives_its_shapes_and_weights() {
             assert_eq!((model.family, model.name.as_str()), (family, "tiny"));
             tiny::assert_weights(&model, &spec);
             assert_eq!(model.end_ids, [2]);
-            assert!((model.spec.rope.inv_freq[4] - 0.01).abs() < 1e-9);
+            assert!((model.spec.ropes[0].inv_freq[4] - 0.01).abs() < 1e-9);
         }
     }
 }
 
 #[test]
 fn every_type_and_any_number_of_shards_gives_the_same_weights() {
-    let spec = tiny::spec(Family::Qwen2, false);
+    let spec = tiny::spec(tiny::family("qwen2"), false);
     for dtype in [Dtype::F32, Dtype::F16, Dtype::BF16] {
         for shards in [1, 3] {
-            let mut files = HfBuilder::new(Family::Qwen2, &spec, dtype);
+            let mut files = HfBuilder::new(tiny::family("qwen2"), &spec, dtype);
             files.shards = shards;
             tiny::assert_weights(&files.open().expect("a valid model"), &spec);
         }
@@ -44,11 +48,11 @@ fn every_type_and_any_number_of_shards_gives_the_same_weights() {
 
 #[test]
 fn the_head_dimension_follows_from_the_width_unless_given() {
-    let spec = ModelSpec {
-        head_dim: 8,
-        ..tiny::spec(Family::Llama, true)
-    };
-    let mut files = HfBuilder::new(Family::Llama, &spec, Dtype::BF16);
+    let mut spec = tiny::spec(tiny::family("llama"), true);
+    for layer in &mut spec.layers {
+        *layer.attention_mut() = AttentionSpec::new(4, 2, 8);
+    }
+    let mut files = HfBuilder::new(tiny::family("llama"), &spec, Dtype::BF16);
     files.config["head_dim"] = Value::Null;
     tiny::assert_weights(&files.open().expect("a valid model"), &spec);
 }
@@ -69,7 +73,7 @@ fn a_stored_output_projection_is_superfluous_when_tied_and_so_are_rope_frequenci
         .push(Stored(inv_freq, Dtype::F32, vec![8], vec![0; 32]));
     tiny::assert_weights(
         &files.open().expect("a valid model"),
-        &tiny::spec(Family::Llama, true),
+        &tiny::spec(tiny::family("llama"), true),
     );
 }
 
@@ -195,31 +199,31 @@ fn windows_limit_the_context_where_they_are_used() {
         model.max_context()
     };
     assert_eq!(
-        context(Family::Mistral, json!({ "sliding_window": 128 })),
+        context(tiny::family("mistral"), json!({ "sliding_window": 128 })),
         128
     );
     assert_eq!(
-        context(Family::Mistral, json!({ "sliding_window": null })),
+        context(tiny::family("mistral"), json!({ "sliding_window": null })),
         512
     );
     assert_eq!(
-        context(Family::Mistral, json!({ "sliding_window": 4096 })),
+        context(tiny::family("mistral"), json!({ "sliding_window": 4096 })),
         512
     );
     assert_eq!(
-        context(Family::Qwen2, json!({ "sliding_window": 128 })),
+        context(tiny::family("qwen2"), json!({ "sliding_window": 128 })),
         512
     );
     let off = json!({ "sliding_window": 128, "use_sliding_window": false });
-    assert_eq!(context(Family::Qwen2, off), 512);
+    assert_eq!(context(tiny::family("qwen2"), off), 512);
     let on = json!({ "sliding_window": 128, "use_sliding_window": true });
-    assert_eq!(context(Family::Qwen3, on), 128);
+    assert_eq!(context(tiny::family("qwen3"), on), 128);
     let layers =
         json!({ "sliding_window": 64, "layer_types": ["full_attention", "full_attention"] });
-    assert_eq!(context(Family::Qwen3, layers), 512);
+    assert_eq!(context(tiny::family("qwen3"), layers), 512);
     let layers =
         json!({ "sliding_window": 64, "layer_types": ["sliding_attention", "sliding_attention"] });
-    assert_eq!(context(Family::Qwen2, layers), 64);
+    assert_eq!(context(tiny::family("qwen2"), layers), 64);
 }
 
 #[test]
@@ -233,7 +237,8 @@ fn what_is_not_supported_is_refused_by_name() {
     };
     assert_eq!(
         sentence("model_type", json!("gpt2")),
-        "`model_type` is \"gpt2\", which is not supported; supported: llama, mistral, qwen2, qwen3"
+        "`model_type` is \"gpt2\", which is not supported; supported: llama, mistral, olmo2, phi3, \
+         qwen2, qwen3, smollm3"
     );
     assert_eq!(
         sentence("architectures", json!(["LlamaForSequenceClassification"])),

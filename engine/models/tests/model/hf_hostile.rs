@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ebb_kernels::model::{TensorName, WeightSource};
-use ebb_models::model::{Family, LoadedModel, ModelError, ModelFiles};
+use ebb_models::model::{LoadedModel, ModelError, ModelFiles};
 use proptest::prelude::*;
 use safetensors::Dtype;
 use serde_json::{Value, json};
@@ -12,7 +12,11 @@ use crate::hf_builder::{HfBuilder, Stored, serialize};
 use crate::tiny;
 
 fn llama() -> HfBuilder {
-    HfBuilder::new(Family::Llama, &tiny::spec(Family::Llama, true), Dtype::BF16)
+    HfBuilder::new(
+        tiny::family("llama"),
+        &tiny::spec(tiny::family("llama"), true),
+        Dtype::BF16,
+    )
 }
 
 #[test]

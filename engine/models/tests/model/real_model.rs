@@ -3,15 +3,16 @@
 use std::path::PathBuf;
 
 use ebb_kernels::bf16;
-use ebb_kernels::model::{LayerTensor, TensorName, WeightSource};
+use ebb_kernels::model::{LayerTensor, QkNorm, TensorName, WeightSource};
 use ebb_models::model::gguf::TokenType;
 use ebb_models::model::{
-    DEFAULT_MODEL, Family, LoadedModel, ModelFiles, TokenizerSource, default_cache_dir,
+    DEFAULT_MODEL, LoadedModel, ModelFiles, TokenizerSource, default_cache_dir,
 };
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::gguf_families::gguf_name;
+use crate::tiny;
 
 #[derive(Deserialize)]
 struct Golden {
@@ -106,19 +107,34 @@ fn the_default_model_is_described_as_published() {
     let spec = &model.spec;
     assert_eq!(
         (model.name.as_str(), model.family),
-        (DEFAULT_MODEL.name, Family::Llama)
+        (DEFAULT_MODEL.name, tiny::family("llama"))
     );
     assert_eq!(
-        (spec.hidden, spec.layers, spec.intermediate),
+        (
+            spec.hidden,
+            spec.layers.len(),
+            spec.layers[0].intermediate()
+        ),
         (576, 30, 1536)
     );
-    assert_eq!((spec.q_heads, spec.kv_heads, spec.head_dim), (9, 3, 64));
+    assert_eq!(
+        (
+            spec.heads().q_heads,
+            spec.heads().kv_heads,
+            spec.heads().head_dim
+        ),
+        (9, 3, 64)
+    );
     assert_eq!((spec.vocab, spec.max_positions), (49152, 8192));
-    assert!(spec.tied_embeddings && !spec.qkv_bias && !spec.qk_norm);
+    let attention = spec.attention(0);
+    assert!(spec.tied_embeddings && !attention.qkv_bias && attention.qk_norm == QkNorm::None);
     assert_eq!(spec.norm_eps, 1e-5);
-    assert_eq!((spec.rope.scale, spec.rope.inv_freq.len()), (1.0, 32));
+    assert_eq!(
+        (spec.ropes[0].scale, spec.ropes[0].inv_freq.len()),
+        (1.0, 32)
+    );
     let last = 100_000f64.powf(-62.0 / 64.0) as f32;
-    assert_eq!(spec.rope.inv_freq[31], last);
+    assert_eq!(spec.ropes[0].inv_freq[31], last);
     assert_eq!(model.parameters(), 134_515_008);
     // `<|im_end|>`, and `<|endoftext|>`, which the file does not name as an end.
     assert_eq!(model.end_ids, [0, 2]);
@@ -189,10 +205,21 @@ fn tensors_of_qwen_in_k_quants_are_the_reference_bit_by_bit() {
     let model = LoadedModel::open(&ModelFiles::Gguf(path.into())).expect("the model opens");
     let spec = &model.spec;
     assert_eq!(
-        (model.family, spec.qkv_bias, spec.tied_embeddings),
-        (Family::Qwen2, true, false)
+        (
+            model.family,
+            spec.attention(0).qkv_bias,
+            spec.tied_embeddings
+        ),
+        (tiny::family("qwen2"), true, false)
     );
-    assert_eq!((spec.q_heads, spec.kv_heads, spec.head_dim), (12, 2, 128));
+    assert_eq!(
+        (
+            spec.heads().q_heads,
+            spec.heads().kv_heads,
+            spec.heads().head_dim
+        ),
+        (12, 2, 128)
+    );
     assert_eq!(model.end_ids, [151_643, 151_645]);
     let golden: Golden =
         serde_json::from_str(include_str!("../data/qwen2.5_tensors.json")).expect("golden values");

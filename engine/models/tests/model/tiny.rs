@@ -1,11 +1,11 @@
 //! Tiny models whose weights can be computed, so that a loader can be checked element by element.
 
 use ebb_kernels::bf16;
-use ebb_kernels::model::{Rope, TensorName, ModelSpec, UniformModel, WeightSource};
+use ebb_kernels::model::{ModelSpec, QkNorm, Rope, TensorName, UniformModel, WeightSource};
 use ebb_models::model::{Family, LoadedModel};
 
 /// The shapes of a tiny model of `family`. RoPE is left to the tests about it.
-pub(crate) fn spec(family: Family, tied_embeddings: bool) -> ModelSpec {
+pub(crate) fn spec(family: &Family, tied_embeddings: bool) -> ModelSpec {
     UniformModel {
         hidden: 32,
         layers: 2,
@@ -17,8 +17,12 @@ pub(crate) fn spec(family: Family, tied_embeddings: bool) -> ModelSpec {
         vocab: 40,
         norm_eps: 1e-5,
         rope: Rope::new(Vec::new(), 1.0),
-        qkv_bias: family == Family::Qwen2,
-        qk_norm: family == Family::Qwen3,
+        qkv_bias: family.name == "qwen2",
+        qk_norm: if family.name == "qwen3" {
+            QkNorm::PerHead
+        } else {
+            QkNorm::None
+        },
         tied_embeddings,
         max_positions: 512,
     }
@@ -57,9 +61,14 @@ pub(crate) fn assert_weights(model: &LoadedModel, spec: &ModelSpec) {
     }
     assert_eq!(
         ModelSpec {
-            rope: spec.rope.clone(),
+            ropes: spec.ropes.clone(),
             ..model.spec.clone()
         },
         *spec
     );
+}
+
+/// The family of this name.
+pub(crate) fn family(name: &str) -> &'static Family {
+    Family::named(name).expect("a family")
 }

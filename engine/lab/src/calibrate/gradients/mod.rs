@@ -7,9 +7,9 @@ mod gpu;
 #[path = "no_gpu.rs"]
 mod gpu;
 
-use ebb_gradients::{Attention, LayerGradients, LayerWeights, Model, Weights};
+use ebb_gradients::{Attention, LayerGradients, Weights};
 use ebb_kernels::bf16;
-use ebb_kernels::model::{LayerTensor, ModelSpec, TensorName, WeightSource};
+use ebb_kernels::model::{ModelSpec, TensorName, WeightSource};
 use thiserror::Error;
 
 use ebb_models::model::LoadedModel;
@@ -80,8 +80,7 @@ impl<'a> Gradients<'a> {
             Self::Cpu { model, threads } => {
                 let (spec, weights) = (&model.spec, &model.weights());
                 let source = Source { spec, weights };
-                let model = describe(spec);
-                ebb_gradients::gradients(&model, &source, tokens, stride, *threads, visit)
+                ebb_gradients::gradients(spec, &source, tokens, stride, *threads, visit)
                     .map_err(GradientsError::of)
             }
             Self::Gpu(gradients) => {
@@ -109,14 +108,13 @@ impl<'a> Gradients<'a> {
             Self::Cpu { model, threads } => {
                 let (spec, weights) = (&model.spec, &model.weights());
                 let source = Source { spec, weights };
-                let model = describe(spec);
                 let mut result = Ok(());
                 let mut each = |layer: usize, probes: &[Attention<'_>]| {
                     if result.is_ok() {
                         result = visit(layer, &mut OnCores(probes));
                     }
                 };
-                ebb_gradients::attentions(&model, &source, texts, stride, *threads, &mut each)
+                ebb_gradients::attentions(spec, &source, texts, stride, *threads, &mut each)
                     .map_err(GradientsError::of)?;
                 result
             }
@@ -158,21 +156,6 @@ impl Probes for OnCores<'_> {
     }
 }
 
-/// A model's shapes and constants.
-pub fn describe(spec: &ModelSpec) -> Model {
-    Model {
-        hidden: spec.hidden,
-        layers: spec.layers.len(),
-        q_heads: spec.heads().q_heads,
-        kv_heads: spec.heads().kv_heads,
-        head_dim: spec.heads().head_dim,
-        vocab: spec.vocab,
-        norm_eps: spec.norm_eps,
-        inv_freq: spec.rope.inv_freq.clone(),
-        rope_scale: spec.rope.scale,
-    }
-}
-
 /// Weights read from wherever the backends read theirs, rounded to bf16 like theirs.
 #[derive(Debug)]
 pub struct Source<'a, W> {
@@ -180,13 +163,6 @@ pub struct Source<'a, W> {
     pub spec: &'a ModelSpec,
     /// Its weights.
     pub weights: &'a W,
-}
-
-impl<W: WeightSource> Source<'_, W> {
-    fn tensor(&self, name: TensorName) -> Result<Vec<f32>, W::Error> {
-        let values = self.weights.load(name)?;
-        Ok(values.into_iter().map(bf16::to_f32).collect())
-    }
 }
 
 impl<W: WeightSource> Weights for Source<'_, W> {
@@ -203,38 +179,8 @@ impl<W: WeightSource> Weights for Source<'_, W> {
         Ok(all)
     }
 
-    fn layer(&self, index: usize) -> Result<LayerWeights, W::Error> {
-        use LayerTensor as L;
-        let get = |tensor| self.tensor(TensorName::Layer(index, tensor));
-        Ok(LayerWeights {
-            attn_norm: get(L::AttnNorm)?,
-            q: get(L::Q)?,
-            k: get(L::K)?,
-            v: get(L::V)?,
-            qkv_bias: match self.spec.attention(0).qkv_bias {
-                true => Some([get(L::QBias)?, get(L::KBias)?, get(L::VBias)?]),
-                false => None,
-            },
-            qk_norm: match self.spec.qk_norm {
-                true => Some([get(L::QNorm)?, get(L::KNorm)?]),
-                false => None,
-            },
-            o: get(L::O)?,
-            mlp_norm: get(L::MlpNorm)?,
-            gate: get(L::Gate)?,
-            up: get(L::Up)?,
-            down: get(L::Down)?,
-        })
-    }
-
-    fn final_norm(&self) -> Result<Vec<f32>, W::Error> {
-        self.tensor(TensorName::FinalNorm)
-    }
-
-    fn head(&self) -> Result<Vec<f32>, W::Error> {
-        self.tensor(match self.spec.tied_embeddings {
-            true => TensorName::Embedding,
-            false => TensorName::LmHead,
-        })
+    fn tensor(&self, name: TensorName) -> Result<Vec<f32>, W::Error> {
+        let values = self.weights.load(name)?;
+        Ok(values.into_iter().map(bf16::to_f32).collect())
     }
 }

@@ -1,78 +1,48 @@
-//! A GGUF file's `{architecture}.*` keys → the shapes and constants of the transformer.
+//! A GGUF file's `{architecture}.*` keys → the shapes and constants of the model.
 
-use ebb_kernels::model::{ModelSpec, TensorName};
+use ebb_kernels::model::{ModelSpec, TensorName, UniformModel};
 
 use super::file::GgufFile;
 use super::keys::Keys;
 use super::metadata::{GgufMetadata, required};
-use super::names::gguf_name;
-use super::rope_scaling::scaling;
+use super::rope_scaling::{long_factors, scaling};
 use crate::model::error::Refusal;
-use crate::model::family::Family;
-use crate::model::rope::rope;
+use crate::model::families::{FAMILIES, Family, GgufFamily};
+use crate::model::rope::{Scaling, rope};
 use crate::model::tensors::check_spec;
 use crate::model::window::clamp_to_window;
 
 /// What the metadata say of the computation.
-pub(crate) struct GgufConfig {
-    pub(crate) family: Family,
+pub(crate) struct GgufModel {
+    pub(crate) family: &'static Family,
+    pub(crate) names: &'static GgufFamily,
     pub(crate) spec: ModelSpec,
     pub(crate) notes: Vec<String>,
 }
 
 /// Reads the architecture, refusing every key that is not understood.
-pub(crate) fn read_config(file: &GgufFile) -> Result<GgufConfig, Refusal> {
+pub(crate) fn read_config(file: &GgufFile) -> Result<GgufModel, Refusal> {
     let metadata = file.metadata();
-    let family = family(metadata)?;
+    let (family, names) = family(metadata)?;
     let keys = Keys {
         metadata,
-        prefix: family_prefix(family),
+        prefix: names.architecture,
+        own: names.keys,
     };
     keys.refuse_unknown()?;
-
-    let hidden = keys.size("embedding_length")?;
-    let layers = keys.size("block_count")?;
-    let q_heads = keys
-        .per_layer_size("attention.head_count")?
-        .ok_or_else(|| Refusal::Missing(keys.name("attention.head_count")))?;
-    let kv_heads = keys
-        .per_layer_size("attention.head_count_kv")?
-        .unwrap_or(q_heads);
-    let head_dim = head_dim(&keys, hidden, q_heads)?;
-    let (scaling, scaled_positions) = scaling(&keys, file, head_dim)?;
-    let (max_positions, notes) = max_positions(&keys, scaled_positions)?;
-    let eps = "attention.layer_norm_rms_epsilon";
-    let norm_eps = required(metadata.f32(&keys.name(eps))?, &keys.name(eps), "the model")?;
-    let base = metadata
-        .f32(&keys.name("rope.freq_base"))?
-        .unwrap_or(10_000.0);
-
-    let spec = UniformModel {
-        hidden,
-        layers,
-        q_heads,
-        kv_heads,
-        head_dim,
-        intermediate: keys
-            .per_layer_size("feed_forward_length")?
-            .ok_or_else(|| Refusal::Missing(keys.name("feed_forward_length")))?,
-        vocab: vocab(&keys, file)?,
-        norm_eps,
-        rope: rope(base.into(), head_dim, &scaling)?,
-        qkv_bias: family.qkv_bias() || file.tensor("blk.0.attn_q.bias").is_some(),
-        qk_norm: family.qk_norm(),
-        tied_embeddings: file.tensor(&gguf_name(TensorName::LmHead)).is_none(),
-        max_positions,
-    }
-    .spec();
-    Ok(GgufConfig {
+    let config = GgufConfig { keys, file, names };
+    let mut spec = (names.spec)(&config)?;
+    let (positions, notes) = config.clamp(spec.max_positions)?;
+    spec.max_positions = positions;
+    Ok(GgufModel {
         family,
+        names,
         spec: check_spec(spec)?,
         notes,
     })
 }
 
-fn family(metadata: &GgufMetadata) -> Result<Family, Refusal> {
+fn family(metadata: &GgufMetadata) -> Result<(&'static Family, &'static GgufFamily), Refusal> {
     const KIND: &str = "general.type";
     const ARCHITECTURE: &str = "general.architecture";
     if let Some(kind) = metadata.text(KIND)?
@@ -87,85 +57,151 @@ fn family(metadata: &GgufMetadata) -> Result<Family, Refusal> {
         let supported = "one file (llama-gguf-split --merge joins the parts)";
         return Err(Refusal::unsupported(SPLIT, parts, supported));
     }
-    match required(metadata.text(ARCHITECTURE)?, ARCHITECTURE, "the model")? {
-        "llama" => Ok(Family::Llama),
-        "qwen2" => Ok(Family::Qwen2),
-        "qwen3" => Ok(Family::Qwen3),
-        other => {
-            let other = format!("{other:?}");
-            Err(Refusal::unsupported(
-                ARCHITECTURE,
-                other,
-                "llama (also for Mistral), qwen2, qwen3",
-            ))
-        }
-    }
+    let architecture = required(metadata.text(ARCHITECTURE)?, ARCHITECTURE, "the model")?;
+    Family::of_gguf(architecture).ok_or_else(|| {
+        let known = FAMILIES.iter().filter_map(|family| family.gguf.as_ref());
+        let known: Vec<_> = known.map(|gguf| gguf.architecture).collect();
+        let supported = known
+            .join(", ")
+            .replace("llama,", "llama (also for Mistral),");
+        Refusal::unsupported(ARCHITECTURE, format!("{architecture:?}"), &supported)
+    })
 }
 
-fn family_prefix(family: Family) -> &'static str {
-    match family {
-        Family::Llama | Family::Mistral => "llama",
-        Family::Qwen2 => "qwen2",
-        Family::Qwen3 => "qwen3",
-    }
+/// The keys of a file's architecture, for a family to read.
+pub(crate) struct GgufConfig<'a> {
+    keys: Keys<'a>,
+    file: &'a GgufFile,
+    names: &'static GgufFamily,
 }
 
-fn head_dim(keys: &Keys<'_>, hidden: usize, q_heads: usize) -> Result<usize, Refusal> {
-    let key = keys.name("attention.key_length");
-    let head_dim = match keys.metadata.u32(&key)? {
-        Some(head_dim) => head_dim as usize,
-        None if q_heads > 0 && hidden.is_multiple_of(q_heads) => hidden / q_heads,
-        None => {
-            let field = keys.name("attention.head_count");
-            return Err(Refusal::invalid(
-                field,
-                q_heads,
-                format!("a divisor of {hidden}"),
-            ));
+impl GgufConfig<'_> {
+    /// Whether the file has a tensor of this name.
+    pub(crate) fn has_tensor(&self, name: &str) -> bool {
+        self.file.tensor(name).is_some()
+    }
+
+    /// The keys that most architectures share, as a model of equal layers without biases and norms
+    /// of heads.
+    ///
+    /// # Errors
+    /// [`Refusal`], naming the key that is missing, wrong or not supported.
+    pub(crate) fn uniform(&self) -> Result<UniformModel, Refusal> {
+        let head_dim = self.head_dim()?;
+        let rotary_dim = self.rotary_dim()?.unwrap_or(head_dim);
+        if rotary_dim != head_dim {
+            let supported = format!("the head dimension, {head_dim}");
+            let name = self.keys.name("rope.dimension_count");
+            return Err(Refusal::unsupported(name, rotary_dim, &supported));
         }
-    };
-    for other in ["attention.value_length", "rope.dimension_count"] {
-        let name = keys.name(other);
+        let (scaling, scaled_positions) = scaling(&self.keys, self.file, head_dim)?;
+        let positions = self.keys.size("context_length")?;
+        let positions = positions.max(scaled_positions.unwrap_or(0.0) as usize);
+        self.model(&scaling, rotary_dim, positions)
+    }
+
+    /// [`Self::uniform`] for an architecture whose heads may rotate in part, by LongRoPE if the
+    /// file has its factors.
+    pub(crate) fn uniform_with_long_rope(&self) -> Result<UniformModel, Refusal> {
+        let rotary_dim = match self.rotary_dim()? {
+            Some(rotary_dim) => rotary_dim,
+            None => self.head_dim()?,
+        };
+        let scaling = match long_factors(&self.keys, self.file, rotary_dim)? {
+            Some(factors) => Scaling::Long(factors),
+            None => scaling(&self.keys, self.file, rotary_dim)?.0,
+        };
+        let positions = self.keys.size("context_length")?;
+        self.model(&scaling, rotary_dim, positions)
+    }
+
+    fn model(
+        &self,
+        scaling: &Scaling,
+        rotary_dim: usize,
+        max_positions: usize,
+    ) -> Result<UniformModel, Refusal> {
+        let keys = &self.keys;
+        let eps = keys.name("attention.layer_norm_rms_epsilon");
+        let base = keys.metadata.f32(&keys.name("rope.freq_base"))?;
+        let q_heads = self.q_heads()?;
+        let kv_heads = keys.per_layer_size("attention.head_count_kv")?;
+        let lm_head = (self.names.tensor)(TensorName::LmHead).name;
+        Ok(UniformModel {
+            hidden: keys.size("embedding_length")?,
+            layers: keys.size("block_count")?,
+            q_heads,
+            kv_heads: kv_heads.unwrap_or(q_heads),
+            head_dim: self.head_dim()?,
+            intermediate: keys
+                .per_layer_size("feed_forward_length")?
+                .ok_or_else(|| Refusal::Missing(keys.name("feed_forward_length")))?,
+            vocab: self.vocab()?,
+            norm_eps: required(keys.metadata.f32(&eps)?, &eps, "the model")?,
+            rope: rope(base.unwrap_or(10_000.0).into(), rotary_dim, scaling)?,
+            tied_embeddings: !self.has_tensor(&lm_head),
+            max_positions,
+            ..UniformModel::default()
+        })
+    }
+
+    fn q_heads(&self) -> Result<usize, Refusal> {
+        const KEY: &str = "attention.head_count";
+        let heads = self.keys.per_layer_size(KEY)?;
+        heads.ok_or_else(|| Refusal::Missing(self.keys.name(KEY)))
+    }
+
+    fn head_dim(&self) -> Result<usize, Refusal> {
+        let (keys, q_heads) = (&self.keys, self.q_heads()?);
+        let hidden = keys.size("embedding_length")?;
+        let key = keys.name("attention.key_length");
+        let head_dim = match keys.metadata.u32(&key)? {
+            Some(head_dim) => head_dim as usize,
+            None if q_heads > 0 && hidden.is_multiple_of(q_heads) => hidden / q_heads,
+            None => {
+                let field = keys.name("attention.head_count");
+                let expected = format!("a divisor of {hidden}");
+                return Err(Refusal::invalid(field, q_heads, expected));
+            }
+        };
+        let name = keys.name("attention.value_length");
         if let Some(found) = keys.metadata.u32(&name)?
             && found as usize != head_dim
         {
             let supported = format!("the head dimension, {head_dim}");
             return Err(Refusal::unsupported(name, found, &supported));
         }
+        Ok(head_dim)
     }
-    Ok(head_dim)
-}
 
-fn vocab(keys: &Keys<'_>, file: &GgufFile) -> Result<usize, Refusal> {
-    let embedding = gguf_name(TensorName::Embedding);
-    let Some(tensor) = file.tensor(&embedding) else {
-        return Err(Refusal::MissingTensor(embedding));
-    };
-    let rows = tensor.shape[0];
-    let name = keys.name("vocab_size");
-    match keys.metadata.u32(&name)? {
-        Some(vocab) if vocab as usize != rows => Err(Refusal::invalid(
-            name,
-            vocab,
-            format!("{rows}, the rows of `{embedding}`"),
-        )),
-        _ => Ok(rows),
+    fn rotary_dim(&self) -> Result<Option<usize>, Refusal> {
+        let name = self.keys.name("rope.dimension_count");
+        Ok(self.keys.metadata.u32(&name)?.map(|dim| dim as usize))
     }
-}
 
-fn max_positions(
-    keys: &Keys<'_>,
-    scaled_positions: Option<f64>,
-) -> Result<(usize, Vec<String>), Refusal> {
-    let context = keys
-        .size("context_length")?
-        .max(scaled_positions.unwrap_or(0.0) as usize);
-    let name = keys.name("attention.sliding_window");
-    // 0 stands for no window.
-    let window = keys.metadata.u32(&name)?.filter(|window| *window > 0);
-    Ok(clamp_to_window(
-        context,
-        window.map(|window| window as usize),
-        &name,
-    ))
+    fn vocab(&self) -> Result<usize, Refusal> {
+        let embedding = (self.names.tensor)(TensorName::Embedding).name;
+        let Some(tensor) = self.file.tensor(&embedding) else {
+            return Err(Refusal::MissingTensor(embedding));
+        };
+        let rows = tensor.shape[0];
+        let name = self.keys.name("vocab_size");
+        match self.keys.metadata.u32(&name)? {
+            Some(vocab) if vocab as usize != rows => Err(Refusal::invalid(
+                name,
+                vocab,
+                format!("{rows}, the rows of `{embedding}`"),
+            )),
+            _ => Ok(rows),
+        }
+    }
+
+    /// The context to offer, within the attention window if there is one.
+    fn clamp(&self, positions: usize) -> Result<(usize, Vec<String>), Refusal> {
+        let name = self.keys.name("attention.sliding_window");
+        // 0 stands for no window.
+        let window = self.keys.metadata.u32(&name)?.filter(|window| *window > 0);
+        let window = window.map(|window| window as usize);
+        Ok(clamp_to_window(positions, window, &name))
+    }
 }

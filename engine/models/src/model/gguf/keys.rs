@@ -40,6 +40,8 @@ const NEUTRAL: [(&str, f32); 6] = [
 pub(super) struct Keys<'a> {
     pub(super) metadata: &'a GgufMetadata,
     pub(super) prefix: &'static str,
+    /// Keys that this architecture alone has.
+    pub(super) own: &'static [&'static str],
 }
 
 impl Keys<'_> {
@@ -53,7 +55,7 @@ impl Keys<'_> {
             Some((name, key))
         });
         for (name, key) in ours {
-            if READ.contains(&key) || SILENT.contains(&key) {
+            if READ.contains(&key) || SILENT.contains(&key) || self.own.contains(&key) {
                 continue;
             }
             match NEUTRAL.iter().find(|(neutral, _)| *neutral == key) {

@@ -11,7 +11,6 @@ mod generation;
 mod ggml_type;
 mod keys;
 mod metadata;
-mod names;
 mod reader;
 mod rope_scaling;
 mod tokenizer;

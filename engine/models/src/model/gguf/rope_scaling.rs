@@ -3,9 +3,46 @@
 use super::file::GgufFile;
 use super::ggml_type::GgmlType;
 use super::keys::Keys;
-use super::names::ROPE_FACTORS;
 use crate::model::error::Refusal;
-use crate::model::rope::{Scaling, Yarn};
+use crate::model::rope::{LongFactors, Scaling, Yarn};
+
+/// The frequency factors of Llama 3's RoPE scaling, `[head_dim / 2]`.
+const ROPE_FACTORS: &str = "rope_freqs.weight";
+/// Those of LongRoPE, for short contexts and for long ones, `[rotary_dim / 2]` each.
+const LONG_ROPE_FACTORS: [&str; 2] = ["rope_factors_short.weight", "rope_factors_long.weight"];
+
+/// Whether a tensor holds frequency factors and no weights.
+pub(super) fn is_rope_factors(name: &str) -> bool {
+    name == ROPE_FACTORS || LONG_ROPE_FACTORS.contains(&name)
+}
+
+/// LongRoPE's factors of a file that has them.
+pub(super) fn long_factors(
+    keys: &Keys<'_>,
+    file: &GgufFile,
+    rotary_dim: usize,
+) -> Result<Option<LongFactors>, Refusal> {
+    let [short, long] = LONG_ROPE_FACTORS;
+    let factors = |name| rope_factors(name, file, rotary_dim);
+    let (Some(short), Some(long)) = (factors(short)?, factors(long)?) else {
+        return Ok(None);
+    };
+    let wide = |factors: Vec<f32>| factors.into_iter().map(f64::from).collect();
+    let original = keys.size("rope.scaling.original_context_length")?.max(2) as f64;
+    let attention_factor = keys.name("rope.scaling.attn_factor");
+    Ok(Some(LongFactors {
+        short: wide(short),
+        long: wide(long),
+        original_positions: original,
+        attention_factor: match keys.metadata.f32(&attention_factor)? {
+            Some(factor) => factor.into(),
+            None => {
+                let extension = keys.size("context_length")? as f64 / original;
+                LongFactors::attention_factor(extension, original)
+            }
+        },
+    }))
+}
 
 /// How RoPE is scaled, and the context that the scaling was made for if it says so.
 pub(super) fn scaling(
@@ -70,7 +107,7 @@ pub(super) fn scaling(
     } else {
         None
     };
-    match (scaling, rope_factors(file, head_dim)?) {
+    match (scaling, rope_factors(ROPE_FACTORS, file, head_dim)?) {
         (scaling, None) => Ok((scaling, positions)),
         (Scaling::None, Some(factors)) => Ok((Scaling::Factors(factors), None)),
         (_, Some(_)) => {
@@ -84,21 +121,21 @@ pub(super) fn scaling(
     }
 }
 
-/// The contents of `rope_freqs.weight`.
-fn rope_factors(file: &GgufFile, head_dim: usize) -> Result<Option<Vec<f32>>, Refusal> {
-    let Some(tensor) = file.tensor(ROPE_FACTORS) else {
+/// The contents of a tensor of factors.
+fn rope_factors(name: &str, file: &GgufFile, head_dim: usize) -> Result<Option<Vec<f32>>, Refusal> {
+    let Some(tensor) = file.tensor(name) else {
         return Ok(None);
     };
     if tensor.kind != GgmlType::F32 {
         return Err(Refusal::unsupported(
-            ROPE_FACTORS,
+            name,
             format!("{:?}", tensor.kind),
             "F32",
         ));
     }
     if tensor.shape != [head_dim / 2] {
         return Err(Refusal::Shape {
-            tensor: ROPE_FACTORS.to_owned(),
+            tensor: name.to_owned(),
             found: tensor.shape.clone(),
             expected: vec![head_dim / 2],
         });
@@ -109,11 +146,7 @@ fn rope_factors(file: &GgufFile, head_dim: usize) -> Result<Option<Vec<f32>>, Re
         .iter()
         .find(|factor| !(factor.is_finite() && **factor > 0.0))
     {
-        Some(wrong) => Err(Refusal::invalid(
-            ROPE_FACTORS,
-            wrong,
-            "finite factors above 0",
-        )),
+        Some(wrong) => Err(Refusal::invalid(name, wrong, "finite factors above 0")),
         None => Ok(Some(factors)),
     }
 }

@@ -8,9 +8,9 @@ use ebb_kernels::model::{LayerTensor, ModelSpec, TensorName, WeightSource};
 
 use super::dequant::dequantize;
 use super::file::GgufFile;
-use super::names::{ROPE_FACTORS, gguf_name};
+use super::rope_scaling::is_rope_factors;
 use crate::model::error::{ModelError, Refusal};
-use crate::model::family::Family;
+use crate::model::families::{GgufFamily, StoredTensor};
 use crate::model::tensors::{TensorTable, check_tensors, fill_rows, row_width};
 
 /// The weights of a GGUF model, decoded as they are read.
@@ -18,8 +18,8 @@ use crate::model::tensors::{TensorTable, check_tensors, fill_rows, row_width};
 pub(crate) struct GgufWeights {
     file: Arc<GgufFile>,
     path: PathBuf,
-    /// Channels per head where Q and K have to be put back in order.
-    permuted_head_dim: Option<usize>,
+    family: &'static GgufFamily,
+    spec: ModelSpec,
 }
 
 impl GgufWeights {
@@ -27,32 +27,42 @@ impl GgufWeights {
     pub(crate) fn new(
         file: Arc<GgufFile>,
         path: PathBuf,
-        family: Family,
+        family: &'static GgufFamily,
         spec: &ModelSpec,
     ) -> Result<Self, Refusal> {
-        check_tensors(spec, &*file)?;
-        // Converters permute Q and K for interleaved RoPE in the `llama` architecture only.
-        let permuted = matches!(family, Family::Llama | Family::Mistral);
+        let table = Table {
+            file: &file,
+            family,
+        };
+        check_tensors(spec, &table)?;
         Ok(Self {
             file,
             path,
-            permuted_head_dim: permuted.then_some(spec.head_dim),
+            family,
+            spec: spec.clone(),
         })
     }
 }
 
-impl TensorTable for GgufFile {
-    fn file_name(&self, name: TensorName) -> String {
-        gguf_name(name)
+struct Table<'a> {
+    file: &'a GgufFile,
+    family: &'static GgufFamily,
+}
+
+impl TensorTable for Table<'_> {
+    fn stored(&self, name: TensorName) -> StoredTensor {
+        (self.family.tensor)(name)
     }
 
     fn shape(&self, file_name: &str) -> Option<&[usize]> {
-        self.tensor(file_name).map(|tensor| tensor.shape.as_slice())
+        let tensor = self.file.tensor(file_name);
+        tensor.map(|tensor| tensor.shape.as_slice())
     }
 
     fn present(&self) -> Vec<&str> {
-        let names = self.tensors().iter().map(|tensor| tensor.name.as_str());
-        names.filter(|name| *name != ROPE_FACTORS).collect()
+        let names = self.file.tensors().iter();
+        let names = names.map(|tensor| tensor.name.as_str());
+        names.filter(|name| !is_rope_factors(name)).collect()
     }
 }
 
@@ -60,10 +70,11 @@ impl WeightSource for GgufWeights {
     type Error = ModelError;
 
     fn shape(&self, name: TensorName) -> Result<Vec<usize>, ModelError> {
-        let tensor = gguf_name(name);
-        match self.file.tensor(&tensor) {
-            Some(tensor) => Ok(tensor.shape.clone()),
-            None => Err(Refusal::MissingTensor(tensor).at(&self.path)),
+        let stored = (self.family.tensor)(name);
+        match self.file.tensor(&stored.name) {
+            // What is stored has the shape that the spec implies: it was checked.
+            Some(_) => Ok(name.shape(&self.spec)),
+            None => Err(Refusal::MissingTensor(stored.name).at(&self.path)),
         }
     }
 
@@ -73,7 +84,9 @@ impl WeightSource for GgufWeights {
         first_row: usize,
         out: &mut [bf16],
     ) -> Result<(), ModelError> {
-        let file_name = gguf_name(name);
+        let stored = (self.family.tensor)(name);
+        let first_row = first_row + stored.first_row(&self.spec);
+        let file_name = stored.name;
         let Some(tensor) = self.file.tensor(&file_name) else {
             return Err(Refusal::MissingTensor(file_name).at(&self.path));
         };
@@ -96,7 +109,8 @@ impl WeightSource for GgufWeights {
         } else {
             first_row
         };
-        let read = match self.permuted_head_dim.filter(|_| rotated) {
+        let is_permuted = self.family.permutes_qk && rotated;
+        let read = match is_permuted.then_some(self.spec.heads().head_dim) {
             Some(head_dim) => fill_rows(&file_name, width, out, |row, values| {
                 for (row, values) in (first + row..).zip(values.chunks_exact_mut(width)) {
                     decode_row(interleaved(row, head_dim), values);

@@ -1,97 +1,54 @@
-//! config.json → the shapes and constants of the transformer.
+//! config.json → the shapes and constants of the model.
 
-use ebb_kernels::model::ModelSpec;
+use ebb_kernels::model::{ModelSpec, UniformModel};
 
 use super::json::{Object, brief};
 use super::rope_scaling::read_rope;
 use crate::model::error::Refusal;
-use crate::model::family::Family;
+use crate::model::families::{FAMILIES, Family};
 use crate::model::rope::rope;
 use crate::model::tensors::check_spec;
 use crate::model::window::clamp_to_window;
 
 /// What config.json says.
-pub(crate) struct HfConfig {
-    pub(crate) family: Family,
+pub(crate) struct HfModel {
+    pub(crate) family: &'static Family,
     pub(crate) spec: ModelSpec,
     pub(crate) end_ids: Vec<u32>,
     pub(crate) notes: Vec<String>,
 }
 
 /// Reads config.json, refusing values that ask for another computation than the family's own.
-pub(crate) fn read_config(bytes: &[u8]) -> Result<HfConfig, Refusal> {
-    let config = Object::parse(bytes)?;
-    let family = family(&config)?;
-    refuse_unsupported(&config, family)?;
-
-    let size = |key| config.size(key).and_then(|size| config.required(key, size));
-    let hidden = size("hidden_size")?;
-    let q_heads = size("num_attention_heads")?;
-    let kv_heads = match config.size("num_key_value_heads")? {
-        Some(kv_heads) => kv_heads,
-        // The families' defaults differ; only Llama's is a rule.
-        None if family == Family::Llama => q_heads,
-        None => return Err(Refusal::Missing("num_key_value_heads".to_owned())),
+pub(crate) fn read_config(bytes: &[u8]) -> Result<HfModel, Refusal> {
+    let config = HfConfig {
+        object: Object::parse(bytes)?,
     };
-    let head_dim = match config.size("head_dim")? {
-        Some(head_dim) => head_dim,
-        None if family == Family::Qwen3 => 128,
-        None if q_heads > 0 && hidden.is_multiple_of(q_heads) => hidden / q_heads,
-        None => {
-            let expected = format!("a divisor of hidden_size, {hidden}");
-            return Err(Refusal::invalid("num_attention_heads", q_heads, expected));
-        }
-    };
-    let positions = size("max_position_embeddings")?;
-    let rope_config = read_rope(&config, positions)?;
-    let (window, window_field) = window(&config)?;
-    let (max_positions, notes) = clamp_to_window(rope_config.positions, window, window_field);
-
-    let spec = UniformModel {
-        hidden,
-        layers: size("num_hidden_layers")?,
-        q_heads,
-        kv_heads,
-        head_dim,
-        intermediate: size("intermediate_size")?,
-        vocab: size("vocab_size")?,
-        norm_eps: config.number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
-        rope: rope(rope_config.base, head_dim, &rope_config.scaling)?,
-        qkv_bias: family.qkv_bias(),
-        qk_norm: family.qk_norm(),
-        tied_embeddings: config.bool("tie_word_embeddings")?.unwrap_or(false),
-        max_positions,
-    }
-    .spec();
-    let end_ids = config.ids("eos_token_id")?;
-    Ok(HfConfig {
+    let family = family(&config.object)?;
+    refuse_quantization(&config.object)?;
+    let mut spec = (family.hf_spec)(&config)?;
+    let (window, window_field) = window(&config.object)?;
+    let (positions, notes) = clamp_to_window(spec.max_positions, window, window_field);
+    spec.max_positions = positions;
+    Ok(HfModel {
         family,
         spec: check_spec(spec)?,
-        end_ids,
+        end_ids: config.object.ids("eos_token_id")?,
         notes,
     })
 }
 
-fn family(config: &Object) -> Result<Family, Refusal> {
-    const SUPPORTED: &str = "llama, mistral, qwen2, qwen3";
+fn family(config: &Object) -> Result<&'static Family, Refusal> {
     let model_type = config.text("model_type")?;
     let model_type = config.required("model_type", model_type)?;
-    let (family, class) = match model_type {
-        "llama" => (Family::Llama, "LlamaForCausalLM"),
-        "mistral" => (Family::Mistral, "MistralForCausalLM"),
-        "qwen2" => (Family::Qwen2, "Qwen2ForCausalLM"),
-        "qwen3" => (Family::Qwen3, "Qwen3ForCausalLM"),
-        other => {
-            return Err(Refusal::unsupported(
-                "model_type",
-                format!("{other:?}"),
-                SUPPORTED,
-            ));
-        }
+    let Some(family) = Family::named(model_type) else {
+        let names: Vec<_> = FAMILIES.iter().map(|family| family.name).collect();
+        let found = format!("{model_type:?}");
+        return Err(Refusal::unsupported("model_type", found, &names.join(", ")));
     };
     // The same layers also serve as classifiers and embedders, which have another head.
     if let Some(architectures) = config.get("architectures") {
         let classes = architectures.as_array().map_or(&[][..], Vec::as_slice);
+        let class = family.hf_class;
         if !classes.iter().any(|found| found.as_str() == Some(class)) {
             return Err(Refusal::unsupported("architectures", architectures, class));
         }
@@ -99,43 +56,114 @@ fn family(config: &Object) -> Result<Family, Refusal> {
     Ok(family)
 }
 
-fn refuse_unsupported(config: &Object, family: Family) -> Result<(), Refusal> {
-    if let Some(quantization) = config.get("quantization_config") {
-        let supported = "safetensors in F32, F16 or BF16, or a GGUF file";
-        let found = quantization.get("quant_method").unwrap_or(quantization);
-        return Err(Refusal::unsupported(
-            "quantization_config",
-            brief(found),
-            supported,
-        ));
-    }
-    for key in ["hidden_act", "hidden_activation"] {
-        if let Some(found) = config.text(key)?
-            && found != "silu"
-        {
-            return Err(Refusal::unsupported(key, format!("{found:?}"), "silu"));
-        }
-    }
-    // Qwen2 has its biases without saying so, and no other.
-    let attention_bias = if family == Family::Qwen2 {
-        None
-    } else {
-        Some("attention_bias")
+fn refuse_quantization(config: &Object) -> Result<(), Refusal> {
+    let Some(quantization) = config.get("quantization_config") else {
+        return Ok(());
     };
-    for key in [attention_bias, Some("mlp_bias"), Some("rope_interleaved")]
-        .into_iter()
-        .flatten()
-    {
-        if config.bool(key)? == Some(true) {
-            return Err(Refusal::unsupported(key, true, "false"));
+    let supported = "safetensors in F32, F16 or BF16, or a GGUF file";
+    let found = quantization.get("quant_method").unwrap_or(quantization);
+    Err(Refusal::unsupported(
+        "quantization_config",
+        brief(found),
+        supported,
+    ))
+}
+
+/// The fields of a config.json, for a family to read.
+pub(crate) struct HfConfig {
+    object: Object,
+}
+
+/// What a family's config.json may leave out or say beyond the common fields.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct HfDefaults {
+    /// Without `num_key_value_heads` there are as many as query heads.
+    pub(crate) kv_heads_are_query_heads: bool,
+    /// Without `head_dim`; otherwise it is `hidden_size / num_attention_heads`.
+    pub(crate) head_dim: Option<usize>,
+    /// `attention_bias` says nothing about this family's biases.
+    pub(crate) ignores_attention_bias: bool,
+    /// `partial_rotary_factor` may be below 1.
+    pub(crate) rotates_part_of_a_head: bool,
+    /// RoPE scaling may be `longrope`.
+    pub(crate) has_long_rope: bool,
+}
+
+impl HfConfig {
+    /// A whole number.
+    pub(crate) fn size(&self, key: &str) -> Result<Option<usize>, Refusal> {
+        self.object.size(key)
+    }
+
+    /// A list of whole numbers.
+    pub(crate) fn sizes(&self, key: &str) -> Result<Option<Vec<usize>>, Refusal> {
+        self.object.typed(key, "a list of whole numbers", |list| {
+            let sizes = list.as_array()?.iter();
+            sizes.map(|size| size.as_u64()?.try_into().ok()).collect()
+        })
+    }
+
+    /// The fields that most families share, as a model of equal layers without biases and norms of
+    /// heads.
+    ///
+    /// # Errors
+    /// [`Refusal`], naming the field that is missing, wrong or not supported.
+    pub(crate) fn uniform(&self, defaults: &HfDefaults) -> Result<UniformModel, Refusal> {
+        let config = &self.object;
+        self.refuse_unsupported(defaults)?;
+        let size = |key| config.size(key).and_then(|size| config.required(key, size));
+        let hidden = size("hidden_size")?;
+        let q_heads = size("num_attention_heads")?;
+        let kv_heads = match config.size("num_key_value_heads")? {
+            Some(kv_heads) => kv_heads,
+            None if defaults.kv_heads_are_query_heads => q_heads,
+            None => return Err(Refusal::Missing("num_key_value_heads".to_owned())),
+        };
+        let head_dim = match config.size("head_dim")?.or(defaults.head_dim) {
+            Some(head_dim) => head_dim,
+            None if q_heads > 0 && hidden.is_multiple_of(q_heads) => hidden / q_heads,
+            None => {
+                let expected = format!("a divisor of hidden_size, {hidden}");
+                return Err(Refusal::invalid("num_attention_heads", q_heads, expected));
+            }
+        };
+        let positions = size("max_position_embeddings")?;
+        let rope_config = read_rope(config, positions, defaults)?;
+        let rotary_dim = rope_config.rotary_dim(head_dim)?;
+        Ok(UniformModel {
+            hidden,
+            layers: size("num_hidden_layers")?,
+            q_heads,
+            kv_heads,
+            head_dim,
+            intermediate: size("intermediate_size")?,
+            vocab: size("vocab_size")?,
+            norm_eps: config.number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
+            rope: rope(rope_config.base, rotary_dim, &rope_config.scaling)?,
+            tied_embeddings: config.bool("tie_word_embeddings")?.unwrap_or(false),
+            max_positions: rope_config.positions,
+            ..UniformModel::default()
+        })
+    }
+
+    fn refuse_unsupported(&self, defaults: &HfDefaults) -> Result<(), Refusal> {
+        let config = &self.object;
+        for key in ["hidden_act", "hidden_activation"] {
+            if let Some(found) = config.text(key)?
+                && found != "silu"
+            {
+                return Err(Refusal::unsupported(key, format!("{found:?}"), "silu"));
+            }
         }
+        let attention_bias = (!defaults.ignores_attention_bias).then_some("attention_bias");
+        let all = [attention_bias, Some("mlp_bias"), Some("rope_interleaved")];
+        for key in all.into_iter().flatten() {
+            if config.bool(key)? == Some(true) {
+                return Err(Refusal::unsupported(key, true, "false"));
+            }
+        }
+        Ok(())
     }
-    if let Some(factor) = config.number("partial_rotary_factor")?
-        && factor != 1.0
-    {
-        return Err(Refusal::unsupported("partial_rotary_factor", factor, "1"));
-    }
-    Ok(())
 }
 
 /// The attention window, if some layer has one, and the field that says so.

@@ -82,6 +82,13 @@ impl Object {
         self.typed(key, "a number", Value::as_f64)
     }
 
+    /// A list of numbers, all finite.
+    pub(super) fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>, Refusal> {
+        self.typed(key, "a list of numbers", |list| {
+            list.as_array()?.iter().map(Value::as_f64).collect()
+        })
+    }
+
     pub(super) fn bool(&self, key: &str) -> Result<Option<bool>, Refusal> {
         self.typed(key, "true or false", Value::as_bool)
     }

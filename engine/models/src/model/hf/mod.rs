@@ -1,9 +1,8 @@
 //! Hugging Face model directories: config.json, safetensors, tokenizer and generation files.
 
-mod config;
+pub(super) mod config;
 mod generation;
 mod json;
-mod names;
 mod rope_scaling;
 mod shards;
 mod tokenizer_files;
@@ -12,7 +11,6 @@ mod weights;
 pub(super) use config::read_config;
 pub(super) use generation::{Generation, read_generation};
 pub(super) use json::read_small;
-pub use names::hf_name;
 pub use tokenizer_files::HfTokenizer;
 pub(super) use tokenizer_files::read_tokenizer_files;
 pub(super) use weights::HfWeights;

@@ -1,8 +1,9 @@
 //! RoPE in config.json: `rope_theta` and `rope_scaling`, or both inside `rope_parameters`.
 
+use super::config::HfDefaults;
 use super::json::{Object, brief};
 use crate::model::error::Refusal;
-use crate::model::rope::{Scaling, Yarn};
+use crate::model::rope::{LongFactors, Scaling, Yarn};
 
 /// The rotary position embedding that config.json asks for.
 pub(super) struct RopeConfig {
@@ -10,12 +11,33 @@ pub(super) struct RopeConfig {
     pub(super) scaling: Scaling,
     /// Context length: `max_position_embeddings`, or what YaRN extends it to.
     pub(super) positions: usize,
+    /// Share of a head's channels that rotate.
+    partial: f64,
 }
 
+impl RopeConfig {
+    /// Channels of a head that rotate.
+    pub(super) fn rotary_dim(&self, head_dim: usize) -> Result<usize, Refusal> {
+        let channels = (self.partial * head_dim as f64) as usize;
+        if channels > 0 && channels <= head_dim {
+            return Ok(channels);
+        }
+        let expected = "a part of a head, above 0 and at most 1";
+        Err(Refusal::invalid(PARTIAL, self.partial, expected))
+    }
+}
+
+const PARTIAL: &str = "partial_rotary_factor";
+
 /// Reads the RoPE fields; `positions` is `max_position_embeddings`.
-pub(super) fn read_rope(config: &Object, positions: usize) -> Result<RopeConfig, Refusal> {
+pub(super) fn read_rope(
+    config: &Object,
+    positions: usize,
+    defaults: &HfDefaults,
+) -> Result<RopeConfig, Refusal> {
     const DEFAULT_BASE: f64 = 10_000.0;
     let outer_base = config.number("rope_theta")?;
+    let outer_partial = config.number(PARTIAL)?;
     let parameters = match config.object("rope_parameters")? {
         Some(parameters) => Some(parameters),
         None => config.object("rope_scaling")?,
@@ -26,13 +48,15 @@ pub(super) fn read_rope(config: &Object, positions: usize) -> Result<RopeConfig,
             base,
             scaling: Scaling::None,
             positions,
+            partial: partial(outer_partial, defaults)?,
         });
     };
     let base = parameters
         .number("rope_theta")?
         .or(outer_base)
         .unwrap_or(DEFAULT_BASE);
-    let scaling = read_scaling(&parameters, positions)?;
+    let scaling = read_scaling(config, &parameters, positions, defaults)?;
+    let partial = partial(parameters.number(PARTIAL)?.or(outer_partial), defaults)?;
     // Files for YaRN often keep the length before scaling in max_position_embeddings.
     let positions = match &scaling {
         Scaling::Yarn(yarn) => positions.max(yarn.positions() as usize),
@@ -42,11 +66,30 @@ pub(super) fn read_rope(config: &Object, positions: usize) -> Result<RopeConfig,
         base,
         scaling,
         positions,
+        partial,
     })
 }
 
-fn read_scaling(parameters: &Object, positions: usize) -> Result<Scaling, Refusal> {
-    const SUPPORTED: &str = "default, linear, llama3, yarn";
+/// The share of a head that rotates, where a family may rotate less than all of it.
+fn partial(found: Option<f64>, defaults: &HfDefaults) -> Result<f64, Refusal> {
+    match found {
+        Some(factor) if factor != 1.0 && !defaults.rotates_part_of_a_head => {
+            Err(Refusal::unsupported(PARTIAL, factor, "1"))
+        }
+        found => Ok(found.unwrap_or(1.0)),
+    }
+}
+
+fn read_scaling(
+    config: &Object,
+    parameters: &Object,
+    positions: usize,
+    defaults: &HfDefaults,
+) -> Result<Scaling, Refusal> {
+    let supported = match defaults.has_long_rope {
+        true => "default, linear, llama3, yarn, longrope",
+        false => "default, linear, llama3, yarn",
+    };
     let kind_key = if parameters.get("rope_type").is_some() {
         "rope_type"
     } else {
@@ -71,12 +114,20 @@ fn read_scaling(parameters: &Object, positions: usize) -> Result<Scaling, Refusa
             "beta_slow",
             "truncate",
         ],
+        // The first name that it had.
+        "longrope" | "su" if defaults.has_long_rope => &[
+            "short_factor",
+            "long_factor",
+            "original_max_position_embeddings",
+            "attention_factor",
+            "factor",
+        ],
         other => {
             let field = parameters.name(kind_key);
-            return Err(Refusal::unsupported(field, format!("{other:?}"), SUPPORTED));
+            return Err(Refusal::unsupported(field, format!("{other:?}"), supported));
         }
     };
-    let common = ["rope_type", "type", "rope_theta"];
+    let common = ["rope_type", "type", "rope_theta", PARTIAL];
     for key in parameters.keys() {
         if !own_keys.contains(&key) && !common.contains(&key) {
             let found = parameters.get(key).map(brief).unwrap_or_default();
@@ -138,6 +189,27 @@ fn read_scaling(parameters: &Object, positions: usize) -> Result<Scaling, Refusa
             }
             Ok(Scaling::Yarn(yarn))
         }
+        "longrope" | "su" => {
+            const ORIGINAL: &str = "original_max_position_embeddings";
+            let original = match config.size(ORIGINAL)? {
+                Some(original) => original as f64,
+                None => needed(ORIGINAL, 1.0)?,
+            };
+            let factors = |key: &str| {
+                let factors = parameters.numbers(key)?;
+                parameters.required(key, factors)
+            };
+            let extension = positions as f64 / original;
+            Ok(Scaling::Long(LongFactors {
+                short: factors("short_factor")?,
+                long: factors("long_factor")?,
+                original_positions: original,
+                attention_factor: match positive("attention_factor", 0.0)? {
+                    Some(factor) => factor,
+                    None => LongFactors::attention_factor(extension, original),
+                },
+            }))
+        }
         _ => Ok(Scaling::None),
     }
 }
@@ -167,7 +239,8 @@ mod tests {
 
     fn read(config: &Value, positions: usize) -> Result<RopeConfig, Refusal> {
         let bytes = serde_json::to_vec(config).expect("JSON");
-        read_rope(&Object::parse(&bytes).expect("an object"), positions)
+        let config = Object::parse(&bytes).expect("an object");
+        read_rope(&config, positions, &HfDefaults::default())
     }
 
     #[test]

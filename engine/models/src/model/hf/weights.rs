@@ -6,9 +6,9 @@ use ebb_kernels::bf16;
 use ebb_kernels::model::{ModelSpec, TensorName, WeightSource};
 use safetensors::Dtype;
 
-use super::names::{LM_HEAD, hf_name, is_superfluous};
-use super::shards::{Shards, StoredTensor};
+use super::shards::{self, Shards};
 use crate::model::error::{ModelError, Refusal};
+use crate::model::families::{Family, StoredTensor};
 use crate::model::gguf::{GgmlType, dequantize};
 use crate::model::tensors::{TensorTable, check_tensors, fill_rows, row_width};
 
@@ -17,20 +17,36 @@ use crate::model::tensors::{TensorTable, check_tensors, fill_rows, row_width};
 pub(crate) struct HfWeights {
     shards: Shards,
     dir: PathBuf,
+    family: &'static Family,
+    spec: ModelSpec,
+}
+
+/// The output projection.
+const LM_HEAD: &str = "lm_head.weight";
+
+/// Tensors that some checkpoints hold although the model can do without: RoPE frequencies, which
+/// the configuration gives.
+fn is_superfluous(file_name: &str) -> bool {
+    file_name.ends_with(".rotary_emb.inv_freq")
 }
 
 impl HfWeights {
     /// Opens the safetensors in `dir` and checks that they hold exactly the tensors of `spec`, in
     /// types that can be converted.
-    pub(crate) fn open(dir: &Path, spec: &ModelSpec) -> Result<Self, ModelError> {
+    pub(crate) fn open(
+        dir: &Path,
+        family: &'static Family,
+        spec: &ModelSpec,
+    ) -> Result<Self, ModelError> {
         let shards = Shards::open(dir)?;
         let table = Table {
             shards: &shards,
+            family,
             tied: spec.tied_embeddings,
         };
         check_tensors(spec, &table).map_err(|refusal| refusal.at(dir))?;
         for name in TensorName::all(spec) {
-            let tensor = hf_name(name);
+            let tensor = (family.hf_tensor)(name).name;
             if let Some(stored) = shards.get(&tensor) {
                 kind(&tensor, stored).map_err(|refusal| refusal.at(shards.path(stored)))?;
             }
@@ -38,6 +54,8 @@ impl HfWeights {
         Ok(Self {
             shards,
             dir: dir.to_owned(),
+            family,
+            spec: spec.clone(),
         })
     }
 
@@ -51,14 +69,14 @@ impl HfWeights {
         self.shards.files()
     }
 
-    fn stored(&self, tensor: &str) -> Result<&StoredTensor, ModelError> {
+    fn stored(&self, tensor: &str) -> Result<&shards::StoredTensor, ModelError> {
         let missing = || Refusal::MissingTensor(tensor.to_owned()).at(&self.dir);
         self.shards.get(tensor).ok_or_else(missing)
     }
 }
 
 /// How a tensor's elements are encoded, which is the same as in GGUF for the types without blocks.
-fn kind(tensor: &str, stored: &StoredTensor) -> Result<GgmlType, Refusal> {
+fn kind(tensor: &str, stored: &shards::StoredTensor) -> Result<GgmlType, Refusal> {
     match stored.dtype {
         Dtype::F32 => Ok(GgmlType::F32),
         Dtype::F16 => Ok(GgmlType::F16),
@@ -73,12 +91,13 @@ fn kind(tensor: &str, stored: &StoredTensor) -> Result<GgmlType, Refusal> {
 
 struct Table<'a> {
     shards: &'a Shards,
+    family: &'static Family,
     tied: bool,
 }
 
 impl TensorTable for Table<'_> {
-    fn file_name(&self, name: TensorName) -> String {
-        hf_name(name)
+    fn stored(&self, name: TensorName) -> StoredTensor {
+        (self.family.hf_tensor)(name)
     }
 
     fn shape(&self, file_name: &str) -> Option<&[usize]> {
@@ -101,7 +120,9 @@ impl WeightSource for HfWeights {
     type Error = ModelError;
 
     fn shape(&self, name: TensorName) -> Result<Vec<usize>, ModelError> {
-        Ok(self.stored(&hf_name(name))?.shape.clone())
+        self.stored(&(self.family.hf_tensor)(name).name)?;
+        // What is stored has the shape that the spec implies: it was checked.
+        Ok(name.shape(&self.spec))
     }
 
     fn read_rows(
@@ -110,7 +131,9 @@ impl WeightSource for HfWeights {
         first_row: usize,
         out: &mut [bf16],
     ) -> Result<(), ModelError> {
-        let tensor = hf_name(name);
+        let place = (self.family.hf_tensor)(name);
+        let first_row = first_row + place.first_row(&self.spec);
+        let tensor = place.name;
         let stored = self.stored(&tensor)?;
         let path = self.shards.path(stored);
         let kind = kind(&tensor, stored).map_err(|refusal| refusal.at(path))?;

@@ -11,7 +11,7 @@ use ebb_kernels::backend::{
     StepOutput, TableShape, draw_of,
 };
 use ebb_kernels::kv::KvLayout;
-use ebb_kernels::model::{ModelSpec, Rope, UniformModel};
+use ebb_kernels::model::{ModelSpec, QkNorm, Rope, UniformModel};
 
 use super::{GEOMETRY, VOCAB};
 use crate::sampling::reference;
@@ -88,7 +88,7 @@ impl Fake {
                 norm_eps: 1e-5,
                 rope: Rope::new(vec![1.0; half], 1.0),
                 qkv_bias: false,
-                qk_norm: false,
+                qk_norm: QkNorm::None,
                 tied_embeddings: true,
                 max_positions: 512,
             }

@@ -1,0 +1,113 @@
+//! The model families, one file each, which is all that a family needs.
+//!
+//! A family's file says what the family is called, how its configuration becomes a [`ModelSpec`],
+//! and what its checkpoints call each tensor. What most families share is in
+//! [`HfConfig::uniform`], [`GgufConfig::uniform`] and `names`. To add one, write the file and add
+//! its name to the list below.
+
+mod names;
+
+use std::fmt;
+
+use ebb_kernels::model::{ModelSpec, TensorName};
+
+use super::error::Refusal;
+use super::gguf::config::GgufConfig;
+use super::hf::config::HfConfig;
+pub(crate) use names::{StoredTensor, llama_gguf, llama_hf};
+
+/// Declares the modules and the list of all families.
+macro_rules! families {
+    ($($family:ident),* $(,)?) => {
+        $(mod $family;)*
+
+        /// Every family that this engine computes.
+        pub static FAMILIES: &[&Family] = &[$(&$family::FAMILY),*];
+    };
+}
+
+families!(llama, mistral, olmo2, phi3, qwen2, qwen3, smollm3);
+
+/// A family of decoder-only transformers.
+pub struct Family {
+    /// `model_type` in config.json, and what the family is called.
+    pub name: &'static str,
+    /// The causal language model's class, in `architectures`.
+    pub hf_class: &'static str,
+    /// How config.json becomes a spec.
+    pub(crate) hf_spec: fn(&HfConfig) -> Result<ModelSpec, Refusal>,
+    /// What a Hugging Face checkpoint calls a tensor.
+    pub(crate) hf_tensor: fn(TensorName) -> StoredTensor,
+    /// How GGUF files have it, if they do.
+    pub(crate) gguf: Option<GgufFamily>,
+}
+
+/// A family in GGUF files.
+#[derive(Debug)]
+pub(crate) struct GgufFamily {
+    /// `general.architecture`.
+    pub(crate) architecture: &'static str,
+    /// Keys under the architecture's name that this family alone has.
+    pub(crate) keys: &'static [&'static str],
+    /// How the metadata become a spec.
+    pub(crate) spec: fn(&GgufConfig<'_>) -> Result<ModelSpec, Refusal>,
+    /// What the file calls a tensor.
+    pub(crate) tensor: fn(TensorName) -> StoredTensor,
+    /// Whether converters permute Q and K for interleaved RoPE.
+    pub(crate) permutes_qk: bool,
+}
+
+impl Family {
+    /// The family of this `model_type`.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        FAMILIES.iter().copied().find(|family| family.name == name)
+    }
+
+    /// The family of this GGUF architecture. Files of the `llama` architecture may be Mistral's:
+    /// they do not tell the two apart.
+    pub(crate) fn of_gguf(architecture: &str) -> Option<(&'static Self, &'static GgufFamily)> {
+        FAMILIES.iter().find_map(|family| {
+            let gguf = family.gguf.as_ref()?;
+            (gguf.architecture == architecture).then_some((*family, gguf))
+        })
+    }
+}
+
+impl PartialEq for Family {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Family {}
+
+impl fmt::Debug for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_classes_and_architectures_are_told_apart() {
+        let mut seen = std::collections::HashSet::new();
+        for family in FAMILIES {
+            assert!(seen.insert(family.name) && seen.insert(family.hf_class));
+            assert_eq!(Family::named(family.name), Some(*family));
+            if let Some(gguf) = &family.gguf {
+                let (found, _) = Family::of_gguf(gguf.architecture).expect("registered");
+                assert_eq!(found, *family);
+            }
+        }
+        assert_eq!(Family::named("gpt2"), None);
+    }
+}

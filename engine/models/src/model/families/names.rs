@@ -1,0 +1,113 @@
+//! What checkpoints call tensors.
+
+use ebb_kernels::model::{LayerTensor, ModelSpec, TensorName};
+
+/// A tensor as a checkpoint stores it: under a name, by itself or as rows of a larger one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StoredTensor {
+    pub(crate) name: String,
+    /// The tensors that are stored one behind the other under that name, if there are several.
+    parts: Vec<TensorName>,
+    tensor: TensorName,
+}
+
+impl StoredTensor {
+    /// By itself.
+    pub(crate) fn own(tensor: TensorName, name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            parts: vec![tensor],
+            tensor,
+        }
+    }
+
+    /// As rows of `name`, which holds `parts` of the same layer one behind the other.
+    pub(crate) fn part(tensor: TensorName, name: String, parts: &[LayerTensor]) -> Self {
+        let TensorName::Layer(layer, _) = tensor else {
+            unreachable!("only tensors of layers are stored together");
+        };
+        let parts = parts.iter().map(|part| TensorName::Layer(layer, *part));
+        Self {
+            name,
+            parts: parts.collect(),
+            tensor,
+        }
+    }
+
+    /// The shape of what is stored under the name.
+    pub(crate) fn shape(&self, spec: &ModelSpec) -> Vec<usize> {
+        let mut shape = self.tensor.shape(spec);
+        shape[0] = self.parts.iter().map(|part| part.shape(spec)[0]).sum();
+        shape
+    }
+
+    /// The first of the tensor's rows.
+    pub(crate) fn first_row(&self, spec: &ModelSpec) -> usize {
+        let before = self.parts.iter().take_while(|part| **part != self.tensor);
+        before.map(|part| part.shape(spec)[0]).sum()
+    }
+}
+
+/// Names of Llama's checkpoints, which most families share. A tensor that Llama lacks has the name
+/// that most families give it.
+pub(crate) fn llama_hf(tensor: TensorName) -> StoredTensor {
+    let (layer, part) = match tensor {
+        TensorName::Embedding => {
+            return StoredTensor::own(tensor, "model.embed_tokens.weight");
+        }
+        TensorName::FinalNorm => return StoredTensor::own(tensor, "model.norm.weight"),
+        TensorName::LmHead => return StoredTensor::own(tensor, "lm_head.weight"),
+        TensorName::Layer(layer, part) => (layer, part),
+    };
+    let part = match part {
+        LayerTensor::AttnNorm => "input_layernorm.weight",
+        LayerTensor::Q => "self_attn.q_proj.weight",
+        LayerTensor::K => "self_attn.k_proj.weight",
+        LayerTensor::V => "self_attn.v_proj.weight",
+        LayerTensor::QBias => "self_attn.q_proj.bias",
+        LayerTensor::KBias => "self_attn.k_proj.bias",
+        LayerTensor::VBias => "self_attn.v_proj.bias",
+        LayerTensor::QNorm => "self_attn.q_norm.weight",
+        LayerTensor::KNorm => "self_attn.k_norm.weight",
+        LayerTensor::Sinks => "self_attn.sinks",
+        LayerTensor::O => "self_attn.o_proj.weight",
+        LayerTensor::OBias => "self_attn.o_proj.bias",
+        LayerTensor::AttnPostNorm | LayerTensor::MlpNorm => "post_attention_layernorm.weight",
+        LayerTensor::Gate => "mlp.gate_proj.weight",
+        LayerTensor::Up => "mlp.up_proj.weight",
+        LayerTensor::Down => "mlp.down_proj.weight",
+        LayerTensor::MlpPostNorm => "post_feedforward_layernorm.weight",
+    };
+    StoredTensor::own(tensor, format!("model.layers.{layer}.{part}"))
+}
+
+/// Names of GGUF files, which most architectures share.
+pub(crate) fn llama_gguf(tensor: TensorName) -> StoredTensor {
+    let (layer, part) = match tensor {
+        TensorName::Embedding => return StoredTensor::own(tensor, "token_embd.weight"),
+        TensorName::FinalNorm => return StoredTensor::own(tensor, "output_norm.weight"),
+        TensorName::LmHead => return StoredTensor::own(tensor, "output.weight"),
+        TensorName::Layer(layer, part) => (layer, part),
+    };
+    let part = match part {
+        LayerTensor::AttnNorm => "attn_norm.weight",
+        LayerTensor::Q => "attn_q.weight",
+        LayerTensor::K => "attn_k.weight",
+        LayerTensor::V => "attn_v.weight",
+        LayerTensor::QBias => "attn_q.bias",
+        LayerTensor::KBias => "attn_k.bias",
+        LayerTensor::VBias => "attn_v.bias",
+        LayerTensor::QNorm => "attn_q_norm.weight",
+        LayerTensor::KNorm => "attn_k_norm.weight",
+        LayerTensor::Sinks => "attn_sinks.weight",
+        LayerTensor::O => "attn_output.weight",
+        LayerTensor::OBias => "attn_output.bias",
+        LayerTensor::AttnPostNorm => "post_attention_norm.weight",
+        LayerTensor::MlpNorm => "ffn_norm.weight",
+        LayerTensor::Gate => "ffn_gate.weight",
+        LayerTensor::Up => "ffn_up.weight",
+        LayerTensor::Down => "ffn_down.weight",
+        LayerTensor::MlpPostNorm => "post_ffw_norm.weight",
+    };
+    StoredTensor::own(tensor, format!("blk.{layer}.{part}"))
+}

@@ -1,0 +1,35 @@
+//! OLMo 2: norms after attention and MLP, and of whole Q and K projections.
+
+use ebb_kernels::model::{ModelSpec, NormPlace, QkNorm, UniformModel};
+
+use super::{Family, GgufFamily, llama_gguf, llama_hf};
+use crate::model::hf::config::HfDefaults;
+
+pub(super) static FAMILY: Family = Family {
+    name: "olmo2",
+    hf_class: "Olmo2ForCausalLM",
+    hf_spec: |config| {
+        let defaults = HfDefaults {
+            kv_heads_are_query_heads: true,
+            ..HfDefaults::default()
+        };
+        Ok(spec(config.uniform(&defaults)?))
+    },
+    hf_tensor: llama_hf,
+    gguf: Some(GgufFamily {
+        architecture: "olmo2",
+        keys: &[],
+        spec: |config| Ok(spec(config.uniform()?)),
+        tensor: llama_gguf,
+        permutes_qk: false,
+    }),
+};
+
+fn spec(model: UniformModel) -> ModelSpec {
+    let mut spec = model.spec();
+    for layer in &mut spec.layers {
+        (layer.mixer_norm, layer.mlp_norm) = (NormPlace::After, NormPlace::After);
+        layer.attention_mut().qk_norm = QkNorm::Whole;
+    }
+    spec
+}

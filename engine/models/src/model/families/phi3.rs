@@ -1,0 +1,50 @@
+//! Phi-3, Phi-3.5 and Phi-4: Q, K and V stored as one tensor, gate and up as another; RoPE over a
+//! part of each head in some, with other frequencies for long contexts in others.
+
+use ebb_kernels::model::{LayerTensor, TensorName};
+
+use super::{Family, GgufFamily, StoredTensor, llama_gguf, llama_hf};
+use crate::model::hf::config::HfDefaults;
+
+const QKV: &[LayerTensor] = &[LayerTensor::Q, LayerTensor::K, LayerTensor::V];
+const GATE_UP: &[LayerTensor] = &[LayerTensor::Gate, LayerTensor::Up];
+
+pub(super) static FAMILY: Family = Family {
+    name: "phi3",
+    hf_class: "Phi3ForCausalLM",
+    hf_spec: |config| {
+        let defaults = HfDefaults {
+            kv_heads_are_query_heads: true,
+            rotates_part_of_a_head: true,
+            has_long_rope: true,
+            ..HfDefaults::default()
+        };
+        Ok(config.uniform(&defaults)?.spec())
+    },
+    hf_tensor: |name| match name {
+        TensorName::Layer(layer, part) if QKV.contains(&part) => {
+            let stored = format!("model.layers.{layer}.self_attn.qkv_proj.weight");
+            StoredTensor::part(name, stored, QKV)
+        }
+        TensorName::Layer(layer, part) if GATE_UP.contains(&part) => {
+            let stored = format!("model.layers.{layer}.mlp.gate_up_proj.weight");
+            StoredTensor::part(name, stored, GATE_UP)
+        }
+        _ => llama_hf(name),
+    },
+    gguf: Some(GgufFamily {
+        architecture: "phi3",
+        keys: &["rope.scaling.attn_factor"],
+        spec: |config| Ok(config.uniform_with_long_rope()?.spec()),
+        tensor: |name| match name {
+            TensorName::Layer(layer, part) if QKV.contains(&part) => {
+                StoredTensor::part(name, format!("blk.{layer}.attn_qkv.weight"), QKV)
+            }
+            TensorName::Layer(layer, part) if GATE_UP.contains(&part) => {
+                StoredTensor::part(name, format!("blk.{layer}.ffn_up.weight"), GATE_UP)
+            }
+            _ => llama_gguf(name),
+        },
+        permutes_qk: false,
+    }),
+};

@@ -1,0 +1,54 @@
+//! SmolLM3: Llama with some layers that know no positions (NoPE).
+
+use ebb_kernels::model::ModelSpec;
+
+use super::{Family, GgufFamily, llama_gguf, llama_hf};
+use crate::model::error::Refusal;
+use crate::model::hf::config::{HfConfig, HfDefaults};
+
+/// Every fourth layer has no RoPE, unless the configuration says otherwise.
+const NO_ROPE_INTERVAL: usize = 4;
+
+pub(super) static FAMILY: Family = Family {
+    name: "smollm3",
+    hf_class: "SmolLM3ForCausalLM",
+    hf_spec,
+    hf_tensor: llama_hf,
+    gguf: Some(GgufFamily {
+        architecture: "smollm3",
+        keys: &[],
+        spec: |config| {
+            let mut spec = config.uniform()?.spec();
+            remove_rope(&mut spec, |layer| layer % NO_ROPE_INTERVAL == 3);
+            Ok(spec)
+        },
+        tensor: llama_gguf,
+        permutes_qk: true,
+    }),
+};
+
+fn hf_spec(config: &HfConfig) -> Result<ModelSpec, Refusal> {
+    const FIELD: &str = "no_rope_layers";
+    let mut spec = config.uniform(&HfDefaults::default())?.spec();
+    let interval = config.size("no_rope_layer_interval")?;
+    // 1 for a layer with RoPE, as transformers has it.
+    let Some(has_rope) = config.sizes(FIELD)? else {
+        let interval = interval.unwrap_or(NO_ROPE_INTERVAL).max(1);
+        remove_rope(&mut spec, |layer| (layer + 1) % interval == 0);
+        return Ok(spec);
+    };
+    if has_rope.len() != spec.layers.len() {
+        let expected = format!("one number for each of {} layers", spec.layers.len());
+        return Err(Refusal::invalid(FIELD, has_rope.len(), expected));
+    }
+    remove_rope(&mut spec, |layer| has_rope[layer] == 0);
+    Ok(spec)
+}
+
+fn remove_rope(spec: &mut ModelSpec, is_without: impl Fn(usize) -> bool) {
+    for (index, layer) in spec.layers.iter_mut().enumerate() {
+        if is_without(index) {
+            layer.attention_mut().rope = None;
+        }
+    }
+}

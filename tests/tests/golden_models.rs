@@ -1,0 +1,200 @@
+//! Tiny models of every family against log-probabilities of transformers, on the CPU or on the
+//! device that `EBB_TEST_DEVICE` names. `tests/golden/models/README.md` has the formula of their
+//! weights.
+
+use std::path::Path;
+
+use ebb_block_manager::BlockManager;
+use ebb_kernels::bf16;
+use ebb_lab::eval::{Rows, Sequence};
+use ebb_models::model::{FAMILIES, LoadedModel, ModelFiles};
+use ebb_serving::device::{BackendOptions, Device, StepSizes};
+use serde_json::{Value, json};
+
+/// Mean distance of log-probabilities that rounding explains: of the cache on a CPU, of activations
+/// as well on a GPU.
+fn bound(device: &Device) -> f64 {
+    match device {
+        Device::Cpu => 0.05,
+        Device::Cuda(_) => 0.12,
+    }
+}
+
+/// Below this margin between the best two logits, rounding may choose either.
+const MARGIN: f64 = 0.3;
+
+fn splitmix64(seed: u64, index: u64) -> u64 {
+    let z = seed
+        .wrapping_add(index + 1)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+fn fnv1a64(name: &str) -> u64 {
+    let start = 0xcbf2_9ce4_8422_2325_u64;
+    name.bytes().fold(start, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// The bf16 values of a tensor, as bytes.
+fn tensor(name: &str, shape: &[u64], seed: u64, norms_around: f64) -> Vec<u8> {
+    let last = shape[shape.len() - 1] as f64;
+    let value = |u: f64| match shape.len() {
+        1 if name.contains("norm") && name.ends_with("weight") => u * 0.1 + norms_around,
+        1 => u * 0.3,
+        _ if name.contains("embed") => u * 3f64.sqrt(),
+        _ => u * 1.6 * 3f64.sqrt() / last.sqrt(),
+    };
+    let seed = fnv1a64(name) ^ seed;
+    let bytes = (0..shape.iter().product()).flat_map(|index| {
+        let u = (splitmix64(seed, index) >> 40) as f64 / f64::from(1 << 23) - 1.0;
+        bf16::from_f32(value(u) as f32).to_le_bytes()
+    });
+    bytes.collect()
+}
+
+/// Writes the checkpoint of a golden file.
+fn write(golden: &Value, dir: &Path) {
+    let put = |name: &str, bytes: &[u8]| std::fs::write(dir.join(name), bytes).expect("it writes");
+    put("config.json", golden["config"].to_string().as_bytes());
+    put("tokenizer.json", b"{}");
+    let seed = golden["seed"].as_u64().expect("a seed");
+    let around = golden["norm_weights_around"].as_f64().expect("a number");
+    let mut header = serde_json::Map::new();
+    let mut data = Vec::new();
+    for (name, shape) in golden["tensors"].as_object().expect("tensors") {
+        let shape: Vec<u64> = serde_json::from_value(shape.clone()).expect("a shape");
+        let start = data.len();
+        data.extend(tensor(name, &shape, seed, around));
+        let entry = json!({ "dtype": "BF16", "shape": shape, "data_offsets": [start, data.len()] });
+        header.insert(name.clone(), entry);
+    }
+    let header = Value::Object(header).to_string();
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.as_bytes());
+    file.extend(data);
+    put("model.safetensors", &file);
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    serde_json::from_value(value.clone()).expect("token ids")
+}
+
+fn log_softmax(logits: &[f32]) -> Vec<f64> {
+    let most = logits.iter().copied().fold(f32::MIN, f32::max);
+    let sum: f64 = logits.iter().map(|l| f64::from(l - most).exp()).sum();
+    let all = logits.iter().map(|l| f64::from(l - most) - sum.ln());
+    all.collect()
+}
+
+fn best(logits: &[f32]) -> u32 {
+    let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]));
+    best.expect("logits") as u32
+}
+
+/// The longest of the golden prompts, with its answer.
+const CONTEXT: usize = 320;
+
+fn sequence(device: &Device, model: &LoadedModel) -> Sequence {
+    let pool = ebb_serving::pool(model, 64 << 20, false).expect("a pool");
+    let steps = StepSizes {
+        rows: CONTEXT,
+        seqs: 1,
+        context: CONTEXT,
+        logit_rows: CONTEXT,
+        decode_rows: 1,
+        batch_invariant: false,
+    };
+    let options = BackendOptions {
+        device: device.clone(),
+        steps,
+        ..BackendOptions::cpu(2)
+    };
+    let backend = options.start(model, pool.frames).expect("it loads");
+    Sequence::new(backend, BlockManager::new(pool).expect("blocks"))
+}
+
+fn check(name: &str) {
+    let device = std::env::var("EBB_TEST_DEVICE").unwrap_or_else(|_| "cpu".into());
+    let device = Device::open(device.parse().expect("a device")).expect("the device opens");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/models");
+    let text = std::fs::read_to_string(path.join(format!("{name}.json"))).expect("golden data");
+    let golden: Value = serde_json::from_str(&text).expect("JSON");
+    let dir = tempfile::tempdir().expect("a directory");
+    write(&golden, dir.path());
+    let files = ModelFiles::Directory(dir.path().to_owned());
+    for prompt in golden["prompts"].as_array().expect("prompts") {
+        let mut model = LoadedModel::open(&files).expect("a valid checkpoint");
+        let tokens = ids(&prompt["ids"]);
+        if tokens.len() + 16 > model.max_context() {
+            // Windows are not computed beyond their own length, which such models are held to.
+            assert!(!model.notes.is_empty(), "{name}");
+            continue;
+        }
+        // The reference's frequencies follow from the length of each prompt.
+        model.limit_context(tokens.len() + 16);
+        let vocab = model.spec.vocab;
+        let mut sequence = sequence(&device, &model);
+        let logits = sequence.feed(&tokens, Rows::All).expect("it runs").to_vec();
+        let wanted = prompt["logprobs"].as_array().expect("log-probabilities");
+        assert_eq!(wanted.len(), tokens.len() - 1);
+        let rows = logits.chunks_exact(vocab).zip(&tokens[1..]);
+        let distances = rows.zip(wanted).map(|((row, token), wanted)| {
+            let got = log_softmax(row)[*token as usize];
+            (got - wanted.as_f64().expect("a number")).abs()
+        });
+        let mean = distances.sum::<f64>() / wanted.len() as f64;
+        println!("{name}, {} tokens: {mean:.4}", tokens.len());
+        assert!(mean < bound(&device), "{name}: off by {mean} on average");
+        let mut last = logits[(tokens.len() - 1) * vocab..].to_vec();
+        for step in prompt["greedy_and_margin"]
+            .as_array()
+            .expect("greedy tokens")
+        {
+            if step[1].as_f64().expect("a margin") < MARGIN {
+                break;
+            }
+            let token = step[0].as_u64().expect("a token") as u32;
+            assert_eq!(best(&last), token, "{name}");
+            last = sequence
+                .feed(&[token], Rows::Last)
+                .expect("it runs")
+                .to_vec();
+        }
+    }
+}
+
+macro_rules! golden_models {
+    ($($name:ident),*
+    $(; $variant:ident of $file:literal)*) => {
+        $(
+            #[test]
+            fn $name() {
+                check(stringify!($name));
+            }
+        )*
+        $(
+            #[test]
+            fn $variant() {
+                check($file);
+            }
+        )*
+
+        #[test]
+        fn every_family_has_a_golden_model() {
+            let names = [$(stringify!($name)),*];
+            for family in FAMILIES {
+                assert!(names.contains(&family.name), "{family}");
+            }
+        }
+    };
+}
+
+golden_models!(
+    llama, mistral, olmo2, phi3, qwen2, qwen3, smollm3;
+    heads_of_96_channels of "llama__d96";
+    phi3_with_long_rope of "phi3__longrope"
+);
