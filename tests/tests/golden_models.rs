@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 /// as well on a GPU.
 fn bound(device: &Device) -> f64 {
     match device {
-        Device::Cpu => 0.05,
+        Device::Cpu => 0.03,
         Device::Cuda(_) => 0.12,
     }
 }

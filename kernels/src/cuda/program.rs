@@ -203,7 +203,11 @@ fn plain(spec: &ModelSpec) -> (Vec<NamedOp>, bool) {
     let mut ops = Vec::new();
     // Whether `Branch` is still to be added.
     let mut add = false;
-    let mut rest = forward(spec).into_iter().peekable();
+    // Attention finishes heads, and logits select their rows.
+    let mut rest = forward(spec)
+        .into_iter()
+        .filter(|op| !matches!(op, ModelOp::FinishHeads(_) | ModelOp::SelectRows))
+        .peekable();
     while let Some(op) = rest.next() {
         match op {
             ModelOp::Embed => ops.push(Op::Embed),
@@ -265,8 +269,7 @@ fn plain(spec: &ModelSpec) -> (Vec<NamedOp>, bool) {
             ModelOp::Attend(layer) => ops.push(Op::Attend(layer)),
             ModelOp::Gate(_) => ops.push(Op::Gate),
             ModelOp::Add => add = true,
-            // Attention does the first, the selection of rows for logits the second.
-            ModelOp::FinishHeads(_) | ModelOp::SelectRows => {}
+            ModelOp::FinishHeads(_) | ModelOp::SelectRows => unreachable!("filtered out"),
         }
     }
     (ops, add)

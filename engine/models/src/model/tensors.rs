@@ -12,16 +12,17 @@ const MAX_LAYERS: usize = 4096;
 /// The longest context accepted, so that a position always fits 32 bits.
 const MAX_POSITIONS: usize = 1 << 30;
 
+/// A number of layers that a configuration names, before memory is taken for that many.
+pub(super) fn layer_count(layers: usize) -> Result<usize, Refusal> {
+    if layers <= MAX_LAYERS {
+        return Ok(layers);
+    }
+    let expected = format!("at most {MAX_LAYERS}");
+    Err(Refusal::invalid("the number of layers", layers, expected))
+}
+
 /// Checks a spec's dimensions, so that enumerating its tensors is cheap.
 pub(super) fn check_spec(spec: ModelSpec) -> Result<ModelSpec, Refusal> {
-    if spec.layers.len() > MAX_LAYERS {
-        let expected = format!("at most {MAX_LAYERS}");
-        return Err(Refusal::invalid(
-            "the number of layers",
-            spec.layers.len(),
-            expected,
-        ));
-    }
     if spec.max_positions > MAX_POSITIONS {
         let expected = format!("at most {MAX_POSITIONS}");
         return Err(Refusal::invalid(

@@ -9,7 +9,7 @@ use super::rope_scaling::{long_factors, scaling};
 use crate::model::error::Refusal;
 use crate::model::families::{FAMILIES, Family, GgufFamily};
 use crate::model::rope::{Scaling, rope};
-use crate::model::tensors::check_spec;
+use crate::model::tensors::{check_spec, layer_count};
 use crate::model::window::clamp_to_window;
 
 /// What the metadata say of the computation.
@@ -129,7 +129,7 @@ impl GgufConfig<'_> {
         let lm_head = (self.names.tensor)(TensorName::LmHead).name;
         Ok(UniformModel {
             hidden: keys.size("embedding_length")?,
-            layers: keys.size("block_count")?,
+            layers: layer_count(keys.size("block_count")?)?,
             q_heads,
             kv_heads: kv_heads.unwrap_or(q_heads),
             head_dim: self.head_dim()?,

@@ -7,7 +7,7 @@ use super::rope_scaling::read_rope;
 use crate::model::error::Refusal;
 use crate::model::families::{FAMILIES, Family};
 use crate::model::rope::rope;
-use crate::model::tensors::check_spec;
+use crate::model::tensors::{check_spec, layer_count};
 use crate::model::window::clamp_to_window;
 
 /// What config.json says.
@@ -132,7 +132,7 @@ impl HfConfig {
         let rotary_dim = rope_config.rotary_dim(head_dim)?;
         Ok(UniformModel {
             hidden,
-            layers: size("num_hidden_layers")?,
+            layers: layer_count(size("num_hidden_layers")?)?,
             q_heads,
             kv_heads,
             head_dim,
