@@ -263,24 +263,28 @@ fn rotated_values_leave_the_16_bit_model_as_it_is() {
     };
     let weights = weights(family);
     let tokens = text(8, 200);
-    let logits = |v| {
+    let logits = |v, rotate_v_online| {
         let options = CpuOptions {
             layout: Some(layout(&weights)),
             rotation: Rotation { k: false, v },
+            rotate_v_online,
             ..CpuOptions::new(2)
         };
         let mut paged = Paged::with_options(&weights, 300, 1, options);
         let seq = paged.add();
-        run(&mut paged, seq, &[], &tokens)
+        run(&mut paged, seq, &[], &tokens).concat()
     };
-    let (plain, rotated) = (logits(false).concat(), logits(true).concat());
-    let error: f32 = plain
-        .iter()
-        .zip(&rotated)
-        .map(|(a, b)| (a - b).powi(2))
-        .sum();
-    let scale: f32 = plain.iter().map(|a| a * a).sum();
-    let relative = (error / scale).sqrt();
+    let plain = logits(false, false);
+    let distance = |rotated: Vec<f32>| {
+        let pairs = plain.iter().zip(&rotated);
+        let error: f32 = pairs.map(|(a, b)| (a - b).powi(2)).sum();
+        (error / plain.iter().map(|a| a * a).sum::<f32>()).sqrt()
+    };
+    assert_eq!(distance(logits(false, true)), 0.0);
+    // Cached values are rounded to bf16 in another basis.
+    let online = distance(logits(true, true));
+    assert!(online > 0.0 && online < 5e-3, "{online:e}");
+    let relative = distance(logits(true, false));
     // The folded weights are rounded to bf16 once more.
     assert!(relative > 0.0 && relative < 1e-2, "{relative:e}");
 }
