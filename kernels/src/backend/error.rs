@@ -6,10 +6,10 @@ use crate::kv::Side;
 /// A step that could not be run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
-    /// The input contradicts itself, the model or the pool. Nothing was touched.
+    /// The input contradicts itself, the model or the pool. Nothing but the deltas took effect.
     #[error("invalid step: {0}")]
     Input(#[from] StepInputError),
-    /// The scratch memory of a step this large could not be had. Nothing was touched.
+    /// The scratch memory of a step this large could not be had. Nothing but the deltas took effect.
     #[error("cannot allocate {bytes} bytes of scratch for a step of {rows} rows")]
     OutOfMemory {
         /// Bytes asked for.
@@ -33,7 +33,7 @@ pub enum BackendError {
 /// How a [`StepInput`](super::StepInput) can be wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StepInputError {
-    /// More rows, blocks or frames than a `u32` counts.
+    /// More entries than a `u32` counts.
     #[error("{what} has {len} entries, more than 2^31")]
     TooMany {
         /// The field.
@@ -75,30 +75,6 @@ pub enum StepInputError {
         /// Rows in the step.
         rows: usize,
     },
-    /// A sequence names blocks beyond the end of the list.
-    #[error("sequence {seq} names blocks {first}..{end} of {len}")]
-    Blocks {
-        /// Index of the sequence.
-        seq: usize,
-        /// Its first block.
-        first: u32,
-        /// One past its last block.
-        end: u64,
-        /// Blocks in the step.
-        len: usize,
-    },
-    /// A block names frames beyond the end of the list.
-    #[error("block {block} names frames {first}..{end} of {len}")]
-    Frames {
-        /// Index of the block.
-        block: usize,
-        /// Its first frame.
-        first: u32,
-        /// One past its last frame.
-        end: u64,
-        /// Frames in the step.
-        len: usize,
-    },
     /// A frame id is outside the pool.
     #[error("{what} names frame {frame}, but the pool has {pool}")]
     Frame {
@@ -127,14 +103,6 @@ pub enum StepInputError {
         /// What is wrong with it.
         what: &'static str,
     },
-    /// Some sequences name slots and some do not.
-    #[error("{slots} slots for {seqs} sequences")]
-    Slots {
-        /// Slots named.
-        slots: usize,
-        /// Sequences.
-        seqs: usize,
-    },
     /// A sequence names a slot that there is not.
     #[error("sequence {seq} names slot {slot} of {slots}")]
     Slot {
@@ -145,42 +113,17 @@ pub enum StepInputError {
         /// Slots of the tables.
         slots: usize,
     },
-    /// This backend wants the blocks of each step listed.
-    #[error("a step with slots or deltas for a backend that keeps no tables")]
-    KeepsNoTables,
-    /// A frame would be written through two sub-blocks.
-    #[error("frame {frame} would be written by sequences {seq} and {other} in one step")]
+    /// A sequence would write a frame that is not its own.
+    #[error(
+        "sequence {seq} writes frame {frame}, which is another block's or which sequence {other} writes too"
+    )]
     Aliased {
         /// A sequence that writes it.
         seq: usize,
         /// The frame.
         frame: u32,
-        /// Another sequence that does, or the same one at another place.
+        /// Another sequence that does; `seq` itself if the frame was given to another block.
         other: usize,
-    },
-    /// The schedule position is one this backend does not have.
-    #[error("block {block} is at schedule position {position}, this pool has {positions}")]
-    Position {
-        /// Index of the block.
-        block: usize,
-        /// Its position.
-        position: u16,
-        /// Positions known.
-        positions: usize,
-    },
-    /// A shrunk block does not name as many frames as its position takes.
-    #[error(
-        "block {block} names {frames} frames, at schedule position {position} it takes {expected}"
-    )]
-    ShrunkFrames {
-        /// Index of the block.
-        block: usize,
-        /// Its position.
-        position: u16,
-        /// Frames named.
-        frames: u32,
-        /// Frames of the position.
-        expected: u32,
     },
     /// A shrink from or to a position that does not exist.
     #[error("shrink {shrink} names schedule position {position}, this pool has {positions}")]
@@ -227,7 +170,7 @@ pub enum StepInputError {
         first: u32,
         /// One past its last frame.
         end: u64,
-        /// Frames in the step.
+        /// Frames of all shrinks.
         len: usize,
     },
     /// A frame of a shrink is used twice in the step.
@@ -243,7 +186,7 @@ pub enum StepInputError {
     Sealed {
         /// Index of the sequence.
         seq: usize,
-        /// Index of the block: in the list, or in the row of the sequence's slot.
+        /// Index of the block in the sequence.
         block: usize,
     },
     /// A row's token is one that the step before does not draw.
