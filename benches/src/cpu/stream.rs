@@ -3,19 +3,17 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use ebb_kernels::backend::{Backend, BlockRef, SeqRows, StepInput};
+use ebb_kernels::BLOCK_TOKENS;
+use ebb_kernels::backend::{Backend, StepInput, TableBuilder};
 use ebb_kernels::cpu::CpuBackend;
-use ebb_kernels::kv::{FrameLayout, KvArena};
+use ebb_kernels::kv::KvArena;
 use ebb_kernels::model::{ModelSpec, RandomWeights};
-use ebb_kernels::{BLOCK_TOKENS, SUB_BLOCKS};
 
 use crate::report::{Report, shortest};
 
 /// A backend with memory for some streams of bounded length.
 pub(super) struct Streams {
     backend: CpuBackend,
-    layout: FrameLayout,
-    blocks_per_stream: usize,
 }
 
 impl Streams {
@@ -35,41 +33,30 @@ impl Streams {
             seed: 1,
         };
         let start = Instant::now();
-        let backend = CpuBackend::new(spec.clone(), &weights, arena, threads, &mut |_, _| ())?;
+        let mut backend = CpuBackend::new(spec.clone(), &weights, arena, threads, &mut |_, _| ())?;
         let seconds = start.elapsed().as_secs_f64();
         report.figure("make random weights and pack", seconds, "s");
-        Ok(Self {
-            backend,
-            layout,
-            blocks_per_stream,
-        })
+        let (mut tables, mut step) = (TableBuilder::default(), StepInput::default());
+        let mut frames = 0..;
+        for (stream, block) in
+            (0..streams).flat_map(|s| (0..blocks_per_stream).map(move |b| (s, b)))
+        {
+            let own: Vec<u32> = frames.by_ref().take(layout.frames_per_block()).collect();
+            tables.set(stream as u32, block, 0, &own);
+        }
+        tables.take_deltas(&mut step.deltas);
+        backend.step(&step)?;
+        Ok(Self { backend })
     }
 
     /// A step of `rows` tokens at `position` in each of `streams` streams.
     fn input(&self, streams: usize, position: usize, rows: usize) -> StepInput {
         let mut input = StepInput::default();
-        let blocks = (position + rows).div_ceil(BLOCK_TOKENS);
-        let frames = self.layout.frames_per_sub_block * SUB_BLOCKS;
         for stream in 0..streams {
-            input.seqs.push(SeqRows {
-                first_row: (stream * rows) as u32,
-                rows: rows as u32,
-                position: position as u32,
-                first_block: (stream * blocks) as u32,
-                blocks: blocks as u32,
-            });
-            for block in 0..blocks {
-                let first = (stream * self.blocks_per_stream + block) * frames;
-                input.blocks.push(BlockRef {
-                    schedule_position: 0,
-                    first_frame: input.frames.len() as u32,
-                    frames: frames as u32,
-                });
-                input.frames.extend(first as u32..(first + frames) as u32);
-            }
             let token = |i| ((stream * 31 + position + i) * 7919 % 49152) as u32;
-            input.tokens.extend((0..rows).map(token));
-            input.logit_rows.push(((stream + 1) * rows - 1) as u32);
+            let tokens: Vec<u32> = (0..rows).map(token).collect();
+            let new = input.push_seq(stream as u32, position as u32, &tokens);
+            input.logit_rows.push(new.end - 1);
         }
         input
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ebb_kernels::cuda::probe::{AttentionProbe, ColdL2, ProbeError};
 use ebb_kernels::cuda::selftest::{Pages, Rng};
-use ebb_kernels::cuda::{DECODE_VARIANTS, Device, SplitRule, StepCapacity};
+use ebb_kernels::cuda::{DECODE_VARIANTS, Device, SplitRule};
 use ebb_kernels::kv::{FrameLayout, KvGeometry};
 
 /// A decode batch: sequences of equal length.
@@ -114,12 +114,7 @@ pub fn run(
         for _ in 0..s.batch {
             pages.add(s.tokens - 1, 1);
         }
-        let capacity = StepCapacity {
-            rows: s.batch,
-            seqs: s.batch,
-            blocks: pages.input.blocks.len(),
-            frames: pages.input.frames.len(),
-        };
+        let capacity = pages.capacity();
         let mut probe =
             AttentionProbe::new(device, geometry, layout, frames, s.q_heads, capacity, None)?;
         probe.fill_random(2)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ebb_kernels::cuda::probe::{AttentionProbe, ColdL2, ProbeError};
 use ebb_kernels::cuda::selftest::{Pages, Rng};
-use ebb_kernels::cuda::{Device, PREFILL_VARIANTS, StepCapacity};
+use ebb_kernels::cuda::{Device, PREFILL_VARIANTS};
 use ebb_kernels::kv::{FrameLayout, KvGeometry};
 
 /// Sequences of equal length: so many rows each, after `position` tokens in the cache.
@@ -63,12 +63,7 @@ pub fn run(device: &Arc<Device>, repeats: usize) -> Result<(), ProbeError> {
         for _ in 0..s.seqs {
             pages.add(s.position, s.rows);
         }
-        let capacity = StepCapacity {
-            rows: s.seqs * s.rows,
-            seqs: s.seqs,
-            blocks: pages.input.blocks.len(),
-            frames: pages.input.frames.len(),
-        };
+        let capacity = pages.capacity();
         let mut probe =
             AttentionProbe::new(device, geometry, layout, frames, Q_HEADS, capacity, None)?;
         probe.fill_random(2)?;

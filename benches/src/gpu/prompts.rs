@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ebb_kernels::backend::{Backend, BlockRef, Draw, SeqRows, StepInput};
+use ebb_kernels::backend::{Backend, Draw, StepInput, TableBuilder};
 use ebb_kernels::cuda::selftest::Rng;
 use ebb_kernels::cuda::{CudaBackend, CudaConfig, Device, StepCapacity};
 use ebb_kernels::formats::FormatId as F;
@@ -41,7 +41,6 @@ pub fn run(device: &Arc<Device>) -> Result<(), Box<dyn std::error::Error>> {
             rows: CHUNKS[2],
             seqs: 1,
             blocks,
-            frames: frames as usize,
         },
         logit_rows: 1,
         graph_rows_max: 1,
@@ -79,38 +78,28 @@ fn time(
     let mut input = StepInput::default();
     let mut rng = Rng(4);
     let vocab = backend.spec().vocab;
-    input.tokens = (0..chunk).map(|_| rng.below(vocab) as u32).collect();
-    let blocks = (context + chunk) / 128;
-    let mut next = 0;
-    for block in 0..blocks {
-        let schedule_position = if block < context / 128 { position } else { 0 };
-        let frames = layout.frames(schedule_position);
-        input.blocks.push(BlockRef {
-            schedule_position,
-            first_frame: next,
-            frames,
-        });
-        next += frames;
+    let tokens: Vec<u32> = (0..chunk).map(|_| rng.below(vocab) as u32).collect();
+    let positions =
+        (0..(context + chunk) / 128).map(|block| if block < context / 128 { position } else { 0 });
+    let count: u32 = positions.clone().map(|p| layout.frames(p)).sum();
+    let mut frames: Vec<u32> = (0..count).collect();
+    rng.shuffle(&mut frames);
+    let (mut tables, mut frames) = (TableBuilder::default(), frames.into_iter());
+    for (block, position) in positions.enumerate() {
+        let own = frames.by_ref().take(layout.frames(position) as usize);
+        tables.set(0, block, position, &own.collect::<Vec<u32>>());
     }
-    input.frames = (0..next).collect();
-    rng.shuffle(&mut input.frames);
-    input.seqs.push(SeqRows {
-        first_row: 0,
-        rows: chunk as u32,
-        position: context as u32,
-        first_block: 0,
-        blocks: blocks as u32,
-    });
+    tables.take_deltas(&mut input.deltas);
+    input.push_seq(0, context as u32, &tokens);
     input.draws = vec![Draw::greedy(chunk as u32 - 1)];
-    let mut kept = input.kept();
     let mut times = Vec::with_capacity(TIMED);
     for turn in 0..TIMED + 2 {
         let start = Instant::now();
-        backend.step(&kept)?;
+        backend.step(&input)?;
         if turn >= 2 {
             times.push(start.elapsed().as_secs_f64() * 1e6);
         }
-        kept.deltas.clear();
+        input.deltas.clear();
     }
     times.sort_by(f64::total_cmp);
     Ok(times[times.len() / 2])

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ebb_kernels::backend::{BlockRef, SeqRows, StepInput};
+use ebb_kernels::backend::{StepInput, TableBuilder};
 use ebb_kernels::cuda::probe::{AttentionProbe, ColdL2, ProbeError};
 use ebb_kernels::cuda::selftest::Rng;
 use ebb_kernels::cuda::{CudaError, Device, StepCapacity};
@@ -128,59 +128,43 @@ impl Pool {
     }
 
     /// Equal sequences whose blocks stand at `position(block)`, and an open block with `open`
-    /// tokens, of which the last `rows` are new.
+    /// tokens, of which the last `rows` are new. The step describes their block tables; with it,
+    /// the bytes of a pool for them.
     fn step(
         &self,
         shape: &Shape,
         (rows, open): (usize, usize),
         position: impl Fn(usize) -> u16,
-    ) -> (StepInput, u32) {
-        let mut input = StepInput::default();
+    ) -> (StepInput, Vec<u8>) {
         let blocks = shape.tokens / BLOCK_TOKENS;
-        let mut frames = 0;
-        for seq in 0..shape.batch {
-            input.tokens.extend(vec![0; rows]);
-            input.seqs.push(SeqRows {
-                first_row: (seq * rows) as u32,
-                rows: rows as u32,
-                position: (shape.tokens + open - rows) as u32,
-                first_block: input.blocks.len() as u32,
-                blocks: blocks as u32 + 1,
-            });
-            for block in 0..=blocks {
-                let (at, count) = match block {
-                    b if b < blocks => (position(b), self.layout.frames(position(b))),
-                    _ => {
-                        let sub_block =
-                            self.layout.frames(0) as usize / (BLOCK_TOKENS / SUB_BLOCK_TOKENS);
-                        (0, (open.div_ceil(SUB_BLOCK_TOKENS) * sub_block) as u32)
-                    }
-                };
-                input.blocks.push(BlockRef {
-                    schedule_position: at,
-                    first_frame: frames,
-                    frames: count,
-                });
-                frames += count;
+        let frames_of = |block: usize| {
+            if block < blocks {
+                return self.layout.frames(position(block)) as usize;
             }
-        }
-        input.frames = (0..frames).collect();
-        Rng(5).shuffle(&mut input.frames);
-        (input, frames)
-    }
-
-    /// The bytes of the pool that a step reads.
-    fn bytes(&self, input: &StepInput, frames: u32) -> Vec<u8> {
+            let sub_block = self.layout.frames(0) as usize / (BLOCK_TOKENS / SUB_BLOCK_TOKENS);
+            open.div_ceil(SUB_BLOCK_TOKENS) * sub_block
+        };
+        let count = shape.batch * (0..=blocks).map(frames_of).sum::<usize>();
+        let mut frames: Vec<u32> = (0..count as u32).collect();
+        Rng(5).shuffle(&mut frames);
+        let mut frames = &frames[..];
         let each = self.layout.frame().frame_bytes;
-        let mut pool = vec![0; frames as usize * each];
-        for block in &input.blocks {
-            let image = self.images[usize::from(block.schedule_position)].chunks_exact(each);
-            let named = &input.frames[block.first_frame as usize..][..block.frames as usize];
-            for (frame, bytes) in named.iter().zip(image) {
-                pool[*frame as usize * each..][..each].copy_from_slice(bytes);
+        let mut pool = vec![0; count * each];
+        let (mut input, mut tables) = (StepInput::default(), TableBuilder::default());
+        for seq in 0..shape.batch as u32 {
+            input.push_seq(seq, (shape.tokens + open - rows) as u32, &vec![0; rows]);
+            for block in 0..=blocks {
+                let at = if block < blocks { position(block) } else { 0 };
+                let own = frames.split_off(..frames_of(block)).unwrap_or(&[]);
+                tables.set(seq, block, at, own);
+                let image = self.images[usize::from(at)].chunks_exact(each);
+                for (frame, bytes) in own.iter().zip(image) {
+                    pool[*frame as usize * each..][..each].copy_from_slice(bytes);
+                }
             }
         }
-        pool
+        tables.take_deltas(&mut input.deltas);
+        (input, pool)
     }
 
     fn time(
@@ -191,12 +175,12 @@ impl Pool {
         position: impl Fn(usize) -> u16,
         (repeats, cold): (usize, ColdL2),
     ) -> Result<(f64, f64), ProbeError> {
-        let (input, frames) = self.step(shape, (rows, open), &position);
+        let (input, pool) = self.step(shape, (rows, open), &position);
+        let frames = (pool.len() / self.layout.frame().frame_bytes) as u32;
         let capacity = StepCapacity {
             rows: shape.batch * rows,
             seqs: shape.batch,
-            blocks: input.blocks.len(),
-            frames: input.frames.len(),
+            blocks: shape.batch * (shape.tokens / BLOCK_TOKENS + 1),
         };
         let mut probe = AttentionProbe::with_pages(
             device,
@@ -207,7 +191,7 @@ impl Pool {
             capacity,
         )?;
         probe.fill_random(2)?;
-        probe.arena_mut().write_all(&self.bytes(&input, frames))?;
+        probe.arena_mut().write_all(&pool)?;
         probe.load(&input)?;
         let times = probe.time(0, repeats, cold)?;
         let sealed = (0..shape.tokens / BLOCK_TOKENS).map(|b| self.layout.bytes(position(b)));

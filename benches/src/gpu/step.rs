@@ -53,14 +53,13 @@ pub fn run(
     let tokens = context + WARM + TIMED;
     let frames =
         Pages::frames_for(layout, vec![tokens; largest]).max(Pages::frames_for(layout, [PROMPT]));
-    let blocks = largest * tokens.div_ceil(128) + PROMPT / 128;
+    let longest = tokens.max(PROMPT);
     let config = CudaConfig {
         frames,
         capacity: StepCapacity {
             rows: CHUNK.max(largest),
             seqs: largest,
-            blocks,
-            frames: blocks * layout.frames_per_block(),
+            blocks: largest * longest.div_ceil(128),
         },
         logit_rows: largest,
         graph_rows_max: largest,
@@ -102,8 +101,7 @@ fn decode(
     for _ in 0..batch {
         pages.add(context + WARM + TIMED - 1, 1);
     }
-    // As the engine's: tables that are there already, and no deltas.
-    let mut input = pages.input.kept();
+    let mut input = pages.input;
     input.draws = (0..batch as u32).map(Draw::greedy).collect();
     let mut times = Vec::with_capacity(TIMED);
     for step in 0..WARM + TIMED {
@@ -113,6 +111,7 @@ fn decode(
         let start = Instant::now();
         let draws = backend.step(&input)?.draws;
         let us = start.elapsed().as_secs_f64() * 1e6;
+        // As the engine's: tables that are there already, and no deltas.
         input.deltas.clear();
         for (token, drawn) in input.tokens.iter_mut().zip(draws) {
             *token = drawn.token.map_err(|e| format!("no token: {e:?}"))?;
@@ -137,22 +136,12 @@ fn prefill(backend: &mut CudaBackend, frames: u32) -> Result<f64, Box<dyn std::e
     for _ in 0..2 {
         let start = Instant::now();
         for position in (0..PROMPT).step_by(CHUNK) {
-            let mut seq = pages.input.seqs[0];
-            seq.position = position as u32;
-            seq.rows = CHUNK as u32;
-            let last = position + CHUNK == PROMPT;
-            let input = StepInput {
-                tokens: tokens[position..position + CHUNK].to_vec(),
-                seqs: vec![seq],
-                blocks: pages.input.blocks.clone(),
-                frames: pages.input.frames.clone(),
-                draws: if last {
-                    vec![Draw::greedy(CHUNK as u32 - 1)]
-                } else {
-                    Vec::new()
-                },
-                ..StepInput::default()
-            };
+            let mut input = StepInput::default();
+            input.deltas.append(&mut pages.input.deltas);
+            let new = input.push_seq(0, position as u32, &tokens[position..position + CHUNK]);
+            if position + CHUNK == PROMPT {
+                input.draws.push(Draw::greedy(new.end - 1));
+            }
             backend.step(&input)?;
         }
         best = best.min(start.elapsed().as_secs_f64() * 1e6);

@@ -216,7 +216,7 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
     };
     let kv_bytes = kv_memory(&config, &model, &steps)?;
     let pool_bytes = match &config.device {
-        Device::Cuda(device) => device.pool_bytes(&model.spec, &steps, &plan.layout, kv_bytes),
+        Device::Cuda(device) => device.pool_bytes(&steps, &plan.layout, kv_bytes),
         Device::Cpu => kv_bytes,
     };
     let pool = PoolConfig {

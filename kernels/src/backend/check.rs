@@ -1,9 +1,8 @@
 //! Checks a [`StepInput`] against the model and the pool, so that no backend can be led out of
 //! bounds by its caller.
 
-use super::{StepInput, StepInputError as E, sample};
+use super::{BlockTables, StepInput, StepInputError as E, sample};
 use crate::kv::KvLayout;
-use crate::{SUB_BLOCK_TOKENS, SUB_BLOCKS};
 
 /// What a step's indices are checked against.
 #[derive(Debug, Clone, Copy)]
@@ -19,49 +18,30 @@ pub struct StepLimits<'a> {
     pub drawn: Option<u32>,
 }
 
-/// Scratch for [`StepLimits::check`], reused between steps.
-#[derive(Debug, Default)]
-pub struct CheckScratch {
-    /// (frame, sequence) of every frame that the step's rows are written to.
-    pub(super) written: Vec<(u32, u32)>,
-}
-
 impl StepLimits<'_> {
-    /// Returns the first contradiction found. Afterwards: every token, block, frame and logit row
-    /// is in range, the sequences partition the rows, the blocks of each sequence reach its last
-    /// token, rows are written to 16-bit sub-blocks only, no frame is written by two sub-blocks,
-    /// and shrinks lead down into frames that nothing else touches.
+    /// Returns the first contradiction found. `tables` have the step's deltas already.
+    ///
+    /// Afterwards: every token, frame and logit row is in range, the sequences partition the rows,
+    /// the blocks of each sequence reach its last token, rows are written to 16-bit blocks only, no
+    /// frame is written through two sub-blocks, and shrinks lead down into frames that nothing else
+    /// touches. Blocks that are only read are looked at once, when they come into a row, so the
+    /// time depends on the step's deltas and sequences, not on their lengths.
     ///
     /// A sequence may read a frame that another one writes in the same step (a prefix published
     /// by this very step): every layer appends all rows before any row attends.
-    pub fn check(&self, input: &StepInput, scratch: &mut CheckScratch) -> Result<(), E> {
-        if input.is_kept() {
-            return Err(E::KeepsNoTables);
-        }
+    pub fn check(&self, input: &StepInput, tables: &mut BlockTables) -> Result<(), E> {
         self.check_apart_from_memory(input)?;
-        scratch.written.clear();
-        for seq in 0..input.seqs.len() {
-            self.check_memory(input, seq, &mut scratch.written)?;
-        }
-        scratch.written.sort_unstable();
-        if let Some(w) = scratch.written.windows(2).find(|w| w[0].0 == w[1].0) {
-            return Err(E::Aliased {
-                seq: w[0].1 as usize,
-                frame: w[0].0,
-                other: w[1].1 as usize,
-            });
-        }
-        self.check_shrinks(input, &scratch.written)
+        let written = tables.check_memory(self.layout, input)?;
+        self.check_shrinks(input, written)
     }
 
     /// Everything but the memory of the sequences.
-    pub(super) fn check_apart_from_memory(&self, input: &StepInput) -> Result<(), E> {
+    fn check_apart_from_memory(&self, input: &StepInput) -> Result<(), E> {
         for (what, len) in [
             ("tokens", input.tokens.len()),
             ("seqs", input.seqs.len()),
-            ("blocks", input.blocks.len()),
-            ("frames", input.frames.len()),
             ("shrinks", input.shrinks.len()),
+            ("shrink frames", input.shrink_frames.len()),
             ("draws", input.draws.len()),
             ("edits", input.edits.len()),
         ] {
@@ -120,43 +100,8 @@ impl StepLimits<'_> {
             frame("a copy", copy.src)?;
             frame("a copy", copy.dst)?;
         }
-        // Hundreds of thousands: the largest first, which the compiler makes vectors of, then the
-        // one to name.
-        let largest = input.frames.iter().fold(0, |most, &id| most.max(id));
-        if largest >= pool {
-            for &id in &input.frames {
-                frame("a block", id)?;
-            }
-        }
-        let len = input.frames.len();
-        for (block, b) in input.blocks.iter().enumerate() {
-            let end = u64::from(b.first_frame) + u64::from(b.frames);
-            if end > len as u64 {
-                let first = b.first_frame;
-                return Err(E::Frames {
-                    block,
-                    first,
-                    end,
-                    len,
-                });
-            }
-            let (position, positions) = (b.schedule_position, self.layout.positions());
-            if usize::from(position) >= positions {
-                return Err(E::Position {
-                    block,
-                    position,
-                    positions,
-                });
-            }
-            let expected = self.layout.frames(position);
-            if position > 0 && b.frames != expected {
-                return Err(E::ShrunkFrames {
-                    block,
-                    position,
-                    frames: b.frames,
-                    expected,
-                });
-            }
+        for &id in &input.shrink_frames {
+            frame("a shrink", id)?;
         }
         Ok(())
     }
@@ -182,67 +127,13 @@ impl StepLimits<'_> {
         }
         Ok(())
     }
-
-    fn check_memory(
-        &self,
-        input: &StepInput,
-        seq: usize,
-        written: &mut Vec<(u32, u32)>,
-    ) -> Result<(), E> {
-        let s = &input.seqs[seq];
-        let end = u64::from(s.first_block) + u64::from(s.blocks);
-        let Some(blocks) = input
-            .blocks
-            .get(s.first_block as usize..end.min(usize::MAX as u64) as usize)
-        else {
-            return Err(E::Blocks {
-                seq,
-                first: s.first_block,
-                end,
-                len: input.blocks.len(),
-            });
-        };
-        let fps = self.layout.frame().frames_per_sub_block;
-        let tokens = u64::from(s.position) + u64::from(s.rows);
-        let mut sub_blocks = 0u64;
-        for b in blocks {
-            let held = match b.schedule_position {
-                0 => (b.frames as usize / fps).min(SUB_BLOCKS),
-                _ => SUB_BLOCKS,
-            };
-            sub_blocks += held as u64;
-            if held < SUB_BLOCKS {
-                break;
-            }
-        }
-        let capacity = sub_blocks * SUB_BLOCK_TOKENS as u64;
-        if tokens > capacity {
-            return Err(E::Capacity {
-                seq,
-                tokens,
-                capacity,
-            });
-        }
-        let first = s.position as usize / SUB_BLOCK_TOKENS;
-        let last = (tokens as usize - 1) / SUB_BLOCK_TOKENS;
-        for sub_block in first..=last {
-            let index = sub_block / SUB_BLOCKS;
-            let b = &blocks[index];
-            if b.schedule_position != 0 {
-                let block = s.first_block as usize + index;
-                return Err(E::Sealed { seq, block });
-            }
-            let start = b.first_frame as usize + sub_block % SUB_BLOCKS * fps;
-            let frames = &input.frames[start..start + fps];
-            written.extend(frames.iter().map(|f| (*f, seq as u32)));
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BlockRef, Draw, FrameCopy, SeqRows, Shrink, drawn_token};
+    use std::ops::Range;
+
+    use super::super::{Draw, FrameCopy, TableBuilder, TableDelta as D, TableShape, drawn_token};
     use super::*;
     use crate::formats::FormatId as F;
     use crate::kv::{FrameLayout, KvGeometry};
@@ -262,30 +153,31 @@ mod tests {
         KvLayout::new(geometry, frame, &shrunk).unwrap()
     }
 
-    /// Two sequences: 130 tokens known and 3 rows new; 0 known and 2 new.
-    fn good() -> StepInput {
-        let seq = |first_row, rows, position, first_block, blocks| SeqRows {
-            first_row,
-            rows,
-            position,
-            first_block,
-            blocks,
-        };
-        let block = |first_frame, frames| BlockRef {
-            schedule_position: 0,
-            first_frame,
-            frames,
-        };
-        StepInput {
-            copies: vec![FrameCopy { src: 99, dst: 0 }],
-            shrinks: vec![],
-            tokens: vec![1, 2, 3, 4, 9],
-            seqs: vec![seq(0, 3, 130, 0, 2), seq(3, 2, 0, 2, 1)],
-            blocks: vec![block(0, 16), block(16, 2), block(18, 4)],
-            frames: (0..22).collect(),
-            logit_rows: vec![2, 4],
-            ..StepInput::default()
+    /// A step over tables that it describes whole: row by row, the position and the frames of each
+    /// block.
+    fn over(rows: &[&[(u16, Range<u32>)]]) -> StepInput {
+        let (mut input, mut tables) = (StepInput::default(), TableBuilder::default());
+        for (slot, blocks) in (0..).zip(rows) {
+            for (index, (position, frames)) in blocks.iter().enumerate() {
+                let frames: Vec<u32> = frames.clone().collect();
+                tables.set(slot, index, *position, &frames);
+            }
         }
+        tables.take_deltas(&mut input.deltas);
+        input
+    }
+
+    /// Two sequences: 130 tokens known and 3 rows new; 0 known and 2 new. Three blocks.
+    fn good() -> StepInput {
+        rows_of(over(&[&[(0, 0..16), (0, 16..18)], &[(0, 18..22)]]))
+    }
+
+    fn rows_of(mut input: StepInput) -> StepInput {
+        input.copies = vec![FrameCopy { src: 99, dst: 0 }];
+        input.push_seq(0, 130, &[1, 2, 3]);
+        input.push_seq(1, 0, &[4, 9]);
+        input.logit_rows = vec![2, 4];
+        input
     }
 
     fn check(change: impl FnOnce(&mut StepInput)) -> Result<(), E> {
@@ -295,13 +187,46 @@ mod tests {
     fn check_with(drawn: Option<u32>, change: impl FnOnce(&mut StepInput)) -> Result<(), E> {
         let mut input = good();
         change(&mut input);
+        let layout = layout();
         let limits = StepLimits {
             vocab: 10,
-            layout: &layout(),
+            layout: &layout,
             pool_frames: 100,
             drawn,
         };
-        limits.check(&input, &mut CheckScratch::default())
+        let mut tables = BlockTables::new(TableShape::new(2, 3, &layout, 100), 100);
+        tables.apply(&layout, &input.deltas, |_| ())?;
+        limits.check(&input, &mut tables)
+    }
+
+    /// Frame `index` of `block`.
+    fn frame_of(input: &mut StepInput, of: u32, at: u32) -> &mut u32 {
+        let found = input.deltas.iter_mut().find_map(|delta| match delta {
+            D::Frame {
+                block,
+                index,
+                frame,
+            } if (*block, *index) == (of, at) => Some(frame),
+            _ => None,
+        });
+        found.expect("the block has such a frame")
+    }
+
+    /// Leaves `of` with so many frames.
+    fn keep_frames(input: &mut StepInput, of: u32, frames: u32) {
+        let is_kept = |delta: &D| !matches!(delta, D::Frame { block, index, .. } if *block == of && *index >= frames);
+        input.deltas.retain(is_kept);
+    }
+
+    /// Puts a block elsewhere.
+    fn put(input: &mut StepInput, of: u32, to: u16) {
+        for delta in &mut input.deltas {
+            if let D::Block { block, position } = delta
+                && *block == of
+            {
+                *position = to;
+            }
+        }
     }
 
     #[test]
@@ -344,34 +269,46 @@ mod tests {
         refuses!(LogitRow { row: 2, .. }, |i| i.logit_rows = vec![2, 2]);
         refuses!(Frame { frame: 100, .. }, |i| i.copies[0].src = 100);
         refuses!(Frame { .. }, |i| i.copies[0].dst = u32::MAX);
-        refuses!(Frame { .. }, |i| i.frames[3] = 100);
-        refuses!(Frames { block: 2, .. }, |i| i.blocks[2].first_frame =
-            u32::MAX);
-        refuses!(Frames { block: 2, .. }, |i| i.blocks[2].frames = 5);
-        refuses!(Position { block: 1, .. }, |i| i.blocks[1]
-            .schedule_position = 3);
-        refuses!(ShrunkFrames { block: 1, .. }, |i| i.blocks[1]
-            .schedule_position =
-            1);
+        refuses!(Delta { .. }, |i| *frame_of(i, 0, 3) = 100);
+        refuses!(Delta { .. }, |i| put(i, 1, 3));
+        refuses!(Capacity { seq: 0, .. }, |i| put(i, 1, 1));
         refuses!(Rows { seq: 0, .. }, |i| i.seqs[0].first_row = 1);
         refuses!(Rows { seq: 1, .. }, |i| i.seqs[1].rows = 3);
         refuses!(Rows { seq: 1, .. }, |i| i.seqs[1].rows = u32::MAX);
         refuses!(Rows { seq: 1, .. }, |i| i.seqs[1].rows = 0);
         refuses!(Uncovered { .. }, |i| i.seqs[1].rows = 1);
-        refuses!(Blocks { seq: 1, .. }, |i| i.seqs[1].blocks = 2);
-        refuses!(Blocks { seq: 0, .. }, |i| i.seqs[0].first_block = u32::MAX);
+        refuses!(
+            Slot {
+                seq: 1,
+                slot: 2,
+                ..
+            },
+            |i| i.seqs[1].slot = 2
+        );
+        refuses!(Slot { seq: 0, .. }, |i| i.seqs[0].slot = u32::MAX);
         refuses!(Capacity { seq: 0, .. }, |i| i.seqs[0].position = 142);
         refuses!(Capacity { seq: 0, .. }, |i| i.seqs[0].position = u32::MAX);
-        refuses!(Capacity { seq: 0, .. }, |i| i.blocks[0].frames = 15);
-        refuses!(Capacity { seq: 0, .. }, |i| i.seqs[0].blocks = 1);
-        refuses!(Capacity { seq: 1, .. }, |i| i.blocks[2].frames = 1);
+        refuses!(Capacity { seq: 0, .. }, |i| keep_frames(i, 0, 15));
+        refuses!(Capacity { seq: 0, .. }, |i| {
+            i.deltas.retain(|d| {
+                !matches!(
+                    d,
+                    D::Row {
+                        slot: 0,
+                        index: 1,
+                        ..
+                    }
+                )
+            });
+        });
+        refuses!(Capacity { seq: 1, .. }, |i| keep_frames(i, 2, 1));
         refuses!(
             Aliased {
                 seq: 0,
                 frame: 16,
-                other: 1
+                ..
             },
-            |i| i.frames[18] = 16
+            |i| *frame_of(i, 2, 0) = 16
         );
         refuses!(
             Aliased {
@@ -379,31 +316,25 @@ mod tests {
                 other: 0,
                 ..
             },
-            |i| i.frames[17] = 16
+            |i| *frame_of(i, 1, 1) = 16
+        );
+        refuses!(
+            Aliased {
+                seq: 1,
+                other: 0,
+                ..
+            },
+            |i| (i.seqs[1].slot, i.seqs[1].position) = (0, 133)
         );
     }
 
     /// The first block of the first sequence goes from 16 bit to position 1, in frames 50...
     fn shrinking() -> StepInput {
-        let mut input = good();
-        let frames = layout().position_frames();
-        assert_eq!(frames, [16, 10, 4]);
-        let target = input.frames.len() as u32;
-        input.frames.extend(50..60);
+        assert_eq!(layout().position_frames(), [16, 10, 4]);
+        let mut input = rows_of(over(&[&[(1, 50..60), (0, 16..18)], &[(0, 18..22)]]));
         // The block's old frames, which no block names any longer.
-        let source = input.frames.len() as u32;
-        input.frames.extend(30..46);
-        input.blocks[0] = BlockRef {
-            schedule_position: 1,
-            first_frame: target,
-            frames: 10,
-        };
-        input.shrinks = vec![Shrink {
-            from: 0,
-            to: 1,
-            source,
-            target,
-        }];
+        let (old, new): (Vec<u32>, Vec<u32>) = ((30..46).collect(), (50..60).collect());
+        input.push_shrink((0, &old), (1, &new));
         input
     }
 
@@ -443,23 +374,23 @@ mod tests {
             u32::MAX);
         refuses!(ShrinkFrames { .. }, |i: &mut StepInput| i.shrinks[0]
             .target += 17);
-        refuses!(Frame { .. }, |i: &mut StepInput| i.frames[30] = 100);
+        refuses!(Frame { .. }, |i: &mut StepInput| i.shrink_frames[8] = 100);
         // Into its own source, a frame that a row writes, a frame of another shrink, a copied
         // frame.
         refuses!(ShrinkAliased { frame: 30, .. }, |i: &mut StepInput| i
-            .frames[22] =
+            .shrink_frames[16] =
             30);
         refuses!(ShrinkAliased { frame: 16, .. }, |i: &mut StepInput| i
-            .frames[22] =
+            .shrink_frames[16] =
             16);
         refuses!(ShrinkAliased { .. }, |i: &mut StepInput| i
             .shrinks
             .push(i.shrinks[0]));
         refuses!(ShrinkAliased { frame: 99, .. }, |i: &mut StepInput| i
-            .frames[22] =
+            .shrink_frames[16] =
             99);
         refuses!(ShrinkAliased { frame: 17, .. }, |i: &mut StepInput| i
-            .frames[32] =
+            .shrink_frames[0] =
             17);
         // Rows into a block that has been shrunk.
         refuses!(Sealed { seq: 0, block: 0 }, |i: &mut StepInput| {
@@ -471,12 +402,9 @@ mod tests {
     fn reading_what_another_sequence_writes_is_allowed() {
         // Sequence 1 reads, as its first block, the block that sequence 0 fills in this step.
         let shared = |i: &mut StepInput| {
-            i.blocks.truncate(2);
-            i.seqs[0].position = 125;
-            i.seqs[0].blocks = 1;
-            i.seqs[1].position = 128;
-            i.seqs[1].first_block = 0;
-            i.seqs[1].blocks = 2;
+            *i = over(&[&[(0, 0..16)], &[(0, 0..16), (0, 16..18)]]);
+            i.push_seq(0, 125, &[1, 2, 3]);
+            i.push_seq(1, 128, &[4, 9]);
         };
         assert_eq!(check(shared), Ok(()));
     }

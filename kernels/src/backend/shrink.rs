@@ -13,9 +13,9 @@ pub struct Shrink {
     pub from: u16,
     /// Position it goes to; no page may gain bits.
     pub to: u16,
-    /// First of its present frames, into [`StepInput::frames`]; as many as `from` takes.
+    /// First of its present frames, into [`StepInput::shrink_frames`]; as many as `from` takes.
     pub source: u32,
-    /// First of its new frames, into [`StepInput::frames`]; as many as `to` takes.
+    /// First of its new frames, into [`StepInput::shrink_frames`]; as many as `to` takes.
     pub target: u32,
 }
 
@@ -59,7 +59,7 @@ impl Shrink {
         input: &'a StepInput,
     ) -> (&'a [u32], &'a [u32]) {
         let list = |first: u32, position| {
-            &input.frames[first as usize..][..layout.frames(position) as usize]
+            &input.shrink_frames[first as usize..][..layout.frames(position) as usize]
         };
         (list(self.source, self.from), list(self.target, self.to))
     }
@@ -70,7 +70,7 @@ impl StepLimits<'_> {
     /// in range, and no target frame is a frame of another shrink, of its own source, of a copy or
     /// of the step's rows, nor is a source frame. `written` holds the frames that rows are written
     /// to.
-    pub(super) fn check_shrinks(&self, input: &StepInput, written: &[(u32, u32)]) -> Result<(), E> {
+    pub(super) fn check_shrinks(&self, input: &StepInput, written: &[u32]) -> Result<(), E> {
         if input.shrinks.is_empty() {
             return Ok(());
         }
@@ -90,12 +90,12 @@ impl StepLimits<'_> {
             self.check_formats(shrink, s)?;
             for (first, position) in [(s.source, s.from), (s.target, s.to)] {
                 let end = u64::from(first) + u64::from(self.layout.frames(position));
-                if end > input.frames.len() as u64 {
+                if end > input.shrink_frames.len() as u64 {
                     return Err(E::ShrinkFrames {
                         shrink,
                         first,
                         end,
-                        len: input.frames.len(),
+                        len: input.shrink_frames.len(),
                     });
                 }
             }
@@ -122,7 +122,7 @@ impl StepLimits<'_> {
                 }
             }
         }
-        for (frame, _) in written {
+        for frame in written {
             if let Some((frame, shrink, _)) = find(*frame) {
                 return Err(alias(frame, shrink));
             }

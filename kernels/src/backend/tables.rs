@@ -1,19 +1,21 @@
-//! Block tables that a backend keeps from step to step, changed by deltas alone.
+//! The block tables of a backend, on the host.
 //!
-//! What a step costs to check is bounded by its deltas and its sequences, however long these are.
+//! There are two: row `slot` lists the blocks of one sequence, and each block has a position in the
+//! shrink schedule and its frames. A block that many sequences share is described once. Deltas
+//! alone change them.
 
-use super::{CheckScratch, SeqRows, StepInput, StepInputError as E, StepLimits};
+use super::{SeqRows, StepInputError as E};
+use crate::BLOCK_TOKENS;
 use crate::kv::KvLayout;
-use crate::{BLOCK_TOKENS, SUB_BLOCK_TOKENS, SUB_BLOCKS};
 
-mod listed;
+mod builder;
+mod check;
 #[cfg(test)]
 mod tests;
 
-/// One change of a backend's tables: per slot the blocks of its sequence, per block its schedule
-/// position and its frames.
-///
-/// A block that many sequences share is described once.
+pub use builder::TableBuilder;
+
+/// One change of a backend's block tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TableDelta {
     /// Entry `index` of row `slot` is now `block`. A row has no holes.
@@ -43,7 +45,7 @@ pub enum TableDelta {
     },
 }
 
-/// How many of what a backend's tables have room for.
+/// The most that block tables have room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TableShape {
     /// Rows: sequences that have memory at once.
@@ -55,6 +57,9 @@ pub struct TableShape {
     /// Frames of a block at 16 bit, the most that one has.
     pub block_frames: usize,
 }
+
+/// Rows of a backend that is started without a limit.
+const SLOTS_MAX: usize = 1 << 16;
 
 impl TableShape {
     /// For `slots` sequences of `row_blocks` blocks over a pool of `frames` frames.
@@ -70,13 +75,22 @@ impl TableShape {
             block_frames: layout.frame().frames_per_block(),
         }
     }
+
+    /// For any sequences that a pool of `frames` frames can hold, 65,536 at most.
+    pub fn of_pool(layout: &KvLayout, frames: u32) -> Self {
+        let shape = Self::new(SLOTS_MAX, 0, layout, frames);
+        Self {
+            row_blocks: shape.blocks,
+            ..shape
+        }
+    }
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct Row {
     /// Entries that were ever set. A row changes hands without notice: those of a sequence before
     /// may follow its own.
-    len: u32,
+    blocks: Vec<u32>,
     /// So many entries in front were found to be full blocks, and none has been replaced since.
     full: u32,
 }
@@ -94,13 +108,13 @@ struct Block {
 /// No place in any block.
 const NOWHERE: u32 = u32::MAX;
 
-/// The tables as the host knows them: what deltas and steps are checked against.
+/// The block tables as the host knows them. Steps are checked against them; the CPU backend reads
+/// its blocks from them, a GPU has a copy of its own.
 #[derive(Debug)]
-pub struct KeptTables {
+pub struct BlockTables {
     shape: TableShape,
+    /// As many as were ever named.
     rows: Vec<Row>,
-    /// `[slots][row_blocks]`
-    entries: Vec<u32>,
     blocks: Vec<Block>,
     /// `[blocks][block_frames]`
     frames: Vec<u32>,
@@ -108,35 +122,30 @@ pub struct KeptTables {
     places: Vec<u32>,
     /// Blocks beyond position 0.
     shrunk: usize,
+    /// Steps checked.
     steps: u64,
+    /// Frames that the rows of the step checked last are written to, if it shrinks blocks.
+    written: Vec<u32>,
 }
 
-impl KeptTables {
+impl BlockTables {
     /// Empty tables over a pool of `frames` frames.
     pub fn new(shape: TableShape, frames: u32) -> Self {
         Self {
             shape,
-            rows: vec![Row::default(); shape.slots],
-            entries: vec![0; shape.slots * shape.row_blocks],
+            rows: Vec::new(),
             blocks: vec![Block::default(); shape.blocks],
             frames: vec![0; shape.blocks * shape.block_frames],
             places: vec![NOWHERE; frames as usize],
             shrunk: 0,
             steps: 0,
+            written: Vec::new(),
         }
     }
 
     /// What it was made for.
     pub fn shape(&self) -> TableShape {
         self.shape
-    }
-
-    /// Empties the tables.
-    pub fn clear(&mut self) {
-        self.rows.fill(Row::default());
-        self.blocks.fill(Block::default());
-        self.places.fill(NOWHERE);
-        self.shrunk = 0;
     }
 
     /// Applies deltas in order and hands each to `applied`. One that is wrong is left out; the
@@ -162,21 +171,29 @@ impl KeptTables {
         let shape = self.shape;
         match *delta {
             TableDelta::Row { slot, index, block } => {
-                self.block(block)?;
-                let row = self.rows.get_mut(slot as usize);
-                let row = row.ok_or("names a slot that there is not")?;
-                if index as usize >= shape.row_blocks {
+                self.known(block)?;
+                let (slot, index) = (slot as usize, index as usize);
+                if slot >= shape.slots {
+                    return Err("names a slot that there is not");
+                }
+                if index >= shape.row_blocks {
                     return Err("lies beyond the end of its row");
                 }
-                if index > row.len {
+                if index > self.rows.get(slot).map_or(0, |row| row.blocks.len()) {
                     return Err("leaves a hole in its row");
                 }
-                row.len = row.len.max(index + 1);
-                row.full = row.full.min(index);
-                self.entries[slot as usize * shape.row_blocks + index as usize] = block;
+                if slot >= self.rows.len() {
+                    self.rows.resize_with(slot + 1, Row::default);
+                }
+                let row = &mut self.rows[slot];
+                row.full = row.full.min(index as u32);
+                match row.blocks.get_mut(index) {
+                    Some(entry) => *entry = block,
+                    None => row.blocks.push(block),
+                }
             }
             TableDelta::Block { block, position } => {
-                let known = self.block(block)?;
+                let known = self.known(block)?;
                 if usize::from(position) >= layout.positions() {
                     return Err("names a schedule position that there is not");
                 }
@@ -189,7 +206,7 @@ impl KeptTables {
                 index,
                 frame,
             } => {
-                let known = self.block(block)?;
+                let known = self.known(block)?;
                 if index >= layout.frames(known.position) {
                     return Err("lies beyond the end of its block");
                 }
@@ -207,140 +224,63 @@ impl KeptTables {
         Ok(())
     }
 
-    fn block(&mut self, block: u32) -> Result<&mut Block, &'static str> {
+    fn known(&mut self, block: u32) -> Result<&mut Block, &'static str> {
         let block = self.blocks.get_mut(block as usize);
         block.ok_or("names a block beyond the last")
     }
 
-    fn entry(&self, slot: u32, index: usize) -> u32 {
-        self.entries[slot as usize * self.shape.row_blocks + index]
+    /// The blocks of a slot: those of its sequence, perhaps followed by those of one before.
+    pub(crate) fn row(&self, slot: u32) -> &[u32] {
+        let row = self.rows.get(slot as usize);
+        row.map_or(&[], |row| &row.blocks)
     }
 
-    /// Sub-blocks that a block has memory for.
-    fn sub_blocks(&self, layout: &KvLayout, block: u32) -> usize {
+    /// The blocks that the rows of a sequence of a checked step read.
+    pub fn blocks_of(&self, seq: &SeqRows) -> &[u32] {
+        let tokens = seq.position as usize + seq.rows as usize;
+        let row = self.row(seq.slot);
+        &row[..tokens.div_ceil(BLOCK_TOKENS).min(row.len())]
+    }
+
+    /// Schedule position and frames of a block.
+    pub fn block(&self, id: u32) -> (u16, &[u32]) {
         let Block {
             position, frames, ..
-        } = self.blocks[block as usize];
-        let frames = u32::from(frames);
-        match position {
-            0 => (frames as usize / layout.frame().frames_per_sub_block).min(SUB_BLOCKS),
-            _ if frames == layout.frames(position) => SUB_BLOCKS,
-            _ => 0,
-        }
+        } = self.blocks[id as usize];
+        let first = id as usize * self.shape.block_frames;
+        (position, &self.frames[first..][..frames.into()])
     }
 
-    /// Checks that sequence `seq` of the step being checked has memory, which its rows alone are
-    /// written to.
-    fn check_seq(
-        &mut self,
-        layout: &KvLayout,
-        (seq, slot): (usize, u32),
-        s: &SeqRows,
-        written: Option<&mut Vec<(u32, u32)>>,
-    ) -> Result<(), E> {
-        let Some(&Row { len, full }) = self.rows.get(slot as usize) else {
-            let slots = self.shape.slots;
-            return Err(E::Slot { seq, slot, slots });
-        };
-        let tokens = u64::from(s.position) + u64::from(s.rows);
-        let needed = tokens.div_ceil(BLOCK_TOKENS as u64);
-        // What was full stays so until its entry is replaced: a block that others own now is in a
-        // row that has changed hands.
-        let mut blocks = u64::from(full.min(len));
-        let mut capacity = blocks * BLOCK_TOKENS as u64;
-        while blocks < needed && blocks < u64::from(len) {
-            let held = self.sub_blocks(layout, self.entry(slot, blocks as usize));
-            capacity += (held * SUB_BLOCK_TOKENS) as u64;
-            if held < SUB_BLOCKS {
-                break;
-            }
-            blocks += 1;
-        }
-        if tokens > capacity {
-            return Err(E::Capacity {
-                seq,
-                tokens,
-                capacity,
-            });
-        }
-        self.rows[slot as usize].full = full.max(blocks as u32);
-        self.check_written(layout, (seq, slot), s, written)
+    /// Position of a block and room for the frames of any block: the first are its own, the others
+    /// are any of the pool's. A reader of many blocks need not fear one that has fewer than its
+    /// place in a sequence takes.
+    pub(crate) fn block_and_room(&self, id: u32) -> (u16, &[u32]) {
+        let first = id as usize * self.shape.block_frames;
+        let room = &self.frames[first..][..self.shape.block_frames];
+        (self.blocks[id as usize].position, room)
     }
 
-    fn check_written(
-        &mut self,
-        layout: &KvLayout,
-        (seq, slot): (usize, u32),
-        s: &SeqRows,
-        mut written: Option<&mut Vec<(u32, u32)>>,
-    ) -> Result<(), E> {
-        let per_sub_block = layout.frame().frames_per_sub_block;
-        let first = s.position as usize / SUB_BLOCK_TOKENS;
-        let end = (s.position as usize + s.rows as usize).div_ceil(SUB_BLOCK_TOKENS);
-        let mut next = first;
-        while next < end {
-            let index = next / SUB_BLOCKS;
-            let id = self.entry(slot, index);
-            let block = &mut self.blocks[id as usize];
-            if block.position != 0 {
-                return Err(E::Sealed { seq, block: index });
-            }
-            let other = block.writer as usize;
-            let again = block.written == self.steps;
-            (block.written, block.writer) = (self.steps, seq as u32);
-            let until = end.min((index + 1) * SUB_BLOCKS);
-            if (until - index * SUB_BLOCKS) * per_sub_block > usize::from(block.frames) {
-                let held = usize::from(block.frames) / per_sub_block;
-                return Err(E::Capacity {
-                    seq,
-                    tokens: u64::from(s.position) + u64::from(s.rows),
-                    capacity: ((index * SUB_BLOCKS + held) * SUB_BLOCK_TOKENS) as u64,
-                });
-            }
-            let base = id as usize * self.shape.block_frames;
-            let (from, to) = (next % SUB_BLOCKS, until - index * SUB_BLOCKS);
-            for place in base + from * per_sub_block..base + to * per_sub_block {
-                let frame = self.frames[place];
-                let owner = self.places[frame as usize];
-                if again || owner != place as u32 {
-                    return Err(E::Aliased { seq, frame, other });
-                }
-                if let Some(written) = &mut written {
-                    written.push((frame, seq as u32));
-                }
-            }
-            next = until;
-        }
-        Ok(())
+    /// Lets a block that has been described stand elsewhere for a while: what else is known of its
+    /// frames stays.
+    pub(crate) fn put_block(&mut self, id: u32, position: u16, frames: &[u32]) {
+        let block = &mut self.blocks[id as usize];
+        (block.position, block.frames) = (position, frames.len() as u16);
+        let first = id as usize * self.shape.block_frames;
+        self.frames[first..][..frames.len()].copy_from_slice(frames);
     }
-}
 
-impl StepLimits<'_> {
-    /// [`check`](Self::check) for a step whose sequences name slots of `tables`, which have its
-    /// deltas already.
-    ///
-    /// Afterwards the same holds, but for blocks that are only read: those are looked at when they
-    /// come into a row. No block is written by two sequences, and no frame that was given to
-    /// another block since.
-    pub fn check_kept(
-        &self,
-        input: &StepInput,
-        tables: &mut KeptTables,
-        scratch: &mut CheckScratch,
-    ) -> Result<(), E> {
-        let (slots, seqs) = (input.slots.len(), input.seqs.len());
-        if slots != seqs {
-            return Err(E::Slots { slots, seqs });
-        }
-        self.check_apart_from_memory(input)?;
-        let written = &mut scratch.written;
-        written.clear();
-        tables.steps += 1;
-        for (seq, (s, &slot)) in input.seqs.iter().zip(&input.slots).enumerate() {
-            let collect = (!input.shrinks.is_empty()).then_some(&mut *written);
-            tables.check_seq(self.layout, (seq, slot), s, collect)?;
-        }
-        written.sort_unstable();
-        self.check_shrinks(input, written)
+    /// Whether any block has shrunk.
+    #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
+    pub(crate) fn has_shrunk(&self) -> bool {
+        self.shrunk > 0
+    }
+
+    /// Whether a block has this frame.
+    #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
+    pub(crate) fn names(&self, frame: u32) -> bool {
+        let place = self.places[frame as usize] as usize;
+        let block = self.blocks.get(place / self.shape.block_frames.max(1));
+        block.is_some_and(|b| place % self.shape.block_frames < b.frames.into())
+            && self.frames[place] == frame
     }
 }

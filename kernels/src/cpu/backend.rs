@@ -11,14 +11,16 @@ use super::simd::Isa;
 use super::threads::{Pool, TaskPanic};
 use super::weights::{self, LoadError, Weights};
 use crate::backend::{
-    Backend, BackendError, CheckScratch, ShrinkFailure, StepInput, StepLimits, StepOutput,
+    Backend, BackendError, BlockTables, ShrinkFailure, StepInput, StepLimits, StepOutput,
+    TableShape,
 };
 use crate::formats::rotation::Rotation;
 use crate::kv::{KvArena, KvLayout};
 use crate::model::ops::Buffer;
 use crate::model::{ModelSpec, WeightSource};
 
-/// Runs a model on the CPU's cores; see [`crate::cpu`] for what it promises about bits.
+/// Runs a model on the CPU's cores; see [`crate::cpu`] for what it promises about bits. It takes
+/// steps of any size.
 #[derive(Debug)]
 pub struct CpuBackend {
     spec: ModelSpec,
@@ -29,7 +31,7 @@ pub struct CpuBackend {
     pool: Pool,
     plan: Plan,
     scratch: Scratch,
-    check: CheckScratch,
+    tables: BlockTables,
     /// Shrinks of the last step that failed.
     failed: Vec<ShrinkFailure>,
     done: Option<Done>,
@@ -148,7 +150,9 @@ impl CpuBackend {
         let fold_v = rotation.v && !rotate_v_online;
         let weights = weights::load(&spec, program, weights, &mut pool, fold_v, progress)?;
         let scratch = Scratch::new(spec.heads(), widths, spec.ropes.len(), pool.threads());
+        let shape = TableShape::of_pool(&layout, arena.frames());
         Ok(Self {
+            tables: BlockTables::new(shape, arena.frames()),
             layout,
             weights,
             arena,
@@ -156,7 +160,6 @@ impl CpuBackend {
             pool,
             plan: Plan::default(),
             scratch,
-            check: CheckScratch::default(),
             failed: Vec::new(),
             done: None,
             rotation,
@@ -198,6 +201,7 @@ impl CpuBackend {
             layout,
             weights,
             arena,
+            tables,
             isa,
             pool,
             plan,
@@ -216,8 +220,9 @@ impl CpuBackend {
                 arena,
                 geometry: spec.kv_geometry(),
                 layout,
-                input,
+                tables,
             },
+            input,
             scratch,
             rows: input.tokens.len(),
             rotate_k: rotation.k,
@@ -228,7 +233,7 @@ impl CpuBackend {
 }
 
 impl Backend for CpuBackend {
-    /// Runs it to its end.
+    /// Runs the step to its end.
     fn submit(&mut self, input: &StepInput) -> Result<(), BackendError> {
         assert!(self.done.is_none(), "a step has not been waited for");
         let limits = StepLimits {
@@ -237,7 +242,8 @@ impl Backend for CpuBackend {
             pool_frames: self.arena.frames(),
             drawn: None,
         };
-        limits.check(input, &mut self.check)?;
+        self.tables.apply(limits.layout, &input.deltas, |_| ())?;
+        limits.check(input, &mut self.tables)?;
         self.plan
             .build(input, heads(&self.spec), self.pool.threads());
         let logit_rows = input.logit_rows.len();
@@ -256,12 +262,10 @@ impl Backend for CpuBackend {
         }
         let shrink_time = began.elapsed();
         if !input.tokens.is_empty() {
-            if self.failed.is_empty() {
-                self.forward(input).map_err(panicked)?;
-            } else {
-                let input = shrink::without(input, &self.layout, &self.failed);
-                self.forward(&input).map_err(panicked)?;
-            }
+            let taken_back = shrink::take_back(&mut self.tables, input, &self.layout, &self.failed);
+            let result = self.forward(input);
+            shrink::restore(&mut self.tables, &taken_back);
+            result.map_err(panicked)?;
         }
         self.done = Some(Done {
             logit_rows,

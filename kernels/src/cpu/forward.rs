@@ -10,6 +10,7 @@ use super::simd::Isa;
 use super::threads::{Pool, TaskPanic};
 use super::weights::Weights;
 use crate::BLOCK_TOKENS;
+use crate::backend::{SeqRows, StepInput};
 use crate::model::ModelSpec;
 use crate::model::ops::Buffer;
 
@@ -21,6 +22,7 @@ pub(super) struct Forward<'a> {
     pub(super) weights: &'a Weights,
     pub(super) plan: &'a Plan,
     pub(super) pages: Pages<'a>,
+    pub(super) input: &'a StepInput,
     pub(super) scratch: &'a mut Scratch,
     /// Those of the step, and after the last attention those with logits.
     pub(super) rows: usize,
@@ -64,8 +66,8 @@ impl Forward<'_> {
 
     /// The rows' places in their pages and their angles, which every layer uses.
     fn place_rows(&mut self) {
-        let input = self.pages.input;
-        let positions = |s: &crate::backend::SeqRows| s.position..s.position + s.rows;
+        let input = self.input;
+        let positions = |s: &SeqRows| s.position..s.position + s.rows;
         let max_positions = self.spec.max_positions;
         for (rope, table) in self.spec.ropes.iter().zip(&mut self.scratch.ropes) {
             table.fill(rope, max_positions, input.seqs.iter().flat_map(positions));
@@ -73,19 +75,17 @@ impl Forward<'_> {
         let places = &mut self.scratch.places;
         places.clear();
         for s in &input.seqs {
-            places.extend(positions(s).map(|position| {
-                let block = s.first_block as usize + position as usize / BLOCK_TOKENS;
-                RowPlace {
-                    first_frame: input.blocks[block].first_frame,
-                    token: position % BLOCK_TOKENS as u32,
-                }
+            let blocks = self.pages.tables.row(s.slot);
+            places.extend(positions(s).map(|position| RowPlace {
+                block: blocks[position as usize / BLOCK_TOKENS],
+                token: position % BLOCK_TOKENS as u32,
             }));
         }
     }
 
     fn embed(&mut self) -> Result<(), TaskPanic> {
         let (hidden, weights) = (self.spec.hidden, self.weights);
-        let tokens = &self.pages.input.tokens;
+        let tokens = &self.input.tokens;
         let x = SharedSlice::new(self.scratch.rows_mut(Buffer::Residual, self.rows));
         for_rows(self.pool, self.rows, hidden, |first, end| {
             for (row, token) in (first..end).zip(&tokens[first..end]) {
@@ -186,7 +186,7 @@ impl Forward<'_> {
     /// Moves the rows with logits to the front.
     fn select_rows(&mut self) {
         let hidden = self.spec.hidden;
-        let wanted = &self.pages.input.logit_rows;
+        let wanted = &self.input.logit_rows;
         let x = self.scratch.rows_mut(Buffer::Residual, self.rows);
         for (to, from) in wanted.iter().enumerate() {
             let from = *from as usize * hidden;

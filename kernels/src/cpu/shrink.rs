@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 
 use super::threads::{Pool, TaskPanic};
 use crate::SUB_BLOCKS;
-use crate::backend::{Shrink, ShrinkFailure, StepInput};
+use crate::backend::{BlockTables, Shrink, ShrinkFailure, StepInput};
 use crate::formats::{FormatError, RecordShape};
 use crate::kv::{KvArena, KvLayout, RecordPlace, Side};
 
@@ -50,29 +50,50 @@ pub(super) fn run(
     Ok(failures.into_iter().map(|(_, failure)| failure).collect())
 }
 
-/// The step as it has to run when some shrinks failed: blocks that name their new frames name the
-/// old ones again.
-pub(super) fn without(
+/// A block that names the frames of a failed shrink, and where it stands by the tables.
+pub(super) struct TakenBack {
+    block: u32,
+    position: u16,
+    frames: Vec<u32>,
+}
+
+/// For the rows of a step some of whose shrinks failed: blocks that name their new frames name the
+/// old ones again, until [`restore`].
+pub(super) fn take_back(
+    tables: &mut BlockTables,
     input: &StepInput,
     layout: &KvLayout,
     failures: &[ShrinkFailure],
-) -> StepInput {
-    let mut blocks = input.blocks.clone();
+) -> Vec<TakenBack> {
+    let mut taken_back = Vec::new();
     for failure in failures {
         let shrink = input.shrinks[failure.shrink];
         let (source, target) = shrink.frames(layout, input);
-        for block in &mut blocks {
-            let frames = &input.frames[block.first_frame as usize..][..block.frames as usize];
-            if block.schedule_position == shrink.to && frames == target {
-                block.schedule_position = shrink.from;
-                block.first_frame = shrink.source;
-                block.frames = source.len() as u32;
+        for seq in &input.seqs {
+            let named = |id: &&u32| tables.block(**id) == (shrink.to, target);
+            let found = tables.blocks_of(seq).iter().find(named).copied();
+            if let Some(block) = found {
+                tables.put_block(block, shrink.from, source);
+                taken_back.push(TakenBack {
+                    block,
+                    position: shrink.to,
+                    frames: target.to_vec(),
+                });
             }
         }
     }
-    StepInput {
-        blocks,
-        ..input.clone()
+    taken_back
+}
+
+/// The tables as the deltas made them.
+pub(super) fn restore(tables: &mut BlockTables, taken_back: &[TakenBack]) {
+    for TakenBack {
+        block,
+        position,
+        frames,
+    } in taken_back
+    {
+        tables.put_block(*block, *position, frames);
     }
 }
 

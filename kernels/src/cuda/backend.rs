@@ -20,8 +20,7 @@ use super::sample::Sampling;
 use super::step::StepBuffers;
 use super::weights::Weights;
 use crate::backend::{
-    Backend, BackendError, CheckScratch, KeptTables, StepInput, StepInputError, StepLimits,
-    StepOutput,
+    Backend, BackendError, BlockTables, StepInput, StepInputError, StepLimits, StepOutput,
 };
 use crate::model::ModelSpec;
 use activations::Activations;
@@ -34,8 +33,7 @@ pub use start::CudaConfig;
 ///
 /// A step whose sequences all have one row is replayed from a graph recorded for its batch bucket.
 ///
-/// Block tables are kept on the device and changed by deltas; a step that lists its blocks
-/// overwrites them.
+/// The block tables are in device memory and on the host; deltas change both.
 ///
 /// Two steps may be in flight. The stream runs them in order over the same device buffers; what the
 /// host writes and reads is there twice, by turns.
@@ -47,11 +45,8 @@ pub struct CudaBackend {
     stream: Stream,
     buckets: Vec<usize>,
     forward: Forward,
-    check: CheckScratch,
     /// The tables in device memory, once the device has done what was submitted.
-    kept: KeptTables,
-    /// Whether they are: a step that lists its blocks overwrites them.
-    is_kept: bool,
+    tables: BlockTables,
     /// Oldest first.
     in_flight: VecDeque<InFlight>,
     /// Which of the host's buffers the next step uses.
@@ -122,7 +117,7 @@ impl CudaBackend {
             ..
         } = &mut self.forward;
         if let Some(codecs) = codecs {
-            let tables = (&self.kept, &mut step.tables);
+            let tables = (&self.tables, &mut step.tables);
             codecs.begin(&self.stream, turn, arena, input, tables)?;
             (decodes, in_scratch) = (codecs.decodes(), codecs.in_scratch());
             // Which kernel reads a sequence must not depend on what the others have shrunk to.
@@ -225,23 +220,9 @@ impl CudaBackend {
             pool_frames: arena.frames(),
             drawn: Some(self.drawn),
         };
-        if !input.is_kept() {
-            limits.check(input, &mut self.check)?;
-            // Frames alone are those of shrinks; they touch no table.
-            if !input.blocks.is_empty() && std::mem::take(&mut self.is_kept) {
-                self.kept.clear();
-            }
-            return Ok(());
-        }
-        self.is_kept = true;
-        let tables = &mut step.tables;
-        let applied = |delta: &_| tables.apply(delta);
-        self.kept.apply(limits.layout, &input.deltas, applied)?;
-        limits.check_kept(input, &mut self.kept, &mut self.check)?;
-        if cfg!(debug_assertions) {
-            limits.check(&self.kept.listed(input), &mut self.check)?;
-        }
-        Ok(())
+        let applied = |delta: &_| step.tables.apply(delta);
+        self.tables.apply(limits.layout, &input.deltas, applied)?;
+        limits.check(input, &mut self.tables)
     }
 
     /// The KV pages, to look at or to write; for tests.
@@ -350,10 +331,6 @@ impl Backend for CudaBackend {
     }
 
     fn draws(&self) -> bool {
-        true
-    }
-
-    fn keeps_tables(&self) -> bool {
         true
     }
 }

@@ -17,7 +17,7 @@ use super::error::CudaError;
 use super::params::{DevicePtr, KernelParams};
 use super::plan::InScratch;
 use super::tables::DeviceTables;
-use crate::backend::{KeptTables, ShrinkFailure, StepInput};
+use crate::backend::{BlockTables, ShrinkFailure, StepInput};
 use crate::kv::KvLayout;
 pub(super) use rewrite::Scratch;
 use rewrite::{DECODE_WORDS, Rewrite, Rule};
@@ -199,7 +199,7 @@ impl Codecs {
         turn: usize,
         arena: &mut DeviceArena,
         input: &StepInput,
-        tables: (&KeptTables, &mut DeviceTables),
+        tables: (&BlockTables, &mut DeviceTables),
     ) -> Result<(), CudaError> {
         let rule = Rule {
             scratch: self.scratch,

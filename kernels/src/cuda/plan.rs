@@ -210,17 +210,21 @@ pub(super) struct AttentionPlan {
     pub(super) columns: Option<UnitColumns>,
     /// (token, head) rows of a tile.
     pub(super) tile_rows: usize,
+    /// Blocks of a row of the block table.
+    pub(super) row_blocks: u32,
     /// Room to sort units in, and where the next one of each size goes.
     sorted: Vec<DecodeUnit>,
     places: Vec<usize>,
 }
 
 impl AttentionPlan {
-    /// No work yet, for tiles of `tile_rows` (token, head) rows.
-    pub(super) fn new(rule: SplitRule, tile_rows: usize) -> Self {
+    /// No work yet, for tiles of `tile_rows` (token, head) rows, over block tables with rows of
+    /// `row_blocks` blocks.
+    pub(super) fn new(rule: SplitRule, tile_rows: usize, row_blocks: u32) -> Self {
         Self {
             rule,
             tile_rows,
+            row_blocks,
             ..Self::default()
         }
     }
@@ -248,7 +252,7 @@ impl AttentionPlan {
                 match in_scratch {
                     None if turn > 0 => {}
                     None if seq.rows <= decoded => self.plan_decode(seq),
-                    None => self.plan_tiles(seq, seq.first_block, group),
+                    None => self.plan_tiles(seq, self.first_block(seq), group),
                     Some(c) if c.turn == turn => self.plan_tiles(seq, c.first_block, group),
                     Some(_) => {}
                 }
@@ -257,6 +261,11 @@ impl AttentionPlan {
             self.turns.push(first..self.tiles.len());
         }
         self.sort_units();
+    }
+
+    /// The first entry of a sequence's blocks.
+    pub(super) fn first_block(&self, seq: &SeqRows) -> u32 {
+        seq.slot * self.row_blocks
     }
 
     fn plan_tiles(&mut self, seq: &SeqRows, first_block: u32, group: usize) {
@@ -309,7 +318,7 @@ impl AttentionPlan {
             let end = (end * BLOCK_TOKENS).min(tokens);
             let unit = DecodeUnit {
                 row: seq.first_row,
-                first_block: seq.first_block,
+                first_block: self.first_block(seq),
                 begin,
                 end: end as u32,
                 split: split as u32,
@@ -349,11 +358,10 @@ mod tests {
 
     fn seq(first_row: u32, rows: u32, position: u32) -> SeqRows {
         SeqRows {
+            slot: first_row,
             first_row,
             rows,
             position,
-            first_block: first_row * 7,
-            blocks: 0,
         }
     }
 
@@ -419,7 +427,7 @@ mod tests {
             group: 4,
             of_unit: 8,
         };
-        let mut plan = AttentionPlan::new(SplitRule::MIXED, PREFILL_TILE_ROWS_MIN);
+        let mut plan = AttentionPlan::new(SplitRule::MIXED, PREFILL_TILE_ROWS_MIN, 7);
         plan.columns = Some(columns);
         // Cut in two behind block 63 of 126; the second ends two tokens into a block.
         let long = 125 * 128 + 2 - 4;
@@ -506,7 +514,7 @@ mod tests {
         ];
         let read = |turn, first_block| Some(InScratch { turn, first_block });
         let places = [None, None, read(0, 50), read(1, 60), read(1, 70)];
-        let mut plan = AttentionPlan::new(SplitRule::default(), PREFILL_TILE_ROWS_MIN);
+        let mut plan = AttentionPlan::new(SplitRule::default(), PREFILL_TILE_ROWS_MIN, 7);
         plan.plan(&seqs, 4, &places);
         let rows: Vec<_> = plan.decodes.iter().map(|d| d.row).collect();
         assert_eq!(rows, [70]);

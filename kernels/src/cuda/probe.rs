@@ -21,7 +21,7 @@ use super::plan::SplitRule;
 use super::prefill::PrefillVariant;
 use super::products::{Ends, Products, Way};
 use super::step::{StepBuffers, StepCapacity};
-use crate::backend::{BackendError, CheckScratch, StepInput, StepLimits};
+use crate::backend::{BackendError, BlockTables, StepInput, StepLimits};
 use crate::kv::{FrameLayout, KvGeometry, KvLayout};
 
 pub use cold::ColdL2;
@@ -36,6 +36,8 @@ pub use sample::{SampleOutput, SampleProbe};
 pub struct AttentionProbe {
     stream: Stream,
     arena: DeviceArena,
+    /// Those of `step`, on the host.
+    tables: BlockTables,
     step: StepBuffers,
     attention: Attention,
     /// Formats and places of shrunk blocks, if the pool has such.
@@ -103,10 +105,11 @@ impl AttentionProbe {
             let what = "decode attention over pages of these formats";
             return Err(CudaError::Unsupported(what.into()));
         }
-        // Its steps list their blocks.
-        let tables = Default::default();
+        let shape = capacity.tables(arena.pages(), arena.frames());
+        let tables = (shape, Default::default());
         Ok(Self {
             stream: Stream::new(device)?,
+            tables: BlockTables::new(shape, arena.frames()),
             arena,
             pages: pages
                 .map(|pages| PageTable::new(device, pages))
@@ -139,12 +142,14 @@ impl AttentionProbe {
         self.attention.variant()
     }
 
-    /// Uses another compiled decode kernel and another rule; the step must be loaded again.
+    /// Uses another compiled decode kernel and another rule; the step must be loaded again, with
+    /// deltas that describe all tables.
     pub fn configure(&mut self, variant: DecodeVariant, rule: SplitRule) -> Result<(), CudaError> {
         self.use_kernels(variant, rule, self.attention.prefill_variant())
     }
 
-    /// Uses another compiled prefill kernel; the step must be loaded again.
+    /// Uses another compiled prefill kernel; the step must be loaded again, with deltas that
+    /// describe all tables.
     pub fn configure_prefill(&mut self, prefill: PrefillVariant) -> Result<(), CudaError> {
         self.use_kernels(self.attention.variant(), self.step.rule, prefill)
     }
@@ -161,7 +166,7 @@ impl AttentionProbe {
         let q_heads = self.row / geometry.head_dim;
         let size = (c.seqs, c.blocks);
         let (variant, prefill) = (Some(variant), Some(prefill));
-        let tables = Default::default();
+        let tables = (self.tables.shape(), Default::default());
         self.attention = Attention::new(
             &device,
             geometry,
@@ -198,8 +203,10 @@ impl AttentionProbe {
             pool_frames: self.arena.frames(),
             drawn: None,
         };
-        limits
-            .check(input, &mut CheckScratch::default())
+        let applied = |delta: &_| self.step.tables.apply(delta);
+        self.tables
+            .apply(limits.layout, &input.deltas, applied)
+            .and_then(|()| limits.check(input, &mut self.tables))
             .map_err(BackendError::from)?;
         self.step.load(
             &self.stream,

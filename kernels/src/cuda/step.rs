@@ -16,7 +16,7 @@ use super::plan::{
     AttentionPlan, DecodeUnit, InScratch, SplitRule, UnitColumns, prefill_tiles_max,
 };
 use super::tables::{DeviceTables, ScratchShape};
-use crate::backend::{SeqRows, StepInput, TableShape};
+use crate::backend::{StepInput, TableShape};
 use crate::kv::{KvGeometry, KvLayout};
 
 #[cfg(test)]
@@ -29,17 +29,15 @@ mod room;
 pub struct StepCapacity {
     /// Rows (tokens) of a step.
     pub rows: usize,
-    /// Sequences of a step, and slots of kept tables.
+    /// Sequences of a step, and rows of the block table.
     pub seqs: usize,
-    /// Blocks of all sequences of a step; a shared block counts once for each that names it. Kept
-    /// tables give each slot its share.
+    /// Blocks of all sequences of a step; a shared block counts once for each that names it. Each
+    /// row of the block table has an equal share.
     pub blocks: usize,
-    /// Frames of those blocks, where a step lists them.
-    pub frames: usize,
 }
 
 impl StepCapacity {
-    /// The tables that a backend with a pool of `frames` frames keeps.
+    /// The block tables of a backend with a pool of `frames` frames.
     pub fn tables(&self, layout: &KvLayout, frames: u32) -> TableShape {
         let each = self.blocks / self.seqs.max(1);
         TableShape::new(self.seqs, each, layout, frames)
@@ -111,8 +109,6 @@ pub struct StepBuffers {
     turn: usize,
     device: DeviceBuffer<u32>,
     pub(super) tables: DeviceTables,
-    /// The sequences of a step, with the entries of their slots.
-    seqs: Vec<SeqRows>,
     pub(super) plan: AttentionPlan,
     /// The plan's, of steps that read no shrunk blocks.
     pub(super) rule: SplitRule,
@@ -126,8 +122,8 @@ pub struct StepBuffers {
 }
 
 impl StepBuffers {
-    /// Allocates for steps up to `capacity` that list their blocks, and for those over tables of
-    /// the shape, with room for so many blocks in scratch. Plans for the kernels of `attention`.
+    /// Allocates for steps up to `capacity` over block tables of the shape, with room for so many
+    /// blocks in scratch. Plans for the kernels of `attention`.
     pub(super) fn new(
         device: &Arc<Device>,
         capacity: StepCapacity,
@@ -140,14 +136,17 @@ impl StepBuffers {
         let words = sections.units.end;
         Ok(Self {
             capacity,
-            tables: DeviceTables::new(device, &capacity, tables, scratch)?,
-            seqs: Vec::new(),
+            tables: DeviceTables::new(device, tables, scratch)?,
             columns,
             sections,
             hosts: [Pinned::new(device, words)?, Pinned::new(device, words)?],
             turn: 0,
             device: DeviceBuffer::filled(device, words, 0, "the inputs of a step")?,
-            plan: AttentionPlan::new(rule, attention.prefill_variant().tile_rows()),
+            plan: AttentionPlan::new(
+                rule,
+                attention.prefill_variant().tile_rows(),
+                tables.row_blocks as u32,
+            ),
             rule,
             spread: 0,
             mixed_rule: SplitRule::MIXED,
@@ -170,7 +169,7 @@ impl StepBuffers {
         let columns = unit_columns(geometry, q_heads, 1);
         let units = SplitRule::default().units_room(capacity.seqs, capacity.blocks, columns);
         let sections = Sections::new(capacity, columns, units);
-        sections.units.end * size_of::<u32>() + DeviceTables::bytes(capacity, tables)
+        sections.units.end * size_of::<u32>() + DeviceTables::bytes(tables)
     }
 
     /// Plans the attention of a checked step and enqueues changes of the tables and the upload,
@@ -187,16 +186,9 @@ impl StepBuffers {
         (mixed, in_scratch): (bool, &[Option<InScratch>]),
     ) -> Result<(), CudaError> {
         let c = &self.capacity;
-        let listed = if input.is_kept() {
-            0
-        } else {
-            input.frames.len()
-        };
         for (what, have, most) in [
             ("rows", padded, c.rows),
             ("sequences", input.seqs.len(), c.seqs),
-            ("blocks", input.blocks.len(), c.blocks),
-            ("listed frames", listed, c.frames),
         ] {
             if have > most {
                 return Err(CudaError::Unsupported(format!(
@@ -204,26 +196,16 @@ impl StepBuffers {
                 )));
             }
         }
-        self.seqs.clear();
-        self.seqs.extend_from_slice(&input.seqs);
-        if input.is_kept() {
-            let row_blocks = self.tables.shape().row_blocks;
-            for (seq, &slot) in self.seqs.iter_mut().zip(&input.slots) {
-                seq.first_block = slot * row_blocks as u32;
-            }
-        } else {
-            self.tables.list(input);
-        }
         // Ahead of the upload: what reads the tables waits for that.
         self.tables.flush(stream)?;
         self.plan.rule = if mixed { self.mixed_rule } else { self.rule };
-        let decoding = self.seqs.iter().filter(|seq| seq.rows == 1).count();
+        let decoding = input.seqs.iter().filter(|seq| seq.rows == 1).count();
         self.plan.spread = match mixed {
             true => 0,
             false => self.spread / decoding.max(1),
         };
         self.plan.columns = mixed.then_some(self.columns);
-        self.plan.plan(&self.seqs, self.columns.group, in_scratch);
+        self.plan.plan(&input.seqs, self.columns.group, in_scratch);
         self.rows = input.tokens.len();
         let s = &self.sections;
         self.turn ^= 1;
@@ -238,11 +220,11 @@ impl StepBuffers {
         put(&s.decodes, bytemuck::cast_slice(&self.plan.decodes));
         put(&s.tiles, bytemuck::cast_slice(&self.plan.tiles));
         put(&s.units, bytemuck::cast_slice(&self.plan.units));
-        for seq in &self.seqs {
+        for seq in &input.seqs {
             for i in 0..seq.rows {
                 let row = (seq.first_row + i) as usize;
                 host[s.positions.start + row] = seq.position + i;
-                host[s.first_blocks.start + row] = seq.first_block;
+                host[s.first_blocks.start + row] = self.plan.first_block(seq);
             }
         }
         for section in [&s.tokens, &s.positions, &s.first_blocks] {

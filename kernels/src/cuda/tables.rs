@@ -6,8 +6,7 @@ use std::sync::Arc;
 use super::driver::{Device, DeviceBuffer, Kernel, Pinned, Stream};
 use super::error::CudaError;
 use super::params::{DevicePtr, KernelParams};
-use super::step::StepCapacity;
-use crate::backend::{StepInput, TableDelta, TableShape};
+use crate::backend::{TableDelta, TableShape};
 
 #[cfg(test)]
 mod tests;
@@ -43,11 +42,9 @@ pub(super) struct ScratchShape {
 /// The tables that attention and append read: entries (where a block's frames begin), frames and
 /// blocks' schedule positions.
 ///
-/// Kept tables have row `slot` at entry `slot * row_blocks`, the frames of block `id` from `id *
-/// block_frames` on, and its position at `id`. A step that lists its blocks has its lists there
-/// instead, the position of each at its own number. Sequences whose shrunk blocks are read in
-/// scratch have entries behind those, made anew for each step; the frames of scratch stand behind
-/// the others.
+/// Row `slot` is at entry `slot * row_blocks`, the frames of block `id` from `id * block_frames`
+/// on, and its position at `id`. Sequences whose shrunk blocks are read in scratch have entries
+/// behind those, made anew for each step; the frames of scratch stand behind the others.
 #[derive(Debug)]
 pub(super) struct DeviceTables {
     shape: TableShape,
@@ -73,22 +70,21 @@ pub(super) struct DeviceTables {
 
 impl DeviceTables {
     /// Entries, frames, positions.
-    fn sizes(capacity: &StepCapacity, shape: &TableShape) -> (usize, usize, usize) {
+    fn sizes(shape: &TableShape) -> (usize, usize, usize) {
         (
-            capacity.blocks.max(shape.slots * shape.row_blocks),
-            capacity.frames.max(shape.blocks * shape.block_frames),
-            capacity.blocks.max(shape.blocks),
+            shape.slots * shape.row_blocks,
+            shape.blocks * shape.block_frames,
+            shape.blocks,
         )
     }
 
-    /// Empty tables for steps of lists within `capacity`, and for kept ones.
+    /// Empty tables of the shape, with room in scratch.
     pub(super) fn new(
         device: &Arc<Device>,
-        capacity: &StepCapacity,
         shape: TableShape,
         scratch: ScratchShape,
     ) -> Result<Self, CudaError> {
-        let (entries, frames, positions) = Self::sizes(capacity, &shape);
+        let (entries, frames, positions) = Self::sizes(&shape);
         let entries = entries + scratch.entries;
         let frames = frames + scratch.blocks * scratch.block_frames;
         let words = ENTRY_WORDS * entries + frames + positions;
@@ -115,18 +111,14 @@ impl DeviceTables {
     }
 
     /// Bytes that `new` allocates on the device.
-    pub(super) fn bytes(capacity: &StepCapacity, shape: &TableShape) -> usize {
-        let (entries, frames, positions) = Self::sizes(capacity, shape);
+    pub(super) fn bytes(shape: &TableShape) -> usize {
+        let (entries, frames, positions) = Self::sizes(shape);
         (ENTRY_WORDS * entries + frames + positions + 2 * CHANGES_MAX) * size_of::<u32>()
     }
 
     /// Bytes that it allocates beside for scratch.
     pub(super) fn scratch_bytes(scratch: &ScratchShape) -> usize {
         (ENTRY_WORDS * scratch.entries + scratch.blocks * scratch.block_frames) * size_of::<u32>()
-    }
-
-    pub(super) fn shape(&self) -> TableShape {
-        self.shape
     }
 
     /// Address of the entries.
@@ -177,7 +169,7 @@ impl DeviceTables {
         match *delta {
             TableDelta::Row { slot, index, block } => {
                 let entry = slot as usize * row_blocks + index as usize;
-                self.set_entry(entry, block * block_frames as u32, block);
+                self.set_entry(entry, self.block_frames(block), block);
             }
             TableDelta::Block { block, position } => self.set_position(block as usize, position),
             TableDelta::Frame {
@@ -188,8 +180,8 @@ impl DeviceTables {
         }
     }
 
-    /// Where the frames of a kept block begin.
-    pub(super) fn kept_frames(&self, block: u32) -> u32 {
+    /// Where the frames of a block begin.
+    pub(super) fn block_frames(&self, block: u32) -> u32 {
         block * self.shape.block_frames as u32
     }
 
@@ -232,28 +224,6 @@ impl DeviceTables {
     pub(super) fn frames_at(&self, entry: u32, count: usize) -> &[u32] {
         let first = self.mirror[ENTRY_WORDS * entry as usize] as usize;
         &self.mirror[ENTRY_WORDS * self.entries + first..][..count]
-    }
-
-    /// Takes note of the lists of a step within the capacity.
-    pub(super) fn list(&mut self, input: &StepInput) {
-        // Frames without blocks are those of shrinks: kept tables stay.
-        if input.blocks.is_empty() {
-            return;
-        }
-        for (entry, block) in input.blocks.iter().enumerate() {
-            self.set_entry(entry, block.first_frame, entry as u32);
-            self.set_position(entry, block.schedule_position);
-        }
-        // Most stay: runs of them are passed over at once.
-        const RUN: usize = 64;
-        for (run, frames) in input.frames.chunks(RUN).enumerate() {
-            let first = ENTRY_WORDS * self.entries + run * RUN;
-            if self.mirror[first..][..frames.len()] != *frames {
-                for (i, &frame) in frames.iter().enumerate() {
-                    self.set(first + i, frame);
-                }
-            }
-        }
     }
 
     /// Enqueues all changes. The stream must have finished with the step before the previous one,

@@ -2,7 +2,7 @@
 
 use crate::common::paged::{Chunk, Paged};
 use crate::common::{Family, Random, RandomWeights};
-use ebb_kernels::backend::{Backend, BackendError, StepInput};
+use ebb_kernels::backend::{Backend, BackendError, StepInput, TableDelta};
 use ebb_kernels::bf16;
 use ebb_kernels::cpu::{CpuBackend, CpuOptions, LoadError};
 use ebb_kernels::formats::FormatId;
@@ -22,20 +22,27 @@ fn corrupt(input: &mut StepInput, random: &mut Random) {
     let mut fields: Vec<&mut u32> = vec![];
     for seq in &mut input.seqs {
         fields.extend([
+            &mut seq.slot,
             &mut seq.first_row,
             &mut seq.rows,
             &mut seq.position,
-            &mut seq.first_block,
-            &mut seq.blocks,
         ]);
     }
     for shrink in &mut input.shrinks {
         fields.extend([&mut shrink.source, &mut shrink.target]);
     }
-    for block in &mut input.blocks {
-        fields.extend([&mut block.first_frame, &mut block.frames]);
+    for delta in &mut input.deltas {
+        match delta {
+            TableDelta::Row { slot, index, block } => fields.extend([slot, index, block]),
+            TableDelta::Block { block, .. } => fields.push(block),
+            TableDelta::Frame {
+                block,
+                index,
+                frame,
+            } => fields.extend([block, index, frame]),
+        }
     }
-    fields.extend(&mut input.frames);
+    fields.extend(&mut input.shrink_frames);
     fields.extend(&mut input.tokens);
     fields.extend(&mut input.logit_rows);
     let at = random.below(fields.len());
@@ -82,8 +89,14 @@ proptest! {
             Ok(output) => prop_assert_eq!(output.logits.len(), input.logit_rows.len() * 101),
             Err(error) => prop_assert!(matches!(error, BackendError::Input(_)), "{}", error),
         }
+        let mut named: Vec<u32> = paged.seqs.iter().flat_map(|s| &s.frames).copied().collect();
+        named.extend(&input.shrink_frames);
+        named.extend(input.deltas.iter().filter_map(|delta| match delta {
+            TableDelta::Frame { frame, .. } => Some(frame),
+            _ => None,
+        }));
         let arena = paged.backend.arena();
-        for f in (0..arena.frames()).filter(|f| !input.frames.contains(f)) {
+        for f in (0..arena.frames()).filter(|f| !named.contains(f)) {
             prop_assert!(arena.frame(f) == &before[f as usize][..], "frame {}", f);
         }
     }

@@ -200,12 +200,8 @@ fn a_prefix_written_in_the_same_step_can_be_read() {
     let writer = paged.add();
     let reader = paged.add();
     // The reader is attached to the block that the writer fills in this very step.
-    let input = paged.input(&[Chunk {
-        seq: writer,
-        tokens: &text[..130],
-    }]);
-    let per_block = input.blocks[0].frames as usize;
-    paged.seqs[writer].len = 0;
+    paged.grow(writer, 130);
+    let per_block = paged.pages.frames(0) as usize;
     paged.seqs[reader].frames = paged.seqs[writer].frames[..per_block].to_vec();
     paged.seqs[reader].len = 128;
     let chunks = [
@@ -238,7 +234,7 @@ fn only_the_wanted_logits_and_only_the_own_frames() {
     input.logit_rows.clear();
     assert!(paged.step(&input).is_empty());
     let arena = paged.backend.arena();
-    for f in (0..arena.frames()).filter(|f| !input.frames.contains(f)) {
+    for f in (0..arena.frames()).filter(|f| !paged.seqs[seq].frames.contains(f)) {
         assert!(
             arena.frame(f).iter().all(|b| *b == 0xff),
             "frame {f} was written"

@@ -1,11 +1,11 @@
 //! One sequence driven straight through the backend and the block manager, without a scheduler: for
 //! evaluation and for tests that look at logits.
 
-use ebb_block_manager::{BlockManager, SeqId, Short, StepId};
-use ebb_kernels::backend::{Backend, BackendError, FrameCopy, SeqRows, StepInput};
+use ebb_block_manager::{BlockManager, SeqId, Short, Slot, StepId, TableDelta};
+use ebb_kernels::backend::{Backend, BackendError, FrameCopy, StepInput};
 use thiserror::Error;
 
-use ebb_serving::core::append_table;
+use ebb_serving::core::table_delta;
 
 /// A sequence could not be fed.
 #[derive(Debug, Error)]
@@ -48,9 +48,11 @@ pub struct Sequence {
     backend: Box<dyn Backend>,
     blocks: BlockManager,
     seq: SeqId,
+    slot: Slot,
     len: usize,
     step: u64,
     input: StepInput,
+    deltas: Vec<TableDelta>,
     copies: Vec<(u32, u32)>,
 }
 
@@ -58,14 +60,16 @@ impl Sequence {
     /// Starts empty.
     pub fn new(backend: Box<dyn Backend>, mut blocks: BlockManager) -> Self {
         let seq = SeqId(0);
-        blocks.create(seq, &[], 0);
+        let slot = blocks.create(seq, &[], 0).slot;
         Self {
             backend,
             blocks,
             seq,
+            slot,
             len: 0,
             step: 0,
             input: StepInput::default(),
+            deltas: Vec::new(),
             copies: Vec::new(),
         }
     }
@@ -74,7 +78,7 @@ impl Sequence {
     pub fn reset(&mut self) {
         self.blocks.release(self.seq);
         self.seq = SeqId(self.seq.0 + 1);
-        self.blocks.create(self.seq, &[], 0);
+        self.slot = self.blocks.create(self.seq, &[], 0).slot;
         self.len = 0;
     }
 
@@ -100,6 +104,7 @@ impl Sequence {
     pub fn feed(&mut self, tokens: &[u32], rows: Rows) -> Result<&[f32], FeedError> {
         let position = self.len;
         self.blocks.grow(self.seq, position + tokens.len())?;
+        self.blocks.drain_deltas(&mut self.deltas);
         self.blocks.drain_copies(&mut self.copies);
         self.step += 1;
         self.blocks.begin_step(StepId(self.step));
@@ -114,30 +119,17 @@ impl Sequence {
 
     fn fill(&mut self, tokens: &[u32], position: usize, rows: Rows) {
         let input = &mut self.input;
-        input.copies.clear();
-        input.copies.extend(
-            self.copies
-                .drain(..)
-                .map(|(src, dst)| FrameCopy { src, dst }),
-        );
-        input.tokens.clear();
-        input.tokens.extend_from_slice(tokens);
-        input.blocks.clear();
-        input.frames.clear();
-        let blocks = append_table(input, self.blocks.table(self.seq));
-        let count = tokens.len() as u32;
-        input.seqs.clear();
-        input.seqs.push(SeqRows {
-            first_row: 0,
-            rows: count,
-            position: position as u32,
-            first_block: blocks.start,
-            blocks: blocks.len() as u32,
-        });
-        input.logit_rows.clear();
+        input.clear();
+        let deltas = self.deltas.drain(..);
+        input.deltas.extend(deltas.map(|delta| table_delta(&delta)));
+        let copies = self.copies.drain(..);
+        input
+            .copies
+            .extend(copies.map(|(src, dst)| FrameCopy { src, dst }));
+        let new = input.push_seq(self.slot.0, position as u32, tokens);
         match rows {
-            Rows::All => input.logit_rows.extend(0..count),
-            Rows::Last => input.logit_rows.push(count - 1),
+            Rows::All => input.logit_rows.extend(new),
+            Rows::Last => input.logit_rows.push(new.end - 1),
         }
     }
 }

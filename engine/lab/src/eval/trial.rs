@@ -8,10 +8,9 @@
 //! out here and not by a block manager.
 
 use ebb_kernels::SUB_BLOCK_TOKENS;
-use ebb_kernels::backend::{Backend, BlockRef, SeqRows, Shrink, StepInput};
+use ebb_kernels::backend::{Backend, StepInput, TableBuilder};
 use ebb_kernels::formats::FormatId;
 use ebb_kernels::kv::{KvGeometry, KvLayout, LayoutError};
-use ebb_serving::core::append_frames;
 use ebb_serving::kv_pages::PageFormats;
 
 use super::{CHUNK, FeedError, Rows};
@@ -156,6 +155,8 @@ pub struct Trials {
     courses: Vec<Course>,
     /// The 16-bit run, then the trials.
     seqs: Vec<Vec<Block>>,
+    /// The same, with a slot for each.
+    tables: TableBuilder,
     /// Of each, how many of its course's moves are done.
     moved: Vec<usize>,
     free: Vec<u32>,
@@ -176,6 +177,7 @@ impl Trials {
             layout,
             courses: vec![Course::whole()],
             seqs: Vec::new(),
+            tables: TableBuilder::default(),
             moved: Vec::new(),
             free: (0..frames).rev().collect(),
             len: 0,
@@ -196,7 +198,8 @@ impl Trials {
 
     /// Forgets everything fed so far.
     pub fn reset(&mut self) {
-        for seq in &mut self.seqs {
+        for (slot, seq) in (0..).zip(&mut self.seqs) {
+            self.tables.clear_slot(slot);
             self.free.extend(seq.drain(..).flat_map(|b| b.frames));
         }
         self.moved.fill(0);
@@ -241,7 +244,7 @@ impl Trials {
     /// to only once that step is back: a device may read one that it is still writing in another
     /// way, which rounds otherwise.
     fn shrink_due(&mut self) -> Result<(), FeedError> {
-        self.input = StepInput::default();
+        self.input.clear();
         let mut old = Vec::new();
         self.shrink(&mut old)?;
         if !self.input.shrinks.is_empty() {
@@ -250,7 +253,7 @@ impl Trials {
                 return Err(FeedError::Shrink(failure.to_string()));
             }
             self.free.extend(old);
-            self.input = StepInput::default();
+            self.input.clear();
         }
         Ok(())
     }
@@ -330,15 +333,9 @@ impl Trials {
             return Ok(());
         }
         let new = self.take(self.layout.frames(to) as usize)?;
+        self.tables.set(seq as u32, block, to, &new);
         let block = &mut self.seqs[seq][block];
-        let source = append_frames(&mut self.input, &block.frames);
-        let target = append_frames(&mut self.input, &new);
-        self.input.shrinks.push(Shrink {
-            from,
-            to,
-            source,
-            target,
-        });
+        self.input.push_shrink((from, &block.frames), (to, &new));
         old.append(&mut block.frames);
         *block = Block {
             position: to,
@@ -360,7 +357,9 @@ impl Trials {
                 }
                 let held = self.seqs[seq][block].frames.len();
                 let mut new = self.take(frames - held)?;
-                self.seqs[seq][block].frames.append(&mut new);
+                let frames = &mut self.seqs[seq][block].frames;
+                frames.append(&mut new);
+                self.tables.set(seq as u32, block, 0, frames);
             }
         }
         Ok(())
@@ -368,29 +367,10 @@ impl Trials {
 
     fn fill(&mut self, tokens: &[u32], rows: Option<Rows>) {
         let input = &mut self.input;
-        input.tokens.clear();
-        input.blocks.clear();
-        input.seqs.clear();
-        for seq in &self.seqs {
-            let (first_row, first_block) = (input.tokens.len() as u32, input.blocks.len() as u32);
-            input.tokens.extend_from_slice(tokens);
-            for block in seq {
-                let first_frame = append_frames(input, &block.frames);
-                input.blocks.push(BlockRef {
-                    schedule_position: block.position,
-                    first_frame,
-                    frames: block.frames.len() as u32,
-                });
-            }
-            input.seqs.push(SeqRows {
-                first_row,
-                rows: tokens.len() as u32,
-                position: self.len as u32,
-                first_block,
-                blocks: seq.len() as u32,
-            });
+        self.tables.take_deltas(&mut input.deltas);
+        for slot in 0..self.seqs.len() as u32 {
+            input.push_seq(slot, self.len as u32, tokens);
         }
-        input.logit_rows.clear();
         let all = input.tokens.len() as u32;
         match rows {
             None => {}

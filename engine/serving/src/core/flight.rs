@@ -35,11 +35,10 @@ impl EngineThread {
     /// Hands a plan to the backend.
     pub(super) fn submit_step(&mut self, plan: StepPlan, planning: Instant) -> Result<(), Lost> {
         let submitted = Instant::now();
-        let skills = self.skills;
-        step::fill(&mut self.input, &plan, self.scheduler.blocks(), skills);
+        step::fill(&mut self.input, &plan, self.device_draws);
         let mut targets = self.spare_targets.pop().unwrap_or_default();
         targets.clear();
-        if skills.draws {
+        if self.device_draws {
             fill_draws(&mut self.input, &plan, &mut self.live, &mut targets);
         }
         for slice in &plan.slices {
@@ -117,7 +116,7 @@ impl EngineThread {
             outputs: Vec::with_capacity(plan.slices.len()),
             recording: self.recording.as_mut(),
         };
-        let device_draws = self.skills.draws.then_some(&draws[..]);
+        let device_draws = self.device_draws.then_some(&draws[..]);
         let prompt_tokens = reading.read(
             &plan,
             device_draws,

@@ -21,7 +21,7 @@ pub(crate) use engine::Served;
 pub use error::RequestError;
 pub use handle::{EngineHandle, EngineState, ModelInfo};
 pub use request::{FinishReason, GenerateRequest, KvBits, Prompt, StreamEvent, TokenLogprobs};
-pub use step::{append_frames, append_table};
+pub use step::table_delta;
 pub use stream::{GenerateStream, STREAM_LIMIT_BYTES};
 /// For scripted engines in tests.
 #[cfg(test)]

@@ -17,7 +17,6 @@ use super::engine::{Command, Shared, Submission, outcome};
 use super::flight::{InFlight, Lost};
 use super::live::Live;
 use super::recording::Recording;
-use super::step::Skills;
 use super::{EngineState, KvBits, RequestError};
 use crate::sampling::Sampler;
 use crate::trajectory::TrajectoryLog;
@@ -30,7 +29,8 @@ pub(super) struct EngineThread {
     commands: Receiver<Command>,
     pub(super) scheduler: Scheduler,
     pub(super) backend: Box<dyn Backend>,
-    pub(super) skills: Skills,
+    /// Whether the backend draws the tokens.
+    pub(super) device_draws: bool,
     pub(super) sampler: Sampler,
     /// One row of logits, to be edited while a token is chosen from it.
     pub(super) row: Vec<f32>,
@@ -64,10 +64,7 @@ impl EngineThread {
             scheduler,
             sampler: Sampler::new(),
             row: Vec::new(),
-            skills: Skills {
-                draws: backend.draws(),
-                keeps_tables: backend.keeps_tables(),
-            },
+            device_draws: backend.draws(),
             backend,
             live: FxHashMap::default(),
             received: Count::default(),

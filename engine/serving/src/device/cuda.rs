@@ -72,7 +72,7 @@ impl CudaDevice {
         // The tables are made for the pool: as large as it could be.
         let frame_bytes = spec.kv_geometry().frame_layout().frame_bytes;
         let frames = u32::try_from(free / frame_bytes).unwrap_or(u32::MAX);
-        let needs = CudaBackend::needs(&self.0, spec, &config(spec, frames, steps));
+        let needs = CudaBackend::needs(&self.0, spec, &config(frames, steps));
         Ok(Budget {
             total: total as u64,
             free: free as u64,
@@ -90,17 +90,11 @@ impl CudaDevice {
     }
 
     /// Of `bytes` for the KV cache, those of its pool: blocks that shrink need scratch beside it.
-    pub fn pool_bytes(
-        &self,
-        spec: &ModelSpec,
-        steps: &StepSizes,
-        layout: &KvLayout,
-        bytes: u64,
-    ) -> u64 {
+    pub fn pool_bytes(&self, steps: &StepSizes, layout: &KvLayout, bytes: u64) -> u64 {
         let frame = layout.frame().frame_bytes as u64;
         let fits = |frames: u64| {
             let frames32 = u32::try_from(frames).unwrap_or(u32::MAX);
-            let config = config(spec, frames32, steps);
+            let config = config(frames32, steps);
             let beside = CudaBackend::shrink_bytes(layout, frames32, &config) as u64;
             frames * frame + beside <= bytes
         };
@@ -129,7 +123,7 @@ impl CudaDevice {
         let spec = model.spec.clone();
         let config = CudaConfig {
             rotate_k: options.rotation.k,
-            ..config(&spec, frames, &options.steps)
+            ..config(frames, &options.steps)
         };
         let begin = Instant::now();
         let mut loaded = None;
@@ -206,7 +200,7 @@ impl CudaDevice {
 /// Decode batches beyond this are not recorded: launching them takes less than running them.
 const GRAPH_ROWS_MAX: usize = 512;
 
-fn config(spec: &ModelSpec, frames: u32, steps: &StepSizes) -> CudaConfig {
+fn config(frames: u32, steps: &StepSizes) -> CudaConfig {
     // Sequences may share blocks, so the pool does not bound how many their tables name together.
     let blocks = steps.seqs * steps.context.div_ceil(BLOCK_TOKENS);
     CudaConfig {
@@ -215,7 +209,6 @@ fn config(spec: &ModelSpec, frames: u32, steps: &StepSizes) -> CudaConfig {
             rows: steps.rows,
             seqs: steps.seqs,
             blocks,
-            frames: blocks * spec.kv_geometry().frame_layout().frames_per_block(),
         },
         logit_rows: steps.logit_rows,
         graph_rows_max: steps.decode_rows.min(GRAPH_ROWS_MAX),

@@ -37,7 +37,7 @@ impl CudaDevice {
     }
 
     /// Of bytes for the KV cache, those of its pool.
-    pub fn pool_bytes(&self, _: &ModelSpec, _: &StepSizes, _: &KvLayout, _: u64) -> u64 {
+    pub fn pool_bytes(&self, _: &StepSizes, _: &KvLayout, _: u64) -> u64 {
         match *self {}
     }
 

@@ -13,10 +13,6 @@ use crate::cli::engine_args::{DeviceArgs, ModelArgs, cores};
 use crate::cli::error::CliError;
 use crate::cli::size::ByteSize;
 
-/// Blocks of a sequence whose frames a step lists besides those that it reads: two shrink, from
-/// frames to frames.
-const SHRINK_BLOCKS: usize = 4;
-
 /// The model and what it may use.
 #[derive(Debug, Clone, Args)]
 pub(super) struct TrialArgs {
@@ -85,7 +81,7 @@ impl TrialArgs {
             steps: StepSizes {
                 rows: seqs * CHUNK,
                 seqs,
-                context: context + SHRINK_BLOCKS * CHUNK,
+                context,
                 logit_rows: CHUNK,
                 decode_rows: 0,
                 // Figures of a trial do not depend on which others it runs with.
@@ -190,7 +186,7 @@ impl TrialArgs {
         let mut options = BackendOptions {
             layout: Some(layout.clone()),
             rotation,
-            ..self.options(device, seqs, context + context)
+            ..self.options(device, seqs, context)
         };
         options.steps.rows = seqs * step;
         let needed = frames * layout.frame().frame_bytes as u64;
@@ -238,7 +234,7 @@ impl TrialArgs {
         let budget = gpu.budget(spec, steps, GPU_MEMORY_UTILIZATION)?;
         // Blocks that shrink need scratch beside the pool.
         let fits = |bytes: u64| {
-            let pool = |layout| gpu.pool_bytes(spec, steps, layout, bytes);
+            let pool = |layout| gpu.pool_bytes(steps, layout, bytes);
             options.layout.as_ref().map_or(bytes, pool) >= needed
         };
         Ok(match asked {

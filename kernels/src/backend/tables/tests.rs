@@ -1,8 +1,9 @@
-//! Kept tables against a naive model of them, and checked steps against the check of their lists.
+//! Tables and checks of steps against naive ones.
 
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::backend::{StepInput, StepLimits};
 use crate::formats::FormatId as F;
 use crate::kv::{FrameLayout, KvGeometry};
 use TableDelta as D;
@@ -68,29 +69,31 @@ fn row(slot: u32, index: u32, block: u32) -> D {
     D::Row { slot, index, block }
 }
 
+/// Of no slot yet.
 fn seq(first_row: u32, rows: u32, position: u32) -> SeqRows {
     SeqRows {
+        slot: 0,
         first_row,
         rows,
         position,
-        first_block: 0,
-        blocks: 0,
     }
 }
 
 fn step(seqs: &[(u32, SeqRows)]) -> StepInput {
     StepInput {
         tokens: vec![1; seqs.iter().map(|s| s.1.rows as usize).sum()],
-        slots: seqs.iter().map(|s| s.0).collect(),
-        seqs: seqs.iter().map(|s| s.1).collect(),
+        seqs: seqs
+            .iter()
+            .map(|&(slot, s)| SeqRows { slot, ..s })
+            .collect(),
         ..StepInput::default()
     }
 }
 
 /// Slot 0: 130 tokens known, blocks 0 and 1; slot 2: block 0 and block 2 that has room for 32
 /// tokens.
-fn tables(layout: &KvLayout) -> KeptTables {
-    let mut tables = KeptTables::new(SHAPE, FRAMES);
+fn tables(layout: &KvLayout) -> BlockTables {
+    let mut tables = BlockTables::new(SHAPE, FRAMES);
     let mut deltas = block(0, 0, 0, 16);
     deltas.extend(block(1, 0, 16, 2));
     deltas.extend(block(2, 0, 18, 4));
@@ -103,7 +106,7 @@ fn check(deltas: &[D], seqs: &[(u32, SeqRows)]) -> Result<(), E> {
     let layout = layout();
     let mut tables = tables(&layout);
     tables.apply(&layout, deltas, |_| ())?;
-    limits(&layout).check_kept(&step(seqs), &mut tables, &mut CheckScratch::default())
+    limits(&layout).check(&step(seqs), &mut tables)
 }
 
 #[test]
@@ -171,13 +174,12 @@ fn steps_that_contradict_the_tables_are_refused() {
 fn a_block_that_loses_its_frames_behind_a_checked_step_is_not_written() {
     let layout = layout();
     let mut tables = tables(&layout);
-    let mut scratch = CheckScratch::default();
     let one = step(&[(0, seq(0, 1, 120))]);
     let limits = limits(&layout);
-    limits.check_kept(&one, &mut tables, &mut scratch).unwrap();
-    limits.check_kept(&one, &mut tables, &mut scratch).unwrap();
+    limits.check(&one, &mut tables).unwrap();
+    limits.check(&one, &mut tables).unwrap();
     tables.apply(&layout, &block(0, 0, 0, 14), |_| ()).unwrap();
-    let short = limits.check_kept(&one, &mut tables, &mut scratch);
+    let short = limits.check(&one, &mut tables);
     assert!(
         matches!(short, Err(E::Capacity { capacity: 112, .. })),
         "{short:?}"
@@ -213,10 +215,10 @@ fn wrong_deltas_are_left_out_and_the_others_applied() {
         row(u32::MAX, u32::MAX, u32::MAX),
         frame(u32::MAX, u32::MAX, u32::MAX),
     ] {
-        let mut kept = tables(&layout);
+        let mut known = tables(&layout);
         let deltas = [row(1, 0, 2), wrong, wrong, row(1, 1, 1)];
         let mut applied = Vec::new();
-        let result = kept.apply(&layout, &deltas, |d| applied.push(*d));
+        let result = known.apply(&layout, &deltas, |d| applied.push(*d));
         assert!(
             matches!(result, Err(E::Delta { delta: 1, .. })),
             "{wrong:?}"
@@ -224,20 +226,8 @@ fn wrong_deltas_are_left_out_and_the_others_applied() {
         assert_eq!(applied, [deltas[0], deltas[3]]);
         let mut expected = tables(&layout);
         expected.apply(&layout, &applied, |_| ()).unwrap();
-        assert_eq!(format!("{kept:?}"), format!("{expected:?}"));
+        assert_eq!(format!("{known:?}"), format!("{expected:?}"));
     }
-}
-
-#[test]
-fn a_step_is_kept_or_listed() {
-    let layout = layout();
-    let limits = limits(&layout);
-    let mut scratch = CheckScratch::default();
-    let mut kept = step(&[(0, seq(0, 1, 130))]);
-    assert_eq!(limits.check(&kept, &mut scratch), Err(E::KeepsNoTables));
-    kept.slots.push(1);
-    let checked = limits.check_kept(&kept, &mut tables(&layout), &mut scratch);
-    assert_eq!(checked, Err(E::Slots { slots: 2, seqs: 1 }));
 }
 
 /// Tables as maps, without any limit.
@@ -245,6 +235,8 @@ fn a_step_is_kept_or_listed() {
 struct Naive {
     rows: BTreeMap<u32, BTreeMap<u32, u32>>,
     blocks: BTreeMap<u32, (u16, BTreeMap<u32, u32>)>,
+    /// Where each frame was last named.
+    places: BTreeMap<u32, (u32, u32)>,
 }
 
 impl Naive {
@@ -262,6 +254,7 @@ impl Naive {
                 frame,
             } => {
                 self.blocks.entry(block).or_default().1.insert(index, frame);
+                self.places.insert(frame, (block, index));
             }
         }
     }
@@ -276,17 +269,52 @@ impl Naive {
         })
         .collect()
     }
+
+    /// Tokens that a row has memory for.
+    fn capacity(&self, layout: &KvLayout, slot: u32) -> u32 {
+        let mut tokens = 0;
+        for (position, frames) in self.blocks(slot, u32::MAX) {
+            let held = match position {
+                0 => frames.len() as u32 / 2,
+                _ if frames.len() as u32 == layout.frames(position) => 8,
+                _ => 0,
+            };
+            tokens += 16 * held;
+            if held < 8 {
+                break;
+            }
+        }
+        tokens
+    }
+
+    /// Whether these rows may be written.
+    fn takes(&self, layout: &KvLayout, seqs: &[(u32, SeqRows)]) -> bool {
+        let mut writers = BTreeMap::new();
+        seqs.iter().enumerate().all(|(seq, (slot, s))| {
+            let end = s.position + s.rows;
+            let has_memory = end <= self.capacity(layout, *slot);
+            has_memory
+                && (s.position / 16..end.div_ceil(16)).all(|sub_block| {
+                    let (index, sub_block) = (sub_block / 8, sub_block % 8);
+                    let id = self.rows[slot][&index];
+                    let (position, frames) = &self.blocks[&id];
+                    let mut own = 2 * sub_block..2 * sub_block + 2;
+                    *position == 0
+                        && *writers.entry(id).or_insert((seq, index)) == (seq, index)
+                        && own.all(|i| self.places[&frames[&i]] == (id, i))
+                })
+        })
+    }
 }
 
 #[test]
-fn random_deltas_make_the_tables_of_a_naive_model() {
+fn random_deltas_and_steps_are_what_a_naive_model_makes_of_them() {
     let layout = layout();
     let (mut accepted, mut refused) = (0, 0);
     for seed in 0..300 {
         let mut rng = Rng(seed);
-        let mut kept = KeptTables::new(SHAPE, FRAMES);
+        let mut known = BlockTables::new(SHAPE, FRAMES);
         let mut naive = Naive::default();
-        let mut scratch = CheckScratch::default();
         for _ in 0..60 {
             let mut deltas = Vec::new();
             for _ in 0..rng.below(4) {
@@ -307,7 +335,7 @@ fn random_deltas_make_the_tables_of_a_naive_model() {
                 deltas.push(row(slot, index, rng.below(SHAPE.blocks)));
             }
             let mut applied = 0;
-            let result = kept.apply(&layout, &deltas, |delta| {
+            let result = known.apply(&layout, &deltas, |delta| {
                 naive.apply(delta);
                 applied += 1;
             });
@@ -324,26 +352,19 @@ fn random_deltas_make_the_tables_of_a_naive_model() {
                 })
                 .collect();
             let input = step(&seqs);
-            let listed = kept.listed(&input);
-            for ((slot, s), l) in seqs.iter().zip(&listed.seqs) {
-                let blocks = &listed.blocks[l.first_block as usize..][..l.blocks as usize];
-                let blocks: Vec<_> = blocks
-                    .iter()
-                    .map(|b| {
-                        let frames = &listed.frames[b.first_frame as usize..][..b.frames as usize];
-                        (b.schedule_position, frames.to_vec())
-                    })
-                    .collect();
-                assert_eq!(blocks, naive.blocks(*slot, s.position + s.rows));
+            for s in &input.seqs {
+                let blocks = known.blocks_of(s).iter().map(|id| known.block(*id));
+                let blocks: Vec<_> = blocks.map(|(at, frames)| (at, frames.to_vec())).collect();
+                assert_eq!(blocks, naive.blocks(s.slot, s.position + s.rows));
             }
-            // What the quick check takes, the whole one does, unless a block in the middle of a row
+            // What the quick check takes, a fresh one does, unless a block in the middle of a row
             // has changed: here they may.
-            let quick = limits(&layout).check_kept(&input, &mut kept, &mut scratch);
-            let whole = limits(&layout).check(&listed, &mut scratch);
-            kept.rows.iter_mut().for_each(|row| row.full = 0);
-            let fresh = limits(&layout).check_kept(&input, &mut kept, &mut scratch);
+            let quick = limits(&layout).check(&input, &mut known);
+            known.rows.iter_mut().for_each(|row| row.full = 0);
+            let fresh = limits(&layout).check(&input, &mut known);
+            assert_eq!(fresh.is_ok(), naive.takes(&layout, &seqs), "{input:?}");
             if fresh.is_ok() {
-                assert_eq!((&quick, &whole), (&fresh, &fresh), "{input:?}");
+                assert_eq!(quick, fresh, "{input:?}");
                 accepted += 1;
             } else {
                 refused += 1;
@@ -353,17 +374,79 @@ fn random_deltas_make_the_tables_of_a_naive_model() {
     assert!(accepted > 500 && refused > 500, "{accepted} and {refused}");
 }
 
+/// Sequences that grow, share, shrink and end, as a caller of a builder knows them.
 #[test]
-fn lists_become_deltas_and_lists_again() {
+fn tables_are_what_a_builder_was_told() {
     let layout = layout();
-    let input = tables(&layout).listed(&step(&[(0, seq(0, 3, 130)), (2, seq(3, 2, 128))]));
-    assert_eq!((input.blocks.len(), input.is_kept()), (4, false));
-    let kept = input.kept();
-    assert_eq!((kept.blocks.len(), kept.is_kept()), (0, true));
-    let mut again = KeptTables::new(SHAPE, FRAMES);
-    again.apply(&layout, &kept.deltas, |_| ()).unwrap();
-    let mut lists = again.listed(&kept);
-    // Those of `input` come first.
-    assert_eq!(lists.frames.split_off(input.frames.len()), input.frames);
-    assert_eq!(lists.frames, input.frames);
+    for seed in 0..100 {
+        let mut rng = Rng(seed);
+        let mut builder = TableBuilder::default();
+        let shape = TableShape {
+            blocks: SHAPE.slots * SHAPE.row_blocks,
+            ..SHAPE
+        };
+        let mut known = BlockTables::new(shape, FRAMES);
+        let mut seqs: Vec<Vec<(u16, Vec<u32>)>> = vec![Vec::new(); SHAPE.slots];
+        for _ in 0..80 {
+            let in_use: Vec<_> = seqs.iter().flatten().flat_map(|b| &b.1).collect();
+            let free: Vec<u32> = (0..FRAMES).filter(|f| !in_use.contains(&f)).collect();
+            // Twice as many as there are sequences may hold, in any order.
+            let first = rng.below(free.len() - 32) as usize;
+            let mut free = free[first..].iter().copied();
+            let slot = rng.below(SHAPE.slots) as usize;
+            let (len, parent) = (seqs[slot].len(), rng.below(SHAPE.slots) as usize);
+            let open = seqs[slot].last_mut();
+            match (rng.below(8), open) {
+                (0, _) => {
+                    seqs[slot].clear();
+                    builder.clear_slot(slot as u32);
+                    if rng.below(2) == 0 {
+                        let full = seqs[parent]
+                            .iter()
+                            .take_while(|b| b.0 > 0 || b.1.len() == 16);
+                        seqs[slot] = full.cloned().collect();
+                    }
+                }
+                (1..3, Some(_)) => {
+                    let index = rng.below(len) as usize;
+                    let (position, frames) = &mut seqs[slot][index];
+                    if frames.len() == 16 {
+                        *position = 1 + rng.below(2) as u16;
+                        *frames = free
+                            .by_ref()
+                            .take(layout.frames(*position) as usize)
+                            .collect();
+                    }
+                }
+                (_, Some((0, frames))) if frames.len() < 16 => {
+                    frames.extend(free.by_ref().take(2));
+                }
+                _ if len < SHAPE.row_blocks && rng.below(3) == 0 => {
+                    let count = 2 + 2 * rng.below(8) as usize;
+                    seqs[slot].push((0, free.by_ref().take(count).collect()));
+                }
+                _ => {}
+            }
+            for (index, (position, frames)) in seqs[slot].iter().enumerate() {
+                builder.set(slot as u32, index, *position, frames);
+            }
+            let mut deltas = Vec::new();
+            builder.take_deltas(&mut deltas);
+            known.apply(&layout, &deltas, |_| ()).unwrap();
+            for (slot, blocks) in (0..).zip(&seqs) {
+                let row = &known.row(slot)[..blocks.len()];
+                for (id, block) in row.iter().zip(blocks) {
+                    let (position, frames) = known.block(*id);
+                    assert_eq!((position, frames), (block.0, &block.1[..]), "seed {seed}");
+                }
+            }
+            // What is said again is not told again.
+            for (index, (position, frames)) in seqs[slot].iter().enumerate() {
+                builder.set(slot as u32, index, *position, frames);
+            }
+            deltas.clear();
+            builder.take_deltas(&mut deltas);
+            assert_eq!(deltas, []);
+        }
+    }
 }

@@ -149,20 +149,19 @@ impl Kernel for RunTask<'_, '_> {
                 *to = from * scale;
             }
         }
-        let input = attention.pages.input;
-        let first_block = input.seqs[unit.seq as usize].first_block as usize;
-        // A block's pages, and how many of its tokens the unit's last row sees.
+        let blocks = attention.pages.tables.row(unit.slot);
+        // A block, and how many of its tokens the unit's last row sees.
         let block_and_tokens = |block: usize| {
             let tokens = BLOCK_TOKENS.min(unit.tokens() - block * BLOCK_TOKENS);
-            (input.blocks[first_block + block], tokens)
+            (blocks[block], tokens)
         };
         let end_block = task.end_block as usize;
         for block in task.first_block as usize..end_block {
             let first_token = block * BLOCK_TOKENS;
             let next = (block + 1 < end_block).then(|| block_and_tokens(block + 1));
-            let (pages, tokens) = block_and_tokens(block);
+            let (id, tokens) = block_and_tokens(block);
             let page = HeadPage {
-                block: pages,
+                block: id,
                 layer: attention.layer,
                 kv_head: unit.first_head as usize,
             };

@@ -5,7 +5,7 @@
 //! tokens. Whatever a page is encoded as, reading it means filling those.
 
 use crate::SUB_BLOCK_TOKENS;
-use crate::backend::{BlockRef, StepInput};
+use crate::backend::BlockTables;
 use crate::cpu::gemm::PANEL;
 use crate::cpu::simd::Simd;
 use crate::formats::RecordShape;
@@ -21,13 +21,14 @@ pub(crate) struct Pages<'a> {
     pub(crate) geometry: KvGeometry,
     pub(crate) layout: &'a KvLayout,
     /// Checked by [`crate::backend::StepLimits`].
-    pub(crate) input: &'a StepInput,
+    pub(crate) tables: &'a BlockTables,
 }
 
 /// The page of one head in one layer of one block.
 #[derive(Clone, Copy)]
 pub(super) struct HeadPage {
-    pub(super) block: BlockRef,
+    /// Its number in the block tables.
+    pub(super) block: u32,
     pub(super) layer: usize,
     pub(super) kv_head: usize,
 }
@@ -63,13 +64,12 @@ pub(super) fn value_floats(head_dim: usize) -> usize {
 }
 
 impl Pages<'_> {
-    /// Address of the 16 rows of a record in one sub-block of a 16-bit block, given the index of
-    /// the block's first frame in the step's list.
-    pub(crate) fn sub_record(&self, first_frame: u32, sub_block: usize, record: usize) -> *mut u8 {
+    /// Address of the 16 rows of a record in one sub-block of a 16-bit block.
+    pub(crate) fn sub_record(&self, block: u32, sub_block: usize, record: usize) -> *mut u8 {
         let frame = self.layout.frame();
         let place = self.geometry.sub_record_place(frame, record);
         let slot = sub_block * frame.frames_per_sub_block + place.frame;
-        let frame = self.input.frames[first_frame as usize + slot];
+        let frame = self.tables.block_and_room(block).1[slot];
         self.arena.frame_ptr(frame).wrapping_add(place.offset)
     }
 
@@ -91,7 +91,7 @@ impl Pages<'_> {
             Side::K => assert_eq!(out.len(), key_floats(dim)),
             Side::V => assert_eq!(out.len(), value_floats(dim)),
         }
-        if page.block.schedule_position > 0 {
+        if self.tables.block_and_room(page.block).0 > 0 {
             return self.decode(page, item, decoded, out);
         }
         for (rows, first, count) in self.sub_records(page, item) {
@@ -109,9 +109,10 @@ impl Pages<'_> {
     /// Decodes an item of a shrunk block: the whole piece, whatever is seen of it.
     #[inline(never)]
     fn decode(&self, page: HeadPage, item: Item, rows: &mut [f32], out: &mut [f32]) {
-        let (position, dim) = (page.block.schedule_position, self.geometry.head_dim);
+        let dim = self.geometry.head_dim;
+        let (position, frames) = self.tables.block_and_room(page.block);
         let bytes = self.layout.record_bytes(position, page.layer, item.side);
-        let (frames, place) = self.record(page, item.side);
+        let place = self.record_place(page, position, item.side);
         let mut joined = Vec::new();
         // SAFETY: shrinks and appends are over.
         let record = unsafe { self.arena.record(frames, place, bytes, &mut joined) };
@@ -131,12 +132,10 @@ impl Pages<'_> {
         }
     }
 
-    /// Frames of a shrunk block, and where a record lies in them.
-    fn record(&self, page: HeadPage, side: Side) -> (&[u32], RecordPlace) {
+    /// Where a record lies in the frames of a shrunk block.
+    fn record_place(&self, page: HeadPage, position: u16, side: Side) -> RecordPlace {
         let record = self.geometry.record(page.layer, side, page.kv_head);
-        let place = self.layout.place(page.block.schedule_position, record);
-        let frames = &self.input.frames[page.block.first_frame as usize..];
-        (&frames[..page.block.frames as usize], place)
+        self.layout.place(position, record)
     }
 
     /// Where an item lies: the starts of its two sub-records (the same twice if it has only one);
@@ -144,8 +143,9 @@ impl Pages<'_> {
     /// apart for the hardware to see a stream in them.
     #[inline(always)]
     pub(super) fn runs(&self, page: HeadPage, item: Item) -> [*const u8; 2] {
-        if page.block.schedule_position > 0 {
-            let (frames, place) = self.record(page, item.side);
+        let (position, frames) = self.tables.block_and_room(page.block);
+        if position > 0 {
+            let place = self.record_place(page, position, item.side);
             let start = self.arena.frame_ptr(frames[place.frame as usize]);
             return [start.wrapping_add(place.offset as usize).cast_const(); 2];
         }
@@ -163,14 +163,14 @@ impl Pages<'_> {
         page: HeadPage,
         item: Item,
     ) -> impl Iterator<Item = (*const u8, usize, usize)> {
-        debug_assert_eq!(page.block.schedule_position, 0);
+        debug_assert_eq!(self.tables.block_and_room(page.block).0, 0);
         debug_assert!(item.tokens <= PIECE);
         let record = self.geometry.record(page.layer, item.side, page.kv_head);
         (0..item.tokens)
             .step_by(SUB_BLOCK_TOKENS)
             .map(move |first| {
                 let sub_block = (item.piece * PIECE + first) / SUB_BLOCK_TOKENS;
-                let rows = self.sub_record(page.block.first_frame, sub_block, record);
+                let rows = self.sub_record(page.block, sub_block, record);
                 let count = SUB_BLOCK_TOKENS.min(item.tokens - first);
                 (rows.cast_const(), first, count)
             })

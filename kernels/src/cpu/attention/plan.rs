@@ -9,8 +9,8 @@ use crate::backend::StepInput;
 /// some KV heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unit {
-    /// Index of the sequence.
-    pub(super) seq: u32,
+    /// The sequence's.
+    pub(super) slot: u32,
     pub(super) first_head: u32,
     pub(super) kv_heads: u32,
     /// First row of the step, and rows.
@@ -146,9 +146,9 @@ impl Plan {
 /// The rows of each sequence in groups that share the reading of a block, with all heads.
 fn row_groups(input: &StepInput, heads: Heads) -> impl Iterator<Item = Unit> {
     let most = (MAX_ROWS / heads.group).max(1);
-    input.seqs.iter().enumerate().flat_map(move |(seq, s)| {
+    input.seqs.iter().flat_map(move |s| {
         (0..s.rows as usize).step_by(most).map(move |first| Unit {
-            seq: seq as u32,
+            slot: s.slot,
             first_head: 0,
             kv_heads: heads.kv_heads as u32,
             first_row: s.first_row + first as u32,
@@ -167,13 +167,12 @@ mod tests {
     fn plan(seqs: &[(u32, u32)], threads: usize) -> Plan {
         let mut input = StepInput::default();
         let mut first_row = 0;
-        for &(position, rows) in seqs {
+        for (slot, &(position, rows)) in (0..).zip(seqs) {
             input.seqs.push(SeqRows {
+                slot,
                 first_row,
                 rows,
                 position,
-                first_block: 0,
-                blocks: 0,
             });
             first_row += rows;
         }

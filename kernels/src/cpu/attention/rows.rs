@@ -7,7 +7,6 @@
 
 use super::pages::{HeadPage, Item, PIECE, Pages, key_floats, value_floats};
 use crate::BLOCK_TOKENS;
-use crate::backend::BlockRef;
 use crate::cpu::floats::Floats;
 use crate::cpu::gemm::{F32Panel, PANEL, Rows, Sums, multiply_tile};
 use crate::cpu::math;
@@ -86,7 +85,7 @@ impl Scratch {
         pages: &Pages<'_>,
         page: HeadPage,
         tokens: usize,
-        next: Option<(BlockRef, usize)>,
+        next: Option<(u32, usize)>,
         visible: impl Fn(usize) -> usize + Copy,
     ) {
         let pieces = tokens.div_ceil(PIECE);

@@ -38,8 +38,8 @@ pub(crate) struct HeadOps<'a> {
 /// Where a row's keys and values go.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowPlace {
-    /// First frame of the block, into the step's list.
-    pub(crate) first_frame: u32,
+    /// The block, by its number in the tables.
+    pub(crate) block: u32,
     /// Token within the block.
     pub(crate) token: u32,
 }
@@ -70,7 +70,7 @@ impl HeadOps<'_> {
             place.token as usize / SUB_BLOCK_TOKENS,
             place.token as usize % SUB_BLOCK_TOKENS,
         );
-        let rows = self.pages.sub_record(place.first_frame, sub_block, record);
+        let rows = self.pages.sub_record(place.block, sub_block, record);
         let to = rows.cast::<u16>().wrapping_add(token * values.len());
         for (i, x) in values.iter().enumerate() {
             // SAFETY: row `token` of the 16 rows of `head_dim` bf16 of a sub-record in the arena,

@@ -101,8 +101,8 @@ mod tests {
     #[test]
     fn a_backend_takes_what_it_was_said_to_need_and_no_step_takes_more() {
         use crate::backend::{Backend, StepInput};
+        use crate::cuda::Device;
         use crate::cuda::selftest::{Pages, Rng};
-        use crate::cuda::{Device, StepCapacity};
         use crate::model::{QkNorm, Rope, UniformModel};
 
         let spec = UniformModel {
@@ -128,6 +128,7 @@ mod tests {
         pages.add(0, tokens[0]);
         pages.add(tokens[1] - 1, 1);
         pages.add(tokens[2] - 1, 1);
+        let capacity = pages.capacity();
         let input = StepInput {
             tokens: vec![7; tokens[0] + 2],
             logit_rows: vec![0, 9, 199, 200, 201],
@@ -135,12 +136,7 @@ mod tests {
         };
         let config = CudaConfig {
             frames,
-            capacity: StepCapacity {
-                rows: input.tokens.len(),
-                seqs: 3,
-                blocks: input.blocks.len(),
-                frames: input.frames.len(),
-            },
+            capacity,
             logit_rows: 4,
             graph_rows_max: 4,
             tune: true,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::activations::Activations;
 use super::{CudaBackend, Forward, LogitRows};
-use crate::backend::{CheckScratch, KeptTables};
+use crate::backend::BlockTables;
 use crate::cuda::arena::DeviceArena;
 use crate::cuda::attention::{Attention, DecodeWork};
 use crate::cuda::codecs::{Codecs, Scratch};
@@ -190,9 +190,7 @@ impl CudaBackend {
             stream: Stream::new(device)?,
             buckets: buckets(&config),
             forward,
-            check: CheckScratch::default(),
-            kept: KeptTables::new(tables, config.frames),
-            is_kept: true,
+            tables: BlockTables::new(tables, config.frames),
             in_flight: VecDeque::new(),
             turn: 0,
             ended: [Event::new(device)?, Event::new(device)?],

@@ -13,7 +13,7 @@ use super::super::plan::InScratch;
 use super::super::step::StepCapacity;
 use super::super::tables::{DeviceTables, ScratchShape};
 use crate::SUB_BLOCKS;
-use crate::backend::{KeptTables, StepInput};
+use crate::backend::{BlockTables, StepInput};
 use crate::kv::KvLayout;
 
 #[cfg(all(test, feature = "cuda-emulator"))]
@@ -139,47 +139,35 @@ pub(super) struct Rewrite {
 }
 
 impl Rewrite {
-    /// Plans a checked step, over kept tables or with its blocks listed.
+    /// Plans a checked step.
     pub(super) fn plan(
         &mut self,
         rule: Rule,
         input: &StepInput,
-        (known, tables): (&KeptTables, &mut DeviceTables),
+        (known, tables): (&BlockTables, &mut DeviceTables),
     ) -> Result<(), CudaError> {
         self.clear();
         tables.clear_scratch();
-        if input.is_kept() && !known.has_shrunk() {
+        if !known.has_shrunk() {
             return Ok(());
         }
         let firsts = input
             .shrinks
             .iter()
-            .map(|s| input.frames[s.target as usize]);
-        let named = firsts
-            .zip(0..)
-            .filter(|(frame, _)| !input.is_kept() || known.names(*frame));
+            .map(|s| input.shrink_frames[s.target as usize]);
+        let named = firsts.zip(0..).filter(|(frame, _)| known.names(*frame));
         self.targets.extend(named);
-        for (i, seq) in input.seqs.iter().enumerate() {
-            let place = if let Some(&slot) = input.slots.get(i) {
-                let blocks = known.read(seq, slot).map(|id| {
-                    let (position, frames) = known.pages_of(id);
-                    let at = tables.kept_frames(id);
-                    Block {
-                        position,
-                        frames,
-                        at,
-                    }
-                });
-                self.plan_seq(rule, seq.rows, tables, blocks)?
-            } else {
-                let blocks = &input.blocks[seq.first_block as usize..][..seq.blocks as usize];
-                let blocks = blocks.iter().map(|block| Block {
-                    position: block.schedule_position,
-                    frames: &input.frames[block.first_frame as usize..][..block.frames as usize],
-                    at: block.first_frame,
-                });
-                self.plan_seq(rule, seq.rows, tables, blocks)?
-            };
+        for seq in &input.seqs {
+            let blocks = known.blocks_of(seq).iter().map(|&id| {
+                let (position, frames) = known.block(id);
+                let at = tables.block_frames(id);
+                Block {
+                    position,
+                    frames,
+                    at,
+                }
+            });
+            let place = self.plan_seq(rule, seq.rows, tables, blocks)?;
             let place = place.map(|(turn, firsts)| InScratch {
                 turn,
                 first_block: tables.add_to_scratch(firsts.into_iter()),

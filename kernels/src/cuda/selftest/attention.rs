@@ -4,9 +4,8 @@ mod heads;
 
 use std::sync::Arc;
 
-use crate::backend::StepInput;
 use crate::cuda::probe::{AttentionProbe, ProbeError};
-use crate::cuda::{DECODE_VARIANTS, DecodeVariant, Device, PrefillVariant, StepCapacity};
+use crate::cuda::{DECODE_VARIANTS, DecodeVariant, Device, PrefillVariant};
 use crate::kv::{KvGeometry, Side};
 use half::bf16;
 
@@ -175,7 +174,7 @@ impl Case {
         input.seqs.truncate(self.seqs);
         let rows: u32 = input.seqs.iter().map(|s| s.rows).sum();
         input.tokens.truncate(rows as usize);
-        let mut probe = self.probe(device, &input, variant, prefill)?;
+        let mut probe = self.probe(device, variant, prefill)?;
         probe.load(&input)?;
         let q_heads = KV_HEADS * self.group;
         let q = &self.q[..rows as usize * q_heads * self.geometry.head_dim];
@@ -193,27 +192,20 @@ impl Case {
         })
     }
 
-    /// A probe over these pages for steps up to `input`.
+    /// A probe over these pages.
     fn probe(
         &self,
         device: &Arc<Device>,
-        input: &StepInput,
         variant: Option<DecodeVariant>,
         prefill: Option<PrefillVariant>,
     ) -> Result<AttentionProbe, ProbeError> {
-        let capacity = StepCapacity {
-            rows: input.tokens.len(),
-            seqs: input.seqs.len(),
-            blocks: input.blocks.len(),
-            frames: input.frames.len(),
-        };
         let mut probe = AttentionProbe::new(
             device,
             self.geometry,
             self.geometry.frame_layout(),
             self.frames,
             KV_HEADS * self.group,
-            capacity,
+            self.pages.capacity(),
             variant,
         )?;
         if let Some(prefill) = prefill {
@@ -231,7 +223,7 @@ impl Case {
         starts: &[usize],
     ) -> Result<Vec<bf16>, ProbeError> {
         let whole = &self.pages.input;
-        let mut probe = self.probe(device, whole, None, Some(prefill))?;
+        let mut probe = self.probe(device, None, Some(prefill))?;
         let row = KV_HEADS * self.group * self.geometry.head_dim;
         let mut out = Vec::new();
         for (i, &start) in starts.iter().enumerate() {

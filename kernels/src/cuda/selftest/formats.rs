@@ -8,7 +8,10 @@ use half::bf16;
 use super::Rng;
 use super::records::{encoded, page, put, ranges, take};
 use super::table::Report;
-use crate::backend::{BlockRef, KeptTables, SeqRows, Shrink, ShrinkFailure, StepInput, TableShape};
+use crate::BLOCK_TOKENS;
+use crate::backend::{
+    BackendError, BlockTables, ShrinkFailure, StepInput, TableBuilder, TableShape,
+};
 use crate::cuda::arena::DeviceArena;
 use crate::cuda::codecs::{Codecs, Scratch};
 use crate::cuda::driver::{Device, Stream};
@@ -120,14 +123,9 @@ impl Case {
         let mut pool = vec![0xff; frames as usize * layout.frame().frame_bytes];
         let mut input = StepInput::default();
         for (shrink, &(from, to)) in moves.iter().enumerate() {
-            let mut block = |position| {
-                let first = input.frames.len();
-                let rest = free.len() - layout.frames(position) as usize;
-                input.frames.extend(free.drain(rest..));
-                first as u32
-            };
-            let (source, target) = (block(from), block(to));
-            let old = &input.frames[source as usize..][..layout.frames(from) as usize];
+            let mut block =
+                |position| free.split_off(free.len() - layout.frames(position) as usize);
+            let (old, new) = (block(from), block(to));
             for record in 0..geometry.records() {
                 let page = record / geometry.kv_heads;
                 let side = Side::of_page(page);
@@ -137,14 +135,9 @@ impl Case {
                 };
                 let format = layout.format(from, page / 2, side);
                 let bytes = encoded(format, shape, &rows(shrink, record, rng));
-                put(&mut pool, &ranges(&layout, from, record, old), &bytes);
+                put(&mut pool, &ranges(&layout, from, record, &old), &bytes);
             }
-            input.shrinks.push(Shrink {
-                from,
-                to,
-                source,
-                target,
-            });
+            input.push_shrink((from, &old), (to, &new));
         }
         Self {
             layout,
@@ -165,7 +158,7 @@ impl Case {
         let mut codecs =
             codecs.ok_or_else(|| CudaError::Unsupported("a layout that never shrinks".into()))?;
         arena.write_all(&self.pool)?;
-        let mut tables = no_tables(device, scratch)?;
+        let mut tables = tables(device, &self.layout, self.frames, scratch, 0)?;
         codecs.begin(
             &stream,
             1,
@@ -237,19 +230,21 @@ fn capacity(blocks: usize) -> StepCapacity {
         rows: 0,
         seqs: 1,
         blocks,
-        frames: 0,
     }
 }
 
-/// Tables of no slots: the steps here list their blocks.
-fn no_tables(
+/// Block tables for a sequence of `blocks` blocks.
+fn tables(
     device: &Arc<Device>,
+    layout: &KvLayout,
+    frames: u32,
     scratch: Scratch,
-) -> Result<(KeptTables, DeviceTables), CudaError> {
-    let shape = TableShape::default();
+    blocks: usize,
+) -> Result<(BlockTables, DeviceTables), CudaError> {
+    let shape = TableShape::new(1, blocks, layout, frames);
     Ok((
-        KeptTables::new(shape, 0),
-        DeviceTables::new(device, &capacity(0), shape, scratch.shape)?,
+        BlockTables::new(shape, frames),
+        DeviceTables::new(device, shape, scratch.shape)?,
     ))
 }
 
@@ -441,36 +436,34 @@ fn check_decoding(
         rows
     });
     let all = std::mem::take(&mut case.input.shrinks);
-    let block = |position: u16, first_frame: u32| BlockRef {
-        schedule_position: position,
-        first_frame,
-        frames: layout.frames(position),
-    };
-    let blocks = all[..failing].iter().map(|s| block(s.from, s.source));
-    case.input.blocks = blocks.collect();
-    case.input.blocks.push(block(all[4].from, all[4].source));
-    case.input
-        .blocks
-        .push(block(all[failing].to, all[failing].target));
+    let frames_of = |shrink: usize| all[shrink].frames(layout, &case.input);
+    let old = |shrink: usize| (all[shrink].from, frames_of(shrink).0.to_vec());
+    let mut blocks: Vec<(u16, Vec<u32>)> = (0..failing).map(old).collect();
+    blocks.push(old(4));
+    blocks.push((all[failing].to, frames_of(failing).1.to_vec()));
     case.input.shrinks.push(all[failing]);
-    case.input.seqs.push(SeqRows {
-        first_row: 0,
-        rows: 1,
-        position: 0,
-        first_block: 0,
-        blocks: case.input.blocks.len() as u32,
-    });
+    let mut builder = TableBuilder::default();
+    for (index, (position, frames)) in blocks.iter().enumerate() {
+        builder.set(0, index, *position, frames);
+    }
+    builder.take_deltas(&mut case.input.deltas);
+    let tokens = (blocks.len() * BLOCK_TOKENS) as u32;
+    case.input.push_seq(0, tokens - 1, &[0]);
 
     let stream = Stream::new(device)?;
-    let blocks = case.input.blocks.len();
-    let scratch = Scratch::of(layout, case.frames, &capacity(blocks));
+    let scratch = Scratch::of(layout, case.frames, &capacity(blocks.len()));
     let mut arena = DeviceArena::of_layout(device, layout, case.frames, scratch.frames())?;
     let codecs = Codecs::new(device, layout, case.frames, scratch, false)?;
     let mut codecs =
         codecs.ok_or_else(|| CudaError::Unsupported("a layout that never shrinks".into()))?;
     arena.write_all(&case.pool)?;
-    let mut tables = no_tables(device, scratch)?;
+    let mut tables = tables(device, layout, case.frames, scratch, blocks.len())?;
     codecs.place_scratch(&mut tables.1);
+    let applied = |delta: &_| tables.1.apply(delta);
+    tables
+        .0
+        .apply(layout, &case.input.deltas, applied)
+        .map_err(BackendError::from)?;
     codecs.begin(
         &stream,
         0,
@@ -494,10 +487,9 @@ fn check_decoding(
             .map(|f| arena.read_frame(f))
             .collect();
         let memory = all_frames?.concat();
-        for (i, old) in case.input.blocks.iter().enumerate() {
-            let frames = &case.input.frames[old.first_frame as usize..][..old.frames as usize];
-            let (mut position, mut source) = (old.schedule_position, frames.to_vec());
-            if i == case.input.blocks.len() - 1 {
+        for (i, (position, source)) in blocks.iter().cloned().enumerate() {
+            let (mut position, mut source) = (position, source);
+            if i == blocks.len() - 1 {
                 position = 0;
                 source = all[failing].frames(layout, &case.input).0.to_vec();
             }

@@ -10,7 +10,7 @@ use super::records::{encoded, put, ranges};
 use super::reference::{attend, relative_error};
 use super::table::Report;
 use crate::BLOCK_TOKENS;
-use crate::backend::{BlockRef, SeqRows, StepInput};
+use crate::backend::{StepInput, TableBuilder};
 use crate::cuda::driver::Device;
 use crate::cuda::probe::{AttentionProbe, ProbeError};
 use crate::cuda::step::StepCapacity;
@@ -152,7 +152,9 @@ struct Case {
     group: usize,
     /// Of a sequence.
     rows: usize,
+    /// Its deltas describe all block tables.
     input: StepInput,
+    capacity: StepCapacity,
     frames: u32,
     pool: Vec<u8>,
     q: Vec<bf16>,
@@ -198,21 +200,22 @@ impl Case {
             pool: vec![0xff; frames as usize * layout.frame().frame_bytes],
             q: rng.values(lengths.len() * rows * KV_HEADS * group * head_dim, 3.0),
             input: StepInput::default(),
+            capacity: StepCapacity {
+                rows: lengths.len() * rows,
+                seqs: lengths.len(),
+                blocks: lengths.len() * lengths.iter().map(|n| blocks(*n)).max().unwrap_or(0),
+            },
             values: Vec::new(),
             group,
             rows,
             frames,
             layout,
         };
+        let mut tables = TableBuilder::default();
         for (seq, &tokens) in lengths.iter().enumerate() {
-            this.input.tokens.extend(vec![0; rows]);
-            this.input.seqs.push(SeqRows {
-                first_row: (seq * rows) as u32,
-                rows: rows as u32,
-                position: (tokens - rows) as u32,
-                first_block: this.input.blocks.len() as u32,
-                blocks: blocks(tokens) as u32,
-            });
+            let new = vec![0; rows];
+            this.input
+                .push_seq(seq as u32, (tokens - rows) as u32, &new);
             this.values.push(vec![Default::default(); KV_HEADS]);
             for block in 0..blocks(tokens) {
                 let is_open = (block + 1) * BLOCK_TOKENS > tokens - rows;
@@ -220,11 +223,13 @@ impl Case {
                 let filled = (tokens - block * BLOCK_TOKENS).min(BLOCK_TOKENS);
                 let rest = free.len() - this.layout.frames(at) as usize;
                 let frames = free.split_off(rest);
+                tables.set(seq as u32, block, at, &frames);
                 let values = (contents.values)(seq, block);
                 let keys = |token| ((contents.keys)(block, token), contents.offset);
-                this.add_block(at, filled, frames, (keys, values), &mut rng);
+                this.add_block(at, filled, &frames, (keys, values), &mut rng);
             }
         }
+        tables.take_deltas(&mut this.input.deltas);
         this
     }
 
@@ -234,7 +239,7 @@ impl Case {
         &mut self,
         position: u16,
         tokens: usize,
-        frames: Vec<u32>,
+        frames: &[u32],
         (keys, values): (impl Fn(usize) -> (f32, f32), f32),
         rng: &mut Rng,
     ) {
@@ -266,7 +271,7 @@ impl Case {
             }
             put(
                 &mut self.pool,
-                &ranges(layout, position, record, &frames),
+                &ranges(layout, position, record, frames),
                 &bytes,
             );
             if page / 2 == LAYERS - 1 {
@@ -274,12 +279,6 @@ impl Case {
                 held[record % KV_HEADS][side as usize].extend(&decoded[..tokens * head_dim]);
             }
         }
-        self.input.blocks.push(BlockRef {
-            schedule_position: position,
-            first_frame: self.input.frames.len() as u32,
-            frames: frames.len() as u32,
-        });
-        self.input.frames.extend(frames);
     }
 
     /// The first `seqs` sequences, ready to run, and their queries; in units of `cut` blocks if
@@ -293,12 +292,6 @@ impl Case {
         let mut input = self.input.clone();
         input.seqs.truncate(seqs);
         input.tokens.truncate(seqs * self.rows);
-        let capacity = StepCapacity {
-            rows: seqs * self.rows,
-            seqs,
-            blocks: input.blocks.len(),
-            frames: input.frames.len(),
-        };
         let q_heads = KV_HEADS * self.group;
         let mut probe = AttentionProbe::with_pages(
             device,
@@ -306,7 +299,7 @@ impl Case {
             self.frames,
             q_heads,
             self.rows,
-            capacity,
+            self.capacity,
         )?;
         if let Some(blocks) = cut {
             probe.cut_finely(blocks);

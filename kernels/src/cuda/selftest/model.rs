@@ -17,7 +17,6 @@ use crate::cuda::{CudaBackend, CudaConfig, CudaError};
 use crate::formats::rotation::Rotation;
 use crate::kv::{KvArena, Side};
 use crate::model::{LayerTensor, ModelSpec, QkNorm, Rope, TensorName, UniformModel, WeightSource};
-use crate::{BLOCK_TOKENS, SUB_BLOCK_TOKENS};
 
 /// The CPU keeps activations in f32, the device in bf16: some roundings of 2^-9 per layer.
 const LOGITS_LIMIT: f64 = 2.5e-2;
@@ -98,35 +97,30 @@ pub(super) fn spec(head_dim: usize, kv_heads: usize, group: usize, extras: bool)
 }
 
 /// The steps of one test: prompts in chunks beside each other, then decode, every page at a place
-/// of its own.
-fn script(spec: &ModelSpec, rng: &mut Rng) -> (Vec<StepInput>, u32) {
+/// of its own. The first one describes the block tables of all.
+struct Script {
+    steps: Vec<StepInput>,
+    pages: Pages,
+    frames: u32,
+}
+
+fn script(spec: &ModelSpec, rng: &mut Rng) -> Script {
     let layout = spec.kv_geometry().frame_layout();
     let lengths = PROMPTS.map(|p| p + DECODE_STEPS);
     let frames = Pages::frames_for(layout, lengths) + 7;
-    // The final page tables; a step sees the blocks that its tokens need and perhaps more.
+    // The final block tables; a step needs those of its tokens and may see more.
     let mut pages = Pages::new(layout, frames, rng);
     for length in lengths {
         pages.add(length - 1, 1);
     }
-    let tables = pages.input;
     let mut known = [0; PROMPTS.len()];
     let mut steps = Vec::new();
     let mut step = |rows: [usize; PROMPTS.len()], rng: &mut Rng| {
-        let mut input = StepInput {
-            blocks: tables.blocks.clone(),
-            frames: tables.frames.clone(),
-            ..StepInput::default()
-        };
+        let mut input = StepInput::default();
         for (seq, rows) in rows.into_iter().enumerate().filter(|s| s.1 > 0) {
-            let mut s = tables.seqs[seq];
-            s.first_row = input.tokens.len() as u32;
-            s.rows = rows as u32;
-            s.position = known[seq] as u32;
-            known[seq] += rows;
-            input.seqs.push(s);
-            input
-                .tokens
-                .extend((0..rows).map(|_| rng.below(spec.vocab) as u32));
+            let tokens: Vec<u32> = (0..rows).map(|_| rng.below(spec.vocab) as u32).collect();
+            input.push_seq(seq as u32, known[seq], &tokens);
+            known[seq] += rows as u32;
             input.logit_rows.push(input.tokens.len() as u32 - 1);
         }
         steps.push(input);
@@ -139,7 +133,12 @@ fn script(spec: &ModelSpec, rng: &mut Rng) -> (Vec<StepInput>, u32) {
     }
     // The first prompts are scored, too: more rows than are computed at once.
     steps[0].logit_rows = (0..steps[0].tokens.len() as u32).collect();
-    (steps, frames)
+    steps[0].deltas.clone_from(&pages.input.deltas);
+    Script {
+        steps,
+        pages,
+        frames,
+    }
 }
 
 fn last_rows(step: &StepInput) -> impl Iterator<Item = u32> + '_ {
@@ -147,19 +146,18 @@ fn last_rows(step: &StepInput) -> impl Iterator<Item = u32> + '_ {
 }
 
 /// The tokens of a script's decode steps, one step after the other, and two in flight, where each
-/// step takes tokens that the one before it has yet to draw, with lists of blocks and over kept
-/// tables. The same, or infinitely far apart.
+/// step takes tokens that the one before it has yet to draw. The same, or infinitely far apart.
 fn in_flight(device: &Arc<Device>, spec: &ModelSpec, recorded: bool) -> Result<f64, ProbeError> {
-    let (mut steps, frames) = script(spec, &mut Rng(head_seed(spec)));
-    for step in &mut steps {
+    let mut script = script(spec, &mut Rng(head_seed(spec)));
+    for step in &mut script.steps {
         step.logit_rows.clear();
         step.draws = last_rows(step).map(Draw::greedy).collect();
     }
     // From the third step on every sequence decodes what the step before drew.
     let decode = 2;
     let mut apart: Vec<Vec<u32>> = Vec::new();
-    let mut backend = started(device, spec, &steps, frames, recorded, false)?;
-    for (i, step) in steps.iter().enumerate() {
+    let mut backend = started(device, spec, &script, recorded, false)?;
+    for (i, step) in script.steps.iter().enumerate() {
         let mut step = step.clone();
         if i >= decode {
             step.tokens.clone_from(&apart[i - 1]);
@@ -168,18 +166,21 @@ fn in_flight(device: &Arc<Device>, spec: &ModelSpec, recorded: bool) -> Result<f
         apart.push(draws.iter().map(|d| d.token.unwrap_or(0)).collect());
     }
     let mut same = true;
-    for kept in [false, true] {
+    for described_anew in [false, true] {
         let mut together: Vec<Vec<u32>> = Vec::new();
-        let mut backend = started(device, spec, &steps, frames, recorded, false)?;
-        for (i, step) in steps.iter().enumerate() {
+        let mut backend = started(device, spec, &script, recorded, false)?;
+        for (i, step) in script.steps.iter().enumerate() {
             let mut step = step.clone();
             if i >= decode {
                 step.tokens = (0..step.tokens.len() as u32).map(drawn_token).collect();
             }
-            if kept {
-                step = elsewhere(&step, i % 2 == 1);
+            if described_anew {
+                step.deltas.clone_from(&script.pages.input.deltas);
+                if i % 2 == 1 {
+                    turn(&mut step);
+                }
             }
-            if kept && i % 3 == 2 {
+            if described_anew && i % 3 == 2 {
                 // The deltas of a step that is refused have taken effect.
                 let mut wrong = step.clone();
                 wrong.tokens[0] = spec.vocab as u32;
@@ -199,18 +200,19 @@ fn in_flight(device: &Arc<Device>, spec: &ModelSpec, recorded: bool) -> Result<f
     Ok(if same { 0.0 } else { f64::INFINITY })
 }
 
-/// The step over kept tables. With `turned`, slots and blocks are numbered from the end: a step
-/// after one that is not finds every table changed, while the other may still read it.
-fn elsewhere(step: &StepInput, turned: bool) -> StepInput {
-    let mut kept = step.kept();
-    if !turned {
-        return kept;
+/// Numbers slots and blocks from the end: a step after one that is not turned finds every table
+/// changed, while the other may still read it.
+fn turn(step: &mut StepInput) {
+    let blocks = step.deltas.iter().map(|delta| match delta {
+        TableDelta::Row { block, .. }
+        | TableDelta::Block { block, .. }
+        | TableDelta::Frame { block, .. } => block + 1,
+    });
+    let (slots, blocks) = (PROMPTS.len() as u32, blocks.max().unwrap_or(0));
+    for seq in &mut step.seqs {
+        seq.slot = slots - 1 - seq.slot;
     }
-    let (slots, blocks) = (PROMPTS.len() as u32, step.blocks.len() as u32);
-    for slot in &mut kept.slots {
-        *slot = slots - 1 - *slot;
-    }
-    for delta in &mut kept.deltas {
+    for delta in &mut step.deltas {
         match delta {
             TableDelta::Row { slot, block, .. } => {
                 (*slot, *block) = (slots - 1 - *slot, blocks - 1 - *block);
@@ -220,7 +222,6 @@ fn elsewhere(step: &StepInput, turned: bool) -> StepInput {
             }
         }
     }
-    kept
 }
 
 /// Compares the logits of every step of a script.
@@ -262,20 +263,16 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
 fn started(
     device: &Arc<Device>,
     spec: &ModelSpec,
-    steps: &[StepInput],
-    frames: u32,
+    script: &Script,
     recorded: bool,
     rotate_k: bool,
 ) -> Result<CudaBackend, CudaError> {
-    let most = |of: fn(&StepInput) -> usize| steps.iter().map(of).max().unwrap_or(0);
+    let rows = script.steps.iter().map(|s| s.tokens.len()).max();
     let config = CudaConfig {
-        frames,
+        frames: script.frames,
         capacity: StepCapacity {
-            rows: most(|s| s.tokens.len()),
-            seqs: PROMPTS.len(),
-            // Kept tables have rows of one length.
-            blocks: PROMPTS.len() * most(|s| s.blocks.len()),
-            frames: most(|s| s.frames.len()),
+            rows: rows.unwrap_or(0),
+            ..script.pages.capacity()
         },
         logit_rows: 4,
         graph_rows_max: if recorded { 4 } else { 0 },
@@ -309,12 +306,12 @@ fn compare(
     rotate_k: bool,
 ) -> Result<Apart, ProbeError> {
     let mut rng = Rng(head_seed(spec));
-    let (steps, frames) = script(spec, &mut rng);
-    let mut cuda = started(device, spec, &steps, frames, recorded, rotate_k)?;
+    let script = script(spec, &mut rng);
+    let mut cuda = started(device, spec, &script, recorded, rotate_k)?;
     let unsupported =
         |e: &dyn std::fmt::Display| CudaError::Unsupported(format!("the reference: {e}"));
-    let arena =
-        KvArena::new(spec.kv_geometry().frame_layout(), frames).map_err(|e| unsupported(&e))?;
+    let layout = spec.kv_geometry().frame_layout();
+    let arena = KvArena::new(layout, script.frames).map_err(|e| unsupported(&e))?;
     let options = CpuOptions {
         rotation: Rotation {
             k: rotate_k,
@@ -326,7 +323,7 @@ fn compare(
     let mut cpu = CpuBackend::with_options(spec.clone(), &weights, arena, options, &mut |_, _| ())
         .map_err(|e| unsupported(&e))?;
     let mut worst: f64 = 0.0;
-    for (i, input) in steps.iter().enumerate() {
+    for (i, input) in script.steps.iter().enumerate() {
         let want = cpu.step(input)?.logits;
         let mut drawing = input.clone();
         drawing.draws = last_rows(input).map(Draw::greedy).collect();
@@ -364,19 +361,18 @@ fn compare(
     }
     Ok(Apart {
         logits: worst,
-        keys: first_keys(spec, &steps, &mut cuda, &cpu)?,
+        keys: first_keys(spec, &script, &mut cuda, &cpu)?,
     })
 }
 
 /// The relative error of the keys of the first layer in all of a script's pages.
 fn first_keys(
     spec: &ModelSpec,
-    steps: &[StepInput],
+    script: &Script,
     cuda: &mut CudaBackend,
     cpu: &CpuBackend,
 ) -> Result<f64, ProbeError> {
     let geometry = spec.kv_geometry();
-    let layout = geometry.frame_layout();
     let row_bytes = 2 * geometry.head_dim;
     let values = |bytes: &[u8]| -> Vec<f64> {
         let pairs = bytes.chunks_exact(2);
@@ -385,19 +381,14 @@ fn first_keys(
             .collect()
     };
     let (mut got, mut want) = (Vec::new(), Vec::new());
-    let last = steps.last().into_iter().flat_map(|s| {
-        let seqs = s.seqs.iter();
-        seqs.map(move |seq| (s, seq))
-    });
-    for (step, seq) in last {
+    let last = script.steps.last().into_iter().flat_map(|s| &s.seqs);
+    for seq in last {
         for token in 0..(seq.position + seq.rows) as usize {
-            let block = step.blocks[seq.first_block as usize + token / BLOCK_TOKENS];
-            let sub_block = token % BLOCK_TOKENS / SUB_BLOCK_TOKENS;
             for head in 0..geometry.kv_heads {
-                let place = geometry.sub_record_place(layout, geometry.record(0, Side::K, head));
-                let frame = sub_block * layout.frames_per_sub_block + place.frame;
-                let frame = step.frames[block.first_frame as usize + frame];
-                let at = place.offset + token % SUB_BLOCK_TOKENS * row_bytes;
+                let record = geometry.record(0, Side::K, head);
+                let bytes = geometry.sub_record_bytes();
+                let pages = &script.pages;
+                let (frame, at) = pages.row_place(seq.slot as usize, token, record, bytes);
                 let row = at..at + row_bytes;
                 got.extend(values(&cuda.arena_mut().read_frame(frame)?[row.clone()]));
                 want.extend(values(&cpu.arena().frame(frame)[row]));

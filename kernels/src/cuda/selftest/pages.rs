@@ -1,18 +1,22 @@
 //! Page tables over a pool, with frames handed out in random order.
 
-use crate::backend::{BlockRef, SeqRows, StepInput};
+use crate::backend::{StepInput, TableBuilder};
+use crate::cuda::step::StepCapacity;
 use crate::kv::FrameLayout;
 use crate::{BLOCK_TOKENS, SUB_BLOCK_TOKENS};
 
 use super::Rng;
 
-/// Builds a [`StepInput`] sequence by sequence.
+/// Builds a [`StepInput`] sequence by sequence. Its deltas describe all block tables.
 #[derive(Debug)]
 pub struct Pages {
     /// The step so far.
     pub input: StepInput,
     layout: FrameLayout,
     free: Vec<u32>,
+    tables: TableBuilder,
+    /// Frames of each sequence.
+    frames: Vec<Vec<u32>>,
 }
 
 impl Pages {
@@ -24,6 +28,8 @@ impl Pages {
             input: StepInput::default(),
             layout,
             free,
+            tables: TableBuilder::default(),
+            frames: Vec::new(),
         }
     }
 
@@ -39,36 +45,56 @@ impl Pages {
     /// Adds a sequence with `position` tokens in the cache and `rows` new ones. Panics if the pool
     /// is too small.
     pub fn add(&mut self, position: usize, rows: usize) {
-        let input = &mut self.input;
-        let tokens = position + rows;
-        let (first_row, first_block) = (input.tokens.len(), input.blocks.len());
-        let per_block = BLOCK_TOKENS / SUB_BLOCK_TOKENS;
-        let mut sub_blocks = tokens.div_ceil(SUB_BLOCK_TOKENS);
-        while sub_blocks > 0 {
-            let count = sub_blocks.min(per_block) * self.layout.frames_per_sub_block;
-            input.blocks.push(BlockRef {
-                schedule_position: 0,
-                first_frame: input.frames.len() as u32,
-                frames: count as u32,
-            });
+        let slot = self.frames.len() as u32;
+        let mut sub_blocks = (position + rows).div_ceil(SUB_BLOCK_TOKENS);
+        let mut all = Vec::new();
+        for index in 0.. {
+            let in_block = sub_blocks.min(BLOCK_TOKENS / SUB_BLOCK_TOKENS);
+            if in_block == 0 {
+                break;
+            }
             let rest = self
                 .free
                 .len()
-                .checked_sub(count)
+                .checked_sub(in_block * self.layout.frames_per_sub_block)
                 .expect("the pool is large enough");
-            input.frames.extend(self.free.drain(rest..));
-            sub_blocks -= sub_blocks.min(per_block);
+            let frames = self.free.split_off(rest);
+            self.tables.set(slot, index, 0, &frames);
+            all.extend(frames);
+            sub_blocks -= in_block;
         }
-        input
-            .tokens
-            .extend((0..rows as u32).map(|i| i + first_row as u32));
-        input.seqs.push(SeqRows {
-            first_row: first_row as u32,
-            rows: rows as u32,
-            position: position as u32,
-            first_block: first_block as u32,
-            blocks: (input.blocks.len() - first_block) as u32,
-        });
+        self.frames.push(all);
+        self.tables.take_deltas(&mut self.input.deltas);
+        let first_row = self.input.tokens.len() as u32;
+        let tokens: Vec<u32> = (first_row..first_row + rows as u32).collect();
+        self.input.push_seq(slot, position as u32, &tokens);
+    }
+
+    /// What a device needs to run the step.
+    pub fn capacity(&self) -> StepCapacity {
+        let frames = self.frames.iter().map(Vec::len).max().unwrap_or(0);
+        let longest = frames.div_ceil(self.layout.frames_per_block());
+        StepCapacity {
+            rows: self.input.tokens.len(),
+            seqs: self.frames.len(),
+            blocks: self.frames.len() * longest,
+        }
+    }
+
+    /// The frame that holds a token's row of a record of `record_bytes` bytes, and where in it.
+    pub fn row_place(
+        &self,
+        seq: usize,
+        token: usize,
+        record: usize,
+        record_bytes: usize,
+    ) -> (u32, usize) {
+        let per_frame = self.layout.frame_bytes / record_bytes;
+        let sub_block = token / SUB_BLOCK_TOKENS;
+        let slot = sub_block * self.layout.frames_per_sub_block + record / per_frame;
+        let row_bytes = record_bytes / SUB_BLOCK_TOKENS;
+        let offset = record % per_frame * record_bytes + token % SUB_BLOCK_TOKENS * row_bytes;
+        (self.frames[seq][slot], offset)
     }
 
     /// Byte offset, in the arena, of the row of `token` of sequence `seq` in record `record` of
@@ -80,15 +106,7 @@ impl Pages {
         record: usize,
         record_bytes: usize,
     ) -> usize {
-        let s = &self.input.seqs[seq];
-        let block = &self.input.blocks[s.first_block as usize + token / BLOCK_TOKENS];
-        let per_frame = self.layout.frame_bytes / record_bytes;
-        let sub_block = token % BLOCK_TOKENS / SUB_BLOCK_TOKENS;
-        let slot = sub_block * self.layout.frames_per_sub_block + record / per_frame;
-        let frame = self.input.frames[block.first_frame as usize + slot] as usize;
-        let row_bytes = record_bytes / SUB_BLOCK_TOKENS;
-        frame * self.layout.frame_bytes
-            + record % per_frame * record_bytes
-            + token % SUB_BLOCK_TOKENS * row_bytes
+        let (frame, offset) = self.row_place(seq, token, record, record_bytes);
+        frame as usize * self.layout.frame_bytes + offset
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::BLOCK_TOKENS;
-use crate::backend::{CheckScratch, KeptTables, StepLimits, TableDelta};
+use crate::backend::{BlockTables, SeqRows, StepLimits, TableDelta};
 use crate::cuda::attention::Attention;
 use crate::kv::KvGeometry;
 
@@ -68,7 +68,6 @@ fn host_time_of_a_decode_step() {
             rows: SEQS,
             seqs: SEQS,
             blocks,
-            frames,
         };
         let stream = Stream::new(&device).unwrap();
         let rule = SplitRule::default();
@@ -77,26 +76,23 @@ fn host_time_of_a_decode_step() {
         let tables = capacity.tables(&layout, frames as u32);
         let sizes = (tables, ScratchShape::default());
         let mut step = StepBuffers::new(&device, capacity, sizes, rule, &attention).unwrap();
-        let mut kept = KeptTables::new(tables, frames as u32);
+        let mut known = BlockTables::new(tables, frames as u32);
         let limits = StepLimits {
             vocab: 128_256,
             layout: &layout,
             pool_frames: frames as u32,
             drawn: Some(0),
         };
-        let mut scratch = CheckScratch::default();
         // They enter sub-blocks and blocks at different steps.
         let starts: Vec<usize> = (0..SEQS).map(|s| tokens - s % 128).collect();
         let mut input = StepInput {
             tokens: vec![1; SEQS],
-            slots: (0..SEQS as u32).collect(),
             seqs: (0..SEQS as u32)
-                .map(|first_row| SeqRows {
-                    first_row,
+                .map(|slot| SeqRows {
+                    slot,
+                    first_row: slot,
                     rows: 1,
                     position: 0,
-                    first_block: 0,
-                    blocks: 0,
                 })
                 .collect(),
             ..StepInput::default()
@@ -108,7 +104,7 @@ fn host_time_of_a_decode_step() {
                     .extend(grown(seq, row_blocks, position, per_block));
             }
         }
-        let mut times: [Vec<Duration>; 6] = Default::default();
+        let mut times: [Vec<Duration>; 4] = Default::default();
         for s in 0..STEPS {
             for (seq, start) in starts.iter().enumerate() {
                 let position = start + s;
@@ -121,9 +117,10 @@ fn host_time_of_a_decode_step() {
             }
             let began = Instant::now();
             let on_device = &mut step.tables;
-            kept.apply(&layout, &input.deltas, |d| on_device.apply(d))
+            known
+                .apply(&layout, &input.deltas, |d| on_device.apply(d))
                 .unwrap();
-            limits.check_kept(&input, &mut kept, &mut scratch).unwrap();
+            limits.check(&input, &mut known).unwrap();
             let checked = began.elapsed();
             // `load` would do it; what a launch takes on the emulator is not what it takes on a
             // device.
@@ -137,27 +134,14 @@ fn host_time_of_a_decode_step() {
                 times[0].push(checked);
                 times[1].push(loaded);
                 times[2].push(began.elapsed());
-                times[5].push(flushed);
+                times[3].push(flushed);
             }
             input.deltas.clear();
         }
-        let listed = kept.listed(&input);
-        for s in 0..STEPS / 4 {
-            let began = Instant::now();
-            limits.check(&listed, &mut scratch).unwrap();
-            let checked = began.elapsed();
-            step.load(&stream, &listed, &[], SEQS, (false, &[]))
-                .unwrap();
-            if s >= WARM {
-                times[3].push(checked);
-                times[4].push(began.elapsed() - checked);
-            }
-        }
-        let [apply, load, plan, check, list, flush] = times.map(median);
+        let [apply, load, plan, flush] = times.map(median);
         println!(
-            "{SEQS} sequences of {tokens} tokens: deltas and check {apply:?}, changes of tables {flush:?}, load {load:?} (of it attention's plan {plan:?}); \
-             the same step with lists of {} frames: check {check:?}, load {list:?}",
-            listed.frames.len()
+            "{SEQS} sequences of {tokens} tokens: deltas and check {apply:?}, changes of tables \
+             {flush:?}, load {load:?} (of it attention's plan {plan:?})"
         );
     }
 }

@@ -33,7 +33,6 @@ fn a_step_has_room_for_the_units_of_any_kernel() {
             rows: seqs,
             seqs,
             blocks,
-            frames: blocks,
         };
         let step = StepBuffers::new(&device, capacity, Default::default(), rule, &attention);
         assert!(step.unwrap().sections.units.len() >= attention.units_max() * UNIT_WORDS);

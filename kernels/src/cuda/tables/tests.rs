@@ -1,7 +1,7 @@
 //! Tables in device memory against those of the host, on the emulator.
 
 use super::*;
-use crate::backend::{BlockRef, KeptTables, SeqRows};
+use crate::backend::BlockTables;
 use crate::cuda::selftest::Rng;
 use crate::kv::{KvGeometry, KvLayout};
 
@@ -49,17 +49,10 @@ fn what_kernels_read_is_what_the_deltas_said() {
         blocks: 20,
         block_frames: each,
     };
-    let capacity = StepCapacity {
-        rows: 1,
-        seqs: 2,
-        blocks: 30,
-        frames: 500,
-    };
     for seed in 1..20 {
         let mut rng = Rng(seed);
-        let mut tables =
-            DeviceTables::new(&device, &capacity, shape, ScratchShape::default()).unwrap();
-        let mut kept = KeptTables::new(shape, FRAMES);
+        let mut tables = DeviceTables::new(&device, shape, ScratchShape::default()).unwrap();
+        let mut known = BlockTables::new(shape, FRAMES);
         for round in 0..60 {
             let mut deltas = Vec::new();
             // The same word may change many times, and back.
@@ -80,7 +73,7 @@ fn what_kernels_read_is_what_the_deltas_said() {
                 });
                 deltas.extend(row);
             }
-            kept.apply(&layout, &deltas, |d| tables.apply(d)).unwrap();
+            known.apply(&layout, &deltas, |d| tables.apply(d)).unwrap();
             if rng.below(3) == 0 {
                 continue; // A step that was refused: its deltas come with the next one.
             }
@@ -89,80 +82,76 @@ fn what_kernels_read_is_what_the_deltas_said() {
             assert_eq!(words, tables.mirror, "round {round}");
             assert!(tables.changed.is_empty() && !tables.is_changed.contains(&true));
             for slot in 0..shape.slots {
-                let seq = SeqRows {
-                    first_row: 0,
-                    rows: 1,
-                    position: (shape.row_blocks * 128) as u32 - 1,
-                    first_block: 0,
-                    blocks: 0,
-                };
-                let input = StepInput {
-                    seqs: vec![seq],
-                    slots: vec![slot as u32],
-                    ..StepInput::default()
-                };
-                let listed = kept.listed(&input);
+                let blocks = known.row(slot as u32).iter();
                 // A block that has not been described yet has no frames; those behind it wait.
-                let whole = listed
-                    .blocks
-                    .iter()
-                    .take_while(|b| b.frames as usize == each);
-                let count = whole.count() * each;
-                let read = frames_of(&words, tables.entries, slot * shape.row_blocks, count, each);
-                assert_eq!(read, listed.frames[..count]);
+                let frames = blocks.map(|id| known.block(*id).1);
+                let whole: Vec<u32> = frames
+                    .take_while(|frames| frames.len() == each)
+                    .flatten()
+                    .copied()
+                    .collect();
+                let (first, count) = (slot * shape.row_blocks, whole.len());
+                let read = frames_of(&words, tables.entries, first, count, each);
+                assert_eq!(read, whole);
             }
         }
     }
 }
 
 #[test]
-fn lists_overwrite_what_differs_however_much_it_is() {
+fn changes_are_made_however_many_there_are() {
+    let layout = layout();
     let device = Device::open(0).unwrap();
     let stream = Stream::new(&device).unwrap();
-    let capacity = StepCapacity {
-        rows: 1,
-        seqs: 1,
-        blocks: 4,
-        frames: 3 * CHANGES_MAX,
+    let each = layout.frames(0) as usize;
+    let shape = TableShape {
+        slots: 1,
+        row_blocks: 4,
+        blocks: 3 * CHANGES_MAX / each,
+        block_frames: each,
     };
-    let mut tables = DeviceTables::new(
-        &device,
-        &capacity,
-        TableShape::default(),
-        ScratchShape::default(),
-    )
-    .unwrap();
-    let block = |first_frame| BlockRef {
-        schedule_position: 0,
-        first_frame,
-        frames: 4,
+    let mut tables = DeviceTables::new(&device, shape, ScratchShape::default()).unwrap();
+    let row = |index, block| TableDelta::Row {
+        slot: 0,
+        index,
+        block,
     };
-    let mut input = StepInput {
-        blocks: vec![block(8), block(0), block(4)],
-        frames: (1..=3 * CHANGES_MAX as u32).collect(),
-        ..StepInput::default()
+    let frame = |block: usize, index: usize, frame| TableDelta::Frame {
+        block: block as u32,
+        index: index as u32,
+        frame,
     };
-    tables.list(&input);
-    assert_eq!(tables.changed.len(), 4 + 3 * CHANGES_MAX);
+    for (index, block) in [(0, 2), (1, 0), (2, 1)] {
+        tables.apply(&row(index, block));
+    }
+    let mut frames: Vec<u32> = (1..=(shape.blocks * each) as u32).collect();
+    for (place, &id) in frames.iter().enumerate() {
+        tables.apply(&frame(place / each, place % each, id));
+    }
+    // Both words of two entries; block 0 is what the third was before, frames and all.
+    assert_eq!(tables.changed.len(), 4 + frames.len());
     tables.flush(&stream).unwrap();
     let parts = |tables: &DeviceTables| {
         let mut words = words(tables);
-        let mut frames = words.split_off(ENTRY_WORDS * 4);
-        let positions = frames.split_off(3 * CHANGES_MAX);
+        let mut frames = words.split_off(ENTRY_WORDS * shape.row_blocks);
+        let positions = frames.split_off(shape.blocks * each);
         (words, frames, positions)
     };
-    assert_eq!(parts(&tables).1, input.frames);
-    input.frames[70] = 7;
-    input.frames[CHANGES_MAX] = 9;
-    input.blocks[1] = BlockRef {
-        schedule_position: 3,
-        ..block(12)
-    };
-    tables.list(&input);
-    assert_eq!(tables.changed.len(), 4);
+    assert_eq!(parts(&tables).1, frames);
+    for (place, id) in [(70, 7), (CHANGES_MAX, 9)] {
+        frames[place] = id;
+        tables.apply(&frame(place / each, place % each, id));
+    }
+    tables.apply(&row(1, 3));
+    tables.apply(&TableDelta::Block {
+        block: 1,
+        position: 3,
+    });
+    assert_eq!(tables.changed.len(), 5);
     tables.flush(&stream).unwrap();
-    let (entries, frames, positions) = parts(&tables);
-    assert_eq!(entries, [8, 0, 12, 1, 4, 2, 0, 0]);
-    assert_eq!(frames, input.frames);
-    assert_eq!(positions, [0, 3, 0, 0]);
+    let (entries, on_device, positions) = parts(&tables);
+    let first = |block: u32| block * each as u32;
+    assert_eq!(entries, [first(2), 2, first(3), 3, first(1), 1, 0, 0]);
+    assert_eq!(on_device, frames);
+    assert_eq!(positions[..4], [0, 3, 0, 0]);
 }

@@ -1,6 +1,6 @@
 //! Sequences in paged memory, with frames handed out in random order, and the steps over them.
 
-use ebb_kernels::backend::{Backend, BlockRef, FrameCopy, SeqRows, Shrink, StepInput};
+use ebb_kernels::backend::{Backend, FrameCopy, StepInput, TableBuilder};
 use ebb_kernels::cpu::simd::Isa;
 use ebb_kernels::cpu::{CpuBackend, CpuOptions};
 use ebb_kernels::kv::{FrameLayout, KvArena, KvLayout};
@@ -15,6 +15,7 @@ pub(crate) struct Paged {
     pub(crate) pages: KvLayout,
     free: Vec<u32>,
     pub(crate) seqs: Vec<Seq>,
+    tables: TableBuilder,
 }
 
 /// A sequence: what is in its pages, and its frames in order.
@@ -51,17 +52,7 @@ pub(crate) struct Pending {
 impl Pending {
     /// Makes it part of a step.
     pub(crate) fn attach(&self, input: &mut StepInput) {
-        let mut list = |frames: &[u32]| {
-            input.frames.extend(frames);
-            (input.frames.len() - frames.len()) as u32
-        };
-        let (source, target) = (list(&self.source), list(&self.target));
-        input.shrinks.push(Shrink {
-            from: self.from,
-            to: self.to,
-            source,
-            target,
-        });
+        input.push_shrink((self.from, &self.source), (self.to, &self.target));
     }
 }
 
@@ -120,6 +111,7 @@ impl Paged {
             pages,
             free,
             seqs: vec![],
+            tables: TableBuilder::default(),
         }
     }
 
@@ -142,38 +134,35 @@ impl Paged {
         (self.seqs.len() - 1, copies)
     }
 
+    /// Gives a sequence memory for `len` tokens.
+    pub(crate) fn grow(&mut self, seq: usize, len: usize) {
+        let seq = &mut self.seqs[seq];
+        let blocks = 0..len.div_ceil(BLOCK_TOKENS);
+        let needed: usize = blocks.map(|b| seq.block(&self.pages, b, len).1).sum();
+        while seq.frames.len() < needed {
+            let frame = self.free.pop().expect("the pool is too small");
+            seq.frames.push(frame);
+        }
+    }
+
     /// The step that runs these chunks, all logits wanted; grows the sequences.
     pub(crate) fn input(&mut self, chunks: &[Chunk<'_>]) -> StepInput {
         let mut input = StepInput::default();
         for chunk in chunks {
-            let seq = &mut self.seqs[chunk.seq];
-            let end = seq.len + chunk.tokens.len();
-            let first_block = input.blocks.len() as u32;
+            let end = self.seqs[chunk.seq].len + chunk.tokens.len();
+            self.grow(chunk.seq, end);
+            let (slot, seq) = (chunk.seq as u32, &mut self.seqs[chunk.seq]);
             let mut used = 0;
             for block in 0..end.div_ceil(BLOCK_TOKENS) {
-                let (schedule_position, count) = seq.block(&self.pages, block, end);
-                while seq.frames.len() < used + count {
-                    let frame = self.free.pop().expect("the pool is too small");
-                    seq.frames.push(frame);
-                }
-                input.blocks.push(BlockRef {
-                    schedule_position,
-                    first_frame: input.frames.len() as u32,
-                    frames: count as u32,
-                });
-                input.frames.extend(&seq.frames[used..used + count]);
+                let (position, count) = seq.block(&self.pages, block, end);
+                let frames = &seq.frames[used..used + count];
+                self.tables.set(slot, block, position, frames);
                 used += count;
             }
-            input.seqs.push(SeqRows {
-                first_row: input.tokens.len() as u32,
-                rows: chunk.tokens.len() as u32,
-                position: seq.len as u32,
-                first_block,
-                blocks: input.blocks.len() as u32 - first_block,
-            });
-            input.tokens.extend(chunk.tokens);
+            input.push_seq(slot, seq.len as u32, chunk.tokens);
             seq.len = end;
         }
+        self.tables.take_deltas(&mut input.deltas);
         input.logit_rows = (0..input.tokens.len() as u32).collect();
         input
     }

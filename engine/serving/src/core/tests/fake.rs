@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ebb_kernels::backend::{
-    Backend, BackendError, CheckScratch, Draw, Drawn, KeptTables, StepInput, StepLimits,
-    StepOutput, TableShape, draw_of,
+    Backend, BackendError, BlockTables, Draw, Drawn, SeqRows, StepInput, StepLimits, StepOutput,
+    TableShape, draw_of,
 };
 use ebb_kernels::kv::KvLayout;
 use ebb_kernels::model::{ModelSpec, QkNorm, Rope, UniformModel};
@@ -43,12 +43,11 @@ struct Done {
     error: Option<BackendError>,
 }
 
-/// The backend; one that draws keeps tables, too. Steps run when they are submitted, and are told
-/// about when they are waited for.
+/// The backend. Steps run when they are submitted, and are told about when they are waited for.
 pub(super) struct Fake {
     spec: ModelSpec,
     layout: KvLayout,
-    tables: KeptTables,
+    tables: BlockTables,
     depth: usize,
     draws: bool,
     /// By number of the submission.
@@ -94,7 +93,7 @@ impl Fake {
             }
             .spec(),
             layout,
-            tables: KeptTables::new(shape, frames),
+            tables: BlockTables::new(shape, frames),
             depth: depth.max(1),
             draws: depth > 0,
             script: Box::new(script),
@@ -118,24 +117,23 @@ impl Fake {
             .map(|&t| draw_of(t).map_or(t, |draw| self.drawn[draw as usize]))
             .collect();
         let per_sub_block = self.layout.frame().frames_per_sub_block;
-        let frame = |first_block: u32, position: usize| {
+        let frame = |seq: &SeqRows, position: usize| {
             let sub_block = position / SUB_BLOCK;
-            let block = &input.blocks[first_block as usize + sub_block / 8];
-            input.frames[block.first_frame as usize + sub_block % 8 * per_sub_block] as usize
+            let block = self.tables.blocks_of(seq)[sub_block / 8];
+            self.tables.block(block).1[sub_block % 8 * per_sub_block] as usize
         };
         let mut hashes = vec![0; tokens.len()];
         for seq in &input.seqs {
             for row in 0..seq.rows as usize {
                 let position = seq.position as usize + row;
                 let token = tokens[seq.first_row as usize + row];
-                self.pages[frame(seq.first_block, position)][position % SUB_BLOCK] = token;
+                self.pages[frame(seq, position)][position % SUB_BLOCK] = token;
             }
         }
         for seq in &input.seqs {
             for row in 0..seq.rows as usize {
                 let end = seq.position as usize + row;
-                let context =
-                    (0..=end).map(|p| self.pages[frame(seq.first_block, p)][p % SUB_BLOCK]);
+                let context = (0..=end).map(|p| self.pages[frame(seq, p)][p % SUB_BLOCK]);
                 let context: Vec<u32> = context.collect();
                 let hash = context.iter().fold(1u64, |h, &t| {
                     (h ^ u64::from(t))
@@ -186,15 +184,8 @@ impl Backend for Fake {
             pool_frames: self.pages.len() as u32,
             drawn: self.draws.then_some(self.drawn.len() as u32),
         };
-        let mut scratch = CheckScratch::default();
-        let listed = if input.is_kept() {
-            self.tables.apply(&self.layout, &input.deltas, |_| ())?;
-            limits.check_kept(input, &mut self.tables, &mut scratch)?;
-            self.tables.listed(input)
-        } else {
-            input.clone()
-        };
-        limits.check(&listed, &mut scratch)?;
+        self.tables.apply(&self.layout, &input.deltas, |_| ())?;
+        limits.check(input, &mut self.tables)?;
         self.submissions += 1;
         let trouble = (self.script)(self.submissions);
         let device = |lost| BackendError::Device {
@@ -209,7 +200,7 @@ impl Backend for Fake {
                 // Whoever takes a token of this step takes this one.
                 self.drawn = vec![3; input.draws.len()];
             }
-            None => self.run(&listed, &mut done),
+            None => self.run(input, &mut done),
         }
         self.in_flight.push_back(done);
         self.deepest
@@ -243,36 +234,19 @@ impl Backend for Fake {
     fn draws(&self) -> bool {
         self.draws
     }
-
-    fn keeps_tables(&self) -> bool {
-        self.draws
-    }
 }
 
 /// A draw that fits any row, for checks of the fake itself.
 #[test]
 fn the_fake_reads_its_pages() {
-    use ebb_kernels::backend::{BlockRef, SeqRows};
+    use ebb_kernels::backend::TableBuilder;
     let mut fake = Fake::new(4, 2, |_| None);
-    let mut input = StepInput {
-        tokens: vec![1, 2],
-        seqs: vec![SeqRows {
-            first_row: 0,
-            rows: 2,
-            position: 0,
-            first_block: 0,
-            blocks: 1,
-        }],
-        blocks: vec![BlockRef {
-            schedule_position: 0,
-            first_frame: 0,
-            frames: 1,
-        }],
-        frames: vec![2],
-        logit_rows: vec![1],
-        draws: vec![Draw::greedy(1)],
-        ..StepInput::default()
-    };
+    let (mut input, mut tables) = (StepInput::default(), TableBuilder::default());
+    tables.set(0, 0, 0, &[2]);
+    tables.take_deltas(&mut input.deltas);
+    input.push_seq(0, 0, &[1, 2]);
+    input.logit_rows.push(1);
+    input.draws.push(Draw::greedy(1));
     let first = fake.step(&input).expect("sound").logits.to_vec();
     input.tokens[0] = 5;
     let other = fake.step(&input).expect("sound").logits.to_vec();

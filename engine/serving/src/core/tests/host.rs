@@ -57,10 +57,6 @@ fn host_time_of_a_decode_step() {
                 200,
             )));
         }
-        let skills = step::Skills {
-            draws: true,
-            keeps_tables: true,
-        };
         let mut input = StepInput::default();
         let mut times = Vec::new();
         while times.len() < 30 {
@@ -69,7 +65,7 @@ fn host_time_of_a_decode_step() {
                 .plan()
                 .unwrap_or_else(|| panic!("{:?}", scheduler.stats()));
             let planned = began.elapsed();
-            step::fill(&mut input, &plan, scheduler.blocks(), skills);
+            step::fill(&mut input, &plan, true);
             let filled = began.elapsed() - planned;
             if plan.slices.len() == 256 && plan.tokens.len() == 256 {
                 times.push((planned + filled, planned, filled, plan.deltas.len()));

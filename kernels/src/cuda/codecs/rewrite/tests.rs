@@ -1,15 +1,17 @@
 //! Which sequences are read in scratch, when, and where the tables name it.
 
 use super::*;
-use crate::backend::{SeqRows, Shrink};
+use crate::backend::{TableBuilder, TableDelta, TableShape};
 use crate::cuda::driver::Device;
 use crate::formats::FormatId;
 use crate::kv::KvGeometry;
 
 const FRAMES: u32 = 600;
 
-/// What `Rewrite` is given, for a step that lists its blocks: of each sequence its rows and its
-/// blocks, by number and position.
+/// Of each sequence that reads scratch, the first frame of each of its blocks there.
+type Places = Vec<Option<Vec<u32>>>;
+
+/// What `Rewrite` is given: of each sequence its rows and its blocks, by number and position.
 struct Setting {
     layout: KvLayout,
     capacity: StepCapacity,
@@ -25,30 +27,21 @@ impl Setting {
         };
         let shrunk = [vec![FormatId::Int8; 4], vec![FormatId::Int4; 4]];
         let layout = KvLayout::new(geometry, geometry.frame_layout(), &shrunk).unwrap();
-        let mut input = StepInput::default();
-        for &(rows, blocks) in seqs {
-            input.seqs.push(SeqRows {
-                first_row: 0,
-                rows,
-                position: blocks.len() as u32 * 128 - rows,
-                first_block: input.blocks.len() as u32,
-                blocks: blocks.len() as u32,
-            });
-            for &(number, schedule_position) in blocks {
-                let (first, frames) = (20 * number, layout.frames(schedule_position));
-                input.blocks.push(crate::backend::BlockRef {
-                    schedule_position,
-                    first_frame: input.frames.len() as u32,
-                    frames,
-                });
-                input.frames.extend(first..first + frames);
+        let (mut input, mut tables) = (StepInput::default(), TableBuilder::default());
+        for (slot, &(rows, blocks)) in (0..).zip(seqs) {
+            let position = blocks.len() as u32 * 128 - rows;
+            input.push_seq(slot, position, &vec![0; rows as usize]);
+            for (index, &(number, position)) in blocks.iter().enumerate() {
+                let first = 20 * number;
+                let frames: Vec<u32> = (first..first + layout.frames(position)).collect();
+                tables.set(slot, index, position, &frames);
             }
         }
+        tables.take_deltas(&mut input.deltas);
         let capacity = StepCapacity {
             rows: 0,
             seqs: 4,
             blocks: 16,
-            frames: 400,
         };
         Self {
             layout,
@@ -57,50 +50,45 @@ impl Setting {
         }
     }
 
-    /// The plan, and of each sequence the first frame of each of its blocks where it reads scratch.
-    fn plan(&self, reads: bool) -> (Rewrite, Vec<Option<Vec<u32>>>) {
+    /// The plan, and where sequences read.
+    fn plan(&self, reads: bool) -> Result<(Rewrite, Places), CudaError> {
         let device = Device::open(0).unwrap();
         let scratch = Scratch::of(&self.layout, FRAMES, &self.capacity);
         assert_eq!(scratch.blocks, 4);
-        let shape = self.capacity.tables(&self.layout, FRAMES);
-        let mut tables = DeviceTables::new(&device, &self.capacity, shape, scratch.shape).unwrap();
+        let shape = TableShape {
+            row_blocks: 6,
+            ..self.capacity.tables(&self.layout, FRAMES)
+        };
+        let mut tables = DeviceTables::new(&device, shape, scratch.shape).unwrap();
         tables.place_scratch(|i| scratch.block_frames(&self.layout, FRAMES, i));
         let rule = Rule {
             scratch,
             first: FRAMES,
             reads,
         };
-        let mut kept = KeptTables::new(shape, FRAMES);
+        let mut known = BlockTables::new(shape, FRAMES);
         let mut rewrite = Rewrite::default();
-        let listed = |tables: &DeviceTables, rewrite: &Rewrite| -> Vec<_> {
-            let seqs = self.input.seqs.iter().zip(&rewrite.in_scratch);
-            let frame = |entry| tables.frames_at(entry, 1)[0];
-            seqs.map(|(seq, place)| {
-                place.map(|p| (0..seq.blocks).map(|i| frame(p.first_block + i)).collect())
-            })
-            .collect()
-        };
-        tables.list(&self.input);
-        rewrite
-            .plan(rule, &self.input, (&kept, &mut tables))
+        known
+            .apply(&self.layout, &self.input.deltas, |d| tables.apply(d))
             .unwrap();
-        let places = listed(&tables, &rewrite);
-        let (jobs, turns) = (rewrite.jobs.clone(), rewrite.turns.clone());
-        // Kept tables, where those of a step before stand, say the same. Blocks are named by their
-        // frames there.
-        let input = self.input.kept();
-        kept.apply(&self.layout, &input.deltas, |d| tables.apply(d))
+        rewrite.plan(rule, &self.input, (&known, &mut tables))?;
+        let frame = |entry| tables.frames_at(entry, 1)[0];
+        let seqs = self.input.seqs.iter().zip(&rewrite.in_scratch);
+        let places = seqs.map(|(seq, place)| {
+            let blocks = known.blocks_of(seq).len() as u32;
+            place.map(|p| (0..blocks).map(|i| frame(p.first_block + i)).collect())
+        });
+        let places = places.collect();
+        assert!(known.has_shrunk());
+        let anew = self.input.deltas.iter().filter_map(|delta| match *delta {
+            TableDelta::Block { block, .. } => Some(TableDelta::Block { block, position: 0 }),
+            _ => None,
+        });
+        known
+            .apply(&self.layout, &anew.collect::<Vec<_>>(), |_| ())
             .unwrap();
-        rewrite.plan(rule, &input, (&kept, &mut tables)).unwrap();
-        assert_eq!(listed(&tables, &rewrite), places);
-        assert_eq!((&rewrite.jobs, &rewrite.turns), (&jobs, &turns));
-        assert!(kept.has_shrunk());
-        let blocks = 0..self.input.blocks.len() as u32;
-        let anew = blocks.map(|block| crate::backend::TableDelta::Block { block, position: 0 });
-        kept.apply(&self.layout, &anew.collect::<Vec<_>>(), |_| ())
-            .unwrap();
-        assert!(!kept.has_shrunk());
-        (rewrite, places)
+        assert!(!known.has_shrunk());
+        Ok((rewrite, places))
     }
 }
 
@@ -113,11 +101,11 @@ fn in_scratch(index: u32) -> u32 {
 fn prompts_read_scratch_and_decoding_sequences_do_not() {
     let blocks: [&[_]; 3] = [&[(0, 1), (1, 2), (2, 0)], &[(3, 0)], &[(0, 1), (4, 0)]];
     let setting = Setting::new(&[(1, blocks[0]), (9, blocks[1]), (9, blocks[2])]);
-    let (rewrite, places) = setting.plan(true);
+    let (rewrite, places) = setting.plan(true).unwrap();
     assert!(rewrite.mixed);
     assert_eq!(places, [None, None, Some(vec![in_scratch(0), 80])]);
     assert_eq!(rewrite.turns.as_slice(), std::slice::from_ref(&(0..1)));
-    let (rewrite, places) = setting.plan(false);
+    let (rewrite, places) = setting.plan(false).unwrap();
     assert!(!rewrite.mixed);
     // Both read block 0 at the same place.
     let first = vec![in_scratch(0), in_scratch(1), 40];
@@ -129,7 +117,9 @@ fn sequences_take_turns_when_scratch_is_short() {
     let long: &[_] = &[(0, 1), (1, 1), (2, 1), (9, 0)];
     let other: &[_] = &[(2, 1), (3, 1), (10, 0)];
     let last: &[_] = &[(0, 1), (4, 2), (11, 0)];
-    let (rewrite, places) = Setting::new(&[(5, long), (5, other), (5, last)]).plan(true);
+    let (rewrite, places) = Setting::new(&[(5, long), (5, other), (5, last)])
+        .plan(true)
+        .unwrap();
     // Blocks 0, 1, 2 and 3 fill the first turn; 0 is decoded again in the second, from the same
     // list of frames.
     let turns: Vec<_> = rewrite.in_scratch.iter().map(|p| p.unwrap().turn).collect();
@@ -147,19 +137,11 @@ fn sequences_take_turns_when_scratch_is_short() {
 fn a_block_whose_shrink_may_fail_is_read_in_scratch() {
     let blocks: &[_] = &[(0, 1), (1, 1), (2, 0)];
     let mut setting = Setting::new(&[(1, blocks), (1, &[(1, 1), (3, 0)])]);
-    let source = setting.input.frames.len() as u32;
-    setting
-        .input
-        .frames
-        .extend(300..300 + setting.layout.frames(0));
-    let target = setting.input.blocks[0].first_frame;
-    setting.input.shrinks.push(Shrink {
-        from: 0,
-        to: 1,
-        source,
-        target,
-    });
-    let (rewrite, places) = setting.plan(true);
+    let layout = &setting.layout;
+    let old: Vec<u32> = (300..300 + layout.frames(0)).collect();
+    let new: Vec<u32> = (0..layout.frames(1)).collect();
+    setting.input.push_shrink((0, &old), (1, &new));
+    let (rewrite, places) = setting.plan(true).unwrap();
     assert_eq!(places, [Some(vec![in_scratch(0), in_scratch(1), 40]), None]);
     assert_eq!([rewrite.jobs[0][3], rewrite.jobs[1][3]], [0, NONE]);
     assert!(rewrite.mixed);
@@ -168,18 +150,6 @@ fn a_block_whose_shrink_may_fail_is_read_in_scratch() {
 #[test]
 fn a_sequence_longer_than_scratch_is_refused() {
     let setting = Setting::new(&[(2, &[(0, 1), (1, 1), (2, 1), (3, 1), (4, 1), (5, 0)])]);
-    let device = Device::open(0).unwrap();
-    let scratch = Scratch::of(&setting.layout, FRAMES, &setting.capacity);
-    let shape = crate::backend::TableShape::default();
-    let mut tables = DeviceTables::new(&device, &setting.capacity, shape, scratch.shape).unwrap();
-    let rule = Rule {
-        scratch,
-        first: FRAMES,
-        reads: true,
-    };
-    let kept = KeptTables::new(shape, FRAMES);
-    let error = Rewrite::default()
-        .plan(rule, &setting.input, (&kept, &mut tables))
-        .unwrap_err();
+    let error = setting.plan(true).unwrap_err();
     assert!(error.to_string().contains("5 shrunk blocks"), "{error}");
 }

@@ -80,7 +80,7 @@ fn one(
 ) -> Result<(), ProbeError> {
     let seqs: Vec<_> = lengths.iter().map(|n| (n - 1, 1)).collect();
     let case = Case::new(head_dim, group, &seqs, 1.0, 12);
-    let mut attention = case.probe(device, &case.pages.input, None, None)?;
+    let mut attention = case.probe(device, None, None)?;
     attention.spread(Some(spread));
     attention.load(&case.pages.input)?;
     let mut probe = HeadsProbe::new(device, attention, options)?;

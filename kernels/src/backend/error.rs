@@ -1,0 +1,224 @@
+//! Why a step cannot run.
+
+use crate::formats::FormatId;
+use crate::kv::Side;
+
+/// A step that could not be run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BackendError {
+    /// The input contradicts itself, the model or the pool. Nothing but the deltas took effect.
+    #[error("invalid step: {0}")]
+    Input(#[from] StepInputError),
+    /// The scratch memory of a step this large could not be had. Nothing but the deltas took effect.
+    #[error("cannot allocate {bytes} bytes of scratch for a step of {rows} rows")]
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: usize,
+        /// Rows of the step.
+        rows: usize,
+    },
+    /// A worker thread panicked; this is a bug in the backend. Later steps may run.
+    #[error("a compute thread panicked: {0}")]
+    Panicked(String),
+    /// The device failed.
+    #[error("{message}")]
+    Device {
+        /// What was tried and what the device answered.
+        message: String,
+        /// No later step can run: the process must end and start anew.
+        lost: bool,
+    },
+}
+
+/// How a [`StepInput`](super::StepInput) can be wrong.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StepInputError {
+    /// More entries than a `u32` counts.
+    #[error("{what} has {len} entries, more than 2^31")]
+    TooMany {
+        /// The field.
+        what: &'static str,
+        /// Its length.
+        len: usize,
+    },
+    /// A token is not in the vocabulary.
+    #[error("row {row} has token {token}, but the vocabulary ends at {vocab}")]
+    Token {
+        /// Row of the token.
+        row: usize,
+        /// The token id.
+        token: u32,
+        /// Size of the vocabulary.
+        vocab: usize,
+    },
+    /// The sequences' row ranges are not an ordered partition of the rows.
+    #[error(
+        "sequence {seq} covers rows {first}..{end}, expected to start at {expected} and to stay within {rows}"
+    )]
+    Rows {
+        /// Index of the sequence.
+        seq: usize,
+        /// Its first row.
+        first: u32,
+        /// One past its last row.
+        end: u64,
+        /// Where it should have started.
+        expected: usize,
+        /// Rows in the step.
+        rows: usize,
+    },
+    /// The last rows belong to no sequence.
+    #[error("the sequences cover {expected} of the step's {rows} rows")]
+    Uncovered {
+        /// Rows covered.
+        expected: usize,
+        /// Rows in the step.
+        rows: usize,
+    },
+    /// A frame id is outside the pool.
+    #[error("{what} names frame {frame}, but the pool has {pool}")]
+    Frame {
+        /// Where the id stands.
+        what: &'static str,
+        /// The id.
+        frame: u32,
+        /// Frames in the pool.
+        pool: u32,
+    },
+    /// A sequence's blocks do not reach its last token.
+    #[error("sequence {seq} needs memory for {tokens} tokens, its blocks hold {capacity}")]
+    Capacity {
+        /// Index of the sequence.
+        seq: usize,
+        /// Tokens after the step.
+        tokens: u64,
+        /// Tokens its blocks can hold.
+        capacity: u64,
+    },
+    /// A delta contradicts the tables; the others have been applied.
+    #[error("delta {delta} {what}")]
+    Delta {
+        /// Index of the delta.
+        delta: usize,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// A sequence names a slot that there is not.
+    #[error("sequence {seq} names slot {slot} of {slots}")]
+    Slot {
+        /// Index of the sequence.
+        seq: usize,
+        /// The slot.
+        slot: u32,
+        /// Slots of the tables.
+        slots: usize,
+    },
+    /// A sequence would write a frame that is not its own.
+    #[error(
+        "sequence {seq} writes frame {frame}, which is another block's or which sequence {other} writes too"
+    )]
+    Aliased {
+        /// A sequence that writes it.
+        seq: usize,
+        /// The frame.
+        frame: u32,
+        /// Another sequence that does; `seq` itself if the frame was given to another block.
+        other: usize,
+    },
+    /// A shrink from or to a position that does not exist.
+    #[error("shrink {shrink} names schedule position {position}, this pool has {positions}")]
+    ShrinkPosition {
+        /// Index of the shrink.
+        shrink: usize,
+        /// The position.
+        position: u16,
+        /// Positions known.
+        positions: usize,
+    },
+    /// A shrink that leads nowhere, or to 16 bit.
+    #[error("shrink {shrink} leads from schedule position {from} to {to}, which is no way down")]
+    ShrinkNowhere {
+        /// Index of the shrink.
+        shrink: usize,
+        /// Position left.
+        from: u16,
+        /// Position reached.
+        to: u16,
+    },
+    /// A shrink that is no step down a page's ladder.
+    #[error(
+        "shrink {shrink} takes layer {layer}, side {side:?} from {from} to {to}, which is no way down"
+    )]
+    ShrinkFormats {
+        /// Index of the shrink.
+        shrink: usize,
+        /// Layer of the page.
+        layer: usize,
+        /// Its side.
+        side: Side,
+        /// Its format.
+        from: FormatId,
+        /// The format it should get.
+        to: FormatId,
+    },
+    /// A shrink names frames beyond the end of the list.
+    #[error("shrink {shrink} names frames {first}..{end} of {len}")]
+    ShrinkFrames {
+        /// Index of the shrink.
+        shrink: usize,
+        /// First frame.
+        first: u32,
+        /// One past its last frame.
+        end: u64,
+        /// Frames of all shrinks.
+        len: usize,
+    },
+    /// A frame of a shrink is used twice in the step.
+    #[error("frame {frame} of shrink {shrink} is also written or shrunk elsewhere in the step")]
+    ShrinkAliased {
+        /// Index of the shrink.
+        shrink: usize,
+        /// The frame.
+        frame: u32,
+    },
+    /// A row would be written into a block that is no longer 16 bit.
+    #[error("sequence {seq} writes into block {block}, which has been shrunk")]
+    Sealed {
+        /// Index of the sequence.
+        seq: usize,
+        /// Index of the block in the sequence.
+        block: usize,
+    },
+    /// A row's token is one that the step before does not draw.
+    #[error("row {row} takes the token of draw {draw}, but the step before has {draws}")]
+    NotDrawn {
+        /// Row of the token.
+        row: usize,
+        /// The draw it names.
+        draw: u32,
+        /// Draws of the step before.
+        draws: u32,
+    },
+    /// A draw contradicts itself or the step.
+    #[error("draw {draw} {what}")]
+    Draw {
+        /// Index of the draw.
+        draw: usize,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// This backend returns logits only.
+    #[error("a step of {draws} draws for a backend that draws no tokens")]
+    CannotDraw {
+        /// Draws of the step.
+        draws: usize,
+    },
+    /// The rows whose logits are wanted are not ascending or not in the step.
+    #[error("logit row {row} is out of order or beyond the {rows} rows of the step")]
+    LogitRow {
+        /// The offending entry.
+        row: u32,
+        /// Rows in the step.
+        rows: usize,
+    },
+}
