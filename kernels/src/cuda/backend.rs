@@ -235,7 +235,7 @@ impl Forward {
             };
             for turn in 0..turns {
                 if let Some(codecs) = &mut codecs {
-                    codecs.decode_layer(stream, arena, index, turn)?;
+                    codecs.dequantise_layer(stream, arena, index, turn)?;
                 }
                 let at = (index, turn);
                 attention.prefill(stream, step, arena, at, &a.q, &mut a.attended)?;
@@ -336,7 +336,7 @@ impl CudaBackend {
         if let Some(codecs) = codecs {
             let tables = (&self.kept, &mut step.tables);
             codecs.begin(&self.stream, turn, arena, input, tables)?;
-            (decodes, in_scratch) = (codecs.decodes(), codecs.in_scratch());
+            (decodes, in_scratch) = (codecs.dequantises(), codecs.in_scratch());
             // Which kernel reads a sequence must not depend on what the others have shrunk to.
             mixed = codecs.reads() && (codecs.mixed() || self.batch_invariant);
         }
