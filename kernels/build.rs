@@ -4,8 +4,13 @@
 //! compiler warning and on a register spill. `EBB_CUDA_ARCHS` (default `80,86,89,90a,ptx`)
 //! restricts the targets for a quick loop; `nvcc` is found in `$CUDA_HOME/bin`, then on `PATH`.
 //!
+//! What the kernels know of the page formats comes from their registry (build/formats.rs).
+//!
 //! With feature `cuda-emulator` the same files are compiled by the C++ compiler (`$CXX`, else
 //! `c++`) for the CPU instead.
+
+#[path = "build/formats.rs"]
+mod formats;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,16 +18,21 @@ use std::{env, fs, thread};
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=build");
     let feature = |name| env::var_os(name).is_some();
     let emulator = feature("CARGO_FEATURE_CUDA_EMULATOR");
     if !emulator && !feature("CARGO_FEATURE_CUDA") {
         return;
     }
     println!("cargo:rerun-if-changed=cuda");
+    for source in formats::sources() {
+        println!("cargo:rerun-if-changed={source}");
+    }
     for variable in ["EBB_CUDA_ARCHS", "EBB_EMULATOR_RACES", "CUDA_HOME", "CXX"] {
         println!("cargo:rerun-if-env-changed={variable}");
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    formats::write_headers(&out).expect("OUT_DIR is writable");
     let mut sources = Vec::new();
     find_sources(
         Path::new("cuda"),
@@ -67,11 +77,13 @@ fn write_images(sources: &[PathBuf], out: &Path) {
         .iter()
         .map(|source| {
             let name = name_of(source);
-            format!("    (\"{name}\", include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{name}.fatbin\"))),\n")
+            let path = format!("concat!(env!(\"OUT_DIR\"), \"/{name}.fatbin\")");
+            format!("    (\"{name}\", include_bytes!({path})),\n")
         })
         .collect();
     let table = format!(
-        "/// Every compiled file: its name and its fat binary.\nstatic IMAGES: &[(&str, &[u8])] = &[\n{images}];\n"
+        "/// Every compiled file: its name and its fat binary.\n\
+         static IMAGES: &[(&str, &[u8])] = &[\n{images}];\n"
     );
     fs::write(out.join("images.rs"), table).expect("OUT_DIR is writable");
 }
@@ -103,11 +115,18 @@ fn compile_emulated(source: &Path, out: &Path) -> Result<(), String> {
         "cuda/emulator/emulator.h",
         "-c",
     ]);
+    command.args(include_paths(out));
     run(
         command.arg(source).arg("-o").arg(object_of(source, out)),
         source,
         &compiler.to_string_lossy(),
     )
+}
+
+/// Where included files are looked for: in the crate, for the folders of page formats, and among
+/// the generated ones.
+fn include_paths(out: &Path) -> [String; 2] {
+    ["-I.".to_owned(), format!("-I{}", out.display())]
 }
 
 fn object_of(source: &Path, out: &Path) -> PathBuf {
@@ -186,6 +205,7 @@ fn compile(source: &Path, out: &Path, archs: &str) -> Result<(), String> {
         "-v,-warn-spills",
         "-DNDEBUG",
     ]);
+    command.args(include_paths(out));
     let mut virtual_arch = "80".to_string();
     for arch in archs.split(',').map(str::trim) {
         if arch == "ptx" {
@@ -200,8 +220,13 @@ fn compile(source: &Path, out: &Path, archs: &str) -> Result<(), String> {
         }
     }
     let target = out.join(format!("{}.fatbin", name_of(source)));
-    let output = command.arg("-o").arg(&target).arg(source).output().map_err(|e| {
-        format!("cannot run {}: {e}. Install CUDA 13.0, or run `eval \"$(kernels/cuda/setup.sh)\"` first", nvcc().display())
+    command.arg("-o").arg(&target).arg(source);
+    let output = command.output().map_err(|e| {
+        format!(
+            "cannot run {}: {e}. Install CUDA 13.0, or run \
+             `eval \"$(kernels/cuda/setup.sh)\"` first",
+            nvcc().display()
+        )
     })?;
     let log = String::from_utf8_lossy(&output.stderr).into_owned()
         + &String::from_utf8_lossy(&output.stdout);

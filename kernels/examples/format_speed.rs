@@ -8,15 +8,15 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use ebb_kernels::bf16;
-use ebb_kernels::formats::{FormatId, RecordShape, legal_shrink, rungs};
+use ebb_kernels::formats::{FormatId, RecordShape, legal_shrink, precision_levels};
 use ebb_kernels::kv::Side;
 
-/// Tokens the attention reader would decode at once.
+/// Tokens the attention reader would dequantise at once.
 const READER_TOKENS: usize = 32;
 
 fn main() {
     println!(
-        "format   side head_dim  encode  decode  decode of {READER_TOKENS} tokens  shrink from above"
+        "format   side head_dim  encode  dequantise  of {READER_TOKENS} tokens  shrink from above"
     );
     for &format in FormatId::ALL {
         for side in [Side::K, Side::V] {
@@ -38,9 +38,9 @@ fn report(format: FormatId, shape: RecordShape) {
     let encode = rate(n, || {
         format.encode(shape, black_box(&rows), &mut record).unwrap()
     });
-    let decode = rate(n, || {
+    let dequantise = rate(n, || {
         format
-            .decode(shape, black_box(&record), &mut values)
+            .dequantise(shape, black_box(&record), &mut values)
             .unwrap()
     });
     let tile = READER_TOKENS * shape.head_dim;
@@ -48,12 +48,12 @@ fn report(format: FormatId, shape: RecordShape) {
         for (i, out) in values.chunks_exact_mut(tile).enumerate() {
             let tokens = i * READER_TOKENS..(i + 1) * READER_TOKENS;
             format
-                .decode_tokens(shape, black_box(&record), tokens, out)
+                .dequantise_tokens(shape, black_box(&record), tokens, out)
                 .unwrap();
         }
     });
-    let on_ladder = rungs(shape.side).any(|f| f == format);
-    let above = rungs(shape.side)
+    let on_ladder = precision_levels(shape.side).any(|f| f == format);
+    let above = precision_levels(shape.side)
         .filter(|f| legal_shrink(*f, format, shape.side))
         .last();
     let shrink = above.filter(|_| on_ladder).map(|from| {
@@ -66,7 +66,7 @@ fn report(format: FormatId, shape: RecordShape) {
     });
     let shrink = shrink.map_or("-".to_owned(), |rate| format!("{rate:.2}"));
     println!(
-        "{format:<8} {:?}    {:>4} {encode:>11.2} {decode:>7.2} {tiles:>17.2} {shrink:>19}",
+        "{format:<8} {:?}    {:>4} {encode:>11.2} {dequantise:>11.2} {tiles:>17.2} {shrink:>19}",
         shape.side, shape.head_dim
     );
 }

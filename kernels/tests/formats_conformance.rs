@@ -5,7 +5,7 @@ mod formats_support;
 use ebb_kernels::formats::{FormatError, FormatId, RecordShape};
 use ebb_kernels::kv::Side;
 use ebb_kernels::{BLOCK_TOKENS, bf16};
-use formats_support::{cases, decode, encode, hard_pages, page};
+use formats_support::{cases, dequantise, encode, hard_pages, page};
 
 #[test]
 fn names_parse_back_and_the_unknown_is_refused() {
@@ -13,10 +13,10 @@ fn names_parse_back_and_the_unknown_is_refused() {
         assert_eq!(format.name().parse(), Ok(format));
         assert_eq!(format.to_string(), format.name());
     }
-    let error = "int5".parse::<FormatId>().unwrap_err();
+    let error = "int9".parse::<FormatId>().unwrap_err();
     let text = error.to_string();
     assert!(
-        text.contains("'int5'") && text.contains("f16, int8, int4"),
+        text.contains("'int9'") && text.contains("f16, int8, int4"),
         "{text}"
     );
     assert!("INT4".parse::<FormatId>().is_err() && "".parse::<FormatId>().is_err());
@@ -44,16 +44,16 @@ fn every_byte_of_a_record_is_written_and_depends_on_the_rows_alone() {
 }
 
 #[test]
-fn any_token_range_decodes_as_the_whole_does() {
+fn any_token_range_dequantises_as_the_whole_does() {
     for (format, shape) in cases() {
         let record = encode(format, shape, &page(shape, 2));
-        let whole = decode(format, shape, &record);
+        let whole = dequantise(format, shape, &record);
         for start in (0..=BLOCK_TOKENS).step_by(16) {
             for end in (start..=BLOCK_TOKENS).step_by(16) {
                 let want = &whole[start * shape.head_dim..end * shape.head_dim];
                 let mut got = vec![f32::NAN; want.len()];
                 format
-                    .decode_tokens(shape, &record, start..end, &mut got)
+                    .dequantise_tokens(shape, &record, start..end, &mut got)
                     .unwrap();
                 assert_eq!(got, want, "{format} {shape:?} {start}..{end}");
             }
@@ -67,7 +67,7 @@ fn keeps_constants(format: FormatId) -> bool {
 }
 
 #[test]
-fn constant_groups_decode_exactly() {
+fn constant_groups_dequantise_exactly() {
     let representable = [
         0.0,
         1.0,
@@ -87,7 +87,7 @@ fn constant_groups_decode_exactly() {
                 "the test's own constant"
             );
             let rows = vec![bf16::from_f32(constant); shape.elements()];
-            let values = decode(format, shape, &encode(format, shape, &rows));
+            let values = dequantise(format, shape, &encode(format, shape, &rows));
             assert!(
                 values.iter().all(|x| *x == constant),
                 "{format} {shape:?} {constant}"
@@ -97,7 +97,7 @@ fn constant_groups_decode_exactly() {
 }
 
 #[test]
-fn a_constant_group_beside_others_decodes_exactly() {
+fn a_constant_group_beside_others_dequantises_exactly() {
     for (format, shape) in cases().into_iter().filter(|(f, _)| keeps_constants(*f)) {
         let d = shape.head_dim;
         let mut rows = page(shape, 3);
@@ -107,7 +107,7 @@ fn a_constant_group_beside_others_decodes_exactly() {
             rows[token * d + 9] = constant;
         }
         rows[40 * d..41 * d].fill(constant);
-        let values = decode(format, shape, &encode(format, shape, &rows));
+        let values = dequantise(format, shape, &encode(format, shape, &rows));
         let channel = (0..BLOCK_TOKENS).all(|t| values[t * d + 9] == -2.75);
         let token = values[40 * d..41 * d].iter().all(|x| *x == -2.75);
         assert!(channel || token, "{format} {shape:?}");
@@ -185,7 +185,7 @@ fn values_and_ranges_beyond_fp16_are_errors() {
 fn hard_pages_stay_finite() {
     for (format, shape) in cases() {
         for (name, rows) in hard_pages(shape) {
-            let values = decode(format, shape, &encode(format, shape, &rows));
+            let values = dequantise(format, shape, &encode(format, shape, &rows));
             assert!(
                 values.iter().all(|x| x.is_finite()),
                 "{format} {shape:?} {name}"
@@ -194,13 +194,13 @@ fn hard_pages_stay_finite() {
     }
 }
 
-/// A record from outside may hold anything; decoding it is finite work without a panic.
+/// A record from outside may hold anything; dequantising it is finite work without a panic.
 #[test]
-fn any_bytes_decode() {
+fn any_bytes_dequantise() {
     for (format, shape) in cases() {
         for fill in [0x00, 0xFF, 0x7B, 0x81] {
             let record = vec![fill; format.record_bytes(shape).unwrap()];
-            decode(format, shape, &record);
+            dequantise(format, shape, &record);
         }
     }
 }
@@ -229,14 +229,14 @@ fn misuse_is_an_error_that_names_the_format() {
     let mut out = vec![0.0; 16 * 64];
     for range in [8..24, 0..15, 128..144, 0..0x1_0000_0000] {
         let error = format
-            .decode_tokens(shape, &record, range, &mut out)
+            .dequantise_tokens(shape, &record, range, &mut out)
             .unwrap_err();
         assert!(matches!(error, FormatError::TokenRange { .. }), "{error}");
     }
     let reversed = std::ops::Range { start: 32, end: 16 };
     assert!(
         format
-            .decode_tokens(shape, &record, reversed, &mut out)
+            .dequantise_tokens(shape, &record, reversed, &mut out)
             .is_err()
     );
     assert!(matches!(

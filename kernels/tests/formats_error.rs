@@ -1,11 +1,11 @@
-//! How far decoded pages are from the rows, and what that does to attention scores.
+//! How far dequantised pages are from the rows, and what that does to attention scores.
 
 mod formats_support;
 
 use ebb_kernels::formats::{FormatId, RecordShape};
 use ebb_kernels::kv::Side;
 use ebb_kernels::{BLOCK_TOKENS, bf16};
-use formats_support::{Random, cases, decode, encode, hard_pages, page};
+use formats_support::{Random, cases, dequantise, encode, hard_pages, page};
 
 /// Greatest and least of each channel or token, with the width that fp16 rounding may add.
 fn ranges(shape: RecordShape, rows: &[bf16], per_channel: bool, tokens: usize) -> Vec<f32> {
@@ -84,12 +84,12 @@ fn every_element_is_within_half_a_step() {
             let Some(bounds) = bounds(format, shape, &rows) else {
                 continue;
             };
-            let values = decode(format, shape, &encode(format, shape, &rows));
+            let values = dequantise(format, shape, &encode(format, shape, &rows));
             for (i, ((x, y), bound)) in rows.iter().zip(&values).zip(bounds).enumerate() {
                 let error = (x.to_f32() - y).abs();
                 assert!(
                     error <= bound,
-                    "{format} {shape:?} {name}: element {i} is {x}, decodes to {y}, bound {bound}"
+                    "{format} {shape:?} {name}: element {i} is {x}, dequantises to {y}, bound {bound}"
                 );
             }
         }
@@ -110,7 +110,7 @@ fn every_pair_is_within_half_a_cell() {
         let mut pages = hard_pages(shape);
         pages.push(("page", page(shape, 32)));
         for (name, rows) in pages {
-            let values = decode(format, shape, &encode(format, shape, &rows));
+            let values = dequantise(format, shape, &encode(format, shape, &rows));
             for pair in 0..pairs {
                 let of = |row: &dyn Fn(usize) -> f32| -> Vec<(f64, f64)> {
                     let at = |t: usize| {
@@ -142,7 +142,7 @@ fn every_pair_is_within_half_a_cell() {
                         rows[t * d + pair + pairs].to_f32(),
                     );
                     let error = f64::from(x - rx).hypot(f64::from(y - ry));
-                    // The chord of half a cell on the decoded radius, and the radius's own half
+                    // The chord of half a cell on the dequantised radius, and the radius's own half
                     // cell.
                     let bound = (radius + radius_cell) * angle_cell / 2.0 + radius_cell / 2.0;
                     assert!(
@@ -158,14 +158,14 @@ fn every_pair_is_within_half_a_cell() {
 /// Scores of random queries: the error stays within what the element bounds allow, and far below it
 /// on average, since roundings are not correlated.
 #[test]
-fn scores_of_decoded_keys_are_close() {
+fn scores_of_dequantised_keys_are_close() {
     for (format, shape) in cases().into_iter().filter(|(_, s)| s.side == Side::K) {
         let d = shape.head_dim;
         let rows = page(shape, 33);
         let Some(bounds) = bounds(format, shape, &rows) else {
             continue;
         };
-        let values = decode(format, shape, &encode(format, shape, &rows));
+        let values = dequantise(format, shape, &encode(format, shape, &rows));
         let mut random = Random::new(7);
         let (mut squared, mut allowed) = (0.0, 0.0);
         for _ in 0..8 {
@@ -200,7 +200,7 @@ fn scores_of_decoded_keys_are_close() {
     }
 }
 
-/// More bits, less error: a page loses on every rung, but the rungs keep their order.
+/// More bits, less error: a page loses on every rung, but the levels keep their order.
 #[test]
 fn error_grows_down_the_ladder() {
     for side in [Side::K, Side::V] {
@@ -208,7 +208,7 @@ fn error_grows_down_the_ladder() {
             let shape = RecordShape { side, head_dim };
             let rows = page(shape, 34);
             let error = |format: FormatId| -> f64 {
-                let values = decode(format, shape, &encode(format, shape, &rows));
+                let values = dequantise(format, shape, &encode(format, shape, &rows));
                 let squares = rows
                     .iter()
                     .zip(values)
@@ -234,7 +234,7 @@ fn ablations_err_more_than_what_they_are_compared_with() {
         };
         let of_page = |seed| -> f64 {
             let rows = page(shape, seed);
-            let values = decode(format, shape, &encode(format, shape, &rows));
+            let values = dequantise(format, shape, &encode(format, shape, &rows));
             let squares = rows.iter().zip(values);
             squares
                 .map(|(x, y)| f64::from(x.to_f32() - y).powi(2))
@@ -284,7 +284,7 @@ fn worst(format: FormatId, side: Side) -> f32 {
     let rows: Vec<bf16> = (0..shape.elements())
         .map(|_| bf16::from_f32(random.signed()))
         .collect();
-    let values = decode(format, shape, &encode(format, shape, &rows));
+    let values = dequantise(format, shape, &encode(format, shape, &rows));
     let errors = rows.iter().zip(values).map(|(x, y)| (x.to_f32() - y).abs());
     errors.fold(0.0, f32::max)
 }
@@ -311,7 +311,7 @@ fn clipping_never_loses_more_of_the_4_bit_page() {
         pages.extend((40..44).map(|seed| ("page", page(shape, seed))));
         let mut lower = 0;
         for (name, rows) in pages {
-            let values = |format| decode(format, shape, &encode(format, shape, &rows));
+            let values = |format| dequantise(format, shape, &encode(format, shape, &rows));
             let four = values(FormatId::Int4);
             let own = zeros_and_ranges(FormatId::Int4, shape, &rows);
             let windows = zeros_and_ranges(FormatId::Int2c, shape, &rows);

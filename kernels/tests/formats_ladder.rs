@@ -3,16 +3,18 @@
 mod formats_support;
 
 use ebb_kernels::bf16;
-use ebb_kernels::formats::{FormatError, FormatId, RecordShape, ladder, legal_shrink, rungs};
+use ebb_kernels::formats::{
+    FormatError, FormatId, RecordShape, ladder, legal_shrink, precision_levels,
+};
 use ebb_kernels::kv::Side;
-use formats_support::{cases, decode, encode, hard_pages, page, shrink};
+use formats_support::{cases, dequantise, encode, hard_pages, page, shrink};
 use proptest::prelude::*;
 
 /// The ladder of a side, clipped below int4, and the one that is not.
 fn branches(side: Side) -> [Vec<FormatId>; 2] {
     let clipped: Vec<FormatId> = ladder(side).collect();
     let below = |f: &FormatId| f.nominal_bits() < 4.0;
-    let others = rungs(side).filter(|f| !below(f) || !clipped.contains(f));
+    let others = precision_levels(side).filter(|f| !below(f) || !clipped.contains(f));
     [clipped.clone(), others.collect()]
 }
 
@@ -28,9 +30,9 @@ fn shapes() -> [RecordShape; 4] {
 #[test]
 fn bytes_and_bits_fall_down_every_ladder() {
     for shape in shapes() {
-        for rungs in branches(shape.side) {
-            assert_eq!(rungs[0], FormatId::F16);
-            for pair in rungs.windows(2) {
+        for levels in branches(shape.side) {
+            assert_eq!(levels[0], FormatId::F16);
+            for pair in levels.windows(2) {
                 assert!(pair[0].nominal_bits() > pair[1].nominal_bits(), "{pair:?}");
                 let bytes = |f: FormatId| f.record_bytes(shape).unwrap();
                 assert!(bytes(pair[0]) > bytes(pair[1]));
@@ -42,14 +44,14 @@ fn bytes_and_bits_fall_down_every_ladder() {
 #[test]
 fn only_downward_steps_of_one_branch_are_legal() {
     for side in [Side::K, Side::V] {
-        let (branches, rungs) = (branches(side), rungs(side).collect::<Vec<_>>());
+        let (branches, levels) = (branches(side), precision_levels(side).collect::<Vec<_>>());
         for &from in FormatId::ALL {
             for &to in FormatId::ALL {
                 let below = |branch: &Vec<FormatId>| {
                     let at = |f| branch.iter().position(|r| *r == f);
                     matches!((at(from), at(to)), (Some(from), Some(to)) if from < to)
                 };
-                let is_static = to.is_legal(side) && !rungs.contains(&to);
+                let is_static = to.is_legal(side) && !levels.contains(&to);
                 let legal = branches.iter().any(below) || from == FormatId::F16 && is_static;
                 assert_eq!(
                     legal_shrink(from, to, side),
@@ -79,21 +81,21 @@ fn an_illegal_shrink_is_an_error() {
     assert!(matches!(wrong, FormatError::Length { .. }), "{wrong}");
 }
 
-/// All ways from the 16-bit rows to a rung: encoding it, and every chain of shrinks that ends
+/// All ways from the 16-bit rows to a level: encoding it, and every chain of shrinks that ends
 /// there.
 fn assert_one_result(shape: RecordShape, rows: &[bf16], name: &str) {
-    for rungs in branches(shape.side) {
-        let direct: Vec<Vec<u8>> = rungs.iter().map(|f| encode(*f, shape, rows)).collect();
+    for levels in branches(shape.side) {
+        let direct: Vec<Vec<u8>> = levels.iter().map(|f| encode(*f, shape, rows)).collect();
         // By induction over single jumps from the direct result, every chain gives the direct
         // result.
-        for to in 1..rungs.len() {
+        for to in 1..levels.len() {
             for from in 0..to {
-                let got = shrink(rungs[from], rungs[to], shape, &direct[from]);
+                let got = shrink(levels[from], levels[to], shape, &direct[from]);
                 assert!(
                     got == direct[to],
                     "{name} {shape:?}: {} -> {} gives other bytes than encoding",
-                    rungs[from],
-                    rungs[to]
+                    levels[from],
+                    levels[to]
                 );
             }
         }
@@ -101,7 +103,7 @@ fn assert_one_result(shape: RecordShape, rows: &[bf16], name: &str) {
 }
 
 #[test]
-fn every_path_to_a_rung_gives_the_same_bytes() {
+fn every_path_to_a_level_gives_the_same_bytes() {
     for shape in shapes() {
         for seed in 0..8 {
             assert_one_result(shape, &page(shape, seed), "page");
@@ -177,9 +179,9 @@ fn a_shrink_is_requantisation_on_all_codes() {
 
         let eight = encode(FormatId::Int8, shape, &rows);
         let exact: Vec<f32> = rows.iter().map(|x| x.to_f32()).collect();
-        assert_eq!(decode(FormatId::Int8, shape, &eight), exact);
+        assert_eq!(dequantise(FormatId::Int8, shape, &eight), exact);
 
-        // Requantised: the decoded value in steps of the next rung, rounded half up.
+        // Requantised: the dequantised value in steps of the next level, rounded half up.
         let requantised = |values: &[f32], step: f32| -> Vec<f32> {
             values
                 .iter()
@@ -188,10 +190,10 @@ fn a_shrink_is_requantisation_on_all_codes() {
         };
         let four = shrink(FormatId::Int8, FormatId::Int4, shape, &eight);
         let at_four = requantised(&exact, 17.0);
-        assert_eq!(decode(FormatId::Int4, shape, &four), at_four);
+        assert_eq!(dequantise(FormatId::Int4, shape, &four), at_four);
         let two = shrink(FormatId::Int4, FormatId::Int2, shape, &four);
         assert_eq!(
-            decode(FormatId::Int2, shape, &two),
+            dequantise(FormatId::Int2, shape, &two),
             requantised(&at_four, 85.0)
         );
     }
@@ -202,7 +204,7 @@ fn a_kitty_page_is_int4_in_its_boosted_channels_and_int2_elsewhere() {
     for shape in [RecordShape::k(128), RecordShape::k(64)] {
         let d = shape.head_dim;
         let rows = page(shape, 12);
-        let values = |format| decode(format, shape, &encode(format, shape, &rows));
+        let values = |format| dequantise(format, shape, &encode(format, shape, &rows));
         let four = values(FormatId::Int4);
         let loudness = |c: usize| -> f64 {
             let column = four.iter().skip(c).step_by(d);

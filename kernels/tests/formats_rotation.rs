@@ -5,7 +5,7 @@ mod formats_support;
 use ebb_kernels::formats::rotation::{RotationError, fold_o, fold_v, hadamard};
 use ebb_kernels::formats::{FormatId, RecordShape};
 use ebb_kernels::{BLOCK_TOKENS, bf16};
-use formats_support::{Random, decode, encode};
+use formats_support::{Random, dequantise, encode};
 
 fn random(n: usize, seed: u64) -> Vec<f32> {
     let mut random = Random::new(seed);
@@ -130,7 +130,7 @@ fn rotated_values_lose_less_at_two_bits() {
     rotated.iter_mut().for_each(|row| hadamard(row));
     let loss = |rows: &[Vec<f32>]| -> f32 {
         let rows: Vec<bf16> = rows.concat().into_iter().map(bf16::from_f32).collect();
-        let values = decode(FormatId::Int2, shape, &encode(FormatId::Int2, shape, &rows));
+        let values = dequantise(FormatId::Int2, shape, &encode(FormatId::Int2, shape, &rows));
         rows.iter()
             .zip(values)
             .map(|(x, y)| (x.to_f32() - y).powi(2))
@@ -173,7 +173,7 @@ fn rotated_keys_lose_less_at_two_and_three_bits() {
     for format in [FormatId::Int3, FormatId::Int2] {
         let cached = |keys: &[Vec<f32>]| -> Vec<Vec<f32>> {
             let rows: Vec<bf16> = keys.concat().into_iter().map(bf16::from_f32).collect();
-            let values = decode(format, shape, &encode(format, shape, &rows));
+            let values = dequantise(format, shape, &encode(format, shape, &rows));
             values.chunks_exact(64).map(<[f32]>::to_vec).collect()
         };
         let plain = error(scores(&queries, &cached(&keys)));

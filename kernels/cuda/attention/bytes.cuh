@@ -7,9 +7,11 @@ namespace ebb {
 
 // The A operand of fragments 2 f and 2 f + 1 of a lane's words, in the order of bytes 2t, 2t + 8,
 // 2t + 1, 2t + 9 of each. Rows of the lower half are `kLower` times too large.
+// A width that is not here is specialised by the folder of a format that has it.
 template <int Bits>
 struct CodeBytes {
   static constexpr int kLevels = (1 << Bits) - 1;
+  static constexpr bool kSplit = Bits == 3;  // whether the highest bits have a plane of their own
   // of fragments in a lane's vector of 16 bytes; 3 bits: of the low two
   static constexpr int kPairs = 8 / (Bits == 3 ? 2 : Bits);
   static constexpr float kLower = Bits == 2 || Bits == 3 ? 4.f : Bits == 4 ? 16.f : 1.f;

@@ -52,7 +52,7 @@ struct MixedBlocks : CodeProducts<D, STAGES, SETS, WAY, POLAR> {
   __device__ __forceinline__ void attend_keys(uint32_t slot, uint32_t format, Scores& x,
                                               float (&factor)[SETS], float& lower,
                                               float (&begin)[SETS]) {
-    if (format == kF16) {
+    if (EBB_IS(format, ReadAs<Reader::kRows>)) {
 #pragma unroll
       for (int i = 0; i < kTiles; i++) {
         float s[4];
@@ -65,7 +65,7 @@ struct MixedBlocks : CodeProducts<D, STAGES, SETS, WAY, POLAR> {
       lower = 1.f;
       return;
     }
-    if (POLAR && is_polar(format)) {
+    if (POLAR && this->is_polar(format)) {
       attend_polar(slot, format, x, begin);
 #pragma unroll
       for (int set = 0; set < SETS; set++)
@@ -75,17 +75,17 @@ struct MixedBlocks : CodeProducts<D, STAGES, SETS, WAY, POLAR> {
     }
     // Each with its own copy of what comes before the products, which the compiler weaves into
     // them.
-    if (format == kInt8)
-      Base::template attend_codes<8, false>(slot, 0, x, factor, lower, begin);
-    else if (format == kInt4)
-      Base::template attend_codes<4, false>(slot, 0, x, factor, lower, begin);
-    else if (format == kInt3)
-      Base::template attend_codes<3, false>(slot, 0, x, factor, lower, begin);
-    else if (format == kInt2)
-      Base::template attend_codes<2, false>(slot, 0, x, factor, lower, begin);
+#define EBB_KEYS(BITS)                                                          \
+  if (EBB_IS(format, ReadAsCodes<BITS>))                                        \
+    Base::template attend_codes<BITS, false>(slot, 0, x, factor, lower, begin); \
+  else
+    EBB_CODE_BITS_DOWN(EBB_KEYS)
+#undef EBB_KEYS
+    if (EBB_IS(format, ReadAs<Reader::kBoosted>))
+      Base::template attend_codes<2, true>(slot, EBB_IS(format, ReadAsBoosted<2>) ? 2 : 1, x,
+                                           factor, lower, begin);
     else
-      Base::template attend_codes<2, true>(slot, format == kKitty25 ? 2 : 1, x, factor, lower,
-                                           begin);
+      EBB_NO_SUCH_FORMAT();
   }
 
   // Moves what exponents are relative to, if y of any lane is more, to kSlack above the most, so
@@ -153,7 +153,7 @@ struct MixedBlocks : CodeProducts<D, STAGES, SETS, WAY, POLAR> {
     weigh(x, factor, lower, begin);
     const uint8_t* const record = wait();
     const uint32_t format = state().info[stage()] >> 20 & 15;
-    if (format == kF16) {
+    if (EBB_IS(format, ReadAs<Reader::kRows>)) {
       Sums sum = {};
 #pragma unroll
       for (int i = 0; i < kTiles; i++) {
@@ -167,14 +167,13 @@ struct MixedBlocks : CodeProducts<D, STAGES, SETS, WAY, POLAR> {
     }
     Weights w;
     range_weights(record, x, w);
-    if (format == kInt2)
-      Base::template multiply_values<2>(record, w);
-    else if (format == kInt3)
-      Base::template multiply_values<3>(record, w);
-    else if (format == kInt4)
-      Base::template multiply_values<4>(record, w);
-    else
-      Base::template multiply_values<8>(record, w);
+#define EBB_VALUES(BITS)                             \
+  if (EBB_IS(format, ReadAsCodes<BITS>))             \
+    Base::template multiply_values<BITS>(record, w); \
+  else
+    EBB_CODE_BITS_UP(EBB_VALUES)
+#undef EBB_VALUES
+    EBB_NO_SUCH_FORMAT();
   }
 };
 

@@ -14,6 +14,7 @@
 #include "../common/kernel.cuh"
 #include "../common/pages.cuh"
 #include "../common/tensor_copy.cuh"
+#include "../formats/formats.cuh"
 #include "../formats/pool.cuh"
 #include "decode.cuh"
 
@@ -23,7 +24,7 @@ struct alignas(64) MixedDecodeParams {
   TensorMap records;  // as of BulkDecodeParams
   DecodeParams decode;
   const uint32_t* positions;    // in the shrink schedule, by BlockRef::block; 0: 16 bit
-  const PageOfPosition* pages;  // [position - 1][layer * 2 + side]
+  const PageAtLevel* pages;  // [position - 1][layer * 2 + side]
   uint32_t page_count;          // layers * 2
   uint32_t group;               // query heads of a KV head
   uint32_t position_count;      // of `pages`
@@ -404,22 +405,13 @@ struct MixedPieces {
   // and somewhat less where those are bound by memory, which blocks of others leave room in.
   __device__ __forceinline__ static uint32_t cost_of(uint32_t format) {
     switch (format) {
-      case kF16:
-        return 24;
-      case kInt8:
-        return 12;
-      case kInt4:
-        return 8;
-      case kInt3:
-        return 10;
-      case kKitty25:
-        return 8;
-      case kKitty12:
-        return 7;
-      case kInt2:
-        return 6;
+#define EBB_COST(FORMAT) \
+  case FORMAT:           \
+    return Format<FORMAT>::kCost;
+      EBB_FORMATS_IN_PLACE(EBB_COST)
+#undef EBB_COST
       default:
-        return 30;  // polar keys
+        return kPolarCost;
     }
   }
   static constexpr uint32_t kTileCost = 7;
@@ -597,9 +589,9 @@ struct MixedPieces {
         const uint64_t from =
             beyond ? place(frame[side][1], at - frame_bytes) : place(frame[side][0], at);
         tell(found, chunk(from, part, bytes, place(frame[side][1], 0),
-                          format[side] == kF16 ? kRows
-                          : part < bytes       ? kDivided
-                                               : kWhole,
+                          EBB_IS(format[side], ReadAs<Reader::kRows>) ? kRows
+                          : part < bytes                              ? kDivided
+                                                                      : kWhole,
                           info));
         at += bytes;
         bytes = next;
@@ -609,28 +601,31 @@ struct MixedPieces {
   }
 
   // Of one side of a block: its chunks, and the bytes of the first, with what comes before the
-  // codes, and of the others. Those of int3 are its planes, those of polar keys the planes of
-  // angles and of radii.
+  // codes, and of the others. Those of split codes are their planes, those of polar keys the planes
+  // of angles and of radii.
   __device__ __forceinline__ static uint32_t chunks_of(uint32_t format) {
-    return format == kInt8                       ? chunks_at<8>()
-           : format == kInt4                     ? chunks_at<4>()
-           : format == kF16                      ? kTiles
-           : format == kInt3 || is_polar(format) ? 2
-                                                 : 1;
+    return EBB_IS(format, ReadAsCodes<8>)                    ? chunks_at<8>()
+           : EBB_IS(format, ReadAsCodes<4>)                  ? chunks_at<4>()
+           : EBB_IS(format, ReadAs<Reader::kRows>)           ? kTiles
+           : EBB_IS(format, ReadAsSplit) || is_polar(format) ? 2
+                                                             : 1;
   }
   __device__ __forceinline__ static uint32_t first_chunk(uint32_t format, uint32_t side) {
-    if (format == kF16) return kRecord;
-    const uint32_t codes = format == kInt8 || format == kInt4 ? kCodes
-                           : format == kKitty25               ? 41 * D
-                           : format == kKitty12               ? 37 * D
+    if (EBB_IS(format, ReadAs<Reader::kRows>)) return kRecord;
+    const uint32_t codes = EBB_IS(format, ReadAsCodes<8>) || EBB_IS(format, ReadAsCodes<4>) ? kCodes
+                           : EBB_IS(format, ReadAsBoosted<2>)                               ? 41 * D
+                           : EBB_IS(format, ReadAsBoosted<1>) ? 37 * D
                                                               : 32 * D;
-    return codes + (side == 1 ? 512 : format == kPolar44Grid ? 2 * D : 4 * D);
+    return codes + (side == 1 ? 512 : EBB_IS(format, HasAngleGrid) ? 2 * D : 4 * D);
   }
   __device__ __forceinline__ static uint32_t next_chunk(uint32_t format) {
-    return format == kInt3 || format == kPolar42 ? 16 * D
-           : format == kF16                      ? kRecord
-           : is_polar(format)                    ? 32 * D
-                                                 : kCodes;
+    return EBB_IS(format, ReadAsSplit) || EBB_IS(format, HasRadiusBits<2>) ? 16 * D
+           : EBB_IS(format, ReadAs<Reader::kRows>)                         ? kRecord
+           : is_polar(format)                                              ? 32 * D
+                                                                           : kCodes;
+  }
+  __device__ __forceinline__ static bool is_polar(uint32_t format) {
+    return EBB_IS(format, ReadAs<Reader::kPolar>);
   }
 
   // ---- and the others have it loaded ----

@@ -54,8 +54,8 @@ struct PolarKeys : MixedLoad<D, STAGES, SETS, WAY, POLAR> {
                                                float (&middles)[SETS]) {
     const uint8_t* const record = wait();
     uint8_t* const radii = wait_for_second();
-    const bool has_grid = format == kPolar44Grid;
-    const uint32_t has_2_bits = format == kPolar42;
+    const bool has_grid = EBB_IS(format, HasAngleGrid);
+    const uint32_t has_2_bits = EBB_IS(format, HasRadiusBits<2>);
     const uint8_t* const of_radii = record + (has_grid ? 0 : 2 * D);
     const uint8_t* const angles = of_radii + 2 * D;
     float left_out[4] = {};

@@ -46,7 +46,8 @@ struct CodeProducts : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
       const uint4 v = plane[pair / kPairs * 32 + lane];
       uint32_t a[4];
       CodeBytes<Bits>::unpack(v, pair % kPairs, a);
-      if (Bits == 3) CodeBytes<Bits>::add_third(third[pair / 8 * 32 + lane], pair % 8, a);
+      if (CodeBytes<Bits>::kSplit)
+        CodeBytes<Bits>::add_third(third[pair / 8 * 32 + lane], pair % 8, a);
 #pragma unroll
       for (int set = 0; set < SETS; set++)
         multiply(acc[set], a, b[set][2 * step], b[set][2 * step + 1]);
@@ -55,7 +56,7 @@ struct CodeProducts : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
 
   template <int Bits>
   __device__ __forceinline__ const uint4* third_plane() const {
-    return Bits == 3 ? reinterpret_cast<const uint4*>(wait_for_second()) : nullptr;
+    return CodeBytes<Bits>::kSplit ? reinterpret_cast<const uint4*>(wait_for_second()) : nullptr;
   }
 
   // The compiler would have more rows of codes loaded ahead than two sets leave registers for: a
@@ -215,7 +216,7 @@ struct CodeProducts : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
         }
       }
       release();
-      if (Bits == 3) release();
+      if (CodeBytes<Bits>::kSplit) release();
     }
   }
 
@@ -320,10 +321,10 @@ struct CodeProducts : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
                 d + kRows < kSteps ? o[(d + kRows) % kSteps][i] : sum[(d + kRows) % kSteps][i];
         }
         plane += kPlane;
-        if (Bits == 3) third += kPlane / 2;
+        if (CodeBytes<Bits>::kSplit) third += kPlane / 2;
       }
       release();
-      if (Bits == 3) release();
+      if (CodeBytes<Bits>::kSplit) release();
     }
   }
 };

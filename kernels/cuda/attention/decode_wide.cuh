@@ -55,14 +55,15 @@ struct WideBlocks : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
                   kAtOnce = kWords < 4 ? kWords : 4;
     constexpr int kPairs = kAtOnce / CodeHalves<Bits>::kWords;
     uint32_t w[kAtOnce], thirds[Columns / 4];
-    if (Bits == 3) load_words<Columns / 4>(thirds, third, row * (Columns / 4));
+    if (CodeHalves<Bits>::kSplit) load_words<Columns / 4>(thirds, third, row * (Columns / 4));
 #pragma unroll
     for (int step = 0; step < Columns / 2; step++) {
       uint32_t even[4], odd[4];
       if (step % kPairs == 0)
         load_words<kAtOnce>(w, plane, row * kWords + step * CodeHalves<Bits>::kWords);
       CodeHalves<Bits>::unpack(w + step % kPairs * CodeHalves<Bits>::kWords, even, odd);
-      if (Bits == 3) CodeHalves<Bits>::add_third(thirds[step / 2], step % 2, even, odd);
+      if (CodeHalves<Bits>::kSplit)
+        CodeHalves<Bits>::add_third(thirds[step / 2], step % 2, even, odd);
 #pragma unroll
       for (uint32_t octet = 0; octet < kOctets; octet++) {
         mma_f16(acc[octet], even, b[octet][2 * step][0], b[octet][2 * step][1]);
@@ -76,7 +77,7 @@ struct WideBlocks : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
 
   template <int Bits>
   __device__ __forceinline__ const uint4* third_plane() const {
-    return Bits == 3 ? reinterpret_cast<const uint4*>(wait_for_second()) : nullptr;
+    return CodeHalves<Bits>::kSplit ? reinterpret_cast<const uint4*>(wait_for_second()) : nullptr;
   }
 
   // ---- keys ----
@@ -223,7 +224,7 @@ struct WideBlocks : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
         }
       }
       release();
-      if (Bits == 3) release();
+      if (CodeHalves<Bits>::kSplit) release();
     }
 #pragma unroll
     for (int set = 0; set < SETS; set++)
@@ -255,7 +256,7 @@ struct WideBlocks : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
   __device__ __forceinline__ void attend_keys(uint32_t slot, uint32_t format, Scores& x,
                                               float (&factor)[SETS], float& lower,
                                               float (&begin)[SETS]) {
-    if (format == kF16) {
+    if (EBB_IS(format, ReadAs<Reader::kRows>)) {
 #pragma unroll
       for (int i = 0; i < kOwnTiles; i++) {
         // Of two tiles one is this warp's.
@@ -273,16 +274,17 @@ struct WideBlocks : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
       lower = 1.f;
       return;
     }
-    if (format == kInt8)
-      attend_codes<8, false>(slot, 0, x, factor, lower, begin);
-    else if (format == kInt4)
-      attend_codes<4, false>(slot, 0, x, factor, lower, begin);
-    else if (format == kInt3)
-      attend_codes<3, false>(slot, 0, x, factor, lower, begin);
-    else if (format == kInt2)
-      attend_codes<2, false>(slot, 0, x, factor, lower, begin);
+#define EBB_KEYS(BITS)                                           \
+  if (EBB_IS(format, ReadAsCodes<BITS>))                         \
+    attend_codes<BITS, false>(slot, 0, x, factor, lower, begin); \
+  else
+    EBB_CODE_BITS_DOWN(EBB_KEYS)
+#undef EBB_KEYS
+    if (EBB_IS(format, ReadAs<Reader::kBoosted>))
+      attend_codes<2, true>(slot, EBB_IS(format, ReadAsBoosted<2>) ? 2 : 1, x, factor, lower,
+                            begin);
     else
-      attend_codes<2, true>(slot, format == kKitty25 ? 2 : 1, x, factor, lower, begin);
+      EBB_NO_SUCH_FORMAT();
   }
 
   // ---- scores ----
@@ -470,7 +472,7 @@ struct WideBlocks : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
                                           : sum[(d + kRows) % kOwnSteps][i];
       }
       release();
-      if (Bits == 3) release();
+      if (CodeHalves<Bits>::kSplit) release();
     }
   }
 
@@ -573,7 +575,7 @@ struct WideBlocks : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
     weigh(x, factor, lower, begin, block);
     const uint8_t* const record = wait();
     const uint32_t format = state().info[stage()] >> 20 & 15;
-    if (format == kF16) {
+    if (EBB_IS(format, ReadAs<Reader::kRows>)) {
       // There is room for the probabilities of half of the tiles, in two parts.
       Sums sum = {};
 #pragma unroll
@@ -607,16 +609,17 @@ struct WideBlocks : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
       this->add_sums(sum);
       return;
     }
-    const float back = range_weights(record, format == kInt2 || format == kInt3 ? 16 : 1, x);
+#define EBB_IS_ODD(BITS) (EBB_IS(format, ReadAsCodes<BITS>) && CodeHalves<BITS>::kOdd == 16) ||
+    const float back = range_weights(record, EBB_CODE_BITS_UP(EBB_IS_ODD) false ? 16 : 1, x);
+#undef EBB_IS_ODD
     meet();
-    if (format == kInt2)
-      multiply_values<2>(record, back);
-    else if (format == kInt3)
-      multiply_values<3>(record, back);
-    else if (format == kInt4)
-      multiply_values<4>(record, back);
-    else
-      multiply_values<8>(record, back);
+#define EBB_VALUES(BITS)                 \
+  if (EBB_IS(format, ReadAsCodes<BITS>)) \
+    multiply_values<BITS>(record, back); \
+  else
+    EBB_CODE_BITS_UP(EBB_VALUES)
+#undef EBB_VALUES
+    EBB_NO_SUCH_FORMAT();
   }
 };
 

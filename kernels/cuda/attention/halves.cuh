@@ -8,9 +8,11 @@ namespace ebb {
 
 // Two neighbouring fragments, of so many words of a lane's. Rows of the lower half are `kLower`
 // times too large, fragments of odd numbers `kOdd` times.
+// A width that is not here is specialised by the folder of a format that has it.
 template <int Bits>
 struct CodeHalves {
   static constexpr int kLevels = (1 << Bits) - 1;
+  static constexpr bool kSplit = Bits == 3;  // whether the highest bits have a plane of their own
   static constexpr int kWords = Bits == 8 ? 4 : Bits == 4 ? 2 : 1;  // 3 bits: of the low two
   static constexpr float kLower = Bits == 2 || Bits == 3 ? 4.f : Bits == 4 ? 16.f : 1.f;
   static constexpr uint32_t kOdd = Bits == 2 || Bits == 3 ? 16 : 1;

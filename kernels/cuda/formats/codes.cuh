@@ -98,15 +98,15 @@ __device__ __forceinline__ uint32_t half_vector_offset() {
   return (threadIdx.x / 64 * 32 + threadIdx.x % 32) * 16 + threadIdx.x / 32 % 2 * 8;
 }
 
-// The 1-bit plane of int3: bit 2 of every code.
+// A 1-bit plane: bit `bit` of every code.
 template <class At>
-__device__ __forceinline__ void store_third_bits(const Codes& q, At at) {
+__device__ __forceinline__ void store_high_bits(const Codes& q, uint32_t bit, At at) {
   uint32_t words[2] = {};
 #pragma unroll
   for (int f = 0; f < 8; f++) {
     for (int h = 0; h < 2; h++) {
-      const uint32_t third = q[f][h] >> 2 & 0x01010101u;
-      words[f / 4] |= ((third & 0x00010001u) | (third >> 6 & 0x00040004u))
+      const uint32_t high = q[f][h] >> bit & 0x01010101u;
+      words[f / 4] |= ((high & 0x00010001u) | (high >> 6 & 0x00040004u))
                       << (8 * h + 4 * (f % 2) + f / 2 % 2);
     }
   }
@@ -114,14 +114,14 @@ __device__ __forceinline__ void store_third_bits(const Codes& q, At at) {
 }
 
 template <class At>
-__device__ __forceinline__ void add_third_bits(Codes& q, At at) {
+__device__ __forceinline__ void add_high_bits(Codes& q, uint32_t bit, At at) {
   const uint2 v = *reinterpret_cast<const uint2*>(at(half_vector_offset()));
   const uint32_t words[2] = {v.x, v.y};
 #pragma unroll
   for (int f = 0; f < 8; f++) {
     for (int h = 0; h < 2; h++) {
       const uint32_t x = words[f / 4] >> (8 * h + 4 * (f % 2) + f / 2 % 2);
-      q[f][h] |= ((x & 0x00010001u) | (x & 0x00040004u) << 6) << 2;
+      q[f][h] |= ((x & 0x00010001u) | (x & 0x00040004u) << 6) << bit;
     }
   }
 }
@@ -135,22 +135,6 @@ __device__ __forceinline__ uint32_t shift_8_to_4(uint32_t q) {
 }
 __device__ __forceinline__ uint32_t shift_4_to_2(uint32_t q) {
   return (q + 0x02020202u) * 13u >> 6 & 0x03030303u;
-}
-
-// Plain right shifts (formats/shifted), and those that round half up and cut off: four codes of 2
-// Bits at once.
-template <int Bits>
-__device__ __forceinline__ uint32_t shift_plainly(uint32_t q) {
-  return q >> Bits & ((1u << Bits) - 1) * 0x01010101u;
-}
-template <int Bits>
-__device__ __forceinline__ uint32_t shift_rounding(uint32_t q) {
-  auto shifted = [](uint32_t two) {
-    const uint32_t x =
-        (two + (1u << (Bits - 1)) * 0x00010001u) >> Bits & ((2u << Bits) - 1) * 0x00010001u;
-    return x - (x >> Bits & 0x00010001u);
-  };
-  return shifted(q & 0x00ff00ffu) | shifted(q >> 8 & 0x00ff00ffu) << 8;
 }
 
 // First of the two columns, e = 0 and 1, of fragment i's column half h; and its row r = 0 (r = 1 is

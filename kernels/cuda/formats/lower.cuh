@@ -1,24 +1,26 @@
 // A page on its way down the ladder (formats/ladder/page.rs).
 #pragma once
 #include "clip.cuh"
+#include "formats.cuh"
 #include "page.cuh"
 
 namespace ebb {
 
-// Brings the codes of a page of width `from` (a rung below 16 bit) down to `to`'s; 2-bit ones are
+// Brings the codes of a page of format `from` (a level below 16 bit) down to `to`'s; 2-bit ones are
 // clipped if `clipped`. `scratch` is shared memory that the page no longer needs.
 template <int HeadDim, bool Keys>
 __device__ __forceinline__ void lower_page(uint32_t from, uint32_t to, bool clipped,
                                            uint8_t* scratch, PageShared& s, Codes& q) {
   using F = Fragments<HeadDim, Keys>;
-  if (from == to || from == kInt3) return;
+  if (from == to) return;
   if (from == kInt8) {
 #pragma unroll
     for (int i = 0; i < 8; i++)
       for (int h = 0; h < 2; h++) q[i][h] = shift_8_to_4(q[i][h]);
     if (to == kInt4) return;
   }
-  const uint32_t old = slabs_of(from) * (HeadDim / 8), boosted = slabs_of(to) * (HeadDim / 8);
+  const uint32_t old = layout_of(from).slabs * (HeadDim / 8),
+                 boosted = layout_of(to).slabs * (HeadDim / 8);
   const bool ranked = Keys && (old > 0 || boosted > 0);
   if constexpr (Keys) {
     if (old > 0) {

@@ -5,33 +5,10 @@
 
 namespace ebb {
 
-// Bits of the dense plane of a format with one, and eighths of the channels with 4 bits beside
-// 2-bit ones.
-__device__ __forceinline__ uint32_t plane_bits(uint32_t format) {
-  if (format == kInt8) return 8;
-  return format == kInt4 || format == kInt4t || format == kInt4Shift || format == kInt4RoundingShift
-             ? 4
-             : 2;
-}
-__device__ __forceinline__ bool is_reranked(uint32_t format) {
-  return format >= kKitty25Variance && format <= kKitty12Random;
-}
-__device__ __forceinline__ uint32_t slabs_of(uint32_t format) {
-  if (is_reranked(format)) return format == kKitty25Variance || format == kKitty25Random ? 2 : 1;
-  return format == kKitty25 ? 2 : format == kKitty12 ? 1 : 0;
-}
-__device__ __forceinline__ bool is_by_token(uint32_t format) {
-  return format == kInt4t || format == kInt2t;
-}
-__device__ __forceinline__ bool is_shifted(uint32_t format) {
-  return format >= kInt4Shift && format <= kInt2RoundingShift;
-}
-// Steps of a group.
-__device__ __forceinline__ float levels_of(uint32_t format) {
-  if (format == kInt3) return 7.f;
-  const uint32_t bits = plane_bits(format);
-  return is_shifted(format) ? 255.f / static_cast<float>(1 << (8 - bits))
-                            : static_cast<float>((1 << bits) - 1);
+// Bytes of the dense plane.
+template <int HeadDim>
+__device__ __forceinline__ uint32_t dense_bytes(const Layout& layout) {
+  return 16 * HeadDim * layout.bits;
 }
 
 // Shared memory of a record: staged rows, then what find_ranges needs. The high bits of boosted
@@ -54,19 +31,21 @@ __device__ __forceinline__ void stage_rows(uint8_t* staged, At at) {
   __syncthreads();
 }
 
-// Codes of a low-bit record of one dense plane: with all bits of boosted channels. Metadata to
+// Codes of a low-bit record with a dense plane: with all bits of boosted channels. Metadata to
 // `s.meta` and, of kitty, ranks to `s.old_rank`. `ByRow`: keys by token.
 template <int HeadDim, bool Keys, bool ByRow = false>
-__device__ __forceinline__ void read_page(const RecordBytes& src, uint32_t format, uint8_t* scratch,
-                                          PageShared& s, Codes& q) {
+__device__ __forceinline__ void read_page(const RecordBytes& src, const Layout& layout,
+                                          uint8_t* scratch, PageShared& s, Codes& q) {
   constexpr uint32_t kMeta = 4 * (ByRow ? 128 : Fragments<HeadDim, Keys>::kColumns),
                      kPlane = 32 * HeadDim;
   const uint32_t tid = threadIdx.x;
-  load_codes(q, plane_bits(format), [&](uint32_t o) { return src.at(kMeta + o); });
+  load_codes(q, layout.bits, [&](uint32_t o) { return src.at(kMeta + o); });
   if (tid < kMeta / 16)
     reinterpret_cast<uint4*>(s.meta)[tid] = *reinterpret_cast<const uint4*>(src.at(16 * tid));
-  if (format == kInt3) add_third_bits(q, [&](uint32_t o) { return src.at(kMeta + kPlane + o); });
-  const uint32_t slabs = slabs_of(format);
+  if (layout.high_bit > 0)
+    add_high_bits(q, layout.high_bit,
+                  [&](uint32_t o) { return src.at(kMeta + dense_bytes<HeadDim>(layout) + o); });
+  const uint32_t slabs = layout.slabs;
   if (Keys && slabs > 0) {
     if (tid < HeadDim) s.old_rank[tid] = *src.at(kMeta + kPlane + tid);
     load_slabs<HeadDim>(scratch, slabs,
@@ -77,18 +56,20 @@ __device__ __forceinline__ void read_page(const RecordBytes& src, uint32_t forma
   __syncthreads();
 }
 
-// Writes a page of `format` whose metadata, and ranks, are in `s`.
+// Writes a page whose metadata, and ranks, are in `s`.
 template <int HeadDim, bool Keys, bool ByRow = false>
-__device__ __forceinline__ void write_page(const RecordBytes& dst, uint32_t format,
+__device__ __forceinline__ void write_page(const RecordBytes& dst, const Layout& layout,
                                            uint8_t* scratch, const PageShared& s, const Codes& q) {
   constexpr uint32_t kMeta = 4 * (ByRow ? 128 : Fragments<HeadDim, Keys>::kColumns),
                      kPlane = 32 * HeadDim;
   const uint32_t tid = threadIdx.x;
   if (tid < kMeta / 16)
     *reinterpret_cast<uint4*>(dst.at(16 * tid)) = reinterpret_cast<const uint4*>(s.meta)[tid];
-  store_codes(q, plane_bits(format), [&](uint32_t o) { return dst.at(kMeta + o); });
-  if (format == kInt3) store_third_bits(q, [&](uint32_t o) { return dst.at(kMeta + kPlane + o); });
-  const uint32_t slabs = slabs_of(format);
+  store_codes(q, layout.bits, [&](uint32_t o) { return dst.at(kMeta + o); });
+  if (layout.high_bit > 0)
+    store_high_bits(q, layout.high_bit,
+                    [&](uint32_t o) { return dst.at(kMeta + dense_bytes<HeadDim>(layout) + o); });
+  const uint32_t slabs = layout.slabs;
   if (Keys && slabs > 0) {
     if (tid < HeadDim / 16)
       *reinterpret_cast<uint4*>(dst.at(kMeta + kPlane + 16 * tid)) =
@@ -99,6 +80,17 @@ __device__ __forceinline__ void write_page(const RecordBytes& dst, uint32_t form
     store_slabs<HeadDim>(scratch, slabs,
                          [&](uint32_t o) { return dst.at(kMeta + kPlane + HeadDim + o); });
   }
+}
+
+// 8-bit codes of the rows that are staged in `scratch`, which keeps them. False if they have none;
+// then thread 0 has the failure.
+template <int HeadDim, bool Keys>
+__device__ __forceinline__ bool quantise_to_8(uint8_t* scratch, PageShared& s, Codes& q,
+                                              uint64_t& failure) {
+  uint16_t* const partials = reinterpret_cast<uint16_t*>(scratch + 256 * HeadDim);
+  if (!find_ranges<HeadDim, Keys>(scratch, partials, s, 255.f, failure)) return false;
+  quantise<HeadDim, Keys>(scratch, s, 255.f, q);
+  return true;
 }
 
 }  // namespace ebb

@@ -1,61 +1,29 @@
-// Where the records of a block lie, at every position of the shrink schedule (see kv/layout.rs).
+// Where the records of a block lie, at every precision level (see kv/layout.rs).
 //
-// At position 0 a record is eight sub-records `[16 tokens][head_dim]` bf16, one in each sub-block
-// (common/pages.cuh). At a later position records lie one right behind the other over the block's
+// At level 0 a record is eight sub-records `[16 tokens][head_dim]` bf16, one in each sub-block
+// (common/pages.cuh). At other levels records lie one right behind the other over the block's
 // frames, those of 16 bit first, each in its page's format, in one part or two.
 #pragma once
 #include "../common/kernel.cuh"
 #include "../common/pages.cuh"
 #include "../common/ptx.cuh"
+#include "format.cuh"
 
 namespace ebb {
 
-// The formats; clipped ones have the numbers of those that are not.
-enum PageFormat : uint32_t {
-  kF16,
-  kInt8,
-  kInt4,
-  kKitty25,
-  kKitty12,
-  kInt2,
-  // Static: from 16 bit only.
-  kInt3,
-  kInt2g32,
-  kKvmix11,
-  kInt4g32,
-  kPolar44,
-  kPolar42,
-  kPolar44Grid,
-  kInt4t,
-  kInt2t,
-  kKitty25Variance,
-  kKitty12Variance,
-  kKitty25Random,
-  kKitty12Random,
-  kInt4Shift,
-  kInt2Shift,
-  kInt4RoundingShift,
-  kInt2RoundingShift
-};
-// Whether pages are made by encode.cu, of 16-bit ones alone; the others by transcode.cu.
-__device__ __forceinline__ bool is_encoded(uint32_t format) { return format > kInt3; }
-__device__ __forceinline__ bool is_polar(uint32_t format) {
-  return format >= kPolar44 && format <= kPolar44Grid;
-}
-
-// A page (layer, side) at a position ≥ 1.
-struct PageOfPosition {
+// A page (layer, side) at a level ≥ 1.
+struct PageAtLevel {
   uint32_t start;    // of its first head's record, in bytes of the block
   uint32_t bytes;    // of each record
   uint32_t format;   // PageFormat
   uint32_t clipped;  // whether its 2-bit codes are, which only shrinking needs to know
 };
-static_assert(sizeof(PageOfPosition) == 16);
+static_assert(sizeof(PageAtLevel) == 16);
 
 struct KvPool {
   uint8_t* arena;
-  const PageOfPosition* pages;  // [position - 1][layer * 2 + side]
-  const uint32_t* frames;       // ids, of the blocks that the work names
+  const PageAtLevel* pages;  // [level - 1][layer * 2 + side]
+  const uint32_t* frames;    // ids, of the blocks that the work names
   uint64_t frame_bytes;
   uint32_t page_count;  // layers * 2
   uint32_t kv_heads;
@@ -76,14 +44,14 @@ struct RecordBytes {
   }
 };
 
-__device__ __forceinline__ PageOfPosition page_of(const KvPool& pool, uint32_t position,
-                                                  uint32_t page, int head_dim) {
-  if (position == 0) return {0, 256u * head_dim, kF16, 0};
-  return pool.pages[(position - 1) * pool.page_count + page];
+__device__ __forceinline__ PageAtLevel page_at(const KvPool& pool, uint32_t level, uint32_t page,
+                                               int head_dim) {
+  if (level == 0) return {0, 256u * head_dim, kF16, 0};
+  return pool.pages[(level - 1) * pool.page_count + page];
 }
 
-// The record of a head of a page at a position ≥ 1; the block's frames begin at `first_frame`.
-__device__ __forceinline__ RecordBytes record_bytes(const KvPool& pool, const PageOfPosition& page,
+// The record of a head of a page at a level ≥ 1; the block's frames begin at `first_frame`.
+__device__ __forceinline__ RecordBytes record_bytes(const KvPool& pool, const PageAtLevel& page,
                                                     uint32_t head, uint32_t first_frame) {
   const uint32_t frame_bytes = static_cast<uint32_t>(pool.frame_bytes);
   const uint32_t start = page.start + head * page.bytes;

@@ -8,7 +8,7 @@
 namespace ebb {
 
 struct ShrinkJob {
-  uint32_t from, to;        // schedule positions
+  uint32_t from, to;        // precision levels
   uint32_t source, target;  // first frames, into KvPool::frames
 };
 static_assert(sizeof(ShrinkJob) == 16);
@@ -28,15 +28,15 @@ struct ShrinkRecord {
   const KvPool& pool;
   ShrinkJob job;
   uint32_t record;
-  PageOfPosition from, to;
-  RecordBytes src, dst;  // src: of a block at a position >= 1
+  PageAtLevel from, to;
+  RecordBytes src, dst;  // src: of a block at a level >= 1
   __device__ __forceinline__ ShrinkRecord(const ShrinkParams& p, uint32_t shrink, uint32_t record,
                                           uint32_t page, uint32_t head)
       : pool(p.pool),
         job(p.jobs[shrink]),
         record(record),
-        from(page_of(pool, job.from, page, HeadDim)),
-        to(page_of(pool, job.to, page, HeadDim)) {
+        from(page_at(pool, job.from, page, HeadDim)),
+        to(page_at(pool, job.to, page, HeadDim)) {
     dst = record_bytes(pool, to, head, job.target);
     src = dst;
     if (job.from > 0) src = record_bytes(pool, from, head, job.source);

@@ -4,7 +4,9 @@
 // A CTA a record. Low-bit records never pass shared memory, except for kitty's slabs; 16-bit rows
 // are staged there, for the minima and maxima, and so that a matrix load hands them out in the
 // plane's order.
+#include "formats.cuh"
 #include "lower.cuh"
+#include "plane.cuh"
 #include "shrink.cuh"
 
 namespace ebb {
@@ -13,8 +15,8 @@ template <int HeadDim, bool Keys>
 __device__ __forceinline__ void transcode(const ShrinkParams& p,
                                           const ShrinkRecord<HeadDim>& shrink, uint8_t* shared,
                                           PageShared& s) {
-  const PageOfPosition& from = shrink.from;
-  const PageOfPosition& to = shrink.to;
+  const PageAtLevel& from = shrink.from;
+  const PageAtLevel& to = shrink.to;
   const RecordBytes& src = shrink.src;
   const RecordBytes& dst = shrink.dst;
   auto row = [&](uint32_t token, uint32_t byte) { return shrink.row(token, byte); };
@@ -26,13 +28,14 @@ __device__ __forceinline__ void transcode(const ShrinkParams& p,
     }
     return;
   }
-  if (is_encoded(to.format)) return;
+  if (!is<WrittenBy<Writer::kTranscode>>(to.format)) return;
   Codes q;
   uint32_t width = from.format;
   if (from.format == kF16) {
-    // Every rung is reached through 8 bits; int3 is made directly.
-    width = to.format == kInt3 ? kInt3 : kInt8;
-    const float levels = to.format == kInt3 ? 7.f : 255.f;
+    // Every level of the ladders is reached through 8 bits.
+    const bool straight = is<IsStraight>(to.format);
+    width = straight ? to.format : static_cast<uint32_t>(kInt8);
+    const float levels = straight ? value_of<StraightLevels>(to.format) : 255.f;
     stage_rows<HeadDim>(shared, row);
     uint64_t failure;
     if (!find_ranges<HeadDim, Keys>(shared, reinterpret_cast<uint16_t*>(shared + 256 * HeadDim), s,
@@ -42,10 +45,10 @@ __device__ __forceinline__ void transcode(const ShrinkParams& p,
     }
     quantise<HeadDim, Keys>(shared, s, levels, q);
   } else {
-    read_page<HeadDim, Keys>(src, from.format, shared, s, q);
+    read_page<HeadDim, Keys>(src, layout_of(from.format), shared, s, q);
   }
   lower_page<HeadDim, Keys>(width, to.format, to.clipped != 0, shared, s, q);
-  write_page<HeadDim, Keys>(dst, to.format, shared, s, q);
+  write_page<HeadDim, Keys>(dst, layout_of(to.format), shared, s, q);
 }
 
 template <int HeadDim>

@@ -7,7 +7,7 @@
 // T[c], T[c] = qx cos(c) + qy sin(c): sixteen values of T for each pair of the group and each
 // query, looked up instead of multiplied out.
 #include "../common/kernel.cuh"
-#include "../formats/polar.cuh"
+#include "src/formats/papers/polar/device.cuh"
 
 namespace ebb {
 

@@ -496,7 +496,7 @@ impl Attention {
                 pages: pages.ptr,
                 page_count: 2 * self.geometry.layers as u32,
                 group: self.narrowest.group as u32,
-                position_count: pages.positions,
+                position_count: pages.levels,
                 reserved: 0,
                 policy,
                 reserved2: [0; 6],
@@ -594,7 +594,7 @@ pub(super) fn scale_log2(head_dim: usize) -> f32 {
 mod tests {
     use super::mixed::Needs;
     use super::*;
-    use crate::formats::{FormatId, rungs};
+    use crate::formats::{FormatId, precision_levels};
     use crate::kv::Side;
 
     #[test]
@@ -611,7 +611,7 @@ mod tests {
                 let layout = KvLayout::new(geometry, geometry.frame_layout(), &pages).unwrap();
                 use FormatId as F;
                 let is_known = matches!(format, F::Int3 | F::Polar44 | F::Polar42 | F::Polar44Grid)
-                    || rungs(side).any(|rung| rung == *format);
+                    || precision_levels(side).any(|level| level == *format);
                 let needs = match format.to_string().starts_with("polar") {
                     true => Needs::Polar,
                     false => Needs::Codes,

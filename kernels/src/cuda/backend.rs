@@ -119,7 +119,7 @@ impl CudaBackend {
         if let Some(codecs) = codecs {
             let tables = (&self.tables, &mut step.tables);
             codecs.begin(&self.stream, turn, arena, input, tables)?;
-            (decodes, in_scratch) = (codecs.decodes(), codecs.in_scratch());
+            (decodes, in_scratch) = (codecs.dequantises(), codecs.in_scratch());
             // Which kernel reads a sequence must not depend on what the others have shrunk to.
             mixed = codecs.reads() && (codecs.mixed() || self.batch_invariant);
         }

@@ -2,8 +2,8 @@
 //!
 //! Shrinks run before a step's rows. Decode attention reads shrunk blocks as they are, prefill
 //! attention knows 16-bit pages only: before each layer's, the shrunk blocks that it reads are
-//! decoded into scratch frames behind the pool's, which entries of the tables name that are made
-//! for the step.
+//! dequantised into scratch frames behind the pool's, which entries of the tables name that are
+//! made for the step.
 
 mod rewrite;
 mod tables;
@@ -20,7 +20,7 @@ use super::tables::DeviceTables;
 use crate::backend::{BlockTables, ShrinkFailure, StepInput};
 use crate::kv::KvLayout;
 pub(super) use rewrite::Scratch;
-use rewrite::{DECODE_WORDS, Rewrite, Rule};
+use rewrite::{DEQUANTISE_WORDS, Rewrite, Rule};
 pub(super) use tables::{PagePlaces, PageTable, supports};
 
 /// `ebb::KvPool` of formats/pool.cuh.
@@ -50,7 +50,7 @@ unsafe impl KernelParams for ShrinkParams {}
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-struct DecodeParams {
+struct DequantiseParams {
     pool: KvPool,
     jobs: DevicePtr,
     shrinks: DevicePtr,
@@ -58,10 +58,10 @@ struct DecodeParams {
     layer: u32,
     scratch_slots: u32,
 }
-// SAFETY: field for field `ebb::DecodeParams` of formats/decode.cu.
-unsafe impl KernelParams for DecodeParams {}
+// SAFETY: field for field `ebb::DequantiseParams` of formats/dequantise.cu.
+unsafe impl KernelParams for DequantiseParams {}
 
-/// Words of a `ebb::ShrinkJob`: positions from and to, first frames of source and target.
+/// Words of a `ebb::ShrinkJob`: precision levels from and to, first frames of source and target.
 const SHRINK_WORDS: usize = 4;
 /// What a shrink reports when nothing failed.
 const SOUND: u64 = u64::MAX;
@@ -71,7 +71,7 @@ const LAUNCH_MAX: usize = 65_535;
 /// The host's side of one step; two are in use by turns.
 #[derive(Debug)]
 struct Host {
-    /// Shrinks, blocks to decode, and frames.
+    /// Shrinks, blocks to dequantise, and frames.
     words: Pinned<u32>,
     failures: Pinned<u64>,
     shrinks: usize,
@@ -86,7 +86,7 @@ pub(super) struct Codecs {
     transcode: Kernel<ShrinkParams>,
     /// Makes the pages of the formats that `transcode` leaves out, if the layout has any.
     encode: Option<Kernel<ShrinkParams>>,
-    decode: Kernel<DecodeParams>,
+    dequantise: Kernel<DequantiseParams>,
     layout: KvLayout,
     threads: u32,
     scratch: Scratch,
@@ -99,7 +99,7 @@ pub(super) struct Codecs {
     failures: DeviceBuffer<u64>,
     hosts: [Host; 2],
     rewrite: Rewrite,
-    /// Shrinks of the step that is being enqueued; its blocks to decode are `rewrite`'s.
+    /// Shrinks of the step that is being enqueued; its blocks to dequantise are `rewrite`'s.
     shrinks: usize,
     // What `wait` lends.
     told: Vec<ShrinkFailure>,
@@ -114,13 +114,13 @@ struct Most {
 
 impl Most {
     /// No frame is named by two shrinks or two blocks, and a shrink names two frames at least. A
-    /// block may be decoded in many turns.
+    /// block may be dequantised in many turns.
     fn of(frames: u32, scratch: Scratch) -> Self {
         let shrinks = frames as usize / 2;
         Self {
             shrinks,
             words: SHRINK_WORDS * shrinks
-                + DECODE_WORDS * scratch.shape.entries
+                + DEQUANTISE_WORDS * scratch.shape.entries
                 + 2 * frames as usize,
         }
     }
@@ -146,9 +146,13 @@ impl Codecs {
             )));
         }
         let shared = 256 * head_dim + 8192; // page_shared_bytes of formats/page.cuh
-        let [transcode, encode, decode] = match head_dim {
-            64 => ["transcode_d64", "encode_pages_d64", "decode_pages_d64"],
-            _ => ["transcode_d128", "encode_pages_d128", "decode_pages_d128"],
+        let [transcode, encode, dequantise] = match head_dim {
+            64 => ["transcode_d64", "encode_pages_d64", "dequantise_pages_d64"],
+            _ => [
+                "transcode_d128",
+                "encode_pages_d128",
+                "dequantise_pages_d128",
+            ],
         };
         let encode = tables::encodes(layout).then(|| device.kernel(encode, shared));
         let most = Most::of(frames, scratch);
@@ -165,7 +169,7 @@ impl Codecs {
         Ok(Some(Self {
             transcode: device.kernel(transcode, shared)?,
             encode: encode.transpose()?,
-            decode: device.kernel(decode, shared)?,
+            dequantise: device.kernel(dequantise, shared)?,
             threads: 2 * head_dim as u32,
             scratch,
             pool_frames: frames,
@@ -190,7 +194,7 @@ impl Codecs {
         PageTable::bytes(layout) + 4 * most.words + 8 * most.shrinks
     }
 
-    /// Enqueues the shrinks of a checked step, and what decoding its shrunk blocks to scratch
+    /// Enqueues the shrinks of a checked step, and what dequantising its shrunk blocks to scratch
     /// reads; the tables get entries for the sequences that read them there. `turn` names the
     /// host's buffers; the step that used them last has been waited for.
     pub(super) fn begin(
@@ -209,8 +213,8 @@ impl Codecs {
         self.rewrite.plan(rule, input, tables)?;
         self.shrinks = input.shrinks.len();
         self.hosts[turn].shrinks = self.shrinks;
-        let decodes = self.rewrite.jobs.len();
-        if self.shrinks + decodes == 0 {
+        let dequantised = self.rewrite.jobs.len();
+        if self.shrinks + dequantised == 0 {
             return Ok(());
         }
         let end = self.load(turn, input);
@@ -250,7 +254,7 @@ impl Codecs {
         unsafe { stream.download(&mut host.failures, 0, &self.failures, self.shrinks) }
     }
 
-    /// Writes shrinks, blocks to decode and their frames into the host's buffer; how many words
+    /// Writes shrinks, blocks to dequantise and their frames into the host's buffer; how many words
     /// that is.
     fn load(&mut self, turn: usize, input: &StepInput) -> usize {
         let frames = self.first_frame_word();
@@ -272,7 +276,7 @@ impl Codecs {
         let first = put(words, &self.rewrite.sources);
         for (i, [position, source, target, shrink]) in self.rewrite.jobs.iter().enumerate() {
             let job = [*position, first + source, *target, *shrink];
-            words[SHRINK_WORDS * self.shrinks + DECODE_WORDS * i..][..DECODE_WORDS]
+            words[SHRINK_WORDS * self.shrinks + DEQUANTISE_WORDS * i..][..DEQUANTISE_WORDS]
                 .copy_from_slice(&job);
         }
         end
@@ -280,7 +284,7 @@ impl Codecs {
 
     /// Where frames begin in the words of the step.
     fn first_frame_word(&self) -> usize {
-        SHRINK_WORDS * self.shrinks + DECODE_WORDS * self.rewrite.jobs.len()
+        SHRINK_WORDS * self.shrinks + DEQUANTISE_WORDS * self.rewrite.jobs.len()
     }
 
     /// Whether decoding sequences of the step that was begun last read shrunk blocks as they are.
@@ -293,13 +297,13 @@ impl Codecs {
         self.reads
     }
 
-    /// The table of formats and places, `[position - 1][layer * 2 + side]`.
+    /// The table of formats and places, `[level - 1][layer * 2 + side]`.
     pub(super) fn pages(&self) -> PagePlaces {
         self.pages.places()
     }
 
     /// Whether the step that was begun last has blocks in scratch.
-    pub(super) fn decodes(&self) -> bool {
+    pub(super) fn dequantises(&self) -> bool {
         !self.rewrite.jobs.is_empty()
     }
 
@@ -314,9 +318,9 @@ impl Codecs {
         tables.place_scratch(|index| self.scratch.block_frames(layout, first, index));
     }
 
-    /// Enqueues decoding one layer of the shrunk blocks that the step that was begun last reads in
-    /// scratch in one turn.
-    pub(super) fn decode_layer(
+    /// Enqueues dequantising one layer of the shrunk blocks that the step that was begun last reads
+    /// in scratch in one turn.
+    pub(super) fn dequantise_layer(
         &mut self,
         stream: &Stream,
         arena: &mut DeviceArena,
@@ -328,11 +332,11 @@ impl Codecs {
         };
         let heads = 2 * self.layout.geometry().kv_heads as u32;
         for first in jobs.clone().step_by(LAUNCH_MAX) {
-            let params = DecodeParams {
+            let params = DequantiseParams {
                 pool: self.pool(arena),
                 jobs: self
                     .words
-                    .at(SHRINK_WORDS * self.shrinks + DECODE_WORDS * first),
+                    .at(SHRINK_WORDS * self.shrinks + DEQUANTISE_WORDS * first),
                 shrinks: self.words.ptr(),
                 failures: self.failures.ptr(),
                 layer: layer as u32,
@@ -342,7 +346,10 @@ impl Codecs {
             // SAFETY: the step was checked, scratch frames are in the arena behind the pool's and
             // no job of a turn shares them. Work of one stream runs in order, and prefill
             // attention, which alone reads scratch, waits for what is before it.
-            unsafe { self.decode.launch(stream, grid, self.threads, &params)? };
+            unsafe {
+                self.dequantise
+                    .launch(stream, grid, self.threads, &params)?
+            };
         }
         Ok(())
     }

@@ -8,9 +8,10 @@ use super::ladder::{LadderPage, Width};
 use super::{FormatError, RecordShape};
 use crate::kv::Side;
 
-/// A page format: layout and codec of one record. Implementations may rely on what
-/// [`FormatId`](super::FormatId) checks first: a legal side, a supported head dimension, buffers of
-/// exactly the right length and a token range of whole tiles.
+/// A page format: layout and codec of one record.
+///
+/// Implementations may rely on what [`FormatId`](super::FormatId) checks first: a legal side, a
+/// supported head dimension, buffers of exactly the right length and a token range of whole tiles.
 pub(crate) trait PageFormat: Sync {
     /// Bits of code per element, without metadata and index.
     fn nominal_bits(&self) -> f32;
@@ -34,24 +35,24 @@ pub(crate) trait PageFormat: Sync {
     /// Encodes `rows`, `[128][head_dim]`.
     fn encode(&self, shape: RecordShape, rows: &[bf16], out: &mut [u8]) -> Result<(), FormatError>;
 
-    /// Decodes the tokens of a range into `out`, `[tokens][head_dim]`.
-    fn decode(&self, shape: RecordShape, record: &[u8], tokens: Range<usize>, out: &mut [f32]);
+    /// Dequantises the tokens of a range into `out`, `[tokens][head_dim]`.
+    fn dequantise(&self, shape: RecordShape, record: &[u8], tokens: Range<usize>, out: &mut [f32]);
 
-    /// Its place on the ladders; static formats have none.
-    fn rung(&self) -> Option<Rung<'_>> {
+    /// Its precision level on the ladders; static formats have none.
+    fn level(&self) -> Option<Level<'_>> {
         None
     }
 }
 
-/// A format's place on a ladder.
-pub(crate) enum Rung<'a> {
+/// A format's precision level on a ladder.
+pub(crate) enum Level<'a> {
     /// The model's own 16-bit rows.
     Top,
-    /// A rung that pages shrink to.
+    /// One that pages shrink to.
     Low(&'a dyn LadderFormat),
 }
 
-/// A rung below 16 bit: turns records into codes in natural order and back.
+/// A level below 16 bit: turns records into codes in natural order and back.
 pub(crate) trait LadderFormat {
     /// Width of its codes.
     fn width(&self) -> Width;
@@ -59,6 +60,6 @@ pub(crate) trait LadderFormat {
     /// Reads a record.
     fn unpack(&self, shape: RecordShape, record: &[u8]) -> LadderPage;
 
-    /// Writes a page that has this rung's width.
+    /// Writes a page of this width.
     fn pack(&self, page: &LadderPage, out: &mut [u8]);
 }

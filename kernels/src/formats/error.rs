@@ -1,4 +1,4 @@
-//! Why a page cannot be encoded, decoded or shrunk.
+//! Why a page cannot be encoded, dequantised or shrunk.
 
 use half::bf16;
 

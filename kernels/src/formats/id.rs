@@ -59,20 +59,20 @@ impl FormatId {
         self.codec().encode(shape, rows, out)
     }
 
-    /// Decodes a whole record into `out`, `[128][head_dim]`.
-    pub fn decode(
+    /// Dequantises a whole record into `out`, `[128][head_dim]`.
+    pub fn dequantise(
         self,
         shape: RecordShape,
         record: &[u8],
         out: &mut [f32],
     ) -> Result<(), FormatError> {
-        self.decode_tokens(shape, record, 0..BLOCK_TOKENS, out)
+        self.dequantise_tokens(shape, record, 0..BLOCK_TOKENS, out)
     }
 
-    /// Decodes the tokens of a range of whole 16-token tiles into `out`, `[tokens][head_dim]`.
+    /// Dequantises the tokens of a range of whole 16-token tiles into `out`, `[tokens][head_dim]`.
     ///
     /// Per-channel metadata is read once a call, so fewer calls of more tiles are cheaper.
-    pub fn decode_tokens(
+    pub fn dequantise_tokens(
         self,
         shape: RecordShape,
         record: &[u8],
@@ -88,8 +88,8 @@ impl FormatId {
             });
         }
         let elements = tokens.len() * shape.head_dim;
-        self.check_len("decoded tokens (elements)", elements, out.len())?;
-        self.codec().decode(shape, record, tokens, out);
+        self.check_len("dequantised tokens (elements)", elements, out.len())?;
+        self.codec().dequantise(shape, record, tokens, out);
         Ok(())
     }
 

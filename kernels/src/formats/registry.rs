@@ -1,36 +1,49 @@
-//! The registry: one line per format, from which names, lists and dispatch follow.
-
-/// Makes `FormatId` of lines `Variant "name" codec`, in rung order.
-macro_rules! registry {
-    ($($(#[$doc:meta])* $variant:ident $name:literal $codec:expr,)+) => {
-        /// A page format.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum FormatId {
-            $(
-                #[doc = concat!("`", $name, "`; see its folder's README.")]
-                $(#[$doc])*
-                $variant,
-            )+
-        }
-
-        impl FormatId {
-            /// Every format, the rungs of the ladders first, in their order.
-            pub const ALL: &[FormatId] = &[$(FormatId::$variant),+];
-
-            /// Its name in options, profiles and metrics.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(FormatId::$variant => $name,)+
-                }
-            }
-
-            fn codec(self) -> &'static dyn codec::PageFormat {
-                match self {
-                    $(FormatId::$variant => &$codec,)+
-                }
-            }
-        }
-    };
+// The page formats, one line each: README.md says how to add one. mod.rs and ../../build.rs include
+// this file, each with a macro of its own.
+//
+// A line is: variant, folder (also the format's name on disk), and what a GPU does with its pages:
+// the kernel of cuda/formats that writes them, then how decode attention reads them:
+//
+//   rows       as 16-bit rows
+//   codes B    as codes of B bits
+//   boosted    as 2-bit codes, some channels at 4 bits
+//   polar      as pairs of angle and radius
+//   scratch    not at all: they are dequantised to 16-bit rows before
+//
+// `clips X` in their place: records are laid out as X's, their 2-bit groups clipped.
+//
+// A ladder goes down from line to line. In brackets stand folders that formats of a group share.
+formats! {
+    serving [] {
+        F16                f16:         transcode rows,
+        Int8               int8:        transcode codes 8,
+        Int4               int4:        transcode codes 4,
+        Kitty25c           kitty25c:    clips Kitty25,
+        Kitty12c           kitty12c:    clips Kitty12,
+        Int2c              int2c:       clips Int2,
+        // The same without clipping, the papers' own: a ladder of their own below int4.
+        Kitty25            kitty25:     transcode boosted,
+        Kitty12            kitty12:     transcode boosted,
+        Int2               int2:        transcode codes 2,
+        // Static formats.
+        Int3               int3:        transcode codes 3,
+    }
+    papers [by_token, grouped, polar, reranked, shifted] {
+        Int2g32            int2g32:     encode scratch,
+        Kvmix11            kvmix11:     encode scratch,
+        Int4g32            int4g32:     encode scratch,
+        Polar44            polar44:     encode polar,
+        Polar42            polar42:     encode polar,
+        Polar44Grid        polar44grid: encode polar,
+        Int4t              int4t:       encode scratch,
+        Int2t              int2t:       encode scratch,
+        Kitty25Variance    kitty25var:  encode scratch,
+        Kitty12Variance    kitty12var:  encode scratch,
+        Kitty25Random      kitty25rnd:  encode scratch,
+        Kitty12Random      kitty12rnd:  encode scratch,
+        Int4Shift          int4shr:     encode scratch,
+        Int2Shift          int2shr:     encode scratch,
+        Int4RoundingShift  int4rsh:     encode scratch,
+        Int2RoundingShift  int2rsh:     encode scratch,
+    }
 }
-
-pub(crate) use registry;

@@ -37,7 +37,7 @@ fn text(seed: u64, len: usize) -> Vec<u32> {
     (0..len).map(|_| random.below(101) as u32).collect()
 }
 
-/// Positions 1..: eight bits; every rung somewhere and some pages still whole; two bits; static.
+/// Positions 1..: eight bits; every level somewhere and some pages still whole; two bits; static.
 fn layout(weights: &RandomWeights) -> KvLayout {
     let geometry = weights.spec.kv_geometry();
     let shrunk = [
@@ -64,7 +64,7 @@ fn run(paged: &mut Paged, seq: usize, shrinks: &[Pending], tokens: &[u32]) -> Ve
     paged.step(&input)
 }
 
-/// Makes the oracle's cache hold what the pages of a shrunk block decode to.
+/// Makes the oracle's cache hold what the pages of a shrunk block dequantise to.
 fn copy_pages(paged: &Paged, seq: usize, block: usize, first_frame: usize, oracle: &mut Oracle) {
     let (pages, seq) = (&paged.pages, &paged.seqs[seq]);
     let (geometry, position) = (pages.geometry(), seq.positions[block]);
@@ -89,7 +89,7 @@ fn copy_pages(paged: &Paged, seq: usize, block: usize, first_frame: usize, oracl
                     record.extend_from_slice(&frame(1)[..bytes - here]);
                 }
                 let format = pages.format(position, layer, side);
-                format.decode(shape, &record, &mut rows).unwrap();
+                format.dequantise(shape, &record, &mut rows).unwrap();
                 for (token, row) in rows.chunks_exact(dim).enumerate() {
                     oracle.set(layer, index, block * 128 + token, head, row);
                 }
@@ -99,7 +99,7 @@ fn copy_pages(paged: &Paged, seq: usize, block: usize, first_frame: usize, oracl
 }
 
 #[test]
-fn attention_over_mixed_pages_is_the_oracle_over_what_they_decode_to() {
+fn attention_over_mixed_pages_is_the_oracle_over_what_they_dequantise_to() {
     for family in [WIDE, DEEP] {
         let weights = weights(family);
         let tokens = text(1, 520);

@@ -30,9 +30,9 @@ pub(crate) fn encode(format: FormatId, shape: RecordShape, rows: &[bf16]) -> Vec
     record
 }
 
-pub(crate) fn decode(format: FormatId, shape: RecordShape, record: &[u8]) -> Vec<f32> {
+pub(crate) fn dequantise(format: FormatId, shape: RecordShape, record: &[u8]) -> Vec<f32> {
     let mut values = vec![f32::NAN; shape.elements()];
-    format.decode(shape, record, &mut values).unwrap();
+    format.dequantise(shape, record, &mut values).unwrap();
     values
 }
 

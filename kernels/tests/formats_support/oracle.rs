@@ -5,7 +5,7 @@ use ebb_kernels::formats::{FormatId, RecordShape};
 use ebb_kernels::kv::Side;
 use ebb_kernels::{BLOCK_TOKENS, bf16};
 
-/// What the oracle knows of a page: enough to write the record and to say what it decodes to.
+/// What the oracle knows of a page: enough to write the record and to say what it dequantises to.
 pub(crate) struct Page {
     shape: RecordShape,
     /// (zero, range) of the group of (token, channel).

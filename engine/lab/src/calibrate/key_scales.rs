@@ -162,7 +162,7 @@ fn quantised(
         let scaled = keys.iter().enumerate();
         let rows: Vec<bf16> = scaled.map(|(i, x)| bf16::from_f32(x / scale(i))).collect();
         format.encode(shape, &rows, &mut record)?;
-        format.decode(shape, &record, decoded)?;
+        format.dequantise(shape, &record, decoded)?;
         for (i, x) in decoded.iter_mut().enumerate() {
             *x *= scale(i);
         }

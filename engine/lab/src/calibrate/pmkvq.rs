@@ -10,7 +10,7 @@
 
 use ebb_gradients::{Cached, LayerGradients};
 use ebb_kernels::formats::rotation::{Rotation, hadamard};
-use ebb_kernels::formats::{FormatError, FormatId, RecordShape, rungs};
+use ebb_kernels::formats::{FormatError, FormatId, RecordShape, precision_levels};
 use ebb_kernels::kv::{KvGeometry, Side};
 use ebb_kernels::{BLOCK_TOKENS, bf16};
 
@@ -58,7 +58,7 @@ pub fn of_layer(
         };
         let rotated = is_rotated.then(|| rotated(cached, geometry.head_dim));
         let cached = rotated.as_ref().unwrap_or(cached);
-        let formats = rungs(side).filter(|f| *f != FormatId::F16);
+        let formats = precision_levels(side).filter(|f| *f != FormatId::F16);
         for format in formats.filter(|f| page_bytes(geometry, side, *f).is_some()) {
             all.push(Sensitivity {
                 side,
@@ -104,7 +104,7 @@ fn first_order(
         for (x, g) in blocks.skip(PROTECTED_BLOCKS) {
             let rows: Vec<bf16> = x.iter().map(|x| bf16::from_f32(*x)).collect();
             format.encode(shape, &rows, &mut record)?;
-            format.decode(shape, &record, &mut decoded)?;
+            format.dequantise(shape, &record, &mut decoded)?;
             let terms = rows.iter().zip(&decoded).zip(g);
             sum += terms
                 .map(|((x, q), g)| f64::from((g * (x.to_f32() - q)).abs()))

@@ -1,6 +1,6 @@
 //! Which formats a calibration chooses from.
 
-use ebb_kernels::formats::{FormatId, ladder, legal_shrink, rungs};
+use ebb_kernels::formats::{FormatId, ladder, legal_shrink, precision_levels};
 use ebb_kernels::kv::Side;
 
 /// Formats of keys and of values, 16 bit first, each of which shrinks to those behind it.
@@ -24,7 +24,7 @@ impl Rungs {
         let mut wanted = vec![FormatId::F16];
         for name in names.split(',').map(str::trim) {
             let format: FormatId = name.parse().map_err(|e| format!("{e}"))?;
-            let is_rung = |side| rungs(side).any(|r| r == format);
+            let is_rung = |side| precision_levels(side).any(|r| r == format);
             if !is_rung(Side::K) && !is_rung(Side::V) {
                 return Err(format!(
                     "pages do not shrink to {format} step by step; choose of int8, int4, int2c, kitty25c, kitty12c or int2, kitty25, kitty12"
@@ -33,7 +33,9 @@ impl Rungs {
             wanted.push(format);
         }
         let of_side = |side| {
-            let own: Vec<FormatId> = rungs(side).filter(|r| wanted.contains(r)).collect();
+            let own: Vec<FormatId> = precision_levels(side)
+                .filter(|r| wanted.contains(r))
+                .collect();
             let way =
                 |a: FormatId, b: FormatId| legal_shrink(a, b, side) || legal_shrink(b, a, side);
             for (index, &a) in own.iter().enumerate() {

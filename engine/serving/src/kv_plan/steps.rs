@@ -1,7 +1,7 @@
 //! The steps of the built-in schedules.
 
 use ebb_block_manager::schedule::Step;
-use ebb_kernels::formats::{FormatId, legal_shrink, rungs};
+use ebb_kernels::formats::{FormatId, legal_shrink, precision_levels};
 use ebb_kernels::kv::Side;
 
 use super::KvPlanError;
@@ -37,8 +37,8 @@ const PASSES: [(Side, FormatId); 12] = [
 pub fn progressive_steps(floor: &[FormatId]) -> Result<Vec<Step>, KvPlanError> {
     for (page, &format) in floor.iter().enumerate() {
         let side = Side::of_page(page);
-        if !rungs(side).any(|f| f == format) {
-            let names: Vec<&str> = rungs(side).map(FormatId::name).collect();
+        if !precision_levels(side).any(|f| f == format) {
+            let names: Vec<&str> = precision_levels(side).map(FormatId::name).collect();
             return Err(KvPlanError::OffLadder {
                 layer: page / 2,
                 side: match side {

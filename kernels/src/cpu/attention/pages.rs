@@ -123,7 +123,7 @@ impl Pages<'_> {
         let format = self.layout.format(position, page.layer, item.side);
         let rows = &mut rows[..PIECE * dim];
         let tokens = item.piece * PIECE..(item.piece + 1) * PIECE;
-        if let Err(error) = format.decode_tokens(shape, record, tokens, rows) {
+        if let Err(error) = format.dequantise_tokens(shape, record, tokens, rows) {
             unreachable!("the layout admits only records of the right size: {error}");
         }
         match item.side {

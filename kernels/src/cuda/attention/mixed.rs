@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{DecodeMergeParams, MixedDecodeParams};
 use crate::cuda::driver::{Device, Kernel};
 use crate::cuda::error::CudaError;
-use crate::formats::FormatId;
+use crate::formats::gpu::Reader;
 use crate::kv::KvLayout;
 
 /// What formats ask of a kernel.
@@ -20,23 +20,13 @@ pub(super) enum Needs {
 impl Needs {
     /// `None` if no kernel reads all formats of the layout.
     pub(super) fn of(layout: &KvLayout) -> Option<Self> {
-        use FormatId as F;
         let formats = (0..layout.positions() as u16).flat_map(|p| layout.formats(p));
         formats
             .into_iter()
-            .try_fold(Self::Codes, |needs, f| match f {
-                F::Polar44 | F::Polar42 | F::Polar44Grid => Some(Self::Polar),
-                F::F16
-                | F::Int8
-                | F::Int4
-                | F::Kitty25c
-                | F::Kitty12c
-                | F::Int2c
-                | F::Kitty25
-                | F::Kitty12
-                | F::Int2
-                | F::Int3 => Some(needs),
-                _ => None,
+            .try_fold(Self::Codes, |needs, f| match f.gpu_reader() {
+                Reader::Rows | Reader::Codes => Some(needs),
+                Reader::Polar => Some(Self::Polar),
+                Reader::Scratch => None,
             })
     }
 }

@@ -123,7 +123,7 @@ impl Forward {
         };
         for turn in 0..turns {
             if let Some(codecs) = &mut codecs {
-                codecs.decode_layer(stream, arena, layer, turn)?;
+                codecs.dequantise_layer(stream, arena, layer, turn)?;
             }
             attention.prefill(stream, step, arena, (layer, turn), &a.q, &mut a.attended)?;
         }

@@ -1,9 +1,9 @@
 //! The step as its kernels see it. Decode attention reads shrunk blocks as they are; sequences of
-//! several rows, and where it cannot, read them in scratch frames, where each layer decodes them
-//! anew.
+//! several rows, and where it cannot, read them in scratch frames, where each layer dequantises
+//! them anew.
 //!
 //! Scratch holds the blocks of a few sequences. Where there are more of them, they take turns in
-//! every layer: decoded, read, and overwritten by the next ones.
+//! every layer: dequantised, read, and overwritten by the next ones.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,8 +19,9 @@ use crate::kv::KvLayout;
 #[cfg(all(test, feature = "cuda-emulator"))]
 mod tests;
 
-/// Words of a `ebb::DecodeJob`: position, first frame of the source, first scratch frame, shrink.
-pub(super) const DECODE_WORDS: usize = 4;
+/// Words of a `ebb::DequantiseJob`: precision level, first frame of the source, first scratch
+/// frame, shrink.
+pub(super) const DEQUANTISE_WORDS: usize = 4;
 /// In place of a shrink.
 const NONE: u32 = u32::MAX;
 
@@ -117,10 +118,10 @@ impl Block<'_> {
     }
 }
 
-/// The blocks to decode, and where the kernels find them.
+/// The blocks to dequantise, and where the kernels find them.
 #[derive(Debug, Default)]
 pub(super) struct Rewrite {
-    pub(super) jobs: Vec<[u32; DECODE_WORDS]>,
+    pub(super) jobs: Vec<[u32; DEQUANTISE_WORDS]>,
     /// The jobs of each turn.
     pub(super) turns: Vec<Range<usize>>,
     /// The frames of the blocks of all jobs.
@@ -130,7 +131,7 @@ pub(super) struct Rewrite {
     /// Whether decoding sequences read shrunk blocks as they are.
     pub(super) mixed: bool,
     /// Where in scratch blocks of this turn are, by first frame and position: one that several
-    /// sequences share is decoded once.
+    /// sequences share is dequantised once.
     places: HashMap<(u32, u16), u32>,
     /// Where the frames of a block begin in `sources`.
     listed: HashMap<(u32, u16), u32>,
@@ -196,8 +197,8 @@ impl Rewrite {
         if shrunk().next().is_none() {
             return Ok(None);
         }
-        // Of a shrink of this step it is not known whether it will fail: such a block is decoded
-        // from where it is found then.
+        // Of a shrink of this step it is not known whether it will fail: such a block is
+        // dequantised from where it is found then.
         let is_target = |b: Block<'_>| self.targets.contains_key(&b.frames[0]);
         if decodes && (self.targets.is_empty() || !shrunk().any(is_target)) {
             self.mixed = true;

@@ -112,7 +112,7 @@ impl PolarProbe {
             }
             format.encode(SHAPE, &rows, record).map_err(unsupported)?;
             format
-                .decode(SHAPE, record, &mut decoded)
+                .dequantise(SHAPE, record, &mut decoded)
                 .map_err(unsupported)?;
             for query in queries.chunks_exact(HEAD_DIM) {
                 want.extend(decoded.chunks_exact(HEAD_DIM).map(|key| {

@@ -19,25 +19,20 @@ use crate::cuda::error::CudaError;
 use crate::cuda::probe::ProbeError;
 use crate::cuda::step::StepCapacity;
 use crate::cuda::tables::DeviceTables;
+use crate::formats::gpu::Writer;
 use crate::formats::{FormatError, FormatId as F, RecordShape, legal_shrink};
 use crate::kv::{KvGeometry, KvLayout, Side};
 
-const K_FORMATS: [F; 10] = [
-    F::F16,
-    F::Int8,
-    F::Int4,
-    F::Kitty25c,
-    F::Kitty12c,
-    F::Int2c,
-    F::Kitty25,
-    F::Kitty12,
-    F::Int2,
-    F::Int3,
-];
-const V_FORMATS: [F; 6] = [F::F16, F::Int8, F::Int4, F::Int2c, F::Int2, F::Int3];
+/// Formats of a side whose pages transcode.cu writes.
+fn transcoded(side: Side) -> Vec<F> {
+    let formats = F::ALL.iter().copied();
+    formats
+        .filter(|f| f.is_legal(side) && f.gpu_writer() == Writer::Transcode)
+        .collect()
+}
 
-/// Static formats of keys and values that are made of 16-bit pages only.
-const STATIC_PAIRS: [(F, F); 16] = [
+/// Formats of keys and values of which at least one is written by encode.cu.
+const ENCODED_PAIRS: [(F, F); 16] = [
     (F::Polar44, F::F16),
     (F::Polar42, F::Int4),
     (F::Polar44Grid, F::Int8),
@@ -55,6 +50,30 @@ const STATIC_PAIRS: [(F, F); 16] = [
     (F::Int4RoundingShift, F::Int2RoundingShift),
     (F::Int2RoundingShift, F::Int4RoundingShift),
 ];
+
+/// The same, and every other format that encode.cu writes.
+fn encoded_pairs() -> Vec<(F, F)> {
+    let mut pairs = ENCODED_PAIRS.to_vec();
+    for &format in F::ALL {
+        let listed = |side: Side| {
+            let of_side = pairs
+                .iter()
+                .map(|p| if side == Side::K { p.0 } else { p.1 });
+            !format.is_legal(side) || of_side.clone().any(|f| f == format)
+        };
+        if format.gpu_writer() == Writer::Encode && !(listed(Side::K) && listed(Side::V)) {
+            let on = |side| {
+                if format.is_legal(side) {
+                    format
+                } else {
+                    F::F16
+                }
+            };
+            pairs.push((on(Side::K), on(Side::V)));
+        }
+    }
+    pairs
+}
 
 /// What the CPU makes of a pool: the same pool after the shrinks, and those that failed.
 fn shrunk(layout: &KvLayout, input: &StepInput, pool: &[u8]) -> (Vec<u8>, Vec<ShrinkFailure>) {
@@ -198,7 +217,8 @@ impl Case {
 /// Every pair of formats of keys and values that pages shrink through on the device, as positions,
 /// position 0 first.
 fn all_positions(geometry: KvGeometry) -> (KvLayout, Vec<(F, F)>) {
-    let pairs = K_FORMATS.iter().flat_map(|k| V_FORMATS.map(|v| (*k, v)));
+    let (k, v) = (transcoded(Side::K), transcoded(Side::V));
+    let pairs = k.iter().flat_map(|k| v.iter().map(|v| (*k, *v)));
     positions(geometry, pairs)
 }
 
@@ -217,7 +237,8 @@ fn positions(
     (layout.expect("the geometry takes every format"), pairs)
 }
 
-fn moves(formats: &[F], side: Side) -> Vec<(F, F)> {
+fn moves(side: Side) -> Vec<(F, F)> {
+    let formats = transcoded(side);
     let pairs = formats
         .iter()
         .flat_map(|a| formats.iter().map(move |b| (*a, *b)));
@@ -262,7 +283,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             at.map_or(0, |p| p as u16 + 1)
         };
         let mut rng = Rng(head_dim as u64);
-        for (i, (from, to)) in moves(&K_FORMATS, Side::K).into_iter().enumerate() {
+        for (i, (from, to)) in moves(Side::K).into_iter().enumerate() {
             // From the sub-blocks of an unshrunk block, and from a 16-bit page of a shrunk one.
             let mut pair = vec![(position((from, F::Int4)), position((to, F::Int2)))];
             if from == F::F16 {
@@ -274,7 +295,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             let name = format!("shrink K {from} -> {to}, head_dim {head_dim}: bytes");
             report.check(&name, case.run(device)?.0, 0.0);
         }
-        for (i, (from, to)) in moves(&V_FORMATS, Side::V).into_iter().enumerate() {
+        for (i, (from, to)) in moves(Side::V).into_iter().enumerate() {
             let mut pair = vec![(position((F::Int2, from)), position((F::Int2, to)))];
             if from == F::F16 {
                 pair[0].0 = position((F::F16, F::F16));
@@ -292,7 +313,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             (position((F::F16, F::F16)), position((F::Kitty12, F::Int2))),
         ];
         check_failures(device, report, "affine", &layout, &failing, &mut rng)?;
-        check_decoding(device, report, "ladder", &layout, &pairs, &mut rng)?;
+        check_dequantising(device, report, "ladder", &layout, &pairs, &mut rng)?;
         check_static(device, report, geometry, &mut rng)?;
     }
     Ok(())
@@ -307,9 +328,10 @@ fn check_static(
     rng: &mut Rng,
 ) -> Result<(), ProbeError> {
     let head_dim = geometry.head_dim;
-    let pairs = std::iter::once((F::F16, F::F16)).chain(STATIC_PAIRS);
+    let encoded = encoded_pairs();
+    let pairs = std::iter::once((F::F16, F::F16)).chain(encoded.clone());
     let (layout, pairs) = positions(geometry, pairs);
-    for (i, (k, v)) in STATIC_PAIRS.into_iter().enumerate() {
+    for (i, (k, v)) in encoded.into_iter().enumerate() {
         let to = i as u16 + 2;
         // The records of two blocks are of all kinds.
         let moves = [(0, to), (1, to), (0, to), (1, to)];
@@ -329,7 +351,7 @@ fn check_static(
         let moves = [(0, to), (0, to), (1, to)];
         check_failures(device, report, name, &layout, &moves, rng)?;
     }
-    check_decoding(device, report, "static", &layout, &pairs, rng)
+    check_dequantising(device, report, "static", &layout, &pairs, rng)
 }
 
 /// Pages without codes: the failures are the CPU's, and other blocks shrink.
@@ -408,9 +430,9 @@ fn check_failures(
     Ok(())
 }
 
-/// Blocks of every position, decoded into scratch: bf16, to nearest, of what the CPU decodes. One
+/// Blocks of every position, dequantised into scratch: bf16, to nearest, of what the CPU dequantises. One
 /// is named twice, and one is the target of a shrink that fails, whose old frames have to be read.
-fn check_decoding(
+fn check_dequantising(
     device: &Arc<Device>,
     report: &mut Report,
     family: &str,
@@ -481,7 +503,7 @@ fn check_decoding(
     };
     let mut differing = 0;
     for layer in 0..geometry.layers {
-        codecs.decode_layer(&stream, &mut arena, layer, 0)?;
+        codecs.dequantise_layer(&stream, &mut arena, layer, 0)?;
         stream.synchronize()?;
         let all_frames: Result<Vec<_>, _> = (0..case.frames + scratch.frames())
             .map(|f| arena.read_frame(f))
@@ -500,8 +522,8 @@ fn check_decoding(
                     let bytes = take(&case.pool, &ranges(layout, position, record, &source));
                     let mut want = vec![0.0; shape.elements()];
                     let format = layout.format(position, layer, side);
-                    let decoded = format.decode(shape, &bytes, &mut want);
-                    decoded.map_err(|e| CudaError::Unsupported(e.to_string()))?;
+                    let done = format.dequantise(shape, &bytes, &mut want);
+                    done.map_err(|e| CudaError::Unsupported(e.to_string()))?;
                     let want: Vec<u8> = want
                         .iter()
                         .flat_map(|x| bf16::from_f32(*x).to_le_bytes())
@@ -513,10 +535,10 @@ fn check_decoding(
             }
         }
     }
-    let name = format!("decoding of every {family} format, head_dim {head_dim}: bytes");
+    let name = format!("dequantising of every {family} format, head_dim {head_dim}: bytes");
     report.check(&name, differing as f64, 0.0);
     let reused = in_scratch(4) != in_scratch(failing);
-    let name = format!("a shared {family} block is decoded once, head_dim {head_dim}");
+    let name = format!("a shared {family} block is dequantised once, head_dim {head_dim}");
     report.check(&name, f64::from(u8::from(reused)), 0.0);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Decode attention over blocks of any format, against attention over what the CPU's codecs decode.
+//! Decode attention over blocks of any format, against attention over what the CPU's codecs dequantise.
 
 use std::sync::Arc;
 
@@ -264,7 +264,7 @@ impl Case {
             let mut bytes: Vec<u8> = rows.iter().flat_map(|x| x.to_le_bytes()).collect();
             if format != F::F16 {
                 bytes = encoded(format, shape, &rows);
-                let done = format.decode(shape, &bytes, &mut decoded);
+                let done = format.dequantise(shape, &bytes, &mut decoded);
                 assert!(done.is_ok(), "{format} of a page of the test: {done:?}");
             } else if position == 0 {
                 bytes[tokens * head_dim * 2..].fill(0xff);

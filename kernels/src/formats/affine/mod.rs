@@ -14,12 +14,14 @@ pub(crate) mod fp16;
 mod meta;
 mod quantise;
 mod range;
+mod split;
 mod uniform;
 
 pub(crate) use dequant::{Steps, dequantise_tile};
 pub(crate) use meta::{Grouping, MAX_GROUPS, Meta};
 pub(crate) use quantise::quantise;
 pub(crate) use range::{check_values, group_ranges, zero_and_range};
+pub(crate) use split::Split;
 pub(crate) use uniform::{
-    Uniform, code_plane, decode_plane, pack_plane, tiles, unpack_plane, unpack_tile,
+    Uniform, code_plane, dequantise_plane, pack_plane, tiles, unpack_plane, unpack_tile,
 };

@@ -61,9 +61,9 @@ impl<const BITS: u32> Uniform<BITS> {
         Ok(())
     }
 
-    pub(crate) fn decode(&self, record: &[u8], tokens: Range<usize>, out: &mut [f32]) {
+    pub(crate) fn dequantise(&self, record: &[u8], tokens: Range<usize>, out: &mut [f32]) {
         let levels = ((1 << BITS) - 1) as f32;
-        decode_plane::<BITS>(self.grouping, levels, self.shape, record, tokens, out);
+        dequantise_plane::<BITS>(self.grouping, levels, self.shape, record, tokens, out);
     }
 
     /// Metadata and codes in natural order.
@@ -104,8 +104,8 @@ pub(crate) fn unpack_tile<const BITS: u32>(
 }
 
 vectorised! {
-    /// Decodes a record of one plane whose groups' ranges are `levels` steps.
-    pub(crate) fn decode_plane<const BITS: u32>(
+    /// Dequantises a record of one plane whose groups' ranges are `levels` steps.
+    pub(crate) fn dequantise_plane<const BITS: u32>(
         grouping: Grouping,
         levels: f32,
         shape: RecordShape,

@@ -134,7 +134,9 @@ vectorised! {
                     let counts = counts.iter_mut().zip(row);
                     counts.for_each(|(count, c)| *count = count.wrapping_add(found(c)));
                 }),
-                Side::V => rows.zip(counts).for_each(|(row, count)| *count = row.iter().map(found).sum()),
+                Side::V => rows.zip(counts).for_each(|(row, count)| {
+                    *count = row.iter().map(found).sum();
+                }),
             }
         }
     }
@@ -142,7 +144,12 @@ vectorised! {
 
 vectorised! {
     /// The window of the least squared error of each group; sums are 256 · 36 at most.
-    fn choose(windows: &[Window], groups: usize, counts: &[[u16; MAX_GROUPS]; 16], best: &mut [u8; MAX_GROUPS]) {
+    fn choose(
+        windows: &[Window],
+        groups: usize,
+        counts: &[[u16; MAX_GROUPS]; 16],
+        best: &mut [u8; MAX_GROUPS],
+    ) {
         const LANES: usize = 32;
         for first in (0..groups).step_by(LANES) {
             let (mut least, mut best_here) = ([u16::MAX; LANES], [0u16; LANES]);

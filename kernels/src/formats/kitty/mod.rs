@@ -7,12 +7,10 @@
 //!   plane `[128 tokens][D/8]` of its own, so that dropping to fewer boosted channels drops whole
 //!   slabs.
 
+mod boosted;
 mod rank;
-mod ranked;
 
 use std::ops::Range;
-
-use half::bf16;
 
 use super::affine::{
     Grouping, Meta, Steps, code_plane, dequantise_tile, pack_plane, tiles, unpack_plane,
@@ -22,15 +20,20 @@ use super::ladder::{LadderPage, Width};
 use super::order::Plane;
 use super::order::walk::{self, Scratch, TILE_TOKENS};
 use super::simd::vectorised;
-use super::{FormatError, MAX_HEAD_DIM, RecordShape};
+use super::{MAX_HEAD_DIM, RecordShape};
 use crate::BLOCK_TOKENS;
 
+pub(crate) use boosted::Boosted;
 pub(crate) use rank::{Ranking, index_of_first};
-pub(crate) use ranked::{ByVariance, Random};
 
 /// Channels of a slab; the index counts in these.
 pub(crate) const fn slab_channels(head_dim: usize) -> usize {
     head_dim / 8
+}
+
+/// Bits of code per element where `slabs` eighths of the channels have 4.
+pub(crate) fn nominal_bits(slabs: usize) -> f32 {
+    2.0 + slabs as f32 / 4.0
 }
 
 /// The rule of [`supports`].
@@ -41,7 +44,7 @@ pub(crate) const fn supports(head_dim: usize) -> bool {
     matches!(head_dim, 64 | 128 | 256)
 }
 
-/// Codec of a format with `SLABS` eighths of its channels boosted.
+/// Records of a format with `SLABS` eighths of its channels boosted.
 pub(crate) struct Kitty<const SLABS: usize> {
     shape: RecordShape,
 }
@@ -70,32 +73,8 @@ impl<const SLABS: usize> Kitty<SLABS> {
             + SLABS * self.slab().bytes()
     }
 
-    pub(crate) fn encode(
-        &self,
-        clipped: bool,
-        rows: &[bf16],
-        out: &mut [u8],
-    ) -> Result<(), FormatError> {
-        let mut page = LadderPage::quantise(self.shape, rows)?;
-        page.lower(Width::two(SLABS, clipped));
-        self.pack(&page, out);
-        Ok(())
-    }
-
-    fn encode_by(
-        &self,
-        ranking: Ranking,
-        rows: &[bf16],
-        out: &mut [u8],
-    ) -> Result<(), FormatError> {
-        let mut page = LadderPage::quantise(self.shape, rows)?;
-        page.lower_by(ranking, Width::two(SLABS, false));
-        self.pack(&page, out);
-        Ok(())
-    }
-
-    pub(crate) fn decode(&self, record: &[u8], tokens: Range<usize>, out: &mut [f32]) {
-        decode_record::<SLABS>(self.shape, record, tokens, out);
+    pub(crate) fn dequantise(&self, record: &[u8], tokens: Range<usize>, out: &mut [f32]) {
+        dequantise_record::<SLABS>(self.shape, record, tokens, out);
     }
 
     pub(crate) fn unpack(&self, clipped: bool, record: &[u8]) -> LadderPage {
@@ -180,7 +159,7 @@ impl<const SLABS: usize> Kitty<SLABS> {
 }
 
 vectorised! {
-    fn decode_record<const SLABS: usize>(
+    fn dequantise_record<const SLABS: usize>(
         shape: RecordShape,
         record: &[u8],
         tokens: Range<usize>,

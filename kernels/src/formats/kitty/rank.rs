@@ -1,4 +1,4 @@
-//! Which channels of a decoded 4-bit page keep their bits: those of the greatest mean magnitude, or
+//! Which channels of a 4-bit page keep their bits: those of the greatest mean magnitude, or
 //! for comparison of the greatest variance, or any. In exact integers, so that every device ranks
 //! alike.
 
@@ -100,7 +100,7 @@ fn loudness(meta: Meta<'_>, head_dim: usize, codes: &[u8]) -> Vec<i64> {
 
 /// What each channel's magnitude follows from; all at most 128 * 15.
 struct Sums {
-    /// The first code that decodes to zero or more.
+    /// The first code that stands for zero or more.
     first_positive: [u16; MAX_HEAD_DIM],
     codes: [u16; MAX_HEAD_DIM],
     below: [u16; MAX_HEAD_DIM],

@@ -10,7 +10,7 @@ use super::super::{FormatError, RecordShape};
 use super::shift::{shift_4_to_2, shift_8_to_4};
 use crate::kv::Side;
 
-/// Width of a rung's codes.
+/// Width of the codes of a precision level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Width {
     /// Bits of an ordinary channel's codes: 8, 4 or 2.
@@ -22,14 +22,15 @@ pub(crate) struct Width {
 }
 
 impl Width {
-    pub(crate) const EIGHT: Width = Width::uniform(8);
-    pub(crate) const FOUR: Width = Width::uniform(4);
+    pub(crate) const EIGHT: Width = Width::uniform(8, false);
+    pub(crate) const FOUR: Width = Width::uniform(4, false);
 
-    const fn uniform(bits: u32) -> Self {
+    /// `bits` for all channels.
+    pub(crate) const fn uniform(bits: u32, clipped: bool) -> Self {
         Self {
             bits,
             slabs: 0,
-            clipped: false,
+            clipped,
         }
     }
 
@@ -59,8 +60,8 @@ impl Width {
 pub(crate) struct LadderPage {
     pub(crate) shape: RecordShape,
     pub(crate) width: Width,
-    /// Zeros and ranges as they lie in the record. No rung changes them but the clipped ones, those
-    /// of 2-bit groups.
+    /// Zeros and ranges as they lie in the record. Only clipping changes them, those of 2-bit
+    /// groups.
     pub(crate) meta: Vec<u8>,
     /// `[128][head_dim]`, in natural order.
     pub(crate) codes: Vec<u8>,
@@ -80,7 +81,7 @@ impl LadderPage {
         }
     }
 
-    /// 16-bit rows at the first rung, 8 bit.
+    /// 16-bit rows at the first level below, 8 bit.
     pub(crate) fn quantise(shape: RecordShape, rows: &[bf16]) -> Result<Self, FormatError> {
         let grouping = Grouping::of_side(shape.side);
         let mut meta = vec![0; Meta::bytes(grouping, shape)];
@@ -90,7 +91,7 @@ impl LadderPage {
     }
 
     /// Brings the page down to `target`, which is not above it. The result depends on the codes of
-    /// the 8-bit rung and on `target` only, not on where the page is now: the ranking is that of
+    /// 8 bit and on `target` only, not on where the page is now: the ranking is that of
     /// the 4-bit page, and the index carries it further down.
     pub(crate) fn lower(&mut self, target: Width) {
         self.lower_by(Ranking::Magnitude, target);

@@ -74,7 +74,8 @@ impl Weight for bf16 {
 pub enum RotationError {
     /// Walsh-Hadamard matrices of this construction exist for powers of two.
     #[error(
-        "the Hadamard rotation of keys or values needs a head_dim that is a power of two, got {head_dim}"
+        "the Hadamard rotation of keys or values needs a head_dim that is a power of two, \
+         got {head_dim}"
     )]
     HeadDim {
         /// Channels of a head.

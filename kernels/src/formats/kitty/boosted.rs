@@ -1,0 +1,65 @@
+//! Kitty's pages as levels of the ladders. Layout: see `kitty`.
+
+use std::ops::Range;
+
+use half::bf16;
+
+use super::super::codec::{LadderFormat, Level, PageFormat};
+use super::super::ladder::{LadderPage, Width};
+use super::super::{FormatError, RecordShape};
+use super::{HEAD_DIM_RULE, Kitty, nominal_bits, supports};
+use crate::kv::Side;
+
+/// Keys with `SLABS` eighths of their channels at 4 bits, the rest at 2, clipped or not.
+pub(crate) struct Boosted<const SLABS: usize, const CLIPPED: bool>;
+
+impl<const SLABS: usize, const CLIPPED: bool> PageFormat for Boosted<SLABS, CLIPPED> {
+    fn nominal_bits(&self) -> f32 {
+        nominal_bits(SLABS)
+    }
+
+    fn sides(&self) -> &'static [Side] {
+        &[Side::K]
+    }
+
+    fn head_dim_rule(&self) -> &'static str {
+        HEAD_DIM_RULE
+    }
+
+    fn supports(&self, shape: RecordShape) -> bool {
+        supports(shape.head_dim)
+    }
+
+    fn record_bytes(&self, shape: RecordShape) -> usize {
+        Kitty::<SLABS>::new(shape).record_bytes()
+    }
+
+    fn encode(&self, shape: RecordShape, rows: &[bf16], out: &mut [u8]) -> Result<(), FormatError> {
+        let mut page = LadderPage::quantise(shape, rows)?;
+        page.lower(self.width());
+        self.pack(&page, out);
+        Ok(())
+    }
+
+    fn dequantise(&self, shape: RecordShape, record: &[u8], tokens: Range<usize>, out: &mut [f32]) {
+        Kitty::<SLABS>::new(shape).dequantise(record, tokens, out);
+    }
+
+    fn level(&self) -> Option<Level<'_>> {
+        Some(Level::Low(self))
+    }
+}
+
+impl<const SLABS: usize, const CLIPPED: bool> LadderFormat for Boosted<SLABS, CLIPPED> {
+    fn width(&self) -> Width {
+        Width::two(SLABS, CLIPPED)
+    }
+
+    fn unpack(&self, shape: RecordShape, record: &[u8]) -> LadderPage {
+        Kitty::<SLABS>::new(shape).unpack(CLIPPED, record)
+    }
+
+    fn pack(&self, page: &LadderPage, out: &mut [u8]) {
+        Kitty::<SLABS>::new(page.shape).pack(page, out);
+    }
+}

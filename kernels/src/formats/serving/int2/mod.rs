@@ -1,0 +1,5 @@
+//! Asymmetric 2-bit codes, shifted from 4-bit ones.
+
+use crate::formats::ladder::Dense;
+
+pub(crate) const FORMAT: Dense<2, false> = Dense;

@@ -1,0 +1,5 @@
+//! An eighth of the key channels at 4 bits, the rest at 2.
+
+use crate::formats::kitty::Boosted;
+
+pub(crate) const FORMAT: Boosted<1, false> = Boosted;

@@ -1,0 +1,5 @@
+//! An eighth of the key channels at 4 bits, the rest at 2, clipped.
+
+use crate::formats::kitty::Boosted;
+
+pub(crate) const FORMAT: Boosted<1, true> = Boosted;

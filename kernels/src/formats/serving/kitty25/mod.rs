@@ -1,0 +1,5 @@
+//! A quarter of the key channels at 4 bits, the rest at 2.
+
+use crate::formats::kitty::Boosted;
+
+pub(crate) const FORMAT: Boosted<2, false> = Boosted;
