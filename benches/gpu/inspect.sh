@@ -10,7 +10,7 @@
 set -uo pipefail
 root=$(realpath "$(dirname "$0")/../..")
 bin=$(realpath "${1:-$root/target/release/ebb-bench}")
-out=$(realpath -m "${2:-$root/benches/results/gpu-inspect}")
+out=$(realpath -m "${2:-$root/target/gpu-inspect}")
 cd "$root"
 mkdir -p "$out"
 . benches/gpu/cublaslt.sh

@@ -10,7 +10,7 @@
 set -uo pipefail
 root=$(realpath "$(dirname "$0")/../..")
 bin=$(realpath "${1:-$root/target/release/ebb-bench}")
-out=$(realpath -m "${2:-$root/benches/results/gpu-run}")
+out=$(realpath -m "${2:-$root/target/gpu-run}")
 cd "$root"
 model=benches/data/llama-3.1-8b
 mkdir -p "$out"

@@ -3,6 +3,8 @@
 # and `ebb-load`; takes 15 minutes.
 #
 #   benches/results/load/run.sh [OUT]    into OUT instead of this folder
+#
+# Each run's report and requests stay in its folder; its summary is what the page is made from.
 set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 bin="$here/../../../target/release"
@@ -19,14 +21,18 @@ serve() {
 }
 stop() { kill $server; wait $server || true; rm server.log; }
 load() { "$bin/ebb-load" "$@" --target 127.0.0.1:$port; }
+kept() { mv "$1/summary.json" "$1.json"; }
 short="--prompt-tokens 64 --output-tokens 32 --slo-ttft-ms 4000 --slo-itl-ms 250"
 
 # KV memory for some 1,400 tokens at 16 bit.
 serve --kv-memory 32MiB --max-running 16
-load closed --concurrency 1,2,4,8,16 --duration 20 --prompt-tokens uniform:100..500 --output-tokens uniform:20..80 \
+load closed --concurrency 1,2,4,8,16 --duration 20 \
+  --prompt-tokens uniform:100..500 --output-tokens uniform:20..80 \
   --slo-ttft-ms 5000 --slo-itl-ms 250 --title "SmolLM2-135M on two CPU cores: concurrency" --out sweep
+kept sweep
 load replay --rate 0.7 --requests 40 --length-scale 0.25 --slo-ttft-ms 5000 --slo-itl-ms 250 \
   --title "SmolLM2-135M on two CPU cores: the Azure trace at a quarter of its lengths" --out replay
+kept replay
 stop
 # More clients than the queue holds, and as many as run at once: nobody is to be refused.
 for waiting in 1 4; do
@@ -41,6 +47,7 @@ load closed --concurrency 8 --duration 20 $short --out peak
 ten=$(python3 -c 'import json; print(round(10 * json.load(open("peak/summary.json"))["stages"][0]["goodput"]))')
 rm -r peak
 load open --rate 2,6,10,14,$ten --duration 25 $short --title "SmolLM2-135M on two CPU cores: overload" --out overload
+kept overload
 # Near the peak and ten times that, in turns, with the time that the server computed: on a shared
 # machine rates say more about the others. Stages leave requests.jsonl and their reports behind in
 # overload-rounds.
