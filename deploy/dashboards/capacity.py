@@ -23,13 +23,13 @@ PANELS = [
     ),
     stat(
         "Batch",
-        "Share of the places in the batch that are taken.",
+        "Share of the batch slots in use.",
         "percentunit",
         of_limit("vllm:num_requests_running", "running"),
     ),
     stat(
         "Queue",
-        "Share of the queue's places that are taken; at 100 % requests are refused.",
+        "Share of the queue in use; at 100 % requests are refused.",
         "percentunit",
         of_limit("vllm:num_requests_waiting", "waiting"),
     ),
@@ -79,7 +79,7 @@ PANELS = [
     ),
     series(
         "Fragmentation",
-        "Share of held memory that holds nothing: unfilled places of open blocks, ends of "
+        "Share of held memory that holds nothing: unfilled rows of open blocks, ends of "
         "last frames.",
         "percentunit",
         (f"{total('ebb:kv_waste_bytes')} / {HELD}", "waste"),
@@ -144,7 +144,7 @@ PANELS = [
     ),
     series(
         "Saturation",
-        "What is nearest to its limit: time, places in the batch, or memory. The next "
+        "What is nearest to its limit: time, batch slots, or memory. The next "
         "replica relieves the highest.",
         "percentunit",
         (BUSY, "time"),

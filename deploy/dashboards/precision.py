@@ -47,8 +47,8 @@ PANELS = [
     ),
     stat(
         "Left to shrink",
-        "Share of what running requests hold that can shrink further; at zero the schedule "
-        "is exhausted.",
+        "Share of what running requests hold that can shrink further; at zero everything "
+        "is at its floor.",
         "percentunit",
         LEFT,
         3,
@@ -63,14 +63,14 @@ PANELS = [
     ),
     stat(
         "Preemptions avoided",
-        "Sequences that would have been thrown out in the last hour, had nothing shrunk.",
+        "Sequences that would have been preempted in the last hour, had nothing shrunk.",
         "short",
         f"sum (increase(ebb:preemptions_avoided_total{{{S}}}[1h]))",
         5,
     ),
     stat(
         "Preemptions",
-        "Sequences that were thrown out in the last hour.",
+        "Sequences that were preempted in the last hour.",
         "short",
         f"sum (increase(vllm:num_preemptions_total{{{S}}}[1h]))",
     ),
@@ -106,9 +106,9 @@ PANELS = [
         most=16,
     ),
     series(
-        "Schedule position",
-        "Steps of the shrink schedule that blocks have taken: the mean, the furthest, and "
-        "all there are.",
+        "Precision level",
+        "Level changes of the shrink order that blocks have made: the mean, the furthest, "
+        "and all there are.",
         "short",
         (average("ebb:kv_schedule_steps", stat="mean"), "mean"),
         (f'max (ebb:kv_schedule_steps{{{S},stat="max"}})', "furthest"),
@@ -146,7 +146,7 @@ PANELS = [
     series(
         "Stalls and failures",
         "Sequences that waited a step for memory to come free, and blocks that could not "
-        "shrink (values that no code holds).",
+        "shrink (values that no code can hold).",
         "short",
         (rate("ebb:kv_stalls_total"), "stalls"),
         (rate("ebb:kv_shrink_failures_total"), "failures"),
@@ -154,15 +154,15 @@ PANELS = [
     row("What it buys"),
     series(
         "Preemptions",
-        "Each minute: those that shrinking stood in for, and those that happened.",
+        "Each minute: those that shrinking avoided, and those that happened.",
         "short",
         (f"60 * {rate('ebb:preemptions_avoided_total')}", "avoided"),
         (f"60 * {rate('vllm:num_preemptions_total')}", "happened"),
     ),
     series(
         "Prefix cache by format",
-        "What only the prefix cache keeps, by format. A prompt that finds its beginning "
-        "here reads it as it is.",
+        "What only the prefix cache keeps, by format. A prompt that begins alike reads "
+        "it as it is.",
         "bytes",
         (f"sum by (format) (ebb:kv_cached_format_bytes{{{S}}}) > 0", "{{format}}"),
         stack=True,

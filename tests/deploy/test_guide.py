@@ -137,7 +137,7 @@ def test_the_panels_that_the_pages_read_exist():
 
 def commands(program):
     """Lines of the guide that run a program, without their comments."""
-    text = (DEPLOY / "guide.md").read_text()
+    text = (DEPLOY / "guide.md").read_text().replace("\\\n", " ")
     return [
         line.split("#")[0].split()[1:] for line in re.findall(rf"^{program} .*$", text, flags=re.M)
     ]
