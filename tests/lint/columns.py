@@ -3,9 +3,9 @@
 
     tests/lint/columns.py [FILE...]     the files that git tracks, unless some are named
 
-Looked at: Rust, CUDA and C++, Python, shell, proto, TOML and Markdown. Let through are what cannot
-be broken: rows of Markdown tables, link targets, and lines that are one word after their indent. Of
-What says "@generated" in its first lines is left to its generator.
+Looked at: Rust, CUDA and C++, Python, shell, proto, TOML and Markdown. Let through is what
+cannot be broken: rows of Markdown tables, link targets, and lines that are one word after their
+indent. What says "@generated" in its first lines is left to its generator.
 """
 
 import pathlib
@@ -17,6 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 COLUMNS = 100
 ENDINGS = {".rs", ".cu", ".cuh", ".h", ".cpp", ".py", ".sh", ".proto", ".toml", ".md"}
 ONE_WORD = re.compile(r"\s*(//[/!]?|#|[-*]|\d+\.)?\s*\S+\s*")
+TABLE_ROWS = {".md": re.compile(r"\s*\|"), ".rs": re.compile(r"\s*//[/!] \|")}
 LINK_ALONE = re.compile(r"\s*(//[/!]?|#|[-*]|\d+\.)?\s*[!<]?\[[^\]]*\][(:].*")
 
 
@@ -39,7 +40,7 @@ def too_wide(text, ending):
     for number, line in enumerate(lines, 1):
         if len(line) <= COLUMNS:
             continue
-        table = ending == ".md" and line.lstrip().startswith("|")
+        table = ending in TABLE_ROWS and TABLE_ROWS[ending].match(line)
         if not (table or ONE_WORD.fullmatch(line) or (ending == ".md" and LINK_ALONE.match(line))):
             yield number, len(line)
 

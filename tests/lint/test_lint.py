@@ -26,6 +26,7 @@ class Columns(unittest.TestCase):
         self.assertEqual(self.wide("x" * 100, ".rs"), [])
         self.assertEqual(self.wide("// https://example.com/" + "x" * 100, ".rs"), [])
         self.assertEqual(self.wide(f"| {words} |", ".md"), [])
+        self.assertEqual(self.wide(f"//! | {words} |", ".rs"), [])
         self.assertEqual(self.wide(f"| {words} |", ".py"), [2])
         self.assertEqual(self.wide(f"    {words}", ".md"), [2])
         self.assertEqual([*columns.too_wide("// @generated\n" + words, ".rs")], [])
