@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""What shrinking costs a long answer, by place: progressive serving against formats that are there from the start.
+"""What shrinking costs a long answer, by place: progressive serving against formats that are there
+from the start.
 
 usage: long_answers.py EBB_MODEL TEXT OUT.csv [--kv SPEC ...] [--server-flags "..."]
 
-Serves answers under memory pressure with a trajectory log, then has `ebb replay` run the very same tokens beside the logged
-trajectory: the 16-bit run that all are compared with, and each SPEC, whose blocks stand at their formats as soon as they are full.
-One row for each bin of the answers' tokens and each run. Needs the packages of tests/e2e (target/e2e-venv has them); the
-program is target/release/ebb or target/debug/ebb, whichever is newer, or $EBB_BIN.
+Serves answers under memory pressure with a trajectory log, then has `ebb replay` run the very same
+tokens beside the logged trajectory: the 16-bit run that all are compared with, and each SPEC, whose
+blocks stand at their formats as soon as they are full. One row for each bin of the answers' tokens
+and each run. Needs the packages of tests/e2e (target/e2e-venv has them); the program is
+target/release/ebb or target/debug/ebb, whichever is newer, or $EBB_BIN.
 """
 
 import argparse

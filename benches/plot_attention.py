@@ -1,27 +1,31 @@
 #!/usr/bin/env python3
-"""Draws time against stored bits of decode attention, ours and the best of others, as an SVG.
+"""Draws time against stored bits of decode attention as an SVG.
 
-    benches/plot_attention.py OURS.csv PEERS.csv OUT.svg [BATCH SEQLEN]
+    benches/plot_attention.py ATTENTION.csv OUT.svg [--device H200] [--tb-per-s 4.42]
+        [--shape 128x8192]
 
-Needs nothing but Python. Pairs of formats stand at the mean of their nominal bits; polar keys, which are bound by arithmetic, are left out.
+ATTENTION.csv: of `ebb-bench attention`. Pairs of formats stand at the mean of their nominal bits;
+polar keys, which are bound by arithmetic, are left out. Several rows of a width: the fastest. The
+dashed line is the time that the codes alone take at the device's read bandwidth.
 """
 
+import argparse
 import csv
 import math
-import sys
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 400, 64, 150, 40, 48
-READ_BYTES_PER_US = 4.42e6  # what an H200 reads
+from plot import ACCENT, SOFT, Panel, chart, lin, log
+
+WIDTH, HEIGHT = 640, 400
+WIDTHS = (2, 4, 8, 16)
 
 
 def points(path, batch, seqlen):
+    """(bits, µs) of 32 query heads over 8, in order of bits."""
     found = {}
     for row in csv.DictReader(open(path)):
-        if (
-            (row["batch"], row["seqlen"]) != (batch, seqlen)
-            or row["bits"] == "mixed"
-            or "polar" in row["kernel"]
-        ):
+        shape = (row["batch"], row["seqlen"], row["hq"])
+        other = row["bits"] == "mixed" or "polar" in row["kernel"] or "q_len" in row["kernel"]
+        if shape != (batch, seqlen, "32") or other:
             continue
         bits = [float(b) for b in row["bits"].split("/")]
         at = sum(bits) / len(bits)
@@ -30,61 +34,32 @@ def points(path, batch, seqlen):
 
 
 def main():
-    ours_path, peers_path, out = sys.argv[1:4]
-    batch, seqlen = sys.argv[4:6] if len(sys.argv) > 5 else ("128", "8192")
-    ours, peers = points(ours_path, batch, seqlen), points(peers_path, batch, seqlen)
-    if not ours or not peers:
-        sys.exit(f"plot_attention.py: no rows of {batch} x {seqlen} in {ours_path} or {peers_path}")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("ours")
+    parser.add_argument("out")
+    parser.add_argument("--device", default="H200")
+    parser.add_argument("--tb-per-s", type=float, default=4.42, help="what the device reads")
+    parser.add_argument("--shape", default="128x8192", help="sequences x tokens of each")
+    args = parser.parse_args()
+    batch, seqlen = args.shape.split("x")
+    ours = points(args.ours, batch, seqlen)
+    if not ours:
+        parser.error(f"no rows of {args.shape} in {args.ours}")
     values = int(batch) * int(seqlen) * 8 * 128 * 2
-    roof = [(b, values * b / 8 / READ_BYTES_PER_US) for b in (2, 4, 8, 16)]
-    top = math.ceil(max(us for _, us in ours + peers) / 200) * 200
-
-    def x(bits):
-        return LEFT + (math.log2(bits) - 1) / 3 * (WIDTH - LEFT - RIGHT)
-
-    def y(us):
-        return TOP + (1 - us / top) * (HEIGHT - TOP - BOTTOM)
-
-    svg = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="system-ui, sans-serif" font-size="12" fill="#333">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
-        f'<text x="{LEFT}" y="22" font-size="14">Decode attention, {batch} × {seqlen} tokens, 32/8 heads of 128, H200</text>',
-    ]
-    for us in range(0, top + 1, 200):
-        svg.append(
-            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(us):.1f}" y2="{y(us):.1f}" stroke="#e5e5e5"/>'
-        )
-        svg.append(f'<text x="{LEFT - 8}" y="{y(us) + 4:.1f}" text-anchor="end">{us}</text>')
-    svg.append(f'<text x="{LEFT - 8}" y="{TOP - 8}" text-anchor="end">µs</text>')
-    for bits in (2, 4, 8, 16):
-        svg.append(
-            f'<text x="{x(bits):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{bits}</text>'
-        )
-    svg.append(
-        f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">nominal bits, mean of keys and values</text>'
-    )
-    lines = [
-        ("Ebb", ours, "#c2410c", ""),
-        ("best of others", peers, "#555", ""),
-        ("codes alone at 4.42 TB/s", roof, "#999", "4 4"),
-    ]
-    for name, line, colour, dash in lines:
-        path = " ".join(f"{x(b):.1f},{y(us):.1f}" for b, us in line)
-        svg.append(
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>'
-        )
-        if not dash:
-            svg += [
-                f'<circle cx="{x(b):.1f}" cy="{y(us):.1f}" r="3.5" fill="{colour}"/>'
-                for b, us in line
-            ]
-        b, us = min(line, key=lambda point: abs(point[0] - 4))
-        above = name == "best of others"
-        svg.append(
-            f'<text x="{x(b) + 6:.1f}" y="{y(us) + (-10 if above else 18):.1f}" fill="{colour}">{name}</text>'
-        )
-    svg.append("</svg>\n")
-    open(out, "w").write("\n".join(svg))
+    roof = [(bits, values * bits / 8 / (args.tb_per_s * 1e6)) for bits in WIDTHS]
+    top = math.ceil(max(us for _, us in ours) / 200) * 200
+    title = f"Decode attention, {batch} × {seqlen} tokens, 32/8 heads of 128, {args.device}"
+    panel = Panel((64, 42, WIDTH - 24, HEIGHT - 48), log(2, 16), lin(0, top), title)
+    panel.y_axis(range(0, top + 1, 200), "µs")
+    panel.x_axis(WIDTHS, "nominal bits, mean of keys and values")
+    panel.line(roof, SOFT, "4 4")
+    panel.line(ours, ACCENT)
+    panel.dots(ours, ACCENT)
+    roof_name = f"codes alone at {args.tb_per_s:g} TB/s"
+    for name, line, colour, below in (("Ebb", ours, ACCENT, -10), (roof_name, roof, SOFT, 18)):
+        bits, us = min(line, key=lambda point: abs(point[0] - 4))
+        panel.text(panel.x(bits) + 6, panel.y(us) + below, name, colour=colour)
+    chart(args.out, WIDTH, HEIGHT, [panel])
 
 
 if __name__ == "__main__":

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Draws what long answers lose by place, progressive and with formats that are there from the start, as an SVG.
+"""Draws loss over the place in long answers, as an SVG.
 
     benches/plot_long.py OUT.svg TITLE=LONG.csv ...
 
-LONG.csv: of benches/long_answers.py. Runs that lose more than LIMIT on the mean are left out: the plot is linear, since what has not
-shrunk yet loses nothing. Needs nothing but Python.
+LONG.csv: of benches/long_answers.py. Runs that lose more than LIMIT on the mean are left out: the
+plot is linear, since what has not shrunk yet loses nothing.
 """
 
 import csv
 import sys
 
-PANEL, HEIGHT, LEFT, TOP, BOTTOM, LIMIT = 420, 320, 64, 44, 48, 0.05
-COLOURS = ("#c2410c", "#555", "#2563eb", "#999")
+from plot import ACCENT, INK, SECOND, SOFT, Panel, chart, lin, round_step
+
+PANEL, HEIGHT, LIMIT = 420, 320, 0.05
+COLOURS = (ACCENT, INK, SECOND, SOFT)
 
 
 def runs(path):
@@ -35,57 +37,29 @@ def name(kv):
 
 def panel(index, title, path):
     found = runs(path)
-    left, right = LEFT + index * PANEL, index * PANEL + PANEL - 16
     most = max(kl for points, _ in found.values() for _, kl in points)
-    end = max(x for points, _ in found.values() for x, _ in points)
-    step = next(s for s in (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02) if most / s <= 6)
-    high = (int(most / step) + 2) * step  # with room for the names
-
-    def x(token):
-        return left + token / end * (right - left)
-
-    def y(kl):
-        return TOP + (1 - kl / high) * (HEIGHT - TOP - BOTTOM)
-
-    svg = [f'<text x="{left}" y="24" font-size="14">{title}</text>']
-    for i in range(int(high / step + 0.5) + 1):
-        svg.append(
-            f'<line x1="{left}" x2="{right}" y1="{y(i * step):.1f}" y2="{y(i * step):.1f}" stroke="#e5e5e5"/>'
-        )
-        svg.append(
-            f'<text x="{left - 8}" y="{y(i * step) + 4:.1f}" text-anchor="end">{i * step:g}</text>'
-        )
-    for token in range(0, int(end) + 1, 1024):
-        svg.append(
-            f'<text x="{x(token):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{token:,}</text>'
-        )
-    svg.append(
-        f'<text x="{(left + right) / 2}" y="{HEIGHT - 8}" text-anchor="middle">token of the answer</text>'
-    )
+    middles = [x for points, _ in found.values() for x, _ in points]
+    end = int(max(middles) + min(middles))
+    step = round_step(most)
+    steps = int(most / step) + 2  # with room for the names
+    frame = (64 + index * PANEL, 44, index * PANEL + PANEL - 16, HEIGHT - 48)
+    drawn = Panel(frame, lin(0, end), lin(0, steps * step), title)
+    drawn.y_axis([i * step for i in range(steps + 1)], "" if index else "KL")
+    drawn.x_axis(range(0, end + 1, 1024), "token of the answer")
+    names = []
     for i, (kv, (points, bits)) in enumerate(found.items()):
-        colour = COLOURS[i % len(COLOURS)]
-        path = " ".join(f"{x(token):.1f},{y(kl):.1f}" for token, kl in points)
-        svg.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        label = f"{name(kv)}, {bits:.2f} bits at the end"
-        svg.append(
-            f'<text x="{right - 6}" y="{TOP + 14 + 16 * i}" text-anchor="end" fill="{colour}">{label}</text>'
-        )
-    return svg
+        drawn.line(points, COLOURS[i % len(COLOURS)])
+        names.append((f"{name(kv)}, {bits:.2f} bits at the end", COLOURS[i % len(COLOURS)]))
+    drawn.legend(names)
+    return drawn
 
 
 def main():
     if len(sys.argv) < 3 or any("=" not in argument for argument in sys.argv[2:]):
         sys.exit("usage: plot_long.py OUT.svg TITLE=LONG.csv ...")
-    panels = [argument.rsplit("=", 1) for argument in sys.argv[2:]]
-    width = PANEL * len(panels) + 16
-    svg = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" font-family="system-ui, sans-serif" font-size="12" fill="#333">',
-        f'<rect width="{width}" height="{HEIGHT}" fill="#fff"/>',
-        f'<text x="{LEFT - 8}" y="{TOP - 8}" text-anchor="end">KL</text>',
-    ]
-    for index, (title, path) in enumerate(panels):
-        svg += panel(index, title, path)
-    open(sys.argv[1], "w").write("\n".join(svg + ["</svg>\n"]))
+    named = [argument.rsplit("=", 1) for argument in sys.argv[2:]]
+    panels = [panel(index, title, path) for index, (title, path) in enumerate(named)]
+    chart(sys.argv[1], PANEL * len(panels) + 16, HEIGHT, panels)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """What each KV format costs: `ebb eval --kv` over a list of specifications, as CSV.
 
-usage: quality.py EBB MODEL TEXT OUT.csv [--ctx 4096] [--windows 4] [--device cpu] [--threads N] [SPEC ...]
+usage: quality.py EBB MODEL TEXT OUT.csv [--ctx 4096] [--windows 4] [--device cpu] [--threads N]
+           [SPEC ...]
 
-Specifications are scored with the first and the last sealed block at 16 bit. A row is appended as soon as it is known, so that
-an interrupted table keeps what it has; rows that are there are not run again.
+Specifications are scored with the first and the last sealed block at 16 bit. A row is appended as
+soon as it is known, so that an interrupted table keeps what it has; rows that are there are not run
+again.
 """
 
 import argparse
@@ -22,11 +24,13 @@ k=kitty25,v=int2,rotate=v
 k=int3,v=int2 k=int2 k=kitty25 k=int3 k=polar44
 k=polar42 k=int4,v=int2,layer18.k=int8 k=kitty25,v=int2,layer18.k=int8 k=int4t,v=int4 k=kvmix11
 k=kitty25,v=int4,rotate=v k=int4,v=int2,rotate=v
-k=int2c k=kitty12c k=kitty25c v=int2c k=kitty25c,v=int2c k=int2c,v=int2c v=int2c,rotate=v k=kitty25c,v=int2c,rotate=v
-k=int4 k=int4,v=int4,rotate=v k=int3,v=int3,rotate=v k=int3,v=int2,rotate=v k=int2c,v=int2c,rotate=v k=int2,v=int2,rotate=v
-k=int4,rotate=k k=int3,rotate=k k=kitty25,rotate=k k=kitty25c,rotate=k k=kitty12c,rotate=k k=int2c,rotate=k k=int2,rotate=k
-k=int4,v=int4,rotate=kv k=int3,v=int3,rotate=kv k=int3,v=int2,rotate=kv k=int3,v=int2c,rotate=kv k=kitty25c,v=int2c,rotate=kv
-k=int2c,v=int2c,rotate=kv k=int2,v=int2,rotate=kv
+k=int2c k=kitty12c k=kitty25c v=int2c k=kitty25c,v=int2c k=int2c,v=int2c v=int2c,rotate=v
+k=kitty25c,v=int2c,rotate=v k=int4 k=int4,v=int4,rotate=v k=int3,v=int3,rotate=v
+k=int3,v=int2,rotate=v k=int2c,v=int2c,rotate=v k=int2,v=int2,rotate=v k=int4,rotate=k
+k=int3,rotate=k k=kitty25,rotate=k k=kitty25c,rotate=k k=kitty12c,rotate=k k=int2c,rotate=k
+k=int2,rotate=k k=int4,v=int4,rotate=kv k=int3,v=int3,rotate=kv k=int3,v=int2,rotate=kv
+k=int3,v=int2c,rotate=kv k=kitty25c,v=int2c,rotate=kv k=int2c,v=int2c,rotate=kv
+k=int2,v=int2,rotate=kv
 """
 FIELDS = """kv mean_bits_sealed mean_bits kl_second_half ppl_second_half top1_second_half
 kl ppl top1 ppl_16bit_second_half ppl_16bit ctx windows tokens""".split()

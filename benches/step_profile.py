@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""From what Nsight Compute measured of `ebb-bench step` to a table of one decode step: kernels, their time, and the time of their bytes.
+"""From what Nsight Compute measured of `ebb-bench step` to a table of one decode step: kernels,
+their time, and the time of their bytes.
 
     benches/step_profile.py NCU.csv [--gbps 4420] > STEP.csv
 
-NCU.csv: `ncu --csv` with gpu__time_duration.sum, dram__bytes_read.sum and dram__bytes_write.sum, of at least one whole step
-(benches/gpu/inspect.sh says how). --gbps: what memory gives, for the last column.
+NCU.csv: `ncu --csv` with gpu__time_duration.sum, dram__bytes_read.sum and dram__bytes_write.sum, of
+at least one whole step (benches/gpu/inspect.sh says how). --gbps: what memory gives, for the last
+column.
 """
 
 import argparse
@@ -37,7 +39,9 @@ def step(launches):
 
 
 def product(name, after):
-    """A library's product by its place among the layer's kernels, as its own name tells nobody which it is."""
+    """A library's product by its place among the layer's kernels, as its own name tells nobody
+    which it is.
+    """
     places = {"norm": "QKV or gate and up", "decode": "attention's output", "swiglu": "down"}
     return next((place for kernel, place in places.items() if after.startswith(kernel)), name)
 
@@ -73,7 +77,8 @@ def main():
         ("all", total),
     ]:
         print(
-            f"{name},{count},{us:.0f},{us / count:.1f},{moved / 1e6:.0f},{moved / us / 1e3:.0f},{moved / args.gbps / 1e3:.0f}"
+            f"{name},{count},{us:.0f},{us / count:.1f},"
+            f"{moved / 1e6:.0f},{moved / us / 1e3:.0f},{moved / args.gbps / 1e3:.0f}"
         )
 
 

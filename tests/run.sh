@@ -2,8 +2,8 @@
 # All tests of Ebb, from a bare machine (Rust, Python 3 with pip, a C compiler).
 #
 #   tests/run.sh          everything that fits in about half an hour on two cores, once it is built
-#   tests/run.sh --full   the longer checks too: more simulation seeds, the 1.5B model, container
-#   images built from source
+#   tests/run.sh --full   the longer checks too: more simulation seeds, the 1.5B model, images built
+#                         from source
 set -euo pipefail
 cd "$(dirname "$0")/.."
 full=0
@@ -15,11 +15,15 @@ for arg in "$@"; do
 done
 step() { printf '\n== %s (%ss)\n' "$1" "$SECONDS"; }
 
+step "columns, tables, links, formats of Python and CUDA"
+tests/lint/run
+
 step "format and lints"
 cargo fmt --all --check
 cargo clippy --workspace --all-targets --quiet -- -D warnings
 if command -v "${CXX:-c++}" >/dev/null; then
-  cargo clippy --quiet -p ebb-kernels -p ebb-serving -p ebb-lab -p ebb-engine --all-targets --features ebb-engine/cuda-emulator -- -D warnings
+  cargo clippy --quiet -p ebb-kernels -p ebb-serving -p ebb-lab -p ebb-engine --all-targets \
+    --features ebb-engine/cuda-emulator -- -D warnings
 fi
 
 step "build"
@@ -41,9 +45,11 @@ step "the CUDA backend, run by a CPU emulator, against the CPU backend and the C
 if command -v "${CXX:-c++}" >/dev/null; then
   # The emulator runs one kernel at a time, so there are two processes at once.
   cargo test --quiet --no-run -p ebb-kernels --features cuda-emulator --lib --test cuda_selftest
-  cargo test --quiet --no-run -p ebb-serving --features cuda-emulator --test device --test device_draws
+  cargo test --quiet --no-run -p ebb-serving --features cuda-emulator --test device \
+    --test device_draws
   cargo test --quiet --no-run -p ebb-lab --features cuda-emulator --test gradients
-  cargo test --quiet --no-run -p ebb-engine --features cuda-emulator --test device_scoring --test trajectory --test calibrate
+  cargo test --quiet --no-run -p ebb-engine --features cuda-emulator --test device_scoring \
+    --test trajectory --test calibrate
   xargs -P 2 -I{} bash -c 'cargo test --quiet {}' <<'END'
 -p ebb-kernels --features cuda-emulator --test cuda_selftest -- attention
 -p ebb-kernels --features cuda-emulator --test cuda_selftest -- --skip attention
@@ -61,10 +67,14 @@ else
 fi
 
 step "the CUDA kernels compile for every architecture, without warnings or spills"
-pypi() { python3 -m pip install --quiet --dry-run --no-deps --ignore-installed --disable-pip-version-check pip >/dev/null 2>&1; }
+pypi() {
+  python3 -m pip install --quiet --dry-run --no-deps --ignore-installed \
+    --disable-pip-version-check pip >/dev/null 2>&1
+}
 if cuda=$(kernels/cuda/setup.sh); then
   (eval "$cuda"; unset EBB_CUDA_ARCHS
-   cargo clippy --quiet -p ebb-kernels -p ebb-serving -p ebb-lab -p ebb-engine -p ebb-benches --features ebb-benches/cuda,ebb-engine/cuda -- -D warnings)
+   cargo clippy --quiet -p ebb-kernels -p ebb-serving -p ebb-lab -p ebb-engine -p ebb-benches \
+     --features ebb-benches/cuda,ebb-engine/cuda -- -D warnings)
 elif pypi; then
   echo "tests/run.sh: kernels/cuda/setup.sh failed although PyPI can be reached" >&2
   exit 1

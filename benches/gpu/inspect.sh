@@ -10,7 +10,7 @@
 set -uo pipefail
 root=$(realpath "$(dirname "$0")/../..")
 bin=$(realpath "${1:-$root/target/release/ebb-bench}")
-out=$(realpath -m "${2:-$root/benches/results/gpu-inspect}")
+out=$(realpath -m "${2:-$root/target/gpu-inspect}")
 cd "$root"
 mkdir -p "$out"
 . benches/gpu/cublaslt.sh
@@ -33,17 +33,23 @@ step step-untuned 90 "$bin" step --no-tune --batches 1,64
 if command -v compute-sanitizer > /dev/null; then
   # cuBLASLt's own kernels (nvjet, split-K) read scratch they have not written and synchronise in
   # ways the tools do not know.
-  others="--kernel-name-exclude kernel_substring=nvjet --kernel-name-exclude kernel_substring=splitKreduce"
-  step memcheck 120 compute-sanitizer --tool memcheck --error-exitcode 1 --print-limit 3 "$bin" check --quick
-  step racecheck 240 compute-sanitizer --tool racecheck --error-exitcode 1 $others --print-limit 3 "$bin" check --quick
-  step initcheck 120 compute-sanitizer --tool initcheck --error-exitcode 1 $others --print-limit 3 "$bin" check --quick
+  others="--kernel-name-exclude kernel_substring=nvjet"
+  others+=" --kernel-name-exclude kernel_substring=splitKreduce"
+  step memcheck 120 compute-sanitizer --tool memcheck --error-exitcode 1 \
+    --print-limit 3 "$bin" check --quick
+  step racecheck 240 compute-sanitizer --tool racecheck --error-exitcode 1 $others \
+    --print-limit 3 "$bin" check --quick
+  step initcheck 120 compute-sanitizer --tool initcheck --error-exitcode 1 $others \
+    --print-limit 3 "$bin" check --quick
 fi
 if command -v ncu > /dev/null; then
   metrics=gpu__time_duration.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed,sm__cycles_active.avg,sm__cycles_active.max,sm__cycles_active.min
-  step ncu-attention 60 ncu --clock-control none --metrics "$metrics" -k regex:decode --launch-skip 30 --launch-count 4 "$bin" attention --repeats 10
+  step ncu-attention 60 ncu --clock-control none --metrics "$metrics" -k regex:decode \
+    --launch-skip 30 --launch-count 4 "$bin" attention --repeats 10
   # One decode step at batch 64, kernel by kernel, as a table.
   metrics=gpu__time_duration.sum,dram__bytes_read.sum,dram__bytes_write.sum
-  step ncu-step 120 ncu --clock-control none --cache-control none --metrics $metrics --graph-profiling node --launch-skip 2600 --launch-count 700 --csv "$bin" step --batches 64
+  step ncu-step 120 ncu --clock-control none --cache-control none --metrics $metrics \
+    --graph-profiling node --launch-skip 2600 --launch-count 700 --csv "$bin" step --batches 64
   step step-64 20 python3 benches/step_profile.py "$out/ncu-step.txt"
 fi
 exit $failed

@@ -15,6 +15,7 @@ cd "$(dirname "$0")/../.."
 . benches/gpu/cublaslt.sh
 fields=clocks.sm,power.draw.instant,clocks_event_reasons.sw_power_cap,utilization.gpu
 echo sm_mhz,watts,power_cap,utilization_percent > "$out"
-nvidia-smi --query-gpu=$fields --format=csv,noheader,nounits -lms 100 | sed -u 's/, /,/g; s/Not Active/no/; s/Active/yes/' >> "$out" &
+nvidia-smi --query-gpu=$fields --format=csv,noheader,nounits -lms 100 \
+  | sed -u 's/, /,/g; s/Not Active/no/; s/Active/yes/' >> "$out" &
 trap 'kill $!' EXIT
 "$bin" throughput --device cuda --model benches/data/llama-3.1-8b "$@"

@@ -27,26 +27,34 @@ cd "$out" # so that the table names the profile without a path
 profile=$(basename "$model" .gguf).json
 tail -c 600000 "$text" > calibration.txt
 begin=$SECONDS
-"$ebb" calibrate --device cuda --model "$model" --text calibration.txt --samples "${SAMPLES:-8}" --rotate-v --out "$profile"
+"$ebb" calibrate --device cuda --model "$model" --text calibration.txt --samples "${SAMPLES:-8}" \
+  --rotate-v --out "$profile"
 calibrated=$SECONDS
 rm calibration.txt
 
-specs=(k=int8,v=int8 k=int4,v=int4 k=int4,v=int2 k=int3,v=int3 k=int3,v=int2 k=int2,v=int4 k=kitty25,v=int2 k=kitty12,v=int2
-       k=int2,v=int2 k=int4 k=int3 k=kitty25 k=kitty12 k=int2 v=int4 v=int2
-       v=int2,rotate=v k=int4,v=int2,rotate=v k=kitty25,v=int4,rotate=v k=kitty25,v=int2,rotate=v k=kitty12,v=int2,rotate=v
-       k=int2,v=int2,rotate=v)
+specs=(
+  k=int8,v=int8 k=int4,v=int4 k=int4,v=int2 k=int3,v=int3 k=int3,v=int2 k=int2,v=int4
+  k=kitty25,v=int2 k=kitty12,v=int2 k=int2,v=int2 k=int4 k=int3 k=kitty25 k=kitty12 k=int2 v=int4
+  v=int2 v=int2,rotate=v k=int4,v=int2,rotate=v k=kitty25,v=int4,rotate=v k=kitty25,v=int2,rotate=v
+  k=kitty12,v=int2,rotate=v k=int2,v=int2,rotate=v
+)
 # Clipped 2-bit pages, what calibrated schedules come down to; those above are what they are
 # compared with.
-specs+=(k=kitty25c,v=int2c k=kitty12c,v=int2c k=int2c,v=int2c k=int4,v=int2c k=kitty25c k=kitty12c k=int2c v=int2c v=int2c,rotate=v
-        k=int4,v=int2c,rotate=v k=kitty25c,v=int2c,rotate=v k=kitty12c,v=int2c,rotate=v)
+specs+=(
+  k=kitty25c,v=int2c k=kitty12c,v=int2c k=int2c,v=int2c k=int4,v=int2c k=kitty25c k=kitty12c k=int2c
+  v=int2c v=int2c,rotate=v k=int4,v=int2c,rotate=v k=kitty25c,v=int2c,rotate=v
+  k=kitty12c,v=int2c,rotate=v
+)
 for bits in 8 6 5 4 3.5 3 2.75 2.6; do
   specs+=("profile:$profile@$bits")
 done
-python3 "$root/benches/quality.py" "$ebb" "$model" "$text" quality.csv --device cuda --windows "${WINDOWS:-4}" "${specs[@]}"
+python3 "$root/benches/quality.py" "$ebb" "$model" "$text" quality.csv --device cuda \
+  --windows "${WINDOWS:-4}" "${specs[@]}"
 
 python3 - <<'TABLE'
 import csv
-keys = "mean_bits_sealed mean_bits kl_second_half ppl_second_half top1_second_half ppl_16bit_second_half".split()
+keys = """mean_bits_sealed mean_bits kl_second_half ppl_second_half top1_second_half
+ppl_16bit_second_half""".split()
 rows = sorted(csv.DictReader(open("quality.csv")), key=lambda row: float(row["mean_bits_sealed"]))
 widest = max(len(row["kv"]) for row in rows)
 print(" " * widest, *(f"{key.replace('_second_half', ''):>16}" for key in keys))

@@ -28,7 +28,10 @@ cp "$profile" .
 profile=$(basename "$profile")
 
 tail -c 600000 "$text" > calibration.txt
-calibrate() { "$ebb" calibrate --device cuda --model "$model" --text calibration.txt --samples 8 --rotate-v --rotate-k "$@"; }
+calibrate() {
+  "$ebb" calibrate --device cuda --model "$model" --text calibration.txt --samples 8 \
+    --rotate-v --rotate-k "$@"
+}
 calibrate --out rotated.json
 calibrate --formats int8,int4,int2 --out rotated-plain.json
 rm calibration.txt
@@ -37,10 +40,12 @@ specs=()
 for keys in int8 int4 int3 int2 int2c kitty25 kitty25c kitty12c int4t int2t polar44; do
   specs+=("k=$keys" "k=$keys,rotate=k")
 done
-for pair in int4,v=int4 int4,v=int2c int3,v=int3 int3,v=int2c kitty25c,v=int2c kitty12c,v=int2c int2,v=int2c int2c,v=int2c; do
+for pair in int4,v=int4 int4,v=int2c int3,v=int3 int3,v=int2c kitty25c,v=int2c kitty12c,v=int2c \
+  int2,v=int2c int2c,v=int2c; do
   specs+=("k=$pair,rotate=v" "k=$pair,rotate=kv")
 done
 for bits in 8 6 5 4 3.5 3 2.75 2.6; do
   specs+=("profile:$profile@$bits" "profile:rotated.json@$bits" "profile:rotated-plain.json@$bits")
 done
-python3 "$root/benches/quality.py" "$ebb" "$model" "$text" rotation.csv --device cuda --windows 4 "${specs[@]}"
+python3 "$root/benches/quality.py" "$ebb" "$model" "$text" rotation.csv --device cuda --windows 4 \
+  "${specs[@]}"

@@ -10,7 +10,7 @@
 set -uo pipefail
 root=$(realpath "$(dirname "$0")/../..")
 bin=$(realpath "${1:-$root/target/release/ebb-bench}")
-out=$(realpath -m "${2:-$root/benches/results/gpu-run}")
+out=$(realpath -m "${2:-$root/target/gpu-run}")
 cd "$root"
 model=benches/data/llama-3.1-8b
 mkdir -p "$out"
@@ -37,7 +37,10 @@ grep -v '^pass' "$out/check.tmp"
 rm "$out/check.tmp"
 step 120 "$out/attention.csv" "$bin" attention
 step 120 "$out/attention-clean-l2.csv" "$bin" attention --clean-l2
-throughput() { step "$1" /dev/null "$bin" throughput --device cuda --model $model --out "$out/throughput.csv" "${@:2}"; }
+throughput() {
+  step "$1" /dev/null "$bin" throughput --device cuda --model $model \
+    --out "$out/throughput.csv" "${@:2}"
+}
 throughput 60 --workloads 1x1024/256,64x1024/256,256x1024/256,1x8192/16
 throughput 60 --workloads 64x8192/512 --kv-memory 16GiB
 throughput 150 --workloads 128x256/4096 --kv-memory 16GiB
@@ -48,5 +51,6 @@ for name in attention throughput startup; do
   [ -s "$out/$name.csv" ] && sed 's/,/\t/g' "$out/$name.csv" | expand -t 14
 done
 echo
-echo "${SECONDS}s in all; $([ $failed = 0 ] && echo 'everything ran' || echo 'SOMETHING FAILED'); see $out/log.txt"
+ended=$([ $failed = 0 ] && echo 'everything ran' || echo 'SOMETHING FAILED')
+echo "${SECONDS}s in all; $ended; see $out/log.txt"
 exit $failed

@@ -18,7 +18,10 @@ rm -f "$out"/{throughput,itl}.csv
 "$bin" attention > "$out/attention.csv"
 "$bin" attention --clean-l2 > "$out/attention-clean-l2.csv"
 "$bin" prompts > "$out/prompts.csv"
-throughput() { timeout 200 "$bin" throughput --device cuda --model benches/data/llama-3.1-8b --out "$out/throughput.csv" --itl "$out/itl.csv" "$@" > /dev/null; }
+throughput() {
+  timeout 200 "$bin" throughput --device cuda --model benches/data/llama-3.1-8b \
+    --out "$out/throughput.csv" --itl "$out/itl.csv" "$@" > /dev/null
+}
 throughput --workloads 1x1024/256,64x1024/256,256x1024/256,1x8192/16
 throughput --workloads 256x1024/256 --kv-mode static --kv-floor k=int4,v=int4
 for mode in preempt-only static progressive; do

@@ -1,9 +1,11 @@
 """The same work by llama.cpp (PyPI xllamacpp), for a ratio beside Ebb's figures.
 
     python3 -m venv V && V/bin/pip install xllamacpp==2026.10.11549
-    V/bin/python benches/peers/llama_cpp.py MODEL.gguf --threads 2 --streams 1,16 --tokens 128 --prompt 512
+    V/bin/python benches/peers/llama_cpp.py MODEL.gguf --threads 2 --streams 1,16 --tokens 128 \\
+      --prompt 512
 
-Prints CSV: engine,work,streams,tokens,seconds,tok_s. Greedy, no stop, weights kept in the file's own format.
+Prints CSV: engine,work,streams,tokens,seconds,tok_s. Greedy, no stop, weights kept in the file's
+own format.
 """
 
 import argparse

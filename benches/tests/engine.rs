@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const CONFIG: &str = r#"{
-  "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "torch_dtype": "bfloat16",
-  "hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 2, "num_hidden_layers": 2, "num_key_value_heads": 2,
+  "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+  "torch_dtype": "bfloat16",
+  "hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 2, "num_hidden_layers": 2,
+  "num_key_value_heads": 2,
   "max_position_embeddings": 2048, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "vocab_size": 512,
   "tie_word_embeddings": true, "bos_token_id": 0, "eos_token_id": 1
 }"#;

@@ -198,8 +198,8 @@ fn lookup(c: &mut Criterion) {
 fn waste(_: &mut Criterion) {
     let waste = trace::replay(&trace::azure_conversations(), RUNNING as usize, config(512));
     println!(
-        "Azure trace, {RUNNING} running: {:.2} % reserved without a token on average, {:.2} % at worst, \
-         of up to {:.1} GiB used",
+        "Azure trace, {RUNNING} running: {:.2} % reserved without a token on average, {:.2} % at \
+         worst, of up to {:.1} GiB used",
         100.0 * waste.mean,
         100.0 * waste.worst,
         waste.bytes_used_max as f64 / (1_u64 << 30) as f64,

@@ -14,7 +14,8 @@ fn at_most_2_percent_is_reserved_without_a_token_over_the_azure_trace() {
     for places in [16, 64, 256] {
         let waste = replay(&requests, places, config(1 << 20, 2));
         println!(
-            "{places} running: {:.2} % reserved without a token on average, {:.2} % at worst, {} steps",
+            "{places} running: {:.2} % reserved without a token on average, {:.2} % at worst, {} \
+             steps",
             100.0 * waste.mean,
             100.0 * waste.worst,
             waste.steps,

@@ -1,4 +1,6 @@
-"""Writes the dashboards as JSON, for the chart and for compose: `python deploy/dashboards/build.py`."""
+"""Writes the dashboards as JSON, for the chart and for compose: `python
+deploy/dashboards/build.py`.
+"""
 
 import importlib
 import json

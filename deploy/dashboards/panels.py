@@ -1,4 +1,6 @@
-"""Grafana's JSON, in few words: panels with a unit and a sentence each, laid out from left to right."""
+"""Grafana's JSON, in few words: panels with a unit and a sentence each, laid out from left to
+right.
+"""
 
 # What every query selects by; the variables of the same names fill it in.
 S = 'job=~"$job",model_name=~"$model",instance=~"$instance"'

@@ -18,8 +18,10 @@ impl Bench {
 
     fn with_heads_of(head_dim: usize, layers: usize) -> Self {
         let config = json!({
-            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 128, "num_hidden_layers": layers,
-            "num_attention_heads": 4, "num_key_value_heads": 4 / layers, "head_dim": head_dim, "intermediate_size": 192,
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 128,
+            "num_hidden_layers": layers,
+            "num_attention_heads": 4, "num_key_value_heads": 4 / layers, "head_dim": head_dim,
+            "intermediate_size": 192,
             "vocab_size": 300, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
         });
         let model = tempfile::tempdir().expect("a directory");
@@ -104,8 +106,9 @@ fn assert_alike(gpu: &Value, cpu: &Value, share: f64) {
 #[test]
 fn the_papers_modes_score_on_a_gpu_as_on_the_cpu() {
     let bench = Bench::new(2);
-    let presets = "kivi4 kivi2 kivi2-128 kitty25 kitty25-variance kitty25-random kitty12 kitty12-variance kitty12-random pmkvq-shift \
-                   pmkvq-shift-rounded pmkvq-shift-plain polarquant44 polarquant42 polarquant44-grid ebb";
+    let presets = "kivi4 kivi2 kivi2-128 kitty25 kitty25-variance kitty25-random kitty12 \
+                   kitty12-variance kitty12-random pmkvq-shift pmkvq-shift-rounded \
+                   pmkvq-shift-plain polarquant44 polarquant42 polarquant44-grid ebb";
     let presets = presets
         .split_whitespace()
         .map(|name| format!("--kv-preset {name}"));
@@ -128,7 +131,8 @@ fn the_papers_modes_score_on_a_gpu_as_on_the_cpu() {
 #[test]
 fn figures_on_a_gpu_are_the_cpus_but_for_rounding() {
     let bench = Bench::new(2);
-    let line = "--ctx 640 --windows 1 --kv f16 --kv v=int2,k=int2,rotate=v --kv int4 --kv k=kitty25c,v=int2c --kv k=kitty12,v=int3 --kv k=int2,v=int2,rotate=kv";
+    let line = "--ctx 640 --windows 1 --kv f16 --kv v=int2,k=int2,rotate=v --kv int4 --kv \
+                k=kitty25c,v=int2c --kv k=kitty12,v=int3 --kv k=int2,v=int2,rotate=kv";
     let (gpu, cpu) = bench.both(line, 0.03);
     // Each rotation loads the model once more, and those come last.
     let names = [

@@ -20,7 +20,8 @@ if [ "$(cat "$dir/.stamp" 2>/dev/null || true)" != "$stamp" ]; then
   trap 'rm -rf "$new"' EXIT
   mkdir -p "$(dirname "$dir")"
   # One call: a second --target install into the same folder would skip the shared nvidia/ package.
-  python3 -m pip install --quiet --no-deps --no-compile --only-binary=:all: --disable-pip-version-check \
+  python3 -m pip install --quiet --no-deps --no-compile --only-binary=:all: \
+    --disable-pip-version-check \
     --root-user-action=ignore --target "$new" "${wheels[@]}" >&2
   # asks the driver for -arch=native; there may be none
   rm -f "$new/nvidia/cu13/bin/__nvcc_device_query"

@@ -49,8 +49,8 @@ pub enum Notice {
 pub enum RejectReason {
     /// The waiting queue is at its bound, see [`Room`](crate::Room).
     #[error(
-        "{waiting} requests are waiting, and this server queues {limit} beyond those that it has a place for: \
-         try again later"
+        "{waiting} requests are waiting, and this server queues {limit} beyond those that it has \
+         a place for: try again later"
     )]
     QueueFull {
         /// Entries of the waiting queue, those that free places await included.

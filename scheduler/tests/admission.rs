@@ -40,9 +40,9 @@ fn what_can_never_fit_is_turned_away_with_the_arithmetic() {
     assert_eq!(*reason, expect);
     assert_eq!(
         reason.to_string(),
-        "300 prompt tokens and up to 22 generated ones need at least 21 frames of KV memory (21000 bytes), \
-         but there are 20 (20000 bytes): shorten the prompt, lower max_tokens or give the server \
-         more KV memory"
+        "300 prompt tokens and up to 22 generated ones need at least 21 frames of KV memory \
+         (21000 bytes), but there are 20 (20000 bytes): shorten the prompt, lower max_tokens or \
+         give the server more KV memory"
     );
     h.run_dry();
 }

@@ -42,7 +42,8 @@ fn the_queue_is_bounded_beyond_the_free_places() {
     };
     assert_eq!(
         reason.to_string(),
-        "3 requests are waiting, and this server queues 2 beyond those that it has a place for: try again later"
+        "3 requests are waiting, and this server queues 2 beyond those that it has a place for: \
+         try again later"
     );
     h.step();
     assert!(

@@ -1,4 +1,6 @@
-"""What every pod must keep to: the restricted profile of the Pod Security Standards, and the house's rules."""
+"""What every pod must keep to: the restricted profile of the Pod Security Standards, and the
+house's rules.
+"""
 
 import re
 

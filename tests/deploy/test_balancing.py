@@ -1,4 +1,6 @@
-"""Two replicas behind Envoy, as deploy/envoy.yaml sets it up: what clients notice when one is killed, and when one drains."""
+"""Two replicas behind Envoy, as deploy/envoy.yaml sets it up: what clients notice when one is
+killed, and when one drains.
+"""
 
 import concurrent.futures
 import signal
@@ -16,7 +18,9 @@ LONG, SHORT = 250, 4
 
 
 class Shorts:
-    """Clients that send one short request after the other; each is kept as (sent, ended, status, details)."""
+    """Clients that send one short request after the other; each is kept as (sent, ended, status,
+    details).
+    """
 
     def __init__(self, address, clients=3):
         self.done, self.stopping = [], threading.Event()
@@ -105,7 +109,8 @@ def test_a_killed_replica_takes_only_its_own_requests_along(world):
     assert after and all(one[2] == grpc.StatusCode.OK for one in after), failed
     recovered = min(one[1] for one in after) - killed
     print(
-        f"killed with {in_flight} in flight: {len(lost) + len(failed)} failed; answered again after {recovered:.2f} s"
+        f"killed with {in_flight} in flight: {len(lost) + len(failed)} failed; answered "
+        f"again after {recovered:.2f} s"
     )
     assert recovered < 2
     api.close()

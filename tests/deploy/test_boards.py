@@ -44,7 +44,9 @@ def lost(ours, theirs, place=""):
 
 @pytest.mark.parametrize("name", build.NAMES)
 def test_grafana_knows_every_field(name):
-    """Read into the types that Grafana publishes and written again, a board is the same: nothing in it is unknown."""
+    """Read into the types that Grafana publishes and written again, a board is the same: nothing in
+    it is unknown.
+    """
     register_default_plugins()
     board = boards()[name]
     again = json.loads(JSONEncoder().encode(dashboard.Dashboard.from_json(board)))

@@ -1,4 +1,6 @@
-"""The Helm chart: every object is one that its API takes, safe, and says what the server really has."""
+"""The Helm chart: every object is one that its API takes, safe, and says what the server really
+has.
+"""
 
 import copy
 import json
@@ -125,7 +127,9 @@ def test_selectors_find_the_pods(objects):
 
 
 def test_ebb_knows_every_flag(objects):
-    """The parser of the built program takes the arguments: it gets as far as the model, which is not there."""
+    """The parser of the built program takes the arguments: it gets as far as the model, which is
+    not there.
+    """
     for container in pod(objects).get("initContainers", []) + pod(objects)["containers"]:
         arguments = container.get("args", [])
         if not arguments or arguments[0] not in ("serve", "fetch"):
@@ -253,7 +257,9 @@ def test_pressure_follows_a_presets_mode(preset, profile, mode):
 
 
 def test_pressure_of_a_pod_that_cannot_shrink_is_its_memory(tmp_path):
-    """One pod has spent half of its precision; another keeps 16 bit, since its device has no kernels for the pages."""
+    """One pod has spent half of its precision; another keeps 16 bit, since its device has no
+    kernels for the pages.
+    """
     series = {
         'ebb:request_kv_bits{%s,instance="shrinks",stat="mean"}': 9,
         'ebb:kv_bits{%s,instance="shrinks",of="floor"}': 2,

@@ -41,7 +41,9 @@ def test_flags_exist(page, known_flags):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_metrics_exist(page):
-    source = "".join(path.read_text() for path in (tools.ROOT / "engine/serving/src/metrics").glob("*.rs"))
+    source = "".join(
+        path.read_text() for path in (tools.ROOT / "engine/serving/src/metrics").glob("*.rs")
+    )
     source += (DEPLOY / "chart/files/rules.yaml").read_text()
     for name in re.findall(r"(?<!/)\b(?:vllm|ebb):[a-z]\w+(?::\w+)?", page.read_text()):
         assert name in source or name.removesuffix("_total") in source, name
@@ -66,7 +68,9 @@ def test_links_lead_somewhere(page):
 
 
 def test_quoted_errors_are_the_programs():
-    source = "".join(path.read_text() for path in sorted((tools.ROOT / "engine").rglob("src/**/*.rs")))
+    source = "".join(
+        path.read_text() for path in sorted((tools.ROOT / "engine").rglob("src/**/*.rs"))
+    )
     source = re.sub(r"\\\n\s*", "", source)
     source = re.sub(r"\{\w*\}", "{}", source.replace("`{}`", "{}").replace("`{0}`", "{}"))
     table = (DEPLOY / "guide.md").read_text().split("## What errors mean")[1]
@@ -137,7 +141,7 @@ def test_the_panels_that_the_pages_read_exist():
 
 def commands(program):
     """Lines of the guide that run a program, without their comments."""
-    text = (DEPLOY / "guide.md").read_text()
+    text = (DEPLOY / "guide.md").read_text().replace("\\\n", " ")
     return [
         line.split("#")[0].split()[1:] for line in re.findall(rf"^{program} .*$", text, flags=re.M)
     ]

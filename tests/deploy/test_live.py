@@ -1,4 +1,6 @@
-"""A real Prometheus scrapes a live server whose KV memory is short: every query of boards, rules and autoscalers has an answer."""
+"""A real Prometheus scrapes a live server whose KV memory is short: every query of boards, rules
+and autoscalers has an answer.
+"""
 
 import math
 import re
@@ -19,8 +21,9 @@ WINDOW = "30s"
 KV_MEMORY = 36 << 20
 # Objectives and windows that a test can wait for; the fast and the slow alert then tell the same.
 SHORT = {
-    "interval": "1s", "fastLong": "30s", "fastShort": "15s", "slowLong": "30s", "slowShort": "15s", "errorWindow": "20s", "pending": "2s",
-    "ttftSeconds": 0.1, "fastFactor": 14.4, "queueWindow": "10s", "queueFor": "3s", "hungWindow": "30s",
+    "interval": "1s", "fastLong": "30s", "fastShort": "15s", "slowLong": "30s", "slowShort": "15s",
+    "errorWindow": "20s", "pending": "2s", "ttftSeconds": 0.1, "fastFactor": 14.4,
+    "queueWindow": "10s", "queueFor": "3s", "hungWindow": "30s",
 }  # fmt: skip
 # What a healthy server has none of.
 QUIET = {
@@ -68,8 +71,9 @@ def problem(prometheus, expression):
 
 
 def answered(prometheus, asked):
-    """Fails unless every query of {place: expression} has an answer at one time, soon: what is rare, such as the end of
-    a request on a slow machine, may be missing in one short window."""
+    """Fails unless every query of {place: expression} has an answer at one time, soon: what is
+    rare, such as the end of a request on a slow machine, may be missing in one short window.
+    """
     problems = {}
     for _ in range(10):
         found = {place: problem(prometheus, expression) for place, expression in asked.items()}
@@ -157,7 +161,9 @@ def test_pressure_is_seen_by_the_boards(world):
 
 
 def test_an_alert_fires_and_ends(world):
-    """Last: it ends the traffic. With half of the first tokens later than 0.1 s the budget burns; then traffic is light."""
+    """Last: it ends the traffic. With half of the first tokens later than 0.1 s the budget burns;
+    then traffic is light.
+    """
     server, prometheus, traffic = world
     firing = 'ALERTS{alertstate="firing",alertname="EbbTtftBudgetBurningFast"}'
     prometheus.wait(firing, 60)

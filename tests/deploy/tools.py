@@ -1,4 +1,6 @@
-"""Programs and files that the tests need and a bare machine lacks; fetched once, kept in target/deploy-tools."""
+"""Programs and files that the tests need and a bare machine lacks; fetched once, kept in
+target/deploy-tools.
+"""
 
 import functools
 import gzip
@@ -47,7 +49,9 @@ def helm():
 
 
 def prometheus(program):
-    """`prometheus` or `promtool`: the machine's, else unpacked from Debian's package, which needs no root."""
+    """`prometheus` or `promtool`: the machine's, else unpacked from Debian's package, which needs
+    no root.
+    """
     if found := shutil.which(program):
         return pathlib.Path(found)
     path = CACHE / "prometheus" / "usr" / "bin" / program
@@ -114,7 +118,9 @@ def gateway_api_source(path):
 
 @functools.cache
 def inference_pool_schema():
-    """The schema of an InferencePool's spec, inference.networking.k8s.io/v1, as clusters with its CRD publish it."""
+    """The schema of an InferencePool's spec, inference.networking.k8s.io/v1, as clusters with its
+    CRD publish it.
+    """
     name, version, sha256 = CLUSTER
     path = CACHE / f"inferencepool-{version}.json"
     if not path.exists():

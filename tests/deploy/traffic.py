@@ -10,7 +10,9 @@ from api import Api, greedy
 
 
 class Traffic:
-    """`clients` threads, each with one request after the other, while it is used as a context manager."""
+    """`clients` threads, each with one request after the other, while it is used as a context
+    manager.
+    """
 
     def __init__(self, address, clients=6, prompt=700, answer=40):
         self.address, self.prompt, self.answer = address, prompt, answer

@@ -63,7 +63,7 @@ class Result:
 
 
 class Api:
-    """Calls every method of the service by name, with messages built from the served descriptors."""
+    """Calls every method of the service by name, with messages from the served descriptors."""
 
     def __init__(self, address, options=()):
         # A channel of its own connection, not one shared within the process.

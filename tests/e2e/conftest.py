@@ -28,7 +28,9 @@ def api(server):
 
 @pytest.fixture(scope="session")
 def golden():
-    """Greedy answers of another implementation, cut before the first step that is too close to call."""
+    """Greedy answers of another implementation, cut before the first step that is too close to
+    call.
+    """
     cases = json.loads(GOLDEN.read_text())["weights_bf16_rounded_fp32_compute"]
     for case in cases:
         margins = case["top1_minus_top2_per_step"]

@@ -19,7 +19,9 @@ START_SECONDS = 300  # The first start may fetch the model.
 
 
 def binary(program="ebb", variable="EBB_BIN"):
-    """Path of a program under test: what the variable names, else what was built last, in debug or release."""
+    """Path of a program under test: what the variable names, else what was built last, in debug or
+    release.
+    """
     if variable in os.environ:
         return pathlib.Path(os.environ[variable])
     built = [TARGET / profile / program for profile in ("debug", "release")]

@@ -77,7 +77,8 @@ def test_modes_of_the_kv_cache_answer_a_long_prompt():
 
 
 def test_chat_keeps_its_history(server):
-    lines = "/help\nWhat is the capital of Japan? Answer in one sentence.\n/nonsense\n/reset\n\n/exit\nnot read\n"
+    lines = "/help\nWhat is the capital of Japan? Answer in one sentence.\n"
+    lines += "/nonsense\n/reset\n\n/exit\nnot read\n"
     flags = ["--server", f"http://{server.address}", "--temperature", "0", "--max-tokens", "20"]
     done = ebb("chat", *flags, stdin=lines)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,6 @@
-"""`ebb-load` against a live server: its summary against its own records, and its records against the server's count."""
+"""`ebb-load` against a live server: its summary against its own records, and its records against
+the server's count.
+"""
 
 import collections
 import json
@@ -155,7 +157,8 @@ def test_clients_that_cancel_read_slowly_and_converse_are_accounted_for(server, 
     server.idle()
     counters = ("ebb:requests_received_total", "ebb:requests_ended_total")
     before = [server.total(name) for name in counters]
-    flags = "--rate 5 --duration 4 --prompt-tokens 30 --output-tokens 25 --turns 2 --prefix-tokens 140 --seed 5"
+    flags = "--rate 5 --duration 4 --prompt-tokens 30 --output-tokens 25"
+    flags += " --turns 2 --prefix-tokens 140 --seed 5"
     flags += " --cancel 0.3 --slow 0.3 --slow-pause-ms 15 --warmup 0"
     run = Run(server, tmp_path, "open", *flags.split())
     records = run.records

@@ -1,4 +1,6 @@
-"""What the container image adds: who the program is. Left out elsewhere; deploy/image.sh --check runs it with the others."""
+"""What the container image adds: who the program is. Left out elsewhere; deploy/image.sh --check
+runs it with the others.
+"""
 
 import os
 import pathlib

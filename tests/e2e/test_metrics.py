@@ -11,8 +11,9 @@ GAUGES = [
     "kv_cache_usage_perc",
 ]
 COUNTERS = [
-    "prefix_cache_queries", "prefix_cache_hits", "num_preemptions", "prompt_tokens", "prompt_tokens_by_source",
-    "prompt_tokens_cached", "generation_tokens", "request_success", "admission_rejections",
+    "prefix_cache_queries", "prefix_cache_hits", "num_preemptions", "prompt_tokens",
+    "prompt_tokens_by_source", "prompt_tokens_cached", "generation_tokens", "request_success",
+    "admission_rejections",
 ]  # fmt: skip
 LATENCY = [
     0.3,
@@ -47,10 +48,12 @@ HISTOGRAMS = {
     "request_params_n": [1, 2, 5, 10, 20],
     "request_num_preemptions": [1, 2, 3, 4, 5, 10, 20],
     "time_to_first_token_seconds": [
-        0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560
+        0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20,
+        40, 80, 160, 640, 2560
     ],
     "inter_token_latency_seconds": [
-        0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80
+        0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40,
+        80
     ],
     "e2e_request_latency_seconds": LATENCY,
     "request_queue_time_seconds": LATENCY,

@@ -1,7 +1,8 @@
-"""More requests than the KV memory holds at 16 bit: what shrinking buys, against throwing requests out.
+"""More requests than the KV memory holds at 16 bit: what shrinking buys, against throwing requests
+out.
 
-EBB_PRESSURE=full runs 32 requests in the memory of five instead of eight in that of two; EBB_PRESSURE_OUT=FILE
-writes the figures as CSV.
+EBB_PRESSURE=full runs 32 requests in the memory of five instead of eight in that of two;
+EBB_PRESSURE_OUT=FILE writes the figures as CSV.
 """
 
 import concurrent.futures

@@ -146,7 +146,8 @@ fn smollm2_greedy_ids_logits_and_logprobs() {
 }
 
 #[test]
-#[ignore = "needs the 1.1 GB model: set EBB_TEST_QWEN_MODEL to qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"]
+#[ignore = "needs the 1.1 GB model: set EBB_TEST_QWEN_MODEL to \
+            qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"]
 fn qwen2_greedy_ids_logits_and_logprobs() {
     let model = std::env::var_os("EBB_TEST_QWEN_MODEL").expect("EBB_TEST_QWEN_MODEL is set");
     check_greedy(Path::new(&model), "qwen2.5-coder-1.5b-instruct.json");

@@ -58,7 +58,8 @@ fn line(
         n => format!(", {n} failed"),
     };
     format!(
-        "stage {} of {stages}: {}, {} s: {} done{failed}, {} in flight, {} tokens/s, TTFT p50 {} ms",
+        "stage {} of {stages}: {}, {} s: {} done{failed}, {} in flight, {} tokens/s, TTFT p50 {} \
+         ms",
         index + 1,
         stage.label,
         elapsed.as_secs(),
@@ -90,7 +91,8 @@ mod tests {
         };
         assert_eq!(
             line(&stage, (1, 3), Duration::from_millis(5500), 812.4, &seen),
-            "stage 2 of 3: 4 clients, 5 s: 31 done, 2 failed, 4 in flight, 812 tokens/s, TTFT p50 12.3 ms"
+            "stage 2 of 3: 4 clients, 5 s: 31 done, 2 failed, 4 in flight, 812 tokens/s, TTFT p50 \
+             12.3 ms"
         );
     }
 }

@@ -51,7 +51,8 @@ impl Trace {
         let recorded = lines.map(|(index, line)| {
             row(line).ok_or_else(|| {
                 format!(
-                    "line {} is {line:?}; rows are arrival_ms,prompt_tokens,generated_tokens, tokens at least 1",
+                    "line {} is {line:?}; rows are arrival_ms,prompt_tokens,generated_tokens, \
+                     tokens at least 1",
                     index + 1
                 )
             })

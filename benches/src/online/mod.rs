@@ -19,7 +19,8 @@ use crate::simulate::args::read_trace;
 use crate::simulate::setup::Targets;
 use crate::throughput::{Answer, Ask, Timeline, Workload, answer, measure};
 
-const HEADER: &str = "engine,kv,kv_gib,rate,requests,served,rejected,attained,ttft_p50_s,ttft_p99_s,tpot_p50_ms,tpot_p99_ms,out_tok_s,preemptions,mean_kv_bits";
+const HEADER: &str = "engine,kv,kv_gib,rate,requests,served,rejected,attained,ttft_p50_s,\
+                      ttft_p99_s,tpot_p50_ms,tpot_p99_ms,out_tok_s,preemptions,mean_kv_bits";
 
 /// Run a request trace against the engine in real time: what `simulate` tells of a modelled GPU,
 /// measured. Requests arrive at their times, with random prompts and answers of the trace's

@@ -112,7 +112,13 @@ pub struct Args {
     pub admission: Admission,
 
     /// Steps that are planned and not done: 2 on a GPU, whose next step is planned while one runs
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2), help_heading = "Server")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 2,
+        value_parser = clap::value_parser!(u8).range(1..=2),
+        help_heading = "Server"
+    )]
     pub in_flight: u8,
     /// Mode static: tokens of a prompt that read each other at 16 bit [default: by the KV memory,
     /// as an engine does]
@@ -153,16 +159,31 @@ pub struct Args {
     #[arg(long, value_name = "B/S", default_value_t = H200.bandwidth, help_heading = "Hardware")]
     pub bandwidth: f64,
     /// Share of it that a step's kernels get
-    #[arg(long, value_name = "SHARE", default_value_t = H200.bandwidth_efficiency, help_heading = "Hardware")]
+    #[arg(
+        long,
+        value_name = "SHARE",
+        default_value_t = H200.bandwidth_efficiency,
+        help_heading = "Hardware"
+    )]
     pub bandwidth_efficiency: f64,
     /// FLOP a second of a large bf16 matrix product
     #[arg(long, value_name = "FLOP/S", default_value_t = H200.flops, help_heading = "Hardware")]
     pub flops: f64,
     /// Share of it that a step's kernels get
-    #[arg(long, value_name = "SHARE", default_value_t = H200.flops_efficiency, help_heading = "Hardware")]
+    #[arg(
+        long,
+        value_name = "SHARE",
+        default_value_t = H200.flops_efficiency,
+        help_heading = "Hardware"
+    )]
     pub flops_efficiency: f64,
     /// Share of the bandwidth that reading shrunk blocks gets, of what reading 16-bit ones gets
-    #[arg(long, value_name = "SHARE", default_value_t = H200.shrunk_efficiency, help_heading = "Hardware")]
+    #[arg(
+        long,
+        value_name = "SHARE",
+        default_value_t = H200.shrunk_efficiency,
+        help_heading = "Hardware"
+    )]
     pub shrunk_efficiency: f64,
     /// Seconds of each step in which the GPU does not compute
     #[arg(long, value_name = "S", default_value_t = H200.overhead, help_heading = "Hardware")]

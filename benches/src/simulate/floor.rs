@@ -118,7 +118,8 @@ impl AtFloor {
     pub fn text(&self, limit: f64) -> String {
         let mut text = format!(
             "Everything unprotected at the floor, over every generated token of the trace:\n\
-             \x20 {:.3} bits of a stored token, each counted as often as it is stored while a token is generated\n\
+             \x20 {:.3} bits of a stored token, each counted as often as it is stored while a \
+             token is generated\n\
              \x20 {:.3} bits, the same for each request on its own, then averaged over requests\n\
              \x20 middle blocks: {:4.1} % of stored tokens at {:6.3} bits make up {:.3}\n\
              \x20 first and last: {:3.1} % of stored tokens at {:6.3} bits make up {:.3}\n\

@@ -3,11 +3,15 @@
 //! ```text
 //! time      = both(weights, products) + both(KV, attention) + shrink + overhead
 //! both(m,c) = (m^2 + c^2)^(1/2)
-//! weights   = weight bytes / bytes a second, where bytes a second = bandwidth x bandwidth_efficiency
-//! products  = (2 x row_parameters x rows + 2 x logit_parameters x sampled rows) / FLOP a second, = flops x flops_efficiency
+//! weights   = weight bytes / bytes a second
+//! products  = (2 x row_parameters x rows + 2 x logit_parameters x sampled rows) / FLOP a second
 //! KV        = (KV read + KV written) / bytes a second
-//! attention = 4 x layers x query heads x head_dim x (sum over rows of the tokens attended to) / FLOP a second
+//! attention = 4 x layers x query heads x head_dim x (sum over rows of the tokens attended to)
+//!             / FLOP a second
 //! shrink    = (bytes read + bytes written) / bytes a second
+//!
+//! bytes a second = bandwidth x bandwidth_efficiency
+//! FLOP a second  = flops x flops_efficiency
 //! ```
 //!
 //! Products and attention are kernels of their own, one after the other. In each, what waits for

@@ -93,8 +93,9 @@ fn at_floor(args: &Args, trace: &Trace) -> Result<Vec<Outcome>, Box<dyn Error>> 
             let counted = AtFloor::of(trace, &setup.pool()?);
             eprint!("{}", counted.text(FLOOR_BITS_MAX));
             eprintln!(
-                "As mode static stores the trace (bits stored: codes and metadata held x 16 over the bytes of the same \
-                 tokens at 16 bit, over blocks and time; bits read: the same over the bytes that steps read):"
+                "As mode static stores the trace (bits stored: codes and metadata held x 16 over \
+                 the bytes of the same tokens at 16 bit, over blocks and time; bits read: the \
+                 same over the bytes that steps read):"
             );
         }
         let rated = args.rate.first();

@@ -81,9 +81,10 @@ pub fn svg(outcomes: &[Outcome], title: &str, by_rate: bool) -> String {
     let middle = (upper + lower) / 2.0;
     let _ = writeln!(
         svg,
-        "<text class=\"ink\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">KV memory, GiB</text>\n\
-         <text class=\"ink\" transform=\"translate(22 {middle:.1}) rotate(-90)\" text-anchor=\"middle\">\
-         goodput, requests/s within target</text>",
+        "<text class=\"ink\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">KV memory, \
+         GiB</text>\n\
+         <text class=\"ink\" transform=\"translate(22 {middle:.1}) rotate(-90)\" \
+         text-anchor=\"middle\">goodput, requests/s within target</text>",
         (left + right) / 2.0,
         lower + 44.0
     );

@@ -102,7 +102,8 @@ fn write_shard(
     for name in names {
         let start = end;
         end += 2 * values_of(source, *name);
-        let entry = json!({ "dtype": "BF16", "shape": name.shape(&source.spec), "data_offsets": [start, end] });
+        let entry = json!({ "dtype": "BF16", "shape": name.shape(&source.spec),
+            "data_offsets": [start, end] });
         header.insert(model.hf_name(*name), entry);
     }
     let mut header = Value::Object(header).to_string();
@@ -152,7 +153,8 @@ fn tokenizer(vocab: usize) -> Value {
         merges.push(json!([left, right]));
     }
     let vocab: Map<String, Value> = tokens.into_iter().zip((0..).map(Value::from)).collect();
-    let byte_level = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true });
+    let byte_level = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+        "use_regex": true });
     json!({
         "version": "1.0",
         "added_tokens": [],
@@ -175,8 +177,10 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let config = dir.join("given.json");
         let json = json!({
-            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2,
-            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 100,
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+            "intermediate_size": 100,
             "vocab_size": 700, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
         });
         std::fs::write(&config, json.to_string()).unwrap();

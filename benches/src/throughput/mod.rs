@@ -25,7 +25,8 @@ use crate::engine_args::{EngineArgs, start};
 const SETTING: &str = "engine,kv,in,out,n,kv_gib";
 const ITL_HEADER: &str =
     "engine,kv,in,out,n,kv_gib,itl_p50_ms,itl_p99_ms,itl_smooth_p99_ms,p99_ratio,itl_jitter_p99";
-const HEADER: &str = "engine,kv,in,out,n,kv_gib,decode_tok_s,out_tok_s,itl_p50_ms,itl_p99_ms,ttft_p50_ms,preemptions,mean_kv_bits";
+const HEADER: &str = "engine,kv,in,out,n,kv_gib,decode_tok_s,out_tok_s,itl_p50_ms,itl_p99_ms,\
+                      ttft_p50_ms,preemptions,mean_kv_bits";
 
 /// Measure the tokens a second of the whole engine: all requests of a workload are submitted at
 /// once, with random prompts and answers of a fixed length.

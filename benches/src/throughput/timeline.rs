@@ -15,7 +15,8 @@ use crate::csv::Csv;
 /// running and waiting, GiB that live sequences hold, that the prefix cache alone holds and that
 /// are promised, mean bits of all that is stored, blocks shrunk since then, live and cached, GiB of
 /// them before that, and how often a sequence waited for memory.
-const COLUMNS: &str = "at_s,steps,running,waiting,live_gib,cached_gib,promised_gib,stored_bits,shrinks_live,shrinks_cached,shrunk_gib,stalls";
+const COLUMNS: &str = "at_s,steps,running,waiting,live_gib,cached_gib,promised_gib,stored_bits,\
+                       shrinks_live,shrinks_cached,shrunk_gib,stalls";
 const PERIOD: Duration = Duration::from_millis(100);
 const GIB: f64 = (1u64 << 30) as f64;
 

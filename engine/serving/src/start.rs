@@ -126,8 +126,8 @@ pub enum StartError {
     KvPlan(#[from] KvPlanError),
     /// The KV memory does not hold one block.
     #[error(
-        "--kv-memory of {given} bytes is too small: one block of {BLOCK_TOKENS} tokens of this model takes {block} bytes; \
-         give at least {least} bytes"
+        "--kv-memory of {given} bytes is too small: one block of {BLOCK_TOKENS} tokens of this \
+         model takes {block} bytes; give at least {least} bytes"
     )]
     KvMemory {
         /// Bytes given.
@@ -152,7 +152,8 @@ pub enum StartError {
     KeyScales(String),
     /// The trajectory log cannot be started.
     #[error(
-        "--trajectory-log: cannot start {path}: {cause}; name a file that is not there yet, in a directory that is"
+        "--trajectory-log: cannot start {path}: {cause}; name a file that is not there yet, in a \
+         directory that is"
     )]
     TrajectoryLog {
         /// The file.

@@ -12,8 +12,10 @@ use serde_json::json;
 /// A directory with the configuration of a tiny model that the CUDA kernels can run.
 fn model() -> tempfile::TempDir {
     let config = json!({
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 128, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 192,
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+        "intermediate_size": 192,
         "vocab_size": 300, "max_position_embeddings": 1024, "rms_norm_eps": 1e-5,
     });
     let dir = tempfile::tempdir().expect("a directory");

@@ -9,9 +9,11 @@ use serde_json::json;
 /// A directory with nothing but the configuration of a tiny model.
 fn config_only() -> tempfile::TempDir {
     let config = json!({
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2,
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32,
+        "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 64,
-        "vocab_size": 40, "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "tie_word_embeddings": false,
+        "vocab_size": 40, "max_position_embeddings": 512, "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": false,
     });
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::write(dir.path().join("config.json"), config.to_string()).expect("write");

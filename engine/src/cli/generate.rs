@@ -203,7 +203,8 @@ impl Report {
             .tokens_per_second
             .map_or(String::new(), |r| format!(", {r:.1} tokens/s"));
         format!(
-            "{} prompt tokens{cached}, first token after {:.2} s; {} tokens in {:.2} s{rate}; ended by {}",
+            "{} prompt tokens{cached}, first token after {:.2} s; {} tokens in {:.2} s{rate}; \
+             ended by {}",
             self.prompt_tokens,
             self.time_to_first_token_seconds,
             self.completion_tokens,

@@ -152,7 +152,8 @@ mod tests {
 
     #[test]
     fn sampling_flags_become_the_message() {
-        let line = "ebb generate --prompt x --max-tokens 3 -t 0 --top-p 0.5 --stop a --stop b --presence-penalty -1";
+        let line = "ebb generate --prompt x --max-tokens 3 -t 0 --top-p 0.5 --stop a --stop b \
+                    --presence-penalty -1";
         let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
         let Command::Generate(args) = cli.command else {
             panic!("not generate")

@@ -137,7 +137,8 @@ mod tests {
     #[test]
     fn flags_become_one_checked_config() {
         let c = config(
-            "--kv-memory 512MiB --max-running 8 --no-prefix-cache --threads 3 --port 7 --grace-period 5",
+            "--kv-memory 512MiB --max-running 8 --no-prefix-cache --threads 3 --port 7 \
+             --grace-period 5",
         );
         let c = c.unwrap();
         assert_eq!(

@@ -85,7 +85,8 @@ fn pmkvq_sensitivities_give_floors_and_resume_sample_by_sample() {
     // It serves: in memory for a few blocks of 16 bit, the answer is computed from shrunk ones.
     let prompt = std::fs::read_to_string(bench.path("text.txt")).expect("the text");
     let prompt: String = prompt.split_whitespace().collect::<Vec<_>>().join("_");
-    let flags = "--temperature 0 --max-tokens 4 --ignore-eos --json --kv-profile p.json --kv-mode static --kv-static-chunk 128 --prompt";
+    let flags = "--temperature 0 --max-tokens 4 --ignore-eos --json --kv-profile p.json --kv-mode \
+                 static --kv-static-chunk 128 --prompt";
     let output = bench.run(&format!("generate {flags} {}", &prompt[..1200]));
     assert!(
         output.status.success(),
@@ -324,10 +325,11 @@ fn profiles_are_drawn_and_compared() {
 fn presets_score_and_serve_the_papers_modes() {
     let bench = Bench::new();
     bench.good(
-        "calibrate --method kvmix --text text.txt --ctx 64 --samples 1 --share 34 --high k=kvmix11,v=int4g32 \
-         --low k=int2g32,v=int2g32 --out x.json",
+        "calibrate --method kvmix --text text.txt --ctx 64 --samples 1 --share 34 --high \
+         k=kvmix11,v=int4g32 --low k=int2g32,v=int2g32 --out x.json",
     );
-    let keys = "calibrate --method pmkvq --text text.txt --ctx 256 --samples 1 --key-scales int2t --out p.json";
+    let keys = "calibrate --method pmkvq --text text.txt --ctx 256 --samples 1 --key-scales int2t \
+                --out p.json";
     let said = bench.good(keys);
     assert!(
         said.contains("with key scales the error of attention"),
@@ -397,7 +399,8 @@ fn presets_score_and_serve_the_papers_modes() {
         "polarquant42",
         "ebb",
     ] {
-        let flags = "--max-tokens 4 --ignore-eos --json --kv-static-chunk 128 --trajectory-log log.jsonl --kv-preset";
+        let flags = "--max-tokens 4 --ignore-eos --json --kv-static-chunk 128 --trajectory-log \
+                     log.jsonl --kv-preset";
         let output = bench.run(&format!(
             "generate {flags} {preset} --prompt {}",
             &prompt[..1200]

@@ -6,7 +6,8 @@ use crate::bench::Bench;
 #[test]
 fn profiles_of_both_devices_are_alike() {
     let bench = Bench::new();
-    let line = "calibrate --method pmkvq --text text.txt --ctx 256 --samples 1 --budget 3.5 --key-scales int2t";
+    let line = "calibrate --method pmkvq --text text.txt --ctx 256 --samples 1 --budget 3.5 \
+                --key-scales int2t";
     bench.good(&format!("{line} --device cpu --out cpu.json"));
     bench.good(&format!("{line} --device cuda --out gpu.json"));
     let [on_cores, on_gpu] = ["cpu.json.losses", "gpu.json.losses"].map(|name| bench.losses(name));

@@ -21,8 +21,10 @@ pub(crate) struct Bench {
 impl Bench {
     pub(crate) fn new() -> Self {
         let config = json!({
-            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 128, "num_hidden_layers": 2,
-            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 192,
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+            "intermediate_size": 192,
             "vocab_size": VOCAB, "max_position_embeddings": 1024, "rms_norm_eps": 1e-5,
         });
         let model = tempfile::tempdir().expect("a directory");

@@ -2,9 +2,9 @@
 //
 // Every choice is made on integers: a token weighs its probability relative to the most likely
 // one's, in units of 2^-30. The arithmetic is that of the engine's sampler
-// (engine/serving/src/sampling/weight.rs), operation by operation and never fused, so both draw the same
-// token from the same logits. Rows are cut into blocks of 128 logits; whoever needs only large ones
-// skips the blocks whose maximum is too small.
+// (engine/serving/src/sampling/weight.rs), operation by operation and never fused, so both draw the
+// same token from the same logits. Rows are cut into blocks of 128 logits; whoever needs only large
+// ones skips the blocks whose maximum is too small.
 #pragma once
 #include "../common/kernel.cuh"
 #include "../common/ptx.cuh"

@@ -39,7 +39,8 @@ pub enum LoadError<E: std::error::Error + 'static> {
     },
     /// The weights do not fit in memory.
     #[error(
-        "cannot allocate {bytes} bytes for the weights; use a smaller model or a machine with more memory"
+        "cannot allocate {bytes} bytes for the weights; use a smaller model or a machine with \
+         more memory"
     )]
     OutOfMemory {
         /// Bytes asked for.

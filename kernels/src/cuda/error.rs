@@ -5,7 +5,8 @@
 pub enum CudaError {
     /// No driver library on this machine.
     #[error(
-        "no CUDA driver on this machine (libcuda.so.1 was not found); install the NVIDIA driver or run on the CPU"
+        "no CUDA driver on this machine (libcuda.so.1 was not found); install the NVIDIA driver \
+         or run on the CPU"
     )]
     NoDriver,
     /// The driver sees too few devices.
@@ -28,7 +29,8 @@ pub enum CudaError {
     },
     /// A library is missing.
     #[error(
-        "{library} was not found; add the folder that holds it to LD_LIBRARY_PATH (with pip's packages: nvidia/cu13/lib)"
+        "{library} was not found; add the folder that holds it to LD_LIBRARY_PATH (with pip's \
+         packages: nvidia/cu13/lib)"
     )]
     NoLibrary {
         /// Its name.

@@ -61,8 +61,8 @@ pub enum LayoutError {
     /// A record is larger than a frame; only models with fewer than eight records a block have
     /// such.
     #[error(
-        "schedule position {position}: a {format} record takes {bytes} bytes, more than the {frame} \
-         of a frame; this model is too small to be shrunk to that"
+        "schedule position {position}: a {format} record takes {bytes} bytes, more than the \
+         {frame} of a frame; this model is too small to be shrunk to that"
     )]
     Record {
         /// The position.

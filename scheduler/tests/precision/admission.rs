@@ -79,9 +79,9 @@ fn what_fits_at_the_floor_is_taken_and_nothing_beyond() {
     };
     assert_eq!(
         reason.to_string(),
-        "1000 prompt tokens and up to 154 generated ones need at least 88 frames of KV memory (88000 bytes), \
-         but there are 87 (87000 bytes): shorten the prompt, lower max_tokens or give the server \
-         more KV memory"
+        "1000 prompt tokens and up to 154 generated ones need at least 88 frames of KV memory \
+         (88000 bytes), but there are 87 (87000 bytes): shorten the prompt, lower max_tokens or \
+         give the server more KV memory"
     );
 }
 

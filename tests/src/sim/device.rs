@@ -522,7 +522,8 @@ impl Device {
         let least = positions.standing(positions.last(bound)).min_bits;
         if bits < least || (expected.is_fixed && format != floor) {
             return Err(format!(
-                "{} at {} reads block {index} at position {format} of {bits} bits, not {floor} of {least}",
+                "{} at {} reads block {index} at position {format} of {bits} bits, not {floor} of \
+                 {least}",
                 slice.request, slice.position
             ));
         }

@@ -30,11 +30,21 @@ pub(crate) struct Common {
 #[command(next_help_heading = "Bounds")]
 pub(crate) struct Bounds {
     /// Sessions of a stage, at most
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 100_000,
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000)
+    )]
     pub(crate) requests: u32,
     /// Requests that the server has at once, at most; more wait in the client, which their
     /// latencies show
-    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 4096,
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
+    )]
     pub(crate) in_flight: u32,
     /// Seconds that a stage waits for the end of its last sessions
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]

@@ -22,7 +22,12 @@ pub(super) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
     duration: f64,
     /// Answers that are read at once
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=4096)
+    )]
     concurrency: u32,
     /// Fail when the thread receives fewer tokens for each second that it computes
     #[arg(long, value_name = "N", default_value_t = 50_000.0)]

@@ -48,7 +48,12 @@ pub struct TargetArgs {
     #[arg(long)]
     pub allow_remote: bool,
     /// Connections that requests take in turn; slow readers have one of their own
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 4,
+        value_parser = clap::value_parser!(u16).range(1..=1024)
+    )]
     pub connections: u16,
 }
 
@@ -137,8 +142,8 @@ impl TargetArgs {
         for address in addresses {
             if !address.ip().to_canonical().is_loopback() {
                 return Err(wrong(format!(
-                    "is {}, which is not this machine's loopback; a load test can take a server down, so say \
-                     --allow-remote if you mean it",
+                    "is {}, which is not this machine's loopback; a load test can take a server \
+                     down, so say --allow-remote if you mean it",
                     address.ip()
                 )));
             }

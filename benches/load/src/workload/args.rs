@@ -25,7 +25,12 @@ pub struct WorkloadArgs {
     #[arg(long, value_name = "TOKENS", default_value_t = 0)]
     pub prefix_tokens: u32,
     /// How many such beginnings there are
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub prefix_groups: u32,
     /// Share of the sessions that have one
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]

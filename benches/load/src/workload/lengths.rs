@@ -77,8 +77,8 @@ impl FromStr for Lengths {
         };
         parse().ok_or_else(|| {
             format!(
-                "{text:?} is no distribution; write 128, uniform:64..512, or lognormal:MEDIAN,SIGMA or \
-                 lognormal:MEDIAN,SIGMA,MOST (SIGMA from 0 to 5)"
+                "{text:?} is no distribution; write 128, uniform:64..512, or \
+                 lognormal:MEDIAN,SIGMA or lognormal:MEDIAN,SIGMA,MOST (SIGMA from 0 to 5)"
             )
         })
     }

@@ -46,7 +46,8 @@ fn prompts(workload: &Workload, session: &Session) -> Vec<Vec<u32>> {
     prompts.collect()
 }
 
-const MIX: &str = "--prompt-tokens lognormal:100,1 --output-tokens uniform:5..50 --turns uniform:1..4 --cancel 0.2 --slow 0.1";
+const MIX: &str = "--prompt-tokens lognormal:100,1 --output-tokens uniform:5..50 --turns \
+                   uniform:1..4 --cancel 0.2 --slow 0.1";
 
 #[test]
 fn equal_seeds_give_equal_sessions() {

@@ -152,7 +152,8 @@ mod tests {
             let (mut loss, mut saved) = (0.0, 0);
             for step in order(&pages) {
                 let to = *pages[step.page].iter().find(|c| c.format == step.to).unwrap();
-                prop_assert!(to.bytes < at[step.page].bytes, "a page comes down its own hull in order");
+                let down = to.bytes < at[step.page].bytes;
+                prop_assert!(down, "a page comes down its own hull in order");
                 saved += at[step.page].bytes - to.bytes;
                 at[step.page] = to;
                 loss += step.loss;

@@ -28,7 +28,8 @@ pub enum LossesError {
     },
     /// The file is of another measurement.
     #[error(
-        "{path} holds measurements of something else ({found} instead of {expected}); delete it to start anew"
+        "{path} holds measurements of something else ({found} instead of {expected}); delete it \
+         to start anew"
     )]
     Other {
         /// The file.

@@ -27,7 +27,8 @@ impl Rungs {
             let is_rung = |side| precision_levels(side).any(|r| r == format);
             if !is_rung(Side::K) && !is_rung(Side::V) {
                 return Err(format!(
-                    "pages do not shrink to {format} step by step; choose of int8, int4, int2c, kitty25c, kitty12c or int2, kitty25, kitty12"
+                    "pages do not shrink to {format} step by step; choose of int8, int4, int2c, \
+                     kitty25c, kitty12c or int2, kitty25, kitty12"
                 ));
             }
             wanted.push(format);

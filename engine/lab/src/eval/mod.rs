@@ -42,7 +42,8 @@ pub struct Report {
 pub enum EvalError {
     /// Fewer tokens than asked for.
     #[error(
-        "the text has {have} tokens, fewer than the {windows} windows of {ctx} that were asked for; lower --windows or --ctx"
+        "the text has {have} tokens, fewer than the {windows} windows of {ctx} that were asked \
+         for; lower --windows or --ctx"
     )]
     TextTooShort {
         /// Tokens of the text.

@@ -5,9 +5,11 @@ use serde_json::{Value, json};
 /// A directory that is a model with `--load-format dummy`: bytes are tokens.
 pub(crate) fn model(change: impl FnOnce(&mut Value)) -> tempfile::TempDir {
     let mut config = json!({
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3,
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64,
+        "num_hidden_layers": 3,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 96,
-        "vocab_size": 300, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "tie_word_embeddings": true,
+        "vocab_size": 300, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": true,
     });
     change(&mut config);
     let dir = tempfile::tempdir().expect("a directory");

@@ -14,7 +14,8 @@ use super::gguf::GgufError;
 pub enum ModelError {
     /// `--model` names nothing that exists.
     #[error(
-        "there is no model `{given}`: {problem}. Give a known name ({known}), a directory with config.json and safetensors, or a .gguf file"
+        "there is no model `{given}`: {problem}. Give a known name ({known}), a directory with \
+         config.json and safetensors, or a .gguf file"
     )]
     NotFound {
         /// What was asked for.

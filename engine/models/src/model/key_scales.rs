@@ -6,8 +6,10 @@
 //! scaling commutes with the rotation, q·k is as before, and it folds into the weights:
 //!
 //! ```text
-//! W_q' = λ W_q    b_q' = λ b_q        W_k' = W_k / λ    b_k' = b_k / λ       λ of the query head's KV head
-//! w_q_norm' = λ w_q_norm              w_k_norm' = w_k_norm / λ               where heads are normed: one λ for all
+//! W_q' = λ W_q        b_q' = λ b_q        λ of the query head's KV head
+//! W_k' = W_k / λ      b_k' = b_k / λ
+//! w_q_norm' = λ w_q_norm                  where heads are normed: one λ for all
+//! w_k_norm' = w_k_norm / λ
 //! ```
 //!
 //! Folded weights are rounded to bf16 once more, unless λ is a power of two. Keys with a range of
@@ -76,7 +78,8 @@ impl KeyScales {
             || !self.scales.iter().all(whole)
         {
             return Err(format!(
-                "its key scales must be {layers} lists of {pairs} numbers from {SCALE_MIN} to {SCALE_MAX}, and as many exponents"
+                "its key scales must be {layers} lists of {pairs} numbers from {SCALE_MIN} to \
+                 {SCALE_MAX}, and as many exponents"
             ));
         }
         if !self.alpha.iter().all(|a| (0.0..=1.0).contains(a)) {

@@ -183,7 +183,8 @@ fn sentencepiece(
     if bytes.is_none() && vocab.unknown.is_none() {
         return Err(TokenizerError::invalid(
             "tokenizer.ggml.tokens",
-            "has neither a token for every byte nor an unknown token, so some texts cannot be tokenised",
+            "has neither a token for every byte nor an unknown token, so some texts cannot be \
+             tokenised",
         ));
     }
     model.set_fallback(bytes, vocab.unknown);

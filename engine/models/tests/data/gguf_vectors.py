@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Reference vectors for dequantisation, by an independent implementation (PyPI `gguf`, numpy).
 
-    python3 -m venv V && V/bin/pip install gguf==0.19.0 && V/bin/python gguf_vectors.py > gguf_vectors.json
+    python3 -m venv V && V/bin/pip install gguf==0.19.0
+    V/bin/python gguf_vectors.py > gguf_vectors.json
 
 For each type: a few encoded blocks and what they decode to, rounded to bf16 (nearest, ties to
 even), both as hexadecimal bytes. Types that the package can quantise are quantised from random

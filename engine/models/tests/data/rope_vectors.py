@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Reference RoPE frequencies by an independent implementation: transformers 4.57.6.
 
-    pip download --no-deps -d D transformers==4.57.6 && unzip D/*.whl transformers/modeling_rope_utils.py -d D
-    python3 rope_vectors.py D/transformers/modeling_rope_utils.py > rope_vectors.json     # needs numpy
+    pip download --no-deps -d D transformers==4.57.6
+    unzip D/*.whl transformers/modeling_rope_utils.py -d D
+    python3 rope_vectors.py D/transformers/modeling_rope_utils.py > rope_vectors.json   # numpy
 
 Runs that file's own functions, with numpy standing in for the few torch operations they use.
 """

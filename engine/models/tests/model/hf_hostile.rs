@@ -118,7 +118,8 @@ fn missing_and_wrong_tensors_are_named() {
         change(&|tensors| {
             tensors[0].1 = Dtype::I16;
         }),
-        "`model.embed_tokens.weight.dtype` is I16, which is not supported; supported: F32, F16, BF16"
+        "`model.embed_tokens.weight.dtype` is I16, which is not supported; supported: F32, F16, \
+         BF16"
     );
 }
 

@@ -37,8 +37,9 @@ fn names_directories_and_files_are_told_apart() {
     assert!(sentence(other.to_str().expect("UTF-8")).contains("does not end in .gguf"));
     assert_eq!(
         sentence("no-such-model"),
-        "there is no model `no-such-model`: no file or directory of that name exists. Give a known \
-         name (SmolLM2-135M-Instruct), a directory with config.json and safetensors, or a .gguf file"
+        "there is no model `no-such-model`: no file or directory of that name exists. Give a \
+         known name (SmolLM2-135M-Instruct), a directory with config.json and safetensors, or a \
+         .gguf file"
     );
 }
 

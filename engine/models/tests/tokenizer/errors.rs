@@ -189,7 +189,8 @@ fn truncation_and_padding_are_left_out() {
     let mut json = json();
     json["truncation"] =
         json!({"max_length": 3, "strategy": "LongestFirst", "stride": 0, "direction": "Right"});
-    json["padding"] = json!({"strategy": {"Fixed": 64}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "<unk>", "pad_to_multiple_of": null});
+    json["padding"] = json!({"strategy": {"Fixed": 64}, "direction": "Right", "pad_id": 0,
+        "pad_type_id": 0, "pad_token": "<unk>", "pad_to_multiple_of": null});
     let text = "Hello world, this is longer than three tokens.";
     let ids = load(&json)
         .expect("loads")
@@ -216,7 +217,8 @@ proptest! {
             json!(["a", "b"]), json!([["a", "b"]]), json!({"type": "Sequence"}),
             json!({"type": "ByteLevel"}), json!({"type": "Prepend", "prepend": ""}),
             json!({"type": "Replace", "pattern": {"Regex": "("}, "content": ""}),
-            json!({"type": "Split", "pattern": {"Regex": "(a*)*b"}, "behavior": "Isolated", "invert": false}),
+            json!({"type": "Split", "pattern": {"Regex": "(a*)*b"}, "behavior": "Isolated",
+                "invert": false}),
         ]),
         text in ".{0,40}",
     ) {

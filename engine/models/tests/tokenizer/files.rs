@@ -34,7 +34,8 @@ fn smollm2_path() -> PathBuf {
     let path = cache.or(home).unwrap_or_default().join("ebb").join(NAME);
     assert!(
         path.exists(),
-        "{} is missing: run `ebb generate --prompt hello` once to fetch it, or set EBB_TEST_MODEL to a copy",
+        "{} is missing: run `ebb generate --prompt hello` once to fetch it, or set EBB_TEST_MODEL \
+         to a copy",
         path.display()
     );
     path

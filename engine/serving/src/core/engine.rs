@@ -205,7 +205,8 @@ impl Shared {
             return Err(RequestError::invalid(
                 "prompt",
                 format!(
-                    "it has {prompt} tokens; the context holds {context}, prompt and answer together"
+                    "it has {prompt} tokens; the context holds {context}, prompt and answer \
+                     together"
                 ),
             ));
         }
@@ -214,7 +215,8 @@ impl Shared {
             Some(wanted) if wanted > room => Err(RequestError::invalid(
                 "sampling.max_tokens",
                 format!(
-                    "{wanted} is more than fits after a prompt of {prompt} tokens in a context of {context}; at most {room}"
+                    "{wanted} is more than fits after a prompt of {prompt} tokens in a context of \
+                     {context}; at most {room}"
                 ),
             )),
             Some(wanted) => Ok(wanted),

@@ -21,7 +21,8 @@ pub enum RequestError {
     },
     /// The reader let too much output pile up; gRPC `RESOURCE_EXHAUSTED`.
     #[error(
-        "the client reads too slowly: more than {limit_bytes} bytes of output were waiting; the request was cancelled"
+        "the client reads too slowly: more than {limit_bytes} bytes of output were waiting; the \
+         request was cancelled"
     )]
     SlowReader {
         /// Bytes that one stream may hold.

@@ -12,7 +12,8 @@ use super::Budget;
 pub enum DeviceError {
     /// The program has no CUDA backend.
     #[error(
-        "this program was built without CUDA; build it with `cargo build --release --features cuda`, or use --device cpu"
+        "this program was built without CUDA; build it with `cargo build --release --features \
+         cuda`, or use --device cpu"
     )]
     NotBuilt,
     /// The machine has no driver.
@@ -33,7 +34,8 @@ pub enum DeviceError {
     },
     /// Pages that the device has no kernels for.
     #[error(
-        "{device} has no kernels for a KV cache of {head_dim} channels a head that shrinks, only of 64 and 128; use --device cpu"
+        "{device} has no kernels for a KV cache of {head_dim} channels a head that shrinks, only \
+         of 64 and 128; use --device cpu"
     )]
     Pages {
         /// The device.
@@ -43,7 +45,8 @@ pub enum DeviceError {
     },
     /// The same, with their names.
     #[error(
-        "{device} has no kernels for {formats} pages of {head_dim} channels a head; choose other formats, or --device cpu"
+        "{device} has no kernels for {formats} pages of {head_dim} channels a head; choose other \
+         formats, or --device cpu"
     )]
     Formats {
         /// The device.
@@ -55,7 +58,8 @@ pub enum DeviceError {
     },
     /// The KV cache does not fit.
     #[error(
-        "{device} has too little memory for this model and its KV cache:\n{budget}\n{why}; use a larger GPU, or lower --max-running, --max-step-tokens or --max-context"
+        "{device} has too little memory for this model and its KV cache:\n{budget}\n{why}; use a \
+         larger GPU, or lower --max-running, --max-step-tokens or --max-context"
     )]
     Memory {
         /// The device.

@@ -55,8 +55,8 @@ pub enum KvPlanError {
     Profile(#[from] ProfileError),
     /// A static format as floor of the progressive mode.
     #[error(
-        "--kv-floor: layer {layer}'s {side} cannot shrink to {format} step by step; the ladder is {ladder}. \
-         Choose one of these, or --kv-mode static"
+        "--kv-floor: layer {layer}'s {side} cannot shrink to {format} step by step; the ladder is \
+         {ladder}. Choose one of these, or --kv-mode static"
     )]
     OffLadder {
         /// Layer.
@@ -70,8 +70,8 @@ pub enum KvPlanError {
     },
     /// More recent blocks than are guarded.
     #[error(
-        "the KV specification keeps the last {blocks} sealed blocks at the protected width; a server keeps the last one at most: \
-         give it recent=0 or recent=1"
+        "the KV specification keeps the last {blocks} sealed blocks at the protected width; a \
+         server keeps the last one at most: give it recent=0 or recent=1"
     )]
     Recent {
         /// Blocks asked for.

@@ -87,7 +87,8 @@ impl Profile {
                 let sound = losses.iter().all(|x| x.is_finite() && *x >= 0.0);
                 if losses.len() != self.layers || !sound {
                     return Err(format!(
-                        "the sensitivities of {} at {format} must be {} numbers that are not negative",
+                        "the sensitivities of {} at {format} must be {} numbers that are not \
+                         negative",
                         name(side),
                         self.layers
                     ));
@@ -101,7 +102,8 @@ impl Profile {
                 let group = (1..=RECENT_GROUP_MAX).contains(&recent.group);
                 if ratios.len() != self.layers || !sound || !group {
                     return Err(format!(
-                        "the recent ratios of {} must be {} numbers from 0 to {RECENT_RATIO_MAX}, of groups of 1 to {RECENT_GROUP_MAX} tokens",
+                        "the recent ratios of {} must be {} numbers from 0 to {RECENT_RATIO_MAX}, \
+                         of groups of 1 to {RECENT_GROUP_MAX} tokens",
                         name(side),
                         self.layers
                     ));

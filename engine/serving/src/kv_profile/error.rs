@@ -17,7 +17,8 @@ pub enum ProfileError {
     },
     /// It is no profile, or does not agree with itself.
     #[error(
-        "{path} is no KV profile, or a damaged one: {cause}; restore it, or run `ebb calibrate` again"
+        "{path} is no KV profile, or a damaged one: {cause}; restore it, or run `ebb calibrate` \
+         again"
     )]
     Damaged {
         /// The file.
@@ -41,7 +42,8 @@ pub enum ProfileError {
     },
     /// It was made for another shape.
     #[error(
-        "the KV profile is for {model}, {profile}, but the model served has {served}; calibrate this model"
+        "the KV profile is for {model}, {profile}, but the model served has {served}; calibrate \
+         this model"
     )]
     Shape {
         /// Model of the profile.
@@ -81,8 +83,8 @@ pub enum ProfileError {
 /// A profile of another model, or of other weights.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[error(
-    "the KV profile was made for {made_for}, and the {what} of {served} are not those (hash {found} instead of {expected}); \
-     calibrate this model, or give its own profile"
+    "the KV profile was made for {made_for}, and the {what} of {served} are not those (hash \
+     {found} instead of {expected}); calibrate this model, or give its own profile"
 )]
 pub struct OtherModel {
     /// Model of the profile.

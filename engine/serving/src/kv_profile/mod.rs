@@ -8,14 +8,17 @@
 //!   "ebb_profile": 2,
 //!   "model": {"name": "SmolLM2-135M-Instruct", "config": "5a…", "weights": "xxh3-9c…"},
 //!   "layers": 30, "kv_heads": 3, "head_dim": 64,
-//!   "method": {"name": "pmkvq", "samples": 8, "ctx": 512, "position_stride": 4, "text": "xxh3-03…"},
+//!   "method": {"name": "pmkvq", "samples": 8, "ctx": 512, "position_stride": 4,
+//!              "text": "xxh3-03…"},
 //!   "protect": "int8",
 //!   "rotate_k": false, "rotate_v": false,
 //!   "budget_bits": 3.0,
 //!   "floors": {"k": ["int4", "int2", "…"], "v": ["int2", "int2", "…"]},
 //!   "sensitivities": {"k": {"int8": [1e-6, "…"], "int4": ["…"]}, "v": {"int8": ["…"]}},
-//!   "recent": {"group": 32, "ratios": {"k": [0.2, "…"], "v": [0.3, "…"]}, "tokens": {"k": [[7, 38], "…"], "v": ["…"]}},
-//!   "key_scales": {"format": "int2t", "alpha": [0.55, "…"], "heads": 3, "scales": [[0.9, "…"], "…"]},
+//!   "recent": {"group": 32, "ratios": {"k": [0.2, "…"], "v": [0.3, "…"]},
+//!              "tokens": {"k": [[7, 38], "…"], "v": ["…"]}},
+//!   "key_scales": {"format": "int2t", "alpha": [0.55, "…"], "heads": 3,
+//!                  "scales": [[0.9, "…"], "…"]},
 //!   "schedule": [
 //!     {"page": "layer0.v", "to": "int8", "loss": 1.2e-7},
 //!     {"page": "layer0.v", "to": "int4", "loss": 3.1e-5}
@@ -37,8 +40,8 @@
 //!   tokens that each share really keeps in a long answer ([`window`]).
 //!   `recent=profile` in a KV specification guards the blocks that lie wholly within that: of the
 //!   paper's shares none, since the open block alone keeps more.
-//! - `key_scales` are PM-KVQ's λ, folded into the weights at load ([`ebb_models::model::KeyScales`]):
-//!   they help per-token keys and change no others.
+//! - `key_scales` are PM-KVQ's λ, folded into the weights at load
+//!   ([`ebb_models::model::KeyScales`]): they help per-token keys and change no others.
 //! - `schedule` is taken in order and ends at the floors. `loss` tells what a step costs the model,
 //!   for people.
 //!

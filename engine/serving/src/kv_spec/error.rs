@@ -9,13 +9,15 @@ use crate::kv_profile::ProfileError;
 pub enum KvSpecError {
     /// Two commas in a row, or nothing at all.
     #[error(
-        "the KV specification has an empty part; write it as f16 or as k=FORMAT,v=FORMAT with parts like layer7.k=FORMAT"
+        "the KV specification has an empty part; write it as f16 or as k=FORMAT,v=FORMAT with \
+         parts like layer7.k=FORMAT"
     )]
     Empty,
     /// A key that is no page, no option.
     #[error(
-        "'{part}' in the KV specification names no page; parts are k=FORMAT, v=FORMAT, layer7.k=FORMAT, layer7.v=FORMAT, protect=int8|f16, \
-         sink=0|1, recent=BLOCKS, recent.k=BLOCKS, recent.v=BLOCKS and rotate=k|v|kv"
+        "'{part}' in the KV specification names no page; parts are k=FORMAT, v=FORMAT, \
+         layer7.k=FORMAT, layer7.v=FORMAT, protect=int8|f16, sink=0|1, recent=BLOCKS, \
+         recent.k=BLOCKS, recent.v=BLOCKS and rotate=k|v|kv"
     )]
     Key {
         /// The part.
@@ -76,7 +78,8 @@ pub enum KvSpecError {
     Profile(#[from] ProfileError),
     /// A width that is no number of bits.
     #[error(
-        "'{bits}' behind the profile's name is no width; write a number of bits from 1 to 16, as in profile:FILE@2.5"
+        "'{bits}' behind the profile's name is no width; write a number of bits from 1 to 16, as \
+         in profile:FILE@2.5"
     )]
     Width {
         /// What was given.

@@ -194,8 +194,8 @@ impl KvSpec {
             Err(_) if text == "profile" && of_profile.is_some() => Ok(RecentBlocks::OfProfile),
             _ => Err(KvSpecError::Choice {
                 part: part.to_owned(),
-                choices: "recent=0 to recent=64 blocks of 128 tokens, and recent=profile behind a profile of ebb calibrate \
-                          --method kvmix",
+                choices: "recent=0 to recent=64 blocks of 128 tokens, and recent=profile behind a \
+                          profile of ebb calibrate --method kvmix",
             }),
         }
     }

@@ -183,14 +183,17 @@ mod tests {
             min_p in prop_oneof![Just(0.0f32), 1e-9f32..1.0],
             bits in any::<u64>(),
         ) {
-            let options = SamplingOptions { temperature, top_k, top_p, min_p, ..Default::default() };
+            let options = SamplingOptions {
+                temperature, top_k, top_p, min_p, ..Default::default()
+            };
             let (set, drawn) = naive(&logits, &options, bits);
             let params = options.validate(logits.len()).expect("valid");
             let mut scan = Scan::default();
             scan.run(&logits).expect("sound");
             let mut filter = Filter::default();
             prop_assert_eq!(filter.draw(&logits, &scan, &params, bits), drawn);
-            let unfiltered = top_p >= 1.0 && min_p <= 0.0 && (top_k == 0 || top_k as usize >= logits.len());
+            let all = top_k == 0 || top_k as usize >= logits.len();
+            let unfiltered = top_p >= 1.0 && min_p <= 0.0 && all;
             if !unfiltered {
                 let kept: Vec<u32> = filter.kept.iter().map(|(id, _)| id).collect();
                 prop_assert_eq!(kept, set);

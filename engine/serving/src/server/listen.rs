@@ -27,7 +27,8 @@ pub enum ListenError {
     },
     /// The system refuses, for another reason.
     #[error(
-        "cannot listen on {address}: {source}; choose another address with --host or port with {flag}"
+        "cannot listen on {address}: {source}; choose another address with --host or port with \
+         {flag}"
     )]
     Refused {
         /// Where.

@@ -165,7 +165,8 @@ impl<E: Engine> Server<E> {
             () = self.connections.close() => {}
             () = sent => {}
             () = tokio::time::sleep_until(deadline) => {
-                tracing::warn!("some clients had not read their answers when the grace period ended");
+                tracing::warn!("some clients had not read their answers when the grace period \
+                                ended");
             }
         }
         if let Some(http) = self.http {

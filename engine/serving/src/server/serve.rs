@@ -10,7 +10,8 @@ use crate::core::EngineHandle;
 /// The engine thread ended by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "the engine stopped (see the log above); every running request was ended. Start `ebb serve` anew"
+    "the engine stopped (see the log above); every running request was ended. Start `ebb serve` \
+     anew"
 )]
 pub struct EngineStopped;
 

@@ -34,7 +34,8 @@ pub enum TrajectoryError {
     },
     /// It has another version's format.
     #[error(
-        "{path} has version {found} of the trajectory log; this ebb reads {VERSION}: use the ebb that wrote it"
+        "{path} has version {found} of the trajectory log; this ebb reads {VERSION}: use the ebb \
+         that wrote it"
     )]
     Version {
         /// The file.
@@ -44,7 +45,8 @@ pub enum TrajectoryError {
     },
     /// Another model answered.
     #[error(
-        "{path} was logged with {made_by}, and the {what} of {served} are not those; give that model with --model"
+        "{path} was logged with {made_by}, and the {what} of {served} are not those; give that \
+         model with --model"
     )]
     OtherModel {
         /// The file.

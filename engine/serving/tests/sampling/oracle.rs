@@ -55,9 +55,11 @@ proptest! {
         let mut sampler = Sampler::new();
         let before = logits.clone();
         for position in 0..8 {
-            let (expected, margin) = naive::invert(&probabilities, naive::uniform(seed, choice, position));
+            let uniform = naive::uniform(seed, choice, position);
+            let (expected, margin) = naive::invert(&probabilities, uniform);
             let sampled = sampler.sample(&mut logits, &mut state).expect("a token");
-            prop_assert!(probabilities[sampled.token as usize] > 0.0, "a token that was filtered out");
+            let probability = probabilities[sampled.token as usize];
+            prop_assert!(probability > 0.0, "a token that was filtered out");
             if margin > TIE {
                 prop_assert_eq!(sampled.token, expected);
             }

@@ -24,7 +24,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   ebb calibrate --text my-texts.txt --out profile.json
-  ebb calibrate --method pmkvq --text a.txt b.txt --rotate-v --budget 3 --out qwen3.json --model ./Qwen3-0.6B
+  ebb calibrate --model ./Qwen3-0.6B --method pmkvq --text a.txt b.txt --budget 3 --out q.json
   ebb calibrate --method kvmix --text my-texts.txt --share 20 --out kvmix.json
   ebb serve --kv-profile profile.json")]
     Calibrate(Box<calibrate::CalibrateArgs>),

@@ -39,7 +39,12 @@ pub(in crate::cli) struct ReplayArgs {
     #[arg(long)]
     json: bool,
     /// Tokens of the answer whose losses are averaged, with --json.
-    #[arg(long, value_name = "TOKENS", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "TOKENS",
+        default_value_t = 128,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     bin: u32,
     #[command(flatten)]
     run: TrialArgs,
@@ -194,7 +199,8 @@ impl ReplayArgs {
             )?;
             if can_differ && replayed.sameness != Sameness::Same {
                 replayed.sameness = Sameness::Unknown(
-                    "beside other formats tokens are computed a block at a time, which a GPU rounds in another way; leave those out",
+                    "beside other formats tokens are computed a block at a time, which a GPU \
+                     rounds in another way; leave those out",
                 );
             }
             let is_same = match replayed.sameness {
@@ -213,8 +219,8 @@ impl ReplayArgs {
             format!("{differing} of {all} answers did not come out again as they were logged")
         } else {
             format!(
-                "{differing} of {all} answers did not come out again as they were logged; on {} they need not: serve with \
-                 --batch-invariant",
+                "{differing} of {all} answers did not come out again as they were logged; on {} \
+                 they need not: serve with --batch-invariant",
                 header.device
             )
         }))
@@ -242,8 +248,8 @@ impl ReplayArgs {
                 || scales.as_deref() != header.key_scales.as_ref().map(|s: &KeyScales| s)
             {
                 return Err(CliError::Usage(format!(
-                    "{flag} {text}: its weights are not those of the log; both must rotate the same, keys, values or neither, \
-                     and have the same key scales, or none"
+                    "{flag} {text}: its weights are not those of the log; both must rotate the \
+                     same, keys, values or neither, and have the same key scales, or none"
                 )));
             }
             let formats = spec.formats(geometry)?;

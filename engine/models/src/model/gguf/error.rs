@@ -15,7 +15,8 @@ pub enum GgufError {
     },
     /// The file ends before something it announces.
     #[error(
-        "the file is truncated or corrupt: {what} at byte {offset} needs {needed} bytes, and {left} are left"
+        "the file is truncated or corrupt: {what} at byte {offset} needs {needed} bytes, and \
+         {left} are left"
     )]
     Truncated {
         /// What was being read.
@@ -29,7 +30,8 @@ pub enum GgufError {
     },
     /// A count or length beyond every real model.
     #[error(
-        "the file announces {found} {what}; the most accepted is {limit}, so it is corrupt or not a language model"
+        "the file announces {found} {what}; the most accepted is {limit}, so it is corrupt or not \
+         a language model"
     )]
     TooMany {
         /// What is counted.
@@ -72,7 +74,8 @@ pub enum GgufError {
     },
     /// A metadata value of an unknown or unsupported type.
     #[error(
-        "metadata `{key}` has value type {found}; supported are the scalar types 0 to 12 and arrays of them (no nested arrays)"
+        "metadata `{key}` has value type {found}; supported are the scalar types 0 to 12 and \
+         arrays of them (no nested arrays)"
     )]
     ValueType {
         /// The metadata key.

@@ -40,7 +40,8 @@ impl CalibrateArgs {
         let rotation = self.rotation();
         rotation.check(geometry.head_dim).map_err(|_| {
             CliError::Usage(format!(
-                "--rotate-k and --rotate-v need heads of a power of two of channels; this model's have {}",
+                "--rotate-k and --rotate-v need heads of a power of two of channels; this model's \
+                 have {}",
                 geometry.head_dim
             ))
         })?;
@@ -91,7 +92,8 @@ impl CalibrateArgs {
             for (name, value) in found? {
                 if !value.is_finite() {
                     return Err(CliError::Usage(format!(
-                        "the gradients of window {} are not finite ({name} is {value}); calibrate with another text",
+                        "the gradients of window {} are not finite ({name} is {value}); calibrate \
+                         with another text",
                         sample + 1
                     )));
                 }

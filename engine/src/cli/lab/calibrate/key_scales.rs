@@ -48,7 +48,8 @@ impl CalibrateArgs {
             searched.map_err(|e| CliError::Usage(format!("--key-scales: {e}")))?;
         let mean = errors.iter().sum::<f64>() / errors.len().max(1) as f64;
         found.notes.push(format!(
-            "with key scales the error of attention over {format} keys is {mean:.3} of what it is without, the mean of {} layers",
+            "with key scales the error of attention over {format} keys is {mean:.3} of what it is \
+             without, the mean of {} layers",
             errors.len()
         ));
         found.key_scales = Some(scales);

@@ -173,20 +173,22 @@ impl CalibrateArgs {
         }
         if self.key_scales_format()?.is_some() && self.rotate_k {
             return usage(
-                "--key-scales balance the channels of keys that are not rotated; leave out --key-scales or --rotate-k",
+                "--key-scales balance the channels of keys that are not rotated; leave out \
+                 --key-scales or --rotate-k",
             );
         }
         self.rungs()?;
         let ctx = self.ctx();
         match self.method {
             MethodName::Measured if ctx < 1024 => usage(
-                "--ctx must be at least 1024 for --method measured: fewer blocks would hardly be shrunk",
+                "--ctx must be at least 1024 for --method measured: fewer blocks would hardly be \
+                 shrunk",
             ),
             MethodName::Kvmix if ctx < 2 => usage("--ctx must be at least 2"),
             MethodName::Pmkvq if ctx < pmkvq::TOKENS_MIN || !ctx.is_multiple_of(CHUNK) => {
                 Err(CliError::Usage(format!(
-                    "--ctx {ctx} must be a multiple of {CHUNK} of at least {} for --method pmkvq: it quantises whole blocks, and \
-                     leaves out the first",
+                    "--ctx {ctx} must be a multiple of {CHUNK} of at least {} for --method pmkvq: \
+                     it quantises whole blocks, and leaves out the first",
                     pmkvq::TOKENS_MIN
                 )))
             }
@@ -218,7 +220,8 @@ impl CalibrateArgs {
         match (ctx - 1).checked_mul(stride) {
             Some(last) if last < max => Ok(()),
             _ => Err(CliError::Usage(format!(
-                "windows of {ctx} tokens, {stride} positions apart, go beyond the model's context of {max}; lower --ctx{}",
+                "windows of {ctx} tokens, {stride} positions apart, go beyond the model's context \
+                 of {max}; lower --ctx{}",
                 if stride > 1 {
                     " or --position-stride"
                 } else {
@@ -234,7 +237,8 @@ impl CalibrateArgs {
         let needed = ctx.saturating_mul(samples);
         if tokens.len() < needed {
             return Err(CliError::Usage(format!(
-                "--text has {} tokens, fewer than the {needed} of {samples} windows of {ctx}; give more text or lower --samples",
+                "--text has {} tokens, fewer than the {needed} of {samples} windows of {ctx}; \
+                 give more text or lower --samples",
                 tokens.len(),
             )));
         }
@@ -275,7 +279,8 @@ impl CalibrateArgs {
         };
         let rotate_k = if self.rotate_k { " rotate_k=true" } else { "" };
         let what = format!(
-            "{} weights={} method={} ctx={} samples={} stride={} rotate_v={}{rotate_k} text={}{arithmetic}",
+            "{} weights={} method={} ctx={} samples={} stride={} rotate_v={}{rotate_k} \
+             text={}{arithmetic}",
             model.name,
             model.weights,
             method.name,

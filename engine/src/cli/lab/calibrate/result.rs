@@ -136,8 +136,8 @@ impl CalibrateArgs {
         }
         let bits = width(geometry, &found.floors).map_err(CliError::Usage)?;
         eprintln!(
-            "wrote {path}: {} steps to floors of {bits:.3} bits. See it: ebb profile show {path}; serve with it: ebb serve \
-             --kv-profile {path}; score it: ebb eval --kv profile:{path}",
+            "wrote {path}: {} steps to floors of {bits:.3} bits. See it: ebb profile show {path}; \
+             serve with it: ebb serve --kv-profile {path}; score it: ebb eval --kv profile:{path}",
             profile.schedule().len()
         );
         Ok(())
@@ -155,8 +155,8 @@ fn within(
     let found = allocate(sensitivities.pages(), budget).map_err(|error| {
         CliError::Usage(match error {
             BudgetError::Infeasible { least, .. } => format!(
-                "--budget {bits} cannot be met: with every page at its lowest format this model's pages take {:.3} bits; give \
-                 at least that",
+                "--budget {bits} cannot be met: with every page at its lowest format this model's \
+                 pages take {:.3} bits; give at least that",
                 bits_of(least)
             ),
             BudgetError::Solver(_) => format!("--budget {bits}: {error}"),
@@ -175,19 +175,21 @@ fn notes(found: &Allocation, asked: f64, got: f64) -> Vec<String> {
         ));
     } else if found.proven {
         notes.push(format!(
-            "the floors take {got:.3} of {asked} bits and lose {:.3e} in all; no others within the budget lose less",
+            "the floors take {got:.3} of {asked} bits and lose {:.3e} in all; no others within \
+             the budget lose less",
             found.loss
         ));
     } else {
         notes.push(format!(
-            "the floors take {got:.3} of {asked} bits and lose {:.3e} in all; the solver ran out of time to prove them best, \
-             but none within the budget lose less than {:.3e}",
+            "the floors take {got:.3} of {asked} bits and lose {:.3e} in all; the solver ran out \
+             of time to prove them best, but none within the budget lose less than {:.3e}",
             found.loss, found.bound
         ));
     }
     if found.ties > 0 {
         notes.push(format!(
-            "{} pairs of pages could trade formats at the same loss; of those the earlier layer has the more bits",
+            "{} pairs of pages could trade formats at the same loss; of those the earlier layer \
+             has the more bits",
             found.ties
         ));
     }
@@ -203,8 +205,9 @@ fn windows_note(ratios: &Sides<Vec<f64>>) -> Vec<String> {
         let of = |all: &[f64]| all.iter().filter(|r| **r == share).count();
         let kept = window(share, RECENT_GROUP, PROMPT_TOKENS);
         format!(
-            "recent share {share} (keys of {} layers, values of {}): KVmix keeps {} tokens at full precision after a prompt of \
-             {PROMPT_TOKENS}, and from {} tokens later on {} to {}, however long the context is",
+            "recent share {share} (keys of {} layers, values of {}): KVmix keeps {} tokens at \
+             full precision after a prompt of {PROMPT_TOKENS}, and from {} tokens later on {} to \
+             {}, however long the context is",
             of(&ratios.k),
             of(&ratios.v),
             kept.after_prompt,

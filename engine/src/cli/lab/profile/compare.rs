@@ -40,7 +40,8 @@ impl CompareArgs {
                 let correlations = correlations(&reference, &other, side);
                 if correlations.is_empty() {
                     return Err(CliError::Usage(format!(
-                        "{} and {} have no format of {name} in common that both know sensitivities of",
+                        "{} and {} have no format of {name} in common that both know \
+                         sensitivities of",
                         self.file.display(),
                         path.display()
                     )));

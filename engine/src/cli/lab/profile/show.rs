@@ -139,7 +139,8 @@ fn footer(profile: &Profile) -> String {
             });
         let _ = writeln!(
             text,
-            "key scales for {format}, folded into the weights: exponents from {least:.2} to {most:.2}"
+            "key scales for {format}, folded into the weights: exponents from {least:.2} to \
+             {most:.2}"
         );
     }
     if let Some(recent) = &profile.recent {
@@ -166,7 +167,8 @@ fn shares(recent: &Recent) -> String {
         };
         let Window { least, most, .. } = window(share, *group, 0);
         format!(
-            "recent share {share}: {least} to {most} tokens at full precision; keys of layers: {}; values: {}\n",
+            "recent share {share}: {least} to {most} tokens at full precision; keys of layers: \
+             {}; values: {}\n",
             layers(&ratios.k),
             layers(&ratios.v)
         )

@@ -29,7 +29,8 @@ pub(super) fn bars(shown: &Shown) -> String {
          @media (prefers-color-scheme:dark){{.ink{{fill:#e6edf3}}.back{{fill:#0d1117}}}}</style>\n\
          <rect class=\"back\" width=\"{width}\" height=\"{HEIGHT}\"/>\n\
          <text class=\"ink\" x=\"{LEFT}\" y=\"20\" font-weight=\"600\">{title}</text>\n\
-         <text class=\"ink\" transform=\"translate(14 {middle}) rotate(-90)\" text-anchor=\"middle\">bits</text>\n",
+         <text class=\"ink\" transform=\"translate(14 {middle}) rotate(-90)\" \
+         text-anchor=\"middle\">bits</text>\n",
     );
     // Writing to a String cannot fail.
     for (index, (name, colour)) in COLOURS.iter().enumerate() {
