@@ -19,13 +19,28 @@ pub(super) struct ModelArgs {
     ///
     /// The one name known is SmolLM2-135M-Instruct; it is fetched when first used (about 100 MB).
     #[arg(long, short, value_name = "NAME|DIR|FILE", default_value = DEFAULT_MODEL.name)]
-    pub(super) model: String,
+    model: String,
+    /// The same as --model.
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    positional_model: Option<String>,
     /// Directory where fetched models are kept [default: the user's cache directory].
     #[arg(long, value_name = "DIR")]
     pub(super) cache_dir: Option<PathBuf>,
     /// Where the values of the weights come from.
     #[arg(long, value_enum, default_value = "auto")]
-    pub(super) load_format: WeightFormat,
+    load_format: WeightFormat,
+}
+
+impl ModelArgs {
+    /// The model asked for, or the default one.
+    pub(super) fn name(&self) -> &str {
+        self.positional_model.as_deref().unwrap_or(&self.model)
+    }
+
+    /// Where the values of the weights come from.
+    pub(super) fn load_format(&self) -> LoadFormat {
+        self.load_format.into()
+    }
 }
 
 /// Where the values of the weights come from.
@@ -81,21 +96,33 @@ pub(super) struct EngineArgs {
     #[arg(long, value_name = "SHARE", default_value_t = GPU_MEMORY_UTILIZATION)]
     pub(super) gpu_memory_utilization: f64,
     /// Tokens that one sequence may hold, prompt and answer together [default: the model's].
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, visible_alias = "max-model-len", value_name = "TOKENS")]
     pub(super) max_context: Option<usize>,
     /// Sequences in the batch at once.
-    #[arg(long, value_name = "N", default_value_t = 256)]
+    #[arg(
+        long,
+        visible_alias = "max-num-seqs",
+        value_name = "N",
+        default_value_t = 256
+    )]
     pub(super) max_running: usize,
     /// Requests that may wait beyond those that a free place awaits; more are refused.
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub(super) max_waiting: usize,
     /// Tokens in one step of the model: long prompts are read in chunks of at most this [default:
     /// 512 on the CPU, 8192 on a GPU].
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, visible_alias = "max-num-batched-tokens", value_name = "TOKENS")]
     pub(super) max_step_tokens: Option<usize>,
     /// Do not keep the KV cache of finished prompts for prompts that begin alike.
-    #[arg(long)]
+    #[arg(
+        long,
+        visible_alias = "no-enable-prefix-caching",
+        overrides_with = "enable_prefix_caching"
+    )]
     pub(super) no_prefix_cache: bool,
+    /// Keep them, which is the default; the last of the two flags counts.
+    #[arg(long, overrides_with = "no_prefix_cache")]
+    enable_prefix_caching: bool,
     #[command(flatten)]
     pub(super) kv: KvArgs,
     /// Compute every row the same to the bit whoever shares its step; on a GPU this is slower, the
@@ -116,8 +143,9 @@ pub(super) struct EngineArgs {
 }
 
 /// Names of the flags above, for commands that can use a server instead.
-pub(super) const ENGINE_FLAGS: [&str; 24] = [
+pub(super) const ENGINE_FLAGS: [&str; 26] = [
     "model",
+    "positional_model",
     "cache_dir",
     "load_format",
     "device",
@@ -128,6 +156,7 @@ pub(super) const ENGINE_FLAGS: [&str; 24] = [
     "max_waiting",
     "max_step_tokens",
     "no_prefix_cache",
+    "enable_prefix_caching",
     "kv_mode",
     "kv_floor",
     "kv_preset",
@@ -174,15 +203,10 @@ impl EngineArgs {
         let (kv_mode, kv_source) = (self.kv.mode()?, self.kv.source()?);
         let overcommit_percent = self.kv.overcommit()?;
         let device = self.device.open()?;
-        let ModelArgs {
-            model,
-            cache_dir,
-            load_format,
-        } = self.model.clone();
         Ok(EngineConfig {
-            model,
-            cache_dir,
-            load_format: load_format.into(),
+            model: self.model.name().to_owned(),
+            cache_dir: self.model.cache_dir.clone(),
+            load_format: self.model.load_format(),
             kv_memory_bytes: self.kv_memory.map(|size| size.0),
             gpu_memory_utilization: share,
             max_context: self.max_context,

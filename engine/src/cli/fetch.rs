@@ -16,7 +16,7 @@ impl FetchArgs {
     /// Runs the command: fetches the model unless it is there, and checks that its files can be
     /// used.
     pub(super) fn run(&self) -> Result<(), CliError> {
-        let opened = ebb_models::open(&self.model.model, self.model.cache_dir.clone())?;
+        let opened = ebb_models::open(self.model.name(), self.model.cache_dir.clone())?;
         eprintln!("{} is here and can be used.", opened.model.name);
         Ok(())
     }

@@ -24,7 +24,7 @@ use error::CliError;
 const EXAMPLES: &str = "\
 Examples:
   ebb serve                                       serve the default model on port 50051
-  ebb serve --model ./Qwen3-0.6B --kv-memory 8GiB
+  ebb serve ./Qwen3-0.6B --kv-memory 8GiB
   ebb generate --prompt 'The capital of France is'
   ebb generate --chat --prompt 'Tell me a joke.' --json
   ebb chat
@@ -47,7 +47,7 @@ enum Command {
 Examples:
   ebb serve
   ebb serve --host 0.0.0.0 --port 50051 --kv-memory 4GiB --max-running 64
-  ebb serve --model ./model.Q4_K_M.gguf --log-format json")]
+  ebb serve ./model.Q4_K_M.gguf --log-format json")]
     Serve(serve::ServeArgs),
     /// Answer one prompt; the text goes to standard output, timings to standard error.
     #[command(after_help = "\
@@ -134,6 +134,9 @@ mod tests {
             "--kv-memory 1GiB",
             "--threads 2",
             "--no-prefix-cache",
+            "--enable-prefix-caching",
+            "--max-num-seqs 2",
+            "a-model",
         ] {
             let error = parse(&format!(
                 "ebb generate --prompt x --server http://h:1 {flag}"
@@ -148,6 +151,27 @@ mod tests {
         assert!(parse("ebb generate").is_err());
         assert!(parse("ebb generate --prompt -3").is_ok());
         assert!(parse("ebb generate --prompt x --system y").is_err());
+    }
+
+    #[test]
+    fn every_command_that_runs_a_model_takes_its_name_alone() {
+        let parse = |line: &str| Cli::try_parse_from(line.split_whitespace());
+        for line in [
+            "ebb serve m",
+            "ebb generate m --prompt x",
+            "ebb chat m",
+            "ebb fetch m",
+        ] {
+            assert!(parse(line).is_ok(), "{line}");
+        }
+        #[cfg(feature = "lab")]
+        for line in [
+            "ebb eval m --text a",
+            "ebb calibrate m --text a b --out c",
+            "ebb replay log.jsonl m",
+        ] {
+            assert!(parse(line).is_ok(), "{line}");
+        }
     }
 
     #[test]

@@ -162,6 +162,37 @@ mod tests {
     }
 
     #[test]
+    fn vllms_names_mean_the_same() {
+        let vllm = config(
+            "./a-model --max-model-len 640 --max-num-seqs 8 --max-num-batched-tokens 96 --no-enable-prefix-caching",
+        );
+        let ours = config(
+            "--model ./a-model --max-context 640 --max-running 8 --max-step-tokens 96 --no-prefix-cache",
+        );
+        let [vllm, ours] = [vllm, ours].map(|c| c.unwrap().engine);
+        assert_eq!((vllm.model.as_str(), vllm.max_running), ("./a-model", 8));
+        assert_eq!(vllm.max_context, Some(640));
+        assert_eq!((vllm.max_step_tokens, vllm.prefix_cache), (96, false));
+        assert_eq!(format!("{vllm:?}"), format!("{ours:?}"));
+    }
+
+    #[test]
+    fn the_last_word_on_the_prefix_cache_counts() {
+        let caches = |flags: &str| config(flags).unwrap().engine.prefix_cache;
+        assert!(caches("") && caches("--enable-prefix-caching"));
+        assert!(caches("--no-prefix-cache --enable-prefix-caching"));
+        assert!(!caches(
+            "--enable-prefix-caching --no-enable-prefix-caching"
+        ));
+    }
+
+    #[test]
+    fn a_model_is_named_once() {
+        let error = config("./a --model ./b").err().expect("refused");
+        assert!(error.contains("--model"), "{error}");
+    }
+
+    #[test]
     fn whoever_names_a_floor_wants_a_cache_that_shrinks() {
         let mode = |flags: &str| config(flags).unwrap().engine.kv_mode;
         assert_eq!(mode(""), None);

@@ -61,12 +61,9 @@ impl TrialArgs {
     /// # Errors
     /// When it cannot be used.
     pub(super) fn open(&self) -> Result<Opened, CliError> {
-        let ModelArgs {
-            model,
-            cache_dir,
-            load_format,
-        } = self.model.clone();
-        Ok(ebb_models::open_as(&model, cache_dir, load_format.into())?)
+        let cache_dir = self.model.cache_dir.clone();
+        let format = self.model.load_format();
+        Ok(ebb_models::open_as(self.model.name(), cache_dir, format)?)
     }
 
     pub(super) fn threads(&self) -> usize {
