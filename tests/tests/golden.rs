@@ -8,7 +8,7 @@ use ebb_lab::eval::{self, Rows, Sequence};
 use ebb_models::Opened;
 use ebb_models::tokenizer::ChatMessage;
 use ebb_serving::EngineConfig;
-use ebb_serving::core::{EngineHandle, FinishReason, GenerateRequest, Prompt, StreamEvent};
+use ebb_serving::core::{EngineHandle, FinishReason, Prompt, Request, StreamEvent};
 use ebb_serving::device::{BackendOptions, Device, StepSizes};
 use ebb_tests::real_model::default_model;
 use serde_json::Value;
@@ -206,17 +206,7 @@ async fn generate(
     options.temperature = 0.0;
     options.max_tokens = Some(max_tokens);
     options.ignore_eos = ignore_eos;
-    let params = options
-        .validate(engine.model().vocab)
-        .expect("valid parameters");
-    let request = GenerateRequest {
-        request_id: String::new(),
-        prompt,
-        params,
-        priority: 0,
-        timeout: None,
-        min_kv_bits: 0,
-    };
+    let request = Request::new(prompt, options);
     let mut stream = engine.generate(request).await.expect("it is accepted");
     let mut tokens = Vec::new();
     while let Some(event) = stream.next().await {

@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::time::Instant;
 
-use ebb_serving::core::{EngineHandle, GenerateRequest, Prompt, RequestError, StreamEvent};
-use ebb_serving::sampling::{ParamError, SamplingOptions, SamplingParams};
+use ebb_serving::core::{EngineHandle, Prompt, Request, RequestError, StreamEvent};
+use ebb_serving::sampling::{ParamError, SamplingOptions};
 
 use super::Workload;
 use super::figures::{Answer, Figures, figures};
@@ -51,7 +51,7 @@ pub async fn measure(
 
 /// What all requests of a workload share.
 #[derive(Debug, Clone)]
-pub(crate) struct Ask(SamplingParams);
+pub(crate) struct Ask(SamplingOptions);
 
 impl Ask {
     /// Answers of the workload's length, whatever is drawn.
@@ -71,26 +71,20 @@ impl Ask {
             seed: Some(seed),
             ..SamplingOptions::default()
         };
-        Ok(Self(params.validate(vocab)?))
+        params.clone().validate(vocab)?;
+        Ok(Self(params))
     }
 
     /// A request with that prompt.
-    pub(crate) fn request(&self, prompt: Vec<u32>) -> GenerateRequest {
-        GenerateRequest {
-            request_id: String::new(),
-            prompt: Prompt::Tokens(prompt),
-            params: self.0.clone(),
-            priority: 0,
-            timeout: None,
-            min_kv_bits: 0,
-        }
+    pub(crate) fn request(&self, prompt: Vec<u32>) -> Request {
+        Request::new(Prompt::Tokens(prompt), self.0.clone())
     }
 }
 
 /// Asks, and reads the answer; its times count from `begin`.
 pub(crate) async fn answer(
     engine: EngineHandle,
-    request: GenerateRequest,
+    request: Request,
     begin: Instant,
 ) -> Result<Answer, RequestError> {
     let mut answer = Answer::default();

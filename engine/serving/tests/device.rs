@@ -3,7 +3,7 @@
 use ebb_models::model::LoadFormat;
 use ebb_scheduler::Mode;
 use ebb_serving::EngineConfig;
-use ebb_serving::core::{EngineHandle, GenerateRequest, Prompt, StreamEvent};
+use ebb_serving::core::{EngineHandle, Prompt, Request, StreamEvent};
 use ebb_serving::device::{Device, DeviceChoice};
 use ebb_serving::kv_plan::KvSource;
 use ebb_serving::sampling::SamplingOptions;
@@ -41,19 +41,11 @@ fn greedy(engine: &EngineHandle, prompts: &[Vec<u32>]) -> Vec<Vec<u32>> {
         max_tokens: Some(6),
         ..SamplingOptions::default()
     };
-    let params = params.validate(engine.model().vocab).expect("valid");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let mut streams = Vec::new();
         for tokens in prompts {
-            let request = GenerateRequest {
-                request_id: String::new(),
-                prompt: Prompt::Tokens(tokens.clone()),
-                params: params.clone(),
-                priority: 0,
-                timeout: None,
-                min_kv_bits: 0,
-            };
+            let request = Request::new(Prompt::Tokens(tokens.clone()), params.clone());
             streams.push(engine.generate(request).await.expect("accepted"));
         }
         let mut answers = Vec::new();

@@ -2,7 +2,7 @@
 
 use ebb_models::model::LoadFormat;
 use ebb_serving::EngineConfig;
-use ebb_serving::core::{GenerateRequest, Prompt, StreamEvent};
+use ebb_serving::core::{Prompt, Request, StreamEvent};
 use ebb_serving::sampling::SamplingOptions;
 use serde_json::json;
 
@@ -36,14 +36,7 @@ fn an_engine_serves_it() {
         ignore_eos: true,
         ..SamplingOptions::default()
     };
-    let request = GenerateRequest {
-        request_id: String::new(),
-        prompt: Prompt::Tokens(vec![1, 2, 3]),
-        params: params.validate(engine.model().vocab).expect("valid"),
-        priority: 0,
-        timeout: None,
-        min_kv_bits: 0,
-    };
+    let request = Request::new(Prompt::Tokens(vec![1, 2, 3]), params);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let tokens = runtime.block_on(async {
         let mut stream = engine.generate(request).await.expect("accepted");

@@ -2,7 +2,6 @@
 
 use std::io;
 
-use ebb_serving::core::RequestError;
 use ebb_serving::server::{EngineStopped, ListenError};
 use thiserror::Error;
 
@@ -49,13 +48,10 @@ pub(super) enum CliError {
     /// A port is taken.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The engine refused or failed.
-    #[error(transparent)]
-    Request(#[from] RequestError),
     /// The engine thread ended by itself.
     #[error(transparent)]
     EngineStopped(#[from] EngineStopped),
-    /// A server refused or failed.
+    /// A server, or the engine in this process, refused or failed.
     #[error("{0}")]
     Status(String),
     /// A server cannot be reached.

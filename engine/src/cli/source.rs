@@ -7,9 +7,9 @@ use ebb_proto::v1;
 use ebb_proto::v1::ebb_client::EbbClient;
 use ebb_proto::v1::generate_response::Event;
 use ebb_serving::core::{EngineHandle, GenerateStream};
-use ebb_serving::server::{request, responses};
-use tonic::Streaming;
+use ebb_serving::server::{request, responses, status};
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Status, Streaming};
 
 use super::engine_args::{ENGINE_FLAGS, EngineArgs};
 use super::error::{CliError, root_cause};
@@ -98,9 +98,9 @@ impl Source {
     ) -> Result<Answer, CliError> {
         match self {
             Self::Local(engine) => {
-                let request = request(message, engine.default_sampling(), engine.model().vocab)?;
+                let request = request(message, engine.default_sampling()).map_err(Status::from)?;
                 let request_id = request.request_id.clone();
-                let events = engine.generate(request).await?;
+                let events = engine.generate(request).await.map_err(|e| status(&e))?;
                 Ok(Answer::Local {
                     request_id,
                     events,
@@ -146,7 +146,8 @@ impl Answer {
                         let Some(event) = events.next().await else {
                             return Ok(None);
                         };
-                        ready.extend(responses(event?, request_id));
+                        let event = event.map_err(|e| status(&e))?;
+                        ready.extend(responses(event, request_id));
                     }
                     ready.pop_front()
                 }

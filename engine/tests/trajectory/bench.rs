@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use ebb_models::model::LoadFormat;
 use ebb_serving::EngineConfig;
-use ebb_serving::core::{EngineHandle, GenerateRequest, Prompt};
+use ebb_serving::core::{EngineHandle, Prompt, Request};
 use ebb_serving::device::{Device, DeviceChoice};
 use ebb_serving::sampling::SamplingOptions;
 use serde_json::{Value, json};
@@ -151,13 +151,9 @@ pub(crate) fn ask(engine: &EngineHandle, asked: Vec<(Vec<u32>, SamplingOptions)>
     runtime.block_on(async {
         let mut streams = Vec::new();
         for (index, (tokens, options)) in asked.into_iter().enumerate() {
-            let request = GenerateRequest {
+            let request = Request {
                 request_id: format!("r{index}"),
-                prompt: Prompt::Tokens(tokens),
-                params: options.validate(VOCAB as usize).expect("valid"),
-                priority: 0,
-                timeout: None,
-                min_kv_bits: 0,
+                ..Request::new(Prompt::Tokens(tokens), options)
             };
             streams.push(engine.generate(request).await.expect("accepted"));
         }

@@ -2,14 +2,16 @@
 
 use thiserror::Error;
 
+use super::Field;
+
 /// Why a request ended without an answer. Every text says what was wrong and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RequestError {
     /// A parameter is outside its range; gRPC `INVALID_ARGUMENT`.
     #[error("{field}: {message}")]
     Invalid {
-        /// Name of the field in the API (`sampling.top_p`).
-        field: String,
+        /// The field.
+        field: Field,
         /// What was wrong with it and what is allowed.
         message: String,
     },
@@ -44,9 +46,9 @@ pub enum RequestError {
 
 impl RequestError {
     /// An [`RequestError::Invalid`] from anything that displays.
-    pub fn invalid(field: impl Into<String>, message: impl std::fmt::Display) -> Self {
+    pub fn invalid(field: Field, message: impl std::fmt::Display) -> Self {
         Self::Invalid {
-            field: field.into(),
+            field,
             message: message.to_string(),
         }
     }

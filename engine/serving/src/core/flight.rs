@@ -44,7 +44,7 @@ impl EngineThread {
         for slice in &plan.slices {
             if let Some(live) = self.live.get_mut(&slice.request) {
                 live.meter
-                    .scheduled(submitted, live.prompt.len(), live.cached_tokens);
+                    .scheduled(submitted, live.request.prompt.len(), live.cached_tokens);
                 if let Some(recording) = &mut self.recording {
                     let table = self.scheduler.blocks().table(slice.seq);
                     let bits = self.scheduler.bits(slice.request, slice.choice);
@@ -290,7 +290,8 @@ impl Reading<'_> {
         slice: &Slice,
         rows: &[&[f32]],
     ) -> Result<(), RequestError> {
-        let (Logits::All { .. }, Some(top)) = (slice.logits, live.params.prompt_logprobs) else {
+        let (Logits::All { .. }, Some(top)) = (slice.logits, live.request.params.prompt_logprobs)
+        else {
             return Ok(());
         };
         // A step that was planned behind one that failed comes again.
@@ -299,7 +300,7 @@ impl Reading<'_> {
         }
         for (position, logits) in (slice.position as usize..).zip(rows) {
             // The logits of a position score the token after it.
-            if let Some(&token) = live.prompt.get(position + 1) {
+            if let Some(&token) = live.request.prompt.get(position + 1) {
                 let found = self
                     .sampler
                     .token_logprobs(logits, token, top)
@@ -331,9 +332,12 @@ impl Reading<'_> {
             if live.choice_finished(choice) {
                 continue;
             }
-            let bits = self.scheduler.bits(live.id, choice).unwrap_or_default();
+            let bits = self
+                .scheduler
+                .bits(live.request.id, choice)
+                .unwrap_or_default();
             let advanced = live.sample(choice, self.row, self.sampler, self.now, bits.into())?;
-            self.push(live.id, choice, advanced);
+            self.push(live.request.id, choice, advanced);
         }
         Ok(())
     }
@@ -347,7 +351,7 @@ impl Reading<'_> {
     ) -> Result<(), RequestError> {
         for &(choice, drawn) in drawn {
             live.start()?;
-            let wants_report = live.params.logprobs.is_some();
+            let wants_report = live.request.params.logprobs.is_some();
             let report = wants_report.then(|| Report {
                 logprob: drawn.logprob,
                 top: top[drawn.first_top as usize..][..drawn.top as usize].to_vec(),
@@ -356,10 +360,13 @@ impl Reading<'_> {
                 token,
                 logprobs: report,
             });
-            let bits = self.scheduler.bits(live.id, choice).unwrap_or_default();
+            let bits = self
+                .scheduler
+                .bits(live.request.id, choice)
+                .unwrap_or_default();
             let drawn = sampled.map_err(Into::into);
             let advanced = live.take(choice, drawn, self.now, bits.into())?;
-            self.push(live.id, choice, advanced);
+            self.push(live.request.id, choice, advanced);
         }
         Ok(())
     }

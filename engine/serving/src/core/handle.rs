@@ -7,9 +7,10 @@ use ebb_kernels::backend::Backend;
 use ebb_models::tokenizer::Tokenizer;
 use ebb_scheduler::{Config, Scheduler, SetupError};
 
-use super::engine::{Inner, Served, Shared};
+use super::engine::Inner;
 use super::run::EngineThread;
-use super::{GenerateRequest, GenerateStream, Prompt, RequestError};
+use super::shared::{Served, Shared};
+use super::{GenerateStream, Prompt, Request, RequestError};
 use crate::kv_state::KvState;
 use crate::metrics::Recorder;
 use crate::sampling::SamplingOptions;
@@ -139,9 +140,9 @@ impl EngineHandle {
     /// Validates, tokenises and queues a request.
     ///
     /// # Errors
-    /// [`RequestError::Invalid`] with the field's name, [`RequestError::QueueFull`],
+    /// [`RequestError::Invalid`] with the field, [`RequestError::QueueFull`],
     /// [`RequestError::ShuttingDown`].
-    pub async fn generate(&self, request: GenerateRequest) -> Result<GenerateStream, RequestError> {
+    pub async fn generate(&self, request: Request) -> Result<GenerateStream, RequestError> {
         self.inner.submit(request).await
     }
 
@@ -159,12 +160,13 @@ impl EngineHandle {
     /// [`Prompt::Text`] alone.
     ///
     /// # Errors
-    /// [`RequestError::Invalid`] with the field's name.
+    /// [`RequestError::Invalid`] with the field.
     pub async fn tokenize(
         &self,
         prompt: Prompt,
         add_special: bool,
     ) -> Result<Vec<u32>, RequestError> {
+        prompt.validate()?;
         Ok(self.inner.tokenize(prompt, add_special).await?.to_vec())
     }
 

@@ -5,22 +5,17 @@ use std::time::Instant;
 
 use ebb_kernels::backend::{Draw, LogitEdit};
 use ebb_models::tokenizer::{IncrementalDetokenizer, Tokenizer};
-use ebb_scheduler::RequestId;
 
 use super::engine::Submission;
+use super::request::Accepted;
 use super::stream::{SendError, StreamSender};
 use super::{FinishReason, KvBits, RequestError, STREAM_LIMIT_BYTES, StreamEvent, TokenLogprobs};
 use crate::metrics::{Finish, RequestMeter};
-use crate::sampling::{
-    SampleError, Sampled, Sampler, SamplerState, SamplingParams, StopChecker, random_seed,
-};
+use crate::sampling::{SampleError, Sampled, Sampler, SamplerState, StopChecker, random_seed};
 
 /// A request between submission and its last event.
 pub(super) struct Live {
-    pub(super) id: RequestId,
-    pub(super) name: String,
-    pub(super) prompt: Arc<[u32]>,
-    pub(super) params: Arc<SamplingParams>,
+    pub(super) request: Accepted,
     pub(super) sender: StreamSender,
     pub(super) meter: RequestMeter,
     pub(super) cached_tokens: usize,
@@ -30,7 +25,6 @@ pub(super) struct Live {
     /// Of its random stream.
     pub(super) seed: u64,
     choices: Vec<Choice>,
-    max_tokens: u32,
     started: bool,
     /// Choices that the scheduler still holds.
     held: usize,
@@ -60,18 +54,13 @@ pub(super) struct Advanced {
 impl Live {
     pub(super) fn new(submission: Submission, tokenizer: &Arc<Tokenizer>, end_ids: &[u32]) -> Self {
         let Submission {
-            id,
-            name,
-            prompt,
-            params,
-            max_tokens,
+            request,
             meter,
             sender,
-            ..
         } = submission;
-        let params = Arc::new(params);
+        let params = &request.params;
         let seed = params.seed.unwrap_or_else(random_seed);
-        let first = SamplerState::new(params.clone(), end_ids, &prompt, seed);
+        let first = SamplerState::new(params.clone(), end_ids, &request.prompt, seed);
         let choices: Vec<Choice> = (0..params.n)
             .map(|choice| Choice {
                 sampler: first.sibling(choice),
@@ -82,10 +71,7 @@ impl Live {
             })
             .collect();
         Self {
-            id,
-            name,
-            prompt,
-            params,
+            request,
             sender,
             meter,
             cached_tokens: 0,
@@ -94,7 +80,6 @@ impl Live {
             held: choices.len(),
             seed,
             choices,
-            max_tokens,
             started: false,
         }
     }
@@ -106,7 +91,7 @@ impl Live {
         }
         self.started = true;
         let event = StreamEvent::Started {
-            prompt_tokens: self.prompt.len(),
+            prompt_tokens: self.request.prompt.len(),
             cached_tokens: self.cached_tokens,
             prompt_logprobs: std::mem::take(&mut self.prompt_logprobs),
         };
@@ -193,7 +178,7 @@ impl Live {
             state.detokenizer.push(token, &mut piece);
             stop = state.stop.push(&piece, armed, &mut text);
         }
-        let full = state.sampler.generated() >= self.max_tokens;
+        let full = state.sampler.generated() >= self.request.max_tokens;
         let done = stop_token || stop.is_some() || full;
         if done && stop.is_none() {
             let mut rest = String::new();
@@ -226,7 +211,7 @@ impl Live {
             } else {
                 FinishReason::Length
             };
-            let stop_string = stop.map(|s| self.params.stop[s.index].clone());
+            let stop_string = stop.map(|s| self.request.params.stop[s.index].clone());
             let stop_token = stop_token.then_some(token);
             self.finish(choice, reason, stop_string, stop_token, kv_bits)?;
         }

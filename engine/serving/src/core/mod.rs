@@ -3,24 +3,30 @@
 //! One thread owns the scheduler and the backend; async tasks reach it through a bounded channel
 //! and hear back through one byte-bounded stream per request.
 
+mod accept;
+mod answer;
 mod door;
 mod engine;
 mod error;
+mod field;
 mod flight;
 mod handle;
 mod live;
 mod recording;
 mod request;
 mod run;
+mod shared;
 mod step;
 mod stream;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use engine::Served;
+pub use answer::{FinishReason, KvBits, StreamEvent, TokenLogprobs};
 pub use error::RequestError;
+pub use field::Field;
 pub use handle::{EngineHandle, EngineState, ModelInfo};
-pub use request::{FinishReason, GenerateRequest, KvBits, Prompt, StreamEvent, TokenLogprobs};
+pub use request::{Prompt, Request};
+pub(crate) use shared::Served;
 pub use step::table_delta;
 pub use stream::{GenerateStream, STREAM_LIMIT_BYTES};
 /// For scripted engines in tests.

@@ -36,7 +36,7 @@ impl Recording {
     /// so far.
     pub(super) fn slice(&mut self, slice: &Slice, live: &Live, table: Table<'_>, lowest: u8) {
         let choices = self.choices.entry(slice.request).or_default();
-        choices.resize_with(live.params.n as usize, Recorded::default);
+        choices.resize_with(live.request.params.n as usize, Recorded::default);
         let own = slice.choice as usize;
         let follower = match follower(choices, own, slice.position) {
             Some(follower) => choices[own].follower.insert(follower),
@@ -74,21 +74,21 @@ impl Recording {
 
     /// A choice ended: what it was goes to the log, if it came to any token.
     pub(super) fn finished(&mut self, live: &Live, choice: u32, reason: FinishReason) {
-        let Some(choices) = self.choices.get_mut(&live.id) else {
+        let Some(choices) = self.choices.get_mut(&live.request.id) else {
             return;
         };
         let own = choice as usize;
         // Its first token may have been its last.
-        let begun = follower(choices, own, live.prompt.len() as u32);
+        let begun = follower(choices, own, live.request.prompt.len() as u32);
         let recorded = &mut choices[own];
         let life = match begun.as_ref().or(recorded.follower.as_ref()) {
             Some(follower) if !recorded.tokens.is_empty() => follower.life().clone(),
             _ => return,
         };
-        let mut sampling = (**live.params).clone();
+        let mut sampling = (**live.request.params).clone();
         sampling.seed = Some(live.seed);
         self.log.add(&Trajectory {
-            request: live.name.clone(),
+            request: live.request.name.clone(),
             choice,
             end: match reason {
                 FinishReason::Stop => "stop",
@@ -98,7 +98,7 @@ impl Recording {
                 FinishReason::Error => "error",
             }
             .to_owned(),
-            prompt: live.prompt.to_vec(),
+            prompt: live.request.prompt.to_vec(),
             sampling,
             tokens: std::mem::take(&mut recorded.tokens),
             logprobs: std::mem::take(&mut recorded.logprobs),

@@ -1,10 +1,16 @@
-//! What a client asks for, and the pieces in which it hears back.
+//! What a client asks for: as a front end fills it, and as the engine accepted it.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ebb_models::tokenizer::ChatMessage;
+use ebb_scheduler::{Millis, RequestId};
 
-use crate::sampling::SamplingParams;
+use super::{Field, RequestError};
+use crate::sampling::{Param, SamplingOptions, SamplingParams};
+
+/// Bytes that a request's name may have.
+const REQUEST_ID_BYTES: usize = 256;
 
 /// The text to continue.
 #[derive(Debug, Clone)]
@@ -17,129 +23,242 @@ pub enum Prompt {
     Chat(Vec<ChatMessage>),
 }
 
-/// One request to generate text.
+impl Prompt {
+    /// Checks what can be known before it is tokenised.
+    ///
+    /// # Errors
+    /// [`RequestError::Invalid`] with the field.
+    pub fn validate(&self) -> Result<(), RequestError> {
+        let Self::Chat(messages) = self else {
+            return Ok(());
+        };
+        if messages.is_empty() {
+            let message = "it is empty; send at least one message";
+            return Err(RequestError::invalid(Field::ChatMessages, message));
+        }
+        match messages.iter().position(|m| m.role.is_empty()) {
+            Some(i) => Err(RequestError::invalid(
+                Field::ChatRole(i),
+                "it is empty; use system, user or assistant",
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+/// One request to generate text. Front ends fill it and leave its rules to [`Self::validate`].
 #[derive(Debug, Clone)]
-pub struct GenerateRequest {
+pub struct Request {
     /// The client's own name for it, used by `Abort` and in logs; made up when empty.
     pub request_id: String,
     /// The text to continue.
     pub prompt: Prompt,
     /// How to choose tokens and when to stop.
-    pub params: SamplingParams,
+    pub sampling: SamplingOptions,
     /// Lower is more urgent; 0 is usual.
     pub priority: i32,
-    /// Time from now after which the request is ended with
-    /// [`super::RequestError::DeadlineExceeded`].
+    /// Time from now after which the request is ended with [`RequestError::DeadlineExceeded`].
     pub timeout: Option<Duration>,
-    /// Lowest nominal bits of keys and values that the answer may be computed from: 16, 8, 4 or 2;
-    /// 0 for no wish.
-    pub min_kv_bits: u8,
+    /// The same as the connection tells it, which may be over already.
+    pub call_timeout: Option<Duration>,
+    /// Lowest nominal bits of keys and values that the answer may be computed from: 16, 8, 4 or 2.
+    pub min_kv_bits: Option<u32>,
 }
 
-/// Widths of what a choice was computed from.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct KvBits {
-    /// Lowest nominal bits of any key or value.
-    pub lowest: u8,
-    /// Mean bits of the stored keys and values that its tokens read.
-    pub mean: f32,
-}
-
-impl From<ebb_scheduler::SeqBits> for KvBits {
-    fn from(bits: ebb_scheduler::SeqBits) -> Self {
+impl Request {
+    /// A request with a name of the engine's, of usual priority, without other wishes.
+    pub fn new(prompt: Prompt, sampling: SamplingOptions) -> Self {
         Self {
-            lowest: bits.lowest,
-            mean: bits.mean_centibits as f32 / 100.0,
+            request_id: String::new(),
+            prompt,
+            sampling,
+            priority: 0,
+            timeout: None,
+            call_timeout: None,
+            min_kv_bits: None,
+        }
+    }
+
+    /// Checks every field as far as it can be before the prompt is tokenised, for a model with
+    /// `vocab` logits. What the engine may rely on comes back.
+    ///
+    /// # Errors
+    /// [`RequestError::Invalid`] with the first field that is wrong.
+    pub fn validate(&self, vocab: usize) -> Result<SamplingParams, RequestError> {
+        let id = &self.request_id;
+        if id.len() > REQUEST_ID_BYTES || id.chars().any(char::is_control) {
+            return Err(RequestError::invalid(
+                Field::RequestId,
+                format!("it must have at most {REQUEST_ID_BYTES} bytes and no control characters"),
+            ));
+        }
+        self.prompt.validate()?;
+        if self.timeout == Some(Duration::ZERO) {
+            return Err(RequestError::invalid(
+                Field::Timeout,
+                "it must be at least 1; leave it out for no limit",
+            ));
+        }
+        if let Some(bits) = self.min_kv_bits
+            && !matches!(bits, 2 | 4 | 8 | 16)
+        {
+            return Err(RequestError::invalid(
+                Field::MinKvBits,
+                format!("it is {bits}; it must be 16, 8, 4 or 2, or left out"),
+            ));
+        }
+        self.sampling.clone().validate(vocab).map_err(|error| {
+            let why = format!("it is {}; it must be {}", error.value, error.allowed);
+            RequestError::invalid(Field::Sampling(error.field), why)
+        })
+    }
+
+    /// When the request is given up that arrived then: whichever limit is reached first.
+    pub fn deadline(&self, arrived: Instant) -> Option<Instant> {
+        earlier(self.timeout, self.call_timeout).map(|t| arrived + t)
+    }
+}
+
+/// The earlier of two optional limits.
+fn earlier(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// A request that passed every check, from here to its last event.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    pub(super) id: RequestId,
+    /// The client's name for it, or one made up.
+    pub(super) name: String,
+    pub(super) prompt: Arc<[u32]>,
+    pub(super) params: Arc<SamplingParams>,
+    /// Tokens to generate at most, for each choice: those asked for, or those that the context has
+    /// room for.
+    pub(super) max_tokens: u32,
+    pub(super) priority: i32,
+    pub(super) deadline: Option<Instant>,
+    /// 0 for no wish.
+    pub(super) min_kv_bits: u8,
+}
+
+impl Accepted {
+    /// What the scheduler hears of it, in milliseconds since `epoch`.
+    pub(super) fn arrival(&self, epoch: Instant) -> ebb_scheduler::Request {
+        let millis = |at: Instant| Millis(at.saturating_duration_since(epoch).as_millis() as u64);
+        ebb_scheduler::Request {
+            id: self.id,
+            prompt: self.prompt.clone(),
+            max_tokens: self.max_tokens,
+            n: self.params.n,
+            priority: self.priority,
+            deadline: self.deadline.map(millis),
+            prompt_logprobs: self.params.prompt_logprobs.is_some(),
+            min_kv_bits: self.min_kv_bits,
         }
     }
 }
 
-/// Why a choice ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FinishReason {
-    /// A stop string, a stop id or the model's end token.
-    Stop,
-    /// `max_tokens` or the context's end.
-    Length,
-}
-
-impl FinishReason {
-    /// The name used in APIs and metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Length => "length",
-        }
+/// The number of tokens to generate at most, behind a prompt of so many tokens.
+///
+/// # Errors
+/// [`RequestError::Invalid`] when the context does not hold both.
+pub(super) fn max_tokens(
+    prompt: usize,
+    asked: Option<u32>,
+    context: usize,
+) -> Result<u32, RequestError> {
+    if prompt == 0 {
+        let message = "it is empty; send at least one token";
+        return Err(RequestError::invalid(Field::Prompt, message));
+    }
+    if prompt >= context {
+        return Err(RequestError::invalid(
+            Field::Prompt,
+            format!(
+                "it has {prompt} tokens; the context holds {context}, prompt and answer \
+                 together"
+            ),
+        ));
+    }
+    let room = (context - prompt) as u32;
+    match asked {
+        Some(wanted) if wanted > room => Err(RequestError::invalid(
+            Field::Sampling(Param::MaxTokens),
+            format!(
+                "{wanted} is more than fits after a prompt of {prompt} tokens in a context of \
+                 {context}; at most {room}"
+            ),
+        )),
+        Some(wanted) => Ok(wanted),
+        None => Ok(room),
     }
 }
 
-/// A token's log-probability under the model's own distribution, and its best rivals.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TokenLogprobs {
-    /// The token that was chosen (or, for a prompt, that stood there).
-    pub token: u32,
-    /// Its natural-log probability.
-    pub logprob: f32,
-    /// The most likely tokens, best first, as many as were asked for.
-    pub top: Vec<(u32, f32)>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// One piece of the answer.
-#[derive(Debug, Clone, PartialEq)]
-pub enum StreamEvent {
-    /// The prompt is in the KV cache. Comes once, before any [`StreamEvent::Delta`].
-    Started {
-        /// Tokens of the prompt.
-        prompt_tokens: usize,
-        /// How many of them came from the prefix cache.
-        cached_tokens: usize,
-        /// When asked for: one entry per prompt token from the second on.
-        prompt_logprobs: Vec<TokenLogprobs>,
-    },
-    /// More of one choice. Text and tokens may lag each other: text waits for whole characters and
-    /// for stop strings.
-    Delta {
-        /// Index of the choice, `0..n`.
-        choice: u32,
-        /// Text to append.
-        text: String,
-        /// Tokens to append.
-        token_ids: Vec<u32>,
-        /// When asked for: one entry per token of `token_ids`.
-        logprobs: Vec<TokenLogprobs>,
-    },
-    /// A choice is complete. The stream ends after the last one.
-    Finished {
-        /// Index of the choice, `0..n`.
-        choice: u32,
-        /// Why it ended.
-        reason: FinishReason,
-        /// The stop string that matched, if one did.
-        stop_string: Option<String>,
-        /// The stop id (or end token) that was sampled, if one was.
-        stop_token: Option<u32>,
-        /// Tokens generated for this choice.
-        completion_tokens: usize,
-        /// Widths of what it was computed from.
-        kv_bits: KvBits,
-    },
-}
+    #[test]
+    fn the_earlier_limit_counts() {
+        let (a, b) = (Duration::from_secs(1), Duration::from_secs(2));
+        assert_eq!(earlier(Some(a), Some(b)), Some(a));
+        assert_eq!(earlier(None, Some(b)), Some(b));
+        assert_eq!(earlier(None, None), None);
+    }
 
-impl StreamEvent {
-    /// Bytes that this event holds while it waits to be read, for the per-stream bound.
-    pub fn weight(&self) -> usize {
-        let logprobs = |l: &[TokenLogprobs]| l.iter().map(|t| 16 + 8 * t.top.len()).sum::<usize>();
-        64 + match self {
-            Self::Started {
-                prompt_logprobs, ..
-            } => logprobs(prompt_logprobs),
-            Self::Delta {
-                text,
-                token_ids,
-                logprobs: l,
-                ..
-            } => text.len() + 4 * token_ids.len() + logprobs(l),
-            Self::Finished { stop_string, .. } => stop_string.as_ref().map_or(0, String::len),
-        }
+    #[test]
+    fn a_request_without_wishes_is_sound_and_wrong_ones_name_their_field() {
+        let chat = |role: &str| {
+            let message = ChatMessage {
+                role: role.into(),
+                content: "hi".into(),
+            };
+            Prompt::Chat(vec![message])
+        };
+        let base = || Request::new(chat("user"), SamplingOptions::default());
+        assert!(base().validate(100).is_ok());
+        let field = |request: Request| match request.validate(100) {
+            Err(RequestError::Invalid { field, .. }) => field,
+            other => panic!("{other:?}"),
+        };
+        let request_id = "x".repeat(REQUEST_ID_BYTES + 1);
+        assert_eq!(
+            field(Request {
+                request_id,
+                ..base()
+            }),
+            Field::RequestId
+        );
+        let prompt = Prompt::Chat(Vec::new());
+        assert_eq!(field(Request { prompt, ..base() }), Field::ChatMessages);
+        let prompt = chat("");
+        assert_eq!(field(Request { prompt, ..base() }), Field::ChatRole(0));
+        let timeout = Some(Duration::ZERO);
+        assert_eq!(field(Request { timeout, ..base() }), Field::Timeout);
+        let min_kv_bits = Some(3);
+        assert_eq!(
+            field(Request {
+                min_kv_bits,
+                ..base()
+            }),
+            Field::MinKvBits
+        );
+        let sampling = SamplingOptions {
+            top_p: 0.0,
+            ..SamplingOptions::default()
+        };
+        let wrong = field(Request { sampling, ..base() });
+        assert_eq!(wrong, Field::Sampling(Param::TopP));
+        // The connection's limit may be over: that ends the request, but not as a mistake.
+        let late = Request {
+            call_timeout: Some(Duration::ZERO),
+            ..base()
+        };
+        let now = Instant::now();
+        assert!(late.validate(100).is_ok());
+        assert_eq!(late.deadline(now), Some(now));
     }
 }

@@ -7,18 +7,17 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use ebb_kernels::backend::{Backend, StepInput};
-use ebb_scheduler::{
-    Event, FinishReason, Millis, Notice, RejectReason, Request, RequestId, Scheduler,
-};
+use ebb_scheduler::{Event, FinishReason, Millis, Notice, RejectReason, RequestId, Scheduler};
 use rustc_hash::FxHashMap;
 
 use super::door::Count;
-use super::engine::{Command, Shared, Submission, outcome};
+use super::engine::{Command, Submission};
 use super::flight::{InFlight, Lost};
 use super::live::Live;
 use super::recording::Recording;
-use super::{EngineState, KvBits, RequestError};
-use crate::sampling::Sampler;
+use super::shared::{Shared, outcome};
+use super::{EngineState, Field, KvBits, RequestError};
+use crate::sampling::{Param, Sampler};
 use crate::trajectory::TrajectoryLog;
 
 /// How long the thread sleeps at most while requests wait for nothing but time (deadlines).
@@ -154,27 +153,15 @@ impl EngineThread {
     }
 
     fn submit(&mut self, submission: Submission) {
-        self.received.add(submission.params.n);
-        let deadline = submission
-            .deadline
-            .map(|d| Millis(d.saturating_duration_since(self.epoch).as_millis() as u64));
-        let request = Request {
-            id: submission.id,
-            prompt: submission.prompt.clone(),
-            max_tokens: submission.max_tokens,
-            n: submission.params.n,
-            priority: submission.priority,
-            deadline,
-            prompt_logprobs: submission.params.prompt_logprobs.is_some(),
-            min_kv_bits: submission.min_kv_bits,
-        };
+        self.received.add(submission.request.params.n);
+        let arrival = submission.request.arrival(self.epoch);
         let live = Live::new(
             submission,
             self.shared.tokenizer(),
             &self.shared.model().eos_token_ids,
         );
-        self.live.insert(request.id, live);
-        self.scheduler.apply(Event::Arrive(request));
+        self.live.insert(arrival.id, live);
+        self.scheduler.apply(Event::Arrive(arrival));
     }
 
     fn apply_cancellations(&mut self) {
@@ -228,8 +215,10 @@ impl EngineThread {
                 Notice::Rejected { request, reason } => {
                     let error = match reason {
                         RejectReason::QueueFull { .. } => self.shared.queue_full(),
-                        RejectReason::Choices { .. } => RequestError::invalid("n", reason),
-                        _ => RequestError::invalid("prompt", reason),
+                        RejectReason::Choices { .. } => {
+                            RequestError::invalid(Field::Sampling(Param::N), reason)
+                        }
+                        _ => RequestError::invalid(Field::Prompt, reason),
                     };
                     self.leave(request, Some(error));
                 }
@@ -281,7 +270,7 @@ impl EngineThread {
         live.meter.end(Instant::now(), outcome(error.as_ref()));
         // A client that has seen the end may have the place and the name again; a drain that sees
         // nobody left may end the process.
-        self.shared.free_place(&live.name);
+        self.shared.free_place(&live.request.name);
         live.sender.close(error);
         self.shared.leave();
     }

@@ -22,7 +22,7 @@ mod state;
 mod stop;
 mod weight;
 
-pub use error::{ParamError, SampleError};
+pub use error::{Param, ParamError, SampleError};
 pub use limits::{
     LOGIT_BIAS_MAX, LOGPROBS_MAX, N_MAX, STOP_BYTES_MAX, STOP_IDS_MAX, STOP_STRINGS_MAX,
 };

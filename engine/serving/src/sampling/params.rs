@@ -6,10 +6,10 @@ use std::ops::{Deref, RangeInclusive};
 use ebb_kernels::backend::TEMPERATURE_MIN;
 use serde::{Deserialize, Serialize};
 
-use super::ParamError;
 use super::limits::{
     LOGIT_BIAS_MAX, LOGPROBS_MAX, N_MAX, STOP_BYTES_MAX, STOP_IDS_MAX, STOP_STRINGS_MAX,
 };
+use super::{Param, ParamError};
 
 /// Below this a temperature means greedy: dividing by it would leave no other token a chance.
 const GREEDY_BELOW: f32 = TEMPERATURE_MIN;
@@ -125,29 +125,34 @@ impl SamplingOptions {
         let penalty = -2.0..=2.0;
         let t = self.temperature;
         let finite = t.is_finite() && t >= 0.0;
-        require(finite, "temperature", t, "a finite number, at least 0")?;
+        require(finite, Param::Temperature, t, "a finite number, at least 0")?;
         let p = self.top_p;
         let allowed = "above 0 and at most 1";
-        require(p > 0.0 && p <= 1.0, "top_p", p, allowed)?;
-        between("min_p", self.min_p, &unit)?;
+        require(p > 0.0 && p <= 1.0, Param::TopP, p, allowed)?;
+        between(Param::MinP, self.min_p, &unit)?;
         let r = self.repetition_penalty;
         let finite = r.is_finite() && r > 0.0;
-        require(finite, "repetition_penalty", r, "a finite number above 0")?;
-        between("presence_penalty", self.presence_penalty, &penalty)?;
-        between("frequency_penalty", self.frequency_penalty, &penalty)?;
-        between("n", self.n, &(1..=N_MAX))?;
+        require(
+            finite,
+            Param::RepetitionPenalty,
+            r,
+            "a finite number above 0",
+        )?;
+        between(Param::PresencePenalty, self.presence_penalty, &penalty)?;
+        between(Param::FrequencyPenalty, self.frequency_penalty, &penalty)?;
+        between(Param::N, self.n, &(1..=N_MAX))?;
         if let Some(top) = self.logprobs {
-            between("logprobs", top, &(0..=LOGPROBS_MAX))?;
+            between(Param::Logprobs, top, &(0..=LOGPROBS_MAX))?;
         }
         if let Some(top) = self.prompt_logprobs {
-            between("prompt_logprobs", top, &(0..=LOGPROBS_MAX))?;
+            between(Param::PromptLogprobs, top, &(0..=LOGPROBS_MAX))?;
         }
         if let Some(max) = self.max_tokens {
-            require(max >= 1, "max_tokens", max, "at least 1")?;
+            require(max >= 1, Param::MaxTokens, max, "at least 1")?;
             let allowed = format!("at most max_tokens, which is {max}");
             require(
                 self.min_tokens <= max,
-                "min_tokens",
+                Param::MinTokens,
                 self.min_tokens,
                 &allowed,
             )?;
@@ -159,36 +164,31 @@ impl SamplingOptions {
         let in_vocab = |id: u32| (id as usize) < vocab;
         let ids_allowed = format!("a token id below {vocab}, the size of the vocabulary");
 
-        at_most("stop", self.stop.len(), STOP_STRINGS_MAX)?;
+        at_most(Param::Stop, self.stop.len(), STOP_STRINGS_MAX)?;
         for (i, stop) in self.stop.iter().enumerate() {
             let bytes = stop.len();
             require(
                 (1..=STOP_BYTES_MAX).contains(&bytes),
-                format!("stop[{i}]"),
+                Param::StopString(i),
                 format!("{bytes} bytes long"),
                 &format!("1 to {STOP_BYTES_MAX} bytes long"),
             )?;
         }
-        at_most("stop_token_ids", self.stop_token_ids.len(), STOP_IDS_MAX)?;
+        at_most(Param::StopTokenIds, self.stop_token_ids.len(), STOP_IDS_MAX)?;
         for (i, &id) in self.stop_token_ids.iter().enumerate() {
-            require(
-                in_vocab(id),
-                format!("stop_token_ids[{i}]"),
-                id,
-                &ids_allowed,
-            )?;
+            require(in_vocab(id), Param::StopTokenId(i), id, &ids_allowed)?;
         }
-        at_most("logit_bias", self.logit_bias.len(), LOGIT_BIAS_MAX)?;
+        at_most(Param::LogitBias, self.logit_bias.len(), LOGIT_BIAS_MAX)?;
         for &(id, bias) in &self.logit_bias {
-            require(in_vocab(id), format!("logit_bias[{id}]"), id, &ids_allowed)?;
-            between(format!("logit_bias[{id}]"), bias, &(-100.0..=100.0))?;
+            require(in_vocab(id), Param::LogitBiasOf(id), id, &ids_allowed)?;
+            between(Param::LogitBiasOf(id), bias, &(-100.0..=100.0))?;
         }
         Ok(())
     }
 }
 
 fn between<T: PartialOrd + Display>(
-    field: impl Into<String>,
+    field: Param,
     value: T,
     range: &RangeInclusive<T>,
 ) -> Result<(), ParamError> {
@@ -196,7 +196,7 @@ fn between<T: PartialOrd + Display>(
     require(range.contains(&value), field, value, &allowed)
 }
 
-fn at_most(field: &str, len: usize, max: usize) -> Result<(), ParamError> {
+fn at_most(field: Param, len: usize, max: usize) -> Result<(), ParamError> {
     let value = format!("{len} entries long");
     require(
         len <= max,
@@ -208,7 +208,7 @@ fn at_most(field: &str, len: usize, max: usize) -> Result<(), ParamError> {
 
 fn require(
     holds: bool,
-    field: impl Into<String>,
+    field: Param,
     value: impl Display,
     allowed: &str,
 ) -> Result<(), ParamError> {
@@ -216,7 +216,7 @@ fn require(
         return Ok(());
     }
     Err(ParamError {
-        field: field.into(),
+        field,
         value: value.to_string(),
         allowed: allowed.to_owned(),
     })

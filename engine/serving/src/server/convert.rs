@@ -7,28 +7,25 @@ use ebb_models::tokenizer::ChatMessage;
 use ebb_proto::v1;
 
 use super::sampling::sampling;
+use super::status::CallError;
 use crate::core::{
-    EngineState, FinishReason, GenerateRequest, ModelInfo, Prompt, RequestError, StreamEvent,
-    TokenLogprobs,
+    EngineState, FinishReason, ModelInfo, Prompt, Request, StreamEvent, TokenLogprobs,
 };
 use crate::kv_state::KvState;
 use crate::sampling::SamplingOptions;
 
-/// Bytes that a request's name may have.
-const REQUEST_ID_BYTES: usize = 256;
 /// Prompt tokens whose log-probabilities go into one message.
 const LOGPROBS_PER_MESSAGE: usize = 128;
 
-/// A request as the engine takes it, for a model with these defaults and `vocab` logits. An empty
-/// `request_id` is replaced by a name of the server's own.
+/// A request as the engine takes it, for a model with these defaults; the engine checks its fields.
+/// An empty `request_id` is replaced by a name of the server's own.
 ///
 /// # Errors
-/// [`RequestError::Invalid`] naming the field.
+/// [`CallError::Call`] when it has no prompt.
 pub fn request(
     message: v1::GenerateRequest,
     defaults: SamplingOptions,
-    vocab: usize,
-) -> Result<GenerateRequest, RequestError> {
+) -> Result<Request, CallError> {
     let v1::GenerateRequest {
         request_id,
         prompt,
@@ -37,40 +34,13 @@ pub fn request(
         timeout_ms,
         min_kv_bits,
     } = message;
-    if request_id.len() > REQUEST_ID_BYTES || request_id.chars().any(char::is_control) {
-        return Err(RequestError::invalid(
-            "request_id",
-            format!("it must have at most {REQUEST_ID_BYTES} bytes and no control characters"),
-        ));
-    }
     let prompt = match prompt {
         Some(v1::generate_request::Prompt::Text(text)) => Prompt::Text(text),
         Some(v1::generate_request::Prompt::TokenIds(ids)) => Prompt::Tokens(ids.ids),
-        Some(v1::generate_request::Prompt::Chat(chat)) => Prompt::Chat(messages(chat)?),
+        Some(v1::generate_request::Prompt::Chat(chat)) => Prompt::Chat(messages(chat)),
         None => {
-            return Err(RequestError::invalid(
-                "prompt",
-                "set one of text, token_ids or chat",
-            ));
-        }
-    };
-    let timeout = match timeout_ms {
-        Some(0) => {
-            return Err(RequestError::invalid(
-                "timeout_ms",
-                "it must be at least 1; leave it out for no limit",
-            ));
-        }
-        limit => limit.map(Duration::from_millis),
-    };
-    let min_kv_bits = match min_kv_bits {
-        None => 0,
-        Some(bits @ (2 | 4 | 8 | 16)) => bits as u8,
-        Some(bits) => {
-            return Err(RequestError::invalid(
-                "min_kv_bits",
-                format!("it is {bits}; it must be 16, 8, 4 or 2, or left out"),
-            ));
+            let message = "set one of text, token_ids or chat";
+            return Err(CallError::call("prompt", message));
         }
     };
     let request_id = if request_id.is_empty() {
@@ -78,13 +48,13 @@ pub fn request(
     } else {
         request_id
     };
-    let params = sampling(params.unwrap_or_default(), defaults, vocab)?;
-    Ok(GenerateRequest {
+    Ok(Request {
         request_id,
         prompt,
-        params,
+        sampling: sampling(params.unwrap_or_default(), defaults),
         priority,
-        timeout,
+        timeout: timeout_ms.map(Duration::from_millis),
+        call_timeout: None,
         min_kv_bits,
     })
 }
@@ -92,37 +62,25 @@ pub fn request(
 /// The prompt that a Tokenize call asks about.
 ///
 /// # Errors
-/// [`RequestError::Invalid`] naming the field.
+/// [`CallError::Call`] when it has none.
 pub(super) fn tokenize_prompt(
     input: Option<v1::tokenize_request::Input>,
-) -> Result<Prompt, RequestError> {
+) -> Result<Prompt, CallError> {
     match input {
         Some(v1::tokenize_request::Input::Text(text)) => Ok(Prompt::Text(text)),
-        Some(v1::tokenize_request::Input::Chat(chat)) => Ok(Prompt::Chat(messages(chat)?)),
-        None => Err(RequestError::invalid("input", "set one of text or chat")),
+        Some(v1::tokenize_request::Input::Chat(chat)) => Ok(Prompt::Chat(messages(chat))),
+        None => Err(CallError::call("input", "set one of text or chat")),
     }
 }
 
-fn messages(chat: v1::ChatMessages) -> Result<Vec<ChatMessage>, RequestError> {
-    if chat.messages.is_empty() {
-        return Err(RequestError::invalid(
-            "chat.messages",
-            "it is empty; send at least one message",
-        ));
-    }
-    if let Some(i) = chat.messages.iter().position(|m| m.role.is_empty()) {
-        return Err(RequestError::invalid(
-            format!("chat.messages[{i}].role"),
-            "it is empty; use system, user or assistant",
-        ));
-    }
+fn messages(chat: v1::ChatMessages) -> Vec<ChatMessage> {
     let messages = chat.messages.into_iter();
-    Ok(messages
+    messages
         .map(|m| ChatMessage {
             role: m.role,
             content: m.content,
         })
-        .collect())
+        .collect()
 }
 
 /// A name that no other request has: 64 random bits.

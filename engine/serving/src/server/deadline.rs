@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use tonic::metadata::MetadataMap;
 
-use crate::core::RequestError;
+use super::status::CallError;
 
 /// The header `grpc-timeout`: up to eight digits and a unit (`H M S m u n`), relative to the call's
 /// arrival.
 ///
 /// # Errors
-/// [`RequestError::Invalid`] when it is not of that form.
-pub(super) fn grpc_timeout(metadata: &MetadataMap) -> Result<Option<Duration>, RequestError> {
+/// [`CallError::Call`] when it is not of that form.
+pub(super) fn grpc_timeout(metadata: &MetadataMap) -> Result<Option<Duration>, CallError> {
     let Some(value) = metadata.get("grpc-timeout") else {
         return Ok(None);
     };
     let parsed = value.to_str().ok().and_then(parse);
     parsed.map(Some).ok_or_else(|| {
-        RequestError::invalid(
+        CallError::call(
             "grpc-timeout",
             format!("{value:?} is not a timeout such as 100m (milliseconds) or 5S"),
         )
@@ -40,14 +40,6 @@ fn parse(text: &str) -> Option<Duration> {
         'n' => Duration::from_nanos(count),
         _ => return None,
     })
-}
-
-/// The earlier of two optional limits.
-pub(super) fn earlier(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
 }
 
 #[cfg(test)]
@@ -75,13 +67,5 @@ mod tests {
         metadata.insert("grpc-timeout", "soon".parse().unwrap());
         let error = grpc_timeout(&metadata).unwrap_err();
         assert!(error.to_string().starts_with("grpc-timeout: "), "{error}");
-    }
-
-    #[test]
-    fn the_earlier_limit_counts() {
-        let (a, b) = (Duration::from_secs(1), Duration::from_secs(2));
-        assert_eq!(earlier(Some(a), Some(b)), Some(a));
-        assert_eq!(earlier(None, Some(b)), Some(b));
-        assert_eq!(earlier(None, None), None);
     }
 }

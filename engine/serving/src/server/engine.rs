@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::core::{
-    EngineHandle, EngineState, GenerateRequest, GenerateStream, ModelInfo, Prompt, RequestError,
+    EngineHandle, EngineState, GenerateStream, ModelInfo, Prompt, Request, RequestError,
 };
 use crate::metrics::{EngineGauges, Recorder};
 use crate::sampling::SamplingOptions;
@@ -15,7 +15,7 @@ pub trait Engine: Clone + Send + Sync + 'static {
     /// there is none.
     fn generate(
         &self,
-        request: GenerateRequest,
+        request: Request,
     ) -> impl Future<Output = Result<GenerateStream, RequestError>> + Send;
 
     /// Aborts by request id; false when no such request is live.
@@ -70,7 +70,7 @@ pub(super) fn gauges(state: &EngineState) -> EngineGauges {
 }
 
 impl Engine for EngineHandle {
-    async fn generate(&self, request: GenerateRequest) -> Result<GenerateStream, RequestError> {
+    async fn generate(&self, request: Request) -> Result<GenerateStream, RequestError> {
         self.generate(request).await
     }
 

@@ -13,6 +13,7 @@ mod call;
 mod convert;
 mod deadline;
 mod engine;
+mod fields;
 mod health;
 mod http;
 mod listen;
@@ -42,7 +43,7 @@ pub use engine::Engine;
 pub use listen::ListenError;
 pub use serve::{EngineStopped, serve_until_stopped};
 pub use shutdown::Signals;
-pub use status::status;
+pub use status::{CallError, status};
 
 /// Time for the last bytes of the last answer to leave, when clients do not close their
 /// connections.

@@ -1,22 +1,13 @@
-//! Sampling parameters of a message: what it leaves out comes from the model's defaults, what it
-//! sets is checked.
+//! Sampling parameters of a message: what it leaves out comes from the model's defaults.
 
 use ebb_proto::v1;
 
-use crate::core::RequestError;
-use crate::sampling::{SamplingOptions, SamplingParams};
+use crate::sampling::SamplingOptions;
 
-/// Parameters that the engine may rely on, for a model with `vocab` logits.
-///
-/// # Errors
-/// [`RequestError::Invalid`] naming the field, as `sampling.top_p`.
-pub(super) fn sampling(
-    message: v1::SamplingParams,
-    defaults: SamplingOptions,
-    vocab: usize,
-) -> Result<SamplingParams, RequestError> {
+/// The parameters asked for; the engine checks them.
+pub(super) fn sampling(message: v1::SamplingParams, defaults: SamplingOptions) -> SamplingOptions {
     let d = defaults;
-    let options = SamplingOptions {
+    SamplingOptions {
         temperature: message.temperature.unwrap_or(d.temperature),
         top_k: message.top_k.unwrap_or(d.top_k),
         top_p: message.top_p.unwrap_or(d.top_p),
@@ -35,16 +26,14 @@ pub(super) fn sampling(
         logprobs: message.logprobs,
         prompt_logprobs: message.prompt_logprobs,
         n: message.n.unwrap_or(d.n),
-    };
-    options.validate(vocab).map_err(|error| {
-        let why = format!("it is {}; it must be {}", error.value, error.allowed);
-        RequestError::invalid(format!("sampling.{}", error.field), why)
-    })
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::fields::path;
     use super::*;
+    use crate::core::{Prompt, Request, RequestError};
 
     #[test]
     fn absent_fields_take_the_models_defaults_and_set_ones_their_value() {
@@ -60,7 +49,7 @@ mod tests {
             logprobs: Some(0),
             ..Default::default()
         };
-        let params = sampling(message, defaults, 100).unwrap();
+        let params = sampling(message, defaults).validate(100).unwrap();
         assert_eq!((params.temperature, params.top_k, params.n), (0.6, 0, 1));
         assert_eq!((params.logprobs, params.prompt_logprobs), (Some(0), None));
         assert_eq!(params.logit_bias, [(3, -1.5)]);
@@ -69,9 +58,12 @@ mod tests {
 
     #[test]
     fn errors_name_the_field_as_clients_write_it() {
-        let check = |message| match sampling(message, SamplingOptions::default(), 100) {
-            Err(RequestError::Invalid { field, .. }) => field,
-            other => panic!("{other:?}"),
+        let check = |message| {
+            let options = sampling(message, SamplingOptions::default());
+            match Request::new(Prompt::Tokens(vec![1]), options).validate(100) {
+                Err(RequestError::Invalid { field, .. }) => path(field),
+                other => panic!("{other:?}"),
+            }
         };
         let base = v1::SamplingParams::default;
         for (field, message) in [

@@ -11,11 +11,11 @@ use tonic::{Request, Response, Status};
 
 use super::call::Call;
 use super::convert;
-use super::deadline::{earlier, grpc_timeout};
+use super::deadline::grpc_timeout;
 use super::engine::Engine;
 use super::responses::{Responses, respond};
-use super::status::status;
-use crate::core::{GenerateStream, RequestError};
+use super::status::CallError;
+use crate::core::{Field, GenerateStream, RequestError};
 
 /// Answers calls with an engine, once there is one.
 pub(super) struct EbbService<E> {
@@ -42,7 +42,7 @@ impl<E: Engine> EbbService<E> {
     ) -> Result<Response<T>, Status>
     where
         T: Send + 'static,
-        F: Future<Output = Result<T, RequestError>> + Send + 'static,
+        F: Future<Output = Result<T, CallError>> + Send + 'static,
     {
         let engine = self.engine()?;
         let mut call = Call::new(engine.recorder().clone(), method);
@@ -56,10 +56,10 @@ impl<E: Engine> EbbService<E> {
 async fn contained<T, F>(run: F) -> Result<T, Status>
 where
     T: Send + 'static,
-    F: Future<Output = Result<T, RequestError>> + Send + 'static,
+    F: Future<Output = Result<T, CallError>> + Send + 'static,
 {
     match tokio::spawn(run).await {
-        Ok(result) => result.map_err(|error| status(&error)),
+        Ok(result) => result.map_err(Status::from),
         Err(error) => {
             tracing::error!(%error, "a call failed because of a bug in the server");
             Err(Status::internal(
@@ -72,16 +72,15 @@ where
 async fn generate<E: Engine>(
     engine: E,
     request: Request<v1::GenerateRequest>,
-) -> Result<(String, GenerateStream), RequestError> {
+) -> Result<(String, GenerateStream), CallError> {
     let call_timeout = grpc_timeout(request.metadata())?;
-    let mut request = convert::request(
-        request.into_inner(),
-        engine.default_sampling(),
-        engine.model().vocab,
-    )?;
-    request.timeout = earlier(request.timeout, call_timeout);
+    let request = convert::request(request.into_inner(), engine.default_sampling())?;
+    let request = crate::core::Request {
+        call_timeout,
+        ..request
+    };
     let request_id = request.request_id.clone();
-    tracing::debug!(request_id, n = request.params.n, "generate");
+    tracing::debug!(request_id, n = request.sampling.n, "generate");
     Ok((request_id, engine.generate(request).await?))
 }
 
@@ -116,10 +115,8 @@ impl<E: Engine> Ebb for EbbService<E> {
         let id = request.into_inner().request_id;
         self.unary("Abort", |engine| async move {
             if id.is_empty() {
-                return Err(RequestError::invalid(
-                    "request_id",
-                    "it is empty; send the name of the request to end",
-                ));
+                let message = "it is empty; send the name of the request to end";
+                return Err(RequestError::invalid(Field::RequestId, message).into());
             }
             Ok(v1::AbortResponse {
                 aborted: engine.abort(&id),
@@ -162,7 +159,7 @@ impl<E: Engine> Ebb for EbbService<E> {
                 .find(|&(_, &id)| id as usize >= vocab)
             {
                 let why = format!("{id} is not a token; the vocabulary ends at {}", vocab - 1);
-                return Err(RequestError::invalid(format!("token_ids[{i}]"), why));
+                return Err(RequestError::invalid(Field::TokenId(i), why).into());
             }
             let text = engine.detokenize(&token_ids, skip_special_tokens.unwrap_or(false));
             Ok(v1::DetokenizeResponse { text })

@@ -1,30 +1,66 @@
 //! From the engine's errors to gRPC statuses.
 
+use thiserror::Error;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
+use super::fields::path;
 use crate::core::RequestError;
 
-/// The status that a client receives. Invalid input also carries a `google.rpc.BadRequest` naming
-/// the field.
-pub fn status(error: &RequestError) -> Status {
-    let message = error.to_string();
-    match error {
-        RequestError::Invalid {
+/// Why a call fails.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum CallError {
+    /// The engine refuses it or fails.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// A part of the call that the engine never hears of is wrong.
+    #[error("{field}: {message}")]
+    Call {
+        /// Where it is.
+        field: &'static str,
+        /// What was wrong with it and what is allowed.
+        message: String,
+    },
+}
+
+impl CallError {
+    pub(super) fn call(field: &'static str, message: impl Into<String>) -> Self {
+        Self::Call {
             field,
-            message: why,
-        } => {
-            let details = ErrorDetails::with_bad_request_violation(field, why);
-            Status::with_error_details(Code::InvalidArgument, message, details)
+            message: message.into(),
         }
-        RequestError::QueueFull { .. } | RequestError::SlowReader { .. } => {
-            Status::resource_exhausted(message)
-        }
-        RequestError::DeadlineExceeded => Status::deadline_exceeded(message),
-        RequestError::Aborted => Status::cancelled(message),
-        RequestError::ShuttingDown => Status::unavailable(message),
-        RequestError::Internal(_) => Status::internal(message),
     }
+}
+
+impl From<CallError> for Status {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Request(error) => status(&error),
+            CallError::Call { field, message } => invalid(field, &message),
+        }
+    }
+}
+
+/// The status that a client receives.
+pub fn status(error: &RequestError) -> Status {
+    let sentence = error.to_string();
+    match error {
+        RequestError::Invalid { field, message } => invalid(&path(*field), message),
+        RequestError::QueueFull { .. } | RequestError::SlowReader { .. } => {
+            Status::resource_exhausted(sentence)
+        }
+        RequestError::DeadlineExceeded => Status::deadline_exceeded(sentence),
+        RequestError::Aborted => Status::cancelled(sentence),
+        RequestError::ShuttingDown => Status::unavailable(sentence),
+        RequestError::Internal(_) => Status::internal(sentence),
+    }
+}
+
+/// Invalid input also carries a `google.rpc.BadRequest` naming the field.
+fn invalid(field: &str, message: &str) -> Status {
+    let details = ErrorDetails::with_bad_request_violation(field, message);
+    let sentence = format!("{field}: {message}");
+    Status::with_error_details(Code::InvalidArgument, sentence, details)
 }
 
 /// The name of a status code as gRPC spells it, for metrics.

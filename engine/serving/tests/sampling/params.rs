@@ -12,7 +12,7 @@ fn refused(change: impl FnOnce(&mut SamplingOptions), words: [&str; 3]) {
     for word in words {
         assert!(sentence.contains(word), "{word:?} is not in {sentence:?}");
     }
-    assert!(sentence.starts_with(&error.field), "{sentence}");
+    assert!(sentence.starts_with(&error.field.to_string()), "{sentence}");
 }
 
 fn accepted(change: impl FnOnce(&mut SamplingOptions)) {

@@ -16,7 +16,7 @@ fn never(_: usize) -> Option<Trouble> {
 
 /// Requests of every kind: penalties, masks, bias, cuts, choices, reports, stop ids that end an
 /// answer while the next step runs.
-fn requests() -> Vec<GenerateRequest> {
+fn requests() -> Vec<Request> {
     let prompt = |i: u32| -> Vec<u32> { (0..1 + i * 7 % 90).map(|p| (p * 31 + i) % 150).collect() };
     let base = |i: u32| SamplingOptions {
         seed: Some(u64::from(i) << 20 | 99),
@@ -50,14 +50,14 @@ async fn serve(
     depth: usize,
     frames: u32,
     script: impl Fn(usize) -> Option<Trouble> + Send + 'static,
-    requests: Vec<GenerateRequest>,
+    requests: Vec<Request>,
 ) -> (Vec<Outcome>, usize, u64) {
     let fake = Fake::new(frames, depth, script);
     let deepest: Arc<AtomicUsize> = fake.deepest.clone();
     let engine = engine(fake, frames);
     let mut streams = Vec::new();
     for request in requests {
-        let n = request.params.n;
+        let n = request.sampling.n;
         streams.push((engine.generate(request).await.expect("taken"), n));
     }
     let mut outcomes = Vec::new();
@@ -186,7 +186,7 @@ async fn cancelled_while_in_flight_leaves_the_others_alone_and_no_memory() {
     };
     let mut doomed = Vec::new();
     for i in 0..6 {
-        let named = GenerateRequest {
+        let named = Request {
             request_id: format!("doomed-{i}"),
             ..request(&[i, 2, 3], long.clone())
         };

@@ -18,8 +18,8 @@ use ebb_scheduler::Config;
 
 use self::fake::Fake;
 use super::{
-    EngineHandle, FinishReason, GenerateRequest, GenerateStream, ModelInfo, Prompt, RequestError,
-    Served, StreamEvent, TokenLogprobs,
+    EngineHandle, FinishReason, GenerateStream, ModelInfo, Prompt, Request, RequestError, Served,
+    StreamEvent, TokenLogprobs,
 };
 use crate::kv_plan::KvPlan;
 use crate::kv_state::KvFacts;
@@ -111,15 +111,8 @@ pub(crate) fn lost_at_once() -> EngineHandle {
 }
 
 /// A request for `prompt`.
-pub(crate) fn request(prompt: &[u32], options: SamplingOptions) -> GenerateRequest {
-    GenerateRequest {
-        request_id: String::new(),
-        prompt: Prompt::Tokens(prompt.to_vec()),
-        params: options.validate(VOCAB).expect("valid"),
-        priority: 0,
-        timeout: None,
-        min_kv_bits: 0,
-    }
+pub(crate) fn request(prompt: &[u32], options: SamplingOptions) -> Request {
+    Request::new(Prompt::Tokens(prompt.to_vec()), options)
 }
 
 /// What one choice came to.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::fake::Fake;
 use super::*;
 
-fn answer(tokens: u32) -> GenerateRequest {
+fn answer(tokens: u32) -> Request {
     let options = SamplingOptions {
         ignore_eos: true,
         max_tokens: Some(tokens),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::core::{
-    EngineState, FinishReason, GenerateRequest, GenerateStream, KvBits, ModelInfo, Prompt,
+    EngineState, Field, FinishReason, GenerateStream, KvBits, ModelInfo, Prompt, Request,
     RequestError, STREAM_LIMIT_BYTES, SendError, StreamEvent, StreamSender, stream,
 };
 use crate::metrics::Recorder;
@@ -100,13 +100,15 @@ async fn flood(tx: &StreamSender, inner: &Inner) {
 }
 
 impl Engine for Fake {
-    async fn generate(&self, request: GenerateRequest) -> Result<GenerateStream, RequestError> {
+    async fn generate(&self, request: Request) -> Result<GenerateStream, RequestError> {
+        request.validate(self.0.model.vocab)?;
+        let deadline = request.deadline(std::time::Instant::now());
         let inner = self.0.clone();
         if !inner.accepting.load(Ordering::Relaxed) {
             return Err(RequestError::ShuttingDown);
         }
         let Prompt::Text(script) = request.prompt else {
-            return Err(RequestError::invalid("prompt", "text only"));
+            return Err(RequestError::invalid(Field::Prompt, "text only"));
         };
         match script.as_str() {
             "panic" => panic!("the script says so"),
@@ -131,9 +133,8 @@ impl Engine for Fake {
                 "flood" => flood(&tx, &inner).await,
                 "vanish" => drop(tx),
                 "forever" => {
-                    let timeout = request.timeout.unwrap_or(Duration::from_secs(3600));
-                    let until = tokio::time::Instant::now() + timeout;
-                    while tokio::time::Instant::now() < until && tx.send(delta("x")).is_ok() {
+                    let is_late = || deadline.is_some_and(|at| at <= std::time::Instant::now());
+                    while !is_late() && tx.send(delta("x")).is_ok() {
                         tokio::time::sleep(Duration::from_millis(5)).await;
                     }
                     tx.close(Some(RequestError::DeadlineExceeded));
