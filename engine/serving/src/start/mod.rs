@@ -1,0 +1,193 @@
+//! From a configuration to a running engine.
+
+mod config;
+mod error;
+mod memory;
+
+use ebb_block_manager::{BLOCK_TOKENS, PoolConfig};
+use ebb_kernels::backend::Backend;
+use ebb_kernels::kv::KvGeometry;
+use ebb_models::model::LoadedModel;
+use ebb_models::{Opened, open_as};
+use ebb_scheduler::{Config, Mode};
+
+use crate::core::{EngineHandle, ModelInfo, Served};
+use crate::device::{BackendOptions, Device, DeviceError, StepSizes};
+use crate::kv_plan::{KvPlan, static_chunk};
+use crate::kv_state::KvFacts;
+use crate::metrics::{CacheConfig, Recorder};
+use crate::trajectory::{Header, TrajectoryLog};
+
+pub use config::EngineConfig;
+pub use error::StartError;
+pub use memory::{CPU_KV_MEMORY_BYTES, GPU_MEMORY_UTILIZATION, pool};
+use memory::{kv_memory, max_context};
+
+/// Opens the model, loads it, and starts the engine thread. Blocks while it does; shows progress on
+/// a terminal.
+///
+/// # Errors
+/// A [`StartError`] whose sentence says what to change.
+pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
+    let Opened {
+        mut model,
+        tokenizer,
+        template,
+    } = open_as(&config.model, config.cache_dir.clone(), config.load_format)?;
+    for note in &model.notes {
+        tracing::warn!("{note}");
+    }
+    if let Some(positions) = config.max_context {
+        model.limit_context(positions);
+    }
+    config.kv_source.check_model(&model)?;
+    let plan = kv_plan(&config, model.spec.kv_geometry())?;
+    model
+        .fold_key_scales(plan.key_scales.clone())
+        .map_err(StartError::KeyScales)?;
+    if config.live_bytes_max < u64::MAX && plan.mode != Mode::Progressive {
+        let mode = plan.mode.name();
+        tracing::warn!(
+            "--kv-live-limit does nothing in mode {mode}: only progressive shrinks for it"
+        );
+    }
+    let mut limits = Config {
+        max_step_tokens: config.max_step_tokens.max(config.max_running),
+        max_running: config.max_running,
+        max_waiting: config.max_waiting,
+        prefill_chunk: config.max_step_tokens,
+        max_logit_rows: config.max_running.max(256),
+        mode: plan.mode,
+        admission: config.admission,
+        overcommit_percent: config.overcommit_percent,
+        shrink_bytes_max: config.shrink_bytes_max,
+        live_bytes_max: config.live_bytes_max,
+        ..Config::default()
+    };
+    let mut steps = StepSizes {
+        rows: limits.max_step_tokens,
+        seqs: limits.max_running,
+        context: config.max_context.unwrap_or(model.max_context()),
+        logit_rows: limits.max_logit_rows,
+        decode_rows: limits.max_running,
+        batch_invariant: config.batch_invariant,
+    };
+    let kv_bytes = kv_memory(&config, &model, &steps)?;
+    let pool_bytes = match &config.device {
+        Device::Cuda(device) => device.pool_bytes(&steps, &plan.layout, kv_bytes),
+        Device::Cpu => kv_bytes,
+    };
+    let pool = PoolConfig {
+        positions: plan.positions.clone(),
+        protected: plan.protected,
+        sink: plan.sink,
+        ..pool(&model, pool_bytes, config.prefix_cache)?
+    };
+    limits.static_chunk = config.static_chunk.unwrap_or(static_chunk(&pool));
+    let kept = limits.chunk_frames(&pool);
+    let max_context = max_context(&model, &pool, kept, config.max_context)?;
+    steps.context = max_context;
+    let name = config
+        .served_name
+        .clone()
+        .unwrap_or_else(|| model.name.clone());
+    let recorder = Recorder::new(&name, max_context);
+    recorder.cache_config(&CacheConfig {
+        block_tokens: BLOCK_TOKENS,
+        blocks: u64::from(pool.frames / pool.block_frames()),
+        prefix_cache: config.prefix_cache,
+    });
+    recorder.limits(config.max_running, config.max_waiting);
+    let info = ModelInfo {
+        description: describe(&model),
+        device: config.device.description(),
+        name,
+        max_context,
+        vocab: model.spec.vocab,
+        eos_token_ids: model.end_ids.clone(),
+        has_chat_template: template.is_some(),
+        kv_bytes_per_token: model.spec.kv_geometry().token_bytes() as u64,
+    };
+    let options = BackendOptions {
+        device: config.device.clone(),
+        threads: config.threads,
+        layout: Some(plan.layout.clone()),
+        rotation: plan.rotation,
+        steps,
+    };
+    let log = config.trajectory_log.as_deref();
+    let log = log.map(|path| {
+        let exact = config.batch_invariant || matches!(config.device, Device::Cpu);
+        let header = Header::new(model.identity(), info.device.clone(), exact, &plan);
+        TrajectoryLog::create(path, &header).map_err(|cause| StartError::TrajectoryLog {
+            path: path.to_owned(),
+            cause,
+        })
+    });
+    let log = log.transpose()?;
+    let backend = options.start(&model, pool.frames)?;
+    tracing::info!(
+        model = info.name,
+        device = info.device,
+        context = max_context,
+        kv_bytes,
+        kv_mode = plan.mode.name(),
+        kv_floor_bits = plan.floor_bits(),
+        "ready to serve"
+    );
+    let max_live = config.max_running + config.max_waiting;
+    let served = Served {
+        info,
+        tokenizer,
+        template,
+        generation: model.generation.clone(),
+        max_live,
+        kv: KvFacts::new(&plan),
+    };
+    Ok(EngineHandle::start(
+        served, limits, pool, backend, recorder, log,
+    )?)
+}
+
+/// The plan asked for, if the device can run its pages; the 16-bit one if none was asked for and it
+/// cannot.
+fn kv_plan(config: &EngineConfig, geometry: KvGeometry) -> Result<KvPlan, StartError> {
+    let mode = config.kv_mode.unwrap_or(Mode::Progressive);
+    let plan = KvPlan::new(geometry, mode, &config.kv_source)?;
+    match config.device.check_pages(&plan.layout) {
+        Ok(()) => Ok(plan),
+        Err(why) if config.kv_mode.is_none() => {
+            let plan = KvPlan::sixteen_bit(geometry)?;
+            let mode = plan.mode.name();
+            tracing::info!("the KV cache stays at 16 bit (--kv-mode {mode}): {why}");
+            Ok(plan)
+        }
+        Err(why) => Err(why.into()),
+    }
+}
+
+/// Loads the weights into the CPU backend with a pool of `frames`.
+///
+/// # Errors
+/// When memory or the weights fail.
+pub fn backend(
+    model: &LoadedModel,
+    frames: u32,
+    threads: usize,
+) -> Result<Box<dyn Backend>, DeviceError> {
+    BackendOptions::cpu(threads).start(model, frames)
+}
+
+fn describe(model: &LoadedModel) -> String {
+    let spec = &model.spec;
+    format!(
+        "{:?}, {:.0} M parameters, {} layers, {}/{} heads of {}, vocabulary {}",
+        model.family,
+        model.parameters() as f64 / 1e6,
+        spec.layers.len(),
+        spec.heads().q_heads,
+        spec.heads().kv_heads,
+        spec.heads().head_dim,
+        spec.vocab
+    )
+}
