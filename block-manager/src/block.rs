@@ -3,8 +3,8 @@
 use std::ops::{Index, IndexMut};
 
 use crate::{
-    BLOCK_TOKENS, BlockId, PoolConfig, SUB_BLOCK_TOKENS, epoch::Epoch, list::Links, planner::Place,
-    prefix::EntryId,
+    BLOCK_TOKENS, BlockId, PoolConfig, SUB_BLOCK_TOKENS, epoch::Epoch, list::Links,
+    prefix::EntryId, shrink_queue::Place,
 };
 
 /// The token ids of a full block.

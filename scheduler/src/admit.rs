@@ -1,14 +1,14 @@
 //! Admission: the most urgent waiting sequence gets memory if everybody admitted still fits.
 
-use ebb_block_manager::{BLOCK_TOKENS, PrefixCursor, SUB_BLOCK_TOKENS, SeqId, schedule::Bound};
+use ebb_block_manager::pressure::{BlockedBy, PromptNeeds};
+use ebb_block_manager::{BLOCK_TOKENS, PrefixCursor, SeqId, schedule::Bound};
 
 use crate::batch::Batch;
 use crate::group::Group;
-use crate::room::Shortage;
 use crate::scheduler::Scheduler;
 use crate::seq::{Resident, Seq};
 use crate::slab::Key;
-use crate::{Admission, Mode, Notice};
+use crate::{Mode, Notice};
 
 /// The sequence that is next to be admitted, and what is known of its prefix in the cache: while
 /// it waits for memory it is looked up in every plan.
@@ -32,45 +32,31 @@ impl Scheduler {
             {
                 return;
             }
-            if let Err(shortage) = self.may_start(key, weight, batch) {
-                self.held_up = Some((key, shortage));
+            if let Err(reason) = self.may_start(key, weight, batch) {
+                self.blocked_head = Some((key, reason));
                 return;
             }
             self.start(key, weight);
             self.plan_prefill(key, batch);
-            if batch.pressed {
+            if batch.memory_short {
                 return;
             }
         }
     }
 
-    fn may_start(&mut self, key: Key, weight: usize, batch: &mut Batch) -> Result<(), Shortage> {
-        let shrinks = self.config.mode.shrinks();
-        // Where blocks shrink, it fits alone once its own do: that was checked on arrival.
-        let asks_for_room =
-            !shrinks || (self.config.admission == Admission::Queue && !self.running.is_empty());
-        if asks_for_room && !self.fits(key, weight, batch) {
-            return Err(Shortage::Frames);
+    fn may_start(&mut self, key: Key, weight: usize, batch: &mut Batch) -> Result<(), BlockedBy> {
+        let runs_alone = self.running.is_empty();
+        if self.policy.needs_room_at_16_bit(runs_alone) && !self.fits(key, weight, batch) {
+            return Err(BlockedBy::Frames);
         }
-        if shrinks && !self.fits_at_floor(key, batch) {
-            return Err(Shortage::Promises);
+        if self.policy.mode.shrinks() && !self.promise_fits(key, batch) {
+            return Err(BlockedBy::Promises);
         }
         Ok(())
     }
 
-    /// Whether a sequence can be admitted so that every running one, this one included, can
-    /// complete its prompt and then decode [`headroom_tokens`] more at 16 bit without a preemption.
-    /// With nothing running, the pool itself is the only bound.
-    ///
-    /// [`headroom_tokens`]: crate::Config::headroom_tokens
+    /// Whether there is room at 16 bit for a sequence beside those that run.
     fn fits(&mut self, key: Key, weight: usize, batch: &Batch) -> bool {
-        let available = u64::from(self.blocks.available());
-        let alone = self.running.is_empty();
-        let sub_blocks = u64::from(self.config.headroom_tokens).div_ceil(SUB_BLOCK_TOKENS as u64);
-        let sequences = (self.running_choices + weight) as u64;
-        let headroom = self.frames_of(sub_blocks * SUB_BLOCK_TOKENS as u64) * sequences;
-        let spoken_for = if alone { 0 } else { batch.promised + headroom };
-
         self.consider(key);
         let cacheable = self.cacheable(key);
         let seq = &self.seqs[key];
@@ -80,8 +66,15 @@ impl Scheduler {
             .blocks
             .lookup_from(cursor, tokens, cacheable, seq.terms.bound);
         let fresh = self.frames_of(u64::from(seq.known())) - self.frames_of(hit.tokens as u64);
-        let parting = if alone { 0 } else { self.parting_frames(key) };
-        fresh + u64::from(hit.frames_revived) + parting + spoken_for <= available
+        let needs = PromptNeeds {
+            prompt: fresh + u64::from(hit.frames_revived),
+            fork: self.parting_frames(key),
+            running_prompts: batch.prompt_frames,
+            sequences: (self.running_choices + weight) as u64,
+        };
+        let runs_alone = self.running.is_empty();
+        let available = self.blocks.available();
+        self.policy.fits_at_16_bit(&needs, runs_alone, available)
     }
 
     /// Starts to keep what is found of a sequence's prefix.
@@ -105,7 +98,7 @@ impl Scheduler {
             .blocks
             .create_from(id, cursor, tokens, cacheable, seq.terms);
         self.candidate.seq = None;
-        self.held_up = None;
+        self.blocked_head = None;
         self.dequeue(key);
 
         let cached = created.cached_tokens as u32;

@@ -93,8 +93,8 @@ impl Scheduler {
             },
             floor_frames,
             bits: SeqBits::default(),
-            settled: 0,
-            given_up_at: 0,
+            blocks_at_floor: 0,
+            restarted_at: 0,
         });
         let record = &mut self.groups[group];
         if n == 1 {
@@ -138,8 +138,8 @@ impl Scheduler {
             return Some(reason);
         }
         // One choice must fit alone: that is what the most urgent sequence can fall back to.
-        let frames_needed = self.least_frames(request) + self.chunk_frames();
-        let frames_total = u64::from(self.capacity);
+        let frames_needed = self.least_frames(request) + u64::from(self.policy.chunk_frames);
+        let frames_total = u64::from(self.policy.capacity);
         if frames_needed > frames_total {
             return Some(RejectReason::NeverFits {
                 prompt_tokens,

@@ -92,13 +92,14 @@ impl Scheduler {
             "{preempted} wait preempted"
         );
         let promised = self.frames_promised();
-        let kept = self.config.overcommit_percent > 100 || promised <= u64::from(self.capacity);
+        let kept =
+            self.config.overcommit_percent > 100 || promised <= u64::from(self.policy.capacity);
         let requests = self.running.iter().map(|(_, key)| self.seqs[*key].request);
         let alone = requests.collect::<std::collections::BTreeSet<_>>().len() <= 1;
         ensure!(
             kept || alone,
             "{promised} frames are promised of {}",
-            self.capacity
+            self.policy.capacity
         );
         Ok(())
     }

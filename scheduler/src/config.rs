@@ -1,54 +1,8 @@
 //! Limits of the scheduler, checked once.
 
-use ebb_block_manager::{BLOCK_TOKENS, PoolConfig};
+use ebb_block_manager::pressure::{Admission, Mode, Policy, Watermarks};
+use ebb_block_manager::{BLOCK_TOKENS, PoolConfig, SUB_BLOCK_TOKENS};
 use thiserror::Error;
-
-/// What gives way when the KV memory is full.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Mode {
-    /// Nothing shrinks: sequences lose their memory and are computed again, as in engines whose
-    /// cache has one width.
-    #[default]
-    PreemptOnly,
-    /// Blocks shrink while they are served, as far as memory asks for it (PM-KVQ, made online). A
-    /// sequence loses its memory only when nothing is left to shrink.
-    Progressive,
-    /// Every block goes to the end of the schedule as soon as it is sealed, before anything but its
-    /// own chunk of a prompt ([`static_chunk`](Config::static_chunk)) reads it, as KIVI, Kitty and
-    /// KVmix serve. What a sequence reads then depends on nothing but itself.
-    Static,
-}
-
-impl Mode {
-    /// Every mode.
-    pub const ALL: [Self; 3] = [Self::PreemptOnly, Self::Static, Self::Progressive];
-
-    /// Its name in options, answers and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::PreemptOnly => "preempt-only",
-            Self::Static => "static",
-            Self::Progressive => "progressive",
-        }
-    }
-
-    /// Whether blocks shrink, and admission counts on it.
-    pub fn shrinks(self) -> bool {
-        self != Self::PreemptOnly
-    }
-}
-
-/// What a request waits for before it gets memory, where blocks can shrink.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Admission {
-    /// Only for room at the floor: what the prefix cache keeps shrinks or is evicted to let it in,
-    /// and what runs already shrinks.
-    #[default]
-    Degrade,
-    /// For room at 16 bit as well, as in [`Mode::PreemptOnly`]: requests queue, and what runs
-    /// shrinks only instead of being preempted.
-    Queue,
-}
 
 /// Limits and policies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,6 +140,24 @@ impl Config {
         match self.mode {
             Mode::Static => blocks.saturating_sub(1).saturating_mul(pool.block_frames()),
             Mode::PreemptOnly | Mode::Progressive => 0,
+        }
+    }
+
+    /// The pressure policy for a pool that gives `capacity` frames to sequences.
+    pub(crate) fn policy(&self, pool: &PoolConfig, capacity: u32) -> Policy {
+        let headroom = self.headroom_tokens.div_ceil(SUB_BLOCK_TOKENS as u32);
+        let live_max = self.live_bytes_max / pool.frame_bytes;
+        let permille = (self.low_water_permille, self.high_water_permille);
+        Policy {
+            mode: self.mode,
+            admission: self.admission,
+            capacity,
+            chunk_frames: self.chunk_frames(pool),
+            headroom_frames: u64::from(headroom) * u64::from(pool.frames_per_sub_block),
+            overcommit_percent: self.overcommit_percent,
+            watermarks: Watermarks::new(capacity, pool.held_back(), permille),
+            live_max: u32::try_from(live_max).unwrap_or(u32::MAX),
+            shrink_bytes_max: self.shrink_bytes_max,
         }
     }
 

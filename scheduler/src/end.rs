@@ -42,7 +42,7 @@ impl Scheduler {
                         self.waiting_choices -= 1;
                     }
                     // One that waits asks for less now, too.
-                    self.held_up = None;
+                    self.blocked_head = None;
                 }
             }
             Choice::Ended => {}
@@ -97,7 +97,7 @@ impl Scheduler {
         if let Some(resident) = self.seqs[key].resident {
             self.stop_running(key);
             self.running_choices -= 1;
-            self.held_up = None;
+            self.blocked_head = None;
             self.blocks.release(resident.id);
         } else {
             self.waiting_choices -= 1;

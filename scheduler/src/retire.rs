@@ -1,11 +1,11 @@
 //! Steps that come back: commits, sampled tokens, forks, failures.
 
+use ebb_block_manager::pressure::BlockedBy;
 use ebb_block_manager::{BLOCK_TOKENS, BlockId, SeqId, StepId};
 use rustc_hash::FxHashSet;
 
 use crate::group::Choice;
 use crate::in_flight::{InFlight, Sent};
-use crate::room::Shortage;
 use crate::scheduler::Scheduler;
 use crate::seq::{Resident, Seq};
 use crate::slab::Key;
@@ -160,8 +160,8 @@ impl Scheduler {
 
     /// The first in the queue may find memory now.
     fn forget_frames_short(&mut self) {
-        if matches!(self.held_up, Some((_, Shortage::Frames))) {
-            self.held_up = None;
+        if matches!(self.blocked_head, Some((_, BlockedBy::Frames))) {
+            self.blocked_head = None;
         }
     }
 

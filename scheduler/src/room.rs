@@ -1,7 +1,8 @@
 //! Room for arrivals. The queue's bound is for those who will wait: who finds a place in the next
 //! plan does not count.
 
-use crate::Mode;
+use ebb_block_manager::pressure::BlockedBy;
+
 use crate::scheduler::Scheduler;
 
 /// How much may still arrive before a request is refused with
@@ -40,15 +41,6 @@ impl Room {
     }
 }
 
-/// What a waiting sequence found too little of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Shortage {
-    /// Frames for its prompt at 16 bit.
-    Frames,
-    /// Frames that are not promised to others. Only ends bring them.
-    Promises,
-}
-
 impl Scheduler {
     /// How much may arrive now.
     pub fn room_for_arrivals(&self) -> Room {
@@ -62,18 +54,17 @@ impl Scheduler {
     /// Places in the batch that admission could fill, as far as is known.
     fn open_places(&self) -> usize {
         let first = self.waiting.first_key_value().map(|(_, key)| *key);
-        match self.held_up {
+        match self.blocked_head {
             Some((seq, _)) if first == Some(seq) => 0,
             _ => self.config.max_running - self.running_choices,
         }
     }
 
-    /// Nobody is admitted because what runs is short of memory itself. Where blocks shrink that is
-    /// over in a step or two.
-    pub(crate) fn note_pressure(&mut self) {
-        if self.config.mode == Mode::PreemptOnly {
+    /// Nobody is admitted because what runs is short of memory itself.
+    pub(crate) fn note_shortage(&mut self) {
+        if self.policy.shortage_blocks_queue() {
             let first = self.waiting.first_key_value();
-            self.held_up = first.map(|(_, key)| (*key, Shortage::Frames));
+            self.blocked_head = first.map(|(_, key)| (*key, BlockedBy::Frames));
         }
     }
 }

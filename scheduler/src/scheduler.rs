@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use ebb_block_manager::pressure::{BlockedBy, Policy};
 use ebb_block_manager::{BlockManager, PoolConfig, SUB_BLOCK_TOKENS, SeqBits};
 use rustc_hash::FxHashMap;
 
@@ -9,7 +10,6 @@ use crate::admit::Candidate;
 use crate::batch::Batch;
 use crate::group::{Choice, Group};
 use crate::in_flight::InFlight;
-use crate::room::Shortage;
 use crate::seq::Seq;
 use crate::slab::{Key, Slab};
 use crate::stats::Counters;
@@ -21,8 +21,7 @@ use crate::{Config, Event, FinishReason, Millis, Notice, RequestId, SetupError, 
 pub struct Scheduler {
     pub(crate) config: Config,
     pub(crate) blocks: BlockManager,
-    /// Frames that an empty pool gives.
-    pub(crate) capacity: u32,
+    pub(crate) policy: Policy,
     pub(crate) now: Millis,
 
     pub(crate) groups: Slab<Group>,
@@ -40,7 +39,7 @@ pub struct Scheduler {
     pub(crate) waiting_choices: usize,
     /// The waiting sequence that found no memory when it was last looked at, while none has come
     /// free since.
-    pub(crate) held_up: Option<(Key, Shortage)>,
+    pub(crate) blocked_head: Option<(Key, BlockedBy)>,
     /// Oldest first.
     pub(crate) in_flight: VecDeque<InFlight>,
     pub(crate) candidate: Candidate,
@@ -66,7 +65,7 @@ impl Scheduler {
         config.validate()?;
         let blocks = BlockManager::new(pool)?;
         Ok(Self {
-            capacity: blocks.available(),
+            policy: config.policy(blocks.config(), blocks.available()),
             config,
             blocks,
             now: Millis(0),
@@ -78,7 +77,7 @@ impl Scheduler {
             running: Vec::new(),
             running_choices: 0,
             waiting_choices: 0,
-            held_up: None,
+            blocked_head: None,
             in_flight: VecDeque::new(),
             candidate: Candidate::default(),
             prompt_frames: 0,

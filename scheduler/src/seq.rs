@@ -49,10 +49,11 @@ pub(crate) struct Seq {
     pub(crate) floor_frames: u64,
     /// Widths at which it read its context in the memory that it lost since.
     pub(crate) bits: SeqBits,
-    /// [`Mode::Static`](crate::Mode::Static): full blocks of which all were seen where they belong.
-    pub(crate) settled: u32,
-    /// Tokens it had when it last gave its memory up with nobody to take it; 0: never.
-    pub(crate) given_up_at: u32,
+    /// [`Mode::Static`](crate::Mode::Static): full blocks at the start that are known to be at
+    /// their floor.
+    pub(crate) blocks_at_floor: u32,
+    /// Tokens it had when it last gave up its memory because it was stuck alone; 0: never.
+    pub(crate) restarted_at: u32,
 }
 
 /// What a sequence is to the block manager.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{BlockManager, share::guarded, sub_block_frames};
 use crate::{
-    BLOCK_TOKENS, BlockId, SUB_BLOCK_TOKENS, planner::Place, prefix::EntryId, schedule::Bound,
-    sequence::Sequence,
+    BLOCK_TOKENS, BlockId, SUB_BLOCK_TOKENS, prefix::EntryId, schedule::Bound, sequence::Sequence,
+    shrink_queue::Place,
 };
 
 /// Ends the audit with a sentence unless the condition holds.

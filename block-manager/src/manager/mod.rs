@@ -2,8 +2,10 @@
 //! grow, commit, share and shrink them.
 
 mod audit;
+mod choose;
 mod commit;
 mod grow;
+mod precision;
 mod share;
 mod shrink;
 
@@ -18,14 +20,16 @@ use crate::{
     cached::Cached,
     epoch::{Epoch, Epochs},
     frames::FramePool,
-    planner::{Place, Queues},
     prefix::{EntryId, PrefixIndex},
+    pressure::Begun,
     sequence::{Sequences, Terms},
+    shrink_queue::{Place, Queues},
 };
 use shrink::Pending;
 
+pub use precision::{ColdBlock, LiveBlock};
 pub use share::{Created, PrefixHit};
-pub use shrink::{ColdBlock, LiveBlock, ShrinkJob};
+pub use shrink::ShrinkJob;
 
 /// A reservation that did not fit; nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -60,6 +64,8 @@ pub struct BlockManager {
     shrunk_bytes: u64,
     held_back: u32,
     queues: Queues,
+    /// Which shrinking has begun.
+    begun: Begun,
     /// Shrinks of the step being planned and of those in flight, by rising epoch.
     pending: VecDeque<Pending>,
     /// Frames that they write.
@@ -89,6 +95,7 @@ impl BlockManager {
             shrunk_bytes: 0,
             held_back: config.held_back(),
             queues: Queues::default(),
+            begun: Begun::default(),
             pending: VecDeque::new(),
             pending_frames: 0,
             moves: 1,

@@ -313,7 +313,7 @@ impl Harness {
     /// Shrinks a cold block, one of a sequence, or whatever pressure asks for.
     fn shrink(&mut self, at: u16, which: u16, how: u16) {
         if how.is_multiple_of(2) {
-            return self.relieve(at, which, how);
+            return self.shrink_for(at, which, how);
         }
         let which = usize::from(which);
         let cold: Vec<_> = self.pool.cold_blocks().map(|cold| cold.block).collect();
@@ -350,7 +350,7 @@ impl Harness {
         }
     }
 
-    fn relieve(&mut self, demand: u16, marks: u16, bytes: u16) {
+    fn shrink_for(&mut self, demand: u16, marks: u16, bytes: u16) {
         let pressure = Pressure {
             demand: u32::from(demand % 64),
             soon: u32::from(demand / 64 % 64).min(u32::from(demand % 64)),
@@ -365,7 +365,7 @@ impl Harness {
         };
         let mut jobs = Vec::new();
         let before = self.pool.usage().blocks_cached;
-        self.pool.relieve(&pressure, &mut jobs);
+        self.pool.shrink_for(&pressure, &mut jobs);
         let evicted = before - self.pool.usage().blocks_cached;
         self.coverage
             .count("blocks evicted for shrinks", u64::from(evicted));
@@ -377,7 +377,7 @@ impl Harness {
             .filter(|job| job.live && pressure.live_max < u32::MAX);
         self.coverage
             .count("live blocks shrunk beside a limit", over.count() as u64);
-        let expected = self.model.relieve(&pressure);
+        let expected = self.model.shrink_for(&pressure);
         let brief: Vec<_> = jobs.iter().map(|job| (job.from, job.to)).collect();
         let expected_brief = expected.iter().map(|&(_, from, to)| (from, to));
         assert_eq!(brief, expected_brief.collect::<Vec<_>>(), "{pressure:?}");

@@ -209,7 +209,7 @@ fn floors(pool: &mut BlockManager, seq: SeqId, first_step: u64) -> Vec<u8> {
     let mut jobs = Vec::new();
     for id in first_step.. {
         jobs.clear();
-        pool.relieve(&all, &mut jobs);
+        pool.shrink_for(&all, &mut jobs);
         step(pool, id);
         if jobs.is_empty() {
             break;

@@ -183,7 +183,7 @@ impl Model {
     }
 
     /// The planner, by its definition: look at all blocks for each shrink.
-    pub(crate) fn relieve(&mut self, pressure: &Pressure) -> Vec<Job> {
+    pub(crate) fn shrink_for(&mut self, pressure: &Pressure) -> Vec<Job> {
         let mut jobs = Vec::new();
         if self.config.positions.len() == 1 {
             return jobs;
