@@ -1,17 +1,17 @@
-//! What an operator chooses for times when KV memory is short.
+//! What an operator chooses for when KV memory is short.
 
-/// What gives way when the KV memory is full.
+/// What happens when the KV memory is full.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Mode {
-    /// Nothing shrinks: sequences lose their memory and are computed again, as in engines whose
-    /// cache has one width.
+    /// Nothing shrinks: sequences are preempted and computed again, as in engines whose KV cache has
+    /// one precision.
     #[default]
     PreemptOnly,
-    /// Blocks shrink while they are served, as far as memory asks for it (PM-KVQ, made online). A
-    /// sequence loses its memory only when nothing is left to shrink.
+    /// Blocks shrink while they are served, as far as memory demands (PM-KVQ, made online). A sequence
+    /// is preempted only when nothing is left to shrink.
     Progressive,
-    /// Every block shrinks to its floor as soon as it is sealed, before anything but its own chunk
-    /// of a prompt reads it, as KIVI, Kitty and KVmix serve. What a sequence reads then depends on
+    /// Every block shrinks to its floor as soon as it is sealed, as in KIVI, Kitty and KVmix. Only the
+    /// tokens of its own chunk of a prompt read it at 16 bit. What a sequence reads then depends on
     /// nothing but itself.
     Static,
 }
@@ -38,11 +38,11 @@ impl Mode {
 /// What a request waits for before it gets memory, where blocks can shrink.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Admission {
-    /// Only for room at the floor: what the prefix cache keeps shrinks or is evicted to let it in,
-    /// and what runs already shrinks.
+    /// Room at its floor. Cached blocks shrink or are evicted for it, and so do blocks of running
+    /// sequences.
     #[default]
     Degrade,
-    /// For room at 16 bit as well, as in [`Mode::PreemptOnly`]: requests queue, and what runs
-    /// shrinks only instead of being preempted.
+    /// Also room at 16 bit, as in [`Mode::PreemptOnly`]. Blocks of running sequences shrink only where
+    /// a sequence would be preempted otherwise.
     Queue,
 }

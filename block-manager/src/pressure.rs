@@ -1,14 +1,14 @@
 //! The pressure policy: what happens, and in which order, when KV memory is short.
 //!
-//! Every decision is here, as arithmetic on numbers: who is admitted, who waits, who is preempted,
-//! who is evicted, who shrinks and how far. [`BlockManager`](crate::BlockManager) and the scheduler
-//! carry it out.
+//! Every decision is here, as arithmetic on numbers: which sequence is admitted, waits or is
+//! preempted, which block is evicted or shrinks, and how far. [`BlockManager`](crate::BlockManager)
+//! and the scheduler act on it.
 //!
 #![doc = include_str!("pressure.md")]
 
 use std::cmp::Reverse;
 
-use crate::BlockId;
+use crate::{BlockId, PoolConfig, SUB_BLOCK_TOKENS, schedule::Bound};
 
 pub use crate::mode::{Admission, Mode};
 pub use crate::recompute::RecomputeCost;
@@ -29,7 +29,7 @@ const SHRINKS_AT_ONCE: u32 = 4;
 /// The policy's limits, fixed when the scheduler starts. All counts are frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Policy {
-    /// What gives way.
+    /// What happens when memory is short.
     pub mode: Mode,
     /// What a request waits for, where blocks shrink.
     pub admission: Admission,
@@ -71,8 +71,29 @@ impl Watermarks {
     }
 }
 
-/// Admission.
+/// Arrival and admission.
 impl Policy {
+    /// Frames that one choice takes at its longest, `tokens` tokens: at 16 bit, or with its blocks at
+    /// their floor where blocks shrink.
+    pub fn frames_at_longest(&self, pool: &PoolConfig, tokens: u64, bound: Bound) -> u64 {
+        if self.mode.shrinks() {
+            return pool.floor_frames(tokens, bound);
+        }
+        tokens.div_ceil(SUB_BLOCK_TOKENS as u64) * u64::from(pool.frames_per_sub_block)
+    }
+
+    /// Frames that each of `choices` choices is promised. When they fork, each copies the block that
+    /// the prompt ends in, which stays as it is for the others.
+    pub fn promise(&self, pool: &PoolConfig, frames_at_longest: u64, choices: u32) -> u64 {
+        frames_at_longest + u64::from(choices > 1) * u64::from(pool.block_frames())
+    }
+
+    /// Frames that an empty pool must have for a request: one choice must fit alone, since that is
+    /// what the most urgent sequence can fall back to.
+    pub fn frames_to_run_alone(&self, frames_at_longest: u64) -> u64 {
+        frames_at_longest + u64::from(self.chunk_frames)
+    }
+
     /// Whether a sequence is admitted only if it fits at 16 bit, by
     /// [`fits_at_16_bit`](Self::fits_at_16_bit). Where blocks shrink, one that runs alone needs no
     /// such room: it fits once its own blocks shrink, as was checked on arrival.
@@ -193,10 +214,10 @@ impl Policy {
         }
     }
 
-    /// Where blocks shrink: what is done when no sequence can go on, no step is in flight and
-    /// nothing shrinks. `is_alone`: there is no [`victim`]. What it shares with choices that have
-    /// ended may keep it from fitting, so computing it again helps once. After that it is one of
-    /// those whose blocks cannot be encoded.
+    /// Where blocks shrink: what is done when no sequence can go on, no step is in flight and nothing
+    /// shrinks. Without a [`victim`] one sequence is left. It is computed again, since blocks that it
+    /// shared with choices that have ended may keep it from fitting. If it is stuck again without a
+    /// new token, its blocks cannot be encoded, and it fails.
     pub fn remedy_when_stuck(has_victim: bool, has_restarted: bool) -> Remedy {
         match (has_victim, has_restarted) {
             (true, _) => Remedy::Preempt,
@@ -272,21 +293,20 @@ pub struct Pressure {
     pub soon: u32,
     /// Shrinking begins when fewer frames than this would be left after `demand`.
     pub low: u32,
-    /// It goes on until as many would be left. At least `low`.
+    /// It goes on until this many would be left. At least `low`.
     pub high: u32,
-    /// Frames that sequences may hold whatever room there is: shrinking begins beyond, too, and
+    /// Frames that sequences may hold though others are free. Shrinking also begins beyond this, and
     /// goes on until they hold `high - low` fewer.
     pub live_max: u32,
-    /// Bytes of the blocks that one step transcodes. A block that is larger is transcoded alone.
+    /// Bytes of the blocks that one step rewrites. A larger block shrinks alone.
     pub bytes_max: u64,
-    /// Whether blocks that only the prefix cache keeps shrink as well, where evicting them would
-    /// do, and are not just evicted.
+    /// Whether cached blocks shrink where evicting them would be enough. If not, they are only evicted.
     pub cold: bool,
 }
 
 impl Pressure {
-    /// What has to come free where `frames` are left: below the low watermark, or below the high
-    /// one if shrinking `has_begun`, as much as is missing there; else nothing.
+    /// Frames that have to come free if `frames` are left: up to the high watermark, once they are
+    /// below the low one or shrinking `has_begun`.
     fn deficit(&self, has_begun: bool, frames: u64) -> u64 {
         let above = |mark: u32| u64::from(self.demand) + u64::from(mark);
         match has_begun || frames < above(self.low) {
@@ -295,8 +315,8 @@ impl Pressure {
         }
     }
 
-    /// What live blocks that hold `live` frames have to give for [`live_max`](Self::live_max), if
-    /// shrinking for it `has_begun` or begins.
+    /// Frames that live blocks have to give up for [`live_max`](Self::live_max) if they have `live`,
+    /// once they have too many or shrinking for it `has_begun`.
     fn excess(&self, has_begun: bool, live: u64) -> u64 {
         let gap = self.high.saturating_sub(self.low);
         let until = self.live_max.saturating_sub(gap);
@@ -306,7 +326,7 @@ impl Pressure {
         }
     }
 
-    /// Frames that a step's shrinks may be written to: those that nobody takes soon.
+    /// Frames that a step's shrinks may be written to: those that no sequence takes soon.
     pub(crate) fn writable(&self, free: u32, evictable: u32) -> u32 {
         (free + evictable).saturating_sub(self.soon)
     }
@@ -324,16 +344,16 @@ impl Pressure {
     }
 }
 
-/// Which shrinking has begun: it then goes on up to the high watermark.
+/// Which shrinking has begun. It then goes on up to the high watermark.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Begun {
     cached: bool,
     live: bool,
-    /// Of live blocks that hold more than they may.
+    /// Of live blocks because they hold more than they may.
     live_excess: bool,
 }
 
-/// Frames that are there once the steps in flight, and the shrinks issued so far, are done.
+/// The pool's frames once the steps in flight, and the shrinks issued so far, are done.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outlook {
     /// Frames of the pool.
@@ -342,7 +362,7 @@ pub(crate) struct Outlook {
     pub(crate) reserve: u64,
     /// Frames without an owner.
     pub(crate) unowned: u64,
-    /// The same and those of cached blocks: what live blocks do not hold.
+    /// Frames that no live block owns: these, and those of cached blocks.
     pub(crate) not_live: u64,
 }
 
@@ -358,8 +378,8 @@ impl Begun {
         self.cached = pressure.deficit(self.cached, outlook.left(outlook.unowned)) > 0;
     }
 
-    /// Whether the next cached block shrinks. None does where evicting all of them would not do and
-    /// live ones can shrink: they then make way without being rewritten.
+    /// Whether the next cached block shrinks. None does if evicting all of them would not be enough
+    /// and live ones can shrink: cached ones are then evicted without being rewritten.
     pub(crate) fn cached_shrink(&self, pressure: &Pressure, live_can_shrink: bool) -> bool {
         pressure.cold && self.cached && !(self.live && live_can_shrink)
     }
@@ -380,8 +400,8 @@ impl Outlook {
 }
 
 /// A live block's rank: the lowest shrinks first. Fields are compared in this order: the lowest
-/// priority (the highest number), the most frames (it has shrunk least), those that nothing
-/// protects, the oldest.
+/// priority (the highest number), the most frames (the block has shrunk least), unprotected before
+/// protected, the oldest.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct ShrinkRank {
     pub(crate) priority: Reverse<i32>,
@@ -391,9 +411,9 @@ pub(crate) struct ShrinkRank {
     pub(crate) block: BlockId,
 }
 
-/// The frames that each of `blocks` live blocks, which hold `frames` together, would be left with
-/// if they gave up `wanted` evenly. A block shrinks to there at once: on the way it would be
-/// rewritten several times, and everybody would wait for it.
+/// Frames that each of `blocks` live blocks would be left with if they gave up `wanted` of their
+/// `frames` evenly. A block shrinks to that size at once. In several shrinks it would be rewritten
+/// several times, and every sequence would wait for that.
 pub(crate) fn even_share(blocks: u64, frames: u64, wanted: u64) -> u32 {
     let left = frames.saturating_sub(wanted);
     left.checked_div(blocks).unwrap_or(0) as u32

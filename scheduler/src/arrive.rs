@@ -38,10 +38,9 @@ impl Scheduler {
         }
 
         let step = self.counters.steps;
-        // Choices that part each copy the block that the prompt ends in, which stays as it is for
-        // the others.
-        let copy = u64::from(request.n > 1) * u64::from(self.blocks.config().block_frames());
-        let floor_frames = self.least_frames(&request) + copy;
+        let frames = self.frames_at_longest(&request);
+        let pool = self.blocks.config();
+        let promised_frames = self.policy.promise(pool, frames, request.n);
         let Request {
             priority,
             max_tokens,
@@ -91,7 +90,7 @@ impl Scheduler {
                 class: priority,
                 is_private: self.is_private(Bound(min_kv_bits)),
             },
-            floor_frames,
+            promised_frames,
             bits: SeqBits::default(),
             blocks_at_floor: 0,
             restarted_at: 0,
@@ -137,8 +136,8 @@ impl Scheduler {
             };
             return Some(reason);
         }
-        // One choice must fit alone: that is what the most urgent sequence can fall back to.
-        let frames_needed = self.least_frames(request) + u64::from(self.policy.chunk_frames);
+        let frames = self.frames_at_longest(request);
+        let frames_needed = self.policy.frames_to_run_alone(frames);
         let frames_total = u64::from(self.policy.capacity);
         if frames_needed > frames_total {
             return Some(RejectReason::NeverFits {
@@ -155,16 +154,12 @@ impl Scheduler {
         (!has_room).then_some(RejectReason::QueueFull { waiting, limit })
     }
 
-    /// Frames of one choice at its longest, once everything has shrunk that may. The last token
-    /// sampled is never computed.
-    fn least_frames(&self, request: &Request) -> u64 {
+    /// Frames of one choice at its longest. The last token sampled is never computed.
+    fn frames_at_longest(&self, request: &Request) -> u64 {
         let computed =
             request.prompt.len() as u64 + u64::from(request.max_tokens.saturating_sub(1));
-        if self.config.mode.shrinks() {
-            let pool = self.blocks.config();
-            pool.floor_frames(computed, Bound(request.min_kv_bits))
-        } else {
-            self.frames_of(computed)
-        }
+        let bound = Bound(request.min_kv_bits);
+        self.policy
+            .frames_at_longest(self.blocks.config(), computed, bound)
     }
 }

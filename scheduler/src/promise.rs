@@ -1,5 +1,5 @@
 //! Promises: the frames that admission sets aside for running sequences, where blocks shrink. Each
-//! is promised its longest length at its floor ([`Seq::floor_frames`](crate::seq::Seq)).
+//! is promised its longest length at its floor ([`Seq::promised_frames`](crate::seq::Seq)).
 
 use crate::batch::Batch;
 use crate::scheduler::Scheduler;
@@ -16,7 +16,7 @@ impl Scheduler {
     }
 
     pub(crate) fn promise(&self, key: Key) -> u64 {
-        self.seqs[key].floor_frames * self.weight(key) as u64
+        self.seqs[key].promised_frames * self.weight(key) as u64
     }
 
     /// [`frames_promised`](Self::frames_promised), added up once a plan.

@@ -45,8 +45,8 @@ pub(crate) struct Seq {
     pub(crate) preempted: bool,
     /// What it asks of its blocks.
     pub(crate) terms: Terms,
-    /// Frames of its longest length at the floor of its terms.
-    pub(crate) floor_frames: u64,
+    /// Frames that each choice of it is promised, where blocks shrink.
+    pub(crate) promised_frames: u64,
     /// Widths at which it read its context in the memory that it lost since.
     pub(crate) bits: SeqBits,
     /// [`Mode::Static`](crate::Mode::Static): full blocks at the start that are known to be at

@@ -7,17 +7,17 @@ use super::{BlockManager, ShrinkJob};
 use crate::{
     BlockId, SeqId,
     pressure::{Outlook, Pressure, ShrinkRank, even_share},
-    shrink_queue::Place,
+    shrink_queue::Queued,
 };
 
 impl BlockManager {
     /// Issues the shrinks that `pressure` calls for with the step being planned, which must then be
-    /// submitted even if it has nothing else to do. Cached blocks shrink to their next stop, as
-    /// long as evicting them would be enough; otherwise live ones shrink, to what each would be
-    /// left with if all gave up evenly. None falls below its bound.
+    /// submitted even if it has nothing else to do. Cached blocks shrink to their next lower level, as
+    /// long as evicting them would be enough. Otherwise live ones shrink, to what each would be left
+    /// with if all gave up evenly. None falls below its floor.
     ///
-    /// Shrinks are written to frames that nobody takes soon, or to the reserve. For live blocks
-    /// cached ones are evicted: they count as free, so shrinks must be able to write there.
+    /// Shrinks are written to frames that no sequence takes soon, or to the reserve. For live blocks,
+    /// cached ones are evicted: these count as free, so shrinks must be able to write there.
     pub fn shrink_for(&mut self, pressure: &Pressure, jobs: &mut Vec<ShrinkJob>) {
         if !self.config.shrinks() {
             return;
@@ -29,9 +29,9 @@ impl BlockManager {
 
         begun.look(pressure, &outlook);
         while begun.cached_shrink(pressure, self.can_shrink_live())
-            && let Some(&(_, block)) = self.queues.cold.first()
+            && let Some(&(_, block)) = self.queues.cached.first()
         {
-            let issued = self.issue_within(block, u32::MAX, pressure, &mut writable, jobs);
+            let issued = self.issue_if_allowed(block, u32::MAX, pressure, &mut writable, jobs);
             let Some((from, to)) = issued else {
                 break;
             };
@@ -49,7 +49,7 @@ impl BlockManager {
             };
             let blocks = self.queues.live.len() as u64;
             let share = even_share(blocks, self.queues.live_frames, wanted);
-            let issued = self.issue_within(block, share, pressure, &mut writable, jobs);
+            let issued = self.issue_if_allowed(block, share, pressure, &mut writable, jobs);
             let Some((from, to)) = issued else {
                 break;
             };
@@ -58,7 +58,7 @@ impl BlockManager {
         self.begun = begun;
     }
 
-    /// The pool once all that is under way is done.
+    /// The pool once the steps in flight are done.
     fn outlook(&self) -> Outlook {
         let unowned = u64::from(self.frames.free() + self.frames.retiring());
         let mut outlook = Outlook {
@@ -79,14 +79,14 @@ impl BlockManager {
         outlook
     }
 
-    /// Whether a block that a sequence holds can shrink further.
+    /// Whether a live block can shrink further.
     pub fn can_shrink_live(&self) -> bool {
         !self.queues.live.is_empty()
     }
 
-    /// Issues a shrink to the next stop of at most `share` frames, or to the last one, if the step's
-    /// bytes and `writable` frames allow it. Returns the frames before and after.
-    fn issue_within(
+    /// Shrinks a block to the next lower level of at most `share` frames, or to the lowest, if the
+    /// step's bytes and `writable` frames allow it. Returns the frames before and after.
+    fn issue_if_allowed(
         &mut self,
         block: BlockId,
         share: u32,
@@ -98,7 +98,7 @@ impl BlockManager {
         let (from, position) = (u32::from(state.frames), state.position);
         let bound = self.bound(block);
         let next = |position| self.config.positions.next_stop(position, bound);
-        let mut to = next(position).expect("queued blocks have a way down");
+        let mut to = next(position).expect("queued blocks can shrink");
         while self.config.position_frames(to) > share
             && let Some(further) = next(to)
         {
@@ -117,8 +117,8 @@ impl BlockManager {
         Some((from, count))
     }
 
-    /// Shrinks every block of a sequence as far as its bound allows and frames last. Returns whether
-    /// all of them are there: for [`Mode::Static`](crate::pressure::Mode::Static).
+    /// Shrinks every full block of a sequence to its floor, as far as free frames last. Returns
+    /// whether all of them are there. For [`Mode::Static`](crate::pressure::Mode::Static).
     pub fn shrink_to_floor(&mut self, seq: SeqId, jobs: &mut Vec<ShrinkJob>) -> bool {
         let slot = self.seqs.slot(seq);
         let mut at_floor = true;
@@ -126,7 +126,7 @@ impl BlockManager {
             let block = self.seqs.at(slot).blocks[index];
             let state = &self.blocks[block];
             at_floor &= !state.is_shrinking;
-            if matches!(state.place, Place::Nowhere) {
+            if matches!(state.queued, Queued::No) {
                 continue;
             }
             at_floor = false;
@@ -141,38 +141,37 @@ impl BlockManager {
         at_floor
     }
 
-    /// Puts a block where the planner looks for it, after a change of anything that this depends
-    /// on.
+    /// Puts a block in the right queue, after a change of anything that this depends on.
     pub(super) fn requeue(&mut self, id: BlockId) {
         if !self.config.shrinks() {
             return;
         }
-        let place = self.place_of(id);
-        let before = std::mem::replace(&mut self.blocks[id].place, place);
-        if before != place {
+        let queued = self.queue_of(id);
+        let before = std::mem::replace(&mut self.blocks[id].queued, queued);
+        if before != queued {
             self.queues.remove(id, before);
-            self.queues.add(id, place);
+            self.queues.add(id, queued);
         }
     }
 
-    /// Where the planner must find a block.
-    pub(super) fn place_of(&self, id: BlockId) -> Place {
+    /// The queue that a block belongs to.
+    pub(super) fn queue_of(&self, id: BlockId) -> Queued {
         let block = &self.blocks[id];
-        if !block.sealed || block.is_shrinking || block.is_stuck {
-            return Place::Nowhere;
+        if !block.sealed || block.is_shrinking || block.cannot_shrink {
+            return Queued::No;
         }
         let next = self
             .config
             .positions
             .next_stop(block.position, self.bound(id));
         match (next, block.refs) {
-            (None, _) => Place::Nowhere,
-            (Some(_), 0) => Place::Cold(block.age),
-            (Some(_), _) => Place::Live(ShrinkRank {
-                priority: Reverse(block.class),
+            (None, _) => Queued::No,
+            (Some(_), 0) => Queued::Cached(block.cached_at),
+            (Some(_), _) => Queued::Live(ShrinkRank {
+                priority: Reverse(block.priority),
                 frames: Reverse(block.frames),
-                is_protected: block.guards > 0,
-                sealed_at: block.birth,
+                is_protected: block.protections > 0,
+                sealed_at: block.sealed_at,
                 block: id,
             }),
         }

@@ -1,4 +1,4 @@
-//! At which precision blocks are, how far they may shrink, and what sequences read.
+//! The precision of blocks: how far they may shrink, and at which bits sequences read them.
 
 use super::BlockManager;
 use crate::{BlockId, PositionUse, SeqBits, SeqId, schedule::Bound};
@@ -8,12 +8,11 @@ use crate::{BlockId, PositionUse, SeqBits, SeqId, schedule::Bound};
 pub struct ColdBlock {
     /// The block.
     pub block: BlockId,
-    /// Its place in the shrink schedule.
+    /// Its precision level.
     pub position: u16,
     /// Frames it owns.
     pub frames: u32,
-    /// Blocks before it in its prompt; 0 is the attention sink of every sequence that will share
-    /// it.
+    /// Blocks before it in its prompt. 0: it is the attention sink of all that will share it.
     pub depth: u32,
 }
 
@@ -22,7 +21,7 @@ pub struct ColdBlock {
 pub struct LiveBlock {
     /// The block.
     pub block: BlockId,
-    /// Its place in the shrink schedule.
+    /// Its precision level.
     pub position: u16,
     /// Frames it owns.
     pub frames: u32,
@@ -31,25 +30,28 @@ pub struct LiveBlock {
 }
 
 impl BlockManager {
-    /// Whether a holder needs the block's width: it is the first or the last sealed block of a
-    /// sequence, or not sealed for one of them.
+    /// Whether a holder protects the block: it is the first or the last sealed block of a sequence, or
+    /// a sequence has not filled it.
     pub fn is_protected(&self, block: BlockId) -> bool {
         let block = &self.blocks[block];
-        !block.sealed || block.guards > 0
+        !block.sealed || block.protections > 0
     }
 
-    /// The lowest nominal bits that the block may shrink to now: the highest of what its holders
-    /// insist on and of what protects it.
+    /// The lowest nominal bits that the block may shrink to now: the highest that its holders ask for
+    /// or that its protection asks for.
     pub fn bound(&self, block: BlockId) -> Bound {
         let block = &self.blocks[block];
         if !block.sealed || block.pins > 0 {
             return Bound::NEVER;
         }
-        let claim = block.claims.iter().position(|&holders| holders > 0);
-        let claimed = claim.map_or(Bound::FLOOR, |class| Bound::WIDTHS[class]);
-        if block.first {
+        let claim = block
+            .min_bits_counts
+            .iter()
+            .position(|&holders| holders > 0);
+        let claimed = claim.map_or(Bound::FLOOR, |class| Bound::CLASSES[class]);
+        if block.is_first {
             claimed.max(self.config.sink)
-        } else if block.guards > 0 {
+        } else if block.protections > 0 {
             claimed.max(self.config.protected)
         } else {
             claimed
@@ -84,9 +86,9 @@ impl BlockManager {
         })
     }
 
-    /// Blocks at each position that has some.
+    /// Blocks at each precision level that has some.
     pub fn position_use(&self) -> impl Iterator<Item = PositionUse> + '_ {
-        let counts = self.blocks.standing().iter().zip(self.cached.standing());
+        let counts = self.blocks.by_level().iter().zip(self.cached.by_level());
         counts
             .zip(0_u16..)
             .filter(|((blocks, _), _)| **blocks > 0)
@@ -101,11 +103,10 @@ impl BlockManager {
             })
     }
 
-    /// A step that is being planned computes `tokens` tokens of `seq`, which read its blocks as
-    /// they are now. Call it for every sequence of the step before [`begin_step`], if blocks can
-    /// shrink: what is published of the sequence carries the lowest bits it was computed from.
-    ///
-    /// [`begin_step`]: Self::begin_step
+    /// Notes that the step being planned computes `tokens` tokens of `seq`, which read its blocks as
+    /// they are now. Where blocks can shrink, call it for every sequence of the step before
+    /// [`begin_step`](Self::begin_step): published blocks carry the lowest bits that they were
+    /// computed from.
     pub fn note_read(&mut self, seq: SeqId, tokens: u32) {
         if !self.config.shrinks() {
             return;
@@ -113,7 +114,7 @@ impl BlockManager {
         let slot = self.seqs.slot(seq);
         let row = self.seqs.at(slot);
         let mut read = row.read;
-        let seen = (self.moves, row.blocks.len());
+        let seen = (self.level_changes, row.blocks.len());
         if read.seen != seen {
             read.seen = seen;
             let table = &self.config.positions;
@@ -131,7 +132,7 @@ impl BlockManager {
         self.seqs.at_mut(slot).read = read;
     }
 
-    /// Widths at which a sequence's tokens have read their context.
+    /// Bits at which a sequence's tokens have read their context.
     pub fn bits(&self, seq: SeqId) -> SeqBits {
         let read = self.seqs.get(seq).read;
         let mean = read.centibits.checked_div(read.tokens).unwrap_or(1600);

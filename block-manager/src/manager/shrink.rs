@@ -1,25 +1,25 @@
-//! Blocks that take fewer bytes.
+//! How a block shrinks.
 //!
-//! A shrink is issued with the plan of a step, which transcodes the block from its old frames to
-//! new ones. Until that step has retired everybody reads the old ones; then the tables change, and
-//! the old frames are free once the steps that may read them have retired too. So no reader ever
-//! sees a half-written page, and a shrink that fails leaves everything as it was.
+//! A shrink is part of a step's plan. The step rewrites the block from its old frames to new ones.
+//! Until the step has retired, all steps read the old frames. Then the tables change, and the old
+//! frames become free once the steps that may read them have retired too. So no step reads a page
+//! that is half written, and a shrink that fails leaves everything as it was.
 
 use super::{BlockManager, Short};
 use crate::{BlockId, StepId, TableDelta, epoch::Epoch};
 
-/// One block to be transcoded by the step being planned.
+/// One block that the step being planned shrinks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ShrinkJob {
     /// The block.
     pub block: BlockId,
-    /// Schedule position of the bytes in `old`.
+    /// Precision level of the pages in `old`.
     pub from: u16,
-    /// Schedule position of the bytes to be written to `new`.
+    /// Precision level of the pages to be written to `new`.
     pub to: u16,
     /// Frames to read. This step and those submitted before it returns read the block there.
     pub old: Vec<u32>,
-    /// Frames to write. Nobody reads them before the step has retired.
+    /// Frames to write. No step reads them before this one has retired.
     pub new: Vec<u32>,
     /// Whether a sequence holds the block; otherwise only the prefix cache does.
     pub live: bool,
@@ -27,7 +27,7 @@ pub struct ShrinkJob {
 
 /// A shrink whose step has not retired.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingShrink {
     epoch: Epoch,
     /// None: the block was freed meanwhile.
     pub(super) block: BlockId,
@@ -37,14 +37,14 @@ pub(super) struct Pending {
 }
 
 impl BlockManager {
-    /// Shrinks a sealed block to its next stop. `Ok(None)`: nothing more comes free within its
-    /// bound, or a shrink is under way. The step being planned must be submitted.
+    /// Shrinks a sealed block to the next lower level that frees frames. `Ok(None)`: there is none
+    /// that its holders allow, or a shrink is under way. The step being planned must be submitted.
     ///
-    /// Takes the new frames from the free ones, those held back included. Growth leaves these, so
-    /// a full pool can always take one more shrink once the one before has retired.
+    /// Takes free frames, the shrink reserve included. Sequences leave the reserve alone, so a full
+    /// pool can always shrink one more block once the shrink before has retired.
     pub fn shrink(&mut self, block: BlockId) -> Result<Option<ShrinkJob>, Short> {
         let state = &self.blocks[block];
-        if state.is_shrinking || state.is_stuck || !state.sealed {
+        if state.is_shrinking || state.cannot_shrink || !state.sealed {
             return Ok(None);
         }
         let to = self
@@ -71,8 +71,8 @@ impl BlockManager {
         }
         let state = &mut self.blocks[block];
         state.is_shrinking = true;
-        state.rung = self.config.positions.standing(to).min_bits;
-        state.busy = planned;
+        state.bits = self.config.positions.standing(to).min_bits;
+        state.busy_until = planned;
         let from = state.position;
         if is_cached {
             self.cached.count(&self.blocks, block, done);
@@ -84,7 +84,7 @@ impl BlockManager {
         self.issued_bytes += old.len() as u64 * self.config.frame_bytes;
         self.shrunk_bytes += old.len() as u64 * self.config.frame_bytes;
         self.pending_frames += count;
-        self.pending.push_back(Pending {
+        self.pending.push_back(PendingShrink {
             epoch: planned,
             block,
             to,
@@ -101,25 +101,25 @@ impl BlockManager {
         })
     }
 
-    /// A step could not transcode a block: it stays where it is, and is not tried again. Call it
-    /// before the step retires.
+    /// A step could not shrink a block: it keeps its level and is not tried again. Call it before the
+    /// step retires.
     pub fn shrink_failed(&mut self, step: StepId, block: BlockId) {
         let epoch = self.epochs.of(step);
         let of_step = self.pending.iter_mut().filter(|p| p.epoch == epoch);
         if let Some(pending) = of_step.into_iter().find(|p| p.block == block) {
             pending.failed = true;
-            self.blocks[block].is_stuck = true;
+            self.blocks[block].cannot_shrink = true;
         }
     }
 
-    /// A step did none of its shrinks. Call it before it retires.
+    /// A step did none of its shrinks. Call it before the step retires.
     pub fn shrinks_failed(&mut self, step: StepId) {
         let epoch = self.epochs.of(step);
         let of_step = self.pending.iter_mut().filter(|p| p.epoch == epoch);
         of_step.for_each(|p| p.failed = true);
     }
 
-    /// Carries out the shrinks of the steps that have retired.
+    /// Applies the shrinks of the steps that have retired.
     pub(super) fn finish_shrinks(&mut self) {
         let done = self.epochs.done();
         while let Some(pending) = self.pending.pop_front_if(|p| p.epoch <= done) {
@@ -130,20 +130,20 @@ impl BlockManager {
         }
     }
 
-    fn finish(&mut self, pending: &Pending, done: Epoch) {
-        let &Pending { block, to, .. } = pending;
+    fn finish(&mut self, pending: &PendingShrink, done: Epoch) {
+        let &PendingShrink { block, to, .. } = pending;
         let state = &mut self.blocks[block];
         state.is_shrinking = false;
         if pending.failed {
             let position = state.position;
-            state.rung = self.config.positions.standing(position).min_bits;
+            state.bits = self.config.positions.standing(position).min_bits;
             self.frames.give(&pending.new, 0, done);
             self.index.touch();
             return self.requeue(block);
         }
         let is_cached = state.refs == 0;
         let until = if is_cached {
-            state.busy
+            state.busy_until
         } else {
             self.epochs.current()
         };
@@ -156,7 +156,7 @@ impl BlockManager {
             self.cached.count(&self.blocks, block, done);
         }
         self.index.touch();
-        self.moves += 1;
+        self.level_changes += 1;
         self.deltas.push(TableDelta::Block {
             block,
             position: to,
@@ -174,7 +174,7 @@ impl BlockManager {
         self.requeue(block);
     }
 
-    /// The block is freed: what it shrinks to goes with it.
+    /// A block that shrinks is freed: its new frames go with it.
     pub(super) fn abandon_shrink(&mut self, block: BlockId) {
         let pending = self.pending.iter_mut().find(|p| p.block == block);
         let pending = pending.expect("a block that shrinks is listed");

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ebb_kernels::model::{LayerTensor, TensorName, ModelSpec};
+use ebb_kernels::model::{LayerTensor, ModelSpec, TensorName};
 use ebb_models::model::gguf::GgmlType;
 use ebb_models::model::{Family, GenerationDefaults, LoadedModel, ModelError, ModelFiles};
 use tempfile::TempDir;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ebb_kernels::bf16;
-use ebb_kernels::model::{LayerTensor, TensorName, ModelSpec};
+use ebb_kernels::model::{LayerTensor, ModelSpec, TensorName};
 use ebb_models::model::{Family, LoadedModel, ModelError, ModelFiles};
 use half::f16;
 use safetensors::Dtype;

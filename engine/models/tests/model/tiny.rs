@@ -1,7 +1,7 @@
 //! Tiny models whose weights can be computed, so that a loader can be checked element by element.
 
 use ebb_kernels::bf16;
-use ebb_kernels::model::{Rope, TensorName, ModelSpec, UniformModel, WeightSource};
+use ebb_kernels::model::{ModelSpec, Rope, TensorName, UniformModel, WeightSource};
 use ebb_models::model::{Family, LoadedModel};
 
 /// The shapes of a tiny model of `family`. RoPE is left to the tests about it.

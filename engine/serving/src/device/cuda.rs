@@ -7,7 +7,7 @@ use ebb_kernels::BLOCK_TOKENS;
 use ebb_kernels::backend::Backend;
 use ebb_kernels::cuda::{CudaBackend, CudaConfig, CudaError, Device, Gradients, StepCapacity};
 use ebb_kernels::kv::KvLayout;
-use ebb_kernels::model::{Rotated, ModelSpec};
+use ebb_kernels::model::{ModelSpec, Rotated};
 use ebb_models::model::LoadedModel;
 
 use super::backend::loading_bar;
