@@ -1,4 +1,4 @@
-//! What shrinks, and when, where memory is short or sequences hold more than they may.
+//! Which blocks shrink when memory is short or sequences hold more than they may.
 
 use super::shrink::{formats, run_at, step};
 use super::*;
@@ -31,12 +31,12 @@ fn pressure_is_met_in_order() {
         let order: Vec<_> = jobs.iter().map(|job| owner(pool, job.block)).collect();
         order
     };
-    // What cold blocks could give by being evicted they give by shrinking, if that is enough.
+    // If evicting cached blocks would be enough, they shrink instead.
     let cold = pool.usage().frames_cached;
     let ready = pool.available() - cold;
     assert_eq!(relieve(&mut pool, ready + 1), [(None, None)]);
-    // If not, live ones shrink, and cold ones are not rewritten before they make way: those of the
-    // lower priority first, within it the unprotected ones, oldest first.
+    // If not, live ones shrink, and cached ones are evicted without being rewritten. Lower priority
+    // goes first; of these, unprotected before protected, oldest first.
     let order = relieve(&mut pool, 400);
     let second = [1, 2, 0, 3].map(|at| (None, Some(at)));
     assert_eq!(order[..4], second);
@@ -73,7 +73,7 @@ fn live_blocks_shrink_to_frames_of_cached_ones() {
     let before = pool.usage();
     assert!(before.frames_cached > 0);
 
-    // All but what somebody takes soon.
+    // All but the frames that a sequence takes soon.
     jobs.clear();
     let soon = 3;
     pool.shrink_for(&Pressure { soon, ..all }, &mut jobs);
@@ -170,7 +170,7 @@ fn a_step_rewrites_no_more_than_it_may() {
     pool.shrink_for(&some, &mut jobs);
     assert_eq!(jobs.len(), 3);
     step(&mut pool, 1);
-    // One block at least, however little is allowed.
+    // At least one block, however few bytes are allowed.
     jobs.clear();
     pool.shrink_for(
         &Pressure {
@@ -183,7 +183,7 @@ fn a_step_rewrites_no_more_than_it_may() {
     assert_eq!(jobs.len(), 1);
 }
 
-/// A load that hovers at the watermark must not keep the planner busy.
+/// A load that hovers at the watermark must not shrink blocks in every step.
 #[test]
 fn nothing_oscillates_at_the_watermark() {
     let mut pool = formats(140);
@@ -199,7 +199,7 @@ fn nothing_oscillates_at_the_watermark() {
         cold: true,
     };
     for round in 1..=400 {
-        // Demand goes up and down by two sub-blocks around what is left.
+        // Demand goes up and down by two sub-blocks around the frames that are left.
         let seq = SeqId(100 + round);
         pool.create(seq, &[], 0);
         pool.grow(seq, if round % 2 == 0 { 16 } else { 48 })
@@ -233,7 +233,7 @@ fn sequences_that_hold_more_than_they_may_shrink_beside_free_frames() {
     };
     pool.shrink_for(&at_most(before.frames_live), &mut jobs);
     assert!(jobs.is_empty());
-    // Until they hold less by what the watermarks are apart.
+    // Until they hold less by the distance between the watermarks.
     let most = before.frames_live * 3 / 4;
     pool.shrink_for(&at_most(most), &mut jobs);
     assert!(jobs.iter().all(|job| job.live));
@@ -248,7 +248,7 @@ fn sequences_that_hold_more_than_they_may_shrink_beside_free_frames() {
     jobs.clear();
     pool.shrink_for(&at_most(most), &mut jobs);
     assert!(jobs.is_empty(), "over is over");
-    // As far as they go, where less is asked than their floor.
+    // To their floor, if even less is allowed.
     for id in 2..20 {
         pool.shrink_for(&at_most(0), &mut jobs);
         step(&mut pool, id);

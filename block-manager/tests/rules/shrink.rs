@@ -287,7 +287,7 @@ fn a_hit_satisfies_the_request_in_width_and_in_provenance() {
         (found(&pool, 4), found(&pool, 8), found(&pool, 16)),
         (128, 128, 0)
     );
-    // Computed anew at 16 bit, it replaces the entries, also while they are held.
+    // Computed again at 16 bit, it replaces the entries, also while they are held.
     assert_eq!(run_at(&mut pool, B, &longer, 16, 0), 0);
     assert_eq!((found(&pool, 16), found(&pool, 0)), (896, 896));
     pool.release(A);
