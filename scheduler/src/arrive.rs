@@ -1,4 +1,4 @@
-//! Arrivals: what is turned away at the door, and the rest into the queue.
+//! Arrivals: a request is rejected or joins the queue.
 
 use ebb_block_manager::{BLOCK_TOKENS, SeqBits, Terms, schedule::Bound};
 
@@ -13,7 +13,7 @@ impl Scheduler {
         let id = request.id;
         assert!(!self.requests.contains_key(&id), "{id} arrived twice");
         self.counters.requests += 1;
-        if let Some(reason) = self.refusal(&request) {
+        if let Some(reason) = self.rejection(&request) {
             self.counters.requests_rejected += 1;
             self.notices.push(Notice::Rejected {
                 request: id,
@@ -59,10 +59,10 @@ impl Scheduler {
             prompt,
             deadline,
             urgency,
-            rows_done: 0,
+            logits_delivered: 0,
             leader: None,
             choices: vec![Choice::Sharing; n as usize],
-            live: n,
+            active: n,
             admitted: false,
         });
         let seq = self.seqs.insert(Seq {
@@ -109,9 +109,9 @@ impl Scheduler {
         self.enqueue(seq);
     }
 
-    /// Why a request cannot be taken, if so. What can never be served is told first, so that a
-    /// client does not retry in vain.
-    fn refusal(&self, request: &Request) -> Option<RejectReason> {
+    /// Why a request is rejected, if it is. What can never be served comes first, so that a client does
+    /// not retry in vain.
+    fn rejection(&self, request: &Request) -> Option<RejectReason> {
         let prompt_tokens = request.prompt.len();
         let max_tokens = request.max_tokens;
         if prompt_tokens == 0 {
@@ -150,8 +150,8 @@ impl Scheduler {
             });
         }
         let (waiting, limit) = (self.waiting.len(), self.config.max_waiting);
-        let has_room = self.room_for_arrivals().take(request.n);
-        (!has_room).then_some(RejectReason::QueueFull { waiting, limit })
+        let is_taken = self.room_for_arrivals().take(request.n);
+        (!is_taken).then_some(RejectReason::QueueFull { waiting, limit })
     }
 
     /// Frames of one choice at its longest. The last token sampled is never computed.

@@ -1,4 +1,4 @@
-//! Planning a step: running sequences first, then admissions, then the plan is written.
+//! Planning a step: running sequences first, then admissions and shrinks.
 
 use std::mem;
 
@@ -10,16 +10,16 @@ use crate::seq::Seq;
 use crate::slab::Key;
 use crate::{Config, Logits, StepPlan};
 
-/// What a step will compute, before it is written down: a later sequence of the same step may
-/// still take the memory of an earlier one.
+/// What the step being planned will compute. It is not written to a plan at once, since a sequence may
+/// still be preempted for a later one of the same step.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     /// The running sequences when planning began.
     order: Vec<Key>,
     prefills: Vec<Key>,
-    pub(crate) intents: Vec<Intent>,
-    pub(crate) rows_left: usize,
-    pub(crate) logit_rows_left: usize,
+    pub(crate) slices: Vec<PlannedSlice>,
+    pub(crate) token_budget: usize,
+    pub(crate) logit_budget: usize,
     /// Frames that running sequences still take to complete their prompts and fork their choices.
     pub(crate) prompt_frames: u64,
     /// Memory was short: nothing is admitted in this step, and where blocks shrink no sequence gets
@@ -37,12 +37,12 @@ pub(crate) struct Batch {
     pub(crate) decode_frames: u64,
     /// Tokens of prompts that the next step could compute.
     pub(crate) next_prompt_tokens: u64,
-    /// [`Scheduler::frames_promised`], once asked for.
+    /// [`Scheduler::frames_promised`], once it was added up.
     pub(crate) frames_promised: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Intent {
+pub(crate) struct PlannedSlice {
     pub(crate) seq: Key,
     pub(crate) len: u32,
     pub(crate) logits: Logits,
@@ -52,9 +52,9 @@ impl Batch {
     fn reset(&mut self, config: &Config) {
         self.order.clear();
         self.prefills.clear();
-        self.intents.clear();
-        self.rows_left = config.max_step_tokens;
-        self.logit_rows_left = config.max_logit_rows;
+        self.slices.clear();
+        self.token_budget = config.max_step_tokens;
+        self.logit_budget = config.max_logit_rows;
         self.prompt_frames = 0;
         self.memory_short = false;
         (self.prompt_cut, self.awaits_floor) = (false, false);
@@ -66,7 +66,7 @@ impl Batch {
 }
 
 impl Scheduler {
-    /// Plans the next step. `None`: nothing to run now, or `max_in_flight` steps are out.
+    /// Plans the next step. `None`: nothing to run now, or `max_in_flight` steps are in flight.
     pub fn plan(&mut self) -> Option<StepPlan> {
         if self.in_flight.len() >= self.config.max_in_flight {
             return None;
@@ -106,12 +106,12 @@ impl Scheduler {
         !self.policy.mode.shrinks() || self.preempt_when_stuck()
     }
 
-    /// Decodes, then prompts that have begun, each in order of urgency.
+    /// Plans decodes, then prompts that have begun, each in order of urgency.
     fn plan_running(&mut self, batch: &mut Batch) {
         let mut order = mem::take(&mut batch.order);
         order.extend(self.running.iter().map(|(_, key)| *key));
         for &key in &order {
-            // One before it may have taken its memory.
+            // It may have been preempted for one before it.
             if self.seqs.get(key).is_none_or(|seq| seq.resident.is_none()) {
                 continue;
             }
@@ -138,20 +138,20 @@ impl Scheduler {
     fn plan_decode(&mut self, key: Key, batch: &mut Batch) {
         let len = self.seqs[key].computed + 1;
         if self.acquire(key, len, batch) == Acquired::Granted {
-            batch.intents.push(Intent {
+            batch.slices.push(PlannedSlice {
                 seq: key,
                 len: 1,
                 logits: Logits::Last { choices: 1 },
             });
-            // There are as many rows as sequences may run, of both kinds.
-            batch.rows_left -= 1;
-            batch.logit_rows_left -= 1;
+            // A step has tokens and logits for every running sequence.
+            batch.token_budget -= 1;
+            batch.logit_budget -= 1;
             self.note_demand(key, 1, batch);
         }
     }
 
-    /// Plans the next chunk of a prompt or of a recomputation, if there is room, and notes what it
-    /// will need after that.
+    /// Plans the next tokens of a prompt or of a recomputation, as many as fit, and notes what it will
+    /// need after that.
     pub(crate) fn plan_prefill(&mut self, key: Key, batch: &mut Batch) {
         let Some(seq) = self.seqs.get(key).filter(|seq| seq.resident.is_some()) else {
             return;
@@ -167,13 +167,13 @@ impl Scheduler {
             let end = self.reach(key, computed + len);
             match self.acquire(key, end, batch) {
                 Acquired::Granted => {
-                    batch.intents.push(Intent {
+                    batch.slices.push(PlannedSlice {
                         seq: key,
                         len,
                         logits,
                     });
-                    batch.rows_left -= len as usize;
-                    batch.logit_rows_left -= match logits {
+                    batch.token_budget -= len as usize;
+                    batch.logit_budget -= match logits {
                         Logits::None => 0,
                         Logits::Last { .. } => 1,
                         Logits::All { .. } => len as usize,
@@ -188,41 +188,41 @@ impl Scheduler {
         batch.prompt_frames += self.frames_to_finish_prompt(key);
     }
 
-    /// Frames that a running sequence will still take before it decodes.
+    /// Frames that a running sequence will still take before its choices decode.
     fn frames_to_finish_prompt(&self, key: Key) -> u64 {
         let seq = &self.seqs[key];
         let Some(resident) = seq.resident else {
             return 0;
         };
         let known = self.blocks.frames_needed(resident.id, seq.known() as usize);
-        u64::from(known) + self.parting_frames(key)
+        u64::from(known) + self.fork_frames(key)
     }
 
-    /// How much of a sequence this step could compute if memory did not matter.
+    /// Tokens of a sequence that this step could compute if memory did not matter.
     fn wanted(&self, seq: &Seq, batch: &Batch) -> u32 {
-        let rows = self.config.prefill_chunk.min(batch.rows_left);
+        let rows = self.config.prefill_chunk.min(batch.token_budget);
         seq.remaining().min(rows as u32)
     }
 
-    /// How much of a sequence to compute in this step, at most `room`, and which logits that gives.
+    /// How many tokens of a sequence this step computes, at most `room`, and with which logits.
     fn next_chunk(&self, seq: &Seq, room: u32, batch: &Batch) -> Option<(u32, Logits)> {
         let remaining = seq.remaining();
         if remaining == 0 || room == 0 {
             return None;
         }
         let mut len = room;
-        let mut all_rows = false;
+        let mut all_logits = false;
         if seq.logprobs && seq.computed < seq.prompt_len {
-            // Every prompt row's logits are delivered once: what was delivered before a preemption
-            // is computed again without, and a chunk has all of its rows or none.
-            let done = self.groups[seq.group].rows_done;
+            // Logits of every prompt token are delivered once: what was delivered before a preemption
+            // is computed again without, and a slice has logits of all tokens or of none.
+            let done = self.groups[seq.group].logits_delivered;
             if seq.computed < done {
                 len = len.min(done - seq.computed);
             } else {
-                all_rows = true;
+                all_logits = true;
                 len = len
                     .min(seq.prompt_len - seq.computed)
-                    .min(batch.logit_rows_left as u32);
+                    .min(batch.logit_budget as u32);
             }
         }
         let mut choices = if len == remaining {
@@ -230,11 +230,11 @@ impl Scheduler {
         } else {
             0
         };
-        if choices > 0 && !all_rows && batch.logit_rows_left == 0 {
+        if choices > 0 && !all_logits && batch.logit_budget == 0 {
             len -= 1;
             choices = 0;
         }
-        let logits = match (all_rows, choices) {
+        let logits = match (all_logits, choices) {
             (true, choices) => Logits::All { choices },
             (false, 0) => Logits::None,
             (false, choices) => Logits::Last { choices },
@@ -242,11 +242,11 @@ impl Scheduler {
         (len > 0).then_some((len, logits))
     }
 
-    /// Whether anything would be computed.
+    /// Whether the step would compute anything.
     pub(crate) fn has_work(&self, batch: &Batch) -> bool {
-        let seq = |intent: &Intent| self.seqs.get(intent.seq);
+        let seq = |intent: &PlannedSlice| self.seqs.get(intent.seq);
         batch
-            .intents
+            .slices
             .iter()
             .filter_map(seq)
             .any(|seq| seq.resident.is_some())

@@ -42,7 +42,7 @@ impl Scheduler {
         let limit = self.policy.promises_max(true);
         let (mut choices, mut tokens) = (self.running_choices, 0);
         for &key in self.waiting.values().take(PROMPTS_AHEAD) {
-            choices += self.weight(key);
+            choices += self.sequence_count(key);
             promised += self.promise(key);
             if choices > self.config.max_running || promised > limit || tokens >= most {
                 break;

@@ -32,10 +32,10 @@ impl Scheduler {
     }
 
     /// Takes a sequence's memory. Its tokens stay, those that steps in flight are sampling
-    /// included; it waits in its old place in the order and will be computed again.
+    /// included; it waits in its old order and will be computed again.
     pub(crate) fn preempt(&mut self, key: Key) {
         self.stop_running(key);
-        let weight = self.weight(key);
+        let weight = self.sequence_count(key);
         self.running_choices -= weight;
         self.waiting_choices += weight;
         self.blocked_head = None;

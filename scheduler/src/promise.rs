@@ -16,7 +16,7 @@ impl Scheduler {
     }
 
     pub(crate) fn promise(&self, key: Key) -> u64 {
-        self.seqs[key].promised_frames * self.weight(key) as u64
+        self.seqs[key].promised_frames * self.sequence_count(key) as u64
     }
 
     /// [`frames_promised`](Self::frames_promised), added up once a plan.

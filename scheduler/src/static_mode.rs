@@ -1,4 +1,4 @@
-//! [`Mode::Static`]: a prompt is computed in chunks at fixed places, whose tokens read each other
+//! [`Mode::Static`]: a prompt is computed in chunks at fixed positions, whose tokens read each other
 //! at 16 bit. Everything before the chunk is read at its floor.
 
 use std::ops::Range;

@@ -1,14 +1,14 @@
-//! Writing a step's plan down.
+//! Writing a step's plan.
 
 use ebb_block_manager::StepId;
 
-use crate::batch::{Batch, Intent};
-use crate::in_flight::{InFlight, Sent};
+use crate::batch::{Batch, PlannedSlice};
+use crate::in_flight::{SliceInFlight, StepInFlight};
 use crate::scheduler::Scheduler;
 use crate::{Logits, Slice, StepPlan};
 
 impl Scheduler {
-    /// Writes the plan, and takes note of what is now in flight.
+    /// Writes the plan and puts the step in flight. `None`: there is nothing to do.
     pub(crate) fn submit(&mut self, batch: &mut Batch) -> Option<StepPlan> {
         if !self.has_work(batch) && batch.shrinks.is_empty() {
             return None;
@@ -19,22 +19,22 @@ impl Scheduler {
         let mut plan = self.spare_plans.pop().unwrap_or_else(StepPlan::empty);
         plan.clear();
         plan.step = step;
-        let mut sent = self.spare_in_flight.pop().unwrap_or_else(|| InFlight {
+        let mut in_flight = self.spare_in_flight.pop().unwrap_or_else(|| StepInFlight {
             step,
             slices: Vec::new(),
             copies: Vec::new(),
         });
-        sent.step = step;
-        sent.slices.clear();
-        sent.copies.clear();
+        in_flight.step = step;
+        in_flight.slices.clear();
+        in_flight.copies.clear();
 
-        for &Intent {
+        for &PlannedSlice {
             seq: key,
             len,
             logits,
-        } in &batch.intents
+        } in &batch.slices
         {
-            // A later one of this step may have taken its memory.
+            // It may have been preempted for a later one of this step.
             let Some(seq) = self.seqs.get_mut(key) else {
                 continue;
             };
@@ -68,7 +68,7 @@ impl Scheduler {
                 logits,
             });
             let samples = logits.choices();
-            sent.slices.push(Sent {
+            in_flight.slices.push(SliceInFlight {
                 seq: key,
                 epoch: seq.epoch,
                 id: resident.id,
@@ -77,7 +77,7 @@ impl Scheduler {
                 position,
                 len,
                 samples,
-                all_rows: matches!(logits, Logits::All { .. }),
+                all_logits: matches!(logits, Logits::All { .. }),
             });
             seq.computed += len;
             seq.pending += u32::from(samples == 1);
@@ -93,10 +93,10 @@ impl Scheduler {
         }
         plan.shrinks.append(&mut batch.shrinks);
         self.blocks.drain_copies(&mut plan.copies);
-        sent.copies.extend_from_slice(&plan.copies);
+        in_flight.copies.extend_from_slice(&plan.copies);
         self.blocks.drain_deltas(&mut plan.deltas);
         self.blocks.begin_step(step);
-        self.in_flight.push_back(sent);
+        self.in_flight.push_back(in_flight);
         Some(plan)
     }
 }
