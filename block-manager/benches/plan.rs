@@ -43,7 +43,7 @@ fn token(seq: u64, position: usize) -> u32 {
 struct Decoding {
     pool: BlockManager,
     seqs: std::ops::Range<u64>,
-    /// Tokens granted to each; all but the last are committed.
+    /// Tokens allocated to each; all but the last are committed.
     len: usize,
     step: u64,
     deltas: Vec<TableDelta>,

@@ -1,4 +1,4 @@
-//! What the pool is made of, checked once.
+//! The shape of the pool, checked once.
 
 use thiserror::Error;
 
@@ -16,19 +16,19 @@ pub struct PoolConfig {
     pub frame_bytes: u64,
     /// Frames of one 16-token sub-block at 16 bit.
     pub frames_per_sub_block: u32,
-    /// What a sealed block takes at each position of the shrink schedule; position 0 is the 16-bit
-    /// block: `8 * frames_per_sub_block`.
+    /// What a sealed block takes at each precision level. Level 0 is 16 bit:
+    /// `8 * frames_per_sub_block` frames.
     pub positions: PositionTable,
-    /// How far the last sealed block of a sequence may shrink.
+    /// Lowest bits of the last sealed block of a sequence.
     pub protected: Bound,
-    /// How far the first one may: not below `protected`.
+    /// Lowest bits of the first one, at least those of `protected`.
     pub sink: Bound,
     /// Whether sealed blocks are published for later prompts to share.
     pub prefix_cache: bool,
     /// Longest sequence, in blocks.
     pub max_blocks_per_seq: u32,
-    /// Keys the prefix cache's hash; draw it at random so that nobody can prepare prompts that meet
-    /// in one bucket. It decides how fast a lookup is and never what it finds.
+    /// Key of the prefix cache's hash. Choose it at random, so that nobody can prepare prompts that
+    /// collide. It affects how fast a lookup is, never what it finds.
     pub hash_key: u64,
 }
 
@@ -41,34 +41,34 @@ pub enum ConfigError {
         /// Name of the field of [`PoolConfig`].
         field: &'static str,
     },
-    /// The position table does not start with the 16-bit block.
+    /// The first precision level is not the 16-bit block.
     #[error(
-        "the position table must start with the 16-bit block, {expected} frames \
-         (8 sub-blocks of frames_per_sub_block), but starts with {found}"
+        "precision level 0 must be the 16-bit block, {expected} frames \
+         (8 sub-blocks of frames_per_sub_block), but is {found}"
     )]
     FirstPosition {
         /// `8 * frames_per_sub_block`.
         expected: u32,
-        /// What it starts with.
+        /// What it is.
         found: u32,
     },
-    /// A position that blocks stop at takes more frames than the 16-bit block, or none.
+    /// A level that blocks shrink to takes more frames than the 16-bit block, or none.
     #[error(
-        "schedule position {position} is {frames} frames: a shrunk block takes at least 1 frame \
+        "precision level {position} is {frames} frames: a shrunk block takes at least 1 frame \
          and at most the {block} of a 16-bit one"
     )]
     PositionFrames {
-        /// The position.
+        /// The level.
         position: usize,
-        /// Frames at that position.
+        /// Frames at that level.
         frames: u32,
         /// Frames of the 16-bit block.
         block: u32,
     },
     /// The first block may shrink further than the last.
     #[error(
-        "the first sealed block of a sequence may shrink to {sink} bits, the last one to {protected}; \
-         the first is the last, too, while it is alone: let it shrink no further"
+        "the first sealed block of a sequence may shrink to {sink} bits and the last one to \
+         {protected}, but a block may be both: let the first shrink no further than the last"
     )]
     Sink {
         /// Bits of the first.
@@ -76,11 +76,10 @@ pub enum ConfigError {
         /// Bits of the last.
         protected: u8,
     },
-    /// One block and the frames held back for shrinking do not fit.
+    /// One block and the shrink reserve do not fit.
     #[error(
-        "the KV memory is {frames} frames of {frame_bytes} bytes; one block of 128 tokens takes \
-         {block} frames and {held_back} more are held back for shrinking: give it at least \
-         {bytes_min} bytes"
+        "the KV memory is {frames} frames of {frame_bytes} bytes, but one block of 128 tokens takes \
+         {block} and the reserve for shrinking {held_back}: give it at least {bytes_min} bytes"
     )]
     TooSmall {
         /// Frames in the arena.
@@ -89,13 +88,13 @@ pub enum ConfigError {
         frame_bytes: u64,
         /// Frames of one 16-bit block.
         block: u32,
-        /// Frames held back.
+        /// Frames of the shrink reserve.
         held_back: u32,
         /// Smallest arena that works, in bytes.
         bytes_min: u64,
     },
     /// A number is beyond what the tables can hold.
-    #[error("{field} is {value}, more than the {max} that block tables can hold")]
+    #[error("{field} is {value}, more than the {max} that block tables can attach")]
     TooLarge {
         /// Name of the field of [`PoolConfig`].
         field: &'static str,
@@ -112,7 +111,7 @@ impl PoolConfig {
         self.frames_per_sub_block * SUB_BLOCKS as u32
     }
 
-    /// A pool of `frames` frames whose blocks stay at 16 bit, with the prefix cache on.
+    /// A pool whose blocks stay at 16 bit, with the prefix cache on.
     pub fn whole(frames: u32, frame_bytes: u64, frames_per_sub_block: u32) -> Self {
         Self {
             frames,
@@ -127,7 +126,7 @@ impl PoolConfig {
         }
     }
 
-    /// Frames of a sealed block at a position.
+    /// Frames of a sealed block at a precision level.
     pub fn position_frames(&self, position: u16) -> u32 {
         self.positions.standing(position).cost.frames
     }
@@ -137,16 +136,15 @@ impl PoolConfig {
         self.positions.len() > 1
     }
 
-    /// Frames that ordinary growth must leave to shrinking, so that a full pool can still take one
-    /// more shrink: the largest block that a shrink can produce. Zero if blocks never shrink.
+    /// The shrink reserve: frames that sequences must leave free, so that a full pool can still shrink
+    /// a block. As many as the largest shrunk block takes; zero if blocks never shrink.
     pub fn held_back(&self) -> u32 {
         self.positions.largest_stop()
     }
 
-    /// Frames that a sequence of up to `tokens` tokens comes to when everything that may shrink
-    /// has gone as far as `bound` lets it: the first and the last sealed block at their protected
-    /// widths, those between at the floor, and the open block at 16 bit, which was full just before
-    /// the last block was sealed.
+    /// Most frames that a sequence of up to `tokens` tokens takes with all blocks at the floor of
+    /// `bound`: the first and the last sealed block at their protected bits, those between at the
+    /// floor, and the open block at 16 bit. The peak may be just before the last block was sealed.
     pub fn floor_frames(&self, tokens: u64, bound: Bound) -> u64 {
         let at = |bound| u64::from(self.position_frames(self.positions.floor(bound)));
         let (first, last) = (at(bound.max(self.sink)), at(bound.max(self.protected)));
@@ -166,14 +164,14 @@ impl PoolConfig {
         }
     }
 
-    /// Full blocks that the arena can hold.
+    /// Most full blocks that fit in the arena.
     pub(crate) fn full_blocks_max(&self) -> u32 {
         let frames = self.positions.stops().map(|p| self.position_frames(p));
         let least = frames.min().unwrap_or(self.block_frames());
         self.frames / least.min(self.block_frames()).max(1)
     }
 
-    /// Blocks that the arena can hold, if each has only begun.
+    /// Most blocks that fit in the arena, each with one sub-block.
     pub(crate) fn blocks_max(&self) -> u32 {
         self.full_blocks_max()
             .max(self.frames / self.frames_per_sub_block)
@@ -208,8 +206,8 @@ impl PoolConfig {
             return Err(ConfigError::FirstPosition { expected, found });
         }
         let block = expected;
-        // A schedule's first steps may cost frames, where few records of the old size and the new
-        // fit one frame; blocks pass over them.
+        // The first level changes may take more frames, where few records of either size fit in a
+        // frame. No block shrinks to these levels.
         for position in self.positions.stops() {
             let frames = self.position_frames(position);
             let position = usize::from(position);

@@ -1,14 +1,13 @@
 //! Which steps may still touch the arena.
 //!
-//! Steps are numbered by *epochs* 1, 2, … in the order they begin. Whatever is freed is tagged with
-//! the last epoch that may touch it, and may be reused once every step up to that epoch has
-//! retired.
+//! Steps are numbered by *epochs* 1, 2, … in the order they begin. What is freed is tagged with the
+//! last epoch that may touch it. It may be reused once every step up to that epoch has retired.
 
 use std::collections::VecDeque;
 
 use crate::StepId;
 
-/// Rank of a step among all steps begun; 0 stands before the first.
+/// Number of a step among all steps begun; 0 is before the first.
 pub(crate) type Epoch = u64;
 
 /// The steps in flight.
@@ -49,19 +48,19 @@ impl Epochs {
         self.in_flight.push_back((step, self.begun));
     }
 
-    /// Rank of a step in flight.
+    /// Epoch of a step in flight.
     pub(crate) fn of(&self, step: StepId) -> Epoch {
         let found = self.in_flight.iter().find(|&&(s, _)| s == step);
         found.map_or_else(|| panic!("{step} is not in flight"), |&(_, epoch)| epoch)
     }
 
-    /// The step being planned has nothing left to do with what was tagged for it: it counts as
-    /// begun and retired, and another is being planned.
+    /// Nothing that was tagged for the step being planned is left in it: its epoch counts as begun and
+    /// retired, and the step gets the next one.
     pub(crate) fn skip(&mut self) {
         self.begun += 1;
     }
 
-    /// Steps may retire in any order; a step retired early still waits for its elders.
+    /// Steps may retire in any order. What waits for a step also waits for those before it.
     pub(crate) fn retire(&mut self, step: StepId) {
         let Some(at) = self.in_flight.iter().position(|&(s, _)| s == step) else {
             panic!("{step} retires but is not in flight: begin it first, retire it once");
@@ -75,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_younger_step_waits_for_its_elders() {
+    fn a_step_waits_for_those_before_it() {
         let mut epochs = Epochs::default();
         assert_eq!(epochs.done(), 0);
         for step in [10, 20, 30] {
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skipped_step_waits_for_its_elders_only() {
+    fn a_skipped_step_waits_only_for_those_before_it() {
         let mut epochs = Epochs::default();
         epochs.begin(StepId(1));
         let planned = epochs.planned();

@@ -1,14 +1,14 @@
-//! Frames that no block owns: free, or given back and waiting for steps in flight.
+//! Frames without an owner: free, or waiting for steps in flight.
 
 use std::collections::VecDeque;
 
 use crate::epoch::Epoch;
 
-/// The unowned frames of the arena.
+/// The frames of the arena that no block owns.
 #[derive(Debug)]
 pub(crate) struct FramePool {
     free: Vec<u32>,
-    /// By rising epoch; as many groups as steps in flight, plus one for the step being planned.
+    /// By rising epoch: one group for each step in flight, and one for the step being planned.
     retiring: VecDeque<Retiring>,
     retiring_frames: u32,
     /// Empty vectors of past groups, kept for their memory.
@@ -23,7 +23,7 @@ struct Retiring {
 }
 
 impl FramePool {
-    /// All of `0..frames` free; low ones are handed out first.
+    /// All of `0..frames` free; low numbers are handed out first.
     pub(crate) fn new(frames: u32) -> Self {
         Self {
             free: (0..frames).rev().collect(),
@@ -51,7 +51,7 @@ impl FramePool {
         self.free.truncate(left);
     }
 
-    /// Takes frames back that steps up to epoch `until` may touch, when all up to `done` retired.
+    /// Takes frames back that steps up to `until` may touch. Steps up to `done` have retired.
     pub(crate) fn give(&mut self, frames: &[u32], until: Epoch, done: Epoch) {
         if until <= done {
             self.free.extend_from_slice(frames);

@@ -1,4 +1,4 @@
-//! Names of the things the pool tells apart.
+//! Ids.
 
 use std::fmt;
 
@@ -8,8 +8,8 @@ pub struct SeqId(pub u64);
 
 /// Row of a sequence in the device's block tables: dense, and reused after [`release`].
 ///
-/// A row may name another sequence in the very next plan; that is safe because table deltas are
-/// applied in step order.
+/// A row may belong to another sequence in the next plan. That is safe because table changes are
+/// applied in the order of steps.
 ///
 /// [`release`]: crate::BlockManager::release
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -1,12 +1,35 @@
-//! The paged KV pool of Ebb: frames, blocks, block tables and the prefix cache.
+//! The paged KV cache pool of Ebb: frames, blocks, block tables and the prefix cache.
 //!
-//! The pool hands out *frames* (equal pieces of one arena). A *block* is 128 consecutive tokens of
-//! one sequence, all layers, K and V; it owns a list of frames, not necessarily neighbours, so the
-//! arena cannot fragment. The crate decides who owns which frame and when a frame may be reused.
-//! It knows token ids, frame numbers and frame counts. It knows no bytes of pages, no device, no
-//! thread and no clock; everything it does follows from the calls made on it.
+//! # What it owns
+//! - **Frames**: equal pieces of the KV arena, named by number. Each has one owner at a time.
+//! - **Blocks**: 128 consecutive tokens of one sequence, all layers, K and V. A block owns a list of
+//!   frames, which need not be neighbours, so the arena cannot fragment. It is *open* until all its
+//!   tokens are in the KV cache, then *sealed*. An open block grows by sub-blocks of 16 tokens.
+//! - **Block tables**: which blocks hold a sequence's tokens. Sequences with a common prefix share
+//!   blocks; the first that writes to a shared open block copies it.
+//! - **The prefix cache**: sealed blocks, found by their tokens and everything before them. A block
+//!   is *live* while a sequence holds it, then *cached* until it is evicted.
+//! - **Precision levels**: which format each page of a block has. Level 0 is 16 bit. A sealed block
+//!   *shrinks* to a lower level, in new frames. Its *floor* is the lowest level that its holders
+//!   allow. [`schedule`] has the levels and the order in which pages shrink.
+//! - **The pressure policy**: what happens when memory is short, see [`pressure`].
 //!
-//! [`BlockManager`] is the whole interface. One step of a serving loop looks like this:
+//! # What it must not know
+//! Bytes of pages, formats, devices, threads, clocks, requests. It sees token ids, frame numbers and
+//! frame counts. Everything it does follows from the calls made on it, so it is tested by replaying
+//! calls against a naive model.
+//!
+//! # Entry points
+//! [`BlockManager`] is the whole interface. Start reading in `manager/`: `grow` takes memory,
+//! `commit` seals and publishes blocks, `share` begins and ends sequences, `choose` decides which
+//! blocks shrink and `shrink` does it. `epoch` is why a frame is never reused too early: what is
+//! freed waits for every step that may still touch it.
+//!
+//! # One step
+//! 1. `grow` each sequence of the step, `shrink_for` the memory that is wanted.
+//! 2. Drain the table changes, the copies and the shrinks into the plan, then `begin_step`.
+//! 3. The device applies the table changes, copies, shrinks, and computes the step.
+//! 4. `retire_step`, then `commit` the tokens that are in the cache for certain.
 //!
 //! ```
 //! use ebb_block_manager::{BlockManager, PoolConfig, SeqId, StepId};
@@ -38,18 +61,21 @@ mod frames;
 mod ids;
 mod list;
 mod manager;
-mod planner;
+mod mode;
 mod prefix;
+pub mod pressure;
+mod recompute;
 pub mod schedule;
 mod sequence;
+mod shrink_queue;
 mod table;
 mod usage;
 
 pub use config::{ConfigError, PoolConfig};
 pub use ids::{BlockId, SeqId, Slot, StepId};
 pub use manager::{BlockManager, ColdBlock, Created, LiveBlock, PrefixHit, Short, ShrinkJob};
-pub use planner::Pressure;
 pub use prefix::PrefixCursor;
+pub use pressure::Pressure;
 pub use sequence::Terms;
 pub use table::{Table, TableDelta};
 pub use usage::{PositionUse, SeqBits, Usage};

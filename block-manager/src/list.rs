@@ -1,6 +1,6 @@
-//! Lists threaded through the blocks themselves, so that membership costs no allocation and
-//! leaving a list costs no search. A block is in at most one: the cached blocks by age, or the
-//! twins of a prefix entry.
+//! Linked lists through the blocks themselves, so that joining a list allocates nothing and leaving
+//! it needs no search. A block is in at most one list: the cached blocks, least recently used first,
+//! or the duplicates of a prefix entry.
 
 use crate::{BlockId, block::Blocks};
 

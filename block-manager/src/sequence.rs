@@ -1,37 +1,37 @@
-//! Sequences: which blocks hold their tokens, and which row of the device tables is theirs.
+//! Sequences: which blocks hold their tokens, and which row of the device's tables they have.
 
 use rustc_hash::FxHashMap;
 
 use crate::{BLOCK_TOKENS, BlockId, SeqId, Slot, prefix::ChainHash, schedule::Bound};
 
-/// Row capacity set aside for each slot, in blocks: 128 Ki tokens.
+/// Blocks allocated at first for each row: 128 Ki tokens.
 const ROW_RESERVED_MAX: u32 = 1024;
 
-/// One sequence. `committed <= granted`, and `blocks` cover exactly `granted` tokens.
+/// One sequence. `committed <= allocated`, and `blocks` cover exactly `allocated` tokens.
 #[derive(Debug)]
 pub(crate) struct Sequence {
     pub(crate) id: SeqId,
     pub(crate) blocks: Vec<BlockId>,
     /// Tokens that are in the KV cache.
     pub(crate) committed: usize,
-    /// Tokens that have memory of their own, which a submitted step may already be writing.
-    pub(crate) granted: usize,
-    /// Hash of the full blocks and of the full sub-blocks after them.
+    /// Tokens that have memory, committed or not. A submitted step may be writing them.
+    pub(crate) allocated: usize,
+    /// Hash of its full blocks and of the full sub-blocks after them.
     pub(crate) hash: ChainHash,
     pub(crate) terms: Terms,
-    pub(crate) read: Reading,
+    pub(crate) read: ReadBits,
 }
 
-/// What a sequence asks of the pool for as long as it lives.
+/// What a sequence asks of the pool as long as it lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Terms {
-    /// The lowest nominal bits that it may be answered from: its own blocks go no lower, and the
-    /// prefix cache serves it nothing that is lower or was computed from anything lower.
+    /// The lowest nominal bits of anything it is computed from. Its own blocks shrink no further, and
+    /// it gets no cached block that is lower or was computed from anything lower.
     pub bound: Bound,
-    /// Blocks of higher classes shrink first. A shared block is of the lowest class of its holders.
+    /// Blocks of higher numbers shrink first. A shared block has the lowest number of its holders.
     pub class: i32,
-    /// Whether the prefix cache is kept from its blocks: they are its own, and nobody's claims keep
-    /// them from shrinking.
+    /// Whether it shares no blocks through the prefix cache, so that no other sequence keeps its
+    /// blocks from shrinking.
     pub is_private: bool,
 }
 
@@ -45,20 +45,20 @@ impl Default for Terms {
     }
 }
 
-/// At which widths a sequence has read its context so far.
+/// Bits at which a sequence has read its context so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Reading {
-    /// Lowest nominal bits read, by it and by those who computed what it found cached.
+pub(crate) struct ReadBits {
+    /// Lowest nominal bits read, including what its cached prefix was computed from.
     pub(crate) lowest: u8,
-    /// Computed tokens, and the sum over them of the mean bits of what they read, in hundredths.
+    /// Tokens computed, and the sum over them of the mean bits of what they read, in hundredths.
     pub(crate) tokens: u64,
     pub(crate) centibits: u64,
-    /// What a token would read now, and of which state of the pool that was true.
+    /// Lowest and mean bits that a token would read now, and the state of the pool they are for.
     pub(crate) now: (u8, u64),
     pub(crate) seen: (u64, usize),
 }
 
-impl Default for Reading {
+impl Default for ReadBits {
     fn default() -> Self {
         Self {
             lowest: 16,
@@ -111,7 +111,7 @@ impl Sequences {
         self.by_id.contains_key(&id)
     }
 
-    /// Row of a sequence. Panics if there is none: the caller lost track of it.
+    /// Row of a sequence. Panics if there is none.
     pub(crate) fn slot(&self, id: SeqId) -> Slot {
         match self.by_id.get(&id) {
             Some(&slot) => slot,
@@ -143,22 +143,22 @@ impl Sequences {
                 id,
                 blocks,
                 committed: 0,
-                granted: 0,
+                allocated: 0,
                 hash,
                 terms,
-                read: Reading::default(),
+                read: ReadBits::default(),
             });
             Slot(self.rows.len() as u32 - 1)
         });
         self.by_id.insert(id, slot);
         let row = self.at_mut(slot);
         debug_assert!(row.blocks.is_empty());
-        (row.id, row.committed, row.granted, row.hash) = (id, 0, 0, hash);
-        (row.terms, row.read) = (terms, Reading::default());
+        (row.id, row.committed, row.allocated, row.hash) = (id, 0, 0, hash);
+        (row.terms, row.read) = (terms, ReadBits::default());
         slot
     }
 
-    /// Frees a row whose blocks were taken care of.
+    /// Frees a row whose blocks have been given back.
     pub(crate) fn remove(&mut self, slot: Slot) {
         let row = self.at_mut(slot);
         row.blocks.clear();

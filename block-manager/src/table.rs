@@ -2,11 +2,11 @@
 
 use crate::{BlockId, Slot, block::Blocks};
 
-/// One change of the device's tables since the last drain, to be applied in order.
+/// One change of the device's tables, to be applied in order.
 ///
-/// The device keeps two tables: per slot the blocks of its sequence, per block its schedule
-/// position and its frames. A block shared by many sequences is described once, so growing or
-/// shrinking it costs one record however many sequences hold it.
+/// The device keeps two tables: for each slot the blocks of its sequence, for each block its
+/// precision level and its frames. A block shared by many sequences is described once, so growing or
+/// shrinking it is one change however many sequences hold it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TableDelta {
     /// Entry `index` of row `slot` is now `block`.
@@ -18,11 +18,11 @@ pub enum TableDelta {
         /// The block that holds them.
         block: BlockId,
     },
-    /// `block` begins anew at schedule position `position`, without frames; they follow.
+    /// `block` is now at another precision level and has no frames; they follow.
     Block {
         /// The block.
         block: BlockId,
-        /// Its position in the shrink schedule.
+        /// Its precision level.
         position: u16,
     },
     /// Frame `index` of `block` is `frame`.
@@ -44,7 +44,7 @@ pub struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// Blocks that hold the granted tokens, committed or not.
+    /// Number of blocks, for committed tokens and those being written.
     pub fn len(&self) -> usize {
         self.ids.len()
     }
@@ -54,14 +54,14 @@ impl<'a> Table<'a> {
         self.ids.is_empty()
     }
 
-    /// Schedule position and frames of block `index`. `None` past the end.
+    /// Precision level and frames of block `index`. `None` past the end.
     pub fn get(&self, index: usize) -> Option<(u16, &'a [u32])> {
         self.ids
             .get(index)
             .map(|&id| (self.blocks[id].position, self.blocks.frames(id)))
     }
 
-    /// Schedule position and frames of every block, in order. A block that is not full may own more
+    /// Precision level and frames of every block, in order. A block that is not full may own more
     /// frames than the sequence's tokens need.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (u16, &'a [u32])> + use<'a> {
         let blocks = self.blocks;

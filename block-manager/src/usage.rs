@@ -1,32 +1,30 @@
 //! How the pool is used, in frames and bytes.
 
-/// A snapshot of the pool. Every frame is in exactly one of the states free, retiring, live and
-/// cached, or
-/// is being written by a shrink, so the five counts sum to `frames_total`.
+/// A snapshot of the pool. Every frame is free, retiring, live, cached, or being written by a shrink,
+/// so these five counts sum to `frames_total`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     /// Frames in the arena.
     pub frames_total: u32,
-    /// Frames that nothing holds and no step in flight may touch.
+    /// Frames without an owner that no step in flight may touch.
     pub frames_free: u32,
-    /// Frames given back that a step in flight may still touch.
+    /// Frames without an owner that a step in flight may still touch.
     pub frames_retiring: u32,
     /// Frames of blocks that a sequence holds; a shared block counts once.
     pub frames_live: u32,
     /// Frames of blocks that only the prefix cache keeps.
     pub frames_cached: u32,
-    /// Frames that a step in the making or in flight transcodes blocks to.
+    /// Frames that the step being planned, or one in flight, shrinks blocks to.
     pub frames_shrinking: u32,
-    /// Frames that growth must leave for a shrink.
+    /// Frames of the shrink reserve.
     pub frames_held_back: u32,
-    /// Frames of live blocks that can shrink further; with none left there, shrinking gives nothing
-    /// any more.
+    /// Frames of live blocks that can shrink further. 0: shrinking cannot free any more.
     pub frames_shrinkable: u64,
     /// Bytes of one frame.
     pub frame_bytes: u64,
-    /// Bytes of live and cached blocks that hold tokens.
+    /// Bytes of live and cached blocks that have tokens in them.
     pub bytes_used: u64,
-    /// Bytes of live blocks that are reserved and hold no token.
+    /// Bytes of live blocks that no token is in yet.
     pub bytes_reserved_empty: u64,
     /// Blocks that a sequence holds.
     pub blocks_live: u32,
@@ -45,32 +43,32 @@ impl Usage {
     }
 }
 
-/// Blocks at one position of the shrink schedule.
+/// Blocks at one precision level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PositionUse {
-    /// The position.
+    /// The level.
     pub position: u16,
-    /// Blocks there, live and cached; open ones stand at position 0.
+    /// Blocks there, live and cached; open ones are at level 0.
     pub blocks: u32,
     /// Of those, blocks that only the prefix cache keeps.
     pub cached: u32,
-    /// Bytes of codes and metadata of as many sealed blocks.
+    /// Bytes of codes and metadata in them, as if all were sealed.
     pub bytes: u64,
 }
 
-/// Widths at which a sequence's tokens have read their context.
+/// Bits at which a sequence's tokens have read their context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SeqBits {
-    /// Lowest nominal code bits, also of what cached blocks it began with were computed from.
+    /// Lowest nominal code bits, including what its cached prefix was computed from.
     pub lowest: u8,
-    /// Mean bits of the bytes read, in hundredths, over the tokens computed.
+    /// Mean stored bits of the values read, in hundredths, over the tokens computed.
     pub mean_centibits: u32,
     /// Tokens computed.
     pub tokens: u64,
 }
 
 impl SeqBits {
-    /// What was read here and there.
+    /// Both together.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let sum = |bits: Self| u64::from(bits.mean_centibits) * bits.tokens;

@@ -15,11 +15,11 @@ use ebb_scheduler::{
 
 const RUNNING: usize = 256;
 const WAITING: u64 = 10_000;
-/// As a small model has it: 16 frames to the sub-block.
+/// As in a small model: 16 frames for a sub-block.
 const FRAMES_PER_SUB_BLOCK: u32 = 16;
 const FRAME_BYTES: u64 = 1 << 15;
 
-/// The positions of a model with 32 layers: every page goes to 8 bit, then to 4, then to 2.
+/// The levels of a model with 32 layers: every page shrinks to 8 bit, then to 4, then to 2.
 fn positions() -> PositionTable {
     let layers = 32;
     let mut steps = Vec::new();
@@ -80,7 +80,7 @@ impl Load {
         load
     }
 
-    /// The same in a pool where blocks shrink as far as it takes.
+    /// The same in a pool where blocks shrink as far as needed.
     fn shrinking(prompt_tokens: u32, max_tokens: u32, pool_tokens: u32) -> Self {
         let config = Config {
             max_running: RUNNING,
@@ -151,7 +151,7 @@ impl Load {
         self.notices.clear();
     }
 
-    /// As many wait as before.
+    /// Keeps the queue at its length.
     fn refill(&mut self) {
         while self.scheduler.stats().waiting < WAITING as usize {
             self.arrive();
@@ -222,7 +222,7 @@ fn churn(c: &mut Criterion) {
     for (name, whole) in [("plan", false), ("everything of a step", true)] {
         group.bench_function(name, |b| {
             let mut load = Load::new(256, 32, 4096);
-            // Spread the ends.
+            // Spread the lengths of answers.
             for _ in 0..200 {
                 load.step();
                 for _ in 0..9 {

@@ -1,17 +1,17 @@
-//! Admission: the most urgent waiting sequence gets memory if everybody admitted still fits.
+//! Admission: the head of the queue gets memory, if all running sequences still fit.
 
-use ebb_block_manager::{BLOCK_TOKENS, PrefixCursor, SUB_BLOCK_TOKENS, SeqId, schedule::Bound};
+use ebb_block_manager::pressure::{BlockedBy, PromptNeeds};
+use ebb_block_manager::{BLOCK_TOKENS, PrefixCursor, SeqId, schedule::Bound};
 
 use crate::batch::Batch;
 use crate::group::Group;
-use crate::room::Shortage;
 use crate::scheduler::Scheduler;
 use crate::seq::{Resident, Seq};
 use crate::slab::Key;
-use crate::{Admission, Mode, Notice};
+use crate::{Mode, Notice};
 
-/// The sequence that is next to be admitted, and what is known of its prefix in the cache: while
-/// it waits for memory it is looked up in every plan.
+/// The head of the queue, and what the prefix cache has of its prompt. While it waits for memory it is
+/// looked up in every plan.
 #[derive(Debug, Default)]
 pub(crate) struct Candidate {
     seq: Option<Key>,
@@ -19,59 +19,45 @@ pub(crate) struct Candidate {
 }
 
 impl Scheduler {
-    /// Admits waiting sequences in order of urgency while rows and memory last. Nobody overtakes
-    /// one that does not fit: a stream of small requests cannot starve a large one.
+    /// Admits waiting sequences in order of urgency while tokens and memory last. The head of the queue is
+    /// never overtaken, so a stream of small requests cannot starve a large one.
     pub(crate) fn admit(&mut self, batch: &mut Batch) {
-        while batch.rows_left > 0
+        while batch.token_budget > 0
             && let Some((_, &key)) = self.waiting.first_key_value()
         {
-            let weight = self.weight(key);
-            // A preempted sequence first gets the tokens back that steps in flight sample for it.
-            if self.running_choices + weight > self.config.max_running
+            let count = self.sequence_count(key);
+            // A preempted sequence first gets the tokens that steps in flight sample for it.
+            if self.running_choices + count > self.config.max_running
                 || self.seqs[key].in_flight > 0
             {
                 return;
             }
-            if let Err(shortage) = self.may_start(key, weight, batch) {
-                self.held_up = Some((key, shortage));
+            if let Err(reason) = self.can_admit(key, count, batch) {
+                self.blocked_head = Some((key, reason));
                 return;
             }
-            self.start(key, weight);
+            self.give_memory(key, count);
             self.plan_prefill(key, batch);
-            if batch.pressed {
+            if batch.memory_short {
                 return;
             }
         }
     }
 
-    fn may_start(&mut self, key: Key, weight: usize, batch: &mut Batch) -> Result<(), Shortage> {
-        let shrinks = self.config.mode.shrinks();
-        // Where blocks shrink, it fits alone once its own do: that was checked on arrival.
-        let asks_for_room =
-            !shrinks || (self.config.admission == Admission::Queue && !self.running.is_empty());
-        if asks_for_room && !self.fits(key, weight, batch) {
-            return Err(Shortage::Frames);
+    fn can_admit(&mut self, key: Key, count: usize, batch: &mut Batch) -> Result<(), BlockedBy> {
+        let runs_alone = self.running.is_empty();
+        if self.policy.needs_room_at_16_bit(runs_alone) && !self.fits_at_16_bit(key, count, batch) {
+            return Err(BlockedBy::Frames);
         }
-        if shrinks && !self.fits_at_floor(key, batch) {
-            return Err(Shortage::Promises);
+        if self.policy.mode.shrinks() && !self.promise_fits(key, batch) {
+            return Err(BlockedBy::Promises);
         }
         Ok(())
     }
 
-    /// Whether a sequence can be admitted so that every running one, this one included, can
-    /// complete its prompt and then decode [`headroom_tokens`] more at 16 bit without a preemption.
-    /// With nothing running, the pool itself is the only bound.
-    ///
-    /// [`headroom_tokens`]: crate::Config::headroom_tokens
-    fn fits(&mut self, key: Key, weight: usize, batch: &Batch) -> bool {
-        let available = u64::from(self.blocks.available());
-        let alone = self.running.is_empty();
-        let sub_blocks = u64::from(self.config.headroom_tokens).div_ceil(SUB_BLOCK_TOKENS as u64);
-        let sequences = (self.running_choices + weight) as u64;
-        let headroom = self.frames_of(sub_blocks * SUB_BLOCK_TOKENS as u64) * sequences;
-        let spoken_for = if alone { 0 } else { batch.promised + headroom };
-
-        self.consider(key);
+    /// Whether a sequence fits at 16 bit beside those that run.
+    fn fits_at_16_bit(&mut self, key: Key, count: usize, batch: &Batch) -> bool {
+        self.set_candidate(key);
         let cacheable = self.cacheable(key);
         let seq = &self.seqs[key];
         let tokens = known_tokens(seq, &self.groups[seq.group], &mut self.scratch);
@@ -80,21 +66,28 @@ impl Scheduler {
             .blocks
             .lookup_from(cursor, tokens, cacheable, seq.terms.bound);
         let fresh = self.frames_of(u64::from(seq.known())) - self.frames_of(hit.tokens as u64);
-        let parting = if alone { 0 } else { self.parting_frames(key) };
-        fresh + u64::from(hit.frames_revived) + parting + spoken_for <= available
+        let needs = PromptNeeds {
+            prompt: fresh + u64::from(hit.frames_revived),
+            fork: self.fork_frames(key),
+            running_prompts: batch.prompt_frames,
+            sequences: (self.running_choices + count) as u64,
+        };
+        let runs_alone = self.running.is_empty();
+        let available = self.blocks.available();
+        self.policy.fits_at_16_bit(&needs, runs_alone, available)
     }
 
-    /// Starts to keep what is found of a sequence's prefix.
-    fn consider(&mut self, key: Key) {
+    /// Makes a sequence the candidate.
+    fn set_candidate(&mut self, key: Key) {
         if self.candidate.seq != Some(key) {
             self.candidate.seq = Some(key);
             self.candidate.cursor.clear();
         }
     }
 
-    /// Gives a waiting sequence its memory.
-    fn start(&mut self, key: Key, weight: usize) {
-        self.consider(key);
+    /// Makes a waiting sequence a running one.
+    fn give_memory(&mut self, key: Key, count: usize) {
+        self.set_candidate(key);
         self.admissions += 1;
         let id = SeqId(self.admissions);
         let cacheable = self.cacheable(key);
@@ -105,7 +98,7 @@ impl Scheduler {
             .blocks
             .create_from(id, cursor, tokens, cacheable, seq.terms);
         self.candidate.seq = None;
-        self.held_up = None;
+        self.blocked_head = None;
         self.dequeue(key);
 
         let cached = created.cached_tokens as u32;
@@ -126,46 +119,48 @@ impl Scheduler {
                 cached_tokens: cached,
             });
         }
-        self.waiting_choices -= weight;
-        self.running_choices += weight;
+        self.waiting_choices -= count;
+        self.running_choices += count;
         self.run(key);
     }
 
-    /// Whether a sequence neither takes blocks from the prefix cache nor gives it any: what it
-    /// reads is fixed then, a cached block may be at another width than its own would be, and
-    /// others could keep its own from going to their place.
+    /// Whether a sequence shares no blocks through the prefix cache. In static mode what it reads is
+    /// fixed: a cached block may be at another level than its own would be, and others could keep its
+    /// own blocks from shrinking.
     pub(crate) fn is_private(&self, bound: Bound) -> bool {
         self.config.mode == Mode::Static && bound < Bound::NEVER
     }
 
-    /// How many tokens of a sequence may come from the prefix cache: at least one is computed, to
-    /// sample from, and prompt rows whose logits are still owed are.
+    /// How many tokens of a sequence may come from the prefix cache. At least one is computed, to sample
+    /// from. So are prompt tokens whose logits have not been delivered yet.
     fn cacheable(&self, key: Key) -> usize {
         let seq = &self.seqs[key];
         if seq.terms.is_private {
             return 0;
         }
-        let owed = seq.logprobs.then(|| self.groups[seq.group].rows_done);
-        let most = match owed {
+        let delivered = seq
+            .logprobs
+            .then(|| self.groups[seq.group].logits_delivered);
+        let most = match delivered {
             Some(done) if done < seq.prompt_len => done.min(seq.known() - 1),
             _ => seq.known() - 1,
         };
         most as usize
     }
 
-    /// Frames that the choices which share a sequence will take when they part: each but one
-    /// copies the part of a block that the prompt ends in.
-    pub(crate) fn parting_frames(&self, key: Key) -> u64 {
+    /// Frames that the choices of a shared sequence will take when they fork: each but one copies the
+    /// open block that the prompt ends in.
+    pub(crate) fn fork_frames(&self, key: Key) -> u64 {
         let seq = &self.seqs[key];
         if !seq.is_shared() {
             return 0;
         }
         let open = u64::from(seq.prompt_len) % BLOCK_TOKENS as u64;
-        self.frames_of(open) * u64::from(self.groups[seq.group].live - 1)
+        self.frames_of(open) * u64::from(self.groups[seq.group].active - 1)
     }
 }
 
-/// The known tokens of a sequence in one piece, in `scratch` if they are not in one already.
+/// The known tokens of a sequence as one slice, in `scratch` if they are not one already.
 fn known_tokens<'a>(seq: &Seq, group: &'a Group, scratch: &'a mut Vec<u32>) -> &'a [u32] {
     if seq.generated.is_empty() {
         return &group.prompt;

@@ -1,4 +1,4 @@
-//! Arrivals: what is turned away at the door, and the rest into the queue.
+//! Arrivals: a request is rejected or joins the queue.
 
 use ebb_block_manager::{BLOCK_TOKENS, SeqBits, Terms, schedule::Bound};
 
@@ -13,7 +13,7 @@ impl Scheduler {
         let id = request.id;
         assert!(!self.requests.contains_key(&id), "{id} arrived twice");
         self.counters.requests += 1;
-        if let Some(reason) = self.refusal(&request) {
+        if let Some(reason) = self.rejection(&request) {
             self.counters.requests_rejected += 1;
             self.notices.push(Notice::Rejected {
                 request: id,
@@ -38,10 +38,9 @@ impl Scheduler {
         }
 
         let step = self.counters.steps;
-        // Choices that part each copy the block that the prompt ends in, which stays as it is for
-        // the others.
-        let copy = u64::from(request.n > 1) * u64::from(self.blocks.config().block_frames());
-        let floor_frames = self.least_frames(&request) + copy;
+        let frames = self.frames_at_longest(&request);
+        let pool = self.blocks.config();
+        let promised_frames = self.policy.promise(pool, frames, request.n);
         let Request {
             priority,
             max_tokens,
@@ -60,10 +59,10 @@ impl Scheduler {
             prompt,
             deadline,
             urgency,
-            rows_done: 0,
+            logits_delivered: 0,
             leader: None,
             choices: vec![Choice::Sharing; n as usize],
-            live: n,
+            active: n,
             admitted: false,
         });
         let seq = self.seqs.insert(Seq {
@@ -91,10 +90,10 @@ impl Scheduler {
                 class: priority,
                 is_private: self.is_private(Bound(min_kv_bits)),
             },
-            floor_frames,
+            promised_frames,
             bits: SeqBits::default(),
-            settled: 0,
-            given_up_at: 0,
+            blocks_at_floor: 0,
+            restarted_at: 0,
         });
         let record = &mut self.groups[group];
         if n == 1 {
@@ -110,9 +109,9 @@ impl Scheduler {
         self.enqueue(seq);
     }
 
-    /// Why a request cannot be taken, if so. What can never be served is told first, so that a
-    /// client does not retry in vain.
-    fn refusal(&self, request: &Request) -> Option<RejectReason> {
+    /// Why a request is rejected, if it is. What can never be served comes first, so that a client does
+    /// not retry in vain.
+    fn rejection(&self, request: &Request) -> Option<RejectReason> {
         let prompt_tokens = request.prompt.len();
         let max_tokens = request.max_tokens;
         if prompt_tokens == 0 {
@@ -137,9 +136,9 @@ impl Scheduler {
             };
             return Some(reason);
         }
-        // One choice must fit alone: that is what the most urgent sequence can fall back to.
-        let frames_needed = self.least_frames(request) + self.chunk_frames();
-        let frames_total = u64::from(self.capacity);
+        let frames = self.frames_at_longest(request);
+        let frames_needed = self.policy.frames_to_run_alone(frames);
+        let frames_total = u64::from(self.policy.capacity);
         if frames_needed > frames_total {
             return Some(RejectReason::NeverFits {
                 prompt_tokens,
@@ -151,20 +150,16 @@ impl Scheduler {
             });
         }
         let (waiting, limit) = (self.waiting.len(), self.config.max_waiting);
-        let has_room = self.room_for_arrivals().take(request.n);
-        (!has_room).then_some(RejectReason::QueueFull { waiting, limit })
+        let is_taken = self.room_for_arrivals().take(request.n);
+        (!is_taken).then_some(RejectReason::QueueFull { waiting, limit })
     }
 
-    /// Frames of one choice at its longest, once everything has shrunk that may. The last token
-    /// sampled is never computed.
-    fn least_frames(&self, request: &Request) -> u64 {
+    /// Frames of one choice at its longest. The last token sampled is never computed.
+    fn frames_at_longest(&self, request: &Request) -> u64 {
         let computed =
             request.prompt.len() as u64 + u64::from(request.max_tokens.saturating_sub(1));
-        if self.config.mode.shrinks() {
-            let pool = self.blocks.config();
-            pool.floor_frames(computed, Bound(request.min_kv_bits))
-        } else {
-            self.frames_of(computed)
-        }
+        let bound = Bound(request.min_kv_bits);
+        self.policy
+            .frames_at_longest(self.blocks.config(), computed, bound)
     }
 }

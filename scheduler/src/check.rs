@@ -1,4 +1,4 @@
-//! The audit: what must hold between any two events.
+//! The audit: invariants that hold between any two events.
 
 use crate::group::Choice;
 use crate::scheduler::Scheduler;
@@ -13,8 +13,8 @@ macro_rules! ensure {
 }
 
 impl Scheduler {
-    /// Audits every invariant of the scheduler and the pool. For tests and simulation: it costs
-    /// time in the size of everything.
+    /// Audits every invariant of the scheduler and the pool. For tests and simulation: it takes time in
+    /// the size of everything.
     pub fn check(&self) -> Result<(), String> {
         self.check_lists()?;
         self.check_sequences()?;
@@ -46,14 +46,18 @@ impl Scheduler {
             self.running.is_sorted(),
             "the running list is in order of urgency"
         );
-        let choices: usize = self.running.iter().map(|(_, key)| self.weight(*key)).sum();
+        let choices: usize = self
+            .running
+            .iter()
+            .map(|(_, key)| self.sequence_count(*key))
+            .sum();
         ensure!(choices == self.running_choices, "{choices} choices run");
         ensure!(
             choices <= config.max_running,
             "{choices} choices run: too many"
         );
-        // With the last that was let in there may be more choices than that; they part, and lose
-        // their memory one by one.
+        // The last request taken may have more choices than that. They fork and are preempted one by
+        // one.
         let most = self.groups.iter().map(|(_, group)| group.choices.len());
         let bound = config.max_waiting + config.max_running + most.max().unwrap_or(1) - 1;
         ensure!(
@@ -61,7 +65,11 @@ impl Scheduler {
             "{} wait: too many",
             self.waiting.len()
         );
-        let choices: usize = self.waiting.values().map(|key| self.weight(*key)).sum();
+        let choices: usize = self
+            .waiting
+            .values()
+            .map(|key| self.sequence_count(*key))
+            .sum();
         ensure!(choices == self.waiting_choices, "{choices} choices wait");
         ensure!(
             self.in_flight.len() <= config.max_in_flight,
@@ -92,13 +100,14 @@ impl Scheduler {
             "{preempted} wait preempted"
         );
         let promised = self.frames_promised();
-        let kept = self.config.overcommit_percent > 100 || promised <= u64::from(self.capacity);
+        let kept =
+            self.config.overcommit_percent > 100 || promised <= u64::from(self.policy.capacity);
         let requests = self.running.iter().map(|(_, key)| self.seqs[*key].request);
         let alone = requests.collect::<std::collections::BTreeSet<_>>().len() <= 1;
         ensure!(
             kept || alone,
             "{promised} frames are promised of {}",
-            self.capacity
+            self.policy.capacity
         );
         Ok(())
     }
@@ -106,22 +115,22 @@ impl Scheduler {
     fn check_sequences(&self) -> Result<(), String> {
         for (key, seq) in self.seqs.iter() {
             let (id, choice) = (seq.request, seq.choice);
-            let sent = || self.in_flight.iter().flat_map(|step| &step.slices);
-            let in_flight = sent().filter(|sent| sent.seq == key).count();
+            let slices = || self.in_flight.iter().flat_map(|step| &step.slices);
+            let in_flight = slices().filter(|slice| slice.seq == key).count();
             ensure!(
                 seq.in_flight as usize == in_flight,
                 "{id} choice {choice} has {in_flight} slices out"
             );
             let mut position = seq.committed;
             let mut pending = 0;
-            for sent in sent().filter(|sent| sent.seq == key && sent.epoch == seq.epoch) {
-                pending += u32::from(sent.samples == 1);
+            for slice in slices().filter(|slice| slice.seq == key && slice.epoch == seq.epoch) {
+                pending += u32::from(slice.samples == 1);
                 if seq.resident.is_some() {
                     ensure!(
-                        sent.position == position,
+                        slice.position == position,
                         "{id} choice {choice} leaves a gap at {position}"
                     );
-                    position += sent.len;
+                    position += slice.len;
                 }
             }
             ensure!(
@@ -170,9 +179,9 @@ impl Scheduler {
                 "{} is named",
                 group.id
             );
-            let live = group.live_choices().count();
+            let live = group.active_choices().count();
             ensure!(
-                live > 0 && live == group.live as usize,
+                live > 0 && live == group.active as usize,
                 "{} has {live} choices",
                 group.id
             );

@@ -1,107 +1,58 @@
-//! Limits of the scheduler, checked once.
+//! The scheduler's limits, checked once.
 
-use ebb_block_manager::{BLOCK_TOKENS, PoolConfig};
+use ebb_block_manager::pressure::{Admission, Mode, Policy, Watermarks};
+use ebb_block_manager::{BLOCK_TOKENS, PoolConfig, SUB_BLOCK_TOKENS};
 use thiserror::Error;
 
-/// What gives way when the KV memory is full.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Mode {
-    /// Nothing shrinks: sequences lose their memory and are computed again, as in engines whose
-    /// cache has one width.
-    #[default]
-    PreemptOnly,
-    /// Blocks shrink while they are served, as far as memory asks for it (PM-KVQ, made online). A
-    /// sequence loses its memory only when nothing is left to shrink.
-    Progressive,
-    /// Every block goes to the end of the schedule as soon as it is sealed, before anything but its
-    /// own chunk of a prompt ([`static_chunk`](Config::static_chunk)) reads it, as KIVI, Kitty and
-    /// KVmix serve. What a sequence reads then depends on nothing but itself.
-    Static,
-}
-
-impl Mode {
-    /// Every mode.
-    pub const ALL: [Self; 3] = [Self::PreemptOnly, Self::Static, Self::Progressive];
-
-    /// Its name in options, answers and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::PreemptOnly => "preempt-only",
-            Self::Static => "static",
-            Self::Progressive => "progressive",
-        }
-    }
-
-    /// Whether blocks shrink, and admission counts on it.
-    pub fn shrinks(self) -> bool {
-        self != Self::PreemptOnly
-    }
-}
-
-/// What a request waits for before it gets memory, where blocks can shrink.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Admission {
-    /// Only for room at the floor: what the prefix cache keeps shrinks or is evicted to let it in,
-    /// and what runs already shrinks.
-    #[default]
-    Degrade,
-    /// For room at 16 bit as well, as in [`Mode::PreemptOnly`]: requests queue, and what runs
-    /// shrinks only instead of being preempted.
-    Queue,
-}
-
-/// Limits and policies.
+/// The scheduler's limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Rows (tokens computed) of one step at most.
+    /// Most tokens computed in one step.
     pub max_step_tokens: usize,
-    /// Sequences with memory at once. A request counts once per choice from its admission on.
+    /// Most running sequences. From its admission on, a request counts once for each choice.
     pub max_running: usize,
-    /// Bound of the waiting queue for arrivals, beyond those that free places await (see
-    /// [`Room`](crate::Room)). Preempted sequences wait in it too and are never turned away. It
-    /// holds at most `max_waiting + max_running` entries.
+    /// Most queued requests. Requests with a free batch slot do not count, see
+    /// [`Room`](crate::Room). Preempted sequences wait in the queue too, but are never rejected: it
+    /// has at most `max_waiting + max_running` entries.
     pub max_waiting: usize,
-    /// Steps that may be planned before the first of them is done: 1 plans a step after the one
-    /// before has finished, 2 plans it while that one runs.
+    /// Most steps in flight. 1 plans a step after the one before has returned, 2 plans it while that
+    /// one runs.
     pub max_in_flight: usize,
-    /// Tokens of one prompt computed in one step at most.
+    /// Most tokens of one prompt computed in one step.
     pub prefill_chunk: usize,
-    /// Rows of logits of one step at most: what bounds the logits buffer when prompts ask for
-    /// log probabilities. At least `max_running`.
+    /// Most rows of logits in one step, at least `max_running`. Bounds the logits buffer when prompts
+    /// ask for log-probabilities.
     pub max_logit_rows: usize,
-    /// Steps of waiting that one level of priority is worth. A request of priority `p` is overtaken
-    /// by one of priority `q < p` only if that arrives less than `(p - q) * aging_steps` steps
-    /// later. 0 serves in order of arrival.
+    /// Steps of waiting that one level of priority is worth. A request of priority `p` is overtaken by
+    /// one of priority `q < p` only if that one arrives less than `(p - q) * aging_steps` steps later.
+    /// 0 serves in order of arrival.
     pub aging_steps: u32,
-    /// Tokens that every running sequence, the new one included, must still have room for when a
-    /// sequence is admitted: nothing is preempted for that many steps after an admission.
-    /// Not used with [`Admission::Degrade`].
+    /// Tokens that every running sequence must still have room for when one is admitted. Nothing is
+    /// preempted for that many steps after an admission. Not used with [`Admission::Degrade`].
     pub headroom_tokens: u32,
-    /// What gives way when memory is full.
+    /// What happens when memory is full.
     pub mode: Mode,
-    /// When requests are let in, if blocks can shrink.
+    /// What a request waits for before it is admitted, where blocks can shrink.
     pub admission: Admission,
-    /// Where blocks can shrink, each running sequence is promised its longest length at the width
-    /// of its floor; the promises make up at most this share of the pool, in percent. Up to 100
-    /// nothing is ever preempted; more bets on answers that end early.
+    /// Where blocks can shrink, admission promises each sequence the memory of its longest length at
+    /// its floor. The promises add up to at most this share of the pool, in percent. More than 100
+    /// relies on answers that end early, and preempts if they do not.
     pub overcommit_percent: u32,
     /// [`Mode::Progressive`]: shrinking begins when less than this share of the pool would be free
-    /// after the coming steps' demand, in thousandths ...
+    /// after the demand of the coming steps, in thousandths.
     pub low_water_permille: u32,
-    /// ... and goes on until this share would be. At least the low one.
+    /// It goes on until this share would be free. At least the low one.
     pub high_water_permille: u32,
-    /// [`Mode::Progressive`]: bytes that running sequences' blocks may fill before they shrink
-    /// though there is room. Every step reads all of them: fewer make faster steps of less
-    /// precision.
+    /// [`Mode::Progressive`]: bytes that live blocks may take before they shrink though memory is
+    /// free. Every step reads all of them, so fewer bytes make steps faster and less precise.
     pub live_bytes_max: u64,
-    /// Bytes of the blocks that one step transcodes in [`Mode::Progressive`]; a block that is
-    /// larger goes alone. Bounds what shrinking adds to the time between two tokens.
+    /// [`Mode::Progressive`]: bytes of the blocks that one step shrinks. A larger block shrinks alone.
+    /// Bounds what shrinking adds to the time between two tokens.
     pub shrink_bytes_max: u64,
-    /// [`Mode::Static`]: tokens of a prompt that read each other at 16 bit, a multiple of 128. A
-    /// prompt is computed in chunks of so many from its begin on; a chunk reads those before it at
-    /// their place, and goes to its own when it is complete. A longer one reads less that has
-    /// shrunk, and keeps memory for itself: nothing that is promised may lie in the 16-bit frames
-    /// of one chunk.
+    /// [`Mode::Static`]: tokens of a prompt that read each other at 16 bit, a multiple of 128. A prompt
+    /// is computed in chunks of this length, from its start. A chunk reads the blocks before it at
+    /// their floor, and shrinks to its own floor when it is complete. A longer chunk reads less that
+    /// has shrunk, but the 16-bit frames of one chunk cannot be promised to sequences.
     pub static_chunk: u32,
 }
 
@@ -147,7 +98,7 @@ pub enum ConfigError {
         /// [`Config::max_running`].
         max_running: usize,
     },
-    /// A number of tokens is not one of whole blocks.
+    /// A number of tokens is not a multiple of whole blocks.
     #[error("{field} is {value}, but must be a multiple of {BLOCK_TOKENS}")]
     NotBlocks {
         /// Name of the field of [`Config`].
@@ -156,36 +107,54 @@ pub enum ConfigError {
         value: u32,
     },
     /// A number is out of range.
-    #[error("{field} is {value}, more than the {max} that is possible")]
+    #[error("{field} is {value}, but must be at most {max}")]
     TooLarge {
         /// Name of the field of [`Config`].
         field: &'static str,
         /// Its value.
         value: u64,
-        /// What is possible.
+        /// The limit.
         max: u64,
     },
 }
 
-/// Why a scheduler cannot be made.
+/// Why a scheduler cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SetupError {
-    /// The scheduler's own limits.
+    /// A limit of the scheduler is not usable.
     #[error("scheduler: {0}")]
     Scheduler(#[from] ConfigError),
-    /// The pool's shape.
+    /// The pool's shape is not usable.
     #[error("KV pool: {0}")]
     Pool(#[from] ebb_block_manager::ConfigError),
 }
 
 impl Config {
-    /// [`Mode::Static`]: frames of a pool that are promised to nobody, so that there is always room
-    /// for the chunk of a prompt at 16 bit; one block of it is in every promise.
+    /// [`Mode::Static`]: frames of a pool that are not promised, so that there is always room for one
+    /// chunk of a prompt at 16 bit. One block of the chunk is part of every promise.
     pub fn chunk_frames(&self, pool: &PoolConfig) -> u32 {
         let blocks = self.static_chunk / BLOCK_TOKENS as u32;
         match self.mode {
             Mode::Static => blocks.saturating_sub(1).saturating_mul(pool.block_frames()),
             Mode::PreemptOnly | Mode::Progressive => 0,
+        }
+    }
+
+    /// The pressure policy for a pool that gives `capacity` frames to sequences.
+    pub(crate) fn policy(&self, pool: &PoolConfig, capacity: u32) -> Policy {
+        let headroom = self.headroom_tokens.div_ceil(SUB_BLOCK_TOKENS as u32);
+        let live_max = self.live_bytes_max / pool.frame_bytes;
+        let permille = (self.low_water_permille, self.high_water_permille);
+        Policy {
+            mode: self.mode,
+            admission: self.admission,
+            capacity,
+            chunk_frames: self.chunk_frames(pool),
+            headroom_frames: u64::from(headroom) * u64::from(pool.frames_per_sub_block),
+            overcommit_percent: self.overcommit_percent,
+            watermarks: Watermarks::new(capacity, pool.held_back(), permille),
+            live_max: u32::try_from(live_max).unwrap_or(u32::MAX),
+            shrink_bytes_max: self.shrink_bytes_max,
         }
     }
 
@@ -209,8 +178,7 @@ impl Config {
                 value: self.static_chunk,
             });
         }
-        // Every running sequence can then decode in every step, and whatever is left of the running
-        // ones gets at least one row.
+        // Every running sequence can then decode in every step.
         for (field, value) in [
             ("max_step_tokens", self.max_step_tokens),
             ("max_logit_rows", self.max_logit_rows),

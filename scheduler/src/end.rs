@@ -1,4 +1,4 @@
-//! Ends: finished, cancelled, out of time, failed.
+//! How choices end: finished, cancelled, too late, failed.
 
 use ebb_block_manager::SeqBits;
 
@@ -8,16 +8,16 @@ use crate::slab::Key;
 use crate::{FinishReason, Millis, Notice};
 
 impl Scheduler {
-    /// Ends one choice, if it has not ended. Its memory goes back to the pool at once; frames that
-    /// steps in flight may touch become free when those retire.
+    /// Ends one choice, if it has not ended. Its memory goes back to the pool at once. Frames that steps
+    /// in flight may touch become free when those retire.
     pub(crate) fn end_choice(&mut self, group: Key, choice: u32, reason: FinishReason) {
         let record = &mut self.groups[group];
         let before = std::mem::replace(&mut record.choices[choice as usize], Choice::Ended);
         if before == Choice::Ended {
             return;
         }
-        record.live -= 1;
-        let last = record.live == 0;
+        record.active -= 1;
+        let last = record.active == 0;
         let request = record.id;
         let seq = match before {
             Choice::Own(seq) => Some(seq),
@@ -33,7 +33,7 @@ impl Scheduler {
                 if last {
                     self.drop_seq(leader);
                 } else {
-                    let first = record.live_choices().next().expect("a choice is live");
+                    let first = record.active_choices().next().expect("a choice is active");
                     let seq = &mut self.seqs[leader];
                     seq.choice = first;
                     if seq.resident.is_some() {
@@ -41,8 +41,8 @@ impl Scheduler {
                     } else {
                         self.waiting_choices -= 1;
                     }
-                    // One that waits asks for less now, too.
-                    self.held_up = None;
+                    // If it waits, it asks for less now.
+                    self.blocked_head = None;
                 }
             }
             Choice::Ended => {}
@@ -63,17 +63,17 @@ impl Scheduler {
         }
     }
 
-    /// Ends every live choice of a request.
+    /// Ends every active choice of a request.
     pub(crate) fn end_group(&mut self, group: Key, reason: FinishReason) {
         for choice in 0..self.groups[group].choices.len() as u32 {
-            // The group goes with its last live choice.
+            // The group is removed with its last active choice.
             if self.groups.get(group).is_some() {
                 self.end_choice(group, choice, reason);
             }
         }
     }
 
-    /// Moves time on and ends what is late.
+    /// Moves time on and ends requests whose deadline has passed.
     pub(crate) fn tick(&mut self, now: Millis) {
         self.now = self.now.max(now);
         while let Some(&(deadline, group)) = self.deadlines.first()
@@ -83,7 +83,7 @@ impl Scheduler {
         }
     }
 
-    /// Widths at which a sequence has read its context.
+    /// Bits at which a sequence has read its context.
     pub(crate) fn seq_bits(&self, key: Key) -> SeqBits {
         let seq = &self.seqs[key];
         match seq.resident {
@@ -92,12 +92,12 @@ impl Scheduler {
         }
     }
 
-    /// Forgets a sequence, its memory and its place in the queue.
+    /// Removes a sequence from the batch or the queue.
     fn drop_seq(&mut self, key: Key) {
         if let Some(resident) = self.seqs[key].resident {
             self.stop_running(key);
             self.running_choices -= 1;
-            self.held_up = None;
+            self.blocked_head = None;
             self.blocks.release(resident.id);
         } else {
             self.waiting_choices -= 1;

@@ -1,17 +1,17 @@
-//! What can happen to the scheduler: a closed set.
+//! What the scheduler is told: a closed set of events.
 
 use ebb_block_manager::{BlockId, StepId};
 
 use crate::{Millis, Request, RequestId};
 
-/// Something that happened. See [`Scheduler::apply`](crate::Scheduler::apply).
+/// An event. See [`Scheduler::apply`](crate::Scheduler::apply).
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A request came in.
+    /// A request arrived.
     Arrive(Request),
-    /// The client gave up on a request. Unknown or finished requests are ignored.
+    /// A request is cancelled. Unknown or finished ones are ignored.
     Cancel(RequestId),
-    /// The engine gave up on one choice of a request. Unknown or finished ones are ignored.
+    /// One choice of a request is cancelled. Unknown or finished ones are ignored.
     CancelChoice(RequestId, u32),
     /// Time is now at least this. Time that runs backwards is ignored.
     Tick(Millis),
@@ -19,20 +19,20 @@ pub enum Event {
     StepDone {
         /// The step.
         step: StepId,
-        /// What was sampled, in any order: one entry for each slice with [`Logits::Last`] or
-        /// [`Logits::All`] and each of its choices. Entries that nothing waits for are ignored
-        /// (see [`Scheduler::awaited`]); a slice that misses one counts as failed.
+        /// The samples, in any order: one entry for each slice with [`Logits::Last`] or [`Logits::All`]
+        /// and each of its choices. Samples that are not [awaited] are discarded. A slice without one
+        /// counts as failed.
         ///
         /// [`Logits::Last`]: crate::Logits::Last
         /// [`Logits::All`]: crate::Logits::All
-        /// [`Scheduler::awaited`]: crate::Scheduler::awaited
+        /// [awaited]: crate::Scheduler::awaited
         outputs: Vec<ChoiceOutput>,
-        /// Blocks of [`StepPlan::shrinks`](crate::StepPlan::shrinks) that could not be transcoded.
-        /// They stay as they were and are not tried again.
+        /// Blocks of [`StepPlan::shrinks`](crate::StepPlan::shrinks) that could not be encoded. They
+        /// keep their level and are not tried again.
         failed_shrinks: Vec<BlockId>,
     },
-    /// The oldest step in flight did not run to its end. Whatever its copies, shrinks and slices
-    /// wrote counts as unwritten and is computed again; its table deltas count as applied.
+    /// The oldest step in flight failed. What its copies, shrinks and slices wrote is void and done
+    /// again; its table changes count as applied.
     StepFailed {
         /// The step.
         step: StepId,

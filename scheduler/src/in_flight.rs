@@ -1,31 +1,31 @@
-//! Steps that were planned and have not come back.
+//! Steps that were planned and have not returned.
 
 use ebb_block_manager::{SeqId, StepId};
 
 use crate::RequestId;
 use crate::slab::Key;
 
-/// What is remembered of a slice until its step comes back.
+/// A slice of a step in flight.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sent {
+pub(crate) struct SliceInFlight {
     pub(crate) seq: Key,
     /// [`Seq::epoch`](crate::seq::Seq::epoch) at planning.
     pub(crate) epoch: u32,
-    /// The memory it writes; the sequence may have been preempted since.
+    /// The memory that it writes; the sequence may have been preempted since.
     pub(crate) id: SeqId,
     pub(crate) request: RequestId,
     pub(crate) choice: u32,
     pub(crate) position: u32,
     pub(crate) len: u32,
-    /// Tokens to be sampled from its last row.
+    /// Tokens to be sampled.
     pub(crate) samples: u32,
-    /// Whether every row's logits were asked for.
-    pub(crate) all_rows: bool,
+    /// Whether logits of all of its tokens were asked for.
+    pub(crate) all_logits: bool,
 }
 
 #[derive(Debug)]
-pub(crate) struct InFlight {
+pub(crate) struct StepInFlight {
     pub(crate) step: StepId,
-    pub(crate) slices: Vec<Sent>,
+    pub(crate) slices: Vec<SliceInFlight>,
     pub(crate) copies: Vec<(u32, u32)>,
 }

@@ -1,10 +1,40 @@
-//! Ebb's scheduler: queues, batches, admission and preemption as a synchronous state machine.
+//! Ebb's scheduler: which sequences compute which tokens in each step.
 //!
+//! # What it owns
+//! - **The queue**: requests in order of urgency. Waiting raises a request, so none starves.
+//! - **The batch**: the running sequences. A request is one sequence while its prompt is computed;
+//!   then each of its `n` choices is one. Admission gives a sequence memory, preemption takes it.
+//! - **Step plans**: slices of prompts and single tokens of decodes, in one list. Each comes with the
+//!   copies, shrinks and table changes that it needs. Up to `max_in_flight` steps are out at a time.
+//! - **The KV cache pool**, by its [`BlockManager`](ebb_block_manager::BlockManager). What happens when
+//!   memory is short is one policy, [`ebb_block_manager::pressure`], with a worked example.
+//!
+//! # What it must not know
+//! Devices, threads, clocks, random numbers, text. Time arrives in [`Event::Tick`], sampled tokens in
+//! [`Event::StepDone`]. It is a pure function of its events: the same events give the same plans, bit
+//! for bit, which the simulation in `tests/` relies on.
+//!
+//! # Entry points
 //! Events go in ([`Scheduler::apply`]), step plans come out ([`Scheduler::plan`]). What was decided
-//! about requests on the way is told by notices ([`Scheduler::drain_notices`]). The scheduler owns
-//! the [`BlockManager`](ebb_block_manager::BlockManager) and is a pure function of its events: it
-//! knows no clock (time arrives in [`Event::Tick`]), no thread, no device and no random number, so
-//! the same events give the same plans, bit for bit.
+//! about requests comes out as notices ([`Scheduler::drain_notices`]).
+//!
+//! | file | what happens there |
+//! |---|---|
+//! | `arrive` | a request is rejected or queued |
+//! | `batch` | a step is planned: **start reading here** |
+//! | `admit`, `promise` | the head of the queue gets memory, if it fits |
+//! | `memory`, `preempt`, `demand` | running sequences get memory, lose it, or wait while blocks shrink |
+//! | `submit` | the plan is written |
+//! | `retire` | a step returns: tokens are committed, choices fork, failures are undone |
+//! | `end` | a choice finishes, is cancelled or is too late |
+//!
+//! # How a step is planned
+//! 1. Every running sequence that decodes gets memory for one token, the most urgent first.
+//! 2. Running sequences with unfinished prompts get as many tokens as the step and the memory allow.
+//! 3. If no running sequence lacked memory, the head of the queue is admitted, then the next one,
+//!    until one does not fit.
+//! 4. Blocks are chosen that shrink with this step, for what the next steps will need.
+//! 5. The plan is written. A step may consist of shrinks alone.
 //!
 //! ```
 //! use ebb_block_manager::PoolConfig;
@@ -36,26 +66,31 @@ mod arrive;
 mod batch;
 mod check;
 mod config;
+mod demand;
 mod end;
 mod event;
 mod group;
 mod in_flight;
+mod memory;
 mod notice;
 mod plan;
-mod precision;
-mod pressure;
+mod preempt;
+mod promise;
 mod request;
 mod retire;
 mod room;
 mod scheduler;
 mod seq;
 mod slab;
+mod static_mode;
 mod stats;
+mod submit;
 mod urgency;
 
 pub use ebb_block_manager::SeqBits;
+pub use ebb_block_manager::pressure::{Admission, Mode};
 
-pub use config::{Admission, Config, ConfigError, Mode, SetupError};
+pub use config::{Config, ConfigError, SetupError};
 pub use event::{ChoiceOutput, Event};
 pub use notice::{FinishReason, Notice, RejectReason};
 pub use plan::{Logits, SAMPLED_LATER, Slice, StepPlan};

@@ -5,33 +5,33 @@ use thiserror::Error;
 
 use crate::RequestId;
 
-/// A decision that the engine passes on. Every request that arrives ends in exactly one
-/// [`Rejected`](Notice::Rejected), or in exactly one [`Finished`](Notice::Finished) per choice.
+/// A decision that the engine passes on. Every request ends in exactly one
+/// [`Rejected`](Notice::Rejected), or in exactly one [`Finished`](Notice::Finished) for each choice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice {
-    /// The request was not taken.
+    /// The request was rejected.
     Rejected {
         /// The request.
         request: RequestId,
         /// Why.
         reason: RejectReason,
     },
-    /// The request got memory for the first time.
+    /// The request was admitted for the first time.
     Admitted {
         /// The request.
         request: RequestId,
-        /// Tokens of its prompt that the prefix cache had.
+        /// Tokens of its prompt that were in the prefix cache.
         cached_tokens: u32,
     },
-    /// A choice lost its memory and will be computed again. For a request whose choices still
-    /// share the unfinished prompt it is told once, for the first of them.
+    /// A choice was preempted and will be computed again. While the choices of a request share its
+    /// prompt, there is one notice, for the first of them.
     Preempted {
         /// The request.
         request: RequestId,
         /// Which of its choices.
         choice: u32,
     },
-    /// A choice is over; nothing more comes for it.
+    /// A choice has ended; no more notices follow for it.
     Finished {
         /// The request.
         request: RequestId,
@@ -39,29 +39,29 @@ pub enum Notice {
         choice: u32,
         /// How it ended.
         reason: FinishReason,
-        /// Widths of what its tokens were computed from.
+        /// Bits of what its tokens were computed from.
         bits: SeqBits,
     },
 }
 
-/// Why a request was not taken.
+/// Why a request was rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum RejectReason {
-    /// The waiting queue is at its bound, see [`Room`](crate::Room).
+    /// The queue is full, see [`Room`](crate::Room).
     #[error(
-        "{waiting} requests are waiting, and this server queues {limit} beyond those that it has \
-         a place for: try again later"
+        "the queue is full: {waiting} requests are waiting, and at most {limit} may wait without a \
+         free batch slot: try again later"
     )]
     QueueFull {
-        /// Entries of the waiting queue, those that free places await included.
+        /// Entries of the queue, including those with a free batch slot.
         waiting: usize,
         /// [`Config::max_waiting`](crate::Config::max_waiting).
         limit: usize,
     },
-    /// There is nothing to compute.
+    /// The prompt is empty.
     #[error("the prompt is empty: it needs at least one token")]
     EmptyPrompt,
-    /// No choice is asked for, or more than can run at once.
+    /// `n` is 0 or more than can run at once.
     #[error("n is {n}: it must be from 1 to {limit}, the most sequences this server runs at once")]
     Choices {
         /// [`Request::n`](crate::Request::n).
@@ -69,7 +69,7 @@ pub enum RejectReason {
         /// [`Config::max_running`](crate::Config::max_running).
         limit: usize,
     },
-    /// The sequence would be longer than a block table.
+    /// The sequence would be longer than a row of the block table.
     #[error(
         "{prompt_tokens} prompt tokens and up to {max_tokens} generated ones make \
          {tokens}, more than the {limit_tokens} that a sequence can hold: \
@@ -82,10 +82,10 @@ pub enum RejectReason {
         max_tokens: u32,
         /// Their sum.
         tokens: u64,
-        /// Longest sequence.
+        /// The longest sequence.
         limit_tokens: u64,
     },
-    /// The sequence alone would need more than the whole KV memory.
+    /// The sequence would need more than the whole KV memory.
     #[error(
         "{prompt_tokens} prompt tokens and up to {max_tokens} generated ones need at least \
          {frames_needed} frames of KV memory ({bytes_needed} bytes), but there are \
@@ -97,7 +97,7 @@ pub enum RejectReason {
         prompt_tokens: usize,
         /// [`Request::max_tokens`](crate::Request::max_tokens).
         max_tokens: u32,
-        /// Frames of one choice at its longest and, where blocks can shrink, at its lowest.
+        /// Frames of one choice at its longest, at its floor where blocks can shrink.
         frames_needed: u64,
         /// The same in bytes.
         bytes_needed: u64,
@@ -115,7 +115,7 @@ pub enum FinishReason {
     Stop,
     /// It has generated [`Request::max_tokens`](crate::Request::max_tokens).
     Length,
-    /// The client or the engine gave it up.
+    /// It was cancelled.
     Cancelled,
     /// Its deadline passed.
     DeadlineExceeded,

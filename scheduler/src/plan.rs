@@ -1,4 +1,4 @@
-//! One step's work, as the engine submits it.
+//! A step's plan, as the engine submits it.
 
 use std::ops::Range;
 
@@ -6,31 +6,31 @@ use ebb_block_manager::{SeqId, ShrinkJob, Slot, StepId, TableDelta};
 
 use crate::RequestId;
 
-/// Stands in [`StepPlan::tokens`] for a token that a step in flight has yet to sample: the last one
-/// sampled for the same request and choice. Only planned with
+/// In [`StepPlan::tokens`]: a token that a step in flight has not sampled yet. It is the last one
+/// sampled for the same request and choice. Occurs only with
 /// [`Config::max_in_flight`](crate::Config::max_in_flight) above 1.
 pub const SAMPLED_LATER: u32 = u32::MAX;
 
-/// Work of one step. The order of effects is `deltas`, `copies`, `shrinks`, then the slices. A step
-/// may consist of shrinks alone.
+/// What one step does: first `deltas`, then `copies`, `shrinks` and the slices. A step may consist of
+/// shrinks alone.
 ///
-/// A slice writes the KV of its tokens at positions `position ..` through its block table, and each
-/// of its rows attends to every position up to its own.
+/// A slice writes the KV of its tokens at positions `position ..` through its block table. Each of its
+/// tokens attends to every position up to its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepPlan {
-    /// The step's name; rises by 1.
+    /// The step's id; rises by 1.
     pub step: StepId,
-    /// Frame copies `(source, destination)`, to be done in this order before the slices.
+    /// Frame copies `(source, destination)`, in this order.
     pub copies: Vec<(u32, u32)>,
-    /// Blocks to transcode. The step's own slices still read them in their old frames; the tables
-    /// name the new ones in the first plan after this step is done.
+    /// Blocks to shrink. The step's own slices still read the old frames. The first plan after this
+    /// step is done changes the tables to the new ones.
     pub shrinks: Vec<ShrinkJob>,
-    /// What to compute: at most one slice for each sequence.
+    /// What to compute: at most one slice of each sequence.
     pub slices: Vec<Slice>,
     /// Token ids of all slices, one after the other.
     pub tokens: Vec<u32>,
-    /// Table changes since the last plan, applied in this order before anything else. They take
-    /// effect on submission, also if the step then fails.
+    /// Table changes since the last plan, in this order. They take effect on submission, even if the
+    /// step fails.
     pub deltas: Vec<TableDelta>,
 }
 
@@ -62,39 +62,39 @@ pub struct Slice {
     pub seq: SeqId,
     /// Its request.
     pub request: RequestId,
-    /// Which choice; while the choices of a request still share the prompt, the first live one.
+    /// Its choice; while the choices of a request still share the prompt, the first active one.
     pub choice: u32,
-    /// Its row in the device tables.
+    /// Its row of the device's block tables.
     pub slot: Slot,
-    /// Position of its first token: tokens of the sequence already in the KV cache.
+    /// Position of its first token: the number of tokens before it, which have KV by then.
     pub position: u32,
-    /// Where its token ids lie in [`StepPlan::tokens`].
+    /// Its token ids in [`StepPlan::tokens`].
     pub tokens: Range<u32>,
-    /// Which of its rows need logits.
+    /// Which of its tokens need logits.
     pub logits: Logits,
 }
 
-/// Which rows of a slice need logits.
+/// Which tokens of a slice need logits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Logits {
-    /// None: more of the sequence is to come before anything is sampled.
+    /// None: nothing is sampled before later tokens are computed.
     None,
-    /// The last row.
+    /// The last one.
     Last {
-        /// Tokens to sample from it. 1: a token for [`Slice::choice`]. More, on the step that ends
-        /// the prompt of a request with n choices: one for each of the choices `0..n`.
+        /// Tokens to sample. 1: a token for [`Slice::choice`]. More, in the step that ends the prompt of
+        /// a request with n choices: one for each of the choices `0..n`.
         choices: u32,
     },
-    /// Every row, for prompt log probabilities. Over the slices of steps that ran, each prompt row
-    /// comes once, in order.
+    /// All, for prompt log-probabilities. Over the slices of steps that ran, each prompt token comes
+    /// once, in order.
     All {
-        /// Tokens to sample from the last row, as in [`Logits::Last`]; 0 while the prompt goes on.
+        /// Tokens to sample from the last one, as in [`Logits::Last`]; 0 while the prompt goes on.
         choices: u32,
     },
 }
 
 impl Logits {
-    /// Tokens to sample from the last row.
+    /// Tokens to sample.
     pub fn choices(self) -> u32 {
         match self {
             Self::None => 0,

@@ -1,11 +1,11 @@
-//! Steps that come back: commits, sampled tokens, forks, failures.
+//! Steps that return: commits, sampled tokens, forks, failures.
 
+use ebb_block_manager::pressure::BlockedBy;
 use ebb_block_manager::{BLOCK_TOKENS, BlockId, SeqId, StepId};
 use rustc_hash::FxHashSet;
 
 use crate::group::Choice;
-use crate::in_flight::{InFlight, Sent};
-use crate::room::Shortage;
+use crate::in_flight::{SliceInFlight, StepInFlight};
 use crate::scheduler::Scheduler;
 use crate::seq::{Resident, Seq};
 use crate::slab::Key;
@@ -27,11 +27,11 @@ impl Scheduler {
             all: outputs,
             next: 0,
         };
-        for sent in &oldest.slices {
-            if let Some(valid) = self.return_slice(sent) {
-                self.slice_done(sent, valid, &mut outputs);
+        for slice in &oldest.slices {
+            if let Some(valid) = self.take_back(slice) {
+                self.slice_done(slice, valid, &mut outputs);
             } else {
-                outputs.skip(sent);
+                outputs.skip(slice);
             }
         }
         self.spare_in_flight.push(oldest);
@@ -42,82 +42,82 @@ impl Scheduler {
         let oldest = self.retire(step);
         self.counters.steps_failed += 1;
         let copied: FxHashSet<u32> = oldest.copies.iter().map(|(_, copy)| *copy).collect();
-        for sent in &oldest.slices {
-            if let Some(in_memory) = self.return_slice(sent) {
-                let copied = in_memory && self.writes_to_any(sent, &copied);
-                self.slice_failed(sent);
-                // What was to be copied may be gone by the next step: the sequence starts over.
-                if copied && self.seqs.get(sent.seq).is_some() {
-                    self.preempt(sent.seq);
+        for slice in &oldest.slices {
+            if let Some(in_memory) = self.take_back(slice) {
+                let copied = in_memory && self.writes_to_any(slice, &copied);
+                self.slice_failed(slice);
+                // What was to be copied may be gone by the next step, so it is computed again.
+                if copied && self.seqs.get(slice.seq).is_some() {
+                    self.preempt(slice.seq);
                 }
             }
         }
         self.spare_in_flight.push(oldest);
     }
 
-    /// Whether the block that a slice begins in has one of `frames`.
-    fn writes_to_any(&self, sent: &Sent, frames: &FxHashSet<u32>) -> bool {
-        let index = sent.position as usize / BLOCK_TOKENS;
-        let block = self.blocks.table(sent.id).get(index);
+    /// Whether the block that a slice begins in owns one of `frames`.
+    fn writes_to_any(&self, slice: &SliceInFlight, frames: &FxHashSet<u32>) -> bool {
+        let index = slice.position as usize / BLOCK_TOKENS;
+        let block = self.blocks.table(slice.id).get(index);
         block.is_some_and(|(_, own)| own.iter().any(|frame| frames.contains(frame)))
     }
 
-    fn retire(&mut self, step: StepId) -> InFlight {
+    fn retire(&mut self, step: StepId) -> StepInFlight {
         let oldest = self.in_flight.pop_front();
-        let oldest = oldest.unwrap_or_else(|| panic!("{step} came back, but none is in flight"));
+        let oldest = oldest.unwrap_or_else(|| panic!("{step} returned, but none is in flight"));
         assert_eq!(
             oldest.step, step,
-            "steps come back in the order in which they were planned"
+            "steps return in the order in which they were planned"
         );
         let available = self.blocks.available();
         self.blocks.retire_step(step);
-        // Where blocks shrink, frames come also while the next plan is made.
+        // Where blocks shrink, frames also come free while the next step is planned.
         let frames_come = self.blocks.available() > available || self.config.mode.shrinks();
         if frames_come {
-            self.forget_frames_short();
+            self.unblock_head();
         }
         oldest
     }
 
-    /// Counts a slice as returned. `None`: its sequence is gone or an earlier failure voided it.
-    /// `Some(true)`: the memory that it wrote is still its sequence's.
-    fn return_slice(&mut self, sent: &Sent) -> Option<bool> {
-        let seq = self.seqs.get_mut(sent.seq)?;
+    /// Counts a slice as returned. `None`: its sequence has ended, or an earlier failure made it void.
+    /// `Some(true)`: its sequence still has the memory that the slice wrote.
+    fn take_back(&mut self, slice: &SliceInFlight) -> Option<bool> {
+        let seq = self.seqs.get_mut(slice.seq)?;
         seq.in_flight -= 1;
         let id = seq.resident.map(|resident| resident.id);
-        (seq.epoch == sent.epoch).then_some(id == Some(sent.id))
+        (seq.epoch == slice.epoch).then_some(id == Some(slice.id))
     }
 
-    fn slice_done(&mut self, sent: &Sent, in_memory: bool, outputs: &mut Outputs<'_>) {
-        let key = sent.seq;
+    fn slice_done(&mut self, slice: &SliceInFlight, in_memory: bool, outputs: &mut Outputs<'_>) {
+        let key = slice.seq;
         let group = self.seqs[key].group;
-        if sent.samples > 1 {
-            let tokens: Option<Vec<_>> = (0..sent.samples)
+        if slice.samples > 1 {
+            let tokens: Option<Vec<_>> = (0..slice.samples)
                 .filter_map(|choice| {
-                    let output = outputs.take(sent, choice);
+                    let output = outputs.take(slice, choice);
                     let live = self.groups[group].choices[choice as usize] != Choice::Ended;
                     live.then_some(output.map(|output| (choice, output)))
                 })
                 .collect();
             let Some(tokens) = tokens else {
-                return self.slice_failed(sent);
+                return self.slice_failed(slice);
             };
-            self.written(sent, in_memory);
-            return self.part(key, &tokens);
+            self.commit_slice(slice, in_memory);
+            return self.fork_choices(key, &tokens);
         }
-        if sent.samples == 0 {
-            self.written(sent, in_memory);
+        if slice.samples == 0 {
+            self.commit_slice(slice, in_memory);
             let seq = &self.seqs[key];
             // Nothing was to be generated.
-            if seq.max_tokens == 0 && sent.position + sent.len == seq.prompt_len {
+            if seq.max_tokens == 0 && slice.position + slice.len == seq.prompt_len {
                 self.end_group(group, FinishReason::Length);
             }
             return;
         }
-        let Some(output) = outputs.take(sent, sent.choice) else {
-            return self.slice_failed(sent);
+        let Some(output) = outputs.take(slice, slice.choice) else {
+            return self.slice_failed(slice);
         };
-        self.written(sent, in_memory);
+        self.commit_slice(slice, in_memory);
         let seq = &mut self.seqs[key];
         seq.pending -= 1;
         seq.generated.push(output.token);
@@ -127,48 +127,48 @@ impl Scheduler {
         }
     }
 
-    /// The slice's tokens are in the KV cache for certain.
-    fn written(&mut self, sent: &Sent, in_memory: bool) {
-        let seq = &mut self.seqs[sent.seq];
+    /// Commits the slice's tokens: they are in the KV cache for certain.
+    fn commit_slice(&mut self, slice: &SliceInFlight, in_memory: bool) {
+        let seq = &mut self.seqs[slice.seq];
         let group = &mut self.groups[seq.group];
         seq.failures = 0;
-        let end = sent.position + sent.len;
-        if sent.all_rows {
-            group.rows_done = end;
+        let end = slice.position + slice.len;
+        if slice.all_logits {
+            group.logits_delivered = end;
         }
         if !in_memory {
             return;
         }
-        debug_assert_eq!(seq.committed, sent.position);
+        debug_assert_eq!(seq.committed, slice.position);
         seq.committed = end;
-        let (from, to) = (sent.position as usize, end as usize);
+        let (from, to) = (slice.position as usize, end as usize);
         let prompt = &group.prompt;
         if from < prompt.len() {
             self.blocks
-                .commit(sent.id, &prompt[from..to.min(prompt.len())]);
+                .commit(slice.id, &prompt[from..to.min(prompt.len())]);
         }
         if to > prompt.len() {
             let from = from.saturating_sub(prompt.len());
             self.blocks
-                .commit(sent.id, &seq.generated[from..to - prompt.len()]);
+                .commit(slice.id, &seq.generated[from..to - prompt.len()]);
         }
-        // A block that is full may be one that the first in the queue begins with.
+        // A block that is full may be one that the head of the queue begins with.
         if from / BLOCK_TOKENS < to / BLOCK_TOKENS {
-            self.forget_frames_short();
+            self.unblock_head();
         }
     }
 
-    /// The first in the queue may find memory now.
-    fn forget_frames_short(&mut self) {
-        if matches!(self.held_up, Some((_, Shortage::Frames))) {
-            self.held_up = None;
+    /// The head of the queue may fit now.
+    fn unblock_head(&mut self) {
+        if matches!(self.blocked_head, Some((_, BlockedBy::Frames))) {
+            self.blocked_head = None;
         }
     }
 
-    /// The slice's tokens count as not written, and what later steps in flight do with the sequence
-    /// counts for nothing.
-    fn slice_failed(&mut self, sent: &Sent) {
-        let seq = &mut self.seqs[sent.seq];
+    /// Counts the slice's tokens as not computed. What later steps in flight compute of its sequence is
+    /// void.
+    fn slice_failed(&mut self, slice: &SliceInFlight) {
+        let seq = &mut self.seqs[slice.seq];
         seq.failures += 1;
         seq.epoch += 1;
         seq.pending = 0;
@@ -185,12 +185,12 @@ impl Scheduler {
         }
     }
 
-    /// The prompt of a request with several choices is done and each live choice has its first
-    /// token: from here on each is a sequence of its own. The first keeps the leader's.
-    fn part(&mut self, leader: Key, tokens: &[(u32, ChoiceOutput)]) {
+    /// The prompt of a request with several choices is done and each active choice has its first token.
+    /// From now on each is a sequence. The first of them keeps the leader's.
+    fn fork_choices(&mut self, leader: Key, tokens: &[(u32, ChoiceOutput)]) {
         let group = self.seqs[leader].group;
         let mut kept = false;
-        // Choices that end with their first token end before the others part: they need no memory.
+        // Choices that end with their first token end before the others fork: they need no memory.
         for &(choice, output) in tokens {
             if let Some(reason) = first_ending(&self.seqs[leader], output) {
                 self.end_choice(group, choice, reason);
@@ -221,7 +221,7 @@ impl Scheduler {
         }
     }
 
-    /// A new sequence for `choice`: with memory if the leader has it, otherwise waiting like it.
+    /// A new sequence for `choice`. It runs or waits, as the leader does.
     fn fork(&mut self, leader: Key, choice: u32) -> Key {
         let parent = &self.seqs[leader];
         let resident = parent.resident.map(|resident| {
@@ -237,7 +237,7 @@ impl Scheduler {
             urgency: self.groups[parent.group].urgency.for_choice(choice),
             generated: Vec::new(),
             resident,
-            // Slices in flight were the leader's.
+            // Slices in flight are the leader's.
             in_flight: 0,
             ..*parent
         };
@@ -271,15 +271,15 @@ fn first_ending(leader: &Seq, output: ChoiceOutput) -> Option<FinishReason> {
     }
 }
 
-/// The outputs of a step, looked up cheapest in the order of the slices.
+/// The outputs of a step. Looking them up is cheapest in the order of the slices.
 struct Outputs<'a> {
     all: &'a [ChoiceOutput],
     next: usize,
 }
 
 impl Outputs<'_> {
-    fn take(&mut self, sent: &Sent, choice: u32) -> Option<ChoiceOutput> {
-        let wanted = |o: &ChoiceOutput| o.request == sent.request && o.choice == choice;
+    fn take(&mut self, slice: &SliceInFlight, choice: u32) -> Option<ChoiceOutput> {
+        let wanted = |o: &ChoiceOutput| o.request == slice.request && o.choice == choice;
         if let Some(output) = self.all.get(self.next).filter(|o| wanted(o)) {
             self.next += 1;
             return Some(*output);
@@ -287,10 +287,10 @@ impl Outputs<'_> {
         self.all.iter().copied().find(wanted)
     }
 
-    /// Passes over the outputs of a slice that nobody waits for.
-    fn skip(&mut self, sent: &Sent) {
+    /// Skips the outputs of a void slice.
+    fn skip(&mut self, slice: &SliceInFlight) {
         while self.all.get(self.next).is_some_and(|o| {
-            o.request == sent.request && (sent.samples > 1 || o.choice == sent.choice)
+            o.request == slice.request && (slice.samples > 1 || o.choice == slice.choice)
         }) {
             self.next += 1;
         }

@@ -1,28 +1,28 @@
-//! Room for arrivals. The queue's bound is for those who will wait: who finds a place in the next
-//! plan does not count.
+//! How many requests may still arrive.
 
-use crate::Mode;
+use ebb_block_manager::pressure::BlockedBy;
+
 use crate::scheduler::Scheduler;
 
-/// How much may still arrive before a request is refused with
+/// How many requests may still arrive before one is rejected with
 /// [`QueueFull`](crate::RejectReason::QueueFull).
 ///
-/// [`max_waiting`](crate::Config::max_waiting) bounds the requests that wait beyond the free places
-/// of the batch, so that an idle engine takes a burst of `max_running + max_waiting` at once.
-/// Places are not free to arrivals while the first in the queue wait for memory: nobody overtakes
-/// it. Whether there will be memory for everybody who gets a place by this count is not asked,
-/// since prompts may be in the prefix cache. However they come, requests of one choice that run or
-/// wait are at most `max_running + max_waiting` together.
+/// Requests with a free batch slot do not count against
+/// [`max_waiting`](crate::Config::max_waiting), so an idle engine takes a burst of
+/// `max_running + max_waiting`. No slot is free while the head of the queue waits for memory, since it
+/// is never overtaken. Whether there is memory for all who have a slot is not known, since prompts may
+/// be in the prefix cache. Requests of one choice that run or wait are at most
+/// `max_running + max_waiting` together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Room {
-    /// Requests, each as one, that may join a queue in which every entry counts.
+    /// Requests that may join the queue if every entry counts.
     requests: usize,
-    /// Choices that free places, and then `max_waiting` more, have room for.
+    /// Choices that free batch slots, and then `max_waiting` more, have room for.
     choices: usize,
 }
 
 impl Room {
-    /// Takes a request of `n` choices in, if there is room for it.
+    /// Takes a request of `n` choices, if there is room for it.
     pub fn take(&mut self, n: u32) -> bool {
         let has_room = self.requests > 0 || self.choices > 0;
         if has_room {
@@ -31,7 +31,7 @@ impl Room {
         has_room
     }
 
-    /// What is left beside so many requests and their choices.
+    /// What is left after so many requests and their choices.
     pub fn without(self, requests: usize, choices: usize) -> Self {
         Self {
             requests: self.requests.saturating_sub(requests),
@@ -40,40 +40,30 @@ impl Room {
     }
 }
 
-/// What a waiting sequence found too little of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Shortage {
-    /// Frames for its prompt at 16 bit.
-    Frames,
-    /// Frames that are not promised to others. Only ends bring them.
-    Promises,
-}
-
 impl Scheduler {
-    /// How much may arrive now.
+    /// How many requests may arrive now.
     pub fn room_for_arrivals(&self) -> Room {
         let config = &self.config;
         Room {
             requests: config.max_waiting.saturating_sub(self.waiting.len()),
-            choices: (self.open_places() + config.max_waiting).saturating_sub(self.waiting_choices),
+            choices: (self.free_slots() + config.max_waiting).saturating_sub(self.waiting_choices),
         }
     }
 
-    /// Places in the batch that admission could fill, as far as is known.
-    fn open_places(&self) -> usize {
+    /// Batch slots that admission could fill, as far as is known.
+    fn free_slots(&self) -> usize {
         let first = self.waiting.first_key_value().map(|(_, key)| *key);
-        match self.held_up {
+        match self.blocked_head {
             Some((seq, _)) if first == Some(seq) => 0,
             _ => self.config.max_running - self.running_choices,
         }
     }
 
-    /// Nobody is admitted because what runs is short of memory itself. Where blocks shrink that is
-    /// over in a step or two.
-    pub(crate) fn note_pressure(&mut self) {
-        if self.config.mode == Mode::PreemptOnly {
+    /// No sequence is admitted, because a running one lacks memory.
+    pub(crate) fn note_shortage(&mut self) {
+        if self.policy.shortage_blocks_queue() {
             let first = self.waiting.first_key_value();
-            self.held_up = first.map(|(_, key)| (*key, Shortage::Frames));
+            self.blocked_head = first.map(|(_, key)| (*key, BlockedBy::Frames));
         }
     }
 }

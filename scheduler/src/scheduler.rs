@@ -1,15 +1,15 @@
-//! The state machine's surface and its state.
+//! The state machine: its state and its interface.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use ebb_block_manager::pressure::{BlockedBy, Policy};
 use ebb_block_manager::{BlockManager, PoolConfig, SUB_BLOCK_TOKENS, SeqBits};
 use rustc_hash::FxHashMap;
 
 use crate::admit::Candidate;
 use crate::batch::Batch;
 use crate::group::{Choice, Group};
-use crate::in_flight::InFlight;
-use crate::room::Shortage;
+use crate::in_flight::StepInFlight;
 use crate::seq::Seq;
 use crate::slab::{Key, Slab};
 use crate::stats::Counters;
@@ -21,31 +21,30 @@ use crate::{Config, Event, FinishReason, Millis, Notice, RequestId, SetupError, 
 pub struct Scheduler {
     pub(crate) config: Config,
     pub(crate) blocks: BlockManager,
-    /// Frames that an empty pool gives.
-    pub(crate) capacity: u32,
+    pub(crate) policy: Policy,
     pub(crate) now: Millis,
 
     pub(crate) groups: Slab<Group>,
     pub(crate) seqs: Slab<Seq>,
     pub(crate) requests: FxHashMap<RequestId, Key>,
     pub(crate) deadlines: BTreeSet<(Millis, Key)>,
-    /// Sequences without memory: new and preempted ones.
+    /// The queue: sequences without memory, new or preempted, most urgent first.
     pub(crate) waiting: BTreeMap<Urgency, Key>,
-    /// Sequences with memory, most urgent first. The first one is never preempted, so at least
-    /// one sequence always gets on.
+    /// Sequences with memory, most urgent first. The first one is never preempted while others run, so
+    /// one sequence always makes progress.
     pub(crate) running: Vec<(Urgency, Key)>,
-    /// Sequences that the running ones are or will become when their choices part.
+    /// Sequences that the running ones are, or will be once their choices fork.
     pub(crate) running_choices: usize,
-    /// The same of the waiting ones.
+    /// The same for the waiting ones.
     pub(crate) waiting_choices: usize,
-    /// The waiting sequence that found no memory when it was last looked at, while none has come
-    /// free since.
-    pub(crate) held_up: Option<(Key, Shortage)>,
+    /// The head of the queue, if it did not fit when it was last tried and nothing has come free
+    /// since.
+    pub(crate) blocked_head: Option<(Key, BlockedBy)>,
     /// Oldest first.
-    pub(crate) in_flight: VecDeque<InFlight>,
+    pub(crate) in_flight: VecDeque<StepInFlight>,
     pub(crate) candidate: Candidate,
-    /// Frames that the prompts of the steps after the last one planned will take, as far as it was
-    /// looked ahead; where blocks shrink and two steps are in flight.
+    /// Frames that prompts will take in the steps after the last one planned. Only where blocks shrink
+    /// and more than one step is in flight.
     pub(crate) prompt_frames: u32,
 
     pub(crate) arrivals: u64,
@@ -57,16 +56,16 @@ pub struct Scheduler {
     pub(crate) batch: Batch,
     pub(crate) scratch: Vec<u32>,
     pub(crate) spare_plans: Vec<StepPlan>,
-    pub(crate) spare_in_flight: Vec<InFlight>,
+    pub(crate) spare_in_flight: Vec<StepInFlight>,
 }
 
 impl Scheduler {
-    /// A scheduler with nothing to do and an empty pool.
+    /// A scheduler without requests and with an empty pool.
     pub fn new(config: Config, pool: PoolConfig) -> Result<Self, SetupError> {
         config.validate()?;
         let blocks = BlockManager::new(pool)?;
         Ok(Self {
-            capacity: blocks.available(),
+            policy: config.policy(blocks.config(), blocks.available()),
             config,
             blocks,
             now: Millis(0),
@@ -78,7 +77,7 @@ impl Scheduler {
             running: Vec::new(),
             running_choices: 0,
             waiting_choices: 0,
-            held_up: None,
+            blocked_head: None,
             in_flight: VecDeque::new(),
             candidate: Candidate::default(),
             prompt_frames: 0,
@@ -93,11 +92,11 @@ impl Scheduler {
         })
     }
 
-    /// Takes note of an event. Cancellations and deadlines take effect here; their memory becomes
-    /// free once the steps in flight have retired.
+    /// Applies an event. Cancellations and deadlines take effect at once; their memory becomes free when
+    /// the steps in flight have retired.
     ///
     /// # Panics
-    /// If a request arrives under the name of a live one, or if the step of a `StepDone` or
+    /// If a request arrives with the id of an active one, or if the step of a `StepDone` or
     /// `StepFailed` is not the oldest in flight: bugs of the caller.
     pub fn apply(&mut self, event: Event) {
         match event {
@@ -136,34 +135,33 @@ impl Scheduler {
         out.append(&mut self.notices);
     }
 
-    /// The choices whose sampled token of the oldest step in flight will be used, in the order of
-    /// its slices. With `max_in_flight` above 1 a step may sample for choices that have ended
-    /// meanwhile, or whose earlier step failed; an engine that keeps per-choice state must not
-    /// feed those tokens to it.
+    /// The choices whose samples of the oldest step in flight will be used, in the order of its slices.
+    /// With `max_in_flight` above 1, samples for choices that have already finished, or whose earlier
+    /// step failed, are discarded. An engine that keeps state for each choice must discard them too.
     pub fn awaited(&self) -> impl Iterator<Item = (RequestId, u32)> + '_ {
-        let sent = self
+        let slices = self
             .in_flight
             .front()
             .into_iter()
             .flat_map(|step| &step.slices);
-        let live = sent.filter(|sent| {
-            sent.samples > 0
+        let awaited = slices.filter(|slice| {
+            slice.samples > 0
                 && self
                     .seqs
-                    .get(sent.seq)
-                    .is_some_and(|s| s.epoch == sent.epoch)
+                    .get(slice.seq)
+                    .is_some_and(|s| s.epoch == slice.epoch)
         });
-        live.flat_map(|sent| {
-            let group = &self.groups[self.seqs[sent.seq].group];
-            let all = sent.samples > 1;
-            let shared = group.live_choices().filter(move |_| all);
-            let own = (!all).then_some(sent.choice);
-            shared.chain(own).map(|choice| (sent.request, choice))
+        awaited.flat_map(|slice| {
+            let group = &self.groups[self.seqs[slice.seq].group];
+            let all = slice.samples > 1;
+            let shared = group.active_choices().filter(move |_| all);
+            let own = (!all).then_some(slice.choice);
+            shared.chain(own).map(|choice| (slice.request, choice))
         })
     }
 
-    /// Widths of what a live choice has been computed from so far, the steps in flight included.
-    /// `None`: it has ended.
+    /// Bits that an active choice has been computed from so far, including the steps in flight. `None`:
+    /// it has ended.
     pub fn bits(&self, request: RequestId, choice: u32) -> Option<SeqBits> {
         let group = &self.groups[*self.requests.get(&request)?];
         match group.choices.get(choice as usize)? {
@@ -173,7 +171,7 @@ impl Scheduler {
         }
     }
 
-    /// The lowest of the running sequences' widths, and the mean of their means.
+    /// The lowest bits that a running sequence has read, and the mean of their means.
     pub fn running_bits(&self) -> SeqBits {
         let (mut lowest, mut sum, mut tokens) = (16, 0, 0);
         for (_, key) in &self.running {
@@ -190,7 +188,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether nothing waits, runs or is in flight.
+    /// Whether no request is active and no step in flight.
     pub fn is_idle(&self) -> bool {
         self.groups.len() == 0 && self.in_flight.is_empty()
     }
@@ -216,11 +214,11 @@ impl Scheduler {
         sub_blocks * u64::from(self.blocks.config().frames_per_sub_block)
     }
 
-    /// Sequences that a running or waiting one is or will become.
-    pub(crate) fn weight(&self, seq: Key) -> usize {
+    /// Sequences that a running or waiting one is, or will be once its choices fork.
+    pub(crate) fn sequence_count(&self, seq: Key) -> usize {
         let seq = &self.seqs[seq];
         if seq.is_shared() {
-            self.groups[seq.group].live as usize
+            self.groups[seq.group].active as usize
         } else {
             1
         }
@@ -242,7 +240,7 @@ impl Scheduler {
         self.running.remove(at);
     }
 
-    /// Makes a sequence wait.
+    /// Adds a sequence to the queue.
     pub(crate) fn enqueue(&mut self, key: Key) {
         let seq = &self.seqs[key];
         self.counters.waiting_preempted += usize::from(seq.preempted);
@@ -250,7 +248,7 @@ impl Scheduler {
         debug_assert!(before.is_none(), "urgencies are unique");
     }
 
-    /// Ends the wait of a sequence.
+    /// Removes a sequence from the queue.
     pub(crate) fn dequeue(&mut self, key: Key) {
         let seq = &self.seqs[key];
         self.counters.waiting_preempted -= usize::from(seq.preempted);

@@ -1,4 +1,4 @@
-//! One sequence: a choice of a request, or the prompt that its choices still share.
+//! A sequence: a choice of a request, or the prompt that its choices still share.
 
 use ebb_block_manager::{SeqBits, SeqId, Slot, Terms};
 
@@ -6,56 +6,56 @@ use crate::slab::Key;
 use crate::urgency::Urgency;
 use crate::{RequestId, SAMPLED_LATER};
 
-/// A sequence of the scheduler's. It outlives preemptions; each admission gives it a new
-/// [`SeqId`] in the block manager.
+/// A sequence. It outlives preemptions: each admission gives it a new [`SeqId`] in the block manager.
 ///
-/// Token positions: `0..committed` are in the KV cache for certain, `committed..computed` are
-/// being written by steps in flight, `computed..` are to be planned. The tokens themselves are
-/// known up to `known()`; `pending` more are being sampled.
+/// Tokens `0..committed` are in the KV cache for certain, `committed..computed` are being written by
+/// steps in flight, `computed..` are to be planned. Token ids are known up to `known()`; `pending` more
+/// are being sampled.
 #[derive(Debug)]
 pub(crate) struct Seq {
     pub(crate) group: Key,
     pub(crate) request: RequestId,
-    /// Its choice; of a leader, the first live one.
+    /// Its choice; of a leader, the first active one.
     pub(crate) choice: u32,
     pub(crate) urgency: Urgency,
     pub(crate) priority: i32,
     pub(crate) prompt_len: u32,
     pub(crate) max_tokens: u32,
-    /// Tokens to sample when the prompt ends: n while n > 1 choices share it, else 1.
+    /// Tokens to sample when the prompt ends: n while n > 1 choices share the sequence, else 1.
     pub(crate) sharing: u32,
-    /// Whether logits of the prompt rows are wanted.
+    /// Whether logits of the prompt are wanted.
     pub(crate) logprobs: bool,
     pub(crate) generated: Vec<u32>,
 
-    /// `Some` while it has memory.
+    /// `Some` while it runs.
     pub(crate) resident: Option<Resident>,
     pub(crate) computed: u32,
     pub(crate) committed: u32,
-    /// Tokens `0..reserved` have memory that nobody else writes; 0 if the block manager must be
+    /// Tokens `0..reserved` have memory that no other sequence writes; 0 if the block manager must be
     /// asked.
     pub(crate) reserved: u32,
     pub(crate) pending: u32,
-    /// Slices in steps in flight, void ones included.
+    /// Slices in steps in flight, including void ones.
     pub(crate) in_flight: u32,
-    /// Raised by a failure: slices planned under an older epoch are void.
+    /// Rises with each failure: slices planned before it are void.
     pub(crate) epoch: u32,
     pub(crate) failures: u32,
-    /// Whether it lost its memory and waits to get it back.
+    /// Whether it was preempted and waits to be readmitted.
     pub(crate) preempted: bool,
-    /// What it asks of its blocks.
+    /// What it asks of the pool.
     pub(crate) terms: Terms,
-    /// Frames of its longest length at the floor of its terms.
-    pub(crate) floor_frames: u64,
-    /// Widths at which it read its context in the memory that it lost since.
+    /// Frames that each choice of it is promised, where blocks shrink.
+    pub(crate) promised_frames: u64,
+    /// Bits at which it read its context before preemptions.
     pub(crate) bits: SeqBits,
-    /// [`Mode::Static`](crate::Mode::Static): full blocks of which all were seen where they belong.
-    pub(crate) settled: u32,
-    /// Tokens it had when it last gave its memory up with nobody to take it; 0: never.
-    pub(crate) given_up_at: u32,
+    /// [`Mode::Static`](crate::Mode::Static): full blocks at the start that are known to be at
+    /// their floor.
+    pub(crate) blocks_at_floor: u32,
+    /// Tokens it had when it last gave up its memory because it was stuck alone; 0: never.
+    pub(crate) restarted_at: u32,
 }
 
-/// What a sequence is to the block manager.
+/// A running sequence's names in the block manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Resident {
     pub(crate) id: SeqId,
@@ -68,20 +68,20 @@ impl Seq {
         self.prompt_len + self.generated.len() as u32
     }
 
-    /// Tokens whose KV it may come to.
+    /// Most tokens whose KV it will have.
     pub(crate) fn tokens_max(&self) -> u32 {
         self.prompt_len + self.max_tokens.saturating_sub(1)
     }
 
-    /// Whether n > 1 choices still share it.
+    /// Whether more than one choice shares it.
     pub(crate) fn is_shared(&self) -> bool {
         self.sharing > 1
     }
 
-    /// Tokens to compute before it has to wait for a sampled one; 0: nothing to plan now.
+    /// Tokens to compute before the next one has to be sampled; 0: nothing to plan now.
     pub(crate) fn remaining(&self) -> u32 {
         if self.is_shared() {
-            // The choices part when the prompt's last row has been sampled from.
+            // The choices fork when the prompt's last token has been sampled from.
             return self.prompt_len - self.computed;
         }
         let sampled = self.generated.len() as u32 + self.pending;
@@ -96,7 +96,7 @@ impl Seq {
         self.remaining() == 1 && self.computed >= self.prompt_len
     }
 
-    /// Tokens to sample from its last row once everything is computed.
+    /// Tokens to sample once everything is computed.
     pub(crate) fn samples_at_end(&self) -> u32 {
         if self.max_tokens == 0 {
             0

@@ -1,9 +1,9 @@
-//! Dense storage with names that are never valid twice.
+//! Dense storage whose keys are never reused.
 
 use std::ops::{Index, IndexMut};
 
-/// Name of an entry of a [`Slab`]. Entries reuse indices, so a generation tells an old name from
-/// a new one.
+/// Key of an entry of a [`Slab`]. Indices are reused, so a generation tells an old key from a new
+/// one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Key {
     index: u32,

@@ -1,19 +1,19 @@
-//! Counts for metrics.
+//! Counters for metrics.
 
 use ebb_block_manager::Usage;
 
 use crate::Scheduler;
 
-/// Where the scheduler stands. Counters start at 0 and only rise.
+/// The state of the scheduler in numbers. Counters start at 0 and only rise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
-    /// Sequences with memory now.
+    /// Running sequences.
     pub running: usize,
-    /// Sequences that wait now: arrived and not yet admitted, or preempted.
+    /// Waiting sequences, new or preempted.
     pub waiting: usize,
-    /// Of the waiting ones, how many were preempted.
+    /// Of these, preempted ones.
     pub waiting_preempted: usize,
-    /// Steps planned and not yet done or failed.
+    /// Steps in flight.
     pub in_flight: usize,
     /// Steps planned.
     pub steps: u64,
@@ -21,7 +21,7 @@ pub struct Stats {
     pub steps_failed: u64,
     /// Tokens planned, prefill and decode.
     pub tokens_scheduled: u64,
-    /// Of those, tokens of a prompt or of a recomputation.
+    /// Of those, tokens of prompts and recomputations.
     pub tokens_prefill: u64,
     /// Prompt tokens of requests at their first admission.
     pub prefix_query_tokens: u64,
@@ -35,30 +35,28 @@ pub struct Stats {
     pub choices_finished: u64,
     /// Preemptions.
     pub preemptions: u64,
-    /// Tokens whose KV was computed and thrown away by preemptions.
+    /// Tokens whose KV was lost by preemptions.
     pub preempted_tokens: u64,
-    /// Blocks that steps were to transcode.
+    /// Blocks that steps were to shrink.
     pub shrinks: u64,
-    /// Of those, blocks that a sequence held.
+    /// Of those, live ones.
     pub shrinks_live: u64,
-    /// Blocks that could not be transcoded.
+    /// Blocks that could not be encoded.
     pub shrinks_failed: u64,
-    /// Bytes that the blocks to transcode took before.
+    /// Bytes of the blocks to shrink, as they were before.
     pub shrunk_bytes: u64,
-    /// Preemptions that shrinking stood in for, in thousandths: frames that shrinks of live blocks
-    /// gave, over the frames that a running sequence held on average at the time.
+    /// Preemptions avoided by shrinking, in thousandths: frames that shrinks of live blocks freed, over
+    /// the frames that a running sequence held on average at the time.
     pub preemptions_avoided_milli: u64,
-    /// Times that a sequence could not go on in a step because memory was yet to come free by
-    /// shrinking.
+    /// Times that a running sequence waited for a step, until blocks had shrunk.
     pub stalls: u64,
-    /// Frames promised to running sequences: each at its longest and at its floor. 0 where nothing
-    /// shrinks.
+    /// Frames promised to running sequences: each at its longest, at its floor. 0 where nothing shrinks.
     pub frames_promised: u64,
-    /// Use of the pool now.
+    /// The pool.
     pub blocks: Usage,
 }
 
-/// What [`Stats`] cannot read off the state.
+/// The counters of [`Stats`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) waiting_preempted: usize,

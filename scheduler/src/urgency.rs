@@ -1,14 +1,13 @@
-//! Who goes first.
+//! The order in which requests are served.
 
 /// Order of service: lower goes first.
 ///
-/// Priorities age without anything being re-sorted: a request of priority `p` that arrives at step
-/// `s` counts as if it had arrived, at priority 0, at step `s + p * aging_steps`. All requests age
-/// at the same rate, so their order never changes while they wait, and the key is fixed on arrival.
+/// A request of priority `p` that arrives at step `s` counts as if it had arrived at step
+/// `s + p * aging_steps` with priority 0. All requests age at the same rate, so their order does not
+/// change while they wait, and the key is fixed on arrival.
 ///
-/// Hence the bound: a request of priority `p` is overtaken by one of priority `q < p` only if that
-/// one arrives less than `(p - q) * aging_steps` steps later, and by one of its own or a worse
-/// priority never.
+/// So a request of priority `p` is overtaken by one of priority `q < p` only if that one arrives less
+/// than `(p - q) * aging_steps` steps later, and never by one of its own or a lower priority.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Urgency {
     virtual_start: i64,

@@ -1,4 +1,4 @@
-//! Who gets memory: rejections with their arithmetic, the queue's bound, headroom, prefix hits.
+//! Admission: rejections with their arithmetic, the queue's limit, headroom, prefix hits.
 
 mod common;
 
@@ -112,7 +112,7 @@ fn running_sequences_keep_headroom_when_another_is_admitted() {
     assert_eq!(h.admissions().len(), 3);
     assert_eq!(h.preemptions(), [0; 0]);
 
-    // Without headroom the third is let in and somebody pays.
+    // Without headroom the third is admitted and another is preempted.
     let mut h = Harness::new(config(), pool(11));
     for id in 1..=3 {
         h.arrive(request(id, if id == 3 { 48 } else { 64 }, 16));
@@ -164,7 +164,7 @@ fn a_known_prefix_is_not_computed_again() {
     h.arrive(again(2));
     let plan = h.step();
     assert_eq!(slices(&plan), [(2, 256, 44, true)]);
-    // A prompt that is cached whole is computed from its last block on: there must be a row to
+    // A prompt that is fully cached is computed from its last block on: there must be a token to
     // sample from.
     h.arrive(Request {
         prompt: first.prompt[..256].into(),
@@ -174,7 +174,7 @@ fn a_known_prefix_is_not_computed_again() {
         h.step().slices.last().map(|s| (s.position, s.tokens.len())),
         Some((128, 128))
     );
-    // Whoever wants the logits of the prompt computes it.
+    // A request for logits of the prompt computes all of it.
     h.arrive(Request {
         prompt_logprobs: true,
         ..again(4)

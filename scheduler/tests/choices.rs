@@ -100,7 +100,7 @@ fn choices_can_be_cancelled_before_and_after_they_part() {
     h.apply(Event::CancelChoice(RequestId(1), 0));
     assert_eq!(h.end_of(1, 0), Some(Cancelled));
     let prompt = h.planned();
-    // Which choice a token is for stays plain: all n are sampled, the ended one's is ignored.
+    // All n choices are sampled; the sample of the one that has ended is ignored.
     assert_eq!(
         (prompt.slices[0].choice, prompt.slices[0].logits),
         (1, Logits::Last { choices: 3 })
@@ -164,7 +164,7 @@ fn choices_part_also_if_the_prompt_was_preempted_before_its_tokens_came() {
     h.arrive(choices(2, 2, 128, 3));
     let prompt = h.planned();
     assert_eq!(slices(&prompt), [(1, 15, 1, true), (2, 0, 128, true)]);
-    // Request 1 now needs the frame that nobody has, while the step that ends the prompt is out.
+    // Request 1 now needs a frame and none is free, while the step that ends the prompt is in flight.
     assert!(h.plan().is_none());
     assert_eq!(h.preemptions(), [2]);
     assert_eq!(h.scheduler.awaited().count(), 3);

@@ -1,4 +1,4 @@
-//! Ends that come from outside: cancellations and deadlines, wherever the request is.
+//! Cancellations and deadlines, in every state of a request.
 
 mod common;
 

@@ -53,7 +53,7 @@ fn three_failures_in_a_row_end_a_sequence() {
         failed(&mut h, &plan);
     }
     h.step();
-    // A step that ran has wiped them out.
+    // A step that ran has reset the count.
     for _ in 0..3 {
         assert_eq!(h.end_of(1, 0), None);
         let plan = h.planned();
@@ -167,8 +167,8 @@ fn a_sequence_whose_copy_failed_starts_over() {
     let plan = h.planned();
     assert_eq!(plan.copies.len(), 4, "two sub-blocks for two of the three");
     failed(&mut h, &plan);
-    // The one that kept the original goes on; what the others were to copy may be gone by the next
-    // step.
+    // The choice that kept the original block goes on. What the others were to copy may be gone by
+    // the next step.
     assert_eq!(h.preemptions(), [1, 1]);
     let again = h.planned();
     assert_eq!(

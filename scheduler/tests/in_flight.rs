@@ -31,7 +31,7 @@ fn the_next_step_refers_to_tokens_that_are_still_being_sampled() {
     h.done_with(&second, 41);
     let fourth = h.planned();
     h.done_with(&third, 42);
-    // Four tokens are sampled or on their way: nothing more to plan.
+    // Four tokens are sampled or being sampled: nothing more to plan.
     assert!(h.plan().is_none());
     h.done_with(&fourth, 43);
     assert_eq!(h.end_of(1, 0), Some(Length));
@@ -148,8 +148,8 @@ fn tokens_sampled_for_a_preempted_sequence_are_kept() {
                 && !h.preemptions().is_empty()
                 && slice.position == 0
             {
-                // Everything sampled so far is computed again, the tokens that were on their way
-                // when it lost its memory included.
+                // Everything sampled so far is computed again, including tokens that were being
+                // sampled when it was preempted.
                 let expect: Vec<u32> = (0..sampled).map(|i| 1000 + i).collect();
                 let known = &tokens(&plan, slice)[50..];
                 assert_eq!(known, expect);

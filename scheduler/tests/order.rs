@@ -1,4 +1,4 @@
-//! Who is served first: priorities that age, no overtaking of what does not fit.
+//! The order of service: priorities that age, no overtaking of a request that does not fit.
 
 mod common;
 

@@ -1,11 +1,11 @@
-//! Who gives way when memory is short, and what becomes of it.
+//! Which sequence is preempted when memory is short, and how it comes back.
 
 mod common;
 
 use common::{Harness, config, pool, request, slices, tokens};
 use ebb_scheduler::{Config, Notice, Request, RequestId};
 
-/// Runs until somebody is preempted; returns who.
+/// Runs until a request is preempted; returns which.
 fn first_victim(h: &mut Harness) -> u64 {
     for _ in 0..1000 {
         h.step();
@@ -27,7 +27,7 @@ fn the_lowest_priority_gives_way_first() {
     }
     assert_eq!(first_victim(&mut h), 2);
     h.run_dry();
-    // Priority 2 may have to go as well; priority 0 need not.
+    // Priority 2 may be preempted as well; priority 0 is not.
     assert!(
         h.preemptions().iter().all(|id| [2, 4].contains(id)),
         "{:?}",
@@ -119,7 +119,7 @@ fn a_preempted_sequence_keeps_its_tokens_and_its_place() {
     }
     assert_eq!(h.preemptions(), [2]);
     let stats = h.scheduler.stats();
-    // The queue's bound is for arrivals: a preempted one is never turned away.
+    // `max_waiting` is for arrivals: a preempted request is never rejected.
     assert_eq!((stats.running, stats.waiting_preempted), (1, 1));
     assert!(stats.preempted_tokens > 60);
     // It comes back before those that arrived after it, with all of its tokens.
@@ -149,7 +149,7 @@ fn what_a_victim_published_comes_back_as_a_hit() {
         h.step();
     }
     assert_eq!(h.preemptions(), [2]);
-    // Its first block is still cached if nobody needed the memory in between.
+    // Its first block is still cached if no other needed the memory in between.
     h.apply(ebb_scheduler::Event::Cancel(RequestId(1)));
     let plan = h.step();
     assert!(

@@ -1,4 +1,4 @@
-//! Room for arrivals: what the queue's bound counts.
+//! How many requests may arrive: what `max_waiting` counts.
 
 mod common;
 
@@ -31,10 +31,7 @@ fn taken(h: &mut Harness, ids: std::ops::Range<u64>, make: impl Fn(u64) -> Reque
 fn the_queue_is_bounded_beyond_the_free_places() {
     let mut h = Harness::new(limits(1, 2), pool(100));
     for id in 1..=3 {
-        assert!(
-            is_taken(&mut h, request(id, 10, 3)),
-            "one to run, two to wait"
-        );
+        assert!(is_taken(&mut h, request(id, 10, 3)), "one runs, two wait");
     }
     h.arrive(request(4, 10, 3));
     let Some(Notice::Rejected { reason, .. }) = h.notices.last() else {
@@ -42,7 +39,7 @@ fn the_queue_is_bounded_beyond_the_free_places() {
     };
     assert_eq!(
         reason.to_string(),
-        "3 requests are waiting, and this server queues 2 beyond those that it has a place for: \
+        "the queue is full: 3 requests are waiting, and at most 2 may wait without a free batch slot: \
          try again later"
     );
     h.step();
@@ -61,7 +58,7 @@ fn the_queue_is_bounded_beyond_the_free_places() {
 
 #[test]
 fn an_idle_engine_takes_a_burst_whatever_one_step_can_admit() {
-    // A step has rows for one prompt: the others wait for rows and not for a place.
+    // A step has tokens for one prompt: the others wait for the next step and not for a batch slot.
     let narrow = Config {
         max_step_tokens: 100,
         max_logit_rows: 100,
@@ -83,7 +80,7 @@ fn each_choice_takes_a_place() {
         n: 2,
         ..request(id, 10, 3)
     };
-    // Two of two choices fill the batch; one more may wait.
+    // Two requests of two choices fill the batch; one more may wait.
     assert_eq!(taken(&mut h, 0..9, two), 3);
     h.apply(Event::CancelChoice(RequestId(0), 1));
     assert!(
@@ -136,10 +133,10 @@ fn places_that_memory_keeps_empty_are_not_free() {
         }
         let plan = h.planned();
         assert_eq!(h.admissions().len(), 3, "{mode:?}");
-        // Thirteen places, and two wait for memory: that is all that may.
+        // Thirteen batch slots are free, but two wait for memory, and no more may.
         assert!(!is_taken(&mut h, request(6, 100, 12)), "{mode:?}");
         h.done(&plan);
-        // Once somebody has ended there may be memory for anybody.
+        // Once a request has ended there may be memory for any other.
         h.apply(Event::Cancel(RequestId(1)));
         assert!(is_taken(&mut h, request(7, 100, 12)), "{mode:?}");
         h.plan();
@@ -147,7 +144,7 @@ fn places_that_memory_keeps_empty_are_not_free() {
             !is_taken(&mut h, request(8, 100, 12)),
             "{mode:?}: two wait again"
         );
-        // Who waits first changes.
+        // The head of the queue changes.
         h.apply(Event::Cancel(RequestId(5)));
         h.apply(Event::Cancel(RequestId(7)));
         assert_eq!(h.scheduler.stats().waiting, 0, "{mode:?}");
@@ -180,8 +177,8 @@ fn scheduler(config: &Config, pool: &ebb_block_manager::PoolConfig, done: &[Op])
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// A refused request would not have been admitted by the next plan: a twin that never refuses
-    /// shows it. And what is taken is bounded.
+    /// A rejected request would not have been admitted by the next plan: a second scheduler that never
+    /// rejects shows it. And what is taken is bounded.
     #[test]
     fn who_is_refused_would_have_had_to_wait(
         (max_running, max_waiting) in (1usize..6, 1usize..4),

@@ -1,14 +1,14 @@
-//! The audit: everything that must hold after every call, recomputed from scratch.
+//! The audit: every invariant, recomputed from scratch.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::{BlockManager, share::guarded, sub_block_frames};
+use super::{BlockManager, share::protected_blocks, sub_block_frames};
 use crate::{
-    BLOCK_TOKENS, BlockId, SUB_BLOCK_TOKENS, planner::Place, prefix::EntryId, schedule::Bound,
-    sequence::Sequence,
+    BLOCK_TOKENS, BlockId, SUB_BLOCK_TOKENS, prefix::EntryId, schedule::Bound, sequence::Sequence,
+    shrink_queue::Queued,
 };
 
-/// Ends the audit with a sentence unless the condition holds.
+/// Fails the audit with a sentence unless the condition holds.
 macro_rules! ensure {
     ($condition:expr, $($sentence:tt)+) => {
         if !$condition {
@@ -18,9 +18,9 @@ macro_rules! ensure {
 }
 
 impl BlockManager {
-    /// Audits every invariant: each frame has one owner, refcounts match the tables, tables cover
-    /// what was granted, the prefix cache's chains and ages are whole, the counters are true. For
-    /// tests and simulation; costs time in the size of the pool.
+    /// Audits every invariant: each frame has one owner, reference counts match the tables, tables
+    /// cover what was allocated, the prefix cache's chains and order are whole, counters are right.
+    /// For tests and simulation: it takes time in the size of the pool.
     pub fn check(&self) -> Result<(), String> {
         self.check_frames()?;
         self.check_blocks()?;
@@ -55,57 +55,60 @@ impl BlockManager {
         Ok(())
     }
 
-    /// What each block says of itself is what tables, sequences and cache say of it.
+    /// The state of each block agrees with tables, sequences and cache.
     fn check_blocks(&self) -> Result<(), String> {
-        let (mut refs, mut guards) = (HashMap::new(), HashMap::new());
-        let (mut claims, mut pins) = (HashMap::new(), HashMap::<BlockId, u32>::new());
+        let (mut refs, mut protections) = (HashMap::new(), HashMap::new());
+        let (mut min_bits_counts, mut pins) = (HashMap::new(), HashMap::<BlockId, u32>::new());
         for row in self.seqs.iter() {
             let class = row.terms.bound.class();
             for &id in &row.blocks {
                 *refs.entry(id).or_insert(0) += 1;
-                claims.entry(id).or_insert([0; 4])[class] += 1;
+                min_bits_counts.entry(id).or_insert([0; 4])[class] += 1;
             }
-            if let Some(id) = guarded(row)[2] {
+            if let Some(id) = protected_blocks(row)[2] {
                 *pins.entry(id).or_insert(0) += 1;
             }
-            let guarded = guarded(row).into_iter().flatten();
-            guarded.for_each(|id| *guards.entry(id).or_insert(0) += 1);
+            let protected_blocks = protected_blocks(row).into_iter().flatten();
+            protected_blocks.for_each(|id| *protections.entry(id).or_insert(0) += 1);
         }
         let mut empty = 0;
-        let mut standing = vec![0; self.config.positions.len()];
+        let mut by_level = vec![0; self.config.positions.len()];
         for id in self.used() {
             let block = &self.blocks[id];
-            standing[usize::from(block.position)] += 1;
-            let claimed = claims.remove(&id).unwrap_or_default();
+            by_level[usize::from(block.position)] += 1;
+            let claimed = min_bits_counts.remove(&id).unwrap_or_default();
             ensure!(
-                block.claims == claimed,
+                block.min_bits_counts == claimed,
                 "{id} is claimed as {claimed:?}: {block:?}"
             );
             let pinned = pins.remove(&id).unwrap_or(0);
             ensure!(block.pins == pinned, "{id} has {pinned} pins: {block:?}");
             if self.config.shrinks() {
-                let place = self.place_of(id);
-                ensure!(block.place == place, "{id} belongs to {place:?}: {block:?}");
+                let queue = self.queue_of(id);
+                ensure!(
+                    block.queued == queue,
+                    "{id} belongs in {queue:?}: {block:?}"
+                );
             }
             let bits = self.config.positions.standing(block.position).min_bits;
-            let claim = block.claims.iter().position(|&n| n > 0);
-            let lowest = claim.map_or(0, |class| Bound::WIDTHS[class].0);
+            let claim = block.min_bits_counts.iter().position(|&n| n > 0);
+            let lowest = claim.map_or(0, |class| Bound::CLASSES[class].0);
             ensure!(
-                block.rung <= bits && block.rung >= lowest,
+                block.bits <= bits && block.bits >= lowest,
                 "{id} is at {bits} bits: {block:?}"
             );
             ensure!(
-                block.provenance >= lowest,
+                block.input_bits >= lowest,
                 "{id} was computed from less than {lowest} bits: {block:?}"
             );
-            let (held, guarded) = (refs.remove(&id), guards.remove(&id));
+            let (held, protected_blocks) = (refs.remove(&id), protections.remove(&id));
             ensure!(
                 block.refs == held.unwrap_or(0),
                 "{id} has {held:?} holders: {block:?}"
             );
             ensure!(
-                block.guards == guarded.unwrap_or(0),
-                "{id} has {guarded:?} guards: {block:?}"
+                block.protections == protected_blocks.unwrap_or(0),
+                "{id} has {protected_blocks:?} protections: {block:?}"
             );
             let frames = u32::from(block.frames);
             if block.sealed {
@@ -116,9 +119,9 @@ impl BlockManager {
                 );
             } else {
                 let filled = usize::from(block.filled);
-                let places = frames / self.config.frames_per_sub_block * SUB_BLOCK_TOKENS as u32;
+                let room = frames / self.config.frames_per_sub_block * SUB_BLOCK_TOKENS as u32;
                 ensure!(
-                    filled <= places as usize,
+                    filled <= room as usize,
                     "{id} holds more than fits: {block:?}"
                 );
                 ensure!(
@@ -129,7 +132,7 @@ impl BlockManager {
                     block.entry == EntryId::NONE,
                     "{id} is published but open: {block:?}"
                 );
-                empty += u64::from(places) - filled as u64;
+                empty += u64::from(room) - filled as u64;
             }
         }
         ensure!(
@@ -137,48 +140,48 @@ impl BlockManager {
             "tables name blocks that are not in use: {refs:?}"
         );
         ensure!(
-            standing == self.blocks.standing(),
-            "blocks stand at {standing:?}"
+            by_level == self.blocks.by_level(),
+            "blocks are at levels {by_level:?}"
         );
-        let queued = self.queues.cold.len() + self.queues.live.len();
-        let places = self.used().map(|id| self.blocks[id].place);
-        let placed = places.filter(|place| *place != Place::Nowhere).count();
-        ensure!(queued == placed, "{queued} are queued, not {placed}");
+        let queued = self.queues.cached.len() + self.queues.live.len();
+        let queues = self.used().map(|id| self.blocks[id].queued);
+        let expected = queues.filter(|queue| *queue != Queued::No).count();
+        ensure!(queued == expected, "{queued} are queued, not {expected}");
         let live = self
             .used()
-            .map(|id| (&self.blocks[id], self.blocks[id].place));
-        let live = live.filter(|(_, place)| matches!(place, Place::Live(_)));
+            .map(|id| (&self.blocks[id], self.blocks[id].queued));
+        let live = live.filter(|(_, queue)| matches!(queue, Queued::Live(_)));
         let live: u64 = live.map(|(block, _)| u64::from(block.frames)).sum();
         ensure!(
             live == self.queues.live_frames,
             "{live} frames can shrink further"
         );
-        let counted = self.blocks.empty_tokens();
+        let counted = self.blocks.unused_tokens();
         ensure!(
             counted == empty,
-            "{empty} places are empty, but {counted} are counted"
+            "{empty} tokens are unused, but {counted} are counted"
         );
         Ok(())
     }
 
-    /// Each row covers its tokens, and its full blocks are a published chain.
+    /// Each sequence has blocks for its tokens, and its full blocks are a published chain.
     fn check_sequences(&self) -> Result<(), String> {
         for row in self.seqs.iter() {
             let Sequence {
                 id,
                 committed,
-                granted,
+                allocated,
                 ..
             } = *row;
             ensure!(self.seqs.get(id).id == id, "{id} is not found by its id");
             ensure!(
-                committed <= granted,
-                "{id}: {committed} committed of {granted} granted"
+                committed <= allocated,
+                "{id}: {committed} committed of {allocated} allocated"
             );
-            let (len, covering) = (row.blocks.len(), granted.div_ceil(BLOCK_TOKENS));
+            let (len, covering) = (row.blocks.len(), allocated.div_ceil(BLOCK_TOKENS));
             ensure!(
                 len == covering,
-                "{id} has {len} blocks for {granted} tokens"
+                "{id} has {len} blocks for {allocated} tokens"
             );
             for (index, &block) in row.blocks.iter().enumerate() {
                 let state = &self.blocks[block];
@@ -187,7 +190,7 @@ impl BlockManager {
                     !is_full || state.sealed,
                     "{id}: {block} is full and not sealed"
                 );
-                let tokens = (granted - index * BLOCK_TOKENS).min(BLOCK_TOKENS);
+                let tokens = (allocated - index * BLOCK_TOKENS).min(BLOCK_TOKENS);
                 let needed = sub_block_frames(&self.config, tokens);
                 ensure!(
                     state.position > 0 || u32::from(state.frames) >= needed,
@@ -205,7 +208,7 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Full block `index` of a row stands for an entry whose parent is that of the block before.
+    /// The parent of full block `index`'s entry is the entry of the block before.
     fn check_link(&self, row: &Sequence, index: usize) -> Result<(), String> {
         let entry_at = |index: usize| self.blocks[row.blocks[index]].entry;
         let (id, block) = (row.id, row.blocks[index]);
@@ -226,7 +229,7 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Entries are found by their content, name blocks that name them, and hang on a living parent.
+    /// Entries are found by their content, agree with their blocks, and have a living parent.
     fn check_entries(&self) -> Result<(), String> {
         let mut children = HashMap::new();
         for (id, entry) in self.index.iter() {
@@ -237,12 +240,12 @@ impl BlockManager {
                 found == Some(id),
                 "looking {id:?} up finds {found:?}: {entry:?}"
             );
-            let twins: Vec<BlockId> = entry.twins.iter(&self.blocks).collect();
+            let duplicates: Vec<BlockId> = entry.duplicates.iter(&self.blocks).collect();
             ensure!(
-                twins.len() == entry.twins.len() as usize,
-                "{id:?} miscounts {twins:?}"
+                duplicates.len() == entry.duplicates.len() as usize,
+                "{id:?} miscounts {duplicates:?}"
             );
-            for &block in twins.iter().chain([&entry.block]) {
+            for &block in duplicates.iter().chain([&entry.block]) {
                 let state = &self.blocks[block];
                 ensure!(
                     state.sealed && state.entry == id,
@@ -250,12 +253,12 @@ impl BlockManager {
                 );
                 ensure!(
                     self.blocks.tokens(block) == tokens,
-                    "{block} is no twin of {id:?}"
+                    "{block} is no duplicate of {id:?}"
                 );
-                let is_cached = block == entry.block && twins.is_empty();
+                let is_cached = block == entry.block && duplicates.is_empty();
                 ensure!(
                     state.refs > 0 || is_cached,
-                    "nobody holds {block} of {id:?}: {state:?}"
+                    "{block} of {id:?} has no holder: {state:?}"
                 );
             }
             if let Some(parent) = entry.parent.some() {
@@ -281,8 +284,8 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Cached blocks are the ones without holders, nothing live hangs below them, and children are
-    /// older than their parents.
+    /// Cached blocks are those without holders, no live block is below one, and children are evicted
+    /// before their parents.
     fn check_cached(&self) -> Result<(), String> {
         let unheld: HashSet<BlockId> = self
             .used()
@@ -293,20 +296,20 @@ impl BlockManager {
         let listed: HashSet<BlockId> = age.keys().copied().collect();
         ensure!(
             listed == unheld,
-            "cached {listed:?}, but nobody holds {unheld:?}"
+            "cached {listed:?}, but without holders are {unheld:?}"
         );
         ensure!(
             by_age.len() == self.cached.len() as usize,
             "the list of ages has a loop"
         );
-        let (mut frames, mut cooling) = (0, BTreeMap::new());
-        let mut standing = vec![0; self.config.positions.len()];
+        let (mut frames, mut busy) = (0, BTreeMap::new());
+        let mut by_level = vec![0; self.config.positions.len()];
         for &id in &by_age {
             let block = &self.blocks[id];
-            standing[usize::from(block.position)] += 1;
+            by_level[usize::from(block.position)] += 1;
             frames += u32::from(block.frames);
-            if block.busy > self.epochs.done() {
-                *cooling.entry(block.busy).or_insert(0) += u32::from(block.frames);
+            if block.busy_until > self.epochs.done() {
+                *busy.entry(block.busy_until).or_insert(0) += u32::from(block.frames);
             }
             for child in self.index.children(block.entry) {
                 let below = self.index.get(child).block;
@@ -323,15 +326,15 @@ impl BlockManager {
             "{frames} frames are cached, but {counted} are counted"
         );
         ensure!(
-            standing == self.cached.standing(),
-            "cached blocks stand at {standing:?}"
+            by_level == self.cached.by_level(),
+            "cached blocks are at levels {by_level:?}"
         );
-        let counted: BTreeMap<_, _> = self.cached.cooling().filter(|&(_, n)| n > 0).collect();
+        let counted: BTreeMap<_, _> = self.cached.busy().filter(|&(_, n)| n > 0).collect();
         ensure!(
-            cooling == counted,
-            "frames cool as {cooling:?}, but are counted as {counted:?}"
+            busy == counted,
+            "frames cool as {busy:?}, but are counted as {counted:?}"
         );
-        let evictable = frames - cooling.values().sum::<u32>();
+        let evictable = frames - busy.values().sum::<u32>();
         ensure!(
             evictable == self.cached.evictable(),
             "{evictable} frames are evictable"

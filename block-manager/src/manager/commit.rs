@@ -1,4 +1,4 @@
-//! Tokens that have arrived in the cache: sealing and publishing the blocks they fill.
+//! Tokens that are in the KV cache for certain: sealing and publishing the blocks they fill.
 
 use super::BlockManager;
 use crate::{
@@ -7,16 +7,15 @@ use crate::{
 };
 
 impl BlockManager {
-    /// Tells that `tokens` are in the KV cache after the ones committed before, as of the last
-    /// submitted step. Seals the blocks they fill and publishes them to the prefix cache, so call
-    /// it only for steps that can no longer fail.
+    /// Notes that `tokens` are in the KV cache, after those committed before. Seals the blocks that
+    /// they fill and publishes them to the prefix cache, so call it only for steps that have run.
     pub fn commit(&mut self, seq: SeqId, tokens: &[u32]) {
         let slot = self.seqs.slot(seq);
         let row = self.seqs.at(slot);
-        let (committed, granted) = (row.committed, row.granted);
+        let (committed, allocated) = (row.committed, row.allocated);
         assert!(
-            committed + tokens.len() <= granted,
-            "{seq} commits {} tokens after {committed}, but memory was granted for {granted}: \
+            committed + tokens.len() <= allocated,
+            "{seq} commits {} tokens after {committed}, but memory was allocated for {allocated}: \
              grow before the step, commit after it",
             tokens.len(),
         );
@@ -35,10 +34,10 @@ impl BlockManager {
         let (index, from) = (row.full_blocks(), row.committed % BLOCK_TOKENS);
         let (block, to) = (row.blocks[index], from + tokens.len());
         row.committed += tokens.len();
-        let places = self.blocks.tokens_mut(block);
-        places[from..to].copy_from_slice(tokens);
+        let ids = self.blocks.tokens_mut(block);
+        ids[from..to].copy_from_slice(tokens);
         if self.config.prefix_cache {
-            let (sub_blocks, _) = places.as_chunks::<SUB_BLOCK_TOKENS>();
+            let (sub_blocks, _) = ids.as_chunks::<SUB_BLOCK_TOKENS>();
             let completed = &sub_blocks[from / SUB_BLOCK_TOKENS..to / SUB_BLOCK_TOKENS];
             completed
                 .iter()
@@ -55,21 +54,21 @@ impl BlockManager {
         }
     }
 
-    /// Block `index` of the row is full.
+    /// Seals block `index` of a sequence, which is full.
     fn seal(&mut self, slot: Slot, index: usize) {
         let row = self.seqs.at(slot);
         let block = row.blocks[index];
         let before = index.checked_sub(1).map(|before| row.blocks[before]);
-        let (provenance, is_private) = (row.read.lowest, row.terms.is_private);
+        let (input_bits, is_private) = (row.read.lowest, row.terms.is_private);
         self.blocks.seal(block);
         self.clock += 1;
         let state = &mut self.blocks[block];
-        (state.birth, state.provenance) = (self.clock, provenance);
-        self.guard(block);
+        (state.sealed_at, state.input_bits) = (self.clock, input_bits);
+        self.protect(block);
         match before {
-            Some(before) => self.unguard(before),
-            // The first block is guarded a second time, for as long as the sequence lives.
-            None => self.guard(block),
+            Some(before) => self.unprotect(before),
+            // The first block is protected a second time, as long as the sequence lives.
+            None => self.protect(block),
         }
         if self.config.prefix_cache && !is_private {
             let parent = before.map_or(EntryId::NONE, |before| self.blocks[before].entry);
@@ -79,10 +78,9 @@ impl BlockManager {
         }
     }
 
-    /// Makes a sealed block findable after `parent`. Of several with one content, the one that
-    /// satisfies most requests is what later prompts share, of equals the one that came first and
-    /// is still held; the others stay with those who computed them. A copy that only the cache kept
-    /// has then served its purpose.
+    /// Publishes a sealed block after `parent`. Of several blocks with the same tokens, later prompts
+    /// share the one that can serve most requests, of equals the first that is still held. The
+    /// others stay with the sequences that computed them. One that is only cached is freed.
     fn publish(&mut self, block: BlockId, parent: EntryId, hash: u64) {
         let tokens = self.blocks.tokens(block);
         let Some(entry) = self.index.find(&self.blocks, parent, hash, tokens) else {
@@ -91,14 +89,16 @@ impl BlockManager {
         };
         self.blocks[block].entry = entry;
         let canonical = self.index.get(entry).block;
-        if self.blocks[canonical].refs > 0 && self.quality(block) > self.quality(canonical) {
+        if self.blocks[canonical].refs > 0
+            && self.servable_bits(block) > self.servable_bits(canonical)
+        {
             self.index.set_block(entry, block);
-            let twins = &mut self.index.get_mut(entry).twins;
-            twins.push_back(&mut self.blocks, canonical);
+            let duplicates = &mut self.index.get_mut(entry).duplicates;
+            duplicates.push_back(&mut self.blocks, canonical);
         } else if self.blocks[canonical].refs > 0 {
             self.index
                 .get_mut(entry)
-                .twins
+                .duplicates
                 .push_back(&mut self.blocks, block);
         } else {
             self.cached
@@ -108,24 +108,24 @@ impl BlockManager {
         }
     }
 
-    pub(super) fn guard(&mut self, block: BlockId) {
-        self.blocks[block].guards += 1;
+    pub(super) fn protect(&mut self, block: BlockId) {
+        self.blocks[block].protections += 1;
         self.requeue(block);
     }
 
-    pub(super) fn unguard(&mut self, block: BlockId) {
-        self.blocks[block].guards -= 1;
+    pub(super) fn unprotect(&mut self, block: BlockId) {
+        self.blocks[block].protections -= 1;
         self.requeue(block);
     }
 
-    /// A holder has not filled the block: it is guarded, and stays at 16 bit.
+    /// Protects a block that a holder has not filled, so that it stays at 16 bit.
     pub(super) fn pin(&mut self, block: BlockId) {
         self.blocks[block].pins += 1;
-        self.guard(block);
+        self.protect(block);
     }
 
     pub(super) fn unpin(&mut self, block: BlockId) {
         self.blocks[block].pins -= 1;
-        self.unguard(block);
+        self.unprotect(block);
     }
 }

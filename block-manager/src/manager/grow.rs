@@ -10,14 +10,13 @@ impl BlockManager {
         self.needed(self.seqs.get(seq), len)
     }
 
-    /// Gives tokens `0..len` of `seq` memory, and those not granted before memory that no other
-    /// sequence reads. All or nothing: succeeds exactly if
-    /// [`frames_needed`](Self::frames_needed) is at most [`available`](Self::available). Evicts the
-    /// least recently used cached blocks as needed.
+    /// Allocates memory for tokens `0..len` of `seq`. New tokens get memory that no other sequence
+    /// reads. All or nothing: succeeds exactly if [`frames_needed`](Self::frames_needed) is at most
+    /// [`available`](Self::available). Evicts the least recently used cached blocks as needed.
     pub fn grow(&mut self, seq: SeqId, len: usize) -> Result<(), Short> {
         let slot = self.seqs.slot(seq);
         let row = self.seqs.at(slot);
-        if len <= row.granted {
+        if len <= row.allocated {
             return Ok(());
         }
         let len_max = self.config.max_blocks_per_seq as usize * BLOCK_TOKENS;
@@ -37,22 +36,22 @@ impl BlockManager {
         }
         self.grow_open(slot, len);
         self.grow_new(slot, len);
-        self.seqs.at_mut(slot).granted = len;
+        self.seqs.at_mut(slot).allocated = len;
         Ok(())
     }
 
     fn needed(&self, row: &Sequence, len: usize) -> u32 {
-        if len <= row.granted {
+        if len <= row.allocated {
             return 0;
         }
         let whole = |tokens: usize| (tokens / BLOCK_TOKENS) as u64 * self.block_frames();
         let last = sub_block_frames(&self.config, len % BLOCK_TOKENS);
-        let wanted = whole(len) + u64::from(last) - whole(row.granted);
+        let wanted = whole(len) + u64::from(last) - whole(row.allocated);
         let owned = match self.open_block(row) {
             Some(open) if self.is_exclusive(open) => u64::from(self.blocks[open].frames),
             _ => 0,
         };
-        // The last writer may have left more than its successor needs.
+        // A former holder may have left more frames than are needed.
         u32::try_from(wanted.saturating_sub(owned)).unwrap_or(u32::MAX)
     }
 
@@ -62,22 +61,23 @@ impl BlockManager {
 
     /// The block that the next token goes to, if it exists.
     fn open_block(&self, row: &Sequence) -> Option<BlockId> {
-        row.blocks.get(row.granted / BLOCK_TOKENS).copied()
+        row.blocks.get(row.allocated / BLOCK_TOKENS).copied()
     }
 
-    /// Whether the one holder of an open block may write to it.
+    /// Whether a block's holder may write to it: no other holds it, and it is not sealed.
     fn is_exclusive(&self, id: BlockId) -> bool {
         let block = &self.blocks[id];
         block.refs == 1 && !block.sealed
     }
 
-    /// Grows the block that is there, up to its end or to `len`; first makes it the sequence's own.
+    /// Grows the sequence's open block up to its end or to `len`. If others hold it too, the sequence
+    /// gets a copy first.
     fn grow_open(&mut self, slot: Slot, len: usize) {
         let row = self.seqs.at(slot);
         let Some(open) = self.open_block(row) else {
             return;
         };
-        let start = row.granted / BLOCK_TOKENS * BLOCK_TOKENS;
+        let start = row.allocated / BLOCK_TOKENS * BLOCK_TOKENS;
         let own = if self.is_exclusive(open) {
             open
         } else {
@@ -90,7 +90,7 @@ impl BlockManager {
         self.blocks.set_filled(own, filled);
     }
 
-    /// Appends blocks until the row covers `len`.
+    /// Appends blocks until the sequence has `len` tokens.
     fn grow_new(&mut self, slot: Slot, len: usize) {
         for index in self.seqs.at(slot).blocks.len()..len.div_ceil(BLOCK_TOKENS) {
             let block = self.add_block(self.seqs.at(slot).terms, index);
@@ -106,18 +106,18 @@ impl BlockManager {
         }
     }
 
-    /// Replaces the shared last block of a row by a copy of the sub-blocks that hold its tokens,
-    /// those that a submitted step may still be writing among them. Sub-blocks are copied whole:
-    /// what another writer left behind the row's own tokens is overwritten before it is read.
+    /// Replaces the shared last block of a sequence by a copy of the sub-blocks that hold its tokens,
+    /// including tokens that a submitted step is still writing. Sub-blocks are copied whole: what
+    /// another sequence wrote behind the tokens is overwritten before it is read.
     fn copy_on_write(&mut self, slot: Slot, shared: BlockId) -> BlockId {
         let row = self.seqs.at(slot);
-        let (index, granted) = (row.blocks.len() - 1, row.granted % BLOCK_TOKENS);
-        // Only committed tokens are ever shared, so the row has some here.
+        let (index, allocated) = (row.blocks.len() - 1, row.allocated % BLOCK_TOKENS);
+        // Only committed tokens are ever shared, so the sequence has some here.
         let committed = row.committed - index * BLOCK_TOKENS;
         let terms = row.terms;
         let own = self.add_block(terms, index);
-        self.extend_block(own, sub_block_frames(&self.config, granted));
-        self.blocks.set_filled(own, granted);
+        self.extend_block(own, sub_block_frames(&self.config, allocated));
+        self.blocks.set_filled(own, allocated);
         self.blocks.copy_tokens(shared, own, committed);
         let pairs = self
             .blocks
@@ -129,8 +129,8 @@ impl BlockManager {
             .extend(pairs.map(|(&source, &copy)| (source, copy)));
         self.issued += self.copies.len() - before;
         let planned = self.epochs.planned();
-        self.blocks[shared].busy = planned;
-        self.blocks[own].busy = planned;
+        self.blocks[shared].busy_until = planned;
+        self.blocks[own].busy_until = planned;
         self.unpin(shared);
         self.pin(own);
         let row = self.seqs.at_mut(slot);

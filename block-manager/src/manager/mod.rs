@@ -1,9 +1,11 @@
-//! The pool's interface, and what its parts share: this module begins and ends blocks, the others
-//! grow, commit, share and shrink them.
+//! The pool's interface. This module creates, frees and evicts blocks; its parts grow, commit, share
+//! and shrink them.
 
 mod audit;
+mod choose;
 mod commit;
 mod grow;
+mod precision;
 mod share;
 mod shrink;
 
@@ -18,18 +20,20 @@ use crate::{
     cached::Cached,
     epoch::{Epoch, Epochs},
     frames::FramePool,
-    planner::{Place, Queues},
     prefix::{EntryId, PrefixIndex},
+    pressure::Begun,
     sequence::{Sequences, Terms},
+    shrink_queue::{Queued, ShrinkQueues},
 };
-use shrink::Pending;
+use shrink::PendingShrink;
 
+pub use precision::{ColdBlock, LiveBlock};
 pub use share::{Created, PrefixHit};
-pub use shrink::{ColdBlock, LiveBlock, ShrinkJob};
+pub use shrink::ShrinkJob;
 
-/// A reservation that did not fit; nothing was changed.
+/// The pool has too few frames; nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("{missing} more frames are needed than the pool can give now")]
+#[error("the KV pool is short of {missing} frames")]
 pub struct Short {
     /// Frames needed beyond those available.
     pub missing: u32,
@@ -37,11 +41,11 @@ pub struct Short {
 
 /// Owner of every frame of the KV arena.
 ///
-/// A step first does the frame copies and shrinks that were issued while it was planned, then its
-/// rows; steps run in the order they begin. A frame is never handed out while a step may touch it.
+/// A step does the frame copies and shrinks that were issued while it was planned, then computes its
+/// tokens. Steps run in the order they begin. A frame is never handed out while a step may touch it.
 ///
-/// Calls that name an unknown sequence, or commit tokens that were not granted, are bugs of the
-/// caller and panic with a sentence that says so.
+/// Calls with an unknown sequence, or commits of tokens without memory, are bugs of the caller and
+/// panic.
 #[derive(Debug)]
 pub struct BlockManager {
     config: PoolConfig,
@@ -53,19 +57,21 @@ pub struct BlockManager {
     seqs: Sequences,
     deltas: Vec<TableDelta>,
     copies: Vec<(u32, u32)>,
-    /// Copies and shrinks that the step being planned has to do.
+    /// Copies and shrinks of the step being planned.
     issued: usize,
-    /// Bytes of the blocks that it transcodes, and of all that were ever to be transcoded.
+    /// Bytes of the blocks that it shrinks, and of all blocks that were ever shrunk.
     issued_bytes: u64,
     shrunk_bytes: u64,
     held_back: u32,
-    queues: Queues,
+    queues: ShrinkQueues,
+    /// Which shrinking has begun.
+    begun: Begun,
     /// Shrinks of the step being planned and of those in flight, by rising epoch.
-    pending: VecDeque<Pending>,
+    pending: VecDeque<PendingShrink>,
     /// Frames that they write.
     pending_frames: u32,
-    /// Rises whenever a block moves in the schedule.
-    moves: u64,
+    /// Rises whenever a block changes its level.
+    level_changes: u64,
     clock: u64,
     /// For lookups whose caller keeps no cursor.
     scratch: PrefixCursor,
@@ -88,10 +94,11 @@ impl BlockManager {
             issued_bytes: 0,
             shrunk_bytes: 0,
             held_back: config.held_back(),
-            queues: Queues::default(),
+            queues: ShrinkQueues::default(),
+            begun: Begun::default(),
             pending: VecDeque::new(),
             pending_frames: 0,
-            moves: 1,
+            level_changes: 1,
             clock: 0,
             scratch: PrefixCursor::default(),
             config,
@@ -103,34 +110,33 @@ impl BlockManager {
         &self.config
     }
 
-    /// Frames that growth can take now: free ones and those of evictable cached blocks. Those held
-    /// back for shrinking must be left, or come back when the steps in flight retire.
+    /// Frames that sequences can take now: free ones and those of evictable cached blocks, without
+    /// the shrink reserve. Frames that come free when steps retire count for the reserve.
     pub fn available(&self) -> u32 {
         let takeable = self.frames.free() + self.cached.evictable();
         takeable.saturating_sub(self.held_back_now())
     }
 
-    /// Of the frames held back, how many must be free now.
+    /// Frames of the shrink reserve that must be free now.
     fn held_back_now(&self) -> u32 {
         let coming = self.frames.retiring() + self.pending_frames;
         self.held_back.saturating_sub(coming)
     }
 
-    /// Bytes of the blocks that steps have transcoded or tried to.
+    /// Bytes of the blocks that steps have shrunk or tried to, as they were before.
     pub fn shrunk_bytes(&self) -> u64 {
         self.shrunk_bytes
     }
 
-    /// A step was planned and is submitted: until it retires it may touch every frame held now.
-    /// Call it when the plan is complete, so that what the plan itself freed is not held up by it.
-    /// Step ids rise.
+    /// Begins a step: until it retires it may touch every frame owned now. Call it when the plan is
+    /// complete, so that frames which planning freed do not wait for the step. Step ids rise.
     pub fn begin_step(&mut self, step: StepId) {
         self.epochs.begin(step);
         (self.issued, self.issued_bytes) = (0, 0);
     }
 
-    /// The device is done with a step. Frames become reusable once no step that was in flight
-    /// when they were freed is left.
+    /// The device is done with a step. Frames become free once every step has retired that was in
+    /// flight when they were given back.
     pub fn retire_step(&mut self, step: StepId) {
         self.epochs.retire(step);
         self.reclaim();
@@ -173,7 +179,7 @@ impl BlockManager {
         let owned = self.config.frames - frames_free - frames_retiring - frames_shrinking;
         let frames_live = owned - frames_cached;
         let sub_block_bytes = u64::from(self.config.frames_per_sub_block) * self.config.frame_bytes;
-        let empty = self.blocks.empty_tokens() * sub_block_bytes / SUB_BLOCK_TOKENS as u64;
+        let empty = self.blocks.unused_tokens() * sub_block_bytes / SUB_BLOCK_TOKENS as u64;
         Usage {
             frames_total: self.config.frames,
             frames_free,
@@ -193,22 +199,22 @@ impl BlockManager {
         }
     }
 
-    /// A new open block of a sequence's row, told to the device.
+    /// A new open block of a sequence, without frames.
     fn add_block(&mut self, terms: Terms, index: usize) -> BlockId {
         let block = self.blocks.add();
         let state = &mut self.blocks[block];
-        state.claims[terms.bound.class()] += 1;
-        (state.class, state.first) = (terms.class, index == 0);
+        state.min_bits_counts[terms.bound.class()] += 1;
+        (state.priority, state.is_first) = (terms.class, index == 0);
         self.deltas.push(TableDelta::Block { block, position: 0 });
         block
     }
 
-    /// Gives an open block `count` more frames. The caller has made room.
+    /// Gives an open block `count` more frames, which the caller has made sure are free.
     fn extend_block(&mut self, block: BlockId, count: u32) {
         let from = u32::from(self.blocks[block].frames);
-        let places = self.blocks.extend(block, count);
-        self.frames.take(places);
-        let deltas = places.iter().enumerate().map(|(i, &frame)| {
+        let frames = self.blocks.extend(block, count);
+        self.frames.take(frames);
+        let deltas = frames.iter().enumerate().map(|(i, &frame)| {
             let index = from + i as u32;
             TableDelta::Frame {
                 block,
@@ -219,64 +225,67 @@ impl BlockManager {
         self.deltas.extend(deltas);
     }
 
-    /// One table less names `block`. Without holders a block is cached if it is the only one of its
-    /// prefix entry, and freed if not.
+    /// A sequence no longer holds a block. Without holders a block is cached if its prefix entry has
+    /// no other, and freed otherwise.
     fn drop_ref(&mut self, id: BlockId, terms: Terms) {
         let block = &mut self.blocks[id];
         block.refs -= 1;
-        block.claims[terms.bound.class()] -= 1;
+        block.min_bits_counts[terms.bound.class()] -= 1;
         if block.refs > 0 {
             return self.requeue(id);
         }
-        block.class = i32::MAX;
-        block.busy = block.busy.max(self.epochs.current());
+        block.priority = i32::MAX;
+        block.busy_until = block.busy_until.max(self.epochs.current());
         let Some(entry) = block.entry.some() else {
             return self.free_block(id);
         };
         if self.index.get(entry).block != id {
-            self.index.get_mut(entry).twins.remove(&mut self.blocks, id);
-            self.free_block(id);
-        } else if let Some(twin) = self.best_twin(entry) {
             self.index
                 .get_mut(entry)
-                .twins
-                .remove(&mut self.blocks, twin);
-            self.index.set_block(entry, twin);
+                .duplicates
+                .remove(&mut self.blocks, id);
+            self.free_block(id);
+        } else if let Some(duplicate) = self.best_duplicate(entry) {
+            self.index
+                .get_mut(entry)
+                .duplicates
+                .remove(&mut self.blocks, duplicate);
+            self.index.set_block(entry, duplicate);
             self.free_block(id);
         } else {
             self.clock += 1;
-            self.blocks[id].age = self.clock;
+            self.blocks[id].cached_at = self.clock;
             self.cached.insert(&mut self.blocks, id, self.epochs.done());
             self.index.touch();
             self.requeue(id);
         }
     }
 
-    /// The twin that serves most requests; of equals the oldest.
-    fn best_twin(&self, entry: EntryId) -> Option<BlockId> {
+    /// The duplicate that can serve most requests; of equals the oldest.
+    fn best_duplicate(&self, entry: EntryId) -> Option<BlockId> {
         let mut best: Option<BlockId> = None;
-        for twin in self.index.get(entry).twins.iter(&self.blocks) {
-            if best.is_none_or(|best| self.quality(twin) > self.quality(best)) {
-                best = Some(twin);
+        for duplicate in self.index.get(entry).duplicates.iter(&self.blocks) {
+            if best.is_none_or(|best| self.servable_bits(duplicate) > self.servable_bits(best)) {
+                best = Some(duplicate);
             }
         }
         best
     }
 
-    /// The highest bound that a request may bring to be served from a block.
-    fn quality(&self, id: BlockId) -> u8 {
+    /// The highest `min_kv_bits` of a request that the block can serve.
+    fn servable_bits(&self, id: BlockId) -> u8 {
         let block = &self.blocks[id];
-        block.rung.min(block.provenance)
+        block.bits.min(block.input_bits)
     }
 
-    /// Gives back a block that neither a table nor the prefix cache names.
+    /// Frees a block that neither a sequence nor the prefix cache holds.
     fn free_block(&mut self, id: BlockId) {
-        let until = self.blocks[id].busy;
+        let until = self.blocks[id].busy_until;
         if until == self.epochs.planned() {
             self.cancel_copies(id);
         }
-        let place = std::mem::replace(&mut self.blocks[id].place, Place::Nowhere);
-        self.queues.remove(id, place);
+        let queued = std::mem::replace(&mut self.blocks[id].queued, Queued::No);
+        self.queues.remove(id, queued);
         if self.blocks[id].is_shrinking {
             self.abandon_shrink(id);
         }
@@ -285,9 +294,9 @@ impl BlockManager {
         self.blocks.remove(id);
     }
 
-    /// Takes back the copies to a block that ends before the step that would do them begins; what
-    /// was to be copied on from there is copied from where it came from. If nothing else is issued
-    /// for that step, nothing has to wait for it.
+    /// Cancels the copies to a block that is freed before the step that would do them begins. Copies
+    /// from that block read its source instead. If nothing else is issued for the step, nothing has
+    /// to wait for it.
     fn cancel_copies(&mut self, id: BlockId) {
         let (frames, before) = (self.blocks.frames(id), self.copies.len());
         for at in 0..before {
@@ -308,11 +317,11 @@ impl BlockManager {
         }
     }
 
-    /// Frees what waited for the steps that have retired.
+    /// Frees the frames that waited for the steps that have retired.
     fn reclaim(&mut self) {
         let done = self.epochs.done();
         self.frames.reclaim(done);
-        if self.cached.cool(done) {
+        if self.cached.retire(done) {
             self.index.touch();
         }
         self.finish_shrinks();
@@ -325,7 +334,7 @@ impl BlockManager {
         let mut next = self.cached.oldest();
         while self.frames.free() < frames {
             let id = next.expect("what is evictable is counted");
-            if self.blocks[id].busy > done {
+            if self.blocks[id].busy_until > done {
                 next = crate::list::List::after(&self.blocks, id);
                 continue;
             }
@@ -334,8 +343,8 @@ impl BlockManager {
         }
     }
 
-    /// Evicts a cached block and what is only reachable through it. Descendants were released
-    /// before and have gone already, except those that a step in flight still touches.
+    /// Evicts a cached block and its descendants, which a prompt can no longer reach. Descendants were
+    /// released before it, so most are gone already; a step in flight may still touch the others.
     fn evict(&mut self, id: BlockId, done: Epoch) {
         let top = self.blocks[id].entry;
         loop {
@@ -351,13 +360,13 @@ impl BlockManager {
     }
 }
 
-/// Sub-blocks that hold `tokens` tokens, in frames.
+/// Frames of the sub-blocks that hold `tokens` tokens.
 fn sub_block_frames(config: &PoolConfig, tokens: usize) -> u32 {
     debug_assert!(tokens <= BLOCK_TOKENS);
     tokens.div_ceil(SUB_BLOCK_TOKENS) as u32 * config.frames_per_sub_block
 }
 
-/// Appends, or trades places if `out` is empty: nothing is copied then.
+/// Appends to `out`, or swaps if it is empty, so that nothing is copied.
 fn drain<T>(from: &mut Vec<T>, out: &mut Vec<T>) {
     if out.is_empty() {
         std::mem::swap(from, out);

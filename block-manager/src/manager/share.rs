@@ -1,4 +1,4 @@
-//! Sequences come and go, and share blocks.
+//! Beginning and ending sequences, which share blocks.
 
 use super::BlockManager;
 use crate::{
@@ -11,33 +11,32 @@ use crate::{
 pub struct PrefixHit {
     /// Tokens that need not be computed, a multiple of 128.
     pub tokens: usize,
-    /// Frames that attaching takes out of [`BlockManager::available`], because only the cache holds
-    /// them now.
+    /// Frames that sharing takes out of [`BlockManager::available`], because they are only cached.
     pub frames_revived: u32,
 }
 
 /// A new sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Created {
-    /// Its row in the device tables.
+    /// Its row of the device's block tables.
     pub slot: Slot,
-    /// Its first tokens that came from the prefix cache and count as committed.
+    /// Tokens from the prefix cache, which count as committed.
     pub cached_tokens: usize,
 }
 
 impl BlockManager {
-    /// The longest published chain of whole blocks that starts `tokens` and covers at most
-    /// `max_tokens` of them. Changes nothing. Pass `prompt_len - 1` so that at least one token is
-    /// left to compute. Hashes each block it finds; to look the same prompt up repeatedly, keep a
-    /// cursor for [`lookup_from`](Self::lookup_from).
+    /// The longest prefix of `tokens` in the prefix cache: whole blocks, at most `max_tokens` tokens.
+    /// Changes nothing. Pass `prompt_len - 1` so that at least one token is left to compute. Hashes
+    /// each block it finds; to look the same prompt up repeatedly, keep a cursor for
+    /// [`lookup_from`](Self::lookup_from).
     pub fn lookup(&self, tokens: &[u32], max_tokens: usize) -> PrefixHit {
         let cursor = &mut PrefixCursor::default();
         self.lookup_from(cursor, tokens, max_tokens, Bound::FLOOR)
     }
 
     /// [`lookup`](Self::lookup) that continues from what `cursor` remembers of the same prompt.
-    /// Finds only blocks that are not below `bound` and were computed from nothing below it. Costs
-    /// next to nothing while nothing was published, attached, released, shrunk or evicted.
+    /// Finds only blocks that are not below `bound` and were computed from nothing below it. Cheap
+    /// while the prefix cache has not changed.
     pub fn lookup_from(
         &self,
         cursor: &mut PrefixCursor,
@@ -83,22 +82,22 @@ impl BlockManager {
                 self.cached.remove(&mut self.blocks, block, done);
                 self.index.touch();
             }
-            lowest = lowest.min(self.blocks[block].provenance);
-            self.hold(slot, block);
+            lowest = lowest.min(self.blocks[block].input_bits);
+            self.attach(slot, block);
         }
         let row = self.seqs.at_mut(slot);
-        (row.committed, row.granted) = (hit.tokens, hit.tokens);
+        (row.committed, row.allocated) = (hit.tokens, hit.tokens);
         row.read.lowest = lowest;
-        self.guard_row(slot);
+        self.protect_row(slot);
         Created {
             slot,
             cached_tokens: hit.tokens,
         }
     }
 
-    /// Starts `child` with every committed token of `parent`. All blocks are shared; whoever
-    /// appends first to a shared open block copies it ([`drain_copies`](Self::drain_copies)), and
-    /// its last holder keeps it.
+    /// Starts `child` with every committed token of `parent`. All blocks are shared. A sequence that
+    /// appends to a shared open block copies it first ([`drain_copies`](Self::drain_copies)); the
+    /// last holder keeps it.
     pub fn fork(&mut self, parent: SeqId, child: SeqId) -> Slot {
         let from = self.seqs.slot(parent);
         let Sequence {
@@ -110,35 +109,35 @@ impl BlockManager {
         } = *self.seqs.at(from);
         let slot = self.seqs.insert(child, hash, terms);
         for index in 0..committed.div_ceil(BLOCK_TOKENS) {
-            self.hold(slot, self.seqs.at(from).blocks[index]);
+            self.attach(slot, self.seqs.at(from).blocks[index]);
         }
         let row = self.seqs.at_mut(slot);
-        (row.committed, row.granted, row.read) = (committed, committed, read);
-        self.guard_row(slot);
+        (row.committed, row.allocated, row.read) = (committed, committed, read);
+        self.protect_row(slot);
         slot
     }
 
-    /// Ends a sequence: finished, cancelled or preempted. Published blocks that nobody else holds
-    /// stay cached, the others are freed once every step in flight has retired.
+    /// Ends a sequence that has finished, or was cancelled or preempted. Published blocks that no
+    /// other sequence holds stay cached. The others are freed once every step in flight has retired.
     pub fn release(&mut self, seq: SeqId) {
         let slot = self.seqs.slot(seq);
-        let [first, last, partial] = guarded(self.seqs.at(slot));
+        let [first, last, partial] = protected_blocks(self.seqs.at(slot));
         for block in [first, last].into_iter().flatten() {
-            self.unguard(block);
+            self.unprotect(block);
         }
         if let Some(block) = partial {
             self.unpin(block);
         }
         let terms = self.seqs.at(slot).terms;
-        // From the tail, so that eviction takes the tail before what it hangs on.
+        // Last block first, so that eviction takes children before their parents.
         for index in (0..self.seqs.at(slot).blocks.len()).rev() {
             self.drop_ref(self.seqs.at(slot).blocks[index], terms);
         }
         self.seqs.remove(slot);
     }
 
-    /// Frames that no other sequence holds: what its release would give back, at once, as
-    /// evictable, or when the steps in flight retire.
+    /// Frames that no other sequence holds, which releasing this one would free or make evictable,
+    /// some of them only when the steps in flight retire.
     pub fn releasable_frames(&self, seq: SeqId) -> u32 {
         let blocks = self.seqs.get(seq).blocks.iter().map(|&id| &self.blocks[id]);
         blocks
@@ -147,23 +146,23 @@ impl BlockManager {
             .sum()
     }
 
-    /// Appends an existing block to a row.
-    fn hold(&mut self, slot: Slot, block: BlockId) {
+    /// Appends an existing block to a sequence.
+    fn attach(&mut self, slot: Slot, block: BlockId) {
         let row = self.seqs.at_mut(slot);
         let state = &mut self.blocks[block];
         state.refs += 1;
-        state.claims[row.terms.bound.class()] += 1;
-        state.class = state.class.min(row.terms.class);
+        state.min_bits_counts[row.terms.bound.class()] += 1;
+        state.priority = state.priority.min(row.terms.class);
         let index = row.blocks.len() as u32;
         row.blocks.push(block);
         self.deltas.push(TableDelta::Row { slot, index, block });
         self.requeue(block);
     }
 
-    fn guard_row(&mut self, slot: Slot) {
-        let [first, last, partial] = guarded(self.seqs.at(slot));
+    fn protect_row(&mut self, slot: Slot) {
+        let [first, last, partial] = protected_blocks(self.seqs.at(slot));
         for block in [first, last].into_iter().flatten() {
-            self.guard(block);
+            self.protect(block);
         }
         if let Some(block) = partial {
             self.pin(block);
@@ -171,9 +170,9 @@ impl BlockManager {
     }
 }
 
-/// The blocks that a sequence keeps from shrinking: its first and its last full block, and the
-/// partial one, which it reads at 16 bit even where another holder has sealed it.
-pub(super) fn guarded(row: &Sequence) -> [Option<BlockId>; 3] {
+/// The blocks that a sequence protects: its first and its last full block, and the partial one,
+/// which it reads at 16 bit even where another holder has sealed it.
+pub(super) fn protected_blocks(row: &Sequence) -> [Option<BlockId>; 3] {
     let full = &row.blocks[..row.full_blocks()];
     [
         full.first().copied(),

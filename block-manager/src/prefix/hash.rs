@@ -1,5 +1,5 @@
-//! The hash that finds a prefix entry. It only finds: a hit compares the tokens themselves, so the
-//! hash decides how fast a lookup is and never what it returns.
+//! The hash that finds a prefix entry. A hit compares the tokens themselves, so the hash affects how
+//! fast a lookup is, never what it returns.
 
 use crate::{SUB_BLOCK_TOKENS, block::BlockTokens};
 
@@ -11,7 +11,7 @@ const KEYS: [u64; 4] = [
     0xe703_7ed1_a0b4_28db,
 ];
 
-/// Hash of a chain of blocks, in the making: the blocks before, and some sub-blocks of the next.
+/// Unfinished hash of a chain of blocks: whole blocks, and some sub-blocks of the next.
 ///
 /// Four independent lanes of 64×64→128 bit multiplications, folded (as in wyhash), so that the
 /// multiplier is busy every cycle. Taking one sub-block at a time, when it is full and still in the

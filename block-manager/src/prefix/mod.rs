@@ -1,14 +1,13 @@
 //! The prefix cache's index: a tree of sealed blocks, found by content.
 //!
-//! An *entry* stands for one chain of blocks from the start of a prompt, and names the block that
-//! later prompts will share (its *canonical* block). A sequence that computed the same tokens
-//! at the same time keeps its own block, which is remembered as a *twin*: when the last holder of
-//! the canonical block goes, a twin takes its place, so an entry lives as long as anyone has it,
-//! and what only the cache keeps is never a second copy.
+//! An *entry* stands for a chain of blocks from the start of a prompt. It names the *canonical* block,
+//! which later prompts share. A sequence that computed the same tokens at the same time keeps its own
+//! block as a *duplicate*. When the last holder of the canonical block ends, a duplicate replaces it.
+//! So an entry lives as long as any sequence holds one of its blocks, and no block is cached twice.
 //!
-//! That gives what eviction relies on: whoever holds a block of an entry holds one of every
-//! ancestor, so nothing live hangs below a cached block, and a cached parent was released after its
-//! cached children.
+//! Eviction relies on this: a sequence that holds a block of an entry also holds a block of each
+//! ancestor. So no live block is below a cached one, and a cached parent was released after its cached
+//! children.
 
 mod cursor;
 mod hash;
@@ -24,7 +23,7 @@ use crate::{
 pub use cursor::PrefixCursor;
 pub(crate) use hash::ChainHash;
 
-/// Buckets at the start; an index with more entries than this doubles them as it goes.
+/// Buckets allocated at first; an index with more entries doubles them.
 const BUCKETS_START_MAX: u32 = 1 << 20;
 
 /// Index of an entry, reused after it is removed.
@@ -43,7 +42,7 @@ impl EntryId {
     }
 }
 
-/// One published chain of blocks, seen from its last.
+/// One published chain of blocks, by its last block.
 #[derive(Debug)]
 pub(crate) struct Entry {
     /// The chain without its last block; none for a first block.
@@ -52,8 +51,8 @@ pub(crate) struct Entry {
     pub(crate) depth: u32,
     /// The canonical block.
     pub(crate) block: BlockId,
-    /// Blocks with the same tokens after the same prefix, held by those who computed them.
-    pub(crate) twins: List,
+    /// Blocks with the same tokens after the same prefix, held by sequences that computed them.
+    pub(crate) duplicates: List,
     hash: u64,
     /// Next entry in the same bucket.
     next_in_bucket: EntryId,
@@ -73,14 +72,14 @@ pub(crate) struct PrefixIndex {
     buckets: Vec<EntryId>,
     /// Hash of the empty chain.
     root_hash: u64,
-    /// Changes with everything that a lookup can see.
+    /// Rises whenever a lookup might find something else.
     version: u64,
     /// Tests drop hash bits to make collisions common.
     hash_mask: u64,
 }
 
 impl PrefixIndex {
-    /// An empty index that will hold up to `entries` entries; `key` begins every chain.
+    /// An empty index for up to `entries` entries; `key` is hashed before every chain.
     pub(crate) fn new(entries: u32, key: u64) -> Self {
         let buckets = entries.clamp(1, BUCKETS_START_MAX).next_power_of_two();
         Self {
@@ -113,7 +112,7 @@ impl PrefixIndex {
         &mut self.entries[id.index()]
     }
 
-    /// Tells cursors that what they remember may be out of date.
+    /// Makes cursors look again.
     pub(crate) fn touch(&mut self) {
         self.version += 1;
     }
@@ -183,7 +182,7 @@ impl PrefixIndex {
             parent,
             depth,
             block,
-            twins: List::EMPTY,
+            duplicates: List::EMPTY,
             hash,
             next_in_bucket,
             first_child: EntryId::NONE,
@@ -199,16 +198,16 @@ impl PrefixIndex {
         id
     }
 
-    /// Another block with the same content becomes the one that later prompts share.
+    /// Makes another block with the same content the canonical one.
     pub(crate) fn set_block(&mut self, id: EntryId, block: BlockId) {
         self.get_mut(id).block = block;
         self.touch();
     }
 
-    /// Forgets an entry without children and twins.
+    /// Forgets an entry without children and duplicates.
     pub(crate) fn remove(&mut self, id: EntryId) {
         let entry = self.get_mut(id);
-        debug_assert!(entry.first_child == EntryId::NONE && entry.twins.len() == 0);
+        debug_assert!(entry.first_child == EntryId::NONE && entry.duplicates.len() == 0);
         entry.generation = entry.generation.wrapping_add(1);
         let Entry {
             parent,
@@ -275,7 +274,7 @@ impl PrefixIndex {
         leaf
     }
 
-    /// Entries alive, in no order that means anything.
+    /// Entries alive, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (EntryId, &Entry)> {
         let alive = self
             .entries

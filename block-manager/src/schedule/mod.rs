@@ -1,13 +1,20 @@
-//! How far a block's pages may shrink, and in which order: the shrink schedule and the positions in
-//! it.
+//! Precision levels, and the order in which a block's pages shrink.
 //!
-//! A *schedule* is one list of steps, each lowering the format of one page, cheapest loss per byte
-//! first. A block stands at a *position*: so many steps taken. A block that must not fall below
-//! some width follows the *chain* of that bound: the schedule with every step left out that goes
-//! below it. All chains start at position 0, where every page has 16 bit.
+//! A *page* is a block's part of one layer and side. A *shrink order* is a list of *level changes*.
+//! Each change lowers the format of one page; the changes that lose least per byte come first. A
+//! block's *precision level* says how many changes of which *path* it has taken, and so fixes the
+//! format of each of its pages. Level 0 is 16 bit everywhere.
+//!
+//! A block that must not fall below some bits follows the path of that bound: the shrink order
+//! without the changes that go below it. A block does not stop at every level: a shrink goes on until
+//! at least a third of the frames has come free.
 
-mod positions;
+mod bound;
 mod steps;
+mod table;
+#[cfg(test)]
+mod tests;
 
-pub use positions::{Bound, Cost, PositionTable, Standing};
+pub use bound::Bound;
 pub use steps::{Page, PageSide, Rung, Schedule, ScheduleError, Step};
+pub use table::{Cost, PositionTable, Standing};

@@ -1,4 +1,4 @@
-//! The ordered list of steps.
+//! The order in which pages shrink.
 
 use rustc_hash::FxHashMap;
 use thiserror::Error;
@@ -21,52 +21,52 @@ pub struct Page {
     pub side: PageSide,
 }
 
-/// A format as far as this crate cares: a name that only the caller understands, and its nominal
-/// code bits.
+/// The precision level of a page: its format, by a tag that only the caller understands, and its
+/// nominal code bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Rung {
     /// The caller's name for the format.
     pub tag: u8,
-    /// Code bits of most elements, without metadata: what a request's `min_kv_bits` is compared
-    /// with.
+    /// Code bits of most elements, without scales. A request's `min_kv_bits` is compared with this.
     pub bits: u8,
 }
 
-/// One step: a page goes to a lower rung.
+/// One level change: a page gets a format of fewer bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
     /// The page.
     pub page: Page,
-    /// Where it goes.
+    /// Its new format.
     pub to: Rung,
 }
 
-/// Steps in the order in which they are taken. Each page starts at 16 bit and only ever goes down.
+/// Level changes in the order in which they are taken. Each page starts at 16 bit and only shrinks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Schedule {
     layers: u16,
     steps: Vec<Step>,
 }
 
-/// Why a list of steps is not a schedule.
+/// Why a list of level changes is not a shrink order.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ScheduleError {
     /// A page that the model does not have.
-    #[error("step {step} names layer {layer}, but the model has {layers}")]
+    #[error("level change {step} names layer {layer}, but the model has {layers}")]
     Layer {
-        /// Index of the step.
+        /// Index of the change.
         step: usize,
-        /// Layer named.
+        /// Its layer.
         layer: u16,
-        /// Layers there are.
+        /// Layers of the model.
         layers: u16,
     },
-    /// A step that does not go down.
+    /// A change that does not lower its page.
     #[error(
-        "step {step} takes layer {layer} {side:?} from {from} to {to} bits; a page never gains bits"
+        "level change {step} takes layer {layer} {side:?} from {from} to {to} bits; \
+         a page never gains bits"
     )]
     Up {
-        /// Index of the step.
+        /// Index of the change.
         step: usize,
         /// Layer.
         layer: u16,
@@ -77,24 +77,24 @@ pub enum ScheduleError {
         /// Bits after.
         to: u8,
     },
-    /// More positions than a block's record counts.
-    #[error("{steps} steps are more than a schedule can have ({max})")]
+    /// More level changes than levels can be numbered.
+    #[error("{steps} level changes are more than a shrink order can have ({max})")]
     TooLong {
-        /// Steps given.
+        /// Changes given.
         steps: usize,
-        /// Most there can be.
+        /// The limit.
         max: usize,
     },
 }
 
 impl Schedule {
-    /// Steps a schedule can have: four chains of positions must fit a `u16`.
+    /// Most level changes: the levels of four paths must fit in a `u16`.
     pub const MAX_STEPS: usize = 16_000;
 
-    /// Checks that every step goes down.
+    /// Checks that every change lowers its page.
     ///
     /// # Errors
-    /// Names the first step that does not fit.
+    /// Names the first change that does not.
     pub fn new(layers: u16, steps: Vec<Step>) -> Result<Self, ScheduleError> {
         if steps.len() > Self::MAX_STEPS {
             return Err(ScheduleError::TooLong {
@@ -114,8 +114,8 @@ impl Schedule {
             }
             let before = at.insert(step.page, step.to);
             let from = before.map_or(16, |r| r.bits);
-            // Rungs of equal nominal bits (a share of channels boosted) may follow each other; the
-            // same rung may not.
+            // Formats of equal nominal bits may follow each other, such as with and without boosted
+            // channels; the same format may not.
             if step.to.bits > from
                 || before == Some(step.to)
                 || (before.is_none() && step.to.bits >= 16)
@@ -137,22 +137,21 @@ impl Schedule {
         self.layers
     }
 
-    /// The steps in order.
+    /// The changes in order.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// The steps that stay at or above `bits`, in order: the chain of that bound.
+    /// The changes that stay at or above `bits`, in order: the path of that bound.
     pub fn chain(&self, bits: u8) -> impl Iterator<Item = Step> + '_ {
-        // A page's first step below the bound ends that page's part, and no later one can come back
-        // above it.
+        // After a page's first change below the bound, none of its later ones is above it.
         self.steps
             .iter()
             .copied()
             .filter(move |s| s.to.bits >= bits)
     }
 
-    /// Every nominal width a page can come to, highest first.
+    /// All nominal bits that a page can shrink to, highest first.
     pub fn widths(&self) -> Vec<u8> {
         let mut widths: Vec<u8> = self.steps.iter().map(|s| s.to.bits).collect();
         widths.sort_unstable_by(|a, b| b.cmp(a));

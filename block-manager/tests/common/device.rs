@@ -114,7 +114,7 @@ impl Device {
         Ok(copied)
     }
 
-    /// Runs the steps up to `id`, which the host believes has ended.
+    /// Runs the steps up to `id`, as the host retires it.
     pub(crate) fn finish(&mut self, id: u64) -> Result<(), String> {
         while self.queue.front().is_some_and(|step| step.id <= id) {
             let step = self.queue.pop_front().expect("the front was just seen");
@@ -196,7 +196,7 @@ impl Device {
             return Err(format!("{} was torn before it shrinks", job.block));
         }
         for &frame in &job.new {
-            // The digest of the last token stands for the whole block.
+            // The digest of the last token is that of the whole block.
             self.frames[frame as usize] = vec![last];
         }
         Ok(())

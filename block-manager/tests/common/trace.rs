@@ -25,7 +25,7 @@ pub(crate) struct Waste {
     pub(crate) steps: u64,
     /// Over the sums of all steps.
     pub(crate) mean: f64,
-    /// In the worst step of those with every place taken.
+    /// In the worst step of those with a full batch.
     pub(crate) worst: f64,
     pub(crate) bytes_used_max: u64,
 }

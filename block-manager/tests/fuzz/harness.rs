@@ -25,7 +25,7 @@ const IN_FLIGHT_MAX: usize = 3;
 #[derive(Clone)]
 struct Sequence {
     slot: Slot,
-    /// Token ids, as many as were granted.
+    /// Token ids, as many as have memory.
     tokens: Vec<u32>,
     /// Tokens that submitted steps compute.
     submitted: usize,
@@ -39,7 +39,7 @@ pub(crate) struct Harness {
     seqs: BTreeMap<u64, Sequence>,
     in_flight: Vec<u64>,
     shrinks: Vec<ShrinkJob>,
-    /// What the shrinks of the plan, and of each step in flight, are to the pool and to the model.
+    /// The shrinks of the plan and of each step in flight: block of the pool, block of the model.
     planned: Vec<(BlockId, Key)>,
     sent: BTreeMap<u64, Vec<(BlockId, Key)>>,
     cursors: Vec<PrefixCursor>,
@@ -155,7 +155,7 @@ impl Harness {
     fn grow(&mut self, at: u16, by: usize) {
         let Some(id) = self.pick(at) else { return };
         let len_max = self.pool.config().max_blocks_per_seq as usize * 128;
-        let len = (self.model.granted(id) + by).min(len_max);
+        let len = (self.model.allocated(id) + by).min(len_max);
         let needed = self.model.frames_needed(id, len);
         assert_eq!(self.pool.frames_needed(SeqId(id), len), needed);
         let missing = needed.saturating_sub(self.pool.available());
@@ -196,20 +196,21 @@ impl Harness {
         let seq = self.seqs.get_mut(&id).expect("picked");
         let from = self.model.committed(id);
         let to = from + (usize::from(count) % 200).min(seq.submitted - from);
-        let twins = self.model.twins();
+        let duplicates = self.model.duplicates();
         self.pool.commit(SeqId(id), &seq.tokens[from..to]);
         self.model.commit(id, &seq.tokens[from..to]);
         assert_eq!(self.pool.committed(SeqId(id)), to);
         if draft.is_multiple_of(8) {
-            let granted = seq.tokens.len();
+            let allocated = seq.tokens.len();
             seq.tokens.truncate(to);
             seq.submitted = to;
-            self.write_text(id, granted);
+            self.write_text(id, allocated);
         }
         self.coverage
-            .count("twins published", self.model.twins() - twins);
+            .count("duplicates published", self.model.duplicates() - duplicates);
         let better = std::mem::take(&mut self.model.better);
-        self.coverage.count("twins better than the first", better);
+        self.coverage
+            .count("duplicates better than the first", better);
     }
 
     fn release(&mut self, at: u16) {
@@ -279,7 +280,7 @@ impl Harness {
         Ok(())
     }
 
-    /// Mostly the oldest step retires, now and then a younger one.
+    /// Mostly the oldest step retires, now and then a later one.
     fn retire(&mut self, at: u16, luck: u16) -> Result<(), String> {
         if self.in_flight.is_empty() {
             return Ok(());
@@ -310,10 +311,10 @@ impl Harness {
         Ok(())
     }
 
-    /// Shrinks a cold block, one of a sequence, or whatever pressure asks for.
+    /// Shrinks a cached block, one of a sequence, or what memory pressure asks for.
     fn shrink(&mut self, at: u16, which: u16, how: u16) {
         if how.is_multiple_of(2) {
-            return self.relieve(at, which, how);
+            return self.shrink_for(at, which, how);
         }
         let which = usize::from(which);
         let cold: Vec<_> = self.pool.cold_blocks().map(|cold| cold.block).collect();
@@ -350,7 +351,7 @@ impl Harness {
         }
     }
 
-    fn relieve(&mut self, demand: u16, marks: u16, bytes: u16) {
+    fn shrink_for(&mut self, demand: u16, marks: u16, bytes: u16) {
         let pressure = Pressure {
             demand: u32::from(demand % 64),
             soon: u32::from(demand / 64 % 64).min(u32::from(demand % 64)),
@@ -365,7 +366,7 @@ impl Harness {
         };
         let mut jobs = Vec::new();
         let before = self.pool.usage().blocks_cached;
-        self.pool.relieve(&pressure, &mut jobs);
+        self.pool.shrink_for(&pressure, &mut jobs);
         let evicted = before - self.pool.usage().blocks_cached;
         self.coverage
             .count("blocks evicted for shrinks", u64::from(evicted));
@@ -377,7 +378,7 @@ impl Harness {
             .filter(|job| job.live && pressure.live_max < u32::MAX);
         self.coverage
             .count("live blocks shrunk beside a limit", over.count() as u64);
-        let expected = self.model.relieve(&pressure);
+        let expected = self.model.shrink_for(&pressure);
         let brief: Vec<_> = jobs.iter().map(|job| (job.from, job.to)).collect();
         let expected_brief = expected.iter().map(|&(_, from, to)| (from, to));
         assert_eq!(brief, expected_brief.collect::<Vec<_>>(), "{pressure:?}");
@@ -389,7 +390,7 @@ impl Harness {
         }
     }
 
-    /// All that the pool says is what the model says.
+    /// The pool agrees with the model.
     pub(crate) fn compare(&self) -> Result<(), String> {
         self.pool.check()?;
         let (usage, model) = (self.pool.usage(), &self.model);
@@ -408,13 +409,13 @@ impl Harness {
             .pool
             .cold_blocks()
             .map(|b| (b.depth, b.position, b.frames));
-        assert_eq!(cold.collect::<Vec<_>>(), model.cold());
+        assert_eq!(cold.collect::<Vec<_>>(), model.cached_blocks());
         Ok(())
     }
 
-    /// Lets everything end: no frame may be lost.
+    /// Ends everything: no frame may be lost.
     pub(crate) fn finish(mut self) -> Result<Coverage, String> {
-        // The last plan's shrinks need a step to be done in.
+        // The last plan's shrinks need a step.
         for _ in 0..2 {
             while !self.in_flight.is_empty() {
                 self.retire(1, 2)?;

@@ -36,7 +36,7 @@ const RARE: [&str; 12] = [
     "copies cancelled",
     "blocks found in the cache",
     "blocks evicted",
-    "twins published",
+    "duplicates published",
     "reservations that did not fit",
     "steps retired out of order",
     "cold blocks shrunk",
@@ -183,7 +183,7 @@ fn the_pool_does_what_the_naive_model_does() {
         assert!(reached.of(what) > 100, "too few {what}: {reached:#?}");
     }
     for (what, least) in [
-        ("twins better than the first", 20),
+        ("duplicates better than the first", 20),
         ("live blocks shrunk beside cached ones", 20),
         ("live blocks shrunk beside a limit", 20),
         // There is more of it in `rules::pressure`.
@@ -200,6 +200,6 @@ fn the_pool_does_what_the_naive_model_does_at_length() {
     for seed in 2..12 {
         fuzz(360, 1000, seed);
     }
-    // And many short lives.
+    // And many short sequences.
     fuzz(100_000, 120, 12);
 }

@@ -21,7 +21,7 @@ fn a_sequence_twice() {
 }
 
 #[test]
-#[should_panic(expected = "commits 17 tokens after 0, but memory was granted for 16")]
+#[should_panic(expected = "commits 17 tokens after 0, but memory was allocated for 16")]
 fn more_committed_than_granted() {
     let mut pool = pool(64);
     pool.create(A, &[], 0);

@@ -128,7 +128,7 @@ fn when_the_shared_copy_goes_another_holders_takes_its_place() {
     let prompt = text(1, 256);
     run_uncached(&mut pool, A, &prompt);
     run_uncached(&mut pool, B, &prompt);
-    // What B computes next is published behind the entries that A's blocks stand for.
+    // What B computes next is published behind the entries of A's blocks.
     extend(&mut pool, B, &text(2, 128));
     pool.release(A);
     assert_eq!(

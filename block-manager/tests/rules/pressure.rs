@@ -1,4 +1,4 @@
-//! What shrinks, and when, where memory is short or sequences hold more than they may.
+//! Which blocks shrink when memory is short or sequences hold more than they may.
 
 use super::shrink::{formats, run_at, step};
 use super::*;
@@ -27,16 +27,16 @@ fn pressure_is_met_in_order() {
             bytes_max: u64::MAX,
             cold: true,
         };
-        pool.relieve(&pressure, &mut jobs);
+        pool.shrink_for(&pressure, &mut jobs);
         let order: Vec<_> = jobs.iter().map(|job| owner(pool, job.block)).collect();
         order
     };
-    // What cold blocks could give by being evicted they give by shrinking, if that is enough.
+    // If evicting cached blocks would be enough, they shrink instead.
     let cold = pool.usage().frames_cached;
     let ready = pool.available() - cold;
     assert_eq!(relieve(&mut pool, ready + 1), [(None, None)]);
-    // If not, live ones shrink, and cold ones are not rewritten before they make way: those of the
-    // lower priority first, within it the unprotected ones, oldest first.
+    // If not, live ones shrink, and cached ones are evicted without being rewritten. Lower priority
+    // goes first; of these, unprotected before protected, oldest first.
     let order = relieve(&mut pool, 400);
     let second = [1, 2, 0, 3].map(|at| (None, Some(at)));
     assert_eq!(order[..4], second);
@@ -62,7 +62,7 @@ fn live_blocks_shrink_to_frames_of_cached_ones() {
     let mut jobs = Vec::new();
     for id in 1..=4 {
         // There are no live ones yet.
-        pool.relieve(&all, &mut jobs);
+        pool.shrink_for(&all, &mut jobs);
         step(&mut pool, id);
     }
     assert!(jobs.iter().all(|job| !job.live));
@@ -73,10 +73,10 @@ fn live_blocks_shrink_to_frames_of_cached_ones() {
     let before = pool.usage();
     assert!(before.frames_cached > 0);
 
-    // All but what somebody takes soon.
+    // All but the frames that a sequence takes soon.
     jobs.clear();
     let soon = 3;
-    pool.relieve(&Pressure { soon, ..all }, &mut jobs);
+    pool.shrink_for(&Pressure { soon, ..all }, &mut jobs);
     assert!(jobs.iter().all(|job| job.live));
     let written: usize = jobs.iter().map(|job| job.new.len()).sum();
     let most = before.frames_free + before.frames_cached - soon;
@@ -114,7 +114,7 @@ fn shrinks_take_the_frames_of_cached_blocks_whatever_is_asked_for() {
         pool.release(B);
         let (mut jobs, mut id) = (Vec::new(), 0);
         for pressure in &cached[..round as usize % 4 % 3 + 1] {
-            pool.relieve(pressure, &mut jobs);
+            pool.shrink_for(pressure, &mut jobs);
             id += 1;
             pool.begin_step(StepId(id));
             if round % 3 > 0 {
@@ -129,7 +129,7 @@ fn shrinks_take_the_frames_of_cached_blocks_whatever_is_asked_for() {
         }
         let before = pool.usage();
         jobs.clear();
-        pool.relieve(&pressure(frames / 2), &mut jobs);
+        pool.shrink_for(&pressure(frames / 2), &mut jobs);
         let after = pool.usage();
         let written: usize = jobs.iter().map(|job| job.new.len()).sum();
         assert!(written as u32 <= before.frames_free + before.frames_cached);
@@ -166,13 +166,13 @@ fn a_step_rewrites_no_more_than_it_may() {
         bytes_max: 3 * 8 * 4096,
         cold: true,
     };
-    pool.relieve(&some, &mut jobs);
-    pool.relieve(&some, &mut jobs);
+    pool.shrink_for(&some, &mut jobs);
+    pool.shrink_for(&some, &mut jobs);
     assert_eq!(jobs.len(), 3);
     step(&mut pool, 1);
-    // One block at least, however little is allowed.
+    // At least one block, however few bytes are allowed.
     jobs.clear();
-    pool.relieve(
+    pool.shrink_for(
         &Pressure {
             bytes_max: 1,
             cold: true,
@@ -183,7 +183,7 @@ fn a_step_rewrites_no_more_than_it_may() {
     assert_eq!(jobs.len(), 1);
 }
 
-/// A load that hovers at the watermark must not keep the planner busy.
+/// A load that hovers at the watermark must not shrink blocks in every step.
 #[test]
 fn nothing_oscillates_at_the_watermark() {
     let mut pool = formats(140);
@@ -199,13 +199,13 @@ fn nothing_oscillates_at_the_watermark() {
         cold: true,
     };
     for round in 1..=400 {
-        // Demand goes up and down by two sub-blocks around what is left.
+        // Demand goes up and down by two sub-blocks around the frames that are left.
         let seq = SeqId(100 + round);
         pool.create(seq, &[], 0);
         pool.grow(seq, if round % 2 == 0 { 16 } else { 48 })
             .expect("there is room");
         jobs.clear();
-        pool.relieve(&marks, &mut jobs);
+        pool.shrink_for(&marks, &mut jobs);
         bursts += u64::from(!jobs.is_empty() && !was_busy);
         was_busy = !jobs.is_empty();
         step(&mut pool, round);
@@ -231,11 +231,11 @@ fn sequences_that_hold_more_than_they_may_shrink_beside_free_frames() {
         bytes_max: u64::MAX,
         cold: true,
     };
-    pool.relieve(&at_most(before.frames_live), &mut jobs);
+    pool.shrink_for(&at_most(before.frames_live), &mut jobs);
     assert!(jobs.is_empty());
-    // Until they hold less by what the watermarks are apart.
+    // Until they hold less by the distance between the watermarks.
     let most = before.frames_live * 3 / 4;
-    pool.relieve(&at_most(most), &mut jobs);
+    pool.shrink_for(&at_most(most), &mut jobs);
     assert!(jobs.iter().all(|job| job.live));
     step(&mut pool, 1);
     let after = pool.usage();
@@ -246,11 +246,11 @@ fn sequences_that_hold_more_than_they_may_shrink_beside_free_frames() {
         "nobody needs their frames"
     );
     jobs.clear();
-    pool.relieve(&at_most(most), &mut jobs);
+    pool.shrink_for(&at_most(most), &mut jobs);
     assert!(jobs.is_empty(), "over is over");
-    // As far as they go, where less is asked than their floor.
+    // To their floor, if even less is allowed.
     for id in 2..20 {
-        pool.relieve(&at_most(0), &mut jobs);
+        pool.shrink_for(&at_most(0), &mut jobs);
         step(&mut pool, id);
     }
     assert!(!pool.can_shrink_live());

@@ -209,7 +209,7 @@ fn floors(pool: &mut BlockManager, seq: SeqId, first_step: u64) -> Vec<u8> {
     let mut jobs = Vec::new();
     for id in first_step.. {
         jobs.clear();
-        pool.relieve(&all, &mut jobs);
+        pool.shrink_for(&all, &mut jobs);
         step(pool, id);
         if jobs.is_empty() {
             break;
@@ -287,7 +287,7 @@ fn a_hit_satisfies_the_request_in_width_and_in_provenance() {
         (found(&pool, 4), found(&pool, 8), found(&pool, 16)),
         (128, 128, 0)
     );
-    // Computed anew at 16 bit, it replaces the entries, also while they are held.
+    // Computed again at 16 bit, it replaces the entries, also while they are held.
     assert_eq!(run_at(&mut pool, B, &longer, 16, 0), 0);
     assert_eq!((found(&pool, 16), found(&pool, 0)), (896, 896));
     pool.release(A);

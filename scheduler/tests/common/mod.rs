@@ -1,4 +1,4 @@
-//! A scheduler with synthetic events: what each test file says things with.
+//! A scheduler with synthetic events, for all test files.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
@@ -16,7 +16,7 @@ pub fn pool(sub_blocks: u32) -> PoolConfig {
     }
 }
 
-/// Limits under which nothing gets in the way; tests set what they are about.
+/// Limits that are out of the way; tests set those that they are about.
 pub fn config() -> Config {
     Config {
         max_step_tokens: 10_000,
@@ -54,7 +54,7 @@ impl Harness {
 
     pub fn apply(&mut self, event: Event) {
         self.scheduler.apply(event);
-        self.settle();
+        self.read_notices();
     }
 
     pub fn arrive(&mut self, request: Request) {
@@ -63,11 +63,11 @@ impl Harness {
 
     pub fn plan(&mut self) -> Option<StepPlan> {
         let plan = self.scheduler.plan();
-        self.settle();
+        self.read_notices();
         plan
     }
 
-    fn settle(&mut self) {
+    fn read_notices(&mut self) {
         self.scheduler.drain_notices(&mut self.notices);
         self.scheduler.check().unwrap_or_else(|e| panic!("{e}"));
     }
@@ -158,7 +158,7 @@ impl Harness {
     }
 }
 
-/// What a backend that always says `token` returns for a plan.
+/// The outputs of a backend that always samples `token`.
 pub fn outputs(plan: &StepPlan, token: u32) -> Vec<ChoiceOutput> {
     let sampled = plan.slices.iter().flat_map(|slice| {
         let choices = match slice.logits.choices() {

@@ -1,4 +1,4 @@
-//! Who is let in where blocks shrink.
+//! Admission where blocks shrink.
 
 use crate::common::{Harness, request};
 use crate::{AT_2, AT_8, AT_16, progressive, shrinking_pool};

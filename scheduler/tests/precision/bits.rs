@@ -1,4 +1,4 @@
-//! Requests that insist on a width.
+//! Requests with `min_kv_bits`.
 
 use crate::common::{Harness, request};
 use crate::{
@@ -72,7 +72,7 @@ fn a_16_bit_block_that_was_computed_from_shrunk_ones_is_not_served_as_16_bit() {
         ..progressive()
     };
     let mut h = Harness::new(limits, shrinking_pool(430));
-    // The one that insists makes the other shrink.
+    // The one with `min_kv_bits` makes the other shrink.
     h.arrive(at_least(16, request(9, 1270, 150)));
     let first = request(1, 4 * 128 + 10, 200);
     while h.scheduler.stats().tokens_scheduled < 1270 {
@@ -95,7 +95,7 @@ fn a_16_bit_block_that_was_computed_from_shrunk_ones_is_not_served_as_16_bit() {
     assert!(standing[0] > 0 && standing[3] == 0, "{standing:?}");
     assert!(h.scheduler.blocks().bits(degraded).lowest < 16);
     h.apply(Event::Cancel(RequestId(9)));
-    // Its first block is computed again at 16 bit, which the fourth now hangs on.
+    // Its first block is computed again at 16 bit, and the fourth is now published behind it.
     h.arrive(at_least(16, same_prompt(2, &first, 129, 50)));
     h.step();
     h.step();

@@ -6,7 +6,7 @@ use ebb_scheduler::{Config, Event, FinishReason, Millis, Request, RequestId, Ste
 use crate::common::{Harness, outputs, request};
 use crate::{AT_16, progressive, shrinking_pool};
 
-/// Two that only fit once they have shrunk.
+/// Two requests that only fit once they have shrunk.
 fn pressed() -> Harness {
     let mut h = Harness::new(progressive(), shrinking_pool(240));
     h.arrive(request(1, 600, 300));
@@ -34,7 +34,7 @@ fn done_without(h: &mut Harness, plan: &StepPlan, failed_shrinks: Vec<BlockId>) 
     });
 }
 
-/// Where a block stands, if a sequence of the plan holds it.
+/// A block's level, if a sequence of the plan holds it.
 fn position(h: &Harness, block: BlockId) -> Option<u16> {
     let blocks = h.scheduler.blocks();
     blocks
@@ -87,7 +87,7 @@ fn after_a_failed_step_the_block_stays_and_is_tried_again() {
     assert!(h.memory_is_back());
 }
 
-/// Runs with no block ever transcoded.
+/// Runs with every shrink failing.
 fn run_stuck(h: &mut Harness) {
     for _ in 0..10_000 {
         let Some(plan) = h.plan() else {
@@ -144,7 +144,7 @@ fn ends_while_blocks_shrink_give_everything_back() {
             let second = h.plan();
             assert!(h.scheduler.blocks().usage().frames_shrinking > 0);
             end(&mut h);
-            // What is gone may be told to have failed.
+            // A shrink may fail after its block is gone.
             let all = plan.shrinks.iter().map(|job| job.block).collect();
             done_without(&mut h, &plan, all);
             if let Some(second) = second {

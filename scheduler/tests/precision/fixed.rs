@@ -14,7 +14,7 @@ fn fixed() -> Config {
     }
 }
 
-/// Where the full blocks stood that each token read.
+/// The levels of the full blocks that each token read.
 type Trajectory = BTreeMap<(u64, u32), Vec<u16>>;
 
 /// Runs until nothing is left; what was read twice must have been read alike. Prompts of so many
@@ -114,13 +114,13 @@ fn chunks_change_nothing_but(static_chunk: u32) {
     let kept = 32 * (static_chunk / 128 - 1);
     let (read, preemptions) = run(overcommitted, 150 + kept);
     assert!(read == alone);
-    // Who has to wait for a whole chunk lets others end first.
+    // A sequence that has to wait for a whole chunk lets others end first.
     assert!(preemptions > 0 || static_chunk > 128);
 }
 
 #[test]
 fn only_those_who_insist_on_16_bit_use_the_prefix_cache() {
-    // What shrinks gives nothing, either: others could keep it from going to its place.
+    // Blocks that shrink are not published either: others could keep them from shrinking.
     for (first_bits, bits, found) in [(0, 0, 0), (8, 8, 0), (0, 16, 0), (16, 8, 0), (16, 16, 256)] {
         let mut h = Harness::new(fixed(), shrinking_pool(1000));
         let first = at_least(first_bits, request(1, 300, 5));

@@ -1,4 +1,4 @@
-//! Precision as a resource: who shrinks, when, how far, and what nobody may lose by it.
+//! Which blocks shrink, when and how far, and what no request may lose by it.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -20,12 +20,12 @@ use ebb_block_manager::schedule::{
 use ebb_block_manager::{PoolConfig, SeqBits, SeqId};
 use ebb_scheduler::{Config, Mode, Notice, Request, StepPlan};
 
-/// Frames of a block at 16, 8 and 2 bit: both pages go to 8, to 4 and to 2, in turns.
+/// Frames of a block at 16, 8 and 2 bit. Both pages shrink to 8, to 4 and to 2 bit, in turns.
 const AT_16: u32 = 32;
 const AT_8: u32 = 16;
 const AT_2: u32 = 4;
 
-/// A pool that gives `frames`, four to a sub-block, beside those held back for shrinking.
+/// A pool of `frames` frames and the shrink reserve, with four frames for a sub-block.
 fn shrinking_pool(frames: u32) -> PoolConfig {
     let pages = [PageSide::K, PageSide::V].map(|side| Page { layer: 0, side });
     let rungs = [8, 4, 2].map(|bits| Rung { tag: bits, bits });
@@ -78,7 +78,7 @@ fn at_least(min_kv_bits: u8, request: Request) -> Request {
     }
 }
 
-/// What a request of the same prompt asks for under another name.
+/// A request with the same prompt and another id.
 fn same_prompt(id: u64, of: &Request, tokens: usize, max_tokens: u32) -> Request {
     Request {
         prompt: of.prompt[..tokens].into(),
@@ -87,13 +87,13 @@ fn same_prompt(id: u64, of: &Request, tokens: usize, max_tokens: u32) -> Request
     }
 }
 
-/// The block manager's name of a request in a plan.
+/// The block manager's id of a request in a plan.
 fn seq_of(plan: &StepPlan, request: u64) -> Option<SeqId> {
     let slice = plan.slices.iter().find(|s| s.request.0 == request);
     slice.map(|slice| slice.seq)
 }
 
-/// Where the blocks of a sequence stand.
+/// The precision levels of a sequence's blocks.
 fn positions(h: &Harness, seq: SeqId) -> Vec<u16> {
     let table = h.scheduler.blocks().table(seq);
     table.iter().map(|(position, _)| position).collect()
@@ -106,7 +106,7 @@ fn bits(h: &Harness, seq: SeqId) -> Vec<u8> {
     standings.map(|standing| standing.min_bits).collect()
 }
 
-/// What the end of a request says that it was computed from.
+/// The bits that the end of a request says it was computed from.
 fn bits_at_end(h: &Harness, id: u64) -> SeqBits {
     let bits = h.notices.iter().find_map(|notice| match notice {
         Notice::Finished { request, bits, .. } if request.0 == id => Some(*bits),

@@ -1,4 +1,4 @@
-//! More promised than there is.
+//! Promises beyond the pool.
 
 use crate::common::{Harness, request};
 use crate::{can_shrink, progressive, seq_of, shrinking_pool};
@@ -43,7 +43,7 @@ fn one_that_lost_a_bet_comes_back_when_nothing_is_betted_on() {
         h.arrive(request(id, 600, 600));
     }
     h.run_dry();
-    // Each loses its memory once at most.
+    // Each is preempted at most once.
     let mut lost = h.preemptions();
     assert!(!lost.is_empty());
     let all = lost.len();

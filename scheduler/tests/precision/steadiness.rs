@@ -13,7 +13,7 @@ const BYTES_MAX: u64 = 100_000;
 /// Frames that an empty pool gives.
 const FRAMES: u32 = 1000;
 
-/// As many as there are places, of ages that are spread out; whoever ends is replaced.
+/// A full batch of sequences of different ages; one that ends is replaced.
 struct Load {
     h: Harness,
     next: u64,
@@ -21,10 +21,10 @@ struct Load {
     seen: BTreeMap<(SeqId, usize, BlockId), u64>,
 }
 
-/// What a step did to the pool.
+/// The pool after a step.
 struct Turn {
     shrinks: usize,
-    /// Frames that growth could have after it, what it shrank included.
+    /// Frames that sequences can take once its shrinks are done.
     room: u32,
 }
 
@@ -33,7 +33,7 @@ impl Load {
         Self::of(u64::MAX)
     }
 
-    /// Running sequences may fill so many bytes before they shrink, whatever room there is.
+    /// Bytes that live blocks may take before they shrink though frames are free.
     fn of(live_bytes_max: u64) -> Self {
         let limits = Config {
             low_water_permille: 20,
@@ -122,14 +122,13 @@ fn a_constant_population_shrinks_in_few_bursts_and_nobody_is_preempted() {
     let done = stats.choices_finished - before.choices_finished;
     assert!(done > 20, "{done}");
     assert!(stats.shrinks_live > before.shrinks_live);
-    // Each burst makes room for what lies between the watermarks.
+    // Each burst frees as much as lies between the watermarks.
     let grown = (stats.tokens_scheduled - before.tokens_scheduled) / 4;
     let between = u64::from(FRAMES) * 40 / 1000;
     assert!(bursts <= grown / between + 1, "{bursts} for {grown} frames");
 }
 
-/// The rest of the pool is free for what arrives; what runs is as short to read as it was asked to
-/// be.
+/// The rest of the pool is free for arrivals, and live blocks take no more bytes than was asked.
 #[test]
 fn sequences_shrink_to_what_they_may_fill_though_there_is_room() {
     let live_max = FRAMES * 3 / 4;
@@ -144,10 +143,10 @@ fn sequences_shrink_to_what_they_may_fill_though_there_is_room() {
     let stats = load.h.scheduler.stats();
     assert_eq!((stats.preemptions, stats.stalls), (0, 0));
     let mean = sum / 1500;
-    // Between where shrinking ends, as far below as the watermarks are apart, and begins, but for
-    // what answers that end leave.
+    // Shrinking begins at the limit and ends below it by the distance between the watermarks. Ends of
+    // answers free more.
     assert!((live_max - 80..=live_max).contains(&mean), "{mean}");
-    // What prompts take comes before what shrinks for it: two of three blocks.
+    // Prompts take frames before blocks shrink for it: two of three blocks.
     assert!(most <= live_max + 2 * 3 * 32, "{most}");
 }
 

@@ -134,7 +134,7 @@ fn a_plan_may_have_shrinks_only() {
     h.arrive(request(1, 3 * 128, 100));
     let filled = h.step();
     assert_eq!(filled.tokens.len(), 3 * 128);
-    // The first token has no room until a block has shrunk.
+    // The first token has no memory until a block has shrunk.
     let plan = h.planned();
     assert!(plan.slices.is_empty() && !plan.shrinks.is_empty());
     assert!(h.plan().is_none());

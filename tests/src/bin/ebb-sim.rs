@@ -22,11 +22,23 @@ struct Args {
     /// Begin with this one.
     #[arg(long, default_value_t = 0)]
     from: u64,
+    /// Print the trace digest of every seed. Two versions that plan alike print the same.
+    #[arg(long)]
+    digests: bool,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
     let (from, count) = args.seed.map_or((args.from, args.seeds), |seed| (seed, 1));
+    if args.digests {
+        for seed in from..from + count {
+            match ebb_tests::sim::run(seed, false) {
+                Ok(report) => println!("{seed} {:016x}", report.digest),
+                Err(failure) => println!("{failure}"),
+            }
+        }
+        return ExitCode::SUCCESS;
+    }
     match ebb_tests::sim::run_many(from..from + count, args.trace) {
         Ok(totals) => {
             println!("{totals:#?}");

@@ -22,19 +22,19 @@ struct Block {
     prefix: Vec<u32>,
     wait: Wait,
     /// Order of sealing.
-    birth: u64,
+    sealed_at: u64,
     /// Lowest bits that it was computed from.
-    provenance: u8,
+    input_bits: u8,
     class: i32,
     is_first: bool,
-    is_stuck: bool,
+    cannot_shrink: bool,
     shrink: Option<shrink::Under>,
 }
 
 #[derive(Clone, Debug)]
 struct Sequence {
     committed: Vec<u32>,
-    granted: usize,
+    allocated: usize,
     blocks: Vec<Key>,
     terms: Terms,
     /// Lowest bits that it or its cached beginning was computed from.
@@ -62,9 +62,9 @@ pub(crate) struct Model {
     shrinks: u32,
     shrunk_bytes: u64,
     births: u64,
-    pressed: (bool, bool),
+    begun: (bool, bool),
     over: bool,
-    /// How often a twin took the place of the first.
+    /// How often a duplicate became the canonical block.
     pub(crate) better: u64,
 }
 
@@ -82,7 +82,7 @@ impl Model {
             shrinks: 0,
             shrunk_bytes: 0,
             births: 0,
-            pressed: (false, false),
+            begun: (false, false),
             over: false,
             better: 0,
             config,
@@ -132,7 +132,7 @@ impl Model {
         self.config.held_back().saturating_sub(coming)
     }
 
-    /// The longest published prefix: tokens, and frames that attaching makes unavailable.
+    /// The longest published prefix: tokens, and frames that sharing it makes unavailable.
     pub(crate) fn lookup(&self, tokens: &[u32], max_tokens: usize, bound: Bound) -> (usize, u32) {
         let (mut found, mut revived) = (0, 0);
         let max = tokens.len().min(max_tokens);
@@ -141,7 +141,7 @@ impl Model {
                 break;
             };
             let block = &self.blocks[&copies[0]];
-            if self.quality(copies[0]) < bound.0 {
+            if self.servable_bits(copies[0]) < bound.0 {
                 break;
             }
             if self.by_age.contains(&copies[0]) && block.wait.is_over() {
@@ -166,7 +166,7 @@ impl Model {
         let mut lowest = 16;
         for key in &blocks {
             let block = self.blocks.get_mut(key).expect("in use");
-            lowest = lowest.min(block.provenance);
+            lowest = lowest.min(block.input_bits);
             block.class = block.class.min(terms.class);
         }
         let committed = tokens[..found].to_vec();
@@ -174,7 +174,7 @@ impl Model {
             id,
             Sequence {
                 committed,
-                granted: found,
+                allocated: found,
                 blocks,
                 terms,
                 lowest,
@@ -185,8 +185,8 @@ impl Model {
 
     pub(crate) fn fork(&mut self, parent: u64, child: u64) {
         let mut seq = self.seqs[&parent].clone();
-        seq.granted = seq.committed.len();
-        seq.blocks.truncate(seq.granted.div_ceil(BLOCK_TOKENS));
+        seq.allocated = seq.committed.len();
+        seq.blocks.truncate(seq.allocated.div_ceil(BLOCK_TOKENS));
         self.seqs.insert(child, seq);
     }
 
@@ -194,13 +194,13 @@ impl Model {
     pub(crate) fn frames_needed(&self, id: u64, len: usize) -> u32 {
         let seq = &self.seqs[&id];
         let mut needed = 0;
-        for index in seq.granted / BLOCK_TOKENS..len.div_ceil(BLOCK_TOKENS) {
+        for index in seq.allocated / BLOCK_TOKENS..len.div_ceil(BLOCK_TOKENS) {
             let wanted = self.open_frames((len - index * BLOCK_TOKENS).min(BLOCK_TOKENS));
             let own = seq.blocks.get(index).filter(|key| self.is_own(**key));
             let has = own.map_or(0, |key| self.blocks[key].frames);
             needed += wanted.saturating_sub(has);
         }
-        if len > seq.granted { needed } else { 0 }
+        if len > seq.allocated { needed } else { 0 }
     }
 
     fn is_own(&self, key: Key) -> bool {
@@ -214,14 +214,14 @@ impl Model {
             return Err(needed - self.available());
         }
         let seq = self.seqs[&id].clone();
-        if len <= seq.granted {
+        if len <= seq.allocated {
             return Ok(());
         }
         let target = needed + self.held_back_now();
         while needed > 0 && self.memory.free < target {
             self.evict_one();
         }
-        for index in seq.granted / BLOCK_TOKENS..len.div_ceil(BLOCK_TOKENS) {
+        for index in seq.allocated / BLOCK_TOKENS..len.div_ceil(BLOCK_TOKENS) {
             let wanted = self.open_frames((len - index * BLOCK_TOKENS).min(BLOCK_TOKENS));
             let key = match seq.blocks.get(index) {
                 Some(&key) if self.is_own(key) => key,
@@ -231,7 +231,7 @@ impl Model {
                     match old {
                         Some(&old) => {
                             row.blocks[index] = key;
-                            let copied = self.open_frames(seq.granted % BLOCK_TOKENS);
+                            let copied = self.open_frames(seq.allocated % BLOCK_TOKENS);
                             self.copies.push((key, copied));
                             for key in [old, key] {
                                 let block = self.blocks.get_mut(&key).expect("in use");
@@ -248,7 +248,7 @@ impl Model {
             self.memory.free -= wanted.saturating_sub(block.frames);
             block.frames = block.frames.max(wanted);
         }
-        self.seqs.get_mut(&id).expect("alive").granted = len;
+        self.seqs.get_mut(&id).expect("alive").allocated = len;
         Ok(())
     }
 
@@ -260,18 +260,18 @@ impl Model {
             sealed: false,
             prefix: vec![],
             wait: Wait::default(),
-            birth: 0,
-            provenance: 16,
+            sealed_at: 0,
+            input_bits: 16,
             class,
             is_first,
-            is_stuck: false,
+            cannot_shrink: false,
             shrink: None,
         };
         self.blocks.insert(self.next_key, block);
         self.next_key
     }
 
-    /// Evicts the least recently used block that no step touches, and all that continue it.
+    /// Evicts the least recently used block that no step touches, and its descendants.
     fn evict_one(&mut self) {
         let is_idle = |key: &&Key| self.blocks[*key].wait.is_over();
         let victim = *self
@@ -328,11 +328,11 @@ impl Model {
             block.sealed = true;
             block.prefix = seq.committed.clone();
             self.births += 1;
-            (block.birth, block.provenance) = (self.births, seq.lowest);
+            (block.sealed_at, block.input_bits) = (self.births, seq.lowest);
             if self.config.prefix_cache {
                 let copies = self.published.entry(seq.committed.clone()).or_default();
                 copies.push(key);
-                // A copy that nobody holds is not needed beside one that somebody does.
+                // A cached block is not needed beside a live one with the same tokens.
                 if let Some(at) = self.by_age.iter().position(|cold| *cold == copies[0]) {
                     copies.remove(0);
                     let cold = self.by_age.remove(at);
@@ -340,7 +340,7 @@ impl Model {
                     continue;
                 }
                 let (first, last) = (copies[0], copies.len() - 1);
-                if last > 0 && self.quality(key) > self.quality(first) {
+                if last > 0 && self.servable_bits(key) > self.servable_bits(first) {
                     self.published
                         .get_mut(&self.seqs[&id].committed)
                         .expect("just published")
@@ -356,7 +356,7 @@ impl Model {
         seq.blocks.iter().rev().for_each(|&key| self.dropped(key));
     }
 
-    /// A table stopped naming the block.
+    /// A sequence no longer holds the block.
     fn dropped(&mut self, key: Key) {
         if self.holders(key) > 0 {
             return;
@@ -383,11 +383,11 @@ impl Model {
         }
     }
 
-    /// The copy that serves most requests, but for the first.
+    /// The duplicate that can serve most requests.
     fn best_twin(&self, prefix: &[u32], first: Key) -> Option<Key> {
         let copies = self.published.get(prefix)?;
-        let twins = copies.iter().copied().filter(|&key| key != first);
-        twins.rev().max_by_key(|&key| self.quality(key))
+        let duplicates = copies.iter().copied().filter(|&key| key != first);
+        duplicates.rev().max_by_key(|&key| self.servable_bits(key))
     }
 
     pub(crate) fn releasable(&self, id: u64) -> u32 {
@@ -426,12 +426,12 @@ impl Model {
         self.seqs[&id].committed.len()
     }
 
-    pub(crate) fn granted(&self, id: u64) -> usize {
-        self.seqs[&id].granted
+    pub(crate) fn allocated(&self, id: u64) -> usize {
+        self.seqs[&id].allocated
     }
 
     /// Published blocks beside the ones that later prompts share.
-    pub(crate) fn twins(&self) -> u64 {
+    pub(crate) fn duplicates(&self) -> u64 {
         self.published
             .values()
             .map(|copies| copies.len() as u64 - 1)

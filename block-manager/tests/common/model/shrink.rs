@@ -7,7 +7,7 @@ use ebb_block_manager::{BLOCK_TOKENS, Pressure, schedule::Bound};
 use super::{Block, Key, Model, Wait};
 
 /// What the cache keeps of a block: depth, position, frames.
-pub(crate) type Cold = (u32, u16, u32);
+pub(crate) type CachedSummary = (u32, u16, u32);
 /// A shrink: block, and positions before and after.
 pub(crate) type Job = (Key, u16, u16);
 
@@ -31,7 +31,7 @@ impl Block {
 
 impl Model {
     /// Cached blocks, least recently used first.
-    pub(crate) fn cold(&self) -> Vec<Cold> {
+    pub(crate) fn cached_blocks(&self) -> Vec<CachedSummary> {
         let cold = self.by_age.iter().map(|key| &self.blocks[key]);
         cold.map(|b| {
             (
@@ -43,8 +43,8 @@ impl Model {
         .collect()
     }
 
-    /// Indices of the blocks of a sequence that nobody protects: full for all their holders, and
-    /// neither the first nor the last full block of one.
+    /// Indices of the unprotected blocks of a sequence: full for all their holders, and neither the
+    /// first nor the last full block of one.
     pub(crate) fn unprotected(&self, id: u64) -> Vec<usize> {
         let blocks = &self.seqs[&id].blocks;
         (0..blocks.len())
@@ -64,17 +64,17 @@ impl Model {
         self.config.positions.standing(position).min_bits
     }
 
-    /// The highest bound that a block satisfies, once what is under way is done.
-    pub(super) fn quality(&self, key: Key) -> u8 {
+    /// The highest bound that a block satisfies, once shrinks under way are done.
+    pub(super) fn servable_bits(&self, key: Key) -> u8 {
         let block = &self.blocks[&key];
         let position = block
             .shrink
             .as_ref()
             .map_or(block.position, |under| under.to);
-        self.bits(position).min(block.provenance)
+        self.bits(position).min(block.input_bits)
     }
 
-    /// The highest of what the holders of a block bring.
+    /// The highest bound of the holders of a block.
     fn bound(&self, key: Key) -> Bound {
         let block = &self.blocks[&key];
         let mut bound = Bound::FLOOR;
@@ -98,7 +98,7 @@ impl Model {
 
     fn next_stop(&self, key: Key) -> Option<u16> {
         let block = &self.blocks[&key];
-        let is_free = block.sealed && !block.is_stuck && block.shrink.is_none();
+        let is_free = block.sealed && !block.cannot_shrink && block.shrink.is_none();
         let next = self
             .config
             .positions
@@ -119,7 +119,7 @@ impl Model {
         under.map(|under| under.frames).sum()
     }
 
-    /// Shrinks the `index`-th block of a sequence, or the `index`-th coldest one.
+    /// Shrinks the `index`-th block of a sequence, or the `index`-th least recently used one.
     pub(crate) fn shrink(&mut self, id: Option<u64>, index: usize) -> Result<Option<Job>, u32> {
         let key = id.map_or_else(|| self.by_age[index], |id| self.seqs[&id].blocks[index]);
         let Some(to) = self.next_stop(key) else {
@@ -156,7 +156,7 @@ impl Model {
         let under = self.blocks.get_mut(&key);
         if let Some(block) = under.filter(|block| block.shrink.is_some()) {
             block.shrink.as_mut().expect("just seen").failed = true;
-            block.is_stuck |= for_good;
+            block.cannot_shrink |= for_good;
         }
     }
 
@@ -182,8 +182,8 @@ impl Model {
         }
     }
 
-    /// The planner, by its definition: look at all blocks for each shrink.
-    pub(crate) fn relieve(&mut self, pressure: &Pressure) -> Vec<Job> {
+    /// The choice of shrinks, by its definition: look at all blocks for each shrink.
+    pub(crate) fn shrink_for(&mut self, pressure: &Pressure) -> Vec<Job> {
         let mut jobs = Vec::new();
         if self.config.positions.len() == 1 {
             return jobs;
@@ -199,17 +199,17 @@ impl Model {
                 allowed = allowed.max(beyond(self));
                 self.over = self.is_over(pressure);
             } else {
-                self.pressed.1 = self.is_pressed(self.pressed.1, true, pressure);
+                self.begun.1 = self.has_begun(self.begun.1, true, pressure);
             }
             let can_shrink = |key: &Key| self.next_stop(*key).is_some();
-            let live_give = self.pressed.1 && self.live_in_order().iter().any(can_shrink);
+            let live_give = self.begun.1 && self.live_in_order().iter().any(can_shrink);
             loop {
-                let was = if live { self.pressed.1 } else { self.pressed.0 };
-                let now = self.is_pressed(was, live, pressure);
+                let was = if live { self.begun.1 } else { self.begun.0 };
+                let now = self.has_begun(was, live, pressure);
                 *(if live {
-                    &mut self.pressed.1
+                    &mut self.begun.1
                 } else {
-                    &mut self.pressed.0
+                    &mut self.begun.0
                 }) = now;
                 let candidates = if live {
                     self.live_in_order()
@@ -226,9 +226,9 @@ impl Model {
                 let Some((key, mut to)) = first.filter(|_| goes) else {
                     break;
                 };
-                let level = self.level(pressure);
+                let even_share = self.even_share(pressure);
                 while live
-                    && self.config.position_frames(to) > level
+                    && self.config.position_frames(to) > even_share
                     && let Some(further) = self.config.positions.next_stop(to, self.bound(key))
                 {
                     to = further;
@@ -253,14 +253,14 @@ impl Model {
         jobs
     }
 
-    /// Frames of each live block that can shrink if all give up evenly what is short of the high
-    /// watermark, or what they hold too much.
-    fn level(&self, pressure: &Pressure) -> u32 {
+    /// Frames that each live block is left with if those that can shrink give up evenly what is
+    /// missing at the high watermark, or what they hold too much.
+    fn even_share(&self, pressure: &Pressure) -> u32 {
         let blocks = self.live_in_order().into_iter();
         let frames = blocks.filter(|&key| self.next_stop(key).is_some());
         let frames: Vec<i64> = frames.map(|key| self.blocks[&key].frames.into()).collect();
         let mut short = 0;
-        if self.pressed.1 {
+        if self.begun.1 {
             short = i64::from(pressure.high.max(pressure.low)) - self.left(true, pressure);
         }
         if self.over {
@@ -272,9 +272,9 @@ impl Model {
         (left.max(0) / (frames.len() as i64).max(1)) as u32
     }
 
-    /// Whether frames are short once all that is under way is over: those that nobody owns, and for
-    /// live blocks also those that only the cache keeps.
-    fn is_pressed(&self, was: bool, live: bool, pressure: &Pressure) -> bool {
+    /// Whether frames are short once the steps in flight are done: frames without an owner, and for
+    /// live blocks also those of cached ones.
+    fn has_begun(&self, was: bool, live: bool, pressure: &Pressure) -> bool {
         let left = self.left(live, pressure);
         left < i64::from(pressure.low) || (was && left < i64::from(pressure.high))
     }
@@ -294,7 +294,7 @@ impl Model {
         left - i64::from(pressure.demand)
     }
 
-    /// Frames of live blocks once all that is under way is over.
+    /// Frames of live blocks once the steps in flight are done.
     fn held(&self) -> i64 {
         let live = self
             .blocks
@@ -304,8 +304,8 @@ impl Model {
         frames.map(i64::from).sum()
     }
 
-    /// Whether live blocks hold more than they may, or did and are not yet as far below as the
-    /// watermarks are apart.
+    /// Whether live blocks hold more than they may, or did and are not yet below by the distance
+    /// between the watermarks.
     fn is_over(&self, pressure: &Pressure) -> bool {
         let (most, held) = (i64::from(pressure.live_max), self.held());
         let between = i64::from(pressure.high.saturating_sub(pressure.low));
@@ -326,7 +326,7 @@ impl Model {
                 Reverse(block.class),
                 Reverse(block.frames),
                 edge,
-                block.birth,
+                block.sealed_at,
             )
         });
         live

@@ -1,0 +1,145 @@
+//! The precision of blocks: how far they may shrink, and at which bits sequences read them.
+
+use super::BlockManager;
+use crate::{BlockId, PositionUse, SeqBits, SeqId, schedule::Bound};
+
+/// A block that only the prefix cache keeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ColdBlock {
+    /// The block.
+    pub block: BlockId,
+    /// Its precision level.
+    pub position: u16,
+    /// Frames it owns.
+    pub frames: u32,
+    /// Blocks before it in its prompt. 0: it is the attention sink of all that will share it.
+    pub depth: u32,
+}
+
+/// A sealed block of a sequence that no holder protects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LiveBlock {
+    /// The block.
+    pub block: BlockId,
+    /// Its precision level.
+    pub position: u16,
+    /// Frames it owns.
+    pub frames: u32,
+    /// Sequences that hold it.
+    pub holders: u32,
+}
+
+impl BlockManager {
+    /// Whether a holder protects the block: it is the first or the last sealed block of a sequence, or
+    /// a sequence has not filled it.
+    pub fn is_protected(&self, block: BlockId) -> bool {
+        let block = &self.blocks[block];
+        !block.sealed || block.protections > 0
+    }
+
+    /// The lowest nominal bits that the block may shrink to now: the highest that its holders ask for
+    /// or that its protection asks for.
+    pub fn bound(&self, block: BlockId) -> Bound {
+        let block = &self.blocks[block];
+        if !block.sealed || block.pins > 0 {
+            return Bound::NEVER;
+        }
+        let claim = block
+            .min_bits_counts
+            .iter()
+            .position(|&holders| holders > 0);
+        let claimed = claim.map_or(Bound::FLOOR, |class| Bound::CLASSES[class]);
+        if block.is_first {
+            claimed.max(self.config.sink)
+        } else if block.protections > 0 {
+            claimed.max(self.config.protected)
+        } else {
+            claimed
+        }
+    }
+
+    /// Cached blocks from the least to the most recently used.
+    pub fn cold_blocks(&self) -> impl Iterator<Item = ColdBlock> + '_ {
+        self.cached.iter(&self.blocks).map(|id| {
+            let block = &self.blocks[id];
+            ColdBlock {
+                block: id,
+                position: block.position,
+                frames: block.frames.into(),
+                depth: self.index.get(block.entry).depth,
+            }
+        })
+    }
+
+    /// The sealed blocks of a sequence that no holder protects, oldest tokens first.
+    pub fn unprotected_blocks(&self, seq: SeqId) -> impl Iterator<Item = LiveBlock> + '_ {
+        let row = self.seqs.get(seq);
+        let sealed = row.blocks[..row.full_blocks()].iter();
+        sealed.filter(|&&id| !self.is_protected(id)).map(|&id| {
+            let block = &self.blocks[id];
+            LiveBlock {
+                block: id,
+                position: block.position,
+                frames: block.frames.into(),
+                holders: block.refs,
+            }
+        })
+    }
+
+    /// Blocks at each precision level that has some.
+    pub fn position_use(&self) -> impl Iterator<Item = PositionUse> + '_ {
+        let counts = self.blocks.by_level().iter().zip(self.cached.by_level());
+        counts
+            .zip(0_u16..)
+            .filter(|((blocks, _), _)| **blocks > 0)
+            .map(|((&blocks, &cached), position)| {
+                let bytes = self.config.positions.standing(position).cost.bytes;
+                PositionUse {
+                    position,
+                    blocks,
+                    cached,
+                    bytes: bytes * u64::from(blocks),
+                }
+            })
+    }
+
+    /// Notes that the step being planned computes `tokens` tokens of `seq`, which read its blocks as
+    /// they are now. Where blocks can shrink, call it for every sequence of the step before
+    /// [`begin_step`](Self::begin_step): published blocks carry the lowest bits that they were
+    /// computed from.
+    pub fn note_read(&mut self, seq: SeqId, tokens: u32) {
+        if !self.config.shrinks() {
+            return;
+        }
+        let slot = self.seqs.slot(seq);
+        let row = self.seqs.at(slot);
+        let mut read = row.read;
+        let seen = (self.level_changes, row.blocks.len());
+        if read.seen != seen {
+            read.seen = seen;
+            let table = &self.config.positions;
+            let (mut lowest, mut sum) = (16, 0);
+            for &id in &row.blocks {
+                let position = self.blocks[id].position;
+                lowest = lowest.min(table.standing(position).min_bits);
+                sum += table.centibits(position);
+            }
+            read.now = (lowest, sum / row.blocks.len().max(1) as u64);
+        }
+        read.lowest = read.lowest.min(read.now.0);
+        read.tokens += u64::from(tokens);
+        read.centibits += u64::from(tokens) * read.now.1;
+        self.seqs.at_mut(slot).read = read;
+    }
+
+    /// Bits at which a sequence's tokens have read their context.
+    pub fn bits(&self, seq: SeqId) -> SeqBits {
+        let read = self.seqs.get(seq).read;
+        let mean = read.centibits.checked_div(read.tokens).unwrap_or(1600);
+        SeqBits {
+            lowest: read.lowest,
+            mean_centibits: mean as u32,
+            tokens: read.tokens,
+        }
+    }
+}
