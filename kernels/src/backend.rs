@@ -15,9 +15,10 @@ mod tables;
 pub use check::StepLimits;
 pub use error::{BackendError, StepInputError};
 #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
-pub(crate) use sample::check as check_draws;
+pub(crate) use sample::check as check_samples;
 pub use sample::{
-    Draw, DrawError, Drawn, Edits, LogitEdit, TEMPERATURE_MIN, TOP_MAX, draw_of, drawn_token,
+    Edits, LogitEdit, SampleFailure, SampleRequest, SampledToken, TEMPERATURE_MIN, TOP_MAX,
+    pending_sample, pending_sample_of,
 };
 pub use shrink::{Shrink, ShrinkFailure};
 pub use tables::{BlockTables, TableBuilder, TableDelta, TableShape};
@@ -65,8 +66,8 @@ pub trait Backend: Send {
         1
     }
 
-    /// Whether it draws tokens. One that does not refuses steps with draws.
-    fn draws(&self) -> bool {
+    /// Whether it samples tokens. One that does not refuses steps with samples.
+    fn samples(&self) -> bool {
         false
     }
 }
@@ -109,15 +110,15 @@ pub struct StepInput {
     pub shrinks: Vec<Shrink>,
     /// Frame ids of the shrinks.
     pub shrink_frames: Vec<u32>,
-    /// Token id of each row, or a [`drawn_token`].
+    /// Token id of each row, or a [`pending_sample`] of the step before.
     pub tokens: Vec<u32>,
     /// Sequences; their row ranges partition the rows in order.
     pub seqs: Vec<SeqRows>,
     /// Rows whose logits are to come back, ascending.
     pub logit_rows: Vec<u32>,
-    /// Tokens to choose, ascending by row.
-    pub draws: Vec<Draw>,
-    /// Edits of the draws.
+    /// Tokens to sample, ascending by row.
+    pub samples: Vec<SampleRequest>,
+    /// Edits of the samples.
     pub edits: Vec<LogitEdit>,
 }
 
@@ -132,7 +133,7 @@ impl StepInput {
             tokens,
             seqs,
             logit_rows,
-            draws,
+            samples,
             edits,
         } = self;
         deltas.clear();
@@ -142,7 +143,7 @@ impl StepInput {
         tokens.clear();
         seqs.clear();
         logit_rows.clear();
-        draws.clear();
+        samples.clear();
         edits.clear();
     }
 
@@ -184,9 +185,9 @@ impl StepInput {
 pub struct StepOutput<'a> {
     /// `[logit_rows][vocab]`, f32, in the order of [`StepInput::logit_rows`].
     pub logits: &'a [f32],
-    /// The tokens, in the order of [`StepInput::draws`].
-    pub draws: &'a [Drawn],
-    /// Alternatives of all draws, (id, log-probability): best first, the lower id first among
+    /// The tokens, in the order of [`StepInput::samples`].
+    pub samples: &'a [SampledToken],
+    /// Alternatives of all samples, (id, log-probability): best first, the lower id first among
     /// equals.
     pub top: &'a [(u32, f32)],
     /// Shrinks that did not happen, by their order in [`StepInput::shrinks`].
@@ -197,10 +198,10 @@ pub struct StepOutput<'a> {
 
 impl fmt::Debug for StepOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (logits, draws, failed) = (self.logits.len(), self.draws, self.failed_shrinks);
+        let (logits, samples, failed) = (self.logits.len(), self.samples, self.failed_shrinks);
         write!(
             f,
-            "StepOutput {{ {logits} logits, {draws:?}, failed {failed:?} }}"
+            "StepOutput {{ {logits} logits, {samples:?}, failed {failed:?} }}"
         )
     }
 }

@@ -6,10 +6,10 @@ use crate::kv::Side;
 /// A step that could not be run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
-    /// The input contradicts itself, the model or the pool. Nothing but the deltas took effect.
+    /// The input contradicts itself, the model or the pool. Only its deltas took effect.
     #[error("invalid step: {0}")]
     Input(#[from] StepInputError),
-    /// The scratch memory of a step this large could not be had. Nothing but the deltas took effect.
+    /// The scratch memory of a step this large could not be had. Only its deltas took effect.
     #[error("cannot allocate {bytes} bytes of scratch for a step of {rows} rows")]
     OutOfMemory {
         /// Bytes asked for.
@@ -189,29 +189,29 @@ pub enum StepInputError {
         /// Index of the block in the sequence.
         block: usize,
     },
-    /// A row's token is one that the step before does not draw.
-    #[error("row {row} takes the token of draw {draw}, but the step before has {draws}")]
-    NotDrawn {
+    /// A row's token is one that the step before does not sample.
+    #[error("row {row} takes the token of sample {sample}, but the step before has {samples}")]
+    NotSampled {
         /// Row of the token.
         row: usize,
-        /// The draw it names.
-        draw: u32,
-        /// Draws of the step before.
-        draws: u32,
+        /// The sample it names.
+        sample: u32,
+        /// Samples of the step before.
+        samples: u32,
     },
-    /// A draw contradicts itself or the step.
-    #[error("draw {draw} {what}")]
-    Draw {
-        /// Index of the draw.
-        draw: usize,
+    /// A sample contradicts itself or the step.
+    #[error("sample {sample} {what}")]
+    Sample {
+        /// Index of the sample.
+        sample: usize,
         /// What is wrong with it.
         what: &'static str,
     },
     /// This backend returns logits only.
-    #[error("a step of {draws} draws for a backend that draws no tokens")]
-    CannotDraw {
-        /// Draws of the step.
-        draws: usize,
+    #[error("a step of {samples} samples for a backend that samples no tokens")]
+    CannotSample {
+        /// Samples of the step.
+        samples: usize,
     },
     /// The rows whose logits are wanted are not ascending or not in the step.
     #[error("logit row {row} is out of order or beyond the {rows} rows of the step")]

@@ -240,7 +240,7 @@ impl Backend for CpuBackend {
             vocab: self.spec.vocab,
             layout: &self.layout,
             pool_frames: self.arena.frames(),
-            drawn: None,
+            samples_before: None,
         };
         self.tables.apply(limits.layout, &input.deltas, |_| ())?;
         limits.check(input, &mut self.tables)?;
@@ -278,7 +278,7 @@ impl Backend for CpuBackend {
         let done = self.done.take().expect("a step was submitted");
         Ok(StepOutput {
             logits: self.scratch.rows(Buffer::Logits, done.logit_rows),
-            draws: &[],
+            samples: &[],
             top: &[],
             failed_shrinks: &self.failed,
             shrink_time: done.shrink_time,

@@ -455,7 +455,7 @@ mod tests {
         fn wait(&mut self) -> Result<StepOutput<'_>, BackendError> {
             Ok(StepOutput {
                 logits: &[],
-                draws: &[],
+                samples: &[],
                 top: &[],
                 failed_shrinks: &[],
                 shrink_time: Duration::ZERO,

@@ -36,7 +36,7 @@ fn limits(layout: &KvLayout) -> StepLimits<'_> {
         vocab: 10,
         layout,
         pool_frames: FRAMES,
-        drawn: None,
+        samples_before: None,
     }
 }
 

@@ -81,7 +81,7 @@ fn host_time_of_a_decode_step() {
             vocab: 128_256,
             layout: &layout,
             pool_frames: frames as u32,
-            drawn: Some(0),
+            samples_before: Some(0),
         };
         // They enter sub-blocks and blocks at different steps.
         let starts: Vec<usize> = (0..SEQS).map(|s| tokens - s % 128).collect();
