@@ -162,8 +162,8 @@ impl StepInput {
         first_row..first_row + rows
     }
 
-    /// Adds a shrink of a block from one position of the schedule, in frames `old`, to another, in
-    /// frames `new`.
+    /// Adds a shrink of a block from one precision level, in frames `old`, to another, in frames
+    /// `new`.
     pub fn push_shrink(&mut self, (from, old): (u16, &[u32]), (to, new): (u16, &[u32])) {
         let mut list = |frames: &[u32]| {
             let first = self.shrink_frames.len() as u32;

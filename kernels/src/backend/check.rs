@@ -9,7 +9,7 @@ use crate::kv::KvLayout;
 pub struct StepLimits<'a> {
     /// Size of the vocabulary.
     pub vocab: usize,
-    /// Where the pages of a block lie at every schedule position.
+    /// Where the pages of a block lie at every precision level.
     pub layout: &'a KvLayout,
     /// Frames in the pool.
     pub pool_frames: u32,
@@ -161,14 +161,14 @@ mod tests {
         KvLayout::new(geometry, frame, &shrunk).unwrap()
     }
 
-    /// A step over tables that it describes whole: row by row, the position and the frames of each
+    /// A step over tables that it describes whole: row by row, the level and the frames of each
     /// block.
     fn over(rows: &[&[(u16, Range<u32>)]]) -> StepInput {
         let (mut input, mut tables) = (StepInput::default(), TableBuilder::default());
         for (slot, blocks) in (0..).zip(rows) {
-            for (index, (position, frames)) in blocks.iter().enumerate() {
+            for (index, (level, frames)) in blocks.iter().enumerate() {
                 let frames: Vec<u32> = frames.clone().collect();
-                tables.set(slot, index, *position, &frames);
+                tables.set(slot, index, *level, &frames);
             }
         }
         tables.take_deltas(&mut input.deltas);
@@ -235,10 +235,10 @@ mod tests {
     /// Puts a block elsewhere.
     fn put(input: &mut StepInput, of: u32, to: u16) {
         for delta in &mut input.deltas {
-            if let D::Block { block, position } = delta
+            if let D::Block { block, level } = delta
                 && *block == of
             {
-                *position = to;
+                *level = to;
             }
         }
     }
@@ -342,9 +342,9 @@ mod tests {
         );
     }
 
-    /// The first block of the first sequence goes from 16 bit to position 1, in frames 50...
+    /// The first block of the first sequence goes from 16 bit to level 1, in frames 50...
     fn shrinking() -> StepInput {
-        assert_eq!(layout().position_frames(), [16, 10, 4]);
+        assert_eq!(layout().level_frames(), [16, 10, 4]);
         let mut input = rows_of(over(&[&[(1, 50..60), (0, 16..18)], &[(0, 18..22)]]));
         // The block's old frames, which no block names any longer.
         let (old, new): (Vec<u32>, Vec<u32>) = ((30..46).collect(), (50..60).collect());
@@ -368,12 +368,11 @@ mod tests {
                 assert!(matches!(result, Err($pattern)), "{result:?}");
             };
         }
-        refuses!(ShrinkPosition { position: 3, .. }, |i: &mut StepInput| i
+        refuses!(ShrinkLevel { level: 3, .. }, |i: &mut StepInput| i
             .shrinks[0]
             .to =
             3);
-        refuses!(ShrinkPosition { .. }, |i: &mut StepInput| i.shrinks[0]
-            .from =
+        refuses!(ShrinkLevel { .. }, |i: &mut StepInput| i.shrinks[0].from =
             u16::MAX);
         refuses!(ShrinkNowhere { .. }, |i: &mut StepInput| i.shrinks[0]
             .from = 1);

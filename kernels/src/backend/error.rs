@@ -125,24 +125,24 @@ pub enum StepInputError {
         /// Another sequence that does; `seq` itself if the frame was given to another block.
         other: usize,
     },
-    /// A shrink from or to a position that does not exist.
-    #[error("shrink {shrink} names schedule position {position}, this pool has {positions}")]
-    ShrinkPosition {
+    /// A shrink from or to a level that does not exist.
+    #[error("shrink {shrink} names precision level {level}, this pool has {levels}")]
+    ShrinkLevel {
         /// Index of the shrink.
         shrink: usize,
-        /// The position.
-        position: u16,
-        /// Positions known.
-        positions: usize,
+        /// The level.
+        level: u16,
+        /// Levels known.
+        levels: usize,
     },
     /// A shrink that leads nowhere, or to 16 bit.
-    #[error("shrink {shrink} leads from schedule position {from} to {to}, which is no way down")]
+    #[error("shrink {shrink} leads from precision level {from} to {to}, which is no way down")]
     ShrinkNowhere {
         /// Index of the shrink.
         shrink: usize,
-        /// Position left.
+        /// Level left.
         from: u16,
-        /// Position reached.
+        /// Level reached.
         to: u16,
     },
     /// A shrink that is no step down a page's ladder.

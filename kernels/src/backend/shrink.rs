@@ -9,9 +9,9 @@ use crate::kv::{KvLayout, Side};
 /// whole block after.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shrink {
-    /// Position the block stands at.
+    /// Level the block stands at.
     pub from: u16,
-    /// Position it goes to; no page may gain bits.
+    /// Level it goes to; no page may gain bits.
     pub to: u16,
     /// First of its present frames, into [`StepInput::shrink_frames`]; as many as `from` takes.
     pub source: u32,
@@ -58,15 +58,15 @@ impl Shrink {
         layout: &KvLayout,
         input: &'a StepInput,
     ) -> (&'a [u32], &'a [u32]) {
-        let list = |first: u32, position| {
-            &input.shrink_frames[first as usize..][..layout.frames(position) as usize]
+        let list = |first: u32, level| {
+            &input.shrink_frames[first as usize..][..layout.frames(level) as usize]
         };
         (list(self.source, self.from), list(self.target, self.to))
     }
 }
 
 impl StepLimits<'_> {
-    /// Afterwards: both positions exist, every page moves down its ladder or stays, all frames are
+    /// Afterwards: both levels exist, every page moves down its ladder or stays, all frames are
     /// in range, and no target frame is a frame of another shrink, of its own source, of a copy or
     /// of the step's rows, nor is a source frame. `written` holds the frames that rows are written
     /// to.
@@ -77,19 +77,19 @@ impl StepLimits<'_> {
         // (frame, shrink, is a target)
         let mut used = Vec::new();
         for (shrink, s) in input.shrinks.iter().enumerate() {
-            let positions = self.layout.positions();
-            for position in [s.from, s.to] {
-                if usize::from(position) >= positions {
-                    return Err(E::ShrinkPosition {
+            let levels = self.layout.levels();
+            for level in [s.from, s.to] {
+                if usize::from(level) >= levels {
+                    return Err(E::ShrinkLevel {
                         shrink,
-                        position,
-                        positions,
+                        level,
+                        levels,
                     });
                 }
             }
             self.check_formats(shrink, s)?;
-            for (first, position) in [(s.source, s.from), (s.target, s.to)] {
-                let end = u64::from(first) + u64::from(self.layout.frames(position));
+            for (first, level) in [(s.source, s.from), (s.target, s.to)] {
+                let end = u64::from(first) + u64::from(self.layout.frames(level));
                 if end > input.shrink_frames.len() as u64 {
                     return Err(E::ShrinkFrames {
                         shrink,

@@ -54,7 +54,7 @@ pub struct CpuOptions {
     pub threads: usize,
     /// Instruction set.
     pub isa: Isa,
-    /// Where pages lie at every schedule position; when absent, blocks stay at 16 bit.
+    /// Where pages lie at every precision level; when absent, blocks stay at 16 bit.
     pub layout: Option<KvLayout>,
     /// What is rotated (see [`crate::formats::rotation`]); needs a head_dim that is a power of two.
     pub rotation: Rotation,

@@ -38,7 +38,7 @@ pub fn table_delta(delta: &Delta) -> TableDelta {
         },
         Delta::Block { block, position } => TableDelta::Block {
             block: block.0,
-            position,
+            level: position,
         },
         Delta::Frame {
             block,
