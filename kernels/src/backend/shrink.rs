@@ -1,17 +1,19 @@
-//! Shrinks of a step: sealed blocks that move down the schedule, their check, and their failures.
+//! Shrinks of a step: full blocks that go to a later precision level, their check and failures.
 
 use super::{StepInput, StepInputError as E, StepLimits};
 use crate::formats::{FormatError, legal_shrink};
 use crate::kv::{KvLayout, Side};
 
-/// A sealed block that moves down the schedule: every record is written in its page's new format,
-/// to new frames. The old frames stay as they were, so a reader sees the whole block before or the
+/// A full block that goes to a later precision level: every page is written in its new format, to
+/// new frames. The old frames stay as they were, so a reader sees the whole block before or the
 /// whole block after.
+///
+/// It names frames and not the block, since the tables may have the old ones or the new ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shrink {
-    /// Level the block stands at.
+    /// Level that the block is at.
     pub from: u16,
-    /// Level it goes to; no page may gain bits.
+    /// Level that it goes to; no page may gain bits.
     pub to: u16,
     /// First of its present frames, into [`StepInput::shrink_frames`]; as many as `from` takes.
     pub source: u32,
@@ -19,8 +21,9 @@ pub struct Shrink {
     pub target: u32,
 }
 
-/// A block that could not be shrunk and stays as it was. Rows of the same step that name the new
-/// frames have read the old ones instead; the caller has to take the move back.
+/// A block that could not be shrunk: its old frames are as they were, its new ones hold anything.
+/// Rows of the same step whose tables name the new frames have read the old ones. If the tables
+/// name the new ones, the caller's next deltas have to bring the old ones back.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShrinkFailure {
     /// Index into [`StepInput::shrinks`].
