@@ -46,7 +46,7 @@ if command -v "${CXX:-c++}" >/dev/null; then
   # The emulator runs one kernel at a time, so there are two processes at once.
   cargo test --quiet --no-run -p ebb-kernels --features cuda-emulator --lib --test cuda_selftest
   cargo test --quiet --no-run -p ebb-serving --features cuda-emulator --test device \
-    --test device_draws
+    --test device_samples
   cargo test --quiet --no-run -p ebb-lab --features cuda-emulator --test gradients
   cargo test --quiet --no-run -p ebb-engine --features cuda-emulator --test device_scoring \
     --test trajectory --test calibrate
@@ -54,7 +54,7 @@ if command -v "${CXX:-c++}" >/dev/null; then
 -p ebb-kernels --features cuda-emulator --test cuda_selftest -- attention
 -p ebb-kernels --features cuda-emulator --test cuda_selftest -- --skip attention
 -p ebb-kernels --features cuda-emulator --lib
--p ebb-serving --features cuda-emulator --test device --test device_draws
+-p ebb-serving --features cuda-emulator --test device --test device_samples
 -p ebb-lab --features cuda-emulator --test gradients on_gpu
 -p ebb-engine --features cuda-emulator --test device_scoring
 -p ebb-engine --features cuda-emulator --test trajectory of_a_gpu

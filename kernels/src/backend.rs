@@ -1,4 +1,78 @@
-//! The step interface: one submission of rows, and the tokens or logits that come back.
+//! The step interface: what the engine asks of a device, and what comes back.
+//!
+//! A *step* is one forward pass over a batch: prefill chunks and decode tokens of many sequences
+//! beside each other, over a paged KV cache. The scheduler plans it, [`StepInput`] describes it, a
+//! [`Backend`] (the CPU's or a GPU's) runs it, and [`StepOutput`] is what comes back. There is no
+//! separate prefill or decode call: a sequence with one row decodes, one with more prefills.
+//!
+//! # Block tables
+//! A sequence's KV cache lies in blocks of 128 tokens, all layers together, and a block lies in
+//! frames of one pool, in any order. The backend keeps two tables from step to step:
+//!
+//! | table | index | entry |
+//! |---|---|---|
+//! | rows | slot of a sequence, and which of its blocks | block |
+//! | blocks | block | its precision level and its frames |
+//!
+//! A step names slots. It lists no blocks: [`TableDelta`]s tell what has changed in the tables
+//! since the step before, so the host's work depends on the changes and the sequences of a step,
+//! not on the lengths of their contexts. A block that many sequences share, such as one of the
+//! prefix cache, is described once.
+//!
+//! At level 0 a block is 16 bit and grows by sub-blocks of 16 tokens, each of which is a few
+//! frames. At a later level all its tokens are there, in fewer bits and fewer frames.
+//! [`KvLayout`](crate::kv::KvLayout) says how many frames a level takes, and in which formats.
+//!
+//! # The parts of a step
+//! In this order, which is that of the fields of [`StepInput`]:
+//!
+//! 1. **Deltas** change the tables.
+//! 2. **Copies** copy whole frames: copy-on-write of a block that two sequences begin to fill.
+//! 3. **Shrinks** rewrite full blocks at a later level, into other frames. The old frames stay as
+//!    they are.
+//! 4. **Rows** run through the model. In each layer all rows write their K and V to their
+//!    sequence's blocks, then all attend, so a sequence may read a prefix that another one writes
+//!    in the same step.
+//! 5. **Logits** of some rows come back.
+//! 6. **Samples**: tokens are sampled from logits on the device, if it [can](Backend::samples).
+//!
+//! Any part may be empty. A shrink and the deltas that point its block to the new frames may come
+//! in the same step or one after the other. If a shrink fails (a value has no code in the new
+//! format), rows whose tables name the new frames read the old ones in this step, and the caller
+//! has to take the deltas back: see [`ShrinkFailure`].
+//!
+//! # Example
+//! A prompt of three tokens, then one decode step. Callers with a scheduler get slots and deltas
+//! from the block manager; here a [`TableBuilder`] makes them.
+//! ```
+//! use ebb_kernels::backend::{Backend, BackendError, StepInput, TableBuilder};
+//!
+//! /// The two tokens that most likely follow a prompt; `frames`: room for 16 tokens.
+//! fn continued(backend: &mut dyn Backend, frames: &[u32]) -> Result<[u32; 2], BackendError> {
+//!     let (mut tables, mut step) = (TableBuilder::default(), StepInput::default());
+//!     // Prefill: the sequence in slot 0 gets its first block, at level 0.
+//!     tables.set(0, 0, 0, frames);
+//!     tables.take_deltas(&mut step.deltas);
+//!     let rows = step.push_seq(0, 0, &[1, 15_043, 29_892]);
+//!     step.logit_rows.push(rows.end - 1);
+//!     let first = largest(backend.step(&step)?.logits);
+//!     // Decode: three tokens are in the cache. The block has room, so there are no deltas.
+//!     step.clear();
+//!     let rows = step.push_seq(0, 3, &[first]);
+//!     step.logit_rows.push(rows.end - 1);
+//!     let second = largest(backend.step(&step)?.logits);
+//!     Ok([first, second])
+//! }
+//! # fn largest(logits: &[f32]) -> u32 {
+//! #     let ids = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]));
+//! #     ids.unwrap_or(0) as u32
+//! # }
+//! ```
+//!
+//! # Two steps in flight
+//! A backend with a [`depth`](Backend::depth) of 2 takes step n + 1 while step n runs. If step n
+//! has not sampled a token yet, step n + 1 refers to it by its sample index, with
+//! [`pending_sample`].
 
 use std::fmt;
 use std::ops::Range;
@@ -15,9 +89,10 @@ mod tables;
 pub use check::StepLimits;
 pub use error::{BackendError, StepInputError};
 #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
-pub(crate) use sample::check as check_draws;
+pub(crate) use sample::check as check_samples;
 pub use sample::{
-    Draw, DrawError, Drawn, Edits, LogitEdit, TEMPERATURE_MIN, TOP_MAX, draw_of, drawn_token,
+    Edits, LogitEdit, SampleFailure, SampleRequest, SampledToken, TEMPERATURE_MIN, TOP_MAX,
+    pending_sample, pending_sample_of,
 };
 pub use shrink::{Shrink, ShrinkFailure};
 pub use tables::{BlockTables, TableBuilder, TableDelta, TableShape};
@@ -30,9 +105,9 @@ pub trait Backend: Send {
     /// Enqueues one step.
     ///
     /// # Errors
-    /// The step does not run, and there is nothing to [`wait`](Self::wait) for. Only its deltas
-    /// take effect: the caller's tables have changed too, so a later step must not repeat them.
-    /// Steps submitted before are not affected.
+    /// The step does not run, and there is nothing to [`wait`](Self::wait) for. Its deltas have
+    /// taken effect, as those of any step, so a later one need not repeat them. Nothing else has,
+    /// unless the device failed. Steps submitted before are not affected.
     ///
     /// # Panics
     /// If [`depth`](Self::depth) steps are waiting for their `wait` already.
@@ -65,8 +140,8 @@ pub trait Backend: Send {
         1
     }
 
-    /// Whether it draws tokens. One that does not refuses steps with draws.
-    fn draws(&self) -> bool {
+    /// Whether it samples tokens itself. One that does not refuses steps with samples.
+    fn samples(&self) -> bool {
         false
     }
 }
@@ -93,8 +168,7 @@ pub struct SeqRows {
     pub position: u32,
 }
 
-/// Everything a backend needs to run one step. The fields stand in the order in which they are
-/// done.
+/// Everything a backend needs to run one step, in the order in which it is done.
 ///
 /// Row `r` of a sequence writes its K and V at its position, then attends to the positions up to
 /// its own. Its result depends on its token, its position and the pages alone: the same bits come
@@ -105,19 +179,19 @@ pub struct StepInput {
     pub deltas: Vec<TableDelta>,
     /// Frames to copy, in order.
     pub copies: Vec<FrameCopy>,
-    /// Blocks to rewrite at a lower precision, all at once.
+    /// Blocks to rewrite at a later precision level, all at once.
     pub shrinks: Vec<Shrink>,
     /// Frame ids of the shrinks.
     pub shrink_frames: Vec<u32>,
-    /// Token id of each row, or a [`drawn_token`].
+    /// Token id of each row, or a [`pending_sample`] of the step before.
     pub tokens: Vec<u32>,
     /// Sequences; their row ranges partition the rows in order.
     pub seqs: Vec<SeqRows>,
     /// Rows whose logits are to come back, ascending.
     pub logit_rows: Vec<u32>,
-    /// Tokens to choose, ascending by row.
-    pub draws: Vec<Draw>,
-    /// Edits of the draws.
+    /// Tokens to sample, ascending by row.
+    pub samples: Vec<SampleRequest>,
+    /// Edits of the samples.
     pub edits: Vec<LogitEdit>,
 }
 
@@ -132,7 +206,7 @@ impl StepInput {
             tokens,
             seqs,
             logit_rows,
-            draws,
+            samples,
             edits,
         } = self;
         deltas.clear();
@@ -142,7 +216,7 @@ impl StepInput {
         tokens.clear();
         seqs.clear();
         logit_rows.clear();
-        draws.clear();
+        samples.clear();
         edits.clear();
     }
 
@@ -161,7 +235,7 @@ impl StepInput {
         first_row..first_row + rows
     }
 
-    /// Adds a shrink of a block from one position of the schedule, in frames `old`, to another, in
+    /// Adds a shrink of a block from one precision level, in frames `old`, to a later one, in
     /// frames `new`.
     pub fn push_shrink(&mut self, (from, old): (u16, &[u32]), (to, new): (u16, &[u32])) {
         let mut list = |frames: &[u32]| {
@@ -184,9 +258,9 @@ impl StepInput {
 pub struct StepOutput<'a> {
     /// `[logit_rows][vocab]`, f32, in the order of [`StepInput::logit_rows`].
     pub logits: &'a [f32],
-    /// The tokens, in the order of [`StepInput::draws`].
-    pub draws: &'a [Drawn],
-    /// Alternatives of all draws, (id, log-probability): best first, the lower id first among
+    /// The tokens, in the order of [`StepInput::samples`].
+    pub samples: &'a [SampledToken],
+    /// Alternatives of all samples, (id, log-probability): best first, the lower id first among
     /// equals.
     pub top: &'a [(u32, f32)],
     /// Shrinks that did not happen, by their order in [`StepInput::shrinks`].
@@ -197,10 +271,10 @@ pub struct StepOutput<'a> {
 
 impl fmt::Debug for StepOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (logits, draws, failed) = (self.logits.len(), self.draws, self.failed_shrinks);
+        let (logits, samples, failed) = (self.logits.len(), self.samples, self.failed_shrinks);
         write!(
             f,
-            "StepOutput {{ {logits} logits, {draws:?}, failed {failed:?} }}"
+            "StepOutput {{ {logits} logits, {samples:?}, failed {failed:?} }}"
         )
     }
 }

@@ -33,7 +33,7 @@ fn products_agree_with_their_definition() {
 }
 
 #[test]
-fn draws_agree_with_their_definition() {
+fn samples_agree_with_their_definition() {
     let device = Device::open(0).unwrap();
     assert!(selftest::sampling(&device).unwrap(), "see the table above");
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ebb_kernels::backend::{Backend, Draw, StepInput, TableBuilder};
+use ebb_kernels::backend::{Backend, SampleRequest, StepInput, TableBuilder};
 use ebb_kernels::cuda::selftest::Rng;
 use ebb_kernels::cuda::{CudaBackend, CudaConfig, Device, StepCapacity};
 use ebb_kernels::formats::FormatId as F;
@@ -91,7 +91,7 @@ fn time(
     }
     tables.take_deltas(&mut input.deltas);
     input.push_seq(0, context as u32, &tokens);
-    input.draws = vec![Draw::greedy(chunk as u32 - 1)];
+    input.samples = vec![SampleRequest::greedy(chunk as u32 - 1)];
     let mut times = Vec::with_capacity(TIMED);
     for turn in 0..TIMED + 2 {
         let start = Instant::now();

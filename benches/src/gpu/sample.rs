@@ -1,14 +1,14 @@
-//! `ebb-bench sample`: draws from logits that are on the device, without a model.
+//! `ebb-bench sample`: samples tokens from logits that are on the device, without a model.
 
 use std::sync::Arc;
 
-use ebb_kernels::backend::{Draw, Edits, LogitEdit};
+use ebb_kernels::backend::{Edits, LogitEdit, SampleRequest};
 use ebb_kernels::cuda::Device;
 use ebb_kernels::cuda::probe::SampleProbe;
 use ebb_kernels::cuda::selftest::Rng;
 
-/// Prints one line a vocabulary, batch and kind of draw: microseconds on the device from uploading
-/// the draws to their tokens on the host.
+/// Prints one line a vocabulary, batch and kind of request: microseconds on the device from
+/// uploading the requests to their tokens on the host.
 pub fn run(
     device: &Arc<Device>,
     vocabs: &[usize],
@@ -29,14 +29,14 @@ pub fn run(
             .collect();
         probe.fill(&row)?;
         for &batch in batches {
-            for (name, draw) in kinds() {
+            for (name, sample) in kinds() {
                 // Edits add nothing, so that they can be applied again and again.
                 let each = if name == "penalties" { 500 } else { 0 };
                 let edits: Vec<LogitEdit> = (0..batch)
                     .flat_map(|_| (0..each).map(|i| edit(i * (vocab / 512))))
                     .collect();
-                let draws: Vec<Draw> = (0..batch)
-                    .map(|row| Draw {
+                let samples: Vec<SampleRequest> = (0..batch)
+                    .map(|row| SampleRequest {
                         row: row as u32,
                         bits: rng.bits(),
                         edits: Edits {
@@ -44,11 +44,11 @@ pub fn run(
                             len: each as u32,
                             ..Edits::NONE
                         },
-                        ..draw
+                        ..sample
                     })
                     .collect();
-                probe.time(&draws, &edits, 5)?;
-                let times = probe.time(&draws, &edits, repeats)?;
+                probe.time(&samples, &edits, 5)?;
+                let times = probe.time(&samples, &edits, repeats)?;
                 let p50 = times[times.len() / 2];
                 println!(
                     "{vocab},{batch},{name},{p50:.1},{:.1},{:.0}",
@@ -61,9 +61,9 @@ pub fn run(
     Ok(())
 }
 
-fn kinds() -> [(&'static str, Draw); 8] {
-    let greedy = Draw::greedy(0);
-    let plain = Draw {
+fn kinds() -> [(&'static str, SampleRequest); 8] {
+    let greedy = SampleRequest::greedy(0);
+    let plain = SampleRequest {
         temperature: 1.0,
         ..greedy
     };
@@ -72,15 +72,15 @@ fn kinds() -> [(&'static str, Draw); 8] {
         ("temperature", plain),
         (
             "top-p 0.95",
-            Draw {
+            SampleRequest {
                 top_p: 0.95,
                 ..plain
             },
         ),
-        ("top-k 50", Draw { top_k: 50, ..plain }),
+        ("top-k 50", SampleRequest { top_k: 50, ..plain }),
         (
             "top-k 50 top-p 0.9 temperature 0.7",
-            Draw {
+            SampleRequest {
                 temperature: 0.7,
                 top_k: 50,
                 top_p: 0.9,
@@ -89,7 +89,7 @@ fn kinds() -> [(&'static str, Draw); 8] {
         ),
         (
             "min-p 0.05",
-            Draw {
+            SampleRequest {
                 min_p: 0.05,
                 ..plain
             },
@@ -97,7 +97,7 @@ fn kinds() -> [(&'static str, Draw); 8] {
         ("penalties", plain),
         (
             "logprobs 20",
-            Draw {
+            SampleRequest {
                 logprobs: Some(20),
                 ..plain
             },

@@ -104,7 +104,7 @@ impl Pool {
             KvLayout::new(geometry, frame, &pages).map_err(|e| unsupported(e.to_string()))?;
         let mut images = vec![vec![0; frame.frame_bytes * layout.frames(0) as usize]];
         let mut rng = Rng(3);
-        for position in 1..layout.positions() as u16 {
+        for position in 1..layout.levels() as u16 {
             let mut image = vec![0; frame.frame_bytes * layout.frames(position) as usize];
             for record in 0..geometry.records() {
                 let side = Side::of_page(record / geometry.kv_heads);

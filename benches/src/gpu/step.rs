@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ebb_kernels::backend::{Backend, Draw, StepInput};
+use ebb_kernels::backend::{Backend, SampleRequest, StepInput};
 use ebb_kernels::cuda::selftest::{Pages, Rng};
 use ebb_kernels::cuda::{CudaBackend, CudaConfig, Device, StepCapacity};
 use ebb_kernels::model::{ModelSpec, QkNorm, Rope, UniformModel};
@@ -102,19 +102,19 @@ fn decode(
         pages.add(context + WARM + TIMED - 1, 1);
     }
     let mut input = pages.input;
-    input.draws = (0..batch as u32).map(Draw::greedy).collect();
+    input.samples = (0..batch as u32).map(SampleRequest::greedy).collect();
     let mut times = Vec::with_capacity(TIMED);
     for step in 0..WARM + TIMED {
         for seq in &mut input.seqs {
             seq.position = (context + step) as u32;
         }
         let start = Instant::now();
-        let draws = backend.step(&input)?.draws;
+        let samples = backend.step(&input)?.samples;
         let us = start.elapsed().as_secs_f64() * 1e6;
         // As the engine's: tables that are there already, and no deltas.
         input.deltas.clear();
-        for (token, drawn) in input.tokens.iter_mut().zip(draws) {
-            *token = drawn.token.map_err(|e| format!("no token: {e:?}"))?;
+        for (token, sampled) in input.tokens.iter_mut().zip(samples) {
+            *token = sampled.token.map_err(|e| format!("no token: {e:?}"))?;
         }
         if step >= WARM {
             times.push(us);
@@ -140,7 +140,7 @@ fn prefill(backend: &mut CudaBackend, frames: u32) -> Result<f64, Box<dyn std::e
             input.deltas.append(&mut pages.input.deltas);
             let new = input.push_seq(0, position as u32, &tokens[position..position + CHUNK]);
             if position + CHUNK == PROMPT {
-                input.draws.push(Draw::greedy(new.end - 1));
+                input.samples.push(SampleRequest::greedy(new.end - 1));
             }
             backend.step(&input)?;
         }

@@ -25,8 +25,8 @@ pub const DRAWN_LOGPROB_ERROR: f64 = 1e-5;
 /// Whether an answer came out again.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Sameness {
-    /// Every token; and every log-probability that was logged, to the bit or, where a device draws
-    /// and so takes its logarithms itself, within [`DRAWN_LOGPROB_ERROR`].
+    /// Every token; and every log-probability that was logged, to the bit or, where a device
+    /// samples and so takes its logarithms itself, within [`DRAWN_LOGPROB_ERROR`].
     Same,
     /// Another token came.
     Token {
@@ -82,7 +82,7 @@ pub fn replay(
     let others_courses = others.iter().cloned().map(Course::Aged);
     trials.restart(std::iter::once(logged).chain(others_courses));
     let vocab = trials.backend().spec().vocab;
-    let logprob_error = if trials.backend().draws() {
+    let logprob_error = if trials.backend().samples() {
         DRAWN_LOGPROB_ERROR
     } else {
         0.0
@@ -169,7 +169,7 @@ impl<'a> Steps<'a> {
     }
 }
 
-/// Draws the answer's tokens again, as long as they are the logged ones.
+/// Samples the answer's tokens again, as long as they are the logged ones.
 struct Checking<'a> {
     trajectory: &'a Trajectory,
     sampler: Sampler,

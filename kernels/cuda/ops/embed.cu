@@ -5,11 +5,11 @@
 namespace ebb {
 
 struct EmbedParams {
-  const uint32_t* tokens;  // [rows], an id, or the top bit and a draw of the step before
-  const uint32_t* drawn;   // tokens of those draws
-  const bf16* table;       // [vocab][hidden]
-  float* residual;         // [rows][hidden]
-  uint32_t hidden;         // a multiple of 8
+  const uint32_t* tokens;   // [rows], an id, or the top bit and a sample of the step before
+  const uint32_t* sampled;  // tokens of those samples
+  const bf16* table;        // [vocab][hidden]
+  float* residual;          // [rows][hidden]
+  uint32_t hidden;          // a multiple of 8
   uint32_t reserved;
 };
 static_assert(sizeof(EmbedParams) == 40);
@@ -19,7 +19,7 @@ static_assert(sizeof(EmbedParams) == 40);
 // Grid: rows.
 EBB_KERNEL(embed, ebb::EmbedParams, 256, 1) {
   uint32_t token = p.tokens[blockIdx.x];
-  if (token >> 31) token = p.drawn[token & ~(1u << 31)];
+  if (token >> 31) token = p.sampled[token & ~(1u << 31)];
   const uint4* from =
       reinterpret_cast<const uint4*>(p.table + static_cast<uint64_t>(token) * p.hidden);
   float4* to = reinterpret_cast<float4*>(p.residual + static_cast<uint64_t>(blockIdx.x) * p.hidden);

@@ -1,7 +1,7 @@
-// The draw: top-k, min-p and top-p by selection, then the token at a random point of what they
+// The sample: top-k, min-p and top-p by selection, then the token at a random point of what they
 // keep, in id order.
 //
-// One CTA a draw. A cut is found among the ranks of the tokens without sorting them: a histogram
+// One CTA a sample. A cut is found among the ranks of the tokens without sorting them: a histogram
 // over scaled logits names the bin in which it lies, the tokens of that bin are gathered and
 // sorted. Bins with too many tokens are halved first.
 #include "row.cuh"
@@ -209,7 +209,7 @@ __device__ __forceinline__ uint64_t share(uint64_t total, float p) {
 }
 
 // The rank from which on top-k and top-p keep tokens.
-__device__ uint64_t find_cuts(const Row& row, const SampleDraw& d, PickShared& s,
+__device__ uint64_t find_cuts(const Row& row, const SampleJob& d, PickShared& s,
                               const uint64_t* sums) {
   uint64_t from = 0;
   if (d.top_k > 0) {
@@ -324,8 +324,8 @@ __device__ uint32_t largest(const Row& row, PickShared& s) {
   return ~static_cast<uint32_t>(cta_max<kPickWarps>(best, s.scratch));
 }
 
-// The logit of `token` as it was before the edits of the draw's row.
-__device__ float before_edits(const SampleParams& p, const SampleDraw& d, const Row& row,
+// The logit of `token` as it was before the edits of the sample's row.
+__device__ float before_edits(const SampleParams& p, const SampleJob& d, const Row& row,
                               PickShared& s, uint32_t token) {
   if (threadIdx.x == 0) {
     float logit = row.logits[token];
@@ -341,10 +341,10 @@ __device__ float before_edits(const SampleParams& p, const SampleDraw& d, const 
 
 }  // namespace ebb
 
-// Grid: draws.
+// Grid: samples.
 EBB_KERNEL(sample_pick, ebb::SampleParams, ebb::kPickThreads, 2) {
   __shared__ ebb::PickShared s;
-  const ebb::SampleDraw& d = p.draws[blockIdx.x];
+  const ebb::SampleJob& d = p.samples[blockIdx.x];
   const ebb::Row row = ebb::row_of(p, d);
   uint64_t* sums = p.sums + static_cast<uint64_t>(blockIdx.x) * p.blocks;
   uint32_t token;
@@ -368,6 +368,6 @@ EBB_KERNEL(sample_pick, ebb::SampleParams, ebb::kPickThreads, 2) {
     p.results[blockIdx.x].token = token;
     p.results[blockIdx.x].logit = logit;
     // The step after this one embeds it, even if there is none.
-    p.drawn[blockIdx.x] = token < p.vocab ? token : 0;
+    p.sampled[blockIdx.x] = token < p.vocab ? token : 0;
   }
 }

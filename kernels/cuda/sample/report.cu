@@ -7,13 +7,13 @@ constexpr int kReportWarps = 16;
 
 }  // namespace ebb
 
-// Grid: draws.
+// Grid: samples.
 EBB_KERNEL(sample_report, ebb::SampleParams, 512, 2) {
   __shared__ float left[ebb::kBlocksMax];
   __shared__ uint64_t scratch[ebb::kReportWarps];
   __shared__ double partial[ebb::kReportWarps];
   __shared__ uint64_t taken;
-  const ebb::SampleDraw& d = p.draws[blockIdx.x];
+  const ebb::SampleJob& d = p.samples[blockIdx.x];
   if (d.report == 0) return;
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float* row = p.logits + static_cast<uint64_t>(d.row) * p.vocab;

@@ -1,10 +1,10 @@
-// A row of logits as the sampling kernels see it, and what they are told about each draw.
+// A row of logits as the sampling kernels see it, and what they are told about each sample.
 //
 // Every choice is made on integers: a token weighs its probability relative to the most likely
 // one's, in units of 2^-30. The arithmetic is that of the engine's sampler
-// (engine/serving/src/sampling/weight.rs), operation by operation and never fused, so both draw the
-// same token from the same logits. Rows are cut into blocks of 128 logits; whoever needs only large
-// ones skips the blocks whose maximum is too small.
+// (engine/serving/src/sampling/weight.rs), operation by operation and never fused, so both sample
+// the same token from the same logits. Rows are cut into blocks of 128 logits; whoever needs only
+// large ones skips the blocks whose maximum is too small.
 #pragma once
 #include "../common/kernel.cuh"
 #include "../common/ptx.cuh"
@@ -20,7 +20,7 @@ constexpr float kZeroBelow = -22.f;
 // In place of a token.
 constexpr uint32_t kNotFinite = ~0u, kNoCandidate = ~0u - 1;
 
-struct SampleDraw {
+struct SampleJob {
   uint64_t bits;              // random
   uint32_t row;               // of the logits
   float inverse_temperature;  // 0: the largest logit
@@ -31,13 +31,13 @@ struct SampleDraw {
   uint32_t report;  // alternatives + 1, or 0
   uint32_t first_edit;
   uint32_t edits;
-  uint32_t also;  // draw of the step before whose token counts once more, or kNone
+  uint32_t also;  // sample of the step before whose token counts once more, or kNone
   float repetition;
   float frequency;
   float presence;
   uint32_t reserved;
 };
-static_assert(sizeof(SampleDraw) == 64);
+static_assert(sizeof(SampleJob) == 64);
 
 struct LogitEdit {
   uint32_t id;
@@ -62,19 +62,19 @@ struct TokenLogit {
 };
 
 struct SampleParams {
-  float* logits;              // [rows][vocab]
-  const SampleDraw* draws;    // [draws]
-  const uint32_t* row_draws;  // [rows], the first draw of each
+  float* logits;                // [rows][vocab]
+  const SampleJob* samples;     // [samples]
+  const uint32_t* row_samples;  // [rows], the first sample of each
   const LogitEdit* edits;
   float* saved;  // for each edit, the logit before it
-  // [rows], the same for the token of SampleDraw::also; id kNone if that changed nothing more
+  // [rows], the same for the token of SampleJob::also; id kNone if that changed nothing more
   TokenLogit* saved_also;
   float* maxima;          // [rows][blocks]; infinite where a logit is not finite
   float* row_max;         // [rows], after edits
-  uint64_t* sums;         // [draws][blocks], weights
-  uint32_t* drawn;        // [draws], the tokens; before, those of the step before
-  SampleResult* results;  // [draws]
-  TokenLogit* top;        // [draws][kTopMax]
+  uint64_t* sums;         // [samples][blocks], weights
+  uint32_t* sampled;      // [samples], the tokens; before, those of the step before
+  SampleResult* results;  // [samples]
+  TokenLogit* top;        // [samples][kTopMax]
   uint32_t vocab;
   uint32_t blocks;  // ceil(vocab / 128)
 };
@@ -136,7 +136,7 @@ struct WeightSum {
   }
 };
 
-// One row, seen by a draw.
+// One row, seen by a sample.
 struct Row {
   const float* logits;
   const float* maxima;
@@ -154,7 +154,7 @@ struct Row {
   }
 };
 
-__device__ __forceinline__ Row row_of(const SampleParams& p, const SampleDraw& d) {
+__device__ __forceinline__ Row row_of(const SampleParams& p, const SampleJob& d) {
   return {p.logits + static_cast<uint64_t>(d.row) * p.vocab,
           p.maxima + static_cast<uint64_t>(d.row) * p.blocks,
           p.row_max[d.row],

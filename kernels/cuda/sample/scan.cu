@@ -1,4 +1,4 @@
-// What every draw needs: the maxima of all blocks of its row; and for draws from whole rows the
+// What every sample needs: the maxima of all blocks of its row; and for samples from whole rows the
 // sums of their weights.
 #include "row.cuh"
 
@@ -23,9 +23,9 @@ EBB_KERNEL(sample_scan, ebb::SampleParams, 256, 4) {
   }
 }
 
-// Grid: blocks / 32, draws.
+// Grid: blocks / 32, samples.
 EBB_KERNEL(sample_sum, ebb::SampleParams, 256, 4) {
-  const ebb::SampleDraw& d = p.draws[blockIdx.y];
+  const ebb::SampleJob& d = p.samples[blockIdx.y];
   if (!d.whole || d.inverse_temperature == 0.f) return;
   const ebb::Row row = ebb::row_of(p, d);
   const uint32_t first = (blockIdx.x * 8 + threadIdx.x / 32) * ebb::kBlocksPerWarp;

@@ -7,7 +7,7 @@ namespace ebb {
 constexpr int kSettleWarps = 16;
 
 // In the engine's order (engine/serving/src/sampling/edits.rs).
-__device__ __forceinline__ float edited(float logit, const SampleDraw& d, const LogitEdit& e) {
+__device__ __forceinline__ float edited(float logit, const SampleJob& d, const LogitEdit& e) {
   if (e.flags & kMasked) logit = -INFINITY;
   logit = __fadd_rn(logit, e.bias);
   if (e.count > 0 || e.flags & kInPrompt)
@@ -25,11 +25,11 @@ EBB_KERNEL(sample_settle, ebb::SampleParams, 512, 2) {
   __shared__ uint32_t touched[ebb::kBlocksMax / 32];
   __shared__ uint64_t scratch[ebb::kSettleWarps];
   __shared__ uint32_t listed;
-  const ebb::SampleDraw& d = p.draws[p.row_draws[blockIdx.x]];
+  const ebb::SampleJob& d = p.samples[p.row_samples[blockIdx.x]];
   float* row = p.logits + static_cast<uint64_t>(d.row) * p.vocab;
   float* maxima = p.maxima + static_cast<uint64_t>(d.row) * p.blocks;
   if (d.edits > 0 || d.also != ebb::kNone) {
-    const uint32_t also = d.also == ebb::kNone ? ebb::kNone : p.drawn[d.also];
+    const uint32_t also = d.also == ebb::kNone ? ebb::kNone : p.sampled[d.also];
     for (uint32_t i = threadIdx.x; i < ebb::kBlocksMax / 32; i += 512) touched[i] = 0;
     if (threadIdx.x == 0) listed = 0;
     __syncthreads();

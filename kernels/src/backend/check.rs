@@ -9,13 +9,13 @@ use crate::kv::KvLayout;
 pub struct StepLimits<'a> {
     /// Size of the vocabulary.
     pub vocab: usize,
-    /// Where the pages of a block lie at every schedule position.
+    /// Where the pages of a block lie at every precision level.
     pub layout: &'a KvLayout,
     /// Frames in the pool.
     pub pool_frames: u32,
-    /// Draws of the step submitted before, whose tokens this one may take; `None`: the backend
-    /// draws none.
-    pub drawn: Option<u32>,
+    /// Samples of the step submitted before, whose tokens this one may take; `None`: the backend
+    /// samples none.
+    pub samples_before: Option<u32>,
 }
 
 impl StepLimits<'_> {
@@ -42,7 +42,7 @@ impl StepLimits<'_> {
             ("seqs", input.seqs.len()),
             ("shrinks", input.shrinks.len()),
             ("shrink frames", input.shrink_frames.len()),
-            ("draws", input.draws.len()),
+            ("samples", input.samples.len()),
             ("edits", input.edits.len()),
         ] {
             if len > 1 << 31 {
@@ -50,7 +50,7 @@ impl StepLimits<'_> {
             }
         }
         self.check_tokens(input)?;
-        self.check_draws(input)?;
+        self.check_samples(input)?;
         self.check_frames(input)?;
         self.check_rows(input)
     }
@@ -58,9 +58,13 @@ impl StepLimits<'_> {
     fn check_tokens(&self, input: &StepInput) -> Result<(), E> {
         let vocab = self.vocab;
         for (row, &token) in input.tokens.iter().enumerate() {
-            match (sample::draw_of(token), self.drawn) {
-                (Some(draw), Some(draws)) if draw >= draws => {
-                    return Err(E::NotDrawn { row, draw, draws });
+            match (sample::pending_sample_of(token), self.samples_before) {
+                (Some(sample), Some(samples)) if sample >= samples => {
+                    return Err(E::NotSampled {
+                        row,
+                        sample,
+                        samples,
+                    });
                 }
                 (Some(_), Some(_)) => {}
                 _ if token as usize >= vocab => return Err(E::Token { row, token, vocab }),
@@ -78,12 +82,14 @@ impl StepLimits<'_> {
         Ok(())
     }
 
-    fn check_draws(&self, input: &StepInput) -> Result<(), E> {
-        let (draws, rows) = (&input.draws, input.tokens.len());
-        match self.drawn {
-            Some(before) => sample::check(draws, &input.edits, rows, before),
-            None if draws.is_empty() => Ok(()),
-            None => Err(E::CannotDraw { draws: draws.len() }),
+    fn check_samples(&self, input: &StepInput) -> Result<(), E> {
+        let (samples, rows) = (&input.samples, input.tokens.len());
+        match self.samples_before {
+            Some(before) => sample::check(samples, &input.edits, rows, before),
+            None if samples.is_empty() => Ok(()),
+            None => Err(E::CannotSample {
+                samples: samples.len(),
+            }),
         }
     }
 
@@ -133,7 +139,9 @@ impl StepLimits<'_> {
 mod tests {
     use std::ops::Range;
 
-    use super::super::{Draw, FrameCopy, TableBuilder, TableDelta as D, TableShape, drawn_token};
+    use super::super::{
+        FrameCopy, SampleRequest, TableBuilder, TableDelta as D, TableShape, pending_sample,
+    };
     use super::*;
     use crate::formats::FormatId as F;
     use crate::kv::{FrameLayout, KvGeometry};
@@ -153,14 +161,14 @@ mod tests {
         KvLayout::new(geometry, frame, &shrunk).unwrap()
     }
 
-    /// A step over tables that it describes whole: row by row, the position and the frames of each
+    /// A step over tables that it describes whole: row by row, the level and the frames of each
     /// block.
     fn over(rows: &[&[(u16, Range<u32>)]]) -> StepInput {
         let (mut input, mut tables) = (StepInput::default(), TableBuilder::default());
         for (slot, blocks) in (0..).zip(rows) {
-            for (index, (position, frames)) in blocks.iter().enumerate() {
+            for (index, (level, frames)) in blocks.iter().enumerate() {
                 let frames: Vec<u32> = frames.clone().collect();
-                tables.set(slot, index, *position, &frames);
+                tables.set(slot, index, *level, &frames);
             }
         }
         tables.take_deltas(&mut input.deltas);
@@ -184,7 +192,10 @@ mod tests {
         check_with(None, change)
     }
 
-    fn check_with(drawn: Option<u32>, change: impl FnOnce(&mut StepInput)) -> Result<(), E> {
+    fn check_with(
+        samples_before: Option<u32>,
+        change: impl FnOnce(&mut StepInput),
+    ) -> Result<(), E> {
         let mut input = good();
         change(&mut input);
         let layout = layout();
@@ -192,7 +203,7 @@ mod tests {
             vocab: 10,
             layout: &layout,
             pool_frames: 100,
-            drawn,
+            samples_before,
         };
         let mut tables = BlockTables::new(TableShape::new(2, 3, &layout, 100), 100);
         tables.apply(&layout, &input.deltas, |_| ())?;
@@ -214,39 +225,42 @@ mod tests {
 
     /// Leaves `of` with so many frames.
     fn keep_frames(input: &mut StepInput, of: u32, frames: u32) {
-        let is_kept = |delta: &D| !matches!(delta, D::Frame { block, index, .. } if *block == of && *index >= frames);
+        let is_kept = |delta: &D| match *delta {
+            D::Frame { block, index, .. } => block != of || index < frames,
+            _ => true,
+        };
         input.deltas.retain(is_kept);
     }
 
     /// Puts a block elsewhere.
     fn put(input: &mut StepInput, of: u32, to: u16) {
         for delta in &mut input.deltas {
-            if let D::Block { block, position } = delta
+            if let D::Block { block, level } = delta
                 && *block == of
             {
-                *position = to;
+                *level = to;
             }
         }
     }
 
     #[test]
     fn tokens_to_come_are_those_of_the_step_before() {
-        let takes = |draw| move |i: &mut StepInput| i.tokens[1] = drawn_token(draw);
+        let takes = |sample| move |i: &mut StepInput| i.tokens[1] = pending_sample(sample);
         assert_eq!(check_with(Some(3), takes(2)), Ok(()));
         let beyond = check_with(Some(3), takes(3));
         assert!(matches!(
             beyond,
-            Err(E::NotDrawn {
+            Err(E::NotSampled {
                 row: 1,
-                draw: 3,
+                sample: 3,
                 ..
             })
         ));
-        // A backend that draws nothing has no such tokens.
+        // A backend that samples nothing has no such tokens.
         assert!(matches!(check(takes(0)), Err(E::Token { row: 1, .. })));
-        let draws = |i: &mut StepInput| i.draws.push(Draw::greedy(0));
-        assert_eq!(check_with(Some(0), draws), Ok(()));
-        assert_eq!(check(draws), Err(E::CannotDraw { draws: 1 }));
+        let samples = |i: &mut StepInput| i.samples.push(SampleRequest::greedy(0));
+        assert_eq!(check_with(Some(0), samples), Ok(()));
+        assert_eq!(check(samples), Err(E::CannotSample { samples: 1 }));
     }
 
     #[test]
@@ -328,9 +342,9 @@ mod tests {
         );
     }
 
-    /// The first block of the first sequence goes from 16 bit to position 1, in frames 50...
+    /// The first block of the first sequence goes from 16 bit to level 1, in frames 50...
     fn shrinking() -> StepInput {
-        assert_eq!(layout().position_frames(), [16, 10, 4]);
+        assert_eq!(layout().level_frames(), [16, 10, 4]);
         let mut input = rows_of(over(&[&[(1, 50..60), (0, 16..18)], &[(0, 18..22)]]));
         // The block's old frames, which no block names any longer.
         let (old, new): (Vec<u32>, Vec<u32>) = ((30..46).collect(), (50..60).collect());
@@ -354,12 +368,11 @@ mod tests {
                 assert!(matches!(result, Err($pattern)), "{result:?}");
             };
         }
-        refuses!(ShrinkPosition { position: 3, .. }, |i: &mut StepInput| i
+        refuses!(ShrinkLevel { level: 3, .. }, |i: &mut StepInput| i
             .shrinks[0]
             .to =
             3);
-        refuses!(ShrinkPosition { .. }, |i: &mut StepInput| i.shrinks[0]
-            .from =
+        refuses!(ShrinkLevel { .. }, |i: &mut StepInput| i.shrinks[0].from =
             u16::MAX);
         refuses!(ShrinkNowhere { .. }, |i: &mut StepInput| i.shrinks[0]
             .from = 1);

@@ -6,10 +6,10 @@ use crate::kv::Side;
 /// A step that could not be run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
-    /// The input contradicts itself, the model or the pool. Nothing but the deltas took effect.
+    /// The input contradicts itself, the model or the pool. Only its deltas took effect.
     #[error("invalid step: {0}")]
     Input(#[from] StepInputError),
-    /// The scratch memory of a step this large could not be had. Nothing but the deltas took effect.
+    /// The scratch memory of a step this large could not be had. Only its deltas took effect.
     #[error("cannot allocate {bytes} bytes of scratch for a step of {rows} rows")]
     OutOfMemory {
         /// Bytes asked for.
@@ -125,24 +125,24 @@ pub enum StepInputError {
         /// Another sequence that does; `seq` itself if the frame was given to another block.
         other: usize,
     },
-    /// A shrink from or to a position that does not exist.
-    #[error("shrink {shrink} names schedule position {position}, this pool has {positions}")]
-    ShrinkPosition {
+    /// A shrink from or to a level that does not exist.
+    #[error("shrink {shrink} names precision level {level}, this pool has {levels}")]
+    ShrinkLevel {
         /// Index of the shrink.
         shrink: usize,
-        /// The position.
-        position: u16,
-        /// Positions known.
-        positions: usize,
+        /// The level.
+        level: u16,
+        /// Levels known.
+        levels: usize,
     },
     /// A shrink that leads nowhere, or to 16 bit.
-    #[error("shrink {shrink} leads from schedule position {from} to {to}, which is no way down")]
+    #[error("shrink {shrink} leads from precision level {from} to {to}, which is no way down")]
     ShrinkNowhere {
         /// Index of the shrink.
         shrink: usize,
-        /// Position left.
+        /// Level left.
         from: u16,
-        /// Position reached.
+        /// Level reached.
         to: u16,
     },
     /// A shrink that is no step down a page's ladder.
@@ -189,29 +189,29 @@ pub enum StepInputError {
         /// Index of the block in the sequence.
         block: usize,
     },
-    /// A row's token is one that the step before does not draw.
-    #[error("row {row} takes the token of draw {draw}, but the step before has {draws}")]
-    NotDrawn {
+    /// A row's token is one that the step before does not sample.
+    #[error("row {row} takes the token of sample {sample}, but the step before has {samples}")]
+    NotSampled {
         /// Row of the token.
         row: usize,
-        /// The draw it names.
-        draw: u32,
-        /// Draws of the step before.
-        draws: u32,
+        /// The sample it names.
+        sample: u32,
+        /// Samples of the step before.
+        samples: u32,
     },
-    /// A draw contradicts itself or the step.
-    #[error("draw {draw} {what}")]
-    Draw {
-        /// Index of the draw.
-        draw: usize,
+    /// A sample contradicts itself or the step.
+    #[error("sample {sample} {what}")]
+    Sample {
+        /// Index of the sample.
+        sample: usize,
         /// What is wrong with it.
         what: &'static str,
     },
     /// This backend returns logits only.
-    #[error("a step of {draws} draws for a backend that draws no tokens")]
-    CannotDraw {
-        /// Draws of the step.
-        draws: usize,
+    #[error("a step of {samples} samples for a backend that samples no tokens")]
+    CannotSample {
+        /// Samples of the step.
+        samples: usize,
     },
     /// The rows whose logits are wanted are not ascending or not in the step.
     #[error("logit row {row} is out of order or beyond the {rows} rows of the step")]

@@ -1,42 +1,42 @@
-//! Draws: tokens that a step chooses from its own logits, so that only their ids come back.
+//! Sampling on the device, so that only the ids of sampled tokens come back.
 //!
-//! A backend that draws chooses the token that the engine's sampler would choose from the same
-//! logits, bit for bit: logits are edited, tokens are weighed relative to the most likely one in
-//! integers of 2⁻³⁰, cut by min-p, top-k and top-p, and drawn in id order at the point that random
-//! bits name. See `ebb_serving::sampling`, whose Philox stream the bits are.
+//! A device samples the token that the engine's sampler would from the same logits, bit for bit.
+//! Logits are edited. Tokens get weights relative to the most likely one, integers of 2⁻³⁰. Min-p,
+//! top-k and top-p cut them. The sampled token is where random bits point to in the sum of the
+//! weights, in order of ids; the bits come from the Philox stream of `ebb_serving::sampling`.
 
 use super::StepInputError as E;
 
-/// Set in an entry of [`StepInput::tokens`](super::StepInput::tokens) whose token the step before
-/// has yet to draw.
-const DRAWN: u32 = 1 << 31;
+/// Set in an entry of [`StepInput::tokens`](super::StepInput::tokens) that is not known yet.
+const PENDING: u32 = 1 << 31;
 
-/// An entry of [`StepInput::tokens`](super::StepInput::tokens): whatever draw `draw` of the step
-/// submitted just before gives. Only for backends with a [`depth`](super::Backend::depth) above 1.
-pub const fn drawn_token(draw: u32) -> u32 {
-    DRAWN | draw
+/// An entry of [`StepInput::tokens`](super::StepInput::tokens) that is not known yet: sample
+/// `sample` of the step submitted just before. Only for backends with a
+/// [`depth`](super::Backend::depth) above 1.
+pub const fn pending_sample(sample: u32) -> u32 {
+    PENDING | sample
 }
 
-/// The draw that a row's token comes from; `None` if the token is known.
-pub const fn draw_of(token: u32) -> Option<u32> {
-    if token & DRAWN == 0 {
+/// The sample that an entry stands for; `None` if its token is known.
+pub const fn pending_sample_of(token: u32) -> Option<u32> {
+    if token & PENDING == 0 {
         None
     } else {
-        Some(token & !DRAWN)
+        Some(token & !PENDING)
     }
 }
 
 /// The lowest temperature that divides.
 pub const TEMPERATURE_MIN: f32 = 1e-5;
 
-/// Alternatives that a draw may report.
+/// Alternatives that a sample may report.
 pub const TOP_MAX: u32 = 20;
 
-/// One token to choose.
+/// A token to sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Draw {
-    /// Row of the step from whose logits it is drawn. Draws of one row stand beside each other and
-    /// have the same edits.
+pub struct SampleRequest {
+    /// Row of the step whose logits it is sampled from. Samples of one row stand beside each other
+    /// and have the same edits.
     pub row: u32,
     /// Divides the logits; 0 takes the largest, of equals the lowest id. At least
     /// [`TEMPERATURE_MIN`] otherwise.
@@ -56,7 +56,7 @@ pub struct Draw {
     pub edits: Edits,
 }
 
-impl Draw {
+impl SampleRequest {
     /// The most likely token of a row.
     pub const fn greedy(row: u32) -> Self {
         Self {
@@ -72,7 +72,7 @@ impl Draw {
     }
 }
 
-/// How the logits of a row are edited before tokens are drawn from it.
+/// How the logits of a row are edited before tokens are sampled from it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Edits {
     /// First entry, into [`StepInput::edits`](super::StepInput::edits).
@@ -85,7 +85,7 @@ pub struct Edits {
     pub frequency: f32,
     /// Subtracted for tokens in the answer.
     pub presence: f32,
-    /// The draw of the step submitted just before whose token is in the answer once more than the
+    /// The sample of the step submitted just before whose token is in the answer once more than the
     /// entries count.
     pub also: Option<u32>,
 }
@@ -116,26 +116,26 @@ pub struct LogitEdit {
     pub bias: f32,
     /// Times that it is in the answer.
     pub count: u32,
-    /// Must not be drawn.
+    /// Must not be sampled.
     pub masked: bool,
     /// Is in the prompt.
     pub in_prompt: bool,
 }
 
-/// Why no token was drawn.
+/// Why no token was sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DrawError {
+pub enum SampleFailure {
     /// A logit is NaN or +∞.
     NotFinite,
     /// Every logit is -∞.
     NoCandidate,
 }
 
-/// A token drawn.
+/// A sampled token.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Drawn {
+pub struct SampledToken {
     /// Its id.
-    pub token: Result<u32, DrawError>,
+    pub token: Result<u32, SampleFailure>,
     /// Natural logarithm of its probability in the unedited distribution; meaningless unless asked
     /// for.
     pub logprob: f32,
@@ -145,16 +145,16 @@ pub struct Drawn {
     pub top: u32,
 }
 
-/// Checks the draws of a step of `rows` rows, the one before having `before` draws.
+/// Checks the samples of a step of `rows` rows, the one before having `before` samples.
 pub(crate) fn check(
-    draws: &[Draw],
+    samples: &[SampleRequest],
     edits: &[LogitEdit],
     rows: usize,
     before: u32,
 ) -> Result<(), E> {
-    let mut previous: Option<&Draw> = None;
-    for (draw, d) in draws.iter().enumerate() {
-        let wrong = |what| Err(E::Draw { draw, what });
+    let mut previous: Option<&SampleRequest> = None;
+    for (sample, d) in samples.iter().enumerate() {
+        let wrong = |what| Err(E::Sample { sample, what });
         if d.row as usize >= rows {
             return wrong("names a row beyond the step");
         }
@@ -163,7 +163,7 @@ pub(crate) fn check(
                 return wrong("is out of order");
             }
             if d.row == p.row && d.edits != p.edits {
-                return wrong("edits its row differently from the draw before");
+                return wrong("edits its row differently from the sample before");
             }
         }
         let share = |v: f32| (0.0..=1.0).contains(&v);
@@ -177,7 +177,7 @@ pub(crate) fn check(
         }
         let e = &d.edits;
         if e.also.is_some_and(|also| also >= before) {
-            return wrong("counts a token that the step before does not draw");
+            return wrong("counts a token that the step before does not sample");
         }
         let end = u64::from(e.first) + u64::from(e.len);
         let own = edits.get(e.first as usize..end.min(usize::MAX as u64) as usize);
@@ -208,23 +208,27 @@ mod tests {
     }
 
     #[test]
-    fn tokens_and_places_of_draws_are_told_apart() {
-        for draw in [0, 1, 255, (1 << 31) - 1] {
-            assert_eq!(draw_of(drawn_token(draw)), Some(draw));
-            assert_eq!(draw_of(draw), None);
+    fn tokens_and_pending_samples_are_told_apart() {
+        for sample in [0, 1, 255, (1 << 31) - 1] {
+            assert_eq!(pending_sample_of(pending_sample(sample)), Some(sample));
+            assert_eq!(pending_sample_of(sample), None);
         }
     }
 
-    type Change<'a> = &'a dyn Fn(&mut [Draw; 3]);
+    type Change<'a> = &'a dyn Fn(&mut [SampleRequest; 3]);
 
     #[test]
-    fn hostile_draws_are_refused() {
+    fn hostile_samples_are_refused() {
         let edits = [edit(3), edit(5), edit(5)];
         let run = |change: Change<'_>| {
-            let mut draws = [Draw::greedy(1), Draw::greedy(4), Draw::greedy(4)];
-            draws[0].edits.len = 2;
-            change(&mut draws);
-            check(&draws, &edits, 5, 2)
+            let mut samples = [
+                SampleRequest::greedy(1),
+                SampleRequest::greedy(4),
+                SampleRequest::greedy(4),
+            ];
+            samples[0].edits.len = 2;
+            change(&mut samples);
+            check(&samples, &edits, 5, 2)
         };
         assert_eq!(run(&|_| ()), Ok(()));
         assert_eq!(run(&|d| d[0].edits.also = Some(1)), Ok(()));
@@ -245,7 +249,7 @@ mod tests {
             &|d| d[0].edits.first = u32::MAX,
         ];
         for (i, change) in refused.into_iter().enumerate() {
-            assert!(matches!(run(change), Err(E::Draw { .. })), "case {i}");
+            assert!(matches!(run(change), Err(E::Sample { .. })), "case {i}");
         }
     }
 }

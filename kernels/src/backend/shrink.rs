@@ -1,17 +1,19 @@
-//! Shrinks of a step: sealed blocks that move down the schedule, their check, and their failures.
+//! Shrinks of a step: full blocks that go to a later precision level, their check and failures.
 
 use super::{StepInput, StepInputError as E, StepLimits};
 use crate::formats::{FormatError, legal_shrink};
 use crate::kv::{KvLayout, Side};
 
-/// A sealed block that moves down the schedule: every record is written in its page's new format,
-/// to new frames. The old frames stay as they were, so a reader sees the whole block before or the
+/// A full block that goes to a later precision level: every page is written in its new format, to
+/// new frames. The old frames stay as they were, so a reader sees the whole block before or the
 /// whole block after.
+///
+/// It names frames and not the block, since the tables may have the old ones or the new ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shrink {
-    /// Position the block stands at.
+    /// Level that the block is at.
     pub from: u16,
-    /// Position it goes to; no page may gain bits.
+    /// Level that it goes to; no page may gain bits.
     pub to: u16,
     /// First of its present frames, into [`StepInput::shrink_frames`]; as many as `from` takes.
     pub source: u32,
@@ -19,8 +21,9 @@ pub struct Shrink {
     pub target: u32,
 }
 
-/// A block that could not be shrunk and stays as it was. Rows of the same step that name the new
-/// frames have read the old ones instead; the caller has to take the move back.
+/// A block that could not be shrunk: its old frames are as they were, its new ones hold anything.
+/// Rows of the same step whose tables name the new frames have read the old ones. If the tables
+/// name the new ones, the caller's next deltas have to bring the old ones back.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShrinkFailure {
     /// Index into [`StepInput::shrinks`].
@@ -58,15 +61,15 @@ impl Shrink {
         layout: &KvLayout,
         input: &'a StepInput,
     ) -> (&'a [u32], &'a [u32]) {
-        let list = |first: u32, position| {
-            &input.shrink_frames[first as usize..][..layout.frames(position) as usize]
+        let list = |first: u32, level| {
+            &input.shrink_frames[first as usize..][..layout.frames(level) as usize]
         };
         (list(self.source, self.from), list(self.target, self.to))
     }
 }
 
 impl StepLimits<'_> {
-    /// Afterwards: both positions exist, every page moves down its ladder or stays, all frames are
+    /// Afterwards: both levels exist, every page moves down its ladder or stays, all frames are
     /// in range, and no target frame is a frame of another shrink, of its own source, of a copy or
     /// of the step's rows, nor is a source frame. `written` holds the frames that rows are written
     /// to.
@@ -77,19 +80,19 @@ impl StepLimits<'_> {
         // (frame, shrink, is a target)
         let mut used = Vec::new();
         for (shrink, s) in input.shrinks.iter().enumerate() {
-            let positions = self.layout.positions();
-            for position in [s.from, s.to] {
-                if usize::from(position) >= positions {
-                    return Err(E::ShrinkPosition {
+            let levels = self.layout.levels();
+            for level in [s.from, s.to] {
+                if usize::from(level) >= levels {
+                    return Err(E::ShrinkLevel {
                         shrink,
-                        position,
-                        positions,
+                        level,
+                        levels,
                     });
                 }
             }
             self.check_formats(shrink, s)?;
-            for (first, position) in [(s.source, s.from), (s.target, s.to)] {
-                let end = u64::from(first) + u64::from(self.layout.frames(position));
+            for (first, level) in [(s.source, s.from), (s.target, s.to)] {
+                let end = u64::from(first) + u64::from(self.layout.frames(level));
                 if end > input.shrink_frames.len() as u64 {
                     return Err(E::ShrinkFrames {
                         shrink,

@@ -1,7 +1,7 @@
 //! The block tables of a backend, on the host.
 //!
-//! There are two: row `slot` lists the blocks of one sequence, and each block has a position in the
-//! shrink schedule and its frames. A block that many sequences share is described once. Deltas
+//! There are two: row `slot` lists the blocks of one sequence, and each block has a precision
+//! level and its frames. A block that many sequences share is described once. Deltas
 //! alone change them.
 
 use super::{SeqRows, StepInputError as E};
@@ -27,12 +27,12 @@ pub enum TableDelta {
         /// The block that holds them.
         block: u32,
     },
-    /// `block` begins anew at a schedule position, without frames; they follow.
+    /// `block` begins anew at a precision level, without frames; they follow.
     Block {
         /// The block.
         block: u32,
-        /// Its position in the shrink schedule.
-        position: u16,
+        /// Its precision level.
+        level: u16,
     },
     /// Frame `index` of `block` is `frame`. Frames have no holes.
     Frame {
@@ -64,8 +64,8 @@ const SLOTS_MAX: usize = 1 << 16;
 impl TableShape {
     /// For `slots` sequences of `row_blocks` blocks over a pool of `frames` frames.
     pub fn new(slots: usize, row_blocks: usize, layout: &KvLayout, frames: u32) -> Self {
-        let positions = 0..layout.positions() as u16;
-        let fewest = positions.map(|p| layout.frames(p) as usize).min();
+        let levels = 0..layout.levels() as u16;
+        let fewest = levels.map(|p| layout.frames(p) as usize).min();
         // A block that has only begun owns one sub-block.
         let fewest = fewest.map_or(1, |n| n.min(layout.frame().frames_per_sub_block));
         Self {
@@ -97,7 +97,7 @@ struct Row {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Block {
-    position: u16,
+    level: u16,
     frames: u16,
     /// The step that last wrote to it.
     written: u64,
@@ -120,7 +120,7 @@ pub struct BlockTables {
     frames: Vec<u32>,
     /// Where each frame of the pool was last named, into `frames`.
     places: Vec<u32>,
-    /// Blocks beyond position 0.
+    /// Blocks beyond level 0.
     shrunk: usize,
     /// Steps checked.
     steps: u64,
@@ -192,13 +192,13 @@ impl BlockTables {
                     None => row.blocks.push(block),
                 }
             }
-            TableDelta::Block { block, position } => {
+            TableDelta::Block { block, level } => {
                 let known = self.known(block)?;
-                if usize::from(position) >= layout.positions() {
-                    return Err("names a schedule position that there is not");
+                if usize::from(level) >= layout.levels() {
+                    return Err("names a precision level that there is not");
                 }
-                let (from, to) = (known.position > 0, position > 0);
-                (known.position, known.frames) = (position, 0);
+                let (from, to) = (known.level > 0, level > 0);
+                (known.level, known.frames) = (level, 0);
                 self.shrunk = self.shrunk + usize::from(to) - usize::from(from);
             }
             TableDelta::Frame {
@@ -207,7 +207,7 @@ impl BlockTables {
                 frame,
             } => {
                 let known = self.known(block)?;
-                if index >= layout.frames(known.position) {
+                if index >= layout.frames(known.level) {
                     return Err("lies beyond the end of its block");
                 }
                 if index > u32::from(known.frames) {
@@ -242,29 +242,27 @@ impl BlockTables {
         &row[..tokens.div_ceil(BLOCK_TOKENS).min(row.len())]
     }
 
-    /// Schedule position and frames of a block.
+    /// Precision level and frames of a block.
     pub fn block(&self, id: u32) -> (u16, &[u32]) {
-        let Block {
-            position, frames, ..
-        } = self.blocks[id as usize];
+        let Block { level, frames, .. } = self.blocks[id as usize];
         let first = id as usize * self.shape.block_frames;
-        (position, &self.frames[first..][..frames.into()])
+        (level, &self.frames[first..][..frames.into()])
     }
 
-    /// Position of a block and room for the frames of any block: the first are its own, the others
+    /// Level of a block and room for the frames of any block: the first are its own, the others
     /// are any of the pool's. A reader of many blocks need not fear one that has fewer than its
     /// place in a sequence takes.
     pub(crate) fn block_and_room(&self, id: u32) -> (u16, &[u32]) {
         let first = id as usize * self.shape.block_frames;
         let room = &self.frames[first..][..self.shape.block_frames];
-        (self.blocks[id as usize].position, room)
+        (self.blocks[id as usize].level, room)
     }
 
     /// Lets a block that has been described stand elsewhere for a while: what else is known of its
     /// frames stays.
-    pub(crate) fn put_block(&mut self, id: u32, position: u16, frames: &[u32]) {
+    pub(crate) fn put_block(&mut self, id: u32, level: u16, frames: &[u32]) {
         let block = &mut self.blocks[id as usize];
-        (block.position, block.frames) = (position, frames.len() as u16);
+        (block.level, block.frames) = (level, frames.len() as u16);
         let first = id as usize * self.shape.block_frames;
         self.frames[first..][..frames.len()].copy_from_slice(frames);
     }

@@ -34,7 +34,7 @@ pub struct CpuBackend {
     tables: BlockTables,
     /// Shrinks of the last step that failed.
     failed: Vec<ShrinkFailure>,
-    done: Option<Done>,
+    done: Option<Result<Done, TaskPanic>>,
     rotation: Rotation,
     /// Whether values are rotated as they are appended, and attention's output is rotated back.
     rotate_v_online: bool,
@@ -54,7 +54,7 @@ pub struct CpuOptions {
     pub threads: usize,
     /// Instruction set.
     pub isa: Isa,
-    /// Where pages lie at every schedule position; when absent, blocks stay at 16 bit.
+    /// Where pages lie at every precision level; when absent, blocks stay at 16 bit.
     pub layout: Option<KvLayout>,
     /// What is rotated (see [`crate::formats::rotation`]); needs a head_dim that is a power of two.
     pub rotation: Rotation,
@@ -195,6 +195,29 @@ impl CpuBackend {
         linears.map(|linear| linear.bytes() as u64).sum()
     }
 
+    /// Runs a checked step that there is scratch for.
+    fn run(&mut self, input: &StepInput) -> Result<Done, TaskPanic> {
+        for copy in &input.copies {
+            self.arena.copy_frame(copy.src, copy.dst);
+        }
+        self.failed.clear();
+        let began = Instant::now();
+        if !input.shrinks.is_empty() {
+            self.failed = shrink::run(&mut self.pool, &mut self.arena, &self.layout, input)?;
+        }
+        let shrink_time = began.elapsed();
+        if !input.tokens.is_empty() {
+            let taken_back = shrink::take_back(&mut self.tables, input, &self.layout, &self.failed);
+            let result = self.forward(input);
+            shrink::restore(&mut self.tables, &taken_back);
+            result?;
+        }
+        Ok(Done {
+            logit_rows: input.logit_rows.len(),
+            shrink_time,
+        })
+    }
+
     fn forward(&mut self, input: &StepInput) -> Result<(), TaskPanic> {
         let Self {
             spec,
@@ -240,7 +263,7 @@ impl Backend for CpuBackend {
             vocab: self.spec.vocab,
             layout: &self.layout,
             pool_frames: self.arena.frames(),
-            drawn: None,
+            samples_before: None,
         };
         self.tables.apply(limits.layout, &input.deltas, |_| ())?;
         limits.check(input, &mut self.tables)?;
@@ -250,35 +273,16 @@ impl Backend for CpuBackend {
         let partials = self.plan.partial_floats();
         self.scratch
             .reserve(input.tokens.len(), logit_rows, partials)?;
-        for copy in &input.copies {
-            self.arena.copy_frame(copy.src, copy.dst);
-        }
-        let panicked = |panic: TaskPanic| BackendError::Panicked(panic.0);
-        self.failed.clear();
-        let began = Instant::now();
-        if !input.shrinks.is_empty() {
-            let failed = shrink::run(&mut self.pool, &mut self.arena, &self.layout, input);
-            self.failed = failed.map_err(panicked)?;
-        }
-        let shrink_time = began.elapsed();
-        if !input.tokens.is_empty() {
-            let taken_back = shrink::take_back(&mut self.tables, input, &self.layout, &self.failed);
-            let result = self.forward(input);
-            shrink::restore(&mut self.tables, &taken_back);
-            result.map_err(panicked)?;
-        }
-        self.done = Some(Done {
-            logit_rows,
-            shrink_time,
-        });
+        self.done = Some(self.run(input));
         Ok(())
     }
 
     fn wait(&mut self) -> Result<StepOutput<'_>, BackendError> {
         let done = self.done.take().expect("a step was submitted");
+        let done = done.map_err(|panic| BackendError::Panicked(panic.0))?;
         Ok(StepOutput {
             logits: self.scratch.rows(Buffer::Logits, done.logit_rows),
-            draws: &[],
+            samples: &[],
             top: &[],
             failed_shrinks: &self.failed,
             shrink_time: done.shrink_time,

@@ -53,7 +53,7 @@ pub(super) fn run(
 /// A block that names the frames of a failed shrink, and where it stands by the tables.
 pub(super) struct TakenBack {
     block: u32,
-    position: u16,
+    level: u16,
     frames: Vec<u32>,
 }
 
@@ -76,7 +76,7 @@ pub(super) fn take_back(
                 tables.put_block(block, shrink.from, source);
                 taken_back.push(TakenBack {
                     block,
-                    position: shrink.to,
+                    level: shrink.to,
                     frames: target.to_vec(),
                 });
             }
@@ -89,11 +89,11 @@ pub(super) fn take_back(
 pub(super) fn restore(tables: &mut BlockTables, taken_back: &[TakenBack]) {
     for TakenBack {
         block,
-        position,
+        level,
         frames,
     } in taken_back
     {
-        tables.put_block(*block, *position, frames);
+        tables.put_block(*block, *level, frames);
     }
 }
 
@@ -111,7 +111,7 @@ struct Record<'a> {
 impl Record<'_> {
     fn run(&self) -> Result<(), FormatError> {
         let (layer, side) = (self.layer, self.side);
-        let format = |position| self.layout.format(position, layer, side);
+        let format = |level| self.layout.format(level, layer, side);
         let (from, to) = (format(self.shrink.from), format(self.shrink.to));
         let shape = RecordShape {
             side,
@@ -161,9 +161,9 @@ impl Record<'_> {
         rows
     }
 
-    /// Place and bytes of the record at a position ≥ 1.
-    fn place(&self, position: u16) -> (RecordPlace, usize) {
-        let bytes = self.layout.record_bytes(position, self.layer, self.side);
-        (self.layout.place(position, self.record), bytes)
+    /// Place and bytes of the record at a level ≥ 1.
+    fn place(&self, level: u16) -> (RecordPlace, usize) {
+        let bytes = self.layout.record_bytes(level, self.layer, self.side);
+        (self.layout.place(level, self.record), bytes)
     }
 }

@@ -492,7 +492,7 @@ impl Attention {
                     false => TensorMap::NONE,
                 },
                 decode: params,
-                positions: step.block_positions(),
+                positions: step.block_levels(),
                 pages: pages.ptr,
                 page_count: 2 * self.geometry.layers as u32,
                 group: self.narrowest.group as u32,

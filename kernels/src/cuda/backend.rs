@@ -53,8 +53,8 @@ pub struct CudaBackend {
     turn: usize,
     /// When the last step of each turn was done.
     ended: [Event; 2],
-    /// Draws of the step submitted last.
-    drawn: u32,
+    /// Samples of the step submitted last.
+    samples_before: u32,
     logit_rows: LogitRows,
     /// Whether a row's bits may not depend on its company.
     batch_invariant: bool,
@@ -218,7 +218,7 @@ impl CudaBackend {
             vocab: spec.vocab,
             layout: arena.pages(),
             pool_frames: arena.frames(),
-            drawn: Some(self.drawn),
+            samples_before: Some(self.samples_before),
         };
         let applied = |delta: &_| step.tables.apply(delta);
         self.tables.apply(limits.layout, &input.deltas, applied)?;
@@ -230,14 +230,14 @@ impl CudaBackend {
         &mut self.forward.arena
     }
 
-    /// Enqueues a checked step, its draws, and what comes back.
+    /// Enqueues a checked step, its samples, and what comes back.
     fn run(&mut self, input: &StepInput, turn: usize) -> Result<(), CudaError> {
-        self.logit_rows.plan(&input.draws, &input.logit_rows);
+        self.logit_rows.plan(&input.samples, &input.logit_rows);
         let most = self.forward.activations.logit_rows_max;
-        let drawn_rows = self.logit_rows.drawn;
-        if drawn_rows > most {
+        let sampled_rows = self.logit_rows.sampled;
+        if sampled_rows > most {
             return Err(CudaError::Unsupported(format!(
-                "draws from {drawn_rows} rows, but this backend was started for {most}"
+                "samples from {sampled_rows} rows, but this backend was started for {most}"
             )));
         }
         self.enqueue(input, turn)?;
@@ -251,7 +251,7 @@ impl CudaBackend {
             if first > 0 {
                 self.forward.logits(stream, first, part)?;
             }
-            // As the model gave them: before the draws edit them.
+            // As the model gave them: before the samples edit them.
             let a = &mut self.forward.activations;
             for run in self.logit_rows.back(first..first + part) {
                 // SAFETY: the host's buffer is this step's until it has been waited for; it lives
@@ -268,11 +268,11 @@ impl CudaBackend {
             }
             if first == 0 {
                 let (sampling, logits) = (&mut self.forward.sampling, &a.logits);
-                sampling.run(stream, turn, logits, &input.draws, &input.edits)?;
+                sampling.run(stream, turn, logits, &input.samples, &input.edits)?;
             }
         }
         if count == 0 {
-            // No draws either; the turn's results are none.
+            // No samples either; the turn's results are none.
             let (sampling, logits) = (&mut self.forward.sampling, &self.forward.activations.logits);
             sampling.run(stream, turn, logits, &[], &[])?;
         }
@@ -296,7 +296,7 @@ impl Backend for CudaBackend {
             return Err(waited.err().unwrap_or(error).into());
         }
         self.turn ^= 1;
-        self.drawn = input.draws.len() as u32;
+        self.samples_before = input.samples.len() as u32;
         self.in_flight.push_back(InFlight {
             turn,
             logits: input.logit_rows.len() * self.forward.spec.vocab,
@@ -308,14 +308,14 @@ impl Backend for CudaBackend {
         let InFlight { turn, logits } = self.in_flight.pop_front().expect("a step was submitted");
         self.stream.device().bind()?;
         self.ended[turn].synchronize()?;
-        let (draws, top) = self.forward.sampling.results(turn);
+        let (samples, top) = self.forward.sampling.results(turn);
         let (failed_shrinks, shrink_time) = match &mut self.forward.codecs {
             Some(codecs) => codecs.results(turn)?,
             None => Default::default(),
         };
         Ok(StepOutput {
             logits: &self.forward.activations.host_logits[turn][..logits],
-            draws,
+            samples,
             top,
             failed_shrinks,
             shrink_time,
@@ -330,7 +330,7 @@ impl Backend for CudaBackend {
         2
     }
 
-    fn draws(&self) -> bool {
+    fn samples(&self) -> bool {
         true
     }
 }

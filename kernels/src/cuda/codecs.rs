@@ -136,7 +136,7 @@ impl Codecs {
         scratch: Scratch,
         reads: bool,
     ) -> Result<Option<Self>, CudaError> {
-        if layout.positions() == 1 {
+        if layout.levels() == 1 {
             return Ok(None);
         }
         let head_dim = layout.geometry().head_dim;
@@ -187,7 +187,7 @@ impl Codecs {
 
     /// Bytes that `new` allocates on the device. The scratch frames are the arena's.
     pub(super) fn bytes(layout: &KvLayout, frames: u32, scratch: Scratch) -> usize {
-        if layout.positions() == 1 {
+        if layout.levels() == 1 {
             return 0;
         }
         let most = Most::of(frames, scratch);
@@ -239,7 +239,7 @@ impl Codecs {
                 failures: self.failures.at(first),
             };
             let grid = (records, part as u32);
-            // SAFETY: the step was checked: positions exist, frames are in the pool, and no frame
+            // SAFETY: the step was checked: levels exist, frames are in the pool, and no frame
             // is a target and anything else. Work of one stream runs in order.
             unsafe {
                 self.transcode.launch(stream, grid, self.threads, &params)?;
@@ -274,8 +274,8 @@ impl Codecs {
             words[SHRINK_WORDS * i..][..SHRINK_WORDS].copy_from_slice(&job);
         }
         let first = put(words, &self.rewrite.sources);
-        for (i, [position, source, target, shrink]) in self.rewrite.jobs.iter().enumerate() {
-            let job = [*position, first + source, *target, *shrink];
+        for (i, [level, source, target, shrink]) in self.rewrite.jobs.iter().enumerate() {
+            let job = [*level, first + source, *target, *shrink];
             words[SHRINK_WORDS * self.shrinks + DEQUANTISE_WORDS * i..][..DEQUANTISE_WORDS]
                 .copy_from_slice(&job);
         }

@@ -15,7 +15,7 @@ use crate::model::ModelSpec;
 #[derive(Debug, Clone, Copy)]
 struct EmbedParams {
     tokens: DevicePtr,
-    drawn: DevicePtr,
+    sampled: DevicePtr,
     table: DevicePtr,
     residual: DevicePtr,
     hidden: u32,
@@ -264,21 +264,21 @@ impl Ops {
     // capacity of rows; the step was checked against vocabulary and pool before it was loaded; work
     // of one stream runs in order.
 
-    /// `residual[row] = table[token of row]`; tokens to come are looked up in `drawn`, the step
+    /// `residual[row] = table[token of row]`; tokens to come are looked up in `sampled`, the step
     /// before's.
     pub(super) fn embed(
         &self,
         stream: &Stream,
         rows: usize,
         step: &StepBuffers,
-        drawn: DevicePtr,
+        sampled: DevicePtr,
         table: &DeviceBuffer<bf16>,
         residual: &mut DeviceBuffer<f32>,
     ) -> Result<(), CudaError> {
         assert!(rows * self.hidden <= residual.len());
         let params = EmbedParams {
             tokens: step.tokens(),
-            drawn,
+            sampled,
             table: table.ptr(),
             residual: residual.ptr(),
             hidden: self.hidden as u32,

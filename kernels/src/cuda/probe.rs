@@ -201,7 +201,7 @@ impl AttentionProbe {
             vocab: usize::MAX,
             layout: self.arena.pages(),
             pool_frames: self.arena.frames(),
-            drawn: None,
+            samples_before: None,
         };
         let applied = |delta: &_| self.step.tables.apply(delta);
         self.tables

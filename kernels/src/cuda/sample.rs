@@ -1,4 +1,4 @@
-//! Draws on the device: launches of `cuda/sample`, and what goes to and fro for them.
+//! Samples on the device: launches of `cuda/sample`, and what goes to and fro for them.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use bytemuck::{Pod, Zeroable};
 use super::driver::{Device, DeviceBuffer, Kernel, Pinned, Stream};
 use super::error::CudaError;
 use super::params::{DevicePtr, KernelParams};
-use crate::backend::{Draw, DrawError, Drawn, LogitEdit, TOP_MAX};
+use crate::backend::{LogitEdit, SampleFailure, SampleRequest, SampledToken, TOP_MAX};
 
 /// Logits of a block.
 const BLOCK: usize = 128;
@@ -21,10 +21,10 @@ const NONE: u32 = u32::MAX;
 const NOT_FINITE: u32 = u32::MAX;
 const NO_CANDIDATE: u32 = u32::MAX - 1;
 
-/// `ebb::SampleDraw` of sample/row.cuh.
+/// `ebb::SampleJob` of sample/row.cuh.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
-struct SampleDraw {
+struct SampleJob {
     bits: u64,
     row: u32,
     inverse_temperature: f32,
@@ -75,15 +75,15 @@ struct TokenLogit {
 #[derive(Debug, Clone, Copy)]
 struct SampleParams {
     logits: DevicePtr,
-    draws: DevicePtr,
-    row_draws: DevicePtr,
+    samples: DevicePtr,
+    row_samples: DevicePtr,
     edits: DevicePtr,
     saved: DevicePtr,
     saved_also: DevicePtr,
     maxima: DevicePtr,
     row_max: DevicePtr,
     sums: DevicePtr,
-    drawn: DevicePtr,
+    sampled: DevicePtr,
     results: DevicePtr,
     top: DevicePtr,
     vocab: u32,
@@ -95,17 +95,17 @@ unsafe impl KernelParams for SampleParams {}
 /// The host's side of one step; two are in use by turns.
 #[derive(Debug)]
 struct Host {
-    draws: Pinned<SampleDraw>,
-    row_draws: Pinned<u32>,
+    samples: Pinned<SampleJob>,
+    row_samples: Pinned<u32>,
     edits: Pinned<SampleEdit>,
     results: Pinned<SampleResult>,
     top: Pinned<TokenLogit>,
-    /// Draws of the step, and which of them report log-probabilities.
+    /// Samples of the step, and which of them report log-probabilities.
     count: usize,
     reports: Vec<bool>,
 }
 
-/// Kernels and buffers that draw tokens from logits.
+/// Kernels and buffers that sample tokens from logits.
 #[derive(Debug)]
 pub(super) struct Sampling {
     scan: Kernel<SampleParams>,
@@ -115,21 +115,21 @@ pub(super) struct Sampling {
     pick: Kernel<SampleParams>,
     vocab: usize,
     rows_max: usize,
-    draws_max: usize,
-    draws: DeviceBuffer<SampleDraw>,
-    row_draws: DeviceBuffer<u32>,
+    samples_max: usize,
+    samples: DeviceBuffer<SampleJob>,
+    row_samples: DeviceBuffer<u32>,
     edits: DeviceBuffer<SampleEdit>,
     saved: DeviceBuffer<f32>,
     saved_also: DeviceBuffer<TokenLogit>,
     maxima: DeviceBuffer<f32>,
     row_max: DeviceBuffer<f32>,
     sums: DeviceBuffer<u64>,
-    drawn: DeviceBuffer<u32>,
+    sampled: DeviceBuffer<u32>,
     results: DeviceBuffer<SampleResult>,
     top: DeviceBuffer<TokenLogit>,
     hosts: [Host; 2],
     // What `wait` lends.
-    told: Vec<Drawn>,
+    told: Vec<SampledToken>,
     told_top: Vec<(u32, f32)>,
 }
 
@@ -138,12 +138,12 @@ fn blocks(vocab: usize) -> usize {
 }
 
 impl Sampling {
-    /// For steps of up to `draws` draws from up to `rows` rows of `vocab` logits.
+    /// For steps of up to `samples` samples from up to `rows` rows of `vocab` logits.
     pub(super) fn new(
         device: &Arc<Device>,
         vocab: usize,
         rows: usize,
-        draws: usize,
+        samples: usize,
     ) -> Result<Self, CudaError> {
         if blocks(vocab) > BLOCKS_MAX {
             return Err(CudaError::Unsupported(format!(
@@ -154,11 +154,11 @@ impl Sampling {
         let what = "sampling";
         let host = || -> Result<Host, CudaError> {
             Ok(Host {
-                draws: Pinned::new(device, draws)?,
-                row_draws: Pinned::new(device, rows)?,
+                samples: Pinned::new(device, samples)?,
+                row_samples: Pinned::new(device, rows)?,
                 edits: Pinned::new(device, 0)?,
-                results: Pinned::new(device, draws)?,
-                top: Pinned::new(device, draws * TOP_MAX as usize)?,
+                results: Pinned::new(device, samples)?,
+                top: Pinned::new(device, samples * TOP_MAX as usize)?,
                 count: 0,
                 reports: Vec::new(),
             })
@@ -171,18 +171,18 @@ impl Sampling {
             pick: device.kernel("sample_pick", 0)?,
             vocab,
             rows_max: rows,
-            draws_max: draws,
-            draws: DeviceBuffer::filled(device, draws, 0, what)?,
-            row_draws: DeviceBuffer::filled(device, rows, 0, what)?,
+            samples_max: samples,
+            samples: DeviceBuffer::filled(device, samples, 0, what)?,
+            row_samples: DeviceBuffer::filled(device, rows, 0, what)?,
             edits: DeviceBuffer::filled(device, 0, 0, what)?,
             saved: DeviceBuffer::filled(device, 0, 0, what)?,
             saved_also: DeviceBuffer::filled(device, rows, 0, what)?,
             maxima: DeviceBuffer::new(device, rows * blocks(vocab), what)?,
             row_max: DeviceBuffer::new(device, rows, what)?,
-            sums: DeviceBuffer::new(device, draws * blocks(vocab), what)?,
-            drawn: DeviceBuffer::filled(device, draws, 0, "drawn tokens")?,
-            results: DeviceBuffer::filled(device, draws, 0, what)?,
-            top: DeviceBuffer::filled(device, draws * TOP_MAX as usize, 0, what)?,
+            sums: DeviceBuffer::new(device, samples * blocks(vocab), what)?,
+            sampled: DeviceBuffer::filled(device, samples, 0, "sampled tokens")?,
+            results: DeviceBuffer::filled(device, samples, 0, what)?,
+            top: DeviceBuffer::filled(device, samples * TOP_MAX as usize, 0, what)?,
             hosts: [host()?, host()?],
             told: Vec::new(),
             told_top: Vec::new(),
@@ -190,86 +190,86 @@ impl Sampling {
     }
 
     /// Bytes that `new` allocates on the device. Steps with many edits allocate 20 bytes for each.
-    pub(super) fn bytes(vocab: usize, rows: usize, draws: usize) -> usize {
-        let per_draw = size_of::<SampleDraw>() + 4 + size_of::<SampleResult>();
+    pub(super) fn bytes(vocab: usize, rows: usize, samples: usize) -> usize {
+        let per_sample = size_of::<SampleJob>() + 4 + size_of::<SampleResult>();
         rows * (4 * blocks(vocab) + 16)
-            + draws * (8 * blocks(vocab) + per_draw + 8 * TOP_MAX as usize)
+            + samples * (8 * blocks(vocab) + per_sample + 8 * TOP_MAX as usize)
     }
 
-    /// Where the tokens of the last step's draws stand; at least one value.
-    pub(super) fn drawn(&self) -> DevicePtr {
-        self.drawn.ptr()
+    /// Where the tokens of the last step's samples stand; at least one value.
+    pub(super) fn sampled(&self) -> DevicePtr {
+        self.sampled.ptr()
     }
 
-    /// Enqueues a checked step's draws: those of the rows that `draws` name lie at the beginning of
-    /// `logits`, in order. They are edited in place. `turn` names the host's buffers; the step that
-    /// used them last has been waited for.
+    /// Enqueues a checked step's samples: those of the rows that `samples` name lie at the
+    /// beginning of `logits`, in order. They are edited in place. `turn` names the host's buffers;
+    /// the step that used them last has been waited for.
     pub(super) fn run(
         &mut self,
         stream: &Stream,
         turn: usize,
         logits: &DeviceBuffer<f32>,
-        draws: &[Draw],
+        samples: &[SampleRequest],
         edits: &[LogitEdit],
     ) -> Result<(), CudaError> {
         let host = &mut self.hosts[turn];
         host.count = 0;
         host.reports.clear();
-        if draws.is_empty() {
+        if samples.is_empty() {
             return Ok(());
         }
-        if draws.len() > self.draws_max {
+        if samples.len() > self.samples_max {
             return Err(CudaError::Unsupported(format!(
-                "a step of {} draws, but this backend was started for {}",
-                draws.len(),
-                self.draws_max
+                "a step of {} samples, but this backend was started for {}",
+                samples.len(),
+                self.samples_max
             )));
         }
         let mut rows = 0;
-        for (i, draw) in draws.iter().enumerate() {
-            if i == 0 || draws[i - 1].row != draw.row {
+        for (i, sample) in samples.iter().enumerate() {
+            if i == 0 || samples[i - 1].row != sample.row {
                 assert!(rows < self.rows_max, "the caller counts the rows");
-                host.row_draws[rows] = i as u32;
+                host.row_samples[rows] = i as u32;
                 rows += 1;
             }
-            host.draws[i] = lower(draw, rows as u32 - 1, self.vocab);
-            host.reports.push(draw.logprobs.is_some());
+            host.samples[i] = lower(sample, rows as u32 - 1, self.vocab);
+            host.reports.push(sample.logprobs.is_some());
         }
         assert!(rows * self.vocab <= logits.len());
-        host.count = draws.len();
+        host.count = samples.len();
         self.load_edits(stream, turn, edits)?;
         let host = &mut self.hosts[turn];
         // SAFETY: the step that used these buffers of the host last has been waited for, and they
         // live as long as `self`, whose owner waits for the stream before it drops them.
         unsafe {
-            stream.upload(&mut self.draws, 0, &host.draws, draws.len())?;
-            stream.upload(&mut self.row_draws, 0, &host.row_draws, rows)?;
+            stream.upload(&mut self.samples, 0, &host.samples, samples.len())?;
+            stream.upload(&mut self.row_samples, 0, &host.row_samples, rows)?;
         }
         let params = SampleParams {
             logits: logits.ptr(),
-            draws: self.draws.ptr(),
-            row_draws: self.row_draws.ptr(),
+            samples: self.samples.ptr(),
+            row_samples: self.row_samples.ptr(),
             edits: self.edits.ptr(),
             saved: self.saved.ptr(),
             saved_also: self.saved_also.ptr(),
             maxima: self.maxima.ptr(),
             row_max: self.row_max.ptr(),
             sums: self.sums.ptr(),
-            drawn: self.drawn.ptr(),
+            sampled: self.sampled.ptr(),
             results: self.results.ptr(),
             top: self.top.ptr(),
             vocab: self.vocab as u32,
             blocks: blocks(self.vocab) as u32,
         };
-        let (rows, count) = (rows as u32, draws.len() as u32);
+        let (rows, count) = (rows as u32, samples.len() as u32);
         let parts = blocks(self.vocab).div_ceil(BLOCKS_PER_CTA) as u32;
         let reports = host.reports.contains(&true);
-        let sums = host.draws[..draws.len()]
+        let sums = host.samples[..samples.len()]
             .iter()
             .any(|d| d.whole != 0 && d.inverse_temperature != 0.0);
-        // SAFETY: every buffer has room for the rows and draws counted above; draws name rows below
-        // `rows`, edits were checked to be in their list, and tokens of the step before are below
-        // its draws. Work of one stream runs in order.
+        // SAFETY: every buffer has room for the rows and samples counted above; samples name rows
+        // below `rows`, edits were checked to be in their list, and tokens of the step before are
+        // below its samples. Work of one stream runs in order.
         unsafe {
             self.scan.launch(stream, (parts, rows), 256, &params)?;
             if reports {
@@ -280,9 +280,9 @@ impl Sampling {
                 self.sum.launch(stream, (parts, count), 256, &params)?;
             }
             self.pick.launch(stream, (count, 1), 512, &params)?;
-            stream.download(&mut host.results, 0, &self.results, draws.len())?;
+            stream.download(&mut host.results, 0, &self.results, samples.len())?;
             if reports {
-                let all = draws.len() * TOP_MAX as usize;
+                let all = samples.len() * TOP_MAX as usize;
                 stream.download(&mut host.top, 0, &self.top, all)?;
             }
         }
@@ -319,9 +319,9 @@ impl Sampling {
         unsafe { stream.upload(&mut self.edits, 0, &host.edits, edits.len()) }
     }
 
-    /// What the draws of the step that used the host's buffers `turn` came to: tokens, and
+    /// What the samples of the step that used the host's buffers `turn` came to: tokens, and
     /// alternatives of all. The stream must have run them.
-    pub(super) fn results(&mut self, turn: usize) -> (&[Drawn], &[(u32, f32)]) {
+    pub(super) fn results(&mut self, turn: usize) -> (&[SampledToken], &[(u32, f32)]) {
         let host = &self.hosts[turn];
         self.told.clear();
         self.told_top.clear();
@@ -330,8 +330,8 @@ impl Sampling {
             let logprob = |logit: f32| (f64::from(logit) - log_sum) as f32;
             let first_top = self.told_top.len() as u32;
             let token = match result.token {
-                NOT_FINITE => Err(DrawError::NotFinite),
-                NO_CANDIDATE => Err(DrawError::NoCandidate),
+                NOT_FINITE => Err(SampleFailure::NotFinite),
+                NO_CANDIDATE => Err(SampleFailure::NoCandidate),
                 token => Ok(token),
             };
             let reports = host.reports[i] && token.is_ok();
@@ -340,7 +340,7 @@ impl Sampling {
                 self.told_top
                     .extend(top.iter().map(|t| (t.id, logprob(t.logit))));
             }
-            self.told.push(Drawn {
+            self.told.push(SampledToken {
                 token,
                 logprob: if reports {
                     logprob(result.logit)
@@ -355,31 +355,31 @@ impl Sampling {
     }
 }
 
-/// A draw as the kernels take it, from row `row` of the logits.
-fn lower(draw: &Draw, row: u32, vocab: usize) -> SampleDraw {
-    let edits = &draw.edits;
-    let top_k = if draw.top_k as usize >= vocab {
+/// A sample as the kernels take it, from row `row` of the logits.
+fn lower(sample: &SampleRequest, row: u32, vocab: usize) -> SampleJob {
+    let edits = &sample.edits;
+    let top_k = if sample.top_k as usize >= vocab {
         0
     } else {
-        draw.top_k
+        sample.top_k
     };
-    SampleDraw {
-        bits: draw.bits,
+    SampleJob {
+        bits: sample.bits,
         row,
-        inverse_temperature: if draw.temperature == 0.0 {
+        inverse_temperature: if sample.temperature == 0.0 {
             0.0
         } else {
-            1.0 / draw.temperature
+            1.0 / sample.temperature
         },
         top_k,
-        top_p: draw.top_p,
-        floor: if draw.min_p > 0.0 {
-            draw.min_p.ln().max(ZERO_BELOW)
+        top_p: sample.top_p,
+        floor: if sample.min_p > 0.0 {
+            sample.min_p.ln().max(ZERO_BELOW)
         } else {
             ZERO_BELOW
         },
-        whole: u32::from(top_k == 0 && draw.min_p <= 0.0),
-        report: draw.logprobs.map_or(0, |top| top + 1),
+        whole: u32::from(top_k == 0 && sample.min_p <= 0.0),
+        report: sample.logprobs.map_or(0, |top| top + 1),
         first_edit: edits.first,
         edits: edits.len,
         also: edits.also.unwrap_or(NONE),

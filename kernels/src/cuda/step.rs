@@ -263,8 +263,8 @@ impl StepBuffers {
         }
     }
 
-    pub(super) fn block_positions(&self) -> DevicePtr {
-        self.tables.positions()
+    pub(super) fn block_levels(&self) -> DevicePtr {
+        self.tables.levels()
     }
 
     pub(super) fn row_count(&self) -> DevicePtr {

@@ -14,7 +14,7 @@ mod tests;
 /// Changes that one launch makes. A step with more of them, which is rare, waits between launches.
 const CHANGES_MAX: usize = 1 << 14;
 
-/// Words of the device's `BlockRef`: the first of a block's frames, and where its position is.
+/// Words of the device's `BlockRef`: the first of a block's frames, and where its level is.
 const ENTRY_WORDS: usize = 2;
 
 #[repr(C)]
@@ -40,10 +40,10 @@ pub(super) struct ScratchShape {
 }
 
 /// The tables that attention and append read: entries (where a block's frames begin), frames and
-/// blocks' schedule positions.
+/// blocks' precision levels.
 ///
 /// Row `slot` is at entry `slot * row_blocks`, the frames of block `id` from `id * block_frames`
-/// on, and its position at `id`. Sequences whose shrunk blocks are read in scratch have entries
+/// on, and its level at `id`. Sequences whose shrunk blocks are read in scratch have entries
 /// behind those, made anew for each step; the frames of scratch stand behind the others.
 #[derive(Debug)]
 pub(super) struct DeviceTables {
@@ -54,7 +54,7 @@ pub(super) struct DeviceTables {
     scratch: ScratchShape,
     /// Entries of this step's sequences in scratch.
     made: usize,
-    /// The entries, the frames, the positions.
+    /// The entries, the frames, the levels.
     words: DeviceBuffer<u32>,
     /// What they hold once all changes have been made.
     mirror: Vec<u32>,
@@ -69,7 +69,7 @@ pub(super) struct DeviceTables {
 }
 
 impl DeviceTables {
-    /// Entries, frames, positions.
+    /// Entries, frames, levels.
     fn sizes(shape: &TableShape) -> (usize, usize, usize) {
         (
             shape.slots * shape.row_blocks,
@@ -84,10 +84,10 @@ impl DeviceTables {
         shape: TableShape,
         scratch: ScratchShape,
     ) -> Result<Self, CudaError> {
-        let (entries, frames, positions) = Self::sizes(&shape);
+        let (entries, frames, levels) = Self::sizes(&shape);
         let entries = entries + scratch.entries;
         let frames = frames + scratch.blocks * scratch.block_frames;
-        let words = ENTRY_WORDS * entries + frames + positions;
+        let words = ENTRY_WORDS * entries + frames + levels;
         if u32::try_from(words).is_err() {
             let what = format!("block tables of {entries} entries and {frames} frames");
             return Err(CudaError::Unsupported(what));
@@ -112,8 +112,8 @@ impl DeviceTables {
 
     /// Bytes that `new` allocates on the device.
     pub(super) fn bytes(shape: &TableShape) -> usize {
-        let (entries, frames, positions) = Self::sizes(shape);
-        (ENTRY_WORDS * entries + frames + positions + 2 * CHANGES_MAX) * size_of::<u32>()
+        let (entries, frames, levels) = Self::sizes(shape);
+        (ENTRY_WORDS * entries + frames + levels + 2 * CHANGES_MAX) * size_of::<u32>()
     }
 
     /// Bytes that it allocates beside for scratch.
@@ -131,8 +131,8 @@ impl DeviceTables {
         self.words.at(ENTRY_WORDS * self.entries)
     }
 
-    /// Address of the positions.
-    pub(super) fn positions(&self) -> DevicePtr {
+    /// Address of the levels.
+    pub(super) fn levels(&self) -> DevicePtr {
         self.words.at(ENTRY_WORDS * self.entries + self.frames)
     }
 
@@ -150,9 +150,9 @@ impl DeviceTables {
         self.set(ENTRY_WORDS * entry + 1, block);
     }
 
-    fn set_position(&mut self, block: usize, position: u16) {
+    fn set_level(&mut self, block: usize, level: u16) {
         let word = ENTRY_WORDS * self.entries + self.frames + block;
-        self.set(word, position.into());
+        self.set(word, level.into());
     }
 
     fn set_frame(&mut self, index: usize, frame: u32) {
@@ -171,7 +171,7 @@ impl DeviceTables {
                 let entry = slot as usize * row_blocks + index as usize;
                 self.set_entry(entry, self.block_frames(block), block);
             }
-            TableDelta::Block { block, position } => self.set_position(block as usize, position),
+            TableDelta::Block { block, level } => self.set_level(block as usize, level),
             TableDelta::Frame {
                 block,
                 index,
@@ -213,7 +213,7 @@ impl DeviceTables {
         let base = self.entries - self.scratch.entries;
         let first = base + self.made;
         for first_frame in blocks {
-            // Nobody asks for the position of what is 16 bit.
+            // Nobody asks for the level of what is 16 bit.
             self.set_entry(base + self.made, first_frame, 0);
             self.made += 1;
         }

@@ -1,11 +1,11 @@
-//! Where every record of a block lies, at every position of the shrink schedule.
+//! Where every record of a block lies, at every precision level.
 //!
-//! At position 0 a block is eight 16-bit sub-blocks (see [`KvGeometry::sub_record_place`]). At a
-//! later position it is one record per (layer, side, head) in the format of its page, one right
+//! At level 0 a block is eight 16-bit sub-blocks (see [`KvGeometry::sub_record_place`]). At a
+//! later level it is one record per (layer, side, head) in the format of its page, one right
 //! behind the other in that order, those of 16 bit before all others; a record that does not fit in
 //! the rest of a frame goes on at the start of the block's next one. So a block wastes only the end
 //! of its last frame, whatever its formats, and 16 rows of 16 bit lie in one frame as they do at
-//! position 0, at a multiple of their own size.
+//! level 0, at a multiple of their own size.
 
 use super::{FrameLayout, GeometryError, KvGeometry, Side};
 use crate::SUB_BLOCKS;
@@ -27,7 +27,7 @@ pub struct RecordPlace {
     pub first_part: u32,
 }
 
-/// A list of positions that no pool of this geometry can have.
+/// A list of levels that no pool of this geometry can have.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum LayoutError {
     /// The geometry itself is impossible.
@@ -36,21 +36,21 @@ pub enum LayoutError {
     /// The frames are not a partition of a 16-bit sub-block into whole sub-records.
     #[error("a 16-bit sub-block cannot be cut into frames as {0:?} says")]
     Frames(FrameLayout),
-    /// A position does not name a format for every page.
-    #[error("schedule position {position} names {given} page formats, the model has {pages} pages")]
+    /// A level does not name a format for every page.
+    #[error("precision level {level} names {given} page formats, the model has {pages} pages")]
     Pages {
-        /// The position.
-        position: usize,
+        /// The level.
+        level: usize,
         /// Formats given.
         given: usize,
         /// Layers times two sides.
         pages: usize,
     },
     /// A page cannot have its format.
-    #[error("schedule position {position}, layer {layer}, side {side:?}: {error}")]
+    #[error("precision level {level}, layer {layer}, side {side:?}: {error}")]
     Format {
-        /// The position.
-        position: usize,
+        /// The level.
+        level: usize,
         /// Layer of the page.
         layer: usize,
         /// Side of the page.
@@ -61,12 +61,12 @@ pub enum LayoutError {
     /// A record is larger than a frame; only models with fewer than eight records a block have
     /// such.
     #[error(
-        "schedule position {position}: a {format} record takes {bytes} bytes, more than the \
+        "precision level {level}: a {format} record takes {bytes} bytes, more than the \
          {frame} of a frame; this model is too small to be shrunk to that"
     )]
     Record {
-        /// The position.
-        position: usize,
+        /// The level.
+        level: usize,
         /// The format.
         format: FormatId,
         /// Bytes of its record.
@@ -74,28 +74,28 @@ pub enum LayoutError {
         /// Bytes of a frame.
         frame: usize,
     },
-    /// More positions than a block can be at.
-    #[error("{0} schedule positions are more than a block's record counts (65535)")]
+    /// More levels than a block can be at.
+    #[error("{0} precision levels are more than a block's record counts (65535)")]
     TooMany(usize),
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct Position {
+struct Level {
     /// `[layer * 2 + side]`.
     formats: Vec<FormatId>,
-    /// `[record]`; empty at position 0.
+    /// `[record]`; empty at level 0.
     places: Vec<RecordPlace>,
     /// Bytes of each record of a page, `[layer * 2 + side]`.
     record_bytes: Vec<u32>,
     frames: u32,
 }
 
-/// The byte layout of a pool's blocks: every position's formats, places and frame count.
+/// The byte layout of a pool's blocks: every level's formats, places and frame count.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvLayout {
     geometry: KvGeometry,
     frame: FrameLayout,
-    positions: Vec<Position>,
+    levels: Vec<Level>,
 }
 
 impl KvLayout {
@@ -105,7 +105,7 @@ impl KvLayout {
         Self::new(geometry, geometry.frame_layout(), &[])
     }
 
-    /// A pool whose blocks can stand at position 0 and at `shrunk.len()` more; each lists the
+    /// A pool whose blocks can stand at level 0 and at `shrunk.len()` more; each lists the
     /// formats of all pages, `[layer * 2 + side]`. `frame` is most often
     /// [`KvGeometry::frame_layout`].
     pub fn new(
@@ -125,9 +125,9 @@ impl KvLayout {
         }
         let mut layout = Self::unshrunk(geometry, frame);
         for formats in shrunk {
-            let position = layout.positions.len();
-            let placed = place(geometry, frame, position, formats)?;
-            layout.positions.push(placed);
+            let level = layout.levels.len();
+            let placed = place(geometry, frame, level, formats)?;
+            layout.levels.push(placed);
         }
         Ok(layout)
     }
@@ -148,11 +148,11 @@ impl KvLayout {
         Ok((placed.frames, bytes * geometry.kv_heads as u64))
     }
 
-    /// Position 0 alone, of a geometry and frames that are known to fit each other.
+    /// Level 0 alone, of a geometry and frames that are known to fit each other.
     pub(crate) fn unshrunk(geometry: KvGeometry, frame: FrameLayout) -> Self {
         let pages = geometry.layers * 2;
         let whole = SUB_BLOCKS * geometry.sub_record_bytes();
-        let position = Position {
+        let level = Level {
             formats: vec![FormatId::F16; pages],
             places: Vec::new(),
             record_bytes: vec![whole as u32; pages],
@@ -161,7 +161,7 @@ impl KvLayout {
         Self {
             geometry,
             frame,
-            positions: vec![position],
+            levels: vec![level],
         }
     }
 
@@ -175,59 +175,59 @@ impl KvLayout {
         self.frame
     }
 
-    /// Positions there are, position 0 included.
-    pub fn positions(&self) -> usize {
-        self.positions.len()
+    /// Levels there are, level 0 included.
+    pub fn levels(&self) -> usize {
+        self.levels.len()
     }
 
-    /// Frames of a full block at each position, as the block manager wants them.
-    pub fn position_frames(&self) -> Vec<u32> {
-        self.positions.iter().map(|p| p.frames).collect()
+    /// Frames of a full block at each level, as the block manager wants them.
+    pub fn level_frames(&self) -> Vec<u32> {
+        self.levels.iter().map(|p| p.frames).collect()
     }
 
-    /// Frames of a full block. Panics, as all methods below, if there is no such position.
-    pub fn frames(&self, position: u16) -> u32 {
-        self.positions[usize::from(position)].frames
+    /// Frames of a full block. Panics, as all methods below, if there is no such level.
+    pub fn frames(&self, level: u16) -> u32 {
+        self.levels[usize::from(level)].frames
     }
 
     /// Formats of all pages, `[layer * 2 + side]`.
-    pub fn formats(&self, position: u16) -> &[FormatId] {
-        &self.positions[usize::from(position)].formats
+    pub fn formats(&self, level: u16) -> &[FormatId] {
+        &self.levels[usize::from(level)].formats
     }
 
     /// Format of one page.
-    pub fn format(&self, position: u16, layer: usize, side: Side) -> FormatId {
-        self.formats(position)[layer * 2 + side as usize]
+    pub fn format(&self, level: u16, layer: usize, side: Side) -> FormatId {
+        self.formats(level)[layer * 2 + side as usize]
     }
 
     /// Bytes of each record of one page.
-    pub fn record_bytes(&self, position: u16, layer: usize, side: Side) -> usize {
-        self.positions[usize::from(position)].record_bytes[layer * 2 + side as usize] as usize
+    pub fn record_bytes(&self, level: u16, layer: usize, side: Side) -> usize {
+        self.levels[usize::from(level)].record_bytes[layer * 2 + side as usize] as usize
     }
 
     /// Bytes of codes and metadata of a full block, without the unused ends of its frames.
-    pub fn bytes(&self, position: u16) -> u64 {
-        let pages = &self.positions[usize::from(position)].record_bytes;
+    pub fn bytes(&self, level: u16) -> u64 {
+        let pages = &self.levels[usize::from(level)].record_bytes;
         let heads = self.geometry.kv_heads as u64;
         pages.iter().map(|b| u64::from(*b) * heads).sum()
     }
 
-    /// Where a record of a block at position ≥ 1 lies.
-    pub fn place(&self, position: u16, record: usize) -> RecordPlace {
-        self.positions[usize::from(position)].places[record]
+    /// Where a record of a block at level ≥ 1 lies.
+    pub fn place(&self, level: u16, record: usize) -> RecordPlace {
+        self.levels[usize::from(level)].places[record]
     }
 }
 
 fn place(
     geometry: KvGeometry,
     frame: FrameLayout,
-    position: usize,
+    level: usize,
     formats: &[FormatId],
-) -> Result<Position, LayoutError> {
+) -> Result<Level, LayoutError> {
     let pages = geometry.layers * 2;
     if formats.len() != pages {
         return Err(LayoutError::Pages {
-            position,
+            level,
             given: formats.len(),
             pages,
         });
@@ -242,14 +242,14 @@ fn place(
         let bytes = format
             .record_bytes(shape)
             .map_err(|error| LayoutError::Format {
-                position,
+                level,
                 layer: page / 2,
                 side,
                 error,
             })?;
         if bytes > frame.frame_bytes {
             return Err(LayoutError::Record {
-                position,
+                level,
                 format,
                 bytes,
                 frame: frame.frame_bytes,
@@ -278,7 +278,7 @@ fn place(
             });
         }
     }
-    Ok(Position {
+    Ok(Level {
         formats: formats.to_vec(),
         places,
         record_bytes,
@@ -320,18 +320,18 @@ mod tests {
             mixed[5] = F::Int8;
             shrunk.push(mixed);
             let layout = KvLayout::new(geometry, geometry.frame_layout(), &shrunk).unwrap();
-            assert_eq!(layout.positions(), shrunk.len() + 1);
-            for position in 1..layout.positions() as u16 {
+            assert_eq!(layout.levels(), shrunk.len() + 1);
+            for level in 1..layout.levels() as u16 {
                 let frame_bytes = layout.frame().frame_bytes;
                 let mut end = 0;
-                let is_coded = |page: &usize| layout.formats(position)[*page] != F::F16;
+                let is_coded = |page: &usize| layout.formats(level)[*page] != F::F16;
                 let mut pages: Vec<usize> = (0..2 * layers).collect();
                 pages.sort_by_key(is_coded);
                 for page in pages {
                     let (layer, side) = (page / 2, Side::of_page(page));
                     for head in 0..kv_heads {
-                        let place = layout.place(position, geometry.record(layer, side, head));
-                        let size = layout.record_bytes(position, layer, side);
+                        let place = layout.place(level, geometry.record(layer, side, head));
+                        let size = layout.record_bytes(level, layer, side);
                         let offset = place.offset as usize;
                         let align = match is_coded(&page) {
                             true => RECORD_ALIGN,
@@ -346,9 +346,9 @@ mod tests {
                         end += size;
                     }
                 }
-                assert_eq!(layout.frames(position) as usize, end.div_ceil(frame_bytes));
+                assert_eq!(layout.frames(level) as usize, end.div_ceil(frame_bytes));
                 let bytes = end as u64;
-                assert_eq!(layout.bytes(position), bytes);
+                assert_eq!(layout.bytes(level), bytes);
             }
         }
     }
@@ -365,14 +365,14 @@ mod tests {
         assert_eq!(layout.bytes(0), SMOL.block_bytes() as u64);
         assert_eq!(layout.formats(0), &[F::F16; 60]);
         assert_eq!(layout.format(2, 29, Side::K), F::Int4);
-        let frames = layout.position_frames();
+        let frames = layout.level_frames();
         assert_eq!(frames[0], 120);
         assert!(frames.is_sorted_by(|a, b| a > b), "{frames:?}");
         // The unused end of the last frame is a small share of the block.
-        for (position, frames) in frames.iter().enumerate() {
+        for (level, frames) in frames.iter().enumerate() {
             let held = u64::from(*frames) * layout.frame().frame_bytes as u64;
-            let used = layout.bytes(position as u16);
-            assert!(held < used + used / 10, "{position}: {used} of {held}");
+            let used = layout.bytes(level as u16);
+            assert!(held < used + used / 10, "{level}: {used} of {held}");
         }
     }
 

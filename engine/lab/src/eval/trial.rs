@@ -49,7 +49,7 @@ impl TrialPositions {
     }
 }
 
-/// A block that stands at another schedule position from some token on.
+/// A block that stands at another precision level from some token on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Move {
     /// The first token that reads it there, by its place in the sequence.
@@ -455,7 +455,7 @@ mod tests {
         fn wait(&mut self) -> Result<StepOutput<'_>, BackendError> {
             Ok(StepOutput {
                 logits: &[],
-                draws: &[],
+                samples: &[],
                 top: &[],
                 failed_shrinks: &[],
                 shrink_time: Duration::ZERO,

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use ebb_kernels::backend::{BackendError, Drawn, StepInput, StepOutput, drawn_token};
+use ebb_kernels::backend::{BackendError, SampledToken, StepInput, StepOutput, pending_sample};
 use ebb_scheduler::{
     ChoiceOutput, Event, Logits, RequestId, SAMPLED_LATER, Scheduler, Slice, StepPlan,
 };
@@ -19,8 +19,8 @@ use crate::sampling::{Sampled, Sampler, TokenLogprobs as Report};
 /// A step that was planned and has not come back.
 pub(super) struct InFlight {
     plan: StepPlan,
-    /// Whose token each of its draws is; empty if the engine samples.
-    draws: Vec<(RequestId, u32)>,
+    /// Whose token each of its samples is; empty if the engine samples.
+    targets: Vec<(RequestId, u32)>,
     planning: Instant,
     submitted: Instant,
     /// Why the backend did not take it.
@@ -35,11 +35,11 @@ impl EngineThread {
     /// Hands a plan to the backend.
     pub(super) fn submit_step(&mut self, plan: StepPlan, planning: Instant) -> Result<(), Lost> {
         let submitted = Instant::now();
-        step::fill(&mut self.input, &plan, self.device_draws);
+        step::fill(&mut self.input, &plan, self.device_samples);
         let mut targets = self.spare_targets.pop().unwrap_or_default();
         targets.clear();
-        if self.device_draws {
-            fill_draws(&mut self.input, &plan, &mut self.live, &mut targets);
+        if self.device_samples {
+            fill_samples(&mut self.input, &plan, &mut self.live, &mut targets);
         }
         for slice in &plan.slices {
             if let Some(live) = self.live.get_mut(&slice.request) {
@@ -60,12 +60,12 @@ impl EngineThread {
         let drain = refused.is_some();
         self.in_flight.push_back(InFlight {
             plan,
-            draws: targets,
+            targets,
             planning,
             submitted,
             refused,
         });
-        // A later step may take tokens that this one was to draw: none is planned before it has
+        // A later step may take tokens that this one was to sample: none is planned before it has
         // been given up.
         while drain && !self.in_flight.is_empty() {
             self.finish_step()?;
@@ -80,7 +80,7 @@ impl EngineThread {
         };
         let InFlight {
             plan,
-            draws,
+            targets,
             planning,
             submitted,
             refused,
@@ -96,7 +96,7 @@ impl EngineThread {
                 tracing::error!(%error, rows = plan.tokens.len(), "a step failed; its sequences will be tried again");
                 self.scheduler.apply(Event::StepFailed { step: plan.step });
                 self.scheduler.recycle(plan);
-                self.spare_targets.push(draws);
+                self.spare_targets.push(targets);
                 return Ok(());
             }
         };
@@ -116,10 +116,10 @@ impl EngineThread {
             outputs: Vec::with_capacity(plan.slices.len()),
             recording: self.recording.as_mut(),
         };
-        let device_draws = self.device_draws.then_some(&draws[..]);
+        let device_targets = self.device_samples.then_some(&targets[..]);
         let prompt_tokens = reading.read(
             &plan,
-            device_draws,
+            device_targets,
             &output,
             self.shared.model().vocab,
             &mut self.live,
@@ -142,7 +142,7 @@ impl EngineThread {
             failed_shrinks,
         });
         self.scheduler.recycle(plan);
-        self.spare_targets.push(draws);
+        self.spare_targets.push(targets);
         Ok(())
     }
 }
@@ -155,9 +155,9 @@ fn check_lost(error: &BackendError) -> Result<(), Lost> {
     Ok(())
 }
 
-/// Adds the draws of `plan` to a filled step, and names the draws of the step before that its
-/// unknown tokens come from.
-fn fill_draws(
+/// Adds the samples of `plan` to a filled step. Its unknown tokens become pending samples of the
+/// step before.
+fn fill_samples(
     input: &mut StepInput,
     plan: &StepPlan,
     live: &mut FxHashMap<RequestId, Live>,
@@ -171,17 +171,17 @@ fn fill_draws(
             .get_mut(&slice.request)
             .expect("what the scheduler plans for is live: its end is told once and acted upon before the next plan");
         if last_unknown {
-            *last = drawn_token(live.drawn(slice.choice));
+            *last = pending_sample(live.last_sample(slice.choice));
         }
         let mut first = None;
         for choice in choices(slice) {
-            let index = input.draws.len() as u32;
-            let draw = match &first {
-                None => live.draw(choice, row, index, last_unknown, &mut input.edits),
-                Some(first) => live.draw_beside(choice, index, first),
+            let index = input.samples.len() as u32;
+            let request = match &first {
+                None => live.sample_request(choice, row, index, last_unknown, &mut input.edits),
+                Some(first) => live.sample_request_beside(choice, index, first),
             };
-            first.get_or_insert(draw);
-            input.draws.push(draw);
+            first.get_or_insert(request);
+            input.samples.push(request);
             targets.push((slice.request, choice));
         }
     }
@@ -196,10 +196,10 @@ fn choices(slice: &Slice) -> std::ops::Range<u32> {
 }
 
 /// Rows of logits that come back for a slice.
-fn rows_of(slice: &Slice, device_draws: bool) -> usize {
+fn rows_of(slice: &Slice, device_samples: bool) -> usize {
     match slice.logits {
         Logits::None => 0,
-        Logits::Last { .. } => usize::from(!device_draws),
+        Logits::Last { .. } => usize::from(!device_samples),
         Logits::All { .. } => slice.tokens.len(),
     }
 }
@@ -238,14 +238,14 @@ impl Reading<'_> {
     fn read(
         &mut self,
         plan: &StepPlan,
-        draws: Option<&[(RequestId, u32)]>,
+        targets: Option<&[(RequestId, u32)]>,
         output: &StepOutput<'_>,
         vocab: usize,
         live: &mut FxHashMap<RequestId, Live>,
         ended: &mut Vec<(RequestId, RequestError)>,
     ) -> usize {
         let mut rows = output.logits.chunks_exact(vocab);
-        let mut drawn = draws.unwrap_or(&[]).iter().zip(output.draws);
+        let mut sampled = targets.unwrap_or(&[]).iter().zip(output.samples);
         let scheduler = self.scheduler;
         let mut awaited = scheduler.awaited().peekable();
         let mut prompt_tokens = 0;
@@ -253,16 +253,17 @@ impl Reading<'_> {
             if slice.tokens.len() > 1 {
                 prompt_tokens += slice.tokens.len();
             }
-            let count = rows_of(slice, draws.is_some());
+            let count = rows_of(slice, targets.is_some());
             let rows: Vec<&[f32]> = rows.by_ref().take(count).collect();
-            let samples = slice.logits.choices() as usize;
-            let drawn: Vec<_> = drawn.by_ref().take(samples).collect();
-            // What was drawn for a choice that ended meanwhile, or after a step of its that failed,
-            // is nobody's.
-            let drawn = drawn
+            let count = slice.logits.choices() as usize;
+            let samples: Vec<_> = sampled.by_ref().take(count).collect();
+            // Samples for choices that have already finished, or behind a step of theirs that
+            // failed, are discarded.
+            let samples = samples
                 .into_iter()
                 .filter(|(target, _)| awaited.next_if(|next| next == *target).is_some());
-            let drawn: Vec<(u32, &Drawn)> = drawn.map(|(t, drawn)| (t.1, drawn)).collect();
+            let samples: Vec<(u32, &SampledToken)> =
+                samples.map(|(t, sample)| (t.1, sample)).collect();
             let Some(live) = live.get_mut(&slice.request) else {
                 continue;
             };
@@ -270,8 +271,8 @@ impl Reading<'_> {
                 continue;
             }
             let read = self.score_prompt(live, slice, &rows).and_then(|()| {
-                if draws.is_some() {
-                    self.take(live, &drawn, output.top)
+                if targets.is_some() {
+                    self.take(live, &samples, output.top)
                 } else {
                     self.sample(live, slice, &rows)
                 }
@@ -342,21 +343,21 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// Takes what the device drew for the slice.
+    /// Takes what the device sampled for the slice.
     fn take(
         &mut self,
         live: &mut Live,
-        drawn: &[(u32, &Drawn)],
+        samples: &[(u32, &SampledToken)],
         top: &[(u32, f32)],
     ) -> Result<(), RequestError> {
-        for &(choice, drawn) in drawn {
+        for &(choice, sample) in samples {
             live.start()?;
             let wants_report = live.request.params.logprobs.is_some();
             let report = wants_report.then(|| Report {
-                logprob: drawn.logprob,
-                top: top[drawn.first_top as usize..][..drawn.top as usize].to_vec(),
+                logprob: sample.logprob,
+                top: top[sample.first_top as usize..][..sample.top as usize].to_vec(),
             });
-            let sampled = drawn.token.map(|token| Sampled {
+            let sampled = sample.token.map(|token| Sampled {
                 token,
                 logprobs: report,
             });
@@ -364,8 +365,8 @@ impl Reading<'_> {
                 .scheduler
                 .bits(live.request.id, choice)
                 .unwrap_or_default();
-            let drawn = sampled.map_err(Into::into);
-            let advanced = live.take(choice, drawn, self.now, bits.into())?;
+            let sampled = sampled.map_err(Into::into);
+            let advanced = live.take(choice, sampled, self.now, bits.into())?;
             self.push(live.request.id, choice, advanced);
         }
         Ok(())

@@ -98,8 +98,8 @@ pub struct EngineHandle {
 }
 
 impl EngineHandle {
-    /// Starts the engine thread. A backend that draws has as many steps in flight as it takes. With
-    /// a `log`, the trajectory of every choice goes there.
+    /// Starts the engine thread. A backend that samples has as many steps in flight as it takes.
+    /// With a `log`, the trajectory of every choice goes there.
     pub(crate) fn start(
         served: Served,
         limits: Config,
@@ -108,7 +108,11 @@ impl EngineHandle {
         recorder: Recorder,
         log: Option<TrajectoryLog>,
     ) -> Result<Self, SetupError> {
-        let max_in_flight = if backend.draws() { backend.depth() } else { 1 };
+        let max_in_flight = if backend.samples() {
+            backend.depth()
+        } else {
+            1
+        };
         let limits = Config {
             max_in_flight,
             ..limits

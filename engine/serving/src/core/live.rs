@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ebb_kernels::backend::{Draw, LogitEdit};
+use ebb_kernels::backend::{LogitEdit, SampleRequest};
 use ebb_models::tokenizer::{IncrementalDetokenizer, Tokenizer};
 
 use super::engine::Submission;
@@ -36,8 +36,8 @@ pub(super) struct Choice {
     detokenizer: IncrementalDetokenizer,
     stop: StopChecker,
     finished: bool,
-    /// Its draw in the step submitted last that drew for it.
-    drawn: u32,
+    /// Index of its sample in the last submitted step that has one for it.
+    last_sample: u32,
 }
 
 /// What became of a choice in a step.
@@ -67,7 +67,7 @@ impl Live {
                 detokenizer: IncrementalDetokenizer::continuing(tokenizer.clone(), true),
                 stop: StopChecker::new(&params.stop, params.include_stop),
                 finished: false,
-                drawn: 0,
+                last_sample: 0,
             })
             .collect();
         Self {
@@ -98,33 +98,37 @@ impl Live {
         self.sender.send(event).map_err(refused)
     }
 
-    /// The draw of `choice`'s next token from the logits of `row`, where the device draws; `index`
-    /// is its place among the step's draws. With `last_unknown` the step before draws the token
-    /// before it.
-    pub(super) fn draw(
+    /// Asks the device to sample `choice`'s next token from the logits of `row`, as sample `index`
+    /// of the step. With `last_unknown` the step before has yet to sample the token before it.
+    pub(super) fn sample_request(
         &mut self,
         choice: u32,
         row: u32,
         index: u32,
         last_unknown: bool,
         edits: &mut Vec<LogitEdit>,
-    ) -> Draw {
+    ) -> SampleRequest {
         let state = &mut self.choices[choice as usize];
-        let also = last_unknown.then_some(state.drawn);
-        state.drawn = index;
-        state.sampler.draw(row, also, edits)
+        let also = last_unknown.then_some(state.last_sample);
+        state.last_sample = index;
+        state.sampler.sample_request(row, also, edits)
     }
 
-    /// The same for another choice that starts from the same row: a draw like `first`.
-    pub(super) fn draw_beside(&mut self, choice: u32, index: u32, first: &Draw) -> Draw {
+    /// The same for another choice that starts from the same row as `first`.
+    pub(super) fn sample_request_beside(
+        &mut self,
+        choice: u32,
+        index: u32,
+        first: &SampleRequest,
+    ) -> SampleRequest {
         let state = &mut self.choices[choice as usize];
-        state.drawn = index;
-        state.sampler.draw_beside(first)
+        state.last_sample = index;
+        state.sampler.sample_request_beside(first)
     }
 
-    /// The draw of the step before that gives `choice`'s last token.
-    pub(super) fn drawn(&self, choice: u32) -> u32 {
-        self.choices[choice as usize].drawn
+    /// The sample of the step before that gives `choice`'s last token.
+    pub(super) fn last_sample(&self, choice: u32) -> u32 {
+        self.choices[choice as usize].last_sample
     }
 
     /// Samples `choice`'s next token from its row of logits, and tells the client what can be told.
@@ -143,15 +147,15 @@ impl Live {
         self.advance(choice, sampled, now, kv_bits)
     }
 
-    /// Takes the token that the device drew for `choice`, and tells the client what can be told.
+    /// Takes the token that the device sampled for `choice`, and tells the client what can be told.
     pub(super) fn take(
         &mut self,
         choice: u32,
-        drawn: Result<Sampled, SampleError>,
+        sampled: Result<Sampled, SampleError>,
         now: Instant,
         kv_bits: KvBits,
     ) -> Result<Advanced, RequestError> {
-        let sampled = drawn.map_err(unusable)?;
+        let sampled = sampled.map_err(unusable)?;
         self.choices[choice as usize].sampler.accept(sampled.token);
         self.advance(choice, sampled, now, kv_bits)
     }

@@ -28,8 +28,8 @@ pub(super) struct EngineThread {
     commands: Receiver<Command>,
     pub(super) scheduler: Scheduler,
     pub(super) backend: Box<dyn Backend>,
-    /// Whether the backend draws the tokens.
-    pub(super) device_draws: bool,
+    /// Whether the backend samples the tokens itself.
+    pub(super) device_samples: bool,
     pub(super) sampler: Sampler,
     /// One row of logits, to be edited while a token is chosen from it.
     pub(super) row: Vec<f32>,
@@ -63,7 +63,7 @@ impl EngineThread {
             scheduler,
             sampler: Sampler::new(),
             row: Vec::new(),
-            device_draws: backend.draws(),
+            device_samples: backend.samples(),
             backend,
             live: FxHashMap::default(),
             received: Count::default(),

@@ -4,9 +4,9 @@ use ebb_block_manager::TableDelta as Delta;
 use ebb_kernels::backend::{FrameCopy, StepInput, TableDelta};
 use ebb_scheduler::{Logits, StepPlan};
 
-/// Fills `input` (reused between steps) with what `plan` asks for, but for its draws.
-/// `device_draws`: the backend chooses the tokens, so only the logits of whole prompts come back.
-pub(super) fn fill(input: &mut StepInput, plan: &StepPlan, device_draws: bool) {
+/// Fills `input` (reused between steps) with what `plan` asks for, but for its samples.
+/// `device_samples`: the backend chooses the tokens, so only the logits of whole prompts come back.
+pub(super) fn fill(input: &mut StepInput, plan: &StepPlan, device_samples: bool) {
     input.clear();
     input.deltas.extend(plan.deltas.iter().map(table_delta));
     let copies = plan.copies.iter();
@@ -21,7 +21,7 @@ pub(super) fn fill(input: &mut StepInput, plan: &StepPlan, device_draws: bool) {
         let rows = input.push_seq(slice.slot.0, slice.position, &plan.tokens[tokens]);
         match slice.logits {
             Logits::None => {}
-            Logits::Last { .. } if device_draws => {}
+            Logits::Last { .. } if device_samples => {}
             Logits::Last { .. } => input.logit_rows.push(rows.end - 1),
             Logits::All { .. } => input.logit_rows.extend(rows),
         }
@@ -38,7 +38,7 @@ pub fn table_delta(delta: &Delta) -> TableDelta {
         },
         Delta::Block { block, position } => TableDelta::Block {
             block: block.0,
-            position,
+            level: position,
         },
         Delta::Frame {
             block,

@@ -33,7 +33,7 @@ pub struct BackendOptions {
     pub device: Device,
     /// Compute threads of the CPU.
     pub threads: usize,
-    /// Where pages lie at every schedule position; when absent, blocks stay at 16 bit.
+    /// Where pages lie at every precision level; when absent, blocks stay at 16 bit.
     pub layout: Option<KvLayout>,
     /// What is rotated.
     pub rotation: Rotation,

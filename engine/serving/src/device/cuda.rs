@@ -98,7 +98,7 @@ impl CudaDevice {
             let beside = CudaBackend::shrink_bytes(layout, frames32, &config) as u64;
             frames * frame + beside <= bytes
         };
-        if layout.positions() == 1 || fits(bytes / frame) {
+        if layout.levels() == 1 || fits(bytes / frame) {
             return bytes;
         }
         let (mut most, mut too_many) = (0, bytes / frame);

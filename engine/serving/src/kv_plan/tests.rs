@@ -24,7 +24,7 @@ fn the_default_schedule_ends_at_its_floor_and_frees_frames_on_the_way() {
         plan.layout.formats(last),
         [F::Kitty25c, F::Int2c].repeat(30)
     );
-    assert_eq!(plan.layout.positions(), plan.positions.len());
+    assert_eq!(plan.layout.levels(), plan.positions.len());
     for position in 0..plan.positions.len() as u16 {
         let standing = plan.positions.standing(position);
         let frames = plan.layout.frames(position);

@@ -6,7 +6,6 @@
 //! answer whatever shares the batch, and another backend can reproduce it bit for bit.
 
 mod candidates;
-mod draw;
 mod edits;
 mod error;
 mod filter;
@@ -16,6 +15,7 @@ mod params;
 mod philox;
 #[cfg(test)]
 pub(crate) mod reference;
+mod sample_request;
 mod sampler;
 mod scan;
 mod state;

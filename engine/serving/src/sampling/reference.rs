@@ -1,56 +1,56 @@
-//! A device's draw by the parts of the CPU sampler: what devices are compared with, and what
+//! What a device samples, by the parts of the CPU sampler: what devices are compared with, and what
 //! scripted ones use.
 
-use ebb_kernels::backend::{Draw, DrawError, Drawn, LogitEdit};
+use ebb_kernels::backend::{LogitEdit, SampleFailure, SampleRequest, SampledToken};
 
 use super::filter::Filter;
 use super::logprobs::Distribution;
 use super::scan::Scan;
 use super::{SampleError, SamplingOptions};
 
-/// The token that `draw` gives from `logits`; alternatives are appended to `top`. `before` are the
-/// tokens that the step before drew.
-pub(crate) fn draw(
+/// The token that `request` gives from `logits`; alternatives are appended to `top`. `before` are
+/// the tokens that the step before sampled.
+pub(crate) fn sample(
     logits: &[f32],
-    draw: &Draw,
+    request: &SampleRequest,
     edits: &[LogitEdit],
     before: &[u32],
     top: &mut Vec<(u32, f32)>,
-) -> Drawn {
+) -> SampledToken {
     let first_top = top.len() as u32;
-    let mut drawn = Drawn {
-        token: Err(DrawError::NotFinite),
+    let mut sampled = SampledToken {
+        token: Err(SampleFailure::NotFinite),
         logprob: f32::NAN,
         first_top,
         top: 0,
     };
-    match chosen(logits, draw, edits, before) {
+    match chosen(logits, request, edits, before) {
         Ok(token) => {
-            drawn.token = Ok(token);
-            if let Some(count) = draw.logprobs {
+            sampled.token = Ok(token);
+            if let Some(count) = request.logprobs {
                 let mut scan = Scan::default();
                 scan.run(logits).expect("sound before its edits");
                 let report = Distribution::of(logits, &scan, count).report(logits[token as usize]);
-                drawn.logprob = report.logprob;
-                drawn.top = report.top.len() as u32;
+                sampled.logprob = report.logprob;
+                sampled.top = report.top.len() as u32;
                 top.extend(report.top);
             }
         }
-        Err(SampleError::NoCandidate) => drawn.token = Err(DrawError::NoCandidate),
+        Err(SampleError::NoCandidate) => sampled.token = Err(SampleFailure::NoCandidate),
         Err(_) => {}
     }
-    drawn
+    sampled
 }
 
 fn chosen(
     logits: &[f32],
-    draw: &Draw,
+    request: &SampleRequest,
     edits: &[LogitEdit],
     before: &[u32],
 ) -> Result<u32, SampleError> {
     Scan::default().run(logits)?;
     let mut edited = logits.to_vec();
-    let e = &draw.edits;
+    let e = &request.edits;
     let mut own = edits[e.first as usize..][..e.len as usize].to_vec();
     if let Some(also) = e.also {
         let id = before[also as usize];
@@ -86,16 +86,16 @@ fn chosen(
     }
     let mut scan = Scan::default();
     scan.run(&edited)?;
-    if draw.temperature == 0.0 {
+    if request.temperature == 0.0 {
         return Ok(scan.argmax(&edited));
     }
     let options = SamplingOptions {
-        temperature: draw.temperature,
-        top_k: draw.top_k,
-        top_p: draw.top_p,
-        min_p: draw.min_p,
+        temperature: request.temperature,
+        top_k: request.top_k,
+        top_p: request.top_p,
+        min_p: request.min_p,
         ..Default::default()
     };
     let params = options.validate(logits.len()).expect("in range");
-    Ok(Filter::default().draw(&edited, &scan, &params, draw.bits))
+    Ok(Filter::default().draw(&edited, &scan, &params, request.bits))
 }

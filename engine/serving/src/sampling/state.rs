@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::SamplingParams;
-use super::draw::EditList;
 use super::philox::draw_bits;
+use super::sample_request::EditList;
 
 /// One choice of a request: its parameters, its random stream, and what it has generated so far.
 /// It belongs to the request and outlives preemption; nothing here depends on other sequences.
@@ -22,7 +22,7 @@ pub struct SamplerState {
     generated: u32,
     /// How often each id was generated; kept only where a penalty asks for it.
     counts: FxHashMap<u32, u32>,
-    /// The edits of its draws, where a device draws and there are any.
+    /// The edits of its samples, where a device samples and there are any.
     pub(super) edit_list: Option<EditList>,
 }
 

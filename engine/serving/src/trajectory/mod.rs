@@ -71,7 +71,7 @@ impl Header {
             rotate_k: plan.rotation.k,
             rotate_v: plan.rotation.v,
             key_scales: plan.key_scales.as_deref().cloned(),
-            positions: (1..plan.layout.positions() as u16).map(names).collect(),
+            positions: (1..plan.layout.levels() as u16).map(names).collect(),
         }
     }
 

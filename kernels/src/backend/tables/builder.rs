@@ -16,7 +16,7 @@ use super::TableDelta;
 /// tables.set(0, 0, 0, &[7]);
 /// tables.take_deltas(&mut deltas);
 /// assert_eq!(deltas, [
-///     TableDelta::Block { block: 0, position: 0 },
+///     TableDelta::Block { block: 0, level: 0 },
 ///     TableDelta::Frame { block: 0, index: 0, frame: 7 },
 ///     TableDelta::Row { slot: 0, index: 0, block: 0 },
 /// ]);
@@ -40,20 +40,20 @@ pub struct TableBuilder {
 
 #[derive(Debug, Clone, Default)]
 struct Known {
-    position: u16,
+    level: u16,
     frames: Vec<u32>,
     /// Entries of rows that name it.
     uses: u32,
 }
 
 impl TableBuilder {
-    /// Block `index` of the sequence in `slot` stands at a schedule position, in these frames. The
+    /// Block `index` of the sequence in `slot` stands at a precision level, in these frames. The
     /// time depends on the frames of this one block.
     ///
     /// # Panics
     /// If there are no frames, or the sequence has fewer than `index` blocks.
-    pub fn set(&mut self, slot: u32, index: usize, position: u16, frames: &[u32]) {
-        let block = self.describe(position, frames);
+    pub fn set(&mut self, slot: u32, index: usize, level: u16, frames: &[u32]) {
+        let block = self.describe(level, frames);
         let row = slot as usize;
         if self.rows.len() <= row {
             self.rows.resize_with(row + 1, Vec::new);
@@ -88,7 +88,7 @@ impl TableBuilder {
     }
 
     /// The block that has these frames, and tells what is new of it.
-    fn describe(&mut self, position: u16, frames: &[u32]) -> u32 {
+    fn describe(&mut self, level: u16, frames: &[u32]) -> u32 {
         let known = self.by_frame.get(&frames[0]).copied();
         let block = known.unwrap_or_else(|| {
             self.free.pop().unwrap_or_else(|| {
@@ -97,11 +97,11 @@ impl TableBuilder {
             })
         });
         let of_block = &mut self.blocks[block as usize];
-        let extends = of_block.position == position && frames.starts_with(&of_block.frames);
+        let extends = of_block.level == level && frames.starts_with(&of_block.frames);
         if known.is_none() || !extends {
             self.by_frame.insert(frames[0], block);
-            self.deltas.push(TableDelta::Block { block, position });
-            of_block.position = position;
+            self.deltas.push(TableDelta::Block { block, level });
+            of_block.level = level;
             of_block.frames.clear();
         }
         let told = of_block.frames.len();

@@ -59,13 +59,11 @@ impl BlockTables {
 
     /// Sub-blocks that a block has memory for.
     fn sub_blocks(&self, layout: &KvLayout, block: u32) -> usize {
-        let Block {
-            position, frames, ..
-        } = self.blocks[block as usize];
+        let Block { level, frames, .. } = self.blocks[block as usize];
         let frames = u32::from(frames);
-        match position {
+        match level {
             0 => (frames as usize / layout.frame().frames_per_sub_block).min(SUB_BLOCKS),
-            _ if frames == layout.frames(position) => SUB_BLOCKS,
+            _ if frames == layout.frames(level) => SUB_BLOCKS,
             _ => 0,
         }
     }
@@ -84,7 +82,7 @@ impl BlockTables {
             let index = next / SUB_BLOCKS;
             let id = self.rows[s.slot as usize].blocks[index];
             let block = &mut self.blocks[id as usize];
-            if block.position != 0 {
+            if block.level != 0 {
                 return Err(E::Sealed { seq, block: index });
             }
             let other = block.writer as usize;

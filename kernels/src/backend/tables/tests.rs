@@ -36,7 +36,7 @@ fn limits(layout: &KvLayout) -> StepLimits<'_> {
         vocab: 10,
         layout,
         pool_frames: FRAMES,
-        drawn: None,
+        samples_before: None,
     }
 }
 
@@ -53,13 +53,13 @@ impl Rng {
 }
 
 /// Block `block` with `count` frames from `first` on.
-fn block(block: u32, position: u16, first: u32, count: u32) -> Vec<D> {
+fn block(block: u32, level: u16, first: u32, count: u32) -> Vec<D> {
     let frames = (0..count).map(|index| D::Frame {
         block,
         index,
         frame: first + index,
     });
-    [D::Block { block, position }]
+    [D::Block { block, level }]
         .into_iter()
         .chain(frames)
         .collect()
@@ -201,12 +201,9 @@ fn wrong_deltas_are_left_out_and_the_others_applied() {
         row(0, 0, 12),
         D::Block {
             block: 12,
-            position: 0,
+            level: 0,
         },
-        D::Block {
-            block: 0,
-            position: 3,
-        },
+        D::Block { block: 0, level: 3 },
         frame(12, 0, 0),
         frame(1, 3, 0),
         frame(0, 16, 0),
@@ -245,8 +242,8 @@ impl Naive {
             D::Row { slot, index, block } => {
                 self.rows.entry(slot).or_default().insert(index, block);
             }
-            D::Block { block, position } => {
-                self.blocks.insert(block, (position, BTreeMap::new()));
+            D::Block { block, level } => {
+                self.blocks.insert(block, (level, BTreeMap::new()));
             }
             D::Frame {
                 block,
@@ -259,13 +256,13 @@ impl Naive {
         }
     }
 
-    /// Position and frames of the blocks that hold `tokens` tokens of a row.
+    /// Level and frames of the blocks that hold `tokens` tokens of a row.
     fn blocks(&self, slot: u32, tokens: u32) -> Vec<(u16, Vec<u32>)> {
         let row = self.rows.get(&slot).into_iter().flatten();
         let held = row.take(tokens.div_ceil(128) as usize);
         held.map(|(_, id)| {
-            let (position, frames) = self.blocks.get(id).cloned().unwrap_or_default();
-            (position, frames.into_values().collect())
+            let (level, frames) = self.blocks.get(id).cloned().unwrap_or_default();
+            (level, frames.into_values().collect())
         })
         .collect()
     }
@@ -273,10 +270,10 @@ impl Naive {
     /// Tokens that a row has memory for.
     fn capacity(&self, layout: &KvLayout, slot: u32) -> u32 {
         let mut tokens = 0;
-        for (position, frames) in self.blocks(slot, u32::MAX) {
-            let held = match position {
+        for (level, frames) in self.blocks(slot, u32::MAX) {
+            let held = match level {
                 0 => frames.len() as u32 / 2,
-                _ if frames.len() as u32 == layout.frames(position) => 8,
+                _ if frames.len() as u32 == layout.frames(level) => 8,
                 _ => 0,
             };
             tokens += 16 * held;
@@ -297,9 +294,9 @@ impl Naive {
                 && (s.position / 16..end.div_ceil(16)).all(|sub_block| {
                     let (index, sub_block) = (sub_block / 8, sub_block % 8);
                     let id = self.rows[slot][&index];
-                    let (position, frames) = &self.blocks[&id];
+                    let (level, frames) = &self.blocks[&id];
                     let mut own = 2 * sub_block..2 * sub_block + 2;
-                    *position == 0
+                    *level == 0
                         && *writers.entry(id).or_insert((seq, index)) == (seq, index)
                         && own.all(|i| self.places[&frames[&i]] == (id, i))
                 })
@@ -319,16 +316,12 @@ fn random_deltas_and_steps_are_what_a_naive_model_makes_of_them() {
             let mut deltas = Vec::new();
             for _ in 0..rng.below(4) {
                 let id = rng.below(SHAPE.blocks);
-                let position = [0, 0, 0, 1, 2, 3][rng.below(6) as usize];
-                let most = if position < 3 {
-                    layout.frames(position)
-                } else {
-                    2
-                };
+                let level = [0, 0, 0, 1, 2, 3][rng.below(6) as usize];
+                let most = if level < 3 { layout.frames(level) } else { 2 };
                 let count = [most, most, rng.below(20)][rng.below(3) as usize];
                 // Mostly places of its own.
                 let first = [id * 32, id * 32, id * 32 + 16, rng.below(FRAMES as usize)];
-                deltas.extend(block(id, position, first[rng.below(4) as usize], count));
+                deltas.extend(block(id, level, first[rng.below(4) as usize], count));
             }
             for _ in 0..rng.below(5) {
                 let (slot, index) = (rng.below(SHAPE.slots + 1), rng.below(4));
@@ -409,13 +402,10 @@ fn tables_are_what_a_builder_was_told() {
                 }
                 (1..3, Some(_)) => {
                     let index = rng.below(len) as usize;
-                    let (position, frames) = &mut seqs[slot][index];
+                    let (level, frames) = &mut seqs[slot][index];
                     if frames.len() == 16 {
-                        *position = 1 + rng.below(2) as u16;
-                        *frames = free
-                            .by_ref()
-                            .take(layout.frames(*position) as usize)
-                            .collect();
+                        *level = 1 + rng.below(2) as u16;
+                        *frames = free.by_ref().take(layout.frames(*level) as usize).collect();
                     }
                 }
                 (_, Some((0, frames))) if frames.len() < 16 => {
@@ -427,8 +417,8 @@ fn tables_are_what_a_builder_was_told() {
                 }
                 _ => {}
             }
-            for (index, (position, frames)) in seqs[slot].iter().enumerate() {
-                builder.set(slot as u32, index, *position, frames);
+            for (index, (level, frames)) in seqs[slot].iter().enumerate() {
+                builder.set(slot as u32, index, *level, frames);
             }
             let mut deltas = Vec::new();
             builder.take_deltas(&mut deltas);
@@ -436,13 +426,13 @@ fn tables_are_what_a_builder_was_told() {
             for (slot, blocks) in (0..).zip(&seqs) {
                 let row = &known.row(slot)[..blocks.len()];
                 for (id, block) in row.iter().zip(blocks) {
-                    let (position, frames) = known.block(*id);
-                    assert_eq!((position, frames), (block.0, &block.1[..]), "seed {seed}");
+                    let (level, frames) = known.block(*id);
+                    assert_eq!((level, frames), (block.0, &block.1[..]), "seed {seed}");
                 }
             }
             // What is said again is not told again.
-            for (index, (position, frames)) in seqs[slot].iter().enumerate() {
-                builder.set(slot as u32, index, *position, frames);
+            for (index, (level, frames)) in seqs[slot].iter().enumerate() {
+                builder.set(slot as u32, index, *level, frames);
             }
             deltas.clear();
             builder.take_deltas(&mut deltas);

@@ -110,9 +110,9 @@ impl Pages<'_> {
     #[inline(never)]
     fn decode(&self, page: HeadPage, item: Item, rows: &mut [f32], out: &mut [f32]) {
         let dim = self.geometry.head_dim;
-        let (position, frames) = self.tables.block_and_room(page.block);
-        let bytes = self.layout.record_bytes(position, page.layer, item.side);
-        let place = self.record_place(page, position, item.side);
+        let (level, frames) = self.tables.block_and_room(page.block);
+        let bytes = self.layout.record_bytes(level, page.layer, item.side);
+        let place = self.record_place(page, level, item.side);
         let mut joined = Vec::new();
         // SAFETY: shrinks and appends are over.
         let record = unsafe { self.arena.record(frames, place, bytes, &mut joined) };
@@ -120,7 +120,7 @@ impl Pages<'_> {
             side: item.side,
             head_dim: dim,
         };
-        let format = self.layout.format(position, page.layer, item.side);
+        let format = self.layout.format(level, page.layer, item.side);
         let rows = &mut rows[..PIECE * dim];
         let tokens = item.piece * PIECE..(item.piece + 1) * PIECE;
         if let Err(error) = format.dequantise_tokens(shape, record, tokens, rows) {
@@ -133,9 +133,9 @@ impl Pages<'_> {
     }
 
     /// Where a record lies in the frames of a shrunk block.
-    fn record_place(&self, page: HeadPage, position: u16, side: Side) -> RecordPlace {
+    fn record_place(&self, page: HeadPage, level: u16, side: Side) -> RecordPlace {
         let record = self.geometry.record(page.layer, side, page.kv_head);
-        self.layout.place(position, record)
+        self.layout.place(level, record)
     }
 
     /// Where an item lies: the starts of its two sub-records (the same twice if it has only one);
@@ -143,9 +143,9 @@ impl Pages<'_> {
     /// apart for the hardware to see a stream in them.
     #[inline(always)]
     pub(super) fn runs(&self, page: HeadPage, item: Item) -> [*const u8; 2] {
-        let (position, frames) = self.tables.block_and_room(page.block);
-        if position > 0 {
-            let place = self.record_place(page, position, item.side);
+        let (level, frames) = self.tables.block_and_room(page.block);
+        if level > 0 {
+            let place = self.record_place(page, level, item.side);
             let start = self.arena.frame_ptr(frames[place.frame as usize]);
             return [start.wrapping_add(place.offset as usize).cast_const(); 2];
         }

@@ -20,7 +20,7 @@ pub(super) enum Needs {
 impl Needs {
     /// `None` if no kernel reads all formats of the layout.
     pub(super) fn of(layout: &KvLayout) -> Option<Self> {
-        let formats = (0..layout.positions() as u16).flat_map(|p| layout.formats(p));
+        let formats = (0..layout.levels() as u16).flat_map(|p| layout.formats(p));
         formats
             .into_iter()
             .try_fold(Self::Codes, |needs, f| match f.gpu_reader() {

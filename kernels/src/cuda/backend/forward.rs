@@ -48,8 +48,9 @@ impl Forward {
     fn embed(&mut self, stream: &Stream, rows: usize) -> Result<(), CudaError> {
         let (step, a) = (&self.step, &mut self.activations);
         let table = self.weights.embedding();
-        let (drawn, residual) = (self.sampling.drawn(), &mut a.residual);
-        self.ops.embed(stream, rows, step, drawn, table, residual)?;
+        let (sampled, residual) = (self.sampling.sampled(), &mut a.residual);
+        self.ops
+            .embed(stream, rows, step, sampled, table, residual)?;
         self.ops.rope_table(stream, rows, step, &mut a.rope)
     }
 

@@ -1,17 +1,17 @@
-//! Whose logits a step computes: first the rows that tokens are drawn from, each once, then those
+//! Whose logits a step computes: first the rows that tokens are sampled from, each once, then those
 //! that only come back.
 
 use std::ops::Range;
 
-use crate::backend::Draw;
+use crate::backend::SampleRequest;
 
 /// The rows of one step; reused between steps.
 #[derive(Debug, Default)]
 pub(super) struct LogitRows {
     /// Rows of the step in the order in which their logits are computed.
     pub(super) all: Vec<u32>,
-    /// How many of them, from the first on, are drawn from.
-    pub(super) drawn: usize,
+    /// How many of them, from the first on, are sampled from.
+    pub(super) sampled: usize,
     /// (place in `all`, place in what comes back) of the rows that come back, ascending by the
     /// first.
     back: Vec<(usize, usize)>,
@@ -28,16 +28,16 @@ pub(super) struct Run {
 }
 
 impl LogitRows {
-    /// Plans for `draws` and for the rows that come back, both ascending.
-    pub(super) fn plan(&mut self, draws: &[Draw], back: &[u32]) {
+    /// Plans for `samples` and for the rows that come back, both ascending.
+    pub(super) fn plan(&mut self, samples: &[SampleRequest], back: &[u32]) {
         self.all.clear();
         self.back.clear();
-        self.all.extend(draws.iter().map(|d| d.row));
+        self.all.extend(samples.iter().map(|d| d.row));
         self.all.dedup();
-        self.drawn = self.all.len();
+        self.sampled = self.all.len();
         for (to, row) in back.iter().enumerate() {
-            let drawn = self.all[..self.drawn].binary_search(row);
-            let from = drawn.unwrap_or_else(|_| {
+            let sampled = self.all[..self.sampled].binary_search(row);
+            let from = sampled.unwrap_or_else(|_| {
                 self.all.push(*row);
                 self.all.len() - 1
             });
@@ -67,10 +67,10 @@ mod tests {
     #[test]
     fn drawn_rows_come_first_and_every_row_once() {
         let mut rows = LogitRows::default();
-        let draws = [2, 2, 5, 9].map(Draw::greedy);
-        rows.plan(&draws, &[1, 2, 6, 7, 8, 9]);
+        let samples = [2, 2, 5, 9].map(SampleRequest::greedy);
+        rows.plan(&samples, &[1, 2, 6, 7, 8, 9]);
         assert_eq!(rows.all, [2, 5, 9, 1, 6, 7, 8]);
-        assert_eq!(rows.drawn, 3);
+        assert_eq!(rows.sampled, 3);
         let run = |from, to, rows| Run { from, to, rows };
         let all: Vec<_> = rows.back(0..7).collect();
         let want = [run(0, 1, 1), run(2, 5, 1), run(3, 0, 1), run(4, 2, 3)];
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(parts[3..], [run(4, 2, 1), run(5, 3, 2)]);
         rows.plan(&[], &[]);
         assert_eq!(
-            (rows.all.len(), rows.drawn, rows.back(0..0).count()),
+            (rows.all.len(), rows.sampled, rows.back(0..0).count()),
             (0, 0, 0)
         );
     }

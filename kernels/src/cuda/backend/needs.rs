@@ -57,7 +57,7 @@ impl CudaBackend {
     /// Bytes that a pool of `frames` frames takes beside its own, for blocks that shrink: scratch
     /// and tables. None if they never do.
     pub fn shrink_bytes(layout: &KvLayout, frames: u32, config: &CudaConfig) -> usize {
-        if layout.positions() == 1 {
+        if layout.levels() == 1 {
             return 0;
         }
         let scratch = Scratch::of(layout, frames, &config.capacity);

@@ -35,7 +35,7 @@ pub struct CudaConfig {
     pub frames: u32,
     /// The largest step.
     pub capacity: StepCapacity,
-    /// Logit rows computed at once: the most rows that a step draws from. A step may ask for more
+    /// Logit rows computed at once: the most rows that a step samples from. A step may ask for more
     /// that come back.
     pub logit_rows: usize,
     /// Largest decode batch that is replayed from a graph.
@@ -182,7 +182,7 @@ impl CudaBackend {
             activations: Activations::new(device, &spec, capacity.rows, config.logit_rows)?,
             arena,
             codecs,
-            sampling: Sampling::new(device, spec.vocab, config.logit_rows, draws_max(&config))?,
+            sampling: Sampling::new(device, spec.vocab, config.logit_rows, samples_max(&config))?,
             spec,
         };
         let mut this = Self {
@@ -194,7 +194,7 @@ impl CudaBackend {
             in_flight: VecDeque::new(),
             turn: 0,
             ended: [Event::new(device)?, Event::new(device)?],
-            drawn: 0,
+            samples_before: 0,
             logit_rows: LogitRows::default(),
             batch_invariant: config.batch_invariant,
         };
@@ -270,7 +270,7 @@ impl CudaBackend {
                 (config.capacity.seqs, config.capacity.blocks),
             )
             + Activations::bytes(spec, config.capacity.rows, config.logit_rows)
-            + Sampling::bytes(spec.vocab, config.logit_rows, draws_max(config))
+            + Sampling::bytes(spec.vocab, config.logit_rows, samples_max(config))
             + Products::bytes(device)
     }
 }
@@ -281,7 +281,7 @@ fn unshrunk(spec: &ModelSpec) -> KvLayout {
     KvLayout::unshrunk(geometry, geometry.frame_layout())
 }
 
-/// Draws of a step at most: one for each choice that runs.
-fn draws_max(config: &CudaConfig) -> usize {
+/// Samples of a step at most: one for each choice that runs.
+fn samples_max(config: &CudaConfig) -> usize {
     config.capacity.seqs.max(config.logit_rows)
 }

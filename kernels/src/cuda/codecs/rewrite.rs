@@ -52,7 +52,7 @@ impl Scratch {
             .map(|l| ((l + 1) * of_layer - 1) / per_frame - l * of_layer / per_frame + 1)
             .max()
             .unwrap_or(1);
-        let smallest = layout.position_frames().into_iter().skip(1).min();
+        let smallest = layout.level_frames().into_iter().skip(1).min();
         let held = smallest.map_or(0, |least| frames as usize / least.max(1) as usize);
         let longest = capacity.blocks.div_ceil(capacity.seqs.max(1));
         let share = frames as usize / POOL_SHARE / (SUB_BLOCKS * slots);
@@ -106,7 +106,7 @@ pub(super) struct Rule {
 /// A block of a sequence.
 #[derive(Debug, Clone, Copy)]
 struct Block<'a> {
-    position: u16,
+    level: u16,
     frames: &'a [u32],
     /// Where the device's tables have its frames.
     at: u32,
@@ -114,7 +114,7 @@ struct Block<'a> {
 
 impl Block<'_> {
     fn key(&self) -> (u32, u16) {
-        (self.frames[0], self.position)
+        (self.frames[0], self.level)
     }
 }
 
@@ -130,7 +130,7 @@ pub(super) struct Rewrite {
     pub(super) in_scratch: Vec<Option<InScratch>>,
     /// Whether decoding sequences read shrunk blocks as they are.
     pub(super) mixed: bool,
-    /// Where in scratch blocks of this turn are, by first frame and position: one that several
+    /// Where in scratch blocks of this turn are, by first frame and level: one that several
     /// sequences share is dequantised once.
     places: HashMap<(u32, u16), u32>,
     /// Where the frames of a block begin in `sources`.
@@ -160,13 +160,9 @@ impl Rewrite {
         self.targets.extend(named);
         for seq in &input.seqs {
             let blocks = known.blocks_of(seq).iter().map(|&id| {
-                let (position, frames) = known.block(id);
+                let (level, frames) = known.block(id);
                 let at = tables.block_frames(id);
-                Block {
-                    position,
-                    frames,
-                    at,
-                }
+                Block { level, frames, at }
             });
             let place = self.plan_seq(rule, seq.rows, tables, blocks)?;
             let place = place.map(|(turn, firsts)| InScratch {
@@ -193,7 +189,7 @@ impl Rewrite {
         if decodes && self.mixed && self.targets.is_empty() {
             return Ok(None);
         }
-        let shrunk = || blocks.clone().filter(|b| b.position > 0);
+        let shrunk = || blocks.clone().filter(|b| b.level > 0);
         if shrunk().next().is_none() {
             return Ok(None);
         }
@@ -214,7 +210,7 @@ impl Rewrite {
             }
             self.end_turn();
         }
-        let firsts = blocks.map(|block| match block.position {
+        let firsts = blocks.map(|block| match block.level {
             0 => block.at,
             _ => tables.scratch_frames(self.place(rule, block) as usize),
         });
@@ -234,8 +230,7 @@ impl Rewrite {
             }
             let shrink = self.targets.get(&block.frames[0]).copied().unwrap_or(NONE);
             let target = rule.scratch.block(rule.first, place);
-            self.jobs
-                .push([block.position.into(), source, target, shrink]);
+            self.jobs.push([block.level.into(), source, target, shrink]);
         }
         place
     }

@@ -26,17 +26,17 @@ const _: () = assert!(size_of::<PageAtLevel>() == 16);
 
 /// Whether the device has a codec for every page of a layout.
 pub(in crate::cuda) fn supports(layout: &KvLayout) -> bool {
-    layout.positions() == 1 || matches!(layout.geometry().head_dim, 64 | 128)
+    layout.levels() == 1 || matches!(layout.geometry().head_dim, 64 | 128)
 }
 
 /// Whether a layout has pages that encode.cu writes.
 pub(super) fn encodes(layout: &KvLayout) -> bool {
-    let mut formats = (0..layout.positions() as u16).flat_map(|p| layout.formats(p));
+    let mut formats = (0..layout.levels() as u16).flat_map(|p| layout.formats(p));
     formats.any(|f| f.gpu_writer() == Writer::Encode)
 }
 
-/// The formats and places of all pages at all precision levels but 0, `[level - 1][layer * 2 + side]`,
-/// in device memory.
+/// The formats and places of all pages at all precision levels but 0, `[level - 1][layer * 2 +
+/// side]`, in device memory.
 #[derive(Debug)]
 pub(in crate::cuda) struct PageTable {
     pages: DeviceBuffer<PageAtLevel>,
@@ -56,13 +56,13 @@ impl PageTable {
         let pages = page_table(layout);
         Ok(Self {
             pages: DeviceBuffer::from_slice(device, &pages, "the table of page formats")?,
-            levels: layout.positions() as u32 - 1,
+            levels: layout.levels() as u32 - 1,
         })
     }
 
     /// Bytes that `new` allocates.
     pub(super) fn bytes(layout: &KvLayout) -> usize {
-        (layout.positions() - 1) * layout.geometry().layers * 2 * size_of::<PageAtLevel>()
+        (layout.levels() - 1) * layout.geometry().layers * 2 * size_of::<PageAtLevel>()
     }
 
     pub(in crate::cuda) fn ptr(&self) -> DevicePtr {
@@ -89,7 +89,7 @@ fn page_table(layout: &KvLayout) -> Vec<PageAtLevel> {
             clipped: format.is_clipped().into(),
         }
     };
-    let levels = 1..layout.positions() as u16;
+    let levels = 1..layout.levels() as u16;
     levels
         .flat_map(|p| (0..geometry.layers).flat_map(move |l| [Side::K, Side::V].map(|s| (p, l, s))))
         .map(|(level, layer, side)| page(level, layer, side))

@@ -1,15 +1,15 @@
-//! Draws from logits that the host gives.
+//! Samples from logits that the host gives.
 
 use std::sync::Arc;
 
 use super::ProbeError;
-use crate::backend::{BackendError, Draw, Drawn, LogitEdit, check_draws};
+use crate::backend::{BackendError, LogitEdit, SampleRequest, SampledToken, check_samples};
 use crate::cuda::driver::{Device, DeviceBuffer, Event, Stream};
 use crate::cuda::error::CudaError;
 use crate::cuda::sample::Sampling;
 
 /// The tokens of a run, and the alternatives of all of them.
-pub type SampleOutput = (Vec<Drawn>, Vec<(u32, f32)>);
+pub type SampleOutput = (Vec<SampledToken>, Vec<(u32, f32)>);
 
 /// Sampling without a model: rows of logits in, tokens out.
 #[derive(Debug)]
@@ -18,22 +18,22 @@ pub struct SampleProbe {
     sampling: Sampling,
     logits: DeviceBuffer<f32>,
     vocab: usize,
-    /// Draws of the run before.
+    /// Samples of the run before.
     before: u32,
     turn: usize,
 }
 
 impl SampleProbe {
-    /// For up to `draws` draws from up to `rows` rows of `vocab` logits.
+    /// For up to `samples` samples from up to `rows` rows of `vocab` logits.
     pub fn new(
         device: &Arc<Device>,
         vocab: usize,
         rows: usize,
-        draws: usize,
+        samples: usize,
     ) -> Result<Self, CudaError> {
         Ok(Self {
             stream: Stream::new(device)?,
-            sampling: Sampling::new(device, vocab, rows, draws)?,
+            sampling: Sampling::new(device, vocab, rows, samples)?,
             logits: DeviceBuffer::filled(device, rows * vocab, 0xff, "logits")?,
             vocab,
             before: 0,
@@ -41,15 +41,15 @@ impl SampleProbe {
         })
     }
 
-    /// Draws from `logits`, `[rows][vocab]`: the rows that `draws` name, in order.
+    /// Samples from `logits`, `[rows][vocab]`: the rows that `samples` name, in order.
     pub fn run(
         &mut self,
         logits: &[f32],
-        draws: &[Draw],
+        samples: &[SampleRequest],
         edits: &[LogitEdit],
     ) -> Result<SampleOutput, ProbeError> {
-        self.check(draws, edits)?;
-        let mut rows: Vec<usize> = draws.iter().map(|d| d.row as usize).collect();
+        self.check(samples, edits)?;
+        let mut rows: Vec<usize> = samples.iter().map(|d| d.row as usize).collect();
         rows.dedup();
         for (place, row) in rows.into_iter().enumerate() {
             let row = &logits[row * self.vocab..][..self.vocab];
@@ -58,22 +58,22 @@ impl SampleProbe {
         self.turn ^= 1;
         let (stream, turn) = (&self.stream, self.turn);
         self.sampling
-            .run(stream, turn, &self.logits, draws, edits)?;
+            .run(stream, turn, &self.logits, samples, edits)?;
         self.stream.synchronize()?;
-        self.before = draws.len() as u32;
-        let (drawn, top) = self.sampling.results(turn);
-        Ok((drawn.to_vec(), top.to_vec()))
+        self.before = samples.len() as u32;
+        let (sampled, top) = self.sampling.results(turn);
+        Ok((sampled.to_vec(), top.to_vec()))
     }
 
     /// Microseconds of each of `repeats` runs over the logits of the last one, sorted; edits apply
     /// again each time.
     pub fn time(
         &mut self,
-        draws: &[Draw],
+        samples: &[SampleRequest],
         edits: &[LogitEdit],
         repeats: usize,
     ) -> Result<Vec<f64>, ProbeError> {
-        self.check(draws, edits)?;
+        self.check(samples, edits)?;
         let (start, end) = (
             Event::new(self.stream.device())?,
             Event::new(self.stream.device())?,
@@ -82,7 +82,7 @@ impl SampleProbe {
         for _ in 0..repeats {
             start.record(&self.stream)?;
             self.sampling
-                .run(&self.stream, self.turn, &self.logits, draws, edits)?;
+                .run(&self.stream, self.turn, &self.logits, samples, edits)?;
             end.record(&self.stream)?;
             self.stream.synchronize()?;
             times.push(end.micros_since(&start)?);
@@ -103,9 +103,13 @@ impl SampleProbe {
     }
 
     /// As a backend checks a step.
-    fn check(&self, draws: &[Draw], edits: &[LogitEdit]) -> Result<(), ProbeError> {
-        let rows = draws.iter().map(|d| d.row as usize + 1).max().unwrap_or(0);
-        let checked = check_draws(draws, edits, rows, self.before);
+    fn check(&self, samples: &[SampleRequest], edits: &[LogitEdit]) -> Result<(), ProbeError> {
+        let rows = samples
+            .iter()
+            .map(|d| d.row as usize + 1)
+            .max()
+            .unwrap_or(0);
+        let checked = check_samples(samples, edits, rows, self.before);
         checked.map_err(|e| BackendError::from(e).into())
     }
 }

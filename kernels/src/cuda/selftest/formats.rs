@@ -430,8 +430,9 @@ fn check_failures(
     Ok(())
 }
 
-/// Blocks of every position, dequantised into scratch: bf16, to nearest, of what the CPU dequantises. One
-/// is named twice, and one is the target of a shrink that fails, whose old frames have to be read.
+/// Blocks of every position, dequantised into scratch: bf16, to nearest, of what the CPU
+/// dequantises. One is named twice, and one is the target of a shrink that fails, whose old frames
+/// have to be read.
 fn check_dequantising(
     device: &Arc<Device>,
     report: &mut Report,
@@ -442,7 +443,7 @@ fn check_dequantising(
 ) -> Result<(), ProbeError> {
     let geometry = layout.geometry();
     let head_dim = geometry.head_dim;
-    let last = layout.positions() as u16 - 1;
+    let last = layout.levels() as u16 - 1;
     // What matters of a move here is where it begins; the last one stands where it leads.
     let mut moves: Vec<(u16, u16)> = (1..=last).map(|position| (position, last)).collect();
     let to = pairs

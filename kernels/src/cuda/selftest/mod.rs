@@ -61,7 +61,7 @@ pub fn shrinking_models(device: &Arc<Device>) -> Result<bool, ProbeError> {
     Ok(report.finish())
 }
 
-/// Draws; prints a table; whether all passed.
+/// Samples; prints a table; whether all passed.
 pub fn sampling(device: &Arc<Device>) -> Result<bool, ProbeError> {
     let mut report = Report::default();
     sample::check(device, &mut report)?;

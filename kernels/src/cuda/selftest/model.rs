@@ -8,7 +8,7 @@ use half::bf16;
 use super::reference::relative_error;
 use super::table::Report;
 use super::{Pages, Rng};
-use crate::backend::{Backend, Draw, LogitEdit, StepInput, TableDelta, drawn_token};
+use crate::backend::{Backend, LogitEdit, SampleRequest, StepInput, TableDelta, pending_sample};
 use crate::cpu::{CpuBackend, CpuOptions};
 use crate::cuda::driver::Device;
 use crate::cuda::probe::ProbeError;
@@ -146,14 +146,14 @@ fn last_rows(step: &StepInput) -> impl Iterator<Item = u32> + '_ {
 }
 
 /// The tokens of a script's decode steps, one step after the other, and two in flight, where each
-/// step takes tokens that the one before it has yet to draw. The same, or infinitely far apart.
+/// step takes tokens that the one before it has yet to sample. The same, or infinitely far apart.
 fn in_flight(device: &Arc<Device>, spec: &ModelSpec, recorded: bool) -> Result<f64, ProbeError> {
     let mut script = script(spec, &mut Rng(head_seed(spec)));
     for step in &mut script.steps {
         step.logit_rows.clear();
-        step.draws = last_rows(step).map(Draw::greedy).collect();
+        step.samples = last_rows(step).map(SampleRequest::greedy).collect();
     }
-    // From the third step on every sequence decodes what the step before drew.
+    // From the third step on every sequence decodes what the step before sampled.
     let decode = 2;
     let mut apart: Vec<Vec<u32>> = Vec::new();
     let mut backend = started(device, spec, &script, recorded, false)?;
@@ -162,8 +162,8 @@ fn in_flight(device: &Arc<Device>, spec: &ModelSpec, recorded: bool) -> Result<f
         if i >= decode {
             step.tokens.clone_from(&apart[i - 1]);
         }
-        let draws = backend.step(&step)?.draws;
-        apart.push(draws.iter().map(|d| d.token.unwrap_or(0)).collect());
+        let samples = backend.step(&step)?.samples;
+        apart.push(samples.iter().map(|d| d.token.unwrap_or(0)).collect());
     }
     let mut same = true;
     for described_anew in [false, true] {
@@ -172,7 +172,7 @@ fn in_flight(device: &Arc<Device>, spec: &ModelSpec, recorded: bool) -> Result<f
         for (i, step) in script.steps.iter().enumerate() {
             let mut step = step.clone();
             if i >= decode {
-                step.tokens = (0..step.tokens.len() as u32).map(drawn_token).collect();
+                step.tokens = (0..step.tokens.len() as u32).map(pending_sample).collect();
             }
             if described_anew {
                 step.deltas.clone_from(&script.pages.input.deltas);
@@ -189,12 +189,12 @@ fn in_flight(device: &Arc<Device>, spec: &ModelSpec, recorded: bool) -> Result<f
             }
             backend.submit(&step)?;
             if i > 0 {
-                let draws = backend.wait()?.draws;
-                together.push(draws.iter().map(|d| d.token.unwrap_or(0)).collect());
+                let samples = backend.wait()?.samples;
+                together.push(samples.iter().map(|d| d.token.unwrap_or(0)).collect());
             }
         }
-        let draws = backend.wait()?.draws;
-        together.push(draws.iter().map(|d| d.token.unwrap_or(0)).collect());
+        let samples = backend.wait()?.samples;
+        together.push(samples.iter().map(|d| d.token.unwrap_or(0)).collect());
         same &= apart == together;
     }
     Ok(if same { 0.0 } else { f64::INFINITY })
@@ -325,21 +325,21 @@ fn compare(
     let mut worst: f64 = 0.0;
     for (i, input) in script.steps.iter().enumerate() {
         let want = cpu.step(input)?.logits;
-        let mut drawing = input.clone();
-        drawing.draws = last_rows(input).map(Draw::greedy).collect();
+        let mut sampling = input.clone();
+        sampling.samples = last_rows(input).map(SampleRequest::greedy).collect();
         // Every other step one token is made the likeliest: logits come back as they were before.
         let favoured = (i % 2 == 1).then_some(3);
-        drawing.edits.extend(favoured.map(|id| LogitEdit {
+        sampling.edits.extend(favoured.map(|id| LogitEdit {
             id,
             bias: 100.0,
             count: 0,
             masked: false,
             in_prompt: false,
         }));
-        for draw in &mut drawing.draws {
-            draw.edits.len = drawing.edits.len() as u32;
+        for sample in &mut sampling.samples {
+            sample.edits.len = sampling.edits.len() as u32;
         }
-        let output = cuda.step(&drawing)?;
+        let output = cuda.step(&sampling)?;
         let got = output.logits;
         for (got, want) in got
             .chunks_exact(spec.vocab)
@@ -349,12 +349,12 @@ fn compare(
             worst = worst.max(relative_error(got.iter().map(|v| f64::from(*v)), &want));
         }
         // The greedy token must be the largest logit of the row, to the bit.
-        for (row, drawn) in last_rows(input).zip(output.draws) {
+        for (row, sampled) in last_rows(input).zip(output.samples) {
             let place = input.logit_rows.iter().position(|r| *r == row).unwrap_or(0);
             let row = &got[place * spec.vocab..][..spec.vocab];
             let top = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             let largest = row.iter().position(|l| *l == top).map(|id| id as u32);
-            if drawn.token.ok() != favoured.or(largest) {
+            if sampled.token.ok() != favoured.or(largest) {
                 worst = f64::INFINITY;
             }
         }

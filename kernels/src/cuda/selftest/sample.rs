@@ -1,11 +1,11 @@
-//! Draws: every token must be the reference's, to the last random bit.
+//! Samples: every token must be the reference's, to the last random bit.
 
 use std::sync::Arc;
 
 use super::Rng;
 use super::sample_reference::{self as reference, Reference};
 use super::table::Report;
-use crate::backend::{Draw, Drawn, Edits, LogitEdit};
+use crate::backend::{Edits, LogitEdit, SampleRequest, SampledToken};
 use crate::cuda::driver::Device;
 use crate::cuda::probe::{ProbeError, SampleProbe};
 
@@ -74,21 +74,21 @@ fn row(shape: Shape, vocab: usize, rng: &mut Rng) -> Vec<f32> {
     row
 }
 
-fn draw(row: usize, vocab: usize, rng: &mut Rng) -> Draw {
+fn sample(row: usize, vocab: usize, rng: &mut Rng) -> SampleRequest {
     let pick = |rng: &mut Rng, values: &[f32]| values[rng.below(values.len())];
-    let mut draw = Draw::greedy(row as u32);
-    draw.bits = rng.bits();
-    draw.temperature = pick(rng, &[0.0, 1.0, 1.0, 0.3, 0.7, 2.5, 50.0, 1e-5]);
-    draw.top_k = match rng.below(5) {
+    let mut sample = SampleRequest::greedy(row as u32);
+    sample.bits = rng.bits();
+    sample.temperature = pick(rng, &[0.0, 1.0, 1.0, 0.3, 0.7, 2.5, 50.0, 1e-5]);
+    sample.top_k = match rng.below(5) {
         0 => 1 + rng.below(8) as u32,
         1 => 1 + rng.below(vocab + 10) as u32,
         2 => 50,
         _ => 0,
     };
-    draw.top_p = pick(rng, &[1.0, 1.0, 0.9, 0.5, 0.999_9, 1e-6]);
-    draw.min_p = pick(rng, &[0.0, 0.0, 0.05, 1e-4, 1.0]);
-    draw.logprobs = [None, None, Some(0), Some(5), Some(20)][rng.below(5)];
-    draw
+    sample.top_p = pick(rng, &[1.0, 1.0, 0.9, 0.5, 0.999_9, 1e-6]);
+    sample.min_p = pick(rng, &[0.0, 0.0, 0.05, 1e-4, 1.0]);
+    sample.logprobs = [None, None, Some(0), Some(5), Some(20)][rng.below(5)];
+    sample
 }
 
 /// Edits of a few ids of all kinds, some beyond the vocabulary; perhaps with a token still to come.
@@ -116,9 +116,9 @@ fn edit(edits: &mut Vec<LogitEdit>, vocab: usize, before: usize, rng: &mut Rng) 
     }
 }
 
-/// How far what was drawn is from what should have been: infinite for another token or other
+/// How far what was sampled is from what should have been: infinite for another token or other
 /// alternatives.
-fn distance(got: &Drawn, top: &[(u32, f32)], want: &Reference, asked: bool) -> f64 {
+fn distance(got: &SampledToken, top: &[(u32, f32)], want: &Reference, asked: bool) -> f64 {
     if got.token != want.token {
         return f64::INFINITY;
     }
@@ -140,7 +140,7 @@ fn distance(got: &Drawn, top: &[(u32, f32)], want: &Reference, asked: bool) -> f
         )
 }
 
-/// Runs steps of random draws, each counting tokens of the step before.
+/// Runs steps of random samples, each counting tokens of the step before.
 fn compare(
     device: &Arc<Device>,
     vocab: usize,
@@ -148,12 +148,12 @@ fn compare(
     steps: usize,
     rng: &mut Rng,
 ) -> Result<f64, ProbeError> {
-    let draws_max = 3 * rows;
-    let mut probe = SampleProbe::new(device, vocab, rows, draws_max)?;
+    let samples_max = 3 * rows;
+    let mut probe = SampleProbe::new(device, vocab, rows, samples_max)?;
     let mut before: Vec<u32> = Vec::new();
     let mut worst: f64 = 0.0;
     for _ in 0..steps {
-        let (mut logits, mut draws, mut edits) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut logits, mut samples, mut edits) = (Vec::new(), Vec::new(), Vec::new());
         for r in 0..rows {
             logits.extend(row(SHAPES[rng.below(SHAPES.len())], vocab, rng));
             let own = if rng.below(2) == 0 {
@@ -162,18 +162,18 @@ fn compare(
                 Edits::NONE
             };
             for _ in 0..[1, 1, 3][rng.below(3)] {
-                let mut d = draw(r, vocab, rng);
+                let mut d = sample(r, vocab, rng);
                 d.edits = own;
-                draws.push(d);
+                samples.push(d);
             }
         }
-        let (got, top) = probe.run(&logits, &draws, &edits)?;
-        for (got, draw) in got.iter().zip(&draws) {
-            let row = &logits[draw.row as usize * vocab..][..vocab];
-            let want = reference::draw(row, draw, &edits, &before);
-            let error = distance(got, &top, &want, draw.logprobs.is_some());
+        let (got, top) = probe.run(&logits, &samples, &edits)?;
+        for (got, sample) in got.iter().zip(&samples) {
+            let row = &logits[sample.row as usize * vocab..][..vocab];
+            let want = reference::sample(row, sample, &edits, &before);
+            let error = distance(got, &top, &want, sample.logprobs.is_some());
             if error.is_nan() || error > LOGPROB_LIMIT {
-                println!("{draw:?}: {got:?}, {:?} expected", want.token);
+                println!("{sample:?}: {got:?}, {:?} expected", want.token);
             }
             worst = if error.is_nan() {
                 f64::INFINITY
@@ -186,9 +186,13 @@ fn compare(
     Ok(worst)
 }
 
-/// Pearson's statistic of many draws against the exact probabilities, over its 99.9 % quantile:
+/// Pearson's statistic of many samples against the exact probabilities, over its 99.9 % quantile:
 /// above 1 they differ.
-fn chi_square(device: &Arc<Device>, base: &Draw, rng: &mut Rng) -> Result<f64, ProbeError> {
+fn chi_square(
+    device: &Arc<Device>,
+    base: &SampleRequest,
+    rng: &mut Rng,
+) -> Result<f64, ProbeError> {
     const VOCAB: usize = 100;
     const DRAWS: usize = 64;
     const STEPS: usize = 40;
@@ -196,14 +200,14 @@ fn chi_square(device: &Arc<Device>, base: &Draw, rng: &mut Rng) -> Result<f64, P
     let mut probe = SampleProbe::new(device, VOCAB, 1, DRAWS)?;
     let mut counts = vec![0u32; VOCAB];
     for _ in 0..STEPS {
-        let draws: Vec<Draw> = (0..DRAWS)
-            .map(|_| Draw {
+        let samples: Vec<SampleRequest> = (0..DRAWS)
+            .map(|_| SampleRequest {
                 bits: rng.bits(),
                 ..*base
             })
             .collect();
-        let (drawn, _) = probe.run(&logits, &draws, &[])?;
-        for d in drawn {
+        let (sampled, _) = probe.run(&logits, &samples, &[])?;
+        for d in sampled {
             match d.token {
                 Ok(token) => counts[token as usize] += 1,
                 Err(_) => return Ok(f64::INFINITY),
@@ -212,13 +216,13 @@ fn chi_square(device: &Arc<Device>, base: &Draw, rng: &mut Rng) -> Result<f64, P
     }
     let kept = reference::kept(&logits, base);
     let total: u64 = kept.iter().map(|k| k.1).sum();
-    let drawn = (DRAWS * STEPS) as f64;
-    // Cells of at least 5 expected draws; the rest of the tokens together are one more.
+    let sampled = (DRAWS * STEPS) as f64;
+    // Cells of at least 5 expected samples; the rest of the tokens together are one more.
     let (mut statistic, mut cells) = (0.0, 0);
     let (mut rest_expected, mut rest_seen) = (0.0, 0.0);
     let mut inside = 0;
     for (id, weight) in kept {
-        let expected = drawn * weight as f64 / total as f64;
+        let expected = sampled * weight as f64 / total as f64;
         let seen = f64::from(counts[id as usize]);
         inside += counts[id as usize];
         if expected < 5.0 {
@@ -260,22 +264,22 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         (152_064, 2, 1),
     ] {
         let worst = compare(device, vocab, rows, steps, &mut rng)?;
-        let name = format!("draws from {rows} rows of {vocab} logits");
+        let name = format!("samples from {rows} rows of {vocab} logits");
         report.check(&name, worst, LOGPROB_LIMIT);
     }
-    let plain = Draw {
+    let plain = SampleRequest {
         temperature: 1.0,
-        ..Draw::greedy(0)
+        ..SampleRequest::greedy(0)
     };
-    let cut = Draw {
+    let cut = SampleRequest {
         temperature: 1.4,
         top_k: 120,
         top_p: 0.9,
         min_p: 0.01,
-        ..Draw::greedy(0)
+        ..SampleRequest::greedy(0)
     };
-    for (name, draw) in [("temperature 1", plain), ("cut", cut)] {
-        let ratio = chi_square(device, &draw, &mut rng)?;
+    for (name, sample) in [("temperature 1", plain), ("cut", cut)] {
+        let ratio = chi_square(device, &sample, &mut rng)?;
         report.check(
             &format!("distribution, {name}: chi-square over its quantile"),
             ratio,

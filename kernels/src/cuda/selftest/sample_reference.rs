@@ -1,10 +1,10 @@
-//! A draw as its definition, with a full sort, on the same integer weights.
+//! A sample as its definition, with a full sort, on the same integer weights.
 
-use crate::backend::{Draw, DrawError, LogitEdit};
+use crate::backend::{LogitEdit, SampleFailure, SampleRequest};
 
-/// What a draw must give.
+/// What a sample must give.
 pub(super) struct Reference {
-    pub(super) token: Result<u32, DrawError>,
+    pub(super) token: Result<u32, SampleFailure>,
     /// Log-probability of the token, and the alternatives, in f64.
     pub(super) logprob: f64,
     pub(super) top: Vec<(u32, f64)>,
@@ -41,8 +41,8 @@ pub(super) fn weight(y: f32) -> u64 {
     ((high as i64) << 15).wrapping_add(low as i64) as u64
 }
 
-fn edit(logits: &mut [f32], draw: &Draw, edits: &[LogitEdit], before: &[u32]) {
-    let e = &draw.edits;
+fn edit(logits: &mut [f32], sample: &SampleRequest, edits: &[LogitEdit], before: &[u32]) {
+    let e = &sample.edits;
     let mut own = edits[e.first as usize..][..e.len as usize].to_vec();
     if let Some(also) = e.also {
         let id = before[also as usize];
@@ -91,24 +91,24 @@ fn sorted(logits: &[f32]) -> Vec<usize> {
     ids
 }
 
-/// The ids that may be drawn, with their weights, ascending.
-pub(super) fn kept(logits: &[f32], draw: &Draw) -> Vec<(u32, u64)> {
-    let inverse = 1.0 / draw.temperature;
+/// The ids that may be sampled, with their weights, ascending.
+pub(super) fn kept(logits: &[f32], sample: &SampleRequest) -> Vec<(u32, u64)> {
+    let inverse = 1.0 / sample.temperature;
     let ranked = sorted(logits);
     let max = logits[ranked[0]];
     let y = |id: usize| (logits[id] - max) * inverse;
-    let floor = if draw.min_p > 0.0 {
-        draw.min_p.ln().max(-22.0)
+    let floor = if sample.min_p > 0.0 {
+        sample.min_p.ln().max(-22.0)
     } else {
         -22.0
     };
     let mut ranked: Vec<usize> = ranked.into_iter().filter(|&id| y(id) >= floor).collect();
-    if draw.top_k > 0 {
-        ranked.truncate(draw.top_k as usize);
+    if sample.top_k > 0 {
+        ranked.truncate(sample.top_k as usize);
     }
-    if draw.top_p < 1.0 {
+    if sample.top_p < 1.0 {
         let total: u64 = ranked.iter().map(|&id| weight(y(id))).sum();
-        let target = (total as f64 * f64::from(draw.top_p)).ceil() as u64;
+        let target = (total as f64 * f64::from(sample.top_p)).ceil() as u64;
         let mut reached = 0;
         let end = ranked.iter().position(|&id| {
             reached += weight(y(id));
@@ -123,29 +123,34 @@ pub(super) fn kept(logits: &[f32], draw: &Draw) -> Vec<(u32, u64)> {
         .collect()
 }
 
-/// Draws from one row.
-pub(super) fn draw(logits: &[f32], draw: &Draw, edits: &[LogitEdit], before: &[u32]) -> Reference {
+/// Samples from one row.
+pub(super) fn sample(
+    logits: &[f32],
+    sample: &SampleRequest,
+    edits: &[LogitEdit],
+    before: &[u32],
+) -> Reference {
     let mut reference = Reference {
-        token: Err(DrawError::NotFinite),
+        token: Err(SampleFailure::NotFinite),
         logprob: f64::NAN,
         top: Vec::new(),
     };
     let sound = |l: &[f32]| l.iter().all(|l| *l < f32::INFINITY);
     let mut edited = logits.to_vec();
-    edit(&mut edited, draw, edits, before);
+    edit(&mut edited, sample, edits, before);
     if !sound(logits) || !sound(&edited) {
         return reference;
     }
     if edited.iter().all(|l| *l == f32::NEG_INFINITY) {
-        reference.token = Err(DrawError::NoCandidate);
+        reference.token = Err(SampleFailure::NoCandidate);
         return reference;
     }
-    let token = if draw.temperature == 0.0 {
+    let token = if sample.temperature == 0.0 {
         sorted(&edited)[0] as u32
     } else {
-        let kept = kept(&edited, draw);
+        let kept = kept(&edited, sample);
         let total: u64 = kept.iter().map(|k| k.1).sum();
-        let point = ((u128::from(draw.bits) * u128::from(total)) >> 64) as u64;
+        let point = ((u128::from(sample.bits) * u128::from(total)) >> 64) as u64;
         let mut reached = 0;
         let found = kept.iter().find(|k| {
             reached += k.1;
@@ -154,7 +159,7 @@ pub(super) fn draw(logits: &[f32], draw: &Draw, edits: &[LogitEdit], before: &[u
         found.expect("the point is below the total").0
     };
     reference.token = Ok(token);
-    if let Some(count) = draw.logprobs {
+    if let Some(count) = sample.logprobs {
         let ranked = sorted(logits);
         let max = f64::from(logits[ranked[0]]);
         let sum: f64 = logits.iter().map(|l| (f64::from(*l) - max).exp()).sum();

@@ -29,7 +29,7 @@ fn grown(seq: usize, row_blocks: usize, position: usize, per_block: usize) -> Ve
     );
     let mut deltas = Vec::new();
     if position.is_multiple_of(128) {
-        deltas.push(TableDelta::Block { block, position: 0 });
+        deltas.push(TableDelta::Block { block, level: 0 });
     }
     let each = per_block as u32 / 8;
     for index in sub_block as u32 * each..(sub_block as u32 + 1) * each {
@@ -81,7 +81,7 @@ fn host_time_of_a_decode_step() {
             vocab: 128_256,
             layout: &layout,
             pool_frames: frames as u32,
-            drawn: Some(0),
+            samples_before: Some(0),
         };
         // They enter sub-blocks and blocks at different steps.
         let starts: Vec<usize> = (0..SEQS).map(|s| tokens - s % 128).collect();

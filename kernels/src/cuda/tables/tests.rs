@@ -58,7 +58,7 @@ fn what_kernels_read_is_what_the_deltas_said() {
             // The same word may change many times, and back.
             for _ in 0..rng.below(4) {
                 let block = rng.below(shape.blocks) as u32;
-                deltas.push(TableDelta::Block { block, position: 0 });
+                deltas.push(TableDelta::Block { block, level: 0 });
                 deltas.extend((0..each as u32).map(|index| TableDelta::Frame {
                     block,
                     index,
@@ -134,8 +134,8 @@ fn changes_are_made_however_many_there_are() {
     let parts = |tables: &DeviceTables| {
         let mut words = words(tables);
         let mut frames = words.split_off(ENTRY_WORDS * shape.row_blocks);
-        let positions = frames.split_off(shape.blocks * each);
-        (words, frames, positions)
+        let levels = frames.split_off(shape.blocks * each);
+        (words, frames, levels)
     };
     assert_eq!(parts(&tables).1, frames);
     for (place, id) in [(70, 7), (CHANGES_MAX, 9)] {
@@ -143,15 +143,12 @@ fn changes_are_made_however_many_there_are() {
         tables.apply(&frame(place / each, place % each, id));
     }
     tables.apply(&row(1, 3));
-    tables.apply(&TableDelta::Block {
-        block: 1,
-        position: 3,
-    });
+    tables.apply(&TableDelta::Block { block: 1, level: 3 });
     assert_eq!(tables.changed.len(), 5);
     tables.flush(&stream).unwrap();
-    let (entries, on_device, positions) = parts(&tables);
+    let (entries, on_device, levels) = parts(&tables);
     let first = |block: u32| block * each as u32;
     assert_eq!(entries, [first(2), 2, first(3), 3, first(1), 1, 0, 0]);
     assert_eq!(on_device, frames);
-    assert_eq!(positions[..4], [0, 3, 0, 0]);
+    assert_eq!(levels[..4], [0, 3, 0, 0]);
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ebb_kernels::backend::{
-    Backend, BackendError, BlockTables, Draw, Drawn, SeqRows, StepInput, StepLimits, StepOutput,
-    TableShape, draw_of,
+    Backend, BackendError, BlockTables, SampleRequest, SampledToken, SeqRows, StepInput,
+    StepLimits, StepOutput, TableShape, pending_sample_of,
 };
 use ebb_kernels::kv::KvLayout;
 use ebb_kernels::model::{ModelSpec, QkNorm, Rope, UniformModel};
@@ -38,7 +38,7 @@ pub(super) type Script = dyn Fn(usize) -> Option<Trouble> + Send;
 #[derive(Debug, Default)]
 struct Done {
     logits: Vec<f32>,
-    draws: Vec<Drawn>,
+    samples: Vec<SampledToken>,
     top: Vec<(u32, f32)>,
     error: Option<BackendError>,
 }
@@ -49,14 +49,14 @@ pub(super) struct Fake {
     layout: KvLayout,
     tables: BlockTables,
     depth: usize,
-    draws: bool,
+    samples: bool,
     /// By number of the submission.
     script: Box<Script>,
     submissions: usize,
     /// The tokens of every sub-block.
     pages: Vec<[u32; SUB_BLOCK]>,
-    /// What the step submitted last drew.
-    drawn: Vec<u32>,
+    /// What the step submitted last sampled.
+    sampled: Vec<u32>,
     in_flight: VecDeque<Done>,
     current: Done,
     /// The most steps that were ever in flight.
@@ -95,11 +95,11 @@ impl Fake {
             layout,
             tables: BlockTables::new(shape, frames),
             depth: depth.max(1),
-            draws: depth > 0,
+            samples: depth > 0,
             script: Box::new(script),
             submissions: 0,
             pages: vec![[u32::MAX; SUB_BLOCK]; frames as usize],
-            drawn: Vec::new(),
+            sampled: Vec::new(),
             in_flight: VecDeque::new(),
             current: Done::default(),
             deepest: Arc::default(),
@@ -114,7 +114,7 @@ impl Fake {
         let tokens: Vec<u32> = input
             .tokens
             .iter()
-            .map(|&t| draw_of(t).map_or(t, |draw| self.drawn[draw as usize]))
+            .map(|&t| pending_sample_of(t).map_or(t, |sample| self.sampled[sample as usize]))
             .collect();
         let per_sub_block = self.layout.frame().frames_per_sub_block;
         let frame = |seq: &SeqRows, position: usize| {
@@ -147,12 +147,12 @@ impl Fake {
         for &row in &input.logit_rows {
             done.logits.extend(logits(hashes[row as usize]));
         }
-        let before = std::mem::take(&mut self.drawn);
-        for draw in &input.draws {
-            let row: Vec<f32> = logits(hashes[draw.row as usize]).collect();
-            let drawn = reference::draw(&row, draw, &input.edits, &before, &mut done.top);
-            self.drawn.push(drawn.token.unwrap_or(0));
-            done.draws.push(drawn);
+        let before = std::mem::take(&mut self.sampled);
+        for request in &input.samples {
+            let row: Vec<f32> = logits(hashes[request.row as usize]).collect();
+            let sampled = reference::sample(&row, request, &input.edits, &before, &mut done.top);
+            self.sampled.push(sampled.token.unwrap_or(0));
+            done.samples.push(sampled);
         }
     }
 }
@@ -182,7 +182,7 @@ impl Backend for Fake {
             vocab: VOCAB,
             layout: &self.layout,
             pool_frames: self.pages.len() as u32,
-            drawn: self.draws.then_some(self.drawn.len() as u32),
+            samples_before: self.samples.then_some(self.sampled.len() as u32),
         };
         self.tables.apply(&self.layout, &input.deltas, |_| ())?;
         limits.check(input, &mut self.tables)?;
@@ -198,7 +198,7 @@ impl Backend for Fake {
             Some(other) => {
                 done.error = Some(device(other == Trouble::Lost));
                 // Whoever takes a token of this step takes this one.
-                self.drawn = vec![3; input.draws.len()];
+                self.sampled = vec![3; input.samples.len()];
             }
             None => self.run(input, &mut done),
         }
@@ -216,7 +216,7 @@ impl Backend for Fake {
         }
         Ok(StepOutput {
             logits: &self.current.logits,
-            draws: &self.current.draws,
+            samples: &self.current.samples,
             top: &self.current.top,
             failed_shrinks: &[],
             shrink_time: Duration::ZERO,
@@ -231,12 +231,11 @@ impl Backend for Fake {
         self.depth
     }
 
-    fn draws(&self) -> bool {
-        self.draws
+    fn samples(&self) -> bool {
+        self.samples
     }
 }
 
-/// A draw that fits any row, for checks of the fake itself.
 #[test]
 fn the_fake_reads_its_pages() {
     use ebb_kernels::backend::TableBuilder;
@@ -246,7 +245,7 @@ fn the_fake_reads_its_pages() {
     tables.take_deltas(&mut input.deltas);
     input.push_seq(0, 0, &[1, 2]);
     input.logit_rows.push(1);
-    input.draws.push(Draw::greedy(1));
+    input.samples.push(SampleRequest::greedy(1));
     let first = fake.step(&input).expect("sound").logits.to_vec();
     input.tokens[0] = 5;
     let other = fake.step(&input).expect("sound").logits.to_vec();

@@ -1,4 +1,4 @@
-//! Answers with one and with two steps in flight, sampled by the engine and drawn by the backend.
+//! Answers with one and with two steps in flight, sampled by the engine and by the backend.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -89,7 +89,7 @@ fn same(got: &[Outcome], want: &[Outcome]) {
 }
 
 #[tokio::test]
-async fn answers_do_not_depend_on_the_steps_in_flight_or_on_who_draws() {
+async fn answers_do_not_depend_on_the_steps_in_flight_or_on_who_samples() {
     let (want, ..) = serve(0, 400, never, requests()).await;
     assert!(want.iter().all(|(_, _, error)| error.is_none()));
     let ended = |reason| {

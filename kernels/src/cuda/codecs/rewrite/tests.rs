@@ -11,7 +11,7 @@ const FRAMES: u32 = 600;
 /// Of each sequence that reads scratch, the first frame of each of its blocks there.
 type Places = Vec<Option<Vec<u32>>>;
 
-/// What `Rewrite` is given: of each sequence its rows and its blocks, by number and position.
+/// What `Rewrite` is given: of each sequence its rows and its blocks, by number and level.
 struct Setting {
     layout: KvLayout,
     capacity: StepCapacity,
@@ -31,10 +31,10 @@ impl Setting {
         for (slot, &(rows, blocks)) in (0..).zip(seqs) {
             let position = blocks.len() as u32 * 128 - rows;
             input.push_seq(slot, position, &vec![0; rows as usize]);
-            for (index, &(number, position)) in blocks.iter().enumerate() {
+            for (index, &(number, level)) in blocks.iter().enumerate() {
                 let first = 20 * number;
-                let frames: Vec<u32> = (first..first + layout.frames(position)).collect();
-                tables.set(slot, index, position, &frames);
+                let frames: Vec<u32> = (first..first + layout.frames(level)).collect();
+                tables.set(slot, index, level, &frames);
             }
         }
         tables.take_deltas(&mut input.deltas);
@@ -81,7 +81,7 @@ impl Setting {
         let places = places.collect();
         assert!(known.has_shrunk());
         let anew = self.input.deltas.iter().filter_map(|delta| match *delta {
-            TableDelta::Block { block, .. } => Some(TableDelta::Block { block, position: 0 }),
+            TableDelta::Block { block, .. } => Some(TableDelta::Block { block, level: 0 }),
             _ => None,
         });
         known

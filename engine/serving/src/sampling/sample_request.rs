@@ -1,6 +1,6 @@
-//! A choice's next draw as a device takes it, where the device chooses the token.
+//! What a device is asked for where it samples a choice's next token.
 
-use ebb_kernels::backend::{Draw, DrawError, Edits, LogitEdit};
+use ebb_kernels::backend::{Edits, LogitEdit, SampleFailure, SampleRequest};
 
 use super::{SampleError, SamplerState};
 
@@ -55,10 +55,15 @@ impl EditList {
 }
 
 impl SamplerState {
-    /// The draw of the next token from the logits of `row`; its edits are appended to `edits`. With
-    /// `also`, the last token of the answer is not known yet: that draw of the step before gives
+    /// Asks for the next token from the logits of `row`; its edits are appended to `edits`. With
+    /// `also`, the last token of the answer is not known yet: that sample of the step before gives
     /// it, and the one wanted is the token after it.
-    pub fn draw(&mut self, row: u32, also: Option<u32>, edits: &mut Vec<LogitEdit>) -> Draw {
+    pub fn sample_request(
+        &mut self,
+        row: u32,
+        also: Option<u32>,
+        edits: &mut Vec<LogitEdit>,
+    ) -> SampleRequest {
         let position = self.generated() + u32::from(also.is_some());
         let mut list = self.edit_list.take();
         let params = self.params();
@@ -80,7 +85,7 @@ impl SamplerState {
                 ..*e
             }));
         }
-        let draw = Draw {
+        let request = SampleRequest {
             row,
             temperature: if params.is_greedy() {
                 0.0
@@ -95,23 +100,23 @@ impl SamplerState {
             edits: kept,
         };
         self.edit_list = list;
-        draw
+        request
     }
 
-    /// The draw of this choice's first token from the same row as a sibling's `first`.
-    pub fn draw_beside(&self, first: &Draw) -> Draw {
-        Draw {
+    /// Asks for this choice's first token from the same row as a sibling's `first`.
+    pub fn sample_request_beside(&self, first: &SampleRequest) -> SampleRequest {
+        SampleRequest {
             bits: self.bits(),
             ..*first
         }
     }
 }
 
-impl From<DrawError> for SampleError {
-    fn from(error: DrawError) -> Self {
+impl From<SampleFailure> for SampleError {
+    fn from(error: SampleFailure) -> Self {
         match error {
-            DrawError::NotFinite => Self::NotFinite,
-            DrawError::NoCandidate => Self::NoCandidate,
+            SampleFailure::NotFinite => Self::NotFinite,
+            SampleFailure::NoCandidate => Self::NoCandidate,
         }
     }
 }
@@ -130,18 +135,18 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_draw_has_no_edits_and_counts_the_token_in_flight() {
+    fn a_plain_request_has_no_edits_and_counts_the_token_in_flight() {
         let mut state = state(SamplingOptions::default(), &[1, 2]);
         let mut edits = Vec::new();
-        let known = state.draw(3, None, &mut edits);
+        let known = state.sample_request(3, None, &mut edits);
         assert_eq!((known.row, known.bits), (3, draw_bits(77, 0, 0)));
         state.accept(5);
-        let second = state.draw(0, None, &mut edits);
+        let second = state.sample_request(0, None, &mut edits);
         assert_eq!(second.bits, draw_bits(77, 0, 1));
-        let flying = state.draw(0, Some(6), &mut edits);
+        let flying = state.sample_request(0, Some(6), &mut edits);
         assert_eq!(flying.bits, draw_bits(77, 0, 2));
         assert_eq!(flying.edits, Edits::NONE);
-        let sibling = state.sibling(4).draw_beside(&known);
+        let sibling = state.sibling(4).sample_request_beside(&known);
         assert_eq!((sibling.row, sibling.bits), (3, draw_bits(77, 4, 0)));
         assert!(edits.is_empty());
     }
@@ -164,9 +169,9 @@ mod tests {
             in_prompt: false,
         }];
         // Built late, as after tokens that were sampled elsewhere, and kept up to date from there.
-        let draw = state.draw(0, Some(1), &mut edits);
-        assert_eq!((draw.edits.first, draw.edits.len), (1, 4));
-        assert_eq!(draw.edits.also, Some(1));
+        let request = state.sample_request(0, Some(1), &mut edits);
+        assert_eq!((request.edits.first, request.edits.len), (1, 4));
+        assert_eq!(request.edits.also, Some(1));
         let of = |edits: &[LogitEdit]| -> Vec<_> {
             let all = edits[1..].iter();
             all.map(|e| (e.id, e.bias, e.count, e.masked, e.in_prompt))
@@ -182,11 +187,11 @@ mod tests {
         state.accept(8);
         edits.truncate(1);
         // The third token is still masked, the fourth is not.
-        state.draw(0, None, &mut edits);
+        state.sample_request(0, None, &mut edits);
         assert_eq!(of(&edits)[2], (8, 0.0, 1, false, false));
         assert!(edits.iter().any(|e| e.masked));
         edits.truncate(1);
-        state.draw(0, Some(0), &mut edits);
+        state.sample_request(0, Some(0), &mut edits);
         assert!(!edits.iter().any(|e| e.masked));
     }
 }

@@ -1,5 +1,5 @@
-//! The device's draws against the CPU sampler, over whole answers: the same tokens, while the last
-//! one is never known in time.
+//! What the device samples against the CPU sampler, over whole answers: the same tokens, while the
+//! last one is never known in time.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ fn options(rng: &mut Rng) -> SamplingOptions {
 }
 
 #[test]
-fn the_device_draws_what_the_cpu_samples() {
+fn the_device_samples_what_the_cpu_samples() {
     let device = Device::open(0).expect("the emulator");
     let mut probe = SampleProbe::new(&device, VOCAB, ANSWERS, ANSWERS).expect("memory");
     let mut rng = Rng(2);
@@ -58,7 +58,7 @@ fn the_device_draws_what_the_cpu_samples() {
             SamplerState::new(Arc::new(params), &[4, 77], &prompt, seed).sibling(choice as u32)
         })
         .collect();
-    let mut drawing = states.clone();
+    let mut on_device = states.clone();
     let mut unknown: Vec<Option<u32>> = vec![None; ANSWERS];
     for _ in 0..TOKENS {
         // Few different logits near the top, so that answers repeat tokens and penalties matter.
@@ -68,30 +68,32 @@ fn the_device_draws_what_the_cpu_samples() {
             row[rng.below(20)] += 7.0;
         }
         let mut edits = Vec::new();
-        let draws: Vec<_> = (drawing.iter_mut().zip(&mut unknown).zip(0..))
+        let requests: Vec<_> = (on_device.iter_mut().zip(&mut unknown).zip(0..))
             .map(|((state, unknown), row)| {
-                let draw = state.draw(row, unknown.map(|_| row), &mut edits);
+                let request = state.sample_request(row, unknown.map(|_| row), &mut edits);
                 if let Some(token) = unknown.take() {
                     state.accept(token);
                 }
-                draw
+                request
             })
             .collect();
-        let (drawn, top) = probe.run(&logits, &draws, &edits).expect("sound draws");
-        for (i, drawn) in drawn.iter().enumerate() {
+        let (found, top) = probe
+            .run(&logits, &requests, &edits)
+            .expect("sound requests");
+        for (i, found) in found.iter().enumerate() {
             let row = &mut logits[i * VOCAB..][..VOCAB];
             let sampled = sampler.sample(row, &mut states[i]).expect("sound logits");
-            assert_eq!(drawn.token, Ok(sampled.token), "{:?}", states[i].params());
+            assert_eq!(found.token, Ok(sampled.token), "{:?}", states[i].params());
             unknown[i] = Some(sampled.token);
             let Some(want) = sampled.logprobs else {
-                assert_eq!(drawn.top, 0);
+                assert_eq!(found.top, 0);
                 continue;
             };
-            let top = &top[drawn.first_top as usize..][..drawn.top as usize];
+            let top = &top[found.first_top as usize..][..found.top as usize];
             let same = top.iter().map(|t| t.0).eq(want.top.iter().map(|t| t.0));
             assert!(same, "{top:?}, {:?} expected", want.top);
             let pairs = top.iter().zip(&want.top).map(|(a, b)| (a.1, b.1));
-            for (got, want) in pairs.chain([(drawn.logprob, want.logprob)]) {
+            for (got, want) in pairs.chain([(found.logprob, want.logprob)]) {
                 assert!(
                     (got - want).abs() < 2e-6 * want.abs().max(1.0),
                     "{got}, {want} expected"
