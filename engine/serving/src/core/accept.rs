@@ -1,4 +1,4 @@
-//! A request's way to the engine thread: everything that can refuse it, and the door.
+//! A request's way to the engine thread: everything that can refuse it, and the gate.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -63,7 +63,7 @@ impl Inner {
         Ok((accepted, place))
     }
 
-    /// Through the door to the engine thread, if the scheduler has room.
+    /// Through the gate to the engine thread, if the scheduler has room.
     fn hand_over(
         self: &Arc<Self>,
         request: Accepted,
@@ -84,7 +84,7 @@ impl Inner {
         };
         let mut command = Some(Command::Submit(Box::new(submission)));
         // The command comes back where it is not sent.
-        let sent = self.door.enter(n, || match command.take() {
+        let sent = self.gate.enter(n, || match command.take() {
             Some(it) => self.send(it),
             None => Ok(()),
         });

@@ -4,14 +4,14 @@
 //! and hear back through one byte-bounded stream per request.
 
 mod accept;
+mod active_request;
+mod admission_gate;
 mod answer;
-mod door;
 mod engine;
 mod error;
 mod field;
-mod flight;
 mod handle;
-mod live;
+mod in_flight_steps;
 mod recording;
 mod request;
 mod run;

@@ -4,7 +4,7 @@ use ebb_block_manager::Table;
 use ebb_scheduler::{FinishReason, RequestId, Slice};
 use rustc_hash::FxHashMap;
 
-use super::live::Live;
+use super::active_request::ActiveRequest;
 use crate::trajectory::{Follower, Trajectory, TrajectoryLog};
 
 /// The trajectories of all live choices, and the log that they go to.
@@ -34,7 +34,13 @@ impl Recording {
 
     /// A slice is being submitted, with this table; `lowest` are the lowest bits that it has read
     /// so far.
-    pub(super) fn slice(&mut self, slice: &Slice, live: &Live, table: Table<'_>, lowest: u8) {
+    pub(super) fn slice(
+        &mut self,
+        slice: &Slice,
+        live: &ActiveRequest,
+        table: Table<'_>,
+        lowest: u8,
+    ) {
         let choices = self.choices.entry(slice.request).or_default();
         choices.resize_with(live.request.params.n as usize, Recorded::default);
         let own = slice.choice as usize;
@@ -73,7 +79,7 @@ impl Recording {
     }
 
     /// A choice ended: what it was goes to the log, if it came to any token.
-    pub(super) fn finished(&mut self, live: &Live, choice: u32, reason: FinishReason) {
+    pub(super) fn finished(&mut self, live: &ActiveRequest, choice: u32, reason: FinishReason) {
         let Some(choices) = self.choices.get_mut(&live.request.id) else {
             return;
         };

@@ -10,10 +10,10 @@ use ebb_kernels::backend::{Backend, StepInput};
 use ebb_scheduler::{Event, FinishReason, Millis, Notice, RejectReason, RequestId, Scheduler};
 use rustc_hash::FxHashMap;
 
-use super::door::Count;
+use super::active_request::ActiveRequest;
+use super::admission_gate::Count;
 use super::engine::{Command, Submission};
-use super::flight::{InFlight, Lost};
-use super::live::Live;
+use super::in_flight_steps::{InFlight, Lost};
 use super::recording::Recording;
 use super::shared::{Shared, outcome};
 use super::{EngineState, Field, KvBits, RequestError};
@@ -33,7 +33,7 @@ pub(super) struct EngineThread {
     pub(super) sampler: Sampler,
     /// One row of logits, to be edited while a token is chosen from it.
     pub(super) row: Vec<f32>,
-    pub(super) live: FxHashMap<RequestId, Live>,
+    pub(super) live: FxHashMap<RequestId, ActiveRequest>,
     /// What came since the start.
     received: Count,
     epoch: Instant,
@@ -155,7 +155,7 @@ impl EngineThread {
     fn submit(&mut self, submission: Submission) {
         self.received.add(submission.request.params.n);
         let arrival = submission.request.arrival(self.epoch);
-        let live = Live::new(
+        let live = ActiveRequest::new(
             submission,
             self.shared.tokenizer(),
             &self.shared.model().eos_token_ids,
@@ -181,11 +181,11 @@ impl EngineThread {
         }
     }
 
-    /// Acts on what the scheduler decided; first of all the door is told, so that a client that has
+    /// Acts on what the scheduler decided; first of all the gate is told, so that a client that has
     /// seen an end finds the place free.
     fn handle_notices(&mut self) {
         self.shared
-            .door
+            .gate
             .looked(self.received, self.scheduler.room_for_arrivals());
         let mut notices = std::mem::take(&mut self.notices);
         self.scheduler.drain_notices(&mut notices);

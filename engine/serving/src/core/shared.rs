@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
-use super::door::Door;
+use super::admission_gate::AdmissionGate;
 use super::{EngineState, Field, ModelInfo, RequestError};
 use crate::kv_state::KvFacts;
 use crate::metrics::{Outcome, Recorder};
@@ -38,7 +38,7 @@ pub(super) struct Shared {
     places: AtomicUsize,
     /// Requests of which something is left: their streams may still be open.
     pub(super) live: AtomicUsize,
-    pub(super) door: Door,
+    pub(super) gate: AdmissionGate,
     /// Names of live requests, for `Abort` and to keep them unique.
     pub(super) names: Mutex<FxHashMap<String, RequestId>>,
     pub(super) cancelled: Mutex<Vec<(RequestId, RequestError)>>,
@@ -57,7 +57,7 @@ impl Shared {
             next_id: AtomicU64::new(1),
             places: AtomicUsize::new(0),
             live: AtomicUsize::new(0),
-            door: Door::new(room),
+            gate: AdmissionGate::new(room),
             names: Mutex::default(),
             cancelled: Mutex::default(),
             state: Mutex::new(state),

@@ -189,7 +189,7 @@ impl RequestMeter {
             Outcome::Completed => return self.record_completed(&inner, now),
             Outcome::QueueFull => return r.rejected_queue_full.increment(1),
             Outcome::Invalid => return,
-            // Refused at the door, or ended at the end of the grace period.
+            // Refused at the gate, or ended at the end of the grace period.
             Outcome::ShuttingDown if self.scheduled.is_none() => {
                 return r.rejected_shutting_down.increment(1);
             }

@@ -2,8 +2,8 @@
 //! answer that it would have got alone.
 
 mod fake;
-mod flight;
 mod host;
+mod in_flight_steps;
 mod lost;
 mod queue;
 

@@ -5,7 +5,7 @@ use ebb_scheduler::Room;
 use parking_lot::Mutex;
 
 /// Lets requests through to the engine thread while the scheduler has room for them.
-pub(super) struct Door {
+pub(super) struct AdmissionGate {
     seen: Mutex<Seen>,
 }
 
@@ -34,8 +34,8 @@ impl Count {
     }
 }
 
-impl Door {
-    /// A door to a scheduler that nobody has been sent to.
+impl AdmissionGate {
+    /// A gate to a scheduler that nobody has been sent to.
     pub(super) fn new(room: Room) -> Self {
         Self {
             seen: Mutex::new(Seen {
@@ -86,10 +86,10 @@ mod tests {
 
     use super::*;
 
-    /// A scheduler in which `running` run and `queue` may wait, and the door to it.
+    /// A scheduler in which `running` run and `queue` may wait, and the gate to it.
     struct Pair {
         scheduler: Scheduler,
-        door: Door,
+        gate: AdmissionGate,
         received: Count,
         sent: u64,
     }
@@ -102,17 +102,17 @@ mod tests {
                 ..Config::default()
             };
             let scheduler = Scheduler::new(config, PoolConfig::whole(1000, 4096, 1)).unwrap();
-            let door = Door::new(scheduler.room_for_arrivals());
+            let gate = AdmissionGate::new(scheduler.room_for_arrivals());
             Self {
                 scheduler,
-                door,
+                gate,
                 received: Count::default(),
                 sent: 0,
             }
         }
 
         fn enter(&mut self, n: u32) -> bool {
-            let entered = self.door.enter(n, || Ok::<(), ()>(())).is_some();
+            let entered = self.gate.enter(n, || Ok::<(), ()>(())).is_some();
             self.sent += u64::from(entered);
             entered
         }
@@ -127,7 +127,7 @@ mod tests {
             if plans {
                 self.scheduler.plan().expect("somebody runs");
             }
-            self.door
+            self.gate
                 .looked(self.received, self.scheduler.room_for_arrivals());
             assert_eq!(self.scheduler.stats().requests_rejected, 0);
         }
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn what_could_not_be_sent_takes_no_room() {
         let mut pair = Pair::new(1, 1);
-        assert_eq!(pair.door.enter(1, || Err(5)), Some(Err(5)));
+        assert_eq!(pair.gate.enter(1, || Err(5)), Some(Err(5)));
         assert!(pair.enter(1) && pair.enter(1) && !pair.enter(1));
     }
 }

@@ -14,7 +14,7 @@ use crate::metrics::{Finish, RequestMeter};
 use crate::sampling::{SampleError, Sampled, Sampler, SamplerState, StopChecker, random_seed};
 
 /// A request between submission and its last event.
-pub(super) struct Live {
+pub(super) struct ActiveRequest {
     pub(super) request: Accepted,
     pub(super) sender: StreamSender,
     pub(super) meter: RequestMeter,
@@ -51,7 +51,7 @@ pub(super) struct Advanced {
     pub(super) logprob: Option<f32>,
 }
 
-impl Live {
+impl ActiveRequest {
     pub(super) fn new(submission: Submission, tokenizer: &Arc<Tokenizer>, end_ids: &[u32]) -> Self {
         let Submission {
             request,

@@ -9,7 +9,7 @@ use ebb_scheduler::{
 };
 use rustc_hash::FxHashMap;
 
-use super::live::{Advanced, Live};
+use super::live::{ActiveRequest, Advanced};
 use super::recording::Recording;
 use super::run::EngineThread;
 use super::{RequestError, TokenLogprobs, step};
@@ -160,7 +160,7 @@ fn check_lost(error: &BackendError) -> Result<(), Lost> {
 fn fill_samples(
     input: &mut StepInput,
     plan: &StepPlan,
-    live: &mut FxHashMap<RequestId, Live>,
+    live: &mut FxHashMap<RequestId, ActiveRequest>,
     targets: &mut Vec<(RequestId, u32)>,
 ) {
     for slice in &plan.slices {
@@ -241,7 +241,7 @@ impl Reading<'_> {
         targets: Option<&[(RequestId, u32)]>,
         output: &StepOutput<'_>,
         vocab: usize,
-        live: &mut FxHashMap<RequestId, Live>,
+        live: &mut FxHashMap<RequestId, ActiveRequest>,
         ended: &mut Vec<(RequestId, RequestError)>,
     ) -> usize {
         let mut rows = output.logits.chunks_exact(vocab);
@@ -287,7 +287,7 @@ impl Reading<'_> {
     /// Scores the prompt where that was asked for.
     fn score_prompt(
         &mut self,
-        live: &mut Live,
+        live: &mut ActiveRequest,
         slice: &Slice,
         rows: &[&[f32]],
     ) -> Result<(), RequestError> {
@@ -319,7 +319,7 @@ impl Reading<'_> {
     /// Samples what the slice is due.
     fn sample(
         &mut self,
-        live: &mut Live,
+        live: &mut ActiveRequest,
         slice: &Slice,
         rows: &[&[f32]],
     ) -> Result<(), RequestError> {
@@ -346,7 +346,7 @@ impl Reading<'_> {
     /// Takes what the device sampled for the slice.
     fn take(
         &mut self,
-        live: &mut Live,
+        live: &mut ActiveRequest,
         samples: &[(u32, &SampledToken)],
         top: &[(u32, f32)],
     ) -> Result<(), RequestError> {
