@@ -430,8 +430,9 @@ fn check_failures(
     Ok(())
 }
 
-/// Blocks of every position, dequantised into scratch: bf16, to nearest, of what the CPU dequantises. One
-/// is named twice, and one is the target of a shrink that fails, whose old frames have to be read.
+/// Blocks of every position, dequantised into scratch: bf16, to nearest, of what the CPU
+/// dequantises. One is named twice, and one is the target of a shrink that fails, whose old frames
+/// have to be read.
 fn check_dequantising(
     device: &Arc<Device>,
     report: &mut Report,
