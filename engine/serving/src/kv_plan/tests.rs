@@ -274,7 +274,7 @@ fn a_damaged_profile_is_refused_with_what_is_wrong() {
         error
     };
     assert!(error(&|p| p["floors"]["v"][0] = "int4".into()).contains("layer0.v"));
-    assert!(error(&|p| p["floors"]["k"][3] = "int5".into()).contains("int5"));
+    assert!(error(&|p| p["floors"]["k"][3] = "int9".into()).contains("int9"));
     assert!(error(&|p| p["floors"]["v"][3] = "kitty25".into()).contains("kitty25"));
     assert!(error(&|p| p["floors"]["v"] = serde_json::json!(["f16"])).contains("1 floors"));
     assert!(error(&|p| p["sensitivities"]["k"]["int4"][7] = (-1.0).into()).contains("int4"));

@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn errors_name_the_part_and_what_would_do() {
         let error = |text: &str| text.parse::<KvSpec>().unwrap_err().to_string();
-        assert!(error("k=int5").contains("'k=int5'") && error("k=int5").contains("kitty25"));
+        assert!(error("k=int9").contains("'k=int9'") && error("k=int9").contains("kitty25"));
         assert!(error("kitty25").contains("cannot hold values"));
         assert!(error("v=polar44").contains("'v=polar44'"));
         assert!(error("q=int4").contains("'q=int4'"));

@@ -35,8 +35,8 @@ pub(super) fn encodes(layout: &KvLayout) -> bool {
     formats.any(|f| f.gpu_writer() == Writer::Encode)
 }
 
-/// The formats and places of all pages at all precision levels but 0, `[level - 1][layer * 2 +
-/// side]`, in device memory.
+/// The formats and places of all pages at all precision levels but 0, in device memory:
+/// `[level - 1][layer * 2 + side]`.
 #[derive(Debug)]
 pub(in crate::cuda) struct PageTable {
     pages: DeviceBuffer<PageAtLevel>,

@@ -1,9 +1,5 @@
 #pragma once
 #include "../grouped/device.cuh"
 
-namespace ebb {
-
 template <>
-struct Format<kInt2g32> : GroupedFormat<2> {};
-
-}  // namespace ebb
+struct ebb::Format<ebb::kInt2g32> : ebb::GroupedFormat<2> {};

@@ -1,9 +1,6 @@
 #pragma once
 #include "../shifted/device.cuh"
 
-namespace ebb {
-
 template <>
-struct Format<kInt2RoundingShift> : ShiftedFormat<2, ShiftedEncoder::kRounding> {};
-
-}  // namespace ebb
+struct ebb::Format<ebb::kInt2RoundingShift>
+    : ebb::ShiftedFormat<2, ebb::ShiftedEncoder::kRounding> {};

@@ -1,9 +1,5 @@
 #pragma once
 #include "../shifted/device.cuh"
 
-namespace ebb {
-
 template <>
-struct Format<kInt2Shift> : ShiftedFormat<2, ShiftedEncoder::kPlain> {};
-
-}  // namespace ebb
+struct ebb::Format<ebb::kInt2Shift> : ebb::ShiftedFormat<2, ebb::ShiftedEncoder::kPlain> {};

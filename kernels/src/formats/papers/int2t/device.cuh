@@ -1,9 +1,5 @@
 #pragma once
 #include "../by_token/device.cuh"
 
-namespace ebb {
-
 template <>
-struct Format<kInt2t> : ByTokenFormat<2> {};
-
-}  // namespace ebb
+struct ebb::Format<ebb::kInt2t> : ebb::ByTokenFormat<2> {};

@@ -1,9 +1,5 @@
 #pragma once
 #include "../grouped/device.cuh"
 
-namespace ebb {
-
 template <>
-struct Format<kInt4g32> : GroupedFormat<4> {};
-
-}  // namespace ebb
+struct ebb::Format<ebb::kInt4g32> : ebb::GroupedFormat<4> {};

@@ -1,9 +1,6 @@
 #pragma once
 #include "../shifted/device.cuh"
 
-namespace ebb {
-
 template <>
-struct Format<kInt4RoundingShift> : ShiftedFormat<4, ShiftedEncoder::kRounding> {};
-
-}  // namespace ebb
+struct ebb::Format<ebb::kInt4RoundingShift>
+    : ebb::ShiftedFormat<4, ebb::ShiftedEncoder::kRounding> {};

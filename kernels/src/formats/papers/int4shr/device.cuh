@@ -1,9 +1,5 @@
 #pragma once
 #include "../shifted/device.cuh"
 
-namespace ebb {
-
 template <>
-struct Format<kInt4Shift> : ShiftedFormat<4, ShiftedEncoder::kPlain> {};
-
-}  // namespace ebb
+struct ebb::Format<ebb::kInt4Shift> : ebb::ShiftedFormat<4, ebb::ShiftedEncoder::kPlain> {};

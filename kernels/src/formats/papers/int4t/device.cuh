@@ -1,9 +1,5 @@
 #pragma once
 #include "../by_token/device.cuh"
 
-namespace ebb {
-
 template <>
-struct Format<kInt4t> : ByTokenFormat<4> {};
-
-}  // namespace ebb
+struct ebb::Format<ebb::kInt4t> : ebb::ByTokenFormat<4> {};

@@ -1,9 +1,6 @@
 #pragma once
 #include "../reranked/device.cuh"
 
-namespace ebb {
-
 template <>
-struct Format<kKitty12Random> : RerankedFormat<1, RerankedEncoder::kAtRandom> {};
-
-}  // namespace ebb
+struct ebb::Format<ebb::kKitty12Random> : ebb::RerankedFormat<1, ebb::RerankedEncoder::kAtRandom> {
+};

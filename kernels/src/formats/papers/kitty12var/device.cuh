@@ -1,9 +1,6 @@
 #pragma once
 #include "../reranked/device.cuh"
 
-namespace ebb {
-
 template <>
-struct Format<kKitty12Variance> : RerankedFormat<1, RerankedEncoder::kByVariance> {};
-
-}  // namespace ebb
+struct ebb::Format<ebb::kKitty12Variance>
+    : ebb::RerankedFormat<1, ebb::RerankedEncoder::kByVariance> {};

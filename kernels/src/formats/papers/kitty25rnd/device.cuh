@@ -1,9 +1,6 @@
 #pragma once
 #include "../reranked/device.cuh"
 
-namespace ebb {
-
 template <>
-struct Format<kKitty25Random> : RerankedFormat<2, RerankedEncoder::kAtRandom> {};
-
-}  // namespace ebb
+struct ebb::Format<ebb::kKitty25Random> : ebb::RerankedFormat<2, ebb::RerankedEncoder::kAtRandom> {
+};

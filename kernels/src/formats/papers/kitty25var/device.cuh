@@ -1,9 +1,6 @@
 #pragma once
 #include "../reranked/device.cuh"
 
-namespace ebb {
-
 template <>
-struct Format<kKitty25Variance> : RerankedFormat<2, RerankedEncoder::kByVariance> {};
-
-}  // namespace ebb
+struct ebb::Format<ebb::kKitty25Variance>
+    : ebb::RerankedFormat<2, ebb::RerankedEncoder::kByVariance> {};

@@ -1,9 +1,5 @@
 #pragma once
 #include "../grouped/device.cuh"
 
-namespace ebb {
-
 template <>
-struct Format<kKvmix11> : GroupedFormat<3> {};
-
-}  // namespace ebb
+struct ebb::Format<ebb::kKvmix11> : ebb::GroupedFormat<3> {};

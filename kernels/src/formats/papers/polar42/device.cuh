@@ -1,9 +1,5 @@
 #pragma once
 #include "../polar/device.cuh"
 
-namespace ebb {
-
 template <>
-struct Format<kPolar42> : PolarFormat<2, false> {};
-
-}  // namespace ebb
+struct ebb::Format<ebb::kPolar42> : ebb::PolarFormat<2, false> {};

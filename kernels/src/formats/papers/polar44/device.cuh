@@ -1,9 +1,5 @@
 #pragma once
 #include "../polar/device.cuh"
 
-namespace ebb {
-
 template <>
-struct Format<kPolar44> : PolarFormat<4, false> {};
-
-}  // namespace ebb
+struct ebb::Format<ebb::kPolar44> : ebb::PolarFormat<4, false> {};

@@ -1,9 +1,5 @@
 #pragma once
 #include "../polar/device.cuh"
 
-namespace ebb {
-
 template <>
-struct Format<kPolar44Grid> : PolarFormat<4, true> {};
-
-}  // namespace ebb
+struct ebb::Format<ebb::kPolar44Grid> : ebb::PolarFormat<4, true> {};

@@ -1,11 +1,7 @@
 #pragma once
 #include "cuda/formats/format.cuh"
 
-namespace ebb {
-
 template <>
-struct Format<kF16> : RowsFormat {
+struct ebb::Format<ebb::kF16> : ebb::RowsFormat {
   static constexpr uint32_t kCost = 24;
 };
-
-}  // namespace ebb

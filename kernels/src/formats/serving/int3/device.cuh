@@ -1,11 +1,7 @@
 #pragma once
 #include "cuda/formats/format.cuh"
 
-namespace ebb {
-
 template <>
-struct Format<kInt3> : SplitFormat<2> {
+struct ebb::Format<ebb::kInt3> : ebb::SplitFormat<2> {
   static constexpr uint32_t kCost = 10;
 };
-
-}  // namespace ebb

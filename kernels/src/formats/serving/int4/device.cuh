@@ -1,11 +1,7 @@
 #pragma once
 #include "cuda/formats/format.cuh"
 
-namespace ebb {
-
 template <>
-struct Format<kInt4> : DenseFormat<4> {
+struct ebb::Format<ebb::kInt4> : ebb::DenseFormat<4> {
   static constexpr uint32_t kCost = 8;
 };
-
-}  // namespace ebb
