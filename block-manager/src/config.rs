@@ -78,8 +78,9 @@ pub enum ConfigError {
     },
     /// One block and the shrink reserve do not fit.
     #[error(
-        "the KV memory is {frames} frames of {frame_bytes} bytes, but one block of 128 tokens takes \
-         {block} and the reserve for shrinking {held_back}: give it at least {bytes_min} bytes"
+        "the KV memory is {frames} frames of {frame_bytes} bytes, but one block of 128 tokens \
+         takes {block} and the reserve for shrinking {held_back}: give it at least {bytes_min} \
+         bytes"
     )]
     TooSmall {
         /// Frames in the arena.
@@ -136,8 +137,8 @@ impl PoolConfig {
         self.positions.len() > 1
     }
 
-    /// The shrink reserve: frames that sequences must leave free, so that a full pool can still shrink
-    /// a block. As many as the largest shrunk block takes; zero if blocks never shrink.
+    /// The shrink reserve: frames that sequences must leave free, so that a full pool can still
+    /// shrink a block. As many as the largest shrunk block takes; zero if blocks never shrink.
     pub fn held_back(&self) -> u32 {
         self.positions.largest_stop()
     }

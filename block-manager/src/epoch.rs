@@ -54,8 +54,8 @@ impl Epochs {
         found.map_or_else(|| panic!("{step} is not in flight"), |&(_, epoch)| epoch)
     }
 
-    /// Nothing that was tagged for the step being planned is left in it: its epoch counts as begun and
-    /// retired, and the step gets the next one.
+    /// Nothing that was tagged for the step being planned is left in it: its epoch counts as begun
+    /// and retired, and the step gets the next one.
     pub(crate) fn skip(&mut self) {
         self.begun += 1;
     }

@@ -2,9 +2,9 @@
 //!
 //! # What it owns
 //! - **Frames**: equal pieces of the KV arena, named by number. Each has one owner at a time.
-//! - **Blocks**: 128 consecutive tokens of one sequence, all layers, K and V. A block owns a list of
-//!   frames, which need not be neighbours, so the arena cannot fragment. It is *open* until all its
-//!   tokens are in the KV cache, then *sealed*. An open block grows by sub-blocks of 16 tokens.
+//! - **Blocks**: 128 consecutive tokens of one sequence, all layers, K and V. A block owns a list
+//!   of frames, which need not be neighbours, so the arena cannot fragment. It is *open* until all
+//!   its tokens are in the KV cache, then *sealed*. An open block grows by sub-blocks of 16 tokens.
 //! - **Block tables**: which blocks hold a sequence's tokens. Sequences with a common prefix share
 //!   blocks; the first that writes to a shared open block copies it.
 //! - **The prefix cache**: sealed blocks, found by their tokens and everything before them. A block
@@ -15,9 +15,9 @@
 //! - **The pressure policy**: what happens when memory is short, see [`pressure`].
 //!
 //! # What it must not know
-//! Bytes of pages, formats, devices, threads, clocks, requests. It sees token ids, frame numbers and
-//! frame counts. Everything it does follows from the calls made on it, so it is tested by replaying
-//! calls against a naive model.
+//! Bytes of pages, formats, devices, threads, clocks, requests. It sees token ids, frame numbers
+//! and frame counts. Everything it does follows from the calls made on it, so it is tested by
+//! replaying calls against a naive model.
 //!
 //! # Entry points
 //! [`BlockManager`] is the whole interface. Start reading in `manager/`: `grow` takes memory,

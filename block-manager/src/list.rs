@@ -1,6 +1,6 @@
 //! Linked lists through the blocks themselves, so that joining a list allocates nothing and leaving
-//! it needs no search. A block is in at most one list: the cached blocks, least recently used first,
-//! or the duplicates of a prefix entry.
+//! it needs no search. A block is in at most one list: the cached blocks, least recently used
+//! first, or the duplicates of a prefix entry.
 
 use crate::{BlockId, block::Blocks};
 

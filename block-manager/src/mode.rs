@@ -3,16 +3,16 @@
 /// What happens when the KV memory is full.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Mode {
-    /// Nothing shrinks: sequences are preempted and computed again, as in engines whose KV cache has
-    /// one precision.
+    /// Nothing shrinks: sequences are preempted and computed again, as in engines whose KV cache
+    /// has one precision.
     #[default]
     PreemptOnly,
-    /// Blocks shrink while they are served, as far as memory demands (PM-KVQ, made online). A sequence
-    /// is preempted only when nothing is left to shrink.
+    /// Blocks shrink while they are served, as far as memory demands (PM-KVQ, made online). A
+    /// sequence is preempted only when nothing is left to shrink.
     Progressive,
-    /// Every block shrinks to its floor as soon as it is sealed, as in KIVI, Kitty and KVmix. Only the
-    /// tokens of its own chunk of a prompt read it at 16 bit. What a sequence reads then depends on
-    /// nothing but itself.
+    /// Every block shrinks to its floor as soon as it is sealed, as in KIVI, Kitty and KVmix. Only
+    /// the tokens of its own chunk of a prompt read it at 16 bit. What a sequence reads then
+    /// depends on nothing but itself.
     Static,
 }
 
@@ -42,7 +42,7 @@ pub enum Admission {
     /// sequences.
     #[default]
     Degrade,
-    /// Also room at 16 bit, as in [`Mode::PreemptOnly`]. Blocks of running sequences shrink only where
-    /// a sequence would be preempted otherwise.
+    /// Also room at 16 bit, as in [`Mode::PreemptOnly`]. Blocks of running sequences shrink only
+    /// where a sequence would be preempted otherwise.
     Queue,
 }

@@ -73,8 +73,8 @@ impl Watermarks {
 
 /// Arrival and admission.
 impl Policy {
-    /// Frames that one choice takes at its longest, `tokens` tokens: at 16 bit, or with its blocks at
-    /// their floor where blocks shrink.
+    /// Frames that one choice takes at its longest, `tokens` tokens: at 16 bit, or with its blocks
+    /// at their floor where blocks shrink.
     pub fn frames_at_longest(&self, pool: &PoolConfig, tokens: u64, bound: Bound) -> u64 {
         if self.mode.shrinks() {
             return pool.floor_frames(tokens, bound);
@@ -82,8 +82,8 @@ impl Policy {
         tokens.div_ceil(SUB_BLOCK_TOKENS as u64) * u64::from(pool.frames_per_sub_block)
     }
 
-    /// Frames that each of `choices` choices is promised. When they fork, each copies the block that
-    /// the prompt ends in, which stays as it is for the others.
+    /// Frames that each of `choices` choices is promised. When they fork, each copies the block
+    /// that the prompt ends in, which stays as it is for the others.
     pub fn promise(&self, pool: &PoolConfig, frames_at_longest: u64, choices: u32) -> u64 {
         frames_at_longest + u64::from(choices > 1) * u64::from(pool.block_frames())
     }
@@ -214,10 +214,10 @@ impl Policy {
         }
     }
 
-    /// Where blocks shrink: what is done when no sequence can go on, no step is in flight and nothing
-    /// shrinks. Without a [`victim`] one sequence is left. It is computed again, since blocks that it
-    /// shared with choices that have ended may keep it from fitting. If it is stuck again without a
-    /// new token, its blocks cannot be encoded, and it fails.
+    /// Where blocks shrink: what is done when no sequence can go on, no step is in flight and
+    /// nothing shrinks. Without a [`victim`] one sequence is left. It is computed again, since
+    /// blocks that it shared with choices that have ended may keep it from fitting. If it is stuck
+    /// again without a new token, its blocks cannot be encoded, and it fails.
     pub fn remedy_when_stuck(has_victim: bool, has_restarted: bool) -> Remedy {
         match (has_victim, has_restarted) {
             (true, _) => Remedy::Preempt,
@@ -295,12 +295,13 @@ pub struct Pressure {
     pub low: u32,
     /// It goes on until this many would be left. At least `low`.
     pub high: u32,
-    /// Frames that sequences may hold though others are free. Shrinking also begins beyond this, and
-    /// goes on until they hold `high - low` fewer.
+    /// Frames that sequences may hold though others are free. Shrinking also begins beyond this,
+    /// and goes on until they hold `high - low` fewer.
     pub live_max: u32,
     /// Bytes of the blocks that one step rewrites. A larger block shrinks alone.
     pub bytes_max: u64,
-    /// Whether cached blocks shrink where evicting them would be enough. If not, they are only evicted.
+    /// Whether cached blocks shrink where evicting them would be enough. If not, they are only
+    /// evicted.
     pub cold: bool,
 }
 
@@ -315,8 +316,8 @@ impl Pressure {
         }
     }
 
-    /// Frames that live blocks have to give up for [`live_max`](Self::live_max) if they have `live`,
-    /// once they have too many or shrinking for it `has_begun`.
+    /// Frames that live blocks have to give up for [`live_max`](Self::live_max) if they have
+    /// `live`, once they have too many or shrinking for it `has_begun`.
     fn excess(&self, has_begun: bool, live: u64) -> u64 {
         let gap = self.high.saturating_sub(self.low);
         let until = self.live_max.saturating_sub(gap);

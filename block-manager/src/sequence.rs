@@ -25,8 +25,8 @@ pub(crate) struct Sequence {
 /// What a sequence asks of the pool as long as it lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Terms {
-    /// The lowest nominal bits of anything it is computed from. Its own blocks shrink no further, and
-    /// it gets no cached block that is lower or was computed from anything lower.
+    /// The lowest nominal bits of anything it is computed from. Its own blocks shrink no further,
+    /// and it gets no cached block that is lower or was computed from anything lower.
     pub bound: Bound,
     /// Blocks of higher numbers shrink first. A shared block has the lowest number of its holders.
     pub class: i32,

@@ -5,8 +5,8 @@ use crate::{BlockId, Slot, block::Blocks};
 /// One change of the device's tables, to be applied in order.
 ///
 /// The device keeps two tables: for each slot the blocks of its sequence, for each block its
-/// precision level and its frames. A block shared by many sequences is described once, so growing or
-/// shrinking it is one change however many sequences hold it.
+/// precision level and its frames. A block shared by many sequences is described once, so growing
+/// or shrinking it is one change however many sequences hold it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TableDelta {
     /// Entry `index` of row `slot` is now `block`.

@@ -1,7 +1,7 @@
 //! How the pool is used, in frames and bytes.
 
-/// A snapshot of the pool. Every frame is free, retiring, live, cached, or being written by a shrink,
-/// so these five counts sum to `frames_total`.
+/// A snapshot of the pool. Every frame is free, retiring, live, cached, or being written by a
+/// shrink, so these five counts sum to `frames_total`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     /// Frames in the arena.

@@ -89,7 +89,8 @@ fn every_element_is_within_half_a_step() {
                 let error = (x.to_f32() - y).abs();
                 assert!(
                     error <= bound,
-                    "{format} {shape:?} {name}: element {i} is {x}, becomes {y}, bound {bound}"
+                    "{format} {shape:?} {name}: element {i} is {x}, dequantises to {y}, bound \
+                     {bound}"
                 );
             }
         }

@@ -10,8 +10,8 @@ use crate::seq::{Resident, Seq};
 use crate::slab::Key;
 use crate::{Mode, Notice};
 
-/// The head of the queue, and what the prefix cache has of its prompt. While it waits for memory it is
-/// looked up in every plan.
+/// The head of the queue, and what the prefix cache has of its prompt. While it waits for memory it
+/// is looked up in every plan.
 #[derive(Debug, Default)]
 pub(crate) struct Candidate {
     seq: Option<Key>,
@@ -19,8 +19,8 @@ pub(crate) struct Candidate {
 }
 
 impl Scheduler {
-    /// Admits waiting sequences in order of urgency while tokens and memory last. The head of the queue is
-    /// never overtaken, so a stream of small requests cannot starve a large one.
+    /// Admits waiting sequences in order of urgency while tokens and memory last. The head of the
+    /// queue is never overtaken, so a stream of small requests cannot starve a large one.
     pub(crate) fn admit(&mut self, batch: &mut Batch) {
         while batch.token_budget > 0
             && let Some((_, &key)) = self.waiting.first_key_value()
@@ -124,15 +124,15 @@ impl Scheduler {
         self.run(key);
     }
 
-    /// Whether a sequence shares no blocks through the prefix cache. In static mode what it reads is
-    /// fixed: a cached block may be at another level than its own would be, and others could keep its
-    /// own blocks from shrinking.
+    /// Whether a sequence shares no blocks through the prefix cache. In static mode what it reads
+    /// is fixed: a cached block may be at another level than its own would be, and others could
+    /// keep its own blocks from shrinking.
     pub(crate) fn is_private(&self, bound: Bound) -> bool {
         self.config.mode == Mode::Static && bound < Bound::NEVER
     }
 
-    /// How many tokens of a sequence may come from the prefix cache. At least one is computed, to sample
-    /// from. So are prompt tokens whose logits have not been delivered yet.
+    /// How many tokens of a sequence may come from the prefix cache. At least one is computed, to
+    /// sample from. So are prompt tokens whose logits have not been delivered yet.
     fn cacheable(&self, key: Key) -> usize {
         let seq = &self.seqs[key];
         if seq.terms.is_private {
@@ -148,8 +148,8 @@ impl Scheduler {
         most as usize
     }
 
-    /// Frames that the choices of a shared sequence will take when they fork: each but one copies the
-    /// open block that the prompt ends in.
+    /// Frames that the choices of a shared sequence will take when they fork: each but one copies
+    /// the open block that the prompt ends in.
     pub(crate) fn fork_frames(&self, key: Key) -> u64 {
         let seq = &self.seqs[key];
         if !seq.is_shared() {

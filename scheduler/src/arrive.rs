@@ -109,8 +109,8 @@ impl Scheduler {
         self.enqueue(seq);
     }
 
-    /// Why a request is rejected, if it is. What can never be served comes first, so that a client does
-    /// not retry in vain.
+    /// Why a request is rejected, if it is. What can never be served comes first, so that a client
+    /// does not retry in vain.
     fn rejection(&self, request: &Request) -> Option<RejectReason> {
         let prompt_tokens = request.prompt.len();
         let max_tokens = request.max_tokens;

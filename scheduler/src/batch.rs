@@ -10,8 +10,8 @@ use crate::seq::Seq;
 use crate::slab::Key;
 use crate::{Config, Logits, StepPlan};
 
-/// What the step being planned will compute. It is not written to a plan at once, since a sequence may
-/// still be preempted for a later one of the same step.
+/// What the step being planned will compute. It is not written to a plan at once, since a sequence
+/// may still be preempted for a later one of the same step.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     /// The running sequences when planning began.
@@ -150,8 +150,8 @@ impl Scheduler {
         }
     }
 
-    /// Plans the next tokens of a prompt or of a recomputation, as many as fit, and notes what it will
-    /// need after that.
+    /// Plans the next tokens of a prompt or of a recomputation, as many as fit, and notes what it
+    /// will need after that.
     pub(crate) fn plan_prefill(&mut self, key: Key, batch: &mut Batch) {
         let Some(seq) = self.seqs.get(key).filter(|seq| seq.resident.is_some()) else {
             return;
@@ -213,8 +213,9 @@ impl Scheduler {
         let mut len = room;
         let mut all_logits = false;
         if seq.logprobs && seq.computed < seq.prompt_len {
-            // Logits of every prompt token are delivered once: what was delivered before a preemption
-            // is computed again without, and a slice has logits of all tokens or of none.
+            // Logits of every prompt token are delivered once: what was delivered before a
+            // preemption is computed again without, and a slice has logits of all tokens or of
+            // none.
             let done = self.groups[seq.group].logits_delivered;
             if seq.computed < done {
                 len = len.min(done - seq.computed);

@@ -13,8 +13,8 @@ macro_rules! ensure {
 }
 
 impl Scheduler {
-    /// Audits every invariant of the scheduler and the pool. For tests and simulation: it takes time in
-    /// the size of everything.
+    /// Audits every invariant of the scheduler and the pool. For tests and simulation: it takes
+    /// time in the size of everything.
     pub fn check(&self) -> Result<(), String> {
         self.check_lists()?;
         self.check_sequences()?;
@@ -56,8 +56,8 @@ impl Scheduler {
             choices <= config.max_running,
             "{choices} choices run: too many"
         );
-        // The last request taken may have more choices than that. They fork and are preempted one by
-        // one.
+        // The last request taken may have more choices than that. They fork and are preempted one
+        // by one.
         let most = self.groups.iter().map(|(_, group)| group.choices.len());
         let bound = config.max_waiting + config.max_running + most.max().unwrap_or(1) - 1;
         ensure!(

@@ -15,17 +15,17 @@ pub struct Config {
     /// [`Room`](crate::Room). Preempted sequences wait in the queue too, but are never rejected: it
     /// has at most `max_waiting + max_running` entries.
     pub max_waiting: usize,
-    /// Most steps in flight. 1 plans a step after the one before has returned, 2 plans it while that
-    /// one runs.
+    /// Most steps in flight. 1 plans a step after the one before has returned, 2 plans it while
+    /// that one runs.
     pub max_in_flight: usize,
     /// Most tokens of one prompt computed in one step.
     pub prefill_chunk: usize,
-    /// Most rows of logits in one step, at least `max_running`. Bounds the logits buffer when prompts
-    /// ask for log-probabilities.
+    /// Most rows of logits in one step, at least `max_running`. Bounds the logits buffer when
+    /// prompts ask for log-probabilities.
     pub max_logit_rows: usize,
-    /// Steps of waiting that one level of priority is worth. A request of priority `p` is overtaken by
-    /// one of priority `q < p` only if that one arrives less than `(p - q) * aging_steps` steps later.
-    /// 0 serves in order of arrival.
+    /// Steps of waiting that one level of priority is worth. A request of priority `p` is overtaken
+    /// by one of priority `q < p` only if that one arrives less than `(p - q) * aging_steps` steps
+    /// later. 0 serves in order of arrival.
     pub aging_steps: u32,
     /// Tokens that every running sequence must still have room for when one is admitted. Nothing is
     /// preempted for that many steps after an admission. Not used with [`Admission::Degrade`].
@@ -34,9 +34,9 @@ pub struct Config {
     pub mode: Mode,
     /// What a request waits for before it is admitted, where blocks can shrink.
     pub admission: Admission,
-    /// Where blocks can shrink, admission promises each sequence the memory of its longest length at
-    /// its floor. The promises add up to at most this share of the pool, in percent. More than 100
-    /// relies on answers that end early, and preempts if they do not.
+    /// Where blocks can shrink, admission promises each sequence the memory of its longest length
+    /// at its floor. The promises add up to at most this share of the pool, in percent. More than
+    /// 100 relies on answers that end early, and preempts if they do not.
     pub overcommit_percent: u32,
     /// [`Mode::Progressive`]: shrinking begins when less than this share of the pool would be free
     /// after the demand of the coming steps, in thousandths.
@@ -46,13 +46,13 @@ pub struct Config {
     /// [`Mode::Progressive`]: bytes that live blocks may take before they shrink though memory is
     /// free. Every step reads all of them, so fewer bytes make steps faster and less precise.
     pub live_bytes_max: u64,
-    /// [`Mode::Progressive`]: bytes of the blocks that one step shrinks. A larger block shrinks alone.
-    /// Bounds what shrinking adds to the time between two tokens.
+    /// [`Mode::Progressive`]: bytes of the blocks that one step shrinks. A larger block shrinks
+    /// alone. Bounds what shrinking adds to the time between two tokens.
     pub shrink_bytes_max: u64,
-    /// [`Mode::Static`]: tokens of a prompt that read each other at 16 bit, a multiple of 128. A prompt
-    /// is computed in chunks of this length, from its start. A chunk reads the blocks before it at
-    /// their floor, and shrinks to its own floor when it is complete. A longer chunk reads less that
-    /// has shrunk, but the 16-bit frames of one chunk cannot be promised to sequences.
+    /// [`Mode::Static`]: tokens of a prompt that read each other at 16 bit, a multiple of 128. A
+    /// prompt is computed in chunks of this length, from its start. A chunk reads the blocks before
+    /// it at their floor, and shrinks to its own floor when it is complete. A longer chunk reads
+    /// less that has shrunk, but the 16-bit frames of one chunk cannot be promised to sequences.
     pub static_chunk: u32,
 }
 
@@ -130,8 +130,8 @@ pub enum SetupError {
 }
 
 impl Config {
-    /// [`Mode::Static`]: frames of a pool that are not promised, so that there is always room for one
-    /// chunk of a prompt at 16 bit. One block of the chunk is part of every promise.
+    /// [`Mode::Static`]: frames of a pool that are not promised, so that there is always room for
+    /// one chunk of a prompt at 16 bit. One block of the chunk is part of every promise.
     pub fn chunk_frames(&self, pool: &PoolConfig) -> u32 {
         let blocks = self.static_chunk / BLOCK_TOKENS as u32;
         match self.mode {

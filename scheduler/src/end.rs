@@ -8,8 +8,8 @@ use crate::slab::Key;
 use crate::{FinishReason, Millis, Notice};
 
 impl Scheduler {
-    /// Ends one choice, if it has not ended. Its memory goes back to the pool at once. Frames that steps
-    /// in flight may touch become free when those retire.
+    /// Ends one choice, if it has not ended. Its memory goes back to the pool at once. Frames that
+    /// steps in flight may touch become free when those retire.
     pub(crate) fn end_choice(&mut self, group: Key, choice: u32, reason: FinishReason) {
         let record = &mut self.groups[group];
         let before = std::mem::replace(&mut record.choices[choice as usize], Choice::Ended);

@@ -19,16 +19,16 @@ pub enum Event {
     StepDone {
         /// The step.
         step: StepId,
-        /// The samples, in any order: one entry for each slice with [`Logits::Last`] or [`Logits::All`]
-        /// and each of its choices. Samples that are not [awaited] are discarded. A slice without one
-        /// counts as failed.
+        /// The samples, in any order: one entry for each slice with [`Logits::Last`] or
+        /// [`Logits::All`] and each of its choices. Samples that are not [awaited] are discarded. A
+        /// slice without one counts as failed.
         ///
         /// [`Logits::Last`]: crate::Logits::Last
         /// [`Logits::All`]: crate::Logits::All
         /// [awaited]: crate::Scheduler::awaited
         outputs: Vec<ChoiceOutput>,
-        /// Blocks of [`StepPlan::shrinks`](crate::StepPlan::shrinks) that could not be encoded. They
-        /// keep their level and are not tried again.
+        /// Blocks of [`StepPlan::shrinks`](crate::StepPlan::shrinks) that could not be encoded.
+        /// They keep their level and are not tried again.
         failed_shrinks: Vec<BlockId>,
     },
     /// The oldest step in flight failed. What its copies, shrinks and slices wrote is void and done

@@ -4,15 +4,16 @@
 //! - **The queue**: requests in order of urgency. Waiting raises a request, so none starves.
 //! - **The batch**: the running sequences. A request is one sequence while its prompt is computed;
 //!   then each of its `n` choices is one. Admission gives a sequence memory, preemption takes it.
-//! - **Step plans**: slices of prompts and single tokens of decodes, in one list. Each comes with the
-//!   copies, shrinks and table changes that it needs. Up to `max_in_flight` steps are out at a time.
-//! - **The KV cache pool**, by its [`BlockManager`](ebb_block_manager::BlockManager). What happens when
-//!   memory is short is one policy, [`ebb_block_manager::pressure`], with a worked example.
+//! - **Step plans**: slices of prompts and single tokens of decodes, in one list. Each comes with
+//!   the copies, shrinks and table changes that it needs. Up to `max_in_flight` steps are out at a
+//!   time.
+//! - **The KV cache pool**, by its [`BlockManager`](ebb_block_manager::BlockManager). What happens
+//!   when memory is short is one policy, [`ebb_block_manager::pressure`], with a worked example.
 //!
 //! # What it must not know
-//! Devices, threads, clocks, random numbers, text. Time arrives in [`Event::Tick`], sampled tokens in
-//! [`Event::StepDone`]. It is a pure function of its events: the same events give the same plans, bit
-//! for bit, which the simulation in `tests/` relies on.
+//! Devices, threads, clocks, random numbers, text. Time arrives in [`Event::Tick`], sampled tokens
+//! in [`Event::StepDone`]. It is a pure function of its events: the same events give the same
+//! plans, bit for bit, which the simulation in `tests/` relies on.
 //!
 //! # Entry points
 //! Events go in ([`Scheduler::apply`]), step plans come out ([`Scheduler::plan`]). What was decided
@@ -30,7 +31,8 @@
 //!
 //! # How a step is planned
 //! 1. Every running sequence that decodes gets memory for one token, the most urgent first.
-//! 2. Running sequences with unfinished prompts get as many tokens as the step and the memory allow.
+//! 2. Running sequences with unfinished prompts get as many tokens as the step and the memory
+//!    allow.
 //! 3. If no running sequence lacked memory, the head of the queue is admitted, then the next one,
 //!    until one does not fit.
 //! 4. Blocks are chosen that shrink with this step, for what the next steps will need.

@@ -6,7 +6,8 @@ use thiserror::Error;
 use crate::RequestId;
 
 /// A decision that the engine passes on. Every request ends in exactly one
-/// [`Rejected`](Notice::Rejected), or in exactly one [`Finished`](Notice::Finished) for each choice.
+/// [`Rejected`](Notice::Rejected), or in exactly one [`Finished`](Notice::Finished) for each
+/// choice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice {
     /// The request was rejected.

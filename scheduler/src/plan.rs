@@ -11,11 +11,11 @@ use crate::RequestId;
 /// [`Config::max_in_flight`](crate::Config::max_in_flight) above 1.
 pub const SAMPLED_LATER: u32 = u32::MAX;
 
-/// What one step does: first `deltas`, then `copies`, `shrinks` and the slices. A step may consist of
-/// shrinks alone.
+/// What one step does: first `deltas`, then `copies`, `shrinks` and the slices. A step may consist
+/// of shrinks alone.
 ///
-/// A slice writes the KV of its tokens at positions `position ..` through its block table. Each of its
-/// tokens attends to every position up to its own.
+/// A slice writes the KV of its tokens at positions `position ..` through its block table. Each of
+/// its tokens attends to every position up to its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepPlan {
     /// The step's id; rises by 1.
@@ -29,8 +29,8 @@ pub struct StepPlan {
     pub slices: Vec<Slice>,
     /// Token ids of all slices, one after the other.
     pub tokens: Vec<u32>,
-    /// Table changes since the last plan, in this order. They take effect on submission, even if the
-    /// step fails.
+    /// Table changes since the last plan, in this order. They take effect on submission, even if
+    /// the step fails.
     pub deltas: Vec<TableDelta>,
 }
 
@@ -81,12 +81,12 @@ pub enum Logits {
     None,
     /// The last one.
     Last {
-        /// Tokens to sample. 1: a token for [`Slice::choice`]. More, in the step that ends the prompt of
-        /// a request with n choices: one for each of the choices `0..n`.
+        /// Tokens to sample. 1: a token for [`Slice::choice`]. More, in the step that ends the
+        /// prompt of a request with n choices: one for each of the choices `0..n`.
         choices: u32,
     },
-    /// All, for prompt log-probabilities. Over the slices of steps that ran, each prompt token comes
-    /// once, in order.
+    /// All, for prompt log-probabilities. Over the slices of steps that ran, each prompt token
+    /// comes once, in order.
     All {
         /// Tokens to sample from the last one, as in [`Logits::Last`]; 0 while the prompt goes on.
         choices: u32,

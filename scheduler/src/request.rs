@@ -31,11 +31,11 @@ pub struct Request {
     /// Lower is more urgent; 0 is usual. One level is worth
     /// [`aging_steps`](crate::Config::aging_steps) steps of waiting.
     pub priority: i32,
-    /// When it ends with [`DeadlineExceeded`](crate::FinishReason::DeadlineExceeded), in the time of
-    /// [`Event::Tick`](crate::Event::Tick).
+    /// When it ends with [`DeadlineExceeded`](crate::FinishReason::DeadlineExceeded), in the time
+    /// of [`Event::Tick`](crate::Event::Tick).
     pub deadline: Option<Millis>,
-    /// Whether the logits of every prompt token are wanted. The prompt is then computed even where the
-    /// prefix cache has its KV.
+    /// Whether the logits of every prompt token are wanted. The prompt is then computed even where
+    /// the prefix cache has its KV.
     pub prompt_logprobs: bool,
     /// Lowest nominal bits of any key or value that the answer may be computed from: 16, 8, 4 or 2.
     /// What lies between counts as the next higher one. 0: as low as the shrink order goes.

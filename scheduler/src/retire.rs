@@ -79,8 +79,8 @@ impl Scheduler {
         oldest
     }
 
-    /// Counts a slice as returned. `None`: its sequence has ended, or an earlier failure made it void.
-    /// `Some(true)`: its sequence still has the memory that the slice wrote.
+    /// Counts a slice as returned. `None`: its sequence has ended, or an earlier failure made it
+    /// void. `Some(true)`: its sequence still has the memory that the slice wrote.
     fn take_back(&mut self, slice: &SliceInFlight) -> Option<bool> {
         let seq = self.seqs.get_mut(slice.seq)?;
         seq.in_flight -= 1;
@@ -165,8 +165,8 @@ impl Scheduler {
         }
     }
 
-    /// Counts the slice's tokens as not computed. What later steps in flight compute of its sequence is
-    /// void.
+    /// Counts the slice's tokens as not computed. What later steps in flight compute of its
+    /// sequence is void.
     fn slice_failed(&mut self, slice: &SliceInFlight) {
         let seq = &mut self.seqs[slice.seq];
         seq.failures += 1;
@@ -185,8 +185,8 @@ impl Scheduler {
         }
     }
 
-    /// The prompt of a request with several choices is done and each active choice has its first token.
-    /// From now on each is a sequence. The first of them keeps the leader's.
+    /// The prompt of a request with several choices is done and each active choice has its first
+    /// token. From now on each is a sequence. The first of them keeps the leader's.
     fn fork_choices(&mut self, leader: Key, tokens: &[(u32, ChoiceOutput)]) {
         let group = self.seqs[leader].group;
         let mut kept = false;

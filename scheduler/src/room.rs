@@ -8,11 +8,11 @@ use crate::scheduler::Scheduler;
 /// [`QueueFull`](crate::RejectReason::QueueFull).
 ///
 /// Requests with a free batch slot do not count against
-/// [`max_waiting`](crate::Config::max_waiting), so an idle engine takes a burst of
-/// `max_running + max_waiting`. No slot is free while the head of the queue waits for memory, since it
-/// is never overtaken. Whether there is memory for all who have a slot is not known, since prompts may
-/// be in the prefix cache. Requests of one choice that run or wait are at most
-/// `max_running + max_waiting` together.
+/// [`max_waiting`](crate::Config::max_waiting), so an idle engine takes a burst of `max_running +
+/// max_waiting`. No slot is free while the head of the queue waits for memory, since it is never
+/// overtaken. Whether there is memory for all who have a slot is not known, since prompts may be in
+/// the prefix cache. Requests of one choice that run or wait are at most `max_running +
+/// max_waiting` together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Room {
     /// Requests that may join the queue if every entry counts.

@@ -30,8 +30,8 @@ pub struct Scheduler {
     pub(crate) deadlines: BTreeSet<(Millis, Key)>,
     /// The queue: sequences without memory, new or preempted, most urgent first.
     pub(crate) waiting: BTreeMap<Urgency, Key>,
-    /// Sequences with memory, most urgent first. The first one is never preempted while others run, so
-    /// one sequence always makes progress.
+    /// Sequences with memory, most urgent first. The first one is never preempted while others run,
+    /// so one sequence always makes progress.
     pub(crate) running: Vec<(Urgency, Key)>,
     /// Sequences that the running ones are, or will be once their choices fork.
     pub(crate) running_choices: usize,
@@ -43,8 +43,8 @@ pub struct Scheduler {
     /// Oldest first.
     pub(crate) in_flight: VecDeque<StepInFlight>,
     pub(crate) candidate: Candidate,
-    /// Frames that prompts will take in the steps after the last one planned. Only where blocks shrink
-    /// and more than one step is in flight.
+    /// Frames that prompts will take in the steps after the last one planned. Only where blocks
+    /// shrink and more than one step is in flight.
     pub(crate) prompt_frames: u32,
 
     pub(crate) arrivals: u64,
@@ -92,8 +92,8 @@ impl Scheduler {
         })
     }
 
-    /// Applies an event. Cancellations and deadlines take effect at once; their memory becomes free when
-    /// the steps in flight have retired.
+    /// Applies an event. Cancellations and deadlines take effect at once; their memory becomes free
+    /// when the steps in flight have retired.
     ///
     /// # Panics
     /// If a request arrives with the id of an active one, or if the step of a `StepDone` or
@@ -135,9 +135,10 @@ impl Scheduler {
         out.append(&mut self.notices);
     }
 
-    /// The choices whose samples of the oldest step in flight will be used, in the order of its slices.
-    /// With `max_in_flight` above 1, samples for choices that have already finished, or whose earlier
-    /// step failed, are discarded. An engine that keeps state for each choice must discard them too.
+    /// The choices whose samples of the oldest step in flight will be used, in the order of its
+    /// slices. With `max_in_flight` above 1, samples for choices that have already finished, or
+    /// whose earlier step failed, are discarded. An engine that keeps state for each choice must
+    /// discard them too.
     pub fn awaited(&self) -> impl Iterator<Item = (RequestId, u32)> + '_ {
         let slices = self
             .in_flight
@@ -160,8 +161,8 @@ impl Scheduler {
         })
     }
 
-    /// Bits that an active choice has been computed from so far, including the steps in flight. `None`:
-    /// it has ended.
+    /// Bits that an active choice has been computed from so far, including the steps in flight.
+    /// `None`: it has ended.
     pub fn bits(&self, request: RequestId, choice: u32) -> Option<SeqBits> {
         let group = &self.groups[*self.requests.get(&request)?];
         match group.choices.get(choice as usize)? {

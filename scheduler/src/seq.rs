@@ -6,11 +6,12 @@ use crate::slab::Key;
 use crate::urgency::Urgency;
 use crate::{RequestId, SAMPLED_LATER};
 
-/// A sequence. It outlives preemptions: each admission gives it a new [`SeqId`] in the block manager.
+/// A sequence. It outlives preemptions: each admission gives it a new [`SeqId`] in the block
+/// manager.
 ///
-/// Tokens `0..committed` are in the KV cache for certain, `committed..computed` are being written by
-/// steps in flight, `computed..` are to be planned. Token ids are known up to `known()`; `pending` more
-/// are being sampled.
+/// Tokens `0..committed` are in the KV cache for certain, `committed..computed` are being written
+/// by steps in flight, `computed..` are to be planned. Token ids are known up to `known()`;
+/// `pending` more are being sampled.
 #[derive(Debug)]
 pub(crate) struct Seq {
     pub(crate) group: Key,
@@ -31,8 +32,8 @@ pub(crate) struct Seq {
     pub(crate) resident: Option<Resident>,
     pub(crate) computed: u32,
     pub(crate) committed: u32,
-    /// Tokens `0..reserved` have memory that no other sequence writes; 0 if the block manager must be
-    /// asked.
+    /// Tokens `0..reserved` have memory that no other sequence writes; 0 if the block manager must
+    /// be asked.
     pub(crate) reserved: u32,
     pub(crate) pending: u32,
     /// Slices in steps in flight, including void ones.

@@ -1,5 +1,5 @@
-//! [`Mode::Static`]: a prompt is computed in chunks at fixed positions, whose tokens read each other
-//! at 16 bit. Everything before the chunk is read at its floor.
+//! [`Mode::Static`]: a prompt is computed in chunks at fixed positions, whose tokens read each
+//! other at 16 bit. Everything before the chunk is read at its floor.
 
 use std::ops::Range;
 

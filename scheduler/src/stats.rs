@@ -45,12 +45,13 @@ pub struct Stats {
     pub shrinks_failed: u64,
     /// Bytes of the blocks to shrink, as they were before.
     pub shrunk_bytes: u64,
-    /// Preemptions avoided by shrinking, in thousandths: frames that shrinks of live blocks freed, over
-    /// the frames that a running sequence held on average at the time.
+    /// Preemptions avoided by shrinking, in thousandths: frames that shrinks of live blocks freed,
+    /// over the frames that a running sequence held on average at the time.
     pub preemptions_avoided_milli: u64,
     /// Times that a running sequence waited for a step, until blocks had shrunk.
     pub stalls: u64,
-    /// Frames promised to running sequences: each at its longest, at its floor. 0 where nothing shrinks.
+    /// Frames promised to running sequences: each at its longest, at its floor. 0 where nothing
+    /// shrinks.
     pub frames_promised: u64,
     /// The pool.
     pub blocks: Usage,

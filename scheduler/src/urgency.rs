@@ -2,12 +2,12 @@
 
 /// Order of service: lower goes first.
 ///
-/// A request of priority `p` that arrives at step `s` counts as if it had arrived at step
-/// `s + p * aging_steps` with priority 0. All requests age at the same rate, so their order does not
-/// change while they wait, and the key is fixed on arrival.
+/// A request of priority `p` that arrives at step `s` counts as if it had arrived at step `s + p *
+/// aging_steps` with priority 0. All requests age at the same rate, so their order does not change
+/// while they wait, and the key is fixed on arrival.
 ///
-/// So a request of priority `p` is overtaken by one of priority `q < p` only if that one arrives less
-/// than `(p - q) * aging_steps` steps later, and never by one of its own or a lower priority.
+/// So a request of priority `p` is overtaken by one of priority `q < p` only if that one arrives
+/// less than `(p - q) * aging_steps` steps later, and never by one of its own or a lower priority.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Urgency {
     virtual_start: i64,

@@ -164,7 +164,8 @@ fn choices_part_also_if_the_prompt_was_preempted_before_its_tokens_came() {
     h.arrive(choices(2, 2, 128, 3));
     let prompt = h.planned();
     assert_eq!(slices(&prompt), [(1, 15, 1, true), (2, 0, 128, true)]);
-    // Request 1 now needs a frame and none is free, while the step that ends the prompt is in flight.
+    // Request 1 now needs a frame and none is free, while the step that ends the prompt is in
+    // flight.
     assert!(h.plan().is_none());
     assert_eq!(h.preemptions(), [2]);
     assert_eq!(h.scheduler.awaited().count(), 3);

@@ -39,8 +39,8 @@ fn the_queue_is_bounded_beyond_the_free_places() {
     };
     assert_eq!(
         reason.to_string(),
-        "the queue is full: 3 requests are waiting, and at most 2 may wait without a free batch slot: \
-         try again later"
+        "the queue is full: 3 requests are waiting, and at most 2 may wait without a free batch \
+         slot: try again later"
     );
     h.step();
     assert!(
@@ -177,8 +177,8 @@ fn scheduler(config: &Config, pool: &ebb_block_manager::PoolConfig, done: &[Op])
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// A rejected request would not have been admitted by the next plan: a second scheduler that never
-    /// rejects shows it. And what is taken is bounded.
+    /// A rejected request would not have been admitted by the next plan: a second scheduler that
+    /// never rejects shows it. And what is taken is bounded.
     #[test]
     fn who_is_refused_would_have_had_to_wait(
         (max_running, max_waiting) in (1usize..6, 1usize..4),

@@ -284,8 +284,8 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Cached blocks are those without holders, no live block is below one, and children are evicted
-    /// before their parents.
+    /// Cached blocks are those without holders, no live block is below one, and children are
+    /// evicted before their parents.
     fn check_cached(&self) -> Result<(), String> {
         let unheld: HashSet<BlockId> = self
             .used()

@@ -12,12 +12,13 @@ use crate::{
 
 impl BlockManager {
     /// Issues the shrinks that `pressure` calls for with the step being planned, which must then be
-    /// submitted even if it has nothing else to do. Cached blocks shrink to their next lower level, as
-    /// long as evicting them would be enough. Otherwise live ones shrink, to what each would be left
-    /// with if all gave up evenly. None falls below its floor.
+    /// submitted even if it has nothing else to do. Cached blocks shrink to their next lower level,
+    /// as long as evicting them would be enough. Otherwise live ones shrink, to what each would be
+    /// left with if all gave up evenly. None falls below its floor.
     ///
-    /// Shrinks are written to frames that no sequence takes soon, or to the reserve. For live blocks,
-    /// cached ones are evicted: these count as free, so shrinks must be able to write there.
+    /// Shrinks are written to frames that no sequence takes soon, or to the reserve. For live
+    /// blocks, cached ones are evicted: these count as free, so shrinks must be able to write
+    /// there.
     pub fn shrink_for(&mut self, pressure: &Pressure, jobs: &mut Vec<ShrinkJob>) {
         if !self.config.shrinks() {
             return;

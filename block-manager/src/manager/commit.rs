@@ -78,9 +78,9 @@ impl BlockManager {
         }
     }
 
-    /// Publishes a sealed block after `parent`. Of several blocks with the same tokens, later prompts
-    /// share the one that can serve most requests, of equals the first that is still held. The
-    /// others stay with the sequences that computed them. One that is only cached is freed.
+    /// Publishes a sealed block after `parent`. Of several blocks with the same tokens, later
+    /// prompts share the one that can serve most requests, of equals the first that is still held.
+    /// The others stay with the sequences that computed them. One that is only cached is freed.
     fn publish(&mut self, block: BlockId, parent: EntryId, hash: u64) {
         let tokens = self.blocks.tokens(block);
         let Some(entry) = self.index.find(&self.blocks, parent, hash, tokens) else {

@@ -70,8 +70,8 @@ impl BlockManager {
         block.refs == 1 && !block.sealed
     }
 
-    /// Grows the sequence's open block up to its end or to `len`. If others hold it too, the sequence
-    /// gets a copy first.
+    /// Grows the sequence's open block up to its end or to `len`. If others hold it too, the
+    /// sequence gets a copy first.
     fn grow_open(&mut self, slot: Slot, len: usize) {
         let row = self.seqs.at(slot);
         let Some(open) = self.open_block(row) else {
@@ -106,9 +106,9 @@ impl BlockManager {
         }
     }
 
-    /// Replaces the shared last block of a sequence by a copy of the sub-blocks that hold its tokens,
-    /// including tokens that a submitted step is still writing. Sub-blocks are copied whole: what
-    /// another sequence wrote behind the tokens is overwritten before it is read.
+    /// Replaces the shared last block of a sequence by a copy of the sub-blocks that hold its
+    /// tokens, including tokens that a submitted step is still writing. Sub-blocks are copied
+    /// whole: what another sequence wrote behind the tokens is overwritten before it is read.
     fn copy_on_write(&mut self, slot: Slot, shared: BlockId) -> BlockId {
         let row = self.seqs.at(slot);
         let (index, allocated) = (row.blocks.len() - 1, row.allocated % BLOCK_TOKENS);

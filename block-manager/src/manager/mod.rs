@@ -1,5 +1,5 @@
-//! The pool's interface. This module creates, frees and evicts blocks; its parts grow, commit, share
-//! and shrink them.
+//! The pool's interface. This module creates, frees and evicts blocks; its parts grow, commit,
+//! share and shrink them.
 
 mod audit;
 mod choose;
@@ -41,8 +41,9 @@ pub struct Short {
 
 /// Owner of every frame of the KV arena.
 ///
-/// A step does the frame copies and shrinks that were issued while it was planned, then computes its
-/// tokens. Steps run in the order they begin. A frame is never handed out while a step may touch it.
+/// A step does the frame copies and shrinks that were issued while it was planned, then computes
+/// its tokens. Steps run in the order they begin. A frame is never handed out while a step may
+/// touch it.
 ///
 /// Calls with an unknown sequence, or commits of tokens without memory, are bugs of the caller and
 /// panic.
@@ -225,8 +226,8 @@ impl BlockManager {
         self.deltas.extend(deltas);
     }
 
-    /// A sequence no longer holds a block. Without holders a block is cached if its prefix entry has
-    /// no other, and freed otherwise.
+    /// A sequence no longer holds a block. Without holders a block is cached if its prefix entry
+    /// has no other, and freed otherwise.
     fn drop_ref(&mut self, id: BlockId, terms: Terms) {
         let block = &mut self.blocks[id];
         block.refs -= 1;
@@ -294,9 +295,9 @@ impl BlockManager {
         self.blocks.remove(id);
     }
 
-    /// Cancels the copies to a block that is freed before the step that would do them begins. Copies
-    /// from that block read its source instead. If nothing else is issued for the step, nothing has
-    /// to wait for it.
+    /// Cancels the copies to a block that is freed before the step that would do them begins.
+    /// Copies from that block read its source instead. If nothing else is issued for the step,
+    /// nothing has to wait for it.
     fn cancel_copies(&mut self, id: BlockId) {
         let (frames, before) = (self.blocks.frames(id), self.copies.len());
         for at in 0..before {
@@ -343,8 +344,9 @@ impl BlockManager {
         }
     }
 
-    /// Evicts a cached block and its descendants, which a prompt can no longer reach. Descendants were
-    /// released before it, so most are gone already; a step in flight may still touch the others.
+    /// Evicts a cached block and its descendants, which a prompt can no longer reach. Descendants
+    /// were released before it, so most are gone already; a step in flight may still touch the
+    /// others.
     fn evict(&mut self, id: BlockId, done: Epoch) {
         let top = self.blocks[id].entry;
         loop {

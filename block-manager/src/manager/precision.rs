@@ -30,15 +30,15 @@ pub struct LiveBlock {
 }
 
 impl BlockManager {
-    /// Whether a holder protects the block: it is the first or the last sealed block of a sequence, or
-    /// a sequence has not filled it.
+    /// Whether a holder protects the block: it is the first or the last sealed block of a sequence,
+    /// or a sequence has not filled it.
     pub fn is_protected(&self, block: BlockId) -> bool {
         let block = &self.blocks[block];
         !block.sealed || block.protections > 0
     }
 
-    /// The lowest nominal bits that the block may shrink to now: the highest that its holders ask for
-    /// or that its protection asks for.
+    /// The lowest nominal bits that the block may shrink to now: the highest that its holders ask
+    /// for or that its protection asks for.
     pub fn bound(&self, block: BlockId) -> Bound {
         let block = &self.blocks[block];
         if !block.sealed || block.pins > 0 {
@@ -103,8 +103,8 @@ impl BlockManager {
             })
     }
 
-    /// Notes that the step being planned computes `tokens` tokens of `seq`, which read its blocks as
-    /// they are now. Where blocks can shrink, call it for every sequence of the step before
+    /// Notes that the step being planned computes `tokens` tokens of `seq`, which read its blocks
+    /// as they are now. Where blocks can shrink, call it for every sequence of the step before
     /// [`begin_step`](Self::begin_step): published blocks carry the lowest bits that they were
     /// computed from.
     pub fn note_read(&mut self, seq: SeqId, tokens: u32) {

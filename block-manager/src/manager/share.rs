@@ -25,10 +25,10 @@ pub struct Created {
 }
 
 impl BlockManager {
-    /// The longest prefix of `tokens` in the prefix cache: whole blocks, at most `max_tokens` tokens.
-    /// Changes nothing. Pass `prompt_len - 1` so that at least one token is left to compute. Hashes
-    /// each block it finds; to look the same prompt up repeatedly, keep a cursor for
-    /// [`lookup_from`](Self::lookup_from).
+    /// The longest prefix of `tokens` in the prefix cache: whole blocks, at most `max_tokens`
+    /// tokens. Changes nothing. Pass `prompt_len - 1` so that at least one token is left to
+    /// compute. Hashes each block it finds; to look the same prompt up repeatedly, keep a cursor
+    /// for [`lookup_from`](Self::lookup_from).
     pub fn lookup(&self, tokens: &[u32], max_tokens: usize) -> PrefixHit {
         let cursor = &mut PrefixCursor::default();
         self.lookup_from(cursor, tokens, max_tokens, Bound::FLOOR)
@@ -95,9 +95,9 @@ impl BlockManager {
         }
     }
 
-    /// Starts `child` with every committed token of `parent`. All blocks are shared. A sequence that
-    /// appends to a shared open block copies it first ([`drain_copies`](Self::drain_copies)); the
-    /// last holder keeps it.
+    /// Starts `child` with every committed token of `parent`. All blocks are shared. A sequence
+    /// that appends to a shared open block copies it first ([`drain_copies`](Self::drain_copies));
+    /// the last holder keeps it.
     pub fn fork(&mut self, parent: SeqId, child: SeqId) -> Slot {
         let from = self.seqs.slot(parent);
         let Sequence {
@@ -118,7 +118,8 @@ impl BlockManager {
     }
 
     /// Ends a sequence that has finished, or was cancelled or preempted. Published blocks that no
-    /// other sequence holds stay cached. The others are freed once every step in flight has retired.
+    /// other sequence holds stay cached. The others are freed once every step in flight has
+    /// retired.
     pub fn release(&mut self, seq: SeqId) {
         let slot = self.seqs.slot(seq);
         let [first, last, partial] = protected_blocks(self.seqs.at(slot));

@@ -101,8 +101,8 @@ impl BlockManager {
         })
     }
 
-    /// A step could not shrink a block: it keeps its level and is not tried again. Call it before the
-    /// step retires.
+    /// A step could not shrink a block: it keeps its level and is not tried again. Call it before
+    /// the step retires.
     pub fn shrink_failed(&mut self, step: StepId, block: BlockId) {
         let epoch = self.epochs.of(step);
         let of_step = self.pending.iter_mut().filter(|p| p.epoch == epoch);

@@ -8,9 +8,9 @@ use crate::{
     schedule::Bound,
 };
 
-/// What a lookup of one prompt found. Looking it up again costs nothing while the prefix cache has not
-/// changed; after a change, blocks that matched are not hashed or compared again. A cursor belongs to
-/// one prompt and one pool.
+/// What a lookup of one prompt found. Looking it up again costs nothing while the prefix cache has
+/// not changed; after a change, blocks that matched are not hashed or compared again. A cursor
+/// belongs to one prompt and one pool.
 #[derive(Clone, Debug, Default)]
 pub struct PrefixCursor {
     /// Entries that matched, from the prompt's start, each with its generation then.

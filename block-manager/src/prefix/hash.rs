@@ -1,5 +1,5 @@
-//! The hash that finds a prefix entry. A hit compares the tokens themselves, so the hash affects how
-//! fast a lookup is, never what it returns.
+//! The hash that finds a prefix entry. A hit compares the tokens themselves, so the hash affects
+//! how fast a lookup is, never what it returns.
 
 use crate::{SUB_BLOCK_TOKENS, block::BlockTokens};
 

@@ -1,13 +1,14 @@
 //! The prefix cache's index: a tree of sealed blocks, found by content.
 //!
-//! An *entry* stands for a chain of blocks from the start of a prompt. It names the *canonical* block,
-//! which later prompts share. A sequence that computed the same tokens at the same time keeps its own
-//! block as a *duplicate*. When the last holder of the canonical block ends, a duplicate replaces it.
-//! So an entry lives as long as any sequence holds one of its blocks, and no block is cached twice.
+//! An *entry* stands for a chain of blocks from the start of a prompt. It names the *canonical*
+//! block, which later prompts share. A sequence that computed the same tokens at the same time
+//! keeps its own block as a *duplicate*. When the last holder of the canonical block ends, a
+//! duplicate replaces it. So an entry lives as long as any sequence holds one of its blocks, and no
+//! block is cached twice.
 //!
 //! Eviction relies on this: a sequence that holds a block of an entry also holds a block of each
-//! ancestor. So no live block is below a cached one, and a cached parent was released after its cached
-//! children.
+//! ancestor. So no live block is below a cached one, and a cached parent was released after its
+//! cached children.
 
 mod cursor;
 mod hash;

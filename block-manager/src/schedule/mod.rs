@@ -6,8 +6,8 @@
 //! format of each of its pages. Level 0 is 16 bit everywhere.
 //!
 //! A block that must not fall below some bits follows the path of that bound: the shrink order
-//! without the changes that go below it. A block does not stop at every level: a shrink goes on until
-//! at least a third of the frames has come free.
+//! without the changes that go below it. A block does not stop at every level: a shrink goes on
+//! until at least a third of the frames has come free.
 
 mod bound;
 mod steps;

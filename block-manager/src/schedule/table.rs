@@ -41,12 +41,13 @@ pub struct PositionTable {
     levels: Vec<Standing>,
     /// By falling bound.
     paths: Vec<Path>,
-    /// `[level][path]`: the first level of that path at which no page has more bits, if there is one.
+    /// `[level][path]`: the first level of that path at which no page has more bits, if there is
+    /// one.
     entries: Vec<Vec<Option<u16>>>,
 }
 
-/// A shrink rewrites a block, so it frees at least this share (1/n) of the block's frames. From 16 bit
-/// to the floor a block is rewritten four or five times, two and a half times its bytes in all.
+/// A shrink rewrites a block, so it frees at least this share (1/n) of the block's frames. From 16
+/// bit to the floor a block is rewritten four or five times, two and a half times its bytes in all.
 const FREED_SHARE: u32 = 3;
 
 impl PositionTable {
@@ -263,8 +264,8 @@ impl PositionTable {
             .find(|&target| self.standing(target).cost.frames < frames)
     }
 
-    /// The first level on the path of `bound` at which no page has more bits than at `level`. `None`:
-    /// a block at `level` is already lower than `bound` allows.
+    /// The first level on the path of `bound` at which no page has more bits than at `level`.
+    /// `None`: a block at `level` is already lower than `bound` allows.
     pub fn entry(&self, level: u16, bound: Bound) -> Option<u16> {
         match self.path(bound) {
             None => (level == 0).then_some(0),

@@ -164,10 +164,12 @@ mod tests {
     #[test]
     fn vllms_names_mean_the_same() {
         let vllm = config(
-            "./a-model --max-model-len 640 --max-num-seqs 8 --max-num-batched-tokens 96 --no-enable-prefix-caching",
+            "./a-model --max-model-len 640 --max-num-seqs 8 --max-num-batched-tokens 96 \
+             --no-enable-prefix-caching",
         );
         let ours = config(
-            "--model ./a-model --max-context 640 --max-running 8 --max-step-tokens 96 --no-prefix-cache",
+            "--model ./a-model --max-context 640 --max-running 8 --max-step-tokens 96 \
+             --no-prefix-cache",
         );
         let [vllm, ours] = [vllm, ours].map(|c| c.unwrap().engine);
         assert_eq!((vllm.model.as_str(), vllm.max_running), ("./a-model", 8));

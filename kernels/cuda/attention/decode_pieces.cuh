@@ -23,11 +23,11 @@ namespace ebb {
 struct alignas(64) MixedDecodeParams {
   TensorMap records;  // as of BulkDecodeParams
   DecodeParams decode;
-  const uint32_t* positions;    // in the shrink schedule, by BlockRef::block; 0: 16 bit
-  const PageAtLevel* pages;  // [position - 1][layer * 2 + side]
-  uint32_t page_count;          // layers * 2
-  uint32_t group;               // query heads of a KV head
-  uint32_t position_count;      // of `pages`
+  const uint32_t* positions;  // in the shrink schedule, by BlockRef::block; 0: 16 bit
+  const PageAtLevel* pages;   // [position - 1][layer * 2 + side]
+  uint32_t page_count;        // layers * 2
+  uint32_t group;             // query heads of a KV head
+  uint32_t position_count;    // of `pages`
   uint32_t reserved;
   uint64_t policy;  // of L2, for what is read of blocks
   uint32_t reserved2[6];

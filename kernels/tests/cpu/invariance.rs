@@ -86,7 +86,8 @@ proptest! {
         threads in 1usize..5,
     ) {
         let weights = weights(Family::LLAMA);
-        let texts: Vec<_> = lens.iter().enumerate().map(|(i, n)| text(seed ^ i as u64, *n)).collect();
+        let texts = lens.iter().enumerate().map(|(i, n)| text(seed ^ i as u64, *n));
+        let texts: Vec<_> = texts.collect();
         let mut paged = Paged::new(&weights, 3000, threads, seed);
         let mut random = Random::new(seed);
         let got = together(&mut paged, &texts, chunk_max, &mut random);

@@ -143,8 +143,8 @@ fn sequences_shrink_to_what_they_may_fill_though_there_is_room() {
     let stats = load.h.scheduler.stats();
     assert_eq!((stats.preemptions, stats.stalls), (0, 0));
     let mean = sum / 1500;
-    // Shrinking begins at the limit and ends below it by the distance between the watermarks. Ends of
-    // answers free more.
+    // Shrinking begins at the limit and ends below it by the distance between the watermarks. Ends
+    // of answers free more.
     assert!((live_max - 80..=live_max).contains(&mean), "{mean}");
     // Prompts take frames before blocks shrink for it: two of three blocks.
     assert!(most <= live_max + 2 * 3 * 32, "{most}");

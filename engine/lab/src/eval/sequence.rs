@@ -12,7 +12,8 @@ use ebb_serving::core::table_delta;
 pub enum FeedError {
     /// The pool is too small.
     #[error(
-        "the KV memory is too small for this context: {missing} more frames are needed; raise --kv-memory or lower --ctx"
+        "the KV memory is too small for this context: {missing} more frames are needed; raise \
+         --kv-memory or lower --ctx"
     )]
     OutOfMemory {
         /// Frames missing.

@@ -141,7 +141,8 @@ impl TrialArgs {
                 Some(_) if batch > 1 => batch -= 1,
                 Some(lack) => {
                     return Err(CliError::Usage(format!(
-                        "windows of {context} tokens need {} of KV memory, at 16 bit and shrunk side by side; {lack}, or lower --ctx",
+                        "windows of {context} tokens need {} of KV memory, at 16 bit and shrunk \
+                         side by side; {lack}, or lower --ctx",
                         ByteSize(needed)
                     )));
                 }
@@ -189,7 +190,8 @@ impl TrialArgs {
         let needed = frames * layout.frame().frame_bytes as u64;
         if let Some(lack) = self.lack(&options, opened, needed)? {
             return Err(CliError::Usage(format!(
-                "answers of {context} tokens, prompts included, need {} of KV memory, at 16 bit and shrunk side by side; {lack}",
+                "answers of {context} tokens, prompts included, need {} of KV memory, at 16 bit \
+                 and shrunk side by side; {lack}",
                 ByteSize(needed)
             )));
         }

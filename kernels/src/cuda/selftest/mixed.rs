@@ -1,4 +1,5 @@
-//! Decode attention over blocks of any format, against attention over what the CPU's codecs dequantise.
+//! Decode attention over blocks of any format, against attention over what the CPU's codecs
+//! dequantise.
 
 use std::sync::Arc;
 
