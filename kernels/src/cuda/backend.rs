@@ -12,7 +12,7 @@ use super::attention::{Attention, DecodeWork, Queries};
 use super::codecs::Codecs;
 use super::driver::{DeviceBuffer, Event, Graph, Stream};
 use super::error::CudaError;
-use super::ops::Ops;
+use super::ops::{HeadSpec, Ops};
 use super::params::{DevicePtr, GemmShape};
 use super::products::{Ends, Products, Residual};
 use super::sample::Sampling;
@@ -97,7 +97,7 @@ struct Shapes {
     q: usize,
     intermediate: usize,
     vocab: usize,
-    head_dim: usize,
+    heads: HeadSpec,
 }
 
 impl Shapes {
@@ -108,7 +108,7 @@ impl Shapes {
             q: spec.q_width(),
             intermediate: spec.intermediate,
             vocab: spec.vocab,
-            head_dim: spec.head_dim,
+            heads: HeadSpec::of(spec),
         }
     }
 
@@ -216,12 +216,17 @@ impl Forward {
                 // SAFETY: see above.
                 unsafe { products.run(stream, qkv, x, w, y)? };
             }
-            let heads = ops.heads(rows, layer.rope_weights(shapes.head_dim), &a.rope, &a.qkv);
-            let finished = work.decode.is_some_and(|d| attention.finishes(d)) && !work.prefill;
+            let spec = &shapes.heads;
+            let rope_weights = layer.rope_weights(spec.head_dim);
+            let heads = ops.heads.params(rows, spec, rope_weights, &a.rope, &a.qkv);
+            let finishes = |decode| attention.finishes(decode, spec);
+            let finished = work.decode.is_some_and(finishes) && !work.prefill;
             let queries = if finished {
-                Queries::Projected(heads)
+                Queries::Projected(spec, heads)
             } else {
-                ops.rope_append(stream, rows, step, arena, index, heads, &mut a.q)?;
+                let heads = (spec, heads);
+                ops.heads
+                    .append(stream, rows, step, arena, index, heads, &mut a.q)?;
                 Queries::Finished(&a.q)
             };
             if let Some(decode) = work.decode {

@@ -1,15 +1,18 @@
 //! Everything between the matrix products and the attention: launches of `cuda/ops`.
 
+mod heads;
+
 use std::sync::Arc;
 
 use half::bf16;
 
-use super::arena::DeviceArena;
 use super::driver::{Device, DeviceBuffer, Kernel, Stream};
 use super::error::CudaError;
 use super::params::{DevicePtr, KernelParams};
-use super::step::{PageTable, StepBuffers};
+use super::step::StepBuffers;
+use crate::formats::rotation::Rotation;
 use crate::model::TransformerSpec;
+pub(super) use heads::{HeadOps, HeadParams, HeadSpec, QkNorm, RopeWeights, Rotary};
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -37,63 +40,6 @@ struct NormParams {
 }
 // SAFETY: field for field `ebb::NormParams` of ops/norm.cu.
 unsafe impl KernelParams for NormParams {}
-
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct RopeTableParams {
-    positions: DevicePtr,
-    inv_freq: DevicePtr,
-    table: DevicePtr,
-    half: u32,
-    scale: f32,
-}
-// SAFETY: field for field `ebb::RopeTableParams` of ops/rope.cu.
-unsafe impl KernelParams for RopeTableParams {}
-
-/// Heads of Q, K and V as their projection left them, and what it takes to finish them:
-/// `HeadParams` of ops/heads.cuh.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(super) struct HeadParams {
-    qkv: DevicePtr,
-    bias: DevicePtr,
-    q_norm: DevicePtr,
-    k_norm: DevicePtr,
-    table: DevicePtr,
-    eps: f32,
-    rotate_k: u32,
-}
-const _: () = assert!(size_of::<HeadParams>() == 48);
-
-impl HeadParams {
-    /// Of a kernel that is given finished ones.
-    pub(super) const NONE: Self = Self {
-        qkv: 0,
-        bias: 0,
-        q_norm: 0,
-        k_norm: 0,
-        table: 0,
-        eps: 0.0,
-        rotate_k: 0,
-    };
-}
-
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct RopeAppendParams {
-    pages: PageTable,
-    heads: HeadParams,
-    positions: DevicePtr,
-    first_blocks: DevicePtr,
-    row_count: DevicePtr,
-    q: DevicePtr,
-    layer: u32,
-    q_heads: u32,
-    kv_heads: u32,
-    reserved: u32,
-}
-// SAFETY: field for field `ebb::RopeAppendParams` of ops/rope.cu.
-unsafe impl KernelParams for RopeAppendParams {}
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -159,27 +105,13 @@ impl Fill {
 pub(super) struct Ops {
     embed: Kernel<EmbedParams>,
     norm: Kernel<NormParams>,
-    rope_table: Kernel<RopeTableParams>,
-    rope_append: Kernel<RopeAppendParams>,
     swiglu: Kernel<SwigluParams>,
+    /// What finishes heads.
+    pub(super) heads: HeadOps,
+    rotary: Rotary,
     hidden: usize,
     intermediate: usize,
-    q_heads: usize,
-    kv_heads: usize,
-    half: usize,
     eps: f32,
-    rope_scale: f32,
-    inv_freq: DeviceBuffer<f32>,
-    /// Whether queries and keys are multiplied by a Hadamard matrix behind RoPE.
-    rotate_k: bool,
-}
-
-/// Weights that the rotation and append of one layer read; null where the model has none.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct RopeWeights {
-    pub(super) bias: DevicePtr,
-    pub(super) q_norm: DevicePtr,
-    pub(super) k_norm: DevicePtr,
 }
 
 impl Ops {
@@ -206,30 +138,23 @@ impl Ops {
                 return unsupported(format!("{name} size {value} is not a multiple of 8"));
             }
         }
-        let rope_append = match spec.head_dim {
-            128 => "rope_append_d128",
-            64 => "rope_append_d64",
-            other => {
-                return unsupported(format!(
-                    "head_dim {other}: the CUDA backend has kernels for 64 and 128"
-                ));
-            }
+        HeadSpec::of(spec).check()?;
+        let rotation = Rotation {
+            k: rotate_k,
+            ..Rotation::NONE
         };
+        if let Err(error) = rotation.check(spec.head_dim) {
+            return unsupported(error.to_string());
+        }
         Ok(Self {
             embed: device.kernel("embed", 0)?,
             norm: device.kernel(norm, 0)?,
-            rope_table: device.kernel("rope_table", 0)?,
-            rope_append: device.kernel(rope_append, 0)?,
             swiglu: device.kernel("swiglu", 0)?,
+            heads: HeadOps::new(device, spec.norm_eps, rotate_k)?,
+            rotary: Rotary::new(device, &spec.rope)?,
             hidden: spec.hidden,
             intermediate: spec.intermediate,
-            q_heads: spec.q_heads,
-            kv_heads: spec.kv_heads,
-            half: spec.head_dim / 2,
             eps: spec.norm_eps,
-            rope_scale: spec.rope.scale,
-            inv_freq: DeviceBuffer::from_slice(device, &spec.rope.inv_freq, "rotary frequencies")?,
-            rotate_k,
         })
     }
 
@@ -293,7 +218,7 @@ impl Ops {
         unsafe { self.norm.launch(stream, (rows as u32, 1), 256, &params) }
     }
 
-    /// Cosines and sines of every row's position, `table[rows][head_dim / 2]` pairs.
+    /// Cosines and sines of every row's position, `table[rows][rotary_dim / 2]` pairs.
     pub(super) fn rope_table(
         &self,
         stream: &Stream,
@@ -301,72 +226,8 @@ impl Ops {
         step: &StepBuffers,
         table: &mut DeviceBuffer<f32>,
     ) -> Result<(), CudaError> {
-        assert!(rows * self.half * 2 <= table.len());
-        let params = RopeTableParams {
-            positions: step.positions(),
-            inv_freq: self.inv_freq.ptr(),
-            table: table.ptr(),
-            half: self.half as u32,
-            scale: self.rope_scale,
-        };
-        // SAFETY: see above.
-        unsafe {
-            self.rope_table
-                .launch(stream, (rows as u32, 1), 128, &params)
-        }
-    }
-
-    /// The heads of `qkv`, `[rows][(q_heads + 2 * kv_heads) * head_dim]`, for whoever finishes
-    /// them: bias, per-head norm, RoPE by `table`, Hadamard rotation.
-    pub(super) fn heads(
-        &self,
-        rows: usize,
-        weights: RopeWeights,
-        table: &DeviceBuffer<f32>,
-        qkv: &DeviceBuffer<bf16>,
-    ) -> HeadParams {
-        let heads = self.q_heads + 2 * self.kv_heads;
-        assert!(rows * heads * self.half * 2 <= qkv.len());
-        HeadParams {
-            qkv: qkv.ptr(),
-            bias: weights.bias,
-            q_norm: weights.q_norm,
-            k_norm: weights.k_norm,
-            table: table.ptr(),
-            eps: self.eps,
-            rotate_k: u32::from(self.rotate_k),
-        }
-    }
-
-    /// Finishes heads: Q to `q`, K and V to the pages of `layer`.
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn rope_append(
-        &self,
-        stream: &Stream,
-        rows: usize,
-        step: &StepBuffers,
-        arena: &mut DeviceArena,
-        layer: usize,
-        heads: HeadParams,
-        q: &mut DeviceBuffer<bf16>,
-    ) -> Result<(), CudaError> {
-        assert!(rows * self.q_heads * self.half * 2 <= q.len());
-        let params = RopeAppendParams {
-            pages: step.page_table(arena),
-            heads,
-            positions: step.positions(),
-            first_blocks: step.first_blocks(),
-            row_count: step.row_count(),
-            q: q.ptr(),
-            layer: layer as u32,
-            q_heads: self.q_heads as u32,
-            kv_heads: self.kv_heads as u32,
-            reserved: 0,
-        };
-        let groups = (self.q_heads + 2 * self.kv_heads).div_ceil(8);
-        let grid = (rows as u32, groups as u32);
-        // SAFETY: see above.
-        unsafe { self.rope_append.launch(stream, grid, 256, &params) }
+        self.heads
+            .rope_table(stream, rows, step, &self.rotary, table)
     }
 
     /// `out = silu(gate) * up`, from rows of gate and up beside each other.

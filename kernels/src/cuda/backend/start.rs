@@ -11,7 +11,7 @@ use crate::cuda::attention::{Attention, DecodeWork};
 use crate::cuda::codecs::{Codecs, Scratch};
 use crate::cuda::driver::{Device, Event, Stream};
 use crate::cuda::error::CudaError;
-use crate::cuda::ops::Ops;
+use crate::cuda::ops::{HeadSpec, Ops};
 use crate::cuda::params::DevicePtr;
 use crate::cuda::plan::SplitRule;
 use crate::cuda::products::Products;
@@ -143,7 +143,7 @@ impl CudaBackend {
         let mut attention = Attention::new(
             device,
             geometry,
-            spec.q_heads,
+            HeadSpec::of(&spec),
             (capacity.seqs, capacity.blocks),
             // No scheduler drafts tokens yet.
             1,
