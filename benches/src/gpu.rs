@@ -27,6 +27,8 @@ pub enum Part {
     Formats,
     /// Decode and prefill attention
     Attention,
+    /// Attention at 16 bit, RoPE and norms of heads of every width
+    Heads,
     /// Draws from logits
     Sampling,
 }
@@ -38,6 +40,7 @@ impl Part {
             Self::Models => selftest::models(device)?,
             Self::Formats => selftest::formats(device)?,
             Self::Attention => selftest::attention(device, quick)?,
+            Self::Heads => selftest::heads(device, quick)?,
             Self::Sampling => selftest::sampling(device)?,
         })
     }
@@ -78,6 +81,9 @@ pub enum Command {
         /// Only these shapes, as 128x8192; all of them if none is named
         #[arg(long, value_delimiter = ',')]
         shapes: Vec<String>,
+        /// Channels a head; of other than 128 no rows over shrunk blocks
+        #[arg(long, default_value_t = attention::HEAD_DIM)]
+        head_dim: usize,
         /// Only these rows over shrunk blocks and none over 16-bit ones, as `int4/int4,int2/int2
         /// q_len 4,of all`
         #[arg(long, value_delimiter = ',', conflicts_with_all = ["kernels", "rules"])]
@@ -88,6 +94,9 @@ pub enum Command {
         /// Timed runs of each shape
         #[arg(long, default_value_t = 10)]
         repeats: usize,
+        /// Channels a head, of every shape, in place of each shape's own
+        #[arg(long)]
+        head_dim: Option<usize>,
     },
     /// Compare ways to multiply queries with polar44 keys, by tables and on tensor cores, and time
     /// them beside 16-bit keys; prints CSV
@@ -188,6 +197,7 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
             kernels,
             rules,
             shapes,
+            head_dim,
             shrunk,
         } => {
             let cold = match clean_l2 {
@@ -197,13 +207,16 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
             let shapes = attention::shapes(shapes)?;
             shrunk_attention::check_rows(shrunk)?;
             if shrunk.is_empty() {
-                attention::run(&device, &shapes, *repeats, cold, kernels, rules)?;
+                let shapes = (shapes.as_slice(), *head_dim);
+                attention::run(&device, shapes, *repeats, cold, kernels, rules)?;
             } else {
                 attention::print_header();
             }
-            shrunk_attention::run(&device, &shapes, shrunk, *repeats, cold)?;
+            if *head_dim == attention::HEAD_DIM {
+                shrunk_attention::run(&device, &shapes, shrunk, *repeats, cold)?;
+            }
         }
-        Command::Prefill { repeats } => prefill::run(&device, *repeats)?,
+        Command::Prefill { repeats, head_dim } => prefill::run(&device, *repeats, *head_dim)?,
         Command::Polar { blocks, repeats } => {
             polar::run(&device, *blocks as usize, *repeats as usize)?;
         }

@@ -18,6 +18,20 @@ fn attention_agrees_with_its_definition() {
 }
 
 #[test]
+fn attention_of_heads_of_every_width_agrees_with_its_definition() {
+    let device = Device::open(0).unwrap();
+    assert!(
+        selftest::heads(&device, is_quick()).unwrap(),
+        "see the table above"
+    );
+    let older = Device::open_as(0, Some("8.6".parse().unwrap())).unwrap();
+    assert!(
+        selftest::heads(&older, true).unwrap(),
+        "see the table above"
+    );
+}
+
+#[test]
 fn models_agree_with_the_cpu_backend() {
     let device = Device::open(0).unwrap();
     assert!(selftest::models(&device).unwrap(), "see the table above");

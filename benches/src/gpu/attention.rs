@@ -84,12 +84,12 @@ pub fn print_header() {
     println!("engine,kernel,bits,batch,seqlen,hq,hkv,d,us,GBps");
 }
 
-/// Prints the CSV `engine,kernel,bits,batch,seqlen,hq,hkv,d,us,GBps`; one line for the preferred
+/// Of heads of `head_dim` channels: prints the CSV `engine,kernel,bits,batch,seqlen,hq,hkv,d,us,GBps`; one line for the preferred
 /// kernel, and one per kernel whose name contains `kernels` and way of cutting the sequences in
 /// `rules`.
 pub fn run(
     device: &Arc<Device>,
-    shapes: &[Shape],
+    (shapes, head_dim): (&[Shape], usize),
     repeats: usize,
     cold: ColdL2,
     kernels: &str,
@@ -102,7 +102,7 @@ pub fn run(
         let geometry = KvGeometry {
             layers: 1,
             kv_heads: s.kv_heads,
-            head_dim: HEAD_DIM,
+            head_dim,
         };
         let layout = FrameLayout {
             frame_bytes: geometry.sub_block_bytes(),
@@ -124,7 +124,7 @@ pub fn run(
         let mut best: Option<(f64, String)> = None;
         for variant in DECODE_VARIANTS
             .iter()
-            .filter(|v| v.head_dim == HEAD_DIM && v.runs_on(device))
+            .filter(|v| v.head_dim == head_dim && v.runs_on(device))
         {
             let default = SplitRule::default();
             let tried = rules.iter().map(|r| rule(r[0], r[1], r[2], r[3]));
@@ -142,14 +142,14 @@ pub fn run(
                     variant.name, rule.blocks_min, rule.blocks_max, rule.units, rule.blocks_small
                 );
                 println!(
-                    "ebb,{kernel},16,{},{},{},{},{HEAD_DIM},{us:.1},{:.0}",
+                    "ebb,{kernel},16,{},{},{},{},{head_dim},{us:.1},{:.0}",
                     s.batch,
                     s.tokens,
                     s.q_heads,
                     s.kv_heads,
                     bytes as f64 / us / 1e3
                 );
-                if chosen && s.target_us > 0.0 {
+                if chosen && s.target_us > 0.0 && head_dim == HEAD_DIM {
                     let verdict = if us <= s.target_us {
                         "reached"
                     } else {

@@ -45,10 +45,18 @@ impl Shape {
 }
 
 /// Prints the CSV `engine,kernel,seqs,rows,position,hq,hkv,d,us,TFLOPs`, one line per shape and
-/// compiled kernel.
-pub fn run(device: &Arc<Device>, repeats: usize) -> Result<(), ProbeError> {
+/// compiled kernel; heads are of `head_dim` channels, those of the shape if `None`.
+pub fn run(
+    device: &Arc<Device>,
+    repeats: usize,
+    head_dim: Option<usize>,
+) -> Result<(), ProbeError> {
     println!("engine,kernel,seqs,rows,position,hq,hkv,d,us,TFLOPs");
-    for s in SHAPES {
+    for shape in SHAPES {
+        let s = Shape {
+            head_dim: head_dim.unwrap_or(shape.head_dim),
+            ..shape
+        };
         let geometry = KvGeometry {
             layers: 1,
             kv_heads: KV_HEADS,

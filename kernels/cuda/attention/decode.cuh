@@ -9,12 +9,13 @@
 // order, the units of a sequence in unit order by whichever CTA finishes last.
 //
 // S^T = K Q^T and O^T = V^T P^T with m16n8k16: the cache is the A operand (16 tokens or 16 channels
-// high), the query heads that share the KV head are the n = 8 side. Tiles lie in shared memory in
-// 128-byte rows, 16-byte chunk c of row r at c ^ (r % 8), one half (64 channels) after the other,
-// so that ldmatrix is free of bank conflicts.
+// high), the query heads that share the KV head are the n = 8 side. tile.cuh has how tiles lie in
+// shared memory.
 #pragma once
+#include "../common/kernel.cuh"
 #include "../common/pages.cuh"
 #include "../common/ptx.cuh"
+#include "tile.cuh"
 
 namespace ebb {
 
@@ -53,7 +54,7 @@ struct DecodeParams {
   uint32_t q_heads;
   uint32_t kv_heads;
   uint32_t q_stride;
-  float scale_log2;    // log2(e) / sqrt(head_dim)
+  float scale_log2;    // what scores are multiplied with, times log2(e)
   uint32_t units_max;  // room in `units`
 };
 static_assert(sizeof(DecodeParams) == 128);
@@ -63,9 +64,12 @@ struct DecodeAttention {
   static constexpr int kThreads = WARPS * 32;
   static constexpr int kHeads = 8;                         // query heads a unit serves
   static constexpr int kRecord = kSubBlockTokens * D * 2;  // bytes of one side of a tile
-  static constexpr int kTile = 2 * kRecord;                // K, then V
-  static constexpr int kChunks = D / 8;                    // 16-byte chunks of a row
-  static constexpr int kSteps = D / 16;                    // k16 steps over the channels
+  static constexpr int kSide = Tile<D>::kBytes;            // the same in shared memory
+  static constexpr int kRow = Tile<D>::kRow;
+  static constexpr bool kSwizzled = Tile<D>::kSwizzled;
+  static constexpr int kTile = 2 * kSide;  // K, then V
+  static constexpr int kChunks = D / 8;    // 16-byte chunks of a row
+  static constexpr int kSteps = D / 16;    // k16 steps over the channels
   // floats; the padding spreads the banks
   static constexpr int kMergeRow = D + 4;
   static constexpr int kRingBytes = WARPS * STAGES * kTile;
@@ -79,7 +83,7 @@ struct DecodeAttention {
   static constexpr int kSharedBytes = kNextOffset + 16;
   static_assert(kHeads * kMergeRow * 4 <= kTile,
                 "a warp's output takes the slot it has just emptied");
-  static_assert(D % 64 == 0 && STAGES >= 2);
+  static_assert(STAGES >= 2);
 
   const DecodeParams& p;
   uint8_t* shared;
@@ -99,7 +103,7 @@ struct DecodeAttention {
   // lane i: frames of this warp's i-th tile of the current batch of 32
   uint32_t frame_k, frame_v;
   RecordPlace place_k, place_v;
-  uint32_t copy_offset;  // of this lane's first chunk in a record in shared memory
+  uint32_t copy_offset;  // of this lane's first chunk of a side, where lanes share rows evenly
 
   // The previous unit of a split sequence, whose arrival this CTA has counted: every thread knows
   // the unit, thread 0 the count.
@@ -113,7 +117,7 @@ struct DecodeAttention {
     unit_heads = p.kv_heads * groups;
     total = *p.unit_count * unit_heads;
     uint32_t chunk = lane % kChunks, row = lane / kChunks;
-    copy_offset = (chunk / 8) * 2048 + row * 128 + ((chunk ^ row) % 8) * 16;
+    copy_offset = Tile<D>::at(row, chunk);
     p_slot = ahead = 0;
     frame_k = frame_v = 0;
     pending = kNone;
@@ -163,17 +167,28 @@ struct DecodeAttention {
     const uint8_t* v = frame_address(p.pages, fv, place_v.offset) + lane * 16;
     const uint32_t slot = ring + p_slot * kTile;
     const uint32_t valid = p_end - (p_begin + (warp + p_tile * WARPS) * kSubBlockTokens);
-    constexpr int kRows = 32 / kChunks;  // rows a warp copies at once
+    if constexpr (kSwizzled && 32 % kChunks == 0) {
+      constexpr int kRows = 32 / kChunks;  // rows a warp copies at once
 #pragma unroll
-    for (int i = 0; i < kSubBlockTokens / kRows; i++) {
-      const uint32_t dst = slot + i * kRows * 128 + (copy_offset ^ ((i * kRows % 8) * 16));
-      if (valid >= kSubBlockTokens) {
-        cp_async16(dst, k + i * 512, policy);
-        cp_async16(dst + kRecord, v + i * 512, policy);
-      } else {  // rows past the end hold anything: read none of it
-        const uint32_t bytes = i * kRows + lane / kChunks < valid ? 16 : 0;
+      for (int i = 0; i < kSubBlockTokens / kRows; i++) {
+        const uint32_t dst = slot + i * kRows * 128 + (copy_offset ^ ((i * kRows % 8) * 16));
+        if (valid >= kSubBlockTokens) {
+          cp_async16(dst, k + i * 512, policy);
+          cp_async16(dst + kSide, v + i * 512, policy);
+        } else {  // rows past the end hold anything: read none of it
+          const uint32_t bytes = i * kRows + lane / kChunks < valid ? 16 : 0;
+          cp_async16_zfill(dst, k + i * 512, bytes, policy);
+          cp_async16_zfill(dst + kSide, v + i * 512, bytes, policy);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 2 * D / 32; i++) {
+        const uint32_t at = i * 32 + lane, row = at / kChunks;
+        const uint32_t dst = slot + Tile<D>::at(row, at % kChunks);
+        const uint32_t bytes = row < valid ? 16 : 0;
         cp_async16_zfill(dst, k + i * 512, bytes, policy);
-        cp_async16_zfill(dst + kRecord, v + i * 512, bytes, policy);
+        cp_async16_zfill(dst + kSide, v + i * 512, bytes, policy);
       }
     }
     cp_async_commit();
@@ -235,8 +250,10 @@ struct DecodeAttention {
     const uint32_t row8 = lane % 8, mat = lane / 8;
     // Row and first chunk of this lane's ldmatrix addresses: K's matrices are (tokens 0-7, 8-15) x
     // (channels 0-7, 8-15), V's, transposed, (channels 0-7, 8-15) x (tokens 0-7, 8-15).
-    const uint32_t k_offset = ((mat & 1) * 8 + row8) * 128 + (((mat >> 1) ^ row8) * 16);
-    const uint32_t v_offset = ((mat >> 1) * 8 + row8) * 128 + (((mat & 1) ^ row8) * 16);
+    const uint32_t k_offset =
+        ((mat & 1) * 8 + row8) * kRow + (((mat >> 1) ^ (kSwizzled ? row8 : 0)) * 16);
+    const uint32_t v_offset =
+        ((mat >> 1) * 8 + row8) * kRow + (((mat & 1) ^ (kSwizzled ? row8 : 0)) * 16);
     const uint32_t group = p.q_heads / p.kv_heads;
 
     // Asked for now, needed after the merge.
@@ -268,15 +285,21 @@ struct DecodeAttention {
 #pragma unroll 1
     for (uint32_t tile = 0; tile < tiles; tile++) {
       wait_oldest();
-      const uint32_t k_tile = ring + slot * kTile, v_tile = k_tile + kRecord;
+      const uint32_t k_tile = ring + slot * kTile, v_tile = k_tile + kSide;
       float s0[4] = {0.f, 0.f, 0.f, 0.f}, s1[4] = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll
-      for (int s = 0; s < kSteps; s += 2) {
+      for (int s = 0; s < kSteps / 2 * 2; s += 2) {
         uint32_t a[4], b[4];
-        ldmatrix_x4(a, k_tile + (s / 4) * 2048 + (k_offset ^ ((s % 4) * 32)));
-        ldmatrix_x4(b, k_tile + (s / 4) * 2048 + (k_offset ^ ((s % 4 + 1) * 32)));
+        ldmatrix_x4(a, k_tile + Tile<D>::step(s) + (k_offset ^ Tile<D>::flip(s)));
+        ldmatrix_x4(b, k_tile + Tile<D>::step(s + 1) + (k_offset ^ Tile<D>::flip(s + 1)));
         mma_bf16(s0, a, q[s][0], q[s][1]);
         mma_bf16(s1, b, q[s + 1][0], q[s + 1][1]);
+      }
+      if constexpr (kSteps % 2 == 1) {
+        constexpr int s = kSteps - 1;
+        uint32_t a[4];
+        ldmatrix_x4(a, k_tile + Tile<D>::step(s) + (k_offset ^ Tile<D>::flip(s)));
+        mma_bf16(s0, a, q[s][0], q[s][1]);
       }
       // Scores of tokens g (0, 1) and g + 8 (2, 3), heads 2t and 2t + 1, in base 2.
       float x[4];
@@ -321,7 +344,7 @@ struct DecodeAttention {
 #pragma unroll
       for (int s = 0; s < kSteps; s++) {
         uint32_t a[4];
-        ldmatrix_x4_trans(a, v_tile + (s / 4) * 2048 + (v_offset ^ ((s % 4) * 32)));
+        ldmatrix_x4_trans(a, v_tile + Tile<D>::step(s) + (v_offset ^ Tile<D>::flip(s)));
         mma_bf16(o[s], a, p0, p1);
       }
       __syncwarp();
@@ -472,3 +495,12 @@ struct DecodeAttention {
 };
 
 }  // namespace ebb
+
+// Of head_dim D; CTAs that a multiprocessor should hold. The name's suffix: warps of a CTA, stages
+// of a warp's ring.
+#define EBB_DECODE(NAME, D, WARPS, STAGES, CTAS)              \
+  EBB_KERNEL(NAME, ebb::DecodeParams, WARPS * 32, CTAS) {     \
+    EBB_DYNAMIC_SHARED(shared);                               \
+    ebb::DecodeAttention<D, WARPS, STAGES> kernel(p, shared); \
+    kernel.run();                                             \
+  }

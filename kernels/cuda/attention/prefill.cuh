@@ -2,12 +2,16 @@
 //
 // A tile is up to kRows (token, query head) pairs of one KV head: row m is token m / group, head m
 // % group, so the heads that share a KV head share its tiles. S = Q K^T and O = P V with m16n8k16,
-// 16 rows a warp, 64 keys at a time from a double buffer. The keys are walked in order from
-// position 0 in steps aligned to 64 and the maximum is exact, so a row's result does not depend on
-// how the prompt was cut into chunks. Shared memory holds sub-records as in decode.cuh.
+// 16 rows a warp, kKeys keys at a time from a double buffer. The keys are walked in order from
+// position 0 in steps aligned to kKeys and the maximum is exact, so a row's result does not depend
+// on how the prompt was cut into chunks. tile.cuh has how sub-records lie in shared memory.
 #pragma once
+#include <type_traits>
+
+#include "../common/kernel.cuh"
 #include "../common/pages.cuh"
 #include "../common/ptx.cuh"
+#include "tile.cuh"
 
 namespace ebb {
 
@@ -29,7 +33,7 @@ struct PrefillParams {
   uint32_t q_heads;
   uint32_t kv_heads;
   uint32_t q_stride;
-  float scale_log2;  // log2(e) / sqrt(head_dim)
+  float scale_log2;  // what scores are multiplied with, times log2(e)
   uint32_t reserved;
 };
 static_assert(sizeof(PrefillParams) == 88);
@@ -37,18 +41,27 @@ static_assert(sizeof(PrefillParams) == 88);
 template <int D>
 struct PrefillAttention {
   static constexpr int kWarps = 4, kThreads = kWarps * 32, kRows = kWarps * 16;
-  static constexpr int kKeys = 64, kSubBlocksPerStep = kKeys / kSubBlockTokens;
+  // Few enough for the registers, and for two CTAs of a multiprocessor of sm_90 or one of sm_86.
+  static constexpr int kKeys = D <= 160 ? 64 : 32, kSubBlocksPerStep = kKeys / kSubBlockTokens;
   static constexpr int kRecord = kSubBlockTokens * D * 2;
-  static constexpr int kSide = kSubBlocksPerStep * kRecord;
+  static constexpr int kTile = Tile<D>::kBytes, kRow = Tile<D>::kRow;
+  static constexpr bool kSwizzled = Tile<D>::kSwizzled;
+  static constexpr int kSide = kSubBlocksPerStep * kTile;
   static constexpr int kSharedBytes = 2 * 2 * kSide;
   static constexpr int kChunks = D / 8, kSteps = D / 16;
-  // rows of the cache that one round of copies covers
+  // Whether threads share the rows of a side evenly, each round of copies so many rows.
+  static constexpr bool kEven = D == 64 || D == 128;
   static constexpr int kCopyRows = kThreads / kChunks;
-  static constexpr int kRounds = kKeys / kCopyRows;
+  // Else each warp has so many of a step's sub-records, K's before V's: every kWarps-th.
+  static constexpr int kOwn = 2 * kSubBlocksPerStep / kWarps;
 
-  struct Frames {
+  struct EvenFrames {
     uint32_t k[kSubBlocksPerStep], v[kSubBlocksPerStep];
   };
+  struct OwnFrames {
+    uint32_t of[kOwn];
+  };
+  using Frames = std::conditional_t<kEven, EvenFrames, OwnFrames>;
 
   static __device__ __forceinline__ void run(const PrefillParams& p, uint8_t* sm) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
@@ -65,36 +78,66 @@ struct PrefillAttention {
 
     const uint32_t row8 = lane % 8, mat = lane / 8;
     // B operand of Q K^T
-    const uint32_t pair_cols = ((mat >> 1) * 8 + row8) * 128 + (((mat & 1) ^ row8) * 16);
+    const uint32_t pair_cols =
+        ((mat >> 1) * 8 + row8) * kRow + (((mat & 1) ^ (kSwizzled ? row8 : 0)) * 16);
     // B operand of P V, transposed
-    const uint32_t pair_rows = ((mat & 1) * 8 + row8) * 128 + (((mat >> 1) ^ row8) * 16);
+    const uint32_t pair_rows =
+        ((mat & 1) * 8 + row8) * kRow + (((mat >> 1) ^ (kSwizzled ? row8 : 0)) * 16);
     const uint32_t chunk = threadIdx.x % kChunks, copy_row = threadIdx.x / kChunks;
 
     Frames frames;
     auto look_up = [&](uint32_t step) {
+      if constexpr (kEven) {
 #pragma unroll
-      for (int i = 0; i < kSubBlocksPerStep; i++) {
-        const uint32_t sub_block = min(step * kSubBlocksPerStep + i, last_sub_block);
-        frames.k[i] = sub_block_frame(p.pages, tile.first_block, sub_block, place_k.slot);
-        frames.v[i] = sub_block_frame(p.pages, tile.first_block, sub_block, place_v.slot);
+        for (int i = 0; i < kSubBlocksPerStep; i++) {
+          const uint32_t sub_block = min(step * kSubBlocksPerStep + i, last_sub_block);
+          frames.k[i] = sub_block_frame(p.pages, tile.first_block, sub_block, place_k.slot);
+          frames.v[i] = sub_block_frame(p.pages, tile.first_block, sub_block, place_v.slot);
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < kOwn; i++) {
+          const uint32_t own = i * kWarps + warp;
+          const uint32_t sub_block =
+              min(step * kSubBlocksPerStep + own % kSubBlocksPerStep, last_sub_block);
+          frames.of[i] = sub_block_frame(p.pages, tile.first_block, sub_block,
+                                         own < kSubBlocksPerStep ? place_k.slot : place_v.slot);
+        }
       }
     };
+    // Rows past the end hold anything: none of it is read.
     auto copy = [&](uint32_t step) {
       const uint32_t buffer = shared + (step % 2) * 2 * kSide;
+      if constexpr (kEven) {
 #pragma unroll
-      for (int i = 0; i < kRounds; i++) {
-        const uint32_t row = i * kCopyRows + copy_row, in_record = row % kSubBlockTokens;
-        constexpr int kRoundsPerRecord = kSubBlockTokens / kCopyRows;
-        const uint32_t record = i / kRoundsPerRecord;
-        const uint32_t dst = buffer + record * kRecord + (chunk / 8) * 2048 + in_record * 128 +
-                             ((chunk ^ in_record) % 8) * 16;
-        const uint32_t src = in_record * (D * 2) + chunk * 16;
-        // rows past the end hold anything
-        const uint32_t bytes = step * kKeys + row < kv_end ? 16 : 0;
-        cp_async16_zfill(dst, frame_address(p.pages, frames.k[record], place_k.offset + src),
-                         bytes);
-        cp_async16_zfill(dst + kSide,
-                         frame_address(p.pages, frames.v[record], place_v.offset + src), bytes);
+        for (int i = 0; i < kKeys / kCopyRows; i++) {
+          const uint32_t row = i * kCopyRows + copy_row, in_record = row % kSubBlockTokens;
+          constexpr int kRoundsPerRecord = kSubBlockTokens / kCopyRows;
+          const uint32_t record = i / kRoundsPerRecord;
+          const uint32_t dst = buffer + record * kTile + (chunk / 8) * 2048 + in_record * 128 +
+                               ((chunk ^ in_record) % 8) * 16;
+          const uint32_t src = in_record * (D * 2) + chunk * 16;
+          const uint32_t bytes = step * kKeys + row < kv_end ? 16 : 0;
+          cp_async16_zfill(dst, frame_address(p.pages, frames.k[record], place_k.offset + src),
+                           bytes);
+          cp_async16_zfill(dst + kSide,
+                           frame_address(p.pages, frames.v[record], place_v.offset + src), bytes);
+        }
+      } else {
+        const uint32_t here = computed_here(lane);
+#pragma unroll
+        for (int i = 0; i < kOwn; i++) {
+          const uint32_t own = i * kWarps + warp;
+          const uint32_t first = step * kKeys + own % kSubBlocksPerStep * kSubBlockTokens;
+          const uint32_t offset = own < kSubBlocksPerStep ? place_k.offset : place_v.offset;
+          const uint8_t* src = frame_address(p.pages, frames.of[i], offset) + lane * 16;
+#pragma unroll
+          for (int k = 0; k < D / 16; k++) {  // 32 chunks at once
+            const uint32_t at = k * 32 + here, row = at / kChunks;
+            cp_async16_zfill(buffer + own * kTile + Tile<D>::at(row, at % kChunks), src + k * 512,
+                             first + row < kv_end ? 16 : 0);
+          }
+        }
       }
     };
     look_up(0);
@@ -141,7 +184,7 @@ struct PrefillAttention {
 #pragma unroll
         for (int i = 0; i < kSubBlocksPerStep; i++) {
           uint32_t b[4];
-          ldmatrix_x4(b, k_tile + i * kRecord + (s / 4) * 2048 + (pair_cols ^ ((s % 4) * 32)));
+          ldmatrix_x4(b, k_tile + i * kTile + Tile<D>::step(s) + (pair_cols ^ Tile<D>::flip(s)));
           mma_bf16(x[2 * i], q[s], b[0], b[1]);
           mma_bf16(x[2 * i + 1], q[s], b[2], b[3]);
         }
@@ -188,7 +231,7 @@ struct PrefillAttention {
         for (int s = 0; s < kSteps; s++) {
           uint32_t b[4];
           ldmatrix_x4_trans(b,
-                            v_tile + i * kRecord + (s / 4) * 2048 + (pair_rows ^ ((s % 4) * 32)));
+                            v_tile + i * kTile + Tile<D>::step(s) + (pair_rows ^ Tile<D>::flip(s)));
           mma_bf16(o[2 * s], a, b[0], b[1]);
           mma_bf16(o[2 * s + 1], a, b[2], b[3]);
         }
@@ -214,3 +257,10 @@ struct PrefillAttention {
 };
 
 }  // namespace ebb
+
+// Of head_dim D; CTAs that a multiprocessor should hold.
+#define EBB_PREFILL(NAME, D, CTAS)                                                 \
+  EBB_KERNEL(NAME, ebb::PrefillParams, ebb::PrefillAttention<D>::kThreads, CTAS) { \
+    EBB_DYNAMIC_SHARED(shared);                                                    \
+    ebb::PrefillAttention<D>::run(p, shared);                                      \
+  }

@@ -38,7 +38,7 @@ struct PrefillWgmmaParams {
   uint32_t layer;
   uint32_t q_heads;
   uint32_t kv_heads;
-  float scale_log2;  // log2(e) / sqrt(head_dim)
+  float scale_log2;  // what scores are multiplied with, times log2(e); more than 0
   uint32_t reserved[9];
 };
 static_assert(sizeof(PrefillWgmmaParams) == 512);

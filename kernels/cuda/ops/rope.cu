@@ -1,8 +1,8 @@
 // Q, K and V after their projection: bias, per-head norm, RoPE, Hadamard rotation (heads.cuh), and
-// the append of K and V to the pages.
+// the append of K and V to the pages, where every channel of a head of 64 or 128 rotates.
+// rope_any.cu has other heads.
 #include "../common/kernel.cuh"
-#include "../common/pages.cuh"
-#include "heads.cuh"
+#include "rope.cuh"
 
 namespace ebb {
 
@@ -10,24 +10,10 @@ struct RopeTableParams {
   const uint32_t* positions;  // [rows]
   const float* inv_freq;      // [half]
   float2* table;              // [rows][half]: cosine, sine
-  uint32_t half;              // head_dim / 2
+  uint32_t half;              // pairs of a head that rotate
   float scale;                // of both
 };
 static_assert(sizeof(RopeTableParams) == 32);
-
-struct RopeAppendParams {
-  PageTable pages;
-  HeadParams heads;
-  const uint32_t* positions;     // [rows]
-  const uint32_t* first_blocks;  // [rows]: of the row's sequence
-  const uint32_t* row_count;     // rows past it are padding
-  bf16* q;                       // [rows][q_heads * head_dim]
-  uint32_t layer;
-  uint32_t q_heads;
-  uint32_t kv_heads;
-  uint32_t reserved;
-};
-static_assert(sizeof(RopeAppendParams) == 136);
 
 // One warp a (row, head).
 template <int D>
@@ -42,15 +28,7 @@ __device__ __forceinline__ void rope_append(const RopeAppendParams& p) {
   if (is_q) {
     to = p.q + (static_cast<uint64_t>(row) * p.q_heads + head) * D;
   } else if (any) {
-    // Record (layer, side, KV head): K heads, then V heads, follow each other as they do in `qkv`.
-    constexpr uint32_t kRecord = kSubBlockTokens * D * 2;
-    const uint32_t position = p.positions[row];
-    const RecordPlace place =
-        record_place(p.pages, p.layer * 2 * p.kv_heads + head - p.q_heads, kRecord);
-    const uint32_t frame =
-        sub_block_frame(p.pages, p.first_blocks[row], position / kSubBlockTokens, place.slot);
-    to = reinterpret_cast<bf16*>(
-        frame_address(p.pages, frame, place.offset + position % kSubBlockTokens * (D * 2)));
+    to = row_in_page(p, row, head, D);
   }
   wait_for_previous();
   if (!any) return;

@@ -1,6 +1,7 @@
 //! Paged attention: launches of `cuda/attention`.
 
 mod mixed;
+mod variants;
 
 use std::sync::Arc;
 
@@ -10,16 +11,26 @@ use super::arena::DeviceArena;
 use super::codecs::PagePlaces;
 use super::driver::{Device, DeviceBuffer, Kernel, Stream, TensorMap};
 use super::error::CudaError;
-use super::ops::HeadParams;
+use super::ops::{HeadParams, HeadSpec};
 use super::params::{DevicePtr, KernelParams};
 use super::plan::{SplitRule, UnitColumns};
 use super::prefill::{Prefill, PrefillVariant};
 use super::step::{PageTable, StepBuffers};
 use crate::kv::{KvGeometry, KvLayout};
 use mixed::{Mixed, MixedShape};
+pub use variants::{DECODE_VARIANTS, DecodeVariant};
+use variants::{DEEP_VARIANTS, DecodeWay};
 
 /// Query heads that one decode unit serves: the n = 8 side of its matrix instructions.
 const UNIT_HEADS: usize = 8;
+
+/// Bytes from one row of a tile in shared memory to the next, in all; `Tile` of attention/tile.cuh.
+pub(super) fn tile_row_bytes(head_dim: usize) -> usize {
+    match head_dim.is_multiple_of(64) {
+        true => 2 * head_dim,
+        false => 2 * head_dim + 16,
+    }
+}
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -98,113 +109,6 @@ struct DecodeMergeParams {
 // SAFETY: field for field `ebb::DecodeMergeParams` of attention/decode_bulk.cuh.
 unsafe impl KernelParams for DecodeMergeParams {}
 
-/// How a decode kernel brings the cache into shared memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DecodeWay {
-    /// Each of so many warps copies its own tiles (sm_80).
-    Ring {
-        /// Warps of a CTA.
-        warps: usize,
-    },
-    /// A warp has the copy engine bring chunks for all (sm_90).
-    Bulk,
-}
-
-/// A compiled shape of the decode kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DecodeVariant {
-    /// Name of the kernel.
-    pub name: &'static str,
-    /// Channels per head.
-    pub head_dim: usize,
-    /// How it reads.
-    pub way: DecodeWay,
-    /// Stages of a ring: tiles of 16 tokens of a warp, or one side of a chunk of all.
-    pub stages: usize,
-}
-
-impl DecodeVariant {
-    /// Bytes of shared memory; `kSharedBytes` of decode.cuh or decode_bulk.cuh.
-    fn shared_bytes(&self) -> usize {
-        match self.way {
-            DecodeWay::Ring { warps } => {
-                warps * self.stages * 64 * self.head_dim + warps * (8 * UNIT_HEADS + 4) + 16
-            }
-            DecodeWay::Bulk => {
-                let tiles = self.head_dim / 16;
-                let chunk_side = tiles * 32 * self.head_dim;
-                let exchange = 4 * tiles * 32 + 2 * tiles * 256;
-                let items = self.stages / 2 + 2;
-                let item = UNIT_HEADS * self.head_dim * 2 + 32 + 8;
-                let asks = match self.finishes() {
-                    true => items * 16 + items.div_ceil(2) * 8,
-                    false => 0,
-                };
-                self.stages * (chunk_side + 16) + exchange + items * item + asks
-            }
-        }
-    }
-
-    fn threads(&self) -> u32 {
-        match self.way {
-            DecodeWay::Ring { warps } => warps as u32 * 32,
-            DecodeWay::Bulk => (self.head_dim as u32 / 16 + 1 + u32::from(self.finishes())) * 32,
-        }
-    }
-
-    /// Whether it has a warp that finishes heads of Q, K and V as their projection left them.
-    fn finishes(&self) -> bool {
-        DEEP_VARIANTS.contains(self)
-    }
-
-    /// Whether the device can run it.
-    pub fn runs_on(&self, device: &Device) -> bool {
-        (self.way != DecodeWay::Bulk || device.has_copy_engine())
-            && self.shared_bytes() <= device.shared_bytes_max()
-    }
-}
-
-/// Every compiled decode kernel, the preferred ones first.
-pub const DECODE_VARIANTS: &[DecodeVariant] = &[
-    bulk("decode_bulk_d128_s2", 128, 2),
-    bulk("decode_bulk_d128_s3", 128, 3),
-    bulk("decode_bulk_d128_s6", 128, 6),
-    bulk("decode_bulk_d64_s8", 64, 8),
-    bulk("decode_bulk_d64_s24", 64, 24),
-    ring("decode_d128_w4_s2", 128, 4, 2),
-    ring("decode_d128_w4_s3", 128, 4, 3),
-    ring("decode_d128_w2_s3", 128, 2, 3),
-    ring("decode_d128_w2_s4", 128, 2, 4),
-    ring("decode_d128_w8_s3", 128, 8, 3),
-    ring("decode_d64_w4_s4", 64, 4, 4),
-    ring("decode_d64_w4_s6", 64, 4, 6),
-];
-
-const fn bulk(name: &'static str, head_dim: usize, stages: usize) -> DecodeVariant {
-    DecodeVariant {
-        name,
-        head_dim,
-        way: DecodeWay::Bulk,
-        stages,
-    }
-}
-
-const fn ring(name: &'static str, head_dim: usize, warps: usize, stages: usize) -> DecodeVariant {
-    DecodeVariant {
-        name,
-        head_dim,
-        way: DecodeWay::Ring { warps },
-        stages,
-    }
-}
-
-/// The kernel for steps of few units, all of them whole sequences or all under way at once: one CTA
-/// of a multiprocessor with all of the shared memory, the same arithmetic to the bit.
-const DEEP_VARIANTS: [DecodeVariant; 2] = [
-    bulk("decode_bulk_d128_s6", 128, 6),
-    bulk("decode_bulk_d64_s24", 64, 24),
-];
-
 /// Units of a multiprocessor that are few.
 const DEEP_UNITS: usize = 4;
 
@@ -268,7 +172,7 @@ pub(super) enum Queries<'a> {
     /// `[rows][q_heads * head_dim]`, keys and values in their pages.
     Finished(&'a DeviceBuffer<bf16>),
     /// For the kernel to finish and to append; only where [`Attention::finishes`].
-    Projected(HeadParams),
+    Projected(&'a HeadSpec, HeadParams),
 }
 
 /// Decode and prefill attention of one model shape, with the scratch of split sequences.
@@ -285,7 +189,7 @@ pub struct Attention {
     narrowest: UnitColumns,
     prefill: Prefill,
     geometry: KvGeometry,
-    q_heads: usize,
+    heads: HeadSpec,
     partial_o: DeviceBuffer<f32>,
     partial_ml: DeviceBuffer<f32>,
     counters: DeviceBuffer<u32>,
@@ -295,17 +199,20 @@ pub struct Attention {
 impl Attention {
     /// Prepares for steps of up to `seqs` sequences with `blocks` blocks in all, of which those
     /// that may read shrunk blocks decode with up to `rows` rows (drafted tokens to be checked),
-    /// the others with one. `variant` and `prefill` are the first that fit if `None`.
-    pub fn new(
+    /// the others with one. `heads` are those of every layer, but for what is done before scores.
+    /// `variant` and `prefill` are the first that fit if `None`.
+    pub(super) fn new(
         device: &Arc<Device>,
         geometry: KvGeometry,
-        q_heads: usize,
+        heads: HeadSpec,
         (seqs, blocks): (usize, usize),
         rows: usize,
         rule: SplitRule,
         (variant, prefill): (Option<DecodeVariant>, Option<PrefillVariant>),
     ) -> Result<Self, CudaError> {
-        let head_dim = geometry.head_dim;
+        heads.check()?;
+        assert!(heads.head_dim == geometry.head_dim && heads.kv_heads == geometry.kv_heads);
+        let (head_dim, q_heads) = (heads.head_dim, heads.q_heads);
         let fits = |v: &&DecodeVariant| v.head_dim == head_dim && v.runs_on(device);
         let deep = match variant {
             Some(_) => None,
@@ -329,9 +236,9 @@ impl Attention {
             multiprocessors: device.multiprocessors(),
             units_max: units as u32,
             narrowest: columns,
-            prefill: Prefill::new(device, geometry, q_heads, prefill)?,
+            prefill: Prefill::new(device, heads, prefill)?,
             geometry,
-            q_heads,
+            heads,
             partial_o: DeviceBuffer::new(
                 device,
                 units * q_heads * head_dim,
@@ -344,7 +251,7 @@ impl Attention {
     }
 
     fn unit_heads(&self) -> usize {
-        unit_heads(self.geometry, self.q_heads)
+        unit_heads(self.geometry, self.heads.q_heads)
     }
 
     /// How steps that may read shrunk blocks must be planned; to be asked once formats have been
@@ -424,11 +331,11 @@ impl Attention {
         self.deep.as_ref().filter(|_| few).unwrap_or(&self.decode)
     }
 
-    /// Whether decode attention takes heads as their projection left them, in steps of one row a
-    /// sequence. Where several units share tokens of a KV head, each would append it.
-    pub(super) fn finishes(&self, work: DecodeWork) -> bool {
+    /// Whether decode attention takes a layer's heads as their projection left them, in steps of
+    /// one row a sequence. Where several units share tokens of a KV head, each would append it.
+    pub(super) fn finishes(&self, work: DecodeWork, heads: &HeadSpec) -> bool {
         let one_unit = self.unit_heads() == self.geometry.kv_heads;
-        one_unit && !work.mixed && self.decoder(work).variant.finishes()
+        heads.is_tuned() && one_unit && !work.mixed && self.decoder(work).variant.finishes()
     }
 
     /// Enqueues the attention of all sequences of the loaded step that decode; the number of units
@@ -448,11 +355,15 @@ impl Attention {
     ) -> Result<(), CudaError> {
         let (q, heads) = match queries {
             Queries::Finished(q) => (q.ptr(), HeadParams::NONE),
-            Queries::Projected(heads) => {
-                assert!(self.finishes(work), "a kernel that cannot finish heads");
+            Queries::Projected(spec, heads) => {
+                assert!(
+                    self.finishes(work, spec),
+                    "a kernel that cannot finish heads"
+                );
                 (0, heads)
             }
         };
+        let width = self.heads.q_heads * self.heads.head_dim;
         let params = DecodeParams {
             pages: step.page_table(arena),
             q,
@@ -464,13 +375,12 @@ impl Attention {
             counters: self.counters.ptr(),
             work: self.work.ptr(),
             layer: layer as u32,
-            q_heads: self.q_heads as u32,
-            kv_heads: self.geometry.kv_heads as u32,
-            q_stride: (self.q_heads * self.geometry.head_dim) as u32,
-            scale_log2: self.scale_log2(),
+            q_heads: self.heads.q_heads as u32,
+            kv_heads: self.heads.kv_heads as u32,
+            q_stride: width as u32,
+            scale_log2: self.heads.scale_log2(),
             units_max: self.units_max,
         };
-        let width = self.q_heads * self.geometry.head_dim;
         let merge_grid = (width.div_ceil(MERGE_VALUES) as u32, work.seqs as u32);
         let merge_params = DecodeMergeParams {
             rows: step.decodes(),
@@ -552,10 +462,6 @@ impl Attention {
     ) -> Result<(), CudaError> {
         self.prefill.run(stream, step, arena, layer, q, out)
     }
-
-    fn scale_log2(&self) -> f32 {
-        scale_log2(self.geometry.head_dim)
-    }
 }
 
 /// Units of work that a range of a sequence's tokens is: KV heads, times the groups of query heads
@@ -584,11 +490,6 @@ fn no_copies() -> CudaError {
 /// Outputs that a CTA merges, and its threads; grid and block of `decode_merge`.
 const MERGE_VALUES: usize = 256;
 const MERGE_THREADS: u32 = 256;
-
-/// What scores are multiplied with so that their exponentials are powers of two.
-pub(super) fn scale_log2(head_dim: usize) -> f32 {
-    std::f32::consts::LOG2_E / (head_dim as f32).sqrt()
-}
 
 #[cfg(test)]
 mod tests {

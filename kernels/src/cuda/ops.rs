@@ -1,21 +1,24 @@
 //! Everything between the matrix products and the attention: launches of `cuda/ops`.
 
+mod heads;
+
 use std::sync::Arc;
 
 use half::bf16;
 
-use super::arena::DeviceArena;
 use super::driver::{Device, DeviceBuffer, Kernel, Stream};
 use super::error::CudaError;
 use super::params::{DevicePtr, KernelParams};
-use super::step::{PageTable, StepBuffers};
+use super::step::StepBuffers;
+use crate::formats::rotation::Rotation;
 use crate::model::ModelSpec;
+pub(super) use heads::{HeadOps, HeadParams, HeadSpec, RopeWeights, Rotary};
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct EmbedParams {
     tokens: DevicePtr,
-    sampled: DevicePtr,
+    drawn: DevicePtr,
     table: DevicePtr,
     residual: DevicePtr,
     hidden: u32,
@@ -51,63 +54,6 @@ struct PostNormParams {
 }
 // SAFETY: field for field `ebb::PostNormParams` of ops/post_norm.cu.
 unsafe impl KernelParams for PostNormParams {}
-
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct RopeTableParams {
-    positions: DevicePtr,
-    inv_freq: DevicePtr,
-    table: DevicePtr,
-    half: u32,
-    scale: f32,
-}
-// SAFETY: field for field `ebb::RopeTableParams` of ops/rope.cu.
-unsafe impl KernelParams for RopeTableParams {}
-
-/// Heads of Q, K and V as their projection left them, and what it takes to finish them:
-/// `HeadParams` of ops/heads.cuh.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(super) struct HeadParams {
-    qkv: DevicePtr,
-    bias: DevicePtr,
-    q_norm: DevicePtr,
-    k_norm: DevicePtr,
-    table: DevicePtr,
-    eps: f32,
-    rotate_k: u32,
-}
-const _: () = assert!(size_of::<HeadParams>() == 48);
-
-impl HeadParams {
-    /// Of a kernel that is given finished ones.
-    pub(super) const NONE: Self = Self {
-        qkv: 0,
-        bias: 0,
-        q_norm: 0,
-        k_norm: 0,
-        table: 0,
-        eps: 0.0,
-        rotate_k: 0,
-    };
-}
-
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct RopeAppendParams {
-    pages: PageTable,
-    heads: HeadParams,
-    positions: DevicePtr,
-    first_blocks: DevicePtr,
-    row_count: DevicePtr,
-    q: DevicePtr,
-    layer: u32,
-    q_heads: u32,
-    kv_heads: u32,
-    reserved: u32,
-}
-// SAFETY: field for field `ebb::RopeAppendParams` of ops/rope.cu.
-unsafe impl KernelParams for RopeAppendParams {}
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -174,27 +120,15 @@ pub(super) struct Ops {
     embed: Kernel<EmbedParams>,
     norm: Kernel<NormParams>,
     post_norm: Kernel<PostNormParams>,
-    rope_table: Kernel<RopeTableParams>,
-    rope_append: Kernel<RopeAppendParams>,
     swiglu: Kernel<SwigluParams>,
+    /// What finishes heads.
+    pub(super) heads: HeadOps,
+    rotary: Vec<Rotary>,
+    /// Of each layer.
+    head_specs: Vec<HeadSpec>,
     hidden: usize,
     intermediate: usize,
-    q_heads: usize,
-    kv_heads: usize,
-    half: usize,
     eps: f32,
-    rope_scale: f32,
-    inv_freq: DeviceBuffer<f32>,
-    /// Whether queries and keys are multiplied by a Hadamard matrix behind RoPE.
-    rotate_k: bool,
-}
-
-/// Weights that the rotation and append of one layer read; null where the model has none.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct RopeWeights {
-    pub(super) bias: DevicePtr,
-    pub(super) q_norm: DevicePtr,
-    pub(super) k_norm: DevicePtr,
 }
 
 impl Ops {
@@ -220,43 +154,46 @@ impl Ops {
             ..=4096 => "post_norm_4096",
             _ => "post_norm_16384",
         };
-        for (name, value) in [
-            ("hidden", spec.hidden),
-            ("intermediate", spec.intermediate_max()),
-        ] {
+        let of_layers = spec.layers.iter().map(|layer| layer.intermediate());
+        let intermediates = of_layers.map(|value| ("intermediate", value));
+        for (name, value) in intermediates.chain([("hidden", spec.hidden)]) {
             if value % 8 != 0 {
                 return unsupported(format!("{name} size {value} is not a multiple of 8"));
             }
         }
-        let rope_append = match spec.heads().head_dim {
-            128 => "rope_append_d128",
-            64 => "rope_append_d64",
-            other => {
-                return unsupported(format!(
-                    "head_dim {other}: the CUDA backend has kernels for 64 and 128"
-                ));
+        let head_specs: Vec<_> = spec
+            .layers
+            .iter()
+            .map(|layer| HeadSpec::of(layer.attention(), &spec.ropes))
+            .collect();
+        for heads in &head_specs {
+            heads.check()?;
+            if heads.scale_log2() != head_specs[0].scale_log2() {
+                return unsupported("attention scales that differ between layers".to_owned());
             }
+        }
+        let rotation = Rotation {
+            k: rotate_k,
+            ..Rotation::NONE
         };
+        if let Err(error) = rotation.check(spec.heads().head_dim) {
+            return unsupported(error.to_string());
+        }
         Ok(Self {
             embed: device.kernel("embed", 0)?,
             norm: device.kernel(norm, 0)?,
             post_norm: device.kernel(post_norm, 0)?,
-            rope_table: device.kernel("rope_table", 0)?,
-            rope_append: device.kernel(rope_append, 0)?,
             swiglu: device.kernel("swiglu", 0)?,
+            heads: HeadOps::new(device, spec.norm_eps, rotate_k)?,
+            rotary: spec
+                .ropes
+                .iter()
+                .map(|rope| Rotary::new(device, rope.frequencies(spec.max_positions), rope.scale))
+                .collect::<Result<_, _>>()?,
+            head_specs,
             hidden: spec.hidden,
             intermediate: spec.intermediate_max(),
-            q_heads: spec.heads().q_heads,
-            kv_heads: spec.heads().kv_heads,
-            half: spec.heads().head_dim / 2,
             eps: spec.norm_eps,
-            rope_scale: spec.ropes[0].scale,
-            inv_freq: DeviceBuffer::from_slice(
-                device,
-                spec.ropes[0].frequencies(spec.max_positions),
-                "rotary frequencies",
-            )?,
-            rotate_k,
         })
     }
 
@@ -264,21 +201,21 @@ impl Ops {
     // capacity of rows; the step was checked against vocabulary and pool before it was loaded; work
     // of one stream runs in order.
 
-    /// `residual[row] = table[token of row]`; tokens to come are looked up in `sampled`, the step
+    /// `residual[row] = table[token of row]`; tokens to come are looked up in `drawn`, the step
     /// before's.
     pub(super) fn embed(
         &self,
         stream: &Stream,
         rows: usize,
         step: &StepBuffers,
-        sampled: DevicePtr,
+        drawn: DevicePtr,
         table: &DeviceBuffer<bf16>,
         residual: &mut DeviceBuffer<f32>,
     ) -> Result<(), CudaError> {
         assert!(rows * self.hidden <= residual.len());
         let params = EmbedParams {
             tokens: step.tokens(),
-            sampled,
+            drawn,
             table: table.ptr(),
             residual: residual.ptr(),
             hidden: self.hidden as u32,
@@ -349,80 +286,24 @@ impl Ops {
         }
     }
 
-    /// Cosines and sines of every row's position, `table[rows][head_dim / 2]` pairs.
-    pub(super) fn rope_table(
+    /// What a layer does with its heads.
+    pub(super) fn head_spec(&self, layer: usize) -> HeadSpec {
+        self.head_specs[layer]
+    }
+
+    /// Cosines and sines of every row's position, `[rows][rotary_dim / 2]` pairs, for each RoPE of
+    /// the model.
+    pub(super) fn rope_tables(
         &self,
         stream: &Stream,
         rows: usize,
         step: &StepBuffers,
-        table: &mut DeviceBuffer<f32>,
+        tables: &mut [DeviceBuffer<f32>],
     ) -> Result<(), CudaError> {
-        assert!(rows * self.half * 2 <= table.len());
-        let params = RopeTableParams {
-            positions: step.positions(),
-            inv_freq: self.inv_freq.ptr(),
-            table: table.ptr(),
-            half: self.half as u32,
-            scale: self.rope_scale,
-        };
-        // SAFETY: see above.
-        unsafe {
-            self.rope_table
-                .launch(stream, (rows as u32, 1), 128, &params)
+        for (rotary, table) in self.rotary.iter().zip(tables) {
+            self.heads.rope_table(stream, rows, step, rotary, table)?;
         }
-    }
-
-    /// The heads of `qkv`, `[rows][(q_heads + 2 * kv_heads) * head_dim]`, for whoever finishes
-    /// them: bias, per-head norm, RoPE by `table`, Hadamard rotation.
-    pub(super) fn heads(
-        &self,
-        rows: usize,
-        weights: RopeWeights,
-        table: &DeviceBuffer<f32>,
-        qkv: &DeviceBuffer<bf16>,
-    ) -> HeadParams {
-        let heads = self.q_heads + 2 * self.kv_heads;
-        assert!(rows * heads * self.half * 2 <= qkv.len());
-        HeadParams {
-            qkv: qkv.ptr(),
-            bias: weights.bias,
-            q_norm: weights.q_norm,
-            k_norm: weights.k_norm,
-            table: table.ptr(),
-            eps: self.eps,
-            rotate_k: u32::from(self.rotate_k),
-        }
-    }
-
-    /// Finishes heads: Q to `q`, K and V to the pages of `layer`.
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn rope_append(
-        &self,
-        stream: &Stream,
-        rows: usize,
-        step: &StepBuffers,
-        arena: &mut DeviceArena,
-        layer: usize,
-        heads: HeadParams,
-        q: &mut DeviceBuffer<bf16>,
-    ) -> Result<(), CudaError> {
-        assert!(rows * self.q_heads * self.half * 2 <= q.len());
-        let params = RopeAppendParams {
-            pages: step.page_table(arena),
-            heads,
-            positions: step.positions(),
-            first_blocks: step.first_blocks(),
-            row_count: step.row_count(),
-            q: q.ptr(),
-            layer: layer as u32,
-            q_heads: self.q_heads as u32,
-            kv_heads: self.kv_heads as u32,
-            reserved: 0,
-        };
-        let groups = (self.q_heads + 2 * self.kv_heads).div_ceil(8);
-        let grid = (rows as u32, groups as u32);
-        // SAFETY: see above.
-        unsafe { self.rope_append.launch(stream, grid, 256, &params) }
+        Ok(())
     }
 
     /// `out = silu(gate) * up`, from rows of gate and up beside each other.

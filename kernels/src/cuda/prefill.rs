@@ -5,12 +5,12 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::arena::DeviceArena;
-use super::attention::scale_log2;
+use super::attention::tile_row_bytes;
 use super::driver::{Device, DeviceBuffer, Kernel, Stream, TensorMap};
 use super::error::CudaError;
+use super::ops::HeadSpec;
 use super::params::{DevicePtr, KernelParams, TensorDim};
 use super::step::{PageTable, StepBuffers};
-use crate::kv::KvGeometry;
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -76,6 +76,20 @@ pub const PREFILL_VARIANTS: &[PrefillVariant] = &[
     wgmma("prefill_wgmma_d64_s4", 64, 4),
     mma("prefill_d128", 128),
     mma("prefill_d64", 64),
+    mma("prefill_d16", 16),
+    mma("prefill_d32", 32),
+    mma("prefill_d48", 48),
+    mma("prefill_d80", 80),
+    mma("prefill_d96", 96),
+    mma("prefill_d112", 112),
+    mma("prefill_d144", 144),
+    mma("prefill_d160", 160),
+    mma("prefill_d176", 176),
+    mma("prefill_d192", 192),
+    mma("prefill_d208", 208),
+    mma("prefill_d224", 224),
+    mma("prefill_d240", 240),
+    mma("prefill_d256", 256),
 ];
 
 const fn wgmma(name: &'static str, head_dim: usize, stages: usize) -> PrefillVariant {
@@ -115,10 +129,12 @@ impl PrefillVariant {
 
     /// Bytes of shared memory; `kSharedBytes` of the kernel.
     fn shared_bytes(&self) -> usize {
-        let row = 2 * self.head_dim;
         match self.means {
-            Means::Mma => 2 * 2 * 64 * row,
-            Means::Wgmma { stages } => (2 * stages * 128 + 128) * row + 256,
+            Means::Mma => {
+                let keys = if self.head_dim <= 160 { 64 } else { 32 }; // `kKeys`
+                2 * 2 * keys * tile_row_bytes(self.head_dim)
+            }
+            Means::Wgmma { stages } => (2 * stages * 128 + 128) * 2 * self.head_dim + 256,
         }
     }
 
@@ -148,29 +164,28 @@ enum Loaded {
 pub(super) struct Prefill {
     variant: PrefillVariant,
     loaded: Loaded,
-    geometry: KvGeometry,
-    q_heads: usize,
+    heads: HeadSpec,
 }
 
 impl Prefill {
     /// Loads `variant`, the first that fits if `None`.
     pub(super) fn new(
         device: &Arc<Device>,
-        geometry: KvGeometry,
-        q_heads: usize,
+        heads: HeadSpec,
         variant: Option<PrefillVariant>,
     ) -> Result<Self, CudaError> {
-        let head_dim = geometry.head_dim;
+        let head_dim = heads.head_dim;
         let fits = |v: &PrefillVariant| v.fits(device, head_dim);
         let variant = variant
             .or_else(|| PREFILL_VARIANTS.iter().copied().find(fits))
             .filter(fits)
             .ok_or_else(|| {
                 CudaError::Unsupported(format!(
-                    "head_dim {head_dim}: the CUDA backend has kernels for 64 and 128"
+                    "{} has too little shared memory per CTA",
+                    device.name()
                 ))
             })?;
-        let group = q_heads / geometry.kv_heads;
+        let group = heads.q_heads / heads.kv_heads;
         if group > super::plan::PREFILL_TILE_ROWS_MIN {
             return Err(CudaError::Unsupported(format!(
                 "{group} query heads share a KV head; the CUDA backend supports 64"
@@ -188,8 +203,7 @@ impl Prefill {
         Ok(Self {
             variant,
             loaded,
-            geometry,
-            q_heads,
+            heads,
         })
     }
 
@@ -209,9 +223,12 @@ impl Prefill {
         out: &mut DeviceBuffer<bf16>,
     ) -> Result<(), CudaError> {
         assert_eq!(step.plan.tile_rows, self.variant.tile_rows());
-        let KvGeometry {
-            kv_heads, head_dim, ..
-        } = self.geometry;
+        let HeadSpec {
+            q_heads,
+            kv_heads,
+            head_dim,
+            ..
+        } = self.heads;
         let tiles = step.plan.turns[turn].len();
         if tiles == 0 {
             return Ok(());
@@ -225,10 +242,10 @@ impl Prefill {
                     out: out.ptr(),
                     tiles: step.tiles(turn),
                     layer: layer as u32,
-                    q_heads: self.q_heads as u32,
+                    q_heads: q_heads as u32,
                     kv_heads: kv_heads as u32,
-                    q_stride: (self.q_heads * head_dim) as u32,
-                    scale_log2: scale_log2(head_dim),
+                    q_stride: (q_heads * head_dim) as u32,
+                    scale_log2: self.heads.scale_log2(),
                     reserved: 0,
                 };
                 let grid = (kv_heads as u32, tiles as u32);
@@ -255,9 +272,9 @@ impl Prefill {
                     work: work.ptr(),
                     tile_count: tiles as u32,
                     layer: layer as u32,
-                    q_heads: self.q_heads as u32,
+                    q_heads: q_heads as u32,
                     kv_heads: kv_heads as u32,
-                    scale_log2: scale_log2(head_dim),
+                    scale_log2: self.heads.scale_log2(),
                     reserved: [0; 9],
                 };
                 let grid = (tiles * kv_heads).min(*multiprocessors) as u32;
@@ -271,9 +288,15 @@ impl Prefill {
     /// Queries, `[rows][q_heads][head_dim]`, as the copy engine sees them: a copy at (0, head, row,
     /// half) brings one half of the channels of a tile's heads and rows.
     fn query_map(&self, q: &DeviceBuffer<bf16>) -> Result<TensorMap, CudaError> {
-        let head_bytes = 2 * self.geometry.head_dim;
-        let row_bytes = self.q_heads * head_bytes;
-        let group = self.q_heads / self.geometry.kv_heads;
+        let HeadSpec {
+            q_heads,
+            kv_heads,
+            head_dim,
+            ..
+        } = self.heads;
+        let head_bytes = 2 * head_dim;
+        let row_bytes = q_heads * head_bytes;
+        let group = q_heads / kv_heads;
         let dim = |len: usize, stride: usize, tile: usize| TensorDim {
             len: len as u64,
             stride_bytes: stride as u64,
@@ -283,13 +306,13 @@ impl Prefill {
             q.ptr(),
             &[
                 dim(64, 2, 64),
-                dim(self.q_heads, head_bytes, group),
+                dim(q_heads, head_bytes, group),
                 dim(
                     q.bytes() / row_bytes,
                     row_bytes,
                     self.variant.tile_rows() / group,
                 ),
-                dim(self.geometry.head_dim / 64, 128, 1),
+                dim(head_dim / 64, 128, 1),
             ],
         )
     }

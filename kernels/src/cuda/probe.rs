@@ -15,7 +15,7 @@ use super::attention::{Attention, DecodeVariant, DecodeWork, Queries};
 use super::codecs::PageTable;
 use super::driver::{Device, DeviceBuffer, Stream};
 use super::error::CudaError;
-use super::ops::Fill;
+use super::ops::{Fill, HeadSpec};
 use super::params::GemmShape;
 use super::plan::SplitRule;
 use super::prefill::PrefillVariant;
@@ -26,7 +26,7 @@ use crate::kv::{FrameLayout, KvGeometry, KvLayout};
 
 pub use cold::ColdL2;
 use cold::time_graph;
-pub use heads::{HeadOptions, HeadsProbe};
+pub(super) use heads::{EPS, HeadOptions, HeadsProbe};
 pub use norms::{Normed, NormsProbe};
 pub use polar::{PolarProbe, PolarWay};
 pub use sample::{SampleOutput, SampleProbe};
@@ -45,6 +45,7 @@ pub struct AttentionProbe {
     q: DeviceBuffer<bf16>,
     out: DeviceBuffer<bf16>,
     row: usize,
+    heads: HeadSpec,
 }
 
 /// Why a probe could not run.
@@ -97,10 +98,11 @@ impl AttentionProbe {
     ) -> Result<Self, CudaError> {
         let geometry = arena.geometry();
         let row = q_heads * geometry.head_dim;
+        let heads = HeadSpec::plain(geometry, q_heads);
         let rule = SplitRule::default();
         let size = (capacity.seqs, capacity.blocks);
         let mut attention =
-            Attention::new(device, geometry, q_heads, size, rows, rule, (variant, None))?;
+            Attention::new(device, geometry, heads, size, rows, rule, (variant, None))?;
         if pages.is_some_and(|pages| !attention.take_formats(pages)) {
             let what = "decode attention over pages of these formats";
             return Err(CudaError::Unsupported(what.into()));
@@ -119,6 +121,7 @@ impl AttentionProbe {
             q: DeviceBuffer::filled(device, capacity.rows * row, 0, "queries")?,
             out: DeviceBuffer::filled(device, capacity.rows * row, 0xff, "attention outputs")?,
             row,
+            heads,
         })
     }
 
@@ -154,6 +157,13 @@ impl AttentionProbe {
         self.use_kernels(self.attention.variant(), self.step.rule, prefill)
     }
 
+    /// Multiplies scores with `scale`; the step must be loaded again.
+    pub(super) fn scale(&mut self, scale: f32) -> Result<(), CudaError> {
+        self.heads.scale = Some(scale);
+        let (decode, prefill) = (self.attention.variant(), self.attention.prefill_variant());
+        self.use_kernels(decode, self.step.rule, prefill)
+    }
+
     fn use_kernels(
         &mut self,
         variant: DecodeVariant,
@@ -163,14 +173,13 @@ impl AttentionProbe {
         let c = self.step.capacity();
         let device = self.stream.device().clone();
         let geometry = self.arena.geometry();
-        let q_heads = self.row / geometry.head_dim;
         let size = (c.seqs, c.blocks);
         let (variant, prefill) = (Some(variant), Some(prefill));
         let tables = (self.tables.shape(), Default::default());
         self.attention = Attention::new(
             &device,
             geometry,
-            q_heads,
+            self.heads,
             size,
             1,
             rule,

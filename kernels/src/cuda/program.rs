@@ -12,7 +12,14 @@ use crate::model::ops::{Buffer, LinearName, Op as ModelOp, forward};
 use crate::model::{Feature, ModelSpec, TensorName};
 
 /// What this backend computes beyond a plain layer.
-pub(super) const FEATURES: [Feature; 2] = [Feature::NormAfter, Feature::NormBoth];
+pub(super) const FEATURES: [Feature; 6] = [
+    Feature::NoRope,
+    Feature::PartialRope,
+    Feature::Scale,
+    Feature::WholeQkNorm,
+    Feature::NormAfter,
+    Feature::NormBoth,
+];
 
 /// One operation on all rows of a step. Weights are indices into [`Weights`]; the residual stream
 /// is f32, other buffers bf16.

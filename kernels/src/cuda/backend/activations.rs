@@ -30,13 +30,18 @@ pub(super) struct Activations {
     pub(super) delta: DeviceBuffer<bf16>,
     /// Sums of the residual stream's squares, where products take part in norms.
     pub(super) squares: DeviceBuffer<f32>,
-    /// `[rows][head_dim / 2]` pairs of cosine and sine.
-    pub(super) rope: DeviceBuffer<f32>,
+    /// `[rows][head_dim / 2]` pairs of cosine and sine, for each RoPE of the model.
+    pub(super) ropes: Vec<DeviceBuffer<f32>>,
     /// `[logit_rows_max][vocab]`.
     pub(super) logits: DeviceBuffer<f32>,
     /// Logits that come back, for two steps by turns; only steps that score prompts have any.
     pub(super) host_logits: [Pinned<f32>; 2],
     pub(super) logit_rows_max: usize,
+}
+
+/// Tables of cosines and sines. Attention names one where a model knows no RoPE at all.
+fn rope_tables(spec: &ModelSpec) -> usize {
+    spec.ropes.len().max(1)
 }
 
 impl Activations {
@@ -59,7 +64,9 @@ impl Activations {
             mlp: narrow(spec.intermediate_max())?,
             delta: narrow(spec.hidden)?,
             squares: single(squares_len(spec.hidden))?,
-            rope: single(rows * spec.heads().head_dim)?,
+            ropes: (0..rope_tables(spec))
+                .map(|_| single(rows * spec.heads().head_dim))
+                .collect::<Result<_, _>>()?,
             logits: single(logit_rows_max * spec.vocab)?,
             host_logits: [Pinned::new(device, 0)?, Pinned::new(device, 0)?],
             logit_rows_max,
@@ -73,7 +80,7 @@ impl Activations {
             + 2 * spec.heads().kv_width()
             + 3 * spec.intermediate_max();
         4 * squares_len(spec.hidden)
-            + rows * (2 * widths + 4 * (spec.hidden + spec.heads().head_dim))
+            + rows * (2 * widths + 4 * (spec.hidden + rope_tables(spec) * spec.heads().head_dim))
             + logit_rows_max * 4 * spec.vocab
     }
 

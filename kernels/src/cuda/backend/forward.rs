@@ -51,7 +51,7 @@ impl Forward {
         let (sampled, residual) = (self.sampling.sampled(), &mut a.residual);
         self.ops
             .embed(stream, rows, step, sampled, table, residual)?;
-        self.ops.rope_table(stream, rows, step, &mut a.rope)
+        self.ops.rope_tables(stream, rows, step, &mut a.ropes)
     }
 
     fn norm(&mut self, stream: &Stream, rows: usize, norm: Norm) -> Result<(), CudaError> {
@@ -106,12 +106,18 @@ impl Forward {
         let pages = codecs.as_ref().map(Codecs::pages);
         let mut codecs = codecs.as_mut().filter(|_| work.decodes);
         let of_heads = weights.of_heads(spec, layer);
-        let heads = ops.heads(work.rows, of_heads, &a.rope, &a.qkv);
-        let finishes = work.decode.is_some_and(|d| attention.finishes(d)) && !work.prefill;
-        let queries = if finishes {
-            Queries::Projected(heads)
+        let of_layer = ops.head_spec(layer);
+        let table = &a.ropes[spec.attention(layer).rope.unwrap_or(0)];
+        let heads = ops
+            .heads
+            .params(work.rows, &of_layer, of_heads, table, &a.qkv);
+        let finishes = |decode| attention.finishes(decode, &of_layer);
+        let queries = if work.decode.is_some_and(finishes) && !work.prefill {
+            Queries::Projected(&of_layer, heads)
         } else {
-            ops.rope_append(stream, work.rows, step, arena, layer, heads, &mut a.q)?;
+            let heads = (&of_layer, heads);
+            ops.heads
+                .append(stream, work.rows, step, arena, layer, heads, &mut a.q)?;
             Queries::Finished(&a.q)
         };
         if let Some(decode) = work.decode {

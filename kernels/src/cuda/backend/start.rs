@@ -11,7 +11,7 @@ use crate::cuda::attention::{Attention, DecodeWork};
 use crate::cuda::codecs::{Codecs, Scratch};
 use crate::cuda::driver::{Device, Event, Stream};
 use crate::cuda::error::CudaError;
-use crate::cuda::ops::Ops;
+use crate::cuda::ops::{HeadSpec, Ops};
 use crate::cuda::plan::SplitRule;
 use crate::cuda::products::Products;
 use crate::cuda::program::{FEATURES, Program};
@@ -148,7 +148,7 @@ impl CudaBackend {
         let mut attention = Attention::new(
             device,
             geometry,
-            spec.heads().q_heads,
+            HeadSpec::of(spec.attention(0), &spec.ropes),
             (capacity.seqs, capacity.blocks),
             // No scheduler drafts tokens yet.
             1,

@@ -6,76 +6,72 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::{AttentionProbe, decode_work};
+use crate::cuda::arena::DeviceArena;
 use crate::cuda::attention::Queries;
 use crate::cuda::driver::{Device, DeviceBuffer};
 use crate::cuda::error::CudaError;
-use crate::cuda::ops::{Fill, Ops, RopeWeights};
-use crate::model::{QkNorm, Rope, UniformModel};
+use crate::cuda::ops::{Fill, HeadOps, HeadParams, HeadSpec, RopeWeights, Rotary};
+use crate::model::{QkNorm, Rope};
 
-/// What a model does with heads beside RoPE.
+/// What a model does with heads.
 #[derive(Debug, Clone, Copy)]
-pub struct HeadOptions {
+pub(in crate::cuda) struct HeadOptions {
     /// Adds a bias.
-    pub bias: bool,
-    /// Norms each head of Q and K.
-    pub norms: bool,
+    pub(in crate::cuda) bias: bool,
+    /// Norms of Q and K.
+    pub(in crate::cuda) norm: QkNorm,
+    /// Channels that do not rotate.
+    pub(in crate::cuda) passing: usize,
     /// Multiplies Q and K by a Hadamard matrix.
-    pub rotate_k: bool,
+    pub(in crate::cuda) rotate_k: bool,
 }
 
-/// A step of one row a sequence, its projection random.
+/// A step, its projection random.
 #[derive(Debug)]
-pub struct HeadsProbe {
+pub(in crate::cuda) struct HeadsProbe {
     attention: AttentionProbe,
-    ops: Ops,
+    pub(in crate::cuda) spec: HeadSpec,
+    pub(in crate::cuda) rope: Rope,
+    ops: HeadOps,
+    rotary: Rotary,
     /// `[rows][(q_heads + 2 * kv_heads) * head_dim]`.
     qkv: DeviceBuffer<bf16>,
-    /// The same for one row, then two heads.
+    /// Bias, the same for one row, then the weights of norms, as for one row of Q and of K.
     weights: DeviceBuffer<bf16>,
     table: DeviceBuffer<f32>,
     options: HeadOptions,
 }
 
+/// What norms add to the mean of squares.
+pub(in crate::cuda) const EPS: f32 = 1e-5;
+
 impl HeadsProbe {
     /// For the loaded step of `attention`.
-    pub fn new(
+    pub(in crate::cuda) fn new(
         device: &Arc<Device>,
         attention: AttentionProbe,
         options: HeadOptions,
     ) -> Result<Self, CudaError> {
-        let geometry = attention.arena.geometry();
-        let (half, rows) = (geometry.head_dim / 2, attention.step.rows);
-        let width = attention.row + 2 * geometry.kv_heads * geometry.head_dim;
-        let spec = UniformModel {
-            hidden: attention.row,
-            layers: geometry.layers,
-            q_heads: attention.row / geometry.head_dim,
-            kv_heads: geometry.kv_heads,
-            head_dim: geometry.head_dim,
-            intermediate: attention.row,
-            vocab: 8,
-            norm_eps: 1e-5,
-            rope: Rope::new(
-                (0..half)
-                    .map(|i| 10_000f32.powf(-(i as f32) / half as f32))
-                    .collect(),
-                1.0,
-            ),
-            qkv_bias: options.bias,
-            qk_norm: if options.norms {
-                QkNorm::PerHead
-            } else {
-                QkNorm::None
-            },
-            tied_embeddings: true,
-            max_positions: 16384,
-        }
-        .spec();
+        let rows = attention.step.rows;
+        let spec = HeadSpec {
+            rotary_dim: attention.heads.head_dim - options.passing,
+            norm: options.norm,
+            ..attention.heads
+        };
+        let kv_width = spec.kv_heads * spec.head_dim;
+        let width = attention.row + 2 * kv_width;
+        let half = spec.rotary_dim / 2;
+        let frequency = |i| 10_000f32.powf(-(i as f32) / half as f32);
+        let rope = Rope::new((0..half).map(frequency).collect(), 1.0);
+        let weights = width + attention.row + kv_width;
         let this = Self {
-            ops: Ops::new(device, &spec, options.rotate_k)?,
+            ops: HeadOps::new(device, EPS, options.rotate_k)?,
+            rotary: Rotary::new(device, &rope.inv_freq, rope.scale)?,
             qkv: DeviceBuffer::new(device, rows * width, "projections")?,
-            weights: DeviceBuffer::new(device, width + 2 * geometry.head_dim, "their weights")?,
+            weights: DeviceBuffer::new(device, weights, "their weights")?,
             table: DeviceBuffer::filled(device, rows * 2 * half, 0xff, "angles")?,
+            spec,
+            rope,
             attention,
             options,
         };
@@ -90,62 +86,131 @@ impl HeadsProbe {
     }
 
     /// Whether the decode kernel can finish heads.
-    pub fn finishes(&self) -> bool {
+    pub(in crate::cuda) fn finishes(&self) -> bool {
         let AttentionProbe {
             attention, step, ..
         } = &self.attention;
-        attention.finishes(decode_work(step, false))
+        attention.finishes(decode_work(step, false), &self.spec)
+    }
+
+    /// The projection `[rows][(q_heads + 2 * kv_heads) * head_dim]`; bias, Q's norm and K's, empty
+    /// where there is none.
+    pub(in crate::cuda) fn inputs(&self) -> Result<(Vec<bf16>, [Vec<bf16>; 3]), CudaError> {
+        let read = |buffer: &DeviceBuffer<bf16>, at: usize, len: usize| {
+            let mut values = vec![bf16::ZERO; len];
+            buffer.read(at, &mut values).map(|()| values)
+        };
+        let HeadOptions { bias, norm, .. } = self.options;
+        let width = self.width();
+        let [q_norm, k_norm] = match norm {
+            QkNorm::None => [0; 2],
+            QkNorm::PerHead => [self.spec.head_dim; 2],
+            QkNorm::Whole => {
+                [self.spec.q_heads, self.spec.kv_heads].map(|n| n * self.spec.head_dim)
+            }
+        };
+        Ok((
+            read(&self.qkv, 0, self.qkv.len())?,
+            [
+                read(&self.weights, 0, if bias { width } else { 0 })?,
+                read(&self.weights, width, q_norm)?,
+                read(&self.weights, width + self.attention.row, k_norm)?,
+            ],
+        ))
+    }
+
+    /// Channels of a row's projection.
+    fn width(&self) -> usize {
+        (self.spec.q_heads + 2 * self.spec.kv_heads) * self.spec.head_dim
+    }
+
+    /// Fills the table of angles; the heads, for whoever finishes them.
+    fn heads(&mut self) -> Result<HeadParams, CudaError> {
+        let (width, row) = (self.width(), self.attention.row);
+        let HeadOptions { bias, norm, .. } = self.options;
+        let of = |is: bool, at: usize| if is { self.weights.at(at) } else { 0 };
+        let weights = RopeWeights {
+            bias: of(bias, 0),
+            q_norm: of(norm != QkNorm::None, width),
+            k_norm: of(norm != QkNorm::None, width + row),
+        };
+        let AttentionProbe { stream, step, .. } = &self.attention;
+        let rows = step.rows;
+        if self.spec.rotary_dim > 0 {
+            let table = &mut self.table;
+            self.ops
+                .rope_table(stream, rows, step, &self.rotary, table)?;
+        }
+        Ok(self
+            .ops
+            .params(rows, &self.spec, weights, &self.table, &self.qkv))
+    }
+
+    /// Finished queries `[rows][q_heads * head_dim]`, and what a pool that held `arena` holds once
+    /// keys and values have been appended.
+    pub(in crate::cuda) fn finished(
+        &mut self,
+        layer: usize,
+        arena: &[u8],
+    ) -> Result<(Vec<bf16>, Vec<u8>), CudaError> {
+        let heads = self.heads()?;
+        let AttentionProbe {
+            stream,
+            arena: pool,
+            step,
+            q,
+            row,
+            ..
+        } = &mut self.attention;
+        let mut queries = vec![bf16::NAN; step.rows * *row];
+        pool.write_all(arena)?;
+        q.write(0, &queries)?;
+        let (ops, heads) = (&self.ops, (&self.spec, heads));
+        ops.append(stream, step.rows, step, pool, layer, heads, q)?;
+        stream.synchronize()?;
+        q.read(0, &mut queries)?;
+        Ok((queries, pages(pool)?))
     }
 
     /// Outputs `[rows][q_heads * head_dim]` of a pool that holds `arena`, and what it holds
     /// afterwards. `finishing`: the decode kernel finishes the heads.
-    pub fn run(
+    pub(in crate::cuda) fn run(
         &mut self,
         layer: usize,
         arena: &[u8],
         finishing: bool,
     ) -> Result<(Vec<bf16>, Vec<u8>), CudaError> {
-        let Self {
-            attention:
-                AttentionProbe {
-                    stream,
-                    arena: pool,
-                    step,
-                    attention,
-                    q,
-                    out,
-                    row,
-                    ..
-                },
-            ops,
-            options,
+        let heads = self.heads()?;
+        let AttentionProbe {
+            stream,
+            arena: pool,
+            step,
+            attention,
+            q,
+            out,
+            row,
             ..
-        } = self;
-        let (rows, head_dim) = (step.rows, pool.geometry().head_dim);
-        let norms = self.weights.len() - 2 * head_dim;
-        let of = |is: bool, at: usize| if is { self.weights.at(at) } else { 0 };
-        let weights = RopeWeights {
-            bias: of(options.bias, 0),
-            q_norm: of(options.norms, norms),
-            k_norm: of(options.norms, norms + head_dim),
-        };
-        let mut outputs = vec![bf16::NAN; rows * *row];
+        } = &mut self.attention;
+        let mut outputs = vec![bf16::NAN; step.rows * *row];
         pool.write_all(arena)?;
         out.write(0, &outputs)?;
-        ops.rope_table(stream, rows, step, &mut self.table)?;
-        let heads = ops.heads(rows, weights, &self.table, &self.qkv);
         let queries = if finishing {
-            Queries::Projected(heads)
+            Queries::Projected(&self.spec, heads)
         } else {
-            ops.rope_append(stream, rows, step, pool, layer, heads, q)?;
+            let (ops, heads) = (&self.ops, (&self.spec, heads));
+            ops.append(stream, step.rows, step, pool, layer, heads, q)?;
             Queries::Finished(q)
         };
         let work = decode_work(step, false);
         attention.decode(stream, work, step, pool, None, layer, queries, out)?;
         stream.synchronize()?;
         out.read(0, &mut outputs)?;
-        let frames = (0..pool.frames()).map(|frame| pool.read_frame(frame));
-        let pages = frames.collect::<Result<Vec<_>, _>>()?.concat();
-        Ok((outputs, pages))
+        Ok((outputs, pages(pool)?))
     }
+}
+
+/// All frames.
+fn pages(pool: &DeviceArena) -> Result<Vec<u8>, CudaError> {
+    let frames = (0..pool.frames()).map(|frame| pool.read_frame(frame));
+    Ok(frames.collect::<Result<Vec<_>, _>>()?.concat())
 }

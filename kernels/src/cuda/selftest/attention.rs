@@ -1,7 +1,10 @@
 //! Paged attention, decode and prefill.
 
 mod heads;
+mod rope;
+mod widths;
 
+use crate::backend::StepInput;
 use std::sync::Arc;
 
 use crate::cuda::probe::{AttentionProbe, ProbeError};
@@ -9,7 +12,7 @@ use crate::cuda::{DECODE_VARIANTS, DecodeVariant, Device, PrefillVariant};
 use crate::kv::{KvGeometry, Side};
 use half::bf16;
 
-use super::reference::{attend, relative_error};
+use super::reference::{attend_scaled, relative_error};
 use super::table::Report;
 use super::{Pages, Rng};
 
@@ -87,6 +90,20 @@ pub(super) fn differing(a: &[bf16], b: &[bf16]) -> f64 {
     same_shape
         .filter(|(a, b)| a.to_bits() != b.to_bits())
         .count() as f64
+}
+
+/// Heads of every width, and what is done with them before scores; `quick`: a few.
+pub(super) fn check_heads(
+    device: &Arc<Device>,
+    quick: bool,
+    report: &mut Report,
+) -> Result<(), ProbeError> {
+    if quick {
+        widths::check_quick(device, report)?;
+        return rope::check_quick(device, report);
+    }
+    widths::check(device, report)?;
+    rope::check(device, report)
 }
 
 /// One mixed and one decode batch of each head size.
@@ -175,9 +192,19 @@ impl Case {
         let rows: u32 = input.seqs.iter().map(|s| s.rows).sum();
         input.tokens.truncate(rows as usize);
         let mut probe = self.probe(device, variant, prefill)?;
-        probe.load(&input)?;
+        self.outputs_of(&mut probe, &input)
+    }
+
+    /// The outputs of a probe over these pages for `input`.
+    fn outputs_of(
+        &self,
+        probe: &mut AttentionProbe,
+        input: &StepInput,
+    ) -> Result<Vec<bf16>, ProbeError> {
+        probe.load(input)?;
+        let rows = input.tokens.len();
         let q_heads = KV_HEADS * self.group;
-        let q = &self.q[..rows as usize * q_heads * self.geometry.head_dim];
+        let q = &self.q[..rows * q_heads * self.geometry.head_dim];
         let first = probe.run(LAYERS - 1, q)?;
         // Again: counters and scratch must be left as they were found.
         let second = probe.run(LAYERS - 1, q)?;
@@ -248,6 +275,15 @@ impl Case {
         Ok(self.worst(&out, &self.reference()))
     }
 
+    /// The same where scores are multiplied with `scale`.
+    pub(super) fn run_scaled(&self, device: &Arc<Device>, scale: f32) -> Result<f64, ProbeError> {
+        let input = &self.pages.input;
+        let mut probe = self.probe(device, None, None)?;
+        probe.scale(scale)?;
+        let out = self.outputs_of(&mut probe, input)?;
+        Ok(self.worst(&out, &self.reference_scaled(scale.into())))
+    }
+
     /// The largest relative error of any (row, head) of `out`.
     pub(super) fn worst(&self, out: &[bf16], reference: &[f64]) -> f64 {
         let d = self.geometry.head_dim;
@@ -260,6 +296,11 @@ impl Case {
 
     /// What all rows should be, by definition; in the order of the outputs.
     pub(super) fn reference(&self) -> Vec<f64> {
+        self.reference_scaled(1.0 / (self.geometry.head_dim as f64).sqrt())
+    }
+
+    /// The same where scores are multiplied with `scale`.
+    fn reference_scaled(&self, scale: f64) -> Vec<f64> {
         let d = self.geometry.head_dim;
         let q_heads = KV_HEADS * self.group;
         let mut reference = vec![0.0; self.q.len()];
@@ -270,7 +311,8 @@ impl Case {
                     let seen = (s.position as usize + i + 1) * d;
                     for head in kv_head * self.group..(kv_head + 1) * self.group {
                         let at = ((s.first_row as usize + i) * q_heads + head) * d;
-                        let want = attend(&self.q[at..at + d], &keys[..seen], &values[..seen]);
+                        let (q, keys) = (&self.q[at..at + d], &keys[..seen]);
+                        let want = attend_scaled(q, keys, &values[..seen], scale);
                         reference[at..at + d].copy_from_slice(&want);
                     }
                 }

@@ -40,6 +40,14 @@ pub fn attention(device: &Arc<Device>, quick: bool) -> Result<bool, ProbeError> 
     Ok(report.finish())
 }
 
+/// Attention at 16 bit, RoPE and norms of heads of every width; `quick`: of a few; prints a table;
+/// whether all passed.
+pub fn heads(device: &Arc<Device>, quick: bool) -> Result<bool, ProbeError> {
+    let mut report = Report::default();
+    attention::check_heads(device, quick, &mut report)?;
+    Ok(report.finish())
+}
+
 /// Matrix products and whole models; prints a table; whether all passed.
 pub fn models(device: &Arc<Device>) -> Result<bool, ProbeError> {
     let mut report = Report::default();

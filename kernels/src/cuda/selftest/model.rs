@@ -231,6 +231,8 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         (128, 2, 4, true),
         (64, 1, 8, true),
         (128, 1, 1, false),
+        (96, 2, 2, true),
+        (256, 1, 2, false),
     ] {
         let spec = spec(head_dim, kv_heads, group, extras);
         let kind = if extras {
@@ -250,6 +252,9 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             );
             let name = format!("two steps in flight, head_dim {head_dim}, {how}");
             report.check(&name, in_flight(device, &spec, recorded)?, 0.0);
+        }
+        if !head_dim.is_power_of_two() {
+            continue;
         }
         let found = compare(device, &spec, true, true)?;
         let name = format!("{name}, keys rotated");

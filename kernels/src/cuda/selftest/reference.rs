@@ -4,9 +4,18 @@ use half::bf16;
 
 /// Attention of one query over `keys` and `values`, `[tokens][head_dim]`.
 pub(super) fn attend<T: Copy + Into<f32>>(q: &[bf16], keys: &[T], values: &[T]) -> Vec<f64> {
+    attend_scaled(q, keys, values, 1.0 / (q.len() as f64).sqrt())
+}
+
+/// The same of scores that are multiplied with `scale`.
+pub(super) fn attend_scaled<T: Copy + Into<f32>>(
+    q: &[bf16],
+    keys: &[T],
+    values: &[T],
+    scale: f64,
+) -> Vec<f64> {
     let d = q.len();
     let q: Vec<f32> = q.iter().map(|v| v.to_f32()).collect();
-    let scale = 1.0 / (d as f64).sqrt();
     let scores: Vec<f64> = keys
         .chunks_exact(d)
         .map(|k| {

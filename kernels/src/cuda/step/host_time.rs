@@ -7,6 +7,7 @@ use super::*;
 use crate::BLOCK_TOKENS;
 use crate::backend::{BlockTables, SeqRows, StepLimits, TableDelta};
 use crate::cuda::attention::Attention;
+use crate::cuda::ops::HeadSpec;
 use crate::kv::KvGeometry;
 
 const SEQS: usize = 256;
@@ -71,8 +72,17 @@ fn host_time_of_a_decode_step() {
         };
         let stream = Stream::new(&device).unwrap();
         let rule = SplitRule::default();
-        let attention =
-            Attention::new(&device, geometry, 32, (SEQS, blocks), 1, rule, (None, None)).unwrap();
+        let heads = HeadSpec::plain(geometry, 32);
+        let attention = Attention::new(
+            &device,
+            geometry,
+            heads,
+            (SEQS, blocks),
+            1,
+            rule,
+            (None, None),
+        )
+        .unwrap();
         let tables = capacity.tables(&layout, frames as u32);
         let sizes = (tables, ScratchShape::default());
         let mut step = StepBuffers::new(&device, capacity, sizes, rule, &attention).unwrap();

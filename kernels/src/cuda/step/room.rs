@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cuda::attention::Attention;
+use crate::cuda::ops::HeadSpec;
 use crate::formats::FormatId as F;
 use crate::kv::KvGeometry;
 
@@ -23,10 +24,11 @@ fn a_step_has_room_for_the_units_of_any_kernel() {
         };
         let pages = [vec![F::Int4; 8]];
         let layout = KvLayout::new(geometry, geometry.frame_layout(), &pages).unwrap();
-        let (q_heads, rule) = (kv_heads * group, SplitRule::default());
+        let heads = HeadSpec::plain(geometry, kv_heads * group);
+        let rule = SplitRule::default();
         let size = (seqs, blocks);
         let mut attention =
-            Attention::new(&device, geometry, q_heads, size, 1, rule, (None, None)).unwrap();
+            Attention::new(&device, geometry, heads, size, 1, rule, (None, None)).unwrap();
         assert!(attention.take_formats(&layout));
         assert_eq!(attention.columns().of_unit, if group > 8 { 16 } else { 4 });
         let capacity = StepCapacity {

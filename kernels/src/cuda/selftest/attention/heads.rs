@@ -7,10 +7,12 @@ use super::{Case, KV_HEADS, LAYERS, differing};
 use crate::cuda::Device;
 use crate::cuda::probe::{HeadOptions, HeadsProbe, ProbeError};
 use crate::cuda::selftest::table::Report;
+use crate::model::QkNorm;
 
 const PLAIN: HeadOptions = HeadOptions {
     bias: false,
-    norms: false,
+    norm: QkNorm::None,
+    passing: 0,
     rotate_k: false,
 };
 
@@ -34,7 +36,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             (
                 8,
                 HeadOptions {
-                    norms: true,
+                    norm: QkNorm::PerHead,
                     ..PLAIN
                 },
             ),
@@ -42,8 +44,9 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
                 5,
                 HeadOptions {
                     bias: true,
-                    norms: true,
+                    norm: QkNorm::PerHead,
                     rotate_k: true,
+                    ..PLAIN
                 },
             ),
         ] {

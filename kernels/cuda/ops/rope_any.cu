@@ -1,0 +1,161 @@
+// Q, K and V after their projection, as rope.cu, for heads of any width up to 256: bias, norm of
+// each head or of the whole projection, RoPE of all, some or no channels, Hadamard rotation, append.
+//
+// One warp a (row, head). Pair j of a head is channels j and j + rotary_half, which rotate, or, from
+// rotary_half on, channels 2j and 2j + 1, which do not; a lane has every 32nd pair.
+#include "../common/kernel.cuh"
+#include "../common/reduce.cuh"
+#include "rope.cuh"
+
+namespace ebb {
+
+struct AnyRopeAppendParams {
+  RopeAppendParams append;
+  uint32_t head_dim;  // even, at most 256; a power of two if heads.rotate_k
+  uint32_t
+      rotary_half;  // half of the channels that rotate, and of a row of heads.table; 0: none do
+  // Norms are over all heads of Q, or of K, weights [q_heads * head_dim] and [kv_heads * head_dim].
+  uint32_t whole_norms;
+  uint32_t reserved;
+};
+static_assert(sizeof(AnyRopeAppendParams) == 152);
+
+constexpr uint32_t kRopeWarps = 8, kMostHeadDim = 256;
+
+// Sum of the squares of channels `from` .. `to` of a row, in every thread of the CTA.
+__device__ __forceinline__ float squares(const HeadParams& p, uint64_t row_at, uint32_t from,
+                                         uint32_t to, float* scratch) {
+  float sum = 0.f;
+  for (uint32_t c = from + 2 * threadIdx.x; c < to; c += 2 * kRopeWarps * 32) {
+    float2 x = unpack_bf16(*reinterpret_cast<const uint32_t*>(p.qkv + row_at + c));
+    if (p.bias) {
+      const float2 bias = unpack_bf16(*reinterpret_cast<const uint32_t*>(p.bias + c));
+      x = make_float2(x.x + bias.x, x.y + bias.y);
+    }
+    sum = fmaf(x.x, x.x, fmaf(x.y, x.y, sum));
+  }
+  return cta_sum<kRopeWarps>(sum, scratch);
+}
+
+// Multiplies a head in shared memory by the normalised Walsh-Hadamard matrix, in the order of the
+// CPU's stages.
+__device__ __forceinline__ void hadamard_in_shared(float* head, uint32_t head_dim, uint32_t lane) {
+  for (uint32_t h = 1; h < head_dim; h *= 2) {
+    for (uint32_t i = lane; i < head_dim / 2; i += 32) {
+      float* const low = head + i / h * 2 * h + i % h;
+      const float a = low[0], b = low[h];
+      low[0] = a + b;
+      low[h] = a - b;
+    }
+    __syncwarp();
+  }
+}
+
+__device__ __forceinline__ void rope_append_any(const AnyRopeAppendParams& params) {
+  __shared__ float scratch[kRopeWarps];
+  __shared__ float rotated[kRopeWarps][kMostHeadDim];
+  constexpr int kPairs = kMostHeadDim / 64;  // of a lane, at most
+  const RopeAppendParams& p = params.append;
+  const HeadParams& h = p.heads;
+  const uint32_t d = params.head_dim, half = params.rotary_half;
+  const uint32_t row = blockIdx.x, heads = p.q_heads + 2 * p.kv_heads;
+  const uint32_t first = blockIdx.y * kRopeWarps, warp = threadIdx.x / 32, head = first + warp,
+                 lane = threadIdx.x % 32;
+  let_next_start();
+  const bool any = row < *p.row_count, is_q = head < p.q_heads,
+             is_v = head >= p.q_heads + p.kv_heads;
+  bf16* to = nullptr;
+  if (is_q)
+    to = p.q + (static_cast<uint64_t>(row) * p.q_heads + head) * d;
+  else if (any && head < heads)
+    to = row_in_page(p, row, head, d);
+  wait_for_previous();
+  if (!any) return;
+
+  const uint64_t row_at = static_cast<uint64_t>(row) * heads * d;
+  const uint32_t q_width = p.q_heads * d, k_end = q_width + p.kv_heads * d;
+  const bf16* norm = is_v ? nullptr : is_q ? h.q_norm : h.k_norm;
+  float square = 0.f, width = static_cast<float>(d);
+  if (h.q_norm && params.whole_norms) {
+    // The CTA's heads may be Q's and K's.
+    if (first < p.q_heads) square = squares(h, row_at, 0, q_width, scratch);
+    if (first + kRopeWarps > p.q_heads && first < p.q_heads + p.kv_heads) {
+      const float of_k = squares(h, row_at, q_width, k_end, scratch);
+      if (!is_q) square = of_k;
+    }
+    width = static_cast<float>(is_q ? q_width : k_end - q_width);
+    if (norm) norm += (is_q ? head : head - p.q_heads) * d;
+  }
+  if (head >= heads) return;
+
+  float x[kPairs][2];
+  uint32_t at[kPairs][2];  // channels
+  const bf16* const from = h.qkv + row_at + head * d;
+#pragma unroll
+  for (int i = 0; i < kPairs; i++) {
+    const uint32_t j = i * 32 + lane;
+    at[i][0] = j < half ? j : 2 * j;
+    at[i][1] = j < half ? j + half : 2 * j + 1;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      x[i][r] = 2 * j < d ? __bfloat162float(from[at[i][r]]) : 0.f;
+      if (h.bias && 2 * j < d) x[i][r] += __bfloat162float(h.bias[head * d + at[i][r]]);
+    }
+  }
+  if (norm) {
+    if (!params.whole_norms) {
+#pragma unroll
+      for (int i = 0; i < kPairs; i++)
+        square = fmaf(x[i][0], x[i][0], fmaf(x[i][1], x[i][1], square));
+      square = warp_sum(square);
+    }
+    const float inverse = rsqrtf(fmaf(square, 1.f / width, h.eps));
+#pragma unroll
+    for (int i = 0; i < kPairs; i++) {
+#pragma unroll
+      for (int r = 0; r < 2; r++)
+        if (2 * (i * 32 + lane) < d) x[i][r] *= inverse * __bfloat162float(norm[at[i][r]]);
+    }
+  }
+  if (!is_v) {
+#pragma unroll
+    for (int i = 0; i < kPairs; i++) {
+      const uint32_t j = i * 32 + lane;
+      if (j < half) {
+        const float2 cs = h.table[static_cast<uint64_t>(row) * half + j];
+        const float a = x[i][0], b = x[i][1];
+        x[i][0] = fmaf(a, cs.x, -(b * cs.y));
+        x[i][1] = fmaf(b, cs.x, a * cs.y);
+      }
+    }
+    if (h.rotate_k) {
+      float* const mine = rotated[warp];
+#pragma unroll
+      for (int i = 0; i < kPairs; i++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+          if (2 * (i * 32 + lane) < d) mine[at[i][r]] = x[i][r];
+      }
+      __syncwarp();
+      hadamard_in_shared(mine, d, lane);
+      const float scale = rsqrtf(static_cast<float>(d));
+#pragma unroll
+      for (int i = 0; i < kPairs; i++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+          if (2 * (i * 32 + lane) < d) x[i][r] = mine[at[i][r]] * scale;
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kPairs; i++) {
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+      if (2 * (i * 32 + lane) < d) to[at[i][r]] = __float2bfloat16(x[i][r]);
+  }
+}
+
+}  // namespace ebb
+
+// Grid: (rows, heads / 8).
+EBB_KERNEL_EARLY(rope_append_any, ebb::AnyRopeAppendParams, 256, 1) { ebb::rope_append_any(p); }
