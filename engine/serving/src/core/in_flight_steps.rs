@@ -9,7 +9,7 @@ use ebb_scheduler::{
 };
 use rustc_hash::FxHashMap;
 
-use super::live::{ActiveRequest, Advanced};
+use super::active_request::{ActiveRequest, Advanced};
 use super::recording::Recording;
 use super::run::EngineThread;
 use super::{RequestError, TokenLogprobs, step};
