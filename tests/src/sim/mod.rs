@@ -1,13 +1,13 @@
-//! Deterministic simulation of serving: the real scheduler and block manager, and a world made from a
-//! seed.
+//! Deterministic simulation of serving: the real scheduler and block manager, and a world made from
+//! a seed.
 //!
 //! A seed chooses limits and a pool (mostly tiny), requests that share prefixes, and faults:
 //! cancellations, deadlines, failed and delayed steps, lost samples, blocks that cannot be encoded,
-//! full queues, unknown ids. Each seed switches some kinds of event off. Blocks shrink in all modes,
-//! in shrink orders of their own. The backend stores what was written where and reads every context
-//! back through the block tables; the model is a hash of the context that it reads. So a wrong page
-//! gives a wrong answer, and answers must be those of serving one request at a time. When the faults
-//! stop, every request must be served and all memory must be free again.
+//! full queues, unknown ids. Each seed switches some kinds of event off. Blocks shrink in all
+//! modes, in shrink orders of their own. The backend stores what was written where and reads every
+//! context back through the block tables; the model is a hash of the context that it reads. So a
+//! wrong page gives a wrong answer, and answers must be those of serving one request at a time.
+//! When the faults stop, every request must be served and all memory must be free again.
 //!
 //! | file | what is there |
 //! |---|---|

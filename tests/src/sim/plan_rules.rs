@@ -2,8 +2,8 @@
 
 use ebb_scheduler::{Config, Logits, StepPlan};
 
-/// Checks a plan against the scheduler's limits. Rules of a backend belong here, too: no plan that one
-/// would refuse may leave the scheduler.
+/// Checks a plan against the scheduler's limits. Rules of a backend belong here, too: no plan that
+/// one would refuse may leave the scheduler.
 ///
 /// # Errors
 /// A sentence about the rule that is broken.

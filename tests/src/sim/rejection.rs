@@ -13,8 +13,8 @@ pub struct Load {
     pub choices: usize,
 }
 
-/// How a request must be rejected, by arithmetic of our own. `None`: it is taken, unless the queue is
-/// full and there is no memory for the free batch slots, which the next plan must show.
+/// How a request must be rejected, by arithmetic of our own. `None`: it is taken, unless the queue
+/// is full and there is no memory for the free batch slots, which the next plan must show.
 pub fn expected_rejection(
     request: &Request,
     load: Load,

@@ -1,7 +1,7 @@
 //! The settings of a world: sizes, and which kinds of event happen in it.
 //!
-//! Each seed switches kinds of event on and off (swarm testing). Some bugs only show when nothing else
-//! happens, and a world in which everything happens rarely reaches unusual states.
+//! Each seed switches kinds of event on and off (swarm testing). Some bugs only show when nothing
+//! else happens, and a world in which everything happens rarely reaches unusual states.
 
 use ebb_block_manager::{
     PoolConfig,

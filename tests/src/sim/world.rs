@@ -14,7 +14,8 @@ use super::settings::Settings;
 use super::trace::Trace;
 use super::workload::{Workload, chance};
 
-/// A world that is still busy after this many rounds counts as stuck: far more than the longest needs.
+/// A world that is still busy after this many rounds counts as stuck: far more than the longest
+/// needs.
 const ROUNDS_MAX: u64 = 200_000;
 
 /// What happened in a world, for statistics.
@@ -34,8 +35,8 @@ pub struct Report {
     pub degraded: u64,
     /// Requests taken into a full queue because there were free batch slots.
     pub taken_for_free_slots: u64,
-    /// Plans that showed that free batch slots lacked memory, after a request was rejected in spite of
-    /// them.
+    /// Plans that showed that free batch slots lacked memory, after a request was rejected in spite
+    /// of them.
     pub slots_without_memory: u64,
 }
 

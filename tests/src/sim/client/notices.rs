@@ -70,7 +70,7 @@ impl Clients {
                 let seen = own.lowest.unwrap_or(16);
                 if bits.lowest < asked || bits.lowest > seen || bits.mean_centibits > 1600 {
                     return Err(format!(
-                        "{request} {choice} read {seen} bits, asked for {asked} and is told {bits:?}"
+                        "{request} {choice} read {seen} bits of {asked}, but is told {bits:?}"
                     ));
                 }
                 let expected = self.expected_ends.remove(&(request.0, choice));

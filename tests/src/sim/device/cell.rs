@@ -3,9 +3,9 @@
 use crate::sim::model::Context;
 use crate::sim::rng::mix;
 
-/// What a frame stores of one token. A sub-block of several frames stores each token in all of them, so
-/// a cell also says which part of its sub-block it is. A frame of a shrunk block has a digest of all of
-/// the block's tokens in its first cell, which says which part of the block it is.
+/// What a frame stores of one token. A sub-block of several frames stores each token in all of
+/// them, so a cell also says which part of its sub-block it is. A frame of a shrunk block has a
+/// digest of all of the block's tokens in its first cell, which says which part of the block it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Cell {
     pub(super) token: u32,

@@ -1,10 +1,11 @@
 //! A backend whose pages store token ids and what these depend on, instead of keys and values.
 //!
-//! It keeps its own copy of the block tables and changes it only by a plan's table changes. Steps run
-//! in order, each on the tables as its plan left them. What a sequence attends to is read back through
-//! the tables and compared with the sequence's own tokens. So a page that was aliased, reused too
-//! early, shared wrongly, not copied or half shrunk shows at once. Every cell also knows the lowest
-//! bits that it was computed from, so a request that is served from less than it asked for shows too.
+//! It keeps its own copy of the block tables and changes it only by a plan's table changes. Steps
+//! run in order, each on the tables as its plan left them. What a sequence attends to is read back
+//! through the tables and compared with the sequence's own tokens. So a page that was aliased,
+//! reused too early, shared wrongly, not copied or half shrunk shows at once. Every cell also knows
+//! the lowest bits that it was computed from, so a request that is served from less than it asked
+//! for shows too.
 
 mod cell;
 mod run;

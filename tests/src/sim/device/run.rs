@@ -20,9 +20,9 @@ impl Device {
         }
     }
 
-    /// Runs a step: copies, shrinks, then all slices, each after everything that it attends to was read
-    /// back. `expected` gives the tokens of a slice's sequence, `fails` whether a shrink fails. Returns
-    /// for each slice the lowest bits that it was computed from.
+    /// Runs a step: copies, shrinks, then all slices, each after everything that it attends to was
+    /// read back. `expected` gives the tokens of a slice's sequence, `fails` whether a shrink
+    /// fails. Returns for each slice the lowest bits that it was computed from.
     pub fn run<'a>(
         &mut self,
         step: &Submitted,
@@ -141,7 +141,8 @@ impl Device {
         Ok((digest, lowest))
     }
 
-    /// Reads the tokens before `end`. Returns the lowest bits that any of them has or was computed from.
+    /// Reads the tokens before `end`. Returns the lowest bits that any of them has or was computed
+    /// from.
     fn read_back(
         &self,
         step: &Submitted,
@@ -203,8 +204,9 @@ impl Device {
         Ok(lowest)
     }
 
-    /// The first full block keeps its protected bits, and so does the last one, unless it had shrunk
-    /// before the sequence found it in the prefix cache. In static mode every block is at its level.
+    /// The first full block keeps its protected bits, and so does the last one, unless it had
+    /// shrunk before the sequence found it in the prefix cache. In static mode every block is at
+    /// its level.
     fn check_level(
         &self,
         index: usize,
@@ -233,7 +235,8 @@ impl Device {
         let least = positions.standing(positions.last(bound)).min_bits;
         if bits < least || (expected.is_fixed && level != floor) {
             return Err(format!(
-                "{} at {} reads block {index} at level {level} of {bits} bits, not {floor} of {least}",
+                "{} at {} reads block {index} at level {level} of {bits} bits, \
+                 not {floor} of {least}",
                 slice.request, slice.position
             ));
         }
