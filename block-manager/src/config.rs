@@ -79,8 +79,8 @@ pub enum ConfigError {
     /// One block and the shrink reserve do not fit.
     #[error(
         "the KV memory is {frames} frames of {frame_bytes} bytes, but one block of 128 tokens \
-         takes {block} and the reserve for shrinking {held_back}: give it at least {bytes_min} \
-         bytes"
+         takes {block}, and the reserve for shrinking {held_back}: \
+         give it at least {bytes_min} bytes"
     )]
     TooSmall {
         /// Frames in the arena.

@@ -1,7 +1,7 @@
 //! Which steps may still touch the arena.
 //!
-//! Steps are numbered by *epochs* 1, 2, … in the order they begin. What is freed is tagged with the
-//! last epoch that may touch it. It may be reused once every step up to that epoch has retired.
+//! Steps are numbered by *epochs* 1, 2, … in the order they begin. What is freed is tagged with
+//! the last epoch that may touch it. It may be reused once every step up to that epoch has retired.
 
 use std::collections::VecDeque;
 

@@ -24,7 +24,8 @@
 //! | `arrive` | a request is rejected or queued |
 //! | `batch` | a step is planned: **start reading here** |
 //! | `admit`, `promise` | the head of the queue gets memory, if it fits |
-//! | `memory`, `preempt`, `demand` | running sequences get memory, lose it, or wait while blocks shrink |
+//! | `memory`, `preempt` | running sequences get memory, wait for it, or lose it |
+//! | `demand`, `static_mode` | blocks are chosen that shrink |
 //! | `submit` | the plan is written |
 //! | `retire` | a step returns: tokens are committed, choices fork, failures are undone |
 //! | `end` | a choice finishes, is cancelled or is too late |

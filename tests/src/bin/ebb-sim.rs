@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Simulate serving on seeds; the first one that fails is told and ends the run.
+/// Simulate serving, one world per seed. The first seed that fails ends the run.
 #[derive(Parser)]
 #[command(
     after_help = "Examples:\n  ebb-sim --seed 17 --trace\n  ebb-sim --seeds 100000 --from 10000"
@@ -13,13 +13,13 @@ struct Args {
     /// Run this one seed.
     #[arg(long)]
     seed: Option<u64>,
-    /// Tell every event.
+    /// Print every event.
     #[arg(long, requires = "seed")]
     trace: bool,
-    /// Run this many seeds.
+    /// Number of seeds to run.
     #[arg(long, default_value_t = 10_000)]
     seeds: u64,
-    /// Begin with this one.
+    /// The first seed.
     #[arg(long, default_value_t = 0)]
     from: u64,
     /// Print the trace digest of every seed. Two versions that plan alike print the same.

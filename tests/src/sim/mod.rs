@@ -1,17 +1,28 @@
-//! Deterministic simulation of serving: the real scheduler and block manager, everything else made
-//! of a seed.
+//! Deterministic simulation of serving: the real scheduler and block manager, and a world made from
+//! a seed.
 //!
-//! A seed draws a world (tiny pools, odd limits, some kinds of event switched off), requests that
-//! share prefixes, and faults: cancellations, deadlines, failed and delayed steps, lost outputs,
-//! blocks that cannot be transcoded, overflowing queues, names that nobody has. Pools shrink in all
-//! modes, along schedules of their own. The backend stores what was written where and reads every
-//! context back through the block tables; the model is a hash of the context it reads. So a wrong
-//! page gives a wrong answer, and the answers must be those of serving one request at a time. When
-//! the faults stop, everybody must be served and all memory must come back.
+//! A seed chooses limits and a pool (mostly tiny), requests that share prefixes, and faults:
+//! cancellations, deadlines, failed and delayed steps, lost samples, blocks that cannot be encoded,
+//! full queues, unknown ids. Each seed switches some kinds of event off. Blocks shrink in all
+//! modes, in shrink orders of their own. The backend stores what was written where and reads every
+//! context back through the block tables; the model is a hash of the context that it reads. So a
+//! wrong page gives a wrong answer, and answers must be those of serving one request at a time.
+//! When the faults stop, every request must be served and all memory must be free again.
+//!
+//! | file | what is there |
+//! |---|---|
+//! | `settings`, `workload` | the world of a seed and its requests |
+//! | `world` | the loop: arrivals, cancellations, plans, returning steps |
+//! | `device`, `model` | the backend and the language model |
+//! | `client`, `rejection` | what clients must see, by their own records |
+//! | `plan_rules` | what every plan must satisfy |
+//! | `trace` | the digest of all plans and notices |
 
 pub mod client;
 pub mod device;
 pub mod model;
+pub mod plan_rules;
+pub mod rejection;
 pub mod rng;
 pub mod settings;
 pub mod trace;
@@ -26,12 +37,12 @@ use std::thread;
 
 pub use world::{Report, World};
 
-/// A seed whose world went wrong.
+/// A seed that failed.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The seed.
     pub seed: u64,
-    /// Round in which it showed.
+    /// Round in which it failed.
     pub round: u64,
     /// What went wrong.
     pub what: String,
@@ -48,11 +59,11 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Simulates one seed. `print` tells each event on standard output.
+/// Simulates one seed. `print` writes each event to standard output.
 pub fn run(seed: u64, print: bool) -> Result<Report, Failure> {
     let failure = |round, what| Failure { seed, round, what };
     let mut world = World::new(seed, print).map_err(|what| failure(0, what))?;
-    let outcome = catch_unwind(AssertUnwindSafe(|| world.live()));
+    let outcome = catch_unwind(AssertUnwindSafe(|| world.run()));
     let outcome = outcome.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or(panic.downcast_ref::<&str>().copied());
@@ -76,11 +87,11 @@ pub struct Totals {
     pub tokens: u64,
     /// Requests that arrived.
     pub requests: u64,
-    /// Requests turned away.
+    /// Requests rejected.
     pub requests_rejected: u64,
     /// Preemptions.
     pub preemptions: u64,
-    /// Prompt tokens that the prefix cache had.
+    /// Prompt tokens found in the prefix cache.
     pub prefix_hit_tokens: u64,
     /// Plans with copies on write.
     pub plans_with_copies: u64,
@@ -88,17 +99,17 @@ pub struct Totals {
     pub ended: [u64; 5],
     /// Blocks shrunk while a sequence held them.
     pub shrinks_live: u64,
-    /// Blocks shrunk that only the cache kept.
-    pub shrinks_cold: u64,
+    /// Cached blocks shrunk.
+    pub shrinks_cached: u64,
     /// Blocks that could not be shrunk.
     pub shrinks_failed: u64,
     /// Choices that ended after reading something below 16 bit.
     pub degraded: u64,
-    /// Requests taken into a full queue because there were places for them.
-    pub taken_for_places: u64,
-    /// Requests refused in spite of places that memory kept empty, as the next plan showed.
-    pub places_kept_empty: u64,
-    /// Times that a sequence waited for others to shrink.
+    /// Requests taken into a full queue because there were free batch slots.
+    pub taken_for_free_slots: u64,
+    /// Requests rejected in spite of free batch slots that lacked memory, as the next plan showed.
+    pub slots_without_memory: u64,
+    /// Times that a sequence waited for blocks to shrink.
     pub stalls: u64,
 }
 
@@ -118,11 +129,11 @@ impl Totals {
             plans_with_copies: report.copies,
             ended: report.ended,
             shrinks_live: stats.shrinks_live,
-            shrinks_cold: stats.shrinks - stats.shrinks_live,
+            shrinks_cached: stats.shrinks - stats.shrinks_live,
             shrinks_failed: stats.shrinks_failed,
             degraded: report.degraded,
-            taken_for_places: report.taken_for_places,
-            places_kept_empty: report.places_kept_empty,
+            taken_for_free_slots: report.taken_for_free_slots,
+            slots_without_memory: report.slots_without_memory,
             stalls: stats.stalls,
         }
     }
@@ -139,11 +150,11 @@ impl Totals {
         self.prefix_hit_tokens += other.prefix_hit_tokens;
         self.plans_with_copies += other.plans_with_copies;
         self.shrinks_live += other.shrinks_live;
-        self.shrinks_cold += other.shrinks_cold;
+        self.shrinks_cached += other.shrinks_cached;
         self.shrinks_failed += other.shrinks_failed;
         self.degraded += other.degraded;
-        self.taken_for_places += other.taken_for_places;
-        self.places_kept_empty += other.places_kept_empty;
+        self.taken_for_free_slots += other.taken_for_free_slots;
+        self.slots_without_memory += other.slots_without_memory;
         self.stalls += other.stalls;
         for (sum, ended) in self.ended.iter_mut().zip(other.ended) {
             *sum += ended;
@@ -151,7 +162,7 @@ impl Totals {
     }
 }
 
-/// Simulates many seeds on all cores. The lowest failing seed found is told.
+/// Simulates many seeds on all cores. Returns the lowest failing seed that was found.
 pub fn run_many(seeds: Range<u64>, print: bool) -> Result<Totals, Failure> {
     let next = AtomicU64::new(seeds.start);
     let work = || {
@@ -164,7 +175,7 @@ pub fn run_many(seeds: Range<u64>, print: bool) -> Result<Totals, Failure> {
             match run(seed, print) {
                 Ok(report) => totals.merge(&Totals::of(&report)),
                 Err(failure) => {
-                    // The others stop after the seeds that they are at.
+                    // The other threads finish the seeds they are at.
                     next.store(seeds.end, Ordering::Relaxed);
                     return Err(failure);
                 }

@@ -1,11 +1,11 @@
-//! A model that is a hash: the next token follows from the whole context and nothing else.
+//! A language model that is a hash: the next token depends on the whole context and nothing else.
 
 use super::rng::mix;
 
 /// Token ids are below this.
 pub const VOCAB: u32 = 1000;
 
-/// Fingerprint of a context: what "attending to every token before" amounts to.
+/// Fingerprint of a context: the result of attending to every token before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Context(u64);
 
@@ -18,7 +18,7 @@ impl Context {
         ))
     }
 
-    /// What a KV page remembers of it.
+    /// What a KV page stores of it.
     pub fn fingerprint(self) -> u32 {
         self.0 as u32
     }

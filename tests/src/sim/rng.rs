@@ -1,11 +1,11 @@
-//! The only source of chance in a simulation.
+//! The only source of randomness in a simulation.
 
 /// SplitMix64 (Steele, Lea and Flood, 2014): a seed gives the same numbers everywhere.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// Numbers that follow from `seed`.
+    /// The numbers of `seed`.
     pub fn new(seed: u64) -> Self {
         Self(mix(seed ^ 0x5eed))
     }

@@ -1,7 +1,7 @@
-//! What a seed's world is like: sizes, and which kinds of event happen in it at all.
+//! The settings of a world: sizes, and which kinds of event happen in it.
 //!
-//! Kinds are switched on and off per seed (swarm testing): some bugs only show when nothing else
-//! disturbs, and a world in which everything happens hardly ever gets deep into any one corner.
+//! Each seed switches kinds of event on and off (swarm testing). Some bugs only show when nothing
+//! else happens, and a world in which everything happens rarely reaches unusual states.
 
 use ebb_block_manager::{
     PoolConfig,
@@ -11,12 +11,12 @@ use ebb_scheduler::{Admission, Config, Mode};
 
 use super::rng::Rng;
 
-/// The world of one seed. Fields `*_one_in` are chances per round; 0 is never.
+/// The settings of one seed's world. Fields `*_one_in` are chances per round; 0 is never.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The scheduler's limits.
     pub scheduler: Config,
-    /// The pool, mostly much too small.
+    /// The pool, mostly far too small.
     pub pool: PoolConfig,
     /// Requests that arrive.
     pub requests: u64,
@@ -50,26 +50,26 @@ pub struct Settings {
     pub fail_one_in: u64,
     /// A step fails again if the one before did.
     pub fail_again_one_in: u64,
-    /// A sampled token gets lost on its way back.
+    /// A sample is lost.
     pub lose_one_in: u64,
     /// A step that could come back takes another round.
     pub delay_one_in: u64,
-    /// Outputs come back in another order, with strangers among them.
+    /// Outputs return in another order, with one of an unknown request.
     pub noise_one_in: u64,
-    /// A request asks for some width.
+    /// A request asks for some bits.
     pub min_bits_one_in: u64,
-    /// A block cannot be transcoded.
+    /// A block cannot be encoded.
     pub fail_shrink_one_in: u64,
 }
 
 impl Settings {
-    /// The world of a seed.
-    pub fn draw(rng: &mut Rng) -> Self {
+    /// The settings of a seed.
+    pub fn from_seed(rng: &mut Rng) -> Self {
         let on = |rng: &mut Rng, of: &[u64]| if rng.one_in(2) { rng.pick(of) } else { 0 };
         let prompt_max = rng.pick(&[20, 150, 300, 300, 500]);
         let answer_max = rng.pick(&[1, 8, 60, 150, 150]);
-        // Mostly room for one to three of the longest sequences; one in eight requests of the
-        // longest kinds is too long for some worlds, so that they are turned away.
+        // Mostly room for one to three of the longest sequences. In one of eight worlds the longest
+        // requests do not fit, so that they are rejected.
         let longest = u64::div_ceil(prompt_max + answer_max, 16);
         let sub_blocks = match rng.below(8) {
             0 => longest * 8,
@@ -158,8 +158,8 @@ impl Settings {
         }
     }
 
-    /// The same world once the faults have stopped.
-    pub fn calm(&mut self) {
+    /// Switches all faults off.
+    pub fn stop_faults(&mut self) {
         self.cancel_one_in = 0;
         self.cancel_choice_one_in = 0;
         self.fail_one_in = 0;
@@ -169,10 +169,10 @@ impl Settings {
     }
 }
 
-/// A schedule of a few pages that come down in any order, and what blocks take along it.
+/// The levels of a shrink order in which a few pages shrink in any order.
 fn positions(rng: &mut Rng, block_frames: u32) -> PositionTable {
     let (layers, all) = (rng.range(1, 3) as u16, [8, 4, 2, 2]);
-    let ladder = &all[..rng.pick(&[1, 2, 3, 4, 4])];
+    let formats = &all[..rng.pick(&[1, 2, 3, 4, 4])];
     let side = |v: bool| if v { PageSide::V } else { PageSide::K };
     let pages = (0..layers).flat_map(|layer| {
         [false, true].map(|v| Page {
@@ -185,22 +185,22 @@ fn positions(rng: &mut Rng, block_frames: u32) -> PositionTable {
     let mut steps = Vec::new();
     while !open.is_empty() {
         let at = rng.below(open.len() as u64) as usize;
-        let (page, rung) = &mut open[at];
+        let (page, format) = &mut open[at];
         let to = Rung {
-            tag: *rung as u8,
-            bits: ladder[*rung],
+            tag: *format as u8,
+            bits: formats[*format],
         };
         steps.push(Step { page: *page, to });
-        *rung += 1;
-        if *rung == ladder.len() || rng.one_in(8) {
+        *format += 1;
+        if *format == formats.len() || rng.one_in(8) {
             open.swap_remove(at);
         }
     }
-    let schedule = Schedule::new(layers, steps).expect("pages only come down");
+    let schedule = Schedule::new(layers, steps).expect("pages only shrink");
     PositionTable::new(&schedule, |taken| {
         let mut bits = std::collections::BTreeMap::new();
         for step in taken {
-            // The second of two rungs of 2 bit is a little smaller.
+            // The second of two formats of 2 bit is a little smaller.
             let of_8 = u64::from(step.to.bits) * 8 - u64::from(step.to.tag);
             bits.insert((step.page.layer, step.page.side), of_8);
         }

@@ -1,4 +1,4 @@
-//! What happened, as a digest and, if wanted, in words.
+//! What happened, as a digest and, if wanted, as text.
 
 use std::fmt::{Debug, Display};
 
@@ -7,17 +7,20 @@ use ebb_scheduler::{Notice, StepPlan};
 
 use super::rng::mix;
 
-/// A digest of everything that the scheduler said.
+/// A digest of all plans and notices.
 #[derive(Debug)]
 pub struct Trace {
     digest: u64,
-    print: bool,
+    prints: bool,
 }
 
 impl Trace {
-    /// An empty trace. `print` also tells each event on standard output.
+    /// An empty trace. `print` also writes each event to standard output.
     pub fn new(print: bool) -> Self {
-        Self { digest: 0, print }
+        Self {
+            digest: 0,
+            prints: print,
+        }
     }
 
     /// Equal digests: equal traces, but for a chance of 2^-64.
@@ -25,9 +28,9 @@ impl Trace {
         self.digest
     }
 
-    /// Tells something, if words are wanted.
-    pub fn say(&self, what: impl FnOnce() -> String) {
-        if self.print {
+    /// Writes a line, if text is wanted.
+    pub fn print(&self, what: impl FnOnce() -> String) {
+        if self.prints {
             println!("{}", what());
         }
     }
@@ -65,7 +68,7 @@ impl Trace {
             self.add(u64::from(a) << 32 | u64::from(b));
             self.add(u64::from(c) << 8 | kind);
         }
-        self.say(|| {
+        self.print(|| {
             let slices = plan.slices.iter().map(|s| {
                 format!(
                     "{}.{}@{}+{} {:?}",
@@ -107,12 +110,12 @@ impl Trace {
         };
         self.add(request.0 << 32 | u64::from(detail));
         self.add(kind);
-        self.say(|| format!("  {notice:?}"));
+        self.print(|| format!("  {notice:?}"));
     }
 
-    /// Tells an event that goes in.
+    /// Writes an event.
     pub fn event(&self, event: &(impl Debug + ?Sized), note: impl Display) {
-        self.say(|| format!("apply {event:?} {note}"));
+        self.print(|| format!("apply {event:?} {note}"));
     }
 
     fn add(&mut self, word: u64) {

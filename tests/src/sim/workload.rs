@@ -1,4 +1,4 @@
-//! Requests of a seed.
+//! The requests of a seed.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ impl Workload {
         }
     }
 
-    /// Requests made so far; they are named `0..made()`.
+    /// Requests made so far; their ids are `0..made()`.
     pub fn made(&self) -> u64 {
         self.next
     }
@@ -62,7 +62,7 @@ impl Workload {
         if chance(rng, settings.min_bits_one_in) {
             request.min_kv_bits = rng.pick(&[16, 16, 8, 4, 3, 2]);
         }
-        // Bad requests are part of life.
+        // Some requests are invalid.
         if rng.one_in(60) {
             request.prompt = Arc::from([]);
         }
@@ -88,7 +88,7 @@ impl Workload {
             prompt.extend_from_slice(&text[..shared.min(len)]);
         }
         if rng.one_in(4) && !prompt.is_empty() {
-            // The same text after another beginning: blocks of equal tokens and other KV.
+            // The same text after another beginning: blocks of equal tokens and different KV.
             let at = rng.below(prompt.len().min(128) as u64) as usize;
             prompt[at] = (prompt[at] + 1) % VOCAB;
         }

@@ -1,0 +1,89 @@
+//! Which requests must be rejected.
+
+use ebb_block_manager::schedule::Bound;
+use ebb_block_manager::{BLOCK_TOKENS, PoolConfig};
+use ebb_scheduler::{Config, Mode, RejectReason, Request};
+
+/// The load when a request arrives.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Entries of the queue.
+    pub waiting: usize,
+    /// Choices that run or wait, as far as clients know.
+    pub choices: usize,
+}
+
+/// How a request must be rejected, by arithmetic of our own. `None`: it is taken, unless the queue
+/// is full and there is no memory for the free batch slots, which the next plan must show.
+pub fn expected_rejection(
+    request: &Request,
+    load: Load,
+    config: &Config,
+    pool: &PoolConfig,
+) -> Option<&'static str> {
+    let tokens = request.prompt.len() as u64 + u64::from(request.max_tokens);
+    let computed = if request.max_tokens == 0 {
+        tokens
+    } else {
+        tokens - 1
+    };
+    // In static mode memory is kept for one chunk of a prompt, for all of its blocks but one.
+    let kept = match config.mode {
+        Mode::Static => (config.static_chunk / BLOCK_TOKENS as u32 - 1) * pool.block_frames(),
+        Mode::PreemptOnly | Mode::Progressive => 0,
+    };
+    let room = u64::from((pool.frames - pool.held_back()).saturating_sub(kept));
+    if request.prompt.is_empty() {
+        Some("EmptyPrompt")
+    } else if request.n == 0 || request.n as usize > config.max_running {
+        Some("Choices")
+    } else if tokens > u64::from(pool.max_blocks_per_seq) * BLOCK_TOKENS as u64 {
+        Some("TooLong")
+    } else if least_frames(computed, request, config, pool) > room {
+        Some("NeverFits")
+    } else if load.waiting >= config.max_waiting
+        && load.choices >= config.max_running + config.max_waiting
+    {
+        Some("QueueFull")
+    } else {
+        None
+    }
+}
+
+/// The most frames that a sequence of up to `tokens` tokens takes at any time, with all blocks at
+/// their floor.
+fn least_frames(tokens: u64, request: &Request, config: &Config, pool: &PoolConfig) -> u64 {
+    let sub_block = u64::from(pool.frames_per_sub_block);
+    if !config.mode.shrinks() {
+        return tokens.div_ceil(16) * sub_block;
+    }
+    let at = |bits: u8| {
+        let position = pool.positions.floor(Bound(bits));
+        u64::from(pool.positions.standing(position).cost.frames)
+    };
+    let own = request.min_kv_bits;
+    let [first, last] = [pool.sink, pool.protected].map(|bound| at(own.max(bound.0)));
+    let sealed = |blocks: u64| match blocks {
+        0 => 0,
+        1 => first,
+        _ => first + last + (blocks - 2) * at(own),
+    };
+    let open = |tokens: u64| {
+        // Just before the last block of a multiple of 128 is sealed, it is all at 16 bit.
+        let full = (tokens - 1) / 128;
+        sealed(full) + (tokens - full * 128).div_ceil(16) * sub_block
+    };
+    let peak = (1..=tokens).map(open).max().unwrap_or(0);
+    peak.max(sealed(tokens / 128))
+}
+
+/// The kind of a rejection.
+pub fn kind(reason: &RejectReason) -> &'static str {
+    match reason {
+        RejectReason::QueueFull { .. } => "QueueFull",
+        RejectReason::EmptyPrompt => "EmptyPrompt",
+        RejectReason::Choices { .. } => "Choices",
+        RejectReason::TooLong { .. } => "TooLong",
+        RejectReason::NeverFits { .. } => "NeverFits",
+    }
+}
