@@ -21,7 +21,8 @@ tests/lint/run
 step "format and lints"
 cargo fmt --all --check
 # modules that a macro declares, which cargo fmt does not see
-git ls-files 'kernels/src/formats/*.rs' | xargs rustfmt --check --edition 2024
+git ls-files 'kernels/src/formats/*.rs' 'engine/models/src/model/families/*.rs' |
+  xargs rustfmt --check --edition 2024
 cargo clippy --workspace --all-targets --quiet -- -D warnings
 if command -v "${CXX:-c++}" >/dev/null; then
   cargo clippy --quiet -p ebb-kernels -p ebb-serving -p ebb-lab -p ebb-engine --all-targets \

@@ -93,7 +93,8 @@ impl EngineThread {
             Ok(output) => output,
             Err(error) => {
                 check_lost(&error)?;
-                tracing::error!(%error, rows = plan.tokens.len(), "a step failed; its sequences will be tried again");
+                let rows = plan.tokens.len();
+                tracing::error!(%error, rows, "a step failed; its sequences will be tried again");
                 self.scheduler.apply(Event::StepFailed { step: plan.step });
                 self.scheduler.recycle(plan);
                 self.spare_targets.push(targets);
@@ -102,7 +103,7 @@ impl EngineThread {
         };
         self.steps += 1;
         for failure in output.failed_shrinks {
-            tracing::warn!(%failure, "a block of the KV cache cannot be shrunk and keeps its width");
+            tracing::warn!(%failure, "a KV block cannot be shrunk and keeps its width");
         }
         let failed = output.failed_shrinks.iter();
         let failed_shrinks = failed.map(|f| plan.shrinks[f.shrink].block).collect();
@@ -169,7 +170,7 @@ fn fill_samples(
         let last_unknown = *last == SAMPLED_LATER;
         let live = live
             .get_mut(&slice.request)
-            .expect("what the scheduler plans for is live: its end is told once and acted upon before the next plan");
+            .expect("the scheduler plans only for active requests");
         if last_unknown {
             *last = pending_sample(live.last_sample(slice.choice));
         }
