@@ -84,9 +84,9 @@ pub fn print_header() {
     println!("engine,kernel,bits,batch,seqlen,hq,hkv,d,us,GBps");
 }
 
-/// Of heads of `head_dim` channels: prints the CSV `engine,kernel,bits,batch,seqlen,hq,hkv,d,us,GBps`; one line for the preferred
-/// kernel, and one per kernel whose name contains `kernels` and way of cutting the sequences in
-/// `rules`.
+/// Of heads of `head_dim` channels: prints the CSV
+/// `engine,kernel,bits,batch,seqlen,hq,hkv,d,us,GBps`; one line for the preferred kernel, and one
+/// per kernel whose name contains `kernels` and way of cutting the sequences in `rules`.
 pub fn run(
     device: &Arc<Device>,
     (shapes, head_dim): (&[Shape], usize),

@@ -1,5 +1,5 @@
-// How a tile's side, 16 rows of D channels, lies in shared memory. Eight rows of a 16-byte chunk are
-// in eight different banks, so that ldmatrix reads them at once.
+// How a tile's side, 16 rows of D channels, lies in shared memory. Eight rows of a 16-byte chunk
+// are in eight different banks, so that ldmatrix reads them at once.
 #pragma once
 #include "../common/pages.cuh"
 
@@ -22,8 +22,8 @@ struct Tile {
     else
       return row * kRow + chunk * 16;
   }
-  // From a chunk of the first 16 channels, less than 128 bytes of which are its place in the row, to
-  // the same chunk of the 16 channels `step`: so many bytes on, with `flip` in the place.
+  // From a chunk of the first 16 channels, less than 128 bytes of which are its place in the row,
+  // to the same chunk of the 16 channels `step`: so many bytes on, with `flip` in the place.
   __device__ __forceinline__ static constexpr int step(int step) {
     return kSwizzled ? (step / 4) * 2048 : step * 32;
   }

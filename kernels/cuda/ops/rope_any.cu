@@ -1,8 +1,9 @@
 // Q, K and V after their projection, as rope.cu, for heads of any width up to 256: bias, norm of
-// each head or of the whole projection, RoPE of all, some or no channels, Hadamard rotation, append.
+// each head or of the whole projection, RoPE of all, some or no channels, Hadamard rotation,
+// append.
 //
-// One warp a (row, head). Pair j of a head is channels j and j + rotary_half, which rotate, or, from
-// rotary_half on, channels 2j and 2j + 1, which do not; a lane has every 32nd pair.
+// One warp a (row, head). Pair j of a head is channels j and j + rotary_half, which rotate, or,
+// from rotary_half on, channels 2j and 2j + 1, which do not; a lane has every 32nd pair.
 #include "../common/kernel.cuh"
 #include "../common/reduce.cuh"
 #include "rope.cuh"

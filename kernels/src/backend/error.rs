@@ -53,7 +53,8 @@ pub enum StepInputError {
     },
     /// The sequences' row ranges are not an ordered partition of the rows.
     #[error(
-        "sequence {seq} covers rows {first}..{end}, expected to start at {expected} and to stay within {rows}"
+        "sequence {seq} covers rows {first}..{end}, expected to start at {expected} and to stay \
+         within {rows}"
     )]
     Rows {
         /// Index of the sequence.
@@ -115,7 +116,8 @@ pub enum StepInputError {
     },
     /// A sequence would write a frame that is not its own.
     #[error(
-        "sequence {seq} writes frame {frame}, which is another block's or which sequence {other} writes too"
+        "sequence {seq} writes frame {frame}, which is another block's or which sequence {other} \
+         writes too"
     )]
     Aliased {
         /// A sequence that writes it.
@@ -147,7 +149,8 @@ pub enum StepInputError {
     },
     /// A shrink that is no step down a page's ladder.
     #[error(
-        "shrink {shrink} takes layer {layer}, side {side:?} from {from} to {to}, which is no way down"
+        "shrink {shrink} takes layer {layer}, side {side:?} from {from} to {to}, which is no way \
+         down"
     )]
     ShrinkFormats {
         /// Index of the shrink.

@@ -93,7 +93,11 @@ impl EngineThread {
             Ok(output) => output,
             Err(error) => {
                 check_lost(&error)?;
-                tracing::error!(%error, rows = plan.tokens.len(), "a step failed; its sequences will be tried again");
+                tracing::error!(
+                    %error,
+                    rows = plan.tokens.len(),
+                    "a step failed; its sequences will be tried again"
+                );
                 self.scheduler.apply(Event::StepFailed { step: plan.step });
                 self.scheduler.recycle(plan);
                 self.spare_targets.push(targets);
@@ -102,7 +106,10 @@ impl EngineThread {
         };
         self.steps += 1;
         for failure in output.failed_shrinks {
-            tracing::warn!(%failure, "a block of the KV cache cannot be shrunk and keeps its width");
+            tracing::warn!(
+                %failure,
+                "a block of the KV cache cannot be shrunk and keeps its width"
+            );
         }
         let failed = output.failed_shrinks.iter();
         let failed_shrinks = failed.map(|f| plan.shrinks[f.shrink].block).collect();
@@ -167,9 +174,10 @@ fn fill_samples(
         let row = slice.tokens.end - 1;
         let last = &mut input.tokens[row as usize];
         let last_unknown = *last == SAMPLED_LATER;
-        let live = live
-            .get_mut(&slice.request)
-            .expect("what the scheduler plans for is live: its end is told once and acted upon before the next plan");
+        let live = live.get_mut(&slice.request).expect(
+            "what the scheduler plans for is live: its end is told once and acted upon \
+             before the next plan",
+        );
         if last_unknown {
             *last = pending_sample(live.last_sample(slice.choice));
         }

@@ -88,7 +88,8 @@ fn one(
     attention.load(&case.pages.input)?;
     let mut probe = HeadsProbe::new(device, attention, options)?;
     let name = format!(
-        "{} sequences, heads finished by decode, head_dim {head_dim} group {group}, spread {spread}",
+        "{} sequences, heads finished by decode, head_dim {head_dim} group {group}, spread \
+         {spread}",
         lengths.len()
     );
     if probe.finishes() != device.has_copy_engine() {

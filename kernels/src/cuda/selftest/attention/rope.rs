@@ -1,5 +1,5 @@
-//! Heads that rotate in part or not at all, that are normed together, of any width: what is appended
-//! and what attention is given, against its definition.
+//! Heads that rotate in part or not at all, that are normed together, of any width: what is
+//! appended and what attention is given, against its definition.
 
 use std::sync::Arc;
 
