@@ -50,7 +50,7 @@ fn check(name: &str, change: fn(&mut Value), count: u32, stride: usize) {
     let [(loss, on_cores), (gpu_loss, on_gpu)] =
         devices().map(|device| all(&device, &model, &text, stride));
     assert!((loss - gpu_loss).abs() < 1e-5, "{name}: {loss} {gpu_loss}");
-    assert_eq!(on_gpu.len(), model.spec.layers);
+    assert_eq!(on_gpu.len(), model.spec.layers.len());
     for ((layer, a), (other, b)) in on_gpu.iter().zip(&on_cores) {
         assert_eq!(layer, other, "{name}");
         for (what, a, b) in [
@@ -130,7 +130,7 @@ fn attention_can_be_computed_again_with_other_keys() {
             run.expect("attention");
             found
         });
-        assert_eq!(on_gpu.len(), 2 * model.spec.layers);
+        assert_eq!(on_gpu.len(), 2 * model.spec.layers.len());
         for (i, (a, b)) in on_gpu.iter().zip(&on_cores).enumerate() {
             for (what, a, b) in [
                 ("keys", &a.0, &b.0),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ebb_kernels::model::{LayerTensor, ModelSpec, TensorName};
+use ebb_kernels::model::{LayerTensor, ModelSpec, NormPlace, QkNorm, TensorName};
 use ebb_models::model::gguf::GgmlType;
 use ebb_models::model::{GenerationDefaults, LoadedModel, ModelError, ModelFiles};
 use tempfile::TempDir;
@@ -31,6 +31,8 @@ pub(crate) fn gguf_name(name: TensorName) -> String {
                 LayerTensor::Gate => "ffn_gate.weight",
                 LayerTensor::Up => "ffn_up.weight",
                 LayerTensor::Down => "ffn_down.weight",
+                LayerTensor::AttnPostNorm => "post_attention_norm.weight",
+                LayerTensor::MlpPostNorm => "post_ffw_norm.weight",
                 other => panic!("{other:?} of a plain model"),
             };
             format!("blk.{layer}.{tensor}")
@@ -87,7 +89,7 @@ pub(crate) fn tiny_gguf(architecture: &str, spec: &ModelSpec) -> GgufBuilder {
         let mut values = tiny::values(name, spec);
         let shape = name.shape(spec);
         if let TensorName::Layer(_, tensor) = name
-            && architecture == "llama"
+            && ["llama", "smollm3"].contains(&architecture)
         {
             match tensor {
                 LayerTensor::Q | LayerTensor::QBias => {
@@ -300,4 +302,68 @@ fn the_content_hash_tells_models_apart_but_not_their_weights() {
     other_config.f32("llama.rope.freq_base", 20_000.0);
     assert_ne!(hash(&gguf), hash(&other_config));
     assert_eq!(hash(&gguf).len(), 64);
+}
+
+#[test]
+fn olmo2_has_its_norms_behind_and_whole() {
+    let mut spec = tiny::spec(tiny::family("olmo2"), false);
+    for layer in &mut spec.layers {
+        (layer.mixer_norm, layer.mlp_norm) = (NormPlace::After, NormPlace::After);
+        layer.attention_mut().qk_norm = QkNorm::Whole;
+    }
+    let model = open(&tiny_gguf("olmo2", &spec)).expect("a valid model");
+    assert_eq!(model.family, tiny::family("olmo2"));
+    tiny::assert_weights(&model, &spec);
+}
+
+#[test]
+fn smollm3_lacks_rope_in_every_fourth_layer() {
+    let mut spec = tiny::spec(tiny::family("smollm3"), true);
+    spec.layers = vec![spec.layers[0].clone(); 5];
+    spec.layers[3].attention_mut().rope = None;
+    let model = open(&tiny_gguf("smollm3", &spec)).expect("a valid model");
+    tiny::assert_weights(&model, &spec);
+}
+
+/// Stores some tensors of each layer as one, as Phi-3's files have them.
+fn fuse(gguf: &mut GgufBuilder, spec: &ModelSpec, name: &str, parts: &[LayerTensor]) {
+    for layer in 0..spec.layers.len() {
+        let parts = parts.iter().map(|part| TensorName::Layer(layer, *part));
+        let parts: Vec<_> = parts.collect();
+        let names: Vec<_> = parts.iter().map(|part| gguf_name(*part)).collect();
+        gguf.tensors.retain(|tensor| !names.contains(&tensor.name));
+        let values: Vec<f32> = parts
+            .iter()
+            .flat_map(|part| tiny::values(*part, spec))
+            .collect();
+        let shape = [values.len() / spec.hidden, spec.hidden];
+        gguf.f32_tensor(&format!("blk.{layer}.{name}"), &shape, &values);
+    }
+}
+
+#[test]
+fn phi3_has_fused_tensors_and_factors_for_short_and_long_contexts() {
+    use LayerTensor as L;
+    let spec = tiny::spec(tiny::family("phi3"), false);
+    let mut gguf = tiny_gguf("phi3", &spec);
+    fuse(&mut gguf, &spec, "attn_qkv.weight", &[L::Q, L::K, L::V]);
+    fuse(&mut gguf, &spec, "ffn_up.weight", &[L::Gate, L::Up]);
+    let plain = open(&gguf).expect("a valid model");
+    tiny::assert_weights(&plain, &spec);
+    assert_eq!(plain.spec.ropes[0].inv_freq.len(), 8);
+
+    // Half of each head rotates, by LongRoPE.
+    gguf.u32("phi3.rope.dimension_count", 8)
+        .u32("phi3.rope.scaling.original_context_length", 64)
+        .f32("phi3.rope.scaling.attn_factor", 1.25)
+        .f32_tensor("rope_factors_short.weight", &[4], &[1.0; 4])
+        .f32_tensor("rope_factors_long.weight", &[4], &[1.0, 2.0, 4.0, 8.0]);
+    let model = open(&gguf).expect("a valid model");
+    let rope = &model.spec.ropes[0];
+    assert_eq!((rope.rotary_dim(), rope.scale), (8, 1.25));
+    assert_eq!(rope.frequencies(64), rope.inv_freq);
+    let ratio = rope.frequencies(64)[3] / rope.frequencies(65)[3];
+    assert!((ratio - 8.0).abs() < 1e-5, "{ratio}");
+    gguf.f32_tensor("rope_factors_short.weight", &[5], &[1.0; 5]);
+    assert!(open(&gguf).is_err());
 }
