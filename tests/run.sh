@@ -53,7 +53,10 @@ if command -v "${CXX:-c++}" >/dev/null; then
   cargo test --quiet --no-run -p ebb-lab --features cuda-emulator --test gradients
   cargo test --quiet --no-run -p ebb-engine --features cuda-emulator --test device_scoring \
     --test trajectory --test calibrate
+  cargo test --quiet --no-run -p ebb-tests --features cuda-emulator --test golden_models
+  export EBB_TEST_DEVICE=cuda # of the golden models; other tests do not look at it
   xargs -P 2 -I{} bash -c 'cargo test --quiet {}' <<'END'
+-p ebb-tests --features cuda-emulator --test golden_models
 -p ebb-kernels --features cuda-emulator --test cuda_selftest -- attention
 -p ebb-kernels --features cuda-emulator --test cuda_selftest -- --skip attention
 -p ebb-kernels --features cuda-emulator --lib
@@ -63,6 +66,7 @@ if command -v "${CXX:-c++}" >/dev/null; then
 -p ebb-engine --features cuda-emulator --test trajectory of_a_gpu
 -p ebb-engine --features cuda-emulator --test calibrate on_gpu
 END
+  unset EBB_TEST_DEVICE
   step "no races in the CUDA kernels' shared memory"
   tests/races.sh
 else
