@@ -1,8 +1,7 @@
 //! The block tables of a backend, on the host.
 //!
-//! There are two: row `slot` lists the blocks of one sequence, and each block has a precision
-//! level and its frames. A block that many sequences share is described once. Deltas
-//! alone change them.
+//! There are two: row `slot` lists the blocks of one sequence, and each block has a precision level
+//! and its frames. A block that many sequences share is described once. Deltas alone change them.
 
 use super::{SeqRows, StepInputError as E};
 use crate::BLOCK_TOKENS;
