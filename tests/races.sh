@@ -9,7 +9,7 @@
 # Needs GCC or Clang as $CXX or c++.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-tests=(attention draws products)
+tests=(attention samples products)
 if [ "${1:-}" = --full ]; then
   tests=()
   export EBB_EMULATOR_RACES=all
