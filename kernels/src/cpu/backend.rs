@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::attention::{Heads, Pages, Plan};
+use super::attention::{Pages, Plan};
 use super::forward::Forward;
 use super::program::{FEATURES, program, widths};
 use super::scratch::Scratch;
@@ -268,7 +268,7 @@ impl Backend for CpuBackend {
         self.tables.apply(limits.layout, &input.deltas, |_| ())?;
         limits.check(input, &mut self.tables)?;
         self.plan
-            .build(input, heads(&self.spec), self.pool.threads());
+            .build(input, self.spec.heads().into(), self.pool.threads());
         let logit_rows = input.logit_rows.len();
         let partials = self.plan.partial_floats();
         self.scratch
@@ -291,14 +291,5 @@ impl Backend for CpuBackend {
 
     fn spec(&self) -> &ModelSpec {
         &self.spec
-    }
-}
-
-fn heads(spec: &ModelSpec) -> Heads {
-    let heads = spec.heads();
-    Heads {
-        kv_heads: heads.kv_heads,
-        group: heads.group(),
-        head_dim: heads.head_dim,
     }
 }

@@ -1,6 +1,6 @@
 //! One step's walk over the model's operations.
 
-use super::attention::{Attention, Heads, Pages, Plan};
+use super::attention::{Attention, Pages, Plan};
 use super::linear::Then;
 use super::ops::{HeadOps, RowPlace, for_rows, rms_norm_rows, rms_norm_rows_in_place, rotate_back};
 use super::program::Op;
@@ -155,11 +155,7 @@ impl Forward<'_> {
             pages: self.pages,
             plan: self.plan,
             layer,
-            heads: Heads {
-                kv_heads: heads.kv_heads,
-                group: heads.group(),
-                head_dim: heads.head_dim,
-            },
+            heads: heads.into(),
             queries: &queries,
             query_stride: heads.qkv_width(),
             scale: spec.scale,

@@ -4,6 +4,7 @@ use super::pages::PIECE;
 use super::rows::{MAX_ROWS, state_stride};
 use crate::BLOCK_TOKENS;
 use crate::backend::StepInput;
+use crate::model::HeadShape;
 
 /// Query rows that go through the pages together: some rows of one sequence, and the query heads of
 /// some KV heads.
@@ -69,6 +70,16 @@ pub(crate) struct Heads {
     /// Query heads of a KV head.
     pub(crate) group: usize,
     pub(crate) head_dim: usize,
+}
+
+impl From<HeadShape> for Heads {
+    fn from(heads: HeadShape) -> Self {
+        Self {
+            kv_heads: heads.kv_heads,
+            group: heads.group(),
+            head_dim: heads.head_dim,
+        }
+    }
 }
 
 impl Plan {

@@ -4,13 +4,14 @@ mod heads;
 mod rope;
 mod widths;
 
-use crate::backend::StepInput;
 use std::sync::Arc;
 
+use half::bf16;
+
+use crate::backend::StepInput;
 use crate::cuda::probe::{AttentionProbe, ProbeError};
 use crate::cuda::{DECODE_VARIANTS, DecodeVariant, Device, PrefillVariant};
 use crate::kv::{KvGeometry, Side};
-use half::bf16;
 
 use super::reference::{attend_scaled, relative_error};
 use super::table::Report;
