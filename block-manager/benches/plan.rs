@@ -16,7 +16,7 @@ use std::{
 use criterion::{Criterion, criterion_group, criterion_main};
 use ebb_block_manager::{
     BLOCK_TOKENS, BlockManager, PoolConfig, PrefixCursor, SeqId, StepId, TableDelta,
-    schedule::Bound,
+    precision::MinBits,
 };
 
 const RUNNING: u64 = 256;
@@ -159,7 +159,7 @@ fn lookup(c: &mut Criterion) {
     group.bench_function("miss", |b| b.iter(|| pool.lookup(black_box(&other), 8191)));
     let mut cursor = PrefixCursor::default();
     group.bench_function("hit again", |b| {
-        b.iter(|| pool.lookup_from(&mut cursor, black_box(&prompt), 8191, Bound::FLOOR));
+        b.iter(|| pool.lookup_from(&mut cursor, black_box(&prompt), 8191, MinBits::ANY));
     });
     let mut cursors = vec![PrefixCursor::default(); WAITING as usize];
     let prompts: Vec<Vec<u32>> = (0..WAITING)
@@ -167,7 +167,7 @@ fn lookup(c: &mut Criterion) {
         .collect();
     let look_all = |pool: &BlockManager, cursors: &mut [PrefixCursor]| -> usize {
         let all = cursors.iter_mut().zip(&prompts);
-        all.map(|(cursor, prompt)| pool.lookup_from(cursor, prompt, 299, Bound::FLOOR).tokens)
+        all.map(|(cursor, prompt)| pool.lookup_from(cursor, prompt, 299, MinBits::ANY).tokens)
             .sum()
     };
     group.bench_function("10,000 waiting, cache unchanged", |b| {

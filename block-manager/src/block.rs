@@ -22,7 +22,7 @@ pub(crate) struct Block {
     pub(crate) protections: u32,
     /// Of them, holders that have not filled it: for these it must stay at 16 bit.
     pub(crate) pins: u32,
-    /// Holders by the bits that they ask for: see [`crate::schedule::Bound::class`].
+    /// Holders by the bits that they ask for: see [`crate::precision::MinBits::class`].
     pub(crate) min_bits_counts: [u32; 4],
     /// Whether it is the first block of its holders.
     pub(crate) is_first: bool,
@@ -42,7 +42,7 @@ pub(crate) struct Block {
     /// The queue of blocks to shrink that it is in.
     pub(crate) queued: Queued,
     /// Precision level.
-    pub(crate) position: u16,
+    pub(crate) level: u16,
     /// Frames owned.
     pub(crate) frames: u16,
     /// Tokens that its writer has memory for.
@@ -85,7 +85,7 @@ impl Blocks {
             stride,
             frames_per_sub_block: config.frames_per_sub_block,
             unused_tokens: 0,
-            by_level: vec![0; config.positions.len()],
+            by_level: vec![0; config.levels.len()],
         }
     }
 
@@ -120,7 +120,7 @@ impl Blocks {
             is_shrinking: false,
             cannot_shrink: false,
             queued: Queued::No,
-            position: 0,
+            level: 0,
             frames: 0,
             filled: 0,
             sealed: false,
@@ -148,8 +148,8 @@ impl Blocks {
             self.unused_tokens -= self.tokens_in(frames);
         }
         self[id].frames = 0;
-        let position = usize::from(self[id].position);
-        self.by_level[position] -= 1;
+        let level = usize::from(self[id].level);
+        self.by_level[level] -= 1;
         self.unused.push(id);
     }
 
@@ -166,7 +166,7 @@ impl Blocks {
     /// Adds room for `count` frames to an open block, to be filled in by the caller.
     pub(crate) fn extend(&mut self, id: BlockId, count: u32) -> &mut [u32] {
         let block = &mut self.blocks[id.0 as usize];
-        debug_assert!(!block.sealed && block.position == 0);
+        debug_assert!(!block.sealed && block.level == 0);
         let from = block.frames as usize;
         block.frames += count as u16;
         self.unused_tokens += self.tokens_in(u64::from(count));
@@ -174,12 +174,12 @@ impl Blocks {
     }
 
     /// Gives a sealed block another level and other frames.
-    pub(crate) fn move_to(&mut self, id: BlockId, position: u16, frames: &[u32]) {
+    pub(crate) fn move_to(&mut self, id: BlockId, level: u16, frames: &[u32]) {
         let block = &mut self.blocks[id.0 as usize];
         debug_assert!(block.sealed);
-        self.by_level[usize::from(block.position)] -= 1;
-        self.by_level[usize::from(position)] += 1;
-        block.position = position;
+        self.by_level[usize::from(block.level)] -= 1;
+        self.by_level[usize::from(level)] += 1;
+        block.level = level;
         block.frames = frames.len() as u16;
         self.frames[id.0 as usize * self.stride..][..frames.len()].copy_from_slice(frames);
     }

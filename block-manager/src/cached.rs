@@ -76,7 +76,7 @@ impl Cached {
     pub(crate) fn count(&mut self, blocks: &Blocks, id: BlockId, done: Epoch) {
         let (frames, until) = (u32::from(blocks[id].frames), blocks[id].busy_until);
         self.frames += frames;
-        self.by_level[usize::from(blocks[id].position)] += 1;
+        self.by_level[usize::from(blocks[id].level)] += 1;
         if until <= done {
             return;
         }
@@ -92,7 +92,7 @@ impl Cached {
     pub(crate) fn discount(&mut self, blocks: &Blocks, id: BlockId, done: Epoch) {
         let (frames, until) = (u32::from(blocks[id].frames), blocks[id].busy_until);
         self.frames -= frames;
-        self.by_level[usize::from(blocks[id].position)] -= 1;
+        self.by_level[usize::from(blocks[id].level)] -= 1;
         if until <= done {
             return;
         }

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::{
     BLOCK_TOKENS, SUB_BLOCK_TOKENS, SUB_BLOCKS,
-    schedule::{Bound, PositionTable},
+    precision::{LevelTable, MinBits},
 };
 
 /// Shape of the pool. All counts are in frames unless a name says otherwise.
@@ -18,11 +18,11 @@ pub struct PoolConfig {
     pub frames_per_sub_block: u32,
     /// What a sealed block takes at each precision level. Level 0 is 16 bit:
     /// `8 * frames_per_sub_block` frames.
-    pub positions: PositionTable,
+    pub levels: LevelTable,
     /// Lowest bits of the last sealed block of a sequence.
-    pub protected: Bound,
+    pub protected: MinBits,
     /// Lowest bits of the first one, at least those of `protected`.
-    pub sink: Bound,
+    pub sink: MinBits,
     /// Whether sealed blocks are published for later prompts to share.
     pub prefix_cache: bool,
     /// Longest sequence, in blocks.
@@ -46,7 +46,7 @@ pub enum ConfigError {
         "precision level 0 must be the 16-bit block, {expected} frames \
          (8 sub-blocks of frames_per_sub_block), but is {found}"
     )]
-    FirstPosition {
+    LevelZero {
         /// `8 * frames_per_sub_block`.
         expected: u32,
         /// What it is.
@@ -54,12 +54,12 @@ pub enum ConfigError {
     },
     /// A level that blocks shrink to takes more frames than the 16-bit block, or none.
     #[error(
-        "precision level {position} is {frames} frames: a shrunk block takes at least 1 frame \
+        "precision level {level} is {frames} frames: a shrunk block takes at least 1 frame \
          and at most the {block} of a 16-bit one"
     )]
-    PositionFrames {
+    LevelFrames {
         /// The level.
-        position: usize,
+        level: usize,
         /// Frames at that level.
         frames: u32,
         /// Frames of the 16-bit block.
@@ -79,7 +79,7 @@ pub enum ConfigError {
     /// One block and the shrink reserve do not fit.
     #[error(
         "the KV memory is {frames} frames of {frame_bytes} bytes, but one block of 128 tokens \
-         takes {block}, and the reserve for shrinking {held_back}: \
+         takes {block}, and the reserve for shrinking {shrink_reserve}: \
          give it at least {bytes_min} bytes"
     )]
     TooSmall {
@@ -90,7 +90,7 @@ pub enum ConfigError {
         /// Frames of one 16-bit block.
         block: u32,
         /// Frames of the shrink reserve.
-        held_back: u32,
+        shrink_reserve: u32,
         /// Smallest arena that works, in bytes.
         bytes_min: u64,
     },
@@ -118,9 +118,9 @@ impl PoolConfig {
             frames,
             frame_bytes,
             frames_per_sub_block,
-            positions: PositionTable::whole(frames_per_sub_block * SUB_BLOCKS as u32),
-            protected: Bound(8),
-            sink: Bound(8),
+            levels: LevelTable::whole(frames_per_sub_block * SUB_BLOCKS as u32),
+            protected: MinBits(8),
+            sink: MinBits(8),
             prefix_cache: true,
             max_blocks_per_seq: 1024,
             hash_key: 0,
@@ -128,28 +128,32 @@ impl PoolConfig {
     }
 
     /// Frames of a sealed block at a precision level.
-    pub fn position_frames(&self, position: u16) -> u32 {
-        self.positions.standing(position).cost.frames
+    pub fn level_frames(&self, level: u16) -> u32 {
+        self.levels.level(level).size.frames
     }
 
     /// Whether blocks can shrink at all.
     pub fn shrinks(&self) -> bool {
-        self.positions.len() > 1
+        self.levels.len() > 1
     }
 
     /// The shrink reserve: frames that sequences must leave free, so that a full pool can still
     /// shrink a block. As many as the largest shrunk block takes; zero if blocks never shrink.
-    pub fn held_back(&self) -> u32 {
-        self.positions.largest_stop()
+    pub fn shrink_reserve(&self) -> u32 {
+        self.levels.largest_target()
     }
 
     /// Most frames that a sequence of up to `tokens` tokens takes with all blocks at the floor of
-    /// `bound`: the first and the last sealed block at their protected bits, those between at the
-    /// floor, and the open block at 16 bit. The peak may be just before the last block was sealed.
-    pub fn floor_frames(&self, tokens: u64, bound: Bound) -> u64 {
-        let at = |bound| u64::from(self.position_frames(self.positions.floor(bound)));
-        let (first, last) = (at(bound.max(self.sink)), at(bound.max(self.protected)));
-        let middle = at(bound);
+    /// `min_bits`: the first and the last sealed block at their protected bits, those between at
+    /// the floor, and the open block at 16 bit. The peak may be just before the last block was
+    /// sealed.
+    pub fn floor_frames(&self, tokens: u64, min_bits: MinBits) -> u64 {
+        let at = |min_bits| u64::from(self.level_frames(self.levels.floor(min_bits)));
+        let (first, last) = (
+            at(min_bits.max(self.sink)),
+            at(min_bits.max(self.protected)),
+        );
+        let middle = at(min_bits);
         let sealed = |blocks: u64| match blocks {
             0 => 0,
             1 => first,
@@ -167,7 +171,7 @@ impl PoolConfig {
 
     /// Most full blocks that fit in the arena.
     pub(crate) fn full_blocks_max(&self) -> u32 {
-        let frames = self.positions.stops().map(|p| self.position_frames(p));
+        let frames = self.levels.targets().map(|p| self.level_frames(p));
         let least = frames.min().unwrap_or(self.block_frames());
         self.frames / least.min(self.block_frames()).max(1)
     }
@@ -202,19 +206,19 @@ impl PoolConfig {
             }
         }
         let expected = self.block_frames();
-        let found = self.position_frames(0);
+        let found = self.level_frames(0);
         if found != expected {
-            return Err(ConfigError::FirstPosition { expected, found });
+            return Err(ConfigError::LevelZero { expected, found });
         }
         let block = expected;
         // The first level changes may take more frames, where few records of either size fit in a
         // frame. No block shrinks to these levels.
-        for position in self.positions.stops() {
-            let frames = self.position_frames(position);
-            let position = usize::from(position);
+        for level in self.levels.targets() {
+            let frames = self.level_frames(level);
+            let level = usize::from(level);
             if !(1..=block).contains(&frames) {
-                return Err(ConfigError::PositionFrames {
-                    position,
+                return Err(ConfigError::LevelFrames {
+                    level,
                     frames,
                     block,
                 });
@@ -224,13 +228,13 @@ impl PoolConfig {
             let (sink, protected) = (self.sink.0, self.protected.0);
             return Err(ConfigError::Sink { sink, protected });
         }
-        let needed = expected + self.held_back();
+        let needed = expected + self.shrink_reserve();
         if self.frames < needed {
             return Err(ConfigError::TooSmall {
                 frames: self.frames,
                 frame_bytes: self.frame_bytes,
                 block: expected,
-                held_back: self.held_back(),
+                shrink_reserve: self.shrink_reserve(),
                 bytes_min: u64::from(needed) * self.frame_bytes,
             });
         }

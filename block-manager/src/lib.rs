@@ -11,7 +11,7 @@
 //!   is *live* while a sequence holds it, then *cached* until it is evicted.
 //! - **Precision levels**: which format each page of a block has. Level 0 is 16 bit. A sealed block
 //!   *shrinks* to a lower level, in new frames. Its *floor* is the lowest level that its holders
-//!   allow. [`schedule`] has the levels and the order in which pages shrink.
+//!   allow. [`precision`] has the levels and the order in which pages shrink.
 //! - **The pressure policy**: what happens when memory is short, see [`pressure`].
 //!
 //! # What it must not know
@@ -62,10 +62,10 @@ mod ids;
 mod list;
 mod manager;
 mod mode;
+pub mod precision;
 mod prefix;
 pub mod pressure;
 mod recompute;
-pub mod schedule;
 mod sequence;
 mod shrink_queue;
 mod table;
@@ -73,12 +73,14 @@ mod usage;
 
 pub use config::{ConfigError, PoolConfig};
 pub use ids::{BlockId, SeqId, Slot, StepId};
-pub use manager::{BlockManager, ColdBlock, Created, LiveBlock, PrefixHit, Short, ShrinkJob};
+pub use manager::{
+    BlockManager, CachedBlock, Created, LiveBlock, OutOfFrames, PrefixHit, ShrinkJob,
+};
 pub use prefix::PrefixCursor;
 pub use pressure::Pressure;
-pub use sequence::Terms;
+pub use sequence::SeqOptions;
 pub use table::{Table, TableDelta};
-pub use usage::{PositionUse, SeqBits, Usage};
+pub use usage::{LevelUse, SeqBits, Usage};
 
 /// Tokens in one block: the unit of ownership, hashing, sharing and shrinking.
 pub const BLOCK_TOKENS: usize = 128;

@@ -38,8 +38,8 @@ impl Mode {
 /// What a request waits for before it gets memory, where blocks can shrink.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Admission {
-    /// Room at its floor. Cached blocks shrink or are evicted for it, and so do blocks of running
-    /// sequences.
+    /// Memory for its tokens at the floor. Cached blocks shrink or are evicted for it, and so do
+    /// blocks of running sequences.
     #[default]
     Degrade,
     /// Also room at 16 bit, as in [`Mode::PreemptOnly`]. Blocks of running sequences shrink only

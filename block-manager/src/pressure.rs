@@ -8,7 +8,7 @@
 
 use std::cmp::Reverse;
 
-use crate::{BlockId, PoolConfig, SUB_BLOCK_TOKENS, schedule::Bound};
+use crate::{BlockId, PoolConfig, SUB_BLOCK_TOKENS, precision::MinBits};
 
 pub use crate::mode::{Admission, Mode};
 pub use crate::recompute::RecomputeCost;
@@ -37,7 +37,7 @@ pub struct Policy {
     pub capacity: u32,
     /// [`Mode::Static`]: frames of `capacity` that are kept for one chunk of a prompt at 16 bit.
     pub chunk_frames: u32,
-    /// Room at 16 bit that admission leaves to every running sequence.
+    /// Memory at 16 bit that admission leaves to every running sequence.
     pub headroom_frames: u64,
     /// Share of the pool that promises may add up to, in percent.
     pub overcommit_percent: u32,
@@ -75,9 +75,9 @@ impl Watermarks {
 impl Policy {
     /// Frames that one choice takes at its longest, `tokens` tokens: at 16 bit, or with its blocks
     /// at their floor where blocks shrink.
-    pub fn frames_at_longest(&self, pool: &PoolConfig, tokens: u64, bound: Bound) -> u64 {
+    pub fn frames_at_longest(&self, pool: &PoolConfig, tokens: u64, min_bits: MinBits) -> u64 {
         if self.mode.shrinks() {
-            return pool.floor_frames(tokens, bound);
+            return pool.floor_frames(tokens, min_bits);
         }
         tokens.div_ceil(SUB_BLOCK_TOKENS as u64) * u64::from(pool.frames_per_sub_block)
     }
@@ -130,7 +130,7 @@ impl Policy {
 /// What the head of the queue waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockedBy {
-    /// Room for its prompt at 16 bit.
+    /// Memory for its prompt at 16 bit.
     Frames,
     /// Frames that are not promised to others. Only ends bring them.
     Promises,
@@ -270,12 +270,12 @@ impl Policy {
         let Watermarks { low, high } = self.watermarks;
         Pressure {
             demand: saturate(demand.unmet + demand.decodes + demand.prompts),
-            soon: saturate(demand.decodes),
+            decodes: saturate(demand.decodes),
             low: left_by_prompts,
             high: high + (left_by_prompts - low),
             live_max: self.live_max,
             bytes_max: self.shrink_bytes_max,
-            cold: self.admission == Admission::Degrade,
+            shrinks_cached: self.admission == Admission::Degrade,
         }
     }
 }
@@ -290,7 +290,7 @@ pub struct Pressure {
     /// Frames that the next steps could use.
     pub demand: u32,
     /// Of them, frames that the next step must find free: shrinks do not write to these.
-    pub soon: u32,
+    pub decodes: u32,
     /// Shrinking begins when fewer frames than this would be left after `demand`.
     pub low: u32,
     /// It goes on until this many would be left. At least `low`.
@@ -302,7 +302,7 @@ pub struct Pressure {
     pub bytes_max: u64,
     /// Whether cached blocks shrink where evicting them would be enough. If not, they are only
     /// evicted.
-    pub cold: bool,
+    pub shrinks_cached: bool,
 }
 
 impl Pressure {
@@ -329,7 +329,7 @@ impl Pressure {
 
     /// Frames that a step's shrinks may be written to: those that no sequence takes soon.
     pub(crate) fn writable(&self, free: u32, evictable: u32) -> u32 {
-        (free + evictable).saturating_sub(self.soon)
+        (free + evictable).saturating_sub(self.decodes)
     }
 
     /// The same for shrinks of cached blocks, which evict nothing. The `reserve` is for shrinks
@@ -382,7 +382,7 @@ impl Begun {
     /// Whether the next cached block shrinks. None does if evicting all of them would not be enough
     /// and live ones can shrink: cached ones are then evicted without being rewritten.
     pub(crate) fn cached_shrink(&self, pressure: &Pressure, live_can_shrink: bool) -> bool {
-        pressure.cold && self.cached && !(self.live && live_can_shrink)
+        pressure.shrinks_cached && self.cached && !(self.live && live_can_shrink)
     }
 
     /// Frames that live blocks have to give now.

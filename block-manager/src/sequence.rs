@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::{BLOCK_TOKENS, BlockId, SeqId, Slot, prefix::ChainHash, schedule::Bound};
+use crate::{BLOCK_TOKENS, BlockId, SeqId, Slot, precision::MinBits, prefix::ChainHash};
 
 /// Blocks allocated at first for each row: 128 Ki tokens.
 const ROW_RESERVED_MAX: u32 = 1024;
@@ -18,28 +18,28 @@ pub(crate) struct Sequence {
     pub(crate) allocated: usize,
     /// Hash of its full blocks and of the full sub-blocks after them.
     pub(crate) hash: ChainHash,
-    pub(crate) terms: Terms,
+    pub(crate) options: SeqOptions,
     pub(crate) read: ReadBits,
 }
 
 /// What a sequence asks of the pool as long as it lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Terms {
+pub struct SeqOptions {
     /// The lowest nominal bits of anything it is computed from. Its own blocks shrink no further,
     /// and it gets no cached block that is lower or was computed from anything lower.
-    pub bound: Bound,
+    pub min_bits: MinBits,
     /// Blocks of higher numbers shrink first. A shared block has the lowest number of its holders.
-    pub class: i32,
+    pub priority: i32,
     /// Whether it shares no blocks through the prefix cache, so that no other sequence keeps its
     /// blocks from shrinking.
     pub is_private: bool,
 }
 
-impl Default for Terms {
+impl Default for SeqOptions {
     fn default() -> Self {
         Self {
-            bound: Bound::FLOOR,
-            class: 0,
+            min_bits: MinBits::ANY,
+            priority: 0,
             is_private: false,
         }
     }
@@ -132,7 +132,7 @@ impl Sequences {
     }
 
     /// Gives a new, empty sequence a row.
-    pub(crate) fn insert(&mut self, id: SeqId, hash: ChainHash, terms: Terms) -> Slot {
+    pub(crate) fn insert(&mut self, id: SeqId, hash: ChainHash, options: SeqOptions) -> Slot {
         assert!(
             !self.contains(id),
             "{id} is alive already: release it before it starts again"
@@ -145,7 +145,7 @@ impl Sequences {
                 committed: 0,
                 allocated: 0,
                 hash,
-                terms,
+                options,
                 read: ReadBits::default(),
             });
             Slot(self.rows.len() as u32 - 1)
@@ -154,7 +154,7 @@ impl Sequences {
         let row = self.at_mut(slot);
         debug_assert!(row.blocks.is_empty());
         (row.id, row.committed, row.allocated, row.hash) = (id, 0, 0, hash);
-        (row.terms, row.read) = (terms, ReadBits::default());
+        (row.options, row.read) = (options, ReadBits::default());
         slot
     }
 

@@ -23,7 +23,7 @@ pub enum TableDelta {
         /// The block.
         block: BlockId,
         /// Its precision level.
-        position: u16,
+        level: u16,
     },
     /// Frame `index` of `block` is `frame`.
     Frame {
@@ -58,7 +58,7 @@ impl<'a> Table<'a> {
     pub fn get(&self, index: usize) -> Option<(u16, &'a [u32])> {
         self.ids
             .get(index)
-            .map(|&id| (self.blocks[id].position, self.blocks.frames(id)))
+            .map(|&id| (self.blocks[id].level, self.blocks.frames(id)))
     }
 
     /// Precision level and frames of every block, in order. A block that is not full may own more
@@ -67,7 +67,7 @@ impl<'a> Table<'a> {
         let blocks = self.blocks;
         self.ids
             .iter()
-            .map(move |&id| (blocks[id].position, blocks.frames(id)))
+            .map(move |&id| (blocks[id].level, blocks.frames(id)))
     }
 
     /// The blocks' ids, in order.

@@ -17,7 +17,7 @@ pub struct Usage {
     /// Frames that the step being planned, or one in flight, shrinks blocks to.
     pub frames_shrinking: u32,
     /// Frames of the shrink reserve.
-    pub frames_held_back: u32,
+    pub frames_reserve: u32,
     /// Frames of live blocks that can shrink further. 0: shrinking cannot free any more.
     pub frames_shrinkable: u64,
     /// Bytes of one frame.
@@ -45,9 +45,9 @@ impl Usage {
 
 /// Blocks at one precision level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PositionUse {
+pub struct LevelUse {
     /// The level.
-    pub position: u16,
+    pub level: u16,
     /// Blocks there, live and cached; open ones are at level 0.
     pub blocks: u32,
     /// Of those, blocks that only the prefix cache keeps.

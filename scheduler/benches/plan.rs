@@ -1,6 +1,6 @@
 //! Host time of the scheduler with 256 sequences running and 10,000 requests waiting.
 //!
-//! `cargo bench -p ebb-scheduler --bench plan`. Bound: 100 µs a plan on two cores.
+//! `cargo bench -p ebb-scheduler --bench plan`. Limit: 100 µs a plan on two cores.
 
 use std::collections::{HashMap, VecDeque};
 use std::hint::black_box;
@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
 use ebb_block_manager::PoolConfig;
-use ebb_block_manager::schedule::{Cost, Page, PageSide, PositionTable, Rung, Schedule, Step};
+use ebb_block_manager::precision::{
+    BlockSize, LevelChange, LevelTable, Page, PageLevel, PageSide, ShrinkOrder,
+};
 use ebb_scheduler::{
     ChoiceOutput, Config, Event, Mode, Notice, Request, RequestId, Scheduler, Stats, StepPlan,
 };
@@ -20,21 +22,21 @@ const FRAMES_PER_SUB_BLOCK: u32 = 16;
 const FRAME_BYTES: u64 = 1 << 15;
 
 /// The levels of a model with 32 layers: every page shrinks to 8 bit, then to 4, then to 2.
-fn positions() -> PositionTable {
+fn levels() -> LevelTable {
     let layers = 32;
-    let mut steps = Vec::new();
+    let mut changes = Vec::new();
     for bits in [8, 4, 2] {
         for side in [PageSide::V, PageSide::K] {
             for layer in 0..layers {
                 let page = Page { layer, side };
-                let to = Rung { tag: bits, bits };
-                steps.push(Step { page, to });
+                let to = PageLevel { tag: bits, bits };
+                changes.push(LevelChange { page, to });
             }
         }
     }
-    let schedule = Schedule::new(layers, steps).expect("pages only go down");
+    let order = ShrinkOrder::new(layers, changes).expect("pages only shrink");
     let pages = 2 * u64::from(layers);
-    PositionTable::new(&schedule, |taken| {
+    LevelTable::new(&order, |taken| {
         let bits: HashMap<Page, u64> = taken
             .iter()
             .map(|step| (step.page, step.to.bits.into()))
@@ -42,7 +44,7 @@ fn positions() -> PositionTable {
         let sum = bits.values().sum::<u64>() + 16 * (pages - bits.len() as u64);
         let whole = 8 * u64::from(FRAMES_PER_SUB_BLOCK) * FRAME_BYTES;
         let bytes = sum * whole / (16 * pages);
-        Cost {
+        BlockSize {
             frames: bytes.div_ceil(FRAME_BYTES) as u32,
             bytes,
         }
@@ -91,7 +93,7 @@ impl Load {
         };
         let frames = RUNNING as u32 * pool_tokens / 16 * FRAMES_PER_SUB_BLOCK;
         let pool = PoolConfig {
-            positions: positions(),
+            levels: levels(),
             ..PoolConfig::whole(frames, FRAME_BYTES, FRAMES_PER_SUB_BLOCK)
         };
         Self::begin(config, pool, prompt_tokens, max_tokens)

@@ -1,7 +1,7 @@
 //! Admission: the head of the queue gets memory, if all running sequences still fit.
 
 use ebb_block_manager::pressure::{BlockedBy, PromptNeeds};
-use ebb_block_manager::{BLOCK_TOKENS, PrefixCursor, SeqId, schedule::Bound};
+use ebb_block_manager::{BLOCK_TOKENS, PrefixCursor, SeqId, precision::MinBits};
 
 use crate::batch::Batch;
 use crate::group::Group;
@@ -64,7 +64,7 @@ impl Scheduler {
         let cursor = &mut self.candidate.cursor;
         let hit = self
             .blocks
-            .lookup_from(cursor, tokens, cacheable, seq.terms.bound);
+            .lookup_from(cursor, tokens, cacheable, seq.options.min_bits);
         let fresh = self.frames_of(u64::from(seq.known())) - self.frames_of(hit.tokens as u64);
         let needs = PromptNeeds {
             prompt: fresh + u64::from(hit.frames_revived),
@@ -96,7 +96,7 @@ impl Scheduler {
         let cursor = &mut self.candidate.cursor;
         let created = self
             .blocks
-            .create_from(id, cursor, tokens, cacheable, seq.terms);
+            .create_from(id, cursor, tokens, cacheable, seq.options);
         self.candidate.seq = None;
         self.blocked_head = None;
         self.dequeue(key);
@@ -127,15 +127,15 @@ impl Scheduler {
     /// Whether a sequence shares no blocks through the prefix cache. In static mode what it reads
     /// is fixed: a cached block may be at another level than its own would be, and others could
     /// keep its own blocks from shrinking.
-    pub(crate) fn is_private(&self, bound: Bound) -> bool {
-        self.config.mode == Mode::Static && bound < Bound::NEVER
+    pub(crate) fn is_private(&self, min_bits: MinBits) -> bool {
+        self.config.mode == Mode::Static && min_bits < MinBits::SIXTEEN
     }
 
     /// How many tokens of a sequence may come from the prefix cache. At least one is computed, to
     /// sample from. So are prompt tokens whose logits have not been delivered yet.
     fn cacheable(&self, key: Key) -> usize {
         let seq = &self.seqs[key];
-        if seq.terms.is_private {
+        if seq.options.is_private {
             return 0;
         }
         let delivered = seq

@@ -1,6 +1,6 @@
 //! Arrivals: a request is rejected or joins the queue.
 
-use ebb_block_manager::{BLOCK_TOKENS, SeqBits, Terms, schedule::Bound};
+use ebb_block_manager::{BLOCK_TOKENS, SeqBits, SeqOptions, precision::MinBits};
 
 use crate::group::{Choice, Group};
 use crate::scheduler::Scheduler;
@@ -85,10 +85,10 @@ impl Scheduler {
             epoch: 0,
             failures: 0,
             preempted: false,
-            terms: Terms {
-                bound: Bound(min_kv_bits),
-                class: priority,
-                is_private: self.is_private(Bound(min_kv_bits)),
+            options: SeqOptions {
+                min_bits: MinBits(min_kv_bits),
+                priority,
+                is_private: self.is_private(MinBits(min_kv_bits)),
             },
             promised_frames,
             bits: SeqBits::default(),
@@ -150,7 +150,7 @@ impl Scheduler {
             });
         }
         let (waiting, limit) = (self.waiting.len(), self.config.max_waiting);
-        let is_taken = self.room_for_arrivals().take(request.n);
+        let is_taken = self.queue_capacity().take(request.n);
         (!is_taken).then_some(RejectReason::QueueFull { waiting, limit })
     }
 
@@ -158,8 +158,8 @@ impl Scheduler {
     fn frames_at_longest(&self, request: &Request) -> u64 {
         let computed =
             request.prompt.len() as u64 + u64::from(request.max_tokens.saturating_sub(1));
-        let bound = Bound(request.min_kv_bits);
+        let min_bits = MinBits(request.min_kv_bits);
         self.policy
-            .frames_at_longest(self.blocks.config(), computed, bound)
+            .frames_at_longest(self.blocks.config(), computed, min_bits)
     }
 }

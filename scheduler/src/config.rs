@@ -12,8 +12,8 @@ pub struct Config {
     /// Most running sequences. From its admission on, a request counts once for each choice.
     pub max_running: usize,
     /// Most queued requests. Requests with a free batch slot do not count, see
-    /// [`Room`](crate::Room). Preempted sequences wait in the queue too, but are never rejected: it
-    /// has at most `max_waiting + max_running` entries.
+    /// [`QueueCapacity`](crate::QueueCapacity). Preempted sequences wait in the queue too, but are
+    /// never rejected: it has at most `max_waiting + max_running` entries.
     pub max_waiting: usize,
     /// Most steps in flight. 1 plans a step after the one before has returned, 2 plans it while
     /// that one runs.
@@ -152,7 +152,7 @@ impl Config {
             chunk_frames: self.chunk_frames(pool),
             headroom_frames: u64::from(headroom) * u64::from(pool.frames_per_sub_block),
             overcommit_percent: self.overcommit_percent,
-            watermarks: Watermarks::new(capacity, pool.held_back(), permille),
+            watermarks: Watermarks::new(capacity, pool.shrink_reserve(), permille),
             live_max: u32::try_from(live_max).unwrap_or(u32::MAX),
             shrink_bytes_max: self.shrink_bytes_max,
         }

@@ -1,7 +1,7 @@
 //! Memory for running sequences, as the [pressure policy](ebb_block_manager::pressure) gives it.
 
 use ebb_block_manager::pressure::{Mode, Policy, Remedy, Shortage, Takeable};
-use ebb_block_manager::{BLOCK_TOKENS, SUB_BLOCK_TOKENS, Short};
+use ebb_block_manager::{BLOCK_TOKENS, OutOfFrames, SUB_BLOCK_TOKENS};
 
 use crate::FinishReason;
 use crate::batch::Batch;
@@ -35,7 +35,7 @@ impl Scheduler {
             return self.acquire_or_wait(key, resident, len, batch);
         }
         loop {
-            let Err(Short { missing }) = self.blocks.grow(resident.id, len as usize) else {
+            let Err(OutOfFrames { missing }) = self.blocks.grow(resident.id, len as usize) else {
                 self.seqs[key].reserved = len;
                 return Acquired::Granted;
             };
@@ -66,7 +66,7 @@ impl Scheduler {
         let is_in_flight = !self.in_flight.is_empty();
         Shortage {
             needed: self.blocks.available() + missing,
-            unheld: unheld.saturating_sub(usage.frames_held_back),
+            unheld: unheld.saturating_sub(usage.frames_reserve),
             // Copies of the step being planned hold frames, too.
             step_returns: is_in_flight || self.has_work(batch),
             is_in_flight,

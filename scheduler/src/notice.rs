@@ -48,7 +48,7 @@ pub enum Notice {
 /// Why a request was rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum RejectReason {
-    /// The queue is full, see [`Room`](crate::Room).
+    /// The queue is full, see [`QueueCapacity`](crate::QueueCapacity).
     #[error(
         "the queue is full: {waiting} requests are waiting, and at most {limit} may wait without a \
          free batch slot: try again later"

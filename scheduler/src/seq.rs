@@ -1,6 +1,6 @@
 //! A sequence: a choice of a request, or the prompt that its choices still share.
 
-use ebb_block_manager::{SeqBits, SeqId, Slot, Terms};
+use ebb_block_manager::{SeqBits, SeqId, SeqOptions, Slot};
 
 use crate::slab::Key;
 use crate::urgency::Urgency;
@@ -44,7 +44,7 @@ pub(crate) struct Seq {
     /// Whether it was preempted and waits to be readmitted.
     pub(crate) preempted: bool,
     /// What it asks of the pool.
-    pub(crate) terms: Terms,
+    pub(crate) options: SeqOptions,
     /// Frames that each choice of it is promised, where blocks shrink.
     pub(crate) promised_frames: u64,
     /// Bits at which it read its context before preemptions.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use ebb_block_manager::schedule::PositionTable;
+use ebb_block_manager::precision::LevelTable;
 
 use common::{Harness, config, pool, request, slices};
 use ebb_scheduler::{Config, Notice, RejectReason, Request, RequestId};
@@ -50,7 +50,7 @@ fn what_can_never_fit_is_turned_away_with_the_arithmetic() {
 #[test]
 fn frames_held_back_for_shrinking_do_not_count_as_room() {
     let mut small = pool(20);
-    small.positions = PositionTable::of_frames(&[8, 5]);
+    small.levels = LevelTable::of_frames(&[8, 5]);
     let mut h = Harness::new(config(), small);
     h.arrive(request(1, 240, 1));
     assert_eq!(rejection(&h), None);

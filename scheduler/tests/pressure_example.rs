@@ -5,7 +5,9 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{Harness, config, request};
-use ebb_block_manager::schedule::{Cost, Page, PageSide, PositionTable, Rung, Schedule, Step};
+use ebb_block_manager::precision::{
+    BlockSize, LevelChange, LevelTable, Page, PageLevel, PageSide, ShrinkOrder,
+};
 use ebb_block_manager::{BlockId, PoolConfig};
 use ebb_scheduler::{Admission, Config, Mode, Notice, StepPlan};
 
@@ -19,20 +21,20 @@ fn pool() -> PoolConfig {
         layer: 0,
         side: PageSide::K,
     };
-    let steps = [8, 4, 2].map(|bits| Step {
+    let steps = [8, 4, 2].map(|bits| LevelChange {
         page,
-        to: Rung { tag: bits, bits },
+        to: PageLevel { tag: bits, bits },
     });
-    let schedule = Schedule::new(1, steps.to_vec()).expect("bits fall");
-    let positions = PositionTable::new(&schedule, |taken| {
+    let order = ShrinkOrder::new(1, steps.to_vec()).expect("bits fall");
+    let levels = LevelTable::new(&order, |taken| {
         let frames = 8 >> taken.len();
-        Cost {
+        BlockSize {
             frames,
             bytes: u64::from(frames) * 1000,
         }
     });
     PoolConfig {
-        positions,
+        levels,
         max_blocks_per_seq: 64,
         ..PoolConfig::whole(56, 1000, 1)
     }

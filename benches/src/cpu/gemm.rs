@@ -5,10 +5,10 @@ use std::error::Error;
 use std::time::Duration;
 
 use ebb_kernels::bf16;
+use ebb_kernels::cpu::baseline::{Order, gemm_crate};
 use ebb_kernels::cpu::gemm::{Columns, Epilogue, PackedMatrix, Product, WeightMemory};
 use ebb_kernels::cpu::simd::Isa;
 use ebb_kernels::cpu::threads::Pool;
-use ebb_kernels::cpu::yardstick::{Order, gemm_crate};
 
 use super::model::random;
 use crate::report::{Report, shortest};

@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use ebb_kernels::cpu::baseline::read_bandwidth;
 use ebb_kernels::cpu::simd::Isa;
 use ebb_kernels::cpu::threads::Pool;
-use ebb_kernels::cpu::yardstick::read_bandwidth;
 
 use crate::report::{Report, shortest};
 use model::smollm2_135m;

@@ -1,6 +1,6 @@
 //! What a trace's KV cache takes when everything that may shrink stands at the floor.
 
-use ebb_block_manager::schedule::Bound;
+use ebb_block_manager::precision::MinBits;
 use ebb_block_manager::{BLOCK_TOKENS, PoolConfig};
 use serde::Serialize;
 
@@ -70,13 +70,13 @@ const LENGTHS: [u32; 4] = [512, 1024, 2048, 4096];
 impl AtFloor {
     /// Of a trace, in a pool whose blocks shrink.
     pub fn of(trace: &Trace, pool: &PoolConfig) -> Self {
-        let positions = &pool.positions;
+        let levels = &pool.levels;
         let bits = |bound| {
-            let position = positions.floor(bound);
-            let bytes = |position| positions.standing(position).cost.bytes as f64;
+            let position = levels.floor(bound);
+            let bytes = |level| levels.level(level).size.bytes as f64;
             bytes(position) * 16.0 / bytes(0)
         };
-        let (middle, first, last) = (bits(Bound::FLOOR), bits(pool.sink), bits(pool.protected));
+        let (middle, first, last) = (bits(MinBits::ANY), bits(pool.sink), bits(pool.protected));
         let edge = |s: Stored| s.first * first + s.last * last;
         let mean = |s: Stored| (s.middle * middle + edge(s) + s.open * 16.0) / s.tokens();
         let (mut all, mut by_request) = (Stored::default(), 0.0);

@@ -38,8 +38,8 @@ pub fn replay(setup: &Setup, trace: &Trace, misses_max: Option<usize>) -> Result
     let scheduler = Scheduler::new(setup.limits_of(&pool), pool.clone());
     let mut replay = Replay {
         scheduler: scheduler.map_err(|e| e.to_string())?,
-        bytes_at: (0..pool.positions.len() as u16)
-            .map(|position| pool.positions.standing(position).cost.bytes)
+        bytes_at: (0..pool.levels.len() as u16)
+            .map(|level| pool.levels.level(level).size.bytes)
             .collect(),
         token_bytes: setup.shape.geometry.token_bytes() as u64,
         pool,
@@ -229,9 +229,9 @@ impl Replay<'_> {
         let blocks = self.scheduler.blocks();
         let usage = blocks.usage();
         let (mut held, mut count) = (0, 0);
-        for at in blocks.position_use() {
+        for at in blocks.level_use() {
             let live = u64::from(at.blocks - at.cached);
-            held += live * self.bytes_at[usize::from(at.position)];
+            held += live * self.bytes_at[usize::from(at.level)];
             count += live;
         }
         // Open blocks count as whole ones there.

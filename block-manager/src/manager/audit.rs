@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{BlockManager, share::protected_blocks, sub_block_frames};
 use crate::{
-    BLOCK_TOKENS, BlockId, SUB_BLOCK_TOKENS, prefix::EntryId, schedule::Bound, sequence::Sequence,
-    shrink_queue::Queued,
+    BLOCK_TOKENS, BlockId, SUB_BLOCK_TOKENS, precision::MinBits, prefix::EntryId,
+    sequence::Sequence, shrink_queue::Queued,
 };
 
 /// Fails the audit with a sentence unless the condition holds.
@@ -60,7 +60,7 @@ impl BlockManager {
         let (mut refs, mut protections) = (HashMap::new(), HashMap::new());
         let (mut min_bits_counts, mut pins) = (HashMap::new(), HashMap::<BlockId, u32>::new());
         for row in self.seqs.iter() {
-            let class = row.terms.bound.class();
+            let class = row.options.min_bits.class();
             for &id in &row.blocks {
                 *refs.entry(id).or_insert(0) += 1;
                 min_bits_counts.entry(id).or_insert([0; 4])[class] += 1;
@@ -72,10 +72,10 @@ impl BlockManager {
             protected_blocks.for_each(|id| *protections.entry(id).or_insert(0) += 1);
         }
         let mut empty = 0;
-        let mut by_level = vec![0; self.config.positions.len()];
+        let mut by_level = vec![0; self.config.levels.len()];
         for id in self.used() {
             let block = &self.blocks[id];
-            by_level[usize::from(block.position)] += 1;
+            by_level[usize::from(block.level)] += 1;
             let claimed = min_bits_counts.remove(&id).unwrap_or_default();
             ensure!(
                 block.min_bits_counts == claimed,
@@ -90,9 +90,9 @@ impl BlockManager {
                     "{id} belongs in {queue:?}: {block:?}"
                 );
             }
-            let bits = self.config.positions.standing(block.position).min_bits;
+            let bits = self.config.levels.level(block.level).lowest_bits;
             let claim = block.min_bits_counts.iter().position(|&n| n > 0);
-            let lowest = claim.map_or(0, |class| Bound::CLASSES[class].0);
+            let lowest = claim.map_or(0, |class| MinBits::CLASSES[class].0);
             ensure!(
                 block.bits <= bits && block.bits >= lowest,
                 "{id} is at {bits} bits: {block:?}"
@@ -112,7 +112,7 @@ impl BlockManager {
             );
             let frames = u32::from(block.frames);
             if block.sealed {
-                let expected = self.config.position_frames(block.position);
+                let expected = self.config.level_frames(block.level);
                 ensure!(
                     frames == expected,
                     "{id} is sealed and needs {expected}: {block:?}"
@@ -125,7 +125,7 @@ impl BlockManager {
                     "{id} holds more than fits: {block:?}"
                 );
                 ensure!(
-                    block.position == 0,
+                    block.level == 0,
                     "{id} shrank before it was sealed: {block:?}"
                 );
                 ensure!(
@@ -193,14 +193,14 @@ impl BlockManager {
                 let tokens = (allocated - index * BLOCK_TOKENS).min(BLOCK_TOKENS);
                 let needed = sub_block_frames(&self.config, tokens);
                 ensure!(
-                    state.position > 0 || u32::from(state.frames) >= needed,
+                    state.level > 0 || u32::from(state.frames) >= needed,
                     "{id}: {block} has too few frames for {tokens} tokens: {state:?}",
                 );
                 ensure!(
-                    is_full || state.position == 0,
+                    is_full || state.level == 0,
                     "{id}: {block} shrank but is not full"
                 );
-                if is_full && self.config.prefix_cache && !row.terms.is_private {
+                if is_full && self.config.prefix_cache && !row.options.is_private {
                     self.check_link(row, index)?;
                 }
             }
@@ -303,10 +303,10 @@ impl BlockManager {
             "the list of ages has a loop"
         );
         let (mut frames, mut busy) = (0, BTreeMap::new());
-        let mut by_level = vec![0; self.config.positions.len()];
+        let mut by_level = vec![0; self.config.levels.len()];
         for &id in &by_age {
             let block = &self.blocks[id];
-            by_level[usize::from(block.position)] += 1;
+            by_level[usize::from(block.level)] += 1;
             frames += u32::from(block.frames);
             if block.busy_until > self.epochs.done() {
                 *busy.entry(block.busy_until).or_insert(0) += u32::from(block.frames);

@@ -26,7 +26,7 @@ impl BlockManager {
         let mut outlook = self.outlook();
         let mut begun = self.begun;
         let (free, evictable) = (self.frames.free(), self.cached.evictable());
-        let mut writable = pressure.writable_for_cached(free, evictable, self.held_back);
+        let mut writable = pressure.writable_for_cached(free, evictable, self.shrink_reserve);
 
         begun.look(pressure, &outlook);
         while begun.cached_shrink(pressure, self.can_shrink_live())
@@ -64,7 +64,7 @@ impl BlockManager {
         let unowned = u64::from(self.frames.free() + self.frames.retiring());
         let mut outlook = Outlook {
             total: self.config.frames.into(),
-            reserve: self.held_back.into(),
+            reserve: self.shrink_reserve.into(),
             unowned,
             not_live: unowned + u64::from(self.cached.frames()),
         };
@@ -96,16 +96,16 @@ impl BlockManager {
         jobs: &mut Vec<ShrinkJob>,
     ) -> Option<(u32, u32)> {
         let state = &self.blocks[block];
-        let (from, position) = (u32::from(state.frames), state.position);
-        let bound = self.bound(block);
-        let next = |position| self.config.positions.next_stop(position, bound);
-        let mut to = next(position).expect("queued blocks can shrink");
-        while self.config.position_frames(to) > share
+        let (from, level) = (u32::from(state.frames), state.level);
+        let min_bits = self.min_bits(block);
+        let next = |level| self.config.levels.next_target(level, min_bits);
+        let mut to = next(level).expect("queued blocks can shrink");
+        while self.config.level_frames(to) > share
             && let Some(further) = next(to)
         {
             to = further;
         }
-        let count = self.config.position_frames(to);
+        let count = self.config.level_frames(to);
         let bytes = u64::from(from) * self.config.frame_bytes;
         if !pressure.allows_bytes(self.issued_bytes, bytes) || count > *writable {
             return None;
@@ -133,8 +133,8 @@ impl BlockManager {
             at_floor = false;
             let to = self
                 .config
-                .positions
-                .last_stop(state.position, self.bound(block));
+                .levels
+                .last_target(state.level, self.min_bits(block));
             if let Some(job) = to.and_then(|to| self.issue(block, to).ok()) {
                 jobs.push(job);
             }
@@ -163,8 +163,8 @@ impl BlockManager {
         }
         let next = self
             .config
-            .positions
-            .next_stop(block.position, self.bound(id));
+            .levels
+            .next_target(block.level, self.min_bits(id));
         match (next, block.refs) {
             (None, _) => Queued::No,
             (Some(_), 0) => Queued::Cached(block.cached_at),

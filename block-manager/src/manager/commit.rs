@@ -59,7 +59,7 @@ impl BlockManager {
         let row = self.seqs.at(slot);
         let block = row.blocks[index];
         let before = index.checked_sub(1).map(|before| row.blocks[before]);
-        let (input_bits, is_private) = (row.read.lowest, row.terms.is_private);
+        let (input_bits, is_private) = (row.read.lowest, row.options.is_private);
         self.blocks.seal(block);
         self.clock += 1;
         let state = &mut self.blocks[block];

@@ -1,6 +1,6 @@
 //! Reserving memory for tokens before a step computes them.
 
-use super::{BlockManager, Short, sub_block_frames};
+use super::{BlockManager, OutOfFrames, sub_block_frames};
 use crate::{BLOCK_TOKENS, BlockId, SeqId, Slot, TableDelta, sequence::Sequence};
 
 impl BlockManager {
@@ -13,7 +13,7 @@ impl BlockManager {
     /// Allocates memory for tokens `0..len` of `seq`. New tokens get memory that no other sequence
     /// reads. All or nothing: succeeds exactly if [`frames_needed`](Self::frames_needed) is at most
     /// [`available`](Self::available). Evicts the least recently used cached blocks as needed.
-    pub fn grow(&mut self, seq: SeqId, len: usize) -> Result<(), Short> {
+    pub fn grow(&mut self, seq: SeqId, len: usize) -> Result<(), OutOfFrames> {
         let slot = self.seqs.slot(seq);
         let row = self.seqs.at(slot);
         if len <= row.allocated {
@@ -28,11 +28,11 @@ impl BlockManager {
         if needed > 0 {
             let available = self.available();
             if needed > available {
-                return Err(Short {
+                return Err(OutOfFrames {
                     missing: needed - available,
                 });
             }
-            self.evict_until(needed + self.held_back_now());
+            self.evict_until(needed + self.reserve_needed_now());
         }
         self.grow_open(slot, len);
         self.grow_new(slot, len);
@@ -93,7 +93,7 @@ impl BlockManager {
     /// Appends blocks until the sequence has `len` tokens.
     fn grow_new(&mut self, slot: Slot, len: usize) {
         for index in self.seqs.at(slot).blocks.len()..len.div_ceil(BLOCK_TOKENS) {
-            let block = self.add_block(self.seqs.at(slot).terms, index);
+            let block = self.add_block(self.seqs.at(slot).options, index);
             let filled = (len - index * BLOCK_TOKENS).min(BLOCK_TOKENS);
             self.extend_block(block, sub_block_frames(&self.config, filled));
             self.blocks.set_filled(block, filled);
@@ -114,8 +114,8 @@ impl BlockManager {
         let (index, allocated) = (row.blocks.len() - 1, row.allocated % BLOCK_TOKENS);
         // Only committed tokens are ever shared, so the sequence has some here.
         let committed = row.committed - index * BLOCK_TOKENS;
-        let terms = row.terms;
-        let own = self.add_block(terms, index);
+        let options = row.options;
+        let own = self.add_block(options, index);
         self.extend_block(own, sub_block_frames(&self.config, allocated));
         self.blocks.set_filled(own, allocated);
         self.blocks.copy_tokens(shared, own, committed);
@@ -140,7 +140,7 @@ impl BlockManager {
             index: index as u32,
             block: own,
         });
-        self.drop_ref(shared, terms);
+        self.drop_ref(shared, options);
         own
     }
 }

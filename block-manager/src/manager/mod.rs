@@ -22,19 +22,19 @@ use crate::{
     frames::FramePool,
     prefix::{EntryId, PrefixIndex},
     pressure::Begun,
-    sequence::{Sequences, Terms},
+    sequence::{SeqOptions, Sequences},
     shrink_queue::{Queued, ShrinkQueues},
 };
 use shrink::PendingShrink;
 
-pub use precision::{ColdBlock, LiveBlock};
+pub use precision::{CachedBlock, LiveBlock};
 pub use share::{Created, PrefixHit};
 pub use shrink::ShrinkJob;
 
 /// The pool has too few frames; nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("the KV pool is short of {missing} frames")]
-pub struct Short {
+pub struct OutOfFrames {
     /// Frames needed beyond those available.
     pub missing: u32,
 }
@@ -63,7 +63,7 @@ pub struct BlockManager {
     /// Bytes of the blocks that it shrinks, and of all blocks that were ever shrunk.
     issued_bytes: u64,
     shrunk_bytes: u64,
-    held_back: u32,
+    shrink_reserve: u32,
     queues: ShrinkQueues,
     /// Which shrinking has begun.
     begun: Begun,
@@ -87,14 +87,14 @@ impl BlockManager {
             frames: FramePool::new(config.frames),
             blocks: Blocks::new(&config),
             index: PrefixIndex::new(config.full_blocks_max(), config.hash_key),
-            cached: Cached::new(config.positions.len()),
+            cached: Cached::new(config.levels.len()),
             seqs: Sequences::new(config.max_blocks_per_seq),
             deltas: Vec::new(),
             copies: Vec::new(),
             issued: 0,
             issued_bytes: 0,
             shrunk_bytes: 0,
-            held_back: config.held_back(),
+            shrink_reserve: config.shrink_reserve(),
             queues: ShrinkQueues::default(),
             begun: Begun::default(),
             pending: VecDeque::new(),
@@ -115,13 +115,13 @@ impl BlockManager {
     /// the shrink reserve. Frames that come free when steps retire count for the reserve.
     pub fn available(&self) -> u32 {
         let takeable = self.frames.free() + self.cached.evictable();
-        takeable.saturating_sub(self.held_back_now())
+        takeable.saturating_sub(self.reserve_needed_now())
     }
 
     /// Frames of the shrink reserve that must be free now.
-    fn held_back_now(&self) -> u32 {
+    fn reserve_needed_now(&self) -> u32 {
         let coming = self.frames.retiring() + self.pending_frames;
-        self.held_back.saturating_sub(coming)
+        self.shrink_reserve.saturating_sub(coming)
     }
 
     /// Bytes of the blocks that steps have shrunk or tried to, as they were before.
@@ -188,7 +188,7 @@ impl BlockManager {
             frames_live,
             frames_cached,
             frames_shrinking,
-            frames_held_back: self.held_back,
+            frames_reserve: self.shrink_reserve,
             frames_shrinkable: self.queues.live_frames,
             frame_bytes: self.config.frame_bytes,
             bytes_used: u64::from(frames_live + frames_cached) * self.config.frame_bytes - empty,
@@ -201,12 +201,12 @@ impl BlockManager {
     }
 
     /// A new open block of a sequence, without frames.
-    fn add_block(&mut self, terms: Terms, index: usize) -> BlockId {
+    fn add_block(&mut self, options: SeqOptions, index: usize) -> BlockId {
         let block = self.blocks.add();
         let state = &mut self.blocks[block];
-        state.min_bits_counts[terms.bound.class()] += 1;
-        (state.priority, state.is_first) = (terms.class, index == 0);
-        self.deltas.push(TableDelta::Block { block, position: 0 });
+        state.min_bits_counts[options.min_bits.class()] += 1;
+        (state.priority, state.is_first) = (options.priority, index == 0);
+        self.deltas.push(TableDelta::Block { block, level: 0 });
         block
     }
 
@@ -228,10 +228,10 @@ impl BlockManager {
 
     /// A sequence no longer holds a block. Without holders a block is cached if its prefix entry
     /// has no other, and freed otherwise.
-    fn drop_ref(&mut self, id: BlockId, terms: Terms) {
+    fn drop_ref(&mut self, id: BlockId, options: SeqOptions) {
         let block = &mut self.blocks[id];
         block.refs -= 1;
-        block.min_bits_counts[terms.bound.class()] -= 1;
+        block.min_bits_counts[options.min_bits.class()] -= 1;
         if block.refs > 0 {
             return self.requeue(id);
         }

@@ -1,15 +1,15 @@
 //! The precision of blocks: how far they may shrink, and at which bits sequences read them.
 
 use super::BlockManager;
-use crate::{BlockId, PositionUse, SeqBits, SeqId, schedule::Bound};
+use crate::{BlockId, LevelUse, SeqBits, SeqId, precision::MinBits};
 
 /// A block that only the prefix cache keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ColdBlock {
+pub struct CachedBlock {
     /// The block.
     pub block: BlockId,
     /// Its precision level.
-    pub position: u16,
+    pub level: u16,
     /// Frames it owns.
     pub frames: u32,
     /// Blocks before it in its prompt. 0: it is the attention sink of all that will share it.
@@ -22,7 +22,7 @@ pub struct LiveBlock {
     /// The block.
     pub block: BlockId,
     /// Its precision level.
-    pub position: u16,
+    pub level: u16,
     /// Frames it owns.
     pub frames: u32,
     /// Sequences that hold it.
@@ -39,16 +39,16 @@ impl BlockManager {
 
     /// The lowest nominal bits that the block may shrink to now: the highest that its holders ask
     /// for or that its protection asks for.
-    pub fn bound(&self, block: BlockId) -> Bound {
+    pub fn min_bits(&self, block: BlockId) -> MinBits {
         let block = &self.blocks[block];
         if !block.sealed || block.pins > 0 {
-            return Bound::NEVER;
+            return MinBits::SIXTEEN;
         }
         let claim = block
             .min_bits_counts
             .iter()
             .position(|&holders| holders > 0);
-        let claimed = claim.map_or(Bound::FLOOR, |class| Bound::CLASSES[class]);
+        let claimed = claim.map_or(MinBits::ANY, |class| MinBits::CLASSES[class]);
         if block.is_first {
             claimed.max(self.config.sink)
         } else if block.protections > 0 {
@@ -59,12 +59,12 @@ impl BlockManager {
     }
 
     /// Cached blocks from the least to the most recently used.
-    pub fn cold_blocks(&self) -> impl Iterator<Item = ColdBlock> + '_ {
+    pub fn cached_blocks(&self) -> impl Iterator<Item = CachedBlock> + '_ {
         self.cached.iter(&self.blocks).map(|id| {
             let block = &self.blocks[id];
-            ColdBlock {
+            CachedBlock {
                 block: id,
-                position: block.position,
+                level: block.level,
                 frames: block.frames.into(),
                 depth: self.index.get(block.entry).depth,
             }
@@ -79,7 +79,7 @@ impl BlockManager {
             let block = &self.blocks[id];
             LiveBlock {
                 block: id,
-                position: block.position,
+                level: block.level,
                 frames: block.frames.into(),
                 holders: block.refs,
             }
@@ -87,15 +87,15 @@ impl BlockManager {
     }
 
     /// Blocks at each precision level that has some.
-    pub fn position_use(&self) -> impl Iterator<Item = PositionUse> + '_ {
+    pub fn level_use(&self) -> impl Iterator<Item = LevelUse> + '_ {
         let counts = self.blocks.by_level().iter().zip(self.cached.by_level());
         counts
             .zip(0_u16..)
             .filter(|((blocks, _), _)| **blocks > 0)
-            .map(|((&blocks, &cached), position)| {
-                let bytes = self.config.positions.standing(position).cost.bytes;
-                PositionUse {
-                    position,
+            .map(|((&blocks, &cached), level)| {
+                let bytes = self.config.levels.level(level).size.bytes;
+                LevelUse {
+                    level,
                     blocks,
                     cached,
                     bytes: bytes * u64::from(blocks),
@@ -117,12 +117,12 @@ impl BlockManager {
         let seen = (self.level_changes, row.blocks.len());
         if read.seen != seen {
             read.seen = seen;
-            let table = &self.config.positions;
+            let table = &self.config.levels;
             let (mut lowest, mut sum) = (16, 0);
             for &id in &row.blocks {
-                let position = self.blocks[id].position;
-                lowest = lowest.min(table.standing(position).min_bits);
-                sum += table.centibits(position);
+                let level = self.blocks[id].level;
+                lowest = lowest.min(table.level(level).lowest_bits);
+                sum += table.centibits(level);
             }
             read.now = (lowest, sum / row.blocks.len().max(1) as u64);
         }

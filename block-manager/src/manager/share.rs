@@ -2,8 +2,8 @@
 
 use super::BlockManager;
 use crate::{
-    BLOCK_TOKENS, BlockId, PrefixCursor, SeqId, Slot, TableDelta, Terms, prefix::EntryId,
-    schedule::Bound, sequence::Sequence,
+    BLOCK_TOKENS, BlockId, PrefixCursor, SeqId, SeqOptions, Slot, TableDelta, precision::MinBits,
+    prefix::EntryId, sequence::Sequence,
 };
 
 /// What the prefix cache holds of a prompt.
@@ -31,25 +31,25 @@ impl BlockManager {
     /// for [`lookup_from`](Self::lookup_from).
     pub fn lookup(&self, tokens: &[u32], max_tokens: usize) -> PrefixHit {
         let cursor = &mut PrefixCursor::default();
-        self.lookup_from(cursor, tokens, max_tokens, Bound::FLOOR)
+        self.lookup_from(cursor, tokens, max_tokens, MinBits::ANY)
     }
 
     /// [`lookup`](Self::lookup) that continues from what `cursor` remembers of the same prompt.
-    /// Finds only blocks that are not below `bound` and were computed from nothing below it. Cheap
-    /// while the prefix cache has not changed.
+    /// Finds only blocks that are not below `min_bits` and were computed from nothing below it.
+    /// Cheap while the prefix cache has not changed.
     pub fn lookup_from(
         &self,
         cursor: &mut PrefixCursor,
         tokens: &[u32],
         max_tokens: usize,
-        bound: Bound,
+        min_bits: MinBits,
     ) -> PrefixHit {
         cursor.seek(
             &self.index,
             &self.blocks,
             tokens,
             max_tokens,
-            bound,
+            min_bits,
             self.epochs.done(),
         )
     }
@@ -58,7 +58,7 @@ impl BlockManager {
     pub fn create(&mut self, seq: SeqId, tokens: &[u32], max_tokens: usize) -> Created {
         let mut cursor = std::mem::take(&mut self.scratch);
         cursor.clear();
-        let created = self.create_from(seq, &mut cursor, tokens, max_tokens, Terms::default());
+        let created = self.create_from(seq, &mut cursor, tokens, max_tokens, SeqOptions::default());
         self.scratch = cursor;
         created
     }
@@ -70,11 +70,11 @@ impl BlockManager {
         cursor: &mut PrefixCursor,
         tokens: &[u32],
         max_tokens: usize,
-        terms: Terms,
+        options: SeqOptions,
     ) -> Created {
-        let hit = self.lookup_from(cursor, tokens, max_tokens, terms.bound);
+        let hit = self.lookup_from(cursor, tokens, max_tokens, options.min_bits);
         let last = cursor.entries().last().unwrap_or(EntryId::NONE);
-        let slot = self.seqs.insert(seq, self.index.start_hash(last), terms);
+        let slot = self.seqs.insert(seq, self.index.start_hash(last), options);
         let (done, mut lowest) = (self.epochs.done(), 16);
         for entry in cursor.entries() {
             let block = self.index.get(entry).block;
@@ -103,11 +103,11 @@ impl BlockManager {
         let Sequence {
             committed,
             hash,
-            terms,
+            options,
             read,
             ..
         } = *self.seqs.at(from);
-        let slot = self.seqs.insert(child, hash, terms);
+        let slot = self.seqs.insert(child, hash, options);
         for index in 0..committed.div_ceil(BLOCK_TOKENS) {
             self.attach(slot, self.seqs.at(from).blocks[index]);
         }
@@ -129,10 +129,10 @@ impl BlockManager {
         if let Some(block) = partial {
             self.unpin(block);
         }
-        let terms = self.seqs.at(slot).terms;
+        let options = self.seqs.at(slot).options;
         // Last block first, so that eviction takes children before their parents.
         for index in (0..self.seqs.at(slot).blocks.len()).rev() {
-            self.drop_ref(self.seqs.at(slot).blocks[index], terms);
+            self.drop_ref(self.seqs.at(slot).blocks[index], options);
         }
         self.seqs.remove(slot);
     }
@@ -152,8 +152,8 @@ impl BlockManager {
         let row = self.seqs.at_mut(slot);
         let state = &mut self.blocks[block];
         state.refs += 1;
-        state.min_bits_counts[row.terms.bound.class()] += 1;
-        state.priority = state.priority.min(row.terms.class);
+        state.min_bits_counts[row.options.min_bits.class()] += 1;
+        state.priority = state.priority.min(row.options.priority);
         let index = row.blocks.len() as u32;
         row.blocks.push(block);
         self.deltas.push(TableDelta::Row { slot, index, block });

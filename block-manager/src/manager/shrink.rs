@@ -5,7 +5,7 @@
 //! frames become free once the steps that may read them have retired too. So no step reads a page
 //! that is half written, and a shrink that fails leaves everything as it was.
 
-use super::{BlockManager, Short};
+use super::{BlockManager, OutOfFrames};
 use crate::{BlockId, StepId, TableDelta, epoch::Epoch};
 
 /// One block that the step being planned shrinks.
@@ -42,23 +42,23 @@ impl BlockManager {
     ///
     /// Takes free frames, the shrink reserve included. Sequences leave the reserve alone, so a full
     /// pool can always shrink one more block once the shrink before has retired.
-    pub fn shrink(&mut self, block: BlockId) -> Result<Option<ShrinkJob>, Short> {
+    pub fn shrink(&mut self, block: BlockId) -> Result<Option<ShrinkJob>, OutOfFrames> {
         let state = &self.blocks[block];
         if state.is_shrinking || state.cannot_shrink || !state.sealed {
             return Ok(None);
         }
         let to = self
             .config
-            .positions
-            .next_stop(state.position, self.bound(block));
+            .levels
+            .next_target(state.level, self.min_bits(block));
         to.map(|to| self.issue(block, to)).transpose()
     }
 
-    pub(super) fn issue(&mut self, block: BlockId, to: u16) -> Result<ShrinkJob, Short> {
-        let count = self.config.position_frames(to);
+    pub(super) fn issue(&mut self, block: BlockId, to: u16) -> Result<ShrinkJob, OutOfFrames> {
+        let count = self.config.level_frames(to);
         let free = self.frames.free();
         if count > free {
-            return Err(Short {
+            return Err(OutOfFrames {
                 missing: count - free,
             });
         }
@@ -71,9 +71,9 @@ impl BlockManager {
         }
         let state = &mut self.blocks[block];
         state.is_shrinking = true;
-        state.bits = self.config.positions.standing(to).min_bits;
+        state.bits = self.config.levels.level(to).lowest_bits;
         state.busy_until = planned;
-        let from = state.position;
+        let from = state.level;
         if is_cached {
             self.cached.count(&self.blocks, block, done);
         }
@@ -135,8 +135,8 @@ impl BlockManager {
         let state = &mut self.blocks[block];
         state.is_shrinking = false;
         if pending.failed {
-            let position = state.position;
-            state.bits = self.config.positions.standing(position).min_bits;
+            let level = state.level;
+            state.bits = self.config.levels.level(level).lowest_bits;
             self.frames.give(&pending.new, 0, done);
             self.index.touch();
             return self.requeue(block);
@@ -157,10 +157,7 @@ impl BlockManager {
         }
         self.index.touch();
         self.level_changes += 1;
-        self.deltas.push(TableDelta::Block {
-            block,
-            position: to,
-        });
+        self.deltas.push(TableDelta::Block { block, level: to });
         let deltas = pending
             .new
             .iter()

@@ -5,7 +5,7 @@ use crate::{
     BLOCK_TOKENS, PrefixHit,
     block::{BlockTokens, Blocks},
     epoch::Epoch,
-    schedule::Bound,
+    precision::MinBits,
 };
 
 /// What a lookup of one prompt found. Looking it up again costs nothing while the prefix cache has
@@ -43,18 +43,18 @@ impl PrefixCursor {
         blocks: &Blocks,
         tokens: &[u32],
         max_tokens: usize,
-        bound: Bound,
+        min_bits: MinBits,
         done: Epoch,
     ) -> PrefixHit {
         let wanted = tokens.len().min(max_tokens) / BLOCK_TOKENS;
-        let seen = (index.version, wanted, bound.0);
+        let seen = (index.version, wanted, min_bits.0);
         if self.seen == seen {
             return self.hit;
         }
         self.drop_stale(index, wanted);
         let is_low = |id: EntryId| {
             let block = &blocks[index.get(id).block];
-            block.bits.min(block.input_bits) < bound.0
+            block.bits.min(block.input_bits) < min_bits.0
         };
         if let Some(end) = self.matched.iter().position(|&(id, _)| is_low(id)) {
             self.matched.truncate(end);

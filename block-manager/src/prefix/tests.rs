@@ -73,7 +73,7 @@ fn finds_what_a_map_of_prefixes_finds_although_hashes_collide() {
                     &blocks,
                     &whole,
                     whole.len(),
-                    crate::schedule::Bound::FLOOR,
+                    crate::precision::MinBits::ANY,
                     Epoch::MAX,
                 );
                 assert_eq!(hit.tokens, longest.count() * BLOCK_TOKENS);

@@ -41,7 +41,7 @@ pub(crate) struct Rows {
 /// The simulated device.
 pub(crate) struct Device {
     config: PoolConfig,
-    /// Contents of each frame: 16 cells at position 0, one cell for shrunk blocks.
+    /// Contents of each frame: 16 cells at level 0, one cell for shrunk blocks.
     frames: Vec<Vec<u64>>,
     rows: BTreeMap<(Slot, u32), BlockId>,
     blocks: BTreeMap<BlockId, (u16, Vec<u32>)>,
@@ -142,8 +142,8 @@ impl Device {
     fn apply(&mut self, delta: TableDelta) {
         match delta {
             TableDelta::Row { slot, index, block } => _ = self.rows.insert((slot, index), block),
-            TableDelta::Block { block, position } => {
-                self.blocks.insert(block, (position, Vec::new()));
+            TableDelta::Block { block, level } => {
+                self.blocks.insert(block, (level, Vec::new()));
             }
             TableDelta::Frame {
                 block,
@@ -165,8 +165,8 @@ impl Device {
     }
 
     /// Cells of the 128 tokens of a full block.
-    fn cells(&self, position: u16, frames: &[u32]) -> Vec<u64> {
-        if position > 0 {
+    fn cells(&self, level: u16, frames: &[u32]) -> Vec<u64> {
+        if level > 0 {
             return frames.iter().map(|&f| self.frames[f as usize][0]).collect();
         }
         (0..BLOCK_TOKENS).map(|at| self.cell(frames, at)).collect()
@@ -236,9 +236,9 @@ impl Device {
     fn read(&mut self, rows: &Rows) -> Result<(), String> {
         let digests = prefix_digests(&rows.tokens);
         for (block, expected) in digests.chunks(BLOCK_TOKENS).enumerate() {
-            let (position, frames) = self.block(rows, block * BLOCK_TOKENS)?;
-            let is_right = if position > 0 {
-                self.cells(position, frames)
+            let (level, frames) = self.block(rows, block * BLOCK_TOKENS)?;
+            let is_right = if level > 0 {
+                self.cells(level, frames)
                     .iter()
                     .all(|cell| expected.last() == Some(cell))
             } else {
@@ -259,8 +259,8 @@ impl Device {
         let index = (position / BLOCK_TOKENS) as u32;
         let id = self.rows.get(&(rows.slot, index));
         let id = id.ok_or_else(|| format!("row {:?} ends before block {index}", rows.slot))?;
-        let (position, frames) = &self.blocks[id];
-        Ok((*position, frames))
+        let (level, frames) = &self.blocks[id];
+        Ok((*level, frames))
     }
 
     /// Compares the device's tables, after all deltas, with the pool's.
@@ -268,10 +268,10 @@ impl Device {
         let mut names = BTreeSet::new();
         for (&seq, &slot) in slots {
             assert!(names.insert(slot), "two sequences share {slot:?}");
-            for (index, (position, frames)) in pool.table(SeqId(seq)).iter().enumerate() {
+            for (index, (level, frames)) in pool.table(SeqId(seq)).iter().enumerate() {
                 let id = self.rows[&(slot, index as u32)];
                 assert_eq!(
-                    (position, frames),
+                    (level, frames),
                     (self.blocks[&id].0, &self.blocks[&id].1[..])
                 );
             }

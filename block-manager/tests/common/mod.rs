@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use ebb_block_manager::{
     PoolConfig,
-    schedule::{Cost, Page, PageSide, PositionTable, Rung, Schedule, Step},
+    precision::{BlockSize, LevelChange, LevelTable, Page, PageLevel, PageSide, ShrinkOrder},
 };
 
 /// A pool of 16-bit blocks only.
@@ -21,7 +21,7 @@ pub(crate) fn config(frames: u32, frames_per_sub_block: u32) -> PoolConfig {
 }
 
 /// Positions of a model of two layers, whose bytes are the nominal bits.
-pub(crate) fn positions(block_frames: u32) -> PositionTable {
+pub(crate) fn levels(block_frames: u32) -> LevelTable {
     use PageSide::{K, V};
     let order = [
         (V, [0, 1], 8),
@@ -31,21 +31,21 @@ pub(crate) fn positions(block_frames: u32) -> PositionTable {
         (K, [1, 0], 4),
         (K, [0, 1], 2),
     ];
-    let steps = order.into_iter().flat_map(|(side, layers, bits)| {
-        layers.map(|layer| Step {
+    let changes = order.into_iter().flat_map(|(side, layers, bits)| {
+        layers.map(|layer| LevelChange {
             page: Page { layer, side },
-            to: Rung { tag: bits, bits },
+            to: PageLevel { tag: bits, bits },
         })
     });
-    let schedule = Schedule::new(2, steps.collect()).expect("every page goes down");
-    PositionTable::new(&schedule, |taken| {
+    let order = ShrinkOrder::new(2, changes.collect()).expect("every page shrinks");
+    LevelTable::new(&order, |taken| {
         let mut bits = BTreeMap::new();
         taken
             .iter()
-            .for_each(|step| _ = bits.insert(step.page, step.to.bits));
+            .for_each(|change| _ = bits.insert(change.page, change.to.bits));
         let whole = 16 * (4 - bits.len() as u32);
         let sum = whole + bits.values().map(|&b| u32::from(b)).sum::<u32>();
-        Cost {
+        BlockSize {
             frames: (block_frames * sum).div_ceil(64),
             bytes: sum.into(),
         }

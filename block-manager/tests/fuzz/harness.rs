@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use ebb_block_manager::{
-    BlockId, BlockManager, PoolConfig, PrefixCursor, Pressure, SeqId, ShrinkJob, Slot, StepId,
-    Terms, schedule::Bound,
+    BlockId, BlockManager, PoolConfig, PrefixCursor, Pressure, SeqId, SeqOptions, ShrinkJob, Slot,
+    StepId, precision::MinBits,
 };
 
 use crate::{
@@ -107,18 +107,20 @@ impl Harness {
         } else {
             any_max
         };
-        let terms = Terms {
-            bound: Bound([0, 0, 3, 8, 16][usize::from(how / 16) % 5]),
-            class: i32::from(how / 128) % 3,
+        let options = SeqOptions {
+            min_bits: MinBits([0, 0, 3, 8, 16][usize::from(how / 16) % 5]),
+            priority: i32::from(how / 128) % 3,
             is_private: false,
         };
-        let (any, _) = self.model.lookup(&prompt, max, Bound::FLOOR);
-        let (tokens, frames_revived) = self.model.lookup(&prompt, max, terms.bound);
+        let (any, _) = self.model.lookup(&prompt, max, MinBits::ANY);
+        let (tokens, frames_revived) = self.model.lookup(&prompt, max, options.min_bits);
         self.coverage
             .count("blocks too low for a request", (any - tokens) as u64 / 128);
         let cursor = &mut self.cursors[usize::from(which)];
         assert_eq!(self.pool.lookup(&prompt, max).tokens, any);
-        let hit = self.pool.lookup_from(cursor, &prompt, max, terms.bound);
+        let hit = self
+            .pool
+            .lookup_from(cursor, &prompt, max, options.min_bits);
         assert_eq!((hit.tokens, hit.frames_revived), (tokens, frames_revived));
         if self.seqs.len() >= SEQUENCES_MAX {
             return;
@@ -132,10 +134,10 @@ impl Harness {
         };
         let created = self
             .pool
-            .create_from(SeqId(id), cursor, &prompt, max, terms);
+            .create_from(SeqId(id), cursor, &prompt, max, options);
         assert_eq!(
             created.cached_tokens,
-            self.model.create(id, &prompt, max, terms)
+            self.model.create(id, &prompt, max, options)
         );
         assert!(self.pool.available() >= available.saturating_sub(frames_revived));
         let tokens = prompt[..created.cached_tokens].to_vec();
@@ -317,7 +319,7 @@ impl Harness {
             return self.shrink_for(at, which, how);
         }
         let which = usize::from(which);
-        let cold: Vec<_> = self.pool.cold_blocks().map(|cold| cold.block).collect();
+        let cold: Vec<_> = self.pool.cached_blocks().map(|cold| cold.block).collect();
         let (block, place, kind) = if at.is_multiple_of(2) && !cold.is_empty() {
             let pick = which % cold.len();
             (cold[pick], (None, pick), "cold blocks shrunk")
@@ -354,7 +356,7 @@ impl Harness {
     fn shrink_for(&mut self, demand: u16, marks: u16, bytes: u16) {
         let pressure = Pressure {
             demand: u32::from(demand % 64),
-            soon: u32::from(demand / 64 % 64).min(u32::from(demand % 64)),
+            decodes: u32::from(demand / 64 % 64).min(u32::from(demand % 64)),
             low: u32::from(marks % 16),
             high: u32::from(marks % 16 + marks / 64 % 64),
             live_max: match demand / 4096 {
@@ -362,7 +364,7 @@ impl Harness {
                 _ => u32::MAX,
             },
             bytes_max: 4096 * u64::from(bytes % 128),
-            cold: !(bytes / 128).is_multiple_of(4),
+            shrinks_cached: !(bytes / 128).is_multiple_of(4),
         };
         let mut jobs = Vec::new();
         let before = self.pool.usage().blocks_cached;
@@ -407,8 +409,8 @@ impl Harness {
         assert_eq!(usage.frames_shrinking, model.shrinking());
         let cold = self
             .pool
-            .cold_blocks()
-            .map(|b| (b.depth, b.position, b.frames));
+            .cached_blocks()
+            .map(|b| (b.depth, b.level, b.frames));
         assert_eq!(cold.collect::<Vec<_>>(), model.cached_blocks());
         Ok(())
     }

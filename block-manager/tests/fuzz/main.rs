@@ -9,9 +9,9 @@ mod harness;
 
 use std::{cell::RefCell, panic::catch_unwind};
 
-use common::{config, positions};
+use common::{config, levels};
 use coverage::Coverage;
-use ebb_block_manager::{PoolConfig, schedule::Bound};
+use ebb_block_manager::{PoolConfig, precision::MinBits};
 use harness::Harness;
 use proptest::{
     prelude::*,
@@ -78,11 +78,11 @@ impl Case {
         config.prefix_cache = self.prefix_cache;
         if self.shrinks {
             let block = config.block_frames();
-            config.positions = positions(block);
+            config.levels = levels(block);
             (config.protected, config.sink) = match self.frames % 4 {
-                0 => (Bound(16), Bound(16)),
-                1 => (Bound::FLOOR, Bound(16)),
-                _ => (Bound(8), Bound(8)),
+                0 => (MinBits(16), MinBits(16)),
+                1 => (MinBits::ANY, MinBits(16)),
+                _ => (MinBits(8), MinBits(8)),
             };
             config.frames += block;
         }

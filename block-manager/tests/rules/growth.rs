@@ -1,5 +1,5 @@
 use super::*;
-use ebb_block_manager::Short;
+use ebb_block_manager::OutOfFrames;
 
 #[test]
 fn a_sequence_takes_a_sub_block_for_each_16_tokens_begun() {
@@ -42,7 +42,7 @@ fn growth_is_all_or_nothing_and_tells_what_is_missing() {
     let mut pool = pool(10);
     run(&mut pool, A, &text(1, 100));
     assert_eq!(pool.available(), 3);
-    assert_eq!(pool.grow(A, 200), Err(Short { missing: 3 }));
+    assert_eq!(pool.grow(A, 200), Err(OutOfFrames { missing: 3 }));
     assert_eq!((pool.available(), pool.usage().frames_live), (3, 7));
     pool.grow(A, 160).expect("it fits exactly");
     assert_eq!(pool.available(), 0);
@@ -70,7 +70,7 @@ fn tables_change_by_deltas_that_name_every_frame() {
     pool.drain_deltas(&mut deltas);
     let (block, frames) = (pool.table(A).ids()[0], frames(&pool, A));
     let expected = [
-        Block { block, position: 0 },
+        Block { block, level: 0 },
         Frame {
             block,
             index: 0,

@@ -3,7 +3,7 @@
 use super::*;
 use ebb_block_manager::{
     ConfigError, PoolConfig,
-    schedule::{Bound, PositionTable},
+    precision::{LevelTable, MinBits},
 };
 
 #[test]
@@ -45,7 +45,7 @@ fn error(change: impl FnOnce(&mut PoolConfig)) -> ConfigError {
 
 #[test]
 fn shapes_that_cannot_work_are_refused_with_a_reason() {
-    use ConfigError::{FirstPosition, PositionFrames, Sink, TooLarge, TooSmall, Zero};
+    use ConfigError::{LevelFrames, LevelZero, Sink, TooLarge, TooSmall, Zero};
     assert_eq!(
         error(|c| c.frame_bytes = 0),
         Zero {
@@ -57,21 +57,21 @@ fn shapes_that_cannot_work_are_refused_with_a_reason() {
         TooLarge { max: 4096, .. }
     ));
     assert!(matches!(
-        error(|c| c.positions = PositionTable::of_frames(&[4])),
-        FirstPosition {
+        error(|c| c.levels = LevelTable::of_frames(&[4])),
+        LevelZero {
             expected: 8,
             found: 4
         }
     ));
     assert!(matches!(
-        error(|c| c.positions = PositionTable::of_frames(&[8, 4, 0])),
-        PositionFrames {
-            position: 2,
+        error(|c| c.levels = LevelTable::of_frames(&[8, 4, 0])),
+        LevelFrames {
+            level: 2,
             frames: 0,
             block: 8
         }
     ));
-    let sink = error(|c| (c.protected, c.sink) = (Bound(8), Bound(4)));
+    let sink = error(|c| (c.protected, c.sink) = (MinBits(8), MinBits(4)));
     assert!(matches!(
         sink,
         Sink {
@@ -80,12 +80,12 @@ fn shapes_that_cannot_work_are_refused_with_a_reason() {
         }
     ));
     assert!(sink.to_string().contains("shrink no further"), "{sink}");
-    let small = error(|c| (c.frames, c.positions) = (11, PositionTable::of_frames(&[8, 4])));
+    let small = error(|c| (c.frames, c.levels) = (11, LevelTable::of_frames(&[8, 4])));
     assert!(matches!(
         small,
         TooSmall {
             block: 8,
-            held_back: 4,
+            shrink_reserve: 4,
             ..
         }
     ));

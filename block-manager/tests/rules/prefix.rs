@@ -1,5 +1,5 @@
 use super::*;
-use ebb_block_manager::{PrefixCursor, PrefixHit, Terms, schedule::Bound};
+use ebb_block_manager::{PrefixCursor, PrefixHit, SeqOptions, precision::MinBits};
 
 fn hit(tokens: usize, frames_revived: u32) -> PrefixHit {
     PrefixHit {
@@ -178,43 +178,43 @@ fn a_cursor_follows_what_is_published_evicted_and_asked_for() {
     let mut pool = pool(32);
     let (prompt, mut cursor) = (text(1, 384), PrefixCursor::default());
     assert_eq!(
-        pool.lookup_from(&mut cursor, &prompt, 383, Bound::FLOOR)
+        pool.lookup_from(&mut cursor, &prompt, 383, MinBits::ANY)
             .tokens,
         0
     );
     run(&mut pool, A, &prompt[..256]);
     assert_eq!(
-        pool.lookup_from(&mut cursor, &prompt, 383, Bound::FLOOR),
+        pool.lookup_from(&mut cursor, &prompt, 383, MinBits::ANY),
         hit(256, 0)
     );
     pool.release(A);
     assert_eq!(
-        pool.lookup_from(&mut cursor, &prompt, 383, Bound::FLOOR),
+        pool.lookup_from(&mut cursor, &prompt, 383, MinBits::ANY),
         hit(256, 16)
     );
     assert_eq!(
-        pool.lookup_from(&mut cursor, &prompt, 200, Bound::FLOOR),
+        pool.lookup_from(&mut cursor, &prompt, 200, MinBits::ANY),
         hit(128, 8)
     );
     run(&mut pool, B, &text(2, 384));
     assert_eq!(
-        pool.lookup_from(&mut cursor, &prompt, 383, Bound::FLOOR),
+        pool.lookup_from(&mut cursor, &prompt, 383, MinBits::ANY),
         hit(128, 8)
     );
     pool.release(B);
     assert_eq!(
-        pool.create_from(C, &mut cursor, &prompt, 383, Terms::default())
+        pool.create_from(C, &mut cursor, &prompt, 383, SeqOptions::default())
             .cached_tokens,
         128
     );
     extend(&mut pool, C, &prompt[128..]);
     assert_eq!(
-        pool.lookup_from(&mut cursor, &prompt, 384, Bound::FLOOR),
+        pool.lookup_from(&mut cursor, &prompt, 384, MinBits::ANY),
         hit(384, 0)
     );
     cursor.clear();
     assert_eq!(
-        pool.lookup_from(&mut cursor, &text(2, 384), 383, Bound::FLOOR)
+        pool.lookup_from(&mut cursor, &text(2, 384), 383, MinBits::ANY)
             .tokens,
         128
     );

@@ -20,12 +20,12 @@ fn pressure_is_met_in_order() {
         let mut jobs = Vec::new();
         let pressure = Pressure {
             demand: 0,
-            soon: 0,
+            decodes: 0,
             low,
             high: low,
             live_max: u32::MAX,
             bytes_max: u64::MAX,
-            cold: true,
+            shrinks_cached: true,
         };
         pool.shrink_for(&pressure, &mut jobs);
         let order: Vec<_> = jobs.iter().map(|job| owner(pool, job.block)).collect();
@@ -50,12 +50,12 @@ fn live_blocks_shrink_to_frames_of_cached_ones() {
     let mut pool = formats(200);
     let all = Pressure {
         demand: 0,
-        soon: 0,
+        decodes: 0,
         low: 200,
         high: 200,
         live_max: u32::MAX,
         bytes_max: u64::MAX,
-        cold: true,
+        shrinks_cached: true,
     };
     run(&mut pool, B, &text(9, 1024));
     pool.release(B);
@@ -76,7 +76,13 @@ fn live_blocks_shrink_to_frames_of_cached_ones() {
     // All but the frames that a sequence takes soon.
     jobs.clear();
     let soon = 3;
-    pool.shrink_for(&Pressure { soon, ..all }, &mut jobs);
+    pool.shrink_for(
+        &Pressure {
+            decodes: soon,
+            ..all
+        },
+        &mut jobs,
+    );
     assert!(jobs.iter().all(|job| job.live));
     let written: usize = jobs.iter().map(|job| job.new.len()).sum();
     let most = before.frames_free + before.frames_cached - soon;
@@ -102,12 +108,12 @@ fn shrinks_take_the_frames_of_cached_blocks_whatever_is_asked_for() {
         let frames = pool.config().frames;
         let mut pressure = |low: u32| Pressure {
             demand: below(frames),
-            soon: below(20),
+            decodes: below(20),
             low,
             high: low + below(20),
             live_max: u32::MAX,
             bytes_max: 4096 * u64::from(1 + below(200)),
-            cold: true,
+            shrinks_cached: true,
         };
         let cached = [pressure(frames), pressure(0), pressure(10)];
         run(&mut pool, B, &text(round, 128 * (1 + round as usize % 6)));
@@ -159,12 +165,12 @@ fn a_step_rewrites_no_more_than_it_may() {
     let mut jobs = Vec::new();
     let some = Pressure {
         demand: 0,
-        soon: 0,
+        decodes: 0,
         low: 400,
         high: 400,
         live_max: u32::MAX,
         bytes_max: 3 * 8 * 4096,
-        cold: true,
+        shrinks_cached: true,
     };
     pool.shrink_for(&some, &mut jobs);
     pool.shrink_for(&some, &mut jobs);
@@ -175,7 +181,7 @@ fn a_step_rewrites_no_more_than_it_may() {
     pool.shrink_for(
         &Pressure {
             bytes_max: 1,
-            cold: true,
+            shrinks_cached: true,
             ..some
         },
         &mut jobs,
@@ -191,12 +197,12 @@ fn nothing_oscillates_at_the_watermark() {
     let (mut bursts, mut was_busy, mut jobs) = (0, false, Vec::new());
     let marks = Pressure {
         demand: 0,
-        soon: 0,
+        decodes: 0,
         low: 13,
         high: 26,
         live_max: u32::MAX,
         bytes_max: u64::MAX,
-        cold: true,
+        shrinks_cached: true,
     };
     for round in 1..=400 {
         // Demand goes up and down by two sub-blocks around the frames that are left.
@@ -224,12 +230,12 @@ fn sequences_that_hold_more_than_they_may_shrink_beside_free_frames() {
     let (before, mut jobs) = (pool.usage(), Vec::new());
     let at_most = |live_max| Pressure {
         demand: 0,
-        soon: 0,
+        decodes: 0,
         low: 10,
         high: 30,
         live_max,
         bytes_max: u64::MAX,
-        cold: true,
+        shrinks_cached: true,
     };
     pool.shrink_for(&at_most(before.frames_live), &mut jobs);
     assert!(jobs.is_empty());

@@ -1,14 +1,14 @@
 use super::*;
 use ebb_block_manager::{
-    BlockId, PrefixCursor, Pressure, ShrinkJob, StepId, Terms,
-    schedule::{Bound, PositionTable},
+    BlockId, PrefixCursor, Pressure, SeqOptions, ShrinkJob, StepId,
+    precision::{LevelTable, MinBits},
 };
 
 /// Blocks of 8 frames that can shrink to 4 and to 1.
 fn shrinking(frames: u32) -> BlockManager {
     let mut config = config(frames, 1);
-    config.positions = PositionTable::of_frames(&[8, 4, 1]);
-    (config.protected, config.sink) = (Bound::NEVER, Bound::NEVER);
+    config.levels = LevelTable::of_frames(&[8, 4, 1]);
+    (config.protected, config.sink) = (MinBits::SIXTEEN, MinBits::SIXTEEN);
     BlockManager::new(config).expect("the shape is valid")
 }
 
@@ -85,7 +85,7 @@ fn every_holder_reads_the_shrunk_block_through_one_change() {
     step(&mut pool, 2);
     pool.drain_deltas(&mut deltas);
     let expected = [
-        Block { block, position: 2 },
+        Block { block, level: 2 },
         Frame {
             block,
             index: 0,
@@ -142,7 +142,7 @@ fn a_failed_shrink_leaves_the_block_where_it_is() {
 #[test]
 fn a_block_that_ends_while_it_shrinks_takes_both_its_places_with_it() {
     let mut config = config(64, 1);
-    config.positions = PositionTable::of_frames(&[8, 4, 1]);
+    config.levels = LevelTable::of_frames(&[8, 4, 1]);
     config.prefix_cache = false;
     let mut pool = BlockManager::new(config).expect("the shape is valid");
     run(&mut pool, A, &text(1, 512));
@@ -190,8 +190,8 @@ pub(super) fn formats(frames: u32) -> BlockManager {
 /// The same with the lowest bits of the first and of the last sealed block.
 fn guarded(frames: u32, first: u8, last: u8) -> BlockManager {
     let mut config = config(frames, 1);
-    config.positions = common::positions(8);
-    (config.sink, config.protected) = (Bound(first), Bound(last));
+    config.levels = common::levels(8);
+    (config.sink, config.protected) = (MinBits(first), MinBits(last));
     BlockManager::new(config).expect("the shape is valid")
 }
 
@@ -199,12 +199,12 @@ fn guarded(frames: u32, first: u8, last: u8) -> BlockManager {
 fn floors(pool: &mut BlockManager, seq: SeqId, first_step: u64) -> Vec<u8> {
     let all = Pressure {
         demand: u32::MAX,
-        soon: u32::MAX,
+        decodes: u32::MAX,
         low: 0,
         high: 0,
         live_max: u32::MAX,
         bytes_max: u64::MAX,
-        cold: true,
+        shrinks_cached: true,
     };
     let mut jobs = Vec::new();
     for id in first_step.. {
@@ -215,28 +215,28 @@ fn floors(pool: &mut BlockManager, seq: SeqId, first_step: u64) -> Vec<u8> {
             break;
         }
     }
-    let table = pool.config().positions.clone();
+    let table = pool.config().levels.clone();
     pool.table(seq)
         .iter()
-        .map(|(position, _)| table.standing(position).min_bits)
+        .map(|(level, _)| table.level(level).lowest_bits)
         .collect()
 }
 
-/// Runs a sequence on terms of its own; what it reads is noted.
+/// Runs a sequence on options of its own; what it reads is noted.
 pub(super) fn run_at(
     pool: &mut BlockManager,
     seq: SeqId,
     tokens: &[u32],
-    bound: u8,
-    class: i32,
+    min_bits: u8,
+    priority: i32,
 ) -> usize {
-    let terms = Terms {
-        bound: Bound(bound),
-        class,
+    let options = SeqOptions {
+        min_bits: MinBits(min_bits),
+        priority,
         is_private: false,
     };
     let cursor = &mut PrefixCursor::default();
-    let created = pool.create_from(seq, cursor, tokens, tokens.len() - 1, terms);
+    let created = pool.create_from(seq, cursor, tokens, tokens.len() - 1, options);
     pool.grow(seq, tokens.len()).expect("there is room");
     pool.note_read(seq, (tokens.len() - created.cached_tokens) as u32);
     pool.commit(seq, &tokens[created.cached_tokens..]);
@@ -245,11 +245,11 @@ pub(super) fn run_at(
 
 #[test]
 fn no_block_goes_below_what_its_holders_insist_on() {
-    for (bound, middle, edge) in [(0, 2, 8), (3, 4, 8), (8, 8, 8), (16, 16, 16)] {
+    for (min_bits, middle, edge) in [(0, 2, 8), (3, 4, 8), (8, 8, 8), (16, 16, 16)] {
         let mut pool = formats(200);
-        run_at(&mut pool, A, &text(1, 650), bound, 0);
+        run_at(&mut pool, A, &text(1, 650), min_bits, 0);
         let expected = [edge, middle, middle, middle, edge, 16];
-        assert_eq!(floors(&mut pool, A, 1), expected, "bound {bound}");
+        assert_eq!(floors(&mut pool, A, 1), expected, "min_bits {min_bits}");
     }
 }
 
@@ -278,9 +278,10 @@ fn a_hit_satisfies_the_request_in_width_and_in_provenance() {
     pool.commit(A, &longer[650..]);
     assert_eq!(pool.bits(A).lowest, 2);
     assert!((200..1600).contains(&pool.bits(A).mean_centibits));
-    let found = |pool: &BlockManager, bound| {
+    let found = |pool: &BlockManager, min_bits| {
         let cursor = &mut PrefixCursor::default();
-        pool.lookup_from(cursor, &longer, 899, Bound(bound)).tokens
+        pool.lookup_from(cursor, &longer, 899, MinBits(min_bits))
+            .tokens
     };
     assert_eq!((found(&pool, 0), found(&pool, 2)), (896, 896));
     assert_eq!(
@@ -312,22 +313,22 @@ fn the_first_and_the_last_block_are_guarded_apart() {
 
 #[test]
 fn the_floor_is_what_full_pressure_comes_to() {
-    for (bound, [first, last]) in [0, 4, 8, 16]
+    for (min_bits, [first, last]) in [0, 4, 8, 16]
         .into_iter()
-        .flat_map(|bound| [[8, 8], [16, 0], [0, 0]].map(|guards| (bound, guards)))
+        .flat_map(|min_bits| [[8, 8], [16, 0], [0, 0]].map(|guards| (min_bits, guards)))
     {
         let mut most = 0;
         for len in (16..=1100).step_by(16) {
             let mut pool = guarded(400, first, last);
-            run_at(&mut pool, A, &text(1, len), bound, 0);
+            run_at(&mut pool, A, &text(1, len), min_bits, 0);
             floors(&mut pool, A, 1);
             most = most.max(pool.usage().frames_live);
-            let floor = pool.config().floor_frames(len as u64, Bound(bound));
+            let floor = pool.config().floor_frames(len as u64, MinBits(min_bits));
             // The last block was still open before its last token.
             let before = u64::from(most);
             assert!(
                 floor >= before,
-                "{len} tokens at {bound}: {floor} < {before}"
+                "{len} tokens at {min_bits}: {floor} < {before}"
             );
             let blocks = len as u64 / 128;
             assert!(
@@ -344,7 +345,7 @@ fn cold_blocks_shrink_in_place_in_the_cache() {
     let prompt = text(1, 384);
     run(&mut pool, A, &prompt);
     pool.release(A);
-    let cold: Vec<_> = pool.cold_blocks().collect();
+    let cold: Vec<_> = pool.cached_blocks().collect();
     assert_eq!(
         cold.iter().map(|cold| cold.depth).collect::<Vec<_>>(),
         [2, 1, 0]
@@ -379,7 +380,7 @@ fn a_cached_parent_goes_with_a_child_that_a_step_still_touches() {
     let prompt = text(1, 256);
     run(&mut pool, A, &prompt);
     pool.release(A);
-    let tail = pool.cold_blocks().next().expect("cached");
+    let tail = pool.cached_blocks().next().expect("cached");
     shrink(&mut pool, tail.block);
     pool.begin_step(StepId(1));
     // Free are 8; the child's frames are busy, so the parent's 8 must go.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ebb_serving::sampling::{Sampler, SamplerState};
 use ebb_serving::trajectory::Trajectory;
 
-use crate::eval::{Bits, CHUNK, Course, EvalError, Move, Row, Rows, TrialPositions, Trials, score};
+use crate::eval::{Bits, CHUNK, Course, EvalError, Move, Row, Rows, TrialLevels, Trials, score};
 
 /// How tokens are grouped into steps. On the CPU that changes no bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub fn replay(
     trials: &mut Trials,
     trajectory: &Trajectory,
     end_ids: &[u32],
-    others: &[TrialPositions],
+    others: &[TrialLevels],
     feeding: Feeding,
 ) -> Result<Replayed, EvalError> {
     let moves = trajectory

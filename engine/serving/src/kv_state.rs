@@ -30,12 +30,12 @@ pub struct KvState {
     pub stored_bits: f64,
     /// Formats in use.
     pub formats: Vec<FormatUse>,
-    /// Steps of the longest chain of the schedule.
-    pub schedule_steps: u32,
-    /// Steps taken, the mean over all blocks; an open one has taken none.
-    pub schedule_steps_mean: f64,
-    /// Steps taken by the block that has taken most.
-    pub schedule_steps_max: u32,
+    /// Level changes of the longest chain of the shrink order.
+    pub level_changes: u32,
+    /// Level changes taken, the mean over all blocks; an open one has taken none.
+    pub level_changes_mean: f64,
+    /// Level changes taken by the block that has taken most.
+    pub level_changes_max: u32,
     /// Mean over the running sequences of the mean bits that each has read.
     pub running_bits: f64,
     /// Lowest nominal bits that a running sequence has read.
@@ -64,35 +64,35 @@ pub struct KvState {
     pub watermarks_bytes: (u64, u64),
 }
 
-/// What a [`KvState`] needs to know of each schedule position, worked out once.
+/// What a [`KvState`] needs to know of each precision level, worked out once.
 #[derive(Debug)]
 pub struct KvFacts {
     mode: Mode,
     floor_bits: f64,
     token_bytes: u64,
     steps: u32,
-    /// By position: steps taken, and bytes and pages of each format.
-    positions: Vec<(u16, Vec<(u64, u32)>)>,
+    /// By level: changes taken, and bytes and pages of each format.
+    levels: Vec<(u16, Vec<(u64, u32)>)>,
 }
 
 impl KvFacts {
     /// The facts of a plan.
     pub fn new(plan: &KvPlan) -> Self {
-        let positions = (0..plan.positions.len() as u16).map(|position| {
-            let taken = plan.positions.standing(position).taken;
-            (taken, plan.bytes_by_format(position))
+        let levels = (0..plan.levels.len() as u16).map(|level| {
+            let taken = plan.levels.level(level).taken;
+            (taken, plan.bytes_by_format(level))
         });
-        let positions: Vec<_> = positions.collect();
+        let levels: Vec<_> = levels.collect();
         Self {
             mode: plan.mode,
             floor_bits: plan.floor_bits(),
             token_bytes: plan.layout.geometry().token_bytes() as u64,
-            steps: positions
+            steps: levels
                 .iter()
                 .map(|(taken, _)| u32::from(*taken))
                 .max()
                 .unwrap_or(0),
-            positions,
+            levels,
         }
     }
 
@@ -103,17 +103,17 @@ impl KvFacts {
         let (mut shrunk_bytes, mut shrunk_frames, mut shrunk_blocks) = (0, 0, 0);
         let mut cached_shrunk_frames = 0;
         let (mut blocks, mut taken_sum, mut taken_max) = (0, 0, 0);
-        for at in scheduler.blocks().position_use() {
-            let (taken, by_format) = &self.positions[usize::from(at.position)];
+        for at in scheduler.blocks().level_use() {
+            let (taken, by_format) = &self.levels[usize::from(at.level)];
             let (count, cached) = (u64::from(at.blocks), u64::from(at.cached));
-            let is_shrunk = at.position > 0;
+            let is_shrunk = at.level > 0;
             for (sum, (bytes, pages)) in formats.iter_mut().zip(by_format) {
                 sum.0 += bytes * count * u64::from(is_shrunk);
                 sum.1 += u64::from(*pages) * count;
                 sum.2 += bytes * cached * u64::from(is_shrunk);
             }
             if is_shrunk {
-                let frames = scheduler.blocks().config().position_frames(at.position);
+                let frames = scheduler.blocks().config().level_frames(at.level);
                 shrunk_bytes += at.bytes;
                 shrunk_frames += u64::from(frames) * count;
                 cached_shrunk_frames += u64::from(frames) * cached;
@@ -152,9 +152,9 @@ impl KvFacts {
                     cached_bytes,
                 })
                 .collect(),
-            schedule_steps: self.steps,
-            schedule_steps_mean: per(taken_sum, blocks, 0.0),
-            schedule_steps_max: taken_max,
+            level_changes: self.steps,
+            level_changes_mean: per(taken_sum, blocks, 0.0),
+            level_changes_max: taken_max,
             running_bits: f64::from(running.mean_centibits) / 100.0,
             running_bits_lowest: running.lowest,
             shrinks_live: stats.shrinks_live,

@@ -120,7 +120,7 @@ fn a_cache_that_shrinks_answers_as_one_on_the_cpu() {
         config.static_chunk = Some(128);
         ebb_serving::start(config).expect("it starts")
     };
-    // Every full block goes to the end of the schedule before anything reads it, here as there.
+    // Every full block goes to the end of the shrink order before anything reads it, here as there.
     let gpu = start(DeviceChoice::Cuda(0), Mode::Static);
     assert_eq!(gpu.state().kv.mode, "static");
     let cpu = start(DeviceChoice::Cpu, Mode::Static);

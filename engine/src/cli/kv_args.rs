@@ -116,7 +116,7 @@ impl KvArgs {
         self.kv_preset.as_ref().map(named).transpose()
     }
 
-    /// Where the schedule comes from.
+    /// Where the shrink order comes from.
     ///
     /// # Errors
     /// [`CliError::Usage`] naming the flag.

@@ -110,7 +110,7 @@ pub(crate) fn prompt(which: u32, len: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Sampled with every parameter that changes a draw, of requests that differ.
+/// Sampled with every parameter that changes a sample, of requests that differ.
 pub(crate) fn sampling(which: u32, max_tokens: u32) -> SamplingOptions {
     let base = SamplingOptions {
         max_tokens: Some(max_tokens),

@@ -57,7 +57,7 @@ fn damaged_lines_are_named() {
             json!([[u32::MAX, u32::MAX], [u32::MAX, u32::MAX]]),
             "",
         ),
-        ("moves", json!([[130, 0, 60000]]), "position 60000"),
+        ("moves", json!([[130, 0, 60000]]), "level 60000"),
         ("moves", json!([[127, 0, 1]]), "not full yet"),
         ("moves", json!([[141, 0, 1], [140, 0, 2]]), "not in order"),
         ("moves", json!([[140, 0, 2], [141, 0, 1]]), "no way down"),

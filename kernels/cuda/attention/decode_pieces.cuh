@@ -23,11 +23,11 @@ namespace ebb {
 struct alignas(64) MixedDecodeParams {
   TensorMap records;  // as of BulkDecodeParams
   DecodeParams decode;
-  const uint32_t* positions;  // in the shrink schedule, by BlockRef::block; 0: 16 bit
-  const PageAtLevel* pages;   // [position - 1][layer * 2 + side]
-  uint32_t page_count;        // layers * 2
-  uint32_t group;             // query heads of a KV head
-  uint32_t position_count;    // of `pages`
+  const uint32_t* levels;    // precision levels, by BlockRef::block; 0: 16 bit
+  const PageAtLevel* pages;  // [level - 1][layer * 2 + side]
+  uint32_t page_count;       // layers * 2
+  uint32_t group;            // query heads of a KV head
+  uint32_t level_count;      // of `pages`
   uint32_t reserved;
   uint64_t policy;  // of L2, for what is read of blocks
   uint32_t reserved2[6];
@@ -282,7 +282,7 @@ struct MixedPieces {
     uint32_t flags;
     uint32_t first_block, begin, tokens, columns;  // of the unit; begin: of this batch
     uint2 ref;
-    uint32_t position;
+    uint32_t level;
     __device__ __forceinline__ uint32_t ordinal() const { return flags & 0xffff; }
     __device__ __forceinline__ uint32_t head() const { return flags >> kHeadShift; }
   };
@@ -328,26 +328,26 @@ struct MixedPieces {
       b.ref =
           look_up(reinterpret_cast<const uint2*>(p.pages.blocks + b.first_block + b.begin + lane));
   }
-  __device__ __forceinline__ void load_positions(Batch& b) const {
-    b.position = 0;
-    if (has_block(b)) b.position = look_up(&params.positions[b.ref.y]);
+  __device__ __forceinline__ void load_levels(Batch& b) const {
+    b.level = 0;
+    if (has_block(b)) b.level = look_up(&params.levels[b.ref.y]);
   }
 
   // Each load is started before what comes first needs all of the warp's attention.
   __device__ __forceinline__ void produce() const {
     Found found = {0, lane < kWarps ? lane : ~0u, 0};
     // What is looked up one after the other below is asked for at once.
-    if (lane < params.position_count) prefetch_line(page_of(lane + 1));
+    if (lane < params.level_count) prefetch_line(page_of(lane + 1));
     prefetch_line(p.pages.blocks);
     prefetch_line(p.pages.frames);
-    prefetch_line(params.positions);
+    prefetch_line(params.levels);
     Batch b;
     open_unit(b, 0, load_unit(0));
     Extent ahead = load_unit(1);
     load_refs(b);
     // The first pieces are waited for: their frames are needed two look-ups from now.
     if (b.ordinal() != kNone) prefetch_line(p.pages.frames + b.ref.x);
-    load_positions(b);
+    load_levels(b);
 #pragma unroll 1
     while (b.ordinal() != kNone) {
       Batch next = b;
@@ -359,7 +359,7 @@ struct MixedPieces {
       }
       load_refs(next);
       find_pieces(b, found);
-      load_positions(next);
+      load_levels(next);
       b = next;
     }
     if (lane < kWarps) {
@@ -418,9 +418,9 @@ struct MixedPieces {
   // Blocks of a unit from which on whatever is left uneven is little.
   static constexpr uint32_t kLong = 16;
 
-  __device__ __forceinline__ const uint4* page_of(uint32_t position) const {
+  __device__ __forceinline__ const uint4* page_of(uint32_t level) const {
     return reinterpret_cast<const uint4*>(
-        &params.pages[(position - 1) * params.page_count + 2 * p.layer]);
+        &params.pages[(level - 1) * params.page_count + 2 * p.layer]);
   }
 
   // Opens a unit: whoever had least to do in the one before has the first slot, which has most.
@@ -440,10 +440,10 @@ struct MixedPieces {
     const uint32_t block = b.begin + lane,
                    tokens = block < blocks_end(b) ? min(b.tokens - block * 128, 128u) : 0;
     const uint32_t to_end = b.tokens + (b.columns >> 16 & 0xff) - block * 128;
-    const bool is_shrunk = tokens > 0 && b.position > 0;
+    const bool is_shrunk = tokens > 0 && b.level > 0;
     uint32_t cost = 0;  // of a block that has not been dealt
     if (is_shrunk) {
-      const uint4* const page = page_of(b.position);
+      const uint4* const page = page_of(b.level);
       cost = cost_of(look_up(page).z) + cost_of(look_up(page + 1).z);
     }
     if ((b.flags & kOpens) != 0) open_slots(b, found);
@@ -462,8 +462,8 @@ struct MixedPieces {
       }
       tell_each(blocks, [&](uint32_t of, bool is) {
         const uint32_t first_frame = __shfl_sync(~0u, b.ref.x, of),
-                       position = __shfl_sync(~0u, b.position, of);
-        if (is) tell_block(found, b, first_frame, position);
+                       level = __shfl_sync(~0u, b.level, of);
+        if (is) tell_block(found, b, first_frame, level);
       });
       blocks = 0;
       if (most == 0) break;
@@ -560,10 +560,10 @@ struct MixedPieces {
   }
 
   __device__ __forceinline__ void tell_block(Found& found, const Batch& b, uint32_t first_frame,
-                                             uint32_t position) const {
+                                             uint32_t level) const {
     const PageTable& t = p.pages;
     const uint32_t frame_bytes = static_cast<uint32_t>(t.frame_bytes);
-    const uint4* const page = page_of(position);
+    const uint4* const page = page_of(level);
     uint32_t info = b.ordinal(), offset[2], format[2];
     uint32_t frame[2][2];  // of a record's parts
 #pragma unroll

@@ -13,6 +13,8 @@ pub mod threads;
 
 mod attention;
 mod backend;
+#[cfg(feature = "baseline")]
+pub mod baseline;
 mod floats;
 mod forward;
 mod linear;
@@ -23,8 +25,6 @@ mod scratch;
 mod shared;
 mod shrink;
 mod weights;
-#[cfg(feature = "yardstick")]
-pub mod yardstick;
 
 pub use backend::{CpuBackend, CpuOptions};
 pub use weights::LoadError;

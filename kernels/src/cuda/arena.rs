@@ -108,7 +108,7 @@ impl DeviceArena {
         self.layout
     }
 
-    /// Where pages lie, at every position of the schedule.
+    /// Where pages lie, at every precision level.
     pub(super) fn pages(&self) -> &KvLayout {
         &self.pages
     }

@@ -1,4 +1,4 @@
-//! Blocks at different positions of the shrink schedule: attention over them, and the way there.
+//! Blocks at different precision levels: attention over them, and the way there.
 
 use ebb_kernels::model::QkNorm;
 

@@ -2,9 +2,9 @@
 
 use crate::common::{Harness, request};
 use crate::{
-    at_least, bits, bits_at_end, positions, progressive, same_prompt, seq_of, shrinking_pool,
+    at_least, bits, bits_at_end, levels, progressive, same_prompt, seq_of, shrinking_pool,
 };
-use ebb_block_manager::schedule::Bound;
+use ebb_block_manager::precision::MinBits;
 use ebb_scheduler::{Config, Event, RequestId};
 
 #[test]
@@ -17,7 +17,7 @@ fn one_that_insists_on_16_bit_keeps_it_among_those_that_shrink() {
     while h.end_of(1, 0).is_none() {
         let plan = h.planned();
         if let Some(seq) = seq_of(&plan, 1) {
-            assert!(positions(&h, seq).iter().all(|p| *p == 0));
+            assert!(levels(&h, seq).iter().all(|p| *p == 0));
         }
         h.done(&plan);
     }
@@ -30,7 +30,7 @@ fn one_that_insists_on_16_bit_keeps_it_among_those_that_shrink() {
 #[test]
 fn bounds_between_are_kept_as_well() {
     for bound in [8, 4, 2] {
-        let floor = shrinking_pool(100).floor_frames(700 + 199, Bound(bound));
+        let floor = shrinking_pool(100).floor_frames(700 + 199, MinBits(bound));
         let mut h = Harness::new(progressive(), shrinking_pool(2 * floor as u32));
         h.arrive(at_least(bound, request(1, 700, 200)));
         h.arrive(at_least(bound, request(2, 700, 200)));
@@ -91,8 +91,8 @@ fn a_16_bit_block_that_was_computed_from_shrunk_ones_is_not_served_as_16_bit() {
             break seq;
         }
     };
-    let standing = positions(&h, degraded);
-    assert!(standing[0] > 0 && standing[3] == 0, "{standing:?}");
+    let levels_now = levels(&h, degraded);
+    assert!(levels_now[0] > 0 && levels_now[3] == 0, "{levels_now:?}");
     assert!(h.scheduler.blocks().bits(degraded).lowest < 16);
     h.apply(Event::Cancel(RequestId(9)));
     // Its first block is computed again at 16 bit, and the fourth is now published behind it.

@@ -35,10 +35,10 @@ fn done_without(h: &mut Harness, plan: &StepPlan, failed_shrinks: Vec<BlockId>) 
 }
 
 /// A block's level, if a sequence of the plan holds it.
-fn position(h: &Harness, block: BlockId) -> Option<u16> {
+fn level(h: &Harness, block: BlockId) -> Option<u16> {
     let blocks = h.scheduler.blocks();
     blocks
-        .position_use()
+        .level_use()
         .find(|_| blocks.usage().blocks_live > 0)?;
     (0..100)
         .map(ebb_block_manager::SeqId)
@@ -46,7 +46,7 @@ fn position(h: &Harness, block: BlockId) -> Option<u16> {
         .find_map(|seq| {
             let table = blocks.table(seq);
             let index = table.ids().iter().position(|id| *id == block)?;
-            table.get(index).map(|(position, _)| position)
+            table.get(index).map(|(level, _)| level)
         })
 }
 
@@ -56,9 +56,9 @@ fn a_block_that_cannot_be_transcoded_stays_and_is_not_tried_again() {
     let plan = until_shrinks(&mut h);
     let stuck = plan.shrinks[0].block;
     done_without(&mut h, &plan, vec![stuck]);
-    assert_eq!(position(&h, stuck), Some(plan.shrinks[0].from));
+    assert_eq!(level(&h, stuck), Some(plan.shrinks[0].from));
     for job in &plan.shrinks[1..] {
-        assert_eq!(position(&h, job.block), Some(job.to));
+        assert_eq!(level(&h, job.block), Some(job.to));
     }
     while h.end_of(1, 0).is_none() && h.end_of(2, 0).is_none() {
         let plan = h.step();
@@ -75,7 +75,7 @@ fn after_a_failed_step_the_block_stays_and_is_tried_again() {
     let plan = until_shrinks(&mut h);
     h.apply(Event::StepFailed { step: plan.step });
     let first = &plan.shrinks[0];
-    assert_eq!(position(&h, first.block), Some(first.from));
+    assert_eq!(level(&h, first.block), Some(first.from));
     assert_eq!(h.scheduler.blocks().usage().frames_shrinking, 0);
     let again = until_shrinks(&mut h);
     assert!(again.shrinks.iter().any(|job| job.block == first.block));

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::common::{Harness, request};
-use crate::{at_least, positions, progressive, same_prompt, shrinking_pool};
-use ebb_block_manager::schedule::Bound;
+use crate::{at_least, levels, progressive, same_prompt, shrinking_pool};
+use ebb_block_manager::precision::MinBits;
 use ebb_scheduler::{Config, Mode};
 
 fn fixed() -> Config {
@@ -26,7 +26,7 @@ fn trajectory(h: &mut Harness, chunk: u32, prompt: impl Fn(u64) -> u32) -> Traje
             let in_prompt = slice.position < prompt(slice.request.0);
             let chunk = if in_prompt { chunk } else { 128 };
             let full = (slice.position / chunk * chunk / 128) as usize;
-            let before = &positions(h, slice.seq)[..full];
+            let before = &levels(h, slice.seq)[..full];
             let len = slice.tokens.len() as u32;
             let last = slice.position + len - 1;
             assert_eq!(
@@ -34,7 +34,7 @@ fn trajectory(h: &mut Harness, chunk: u32, prompt: impl Fn(u64) -> u32) -> Traje
                 slice.position / chunk,
                 "a slice stays in its chunk"
             );
-            let inside = &positions(h, slice.seq)[full..slice.position as usize / 128];
+            let inside = &levels(h, slice.seq)[full..slice.position as usize / 128];
             assert!(
                 inside.iter().all(|p| *p == 0),
                 "a chunk reads itself at 16 bit"
@@ -57,10 +57,10 @@ fn every_full_block_is_at_its_place_before_the_next_token_is_planned() {
     h.arrive(at_least(4, request(2, 300, 300)));
     h.arrive(at_least(16, request(3, 300, 300)));
     let read = trajectory(&mut h, 128, |_| 0);
-    let table = &h.scheduler.blocks().config().positions;
+    let table = &h.scheduler.blocks().config().levels;
     for ((id, _), full) in &read {
-        let bound = Bound([0, 4, 16][*id as usize - 1]);
-        let edge = table.floor(bound.max(Bound(8)));
+        let bound = MinBits([0, 4, 16][*id as usize - 1]);
+        let edge = table.floor(bound.max(MinBits(8)));
         let mut expect = vec![table.floor(bound); full.len()];
         if let Some(first) = expect.first_mut() {
             *first = edge;

@@ -14,8 +14,8 @@ mod who;
 use std::collections::BTreeMap;
 
 use common::{Harness, config, request};
-use ebb_block_manager::schedule::{
-    Bound, Cost, Page, PageSide, PositionTable, Rung, Schedule, Step,
+use ebb_block_manager::precision::{
+    BlockSize, LevelChange, LevelTable, MinBits, Page, PageLevel, PageSide, ShrinkOrder,
 };
 use ebb_block_manager::{PoolConfig, SeqBits, SeqId};
 use ebb_scheduler::{Config, Mode, Notice, Request, StepPlan};
@@ -28,29 +28,29 @@ const AT_2: u32 = 4;
 /// A pool of `frames` frames and the shrink reserve, with four frames for a sub-block.
 fn shrinking_pool(frames: u32) -> PoolConfig {
     let pages = [PageSide::K, PageSide::V].map(|side| Page { layer: 0, side });
-    let rungs = [8, 4, 2].map(|bits| Rung { tag: bits, bits });
-    let steps = rungs
+    let page_levels = [8, 4, 2].map(|bits| PageLevel { tag: bits, bits });
+    let changes = page_levels
         .iter()
-        .flat_map(|&to| pages.map(|page| Step { page, to }));
-    let schedule = Schedule::new(1, steps.collect()).expect("pages only go down");
-    let positions = PositionTable::new(&schedule, |taken| {
+        .flat_map(|&to| pages.map(|page| LevelChange { page, to }));
+    let order = ShrinkOrder::new(1, changes.collect()).expect("pages only shrink");
+    let levels = LevelTable::new(&order, |taken| {
         let bits: BTreeMap<u8, u32> = taken
             .iter()
             .map(|step| (step.page.side as u8, step.to.bits.into()))
             .collect();
         let frames = bits.values().sum::<u32>() + 16 * (2 - bits.len() as u32);
-        Cost {
+        BlockSize {
             frames,
             bytes: u64::from(frames) * 1000,
         }
     });
-    let held_back = positions.largest_stop();
+    let reserve = levels.largest_target();
     PoolConfig {
-        positions,
-        protected: Bound(8),
-        sink: Bound(8),
+        levels,
+        protected: MinBits(8),
+        sink: MinBits(8),
         max_blocks_per_seq: 64,
-        ..PoolConfig::whole(frames + held_back, 1000, 4)
+        ..PoolConfig::whole(frames + reserve, 1000, 4)
     }
 }
 
@@ -94,16 +94,16 @@ fn seq_of(plan: &StepPlan, request: u64) -> Option<SeqId> {
 }
 
 /// The precision levels of a sequence's blocks.
-fn positions(h: &Harness, seq: SeqId) -> Vec<u16> {
+fn levels(h: &Harness, seq: SeqId) -> Vec<u16> {
     let table = h.scheduler.blocks().table(seq);
-    table.iter().map(|(position, _)| position).collect()
+    table.iter().map(|(level, _)| level).collect()
 }
 
 /// Lowest bits of each block of a sequence.
 fn bits(h: &Harness, seq: SeqId) -> Vec<u8> {
-    let table = &h.scheduler.blocks().config().positions;
-    let standings = positions(h, seq).into_iter().map(|p| table.standing(p));
-    standings.map(|standing| standing.min_bits).collect()
+    let table = &h.scheduler.blocks().config().levels;
+    let levels = levels(h, seq).into_iter().map(|p| table.level(p));
+    levels.map(|level| level.lowest_bits).collect()
 }
 
 /// The bits that the end of a request says it was computed from.
@@ -121,12 +121,12 @@ fn can_shrink(h: &Harness, seq: SeqId) -> bool {
     let sealed = blocks.committed(seq) / ebb_block_manager::BLOCK_TOKENS;
     let table = blocks.table(seq);
     (0..sealed).any(|index| {
-        let (position, _) = table.get(index).expect("a sealed block");
-        let bound = blocks.bound(table.ids()[index]);
+        let (level, _) = table.get(index).expect("a sealed block");
+        let min_bits = blocks.min_bits(table.ids()[index]);
         blocks
             .config()
-            .positions
-            .next_stop(position, bound)
+            .levels
+            .next_target(level, min_bits)
             .is_some()
     })
 }

@@ -77,8 +77,8 @@ impl Load {
         for slice in &plan.slices {
             let table = pool.table(slice.seq);
             let sealed = slice.position as usize / BLOCK_TOKENS;
-            for (index, (position, _)) in table.iter().enumerate().take(sealed) {
-                let now = pool.config().positions.standing(position).cost.bytes;
+            for (index, (level, _)) in table.iter().enumerate().take(sealed) {
+                let now = pool.config().levels.level(level).size.bytes;
                 let key = (slice.seq, index, table.ids()[index]);
                 let before = self.seen.insert(key, now);
                 assert!(before.is_none_or(|before| before >= now));

@@ -2,8 +2,8 @@
 
 use crate::common::{Harness, config, request};
 use crate::{
-    AT_2, AT_8, AT_16, bits, bits_at_end, can_shrink, positions, progressive, seq_of,
-    shrinking_pool, with_priority,
+    AT_2, AT_8, AT_16, bits, bits_at_end, can_shrink, levels, progressive, seq_of, shrinking_pool,
+    with_priority,
 };
 use ebb_scheduler::{Config, Mode};
 
@@ -79,7 +79,7 @@ fn an_urgent_sequence_stays_at_16_bit_while_others_can_shrink() {
     while h.end_of(1, 0).is_none() {
         let plan = h.planned();
         if let Some(seq) = seq_of(&plan, 1) {
-            assert!(positions(&h, seq).iter().all(|p| *p == 0));
+            assert!(levels(&h, seq).iter().all(|p| *p == 0));
         }
         h.done(&plan);
     }

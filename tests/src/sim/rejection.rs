@@ -1,6 +1,6 @@
 //! Which requests must be rejected.
 
-use ebb_block_manager::schedule::Bound;
+use ebb_block_manager::precision::MinBits;
 use ebb_block_manager::{BLOCK_TOKENS, PoolConfig};
 use ebb_scheduler::{Config, Mode, RejectReason, Request};
 
@@ -32,7 +32,7 @@ pub fn expected_rejection(
         Mode::Static => (config.static_chunk / BLOCK_TOKENS as u32 - 1) * pool.block_frames(),
         Mode::PreemptOnly | Mode::Progressive => 0,
     };
-    let room = u64::from((pool.frames - pool.held_back()).saturating_sub(kept));
+    let room = u64::from((pool.frames - pool.shrink_reserve()).saturating_sub(kept));
     if request.prompt.is_empty() {
         Some("EmptyPrompt")
     } else if request.n == 0 || request.n as usize > config.max_running {
@@ -58,8 +58,8 @@ fn least_frames(tokens: u64, request: &Request, config: &Config, pool: &PoolConf
         return tokens.div_ceil(16) * sub_block;
     }
     let at = |bits: u8| {
-        let position = pool.positions.floor(Bound(bits));
-        u64::from(pool.positions.standing(position).cost.frames)
+        let position = pool.levels.floor(MinBits(bits));
+        u64::from(pool.levels.level(position).size.frames)
     };
     let own = request.min_kv_bits;
     let [first, last] = [pool.sink, pool.protected].map(|bound| at(own.max(bound.0)));

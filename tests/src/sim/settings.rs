@@ -5,7 +5,9 @@
 
 use ebb_block_manager::{
     PoolConfig,
-    schedule::{Bound, Cost, Page, PageSide, PositionTable, Rung, Schedule, Step},
+    precision::{
+        BlockSize, LevelChange, LevelTable, MinBits, Page, PageLevel, PageSide, ShrinkOrder,
+    },
 };
 use ebb_scheduler::{Admission, Config, Mode};
 
@@ -87,23 +89,23 @@ impl Settings {
             Mode::Progressive,
             Mode::Static,
         ]);
-        let positions = if mode.shrinks() || rng.one_in(4) {
-            positions(rng, block_frames)
+        let levels = if mode.shrinks() || rng.one_in(4) {
+            levels(rng, block_frames)
         } else {
-            PositionTable::whole(block_frames)
+            LevelTable::whole(block_frames)
         };
-        let held_back = positions.largest_stop();
+        let shrink_reserve = levels.largest_target();
         let longest_blocks = longest.div_ceil(8) as u32;
-        let protected = Bound(rng.pick(&[8, 8, 8, 16, 4, 0]));
+        let protected = MinBits(rng.pick(&[8, 8, 8, 16, 4, 0]));
         let pool = PoolConfig {
             frames: sub_blocks * frames_per_sub_block
-                + held_back
+                + shrink_reserve
                 + rng.below(u64::from(frames_per_sub_block)) as u32,
             frame_bytes: 4096,
             frames_per_sub_block,
-            positions,
+            levels,
             protected,
-            sink: protected.max(Bound(rng.pick(&[0, 0, 0, 8, 16]))),
+            sink: protected.max(MinBits(rng.pick(&[0, 0, 0, 8, 16]))),
             prefix_cache: !rng.one_in(5),
             max_blocks_per_seq: longest_blocks + 1 - u32::from(rng.one_in(4)),
             hash_key: 0,
@@ -170,7 +172,7 @@ impl Settings {
 }
 
 /// The levels of a shrink order in which a few pages shrink in any order.
-fn positions(rng: &mut Rng, block_frames: u32) -> PositionTable {
+fn levels(rng: &mut Rng, block_frames: u32) -> LevelTable {
     let (layers, all) = (rng.range(1, 3) as u16, [8, 4, 2, 2]);
     let formats = &all[..rng.pick(&[1, 2, 3, 4, 4])];
     let side = |v: bool| if v { PageSide::V } else { PageSide::K };
@@ -186,18 +188,18 @@ fn positions(rng: &mut Rng, block_frames: u32) -> PositionTable {
     while !open.is_empty() {
         let at = rng.below(open.len() as u64) as usize;
         let (page, format) = &mut open[at];
-        let to = Rung {
+        let to = PageLevel {
             tag: *format as u8,
             bits: formats[*format],
         };
-        steps.push(Step { page: *page, to });
+        steps.push(LevelChange { page: *page, to });
         *format += 1;
         if *format == formats.len() || rng.one_in(8) {
             open.swap_remove(at);
         }
     }
-    let schedule = Schedule::new(layers, steps).expect("pages only shrink");
-    PositionTable::new(&schedule, |taken| {
+    let order = ShrinkOrder::new(layers, steps).expect("pages only shrink");
+    LevelTable::new(&order, |taken| {
         let mut bits = std::collections::BTreeMap::new();
         for step in taken {
             // The second of two formats of 2 bit is a little smaller.
@@ -206,7 +208,7 @@ fn positions(rng: &mut Rng, block_frames: u32) -> PositionTable {
         }
         let sum = bits.values().sum::<u64>() + 128 * (count - bits.len() as u64);
         let bytes = sum * u64::from(block_frames) * 4096 / (128 * count);
-        Cost {
+        BlockSize {
             frames: bytes.div_ceil(4096).max(1) as u32,
             bytes,
         }

@@ -58,7 +58,7 @@ impl Trace {
         for delta in &plan.deltas {
             let (kind, a, b, c) = match *delta {
                 TableDelta::Row { slot, index, block } => (1, slot.0, index, block.0),
-                TableDelta::Block { block, position } => (2, block.0, u32::from(position), 0),
+                TableDelta::Block { block, level } => (2, block.0, u32::from(level), 0),
                 TableDelta::Frame {
                     block,
                     index,

@@ -101,7 +101,7 @@ impl World {
         }
         self.clients.check_answers()?;
         let usage = self.scheduler.blocks().usage();
-        let room = self.settings.pool.frames - self.settings.pool.held_back();
+        let room = self.settings.pool.frames - self.settings.pool.shrink_reserve();
         let on_loan = usage.frames_live + usage.frames_retiring + usage.frames_shrinking;
         if on_loan > 0 || usage.sequences > 0 {
             return Err(format!("memory is not back: {usage:?}"));

@@ -7,7 +7,9 @@ mod shrink;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ebb_block_manager::{BLOCK_TOKENS, PoolConfig, SUB_BLOCK_TOKENS, Terms, schedule::Bound};
+use ebb_block_manager::{
+    BLOCK_TOKENS, PoolConfig, SUB_BLOCK_TOKENS, SeqOptions, precision::MinBits,
+};
 
 use memory::{Memory, Wait};
 
@@ -16,7 +18,7 @@ pub(crate) type Key = u64;
 #[derive(Clone, Debug)]
 struct Block {
     frames: u32,
-    position: u16,
+    level: u16,
     sealed: bool,
     /// All tokens up to the block's end, once sealed.
     prefix: Vec<u32>,
@@ -25,7 +27,7 @@ struct Block {
     sealed_at: u64,
     /// Lowest bits that it was computed from.
     input_bits: u8,
-    class: i32,
+    priority: i32,
     is_first: bool,
     cannot_shrink: bool,
     shrink: Option<shrink::Under>,
@@ -36,7 +38,7 @@ struct Sequence {
     committed: Vec<u32>,
     allocated: usize,
     blocks: Vec<Key>,
-    terms: Terms,
+    options: SeqOptions,
     /// Lowest bits that it or its cached beginning was computed from.
     lowest: u8,
 }
@@ -124,16 +126,21 @@ impl Model {
     }
 
     pub(crate) fn available(&self) -> u32 {
-        (self.memory.free + self.evictable()).saturating_sub(self.held_back_now())
+        (self.memory.free + self.evictable()).saturating_sub(self.reserve_needed_now())
     }
 
-    fn held_back_now(&self) -> u32 {
+    fn reserve_needed_now(&self) -> u32 {
         let coming = self.memory.retiring() + self.shrinking();
-        self.config.held_back().saturating_sub(coming)
+        self.config.shrink_reserve().saturating_sub(coming)
     }
 
     /// The longest published prefix: tokens, and frames that sharing it makes unavailable.
-    pub(crate) fn lookup(&self, tokens: &[u32], max_tokens: usize, bound: Bound) -> (usize, u32) {
+    pub(crate) fn lookup(
+        &self,
+        tokens: &[u32],
+        max_tokens: usize,
+        min_bits: MinBits,
+    ) -> (usize, u32) {
         let (mut found, mut revived) = (0, 0);
         let max = tokens.len().min(max_tokens);
         while found + BLOCK_TOKENS <= max {
@@ -141,7 +148,7 @@ impl Model {
                 break;
             };
             let block = &self.blocks[&copies[0]];
-            if self.servable_bits(copies[0]) < bound.0 {
+            if self.servable_bits(copies[0]) < min_bits.0 {
                 break;
             }
             if self.by_age.contains(&copies[0]) && block.wait.is_over() {
@@ -157,9 +164,9 @@ impl Model {
         id: u64,
         tokens: &[u32],
         max_tokens: usize,
-        terms: Terms,
+        options: SeqOptions,
     ) -> usize {
-        let (found, _) = self.lookup(tokens, max_tokens, terms.bound);
+        let (found, _) = self.lookup(tokens, max_tokens, options.min_bits);
         let ends = (1..=found / BLOCK_TOKENS).map(|n| n * BLOCK_TOKENS);
         let blocks: Vec<Key> = ends.map(|end| self.published[&tokens[..end]][0]).collect();
         self.by_age.retain(|key| !blocks.contains(key));
@@ -167,7 +174,7 @@ impl Model {
         for key in &blocks {
             let block = self.blocks.get_mut(key).expect("in use");
             lowest = lowest.min(block.input_bits);
-            block.class = block.class.min(terms.class);
+            block.priority = block.priority.min(options.priority);
         }
         let committed = tokens[..found].to_vec();
         self.seqs.insert(
@@ -176,7 +183,7 @@ impl Model {
                 committed,
                 allocated: found,
                 blocks,
-                terms,
+                options,
                 lowest,
             },
         );
@@ -217,7 +224,7 @@ impl Model {
         if len <= seq.allocated {
             return Ok(());
         }
-        let target = needed + self.held_back_now();
+        let target = needed + self.reserve_needed_now();
         while needed > 0 && self.memory.free < target {
             self.evict_one();
         }
@@ -226,7 +233,7 @@ impl Model {
             let key = match seq.blocks.get(index) {
                 Some(&key) if self.is_own(key) => key,
                 old => {
-                    let key = self.add_block(seq.terms.class, index == 0);
+                    let key = self.add_block(seq.options.priority, index == 0);
                     let row = self.seqs.get_mut(&id).expect("alive");
                     match old {
                         Some(&old) => {
@@ -252,17 +259,17 @@ impl Model {
         Ok(())
     }
 
-    fn add_block(&mut self, class: i32, is_first: bool) -> Key {
+    fn add_block(&mut self, priority: i32, is_first: bool) -> Key {
         self.next_key += 1;
         let block = Block {
             frames: 0,
-            position: 0,
+            level: 0,
             sealed: false,
             prefix: vec![],
             wait: Wait::default(),
             sealed_at: 0,
             input_bits: 16,
-            class,
+            priority,
             is_first,
             cannot_shrink: false,
             shrink: None,
@@ -365,7 +372,7 @@ impl Model {
         let block = self.blocks.get_mut(&key).expect("in use");
         block.wait.steps.extend(wait.steps);
         let prefix = block.prefix.clone();
-        block.class = if prefix.is_empty() { 0 } else { i32::MAX };
+        block.priority = if prefix.is_empty() { 0 } else { i32::MAX };
         let best = self.best_twin(&prefix, key);
         match self.published.get_mut(&prefix) {
             Some(copies) if copies.contains(&key) && copies.len() == 1 => self.by_age.push(key),

@@ -2,13 +2,13 @@
 
 use std::cmp::Reverse;
 
-use ebb_block_manager::{BLOCK_TOKENS, Pressure, schedule::Bound};
+use ebb_block_manager::{BLOCK_TOKENS, Pressure, precision::MinBits};
 
 use super::{Block, Key, Model, Wait};
 
-/// What the cache keeps of a block: depth, position, frames.
+/// What the cache keeps of a block: depth, level, frames.
 pub(crate) type CachedSummary = (u32, u16, u32);
-/// A shrink: block, and positions before and after.
+/// A shrink: block, and levels before and after.
 pub(crate) type Job = (Key, u16, u16);
 
 /// A shrink whose steps are not over.
@@ -36,7 +36,7 @@ impl Model {
         cold.map(|b| {
             (
                 (b.prefix.len() / BLOCK_TOKENS - 1) as u32,
-                b.position,
+                b.level,
                 b.frames,
             )
         })
@@ -60,55 +60,52 @@ impl Model {
         })
     }
 
-    fn bits(&self, position: u16) -> u8 {
-        self.config.positions.standing(position).min_bits
+    fn bits(&self, level: u16) -> u8 {
+        self.config.levels.level(level).lowest_bits
     }
 
-    /// The highest bound that a block satisfies, once shrinks under way are done.
+    /// The highest min_bits that a block satisfies, once shrinks under way are done.
     pub(super) fn servable_bits(&self, key: Key) -> u8 {
         let block = &self.blocks[&key];
-        let position = block
-            .shrink
-            .as_ref()
-            .map_or(block.position, |under| under.to);
-        self.bits(position).min(block.input_bits)
+        let level = block.shrink.as_ref().map_or(block.level, |under| under.to);
+        self.bits(level).min(block.input_bits)
     }
 
-    /// The highest bound of the holders of a block.
-    fn bound(&self, key: Key) -> Bound {
+    /// The highest min_bits of the holders of a block.
+    fn min_bits(&self, key: Key) -> MinBits {
         let block = &self.blocks[&key];
-        let mut bound = Bound::FLOOR;
+        let mut min_bits = MinBits::ANY;
         for seq in self.seqs.values() {
             let full = seq.committed.len() / BLOCK_TOKENS;
             if let Some(at) = seq.blocks.iter().position(|&block| block == key) {
-                bound = bound.max(seq.terms.bound);
+                min_bits = min_bits.max(seq.options.min_bits);
                 if at >= full && seq.committed.len() > at * BLOCK_TOKENS {
-                    return Bound::NEVER;
+                    return MinBits::SIXTEEN;
                 }
             }
         }
         if block.is_first {
-            bound = bound.max(self.config.sink);
+            min_bits = min_bits.max(self.config.sink);
         }
         if self.is_protected(key) {
-            bound = bound.max(self.config.protected);
+            min_bits = min_bits.max(self.config.protected);
         }
-        bound
+        min_bits
     }
 
-    fn next_stop(&self, key: Key) -> Option<u16> {
+    fn next_target(&self, key: Key) -> Option<u16> {
         let block = &self.blocks[&key];
         let is_free = block.sealed && !block.cannot_shrink && block.shrink.is_none();
         let next = self
             .config
-            .positions
-            .next_stop(block.position, self.bound(key));
+            .levels
+            .next_target(block.level, self.min_bits(key));
         next.filter(|_| is_free)
     }
 
     pub(crate) fn note_read(&mut self, id: u64) {
         let blocks = self.seqs[&id].blocks.iter();
-        let lowest = blocks.map(|key| self.bits(self.blocks[key].position)).min();
+        let lowest = blocks.map(|key| self.bits(self.blocks[key].level)).min();
         let seq = self.seqs.get_mut(&id).expect("alive");
         seq.lowest = seq.lowest.min(lowest.unwrap_or(16));
     }
@@ -122,10 +119,10 @@ impl Model {
     /// Shrinks the `index`-th block of a sequence, or the `index`-th least recently used one.
     pub(crate) fn shrink(&mut self, id: Option<u64>, index: usize) -> Result<Option<Job>, u32> {
         let key = id.map_or_else(|| self.by_age[index], |id| self.seqs[&id].blocks[index]);
-        let Some(to) = self.next_stop(key) else {
+        let Some(to) = self.next_target(key) else {
             return Ok(None);
         };
-        let frames = self.config.position_frames(to);
+        let frames = self.config.level_frames(to);
         if frames > self.memory.free {
             return Err(frames - self.memory.free);
         }
@@ -133,7 +130,7 @@ impl Model {
     }
 
     fn issue(&mut self, key: Key, to: u16) -> Job {
-        let frames = self.config.position_frames(to);
+        let frames = self.config.level_frames(to);
         self.memory.free -= frames;
         self.shrinks += 1;
         let wait = Wait {
@@ -149,7 +146,7 @@ impl Model {
             wait,
             failed: false,
         });
-        (key, block.position, to)
+        (key, block.level, to)
     }
 
     pub(crate) fn fail(&mut self, key: Key, for_good: bool) {
@@ -178,22 +175,22 @@ impl Model {
                 now.clone()
             };
             self.memory.give(wait, block.frames);
-            (block.frames, block.position) = (under.frames, under.to);
+            (block.frames, block.level) = (under.frames, under.to);
         }
     }
 
     /// The choice of shrinks, by its definition: look at all blocks for each shrink.
     pub(crate) fn shrink_for(&mut self, pressure: &Pressure) -> Vec<Job> {
         let mut jobs = Vec::new();
-        if self.config.positions.len() == 1 {
+        if self.config.levels.len() == 1 {
             return jobs;
         }
         let free = self.memory.free;
         let beyond =
-            |model: &Self| (model.memory.free + model.evictable()).saturating_sub(pressure.soon);
+            |model: &Self| (model.memory.free + model.evictable()).saturating_sub(pressure.decodes);
         let mut allowed = beyond(self)
             .min(free)
-            .max(free.min(self.config.held_back()));
+            .max(free.min(self.config.shrink_reserve()));
         for live in [false, true] {
             if live {
                 allowed = allowed.max(beyond(self));
@@ -201,7 +198,7 @@ impl Model {
             } else {
                 self.begun.1 = self.has_begun(self.begun.1, true, pressure);
             }
-            let can_shrink = |key: &Key| self.next_stop(*key).is_some();
+            let can_shrink = |key: &Key| self.next_target(*key).is_some();
             let live_give = self.begun.1 && self.live_in_order().iter().any(can_shrink);
             loop {
                 let was = if live { self.begun.1 } else { self.begun.0 };
@@ -217,24 +214,24 @@ impl Model {
                     self.by_age.clone()
                 };
                 let mut candidates = candidates.into_iter();
-                let first = candidates.find_map(|key| Some((key, self.next_stop(key)?)));
+                let first = candidates.find_map(|key| Some((key, self.next_target(key)?)));
                 let goes = if live {
                     now || self.over
                 } else {
-                    now && pressure.cold && !live_give
+                    now && pressure.shrinks_cached && !live_give
                 };
                 let Some((key, mut to)) = first.filter(|_| goes) else {
                     break;
                 };
                 let even_share = self.even_share(pressure);
                 while live
-                    && self.config.position_frames(to) > even_share
-                    && let Some(further) = self.config.positions.next_stop(to, self.bound(key))
+                    && self.config.level_frames(to) > even_share
+                    && let Some(further) = self.config.levels.next_target(to, self.min_bits(key))
                 {
                     to = further;
                 }
                 let bytes = u64::from(self.blocks[&key].frames) * self.config.frame_bytes;
-                let frames = self.config.position_frames(to);
+                let frames = self.config.level_frames(to);
                 let is_much =
                     self.shrunk_bytes > 0 && self.shrunk_bytes + bytes > pressure.bytes_max;
                 if is_much || frames > allowed {
@@ -257,7 +254,7 @@ impl Model {
     /// missing at the high watermark, or what they hold too much.
     fn even_share(&self, pressure: &Pressure) -> u32 {
         let blocks = self.live_in_order().into_iter();
-        let frames = blocks.filter(|&key| self.next_stop(key).is_some());
+        let frames = blocks.filter(|&key| self.next_target(key).is_some());
         let frames: Vec<i64> = frames.map(|key| self.blocks[&key].frames.into()).collect();
         let mut short = 0;
         if self.begun.1 {
@@ -290,7 +287,7 @@ impl Model {
                 (false, _) => block.frames,
             };
         }
-        let left = i64::from(frames.saturating_sub(self.config.held_back()));
+        let left = i64::from(frames.saturating_sub(self.config.shrink_reserve()));
         left - i64::from(pressure.demand)
     }
 
@@ -323,7 +320,7 @@ impl Model {
             let block = &self.blocks[key];
             let edge = self.is_protected(*key);
             (
-                Reverse(block.class),
+                Reverse(block.priority),
                 Reverse(block.frames),
                 edge,
                 block.sealed_at,

@@ -21,7 +21,7 @@ pub struct Choice {
 
 /// A step of the order.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PricedStep {
+pub struct PricedChange {
     /// Index of the page.
     pub page: usize,
     /// Where it goes.
@@ -60,11 +60,11 @@ fn price(from: Choice, to: Choice) -> f64 {
 }
 
 /// The order in which pages come down, cheapest first; `pages[i]` are the choices of page `i`.
-pub fn order(pages: &[Vec<Choice>]) -> Vec<PricedStep> {
-    let mut steps: Vec<PricedStep> = Vec::new();
+pub fn order(pages: &[Vec<Choice>]) -> Vec<PricedChange> {
+    let mut steps: Vec<PricedChange> = Vec::new();
     for (page, choices) in pages.iter().enumerate() {
         let hull = hull(choices);
-        steps.extend(hull.windows(2).map(|pair| PricedStep {
+        steps.extend(hull.windows(2).map(|pair| PricedChange {
             page,
             to: pair[1].format,
             loss: pair[1].loss - pair[0].loss,

@@ -12,7 +12,7 @@ use ebb_gradients::LayerGradients;
 use ebb_kernels::formats::FormatId;
 use ebb_kernels::kv::{KvGeometry, Side};
 
-use super::{Losses, LossesError, Rungs, Sensitivities};
+use super::{FormatChoices, Losses, LossesError, Sensitivities};
 
 /// L2 norms of dL/dW_k and dL/dW_v.
 pub fn norms(found: &LayerGradients) -> [f64; 2] {
@@ -67,19 +67,19 @@ pub fn floors(scores: &[f64], share: f64, levels: [Levels; 2]) -> Vec<FormatId> 
     floors
 }
 
-/// What the scores say of formats, for the integer program and the schedule: score × squared step.
-/// KVmix itself says nothing of formats; the step of b bits is 1 / (2^b − 1) of a range, and losses
-/// are quadratic in small errors. No unit.
+/// What the scores say of formats, for the integer program and the shrink order: score × squared
+/// step. KVmix itself says nothing of formats; the step of b bits is 1 / (2^b − 1) of a range, and
+/// losses are quadratic in small errors. No unit.
 pub fn sensitivities(
     geometry: KvGeometry,
-    rungs: &Rungs,
+    choices: &FormatChoices,
     more: &[FormatId],
     scores: &[f64],
 ) -> Sensitivities {
     let loss = |layer: usize, side: Side, format: FormatId| {
         Ok::<_, Infallible>(scores[layer * 2 + side as usize] * step_squared(format))
     };
-    let Ok(all) = Sensitivities::new(geometry, rungs, more, loss);
+    let Ok(all) = Sensitivities::new(geometry, choices, more, loss);
     all
 }
 

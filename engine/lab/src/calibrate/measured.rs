@@ -5,7 +5,7 @@ use ebb_kernels::kv::{KvGeometry, Side};
 use ebb_serving::kv_pages::{Guards, PageFormats};
 
 use super::sensitivities::formats;
-use super::{Losses, LossesError, Rungs, Sensitivities};
+use super::{FormatChoices, Losses, LossesError, Sensitivities};
 
 /// A page at a format, all others at 16 bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,11 +50,11 @@ fn pages(geometry: KvGeometry) -> impl Iterator<Item = (usize, Side)> {
     (0..geometry.layers).flat_map(|layer| [(layer, Side::K), (layer, Side::V)])
 }
 
-/// Everything that has to be measured: each rung below 8 bit for each page, and 4 bit, which 8 bit
-/// follows from.
-pub fn trials(geometry: KvGeometry, rungs: &Rungs) -> Vec<Trial> {
+/// Everything that has to be measured: each format below 8 bit for each page, and 4 bit, which 8
+/// bit follows from.
+pub fn trials(geometry: KvGeometry, choices: &FormatChoices) -> Vec<Trial> {
     let all = pages(geometry).flat_map(|(layer, side)| {
-        let mut all = formats(geometry, side, rungs, &[FormatId::Int4]);
+        let mut all = formats(geometry, side, choices, &[FormatId::Int4]);
         all.retain(|f| !matches!(f, FormatId::F16 | FormatId::Int8));
         all.into_iter().map(move |format| Trial {
             layer,
@@ -71,7 +71,7 @@ pub fn trials(geometry: KvGeometry, rungs: &Rungs) -> Vec<Trial> {
 /// what is measured is the rounding.
 pub fn rounding_trials(geometry: KvGeometry) -> Vec<Trial> {
     let format = FormatId::Int8;
-    let eight = Rungs::default();
+    let eight = FormatChoices::default();
     let has = |&(_, side): &(usize, Side)| formats(geometry, side, &eight, &[]).contains(&format);
     let of = |(layer, side)| Trial {
         layer,
@@ -94,10 +94,10 @@ const INT8_OF_INT4: f64 = 1.0 / (17.0 * 17.0);
 /// When a loss is missing.
 pub fn sensitivities(
     geometry: KvGeometry,
-    rungs: &Rungs,
+    choices: &FormatChoices,
     losses: &Losses,
 ) -> Result<Sensitivities, LossesError> {
-    Sensitivities::new(geometry, rungs, &[], |layer, side, format| {
+    Sensitivities::new(geometry, choices, &[], |layer, side, format| {
         let measured = |format| {
             let trial = Trial {
                 layer,
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn every_rung_of_every_page_is_tried() {
-        let all = trials(TINY, &Rungs::default());
+        let all = trials(TINY, &FormatChoices::default());
         assert_eq!(all.len(), 4 * (4 + 2));
         assert_eq!(all[0].name(), "layer0.k=int4");
         let formats = all[1].formats(TINY);
@@ -159,7 +159,7 @@ mod tests {
             F::Int2c => 2e-2,
             _ => 1e-3,
         };
-        for trial in trials(TINY, &Rungs::default())
+        for trial in trials(TINY, &FormatChoices::default())
             .iter()
             .chain(&rounding_trials(TINY))
         {
@@ -168,7 +168,7 @@ mod tests {
         // A page that quantising changes less than rounding does, and by chance less than that.
         losses.set("layer2.v=int4", 2.9e-4);
         losses.set("layer2.v=int8", 3e-4);
-        let table = sensitivities(TINY, &Rungs::default(), &losses).unwrap();
+        let table = sensitivities(TINY, &FormatChoices::default(), &losses).unwrap();
         let (k, v) = (table.table(Side::K), table.table(Side::V));
         let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a}, expected {b}");
         for format in [F::Int8, F::Int4, F::Kitty25c, F::Kitty12c, F::Int2c] {
@@ -182,16 +182,16 @@ mod tests {
     #[test]
     fn a_missing_loss_is_named() {
         let mut losses = Losses::default();
-        for trial in trials(TINY, &Rungs::default())
+        for trial in trials(TINY, &FormatChoices::default())
             .iter()
             .filter(|t| t.name() != "layer1.v=int2c")
         {
             losses.set(&trial.name(), 1.0);
         }
-        let error = sensitivities(TINY, &Rungs::default(), &losses).unwrap_err();
+        let error = sensitivities(TINY, &FormatChoices::default(), &losses).unwrap_err();
         assert!(error.to_string().contains("layer1.v=int2c"), "{error}");
         losses.set("layer1.v=int2c", 2.0);
-        let table = sensitivities(TINY, &Rungs::default(), &losses)
+        let table = sensitivities(TINY, &FormatChoices::default(), &losses)
             .unwrap()
             .table(Side::V);
         assert_eq!(table["int2c"], [1.0, 2.0, 1.0, 1.0]);

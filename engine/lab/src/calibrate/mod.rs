@@ -1,4 +1,4 @@
-//! What each page of a model is worth, and the floors and the shrink schedule that follow from it.
+//! What each page of a model is worth, and the floors and the shrink order that follow from it.
 //!
 //! Three methods say what a page (layer, side) loses at a format:
 //! - [`measured`]: the mean KL divergence from the 16-bit run when that page alone stands at the
@@ -12,9 +12,10 @@
 //! [`key_scales`] finds PM-KVQ's channel scales for per-token keys.
 //!
 //! Whatever the method, losses are taken to add up. [`budget`] chooses floors for a byte budget,
-//! [`schedule`] the order in which pages come down to them.
+//! [`shrink_order`] the order in which pages come down to them.
 
 pub mod budget;
+mod format_choices;
 mod gradients;
 mod hull;
 pub mod key_scales;
@@ -23,15 +24,14 @@ mod losses;
 pub mod measured;
 pub mod pmkvq;
 mod rank;
-mod rungs;
-mod schedule;
 mod sensitivities;
+mod shrink_order;
 
 pub use ebb_gradients::LayerGradients;
+pub use format_choices::FormatChoices;
 pub use gradients::{GpuGradients, Gradients, GradientsError, Probes, Source};
-pub use hull::{Choice, PricedStep, hull, order};
+pub use hull::{Choice, PricedChange, hull, order};
 pub use losses::{Losses, LossesError};
 pub use rank::spearman;
-pub use rungs::Rungs;
-pub use schedule::schedule;
 pub use sensitivities::Sensitivities;
+pub use shrink_order::shrink_order;

@@ -16,7 +16,7 @@ use ebb_kernels::{BLOCK_TOKENS, bf16};
 
 use super::measured::page_name;
 use super::sensitivities::page_bytes;
-use super::{Losses, LossesError, Rungs, Sensitivities};
+use super::{FormatChoices, Losses, LossesError, Sensitivities};
 
 /// One page's loss at a format, nats a token.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -125,11 +125,11 @@ pub fn name(sample: usize, layer: usize, side: Side, format: FormatId) -> String
 /// When a sample is missing.
 pub fn sensitivities(
     geometry: KvGeometry,
-    rungs: &Rungs,
+    choices: &FormatChoices,
     samples: usize,
     figures: &Losses,
 ) -> Result<Sensitivities, LossesError> {
-    Sensitivities::new(geometry, rungs, &[], |layer, side, format| {
+    Sensitivities::new(geometry, choices, &[], |layer, side, format| {
         let of = |sample| figures.get(&name(sample, layer, side, format));
         let all = (0..samples).map(of).collect::<Result<Vec<_>, _>>()?;
         Ok(all.iter().sum::<f64>() / samples as f64)
@@ -181,7 +181,7 @@ mod tests {
 
     fn loss(all: &[Sensitivity], side: Side, format: F) -> f64 {
         let found = all.iter().find(|s| (s.side, s.format) == (side, format));
-        found.expect("every rung").loss
+        found.expect("every format").loss
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ebb_kernels::formats::{FormatId, RecordShape};
 use ebb_kernels::kv::{KvGeometry, Side};
 
-use super::{Choice, Rungs};
+use super::{Choice, FormatChoices};
 
 /// Losses by page and format, in the method's unit; of 16 bit they are 0.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,23 +16,23 @@ pub struct Sensitivities {
 }
 
 impl Sensitivities {
-    /// Asks `loss` for every one of `rungs` below 16 bit that pages of this geometry can have, and
-    /// for those of `more` that are legal for the side.
+    /// Asks `loss` for every one of `choices` below 16 bit that pages of this geometry can have,
+    /// and for those of `more` that are legal for the side.
     ///
     /// # Errors
     /// What `loss` fails with.
     pub fn new<E>(
         geometry: KvGeometry,
-        rungs: &Rungs,
+        choices: &FormatChoices,
         more: &[FormatId],
         mut loss: impl FnMut(usize, Side, FormatId) -> Result<f64, E>,
     ) -> Result<Self, E> {
         let mut pages = Vec::with_capacity(geometry.layers * 2);
         for page in 0..geometry.layers * 2 {
             let (layer, side) = (page / 2, Side::of_page(page));
-            let mut choices = Vec::new();
-            for format in formats(geometry, side, rungs, more) {
-                choices.push(Choice {
+            let mut page_choices = Vec::new();
+            for format in formats(geometry, side, choices, more) {
+                page_choices.push(Choice {
                     format,
                     bytes: page_bytes(geometry, side, format).unwrap_or_default(),
                     loss: match format {
@@ -41,7 +41,7 @@ impl Sensitivities {
                     },
                 });
             }
-            pages.push(choices);
+            pages.push(page_choices);
         }
         Ok(Self { geometry, pages })
     }
@@ -56,7 +56,7 @@ impl Sensitivities {
         &self.pages
     }
 
-    /// The lowest rung of each page.
+    /// The lowest format of each page.
     pub fn lowest(&self) -> Vec<FormatId> {
         let lowest = |choices: &Vec<Choice>| {
             let least = choices.iter().min_by_key(|c| c.bytes);
@@ -78,14 +78,14 @@ impl Sensitivities {
     }
 }
 
-/// The rungs of a side that a geometry has, and of `more` what is legal there and none of them.
+/// The formats of a side that a geometry has, and of `more` what is legal there and none of them.
 pub(super) fn formats(
     geometry: KvGeometry,
     side: Side,
-    rungs: &Rungs,
+    choices: &FormatChoices,
     more: &[FormatId],
 ) -> Vec<FormatId> {
-    let mut all = rungs.of(side).to_vec();
+    let mut all = choices.of(side).to_vec();
     for format in more {
         if !all.contains(format) {
             all.push(*format);

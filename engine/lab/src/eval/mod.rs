@@ -14,9 +14,7 @@ use thiserror::Error;
 pub(crate) use compare::score;
 pub use compare::{Comparison, Row, Scoring, compare};
 pub use sequence::{FeedError, Rows, Sequence};
-pub use trial::{
-    Bits, Course, Move, TrialPositions, Trials, frames_needed, lay_out, lay_out_beside,
-};
+pub use trial::{Bits, Course, Move, TrialLevels, Trials, frames_needed, lay_out, lay_out_beside};
 
 /// Tokens fed in one step: one block, as serving's own rules have it.
 pub const CHUNK: usize = ebb_block_manager::BLOCK_TOKENS;

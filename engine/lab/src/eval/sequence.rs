@@ -1,7 +1,7 @@
 //! One sequence driven straight through the backend and the block manager, without a scheduler: for
 //! evaluation and for tests that look at logits.
 
-use ebb_block_manager::{BlockManager, SeqId, Short, Slot, StepId, TableDelta};
+use ebb_block_manager::{BlockManager, OutOfFrames, SeqId, Slot, StepId, TableDelta};
 use ebb_kernels::backend::{Backend, BackendError, FrameCopy, StepInput};
 use thiserror::Error;
 
@@ -27,8 +27,8 @@ pub enum FeedError {
     Backend(#[from] BackendError),
 }
 
-impl From<Short> for FeedError {
-    fn from(short: Short) -> Self {
+impl From<OutOfFrames> for FeedError {
+    fn from(short: OutOfFrames) -> Self {
         Self::OutOfMemory {
             missing: short.missing,
         }

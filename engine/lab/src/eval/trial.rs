@@ -4,7 +4,7 @@
 //! Every trial is a sequence of its own in one arena, and all of them go through the model in the
 //! same steps, so the weights and the 16-bit run are paid for once. That changes no bits: a row's
 //! result depends on its own pages alone (on a GPU the backend is started batch-invariant for it).
-//! Each trial has positions of its own, which one shrink schedule cannot hold, so frames are handed
+//! Each trial has levels of its own, which one shrink order cannot hold, so frames are handed
 //! out here and not by a block manager.
 
 use ebb_kernels::SUB_BLOCK_TOKENS;
@@ -18,14 +18,14 @@ use super::{CHUNK, FeedError, Rows};
 /// Where the sealed blocks of one trial go, by how many blocks have been sealed since; the last
 /// entry is for all older ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TrialPositions {
+pub struct TrialLevels {
     /// The first block.
     first: Vec<u16>,
     /// Every other one.
     others: Vec<u16>,
 }
 
-impl TrialPositions {
+impl TrialLevels {
     /// Those of the 16-bit run.
     pub fn whole() -> Self {
         Self {
@@ -56,7 +56,7 @@ pub struct Move {
     pub before: u32,
     /// The block, by its place in the sequence; full by then.
     pub block: u32,
-    /// The position.
+    /// The level.
     pub to: u16,
 }
 
@@ -64,7 +64,7 @@ pub struct Move {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Course {
     /// By their age, as a specification has it.
-    Aged(TrialPositions),
+    Aged(TrialLevels),
     /// One by one, in this order.
     Moves(Vec<Move>),
 }
@@ -76,18 +76,18 @@ impl Course {
     }
 }
 
-/// The layout that all trials share, and each one's positions in it.
+/// The layout that all trials share, and each one's levels in it.
 ///
 /// # Errors
 /// When the model cannot have such pages.
 pub fn lay_out(
     geometry: KvGeometry,
     trials: &[PageFormats],
-) -> Result<(KvLayout, Vec<TrialPositions>), LayoutError> {
+) -> Result<(KvLayout, Vec<TrialLevels>), LayoutError> {
     lay_out_beside(geometry, Vec::new(), trials)
 }
 
-/// The same for a layout whose positions from 1 on are these, whatever else the trials need; each
+/// The same for a layout whose levels from 1 on are these, whatever else the trials need; each
 /// lists the formats of all pages.
 ///
 /// # Errors
@@ -96,8 +96,8 @@ pub fn lay_out_beside(
     geometry: KvGeometry,
     mut shrunk: Vec<Vec<FormatId>>,
     trials: &[PageFormats],
-) -> Result<(KvLayout, Vec<TrialPositions>), LayoutError> {
-    let mut position = |formats: &[FormatId]| -> u16 {
+) -> Result<(KvLayout, Vec<TrialLevels>), LayoutError> {
+    let mut level = |formats: &[FormatId]| -> u16 {
         if formats.iter().all(|f| *f == FormatId::F16) {
             return 0;
         }
@@ -107,15 +107,14 @@ pub fn lay_out_beside(
         });
         at as u16 + 1
     };
-    let positions = trials
+    let levels = trials
         .iter()
         .map(|t| {
             let mut by_age = |is_first: bool| {
                 let ages = 0..=t.settled_age();
-                ages.map(|age| position(&t.of_block(is_first, age)))
-                    .collect()
+                ages.map(|age| level(&t.of_block(is_first, age))).collect()
             };
-            TrialPositions {
+            TrialLevels {
                 first: by_age(true),
                 others: by_age(false),
             }
@@ -123,15 +122,15 @@ pub fn lay_out_beside(
         .collect();
     geometry.validate()?;
     let layout = KvLayout::new(geometry, geometry.frame_layout(), &shrunk)?;
-    Ok((layout, positions))
+    Ok((layout, levels))
 }
 
 /// Frames that a trial's sequence needs at most on its way to `context` tokens, and the 16-bit run
-/// at position 0.
-pub fn frames_needed(layout: &KvLayout, at: &TrialPositions, context: usize) -> u64 {
-    let of = |position: u16| u64::from(layout.frames(position));
+/// at level 0.
+pub fn frames_needed(layout: &KvLayout, at: &TrialLevels, context: usize) -> u64 {
+    let of = |level: u16| u64::from(layout.frames(level));
     let blocks = context.div_ceil(CHUNK) as u64;
-    if *at == TrialPositions::whole() {
+    if *at == TrialLevels::whole() {
         return blocks * of(0);
     }
     // While a block opens, those that move on are there twice: as they were and as they become.
@@ -143,7 +142,7 @@ pub fn frames_needed(layout: &KvLayout, at: &TrialPositions, context: usize) -> 
 /// A block of a sequence: where it stands, and its frames.
 #[derive(Debug, Clone, Default)]
 struct Block {
-    position: u16,
+    level: u16,
     frames: Vec<u32>,
 }
 
@@ -170,7 +169,7 @@ impl Trials {
         backend: Box<dyn Backend>,
         frames: u32,
         layout: KvLayout,
-        positions: Vec<TrialPositions>,
+        levels: Vec<TrialLevels>,
     ) -> Self {
         let mut trials = Self {
             backend,
@@ -183,7 +182,7 @@ impl Trials {
             len: 0,
             input: StepInput::default(),
         };
-        trials.restart(positions.into_iter().map(Course::Aged));
+        trials.restart(levels.into_iter().map(Course::Aged));
         trials
     }
 
@@ -328,7 +327,7 @@ impl Trials {
         to: u16,
         old: &mut Vec<u32>,
     ) -> Result<(), FeedError> {
-        let from = self.seqs[seq][block].position;
+        let from = self.seqs[seq][block].level;
         if from == to {
             return Ok(());
         }
@@ -338,7 +337,7 @@ impl Trials {
         self.input.push_shrink((from, &block.frames), (to, &new));
         old.append(&mut block.frames);
         *block = Block {
-            position: to,
+            level: to,
             frames: new,
         };
         Ok(())
@@ -390,21 +389,21 @@ impl Trials {
         for (index, block) in self.seqs[trial + 1].iter().enumerate() {
             frames += block.frames.len();
             let tokens = CHUNK.min(self.len - index * CHUNK);
-            bytes += match block.position {
+            bytes += match block.level {
                 0 => (tokens * geometry.token_bytes()) as u64,
-                position => self.layout.bytes(position),
+                level => self.layout.bytes(level),
             };
         }
         let held = (frames * self.layout.frame().frame_bytes) as f64;
-        let at = |position: u16| self.layout.bytes(position) as f64;
+        let at = |level: u16| self.layout.bytes(level) as f64;
         let sealed = match &self.courses[trial + 1] {
-            Course::Aged(positions) => at(positions.sealed()),
+            Course::Aged(levels) => at(levels.sealed()),
             // Of these the mean, as they stand: all but the first, the last full one and the open
             // one.
             Course::Moves(_) => {
                 let blocks = &self.seqs[trial + 1];
                 let unguarded = blocks.get(1..blocks.len().saturating_sub(2));
-                let bytes = unguarded.into_iter().flatten().map(|b| at(b.position));
+                let bytes = unguarded.into_iter().flatten().map(|b| at(b.level));
                 let count = unguarded.map_or(0, <[_]>::len);
                 if count == 0 {
                     at(0)
@@ -480,10 +479,10 @@ mod tests {
             .parse::<ebb_serving::kv_spec::KvSpec>()
             .and_then(|spec| spec.formats(geometry))
             .expect("a specification");
-        let (layout, positions) = lay_out(geometry, &[formats]).expect("a layout");
+        let (layout, levels) = lay_out(geometry, &[formats]).expect("a layout");
         let (tell, told) = channel();
         let frames = 40 * layout.frames(0);
-        let mut trials = Trials::new(Box::new(Telling(tell)), frames, layout, positions);
+        let mut trials = Trials::new(Box::new(Telling(tell)), frames, layout, levels);
         let moves = [(150, 0, 1), (300, 1, 1), (400, 2, 1)];
         let moves = moves.map(|(before, block, to)| Move { before, block, to });
         for course in [None, Some(Course::Moves(moves.to_vec()))] {

@@ -1,7 +1,7 @@
 //! The bound of the waiting queue, kept where requests come in: a refusal need not wait for the
 //! step that runs.
 
-use ebb_scheduler::Room;
+use ebb_scheduler::QueueCapacity;
 use parking_lot::Mutex;
 
 /// Lets requests through to the engine thread while the scheduler has room for them.
@@ -15,7 +15,7 @@ struct Seen {
     /// Of those, the ones that it had received when it last looked.
     received: Count,
     /// What the scheduler had room for then.
-    room: Room,
+    room: QueueCapacity,
 }
 
 /// Requests since the start.
@@ -36,7 +36,7 @@ impl Count {
 
 impl AdmissionGate {
     /// A gate to a scheduler that nobody has been sent to.
-    pub(super) fn new(room: Room) -> Self {
+    pub(super) fn new(room: QueueCapacity) -> Self {
         Self {
             seen: Mutex::new(Seen {
                 sent: Count::default(),
@@ -73,7 +73,7 @@ impl AdmissionGate {
 
     /// The engine thread has received so many requests since the start, and the scheduler has this
     /// room beside them.
-    pub(super) fn looked(&self, received: Count, room: Room) {
+    pub(super) fn looked(&self, received: Count, room: QueueCapacity) {
         let mut seen = self.seen.lock();
         (seen.received, seen.room) = (received, room);
     }
@@ -102,7 +102,7 @@ mod tests {
                 ..Config::default()
             };
             let scheduler = Scheduler::new(config, PoolConfig::whole(1000, 4096, 1)).unwrap();
-            let gate = AdmissionGate::new(scheduler.room_for_arrivals());
+            let gate = AdmissionGate::new(scheduler.queue_capacity());
             Self {
                 scheduler,
                 gate,
@@ -128,7 +128,7 @@ mod tests {
                 self.scheduler.plan().expect("somebody runs");
             }
             self.gate
-                .looked(self.received, self.scheduler.room_for_arrivals());
+                .looked(self.received, self.scheduler.queue_capacity());
             assert_eq!(self.scheduler.stats().requests_rejected, 0);
         }
     }

@@ -125,7 +125,7 @@ impl EngineHandle {
             served,
             recorder,
             state,
-            scheduler.room_for_arrivals(),
+            scheduler.queue_capacity(),
         ));
         let thread = EngineThread::new(shared.clone(), commands, scheduler, backend, log);
         let (end, ended) = std::sync::mpsc::channel();

@@ -48,8 +48,8 @@ impl Recording {
             Some(follower) => choices[own].follower.insert(follower),
             None => choices[own].follower.get_or_insert_default(),
         };
-        let positions = table.iter().map(|(position, _)| position);
-        follower.slice(slice.position, slice.tokens.len() as u32, positions, lowest);
+        let levels = table.iter().map(|(level, _)| level);
+        follower.slice(slice.position, slice.tokens.len() as u32, levels, lowest);
     }
 
     /// A choice got its next token.

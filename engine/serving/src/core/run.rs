@@ -186,7 +186,7 @@ impl EngineThread {
     fn handle_notices(&mut self) {
         self.shared
             .gate
-            .looked(self.received, self.scheduler.room_for_arrivals());
+            .looked(self.received, self.scheduler.queue_capacity());
         let mut notices = std::mem::take(&mut self.notices);
         self.scheduler.drain_notices(&mut notices);
         for notice in notices.drain(..) {

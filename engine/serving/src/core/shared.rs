@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use ebb_models::model::GenerationDefaults;
 use ebb_models::tokenizer::{ChatTemplate, Tokenizer};
-use ebb_scheduler::{RequestId, Room};
+use ebb_scheduler::{QueueCapacity, RequestId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
@@ -50,7 +50,12 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(served: Served, recorder: Recorder, state: EngineState, room: Room) -> Self {
+    pub(super) fn new(
+        served: Served,
+        recorder: Recorder,
+        state: EngineState,
+        room: QueueCapacity,
+    ) -> Self {
         Self {
             served,
             recorder,

@@ -36,9 +36,9 @@ pub fn table_delta(delta: &Delta) -> TableDelta {
             index,
             block: block.0,
         },
-        Delta::Block { block, position } => TableDelta::Block {
+        Delta::Block { block, level } => TableDelta::Block {
             block: block.0,
-            level: position,
+            level,
         },
         Delta::Frame {
             block,

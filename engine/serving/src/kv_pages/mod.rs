@@ -2,7 +2,7 @@
 
 mod guards;
 
-use ebb_block_manager::schedule::{Page, PageSide, Rung, Step};
+use ebb_block_manager::precision::{LevelChange, Page, PageLevel, PageSide};
 use ebb_kernels::formats::{FormatId, legal_shrink};
 use ebb_kernels::kv::Side;
 
@@ -46,8 +46,8 @@ pub(crate) fn page(key: &str) -> Option<(Option<usize>, Side)> {
 }
 
 /// A step of the block manager's, which knows formats by tag and nominal bits.
-pub(crate) fn step(layer: usize, side: Side, to: FormatId) -> Step {
-    Step {
+pub(crate) fn level_change(layer: usize, side: Side, to: FormatId) -> LevelChange {
+    LevelChange {
         page: Page {
             layer: layer as u16,
             side: match side {
@@ -55,7 +55,7 @@ pub(crate) fn step(layer: usize, side: Side, to: FormatId) -> Step {
                 Side::V => PageSide::V,
             },
         },
-        to: Rung {
+        to: PageLevel {
             tag: index_of(to) as u8,
             // A request that asks for 3 bit must not get 2.5.
             bits: to.nominal_bits().floor() as u8,

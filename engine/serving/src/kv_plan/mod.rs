@@ -1,12 +1,12 @@
-//! How the KV cache shrinks: from what the operator says to a schedule, its positions and their
-//! byte layout.
+//! How the KV cache shrinks: from what the operator says to a shrink order, its precision levels
+//! and their byte layout.
 
-mod steps;
+mod level_changes;
 
 use std::sync::Arc;
 
-use ebb_block_manager::schedule::{
-    Bound, Cost, PageSide, PositionTable, Schedule, ScheduleError, Step,
+use ebb_block_manager::precision::{
+    BlockSize, LevelChange, LevelTable, MinBits, PageSide, ShrinkOrder, ShrinkOrderError,
 };
 use ebb_block_manager::{BLOCK_TOKENS, PoolConfig};
 use ebb_kernels::formats::FormatId;
@@ -20,9 +20,9 @@ use crate::kv_pages::{Guards, Protect, index_of};
 use crate::kv_profile::{Profile, ProfileError};
 use crate::kv_spec::{KvSpec, KvSpecError};
 
-pub use steps::{DEFAULT_FLOOR, progressive_steps, static_steps};
+pub use level_changes::{DEFAULT_FLOOR, progressive_changes, static_changes};
 
-/// Where the schedule comes from.
+/// Where the shrink order comes from.
 #[derive(Debug, Clone, PartialEq)]
 pub enum KvSource {
     /// The built-in order, down to the formats of a specification.
@@ -77,27 +77,27 @@ pub enum KvPlanError {
         /// Blocks asked for.
         blocks: usize,
     },
-    /// More steps than a schedule can have.
-    #[error("this model has too many pages for a shrink schedule: {0}")]
-    Schedule(#[from] ScheduleError),
+    /// More changes than a shrink order can have.
+    #[error("this model has too many pages for a shrink order: {0}")]
+    ShrinkOrder(#[from] ShrinkOrderError),
     /// Pages that the model cannot have.
     #[error("the KV cache cannot have these pages: {0}")]
     Layout(#[from] LayoutError),
 }
 
-/// A pool's schedule, positions and layout, for one model and mode.
+/// A pool's shrink order, precision levels and layout, for one model and mode.
 #[derive(Debug, Clone)]
 pub struct KvPlan {
     /// What gives way when memory is full.
     pub mode: Mode,
-    /// Every position, with its cost.
-    pub positions: PositionTable,
-    /// Where the bytes of a block lie at every position.
+    /// Every level, with its cost.
+    pub levels: LevelTable,
+    /// Where the bytes of a block lie at every level.
     pub layout: KvLayout,
     /// How far the last sealed block may go.
-    pub protected: Bound,
+    pub protected: MinBits,
     /// How far the first one may.
-    pub sink: Bound,
+    pub sink: MinBits,
     /// What is rotated.
     pub rotation: Rotation,
     /// PM-KVQ's λ, to be folded into the weights.
@@ -111,16 +111,16 @@ impl KvPlan {
     /// When the geometry is impossible.
     pub fn sixteen_bit(geometry: KvGeometry) -> Result<Self, KvPlanError> {
         let layout = KvLayout::sixteen_bit(geometry)?;
-        let cost = Cost {
+        let cost = BlockSize {
             frames: layout.frames(0),
             bytes: layout.bytes(0),
         };
         Ok(Self {
             mode: Mode::PreemptOnly,
-            positions: PositionTable::fixed(cost),
+            levels: LevelTable::fixed(cost),
             layout,
-            protected: Bound::NEVER,
-            sink: Bound::NEVER,
+            protected: MinBits::SIXTEEN,
+            sink: MinBits::SIXTEEN,
             rotation: Rotation::NONE,
             key_scales: None,
         })
@@ -138,56 +138,56 @@ impl KvPlan {
         match source {
             KvSource::Floor(spec) => {
                 let formats = spec.formats(geometry)?;
-                let steps = match spec.only_profile() {
-                    Some((profile, bits)) => profile.steps(geometry, bits)?,
-                    None if mode == Mode::Static => static_steps(&formats),
-                    None => progressive_steps(&formats.sealed)?,
+                let changes = match spec.only_profile() {
+                    Some((profile, bits)) => profile.changes(geometry, bits)?,
+                    None if mode == Mode::Static => static_changes(&formats),
+                    None => progressive_changes(&formats.sealed)?,
                 };
                 let bounds = bounds(&formats.guards, spec.protect())?;
                 Ok(Self {
                     key_scales: spec.key_scales(),
-                    ..Self::of_steps(geometry, mode, steps, bounds, spec.rotation())?
+                    ..Self::of_changes(geometry, mode, changes, bounds, spec.rotation())?
                 })
             }
             KvSource::Profile(profile, bits) => {
-                let steps = profile.steps(geometry, *bits)?;
+                let changes = profile.changes(geometry, *bits)?;
                 let bounds = bounds(&Guards::usual(geometry.layers), profile.protect())?;
                 Ok(Self {
                     key_scales: profile.key_scales.clone().map(Arc::new),
-                    ..Self::of_steps(geometry, mode, steps, bounds, profile.rotation())?
+                    ..Self::of_changes(geometry, mode, changes, bounds, profile.rotation())?
                 })
             }
         }
     }
 
-    fn of_steps(
+    fn of_changes(
         geometry: KvGeometry,
         mode: Mode,
-        steps: Vec<Step>,
-        [sink, protected]: [Bound; 2],
+        changes: Vec<LevelChange>,
+        [sink, protected]: [MinBits; 2],
         rotation: Rotation,
     ) -> Result<Self, KvPlanError> {
-        let schedule = Schedule::new(geometry.layers as u16, steps)?;
+        let order = ShrinkOrder::new(geometry.layers as u16, changes)?;
         let frame = geometry.frame_layout();
         let mut failed = None;
-        let positions = PositionTable::new(&schedule, |taken| {
+        let levels = LevelTable::new(&order, |taken| {
             let cost = KvLayout::cost(geometry, frame, &formats_after(geometry, taken));
             let (frames, bytes) = cost.unwrap_or_else(|error| {
                 failed.get_or_insert(error);
                 (0, 0)
             });
-            Cost { frames, bytes }
+            BlockSize { frames, bytes }
         });
         if let Some(error) = failed {
             return Err(error.into());
         }
-        let shrunk = (1..positions.len() as u16)
-            .map(|position| formats_after(geometry, positions.steps(position)));
+        let shrunk =
+            (1..levels.len() as u16).map(|level| formats_after(geometry, levels.changes(level)));
         let shrunk: Vec<Vec<FormatId>> = shrunk.collect();
         Ok(Self {
             mode,
             layout: KvLayout::new(geometry, frame, &shrunk)?,
-            positions,
+            levels,
             protected,
             sink,
             rotation,
@@ -199,7 +199,7 @@ impl KvPlan {
     pub fn pool(&self, frames: u32) -> PoolConfig {
         let frame = self.layout.frame();
         PoolConfig {
-            positions: self.positions.clone(),
+            levels: self.levels.clone(),
             protected: self.protected,
             sink: self.sink,
             ..PoolConfig::whole(
@@ -213,21 +213,22 @@ impl KvPlan {
     /// Mean stored bits (codes and metadata) of sealed unprotected pages at the floor: design's
     /// *width*.
     pub fn floor_bits(&self) -> f64 {
-        let floor = self.positions.floor(Bound::FLOOR);
+        let floor = self.levels.floor(MinBits::ANY);
         let elements = self.layout.geometry().block_bytes() as f64 / 2.0;
         self.layout.bytes(floor) as f64 * 8.0 / elements
     }
 
-    /// Bytes of each format in blocks at a position, in the order of [`FormatId::ALL`]; and pages.
-    pub fn bytes_by_format(&self, position: u16) -> Vec<(u64, u32)> {
+    /// Bytes of each format in blocks at a precision level, in the order of [`FormatId::ALL`]; and
+    /// pages.
+    pub fn bytes_by_format(&self, level: u16) -> Vec<(u64, u32)> {
         let geometry = self.layout.geometry();
         let mut sums = vec![(0, 0); FormatId::ALL.len()];
-        for (page, &format) in self.layout.formats(position).iter().enumerate() {
+        for (page, &format) in self.layout.formats(level).iter().enumerate() {
             let bytes = self
                 .layout
-                .record_bytes(position, page / 2, Side::of_page(page));
-            // At position 0 a record is as long as at any other 16-bit one.
-            debug_assert!(position > 0 || bytes * geometry.records() == geometry.block_bytes());
+                .record_bytes(level, page / 2, Side::of_page(page));
+            // At level 0 a record is as long as at any other 16-bit one.
+            debug_assert!(level > 0 || bytes * geometry.records() == geometry.block_bytes());
             let sum = &mut sums[index_of(format)];
             sum.0 += (bytes * geometry.kv_heads) as u64;
             sum.1 += 1;
@@ -240,12 +241,12 @@ impl KvPlan {
 ///
 /// # Errors
 /// When more blocks are to be guarded than the pool guards.
-fn bounds(guards: &Guards, protect: Protect) -> Result<[Bound; 2], KvPlanError> {
+fn bounds(guards: &Guards, protect: Protect) -> Result<[MinBits; 2], KvPlanError> {
     let width = match protect {
-        Protect::Int8 => Bound(8),
-        Protect::F16 => Bound::NEVER,
+        Protect::Int8 => MinBits(8),
+        Protect::F16 => MinBits::SIXTEEN,
     };
-    let guarded = |is_guarded| if is_guarded { width } else { Bound::FLOOR };
+    let guarded = |is_guarded| if is_guarded { width } else { MinBits::ANY };
     // A block is guarded with all of its pages or with none, and one alone is both the first and
     // the last.
     match guards.recent.iter().copied().max().unwrap_or(0) {
@@ -271,16 +272,16 @@ pub fn static_chunk(pool: &PoolConfig) -> u32 {
     (blocks * block).clamp(block, STATIC_CHUNK_MAX)
 }
 
-/// Formats of all pages of a block that has taken `steps`.
-fn formats_after(geometry: KvGeometry, steps: &[Step]) -> Vec<FormatId> {
+/// Formats of all pages of a block that has taken `changes`.
+fn formats_after(geometry: KvGeometry, changes: &[LevelChange]) -> Vec<FormatId> {
     let mut formats = vec![FormatId::F16; geometry.layers * 2];
-    for step in steps {
-        let side = match step.page.side {
+    for change in changes {
+        let side = match change.page.side {
             PageSide::K => Side::K,
             PageSide::V => Side::V,
         };
-        formats[usize::from(step.page.layer) * 2 + side as usize] =
-            FormatId::ALL[usize::from(step.to.tag)];
+        formats[usize::from(change.page.layer) * 2 + side as usize] =
+            FormatId::ALL[usize::from(change.to.tag)];
     }
     formats
 }

@@ -3,7 +3,7 @@ use ebb_kernels::formats::rotation::Rotation;
 use ebb_models::model::Identity;
 
 use super::*;
-use crate::kv_profile::{Method, ProfileStep, Recent, Sides, width};
+use crate::kv_profile::{Method, ProfileChange, Recent, Sides, width};
 use crate::kv_spec::{Preset, preset_names};
 
 const SMOL: KvGeometry = KvGeometry {
@@ -17,25 +17,25 @@ fn floor(text: &str) -> KvSource {
 }
 
 #[test]
-fn the_default_schedule_ends_at_its_floor_and_frees_frames_on_the_way() {
+fn the_default_shrink_order_ends_at_its_floor_and_frees_frames_on_the_way() {
     let plan = KvPlan::new(SMOL, Mode::Progressive, &floor(DEFAULT_FLOOR)).unwrap();
-    let last = plan.positions.last(Bound::FLOOR);
+    let last = plan.levels.last(MinBits::ANY);
     assert_eq!(
         plan.layout.formats(last),
         [F::Kitty25c, F::Int2c].repeat(30)
     );
-    assert_eq!(plan.layout.levels(), plan.positions.len());
-    for position in 0..plan.positions.len() as u16 {
-        let standing = plan.positions.standing(position);
-        let frames = plan.layout.frames(position);
-        assert_eq!(standing.cost.frames, frames);
-        assert_eq!(standing.cost.bytes, plan.layout.bytes(position));
-        let by_format = plan.bytes_by_format(position);
+    assert_eq!(plan.layout.levels(), plan.levels.len());
+    for level in 0..plan.levels.len() as u16 {
+        let at = plan.levels.level(level);
+        let frames = plan.layout.frames(level);
+        assert_eq!(at.size.frames, frames);
+        assert_eq!(at.size.bytes, plan.layout.bytes(level));
+        let by_format = plan.bytes_by_format(level);
         let (bytes, pages) = by_format.iter().fold((0, 0), |s, f| (s.0 + f.0, s.1 + f.1));
-        assert_eq!((bytes, pages), (standing.cost.bytes, 60));
+        assert_eq!((bytes, pages), (at.size.bytes, 60));
     }
     // A protected block is at 8 bit at worst, one of a request that asks for 4 at 4.
-    let at = |bits| plan.layout.formats(plan.positions.floor(Bound(bits)));
+    let at = |bits| plan.layout.formats(plan.levels.floor(MinBits(bits)));
     assert!(at(8).iter().all(|f| *f == F::Int8));
     assert!(at(4).iter().all(|f| *f == F::Int4));
     assert!(
@@ -51,8 +51,8 @@ fn keys_come_down_the_branch_of_their_floor() {
     let plain = (0..15).map(|i| format!(",layer{0}.k=int2,layer{0}.v=int2", 2 * i + 1));
     let spec = "k=int2c,v=int2c".to_owned() + &plain.collect::<String>();
     let plan = KvPlan::new(SMOL, Mode::Progressive, &floor(&spec)).unwrap();
-    let all: Vec<&[F]> = (0..plan.positions.len() as u16)
-        .map(|position| plan.layout.formats(position))
+    let all: Vec<&[F]> = (0..plan.levels.len() as u16)
+        .map(|level| plan.layout.formats(level))
         .collect();
     let ends = [F::Int2c, F::Int2c, F::Int2, F::Int2].repeat(15);
     assert_eq!(all[all.len() - 1], ends);
@@ -77,12 +77,12 @@ fn keys_come_down_the_branch_of_their_floor() {
 #[test]
 fn static_plans_have_the_protected_formats_and_the_final_ones() {
     let plan = KvPlan::new(SMOL, Mode::Static, &floor("k=kitty12,v=int3")).unwrap();
-    let at = |bound| plan.layout.formats(plan.positions.floor(bound));
-    assert_eq!(at(Bound::FLOOR), [F::Kitty12, F::Int3].repeat(30));
+    let at = |bound| plan.layout.formats(plan.levels.floor(bound));
+    assert_eq!(at(MinBits::ANY), [F::Kitty12, F::Int3].repeat(30));
     // A static format is made from 16 bit only.
-    assert_eq!(at(Bound(8)), [F::Int8, F::F16].repeat(30));
+    assert_eq!(at(MinBits(8)), [F::Int8, F::F16].repeat(30));
     let whole = KvPlan::new(SMOL, Mode::Static, &floor("k=int2,v=int2,protect=f16")).unwrap();
-    assert_eq!(whole.protected, Bound::NEVER);
+    assert_eq!(whole.protected, MinBits::SIXTEEN);
 }
 
 #[test]
@@ -103,13 +103,13 @@ fn the_pool_guards_the_blocks_that_the_specification_does() {
         [plan.sink, plan.protected]
     };
     let low = "k=int2,v=int2";
-    assert_eq!(guarded(low), [Bound(8); 2]);
+    assert_eq!(guarded(low), [MinBits(8); 2]);
     let text = format!("{low},protect=f16,recent=0");
-    assert_eq!(guarded(&text), [Bound::NEVER, Bound::FLOOR]);
-    assert_eq!(guarded(&format!("{text},sink=0")), [Bound::FLOOR; 2]);
+    assert_eq!(guarded(&text), [MinBits::SIXTEEN, MinBits::ANY]);
+    assert_eq!(guarded(&format!("{text},sink=0")), [MinBits::ANY; 2]);
     // A block alone is both: what guards the last one guards it.
     let values = format!("{low},protect=f16,sink=0,recent.k=0,recent.v=1");
-    assert_eq!(guarded(&values), [Bound::NEVER; 2]);
+    assert_eq!(guarded(&values), [MinBits::SIXTEEN; 2]);
     let error = KvPlan::new(SMOL, Mode::Static, &floor(&format!("{low},recent=2")));
     assert!(error.unwrap_err().to_string().contains("recent=1"));
 }
@@ -122,10 +122,10 @@ fn identity() -> Identity {
     }
 }
 
-/// The floors are where the schedule's legal steps end.
-fn profile(schedule: &[(&str, &str)]) -> Arc<Profile> {
+/// The floors are where the shrink order's legal changes end.
+fn profile(changes: &[(&str, &str)]) -> Arc<Profile> {
     let mut floors = vec![F::F16; 60];
-    for (name, to) in schedule {
+    for (name, to) in changes {
         let page = crate::kv_pages::page(name);
         if let (Some((Some(layer), side)), Ok(to)) = (page, to.parse())
             && layer < 30
@@ -133,7 +133,7 @@ fn profile(schedule: &[(&str, &str)]) -> Arc<Profile> {
             floors[layer * 2 + side as usize] = to;
         }
     }
-    let steps = schedule.iter().map(|(page, to)| ProfileStep {
+    let steps = changes.iter().map(|(page, to)| ProfileChange {
         page: (*page).to_owned(),
         to: (*to).to_owned(),
         loss: None,
@@ -182,14 +182,18 @@ fn a_profile_is_followed_in_order_and_cut_at_a_width() {
 
 #[test]
 fn a_profile_that_does_not_fit_says_where() {
-    let error =
-        |schedule: &[(&str, &str)]| profile(schedule).steps(SMOL, None).unwrap_err().to_string();
+    let error = |changes: &[(&str, &str)]| {
+        profile(changes)
+            .changes(SMOL, None)
+            .unwrap_err()
+            .to_string()
+    };
     assert!(error(&[("layer30.k", "int8")]).contains("30 layers"));
     assert!(error(&[("layer0.q", "int8")]).contains("layer0.q"));
     assert!(error(&[("layer0.v", "kitty25")]).contains("kitty25"));
     assert!(error(&[("layer0.v", "int4"), ("layer0.v", "int8")]).contains("step 1"));
     let other = KvGeometry { layers: 24, ..SMOL };
-    let shape = profile(&[]).steps(other, None).unwrap_err().to_string();
+    let shape = profile(&[]).changes(other, None).unwrap_err().to_string();
     assert!(shape.contains("24 layers"), "{shape}");
 }
 
@@ -350,7 +354,7 @@ fn every_preset_without_a_profile_can_be_scored_and_served() {
         let source = KvSource::Floor(preset.spec);
         let plan = KvPlan::new(SMOL, preset.mode, &source).unwrap();
         // What is scored is where served blocks end.
-        let floor = plan.positions.floor(Bound::FLOOR);
+        let floor = plan.levels.floor(MinBits::ANY);
         assert_eq!(plan.layout.formats(floor), sealed, "{name}");
     }
 }

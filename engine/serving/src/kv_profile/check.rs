@@ -78,7 +78,7 @@ impl Profile {
             let (layer, side) = (page / 2, name(Side::of_page(page)));
             let (end, floor) = (ends[page], floors[page]);
             return Err(format!(
-                "its schedule takes layer{layer}.{side} to {end}, its floor there is {floor}"
+                "its shrink order takes layer{layer}.{side} to {end}, its floor there is {floor}"
             ));
         }
         for side in [Side::K, Side::V] {

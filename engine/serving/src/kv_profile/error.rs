@@ -68,14 +68,14 @@ pub enum ProfileError {
         /// Why.
         cause: String,
     },
-    /// The schedule does not go that far down.
+    /// The shrink order does not go that far down.
     #[error(
         "the KV profile ends at {least:.3} bits, above the {asked} asked for; ask for at least that"
     )]
     Width {
         /// Bits asked for.
         asked: f64,
-        /// Width at the end of the schedule.
+        /// Width at the end of the shrink order.
         least: f64,
     },
 }

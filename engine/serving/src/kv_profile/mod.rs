@@ -103,7 +103,8 @@ pub struct Profile {
     /// PM-KVQ's λ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_scales: Option<KeyScales>,
-    schedule: Vec<ProfileStep>,
+    #[serde(rename = "schedule")]
+    shrink_order: Vec<ProfileChange>,
 }
 
 /// How a profile was made.
@@ -191,10 +192,10 @@ fn kept(ratio: f64, group: usize) -> [usize; 2] {
     [least, most]
 }
 
-/// One step of the schedule.
+/// One change of the shrink order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ProfileStep {
+pub struct ProfileChange {
     /// `layer7.k` or `layer7.v`.
     pub page: String,
     /// Name of a format.
@@ -250,14 +251,14 @@ impl Profile {
         Ok(profile)
     }
 
-    /// A profile of a model, to be written; `schedule` ends at `floors`, `[layer * 2 + side]`.
+    /// A profile of a model, to be written; `shrink_order` ends at `floors`, `[layer * 2 + side]`.
     pub fn new(
         model: Identity,
         geometry: KvGeometry,
         method: Method,
         rotation: Rotation,
         floors: &[FormatId],
-        schedule: Vec<ProfileStep>,
+        shrink_order: Vec<ProfileChange>,
     ) -> Self {
         let names = |side: Side| {
             let own = floors.iter().skip(side as usize).step_by(2);
@@ -281,13 +282,13 @@ impl Profile {
             sensitivities: Sides::default(),
             recent: None,
             key_scales: None,
-            schedule,
+            shrink_order,
         }
     }
 
-    /// The steps as written.
-    pub fn schedule(&self) -> &[ProfileStep] {
-        &self.schedule
+    /// The changes as written.
+    pub fn shrink_order(&self) -> &[ProfileChange] {
+        &self.shrink_order
     }
 
     /// Width of protected blocks.

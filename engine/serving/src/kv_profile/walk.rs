@@ -1,11 +1,11 @@
-//! Along a profile's schedule.
+//! Along a profile's shrink order.
 
-use ebb_block_manager::schedule::Step;
+use ebb_block_manager::precision::LevelChange;
 use ebb_kernels::formats::{FormatId, RecordShape, legal_shrink};
 use ebb_kernels::kv::{KvGeometry, KvLayout};
 
 use super::{Profile, ProfileError};
-use crate::kv_pages::{Guards, PageFormats, Protect, page, protected_formats, step};
+use crate::kv_pages::{Guards, PageFormats, Protect, level_change, page, protected_formats};
 
 /// Mean stored bits of sealed pages of these formats, `[layer * 2 + side]`: `mean_bits_sealed`.
 ///
@@ -19,15 +19,15 @@ pub fn width(geometry: KvGeometry, formats: &[FormatId]) -> Result<f64, String> 
 }
 
 impl Profile {
-    /// The steps in order, as few as come to `bits` (`mean_bits_sealed`) if that is given.
+    /// The level changes in order, as few as come to `bits` (`mean_bits_sealed`) if that is given.
     ///
     /// # Errors
     /// When the profile does not fit the model, or does not go that far.
-    pub fn steps(
+    pub fn changes(
         &self,
         geometry: KvGeometry,
         bits: Option<f64>,
-    ) -> Result<Vec<Step>, ProfileError> {
+    ) -> Result<Vec<LevelChange>, ProfileError> {
         Ok(self.walk(geometry, bits)?.0)
     }
 
@@ -53,7 +53,7 @@ impl Profile {
         &self,
         geometry: KvGeometry,
         bits: Option<f64>,
-    ) -> Result<(Vec<Step>, Vec<FormatId>), ProfileError> {
+    ) -> Result<(Vec<LevelChange>, Vec<FormatId>), ProfileError> {
         let shape = |layers, kv_heads, head_dim| {
             format!("{layers} layers of {kv_heads} KV heads of {head_dim}")
         };
@@ -68,8 +68,8 @@ impl Profile {
         }
         let elements = geometry.block_bytes() as f64 / 2.0;
         let mut formats = vec![FormatId::F16; geometry.layers * 2];
-        let (mut steps, mut bytes, mut now) = (Vec::new(), geometry.block_bytes(), 16.0);
-        for (index, given) in self.schedule.iter().enumerate() {
+        let (mut changes, mut bytes, mut now) = (Vec::new(), geometry.block_bytes(), 16.0);
+        for (index, given) in self.shrink_order.iter().enumerate() {
             if bits.is_some_and(|bits| now <= bits) {
                 break;
             }
@@ -101,11 +101,11 @@ impl Profile {
             bytes = bytes - page_bytes(*at)? + page_bytes(to)?;
             now = bytes as f64 * 8.0 / elements;
             *at = to;
-            steps.push(step(layer, side, to));
+            changes.push(level_change(layer, side, to));
         }
         match bits {
             Some(asked) if now > asked => Err(ProfileError::Width { asked, least: now }),
-            _ => Ok((steps, formats)),
+            _ => Ok((changes, formats)),
         }
     }
 }

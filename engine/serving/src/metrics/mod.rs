@@ -43,11 +43,11 @@
 //! | gauge | `ebb:kv_format_bytes`, `ebb:kv_format_pages` | format | what is stored, by page format |
 //! | gauge | `ebb:kv_cached_format_bytes` | format | of the former, what only the prefix cache keeps |
 //! | gauge | `ebb:kv_waste_bytes` | | held and not used: unfilled places of open blocks, ends of last frames |
-//! | gauge | `ebb:kv_shrinkable_bytes` | | of what requests hold, blocks that can shrink further: 0 when the schedule is exhausted |
+//! | gauge | `ebb:kv_shrinkable_bytes` | | of what requests hold, blocks that can shrink further: 0 when all are at their floor |
 //! | gauge | `ebb:kv_watermark_bytes` | mark | free bytes below which blocks begin to shrink (`low`) and at which they stop (`high`) |
 //! | gauge | `ebb:kv_promised_bytes` | | what running requests take at their longest, at their floor |
 //! | gauge | `ebb:kv_bits` | of | mean bits `stored`, and those at the `floor` |
-//! | gauge | `ebb:kv_schedule_steps` | stat | steps of the shrink schedule taken: `mean`, `max`, and `all` there are |
+//! | gauge | `ebb:kv_schedule_steps` | stat | level changes taken: `mean`, `max`, and `all` there are |
 //! | gauge | `ebb:request_kv_bits` | stat | bits that running sequences have read: `mean`, `lowest` |
 //! | histogram | `ebb:request_mean_kv_bits` | | the same of finished choices |
 //! | counter | `ebb:kv_shrinks`, `ebb:kv_shrunk_bytes`, `ebb:kv_shrink_failures` | holder (of the first) | blocks shrunk, their bytes before, and blocks that could not be |

@@ -244,9 +244,9 @@ impl EngineHandles {
         self.request_bits_mean.set(kv.running_bits);
         self.request_bits_lowest
             .set(f64::from(kv.running_bits_lowest));
-        self.schedule_mean.set(kv.schedule_steps_mean);
-        self.schedule_max.set(f64::from(kv.schedule_steps_max));
-        self.schedule_all.set(f64::from(kv.schedule_steps));
+        self.changes_mean.set(kv.level_changes_mean);
+        self.changes_max.set(f64::from(kv.level_changes_max));
+        self.changes_all.set(f64::from(kv.level_changes));
         self.shrinks_live.absolute(kv.shrinks_live);
         self.shrinks_cached.absolute(kv.shrinks_cached);
         self.shrink_failures.absolute(kv.shrink_failures);

@@ -253,9 +253,9 @@ pub(super) struct EngineHandles {
     pub(super) bits_floor: Gauge,
     pub(super) request_bits_mean: Gauge,
     pub(super) request_bits_lowest: Gauge,
-    pub(super) schedule_mean: Gauge,
-    pub(super) schedule_max: Gauge,
-    pub(super) schedule_all: Gauge,
+    pub(super) changes_mean: Gauge,
+    pub(super) changes_max: Gauge,
+    pub(super) changes_all: Gauge,
     pub(super) shrinks_live: Counter,
     pub(super) shrinks_cached: Counter,
     pub(super) shrink_failures: Counter,
@@ -302,10 +302,10 @@ impl EngineHandles {
                 &[("stat", stat)],
             )
         };
-        let schedule = |stat| {
+        let changes = |stat| {
             r.gauge(
                 "ebb:kv_schedule_steps",
-                "Steps of the shrink schedule that blocks have \
+                "Precision level changes that blocks have \
                                               taken: mean, most, and all \
                                               there are.",
                 &[("stat", stat)],
@@ -389,9 +389,9 @@ impl EngineHandles {
             bits_floor: bits("floor"),
             request_bits_mean: request_bits("mean"),
             request_bits_lowest: request_bits("lowest"),
-            schedule_mean: schedule("mean"),
-            schedule_max: schedule("max"),
-            schedule_all: schedule("all"),
+            changes_mean: changes("mean"),
+            changes_max: changes("max"),
+            changes_all: changes("all"),
             shrinks_live: shrinks("requests"),
             shrinks_cached: shrinks("cache"),
             shrink_failures: r.counter(

@@ -1,4 +1,4 @@
-//! The tokens that may still be drawn, and the two cuts that need an order among them.
+//! The tokens that may still be sampled, and the two cuts that need an order among them.
 
 use super::scan::{BLOCK, Scan};
 use super::weight::weight;

@@ -1,7 +1,7 @@
 //! Changes to single logits before a token is chosen: masks, bias, penalties.
 //!
 //! They touch a few tokens of the vocabulary, so the row is changed in place and put back after:
-//! several choices can be drawn from one row, and log-probabilities are read from it unchanged.
+//! several choices can be sampled from one row, and log-probabilities are read from it unchanged.
 
 use super::state::SamplerState;
 

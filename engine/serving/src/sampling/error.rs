@@ -79,7 +79,7 @@ pub struct ParamError {
     pub allowed: String,
 }
 
-/// Logits that no token can be drawn from. The request fails; others are not affected.
+/// Logits that no token can be sampled from. The request fails; others are not affected.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum SampleError {
     /// A logit is NaN or +∞: the model computed nonsense.

@@ -1,8 +1,8 @@
-//! top-k, top-p and min-p, and the draw from what they keep.
+//! top-k, top-p and min-p, and sampling from what they keep.
 //!
 //! Tokens are ranked by (logit descending, id ascending). min-p keeps the tokens of at least that
 //! share of the greatest probability, top-k the k best of those, top-p the shortest run of the
-//! best of those whose weights reach that share of their sum. The draw walks the kept tokens in
+//! best of those whose weights reach that share of their sum. Sampling walks the kept tokens in
 //! id order until the sum of weights passes a random point of the total. Nothing sorts: the two
 //! cuts are found by selection, over the few tokens that can matter.
 
@@ -25,8 +25,8 @@ pub(super) struct Filter {
 }
 
 impl Filter {
-    /// Draws a token with 64 random bits. `scan` is that of `logits`; the temperature is not 0.
-    pub(super) fn draw(
+    /// Samples a token with 64 random bits. `scan` is that of `logits`; the temperature is not 0.
+    pub(super) fn sample(
         &mut self,
         logits: &[f32],
         scan: &Scan,
@@ -134,7 +134,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// The definition, with the same integer weights and a full sort. Sets must be equal, and
-    /// every draw, with no margin for rounding.
+    /// every sample, with no margin for rounding.
     fn naive(logits: &[f32], options: &SamplingOptions, bits: u64) -> (Vec<u32>, u32) {
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let y = |id: usize| (logits[id] - max) * (1.0 / options.temperature);
@@ -158,14 +158,14 @@ mod tests {
         }
         ranked.sort_unstable();
         let mut point = point(bits, sum(&ranked));
-        let drawn = ranked.iter().find(|&&id| {
+        let sampled = ranked.iter().find(|&&id| {
             let weight = u64::from(weight(y(id)));
             let here = point < weight;
             point = point.wrapping_sub(weight);
             here
         });
-        let drawn = *drawn.expect("the point is below the total") as u32;
-        (ranked.into_iter().map(|id| id as u32).collect(), drawn)
+        let sampled = *sampled.expect("the point is below the total") as u32;
+        (ranked.into_iter().map(|id| id as u32).collect(), sampled)
     }
 
     proptest! {
@@ -186,12 +186,12 @@ mod tests {
             let options = SamplingOptions {
                 temperature, top_k, top_p, min_p, ..Default::default()
             };
-            let (set, drawn) = naive(&logits, &options, bits);
+            let (set, sampled) = naive(&logits, &options, bits);
             let params = options.validate(logits.len()).expect("valid");
             let mut scan = Scan::default();
             scan.run(&logits).expect("sound");
             let mut filter = Filter::default();
-            prop_assert_eq!(filter.draw(&logits, &scan, &params, bits), drawn);
+            prop_assert_eq!(filter.sample(&logits, &scan, &params, bits), sampled);
             let all = top_k == 0 || top_k as usize >= logits.len();
             let unfiltered = top_p >= 1.0 && min_p <= 0.0 && all;
             if !unfiltered {
@@ -214,12 +214,12 @@ mod tests {
                     top_p,
                     ..Default::default()
                 };
-                let (set, drawn) = naive(&logits, &options, 1 << 63);
+                let (set, sampled) = naive(&logits, &options, 1 << 63);
                 let params = options.validate(logits.len()).expect("valid");
                 let mut scan = Scan::default();
                 scan.run(&logits).expect("sound");
                 let mut filter = Filter::default();
-                assert_eq!(filter.draw(&logits, &scan, &params, 1 << 63), drawn);
+                assert_eq!(filter.sample(&logits, &scan, &params, 1 << 63), sampled);
                 let kept: Vec<u32> = filter.kept.iter().map(|(id, _)| id).collect();
                 assert!(kept == set, "{} of {} kept", kept.len(), set.len());
             }

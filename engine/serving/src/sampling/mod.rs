@@ -1,4 +1,4 @@
-//! From logits to the next token: validated parameters, penalties, filters, a reproducible draw,
+//! From logits to the next token: validated parameters, penalties, filters, reproducible sampling,
 //! log-probabilities, and stop strings.
 //!
 //! Everything that decides a token is arithmetic in a fixed order on that row's logits alone, and

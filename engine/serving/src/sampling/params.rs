@@ -14,7 +14,7 @@ use super::{Param, ParamError};
 /// Below this a temperature means greedy: dividing by it would leave no other token a chance.
 const GREEDY_BELOW: f32 = TEMPERATURE_MIN;
 
-/// Sampling parameters as a request states them, not yet checked. The default draws from the
+/// Sampling parameters as a request states them, not yet checked. The default samples from the
 /// model's own distribution.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

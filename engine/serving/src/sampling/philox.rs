@@ -1,7 +1,7 @@
 //! Philox4x32-10, a counter-based random number generator (Salmon, Moraes, Dror and Shaw, SC'11).
 //!
 //! There is no state to advance or to keep when a sequence is preempted: the random bits of a
-//! draw are a function of a key and a counter, the same on every device.
+//! sample are a function of a key and a counter, the same on every device.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -29,7 +29,7 @@ pub fn philox4x32_10(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 }
 
 /// 64 random bits for the token at `position` of the output (0 is the first) of choice `choice`.
-/// The key is the seed; the last two counter words are free for further draws per token.
+/// The key is the seed; the last two counter words are free for further samples per token.
 pub(super) fn draw_bits(seed: u64, choice: u32, position: u32) -> u64 {
     let key = [seed as u32, (seed >> 32) as u32];
     let bits = philox4x32_10([position, choice, 0, 0], key);

@@ -97,5 +97,5 @@ fn chosen(
         ..Default::default()
     };
     let params = options.validate(logits.len()).expect("in range");
-    Ok(Filter::default().draw(&edited, &scan, &params, request.bits))
+    Ok(Filter::default().sample(&edited, &scan, &params, request.bits))
 }

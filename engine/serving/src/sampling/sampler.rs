@@ -62,7 +62,7 @@ impl Sampler {
             return Ok(self.scan.argmax(logits));
         }
         let bits = state.bits();
-        Ok(self.filter.draw(logits, &self.scan, state.params(), bits))
+        Ok(self.filter.sample(logits, &self.scan, state.params(), bits))
     }
 
     /// What the model thought of `token`, from the row of logits before it: for the tokens of a

@@ -1,9 +1,9 @@
 //! Probabilities as integers.
 //!
 //! A token's weight is its probability relative to the most likely token's, in units of 2⁻³⁰.
-//! Sums of integers do not depend on their order, so a distribution's total, a nucleus and a draw
+//! Sums of integers do not depend on their order, so a distribution's total, a nucleus and a sample
 //! come out the same however the vocabulary is cut into blocks, on any device. What is less
-//! likely than 2⁻³¹ of the most likely token has weight 0 and is never drawn.
+//! likely than 2⁻³¹ of the most likely token has weight 0 and is never sampled.
 //!
 //! Everything is separate multiplications and additions, never fused, on lanes that the compiler
 //! makes vectors of: the same bits on every machine.

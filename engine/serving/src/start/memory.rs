@@ -1,6 +1,6 @@
 //! How much KV memory there is, and what fits into it.
 
-use ebb_block_manager::schedule::Bound;
+use ebb_block_manager::precision::MinBits;
 use ebb_block_manager::{BLOCK_TOKENS, PoolConfig};
 use ebb_models::model::LoadedModel;
 
@@ -120,8 +120,8 @@ pub(super) fn max_context(
 /// Tokens of the longest sequence that the pool holds alone beside `kept` frames, once all of it
 /// has shrunk that may.
 fn longest(pool: &PoolConfig, kept: u32) -> usize {
-    let room = u64::from((pool.frames - pool.held_back()).saturating_sub(kept));
-    let fits = |blocks: &u64| pool.floor_frames(blocks * BLOCK_TOKENS as u64, Bound::FLOOR) <= room;
+    let room = u64::from((pool.frames - pool.shrink_reserve()).saturating_sub(kept));
+    let fits = |blocks: &u64| pool.floor_frames(blocks * BLOCK_TOKENS as u64, MinBits::ANY) <= room;
     let blocks = (1..=u64::from(pool.max_blocks_per_seq)).take_while(fits);
     blocks.last().unwrap_or(0) as usize * BLOCK_TOKENS
 }

@@ -78,7 +78,7 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         Device::Cpu => kv_bytes,
     };
     let pool = PoolConfig {
-        positions: plan.positions.clone(),
+        levels: plan.levels.clone(),
         protected: plan.protected,
         sink: plan.sink,
         ..pool(&model, pool_bytes, config.prefix_cache)?

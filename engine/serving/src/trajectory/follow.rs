@@ -7,7 +7,7 @@ pub(crate) struct Life {
     pub(crate) cached: (u32, u8),
     /// `[tokens, times in a row]` computed together since.
     pub(crate) steps: Vec<(u32, u32)>,
-    /// `(first token that reads it there, block, schedule position)`.
+    /// `(first token that reads it there, block, precision level)`.
     pub(crate) moves: Vec<(u32, u32, u16)>,
     /// Whether a block was exchanged for a wider one.
     pub(crate) exchanged: bool,

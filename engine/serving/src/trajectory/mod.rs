@@ -51,16 +51,17 @@ pub struct Header {
     /// PM-KVQ's λ, if they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_scales: Option<KeyScales>,
-    /// Formats of all pages, `[layer * 2 + side]`, at every position of the shrink schedule from 1
+    /// Formats of all pages, `[layer * 2 + side]`, at every precision level from 1
     /// on.
-    positions: Vec<Vec<String>>,
+    #[serde(rename = "positions")]
+    levels: Vec<Vec<String>>,
 }
 
 impl Header {
     /// Of a server that shrinks by `plan`.
     pub fn new(model: Identity, device: String, exact: bool, plan: &KvPlan) -> Self {
-        let names = |position: u16| {
-            let formats = plan.layout.formats(position).iter();
+        let names = |level: u16| {
+            let formats = plan.layout.formats(level).iter();
             formats.map(|f| f.name().to_owned()).collect()
         };
         Self {
@@ -71,7 +72,7 @@ impl Header {
             rotate_k: plan.rotation.k,
             rotate_v: plan.rotation.v,
             key_scales: plan.key_scales.as_deref().cloned(),
-            positions: (1..plan.layout.levels() as u16).map(names).collect(),
+            levels: (1..plan.layout.levels() as u16).map(names).collect(),
         }
     }
 
@@ -83,23 +84,23 @@ impl Header {
         }
     }
 
-    /// The positions' formats.
+    /// The levels' formats.
     ///
     /// # Errors
     /// A clause that tells what is wrong with them.
     pub fn formats(&self, geometry: KvGeometry) -> Result<Vec<Vec<FormatId>>, String> {
         let pages = geometry.layers * 2;
-        let of_position = |names: &Vec<String>| {
+        let of_level = |names: &Vec<String>| {
             if names.len() != pages {
                 let given = names.len();
                 return Err(format!(
-                    "a schedule position has {given} page formats, the model {pages} pages"
+                    "a precision level has {given} page formats, the model {pages} pages"
                 ));
             }
             let parsed = names.iter().map(|n| n.parse().map_err(|e| format!("{e}")));
             parsed.collect()
         };
-        self.positions.iter().map(of_position).collect()
+        self.levels.iter().map(of_level).collect()
     }
 }
 
@@ -136,6 +137,6 @@ pub struct Trajectory {
     pub exchanged: bool,
     /// Tokens computed together behind the cached ones, as `[tokens, times in a row]`.
     pub steps: Vec<(u32, u32)>,
-    /// `[first token that reads it there, block, schedule position]`, in order.
+    /// `[first token that reads it there, block, precision level]`, in order.
     pub moves: Vec<(u32, u32, u16)>,
 }

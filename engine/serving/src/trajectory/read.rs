@@ -73,7 +73,7 @@ pub struct Trajectories {
     /// Of the one read last.
     line: usize,
     vocab: usize,
-    positions: usize,
+    levels: usize,
 }
 
 /// Opens a log of `model`, which has so many tokens.
@@ -94,7 +94,7 @@ pub fn read(
         lines: BufReader::new(File::open(path).map_err(failed)?).lines(),
         line: 1,
         vocab,
-        positions: 0,
+        levels: 0,
     };
     let first = rest.lines.next().transpose().map_err(failed)?;
     let first = first.ok_or_else(|| rest.damaged("the file is empty"))?;
@@ -115,7 +115,7 @@ pub fn read(
             what: differs.what,
         });
     }
-    rest.positions = header.positions.len();
+    rest.levels = header.levels.len();
     Ok((header, rest))
 }
 
@@ -130,7 +130,7 @@ impl Trajectories {
 
     fn parse(&self, line: &str) -> Result<Trajectory, TrajectoryError> {
         let trajectory: Trajectory = serde_json::from_str(line).map_err(|e| self.damaged(e))?;
-        let check = trajectory.check(self.vocab, self.positions);
+        let check = trajectory.check(self.vocab, self.levels);
         check.map_err(|e| self.damaged(e))?;
         Ok(trajectory)
     }
@@ -157,9 +157,9 @@ impl Trajectory {
         (self.prompt.len() + self.tokens.len()).saturating_sub(1)
     }
 
-    /// Whether it agrees with itself, for a model of so many tokens and a schedule of so many
-    /// positions besides 16 bit.
-    fn check(&self, vocab: usize, positions: usize) -> Result<(), String> {
+    /// Whether it agrees with itself, for a model of so many tokens and a shrink order of so many
+    /// levels besides 16 bit.
+    fn check(&self, vocab: usize, levels: usize) -> Result<(), String> {
         let computed = self.computed();
         let mut all = self.prompt.iter().chain(&self.tokens);
         if let Some(token) = all.find(|t| **t as usize >= vocab) {
@@ -197,10 +197,8 @@ impl Trajectory {
                 return Err("its moves are not in order".into());
             }
             last = before;
-            if usize::from(to) > positions {
-                return Err(format!(
-                    "a block moves to position {to}; the schedule has {positions}"
-                ));
+            if usize::from(to) > levels {
+                return Err(format!("a block moves to level {to}; there are {levels}"));
             }
             if (u64::from(block) + 1) * BLOCK_TOKENS as u64 > u64::from(before) {
                 return Err(format!(

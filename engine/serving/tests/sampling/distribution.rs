@@ -1,4 +1,4 @@
-//! Chi-square tests of the draws against exact probabilities. Seeds are fixed: a pass is a pass.
+//! Chi-square tests of the samples against exact probabilities. Seeds are fixed: a pass is a pass.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ fn assert_fits(observed: &[u64], probabilities: &[f64], what: &str) {
     let mut cells = 0.0;
     for (&count, &p) in observed.iter().zip(probabilities) {
         if p == 0.0 {
-            assert_eq!(count, 0, "{what}: an impossible token was drawn");
+            assert_eq!(count, 0, "{what}: an impossible token was sampled");
             continue;
         }
         let expected = p * n as f64;
-        assert!(expected > 5.0, "{what}: too few draws for this test");
+        assert!(expected > 5.0, "{what}: too few samples for this test");
         chi += (count as f64 - expected).powi(2) / expected;
         cells += 1.0;
     }
@@ -100,7 +100,7 @@ fn first_tokens_of_many_seeds_are_too() {
     assert_fits(&observed, &probabilities, "seeds 0 to 99,999");
 }
 
-/// Pairs of draws that must not know of each other: neighbouring positions, choices and seeds.
+/// Pairs of samples that must not know of each other: neighbouring positions, choices and seeds.
 #[test]
 fn neighbouring_draws_are_independent() {
     let mut logits: Vec<f32> = vec![0.0, 1.0, 0.5, -0.5, 2.0];

@@ -88,7 +88,7 @@ pub(crate) fn filtered(logits: &[f32], options: &SamplingOptions) -> (Vec<f64>, 
     (out, margin)
 }
 
-/// The uniform number of a draw, in [0, 1).
+/// The uniform number of a sample, in [0, 1).
 pub(crate) fn uniform(seed: u64, choice: u32, position: u32) -> f64 {
     let bits = philox4x32_10([position, choice, 0, 0], [seed as u32, (seed >> 32) as u32]);
     (f64::from(bits[1]) + f64::from(bits[0]) / 4_294_967_296.0) / 4_294_967_296.0

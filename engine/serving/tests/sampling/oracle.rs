@@ -1,4 +1,4 @@
-//! Every draw is the one that the definitions give: filters by full sort, inversion in `f64`.
+//! Every sample is the one that the definitions give: filters by full sort, inversion in `f64`.
 
 use std::sync::Arc;
 
@@ -186,7 +186,7 @@ fn large_vocabularies_agree_too() {
             }
             assert!(
                 compared > 150,
-                "{compared} of 200 draws were away from a boundary"
+                "{compared} of 200 samples were away from a boundary"
             );
         }
     }

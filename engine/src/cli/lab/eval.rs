@@ -148,11 +148,11 @@ impl EvalArgs {
             let formats: Vec<_> = all.iter().map(|i| specs[*i].1.clone()).collect();
             let run = &self.run;
             let mut prepared = run.trials(device, opened, &formats, rotation, self.ctx)?;
-            let batches = prepared.positions.chunks(prepared.batch);
-            for (batch, positions) in all.chunks(prepared.batch).zip(batches) {
+            let batches = prepared.levels.chunks(prepared.batch);
+            for (batch, levels) in all.chunks(prepared.batch).zip(batches) {
                 prepared
                     .trials
-                    .restart(positions.iter().cloned().map(Course::Aged));
+                    .restart(levels.iter().cloned().map(Course::Aged));
                 let names: Vec<String> = batch.iter().map(|i| specs[*i].2.clone()).collect();
                 let mut progress = |of_batch: usize, chunks: usize| {
                     let done = done * chunks + of_batch * batch.len();

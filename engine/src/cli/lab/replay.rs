@@ -194,7 +194,7 @@ impl ReplayArgs {
                 &mut prepared.trials,
                 trajectory,
                 &opened.model.end_ids,
-                &prepared.positions,
+                &prepared.levels,
                 feeding,
             )?;
             if can_differ && replayed.sameness != Sameness::Same {

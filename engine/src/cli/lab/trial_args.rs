@@ -3,7 +3,7 @@
 use clap::Args;
 use ebb_kernels::formats::FormatId;
 use ebb_kernels::formats::rotation::Rotation;
-use ebb_lab::eval::{CHUNK, TrialPositions, Trials, frames_needed, lay_out, lay_out_beside};
+use ebb_lab::eval::{CHUNK, TrialLevels, Trials, frames_needed, lay_out, lay_out_beside};
 use ebb_models::Opened;
 use ebb_serving::device::{BackendOptions, Device, StepSizes};
 use ebb_serving::kv_pages::PageFormats;
@@ -38,7 +38,7 @@ pub(super) struct Prepared {
     /// Of the layout of all trials; none to begin with.
     pub(super) trials: Trials,
     /// Where the blocks of each go.
-    pub(super) positions: Vec<TrialPositions>,
+    pub(super) levels: Vec<TrialLevels>,
     /// How many may run at once.
     pub(super) batch: usize,
 }
@@ -118,14 +118,14 @@ impl TrialArgs {
         context: usize,
     ) -> Result<Prepared, CliError> {
         let model = &opened.model;
-        let (layout, positions) =
+        let (layout, levels) =
             lay_out(model.spec.kv_geometry(), formats).map_err(StartError::from)?;
-        let of = |at: &TrialPositions| frames_needed(&layout, at, context);
-        let each: Vec<u64> = positions.iter().map(of).collect();
+        let of = |at: &TrialLevels| frames_needed(&layout, at, context);
+        let each: Vec<u64> = levels.iter().map(of).collect();
         // Of the 16-bit run and the batch that takes most.
         let frames = |batch: usize| {
             let most = each.chunks(batch).map(|b| b.iter().sum::<u64>()).max();
-            of(&TrialPositions::whole()) + most.unwrap_or(0)
+            of(&TrialLevels::whole()) + most.unwrap_or(0)
         };
         let frame_bytes = layout.frame().frame_bytes as u64;
         let mut batch = self.batch_max(device, model.spec.vocab).min(each.len());
@@ -152,13 +152,13 @@ impl TrialArgs {
         let backend = options.start(model, frames)?;
         Ok(Prepared {
             trials: Trials::new(backend, frames, layout, Vec::new()),
-            positions,
+            levels,
             batch,
         })
     }
 
     /// Loads the model to run sequences of `context` tokens whose blocks move between `logged`
-    /// positions, each the formats of all pages, beside trials with these formats, all in one step
+    /// levels, each the formats of all pages, beside trials with these formats, all in one step
     /// of so many tokens each.
     ///
     /// # Errors
@@ -173,14 +173,14 @@ impl TrialArgs {
         (context, step): (usize, usize),
     ) -> Result<Prepared, CliError> {
         let model = &opened.model;
-        let (layout, positions) =
+        let (layout, levels) =
             lay_out_beside(model.spec.kv_geometry(), logged, formats).map_err(StartError::from)?;
         let seqs = 2 + formats.len();
         let blocks = context.div_ceil(CHUNK) as u64;
         // A logged sequence's blocks may all move in one step, from frames to frames.
         let whole = 3 * blocks * u64::from(layout.frames(0));
         let of = |at| frames_needed(&layout, at, context);
-        let frames = whole + positions.iter().map(of).sum::<u64>();
+        let frames = whole + levels.iter().map(of).sum::<u64>();
         let mut options = BackendOptions {
             layout: Some(layout.clone()),
             rotation,
@@ -199,7 +199,7 @@ impl TrialArgs {
         let backend = options.start(model, frames)?;
         Ok(Prepared {
             trials: Trials::new(backend, frames, layout, Vec::new()),
-            positions,
+            levels,
             batch: formats.len(),
         })
     }

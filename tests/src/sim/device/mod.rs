@@ -22,7 +22,7 @@ use cell::{Cell, POISON};
 
 #[derive(Clone, Debug, Default)]
 struct MirrorBlock {
-    position: u16,
+    level: u16,
     frames: Vec<u32>,
 }
 
@@ -176,7 +176,7 @@ impl Device {
         let row = self.rows.get(slice.slot.0 as usize);
         let row = row.map_or(&[][..], Vec::as_slice);
         let mut room = 0;
-        for (index, (id, (position, want))) in table.ids().iter().zip(table.iter()).enumerate() {
+        for (index, (id, (level, want))) in table.ids().iter().zip(table.iter()).enumerate() {
             let have = row.get(index).copied();
             if have != Some(id.0 as usize) {
                 return Err(format!(
@@ -185,16 +185,16 @@ impl Device {
                 ));
             }
             let mirror = &self.blocks[id.0 as usize];
-            if mirror.position != position || mirror.frames != want {
+            if mirror.level != level || mirror.frames != want {
                 return Err(format!("{}: {id} is {mirror:?}, not {want:?}", slice.seq));
             }
             blocks.push(BlockView {
-                level: position,
+                level,
                 first_frame: frames.len(),
                 frames: want.len(),
             });
             frames.extend_from_slice(want);
-            room += if position == 0 {
+            room += if level == 0 {
                 want.len() / self.parts() * SUB_BLOCK_TOKENS
             } else {
                 BLOCK_TOKENS
@@ -237,9 +237,9 @@ impl Device {
                 *entry(row, index as usize) = block.0 as usize;
                 entry(&mut self.blocks, block.0 as usize);
             }
-            TableDelta::Block { block, position } => {
+            TableDelta::Block { block, level } => {
                 let mirror = entry(&mut self.blocks, block.0 as usize);
-                mirror.position = position;
+                mirror.level = level;
                 mirror.frames.clear();
             }
             TableDelta::Frame {
@@ -251,7 +251,7 @@ impl Device {
                 let mirror = entry(&mut self.blocks, block.0 as usize);
                 *entry(&mut mirror.frames, index as usize) = frame;
                 // A shrink has written the others.
-                if mirror.position == 0 {
+                if mirror.level == 0 {
                     new_frames.push(frame);
                 }
             }

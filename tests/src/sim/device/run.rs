@@ -1,6 +1,6 @@
 //! Running a step.
 
-use ebb_block_manager::{BLOCK_TOKENS, BlockId, SUB_BLOCK_TOKENS, ShrinkJob, schedule::Bound};
+use ebb_block_manager::{BLOCK_TOKENS, BlockId, SUB_BLOCK_TOKENS, ShrinkJob, precision::MinBits};
 use ebb_scheduler::{SAMPLED_LATER, Slice};
 
 use super::cell::{Cell, POISON, add, cell, shrunk};
@@ -93,8 +93,8 @@ impl Device {
         let (have, lowest) = self
             .digest(job.from, &job.old)
             .map_err(|e| format!("{} cannot be shrunk: {e}", job.block))?;
-        let to = self.pool.positions.standing(job.to);
-        if to.cost.frames as usize != job.new.len() || job.new.len() >= job.old.len() {
+        let to = self.pool.levels.level(job.to);
+        if to.size.frames as usize != job.new.len() || job.new.len() >= job.old.len() {
             return Err(format!("{job:?} frees nothing"));
         }
         for (part, &frame) in job.new.iter().enumerate() {
@@ -159,7 +159,7 @@ impl Device {
         };
         for first in (0..end).step_by(BLOCK_TOKENS) {
             let block = step.blocks[step.tables[index].first + first / BLOCK_TOKENS];
-            let bits = self.pool.positions.standing(block.level).min_bits;
+            let bits = self.pool.levels.level(block.level).lowest_bits;
             lowest = lowest.min(bits);
             self.check_level(first / BLOCK_TOKENS, block.level, slice, expected)?;
             if block.level > 0 {
@@ -214,8 +214,8 @@ impl Device {
         slice: &Slice,
         expected: Expected<'_>,
     ) -> Result<(), String> {
-        let positions = &self.pool.positions;
-        let own = Bound(expected.min_kv_bits);
+        let positions = &self.pool.levels;
+        let own = MinBits(expected.min_kv_bits);
         let position = slice.position as usize;
         let writing = match expected.chunk {
             Some(chunk) if position < expected.prompt.len() => position / chunk * chunk,
@@ -223,16 +223,16 @@ impl Device {
         } / BLOCK_TOKENS;
         let is_own = self.begun[&slice.seq] as usize <= index * BLOCK_TOKENS;
         let (first, edge) = (own.max(self.pool.sink), own.max(self.pool.protected));
-        let down = |from, bound| positions.last_stop(from, bound).unwrap_or(from);
+        let down = |from, bound| positions.last_target(from, bound).unwrap_or(from);
         // A block is first protected, then not, so it shrinks in two parts.
         let (bound, floor) = match index {
-            _ if index >= writing => (Bound::NEVER, 0),
+            _ if index >= writing => (MinBits::SIXTEEN, 0),
             _ if index == 0 => (first, down(0, first)),
             _ if index + 1 == writing && is_own => (edge, down(0, edge)),
             _ => (own, down(down(0, edge), own)),
         };
-        let bits = positions.standing(level).min_bits;
-        let least = positions.standing(positions.last(bound)).min_bits;
+        let bits = positions.level(level).lowest_bits;
+        let least = positions.level(positions.last(bound)).lowest_bits;
         if bits < least || (expected.is_fixed && level != floor) {
             return Err(format!(
                 "{} at {} reads block {index} at level {level} of {bits} bits, \

@@ -25,7 +25,7 @@ fn page(losses: &[f64]) -> Vec<Choice> {
     choices.collect()
 }
 
-/// Losses that rise from rung to rung by these.
+/// Losses that rise from format to format by these.
 fn rising(by: &[f64]) -> Vec<Choice> {
     let mut sum = 0.0;
     let losses = by.iter().map(|x| {

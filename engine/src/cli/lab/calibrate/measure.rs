@@ -1,7 +1,7 @@
 //! Method measured: a few pages at a time through the paged cache, on either device.
 
 use ebb_lab::calibrate::measured::{Trial, rounding_trials, trials};
-use ebb_lab::calibrate::{Losses, Rungs};
+use ebb_lab::calibrate::{FormatChoices, Losses};
 use ebb_lab::eval::{Course, Scoring, compare};
 use ebb_models::Opened;
 use ebb_serving::device::Device;
@@ -16,11 +16,11 @@ impl CalibrateArgs {
         device: &Device,
         opened: &Opened,
         windows: &[u32],
-        rungs: &Rungs,
+        choices: &FormatChoices,
         losses: &mut Losses,
     ) -> Result<(), CliError> {
         let geometry = opened.model.spec.kv_geometry();
-        let mut all = trials(geometry, rungs);
+        let mut all = trials(geometry, choices);
         if matches!(device, Device::Cuda(_)) {
             all.extend(rounding_trials(geometry));
         }
@@ -44,11 +44,10 @@ impl CalibrateArgs {
         };
         let bar = bar();
         let mut done = all.len() - left.len();
-        let batches = run.positions.chunks(run.batch);
-        for (batch, positions) in left.chunks(run.batch).zip(batches) {
+        let batches = run.levels.chunks(run.batch);
+        for (batch, levels) in left.chunks(run.batch).zip(batches) {
             let names: Vec<String> = batch.iter().map(Trial::name).collect();
-            run.trials
-                .restart(positions.iter().cloned().map(Course::Aged));
+            run.trials.restart(levels.iter().cloned().map(Course::Aged));
             let mut progress = |part: usize, chunks: usize| {
                 advance(&bar, done * chunks + part * batch.len(), all.len() * chunks);
             };

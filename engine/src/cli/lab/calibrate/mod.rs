@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use ebb_kernels::formats::rotation::Rotation;
-use ebb_lab::calibrate::{Gradients, Losses, Rungs, kvmix, measured, pmkvq};
+use ebb_lab::calibrate::{FormatChoices, Gradients, Losses, kvmix, measured, pmkvq};
 use ebb_lab::eval::{CHUNK, read_text};
 use ebb_serving::device::Device;
 use ebb_serving::kv_profile::Method;
@@ -113,24 +113,24 @@ impl CalibrateArgs {
         let model = opened.model.identity();
         let mut figures = self.figures(&model, &method, &device)?;
         let geometry = opened.model.spec.kv_geometry();
-        let rungs = self.rungs()?;
+        let choices = self.format_choices()?;
         let found = match self.method {
             MethodName::Measured => {
-                self.measure(&device, &opened, &windows, &rungs, &mut figures)?;
-                self.chosen(measured::sensitivities(geometry, &rungs, &figures)?)?
+                self.measure(&device, &opened, &windows, &choices, &mut figures)?;
+                self.chosen(measured::sensitivities(geometry, &choices, &figures)?)?
             }
             MethodName::Kvmix => {
                 let mut gradients = Gradients::open(&device, &opened.model, self.threads())?;
                 self.gradient_norms(&opened, &mut gradients, &windows, &mut figures)?;
                 let scores = kvmix::scores(geometry.layers, self.samples(), &figures)?;
-                self.chosen_by_scores(geometry, &rungs, &scores)?
+                self.chosen_by_scores(geometry, &choices, &scores)?
             }
             MethodName::Pmkvq => {
                 let mut gradients = Gradients::open(&device, &opened.model, self.threads())?;
                 self.first_order(&opened, &mut gradients, &windows, &mut figures)?;
                 let mut found = self.chosen(pmkvq::sensitivities(
                     geometry,
-                    &rungs,
+                    &choices,
                     self.samples(),
                     &figures,
                 )?)?;
@@ -177,7 +177,7 @@ impl CalibrateArgs {
                  --key-scales or --rotate-k",
             );
         }
-        self.rungs()?;
+        self.format_choices()?;
         let ctx = self.ctx();
         match self.method {
             MethodName::Measured if ctx < 1024 => usage(
@@ -208,11 +208,13 @@ impl CalibrateArgs {
         }
     }
 
-    fn rungs(&self) -> Result<Rungs, CliError> {
+    fn format_choices(&self) -> Result<FormatChoices, CliError> {
         let named = |names: &String| {
-            Rungs::named(names).map_err(|e| CliError::Usage(format!("--formats: {e}")))
+            FormatChoices::named(names).map_err(|e| CliError::Usage(format!("--formats: {e}")))
         };
-        self.formats.as_ref().map_or(Ok(Rungs::default()), named)
+        self.formats
+            .as_ref()
+            .map_or(Ok(FormatChoices::default()), named)
     }
 
     fn check_positions(&self, max: usize) -> Result<(), CliError> {

@@ -5,10 +5,10 @@ use ebb_kernels::kv::{KvGeometry, Side};
 use ebb_lab::calibrate::budget::{Allocation, BudgetError, allocate};
 use ebb_lab::calibrate::kvmix::{self, Levels};
 use ebb_lab::calibrate::measured::page_name;
-use ebb_lab::calibrate::{Rungs, Sensitivities, schedule};
+use ebb_lab::calibrate::{FormatChoices, Sensitivities, shrink_order};
 use ebb_models::model::{Identity, KeyScales};
 use ebb_serving::kv_profile::{
-    Method, Profile, ProfileStep, RECENT_GROUP, Recent, Sides, ratio, width, window,
+    Method, Profile, ProfileChange, RECENT_GROUP, Recent, Sides, ratio, width, window,
 };
 use ebb_serving::kv_spec::KvSpec;
 
@@ -48,15 +48,15 @@ impl CalibrateArgs {
     pub(super) fn chosen_by_scores(
         &self,
         geometry: KvGeometry,
-        rungs: &Rungs,
+        choices: &FormatChoices,
         scores: &[f64],
     ) -> Result<Found, CliError> {
         let levels = self.levels(geometry)?;
         let mut found = if self.budget.is_some() {
-            self.chosen(kvmix::sensitivities(geometry, rungs, &[], scores))?
+            self.chosen(kvmix::sensitivities(geometry, choices, &[], scores))?
         } else {
             let formats: Vec<FormatId> = levels.iter().flat_map(|l| [l.high, l.low]).collect();
-            let sensitivities = kvmix::sensitivities(geometry, rungs, &formats, scores);
+            let sensitivities = kvmix::sensitivities(geometry, choices, &formats, scores);
             Found {
                 floors: kvmix::floors(scores, self.tuning.share / 100.0, levels),
                 sensitivities,
@@ -106,8 +106,8 @@ impl CalibrateArgs {
         method: Method,
     ) -> Result<(), CliError> {
         let geometry = found.sensitivities.geometry();
-        let steps = schedule(&found.sensitivities, &found.floors);
-        let steps = steps.into_iter().map(|step| ProfileStep {
+        let steps = shrink_order(&found.sensitivities, &found.floors);
+        let steps = steps.into_iter().map(|step| ProfileChange {
             page: page_name(step.page / 2, Side::of_page(step.page)),
             to: step.to.name().to_owned(),
             loss: Some(step.loss),
@@ -138,7 +138,7 @@ impl CalibrateArgs {
         eprintln!(
             "wrote {path}: {} steps to floors of {bits:.3} bits. See it: ebb profile show {path}; \
              serve with it: ebb serve --kv-profile {path}; score it: ebb eval --kv profile:{path}",
-            profile.schedule().len()
+            profile.shrink_order().len()
         );
         Ok(())
     }

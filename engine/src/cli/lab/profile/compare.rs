@@ -64,11 +64,11 @@ impl CompareArgs {
 fn correlations<'a>(a: &'a Profile, b: &Profile, side: Side) -> Vec<(&'a str, Option<f64>)> {
     let known = a.sensitivities.of(side);
     let mut names: Vec<&str> = known.keys().map(String::as_str).collect();
-    let rung = |name: &str| {
+    let rank = |name: &str| {
         let all = ebb_kernels::formats::FormatId::ALL;
         all.iter().position(|f| f.name() == name)
     };
-    names.sort_by_key(|name| rung(name));
+    names.sort_by_key(|name| rank(name));
     let pairs = names.into_iter().filter_map(|name| {
         let other = b.sensitivities.of(side).get(name)?;
         Some((name, spearman(&known[name], other)))

@@ -25,7 +25,7 @@ pub(super) struct ShowArgs {
     /// The profile.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Where the schedule stands at this mean width, instead of its end.
+    /// Where the shrink order stands at this mean width, instead of its end.
     #[arg(long, value_name = "BITS")]
     at: Option<f64>,
     /// Write the bars as SVG, too.
@@ -70,7 +70,7 @@ impl ShowArgs {
 }
 
 impl Shown {
-    /// At a width of the schedule, or at its end.
+    /// At a width of the shrink order, or at its end.
     pub(super) fn new(profile: &Profile, at: Option<f64>) -> Result<Self, CliError> {
         let geometry = profile.geometry();
         let formats = profile.formats(geometry, at, profile.protect())?.sealed;
@@ -120,7 +120,7 @@ fn bar(bits: f64) -> String {
 }
 
 fn footer(profile: &Profile) -> String {
-    let mut text = format!("{} steps", profile.schedule().len());
+    let mut text = format!("{} steps", profile.shrink_order().len());
     if let Some(bits) = profile.budget_bits {
         let _ = write!(text, "; floors for a budget of {bits} bits");
     }

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn yardsticks_measure_something() {
+    fn baselines_measure_something() {
         let mut pool = Pool::new(2).unwrap();
         let rate = read_bandwidth(&mut pool, Isa::detect()).unwrap();
         assert!(rate > 1e8, "{rate} B/s");

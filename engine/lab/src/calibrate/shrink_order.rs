@@ -3,12 +3,12 @@
 use ebb_kernels::formats::{FormatId, legal_shrink};
 use ebb_kernels::kv::Side;
 
-use super::{Choice, PricedStep, Sensitivities, order};
+use super::{Choice, PricedChange, Sensitivities, order};
 
 /// The order in which pages come down to their floors, `[layer * 2 + side]`, cheapest first. A page
-/// whose floor is on the ladder passes the rungs of its hull above it; one with a static floor goes
-/// there straight from 16 bit.
-pub fn schedule(sensitivities: &Sensitivities, floors: &[FormatId]) -> Vec<PricedStep> {
+/// whose floor is on the ladder passes the formats of its hull above it; one with a static floor
+/// goes there straight from 16 bit.
+pub fn shrink_order(sensitivities: &Sensitivities, floors: &[FormatId]) -> Vec<PricedChange> {
     let pages = sensitivities.pages().iter().zip(floors).enumerate();
     let pages = pages.map(|(page, (choices, floor))| {
         let side = Side::of_page(page);
@@ -21,7 +21,7 @@ pub fn schedule(sensitivities: &Sensitivities, floors: &[FormatId]) -> Vec<Price
 
 #[cfg(test)]
 mod tests {
-    use super::super::Rungs;
+    use super::super::FormatChoices;
     use super::*;
     use FormatId as F;
     use ebb_kernels::kv::KvGeometry;
@@ -47,11 +47,12 @@ mod tests {
             let dear = (layer, side) == (1, Side::K);
             Ok::<_, Infallible>(bits * if dear { 100.0 } else { 1.0 })
         };
-        let Ok(all) = Sensitivities::new(TINY, &Rungs::default(), &[F::Int3, F::Int2], loss);
+        let Ok(all) =
+            Sensitivities::new(TINY, &FormatChoices::default(), &[F::Int3, F::Int2], loss);
         all
     }
 
-    fn ends(steps: &[PricedStep]) -> Vec<F> {
+    fn ends(steps: &[PricedChange]) -> Vec<F> {
         let mut formats = vec![F::F16; 8];
         for step in steps {
             formats[step.page] = step.to;
@@ -62,7 +63,7 @@ mod tests {
     #[test]
     fn the_page_that_matters_most_comes_down_last() {
         let all = dear();
-        let steps = schedule(&all, &all.lowest());
+        let steps = shrink_order(&all, &all.lowest());
         assert_eq!(steps.last().unwrap().page, 2);
         let at = |page: usize, to: F| steps.iter().position(|s| (s.page, s.to) == (page, to));
         // Everything is at 8 bit before the cheap pages are at their ends, and the dear one stays
@@ -84,13 +85,13 @@ mod tests {
             F::Int2,
             F::Int3,
         ];
-        let steps = schedule(&dear(), &floors);
+        let steps = shrink_order(&dear(), &floors);
         assert_eq!(ends(&steps), floors);
-        let static_steps = steps.iter().filter(|s| s.to == F::Int3).count();
-        assert_eq!(static_steps, 2);
+        let static_changes = steps.iter().filter(|s| s.to == F::Int3).count();
+        assert_eq!(static_changes, 2);
         let touched = |page| steps.iter().filter(|s| s.page == page).count();
         assert_eq!((touched(2), touched(3), touched(7)), (1, 0, 1));
-        // Keys that are not clipped pass the rungs above both branches only.
+        // Keys that are not clipped pass the formats above both branches only.
         let passed = steps.iter().filter(|s| s.page == 6).map(|s| s.to);
         assert_eq!(passed.collect::<Vec<_>>(), [F::Int8, F::Int4, F::Int2]);
     }

@@ -5,16 +5,16 @@ use ebb_kernels::kv::Side;
 
 /// Formats of keys and of values, 16 bit first, each of which shrinks to those behind it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rungs([Vec<FormatId>; 2]);
+pub struct FormatChoices([Vec<FormatId>; 2]);
 
-impl Default for Rungs {
+impl Default for FormatChoices {
     /// The ladder of each side.
     fn default() -> Self {
         Self([Side::K, Side::V].map(|side| ladder(side).collect()))
     }
 }
 
-impl Rungs {
+impl FormatChoices {
     /// 16 bit and these, names with commas between; each side takes those that it can have.
     ///
     /// # Errors
@@ -24,8 +24,8 @@ impl Rungs {
         let mut wanted = vec![FormatId::F16];
         for name in names.split(',').map(str::trim) {
             let format: FormatId = name.parse().map_err(|e| format!("{e}"))?;
-            let is_rung = |side| precision_levels(side).any(|r| r == format);
-            if !is_rung(Side::K) && !is_rung(Side::V) {
+            let is_level = |side| precision_levels(side).any(|r| r == format);
+            if !is_level(Side::K) && !is_level(Side::V) {
                 return Err(format!(
                     "pages do not shrink to {format} step by step; choose of int8, int4, int2c, \
                      kitty25c, kitty12c or int2, kitty25, kitty12"
@@ -74,12 +74,12 @@ mod tests {
 
     #[test]
     fn a_side_takes_what_it_can_have() {
-        let paper = Rungs::named("int8, int4,int2").unwrap();
+        let paper = FormatChoices::named("int8, int4,int2").unwrap();
         assert_eq!(paper.of(Side::K), [F::F16, F::Int8, F::Int4, F::Int2]);
         assert_eq!(paper.of(Side::V), paper.of(Side::K));
-        let kitty = Rungs::named("int4,kitty25,int2c").unwrap_err();
+        let kitty = FormatChoices::named("int4,kitty25,int2c").unwrap_err();
         assert!(kitty.contains("no page shrinks from"), "{kitty}");
-        let kitty = Rungs::named("int4,kitty25,int2").unwrap();
+        let kitty = FormatChoices::named("int4,kitty25,int2").unwrap();
         assert!(
             kitty.of(Side::K).contains(&F::Kitty25) && !kitty.of(Side::V).contains(&F::Kitty25)
         );
@@ -92,7 +92,7 @@ mod tests {
             ("int3", "step by step"),
             ("kitty25", "none of them is for values"),
         ] {
-            let error = Rungs::named(names).unwrap_err();
+            let error = FormatChoices::named(names).unwrap_err();
             assert!(error.contains(word), "{names}: {error}");
         }
     }

@@ -1,15 +1,15 @@
-//! The steps of the built-in schedules.
+//! The level changes of the built-in shrink orders.
 
-use ebb_block_manager::schedule::Step;
+use ebb_block_manager::precision::LevelChange;
 use ebb_kernels::formats::{FormatId, legal_shrink, precision_levels};
 use ebb_kernels::kv::Side;
 
 use super::KvPlanError;
-use crate::kv_pages::{PageFormats, step};
+use crate::kv_pages::{PageFormats, level_change};
 
-/// Where the progressive mode ends unless told otherwise: the lowest rungs that keep a small model
-/// usable without calibration (perplexity +4 % on SmolLM2-135M; one rung lower it is +6 %, another
-/// one +15 %).
+/// Where the progressive mode ends unless told otherwise: the lowest formats that keep a small
+/// model usable without calibration (perplexity +4 % on SmolLM2-135M; one format lower it is +6 %,
+/// another one +15 %).
 pub const DEFAULT_FLOOR: &str = "k=kitty25c,v=int2c";
 
 /// The order in which pages come down without calibration: what costs the least per byte first, as
@@ -29,12 +29,12 @@ const PASSES: [(Side, FormatId); 12] = [
     (Side::K, FormatId::Int2),
 ];
 
-/// Steps down the ladders to `floor`, `[layer * 2 + side]`, each rung for all layers before the
+/// Changes down the ladders to `floor`, `[layer * 2 + side]`, each format for all layers before the
 /// next.
 ///
 /// # Errors
 /// When a floor is a static format.
-pub fn progressive_steps(floor: &[FormatId]) -> Result<Vec<Step>, KvPlanError> {
+pub fn progressive_changes(floor: &[FormatId]) -> Result<Vec<LevelChange>, KvPlanError> {
     for (page, &format) in floor.iter().enumerate() {
         let side = Side::of_page(page);
         if !precision_levels(side).any(|f| f == format) {
@@ -50,34 +50,34 @@ pub fn progressive_steps(floor: &[FormatId]) -> Result<Vec<Step>, KvPlanError> {
             });
         }
     }
-    let mut steps = Vec::new();
+    let mut changes = Vec::new();
     for (side, to) in PASSES {
         for layer in 0..floor.len() / 2 {
             let floor = floor[layer * 2 + side as usize];
             if to == floor || legal_shrink(to, floor, side) {
-                steps.push(step(layer, side, to));
+                changes.push(level_change(layer, side, to));
             }
         }
     }
-    Ok(steps)
+    Ok(changes)
 }
 
-/// Steps straight to the given formats: protected ones first, so that the chain of the protected
+/// Changes straight to the given formats: protected ones first, so that the chain of the protected
 /// width is those.
-pub fn static_steps(formats: &PageFormats) -> Vec<Step> {
+pub fn static_changes(formats: &PageFormats) -> Vec<LevelChange> {
     let pages = |formats: &[FormatId]| {
         let pages = formats.iter().copied().enumerate();
         let pages: Vec<_> = pages.filter(|(_, f)| *f != FormatId::F16).collect();
         pages
     };
-    let mut steps = Vec::new();
+    let mut changes = Vec::new();
     for (page, to) in pages(&formats.protected) {
-        steps.push(step(page / 2, Side::of_page(page), to));
+        changes.push(level_change(page / 2, Side::of_page(page), to));
     }
     for (page, to) in pages(&formats.sealed) {
         if formats.protected[page] != to {
-            steps.push(step(page / 2, Side::of_page(page), to));
+            changes.push(level_change(page / 2, Side::of_page(page), to));
         }
     }
-    steps
+    changes
 }

@@ -14,14 +14,14 @@ use crate::scheduler::Scheduler;
 /// the prefix cache. Requests of one choice that run or wait are at most `max_running +
 /// max_waiting` together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Room {
+pub struct QueueCapacity {
     /// Requests that may join the queue if every entry counts.
     requests: usize,
     /// Choices that free batch slots, and then `max_waiting` more, have room for.
     choices: usize,
 }
 
-impl Room {
+impl QueueCapacity {
     /// Takes a request of `n` choices, if there is room for it.
     pub fn take(&mut self, n: u32) -> bool {
         let has_room = self.requests > 0 || self.choices > 0;
@@ -42,9 +42,9 @@ impl Room {
 
 impl Scheduler {
     /// How many requests may arrive now.
-    pub fn room_for_arrivals(&self) -> Room {
+    pub fn queue_capacity(&self) -> QueueCapacity {
         let config = &self.config;
-        Room {
+        QueueCapacity {
             requests: config.max_waiting.saturating_sub(self.waiting.len()),
             choices: (self.free_slots() + config.max_waiting).saturating_sub(self.waiting_choices),
         }

@@ -24,7 +24,7 @@ pub struct Page {
 /// The precision level of a page: its format, by a tag that only the caller understands, and its
 /// nominal code bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Rung {
+pub struct PageLevel {
     /// The caller's name for the format.
     pub tag: u8,
     /// Code bits of most elements, without scales. A request's `min_kv_bits` is compared with this.
@@ -33,28 +33,28 @@ pub struct Rung {
 
 /// One level change: a page gets a format of fewer bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Step {
+pub struct LevelChange {
     /// The page.
     pub page: Page,
     /// Its new format.
-    pub to: Rung,
+    pub to: PageLevel,
 }
 
 /// Level changes in the order in which they are taken. Each page starts at 16 bit and only shrinks.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Schedule {
+pub struct ShrinkOrder {
     layers: u16,
-    steps: Vec<Step>,
+    changes: Vec<LevelChange>,
 }
 
 /// Why a list of level changes is not a shrink order.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum ScheduleError {
+pub enum ShrinkOrderError {
     /// A page that the model does not have.
-    #[error("level change {step} names layer {layer}, but the model has {layers}")]
+    #[error("level change {change} names layer {layer}, but the model has {layers}")]
     Layer {
         /// Index of the change.
-        step: usize,
+        change: usize,
         /// Its layer.
         layer: u16,
         /// Layers of the model.
@@ -62,12 +62,12 @@ pub enum ScheduleError {
     },
     /// A change that does not lower its page.
     #[error(
-        "level change {step} takes layer {layer} {side:?} from {from} to {to} bits; \
+        "level change {change} takes layer {layer} {side:?} from {from} to {to} bits; \
          a page never gains bits"
     )]
     Up {
         /// Index of the change.
-        step: usize,
+        change: usize,
         /// Layer.
         layer: u16,
         /// Side.
@@ -78,58 +78,58 @@ pub enum ScheduleError {
         to: u8,
     },
     /// More level changes than levels can be numbered.
-    #[error("{steps} level changes are more than a shrink order can have ({max})")]
+    #[error("{changes} level changes are more than a shrink order can have ({max})")]
     TooLong {
         /// Changes given.
-        steps: usize,
+        changes: usize,
         /// The limit.
         max: usize,
     },
 }
 
-impl Schedule {
+impl ShrinkOrder {
     /// Most level changes: the levels of four paths must fit in a `u16`.
-    pub const MAX_STEPS: usize = 16_000;
+    pub const MAX_CHANGES: usize = 16_000;
 
     /// Checks that every change lowers its page.
     ///
     /// # Errors
     /// Names the first change that does not.
-    pub fn new(layers: u16, steps: Vec<Step>) -> Result<Self, ScheduleError> {
-        if steps.len() > Self::MAX_STEPS {
-            return Err(ScheduleError::TooLong {
-                steps: steps.len(),
-                max: Self::MAX_STEPS,
+    pub fn new(layers: u16, changes: Vec<LevelChange>) -> Result<Self, ShrinkOrderError> {
+        if changes.len() > Self::MAX_CHANGES {
+            return Err(ShrinkOrderError::TooLong {
+                changes: changes.len(),
+                max: Self::MAX_CHANGES,
             });
         }
-        let mut at: FxHashMap<Page, Rung> = FxHashMap::default();
-        for (index, step) in steps.iter().enumerate() {
-            let Page { layer, side } = step.page;
+        let mut at: FxHashMap<Page, PageLevel> = FxHashMap::default();
+        for (index, change) in changes.iter().enumerate() {
+            let Page { layer, side } = change.page;
             if layer >= layers {
-                return Err(ScheduleError::Layer {
-                    step: index,
+                return Err(ShrinkOrderError::Layer {
+                    change: index,
                     layer,
                     layers,
                 });
             }
-            let before = at.insert(step.page, step.to);
+            let before = at.insert(change.page, change.to);
             let from = before.map_or(16, |r| r.bits);
             // Formats of equal nominal bits may follow each other, such as with and without boosted
             // channels; the same format may not.
-            if step.to.bits > from
-                || before == Some(step.to)
-                || (before.is_none() && step.to.bits >= 16)
+            if change.to.bits > from
+                || before == Some(change.to)
+                || (before.is_none() && change.to.bits >= 16)
             {
-                return Err(ScheduleError::Up {
-                    step: index,
+                return Err(ShrinkOrderError::Up {
+                    change: index,
                     layer,
                     side,
                     from,
-                    to: step.to.bits,
+                    to: change.to.bits,
                 });
             }
         }
-        Ok(Self { layers, steps })
+        Ok(Self { layers, changes })
     }
 
     /// Layers of the model.
@@ -138,24 +138,24 @@ impl Schedule {
     }
 
     /// The changes in order.
-    pub fn steps(&self) -> &[Step] {
-        &self.steps
+    pub fn changes(&self) -> &[LevelChange] {
+        &self.changes
     }
 
-    /// The changes that stay at or above `bits`, in order: the path of that bound.
-    pub fn chain(&self, bits: u8) -> impl Iterator<Item = Step> + '_ {
-        // After a page's first change below the bound, none of its later ones is above it.
-        self.steps
+    /// The changes that stay at or above `bits`, in order: the path of those bits.
+    pub fn changes_within(&self, bits: u8) -> impl Iterator<Item = LevelChange> + '_ {
+        // After a page's first change below `bits`, none of its later ones is above it.
+        self.changes
             .iter()
             .copied()
             .filter(move |s| s.to.bits >= bits)
     }
 
     /// All nominal bits that a page can shrink to, highest first.
-    pub fn widths(&self) -> Vec<u8> {
-        let mut widths: Vec<u8> = self.steps.iter().map(|s| s.to.bits).collect();
-        widths.sort_unstable_by(|a, b| b.cmp(a));
-        widths.dedup();
-        widths
+    pub fn page_bits(&self) -> Vec<u8> {
+        let mut bits: Vec<u8> = self.changes.iter().map(|s| s.to.bits).collect();
+        bits.sort_unstable_by(|a, b| b.cmp(a));
+        bits.dedup();
+        bits
     }
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Harness, config, outputs, pool, request};
-use ebb_block_manager::schedule::PositionTable;
+use ebb_block_manager::precision::LevelTable;
 use ebb_scheduler::{Admission, Config, Event, Mode, Notice, Request, RequestId, Scheduler};
 use proptest::prelude::*;
 
@@ -107,7 +107,7 @@ fn each_choice_takes_a_place() {
 /// Pools and modes in which three requests of 100 tokens fit, and a fourth does not.
 fn short_of_memory() -> [(Config, ebb_block_manager::PoolConfig); 3] {
     let mut shrinking = pool(24 + 5);
-    shrinking.positions = PositionTable::of_frames(&[8, 5]);
+    shrinking.levels = LevelTable::of_frames(&[8, 5]);
     let mode = |mode, admission| Config {
         mode,
         admission,
@@ -198,7 +198,7 @@ proptest! {
         };
         let endless = Config { max_waiting: 1 << 20, ..config.clone() };
         let mut pool = pool(sub_blocks);
-        pool.positions = PositionTable::of_frames(&[8, 5]);
+        pool.levels = LevelTable::of_frames(&[8, 5]);
         let (mut done, mut plans, mut notices) = (Vec::new(), Vec::new(), Vec::new());
         let mut subject = scheduler(&config, &pool, &[]);
         let mut one_each = true;
