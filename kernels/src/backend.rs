@@ -82,12 +82,14 @@ use crate::model::ModelSpec;
 
 mod check;
 mod error;
+mod levels;
 mod sample;
 mod shrink;
 mod tables;
 
 pub use check::StepLimits;
 pub use error::{BackendError, StepInputError};
+pub use levels::BlockLevels;
 #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
 pub(crate) use sample::check as check_samples;
 pub use sample::{

@@ -1,16 +1,16 @@
 //! Checks a [`StepInput`] against the model and the pool, so that no backend can be led out of
 //! bounds by its caller.
 
-use super::{BlockTables, StepInput, StepInputError as E, sample};
+use super::{BlockLevels, BlockTables, StepInput, StepInputError as E, sample};
 use crate::kv::KvLayout;
 
 /// What a step's indices are checked against.
 #[derive(Debug, Clone, Copy)]
-pub struct StepLimits<'a> {
+pub struct StepLimits<'a, L = KvLayout> {
     /// Size of the vocabulary.
     pub vocab: usize,
-    /// Where the pages of a block lie at every precision level.
-    pub layout: &'a KvLayout,
+    /// What a block takes at every precision level.
+    pub layout: &'a L,
     /// Frames in the pool.
     pub pool_frames: u32,
     /// Samples of the step submitted before, whose tokens this one may take; `None`: the backend
@@ -18,7 +18,7 @@ pub struct StepLimits<'a> {
     pub samples_before: Option<u32>,
 }
 
-impl StepLimits<'_> {
+impl<L: BlockLevels> StepLimits<'_, L> {
     /// Returns the first contradiction found. `tables` have the step's deltas already.
     ///
     /// Afterwards: every token, frame and logit row is in range, the sequences partition the rows,
@@ -405,6 +405,12 @@ mod tests {
         refuses!(ShrinkAliased { frame: 17, .. }, |i: &mut StepInput| i
             .shrink_frames[0] =
             17);
+        // A copy may read what the shrink reads. It may not write there, nor read what is written.
+        let copies =
+            |src: u32, dst: u32| move |i: &mut StepInput| i.copies = vec![FrameCopy { src, dst }];
+        assert_eq!(with(&copies(30, 80)), Ok(()));
+        refuses!(ShrinkAliased { frame: 30, .. }, copies(80, 30));
+        refuses!(ShrinkAliased { frame: 50, .. }, copies(50, 80));
         // Rows into a block that has been shrunk.
         refuses!(Sealed { seq: 0, block: 0 }, |i: &mut StepInput| {
             i.seqs[0].position = 120;

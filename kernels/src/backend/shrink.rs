@@ -1,8 +1,8 @@
 //! Shrinks of a step: full blocks that go to a later precision level, their check and failures.
 
-use super::{StepInput, StepInputError as E, StepLimits};
-use crate::formats::{FormatError, legal_shrink};
-use crate::kv::{KvLayout, Side};
+use super::{BlockLevels, StepInput, StepInputError as E, StepLimits};
+use crate::formats::FormatError;
+use crate::kv::Side;
 
 /// A full block that goes to a later precision level: every page is written in its new format, to
 /// new frames. The old frames stay as they were, so a reader sees the whole block before or the
@@ -58,21 +58,22 @@ impl Shrink {
     /// Its present frames and its new ones. The shrink has been checked.
     pub(crate) fn frames<'a>(
         &self,
-        layout: &KvLayout,
+        levels: &impl BlockLevels,
         input: &'a StepInput,
     ) -> (&'a [u32], &'a [u32]) {
         let list = |first: u32, level| {
-            &input.shrink_frames[first as usize..][..layout.frames(level) as usize]
+            &input.shrink_frames[first as usize..][..levels.frames(level) as usize]
         };
         (list(self.source, self.from), list(self.target, self.to))
     }
 }
 
-impl StepLimits<'_> {
+impl<L: BlockLevels> StepLimits<'_, L> {
     /// Afterwards: both levels exist, every page moves down its ladder or stays, all frames are
-    /// in range, and no target frame is a frame of another shrink, of its own source, of a copy or
-    /// of the step's rows, nor is a source frame. `written` holds the frames that rows are written
-    /// to.
+    /// in range, and no frame of a shrink is a frame of another one, written by a copy or written
+    /// by the step's rows. Copies come first, so they may read what shrinks read: a block that
+    /// several sequences share can shrink in the step in which the last of them that needed it at
+    /// 16 bit takes its copy. `written` holds the frames that rows are written to.
     pub(super) fn check_shrinks(&self, input: &StepInput, written: &[u32]) -> Result<(), E> {
         if input.shrinks.is_empty() {
             return Ok(());
@@ -80,7 +81,7 @@ impl StepLimits<'_> {
         // (frame, shrink, is a target)
         let mut used = Vec::new();
         for (shrink, s) in input.shrinks.iter().enumerate() {
-            let levels = self.layout.levels();
+            let levels = self.layout.count();
             for level in [s.from, s.to] {
                 if usize::from(level) >= levels {
                     return Err(E::ShrinkLevel {
@@ -90,7 +91,14 @@ impl StepLimits<'_> {
                     });
                 }
             }
-            self.check_formats(shrink, s)?;
+            if s.from == s.to || s.to == 0 {
+                return Err(E::ShrinkNowhere {
+                    shrink,
+                    from: s.from,
+                    to: s.to,
+                });
+            }
+            self.layout.check_shrink(shrink, s.from, s.to)?;
             for (first, level) in [(s.source, s.from), (s.target, s.to)] {
                 let end = u64::from(first) + u64::from(self.layout.frames(level));
                 if end > input.shrink_frames.len() as u64 {
@@ -119,39 +127,15 @@ impl StepLimits<'_> {
             at.ok().map(|i| used[i])
         };
         for copy in &input.copies {
-            for frame in [copy.src, copy.dst] {
-                if let Some((frame, shrink, _)) = find(frame) {
-                    return Err(alias(frame, shrink));
-                }
+            let written = find(copy.dst);
+            let read_too_early = find(copy.src).filter(|(_, _, is_target)| *is_target);
+            if let Some((frame, shrink, _)) = written.or(read_too_early) {
+                return Err(alias(frame, shrink));
             }
         }
         for frame in written {
             if let Some((frame, shrink, _)) = find(*frame) {
                 return Err(alias(frame, shrink));
-            }
-        }
-        Ok(())
-    }
-
-    fn check_formats(&self, shrink: usize, s: &Shrink) -> Result<(), E> {
-        let (from, to) = (self.layout.formats(s.from), self.layout.formats(s.to));
-        if s.from == s.to || s.to == 0 {
-            return Err(E::ShrinkNowhere {
-                shrink,
-                from: s.from,
-                to: s.to,
-            });
-        }
-        for (page, (from, to)) in from.iter().zip(to).enumerate() {
-            let side = Side::of_page(page);
-            if from != to && !legal_shrink(*from, *to, side) {
-                return Err(E::ShrinkFormats {
-                    shrink,
-                    layer: page / 2,
-                    side,
-                    from: *from,
-                    to: *to,
-                });
             }
         }
         Ok(())

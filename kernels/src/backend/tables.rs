@@ -3,9 +3,8 @@
 //! There are two: row `slot` lists the blocks of one sequence, and each block has a precision level
 //! and its frames. A block that many sequences share is described once. Deltas alone change them.
 
-use super::{SeqRows, StepInputError as E};
-use crate::BLOCK_TOKENS;
-use crate::kv::KvLayout;
+use super::{BlockLevels, SeqRows, StepInputError as E};
+use crate::{BLOCK_TOKENS, SUB_BLOCKS};
 
 mod builder;
 mod check;
@@ -62,22 +61,22 @@ const SLOTS_MAX: usize = 1 << 16;
 
 impl TableShape {
     /// For `slots` sequences of `row_blocks` blocks over a pool of `frames` frames.
-    pub fn new(slots: usize, row_blocks: usize, layout: &KvLayout, frames: u32) -> Self {
-        let levels = 0..layout.levels() as u16;
-        let fewest = levels.map(|p| layout.frames(p) as usize).min();
+    pub fn new(slots: usize, row_blocks: usize, levels: &impl BlockLevels, frames: u32) -> Self {
+        let all = 0..levels.count() as u16;
+        let fewest = all.map(|level| levels.frames(level) as usize).min();
         // A block that has only begun owns one sub-block.
-        let fewest = fewest.map_or(1, |n| n.min(layout.frame().frames_per_sub_block));
+        let fewest = fewest.map_or(1, |n| n.min(levels.frames_per_sub_block()));
         Self {
             slots,
             row_blocks,
             blocks: frames as usize / fewest.max(1),
-            block_frames: layout.frame().frames_per_block(),
+            block_frames: levels.frames_per_sub_block() * SUB_BLOCKS,
         }
     }
 
     /// For any sequences that a pool of `frames` frames can hold, 65,536 at most.
-    pub fn of_pool(layout: &KvLayout, frames: u32) -> Self {
-        let shape = Self::new(SLOTS_MAX, 0, layout, frames);
+    pub fn of_pool(levels: &impl BlockLevels, frames: u32) -> Self {
+        let shape = Self::new(SLOTS_MAX, 0, levels, frames);
         Self {
             row_blocks: shape.blocks,
             ..shape
@@ -151,13 +150,13 @@ impl BlockTables {
     /// first such is returned.
     pub fn apply(
         &mut self,
-        layout: &KvLayout,
+        levels: &impl BlockLevels,
         deltas: &[TableDelta],
         mut applied: impl FnMut(&TableDelta),
     ) -> Result<(), E> {
         let mut result = Ok(());
         for (index, delta) in deltas.iter().enumerate() {
-            match self.apply_one(layout, delta) {
+            match self.apply_one(levels, delta) {
                 Ok(()) => applied(delta),
                 Err(what) if result.is_ok() => result = Err(E::Delta { delta: index, what }),
                 Err(_) => {}
@@ -166,7 +165,11 @@ impl BlockTables {
         result
     }
 
-    fn apply_one(&mut self, layout: &KvLayout, delta: &TableDelta) -> Result<(), &'static str> {
+    fn apply_one(
+        &mut self,
+        levels: &impl BlockLevels,
+        delta: &TableDelta,
+    ) -> Result<(), &'static str> {
         let shape = self.shape;
         match *delta {
             TableDelta::Row { slot, index, block } => {
@@ -193,7 +196,7 @@ impl BlockTables {
             }
             TableDelta::Block { block, level } => {
                 let known = self.known(block)?;
-                if usize::from(level) >= layout.levels() {
+                if usize::from(level) >= levels.count() {
                     return Err("names a precision level that there is not");
                 }
                 let (from, to) = (known.level > 0, level > 0);
@@ -206,7 +209,7 @@ impl BlockTables {
                 frame,
             } => {
                 let known = self.known(block)?;
-                if index >= layout.frames(known.level) {
+                if index >= levels.frames(known.level) {
                     return Err("lies beyond the end of its block");
                 }
                 if index > u32::from(known.frames) {

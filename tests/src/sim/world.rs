@@ -7,7 +7,7 @@ use ebb_scheduler::{Event, FinishReason, Millis, Notice, RequestId, Scheduler, S
 
 use super::client::{Clients, Planning};
 use super::device::Device;
-use super::plan_rules::check_plan;
+use super::plan_rules::PlanRules;
 use super::rejection::{Load, expected_rejection, kind};
 use super::rng::Rng;
 use super::settings::Settings;
@@ -29,6 +29,8 @@ pub struct Report {
     pub stats: ebb_scheduler::Stats,
     /// Plans with copies.
     pub copies: u64,
+    /// Plans that copy from a block which they shrink.
+    pub together: u64,
     /// Choices by how they ended, in the order of [`FinishReason`].
     pub ended: [u64; 5],
     /// Choices that ended after reading something below 16 bit.
@@ -47,6 +49,7 @@ pub struct World {
     settings: Settings,
     scheduler: Scheduler,
     device: Device,
+    rules: PlanRules,
     clients: Clients,
     workload: Workload,
     now: Millis,
@@ -64,6 +67,14 @@ impl World {
     pub fn new(seed: u64, print: bool) -> Result<Self, String> {
         let mut rng = Rng::new(seed);
         let settings = Settings::from_seed(&mut rng);
+        Self::with(settings, rng, print)
+    }
+
+    /// A world with these settings; the rest comes from `rng`.
+    ///
+    /// # Errors
+    /// When the settings make no scheduler.
+    pub fn with(settings: Settings, mut rng: Rng, print: bool) -> Result<Self, String> {
         let scheduler = Scheduler::new(settings.scheduler.clone(), settings.pool.clone());
         let workload = Workload::new(&mut rng, &settings);
         let trace = Trace::new(print);
@@ -71,6 +82,7 @@ impl World {
         Ok(Self {
             scheduler: scheduler.map_err(|e| e.to_string())?,
             device: Device::new(settings.pool.clone(), settings.scheduler.max_running),
+            rules: PlanRules::new(&settings.scheduler, &settings.pool),
             clients: Clients::new(&settings),
             workload,
             now: Millis(0),
@@ -239,8 +251,11 @@ impl World {
         self.trace.plan(&plan);
         self.scheduler.check()?;
         self.report.copies += u64::from(!plan.copies.is_empty());
+        let mut shrunk = plan.shrinks.iter().flat_map(|job| &job.old);
+        let is_copied = |frame: &u32| plan.copies.iter().any(|(source, _)| source == frame);
+        self.report.together += u64::from(!plan.copies.is_empty() && shrunk.any(is_copied));
 
-        check_plan(&plan, &self.settings.scheduler)?;
+        self.rules.check(&plan)?;
         for slice in &plan.slices {
             if !self.clients.is_live(slice.request.0, slice.choice) {
                 let (request, choice) = (slice.request, slice.choice);

@@ -1,8 +1,7 @@
 //! Whether the sequences of a step have the memory that its rows need.
 
-use super::{Block, BlockTables};
+use super::{Block, BlockLevels, BlockTables};
 use crate::backend::{SeqRows, StepInput, StepInputError as E};
-use crate::kv::KvLayout;
 use crate::{BLOCK_TOKENS, SUB_BLOCK_TOKENS, SUB_BLOCKS};
 
 impl BlockTables {
@@ -11,20 +10,20 @@ impl BlockTables {
     /// blocks.
     pub(in crate::backend) fn check_memory(
         &mut self,
-        layout: &KvLayout,
+        levels: &impl BlockLevels,
         input: &StepInput,
     ) -> Result<&[u32], E> {
         self.steps += 1;
         self.written.clear();
         let collect = !input.shrinks.is_empty();
         for (seq, s) in input.seqs.iter().enumerate() {
-            self.check_seq(layout, seq, s)?;
-            self.check_written(layout, (seq, s), collect)?;
+            self.check_seq(levels, seq, s)?;
+            self.check_written(levels, (seq, s), collect)?;
         }
         Ok(&self.written)
     }
 
-    fn check_seq(&mut self, layout: &KvLayout, seq: usize, s: &SeqRows) -> Result<(), E> {
+    fn check_seq(&mut self, levels: &impl BlockLevels, seq: usize, s: &SeqRows) -> Result<(), E> {
         let (slot, slots) = (s.slot as usize, self.shape.slots);
         if slot >= slots {
             let slot = s.slot;
@@ -39,7 +38,7 @@ impl BlockTables {
         let mut blocks = u64::from(full);
         let mut capacity = blocks * BLOCK_TOKENS as u64;
         while blocks < needed && blocks < row.len() as u64 {
-            let held = self.sub_blocks(layout, row[blocks as usize]);
+            let held = self.sub_blocks(levels, row[blocks as usize]);
             capacity += (held * SUB_BLOCK_TOKENS) as u64;
             if held < SUB_BLOCKS {
                 break;
@@ -58,23 +57,23 @@ impl BlockTables {
     }
 
     /// Sub-blocks that a block has memory for.
-    fn sub_blocks(&self, layout: &KvLayout, block: u32) -> usize {
+    fn sub_blocks(&self, levels: &impl BlockLevels, block: u32) -> usize {
         let Block { level, frames, .. } = self.blocks[block as usize];
         let frames = u32::from(frames);
         match level {
-            0 => (frames as usize / layout.frame().frames_per_sub_block).min(SUB_BLOCKS),
-            _ if frames == layout.frames(level) => SUB_BLOCKS,
+            0 => (frames as usize / levels.frames_per_sub_block()).min(SUB_BLOCKS),
+            _ if frames == levels.frames(level) => SUB_BLOCKS,
             _ => 0,
         }
     }
 
     fn check_written(
         &mut self,
-        layout: &KvLayout,
+        levels: &impl BlockLevels,
         (seq, s): (usize, &SeqRows),
         collect: bool,
     ) -> Result<(), E> {
-        let per_sub_block = layout.frame().frames_per_sub_block;
+        let per_sub_block = levels.frames_per_sub_block();
         let first = s.position as usize / SUB_BLOCK_TOKENS;
         let end = (s.position as usize + s.rows as usize).div_ceil(SUB_BLOCK_TOKENS);
         let mut next = first;

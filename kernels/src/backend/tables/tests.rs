@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::backend::{StepInput, StepLimits};
 use crate::formats::FormatId as F;
+use crate::kv::KvLayout;
 use crate::kv::{FrameLayout, KvGeometry};
 use TableDelta as D;
 

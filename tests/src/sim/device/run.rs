@@ -224,12 +224,19 @@ impl Device {
         let is_own = self.begun[&slice.seq] as usize <= index * BLOCK_TOKENS;
         let (first, edge) = (own.max(self.pool.sink), own.max(self.pool.protected));
         let down = |from, bound| positions.last_target(from, bound).unwrap_or(from);
-        // A block is first protected, then not, so it shrinks in two parts.
+        // A block that was the last one when blocks shrank was protected at first, and went down in
+        // two parts.
+        let prompt = expected.prompt.len() / BLOCK_TOKENS;
+        let was_last = match expected.chunk.map(|chunk| chunk / BLOCK_TOKENS) {
+            Some(chunk) => index + 1 >= prompt || (index + 1).is_multiple_of(chunk),
+            None => true,
+        };
         let (bound, floor) = match index {
             _ if index >= writing => (MinBits::SIXTEEN, 0),
             _ if index == 0 => (first, down(0, first)),
             _ if index + 1 == writing && is_own => (edge, down(0, edge)),
-            _ => (own, down(down(0, edge), own)),
+            _ if was_last => (own, down(down(0, edge), own)),
+            _ => (own, down(0, own)),
         };
         let bits = positions.level(level).lowest_bits;
         let least = positions.level(positions.last(bound)).lowest_bits;
