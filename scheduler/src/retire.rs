@@ -199,16 +199,18 @@ impl Scheduler {
         if self.groups.get(group).is_none() {
             return;
         }
+        let mut may_run = self.choices_to_run(leader);
         self.groups[group].leader = None;
         for &(choice, output) in tokens {
             if self.groups[group].choices[choice as usize] == Choice::Ended {
                 continue;
             }
             let key = if kept {
-                self.fork(leader, choice)
+                self.fork(leader, choice, may_run > 0)
             } else {
                 leader
             };
+            may_run = may_run.saturating_sub(1);
             let seq = &mut self.seqs[key];
             seq.choice = choice;
             seq.sharing = 1;
@@ -221,10 +223,13 @@ impl Scheduler {
         }
     }
 
-    /// A new sequence for `choice`. It runs or waits, as the leader does.
-    fn fork(&mut self, leader: Key, choice: u32) -> Key {
+    /// A new sequence for `choice`. It waits if the leader does or it may not run. Then it is
+    /// admitted like any other, and computes the prompt again as far as the prefix cache has lost
+    /// it.
+    fn fork(&mut self, leader: Key, choice: u32, may_run: bool) -> Key {
         let parent = &self.seqs[leader];
-        let resident = parent.resident.map(|resident| {
+        let leader_runs = parent.resident.is_some();
+        let resident = parent.resident.filter(|_| may_run).map(|resident| {
             self.admissions += 1;
             let id = SeqId(self.admissions);
             Resident {
@@ -232,7 +237,7 @@ impl Scheduler {
                 slot: self.blocks.fork(resident.id, id),
             }
         });
-        let child = Seq {
+        let mut child = Seq {
             choice,
             urgency: self.groups[parent.group].urgency.for_choice(choice),
             generated: Vec::new(),
@@ -241,10 +246,20 @@ impl Scheduler {
             in_flight: 0,
             ..*parent
         };
+        if resident.is_none() {
+            // Its first token was computed with the leader's memory.
+            child.bits = self.seq_bits(leader);
+            (child.computed, child.committed) = (0, 0);
+            (child.reserved, child.blocks_at_floor) = (0, 0);
+        }
         let key = self.seqs.insert(child);
         if resident.is_some() {
             self.run(key);
         } else {
+            let moved = usize::from(leader_runs);
+            self.running_choices -= moved;
+            self.waiting_choices += moved;
+            self.blocked_head = None;
             self.enqueue(key);
         }
         key

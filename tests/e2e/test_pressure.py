@@ -12,6 +12,7 @@ import random
 import threading
 import time
 
+import grpc
 import pytest
 
 from api import Api, Result, collect, greedy
@@ -198,3 +199,21 @@ def test_the_server_tells_what_it_did(loads):
     assert 0 < low < high < load.value("ebb:kv_pool_bytes")
     assert load.value("ebb:max_requests", state="running") == 256
     assert load.value("ebb:request_mean_kv_bits_count") == REQUESTS
+
+
+@pytest.mark.parametrize("kv_memory, choices", [("25MiB", 10), ("27MiB", 10), ("30MiB", 12)])
+def test_more_choices_than_fit_take_turns(kv_memory, choices):
+    """They share a prompt, and then all fill its last block at once."""
+    with Server(kv_memory=kv_memory) as server:
+        api = Api(server.address)
+        prompt = [1000 + index for index in range(120)]
+        sampling = greedy(14, ignore_eos=True, n=choices)
+        result = api.generate(token_ids=prompt, sampling=sampling)
+        assert result.status == grpc.StatusCode.OK, result.message
+        assert len(result.choices) == choices
+        answers = {tuple(answer.token_ids) for answer in result.choices.values()}
+        assert {len(answer) for answer in answers} == {14}
+        server.idle()
+        assert server.value("vllm:num_preemptions_total") == 0
+        assert not [line for line in server.log if "invalid step" in line]
+        api.close()

@@ -1,7 +1,12 @@
 //! The simulation over many seeds. `EBB_SIM_SEED=17` runs one seed with its trace,
 //! `EBB_SIM_SEEDS=100000` runs more of them.
 
-use ebb_tests::sim;
+use ebb_block_manager::PoolConfig;
+use ebb_block_manager::precision::{
+    BlockSize, LevelChange, LevelTable, MinBits, Page, PageLevel, PageSide, ShrinkOrder,
+};
+use ebb_scheduler::{Admission, Config, Mode};
+use ebb_tests::sim::{self, World, rng::Rng, settings::Settings};
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -54,4 +59,83 @@ fn the_same_seed_gives_the_same_trace() {
     all.sort_unstable();
     all.dedup();
     assert_eq!(all.len(), 100, "different seeds give different traces");
+}
+
+/// One layer: V and then K come down from 16 bit to 8, 4 and 2.
+fn ladder(block_frames: u32) -> LevelTable {
+    let mut changes = Vec::new();
+    for (tag, bits) in [(0, 8), (1, 4), (2, 2)] {
+        for side in [PageSide::V, PageSide::K] {
+            let page = Page { layer: 0, side };
+            let to = PageLevel { tag, bits };
+            changes.push(LevelChange { page, to });
+        }
+    }
+    let order = ShrinkOrder::new(1, changes).expect("pages only shrink");
+    LevelTable::new(&order, |taken| {
+        let mut bits = [16, 16];
+        for change in taken {
+            bits[usize::from(change.page.side == PageSide::V)] = u32::from(change.to.bits);
+        }
+        let frames = (block_frames * (bits[0] + bits[1])).div_ceil(32);
+        BlockSize {
+            frames,
+            bytes: u64::from(frames) * 4096,
+        }
+    })
+}
+
+/// Requests whose choices share a prompt and fill their next block together, in pools of every size
+/// from one that is too small to one that holds them all at 16 bit. The simulation's own rules say
+/// what must hold: among them, that nothing is preempted where blocks shrink and promises are kept,
+/// and that no plan is one that a backend would refuse.
+#[test]
+fn many_choices_are_served_from_pools_of_any_size() {
+    let (mut worlds, mut shrinks, mut copies, mut together) = (0, 0, 0, 0);
+    for mode in [Mode::Progressive, Mode::Static, Mode::PreemptOnly] {
+        for choices in [2, 3, 10, 16_u64] {
+            for sub_blocks in (8..=8 * choices as u32 * 3).step_by(1 + choices as usize / 3) {
+                for (flights, admission, overcommit_percent) in [
+                    (1, Admission::Degrade, 100),
+                    (2, Admission::Degrade, 100),
+                    (2, Admission::Queue, 100),
+                    (1, Admission::Degrade, 1000),
+                    (2, Admission::Degrade, 1000),
+                ] {
+                    let per_sub_block = 1 + sub_blocks % 3;
+                    let levels = ladder(8 * per_sub_block);
+                    let pool = PoolConfig {
+                        frames: sub_blocks * per_sub_block + levels.largest_target(),
+                        levels,
+                        protected: MinBits(8),
+                        sink: MinBits(8),
+                        ..PoolConfig::whole(1, 4096, per_sub_block)
+                    };
+                    let config = Config {
+                        max_running: 16,
+                        max_in_flight: flights,
+                        mode,
+                        admission,
+                        overcommit_percent,
+                        ..Config::default()
+                    };
+                    let settings = Settings::cramped(config, pool, choices);
+                    let case = format!("{choices} choices, {sub_blocks} sub-blocks: {settings:#?}");
+                    let seed = u64::from(sub_blocks) << 8 | choices;
+                    let mut world = World::with(settings, Rng::new(seed), false).expect("a world");
+                    let report = sim::run_world(&mut world);
+                    let report = report.unwrap_or_else(|what| panic!("{what}\n{case}"));
+                    worlds += 1;
+                    shrinks += report.stats.shrinks_live;
+                    copies += report.copies;
+                    together += report.together;
+                }
+            }
+        }
+    }
+    assert!(
+        shrinks > worlds && copies > worlds,
+        "{shrinks} shrinks, {copies} copies in {worlds}"
+    );
+    assert!(together > 0, "no block shrank in the step that copied it");
 }

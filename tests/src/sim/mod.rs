@@ -63,13 +63,20 @@ impl fmt::Display for Failure {
 pub fn run(seed: u64, print: bool) -> Result<Report, Failure> {
     let failure = |round, what| Failure { seed, round, what };
     let mut world = World::new(seed, print).map_err(|what| failure(0, what))?;
+    run_world(&mut world).map_err(|what| failure(world.rounds(), what))
+}
+
+/// Simulates a world to its end.
+///
+/// # Errors
+/// What went wrong; a panic does not leave.
+pub fn run_world(world: &mut World) -> Result<Report, String> {
     let outcome = catch_unwind(AssertUnwindSafe(|| world.run()));
-    let outcome = outcome.unwrap_or_else(|panic| {
+    outcome.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or(panic.downcast_ref::<&str>().copied());
         Err(format!("panic: {}", text.unwrap_or("without words")))
-    });
-    outcome.map_err(|what| failure(world.rounds(), what))
+    })
 }
 
 /// What many seeds did together.

@@ -26,6 +26,8 @@ pub struct Settings {
     pub burst_max: u64,
     /// A round has arrivals.
     pub arrival_one_in: u64,
+    /// Shortest prompt.
+    pub prompt_min: u64,
     /// Longest prompt.
     pub prompt_max: u64,
     /// Longest answer.
@@ -133,15 +135,16 @@ impl Settings {
             requests: rng.range(4, 40),
             burst_max: rng.pick(&[1, 3, 12]),
             arrival_one_in: rng.pick(&[1, 2, 6]),
+            prompt_min: 1,
             prompt_max,
             answer_max,
             shared_prefixes: on(rng, &[1, 1, 3]),
             repeat_one_in: on(rng, &[2, 4]),
             priority_max: on(rng, &[1, 2, 10]) as i64,
-            n_max: if rng.one_in(2) {
-                rng.range(1, max_running.min(4) as u64)
-            } else {
-                1
+            n_max: match rng.below(4) {
+                0 | 1 => 1,
+                2 => rng.range(1, max_running.min(4) as u64),
+                _ => max_running as u64,
             },
             deadline_one_in: on(rng, &[2, 5, 10]),
             logprobs_one_in: on(rng, &[2, 4]),
@@ -157,6 +160,37 @@ impl Settings {
             fail_shrink_one_in: if rng.one_in(4) { rng.pick(&[2, 20]) } else { 0 },
             scheduler,
             pool,
+        }
+    }
+
+    /// A world without faults for so small a pool: few requests of many choices, with prompts that
+    /// end shortly before or behind the end of a block, so that all choices fill a block together.
+    pub fn cramped(scheduler: Config, pool: PoolConfig, choices: u64) -> Self {
+        Self {
+            scheduler,
+            pool,
+            requests: 2,
+            burst_max: 2,
+            arrival_one_in: 1,
+            prompt_min: 112,
+            prompt_max: 132,
+            answer_max: 24,
+            shared_prefixes: 0,
+            repeat_one_in: 3,
+            priority_max: 0,
+            n_max: choices,
+            deadline_one_in: 0,
+            logprobs_one_in: 0,
+            stop_one_in: 0,
+            cancel_one_in: 0,
+            cancel_choice_one_in: 0,
+            fail_one_in: 0,
+            fail_again_one_in: 0,
+            lose_one_in: 0,
+            delay_one_in: 0,
+            noise_one_in: 0,
+            min_bits_one_in: 0,
+            fail_shrink_one_in: 0,
         }
     }
 

@@ -80,7 +80,7 @@ impl Workload {
             let at = rng.below(self.earlier.len() as u64) as usize;
             return self.earlier[at].clone();
         }
-        let len = rng.range(1, settings.prompt_max) as usize;
+        let len = rng.range(settings.prompt_min, settings.prompt_max) as usize;
         let mut prompt = Vec::new();
         if !self.texts.is_empty() && !rng.one_in(4) {
             let text = &self.texts[rng.below(self.texts.len() as u64) as usize];

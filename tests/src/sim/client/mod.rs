@@ -93,7 +93,7 @@ pub struct Clients {
     mode_is_fixed: bool,
     /// Tokens of a prompt that read each other at 16 bit, if the mode has chunks of them.
     chunk: Option<usize>,
-    /// Preempting a request of one choice would mean that blocks shrank too late.
+    /// A preemption would mean that a promise was not kept, or that blocks shrank too late.
     preemption_is_a_bug: bool,
     /// Some blocks cannot be encoded.
     shrinks_fail: bool,

@@ -47,7 +47,7 @@ impl Clients {
                 if !self.is_live(request.0, choice) || !self.record(request.0).admitted {
                     return Err(format!("{request} {choice} is preempted without running"));
                 }
-                if self.preemption_is_a_bug && self.record(request.0).request.n == 1 {
+                if self.preemption_is_a_bug {
                     return Err(format!("{request} is preempted where others could shrink"));
                 }
                 if let (Some(now), Some(then)) = (planning, self.last_admission)
