@@ -66,6 +66,7 @@ pub fn run(
         tune,
         batch_invariant,
         rotate_k: false,
+        rotate_v_online: false,
     };
     let started = Instant::now();
     let mut backend = CudaBackend::random(device, spec.clone(), config, 1)?;

@@ -6,6 +6,7 @@
 
 #include "../common/ptx.cuh"
 #include "../common/reduce.cuh"
+#include "hadamard.cuh"
 
 namespace ebb {
 
@@ -16,43 +17,10 @@ struct HeadParams {
   const bf16* k_norm;
   const float2* table;  // [rows][head_dim / 2]: cosine, sine
   float eps;
-  uint32_t rotate_k;  // whether Q and K are multiplied by a Hadamard matrix after RoPE
+  uint16_t rotate_k;  // whether Q and K are multiplied by a Hadamard matrix after RoPE
+  uint16_t rotate_v;  // whether V is; then attention's output is, too (rotate_back.cu)
 };
 static_assert(sizeof(HeadParams) == 48);
-
-// Multiplies a head by the normalised Walsh-Hadamard matrix, H[i][j] = (-1)^popcount(i & j) /
-// sqrt(D), in the order of `Head`: the bits of a channel's index are, from the lowest, i's, the
-// lane's, h's. Stages in the order of the CPU's (`formats::rotation::hadamard`), so that sums round
-// alike.
-template <int P>
-__device__ __forceinline__ void hadamard(float (&x)[2][P], uint32_t lane) {
-  if constexpr (P == 2) {
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-      const float a = x[h][0], b = x[h][1];
-      x[h][0] = a + b;
-      x[h][1] = a - b;
-    }
-  }
-#pragma unroll
-  for (uint32_t k = 1; k < 32; k *= 2) {
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-#pragma unroll
-      for (int i = 0; i < P; i++) {
-        const float other = __shfl_xor_sync(~0u, x[h][i], k);
-        x[h][i] = lane & k ? other - x[h][i] : other + x[h][i];
-      }
-    }
-  }
-  const float scale = P == 2 ? 0.08838834764831845f : 0.125f;  // 1 / sqrt(64 P)
-#pragma unroll
-  for (int i = 0; i < P; i++) {
-    const float a = x[0][i], b = x[1][i];
-    x[0][i] = (a + b) * scale;
-    x[1][i] = (a - b) * scale;
-  }
-}
 
 // One warp has a head: lane l has channels P * l .. and the same plus D / 2, P = D / 64 each;
 // channel i rotates with i + D / 2.
@@ -117,8 +85,8 @@ struct Head {
         x[0][i] = fmaf(a, cs.x, -(b * cs.y));
         x[1][i] = fmaf(b, cs.x, a * cs.y);
       }
-      if (p.rotate_k) hadamard(x, lane);
     }
+    if (angles ? p.rotate_k : p.rotate_v) hadamard(x, lane);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       if constexpr (P == 2)

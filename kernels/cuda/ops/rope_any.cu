@@ -12,7 +12,7 @@ namespace ebb {
 
 struct AnyRopeAppendParams {
   RopeAppendParams append;
-  uint32_t head_dim;  // even, at most 256; a power of two if heads.rotate_k
+  uint32_t head_dim;  // even, at most 256; a power of two if heads rotate_k or rotate_v
   uint32_t
       rotary_half;  // half of the channels that rotate, and of a row of heads.table; 0: none do
   // Norms are over all heads of Q, or of K, weights [q_heads * head_dim] and [kv_heads * head_dim].
@@ -36,20 +36,6 @@ __device__ __forceinline__ float squares(const HeadParams& p, uint64_t row_at, u
     sum = fmaf(x.x, x.x, fmaf(x.y, x.y, sum));
   }
   return cta_sum<kRopeWarps>(sum, scratch);
-}
-
-// Multiplies a head in shared memory by the normalised Walsh-Hadamard matrix, in the order of the
-// CPU's stages.
-__device__ __forceinline__ void hadamard_in_shared(float* head, uint32_t head_dim, uint32_t lane) {
-  for (uint32_t h = 1; h < head_dim; h *= 2) {
-    for (uint32_t i = lane; i < head_dim / 2; i += 32) {
-      float* const low = head + i / h * 2 * h + i % h;
-      const float a = low[0], b = low[h];
-      low[0] = a + b;
-      low[h] = a - b;
-    }
-    __syncwarp();
-  }
 }
 
 __device__ __forceinline__ void rope_append_any(const AnyRopeAppendParams& params) {
@@ -129,23 +115,23 @@ __device__ __forceinline__ void rope_append_any(const AnyRopeAppendParams& param
         x[i][1] = fmaf(b, cs.x, a * cs.y);
       }
     }
-    if (h.rotate_k) {
-      float* const mine = rotated[warp];
+  }
+  if (is_v ? h.rotate_v : h.rotate_k) {
+    float* const mine = rotated[warp];
 #pragma unroll
-      for (int i = 0; i < kPairs; i++) {
+    for (int i = 0; i < kPairs; i++) {
 #pragma unroll
-        for (int r = 0; r < 2; r++)
-          if (2 * (i * 32 + lane) < d) mine[at[i][r]] = x[i][r];
-      }
-      __syncwarp();
-      hadamard_in_shared(mine, d, lane);
-      const float scale = rsqrtf(static_cast<float>(d));
+      for (int r = 0; r < 2; r++)
+        if (2 * (i * 32 + lane) < d) mine[at[i][r]] = x[i][r];
+    }
+    __syncwarp();
+    hadamard_in_shared(mine, d, lane);
+    const float scale = rsqrtf(static_cast<float>(d));
 #pragma unroll
-      for (int i = 0; i < kPairs; i++) {
+    for (int i = 0; i < kPairs; i++) {
 #pragma unroll
-        for (int r = 0; r < 2; r++)
-          if (2 * (i * 32 + lane) < d) x[i][r] = mine[at[i][r]] * scale;
-      }
+      for (int r = 0; r < 2; r++)
+        if (2 * (i * 32 + lane) < d) x[i][r] = mine[at[i][r]] * scale;
     }
   }
 #pragma unroll

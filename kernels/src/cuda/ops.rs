@@ -1,6 +1,7 @@
 //! Everything between the matrix products and the attention: launches of `cuda/ops`.
 
 mod heads;
+mod rotate_back;
 
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use super::step::StepBuffers;
 use crate::formats::rotation::Rotation;
 use crate::model::ModelSpec;
 pub(super) use heads::{HeadOps, HeadParams, HeadSpec, RopeWeights, Rotary};
+pub(super) use rotate_back::RotateBack;
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -123,6 +125,7 @@ pub(super) struct Ops {
     swiglu: Kernel<SwigluParams>,
     /// What finishes heads.
     pub(super) heads: HeadOps,
+    rotate_back: RotateBack,
     rotary: Vec<Rotary>,
     /// Of each layer.
     head_specs: Vec<HeadSpec>,
@@ -132,10 +135,11 @@ pub(super) struct Ops {
 }
 
 impl Ops {
+    /// `rotation`: of what every step computes.
     pub(super) fn new(
         device: &Arc<Device>,
         spec: &ModelSpec,
-        rotate_k: bool,
+        rotation: Rotation,
     ) -> Result<Self, CudaError> {
         let unsupported = |what: String| Err(CudaError::Unsupported(what));
         let norms = [
@@ -172,10 +176,6 @@ impl Ops {
                 return unsupported("attention scales that differ between layers".to_owned());
             }
         }
-        let rotation = Rotation {
-            k: rotate_k,
-            ..Rotation::NONE
-        };
         if let Err(error) = rotation.check(spec.heads().head_dim) {
             return unsupported(error.to_string());
         }
@@ -184,7 +184,8 @@ impl Ops {
             norm: device.kernel(norm, 0)?,
             post_norm: device.kernel(post_norm, 0)?,
             swiglu: device.kernel("swiglu", 0)?,
-            heads: HeadOps::new(device, spec.norm_eps, rotate_k)?,
+            heads: HeadOps::new(device, spec.norm_eps, rotation)?,
+            rotate_back: RotateBack::new(device, spec.heads().head_dim)?,
             rotary: spec
                 .ropes
                 .iter()
@@ -304,6 +305,18 @@ impl Ops {
             self.heads.rope_table(stream, rows, step, rotary, table)?;
         }
         Ok(())
+    }
+
+    /// Multiplies every head of attention's output by the Hadamard matrix that values were
+    /// multiplied by.
+    pub(super) fn rotate_back(
+        &self,
+        stream: &Stream,
+        rows: usize,
+        attended: &mut DeviceBuffer<bf16>,
+    ) -> Result<(), CudaError> {
+        let heads = rows * self.head_specs[0].q_heads;
+        self.rotate_back.run(stream, heads, attended)
     }
 
     /// `out = silu(gate) * up`, from rows of gate and up beside each other.

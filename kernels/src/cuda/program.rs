@@ -37,6 +37,8 @@ pub(super) enum Op<Vector = usize, Linear = usize> {
     },
     /// Finishes a layer's heads, appends keys and values, and attends.
     Attend(usize),
+    /// `Attended` is multiplied by the Hadamard matrix that values were multiplied by.
+    RotateBack,
     /// `Gated = silu(gate) ⊙ up`.
     Gate,
 }
@@ -102,9 +104,10 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Of a valid spec that this backend computes.
-    pub(super) fn new(spec: &ModelSpec, weights: &Weights) -> Self {
-        let (plain, add) = plain(spec);
+    /// Of a valid spec that this backend computes. `rotate_back` if attention's output is to be
+    /// rotated.
+    pub(super) fn new(spec: &ModelSpec, weights: &Weights, rotate_back: bool) -> Self {
+        let (plain, add) = plain(spec, rotate_back);
         let gated = gate(&plain);
         let normed = join_norms(&gated);
         let loaded = |ops: &[NamedOp]| ops.iter().map(|op| load(*op, weights)).collect();
@@ -201,12 +204,13 @@ fn load(op: NamedOp, weights: &Weights) -> Op {
             },
         },
         Op::Attend(layer) => Op::Attend(layer),
+        Op::RotateBack => Op::RotateBack,
         Op::Gate => Op::Gate,
     }
 }
 
 /// The layers with sums joined to the norms behind them, and whether the last sum is left.
-fn plain(spec: &ModelSpec) -> (Vec<NamedOp>, bool) {
+fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, bool) {
     let mut ops = Vec::new();
     // Whether `Branch` is still to be added.
     let mut add = false;
@@ -273,7 +277,12 @@ fn plain(spec: &ModelSpec) -> (Vec<NamedOp>, bool) {
                     fused: Fused::NONE,
                 });
             }
-            ModelOp::Attend(layer) => ops.push(Op::Attend(layer)),
+            ModelOp::Attend(layer) => {
+                ops.push(Op::Attend(layer));
+                if rotate_back {
+                    ops.push(Op::RotateBack);
+                }
+            }
             ModelOp::Gate(_) => ops.push(Op::Gate),
             ModelOp::Add => add = true,
             ModelOp::FinishHeads(_) | ModelOp::SelectRows => unreachable!("filtered out"),
@@ -376,7 +385,7 @@ mod tests {
     fn a_plain_layer_has_two_norms_that_add_what_came_before() {
         use Buffer as B;
         use LinearName as N;
-        let (ops, add) = plain(&spec(1));
+        let (ops, add) = plain(&spec(1), false);
         let expected = [
             Op::Embed,
             norm(false, None, Some(L::AttnNorm)),
@@ -398,7 +407,7 @@ mod tests {
         let mut spec = spec(1);
         spec.layers[0].mixer_norm = NormPlace::After;
         spec.layers[0].mlp_norm = NormPlace::Both;
-        let (ops, add) = plain(&spec);
+        let (ops, add) = plain(&spec, false);
         let expected = [
             Op::Embed,
             norm(false, None, None),
@@ -416,8 +425,22 @@ mod tests {
     }
 
     #[test]
+    fn every_list_rotates_what_each_layer_attended_back() {
+        let (ops, _) = plain(&spec(3), true);
+        let gated = gate(&ops);
+        let normed = join_norms(&gated).expect("plain norms can be joined");
+        for list in [ops, gated, normed] {
+            let attended = |pair: &&[NamedOp]| matches!(pair[0], Op::Attend(_));
+            let behind: Vec<_> = list.windows(2).filter(attended).map(|p| p[1]).collect();
+            assert_eq!(behind, [Op::RotateBack; 3]);
+            let all = list.iter().filter(|op| **op == Op::RotateBack);
+            assert_eq!(all.count(), 3);
+        }
+    }
+
+    #[test]
     fn joined_norms_leave_the_first_alone_and_the_last_to_the_logits() {
-        let (ops, _) = plain(&spec(2));
+        let (ops, _) = plain(&spec(2), false);
         let joined = join_norms(&gate(&ops)).expect("plain norms can be joined");
         assert_eq!(joined.len(), 2 + 2 * 5);
         let fused: Vec<_> = joined

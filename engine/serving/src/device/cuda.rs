@@ -215,5 +215,6 @@ fn config(frames: u32, steps: &StepSizes) -> CudaConfig {
         tune: steps.decode_rows > 0,
         batch_invariant: steps.batch_invariant,
         rotate_k: false,
+        rotate_v_online: false,
     }
 }

@@ -35,6 +35,10 @@ impl Forward {
                     unsafe { linear.multiply(&mut self.products, stream, shape, io, ends)? };
                 }
                 Op::Attend(layer) => self.attend(stream, work, layer)?,
+                Op::RotateBack => {
+                    let attended = &mut self.activations.attended;
+                    self.ops.rotate_back(stream, work.rows, attended)?;
+                }
                 Op::Gate => {
                     let a = &mut self.activations;
                     self.ops.swiglu(stream, work.rows, &a.gate_up, &mut a.mlp)?;

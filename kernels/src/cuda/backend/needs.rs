@@ -142,6 +142,7 @@ mod tests {
             tune: true,
             batch_invariant: false,
             rotate_k: false,
+            rotate_v_online: false,
         };
         let device = Device::open(0).unwrap();
         let taken = || {

@@ -18,6 +18,7 @@ use crate::cuda::program::{FEATURES, Program};
 use crate::cuda::sample::Sampling;
 use crate::cuda::step::{StepBuffers, StepCapacity};
 use crate::cuda::weights::{LoadError, Weights};
+use crate::formats::rotation::Rotation;
 use crate::kv::KvLayout;
 use crate::model::ops::{Buffer, LinearName};
 use crate::model::{ModelSpec, WeightSource};
@@ -45,9 +46,22 @@ pub struct CudaConfig {
     pub tune: bool,
     /// A row's bits do not depend on how many rows share its step, at some cost in speed.
     pub batch_invariant: bool,
-    /// Keys and queries are rotated behind RoPE (see [`crate::formats::rotation`]); values are in
-    /// the weights.
+    /// Keys and queries are rotated behind RoPE (see [`crate::formats::rotation`]).
     pub rotate_k: bool,
+    /// Values are rotated as they are appended, and attention's output is rotated back, in every
+    /// step: what weights that cannot be changed need. Otherwise V's rotation is in the weights
+    /// ([`Rotated`](crate::model::Rotated)), which must be as they are here.
+    pub rotate_v_online: bool,
+}
+
+impl CudaConfig {
+    /// What every step rotates.
+    fn rotation_online(&self) -> Rotation {
+        Rotation {
+            k: self.rotate_k,
+            v: self.rotate_v_online,
+        }
+    }
 }
 
 /// The batches that are recorded.
@@ -98,7 +112,7 @@ impl CudaBackend {
         spec.validate()?;
         device.bind()?;
         // Refuses what it cannot run before anything is read.
-        Ops::new(device, &spec, config.rotate_k)?;
+        Ops::new(device, &spec, config.rotation_online())?;
         let weights = Weights::load(device, &spec, weights, progress)?;
         Ok(Self::with_weights(device, spec, config, pages, weights)?)
     }
@@ -173,11 +187,11 @@ impl CudaBackend {
             codecs.place_scratch(&mut step.tables);
         }
         let forward = Forward {
-            program: Program::new(&spec, &weights),
+            program: Program::new(&spec, &weights, config.rotate_v_online),
             weights,
             step,
             attention,
-            ops: Ops::new(device, &spec, config.rotate_k)?,
+            ops: Ops::new(device, &spec, config.rotation_online())?,
             products: Products::new(device, config.batch_invariant)?,
             activations: Activations::new(device, &spec, capacity.rows, config.logit_rows)?,
             arena,
@@ -284,4 +298,49 @@ fn unshrunk(spec: &ModelSpec) -> KvLayout {
 /// Samples of a step at most: one for each choice that runs.
 fn samples_max(config: &CudaConfig) -> usize {
     config.capacity.seqs.max(config.logit_rows)
+}
+
+#[cfg(all(test, feature = "cuda-emulator"))]
+mod tests {
+    use super::*;
+    use crate::model::{Rope, UniformModel};
+
+    #[test]
+    fn heads_that_cannot_be_rotated_are_refused() {
+        let device = Device::open(0).unwrap();
+        let start = |rotate_k, rotate_v_online| {
+            let spec = UniformModel {
+                hidden: 64,
+                layers: 1,
+                q_heads: 2,
+                kv_heads: 1,
+                head_dim: 96,
+                intermediate: 64,
+                vocab: 100,
+                rope: Rope::new(vec![1.0; 48], 1.0),
+                max_positions: 64,
+                ..UniformModel::default()
+            };
+            let config = CudaConfig {
+                frames: 32,
+                capacity: StepCapacity {
+                    rows: 1,
+                    seqs: 1,
+                    blocks: 1,
+                },
+                logit_rows: 1,
+                graph_rows_max: 0,
+                tune: false,
+                batch_invariant: false,
+                rotate_k,
+                rotate_v_online,
+            };
+            CudaBackend::random(&device, spec.spec(), config, 1)
+        };
+        assert!(start(false, false).is_ok());
+        for (k, v) in [(true, false), (false, true)] {
+            let error = start(k, v).unwrap_err().to_string();
+            assert!(error.contains("power of two, got 96"), "{error}");
+        }
+    }
 }

@@ -9,6 +9,7 @@ use super::super::driver::{Device, DeviceBuffer, Kernel, Stream};
 use super::super::error::CudaError;
 use super::super::params::{DevicePtr, KernelParams};
 use super::super::step::{PageTable, StepBuffers};
+use crate::formats::rotation::Rotation;
 use crate::kv::KvGeometry;
 use crate::model::{AttentionSpec, QkNorm, Rope};
 
@@ -122,7 +123,8 @@ pub(in crate::cuda) struct HeadParams {
     k_norm: DevicePtr,
     table: DevicePtr,
     eps: f32,
-    rotate_k: u32,
+    rotate_k: u16,
+    rotate_v: u16,
 }
 const _: () = assert!(size_of::<HeadParams>() == 48);
 
@@ -136,6 +138,7 @@ impl HeadParams {
         table: 0,
         eps: 0.0,
         rotate_k: 0,
+        rotate_v: 0,
     };
 }
 
@@ -207,8 +210,9 @@ pub(in crate::cuda) struct HeadOps {
     any: Kernel<AnyRopeAppendParams>,
     /// What norms add to the mean of squares.
     eps: f32,
-    /// Whether queries and keys are multiplied by a Hadamard matrix behind RoPE.
-    rotate_k: bool,
+    /// Whether queries and keys are multiplied by a Hadamard matrix behind RoPE, and whether values
+    /// are.
+    rotation: Rotation,
 }
 
 /// Heads of a row that a CTA finishes, a warp each.
@@ -218,7 +222,7 @@ impl HeadOps {
     pub(in crate::cuda) fn new(
         device: &Arc<Device>,
         eps: f32,
-        rotate_k: bool,
+        rotation: Rotation,
     ) -> Result<Self, CudaError> {
         Ok(Self {
             table: device.kernel("rope_table", 0)?,
@@ -228,7 +232,7 @@ impl HeadOps {
             ],
             any: device.kernel("rope_append_any", 0)?,
             eps,
-            rotate_k,
+            rotation,
         })
     }
 
@@ -277,7 +281,8 @@ impl HeadOps {
             k_norm: weights.k_norm,
             table: table.ptr(),
             eps: self.eps,
-            rotate_k: u32::from(self.rotate_k),
+            rotate_k: u16::from(self.rotation.k),
+            rotate_v: u16::from(self.rotation.v),
         }
     }
 

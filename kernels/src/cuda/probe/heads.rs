@@ -11,6 +11,7 @@ use crate::cuda::attention::Queries;
 use crate::cuda::driver::{Device, DeviceBuffer};
 use crate::cuda::error::CudaError;
 use crate::cuda::ops::{Fill, HeadOps, HeadParams, HeadSpec, RopeWeights, Rotary};
+use crate::formats::rotation::Rotation;
 use crate::model::{QkNorm, Rope};
 
 /// What a model does with heads.
@@ -22,8 +23,8 @@ pub(in crate::cuda) struct HeadOptions {
     pub(in crate::cuda) norm: QkNorm,
     /// Channels that do not rotate.
     pub(in crate::cuda) passing: usize,
-    /// Multiplies Q and K by a Hadamard matrix.
-    pub(in crate::cuda) rotate_k: bool,
+    /// Multiplies Q and K, or V, by a Hadamard matrix.
+    pub(in crate::cuda) rotation: Rotation,
 }
 
 /// A step, its projection random.
@@ -65,7 +66,7 @@ impl HeadsProbe {
         let rope = Rope::new((0..half).map(frequency).collect(), 1.0);
         let weights = width + attention.row + kv_width;
         let this = Self {
-            ops: HeadOps::new(device, EPS, options.rotate_k)?,
+            ops: HeadOps::new(device, EPS, options.rotation)?,
             rotary: Rotary::new(device, &rope.inv_freq, rope.scale)?,
             qkv: DeviceBuffer::new(device, rows * width, "projections")?,
             weights: DeviceBuffer::new(device, weights, "their weights")?,

@@ -2,6 +2,7 @@
 
 mod heads;
 mod rope;
+mod rotate_back;
 mod widths;
 
 use std::sync::Arc;
@@ -99,6 +100,7 @@ pub(super) fn check_heads(
     quick: bool,
     report: &mut Report,
 ) -> Result<(), ProbeError> {
+    rotate_back::check(device, report)?;
     if quick {
         widths::check_quick(device, report)?;
         return rope::check_quick(device, report);

@@ -12,6 +12,7 @@ mod products;
 mod records;
 mod reference;
 mod rng;
+mod rotations;
 mod sample;
 mod sample_reference;
 mod shrunk;

@@ -6,24 +6,23 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::reference::relative_error;
+use super::rotations::{Reference, Rotations, start};
 use super::table::Report;
 use super::{Pages, Rng};
 use crate::backend::{Backend, LogitEdit, SampleRequest, StepInput, TableDelta, pending_sample};
-use crate::cpu::{CpuBackend, CpuOptions};
 use crate::cuda::driver::Device;
 use crate::cuda::probe::ProbeError;
 use crate::cuda::step::StepCapacity;
 use crate::cuda::{CudaBackend, CudaConfig, CudaError};
-use crate::formats::rotation::Rotation;
-use crate::kv::{KvArena, Side};
+use crate::kv::{KvLayout, Side};
 use crate::model::{LayerTensor, ModelSpec, QkNorm, Rope, TensorName, UniformModel, WeightSource};
 
 /// The CPU keeps activations in f32, the device in bf16: some roundings of 2^-9 per layer.
 const LOGITS_LIMIT: f64 = 2.5e-2;
 
-/// Of the first layer's keys: the products that they come from are rounded to bf16, the CPU's to
-/// f32, and both to bf16 at the end.
-const KEYS_LIMIT: f64 = 5e-3;
+/// Of the first layer's keys and values: the products that they come from are rounded to bf16, the
+/// CPU's to f32, and both to bf16 at the end.
+const ROWS_LIMIT: f64 = 5e-3;
 
 /// Sequences of the script: tokens of the prompt.
 const PROMPTS: [usize; 3] = [37, 150, 1];
@@ -156,7 +155,7 @@ fn in_flight(device: &Arc<Device>, spec: &ModelSpec, recorded: bool) -> Result<f
     // From the third step on every sequence decodes what the step before sampled.
     let decode = 2;
     let mut apart: Vec<Vec<u32>> = Vec::new();
-    let mut backend = started(device, spec, &script, recorded, false)?;
+    let mut backend = started(device, spec, &script, recorded)?;
     for (i, step) in script.steps.iter().enumerate() {
         let mut step = step.clone();
         if i >= decode {
@@ -168,7 +167,7 @@ fn in_flight(device: &Arc<Device>, spec: &ModelSpec, recorded: bool) -> Result<f
     let mut same = true;
     for described_anew in [false, true] {
         let mut together: Vec<Vec<u32>> = Vec::new();
-        let mut backend = started(device, spec, &script, recorded, false)?;
+        let mut backend = started(device, spec, &script, recorded)?;
         for (i, step) in script.steps.iter().enumerate() {
             let mut step = step.clone();
             if i >= decode {
@@ -242,38 +241,50 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         };
         let name = format!("model head_dim {head_dim} group {group} {kind}");
         for recorded in [true, false] {
-            let found = compare(device, &spec, recorded, false)?;
+            let found = compare(device, &spec, recorded, Rotations::NONE)?;
             let how = if recorded { "recorded" } else { "eager" };
-            report.check(&format!("{name}, {how}"), found.logits, LOGITS_LIMIT);
-            report.check(
-                &format!("{name}, {how}: first keys"),
-                found.keys,
-                KEYS_LIMIT,
-            );
+            report_apart(report, &format!("{name}, {how}"), &found, LOGITS_LIMIT);
             let name = format!("two steps in flight, head_dim {head_dim}, {how}");
             report.check(&name, in_flight(device, &spec, recorded)?, 0.0);
         }
-        if !head_dim.is_power_of_two() {
-            continue;
+        if head_dim.is_power_of_two() {
+            check_rotations(device, report, &spec, &name)?;
         }
-        let found = compare(device, &spec, true, true)?;
-        let name = format!("{name}, keys rotated");
-        report.check(&name, found.logits, LOGITS_LIMIT);
-        report.check(&format!("{name}: first keys"), found.keys, KEYS_LIMIT);
+    }
+    for head_dim in [16, 32] {
+        let spec = spec(head_dim, 2, 3, false);
+        let name = format!("model head_dim {head_dim} group 3 plain");
+        check_rotations(device, report, &spec, &name)?;
     }
     Ok(())
 }
 
-/// A backend for the steps of a script.
-fn started(
+/// Models of heads that can be rotated, by the ways to do so.
+fn check_rotations(
     device: &Arc<Device>,
+    report: &mut Report,
     spec: &ModelSpec,
-    script: &Script,
-    recorded: bool,
-    rotate_k: bool,
-) -> Result<CudaBackend, CudaError> {
+    name: &str,
+) -> Result<(), ProbeError> {
+    for (how, rotations) in Rotations::ALL {
+        let limit = rotations.limit(LOGITS_LIMIT);
+        let found = compare(device, spec, true, rotations)?;
+        report_apart(report, &format!("{name}, {how}"), &found, limit);
+    }
+    Ok(())
+}
+
+fn report_apart(report: &mut Report, name: &str, found: &Apart, limit: f64) {
+    report.check(name, found.logits, limit);
+    for (what, error) in [("keys", found.keys), ("values", found.values)] {
+        report.check(&format!("{name}: first {what}"), error, ROWS_LIMIT);
+    }
+}
+
+/// What a backend for the steps of a script is started for.
+fn config(script: &Script, recorded: bool) -> CudaConfig {
     let rows = script.steps.iter().map(|s| s.tokens.len()).max();
-    let config = CudaConfig {
+    CudaConfig {
         frames: script.frames,
         capacity: StepCapacity {
             rows: rows.unwrap_or(0),
@@ -283,53 +294,49 @@ fn started(
         graph_rows_max: if recorded { 4 } else { 0 },
         tune: false,
         batch_invariant: false,
-        rotate_k,
-    };
-    let started = CudaBackend::new(
-        device,
-        spec.clone(),
-        config,
-        &RandomWeights(spec),
-        &mut |_, _| (),
-    );
+        rotate_k: false,
+        rotate_v_online: false,
+    }
+}
+
+/// A backend for the steps of a script.
+fn started(
+    device: &Arc<Device>,
+    spec: &ModelSpec,
+    script: &Script,
+    recorded: bool,
+) -> Result<CudaBackend, CudaError> {
+    let (of, config) = (spec.clone(), config(script, recorded));
+    let started = CudaBackend::new(device, of, config, &RandomWeights(spec), &mut |_, _| ());
     started.map_err(|e| CudaError::Unsupported(e.to_string()))
 }
 
-/// How far the device is from the CPU.
+/// How far the device is from its reference.
 struct Apart {
     /// The largest relative error of any row of logits.
     logits: f64,
     /// The relative error of the first layer's keys.
     keys: f64,
+    /// Of its values.
+    values: f64,
 }
 
-/// Runs a script on both, with keys rotated or not.
+/// Runs a script on both.
 fn compare(
     device: &Arc<Device>,
     spec: &ModelSpec,
     recorded: bool,
-    rotate_k: bool,
+    rotations: Rotations,
 ) -> Result<Apart, ProbeError> {
     let mut rng = Rng(head_seed(spec));
     let script = script(spec, &mut rng);
-    let mut cuda = started(device, spec, &script, recorded, rotate_k)?;
-    let unsupported =
-        |e: &dyn std::fmt::Display| CudaError::Unsupported(format!("the reference: {e}"));
-    let layout = spec.kv_geometry().frame_layout();
-    let arena = KvArena::new(layout, script.frames).map_err(|e| unsupported(&e))?;
-    let options = CpuOptions {
-        rotation: Rotation {
-            k: rotate_k,
-            v: false,
-        },
-        ..CpuOptions::new(1)
-    };
-    let weights = RandomWeights(spec);
-    let mut cpu = CpuBackend::with_options(spec.clone(), &weights, arena, options, &mut |_, _| ())
-        .map_err(|e| unsupported(&e))?;
+    let geometry = spec.kv_geometry();
+    let layout = KvLayout::unshrunk(geometry, geometry.frame_layout());
+    let config = config(&script, recorded);
+    let (mut cuda, mut reference) = start(device, spec, config, &layout, rotations)?;
     let mut worst: f64 = 0.0;
     for (i, input) in script.steps.iter().enumerate() {
-        let want = cpu.step(input)?.logits;
+        let want = reference.backend().step(input)?.logits;
         let mut sampling = input.clone();
         sampling.samples = last_rows(input).map(SampleRequest::greedy).collect();
         // Every other step one token is made the likeliest: logits come back as they were before.
@@ -364,18 +371,21 @@ fn compare(
             }
         }
     }
+    let of_side =
+        |side, cuda: &mut _, reference: &mut _| first_rows(spec, &script, side, (cuda, reference));
     Ok(Apart {
         logits: worst,
-        keys: first_keys(spec, &script, &mut cuda, &cpu)?,
+        keys: of_side(Side::K, &mut cuda, &mut reference)?,
+        values: of_side(Side::V, &mut cuda, &mut reference)?,
     })
 }
 
-/// The relative error of the keys of the first layer in all of a script's pages.
-fn first_keys(
+/// The relative error of the keys or values of the first layer in all of a script's pages.
+fn first_rows(
     spec: &ModelSpec,
     script: &Script,
-    cuda: &mut CudaBackend,
-    cpu: &CpuBackend,
+    side: Side,
+    (cuda, reference): (&mut CudaBackend, &mut Reference),
 ) -> Result<f64, ProbeError> {
     let geometry = spec.kv_geometry();
     let row_bytes = 2 * geometry.head_dim;
@@ -390,13 +400,13 @@ fn first_keys(
     for seq in last {
         for token in 0..(seq.position + seq.rows) as usize {
             for head in 0..geometry.kv_heads {
-                let record = geometry.record(0, Side::K, head);
+                let record = geometry.record(0, side, head);
                 let bytes = geometry.sub_record_bytes();
                 let pages = &script.pages;
                 let (frame, at) = pages.row_place(seq.slot as usize, token, record, bytes);
                 let row = at..at + row_bytes;
                 got.extend(values(&cuda.arena_mut().read_frame(frame)?[row.clone()]));
-                want.extend(values(&cpu.arena().frame(frame)[row]));
+                want.extend(values(&reference.frame(frame)?[row]));
             }
         }
     }

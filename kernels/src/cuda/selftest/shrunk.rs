@@ -6,19 +6,18 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::Rng;
-use super::model::{RandomWeights, spec};
+use super::model::spec;
 use super::records::{put, ranges};
 use super::reference::relative_error;
+use super::rotations::{Rotations, start};
 use super::table::Report;
 use crate::backend::{Backend, StepInput, TableBuilder};
-use crate::cpu::{CpuBackend, CpuOptions};
 use crate::cuda::driver::Device;
 use crate::cuda::probe::ProbeError;
 use crate::cuda::step::StepCapacity;
-use crate::cuda::{CudaBackend, CudaConfig, CudaError};
+use crate::cuda::{CudaConfig, CudaError};
 use crate::formats::FormatId as F;
-use crate::formats::rotation::Rotation;
-use crate::kv::{KvArena, KvLayout};
+use crate::kv::KvLayout;
 use crate::model::ModelSpec;
 
 /// As of whole models at 16 bit (activations in bf16), and decoded values rounded to bf16: 2^-9 of
@@ -143,16 +142,9 @@ impl Script {
     }
 }
 
-fn started(
-    device: &Arc<Device>,
-    spec: &ModelSpec,
-    layout: &KvLayout,
-    frames: u32,
-    rotate_k: bool,
-) -> Result<(CudaBackend, CpuBackend), ProbeError> {
-    let unsupported =
-        |e: &dyn std::fmt::Display| CudaError::Unsupported(format!("a backend of the test: {e}"));
-    let config = CudaConfig {
+/// What backends for these steps are started for.
+fn config(frames: u32) -> CudaConfig {
+    CudaConfig {
         frames,
         capacity: StepCapacity {
             rows: 400,
@@ -163,31 +155,9 @@ fn started(
         graph_rows_max: 4,
         tune: false,
         batch_invariant: false,
-        rotate_k,
-    };
-    let weights = RandomWeights(spec);
-    let cuda = CudaBackend::with_pages(
-        device,
-        spec.clone(),
-        config,
-        layout,
-        &weights,
-        &mut |_, _| (),
-    );
-    let arena = KvArena::new(layout.frame(), frames).map_err(|e| unsupported(&e))?;
-    let options = CpuOptions {
-        layout: Some(layout.clone()),
-        rotation: Rotation {
-            k: rotate_k,
-            v: false,
-        },
-        ..CpuOptions::new(1)
-    };
-    let cpu = CpuBackend::with_options(spec.clone(), &weights, arena, options, &mut |_, _| ());
-    Ok((
-        cuda.map_err(|e| unsupported(&e))?,
-        cpu.map_err(|e| unsupported(&e))?,
-    ))
+        rotate_k: false,
+        rotate_v_online: false,
+    }
 }
 
 /// What the steps of a script came to.
@@ -196,7 +166,7 @@ struct Run {
     logits: f64,
     /// Bytes of shrunk blocks that differ, given the same pool before.
     bytes: usize,
-    /// Steps whose failed shrinks were not the CPU's, and failed shrinks.
+    /// Steps whose failed shrinks were not the reference's, and failed shrinks.
     failures: (usize, usize),
 }
 
@@ -204,7 +174,8 @@ fn run(
     device: &Arc<Device>,
     spec: &ModelSpec,
     schedule: &Schedule,
-    [spoil, rotate_k]: [bool; 2],
+    spoil: bool,
+    rotations: Rotations,
 ) -> Result<Run, ProbeError> {
     let geometry = spec.kv_geometry();
     let shrunk: Vec<Vec<F>> = schedule
@@ -251,7 +222,7 @@ fn run(
     // More shrunk blocks than scratch has room for: prompts take turns.
     steps.push(script.step(&[20, 30, 20], &[], false, rng));
 
-    let (mut cuda, mut cpu) = started(device, spec, &layout, frames, rotate_k)?;
+    let (mut cuda, mut reference) = start(device, spec, config(frames), &layout, rotations)?;
     let mut run = Run {
         logits: 0.0,
         bytes: 0,
@@ -280,12 +251,8 @@ fn run(
             );
         }
         cuda.arena_mut().write_all(&pool)?;
-        let bytes = layout.frame().frame_bytes;
-        for frame in 0..frames {
-            let part = &pool[frame as usize * bytes..][..bytes];
-            cpu.arena_mut().frame_mut(frame).copy_from_slice(part);
-        }
-        let want = cpu.step(step)?;
+        reference.write(&pool)?;
+        let want = reference.backend().step(step)?;
         let (want_logits, want_failures) = (want.logits.to_vec(), want.failed_shrinks.to_vec());
         let got = cuda.step(step)?;
         let rows = got.logits.chunks_exact(spec.vocab);
@@ -304,8 +271,8 @@ fn run(
             for &frame in s.frames(&layout, step).1 {
                 let got = cuda.arena_mut().read_frame(frame)?;
                 // The end of the last frame belongs to nobody.
-                let want = cpu.arena().frame(frame);
-                run.bytes += got.iter().zip(want).filter(|(a, b)| a != b).count();
+                let want = reference.frame(frame)?;
+                run.bytes += got.iter().zip(&want).filter(|(a, b)| a != b).count();
             }
         }
         if !want_failures.is_empty() {
@@ -321,7 +288,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
     for (head_dim, kv_heads, group) in [(64, 3, 3), (128, 2, 4)] {
         let spec = spec(head_dim, kv_heads, group, false);
         for spoil in [false, true] {
-            let done = run(device, &spec, &LADDER, [spoil, false])?;
+            let done = run(device, &spec, &LADDER, spoil, Rotations::NONE)?;
             let name = |what: &str| {
                 let kind = if spoil {
                     "a shrink that fails"
@@ -335,12 +302,15 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             let wrong = done.failures.0 + done.failures.1.abs_diff(usize::from(spoil));
             report.check(&name("failures"), wrong as f64, 0.0);
         }
-        let done = run(device, &spec, &LADDER, [false, true])?;
-        let name = format!("model with shrinks, keys rotated, head_dim {head_dim}");
-        report.check(&format!("{name}: logits"), done.logits, LOGITS_LIMIT);
-        report.check(&format!("{name}: bytes of pages"), done.bytes as f64, 0.0);
+        for (how, rotations) in Rotations::ALL {
+            let limit = rotations.limit(LOGITS_LIMIT);
+            let done = run(device, &spec, &LADDER, false, rotations)?;
+            let name = format!("model with shrinks, {how}, head_dim {head_dim}");
+            report.check(&format!("{name}: logits"), done.logits, limit);
+            report.check(&format!("{name}: bytes of pages"), done.bytes as f64, 0.0);
+        }
         for (formats, schedule) in &STATIC {
-            let done = run(device, &spec, schedule, [false, false])?;
+            let done = run(device, &spec, schedule, false, Rotations::NONE)?;
             let name = |what: &str| format!("model with {formats}, head_dim {head_dim}: {what}");
             report.check(&name("logits"), done.logits, LOGITS_LIMIT);
             report.check(&name("bytes of pages"), done.bytes as f64, 0.0);

@@ -6,7 +6,8 @@
 //! the left. Attention only forms weighted sums of values, `o' = H o`, and the output projection
 //! undoes the rotation if every head of W_o is multiplied by H from the right: `W_o H H o = W_o o`.
 //! Outliers of single channels are spread over the head, so that a token's range, and with it the
-//! 2-bit step, gets smaller.
+//! 2-bit step, gets smaller. Where weights cannot be changed, a backend computes `H v` as it
+//! appends values and `H o'` as attention puts it out (`rotate_v_online`).
 //!
 //! Keys are turned by RoPE behind W_k, so that nothing can be folded there. Queries and keys are
 //! both multiplied by H after RoPE, which leaves their products as they were: `(H q) . (H k) = q .
@@ -23,7 +24,7 @@ use half::bf16;
 pub struct Rotation {
     /// Keys, and queries with them, after RoPE.
     pub k: bool,
-    /// Values, in the weights.
+    /// Values, in the weights or as they are appended.
     pub v: bool,
 }
 

@@ -7,13 +7,14 @@ use super::{Case, KV_HEADS, LAYERS, differing};
 use crate::cuda::Device;
 use crate::cuda::probe::{HeadOptions, HeadsProbe, ProbeError};
 use crate::cuda::selftest::table::Report;
+use crate::formats::rotation::Rotation;
 use crate::model::QkNorm;
 
 const PLAIN: HeadOptions = HeadOptions {
     bias: false,
     norm: QkNorm::None,
     passing: 0,
-    rotate_k: false,
+    rotation: Rotation::NONE,
 };
 
 /// Sequences of one row, few of them cut; whatever models do with heads.
@@ -45,7 +46,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
                 HeadOptions {
                     bias: true,
                     norm: QkNorm::PerHead,
-                    rotate_k: true,
+                    rotation: Rotation { k: true, v: true },
                     ..PLAIN
                 },
             ),

@@ -11,7 +11,7 @@ use crate::cuda::ops::HeadSpec;
 use crate::cuda::probe::{EPS, HeadOptions, HeadsProbe, ProbeError};
 use crate::cuda::selftest::reference::relative_error;
 use crate::cuda::selftest::table::Report;
-use crate::formats::rotation::hadamard;
+use crate::formats::rotation::{Rotation, hadamard};
 use crate::kv::Side;
 use crate::model::QkNorm;
 
@@ -25,8 +25,11 @@ const PLAIN: HeadOptions = HeadOptions {
     bias: false,
     norm: QkNorm::None,
     passing: 0,
-    rotate_k: false,
+    rotation: Rotation::NONE,
 };
+
+const KEYS: Rotation = Rotation { k: true, v: false };
+const VALUES: Rotation = Rotation { k: false, v: true };
 
 pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
     for (head_dim, group) in [
@@ -60,11 +63,15 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             one(device, report, (head_dim, group), options)?;
         }
         if head_dim.is_power_of_two() {
-            let rotate_k = HeadOptions {
-                rotate_k: true,
-                ..in_part
-            };
-            one(device, report, (head_dim, group), rotate_k)?;
+            for rotation in [KEYS, VALUES] {
+                for options in [PLAIN, in_part] {
+                    let rotated = HeadOptions {
+                        rotation,
+                        ..options
+                    };
+                    one(device, report, (head_dim, group), rotated)?;
+                }
+            }
         }
     }
     Ok(())
@@ -78,13 +85,13 @@ pub(super) fn check_quick(device: &Arc<Device>, report: &mut Report) -> Result<(
         passing: 24,
         ..PLAIN
     };
-    let rotate_k = HeadOptions {
+    let rotated = HeadOptions {
         passing: 64,
-        rotate_k: true,
+        rotation: Rotation { k: true, v: true },
         ..PLAIN
     };
     one(device, report, (96, 3), whole)?;
-    one(device, report, (256, 4), rotate_k)
+    one(device, report, (256, 4), rotated)
 }
 
 fn one(
@@ -134,7 +141,7 @@ fn name(spec: &HeadSpec, options: HeadOptions) -> String {
     let HeadOptions {
         bias,
         norm,
-        rotate_k,
+        rotation,
         ..
     } = options;
     let norm = match norm {
@@ -144,11 +151,12 @@ fn name(spec: &HeadSpec, options: HeadOptions) -> String {
     };
     let with = |is: bool, what: &'static str| if is { what } else { "" };
     format!(
-        "heads of {}, {} rotate, {norm} norms{}{}",
+        "heads of {}, {} rotate, {norm} norms{}{}{}",
         spec.head_dim,
         spec.rotary_dim,
         with(bias, ", bias"),
-        with(rotate_k, ", Hadamard"),
+        with(rotation.k, ", Hadamard"),
+        with(rotation.v, ", Hadamard of V"),
     )
 }
 
@@ -188,20 +196,27 @@ impl Finished {
                 let mut x = normed(x, weights);
                 for head in x.chunks_exact_mut(dim) {
                     rotate(head, position, &probe.rope.inv_freq);
-                    if options.rotate_k {
-                        let mut exact: Vec<f32> = head.iter().map(|x| *x as f32).collect();
-                        hadamard(&mut exact);
-                        head.iter_mut()
-                            .zip(exact)
-                            .for_each(|(x, exact)| *x = exact.into());
+                    if options.rotation.k {
+                        times_hadamard(head);
                     }
                 }
                 out.extend(x);
+            }
+            let mut v = v.to_vec();
+            if options.rotation.v {
+                v.chunks_exact_mut(dim).for_each(times_hadamard);
             }
             this.v.extend(v);
         }
         Ok(this)
     }
+}
+
+fn times_hadamard(head: &mut [f64]) {
+    let mut exact: Vec<f32> = head.iter().map(|x| *x as f32).collect();
+    hadamard(&mut exact);
+    let pairs = head.iter_mut().zip(exact);
+    pairs.for_each(|(x, exact)| *x = exact.into());
 }
 
 /// Every `weights.len()` values divided by the root of their mean square, times `weights`.
