@@ -67,6 +67,7 @@ pub fn run(
         batch_invariant,
         rotate_k: false,
         rotate_v_online: false,
+        scale_k_online: None,
     };
     let started = Instant::now();
     let mut backend = CudaBackend::random(device, spec.clone(), config, 1)?;

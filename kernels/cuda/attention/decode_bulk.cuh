@@ -30,7 +30,6 @@ struct alignas(64) BulkDecodeParams {
   DecodeParams decode;
   HeadParams heads;  // its qkv null: Q lies in `q`, K and V in their pages
   uint64_t policy;   // L2 policy of records
-  uint64_t reserved;
 };
 static_assert(sizeof(BulkDecodeParams) == 320);
 

@@ -1,6 +1,6 @@
-// A head of Q, K or V behind its projection: bias, norm, RoPE, Hadamard rotation. Products and sums
-// are written out as the instructions that they shall be, so that whichever kernel does it comes to
-// the same bits.
+// A head of Q, K or V behind its projection: bias, norm, RoPE, factors, Hadamard rotation. Products
+// and sums are written out as the instructions that they shall be, so that whichever kernel does it
+// comes to the same bits.
 #pragma once
 #include <type_traits>
 
@@ -16,11 +16,14 @@ struct HeadParams {
   const bf16* q_norm;  // [head_dim], or null; then k_norm too
   const bf16* k_norm;
   const float2* table;  // [rows][head_dim / 2]: cosine, sine
+  // [q_heads + kv_heads][head_dim / 2]: what channels i and i + head_dim / 2 are multiplied by
+  // behind RoPE, or null
+  const float* factors;
   float eps;
   uint16_t rotate_k;  // whether Q and K are multiplied by a Hadamard matrix after RoPE
   uint16_t rotate_v;  // whether V is; then attention's output is, too (rotate_back.cu)
 };
-static_assert(sizeof(HeadParams) == 48);
+static_assert(sizeof(HeadParams) == 56);
 
 // One warp has a head: lane l has channels P * l .. and the same plus D / 2, P = D / 64 each;
 // channel i rotates with i + D / 2.
@@ -84,6 +87,14 @@ struct Head {
         const float a = x[0][i], b = x[1][i];
         x[0][i] = fmaf(a, cs.x, -(b * cs.y));
         x[1][i] = fmaf(b, cs.x, a * cs.y);
+      }
+      if (p.factors) {
+#pragma unroll
+        for (int i = 0; i < P; i++) {
+          const float factor = p.factors[head * (D / 2) + lane * P + i];
+          x[0][i] *= factor;
+          x[1][i] *= factor;
+        }
       }
     }
     if (angles ? p.rotate_k : p.rotate_v) hadamard(x, lane);

@@ -1,6 +1,6 @@
-// Q, K and V after their projection: bias, per-head norm, RoPE, Hadamard rotation (heads.cuh), and
-// the append of K and V to the pages, where every channel of a head of 64 or 128 rotates.
-// rope_any.cu has other heads.
+// Q, K and V after their projection: bias, per-head norm, RoPE, factors, Hadamard rotation
+// (heads.cuh), and the append of K and V to the pages, where every channel of a head of 64 or 128
+// rotates. rope_any.cu has other heads.
 #include "../common/kernel.cuh"
 #include "rope.cuh"
 

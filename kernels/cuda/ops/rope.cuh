@@ -17,7 +17,7 @@ struct RopeAppendParams {
   uint32_t kv_heads;
   uint32_t reserved;
 };
-static_assert(sizeof(RopeAppendParams) == 136);
+static_assert(sizeof(RopeAppendParams) == 144);
 
 // Where a row's head of K or V goes, by what the step uploaded. Record (layer, side, KV head): K
 // heads, then V heads, follow each other as they do in `qkv`.

@@ -1,6 +1,6 @@
 // Q, K and V after their projection, as rope.cu, for heads of any width up to 256: bias, norm of
-// each head or of the whole projection, RoPE of all, some or no channels, Hadamard rotation,
-// append.
+// each head or of the whole projection, RoPE of all, some or no channels, factors, Hadamard
+// rotation, append.
 //
 // One warp a (row, head). Pair j of a head is channels j and j + rotary_half, which rotate, or,
 // from rotary_half on, channels 2j and 2j + 1, which do not; a lane has every 32nd pair.
@@ -19,7 +19,7 @@ struct AnyRopeAppendParams {
   uint32_t whole_norms;
   uint32_t reserved;
 };
-static_assert(sizeof(AnyRopeAppendParams) == 152);
+static_assert(sizeof(AnyRopeAppendParams) == 160);
 
 constexpr uint32_t kRopeWarps = 8, kMostHeadDim = 256;
 
@@ -113,6 +113,14 @@ __device__ __forceinline__ void rope_append_any(const AnyRopeAppendParams& param
         const float a = x[i][0], b = x[i][1];
         x[i][0] = fmaf(a, cs.x, -(b * cs.y));
         x[i][1] = fmaf(b, cs.x, a * cs.y);
+      }
+    }
+    if (h.factors) {
+#pragma unroll
+      for (int i = 0; i < kPairs; i++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+          if (2 * (i * 32 + lane) < d) x[i][r] *= h.factors[head * (d / 2) + at[i][r] % (d / 2)];
       }
     }
   }

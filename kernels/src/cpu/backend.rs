@@ -1,5 +1,6 @@
 //! The backend: what is loaded, and how a step runs.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::attention::{Pages, Plan};
@@ -17,7 +18,7 @@ use crate::backend::{
 use crate::formats::rotation::Rotation;
 use crate::kv::{KvArena, KvLayout};
 use crate::model::ops::Buffer;
-use crate::model::{ModelSpec, WeightSource};
+use crate::model::{KeyScaleError, ModelSpec, OnlineKeyScales, WeightSource};
 
 /// Runs a model on the CPU's cores; see [`crate::cpu`] for what it promises about bits. It takes
 /// steps of any size.
@@ -38,6 +39,8 @@ pub struct CpuBackend {
     rotation: Rotation,
     /// Whether values are rotated as they are appended, and attention's output is rotated back.
     rotate_v_online: bool,
+    /// Of each layer, if keys are scaled in every step ([`OnlineKeyScales::factors`]).
+    key_factors: Option<Vec<Vec<f32>>>,
 }
 
 /// A step that was run and not waited for.
@@ -61,6 +64,8 @@ pub struct CpuOptions {
     /// Whether V's rotation is computed in every step although it could be folded into the weights:
     /// what weights that cannot be changed need.
     pub rotate_v_online: bool,
+    /// Keys are divided by this, and queries multiplied, in every step: it is not in the weights.
+    pub scale_k_online: Option<Arc<OnlineKeyScales>>,
 }
 
 impl CpuOptions {
@@ -72,6 +77,7 @@ impl CpuOptions {
             layout: None,
             rotation: Rotation::NONE,
             rotate_v_online: false,
+            scale_k_online: None,
         }
     }
 }
@@ -122,10 +128,17 @@ impl CpuBackend {
             layout,
             rotation,
             rotate_v_online,
+            scale_k_online,
         } = options;
         let rotate_v_online = rotate_v_online && rotation.v;
         spec.refuse_beyond("the CPU backend", &FEATURES)?;
         rotation.check(spec.heads().head_dim)?;
+        let of_layers = |scales: Arc<OnlineKeyScales>| {
+            scales.check(&spec)?;
+            let layers = 0..spec.layers.len();
+            Ok::<_, KeyScaleError>(layers.map(|layer| scales.factors(&spec, layer)).collect())
+        };
+        let key_factors = scale_k_online.map(of_layers).transpose()?;
         let geometry = spec.kv_geometry();
         let layout = match layout {
             Some(layout) => layout,
@@ -164,6 +177,7 @@ impl CpuBackend {
             done: None,
             rotation,
             rotate_v_online,
+            key_factors,
             spec,
         })
     }
@@ -231,6 +245,7 @@ impl CpuBackend {
             scratch,
             rotation,
             rotate_v_online,
+            key_factors,
             ..
         } = self;
         let forward = Forward {
@@ -250,6 +265,7 @@ impl CpuBackend {
             rows: input.tokens.len(),
             rotate_k: rotation.k,
             rotate_v: *rotate_v_online,
+            key_factors: key_factors.as_deref(),
         };
         forward.run()
     }

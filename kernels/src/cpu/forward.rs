@@ -28,6 +28,8 @@ pub(super) struct Forward<'a> {
     pub(super) rows: usize,
     pub(super) rotate_k: bool,
     pub(super) rotate_v: bool,
+    /// Of each layer.
+    pub(super) key_factors: Option<&'a [Vec<f32>]>,
 }
 
 impl Forward<'_> {
@@ -140,6 +142,7 @@ impl Forward<'_> {
             qk_norm: qk_norm.map(|(q, k)| (&q[..], &k[..])),
             rotate_k: self.rotate_k,
             rotate_v: self.rotate_v,
+            key_factors: self.key_factors.map(|layers| &layers[layer][..]),
         };
         let result = ops.run(self.pool, self.isa, &mut qkv);
         self.scratch.put(Buffer::Heads, qkv);

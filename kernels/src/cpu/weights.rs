@@ -9,7 +9,9 @@ use super::threads::{Pool, TaskPanic};
 use crate::formats::rotation::{RotationError, fold_o, fold_v};
 use crate::kv::{KvGeometry, LayoutError};
 use crate::model::ops::LinearName;
-use crate::model::{LayerTensor, ModelSpec, QkNorm, SpecError, TensorName, WeightSource};
+use crate::model::{
+    KeyScaleError, LayerTensor, ModelSpec, QkNorm, SpecError, TensorName, WeightSource,
+};
 
 /// A model could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +70,9 @@ pub enum LoadError<E: std::error::Error + 'static> {
     /// V's rotation was asked for and cannot be had.
     #[error(transparent)]
     Rotation(#[from] RotationError),
+    /// Keys cannot be scaled so.
+    #[error(transparent)]
+    KeyScales(#[from] KeyScaleError),
     /// The compute threads could not be started.
     #[error("cannot start the compute threads")]
     Threads(#[source] std::io::Error),

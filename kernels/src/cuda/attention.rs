@@ -71,7 +71,6 @@ struct BulkDecodeParams {
     decode: DecodeParams,
     heads: HeadParams,
     policy: u64,
-    reserved: u64,
 }
 const _: () = assert!(size_of::<BulkDecodeParams>() == 320);
 // SAFETY: field for field `ebb::BulkDecodeParams` of attention/decode_bulk.cuh.
@@ -438,7 +437,6 @@ impl Attention {
                         decode: params,
                         heads,
                         policy,
-                        reserved: 0,
                     };
                     kernel.launch(stream, grid, threads, &params)?;
                     if !work.cut {

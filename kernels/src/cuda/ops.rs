@@ -12,7 +12,7 @@ use super::error::CudaError;
 use super::params::{DevicePtr, KernelParams};
 use super::step::StepBuffers;
 use crate::formats::rotation::Rotation;
-use crate::model::ModelSpec;
+use crate::model::{ModelSpec, OnlineKeyScales};
 pub(super) use heads::{HeadOps, HeadParams, HeadSpec, RopeWeights, Rotary};
 pub(super) use rotate_back::RotateBack;
 
@@ -126,6 +126,8 @@ pub(super) struct Ops {
     /// What finishes heads.
     pub(super) heads: HeadOps,
     rotate_back: RotateBack,
+    /// Of each layer, if keys are scaled in every step.
+    key_factors: Vec<DeviceBuffer<f32>>,
     rotary: Vec<Rotary>,
     /// Of each layer.
     head_specs: Vec<HeadSpec>,
@@ -135,11 +137,12 @@ pub(super) struct Ops {
 }
 
 impl Ops {
-    /// `rotation`: of what every step computes.
+    /// `rotation` and `key_scales`: of what every step computes.
     pub(super) fn new(
         device: &Arc<Device>,
         spec: &ModelSpec,
         rotation: Rotation,
+        key_scales: Option<&OnlineKeyScales>,
     ) -> Result<Self, CudaError> {
         let unsupported = |what: String| Err(CudaError::Unsupported(what));
         let norms = [
@@ -179,6 +182,16 @@ impl Ops {
         if let Err(error) = rotation.check(spec.heads().head_dim) {
             return unsupported(error.to_string());
         }
+        let mut key_factors = Vec::new();
+        if let Some(scales) = key_scales {
+            if let Err(error) = scales.check(spec) {
+                return unsupported(error.to_string());
+            }
+            for layer in 0..spec.layers.len() {
+                let factors = scales.factors(spec, layer);
+                key_factors.push(DeviceBuffer::from_slice(device, &factors, "key scales")?);
+            }
+        }
         Ok(Self {
             embed: device.kernel("embed", 0)?,
             norm: device.kernel(norm, 0)?,
@@ -186,6 +199,7 @@ impl Ops {
             swiglu: device.kernel("swiglu", 0)?,
             heads: HeadOps::new(device, spec.norm_eps, rotation)?,
             rotate_back: RotateBack::new(device, spec.heads().head_dim)?,
+            key_factors,
             rotary: spec
                 .ropes
                 .iter()
@@ -290,6 +304,18 @@ impl Ops {
     /// What a layer does with its heads.
     pub(super) fn head_spec(&self, layer: usize) -> HeadSpec {
         self.head_specs[layer]
+    }
+
+    /// Bytes of the factors that queries and keys are scaled by, if they are.
+    pub(super) fn key_factor_bytes(spec: &ModelSpec) -> usize {
+        let heads = spec.heads();
+        let pairs = (heads.q_heads + heads.kv_heads) * heads.head_dim / 2;
+        spec.layers.len() * pairs * size_of::<f32>()
+    }
+
+    /// What pairs of channels of a layer's queries and keys are multiplied by, or null.
+    pub(super) fn key_factors(&self, layer: usize) -> DevicePtr {
+        self.key_factors.get(layer).map_or(0, DeviceBuffer::ptr)
     }
 
     /// Cosines and sines of every row's position, `[rows][rotary_dim / 2]` pairs, for each RoPE of

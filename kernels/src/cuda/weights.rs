@@ -114,6 +114,7 @@ impl Weights {
                 .map_or(0, |b| b.ptr()),
             q_norm: norms.map_or(0, |n| n.ptr()),
             k_norm: norms.map_or(0, |n| n.at(queries)),
+            key_factors: 0,
         }
     }
 

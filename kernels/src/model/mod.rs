@@ -6,6 +6,7 @@
 //! - [`TensorName`], [`WeightSource`]: the weights, by name, wherever they come from.
 
 mod features;
+mod key_scales;
 pub(crate) mod ops;
 mod random;
 mod rope;
@@ -14,6 +15,7 @@ mod spec;
 mod weights;
 
 pub use features::Feature;
+pub use key_scales::{KeyScaleError, OnlineKeyScales};
 pub use random::RandomWeights;
 #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
 pub(crate) use random::Uniform;

@@ -1,15 +1,18 @@
 //! Blocks at different precision levels: attention over them, and the way there.
 
-use ebb_kernels::model::QkNorm;
+use std::convert::Infallible;
+use std::sync::Arc;
 
 use crate::common::oracle::Oracle;
 use crate::common::paged::{Chunk, Paged, Pending, same};
 use crate::common::{Family, Random, RandomWeights};
 use ebb_kernels::backend::Backend;
+use ebb_kernels::bf16;
 use ebb_kernels::cpu::{CpuBackend, CpuOptions};
 use ebb_kernels::formats::rotation::{Rotation, hadamard};
 use ebb_kernels::formats::{FormatId as F, RecordShape};
 use ebb_kernels::kv::{KvArena, KvLayout, Side};
+use ebb_kernels::model::{LayerTensor, OnlineKeyScales, QkNorm, TensorName, WeightSource};
 
 const WIDE: Family = Family {
     q_heads: 4,
@@ -287,6 +290,109 @@ fn rotated_values_leave_the_16_bit_model_as_it_is() {
     let relative = distance(logits(true, false));
     // The folded weights are rounded to bf16 once more.
     assert!(relative > 0.0 && relative < 1e-2, "{relative:e}");
+}
+
+/// Weights with key scales folded in, of a model without norms of heads.
+struct Scaled<'a> {
+    weights: &'a RandomWeights,
+    scales: &'a OnlineKeyScales,
+}
+
+impl WeightSource for Scaled<'_> {
+    type Error = Infallible;
+
+    fn shape(&self, name: TensorName) -> Result<Vec<usize>, Infallible> {
+        self.weights.shape(name)
+    }
+
+    fn read_rows(
+        &self,
+        name: TensorName,
+        first_row: usize,
+        out: &mut [bf16],
+    ) -> Result<(), Infallible> {
+        use LayerTensor as L;
+        self.weights.read_rows(name, first_row, out)?;
+        let spec = &self.weights.spec;
+        let heads = spec.heads();
+        let TensorName::Layer(layer, tensor) = name else {
+            return Ok(());
+        };
+        let (is_query, width) = match tensor {
+            L::Q => (true, spec.hidden),
+            L::K => (false, spec.hidden),
+            L::QBias => (true, 1),
+            L::KBias => (false, 1),
+            _ => return Ok(()),
+        };
+        let pairs = heads.head_dim / 2;
+        for (channel, row) in (first_row..).zip(out.chunks_exact_mut(width)) {
+            let group = if is_query { heads.group() } else { 1 };
+            let pair = channel / heads.head_dim / group * pairs + channel % pairs;
+            let scale = self.scales.scales[layer][pair];
+            let factor = if is_query { scale } else { 1.0 / scale };
+            for w in row {
+                *w = bf16::from_f32(w.to_f32() * factor);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn keys_scaled_in_every_step_are_those_of_folded_weights() {
+    let family = Family {
+        qkv_bias: true,
+        ..WIDE
+    };
+    let weights = weights(family);
+    let heads = weights.spec.heads();
+    let pairs = heads.kv_heads * heads.head_dim / 2;
+    // Powers of two change no rounding, so that all must be the same to the bit.
+    let scale = |layer: usize, pair: usize| (((pair * 5 + layer) % 7) as f32 - 3.0).exp2();
+    let of_layer = |layer| (0..pairs).map(|pair| scale(layer, pair)).collect();
+    let scales = Arc::new(OnlineKeyScales {
+        heads: heads.kv_heads,
+        scales: (0..weights.spec.layers.len()).map(of_layer).collect(),
+    });
+    let options = |online: bool| CpuOptions {
+        layout: Some(layout(&weights)),
+        scale_k_online: online.then(|| scales.clone()),
+        ..CpuOptions::new(2)
+    };
+    let folded = Scaled {
+        weights: &weights,
+        scales: &scales,
+    };
+    let tokens = text(8, 200);
+    let run = |mut paged: Paged| {
+        let seq = paged.add();
+        let logits = run(&mut paged, seq, &[], &tokens).concat();
+        (logits, rows_of_first_layer(&paged, seq, Side::K, 1))
+    };
+    let (plain, keys) = run(Paged::with_options(&weights, 300, 1, options(false)));
+    let (want, folded_keys) = run(Paged::of(&weights.spec, &folded, 300, 1, options(false)));
+    let (got, online_keys) = run(Paged::with_options(&weights, 300, 1, options(true)));
+    assert!(same(&got, &want) && same(&got, &plain));
+    assert!(online_keys == folded_keys && online_keys != keys);
+}
+
+#[test]
+fn key_scales_of_another_model_are_refused() {
+    let weights = weights(WIDE);
+    let options = CpuOptions {
+        scale_k_online: Some(Arc::new(OnlineKeyScales {
+            heads: 1,
+            scales: vec![vec![1.0; 3]],
+        })),
+        ..CpuOptions::new(1)
+    };
+    let geometry = weights.spec.kv_geometry();
+    let arena = KvArena::new(geometry.frame_layout(), 8).unwrap();
+    let spec = weights.spec.clone();
+    let started = CpuBackend::with_options(spec, &weights, arena, options, &mut |_, _| ());
+    let error = started.unwrap_err().to_string();
+    assert!(error.contains("key scales must be"), "{error}");
 }
 
 /// The 16-bit rows of one page of layer 0, `[tokens][head_dim]`.

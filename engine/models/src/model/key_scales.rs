@@ -12,6 +12,9 @@
 //! w_k_norm' = w_k_norm / λ
 //! ```
 //!
+//! Where weights cannot be changed, backends compute the same behind RoPE in every step
+//! ([`OnlineKeyScales`](ebb_kernels::model::OnlineKeyScales)).
+//!
 //! Folded weights are rounded to bf16 once more, unless λ is a power of two. Keys with a range of
 //! their own in each channel (all formats but the per-token ones) do not change with λ.
 

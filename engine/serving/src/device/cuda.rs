@@ -216,5 +216,6 @@ fn config(frames: u32, steps: &StepSizes) -> CudaConfig {
         batch_invariant: steps.batch_invariant,
         rotate_k: false,
         rotate_v_online: false,
+        scale_k_online: None,
     }
 }

@@ -1,5 +1,5 @@
-//! From the fused projections to queries, keys and values: head norms, RoPE, the Hadamard rotation
-//! of keys and queries, and the append of keys and values to their pages.
+//! From the fused projections to queries, keys and values: head norms, RoPE, scales of keys and
+//! queries, Hadamard rotations, and the append of keys and values to their pages.
 
 use super::for_rows;
 use super::norm::rms_norm_in_place;
@@ -33,6 +33,9 @@ pub(crate) struct HeadOps<'a> {
     pub(crate) rotate_k: bool,
     /// Whether values are, because their projection is not.
     pub(crate) rotate_v: bool,
+    /// What pairs of channels of queries and keys are multiplied by behind RoPE,
+    /// `[q_heads + kv_heads][head_dim / 2]`.
+    pub(crate) key_factors: Option<&'a [f32]>,
 }
 
 /// Where a row's keys and values go.
@@ -100,16 +103,26 @@ impl Kernel for RowRange<'_, '_> {
             let angles = ops.rope.map(|rope| rope.row(self.first + r));
             let (queries, rest) = row.split_at_mut(heads.q_width());
             let (keys, values) = rest.split_at_mut(heads.kv_width());
-            for (part, norm) in [(&mut *queries, q_norm), (&mut *keys, k_norm)] {
+            let parts = [
+                (&mut *queries, q_norm, 0),
+                (&mut *keys, k_norm, heads.q_heads),
+            ];
+            for (part, norm, first) in parts {
                 // Heads by themselves, or the whole projection.
                 if let Some(weight) = norm {
                     for part in part.chunks_exact_mut(weight.len()) {
                         rms_norm_in_place(s, part, weight, ops.eps);
                     }
                 }
-                for head in part.chunks_exact_mut(dim) {
+                for (h, head) in (first..).zip(part.chunks_exact_mut(dim)) {
                     if let Some(angles) = angles {
                         rotate(head, angles);
+                    }
+                    if let Some(factors) = ops.key_factors {
+                        let factors = &factors[h * (dim / 2)..][..dim / 2];
+                        for half in head.chunks_exact_mut(dim / 2) {
+                            half.iter_mut().zip(factors).for_each(|(x, f)| *x *= f);
+                        }
                     }
                     if ops.rotate_k {
                         hadamard(head);

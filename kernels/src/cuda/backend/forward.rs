@@ -5,6 +5,7 @@ use crate::cuda::attention::Queries;
 use crate::cuda::codecs::Codecs;
 use crate::cuda::driver::{DeviceBuffer, Stream};
 use crate::cuda::error::CudaError;
+use crate::cuda::ops::RopeWeights;
 use crate::cuda::params::DevicePtr;
 use crate::cuda::products::{Ends, Residual};
 use crate::cuda::program::{Fused, Norm, Op};
@@ -109,7 +110,10 @@ impl Forward {
         } = self;
         let pages = codecs.as_ref().map(Codecs::pages);
         let mut codecs = codecs.as_mut().filter(|_| work.decodes);
-        let of_heads = weights.of_heads(spec, layer);
+        let of_heads = RopeWeights {
+            key_factors: ops.key_factors(layer),
+            ..weights.of_heads(spec, layer)
+        };
         let of_layer = ops.head_spec(layer);
         let table = &a.ropes[spec.attention(layer).rope.unwrap_or(0)];
         let heads = ops

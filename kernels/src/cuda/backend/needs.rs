@@ -143,13 +143,14 @@ mod tests {
             batch_invariant: false,
             rotate_k: false,
             rotate_v_online: false,
+            scale_k_online: None,
         };
         let device = Device::open(0).unwrap();
         let taken = || {
             let (free, total) = device.memory().unwrap();
             total - free
         };
-        let mut backend = CudaBackend::random(&device, spec.clone(), config, 1).unwrap();
+        let mut backend = CudaBackend::random(&device, spec.clone(), config.clone(), 1).unwrap();
         let at_start = taken();
         let needs = CudaBackend::needs(&device, &spec, &config);
         let pool = layout.frame_bytes * frames as usize;

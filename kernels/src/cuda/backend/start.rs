@@ -21,7 +21,7 @@ use crate::cuda::weights::{LoadError, Weights};
 use crate::formats::rotation::Rotation;
 use crate::kv::KvLayout;
 use crate::model::ops::{Buffer, LinearName};
-use crate::model::{ModelSpec, WeightSource};
+use crate::model::{ModelSpec, OnlineKeyScales, WeightSource};
 
 /// Batches up to this are recorded at every size that cuBLASLt treats apart; beyond, in steps of 8.
 const SMALL_BUCKETS: [usize; 4] = [1, 2, 4, 8];
@@ -30,7 +30,7 @@ const SMALL_BUCKETS: [usize; 4] = [1, 2, 4, 8];
 const TUNED_LAYERS: usize = 4;
 
 /// What a backend is started for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct CudaConfig {
     /// Frames of the KV pool.
     pub frames: u32,
@@ -52,15 +52,18 @@ pub struct CudaConfig {
     /// step: what weights that cannot be changed need. Otherwise V's rotation is in the weights
     /// ([`Rotated`](crate::model::Rotated)), which must be as they are here.
     pub rotate_v_online: bool,
+    /// Keys are divided by this, and queries multiplied, in every step: it is not in the weights.
+    pub scale_k_online: Option<Arc<OnlineKeyScales>>,
 }
 
 impl CudaConfig {
-    /// What every step rotates.
-    fn rotation_online(&self) -> Rotation {
-        Rotation {
+    /// The small kernels for a model, if there are.
+    fn ops(&self, device: &Arc<Device>, spec: &ModelSpec) -> Result<Ops, CudaError> {
+        let online = Rotation {
             k: self.rotate_k,
             v: self.rotate_v_online,
-        }
+        };
+        Ops::new(device, spec, online, self.scale_k_online.as_deref())
     }
 }
 
@@ -112,7 +115,7 @@ impl CudaBackend {
         spec.validate()?;
         device.bind()?;
         // Refuses what it cannot run before anything is read.
-        Ops::new(device, &spec, config.rotation_online())?;
+        config.ops(device, &spec)?;
         let weights = Weights::load(device, &spec, weights, progress)?;
         Ok(Self::with_weights(device, spec, config, pages, weights)?)
     }
@@ -191,7 +194,7 @@ impl CudaBackend {
             weights,
             step,
             attention,
-            ops: Ops::new(device, &spec, config.rotation_online())?,
+            ops: config.ops(device, &spec)?,
             products: Products::new(device, config.batch_invariant)?,
             activations: Activations::new(device, &spec, capacity.rows, config.logit_rows)?,
             arena,
@@ -286,6 +289,10 @@ impl CudaBackend {
             + Activations::bytes(spec, config.capacity.rows, config.logit_rows)
             + Sampling::bytes(spec.vocab, config.logit_rows, samples_max(config))
             + Products::bytes(device)
+            + config
+                .scale_k_online
+                .as_ref()
+                .map_or(0, |_| Ops::key_factor_bytes(spec))
     }
 }
 
@@ -334,6 +341,7 @@ mod tests {
                 batch_invariant: false,
                 rotate_k,
                 rotate_v_online,
+                scale_k_online: None,
             };
             CudaBackend::random(&device, spec.spec(), config, 1)
         };

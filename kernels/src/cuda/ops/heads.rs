@@ -122,11 +122,12 @@ pub(in crate::cuda) struct HeadParams {
     q_norm: DevicePtr,
     k_norm: DevicePtr,
     table: DevicePtr,
+    factors: DevicePtr,
     eps: f32,
     rotate_k: u16,
     rotate_v: u16,
 }
-const _: () = assert!(size_of::<HeadParams>() == 48);
+const _: () = assert!(size_of::<HeadParams>() == 56);
 
 impl HeadParams {
     /// Of a kernel that is given finished ones.
@@ -136,6 +137,7 @@ impl HeadParams {
         q_norm: 0,
         k_norm: 0,
         table: 0,
+        factors: 0,
         eps: 0.0,
         rotate_k: 0,
         rotate_v: 0,
@@ -177,6 +179,8 @@ pub(in crate::cuda) struct RopeWeights {
     pub(in crate::cuda) bias: DevicePtr,
     pub(in crate::cuda) q_norm: DevicePtr,
     pub(in crate::cuda) k_norm: DevicePtr,
+    /// Factors of pairs of channels of Q and K ([`crate::model::OnlineKeyScales`]).
+    pub(in crate::cuda) key_factors: DevicePtr,
 }
 
 /// Rotary frequencies on the device. A model has one for each set that its layers use.
@@ -263,7 +267,7 @@ impl HeadOps {
     }
 
     /// The heads of `qkv`, `[rows][(q_heads + 2 * kv_heads) * head_dim]`, for whoever finishes
-    /// them: bias, norm, RoPE by `table`, Hadamard rotation.
+    /// them: bias, norm, RoPE by `table`, factors, Hadamard rotation.
     pub(in crate::cuda) fn params(
         &self,
         rows: usize,
@@ -280,6 +284,7 @@ impl HeadOps {
             q_norm: weights.q_norm,
             k_norm: weights.k_norm,
             table: table.ptr(),
+            factors: weights.key_factors,
             eps: self.eps,
             rotate_k: u16::from(self.rotation.k),
             rotate_v: u16::from(self.rotation.v),

@@ -25,6 +25,8 @@ pub(in crate::cuda) struct HeadOptions {
     pub(in crate::cuda) passing: usize,
     /// Multiplies Q and K, or V, by a Hadamard matrix.
     pub(in crate::cuda) rotation: Rotation,
+    /// Multiplies pairs of channels of Q and K by factors.
+    pub(in crate::cuda) scales: bool,
 }
 
 /// A step, its projection random.
@@ -40,6 +42,8 @@ pub(in crate::cuda) struct HeadsProbe {
     /// Bias, the same for one row, then the weights of norms, as for one row of Q and of K.
     weights: DeviceBuffer<bf16>,
     table: DeviceBuffer<f32>,
+    /// `[q_heads + kv_heads][head_dim / 2]`.
+    factors: DeviceBuffer<f32>,
     options: HeadOptions,
 }
 
@@ -65,12 +69,17 @@ impl HeadsProbe {
         let frequency = |i| 10_000f32.powf(-(i as f32) / half as f32);
         let rope = Rope::new((0..half).map(frequency).collect(), 1.0);
         let weights = width + attention.row + kv_width;
+        let pairs = (spec.q_heads + spec.kv_heads) * spec.head_dim / 2;
+        let factors: Vec<f32> = (0..pairs)
+            .map(|i| 0.25 + (i * 37 % 64) as f32 / 16.0)
+            .collect();
         let this = Self {
             ops: HeadOps::new(device, EPS, options.rotation)?,
             rotary: Rotary::new(device, &rope.inv_freq, rope.scale)?,
             qkv: DeviceBuffer::new(device, rows * width, "projections")?,
             weights: DeviceBuffer::new(device, weights, "their weights")?,
             table: DeviceBuffer::filled(device, rows * 2 * half, 0xff, "angles")?,
+            factors: DeviceBuffer::from_slice(device, &factors, "factors")?,
             spec,
             rope,
             attention,
@@ -120,6 +129,17 @@ impl HeadsProbe {
         ))
     }
 
+    /// Factors of pairs of channels of heads, Q's before K's; empty where there are none.
+    pub(in crate::cuda) fn factors(&self) -> Result<Vec<f32>, CudaError> {
+        let count = if self.options.scales {
+            self.factors.len()
+        } else {
+            0
+        };
+        let mut values = vec![0.0; count];
+        self.factors.read(0, &mut values).map(|()| values)
+    }
+
     /// Channels of a row's projection.
     fn width(&self) -> usize {
         (self.spec.q_heads + 2 * self.spec.kv_heads) * self.spec.head_dim
@@ -130,10 +150,16 @@ impl HeadsProbe {
         let (width, row) = (self.width(), self.attention.row);
         let HeadOptions { bias, norm, .. } = self.options;
         let of = |is: bool, at: usize| if is { self.weights.at(at) } else { 0 };
+        let of_factors = if self.options.scales {
+            self.factors.ptr()
+        } else {
+            0
+        };
         let weights = RopeWeights {
             bias: of(bias, 0),
             q_norm: of(norm != QkNorm::None, width),
             k_norm: of(norm != QkNorm::None, width + row),
+            key_factors: of_factors,
         };
         let AttentionProbe { stream, step, .. } = &self.attention;
         let rows = step.rows;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use half::bf16;
 
+use super::online::{Online, Reference, start};
 use super::reference::relative_error;
-use super::rotations::{Reference, Rotations, start};
 use super::table::Report;
 use super::{Pages, Rng};
 use crate::backend::{Backend, LogitEdit, SampleRequest, StepInput, TableDelta, pending_sample};
@@ -241,34 +241,37 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         };
         let name = format!("model head_dim {head_dim} group {group} {kind}");
         for recorded in [true, false] {
-            let found = compare(device, &spec, recorded, Rotations::NONE)?;
+            let found = compare(device, &spec, recorded, Online::NONE)?;
             let how = if recorded { "recorded" } else { "eager" };
             report_apart(report, &format!("{name}, {how}"), &found, LOGITS_LIMIT);
             let name = format!("two steps in flight, head_dim {head_dim}, {how}");
             report.check(&name, in_flight(device, &spec, recorded)?, 0.0);
         }
         if head_dim.is_power_of_two() {
-            check_rotations(device, report, &spec, &name)?;
+            check_online(device, report, (&spec, &name), &Online::ROTATIONS)?;
         }
+        // The test folds scales into projections, which is no use in front of a norm.
+        let scales = if extras { 1 } else { 2 };
+        check_online(device, report, (&spec, &name), &Online::SCALES[..scales])?;
     }
     for head_dim in [16, 32] {
         let spec = spec(head_dim, 2, 3, false);
         let name = format!("model head_dim {head_dim} group 3 plain");
-        check_rotations(device, report, &spec, &name)?;
+        check_online(device, report, (&spec, &name), &Online::ROTATIONS)?;
     }
     Ok(())
 }
 
-/// Models of heads that can be rotated, by the ways to do so.
-fn check_rotations(
+/// A model that rotates or scales in every step.
+fn check_online(
     device: &Arc<Device>,
     report: &mut Report,
-    spec: &ModelSpec,
-    name: &str,
+    (spec, name): (&ModelSpec, &str),
+    ways: &[(&str, Online)],
 ) -> Result<(), ProbeError> {
-    for (how, rotations) in Rotations::ALL {
-        let limit = rotations.limit(LOGITS_LIMIT);
-        let found = compare(device, spec, true, rotations)?;
+    for (how, online) in ways {
+        let limit = online.limit(LOGITS_LIMIT);
+        let found = compare(device, spec, true, *online)?;
         report_apart(report, &format!("{name}, {how}"), &found, limit);
     }
     Ok(())
@@ -296,6 +299,7 @@ fn config(script: &Script, recorded: bool) -> CudaConfig {
         batch_invariant: false,
         rotate_k: false,
         rotate_v_online: false,
+        scale_k_online: None,
     }
 }
 
@@ -326,14 +330,14 @@ fn compare(
     device: &Arc<Device>,
     spec: &ModelSpec,
     recorded: bool,
-    rotations: Rotations,
+    online: Online,
 ) -> Result<Apart, ProbeError> {
     let mut rng = Rng(head_seed(spec));
     let script = script(spec, &mut rng);
     let geometry = spec.kv_geometry();
     let layout = KvLayout::unshrunk(geometry, geometry.frame_layout());
     let config = config(&script, recorded);
-    let (mut cuda, mut reference) = start(device, spec, config, &layout, rotations)?;
+    let (mut cuda, mut reference) = start(device, spec, config, &layout, online)?;
     let mut worst: f64 = 0.0;
     for (i, input) in script.steps.iter().enumerate() {
         let want = reference.backend().step(input)?.logits;

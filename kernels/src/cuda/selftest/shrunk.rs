@@ -7,9 +7,9 @@ use half::bf16;
 
 use super::Rng;
 use super::model::spec;
+use super::online::{Online, start};
 use super::records::{put, ranges};
 use super::reference::relative_error;
-use super::rotations::{Rotations, start};
 use super::table::Report;
 use crate::backend::{Backend, StepInput, TableBuilder};
 use crate::cuda::driver::Device;
@@ -157,6 +157,7 @@ fn config(frames: u32) -> CudaConfig {
         batch_invariant: false,
         rotate_k: false,
         rotate_v_online: false,
+        scale_k_online: None,
     }
 }
 
@@ -175,7 +176,7 @@ fn run(
     spec: &ModelSpec,
     schedule: &Schedule,
     spoil: bool,
-    rotations: Rotations,
+    online: Online,
 ) -> Result<Run, ProbeError> {
     let geometry = spec.kv_geometry();
     let shrunk: Vec<Vec<F>> = schedule
@@ -222,7 +223,7 @@ fn run(
     // More shrunk blocks than scratch has room for: prompts take turns.
     steps.push(script.step(&[20, 30, 20], &[], false, rng));
 
-    let (mut cuda, mut reference) = start(device, spec, config(frames), &layout, rotations)?;
+    let (mut cuda, mut reference) = start(device, spec, config(frames), &layout, online)?;
     let mut run = Run {
         logits: 0.0,
         bytes: 0,
@@ -288,7 +289,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
     for (head_dim, kv_heads, group) in [(64, 3, 3), (128, 2, 4)] {
         let spec = spec(head_dim, kv_heads, group, false);
         for spoil in [false, true] {
-            let done = run(device, &spec, &LADDER, spoil, Rotations::NONE)?;
+            let done = run(device, &spec, &LADDER, spoil, Online::NONE)?;
             let name = |what: &str| {
                 let kind = if spoil {
                     "a shrink that fails"
@@ -302,15 +303,15 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             let wrong = done.failures.0 + done.failures.1.abs_diff(usize::from(spoil));
             report.check(&name("failures"), wrong as f64, 0.0);
         }
-        for (how, rotations) in Rotations::ALL {
-            let limit = rotations.limit(LOGITS_LIMIT);
-            let done = run(device, &spec, &LADDER, false, rotations)?;
+        for (how, online) in Online::ROTATIONS.into_iter().chain([Online::SCALES[0]]) {
+            let limit = online.limit(LOGITS_LIMIT);
+            let done = run(device, &spec, &LADDER, false, online)?;
             let name = format!("model with shrinks, {how}, head_dim {head_dim}");
             report.check(&format!("{name}: logits"), done.logits, limit);
             report.check(&format!("{name}: bytes of pages"), done.bytes as f64, 0.0);
         }
         for (formats, schedule) in &STATIC {
-            let done = run(device, &spec, schedule, false, Rotations::NONE)?;
+            let done = run(device, &spec, schedule, false, Online::NONE)?;
             let name = |what: &str| format!("model with {formats}, head_dim {head_dim}: {what}");
             report.check(&name("logits"), done.logits, LOGITS_LIMIT);
             report.check(&name("bytes of pages"), done.bytes as f64, 0.0);

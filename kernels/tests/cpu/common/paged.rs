@@ -4,6 +4,7 @@ use ebb_kernels::backend::{Backend, FrameCopy, StepInput, TableBuilder};
 use ebb_kernels::cpu::simd::Isa;
 use ebb_kernels::cpu::{CpuBackend, CpuOptions};
 use ebb_kernels::kv::{FrameLayout, KvArena, KvLayout};
+use ebb_kernels::model::{ModelSpec, WeightSource};
 use ebb_kernels::{BLOCK_TOKENS, SUB_BLOCK_TOKENS};
 
 use super::{Random, RandomWeights};
@@ -90,16 +91,26 @@ impl Paged {
         seed: u64,
         options: CpuOptions,
     ) -> Self {
-        let spec = weights.spec.clone();
+        Self::of(&weights.spec, weights, frames, seed, options)
+    }
+
+    /// With weights from anywhere.
+    pub(crate) fn of<W: WeightSource>(
+        spec: &ModelSpec,
+        weights: &W,
+        frames: u32,
+        seed: u64,
+        options: CpuOptions,
+    ) -> Self {
         let pages = options.layout.clone().unwrap();
         let layout = pages.frame();
         let mut arena = KvArena::new(layout, frames).unwrap();
         for f in 0..frames {
             arena.frame_mut(f).fill(0xff);
         }
-        let source = weights.clone();
+        let spec = spec.clone();
         let backend =
-            CpuBackend::with_options(spec, &source, arena, options, &mut |_, _| ()).unwrap();
+            CpuBackend::with_options(spec, weights, arena, options, &mut |_, _| ()).unwrap();
         let mut free: Vec<u32> = (0..frames).collect();
         let mut random = Random::new(seed);
         for i in (1..free.len()).rev() {

@@ -15,6 +15,7 @@ const PLAIN: HeadOptions = HeadOptions {
     norm: QkNorm::None,
     passing: 0,
     rotation: Rotation::NONE,
+    scales: false,
 };
 
 /// Sequences of one row, few of them cut; whatever models do with heads.
@@ -47,6 +48,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
                     bias: true,
                     norm: QkNorm::PerHead,
                     rotation: Rotation { k: true, v: true },
+                    scales: true,
                     ..PLAIN
                 },
             ),

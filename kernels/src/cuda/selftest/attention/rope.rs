@@ -26,6 +26,7 @@ const PLAIN: HeadOptions = HeadOptions {
     norm: QkNorm::None,
     passing: 0,
     rotation: Rotation::NONE,
+    scales: false,
 };
 
 const KEYS: Rotation = Rotation { k: true, v: false };
@@ -59,7 +60,23 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             norm: QkNorm::Whole,
             ..PLAIN
         };
-        for options in [PLAIN, bias, without, in_part, whole] {
+        let scaled = HeadOptions {
+            scales: true,
+            ..PLAIN
+        };
+        let scaled_unturned = HeadOptions {
+            scales: true,
+            ..without
+        };
+        for options in [
+            PLAIN,
+            bias,
+            without,
+            in_part,
+            whole,
+            scaled,
+            scaled_unturned,
+        ] {
             one(device, report, (head_dim, group), options)?;
         }
         if head_dim.is_power_of_two() {
@@ -88,6 +105,7 @@ pub(super) fn check_quick(device: &Arc<Device>, report: &mut Report) -> Result<(
     let rotated = HeadOptions {
         passing: 64,
         rotation: Rotation { k: true, v: true },
+        scales: true,
         ..PLAIN
     };
     one(device, report, (96, 3), whole)?;
@@ -142,6 +160,7 @@ fn name(spec: &HeadSpec, options: HeadOptions) -> String {
         bias,
         norm,
         rotation,
+        scales,
         ..
     } = options;
     let norm = match norm {
@@ -151,10 +170,11 @@ fn name(spec: &HeadSpec, options: HeadOptions) -> String {
     };
     let with = |is: bool, what: &'static str| if is { what } else { "" };
     format!(
-        "heads of {}, {} rotate, {norm} norms{}{}{}",
+        "heads of {}, {} rotate, {norm} norms{}{}{}{}",
         spec.head_dim,
         spec.rotary_dim,
         with(bias, ", bias"),
+        with(scales, ", factors"),
         with(rotation.k, ", Hadamard"),
         with(rotation.v, ", Hadamard of V"),
     )
@@ -178,6 +198,7 @@ struct Finished {
 impl Finished {
     fn of(probe: &HeadsProbe, case: &Case, options: HeadOptions) -> Result<Self, ProbeError> {
         let (qkv, [bias, q_norm, k_norm]) = probe.inputs()?;
+        let factors = probe.factors()?;
         let dim = case.geometry.head_dim;
         let (q_width, kv_width) = (KV_HEADS * case.group * dim, KV_HEADS * dim);
         let mut this = Self {
@@ -192,10 +213,18 @@ impl Finished {
             let row: Vec<f64> = row.iter().enumerate().map(value).collect();
             let (q, kv) = row.split_at(q_width);
             let (k, v) = kv.split_at(kv_width);
-            for (x, weights, out) in [(q, &q_norm, &mut this.q), (k, &k_norm, &mut this.k)] {
+            for (x, weights, first, out) in [
+                (q, &q_norm, 0, &mut this.q),
+                (k, &k_norm, KV_HEADS * case.group, &mut this.k),
+            ] {
                 let mut x = normed(x, weights);
-                for head in x.chunks_exact_mut(dim) {
+                for (h, head) in (first..).zip(x.chunks_exact_mut(dim)) {
                     rotate(head, position, &probe.rope.inv_freq);
+                    let factors = factors.chunks_exact(dim / 2).nth(h).into_iter().flatten();
+                    for (i, factor) in factors.enumerate() {
+                        head[i] *= f64::from(*factor);
+                        head[i + dim / 2] *= f64::from(*factor);
+                    }
                     if options.rotation.k {
                         times_hadamard(head);
                     }
