@@ -108,6 +108,23 @@ PANELS = [
         (rate("ebb:requests_ended_total", "outcome"), "{{outcome}}"),
         stack=True,
     ),
+    row("Clients"),
+    series(
+        "Connections",
+        "Connections to the gRPC port (grpc) and the metrics port (http), against "
+        "--max-connections and what descriptors allow.",
+        "short",
+        (total("ebb:connections", "port"), "{{port}}"),
+        (total("ebb:max_connections", "port"), "limit of {{port}}"),
+    ),
+    series(
+        "Connections closed by the server",
+        "Idle ones that made way for newcomers, those that did not finish their handshake or "
+        "ask for anything in time, and newcomers refused because all others were busy.",
+        "cps",
+        (rate("ebb:connections_closed_total", "port, reason"), "{{port}} {{reason}}"),
+        stack=True,
+    ),
     row("Steps"),
     series(
         "Step time by phase, p50",

@@ -94,6 +94,10 @@ progressive
 {{- end }}
 - --max-running={{ int $v.server.maxRunning }}
 - --max-waiting={{ int $v.server.maxWaiting }}
+- --max-connections={{ int $v.server.maxConnections }}
+{{- if ne $v.server.maxConnectionsPerPeer nil }}
+- --max-connections-per-peer={{ int $v.server.maxConnectionsPerPeer }}
+{{- end }}
 {{- with $v.server.maxContext }}
 - --max-context={{ int . }}
 {{- end }}

@@ -7,7 +7,10 @@ use clap::Args;
 use ebb_proto::v1;
 use ebb_serving::EngineConfig;
 use ebb_serving::core::EngineHandle;
-use ebb_serving::server::{Server, ServerConfig, Signals, serve_until_stopped};
+use ebb_serving::server::{
+    ConnectionLimits, DEFAULT_MAX_CONNECTIONS, Server, ServerConfig, Signals, Times,
+    serve_until_stopped,
+};
 
 use super::engine_args::EngineArgs;
 use super::error::CliError;
@@ -32,6 +35,14 @@ pub(super) struct ServeArgs {
     /// once.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     grace_period: u64,
+    /// Maximum number of connections to the gRPC port; 0 for as many as the limit of open files
+    /// allows. When they are taken, idle ones are closed for newcomers, the oldest first.
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_MAX_CONNECTIONS)]
+    max_connections: usize,
+    /// Of those, from one address; 0 for no limit of its own [default: half of --max-connections].
+    /// Raise it where a proxy brings all clients.
+    #[arg(long, value_name = "N")]
+    max_connections_per_peer: Option<usize>,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -63,6 +74,11 @@ impl ServeArgs {
             grpc: resolve(&self.host, self.port)?,
             http: Some(resolve(&self.host, self.metrics_port)?),
             limits,
+            connections: ConnectionLimits {
+                max: self.max_connections,
+                per_peer: self.max_connections_per_peer,
+            },
+            times: Times::default(),
         };
         Ok(ServeConfig {
             engine,

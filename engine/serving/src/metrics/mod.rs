@@ -54,12 +54,17 @@
 //! | counter | `ebb:preemptions_avoided`, `ebb:kv_stalls` | | what shrinking saved, and waits for it |
 //! | counter | `ebb:tokens_computed`, `ebb:tokens_thrown_away` | | tokens of steps; of those, what preemptions cost |
 //! | gauge | `ebb:max_requests` | state | sequences that may be `running`, requests that may be `waiting` |
+//! | gauge | `ebb:connections`, `ebb:max_connections` | port | connections to `grpc` and `http`, and how many there may be |
+//! | counter | `ebb:connections_accepted` | port | connections that clients opened, refused ones included |
+//! | counter | `ebb:connections_closed` | port, reason | those that the server closed: idle ones that `made_way`, `no_handshake` or `no_request` in time, and newcomers `refused` |
 //! | gauge | `ebb:build_info` | version | always 1 |
 
 mod buckets;
+mod clients;
 mod recorder;
 mod register;
 mod request;
 
+pub use clients::{ClientGauges, PortGauges};
 pub use recorder::{CacheConfig, EngineGauges, Recorder, StepStats};
 pub use request::{Finish, Outcome, RequestMeter};

@@ -8,6 +8,7 @@ use metrics_exporter_prometheus::{PrometheusHandle, PrometheusRecorder};
 
 use ebb_kernels::formats::FormatId;
 
+use super::clients::ClientGauges;
 use super::register::{self, EngineHandles, Register, RequestHandles};
 use super::request::RequestMeter;
 #[cfg(test)]
@@ -74,6 +75,8 @@ pub struct EngineGauges {
     pub tokens_thrown_away: u64,
     /// How wide the KV cache is.
     pub kv: KvState,
+    /// What clients hold.
+    pub clients: ClientGauges,
 }
 
 /// Settings of the KV cache, exposed once as the labels of `vllm:cache_config_info`.
@@ -214,6 +217,7 @@ impl Recorder {
                 )
                 .set(used.map_or(0.0, |f| f.cached_bytes as f64));
         }
+        now.clients.set(&register);
         inner.handle.render()
     }
 }
@@ -305,6 +309,7 @@ mod tests {
                 preemptions_avoided: 2.75,
                 ..KvState::default()
             },
+            ..EngineGauges::default()
         };
         let text = recorder.render(&now);
         assert!(text.contains("vllm:num_requests_running{model_name=\"m\",engine=\"0\"} 3"));

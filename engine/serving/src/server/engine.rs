@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::core::{
     EngineHandle, EngineState, GenerateStream, ModelInfo, Prompt, Request, RequestError,
 };
-use crate::metrics::{EngineGauges, Recorder};
+use crate::metrics::{ClientGauges, EngineGauges, Recorder};
 use crate::sampling::SamplingOptions;
 
 /// An engine as the servers see it: cheap to clone, safe to call from any task.
@@ -52,7 +52,7 @@ pub trait Engine: Clone + Send + Sync + 'static {
 }
 
 /// The engine's numbers for a scrape.
-pub(super) fn gauges(state: &EngineState) -> EngineGauges {
+pub(super) fn gauges(state: &EngineState, clients: ClientGauges) -> EngineGauges {
     EngineGauges {
         running: state.running,
         waiting: state.waiting,
@@ -66,6 +66,7 @@ pub(super) fn gauges(state: &EngineState) -> EngineGauges {
         tokens_computed: state.tokens_computed,
         tokens_thrown_away: state.tokens_thrown_away,
         kv: state.kv.clone(),
+        clients,
     }
 }
 

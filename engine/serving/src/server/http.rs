@@ -9,22 +9,42 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 
+use super::Clients;
 use super::engine::{Engine, gauges};
 
-type Shared<E> = State<Arc<OnceLock<E>>>;
+type Shared<E> = State<Served<E>>;
+
+/// What the routes look at.
+pub(super) struct Served<E> {
+    engine: Arc<OnceLock<E>>,
+    clients: Clients,
+}
+
+impl<E> Clone for Served<E> {
+    fn clone(&self) -> Self {
+        Self {
+            engine: self.engine.clone(),
+            clients: self.clients.clone(),
+        }
+    }
+}
 
 /// The routes; `engine` is set when the model is loaded.
-pub(super) fn router<E: Engine>(engine: Arc<OnceLock<E>>) -> Router {
+pub(super) fn router<E: Engine>(engine: Arc<OnceLock<E>>, clients: Clients) -> Router {
     Router::new()
         .route("/metrics", get(metrics::<E>))
         .route("/healthz", get(healthz::<E>))
         .route("/readyz", get(readyz::<E>))
-        .with_state(engine)
+        .with_state(Served { engine, clients })
 }
 
-async fn metrics<E: Engine>(State(engine): Shared<E>) -> impl IntoResponse {
-    let render = |engine: &E| engine.recorder().render(&gauges(&engine.state()));
-    let text = engine.get().map(render).unwrap_or_default();
+async fn metrics<E: Engine>(State(served): Shared<E>) -> impl IntoResponse {
+    let clients = served.clients.gauges();
+    let render = |engine: &E| {
+        let now = gauges(&engine.state(), clients);
+        engine.recorder().render(&now)
+    };
+    let text = served.engine.get().map(render).unwrap_or_default();
     (
         [(
             header::CONTENT_TYPE,
@@ -35,8 +55,8 @@ async fn metrics<E: Engine>(State(engine): Shared<E>) -> impl IntoResponse {
 }
 
 /// While the model is loading the process is well, too.
-async fn healthz<E: Engine>(State(engine): Shared<E>) -> (StatusCode, &'static str) {
-    if engine.get().is_none_or(Engine::alive) {
+async fn healthz<E: Engine>(State(served): Shared<E>) -> (StatusCode, &'static str) {
+    if served.engine.get().is_none_or(Engine::alive) {
         (StatusCode::OK, "ok\n")
     } else {
         (
@@ -46,8 +66,8 @@ async fn healthz<E: Engine>(State(engine): Shared<E>) -> (StatusCode, &'static s
     }
 }
 
-async fn readyz<E: Engine>(State(engine): Shared<E>) -> (StatusCode, &'static str) {
-    match engine.get() {
+async fn readyz<E: Engine>(State(served): Shared<E>) -> (StatusCode, &'static str) {
+    match served.engine.get() {
         Some(engine) if !engine.alive() => {
             (StatusCode::SERVICE_UNAVAILABLE, "the engine stopped\n")
         }

@@ -6,17 +6,23 @@
 //!
 //! What one client can hold is bounded: a stream's unread output by the engine
 //! ([`crate::core::STREAM_LIMIT_BYTES`]) plus at most two messages here and a small HTTP/2 buffer;
-//! requests in size, calls per connection and connections in number. Every call runs in a task of
-//! its own, so a panic ends one call.
+//! requests in size, calls per connection and connections in number, in all and per peer, always
+//! fewer than the process may open descriptors. Every wait for a client has an end (`transport`).
+//! Every call runs in a task of its own, so a panic ends one call.
 
+mod busy;
 mod call;
+mod connections;
 mod convert;
 mod deadline;
+mod descriptors;
 mod engine;
 mod fields;
+mod handshake;
 mod health;
 mod http;
 mod listen;
+mod rarely;
 mod responses;
 mod sampling;
 mod serve;
@@ -39,11 +45,17 @@ use tokio::task::JoinHandle;
 use tonic::service::Routes;
 
 pub use convert::{request, responses};
+pub use descriptors::{ConnectionLimits, DEFAULT_MAX_CONNECTIONS};
 pub use engine::Engine;
 pub use listen::ListenError;
 pub use serve::{EngineStopped, serve_until_stopped};
 pub use shutdown::Signals;
 pub use status::{CallError, status};
+pub use transport::Times;
+
+use self::connections::Connections;
+use self::transport::{Port, Protocol};
+use crate::metrics::{ClientGauges, PortGauges};
 
 /// Time for the last bytes of the last answer to leave, when clients do not close their
 /// connections.
@@ -61,6 +73,10 @@ pub struct ServerConfig {
     pub http: Option<SocketAddr>,
     /// Limits told by GetServerInfo; `max_message_bytes` is enforced here.
     pub limits: v1::ServerLimits,
+    /// How many connections clients may have.
+    pub connections: ConnectionLimits,
+    /// How long clients may take.
+    pub times: Times,
 }
 
 /// A server that listens.
@@ -71,7 +87,7 @@ pub struct Server<E> {
     /// Closed when no answer is being sent.
     open: Arc<watch::Sender<()>>,
     follower: JoinHandle<()>,
-    http: Option<JoinHandle<()>>,
+    http: Option<transport::Closer>,
     grpc_address: SocketAddr,
     http_address: Option<SocketAddr>,
 }
@@ -106,17 +122,31 @@ impl<E: Engine> Server<E> {
         // A listener knows its address; the one asked for stands in if the system will not say.
         let grpc_address = grpc.local_addr().unwrap_or(config.grpc);
         let http_address = http.as_ref().map(|l| l.local_addr().unwrap_or(config.grpc));
+        let (grpc_limits, http_limits) =
+            descriptors::limits(config.connections, descriptors::allowed());
+        let clients = Clients {
+            grpc: Connections::new(grpc_limits),
+            http: Connections::new(http_limits),
+        };
         let http = http.map(|listener| {
-            let router = http::router(engine.clone());
-            tokio::spawn(async move {
-                if let Err(error) = axum::serve(listener, router).await {
-                    tracing::error!(%error, "the metrics port stopped");
-                }
-            })
+            let port = Port {
+                protocol: Protocol::Http1,
+                connections: clients.http.clone(),
+                times: config.times,
+                relief: Some(clients.grpc.clone()),
+            };
+            let router = http::router(engine.clone(), clients.clone());
+            transport::serve(listener, port, router)
         });
+        let port = Port {
+            protocol: Protocol::Grpc,
+            connections: clients.grpc,
+            times: config.times,
+            relief: None,
+        };
         Ok(Self {
             follower: tokio::spawn(health.clone().follow(engine.clone())),
-            connections: transport::serve(grpc, routes),
+            connections: transport::serve(grpc, port, routes.into_axum_router()),
             open,
             engine,
             health,
@@ -170,8 +200,29 @@ impl<E: Engine> Server<E> {
                                 ended");
             }
         }
-        if let Some(http) = self.http {
-            http.abort();
+        // Scrapes see the whole shutdown; nothing is lost with those under way.
+        drop(self.http);
+    }
+}
+
+/// What clients hold, for the metrics.
+#[derive(Clone)]
+struct Clients {
+    grpc: Arc<Connections>,
+    http: Arc<Connections>,
+}
+
+impl Clients {
+    fn gauges(&self) -> ClientGauges {
+        let port = |port, connections: &Connections| PortGauges {
+            port,
+            open: connections.open(),
+            limit: connections.limit(),
+            accepted: connections.accepted(),
+            closed: connections.closed(),
+        };
+        ClientGauges {
+            ports: vec![port("grpc", &self.grpc), port("http", &self.http)],
         }
     }
 }

@@ -57,7 +57,7 @@ pub async fn serve_until_stopped(
 mod tests {
     use ebb_proto::v1;
 
-    use super::super::ServerConfig;
+    use super::super::{ConnectionLimits, ServerConfig, Times};
     use super::*;
 
     #[tokio::test]
@@ -67,6 +67,8 @@ mod tests {
             grpc: local,
             http: None,
             limits: v1::ServerLimits::default(),
+            connections: ConnectionLimits::default(),
+            times: Times::default(),
         };
         let server = Server::<EngineHandle>::bind(&config).await.expect("a port");
         let engine = crate::core::tests::lost_at_once();

@@ -1,20 +1,33 @@
-//! HTTP/2 connections for gRPC.
+//! Connections of both ports.
 //!
-//! Tonic's own accept loop cannot limit how much of a response HTTP/2 buffers (400 KiB a stream by
-//! default), so the connections are served by hyper directly, with the routes that tonic built.
+//! Tonic's and axum's own accept loops limit neither connections nor how much of a response HTTP/2
+//! buffers (400 KiB a stream by default), so hyper serves the connections directly, with the routes
+//! that tonic and axum built. Every wait for a client has an end:
+//!
+//! | what a client owes | ends after | how |
+//! |---|---|---|
+//! | the HTTP/2 handshake | [`Times::handshake`] | closed |
+//! | its first call | [`Times::first_request`] | closed, politely |
+//! | the rest of a call's headers, or any sign of life | [`Times::keepalive`] | closed |
+//! | the rest of an HTTP/1 request's headers, or its next request | [`Times::handshake`] | closed |
 
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
-use tonic::service::Routes;
 
-/// Connections served at once; more wait to be accepted.
-const MAX_CONNECTIONS: usize = 1024;
+use super::busy::Busy;
+use super::connections::{Connections, Place, Why};
+use super::descriptors::CLOSING;
+use super::handshake::{Counted, Received};
+use super::rarely::Rarely;
+
 /// Calls at once on one connection.
 const MAX_STREAMS_PER_CONNECTION: u32 = 1024;
 /// Bytes of one response that HTTP/2 holds for a client whose socket is full, beyond the message
@@ -24,8 +37,51 @@ const SEND_BUFFER_BYTES: usize = 16 * 1024;
 const RECEIVE_WINDOW_BYTES: (u32, u32) = (256 * 1024, 1024 * 1024);
 /// Bytes of headers of one call.
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
-/// A quiet client is asked for a sign of life this often, and given up when none comes in time.
-const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(10));
+/// The client's preface and the header of its first frame (RFC 9113, section 3.4).
+const HTTP2_HANDSHAKE_BYTES: u64 = 24 + 9;
+/// A connection that is asked to close gets this long to do so.
+const PARTING: Duration = Duration::from_secs(1);
+/// The pause after the system could not give a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long clients may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Times {
+    /// For the HTTP/2 handshake, and for the headers of an HTTP/1 request.
+    pub handshake: Duration,
+    /// From connecting to the first call. Clients may connect ahead of need; one that is closed
+    /// for this connects anew when it has something to ask.
+    pub first_request: Duration,
+    /// A quiet client is asked for a sign of life this often, and given up when none comes in time.
+    pub keepalive: (Duration, Duration),
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            handshake: Duration::from_secs(10),
+            first_request: Duration::from_secs(120),
+            keepalive: (Duration::from_secs(20), Duration::from_secs(10)),
+        }
+    }
+}
+
+/// What is spoken on a port.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Grpc,
+    Http1,
+}
+
+/// A port, apart from what it answers.
+#[derive(Clone)]
+pub(super) struct Port {
+    pub(super) protocol: Protocol,
+    pub(super) connections: Arc<Connections>,
+    pub(super) times: Times,
+    /// Whose idle connections are closed, too, when this port finds no descriptor.
+    pub(super) relief: Option<Arc<Connections>>,
+}
 
 /// Asks the accept loop and every connection to finish what runs and close; `closed` resolves when
 /// all have.
@@ -40,67 +96,166 @@ impl Closer {
     }
 }
 
-/// Serves `routes` on `listener` until closed.
-pub(super) fn serve(listener: TcpListener, routes: Routes) -> Closer {
+/// Answers on `listener` with `router` until closed.
+pub(super) fn serve(listener: TcpListener, port: Port, router: Router) -> Closer {
     let (closer, closing) = watch::channel(());
-    tokio::spawn(accept(listener, routes.prepare(), closing));
+    tokio::spawn(accept(listener, port, router, closing));
     Closer(closer)
 }
 
-async fn accept(listener: TcpListener, routes: Routes, mut closing: watch::Receiver<()>) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+async fn accept(
+    listener: TcpListener,
+    port: Port,
+    router: Router,
+    mut closing: watch::Receiver<()>,
+) {
+    // Those that make way are still open for a moment: this bounds the descriptors of all.
+    let open = Arc::new(Semaphore::new(port.connections.limit() + CLOSING));
+    let (full, failed) = (Rarely::default(), Rarely::default());
     loop {
         let accepted = async {
-            let place = places.clone().acquire_owned().await;
-            (listener.accept().await, place)
+            let descriptor = open.clone().acquire_owned().await;
+            (listener.accept().await, descriptor)
         };
-        let (accepted, place) = tokio::select! {
+        let (accepted, descriptor) = tokio::select! {
             accepted = accepted => accepted,
             _ = closing.changed() => return,
         };
-        match accepted {
-            Ok((socket, _)) => {
-                let (routes, closing) = (routes.clone(), closing.clone());
-                tokio::spawn(async move {
-                    connection(socket, routes, closing).await;
-                    drop(place);
-                });
-            }
+        let (socket, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
-                // Usually too many open files: waiting lets some close.
-                tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                // Usually too many open files: whoever is idle makes room.
+                if let Some(left_out) = failed.turn(Instant::now()) {
+                    tracing::warn!(%error, left_out, "cannot accept a connection");
+                }
+                port.connections.relieve();
+                if let Some(others) = &port.relief {
+                    others.relieve();
+                }
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
             }
-        }
+        };
+        let Some(place) = port.connections.admit(peer.ip()) else {
+            if let Some(left_out) = full.turn(Instant::now()) {
+                tracing::warn!(
+                    %peer,
+                    left_out,
+                    "connection refused: --max-connections or --max-connections-per-peer are \
+                     reached and all are busy"
+                );
+            }
+            refuse(&socket, port.protocol);
+            continue;
+        };
+        let (port, router, closing) = (port.clone(), router.clone(), closing.clone());
+        tokio::spawn(async move {
+            connection(socket, peer, port, router, place, closing).await;
+            drop(descriptor);
+        });
     }
 }
 
-async fn connection(socket: TcpStream, routes: Routes, mut closing: watch::Receiver<()>) {
+/// Tells a client why it is not served, as far as that can be done without waiting.
+fn refuse(socket: &TcpStream, protocol: Protocol) {
+    const ENHANCE_YOUR_CALM: u32 = 11;
+    const SENTENCE: &[u8] =
+        b"the server has too many busy connections; use fewer, or try again later";
+    if protocol == Protocol::Grpc {
+        // Empty SETTINGS, then GOAWAY: last stream 0, the reason, the sentence.
+        let mut frames = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
+        frames.extend([0, 0, 8 + SENTENCE.len() as u8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        frames.extend(ENHANCE_YOUR_CALM.to_be_bytes());
+        frames.extend(SENTENCE);
+        let _ = socket.try_write(&frames);
+    }
+}
+
+async fn connection(
+    socket: TcpStream,
+    peer: SocketAddr,
+    port: Port,
+    router: Router,
+    mut place: Place,
+    mut closing: watch::Receiver<()>,
+) {
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%error, "connection lost before it began");
         return;
     }
-    let mut builder = auto::Builder::new(TokioExecutor::new()).http2_only();
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .initial_stream_window_size(RECEIVE_WINDOW_BYTES.0)
-        .initial_connection_window_size(RECEIVE_WINDOW_BYTES.1)
-        .max_concurrent_streams(MAX_STREAMS_PER_CONNECTION)
-        .max_send_buf_size(SEND_BUFFER_BYTES)
-        .max_header_list_size(MAX_HEADER_BYTES)
-        .keep_alive_interval(KEEPALIVE.0)
-        .keep_alive_timeout(KEEPALIVE.1);
-    let serving = builder.serve_connection(TokioIo::new(socket), TowerToHyperService::new(routes));
+    let (received, key) = (Received::default(), place.key());
+    let service = Busy::new(router, key.clone());
+    let io = TokioIo::new(Counted::new(socket, received.clone()));
+    let builder = builder(port.protocol, &port.times);
+    let serving = builder.serve_connection(io, TowerToHyperService::new(service));
     let mut serving = std::pin::pin!(serving);
-    let result = tokio::select! {
-        result = &mut serving => result,
-        _ = closing.changed() => {
-            serving.as_mut().graceful_shutdown();
-            serving.await
+
+    let handshake_bytes = match port.protocol {
+        Protocol::Grpc => HTTP2_HANDSHAKE_BYTES,
+        Protocol::Http1 => 1,
+    };
+    let silent = async {
+        tokio::time::sleep(port.times.handshake).await;
+        if received.bytes() >= handshake_bytes {
+            std::future::pending::<()>().await;
         }
     };
-    if let Err(error) = result {
-        tracing::debug!(error, "connection ended");
+    let asks_nothing = async {
+        tokio::time::sleep(port.times.first_request).await;
+        if key.called() {
+            std::future::pending::<()>().await;
+        }
+    };
+    // None when it ended by itself; else why it is closed, and how long it has for that.
+    let (why, parting) = tokio::select! {
+        result = &mut serving => {
+            if let Err(error) = result {
+                tracing::debug!(error, %peer, "connection ended");
+            }
+            return;
+        }
+        _ = closing.changed() => ("shutdown", Duration::MAX),
+        _ = &mut place.closing => {
+            (Why::MadeWay.as_str(), if key.called() { PARTING } else { Duration::ZERO })
+        }
+        () = silent => {
+            port.connections.count(Why::NoHandshake);
+            (Why::NoHandshake.as_str(), Duration::ZERO)
+        }
+        () = asks_nothing => {
+            port.connections.count(Why::NoRequest);
+            (Why::NoRequest.as_str(), PARTING)
+        }
+    };
+    tracing::debug!(why, %peer, "closing a connection");
+    serving.as_mut().graceful_shutdown();
+    let _ = tokio::time::timeout(parting, serving).await;
+}
+
+fn builder(protocol: Protocol, times: &Times) -> auto::Builder<TokioExecutor> {
+    let builder = auto::Builder::new(TokioExecutor::new());
+    match protocol {
+        Protocol::Grpc => {
+            let mut builder = builder.http2_only();
+            builder
+                .http2()
+                .timer(TokioTimer::new())
+                .initial_stream_window_size(RECEIVE_WINDOW_BYTES.0)
+                .initial_connection_window_size(RECEIVE_WINDOW_BYTES.1)
+                .max_concurrent_streams(MAX_STREAMS_PER_CONNECTION)
+                .max_send_buf_size(SEND_BUFFER_BYTES)
+                .max_header_list_size(MAX_HEADER_BYTES)
+                .keep_alive_interval(times.keepalive.0)
+                .keep_alive_timeout(times.keepalive.1);
+            builder
+        }
+        Protocol::Http1 => {
+            let mut builder = builder.http1_only();
+            builder
+                .http1()
+                .timer(TokioTimer::new())
+                .header_read_timeout(times.handshake);
+            builder
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The servers over real sockets, with a scripted engine and tonic's own client.
 
 mod calls;
+mod crowd;
 mod fake;
 mod hostile;
 mod lifecycle;
@@ -15,12 +16,16 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use self::fake::Fake;
-use super::{Server, ServerConfig};
+use super::{ConnectionLimits, Server, ServerConfig, Times};
 
 /// A small window, so that little output hides in the client.
 const CLIENT_WINDOW_BYTES: u32 = 65_535;
 
 async fn bind() -> (Server<Fake>, Channel) {
+    bind_with(ConnectionLimits::default(), Times::default()).await
+}
+
+async fn bind_with(connections: ConnectionLimits, times: Times) -> (Server<Fake>, Channel) {
     let loopback = "127.0.0.1:0".parse().unwrap();
     let limits = v1::ServerLimits {
         max_running: 2,
@@ -32,6 +37,8 @@ async fn bind() -> (Server<Fake>, Channel) {
         grpc: loopback,
         http: Some(loopback),
         limits,
+        connections,
+        times,
     };
     let server = Server::bind(&config)
         .await

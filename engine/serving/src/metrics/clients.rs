@@ -1,0 +1,55 @@
+//! What clients hold of the server.
+
+use super::register::Register;
+
+/// The clients of a server at the time of a scrape.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ClientGauges {
+    /// Connections, by port.
+    pub ports: Vec<PortGauges>,
+}
+
+/// Connections of one port.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PortGauges {
+    /// `grpc` or `http`.
+    pub port: &'static str,
+    /// Connections now.
+    pub open: usize,
+    /// Connections that there may be.
+    pub limit: usize,
+    /// Connections that clients opened since the start.
+    pub accepted: u64,
+    /// Of those, the ones that the server closed, by reason.
+    pub closed: [(&'static str, u64); 4],
+}
+
+impl ClientGauges {
+    pub(super) fn set(&self, r: &Register<'_>) {
+        for port in &self.ports {
+            let labels = [("port", port.port)];
+            r.gauge("ebb:connections", "Connections of clients.", &labels)
+                .set(port.open as f64);
+            r.gauge(
+                "ebb:max_connections",
+                "Connections that clients may have.",
+                &labels,
+            )
+            .set(port.limit as f64);
+            r.counter(
+                "ebb:connections_accepted",
+                "Connections that clients opened, refused ones included.",
+                &labels,
+            )
+            .absolute(port.accepted);
+            for (reason, count) in port.closed {
+                r.counter(
+                    "ebb:connections_closed",
+                    "Connections that the server closed or refused.",
+                    &[("port", port.port), ("reason", reason)],
+                )
+                .absolute(count);
+            }
+        }
+    }
+}
