@@ -125,6 +125,22 @@ PANELS = [
         (rate("ebb:connections_closed_total", "port, reason"), "{{port}} {{reason}}"),
         stack=True,
     ),
+    series(
+        "Client memory",
+        "What clients make the servers hold beside the KV cache, against --client-memory: messages "
+        "on their way, texts being tokenised, answers not read yet.",
+        "bytes",
+        (total("ebb:client_memory_bytes"), "held"),
+        (total("ebb:max_client_memory_bytes"), "limit"),
+    ),
+    series(
+        "Refused for client memory, or late",
+        "Messages, texts and answers refused because clients hold as much as they may, and calls "
+        "whose message did not arrive in time.",
+        "cps",
+        (rate("ebb:client_memory_refusals_total"), "refused"),
+        (rate("ebb:late_messages_total"), "late"),
+    ),
     row("Steps"),
     series(
         "Step time by phase, p50",

@@ -1,10 +1,14 @@
 """Clients that hold what they do not use: the others do not wait for them."""
 
+import collections
+import concurrent.futures
 import contextlib
+import pathlib
 import resource
 import socket
 import time
 
+import grpc
 import pytest
 
 from api import Api, greedy
@@ -55,3 +59,53 @@ def test_1100_silent_connections_on_each_port_lock_nobody_out():
         assert most < 100  # The rest of 1,024 is not HTTP's.
         # A flood is not a log.
         assert len(server.log) < 40
+
+
+def memory(server, key):
+    """A size of the server's process in MiB."""
+    status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith(key + ":")]
+    return int(line.split()[1]) / 1024
+
+
+def code(call):
+    """The name of a call's status."""
+    try:
+        call()
+    except grpc.RpcError as error:
+        return error.code().name, error.details()
+    return "OK", ""
+
+
+def test_many_long_texts_at_once_take_bounded_memory():
+    with contextlib.ExitStack() as held:
+        server = held.enter_context(Server("--client-memory", "128MiB"))
+        api = held.enter_context(contextlib.closing(Api(server.address)))
+        api.call("Tokenize", text="warm")
+        before = memory(server, "VmRSS")
+        with concurrent.futures.ThreadPoolExecutor(32) as pool:
+            digits = "7" * 300_000
+            calls = [
+                pool.submit(code, lambda: api.call("Tokenize", text=digits, timeout=60))
+                for _ in range(32)
+            ]
+            peak = before
+            while not all(call.done() for call in calls):
+                peak = max(peak, memory(server, "VmRSS"))
+                time.sleep(0.01)
+        codes = [call.result() for call in calls]
+        counts = collections.Counter(name for name, _ in codes)
+        assert set(counts) <= {"OK", "RESOURCE_EXHAUSTED"} and counts["OK"] > 0, counts
+        for name, details in codes:
+            assert name == "OK" or "--client-memory" in details
+        assert peak - before < 128 + 64, f"{peak - before:.0f} MiB for {counts}"
+        assert server.value("ebb:client_memory_bytes") < 1 << 20
+
+        # What cannot fit is refused without any work.
+        most = api.call("GetModelInfo").max_context
+        began = time.monotonic()
+        name, details = code(lambda: api.call("Tokenize", text="7" * 3_000_000))
+        assert (name, f"cannot fit a context of {most} tokens" in details) == (
+            "INVALID_ARGUMENT", True,
+        ), details
+        assert time.monotonic() - began < 1

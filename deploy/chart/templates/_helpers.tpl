@@ -98,6 +98,7 @@ progressive
 {{- if ne $v.server.maxConnectionsPerPeer nil }}
 - --max-connections-per-peer={{ int $v.server.maxConnectionsPerPeer }}
 {{- end }}
+- --client-memory={{ $v.server.clientMemory }}
 {{- with $v.server.maxContext }}
 - --max-context={{ int . }}
 {{- end }}

@@ -1,8 +1,10 @@
 //! Serving: sampling, the step loop, the servers, and how the KV cache shrinks meanwhile.
 //!
-//! Every module imports those above it in this list alone: `sampling`, `kv_pages`, `kv_profile`,
-//! `kv_spec`, `kv_plan`, `kv_state`, `metrics`, `trajectory`, `device`, `core`, `start`, `server`.
+//! Every module imports those above it in this list alone: `client_memory`, `sampling`, `kv_pages`,
+//! `kv_profile`, `kv_spec`, `kv_plan`, `kv_state`, `metrics`, `trajectory`, `device`, `core`,
+//! `start`, `server`.
 
+pub mod client_memory;
 pub mod core;
 pub mod device;
 pub mod kv_pages;

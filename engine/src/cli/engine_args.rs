@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use ebb_models::model::{DEFAULT_MODEL, LoadFormat};
+use ebb_serving::client_memory::ClientMemory;
 use ebb_serving::device::{Device, DeviceChoice};
 use ebb_serving::{EngineConfig, GPU_MEMORY_UTILIZATION};
 
@@ -228,6 +229,7 @@ impl EngineArgs {
             batch_invariant: self.batch_invariant,
             trajectory_log: self.trajectory_log.clone(),
             threads: self.threads.unwrap_or_else(cores),
+            client_memory: ClientMemory::unlimited(),
             served_name: self.served_model_name.clone(),
         })
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use ebb_proto::v1;
 use ebb_serving::EngineConfig;
+use ebb_serving::client_memory::ClientMemory;
 use ebb_serving::core::EngineHandle;
 use ebb_serving::server::{
     ConnectionLimits, DEFAULT_MAX_CONNECTIONS, Server, ServerConfig, Signals, Times,
@@ -14,6 +15,7 @@ use ebb_serving::server::{
 
 use super::engine_args::EngineArgs;
 use super::error::CliError;
+use super::size::ByteSize;
 use super::source::start;
 
 /// Bytes that one request message may have: a long prompt, with room to spare.
@@ -43,6 +45,10 @@ pub(super) struct ServeArgs {
     /// Raise it where a proxy brings all clients.
     #[arg(long, value_name = "N")]
     max_connections_per_peer: Option<usize>,
+    /// Memory for all that clients make the server hold beside the KV cache: messages on their way,
+    /// texts being tokenised, answers not read yet. Beyond it calls get RESOURCE_EXHAUSTED.
+    #[arg(long, value_name = "SIZE", default_value_t = ByteSize(256 << 20))]
+    client_memory: ByteSize,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -62,7 +68,11 @@ impl ServeArgs {
                 "--port and --metrics-port are both {port}; choose two ports"
             )));
         }
-        let engine = self.engine.config()?;
+        let client_memory = ClientMemory::new(self.client_memory.0);
+        let engine = EngineConfig {
+            client_memory: client_memory.clone(),
+            ..self.engine.config()?
+        };
         let clamp = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let limits = v1::ServerLimits {
             max_running: clamp(engine.max_running),
@@ -79,6 +89,7 @@ impl ServeArgs {
                 per_peer: self.max_connections_per_peer,
             },
             times: Times::default(),
+            client_memory,
         };
         Ok(ServeConfig {
             engine,

@@ -150,6 +150,17 @@ impl Tokenizer {
         text.to_owned()
     }
 
+    /// Bytes that [`Self::decode`] makes of these ids, or a few more.
+    pub fn decoded_bytes(&self, ids: &[u32], skip_special: bool) -> usize {
+        let bytes = |&id| self.text_bytes(id, skip_special).len();
+        ids.iter().map(bytes).sum()
+    }
+
+    /// Bytes of the longest token. Goes through the vocabulary.
+    pub fn longest_token_bytes(&self) -> usize {
+        self.table.longest()
+    }
+
     /// The bytes that a token adds to a text, `None` outside the vocabulary. They need not be
     /// whole characters.
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {

@@ -29,6 +29,13 @@ impl TokenTable {
         Some(&self.bytes[start..end])
     }
 
+    /// Bytes of the longest token.
+    pub(super) fn longest(&self) -> usize {
+        let starts = [0].iter().chain(&self.ends);
+        let lengths = self.ends.iter().zip(starts).map(|(end, start)| end - start);
+        lengths.max().unwrap_or(0)
+    }
+
     pub(super) fn is_special(&self, id: u32) -> bool {
         self.special.get(id as usize).copied().unwrap_or(false)
     }
@@ -50,5 +57,6 @@ mod tests {
         assert_eq!(table.bytes(3), None);
         assert!(table.is_special(1) && !table.is_special(0) && !table.is_special(9));
         assert_eq!(table.len(), 3);
+        assert_eq!((table.longest(), TokenTable::default().longest()), (2, 0));
     }
 }

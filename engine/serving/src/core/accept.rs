@@ -11,6 +11,7 @@ use super::engine::{Command, Inner, Submission};
 use super::request::{Accepted, max_tokens};
 use super::shared::{Place, Shared, outcome};
 use super::stream::stream;
+use super::work_bytes::work_bytes;
 use super::{Field, GenerateStream, Prompt, Request, RequestError};
 use crate::metrics::RequestMeter;
 use crate::sampling::SamplingParams;
@@ -72,7 +73,7 @@ impl Inner {
     ) -> Result<GenerateStream, RequestError> {
         let (id, n) = (request.id, request.params.n);
         let weak = Arc::downgrade(self);
-        let (sender, reader) = stream(move || {
+        let (sender, reader) = stream(&self.served.client_memory, move || {
             if let Some(inner) = weak.upgrade() {
                 inner.cancel(id, RequestError::Aborted);
             }
@@ -128,6 +129,34 @@ impl Inner {
 }
 
 impl Shared {
+    /// Refuses texts that cannot fit, before they cost time and memory.
+    fn check_length(&self, text: &str, field: Field) -> Result<(), RequestError> {
+        let context = self.served.info.max_context;
+        let most = context.saturating_mul(self.longest_token_bytes);
+        if text.len() <= most {
+            return Ok(());
+        }
+        let message = format!(
+            "{} bytes of text cannot fit a context of {context} tokens, of which none has more \
+             than {} bytes; send at most {most}",
+            text.len(),
+            self.longest_token_bytes
+        );
+        Err(RequestError::invalid(field, message))
+    }
+
+    /// Text of token ids.
+    pub(super) fn detokenize(&self, ids: &[u32], skip: bool) -> Result<String, RequestError> {
+        // The bytes, the text checked, and the copy that is given out.
+        const COPIES: usize = 3;
+        let bytes = self.served.tokenizer.decoded_bytes(ids, skip);
+        let _held = self
+            .served
+            .client_memory
+            .hold(COPIES.saturating_mul(bytes))?;
+        Ok(self.served.tokenizer.decode(ids, skip))
+    }
+
     fn tokenize_now(&self, prompt: Prompt, add_special: bool) -> Result<Arc<[u32]>, RequestError> {
         let ids = match prompt {
             Prompt::Tokens(ids) => {
@@ -163,15 +192,8 @@ impl Shared {
         field: Field,
         add_special: bool,
     ) -> Result<Vec<u32>, RequestError> {
-        // No token stands for this many bytes: such texts are refused before they cost time.
-        let context = self.served.info.max_context;
-        if text.len() > context.saturating_mul(64) {
-            let message = format!(
-                "{} bytes of text cannot fit a context of {context} tokens",
-                text.len()
-            );
-            return Err(RequestError::invalid(field, message));
-        }
+        self.check_length(text, field)?;
+        let _held = self.served.client_memory.hold(work_bytes(text))?;
         self.served
             .tokenizer
             .encode(text, add_special, true)

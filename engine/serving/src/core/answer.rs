@@ -48,6 +48,17 @@ pub struct TokenLogprobs {
     pub top: Vec<(u32, f32)>,
 }
 
+impl TokenLogprobs {
+    /// Bytes that it takes, the allocator's part included.
+    fn weight(&self) -> usize {
+        const ALLOCATION: usize = 16;
+        size_of::<Self>() + size_of::<(u32, f32)>() * self.top.len() + ALLOCATION
+    }
+}
+
+/// What an event takes beside its lists and texts.
+pub(super) const EVENT_BYTES: usize = 128;
+
 /// One piece of the answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StreamEvent {
@@ -92,18 +103,19 @@ pub enum StreamEvent {
 impl StreamEvent {
     /// Bytes that this event holds while it waits to be read, for the per-stream bound.
     pub fn weight(&self) -> usize {
-        let logprobs = |l: &[TokenLogprobs]| l.iter().map(|t| 16 + 8 * t.top.len()).sum::<usize>();
-        64 + match self {
-            Self::Started {
-                prompt_logprobs, ..
-            } => logprobs(prompt_logprobs),
-            Self::Delta {
-                text,
-                token_ids,
-                logprobs: l,
-                ..
-            } => text.len() + 4 * token_ids.len() + logprobs(l),
-            Self::Finished { stop_string, .. } => stop_string.as_ref().map_or(0, String::len),
-        }
+        let logprobs = |l: &[TokenLogprobs]| l.iter().map(TokenLogprobs::weight).sum::<usize>();
+        EVENT_BYTES
+            + match self {
+                Self::Started {
+                    prompt_logprobs, ..
+                } => logprobs(prompt_logprobs),
+                Self::Delta {
+                    text,
+                    token_ids,
+                    logprobs: l,
+                    ..
+                } => text.len() + 4 * token_ids.len() + logprobs(l),
+                Self::Finished { stop_string, .. } => stop_string.as_ref().map_or(0, String::len),
+            }
     }
 }

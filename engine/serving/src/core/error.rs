@@ -3,6 +3,7 @@
 use thiserror::Error;
 
 use super::Field;
+use crate::client_memory::ClientMemoryFull;
 
 /// Why a request ended without an answer. Every text says what was wrong and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -30,6 +31,9 @@ pub enum RequestError {
         /// Bytes that one stream may hold.
         limit_bytes: usize,
     },
+    /// Clients hold as much memory as they may; gRPC `RESOURCE_EXHAUSTED`.
+    #[error(transparent)]
+    ClientMemory(#[from] ClientMemoryFull),
     /// The deadline passed; gRPC `DEADLINE_EXCEEDED`.
     #[error("the request's deadline passed before the answer was complete")]
     DeadlineExceeded,

@@ -174,6 +174,14 @@ impl EngineHandle {
         Ok(self.inner.tokenize(prompt, add_special).await?.to_vec())
     }
 
+    /// Text of token ids, all of them below [`ModelInfo::vocab`].
+    ///
+    /// # Errors
+    /// [`RequestError::ClientMemory`].
+    pub fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String, RequestError> {
+        self.inner.detokenize(ids, skip_special)
+    }
+
     /// What applies where a request says nothing: the model's own recommendation.
     pub fn default_sampling(&self) -> SamplingOptions {
         self.inner.default_sampling()

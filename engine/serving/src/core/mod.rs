@@ -20,6 +20,7 @@ mod step;
 mod stream;
 #[cfg(test)]
 pub(crate) mod tests;
+mod work_bytes;
 
 pub use answer::{FinishReason, KvBits, StreamEvent, TokenLogprobs};
 pub use error::RequestError;

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 
 use super::admission_gate::AdmissionGate;
 use super::{EngineState, Field, ModelInfo, RequestError};
+use crate::client_memory::ClientMemory;
 use crate::kv_state::KvFacts;
 use crate::metrics::{Outcome, Recorder};
 use crate::sampling::SamplingOptions;
@@ -27,12 +28,15 @@ pub(crate) struct Served {
     pub(crate) max_live: usize,
     /// How the KV cache shrinks.
     pub(crate) kv: KvFacts,
+    /// What clients may make the engine hold.
+    pub(crate) client_memory: ClientMemory,
 }
 
 /// What both sides see.
 pub(super) struct Shared {
     pub(super) served: Served,
     pub(super) recorder: Recorder,
+    pub(super) longest_token_bytes: usize,
     pub(super) next_id: AtomicU64,
     /// Requests that take a place among [`Served::max_live`].
     places: AtomicUsize,
@@ -57,6 +61,7 @@ impl Shared {
         room: QueueCapacity,
     ) -> Self {
         Self {
+            longest_token_bytes: served.tokenizer.longest_token_bytes(),
             served,
             recorder,
             next_id: AtomicU64::new(1),
@@ -242,6 +247,7 @@ pub(super) fn outcome(error: Option<&RequestError>) -> Outcome {
         Some(RequestError::Invalid { .. }) => Outcome::Invalid,
         Some(RequestError::QueueFull { .. }) => Outcome::QueueFull,
         Some(RequestError::SlowReader { .. }) => Outcome::SlowReader,
+        Some(RequestError::ClientMemory(_)) => Outcome::ClientMemory,
         Some(RequestError::DeadlineExceeded) => Outcome::DeadlineExceeded,
         Some(RequestError::Aborted) => Outcome::Aborted,
         Some(RequestError::ShuttingDown) => Outcome::ShuttingDown,

@@ -7,21 +7,28 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::answer::EVENT_BYTES;
 use super::{RequestError, StreamEvent};
+use crate::client_memory::{ClientMemory, Held};
 
 /// Bytes of events that one stream may hold for a reader that does not fetch them. With the
 /// server's own buffers behind it (encoding, HTTP/2 and socket: at most 112 KiB) a slow reader
-/// holds at most 256 KiB.
+/// holds at most 256 KiB. Log-probabilities of a prompt come as one event, whatever their size, and
+/// count against the clients' memory alone.
 pub const STREAM_LIMIT_BYTES: usize = 144 * 1024;
 
 /// A waiting delta of this size takes no more. An event leaves the account whole when it is
 /// fetched, so it must stay small beside the limit.
 const MERGED_BYTES: usize = 8 * 1024;
 
-#[derive(Default)]
+/// Of these, bytes that every stream may hold even when clients have used up their memory.
+const PROMISED_BYTES: usize = 16 * 1024;
+
 struct State {
     events: VecDeque<StreamEvent>,
     bytes: usize,
+    /// The same, on the clients' account.
+    held: Held,
     error: Option<RequestError>,
     /// The engine will send no more.
     closed: bool,
@@ -52,10 +59,21 @@ pub(crate) enum SendError {
     Full,
 }
 
-/// A connected pair. `on_drop` runs when the reader goes away before the end of the stream.
-pub(crate) fn stream(on_drop: impl FnOnce() + Send + 'static) -> (StreamSender, GenerateStream) {
+/// A connected pair that counts what waits in it. `on_drop` runs when the reader goes away before
+/// the end of the stream.
+pub(crate) fn stream(
+    memory: &ClientMemory,
+    on_drop: impl FnOnce() + Send + 'static,
+) -> (StreamSender, GenerateStream) {
     let shared = Arc::new(Shared {
-        state: Mutex::default(),
+        state: Mutex::new(State {
+            events: VecDeque::new(),
+            bytes: 0,
+            held: memory.hold_nothing(),
+            error: None,
+            closed: false,
+            dropped: false,
+        }),
         readable: Notify::new(),
     });
     (
@@ -78,13 +96,19 @@ impl StreamSender {
         if state.bytes + weight > STREAM_LIMIT_BYTES && !state.events.is_empty() {
             return Err(SendError::Full);
         }
+        if state.bytes + weight <= PROMISED_BYTES {
+            state.held.grow_anyway(weight);
+        } else if state.held.grow(weight).is_err() {
+            return Err(SendError::Full);
+        }
+        state.bytes += weight;
         match merge(state.events.back_mut(), event) {
             // Merged: the waiting event grew by what the new one held, less its fixed part.
-            None => state.bytes += weight - 64,
-            Some(event) => {
-                state.bytes += weight;
-                state.events.push_back(event);
+            None => {
+                state.bytes -= EVENT_BYTES;
+                state.held.shrink(EVENT_BYTES);
             }
+            Some(event) => state.events.push_back(event),
         }
         drop(state);
         self.0.readable.notify_one();
@@ -112,6 +136,7 @@ impl Drop for StreamSender {
 
 /// Merges `event` into `last` when both are deltas of the same choice; gives it back otherwise.
 fn merge(last: Option<&mut StreamEvent>, event: StreamEvent) -> Option<StreamEvent> {
+    let waiting = last.as_ref().map_or(0, |last| last.weight());
     match (last, event) {
         (
             Some(StreamEvent::Delta {
@@ -126,9 +151,7 @@ fn merge(last: Option<&mut StreamEvent>, event: StreamEvent) -> Option<StreamEve
                 token_ids: ids,
                 logprobs: l,
             },
-        ) if *choice == c
-            && text.len() + 4 * token_ids.len() + 16 * logprobs.len() < MERGED_BYTES =>
-        {
+        ) if *choice == c && waiting < MERGED_BYTES => {
             text.push_str(&t);
             token_ids.extend(ids);
             logprobs.extend(l);
@@ -145,7 +168,9 @@ impl GenerateStream {
             {
                 let mut state = self.shared.state.lock();
                 if let Some(event) = state.events.pop_front() {
-                    state.bytes -= event.weight().min(state.bytes);
+                    let weight = event.weight().min(state.bytes);
+                    state.bytes -= weight;
+                    state.held.shrink(weight);
                     return Some(Ok(event));
                 }
                 if state.closed {
@@ -160,7 +185,11 @@ impl GenerateStream {
 
 impl Drop for GenerateStream {
     fn drop(&mut self) {
-        self.shared.state.lock().dropped = true;
+        let mut state = self.shared.state.lock();
+        state.dropped = true;
+        state.events.clear();
+        state.held.clear();
+        drop(state);
         if let Some(on_drop) = self.on_drop.take() {
             on_drop();
         }
@@ -169,6 +198,7 @@ impl Drop for GenerateStream {
 
 #[cfg(test)]
 mod tests {
+    use super::super::TokenLogprobs;
     use super::*;
 
     fn delta(choice: u32, text: &str) -> StreamEvent {
@@ -182,7 +212,7 @@ mod tests {
 
     #[tokio::test]
     async fn unread_deltas_of_a_choice_merge_and_order_is_kept() {
-        let (tx, mut rx) = stream(|| {});
+        let (tx, mut rx) = stream(&ClientMemory::unlimited(), || {});
         for event in [delta(0, "a"), delta(0, "b"), delta(1, "x"), delta(0, "c")] {
             tx.send(event).unwrap();
         }
@@ -208,7 +238,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_that_never_reads_holds_at_most_the_limit() {
-        let (tx, mut rx) = stream(|| {});
+        let (tx, mut rx) = stream(&ClientMemory::unlimited(), || {});
         let piece = "y".repeat(1000);
         let mut sent = 0;
         while tx.send(delta(0, &piece)).is_ok() {
@@ -221,11 +251,56 @@ mod tests {
         assert_eq!(tx.send(delta(0, &piece)), Ok(()));
     }
 
+    #[tokio::test]
+    async fn log_probabilities_count_as_what_they_take() {
+        let top: Vec<_> = (0..20).map(|id| (id, -1.0)).collect();
+        let one = TokenLogprobs {
+            token: 1,
+            logprob: -1.0,
+            top: top.clone(),
+        };
+        let event = || StreamEvent::Delta {
+            choice: 0,
+            text: "a".into(),
+            token_ids: vec![7],
+            logprobs: vec![one.clone()],
+        };
+        let real = size_of::<TokenLogprobs>() + size_of_val(&top[..]);
+        let (tx, mut rx) = stream(&ClientMemory::unlimited(), || {});
+        let sent = std::iter::from_fn(|| tx.send(event()).ok()).count();
+        assert!(sent * real <= STREAM_LIMIT_BYTES && sent > 100, "{sent}");
+        // And no message made of them is large.
+        drop(tx);
+        while let Some(Ok(event)) = rx.next().await {
+            assert!(event.weight() < 2 * MERGED_BYTES, "{}", event.weight());
+        }
+    }
+
+    #[tokio::test]
+    async fn streams_share_the_clients_memory_beyond_a_promised_part() {
+        let memory = ClientMemory::new(64 * 1024);
+        let piece = "y".repeat(1000);
+        let fill = |tx: &StreamSender| {
+            let pieces = std::iter::from_fn(|| tx.send(delta(0, &piece)).ok());
+            1000 * pieces.count()
+        };
+        let (first, mut reader) = stream(&memory, || {});
+        let (second, other) = stream(&memory, || {});
+        assert!((50_000..66_000).contains(&fill(&first)));
+        assert!((10_000..17_000).contains(&fill(&second)));
+        assert!(memory.hold(1).is_err());
+        drop(other);
+        assert_eq!(second.send(delta(0, "a")), Err(SendError::Gone));
+        drop(first);
+        while reader.next().await.is_some() {}
+        assert_eq!(memory.held(), 0);
+    }
+
     #[test]
     fn dropping_the_reader_aborts_unless_the_stream_ended() {
         let aborted = Arc::new(Mutex::new(0));
         let count = aborted.clone();
-        let (tx, rx) = stream(move || *count.lock() += 1);
+        let (tx, rx) = stream(&ClientMemory::unlimited(), move || *count.lock() += 1);
         drop(rx);
         assert_eq!(*aborted.lock(), 1);
         assert_eq!(tx.send(delta(0, "a")), Err(SendError::Gone));
@@ -233,7 +308,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_vanished_engine_is_an_error_not_a_hang() {
-        let (tx, mut rx) = stream(|| {});
+        let (tx, mut rx) = stream(&ClientMemory::unlimited(), || {});
         drop(tx);
         assert!(matches!(
             rx.next().await,

@@ -7,6 +7,14 @@ use super::register::Register;
 pub struct ClientGauges {
     /// Connections, by port.
     pub ports: Vec<PortGauges>,
+    /// Bytes that clients make the server hold.
+    pub memory_held: u64,
+    /// Bytes that they may.
+    pub memory_limit: u64,
+    /// Messages, texts and answers refused for that since the start.
+    pub memory_refusals: u64,
+    /// Calls since the start whose message did not arrive in time.
+    pub late_messages: u64,
 }
 
 /// Connections of one port.
@@ -26,6 +34,30 @@ pub struct PortGauges {
 
 impl ClientGauges {
     pub(super) fn set(&self, r: &Register<'_>) {
+        r.gauge(
+            "ebb:client_memory_bytes",
+            "Bytes that clients make the server hold.",
+            &[],
+        )
+        .set(self.memory_held as f64);
+        r.gauge(
+            "ebb:max_client_memory_bytes",
+            "Bytes that clients may make the server hold.",
+            &[],
+        )
+        .set(self.memory_limit as f64);
+        r.counter(
+            "ebb:client_memory_refusals",
+            "Messages, texts and answers refused for want of client memory.",
+            &[],
+        )
+        .absolute(self.memory_refusals);
+        r.counter(
+            "ebb:late_messages",
+            "Calls whose message did not arrive in time.",
+            &[],
+        )
+        .absolute(self.late_messages);
         for port in &self.ports {
             let labels = [("port", port.port)];
             r.gauge("ebb:connections", "Connections of clients.", &labels)

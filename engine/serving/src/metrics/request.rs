@@ -18,6 +18,8 @@ pub enum Outcome {
     SlowReader,
     /// Refused: the queue was full.
     QueueFull,
+    /// Refused: clients hold as much memory as they may.
+    ClientMemory,
     /// Refused or ended: the server was shutting down.
     ShuttingDown,
     /// Refused: it can never be served (for instance, the prompt is too long).
@@ -28,12 +30,13 @@ pub enum Outcome {
 
 impl Outcome {
     /// Every outcome, in the order of their numbers.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Completed,
         Self::Aborted,
         Self::DeadlineExceeded,
         Self::SlowReader,
         Self::QueueFull,
+        Self::ClientMemory,
         Self::ShuttingDown,
         Self::Invalid,
         Self::Error,
@@ -47,6 +50,7 @@ impl Outcome {
             Self::DeadlineExceeded => "deadline_exceeded",
             Self::SlowReader => "slow_reader",
             Self::QueueFull => "queue_full",
+            Self::ClientMemory => "client_memory",
             Self::ShuttingDown => "shutting_down",
             Self::Invalid => "invalid",
             Self::Error => "error",
@@ -188,7 +192,7 @@ impl RequestMeter {
         let unfinished = match outcome {
             Outcome::Completed => return self.record_completed(&inner, now),
             Outcome::QueueFull => return r.rejected_queue_full.increment(1),
-            Outcome::Invalid => return,
+            Outcome::Invalid | Outcome::ClientMemory => return,
             // Refused at the gate, or ended at the end of the grace period.
             Outcome::ShuttingDown if self.scheduled.is_none() => {
                 return r.rejected_shutting_down.increment(1);
@@ -326,7 +330,7 @@ mod tests {
         }
         drop(recorder.request(Instant::now(), 1, 1)); // one more aborted
         let l = lines(&recorder);
-        assert_eq!(value(&l, "ebb:requests_received_total", ""), 9.0);
+        assert_eq!(value(&l, "ebb:requests_received_total", ""), 10.0);
         for outcome in Outcome::ALL {
             let want = if outcome == Outcome::Aborted {
                 2.0

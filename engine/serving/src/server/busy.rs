@@ -1,4 +1,5 @@
-//! Marks a connection as busy while it has a call, up to the last byte of the answer.
+//! What a port answers on one connection: marks it as busy while it has a call, up to the last byte
+//! of the answer, and counts what the call makes the server hold.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -13,23 +14,32 @@ use http_body::{Frame, SizeHint};
 use tonic::codegen::Service;
 
 use super::connections::{Key, Running};
+use super::incoming::{Incoming, Messages};
+use super::memory::CallMemory;
+use crate::client_memory::{ClientMemory, Held};
 
 /// What a port answers, for one connection.
 #[derive(Clone)]
 pub(super) struct Busy {
     router: Router,
     key: Arc<Key>,
+    /// What its calls are counted in; none where they are small.
+    messages: Option<Messages>,
 }
 
 impl Busy {
-    pub(super) fn new(router: Router, key: Arc<Key>) -> Self {
-        Self { router, key }
+    pub(super) fn new(router: Router, key: Arc<Key>, messages: Option<Messages>) -> Self {
+        Self {
+            router,
+            key,
+            messages,
+        }
     }
 }
 
 impl<B> Service<Request<B>> for Busy
 where
-    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
 {
     type Response = Response<Answer>;
     type Error = Infallible;
@@ -42,10 +52,23 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let running = self.key.begin();
-        let answer = self.router.call(request.map(Body::new));
+        let memory = self.messages.as_ref().map(|m| CallMemory::new(&m.memory));
+        let answer = match (&self.messages, &memory) {
+            (Some(messages), Some(memory)) => {
+                let streams = request.uri().path().contains("ServerReflection");
+                let mut request = request
+                    .map(|body| Body::new(Incoming::new(body, messages, memory.clone(), streams)));
+                request.extensions_mut().insert(memory.clone());
+                self.router.call(request)
+            }
+            _ => self.router.call(request.map(Body::new)),
+        };
+        let counted = self.messages.as_ref().map(|m| m.memory.clone());
         Box::pin(async move {
             let body = |body| Answer {
                 body,
+                counted,
+                _memory: memory,
                 _running: running,
             };
             Ok(answer.await?.map(body))
@@ -56,7 +79,28 @@ where
 /// The body of an answer.
 pub(super) struct Answer {
     body: Body,
+    counted: Option<ClientMemory>,
+    _memory: Option<CallMemory>,
     _running: Running,
+}
+
+/// A part of an answer, counted until HTTP/2 has sent it.
+struct Unsent {
+    bytes: Bytes,
+    _held: Held,
+}
+
+impl AsRef<[u8]> for Unsent {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+fn count(memory: &ClientMemory, bytes: Bytes) -> Bytes {
+    let mut held = memory.hold_nothing();
+    // What is about to be sent is not refused: what made it was counted before it was made.
+    held.grow_anyway(bytes.len());
+    Bytes::from_owner(Unsent { bytes, _held: held })
 }
 
 impl HttpBody for Answer {
@@ -67,7 +111,13 @@ impl HttpBody for Answer {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
+        Poll::Ready(match (frame, &self.counted) {
+            (Some(Ok(frame)), Some(memory)) => {
+                Some(Ok(frame.map_data(|bytes| count(memory, bytes))))
+            }
+            (other, _) => other,
+        })
     }
 
     fn is_end_stream(&self) -> bool {

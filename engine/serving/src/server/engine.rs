@@ -30,7 +30,7 @@ pub trait Engine: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<u32>, RequestError>> + Send;
 
     /// Text of token ids, all of them below [`ModelInfo::vocab`].
-    fn detokenize(&self, token_ids: &[u32], skip_special: bool) -> String;
+    fn detokenize(&self, token_ids: &[u32], skip_special: bool) -> Result<String, RequestError>;
 
     /// What is served.
     fn model(&self) -> &ModelInfo;
@@ -83,8 +83,8 @@ impl Engine for EngineHandle {
         self.tokenize(prompt, add_special).await
     }
 
-    fn detokenize(&self, token_ids: &[u32], skip_special: bool) -> String {
-        self.tokenizer().decode(token_ids, skip_special)
+    fn detokenize(&self, token_ids: &[u32], skip_special: bool) -> Result<String, RequestError> {
+        self.detokenize(token_ids, skip_special)
     }
 
     fn model(&self) -> &ModelInfo {

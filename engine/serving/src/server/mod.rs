@@ -7,7 +7,8 @@
 //! What one client can hold is bounded: a stream's unread output by the engine
 //! ([`crate::core::STREAM_LIMIT_BYTES`]) plus at most two messages here and a small HTTP/2 buffer;
 //! requests in size, calls per connection and connections in number, in all and per peer, always
-//! fewer than the process may open descriptors. Every wait for a client has an end (`transport`).
+//! fewer than the process may open descriptors. All clients together are bounded by
+//! [`crate::client_memory`]. Every wait for a client has an end (`transport`).
 //! Every call runs in a task of its own, so a panic ends one call.
 
 mod busy;
@@ -21,7 +22,9 @@ mod fields;
 mod handshake;
 mod health;
 mod http;
+mod incoming;
 mod listen;
+mod memory;
 mod rarely;
 mod responses;
 mod sampling;
@@ -35,6 +38,7 @@ mod transport;
 mod tests;
 
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -54,7 +58,9 @@ pub use status::{CallError, status};
 pub use transport::Times;
 
 use self::connections::Connections;
+use self::incoming::Messages;
 use self::transport::{Port, Protocol};
+use crate::client_memory::ClientMemory;
 use crate::metrics::{ClientGauges, PortGauges};
 
 /// Time for the last bytes of the last answer to leave, when clients do not close their
@@ -77,6 +83,8 @@ pub struct ServerConfig {
     pub connections: ConnectionLimits,
     /// How long clients may take.
     pub times: Times,
+    /// What clients may make the server hold.
+    pub client_memory: ClientMemory,
 }
 
 /// A server that listens.
@@ -127,6 +135,11 @@ impl<E: Engine> Server<E> {
         let clients = Clients {
             grpc: Connections::new(grpc_limits),
             http: Connections::new(http_limits),
+            messages: Messages {
+                memory: config.client_memory.clone(),
+                time: config.times.message,
+                late: Arc::default(),
+            },
         };
         let http = http.map(|listener| {
             let port = Port {
@@ -134,6 +147,7 @@ impl<E: Engine> Server<E> {
                 connections: clients.http.clone(),
                 times: config.times,
                 relief: Some(clients.grpc.clone()),
+                messages: None,
             };
             let router = http::router(engine.clone(), clients.clone());
             transport::serve(listener, port, router)
@@ -143,6 +157,7 @@ impl<E: Engine> Server<E> {
             connections: clients.grpc,
             times: config.times,
             relief: None,
+            messages: Some(clients.messages),
         };
         Ok(Self {
             follower: tokio::spawn(health.clone().follow(engine.clone())),
@@ -210,6 +225,7 @@ impl<E: Engine> Server<E> {
 struct Clients {
     grpc: Arc<Connections>,
     http: Arc<Connections>,
+    messages: Messages,
 }
 
 impl Clients {
@@ -223,6 +239,10 @@ impl Clients {
         };
         ClientGauges {
             ports: vec![port("grpc", &self.grpc), port("http", &self.http)],
+            memory_held: self.messages.memory.held(),
+            memory_limit: self.messages.memory.limit(),
+            memory_refusals: self.messages.memory.refused(),
+            late_messages: self.messages.late.load(Ordering::Relaxed),
         }
     }
 }

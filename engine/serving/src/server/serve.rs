@@ -59,6 +59,7 @@ mod tests {
 
     use super::super::{ConnectionLimits, ServerConfig, Times};
     use super::*;
+    use crate::client_memory::ClientMemory;
 
     #[tokio::test]
     async fn an_engine_that_stops_by_itself_ends_the_server_with_an_error() {
@@ -69,6 +70,7 @@ mod tests {
             limits: v1::ServerLimits::default(),
             connections: ConnectionLimits::default(),
             times: Times::default(),
+            client_memory: ClientMemory::unlimited(),
         };
         let server = Server::<EngineHandle>::bind(&config).await.expect("a port");
         let engine = crate::core::tests::lost_at_once();

@@ -13,6 +13,7 @@ use super::call::Call;
 use super::convert;
 use super::deadline::grpc_timeout;
 use super::engine::Engine;
+use super::memory::CallMemory;
 use super::responses::{Responses, respond};
 use super::status::CallError;
 use crate::core::{Field, GenerateStream, RequestError};
@@ -71,9 +72,15 @@ where
 
 async fn generate<E: Engine>(
     engine: E,
-    request: Request<v1::GenerateRequest>,
+    mut request: Request<v1::GenerateRequest>,
 ) -> Result<(String, GenerateStream), CallError> {
     let call_timeout = grpc_timeout(request.metadata())?;
+    let memory = CallMemory::of(request.extensions_mut());
+    let ids = match &request.get_ref().prompt {
+        Some(v1::generate_request::Prompt::TokenIds(ids)) => ids.ids.len(),
+        _ => 0,
+    };
+    grow(&memory, size_of::<u32>() * ids)?;
     let request = convert::request(request.into_inner(), engine.default_sampling())?;
     let request = crate::core::Request {
         call_timeout,
@@ -81,7 +88,20 @@ async fn generate<E: Engine>(
     };
     let request_id = request.request_id.clone();
     tracing::debug!(request_id, n = request.sampling.n, "generate");
-    Ok((request_id, engine.generate(request).await?))
+    let events = engine.generate(request).await?;
+    // The message is used up; the answer has an account of its own.
+    if let Some(memory) = memory {
+        memory.clear();
+    }
+    Ok((request_id, events))
+}
+
+/// Takes `bytes` more for a call.
+fn grow(memory: &Option<CallMemory>, bytes: usize) -> Result<(), RequestError> {
+    match memory {
+        Some(memory) => Ok(memory.grow(bytes)?),
+        None => Ok(()),
+    }
 }
 
 #[tonic::async_trait]
@@ -127,17 +147,19 @@ impl<E: Engine> Ebb for EbbService<E> {
 
     async fn tokenize(
         &self,
-        request: Request<v1::TokenizeRequest>,
+        mut request: Request<v1::TokenizeRequest>,
     ) -> Result<Response<v1::TokenizeResponse>, Status> {
+        let memory = CallMemory::of(request.extensions_mut());
         let v1::TokenizeRequest {
             input,
             add_special_tokens,
         } = request.into_inner();
-        self.unary("Tokenize", |engine| async move {
+        self.unary("Tokenize", move |engine| async move {
             let prompt = convert::tokenize_prompt(input)?;
             let token_ids = engine
                 .tokenize(prompt, add_special_tokens.unwrap_or(true))
                 .await?;
+            grow(&memory, size_of_val(&token_ids[..]))?;
             Ok(v1::TokenizeResponse { token_ids })
         })
         .await
@@ -145,13 +167,15 @@ impl<E: Engine> Ebb for EbbService<E> {
 
     async fn detokenize(
         &self,
-        request: Request<v1::DetokenizeRequest>,
+        mut request: Request<v1::DetokenizeRequest>,
     ) -> Result<Response<v1::DetokenizeResponse>, Status> {
+        let memory = CallMemory::of(request.extensions_mut());
         let v1::DetokenizeRequest {
             token_ids,
             skip_special_tokens,
         } = request.into_inner();
-        self.unary("Detokenize", |engine| async move {
+        self.unary("Detokenize", move |engine| async move {
+            grow(&memory, size_of_val(&token_ids[..]))?;
             let vocab = engine.model().vocab;
             if let Some((i, id)) = token_ids
                 .iter()
@@ -161,7 +185,9 @@ impl<E: Engine> Ebb for EbbService<E> {
                 let why = format!("{id} is not a token; the vocabulary ends at {}", vocab - 1);
                 return Err(RequestError::invalid(Field::TokenId(i), why).into());
             }
-            let text = engine.detokenize(&token_ids, skip_special_tokens.unwrap_or(false));
+            let text = engine.detokenize(&token_ids, skip_special_tokens.unwrap_or(false))?;
+            // The text, and the message made of it.
+            grow(&memory, 2 * text.len())?;
             Ok(v1::DetokenizeResponse { text })
         })
         .await

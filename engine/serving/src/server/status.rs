@@ -46,9 +46,9 @@ pub fn status(error: &RequestError) -> Status {
     let sentence = error.to_string();
     match error {
         RequestError::Invalid { field, message } => invalid(&path(*field), message),
-        RequestError::QueueFull { .. } | RequestError::SlowReader { .. } => {
-            Status::resource_exhausted(sentence)
-        }
+        RequestError::QueueFull { .. }
+        | RequestError::SlowReader { .. }
+        | RequestError::ClientMemory(_) => Status::resource_exhausted(sentence),
         RequestError::DeadlineExceeded => Status::deadline_exceeded(sentence),
         RequestError::Aborted => Status::cancelled(sentence),
         RequestError::ShuttingDown => Status::unavailable(sentence),

@@ -9,6 +9,7 @@
 //! | the HTTP/2 handshake | [`Times::handshake`] | closed |
 //! | its first call | [`Times::first_request`] | closed, politely |
 //! | the rest of a call's headers, or any sign of life | [`Times::keepalive`] | closed |
+//! | the rest of a call's message | [`Times::message`] | the call ends with DEADLINE_EXCEEDED |
 //! | the rest of an HTTP/1 request's headers, or its next request | [`Times::handshake`] | closed |
 
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ use super::busy::Busy;
 use super::connections::{Connections, Place, Why};
 use super::descriptors::CLOSING;
 use super::handshake::{Counted, Received};
+use super::incoming::Messages;
 use super::rarely::Rarely;
 
 /// Calls at once on one connection.
@@ -52,6 +54,8 @@ pub struct Times {
     /// From connecting to the first call. Clients may connect ahead of need; one that is closed
     /// for this connects anew when it has something to ask.
     pub first_request: Duration,
+    /// From a call's headers to the end of its message.
+    pub message: Duration,
     /// A quiet client is asked for a sign of life this often, and given up when none comes in time.
     pub keepalive: (Duration, Duration),
 }
@@ -61,6 +65,7 @@ impl Default for Times {
         Self {
             handshake: Duration::from_secs(10),
             first_request: Duration::from_secs(120),
+            message: Duration::from_secs(30),
             keepalive: (Duration::from_secs(20), Duration::from_secs(10)),
         }
     }
@@ -81,6 +86,8 @@ pub(super) struct Port {
     pub(super) times: Times,
     /// Whose idle connections are closed, too, when this port finds no descriptor.
     pub(super) relief: Option<Arc<Connections>>,
+    /// How messages are counted and awaited; none where there are no large ones.
+    pub(super) messages: Option<Messages>,
 }
 
 /// Asks the accept loop and every connection to finish what runs and close; `closed` resolves when
@@ -184,7 +191,7 @@ async fn connection(
         return;
     }
     let (received, key) = (Received::default(), place.key());
-    let service = Busy::new(router, key.clone());
+    let service = Busy::new(router, key.clone(), port.messages.clone());
     let io = TokioIo::new(Counted::new(socket, received.clone()));
     let builder = builder(port.protocol, &port.times);
     let serving = builder.serve_connection(io, TowerToHyperService::new(service));

@@ -6,6 +6,7 @@ use ebb_models::model::LoadFormat;
 use ebb_scheduler::{Admission, Mode};
 
 use super::memory::GPU_MEMORY_UTILIZATION;
+use crate::client_memory::ClientMemory;
 use crate::device::Device;
 use crate::kv_plan::{DEFAULT_FLOOR, KvSource};
 
@@ -55,6 +56,8 @@ pub struct EngineConfig {
     pub batch_invariant: bool,
     /// A new file that the trajectory of every answer is logged to ([`crate::trajectory`]).
     pub trajectory_log: Option<PathBuf>,
+    /// What clients may make the engine hold beside the KV cache.
+    pub client_memory: ClientMemory,
     /// Compute threads.
     pub threads: usize,
     /// Name that clients and metrics see; the model's own when absent.
@@ -89,6 +92,7 @@ impl EngineConfig {
             static_chunk: None,
             batch_invariant: false,
             trajectory_log: None,
+            client_memory: ClientMemory::unlimited(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             served_name: None,
         }

@@ -6,6 +6,7 @@ mod host;
 mod in_flight_steps;
 mod lost;
 mod queue;
+mod texts;
 
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ use super::{
     EngineHandle, FinishReason, GenerateStream, ModelInfo, Prompt, Request, RequestError, Served,
     StreamEvent, TokenLogprobs,
 };
+use crate::client_memory::ClientMemory;
 use crate::kv_plan::KvPlan;
 use crate::kv_state::KvFacts;
 use crate::metrics::Recorder;
@@ -42,10 +44,16 @@ fn engine(backend: Fake, frames: u32) -> EngineHandle {
 }
 
 /// The same, in which so many requests may run and so many more wait.
-fn queueing(
+fn queueing(backend: Fake, frames: u32, places: (usize, usize)) -> EngineHandle {
+    counting(backend, frames, places, ClientMemory::unlimited())
+}
+
+/// The same, whose clients have so much memory.
+fn counting(
     backend: Fake,
     frames: u32,
     (max_running, max_waiting): (usize, usize),
+    client_memory: ClientMemory,
 ) -> EngineHandle {
     let tokens = (0x100..0x100 + VOCAB as u32).filter_map(char::from_u32);
     let tokenizer = Tokenizer::from_gguf(GgufTokenizer {
@@ -80,6 +88,7 @@ fn queueing(
         template: None,
         generation: GenerationDefaults::default(),
         max_live: max_running + max_waiting,
+        client_memory,
         kv: KvFacts::new(&KvPlan::sixteen_bit(GEOMETRY).expect("a geometry")),
     };
     let layout = GEOMETRY.frame_layout();

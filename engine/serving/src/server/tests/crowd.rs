@@ -10,7 +10,12 @@ use super::*;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 async fn crowded(max: usize, per_peer: Option<usize>, times: Times) -> (Server<Fake>, Channel) {
-    let (server, channel) = bind_with(ConnectionLimits { max, per_peer }, times).await;
+    let (server, channel) = bind_with(
+        ConnectionLimits { max, per_peer },
+        times,
+        ClientMemory::new(8 << 20),
+    )
+    .await;
     server.ready(Fake::new()).await;
     (server, channel)
 }
@@ -89,6 +94,7 @@ async fn every_wait_for_a_client_has_an_end() {
         handshake: Duration::from_millis(200),
         first_request: Duration::from_millis(600),
         keepalive: (Duration::from_millis(900), Duration::from_millis(300)),
+        ..Times::default()
     };
     let (server, _) = crowded(100, Some(0), times).await;
     let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];

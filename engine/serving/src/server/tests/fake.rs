@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::client_memory::ClientMemory;
 use crate::core::{
     EngineState, Field, FinishReason, GenerateStream, KvBits, ModelInfo, Prompt, Request,
     RequestError, STREAM_LIMIT_BYTES, SendError, StreamEvent, StreamSender, stream,
@@ -117,7 +118,7 @@ impl Engine for Fake {
             _ => {}
         }
         let dropped = inner.clone();
-        let (tx, rx) = stream(move || {
+        let (tx, rx) = stream(&ClientMemory::unlimited(), move || {
             dropped.aborted.fetch_add(1, Ordering::Relaxed);
         });
         inner.live.fetch_add(1, Ordering::Relaxed);
@@ -158,8 +159,8 @@ impl Engine for Fake {
         Ok(bos.into_iter().chain(text.bytes().map(u32::from)).collect())
     }
 
-    fn detokenize(&self, token_ids: &[u32], _: bool) -> String {
-        format!("{token_ids:?}")
+    fn detokenize(&self, token_ids: &[u32], _: bool) -> Result<String, RequestError> {
+        Ok(format!("{token_ids:?}"))
     }
 
     fn model(&self) -> &ModelInfo {

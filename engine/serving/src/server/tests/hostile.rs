@@ -7,7 +7,7 @@ use super::*;
 use crate::core::STREAM_LIMIT_BYTES;
 
 /// One HTTP/2 frame (RFC 9113, section 4.1).
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes = (payload.len() as u32).to_be_bytes()[1..].to_vec();
     bytes.extend([kind, flags]);
     bytes.extend(stream.to_be_bytes());
@@ -16,7 +16,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// A header as HPACK's plainest form: a literal, not indexed, not compressed.
-fn header(name: &str, value: &str) -> Vec<u8> {
+pub(super) fn header(name: &str, value: &str) -> Vec<u8> {
     let mut bytes = vec![0, name.len() as u8];
     bytes.extend(name.bytes());
     bytes.push(value.len() as u8);

@@ -5,6 +5,7 @@ mod crowd;
 mod fake;
 mod hostile;
 mod lifecycle;
+mod memory;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,15 +18,21 @@ use tonic::{Code, Status};
 
 use self::fake::Fake;
 use super::{ConnectionLimits, Server, ServerConfig, Times};
+use crate::client_memory::ClientMemory;
 
 /// A small window, so that little output hides in the client.
 const CLIENT_WINDOW_BYTES: u32 = 65_535;
 
 async fn bind() -> (Server<Fake>, Channel) {
-    bind_with(ConnectionLimits::default(), Times::default()).await
+    let memory = ClientMemory::new(8 << 20);
+    bind_with(ConnectionLimits::default(), Times::default(), memory).await
 }
 
-async fn bind_with(connections: ConnectionLimits, times: Times) -> (Server<Fake>, Channel) {
+async fn bind_with(
+    connections: ConnectionLimits,
+    times: Times,
+    memory: ClientMemory,
+) -> (Server<Fake>, Channel) {
     let loopback = "127.0.0.1:0".parse().unwrap();
     let limits = v1::ServerLimits {
         max_running: 2,
@@ -39,6 +46,7 @@ async fn bind_with(connections: ConnectionLimits, times: Times) -> (Server<Fake>
         limits,
         connections,
         times,
+        client_memory: memory,
     };
     let server = Server::bind(&config)
         .await

@@ -1,0 +1,42 @@
+//! Texts on their way to the engine thread.
+
+use super::*;
+use crate::client_memory::ClientMemory;
+use crate::core::Field;
+
+fn bounded(bytes: u64) -> (ClientMemory, EngineHandle) {
+    let memory = ClientMemory::new(bytes);
+    let backend = Fake::new(400, 1, |_| None);
+    let engine = counting(backend, 400, (16, 16), memory.clone());
+    (memory, engine)
+}
+
+fn text(bytes: usize) -> Prompt {
+    Prompt::Text("\u{120}".repeat(bytes / 2))
+}
+
+#[tokio::test]
+async fn a_text_that_cannot_fit_is_refused_before_it_is_tokenised() {
+    let (memory, engine) = bounded(1 << 20);
+    // A context of 512 tokens, of which none has more than 2 bytes.
+    let error = engine.tokenize(text(1026), false).await.unwrap_err();
+    let RequestError::Invalid { field, message } = error else {
+        panic!("{error}")
+    };
+    assert_eq!(field, Field::Text);
+    assert!(message.ends_with("send at most 1024"), "{message}");
+    assert!(engine.tokenize(text(1024), false).await.is_ok());
+    assert_eq!((memory.held(), memory.refused()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_text_takes_client_memory_while_it_is_tokenised() {
+    let (memory, engine) = bounded(100_000);
+    assert!(engine.tokenize(text(200), false).await.is_ok());
+    let error = engine.tokenize(text(1000), false).await.unwrap_err();
+    assert!(matches!(error, RequestError::ClientMemory(_)), "{error}");
+    let many = vec![3; 1_000_000];
+    assert!(engine.detokenize(&many, false).is_err());
+    assert!(engine.detokenize(&many[..1000], false).is_ok());
+    assert_eq!((memory.held(), memory.refused()), (0, 2));
+}

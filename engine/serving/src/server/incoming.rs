@@ -1,0 +1,168 @@
+//! A request's body on its way in: its bytes are counted, and it has to arrive in time.
+
+use std::future::Future as _;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::BoxError;
+use axum::body::{Bytes, HttpBody};
+use http_body::{Frame, SizeHint};
+use tokio::time::{Instant, Sleep};
+use tonic::Status;
+
+use super::memory::CallMemory;
+use crate::client_memory::ClientMemory;
+
+/// How messages of a port are counted and awaited.
+#[derive(Clone)]
+pub(super) struct Messages {
+    pub(super) memory: ClientMemory,
+    /// Time for a message to arrive.
+    pub(super) time: Duration,
+    /// Messages that did not.
+    pub(super) late: Arc<AtomicU64>,
+}
+
+/// The body of a request.
+pub(super) struct Incoming<B> {
+    body: B,
+    memory: CallMemory,
+    progress: Progress,
+    /// Whether the call may have many messages, with pauses between them.
+    streams: bool,
+    timer: Pin<Box<Sleep>>,
+    time: Duration,
+    late: Arc<AtomicU64>,
+}
+
+impl<B> Incoming<B> {
+    pub(super) fn new(body: B, messages: &Messages, memory: CallMemory, streams: bool) -> Self {
+        Self {
+            body,
+            memory,
+            progress: Progress::default(),
+            streams,
+            timer: Box::pin(tokio::time::sleep(messages.time)),
+            time: messages.time,
+            late: messages.late.clone(),
+        }
+    }
+
+    fn check_time(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
+        if self.streams && !self.progress.midway() {
+            return Poll::Pending;
+        }
+        ready!(self.timer.as_mut().poll(cx));
+        self.late.fetch_add(1, Ordering::Relaxed);
+        Poll::Ready(Status::deadline_exceeded(format!(
+            "the call's message did not arrive within {} s; send it whole, and at once",
+            self.time.as_secs_f32()
+        )))
+    }
+
+    fn received(&mut self, bytes: &[u8]) -> Result<(), Status> {
+        if self.streams && !self.progress.midway() {
+            self.timer.as_mut().reset(Instant::now() + self.time);
+        }
+        self.progress.pass(bytes);
+        let full = |full: crate::client_memory::ClientMemoryFull| {
+            Status::resource_exhausted(full.to_string())
+        };
+        self.memory.grow(bytes.len()).map_err(full)
+    }
+}
+
+impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin> HttpBody for Incoming<B> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
+            let late = ready!(self.check_time(cx));
+            return Poll::Ready(Some(Err(late.into())));
+        };
+        let Some(frame) = frame else {
+            return Poll::Ready(None);
+        };
+        let frame = frame.map_err(Into::into);
+        Poll::Ready(Some(frame.and_then(|frame| {
+            if let Some(bytes) = frame.data_ref() {
+                self.received(bytes)?;
+            }
+            Ok(frame)
+        })))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Where in its messages a gRPC body is: each has a flag, four bytes of length, and that many.
+#[derive(Default)]
+struct Progress {
+    header: [u8; 5],
+    /// Bytes of the header that have come.
+    headed: usize,
+    /// Bytes of the message that have not.
+    rest: usize,
+}
+
+impl Progress {
+    fn pass(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            if self.headed < self.header.len() {
+                self.header[self.headed] = bytes[0];
+                self.headed += 1;
+                bytes = &bytes[1..];
+                if let [_, length @ ..] = self.header
+                    && self.headed == self.header.len()
+                {
+                    self.rest = u32::from_be_bytes(length) as usize;
+                }
+            } else {
+                let now = self.rest.min(bytes.len());
+                self.rest -= now;
+                bytes = &bytes[now..];
+            }
+            if self.headed == self.header.len() && self.rest == 0 {
+                self.headed = 0;
+            }
+        }
+    }
+
+    /// Whether a message has begun and not ended.
+    fn midway(&self) -> bool {
+        self.headed > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_told_apart_however_they_are_cut() {
+        let bytes = [&[0, 0, 0, 0, 3, 1, 2, 3][..], &[0; 5], &[1, 0, 0, 0, 1, 9]].concat();
+        let ends = [8, 13, 19];
+        for size in 1..=bytes.len() {
+            let mut progress = Progress::default();
+            let mut at = 0;
+            for part in bytes.chunks(size) {
+                progress.pass(part);
+                at += part.len();
+                assert_eq!(progress.midway(), !ends.contains(&at), "{size} {at}");
+            }
+        }
+    }
+}
