@@ -96,6 +96,11 @@ class Api:
         """A unary call."""
         return self._method(name)(self.message(f"{name}Request", **fields), timeout=timeout)
 
+    def start(self, name, timeout=120, **fields):
+        """A unary call under way: a future."""
+        message = self.message(f"{name}Request", **fields)
+        return self._method(name).future(message, timeout=timeout)
+
     def request(self, text=None, token_ids=None, chat=None, sampling=None, **fields):
         """A GenerateRequest; `chat` is a list of (role, content)."""
         if text is not None:

@@ -83,11 +83,11 @@ def test_many_long_texts_at_once_take_bounded_memory():
         api = held.enter_context(contextlib.closing(Api(server.address)))
         api.call("Tokenize", text="warm")
         before = memory(server, "VmRSS")
-        with concurrent.futures.ThreadPoolExecutor(32) as pool:
+        with concurrent.futures.ThreadPoolExecutor(12) as pool:
             digits = "7" * 300_000
             calls = [
                 pool.submit(code, lambda: api.call("Tokenize", text=digits, timeout=60))
-                for _ in range(32)
+                for _ in range(12)
             ]
             peak = before
             while not all(call.done() for call in calls):
@@ -106,6 +106,34 @@ def test_many_long_texts_at_once_take_bounded_memory():
         began = time.monotonic()
         name, details = code(lambda: api.call("Tokenize", text="7" * 3_000_000))
         assert (name, f"cannot fit a context of {most} tokens" in details) == (
-            "INVALID_ARGUMENT", True,
+            "INVALID_ARGUMENT",
+            True,
         ), details
         assert time.monotonic() - began < 1
+
+
+def test_texts_of_clients_that_left_and_long_ones_keep_no_short_one_waiting():
+    with Server() as server:
+        chat = [("user", "Hi")]
+        with contextlib.closing(Api(server.address)) as api:
+            assert api.generate(chat=chat, sampling=greedy(1)).status.name == "OK"
+            leaving, staying = Api(server.address), Api(server.address)
+            text = "7, " * 100_000
+            for _ in range(60):
+                leaving.start("Tokenize", text=text)
+            calls = [staying.start("Tokenize", text=text) for _ in range(6)]
+            time.sleep(0.3)
+            leaving.close()
+            times = []
+            for _ in range(5):
+                began = time.monotonic()
+                assert api.generate(chat=chat, sampling=greedy(1)).status.name == "OK"
+                times.append(time.monotonic() - began)
+            assert max(times) < 3, times
+            # Those that wait get their answer, and nothing is left of the others.
+            assert len({len(call.result().token_ids) for call in calls}) == 1
+            staying.close()
+            deadline = time.monotonic() + 10
+            while server.value("ebb:client_memory_bytes") > 1 << 20:
+                assert time.monotonic() < deadline, "client memory is not given back"
+                time.sleep(0.1)

@@ -59,6 +59,12 @@ impl ClientMemory {
         Ok(held)
     }
 
+    /// Whether `bytes` could be taken now.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        let sum = self.held().checked_add(bytes as u64);
+        sum.is_some_and(|sum| sum <= self.0.limit)
+    }
+
     /// An account with nothing in it.
     pub fn hold_nothing(&self) -> Held {
         Held {

@@ -37,6 +37,9 @@ pub enum TokenizerError {
     /// The text could not be turned into tokens.
     #[error("the text cannot be tokenised: {0}")]
     Encode(String),
+    /// Nobody wants the tokens any more.
+    #[error("tokenising was called off")]
+    CalledOff,
 }
 
 impl TokenizerError {

@@ -122,12 +122,26 @@ impl Tokenizer {
         add_special: bool,
         parse_special: bool,
     ) -> Result<Vec<u32>, TokenizerError> {
+        self.encode_while(text, add_special, parse_special, &|| true)
+    }
+
+    /// The same, as long as that is `wanted`, which is asked often.
+    ///
+    /// # Errors
+    /// Those of [`Self::encode`]; [`TokenizerError::CalledOff`].
+    pub fn encode_while(
+        &self,
+        text: &str,
+        add_special: bool,
+        parse_special: bool,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Vec<u32>, TokenizerError> {
         let mut ids = Vec::with_capacity(text.len() / 3 + 2);
         if add_special {
             ids.extend_from_slice(&self.prefix);
         }
         let failed = || TokenizerError::Encode("the tokenizer library failed on it".to_owned());
-        let encode = || self.pipeline.encode(text, parse_special, &mut ids);
+        let encode = || self.pipeline.encode(text, parse_special, wanted, &mut ids);
         TokenizerError::catch(encode, failed)?;
         if add_special {
             ids.extend_from_slice(&self.suffix);

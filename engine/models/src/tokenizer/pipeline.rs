@@ -85,14 +85,18 @@ impl Pipeline {
         added.or_else(|| self.model.token_to_id(token))
     }
 
-    /// Appends the ids of `text` to `ids`.
+    /// Appends the ids of `text` to `ids`, as long as that is `wanted`, which every piece asks.
     pub(super) fn encode(
         &self,
         text: &str,
         parse_special: bool,
+        wanted: &dyn Fn() -> bool,
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        let failed = |e: tokenizers::Error| TokenizerError::Encode(e.to_string());
+        let failed = |e: tokenizers::Error| match e.downcast::<TokenizerError>() {
+            Ok(ours) => *ours,
+            Err(e) => TokenizerError::Encode(e.to_string()),
+        };
         let added = if parse_special {
             &self.parsing
         } else {
@@ -103,7 +107,10 @@ impl Pipeline {
             cut.pre_tokenize(&mut pieces).map_err(failed)?;
         }
         pieces
-            .tokenize(|piece| self.model.tokenize(piece.get()))
+            .tokenize(|piece| match wanted() {
+                true => self.model.tokenize(piece.get()),
+                false => Err(TokenizerError::CalledOff.into()),
+            })
             .map_err(failed)?;
         for (_, _, tokens) in pieces.get_splits(OffsetReferential::Normalized, OffsetType::None) {
             ids.extend(tokens.iter().flatten().map(|token| token.id));

@@ -11,8 +11,10 @@ use super::engine::{Command, Inner, Submission};
 use super::request::{Accepted, max_tokens};
 use super::shared::{Place, Shared, outcome};
 use super::stream::stream;
+use super::text_queue::Wanted;
 use super::work_bytes::work_bytes;
 use super::{Field, GenerateStream, Prompt, Request, RequestError};
+use crate::client_memory::Held;
 use crate::metrics::RequestMeter;
 use crate::sampling::SamplingParams;
 
@@ -46,7 +48,13 @@ impl Inner {
     ) -> Result<(Accepted, Place), RequestError> {
         self.check_open()?;
         let deadline = request.deadline(arrived);
-        let prompt = self.tokenize(request.prompt, true).await?;
+        let tokenizing = self.tokenize(request.prompt, true);
+        let prompt = match deadline {
+            Some(at) => tokio::time::timeout_at(at.into(), tokenizing)
+                .await
+                .map_err(|_| RequestError::DeadlineExceeded)??,
+            None => tokenizing.await?,
+        };
         let context = self.served.info.max_context;
         let max_tokens = max_tokens(prompt.len(), params.max_tokens, context)?;
         let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
@@ -114,19 +122,52 @@ impl Inner {
         prompt: Prompt,
         add_special: bool,
     ) -> Result<Arc<[u32]>, RequestError> {
-        // Long texts take milliseconds: too long for the thread that serves other clients.
-        const INLINE_BYTES: usize = 16 * 1024;
-        let inline = matches!(&prompt, Prompt::Text(text) if text.len() <= INLINE_BYTES)
-            || matches!(&prompt, Prompt::Tokens(_));
-        if inline {
-            return self.tokenize_now(prompt, add_special);
-        }
+        // Longer texts take milliseconds: too long for the thread that serves other clients.
+        const INLINE_BYTES: usize = 1024;
         let shared = self.shared.clone();
-        tokio::task::spawn_blocking(move || shared.tokenize_now(prompt, add_special))
-            .await
-            .map_err(|e| RequestError::Internal(format!("tokenising failed: {e}")))?
+        let (size, work) = match prompt {
+            Prompt::Tokens(ids) => return shared.check_ids(ids),
+            Prompt::Text(ref text) => {
+                shared.check_length(text, Field::Text)?;
+                (text.len(), work_bytes(text))
+            }
+            Prompt::Chat(ref messages) => {
+                let bytes = messages.iter().map(|m| m.role.len() + m.content.len());
+                let bytes = bytes.sum::<usize>();
+                (bytes, RENDER_COPIES * bytes)
+            }
+        };
+        if size <= INLINE_BYTES && matches!(prompt, Prompt::Text(_)) {
+            let mut held = self.served.client_memory.hold(work)?;
+            return shared.tokenize_now(prompt, add_special, &mut held, &|| true);
+        }
+        let run = move |held: &mut Held, wanted: &Wanted| {
+            shared.tokenize_now(prompt, add_special, held, &|| !wanted.is_over())
+        };
+        self.texts.run(size, work, run).await
+    }
+
+    /// Text of token ids.
+    pub(super) async fn detokenize(
+        &self,
+        ids: Vec<u32>,
+        skip: bool,
+    ) -> Result<String, RequestError> {
+        // The bytes, the text checked, and the copy that is given out.
+        const COPIES: usize = 3;
+        let shared = self.shared.clone();
+        let size = size_of_val(&ids[..]);
+        let run = move |held: &mut Held, _: &Wanted| {
+            let tokenizer = &shared.served.tokenizer;
+            held.grow(COPIES.saturating_mul(tokenizer.decoded_bytes(&ids, skip)))?;
+            Ok(tokenizer.decode(&ids, skip))
+        };
+        self.texts.run(size, 0, run).await
     }
 }
+
+/// Copies of a conversation that rendering it makes: values of the template, and its output.
+const RENDER_COPIES: usize = 4;
 
 impl Shared {
     /// Refuses texts that cannot fit, before they cost time and memory.
@@ -145,30 +186,31 @@ impl Shared {
         Err(RequestError::invalid(field, message))
     }
 
-    /// Text of token ids.
-    pub(super) fn detokenize(&self, ids: &[u32], skip: bool) -> Result<String, RequestError> {
-        // The bytes, the text checked, and the copy that is given out.
-        const COPIES: usize = 3;
-        let bytes = self.served.tokenizer.decoded_bytes(ids, skip);
-        let _held = self
-            .served
-            .client_memory
-            .hold(COPIES.saturating_mul(bytes))?;
-        Ok(self.served.tokenizer.decode(ids, skip))
+    fn check_ids(&self, ids: Vec<u32>) -> Result<Arc<[u32]>, RequestError> {
+        let vocab = self.served.info.vocab;
+        if let Some(bad) = ids.iter().find(|&&id| id as usize >= vocab) {
+            let message = format!("{bad} is not a token: the vocabulary has {vocab} tokens");
+            return Err(RequestError::invalid(Field::TokenIds, message));
+        }
+        Ok(ids.into())
     }
 
-    fn tokenize_now(&self, prompt: Prompt, add_special: bool) -> Result<Arc<[u32]>, RequestError> {
+    /// Tokenises as long as that is `wanted`; `held` has what a text takes already.
+    fn tokenize_now(
+        &self,
+        prompt: Prompt,
+        add_special: bool,
+        held: &mut Held,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Arc<[u32]>, RequestError> {
+        let encode = |text: &str, field, add_special| {
+            let tokenizer = &self.served.tokenizer;
+            let ids = tokenizer.encode_while(text, add_special, true, wanted);
+            ids.map_err(|e| RequestError::invalid(field, e))
+        };
         let ids = match prompt {
-            Prompt::Tokens(ids) => {
-                let vocab = self.served.info.vocab;
-                if let Some(bad) = ids.iter().find(|&&id| id as usize >= vocab) {
-                    let message =
-                        format!("{bad} is not a token: the vocabulary has {vocab} tokens");
-                    return Err(RequestError::invalid(Field::TokenIds, message));
-                }
-                ids
-            }
-            Prompt::Text(text) => self.encode(&text, Field::Text, add_special)?,
+            Prompt::Tokens(ids) => return self.check_ids(ids),
+            Prompt::Text(text) => encode(&text, Field::Text, add_special)?,
             Prompt::Chat(messages) => {
                 let template = self.served.template.as_ref().ok_or_else(|| {
                     RequestError::invalid(
@@ -179,24 +221,13 @@ impl Shared {
                 let text = template
                     .render(&messages, true, std::time::SystemTime::now())
                     .map_err(|e| RequestError::invalid(Field::Chat, e))?;
+                drop(messages);
+                self.check_length(&text, Field::Chat)?;
+                held.grow(work_bytes(&text))?;
                 // The template writes BOS itself where the model wants one.
-                self.encode(&text, Field::Chat, false)?
+                encode(&text, Field::Chat, false)?
             }
         };
         Ok(ids.into())
-    }
-
-    fn encode(
-        &self,
-        text: &str,
-        field: Field,
-        add_special: bool,
-    ) -> Result<Vec<u32>, RequestError> {
-        self.check_length(text, field)?;
-        let _held = self.served.client_memory.hold(work_bytes(text))?;
-        self.served
-            .tokenizer
-            .encode(text, add_special, true)
-            .map_err(|e| RequestError::invalid(field, e))
     }
 }

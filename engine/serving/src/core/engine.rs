@@ -14,6 +14,7 @@ use super::RequestError;
 use super::request::Accepted;
 use super::shared::Shared;
 use super::stream::StreamSender;
+use super::text_queue::TextQueue;
 use crate::metrics::RequestMeter;
 
 /// What the engine thread is told. Cancellations travel beside it ([`Inner::take_cancelled`]) so
@@ -31,6 +32,8 @@ pub(super) struct Submission {
     pub(super) sender: StreamSender,
 }
 
+/// Threads that tokenise and render templates, at most.
+const TEXT_THREADS: usize = 4;
 /// How long closing waits for the engine thread to let go of its backend.
 const LETTING_GO: Duration = Duration::from_secs(10);
 
@@ -38,6 +41,8 @@ const LETTING_GO: Duration = Duration::from_secs(10);
 /// these is gone, or one is closed.
 pub(super) struct Inner {
     pub(super) shared: Arc<Shared>,
+    /// Where texts become tokens and tokens texts.
+    pub(super) texts: TextQueue,
     /// Until this is closed.
     commands: RwLock<Option<SyncSender<Command>>>,
     /// Closed when the engine thread has dropped its backend.
@@ -64,7 +69,12 @@ impl Inner {
         commands: SyncSender<Command>,
         ended: Receiver<Infallible>,
     ) -> Self {
+        let threads = std::thread::available_parallelism().map_or(2, usize::from);
         Self {
+            texts: TextQueue::new(
+                threads.min(TEXT_THREADS),
+                shared.served.client_memory.clone(),
+            ),
             shared,
             commands: RwLock::new(Some(commands)),
             ended: Mutex::new(ended),

@@ -22,6 +22,15 @@ pub enum RequestError {
         /// Requests that may be waiting and running together.
         limit: usize,
     },
+    /// Too many texts wait to be tokenised; gRPC `RESOURCE_EXHAUSTED`.
+    #[error(
+        "{limit} texts are waiting to be tokenised, which is as many as may; try again later or on \
+         another replica"
+    )]
+    TextQueueFull {
+        /// Texts that may be waiting.
+        limit: usize,
+    },
     /// The reader let too much output pile up; gRPC `RESOURCE_EXHAUSTED`.
     #[error(
         "the client reads too slowly: more than {limit_bytes} bytes of output were waiting; the \

@@ -177,9 +177,13 @@ impl EngineHandle {
     /// Text of token ids, all of them below [`ModelInfo::vocab`].
     ///
     /// # Errors
-    /// [`RequestError::ClientMemory`].
-    pub fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String, RequestError> {
-        self.inner.detokenize(ids, skip_special)
+    /// [`RequestError::ClientMemory`], [`RequestError::TextQueueFull`].
+    pub async fn detokenize(
+        &self,
+        ids: Vec<u32>,
+        skip_special: bool,
+    ) -> Result<String, RequestError> {
+        self.inner.detokenize(ids, skip_special).await
     }
 
     /// What applies where a request says nothing: the model's own recommendation.

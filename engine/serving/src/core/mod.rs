@@ -20,6 +20,7 @@ mod step;
 mod stream;
 #[cfg(test)]
 pub(crate) mod tests;
+mod text_queue;
 mod work_bytes;
 
 pub use answer::{FinishReason, KvBits, StreamEvent, TokenLogprobs};

@@ -245,7 +245,9 @@ pub(super) fn outcome(error: Option<&RequestError>) -> Outcome {
     match error {
         None => Outcome::Completed,
         Some(RequestError::Invalid { .. }) => Outcome::Invalid,
-        Some(RequestError::QueueFull { .. }) => Outcome::QueueFull,
+        Some(RequestError::QueueFull { .. } | RequestError::TextQueueFull { .. }) => {
+            Outcome::QueueFull
+        }
         Some(RequestError::SlowReader { .. }) => Outcome::SlowReader,
         Some(RequestError::ClientMemory(_)) => Outcome::ClientMemory,
         Some(RequestError::DeadlineExceeded) => Outcome::DeadlineExceeded,

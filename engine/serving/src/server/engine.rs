@@ -30,7 +30,11 @@ pub trait Engine: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<u32>, RequestError>> + Send;
 
     /// Text of token ids, all of them below [`ModelInfo::vocab`].
-    fn detokenize(&self, token_ids: &[u32], skip_special: bool) -> Result<String, RequestError>;
+    fn detokenize(
+        &self,
+        token_ids: Vec<u32>,
+        skip_special: bool,
+    ) -> impl Future<Output = Result<String, RequestError>> + Send;
 
     /// What is served.
     fn model(&self) -> &ModelInfo;
@@ -83,8 +87,12 @@ impl Engine for EngineHandle {
         self.tokenize(prompt, add_special).await
     }
 
-    fn detokenize(&self, token_ids: &[u32], skip_special: bool) -> Result<String, RequestError> {
-        self.detokenize(token_ids, skip_special)
+    async fn detokenize(
+        &self,
+        token_ids: Vec<u32>,
+        skip_special: bool,
+    ) -> Result<String, RequestError> {
+        self.detokenize(token_ids, skip_special).await
     }
 
     fn model(&self) -> &ModelInfo {

@@ -7,6 +7,7 @@ use std::time::Instant;
 use ebb_proto::v1;
 use ebb_proto::v1::ebb_server::Ebb;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tonic::{Request, Response, Status};
 
 use super::call::Call;
@@ -53,13 +54,22 @@ impl<E: Engine> EbbService<E> {
     }
 }
 
-/// The result of a future that may panic.
+/// A task that ends with whoever waits for it: a call whose client left asks for nothing more.
+struct Bound<T>(JoinHandle<T>);
+
+impl<T> Drop for Bound<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The result of a future that may panic. It goes no further than its caller waits.
 async fn contained<T, F>(run: F) -> Result<T, Status>
 where
     T: Send + 'static,
     F: Future<Output = Result<T, CallError>> + Send + 'static,
 {
-    match tokio::spawn(run).await {
+    match (&mut Bound(tokio::spawn(run)).0).await {
         Ok(result) => result.map_err(Status::from),
         Err(error) => {
             tracing::error!(%error, "a call failed because of a bug in the server");
@@ -185,7 +195,9 @@ impl<E: Engine> Ebb for EbbService<E> {
                 let why = format!("{id} is not a token; the vocabulary ends at {}", vocab - 1);
                 return Err(RequestError::invalid(Field::TokenId(i), why).into());
             }
-            let text = engine.detokenize(&token_ids, skip_special_tokens.unwrap_or(false))?;
+            let text = engine
+                .detokenize(token_ids, skip_special_tokens.unwrap_or(false))
+                .await?;
             // The text, and the message made of it.
             grow(&memory, 2 * text.len())?;
             Ok(v1::DetokenizeResponse { text })

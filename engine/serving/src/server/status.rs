@@ -48,6 +48,7 @@ pub fn status(error: &RequestError) -> Status {
         RequestError::Invalid { field, message } => invalid(&path(*field), message),
         RequestError::QueueFull { .. }
         | RequestError::SlowReader { .. }
+        | RequestError::TextQueueFull { .. }
         | RequestError::ClientMemory(_) => Status::resource_exhausted(sentence),
         RequestError::DeadlineExceeded => Status::deadline_exceeded(sentence),
         RequestError::Aborted => Status::cancelled(sentence),

@@ -339,3 +339,29 @@ async fn a_message_above_the_limit_is_refused() {
     let (_, status) = collect(&channel, text(&"x".repeat(200_000))).await;
     assert_eq!(code(status), Code::OutOfRange);
 }
+
+#[tokio::test]
+async fn work_for_a_client_that_left_ends() {
+    let (fake, server, channel) = start().await;
+    let live = || fake.0.live.load(Ordering::Relaxed);
+    let calls: Vec<_> = (0..20)
+        .map(|_| {
+            let mut client = EbbClient::new(channel.clone());
+            tokio::spawn(async move {
+                let input = Some(v1::tokenize_request::Input::Text("forever".into()));
+                let request = v1::TokenizeRequest {
+                    input,
+                    ..Default::default()
+                };
+                client.tokenize(request).await
+            })
+        })
+        .collect();
+    eventually("all are worked on", || live() == 20).await;
+    for call in &calls {
+        call.abort();
+    }
+    eventually("nobody works for nobody", || live() == 0).await;
+    let metrics = get(&server, "/metrics").await;
+    assert!(metrics.contains("method=\"Tokenize\",code=\"CANCELLED\"} 20"));
+}

@@ -64,6 +64,22 @@ fn delta(text: &str) -> StreamEvent {
     }
 }
 
+/// Counts as live until it is dropped.
+struct Working<'a>(&'a AtomicUsize);
+
+impl<'a> Working<'a> {
+    fn new(live: &'a AtomicUsize) -> Self {
+        live.fetch_add(1, Ordering::Relaxed);
+        Self(live)
+    }
+}
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 async fn count(tx: &StreamSender, pieces: u32, pause: Duration) {
     for i in 0..pieces {
         tokio::time::sleep(pause).await;
@@ -155,11 +171,15 @@ impl Engine for Fake {
         let Prompt::Text(text) = prompt else {
             return Ok(vec![9]);
         };
+        if text == "forever" {
+            let _working = Working::new(&self.0.live);
+            std::future::pending::<()>().await;
+        }
         let bos = add_special.then_some(1);
         Ok(bos.into_iter().chain(text.bytes().map(u32::from)).collect())
     }
 
-    fn detokenize(&self, token_ids: &[u32], _: bool) -> Result<String, RequestError> {
+    async fn detokenize(&self, token_ids: Vec<u32>, _: bool) -> Result<String, RequestError> {
         Ok(format!("{token_ids:?}"))
     }
 
