@@ -134,6 +134,12 @@ PANELS = [
         (total("ebb:max_client_memory_bytes"), "limit"),
     ),
     series(
+        "Texts waiting to be tokenised",
+        "Long ones wait for each other; short ones go first.",
+        "short",
+        (total("ebb:texts_waiting"), "waiting"),
+    ),
+    series(
         "Refused for client memory, or late",
         "Messages, texts and answers refused because clients hold as much as they may, and calls "
         "whose message did not arrive in time.",

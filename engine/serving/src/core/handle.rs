@@ -62,6 +62,8 @@ pub struct EngineState {
     pub tokens_computed: u64,
     /// Of those, tokens whose KV preemptions threw away.
     pub tokens_thrown_away: u64,
+    /// Texts that wait to be tokenised.
+    pub texts_waiting: usize,
     /// Whether new requests are still taken.
     pub accepting: bool,
     /// How wide the KV cache is.
@@ -84,6 +86,7 @@ impl EngineState {
             prefix_hits: stats.prefix_hit_tokens,
             tokens_computed: stats.tokens_scheduled,
             tokens_thrown_away: stats.preempted_tokens,
+            texts_waiting: 0,
             accepting: true,
             kv,
         }
@@ -203,7 +206,10 @@ impl EngineHandle {
 
     /// The engine as of its last step.
     pub fn state(&self) -> EngineState {
-        self.inner.state()
+        EngineState {
+            texts_waiting: self.inner.texts.waiting(),
+            ..self.inner.state()
+        }
     }
 
     /// Stops admission; resolves when everything running has finished, or at `grace`, when the rest

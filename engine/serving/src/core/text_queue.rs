@@ -169,8 +169,7 @@ impl TextQueue {
     }
 
     /// Jobs that wait.
-    #[cfg(test)]
-    fn waiting(&self) -> usize {
+    pub(super) fn waiting(&self) -> usize {
         self.shared.state.lock().jobs.len()
     }
 }

@@ -73,6 +73,8 @@ pub struct EngineGauges {
     pub tokens_computed: u64,
     /// Of those, tokens whose KV preemptions threw away.
     pub tokens_thrown_away: u64,
+    /// Texts that wait to be tokenised.
+    pub texts_waiting: usize,
     /// How wide the KV cache is.
     pub kv: KvState,
     /// What clients hold.
@@ -217,6 +219,13 @@ impl Recorder {
                 )
                 .set(used.map_or(0.0, |f| f.cached_bytes as f64));
         }
+        register
+            .gauge(
+                "ebb:texts_waiting",
+                "Texts that wait to be tokenised, templates included.",
+                &[],
+            )
+            .set(now.texts_waiting as f64);
         now.clients.set(&register);
         inner.handle.render()
     }

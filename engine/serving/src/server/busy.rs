@@ -6,6 +6,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{Request, Response};
@@ -16,6 +17,7 @@ use tonic::codegen::Service;
 use super::connections::{Key, Running};
 use super::incoming::{Incoming, Messages};
 use super::memory::CallMemory;
+use super::unread::{Part, Unread};
 use crate::client_memory::{ClientMemory, Held};
 
 /// What a port answers, for one connection.
@@ -25,14 +27,21 @@ pub(super) struct Busy {
     key: Arc<Key>,
     /// What its calls are counted in; none where they are small.
     messages: Option<Messages>,
+    unread: Unread,
 }
 
 impl Busy {
-    pub(super) fn new(router: Router, key: Arc<Key>, messages: Option<Messages>) -> Self {
+    pub(super) fn new(
+        router: Router,
+        key: Arc<Key>,
+        messages: Option<Messages>,
+        unread: Unread,
+    ) -> Self {
         Self {
             router,
             key,
             messages,
+            unread,
         }
     }
 }
@@ -63,7 +72,8 @@ where
             }
             _ => self.router.call(request.map(Body::new)),
         };
-        let counted = self.messages.as_ref().map(|m| m.memory.clone());
+        let memory_and_time = |m: &Messages| (m.memory.clone(), self.unread.clone());
+        let counted = self.messages.as_ref().map(memory_and_time);
         Box::pin(async move {
             let body = |body| Answer {
                 body,
@@ -79,7 +89,7 @@ where
 /// The body of an answer.
 pub(super) struct Answer {
     body: Body,
-    counted: Option<ClientMemory>,
+    counted: Option<(ClientMemory, Unread)>,
     _memory: Option<CallMemory>,
     _running: Running,
 }
@@ -88,6 +98,7 @@ pub(super) struct Answer {
 struct Unsent {
     bytes: Bytes,
     _held: Held,
+    _part: Option<Part>,
 }
 
 impl AsRef<[u8]> for Unsent {
@@ -96,11 +107,15 @@ impl AsRef<[u8]> for Unsent {
     }
 }
 
-fn count(memory: &ClientMemory, bytes: Bytes) -> Bytes {
+fn count(memory: &ClientMemory, unread: &Unread, bytes: Bytes) -> Bytes {
     let mut held = memory.hold_nothing();
     // What is about to be sent is not refused: what made it was counted before it was made.
     held.grow_anyway(bytes.len());
-    Bytes::from_owner(Unsent { bytes, _held: held })
+    Bytes::from_owner(Unsent {
+        _part: unread.add(bytes.len(), Instant::now()),
+        bytes,
+        _held: held,
+    })
 }
 
 impl HttpBody for Answer {
@@ -113,8 +128,8 @@ impl HttpBody for Answer {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
         Poll::Ready(match (frame, &self.counted) {
-            (Some(Ok(frame)), Some(memory)) => {
-                Some(Ok(frame.map_data(|bytes| count(memory, bytes))))
+            (Some(Ok(frame)), Some((memory, unread))) => {
+                Some(Ok(frame.map_data(|bytes| count(memory, unread, bytes))))
             }
             (other, _) => other,
         })

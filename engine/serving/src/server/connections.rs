@@ -31,15 +31,18 @@ pub(super) enum Why {
     NoHandshake,
     /// It did not ask for anything in time.
     NoRequest,
+    /// It did not read an answer in time.
+    Unread,
     /// All others are busy.
     Refused,
 }
 
 impl Why {
-    pub(super) const ALL: [Self; 4] = [
+    pub(super) const ALL: [Self; 5] = [
         Self::MadeWay,
         Self::NoHandshake,
         Self::NoRequest,
+        Self::Unread,
         Self::Refused,
     ];
 
@@ -48,6 +51,7 @@ impl Why {
             Self::MadeWay => "made_way",
             Self::NoHandshake => "no_handshake",
             Self::NoRequest => "no_request",
+            Self::Unread => "unread",
             Self::Refused => "refused",
         }
     }
@@ -306,7 +310,7 @@ mod tests {
         drop(busy);
         assert!(table.admit(host(9)).is_some() && closed(&mut places[0]));
         assert_eq!(table.closed()[0], ("made_way", 4));
-        assert_eq!(table.closed()[3], ("refused", 1));
+        assert_eq!(table.closed()[4], ("refused", 1));
     }
 
     #[test]

@@ -69,6 +69,7 @@ pub(super) fn gauges(state: &EngineState, clients: ClientGauges) -> EngineGauges
         prefix_hits: state.prefix_hits,
         tokens_computed: state.tokens_computed,
         tokens_thrown_away: state.tokens_thrown_away,
+        texts_waiting: state.texts_waiting,
         kv: state.kv.clone(),
         clients,
     }

@@ -33,6 +33,7 @@ mod service;
 mod shutdown;
 mod status;
 mod transport;
+mod unread;
 
 #[cfg(test)]
 mod tests;

@@ -10,6 +10,7 @@
 //! | its first call | [`Times::first_request`] | closed, politely |
 //! | the rest of a call's headers, or any sign of life | [`Times::keepalive`] | closed |
 //! | the rest of a call's message | [`Times::message`] | the call ends with DEADLINE_EXCEEDED |
+//! | to read an answer | [`Times::unread`] | closed |
 //! | the rest of an HTTP/1 request's headers, or its next request | [`Times::handshake`] | closed |
 
 use std::net::SocketAddr;
@@ -29,6 +30,7 @@ use super::descriptors::CLOSING;
 use super::handshake::{Counted, Received};
 use super::incoming::Messages;
 use super::rarely::Rarely;
+use super::unread::Unread;
 
 /// Calls at once on one connection.
 const MAX_STREAMS_PER_CONNECTION: u32 = 1024;
@@ -56,6 +58,8 @@ pub struct Times {
     pub first_request: Duration,
     /// From a call's headers to the end of its message.
     pub message: Duration,
+    /// To read an answer, beside a second for every 64 KiB of it.
+    pub unread: Duration,
     /// A quiet client is asked for a sign of life this often, and given up when none comes in time.
     pub keepalive: (Duration, Duration),
 }
@@ -66,6 +70,7 @@ impl Default for Times {
             handshake: Duration::from_secs(10),
             first_request: Duration::from_secs(120),
             message: Duration::from_secs(30),
+            unread: Duration::from_secs(120),
             keepalive: (Duration::from_secs(20), Duration::from_secs(10)),
         }
     }
@@ -191,7 +196,8 @@ async fn connection(
         return;
     }
     let (received, key) = (Received::default(), place.key());
-    let service = Busy::new(router, key.clone(), port.messages.clone());
+    let unread = Unread::new(port.times.unread);
+    let service = Busy::new(router, key.clone(), port.messages.clone(), unread.clone());
     let io = TokioIo::new(Counted::new(socket, received.clone()));
     let builder = builder(port.protocol, &port.times);
     let serving = builder.serve_connection(io, TowerToHyperService::new(service));
@@ -232,6 +238,10 @@ async fn connection(
         () = asks_nothing => {
             port.connections.count(Why::NoRequest);
             (Why::NoRequest.as_str(), PARTING)
+        }
+        () = unread.overdue() => {
+            port.connections.count(Why::Unread);
+            (Why::Unread.as_str(), Duration::ZERO)
         }
     };
     tracing::debug!(why, %peer, "closing a connection");

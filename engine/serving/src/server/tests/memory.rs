@@ -10,6 +10,7 @@ async fn bounded(bytes: u64, message: Duration) -> (ClientMemory, Server<Fake>, 
     let memory = ClientMemory::new(bytes);
     let times = Times {
         message,
+        unread: Duration::from_millis(200),
         ..Times::default()
     };
     let (server, channel) = bind_with(ConnectionLimits::default(), times, memory.clone()).await;
@@ -133,6 +134,8 @@ async fn an_answer_counts_until_it_is_read() {
         socket.write_all(&bytes).await.unwrap();
     }
     eventually("ten answers wait", || memory.held() > 10 * 190_000).await;
-    drop(socket);
+    // Whoever does not read is given up, though the connection lives.
     eventually("nothing is held", || memory.held() == 0).await;
+    let metrics = get(&server, "/metrics").await;
+    assert!(metrics.contains("reason=\"unread\"} 1"));
 }
