@@ -1,5 +1,5 @@
 //! One budget in bytes for all that clients make the server hold: messages on their way in, texts
-//! being tokenised, answers that nobody has read.
+//! being tokenised, prompts of requests that run or wait, answers that nobody has read.
 //!
 //! What begins something new is refused beyond the budget ([`ClientMemory::hold`]). What was
 //! promised room before (a little of every answer under way) is counted, but not refused

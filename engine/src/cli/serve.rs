@@ -46,7 +46,8 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "N")]
     max_connections_per_peer: Option<usize>,
     /// Memory for all that clients make the server hold beside the KV cache: messages on their way,
-    /// texts being tokenised, answers not read yet. Beyond it calls get RESOURCE_EXHAUSTED.
+    /// texts being tokenised, prompts, answers not read yet. Beyond it calls get
+    /// RESOURCE_EXHAUSTED.
     #[arg(long, value_name = "SIZE", default_value_t = ByteSize(256 << 20))]
     client_memory: ByteSize,
     #[command(flatten)]

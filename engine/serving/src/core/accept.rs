@@ -86,6 +86,12 @@ impl Inner {
                 inner.cancel(id, RequestError::Aborted);
             }
         });
+        // The prompt stays until the request ends, which may be after a long wait.
+        if let Err(full) = sender.hold(size_of_val(&request.prompt[..])) {
+            let error = full.into();
+            meter.end(Instant::now(), outcome(Some(&error)));
+            return Err(error);
+        }
         let submission = Submission {
             request,
             meter,

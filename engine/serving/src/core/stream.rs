@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::answer::EVENT_BYTES;
 use super::{RequestError, StreamEvent};
-use crate::client_memory::{ClientMemory, Held};
+use crate::client_memory::{ClientMemory, ClientMemoryFull, Held};
 
 /// Bytes of events that one stream may hold for a reader that does not fetch them. With the
 /// server's own buffers behind it (encoding, HTTP/2 and socket: at most 112 KiB) a slow reader
@@ -86,6 +86,11 @@ pub(crate) fn stream(
 }
 
 impl StreamSender {
+    /// Counts `bytes` of the request itself, until its reader is gone.
+    pub(crate) fn hold(&self, bytes: usize) -> Result<(), ClientMemoryFull> {
+        self.0.state.lock().held.grow(bytes)
+    }
+
     /// Appends an event; a delta merges into the last waiting one of the same choice.
     pub(crate) fn send(&self, event: StreamEvent) -> Result<(), SendError> {
         let mut state = self.0.state.lock();

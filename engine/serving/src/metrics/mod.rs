@@ -58,7 +58,7 @@
 //! | counter | `ebb:connections_accepted` | port | connections that clients opened, refused ones included |
 //! | counter | `ebb:connections_closed` | port, reason | those that the server closed: idle ones that `made_way`, `no_handshake` or `no_request` in time or left an answer `unread`, and newcomers `refused` |
 //! | gauge | `ebb:texts_waiting` | | texts and templates that wait for a thread |
-//! | gauge | `ebb:client_memory_bytes`, `ebb:max_client_memory_bytes` | | what clients make the server hold (messages, texts being tokenised, unread answers), and may |
+//! | gauge | `ebb:client_memory_bytes`, `ebb:max_client_memory_bytes` | | what clients make the server hold (messages, texts being tokenised, prompts, unread answers), and may |
 //! | counter | `ebb:client_memory_refusals`, `ebb:late_messages` | | what was refused beyond that, and calls whose message did not arrive in time |
 //! | gauge | `ebb:build_info` | version | always 1 |
 

@@ -45,3 +45,25 @@ async fn a_text_takes_client_memory_while_it_is_tokenised() {
     );
     assert_eq!((memory.held(), memory.refused()), (0, 2));
 }
+
+#[tokio::test]
+async fn prompts_take_client_memory_until_their_reader_is_gone() {
+    let (memory, engine) = bounded(9_500);
+    let generate = || {
+        let options = SamplingOptions {
+            max_tokens: Some(2),
+            ..SamplingOptions::default()
+        };
+        engine.generate(request(&[3; 500], options))
+    };
+    let mut streams = Vec::new();
+    for _ in 0..4 {
+        streams.push(generate().await.expect("there is room"));
+    }
+    assert!(memory.held() >= 4 * 2000);
+    let refused = generate().await.err();
+    assert!(matches!(refused, Some(RequestError::ClientMemory(_))));
+    streams.clear();
+    assert_eq!(memory.held(), 0);
+    assert!(generate().await.is_ok());
+}
