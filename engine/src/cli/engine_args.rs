@@ -1,6 +1,7 @@
 //! Flags that describe the engine, shared by every command that runs a model.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use ebb_models::model::{DEFAULT_MODEL, LoadFormat};
@@ -10,6 +11,9 @@ use ebb_serving::{EngineConfig, GPU_MEMORY_UTILIZATION};
 use super::error::CliError;
 use super::kv_args::KvArgs;
 use super::size::ByteSize;
+
+/// The longest that a time in seconds may be.
+pub(super) const YEAR: u64 = 365 * 86_400;
 
 /// Which model.
 #[derive(Debug, Clone, Args)]
@@ -134,6 +138,10 @@ pub(super) struct EngineArgs {
     /// --batch-invariant.
     #[arg(long, value_name = "FILE")]
     pub(super) trajectory_log: Option<PathBuf>,
+    /// Seconds without a step, while requests wait, after which liveness probes and gRPC health
+    /// fail [default: 30 on a GPU, 300 on the CPU; 0: never]. Must be longer than the longest step.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=YEAR))]
+    pub(super) hang_timeout: Option<u64>,
     /// Threads that compute [default: all cores].
     #[arg(long, value_name = "N")]
     pub(super) threads: Option<usize>,
@@ -143,7 +151,7 @@ pub(super) struct EngineArgs {
 }
 
 /// Names of the flags above, for commands that can use a server instead.
-pub(super) const ENGINE_FLAGS: [&str; 26] = [
+pub(super) const ENGINE_FLAGS: [&str; 27] = [
     "model",
     "positional_model",
     "cache_dir",
@@ -168,6 +176,7 @@ pub(super) const ENGINE_FLAGS: [&str; 26] = [
     "kv_static_chunk",
     "batch_invariant",
     "trajectory_log",
+    "hang_timeout",
     "threads",
     "served_model_name",
 ];
@@ -203,6 +212,7 @@ impl EngineArgs {
         let (kv_mode, kv_source) = (self.kv.mode()?, self.kv.source()?);
         let overcommit_percent = self.kv.overcommit()?;
         let device = self.device.open()?;
+        let hang_timeout = device.hang_timeout_default();
         Ok(EngineConfig {
             model: self.model.name().to_owned(),
             cache_dir: self.model.cache_dir.clone(),
@@ -227,6 +237,11 @@ impl EngineArgs {
             overcommit_percent,
             batch_invariant: self.batch_invariant,
             trajectory_log: self.trajectory_log.clone(),
+            hang_timeout: match self.hang_timeout {
+                Some(0) => None,
+                Some(seconds) => Some(Duration::from_secs(seconds)),
+                None => Some(hang_timeout),
+            },
             threads: self.threads.unwrap_or_else(cores),
             served_name: self.served_model_name.clone(),
         })

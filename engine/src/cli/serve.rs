@@ -9,7 +9,7 @@ use ebb_serving::EngineConfig;
 use ebb_serving::core::EngineHandle;
 use ebb_serving::server::{Server, ServerConfig, Signals, serve_until_stopped};
 
-use super::engine_args::EngineArgs;
+use super::engine_args::{EngineArgs, YEAR};
 use super::error::CliError;
 use super::source::start;
 
@@ -25,12 +25,13 @@ pub(super) struct ServeArgs {
     /// Port of the gRPC service; 0 lets the system choose.
     #[arg(long, value_name = "PORT", default_value_t = 50051)]
     port: u16,
-    /// Port of /metrics, /healthz and /readyz; 0 lets the system choose.
+    /// Port of /metrics, /livez and /readyz; 0 lets the system choose.
     #[arg(long, value_name = "PORT", default_value_t = 9400)]
     metrics_port: u16,
     /// Seconds that running requests get to finish after SIGTERM or Ctrl-C; a second signal ends at
     /// once.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30,
+          value_parser = clap::value_parser!(u64).range(..=YEAR))]
     grace_period: u64,
     #[command(flatten)]
     engine: EngineArgs,
@@ -226,6 +227,8 @@ mod tests {
             ("--port 70000", "--port"),
             ("--host not.a.name.invalid", "--host"),
             ("--grace-period soon", "--grace-period"),
+            ("--grace-period 18446744073709551615", "--grace-period"),
+            ("--hang-timeout -1", "--hang-timeout"),
             ("--kv-preset kivi3", "kitty25-random"),
             ("--kv-preset pmkvq", "pmkvq:FILE"),
             ("--kv-preset kivi2 --kv-floor int8", "--kv-floor"),

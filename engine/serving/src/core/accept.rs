@@ -72,9 +72,9 @@ impl Inner {
     ) -> Result<GenerateStream, RequestError> {
         let (id, n) = (request.id, request.params.n);
         let weak = Arc::downgrade(self);
-        let (sender, reader) = stream(move || {
+        let (sender, reader) = stream(request.deadline, move |why| {
             if let Some(inner) = weak.upgrade() {
-                inner.cancel(id, RequestError::Aborted);
+                inner.cancel(id, why);
             }
         });
         let submission = Submission {

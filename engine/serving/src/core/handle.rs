@@ -64,6 +64,8 @@ pub struct EngineState {
     pub tokens_thrown_away: u64,
     /// Whether new requests are still taken.
     pub accepting: bool,
+    /// Time since the last step while requests wait for one; 0 while none does.
+    pub step_age: std::time::Duration,
     /// How wide the KV cache is.
     pub kv: KvState,
 }
@@ -85,6 +87,7 @@ impl EngineState {
             tokens_computed: stats.tokens_scheduled,
             tokens_thrown_away: stats.preempted_tokens,
             accepting: true,
+            step_age: std::time::Duration::ZERO,
             kv,
         }
     }
@@ -201,7 +204,8 @@ impl EngineHandle {
     }
 
     /// Ends the engine thread, whoever else has a handle, and waits until it has let go of the
-    /// backend: before a process ends. What still runs ends with an error. Blocks.
+    /// backend: before a process ends. What still runs ends with an error. Blocks, for a moment
+    /// only if the engine is hung.
     pub fn close(&self) {
         self.inner.close();
     }
@@ -216,5 +220,11 @@ impl EngineHandle {
     /// a panic.
     pub fn alive(&self) -> bool {
         self.inner.alive()
+    }
+
+    /// Whether requests wait, and no step has come back for longer than the hang timeout. Ends when
+    /// one does.
+    pub fn is_hung(&self) -> bool {
+        self.inner.is_hung()
     }
 }

@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
 use super::admission_gate::AdmissionGate;
+use super::pulse::Pulse;
 use super::{EngineState, Field, ModelInfo, RequestError};
 use crate::kv_state::KvFacts;
 use crate::metrics::{Outcome, Recorder};
@@ -27,12 +28,15 @@ pub(crate) struct Served {
     pub(crate) max_live: usize,
     /// How the KV cache shrinks.
     pub(crate) kv: KvFacts,
+    /// Without a step for so long, while requests wait, the engine counts as hung.
+    pub(crate) hang_timeout: Option<std::time::Duration>,
 }
 
 /// What both sides see.
 pub(super) struct Shared {
     pub(super) served: Served,
     pub(super) recorder: Recorder,
+    pub(super) pulse: Pulse,
     pub(super) next_id: AtomicU64,
     /// Requests that take a place among [`Served::max_live`].
     places: AtomicUsize,
@@ -57,6 +61,7 @@ impl Shared {
         room: QueueCapacity,
     ) -> Self {
         Self {
+            pulse: Pulse::new(served.hang_timeout),
             served,
             recorder,
             next_id: AtomicU64::new(1),
@@ -113,7 +118,9 @@ impl Shared {
         if taken.is_err() {
             return Err(self.queue_full());
         }
-        self.live.fetch_add(1, Ordering::AcqRel);
+        if self.live.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.pulse.beat();
+        }
         let mut place = Place {
             shared: self.clone(),
             name: String::new(),
@@ -174,6 +181,7 @@ impl Shared {
     pub(super) fn state(&self) -> EngineState {
         let mut state = self.state.lock().clone();
         state.accepting = self.accepting.load(Ordering::Acquire) && self.alive();
+        state.step_age = self.step_age();
         state
     }
 
@@ -191,6 +199,19 @@ impl Shared {
 
     pub(super) fn alive(&self) -> bool {
         !self.dead.load(Ordering::Acquire)
+    }
+
+    /// Time since the last step while requests wait for one; 0 while none does.
+    pub(super) fn step_age(&self) -> std::time::Duration {
+        match self.live.load(Ordering::Acquire) {
+            0 => std::time::Duration::ZERO,
+            _ => self.pulse.age(),
+        }
+    }
+
+    /// Whether requests have waited for a step for longer than the hang timeout.
+    pub(super) fn is_hung(&self) -> bool {
+        self.live.load(Ordering::Acquire) > 0 && self.pulse.is_hung()
     }
 
     pub(super) async fn died(&self) {

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -37,11 +38,19 @@ struct Shared {
 /// The engine's end.
 pub(crate) struct StreamSender(Arc<Shared>);
 
+/// What a reader does that gives up: the request ends for this reason.
+type GiveUp = Box<dyn FnOnce(RequestError) + Send>;
+
 /// The reader's end. Dropping it aborts the request.
 pub struct GenerateStream {
     shared: Arc<Shared>,
-    on_drop: Option<Box<dyn FnOnce() + Send>>,
+    deadline: Option<Instant>,
+    give_up: Option<GiveUp>,
 }
+
+/// How long after its deadline a request may still be ended by the engine, which does so between
+/// two steps. Then its reader does not wait any more.
+const ENGINE_ENDS_IT: Duration = Duration::from_millis(100);
 
 /// Why an event could not be delivered.
 #[derive(Debug, PartialEq, Eq)]
@@ -52,8 +61,12 @@ pub(crate) enum SendError {
     Full,
 }
 
-/// A connected pair. `on_drop` runs when the reader goes away before the end of the stream.
-pub(crate) fn stream(on_drop: impl FnOnce() + Send + 'static) -> (StreamSender, GenerateStream) {
+/// A connected pair. `give_up` runs when the reader goes away before the end of the stream, or when
+/// the engine has not ended it at `deadline`.
+pub(crate) fn stream(
+    deadline: Option<Instant>,
+    give_up: impl FnOnce(RequestError) + Send + 'static,
+) -> (StreamSender, GenerateStream) {
     let shared = Arc::new(Shared {
         state: Mutex::default(),
         readable: Notify::new(),
@@ -62,7 +75,8 @@ pub(crate) fn stream(on_drop: impl FnOnce() + Send + 'static) -> (StreamSender, 
         StreamSender(shared.clone()),
         GenerateStream {
             shared,
-            on_drop: Some(Box::new(on_drop)),
+            deadline,
+            give_up: Some(Box::new(give_up)),
         },
     )
 }
@@ -149,20 +163,39 @@ impl GenerateStream {
                     return Some(Ok(event));
                 }
                 if state.closed {
-                    self.on_drop = None;
+                    self.give_up = None;
                     return state.error.take().map(Err);
                 }
             }
-            self.shared.readable.notified().await;
+            let readable = self.shared.readable.notified();
+            let Some(deadline) = self.deadline else {
+                readable.await;
+                continue;
+            };
+            let until = tokio::time::Instant::from_std(deadline + ENGINE_ENDS_IT);
+            if tokio::time::timeout_at(until, readable).await.is_err() {
+                return self.miss_deadline().map(Err);
+            }
         }
+    }
+
+    /// The engine sits in a step: the reader leaves without it.
+    fn miss_deadline(&mut self) -> Option<RequestError> {
+        self.deadline = None;
+        let mut state = self.shared.state.lock();
+        (state.dropped, state.closed) = (true, true);
+        drop(state);
+        let give_up = self.give_up.take()?;
+        give_up(RequestError::DeadlineExceeded);
+        Some(RequestError::DeadlineExceeded)
     }
 }
 
 impl Drop for GenerateStream {
     fn drop(&mut self) {
         self.shared.state.lock().dropped = true;
-        if let Some(on_drop) = self.on_drop.take() {
-            on_drop();
+        if let Some(give_up) = self.give_up.take() {
+            give_up(RequestError::Aborted);
         }
     }
 }
@@ -182,7 +215,7 @@ mod tests {
 
     #[tokio::test]
     async fn unread_deltas_of_a_choice_merge_and_order_is_kept() {
-        let (tx, mut rx) = stream(|| {});
+        let (tx, mut rx) = stream(None, |_| {});
         for event in [delta(0, "a"), delta(0, "b"), delta(1, "x"), delta(0, "c")] {
             tx.send(event).unwrap();
         }
@@ -208,7 +241,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_that_never_reads_holds_at_most_the_limit() {
-        let (tx, mut rx) = stream(|| {});
+        let (tx, mut rx) = stream(None, |_| {});
         let piece = "y".repeat(1000);
         let mut sent = 0;
         while tx.send(delta(0, &piece)).is_ok() {
@@ -225,7 +258,7 @@ mod tests {
     fn dropping_the_reader_aborts_unless_the_stream_ended() {
         let aborted = Arc::new(Mutex::new(0));
         let count = aborted.clone();
-        let (tx, rx) = stream(move || *count.lock() += 1);
+        let (tx, rx) = stream(None, move |_| *count.lock() += 1);
         drop(rx);
         assert_eq!(*aborted.lock(), 1);
         assert_eq!(tx.send(delta(0, "a")), Err(SendError::Gone));
@@ -233,7 +266,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_vanished_engine_is_an_error_not_a_hang() {
-        let (tx, mut rx) = stream(|| {});
+        let (tx, mut rx) = stream(None, |_| {});
         drop(tx);
         assert!(matches!(
             rx.next().await,

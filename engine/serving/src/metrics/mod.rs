@@ -37,6 +37,7 @@
 //! | counter | `ebb:requests_ended` | outcome | how they ended, see [`Outcome`]; equal to the former when idle |
 //! | counter | `ebb:rpcs` | method, code | gRPC calls by their status, invalid ones included |
 //! | counter | `ebb:steps` | | model steps |
+//! | gauge | `ebb:step_age_seconds` | | time since the last step while requests wait for one; 0 while none does |
 //! | histogram | `ebb:step_time_seconds` | phase | time per step: `plan`, `forward`, `sample`; `shrink` is a part of `forward` |
 //! | gauge | `ebb:kv_pool_bytes` | | size of the KV pool |
 //! | gauge | `ebb:kv_bytes` | state | bytes of it that are `live`, `cached`, `free` |

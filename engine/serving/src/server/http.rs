@@ -1,5 +1,5 @@
-//! The HTTP port: `/metrics` for Prometheus, `/healthz` (alive) and `/readyz` (takes requests) for
-//! orchestrators.
+//! The HTTP port: `/metrics` for Prometheus, `/livez` (alive; also `/healthz`) and `/readyz` (takes
+//! requests) for orchestrators. No answer waits for the engine.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,13 +11,17 @@ use axum::routing::get;
 
 use super::engine::{Engine, gauges};
 
+/// What a probe hears while requests wait and no step comes back.
+const HUNG: &str = "requests wait, and no step comes back (--hang-timeout)\n";
+
 type Shared<E> = State<Arc<OnceLock<E>>>;
 
 /// The routes; `engine` is set when the model is loaded.
 pub(super) fn router<E: Engine>(engine: Arc<OnceLock<E>>) -> Router {
     Router::new()
         .route("/metrics", get(metrics::<E>))
-        .route("/healthz", get(healthz::<E>))
+        .route("/healthz", get(livez::<E>))
+        .route("/livez", get(livez::<E>))
         .route("/readyz", get(readyz::<E>))
         .with_state(engine)
 }
@@ -35,14 +39,14 @@ async fn metrics<E: Engine>(State(engine): Shared<E>) -> impl IntoResponse {
 }
 
 /// While the model is loading the process is well, too.
-async fn healthz<E: Engine>(State(engine): Shared<E>) -> (StatusCode, &'static str) {
-    if engine.get().is_none_or(Engine::alive) {
-        (StatusCode::OK, "ok\n")
-    } else {
-        (
+async fn livez<E: Engine>(State(engine): Shared<E>) -> (StatusCode, &'static str) {
+    match engine.get() {
+        Some(engine) if !engine.alive() => (
             StatusCode::INTERNAL_SERVER_ERROR,
             "the engine stopped; restart the server\n",
-        )
+        ),
+        Some(engine) if engine.is_hung() => (StatusCode::SERVICE_UNAVAILABLE, HUNG),
+        _ => (StatusCode::OK, "ok\n"),
     }
 }
 
@@ -51,6 +55,7 @@ async fn readyz<E: Engine>(State(engine): Shared<E>) -> (StatusCode, &'static st
         Some(engine) if !engine.alive() => {
             (StatusCode::SERVICE_UNAVAILABLE, "the engine stopped\n")
         }
+        Some(engine) if engine.is_hung() => (StatusCode::SERVICE_UNAVAILABLE, HUNG),
         Some(engine) if !engine.state().accepting => {
             (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n")
         }

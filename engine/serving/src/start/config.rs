@@ -1,6 +1,7 @@
 //! What an engine is started with.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ebb_models::model::LoadFormat;
 use ebb_scheduler::{Admission, Mode};
@@ -55,6 +56,8 @@ pub struct EngineConfig {
     pub batch_invariant: bool,
     /// A new file that the trajectory of every answer is logged to ([`crate::trajectory`]).
     pub trajectory_log: Option<PathBuf>,
+    /// Without a step for so long, while requests wait, the engine counts as hung; `None`: never.
+    pub hang_timeout: Option<Duration>,
     /// Compute threads.
     pub threads: usize,
     /// Name that clients and metrics see; the model's own when absent.
@@ -89,6 +92,7 @@ impl EngineConfig {
             static_chunk: None,
             batch_invariant: false,
             trajectory_log: None,
+            hang_timeout: Some(Device::Cpu.hang_timeout_default()),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             served_name: None,
         }

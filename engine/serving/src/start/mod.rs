@@ -143,6 +143,7 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         generation: model.generation.clone(),
         max_live,
         kv: KvFacts::new(&plan),
+        hang_timeout: config.hang_timeout,
     };
     Ok(EngineHandle::start(
         served, limits, pool, backend, recorder, log,
