@@ -38,7 +38,7 @@ pub(crate) struct Seq {
     pub(crate) pending: u32,
     /// Slices in steps in flight, including void ones.
     pub(crate) in_flight: u32,
-    /// Rises with each failure: slices planned before it are void.
+    /// Rises when uncommitted tokens are taken back: slices planned before that are void.
     pub(crate) epoch: u32,
     pub(crate) failures: u32,
     /// Whether it was preempted and waits to be readmitted.
@@ -95,6 +95,13 @@ impl Seq {
     /// Whether it only has its newest token to compute.
     pub(crate) fn is_decoding(&self) -> bool {
         self.remaining() == 1 && self.computed >= self.prompt_len
+    }
+
+    /// Takes back what is computed and not committed: slices planned until now are void.
+    pub(crate) fn undo_uncommitted(&mut self) {
+        self.epoch += 1;
+        self.pending = 0;
+        self.computed = self.committed;
     }
 
     /// Tokens to sample once everything is computed.
