@@ -84,6 +84,7 @@ impl Scheduler {
             in_flight: 0,
             epoch: 0,
             failures: 0,
+            has_yielded: false,
             preempted: false,
             options: SeqOptions {
                 min_bits: MinBits(min_kv_bits),

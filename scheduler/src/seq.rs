@@ -41,6 +41,8 @@ pub(crate) struct Seq {
     /// Rises when uncommitted tokens are taken back: slices planned before that are void.
     pub(crate) epoch: u32,
     pub(crate) failures: u32,
+    /// Whether it has given its slot to a more urgent one before.
+    pub(crate) has_yielded: bool,
     /// Whether it was preempted and waits to be readmitted.
     pub(crate) preempted: bool,
     /// What it asks of the pool.

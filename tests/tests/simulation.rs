@@ -29,6 +29,7 @@ fn every_request_is_served_correctly() {
     println!("{totals:#?}");
     // Everything that can happen does happen, and often.
     assert!(totals.preemptions > seeds / 10, "{totals:?}");
+    assert!(totals.yields > seeds / 20, "{totals:?}");
     assert!(totals.prefix_hit_tokens > 10 * seeds, "{totals:?}");
     assert!(totals.plans_with_copies > seeds / 20, "{totals:?}");
     assert!(totals.steps_failed > seeds, "{totals:?}");

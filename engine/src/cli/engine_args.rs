@@ -110,9 +110,21 @@ pub(super) struct EngineArgs {
         default_value_t = 256
     )]
     pub(super) max_running: usize,
-    /// Requests that may wait beyond those that a free place awaits; more are refused.
+    /// Most queued requests; more are refused. Requests with a free batch slot do not count.
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub(super) max_waiting: usize,
+    /// Where the batch is full, a running request gives its slot to one that is at least so many
+    /// levels of priority more urgent [1 if no number is given; without the flag none does]. It
+    /// does so once, and is computed again later.
+    #[arg(
+        long,
+        value_name = "LEVELS",
+        num_args = 0..=1,
+        default_missing_value = "1",
+        require_equals = true,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub(super) priority_preemption: Option<u32>,
     /// Tokens in one step of the model: long prompts are read in chunks of at most this [default:
     /// 512 on the CPU, 8192 on a GPU].
     #[arg(long, visible_alias = "max-num-batched-tokens", value_name = "TOKENS")]
@@ -151,7 +163,7 @@ pub(super) struct EngineArgs {
 }
 
 /// Names of the flags above, for commands that can use a server instead.
-pub(super) const ENGINE_FLAGS: [&str; 27] = [
+pub(super) const ENGINE_FLAGS: [&str; 28] = [
     "model",
     "positional_model",
     "cache_dir",
@@ -162,6 +174,7 @@ pub(super) const ENGINE_FLAGS: [&str; 27] = [
     "max_context",
     "max_running",
     "max_waiting",
+    "priority_preemption",
     "max_step_tokens",
     "no_prefix_cache",
     "enable_prefix_caching",
@@ -222,6 +235,7 @@ impl EngineArgs {
             max_context: self.max_context,
             max_running: self.max_running,
             max_waiting: self.max_waiting,
+            priority_margin: self.priority_preemption,
             max_step_tokens: self.max_step_tokens.unwrap_or(device.step_tokens_default()),
             shrink_bytes_max: self
                 .kv

@@ -180,6 +180,15 @@ mod tests {
     }
 
     #[test]
+    fn priority_preemption_takes_a_margin() {
+        let margin = |flags: &str| config(flags).map(|c| c.engine.priority_margin);
+        assert_eq!(margin(""), Ok(None));
+        assert_eq!(margin("--priority-preemption ./a-model"), Ok(Some(1)));
+        assert_eq!(margin("--priority-preemption=5"), Ok(Some(5)));
+        assert!(margin("--priority-preemption=0").is_err());
+    }
+
+    #[test]
     fn the_last_word_on_the_prefix_cache_counts() {
         let caches = |flags: &str| config(flags).unwrap().engine.prefix_cache;
         assert!(caches("") && caches("--enable-prefix-caching"));

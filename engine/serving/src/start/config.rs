@@ -30,8 +30,10 @@ pub struct EngineConfig {
     pub max_context: Option<usize>,
     /// Sequences computed at once.
     pub max_running: usize,
-    /// Requests that may wait beyond those that a free place awaits.
+    /// Most queued requests, without those that have a free batch slot.
     pub max_waiting: usize,
+    /// See [`ebb_scheduler::Config::priority_margin`].
+    pub priority_margin: Option<u32>,
     /// Tokens computed in one step.
     pub max_step_tokens: usize,
     /// Whether prompts share the KV of common beginnings.
@@ -81,6 +83,7 @@ impl EngineConfig {
             max_context: None,
             max_running: 256,
             max_waiting: 1024,
+            priority_margin: None,
             max_step_tokens: Device::Cpu.step_tokens_default(),
             prefix_cache: true,
             kv_mode: None,
