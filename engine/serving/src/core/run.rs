@@ -227,6 +227,9 @@ impl EngineThread {
                         RejectReason::Choices { .. } => {
                             RequestError::invalid(Field::Sampling(Param::N), reason)
                         }
+                        RejectReason::NeverFitsAtBits { .. } => {
+                            RequestError::invalid(Field::MinKvBits, reason)
+                        }
                         _ => RequestError::invalid(Field::Prompt, reason),
                     };
                     self.leave(request, Some(error));

@@ -22,7 +22,7 @@
 //! buckets are those of vLLM 0.33 wherever a metric means the same here. For `n = 1` so do the
 //! numbers; with more choices, `vllm:request_success` and `vllm:request_generation_tokens` count
 //! choices, everything else counts requests. Histograms whose name starts with `vllm:request_`
-//! cover requests that completed.
+//! cover requests that completed, and those that were aborted or failed after a first step.
 //!
 //! Not exposed, because nothing here corresponds to them: `num_requests_kv_fetch_by_stage`,
 //! `engine_sleep_state`, `corrupted_requests`, `watermark_requests`, `external_prefix_cache_*`,
