@@ -29,6 +29,13 @@ if command -v "${CXX:-c++}" >/dev/null; then
     --features ebb-engine/cuda-emulator -- -D warnings
 fi
 
+step "licences, duplicates and sources of dependencies"
+if cargo deny --version >/dev/null 2>&1; then
+  cargo deny --log-level error check bans licenses sources
+else
+  echo "left out: cargo-deny is not installed (cargo install --locked cargo-deny)"
+fi
+
 step "build"
 cargo build --workspace --all-targets --quiet
 

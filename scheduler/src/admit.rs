@@ -27,18 +27,25 @@ impl Scheduler {
         {
             let count = self.sequence_count(key);
             // A preempted sequence first gets the tokens that steps in flight sample for it.
+            if self.seqs[key].in_flight > 0 {
+                return;
+            }
             if self.running_choices + count > self.config.max_running
-                || self.seqs[key].in_flight > 0
+                && !self.yield_to_head(key, count, batch)
             {
                 return;
             }
-            if let Err(reason) = self.can_admit(key, count, batch) {
+            let mut admitted = self.can_admit(key, count, batch);
+            if admitted == Err(BlockedBy::Promises) && self.yield_to_head(key, count, batch) {
+                admitted = self.can_admit(key, count, batch);
+            }
+            if let Err(reason) = admitted {
                 self.blocked_head = Some((key, reason));
                 return;
             }
             self.give_memory(key, count);
             self.plan_prefill(key, batch);
-            if batch.memory_short {
+            if batch.memory_short || batch.has_yielded {
                 return;
             }
         }

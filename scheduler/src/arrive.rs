@@ -38,7 +38,7 @@ impl Scheduler {
         }
 
         let step = self.counters.steps;
-        let frames = self.frames_at_longest(&request);
+        let frames = self.frames_at_longest(&request, request.min_kv_bits);
         let pool = self.blocks.config();
         let promised_frames = self.policy.promise(pool, frames, request.n);
         let Request {
@@ -84,6 +84,7 @@ impl Scheduler {
             in_flight: 0,
             epoch: 0,
             failures: 0,
+            has_yielded: false,
             preempted: false,
             options: SeqOptions {
                 min_bits: MinBits(min_kv_bits),
@@ -136,29 +137,45 @@ impl Scheduler {
             };
             return Some(reason);
         }
-        let frames = self.frames_at_longest(request);
-        let frames_needed = self.policy.frames_to_run_alone(frames);
+        let frames_needed = self.frames_to_run_alone(request, request.min_kv_bits);
         let frames_total = u64::from(self.policy.capacity);
         if frames_needed > frames_total {
-            return Some(RejectReason::NeverFits {
-                prompt_tokens,
-                max_tokens,
-                frames_needed,
-                bytes_needed: frames_needed * pool.frame_bytes,
-                frames_total,
-                bytes_total: frames_total * pool.frame_bytes,
-            });
+            let bytes_needed = frames_needed * pool.frame_bytes;
+            let bytes_total = frames_total * pool.frame_bytes;
+            let reason = match self.frames_to_run_alone(request, 0) <= frames_total {
+                true => RejectReason::NeverFitsAtBits {
+                    min_kv_bits: request.min_kv_bits,
+                    frames_needed,
+                    bytes_needed,
+                    frames_total,
+                    bytes_total,
+                },
+                false => RejectReason::NeverFits {
+                    prompt_tokens,
+                    max_tokens,
+                    frames_needed,
+                    bytes_needed,
+                    frames_total,
+                    bytes_total,
+                },
+            };
+            return Some(reason);
         }
         let (waiting, limit) = (self.waiting.len(), self.config.max_waiting);
         let is_taken = self.queue_capacity().take(request.n);
         (!is_taken).then_some(RejectReason::QueueFull { waiting, limit })
     }
 
+    fn frames_to_run_alone(&self, request: &Request, min_kv_bits: u8) -> u64 {
+        let frames = self.frames_at_longest(request, min_kv_bits);
+        self.policy.frames_to_run_alone(frames)
+    }
+
     /// Frames of one choice at its longest. The last token sampled is never computed.
-    fn frames_at_longest(&self, request: &Request) -> u64 {
+    fn frames_at_longest(&self, request: &Request, min_kv_bits: u8) -> u64 {
         let computed =
             request.prompt.len() as u64 + u64::from(request.max_tokens.saturating_sub(1));
-        let min_bits = MinBits(request.min_kv_bits);
+        let min_bits = MinBits(min_kv_bits);
         self.policy
             .frames_at_longest(self.blocks.config(), computed, min_bits)
     }

@@ -29,6 +29,8 @@ pub(crate) struct Batch {
     pub(crate) prompt_cut: bool,
     /// A sequence waits for its blocks to shrink to their floor.
     pub(crate) awaits_floor: bool,
+    /// A running sequence gave its slot to the head of the queue: nothing else is admitted.
+    pub(crate) has_yielded: bool,
     /// Blocks to shrink.
     pub(crate) shrinks: Vec<ShrinkJob>,
     /// Frames that sequences asked for and did not get.
@@ -58,6 +60,7 @@ impl Batch {
         self.prompt_frames = 0;
         self.memory_short = false;
         (self.prompt_cut, self.awaits_floor) = (false, false);
+        self.has_yielded = false;
         self.shrinks.clear();
         (self.unmet_frames, self.decode_frames) = (0, 0);
         self.next_prompt_tokens = 0;
@@ -98,6 +101,10 @@ impl Scheduler {
 
     /// Whether planning again may give a plan, after nothing could run.
     fn makes_room(&mut self, batch: &Batch) -> bool {
+        if batch.has_yielded {
+            // What was planned for it is void. Each sequence yields only once.
+            return true;
+        }
         let is_stuck = batch.memory_short || batch.awaits_floor;
         if !is_stuck || !self.in_flight.is_empty() || self.running.is_empty() {
             return false;

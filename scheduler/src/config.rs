@@ -27,6 +27,10 @@ pub struct Config {
     /// by one of priority `q < p` only if that one arrives less than `(p - q) * aging_steps` steps
     /// later. 0 serves in order of arrival.
     pub aging_steps: u32,
+    /// Where the batch is full: how many levels of priority a running sequence must be below the
+    /// head of the queue to give its slot to it. It is computed again later, and yields only once.
+    /// `None`: no sequence is preempted for priority.
+    pub priority_margin: Option<u32>,
     /// Tokens that every running sequence must still have room for when one is admitted. Nothing is
     /// preempted for that many steps after an admission. Not used with [`Admission::Degrade`].
     pub headroom_tokens: u32,
@@ -66,6 +70,7 @@ impl Default for Config {
             prefill_chunk: 512,
             max_logit_rows: 256,
             aging_steps: 256,
+            priority_margin: None,
             headroom_tokens: 16,
             mode: Mode::default(),
             admission: Admission::default(),

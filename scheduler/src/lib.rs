@@ -25,6 +25,7 @@
 //! | `batch` | a step is planned: **start reading here** |
 //! | `admit`, `promise` | the head of the queue gets memory, if it fits |
 //! | `memory`, `preempt` | running sequences get memory, wait for it, or lose it |
+//! | `priority` | a running sequence yields to an urgent one of the queue |
 //! | `demand`, `static_mode` | blocks are chosen that shrink |
 //! | `submit` | the plan is written |
 //! | `retire` | a step returns: tokens are committed, choices fork, failures are undone |
@@ -78,6 +79,7 @@ mod memory;
 mod notice;
 mod plan;
 mod preempt;
+mod priority;
 mod promise;
 mod queue_capacity;
 mod request;

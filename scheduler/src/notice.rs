@@ -107,6 +107,24 @@ pub enum RejectReason {
         /// The same in bytes.
         bytes_total: u64,
     },
+    /// The same, and it would fit if it asked for fewer bits.
+    #[error(
+        "at {min_kv_bits} bits or more the request needs {frames_needed} frames of KV memory \
+         ({bytes_needed} bytes), but there are {frames_total} ({bytes_total} bytes): lower \
+         min_kv_bits or max_tokens, or give the server more KV memory"
+    )]
+    NeverFitsAtBits {
+        /// [`Request::min_kv_bits`](crate::Request::min_kv_bits).
+        min_kv_bits: u8,
+        /// Frames of one choice at its longest, with its blocks at these bits.
+        frames_needed: u64,
+        /// The same in bytes.
+        bytes_needed: u64,
+        /// Frames that an empty pool can give.
+        frames_total: u64,
+        /// The same in bytes.
+        bytes_total: u64,
+    },
 }
 
 /// How a choice ended.

@@ -15,7 +15,7 @@ impl Scheduler {
         victim(candidates, |key| self.recompute_cost(key))
     }
 
-    fn recompute_cost(&self, key: Key) -> RecomputeCost {
+    pub(crate) fn recompute_cost(&self, key: Key) -> RecomputeCost {
         let seq = &self.seqs[key];
         let Some(resident) = seq.resident else {
             return RecomputeCost::new(0, 0, 0);

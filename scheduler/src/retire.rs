@@ -43,16 +43,25 @@ impl Scheduler {
         self.counters.steps_failed += 1;
         let copied: FxHashSet<u32> = oldest.copies.iter().map(|(_, copy)| *copy).collect();
         for slice in &oldest.slices {
-            if let Some(in_memory) = self.take_back(slice) {
-                let copied = in_memory && self.writes_to_any(slice, &copied);
+            let is_valid = self.take_back(slice).is_some();
+            let lost_copy = self.holds(slice) && self.writes_to_any(slice, &copied);
+            if is_valid {
                 self.slice_failed(slice);
-                // What was to be copied may be gone by the next step, so it is computed again.
-                if copied && self.seqs.get(slice.seq).is_some() {
-                    self.preempt(slice.seq);
-                }
+            }
+            // What was to be copied may be gone by the next step, so it is computed again. A slice
+            // that was void already was to copy it, too, for those planned since.
+            if lost_copy && let Some(seq) = self.seqs.get_mut(slice.seq) {
+                seq.undo_uncommitted();
+                self.preempt(slice.seq);
             }
         }
         self.spare_in_flight.push(oldest);
+    }
+
+    /// Whether the slice's sequence still has the memory that the slice wrote.
+    fn holds(&self, slice: &SliceInFlight) -> bool {
+        let resident = self.seqs.get(slice.seq).and_then(|seq| seq.resident);
+        resident.is_some_and(|resident| resident.id == slice.id)
     }
 
     /// Whether the block that a slice begins in owns one of `frames`.
@@ -84,8 +93,8 @@ impl Scheduler {
     fn take_back(&mut self, slice: &SliceInFlight) -> Option<bool> {
         let seq = self.seqs.get_mut(slice.seq)?;
         seq.in_flight -= 1;
-        let id = seq.resident.map(|resident| resident.id);
-        (seq.epoch == slice.epoch).then_some(id == Some(slice.id))
+        let is_valid = seq.epoch == slice.epoch;
+        is_valid.then(|| self.holds(slice))
     }
 
     fn slice_done(&mut self, slice: &SliceInFlight, in_memory: bool, outputs: &mut Outputs<'_>) {
@@ -170,9 +179,7 @@ impl Scheduler {
     fn slice_failed(&mut self, slice: &SliceInFlight) {
         let seq = &mut self.seqs[slice.seq];
         seq.failures += 1;
-        seq.epoch += 1;
-        seq.pending = 0;
-        seq.computed = seq.committed;
+        seq.undo_uncommitted();
         if seq.failures < FAILURES_MAX {
             return;
         }

@@ -38,9 +38,11 @@ pub(crate) struct Seq {
     pub(crate) pending: u32,
     /// Slices in steps in flight, including void ones.
     pub(crate) in_flight: u32,
-    /// Rises with each failure: slices planned before it are void.
+    /// Rises when uncommitted tokens are taken back: slices planned before that are void.
     pub(crate) epoch: u32,
     pub(crate) failures: u32,
+    /// Whether it has given its slot to a more urgent one before.
+    pub(crate) has_yielded: bool,
     /// Whether it was preempted and waits to be readmitted.
     pub(crate) preempted: bool,
     /// What it asks of the pool.
@@ -95,6 +97,13 @@ impl Seq {
     /// Whether it only has its newest token to compute.
     pub(crate) fn is_decoding(&self) -> bool {
         self.remaining() == 1 && self.computed >= self.prompt_len
+    }
+
+    /// Takes back what is computed and not committed: slices planned until now are void.
+    pub(crate) fn undo_uncommitted(&mut self) {
+        self.epoch += 1;
+        self.pending = 0;
+        self.computed = self.committed;
     }
 
     /// Tokens to sample once everything is computed.

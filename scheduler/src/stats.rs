@@ -35,6 +35,8 @@ pub struct Stats {
     pub choices_finished: u64,
     /// Preemptions.
     pub preemptions: u64,
+    /// Of these, sequences that gave their slot to a more urgent one.
+    pub yields: u64,
     /// Tokens whose KV was lost by preemptions.
     pub preempted_tokens: u64,
     /// Blocks that steps were to shrink.
@@ -71,6 +73,7 @@ pub(crate) struct Counters {
     pub(crate) requests_rejected: u64,
     pub(crate) choices_finished: u64,
     pub(crate) preemptions: u64,
+    pub(crate) yields: u64,
     pub(crate) preempted_tokens: u64,
     pub(crate) shrinks: u64,
     pub(crate) shrinks_live: u64,
@@ -96,6 +99,7 @@ impl Counters {
             requests_rejected: self.requests_rejected,
             choices_finished: self.choices_finished,
             preemptions: self.preemptions,
+            yields: self.yields,
             preempted_tokens: self.preempted_tokens,
             shrinks: self.shrinks,
             shrinks_live: self.shrinks_live,

@@ -27,6 +27,15 @@ impl Urgency {
         }
     }
 
+    /// The same, but as if it had arrived at `step`. No more urgent than before.
+    pub(crate) fn as_if_arrived(self, priority: i32, aging_steps: u32, step: u64) -> Self {
+        let Self {
+            arrival, choice, ..
+        } = self;
+        let later = Self::new(priority, aging_steps, step, arrival);
+        later.for_choice(choice).max(self)
+    }
+
     /// The same for another choice of the request.
     pub(crate) fn for_choice(self, choice: u32) -> Self {
         Self { choice, ..self }

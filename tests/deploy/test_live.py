@@ -23,7 +23,7 @@ KV_MEMORY = 36 << 20
 SHORT = {
     "interval": "1s", "fastLong": "30s", "fastShort": "15s", "slowLong": "30s", "slowShort": "15s",
     "errorWindow": "20s", "pending": "2s", "ttftSeconds": 0.1, "fastFactor": 14.4,
-    "queueWindow": "10s", "queueFor": "3s", "hungWindow": "30s",
+    "queueWindow": "10s", "queueFor": "3s", "hungWindow": "30s", "hungSeconds": 20,
 }  # fmt: skip
 # What a healthy server has none of.
 QUIET = {

@@ -272,3 +272,23 @@ def test_a_reader_that_stops_is_bounded_and_slows_nobody(api, server, golden, st
     assert received < 1.5 * (256 << 10) + (64 << 10) + (112 << 10), received
     server.idle()
     assert server.value("vllm:kv_cache_usage_perc") == 0
+
+
+def test_an_urgent_request_gets_the_slot_of_a_running_one():
+    with Server("--max-running", "1", "--priority-preemption") as server:
+        api = Api(server.address)
+        request = api.request("Count.", sampling=greedy(80, ignore_eos=True), priority=3)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            long = pool.submit(lambda: collect(api.stream(request, timeout=300)))
+            while server.value("vllm:num_requests_running") == 0:
+                time.sleep(0.01)
+            urgent = api.generate("Hi", sampling=greedy(3, ignore_eos=True), priority=-1)
+            assert urgent.status == grpc.StatusCode.OK, urgent.message
+            assert not long.done()
+            result = long.result()
+        assert result.status == grpc.StatusCode.OK, result.message
+        assert len(result[0].token_ids) == 80
+        assert server.value("vllm:num_preemptions_total") == 1
+        alone = api.generate("Count.", sampling=greedy(80, ignore_eos=True), timeout=120)
+        assert alone[0].token_ids == result[0].token_ids
+        api.close()

@@ -98,7 +98,10 @@ fn workspace_crates_import_only_along_the_arrows() {
         // Talks to servers over the wire alone: it can load any, and measures what clients see.
         ("ebb-load", &["ebb-proto"]),
         // Its tests import more, for development alone.
-        ("ebb-tests", &["ebb-block-manager", "ebb-scheduler"]),
+        (
+            "ebb-tests",
+            &["ebb-block-manager", "ebb-kernels", "ebb-scheduler"],
+        ),
     ]);
     let found = dependencies();
     assert_eq!(

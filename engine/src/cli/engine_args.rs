@@ -1,6 +1,7 @@
 //! Flags that describe the engine, shared by every command that runs a model.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use ebb_models::model::{DEFAULT_MODEL, LoadFormat};
@@ -11,6 +12,9 @@ use ebb_serving::{EngineConfig, GPU_MEMORY_UTILIZATION};
 use super::error::CliError;
 use super::kv_args::KvArgs;
 use super::size::ByteSize;
+
+/// The longest that a time in seconds may be.
+pub(super) const YEAR: u64 = 365 * 86_400;
 
 /// Which model.
 #[derive(Debug, Clone, Args)]
@@ -107,9 +111,21 @@ pub(super) struct EngineArgs {
         default_value_t = 256
     )]
     pub(super) max_running: usize,
-    /// Requests that may wait beyond those that a free place awaits; more are refused.
+    /// Most queued requests; more are refused. Requests with a free batch slot do not count.
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub(super) max_waiting: usize,
+    /// Where the batch is full, a running request gives its slot to one that is at least so many
+    /// levels of priority more urgent [1 if no number is given; without the flag none does]. It
+    /// does so once, and is computed again later.
+    #[arg(
+        long,
+        value_name = "LEVELS",
+        num_args = 0..=1,
+        default_missing_value = "1",
+        require_equals = true,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub(super) priority_preemption: Option<u32>,
     /// Tokens in one step of the model: long prompts are read in chunks of at most this [default:
     /// 512 on the CPU, 8192 on a GPU].
     #[arg(long, visible_alias = "max-num-batched-tokens", value_name = "TOKENS")]
@@ -135,6 +151,10 @@ pub(super) struct EngineArgs {
     /// --batch-invariant.
     #[arg(long, value_name = "FILE")]
     pub(super) trajectory_log: Option<PathBuf>,
+    /// Seconds without a step, while requests wait, after which liveness probes and gRPC health
+    /// fail [default: 30 on a GPU, 300 on the CPU; 0: never]. Must be longer than the longest step.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=YEAR))]
+    pub(super) hang_timeout: Option<u64>,
     /// Threads that compute [default: all cores].
     #[arg(long, value_name = "N")]
     pub(super) threads: Option<usize>,
@@ -144,7 +164,7 @@ pub(super) struct EngineArgs {
 }
 
 /// Names of the flags above, for commands that can use a server instead.
-pub(super) const ENGINE_FLAGS: [&str; 26] = [
+pub(super) const ENGINE_FLAGS: [&str; 28] = [
     "model",
     "positional_model",
     "cache_dir",
@@ -155,6 +175,7 @@ pub(super) const ENGINE_FLAGS: [&str; 26] = [
     "max_context",
     "max_running",
     "max_waiting",
+    "priority_preemption",
     "max_step_tokens",
     "no_prefix_cache",
     "enable_prefix_caching",
@@ -169,6 +190,7 @@ pub(super) const ENGINE_FLAGS: [&str; 26] = [
     "kv_static_chunk",
     "batch_invariant",
     "trajectory_log",
+    "hang_timeout",
     "threads",
     "served_model_name",
 ];
@@ -204,6 +226,7 @@ impl EngineArgs {
         let (kv_mode, kv_source) = (self.kv.mode()?, self.kv.source()?);
         let overcommit_percent = self.kv.overcommit()?;
         let device = self.device.open()?;
+        let hang_timeout = device.hang_timeout_default();
         Ok(EngineConfig {
             model: self.model.name().to_owned(),
             cache_dir: self.model.cache_dir.clone(),
@@ -213,6 +236,7 @@ impl EngineArgs {
             max_context: self.max_context,
             max_running: self.max_running,
             max_waiting: self.max_waiting,
+            priority_margin: self.priority_preemption,
             max_step_tokens: self.max_step_tokens.unwrap_or(device.step_tokens_default()),
             shrink_bytes_max: self
                 .kv
@@ -228,6 +252,11 @@ impl EngineArgs {
             overcommit_percent,
             batch_invariant: self.batch_invariant,
             trajectory_log: self.trajectory_log.clone(),
+            hang_timeout: match self.hang_timeout {
+                Some(0) => None,
+                Some(seconds) => Some(Duration::from_secs(seconds)),
+                None => Some(hang_timeout),
+            },
             threads: self.threads.unwrap_or_else(cores),
             client_memory: ClientMemory::unlimited(),
             served_name: self.served_model_name.clone(),

@@ -35,7 +35,8 @@ impl From<KvMode> for Mode {
 pub(super) enum KvAdmission {
     /// Room at the floor: others shrink to let it in.
     Degrade,
-    /// Room at 16 bit: it queues rather than degrade what runs.
+    /// Room for all prompts at 16 bit: nothing shrinks to let it in. Running requests still shrink
+    /// where they would be preempted otherwise; min_kv_bits and preempt-only rule that out.
     Queue,
 }
 

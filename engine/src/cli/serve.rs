@@ -13,7 +13,7 @@ use ebb_serving::server::{
     serve_until_stopped,
 };
 
-use super::engine_args::EngineArgs;
+use super::engine_args::{EngineArgs, YEAR};
 use super::error::CliError;
 use super::size::ByteSize;
 use super::source::start;
@@ -30,12 +30,13 @@ pub(super) struct ServeArgs {
     /// Port of the gRPC service; 0 lets the system choose.
     #[arg(long, value_name = "PORT", default_value_t = 50051)]
     port: u16,
-    /// Port of /metrics, /healthz and /readyz; 0 lets the system choose.
+    /// Port of /metrics, /livez and /readyz; 0 lets the system choose.
     #[arg(long, value_name = "PORT", default_value_t = 9400)]
     metrics_port: u16,
     /// Seconds that running requests get to finish after SIGTERM or Ctrl-C; a second signal ends at
     /// once.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30,
+          value_parser = clap::value_parser!(u64).range(..=YEAR))]
     grace_period: u64,
     /// Maximum number of connections to the gRPC port; 0 for as many as the limit of open files
     /// allows. When they are taken, idle ones are closed for newcomers, the oldest first.
@@ -207,6 +208,15 @@ mod tests {
     }
 
     #[test]
+    fn priority_preemption_takes_a_margin() {
+        let margin = |flags: &str| config(flags).map(|c| c.engine.priority_margin);
+        assert_eq!(margin(""), Ok(None));
+        assert_eq!(margin("--priority-preemption ./a-model"), Ok(Some(1)));
+        assert_eq!(margin("--priority-preemption=5"), Ok(Some(5)));
+        assert!(margin("--priority-preemption=0").is_err());
+    }
+
+    #[test]
     fn the_last_word_on_the_prefix_cache_counts() {
         let caches = |flags: &str| config(flags).unwrap().engine.prefix_cache;
         assert!(caches("") && caches("--enable-prefix-caching"));
@@ -254,6 +264,8 @@ mod tests {
             ("--port 70000", "--port"),
             ("--host not.a.name.invalid", "--host"),
             ("--grace-period soon", "--grace-period"),
+            ("--grace-period 18446744073709551615", "--grace-period"),
+            ("--hang-timeout -1", "--hang-timeout"),
             ("--kv-preset kivi3", "kitty25-random"),
             ("--kv-preset pmkvq", "pmkvq:FILE"),
             ("--kv-preset kivi2 --kv-floor int8", "--kv-floor"),

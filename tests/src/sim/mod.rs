@@ -98,6 +98,8 @@ pub struct Totals {
     pub requests_rejected: u64,
     /// Preemptions.
     pub preemptions: u64,
+    /// Of these, for priority.
+    pub yields: u64,
     /// Prompt tokens found in the prefix cache.
     pub prefix_hit_tokens: u64,
     /// Plans with copies on write.
@@ -132,6 +134,7 @@ impl Totals {
             requests: stats.requests,
             requests_rejected: stats.requests_rejected,
             preemptions: stats.preemptions,
+            yields: stats.yields,
             prefix_hit_tokens: stats.prefix_hit_tokens,
             plans_with_copies: report.copies,
             ended: report.ended,
@@ -154,6 +157,7 @@ impl Totals {
         self.requests += other.requests;
         self.requests_rejected += other.requests_rejected;
         self.preemptions += other.preemptions;
+        self.yields += other.yields;
         self.prefix_hit_tokens += other.prefix_hit_tokens;
         self.plans_with_copies += other.plans_with_copies;
         self.shrinks_live += other.shrinks_live;

@@ -39,8 +39,11 @@ pub fn expected_rejection(
         Some("Choices")
     } else if tokens > u64::from(pool.max_blocks_per_seq) * BLOCK_TOKENS as u64 {
         Some("TooLong")
-    } else if least_frames(computed, request, config, pool) > room {
-        Some("NeverFits")
+    } else if least_frames(computed, request.min_kv_bits, config, pool) > room {
+        match least_frames(computed, 0, config, pool) > room {
+            true => Some("NeverFits"),
+            false => Some("NeverFitsAtBits"),
+        }
     } else if load.waiting >= config.max_waiting
         && load.choices >= config.max_running + config.max_waiting
     {
@@ -52,7 +55,7 @@ pub fn expected_rejection(
 
 /// The most frames that a sequence of up to `tokens` tokens takes at any time, with all blocks at
 /// their floor.
-fn least_frames(tokens: u64, request: &Request, config: &Config, pool: &PoolConfig) -> u64 {
+fn least_frames(tokens: u64, min_kv_bits: u8, config: &Config, pool: &PoolConfig) -> u64 {
     let sub_block = u64::from(pool.frames_per_sub_block);
     if !config.mode.shrinks() {
         return tokens.div_ceil(16) * sub_block;
@@ -61,7 +64,7 @@ fn least_frames(tokens: u64, request: &Request, config: &Config, pool: &PoolConf
         let position = pool.levels.floor(MinBits(bits));
         u64::from(pool.levels.level(position).size.frames)
     };
-    let own = request.min_kv_bits;
+    let own = min_kv_bits;
     let [first, last] = [pool.sink, pool.protected].map(|bound| at(own.max(bound.0)));
     let sealed = |blocks: u64| match blocks {
         0 => 0,
@@ -85,5 +88,6 @@ pub fn kind(reason: &RejectReason) -> &'static str {
         RejectReason::Choices { .. } => "Choices",
         RejectReason::TooLong { .. } => "TooLong",
         RejectReason::NeverFits { .. } => "NeverFits",
+        RejectReason::NeverFitsAtBits { .. } => "NeverFitsAtBits",
     }
 }

@@ -121,6 +121,7 @@ impl Settings {
             prefill_chunk: rng.pick(&[3, 16, 33, 128, 1000, 1000]),
             max_logit_rows: max_running + rng.pick(&[0, 1, 10, 100]),
             aging_steps: rng.pick(&[0, 1, 10, 1000]),
+            priority_margin: rng.pick(&[None, None, Some(0), Some(1), Some(3)]),
             headroom_tokens: rng.pick(&[0, 0, 0, 1, 16, 40]),
             mode,
             admission: rng.pick(&[Admission::Degrade, Admission::Degrade, Admission::Queue]),

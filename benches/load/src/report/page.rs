@@ -22,7 +22,7 @@ pub(super) fn html(summary: &Summary, records: &[Record]) -> Result<String, mini
         .map(|(index, figures)| {
             let of: Vec<&Record> = records.iter().filter(|r| r.stage == index).collect();
             context! {
-                label => figures.label,
+                label => &figures.label,
                 note => note(figures),
                 plots => svgs(&stage::plots(figures, &of, &summary.slo)),
             }
@@ -46,11 +46,11 @@ pub(super) fn html(summary: &Summary, records: &[Record]) -> Result<String, mini
         .filter(|s| !s.is_empty())
         .collect();
     environment.get_template("page")?.render(context! {
-        title => summary.title,
+        title => &summary.title,
         about => about.join(" · "),
         started => summary.started.replace('T', " ").replace('Z', " UTC"),
-        command => summary.command,
-        version => summary.version,
+        command => &summary.command,
+        version => &summary.version,
         slo => format!(
             "first token within {} ms, {} ms between tokens on an answer's mean",
             summary.slo.ttft_ms, summary.slo.itl_ms

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use rand::Rng;
+use rand::{Rng, RngExt as _};
 use rand_distr::{Distribution as _, LogNormal};
 
 /// A number of tokens, or of turns, at least 1.

@@ -7,7 +7,7 @@ mod tokens;
 
 use std::time::Duration;
 
-use rand::Rng as _;
+use rand::RngExt as _;
 
 pub use args::WorkloadArgs;
 pub use lengths::Lengths;

@@ -1,6 +1,7 @@
 use clap::Parser;
 
 use super::*;
+use crate::arrivals::{Arrivals, Process};
 use crate::trace::Arrival;
 
 #[derive(Parser)]
@@ -48,6 +49,48 @@ fn prompts(workload: &Workload, session: &Session) -> Vec<Vec<u32>> {
 
 const MIX: &str = "--prompt-tokens lognormal:100,1 --output-tokens uniform:5..50 --turns \
                    uniform:1..4 --cancel 0.2 --slow 0.1";
+
+/// Of numbers in their order (FNV-1a).
+fn digest(numbers: impl IntoIterator<Item = u64>) -> u64 {
+    numbers
+        .into_iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, number| {
+            (hash ^ number).wrapping_mul(0x0100_0000_01b3)
+        })
+}
+
+/// Committed results name a seed, so it must mean the same whatever random numbers are made with.
+#[test]
+fn a_seed_means_what_it_always_meant() {
+    let mix = workload(&format!("{MIX} --prefix-tokens 9 --prefix-share 0.5"));
+    let sessions = sessions(&mix, 1000);
+    let planned = sessions.iter().flat_map(|s| {
+        let own = [s.class as u64, s.prefix.map_or(99, u64::from)];
+        let turn = |t: &Turn| [t.added, t.answer, t.cancel_after.unwrap_or(9999)].map(u64::from);
+        own.into_iter().chain(s.turns.iter().flat_map(turn))
+    });
+    assert_eq!(digest(planned), 0x116d_dbcc_7c92_ec46);
+    let prompts = sessions[..50]
+        .iter()
+        .flat_map(|s| prompts(&mix, s))
+        .flatten();
+    assert_eq!(digest(prompts.map(u64::from)), 0xfbbe_9185_d6ba_194b);
+    for (process, expected) in [
+        (Process::Poisson, 0x981f_2227_7abd_3c86),
+        (Process::Gamma, 0x3871_0e0b_dc05_1f52),
+    ] {
+        let arrivals = Arrivals {
+            process,
+            cv: 2.0,
+            from: 10.0,
+            to: 20.0,
+            duration: Duration::from_secs(60),
+        };
+        let times = arrivals.times(usize::MAX, &mut mix.arrivals(0));
+        let times = times.iter().map(|t| t.as_micros() as u64);
+        assert_eq!(digest(times), expected);
+    }
+}
 
 #[test]
 fn equal_seeds_give_equal_sessions() {

@@ -1,6 +1,6 @@
 //! Random tokens, and the random numbers that everything else is planned from.
 
-use rand::{Rng as _, SeedableRng as _};
+use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 /// Prompts of ids that no two prompts share by accident.

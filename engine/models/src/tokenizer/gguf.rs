@@ -109,7 +109,8 @@ fn byte_level_bpe(
         })?;
     let normalizer = pre.composes().then_some(NormalizerWrapper::NFC(NFC));
     let model = Subwords::Bpe(Box::new(model));
-    let pipeline = Pipeline::new(model, normalizer, Some(pre.build()?), added);
+    let pipeline =
+        Pipeline::new(model, normalizer, Some(pre.build()?), added).map_err(indistinct)?;
     Ok(Tokenizer {
         pipeline,
         table,
@@ -195,7 +196,8 @@ fn sentencepiece(
         Some(spaces(prefixed)?),
         None::<PreTokenizerWrapper>,
         added,
-    );
+    )
+    .map_err(indistinct)?;
     Ok(Tokenizer {
         pipeline,
         table,
@@ -204,6 +206,11 @@ fn sentencepiece(
         suffix,
         strips_space: prefixed,
     })
+}
+
+fn indistinct(error: tokenizers::Error) -> TokenizerError {
+    let problem = format!("has special tokens that cannot be told apart: {error}");
+    TokenizerError::invalid("tokenizer.ggml.tokens", problem)
 }
 
 /// Spaces become `▁`, and (unless the file says otherwise) one more goes before each run of

@@ -53,7 +53,8 @@ pub(super) fn build(json: &[u8], config: &TokenizerConfig) -> Result<Tokenizer, 
         part(file.normalizer)?,
         part(file.pre_tokenizer)?,
         &added,
-    );
+    )
+    .map_err(|e| TokenizerError::invalid("added_tokens", format!("cannot be told apart: {e}")))?;
     // The library numbers added tokens itself: by the model's vocabulary, else on from its end.
     for Added { id, token } in &file.added_tokens {
         if pipeline.token_to_id(&token.content) != Some(*id) {

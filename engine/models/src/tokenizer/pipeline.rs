@@ -50,33 +50,36 @@ impl Subwords {
         vocabulary: &mut AddedVocabulary,
         added: &[AddedToken],
         normalizer: Option<&NormalizerWrapper>,
-    ) {
+    ) -> tokenizers::Result<()> {
+        let added = added.iter().cloned();
         match self {
-            Self::Bpe(model) => vocabulary.add_tokens(added, model.as_ref(), normalizer),
-            Self::Spm(model) => vocabulary.add_tokens(added, model, normalizer),
+            Self::Bpe(model) => vocabulary.add_tokens(added, model.as_ref(), normalizer)?,
+            Self::Spm(model) => vocabulary.add_tokens(added, model, normalizer)?,
         };
+        Ok(())
     }
 }
 
 impl Pipeline {
+    /// Fails when two added tokens have one text after normalisation, or none.
     pub(super) fn new(
         model: Subwords,
         normalizer: Option<NormalizerWrapper>,
         pre_tokenizer: Option<PreTokenizerWrapper>,
         added: &[AddedToken],
-    ) -> Self {
+    ) -> tokenizers::Result<Self> {
         let mut parsing = AddedVocabulary::new();
-        model.register(&mut parsing, added, normalizer.as_ref());
+        model.register(&mut parsing, added, normalizer.as_ref())?;
         let mut literal = AddedVocabulary::new();
-        model.register(&mut literal, added, normalizer.as_ref());
+        model.register(&mut literal, added, normalizer.as_ref())?;
         literal.set_encode_special_tokens(true);
-        Self {
+        Ok(Self {
             parsing,
             literal,
             normalizer,
             pre_tokenizer,
             model,
-        }
+        })
     }
 
     /// The id of a token by its text, added tokens before the model's own.

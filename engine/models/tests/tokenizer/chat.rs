@@ -163,6 +163,25 @@ fn a_long_conversation_is_within_the_bounds() {
 }
 
 #[test]
+fn a_long_message_is_within_the_bounds() {
+    let words = "word ".repeat(2_000_000);
+    for name in [
+        "chatml",
+        "llama-3",
+        "llama-3.2",
+        "mistral",
+        "qwen2.5",
+        "qwen3",
+    ] {
+        let source = files::golden(&format!("chat/{name}.jinja"));
+        let template = template(&source).expect("parses");
+        let text = template.render(&user(&words), true, now());
+        let bytes = text.unwrap_or_else(|e| panic!("{name}: {e}")).len();
+        assert!(bytes >= words.trim().len(), "{name}");
+    }
+}
+
+#[test]
 fn a_model_without_a_template_says_what_to_do() {
     let sentence = ChatError::Missing.to_string();
     assert!(

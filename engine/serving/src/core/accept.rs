@@ -81,9 +81,10 @@ impl Inner {
     ) -> Result<GenerateStream, RequestError> {
         let (id, n) = (request.id, request.params.n);
         let weak = Arc::downgrade(self);
-        let (sender, reader) = stream(&self.served.client_memory, move || {
+        let memory = &self.served.client_memory;
+        let (sender, reader) = stream(memory, request.deadline, move |why| {
             if let Some(inner) = weak.upgrade() {
-                inner.cancel(id, RequestError::Aborted);
+                inner.cancel(id, why);
             }
         });
         // The prompt stays until the request ends, which may be after a long wait.

@@ -36,6 +36,10 @@ pub(super) struct Submission {
 const TEXT_THREADS: usize = 4;
 /// How long closing waits for the engine thread to let go of its backend.
 const LETTING_GO: Duration = Duration::from_secs(10);
+/// The same when requests have waited for a step for [`STEPS_LATE`] already: the thread sits in its
+/// backend, and nothing says that it will ever come back.
+const LETTING_GO_LATE: Duration = Duration::from_millis(500);
+const STEPS_LATE: Duration = Duration::from_secs(5);
 
 /// The async side: what both see, and the way to the engine thread, which ends when the last of
 /// these is gone, or one is closed.
@@ -84,9 +88,18 @@ impl Inner {
     /// Ends the engine thread and waits for it: a process that ends while another thread frees a
     /// device's memory may crash in the driver.
     pub(super) fn close(&self) {
-        *self.commands.write() = None;
-        if let Err(RecvTimeoutError::Timeout) = self.ended.lock().recv_timeout(LETTING_GO) {
-            tracing::warn!("the backend is still busy; nobody waits for it any more");
+        let is_first = self.commands.write().take().is_some();
+        let is_late = self.is_hung() || self.step_age() > STEPS_LATE;
+        let wait = match (is_first, is_late) {
+            (true, false) => LETTING_GO,
+            (true, true) => LETTING_GO_LATE,
+            // It was waited for before.
+            (false, _) => Duration::ZERO,
+        };
+        let ended = self.ended.lock().recv_timeout(wait);
+        if is_first && matches!(ended, Err(RecvTimeoutError::Timeout)) {
+            let seconds = wait.as_secs_f64();
+            tracing::warn!("the backend did not stop within {seconds} s; exiting anyway");
         }
     }
 

@@ -66,6 +66,8 @@ pub struct EngineState {
     pub texts_waiting: usize,
     /// Whether new requests are still taken.
     pub accepting: bool,
+    /// Time since the last step while requests wait for one; 0 while none does.
+    pub step_age: std::time::Duration,
     /// How wide the KV cache is.
     pub kv: KvState,
 }
@@ -88,6 +90,7 @@ impl EngineState {
             tokens_thrown_away: stats.preempted_tokens,
             texts_waiting: 0,
             accepting: true,
+            step_age: std::time::Duration::ZERO,
             kv,
         }
     }
@@ -219,7 +222,8 @@ impl EngineHandle {
     }
 
     /// Ends the engine thread, whoever else has a handle, and waits until it has let go of the
-    /// backend: before a process ends. What still runs ends with an error. Blocks.
+    /// backend: before a process ends. What still runs ends with an error. Blocks, for a moment
+    /// only if the engine is hung.
     pub fn close(&self) {
         self.inner.close();
     }
@@ -234,5 +238,11 @@ impl EngineHandle {
     /// a panic.
     pub fn alive(&self) -> bool {
         self.inner.alive()
+    }
+
+    /// Whether requests wait, and no step has come back for longer than the hang timeout. Ends when
+    /// one does.
+    pub fn is_hung(&self) -> bool {
+        self.inner.is_hung()
     }
 }

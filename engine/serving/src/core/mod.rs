@@ -12,6 +12,7 @@ mod error;
 mod field;
 mod handle;
 mod in_flight_steps;
+mod pulse;
 mod recording;
 mod request;
 mod run;

@@ -108,12 +108,21 @@ impl EngineThread {
                 self.submit_step(plan, started)?;
                 self.handle_notices();
             }
+            let was_idle = idle;
             idle = nothing_new && self.in_flight.is_empty();
+            if was_idle && !idle {
+                // The first step may take long.
+                self.publish();
+            }
             // The device has the next step to work on while this one's tokens are handed out, where
             // it can.
             if nothing_new || self.in_flight.len() >= depth {
+                let steps_return = !self.in_flight.is_empty();
                 self.finish_step()?;
                 self.handle_notices();
+                if steps_return || self.scheduler.is_idle() {
+                    self.shared.pulse.beat();
+                }
             }
             self.publish();
         }
@@ -217,6 +226,9 @@ impl EngineThread {
                         RejectReason::QueueFull { .. } => self.shared.queue_full(),
                         RejectReason::Choices { .. } => {
                             RequestError::invalid(Field::Sampling(Param::N), reason)
+                        }
+                        RejectReason::NeverFitsAtBits { .. } => {
+                            RequestError::invalid(Field::MinKvBits, reason)
                         }
                         _ => RequestError::invalid(Field::Prompt, reason),
                     };

@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
 use super::admission_gate::AdmissionGate;
+use super::pulse::Pulse;
 use super::{EngineState, Field, ModelInfo, RequestError};
 use crate::client_memory::ClientMemory;
 use crate::kv_state::KvFacts;
@@ -30,6 +31,8 @@ pub(crate) struct Served {
     pub(crate) kv: KvFacts,
     /// What clients may make the engine hold.
     pub(crate) client_memory: ClientMemory,
+    /// Without a step for so long, while requests wait, the engine counts as hung.
+    pub(crate) hang_timeout: Option<std::time::Duration>,
 }
 
 /// What both sides see.
@@ -37,6 +40,7 @@ pub(super) struct Shared {
     pub(super) served: Served,
     pub(super) recorder: Recorder,
     pub(super) longest_token_bytes: usize,
+    pub(super) pulse: Pulse,
     pub(super) next_id: AtomicU64,
     /// Requests that take a place among [`Served::max_live`].
     places: AtomicUsize,
@@ -62,6 +66,7 @@ impl Shared {
     ) -> Self {
         Self {
             longest_token_bytes: served.tokenizer.longest_token_bytes(),
+            pulse: Pulse::new(served.hang_timeout),
             served,
             recorder,
             next_id: AtomicU64::new(1),
@@ -118,7 +123,9 @@ impl Shared {
         if taken.is_err() {
             return Err(self.queue_full());
         }
-        self.live.fetch_add(1, Ordering::AcqRel);
+        if self.live.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.pulse.beat();
+        }
         let mut place = Place {
             shared: self.clone(),
             name: String::new(),
@@ -179,6 +186,7 @@ impl Shared {
     pub(super) fn state(&self) -> EngineState {
         let mut state = self.state.lock().clone();
         state.accepting = self.accepting.load(Ordering::Acquire) && self.alive();
+        state.step_age = self.step_age();
         state
     }
 
@@ -196,6 +204,19 @@ impl Shared {
 
     pub(super) fn alive(&self) -> bool {
         !self.dead.load(Ordering::Acquire)
+    }
+
+    /// Time since the last step while requests wait for one; 0 while none does.
+    pub(super) fn step_age(&self) -> std::time::Duration {
+        match self.live.load(Ordering::Acquire) {
+            0 => std::time::Duration::ZERO,
+            _ => self.pulse.age(),
+        }
+    }
+
+    /// Whether requests have waited for a step for longer than the hang timeout.
+    pub(super) fn is_hung(&self) -> bool {
+        self.live.load(Ordering::Acquire) > 0 && self.pulse.is_hung()
     }
 
     pub(super) async fn died(&self) {

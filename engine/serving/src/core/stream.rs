@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -44,11 +45,19 @@ struct Shared {
 /// The engine's end.
 pub(crate) struct StreamSender(Arc<Shared>);
 
+/// What a reader does that gives up: the request ends for this reason.
+type GiveUp = Box<dyn FnOnce(RequestError) + Send>;
+
 /// The reader's end. Dropping it aborts the request.
 pub struct GenerateStream {
     shared: Arc<Shared>,
-    on_drop: Option<Box<dyn FnOnce() + Send>>,
+    deadline: Option<Instant>,
+    give_up: Option<GiveUp>,
 }
+
+/// How long after its deadline a request may still be ended by the engine, which does so between
+/// two steps. Then its reader does not wait any more.
+const ENGINE_ENDS_IT: Duration = Duration::from_millis(100);
 
 /// Why an event could not be delivered.
 #[derive(Debug, PartialEq, Eq)]
@@ -59,11 +68,12 @@ pub(crate) enum SendError {
     Full,
 }
 
-/// A connected pair that counts what waits in it. `on_drop` runs when the reader goes away before
-/// the end of the stream.
+/// A connected pair that counts what waits in it. `give_up` runs when the reader goes away before
+/// the end of the stream, or when the engine has not ended it at `deadline`.
 pub(crate) fn stream(
     memory: &ClientMemory,
-    on_drop: impl FnOnce() + Send + 'static,
+    deadline: Option<Instant>,
+    give_up: impl FnOnce(RequestError) + Send + 'static,
 ) -> (StreamSender, GenerateStream) {
     let shared = Arc::new(Shared {
         state: Mutex::new(State {
@@ -80,7 +90,8 @@ pub(crate) fn stream(
         StreamSender(shared.clone()),
         GenerateStream {
             shared,
-            on_drop: Some(Box::new(on_drop)),
+            deadline,
+            give_up: Some(Box::new(give_up)),
         },
     )
 }
@@ -179,12 +190,31 @@ impl GenerateStream {
                     return Some(Ok(event));
                 }
                 if state.closed {
-                    self.on_drop = None;
+                    self.give_up = None;
                     return state.error.take().map(Err);
                 }
             }
-            self.shared.readable.notified().await;
+            let readable = self.shared.readable.notified();
+            let Some(deadline) = self.deadline else {
+                readable.await;
+                continue;
+            };
+            let until = tokio::time::Instant::from_std(deadline + ENGINE_ENDS_IT);
+            if tokio::time::timeout_at(until, readable).await.is_err() {
+                return self.miss_deadline().map(Err);
+            }
         }
+    }
+
+    /// The engine sits in a step: the reader leaves without it.
+    fn miss_deadline(&mut self) -> Option<RequestError> {
+        self.deadline = None;
+        let mut state = self.shared.state.lock();
+        (state.dropped, state.closed) = (true, true);
+        drop(state);
+        let give_up = self.give_up.take()?;
+        give_up(RequestError::DeadlineExceeded);
+        Some(RequestError::DeadlineExceeded)
     }
 }
 
@@ -195,8 +225,8 @@ impl Drop for GenerateStream {
         state.events.clear();
         state.held.clear();
         drop(state);
-        if let Some(on_drop) = self.on_drop.take() {
-            on_drop();
+        if let Some(give_up) = self.give_up.take() {
+            give_up(RequestError::Aborted);
         }
     }
 }
@@ -217,7 +247,7 @@ mod tests {
 
     #[tokio::test]
     async fn unread_deltas_of_a_choice_merge_and_order_is_kept() {
-        let (tx, mut rx) = stream(&ClientMemory::unlimited(), || {});
+        let (tx, mut rx) = stream(&ClientMemory::unlimited(), None, |_| {});
         for event in [delta(0, "a"), delta(0, "b"), delta(1, "x"), delta(0, "c")] {
             tx.send(event).unwrap();
         }
@@ -243,7 +273,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_that_never_reads_holds_at_most_the_limit() {
-        let (tx, mut rx) = stream(&ClientMemory::unlimited(), || {});
+        let (tx, mut rx) = stream(&ClientMemory::unlimited(), None, |_| {});
         let piece = "y".repeat(1000);
         let mut sent = 0;
         while tx.send(delta(0, &piece)).is_ok() {
@@ -271,7 +301,7 @@ mod tests {
             logprobs: vec![one.clone()],
         };
         let real = size_of::<TokenLogprobs>() + size_of_val(&top[..]);
-        let (tx, mut rx) = stream(&ClientMemory::unlimited(), || {});
+        let (tx, mut rx) = stream(&ClientMemory::unlimited(), None, |_| {});
         let sent = std::iter::from_fn(|| tx.send(event()).ok()).count();
         assert!(sent * real <= STREAM_LIMIT_BYTES && sent > 100, "{sent}");
         // And no message made of them is large.
@@ -289,8 +319,8 @@ mod tests {
             let pieces = std::iter::from_fn(|| tx.send(delta(0, &piece)).ok());
             1000 * pieces.count()
         };
-        let (first, mut reader) = stream(&memory, || {});
-        let (second, other) = stream(&memory, || {});
+        let (first, mut reader) = stream(&memory, None, |_| {});
+        let (second, other) = stream(&memory, None, |_| {});
         assert!((50_000..66_000).contains(&fill(&first)));
         assert!((10_000..17_000).contains(&fill(&second)));
         assert!(memory.hold(1).is_err());
@@ -305,7 +335,9 @@ mod tests {
     fn dropping_the_reader_aborts_unless_the_stream_ended() {
         let aborted = Arc::new(Mutex::new(0));
         let count = aborted.clone();
-        let (tx, rx) = stream(&ClientMemory::unlimited(), move || *count.lock() += 1);
+        let (tx, rx) = stream(&ClientMemory::unlimited(), None, move |_| {
+            *count.lock() += 1
+        });
         drop(rx);
         assert_eq!(*aborted.lock(), 1);
         assert_eq!(tx.send(delta(0, "a")), Err(SendError::Gone));
@@ -313,7 +345,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_vanished_engine_is_an_error_not_a_hang() {
-        let (tx, mut rx) = stream(&ClientMemory::unlimited(), || {});
+        let (tx, mut rx) = stream(&ClientMemory::unlimited(), None, |_| {});
         drop(tx);
         assert!(matches!(
             rx.next().await,

@@ -11,6 +11,8 @@ mod cuda;
 mod cuda;
 mod error;
 
+use std::time::Duration;
+
 use ebb_kernels::formats::FormatId;
 use ebb_kernels::kv::{KvGeometry, KvLayout};
 
@@ -65,6 +67,16 @@ impl Device {
         match self {
             Self::Cpu => 512,
             Self::Cuda(_) => 8192,
+        }
+    }
+
+    /// Without a step for so long, while requests wait, the engine counts as hung, unless told
+    /// otherwise: far longer than the longest step. On a CPU a step of a large model's prompt can
+    /// take a minute.
+    pub fn hang_timeout_default(&self) -> Duration {
+        match self {
+            Self::Cpu => Duration::from_secs(300),
+            Self::Cuda(_) => Duration::from_secs(30),
         }
     }
 

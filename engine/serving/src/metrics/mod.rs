@@ -22,7 +22,7 @@
 //! buckets are those of vLLM 0.33 wherever a metric means the same here. For `n = 1` so do the
 //! numbers; with more choices, `vllm:request_success` and `vllm:request_generation_tokens` count
 //! choices, everything else counts requests. Histograms whose name starts with `vllm:request_`
-//! cover requests that completed.
+//! cover requests that completed, and those that were aborted or failed after a first step.
 //!
 //! Not exposed, because nothing here corresponds to them: `num_requests_kv_fetch_by_stage`,
 //! `engine_sleep_state`, `corrupted_requests`, `watermark_requests`, `external_prefix_cache_*`,
@@ -37,6 +37,7 @@
 //! | counter | `ebb:requests_ended` | outcome | how they ended, see [`Outcome`]; equal to the former when idle |
 //! | counter | `ebb:rpcs` | method, code | gRPC calls by their status, invalid ones included |
 //! | counter | `ebb:steps` | | model steps |
+//! | gauge | `ebb:step_age_seconds` | | time since the last step while requests wait for one; 0 while none does |
 //! | histogram | `ebb:step_time_seconds` | phase | time per step: `plan`, `forward`, `sample`; `shrink` is a part of `forward` |
 //! | gauge | `ebb:kv_pool_bytes` | | size of the KV pool |
 //! | gauge | `ebb:kv_bytes` | state | bytes of it that are `live`, `cached`, `free` |

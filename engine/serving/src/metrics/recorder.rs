@@ -63,6 +63,8 @@ pub struct EngineGauges {
     pub kv_bytes_cached: u64,
     /// Steps since the start.
     pub steps: u64,
+    /// Time since the last step while requests wait for one.
+    pub step_age: Duration,
     /// Preemptions since the start.
     pub preemptions: u64,
     /// Prompt tokens looked up in the prefix cache since the start.
@@ -249,6 +251,7 @@ impl EngineHandles {
         self.prefix_queries.absolute(now.prefix_queries);
         self.prefix_hits.absolute(now.prefix_hits);
         self.steps.absolute(now.steps);
+        self.step_age.set(now.step_age.as_secs_f64());
         self.tokens_computed.absolute(now.tokens_computed);
         self.tokens_thrown_away.absolute(now.tokens_thrown_away);
         let kv = &now.kv;
@@ -299,6 +302,7 @@ mod tests {
             kv_bytes_live: 250,
             kv_bytes_cached: 100,
             steps: 7,
+            step_age: Duration::from_millis(1500),
             preemptions: 1,
             prefix_queries: 40,
             prefix_hits: 30,
@@ -327,6 +331,7 @@ mod tests {
         assert_eq!(value(&text, "vllm:prefix_cache_hits_total{"), 30.0);
         assert_eq!(value(&text, "vllm:num_preemptions_total{"), 1.0);
         assert_eq!(value(&text, "ebb:steps_total{"), 7.0);
+        assert_eq!(value(&text, "ebb:step_age_seconds{"), 1.5);
         assert_eq!(value(&text, "ebb:tokens_thrown_away_total{"), 20.0);
         assert!(text.contains("state=\"free\"} 650"), "{text}");
         assert!(text.contains("format=\"int4\"} 4000"), "{text}");

@@ -242,6 +242,7 @@ pub(super) struct EngineHandles {
     pub(super) prefix_queries: Counter,
     pub(super) prefix_hits: Counter,
     pub(super) steps: Counter,
+    pub(super) step_age: Gauge,
     pub(super) iteration_tokens: Histogram,
     pub(super) plan: Histogram,
     pub(super) forward: Histogram,
@@ -366,6 +367,11 @@ impl EngineHandles {
                 &[],
             ),
             steps: r.counter("ebb:steps", "Model steps.", &[]),
+            step_age: r.gauge(
+                "ebb:step_age_seconds",
+                "Time since the last step while requests wait for one; 0 while none does.",
+                &[],
+            ),
             iteration_tokens: r.histogram(
                 "vllm:iteration_tokens_total",
                 "Prompt and generated tokens per step.",

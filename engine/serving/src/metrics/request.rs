@@ -190,7 +190,7 @@ impl RequestMeter {
         let r = &inner.requests;
         r.ended[outcome as usize].increment(1);
         let unfinished = match outcome {
-            Outcome::Completed => return self.record_completed(&inner, now),
+            Outcome::Completed => return self.record_request(&inner, now),
             Outcome::QueueFull => return r.rejected_queue_full.increment(1),
             Outcome::Invalid | Outcome::ClientMemory => return,
             // Refused at the gate, or ended at the end of the grace period.
@@ -206,9 +206,13 @@ impl RequestMeter {
         let finished = self.choices.iter().filter(|c| c.finished).count() as u64;
         let open = u64::from(self.n).saturating_sub(finished);
         r.success[unfinished as usize].increment(open);
+        if self.scheduled.is_some() {
+            self.record_request(&inner, now);
+        }
     }
 
-    fn record_completed(&self, inner: &Inner, now: Instant) {
+    /// What the histograms of requests hold, of one that is complete or has been in a step.
+    fn record_request(&self, inner: &Inner, now: Instant) {
         let r = &inner.requests;
         r.request_n.record(f64::from(self.n));
         r.request_max_tokens.record(f64::from(self.max_tokens));

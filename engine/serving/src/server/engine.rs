@@ -53,6 +53,9 @@ pub trait Engine: Clone + Send + Sync + 'static {
 
     /// False after a fatal error: the engine will make no more steps.
     fn alive(&self) -> bool;
+
+    /// Whether requests wait, and no step has come back for longer than the hang timeout.
+    fn is_hung(&self) -> bool;
 }
 
 /// The engine's numbers for a scrape.
@@ -64,6 +67,7 @@ pub(super) fn gauges(state: &EngineState, clients: ClientGauges) -> EngineGauges
         kv_bytes_live: state.kv_bytes_live,
         kv_bytes_cached: state.kv_bytes_cached,
         steps: state.steps,
+        step_age: state.step_age,
         preemptions: state.preemptions,
         prefix_queries: state.prefix_queries,
         prefix_hits: state.prefix_hits,
@@ -118,5 +122,9 @@ impl Engine for EngineHandle {
 
     fn alive(&self) -> bool {
         self.alive()
+    }
+
+    fn is_hung(&self) -> bool {
+        self.is_hung()
     }
 }

@@ -1,4 +1,4 @@
-//! `grpc.health.v1`: SERVING only while the engine takes requests.
+//! `grpc.health.v1`: SERVING only while the engine takes requests and makes steps.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -57,17 +57,28 @@ impl Health {
 
     /// Follows the engine for as long as it is polled, and sorts its metrics' samples on the way.
     pub(super) async fn follow<E: Engine>(self, engine: Arc<OnceLock<E>>) {
-        let mut was_alive = true;
+        let (mut was_alive, mut was_hung) = (true, false);
         let mut ticks = tokio::time::interval(PERIOD);
         loop {
             ticks.tick().await;
             let Some(engine) = engine.get() else { continue };
             let alive = engine.alive();
-            self.set(alive && engine.state().accepting).await;
+            let hung = engine.is_hung();
+            self.set(alive && !hung && engine.state().accepting).await;
             if was_alive && !alive {
                 tracing::error!("the engine stopped after an error; restart the server");
             }
-            was_alive = alive;
+            if hung != was_hung && alive {
+                let seconds = engine.state().step_age.as_secs();
+                match hung {
+                    true => tracing::error!(
+                        "requests wait, and no step has come back for {seconds} s \
+                         (--hang-timeout); restart the server if this lasts"
+                    ),
+                    false => tracing::warn!("steps come back again"),
+                }
+            }
+            (was_alive, was_hung) = (alive, hung);
             engine.recorder().upkeep();
         }
     }

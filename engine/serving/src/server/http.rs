@@ -1,5 +1,5 @@
-//! The HTTP port: `/metrics` for Prometheus, `/healthz` (alive) and `/readyz` (takes requests) for
-//! orchestrators.
+//! The HTTP port: `/metrics` for Prometheus, `/livez` (alive; also `/healthz`) and `/readyz` (takes
+//! requests) for orchestrators. No answer waits for the engine.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,6 +11,9 @@ use axum::routing::get;
 
 use super::Clients;
 use super::engine::{Engine, gauges};
+
+/// What a probe hears while requests wait and no step comes back.
+const HUNG: &str = "requests wait, and no step comes back (--hang-timeout)\n";
 
 type Shared<E> = State<Served<E>>;
 
@@ -33,7 +36,8 @@ impl<E> Clone for Served<E> {
 pub(super) fn router<E: Engine>(engine: Arc<OnceLock<E>>, clients: Clients) -> Router {
     Router::new()
         .route("/metrics", get(metrics::<E>))
-        .route("/healthz", get(healthz::<E>))
+        .route("/healthz", get(livez::<E>))
+        .route("/livez", get(livez::<E>))
         .route("/readyz", get(readyz::<E>))
         .with_state(Served { engine, clients })
 }
@@ -55,14 +59,14 @@ async fn metrics<E: Engine>(State(served): Shared<E>) -> impl IntoResponse {
 }
 
 /// While the model is loading the process is well, too.
-async fn healthz<E: Engine>(State(served): Shared<E>) -> (StatusCode, &'static str) {
-    if served.engine.get().is_none_or(Engine::alive) {
-        (StatusCode::OK, "ok\n")
-    } else {
-        (
+async fn livez<E: Engine>(State(served): Shared<E>) -> (StatusCode, &'static str) {
+    match served.engine.get() {
+        Some(engine) if !engine.alive() => (
             StatusCode::INTERNAL_SERVER_ERROR,
             "the engine stopped; restart the server\n",
-        )
+        ),
+        Some(engine) if engine.is_hung() => (StatusCode::SERVICE_UNAVAILABLE, HUNG),
+        _ => (StatusCode::OK, "ok\n"),
     }
 }
 
@@ -71,6 +75,7 @@ async fn readyz<E: Engine>(State(served): Shared<E>) -> (StatusCode, &'static st
         Some(engine) if !engine.alive() => {
             (StatusCode::SERVICE_UNAVAILABLE, "the engine stopped\n")
         }
+        Some(engine) if engine.is_hung() => (StatusCode::SERVICE_UNAVAILABLE, HUNG),
         Some(engine) if !engine.state().accepting => {
             (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n")
         }

@@ -1,6 +1,7 @@
 //! What an engine is started with.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ebb_models::model::LoadFormat;
 use ebb_scheduler::{Admission, Mode};
@@ -30,8 +31,10 @@ pub struct EngineConfig {
     pub max_context: Option<usize>,
     /// Sequences computed at once.
     pub max_running: usize,
-    /// Requests that may wait beyond those that a free place awaits.
+    /// Most queued requests, without those that have a free batch slot.
     pub max_waiting: usize,
+    /// See [`ebb_scheduler::Config::priority_margin`].
+    pub priority_margin: Option<u32>,
     /// Tokens computed in one step.
     pub max_step_tokens: usize,
     /// Whether prompts share the KV of common beginnings.
@@ -58,6 +61,8 @@ pub struct EngineConfig {
     pub trajectory_log: Option<PathBuf>,
     /// What clients may make the engine hold beside the KV cache.
     pub client_memory: ClientMemory,
+    /// Without a step for so long, while requests wait, the engine counts as hung; `None`: never.
+    pub hang_timeout: Option<Duration>,
     /// Compute threads.
     pub threads: usize,
     /// Name that clients and metrics see; the model's own when absent.
@@ -81,6 +86,7 @@ impl EngineConfig {
             max_context: None,
             max_running: 256,
             max_waiting: 1024,
+            priority_margin: None,
             max_step_tokens: Device::Cpu.step_tokens_default(),
             prefix_cache: true,
             kv_mode: None,
@@ -93,6 +99,7 @@ impl EngineConfig {
             batch_invariant: false,
             trajectory_log: None,
             client_memory: ClientMemory::unlimited(),
+            hang_timeout: Some(Device::Cpu.hang_timeout_default()),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             served_name: None,
         }

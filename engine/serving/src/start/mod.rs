@@ -59,6 +59,7 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         max_logit_rows: config.max_running.max(256),
         mode: plan.mode,
         admission: config.admission,
+        priority_margin: config.priority_margin,
         overcommit_percent: config.overcommit_percent,
         shrink_bytes_max: config.shrink_bytes_max,
         live_bytes_max: config.live_bytes_max,
@@ -144,6 +145,7 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         max_live,
         kv: KvFacts::new(&plan),
         client_memory: config.client_memory.clone(),
+        hang_timeout: config.hang_timeout,
     };
     Ok(EngineHandle::start(
         served, limits, pool, backend, recorder, log,

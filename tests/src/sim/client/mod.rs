@@ -22,6 +22,8 @@ pub struct ChoiceRecord {
     /// How it ended.
     pub ended: Option<FinishReason>,
     failures: u32,
+    /// Times that it was preempted.
+    preemptions: u32,
     /// Lowest bits of anything that it was computed from. `None`: nothing was computed.
     lowest: Option<u8>,
 }

@@ -47,11 +47,15 @@ impl Clients {
                 if !self.is_live(request.0, choice) || !self.record(request.0).admitted {
                     return Err(format!("{request} {choice} is preempted without running"));
                 }
-                if self.preemption_is_a_bug {
+                let own = &mut self.records[request.0 as usize].choices[choice as usize];
+                own.preemptions += 1;
+                let yields_max = u32::from(config.priority_margin.is_some());
+                if self.preemption_is_a_bug && own.preemptions > yields_max {
                     return Err(format!("{request} is preempted where others could shrink"));
                 }
                 if let (Some(now), Some(then)) = (planning, self.last_admission)
                     && !config.mode.shrinks()
+                    && config.priority_margin.is_none()
                     && then.running > 0
                     && now.step - then.step <= u64::from(config.headroom_tokens)
                 {

@@ -268,6 +268,16 @@ impl Device {
         }
     }
 
+    /// Whether a step that failed should have copied the block that a slice begins in, and the
+    /// slice's sequence still has that block.
+    pub fn lacks_copy(&self, step: &Submitted, slice: &Slice) -> bool {
+        let row = self.rows.get(slice.slot.0 as usize);
+        let block = row.and_then(|row| row.get(slice.position as usize / BLOCK_TOKENS));
+        let own = block.map_or(&[][..], |block| &self.blocks[*block].frames);
+        let mut copies = step.plan.copies.iter();
+        copies.any(|(_, copy)| own.contains(copy))
+    }
+
     /// Takes the oldest step off the queue.
     pub fn pop(&mut self) -> Option<Submitted> {
         self.queue.pop_front()

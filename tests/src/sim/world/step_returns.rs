@@ -22,6 +22,9 @@ impl World {
             for (slice, void) in step.plan.slices.iter().zip(&step.void) {
                 if !void {
                     self.clients.slice_failed(slice.request.0, slice.choice);
+                }
+                // Slices planned since read what it should have written, or should have copied.
+                if !void || self.device.lacks_copy(&step, slice) {
                     self.device.void(slice.seq);
                 }
             }

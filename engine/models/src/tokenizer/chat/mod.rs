@@ -8,11 +8,13 @@
 mod clock;
 mod error;
 mod json;
+mod methods;
 mod output;
 
 use std::time::SystemTime;
 
-use minijinja::value::{Value, ValueKind};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Serde, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, context};
 use serde::Serialize;
 
@@ -22,9 +24,11 @@ use output::Bounded;
 
 /// The longest template accepted, in bytes; the longest known ones have some 20,000.
 const TEMPLATE_BYTES_MAX: usize = 1 << 20;
-/// Template instructions per rendering, and more for each message.
+/// Template instructions per rendering, and more for each message. A text that an instruction
+/// makes costs one more per 64 bytes, so there are more for this many copies of all messages.
 const FUEL: u64 = 200_000;
 const FUEL_PER_MESSAGE: u64 = 5_000;
+const COPIES: usize = 32;
 /// Bytes of output per rendering, and more for each byte of the messages.
 const OUTPUT_BYTES: usize = 1 << 20;
 const OUTPUT_BYTES_PER_BYTE: usize = 4;
@@ -72,12 +76,15 @@ impl ChatTemplate {
             return Err(ChatError::Template(problem));
         }
         let mut environment = Environment::new();
-        environment.set_trim_blocks(true);
-        environment.set_lstrip_blocks(true);
+        let syntax = SyntaxConfig::builder()
+            .trim_blocks(true)
+            .lstrip_blocks(true)
+            .build()
+            .map_err(|e| ChatError::Template(error::sentence(&e)))?;
+        environment.set_syntax(syntax);
         environment.set_undefined_behavior(UndefinedBehavior::Lenient);
         environment.set_auto_escape_callback(|_| AutoEscape::None);
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_unknown_method_callback(methods::call);
         environment.set_formatter(write_like_python);
         environment.add_filter("tojson", json::to_json);
         environment.add_filter("length", length);
@@ -103,18 +110,21 @@ impl ChatTemplate {
         add_generation_prompt: bool,
         now: SystemTime,
     ) -> Result<String, ChatError> {
-        let mut environment = self.environment.clone();
-        environment.set_fuel(Some(FUEL + FUEL_PER_MESSAGE * messages.len() as u64));
-        environment.add_function("strftime_now", move |format: &str| {
-            clock::strftime(format, now)
-        });
         let bytes: usize = messages
             .iter()
             .map(|m| m.role.len() + m.content.len())
             .sum();
+        let fuel_of_texts = (COPIES * bytes / 64) as u64;
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(
+            FUEL + FUEL_PER_MESSAGE * messages.len() as u64 + fuel_of_texts,
+        ));
+        environment.add_function("strftime_now", move |format: &str| {
+            clock::strftime(format, now)
+        });
         let mut output = Bounded::new(OUTPUT_BYTES + OUTPUT_BYTES_PER_BYTE * bytes);
         let arguments = context! {
-            messages => messages,
+            messages => Serde(messages),
             add_generation_prompt => add_generation_prompt,
             tools => (),
             documents => (),
@@ -139,10 +149,10 @@ impl ChatTemplate {
             ("eos_token", &self.tokens.eos),
             ("unk_token", &self.tokens.unk),
         ];
-        named
+        let had = named
             .into_iter()
-            .filter_map(|(name, token)| Some((name, token.as_deref()?)))
-            .collect()
+            .filter_map(|(name, token)| Some((name, token.as_deref()?)));
+        Value::from_pairs(had)
     }
 }
 
@@ -166,7 +176,7 @@ fn raise_exception(message: &str) -> Result<Value, Error> {
 /// look like Python's own, is refused.
 fn write_like_python(
     out: &mut minijinja::Output<'_>,
-    state: &State<'_, '_>,
+    state: &mut State<'_, '_>,
     value: &Value,
 ) -> Result<(), Error> {
     let text = match value.kind() {

@@ -13,6 +13,8 @@ use ebb_kernels::backend::{
 use ebb_kernels::kv::KvLayout;
 use ebb_kernels::model::{ModelSpec, QkNorm, Rope, UniformModel};
 
+use parking_lot::Mutex;
+
 use super::{GEOMETRY, VOCAB};
 use crate::sampling::reference;
 
@@ -63,6 +65,8 @@ pub(super) struct Fake {
     pub(super) deepest: Arc<AtomicUsize>,
     /// How long a wait takes.
     pub(super) latency: Duration,
+    /// Waits last as long as somebody has locked this.
+    pub(super) held: Arc<Mutex<()>>,
 }
 
 impl Fake {
@@ -104,6 +108,7 @@ impl Fake {
             current: Done::default(),
             deepest: Arc::default(),
             latency: Duration::ZERO,
+            held: Arc::default(),
         }
     }
 
@@ -210,6 +215,7 @@ impl Backend for Fake {
 
     fn wait(&mut self) -> Result<StepOutput<'_>, BackendError> {
         std::thread::sleep(self.latency);
+        drop(self.held.lock());
         self.current = self.in_flight.pop_front().expect("a step was submitted");
         if let Some(error) = self.current.error.take() {
             return Err(error);

@@ -2,6 +2,7 @@
 //! answer that it would have got alone.
 
 mod fake;
+mod hang;
 mod host;
 mod in_flight_steps;
 mod lost;
@@ -9,6 +10,7 @@ mod queue;
 mod texts;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ebb_block_manager::PoolConfig;
 use ebb_kernels::kv::KvGeometry;
@@ -29,6 +31,8 @@ use crate::metrics::Recorder;
 use crate::sampling::SamplingOptions;
 
 const VOCAB: usize = 200;
+/// After this time without a step the engine counts as hung.
+const HANG_TIMEOUT: Duration = Duration::from_millis(300);
 /// The model's end token.
 const END: u32 = 7;
 
@@ -90,6 +94,7 @@ fn counting(
         max_live: max_running + max_waiting,
         client_memory,
         kv: KvFacts::new(&KvPlan::sixteen_bit(GEOMETRY).expect("a geometry")),
+        hang_timeout: Some(HANG_TIMEOUT),
     };
     let layout = GEOMETRY.frame_layout();
     let pool = PoolConfig {

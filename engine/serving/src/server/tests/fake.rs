@@ -21,6 +21,7 @@ pub(super) struct Inner {
     pub(super) accepting: AtomicBool,
     /// Whether the engine makes steps.
     pub(super) alive: AtomicBool,
+    pub(super) hung: AtomicBool,
     /// Requests that have not ended.
     pub(super) live: AtomicUsize,
     /// Streams whose reader went away before the end.
@@ -48,6 +49,7 @@ impl Fake {
             recorder: Recorder::new("fake", 1000),
             accepting: AtomicBool::new(true),
             alive: AtomicBool::new(true),
+            hung: AtomicBool::new(false),
             live: AtomicUsize::new(0),
             aborted: AtomicUsize::new(0),
             flooded: AtomicUsize::new(0),
@@ -134,7 +136,7 @@ impl Engine for Fake {
             _ => {}
         }
         let dropped = inner.clone();
-        let (tx, rx) = stream(&ClientMemory::unlimited(), move || {
+        let (tx, rx) = stream(&ClientMemory::unlimited(), None, move |_| {
             dropped.aborted.fetch_add(1, Ordering::Relaxed);
         });
         inner.live.fetch_add(1, Ordering::Relaxed);
@@ -214,5 +216,9 @@ impl Engine for Fake {
 
     fn alive(&self) -> bool {
         self.0.alive.load(Ordering::Relaxed)
+    }
+
+    fn is_hung(&self) -> bool {
+        self.0.hung.load(Ordering::Relaxed)
     }
 }

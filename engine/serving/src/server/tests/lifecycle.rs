@@ -37,6 +37,19 @@ async fn health_and_probes_follow_the_engine() {
     }
     assert!(get(&server, "/readyz").await.starts_with("HTTP/1.1 200"));
 
+    for hung in [true, false] {
+        fake.0.hung.store(hung, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let (status, code) = match hung {
+            true => (ServingStatus::NotServing, "HTTP/1.1 503"),
+            false => (ServingStatus::Serving, "HTTP/1.1 200"),
+        };
+        assert_eq!(health(&channel, "").await, status);
+        for probe in ["/livez", "/healthz", "/readyz"] {
+            assert!(get(&server, probe).await.starts_with(code), "{probe}");
+        }
+    }
+
     fake.0.alive.store(false, Ordering::Relaxed);
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(health(&channel, "").await, ServingStatus::NotServing);
