@@ -93,8 +93,8 @@ pub use levels::BlockLevels;
 #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
 pub(crate) use sample::check as check_samples;
 pub use sample::{
-    Edits, LogitEdit, SampleFailure, SampleRequest, SampledToken, TEMPERATURE_MIN, TOP_MAX,
-    pending_sample, pending_sample_of,
+    Edits, LogitEdit, REPETITION_PENALTIES, SampleFailure, SampleRequest, SampledToken,
+    TEMPERATURE_MIN, TOP_MAX, pending_sample, pending_sample_of,
 };
 pub use shrink::{Shrink, ShrinkFailure};
 pub use tables::{BlockTables, TableBuilder, TableDelta, TableShape};

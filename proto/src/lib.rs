@@ -4,6 +4,8 @@
 //! holds what is generated from it and nothing else: messages, [`v1::ebb_client`],
 //! [`v1::ebb_server`], and the descriptors for reflection.
 
+mod codec;
+
 /// Package `ebb.v1`. Missing docs stay a warning here, so that a field without a comment in the
 /// .proto is noticed.
 #[allow(unreachable_pub, clippy::all)]

@@ -5,13 +5,16 @@
 namespace ebb {
 
 constexpr int kSettleWarps = 16;
+constexpr float kLargest = 3.40282346638528859812e38f;
 
 // In the engine's order (engine/serving/src/sampling/edits.rs).
 __device__ __forceinline__ float edited(float logit, const SampleJob& d, const LogitEdit& e) {
   if (e.flags & kMasked) logit = -INFINITY;
   logit = __fadd_rn(logit, e.bias);
-  if (e.count > 0 || e.flags & kInPrompt)
-    logit = logit > 0.f ? __fdiv_rn(logit, d.repetition) : __fmul_rn(logit, d.repetition);
+  // What was finite stays finite.
+  if (logit > -INFINITY && (e.count > 0 || e.flags & kInPrompt))
+    logit = logit > 0.f ? fminf(__fdiv_rn(logit, d.repetition), kLargest)
+                        : fmaxf(__fmul_rn(logit, d.repetition), -kLargest);
   if (e.count > 0)
     logit = __fsub_rn(__fsub_rn(logit, __fmul_rn(d.frequency, static_cast<float>(e.count))),
                       d.presence);

@@ -5,6 +5,8 @@
 //! top-k and top-p cut them. The sampled token is where random bits point to in the sum of the
 //! weights, in order of ids; the bits come from the Philox stream of `ebb_serving::sampling`.
 
+use std::ops::RangeInclusive;
+
 use super::StepInputError as E;
 
 /// Set in an entry of [`StepInput::tokens`](super::StepInput::tokens) that is not known yet.
@@ -28,6 +30,10 @@ pub const fn pending_sample_of(token: u32) -> Option<u32> {
 
 /// The lowest temperature that divides.
 pub const TEMPERATURE_MIN: f32 = 1e-5;
+
+/// What a repetition penalty may be. Anything beyond makes every penalised token the next one, or
+/// none of them; ordinary ones are between 1 and 2.
+pub const REPETITION_PENALTIES: RangeInclusive<f32> = 0.01..=100.0;
 
 /// Alternatives that a sample may report.
 pub const TOP_MAX: u32 = 20;
@@ -176,6 +182,10 @@ pub(crate) fn check(
             return wrong("asks for too many alternatives");
         }
         let e = &d.edits;
+        let subtracted = e.frequency.is_finite() && e.presence.is_finite();
+        if !(subtracted && REPETITION_PENALTIES.contains(&e.repetition)) {
+            return wrong("has a penalty out of range");
+        }
         if e.also.is_some_and(|also| also >= before) {
             return wrong("counts a token that the step before does not sample");
         }

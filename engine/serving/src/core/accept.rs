@@ -25,7 +25,9 @@ impl Inner {
         request: Request,
     ) -> Result<GenerateStream, RequestError> {
         let arrived = Instant::now();
-        let params = request.validate(self.served.info.vocab)?;
+        let info = &self.served.info;
+        let params = request.validate(info.vocab)?;
+        params.check_ends(&info.eos_token_ids, info.vocab)?;
         let asked = params
             .max_tokens
             .unwrap_or(self.served.info.max_context as u32);

@@ -7,7 +7,7 @@ use ebb_models::tokenizer::ChatMessage;
 use ebb_scheduler::{Millis, RequestId};
 
 use super::{Field, RequestError};
-use crate::sampling::{Param, SamplingOptions, SamplingParams};
+use crate::sampling::{Param, ParamError, SamplingOptions, SamplingParams};
 
 /// Bytes that a request's name may have.
 const REQUEST_ID_BYTES: usize = 256;
@@ -107,15 +107,19 @@ impl Request {
                 format!("it is {bits}; it must be 16, 8, 4 or 2, or left out"),
             ));
         }
-        self.sampling.clone().validate(vocab).map_err(|error| {
-            let why = format!("it is {}; it must be {}", error.value, error.allowed);
-            RequestError::invalid(Field::Sampling(error.field), why)
-        })
+        Ok(self.sampling.clone().validate(vocab)?)
     }
 
     /// When the request is given up that arrived then: whichever limit is reached first.
     pub fn deadline(&self, arrived: Instant) -> Option<Instant> {
         earlier(self.timeout, self.call_timeout).map(|t| arrived + t)
+    }
+}
+
+impl From<ParamError> for RequestError {
+    fn from(error: ParamError) -> Self {
+        let why = format!("it is {}; it must be {}", error.value, error.allowed);
+        Self::invalid(Field::Sampling(error.field), why)
     }
 }
 

@@ -11,6 +11,18 @@ pub(super) struct Edits {
     undo: Vec<(u32, f32)>,
 }
 
+/// The logit of a token that was there before. What was finite stays finite: of the edits, this one
+/// alone could leave `f32`, for no bias or penalty in its range moves a logit that large.
+pub(super) fn repeated(logit: f32, penalty: f32) -> f32 {
+    if logit > 0.0 {
+        (logit / penalty).min(f32::MAX)
+    } else if logit == f32::NEG_INFINITY {
+        logit
+    } else {
+        (logit * penalty).max(f32::MIN)
+    }
+}
+
 impl Edits {
     /// Applies, in vLLM's order: end tokens masked until `min_tokens`, bias, penalties.
     pub(super) fn apply(&mut self, logits: &mut [f32], state: &SamplerState) {
@@ -25,14 +37,7 @@ impl Edits {
         if !params.penalises_output() {
             return;
         }
-        let repetition = params.repetition_penalty;
-        let repeat = |logit: f32| {
-            if logit > 0.0 {
-                logit / repetition
-            } else {
-                logit * repetition
-            }
-        };
+        let repeat = |logit| repeated(logit, params.repetition_penalty);
         for (&id, &count) in state.output_counts() {
             self.change(logits, id, |logit| {
                 repeat(logit) - params.frequency_penalty * count as f32 - params.presence_penalty

@@ -1,9 +1,10 @@
 //! Sampling parameters: as a request states them, and as the engine may rely on them.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::ops::{Deref, RangeInclusive};
 
-use ebb_kernels::backend::TEMPERATURE_MIN;
+use ebb_kernels::backend::{REPETITION_PENALTIES, TEMPERATURE_MIN};
 use serde::{Deserialize, Serialize};
 
 use super::limits::{
@@ -101,6 +102,23 @@ impl SamplingParams {
         self.temperature < GREEDY_BELOW
     }
 
+    /// Checks that `min_tokens`, which rules out every id that would end a choice, leaves another
+    /// one: a request can use up a vocabulary of a few hundred tokens. `end_ids` are the model's.
+    ///
+    /// # Errors
+    /// When all `vocab` ids would end the choice.
+    pub fn check_ends(&self, end_ids: &[u32], vocab: usize) -> Result<(), ParamError> {
+        let own: &[u32] = if self.ignore_eos { &[] } else { end_ids };
+        if self.min_tokens == 0 || self.stop_token_ids.len() + own.len() < vocab {
+            return Ok(());
+        }
+        let ends: BTreeSet<u32> = self.stop_token_ids.iter().chain(own).copied().collect();
+        let left = (0..vocab as u32).any(|id| !ends.contains(&id));
+        let value = format!("{} ids long", self.stop_token_ids.len());
+        let allowed = "shorter where min_tokens is above 0: no other token would be left";
+        require(left, Param::StopTokenIds, value, allowed)
+    }
+
     /// Whether the tokens of the answer change what comes next.
     pub(super) fn penalises_output(&self) -> bool {
         self.repetition_penalty != 1.0
@@ -130,14 +148,8 @@ impl SamplingOptions {
         let allowed = "above 0 and at most 1";
         require(p > 0.0 && p <= 1.0, Param::TopP, p, allowed)?;
         between(Param::MinP, self.min_p, &unit)?;
-        let r = self.repetition_penalty;
-        let finite = r.is_finite() && r > 0.0;
-        require(
-            finite,
-            Param::RepetitionPenalty,
-            r,
-            "a finite number above 0",
-        )?;
+        let penalties = &REPETITION_PENALTIES;
+        between(Param::RepetitionPenalty, self.repetition_penalty, penalties)?;
         between(Param::PresencePenalty, self.presence_penalty, &penalty)?;
         between(Param::FrequencyPenalty, self.frequency_penalty, &penalty)?;
         between(Param::N, self.n, &(1..=N_MAX))?;

@@ -3,6 +3,7 @@
 
 use ebb_kernels::backend::{LogitEdit, SampleFailure, SampleRequest, SampledToken};
 
+use super::edits::repeated;
 use super::filter::Filter;
 use super::logprobs::Distribution;
 use super::scan::Scan;
@@ -74,11 +75,7 @@ fn chosen(
         }
         *logit += edit.bias;
         if edit.count > 0 || edit.in_prompt {
-            *logit = if *logit > 0.0 {
-                *logit / e.repetition
-            } else {
-                *logit * e.repetition
-            };
+            *logit = repeated(*logit, e.repetition);
         }
         if edit.count > 0 {
             *logit = *logit - e.frequency * edit.count as f32 - e.presence;

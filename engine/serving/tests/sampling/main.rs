@@ -1,5 +1,6 @@
 //! Sampling against naive definitions, exact probabilities and recorded vectors.
 
+mod closed;
 mod distribution;
 mod logprobs;
 mod naive;

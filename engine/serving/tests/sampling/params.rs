@@ -44,11 +44,20 @@ fn bad_numbers_are_named() {
     refused(|o| o.min_p = f32::NAN, ["min_p", "NaN", "between 0 and 1"]);
     refused(
         |o| o.repetition_penalty = 0.0,
-        ["repetition_penalty", "0", "above 0"],
+        ["repetition_penalty", "0", "between 0.01 and 100"],
+    );
+    // Divides logits out of what an f32 holds.
+    refused(
+        |o| o.repetition_penalty = 1e-38,
+        ["repetition_penalty", "0.0000", "between 0.01 and 100"],
     );
     refused(
         |o| o.repetition_penalty = f32::INFINITY,
-        ["repetition_penalty", "inf", "finite"],
+        ["repetition_penalty", "inf", "between 0.01 and 100"],
+    );
+    refused(
+        |o| o.repetition_penalty = f32::NAN,
+        ["repetition_penalty", "NaN", "between 0.01 and 100"],
     );
     refused(
         |o| o.presence_penalty = 2.5,
@@ -124,7 +133,10 @@ fn bad_lists_are_named_with_their_index() {
 fn the_ends_of_every_range_are_inside() {
     accepted(|_| {});
     accepted(|o| o.temperature = 0.0);
-    accepted(|o| o.temperature = 1e30);
+    accepted(|o| o.temperature = f32::MAX);
+    accepted(|o| o.temperature = 1e-45);
+    accepted(|o| o.repetition_penalty = 0.01);
+    accepted(|o| o.repetition_penalty = 100.0);
     accepted(|o| o.top_p = f32::MIN_POSITIVE);
     accepted(|o| o.min_p = 1.0);
     accepted(|o| o.presence_penalty = -2.0);
@@ -136,4 +148,27 @@ fn the_ends_of_every_range_are_inside() {
     accepted(|o| o.stop = vec!["x".repeat(256); 16]);
     accepted(|o| o.stop_token_ids = vec![999; 256]);
     accepted(|o| o.logit_bias = vec![(999, -100.0), (0, 100.0)]);
+}
+
+#[test]
+fn stop_ids_and_end_tokens_leave_one_to_choose() {
+    let all = |ignore_eos, min_tokens| {
+        let options = SamplingOptions {
+            min_tokens,
+            ignore_eos,
+            stop_token_ids: (1..256).collect(),
+            ..Default::default()
+        };
+        options.validate(256).expect("in range")
+    };
+    let error = all(false, 1).check_ends(&[0, 7], 256).expect_err("all 256");
+    let sentence = error.to_string();
+    assert!(
+        sentence.starts_with("stop_token_ids is 255 ids long"),
+        "{sentence}"
+    );
+    assert!(all(false, 0).check_ends(&[0], 256).is_ok());
+    assert!(all(true, 1).check_ends(&[0], 256).is_ok());
+    assert!(all(false, 1).check_ends(&[7], 256).is_ok());
+    assert!(all(false, 1).check_ends(&[0], 300).is_ok());
 }

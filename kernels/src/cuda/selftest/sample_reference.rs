@@ -67,9 +67,11 @@ fn edit(logits: &mut [f32], sample: &SampleRequest, edits: &[LogitEdit], before:
         new += o.bias;
         if o.count > 0 || o.in_prompt {
             new = if new > 0.0 {
-                new / e.repetition
+                (new / e.repetition).min(f32::MAX)
+            } else if new > f32::NEG_INFINITY {
+                (new * e.repetition).max(f32::MIN)
             } else {
-                new * e.repetition
+                new
             };
         }
         if o.count > 0 {

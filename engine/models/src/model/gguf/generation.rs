@@ -1,5 +1,7 @@
 //! The sampling parameters that newer GGUF files recommend: the `general.sampling.*` keys.
 
+use ebb_kernels::backend::REPETITION_PENALTIES;
+
 use super::error::GgufError;
 use super::metadata::GgufMetadata;
 use crate::model::generation_defaults::GenerationDefaults;
@@ -27,7 +29,11 @@ impl GgufMetadata {
             top_k: self.u32("general.sampling.top_k")?,
             top_p: within("top_p", least..=1.0, "a number above 0, at most 1")?,
             min_p: within("min_p", 0.0..=1.0, "a number from 0 to 1")?,
-            repetition_penalty: within("penalty_repeat", least..=f32::MAX, "a number above 0")?,
+            repetition_penalty: within(
+                "penalty_repeat",
+                REPETITION_PENALTIES,
+                "a number from 0.01 to 100",
+            )?,
         })
     }
 }

@@ -1,5 +1,7 @@
 //! generation_config.json: tokens that end a generation, and recommended sampling.
 
+use ebb_kernels::backend::REPETITION_PENALTIES;
+
 use super::json::Object;
 use crate::model::error::Refusal;
 use crate::model::generation_defaults::GenerationDefaults;
@@ -40,7 +42,12 @@ pub(crate) fn read_generation(bytes: &[u8]) -> Result<Generation, Refusal> {
             top_k,
             top_p: within("top_p", least, 1.0, "a number above 0, at most 1")?,
             min_p: within("min_p", 0.0, 1.0, "a number from 0 to 1")?,
-            repetition_penalty: within("repetition_penalty", least, most, "a number above 0")?,
+            repetition_penalty: within(
+                "repetition_penalty",
+                f64::from(*REPETITION_PENALTIES.start()),
+                f64::from(*REPETITION_PENALTIES.end()),
+                "a number from 0.01 to 100",
+            )?,
         },
     })
 }

@@ -5,6 +5,7 @@ mod crowd;
 mod fake;
 mod hostile;
 mod lifecycle;
+mod malformed;
 mod memory;
 
 use std::sync::atomic::Ordering;
