@@ -18,6 +18,7 @@ use super::hf::{self, HfTokenizer, HfWeights};
 use super::identity::Identity;
 use super::key_scales::{KEY_SCALE_FEATURES, KeyScales};
 use super::locate::ModelFiles;
+use super::look::is_file;
 use super::weights_hash::weights_hash;
 
 /// What the tokenizer is to be built from.
@@ -158,7 +159,7 @@ impl LoadedModel {
             return Err(Refusal::invalid("eos_token_id", outside, expected).at(dir));
         }
         let dummy = format == LoadFormat::Dummy;
-        let tokenizer = if dummy && !dir.join("tokenizer.json").is_file() {
+        let tokenizer = if dummy && !is_file(&dir.join("tokenizer.json"))? {
             TokenizerSource::StandIn(config.spec.vocab)
         } else {
             TokenizerSource::Hf(hf::read_tokenizer_files(dir)?)

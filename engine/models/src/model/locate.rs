@@ -1,10 +1,12 @@
 //! What `--model` means: a known name, a directory, or a .gguf file.
 
+use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 
 use super::error::ModelError;
 use super::fetch::{FetchDisplay, FetchError, fetch};
 use super::known::{KNOWN_MODELS, KnownModel};
+use super::look::{is_file, look};
 
 /// The files of a model on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +31,8 @@ impl ModelRef {
     /// current directory, which can be written as `./NAME`.
     ///
     /// # Errors
-    /// [`ModelError::NotFound`], which says what was looked for.
+    /// [`ModelError::NotFound`], which says what was looked for; [`ModelError::Io`] where something
+    /// is there and cannot be looked at.
     pub fn parse(given: &str) -> Result<Self, ModelError> {
         if let Some(known) = KNOWN_MODELS.iter().find(|known| known.name == given) {
             return Ok(Self::Known(known));
@@ -40,16 +43,20 @@ impl ModelRef {
             problem,
             known: KNOWN_MODELS.map(|known| known.name).join(", "),
         };
-        if path.is_dir() {
-            if path.join("config.json").is_file() {
+        let found = look(&path)?;
+        if found.as_ref().is_some_and(Metadata::is_dir) {
+            if is_file(&path.join("config.json"))? {
                 return Ok(Self::Files(ModelFiles::Directory(path)));
+            }
+            if let Err(error) = path.read_dir() {
+                return Err(ModelError::io(&path, error));
             }
             return Err(not_found(match gguf_inside(&path) {
                 Some(file) => format!("that directory has no config.json, but {}", file.display()),
                 None => "that directory has no config.json".to_owned(),
             }));
         }
-        if !path.exists() {
+        if found.is_none() {
             return Err(not_found(
                 "no file or directory of that name exists".to_owned(),
             ));

@@ -28,6 +28,7 @@ mod key_scales;
 mod known;
 mod loaded;
 mod locate;
+mod look;
 mod rope;
 mod tensors;
 mod weights_hash;

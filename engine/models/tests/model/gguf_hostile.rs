@@ -357,3 +357,34 @@ fn a_file_cut_at_any_byte_is_refused() {
         assert!(parsed.is_err(), "cut at {len} of {}", whole.len());
     }
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(2000))]
+
+    /// Wherever three tensors lie: one inside another, on top of each other, or side by side.
+    #[test]
+    fn tensors_share_no_byte(offsets in proptest::collection::vec(0u64..40, 3)) {
+        let mut gguf = small();
+        let mut ranges = Vec::new();
+        for (tensor, place) in gguf.tensors.iter_mut().zip(&offsets) {
+            let offset = place * 32;
+            ranges.push(offset..offset + tensor.data.len() as u64);
+            tensor.offset = Some(offset);
+        }
+        let share = |i: usize, j: usize| {
+            ranges[i].start < ranges[j].end && ranges[j].start < ranges[i].end
+        };
+        let shared = share(0, 1) || share(0, 2) || share(1, 2);
+        // Those that do lie apart need a file that is long enough.
+        let mut bytes = gguf.build();
+        bytes.resize(bytes.len() + 40 * 32 + 144, 0);
+        let parsed = GgufFile::parse(FileBytes::from(bytes));
+        match parsed {
+            Ok(_) => proptest::prop_assert!(!shared, "{ranges:?}"),
+            Err(e) => {
+                proptest::prop_assert!(shared, "{ranges:?}: {e}");
+                proptest::prop_assert!(e.to_string().contains("overlaps tensor"), "{e}");
+            }
+        }
+    }
+}

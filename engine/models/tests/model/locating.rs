@@ -58,3 +58,50 @@ fn a_known_model_needs_somewhere_to_keep_it_and_files_do_not() {
         files
     );
 }
+
+/// A link to itself stands for all that is there and cannot be looked at: no right helps against it.
+#[cfg(unix)]
+#[test]
+fn what_cannot_be_looked_at_is_not_called_absent() {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    let keep = TempDir::new().expect("a temporary directory");
+    let dir = keep.path().join("my-model");
+    std::fs::create_dir(&dir).expect("create it");
+    let refused = |path: &std::path::Path| {
+        let text = path.to_str().expect("UTF-8");
+        ModelRef::parse(text).expect_err(text).to_string()
+    };
+    let config = dir.join("config.json");
+    symlink(&config, &config).expect("a link");
+    let sentence = refused(&dir);
+    assert!(
+        sentence.contains(config.to_str().expect("UTF-8")),
+        "{sentence}"
+    );
+    assert!(
+        sentence.contains("symbolic links") && !sentence.contains("has no"),
+        "{sentence}"
+    );
+    let looped = keep.path().join("loop.gguf");
+    symlink(&looped, &looped).expect("a link");
+    let sentence = refused(&looped);
+    assert!(
+        sentence.contains("symbolic links") && !sentence.contains("exists"),
+        "{sentence}"
+    );
+
+    // A directory that may not be read. Whoever may do everything sees that it is empty.
+    std::fs::remove_file(&config).expect("remove it");
+    let rights = |mode| std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(mode));
+    rights(0o000).expect("rights");
+    let is_readable = dir.read_dir().is_ok();
+    let sentence = refused(&dir);
+    rights(0o700).expect("rights");
+    let words = if is_readable {
+        "has no config.json"
+    } else {
+        "ermission denied"
+    };
+    assert!(sentence.contains(words), "{sentence}");
+}

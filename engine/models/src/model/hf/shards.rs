@@ -13,6 +13,7 @@ use serde::Deserialize;
 use super::json::{parse, read_small};
 use crate::model::FileBytes;
 use crate::model::error::{ModelError, Refusal};
+use crate::model::look::is_file;
 
 /// The longest header accepted. Real ones are below 1 MB; this bounds the memory of parsing one.
 const MAX_HEADER_BYTES: u64 = 16 << 20;
@@ -53,7 +54,7 @@ impl Shards {
             tensors: BTreeMap::new(),
             headers: Vec::new(),
         };
-        if dir.join(SINGLE).is_file() {
+        if is_file(&dir.join(SINGLE))? {
             shards.add(dir.join(SINGLE), |_| true)?;
             return Ok(shards);
         }

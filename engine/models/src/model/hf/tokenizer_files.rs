@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::json::{Object, read_small};
 use crate::model::error::{ModelError, Refusal};
+use crate::model::look::is_file;
 
 /// What a directory says about its tokenizer; the tokenizer itself is built from `tokenizer_json`.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,7 +33,7 @@ pub struct HfTokenizer {
 /// Reads what stands beside tokenizer.json in `dir`, and checks that it is there itself.
 pub(crate) fn read_tokenizer_files(dir: &Path) -> Result<HfTokenizer, ModelError> {
     let tokenizer_json = dir.join("tokenizer.json");
-    if !tokenizer_json.is_file() {
+    if !is_file(&tokenizer_json)? {
         let hint = if dir.join("tokenizer.model").is_file() {
             " (tokenizer.model alone is not supported: save the tokenizer with transformers' \
              AutoTokenizer, or use the model's GGUF file)"
