@@ -92,3 +92,44 @@ fn damaged_lines_are_named() {
         assert!(said.contains("must rotate the same"), "{said}");
     }
 }
+
+#[test]
+fn lines_that_cannot_be_used_are_skipped_and_named() {
+    let bench = logged();
+    let good = bench.lines();
+    // It lost its memory and was cancelled before it had any again.
+    let mut lost = good[1].clone();
+    for (field, value) in [
+        ("request", json!("lost")),
+        ("end", json!("cancelled")),
+        ("earlier", json!(5)),
+        ("steps", json!([])),
+    ] {
+        lost[field] = value;
+    }
+    // Or had computed half of it again.
+    let mut half = lost.clone();
+    half["steps"] = json!([[100, 1]]);
+    let whole = good[1].to_string();
+    let mut text = format!("{}\n{lost}\n{half}\n", good[0]).into_bytes();
+    text.extend_from_slice(&whole.as_bytes()[..40]);
+    text.extend_from_slice(b"\n\n\xff\xfe\0\n");
+    text.extend_from_slice(format!("{whole}\n{}", &whole[..whole.len() - 1]).as_bytes());
+    std::fs::write(bench.log(), text).expect("write");
+    let output = bench.replay("cpu", &["--json"]);
+    let said = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(output.status.success(), "{said}");
+    for line in [2, 3, 4, 6, 8] {
+        assert!(said.contains(&format!("line {line},")), "{line}: {said}");
+    }
+    assert_eq!(said.matches("skipped").count(), 5, "{said}");
+    assert_eq!(
+        said.matches("choice 0 of lost lost its memory and ended (cancelled)")
+            .count(),
+        2
+    );
+    let answers = String::from_utf8(output.stdout).expect("UTF-8");
+    assert_eq!(answers.lines().count(), 1, "{answers}");
+    let answer: Value = serde_json::from_str(&answers).expect("JSON");
+    assert_eq!(answer["same"], true);
+}

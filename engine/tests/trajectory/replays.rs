@@ -1,6 +1,7 @@
 //! What came out comes out again.
 
 use ebb_scheduler::Mode;
+use ebb_serving::core::{Prompt, Request};
 use ebb_serving::device::DeviceChoice;
 use serde_json::Value;
 
@@ -123,6 +124,52 @@ fn what_was_thrown_out_and_computed_again_comes_out_from_there_on() {
     for line in bench.replayed("cpu", &[]) {
         assert_eq!(line["same"], true, "{line}");
     }
+}
+
+#[test]
+fn answers_that_were_thrown_out_and_then_cancelled_spoil_no_log() {
+    let bench = Bench::new();
+    let mut config = bench.config(DeviceChoice::Cpu, 13 * BLOCK);
+    config.kv_mode = Some(Mode::PreemptOnly);
+    config.overcommit_percent = 300;
+    let engine = ebb_serving::start(config).expect("it starts");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let mut streams = Vec::new();
+        for r in 0..6 {
+            let request = Request::new(Prompt::Tokens(prompt(r, 200)), sampling(r, 250));
+            streams.push(engine.generate(request).await.expect("accepted"));
+        }
+        while engine.state().preemptions == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    });
+    // Every client leaves at once.
+    drop(runtime);
+    drop(engine);
+    let logged = bench.lines().split_off(1);
+    let is_lost = |t: &&Value| {
+        let told: u64 = t["steps"]
+            .as_array()
+            .expect("steps")
+            .iter()
+            .fold(0, |sum, step| {
+                sum + step[0].as_u64().expect("tokens") * step[1].as_u64().expect("times")
+            });
+        t["earlier"].as_u64() > Some(0) && told < 200
+    };
+    let lost = logged.iter().filter(is_lost).count();
+    assert!(
+        lost > 0 && lost < logged.len(),
+        "{lost} of {}",
+        logged.len()
+    );
+    let replayed = bench.replayed("cpu", &[]);
+    assert!(!replayed.is_empty() && replayed.len() <= logged.len() - lost);
+    assert!(
+        replayed.iter().all(|line| line["same"] == true),
+        "{replayed:?}"
+    );
 }
 
 #[test]

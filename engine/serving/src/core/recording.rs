@@ -5,11 +5,13 @@ use ebb_scheduler::{FinishReason, RequestId, Slice};
 use rustc_hash::FxHashMap;
 
 use super::active_request::ActiveRequest;
+use crate::metrics::Recorder;
 use crate::trajectory::{Follower, Trajectory, TrajectoryLog};
 
 /// The trajectories of all live choices, and the log that they go to.
 pub(super) struct Recording {
     log: TrajectoryLog,
+    recorder: Recorder,
     /// By request, its choices. They stay until the request leaves: one that begins late has begun
     /// with another's prompt.
     choices: FxHashMap<RequestId, Vec<Recorded>>,
@@ -25,9 +27,10 @@ struct Recorded {
 }
 
 impl Recording {
-    pub(super) fn new(log: TrajectoryLog) -> Self {
+    pub(super) fn new(log: TrajectoryLog, recorder: Recorder) -> Self {
         Self {
             log,
+            recorder,
             choices: FxHashMap::default(),
         }
     }
@@ -93,7 +96,7 @@ impl Recording {
         };
         let mut sampling = (**live.request.params).clone();
         sampling.seed = Some(live.seed);
-        self.log.add(&Trajectory {
+        let is_written = self.log.add(&Trajectory {
             request: live.request.name.clone(),
             choice,
             end: match reason {
@@ -115,6 +118,7 @@ impl Recording {
             steps: life.steps,
             moves: life.moves,
         });
+        self.recorder.trajectory(is_written);
     }
 
     /// A request left.

@@ -57,6 +57,7 @@ impl EngineThread {
         backend: Box<dyn Backend>,
         log: Option<TrajectoryLog>,
     ) -> Self {
+        let recording = log.map(|log| Recording::new(log, shared.recorder().clone()));
         Self {
             shared,
             commands,
@@ -74,7 +75,7 @@ impl EngineThread {
             finished: None,
             spare_targets: Vec::new(),
             notices: Vec::new(),
-            recording: log.map(Recording::new),
+            recording,
             cancelled: Vec::new(),
         }
     }

@@ -54,6 +54,7 @@
 //! | counter | `ebb:kv_shrinks`, `ebb:kv_shrunk_bytes`, `ebb:kv_shrink_failures` | holder (of the first) | blocks shrunk, their bytes before, and blocks that could not be |
 //! | counter | `ebb:preemptions_avoided`, `ebb:kv_stalls` | | what shrinking saved, and waits for it |
 //! | counter | `ebb:tokens_computed`, `ebb:tokens_thrown_away` | | tokens of steps; of those, what preemptions cost |
+//! | counter | `ebb:trajectories` | outcome | with `--trajectory-log`: trajectories `logged`, and `lost` because the file could not be written |
 //! | gauge | `ebb:max_requests` | state | sequences that may be `running`, requests that may be `waiting` |
 //! | gauge | `ebb:connections`, `ebb:max_connections` | port | connections to `grpc` and `http`, and how many there may be |
 //! | counter | `ebb:connections_accepted` | port | connections that clients opened, refused ones included |

@@ -147,6 +147,19 @@ impl Recorder {
             .increment(1);
     }
 
+    /// A trajectory went to its log, or was lost. Looks the counter up: once per choice.
+    pub fn trajectory(&self, is_written: bool) {
+        let Some(inner) = &self.0 else { return };
+        let outcome = if is_written { "logged" } else { "lost" };
+        Register(&inner.recorder)
+            .counter(
+                "ebb:trajectories",
+                "Trajectories by whether they could be written to the log.",
+                &[("outcome", outcome)],
+            )
+            .increment(1);
+    }
+
     /// Exposes the KV cache's settings.
     pub fn cache_config(&self, config: &CacheConfig) {
         let Some(inner) = &self.0 else { return };
@@ -345,6 +358,17 @@ mod tests {
         // A format that goes out of use falls to zero.
         let later = recorder.render(&EngineGauges::default());
         assert!(later.contains("format=\"int4\"} 0"), "{later}");
+    }
+
+    #[test]
+    fn lost_trajectories_are_counted_apart() {
+        let recorder = Recorder::new("m", 4096);
+        for is_written in [true, false, true] {
+            recorder.trajectory(is_written);
+        }
+        let text = recorder.render(&EngineGauges::default());
+        assert!(text.contains("outcome=\"logged\"} 2"), "{text}");
+        assert!(text.contains("outcome=\"lost\"} 1"), "{text}");
     }
 
     #[test]

@@ -7,7 +7,9 @@
 //! mode.
 //!
 //! A log is JSON, one object a line: a [`Header`], then a [`Trajectory`] for every choice that
-//! ended, in the order of their ends. [`follow`] watches choices while they run, [`log`] writes,
+//! ended, in the order of their ends. A line may be unusable: half of one is left where a disk was
+//! full, and an answer that lost its memory and never got it back has no trajectory. Readers skip
+//! it. [`follow`] watches choices while they run, [`log`] writes,
 //! [`read`] reads and checks; the lab computes again.
 
 mod follow;
@@ -139,4 +141,27 @@ pub struct Trajectory {
     pub steps: Vec<(u32, u32)>,
     /// `[first token that reads it there, block, precision level]`, in order.
     pub moves: Vec<(u32, u32, u16)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a model that is nowhere, without a level below 16 bit.
+    pub(super) fn header() -> Header {
+        Header {
+            ebb_trajectories: VERSION,
+            model: Identity {
+                name: "none".to_owned(),
+                config: String::new(),
+                weights: String::new(),
+            },
+            device: "a test".to_owned(),
+            exact: true,
+            rotate_k: false,
+            rotate_v: false,
+            key_scales: None,
+            levels: Vec::new(),
+        }
+    }
 }

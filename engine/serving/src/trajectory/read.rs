@@ -1,7 +1,7 @@
 //! Reads a log of trajectories, and checks that it makes sense.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Lines};
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 
 use ebb_kernels::BLOCK_TOKENS;
@@ -32,6 +32,23 @@ pub enum TrajectoryError {
         /// What is wrong.
         cause: String,
     },
+    /// An answer that ended before it had computed again what it had lost.
+    #[error(
+        "{path}, line {line}, cannot be replayed: choice {choice} of {request} lost its memory and \
+         ended ({end}) before it was computed again"
+    )]
+    Lost {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// The request's name.
+        request: String,
+        /// Which of its choices.
+        choice: u32,
+        /// How it ended.
+        end: String,
+    },
     /// It has another version's format.
     #[error(
         "{path} has version {found} of the trajectory log; this ebb reads {VERSION}: use the ebb \
@@ -60,6 +77,13 @@ pub enum TrajectoryError {
     },
 }
 
+impl TrajectoryError {
+    /// Whether only one line cannot be used, and the next may be.
+    pub fn is_one_line(&self) -> bool {
+        matches!(self, Self::Damaged { .. } | Self::Lost { .. })
+    }
+}
+
 /// Of any version.
 #[derive(Deserialize)]
 struct Versioned {
@@ -69,7 +93,7 @@ struct Versioned {
 /// The rest of a log, line by line.
 pub struct Trajectories {
     path: PathBuf,
-    lines: Lines<BufReader<File>>,
+    file: BufReader<File>,
     /// Of the one read last.
     line: usize,
     vocab: usize,
@@ -91,14 +115,14 @@ pub fn read(
     };
     let mut rest = Trajectories {
         path: path.to_owned(),
-        lines: BufReader::new(File::open(path).map_err(failed)?).lines(),
-        line: 1,
+        file: BufReader::new(File::open(path).map_err(failed)?),
+        line: 0,
         vocab,
         levels: 0,
     };
-    let first = rest.lines.next().transpose().map_err(failed)?;
+    let first = rest.next_line().map_err(failed)?;
     let first = first.ok_or_else(|| rest.damaged("the file is empty"))?;
-    let version = serde_json::from_str(&first).map_err(|e| rest.damaged(e))?;
+    let version = serde_json::from_slice(&first).map_err(|e| rest.damaged(e))?;
     let Versioned { ebb_trajectories } = version;
     if ebb_trajectories != u64::from(VERSION) {
         return Err(TrajectoryError::Version {
@@ -106,7 +130,7 @@ pub fn read(
             found: ebb_trajectories,
         });
     }
-    let header: Header = serde_json::from_str(&first).map_err(|e| rest.damaged(e))?;
+    let header: Header = serde_json::from_slice(&first).map_err(|e| rest.damaged(e))?;
     if let Some(differs) = header.model.differs_from(model) {
         return Err(TrajectoryError::OtherModel {
             path: path.to_owned(),
@@ -128,8 +152,31 @@ impl Trajectories {
         }
     }
 
-    fn parse(&self, line: &str) -> Result<Trajectory, TrajectoryError> {
-        let trajectory: Trajectory = serde_json::from_str(line).map_err(|e| self.damaged(e))?;
+    /// The next one that is not empty. It need not be text: a line may be half a line.
+    fn next_line(&mut self) -> std::io::Result<Option<Vec<u8>>> {
+        loop {
+            let mut line = Vec::new();
+            if self.file.read_until(b'\n', &mut line)? == 0 {
+                return Ok(None);
+            }
+            self.line += 1;
+            if !line.trim_ascii().is_empty() {
+                return Ok(Some(line));
+            }
+        }
+    }
+
+    fn parse(&self, line: &[u8]) -> Result<Trajectory, TrajectoryError> {
+        let trajectory: Trajectory = serde_json::from_slice(line).map_err(|e| self.damaged(e))?;
+        if trajectory.earlier > 0 && trajectory.told() < trajectory.computed() as u64 {
+            return Err(TrajectoryError::Lost {
+                path: self.path.clone(),
+                line: self.line,
+                request: trajectory.request,
+                choice: trajectory.choice,
+                end: trajectory.end,
+            });
+        }
         let check = trajectory.check(self.vocab, self.levels);
         check.map_err(|e| self.damaged(e))?;
         Ok(trajectory)
@@ -140,14 +187,13 @@ impl Iterator for Trajectories {
     type Item = Result<Trajectory, TrajectoryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.line += 1;
-        Some(match self.lines.next()? {
-            Ok(line) => self.parse(&line),
-            Err(cause) => Err(TrajectoryError::File {
+        match self.next_line() {
+            Ok(line) => Some(self.parse(&line?)),
+            Err(cause) => Some(Err(TrajectoryError::File {
                 path: self.path.clone(),
                 cause,
-            }),
-        })
+            })),
+        }
     }
 }
 
@@ -155,6 +201,13 @@ impl Trajectory {
     /// Tokens of which the KV cache had a place: all but the answer's last.
     pub fn computed(&self) -> usize {
         (self.prompt.len() + self.tokens.len()).saturating_sub(1)
+    }
+
+    /// Tokens that it tells of, cached ones included.
+    fn told(&self) -> u64 {
+        let steps = self.steps.iter();
+        let tokens = steps.map(|&(tokens, times)| u64::from(tokens) * u64::from(times));
+        tokens.fold(u64::from(self.cached), u64::saturating_add)
     }
 
     /// Whether it agrees with itself, for a model of so many tokens and a shrink order of so many
@@ -183,11 +236,7 @@ impl Trajectory {
         {
             return Err("a step has no tokens".into());
         }
-        let steps = self
-            .steps
-            .iter()
-            .map(|&(tokens, times)| u64::from(tokens) * u64::from(times));
-        let told = u64::from(self.cached).saturating_add(steps.fold(0, u64::saturating_add));
+        let told = self.told();
         if told < computed as u64 {
             return Err(format!("its steps compute {told} tokens of {computed}"));
         }

@@ -140,7 +140,14 @@ impl ReplayArgs {
         let (header, rest) = read(&self.file, &opened.model.identity(), vocab)?;
         let mut trajectories = Vec::new();
         for trajectory in rest {
-            let trajectory = trajectory?;
+            let trajectory = match trajectory {
+                Ok(trajectory) => trajectory,
+                Err(error) if error.is_one_line() => {
+                    eprintln!("ebb: skipped: {error}");
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
             if self
                 .request
                 .as_ref()
