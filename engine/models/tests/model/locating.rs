@@ -59,7 +59,7 @@ fn a_known_model_needs_somewhere_to_keep_it_and_files_do_not() {
     );
 }
 
-/// A link to itself stands for all that is there and cannot be looked at: no right helps against it.
+/// A link to itself stands for all that is there and cannot be looked at: no right helps here.
 #[cfg(unix)]
 #[test]
 fn what_cannot_be_looked_at_is_not_called_absent() {

@@ -25,25 +25,28 @@ enum Shape {
     Masked,
     /// All the same.
     Equal,
+    /// Some so large that a penalty takes them out of what an f32 holds.
+    Extreme,
     /// A NaN or an infinity somewhere.
     Unsound,
     /// Nothing left.
     Nothing,
 }
 
-const SHAPES: [Shape; 7] = [
+const SHAPES: [Shape; 8] = [
     Shape::Model,
     Shape::Flat,
     Shape::Ties,
     Shape::Masked,
     Shape::Equal,
+    Shape::Extreme,
     Shape::Unsound,
     Shape::Nothing,
 ];
 
 fn row(shape: Shape, vocab: usize, rng: &mut Rng) -> Vec<f32> {
     let mut row: Vec<f32> = match shape {
-        Shape::Model | Shape::Masked | Shape::Unsound => (0..vocab)
+        Shape::Model | Shape::Masked | Shape::Extreme | Shape::Unsound => (0..vocab)
             .map(|_| {
                 let spread = (0..4).map(|_| rng.uniform()).sum::<f32>() * 3.0;
                 spread + if rng.below(40) == 0 { 8.0 } else { 0.0 }
@@ -63,6 +66,12 @@ fn row(shape: Shape, vocab: usize, rng: &mut Rng) -> Vec<f32> {
                 if id != kept && rng.below(8) > 0 {
                     *logit = f32::NEG_INFINITY;
                 }
+            }
+        }
+        Shape::Extreme => {
+            for _ in 0..1 + rng.below(40) {
+                let at = rng.below(vocab);
+                row[at] = [1.5e38, -1.5e38, 1e37, -1e37, 1e-40, -1e-40][rng.below(6)];
             }
         }
         Shape::Unsound => {
@@ -109,7 +118,7 @@ fn edit(edits: &mut Vec<LogitEdit>, vocab: usize, before: usize, rng: &mut Rng) 
     Edits {
         first,
         len: ids.len() as u32,
-        repetition: [1.0, 1.3, 0.8][rng.below(3)],
+        repetition: [1.0, 1.3, 0.8, 0.01, 100.0][rng.below(5)],
         frequency: [0.0, 0.7, -0.2][rng.below(3)],
         presence: [0.0, 1.1][rng.below(2)],
         also: (before > 0 && rng.below(2) == 0).then(|| rng.below(before) as u32),
@@ -155,7 +164,8 @@ fn compare(
     for _ in 0..steps {
         let (mut logits, mut samples, mut edits) = (Vec::new(), Vec::new(), Vec::new());
         for r in 0..rows {
-            logits.extend(row(SHAPES[rng.below(SHAPES.len())], vocab, rng));
+            let shape = SHAPES[rng.below(SHAPES.len())];
+            logits.extend(row(shape, vocab, rng));
             let own = if rng.below(2) == 0 {
                 edit(&mut edits, vocab, before.len(), rng)
             } else {
@@ -164,6 +174,8 @@ fn compare(
             for _ in 0..[1, 1, 3][rng.below(3)] {
                 let mut d = sample(r, vocab, rng);
                 d.edits = own;
+                // Logarithms are lost beside such logits.
+                d.logprobs = d.logprobs.filter(|_| !matches!(shape, Shape::Extreme));
                 samples.push(d);
             }
         }
