@@ -30,22 +30,19 @@ impl Scheduler {
             if self.seqs[key].in_flight > 0 {
                 return;
             }
-            if self.running_choices + count > self.config.max_running
-                && !self.yield_to_head(key, count, batch)
-            {
+            if self.running_choices + count > self.config.max_running {
+                batch.replan = self.yield_to_head(key, count, batch);
                 return;
             }
-            let mut admitted = self.can_admit(key, count, batch);
-            if admitted == Err(BlockedBy::Promises) && self.yield_to_head(key, count, batch) {
-                admitted = self.can_admit(key, count, batch);
-            }
-            if let Err(reason) = admitted {
-                self.blocked_head = Some((key, reason));
+            if let Err(reason) = self.can_admit(key, count, batch) {
+                batch.replan =
+                    reason == BlockedBy::Promises && self.yield_to_head(key, count, batch);
+                self.blocked_head = (!batch.replan).then_some((key, reason));
                 return;
             }
             self.give_memory(key, count);
             self.plan_prefill(key, batch);
-            if batch.memory_short || batch.has_yielded {
+            if batch.memory_short {
                 return;
             }
         }

@@ -29,8 +29,9 @@ pub(crate) struct Batch {
     pub(crate) prompt_cut: bool,
     /// A sequence waits for its blocks to shrink to their floor.
     pub(crate) awaits_floor: bool,
-    /// A running sequence gave its slot to the head of the queue: nothing else is admitted.
-    pub(crate) has_yielded: bool,
+    /// A running sequence gave its slot to the head of the queue: the step is planned anew, without
+    /// what was planned and counted for it. Shrinks that were issued stay.
+    pub(crate) replan: bool,
     /// Blocks to shrink.
     pub(crate) shrinks: Vec<ShrinkJob>,
     /// Frames that sequences asked for and did not get.
@@ -60,8 +61,9 @@ impl Batch {
         self.prompt_frames = 0;
         self.memory_short = false;
         (self.prompt_cut, self.awaits_floor) = (false, false);
-        self.has_yielded = false;
-        self.shrinks.clear();
+        if !std::mem::take(&mut self.replan) {
+            self.shrinks.clear();
+        }
         (self.unmet_frames, self.decode_frames) = (0, 0);
         self.next_prompt_tokens = 0;
         self.frames_promised = None;
@@ -77,7 +79,8 @@ impl Scheduler {
         let mut batch = mem::take(&mut self.batch);
         let plan = loop {
             let plan = self.try_plan(&mut batch);
-            if plan.is_some() || !self.makes_room(&batch) {
+            // Each sequence yields only once, so this ends.
+            if plan.is_some() || !(batch.replan || self.makes_room(&batch)) {
                 break plan;
             }
         };
@@ -95,16 +98,15 @@ impl Scheduler {
             // A preempted sequence may have left more than was missing.
             self.note_shortage();
         }
+        if batch.replan {
+            return None;
+        }
         self.shrink(batch);
         self.submit(batch)
     }
 
     /// Whether planning again may give a plan, after nothing could run.
     fn makes_room(&mut self, batch: &Batch) -> bool {
-        if batch.has_yielded {
-            // What was planned for it is void. Each sequence yields only once.
-            return true;
-        }
         let is_stuck = batch.memory_short || batch.awaits_floor;
         if !is_stuck || !self.in_flight.is_empty() || self.running.is_empty() {
             return false;

@@ -55,8 +55,6 @@ impl Scheduler {
             frames = frames.saturating_sub(self.promise(key));
             self.yield_slot(key);
         }
-        batch.frames_promised = None;
-        batch.has_yielded = true;
         true
     }
 
