@@ -265,7 +265,7 @@ mod tests {
             ("--host not.a.name.invalid", "--host"),
             ("--grace-period soon", "--grace-period"),
             ("--grace-period 18446744073709551615", "--grace-period"),
-            ("--hang-timeout -1", "--hang-timeout"),
+            ("--hang-timeout=-1", "--hang-timeout"),
             ("--kv-preset kivi3", "kitty25-random"),
             ("--kv-preset pmkvq", "pmkvq:FILE"),
             ("--kv-preset kivi2 --kv-floor int8", "--kv-floor"),
