@@ -2,6 +2,8 @@
 
 pub mod model;
 mod open;
+mod stack;
 pub mod tokenizer;
 
 pub use open::{OpenError, Opened, open, open_as};
+pub use stack::with_known_stack;

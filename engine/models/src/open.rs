@@ -1,6 +1,6 @@
 //! From a model's name to its files and tokenizer.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -33,6 +33,9 @@ pub enum OpenError {
         source: std::io::Error,
     },
 }
+
+/// The largest tokenizer.json accepted, in bytes. The largest known ones have some 35 MB.
+const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
 
 /// A model with its tokenizer, before any weight is read.
 pub struct Opened {
@@ -79,13 +82,23 @@ pub fn open_as(
     })
 }
 
+fn read_tokenizer(path: &Path) -> std::io::Result<Vec<u8>> {
+    let bytes = std::fs::metadata(path)?.len();
+    if bytes > TOKENIZER_BYTES_MAX {
+        let limit = TOKENIZER_BYTES_MAX;
+        let problem = format!("it has {bytes} bytes; at most {limit} are supported");
+        return Err(std::io::Error::other(problem));
+    }
+    std::fs::read(path)
+}
+
 fn tokenizer(source: &TokenizerSource) -> Result<Tokenizer, OpenError> {
     match source {
         TokenizerSource::Gguf(vocab) => Ok(Tokenizer::from_gguf(vocab.clone())?),
         TokenizerSource::StandIn(vocab) => Ok(Tokenizer::stand_in(*vocab)?),
         TokenizerSource::Hf(files) => {
             let path = &files.tokenizer_json;
-            let json = std::fs::read(path).map_err(|source| OpenError::TokenizerFile {
+            let json = read_tokenizer(path).map_err(|source| OpenError::TokenizerFile {
                 path: path.clone(),
                 source,
             })?;

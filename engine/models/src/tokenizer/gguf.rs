@@ -7,6 +7,7 @@ use tokenizers::{NormalizerWrapper, PreTokenizerWrapper};
 
 use crate::model::gguf::{GgufTokenizer, TokenType};
 
+use super::limits::check_added;
 use super::pipeline::{Pipeline, Subwords};
 use super::pre_tokenizer::PreTokenizer;
 use super::spm::SpmModel;
@@ -35,6 +36,8 @@ pub(super) fn build(vocab: GgufTokenizer) -> Result<Tokenizer, TokenizerError> {
         .filter(|&(text, &kind)| is_added(kind) && !text.is_empty())
         .map(|(text, kind)| AddedToken::from(text.clone(), is_special(*kind)).normalized(false))
         .collect();
+    let lengths = added.iter().map(|a| a.content.len());
+    check_added("tokenizer.ggml.tokens", lengths)?;
     match vocab.model.as_str() {
         "gpt2" => byte_level_bpe(vocab, &kinds, &added),
         "llama" => sentencepiece(vocab, &kinds, &added),

@@ -11,6 +11,7 @@ use tokenizers::models::bpe::BPE;
 use tokenizers::{AddedToken, Encoding, Model, PostProcessor, PostProcessorWrapper, Token};
 
 use super::config::TokenizerConfig;
+use super::limits::{check_added, check_rules};
 use super::pipeline::{Pipeline, Subwords};
 use super::spelling::Spelling;
 use super::table::TokenTable;
@@ -43,6 +44,10 @@ struct Added {
 pub(super) fn build(json: &[u8], config: &TokenizerConfig) -> Result<Tokenizer, TokenizerError> {
     let file: File = serde_json::from_slice(json)
         .map_err(|source| TokenizerError::Json { file: FILE, source })?;
+    let lengths = file.added_tokens.iter().map(|a| a.token.content.len());
+    check_added("added_tokens in tokenizer.json", lengths)?;
+    check_rules("normalizer in tokenizer.json", &file.normalizer)?;
+    check_rules("pre_tokenizer in tokenizer.json", &file.pre_tokenizer)?;
     let spelling = Spelling::of_decoder(&file.decoder)?;
     let model = bpe(file.model)?;
     let table = table(&model, &file.added_tokens, &spelling)?;

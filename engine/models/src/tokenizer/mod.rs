@@ -11,6 +11,7 @@ mod detokenize;
 mod error;
 mod gguf;
 mod hf;
+mod limits;
 mod pipeline;
 mod pre_tokenizer;
 mod spelling;
@@ -26,6 +27,7 @@ pub use error::TokenizerError;
 use std::fmt;
 
 use crate::model::gguf::GgufTokenizer;
+use crate::stack::with_known_stack;
 use pipeline::Pipeline;
 use table::TokenTable;
 
@@ -88,7 +90,12 @@ impl Tokenizer {
         config: &TokenizerConfig,
     ) -> Result<Self, TokenizerError> {
         let damaged = || TokenizerError::invalid("tokenizer.json", "contradicts itself");
-        TokenizerError::catch(|| hf::build(json, config), damaged)
+        let build = || {
+            with_known_stack(|| hf::build(json, config)).map_err(|e| {
+                TokenizerError::invalid("tokenizer.json", format!("cannot be read: {e}"))
+            })?
+        };
+        TokenizerError::catch(build, damaged)
     }
 
     /// Rebuilds the tokenizer of a GGUF file.

@@ -241,3 +241,151 @@ proptest! {
         let _ = Tokenizer::from_tokenizer_json(&bytes, &TokenizerConfig::default());
     }
 }
+
+/// The smallest tokenizer.json, with `change`s.
+fn json_with(change: impl FnOnce(&mut Value)) -> Result<Tokenizer, String> {
+    let mut file = json!({
+        "added_tokens": [],
+        "normalizer": null,
+        "pre_tokenizer": null,
+        "decoder": {"type": "ByteLevel"},
+        "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]},
+    });
+    change(&mut file);
+    let bytes = file.to_string().into_bytes();
+    Tokenizer::from_tokenizer_json(&bytes, &TokenizerConfig::default()).map_err(|e| e.to_string())
+}
+
+#[test]
+fn rules_that_make_texts_grow_without_bound_are_refused() {
+    let replace = |pattern: Value, content: &str| {
+        let kind = "Replace";
+        json!({"type": kind, "pattern": pattern, "content": content})
+    };
+    let string = |text: &str| json!({"String": text});
+    let sequence = |rules: Vec<Value>| json!({"type": "Sequence", "normalizers": rules});
+    let nested = (0..40).fold(replace(string("a"), "aa"), |rule, _| {
+        sequence(vec![rule, replace(string("a"), "aa")])
+    });
+    for (normalizer, word) in [
+        (sequence(vec![replace(string("a"), "aa"); 34]), "16 times"),
+        (replace(string("a"), &"a".repeat(17)), "16 times"),
+        (replace(string(""), &"a".repeat(16)), "16 times"),
+        (replace(json!({"Regex": "x*"}), &"a".repeat(17)), "16 times"),
+        (nested, "16 times"),
+        (
+            sequence(vec![json!({"type": "Lowercase"}); 100_000]),
+            "64 rules",
+        ),
+        (
+            sequence(vec![json!({"type": "Prepend", "prepend": "a"}); 65]),
+            "64 rules",
+        ),
+        (
+            json!({"type": "Prepend", "prepend": "a".repeat(1 << 20)}),
+            "1048576 bytes",
+        ),
+        (replace(string(&"a".repeat(1 << 20)), "b"), "1048576 bytes"),
+    ] {
+        let error = json_with(|file| file["normalizer"] = normalizer).expect_err(word);
+        assert!(error.starts_with("normalizer in tokenizer.json"), "{error}");
+        assert!(error.contains(word), "{error}");
+    }
+    let splits = vec![json!({"type": "Whitespace"}); 65];
+    let cut = json!({"type": "Sequence", "pretokenizers": splits});
+    let error = json_with(|file| file["pre_tokenizer"] = cut).expect_err("65 rules");
+    assert!(
+        error.starts_with("pre_tokenizer in tokenizer.json"),
+        "{error}"
+    );
+    // A trie of four bytes, then 300 bytes for one character.
+    let table = format!("BAAAAAAAAABh{}", "YWFh".repeat(100));
+    let precompiled = json!({"type": "Precompiled", "precompiled_charsmap": table});
+    let error = json_with(|file| file["normalizer"] = precompiled).expect_err("300 bytes");
+    assert!(error.contains("more than 64 bytes"), "{error}");
+    // What files do have.
+    let space = replace(string(" "), "\u{2581}");
+    let usual = sequence(vec![
+        json!({"type": "Prepend", "prepend": "\u{2581}"}),
+        space,
+    ]);
+    json_with(|file| file["normalizer"] = usual).expect("a space of three bytes");
+}
+
+#[test]
+fn added_tokens_without_end_are_refused_and_many_load_at_once() {
+    let added = |texts: Vec<String>| {
+        let tokens = texts.into_iter().zip(3..).map(|(content, id)| {
+            json!({
+                "id": id, "content": content, "single_word": false, "lstrip": false,
+                "rstrip": false, "normalized": false, "special": true,
+            })
+        });
+        json_with(|file| file["added_tokens"] = tokens.collect())
+    };
+    let error = added(vec!["a".repeat(1 << 20)]).expect_err("1 MiB");
+    assert!(
+        error.contains("added_tokens in tokenizer.json has a token of 1048576"),
+        "{error}"
+    );
+    let mut vocab = byte_level();
+    vocab.tokens.push("a".repeat(1 << 20));
+    let mut types = vec![TokenType::Normal; vocab.tokens.len()];
+    types[257] = TokenType::Control;
+    vocab.token_types = Some(types);
+    refused(vocab, &["tokenizer.ggml.tokens", "1048576 bytes"]);
+    let long =
+        |count: usize| -> Vec<String> { (0..count).map(|i| format!("{i:_>1024}")).collect() };
+    let error = added(long(4097)).expect_err("more than 4 MiB");
+    assert!(error.contains("at most 4194304"), "{error}");
+    let begun = std::time::Instant::now();
+    added(long(4096)).expect("4 MiB");
+    assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn what_nests_too_deep_is_refused_on_any_stack() {
+    let deep = |open: &str, close: &str| {
+        let json = format!(
+            "{{\"model\": {}{}}}",
+            open.repeat(100_000),
+            close.repeat(100_000)
+        );
+        let read = move || Tokenizer::from_tokenizer_json(json.as_bytes(), &Default::default());
+        let thread = std::thread::Builder::new()
+            .stack_size(256 << 10)
+            .spawn(read);
+        let error = thread
+            .expect("a thread")
+            .join()
+            .expect("no panic")
+            .expect_err("too deep");
+        assert!(error.to_string().contains("tokenizer.json"), "{error}");
+    };
+    deep("[", "]");
+    deep("{\"a\":", "}");
+    for pattern in [
+        "(".repeat(8_000),
+        format!("{}{}", "(".repeat(8_000), ")".repeat(8_000)),
+        format!("{}{}", "(?=".repeat(4_000), ")".repeat(4_000)),
+        "[".repeat(8_000),
+        "|".repeat(16_000),
+        "a{1000}{1000}{1000}".to_owned(),
+        "(?=a{1000}{1000}{1000})b".to_owned(),
+        "(a*)*(a*)*(a*)*\\1$".to_owned(),
+        "(?=(a+)+$)b".to_owned(),
+    ] {
+        let shown: String = pattern.chars().take(30).collect();
+        let split = json!({
+            "type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated",
+            "invert": false,
+        });
+        let begun = std::time::Instant::now();
+        let tokenizer = json_with(|file| file["pre_tokenizer"] = split);
+        if let Ok(tokenizer) = &tokenizer {
+            // Encodes or says that it cannot.
+            let _ = tokenizer.encode(&("a".repeat(2000) + "b"), true, true);
+        }
+        assert!(begun.elapsed().as_secs() < 10, "{shown}: slow");
+    }
+}

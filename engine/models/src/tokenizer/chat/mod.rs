@@ -5,6 +5,7 @@
 //! Python's methods. They come out of model files, so a template's instructions and its output
 //! are bounded, and it reaches nothing but its arguments.
 
+mod chains;
 mod clock;
 mod error;
 mod json;
@@ -21,6 +22,8 @@ use serde::Serialize;
 pub use error::ChatError;
 use error::Raised;
 use output::Bounded;
+
+use crate::stack::with_known_stack;
 
 /// The longest template accepted, in bytes; the longest known ones have some 20,000.
 const TEMPLATE_BYTES_MAX: usize = 1 << 20;
@@ -75,6 +78,7 @@ impl ChatTemplate {
             );
             return Err(ChatError::Template(problem));
         }
+        chains::check(source)?;
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder()
             .trim_blocks(true)
@@ -90,8 +94,10 @@ impl ChatTemplate {
         environment.add_filter("length", length);
         environment.add_filter("count", length);
         environment.add_function("raise_exception", raise_exception);
-        environment
-            .add_template_owned(NAME, without_generation_tags(source))
+        let source = without_generation_tags(source);
+        let parse = || environment.add_template_owned(NAME, source);
+        with_known_stack(parse)
+            .map_err(no_thread)?
             .map_err(|e| ChatError::Template(error::sentence(&e)))?;
         Ok(Self {
             environment,
@@ -130,12 +136,13 @@ impl ChatTemplate {
             documents => (),
             ..self.token_arguments()
         };
-        let result = environment.get_template(NAME).and_then(|template| {
+        let render = || {
+            let template = environment.get_template(NAME)?;
             template
                 .render_captured_to(arguments, &mut output)
                 .map(drop)
-        });
-        match result {
+        };
+        match with_known_stack(render).map_err(no_thread)? {
             Ok(()) => output.into_text().ok_or(ChatError::TooLong),
             Err(_) if output.is_full() => Err(ChatError::TooLong),
             Err(e) => Err(ChatError::of(&e)),
@@ -154,6 +161,10 @@ impl ChatTemplate {
             .filter_map(|(name, token)| Some((name, token.as_deref()?)));
         Value::from_pairs(had)
     }
+}
+
+fn no_thread(error: std::io::Error) -> ChatError {
+    ChatError::Failed(format!("there is no thread to run it: {error}"))
 }
 
 /// Number of characters or elements; 0 of what is not defined, where Jinja's own says so too.
