@@ -125,6 +125,8 @@ impl Scheduler {
                 continue;
             }
             if !self.is_at_floor(key, batch) {
+                // It does not compute in this step, and its prompt still takes memory.
+                batch.prompt_frames += self.frames_to_finish_prompt(key);
                 continue;
             }
             let seq = &self.seqs[key];
