@@ -2,8 +2,8 @@
 # All tests of Ebb, from a bare machine (Rust, Python 3 with pip, a C compiler).
 #
 #   tests/run.sh          everything that fits in about half an hour on two cores, once it is built
-#   tests/run.sh --full   the longer checks too: more simulation seeds, the 1.5B model, images built
-#                         from source
+#   tests/run.sh --full   the longer checks too: more simulation seeds, the 1.5B model, every
+#                         architecture of GPU, images built from source
 set -euo pipefail
 cd "$(dirname "$0")/.."
 full=0
@@ -80,13 +80,14 @@ else
   echo "left out: there is no C++ compiler on this machine"
 fi
 
-step "the CUDA kernels compile for every architecture, without warnings or spills"
+step "the CUDA kernels compile without warnings or spills"
 pypi() {
   python3 -m pip install --quiet --dry-run --no-deps --ignore-installed \
     --disable-pip-version-check pip >/dev/null 2>&1
 }
 if cuda=$(kernels/cuda/setup.sh); then
-  (eval "$cuda"; unset EBB_CUDA_ARCHS
+  # 8.6 and 8.9 have 8.0's code with other numbers of registers and bytes.
+  (eval "$cuda"; unset EBB_CUDA_ARCHS; [ $full = 1 ] || export EBB_CUDA_ARCHS=80,90a,ptx
    cargo clippy --quiet -p ebb-kernels -p ebb-serving -p ebb-lab -p ebb-engine -p ebb-benches \
      --features ebb-benches/cuda,ebb-engine/cuda -- -D warnings)
 elif pypi; then
