@@ -48,7 +48,7 @@ fn every_request_is_served_correctly() {
 }
 
 /// Seeds beyond those of every run that found something once: a copy that was lost with a failed
-/// step, though its slice was void already; a plan that counted for a sequence that had yielded, and
+/// step, though its slice was void already; a plan that counted for a sequence that had yielded;
 /// one that did not count for a sequence that waited for its blocks to shrink.
 #[test]
 fn what_was_found_stays_found() {
