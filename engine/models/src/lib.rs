@@ -6,4 +6,4 @@ mod stack;
 pub mod tokenizer;
 
 pub use open::{OpenError, Opened, open, open_as};
-pub use stack::with_known_stack;
+pub use stack::{spawn_with_known_stack, with_known_stack};

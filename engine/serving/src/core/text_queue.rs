@@ -9,14 +9,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use ebb_models::spawn_with_known_stack;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
 use super::RequestError;
 use crate::client_memory::{ClientMemory, Held};
 
-/// The stack of a thread that tokenises and renders templates.
-const STACK_BYTES: usize = 8 << 20;
 /// Jobs that may wait.
 const WAITING_MAX: usize = 4096;
 /// Texts up to this size are short.
@@ -109,10 +108,7 @@ impl TextQueue {
         });
         for i in 0..threads {
             let shared = shared.clone();
-            std::thread::Builder::new()
-                .name(format!("ebb-text-{i}"))
-                .stack_size(STACK_BYTES)
-                .spawn(move || shared.work())
+            spawn_with_known_stack(format!("ebb-text-{i}"), move || shared.work())
                 .expect("the operating system gives the process a few more threads");
         }
         Self { shared }
