@@ -1,4 +1,4 @@
-//! Whether the engine still makes steps: what a probe asks that must not wait for the engine.
+//! How long ago the engine made a step: what a probe asks that must not wait for the engine.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,16 +12,13 @@ pub(super) struct Pulse {
     started: Instant,
     /// Milliseconds from `started` to the last step.
     last: AtomicU64,
-    /// Longer than this without a step, and the engine counts as hung.
-    limit: Option<Duration>,
 }
 
 impl Pulse {
-    pub(super) fn new(limit: Option<Duration>) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             started: Instant::now(),
             last: AtomicU64::new(0),
-            limit,
         }
     }
 
@@ -35,10 +32,5 @@ impl Pulse {
     pub(super) fn age(&self) -> Duration {
         let last = Duration::from_millis(self.last.load(Ordering::Acquire));
         self.started.elapsed().saturating_sub(last)
-    }
-
-    /// Whether there has been work, and no step for too long.
-    pub(super) fn is_hung(&self) -> bool {
-        self.limit.is_some_and(|limit| self.age() > limit)
     }
 }

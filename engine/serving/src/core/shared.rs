@@ -66,7 +66,7 @@ impl Shared {
     ) -> Self {
         Self {
             longest_token_bytes: served.tokenizer.longest_token_bytes(),
-            pulse: Pulse::new(served.hang_timeout),
+            pulse: Pulse::new(),
             served,
             recorder,
             next_id: AtomicU64::new(1),
@@ -216,7 +216,8 @@ impl Shared {
 
     /// Whether requests have waited for a step for longer than the hang timeout.
     pub(super) fn is_hung(&self) -> bool {
-        self.live.load(Ordering::Acquire) > 0 && self.pulse.is_hung()
+        let timeout = self.served.hang_timeout;
+        timeout.is_some_and(|timeout| self.step_age() > timeout)
     }
 
     pub(super) async fn died(&self) {
