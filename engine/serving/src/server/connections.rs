@@ -24,7 +24,7 @@ pub(super) struct Limits {
 
 /// Why the server closed a connection or did not let one in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum CloseReason {
     /// It was idle and made way.
     MadeWay,
     /// It did not finish its handshake in time.
@@ -37,7 +37,7 @@ pub(super) enum Why {
     Refused,
 }
 
-impl Why {
+impl CloseReason {
     pub(super) const ALL: [Self; 5] = [
         Self::MadeWay,
         Self::NoHandshake,
@@ -62,7 +62,7 @@ pub(super) struct Connections {
     limits: Limits,
     table: Mutex<Table>,
     accepted: AtomicU64,
-    closed: [AtomicU64; Why::ALL.len()],
+    closed: [AtomicU64; CloseReason::ALL.len()],
 }
 
 #[derive(Default)]
@@ -150,7 +150,7 @@ impl Connections {
         if let Some(of) = fills {
             let Some(victim) = table.victim(of, self.limits.spares_busy) else {
                 drop(table);
-                self.count(Why::Refused);
+                self.count(CloseReason::Refused);
                 return None;
             };
             self.close(&mut table, victim);
@@ -176,7 +176,7 @@ impl Connections {
     }
 
     /// Closes one idle connection, if there is one: the process is out of descriptors.
-    pub(super) fn relieve(&self) {
+    pub(super) fn close_idle(&self) {
         let mut table = self.table.lock();
         if let Some(victim) = table.victim(None, self.limits.spares_busy) {
             self.close(&mut table, victim);
@@ -185,12 +185,12 @@ impl Connections {
 
     fn close(&self, table: &mut Table, id: u64) {
         if let Some(entry) = table.remove(id) {
-            self.count(Why::MadeWay);
+            self.count(CloseReason::MadeWay);
             let _ = entry.close.send(());
         }
     }
 
-    pub(super) fn count(&self, why: Why) {
+    pub(super) fn count(&self, why: CloseReason) {
         self.closed[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
@@ -206,8 +206,8 @@ impl Connections {
         self.accepted.load(Ordering::Relaxed)
     }
 
-    pub(super) fn closed(&self) -> [(&'static str, u64); Why::ALL.len()] {
-        Why::ALL.map(|why| {
+    pub(super) fn closed(&self) -> [(&'static str, u64); CloseReason::ALL.len()] {
+        CloseReason::ALL.map(|why| {
             let count = self.closed[why as usize].load(Ordering::Relaxed);
             (why.as_str(), count)
         })

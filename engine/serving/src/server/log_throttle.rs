@@ -8,7 +8,7 @@ const PERIOD: Duration = Duration::from_secs(10);
 
 /// Says when a line of one kind may be written.
 #[derive(Default)]
-pub(super) struct Rarely(Mutex<State>);
+pub(super) struct LogThrottle(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -16,7 +16,7 @@ struct State {
     left_out: u64,
 }
 
-impl Rarely {
+impl LogThrottle {
     /// How many lines were left out since the last one; none when this one is to be left out, too.
     pub(super) fn turn(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock();
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_one_line_and_a_count() {
-        let (lines, now) = (Rarely::default(), Instant::now());
+        let (lines, now) = (LogThrottle::default(), Instant::now());
         assert_eq!(lines.turn(now), Some(0));
         for _ in 0..1000 {
             assert_eq!(lines.turn(now + PERIOD / 2), None);

@@ -24,8 +24,8 @@ mod health;
 mod http;
 mod incoming;
 mod listen;
+mod log_throttle;
 mod memory;
-mod rarely;
 mod responses;
 mod sampling;
 mod serve;
@@ -147,7 +147,7 @@ impl<E: Engine> Server<E> {
                 protocol: Protocol::Http1,
                 connections: clients.http.clone(),
                 times: config.times,
-                relief: Some(clients.grpc.clone()),
+                also_close_idle: Some(clients.grpc.clone()),
                 messages: None,
             };
             let router = http::router(engine.clone(), clients.clone());
@@ -157,7 +157,7 @@ impl<E: Engine> Server<E> {
             protocol: Protocol::Grpc,
             connections: clients.grpc,
             times: config.times,
-            relief: None,
+            also_close_idle: None,
             messages: Some(clients.messages),
         };
         Ok(Self {

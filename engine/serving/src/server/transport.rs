@@ -25,11 +25,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
 use super::busy::Busy;
-use super::connections::{Connections, Place, Why};
+use super::connections::{CloseReason, Connections, Place};
 use super::descriptors::CLOSING;
 use super::handshake::{Counted, Received};
 use super::incoming::Messages;
-use super::rarely::Rarely;
+use super::log_throttle::LogThrottle;
 use super::unread::Unread;
 
 /// Calls at once on one connection.
@@ -90,7 +90,7 @@ pub(super) struct Port {
     pub(super) connections: Arc<Connections>,
     pub(super) times: Times,
     /// Whose idle connections are closed, too, when this port finds no descriptor.
-    pub(super) relief: Option<Arc<Connections>>,
+    pub(super) also_close_idle: Option<Arc<Connections>>,
     /// How messages are counted and awaited; none where there are no large ones.
     pub(super) messages: Option<Messages>,
 }
@@ -123,7 +123,7 @@ async fn accept(
 ) {
     // Those that make way are still open for a moment: this bounds the descriptors of all.
     let open = Arc::new(Semaphore::new(port.connections.limit() + CLOSING));
-    let (full, failed) = (Rarely::default(), Rarely::default());
+    let (full, failed) = (LogThrottle::default(), LogThrottle::default());
     loop {
         let accepted = async {
             let descriptor = open.clone().acquire_owned().await;
@@ -140,9 +140,9 @@ async fn accept(
                 if let Some(left_out) = failed.turn(Instant::now()) {
                     tracing::warn!(%error, left_out, "cannot accept a connection");
                 }
-                port.connections.relieve();
-                if let Some(others) = &port.relief {
-                    others.relieve();
+                port.connections.close_idle();
+                if let Some(others) = &port.also_close_idle {
+                    others.close_idle();
                 }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
@@ -229,19 +229,19 @@ async fn connection(
         }
         _ = closing.changed() => ("shutdown", Duration::MAX),
         _ = &mut place.closing => {
-            (Why::MadeWay.as_str(), if key.called() { PARTING } else { Duration::ZERO })
+            (CloseReason::MadeWay.as_str(), if key.called() { PARTING } else { Duration::ZERO })
         }
         () = silent => {
-            port.connections.count(Why::NoHandshake);
-            (Why::NoHandshake.as_str(), Duration::ZERO)
+            port.connections.count(CloseReason::NoHandshake);
+            (CloseReason::NoHandshake.as_str(), Duration::ZERO)
         }
         () = asks_nothing => {
-            port.connections.count(Why::NoRequest);
-            (Why::NoRequest.as_str(), PARTING)
+            port.connections.count(CloseReason::NoRequest);
+            (CloseReason::NoRequest.as_str(), PARTING)
         }
         () = unread.overdue() => {
-            port.connections.count(Why::Unread);
-            (Why::Unread.as_str(), Duration::ZERO)
+            port.connections.count(CloseReason::Unread);
+            (CloseReason::Unread.as_str(), Duration::ZERO)
         }
     };
     tracing::debug!(why, %peer, "closing a connection");
