@@ -14,5 +14,5 @@ if [ "${1:-}" = --full ]; then
   tests=()
   export EBB_EMULATOR_RACES=all
 fi
-EBB_EMULATOR_RACES=${EBB_EMULATOR_RACES:-quick} cargo test --quiet -p ebb-kernels \
-  --features cuda-emulator --test cuda_selftest -- "${tests[@]}"
+EBB_EMULATOR_RACES=${EBB_EMULATOR_RACES:-quick} cargo test --quiet --workspace \
+  --features ebb-engine/cuda-emulator,ebb-tests/cuda-emulator --test cuda_selftest -- "${tests[@]}"

@@ -13,6 +13,9 @@ for arg in "$@"; do
     *) echo "tests/run.sh: unknown option $arg; the only one is --full" >&2; exit 2 ;;
   esac
 done
+# All commands build the whole workspace: a choice of packages would build what they depend on once
+# more, with other features.
+emulator=(--workspace --features "ebb-engine/cuda-emulator,ebb-tests/cuda-emulator")
 step() { printf '\n== %s (%ss)\n' "$1" "$SECONDS"; }
 
 step "columns, tables, links, formats of Python and CUDA"
@@ -25,8 +28,7 @@ git ls-files 'kernels/src/formats/*.rs' 'engine/models/src/model/families/*.rs' 
   xargs rustfmt --check --edition 2024
 cargo clippy --workspace --all-targets --quiet -- -D warnings
 if command -v "${CXX:-c++}" >/dev/null; then
-  cargo clippy --quiet -p ebb-kernels -p ebb-serving -p ebb-lab -p ebb-engine --all-targets \
-    --features ebb-engine/cuda-emulator -- -D warnings
+  cargo clippy --quiet "${emulator[@]}" --all-targets -- -D warnings
 fi
 
 step "licences, duplicates and sources of dependencies"
@@ -53,25 +55,21 @@ fi
 
 step "the CUDA backend, run by a CPU emulator, against the CPU backend and the CPU sampler"
 if command -v "${CXX:-c++}" >/dev/null; then
-  # The emulator runs one kernel at a time, so there are two processes at once.
-  cargo test --quiet --no-run -p ebb-kernels --features cuda-emulator --lib --test cuda_selftest
-  cargo test --quiet --no-run -p ebb-serving --features cuda-emulator --test device \
-    --test device_samples
-  cargo test --quiet --no-run -p ebb-lab --features cuda-emulator --test gradients
-  cargo test --quiet --no-run -p ebb-engine --features cuda-emulator --test device_scoring \
-    --test trajectory --test calibrate
-  cargo test --quiet --no-run -p ebb-tests --features cuda-emulator --test golden_models
+  cargo test --quiet --no-run "${emulator[@]}" --lib --test cuda_selftest --test device \
+    --test device_samples --test gradients --test device_scoring --test trajectory \
+    --test calibrate --test golden_models
   export EBB_TEST_DEVICE=cuda # of the golden models; other tests do not look at it
-  xargs -P 2 -I{} bash -c 'cargo test --quiet {}' <<'END'
--p ebb-tests --features cuda-emulator --test golden_models
--p ebb-kernels --features cuda-emulator --test cuda_selftest -- attention
--p ebb-kernels --features cuda-emulator --test cuda_selftest -- --skip attention
--p ebb-kernels --features cuda-emulator --lib
--p ebb-serving --features cuda-emulator --test device --test device_samples
--p ebb-lab --features cuda-emulator --test gradients on_gpu
--p ebb-engine --features cuda-emulator --test device_scoring
--p ebb-engine --features cuda-emulator --test trajectory of_a_gpu
--p ebb-engine --features cuda-emulator --test calibrate on_gpu
+  # The emulator runs one kernel at a time, so there are two processes at once.
+  xargs -P 2 -I{} bash -c "cargo test --quiet ${emulator[*]} {}" <<'END'
+--test golden_models
+--test cuda_selftest -- attention
+--test cuda_selftest -- --skip attention
+--lib cuda::
+--test device --test device_samples
+--test gradients on_gpu
+--test device_scoring
+--test trajectory of_a_gpu
+--test calibrate on_gpu
 END
   unset EBB_TEST_DEVICE
   step "no races in the CUDA kernels' shared memory"
@@ -88,8 +86,8 @@ pypi() {
 if cuda=$(kernels/cuda/setup.sh); then
   # 8.6 and 8.9 have 8.0's code with other numbers of registers and bytes.
   (eval "$cuda"; unset EBB_CUDA_ARCHS; [ $full = 1 ] || export EBB_CUDA_ARCHS=80,90a,ptx
-   cargo clippy --quiet -p ebb-kernels -p ebb-serving -p ebb-lab -p ebb-engine -p ebb-benches \
-     --features ebb-benches/cuda,ebb-engine/cuda -- -D warnings)
+   cargo clippy --quiet --workspace --all-targets --features ebb-benches/cuda,ebb-engine/cuda \
+     -- -D warnings)
 elif pypi; then
   echo "tests/run.sh: kernels/cuda/setup.sh failed although PyPI can be reached" >&2
   exit 1
@@ -98,7 +96,7 @@ else
 fi
 
 step "end to end: an independent gRPC client against a live server"
-cargo build --quiet --workspace --bins # the steps above have built ebb with other features
+cargo build --quiet --workspace --all-targets # the steps above have built ebb with other features
 tests/e2e/run
 
 step "deploy: chart, dashboards, alerts"
