@@ -41,7 +41,7 @@ def model_flags():
 class Server:
     """A running server. Use it as a context manager."""
 
-    def __init__(self, *flags, kv_memory="256MiB", descriptors=None):
+    def __init__(self, *flags, kv_memory="256MiB", descriptors=None, limit=None):
         ports = ["--port", "0", "--metrics-port", "0"]
         command = [
             binary(),
@@ -55,8 +55,9 @@ class Server:
             *flags,
         ]
         if descriptors is not None:
-            limit = f'ulimit -n {descriptors} && exec "$0" "$@"'
-            command = ["sh", "-c", limit, *command]
+            limit = f"ulimit -n {descriptors}"
+        if limit is not None:
+            command = ["sh", "-c", f'{limit} && exec "$0" "$@"', *command]
         self.process = subprocess.Popen(
             [str(part) for part in command], stderr=subprocess.PIPE, text=True
         )

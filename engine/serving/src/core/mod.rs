@@ -28,6 +28,7 @@ pub use answer::{FinishReason, KvBits, StreamEvent, TokenLogprobs};
 pub use error::RequestError;
 pub use field::Field;
 pub use handle::{EngineHandle, EngineState, ModelInfo};
+pub(crate) use pulse::real_clock;
 pub use request::{Prompt, Request};
 pub(crate) use shared::Served;
 pub use step::table_delta;

@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
 use super::admission_gate::AdmissionGate;
-use super::pulse::Pulse;
+use super::pulse::{Clock, Pulse};
 use super::{EngineState, Field, ModelInfo, RequestError};
 use crate::client_memory::ClientMemory;
 use crate::kv_state::KvFacts;
@@ -33,6 +33,8 @@ pub(crate) struct Served {
     pub(crate) client_memory: ClientMemory,
     /// Without a step for so long, while requests wait, the engine counts as hung.
     pub(crate) hang_timeout: Option<std::time::Duration>,
+    /// By which that is measured.
+    pub(crate) clock: Clock,
 }
 
 /// What both sides see.
@@ -66,7 +68,7 @@ impl Shared {
     ) -> Self {
         Self {
             longest_token_bytes: served.tokenizer.longest_token_bytes(),
-            pulse: Pulse::new(),
+            pulse: Pulse::new(served.clock.clone()),
             served,
             recorder,
             next_id: AtomicU64::new(1),

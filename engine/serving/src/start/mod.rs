@@ -11,7 +11,7 @@ use ebb_models::model::LoadedModel;
 use ebb_models::{Opened, open_as};
 use ebb_scheduler::{Config, Mode};
 
-use crate::core::{EngineHandle, ModelInfo, Served};
+use crate::core::{EngineHandle, ModelInfo, Served, real_clock};
 use crate::device::{BackendOptions, Device, DeviceError, StepSizes};
 use crate::kv_plan::{KvPlan, static_chunk};
 use crate::kv_state::KvFacts;
@@ -146,6 +146,7 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         kv: KvFacts::new(&plan),
         client_memory: config.client_memory.clone(),
         hang_timeout: config.hang_timeout,
+        clock: real_clock(),
     };
     Ok(EngineHandle::start(
         served, limits, pool, backend, recorder, log,

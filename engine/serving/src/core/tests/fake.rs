@@ -65,6 +65,8 @@ pub(super) struct Fake {
     pub(super) deepest: Arc<AtomicUsize>,
     /// How long a wait takes.
     pub(super) latency: Duration,
+    /// What else a wait does.
+    pub(super) on_wait: Box<dyn FnMut() + Send>,
     /// Waits last as long as somebody has locked this.
     pub(super) held: Arc<Mutex<()>>,
 }
@@ -108,6 +110,7 @@ impl Fake {
             current: Done::default(),
             deepest: Arc::default(),
             latency: Duration::ZERO,
+            on_wait: Box::new(|| {}),
             held: Arc::default(),
         }
     }
@@ -215,6 +218,7 @@ impl Backend for Fake {
 
     fn wait(&mut self) -> Result<StepOutput<'_>, BackendError> {
         std::thread::sleep(self.latency);
+        (self.on_wait)();
         drop(self.held.lock());
         self.current = self.in_flight.pop_front().expect("a step was submitted");
         if let Some(error) = self.current.error.take() {

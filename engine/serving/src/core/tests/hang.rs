@@ -4,7 +4,10 @@
     reason = "the lock holds the engine's thread up, not a task"
 )]
 
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Instant;
+
+use parking_lot::Mutex;
 
 use super::fake::Fake;
 use super::*;
@@ -115,4 +118,54 @@ async fn load_is_no_hang() {
         oldest > Duration::ZERO && oldest < HANG_TIMEOUT,
         "{oldest:?}"
     );
+}
+
+/// An hour by the engine's own clock: as many requests as may run and wait, and steps of up to five
+/// sixths of the time after which the engine would count as hung.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_hour_of_saturation_is_no_hang() {
+    const HOUR: u64 = 3600 * 1000;
+    let now = Arc::new(AtomicU64::new(0));
+    let watched: Arc<Mutex<Option<EngineHandle>>> = Arc::default();
+    let mut fake = Fake::new(60, 2, |_| None);
+    fake.on_wait = Box::new({
+        let (now, watched, mut random) = (now.clone(), watched.clone(), 1_u64);
+        move || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            now.fetch_add(random % (HANG_TIMEOUT.as_millis() as u64 * 5 / 6), SeqCst);
+            if let Some(engine) = watched.lock().as_ref() {
+                assert!(!engine.is_hung(), "{:?}", engine.state().step_age);
+            }
+        }
+    });
+    let clock: Clock = Arc::new({
+        let now = now.clone();
+        move || Duration::from_millis(now.load(SeqCst))
+    });
+    let places = (2, 40);
+    let engine = clocked(fake, 60, places, ClientMemory::unlimited(), clock);
+    *watched.lock() = Some(engine.clone());
+    let clients = (0..42).map(|i| {
+        let (engine, now) = (engine.clone(), now.clone());
+        tokio::spawn(async move {
+            let mut answers = 0;
+            while now.load(SeqCst) < HOUR {
+                let mut options = endless();
+                options.max_tokens = Some(60);
+                let stream = engine.generate(request(&[i], options)).await;
+                let (_, _, error) = read(stream.expect("a place"), 1).await;
+                assert!(error.is_none(), "{error:?}");
+                answers += 1;
+            }
+            answers
+        })
+    });
+    let mut answers = 0;
+    for client in clients.collect::<Vec<_>>() {
+        answers += client.await.expect("answered");
+    }
+    *watched.lock() = None;
+    assert!(now.load(SeqCst) >= HOUR && answers > 500, "{answers}");
 }

@@ -20,6 +20,7 @@ use ebb_models::tokenizer::Tokenizer;
 use ebb_scheduler::Config;
 
 use self::fake::Fake;
+use super::pulse::{Clock, real_clock};
 use super::{
     EngineHandle, FinishReason, GenerateStream, ModelInfo, Prompt, Request, RequestError, Served,
     StreamEvent, TokenLogprobs,
@@ -56,8 +57,19 @@ fn queueing(backend: Fake, frames: u32, places: (usize, usize)) -> EngineHandle 
 fn counting(
     backend: Fake,
     frames: u32,
+    places: (usize, usize),
+    client_memory: ClientMemory,
+) -> EngineHandle {
+    clocked(backend, frames, places, client_memory, real_clock())
+}
+
+/// The same, whose hangs are measured by `clock`.
+fn clocked(
+    backend: Fake,
+    frames: u32,
     (max_running, max_waiting): (usize, usize),
     client_memory: ClientMemory,
+    clock: Clock,
 ) -> EngineHandle {
     let tokens = (0x100..0x100 + VOCAB as u32).filter_map(char::from_u32);
     let tokenizer = Tokenizer::from_gguf(GgufTokenizer {
@@ -95,6 +107,7 @@ fn counting(
         client_memory,
         kv: KvFacts::new(&KvPlan::sixteen_bit(GEOMETRY).expect("a geometry")),
         hang_timeout: Some(HANG_TIMEOUT),
+        clock,
     };
     let layout = GEOMETRY.frame_layout();
     let pool = PoolConfig {

@@ -1,0 +1,90 @@
+"""What the rows share: a tiny model, cheap clients, load from ebb-load, memory of a process."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+
+from api import Api, Result, collect, greedy
+from server import Server, binary
+
+__all__ = ["Api", "Link", "Result", "Server", "collect", "greedy", "load", "memory", "slow", "tiny"]
+
+# A model so small that thousands of tokens a second come out of a debug build: what is tested is
+# everything but the arithmetic. Its vocabulary is the bytes.
+TINY = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": 512,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "hidden_act": "silu",
+}
+
+
+def dummy(name, config, *flags, **more):
+    """A server of a model that is only a configuration."""
+    folder = pathlib.Path(tempfile.gettempdir()) / f"ebb-{name}-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    file = folder / f"config.json.{os.getpid()}"
+    file.write_text(json.dumps(config))
+    file.replace(folder / "config.json")
+    return Server("--load-format", "dummy", "--model", folder, *flags, **more)
+
+
+def tiny(*flags, kv_memory="16MiB", **more):
+    """A server of the tiny model."""
+    return dummy("tiny", TINY, *flags, kv_memory=kv_memory, **more)
+
+
+def slow(*flags, **more):
+    """A server whose steps take long beside what the network and Python take."""
+    config = {**TINY, "hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": 6}
+    config |= {"num_attention_heads": 24, "num_key_value_heads": 4}
+    return dummy("slow", config, "--threads", "1", *flags, **more)
+
+
+class Link(Api):
+    """A connection of its own that knows the messages from another one."""
+
+    def __init__(self, api, address, options=()):
+        import grpc
+
+        options = [("grpc.use_local_subchannel_pool", 1), *options]
+        self.channel = grpc.insecure_channel(address, options=options)
+        self.pool, self.service = api.pool, api.service
+
+
+def memory(server, key="VmRSS"):
+    """A size of the server's process in MiB."""
+    status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith(key + ":")]
+    return int(line.split()[1]) / 1024
+
+
+def load(server, kind, *flags, timeout=600, wait=True):
+    """The summaries of `ebb-load KIND FLAGS`, a stage each; the process when not waited for."""
+    out = tempfile.mkdtemp(prefix="ebb-load-")
+    command = [binary("ebb-load", "EBB_LOAD_BIN"), kind, "--target", f"http://{server.address}"]
+    command += ["--out", out, *flags]
+    command = [str(part) for part in command]
+    if not wait:
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, done.stderr
+    return json.loads((pathlib.Path(out) / "summary.json").read_text())
