@@ -12,7 +12,19 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 from api import Api, Result, collect, greedy
 from server import Server, binary
 
-__all__ = ["Api", "Link", "Result", "Server", "collect", "greedy", "load", "memory", "slow", "tiny"]
+__all__ = [
+    "Api",
+    "Link",
+    "Result",
+    "Server",
+    "collect",
+    "greedy",
+    "load",
+    "memory",
+    "memory_beside",
+    "slow",
+    "tiny",
+]
 
 # A model so small that thousands of tokens a second come out of a debug build: what is tested is
 # everything but the arithmetic. Its vocabulary is the bytes.
@@ -52,11 +64,12 @@ def tiny(*flags, kv_memory="16MiB", **more):
     return dummy("tiny", TINY, *flags, kv_memory=kv_memory, **more)
 
 
-def slow(*flags, **more):
+def slow(*flags, width=1536, **more):
     """A server whose steps take long beside what the network and Python take."""
-    config = {**TINY, "hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": 6}
-    config |= {"num_attention_heads": 24, "num_key_value_heads": 4}
-    return dummy("slow", config, "--threads", "1", *flags, **more)
+    config = {**TINY, "hidden_size": width, "intermediate_size": 4 * width}
+    config |= {"num_hidden_layers": 6, "num_attention_heads": width // 64}
+    config |= {"num_key_value_heads": 4}
+    return dummy(f"slow-{width}", config, "--threads", "1", *flags, **more)
 
 
 class Link(Api):
@@ -75,6 +88,21 @@ def memory(server, key="VmRSS"):
     status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
     (line,) = [line for line in status.splitlines() if line.startswith(key + ":")]
     return int(line.split()[1]) / 1024
+
+
+def memory_beside(server, pool_mib):
+    """MiB that the process has in memory, without the mapping of the KV memory: pages there are
+    in memory once they have been used.
+    """
+    total, size = 0, 0
+    for line in pathlib.Path(f"/proc/{server.process.pid}/smaps").read_text().splitlines():
+        first, *rest = line.split()
+        if not first.endswith(":"):
+            start, end = first.split("-")
+            size = int(end, 16) - int(start, 16)
+        elif first == "Rss:" and size < pool_mib << 20:
+            total += int(rest[0])
+    return total / 1024
 
 
 def load(server, kind, *flags, timeout=600, wait=True):

@@ -70,7 +70,7 @@ def test_row_07_a_hung_engine_fails_its_probe_in_time(full, record):
 
 
 def test_row_07_a_saturated_engine_is_never_called_hung(full, record):
-    seconds = 600 if full else 5
+    seconds = 300 if full else 4
     flags = ["--hang-timeout", "2", "--max-running", "64", "--max-waiting", "64"]
     with tiny(*flags, kv_memory="8MiB") as server:
         shape = ["--prompt-tokens", "uniform:100..2000", "--output-tokens", "uniform:50..200"]

@@ -194,15 +194,19 @@ impl<E: Engine> Server<E> {
     pub async fn shut_down(self, grace: Duration) {
         let deadline = tokio::time::Instant::now() + grace;
         self.follower.abort();
-        self.health.set(false).await;
-        if let Some(engine) = self.engine.get() {
+        let drained = async {
+            let Some(engine) = self.engine.get() else {
+                return;
+            };
             // The last moments are for clients to read how their calls ended.
             let reading = (grace / 10).min(Duration::from_secs(2));
             let drain = engine.drain(grace - reading);
             if tokio::time::timeout_at(deadline, drain).await.is_err() {
                 tracing::warn!("the engine did not stop within the grace period");
             }
-        }
+        };
+        // In this order: whoever sees that the server is not well is refused.
+        tokio::join!(biased; drained, self.health.set(false));
         self.health.end().await;
         let sent = async {
             self.open.closed().await;
