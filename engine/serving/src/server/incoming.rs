@@ -1,5 +1,7 @@
-//! A request's body on its way in: its bytes are counted, it has to arrive in time, and it has to be
-//! gRPC messages. tonic answers INTERNAL to those that are not, which is for our own faults alone.
+//! A request's body on its way in: its bytes are counted, it has to arrive in time, and it has to
+//! be gRPC messages.
+//!
+//! tonic answers INTERNAL to those that are not, which is for our own faults alone.
 
 use std::future::Future as _;
 use std::pin::Pin;
