@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use ebb_fuzz_targets::mutate::Mutator;
 use ebb_fuzz_targets::{TARGETS, Target, count_panics};
 
-/// How long the mutations of one target may go on, on a machine that is slow.
+/// Mutations of each target, unless it is told, and how long they may go on on a slow machine.
+const MUTATIONS: u64 = 5000;
 const TIME: Duration = Duration::from_secs(2);
 
 fn corpus(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
@@ -26,11 +27,9 @@ fn corpus(target: &Target) -> Vec<(PathBuf, Vec<u8>)> {
         .collect()
 }
 
-fn from_environment(name: &str, usual: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text.parse().expect("a number"),
-        Err(_) => usual,
-    }
+fn from_environment(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().expect("a number"))
 }
 
 // One test, so that targets do not count each other's memory.
@@ -42,7 +41,11 @@ fn inputs_of_the_corpus_and_mutations_of_them_do_no_harm() {
         let result = catch_unwind(AssertUnwindSafe(|| target.run(bytes)));
         result.is_ok() && panics.load(Ordering::Relaxed) == before
     };
-    let mutations = from_environment("EBB_FUZZ_MUTATIONS", 2000);
+    let (mutations, limit) = match from_environment("EBB_FUZZ_MUTATIONS") {
+        Some(mutations) => (mutations, Duration::MAX),
+        None => (MUTATIONS, TIME),
+    };
+    let seed = from_environment("EBB_FUZZ_SEED").unwrap_or(1);
     let mut failed = Vec::new();
     for target in TARGETS {
         let inputs = corpus(&target);
@@ -53,14 +56,15 @@ fn inputs_of_the_corpus_and_mutations_of_them_do_no_harm() {
             }
         }
         let (replayed, start) = (start.elapsed(), Instant::now());
-        let mut random = Mutator::new(from_environment("EBB_FUZZ_SEED", 1));
+        let mut random = Mutator::new(seed);
         let mut tried = 0;
-        while tried < mutations && (mutations > 2000 || start.elapsed() < TIME) {
+        while tried < mutations && start.elapsed() < limit {
             let (_, mut bytes) = random.pick(&inputs).clone();
             let (_, other) = random.pick(&inputs);
             random.mutate(&mut bytes, other, target.length_max);
             if !sound(&target, &bytes) {
-                let path = std::env::temp_dir().join(format!("ebb-fuzz-{}-{tried}", target.name));
+                let path =
+                    std::env::temp_dir().join(format!("ebb-fuzz-{}-{seed}-{tried}", target.name));
                 std::fs::write(&path, &bytes).expect("room for the input");
                 failed.push(path.display().to_string());
             }

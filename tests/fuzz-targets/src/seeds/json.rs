@@ -4,6 +4,12 @@ use serde_json::{Map, Value, json};
 
 type Inputs = Vec<(String, Vec<u8>)>;
 
+/// How GPT-4 and its followers cut a text.
+const GPT_4: &str = concat!(
+    r"(?i:'s|'t|'re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}",
+    r"| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+);
+
 /// A byte-level vocabulary of a few tokens.
 fn tokenizer() -> Value {
     let words = [
@@ -105,9 +111,7 @@ pub(super) fn tokenizers() -> Inputs {
         "split",
         "/pre_tokenizer",
         pre(vec![
-            split(
-                r"(?i:'s|'t|'re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-            ),
+            split(GPT_4),
             json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}),
         ]),
     );
@@ -140,7 +144,8 @@ pub(super) fn tokenizers() -> Inputs {
         json!({
             "type": "TemplateProcessing",
             "single": [
-                {"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+                {"SpecialToken": {"id": "<s>", "type_id": 0}},
+                {"Sequence": {"id": "A", "type_id": 0}},
             ],
             "pair": [
                 {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}},

@@ -30,6 +30,7 @@ pub(super) fn all() -> Inputs {
         ("llama", LLAMA),
         ("qwen", QWEN),
         ("empty", ""),
+        ("tag-of-three-bytes", "{%}"),
         ("unclosed", "{% for x in"),
         (
             "doubling",
