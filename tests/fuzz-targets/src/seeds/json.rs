@@ -48,7 +48,10 @@ pub(super) fn tokenizers() -> Inputs {
         }
         inputs.push((name.to_owned(), file.to_string().into_bytes()));
     };
-    let replace = |pattern: Value, content: &str| json!({"type": "Replace", "pattern": pattern, "content": content});
+    let replace = |pattern: Value, content: &str| {
+        let kind = "Replace";
+        json!({"type": kind, "pattern": pattern, "content": content})
+    };
     let sequence = |parts: Vec<Value>| json!({"type": "Sequence", "normalizers": parts});
     let pre = |parts: Vec<Value>| json!({"type": "Sequence", "pretokenizers": parts});
     let split = |pattern: &str| {
