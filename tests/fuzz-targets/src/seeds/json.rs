@@ -249,6 +249,7 @@ pub(super) fn profiles() -> Inputs {
     add("sound", &|_| {});
     add("layers", &|file| file["layers"] = json!(u64::MAX));
     add("heads", &|file| file["kv_heads"] = json!(u64::MAX));
+    add("many-heads", &|file| file["kv_heads"] = json!(16_777_214));
     add("head", &|file| file["head_dim"] = json!(1u64 << 62));
     add("no-layers", &|file| file["layers"] = json!(0));
     add("recent", &|file| {
