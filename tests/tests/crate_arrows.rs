@@ -97,6 +97,10 @@ fn workspace_crates_import_only_along_the_arrows() {
         ),
         // Talks to servers over the wire alone: it can load any, and measures what clients see.
         ("ebb-load", &["ebb-proto"]),
+        (
+            "ebb-fuzz-targets",
+            &["ebb-kernels", "ebb-models", "ebb-proto", "ebb-serving"],
+        ),
         // Its tests import more, for development alone.
         (
             "ebb-tests",
@@ -225,6 +229,7 @@ fn only_kernels_may_hold_unsafe_code() {
         "benches",
         "benches/load",
         "tests",
+        "tests/fuzz-targets",
     ] {
         let manifest = std::fs::read_to_string(root().join(name).join("Cargo.toml"))
             .expect("readable manifest");

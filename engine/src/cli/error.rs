@@ -98,6 +98,19 @@ impl From<tonic::Status> for CliError {
     }
 }
 
+/// An error as a terminal may have it: a file's or a server's text in it gives no commands.
+pub(super) fn printable(error: &dyn std::fmt::Display) -> String {
+    let mut text = String::new();
+    for c in error.to_string().chars() {
+        match c {
+            '\n' => text.push(c),
+            c if c.is_control() => text.extend(c.escape_unicode()),
+            c => text.push(c),
+        }
+    }
+    text
+}
+
 /// The last of an error's causes: the one that says something.
 pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
@@ -105,4 +118,17 @@ pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
         cause = source;
     }
     cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_give_a_terminal_no_commands() {
+        assert_eq!(
+            printable(&"a \u{1b}[31mfield\u{9b}\nand ü"),
+            "a \\u{1b}[31mfield\\u{9b}\nand ü"
+        );
+    }
 }

@@ -80,7 +80,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ebb: {error}");
+            eprintln!("ebb: {}", error::printable(&error));
             ExitCode::FAILURE
         }
     }

@@ -68,13 +68,13 @@ impl KeyScales {
     /// A clause for a sentence.
     pub fn check(&self, layers: usize, kv_heads: usize, head_dim: usize) -> Result<(), String> {
         let sound = |x: &f32| (SCALE_MIN..=SCALE_MAX).contains(x);
-        let pairs = self.heads * head_dim / 2;
         if self.heads != 1 && self.heads != kv_heads {
             return Err(format!(
                 "its key scales are for {} heads, not for 1 or {kv_heads}",
                 self.heads
             ));
         }
+        let pairs = self.heads * head_dim / 2;
         let whole = |scales: &Vec<f32>| scales.len() == pairs && scales.iter().all(sound);
         if self.scales.len() != layers
             || self.alpha.len() != layers

@@ -70,6 +70,18 @@ pub(super) fn build(json: &[u8], config: &TokenizerConfig) -> Result<Tokenizer, 
             return Err(TokenizerError::invalid("added_tokens", problem));
         }
     }
+    let size = table.len();
+    if let Some(outside) = prefix
+        .iter()
+        .chain(&suffix)
+        .find(|&&id| id as usize >= size)
+    {
+        let problem = format!(
+            "adds the id {outside}, and the vocabulary ends at {}",
+            size - 1
+        );
+        return Err(TokenizerError::invalid("post_processor", problem));
+    }
     let id = |token: &Option<String>| token.as_deref().and_then(|t| pipeline.token_to_id(t));
     let special = SpecialIds {
         bos: id(&config.bos_token),

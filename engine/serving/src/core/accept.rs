@@ -135,7 +135,7 @@ impl Inner {
         const INLINE_BYTES: usize = 1024;
         let shared = self.shared.clone();
         let (size, work) = match prompt {
-            Prompt::Tokens(ids) => return shared.check_ids(ids),
+            Prompt::Tokens(ids) => return shared.check_ids(ids, Field::TokenIds),
             Prompt::Text(ref text) => {
                 shared.check_length(text, Field::Text)?;
                 (text.len(), work_bytes(text))
@@ -195,11 +195,12 @@ impl Shared {
         Err(RequestError::invalid(field, message))
     }
 
-    fn check_ids(&self, ids: Vec<u32>) -> Result<Arc<[u32]>, RequestError> {
+    /// Ids from a client, or from a tokenizer: some have more tokens than their model.
+    fn check_ids(&self, ids: Vec<u32>, field: Field) -> Result<Arc<[u32]>, RequestError> {
         let vocab = self.served.info.vocab;
         if let Some(bad) = ids.iter().find(|&&id| id as usize >= vocab) {
-            let message = format!("{bad} is not a token: the vocabulary has {vocab} tokens");
-            return Err(RequestError::invalid(Field::TokenIds, message));
+            let message = format!("{bad} is not a token: the model has {vocab} tokens");
+            return Err(RequestError::invalid(field, message));
         }
         Ok(ids.into())
     }
@@ -217,9 +218,9 @@ impl Shared {
             let ids = tokenizer.encode_while(text, add_special, true, wanted);
             ids.map_err(|e| RequestError::invalid(field, e))
         };
-        let ids = match prompt {
-            Prompt::Tokens(ids) => return self.check_ids(ids),
-            Prompt::Text(text) => encode(&text, Field::Text, add_special)?,
+        let (ids, field) = match prompt {
+            Prompt::Tokens(ids) => return self.check_ids(ids, Field::TokenIds),
+            Prompt::Text(text) => (encode(&text, Field::Text, add_special)?, Field::Text),
             Prompt::Chat(messages) => {
                 let template = self.served.template.as_ref().ok_or_else(|| {
                     RequestError::invalid(
@@ -234,9 +235,9 @@ impl Shared {
                 self.check_length(&text, Field::Chat)?;
                 held.grow(work_bytes(&text))?;
                 // The template writes BOS itself where the model wants one.
-                encode(&text, Field::Chat, false)?
+                (encode(&text, Field::Chat, false)?, Field::Chat)
             }
         };
-        Ok(ids.into())
+        self.check_ids(ids, field)
     }
 }

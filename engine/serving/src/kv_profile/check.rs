@@ -67,8 +67,11 @@ impl Profile {
     /// Whether all parts are there and agree.
     pub(super) fn check(&self) -> Result<(), String> {
         // Bounds what a hostile file can make this reserve.
-        if self.layers > 4096 {
-            return Err(format!("it says {} layers", self.layers));
+        if self.layers > 4096 || self.kv_heads > 1024 || self.head_dim > 4096 {
+            return Err(format!(
+                "it says {} layers of {} KV heads of {}; at most 4096 of 1024 of 4096 fit",
+                self.layers, self.kv_heads, self.head_dim
+            ));
         }
         let geometry = self.geometry();
         geometry.validate().map_err(|e| e.to_string())?;

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 /// Bytes received so far.
 #[derive(Clone, Default)]
@@ -20,18 +19,18 @@ impl Received {
 }
 
 /// A socket whose received bytes are counted.
-pub(super) struct Counted {
-    socket: TcpStream,
+pub(super) struct Counted<S> {
+    socket: S,
     received: Received,
 }
 
-impl Counted {
-    pub(super) fn new(socket: TcpStream, received: Received) -> Self {
+impl<S> Counted<S> {
+    pub(super) fn new(socket: S, received: Received) -> Self {
         Self { socket, received }
     }
 }
 
-impl AsyncRead for Counted {
+impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -45,7 +44,7 @@ impl AsyncRead for Counted {
     }
 }
 
-impl AsyncWrite for Counted {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -1,4 +1,7 @@
-//! A request's body on its way in: its bytes are counted, and it has to arrive in time.
+//! A request's body on its way in: its bytes are counted, it has to arrive in time, and it has to
+//! be gRPC messages.
+//!
+//! tonic answers INTERNAL to those that are not, which is for our own faults alone.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -33,6 +36,8 @@ pub(super) struct Incoming<B> {
     progress: Progress,
     /// Whether the call may have many messages, with pauses between them.
     streams: bool,
+    /// Whether the end was told.
+    ended: bool,
     timer: Pin<Box<Sleep>>,
     time: Duration,
     late: Arc<AtomicU64>,
@@ -45,6 +50,7 @@ impl<B> Incoming<B> {
             memory,
             progress: Progress::default(),
             streams,
+            ended: false,
             timer: Box::pin(tokio::time::sleep(messages.time)),
             time: messages.time,
             late: messages.late.clone(),
@@ -67,11 +73,27 @@ impl<B> Incoming<B> {
         if self.streams && !self.progress.midway() {
             self.timer.as_mut().reset(Instant::now() + self.time);
         }
-        self.progress.pass(bytes);
+        self.progress.pass(bytes)?;
         let full = |full: crate::client_memory::ClientMemoryFull| {
             Status::resource_exhausted(full.to_string())
         };
         self.memory.grow(bytes.len()).map_err(full)
+    }
+
+    /// Whether the body may end here.
+    fn end(&mut self) -> Result<(), Status> {
+        self.ended = true;
+        if self.progress.midway() {
+            return Err(Status::invalid_argument(
+                "the call ended in the middle of a message; send the message whole",
+            ));
+        }
+        if !self.streams && self.progress.messages == 0 {
+            return Err(Status::invalid_argument(
+                "the call has no message; send one, which may be empty",
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -88,7 +110,10 @@ impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin> HttpBody for Inco
             return Poll::Ready(Some(Err(late.into())));
         };
         let Some(frame) = frame else {
-            return Poll::Ready(None);
+            return Poll::Ready(match self.ended {
+                true => None,
+                false => self.end().err().map(|status| Err(status.into())),
+            });
         };
         let frame = frame.map_err(Into::into);
         Poll::Ready(Some(frame.and_then(|frame| {
@@ -100,7 +125,8 @@ impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin> HttpBody for Inco
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        // The end is told by a poll: a body that is empty from the start may be a mistake.
+        self.ended
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -116,18 +142,26 @@ struct Progress {
     headed: usize,
     /// Bytes of the message that have not.
     rest: usize,
+    /// Messages that are complete.
+    messages: u64,
 }
 
 impl Progress {
-    fn pass(&mut self, mut bytes: &[u8]) {
+    /// Goes on by `bytes`, up to a flag that is wrong.
+    fn pass(&mut self, mut bytes: &[u8]) -> Result<(), Status> {
         while !bytes.is_empty() {
             if self.headed < self.header.len() {
                 self.header[self.headed] = bytes[0];
                 self.headed += 1;
                 bytes = &bytes[1..];
-                if let [_, length @ ..] = self.header
-                    && self.headed == self.header.len()
-                {
+                let [flag, length @ ..] = self.header;
+                if flag != 0 {
+                    return Err(Status::invalid_argument(format!(
+                        "a message begins with the byte {flag}; this server takes messages that \
+                         are not compressed, which begin with 0"
+                    )));
+                }
+                if self.headed == self.header.len() {
                     self.rest = u32::from_be_bytes(length) as usize;
                 }
             } else {
@@ -137,8 +171,10 @@ impl Progress {
             }
             if self.headed == self.header.len() && self.rest == 0 {
                 self.headed = 0;
+                self.messages += 1;
             }
         }
+        Ok(())
     }
 
     /// Whether a message has begun and not ended.
@@ -153,16 +189,32 @@ mod tests {
 
     #[test]
     fn messages_are_told_apart_however_they_are_cut() {
-        let bytes = [&[0, 0, 0, 0, 3, 1, 2, 3][..], &[0; 5], &[1, 0, 0, 0, 1, 9]].concat();
+        let bytes = [&[0, 0, 0, 0, 3, 1, 2, 3][..], &[0; 5], &[0, 0, 0, 0, 1, 9]].concat();
         let ends = [8, 13, 19];
         for size in 1..=bytes.len() {
             let mut progress = Progress::default();
             let mut at = 0;
             for part in bytes.chunks(size) {
-                progress.pass(part);
+                progress.pass(part).expect("no flag is wrong");
                 at += part.len();
                 assert_eq!(progress.midway(), !ends.contains(&at), "{size} {at}");
             }
+            assert_eq!(progress.messages, 3);
+        }
+    }
+
+    #[test]
+    fn flags_are_refused_wherever_they_come() {
+        for flag in [1, 2, 255] {
+            let sound = [0, 0, 0, 0, 1, 9];
+            let mut progress = Progress::default();
+            assert!(progress.pass(&[flag]).is_err());
+            let mut progress = Progress::default();
+            assert!(
+                progress
+                    .pass(&[&sound[..], &[flag, 0, 0, 0, 0]].concat())
+                    .is_err()
+            );
         }
     }
 }

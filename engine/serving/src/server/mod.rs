@@ -22,6 +22,7 @@ mod fields;
 mod handshake;
 mod health;
 mod http;
+mod in_memory;
 mod incoming;
 mod listen;
 mod log_throttle;
@@ -52,6 +53,7 @@ use tonic::service::Routes;
 pub use convert::{request, responses};
 pub use descriptors::{ConnectionLimits, DEFAULT_MAX_CONNECTIONS};
 pub use engine::Engine;
+pub use in_memory::InMemory;
 pub use listen::ListenError;
 pub use serve::{EngineStopped, serve_until_stopped};
 pub use shutdown::Signals;
@@ -118,15 +120,13 @@ impl<E: Engine> Server<E> {
 
         let (health, health_service) = tonic_health::server::health_reporter();
         let health = health::Health::new(health).await;
-        let max_message = config.limits.max_message_bytes as usize;
-        let service = EbbServer::new(service::EbbService {
+        let service = service::EbbService {
             engine: engine.clone(),
             limits: config.limits,
             started: Instant::now(),
             open: open.clone(),
-        });
-        let routes = reflection(Routes::new(service.max_decoding_message_size(max_message)))
-            .add_service(health_service);
+        };
+        let routes = routes(service).add_service(health_service);
 
         // A listener knows its address; the one asked for stands in if the system will not say.
         let grpc_address = grpc.local_addr().unwrap_or(config.grpc);
@@ -250,6 +250,13 @@ impl Clients {
             late_messages: self.messages.late.load(Ordering::Relaxed),
         }
     }
+}
+
+/// What the gRPC port answers besides health.
+fn routes<E: Engine>(service: service::EbbService<E>) -> Routes {
+    let max_message = service.limits.max_message_bytes as usize;
+    let ebb = EbbServer::new(service).max_decoding_message_size(max_message);
+    reflection(Routes::new(ebb))
 }
 
 /// Adds reflection in both versions that clients speak.

@@ -41,9 +41,22 @@ impl From<CallError> for Status {
     }
 }
 
+/// Bytes of a status's message. It is a header of the answer, of which clients take 8 KiB, three
+/// bytes for each that is not ASCII; and it may quote a model's template.
+const MESSAGE_BYTES_MAX: usize = 1024;
+
+/// A message that a client can receive.
+fn bounded(mut message: String) -> String {
+    if message.len() > MESSAGE_BYTES_MAX {
+        message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
+        message.push('…');
+    }
+    message
+}
+
 /// The status that a client receives.
 pub fn status(error: &RequestError) -> Status {
-    let sentence = error.to_string();
+    let sentence = bounded(error.to_string());
     match error {
         RequestError::Invalid { field, message } => invalid(&path(*field), message),
         RequestError::QueueFull { .. }
@@ -59,7 +72,8 @@ pub fn status(error: &RequestError) -> Status {
 
 /// Invalid input also carries a `google.rpc.BadRequest` naming the field.
 fn invalid(field: &str, message: &str) -> Status {
-    let details = ErrorDetails::with_bad_request_violation(field, message);
+    let message = bounded(message.to_owned());
+    let details = ErrorDetails::with_bad_request_violation(field, &message);
     let sentence = format!("{field}: {message}");
     Status::with_error_details(Code::InvalidArgument, sentence, details)
 }

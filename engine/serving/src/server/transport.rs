@@ -21,6 +21,7 @@ use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
@@ -162,7 +163,10 @@ async fn accept(
         };
         let (port, router, closing) = (port.clone(), router.clone(), closing.clone());
         tokio::spawn(async move {
-            connection(socket, peer, port, router, place, closing).await;
+            match socket.set_nodelay(true) {
+                Ok(()) => connection(socket, peer, port, router, place, closing).await,
+                Err(error) => tracing::debug!(%error, "connection lost before it began"),
+            }
             drop(descriptor);
         });
     }
@@ -183,18 +187,16 @@ fn refuse(socket: &TcpStream, protocol: Protocol) {
     }
 }
 
-async fn connection(
-    socket: TcpStream,
+pub(super) async fn connection<S>(
+    socket: S,
     peer: SocketAddr,
     port: Port,
     router: Router,
     mut place: Place,
     mut closing: watch::Receiver<()>,
-) {
-    if let Err(error) = socket.set_nodelay(true) {
-        tracing::debug!(%error, "connection lost before it began");
-        return;
-    }
+) where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let (received, key) = (Received::default(), place.key());
     let unread = Unread::new(port.times.unread);
     let service = Busy::new(router, key.clone(), port.messages.clone(), unread.clone());

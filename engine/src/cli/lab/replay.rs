@@ -16,7 +16,7 @@ use ebb_serving::trajectory::{Header, Trajectory, read};
 use serde::Serialize;
 
 use super::trial_args::TrialArgs;
-use crate::cli::error::CliError;
+use crate::cli::error::{CliError, printable};
 use crate::cli::generate::print;
 
 /// Which log, and what beside.
@@ -143,7 +143,7 @@ impl ReplayArgs {
             let trajectory = match trajectory {
                 Ok(trajectory) => trajectory,
                 Err(error) if error.is_one_line() => {
-                    eprintln!("ebb: skipped: {error}");
+                    eprintln!("ebb: skipped: {}", printable(&error));
                     continue;
                 }
                 Err(error) => return Err(error.into()),

@@ -15,7 +15,7 @@ use std::time::Duration;
 use ebb_block_manager::PoolConfig;
 use ebb_kernels::kv::KvGeometry;
 use ebb_models::model::GenerationDefaults;
-use ebb_models::model::gguf::GgufTokenizer;
+use ebb_models::model::gguf::{GgufTokenizer, TokenType};
 use ebb_models::tokenizer::Tokenizer;
 use ebb_scheduler::Config;
 
@@ -71,13 +71,16 @@ fn clocked(
     client_memory: ClientMemory,
     clock: Clock,
 ) -> EngineHandle {
-    let tokens = (0x100..0x100 + VOCAB as u32).filter_map(char::from_u32);
+    // One more than the model has.
+    let tokens = (0x100..=0x100 + VOCAB as u32).filter_map(char::from_u32);
+    let mut token_types = vec![TokenType::Normal; VOCAB];
+    token_types.push(TokenType::UserDefined);
     let tokenizer = Tokenizer::from_gguf(GgufTokenizer {
         model: "gpt2".to_owned(),
         pre: None,
         tokens: tokens.map(String::from).collect(),
         scores: None,
-        token_types: None,
+        token_types: Some(token_types),
         merges: Some(Vec::new()),
         bos: None,
         eos: None,

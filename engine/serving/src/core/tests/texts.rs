@@ -30,6 +30,19 @@ async fn a_text_that_cannot_fit_is_refused_before_it_is_tokenised() {
 }
 
 #[tokio::test]
+async fn a_token_that_the_model_does_not_have_is_refused() {
+    let (_, engine) = bounded(1 << 20);
+    let beyond = Prompt::Text("\u{1c8}".to_owned());
+    let error = engine.tokenize(beyond.clone(), false).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "text: 200 is not a token: the model has 200 tokens"
+    );
+    let generated = engine.generate(Request::new(beyond, SamplingOptions::default()));
+    assert_eq!(generated.await.err(), Some(error));
+}
+
+#[tokio::test]
 async fn a_text_takes_client_memory_while_it_is_tokenised() {
     let (memory, engine) = bounded(100_000);
     assert!(engine.tokenize(text(200), false).await.is_ok());

@@ -110,3 +110,33 @@ async fn requests_that_do_not_decode_are_invalid_arguments() {
     assert!(status.message().contains("UTF-8"), "{status}");
     assert_eq!(code(collect(&channel, text("count")).await.1), Code::Ok);
 }
+
+#[tokio::test]
+async fn bodies_that_are_no_messages_are_invalid_arguments() {
+    let (_, port) = in_memory();
+    let message = text("count").encode_to_vec();
+    let length = (message.len() as u32).to_be_bytes();
+    let framed = |flag: u8| [&[flag][..], &length, &message].concat();
+    for (body, says) in [
+        (Vec::new(), "has no message"),
+        (framed(1), "begins with the byte 1"),
+        (framed(2), "begins with the byte 2"),
+        (framed(0)[..3].to_vec(), "in the middle of a message"),
+        (framed(0)[..9].to_vec(), "in the middle of a message"),
+        (
+            [framed(0), vec![0, 0]].concat(),
+            "in the middle of a message",
+        ),
+    ] {
+        for method in ["Generate", "GetServerInfo"] {
+            let status = ask(&port, method, body.clone()).await;
+            assert_eq!(status.code(), Code::InvalidArgument, "{body:?}: {status}");
+            assert!(status.message().contains(says), "{body:?}: {status}");
+        }
+    }
+    // Nothing is said of a message in it.
+    assert_eq!(
+        ask(&port, "GetServerInfo", vec![0; 5]).await.code(),
+        Code::Ok
+    );
+}

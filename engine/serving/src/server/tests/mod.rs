@@ -7,26 +7,66 @@ mod hostile;
 mod lifecycle;
 mod malformed;
 mod memory;
+mod oversized;
 
+use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ebb_proto::v1;
 use ebb_proto::v1::ebb_client::EbbClient;
 use ebb_proto::v1::generate_response::Event;
+use http_body::Body as _;
+use tonic::body::Body;
+use tonic::codegen::http::Request;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use self::fake::Fake;
-use super::{ConnectionLimits, Server, ServerConfig, Times};
+use super::{ConnectionLimits, InMemory, Server, ServerConfig, Times};
 use crate::client_memory::ClientMemory;
 
 /// A small window, so that little output hides in the client.
 const CLIENT_WINDOW_BYTES: u32 = 65_535;
 
+const LIMITS: v1::ServerLimits = v1::ServerLimits {
+    max_running: 2,
+    max_waiting: 3,
+    max_step_tokens: 4,
+    max_message_bytes: 100_000,
+};
+
 async fn bind() -> (Server<Fake>, Channel) {
     let memory = ClientMemory::new(8 << 20);
     bind_with(ConnectionLimits::default(), Times::default(), memory).await
+}
+
+/// A port without sockets.
+fn in_memory() -> (Fake, InMemory) {
+    let fake = Fake::new();
+    let memory = ClientMemory::new(8 << 20);
+    let port = InMemory::new(fake.clone(), LIMITS, Times::default(), memory);
+    (fake, port)
+}
+
+/// How a call with this body ends.
+async fn ask(port: &InMemory, method: &str, body: Vec<u8>) -> Status {
+    let call = Request::post(format!("/ebb.v1.Ebb/{method}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(Body::new(axum::body::Body::from(body)));
+    let answer = port.call(call.expect("a request")).await;
+    let (head, mut body) = answer.into_parts();
+    let mut status = Status::from_header_map(&head.headers);
+    while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        let trailers = frame.expect("an answer").into_trailers();
+        status = trailers
+            .ok()
+            .as_ref()
+            .and_then(Status::from_header_map)
+            .or(status);
+    }
+    status.expect("every answer has a status")
 }
 
 async fn bind_with(
@@ -35,16 +75,10 @@ async fn bind_with(
     memory: ClientMemory,
 ) -> (Server<Fake>, Channel) {
     let loopback = "127.0.0.1:0".parse().unwrap();
-    let limits = v1::ServerLimits {
-        max_running: 2,
-        max_waiting: 3,
-        max_step_tokens: 4,
-        max_message_bytes: 100_000,
-    };
     let config = ServerConfig {
         grpc: loopback,
         http: Some(loopback),
-        limits,
+        limits: LIMITS,
         connections,
         times,
         client_memory: memory,
