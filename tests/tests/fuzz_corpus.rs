@@ -1,6 +1,7 @@
 //! The corpus of the fuzz targets, replayed on stable Rust, and a little fuzzing of its own.
 //!
-//! `EBB_FUZZ_MUTATIONS` sets how many mutations each target gets, `EBB_FUZZ_SEED` which.
+//! `EBB_FUZZ_MUTATIONS` sets how many mutations each target gets, `EBB_FUZZ_SEED` which,
+//! `EBB_FUZZ_TARGET` names the one target to try.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -46,8 +47,10 @@ fn inputs_of_the_corpus_and_mutations_of_them_do_no_harm() {
         None => (MUTATIONS, TIME),
     };
     let seed = from_environment("EBB_FUZZ_SEED").unwrap_or(1);
+    let only = std::env::var("EBB_FUZZ_TARGET").ok();
+    let chosen = |target: &Target| only.as_deref().is_none_or(|name| name == target.name);
     let mut failed = Vec::new();
-    for target in TARGETS {
+    for target in TARGETS.into_iter().filter(chosen) {
         let inputs = corpus(&target);
         let start = Instant::now();
         for (path, bytes) in &inputs {
