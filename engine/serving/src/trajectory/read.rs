@@ -221,6 +221,9 @@ impl Trajectory {
         if self.prompt.is_empty() || self.tokens.is_empty() {
             return Err("the prompt or the answer is empty".into());
         }
+        if let Err(problem) = self.sampling.clone().validate(vocab) {
+            return Err(problem.to_string());
+        }
         if !self.logprobs.is_empty() && self.logprobs.len() != self.tokens.len() {
             return Err("there are not as many log-probabilities as tokens".into());
         }
