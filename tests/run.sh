@@ -86,8 +86,7 @@ pypi() {
 if cuda=$(kernels/cuda/setup.sh); then
   # 8.6 and 8.9 have 8.0's code with other numbers of registers and bytes.
   (eval "$cuda"; unset EBB_CUDA_ARCHS; [ $full = 1 ] || export EBB_CUDA_ARCHS=80,90a,ptx
-   cargo clippy --quiet --workspace --all-targets --features ebb-benches/cuda,ebb-engine/cuda \
-     -- -D warnings)
+   cargo clippy --quiet --workspace --features ebb-benches/cuda,ebb-engine/cuda -- -D warnings)
 elif pypi; then
   echo "tests/run.sh: kernels/cuda/setup.sh failed although PyPI can be reached" >&2
   exit 1
@@ -98,6 +97,13 @@ fi
 step "end to end: an independent gRPC client against a live server"
 cargo build --quiet --workspace --all-targets # the steps above have built ebb with other features
 tests/e2e/run
+
+step "reliability: what benches/results/reliability.md promises, in small"
+if [ $full = 1 ]; then
+  tests/reliability/run --full
+else
+  tests/reliability/run
+fi
 
 step "deploy: chart, dashboards, alerts"
 tests/deploy/run

@@ -83,7 +83,7 @@ def window_updates(count):
         yield frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1))
 
 
-def self_dependent_garbage(count):
+def garbage(count):
     """Frames of kinds and on streams that cannot be."""
     for i in range(count):
         yield frame(i % 256, i % 7, (i * 7919) % 1000, bytes(i % 50))
@@ -97,7 +97,7 @@ ATTACKS = [
     empty_data,
     headers_without_end,
     window_updates,
-    self_dependent_garbage,
+    garbage,
 ]
 
 
