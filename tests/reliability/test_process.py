@@ -64,7 +64,9 @@ def test_row_07_a_hung_engine_fails_its_probe_in_time(full, record):
                 time.sleep(0.01)
             late = time.monotonic() - began - 2
             server.process.kill()
-            stopped.reap()
+            while server.process.poll() is None:
+                stopped.reap()
+                time.sleep(0.01)
     record(7, "liveness fails after the threshold by", late, "s", "≤ 1")
     assert -0.5 < late <= 1
 
@@ -141,7 +143,7 @@ def test_row_20_a_damaged_model_is_never_ready(full, record, tmp_path):
         assert done.returncode == 1 and last.startswith("ebb: "), done.stderr
         assert "panicked" not in done.stderr and '"ready"' not in done.stderr
     record(20, "damaged files refused", rounds, f"of {rounds}", "all; never ready")
-    record(20, "refused within", slowest, "s", "≤ 1 on a quiet machine")
+    record(20, "refused within", slowest, "s", "≤ 1")
 
 
 def test_row_20_a_full_volume_costs_the_log_alone(record, tmp_path):
