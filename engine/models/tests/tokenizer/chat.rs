@@ -33,7 +33,7 @@ fn template(source: &str) -> Result<ChatTemplate, ChatError> {
     let tokens = TemplateTokens {
         bos: Some("<s>".to_owned()),
         eos: Some("</s>".to_owned()),
-        unk: None,
+        ..TemplateTokens::default()
     };
     ChatTemplate::new(source, tokens)
 }
@@ -191,7 +191,7 @@ fn a_model_without_a_template_says_what_to_do() {
 }
 
 #[test]
-fn what_python_would_print_differently_is_refused() {
+fn what_cannot_be_written_as_json_is_refused() {
     let hello = user("hello");
     let render = |source: &str| {
         template(source)
@@ -199,11 +199,7 @@ fn what_python_would_print_differently_is_refused() {
             .render(&hello, true, now())
     };
     for source in [
-        "{{ messages }}",
-        "{{ ['a'] }}",
-        "{{ {'a': 1} }}",
         "{{ missing | tojson }}",
-        "{{ messages | tojson(sort_keys=true) }}",
         "{{ messages | tojson(indent=9999) }}",
     ] {
         let result = render(source);
