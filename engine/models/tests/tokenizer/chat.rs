@@ -2,7 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use ebb_models::tokenizer::{ChatError, ChatMessage, ChatTemplate, TemplateTokens};
+use ebb_models::tokenizer::{ChatError, ChatMessage, ChatTemplate, Conversation, TemplateTokens};
 use serde::Deserialize;
 
 use crate::files;
@@ -208,4 +208,47 @@ fn what_cannot_be_written_as_json_is_refused() {
             "{source}: {result:?}"
         );
     }
+}
+
+/// A small template and what jinja2 makes of it (tests/golden/chat/snippets.py).
+#[derive(Deserialize)]
+struct Snippet {
+    topic: String,
+    template: String,
+    /// Nothing where it raises.
+    text: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Snippets {
+    arguments: serde_json::Map<String, serde_json::Value>,
+    snippets: Vec<Snippet>,
+}
+
+#[test]
+fn snippets_mean_what_they_mean_to_jinja2() {
+    let recorded: Snippets =
+        serde_json::from_str(&files::golden("chat/snippets.json")).expect("recorded snippets");
+    assert!(recorded.snippets.len() > 600);
+    let mut wrong = Vec::new();
+    for snippet in recorded.snippets {
+        let template = ChatTemplate::new(&snippet.template, TemplateTokens::default());
+        let rendered = template.and_then(|template| {
+            template.render_conversation(&Conversation {
+                messages: &[],
+                tools: None,
+                documents: None,
+                add_generation_prompt: false,
+                kwargs: Some(&recorded.arguments),
+                now: now(),
+            })
+        });
+        if rendered.as_ref().ok() != snippet.text.as_ref() {
+            let (topic, template, text) = (snippet.topic, snippet.template, snippet.text);
+            wrong.push(format!(
+                "{topic}: {template:?}\n  jinja2 {text:?}\n  here   {rendered:?}"
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -59,3 +59,22 @@ pub(super) fn is_title(c: char) -> bool {
     matches!(c as u32, 0x1c5 | 0x1c8 | 0x1cb | 0x1f2 | 0x1f88..=0x1f8f | 0x1f98..=0x1f9f
         | 0x1fa8..=0x1faf | 0x1fbc | 0x1fcc | 0x1ffc)
 }
+
+/// Puts a letter in title case: a capital, or a capital and small letters where it is several.
+pub(super) fn push_title(c: char, out: &mut String) {
+    let title = match c as u32 {
+        code @ (0x1c4..=0x1cc) => 0x1c5 + (code - 0x1c4) / 3 * 3,
+        0x1f1..=0x1f3 => 0x1f2,
+        code @ (0x1f80..=0x1f87 | 0x1f90..=0x1f97 | 0x1fa0..=0x1fa7) => code + 8,
+        0x1fb3 => 0x1fbc,
+        0x1fc3 => 0x1fcc,
+        0x1ff3 => 0x1ffc,
+        _ => {
+            let mut upper = c.to_uppercase();
+            out.extend(upper.next());
+            out.extend(upper.flat_map(char::to_lowercase)); // ß is Ss
+            return;
+        }
+    };
+    out.extend(char::from_u32(title));
+}

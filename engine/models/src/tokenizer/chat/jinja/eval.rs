@@ -267,6 +267,7 @@ impl Machine<'_> {
             again,
         });
         self.loops.borrow_mut().push(Rc::downgrade(&state));
+        let mut completed = false;
         for (at, item) in items.items.iter().enumerate() {
             state.index.set(at);
             let inner = Scope::new(Some(scope.clone()))?;
@@ -274,9 +275,16 @@ impl Machine<'_> {
                 inner.set(name, Value::Loop(state.clone()))?;
             }
             self.unpack(&definition.target, item.clone(), &inner)?;
-            if self.body(&definition.body, &inner, out)? == Flow::Break {
-                break;
+            match self.body(&definition.body, &inner, out)? {
+                Flow::Next => completed = true,
+                Flow::Continue => {}
+                Flow::Break => break,
             }
+        }
+        // jinja2 notes at the end of the body that the loop was not empty.
+        if !completed {
+            let inner = Scope::new(Some(scope.clone()))?;
+            return self.body(&definition.otherwise, &inner, out);
         }
         Ok(Flow::Next)
     }

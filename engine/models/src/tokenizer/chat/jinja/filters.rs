@@ -1025,7 +1025,7 @@ fn lists(name: &str, value: Value, args: Arguments) -> Res<Value> {
                     last.map(Value::text).transpose()?
                 }
                 Value::Range(range) => range.len.checked_sub(1).map(|at| range.get(at)),
-                Value::Iterator(_) | Value::Undefined(_) => {
+                Value::Iterator(_) => {
                     let name = value.type_name();
                     return fail(format!("'{name}' object is not reversible"));
                 }
@@ -1058,7 +1058,7 @@ fn lists(name: &str, value: Value, args: Arguments) -> Res<Value> {
             let items = value.items()?;
             let reversed = items.items.iter().rev().cloned().collect();
             match &value {
-                Value::Iterator(_) | Value::Undefined(_) => Value::list(reversed),
+                Value::Iterator(_) => Value::list(reversed),
                 _ => Value::iterator(reversed),
             }
         }

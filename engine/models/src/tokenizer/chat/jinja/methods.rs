@@ -4,7 +4,9 @@ use std::rc::Rc;
 
 use super::args::{Arguments, int, text, truth, width};
 use super::budget::{self, Buffer};
-use super::chars::{decimal, is_cased, is_digit, is_line_end, is_printable, is_space, is_title};
+use super::chars::{
+    decimal, is_cased, is_digit, is_line_end, is_printable, is_space, is_title, push_title,
+};
 use super::fail::{Fail, Res, fail};
 use super::ops::{self, equal};
 use super::strformat;
@@ -491,9 +493,7 @@ fn push_word(word: &str, out: &mut String) {
         if is_title(first) {
             out.push(first);
         } else {
-            let mut upper = first.to_uppercase();
-            out.extend(upper.next());
-            out.extend(upper.flat_map(char::to_lowercase)); // ß is Ss
+            push_title(first, out);
         }
         let skipped: usize = first.to_lowercase().map(char::len_utf8).sum();
         out.push_str(lower.get(skipped..).unwrap_or_default());

@@ -476,8 +476,11 @@ impl Parser {
         if let Some(around) = self.macros.last_mut() {
             *around = [around[0] | caller, around[1] | kwargs, around[2] | varargs];
         }
-        for (param, _) in &params {
+        for (param, default) in &params {
             match self.names.list[*param as usize].as_str() {
+                "caller" if caller && default.is_none() => {
+                    return fail("the parameter `caller` needs a default");
+                }
                 "caller" => caller = false,
                 "kwargs" => kwargs = false,
                 "varargs" => varargs = false,
