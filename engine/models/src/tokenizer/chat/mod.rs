@@ -94,10 +94,14 @@ pub struct Conversation<'a> {
 
 /// A model's chat template, parsed.
 pub struct ChatTemplate {
+    parsed: Result<Parsed, ChatError>,
+    tokens: TemplateTokens,
+}
+
+struct Parsed {
     default: jinja::Template,
     /// The one for conversations with tools, where it is another.
     tool_use: Option<jinja::Template>,
-    tokens: TemplateTokens,
 }
 
 impl fmt::Debug for ChatTemplate {
@@ -126,11 +130,27 @@ impl ChatTemplate {
         tool_use: Option<&str>,
         tokens: TemplateTokens,
     ) -> Result<Self, ChatError> {
-        Ok(Self {
+        let parsed = Parsed {
             default: parse(default)?,
             tool_use: tool_use.map(parse).transpose()?,
+        };
+        Ok(Self {
+            parsed: Ok(parsed),
             tokens,
         })
+    }
+
+    /// Stands for a template that cannot be used: each rendering fails with the reason.
+    pub fn unusable(reason: ChatError) -> Self {
+        Self {
+            parsed: Err(reason),
+            tokens: TemplateTokens::default(),
+        }
+    }
+
+    /// Why the template cannot be used, if it cannot.
+    pub fn problem(&self) -> Option<&ChatError> {
+        self.parsed.as_ref().err()
     }
 
     /// The text of a conversation of plain messages. `add_generation_prompt` ends it with the
@@ -161,6 +181,7 @@ impl ChatTemplate {
     /// # Errors
     /// As [`ChatTemplate::render`].
     pub fn render_conversation(&self, given: &Conversation<'_>) -> Result<String, ChatError> {
+        let parsed = self.parsed.as_ref().map_err(Clone::clone)?;
         let messages = Value::from(given.messages);
         let prompt = Value::Bool(given.add_generation_prompt);
         let tokens = self.tokens.arguments();
@@ -173,9 +194,9 @@ impl ChatTemplate {
             variables.push((name, value));
         }
         variables.push(("messages", &messages));
-        let template = match &self.tool_use {
+        let template = match &parsed.tool_use {
             Some(template) if given.tools.is_some_and(|tools| !tools.is_null()) => template,
-            _ => &self.default,
+            _ => &parsed.default,
         };
         let input = jinja::Input {
             variables,
