@@ -106,7 +106,8 @@ fn templates_read_as_jinja2_reads_them() {
             "user",
         ),
         (
-            "{% for m in messages %}\r\n[{{ m.role }}]\r\n{{ m.content }}\r\n{% endfor %}\r\nEND\r\n",
+            "{% for m in messages %}\r\n[{{ m.role }}]\r\n{{ m.content }}\r\n{% endfor %}\r\n\
+             END\r\n",
             "[user]\nq\nEND",
         ),
     ] {

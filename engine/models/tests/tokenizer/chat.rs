@@ -252,3 +252,62 @@ fn snippets_mean_what_they_mean_to_jinja2() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+#[test]
+fn all_that_a_conversation_has_reaches_the_template() {
+    let source = "{% for m in messages %}{{ m.content if m.content is string else \
+                  m.content|map(attribute='text')|join if m.content else 'nothing' }};\
+                  {{ m.reasoning_content }};{{ m.tool_calls|tojson if m.tool_calls }};{% endfor %}\
+                  {{ tools|tojson }}|{{ documents[0].title }}|{{ enable_thinking }}|{{ bos_token }}\
+                  |{{ add_generation_prompt }}";
+    let messages = [
+        serde_json::json!({"role": "user", "content": [{"type": "text", "text": "a"},
+                                                        {"type": "text", "text": "b"}]}),
+        serde_json::json!({"role": "assistant", "content": null, "reasoning_content": "r",
+                           "tool_calls": [{"z": 1, "a": 2}]}),
+    ];
+    let tools = serde_json::json!([{"type": "function", "function": {"name": "f"}}]);
+    let documents = serde_json::json!([{"title": "t"}]);
+    let kwargs = serde_json::json!({"enable_thinking": false, "bos_token": "<other>",
+                                    "messages": "not these"});
+    let given = Conversation {
+        messages: &messages,
+        tools: Some(&tools),
+        documents: Some(&documents),
+        add_generation_prompt: true,
+        kwargs: kwargs.as_object(),
+        now: now(),
+    };
+    let text = template(source)
+        .expect("parses")
+        .render_conversation(&given);
+    let expected = "ab;;;nothing;r;[{\"z\": 1, \"a\": 2}];[{\"type\": \"function\", \"function\": \
+                    {\"name\": \"f\"}}]|t|False|<other>|True";
+    assert_eq!(text.as_deref(), Ok(expected));
+}
+
+#[test]
+fn long_inputs_have_room_in_every_golden_template() {
+    let long = user(&"é".repeat(300_000));
+    let many: Vec<ChatMessage> = (0..2001)
+        .map(|i| ChatMessage {
+            role: ["user", "assistant"][i % 2].to_owned(),
+            content: format!("message {i}"),
+        })
+        .collect();
+    for name in [
+        "chatml",
+        "llama-3",
+        "llama-3.2",
+        "mistral",
+        "qwen2.5",
+        "qwen3",
+    ] {
+        let source = files::golden(&format!("chat/{name}.jinja"));
+        let template = template(&source).expect("parses");
+        for messages in [&long, &many] {
+            let text = template.render(messages, true, now());
+            assert!(text.is_ok(), "{name}: {text:?}");
+        }
+    }
+}

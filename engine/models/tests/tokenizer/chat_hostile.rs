@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use ebb_models::tokenizer::{ChatError, ChatMessage, ChatTemplate, TemplateTokens};
+use ebb_models::tokenizer::{ChatError, ChatMessage, ChatTemplate, Conversation, TemplateTokens};
 
 /// From a thread with little stack, as a server's have.
 fn on_small_stack(source: String) -> Result<String, ChatError> {
@@ -481,5 +481,69 @@ fn sources_that_are_no_templates_do_not_take_the_parser_down() {
         let shown: String = source.chars().take(60).collect();
         let error = fails(source);
         assert!(matches!(error, ChatError::Template(_)), "{shown}: {error}");
+    }
+}
+
+/// Cuts the snippets that jinja2 was asked about into words and puts them together anew.
+#[test]
+fn templates_of_shuffled_words_never_panic() {
+    let text = crate::files::golden("chat/snippets.txt");
+    let mut words: Vec<&str> = text
+        .split_inclusive(|c: char| !(c.is_alphanumeric() || c == '_'))
+        .collect();
+    let lines: Vec<&str> = text.lines().collect();
+    words.extend([
+        "{{ ",
+        " }}",
+        "{% ",
+        " %}",
+        "-%}",
+        "99999999999",
+        "-1",
+        "0",
+        "none",
+        "'é'",
+    ]);
+    let arguments = serde_json::json!({
+        "l": [3, 1, 2], "s": "Hello, Wörld", "n": null, "f": 2.5, "i": 7, "d": {"a": [1], "b": "c"},
+        "people": [{"name": "a", "age": 1}, {"name": "b"}], "u": "日本 \u{1f600}", "yes": true,
+    });
+    let mut state = 1_u64;
+    let mut random = move |below: usize| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) as usize % below
+    };
+    for _ in 0..4000 {
+        let mut source = String::new();
+        for _ in 0..1 + random(3) {
+            let line = lines[random(lines.len())];
+            let mut parts: Vec<&str> = line
+                .split_inclusive(|c: char| !(c.is_alphanumeric() || c == '_'))
+                .collect();
+            for _ in 0..random(4) {
+                let at = random(parts.len().max(1));
+                match random(3) {
+                    0 if at < parts.len() => drop(parts.remove(at)),
+                    1 if at < parts.len() => parts[at] = words[random(words.len())],
+                    _ => parts.insert(at.min(parts.len()), words[random(words.len())]),
+                }
+            }
+            source.extend(parts);
+        }
+        let Ok(template) = ChatTemplate::new(&source, TemplateTokens::default()) else {
+            continue;
+        };
+        let begun = Instant::now();
+        let _ = template.render_conversation(&Conversation {
+            messages: &[],
+            tools: None,
+            documents: None,
+            add_generation_prompt: false,
+            kwargs: arguments.as_object(),
+            now: UNIX_EPOCH,
+        });
+        assert!(begun.elapsed() < Duration::from_secs(3), "{source}: slow");
     }
 }

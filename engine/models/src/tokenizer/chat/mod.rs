@@ -182,25 +182,21 @@ impl ChatTemplate {
     /// As [`ChatTemplate::render`].
     pub fn render_conversation(&self, given: &Conversation<'_>) -> Result<String, ChatError> {
         let parsed = self.parsed.as_ref().map_err(Clone::clone)?;
-        let messages = Value::from(given.messages);
         let prompt = Value::Bool(given.add_generation_prompt);
         let tokens = self.tokens.arguments();
         let mut variables: Vec<(&str, &Value)> = tokens.iter().map(|(n, v)| (*n, v)).collect();
         variables.push(("tools", given.tools.unwrap_or(&Value::Null)));
         variables.push(("documents", given.documents.unwrap_or(&Value::Null)));
         variables.push(("add_generation_prompt", &prompt));
-        // Later ones come before earlier ones.
-        for (name, value) in given.kwargs.into_iter().flatten() {
-            variables.push((name, value));
-        }
-        variables.push(("messages", &messages));
+        let kwargs = given.kwargs.into_iter().flatten();
+        variables.extend(kwargs.map(|(name, value)| (name.as_str(), value)));
         let template = match &parsed.tool_use {
             Some(template) if given.tools.is_some_and(|tools| !tools.is_null()) => template,
             _ => &parsed.default,
         };
         let input = jinja::Input {
             variables,
-            messages: given.messages.len(),
+            messages: given.messages,
             now: given.now,
         };
         with_known_stack(|| jinja::render(template, &input))

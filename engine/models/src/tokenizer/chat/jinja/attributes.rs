@@ -94,7 +94,7 @@ fn own(value: &Value, name: &str) -> Res<Option<Value>> {
         found.map(|n| Value::Method((value.clone(), *n).into()))
     };
     let found = match value {
-        Value::Undefined(message) => return fail(&**message),
+        Value::Undefined(message) if !name.starts_with("__") => return fail(&**message),
         _ if name.starts_with("__") && name.ends_with("__") => {
             const KNOWN: [&str; 12] = [
                 "__class__",
@@ -212,11 +212,13 @@ fn element(value: &Value, key: &Value) -> Res<Option<Value>> {
         Value::List(seq) | Value::Tuple(seq) => element_of(seq, at(seq.items.len())),
         Value::Range(range) => at(range.len).map(|at| range.get(at)),
         Value::Text(text) => match at(text.len()?) {
-            Some(at) if text.is_ascii() => Some(Value::text(&text.as_str()[at..=at])?),
+            Some(at) if text.is_ascii() => {
+                Some(Value::text(&text.as_str()[at..=at])?.marked_if(text.is_markup())?)
+            }
             Some(at) => match text.as_str().chars().nth(at) {
                 Some(c) => {
                     super::budget::chars(text.as_str().len())?;
-                    Some(Value::text(c)?)
+                    Some(Value::text(c)?.marked_if(text.is_markup())?)
                 }
                 None => None,
             },
@@ -234,6 +236,9 @@ fn element_of(seq: &Seq, at: Option<usize>) -> Option<Value> {
 pub(super) fn attribute(value: &Value, name: &str) -> Res<Value> {
     if let Some(found) = own(value, name)? {
         return Ok(found);
+    }
+    if let Value::Undefined(message) = value {
+        return fail(&**message);
     }
     if let Value::Dict(dict) = value
         && let Some(found) = dict.get_text(name)?

@@ -612,6 +612,7 @@ impl Machine<'_> {
                 let Arguments { positional, named } = args;
                 let mut dict = match &positional[..] {
                     [] => Dict::new(),
+                    [Value::Undefined(message)] => return fail(&**message),
                     [Value::Dict(from)] => {
                         let mut dict = Dict::new();
                         for (key, value) in from.entries() {

@@ -9,7 +9,7 @@ use super::chars::is_space;
 use super::fail::{Fail, Res, fail};
 use super::ops;
 use super::printf::int_of_float;
-use super::show::{Json, to_str, write_repr, write_str};
+use super::show::{Json, escape, to_str, write_repr, write_str};
 use super::value::{Dict, Seq, Text, Value};
 use super::{methods, printf, tests};
 
@@ -120,7 +120,10 @@ fn texts(name: &str, value: Value, args: Arguments) -> Res<Value> {
                 }
             };
             let format = to_str(&value)?;
-            return printf::format(text(&format)?, &whole);
+            return match &format {
+                Value::Text(format) => printf::format(format, &whole),
+                _ => fail("format needs a text"),
+            };
         }
         "indent" => return indent(&value, args),
         "truncate" => return truncate(&value, args),
@@ -158,7 +161,8 @@ fn texts(name: &str, value: Value, args: Arguments) -> Res<Value> {
             match chars.as_ref().filter(|c| !matches!(c, Value::None)) {
                 Some(chars) => methods::strip(&whole, t, Some(text(chars)?), true, true),
                 None => methods::strip(&whole, t, None, true, true),
-            }
+            }?
+            .marked_if(this.is_markup())
         }
         "replace" => {
             let [old, new, most] = args.bind(name, 2, ["old", "new", "count"])?;
@@ -174,13 +178,20 @@ fn texts(name: &str, value: Value, args: Arguments) -> Res<Value> {
         }
         "e" | "escape" | "forceescape" => {
             args.none(name)?;
+            if this.is_markup() && name != "forceescape" {
+                return Ok(whole);
+            }
             let mut out = Buffer::default();
             escape(t, &mut out)?;
-            Ok(Value::buffer(out))
+            Value::buffer(out).marked()
         }
-        "string" | "safe" => {
+        "string" => {
             args.none(name)?;
             Ok(whole)
+        }
+        "safe" => {
+            args.none(name)?;
+            whole.marked()
         }
         "striptags" => {
             args.none(name)?;
@@ -194,24 +205,6 @@ fn texts(name: &str, value: Value, args: Arguments) -> Res<Value> {
         }
         _ => fail(format!("there is no filter `{name}`")),
     }
-}
-
-fn escape(t: &str, out: &mut Buffer) -> Res<()> {
-    let mut plain = 0;
-    for (at, c) in t.char_indices() {
-        let escaped = match c {
-            '&' => "&amp;",
-            '<' => "&lt;",
-            '>' => "&gt;",
-            '"' => "&#34;",
-            '\'' => "&#39;",
-            _ => continue,
-        };
-        out.push(&t[plain..at])?;
-        out.push(escaped)?;
-        plain = at + 1;
-    }
-    out.push(&t[plain..])
 }
 
 /// jinja2's own `title`, which begins words after hyphens and brackets.
@@ -1106,7 +1099,7 @@ fn lists(name: &str, value: Value, args: Arguments) -> Res<Value> {
                 let by = key.get(if by_value { value } else { name })?;
                 keyed.push((by, Value::tuple(vec![name.clone(), value.clone()])?));
             }
-            let keyed = sorted(keyed, truth(reverse, false))?;
+            let keyed = sorted(keyed, int(reverse, 0)? != 0)?;
             Value::list(keyed.into_iter().map(|(_, pair)| pair).collect())
         }
         "sort" => {
@@ -1126,7 +1119,7 @@ fn lists(name: &str, value: Value, args: Arguments) -> Res<Value> {
                 let parts = keys.iter().map(|key| key.get(item)).collect::<Res<_>>()?;
                 keyed.push((Value::list(parts)?, item.clone()));
             }
-            let keyed = sorted(keyed, truth(reverse, false))?;
+            let keyed = sorted(keyed, int(reverse, 0)? != 0)?;
             Value::list(keyed.into_iter().map(|(_, item)| item).collect())
         }
         "unique" => {
@@ -1263,10 +1256,10 @@ fn map(value: &Value, args: Arguments) -> Res<Value> {
     }
     let filter = positional.remove(0);
     let filter = text(&filter)?;
-    if !exists(filter) {
-        return fail(format!("No filter named '{filter}'."));
-    }
     for item in &items.items {
+        if !exists(filter) {
+            return fail(format!("No filter named '{filter}'."));
+        }
         let args = Arguments {
             positional: positional.clone(),
             named: named.clone(),
@@ -1297,18 +1290,13 @@ fn select(name: &str, value: &Value, args: Arguments) -> Res<Value> {
     let mut positional = positional.into_iter();
     let test = positional.next();
     let more: Vec<Value> = positional.collect();
-    if let Some(test) = &test {
-        let test = text(test)?;
-        if !tests::exists(test) {
-            return fail(format!("No test named '{test}'."));
-        }
-    }
     for item in &items.items {
         let part = path.get(item)?;
         budget::steps(1)?;
-        let is = match test.as_ref().and_then(Value::as_text) {
+        let is = match &test {
             None => part.is_true(),
             Some(test) => {
+                let test = text(test)?;
                 let args = Arguments {
                     positional: more.clone(),
                     named: named.clone(),

@@ -9,13 +9,14 @@ use super::chars::{
 };
 use super::fail::{Fail, Res, fail};
 use super::ops::{self, equal};
+use super::show::escape;
 use super::strformat;
 use super::value::{Dict, Text, Value, View};
 
 /// `value.method(…)`
 pub(super) fn call(value: &Value, method: &'static str, args: Arguments) -> Res<Value> {
     match value {
-        Value::Text(t) => text_method(value, t, method, args),
+        Value::Text(t) => text_method(value, t, method, args)?.marked_if(t.is_markup()),
         Value::Dict(dict) => dict_method(dict, method, args),
         Value::List(seq) | Value::Tuple(seq) => match method {
             "copy" => {
@@ -319,7 +320,15 @@ fn text_method(value: &Value, this: &Text, method: &'static str, args: Arguments
             let [old, new, most] = args.bind(method, 2, ["/old", "/new", "count"])?;
             let (old, new) = (old.unwrap_or(Value::None), new.unwrap_or(Value::None));
             let most = usize::try_from(int(most, -1)?).unwrap_or(usize::MAX);
-            replace(value, t, text(&old)?, text(&new)?, most)
+            let mut escaped = Buffer::default();
+            let new = match &new {
+                Value::Text(new) if this.is_markup() && !new.is_markup() => {
+                    escape(new.as_str(), &mut escaped)?;
+                    escaped.as_str()
+                }
+                new => text(new)?,
+            };
+            replace(value, t, text(&old)?, new, most)
         }
         "removeprefix" | "removesuffix" => {
             let [affix] = args.bind(method, 1, ["/affix"])?;
@@ -336,7 +345,7 @@ fn text_method(value: &Value, this: &Text, method: &'static str, args: Arguments
             let items = items.unwrap_or(Value::None).items()?;
             let mut out = Buffer::default();
             for (at, item) in items.items.iter().enumerate() {
-                let Some(item) = item.as_text() else {
+                let Value::Text(item) = item else {
                     let name = item.type_name();
                     return fail(format!(
                         "sequence item {at}: expected str instance, {name} found"
@@ -345,7 +354,10 @@ fn text_method(value: &Value, this: &Text, method: &'static str, args: Arguments
                 if at > 0 {
                     out.push(t)?;
                 }
-                out.push(item)?;
+                match this.is_markup() && !item.is_markup() {
+                    true => escape(item.as_str(), &mut out)?,
+                    false => out.push(item.as_str())?,
+                }
             }
             Ok(Value::buffer(out))
         }

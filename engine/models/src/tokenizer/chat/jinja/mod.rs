@@ -51,9 +51,10 @@ pub(super) fn parse(source: &str) -> Result<Template, Fail> {
 
 /// What a template is rendered with.
 pub(super) struct Input<'a> {
-    /// Its variables.
+    /// Its variables, later ones before earlier ones of the same name.
     pub(super) variables: Vec<(&'a str, &'a Json)>,
-    pub(super) messages: usize,
+    /// The variable `messages`, which comes before all others.
+    pub(super) messages: &'a [Json],
     /// What `strftime_now` takes for now.
     pub(super) now: SystemTime,
 }
@@ -66,7 +67,10 @@ pub(super) fn render(template: &Template, input: &Input<'_>) -> Result<String, F
     for (name, json) in &input.variables {
         variables.push(((*name).to_owned(), of_json(json, &mut bytes)?));
     }
-    budget::begin(bytes, input.messages);
+    let messages = input.messages.iter().map(|m| of_json(m, &mut bytes));
+    let messages = Value::list(messages.collect::<Res<_>>()?)?;
+    variables.push(("messages".to_owned(), messages));
+    budget::begin(bytes, input.messages.len());
     eval::render(template, variables, input.now)
 }
 

@@ -9,7 +9,7 @@ use super::ast::{Binary, Compare};
 use super::budget::{self, Buffer};
 use super::fail::{Fail, Res, fail};
 use super::printf;
-use super::show::{float_of_int, type_error};
+use super::show::{escape, float_of_int, type_error};
 use super::value::{Range, Seq, Value, View};
 
 static HASHES: LazyLock<std::hash::RandomState> = LazyLock::new(Default::default);
@@ -287,10 +287,15 @@ pub(super) fn binary(op: Binary, a: &Value, b: &Value) -> Res<Value> {
     }
     match (op, a, b) {
         (Binary::Add, Value::Text(x), Value::Text(y)) => {
+            let is_markup = x.is_markup() || y.is_markup();
             let mut sum = Buffer::default();
-            sum.push(x.as_str())?;
-            sum.push(y.as_str())?;
-            Ok(Value::buffer(sum))
+            for part in [x, y] {
+                match is_markup && !part.is_markup() {
+                    true => escape(part.as_str(), &mut sum)?,
+                    false => sum.push(part.as_str())?,
+                }
+            }
+            Value::buffer(sum).marked_if(is_markup)
         }
         (Binary::Add, Value::List(x), Value::List(y)) => joined(x, y).map(Value::List),
         (Binary::Add, Value::Tuple(x), Value::Tuple(y)) => joined(x, y).map(Value::Tuple),
@@ -299,7 +304,7 @@ pub(super) fn binary(op: Binary, a: &Value, b: &Value) -> Res<Value> {
             (Some(times), None) => repeated(y, times, || type_error("*", a, b)),
             _ => Err(type_error("*", a, b)),
         },
-        (Binary::Mod, Value::Text(format), arguments) => printf::format(format.as_str(), arguments),
+        (Binary::Mod, Value::Text(format), arguments) => printf::format(format, arguments),
         (op, a, b) => Err(type_error(symbol(op), a, b)),
     }
 }
@@ -338,11 +343,11 @@ fn repeated(value: &Value, times: i128, wrong: impl FnOnce() -> Fail) -> Res<Val
             let bytes = text.as_str().len().saturating_mul(times);
             budget::text(bytes)?;
             budget::bytes(bytes)?;
-            Value::text(if bytes == 0 {
-                String::new()
-            } else {
-                text.as_str().repeat(times)
-            })
+            let repeated = match bytes {
+                0 => String::new(),
+                _ => text.as_str().repeat(times),
+            };
+            Value::text(repeated)?.marked_if(text.is_markup())
         }
         Value::List(seq) | Value::Tuple(seq) => {
             let len = seq.items.len().saturating_mul(times);
@@ -508,7 +513,7 @@ pub(super) fn slice(value: &Value, parts: &[Option<Value>; 3]) -> Res<Value> {
         Value::Text(text) => {
             let bounds = slice_bounds(text.len()?, parts)?;
             let (start, step, count) = bounds;
-            let text_of = |range: &str| Value::text(range);
+            let text_of = |range: &str| Value::text(range)?.marked_if(text.is_markup());
             if text.is_ascii() && (step == 1 || count <= 1) {
                 let start = start.max(0) as usize;
                 return text_of(text.as_str().get(start..start + count).unwrap_or_default());
@@ -529,7 +534,7 @@ pub(super) fn slice(value: &Value, parts: &[Option<Value>; 3]) -> Res<Value> {
             budget::steps(text.as_str().len())?;
             let letters: Vec<char> = text.as_str().chars().collect();
             let letters: String = indices(bounds).filter_map(|at| letters.get(at)).collect();
-            Value::text(letters)
+            text_of(&letters)
         }
         Value::List(seq) | Value::Tuple(seq) => {
             let bounds = slice_bounds(seq.items.len(), parts)?;

@@ -289,19 +289,55 @@ impl Parser {
                 }
             }
             "break" | "continue" => return fail(format!("`{name}` stands outside of a loop")),
-            "include" | "import" | "from" | "extends" => {
-                while !matches!(self.token(), Token::TagEnd | Token::End) {
-                    self.next();
+            "extends" => {
+                self.expression(true)?;
+                StmtKind::Refused("extends")
+            }
+            "include" => {
+                self.expression(true)?;
+                if self.skip_name("ignore") && !self.skip_name("missing") {
+                    return self.unexpected("`missing`");
                 }
-                StmtKind::Refused(match name.as_str() {
-                    "include" => "include",
-                    "extends" => "extends",
-                    _ => "import",
-                })
+                self.skip_context()?;
+                StmtKind::Refused("include")
+            }
+            "import" => {
+                self.expression(true)?;
+                if !self.skip_name("as") {
+                    return self.unexpected("`as`");
+                }
+                self.expect_name()?;
+                self.skip_context()?;
+                StmtKind::Refused("import")
+            }
+            "from" => {
+                self.expression(true)?;
+                if !self.skip_name("import") {
+                    return self.unexpected("`import`");
+                }
+                loop {
+                    self.expect_name()?;
+                    if self.skip_name("as") {
+                        self.expect_name()?;
+                    }
+                    if !self.skip_op(",") {
+                        break;
+                    }
+                }
+                self.skip_context()?;
+                StmtKind::Refused("import")
             }
             _ => return fail(format!("there is no tag `{name}` here")),
         };
         body.push(Stmt { line, kind });
+        Ok(())
+    }
+
+    /// `with context` or `without context`
+    fn skip_context(&mut self) -> Res<()> {
+        if (self.skip_name("with") || self.skip_name("without")) && !self.skip_name("context") {
+            return self.unexpected("`context`");
+        }
         Ok(())
     }
 

@@ -3,8 +3,8 @@
 use super::budget::Buffer;
 use super::fail::{Fail, Res, fail};
 use super::ops::as_float;
-use super::show::{quoted, write_repr, write_str};
-use super::value::Value;
+use super::show::{escape, quoted, write_repr, write_str};
+use super::value::{Text, Value};
 
 /// The most digits behind the point.
 const PRECISION_MAX: usize = 1000;
@@ -152,10 +152,11 @@ fn general(number: f64, precision: usize, keeps_zeros: bool) -> String {
 }
 
 /// `format % arguments`
-pub(super) fn format(format: &str, arguments: &Value) -> Res<Value> {
+pub(super) fn format(format: &Text, arguments: &Value) -> Res<Value> {
     let mut out = Buffer::default();
     let mut source = Source::of(arguments);
-    let mut rest = format;
+    source.escapes = format.is_markup();
+    let mut rest = format.as_str();
     while let Some((text, spec)) = rest.split_once('%') {
         out.push(text)?;
         rest = source.conversion(spec, &mut out)?;
@@ -164,7 +165,7 @@ pub(super) fn format(format: &str, arguments: &Value) -> Res<Value> {
     if !source.is_used_up() {
         return fail("not all arguments converted during string formatting");
     }
-    Ok(Value::buffer(out))
+    Value::buffer(out).marked_if(format.is_markup())
 }
 
 /// Where a format's values come from.
@@ -173,6 +174,8 @@ struct Source<'a> {
     items: &'a [Value],
     at: usize,
     by_name: bool,
+    /// Whether what is put in is escaped, unless it is HTML.
+    escapes: bool,
 }
 
 impl<'a> Source<'a> {
@@ -186,6 +189,7 @@ impl<'a> Source<'a> {
             items,
             at: 0,
             by_name: false,
+            escapes: false,
         }
     }
 
@@ -193,7 +197,7 @@ impl<'a> Source<'a> {
         // A list and whatever else has items by key may be left over.
         let may_be_left = matches!(
             self.whole,
-            Value::Dict(_) | Value::List(_) | Value::Range(_)
+            Value::Dict(_) | Value::List(_) | Value::Range(_) | Value::Undefined(_)
         );
         self.by_name || self.at >= self.items.len() || may_be_left
     }
@@ -297,6 +301,11 @@ impl<'a> Source<'a> {
                     ('s', value) => write_str(value, &mut text)?,
                     ('a', Value::Text(t)) => quoted(t.as_str(), true, &mut text)?,
                     (_, value) => write_repr(value, &mut text, 0)?,
+                }
+                let is_markup = matches!(value, Value::Text(t) if t.is_markup()) && kind == 's';
+                if self.escapes && !is_markup {
+                    let plain = std::mem::take(&mut text);
+                    escape(plain.as_str(), &mut text)?;
                 }
                 write_text(text.as_str(), layout, '>', out)
             }

@@ -75,6 +75,11 @@ pub(super) fn write_repr(value: &Value, out: &mut Buffer, depth: usize) -> Res<(
         Value::Bool(false) => out.push("False"),
         Value::Int(number) => out.push(&number.to_string()),
         Value::Float(number) => out.push(&float(*number)),
+        Value::Text(text) if text.is_markup() => {
+            out.push("Markup(")?;
+            quoted(text.as_str(), false, out)?;
+            out.push(")")
+        }
         Value::Text(text) => quoted(text.as_str(), false, out),
         Value::List(seq) => {
             out.push("[")?;
@@ -198,6 +203,25 @@ pub(super) fn quoted(text: &str, as_ascii: bool, out: &mut Buffer) -> Res<()> {
     }
     out.push(&text[plain..])?;
     out.push_char(quote)
+}
+
+/// A text whose signs mean nothing in HTML.
+pub(super) fn escape(t: &str, out: &mut Buffer) -> Res<()> {
+    let mut plain = 0;
+    for (at, c) in t.char_indices() {
+        let escaped = match c {
+            '&' => "&amp;",
+            '<' => "&lt;",
+            '>' => "&gt;",
+            '"' => "&#34;",
+            '\'' => "&#39;",
+            _ => continue,
+        };
+        out.push(&t[plain..at])?;
+        out.push(escaped)?;
+        plain = at + 1;
+    }
+    out.push(&t[plain..])
 }
 
 /// How `json.dumps` writes.

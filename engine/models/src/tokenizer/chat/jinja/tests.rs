@@ -103,7 +103,7 @@ pub(super) fn call(name: &str, value: &Value, args: Arguments) -> Res<bool> {
         ),
         "iterable" => value.is_iterable(),
         "callable" => value.is_callable(),
-        "escaped" => false,
+        "escaped" => matches!(value, Value::Text(t) if t.is_markup()),
         "lower" | "upper" => {
             let mut text = Buffer::default();
             write_str(value, &mut text)?;

@@ -50,6 +50,8 @@ pub(super) struct Text {
     text: String,
     /// Whether each character is a byte.
     is_ascii: bool,
+    /// Whether it is HTML, which what is added to it is escaped for.
+    is_markup: bool,
     _charge: Charge,
 }
 
@@ -161,6 +163,10 @@ impl Text {
         }
         budget::bytes(self.text.len())?;
         Ok(self.text.chars().count())
+    }
+
+    pub(super) fn is_markup(&self) -> bool {
+        self.is_markup
     }
 
     pub(super) fn is_ascii(&self) -> bool {
@@ -320,8 +326,37 @@ impl Value {
         Self::Text(Rc::new(Text {
             is_ascii: text.is_ascii(),
             text,
+            is_markup: false,
             _charge: charge,
         }))
+    }
+
+    /// A text as HTML: Python's `Markup`.
+    pub(super) fn marked(self) -> Res<Self> {
+        match self {
+            Self::Text(text) if !text.is_markup => match Rc::try_unwrap(text) {
+                Ok(text) => Ok(Self::Text(Rc::new(Text {
+                    is_markup: true,
+                    ..text
+                }))),
+                Err(shared) => Self::text(shared.as_str())?.marked(),
+            },
+            other => Ok(other),
+        }
+    }
+
+    /// Marks a text, and those in a list, if `is_markup`.
+    pub(super) fn marked_if(self, is_markup: bool) -> Res<Self> {
+        let each = |seq: &Seq| {
+            let items = seq.items.iter().cloned().map(Self::marked);
+            Seq::new(items.collect::<Res<_>>()?)
+        };
+        match self {
+            value if !is_markup => Ok(value),
+            Self::List(seq) => Ok(Self::List(each(&seq)?)),
+            Self::Tuple(seq) => Ok(Self::Tuple(each(&seq)?)),
+            value => value.marked(),
+        }
     }
 
     pub(super) fn buffer(buffer: Buffer) -> Self {
