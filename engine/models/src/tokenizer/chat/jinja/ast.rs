@@ -15,7 +15,12 @@ pub(in crate::tokenizer::chat) struct Template {
     pub(super) texts: Vec<String>,
 }
 
-pub(super) type Body = Vec<Stmt>;
+#[derive(Debug, Default)]
+pub(super) struct Body {
+    pub(super) stmts: Vec<Stmt>,
+    /// Variables that are undefined until it assigns them, see [`super::symbols`].
+    pub(super) unset: Vec<Sym>,
+}
 
 #[derive(Debug)]
 pub(super) struct Stmt {

@@ -143,7 +143,11 @@ impl Machine<'_> {
 
     fn body(&self, body: &Body, scope: &Rc<Scope>, out: &mut Buffer) -> Res<Flow> {
         self.deeper(|| {
-            for stmt in body {
+            for name in &body.unset {
+                let message = format!("'{}' is undefined", self.name(*name));
+                scope.set(*name, Value::undefined(message))?;
+            }
+            for stmt in &body.stmts {
                 let flow = self.stmt(stmt, scope, out).map_err(|e| e.at(stmt.line))?;
                 if flow != Flow::Next {
                     return Ok(flow);

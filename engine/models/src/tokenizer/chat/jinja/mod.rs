@@ -28,6 +28,7 @@ mod parser;
 mod printf;
 mod show;
 mod strformat;
+mod symbols;
 mod tests;
 mod value;
 

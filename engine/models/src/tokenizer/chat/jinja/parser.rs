@@ -8,6 +8,7 @@ use super::ast::{
 };
 use super::fail::{Fail, Res, fail};
 use super::lexer::{Token, tokens};
+use super::symbols;
 
 /// Brackets and conditions in each other, and blocks in each other.
 const EXPRESSIONS_MAX: usize = 100;
@@ -36,10 +37,11 @@ pub(super) fn parse(source: &str, known: Known) -> Res<Template> {
         macros: Vec::new(),
         block_names: Vec::new(),
     };
-    let body = parser.body(&[]).map_err(|e| e.at(parser.line()))?;
+    let mut body = parser.body(&[]).map_err(|e| e.at(parser.line()))?;
     if let Some((line, problem)) = parser.unknown.into_iter().next() {
         return Err(Fail::new(problem).at(line));
     }
+    symbols::settle(&mut body);
     Ok(Template {
         body,
         names: parser.names.list,
@@ -185,7 +187,7 @@ impl Parser {
     /// Statements up to a tag named in `ends`, whose name is the next token then, or to the end of
     /// the template if there are none.
     fn body(&mut self, ends: &[&str]) -> Res<Body> {
-        let mut body = Vec::new();
+        let mut body = Body::default();
         loop {
             let line = self.line();
             match self.token() {
@@ -194,14 +196,14 @@ impl Parser {
                 Token::Data(_) => {
                     if let Token::Data(text) = self.next() {
                         let kind = StmtKind::Text(self.texts.number(&text));
-                        body.push(Stmt { line, kind });
+                        body.stmts.push(Stmt { line, kind });
                     }
                 }
                 Token::PrintBegin => {
                     self.next();
                     let value = self.tuple(true, &[], false)?;
                     self.expect(&Token::PrintEnd, "`}}`")?;
-                    body.push(Stmt {
+                    body.stmts.push(Stmt {
                         line,
                         kind: StmtKind::Print(value),
                     });
@@ -277,7 +279,7 @@ impl Parser {
                     }
                     first = false;
                     let kind = StmtKind::Print(self.expression(true)?);
-                    body.push(Stmt { line, kind });
+                    body.stmts.push(Stmt { line, kind });
                 }
                 return Ok(());
             }
@@ -329,7 +331,7 @@ impl Parser {
             }
             _ => return fail(format!("there is no tag `{name}` here")),
         };
-        body.push(Stmt { line, kind });
+        body.stmts.push(Stmt { line, kind });
         Ok(())
     }
 
@@ -368,7 +370,7 @@ impl Parser {
                 self.next();
                 otherwise
             }
-            _ => Vec::new(),
+            _ => Body::default(),
         };
         (self.in_loop, self.is_soft) = (in_loop, soft);
         Ok(StmtKind::For(Arc::new(For {
@@ -394,7 +396,7 @@ impl Parser {
                     self.next();
                     break otherwise;
                 }
-                _ => break Vec::new(),
+                _ => break Body::default(),
             }
         };
         self.is_soft = soft;
