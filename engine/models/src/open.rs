@@ -21,9 +21,22 @@ pub enum OpenError {
     /// Its tokenizer or chat template is unusable.
     #[error("the model's tokenizer cannot be used: {0}")]
     Tokenizer(#[from] TokenizerError),
-    /// Its chat template cannot be compiled.
-    #[error("the model's chat template cannot be used: {0}")]
-    Template(#[from] ChatError),
+    /// The chat template that was asked for cannot be compiled.
+    #[error("--chat-template {path}: {source}")]
+    Template {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        source: ChatError,
+    },
+    /// The chat template that was asked for cannot be read.
+    #[error("cannot read the chat template {path}: {source}")]
+    TemplateFile {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
     /// Its tokenizer's file cannot be read.
     #[error("cannot read {path}: {source}")]
     TokenizerFile {
@@ -43,8 +56,30 @@ pub struct Opened {
     pub model: LoadedModel,
     /// Its tokenizer.
     pub tokenizer: Arc<Tokenizer>,
-    /// Its chat template, if it has one.
+    /// Its chat template, if it has one. One that cannot be compiled stands for itself: it says so
+    /// to whoever renders it, and the model answers prompts.
     pub template: Option<ChatTemplate>,
+}
+
+impl Opened {
+    /// Takes the chat template in a file instead of the model's own.
+    ///
+    /// # Errors
+    /// When it cannot be read or compiled.
+    pub fn use_chat_template(&mut self, path: &Path) -> Result<(), OpenError> {
+        let source = std::fs::read_to_string(path).map_err(|source| OpenError::TemplateFile {
+            path: path.to_owned(),
+            source,
+        })?;
+        let tokens = template_tokens(&self.model, &self.tokenizer);
+        let template =
+            ChatTemplate::new(&source, tokens).map_err(|source| OpenError::Template {
+                path: path.to_owned(),
+                source,
+            })?;
+        self.template = Some(template);
+        Ok(())
+    }
 }
 
 /// Finds (or fetches) a model and builds its tokenizer.
@@ -68,13 +103,11 @@ pub fn open_as(
     let files = ModelRef::parse(model)?.files(cache_dir.as_deref())?;
     let model = LoadedModel::open_as(&files, format)?;
     let tokenizer = Arc::new(tokenizer(&model.tokenizer)?);
-    let template = match &model.chat_template {
-        Some(source) => Some(ChatTemplate::new(
-            source,
-            template_tokens(&model, &tokenizer),
-        )?),
-        None => None,
-    };
+    let template = model.chat_template.as_ref().map(|source| {
+        let tokens = template_tokens(&model, &tokenizer);
+        let template = ChatTemplate::with_tool_use(source, model.tool_template.as_deref(), tokens);
+        template.unwrap_or_else(ChatTemplate::unusable)
+    });
     Ok(Opened {
         model,
         tokenizer,
@@ -120,13 +153,27 @@ fn template_tokens(model: &LoadedModel, tokenizer: &Tokenizer) -> TemplateTokens
         let bytes = tokenizer.token_bytes(id?)?;
         Some(String::from_utf8_lossy(bytes).into_owned())
     };
-    let (bos, eos) = match &model.tokenizer {
-        TokenizerSource::Hf(files) => (files.bos_token.clone(), files.eos_token.clone()),
-        TokenizerSource::Gguf(_) | TokenizerSource::StandIn(_) => (None, None),
-    };
-    TemplateTokens {
-        bos: bos.or_else(|| spelt(special.bos)),
-        eos: eos.or_else(|| spelt(special.eos)),
+    let by_id = TemplateTokens {
+        bos: spelt(special.bos),
+        eos: spelt(special.eos),
         ..TemplateTokens::default()
+    };
+    match &model.tokenizer {
+        TokenizerSource::Hf(files) => TemplateTokens {
+            bos: files.bos_token.clone().or(by_id.bos),
+            eos: files.eos_token.clone().or(by_id.eos),
+            unk: files.unk_token.clone(),
+            sep: files.sep_token.clone(),
+            pad: files.pad_token.clone(),
+            cls: files.cls_token.clone(),
+            mask: files.mask_token.clone(),
+            additional: files.additional_special_tokens.clone(),
+        },
+        TokenizerSource::Gguf(_) => TemplateTokens {
+            unk: spelt(special.unk),
+            pad: spelt(model.padding_id),
+            ..by_id
+        },
+        TokenizerSource::StandIn(_) => by_id,
     }
 }

@@ -155,6 +155,9 @@ pub(super) struct EngineArgs {
     /// fail [default: 30 on a GPU, 300 on the CPU; 0: never]. Must be longer than the longest step.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=YEAR))]
     pub(super) hang_timeout: Option<u64>,
+    /// A Jinja file that lays out conversations, instead of the model's own chat template.
+    #[arg(long, value_name = "FILE")]
+    pub(super) chat_template: Option<PathBuf>,
     /// Threads that compute [default: all cores].
     #[arg(long, value_name = "N")]
     pub(super) threads: Option<usize>,
@@ -164,7 +167,7 @@ pub(super) struct EngineArgs {
 }
 
 /// Names of the flags above, for commands that can use a server instead.
-pub(super) const ENGINE_FLAGS: [&str; 28] = [
+pub(super) const ENGINE_FLAGS: [&str; 29] = [
     "model",
     "positional_model",
     "cache_dir",
@@ -191,6 +194,7 @@ pub(super) const ENGINE_FLAGS: [&str; 28] = [
     "batch_invariant",
     "trajectory_log",
     "hang_timeout",
+    "chat_template",
     "threads",
     "served_model_name",
 ];
@@ -231,6 +235,7 @@ impl EngineArgs {
             model: self.model.name().to_owned(),
             cache_dir: self.model.cache_dir.clone(),
             load_format: self.model.load_format(),
+            chat_template: self.chat_template.clone(),
             kv_memory_bytes: self.kv_memory.map(|size| size.0),
             gpu_memory_utilization: share,
             max_context: self.max_context,

@@ -8,16 +8,13 @@ The templates are the .jinja files beside this script (written for it, in the ma
 models they are named after) and, where given, the ones inside GGUF files.
 """
 
-import datetime
 import json
 import pathlib
 import sys
 
 import jinja2
-import jinja2.ext
-import jinja2.sandbox
+from environment import Refused, environment
 
-NOW = datetime.datetime(2024, 7, 26, 12, 30, tzinfo=datetime.timezone.utc)
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
@@ -68,47 +65,6 @@ CONVERSATIONS = {
     "unknown role": [turn("narrator", "Once upon a time")],
     "nothing": [],
 }
-
-
-class Generation(jinja2.ext.Extension):
-    """{% generation %} marks training targets; the text inside is unchanged."""
-
-    tags = {"generation"}
-
-    def parse(self, parser):
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
-        call = self.call_method("_inside")
-        return jinja2.nodes.CallBlock(call, [], [], body).set_lineno(line)
-
-    def _inside(self, caller):
-        return caller()
-
-
-class Refused(jinja2.TemplateError):
-    pass
-
-
-def raise_exception(message):
-    raise Refused(message)
-
-
-def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-    return json.dumps(
-        x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-
-
-def environment():
-    env = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[Generation, jinja2.ext.loopcontrols],
-    )
-    env.filters["tojson"] = tojson
-    env.globals["raise_exception"] = raise_exception
-    env.globals["strftime_now"] = NOW.strftime
-    return env
 
 
 def record(name, source):

@@ -60,6 +60,10 @@ pub struct LoadedModel {
     pub generation: GenerationDefaults,
     /// The Jinja template that turns chat messages into a prompt.
     pub chat_template: Option<String>,
+    /// The one that takes its place for conversations with tools, if it is another.
+    pub tool_template: Option<String>,
+    /// The token that fills rows of a batch, where a GGUF file names one.
+    pub padding_id: Option<u32>,
     /// What the tokenizer is to be built from.
     pub tokenizer: TokenizerSource,
     /// SHA-256, in hexadecimal, of everything but the weights' values: configuration, and each
@@ -119,6 +123,7 @@ impl LoadedModel {
                 let found = format!("{} long", tokenizer.tokens.len());
                 return Err(Refusal::invalid("tokenizer.ggml.tokens", found, expected));
             }
+            let tool_template = file.metadata().text("tokenizer.chat_template.tool_use")?;
             let owned = path.to_owned();
             let weights = GgufWeights::new(file.clone(), owned, config.names, &config.spec)?;
             let length = (file.bytes().len() as u64).to_le_bytes();
@@ -129,6 +134,12 @@ impl LoadedModel {
                 end_ids: tokenizer.end_ids(),
                 generation: file.metadata().generation_defaults()?,
                 chat_template: tokenizer.chat_template.clone(),
+                tool_template: tool_template.map(str::to_owned),
+                padding_id: file
+                    .metadata()
+                    .u32("tokenizer.ggml.padding_token_id")
+                    .ok()
+                    .flatten(),
                 tokenizer: TokenizerSource::Gguf(tokenizer),
                 content_hash: hash_parts([b"gguf".as_slice(), file.contents(), &length]),
                 notes: config.notes,
@@ -164,9 +175,11 @@ impl LoadedModel {
         } else {
             TokenizerSource::Hf(hf::read_tokenizer_files(dir)?)
         };
-        let chat_template = match &tokenizer {
-            TokenizerSource::Hf(tokenizer) => tokenizer.chat_template.clone(),
-            _ => None,
+        let (chat_template, tool_template) = match &tokenizer {
+            TokenizerSource::Hf(files) => {
+                (files.chat_template.clone(), files.tool_template.clone())
+            }
+            _ => (None, None),
         };
         let (weights, content_hash) = if dummy {
             let parts = [b"dummy".as_slice(), &config_bytes];
@@ -183,6 +196,8 @@ impl LoadedModel {
             end_ids,
             generation: generation.defaults,
             chat_template,
+            tool_template,
+            padding_id: None,
             tokenizer,
             content_hash,
             notes: config.notes,

@@ -19,7 +19,7 @@ mod spm;
 mod stand_in;
 mod table;
 
-pub use chat::{ChatError, ChatMessage, ChatTemplate, TemplateTokens};
+pub use chat::{ChatError, ChatMessage, ChatTemplate, Conversation, TemplateTokens};
 pub use config::TokenizerConfig;
 pub use detokenize::IncrementalDetokenizer;
 pub use error::TokenizerError;

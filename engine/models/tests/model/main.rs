@@ -14,4 +14,5 @@ mod hf_families;
 mod hf_hostile;
 mod locating;
 mod real_model;
+mod templates;
 mod tiny;

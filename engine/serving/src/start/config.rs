@@ -20,6 +20,8 @@ pub struct EngineConfig {
     pub cache_dir: Option<PathBuf>,
     /// Where the values of the weights come from.
     pub load_format: LoadFormat,
+    /// A file whose chat template takes the place of the model's own.
+    pub chat_template: Option<PathBuf>,
     /// Where it computes.
     pub device: Device,
     /// Bytes for the KV cache. When absent: on a GPU what `gpu_memory_utilization` leaves, on the
@@ -80,6 +82,7 @@ impl EngineConfig {
             model: model.to_owned(),
             cache_dir: None,
             load_format: LoadFormat::Auto,
+            chat_template: None,
             device: Device::Cpu,
             kv_memory_bytes: Some(kv_memory_bytes),
             gpu_memory_utilization: GPU_MEMORY_UTILIZATION,

@@ -8,6 +8,7 @@ use ebb_block_manager::{BLOCK_TOKENS, PoolConfig};
 use ebb_kernels::backend::Backend;
 use ebb_kernels::kv::KvGeometry;
 use ebb_models::model::LoadedModel;
+use ebb_models::tokenizer::ChatTemplate;
 use ebb_models::{Opened, open_as};
 use ebb_scheduler::{Config, Mode};
 
@@ -29,11 +30,18 @@ use memory::{kv_memory, max_context};
 /// # Errors
 /// A [`StartError`] whose sentence says what to change.
 pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
+    let mut opened = open_as(&config.model, config.cache_dir.clone(), config.load_format)?;
+    if let Some(path) = &config.chat_template {
+        opened.use_chat_template(path)?;
+    }
     let Opened {
         mut model,
         tokenizer,
         template,
-    } = open_as(&config.model, config.cache_dir.clone(), config.load_format)?;
+    } = opened;
+    if let Some(problem) = template.as_ref().and_then(ChatTemplate::problem) {
+        tracing::warn!("{problem}; prompts are answered, chats are refused (see --chat-template)");
+    }
     for note in &model.notes {
         tracing::warn!("{note}");
     }
@@ -106,7 +114,7 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         max_context,
         vocab: model.spec.vocab,
         eos_token_ids: model.end_ids.clone(),
-        has_chat_template: template.is_some(),
+        has_chat_template: template.as_ref().is_some_and(|t| t.problem().is_none()),
         kv_bytes_per_token: model.spec.kv_geometry().token_bytes() as u64,
     };
     let options = BackendOptions {

@@ -23,7 +23,7 @@ pub(super) fn check(source: &str) {
     let tokens = TemplateTokens {
         bos: Some("<s>".to_owned()),
         eos: Some("</s>".to_owned()),
-        unk: None,
+        ..TemplateTokens::default()
     };
     let template = match ChatTemplate::new(source, tokens) {
         Ok(template) => template,

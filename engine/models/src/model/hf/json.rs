@@ -63,6 +63,11 @@ impl Object {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
+    /// Whether there is such a field, `null` or not.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.map.contains_key(key)
+    }
+
     /// The names of all fields that are not `null`.
     pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
         self.map

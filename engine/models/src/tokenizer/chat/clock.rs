@@ -7,7 +7,10 @@ use jiff::fmt::strtime::{BrokenDownTime, Config, PosixCustom};
 use jiff::tz::TimeZone;
 
 /// The codes of Python's `strftime` (with glibc, in the C locale).
-const CODES: &str = "aAbBcCdDeFfGhHIjklmMnpPrRsStTuUVwWxXyYzZ%";
+const CODES: &str = "aAbBcCdDeFfgGhHIjklmMnpPrRsStTuUVwWxXyYzZ%";
+/// Those that `E` and `O` may stand before, which change nothing in that locale.
+const OTHER_ERA: &str = "cCxXyY";
+const OTHER_DIGITS: &str = "deHImMSuUVwWy";
 
 /// Python's `strftime`. A code it does not know stays as it is.
 pub(super) fn strftime(format: &str, time: SystemTime) -> String {
@@ -25,13 +28,27 @@ fn known_codes(format: &str) -> String {
     let mut rest = format;
     while let Some((text, code)) = rest.split_once('%') {
         out.push_str(text);
-        let name = code.strip_prefix('-').unwrap_or(code);
+        let name = code.strip_prefix(['-', '_', '0', '^', '#']).unwrap_or(code);
+        let flag = &code[..code.len() - name.len()];
+        let other = match name.as_bytes() {
+            [b'E', code, ..] => OTHER_ERA.as_bytes().contains(code),
+            [b'O', code, ..] => OTHER_DIGITS.as_bytes().contains(code),
+            _ => false,
+        };
+        let name = &name[usize::from(other)..];
         match name.chars().next() {
             Some('%') => out.push_str("%%"),
             // Microseconds, where jiff has as many digits as it takes.
             Some('f') => out.push_str("%6f"),
             Some(c) if CODES.contains(c) => {
-                out.push_str(if name.len() < code.len() { "%-" } else { "%" });
+                out.push('%');
+                // The other case: capitals for names, where jiff changes each letter's.
+                let flag = if flag == "#" && "aAbBh".contains(c) {
+                    "^"
+                } else {
+                    flag
+                };
+                out.push_str(flag);
                 out.push(c);
             }
             _ => {

@@ -1,9 +1,8 @@
 //! Why a conversation has no text.
 
-use std::error::Error as _;
-
-use minijinja::{Error, ErrorKind};
 use thiserror::Error;
+
+use super::jinja::{Fail, Why};
 
 /// A chat template that cannot be used, or a conversation it has no text for.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -30,37 +29,37 @@ pub enum ChatError {
     /// More output than a template may give.
     #[error("the model's chat template makes too long a text of this conversation")]
     TooLong,
+    /// More values than a template may hold.
+    #[error("the model's chat template takes too much memory for this conversation")]
+    TooMuchMemory,
 }
 
-/// What `raise_exception` was called with.
-#[derive(Debug, Error)]
-#[error("{0}")]
-pub(super) struct Raised(pub(super) String);
-
 impl ChatError {
-    pub(super) fn of(error: &Error) -> Self {
-        let mut source = error.source();
-        while let Some(cause) = source {
-            if let Some(Raised(message)) = cause.downcast_ref() {
-                return Self::Refused(message.clone());
-            }
-            source = cause.source();
-        }
-        match error.kind() {
-            ErrorKind::OutOfFuel => Self::TooManySteps,
-            _ => Self::Failed(sentence(error)),
+    /// Why a template cannot be read.
+    pub(super) fn of_parsing(error: Fail) -> Self {
+        let (line, why) = error.into_parts();
+        let problem = match why {
+            Why::Error(problem) | Why::Raised(problem) => problem,
+            Why::Steps | Why::TooLong | Why::Memory => "it is too large".to_owned(),
+        };
+        Self::Template(at_line(line, &problem))
+    }
+
+    /// Why a rendering failed.
+    pub(super) fn of_rendering(error: Fail) -> Self {
+        match error.into_parts() {
+            (line, Why::Error(problem)) => Self::Failed(at_line(line, &problem)),
+            (_, Why::Raised(message)) => Self::Refused(message),
+            (_, Why::Steps) => Self::TooManySteps,
+            (_, Why::TooLong) => Self::TooLong,
+            (_, Why::Memory) => Self::TooMuchMemory,
         }
     }
 }
 
-/// What happened, and in which line.
-pub(super) fn sentence(error: &Error) -> String {
-    let what = error.detail().map_or_else(
-        || error.kind().to_string(),
-        |detail| format!("{}: {detail}", error.kind()),
-    );
-    match error.line() {
-        Some(line) => format!("line {line}: {what}"),
-        None => what,
+fn at_line(line: u32, problem: &str) -> String {
+    match line {
+        0 => problem.to_owned(),
+        line => format!("line {line}: {problem}"),
     }
 }

@@ -1,42 +1,27 @@
 //! Chat messages to the text a model was trained to continue, by the model's own Jinja template.
 //!
-//! Templates are written for Python's Jinja2 as Hugging Face's `apply_chat_template` sets it up:
-//! block tags swallow their newline and indentation, `tojson` is `json.dumps`, strings have
-//! Python's methods. They come out of model files, so a template's instructions and its output
-//! are bounded, and it reaches nothing but its arguments.
+//! Templates are written for Python's jinja2 as Hugging Face's `apply_chat_template` sets it up:
+//! block tags swallow their newline and indentation, `tojson` is `json.dumps`, values are Python's.
+//! They come out of model files, so what a rendering does and holds is bounded, and it reaches
+//! nothing but its arguments.
 
 mod chains;
 mod clock;
 mod error;
-mod json;
-mod methods;
-mod output;
+mod jinja;
 
+use std::fmt;
 use std::time::SystemTime;
 
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Serde, Value, ValueKind};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, context};
 use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 pub use error::ChatError;
-use error::Raised;
-use output::Bounded;
 
 use crate::stack::with_known_stack;
 
 /// The longest template accepted, in bytes; the longest known ones have some 20,000.
 const TEMPLATE_BYTES_MAX: usize = 1 << 20;
-/// Template instructions per rendering, and more for each message. A text that an instruction
-/// makes costs one more per 64 bytes, so there are more for this many copies of all messages.
-const FUEL: u64 = 200_000;
-const FUEL_PER_MESSAGE: u64 = 5_000;
-const COPIES: usize = 32;
-/// Bytes of output per rendering, and more for each byte of the messages.
-const OUTPUT_BYTES: usize = 1 << 20;
-const OUTPUT_BYTES_PER_BYTE: usize = 4;
-/// The template's name in its environment; errors show it with a line number.
-const NAME: &str = "chat template";
 
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -47,7 +32,8 @@ pub struct ChatMessage {
     pub content: String,
 }
 
-/// The special tokens that templates write, by their text.
+/// The special tokens that templates write, by their text. A template can ask whether one that
+/// the model does not have is defined.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TemplateTokens {
     /// `bos_token` in the template.
@@ -56,13 +42,74 @@ pub struct TemplateTokens {
     pub eos: Option<String>,
     /// `unk_token` in the template.
     pub unk: Option<String>,
+    /// `sep_token` in the template.
+    pub sep: Option<String>,
+    /// `pad_token` in the template.
+    pub pad: Option<String>,
+    /// `cls_token` in the template.
+    pub cls: Option<String>,
+    /// `mask_token` in the template.
+    pub mask: Option<String>,
+    /// `additional_special_tokens` in the template.
+    pub additional: Vec<String>,
+}
+
+impl TemplateTokens {
+    fn arguments(&self) -> Vec<(&'static str, Value)> {
+        let named = [
+            ("bos_token", &self.bos),
+            ("eos_token", &self.eos),
+            ("unk_token", &self.unk),
+            ("sep_token", &self.sep),
+            ("pad_token", &self.pad),
+            ("cls_token", &self.cls),
+            ("mask_token", &self.mask),
+        ];
+        let had = named
+            .into_iter()
+            .filter_map(|(name, token)| Some((name, json!(token.as_ref()?))));
+        let more = (!self.additional.is_empty())
+            .then(|| ("additional_special_tokens", json!(self.additional)));
+        had.chain(more).collect()
+    }
+}
+
+/// A conversation, with all that a template may be given beside it.
+#[derive(Clone, Copy, Debug)]
+pub struct Conversation<'a> {
+    /// Objects with `role`, `content` (a text, null or a list of parts) and what else the template
+    /// knows: `tool_calls`, `reasoning_content`, …
+    pub messages: &'a [Value],
+    /// Descriptions of the functions that the model may call.
+    pub tools: Option<&'a Value>,
+    /// Documents that the model may read.
+    pub documents: Option<&'a Value>,
+    /// Whether the text ends with the beginning of an answer.
+    pub add_generation_prompt: bool,
+    /// Variables of this template alone, which come before all others but `messages`.
+    pub kwargs: Option<&'a Map<String, Value>>,
+    /// What templates that mention the date take it for, in UTC.
+    pub now: SystemTime,
 }
 
 /// A model's chat template, parsed.
-#[derive(Debug)]
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    parsed: Result<Parsed, ChatError>,
     tokens: TemplateTokens,
+}
+
+struct Parsed {
+    default: jinja::Template,
+    /// The one for conversations with tools, where it is another.
+    tool_use: Option<jinja::Template>,
+}
+
+impl fmt::Debug for ChatTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChatTemplate")
+            .field("tokens", &self.tokens)
+            .finish_non_exhaustive()
+    }
 }
 
 impl ChatTemplate {
@@ -71,42 +118,43 @@ impl ChatTemplate {
     /// # Errors
     /// [`ChatError::Template`] when it is too long or is not Jinja.
     pub fn new(source: &str, tokens: TemplateTokens) -> Result<Self, ChatError> {
-        if source.len() > TEMPLATE_BYTES_MAX {
-            let problem = format!(
-                "it is {} bytes long; at most {TEMPLATE_BYTES_MAX} are supported",
-                source.len()
-            );
-            return Err(ChatError::Template(problem));
-        }
-        chains::check(source)?;
-        let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder()
-            .trim_blocks(true)
-            .lstrip_blocks(true)
-            .build()
-            .map_err(|e| ChatError::Template(error::sentence(&e)))?;
-        environment.set_syntax(syntax);
-        environment.set_undefined_behavior(UndefinedBehavior::Lenient);
-        environment.set_auto_escape_callback(|_| AutoEscape::None);
-        environment.set_unknown_method_callback(methods::call);
-        environment.set_formatter(write_like_python);
-        environment.add_filter("tojson", json::to_json);
-        environment.add_filter("length", length);
-        environment.add_filter("count", length);
-        environment.add_function("raise_exception", raise_exception);
-        let source = without_generation_tags(source);
-        let parse = || environment.add_template_owned(NAME, source);
-        with_known_stack(parse)
-            .map_err(no_thread)?
-            .map_err(|e| ChatError::Template(error::sentence(&e)))?;
+        Self::with_tool_use(source, None, tokens)
+    }
+
+    /// Parses a template, and the one that takes its place for conversations with tools.
+    ///
+    /// # Errors
+    /// [`ChatError::Template`] when one of them is too long or is not Jinja.
+    pub fn with_tool_use(
+        default: &str,
+        tool_use: Option<&str>,
+        tokens: TemplateTokens,
+    ) -> Result<Self, ChatError> {
+        let parsed = Parsed {
+            default: parse(default)?,
+            tool_use: tool_use.map(parse).transpose()?,
+        };
         Ok(Self {
-            environment,
+            parsed: Ok(parsed),
             tokens,
         })
     }
 
-    /// The text of a conversation. `add_generation_prompt` ends it with the beginning of an
-    /// answer. `now` is what templates that mention the date take it for, in UTC.
+    /// Stands for a template that cannot be used: each rendering fails with the reason.
+    pub fn unusable(reason: ChatError) -> Self {
+        Self {
+            parsed: Err(reason),
+            tokens: TemplateTokens::default(),
+        }
+    }
+
+    /// Why the template cannot be used, if it cannot.
+    pub fn problem(&self) -> Option<&ChatError> {
+        self.parsed.as_ref().err()
+    }
+
+    /// The text of a conversation of plain messages. `add_generation_prompt` ends it with the
+    /// beginning of an answer. `now` is what templates that mention the date take it for, in UTC.
     ///
     /// # Errors
     /// [`ChatError`] when the template refuses the conversation, fails, or exceeds its bounds.
@@ -116,112 +164,61 @@ impl ChatTemplate {
         add_generation_prompt: bool,
         now: SystemTime,
     ) -> Result<String, ChatError> {
-        let bytes: usize = messages
-            .iter()
-            .map(|m| m.role.len() + m.content.len())
-            .sum();
-        let fuel_of_texts = (COPIES * bytes / 64) as u64;
-        let mut environment = self.environment.clone();
-        environment.set_fuel(Some(
-            FUEL + FUEL_PER_MESSAGE * messages.len() as u64 + fuel_of_texts,
-        ));
-        environment.add_function("strftime_now", move |format: &str| {
-            clock::strftime(format, now)
-        });
-        let mut output = Bounded::new(OUTPUT_BYTES + OUTPUT_BYTES_PER_BYTE * bytes);
-        let arguments = context! {
-            messages => Serde(messages),
-            add_generation_prompt => add_generation_prompt,
-            tools => (),
-            documents => (),
-            ..self.token_arguments()
-        };
-        let render = || {
-            let template = environment.get_template(NAME)?;
-            template
-                .render_captured_to(arguments, &mut output)
-                .map(drop)
-        };
-        match with_known_stack(render).map_err(no_thread)? {
-            Ok(()) => output.into_text().ok_or(ChatError::TooLong),
-            Err(_) if output.is_full() => Err(ChatError::TooLong),
-            Err(e) => Err(ChatError::of(&e)),
-        }
+        let message = |m: &ChatMessage| json!({"role": m.role, "content": m.content});
+        let messages: Vec<Value> = messages.iter().map(message).collect();
+        self.render_conversation(&Conversation {
+            messages: &messages,
+            tools: None,
+            documents: None,
+            add_generation_prompt,
+            kwargs: None,
+            now,
+        })
     }
 
-    /// The special tokens that the model has; a template can ask whether the others are defined.
-    fn token_arguments(&self) -> Value {
-        let named = [
-            ("bos_token", &self.tokens.bos),
-            ("eos_token", &self.tokens.eos),
-            ("unk_token", &self.tokens.unk),
-        ];
-        let had = named
-            .into_iter()
-            .filter_map(|(name, token)| Some((name, token.as_deref()?)));
-        Value::from_pairs(had)
+    /// The text of a conversation.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`].
+    pub fn render_conversation(&self, given: &Conversation<'_>) -> Result<String, ChatError> {
+        let parsed = self.parsed.as_ref().map_err(Clone::clone)?;
+        let prompt = Value::Bool(given.add_generation_prompt);
+        let tokens = self.tokens.arguments();
+        let mut variables: Vec<(&str, &Value)> = tokens.iter().map(|(n, v)| (*n, v)).collect();
+        variables.push(("tools", given.tools.unwrap_or(&Value::Null)));
+        variables.push(("documents", given.documents.unwrap_or(&Value::Null)));
+        variables.push(("add_generation_prompt", &prompt));
+        let kwargs = given.kwargs.into_iter().flatten();
+        variables.extend(kwargs.map(|(name, value)| (name.as_str(), value)));
+        let template = match &parsed.tool_use {
+            Some(template) if given.tools.is_some_and(|tools| !tools.is_null()) => template,
+            _ => &parsed.default,
+        };
+        let input = jinja::Input {
+            variables,
+            messages: given.messages,
+            now: given.now,
+        };
+        with_known_stack(|| jinja::render(template, &input))
+            .map_err(no_thread)?
+            .map_err(ChatError::of_rendering)
     }
+}
+
+fn parse(source: &str) -> Result<jinja::Template, ChatError> {
+    if source.len() > TEMPLATE_BYTES_MAX {
+        let problem = format!(
+            "it is {} bytes long; at most {TEMPLATE_BYTES_MAX} are supported",
+            source.len()
+        );
+        return Err(ChatError::Template(problem));
+    }
+    chains::check(source)?;
+    with_known_stack(|| jinja::parse(source))
+        .map_err(no_thread)?
+        .map_err(ChatError::of_parsing)
 }
 
 fn no_thread(error: std::io::Error) -> ChatError {
     ChatError::Failed(format!("there is no thread to run it: {error}"))
-}
-
-/// Number of characters or elements; 0 of what is not defined, where Jinja's own says so too.
-fn length(value: &Value) -> Result<usize, Error> {
-    if value.is_undefined() {
-        return Ok(0);
-    }
-    value.len().ok_or_else(|| {
-        let message = format!("{} has no length", value.kind());
-        Error::new(ErrorKind::InvalidOperation, message)
-    })
-}
-
-fn raise_exception(message: &str) -> Result<Value, Error> {
-    let error = Error::new(ErrorKind::InvalidOperation, "raised by the template");
-    Err(error.with_source(Raised(message.to_owned())))
-}
-
-/// Prints truth and nothingness as Python does. Printing a list or a mapping, which would have to
-/// look like Python's own, is refused.
-fn write_like_python(
-    out: &mut minijinja::Output<'_>,
-    state: &mut State<'_, '_>,
-    value: &Value,
-) -> Result<(), Error> {
-    let text = match value.kind() {
-        ValueKind::Bool if value.is_true() => "True",
-        ValueKind::Bool => "False",
-        ValueKind::None => "None",
-        kind @ (ValueKind::Seq | ValueKind::Map | ValueKind::Iterable) => {
-            let message = format!("a {kind} is printed whole; only text and numbers are supported");
-            return Err(Error::new(ErrorKind::InvalidOperation, message));
-        }
-        _ => return minijinja::escape_formatter(out, state, value),
-    };
-    out.write_str(text).map_err(Error::from)
-}
-
-/// `{% generation %}` marks what an assistant said, for training; here it marks nothing.
-fn without_generation_tags(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(start) = rest.find("{%") {
-        let Some(end) = rest[start..].find("%}").map(|end| start + end) else {
-            break;
-        };
-        let tag = &rest[start + 2..end];
-        let name = tag.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');
-        let replacement = match name {
-            "generation" => tag.replace(name, "if true"),
-            "endgeneration" => tag.replace(name, "endif"),
-            _ => tag.to_owned(),
-        };
-        out.push_str(&rest[..start + 2]);
-        out.push_str(&replacement);
-        rest = &rest[end..];
-    }
-    out.push_str(rest);
-    out
 }

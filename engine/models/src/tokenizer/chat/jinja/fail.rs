@@ -1,0 +1,68 @@
+//! Why a rendering ended.
+
+/// What the renderer's functions give.
+pub(super) type Res<T> = Result<T, Fail>;
+
+/// A failure, with the line it happened in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::tokenizer::chat) struct Fail(Box<(u32, Why)>);
+
+/// The kinds of failures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::tokenizer::chat) enum Why {
+    /// The template does something that Python refuses.
+    Error(String),
+    /// `raise_exception`, with these words.
+    Raised(String),
+    /// More steps than a rendering may take.
+    Steps,
+    /// A longer text than a rendering may make.
+    TooLong,
+    /// More values at a time than a rendering may hold.
+    Memory,
+}
+
+impl Fail {
+    pub(super) fn new(message: impl Into<String>) -> Self {
+        Self(Box::new((0, Why::Error(message.into()))))
+    }
+
+    pub(super) fn raised(message: String) -> Self {
+        Self(Box::new((0, Why::Raised(message))))
+    }
+
+    pub(super) fn steps() -> Self {
+        Self(Box::new((0, Why::Steps)))
+    }
+
+    pub(super) fn too_long() -> Self {
+        Self(Box::new((0, Why::TooLong)))
+    }
+
+    pub(super) fn memory() -> Self {
+        Self(Box::new((0, Why::Memory)))
+    }
+
+    /// Whether a limit is reached, which is not the template's own error.
+    pub(super) fn is_limit(&self) -> bool {
+        !matches!(self.0.1, Why::Error(_) | Why::Raised(_))
+    }
+
+    /// With the line, if none is known.
+    pub(super) fn at(mut self, line: u32) -> Self {
+        if self.0.0 == 0 {
+            self.0.0 = line;
+        }
+        self
+    }
+
+    /// The line, 0 if it is not known, and the reason.
+    pub(in crate::tokenizer::chat) fn into_parts(self) -> (u32, Why) {
+        *self.0
+    }
+}
+
+/// An error of the template.
+pub(super) fn fail<T>(message: impl Into<String>) -> Res<T> {
+    Err(Fail::new(message))
+}
