@@ -2,8 +2,10 @@
 //!
 //! Every module imports those above it in this list alone: `client_memory`, `sampling`, `kv_pages`,
 //! `kv_profile`, `kv_spec`, `kv_plan`, `kv_state`, `metrics`, `trajectory`, `device`, `core`,
-//! `start`, `front_end`, `http`, `openai`, `server`.
+//! `start`, `front_end`, `http`, `openai`,
+//! `anthropic`, `server`.
 
+mod anthropic;
 pub mod client_memory;
 pub mod core;
 pub mod device;

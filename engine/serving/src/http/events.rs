@@ -50,8 +50,17 @@ pub(crate) trait Writer: Send + 'static {
 
 /// An event with this JSON as its data.
 pub(crate) fn json(value: &impl Serialize) -> Event {
+    Event::default().data(text(value))
+}
+
+/// The same with a name.
+pub(crate) fn named(name: &str, value: &impl Serialize) -> Event {
+    Event::default().event(name).data(text(value))
+}
+
+fn text(value: &impl Serialize) -> String {
     // These are structs of strings, numbers and lists: nothing of that fails.
-    Event::default().data(serde_json::to_string(value).unwrap_or_default())
+    serde_json::to_string(value).unwrap_or_default()
 }
 
 /// The response that streams `answers` as `writer` writes them.

@@ -8,6 +8,7 @@ pub(crate) mod answers;
 pub(crate) mod calls;
 pub(crate) mod events;
 pub(crate) mod json;
+pub(crate) mod messages;
 pub(crate) mod probes;
 mod problem;
 pub(crate) mod values;
@@ -15,15 +16,34 @@ pub(crate) mod values;
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use axum::http::StatusCode;
-use axum::response::Response;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
 
 pub(crate) use problem::Problem;
+use serde::Serialize;
 
 use crate::front_end::Engine;
 
 /// How a front end writes a problem.
 pub(crate) type Shape = fn(&Problem) -> Response;
+
+/// One JSON object as a body.
+pub(crate) fn object(value: &impl Serialize) -> Response {
+    let json = HeaderValue::from_static("application/json");
+    // These are structs of strings, numbers and lists: nothing of that fails.
+    let text = serde_json::to_string(value).unwrap_or_default();
+    ([(header::CONTENT_TYPE, json)], text).into_response()
+}
+
+/// The response that tells of a problem by this object.
+pub(crate) fn error(problem: &Problem, body: &impl Serialize) -> Response {
+    let mut response = (problem.status, object(body)).into_response();
+    if let Some(seconds) = problem.retry_after() {
+        let headers = response.headers_mut();
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
 
 /// Seconds since 1970.
 pub(crate) fn now() -> u64 {

@@ -1,23 +1,23 @@
 //! `POST /v1/chat/completions`.
 
 use axum::extract::{Request, State};
+use axum::response::Response;
 use axum::response::sse::Event;
-use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 
 use super::choice::{Ending, Head};
 use super::common::{Common, UsageIn};
-use super::error::{body, object, shape};
+use super::error::{body, shape};
 use super::logprobs::{ChatLogprobs, PromptLogprobs};
-use super::messages::{Message, conversation};
 use super::usage::Usage;
 use crate::core::{Prompt, StreamEvent};
 use crate::front_end::Engine;
 use crate::http::answers::{Answer, Answers, Choice, End};
 use crate::http::events::{Writer, json as data, respond};
 use crate::http::json;
+use crate::http::messages::{Message, conversation};
 use crate::http::values::{Asked, Object, Whole};
-use crate::http::{Api, Problem};
+use crate::http::{Api, Problem, object};
 
 /// The fields of chat alone.
 #[derive(Debug, Default, Deserialize)]
@@ -191,7 +191,7 @@ async fn answer<E: Engine>(api: Api<E>, request: Request) -> Result<Response, Pr
     let answers = answers.collect(1, wishes.n, memory.as_ref()).await;
     let answers = answers.map_err(refused)?;
     let whole = Completion::of(&engine, head, wishes, answers);
-    Ok(object(&whole).into_response())
+    Ok(object(&whole))
 }
 
 /// An answer in one object.

@@ -1,13 +1,13 @@
 //! `POST /v1/completions`.
 
 use axum::extract::{Request, State};
+use axum::response::Response;
 use axum::response::sse::Event;
-use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 
 use super::choice::{Ending, Head};
 use super::common::{Common, UsageIn};
-use super::error::{Spelling, body, object, shape};
+use super::error::{Spelling, body, shape};
 use super::logprobs::{PromptLogprobs, TextLogprobs};
 use super::prompts::Prompts;
 use super::usage::Usage;
@@ -17,7 +17,7 @@ use crate::http::answers::{Answer, Answers, Choice, End};
 use crate::http::events::{Writer, json as data, respond};
 use crate::http::json;
 use crate::http::values::{Asked, Whole};
-use crate::http::{Api, Problem};
+use crate::http::{Api, Problem, object};
 
 /// Tokens of an answer whose request does not say; OpenAI's.
 const MAX_TOKENS: u32 = 16;
@@ -139,7 +139,7 @@ async fn answer<E: Engine>(api: Api<E>, request: Request) -> Result<Response, Pr
     let answers = answers.collect(count, n, memory.as_ref()).await;
     let answers = answers.map_err(|error| refused(&spelling, &error))?;
     let whole = Completion::of(&engine, head, &wishes, echoes, answers);
-    Ok(object(&whole).into_response())
+    Ok(object(&whole))
 }
 
 fn indexed(spelling: Spelling, single: bool, i: usize) -> Spelling {

@@ -1,11 +1,11 @@
 //! OpenAI's error object, and how this API spells a request's fields.
 
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse as _, Response};
+use axum::http::StatusCode;
+use axum::response::Response;
 use serde::Serialize;
 
 use crate::core::Field;
-use crate::http::Problem;
+use crate::http::{Problem, error};
 use crate::sampling::Param;
 
 #[derive(Serialize)]
@@ -40,20 +40,7 @@ pub(super) fn body(problem: &Problem) -> Body<'_> {
 
 /// The response that tells of a problem.
 pub(crate) fn shape(problem: &Problem) -> Response {
-    let mut response = (problem.status, object(&body(problem))).into_response();
-    if let Some(seconds) = problem.retry_after() {
-        let headers = response.headers_mut();
-        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    response
-}
-
-/// One JSON object as a body.
-pub(super) fn object(value: &impl Serialize) -> impl axum::response::IntoResponse {
-    let json = HeaderValue::from_static("application/json");
-    // These are structs of strings, numbers and lists: nothing of that fails.
-    let text = serde_json::to_string(value).unwrap_or_default();
-    ([(header::CONTENT_TYPE, json)], text)
+    error(problem, &body(problem))
 }
 
 /// How a request spelled what has more than one spelling.

@@ -11,12 +11,12 @@ const LEAST: f32 = -9999.0;
 /// Those of chat.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub(super) struct ChatLogprobs {
-    content: Vec<ChatToken>,
+    pub(super) content: Vec<ChatToken>,
     refusal: Option<()>,
 }
 
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
-struct ChatToken {
+pub(super) struct ChatToken {
     #[serde(flatten)]
     token: Likelihood,
     top_logprobs: Vec<Likelihood>,

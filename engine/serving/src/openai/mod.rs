@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `POST /v1/chat/completions` | chat messages |
 //! | `POST /v1/completions` | text or token ids, one prompt or several |
+//! | `POST /v1/responses` | text messages; nothing is stored |
 //! | `GET /v1/models`, `GET /v1/models/{name}` | the served names |
 //! | `POST /tokenize`, `POST /detokenize` | vLLM's |
 //! | `GET /version`, `GET /openapi.json` | this program, this API |
@@ -18,10 +19,10 @@ mod common;
 mod completions;
 mod error;
 mod logprobs;
-mod messages;
 mod models;
 mod openapi;
 mod prompts;
+mod responses;
 mod tokens;
 mod usage;
 
@@ -44,6 +45,7 @@ pub(crate) fn router<E: Engine>(api: &Api<E>) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(chat::create::<E>))
         .route("/v1/completions", post(completions::create::<E>))
+        .route("/v1/responses", post(responses::create::<E>))
         .route("/v1/models", get(models::list::<E>))
         .route("/v1/models/{*name}", get(models::get::<E>))
         .route("/v1/embeddings", post(no_embeddings))

@@ -1,13 +1,13 @@
 //! The served model under all its names.
 
 use axum::extract::{Path, State};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use serde::Serialize;
 
-use super::error::{object, shape};
+use super::error::shape;
 use crate::core::ModelInfo;
 use crate::front_end::Engine;
-use crate::http::{Api, Problem};
+use crate::http::{Api, Problem, object};
 
 #[derive(Serialize)]
 struct List<'a> {
@@ -52,7 +52,7 @@ pub(super) async fn list<E: Engine>(State(api): State<Api<E>>) -> Response {
             object: "list",
             data,
         };
-        object(&list).into_response()
+        object(&list)
     });
     listed.unwrap_or_else(|problem| shape(&problem))
 }
@@ -65,7 +65,7 @@ pub(super) async fn get<E: Engine>(
     let found = api.engine().and_then(|engine| {
         let info = engine.model();
         if info.has_name(&name) {
-            Ok(object(&model(info, &name, api.started)).into_response())
+            Ok(object(&model(info, &name, api.started)))
         } else {
             Err(Problem::unknown_model(&name, &info.name))
         }
@@ -81,5 +81,5 @@ struct Version {
 /// `GET /version`.
 pub(super) async fn version() -> Response {
     let version = env!("CARGO_PKG_VERSION");
-    object(&Version { version }).into_response()
+    object(&Version { version })
 }

@@ -529,3 +529,130 @@ async fn models_are_listed_under_all_names() {
         assert_eq!(found.as_u16(), status, "{path}: {text}");
     }
 }
+
+#[tokio::test]
+async fn a_response_is_one_object() {
+    let body = json!({"input": "say", "instructions": "Be brief.", "max_output_tokens": 9,
+                      "include": ["message.output_text.logprobs"]});
+    let (status, answer) = ask("/v1/responses", body).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    assert!(answer["id"].as_str().unwrap().starts_with("resp_"));
+    assert_eq!(
+        (&answer["object"], &answer["status"]),
+        (&json!("response"), &json!("completed"))
+    );
+    assert_eq!(
+        (&answer["store"], &answer["max_output_tokens"]),
+        (&json!(false), &json!(9))
+    );
+    assert_eq!(
+        (&answer["instructions"], &answer["model"]),
+        (&json!("Be brief."), &json!("fake"))
+    );
+    let message = &answer["output"][0];
+    assert_eq!(
+        (&message["role"], &message["status"]),
+        (&json!("assistant"), &json!("completed"))
+    );
+    let part = &message["content"][0];
+    assert_eq!(
+        (&part["type"], &part["text"]),
+        (&json!("output_text"), &json!("Hé!"))
+    );
+    assert_eq!(part["logprobs"].as_array().unwrap().len(), 4);
+    assert_eq!(answer["usage"]["total_tokens"], 7);
+    assert_eq!(answer["usage"]["input_tokens_details"]["cached_tokens"], 1);
+    assert_eq!(answer["ebb"]["lowest_kv_bits"], 4);
+    let items = json!([{"role": "user", "content": [{"type": "input_text", "text": "say"}]}]);
+    let (_, answer) = ask("/v1/responses", json!({"input": items})).await;
+    assert_eq!(answer["output"][0]["content"][0]["text"], "Hé!");
+    let (_, answer) = ask("/v1/responses", json!({"input": "count"})).await;
+    assert_eq!(answer["status"], "incomplete");
+    assert_eq!(answer["incomplete_details"]["reason"], "max_output_tokens");
+}
+
+#[tokio::test]
+async fn a_responses_events_come_in_openais_order() {
+    let body = json!({"input": "say", "stream": true}).to_string();
+    let (_, text) = send(&mut api().1, post_request("/v1/responses", body)).await;
+    let events: Vec<Value> = text
+        .split_terminator("\n\n")
+        .map(|event| {
+            let event = event.strip_prefix("event: ").expect(event);
+            let (name, data) = event.split_once("\ndata: ").expect(event);
+            let data: Value = serde_json::from_str(data).unwrap();
+            assert_eq!(data["type"], name);
+            data
+        })
+        .collect();
+    let mut names: Vec<_> = events
+        .iter()
+        .map(|event| event["type"].as_str().unwrap())
+        .collect();
+    // A reader that is late gets pieces together.
+    names.dedup();
+    let order = [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ];
+    assert_eq!(names, order);
+    let numbers = events.iter().map(|event| event["sequence_number"].as_u64());
+    assert!(numbers.eq((0..events.len() as u64).map(Some)));
+    let item = &events[2]["item"]["id"];
+    let items = events.iter().filter_map(|event| event.get("item_id"));
+    assert!(items.clone().count() >= 4 && items.clone().all(|id| id == item));
+    let deltas = events.iter().filter_map(|event| event["delta"].as_str());
+    assert_eq!(deltas.collect::<String>(), "Hé!");
+    let end = &events.last().unwrap()["response"];
+    assert_eq!(end["output"][0]["content"][0]["text"], "Hé!");
+    let body = json!({"input": "vanish", "stream": true}).to_string();
+    let (_, text) = send(&mut api().1, post_request("/v1/responses", body)).await;
+    assert!(text.contains("event: response.failed\n"), "{text}");
+}
+
+#[tokio::test]
+async fn wrong_fields_of_responses_are_named() {
+    for (body, param) in [
+        (json!({}), "input"),
+        (json!({"input": []}), "input"),
+        (json!({"input": 7}), "input"),
+        (json!({"input": [{"content": "say"}]}), "input[0].role"),
+        (json!({"input": [{"type": "reasoning"}]}), "input[0].type"),
+        (
+            json!({"input": "say", "previous_response_id": "resp_1"}),
+            "previous_response_id",
+        ),
+        (json!({"input": "say", "background": true}), "background"),
+        (
+            json!({"input": "say", "tools": [{"type": "web_search"}]}),
+            "tools",
+        ),
+        (
+            json!({"input": "say", "reasoning": {"effort": "high"}}),
+            "reasoning.effort",
+        ),
+        (
+            json!({"input": "say", "text": {"format": {"type": "json_schema"}}}),
+            "text.format",
+        ),
+        (
+            json!({"input": "say", "max_output_tokens": 0}),
+            "max_output_tokens",
+        ),
+        (
+            json!({"input": "say", "temperature": 1000, "top_p": 2}),
+            "top_p",
+        ),
+    ] {
+        let (status, answer) = ask("/v1/responses", body.clone()).await;
+        let found = (status, &answer["error"]["param"]);
+        assert_eq!(found, (StatusCode::BAD_REQUEST, &json!(param)), "{body}");
+    }
+}

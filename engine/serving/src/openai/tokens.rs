@@ -1,17 +1,17 @@
 //! `POST /tokenize` and `POST /detokenize`, as vLLM has them.
 
 use axum::extract::{Request, State};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
 use super::common::{Common, TokenId};
-use super::error::{Spelling, object, shape};
-use super::messages::{Message, conversation};
+use super::error::{Spelling, shape};
 use crate::core::Prompt;
 use crate::front_end::Engine;
 use crate::http::json;
+use crate::http::messages::{Message, conversation};
 use crate::http::values::{Asked, Object};
-use crate::http::{Api, Problem};
+use crate::http::{Api, Problem, object};
 
 /// A text or chat messages.
 #[derive(Debug, Default, Deserialize)]
@@ -120,7 +120,7 @@ async fn tokens<E: Engine>(api: Api<E>, request: Request) -> Result<Response, Pr
         token_strs,
     };
     drop(memory);
-    Ok(object(&tokens).into_response())
+    Ok(object(&tokens))
 }
 
 /// `POST /detokenize`.
@@ -152,5 +152,5 @@ async fn text<E: Engine>(api: Api<E>, request: Request) -> Result<Response, Prob
         let full = |full| Problem::of(&crate::core::RequestError::ClientMemory(full), |_| None);
         memory.grow(2 * prompt.len()).map_err(full)?;
     }
-    Ok(object(&Text { prompt }).into_response())
+    Ok(object(&Text { prompt }))
 }

@@ -62,6 +62,7 @@ pub use transport::Times;
 use self::connections::Connections;
 use self::incoming::Messages;
 use self::transport::{Port, Protocol};
+use crate::anthropic;
 use crate::client_memory::ClientMemory;
 pub use crate::front_end::Engine;
 use crate::http::{Api, calls, probes};
@@ -312,7 +313,9 @@ fn routes<E: Engine>(service: service::EbbService<E>) -> Routes {
 /// The HTTP front ends. What holds for all of them (keys, origins, rates) is a layer here.
 fn front_ends<E: Engine>(api: &Api<E>) -> Router {
     let openai = calls::counted(openai::router(api), api, openai::shape);
+    let anthropic = calls::counted(anthropic::router(api), api, anthropic::shape);
     openai
+        .merge(anthropic)
         .fallback(openai::unknown_path)
         .method_not_allowed_fallback(openai::wrong_method)
 }

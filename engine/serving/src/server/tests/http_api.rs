@@ -158,3 +158,26 @@ async fn a_shutdown_waits_for_answers() {
     let closed = tokio::task::spawn_blocking(move || TcpStream::connect(address).is_err());
     assert!(closed.await.unwrap());
 }
+
+#[tokio::test]
+async fn every_path_of_the_document_is_answered() {
+    let (_fake, server, _channel) = start().await;
+    let address = server.api_address().unwrap();
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let document = answer(address, get("/openapi.json")).await;
+    let (head, body) = document.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    let document: serde_json::Value = serde_json::from_str(body).unwrap();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for method in methods.as_object().unwrap().keys() {
+            let path = path.replace("{name}", "org/fake");
+            let request = get(&path).replace("GET", &method.to_uppercase());
+            let text = answer(address, request).await;
+            let unknown = text.contains("unknown_url") || text.contains("method_not_supported");
+            assert!(
+                text.starts_with("HTTP/1.1 ") && !unknown,
+                "{method} {path}: {text}"
+            );
+        }
+    }
+}

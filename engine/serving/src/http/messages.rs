@@ -1,4 +1,4 @@
-//! Chat messages as OpenAI's clients write them.
+//! Chat messages as clients write them.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use ebb_models::tokenizer::ChatMessage;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 
-use crate::http::Problem;
-use crate::http::values::Asked;
+use super::Problem;
+use super::values::Asked;
 
 /// One message.
 #[derive(Debug, Deserialize)]
-pub(super) struct Message {
+pub(crate) struct Message {
     role: String,
     #[serde(default)]
     content: Option<Content>,
@@ -23,7 +23,7 @@ pub(super) struct Message {
 
 /// A message's text: one, or the parts that it is made of.
 #[derive(Debug, Default)]
-pub(super) struct Content(pub(super) String);
+pub(crate) struct Content(pub(crate) String);
 
 /// Types of parts that are text; the last two are of the Responses API.
 const TEXTS: [&str; 3] = ["text", "input_text", "output_text"];
@@ -88,11 +88,28 @@ impl<'de> Deserialize<'de> for Content {
     }
 }
 
+impl Message {
+    /// A message of text.
+    pub(crate) fn new(role: &str, content: Content) -> Self {
+        Self {
+            role: role.to_owned(),
+            content: Some(content),
+            tool_calls: Asked::Nothing,
+            function_call: Asked::Nothing,
+        }
+    }
+
+    /// Whether the model said it.
+    pub(crate) fn is_assistants(&self) -> bool {
+        self.role == "assistant"
+    }
+}
+
 /// The conversation as templates take it. `param` is where it stands in the request.
 ///
 /// # Errors
 /// When a message has to do with tools.
-pub(super) fn conversation(
+pub(crate) fn conversation(
     messages: Vec<Message>,
     param: &str,
 ) -> Result<Vec<ChatMessage>, Problem> {
