@@ -110,7 +110,7 @@ class Server:
             return error.code
 
     def ask(self, path, body=None, **headers):
-        """Status, JSON and headers of a call of the HTTP API: a POST of `body` as JSON, or a GET."""
+        """Status, JSON and headers of a call of the HTTP API: a POST of `body`, or a GET."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", **headers}
         request = urllib.request.Request(f"http://{self.api}{path}", data, headers)

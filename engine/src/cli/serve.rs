@@ -43,7 +43,8 @@ pub(super) struct ServeArgs {
           value_parser = clap::value_parser!(u64).range(..=YEAR))]
     grace_period: u64,
     /// Maximum number of connections to the gRPC port, and to the HTTP API's; 0 for as many as the
-    /// limit of open files allows. When they are taken, idle ones are closed for newcomers, the oldest first.
+    /// limit of open files allows. When they are taken, idle ones are closed for newcomers, the
+    /// oldest first.
     #[arg(long, value_name = "N", default_value_t = DEFAULT_MAX_CONNECTIONS)]
     max_connections: usize,
     /// Of those, from one address; 0 for no limit of its own [default: half of --max-connections].

@@ -1,7 +1,7 @@
 //! Answers as server-sent events.
 //!
 //! A task per call takes events from the engine's streams, which are bounded in bytes, and passes
-//! them on through a channel of a few. When the client goes away the channel closes, the task ends
+//! them on through a channel of one. When the client goes away the channel closes, the task ends
 //! and drops the engine's streams, and that aborts the requests. A panic in the task ends this call
 //! alone.
 
@@ -65,7 +65,7 @@ fn text(value: &impl Serialize) -> String {
 
 /// The response that streams `answers` as `writer` writes them.
 pub(crate) fn respond(answers: Answers, mut writer: impl Writer) -> Response {
-    let (tx, rx) = mpsc::channel(4);
+    let (tx, rx) = mpsc::channel(1);
     let ended = Arc::new(AtomicBool::new(false));
     let mut bug = Vec::new();
     writer.fail(&Problem::bug(), &mut bug);

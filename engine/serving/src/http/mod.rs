@@ -1,7 +1,7 @@
 //! What front ends over HTTP share: JSON bodies, event streams, errors, probes and metrics.
 //!
-//! A front end (`openai`, `anthropic`) is a router. It reads a body ([`json`]), makes requests of it,
-//! submits them ([`answers`]), and answers with one JSON object or with server-sent events
+//! A front end (`openai`, `anthropic`) is a router. It reads a body ([`json`]), makes requests of
+//! it, submits them ([`answers`]), and answers with one JSON object or with server-sent events
 //! ([`events`]). What goes wrong is a [`Problem`], which every front end writes in its own shape.
 
 pub(crate) mod answers;
