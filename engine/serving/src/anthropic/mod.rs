@@ -60,7 +60,7 @@ async fn answer<E: Engine>(api: Api<E>, request: Request) -> Result<Response, Pr
     let model = model.unwrap_or_else(|| engine.model().name.clone());
     let head = Message::new(new_name("msg_"), model);
     if streams {
-        return Ok(respond(answers, Stream::new(head)));
+        return Ok(respond(answers, Stream::new(head), memory));
     }
     let answers = answers.collect(1, 1, memory.as_ref()).await;
     let answers = answers.map_err(|error| refused(&error))?;
@@ -83,11 +83,15 @@ async fn count<E: Engine>(State(api): State<Api<E>>, request: Request) -> Respon
 
 async fn tokens<E: Engine>(api: Api<E>, request: Request) -> Result<Response, Problem> {
     let received = json::receive(request, api.max_body_bytes).await?;
-    let (body, _memory) = received.read(json::object::<Messages>).await?;
+    let (body, memory) = received.read(json::object::<Messages>).await?;
     let engine = api.engine_for(body.model.as_deref())?.clone();
     let prompt = body.prompt()?;
     let ids = engine.tokenize(prompt, true).await;
     let ids = ids.map_err(|error| refused(&error))?;
+    if let Some(memory) = &memory {
+        let full = memory.grow(size_of_val(&ids[..]));
+        full.map_err(|full| refused(&RequestError::ClientMemory(full)))?;
+    }
     let input_tokens = ids.len();
     Ok(object(&Count { input_tokens }))
 }

@@ -215,6 +215,7 @@ impl Engine for Fake {
             });
             match script.as_str() {
                 "say" => say(&tx, &sampling),
+                long if long.starts_with("saysay") => say(&tx, &sampling),
                 "count" => count(&tx, 5, Duration::from_millis(1)).await,
                 "slowly" => count(&tx, 10, Duration::from_millis(50)).await,
                 "flood" => flood(&tx, &inner).await,

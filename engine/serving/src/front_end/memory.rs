@@ -22,6 +22,16 @@ impl CallMemory {
         self.0.lock().grow(bytes)
     }
 
+    /// Takes `bytes` more, even beyond the budget.
+    pub(crate) fn grow_anyway(&self, bytes: usize) {
+        self.0.lock().grow_anyway(bytes);
+    }
+
+    /// Gives `bytes` back, or all if there are fewer.
+    pub(crate) fn shrink(&self, bytes: usize) {
+        self.0.lock().shrink(bytes);
+    }
+
     /// The account of a call. One that did not come over a port has none of its own.
     pub(crate) fn of(extensions: &mut Extensions) -> Option<Self> {
         extensions.remove()

@@ -36,7 +36,8 @@ impl Answers {
         self.0.next().await
     }
 
-    /// All of it, for `prompts` requests of `n` choices each. `memory` counts it.
+    /// All of it, for `prompts` requests of `n` choices each. `memory` counts it, and the JSON that
+    /// will be made of it.
     ///
     /// # Errors
     /// What ended the first request that had no complete answer.
@@ -50,12 +51,50 @@ impl Answers {
         while let Some((i, event)) = self.next().await {
             let event = event?;
             if let Some(memory) = memory {
-                memory.grow(event.weight())?;
+                memory.grow(content_bytes(&event))?;
             }
             answers[i].add(event);
         }
         Ok(answers)
     }
+}
+
+/// Bytes that an event takes as an object of its own, at most.
+pub(crate) fn json_bytes(event: &StreamEvent) -> usize {
+    const FRAME: usize = 1024;
+    FRAME + content_bytes(event)
+}
+
+/// Bytes of JSON for what an event says, with the values that it is written from, at most.
+pub(crate) fn content_bytes(event: &StreamEvent) -> usize {
+    match event {
+        StreamEvent::Started {
+            prompt_logprobs, ..
+        } => logprobs_bytes(prompt_logprobs),
+        StreamEvent::Delta {
+            text,
+            token_ids,
+            logprobs,
+            ..
+        } => text_bytes(text) + ids_bytes(token_ids) + logprobs_bytes(logprobs),
+        StreamEvent::Finished { stop_string, .. } => stop_string.as_deref().map_or(0, text_bytes),
+    }
+}
+
+/// The same of a text, which may be all control characters: six bytes for each.
+pub(crate) fn text_bytes(text: &str) -> usize {
+    6 * text.len()
+}
+
+/// The same of token ids: the longest has ten digits.
+pub(crate) fn ids_bytes(ids: &[u32]) -> usize {
+    11 * ids.len()
+}
+
+/// The same of log-probabilities: a token's text, its bytes and its number, as values and as JSON.
+pub(crate) fn logprobs_bytes(logprobs: &[TokenLogprobs]) -> usize {
+    const EACH: usize = 256;
+    EACH * logprobs.iter().map(|l| 1 + l.top.len()).sum::<usize>()
 }
 
 fn indexed(i: usize, stream: GenerateStream) -> BoxStream<'static, Indexed> {

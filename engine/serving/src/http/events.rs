@@ -18,13 +18,17 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::Problem;
-use super::answers::Answers;
-use crate::core::StreamEvent;
+use super::answers::{Answers, json_bytes};
+use crate::client_memory::ClientMemoryFull;
+use crate::core::{RequestError, StreamEvent};
+use crate::front_end::CallMemory;
 
 /// A client that takes nothing for this long while something waits for it is given up.
 const STALL_LIMIT: Duration = Duration::from_secs(120);
 /// After so long without an event, one without meaning keeps proxies from closing the connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Bytes of JSON that an answer may hold even when clients have used up their memory.
+const PROMISED_BYTES: usize = 64 * 1024;
 /// Tells nginx to pass events on as they come.
 const NO_BUFFERING: (HeaderName, HeaderValue) = (
     HeaderName::from_static("x-accel-buffering"),
@@ -41,6 +45,16 @@ pub(crate) trait Writer: Send + 'static {
 
     /// Writes that there will be no complete answer.
     fn fail(&mut self, problem: &Problem, out: &mut Vec<Event>);
+
+    /// Bytes that [`Self::write`] takes for this event, at most, until its events are sent.
+    fn bytes(&self, _prompt: usize, event: &StreamEvent) -> usize {
+        json_bytes(event)
+    }
+
+    /// Whether the writer keeps what it is told, for the end.
+    fn retains(&self) -> bool {
+        false
+    }
 
     /// What is sent when nothing else is, if not a comment.
     fn idle(&self) -> Option<Event> {
@@ -63,8 +77,13 @@ fn text(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-/// The response that streams `answers` as `writer` writes them.
-pub(crate) fn respond(answers: Answers, mut writer: impl Writer) -> Response {
+/// The response that streams `answers` as `writer` writes them. `memory` counts what is written
+/// and not sent.
+pub(crate) fn respond(
+    answers: Answers,
+    mut writer: impl Writer,
+    memory: Option<CallMemory>,
+) -> Response {
     let (tx, rx) = mpsc::channel(1);
     let ended = Arc::new(AtomicBool::new(false));
     let mut bug = Vec::new();
@@ -72,7 +91,7 @@ pub(crate) fn respond(answers: Answers, mut writer: impl Writer) -> Response {
     let idle = writer.idle();
     let has_ended = ended.clone();
     tokio::spawn(async move {
-        pass_on(answers, &mut writer, &tx).await;
+        pass_on(answers, &mut writer, memory.as_ref(), &tx).await;
         // Set before `tx` is dropped: whoever sees the channel closed sees why.
         has_ended.store(true, Ordering::Release);
         drop(tx);
@@ -94,18 +113,46 @@ pub(crate) fn respond(answers: Answers, mut writer: impl Writer) -> Response {
     ([NO_BUFFERING], Sse::new(events).keep_alive(keep_alive)).into_response()
 }
 
+/// Takes so many bytes. A little of every answer is promised room.
+fn hold(memory: Option<&CallMemory>, bytes: usize) -> Result<(), ClientMemoryFull> {
+    match memory {
+        Some(memory) if bytes > PROMISED_BYTES => memory.grow(bytes),
+        Some(memory) => {
+            memory.grow_anyway(bytes);
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
 /// Writes until the answers end, or nobody takes what is written.
-async fn pass_on(mut answers: Answers, writer: &mut impl Writer, tx: &mpsc::Sender<Event>) {
+async fn pass_on(
+    mut answers: Answers,
+    writer: &mut impl Writer,
+    memory: Option<&CallMemory>,
+    tx: &mpsc::Sender<Event>,
+) {
     let mut out = Vec::new();
     loop {
+        let mut held = 0;
         let next = tokio::select! {
             next = answers.next() => next,
             () = tx.closed() => return,
         };
         let more = match next {
             Some((prompt, Ok(event))) => {
-                writer.write(prompt, event, &mut out);
-                true
+                held = writer.bytes(prompt, &event);
+                match hold(memory, held) {
+                    Ok(()) => {
+                        writer.write(prompt, event, &mut out);
+                        true
+                    }
+                    Err(full) => {
+                        let full = RequestError::ClientMemory(full);
+                        writer.fail(&Problem::of(&full, |_| None), &mut out);
+                        false
+                    }
+                }
             }
             Some((_, Err(error))) => {
                 writer.fail(&Problem::of(&error, |_| None), &mut out);
@@ -121,6 +168,9 @@ async fn pass_on(mut answers: Answers, writer: &mut impl Writer, tx: &mpsc::Send
             if !matches!(sent, Ok(Ok(()))) {
                 return;
             }
+        }
+        if let Some(memory) = memory.filter(|_| !writer.retains()) {
+            memory.shrink(held);
         }
         if !more {
             return;

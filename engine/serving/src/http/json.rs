@@ -51,15 +51,26 @@ async fn collect(
 ) -> Result<Vec<u8>, Problem> {
     let mut bytes = Vec::new();
     let mut length = 0_usize;
+    let mut refused = None;
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
-        let frame = frame.map_err(|error| unread(&error))?;
-        let Ok(data) = frame.into_data() else {
-            continue;
-        };
-        length += data.len();
-        if length <= limit {
-            bytes.extend_from_slice(&data);
-            continue;
+        match frame.map_err(|error| unread(&error)) {
+            // The client still writes: what there is no memory for is read and dropped.
+            Err(full) if full.status == StatusCode::TOO_MANY_REQUESTS => {
+                refused = Some(full);
+                // Its frame is lost; this stands for it, and ends a body without end.
+                length += INLINE_BYTES;
+            }
+            Err(error) => return Err(refused.unwrap_or(error)),
+            Ok(frame) => {
+                let Ok(data) = frame.into_data() else {
+                    continue;
+                };
+                length += data.len();
+                if length <= limit && refused.is_none() {
+                    bytes.extend_from_slice(&data);
+                    continue;
+                }
+            }
         }
         bytes = Vec::new();
         if let Some(memory) = memory {
@@ -68,6 +79,9 @@ async fn collect(
         if length > limit.saturating_mul(DISCARDED) {
             break;
         }
+    }
+    if let Some(refused) = refused {
+        return Err(refused);
     }
     if length <= limit {
         return Ok(bytes);

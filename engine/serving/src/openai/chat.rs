@@ -185,7 +185,7 @@ async fn answer<E: Engine>(api: Api<E>, request: Request) -> Result<Response, Pr
     let model = common.model.take();
     if streams {
         let head = Head::new(&engine, "chatcmpl-", "chat.completion.chunk", model);
-        return Ok(respond(answers, Stream::new(engine, head, wishes)));
+        return Ok(respond(answers, Stream::new(engine, head, wishes), memory));
     }
     let head = Head::new(&engine, "chatcmpl-", "chat.completion", model);
     let answers = answers.collect(1, wishes.n, memory.as_ref()).await;

@@ -13,7 +13,9 @@ use super::prompts::Prompts;
 use super::usage::Usage;
 use crate::core::{Field, Prompt, RequestError, StreamEvent, TokenLogprobs};
 use crate::front_end::Engine;
-use crate::http::answers::{Answer, Answers, Choice, End};
+use crate::http::answers::{
+    Answer, Answers, Choice, End, ids_bytes, json_bytes, logprobs_bytes, text_bytes,
+};
 use crate::http::events::{Writer, json as data, respond};
 use crate::http::json;
 use crate::http::values::{Asked, Whole};
@@ -49,6 +51,12 @@ struct Wishes {
 }
 
 impl Wishes {
+    /// Bytes that JSON takes for a prompt, which every choice repeats.
+    fn prompt_bytes(&self, echo: &Echo, logprobs: &[TokenLogprobs]) -> usize {
+        let one = text_bytes(&echo.text) + ids_bytes(&echo.ids) + logprobs_bytes(logprobs);
+        self.n as usize * one
+    }
+
     /// Whether the answer's shape needs the prompts as token ids.
     fn need_ids(&self) -> bool {
         self.token_ids || self.echo && self.logprobs
@@ -113,6 +121,11 @@ async fn answer<E: Engine>(api: Api<E>, request: Request) -> Result<Response, Pr
 
     let missing = || Problem::invalid("prompt", "it is missing; send a text or token ids");
     let Prompts { prompts, single } = own.prompt.ok_or_else(missing)?;
+    // Once, before there is a copy for every prompt.
+    let vocab = engine.model().vocab;
+    let checked = common.request(Prompt::Tokens(Vec::new()), sampling.clone())?;
+    let checked = checked.validate(vocab);
+    checked.map_err(|error| refused(&spelling, &error))?;
     let add_special = own.add_special_tokens.unwrap_or(true);
     let (mut requests, mut echoes) = (Vec::new(), Vec::new());
     for (i, prompt) in prompts.into_iter().enumerate() {
@@ -134,10 +147,19 @@ async fn answer<E: Engine>(api: Api<E>, request: Request) -> Result<Response, Pr
     let streams = common.streams();
     let head = Head::new(&engine, "cmpl-", "text_completion", common.model.take());
     if streams {
-        return Ok(respond(answers, Stream::new(engine, head, wishes, echoes)));
+        let writer = Stream::new(engine, head, wishes, echoes);
+        return Ok(respond(answers, writer, memory));
     }
     let answers = answers.collect(count, n, memory.as_ref()).await;
     let answers = answers.map_err(|error| refused(&spelling, &error))?;
+    if let Some(memory) = &memory {
+        // Every choice has the prompt once more.
+        let prompts = answers.iter().zip(&echoes);
+        let bytes =
+            prompts.map(|(answer, echo)| wishes.prompt_bytes(echo, &answer.prompt_logprobs));
+        let full = memory.grow(bytes.sum());
+        full.map_err(|full| refused(&spelling, &full.into()))?;
+    }
     let whole = Completion::of(&engine, head, &wishes, echoes, answers);
     Ok(object(&whole))
 }
@@ -438,6 +460,18 @@ impl<E: Engine> Writer for Stream<E> {
                 out.push(self.chunk(choice));
             }
         }
+    }
+
+    fn bytes(&self, prompt: usize, event: &StreamEvent) -> usize {
+        let repeated = match event {
+            StreamEvent::Started {
+                prompt_logprobs, ..
+            } => self
+                .wishes
+                .prompt_bytes(&self.echoes[prompt], prompt_logprobs),
+            _ => 0,
+        };
+        repeated + json_bytes(event)
     }
 
     fn finish(&mut self, out: &mut Vec<Event>) {

@@ -16,7 +16,7 @@ use super::error::shape;
 use super::logprobs::{ChatLogprobs, ChatToken};
 use crate::core::{FinishReason, KvBits, Prompt, StreamEvent};
 use crate::front_end::{Engine, new_name};
-use crate::http::answers::Answers;
+use crate::http::answers::{Answers, content_bytes};
 use crate::http::events::{Writer, named, respond};
 use crate::http::json;
 use crate::http::messages::{Content, Message, conversation};
@@ -264,13 +264,14 @@ async fn answer<E: Engine>(api: Api<E>, request: Request) -> Result<Response, Pr
     }
     let mut said = Said::new(engine, facts, asked);
     if common.streams() {
-        return Ok(respond(answers, Stream { said, sequence: 0 }));
+        return Ok(respond(answers, Stream { said, sequence: 0 }, memory));
     }
     while let Some((_, event)) = answers.next().await {
         let event = event.map_err(refused)?;
         if let Some(memory) = &memory {
             let full = |full| refused(crate::core::RequestError::ClientMemory(full));
-            memory.grow(event.weight()).map_err(full)?;
+            // What is kept, and the object made of it.
+            memory.grow(2 * content_bytes(&event)).map_err(full)?;
         }
         said.hear(event);
     }
@@ -289,6 +290,8 @@ struct Said<E> {
     prompt_tokens: usize,
     cached_tokens: usize,
     output_tokens: usize,
+    /// That JSON takes for what has been said.
+    bytes: usize,
     end: Option<(FinishReason, KvBits)>,
 }
 
@@ -304,12 +307,14 @@ impl<E: Engine> Said<E> {
             prompt_tokens: 0,
             cached_tokens: 0,
             output_tokens: 0,
+            bytes: 0,
             end: None,
         }
     }
 
     /// Takes in an event; what it adds to the text comes back.
     fn hear(&mut self, event: StreamEvent) -> Option<(String, Vec<ChatToken>)> {
+        self.bytes += content_bytes(&event);
         match event {
             StreamEvent::Started {
                 prompt_tokens,
@@ -476,6 +481,19 @@ impl<E: Engine> Writer for Stream<E> {
         if ends {
             self.end(out);
         }
+    }
+
+    fn bytes(&self, _: usize, event: &StreamEvent) -> usize {
+        // The end repeats the whole text in four events, as values and as JSON.
+        let repeated = match event {
+            StreamEvent::Finished { .. } => 8 * self.said.bytes,
+            _ => 0,
+        };
+        repeated + content_bytes(event)
+    }
+
+    fn retains(&self) -> bool {
+        true
     }
 
     fn finish(&mut self, _: &mut Vec<Event>) {}

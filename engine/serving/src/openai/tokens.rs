@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::common::{Common, TokenId};
 use super::error::{Spelling, shape};
-use crate::core::Prompt;
+use crate::client_memory::ClientMemoryFull;
+use crate::core::{Prompt, RequestError};
 use crate::front_end::Engine;
 use crate::http::json;
 use crate::http::messages::{Message, conversation};
@@ -111,6 +112,12 @@ async fn tokens<E: Engine>(api: Api<E>, request: Request) -> Result<Response, Pr
     let (prompt, spelling, add_special) = body.prompt()?;
     let tokens = engine.tokenize(prompt, add_special).await;
     let tokens = tokens.map_err(|error| Problem::of(&error, |field| Some(spelling.path(field))))?;
+    if let Some(memory) = &memory {
+        // The ids, their texts, and the object made of both.
+        const TEXT_BYTES: usize = 64;
+        let each = size_of::<u32>() + 11 + if strings { TEXT_BYTES } else { 0 };
+        memory.grow(each * tokens.len()).map_err(full)?;
+    }
     let spelled = |&id: &u32| String::from_utf8_lossy(engine.token_bytes(id)).into_owned();
     let token_strs = strings.then(|| tokens.iter().map(spelled).collect());
     let tokens = Tokens {
@@ -119,8 +126,11 @@ async fn tokens<E: Engine>(api: Api<E>, request: Request) -> Result<Response, Pr
         tokens,
         token_strs,
     };
-    drop(memory);
     Ok(object(&tokens))
+}
+
+fn full(full: ClientMemoryFull) -> Problem {
+    Problem::of(&RequestError::ClientMemory(full), |_| None)
 }
 
 /// `POST /detokenize`.
@@ -149,7 +159,6 @@ async fn text<E: Engine>(api: Api<E>, request: Request) -> Result<Response, Prob
     let prompt = prompt.map_err(|error| Problem::of(&error, |_| None))?;
     if let Some(memory) = &memory {
         // The text, and the object made of it.
-        let full = |full| Problem::of(&crate::core::RequestError::ClientMemory(full), |_| None);
         memory.grow(2 * prompt.len()).map_err(full)?;
     }
     Ok(object(&Text { prompt }))

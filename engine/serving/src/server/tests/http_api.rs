@@ -181,3 +181,55 @@ async fn every_path_of_the_document_is_answered() {
         }
     }
 }
+
+#[tokio::test]
+async fn what_a_prompt_is_repeated_to_counts_before_it_is_made() {
+    let memory = ClientMemory::new(1 << 20);
+    let connections = ConnectionLimits::default();
+    let (server, _channel) = bind_with(connections, Times::default(), memory.clone()).await;
+    server.ready(Fake::new()).await;
+    let address = server.api_address().unwrap();
+    // Of 128 choices each would begin with the log-probabilities of the whole prompt.
+    let body = |prompt: &str, more: &str| {
+        completion(&format!(
+            r#"{{"prompt": "{prompt}", "echo": true, "logprobs": 1, "n": 128 {more}}}"#
+        ))
+    };
+    let long = "say".repeat(200);
+    for more in ["", r#", "stream": true"#] {
+        let text = answer(address, body("say", more)).await;
+        assert!(
+            text.starts_with("HTTP/1.1 200") && text.contains("say"),
+            "{text}"
+        );
+        let text = answer(address, body(&long, more)).await;
+        assert!(text.contains("client_memory_full"), "{text}");
+    }
+    // However many prompts share parameters that are wrong, they are refused once.
+    let prompts = vec![r#""say""#; 1000].join(", ");
+    let biases: Vec<String> = (0..5000).map(|id| format!(r#""{id}": 1"#)).collect();
+    let biases = biases.join(", ");
+    let text = format!(r#"{{"prompt": [{prompts}], "logit_bias": {{{biases}}}}}"#);
+    let text = answer(address, completion(&text)).await;
+    assert!(text.contains(r#""param":"logit_bias"#), "{text}");
+    eventually("the memory is given back", || memory.held() == 0).await;
+}
+
+#[tokio::test]
+async fn a_body_without_room_is_read_to_its_end() {
+    let memory = ClientMemory::new(10_000);
+    let connections = ConnectionLimits::default();
+    let (server, _channel) = bind_with(connections, Times::default(), memory.clone()).await;
+    server.ready(Fake::new()).await;
+    let address = server.api_address().unwrap();
+    // The client writes all of it before it reads; so does one whose body is too long itself.
+    for bytes in [90_000, 1_000_000] {
+        let body = format!(r#"{{"prompt": "{}"}}"#, "x".repeat(bytes));
+        let text = answer(address, completion(&body)).await;
+        assert!(
+            text.starts_with("HTTP/1.1 4") && text.contains("client_memory"),
+            "{text}"
+        );
+    }
+    eventually("the memory is given back", || memory.held() == 0).await;
+}
