@@ -37,6 +37,7 @@ def test_an_answer_is_what_grpc_answers(claude, api):
         and usage.output_tokens == theirs[0].finished.completion_tokens
     )
     assert message.ebb == {"lowest_kv_bits": 16, "mean_kv_bits": 16.0}
+    assert message._request_id.startswith("req_")
     assert ask(claude, [{"type": "text", "text": JAPAN}]).content[0].text == block.text
     short = ask(claude, max_tokens=2)
     assert (short.stop_reason, short.usage.output_tokens) == ("max_tokens", 2)

@@ -58,6 +58,7 @@ def test_a_chat_is_what_grpc_answers(client, api):
     assert answer.id.startswith("chatcmpl-") and answer.object == "chat.completion"
     assert (answer.model, choice.stop_reason) == (NAME, None)
     assert choice.ebb == {"lowest_kv_bits": 16, "mean_kv_bits": 16.0}
+    assert answer._request_id.startswith("req_")
     # Parts of text are text.
     parts = [{"type": "text", "text": JAPAN}]
     assert chat(client, parts).choices[0].message.content == choice.message.content

@@ -179,16 +179,30 @@ async fn accept(
 /// Tells a client why it is not served, as far as that can be done without waiting.
 fn refuse(socket: &TcpStream, protocol: Protocol) {
     const ENHANCE_YOUR_CALM: u32 = 11;
-    const SENTENCE: &[u8] =
-        b"the server has too many busy connections; use fewer, or try again later";
-    if protocol == Protocol::Grpc {
-        // Empty SETTINGS, then GOAWAY: last stream 0, the reason, the sentence.
-        let mut frames = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
-        frames.extend([0, 0, 8 + SENTENCE.len() as u8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-        frames.extend(ENHANCE_YOUR_CALM.to_be_bytes());
-        frames.extend(SENTENCE);
-        let _ = socket.try_write(&frames);
-    }
+    const SENTENCE: &str =
+        "the server has too many busy connections; use fewer, or try again later";
+    let message = match protocol {
+        Protocol::Grpc => {
+            // Empty SETTINGS, then GOAWAY: last stream 0, the reason, the sentence.
+            let mut frames = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
+            frames.extend([0, 0, 8 + SENTENCE.len() as u8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+            frames.extend(ENHANCE_YOUR_CALM.to_be_bytes());
+            frames.extend(SENTENCE.as_bytes());
+            frames
+        }
+        Protocol::Http1 => {
+            let body = format!(
+                r#"{{"error":{{"message":"{SENTENCE}","type":"server_error","param":null,"code":"too_many_connections"}}}}"#
+            );
+            let length = body.len();
+            format!(
+                "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n\
+                 Content-Length: {length}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n{body}"
+            )
+            .into_bytes()
+        }
+    };
+    let _ = socket.try_write(&message);
 }
 
 pub(super) async fn connection<S>(

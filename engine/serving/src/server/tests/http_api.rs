@@ -43,6 +43,7 @@ async fn the_port_answers_before_the_model_is_there_and_after() {
     let text = ask().await;
     assert!(text.starts_with("HTTP/1.1 200"), "{text}");
     assert!(text.contains(r#""text":"0 1 2 3 4 ""#), "{text}");
+    assert!(text.contains("x-request-id: req_"), "{text}");
     for (path, status) in [
         ("/health", "200"),
         ("/ping", "200"),
@@ -232,4 +233,32 @@ async fn a_body_without_room_is_read_to_its_end() {
         );
     }
     eventually("the memory is given back", || memory.held() == 0).await;
+}
+
+#[tokio::test]
+async fn whoever_finds_every_connection_busy_hears_so() {
+    let connections = ConnectionLimits {
+        max: 2,
+        per_peer: Some(0),
+    };
+    let memory = ClientMemory::unlimited();
+    let (server, _channel) = bind_with(connections, Times::default(), memory).await;
+    let fake = Fake::new();
+    server.ready(fake.clone()).await;
+    let address = server.api_address().unwrap();
+    let busy = [(); 2].map(|()| send(address, &completion(r#"{"prompt": "forever"}"#)));
+    eventually("both run", || fake.0.live.load(Ordering::Relaxed) == 2).await;
+    // Its request may be on its way still when the connection is closed: it asks for nothing.
+    let text = answer(address, String::new()).await;
+    assert!(text.starts_with("HTTP/1.1 503"), "{text}");
+    let (_, body) = text.split_once("\r\n\r\n").unwrap();
+    let body: serde_json::Value = serde_json::from_str(body).unwrap();
+    assert_eq!(body["error"]["code"], "too_many_connections");
+    drop(busy);
+    eventually("both are cancelled", || {
+        fake.0.aborted.load(Ordering::Relaxed) == 2
+    })
+    .await;
+    let text = answer(address, completion(r#"{"prompt": "count"}"#)).await;
+    assert!(text.starts_with("HTTP/1.1 200"), "{text}");
 }
