@@ -95,9 +95,14 @@ else
   echo "left out: the compiler comes from PyPI, which cannot be reached"
 fi
 
-step "end to end: an independent gRPC client against a live server"
+step "end to end: independent clients of gRPC and HTTP against a live server"
 cargo build --quiet --workspace --all-targets # the steps above have built ebb with other features
 tests/e2e/run
+
+if [ $full = 1 ]; then
+  step "the HTTP API keeps to its OpenAPI document, whatever it is asked"
+  tests/schema/run
+fi
 
 step "deploy: chart, dashboards, alerts"
 tests/deploy/run

@@ -4,6 +4,7 @@ import asyncio
 import math
 import signal
 import threading
+import time
 
 import openai
 import pytest
@@ -400,10 +401,13 @@ def test_names_a_full_queue_and_a_shutdown():
         assert error.value.response.headers["retry-after"] == "1"
         server.signal(signal.SIGTERM)
         server.wait_for("finishing what runs, for at most 30 s; a second signal ends at once")
+        until = time.monotonic() + 5
+        while server.status("/health") == 200 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert server.status("/health") == 503
         with pytest.raises(openai.InternalServerError) as error:
             complete(client, model="second")
         assert (error.value.status_code, error.value.code) == (503, "shutting_down")
-        assert server.status("/health") == 503
         both = [None, None]
 
         def read(i, stream):

@@ -1,6 +1,7 @@
 //! What the engine answers to one call: events of one or several requests, or all of it at once.
 
 use futures_util::StreamExt as _;
+use futures_util::future::try_join_all;
 use futures_util::stream::{BoxStream, SelectAll, select_all, unfold};
 
 use crate::core::{
@@ -23,12 +24,12 @@ impl Answers {
         engine: &E,
         requests: Vec<Request>,
     ) -> Result<Self, (usize, RequestError)> {
-        let mut streams = Vec::with_capacity(requests.len());
-        for (i, request) in requests.into_iter().enumerate() {
+        // At once: the first must not answer for long while the last are still being tokenised.
+        let submitted = requests.into_iter().enumerate().map(async |(i, request)| {
             let stream = engine.generate(request).await.map_err(|error| (i, error))?;
-            streams.push(indexed(i, stream));
-        }
-        Ok(Self(select_all(streams)))
+            Ok(indexed(i, stream))
+        });
+        Ok(Self(select_all(try_join_all(submitted).await?)))
     }
 
     /// The next event of any request; none after the last of all.
