@@ -1,5 +1,5 @@
-//! Calls of a front end: each is counted once with its status, and a panic ends it alone. Each has a
-//! name, which the answer tells in a header and the log at level debug.
+//! Calls of a front end: each is counted once with its status, and a panic ends it alone. Each has
+//! a name, which the answer tells in a header and the log at level debug.
 
 use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
