@@ -60,7 +60,7 @@ def test_an_answer_in_pieces_is_the_same(claude):
     with claude.messages.stream(messages=messages, **options) as stream:
         pieces = list(stream.text_stream)
         final = stream.get_final_message()
-    assert len(pieces) > 3 and "".join(pieces) == whole.content[0].text
+    assert len(pieces) > 1 and "".join(pieces) == whole.content[0].text
     assert final.content[0].text == whole.content[0].text
     assert (final.stop_reason, final.usage.output_tokens) == (
         "end_turn",

@@ -50,7 +50,7 @@ def test_a_response_in_pieces_is_the_same(client):
         final = stream.get_final_response()
     names = [event.type for event in events]
     assert names[:2] == ["response.created", "response.in_progress"]
-    assert names[-1] == "response.completed" and names.count("response.output_text.delta") > 3
+    assert names[-1] == "response.completed" and names.count("response.output_text.delta") > 1
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert final.output_text == whole.output_text
     deltas = [e.delta for e in events if e.type == "response.output_text.delta"]
