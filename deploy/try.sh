@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds Ebb, fetches the default model, serves it on a free loopback port, asks it one question
-# over gRPC, and stops.
+# Builds Ebb, fetches the default model, serves it on free loopback ports, asks it one question over
+# gRPC, and stops.
 #
 #   deploy/try.sh [PROMPT]
 set -euo pipefail
@@ -9,15 +9,16 @@ prompt=${1:-"What is the capital of Japan? Answer in one sentence."}
 cargo build --release --bin ebb
 ebb=${CARGO_TARGET_DIR:-target}/release/ebb
 "$ebb" fetch
-read -r port metrics_port < <(python3 - <<'PY'
+read -r port http_port metrics_port < <(python3 - <<'PY'
 import socket
-sockets = [socket.socket() for _ in range(2)]
+sockets = [socket.socket() for _ in range(3)]
 for s in sockets: s.bind(("127.0.0.1", 0))
 print(*(s.getsockname()[1] for s in sockets))
 PY
 )
 log=$(mktemp)
-"$ebb" serve --host 127.0.0.1 --port "$port" --metrics-port "$metrics_port" 2>"$log" &
+"$ebb" serve --host 127.0.0.1 --port "$port" --http-port "$http_port" \
+  --metrics-port "$metrics_port" 2>"$log" &
 server=$!
 trap 'kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; rm -f "$log"' EXIT
 for _ in $(seq 600); do
@@ -32,3 +33,4 @@ echo "serving on 127.0.0.1:$port; asking: $prompt"
 echo
 echo "To keep a server running:  $ebb serve"
 echo "To talk to it:             $ebb chat --server http://127.0.0.1:50051"
+echo "From OpenAI's client:      OpenAI(base_url=\"http://127.0.0.1:8000/v1\", api_key=\"none\")"

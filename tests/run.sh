@@ -94,7 +94,7 @@ else
   echo "left out: the compiler comes from PyPI, which cannot be reached"
 fi
 
-step "end to end: an independent gRPC client against a live server"
+step "end to end: independent clients of gRPC and HTTP against a live server"
 cargo build --quiet --workspace --all-targets # the steps above have built ebb with other features
 tests/e2e/run
 
@@ -103,6 +103,11 @@ if [ $full = 1 ]; then
   tests/reliability/run --full
 else
   tests/reliability/run
+fi
+
+if [ $full = 1 ]; then
+  step "the HTTP API keeps to its OpenAPI document, whatever it is asked"
+  tests/schema/run
 fi
 
 step "deploy: chart, dashboards, alerts"

@@ -111,8 +111,8 @@ PANELS = [
     row("Clients"),
     series(
         "Connections",
-        "Connections to the gRPC port (grpc) and the metrics port (http), against "
-        "--max-connections and what descriptors allow.",
+        "Connections to the gRPC port (grpc), the HTTP API's (api) and the metrics port (http), "
+        "against --max-connections and what descriptors allow.",
         "short",
         (total("ebb:connections", "port"), "{{port}}"),
         (total("ebb:max_connections", "port"), "limit of {{port}}"),

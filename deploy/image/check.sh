@@ -30,7 +30,8 @@ if [ -n "$features" ]; then
   if [ ! -e /dev/nvidiactl ]; then
     status=0
     said=$(deploy/image/run.sh "$server" "$models:/models:ro" serve --device cuda --port 0 \
-      --metrics-port 0 --model /models/SmolLM2-135M-Instruct.Q4_1.gguf 2>&1) || status=$?
+      --http-port 0 --metrics-port 0 --model /models/SmolLM2-135M-Instruct.Q4_1.gguf 2>&1) \
+      || status=$?
     [ $status = 1 ] && [[ $(tail -1 <<<"$said") == *"no CUDA driver on this machine"* ]] \
       || fail "without a driver it ended with $status: $said"
   fi

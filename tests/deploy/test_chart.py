@@ -136,7 +136,9 @@ def test_ebb_knows_every_flag(objects):
             continue
         arguments = [re.sub(r"^--model=.*", "--model=/nowhere/at.all", one) for one in arguments]
         arguments = [re.sub(r"^--device=cuda", "--device=cpu", one) for one in arguments]
-        arguments = [re.sub(r"^--(metrics-)?port=.*", r"--\1port=0", one) for one in arguments]
+        arguments = [
+            re.sub(r"^--(metrics-|http-)?port=.*", r"--\1port=0", one) for one in arguments
+        ]
         arguments = [
             re.sub(r"/profile/[\w.]+json", str(PROFILE), one)
             for one in arguments
@@ -299,6 +301,8 @@ def test_pressure_of_a_pod_that_cannot_shrink_is_its_memory(tmp_path):
         ({"kv": {"memory": "2Gi"}}, "memory"),
         ({"server": {"grpcPort": "50051"}}, "grpcPort"),
         ({"server": {"metricsPort": 50051}}, "two ports"),
+        ({"server": {"httpPort": 9400}}, "two ports"),
+        ({"server": {"httpPort": 50051}}, "two ports"),
         ({"model": {"fetch": {"env": [{"name": "HF_TOKEN", "value": "hf_x"}]}}}, "env"),
         ({"model": {"download": {"enabled": True}}}, "one of them"),
         ({"model": {"name": "/models/qwen"}}, "known by name"),

@@ -3,6 +3,7 @@
 import json
 import pathlib
 
+import openai
 import pytest
 
 from api import Api
@@ -24,6 +25,13 @@ def api(server):
     api = Api(server.address)
     yield api
     api.close()
+
+
+@pytest.fixture(scope="session")
+def client(server):
+    """The official client, pointed at the server."""
+    with openai.OpenAI(base_url=f"http://{server.api}/v1", api_key="none", max_retries=0) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

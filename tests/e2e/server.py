@@ -42,7 +42,7 @@ class Server:
     """A running server. Use it as a context manager."""
 
     def __init__(self, *flags, kv_memory="256MiB", descriptors=None, limit=None):
-        ports = ["--port", "0", "--metrics-port", "0"]
+        ports = ["--port", "0", "--http-port", "0", "--metrics-port", "0"]
         command = [
             binary(),
             "serve",
@@ -67,6 +67,7 @@ class Server:
         try:
             listening = self.wait_for("listening")
             self.address, self.http = listening["grpc"], listening["http"]
+            self.api = listening["api"]
             self.wait_for("ready")
         except BaseException:
             self.process.kill()
@@ -99,6 +100,25 @@ class Server:
                 return reply.status, reply.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
+
+    def status(self, path):
+        """Status of a GET of the HTTP API."""
+        try:
+            with urllib.request.urlopen(f"http://{self.api}{path}", timeout=10) as reply:
+                return reply.status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    def ask(self, path, body=None, **headers):
+        """Status, JSON and headers of a call of the HTTP API: a POST of `body`, or a GET."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", **headers}
+        request = urllib.request.Request(f"http://{self.api}{path}", data, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as reply:
+                return reply.status, json.loads(reply.read()), reply.headers
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read()), error.headers
 
     def metrics(self):
         """All samples: {(name, frozenset of labels beside model_name and engine): value}."""

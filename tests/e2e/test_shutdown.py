@@ -76,7 +76,17 @@ def test_the_grace_period_and_the_second_signal_are_kept():
 
 def test_a_taken_port_is_one_sentence(server):
     port = server.address.rsplit(":", 1)[1]
-    command = [binary(), "serve", "--port", port, "--metrics-port", "0", *model_flags()]
+    command = [
+        binary(),
+        "serve",
+        "--port",
+        port,
+        "--http-port",
+        "0",
+        "--metrics-port",
+        "0",
+        *model_flags(),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     sentence = done.stderr.strip().splitlines()[-1]

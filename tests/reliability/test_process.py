@@ -135,7 +135,18 @@ def test_row_20_a_damaged_model_is_never_ready(full, record, tmp_path):
             for _ in range(200):
                 start[chance.randrange(4096)] = chance.randrange(256)
             broken.write_bytes(start)
-        command = [binary(), "serve", "--port", "0", "--metrics-port", "0", "--model", broken]
+        command = [
+            binary(),
+            "serve",
+            "--port",
+            "0",
+            "--http-port",
+            "0",
+            "--metrics-port",
+            "0",
+            "--model",
+            broken,
+        ]
         began = time.monotonic()
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
         slowest = max(slowest, time.monotonic() - began)

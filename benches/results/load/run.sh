@@ -14,7 +14,7 @@ port=50071
 
 serve() {
   : >server.log
-  "$bin/ebb" serve --device cpu --port $port --metrics-port 0 "$@" 2>server.log &
+  "$bin/ebb" serve --device cpu --port $port --http-port 0 --metrics-port 0 "$@" 2>server.log &
   server=$!
   trap 'kill $server 2>/dev/null || true' EXIT
   until grep -q "INFO ready" server.log; do sleep 0.2; done

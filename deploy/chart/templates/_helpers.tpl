@@ -83,6 +83,7 @@ progressive
 - serve
 - --host={{ $v.server.host }}
 - --port={{ $v.server.grpcPort }}
+- --http-port={{ $v.server.httpPort }}
 - --metrics-port={{ $v.server.metricsPort }}
 - --grace-period={{ $v.drain.graceSeconds }}
 - --log={{ $v.server.log }}
@@ -192,6 +193,9 @@ sum(vllm:kv_cache_usage_perc{ {{- $s -}} })
 {{- end -}}
 {{- if eq (int $v.server.grpcPort) (int $v.server.metricsPort) -}}
 {{- fail "server.grpcPort and server.metricsPort are the same; choose two ports" -}}
+{{- end -}}
+{{- if has (int $v.server.httpPort) (list (int $v.server.grpcPort) (int $v.server.metricsPort)) -}}
+{{- fail "server.httpPort is server.grpcPort or server.metricsPort, too; choose two ports" -}}
 {{- end -}}
 {{- if and (ne $v.autoscaling.kind "off") (lt (int $v.autoscaling.maxReplicas) (int $v.autoscaling.minReplicas)) -}}
 {{- fail "autoscaling.maxReplicas is below autoscaling.minReplicas" -}}

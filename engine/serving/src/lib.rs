@@ -2,17 +2,22 @@
 //!
 //! Every module imports those above it in this list alone: `client_memory`, `sampling`, `kv_pages`,
 //! `kv_profile`, `kv_spec`, `kv_plan`, `kv_state`, `metrics`, `trajectory`, `device`, `core`,
-//! `start`, `server`.
+//! `start`, `front_end`, `http`, `openai`,
+//! `anthropic`, `server`.
 
+mod anthropic;
 pub mod client_memory;
 pub mod core;
 pub mod device;
+mod front_end;
+mod http;
 pub mod kv_pages;
 pub mod kv_plan;
 pub mod kv_profile;
 pub mod kv_spec;
 pub mod kv_state;
 pub mod metrics;
+mod openai;
 pub mod sampling;
 pub mod server;
 mod start;

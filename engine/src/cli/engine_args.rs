@@ -161,9 +161,10 @@ pub(super) struct EngineArgs {
     /// Threads that compute [default: all cores].
     #[arg(long, value_name = "N")]
     pub(super) threads: Option<usize>,
-    /// Name that clients and metrics see [default: the model's].
-    #[arg(long, value_name = "NAME")]
-    pub(super) served_model_name: Option<String>,
+    /// Names that clients may use for the model [default: the model's own]; metrics and answers to
+    /// requests without a name have the first.
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    pub(super) served_model_name: Vec<String>,
 }
 
 /// Names of the flags above, for commands that can use a server instead.
@@ -264,7 +265,7 @@ impl EngineArgs {
             },
             threads: self.threads.unwrap_or_else(cores),
             client_memory: ClientMemory::unlimited(),
-            served_name: self.served_model_name.clone(),
+            served_names: self.served_model_name.clone(),
         })
     }
 }

@@ -1,4 +1,4 @@
-//! `ebb serve`: the gRPC server and the metrics port.
+//! `ebb serve`: the gRPC server, the HTTP API, and the metrics port.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
@@ -30,7 +30,11 @@ pub(super) struct ServeArgs {
     /// Port of the gRPC service; 0 lets the system choose.
     #[arg(long, value_name = "PORT", default_value_t = 50051)]
     port: u16,
-    /// Port of /metrics, /livez and /readyz; 0 lets the system choose.
+    /// Port of the HTTP API (OpenAI's), which answers /metrics and probes, too; 0 lets the system
+    /// choose.
+    #[arg(long, value_name = "PORT", default_value_t = 8000)]
+    http_port: u16,
+    /// Port of /metrics, /livez and /readyz alone; 0 lets the system choose.
     #[arg(long, value_name = "PORT", default_value_t = 9400)]
     metrics_port: u16,
     /// Seconds that running requests get to finish after SIGTERM or Ctrl-C; a second signal ends at
@@ -38,8 +42,9 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 30,
           value_parser = clap::value_parser!(u64).range(..=YEAR))]
     grace_period: u64,
-    /// Maximum number of connections to the gRPC port; 0 for as many as the limit of open files
-    /// allows. When they are taken, idle ones are closed for newcomers, the oldest first.
+    /// Maximum number of connections to the gRPC port, and to the HTTP API's; 0 for as many as the
+    /// limit of open files allows. When they are taken, idle ones are closed for newcomers, the
+    /// oldest first.
     #[arg(long, value_name = "N", default_value_t = DEFAULT_MAX_CONNECTIONS)]
     max_connections: usize,
     /// Of those, from one address; 0 for no limit of its own [default: half of --max-connections].
@@ -48,7 +53,7 @@ pub(super) struct ServeArgs {
     max_connections_per_peer: Option<usize>,
     /// Memory for all that clients make the server hold beside the KV cache: messages on their way,
     /// texts being tokenised, prompts, answers not read yet. Beyond it calls get
-    /// RESOURCE_EXHAUSTED.
+    /// RESOURCE_EXHAUSTED or 429.
     #[arg(long, value_name = "SIZE", default_value_t = ByteSize(256 << 20))]
     client_memory: ByteSize,
     #[command(flatten)]
@@ -64,11 +69,18 @@ struct ServeConfig {
 
 impl ServeArgs {
     fn config(&self) -> Result<ServeConfig, CliError> {
-        if self.port != 0 && self.port == self.metrics_port {
-            let port = self.port;
-            return Err(CliError::Usage(format!(
-                "--port and --metrics-port are both {port}; choose two ports"
-            )));
+        let ports = [
+            ("--port", self.port),
+            ("--http-port", self.http_port),
+            ("--metrics-port", self.metrics_port),
+        ];
+        for (i, &(flag, port)) in ports.iter().enumerate() {
+            let same = |&&(_, other): &&(&str, u16)| port != 0 && other == port;
+            if let Some((other, _)) = ports[..i].iter().find(same) {
+                return Err(CliError::Usage(format!(
+                    "{other} and {flag} are both {port}; choose two ports"
+                )));
+            }
         }
         let client_memory = ClientMemory::new(self.client_memory.0);
         let engine = EngineConfig {
@@ -84,6 +96,7 @@ impl ServeArgs {
         };
         let server = ServerConfig {
             grpc: resolve(&self.host, self.port)?,
+            api: Some(resolve(&self.host, self.http_port)?),
             http: Some(resolve(&self.host, self.metrics_port)?),
             limits,
             connections: ConnectionLimits {
@@ -107,11 +120,10 @@ impl ServeArgs {
         // Ports first: a taken one is known before the model is loaded, and probes are answered
         // meanwhile.
         let server = Server::<EngineHandle>::bind(&config.server).await?;
-        let http = server
-            .http_address()
-            .map(|a| a.to_string())
-            .unwrap_or_default();
-        tracing::info!(grpc = %server.grpc_address(), http, "listening");
+        let text = |address: Option<SocketAddr>| address.map(|a| a.to_string());
+        let api = text(server.api_address()).unwrap_or_default();
+        let http = text(server.http_address()).unwrap_or_default();
+        tracing::info!(grpc = %server.grpc_address(), api, http, "listening");
         tracing::info!(model = config.engine.model, "loading the model");
         let engine = tokio::select! {
             engine = start(config.engine) => engine?,
@@ -261,6 +273,8 @@ mod tests {
             ("--device cuda:99", "--device"),
             ("--kv-memory lots", "--kv-memory"),
             ("--port 80 --metrics-port 80", "--metrics-port"),
+            ("--port 80 --http-port 80", "--http-port"),
+            ("--http-port 80 --metrics-port 80", "--http-port"),
             ("--port 70000", "--port"),
             ("--host not.a.name.invalid", "--host"),
             ("--grace-period soon", "--grace-period"),

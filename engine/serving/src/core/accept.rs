@@ -30,6 +30,7 @@ impl Inner {
         params.check_ends(&info.eos_token_ids, info.vocab)?;
         let asked = params
             .max_tokens
+            .or(request.max_tokens_default)
             .unwrap_or(self.served.info.max_context as u32);
         let meter = self.recorder.request(arrived, params.n, asked);
         match self.accept(request, params, arrived).await {
@@ -58,7 +59,12 @@ impl Inner {
             None => tokenizing.await?,
         };
         let context = self.served.info.max_context;
-        let max_tokens = max_tokens(prompt.len(), params.max_tokens, context)?;
+        let max_tokens = max_tokens(
+            prompt.len(),
+            params.max_tokens,
+            request.max_tokens_default,
+            context,
+        )?;
         let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let place = self.shared.take_place(id, request.request_id)?;
         let accepted = Accepted {

@@ -21,6 +21,8 @@ use crate::trajectory::TrajectoryLog;
 pub struct ModelInfo {
     /// Name that clients and metrics see.
     pub name: String,
+    /// Further names that requests may use.
+    pub aliases: Vec<String>,
     /// Family and shape in one line, for people.
     pub description: String,
     /// What computes, for people.
@@ -35,6 +37,20 @@ pub struct ModelInfo {
     pub has_chat_template: bool,
     /// Bytes of 16-bit KV that one token takes, all layers and both sides.
     pub kv_bytes_per_token: u64,
+}
+
+impl ModelInfo {
+    /// Every name, the first one first.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&self.name)
+            .chain(&self.aliases)
+            .map(String::as_str)
+    }
+
+    /// Whether requests may call it that.
+    pub fn has_name(&self, name: &str) -> bool {
+        self.names().any(|own| own == name)
+    }
 }
 
 /// A consistent look at the engine, refreshed after every step.

@@ -63,6 +63,9 @@ pub struct Request {
     pub call_timeout: Option<Duration>,
     /// Lowest nominal bits of keys and values that the answer may be computed from: 16, 8, 4 or 2.
     pub min_kv_bits: Option<u32>,
+    /// Tokens to generate at most where `sampling` does not say, or fewer if the context has room
+    /// for fewer; `None`: as many as it has room for.
+    pub max_tokens_default: Option<u32>,
 }
 
 impl Request {
@@ -76,6 +79,7 @@ impl Request {
             timeout: None,
             call_timeout: None,
             min_kv_bits: None,
+            max_tokens_default: None,
         }
     }
 
@@ -172,6 +176,7 @@ impl Accepted {
 pub(super) fn max_tokens(
     prompt: usize,
     asked: Option<u32>,
+    default: Option<u32>,
     context: usize,
 ) -> Result<u32, RequestError> {
     if prompt == 0 {
@@ -197,7 +202,7 @@ pub(super) fn max_tokens(
             ),
         )),
         Some(wanted) => Ok(wanted),
-        None => Ok(room),
+        None => Ok(default.map_or(room, |tokens| tokens.min(room))),
     }
 }
 

@@ -20,7 +20,7 @@ pub struct ClientGauges {
 /// Connections of one port.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PortGauges {
-    /// `grpc` or `http`.
+    /// `grpc`, `api` or `http`.
     pub port: &'static str,
     /// Connections now.
     pub open: usize,

@@ -36,6 +36,7 @@
 //! | counter | `ebb:requests_received` | | requests that arrived, refused ones included |
 //! | counter | `ebb:requests_ended` | outcome | how they ended, see [`Outcome`]; equal to the former when idle |
 //! | counter | `ebb:rpcs` | method, code | gRPC calls by their status, invalid ones included |
+//! | counter | `ebb:http_requests` | route, status | calls of the HTTP API by their status; a stream's is that of its beginning, 499 stands for clients that left before |
 //! | counter | `ebb:steps` | | model steps |
 //! | gauge | `ebb:step_age_seconds` | | time since the last step while requests wait for one; 0 while none does |
 //! | histogram | `ebb:step_time_seconds` | phase | time per step: `plan`, `forward`, `sample`; `shrink` is a part of `forward` |
@@ -56,7 +57,7 @@
 //! | counter | `ebb:tokens_computed`, `ebb:tokens_thrown_away` | | tokens of steps; of those, what preemptions cost |
 //! | counter | `ebb:trajectories` | outcome | with `--trajectory-log`: trajectories `logged`, and `lost` because the file could not be written |
 //! | gauge | `ebb:max_requests` | state | sequences that may be `running`, requests that may be `waiting` |
-//! | gauge | `ebb:connections`, `ebb:max_connections` | port | connections to `grpc` and `http`, and how many there may be |
+//! | gauge | `ebb:connections`, `ebb:max_connections` | port | connections to `grpc`, `api` (the HTTP API) and `http` (metrics), and how many there may be |
 //! | counter | `ebb:connections_accepted` | port | connections that clients opened, refused ones included |
 //! | counter | `ebb:connections_closed` | port, reason | those that the server closed: idle ones that `made_way`, `no_handshake` or `no_request` in time or left an answer `unread`, and newcomers `refused` |
 //! | gauge | `ebb:texts_waiting` | | texts and templates that wait for a thread |

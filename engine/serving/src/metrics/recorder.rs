@@ -147,6 +147,18 @@ impl Recorder {
             .increment(1);
     }
 
+    /// A call over HTTP was answered with this status. Looks the counter up: once per call.
+    pub fn http(&self, route: &str, status: u16) {
+        let Some(inner) = &self.0 else { return };
+        Register(&inner.recorder)
+            .counter(
+                "ebb:http_requests",
+                "Calls of the HTTP API by route and status.",
+                &[("route", route), ("status", &status.to_string())],
+            )
+            .increment(1);
+    }
+
     /// A trajectory went to its log, or was lost. Looks the counter up: once per choice.
     pub fn trajectory(&self, is_written: bool) {
         let Some(inner) = &self.0 else { return };

@@ -12,13 +12,15 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{Request, Response};
 use axum::{BoxError, Router};
 use http_body::{Frame, SizeHint};
+use tokio::sync::watch;
 use tonic::codegen::Service;
 
 use super::connections::{Key, Running};
-use super::incoming::{Incoming, Messages};
-use super::memory::CallMemory;
+use super::incoming::{Content, Incoming, Messages};
+use super::transport::{Port, Protocol};
 use super::unread::{Part, Unread};
 use crate::client_memory::{ClientMemory, Held};
+use crate::front_end::CallMemory;
 
 /// What a port answers, for one connection.
 #[derive(Clone)]
@@ -28,20 +30,19 @@ pub(super) struct Busy {
     /// What its calls are counted in; none where they are small.
     messages: Option<Messages>,
     unread: Unread,
+    protocol: Protocol,
+    open: Option<Arc<watch::Sender<()>>>,
 }
 
 impl Busy {
-    pub(super) fn new(
-        router: Router,
-        key: Arc<Key>,
-        messages: Option<Messages>,
-        unread: Unread,
-    ) -> Self {
+    pub(super) fn new(router: Router, key: Arc<Key>, port: &Port, unread: Unread) -> Self {
         Self {
             router,
             key,
-            messages,
+            messages: port.messages.clone(),
             unread,
+            protocol: port.protocol,
+            open: port.open.clone(),
         }
     }
 }
@@ -61,12 +62,17 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let running = self.key.begin();
+        let open = self.open.as_ref().map(|open| open.subscribe());
         let memory = self.messages.as_ref().map(|m| CallMemory::new(&m.memory));
         let answer = match (&self.messages, &memory) {
             (Some(messages), Some(memory)) => {
                 let streams = request.uri().path().contains("ServerReflection");
+                let content = match self.protocol {
+                    Protocol::Grpc => Content::Messages { streams },
+                    Protocol::Http1 => Content::Bytes,
+                };
                 let mut request = request
-                    .map(|body| Body::new(Incoming::new(body, messages, memory.clone(), streams)));
+                    .map(|body| Body::new(Incoming::new(body, messages, memory.clone(), content)));
                 request.extensions_mut().insert(memory.clone());
                 self.router.call(request)
             }
@@ -80,6 +86,7 @@ where
                 counted,
                 _memory: memory,
                 _running: running,
+                _open: open,
             };
             Ok(answer.await?.map(body))
         })
@@ -92,6 +99,7 @@ pub(super) struct Answer {
     counted: Option<(ClientMemory, Unread)>,
     _memory: Option<CallMemory>,
     _running: Running,
+    _open: Option<watch::Receiver<()>>,
 }
 
 /// A part of an answer, counted until HTTP/2 has sent it.

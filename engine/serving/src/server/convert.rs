@@ -1,6 +1,5 @@
 //! Between the messages of `ebb.v1` and the engine's own types.
 
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 
 use ebb_models::tokenizer::ChatMessage;
@@ -11,6 +10,7 @@ use super::status::CallError;
 use crate::core::{
     EngineState, FinishReason, ModelInfo, Prompt, Request, StreamEvent, TokenLogprobs,
 };
+use crate::front_end::new_name;
 use crate::kv_state::KvState;
 use crate::sampling::SamplingOptions;
 
@@ -44,7 +44,7 @@ pub fn request(
         }
     };
     let request_id = if request_id.is_empty() {
-        new_request_id()
+        new_name("ebb-")
     } else {
         request_id
     };
@@ -56,6 +56,7 @@ pub fn request(
         timeout: timeout_ms.map(Duration::from_millis),
         call_timeout: None,
         min_kv_bits,
+        max_tokens_default: None,
     })
 }
 
@@ -81,13 +82,6 @@ fn messages(chat: v1::ChatMessages) -> Vec<ChatMessage> {
             content: m.content,
         })
         .collect()
-}
-
-/// A name that no other request has: 64 random bits.
-fn new_request_id() -> String {
-    // A fresh RandomState has fresh keys; the standard library's only source of randomness is
-    // enough for a name.
-    format!("ebb-{:016x}", RandomState::new().build_hasher().finish())
 }
 
 /// The messages that carry one event; more than one only for long prompt log-probabilities.

@@ -9,15 +9,17 @@ use super::connections::Limits;
 const FILES: usize = 128;
 /// Connections of the metrics port.
 const HTTP: usize = 64;
+/// Ports that are listened on.
+const PORTS: usize = 3;
 /// Connections that may still be closing while newer ones have their places, per port.
 pub(super) const CLOSING: usize = 16;
-/// Connections of the gRPC port, where nothing else is asked for.
+/// Connections of the gRPC port, and as many of the HTTP API's, where nothing else is asked for.
 pub const DEFAULT_MAX_CONNECTIONS: usize = 1024;
 
 /// Connections that clients may have. Zero stands for no limit but what descriptors allow.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionLimits {
-    /// On the gRPC port.
+    /// On the gRPC port, and as many on the HTTP API's.
     pub max: usize,
     /// Of those, from one address; none for half of `max`.
     pub per_peer: Option<usize>,
@@ -32,13 +34,13 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// The limits of the gRPC and the HTTP port of a process with so many descriptors.
+/// The limits of a process with so many descriptors: of each of the two ports for clients, gRPC and
+/// HTTP, and of the port for metrics.
 pub(super) fn limits(asked: ConnectionLimits, descriptors: usize) -> (Limits, Limits) {
     let files = FILES.min(descriptors / 4);
     let http = HTTP.min(descriptors / 8).max(2);
-    let possible = descriptors
-        .saturating_sub(files + http + 2 * CLOSING)
-        .max(1);
+    let possible = descriptors.saturating_sub(files + http + PORTS * CLOSING) / 2;
+    let possible = possible.max(1);
     let total = match asked.max {
         0 => possible,
         max => max.min(possible),
@@ -46,7 +48,7 @@ pub(super) fn limits(asked: ConnectionLimits, descriptors: usize) -> (Limits, Li
     if asked.max > possible {
         tracing::warn!(
             "--max-connections {} is more than {descriptors} file descriptors allow: {total} are \
-             served; raise the limit of open files (ulimit -n)",
+             served on each port; raise the limit of open files (ulimit -n)",
             asked.max
         );
     }
@@ -55,7 +57,7 @@ pub(super) fn limits(asked: ConnectionLimits, descriptors: usize) -> (Limits, Li
         Some(0) => total,
         Some(n) => n.min(total),
     };
-    let grpc = Limits {
+    let clients = Limits {
         total,
         per_peer,
         spares_busy: true,
@@ -65,7 +67,7 @@ pub(super) fn limits(asked: ConnectionLimits, descriptors: usize) -> (Limits, Li
         per_peer: http.div_ceil(2),
         spares_busy: false,
     };
-    (grpc, http)
+    (clients, http)
 }
 
 /// The descriptors that this process may have open.
@@ -100,7 +102,7 @@ mod tests {
                     assert!(1 <= grpc.per_peer && grpc.per_peer <= grpc.total);
                     assert!(1 <= http.per_peer && http.per_peer <= http.total);
                     if descriptors >= 256 {
-                        let most = grpc.total + http.total + 2 * CLOSING;
+                        let most = 2 * grpc.total + http.total + PORTS * CLOSING;
                         assert!(most + 64 <= descriptors, "{asked:?} of {descriptors}");
                     }
                 }

@@ -7,7 +7,7 @@ use tokio::sync::Mutex;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use super::engine::Engine;
+use crate::front_end::Engine;
 
 /// Names whose health can be asked: the service, and the server as a whole, which is set last: who
 /// hears of the server finds the service in the same state.

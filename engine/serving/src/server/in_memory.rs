@@ -58,8 +58,9 @@ impl InMemory {
                 protocol: Protocol::Grpc,
                 connections: Connections::new(unlimited),
                 times,
-                also_close_idle: None,
+                also_close_idle: Vec::new(),
                 messages: Some(messages),
+                open: None,
             },
             router: routes(service).into_axum_router(),
         }
@@ -69,9 +70,8 @@ impl InMemory {
     pub async fn call(&self, request: Request<Body>) -> Response<Body> {
         let place = self.port.connections.admit(PEER);
         let place = place.expect("connections are not limited");
-        let unread = Unread::new(self.port.times.unread);
-        let messages = self.port.messages.clone();
-        let mut service = Busy::new(self.router.clone(), place.key(), messages, unread);
+        let unread = Unread::of_large_parts(self.port.times.unread);
+        let mut service = Busy::new(self.router.clone(), place.key(), &self.port, unread);
         match service.call(request).await {
             Ok(response) => response.map(Body::new),
             Err(never) => match never {},

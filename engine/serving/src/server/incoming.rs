@@ -1,5 +1,5 @@
-//! A request's body on its way in: its bytes are counted, it has to arrive in time, and it has to
-//! be gRPC messages.
+//! A request's body on its way in: its bytes are counted, it has to arrive in time, and over gRPC
+//! it has to be messages.
 //!
 //! tonic answers INTERNAL to those that are not, which is for our own faults alone.
 
@@ -16,8 +16,8 @@ use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 use tonic::Status;
 
-use super::memory::CallMemory;
 use crate::client_memory::ClientMemory;
+use crate::front_end::CallMemory;
 
 /// How messages of a port are counted and awaited.
 #[derive(Clone)]
@@ -29,13 +29,24 @@ pub(super) struct Messages {
     pub(super) late: Arc<AtomicU64>,
 }
 
+/// What a body is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Content {
+    /// Bytes, which the HTTP front ends read.
+    Bytes,
+    /// gRPC messages.
+    Messages {
+        /// Whether there may be many, with pauses between them.
+        streams: bool,
+    },
+}
+
 /// The body of a request.
 pub(super) struct Incoming<B> {
     body: B,
     memory: CallMemory,
     progress: Progress,
-    /// Whether the call may have many messages, with pauses between them.
-    streams: bool,
+    content: Content,
     /// Whether the end was told.
     ended: bool,
     timer: Pin<Box<Sleep>>,
@@ -44,12 +55,12 @@ pub(super) struct Incoming<B> {
 }
 
 impl<B> Incoming<B> {
-    pub(super) fn new(body: B, messages: &Messages, memory: CallMemory, streams: bool) -> Self {
+    pub(super) fn new(body: B, messages: &Messages, memory: CallMemory, content: Content) -> Self {
         Self {
             body,
             memory,
             progress: Progress::default(),
-            streams,
+            content,
             ended: false,
             timer: Box::pin(tokio::time::sleep(messages.time)),
             time: messages.time,
@@ -58,7 +69,7 @@ impl<B> Incoming<B> {
     }
 
     fn check_time(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
-        if self.streams && !self.progress.midway() {
+        if self.is_between_messages() {
             return Poll::Pending;
         }
         ready!(self.timer.as_mut().poll(cx));
@@ -69,11 +80,18 @@ impl<B> Incoming<B> {
         )))
     }
 
+    /// Whether the next message may take its time.
+    fn is_between_messages(&self) -> bool {
+        self.content == Content::Messages { streams: true } && !self.progress.midway()
+    }
+
     fn received(&mut self, bytes: &[u8]) -> Result<(), Status> {
-        if self.streams && !self.progress.midway() {
+        if self.is_between_messages() {
             self.timer.as_mut().reset(Instant::now() + self.time);
         }
-        self.progress.pass(bytes)?;
+        if self.content != Content::Bytes {
+            self.progress.pass(bytes)?;
+        }
         let full = |full: crate::client_memory::ClientMemoryFull| {
             Status::resource_exhausted(full.to_string())
         };
@@ -83,12 +101,16 @@ impl<B> Incoming<B> {
     /// Whether the body may end here.
     fn end(&mut self) -> Result<(), Status> {
         self.ended = true;
+        if self.content == Content::Bytes {
+            return Ok(());
+        }
         if self.progress.midway() {
             return Err(Status::invalid_argument(
                 "the call ended in the middle of a message; send the message whole",
             ));
         }
-        if !self.streams && self.progress.messages == 0 {
+        let streams = self.content == Content::Messages { streams: true };
+        if !streams && self.progress.messages == 0 {
             return Err(Status::invalid_argument(
                 "the call has no message; send one, which may be empty",
             ));
@@ -125,8 +147,11 @@ impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin> HttpBody for Inco
     }
 
     fn is_end_stream(&self) -> bool {
-        // The end is told by a poll: a body that is empty from the start may be a mistake.
-        self.ended
+        match self.content {
+            Content::Bytes => self.body.is_end_stream(),
+            // The end is told by a poll: one that is empty from the start may be a mistake.
+            Content::Messages { .. } => self.ended,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -1,4 +1,5 @@
-//! The gRPC server (`ebb.v1`, health, reflection) and the HTTP port for metrics and probes.
+//! The gRPC server (`ebb.v1`, health, reflection), and all ports: its own, that of the HTTP front
+//! ends, and one for metrics and probes alone.
 //!
 //! [`Server::bind`] takes the ports and answers at once: until [`Server::ready`] gives it an
 //! engine, health says NOT_SERVING and calls get UNAVAILABLE. [`Server::shut_down`] stops
@@ -17,16 +18,13 @@ mod connections;
 mod convert;
 mod deadline;
 mod descriptors;
-mod engine;
 mod fields;
 mod handshake;
 mod health;
-mod http;
 mod in_memory;
 mod incoming;
 mod listen;
 mod log_throttle;
-mod memory;
 mod responses;
 mod sampling;
 mod serve;
@@ -44,15 +42,16 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use axum::Router;
 use ebb_proto::v1;
 use ebb_proto::v1::ebb_server::EbbServer;
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::service::Routes;
 
 pub use convert::{request, responses};
 pub use descriptors::{ConnectionLimits, DEFAULT_MAX_CONNECTIONS};
-pub use engine::Engine;
 pub use in_memory::InMemory;
 pub use listen::ListenError;
 pub use serve::{EngineStopped, serve_until_stopped};
@@ -63,8 +62,12 @@ pub use transport::Times;
 use self::connections::Connections;
 use self::incoming::Messages;
 use self::transport::{Port, Protocol};
+use crate::anthropic;
 use crate::client_memory::ClientMemory;
+pub use crate::front_end::Engine;
+use crate::http::{Api, calls, probes};
 use crate::metrics::{ClientGauges, PortGauges};
+use crate::openai;
 
 /// Time for the last bytes of the last answer to leave, when clients do not close their
 /// connections.
@@ -78,7 +81,9 @@ const LINGER: Duration = Duration::from_millis(500);
 pub struct ServerConfig {
     /// Address of the gRPC port; port 0 lets the system choose.
     pub grpc: SocketAddr,
-    /// Address of the HTTP port; none when metrics are not wanted.
+    /// Address of the port of the HTTP front ends; none when they are not wanted.
+    pub api: Option<SocketAddr>,
+    /// Address of the port for metrics and probes alone; none when it is not wanted.
     pub http: Option<SocketAddr>,
     /// Limits told by GetServerInfo; `max_message_bytes` is enforced here.
     pub limits: v1::ServerLimits,
@@ -98,8 +103,10 @@ pub struct Server<E> {
     /// Closed when no answer is being sent.
     open: Arc<watch::Sender<()>>,
     follower: JoinHandle<()>,
+    api: Option<transport::Closer>,
     http: Option<transport::Closer>,
     grpc_address: SocketAddr,
+    api_address: Option<SocketAddr>,
     http_address: Option<SocketAddr>,
 }
 
@@ -111,10 +118,12 @@ impl<E: Engine> Server<E> {
     /// When a port is taken or an address is not this machine's.
     pub async fn bind(config: &ServerConfig) -> Result<Self, ListenError> {
         let grpc = listen::listen(config.grpc, "--port")?;
-        let http = config
-            .http
-            .map(|address| listen::listen(address, "--metrics-port"))
-            .transpose()?;
+        let listen = |address: Option<SocketAddr>, flag| {
+            let listener = address.map(|address| listen::listen(address, flag));
+            listener.transpose()
+        };
+        let api = listen(config.api, "--http-port")?;
+        let http = listen(config.http, "--metrics-port")?;
         let engine = Arc::new(OnceLock::new());
         let open = Arc::new(watch::Sender::new(()));
 
@@ -130,11 +139,13 @@ impl<E: Engine> Server<E> {
 
         // A listener knows its address; the one asked for stands in if the system will not say.
         let grpc_address = grpc.local_addr().unwrap_or(config.grpc);
-        let http_address = http.as_ref().map(|l| l.local_addr().unwrap_or(config.grpc));
-        let (grpc_limits, http_limits) =
+        let local = |listener: &TcpListener| listener.local_addr().unwrap_or(config.grpc);
+        let (api_address, http_address) = (api.as_ref().map(local), http.as_ref().map(local));
+        let (client_limits, http_limits) =
             descriptors::limits(config.connections, descriptors::allowed());
         let clients = Clients {
-            grpc: Connections::new(grpc_limits),
+            grpc: Connections::new(client_limits),
+            api: Connections::new(client_limits),
             http: Connections::new(http_limits),
             messages: Messages {
                 memory: config.client_memory.clone(),
@@ -142,23 +153,43 @@ impl<E: Engine> Server<E> {
                 late: Arc::default(),
             },
         };
+        let gauges: probes::Clients = {
+            let clients = clients.clone();
+            Arc::new(move || clients.gauges())
+        };
+        let probes = probes::router(engine.clone(), gauges);
+        let api = api.map(|listener| {
+            let port = Port {
+                protocol: Protocol::Http1,
+                connections: clients.api.clone(),
+                times: config.times,
+                also_close_idle: vec![clients.grpc.clone()],
+                messages: Some(clients.messages.clone()),
+                open: Some(open.clone()),
+            };
+            let max_body = config.limits.max_message_bytes as usize;
+            let api = Api::new(engine.clone(), max_body);
+            transport::serve(listener, port, front_ends(&api).merge(probes.clone()))
+        });
         let http = http.map(|listener| {
             let port = Port {
                 protocol: Protocol::Http1,
                 connections: clients.http.clone(),
                 times: config.times,
-                also_close_idle: Some(clients.grpc.clone()),
+                also_close_idle: vec![clients.grpc.clone(), clients.api.clone()],
                 messages: None,
+                open: None,
             };
-            let router = http::router(engine.clone(), clients.clone());
-            transport::serve(listener, port, router)
+            transport::serve(listener, port, probes)
         });
         let port = Port {
             protocol: Protocol::Grpc,
             connections: clients.grpc,
             times: config.times,
-            also_close_idle: None,
+            also_close_idle: vec![clients.api],
             messages: Some(clients.messages),
+            // Only calls of Generate are waited for, not those that watch.
+            open: None,
         };
         Ok(Self {
             follower: tokio::spawn(health.clone().follow(engine.clone())),
@@ -166,8 +197,10 @@ impl<E: Engine> Server<E> {
             open,
             engine,
             health,
+            api,
             http,
             grpc_address,
+            api_address,
             http_address,
         })
     }
@@ -175,6 +208,11 @@ impl<E: Engine> Server<E> {
     /// Where gRPC is served.
     pub fn grpc_address(&self) -> SocketAddr {
         self.grpc_address
+    }
+
+    /// Where the HTTP front ends are served.
+    pub fn api_address(&self) -> Option<SocketAddr> {
+        self.api_address
     }
 
     /// Where metrics are served.
@@ -212,8 +250,16 @@ impl<E: Engine> Server<E> {
             self.open.closed().await;
             tokio::time::sleep(LINGER).await;
         };
+        let closed = async {
+            let api = async {
+                if let Some(api) = self.api {
+                    api.close().await;
+                }
+            };
+            tokio::join!(self.connections.close(), api);
+        };
         tokio::select! {
-            () = self.connections.close() => {}
+            () = closed => {}
             () = sent => {}
             () = tokio::time::sleep_until(deadline) => {
                 tracing::warn!("some clients had not read their answers when the grace period \
@@ -229,6 +275,7 @@ impl<E: Engine> Server<E> {
 #[derive(Clone)]
 struct Clients {
     grpc: Arc<Connections>,
+    api: Arc<Connections>,
     http: Arc<Connections>,
     messages: Messages,
 }
@@ -243,7 +290,11 @@ impl Clients {
             closed: connections.closed(),
         };
         ClientGauges {
-            ports: vec![port("grpc", &self.grpc), port("http", &self.http)],
+            ports: vec![
+                port("grpc", &self.grpc),
+                port("api", &self.api),
+                port("http", &self.http),
+            ],
             memory_held: self.messages.memory.held(),
             memory_limit: self.messages.memory.limit(),
             memory_refusals: self.messages.memory.refused(),
@@ -257,6 +308,16 @@ fn routes<E: Engine>(service: service::EbbService<E>) -> Routes {
     let max_message = service.limits.max_message_bytes as usize;
     let ebb = EbbServer::new(service).max_decoding_message_size(max_message);
     reflection(Routes::new(ebb))
+}
+
+/// The HTTP front ends. What holds for all of them (keys, origins, rates) is a layer here.
+fn front_ends<E: Engine>(api: &Api<E>) -> Router {
+    let openai = calls::counted(openai::router(api), api, openai::shape);
+    let anthropic = calls::counted(anthropic::router(api), api, anthropic::shape);
+    openai
+        .merge(anthropic)
+        .fallback(openai::unknown_path)
+        .method_not_allowed_fallback(openai::wrong_method)
 }
 
 /// Adds reflection in both versions that clients speak.

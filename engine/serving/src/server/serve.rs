@@ -66,6 +66,7 @@ mod tests {
         let local = "127.0.0.1:0".parse().expect("an address");
         let config = ServerConfig {
             grpc: local,
+            api: None,
             http: None,
             limits: v1::ServerLimits::default(),
             connections: ConnectionLimits::default(),

@@ -7,17 +7,15 @@ use std::time::Instant;
 use ebb_proto::v1;
 use ebb_proto::v1::ebb_server::Ebb;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tonic::{Request, Response, Status};
 
 use super::call::Call;
 use super::convert;
 use super::deadline::grpc_timeout;
-use super::engine::Engine;
-use super::memory::CallMemory;
 use super::responses::{Responses, respond};
 use super::status::CallError;
 use crate::core::{Field, GenerateStream, RequestError};
+use crate::front_end::{CallMemory, Engine};
 
 /// Answers calls with an engine, once there is one.
 pub(super) struct EbbService<E> {
@@ -54,30 +52,15 @@ impl<E: Engine> EbbService<E> {
     }
 }
 
-/// A task that ends with whoever waits for it: a call whose client left asks for nothing more.
-struct Bound<T>(JoinHandle<T>);
-
-impl<T> Drop for Bound<T> {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// The result of a future that may panic. It goes no further than its caller waits.
+/// The result of a call, which may panic.
 async fn contained<T, F>(run: F) -> Result<T, Status>
 where
     T: Send + 'static,
     F: Future<Output = Result<T, CallError>> + Send + 'static,
 {
-    match (&mut Bound(tokio::spawn(run)).0).await {
-        Ok(result) => result.map_err(Status::from),
-        Err(error) => {
-            tracing::error!(%error, "a call failed because of a bug in the server");
-            Err(Status::internal(
-                "a bug in the server ended this call; see its log",
-            ))
-        }
-    }
+    let bug = || Status::internal("a bug in the server ended this call; see its log");
+    let result = crate::front_end::contained(run).await.ok_or_else(bug)?;
+    result.map_err(Status::from)
 }
 
 async fn generate<E: Engine>(

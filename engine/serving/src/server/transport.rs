@@ -1,4 +1,4 @@
-//! Connections of both ports.
+//! Connections of all ports.
 //!
 //! Tonic's and axum's own accept loops limit neither connections nor how much of a response HTTP/2
 //! buffers (400 KiB a stream by default), so hyper serves the connections directly, with the routes
@@ -9,7 +9,7 @@
 //! | the HTTP/2 handshake | [`Times::handshake`] | closed |
 //! | its first call | [`Times::first_request`] | closed, politely |
 //! | the rest of a call's headers, or any sign of life | [`Times::keepalive`] | closed |
-//! | the rest of a call's message | [`Times::message`] | the call ends with DEADLINE_EXCEEDED |
+//! | the rest of a call's message or body | [`Times::message`] | the call ends with DEADLINE_EXCEEDED or 408 |
 //! | to read an answer | [`Times::unread`] | closed |
 //! | the rest of an HTTP/1 request's headers, or its next request | [`Times::handshake`] | closed |
 
@@ -42,6 +42,8 @@ const SEND_BUFFER_BYTES: usize = 16 * 1024;
 const RECEIVE_WINDOW_BYTES: (u32, u32) = (256 * 1024, 1024 * 1024);
 /// Bytes of headers of one call.
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
+/// Bytes of a request's headers, and of an answer that waits for the client's socket.
+const HTTP1_BUFFER_BYTES: usize = 32 * 1024;
 /// The client's preface and the header of its first frame (RFC 9113, section 3.4).
 const HTTP2_HANDSHAKE_BYTES: u64 = 24 + 9;
 /// A connection that is asked to close gets this long to do so.
@@ -91,9 +93,11 @@ pub(super) struct Port {
     pub(super) connections: Arc<Connections>,
     pub(super) times: Times,
     /// Whose idle connections are closed, too, when this port finds no descriptor.
-    pub(super) also_close_idle: Option<Arc<Connections>>,
+    pub(super) also_close_idle: Vec<Arc<Connections>>,
     /// How messages are counted and awaited; none where there are no large ones.
     pub(super) messages: Option<Messages>,
+    /// Every call has a receiver of it until its answer is sent, where a shutdown waits for them.
+    pub(super) open: Option<Arc<watch::Sender<()>>>,
 }
 
 /// Asks the accept loop and every connection to finish what runs and close; `closed` resolves when
@@ -142,7 +146,7 @@ async fn accept(
                     tracing::warn!(%error, left_out, "cannot accept a connection");
                 }
                 port.connections.close_idle();
-                if let Some(others) = &port.also_close_idle {
+                for others in &port.also_close_idle {
                     others.close_idle();
                 }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -175,16 +179,30 @@ async fn accept(
 /// Tells a client why it is not served, as far as that can be done without waiting.
 fn refuse(socket: &TcpStream, protocol: Protocol) {
     const ENHANCE_YOUR_CALM: u32 = 11;
-    const SENTENCE: &[u8] =
-        b"the server has too many busy connections; use fewer, or try again later";
-    if protocol == Protocol::Grpc {
-        // Empty SETTINGS, then GOAWAY: last stream 0, the reason, the sentence.
-        let mut frames = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
-        frames.extend([0, 0, 8 + SENTENCE.len() as u8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-        frames.extend(ENHANCE_YOUR_CALM.to_be_bytes());
-        frames.extend(SENTENCE);
-        let _ = socket.try_write(&frames);
-    }
+    const SENTENCE: &str =
+        "the server has too many busy connections; use fewer, or try again later";
+    let message = match protocol {
+        Protocol::Grpc => {
+            // Empty SETTINGS, then GOAWAY: last stream 0, the reason, the sentence.
+            let mut frames = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
+            frames.extend([0, 0, 8 + SENTENCE.len() as u8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+            frames.extend(ENHANCE_YOUR_CALM.to_be_bytes());
+            frames.extend(SENTENCE.as_bytes());
+            frames
+        }
+        Protocol::Http1 => {
+            let body = format!(
+                r#"{{"error":{{"message":"{SENTENCE}","type":"server_error","param":null,"code":"too_many_connections"}}}}"#
+            );
+            let length = body.len();
+            format!(
+                "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n\
+                 Content-Length: {length}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n{body}"
+            )
+            .into_bytes()
+        }
+    };
+    let _ = socket.try_write(&message);
 }
 
 pub(super) async fn connection<S>(
@@ -198,8 +216,11 @@ pub(super) async fn connection<S>(
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let (received, key) = (Received::default(), place.key());
-    let unread = Unread::new(port.times.unread);
-    let service = Busy::new(router, key.clone(), port.messages.clone(), unread.clone());
+    let unread = match port.protocol {
+        Protocol::Grpc => Unread::of_large_parts(port.times.unread),
+        Protocol::Http1 => Unread::of_all_parts(port.times.unread),
+    };
+    let service = Busy::new(router, key.clone(), &port, unread.clone());
     let io = TokioIo::new(Counted::new(socket, received.clone()));
     let builder = builder(port.protocol, &port.times);
     let serving = builder.serve_connection(io, TowerToHyperService::new(service));
@@ -273,7 +294,8 @@ fn builder(protocol: Protocol, times: &Times) -> auto::Builder<TokioExecutor> {
             builder
                 .http1()
                 .timer(TokioTimer::new())
-                .header_read_timeout(times.handshake);
+                .header_read_timeout(times.handshake)
+                .max_buf_size(HTTP1_BUFFER_BYTES);
             builder
         }
     }

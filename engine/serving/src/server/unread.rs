@@ -2,6 +2,7 @@
 //!
 //! Streams of Generate are ended when their client stalls (`responses`), and hold little; a whole
 //! answer such as Detokenize's is in HTTP/2's hands, where nothing but its connection can be ended.
+//! Over HTTP/1 a connection has one answer at a time, and whoever does not read that is given up.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Smaller parts are not followed: they cost little.
+/// Smaller parts cost little.
 const LARGE_BYTES: usize = 64 * 1024;
 /// A client that reads slower than this for as long is given up.
 const BYTES_PER_SECOND: usize = 64 * 1024;
@@ -20,6 +21,8 @@ pub(super) struct Unread {
     state: Arc<Mutex<State>>,
     /// What every part gets beside the time to transfer it.
     time: Duration,
+    /// Smaller parts are not followed.
+    least_bytes: usize,
 }
 
 #[derive(Default)]
@@ -29,16 +32,26 @@ struct State {
 }
 
 impl Unread {
-    pub(super) fn new(time: Duration) -> Self {
+    /// Follows what costs memory while it is not read.
+    pub(super) fn of_large_parts(time: Duration) -> Self {
         Self {
             state: Arc::default(),
             time,
+            least_bytes: LARGE_BYTES,
+        }
+    }
+
+    /// Follows everything.
+    pub(super) fn of_all_parts(time: Duration) -> Self {
+        Self {
+            least_bytes: 0,
+            ..Self::of_large_parts(time)
         }
     }
 
     /// A part of so many bytes is handed to HTTP/2; it is unread until the result is dropped.
     pub(super) fn add(&self, bytes: usize, now: Instant) -> Option<Part> {
-        if bytes < LARGE_BYTES {
+        if bytes < self.least_bytes {
             return None;
         }
         let mut state = self.state.lock();
@@ -84,7 +97,10 @@ mod tests {
 
     #[test]
     fn large_parts_have_their_time_and_what_they_take_to_transfer() {
-        let (unread, now) = (Unread::new(Duration::from_secs(10)), Instant::now());
+        let (unread, now) = (
+            Unread::of_large_parts(Duration::from_secs(10)),
+            Instant::now(),
+        );
         assert!(unread.add(1000, now).is_none());
         let after = |seconds| unread.is_overdue(now + Duration::from_secs(seconds));
         let small = unread.add(LARGE_BYTES, now);

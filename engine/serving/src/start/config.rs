@@ -67,8 +67,8 @@ pub struct EngineConfig {
     pub hang_timeout: Option<Duration>,
     /// Compute threads.
     pub threads: usize,
-    /// Name that clients and metrics see; the model's own when absent.
-    pub served_name: Option<String>,
+    /// Names that clients may use, of which metrics see the first; the model's own when empty.
+    pub served_names: Vec<String>,
 }
 
 impl EngineConfig {
@@ -104,7 +104,7 @@ impl EngineConfig {
             client_memory: ClientMemory::unlimited(),
             hang_timeout: Some(Device::Cpu.hang_timeout_default()),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
-            served_name: None,
+            served_names: Vec::new(),
         }
     }
 }

@@ -96,10 +96,8 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
     let kept = limits.chunk_frames(&pool);
     let max_context = max_context(&model, &pool, kept, config.max_context)?;
     steps.context = max_context;
-    let name = config
-        .served_name
-        .clone()
-        .unwrap_or_else(|| model.name.clone());
+    let mut names = config.served_names.clone().into_iter();
+    let name = names.next().unwrap_or_else(|| model.name.clone());
     let recorder = Recorder::new(&name, max_context);
     recorder.cache_config(&CacheConfig {
         block_tokens: BLOCK_TOKENS,
@@ -111,6 +109,7 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         description: describe(&model),
         device: config.device.description(),
         name,
+        aliases: names.collect(),
         max_context,
         vocab: model.spec.vocab,
         eos_token_ids: model.end_ids.clone(),

@@ -31,6 +31,7 @@ impl Checks {
         Self(Arc::new(Inner {
             model: ModelInfo {
                 name: "checks".into(),
+                aliases: Vec::new(),
                 description: "no model".into(),
                 device: "none".into(),
                 max_context: 1000,
@@ -118,6 +119,10 @@ impl Engine for Checks {
 
     fn model(&self) -> &ModelInfo {
         &self.0.model
+    }
+
+    fn token_bytes(&self, _: u32) -> &[u8] {
+        b"t"
     }
 
     fn default_sampling(&self) -> SamplingOptions {

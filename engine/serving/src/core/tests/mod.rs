@@ -95,6 +95,7 @@ fn clocked(
     let served = Served {
         info: ModelInfo {
             name: "scripted".into(),
+            aliases: Vec::new(),
             description: String::new(),
             device: String::new(),
             max_context: 512,

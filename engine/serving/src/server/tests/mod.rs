@@ -2,8 +2,8 @@
 
 mod calls;
 mod crowd;
-mod fake;
 mod hostile;
+mod http_api;
 mod lifecycle;
 mod malformed;
 mod memory;
@@ -22,9 +22,9 @@ use tonic::codegen::http::Request;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use self::fake::Fake;
 use super::{ConnectionLimits, InMemory, Server, ServerConfig, Times};
 use crate::client_memory::ClientMemory;
+use crate::front_end::fake::Fake;
 
 /// A small window, so that little output hides in the client.
 const CLIENT_WINDOW_BYTES: u32 = 65_535;
@@ -77,6 +77,7 @@ async fn bind_with(
     let loopback = "127.0.0.1:0".parse().unwrap();
     let config = ServerConfig {
         grpc: loopback,
+        api: Some(loopback),
         http: Some(loopback),
         limits: LIMITS,
         connections,

@@ -1,5 +1,5 @@
-//! The HTTP port: `/metrics` for Prometheus, `/livez` (alive; also `/healthz`) and `/readyz` (takes
-//! requests) for orchestrators. No answer waits for the engine.
+//! `/metrics` for Prometheus, `/livez` (alive; also `/healthz`) and `/readyz` (takes requests; also
+//! `/health` and `/ping`) for orchestrators. No answer waits for the engine.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,16 +9,19 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 
-use super::Clients;
-use super::engine::{Engine, gauges};
+use crate::front_end::{Engine, gauges};
+use crate::metrics::ClientGauges;
 
 /// What a probe hears while requests wait and no step comes back.
 const HUNG: &str = "requests wait, and no step comes back (--hang-timeout)\n";
 
 type Shared<E> = State<Served<E>>;
 
+/// What clients hold at the moment.
+pub(crate) type Clients = Arc<dyn Fn() -> ClientGauges + Send + Sync>;
+
 /// What the routes look at.
-pub(super) struct Served<E> {
+pub(crate) struct Served<E> {
     engine: Arc<OnceLock<E>>,
     clients: Clients,
 }
@@ -33,17 +36,19 @@ impl<E> Clone for Served<E> {
 }
 
 /// The routes; `engine` is set when the model is loaded.
-pub(super) fn router<E: Engine>(engine: Arc<OnceLock<E>>, clients: Clients) -> Router {
+pub(crate) fn router<E: Engine>(engine: Arc<OnceLock<E>>, clients: Clients) -> Router {
     Router::new()
         .route("/metrics", get(metrics::<E>))
         .route("/healthz", get(livez::<E>))
         .route("/livez", get(livez::<E>))
         .route("/readyz", get(readyz::<E>))
+        .route("/health", get(readyz::<E>))
+        .route("/ping", get(readyz::<E>).post(readyz::<E>))
         .with_state(Served { engine, clients })
 }
 
 async fn metrics<E: Engine>(State(served): Shared<E>) -> impl IntoResponse {
-    let clients = served.clients.gauges();
+    let clients = (served.clients)();
     let render = |engine: &E| {
         let now = gauges(&engine.state(), clients);
         engine.recorder().render(&now)

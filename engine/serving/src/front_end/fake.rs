@@ -6,38 +6,53 @@ use std::time::Duration;
 
 use crate::client_memory::ClientMemory;
 use crate::core::{
-    EngineState, Field, FinishReason, GenerateStream, KvBits, ModelInfo, Prompt, Request,
-    RequestError, STREAM_LIMIT_BYTES, SendError, StreamEvent, StreamSender, stream,
+    EngineState, FinishReason, GenerateStream, KvBits, ModelInfo, Prompt, Request, RequestError,
+    STREAM_LIMIT_BYTES, SendError, StreamEvent, StreamSender, TokenLogprobs, stream,
 };
+use crate::front_end::Engine;
 use crate::metrics::Recorder;
 use crate::sampling::SamplingOptions;
-use crate::server::Engine;
+
+/// The text of tokens below 256: the byte of that number.
+const BYTES: &[u8] = &{
+    let mut bytes = [0; 256];
+    let mut i = 0;
+    while i < 256 {
+        bytes[i] = i as u8;
+        i += 1;
+    }
+    bytes
+};
+
+/// Begins every text.
+const BOS: u32 = 1;
 
 /// Shared by all clones.
-pub(super) struct Inner {
+pub(crate) struct Inner {
     model: ModelInfo,
     recorder: Recorder,
     /// Whether requests are taken.
-    pub(super) accepting: AtomicBool,
+    pub(crate) accepting: AtomicBool,
     /// Whether the engine makes steps.
-    pub(super) alive: AtomicBool,
-    pub(super) hung: AtomicBool,
+    pub(crate) alive: AtomicBool,
+    pub(crate) hung: AtomicBool,
     /// Requests that have not ended.
-    pub(super) live: AtomicUsize,
+    pub(crate) live: AtomicUsize,
     /// Streams whose reader went away before the end.
-    pub(super) aborted: AtomicUsize,
+    pub(crate) aborted: AtomicUsize,
     /// Bytes that `flood` got rid of before its stream was full.
-    pub(super) flooded: AtomicUsize,
+    pub(crate) flooded: AtomicUsize,
 }
 
 #[derive(Clone)]
-pub(super) struct Fake(pub(super) Arc<Inner>);
+pub(crate) struct Fake(pub(crate) Arc<Inner>);
 
 impl Fake {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Arc::new(Inner {
             model: ModelInfo {
                 name: "fake".into(),
+                aliases: vec!["org/fake".into()],
                 description: "a script, not a model".into(),
                 device: "none".into(),
                 max_context: 1000,
@@ -80,6 +95,58 @@ impl Drop for Working<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// What a prompt says: its text, the last message, or the characters that its tokens stand for.
+fn script(prompt: &Prompt) -> String {
+    match prompt {
+        Prompt::Text(text) => text.clone(),
+        Prompt::Chat(messages) => messages
+            .last()
+            .map(|m| m.content.clone())
+            .unwrap_or_default(),
+        Prompt::Tokens(ids) => {
+            let ids = ids.iter().filter(|&&id| id != BOS);
+            ids.filter_map(|&id| char::from_u32(id)).collect()
+        }
+    }
+}
+
+/// Log-probabilities of these characters, and of the next one.
+fn likely(bytes: impl Iterator<Item = u8>) -> Vec<TokenLogprobs> {
+    let one = |byte| TokenLogprobs {
+        token: u32::from(byte),
+        logprob: -0.5,
+        top: vec![(u32::from(byte) + 1, -0.25)],
+    };
+    bytes.map(one).collect()
+}
+
+/// Every choice says "Hé!" in pieces: of the é the first token has one byte, and no text.
+fn say(tx: &StreamSender, sampling: &SamplingOptions) {
+    for choice in 0..sampling.n {
+        for (text, bytes) in [("H", &b"H"[..]), ("", b"\xc3"), ("é!", b"\xa9!")] {
+            let logprobs = sampling.logprobs.map(|_| likely(bytes.iter().copied()));
+            let _ = tx.send(StreamEvent::Delta {
+                choice,
+                text: text.into(),
+                token_ids: bytes.iter().map(|&byte| u32::from(byte)).collect(),
+                logprobs: logprobs.unwrap_or_default(),
+            });
+        }
+        let _ = tx.send(StreamEvent::Finished {
+            choice,
+            reason: FinishReason::Stop,
+            stop_string: sampling.stop.first().cloned(),
+            stop_token: Some(2),
+            completion_tokens: 4,
+            kv_bits: KvBits {
+                lowest: 4,
+                mean: 5.25,
+            },
+        });
+    }
+    tx.close(None);
 }
 
 async fn count(tx: &StreamSender, pieces: u32, pause: Duration) {
@@ -126,9 +193,8 @@ impl Engine for Fake {
         if !inner.accepting.load(Ordering::Relaxed) {
             return Err(RequestError::ShuttingDown);
         }
-        let Prompt::Text(script) = request.prompt else {
-            return Err(RequestError::invalid(Field::Prompt, "text only"));
-        };
+        let script = script(&request.prompt);
+        let sampling = request.sampling;
         match script.as_str() {
             "panic" => panic!("the script says so"),
             "full" => return Err(RequestError::QueueFull { limit: 3 }),
@@ -141,12 +207,15 @@ impl Engine for Fake {
         });
         inner.live.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
+            let asked = sampling.prompt_logprobs.map(|_| likely(script.bytes()));
             let _ = tx.send(StreamEvent::Started {
                 prompt_tokens: 3,
                 cached_tokens: 1,
-                prompt_logprobs: vec![],
+                prompt_logprobs: asked.unwrap_or_default(),
             });
             match script.as_str() {
+                "say" => say(&tx, &sampling),
+                long if long.starts_with("saysay") => say(&tx, &sampling),
                 "count" => count(&tx, 5, Duration::from_millis(1)).await,
                 "slowly" => count(&tx, 10, Duration::from_millis(50)).await,
                 "flood" => flood(&tx, &inner).await,
@@ -171,13 +240,13 @@ impl Engine for Fake {
 
     async fn tokenize(&self, prompt: Prompt, add_special: bool) -> Result<Vec<u32>, RequestError> {
         let Prompt::Text(text) = prompt else {
-            return Ok(vec![9]);
+            return Ok(script(&prompt).bytes().map(u32::from).collect());
         };
         if text == "forever" {
             let _working = Working::new(&self.0.live);
             std::future::pending::<()>().await;
         }
-        let bos = add_special.then_some(1);
+        let bos = add_special.then_some(BOS);
         Ok(bos.into_iter().chain(text.bytes().map(u32::from)).collect())
     }
 
@@ -187,6 +256,10 @@ impl Engine for Fake {
 
     fn model(&self) -> &ModelInfo {
         &self.0.model
+    }
+
+    fn token_bytes(&self, id: u32) -> &[u8] {
+        BYTES.get(id as usize..=id as usize).unwrap_or(b"<special>")
     }
 
     fn default_sampling(&self) -> SamplingOptions {

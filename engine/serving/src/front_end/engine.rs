@@ -1,4 +1,4 @@
-//! What the servers need of an engine, so that they can be tested without one.
+//! What front ends need of an engine, so that they can be tested without one.
 
 use std::future::Future;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::core::{
 use crate::metrics::{ClientGauges, EngineGauges, Recorder};
 use crate::sampling::SamplingOptions;
 
-/// An engine as the servers see it: cheap to clone, safe to call from any task.
+/// An engine as front ends see it: cheap to clone, safe to call from any task.
 pub trait Engine: Clone + Send + Sync + 'static {
     /// Validates, tokenises and queues a request; the stream carries the answer or the reason why
     /// there is none.
@@ -39,6 +39,10 @@ pub trait Engine: Clone + Send + Sync + 'static {
     /// What is served.
     fn model(&self) -> &ModelInfo;
 
+    /// The bytes that a token adds to a text; none outside the vocabulary. They need not be whole
+    /// characters.
+    fn token_bytes(&self, id: u32) -> &[u8];
+
     /// Sampling parameters of a request that sets none: the model's own.
     fn default_sampling(&self) -> SamplingOptions;
 
@@ -59,7 +63,7 @@ pub trait Engine: Clone + Send + Sync + 'static {
 }
 
 /// The engine's numbers for a scrape.
-pub(super) fn gauges(state: &EngineState, clients: ClientGauges) -> EngineGauges {
+pub(crate) fn gauges(state: &EngineState, clients: ClientGauges) -> EngineGauges {
     EngineGauges {
         running: state.running,
         waiting: state.waiting,
@@ -102,6 +106,10 @@ impl Engine for EngineHandle {
 
     fn model(&self) -> &ModelInfo {
         self.model()
+    }
+
+    fn token_bytes(&self, id: u32) -> &[u8] {
+        self.tokenizer().token_bytes(id).unwrap_or_default()
     }
 
     fn default_sampling(&self) -> SamplingOptions {
