@@ -263,7 +263,7 @@ BAD = [
     ("response_format", {"response_format": {"type": "json_object"}}),
     ("reasoning_effort", {"reasoning_effort": "high"}),
     ("min_kv_bits", {"extra_body": {"min_kv_bits": 3}}),
-    ("chat_template_kwargs", {"extra_body": {"chat_template_kwargs": {"a": 1}}}),
+    ("chat_template_kwargs", {"extra_body": {"chat_template_kwargs": [1]}}),
     ("temperature", {"extra_body": {"temperature": "hot"}}),
 ]
 
@@ -361,6 +361,28 @@ def test_text_becomes_tokens_and_back(server, api):
     assert (status, answer) == (200, {"prompt": FRANCE})
     status, answer, _ = server.ask("/detokenize", {"tokens": [49152]})
     assert (status, answer["error"]["param"]) == (400, "tokens[0]")
+
+
+def test_templates_are_told_what_requests_say(tmp_path):
+    template = tmp_path / "template.jinja"
+    template.write_text(
+        "{{ messages[0].content }}{% if thinking %} {{ thinking }}{% endif %}"
+        "{% if add_generation_prompt %} answer{% endif %}"
+    )
+    with Server("--chat-template", template) as server:
+        ask = {"messages": [{"role": "user", "content": "Hi"}]}
+        for more, text in [
+            ({}, "Hi answer"),
+            ({"add_generation_prompt": False}, "Hi"),
+            ({"chat_template_kwargs": {"thinking": "deep"}}, "Hi deep answer"),
+        ]:
+            status, answer, _ = server.ask("/tokenize", {**ask, **more})
+            assert status == 200, answer
+            again = server.ask("/detokenize", {"tokens": answer["tokens"]})[1]
+            assert again["prompt"] == text
+        more = {"chat_template_kwargs": {"thinking": "deep"}, "max_tokens": 1}
+        status, answer, _ = server.ask("/v1/chat/completions", {**ask, **more})
+        assert status == 200 and answer["usage"]["prompt_tokens"] == 3
 
 
 def test_the_port_answers_probes_and_tells_what_it_is(server):

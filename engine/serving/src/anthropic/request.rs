@@ -107,7 +107,7 @@ impl Messages {
             let system = Message::new("system", system);
             chat.splice(0..0, conversation(vec![system], "system")?);
         }
-        Ok(Prompt::Chat(chat))
+        Ok(Prompt::Chat(chat.into()))
     }
 
     /// The request for the engine, which checks ranges.
@@ -135,7 +135,7 @@ impl Messages {
             request_id: new_name("ebb-"),
             min_kv_bits: bits.transpose()?,
             priority: priority.transpose()?.unwrap_or(0),
-            ..Request::new(Prompt::Chat(Vec::new()), sampling)
+            ..Request::new(Prompt::Chat(Vec::new().into()), sampling)
         };
         Ok(Request {
             prompt: self.prompt()?,

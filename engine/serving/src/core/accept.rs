@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::TrySendError;
 use std::time::Instant;
 
+use ebb_models::tokenizer::{ChatMessage, Conversation};
 use ebb_scheduler::RequestId;
 
 use super::engine::{Command, Inner, Submission};
@@ -146,9 +147,11 @@ impl Inner {
                 shared.check_length(text, Field::Text)?;
                 (text.len(), work_bytes(text))
             }
-            Prompt::Chat(ref messages) => {
-                let bytes = messages.iter().map(|m| m.role.len() + m.content.len());
-                let bytes = bytes.sum::<usize>();
+            Prompt::Chat(ref chat) => {
+                let arguments = serde_json::to_string(&chat.template_arguments);
+                let messages = chat.messages.iter();
+                let bytes = messages.map(|m| m.role.len() + m.content.len());
+                let bytes = bytes.sum::<usize>() + arguments.map_or(0, |text| text.len());
                 (bytes, RENDER_COPIES * bytes)
             }
         };
@@ -227,17 +230,26 @@ impl Shared {
         let (ids, field) = match prompt {
             Prompt::Tokens(ids) => return self.check_ids(ids, Field::TokenIds),
             Prompt::Text(text) => (encode(&text, Field::Text, add_special)?, Field::Text),
-            Prompt::Chat(messages) => {
+            Prompt::Chat(chat) => {
                 let template = self.served.template.as_ref().ok_or_else(|| {
                     RequestError::invalid(
                         Field::Chat,
                         "this model has no chat template; send text or token_ids instead",
                     )
                 })?;
+                let messages = chat.messages.iter().map(ChatMessage::to_json);
+                let conversation = Conversation {
+                    messages: &messages.collect::<Vec<_>>(),
+                    tools: None,
+                    documents: None,
+                    add_generation_prompt: chat.add_generation_prompt,
+                    kwargs: Some(&chat.template_arguments),
+                    now: std::time::SystemTime::now(),
+                };
                 let text = template
-                    .render(&messages, true, std::time::SystemTime::now())
+                    .render_conversation(&conversation)
                     .map_err(|e| RequestError::invalid(Field::Chat, e))?;
-                drop(messages);
+                drop(chat);
                 self.check_length(&text, Field::Chat)?;
                 held.grow(work_bytes(&text))?;
                 // The template writes BOS itself where the model wants one.

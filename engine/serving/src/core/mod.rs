@@ -29,7 +29,7 @@ pub use error::RequestError;
 pub use field::Field;
 pub use handle::{EngineHandle, EngineState, ModelInfo};
 pub(crate) use pulse::real_clock;
-pub use request::{Prompt, Request};
+pub use request::{Chat, Prompt, Request};
 pub(crate) use shared::Served;
 pub use step::table_delta;
 pub use stream::{GenerateStream, STREAM_LIMIT_BYTES};

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use ebb_models::tokenizer::ChatMessage;
 use ebb_scheduler::{Millis, RequestId};
+use serde_json::{Map, Value};
 
 use super::{Field, RequestError};
 use crate::sampling::{Param, ParamError, SamplingOptions, SamplingParams};
@@ -19,8 +20,29 @@ pub enum Prompt {
     Text(String),
     /// Token ids, taken as they are.
     Tokens(Vec<u32>),
-    /// A conversation, rendered by the model's chat template with a generation prompt.
-    Chat(Vec<ChatMessage>),
+    /// A conversation.
+    Chat(Chat),
+}
+
+/// A conversation, and how the model's chat template renders it.
+#[derive(Debug, Clone)]
+pub struct Chat {
+    /// What was said, in order.
+    pub messages: Vec<ChatMessage>,
+    /// Whether the prompt ends with the beginning of an answer.
+    pub add_generation_prompt: bool,
+    /// Variables for the template alone, such as `enable_thinking`.
+    pub template_arguments: Map<String, Value>,
+}
+
+impl From<Vec<ChatMessage>> for Chat {
+    fn from(messages: Vec<ChatMessage>) -> Self {
+        Self {
+            messages,
+            add_generation_prompt: true,
+            template_arguments: Map::new(),
+        }
+    }
 }
 
 impl Prompt {
@@ -29,7 +51,7 @@ impl Prompt {
     /// # Errors
     /// [`RequestError::Invalid`] with the field.
     pub fn validate(&self) -> Result<(), RequestError> {
-        let Self::Chat(messages) = self else {
+        let Self::Chat(Chat { messages, .. }) = self else {
             return Ok(());
         };
         if messages.is_empty() {
@@ -225,7 +247,7 @@ mod tests {
                 role: role.into(),
                 content: "hi".into(),
             };
-            Prompt::Chat(vec![message])
+            Prompt::Chat(vec![message].into())
         };
         let base = || Request::new(chat("user"), SamplingOptions::default());
         assert!(base().validate(100).is_ok());
@@ -241,7 +263,7 @@ mod tests {
             }),
             Field::RequestId
         );
-        let prompt = Prompt::Chat(Vec::new());
+        let prompt = Prompt::Chat(Vec::new().into());
         assert_eq!(field(Request { prompt, ..base() }), Field::ChatMessages);
         let prompt = chat("");
         assert_eq!(field(Request { prompt, ..base() }), Field::ChatRole(0));

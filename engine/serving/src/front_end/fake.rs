@@ -101,7 +101,8 @@ impl Drop for Working<'_> {
 fn script(prompt: &Prompt) -> String {
     match prompt {
         Prompt::Text(text) => text.clone(),
-        Prompt::Chat(messages) => messages
+        Prompt::Chat(chat) => chat
+            .messages
             .last()
             .map(|m| m.content.clone())
             .unwrap_or_default(),

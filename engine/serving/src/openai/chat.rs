@@ -4,13 +4,14 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::response::sse::Event;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::choice::{Ending, Head};
 use super::common::{Common, UsageIn};
 use super::error::{body, shape};
 use super::logprobs::{ChatLogprobs, PromptLogprobs};
 use super::usage::Usage;
-use crate::core::{Prompt, StreamEvent};
+use crate::core::{self, Prompt, StreamEvent};
 use crate::front_end::Engine;
 use crate::http::answers::{Answer, Answers, Choice, End};
 use crate::http::events::{Writer, json as data, respond};
@@ -29,7 +30,7 @@ pub(super) struct Chat {
     top_logprobs: Option<Whole>,
     add_generation_prompt: Option<bool>,
     modalities: Option<Vec<String>>,
-    chat_template_kwargs: Asked,
+    chat_template_kwargs: Option<Map<String, Value>>,
     chat_template: Asked,
     continue_final_message: Asked,
     documents: Asked,
@@ -49,11 +50,6 @@ impl Chat {
     fn check_supported(&self) -> Result<(), Problem> {
         let (tools, reasoning) = ("tools are", "reasoning fields are");
         for (asked, param, what) in [
-            (
-                &self.chat_template_kwargs,
-                "chat_template_kwargs",
-                "arguments of templates are",
-            ),
             (
                 &self.chat_template,
                 "chat_template",
@@ -80,10 +76,6 @@ impl Chat {
             (&self.echo, "echo", "echo of chats is"),
         ] {
             asked.refuse(param, what, &["none"])?;
-        }
-        if self.add_generation_prompt == Some(false) {
-            let what = "chats without a generation prompt are";
-            return Err(Problem::unsupported("add_generation_prompt", what));
         }
         let modalities = self.modalities.iter().flatten();
         if modalities.into_iter().any(|modality| modality != "text") {
@@ -153,7 +145,11 @@ async fn answer<E: Engine>(api: Api<E>, request: Request) -> Result<Response, Pr
         )
     })?;
     let messages = messages.into_iter().map(|Object(message)| message);
-    let mut prompt = Prompt::Chat(conversation(messages.collect(), "messages")?);
+    let mut prompt = Prompt::Chat(core::Chat {
+        messages: conversation(messages.collect(), "messages")?,
+        add_generation_prompt: chat.add_generation_prompt.unwrap_or(true),
+        template_arguments: chat.chat_template_kwargs.unwrap_or_default(),
+    });
 
     let refused = |error| Problem::of(&error, |field| Some(spelling.path(field)));
     let mut prompt_ids = None;

@@ -202,7 +202,7 @@ impl Fields {
             let system = Message::new("system", Content(instructions.clone()));
             messages.insert(0, system);
         }
-        Ok(Prompt::Chat(conversation(messages, "input")?))
+        Ok(Prompt::Chat(conversation(messages, "input")?.into()))
     }
 }
 

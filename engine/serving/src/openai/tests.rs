@@ -363,14 +363,8 @@ async fn wrong_fields_are_named_as_they_were_spelled() {
         (json!({"tools": [{"type": "function"}]}), "tools"),
         (json!({"tool_choice": "auto"}), "tool_choice"),
         (json!({"reasoning_effort": "high"}), "reasoning_effort"),
-        (
-            json!({"chat_template_kwargs": {"thinking": true}}),
-            "chat_template_kwargs",
-        ),
-        (
-            json!({"add_generation_prompt": false}),
-            "add_generation_prompt",
-        ),
+        (json!({"chat_template_kwargs": [1]}), "chat_template_kwargs"),
+        (json!({"add_generation_prompt": 1}), "add_generation_prompt"),
         (json!({"modalities": ["text", "audio"]}), "modalities"),
     ] {
         let (status, answer) = ask("/v1/chat/completions", with(chat("say"), more.clone())).await;
@@ -387,6 +381,7 @@ async fn what_asks_for_nothing_is_no_mistake() {
         json!({"user": "me", "metadata": {"a": "b"}, "store": true, "logit_bias": null}),
         json!({"stop": null, "seed": -1, "top_k": -1, "max_tokens": 16.0, "stop_token_ids": null}),
         json!({"chat_template_kwargs": {}, "add_generation_prompt": true, "top_logprobs": 0}),
+        json!({"chat_template_kwargs": {"thinking": true}, "add_generation_prompt": false}),
         json!({"max_tokens": 10_000_000, "max_completion_tokens": 5}),
     ] {
         let (status, answer) = ask("/v1/chat/completions", with(chat("say"), more)).await;

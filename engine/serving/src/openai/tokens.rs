@@ -3,11 +3,12 @@
 use axum::extract::{Request, State};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::common::{Common, TokenId};
 use super::error::{Spelling, shape};
 use crate::client_memory::ClientMemoryFull;
-use crate::core::{Prompt, RequestError};
+use crate::core::{Chat, Prompt, RequestError};
 use crate::front_end::Engine;
 use crate::http::json;
 use crate::http::messages::{Message, conversation};
@@ -26,7 +27,7 @@ pub(super) struct Tokenize {
     add_generation_prompt: Option<bool>,
     continue_final_message: Asked,
     chat_template: Asked,
-    chat_template_kwargs: Asked,
+    chat_template_kwargs: Option<Map<String, Value>>,
     tools: Asked,
 }
 
@@ -65,11 +66,6 @@ impl Tokenize {
                 "chat_template",
                 "templates of requests are",
             ),
-            (
-                &self.chat_template_kwargs,
-                "chat_template_kwargs",
-                "arguments of templates are",
-            ),
             (&self.tools, "tools", "tools are"),
         ] {
             asked.refuse(param, what, &[])?;
@@ -85,12 +81,12 @@ impl Tokenize {
                     let what = "special tokens beside those of the template are";
                     return Err(Problem::unsupported("add_special_tokens", what));
                 }
-                if self.add_generation_prompt == Some(false) {
-                    let what = "chats without a generation prompt are";
-                    return Err(Problem::unsupported("add_generation_prompt", what));
-                }
                 let messages = messages.into_iter().map(|Object(message)| message);
-                let chat = conversation(messages.collect(), "messages")?;
+                let chat = Chat {
+                    messages: conversation(messages.collect(), "messages")?,
+                    add_generation_prompt: self.add_generation_prompt.unwrap_or(true),
+                    template_arguments: self.chat_template_kwargs.unwrap_or_default(),
+                };
                 Ok((Prompt::Chat(chat), spelling("messages"), false))
             }
             _ => Err(Problem::invalid("prompt", "send either prompt or messages")),

@@ -37,7 +37,7 @@ pub fn request(
     let prompt = match prompt {
         Some(v1::generate_request::Prompt::Text(text)) => Prompt::Text(text),
         Some(v1::generate_request::Prompt::TokenIds(ids)) => Prompt::Tokens(ids.ids),
-        Some(v1::generate_request::Prompt::Chat(chat)) => Prompt::Chat(messages(chat)),
+        Some(v1::generate_request::Prompt::Chat(chat)) => Prompt::Chat(messages(chat).into()),
         None => {
             let message = "set one of text, token_ids or chat";
             return Err(CallError::call("prompt", message));
@@ -69,7 +69,7 @@ pub(super) fn tokenize_prompt(
 ) -> Result<Prompt, CallError> {
     match input {
         Some(v1::tokenize_request::Input::Text(text)) => Ok(Prompt::Text(text)),
-        Some(v1::tokenize_request::Input::Chat(chat)) => Ok(Prompt::Chat(messages(chat))),
+        Some(v1::tokenize_request::Input::Chat(chat)) => Ok(Prompt::Chat(messages(chat).into())),
         None => Err(CallError::call("input", "set one of text or chat")),
     }
 }

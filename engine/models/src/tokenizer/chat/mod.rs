@@ -32,6 +32,13 @@ pub struct ChatMessage {
     pub content: String,
 }
 
+impl ChatMessage {
+    /// The message as templates take it.
+    pub fn to_json(&self) -> Value {
+        json!({"role": self.role, "content": self.content})
+    }
+}
+
 /// The special tokens that templates write, by their text. A template can ask whether one that
 /// the model does not have is defined.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -164,8 +171,7 @@ impl ChatTemplate {
         add_generation_prompt: bool,
         now: SystemTime,
     ) -> Result<String, ChatError> {
-        let message = |m: &ChatMessage| json!({"role": m.role, "content": m.content});
-        let messages: Vec<Value> = messages.iter().map(message).collect();
+        let messages: Vec<Value> = messages.iter().map(ChatMessage::to_json).collect();
         self.render_conversation(&Conversation {
             messages: &messages,
             tools: None,
