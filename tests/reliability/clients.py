@@ -10,13 +10,15 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 
 from api import Api, Result, collect, greedy
-from server import Server, binary
+from server import ROOT, Server, binary
 
 __all__ = [
+    "ROOT",
     "Api",
     "Link",
     "Result",
     "Server",
+    "binary",
     "collect",
     "greedy",
     "load",

@@ -234,7 +234,7 @@ async fn a_chat_through_the_engine_gives_the_golden_answer() {
         role: "user".into(),
         content: "What is the capital of Japan? Answer in one sentence.".into(),
     };
-    let (tokens, reason) = generate(&engine, Prompt::Chat(vec![message]), 64, false).await;
+    let (tokens, reason) = generate(&engine, Prompt::Chat(vec![message].into()), 64, false).await;
     assert_eq!(tokens, ids(&case["generated_ids"]));
     assert_eq!(reason, FinishReason::Stop);
 }
