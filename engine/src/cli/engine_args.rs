@@ -20,7 +20,8 @@ pub(super) const YEAR: u64 = 365 * 86_400;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model")]
 pub(super) struct ModelArgs {
-    /// A model's name, a Hugging Face directory, or a .gguf file.
+    /// A model's name, a Hugging Face directory, a .gguf file, or ORG/NAME[@REVISION][:FILE] of a
+    /// model in the cache of Hugging Face's tools.
     ///
     /// The one name known is SmolLM2-135M-Instruct; it is fetched when first used (about 100 MB).
     #[arg(long, short, value_name = "NAME|DIR|FILE", default_value = DEFAULT_MODEL.name)]

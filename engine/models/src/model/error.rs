@@ -15,7 +15,8 @@ pub enum ModelError {
     /// `--model` names nothing that exists.
     #[error(
         "there is no model `{given}`: {problem}. Give a known name ({known}), a directory with \
-         config.json and safetensors, or a .gguf file"
+         config.json and safetensors, a .gguf file, or ORG/NAME of a model that was downloaded \
+         from Hugging Face"
     )]
     NotFound {
         /// What was asked for.

@@ -1,10 +1,11 @@
-//! What `--model` means: a known name, a directory, or a .gguf file.
+//! What `--model` means: a known name, a directory, a .gguf file, or a name on the hub.
 
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 
 use super::error::ModelError;
 use super::fetch::{FetchDisplay, FetchError, fetch};
+use super::hub_cache::{self, HubName};
 use super::known::{KNOWN_MODELS, KnownModel};
 use super::look::{is_file, look};
 
@@ -28,12 +29,22 @@ pub enum ModelRef {
 
 impl ModelRef {
     /// Finds out what `given` stands for. A known name wins over a file of that name in the
-    /// current directory, which can be written as `./NAME`.
+    /// current directory, which can be written as `./NAME`. What is here wins over
+    /// `ORG/NAME[@REVISION][:FILE]`, which is looked for in the cache of Hugging Face's tools,
+    /// whose place the environment says.
     ///
     /// # Errors
     /// [`ModelError::NotFound`], which says what was looked for; [`ModelError::Io`] where something
     /// is there and cannot be looked at.
     pub fn parse(given: &str) -> Result<Self, ModelError> {
+        Self::parse_with(given, hub_cache::folder(|name| std::env::var_os(name)))
+    }
+
+    /// The same, with the cache at `hub_cache`.
+    ///
+    /// # Errors
+    /// Those of [`parse`](Self::parse).
+    pub fn parse_with(given: &str, hub_cache: Option<PathBuf>) -> Result<Self, ModelError> {
         if let Some(known) = KNOWN_MODELS.iter().find(|known| known.name == given) {
             return Ok(Self::Known(known));
         }
@@ -57,6 +68,9 @@ impl ModelRef {
             }));
         }
         if found.is_none() {
+            if let (Some(name), Some(folder)) = (HubName::parse(given), hub_cache) {
+                return name.find(&folder)?.map(Self::Files).map_err(not_found);
+            }
             return Err(not_found(
                 "no file or directory of that name exists".to_owned(),
             ));
@@ -100,9 +114,13 @@ impl ModelRef {
 }
 
 impl ModelFiles {
-    /// What the model is called: the known name if it has one, else the name of its directory, or
-    /// of its file without `.gguf`.
+    /// What the model is called: the known name if it has one, `ORG/NAME` in the cache of Hugging
+    /// Face's tools, else the name of its directory, or of its file without `.gguf`.
     pub fn name(&self) -> String {
+        let (Self::Directory(path) | Self::Gguf(path)) = self;
+        if let Some(name) = hub_cache::name_of(path) {
+            return name;
+        }
         let name = match self {
             Self::Directory(path) => {
                 // `.` and `..` have no name until they are resolved.

@@ -23,6 +23,7 @@ pub mod fetch;
 mod generation_defaults;
 pub mod gguf;
 mod hf;
+mod hub_cache;
 mod identity;
 mod key_scales;
 mod known;

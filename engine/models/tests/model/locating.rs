@@ -38,9 +38,55 @@ fn names_directories_and_files_are_told_apart() {
     assert_eq!(
         sentence("no-such-model"),
         "there is no model `no-such-model`: no file or directory of that name exists. Give a \
-         known name (SmolLM2-135M-Instruct), a directory with config.json and safetensors, or a \
-         .gguf file"
+         known name (SmolLM2-135M-Instruct), a directory with config.json and safetensors, a .gguf \
+         file, or ORG/NAME of a model that was downloaded from Hugging Face"
     );
+}
+
+#[test]
+fn models_of_the_hub_are_found_in_its_cache() {
+    let keep = TempDir::new().expect("a temporary directory");
+    let (cache, commit) = (keep.path(), "8f3ac1");
+    let find = |given: &str| ModelRef::parse_with(given, Some(cache.to_owned()));
+    let sentence = |given: &str| find(given).expect_err(given).to_string();
+    assert!(sentence("org/name").contains("`hf download org/name` fetches it"));
+
+    let repository = cache.join("models--org--name");
+    let snapshot = repository.join("snapshots").join(commit);
+    std::fs::create_dir_all(repository.join("refs/pr")).expect("create it");
+    assert!(sentence("org/name").contains("has no revision main"));
+    std::fs::create_dir_all(&snapshot).expect("create it");
+    std::fs::write(repository.join("refs/main"), commit).expect("write it");
+    std::fs::write(repository.join("refs/pr/1"), format!("{commit}\n")).expect("write it");
+    assert!(sentence("org/name").contains("neither config.json nor a .gguf file"));
+    assert!(sentence("org/name@v2").contains("--revision v2` fetches it"));
+
+    let file = |name: &str| {
+        std::fs::write(snapshot.join(name), b"{}").expect("write it");
+        ModelRef::Files(ModelFiles::Gguf(snapshot.join(name)))
+    };
+    let four = file("name-Q4_K_M.gguf");
+    assert_eq!(find("org/name").expect("the only file"), four);
+    let eight = file("name-Q8_0.gguf");
+    assert!(sentence("org/name").contains("There are: name-Q4_K_M.gguf, name-Q8_0.gguf"));
+    assert!(sentence("org/name:Q2_K").contains("none of its files is Q2_K"));
+    assert_eq!(find("org/name:q8_0").expect("that file"), eight);
+
+    file("config.json");
+    let directory = ModelFiles::Directory(snapshot.clone());
+    for given in [
+        "org/name",
+        "org/name@main",
+        "org/name@pr/1",
+        "org/name@8f3ac1",
+    ] {
+        assert_eq!(
+            find(given).expect(given),
+            ModelRef::Files(directory.clone())
+        );
+    }
+    assert_eq!(directory.name(), "org/name");
+    assert_eq!(find("org/name:Q4_K_M").expect("that file"), four);
 }
 
 #[test]

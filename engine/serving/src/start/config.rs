@@ -14,7 +14,7 @@ use crate::kv_plan::{DEFAULT_FLOOR, KvSource};
 /// What to serve and with how much.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
-    /// A known name, a directory, or a .gguf file.
+    /// A known name, a directory, a .gguf file, or a name in the cache of Hugging Face's tools.
     pub model: String,
     /// Where fetched models are kept; the user's cache directory when absent.
     pub cache_dir: Option<PathBuf>,
