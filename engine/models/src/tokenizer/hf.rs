@@ -4,6 +4,8 @@
 //! cannot honour (another model, dropout, an unknown decoder) is refused by name, and the
 //! truncation and padding that some files carry over from training are left out.
 
+use std::collections::HashMap;
+
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -16,6 +18,7 @@ use super::pipeline::{Pipeline, Subwords};
 use super::spelling::Spelling;
 use super::table::TokenTable;
 use super::{SpecialIds, Tokenizer, TokenizerError, VOCAB_MAX};
+use crate::model::{DeclaredToken, TokenAffixes};
 
 const FILE: &str = "tokenizer.json";
 
@@ -41,18 +44,60 @@ struct Added {
     token: AddedToken,
 }
 
+/// The tokens of the file, and those that are declared beside it. The library numbers them by the
+/// model's vocabulary, else on from its end in this order, whatever `id` says: models are trained
+/// with that.
+fn added_tokens(
+    file: Vec<Added>,
+    beside: &[DeclaredToken],
+    model: &BPE,
+) -> Result<Vec<AddedToken>, TokenizerError> {
+    for Added { id, token } in &file {
+        if let Some(known) = model.token_to_id(&token.content)
+            && known != *id
+        {
+            let content = &token.content;
+            let problem =
+                format!("gives {content:?} the id {id}, and the vocabulary gives it {known}");
+            return Err(TokenizerError::invalid("added_tokens", problem));
+        }
+    }
+    let mut tokens: Vec<AddedToken> = file.into_iter().map(|added| added.token).collect();
+    let mut places: HashMap<String, usize> = HashMap::new();
+    for (place, token) in tokens.iter().enumerate() {
+        places.entry(token.content.clone()).or_insert(place);
+    }
+    for declared in beside.iter().filter(|token| !token.content.is_empty()) {
+        let token = AddedToken::from(declared.content.clone(), declared.special)
+            .lstrip(declared.lstrip)
+            .rstrip(declared.rstrip)
+            .single_word(declared.single_word)
+            .normalized(declared.normalized);
+        match places.get(&token.content) {
+            Some(&same) => tokens[same] = token,
+            None => {
+                places.insert(token.content.clone(), tokens.len());
+                tokens.push(token);
+            }
+        }
+    }
+    Ok(tokens)
+}
+
 pub(super) fn build(json: &[u8], config: &TokenizerConfig) -> Result<Tokenizer, TokenizerError> {
     let file: File = serde_json::from_slice(json)
         .map_err(|source| TokenizerError::Json { file: FILE, source })?;
     let lengths = file.added_tokens.iter().map(|a| a.token.content.len());
     check_added("added_tokens in tokenizer.json", lengths)?;
+    let lengths = config.added_tokens.iter().map(|token| token.content.len());
+    check_added("added_tokens_decoder in tokenizer_config.json", lengths)?;
     check_rules("normalizer in tokenizer.json", &file.normalizer)?;
     check_rules("pre_tokenizer in tokenizer.json", &file.pre_tokenizer)?;
     let spelling = Spelling::of_decoder(&file.decoder)?;
     let model = bpe(file.model)?;
-    let table = table(&model, &file.added_tokens, &spelling)?;
+    let added = added_tokens(file.added_tokens, &config.added_tokens, &model)?;
+    let vocab = model.get_vocab();
     let (prefix, suffix) = affixes(part(file.post_processor)?)?;
-    let added: Vec<AddedToken> = file.added_tokens.iter().map(|a| a.token.clone()).collect();
     let pipeline = Pipeline::new(
         Subwords::Bpe(Box::new(model)),
         part(file.normalizer)?,
@@ -60,16 +105,7 @@ pub(super) fn build(json: &[u8], config: &TokenizerConfig) -> Result<Tokenizer, 
         &added,
     )
     .map_err(|e| TokenizerError::invalid("added_tokens", format!("cannot be told apart: {e}")))?;
-    // The library numbers added tokens itself: by the model's vocabulary, else on from its end.
-    for Added { id, token } in &file.added_tokens {
-        if pipeline.token_to_id(&token.content) != Some(*id) {
-            let problem = format!(
-                "gives {:?} the id {id}, which does not follow from the vocabulary",
-                token.content
-            );
-            return Err(TokenizerError::invalid("added_tokens", problem));
-        }
-    }
+    let table = table(vocab, &pipeline, &added, &spelling)?;
     let size = table.len();
     if let Some(outside) = prefix
         .iter()
@@ -87,6 +123,13 @@ pub(super) fn build(json: &[u8], config: &TokenizerConfig) -> Result<Tokenizer, 
         bos: id(&config.bos_token),
         eos: id(&config.eos_token),
         unk: id(&config.unk_token),
+    };
+    let (prefix, suffix) = match config.affixes {
+        Some(TokenAffixes { bos, eos }) => {
+            let ids = |adds: bool, id: Option<u32>| id.filter(|_| adds).into_iter().collect();
+            (ids(bos, special.bos), ids(eos, special.eos))
+        }
+        None => (prefix, suffix),
     };
     Ok(Tokenizer {
         pipeline,
@@ -152,15 +195,22 @@ fn bpe(mut model: Value) -> Result<BPE, TokenizerError> {
     Ok(model)
 }
 
-fn table(model: &BPE, added: &[Added], spelling: &Spelling) -> Result<TokenTable, TokenizerError> {
-    let mut tokens: Vec<(u32, Vec<u8>, bool)> = model
-        .get_vocab()
+fn table(
+    vocab: HashMap<String, u32>,
+    pipeline: &Pipeline,
+    added: &[AddedToken],
+    spelling: &Spelling,
+) -> Result<TokenTable, TokenizerError> {
+    let mut tokens: Vec<(u32, Vec<u8>, bool)> = vocab
         .into_iter()
         .map(|(text, id)| (id, spelling.bytes(&text), false))
         .collect();
-    // After the model's own entry for the same id, so that the added one wins.
-    let literal = |a: &Added| (a.id, a.token.content.clone().into_bytes(), a.token.special);
-    tokens.extend(added.iter().map(literal));
+    // After the model's own entry for the same id, so that the added one wins. The library's
+    // decoders treat both alike.
+    tokens.extend(added.iter().filter_map(|token| {
+        let id = pipeline.token_to_id(&token.content)?;
+        Some((id, spelling.bytes(&token.content), token.special))
+    }));
     tokens.sort_by_key(|&(id, _, _)| id);
     if let Some(&(id, _, _)) = tokens.last().filter(|t| t.0 as usize >= VOCAB_MAX) {
         let problem = format!("has the id {id}; ids below {VOCAB_MAX} are supported");

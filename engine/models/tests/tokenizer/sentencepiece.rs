@@ -132,3 +132,28 @@ fn the_converted_tokenizer_json_gives_what_its_library_gives() {
         );
     }
 }
+
+/// As `tokenizers` decodes: an added token is spelt like any other.
+#[test]
+fn metaspace_in_an_added_token_is_a_space() {
+    let mut json: serde_json::Value =
+        serde_json::from_str(&files::golden("tokenizer/llama2_tokenizer.json")).expect("JSON");
+    let plain =
+        Tokenizer::from_tokenizer_json(json.to_string().as_bytes(), &TokenizerConfig::default())
+            .expect("a tokenizer");
+    let next = plain.vocab_size() as u32;
+    let added = json["added_tokens"].as_array_mut().expect("a list");
+    for (content, special, id) in [("▁<PRE>", true, next), ("▁▁▁", false, next + 1)] {
+        added.push(
+            serde_json::json!({ "id": id, "content": content, "single_word": false,
+            "lstrip": false, "rstrip": false, "normalized": false, "special": special }),
+        );
+    }
+    let tokenizer =
+        Tokenizer::from_tokenizer_json(json.to_string().as_bytes(), &TokenizerConfig::default())
+            .expect("a tokenizer");
+    let [a, b] = ["a", "b"].map(|text| tokenizer.token_id(text).expect("a letter"));
+    assert_eq!(tokenizer.decode(&[next], false), "<PRE>");
+    assert_eq!(tokenizer.decode(&[next], true), "");
+    assert_eq!(tokenizer.decode(&[a, next + 1, b], true), "a   b");
+}
