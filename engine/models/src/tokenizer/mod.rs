@@ -211,6 +211,12 @@ impl Tokenizer {
         self.special
     }
 
+    /// Whether a text is, or holds, the text of a special token.
+    pub fn names_special(&self, text: &str) -> bool {
+        let ids = self.encode(text, false, true).unwrap_or_default();
+        ids.into_iter().any(|id| self.is_special(id))
+    }
+
     /// Whether decoding with `skip_special` leaves this id out.
     pub fn is_special(&self, id: u32) -> bool {
         self.table.is_special(id)
