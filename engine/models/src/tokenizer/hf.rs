@@ -10,7 +10,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokenizers::models::bpe::BPE;
-use tokenizers::{AddedToken, Encoding, Model, PostProcessor, PostProcessorWrapper, Token};
+use tokenizers::models::unigram::Unigram;
+use tokenizers::{AddedToken, Encoding, Model as _, PostProcessor, PostProcessorWrapper, Token};
 
 use super::config::TokenizerConfig;
 use super::limits::{check_added, check_rules};
@@ -50,7 +51,7 @@ struct Added {
 fn added_tokens(
     file: Vec<Added>,
     beside: &[DeclaredToken],
-    model: &BPE,
+    model: &Subwords,
 ) -> Result<Vec<AddedToken>, TokenizerError> {
     for Added { id, token } in &file {
         if let Some(known) = model.token_to_id(&token.content)
@@ -94,12 +95,12 @@ pub(super) fn build(json: &[u8], config: &TokenizerConfig) -> Result<Tokenizer, 
     check_rules("normalizer in tokenizer.json", &file.normalizer)?;
     check_rules("pre_tokenizer in tokenizer.json", &file.pre_tokenizer)?;
     let spelling = Spelling::of_decoder(&file.decoder)?;
-    let model = bpe(file.model)?;
+    let model = subwords(file.model)?;
     let added = added_tokens(file.added_tokens, &config.added_tokens, &model)?;
-    let vocab = model.get_vocab();
+    let vocab = model.vocab();
     let (prefix, suffix) = affixes(part(file.post_processor)?)?;
     let pipeline = Pipeline::new(
-        Subwords::Bpe(Box::new(model)),
+        model,
         part(file.normalizer)?,
         part(file.pre_tokenizer)?,
         &added,
@@ -146,6 +147,29 @@ fn part<T: DeserializeOwned>(value: Value) -> Result<Option<T>, TokenizerError> 
     serde_json::from_value(value).map_err(|source| TokenizerError::Json { file: FILE, source })
 }
 
+fn subwords(model: Value) -> Result<Subwords, TokenizerError> {
+    match model.get("type").and_then(Value::as_str) {
+        Some("Unigram") => unigram(model).map(|model| Subwords::Unigram(Box::new(model))),
+        _ => bpe(model).map(|model| Subwords::Bpe(Box::new(model))),
+    }
+}
+
+fn unigram(mut model: Value) -> Result<Unigram, TokenizerError> {
+    // The library panics on scores that are not numbers, and on a vocabulary without tokens.
+    let vocab = model.get("vocab").and_then(Value::as_array);
+    if vocab.is_none_or(Vec::is_empty) {
+        return Err(TokenizerError::invalid(
+            "model.vocab in tokenizer.json",
+            "has no tokens",
+        ));
+    }
+    // The library reads this one only as borrowed text.
+    if let Some(fields) = model.as_object_mut() {
+        fields.remove("type");
+    }
+    serde_json::from_value(model).map_err(|source| TokenizerError::Json { file: FILE, source })
+}
+
 fn bpe(mut model: Value) -> Result<BPE, TokenizerError> {
     let text = |key: &str| model.get(key).and_then(Value::as_str).unwrap_or_default();
     // Files from before 2020 leave the type out; they are BPE when they have merges.
@@ -153,7 +177,7 @@ fn bpe(mut model: Value) -> Result<BPE, TokenizerError> {
         return Err(TokenizerError::Unsupported {
             field: "model.type in tokenizer.json",
             value: format!("{:?}", text("type")),
-            supported: "BPE",
+            supported: "BPE, Unigram",
         });
     }
     let absent = [
@@ -196,7 +220,7 @@ fn bpe(mut model: Value) -> Result<BPE, TokenizerError> {
 }
 
 fn table(
-    vocab: HashMap<String, u32>,
+    vocab: Vec<(String, u32)>,
     pipeline: &Pipeline,
     added: &[AddedToken],
     spelling: &Spelling,

@@ -157,3 +157,60 @@ fn metaspace_in_an_added_token_is_a_space() {
     assert_eq!(tokenizer.decode(&[next], true), "");
     assert_eq!(tokenizer.decode(&[a, next + 1, b], true), "a   b");
 }
+
+/// Recorded with Hugging Face's tokenizers (tests/golden/tokenizer/record_unigram.py).
+#[test]
+fn a_unigram_model_gives_what_its_library_gives() {
+    #[derive(Deserialize)]
+    struct Recorded {
+        tokenizer: serde_json::Value,
+        examples: Vec<Example>,
+    }
+    let recorded: Recorded =
+        serde_json::from_str(&files::golden("tokenizer/unigram.json")).expect("examples");
+    let json = recorded.tokenizer.to_string();
+    let tokenizer = Tokenizer::from_tokenizer_json(json.as_bytes(), &TokenizerConfig::default())
+        .expect("a tokenizer");
+    let mut decoded = 0;
+    for example in recorded.examples {
+        let text = &example.text;
+        assert_eq!(
+            tokenizer.encode(text, true, true).expect("encodes"),
+            example.ids,
+            "{text:?}"
+        );
+        if let Some(expected) = example.decoded {
+            assert_eq!(tokenizer.decode(&example.ids, true), expected, "{text:?}");
+            decoded += 1;
+        }
+    }
+    assert!(decoded > 50);
+}
+
+/// The library would panic, or not come to an end.
+#[test]
+fn damaged_unigram_models_are_refused() {
+    let recorded: serde_json::Value =
+        serde_json::from_str(&files::golden("tokenizer/unigram.json")).expect("examples");
+    for (pointer, value) in [
+        ("/model/vocab", serde_json::json!([])),
+        ("/model/vocab", serde_json::json!(null)),
+        ("/model/vocab/3", serde_json::json!(["a"])),
+        ("/model/vocab/3/1", serde_json::json!("1")),
+        ("/model/unk_id", serde_json::json!(100_000)),
+        ("/model/unk_id", serde_json::json!(-1)),
+    ] {
+        let mut json = recorded["tokenizer"].clone();
+        *json.pointer_mut(pointer).expect(pointer) = value;
+        let bytes = json.to_string();
+        Tokenizer::from_tokenizer_json(bytes.as_bytes(), &TokenizerConfig::default())
+            .expect_err(pointer);
+    }
+    let mut json = recorded["tokenizer"].clone();
+    json["model"]["vocab"][3] = serde_json::json!(["", 1e308]);
+    let tokenizer =
+        Tokenizer::from_tokenizer_json(json.to_string().as_bytes(), &TokenizerConfig::default())
+            .expect("an empty token harms nobody");
+    let ids = tokenizer.encode("the end", true, true).expect("encodes");
+    assert!(!ids.contains(&3));
+}
