@@ -11,6 +11,7 @@ use super::limits::check_added;
 use super::pipeline::{Pipeline, Subwords};
 use super::pre_tokenizer::PreTokenizer;
 use super::spm::SpmModel;
+use super::stretch::COMPOSED;
 use super::table::TokenTable;
 use super::{SpecialIds, Tokenizer, TokenizerError, VOCAB_MAX, byte_level};
 
@@ -92,9 +93,10 @@ fn byte_level_bpe(
     let ids: Vocab = vocab.tokens.into_iter().zip(0..).collect();
     // Every byte needs a token of its own: the merges start from them, and a character without
     // one would silently vanish from the text.
-    if let Some(byte) =
-        (0..=255).find(|&b| !ids.contains_key(&*byte_level::byte_to_char(b).to_string()))
-    {
+    let missing = |b: &u8| !ids.contains_key(&*byte_level::byte_to_char(*b).to_string());
+    let lost = (0..=255).find(missing);
+    let loses_spaces = b" \t\n\r".iter().any(missing);
+    if let Some(byte) = lost {
         tracing::debug!(
             byte,
             "the vocabulary has no token for this byte; texts lose it"
@@ -120,6 +122,11 @@ fn byte_level_bpe(
         special,
         prefix,
         suffix,
+        stretch: match (loses_spaces, pre.composes()) {
+            (true, _) => None,
+            (false, true) => Some(COMPOSED),
+            (false, false) => Some(1),
+        },
         strips_space: false,
     })
 }
@@ -191,6 +198,7 @@ fn sentencepiece(
              tokenised",
         ));
     }
+    let has_bytes = bytes.is_some();
     model.set_fallback(bytes, vocab.unknown);
     let (prefix, suffix) = affixes(&vocab, true)?;
     let prefixed = vocab.add_space_prefix.unwrap_or(true);
@@ -207,6 +215,7 @@ fn sentencepiece(
         special: SpecialIds::of(&vocab),
         prefix,
         suffix,
+        stretch: has_bytes.then_some(1),
         strips_space: prefixed,
     })
 }

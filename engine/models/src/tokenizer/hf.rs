@@ -17,8 +17,9 @@ use super::config::TokenizerConfig;
 use super::limits::{check_added, check_rules};
 use super::pipeline::{Pipeline, Subwords};
 use super::spelling::Spelling;
+use super::stretch::stretch;
 use super::table::TokenTable;
-use super::{SpecialIds, Tokenizer, TokenizerError, VOCAB_MAX};
+use super::{SpecialIds, Tokenizer, TokenizerError, VOCAB_MAX, byte_level};
 use crate::model::{DeclaredToken, TokenAffixes};
 
 const FILE: &str = "tokenizer.json";
@@ -97,6 +98,11 @@ pub(super) fn build(json: &[u8], config: &TokenizerConfig) -> Result<Tokenizer, 
     let spelling = Spelling::of_decoder(&file.decoder)?;
     let model = subwords(file.model)?;
     let added = added_tokens(file.added_tokens, &config.added_tokens, &model)?;
+    let takes_spaces = added.iter().any(|token| token.lstrip || token.rstrip);
+    let stretch = match takes_spaces || !model.spells_everything(&spelling) {
+        true => None,
+        false => stretch(&file.normalizer, &file.pre_tokenizer),
+    };
     let vocab = model.vocab();
     let (prefix, suffix) = affixes(part(file.post_processor)?)?;
     let pipeline = Pipeline::new(
@@ -138,6 +144,7 @@ pub(super) fn build(json: &[u8], config: &TokenizerConfig) -> Result<Tokenizer, 
         special,
         prefix,
         suffix,
+        stretch,
         strips_space: spelling.strips_space(),
     })
 }
@@ -145,6 +152,25 @@ pub(super) fn build(json: &[u8], config: &TokenizerConfig) -> Result<Tokenizer, 
 /// A part of the file that may be absent or `null`.
 fn part<T: DeserializeOwned>(value: Value) -> Result<Option<T>, TokenizerError> {
     serde_json::from_value(value).map_err(|source| TokenizerError::Json { file: FILE, source })
+}
+
+impl Subwords {
+    /// Whether every byte is a token, so that no character vanishes or joins others that are
+    /// unknown.
+    fn spells_everything(&self, spelling: &Spelling) -> bool {
+        let falls_back = match self {
+            Self::Bpe(model) => model.byte_fallback,
+            Self::Unigram(model) => model.byte_fallback(),
+            Self::Spm(_) => false,
+        };
+        let known = |token: String| self.token_to_id(&token).is_some();
+        match spelling {
+            Spelling::ByteLevel => (0..=255).all(|b| known(byte_level::byte_to_char(b).into())),
+            Spelling::Spaces { .. } => {
+                falls_back && (0..=255u8).all(|b| known(format!("<0x{b:02X}>")))
+            }
+        }
+    }
 }
 
 fn subwords(model: Value) -> Result<Subwords, TokenizerError> {

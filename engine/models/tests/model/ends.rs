@@ -339,3 +339,37 @@ fn a_git_lfs_pointer_is_named() {
         .notes;
     assert!(notes[0].contains("git lfs pull"), "{notes:?}");
 }
+
+/// A context of any length has room for what a tokenizer drops.
+#[test]
+fn text_has_a_bound_only_where_none_of_it_vanishes() {
+    let bound = |change: &dyn Fn(&mut Value)| {
+        let mut json = tokenizer_json(&ADDED);
+        change(&mut json);
+        let mut files = llama(plain(json!({})));
+        files.file("tokenizer.json", &json.to_string());
+        opened(&files).tokenizer.text_bytes_per_token()
+    };
+    let bytes = |json: &mut Value| {
+        let vocab = json["model"]["vocab"]
+            .as_object_mut()
+            .expect("a vocabulary");
+        // GPT-2's alphabet of bytes.
+        let printed = |code: &u32| !matches!(code, 0x7f..=0xa0 | 0xad);
+        for (id, code) in (0x21..0x144u32).filter(printed).enumerate() {
+            let char = char::from_u32(code).expect("a character").to_string();
+            vocab.entry(char).or_insert(json!(100 + id));
+        }
+        let added = json["added_tokens"].as_array_mut().expect("a list");
+        added.clear();
+    };
+    // Characters outside of a to z have no token.
+    assert_eq!(bound(&|_| ()), None);
+    assert_eq!(bound(&bytes), Some(1));
+    let stripping = |json: &mut Value| {
+        bytes(json);
+        json["added_tokens"] = json!([{ "id": 900, "content": "<end>", "single_word": false,
+            "lstrip": false, "rstrip": true, "normalized": false, "special": true }]);
+    };
+    assert_eq!(bound(&stripping), None);
+}
