@@ -11,8 +11,15 @@ import json
 import pathlib
 
 from texts import HARD, random_texts, repetitive_texts
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 HERE = pathlib.Path(__file__).parent
 

@@ -235,23 +235,29 @@ impl PreTokenizer {
         self.composes
     }
 
+    /// Runs of newlines apart from what is between, in no byte alphabet.
+    pub(super) fn lines() -> Result<PreTokenizerWrapper, TokenizerError> {
+        split(r"\n+")
+    }
+
     /// The cuts, followed by the spelling of each piece in the byte alphabet.
     pub(super) fn build(&self) -> Result<PreTokenizerWrapper, TokenizerError> {
         let mut steps = Vec::new();
         for expression in self.expressions {
-            let split = Split::new(
-                SplitPattern::Regex((*expression).to_owned()),
-                SplitDelimiterBehavior::Isolated,
-                false,
-            )
-            .map_err(|e| TokenizerError::invalid("tokenizer.ggml.pre", e.to_string()))?;
-            steps.push(PreTokenizerWrapper::Split(split));
+            steps.push(split(expression)?);
         }
         steps.push(PreTokenizerWrapper::ByteLevel(ByteLevel::new(
             false, false, false,
         )));
         Ok(PreTokenizerWrapper::Sequence(Sequence::new(steps)))
     }
+}
+
+fn split(expression: &str) -> Result<PreTokenizerWrapper, TokenizerError> {
+    let pattern = SplitPattern::Regex(expression.to_owned());
+    Split::new(pattern, SplitDelimiterBehavior::Isolated, false)
+        .map(PreTokenizerWrapper::Split)
+        .map_err(|e| TokenizerError::invalid("tokenizer.ggml.pre", e.to_string()))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Tokens that begin and end texts, and files as transformers leaves them, in a whole directory.
 //! The expected ids are those of transformers 4.57 on the same files.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use ebb_kernels::model::TensorName;
 use ebb_models::{OpenError, Opened, open};
@@ -49,7 +49,7 @@ fn llama(tokenizer_config: Value) -> HfBuilder {
     files
 }
 
-fn path(dir: &std::path::Path) -> String {
+fn path(dir: &Path) -> String {
     dir.to_str().expect("a plain path").to_owned()
 }
 
@@ -58,7 +58,7 @@ fn opened(files: &HfBuilder) -> Opened {
     open(&path(&dir), None).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn refusal(dir: &PathBuf) -> String {
+fn refusal(dir: &Path) -> String {
     match open(&path(dir), None) {
         Ok(_) => panic!("{} should be refused", dir.display()),
         Err(error @ (OpenError::Model(_) | OpenError::TokenizerFile { .. })) => error.to_string(),

@@ -214,3 +214,69 @@ fn damaged_unigram_models_are_refused() {
     let ids = tokenizer.encode("the end", true, true).expect("encodes");
     assert!(!ids.contains(&3));
 }
+
+/// As the same model's tokenizer.json, which has no newlines inside of tokens.
+#[test]
+fn ranked_merges_over_spaces_are_read_from_gguf() {
+    let mut json: serde_json::Value =
+        serde_json::from_str(&files::golden("tokenizer/llama2_tokenizer.json")).expect("JSON");
+    json["normalizer"] = serde_json::json!(
+        { "type": "Replace", "pattern": { "String": " " }, "content": "▁" });
+    json["decoder"]["decoders"]
+        .as_array_mut()
+        .expect("decoders")
+        .pop();
+    let config = TokenizerConfig::default();
+    let expected =
+        Tokenizer::from_tokenizer_json(json.to_string().as_bytes(), &config).expect("a tokenizer");
+    let vocab = json["model"]["vocab"].as_object().expect("a vocabulary");
+    let mut tokens = vec![String::new(); vocab.len()];
+    for (text, id) in vocab {
+        tokens[id.as_u64().expect("an id") as usize] = text.clone();
+    }
+    let merge = |merge: &serde_json::Value| match merge {
+        serde_json::Value::String(merge) => merge.clone(),
+        pair => format!(
+            "{} {}",
+            pair[0].as_str().unwrap(),
+            pair[1].as_str().unwrap()
+        ),
+    };
+    let kind = |(id, text): (usize, &String)| match (id, text.starts_with("<0x")) {
+        (0, _) => TokenType::Unknown,
+        (1 | 2, _) => TokenType::Control,
+        (_, true) => TokenType::Byte,
+        _ => TokenType::Normal,
+    };
+    let merges = json["model"]["merges"].as_array().expect("merges");
+    let rebuilt = Tokenizer::from_gguf(GgufTokenizer {
+        model: "gemma4".to_owned(),
+        token_types: Some(tokens.iter().enumerate().map(kind).collect()),
+        merges: Some(merges.iter().map(merge).collect()),
+        bos: Some(1),
+        tokens,
+        ..files::no_tokenizer()
+    })
+    .expect("a vocabulary");
+    let (_, examples) = recorded("tokenizer/spm_bytes.json");
+    assert!(examples.len() > 50);
+    let encode =
+        |tokenizer: &Tokenizer, text: &str| tokenizer.encode(text, false, true).expect("encodes");
+    for Example { text, .. } in examples {
+        // Newlines are apart from what is between them.
+        let lines = text.split_inclusive('\n').flat_map(|line| {
+            let (line, newline) = line.split_at(line.trim_end_matches('\n').len());
+            [encode(&expected, line), encode(&expected, newline)]
+        });
+        let lines = match text.contains("\n\n") {
+            true => continue,
+            false => lines.collect::<Vec<_>>().concat(),
+        };
+        let ids = encode(&rebuilt, &text);
+        assert_eq!(ids, lines, "{text:?}");
+        assert_eq!(rebuilt.decode(&ids, false), expected.decode(&ids, false));
+    }
+    let ids = rebuilt.encode("a\n\nb", true, true).expect("encodes");
+    let parts = ["a", "\n\n", "b"].map(|part| encode(&expected, part));
+    assert_eq!(ids, [vec![1], parts.concat()].concat());
+}

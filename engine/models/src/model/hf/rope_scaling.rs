@@ -144,7 +144,8 @@ fn read_scaling(
     if !unknown.is_empty() {
         let names: Vec<String> = unknown.iter().map(|key| parameters.name(key)).collect();
         notes.push(format!(
-            "{} in config.json is left out of account: RoPE scaling of type {kind} does not have it",
+            "{} in config.json is left out of account: RoPE scaling of type {kind} does not have \
+             it",
             names.join(", ")
         ));
     }
