@@ -155,10 +155,13 @@ fn tokenizer(source: &TokenizerSource) -> Result<Tokenizer, OpenError> {
                 path: path.clone(),
                 source,
             })?;
+            let named = |name: &Option<String>, class: Option<&str>| {
+                name.clone().or_else(|| class.map(str::to_owned))
+            };
             let config = TokenizerConfig {
-                bos_token: files.bos_token.clone(),
-                eos_token: files.eos_token.clone(),
-                unk_token: files.unk_token.clone(),
+                bos_token: named(&files.bos_token, files.class_tokens.bos),
+                eos_token: named(&files.eos_token, files.class_tokens.eos),
+                unk_token: named(&files.unk_token, files.class_tokens.unk),
                 chat_template: files.chat_template.clone(),
                 affixes: files.affixes,
                 added_tokens: files.added_tokens.clone(),
@@ -182,8 +185,8 @@ fn template_tokens(model: &LoadedModel, tokenizer: &Tokenizer) -> TemplateTokens
     };
     match &model.tokenizer {
         TokenizerSource::Hf(files) => TemplateTokens {
-            bos: files.bos_token.clone().or(by_id.bos),
-            eos: files.eos_token.clone().or(by_id.eos),
+            bos: files.bos_token.clone(),
+            eos: files.eos_token.clone(),
             unk: files.unk_token.clone(),
             sep: files.sep_token.clone(),
             pad: files.pad_token.clone(),

@@ -40,7 +40,7 @@ pub use error::{ModelError, Refusal};
 pub use families::{FAMILIES, Family};
 pub use fetch::{FetchError, default_cache_dir};
 pub use generation_defaults::GenerationDefaults;
-pub use hf::{DeclaredToken, HfTokenizer, TokenAffixes};
+pub use hf::{ClassTokens, DeclaredToken, HfTokenizer, TokenAffixes};
 pub use identity::{Difference, Identity};
 pub use key_scales::{KeyScales, SCALE_MAX, SCALE_MIN};
 pub use known::{DEFAULT_MODEL, KNOWN_MODELS, KnownModel};

@@ -43,6 +43,8 @@ pub struct HfTokenizer {
     /// Whether encoding puts `bos_token` before a text and `eos_token` after it. Where this is
     /// absent, tokenizer.json's own post-processor decides.
     pub affixes: Option<TokenAffixes>,
+    /// Names of tokens that no file names. Templates do not see them.
+    pub class_tokens: ClassTokens,
     /// Tokens that stand beside tokenizer.json, in order of their ids.
     pub added_tokens: Vec<DeclaredToken>,
     /// The chat template: chat_template.jinja if there is one, else `chat_template` of
@@ -51,6 +53,17 @@ pub struct HfTokenizer {
     /// The one that takes its place for conversations with tools: `tool_use` of
     /// additional_chat_templates or of tokenizer_config.json.
     pub tool_template: Option<String>,
+}
+
+/// What a tokenizer class of transformers calls its tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassTokens {
+    /// Begins a text.
+    pub bos: Option<&'static str>,
+    /// Ends a text.
+    pub eos: Option<&'static str>,
+    /// Stands for what the vocabulary cannot spell.
+    pub unk: Option<&'static str>,
 }
 
 /// What a tokenizer class of transformers puts around a text, whatever tokenizer.json says.
@@ -130,15 +143,20 @@ pub(crate) fn read_tokenizer_files(dir: &Path, family: &Family) -> Result<HfToke
             None => text(&config).map_err(|refusal| refusal.at(&path)),
         }
     };
-    let or_default = |key, default: Option<&str>| match token(key)? {
-        // `null` means none.
-        None if !config.has(key) => Ok(default.map(str::to_owned)),
-        found => Ok::<_, ModelError>(found),
+    // `null` means none.
+    let unnamed = |key| {
+        let named = config.has(key) || map.as_ref().is_some_and(|map| map.has(key));
+        !named
+    };
+    let class_tokens = ClassTokens {
+        bos: class.bos.filter(|_| unnamed("bos_token")),
+        eos: class.eos.filter(|_| unnamed("eos_token")),
+        unk: class.unk.filter(|_| unnamed("unk_token")),
     };
     let [bos_token, eos_token, unk_token] = [
-        or_default("bos_token", class.bos)?,
-        or_default("eos_token", class.eos)?,
-        or_default("unk_token", class.unk)?,
+        token("bos_token")?,
+        token("eos_token")?,
+        token("unk_token")?,
     ];
     let flag = |key| config.bool(key).map_err(|refusal| refusal.at(&path));
     // Templates alone read these, so what is no token is left out.
@@ -176,6 +194,7 @@ pub(crate) fn read_tokenizer_files(dir: &Path, family: &Family) -> Result<HfToke
             bos: add_bos.unwrap_or(adds_bos),
             eos: add_eos.unwrap_or(false),
         }),
+        class_tokens,
         added_tokens,
         chat_template: named("default").or(only),
         tool_template: named("tool_use"),
