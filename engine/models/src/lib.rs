@@ -2,6 +2,7 @@
 
 pub mod model;
 mod open;
+mod python_json;
 mod stack;
 pub mod tokenizer;
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::model::{
-    LoadFormat, LoadedModel, ModelError, ModelRef, TokenizerSource, default_cache_dir,
+    LFS_ADVICE, LoadFormat, LoadedModel, ModelError, ModelRef, TokenizerSource, default_cache_dir,
+    is_lfs_pointer,
 };
 use crate::tokenizer::{
     ChatError, ChatTemplate, TemplateTokens, Tokenizer, TokenizerConfig, TokenizerError,
@@ -101,8 +102,9 @@ pub fn open_as(
 ) -> Result<Opened, OpenError> {
     let cache_dir = cache_dir.or_else(default_cache_dir);
     let files = ModelRef::parse(model)?.files(cache_dir.as_deref())?;
-    let model = LoadedModel::open_as(&files, format)?;
+    let mut model = LoadedModel::open_as(&files, format)?;
     let tokenizer = Arc::new(tokenizer(&model.tokenizer)?);
+    end_with_eos_token(&mut model, &tokenizer);
     let template = model.chat_template.as_ref().map(|source| {
         let tokens = template_tokens(&model, &tokenizer);
         let template = ChatTemplate::with_tool_use(source, model.tool_template.as_deref(), tokens);
@@ -115,6 +117,20 @@ pub fn open_as(
     })
 }
 
+/// The `eos_token` that only the tokenizer's files name ends an answer too.
+fn end_with_eos_token(model: &mut LoadedModel, tokenizer: &Tokenizer) {
+    let eos = match &model.tokenizer {
+        TokenizerSource::Hf(_) => tokenizer.special().eos,
+        // A GGUF file's own list has it.
+        TokenizerSource::Gguf(_) | TokenizerSource::StandIn(_) => None,
+    };
+    if let Some(eos) = eos.filter(|id| (*id as usize) < model.spec.vocab)
+        && let Err(place) = model.end_ids.binary_search(&eos)
+    {
+        model.end_ids.insert(place, eos);
+    }
+}
+
 fn read_tokenizer(path: &Path) -> std::io::Result<Vec<u8>> {
     let bytes = std::fs::metadata(path)?.len();
     if bytes > TOKENIZER_BYTES_MAX {
@@ -122,7 +138,11 @@ fn read_tokenizer(path: &Path) -> std::io::Result<Vec<u8>> {
         let problem = format!("it has {bytes} bytes; at most {limit} are supported");
         return Err(std::io::Error::other(problem));
     }
-    std::fs::read(path)
+    let bytes = std::fs::read(path)?;
+    match is_lfs_pointer(&bytes) {
+        true => Err(std::io::Error::other(LFS_ADVICE)),
+        false => Ok(bytes),
+    }
 }
 
 fn tokenizer(source: &TokenizerSource) -> Result<Tokenizer, OpenError> {
@@ -135,11 +155,16 @@ fn tokenizer(source: &TokenizerSource) -> Result<Tokenizer, OpenError> {
                 path: path.clone(),
                 source,
             })?;
+            let named = |name: &Option<String>, class: Option<&str>| {
+                name.clone().or_else(|| class.map(str::to_owned))
+            };
             let config = TokenizerConfig {
-                bos_token: files.bos_token.clone(),
-                eos_token: files.eos_token.clone(),
-                unk_token: files.unk_token.clone(),
+                bos_token: named(&files.bos_token, files.class_tokens.bos),
+                eos_token: named(&files.eos_token, files.class_tokens.eos),
+                unk_token: named(&files.unk_token, files.class_tokens.unk),
                 chat_template: files.chat_template.clone(),
+                affixes: files.affixes,
+                added_tokens: files.added_tokens.clone(),
             };
             Ok(Tokenizer::from_tokenizer_json(&json, &config)?)
         }
@@ -160,8 +185,8 @@ fn template_tokens(model: &LoadedModel, tokenizer: &Tokenizer) -> TemplateTokens
     };
     match &model.tokenizer {
         TokenizerSource::Hf(files) => TemplateTokens {
-            bos: files.bos_token.clone().or(by_id.bos),
-            eos: files.eos_token.clone().or(by_id.eos),
+            bos: files.bos_token.clone(),
+            eos: files.eos_token.clone(),
             unk: files.unk_token.clone(),
             sep: files.sep_token.clone(),
             pad: files.pad_token.clone(),

@@ -4,7 +4,8 @@
     pip install tokenizers==0.23.3
     python record_pre.py > pre.json
 
-The cuts are those of the models' tokenizer.json files; `default` is llama.cpp's.
+The cuts are those of the models' tokenizer.json files; `default` and those of the first
+DeepSeek models and Falcon are llama.cpp's.
 """
 
 import json
@@ -20,6 +21,30 @@ LLAMA3 = (
 QWEN2 = LLAMA3.replace("{1,3}", "")
 
 
+QWEN35 = QWEN2.replace(r"]?\p{L}+", r"]?[\p{L}\p{M}]+").replace(
+    r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]"
+)
+CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+CAPITAL, SMALL = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+GPT4O = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{CAPITAL}*{SMALL}+{CONTRACTION}"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{CAPITAL}+{SMALL}*{CONTRACTION}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+DEEPSEEK_V3 = (
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"""
+    r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+# The letters that DeepSeek LLM's tokenizer.json lists.
+CASED = (
+    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕ"
+    "ἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-"
+    "ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
+)
+ASIAN = "[一-龥\u0800-一가-\ud7ff]+"
+
+
 def cut(*expressions):
     steps = [pre_tokenizers.Split(Regex(e), "isolated") for e in expressions]
     return pre_tokenizers.Sequence(steps)
@@ -30,6 +55,20 @@ CUTS = {
     "qwen2": cut(QWEN2),
     "llama-bpe": cut(LLAMA3),
     "default": cut(r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
+    "qwen35": cut(QWEN35),
+    "gpt-2": cut(GPT2),
+    "gpt-4o": cut(GPT4O),
+    "deepseek-v3": cut(r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+", DEEPSEEK_V3),
+    "deepseek-llm": cut(
+        r"[\r\n]",
+        rf"\s?[{CASED}]+",
+        "\\s?[!-/:-~！-／：-～‘-‟\u3000-。]+",
+        r"\s+$",
+        ASIAN,
+        r"\p{N}+",
+    ),
+    "deepseek-coder": cut(r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", ASIAN, r"\p{N}"),
+    "falcon": cut(r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"),
 }
 
 

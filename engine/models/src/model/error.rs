@@ -7,6 +7,7 @@ use ebb_kernels::model::SpecError;
 
 use super::fetch::FetchError;
 use super::gguf::GgufError;
+use super::lfs::LFS_ADVICE;
 
 /// A model that cannot be used. The sentence names the file, and what to change.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +61,9 @@ pub enum Refusal {
     /// A malformed safetensors file.
     #[error("not a valid safetensors file: {0}")]
     Safetensors(String),
+    /// A large file that has not been fetched into a clone.
+    #[error("{LFS_ADVICE}")]
+    LfsPointer,
     /// A file larger than any real one of its kind.
     #[error("the file has {bytes} bytes; the most accepted here is {limit}")]
     TooLarge {
@@ -125,6 +129,14 @@ impl Refusal {
             path: path.to_owned(),
             reason: self,
         }
+    }
+
+    /// Whether the file could not be read at all, rather than holds a value that makes no sense.
+    pub(super) fn is_unreadable(&self) -> bool {
+        matches!(
+            self,
+            Self::Json(_) | Self::LfsPointer | Self::TooLarge { .. }
+        )
     }
 
     pub(super) fn unsupported(

@@ -157,9 +157,17 @@ impl LoadedModel {
         };
         let config = hf::read_config(&config_bytes).map_err(|refusal| refusal.at(&path))?;
         let path = dir.join("generation_config.json");
-        let generation = match hf::read_small(&path)? {
-            Some(bytes) => hf::read_generation(&bytes).map_err(|refusal| refusal.at(&path))?,
-            None => hf::Generation::default(),
+        let mut notes = config.notes;
+        let generation = match hf::read_generation(&path) {
+            Ok(generation) => generation,
+            // The model can do without. A value that makes no sense is its author's mistake.
+            Err(ModelError::Refused { reason, .. }) if reason.is_unreadable() => {
+                notes.push(format!(
+                    "generation_config.json is left out of account: {reason}"
+                ));
+                hf::Generation::default()
+            }
+            Err(error) => return Err(error),
         };
         let mut end_ids = config.end_ids;
         end_ids.extend(generation.end_ids);
@@ -173,7 +181,7 @@ impl LoadedModel {
         let tokenizer = if dummy && !is_file(&dir.join("tokenizer.json"))? {
             TokenizerSource::StandIn(config.spec.vocab)
         } else {
-            TokenizerSource::Hf(hf::read_tokenizer_files(dir)?)
+            TokenizerSource::Hf(hf::read_tokenizer_files(dir, config.family)?)
         };
         let (chat_template, tool_template) = match &tokenizer {
             TokenizerSource::Hf(files) => {
@@ -200,7 +208,7 @@ impl LoadedModel {
             padding_id: None,
             tokenizer,
             content_hash,
-            notes: config.notes,
+            notes,
             weights,
             key_scales: None,
         })

@@ -85,18 +85,22 @@ pub(super) struct Yarn {
 
 impl Yarn {
     pub(super) fn new(factor: f64, original_positions: f64) -> Self {
-        let attention_factor = if factor > 1.0 {
-            0.1 * factor.ln() + 1.0
-        } else {
-            1.0
-        };
         Self {
             factor,
             original_positions,
             beta_fast: 32.0,
             beta_slow: 1.0,
-            attention_factor,
+            attention_factor: Self::attention(factor, 1.0),
             truncate: true,
+        }
+    }
+
+    /// The multiplier of attention scores that goes with `factor`, weighted by `mscale`.
+    pub(super) fn attention(factor: f64, mscale: f64) -> f64 {
+        if factor > 1.0 {
+            0.1 * mscale * factor.ln() + 1.0
+        } else {
+            1.0
         }
     }
 

@@ -4,6 +4,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::TokenizerError;
+use crate::model::{DeclaredToken, TokenAffixes};
+use crate::python_json;
 
 /// What the engine reads of a Hugging Face tokenizer_config.json.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,6 +19,12 @@ pub struct TokenizerConfig {
     /// The Jinja template that lays out a conversation. A chat_template.jinja beside this file,
     /// where there is one, takes its place.
     pub chat_template: Option<String>,
+    /// Whether encoding puts `bos_token` and `eos_token` around a text, whatever tokenizer.json's
+    /// post-processor does; absent where that decides.
+    pub affixes: Option<TokenAffixes>,
+    /// Tokens beside those of tokenizer.json, in order of their ids. What they say of a token that
+    /// is there too counts.
+    pub added_tokens: Vec<DeclaredToken>,
 }
 
 #[derive(Deserialize)]
@@ -53,7 +61,7 @@ impl TokenizerConfig {
     /// # Errors
     /// [`TokenizerError`] when it is no JSON object, or one of the fields read has another type.
     pub fn parse(json: &[u8]) -> Result<Self, TokenizerError> {
-        let file: File = serde_json::from_slice(json).map_err(|source| TokenizerError::Json {
+        let file: File = python_json::from_slice(json).map_err(|source| TokenizerError::Json {
             file: "tokenizer_config.json",
             source,
         })?;
@@ -62,6 +70,7 @@ impl TokenizerConfig {
             eos_token: file.eos_token.map(Named::into_text),
             unk_token: file.unk_token.map(Named::into_text),
             chat_template: chat_template(file.chat_template)?,
+            ..Self::default()
         })
     }
 }

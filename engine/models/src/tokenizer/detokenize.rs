@@ -1,5 +1,6 @@
 //! Streams the text of tokens that arrive one at a time.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str;
 use std::sync::Arc;
@@ -39,6 +40,13 @@ impl IncrementalDetokenizer {
             strip: false,
             ..Self::new(tokenizer, skip_special)
         }
+    }
+
+    /// The text of a token that [`Self::push`] leaves out because it is special; else empty.
+    pub fn hidden_text(&self, id: u32) -> Cow<'_, str> {
+        let is_hidden = self.skip_special && self.tokenizer.is_special(id);
+        let bytes = self.tokenizer.token_bytes(id).filter(|_| is_hidden);
+        String::from_utf8_lossy(bytes.unwrap_or(b""))
     }
 
     /// Appends to `text` whatever the next token makes certain.

@@ -11,6 +11,7 @@ use super::limits::check_added;
 use super::pipeline::{Pipeline, Subwords};
 use super::pre_tokenizer::PreTokenizer;
 use super::spm::SpmModel;
+use super::stretch::COMPOSED;
 use super::table::TokenTable;
 use super::{SpecialIds, Tokenizer, TokenizerError, VOCAB_MAX, byte_level};
 
@@ -41,10 +42,11 @@ pub(super) fn build(vocab: GgufTokenizer) -> Result<Tokenizer, TokenizerError> {
     match vocab.model.as_str() {
         "gpt2" => byte_level_bpe(vocab, &kinds, &added),
         "llama" => sentencepiece(vocab, &kinds, &added),
+        "gemma4" => spaced_bpe(vocab, &kinds, &added),
         other => Err(TokenizerError::Unsupported {
             field: "tokenizer.ggml.model",
             value: format!("{other:?}"),
-            supported: "gpt2, llama",
+            supported: "gpt2, llama, gemma4",
         }),
     }
 }
@@ -92,9 +94,10 @@ fn byte_level_bpe(
     let ids: Vocab = vocab.tokens.into_iter().zip(0..).collect();
     // Every byte needs a token of its own: the merges start from them, and a character without
     // one would silently vanish from the text.
-    if let Some(byte) =
-        (0..=255).find(|&b| !ids.contains_key(&*byte_level::byte_to_char(b).to_string()))
-    {
+    let missing = |b: &u8| !ids.contains_key(&*byte_level::byte_to_char(*b).to_string());
+    let lost = (0..=255).find(missing);
+    let loses_spaces = b" \t\n\r".iter().any(missing);
+    if let Some(byte) = lost {
         tracing::debug!(
             byte,
             "the vocabulary has no token for this byte; texts lose it"
@@ -120,6 +123,67 @@ fn byte_level_bpe(
         special,
         prefix,
         suffix,
+        stretch: match (loses_spaces, pre.composes()) {
+            (true, _) => None,
+            (false, true) => Some(COMPOSED),
+            (false, false) => Some(1),
+        },
+        strips_space: false,
+    })
+}
+
+/// Ranked merges over SentencePiece's spelling: spaces are `▁`, and characters without a token are
+/// bytes. Lines are cut apart, as llama.cpp does.
+fn spaced_bpe(
+    vocab: GgufTokenizer,
+    kinds: &[TokenType],
+    added: &[AddedToken],
+) -> Result<Tokenizer, TokenizerError> {
+    let mut table = TokenTable::default();
+    let mut bytes = 0;
+    for (text, kind) in vocab.tokens.iter().zip(kinds) {
+        match (kind, byte_of(text)) {
+            (TokenType::Unused, _) => table.push(b"", false),
+            (TokenType::Byte, Some(byte)) => {
+                table.push(&[byte], false);
+                bytes += 1;
+            }
+            (kind, _) if is_added(*kind) => table.push(text.as_bytes(), is_special(*kind)),
+            _ => table.push(text.replace('▁', " ").as_bytes(), false),
+        }
+    }
+    if bytes != 256 {
+        let problem = format!("has {bytes} tokens of type byte; 256 are needed");
+        return Err(TokenizerError::invalid("tokenizer.ggml.tokens", problem));
+    }
+    let special = SpecialIds::of(&vocab);
+    let (prefix, suffix) = affixes(&vocab, true)?;
+    let merges = split_merges(vocab.merges.as_deref().unwrap_or_default())?;
+    let ids: Vocab = vocab.tokens.into_iter().zip(0..).collect();
+    let model = BPE::builder()
+        .vocab_and_merges(ids, merges)
+        .byte_fallback(true)
+        .build()
+        .map_err(|e| {
+            TokenizerError::invalid(
+                "tokenizer.ggml.merges",
+                format!("do not fit the vocabulary: {e}"),
+            )
+        })?;
+    let pipeline = Pipeline::new(
+        Subwords::Bpe(Box::new(model)),
+        Some(spaces(false)?),
+        Some(PreTokenizer::lines()?),
+        added,
+    )
+    .map_err(indistinct)?;
+    Ok(Tokenizer {
+        pipeline,
+        table,
+        special,
+        prefix,
+        suffix,
+        stretch: Some(1),
         strips_space: false,
     })
 }
@@ -191,6 +255,7 @@ fn sentencepiece(
              tokenised",
         ));
     }
+    let has_bytes = bytes.is_some();
     model.set_fallback(bytes, vocab.unknown);
     let (prefix, suffix) = affixes(&vocab, true)?;
     let prefixed = vocab.add_space_prefix.unwrap_or(true);
@@ -207,6 +272,7 @@ fn sentencepiece(
         special: SpecialIds::of(&vocab),
         prefix,
         suffix,
+        stretch: has_bytes.then_some(1),
         strips_space: prefixed,
     })
 }

@@ -4,18 +4,23 @@
 //! cannot honour (another model, dropout, an unknown decoder) is refused by name, and the
 //! truncation and padding that some files carry over from training are left out.
 
+use std::collections::HashMap;
+
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokenizers::models::bpe::BPE;
-use tokenizers::{AddedToken, Encoding, Model, PostProcessor, PostProcessorWrapper, Token};
+use tokenizers::models::unigram::Unigram;
+use tokenizers::{AddedToken, Encoding, Model as _, PostProcessor, PostProcessorWrapper, Token};
 
 use super::config::TokenizerConfig;
 use super::limits::{check_added, check_rules};
 use super::pipeline::{Pipeline, Subwords};
 use super::spelling::Spelling;
+use super::stretch::stretch;
 use super::table::TokenTable;
-use super::{SpecialIds, Tokenizer, TokenizerError, VOCAB_MAX};
+use super::{SpecialIds, Tokenizer, TokenizerError, VOCAB_MAX, byte_level};
+use crate::model::{DeclaredToken, TokenAffixes};
 
 const FILE: &str = "tokenizer.json";
 
@@ -41,35 +46,73 @@ struct Added {
     token: AddedToken,
 }
 
+/// The tokens of the file, and those that are declared beside it. The library numbers them by the
+/// model's vocabulary, else on from its end in this order, whatever `id` says: models are trained
+/// with that.
+fn added_tokens(
+    file: Vec<Added>,
+    beside: &[DeclaredToken],
+    model: &Subwords,
+) -> Result<Vec<AddedToken>, TokenizerError> {
+    for Added { id, token } in &file {
+        if let Some(known) = model.token_to_id(&token.content)
+            && known != *id
+        {
+            let content = &token.content;
+            let problem =
+                format!("gives {content:?} the id {id}, and the vocabulary gives it {known}");
+            return Err(TokenizerError::invalid("added_tokens", problem));
+        }
+    }
+    let mut tokens: Vec<AddedToken> = file.into_iter().map(|added| added.token).collect();
+    let mut places: HashMap<String, usize> = HashMap::new();
+    for (place, token) in tokens.iter().enumerate() {
+        places.entry(token.content.clone()).or_insert(place);
+    }
+    for declared in beside.iter().filter(|token| !token.content.is_empty()) {
+        let token = AddedToken::from(declared.content.clone(), declared.special)
+            .lstrip(declared.lstrip)
+            .rstrip(declared.rstrip)
+            .single_word(declared.single_word)
+            .normalized(declared.normalized);
+        match places.get(&token.content) {
+            Some(&same) => tokens[same] = token,
+            None => {
+                places.insert(token.content.clone(), tokens.len());
+                tokens.push(token);
+            }
+        }
+    }
+    Ok(tokens)
+}
+
 pub(super) fn build(json: &[u8], config: &TokenizerConfig) -> Result<Tokenizer, TokenizerError> {
     let file: File = serde_json::from_slice(json)
         .map_err(|source| TokenizerError::Json { file: FILE, source })?;
     let lengths = file.added_tokens.iter().map(|a| a.token.content.len());
     check_added("added_tokens in tokenizer.json", lengths)?;
+    let lengths = config.added_tokens.iter().map(|token| token.content.len());
+    check_added("added_tokens_decoder in tokenizer_config.json", lengths)?;
     check_rules("normalizer in tokenizer.json", &file.normalizer)?;
     check_rules("pre_tokenizer in tokenizer.json", &file.pre_tokenizer)?;
     let spelling = Spelling::of_decoder(&file.decoder)?;
-    let model = bpe(file.model)?;
-    let table = table(&model, &file.added_tokens, &spelling)?;
+    let model = subwords(file.model)?;
+    let added = added_tokens(file.added_tokens, &config.added_tokens, &model)?;
+    let takes_spaces = added.iter().any(|token| token.lstrip || token.rstrip);
+    let stretch = match takes_spaces || !model.spells_everything(&spelling) {
+        true => None,
+        false => stretch(&file.normalizer, &file.pre_tokenizer),
+    };
+    let vocab = model.vocab();
     let (prefix, suffix) = affixes(part(file.post_processor)?)?;
-    let added: Vec<AddedToken> = file.added_tokens.iter().map(|a| a.token.clone()).collect();
     let pipeline = Pipeline::new(
-        Subwords::Bpe(Box::new(model)),
+        model,
         part(file.normalizer)?,
         part(file.pre_tokenizer)?,
         &added,
     )
     .map_err(|e| TokenizerError::invalid("added_tokens", format!("cannot be told apart: {e}")))?;
-    // The library numbers added tokens itself: by the model's vocabulary, else on from its end.
-    for Added { id, token } in &file.added_tokens {
-        if pipeline.token_to_id(&token.content) != Some(*id) {
-            let problem = format!(
-                "gives {:?} the id {id}, which does not follow from the vocabulary",
-                token.content
-            );
-            return Err(TokenizerError::invalid("added_tokens", problem));
-        }
-    }
+    let table = table(vocab, &pipeline, &added, &spelling)?;
     let size = table.len();
     if let Some(outside) = prefix
         .iter()
@@ -88,12 +131,20 @@ pub(super) fn build(json: &[u8], config: &TokenizerConfig) -> Result<Tokenizer, 
         eos: id(&config.eos_token),
         unk: id(&config.unk_token),
     };
+    let (prefix, suffix) = match config.affixes {
+        Some(TokenAffixes { bos, eos }) => {
+            let ids = |adds: bool, id: Option<u32>| id.filter(|_| adds).into_iter().collect();
+            (ids(bos, special.bos), ids(eos, special.eos))
+        }
+        None => (prefix, suffix),
+    };
     Ok(Tokenizer {
         pipeline,
         table,
         special,
         prefix,
         suffix,
+        stretch,
         strips_space: spelling.strips_space(),
     })
 }
@@ -103,6 +154,48 @@ fn part<T: DeserializeOwned>(value: Value) -> Result<Option<T>, TokenizerError> 
     serde_json::from_value(value).map_err(|source| TokenizerError::Json { file: FILE, source })
 }
 
+impl Subwords {
+    /// Whether every byte is a token, so that no character vanishes or joins others that are
+    /// unknown.
+    fn spells_everything(&self, spelling: &Spelling) -> bool {
+        let falls_back = match self {
+            Self::Bpe(model) => model.byte_fallback,
+            Self::Unigram(model) => model.byte_fallback(),
+            Self::Spm(_) => false,
+        };
+        let known = |token: String| self.token_to_id(&token).is_some();
+        match spelling {
+            Spelling::ByteLevel => (0..=255).all(|b| known(byte_level::byte_to_char(b).into())),
+            Spelling::Spaces { .. } => {
+                falls_back && (0..=255u8).all(|b| known(format!("<0x{b:02X}>")))
+            }
+        }
+    }
+}
+
+fn subwords(model: Value) -> Result<Subwords, TokenizerError> {
+    match model.get("type").and_then(Value::as_str) {
+        Some("Unigram") => unigram(model).map(|model| Subwords::Unigram(Box::new(model))),
+        _ => bpe(model).map(|model| Subwords::Bpe(Box::new(model))),
+    }
+}
+
+fn unigram(mut model: Value) -> Result<Unigram, TokenizerError> {
+    // The library panics on scores that are not numbers, and on a vocabulary without tokens.
+    let vocab = model.get("vocab").and_then(Value::as_array);
+    if vocab.is_none_or(Vec::is_empty) {
+        return Err(TokenizerError::invalid(
+            "model.vocab in tokenizer.json",
+            "has no tokens",
+        ));
+    }
+    // The library reads this one only as borrowed text.
+    if let Some(fields) = model.as_object_mut() {
+        fields.remove("type");
+    }
+    serde_json::from_value(model).map_err(|source| TokenizerError::Json { file: FILE, source })
+}
+
 fn bpe(mut model: Value) -> Result<BPE, TokenizerError> {
     let text = |key: &str| model.get(key).and_then(Value::as_str).unwrap_or_default();
     // Files from before 2020 leave the type out; they are BPE when they have merges.
@@ -110,7 +203,7 @@ fn bpe(mut model: Value) -> Result<BPE, TokenizerError> {
         return Err(TokenizerError::Unsupported {
             field: "model.type in tokenizer.json",
             value: format!("{:?}", text("type")),
-            supported: "BPE",
+            supported: "BPE, Unigram",
         });
     }
     let absent = [
@@ -152,15 +245,22 @@ fn bpe(mut model: Value) -> Result<BPE, TokenizerError> {
     Ok(model)
 }
 
-fn table(model: &BPE, added: &[Added], spelling: &Spelling) -> Result<TokenTable, TokenizerError> {
-    let mut tokens: Vec<(u32, Vec<u8>, bool)> = model
-        .get_vocab()
+fn table(
+    vocab: Vec<(String, u32)>,
+    pipeline: &Pipeline,
+    added: &[AddedToken],
+    spelling: &Spelling,
+) -> Result<TokenTable, TokenizerError> {
+    let mut tokens: Vec<(u32, Vec<u8>, bool)> = vocab
         .into_iter()
         .map(|(text, id)| (id, spelling.bytes(&text), false))
         .collect();
-    // After the model's own entry for the same id, so that the added one wins.
-    let literal = |a: &Added| (a.id, a.token.content.clone().into_bytes(), a.token.special);
-    tokens.extend(added.iter().map(literal));
+    // After the model's own entry for the same id, so that the added one wins. The library's
+    // decoders treat both alike.
+    tokens.extend(added.iter().filter_map(|token| {
+        let id = pipeline.token_to_id(&token.content)?;
+        Some((id, spelling.bytes(&token.content), token.special))
+    }));
     tokens.sort_by_key(|&(id, _, _)| id);
     if let Some(&(id, _, _)) = tokens.last().filter(|t| t.0 as usize >= VOCAB_MAX) {
         let problem = format!("has the id {id}; ids below {VOCAB_MAX} are supported");

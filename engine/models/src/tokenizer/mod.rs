@@ -17,6 +17,7 @@ mod pre_tokenizer;
 mod spelling;
 mod spm;
 mod stand_in;
+mod stretch;
 mod table;
 
 pub use chat::{ChatError, ChatMessage, ChatTemplate, Conversation, TemplateTokens};
@@ -63,6 +64,8 @@ pub struct Tokenizer {
     /// Ids before and after a text that is encoded with its special tokens.
     prefix: Vec<u32>,
     suffix: Vec<u32>,
+    /// Bytes of text for one byte of a token at most; `None` where text may vanish.
+    stretch: Option<usize>,
     /// Encoding puts a space before the text, so decoding takes one away.
     strips_space: bool,
 }
@@ -182,6 +185,13 @@ impl Tokenizer {
         self.table.longest()
     }
 
+    /// Bytes of text that a token may stand for at most; `None` where there is no bound, because
+    /// characters or spaces may vanish. Goes through the vocabulary.
+    pub fn text_bytes_per_token(&self) -> Option<usize> {
+        let longest = self.longest_token_bytes();
+        self.stretch.map(|stretch| stretch.saturating_mul(longest))
+    }
+
     /// The bytes that a token adds to a text, `None` outside the vocabulary. They need not be
     /// whole characters.
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
@@ -209,6 +219,12 @@ impl Tokenizer {
     /// BOS, EOS and the like.
     pub fn special(&self) -> SpecialIds {
         self.special
+    }
+
+    /// Whether a text is, or holds, the text of a special token.
+    pub fn names_special(&self, text: &str) -> bool {
+        let ids = self.encode(text, false, true).unwrap_or_default();
+        ids.into_iter().any(|id| self.is_special(id))
     }
 
     /// Whether decoding with `skip_special` leaves this id out.

@@ -1,6 +1,7 @@
 //! From text to ids: added tokens out, normalise, cut, merge.
 
 use tokenizers::models::bpe::BPE;
+use tokenizers::models::unigram::Unigram;
 use tokenizers::{
     AddedToken, AddedVocabulary, Model, NormalizerWrapper, OffsetReferential, OffsetType,
     PreTokenizer as _, PreTokenizerWrapper,
@@ -25,8 +26,10 @@ pub(super) struct Pipeline {
 pub(super) enum Subwords {
     /// Ranked merges.
     Bpe(Box<BPE>),
-    /// Scored pieces.
+    /// Scored pieces, merged by score.
     Spm(SpmModel),
+    /// The likeliest pieces (SentencePiece's unigram model).
+    Unigram(Box<Unigram>),
 }
 
 impl Subwords {
@@ -34,6 +37,7 @@ impl Subwords {
         match self {
             Self::Bpe(model) => model.tokenize(piece),
             Self::Spm(model) => model.tokenize(piece),
+            Self::Unigram(model) => model.tokenize(piece),
         }
     }
 
@@ -42,6 +46,21 @@ impl Subwords {
         match self {
             Self::Bpe(model) => model.token_to_id(token),
             Self::Spm(model) => model.token_to_id(token),
+            Self::Unigram(model) => model.token_to_id(token),
+        }
+    }
+
+    /// Every token that the model itself knows, with its id.
+    pub(super) fn vocab(&self) -> Vec<(String, u32)> {
+        match self {
+            Self::Bpe(model) => model.get_vocab().into_iter().collect(),
+            Self::Spm(model) => model.get_vocab().into_iter().collect(),
+            // A text that stands there twice has two ids.
+            Self::Unigram(model) => model
+                .iter()
+                .zip(0..)
+                .map(|(t, id)| (t.0.clone(), id))
+                .collect(),
         }
     }
 
@@ -55,6 +74,7 @@ impl Subwords {
         match self {
             Self::Bpe(model) => vocabulary.add_tokens(added, model.as_ref(), normalizer)?,
             Self::Spm(model) => vocabulary.add_tokens(added, model, normalizer)?,
+            Self::Unigram(model) => vocabulary.add_tokens(added, model.as_ref(), normalizer)?,
         };
         Ok(())
     }

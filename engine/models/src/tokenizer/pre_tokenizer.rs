@@ -2,7 +2,10 @@
 //!
 //! Each is a list of regular expressions; every expression cuts the pieces that the ones before
 //! it left, and both what it matches and what lies between are pieces. The expressions are those
-//! of the models' own tokenizer.json files, except `default`, which only llama.cpp defines.
+//! of the models' own tokenizer.json files, except `default` and those of the first DeepSeek models
+//! and Falcon, which are llama.cpp's.
+
+use std::sync::LazyLock;
 
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::sequence::Sequence;
@@ -24,72 +27,237 @@ const LLAMA3: &str = concat!(
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 );
 
-/// A pre-tokenizer of `tokenizer.ggml.pre`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PreTokenizer {
-    SmolLm,
-    Qwen2,
-    LlamaBpe,
-    Default,
+/// Qwen 3.5: as Qwen 2, with marks in words.
+const QWEN35: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}",
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
+/// GPT-4o: words end where capitals follow small letters, and contractions are part of them.
+const GPT4O: &str = concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
+/// DeepSeek V3's last expression; digits and East Asian scripts are cut before.
+const DEEPSEEK_V3: &str = concat!(
+    r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"##,
+    r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*",
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
+/// Words of the first DeepSeek LLM: letters that have a case, as its file lists them.
+const DEEPSEEK_LLM_WORDS: &str = concat!(
+    r"\s?[",
+    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕ",
+    "ἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-",
+    "ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃",
+    "]+"
+);
+/// East Asian scripts, as the first DeepSeek models list them.
+const ASIAN: &str = "[一-龥\u{800}-一가-\u{d7ff}]+";
+const DIGIT: &str = r"\p{N}";
+
+/// A pre-tokenizer of `tokenizer.ggml.pre`: the names that llama.cpp gives it
+/// (`llama_vocab::impl::load` in src/llama-vocab.cpp), and what it does.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct PreTokenizer {
+    names: &'static [&'static str],
+    expressions: &'static [&'static str],
+    ignores_merges: bool,
+    adds_bos: bool,
+    composes: bool,
 }
+
+const PLAIN: PreTokenizer = PreTokenizer {
+    names: &[],
+    expressions: &[],
+    ignores_merges: false,
+    adds_bos: false,
+    composes: false,
+};
+
+static PRE_TOKENIZERS: &[PreTokenizer] = &[
+    PreTokenizer {
+        names: &[
+            "smollm",
+            "starcoder",
+            "refact",
+            "command-r",
+            "codeshell",
+            "exaone",
+            "minerva-7b",
+            "mellum2",
+        ],
+        expressions: &[DIGIT, GPT2],
+        ..PLAIN
+    },
+    PreTokenizer {
+        names: &["qwen2"],
+        expressions: &[QWEN2],
+        composes: true,
+        ..PLAIN
+    },
+    PreTokenizer {
+        names: &[
+            "llama-bpe",
+            "llama-v3",
+            "llama3",
+            "falcon3",
+            "falcon-h1",
+            "pixtral",
+            "midm-2.0",
+            "lfm2",
+        ],
+        expressions: &[LLAMA3],
+        ignores_merges: true,
+        adds_bos: true,
+        ..PLAIN
+    },
+    PreTokenizer {
+        names: &["default"],
+        expressions: &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"],
+        ..PLAIN
+    },
+    PreTokenizer {
+        names: &[
+            "deepseek-r1-qwen",
+            "kormo",
+            "megrez",
+            "stablelm2",
+            "hunyuan",
+            "solar-open",
+            "grok-2",
+        ],
+        expressions: &[QWEN2],
+        ..PLAIN
+    },
+    PreTokenizer {
+        names: &["qwen35"],
+        expressions: &[QWEN35],
+        composes: true,
+        ..PLAIN
+    },
+    PreTokenizer {
+        names: &["smaug-bpe", "dbrx", "chatglm-bpe", "glm4"],
+        expressions: &[LLAMA3],
+        ..PLAIN
+    },
+    PreTokenizer {
+        names: &[
+            "gpt-2",
+            "phi-2",
+            "jina-es",
+            "jina-de",
+            "jina-v1-en",
+            "jina-v2-es",
+            "jina-v2-de",
+            "jina-v2-code",
+            "roberta-bpe",
+            "gigachat",
+            "a.x-4.0",
+            "mellum",
+            "exaone4",
+            "mpt",
+            "olmo",
+            "jais",
+            "trillion",
+        ],
+        expressions: &[GPT2],
+        ..PLAIN
+    },
+    PreTokenizer {
+        names: &["gpt-4o", "llama4", "kanana2", "minimax-m2"],
+        expressions: &[GPT4O],
+        ..PLAIN
+    },
+    PreTokenizer {
+        names: &["deepseek-v3", "hunyuan-dense"],
+        expressions: &[r"\p{N}{1,3}", "[一-龥\u{3040}-ゟ゠-ヿ]+", DEEPSEEK_V3],
+        ..PLAIN
+    },
+    PreTokenizer {
+        names: &["deepseek-llm"],
+        expressions: &[
+            r"[\r\n]",
+            DEEPSEEK_LLM_WORDS,
+            "\\s?[!-/:-~！-／：-～‘-‟\u{3000}-。]+",
+            r"\s+$",
+            ASIAN,
+            r"\p{N}+",
+        ],
+        ..PLAIN
+    },
+    PreTokenizer {
+        names: &["deepseek-coder"],
+        expressions: &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", ASIAN, DIGIT],
+        ..PLAIN
+    },
+    PreTokenizer {
+        names: &["falcon"],
+        expressions: &[r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]"],
+        ..PLAIN
+    },
+];
+
+/// Every name, for messages.
+static NAMES: LazyLock<String> = LazyLock::new(|| {
+    let first = ["smollm", "qwen2", "llama-bpe", "default"];
+    let all = PRE_TOKENIZERS.iter().flat_map(|pre| pre.names).copied();
+    let others = all.filter(|name| !first.contains(name));
+    let names: Vec<&str> = first.into_iter().chain(others).collect();
+    names.join(", ")
+});
 
 impl PreTokenizer {
     /// Looks up the value of `tokenizer.ggml.pre`.
-    pub(super) fn from_name(name: &str) -> Result<Self, TokenizerError> {
-        match name {
-            "smollm" => Ok(Self::SmolLm),
-            "qwen2" => Ok(Self::Qwen2),
-            "llama-bpe" | "llama-v3" | "llama3" => Ok(Self::LlamaBpe),
-            "default" => Ok(Self::Default),
-            other => Err(TokenizerError::Unsupported {
-                field: "tokenizer.ggml.pre",
-                value: format!("{other:?}"),
-                supported: "smollm, qwen2, llama-bpe, default",
-            }),
-        }
-    }
-
-    fn expressions(self) -> &'static [&'static str] {
-        match self {
-            Self::SmolLm => &[r"\p{N}", GPT2],
-            Self::Qwen2 => &[QWEN2],
-            Self::LlamaBpe => &[LLAMA3],
-            Self::Default => &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"],
-        }
+    pub(super) fn from_name(name: &str) -> Result<&'static Self, TokenizerError> {
+        let found = PRE_TOKENIZERS.iter().find(|pre| pre.names.contains(&name));
+        found.ok_or_else(|| TokenizerError::Unsupported {
+            field: "tokenizer.ggml.pre",
+            value: format!("{name:?}"),
+            supported: NAMES.as_str(),
+        })
     }
 
     /// A piece that is a token as a whole is not built by merges (Llama 3's `ignore_merges`).
-    pub(super) fn ignores_merges(self) -> bool {
-        self == Self::LlamaBpe
+    pub(super) fn ignores_merges(&self) -> bool {
+        self.ignores_merges
     }
 
     /// Whether the model expects BOS before every text when its file does not say.
-    pub(super) fn adds_bos(self) -> bool {
-        self == Self::LlamaBpe
+    pub(super) fn adds_bos(&self) -> bool {
+        self.adds_bos
     }
 
     /// Whether the model's own tokenizer composes characters (Unicode NFC) first.
-    pub(super) fn composes(self) -> bool {
-        self == Self::Qwen2
+    pub(super) fn composes(&self) -> bool {
+        self.composes
+    }
+
+    /// Runs of newlines apart from what is between, in no byte alphabet.
+    pub(super) fn lines() -> Result<PreTokenizerWrapper, TokenizerError> {
+        split(r"\n+")
     }
 
     /// The cuts, followed by the spelling of each piece in the byte alphabet.
-    pub(super) fn build(self) -> Result<PreTokenizerWrapper, TokenizerError> {
+    pub(super) fn build(&self) -> Result<PreTokenizerWrapper, TokenizerError> {
         let mut steps = Vec::new();
-        for expression in self.expressions() {
-            let split = Split::new(
-                SplitPattern::Regex((*expression).to_owned()),
-                SplitDelimiterBehavior::Isolated,
-                false,
-            )
-            .map_err(|e| TokenizerError::invalid("tokenizer.ggml.pre", e.to_string()))?;
-            steps.push(PreTokenizerWrapper::Split(split));
+        for expression in self.expressions {
+            steps.push(split(expression)?);
         }
         steps.push(PreTokenizerWrapper::ByteLevel(ByteLevel::new(
             false, false, false,
         )));
         Ok(PreTokenizerWrapper::Sequence(Sequence::new(steps)))
     }
+}
+
+fn split(expression: &str) -> Result<PreTokenizerWrapper, TokenizerError> {
+    let pattern = SplitPattern::Regex(expression.to_owned());
+    Split::new(pattern, SplitDelimiterBehavior::Isolated, false)
+        .map(PreTokenizerWrapper::Split)
+        .map_err(|e| TokenizerError::invalid("tokenizer.ggml.pre", e.to_string()))
 }
 
 #[cfg(test)]
@@ -123,9 +291,11 @@ mod tests {
         let cases = std::fs::read(path).expect("the recorded cuts");
         let cases: Vec<BTreeMap<String, serde_json::Value>> =
             serde_json::from_slice(&cases).expect("a list of cases");
-        for name in ["smollm", "qwen2", "llama-bpe", "default"] {
-            let cuts = PreTokenizer::from_name(name).expect("a known name");
-            let cuts = cuts.build().expect("valid expressions");
+        for pre in PRE_TOKENIZERS {
+            // Those of the same expressions were recorded under one name.
+            let same = |other: &&PreTokenizer| other.expressions == pre.expressions;
+            let name = PRE_TOKENIZERS.iter().find(same).expect("itself").names[0];
+            let cuts = pre.build().expect("valid expressions");
             for case in &cases {
                 let text = case["text"].as_str().expect("a text");
                 let found = serde_json::json!(pieces(&cuts, text));
@@ -139,20 +309,34 @@ mod tests {
     /// steps back, so after a longer run of spaces than any context has room for.
     #[test]
     fn long_runs_are_cut_too() {
-        for name in ["smollm", "qwen2", "llama-bpe", "default"] {
-            let cuts = PreTokenizer::from_name(name).expect("a known name");
-            let cuts = cuts.build().expect("valid expressions");
+        for pre in PRE_TOKENIZERS {
+            let (name, cuts) = (pre.names[0], pre.build().expect("valid expressions"));
             for run in [" ", "\n", "a", "!", "é", "1", " \n"] {
                 let text = format!("x{}y", run.repeat(300_000));
                 let found = pieces(&cuts, &text);
                 assert_eq!(found.concat(), text);
+                // DeepSeek LLM's punctuation has the ASCII letters in it, and so cuts `y` off.
+                let cuts_y = run == "é" && name == "deepseek-llm";
                 assert_eq!(
                     found.last().map(String::len).unwrap_or(0) < 3,
-                    run != "a" && run != "é",
+                    cuts_y || run != "a" && run != "é",
                     "{name}: {run:?}"
                 );
             }
         }
+    }
+
+    #[test]
+    fn every_name_is_found_and_stands_once() {
+        let mut seen = std::collections::HashSet::new();
+        for pre in PRE_TOKENIZERS {
+            for name in pre.names {
+                assert!(seen.insert(*name), "{name}");
+                assert_eq!(PreTokenizer::from_name(name).expect("a known name"), pre);
+            }
+        }
+        let adds_bos = |name| PreTokenizer::from_name(name).expect("known").adds_bos();
+        assert!(adds_bos("pixtral") && !adds_bos("glm4"));
     }
 
     #[test]

@@ -72,8 +72,9 @@ fn damaged_json_is_refused_with_its_file() {
         let (_keep, dir) = llama().directory();
         for file in [
             "config.json",
-            "generation_config.json",
             "tokenizer_config.json",
+            "special_tokens_map.json",
+            "added_tokens.json",
         ] {
             let before = std::fs::read(dir.join(file)).ok();
             std::fs::write(dir.join(file), text).expect("write it");
@@ -84,7 +85,14 @@ fn damaged_json_is_refused_with_its_file() {
                 None => std::fs::remove_file(dir.join(file)).expect("remove it"),
             }
         }
-        LoadedModel::open(&ModelFiles::Directory(dir)).expect("put back, it is valid");
+        // A model can do without its generation_config.json.
+        std::fs::write(dir.join("generation_config.json"), text).expect("write it");
+        let model = LoadedModel::open(&ModelFiles::Directory(dir)).expect("put back, it is valid");
+        assert!(
+            model.notes[0].starts_with("generation_config.json is left out of account: "),
+            "{:?}",
+            model.notes
+        );
     }
 }
 

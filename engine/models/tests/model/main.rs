@@ -2,6 +2,7 @@
 
 mod dequant;
 mod dummy;
+mod ends;
 mod fetching;
 mod gguf_builder;
 mod gguf_contents;

@@ -132,3 +132,151 @@ fn the_converted_tokenizer_json_gives_what_its_library_gives() {
         );
     }
 }
+
+/// As `tokenizers` decodes: an added token is spelt like any other.
+#[test]
+fn metaspace_in_an_added_token_is_a_space() {
+    let mut json: serde_json::Value =
+        serde_json::from_str(&files::golden("tokenizer/llama2_tokenizer.json")).expect("JSON");
+    let plain =
+        Tokenizer::from_tokenizer_json(json.to_string().as_bytes(), &TokenizerConfig::default())
+            .expect("a tokenizer");
+    let next = plain.vocab_size() as u32;
+    let added = json["added_tokens"].as_array_mut().expect("a list");
+    for (content, special, id) in [("▁<PRE>", true, next), ("▁▁▁", false, next + 1)] {
+        added.push(
+            serde_json::json!({ "id": id, "content": content, "single_word": false,
+            "lstrip": false, "rstrip": false, "normalized": false, "special": special }),
+        );
+    }
+    let tokenizer =
+        Tokenizer::from_tokenizer_json(json.to_string().as_bytes(), &TokenizerConfig::default())
+            .expect("a tokenizer");
+    let [a, b] = ["a", "b"].map(|text| tokenizer.token_id(text).expect("a letter"));
+    assert_eq!(tokenizer.decode(&[next], false), "<PRE>");
+    assert_eq!(tokenizer.decode(&[next], true), "");
+    assert_eq!(tokenizer.decode(&[a, next + 1, b], true), "a   b");
+}
+
+/// Recorded with Hugging Face's tokenizers (tests/golden/tokenizer/record_unigram.py).
+#[test]
+fn a_unigram_model_gives_what_its_library_gives() {
+    #[derive(Deserialize)]
+    struct Recorded {
+        tokenizer: serde_json::Value,
+        examples: Vec<Example>,
+    }
+    let recorded: Recorded =
+        serde_json::from_str(&files::golden("tokenizer/unigram.json")).expect("examples");
+    let json = recorded.tokenizer.to_string();
+    let tokenizer = Tokenizer::from_tokenizer_json(json.as_bytes(), &TokenizerConfig::default())
+        .expect("a tokenizer");
+    let mut decoded = 0;
+    for example in recorded.examples {
+        let text = &example.text;
+        assert_eq!(
+            tokenizer.encode(text, true, true).expect("encodes"),
+            example.ids,
+            "{text:?}"
+        );
+        if let Some(expected) = example.decoded {
+            assert_eq!(tokenizer.decode(&example.ids, true), expected, "{text:?}");
+            decoded += 1;
+        }
+    }
+    assert!(decoded > 50);
+}
+
+/// The library would panic, or not come to an end.
+#[test]
+fn damaged_unigram_models_are_refused() {
+    let recorded: serde_json::Value =
+        serde_json::from_str(&files::golden("tokenizer/unigram.json")).expect("examples");
+    for (pointer, value) in [
+        ("/model/vocab", serde_json::json!([])),
+        ("/model/vocab", serde_json::json!(null)),
+        ("/model/vocab/3", serde_json::json!(["a"])),
+        ("/model/vocab/3/1", serde_json::json!("1")),
+        ("/model/unk_id", serde_json::json!(100_000)),
+        ("/model/unk_id", serde_json::json!(-1)),
+    ] {
+        let mut json = recorded["tokenizer"].clone();
+        *json.pointer_mut(pointer).expect(pointer) = value;
+        let bytes = json.to_string();
+        Tokenizer::from_tokenizer_json(bytes.as_bytes(), &TokenizerConfig::default())
+            .expect_err(pointer);
+    }
+    let mut json = recorded["tokenizer"].clone();
+    json["model"]["vocab"][3] = serde_json::json!(["", 1e308]);
+    let tokenizer =
+        Tokenizer::from_tokenizer_json(json.to_string().as_bytes(), &TokenizerConfig::default())
+            .expect("an empty token harms nobody");
+    let ids = tokenizer.encode("the end", true, true).expect("encodes");
+    assert!(!ids.contains(&3));
+}
+
+/// As the same model's tokenizer.json, which has no newlines inside of tokens.
+#[test]
+fn ranked_merges_over_spaces_are_read_from_gguf() {
+    let mut json: serde_json::Value =
+        serde_json::from_str(&files::golden("tokenizer/llama2_tokenizer.json")).expect("JSON");
+    json["normalizer"] = serde_json::json!(
+        { "type": "Replace", "pattern": { "String": " " }, "content": "▁" });
+    json["decoder"]["decoders"]
+        .as_array_mut()
+        .expect("decoders")
+        .pop();
+    let config = TokenizerConfig::default();
+    let expected =
+        Tokenizer::from_tokenizer_json(json.to_string().as_bytes(), &config).expect("a tokenizer");
+    let vocab = json["model"]["vocab"].as_object().expect("a vocabulary");
+    let mut tokens = vec![String::new(); vocab.len()];
+    for (text, id) in vocab {
+        tokens[id.as_u64().expect("an id") as usize] = text.clone();
+    }
+    let merge = |merge: &serde_json::Value| match merge {
+        serde_json::Value::String(merge) => merge.clone(),
+        pair => format!(
+            "{} {}",
+            pair[0].as_str().unwrap(),
+            pair[1].as_str().unwrap()
+        ),
+    };
+    let kind = |(id, text): (usize, &String)| match (id, text.starts_with("<0x")) {
+        (0, _) => TokenType::Unknown,
+        (1 | 2, _) => TokenType::Control,
+        (_, true) => TokenType::Byte,
+        _ => TokenType::Normal,
+    };
+    let merges = json["model"]["merges"].as_array().expect("merges");
+    let rebuilt = Tokenizer::from_gguf(GgufTokenizer {
+        model: "gemma4".to_owned(),
+        token_types: Some(tokens.iter().enumerate().map(kind).collect()),
+        merges: Some(merges.iter().map(merge).collect()),
+        bos: Some(1),
+        tokens,
+        ..files::no_tokenizer()
+    })
+    .expect("a vocabulary");
+    let (_, examples) = recorded("tokenizer/spm_bytes.json");
+    assert!(examples.len() > 50);
+    let encode =
+        |tokenizer: &Tokenizer, text: &str| tokenizer.encode(text, false, true).expect("encodes");
+    for Example { text, .. } in examples {
+        // Newlines are apart from what is between them.
+        let lines = text.split_inclusive('\n').flat_map(|line| {
+            let (line, newline) = line.split_at(line.trim_end_matches('\n').len());
+            [encode(&expected, line), encode(&expected, newline)]
+        });
+        let lines = match text.contains("\n\n") {
+            true => continue,
+            false => lines.collect::<Vec<_>>().concat(),
+        };
+        let ids = encode(&rebuilt, &text);
+        assert_eq!(ids, lines, "{text:?}");
+        assert_eq!(rebuilt.decode(&ids, false), expected.decode(&ids, false));
+    }
+    let ids = rebuilt.encode("a\n\nb", true, true).expect("encodes");
+    let parts = ["a", "\n\n", "b"].map(|part| encode(&expected, part));
+    assert_eq!(ids, [vec![1], parts.concat()].concat());
+}

@@ -191,15 +191,18 @@ impl Shared {
     /// Refuses texts that cannot fit, before they cost time and memory.
     fn check_length(&self, text: &str, field: Field) -> Result<(), RequestError> {
         let context = self.served.info.max_context;
-        let most = context.saturating_mul(self.longest_token_bytes);
+        // Some tokenizers drop spaces or characters, of which any number may fit.
+        let Some(per_token) = self.text_bytes_per_token else {
+            return Ok(());
+        };
+        let most = context.saturating_mul(per_token);
         if text.len() <= most {
             return Ok(());
         }
         let message = format!(
             "{} bytes of text cannot fit a context of {context} tokens, of which none has more \
-             than {} bytes; send at most {most}",
+             than {per_token} bytes; send at most {most}",
             text.len(),
-            self.longest_token_bytes
         );
         Err(RequestError::invalid(field, message))
     }

@@ -61,11 +61,14 @@ impl ActiveRequest {
         let params = &request.params;
         let seed = params.seed.unwrap_or_else(random_seed);
         let first = SamplerState::new(params.clone(), end_ids, &request.prompt, seed);
+        let stop = StopChecker::with_hidden(&params.stop, params.include_stop, |stop| {
+            tokenizer.names_special(stop)
+        });
         let choices: Vec<Choice> = (0..params.n)
             .map(|choice| Choice {
                 sampler: first.sibling(choice),
                 detokenizer: IncrementalDetokenizer::continuing(tokenizer.clone(), true),
-                stop: StopChecker::new(&params.stop, params.include_stop),
+                stop: stop.clone(),
                 finished: false,
                 last_sample: 0,
             })
@@ -181,6 +184,11 @@ impl ActiveRequest {
             let mut piece = String::new();
             state.detokenizer.push(token, &mut piece);
             stop = state.stop.push(&piece, armed, &mut text);
+            // The client does not see special tokens; its stop strings do.
+            if stop.is_none() && state.stop.reads_hidden() {
+                let hidden = state.detokenizer.hidden_text(token);
+                stop = state.stop.push_hidden(&hidden, armed, &mut text);
+            }
         }
         let full = state.sampler.generated() >= self.request.max_tokens;
         let done = stop_token || stop.is_some() || full;

@@ -41,7 +41,8 @@ pub(crate) struct Served {
 pub(super) struct Shared {
     pub(super) served: Served,
     pub(super) recorder: Recorder,
-    pub(super) longest_token_bytes: usize,
+    /// Bytes of text that a token may stand for; `None` without a bound.
+    pub(super) text_bytes_per_token: Option<usize>,
     pub(super) pulse: Pulse,
     pub(super) next_id: AtomicU64,
     /// Requests that take a place among [`Served::max_live`].
@@ -67,7 +68,7 @@ impl Shared {
         room: QueueCapacity,
     ) -> Self {
         Self {
-            longest_token_bytes: served.tokenizer.longest_token_bytes(),
+            text_bytes_per_token: served.tokenizer.text_bytes_per_token(),
             pulse: Pulse::new(served.clock.clone()),
             served,
             recorder,

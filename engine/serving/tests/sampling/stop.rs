@@ -128,3 +128,90 @@ fn text_after_a_match_is_not_read() {
     checker.finish(&mut out);
     assert_eq!(out, "the END");
 }
+
+/// What a client sees and which stop string ended it, byte by byte: stop strings in the text, and
+/// those with a `<` in the text with hidden pieces too.
+fn search_hidden(pieces: &[(bool, String)], stops: &[String]) -> (String, Option<usize>) {
+    let (mut seen, mut all) = (Vec::new(), Vec::new());
+    // For each byte of `all`, bytes of `seen` before it.
+    let mut seen_before = vec![0];
+    for (hidden, piece) in pieces {
+        for byte in piece.bytes() {
+            all.push(byte);
+            if !hidden {
+                seen.push(byte);
+            }
+            seen_before.push(seen.len());
+            let in_seen = stops.iter().enumerate().filter_map(|(index, stop)| {
+                let ends = !hidden && seen.ends_with(stop.as_bytes());
+                Some((index, seen.len().checked_sub(stop.len())?)).filter(|_| ends)
+            });
+            let in_all = stops.iter().enumerate().filter_map(|(index, stop)| {
+                let ends = stop.contains('<') && all.ends_with(stop.as_bytes());
+                let begin = seen_before[all.len().checked_sub(stop.len())?];
+                Some((index, begin)).filter(|_| ends)
+            });
+            let found = in_seen.chain(in_all).min_by_key(|&(_, begin)| begin);
+            if let Some((index, begin)) = found {
+                seen.truncate(begin);
+                return (
+                    String::from_utf8(seen).expect("whole characters"),
+                    Some(index),
+                );
+            }
+        }
+    }
+    (String::from_utf8(seen).expect("whole characters"), None)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(5000))]
+
+    #[test]
+    fn stop_strings_with_special_tokens_read_hidden_text(
+        pieces in prop::collection::vec(
+            prop_oneof![
+                "[abé<]{0,3}".prop_map(|text| (false, text)),
+                "<[ab]".prop_map(|text| (true, text)),
+            ],
+            0..20,
+        ),
+        stops in prop::collection::vec("[abé<]{1,4}", 0..4),
+    ) {
+        let mut checker = StopChecker::with_hidden(&stops, false, |stop| stop.contains('<'));
+        let (mut out, mut found) = (String::new(), None);
+        for (hidden, piece) in &pieces {
+            let matched = match hidden {
+                true => checker.push_hidden(piece, true, &mut out),
+                false => checker.push(piece, true, &mut out),
+            };
+            found = found.or(matched);
+        }
+        checker.finish(&mut out);
+        let (expected, index) = search_hidden(&pieces, &stops);
+        prop_assert_eq!(&out, &expected);
+        // Two stop strings that begin at one place of what is seen may both be right.
+        prop_assert_eq!(found.is_some(), index.is_some());
+    }
+}
+
+#[test]
+fn hidden_text_stops_and_is_never_handed_out() {
+    let stops = ["<|im_start|>".to_owned(), "b<|im_end|>".to_owned()];
+    for (include, after) in [(false, "a"), (true, "ab")] {
+        let mut checker = StopChecker::with_hidden(&stops, include, |stop| stop.contains("<|"));
+        let mut out = String::new();
+        assert_eq!(checker.push_hidden("<|other|>", true, &mut out), None);
+        assert_eq!(checker.push("ab", true, &mut out), None);
+        assert_eq!(out, "a");
+        let matched = checker.push_hidden("<|im_end|>", true, &mut out);
+        assert_eq!((matched, &*out), (Some(StopMatch { index: 1 }), after));
+        checker.finish(&mut out);
+        assert_eq!(out, after);
+    }
+    let mut checker = StopChecker::with_hidden(&stops, true, |stop| stop.contains("<|"));
+    let mut out = String::new();
+    assert_eq!(checker.push_hidden("<|im_start|>", false, &mut out), None);
+    let matched = checker.push_hidden("<|im_start|>", true, &mut out);
+    assert_eq!((matched, &*out), (Some(StopMatch { index: 0 }), ""));
+}

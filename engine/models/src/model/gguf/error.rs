@@ -1,5 +1,7 @@
 //! Why a GGUF file was refused.
 
+use crate::model::lfs::LFS_ADVICE;
+
 /// A GGUF file that cannot be used; each variant's sentence names what is wrong where.
 #[derive(Debug, thiserror::Error, PartialEq)]
 #[non_exhaustive]
@@ -7,6 +9,9 @@ pub enum GgufError {
     /// The file does not begin with `GGUF`.
     #[error("the file does not start with the letters GGUF, so it is not a GGUF file")]
     NotGguf,
+    /// The file stands for one that has not been fetched.
+    #[error("{LFS_ADVICE}")]
+    LfsPointer,
     /// A version of the format other than 3 (or 2, which has the same layout).
     #[error("GGUF version {found} is not supported; supported is version 3 (and 2), little-endian")]
     Version {

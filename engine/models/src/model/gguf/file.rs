@@ -11,6 +11,7 @@ use super::metadata::GgufMetadata;
 use super::reader::Reader;
 use super::value::read_value;
 use crate::model::FileBytes;
+use crate::model::lfs::is_lfs_pointer;
 
 /// The most metadata entries accepted; real files have some dozens.
 const MAX_ENTRIES: u64 = 1 << 16;
@@ -77,7 +78,10 @@ impl GgufFile {
         let contents = &bytes[..bytes.len().min(MAX_CONTENTS_BYTES)];
         let mut reader = Reader::new(contents, 0);
         if reader.take(4, "the magic").ok() != Some(b"GGUF") {
-            return Err(GgufError::NotGguf);
+            return Err(match is_lfs_pointer(&bytes) {
+                true => GgufError::LfsPointer,
+                false => GgufError::NotGguf,
+            });
         }
         let version = reader.u32("the version")?;
         if !(2..=3).contains(&version) {

@@ -4,7 +4,11 @@ use ebb_kernels::backend::REPETITION_PENALTIES;
 
 use super::error::GgufError;
 use super::metadata::GgufMetadata;
+use super::value::GgufValue;
 use crate::model::generation_defaults::GenerationDefaults;
+
+/// 0 and -1 both mean all.
+const TOP_K: &str = "general.sampling.top_k";
 
 impl GgufMetadata {
     /// Reads the `general.sampling.*` keys.
@@ -26,7 +30,10 @@ impl GgufMetadata {
         let least = f32::MIN_POSITIVE;
         Ok(GenerationDefaults {
             temperature: within("temp", 0.0..=f32::MAX, "a number from 0")?,
-            top_k: self.u32("general.sampling.top_k")?,
+            top_k: match self.get(TOP_K) {
+                Some(GgufValue::Int(-1)) => Some(0),
+                _ => self.u32(TOP_K)?,
+            },
             top_p: within("top_p", least..=1.0, "a number above 0, at most 1")?,
             min_p: within("min_p", 0.0..=1.0, "a number from 0 to 1")?,
             repetition_penalty: within(

@@ -23,7 +23,8 @@ pub enum TokenType {
 /// Everything needed to rebuild the tokenizer that a GGUF file carries.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GgufTokenizer {
-    /// `tokenizer.ggml.model`: `gpt2` is byte-level BPE, `llama` is SentencePiece.
+    /// `tokenizer.ggml.model`: `gpt2` is byte-level BPE, `llama` SentencePiece, `gemma4` BPE
+    /// of SentencePiece's spelling.
     pub model: String,
     /// `tokenizer.ggml.pre`: the pre-tokenizer of byte-level BPE, such as `smollm` or `qwen2`.
     pub pre: Option<String>,

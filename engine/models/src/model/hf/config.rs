@@ -1,5 +1,7 @@
 //! config.json → the shapes and constants of the model.
 
+use std::cell::RefCell;
+
 use ebb_kernels::model::{ModelSpec, UniformModel};
 
 use super::json::{Object, brief};
@@ -22,12 +24,15 @@ pub(crate) struct HfModel {
 pub(crate) fn read_config(bytes: &[u8]) -> Result<HfModel, Refusal> {
     let config = HfConfig {
         object: Object::parse(bytes)?,
+        notes: RefCell::default(),
     };
     let family = family(&config.object)?;
     refuse_quantization(&config.object)?;
     let mut spec = (family.hf_spec)(&config)?;
     let (window, window_field) = window(&config.object)?;
-    let (positions, notes) = clamp_to_window(spec.max_positions, window, window_field);
+    let (positions, window_notes) = clamp_to_window(spec.max_positions, window, window_field);
+    let mut notes = config.notes.take();
+    notes.extend(window_notes);
     spec.max_positions = positions;
     Ok(HfModel {
         family,
@@ -72,6 +77,8 @@ fn refuse_quantization(config: &Object) -> Result<(), Refusal> {
 /// The fields of a config.json, for a family to read.
 pub(crate) struct HfConfig {
     object: Object,
+    /// What the user should know of what was read.
+    notes: RefCell<Vec<String>>,
 }
 
 /// What a family's config.json may leave out or say beyond the common fields.
@@ -130,6 +137,7 @@ impl HfConfig {
         let positions = size("max_position_embeddings")?;
         let rope_config = read_rope(config, positions, defaults)?;
         let rotary_dim = rope_config.rotary_dim(head_dim)?;
+        self.notes.borrow_mut().extend(rope_config.notes);
         Ok(UniformModel {
             hidden,
             layers: layer_count(size("num_hidden_layers")?)?,

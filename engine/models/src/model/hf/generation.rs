@@ -1,9 +1,11 @@
 //! generation_config.json: tokens that end a generation, and recommended sampling.
 
+use std::path::Path;
+
 use ebb_kernels::backend::REPETITION_PENALTIES;
 
-use super::json::Object;
-use crate::model::error::Refusal;
+use super::json::{Object, read_small};
+use crate::model::error::{ModelError, Refusal};
 use crate::model::generation_defaults::GenerationDefaults;
 
 /// What generation_config.json says.
@@ -13,8 +15,16 @@ pub(crate) struct Generation {
     pub(crate) defaults: GenerationDefaults,
 }
 
-/// Reads generation_config.json; fields beyond these are about other engines' options.
-pub(crate) fn read_generation(bytes: &[u8]) -> Result<Generation, Refusal> {
+/// Reads generation_config.json, if there is one.
+pub(crate) fn read_generation(path: &Path) -> Result<Generation, ModelError> {
+    match read_small(path)? {
+        Some(bytes) => parse(&bytes).map_err(|refusal| refusal.at(path)),
+        None => Ok(Generation::default()),
+    }
+}
+
+/// Fields beyond these are about other engines' options.
+fn parse(bytes: &[u8]) -> Result<Generation, Refusal> {
     let config = Object::parse(bytes)?;
     let within = |key: &str, low: f64, high: f64, expected: &str| match config.number(key)? {
         Some(value) if !(low..=high).contains(&value) => {
@@ -28,13 +38,15 @@ pub(crate) fn read_generation(bytes: &[u8]) -> Result<Generation, Refusal> {
     if config.bool("do_sample")? == Some(false) {
         temperature = Some(0.0);
     }
-    let top_k = match config.size("top_k")? {
-        Some(top_k) => Some(
-            u32::try_from(top_k)
-                .map_err(|_| Refusal::invalid("top_k", top_k, "a whole number below 2^32"))?,
-        ),
-        None => None,
-    };
+    // 0 and -1 both mean all.
+    let top_k = config.typed(
+        "top_k",
+        "a whole number from -1 to 2^32 - 1",
+        |top_k| match top_k.as_i64()? {
+            -1 => Some(0),
+            top_k => u32::try_from(top_k).ok(),
+        },
+    )?;
     Ok(Generation {
         end_ids: config.ids("eos_token_id")?,
         defaults: GenerationDefaults {

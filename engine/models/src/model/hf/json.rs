@@ -8,6 +8,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::model::error::{ModelError, Refusal};
+use crate::model::lfs::is_lfs_pointer;
+use crate::python_json;
 
 /// The largest JSON file accepted, in bytes; bounds the memory that parsing takes.
 const MAX_JSON_BYTES: u64 = 16 << 20;
@@ -30,16 +32,19 @@ pub(crate) fn read_small(path: &Path) -> Result<Option<Vec<u8>>, ModelError> {
         }
         .at(path));
     }
+    if is_lfs_pointer(&bytes) {
+        return Err(Refusal::LfsPointer.at(path));
+    }
     Ok(Some(bytes))
 }
 
 /// Parses a file's bytes.
 pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
-    Ok(serde_json::from_slice(bytes)?)
+    Ok(python_json::from_slice(bytes)?)
 }
 
 /// A JSON object; `null` counts as absent.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Object {
     map: Map<String, Value>,
     /// What stands before a field's name in messages: empty, or the path to this object and a dot.

@@ -1,7 +1,7 @@
 //! RoPE in config.json: `rope_theta` and `rope_scaling`, or both inside `rope_parameters`.
 
 use super::config::HfDefaults;
-use super::json::{Object, brief};
+use super::json::Object;
 use crate::model::error::Refusal;
 use crate::model::rope::{LongFactors, Scaling, Yarn};
 
@@ -13,6 +13,8 @@ pub(super) struct RopeConfig {
     pub(super) positions: usize,
     /// Share of a head's channels that rotate.
     partial: f64,
+    /// What the user should know.
+    pub(super) notes: Vec<String>,
 }
 
 impl RopeConfig {
@@ -42,6 +44,8 @@ pub(super) fn read_rope(
         Some(parameters) => Some(parameters),
         None => config.object("rope_scaling")?,
     };
+    // An empty object says as much as none.
+    let parameters = parameters.filter(|parameters| parameters.keys().next().is_some());
     let Some(parameters) = parameters else {
         let base = outer_base.unwrap_or(DEFAULT_BASE);
         return Ok(RopeConfig {
@@ -49,13 +53,15 @@ pub(super) fn read_rope(
             scaling: Scaling::None,
             positions,
             partial: partial(outer_partial, defaults)?,
+            notes: Vec::new(),
         });
     };
+    let mut notes = Vec::new();
     let base = parameters
         .number("rope_theta")?
         .or(outer_base)
         .unwrap_or(DEFAULT_BASE);
-    let scaling = read_scaling(config, &parameters, positions, defaults)?;
+    let scaling = read_scaling(config, &parameters, positions, defaults, &mut notes)?;
     let partial = partial(parameters.number(PARTIAL)?.or(outer_partial), defaults)?;
     // Files for YaRN often keep the length before scaling in max_position_embeddings.
     let positions = match &scaling {
@@ -67,6 +73,7 @@ pub(super) fn read_rope(
         scaling,
         positions,
         partial,
+        notes,
     })
 }
 
@@ -85,10 +92,11 @@ fn read_scaling(
     parameters: &Object,
     positions: usize,
     defaults: &HfDefaults,
+    notes: &mut Vec<String>,
 ) -> Result<Scaling, Refusal> {
     let supported = match defaults.has_long_rope {
-        true => "default, linear, llama3, yarn, longrope",
-        false => "default, linear, llama3, yarn",
+        true => "default, linear, dynamic, llama3, yarn, longrope",
+        false => "default, linear, dynamic, llama3, yarn",
     };
     let kind_key = if parameters.get("rope_type").is_some() {
         "rope_type"
@@ -100,6 +108,7 @@ fn read_scaling(
     let own_keys: &[&str] = match kind {
         "default" => &[],
         "linear" => &["factor"],
+        "dynamic" => &["factor", "original_max_position_embeddings"],
         "llama3" => &[
             "factor",
             "low_freq_factor",
@@ -113,6 +122,8 @@ fn read_scaling(
             "beta_fast",
             "beta_slow",
             "truncate",
+            "mscale",
+            "mscale_all_dim",
         ],
         // The first name that it had.
         "longrope" | "su" if defaults.has_long_rope => &[
@@ -128,16 +139,15 @@ fn read_scaling(
         }
     };
     let common = ["rope_type", "type", "rope_theta", PARTIAL];
-    for key in parameters.keys() {
-        if !own_keys.contains(&key) && !common.contains(&key) {
-            let found = parameters.get(key).map(brief).unwrap_or_default();
-            let supported = format!("with {kind}: {}", own_keys.join(", "));
-            return Err(Refusal::unsupported(
-                parameters.name(key),
-                found,
-                &supported,
-            ));
-        }
+    let known = |key| own_keys.contains(&key) || common.contains(&key);
+    let unknown: Vec<&str> = parameters.keys().filter(|key| !known(key)).collect();
+    if !unknown.is_empty() {
+        let names: Vec<String> = unknown.iter().map(|key| parameters.name(key)).collect();
+        notes.push(format!(
+            "{} in config.json is left out of account: RoPE scaling of type {kind} does not have \
+             it",
+            names.join(", ")
+        ));
     }
     let positive = |key: &str, at_least: f64| -> Result<Option<f64>, Refusal> {
         match parameters.number(key)? {
@@ -155,6 +165,17 @@ fn read_scaling(
         "linear" => Ok(Scaling::Linear {
             factor: needed("factor", 1.0)?,
         }),
+        // NTK-aware scaling grows with the text, and only once that is longer than
+        // max_position_embeddings. That is the longest context here, so nothing is scaled.
+        "dynamic" => {
+            needed("factor", 1.0)?;
+            notes.push(format!(
+                "{} `dynamic` extends no context: at most max_position_embeddings, {positions} \
+                 tokens, are served, for which it scales nothing",
+                parameters.name(kind_key)
+            ));
+            Ok(Scaling::None)
+        }
         "llama3" => {
             let low_freq = needed("low_freq_factor", 0.0)?;
             let high_freq = needed("high_freq_factor", 0.0)?;
@@ -179,6 +200,15 @@ fn read_scaling(
             );
             yarn.beta_fast = positive("beta_fast", 0.0)?.unwrap_or(yarn.beta_fast);
             yarn.beta_slow = positive("beta_slow", 0.0)?.unwrap_or(yarn.beta_slow);
+            // 0 counts as absent, and one without the other as neither.
+            let weight = |key| -> Result<Option<f64>, Refusal> {
+                Ok(parameters.number(key)?.filter(|weight| *weight != 0.0))
+            };
+            let mscale = weight("mscale")?.zip(weight("mscale_all_dim")?);
+            if let Some((mscale, mscale_all_dim)) = mscale {
+                yarn.attention_factor = Yarn::attention(yarn.factor, mscale)
+                    / Yarn::attention(yarn.factor, mscale_all_dim);
+            }
             yarn.attention_factor =
                 positive("attention_factor", 0.0)?.unwrap_or(yarn.attention_factor);
             yarn.truncate = parameters.bool("truncate")?.unwrap_or(true);
@@ -280,6 +310,79 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_object_and_a_null_are_no_scaling() {
+        for nothing in [json!({}), json!({ "type": null }), Value::Null] {
+            let config = json!({ "rope_theta": 5000.0, "rope_scaling": nothing });
+            let read = read(&config, 64).expect("supported");
+            assert_eq!(
+                (read.base, read.scaling),
+                (5000.0, Scaling::None),
+                "{config}"
+            );
+        }
+    }
+
+    #[test]
+    fn dynamic_scales_nothing_within_the_original_length() {
+        let dynamic = json!({ "rope_scaling": { "type": "dynamic", "factor": 4.0 } });
+        let read = read(&dynamic, 4096).expect("supported");
+        assert_eq!((read.positions, read.scaling), (4096, Scaling::None));
+        assert!(read.notes[0].contains("at most max_position_embeddings, 4096"));
+    }
+
+    #[test]
+    fn unknown_keys_are_named_in_a_note() {
+        let config = json!({ "rope_scaling": { "rope_type": "linear", "factor": 2.0,
+            "finetuned": true, "mrope_section": [1] } });
+        let read = read(&config, 64).expect("supported");
+        assert_eq!(read.scaling, Scaling::Linear { factor: 2.0 });
+        assert_eq!(
+            read.notes,
+            [
+                "rope_scaling.finetuned, rope_scaling.mrope_section in config.json is left out of \
+              account: RoPE scaling of type linear does not have it"
+            ]
+        );
+    }
+
+    /// `_compute_yarn_parameters` of transformers 4.57.
+    #[test]
+    fn yarn_weighs_its_attention_factor() {
+        let scale = |fields: Value| {
+            let mut scaling = json!({ "rope_type": "yarn", "factor": 40.0,
+                "original_max_position_embeddings": 4096 });
+            scaling
+                .as_object_mut()
+                .unwrap()
+                .extend(fields.as_object().unwrap().clone());
+            match read(&json!({ "rope_scaling": scaling }), 163_840)
+                .expect("supported")
+                .scaling
+            {
+                Scaling::Yarn(yarn) => yarn.attention_factor,
+                other => panic!("{other:?}"),
+            }
+        };
+        let plain = 0.1 * 40.0f64.ln() + 1.0;
+        for (fields, expected) in [
+            (json!({}), plain),
+            (json!({ "mscale": 0.707 }), plain),
+            (json!({ "mscale": 0.707, "mscale_all_dim": 0 }), plain),
+            (json!({ "mscale": 1.0, "mscale_all_dim": 1.0 }), 1.0),
+            (
+                json!({ "mscale": 1.0, "mscale_all_dim": 0.5 }),
+                plain / (0.05 * 40.0f64.ln() + 1.0),
+            ),
+            (
+                json!({ "mscale": 1.0, "mscale_all_dim": 1.0, "attention_factor": 1.5 }),
+                1.5,
+            ),
+        ] {
+            assert!((scale(fields.clone()) - expected).abs() < 1e-12, "{fields}");
+        }
+    }
+
+    #[test]
     fn what_is_not_understood_is_named() {
         let sentence = |scaling: Value| {
             read(&json!({ "rope_scaling": scaling }), 64)
@@ -288,14 +391,9 @@ mod tests {
                 .to_string()
         };
         assert_eq!(
-            sentence(json!({ "type": "dynamic", "factor": 2.0 })),
-            "`rope_scaling.type` is \"dynamic\", which is not supported; \
-             supported: default, linear, llama3, yarn"
-        );
-        assert_eq!(
-            sentence(json!({ "rope_type": "yarn", "factor": 2.0, "mscale": 0.7 })),
-            "`rope_scaling.mscale` is 0.7, which is not supported; supported: with yarn: factor, \
-             original_max_position_embeddings, attention_factor, beta_fast, beta_slow, truncate"
+            sentence(json!({ "type": "mrope", "factor": 2.0 })),
+            "`rope_scaling.type` is \"mrope\", which is not supported; \
+             supported: default, linear, dynamic, llama3, yarn"
         );
         assert_eq!(
             sentence(json!({ "factor": 2.0 })),

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use super::json::{parse, read_small};
 use crate::model::FileBytes;
 use crate::model::error::{ModelError, Refusal};
+use crate::model::lfs::is_lfs_pointer;
 use crate::model::look::is_file;
 
 /// The longest header accepted. Real ones are below 1 MB; this bounds the memory of parsing one.
@@ -86,6 +87,9 @@ impl Shards {
     /// Opens one file and takes over the tensors that are `listed`.
     fn add(&mut self, path: PathBuf, listed: impl Fn(&str) -> bool) -> Result<(), ModelError> {
         let bytes = FileBytes::open(&path).map_err(|error| ModelError::io(&path, error))?;
+        if is_lfs_pointer(&bytes) {
+            return Err(Refusal::LfsPointer.at(&path));
+        }
         let header = header_bytes(&bytes).map_err(|refusal| refusal.at(&path))?;
         let parsed = SafeTensors::deserialize(&bytes)
             .map_err(|error| Refusal::Safetensors(error.to_string()).at(&path))?;

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::json::{Object, read_small};
 use crate::model::error::{ModelError, Refusal};
+use crate::model::families::Family;
 use crate::model::look::is_file;
 
 /// The most templates that additional_chat_templates may have.
@@ -35,10 +36,17 @@ pub struct HfTokenizer {
     pub mask_token: Option<String>,
     /// `additional_special_tokens`
     pub additional_special_tokens: Vec<String>,
-    /// `add_bos_token`; tokenizer.json's own post-processor decides where this is absent.
+    /// `add_bos_token`, as tokenizer_config.json has it.
     pub add_bos: Option<bool>,
     /// `add_eos_token`.
     pub add_eos: Option<bool>,
+    /// Whether encoding puts `bos_token` before a text and `eos_token` after it. Where this is
+    /// absent, tokenizer.json's own post-processor decides.
+    pub affixes: Option<TokenAffixes>,
+    /// Names of tokens that no file names. Templates do not see them.
+    pub class_tokens: ClassTokens,
+    /// Tokens that stand beside tokenizer.json, in order of their ids.
+    pub added_tokens: Vec<DeclaredToken>,
     /// The chat template: chat_template.jinja if there is one, else `chat_template` of
     /// tokenizer_config.json (of several, the one named `default`).
     pub chat_template: Option<String>,
@@ -47,8 +55,45 @@ pub struct HfTokenizer {
     pub tool_template: Option<String>,
 }
 
+/// What a tokenizer class of transformers calls its tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassTokens {
+    /// Begins a text.
+    pub bos: Option<&'static str>,
+    /// Ends a text.
+    pub eos: Option<&'static str>,
+    /// Stands for what the vocabulary cannot spell.
+    pub unk: Option<&'static str>,
+}
+
+/// What a tokenizer class of transformers puts around a text, whatever tokenizer.json says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenAffixes {
+    /// `bos_token` before the text.
+    pub bos: bool,
+    /// `eos_token` after it.
+    pub eos: bool,
+}
+
+/// A token of `added_tokens_decoder` in tokenizer_config.json, or of added_tokens.json.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeclaredToken {
+    /// Its text.
+    pub content: String,
+    /// Left out of decoded texts.
+    pub special: bool,
+    /// Takes the spaces before it along.
+    pub lstrip: bool,
+    /// Takes the spaces after it along.
+    pub rstrip: bool,
+    /// Is no part of a longer word.
+    pub single_word: bool,
+    /// Is looked for in the normalised text.
+    pub normalized: bool,
+}
+
 /// Reads what stands beside tokenizer.json in `dir`, and checks that it is there itself.
-pub(crate) fn read_tokenizer_files(dir: &Path) -> Result<HfTokenizer, ModelError> {
+pub(crate) fn read_tokenizer_files(dir: &Path, family: &Family) -> Result<HfTokenizer, ModelError> {
     let tokenizer_json = dir.join("tokenizer.json");
     if !is_file(&tokenizer_json)? {
         let hint = if dir.join("tokenizer.model").is_file() {
@@ -65,11 +110,21 @@ pub(crate) fn read_tokenizer_files(dir: &Path) -> Result<HfTokenizer, ModelError
     let config = Object::parse(&config).map_err(|refusal| refusal.at(&path))?;
     let map_path = dir.join("special_tokens_map.json");
     let map = match read_small(&map_path)? {
-        Some(map) if !config.has("added_tokens_decoder") => {
+        Some(map) if !config.has(DECODER) => {
             Some(Object::parse(&map).map_err(|refusal| refusal.at(&map_path))?)
         }
         _ => None,
     };
+    let added_path = dir.join("added_tokens.json");
+    let added = match read_small(&added_path)? {
+        Some(added) if !config.has(DECODER) => {
+            Object::parse(&added).map_err(|refusal| refusal.at(&added_path))?
+        }
+        _ => Object::default(),
+    };
+    let class = config.text("tokenizer_class");
+    let class = class.map_err(|refusal| refusal.at(&path))?;
+    let class = Class::named(class.unwrap_or_else(|| Class::name_of(family)));
     let templates = match files.is_empty() {
         true => named_templates(&config).map_err(|refusal| refusal.at(&path))?,
         false => files,
@@ -88,6 +143,21 @@ pub(crate) fn read_tokenizer_files(dir: &Path) -> Result<HfTokenizer, ModelError
             None => text(&config).map_err(|refusal| refusal.at(&path)),
         }
     };
+    // `null` means none.
+    let unnamed = |key| {
+        let named = config.has(key) || map.as_ref().is_some_and(|map| map.has(key));
+        !named
+    };
+    let class_tokens = ClassTokens {
+        bos: class.bos.filter(|_| unnamed("bos_token")),
+        eos: class.eos.filter(|_| unnamed("eos_token")),
+        unk: class.unk.filter(|_| unnamed("unk_token")),
+    };
+    let [bos_token, eos_token, unk_token] = [
+        token("bos_token")?,
+        token("eos_token")?,
+        token("unk_token")?,
+    ];
     let flag = |key| config.bool(key).map_err(|refusal| refusal.at(&path));
     // Templates alone read these, so what is no token is left out.
     let additional = map.iter().chain([&config]).find_map(|object| {
@@ -106,21 +176,125 @@ pub(crate) fn read_tokenizer_files(dir: &Path) -> Result<HfTokenizer, ModelError
         .first()
         .filter(|_| templates.len() == 1)
         .map(|(_, t)| t.clone());
+    let (add_bos, add_eos) = (flag("add_bos_token")?, flag("add_eos_token")?);
+    let added_tokens = added_tokens(&config, &added, [&bos_token, &eos_token, &unk_token])
+        .map_err(|refusal| refusal.at(&path))?;
     Ok(HfTokenizer {
-        bos_token: token("bos_token")?,
-        eos_token: token("eos_token")?,
-        unk_token: token("unk_token")?,
+        bos_token,
+        eos_token,
+        unk_token,
         sep_token: token("sep_token")?,
         pad_token: token("pad_token")?,
         cls_token: token("cls_token")?,
         mask_token: token("mask_token")?,
         additional_special_tokens: additional.unwrap_or_default(),
-        add_bos: flag("add_bos_token")?,
-        add_eos: flag("add_eos_token")?,
+        add_bos,
+        add_eos,
+        affixes: class.adds_bos.map(|adds_bos| TokenAffixes {
+            bos: add_bos.unwrap_or(adds_bos),
+            eos: add_eos.unwrap_or(false),
+        }),
+        class_tokens,
+        added_tokens,
         chat_template: named("default").or(only),
         tool_template: named("tool_use"),
         tokenizer_json,
     })
+}
+
+const DECODER: &str = "added_tokens_decoder";
+
+/// The tokens of tokenizer_config.json, or of added_tokens.json.
+fn added_tokens(
+    config: &Object,
+    added: &Object,
+    named: [&Option<String>; 3],
+) -> Result<Vec<DeclaredToken>, Refusal> {
+    let expected = "an object of tokens by their ids";
+    let described = |(id, token): (&String, &Value)| {
+        let flag = |key, default| match token.get(key) {
+            None | Some(Value::Null) => Some(default),
+            Some(value) => value.as_bool(),
+        };
+        let special = flag("special", false)?;
+        let token = DeclaredToken {
+            content: token.get("content")?.as_str()?.to_owned(),
+            special,
+            lstrip: flag("lstrip", false)?,
+            rstrip: flag("rstrip", false)?,
+            single_word: flag("single_word", false)?,
+            normalized: flag("normalized", !special)?,
+        };
+        Some((id.parse().ok()?, token))
+    };
+    let mut tokens: Vec<(u32, DeclaredToken)> = config
+        .typed(DECODER, expected, |value| {
+            value.as_object()?.iter().map(described).collect()
+        })?
+        .unwrap_or_default();
+    for content in added.keys() {
+        let special = named.iter().any(|token| token.as_deref() == Some(content));
+        let id = added.size(content)?.unwrap_or_default();
+        let token = DeclaredToken {
+            content: content.to_owned(),
+            special,
+            normalized: !special,
+            ..DeclaredToken::default()
+        };
+        tokens.push((u32::try_from(id).unwrap_or(u32::MAX), token));
+    }
+    tokens.sort_by_key(|(id, _)| *id);
+    Ok(tokens.into_iter().map(|(_, token)| token).collect())
+}
+
+/// What a tokenizer class of transformers 4.57 does beyond reading tokenizer.json.
+#[derive(Default)]
+struct Class {
+    /// Named tokens where no file names them.
+    bos: Option<&'static str>,
+    eos: Option<&'static str>,
+    unk: Option<&'static str>,
+    /// It makes its own post-processor, whatever tokenizer.json has, and by default one that adds
+    /// `bos_token` or none. The other classes ignore `add_bos_token`.
+    adds_bos: Option<bool>,
+}
+
+impl Class {
+    fn named(name: &str) -> Self {
+        let class = |bos, eos, unk, adds_bos| Self {
+            bos: Some(bos),
+            eos: Some(eos),
+            unk: Some(unk),
+            adds_bos: Some(adds_bos),
+        };
+        const TEXT_END: &str = "<|endoftext|>";
+        match name.strip_suffix("Fast").unwrap_or(name) {
+            "LlamaTokenizer" | "CodeLlamaTokenizer" => class("<s>", "</s>", "<unk>", true),
+            "GemmaTokenizer" => class("<bos>", "<eos>", "<unk>", true),
+            "CohereTokenizer" => class("<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", "<UNK>", true),
+            "GPTNeoXTokenizer" => class(TEXT_END, TEXT_END, TEXT_END, false),
+            "GPT2Tokenizer" => Self {
+                adds_bos: None,
+                ..class(TEXT_END, TEXT_END, TEXT_END, false)
+            },
+            "Qwen2Tokenizer" => Self {
+                eos: Some(TEXT_END),
+                unk: Some(TEXT_END),
+                ..Self::default()
+            },
+            _ => Self::default(),
+        }
+    }
+
+    /// The class that reads a model of this family where tokenizer_config.json names none.
+    fn name_of(family: &Family) -> &'static str {
+        match family.name {
+            "llama" | "mistral" | "phi3" => "LlamaTokenizer",
+            "olmo2" => "GPTNeoXTokenizer",
+            "qwen2" | "qwen3" => "Qwen2Tokenizer",
+            _ => "PreTrainedTokenizer",
+        }
+    }
 }
 
 /// A token is a text, or an object with its text in `content`.

@@ -24,6 +24,21 @@ pub(crate) struct HfWeights {
 /// The output projection.
 const LM_HEAD: &str = "lm_head.weight";
 
+/// Where a tensor lies. Some tied checkpoints store the embedding as the output projection only.
+fn place(
+    shards: &Shards,
+    family: &'static Family,
+    spec: &ModelSpec,
+    name: TensorName,
+) -> StoredTensor {
+    let mut place = (family.hf_tensor)(name);
+    let tied = name == TensorName::Embedding && spec.tied_embeddings;
+    if tied && shards.get(&place.name).is_none() && shards.get(LM_HEAD).is_some() {
+        place.name = LM_HEAD.to_owned();
+    }
+    place
+}
+
 /// Tensors that some checkpoints hold although the model can do without: RoPE frequencies, which
 /// the configuration gives.
 fn is_superfluous(file_name: &str) -> bool {
@@ -42,11 +57,11 @@ impl HfWeights {
         let table = Table {
             shards: &shards,
             family,
-            tied: spec.tied_embeddings,
+            spec,
         };
         check_tensors(spec, &table).map_err(|refusal| refusal.at(dir))?;
         for name in TensorName::all(spec) {
-            let tensor = (family.hf_tensor)(name).name;
+            let tensor = place(&shards, family, spec, name).name;
             if let Some(stored) = shards.get(&tensor) {
                 kind(&tensor, stored).map_err(|refusal| refusal.at(shards.path(stored)))?;
             }
@@ -67,6 +82,10 @@ impl HfWeights {
     /// Each file whole.
     pub(crate) fn files(&self) -> impl Iterator<Item = &[u8]> {
         self.shards.files()
+    }
+
+    fn place(&self, name: TensorName) -> StoredTensor {
+        place(&self.shards, self.family, &self.spec, name)
     }
 
     fn stored(&self, tensor: &str) -> Result<&shards::StoredTensor, ModelError> {
@@ -92,12 +111,12 @@ fn kind(tensor: &str, stored: &shards::StoredTensor) -> Result<GgmlType, Refusal
 struct Table<'a> {
     shards: &'a Shards,
     family: &'static Family,
-    tied: bool,
+    spec: &'a ModelSpec,
 }
 
 impl TensorTable for Table<'_> {
     fn stored(&self, name: TensorName) -> StoredTensor {
-        (self.family.hf_tensor)(name)
+        place(self.shards, self.family, self.spec, name)
     }
 
     fn shape(&self, file_name: &str) -> Option<&[usize]> {
@@ -108,7 +127,8 @@ impl TensorTable for Table<'_> {
 
     fn present(&self) -> Vec<&str> {
         // Some tied checkpoints store the embedding once more as the output projection.
-        let superfluous = |name: &str| is_superfluous(name) || (self.tied && name == LM_HEAD);
+        let superfluous =
+            |name: &str| is_superfluous(name) || (self.spec.tied_embeddings && name == LM_HEAD);
         self.shards
             .names()
             .filter(|name| !superfluous(name))
@@ -120,7 +140,7 @@ impl WeightSource for HfWeights {
     type Error = ModelError;
 
     fn shape(&self, name: TensorName) -> Result<Vec<usize>, ModelError> {
-        self.stored(&(self.family.hf_tensor)(name).name)?;
+        self.stored(&self.place(name).name)?;
         // What is stored has the shape that the spec implies: it was checked.
         Ok(name.shape(&self.spec))
     }
@@ -131,7 +151,7 @@ impl WeightSource for HfWeights {
         first_row: usize,
         out: &mut [bf16],
     ) -> Result<(), ModelError> {
-        let place = (self.family.hf_tensor)(name);
+        let place = self.place(name);
         let first_row = first_row + place.first_row(&self.spec);
         let tensor = place.name;
         let stored = self.stored(&tensor)?;

@@ -37,6 +37,10 @@ const HANG_TIMEOUT: Duration = Duration::from_millis(300);
 /// The model's end token.
 const END: u32 = 7;
 
+/// A token that is left out of texts, `SPECIAL_TEXT`.
+const SPECIAL: u32 = 199;
+const SPECIAL_TEXT: &str = "\u{1c7}";
+
 const GEOMETRY: KvGeometry = KvGeometry {
     layers: 1,
     kv_heads: 1,
@@ -74,6 +78,7 @@ fn clocked(
     // One more than the model has.
     let tokens = (0x100..=0x100 + VOCAB as u32).filter_map(char::from_u32);
     let mut token_types = vec![TokenType::Normal; VOCAB];
+    token_types[SPECIAL as usize] = TokenType::Control;
     token_types.push(TokenType::UserDefined);
     let tokenizer = Tokenizer::from_gguf(GgufTokenizer {
         model: "gpt2".to_owned(),

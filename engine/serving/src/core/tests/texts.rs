@@ -80,3 +80,40 @@ async fn prompts_take_client_memory_until_their_reader_is_gone() {
     assert_eq!(memory.held(), 0);
     assert!(generate().await.is_ok());
 }
+
+/// The text of a special token is no part of the answer, but stops it.
+#[tokio::test]
+async fn a_stop_string_that_is_a_special_token_stops() {
+    let (_, engine) = bounded(1 << 20);
+    let generate = |stop: &[&str], bias: Vec<(u32, f32)>| {
+        let options = SamplingOptions {
+            temperature: 0.0,
+            max_tokens: Some(5),
+            stop: stop.iter().map(|&stop| stop.to_owned()).collect(),
+            logit_bias: bias,
+            ..SamplingOptions::default()
+        };
+        engine.generate(request(&[3, 4], options))
+    };
+    let special = vec![(SPECIAL, 100.0), (END, -100.0)];
+    for (stop, expected) in [
+        (
+            &["ab", SPECIAL_TEXT][..],
+            (FinishReason::Stop, vec![SPECIAL]),
+        ),
+        (&["ab"][..], (FinishReason::Length, vec![SPECIAL; 5])),
+        (&[][..], (FinishReason::Length, vec![SPECIAL; 5])),
+    ] {
+        let stream = generate(stop, special.clone())
+            .await
+            .expect("there is room");
+        let (answers, _, error) = read(stream, 1).await;
+        assert_eq!(error, None);
+        let Answer {
+            text, tokens, end, ..
+        } = &answers[0];
+        let reason = end.expect("an end").0;
+        assert_eq!((reason, tokens), (expected.0, &expected.1), "{stop:?}");
+        assert_eq!(text, "", "{stop:?}");
+    }
+}
