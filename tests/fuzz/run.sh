@@ -24,8 +24,8 @@ while [ $# -gt 0 ]; do
     --seconds) limit=("-max_total_time=$2"); shift 2 ;;
     --runs) limit=("-runs=$2"); shift 2 ;;
     --sanitizer) sanitizer=$2; shift 2 ;;
-    --csv) csv=$(realpath -m "$OLDPWD/$2"); shift 2 ;;
-    --build) build=$(realpath -m "$OLDPWD/$2"); shift 2 ;;
+    --csv) csv=$(cd "$OLDPWD" && realpath -m "$2"); shift 2 ;;
+    --build) build=$(cd "$OLDPWD" && realpath -m "$2"); shift 2 ;;
     --) shift; break ;;
     *) echo "tests/fuzz/run.sh: unknown option $1; see the head of the file" >&2; exit 2 ;;
   esac
