@@ -477,10 +477,7 @@ impl Parser {
                 self.expect_op(",")?;
             }
             let name = self.expect_name()?;
-            if matches!(
-                name.as_str(),
-                "true" | "false" | "none" | "True" | "False" | "None"
-            ) {
+            if is_constant(&name) {
                 return fail(format!("`{name}` cannot be a parameter"));
             }
             let name = self.names.number(&name);
@@ -535,17 +532,21 @@ impl Parser {
         })
     }
 
+    /// Whether a list that stands without brackets ends here, or at one of these words.
+    fn is_at_end(&self, ends: &[&str]) -> bool {
+        match self.token() {
+            Token::PrintEnd | Token::TagEnd | Token::Op(")") => true,
+            Token::Name(name) => ends.contains(&name.as_str()),
+            _ => false,
+        }
+    }
+
     /// What is assigned to.
     fn targets(&mut self, ends: &[&str], with_namespace: bool) -> Res<Target> {
         let mut targets = Vec::new();
         let mut is_tuple = false;
         loop {
-            let at_end = match self.token() {
-                Token::PrintEnd | Token::TagEnd | Token::Op(")") => true,
-                Token::Name(name) => ends.contains(&name.as_str()),
-                _ => false,
-            };
-            if at_end {
+            if self.is_at_end(ends) {
                 break;
             }
             targets.push(self.target(with_namespace)?);
@@ -575,10 +576,7 @@ impl Parser {
             target
         } else {
             let name = self.expect_name()?;
-            if matches!(
-                name.as_str(),
-                "true" | "false" | "none" | "True" | "False" | "None"
-            ) {
+            if is_constant(&name) {
                 return fail(format!("`{name}` cannot be assigned to"));
             }
             let name = self.names.number(&name);
@@ -612,12 +610,7 @@ impl Parser {
         let mut items = Vec::new();
         let mut is_tuple = false;
         loop {
-            let at_end = match self.token() {
-                Token::PrintEnd | Token::TagEnd | Token::Op(")") => true,
-                Token::Name(name) => ends.contains(&name.as_str()),
-                _ => false,
-            };
-            if at_end {
+            if self.is_at_end(ends) {
                 break;
             }
             items.push(self.expression(with_condition)?);
@@ -1095,4 +1088,9 @@ impl Parser {
         }
         Ok(value)
     }
+}
+
+/// Names that are values, which nothing can be called.
+fn is_constant(name: &str) -> bool {
+    matches!(name, "true" | "false" | "none" | "True" | "False" | "None")
 }
