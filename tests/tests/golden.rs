@@ -212,7 +212,7 @@ async fn generate(
     while let Some(event) = stream.next().await {
         match event.expect("it runs") {
             StreamEvent::Delta { token_ids, .. } => tokens.extend(token_ids),
-            StreamEvent::Finished { reason, .. } => return (tokens, reason),
+            StreamEvent::Finished { end, .. } => return (tokens, end.reason),
             StreamEvent::Started { .. } => {}
         }
     }

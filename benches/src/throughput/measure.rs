@@ -98,7 +98,7 @@ pub(crate) async fn answer(
                     answer.arrivals.push((at, token_ids.len() as u32));
                 }
             }
-            StreamEvent::Finished { kv_bits, .. } => answer.kv_bits = f64::from(kv_bits.mean),
+            StreamEvent::Finished { end, .. } => answer.kv_bits = f64::from(end.kv_bits.mean),
         }
     }
     Ok(answer)

@@ -5,9 +5,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::error::body;
-use crate::core::{FinishReason, KvBits, StreamEvent};
+use crate::core::{End, FinishReason, StreamEvent};
 use crate::http::Problem;
-use crate::http::answers::{Answer, End};
+use crate::http::answers::Answer;
 use crate::http::events::{Writer, named};
 
 /// A message of the assistant's.
@@ -55,18 +55,18 @@ struct Ebb {
 }
 
 impl Ending {
-    fn new(reason: FinishReason, stop_sequence: Option<String>, bits: KvBits) -> Self {
-        let stop_reason = match (reason, &stop_sequence) {
+    fn new(end: End) -> Self {
+        let stop_reason = match (end.reason, &end.stop_string) {
             (FinishReason::Length, _) => "max_tokens",
             (FinishReason::Stop, Some(_)) => "stop_sequence",
             (FinishReason::Stop, None) => "end_turn",
         };
         Self {
             stop_reason: Some(stop_reason),
-            stop_sequence,
+            stop_sequence: end.stop_string,
             ebb: Some(Ebb {
-                lowest_kv_bits: bits.lowest,
-                mean_kv_bits: bits.mean,
+                lowest_kv_bits: end.kv_bits.lowest,
+                mean_kv_bits: end.kv_bits.mean,
             }),
         }
     }
@@ -112,14 +112,8 @@ impl Message {
             self.usage.output_tokens = answer.completion_tokens();
             for choice in answer.choices {
                 self.content.push(Block::new(choice.text));
-                if let Some(End {
-                    reason,
-                    stop_string,
-                    kv_bits,
-                    ..
-                }) = choice.end
-                {
-                    self.ending = Ending::new(reason, stop_string, kv_bits);
+                if let Some(end) = choice.end {
+                    self.ending = Ending::new(end);
                 }
             }
         }
@@ -187,15 +181,10 @@ impl Writer for Stream {
                     out.push(named("content_block_delta", &delta));
                 }
             }
-            StreamEvent::Finished {
-                reason,
-                stop_string,
-                kv_bits,
-                ..
-            } => {
+            StreamEvent::Finished { end, .. } => {
                 let stop = json!({"type": "content_block_stop", "index": 0});
                 out.push(named("content_block_stop", &stop));
-                let ending = Ending::new(reason, stop_string, kv_bits);
+                let ending = Ending::new(end);
                 let usage = &self.message.usage;
                 let delta = json!({"type": "message_delta", "delta": ending, "usage": usage});
                 out.push(named("message_delta", &delta));

@@ -9,7 +9,9 @@ use ebb_models::tokenizer::{IncrementalDetokenizer, Tokenizer};
 use super::engine::Submission;
 use super::request::Accepted;
 use super::stream::{SendError, StreamSender};
-use super::{FinishReason, KvBits, RequestError, STREAM_LIMIT_BYTES, StreamEvent, TokenLogprobs};
+use super::{
+    End, FinishReason, KvBits, RequestError, STREAM_LIMIT_BYTES, StreamEvent, TokenLogprobs,
+};
 use crate::metrics::{Finish, RequestMeter};
 use crate::sampling::{SampleError, Sampled, Sampler, SamplerState, StopChecker, random_seed};
 
@@ -247,14 +249,14 @@ impl ActiveRequest {
         let completion_tokens = state.sampler.generated() as usize;
         self.meter
             .choice_finished(choice, reason.into(), kv_bits.mean);
-        let event = StreamEvent::Finished {
-            choice,
+        let end = End {
             reason,
             stop_string,
             stop_token,
             completion_tokens,
             kv_bits,
         };
+        let event = StreamEvent::Finished { choice, end };
         self.sender.send(event).map_err(refused)
     }
 

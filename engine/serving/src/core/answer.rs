@@ -87,17 +87,24 @@ pub enum StreamEvent {
     Finished {
         /// Index of the choice, `0..n`.
         choice: u32,
-        /// Why it ended.
-        reason: FinishReason,
-        /// The stop string that matched, if one did.
-        stop_string: Option<String>,
-        /// The stop id (or end token) that was sampled, if one was.
-        stop_token: Option<u32>,
-        /// Tokens generated for this choice.
-        completion_tokens: usize,
-        /// Widths of what it was computed from.
-        kv_bits: KvBits,
+        /// How it ended.
+        end: End,
     },
+}
+
+/// How a choice ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct End {
+    /// Why.
+    pub reason: FinishReason,
+    /// The stop string that matched, if one did.
+    pub stop_string: Option<String>,
+    /// The stop id (or end token) that was sampled, if one was.
+    pub stop_token: Option<u32>,
+    /// Tokens generated for this choice.
+    pub completion_tokens: usize,
+    /// Widths of what it was computed from.
+    pub kv_bits: KvBits,
 }
 
 impl StreamEvent {
@@ -115,7 +122,7 @@ impl StreamEvent {
                     logprobs: l,
                     ..
                 } => text.len() + 4 * token_ids.len() + logprobs(l),
-                Self::Finished { stop_string, .. } => stop_string.as_ref().map_or(0, String::len),
+                Self::Finished { end, .. } => end.stop_string.as_ref().map_or(0, String::len),
             }
     }
 }

@@ -24,7 +24,7 @@ pub(crate) mod tests;
 mod text_queue;
 mod work_bytes;
 
-pub use answer::{FinishReason, KvBits, StreamEvent, TokenLogprobs};
+pub use answer::{End, FinishReason, KvBits, StreamEvent, TokenLogprobs};
 pub use error::RequestError;
 pub use field::Field;
 pub use handle::{EngineHandle, EngineState, ModelInfo};

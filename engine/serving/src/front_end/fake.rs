@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::client_memory::ClientMemory;
 use crate::core::{
-    EngineState, FinishReason, GenerateStream, KvBits, ModelInfo, Prompt, Request, RequestError,
-    STREAM_LIMIT_BYTES, SendError, StreamEvent, StreamSender, TokenLogprobs, stream,
+    End, EngineState, FinishReason, GenerateStream, KvBits, ModelInfo, Prompt, Request,
+    RequestError, STREAM_LIMIT_BYTES, SendError, StreamEvent, StreamSender, TokenLogprobs, stream,
 };
 use crate::front_end::Engine;
 use crate::metrics::Recorder;
@@ -137,13 +137,15 @@ fn say(tx: &StreamSender, sampling: &SamplingOptions) {
         }
         let _ = tx.send(StreamEvent::Finished {
             choice,
-            reason: FinishReason::Stop,
-            stop_string: sampling.stop.first().cloned(),
-            stop_token: Some(2),
-            completion_tokens: 4,
-            kv_bits: KvBits {
-                lowest: 4,
-                mean: 5.25,
+            end: End {
+                reason: FinishReason::Stop,
+                stop_string: sampling.stop.first().cloned(),
+                stop_token: Some(2),
+                completion_tokens: 4,
+                kv_bits: KvBits {
+                    lowest: 4,
+                    mean: 5.25,
+                },
             },
         });
     }
@@ -159,13 +161,15 @@ async fn count(tx: &StreamSender, pieces: u32, pause: Duration) {
     }
     let _ = tx.send(StreamEvent::Finished {
         choice: 0,
-        reason: FinishReason::Length,
-        stop_string: None,
-        stop_token: None,
-        completion_tokens: pieces as usize,
-        kv_bits: KvBits {
-            lowest: 4,
-            mean: 5.25,
+        end: End {
+            reason: FinishReason::Length,
+            stop_string: None,
+            stop_token: None,
+            completion_tokens: pieces as usize,
+            kv_bits: KvBits {
+                lowest: 4,
+                mean: 5.25,
+            },
         },
     });
     tx.close(None);

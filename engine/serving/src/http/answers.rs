@@ -4,9 +4,7 @@ use futures_util::StreamExt as _;
 use futures_util::future::try_join_all;
 use futures_util::stream::{BoxStream, SelectAll, select_all, unfold};
 
-use crate::core::{
-    FinishReason, GenerateStream, KvBits, Request, RequestError, StreamEvent, TokenLogprobs,
-};
+use crate::core::{End, GenerateStream, Request, RequestError, StreamEvent, TokenLogprobs};
 use crate::front_end::{CallMemory, Engine};
 
 /// An event of one of a call's requests, which has that index.
@@ -78,7 +76,7 @@ pub(crate) fn content_bytes(event: &StreamEvent) -> usize {
             logprobs,
             ..
         } => text_bytes(text) + ids_bytes(token_ids) + logprobs_bytes(logprobs),
-        StreamEvent::Finished { stop_string, .. } => stop_string.as_deref().map_or(0, text_bytes),
+        StreamEvent::Finished { end, .. } => end.stop_string.as_deref().map_or(0, text_bytes),
     }
 }
 
@@ -124,15 +122,6 @@ pub(crate) struct Choice {
     pub(crate) end: Option<End>,
 }
 
-/// How a choice ended.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct End {
-    pub(crate) reason: FinishReason,
-    pub(crate) stop_string: Option<String>,
-    pub(crate) stop_token: Option<u32>,
-    pub(crate) kv_bits: KvBits,
-}
-
 impl Answer {
     fn new(n: u32) -> Self {
         Self {
@@ -165,20 +154,8 @@ impl Answer {
                 choice.token_ids.extend(token_ids);
                 choice.logprobs.extend(logprobs);
             }
-            StreamEvent::Finished {
-                choice,
-                reason,
-                stop_string,
-                stop_token,
-                kv_bits,
-                ..
-            } => {
-                self.choices[choice as usize].end = Some(End {
-                    reason,
-                    stop_string,
-                    stop_token,
-                    kv_bits,
-                });
+            StreamEvent::Finished { choice, end } => {
+                self.choices[choice as usize].end = Some(end);
             }
         }
     }

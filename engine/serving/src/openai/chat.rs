@@ -13,7 +13,7 @@ use super::logprobs::{ChatLogprobs, PromptLogprobs};
 use super::usage::Usage;
 use crate::core::{self, Prompt, StreamEvent};
 use crate::front_end::Engine;
-use crate::http::answers::{Answer, Answers, Choice, End};
+use crate::http::answers::{Answer, Answers, Choice};
 use crate::http::events::{Writer, json as data, respond};
 use crate::http::json;
 use crate::http::messages::{Message, conversation};
@@ -373,20 +373,7 @@ impl<E: Engine> Writer for Stream<E> {
                 };
                 out.push(self.chunk(choice, None));
             }
-            StreamEvent::Finished {
-                choice,
-                reason,
-                stop_string,
-                stop_token,
-                kv_bits,
-                ..
-            } => {
-                let end = End {
-                    reason,
-                    stop_string,
-                    stop_token,
-                    kv_bits,
-                };
+            StreamEvent::Finished { choice, end } => {
                 let choice = ChunkChoice {
                     index: choice,
                     ending: Ending::new(end, &self.wishes.stop_token_ids),

@@ -2,9 +2,8 @@
 
 use serde::Serialize;
 
-use crate::core::{FinishReason, KvBits};
+use crate::core::{End, FinishReason, KvBits};
 use crate::front_end::{Engine, new_name};
-use crate::http::answers::End;
 use crate::http::now;
 
 /// What all objects of one call begin with.

@@ -11,10 +11,10 @@ use super::error::{Spelling, body, shape};
 use super::logprobs::{PromptLogprobs, TextLogprobs};
 use super::prompts::Prompts;
 use super::usage::Usage;
-use crate::core::{Field, Prompt, RequestError, StreamEvent, TokenLogprobs};
+use crate::core::{End, Field, Prompt, RequestError, StreamEvent, TokenLogprobs};
 use crate::front_end::Engine;
 use crate::http::answers::{
-    Answer, Answers, Choice, End, ids_bytes, json_bytes, logprobs_bytes, text_bytes,
+    Answer, Answers, Choice, ids_bytes, json_bytes, logprobs_bytes, text_bytes,
 };
 use crate::http::events::{Writer, json as data, respond};
 use crate::http::json;
@@ -438,20 +438,7 @@ impl<E: Engine> Writer for Stream<E> {
                 };
                 out.push(self.chunk(choice));
             }
-            StreamEvent::Finished {
-                choice,
-                reason,
-                stop_string,
-                stop_token,
-                kv_bits,
-                ..
-            } => {
-                let end = End {
-                    reason,
-                    stop_string,
-                    stop_token,
-                    kv_bits,
-                };
+            StreamEvent::Finished { choice, end } => {
                 let choice = OneChoice {
                     index: self.index(prompt, choice),
                     ending: self.wishes.ending(end),

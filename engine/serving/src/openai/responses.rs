@@ -337,10 +337,8 @@ impl<E: Engine> Said<E> {
                 let more = !text.is_empty() || !likely.is_empty();
                 more.then_some((text, likely))
             }
-            StreamEvent::Finished {
-                reason, kv_bits, ..
-            } => {
-                self.end = Some((reason, kv_bits));
+            StreamEvent::Finished { end, .. } => {
+                self.end = Some((end.reason, end.kv_bits));
                 None
             }
         }

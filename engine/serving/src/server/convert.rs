@@ -119,25 +119,18 @@ pub fn responses(event: StreamEvent, request_id: &str) -> Vec<v1::GenerateRespon
                 logprobs,
             }))]
         }
-        StreamEvent::Finished {
-            choice,
-            reason,
-            stop_string,
-            stop_token,
-            completion_tokens,
-            kv_bits,
-        } => {
+        StreamEvent::Finished { choice, end } => {
             vec![response(Event::Finished(v1::Finished {
                 choice,
-                reason: match reason {
+                reason: match end.reason {
                     FinishReason::Stop => v1::FinishReason::Stop,
                     FinishReason::Length => v1::FinishReason::Length,
                 } as i32,
-                stop_string,
-                stop_token_id: stop_token,
-                completion_tokens: saturate(completion_tokens),
-                lowest_kv_bits: kv_bits.lowest.into(),
-                mean_kv_bits: kv_bits.mean,
+                stop_string: end.stop_string,
+                stop_token_id: end.stop_token,
+                completion_tokens: saturate(end.completion_tokens),
+                lowest_kv_bits: end.kv_bits.lowest.into(),
+                mean_kv_bits: end.kv_bits.mean,
             }))]
         }
     }

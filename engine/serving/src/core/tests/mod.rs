@@ -183,12 +183,9 @@ async fn read(mut stream: GenerateStream, n: u32) -> Outcome {
                 answer.tokens.extend(token_ids);
                 answer.logprobs.extend(logprobs);
             }
-            Ok(StreamEvent::Finished {
-                choice,
-                reason,
-                stop_token,
-                ..
-            }) => answers[choice as usize].end = Some((reason, stop_token)),
+            Ok(StreamEvent::Finished { choice, end }) => {
+                answers[choice as usize].end = Some((end.reason, end.stop_token));
+            }
             Err(error) => return (answers, prompt, Some(error)),
         }
     }
