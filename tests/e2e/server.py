@@ -38,6 +38,14 @@ def model_flags():
     return ["--model", model] if model else []
 
 
+def eventually(check, seconds, what="it"):
+    """Waits until `check` is true; fails when that takes too long."""
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.02)
+
+
 class Server:
     """A running server. Use it as a context manager."""
 
@@ -153,6 +161,12 @@ class Server:
                 return
             time.sleep(0.02)
         raise AssertionError(f"the server is still busy after {seconds} s")
+
+    def memory(self, key="VmRSS"):
+        """A size of the process in MiB, as /proc/PID/status has it."""
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        (line,) = [line for line in status.splitlines() if line.startswith(key + ":")]
+        return int(line.split()[1]) / 1024
 
     def signal(self, number=signal.SIGTERM):
         self.process.send_signal(number)

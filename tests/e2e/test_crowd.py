@@ -3,7 +3,6 @@
 import collections
 import concurrent.futures
 import contextlib
-import pathlib
 import resource
 import socket
 import time
@@ -61,13 +60,6 @@ def test_1100_silent_connections_on_each_port_lock_nobody_out():
         assert len(server.log) < 40
 
 
-def memory(server, key):
-    """A size of the server's process in MiB."""
-    status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
-    (line,) = [line for line in status.splitlines() if line.startswith(key + ":")]
-    return int(line.split()[1]) / 1024
-
-
 def code(call):
     """The name of a call's status."""
     try:
@@ -82,7 +74,7 @@ def test_many_long_texts_at_once_take_bounded_memory():
         server = held.enter_context(Server("--client-memory", "128MiB"))
         api = held.enter_context(contextlib.closing(Api(server.address)))
         api.call("Tokenize", text="warm")
-        before = memory(server, "VmRSS")
+        before = server.memory()
         with concurrent.futures.ThreadPoolExecutor(12) as pool:
             digits = "7" * 300_000
             calls = [
@@ -91,7 +83,7 @@ def test_many_long_texts_at_once_take_bounded_memory():
             ]
             peak = before
             while not all(call.done() for call in calls):
-                peak = max(peak, memory(server, "VmRSS"))
+                peak = max(peak, server.memory())
                 time.sleep(0.01)
         codes = [call.result() for call in calls]
         counts = collections.Counter(name for name, _ in codes)

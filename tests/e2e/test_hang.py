@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from api import Api, collect, greedy
-from server import Server
+from server import Server, eventually
 
 ATTACH, DETACH = 16, 17
 WALL = 0x40000000  # waitpid: threads, too
@@ -44,13 +44,6 @@ class StoppedThread:
 
     def __exit__(self, *_):
         self.libc.ptrace(DETACH, self.tid, 0, 0)
-
-
-def eventually(check, seconds):
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.02)
 
 
 def busy(api):

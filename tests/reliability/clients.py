@@ -10,7 +10,7 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 
 from api import Api, Result, collect, greedy
-from server import ROOT, Server, binary
+from server import ROOT, Server, binary, eventually
 
 __all__ = [
     "ROOT",
@@ -20,9 +20,9 @@ __all__ = [
     "Server",
     "binary",
     "collect",
+    "eventually",
     "greedy",
     "load",
-    "memory",
     "memory_beside",
     "slow",
     "tiny",
@@ -83,13 +83,6 @@ class Link(Api):
         options = [("grpc.use_local_subchannel_pool", 1), *options]
         self.channel = grpc.insecure_channel(address, options=options)
         self.pool, self.service = api.pool, api.service
-
-
-def memory(server, key="VmRSS"):
-    """A size of the server's process in MiB."""
-    status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
-    (line,) = [line for line in status.splitlines() if line.startswith(key + ":")]
-    return int(line.split()[1]) / 1024
 
 
 def memory_beside(server, pool_mib):

@@ -19,7 +19,7 @@ import threading
 import time
 
 import grpc
-from clients import Api, Link, Result, collect, load, memory, tiny
+from clients import Api, Link, Result, collect, load, tiny
 
 SLOPE_MAX = 1.0  # MiB an hour
 EVERY = 5.0  # seconds between samples
@@ -107,7 +107,7 @@ def soak(seconds, out=None, rate=40):
         began = time.monotonic()
         while time.monotonic() - began < seconds:
             time.sleep(EVERY)
-            samples.append((time.monotonic() - began, memory(server)))
+            samples.append((time.monotonic() - began, server.memory()))
             if out and len(samples) % 12 == 0:
                 write(out, samples)
             assert server.process.poll() is None, "the server ended:\n" + "\n".join(server.log)

@@ -8,16 +8,9 @@ import time
 import urllib.request
 
 import grpc
-from clients import Api, Link, collect, greedy, load, memory, memory_beside, slow, tiny
+from clients import Api, Link, collect, eventually, greedy, load, memory_beside, slow, tiny
 
 CODE = grpc.StatusCode
-
-
-def eventually(check, seconds, what):
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.01)
 
 
 def nothing_is_held(server, seconds=5):
@@ -81,7 +74,7 @@ def test_row_01_disconnects_free_their_slots_and_pages(full, record):
 def test_row_02_a_storm_of_cancelled_requests_leaks_nothing(full, record):
     count = 10_000 if full else 1000
     with tiny("--max-running", "64", "--max-waiting", "256") as server:
-        before = memory(server)
+        before = server.memory()
         shape = ["--prompt-tokens", 8, "--output-tokens", 16, "--cancel", 1]
         shape += ["--rate", 500, "--requests", count, "--drain", 10]
         (stage,) = load(server, "open", *shape)["stages"]
@@ -89,11 +82,11 @@ def test_row_02_a_storm_of_cancelled_requests_leaks_nothing(full, record):
         outcomes = stage["outcomes"]
         cancelled = outcomes.get("CANCELLED_BY_CLIENT", 0)
         record(2, "requests cancelled", cancelled, "", "10,000")
-        record(2, "memory", memory(server) - before, "MiB", "no leak")
+        record(2, "memory", server.memory() - before, "MiB", "no leak")
         allowed = {"CANCELLED_BY_CLIENT", "RESOURCE_EXHAUSTED", "OK"}
         assert set(outcomes) <= allowed, outcomes
         assert cancelled >= count / 2, outcomes
-        assert memory(server) - before < 64
+        assert server.memory() - before < 64
 
 
 def test_row_03_slow_readers_hold_little_and_end(full, record):

@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from clients import Api, greedy, memory, tiny
+from clients import Api, greedy, tiny
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 8, 9
@@ -134,7 +134,7 @@ def test_row_13_floods_cost_their_connection(attacked, kind, full, record):
     server = attacked
     with contextlib.closing(Api(server.address)) as api:
         assert api.generate("warm", sampling=greedy(4)).status.name == "OK"
-        before, peak, closed = memory(server), 0.0, []
+        before, peak, closed = server.memory(), 0.0, []
         attackers = [
             threading.Thread(target=lambda: closed.append(attack(server.address, kind(count), 30)))
             for _ in range(4)
@@ -147,8 +147,8 @@ def test_row_13_floods_cost_their_connection(attacked, kind, full, record):
             answer = api.generate("Hi", sampling=greedy(2), timeout=10)
             assert answer.status.name == "OK", answer.message
             slowest = max(slowest, time.monotonic() - began)
-            peak = max(peak, memory(server))
-        peak = max(peak, memory(server))
+            peak = max(peak, server.memory())
+        peak = max(peak, server.memory())
         assert api.generate("after", sampling=greedy(4)).status.name == "OK"
     server.idle()
     name = kind.__name__.replace("_", " ")
