@@ -1,11 +1,11 @@
-//! Chains of operators, which a template's parser and compiler recurse along.
+//! Chains of operators, which parsing, evaluating and dropping an expression recurse along.
 
 use super::ChatError;
 
 /// Operators, opening brackets and names after a dot in one expression or tag. Long ones have some
 /// 100.
 const OPERATORS_MAX: usize = 1000;
-/// `elif`s of one template, which the parser nests.
+/// `elif`s of one template.
 const ELIFS_MAX: usize = 500;
 
 /// Refuses a source whose chains are longer than a stack of
