@@ -193,7 +193,8 @@ impl LoadedModel {
             let parts = [b"dummy".as_slice(), &config_bytes];
             (random(&config.spec), hash_parts(parts))
         } else {
-            let weights = HfWeights::open(dir, config.family, &config.spec)?;
+            let weights =
+                HfWeights::open(dir, config.family, &config.spec, config.has_other_parts)?;
             let hash = hash_of_directory(&config_bytes, &weights);
             (Weights::Hf(weights), hash)
         };

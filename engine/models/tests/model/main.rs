@@ -13,6 +13,7 @@ mod gguf_refusals;
 mod hf_builder;
 mod hf_families;
 mod hf_hostile;
+mod hf_text_parts;
 mod locating;
 mod real_model;
 mod templates;

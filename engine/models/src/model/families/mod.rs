@@ -34,6 +34,12 @@ pub struct Family {
     pub name: &'static str,
     /// The causal language model's class, in `architectures`.
     pub hf_class: &'static str,
+    /// Other `model_type`s that this family's layers have as the text part of a checkpoint that
+    /// also reads images or sounds.
+    pub(crate) hf_text_types: &'static [&'static str],
+    /// What a `text_config` means that leaves a field out: an object of the defaults of
+    /// transformers' configuration class, which it does not write there.
+    pub(crate) hf_text_defaults: &'static str,
     /// How config.json becomes a spec.
     pub(crate) hf_spec: fn(&HfConfig) -> Result<ModelSpec, Refusal>,
     /// What a Hugging Face checkpoint calls a tensor.
@@ -61,6 +67,12 @@ impl Family {
     /// The family of this `model_type`.
     pub fn named(name: &str) -> Option<&'static Self> {
         FAMILIES.iter().copied().find(|family| family.name == name)
+    }
+
+    /// The family of a text part of this `model_type`.
+    pub(crate) fn of_text_part(name: &str) -> Option<&'static Self> {
+        let mut families = FAMILIES.iter().copied();
+        families.find(|family| family.name == name || family.hf_text_types.contains(&name))
     }
 
     /// The family of this GGUF architecture. Files of the `llama` architecture may be Mistral's:
@@ -102,6 +114,7 @@ mod tests {
         let mut seen = std::collections::HashSet::new();
         for family in FAMILIES {
             assert!(seen.insert(family.name) && seen.insert(family.hf_class));
+            assert!(family.hf_text_types.iter().all(|name| seen.insert(name)));
             assert_eq!(Family::named(family.name), Some(*family));
             if let Some(gguf) = &family.gguf {
                 let (found, _) = Family::of_gguf(gguf.architecture).expect("registered");

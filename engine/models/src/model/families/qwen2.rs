@@ -6,6 +6,12 @@ use crate::model::hf::config::HfDefaults;
 pub(super) static FAMILY: Family = Family {
     name: "qwen2",
     hf_class: "Qwen2ForCausalLM",
+    hf_text_types: &["qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"],
+    hf_text_defaults: r#"{
+        "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 151936,
+        "max_position_embeddings": 32768
+    }"#,
     hf_spec: |config| {
         let defaults = HfDefaults {
             ignores_attention_bias: true,

@@ -6,8 +6,9 @@ use ebb_kernels::model::{ModelSpec, UniformModel};
 
 use super::json::{Object, brief};
 use super::rope_scaling::read_rope;
+use super::text_part::text_part;
 use crate::model::error::Refusal;
-use crate::model::families::{FAMILIES, Family};
+use crate::model::families::Family;
 use crate::model::rope::rope;
 use crate::model::tensors::{check_spec, layer_count};
 use crate::model::window::clamp_to_window;
@@ -15,6 +16,8 @@ use crate::model::window::clamp_to_window;
 /// What config.json says.
 pub(crate) struct HfModel {
     pub(crate) family: &'static Family,
+    /// Whether the checkpoint has parts beside its language model.
+    pub(crate) has_other_parts: bool,
     pub(crate) spec: ModelSpec,
     pub(crate) end_ids: Vec<u32>,
     pub(crate) notes: Vec<String>,
@@ -22,43 +25,32 @@ pub(crate) struct HfModel {
 
 /// Reads config.json, refusing values that ask for another computation than the family's own.
 pub(crate) fn read_config(bytes: &[u8]) -> Result<HfModel, Refusal> {
+    let part = text_part(Object::parse(bytes)?)?;
     let config = HfConfig {
-        object: Object::parse(bytes)?,
+        object: part.config,
         notes: RefCell::default(),
     };
-    let family = family(&config.object)?;
+    let family = part.family;
     refuse_quantization(&config.object)?;
     let mut spec = (family.hf_spec)(&config)?;
     let (window, window_field) = window(&config.object)?;
     let (positions, window_notes) = clamp_to_window(spec.max_positions, window, window_field);
     let mut notes = config.notes.take();
     notes.extend(window_notes);
+    if part.has_others {
+        notes.push(
+            "the checkpoint also reads images or sounds; its language model alone is served"
+                .to_owned(),
+        );
+    }
     spec.max_positions = positions;
     Ok(HfModel {
         family,
+        has_other_parts: part.has_others,
         spec: check_spec(spec)?,
         end_ids: config.object.ids("eos_token_id")?,
         notes,
     })
-}
-
-fn family(config: &Object) -> Result<&'static Family, Refusal> {
-    let model_type = config.text("model_type")?;
-    let model_type = config.required("model_type", model_type)?;
-    let Some(family) = Family::named(model_type) else {
-        let names: Vec<_> = FAMILIES.iter().map(|family| family.name).collect();
-        let found = format!("{model_type:?}");
-        return Err(Refusal::unsupported("model_type", found, &names.join(", ")));
-    };
-    // The same layers also serve as classifiers and embedders, which have another head.
-    if let Some(architectures) = config.get("architectures") {
-        let classes = architectures.as_array().map_or(&[][..], Vec::as_slice);
-        let class = family.hf_class;
-        if !classes.iter().any(|found| found.as_str() == Some(class)) {
-            return Err(Refusal::unsupported("architectures", architectures, class));
-        }
-    }
-    Ok(family)
 }
 
 fn refuse_quantization(config: &Object) -> Result<(), Refusal> {

@@ -116,6 +116,24 @@ impl Object {
         }))
     }
 
+    /// Takes over fields of another object, also in place of its own, unless they are `null`.
+    pub(super) fn put(&mut self, other: &Self, keys: &[&str]) {
+        for key in keys {
+            if let Some(value) = other.get(key) {
+                self.map.insert((*key).to_owned(), value.clone());
+            }
+        }
+    }
+
+    /// Takes over the fields of another object that this one does not have, not even as `null`.
+    pub(super) fn fill(&mut self, defaults: &Self) {
+        for (key, value) in &defaults.map {
+            if !self.map.contains_key(key) {
+                self.map.insert(key.clone(), value.clone());
+            }
+        }
+    }
+
     /// Token ids: one, or a list.
     pub(super) fn ids(&self, key: &str) -> Result<Vec<u32>, Refusal> {
         let id = |value: &Value| u32::try_from(value.as_u64()?).ok();

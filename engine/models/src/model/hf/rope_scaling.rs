@@ -95,8 +95,8 @@ fn read_scaling(
     notes: &mut Vec<String>,
 ) -> Result<Scaling, Refusal> {
     let supported = match defaults.has_long_rope {
-        true => "default, linear, dynamic, llama3, yarn, longrope",
-        false => "default, linear, dynamic, llama3, yarn",
+        true => "default, linear, dynamic, llama3, yarn, longrope, mrope",
+        false => "default, linear, dynamic, llama3, yarn, mrope",
     };
     let kind_key = if parameters.get("rope_type").is_some() {
         "rope_type"
@@ -106,7 +106,9 @@ fn read_scaling(
     let kind = parameters.text(kind_key)?;
     let kind = parameters.required("rope_type", kind)?;
     let own_keys: &[&str] = match kind {
-        "default" => &[],
+        // Positions in time and space (Qwen2-VL) are the same three numbers for each token of a
+        // text.
+        "default" | "mrope" => &["mrope_section", "mrope_interleaved"],
         "linear" => &["factor"],
         "dynamic" => &["factor", "original_max_position_embeddings"],
         "llama3" => &[
@@ -391,9 +393,9 @@ mod tests {
                 .to_string()
         };
         assert_eq!(
-            sentence(json!({ "type": "mrope", "factor": 2.0 })),
-            "`rope_scaling.type` is \"mrope\", which is not supported; \
-             supported: default, linear, dynamic, llama3, yarn"
+            sentence(json!({ "type": "ntk", "factor": 2.0 })),
+            "`rope_scaling.type` is \"ntk\", which is not supported; \
+             supported: default, linear, dynamic, llama3, yarn, mrope"
         );
         assert_eq!(
             sentence(json!({ "factor": 2.0 })),

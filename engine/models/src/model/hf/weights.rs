@@ -7,6 +7,7 @@ use ebb_kernels::model::{ModelSpec, TensorName, WeightSource};
 use safetensors::Dtype;
 
 use super::shards::{self, Shards};
+use super::text_part::Place;
 use crate::model::error::{ModelError, Refusal};
 use crate::model::families::{Family, StoredTensor};
 use crate::model::gguf::{GgmlType, dequantize};
@@ -19,25 +20,12 @@ pub(crate) struct HfWeights {
     dir: PathBuf,
     family: &'static Family,
     spec: ModelSpec,
+    /// Where the language model's tensors are.
+    place: Place,
 }
 
 /// The output projection.
 const LM_HEAD: &str = "lm_head.weight";
-
-/// Where a tensor lies. Some tied checkpoints store the embedding as the output projection only.
-fn place(
-    shards: &Shards,
-    family: &'static Family,
-    spec: &ModelSpec,
-    name: TensorName,
-) -> StoredTensor {
-    let mut place = (family.hf_tensor)(name);
-    let tied = name == TensorName::Embedding && spec.tied_embeddings;
-    if tied && shards.get(&place.name).is_none() && shards.get(LM_HEAD).is_some() {
-        place.name = LM_HEAD.to_owned();
-    }
-    place
-}
 
 /// Tensors that some checkpoints hold although the model can do without: RoPE frequencies, which
 /// the configuration gives.
@@ -47,31 +35,35 @@ fn is_superfluous(file_name: &str) -> bool {
 
 impl HfWeights {
     /// Opens the safetensors in `dir` and checks that they hold exactly the tensors of `spec`, in
-    /// types that can be converted.
+    /// types that can be converted. A checkpoint that `has_other_parts` may hold theirs too.
     pub(crate) fn open(
         dir: &Path,
         family: &'static Family,
         spec: &ModelSpec,
+        has_other_parts: bool,
     ) -> Result<Self, ModelError> {
         let shards = Shards::open(dir)?;
-        let table = Table {
-            shards: &shards,
-            family,
-            spec,
-        };
-        check_tensors(spec, &table).map_err(|refusal| refusal.at(dir))?;
-        for name in TensorName::all(spec) {
-            let tensor = place(&shards, family, spec, name).name;
-            if let Some(stored) = shards.get(&tensor) {
-                kind(&tensor, stored).map_err(|refusal| refusal.at(shards.path(stored)))?;
-            }
-        }
-        Ok(Self {
+        // Every model has a last norm under a name of its own.
+        let norm = (family.hf_tensor)(TensorName::FinalNorm).name;
+        let weights = Self {
+            place: Place::find(&norm, |name| shards.get(name).is_some()),
             shards,
             dir: dir.to_owned(),
             family,
             spec: spec.clone(),
-        })
+        };
+        let table = Table {
+            weights: &weights,
+            has_other_parts,
+        };
+        check_tensors(spec, &table).map_err(|refusal| refusal.at(dir))?;
+        for name in TensorName::all(spec) {
+            let tensor = weights.place(name).name;
+            if let Some(stored) = weights.shards.get(&tensor) {
+                kind(&tensor, stored).map_err(|refusal| refusal.at(weights.shards.path(stored)))?;
+            }
+        }
+        Ok(weights)
     }
 
     /// Each file's header, and its length.
@@ -84,8 +76,19 @@ impl HfWeights {
         self.shards.files()
     }
 
+    /// Where a tensor lies. Some tied checkpoints store the embedding as the output projection
+    /// only.
     fn place(&self, name: TensorName) -> StoredTensor {
-        place(&self.shards, self.family, &self.spec, name)
+        let mut stored = (self.family.hf_tensor)(name);
+        stored.name = self.place.put(&stored.name);
+        let tied = name == TensorName::Embedding && self.spec.tied_embeddings;
+        if tied && self.shards.get(&stored.name).is_none() {
+            let head = self.place.put(LM_HEAD);
+            if self.shards.get(&head).is_some() {
+                stored.name = head;
+            }
+        }
+        stored
     }
 
     fn stored(&self, tensor: &str) -> Result<&shards::StoredTensor, ModelError> {
@@ -109,30 +112,31 @@ fn kind(tensor: &str, stored: &shards::StoredTensor) -> Result<GgmlType, Refusal
 }
 
 struct Table<'a> {
-    shards: &'a Shards,
-    family: &'static Family,
-    spec: &'a ModelSpec,
+    weights: &'a HfWeights,
+    has_other_parts: bool,
 }
 
 impl TensorTable for Table<'_> {
     fn stored(&self, name: TensorName) -> StoredTensor {
-        place(self.shards, self.family, self.spec, name)
+        self.weights.place(name)
     }
 
     fn shape(&self, file_name: &str) -> Option<&[usize]> {
-        self.shards
-            .get(file_name)
-            .map(|stored| stored.shape.as_slice())
+        let stored = self.weights.shards.get(file_name);
+        stored.map(|stored| stored.shape.as_slice())
     }
 
     fn present(&self) -> Vec<&str> {
+        let HfWeights { place, spec, .. } = self.weights;
         // Some tied checkpoints store the embedding once more as the output projection.
-        let superfluous =
-            |name: &str| is_superfluous(name) || (self.spec.tied_embeddings && name == LM_HEAD);
-        self.shards
-            .names()
-            .filter(|name| !superfluous(name))
-            .collect()
+        let head = spec.tied_embeddings.then(|| place.put(LM_HEAD));
+        let superfluous = |name: &str| {
+            is_superfluous(name)
+                || head.as_deref() == Some(name)
+                || (self.has_other_parts && !place.has(name))
+        };
+        let names = self.weights.shards.names();
+        names.filter(|name| !superfluous(name)).collect()
     }
 }
 
