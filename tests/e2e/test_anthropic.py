@@ -53,6 +53,17 @@ def test_the_system_prompt_comes_first(claude, api):
         assert ask(claude, system=system).content[0].text == theirs
 
 
+def test_an_answer_that_was_begun_goes_on(claude):
+    whole = ask(claude).content[0].text
+    messages = [
+        {"role": "user", "content": JAPAN},
+        {"role": "assistant", "content": whole[:14]},
+    ]
+    body = {"temperature": 0}
+    message = claude.messages.create(model=NAME, max_tokens=20, messages=messages, extra_body=body)
+    assert whole[:14] + message.content[0].text == whole
+
+
 def test_an_answer_in_pieces_is_the_same(claude):
     whole = ask(claude)
     options = {"model": NAME, "max_tokens": 20, "extra_body": {"temperature": 0}}

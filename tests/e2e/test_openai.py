@@ -132,6 +132,10 @@ OPTIONS = [
         {"ignore_eos": True, "max_tokens": 40},
     ),
     ({"extra_body": {"stop_token_ids": [33]}}, {"stop_token_ids": [33]}),
+    (
+        {"logit_bias": {"1": 100}, "extra_body": {"skip_special_tokens": False}},
+        {"logit_bias": {1: 100.0}, "skip_special_tokens": False},
+    ),
     ({"extra_body": {"min_kv_bits": 16, "priority": -3}}, {}),
     ({"user": "me", "extra_body": {"metadata": {"a": "b"}, "no_such_field": 1}}, {}),
 ]
@@ -383,6 +387,30 @@ def test_templates_are_told_what_requests_say(tmp_path):
         more = {"chat_template_kwargs": {"thinking": "deep"}, "max_tokens": 1}
         status, answer, _ = server.ask("/v1/chat/completions", {**ask, **more})
         assert status == 200 and answer["usage"]["prompt_tokens"] == 3
+
+
+def test_special_tokens_are_in_the_text_where_that_is_asked(client):
+    start = {"logit_bias": {"1": 100}, "max_tokens": 2}
+    seen = complete(client, **start, extra_body={"skip_special_tokens": False})
+    assert seen.choices[0].text == "<|im_start|><|im_start|>"
+    assert complete(client, **start).choices[0].text == ""
+    # The token that ends an answer is no part of it.
+    ended = chat(client, extra_body={"skip_special_tokens": False})
+    assert ended.choices[0].message.content == "The capital of Japan is Tokyo."
+
+
+def test_an_answer_that_was_begun_goes_on(client):
+    whole = chat(client).choices[0].message.content
+    begun = [*CHAT, {"role": "assistant", "content": whole[:14]}]
+    options = {"model": NAME, "messages": begun, "temperature": 0, "max_tokens": 20}
+    body = {"continue_final_message": True}
+    for more in ({}, {"add_generation_prompt": False}):
+        answer = client.chat.completions.create(**options, extra_body={**body, **more})
+        assert whole[:14] + answer.choices[0].message.content == whole
+    with pytest.raises(openai.BadRequestError) as error:
+        wrong = {**body, "add_generation_prompt": True}
+        client.chat.completions.create(**options, extra_body=wrong)
+    assert error.value.param == "continue_final_message"
 
 
 def test_the_port_answers_probes_and_tells_what_it_is(server):

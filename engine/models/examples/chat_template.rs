@@ -33,6 +33,7 @@ fn rendered(given: &Value) -> Result<String, String> {
         tools: given.get("tools"),
         documents: given.get("documents"),
         add_generation_prompt: given["add_generation_prompt"] == true,
+        continue_final_message: false,
         kwargs: given["kwargs"].as_object(),
         now: UNIX_EPOCH + NOW,
     };

@@ -162,6 +162,7 @@ fn conversations_with_tools_have_their_own_template() {
                 tools,
                 documents: None,
                 add_generation_prompt: false,
+                continue_final_message: false,
                 kwargs: None,
                 now: UNIX_EPOCH,
             };

@@ -4,6 +4,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use ebb_models::tokenizer::{ChatError, ChatMessage, ChatTemplate, Conversation, TemplateTokens};
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::files;
 
@@ -239,6 +240,7 @@ fn snippets_mean_what_they_mean_to_jinja2() {
                 tools: None,
                 documents: None,
                 add_generation_prompt: false,
+                continue_final_message: false,
                 kwargs: Some(&recorded.arguments),
                 now: now(),
             })
@@ -275,6 +277,7 @@ fn all_that_a_conversation_has_reaches_the_template() {
         tools: Some(&tools),
         documents: Some(&documents),
         add_generation_prompt: true,
+        continue_final_message: false,
         kwargs: kwargs.as_object(),
         now: now(),
     };
@@ -310,4 +313,78 @@ fn long_inputs_have_room_in_every_golden_template() {
             assert!(text.is_ok(), "{name}: {text:?}");
         }
     }
+}
+
+/// The text of messages, with the last of them to be continued or not.
+fn rendered(source: &str, messages: &[Value], continued: bool) -> Result<String, ChatError> {
+    template(source)?.render_conversation(&Conversation {
+        messages,
+        tools: None,
+        documents: None,
+        add_generation_prompt: true,
+        continue_final_message: continued,
+        kwargs: None,
+        now: now(),
+    })
+}
+
+const TURNS: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}\
+                     {% if add_generation_prompt %}<assistant>{% endif %}";
+
+#[test]
+fn a_last_message_can_be_continued() {
+    let begun = |text: &str| {
+        [
+            json!({"role": "user", "content": "CONTINUE_FINAL_MESSAGE_TAG or not"}),
+            json!({"role": "assistant", "content": text}),
+        ]
+    };
+    let start = "<user>CONTINUE_FINAL_MESSAGE_TAG or not</><assistant>";
+    let trims = TURNS.replace("m.content }}", "m.content|trim }}");
+    let trims_right = TURNS.replace("m.content }}", "m.content.rstrip() }}");
+    for (source, text, expected) in [
+        (TURNS, " It is", " It is"),
+        (TURNS, "It is ", "It is "),
+        (TURNS, "", ""),
+        (&*trims, "It is \n", "It is"),
+        (&*trims, " It is", "It is"),
+        (&*trims_right, " It is ", " It is"),
+    ] {
+        let expected = format!("{start}{expected}");
+        let rendered = rendered(source, &begun(text), true);
+        assert_eq!(rendered.as_deref(), Ok(&*expected), "{source} {text:?}");
+    }
+    // The last text among parts, and what has none.
+    let parts = json!([{"type": "image"}, {"type": "text", "text": "It"}, {"type": "image"}]);
+    let last = [json!({"role": "assistant", "content": parts})];
+    let by_parts = "{% for m in messages %}{% for p in m.content %}[{{ p.text }}]{% endfor %}\
+                    {% endfor %}";
+    assert_eq!(rendered(by_parts, &last, true).as_deref(), Ok("[][It"));
+    for (source, content) in [
+        (TURNS, json!(null)),
+        (TURNS, json!([])),
+        ("nothing of it", json!("It")),
+    ] {
+        let last = [json!({"role": "assistant", "content": content})];
+        let failed = rendered(source, &last, true);
+        assert!(matches!(failed, Err(ChatError::Failed(_))), "{source}");
+    }
+    assert!(rendered(TURNS, &[], true).is_err());
+}
+
+#[test]
+fn templates_that_go_through_parts_are_given_parts() {
+    // As LLaVA, SmolVLM and Pixtral have it: of a text they write nothing.
+    let by_parts = "{% for m in messages %}<{{ m['role'] }}>{% for p in m['content'] \
+                    | selectattr('type', 'equalto', 'text') %}{{ p['text'] }}{% endfor %}\
+                    {% endfor %}";
+    let both = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}\
+                {% for p in m.content %}({{ p.text }}){% endfor %}{% endif %}{% endfor %}";
+    let text = [json!({"role": "user", "content": "hi"})];
+    let parts = [json!({"role": "user", "content": [{"type": "text", "text": "hi"}]})];
+    assert_eq!(rendered(by_parts, &text, false).as_deref(), Ok("<user>hi"));
+    assert_eq!(rendered(by_parts, &parts, false).as_deref(), Ok("<user>hi"));
+    assert_eq!(rendered(both, &text, false).as_deref(), Ok("hi"));
+    assert_eq!(rendered(both, &parts, false).as_deref(), Ok("(hi)"));
+    assert_eq!(rendered(by_parts, &text, true).as_deref(), Ok("<user>hi"));
 }

@@ -541,6 +541,7 @@ fn templates_of_shuffled_words_never_panic() {
             tools: None,
             documents: None,
             add_generation_prompt: false,
+            continue_final_message: false,
             kwargs: arguments.as_object(),
             now: UNIX_EPOCH,
         });

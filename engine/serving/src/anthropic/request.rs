@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::core::{Prompt, Request};
+use crate::core::{Chat, Prompt, Request};
 use crate::front_end::new_name;
 use crate::http::Problem;
 use crate::http::messages::{Content, Message, conversation};
@@ -94,20 +94,18 @@ impl Messages {
             .into_iter()
             .map(|Object(message)| message)
             .collect();
-        if messages.last().is_some_and(Message::is_assistants) {
-            let at = format!("messages[{}]", messages.len() - 1);
-            return Err(Problem::unsupported(
-                at,
-                "beginning the assistant's answer is",
-            ));
-        }
+        // What the client puts into the model's mouth, which goes on from there.
+        let begun = messages.last().is_some_and(Message::is_assistants);
         let mut chat = conversation(messages, "messages")?;
         // Without messages there is nothing to answer, whatever the system prompt says.
         if let Some(system) = self.system.filter(|_| !chat.is_empty()) {
             let system = Message::new("system", system);
             chat.splice(0..0, conversation(vec![system], "system")?);
         }
-        Ok(Prompt::Chat(chat.into()))
+        Ok(Prompt::Chat(Chat {
+            continue_final_message: begun,
+            ..chat.into()
+        }))
     }
 
     /// The request for the engine, which checks ranges.

@@ -134,10 +134,6 @@ async fn errors_have_anthropics_shape() {
             json!({"messages": [{"role": "user", "content": [{"type": "image"}]}]}),
             "messages[0]",
         ),
-        (
-            json!({"messages": [{"role": "assistant", "content": "The"}]}),
-            "messages[0]",
-        ),
         (json!({"stop_sequences": [""]}), "stop_sequences[0]"),
         (json!({"temperature": -1}), "temperature"),
         (json!({"tools": [{"name": "f"}]}), "tools"),

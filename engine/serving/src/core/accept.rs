@@ -246,6 +246,7 @@ impl Shared {
                     tools: None,
                     documents: None,
                     add_generation_prompt: chat.add_generation_prompt,
+                    continue_final_message: chat.continue_final_message,
                     kwargs: Some(&chat.template_arguments),
                     now: std::time::SystemTime::now(),
                 };

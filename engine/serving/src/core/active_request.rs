@@ -66,10 +66,11 @@ impl ActiveRequest {
         let stop = StopChecker::with_hidden(&params.stop, params.include_stop, |stop| {
             tokenizer.names_special(stop)
         });
+        let skip_special = params.skip_special_tokens;
         let choices: Vec<Choice> = (0..params.n)
             .map(|choice| Choice {
                 sampler: first.sibling(choice),
-                detokenizer: IncrementalDetokenizer::continuing(tokenizer.clone(), true),
+                detokenizer: IncrementalDetokenizer::continuing(tokenizer.clone(), skip_special),
                 stop: stop.clone(),
                 finished: false,
                 last_sample: 0,

@@ -31,6 +31,9 @@ pub struct Chat {
     pub messages: Vec<ChatMessage>,
     /// Whether the prompt ends with the beginning of an answer.
     pub add_generation_prompt: bool,
+    /// Whether it ends where the last message does, so that the model goes on with that one; then
+    /// there is no beginning of an answer.
+    pub continue_final_message: bool,
     /// Variables for the template alone, such as `enable_thinking`.
     pub template_arguments: Map<String, Value>,
 }
@@ -40,6 +43,7 @@ impl From<Vec<ChatMessage>> for Chat {
         Self {
             messages,
             add_generation_prompt: true,
+            continue_final_message: false,
             template_arguments: Map::new(),
         }
     }

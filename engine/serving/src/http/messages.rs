@@ -5,9 +5,11 @@ use std::fmt;
 use ebb_models::tokenizer::ChatMessage;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
+use serde_json::{Map, Value};
 
 use super::Problem;
 use super::values::Asked;
+use crate::core::Chat;
 
 /// One message.
 #[derive(Debug, Deserialize)]
@@ -102,6 +104,36 @@ impl Message {
     /// Whether the model said it.
     pub(crate) fn is_assistants(&self) -> bool {
         self.role == "assistant"
+    }
+}
+
+/// How the chat template is to render a conversation.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Rendering {
+    add_generation_prompt: Option<bool>,
+    continue_final_message: Option<bool>,
+    chat_template_kwargs: Option<Map<String, Value>>,
+}
+
+impl Rendering {
+    /// These messages, to be rendered so. `param` is where they stand in the request.
+    ///
+    /// # Errors
+    /// As [`conversation`]; and when the prompt should end in two ways.
+    pub(crate) fn of(self, messages: Vec<Message>, param: &str) -> Result<Chat, Problem> {
+        let continue_final_message = self.continue_final_message.unwrap_or(false);
+        if continue_final_message && self.add_generation_prompt == Some(true) {
+            let why = "a message that is continued has no generation prompt behind it; set only \
+                       one of the two";
+            return Err(Problem::invalid("continue_final_message", why));
+        }
+        Ok(Chat {
+            messages: conversation(messages, param)?,
+            add_generation_prompt: self.add_generation_prompt.unwrap_or(true),
+            continue_final_message,
+            template_arguments: self.chat_template_kwargs.unwrap_or_default(),
+        })
     }
 }
 

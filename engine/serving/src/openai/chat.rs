@@ -4,19 +4,18 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::response::sse::Event;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 use super::choice::{Ending, Head};
 use super::common::{Common, UsageIn};
 use super::error::{body, shape};
 use super::logprobs::{ChatLogprobs, PromptLogprobs};
 use super::usage::Usage;
-use crate::core::{self, Prompt, StreamEvent};
+use crate::core::{Prompt, StreamEvent};
 use crate::front_end::Engine;
 use crate::http::answers::{Answer, Answers, Choice};
 use crate::http::events::{Writer, json as data, respond};
 use crate::http::json;
-use crate::http::messages::{Message, conversation};
+use crate::http::messages::{Message, Rendering};
 use crate::http::values::{Asked, Object, Whole};
 use crate::http::{Api, Problem, object};
 
@@ -28,11 +27,8 @@ pub(super) struct Chat {
     max_completion_tokens: Option<Whole>,
     logprobs: Option<bool>,
     top_logprobs: Option<Whole>,
-    add_generation_prompt: Option<bool>,
     modalities: Option<Vec<String>>,
-    chat_template_kwargs: Option<Map<String, Value>>,
     chat_template: Asked,
-    continue_final_message: Asked,
     documents: Asked,
     tools: Asked,
     tool_choice: Asked,
@@ -54,11 +50,6 @@ impl Chat {
                 &self.chat_template,
                 "chat_template",
                 "templates of requests are",
-            ),
-            (
-                &self.continue_final_message,
-                "continue_final_message",
-                "continuing messages is",
             ),
             (&self.documents, "documents", "documents are"),
             (&self.tools, "tools", tools),
@@ -124,8 +115,11 @@ pub(super) async fn create<E: Engine>(State(api): State<Api<E>>, request: Reques
 
 async fn answer<E: Engine>(api: Api<E>, request: Request) -> Result<Response, Problem> {
     let received = json::receive(request, api.max_body_bytes).await?;
-    let read = |bytes: &[u8]| Ok((json::object(bytes)?, json::object(bytes)?));
-    let ((mut common, chat), memory): ((Common, Chat), _) = received.read(read).await?;
+    let read = |bytes: &[u8]| {
+        let (common, chat): (Common, Chat) = (json::object(bytes)?, json::object(bytes)?);
+        Ok((common, chat, json::object::<Rendering>(bytes)?))
+    };
+    let ((mut common, chat, rendering), memory) = received.read(read).await?;
     let engine = api.engine_for(common.model.as_deref())?.clone();
     common.check_supported()?;
     chat.check_supported()?;
@@ -145,11 +139,7 @@ async fn answer<E: Engine>(api: Api<E>, request: Request) -> Result<Response, Pr
         )
     })?;
     let messages = messages.into_iter().map(|Object(message)| message);
-    let mut prompt = Prompt::Chat(core::Chat {
-        messages: conversation(messages.collect(), "messages")?,
-        add_generation_prompt: chat.add_generation_prompt.unwrap_or(true),
-        template_arguments: chat.chat_template_kwargs.unwrap_or_default(),
-    });
+    let mut prompt = Prompt::Chat(rendering.of(messages.collect(), "messages")?);
 
     let refused = |error| Problem::of(&error, |field| Some(spelling.path(field)));
     let mut prompt_ids = None;

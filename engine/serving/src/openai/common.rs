@@ -110,10 +110,6 @@ impl Common {
             let what = "formats other than text are";
             return Err(Problem::unsupported("response_format", what));
         }
-        if self.skip_special_tokens == Some(false) {
-            let what = "special tokens in the text are";
-            return Err(Problem::unsupported("skip_special_tokens", what));
-        }
         let structured = "structured outputs are";
         for (asked, param, what) in [
             (&self.structured_outputs, "structured_outputs", structured),
@@ -176,6 +172,7 @@ impl Common {
             min_tokens: count("min_tokens", self.min_tokens)?.unwrap_or(d.min_tokens),
             stop: self.stop.take().unwrap_or_default().texts,
             include_stop: self.include_stop_str_in_output.unwrap_or(false),
+            skip_special_tokens: self.skip_special_tokens.unwrap_or(true),
             stop_token_ids: self.stop_token_ids(),
             ignore_eos: self.ignore_eos.unwrap_or(false),
             logprobs: None,

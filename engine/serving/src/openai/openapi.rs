@@ -52,14 +52,10 @@ mod tests {
         assert!(T::deserialize(Names(into)).is_err());
     }
 
-    fn fields<A, B>() -> BTreeSet<String>
-    where
-        A: for<'de> Deserialize<'de>,
-        B: for<'de> Deserialize<'de>,
-    {
+    /// The names of the parts that a body is read as.
+    fn fields<const N: usize>(parts: [fn(&mut BTreeSet<String>); N]) -> BTreeSet<String> {
         let mut all = BTreeSet::new();
-        names::<A>(&mut all);
-        names::<B>(&mut all);
+        parts.iter().for_each(|names| names(&mut all));
         all
     }
 
@@ -70,25 +66,31 @@ mod tests {
     #[test]
     fn every_field_of_a_request_is_told_and_no_other() {
         use common::Common;
+
+        use crate::http::messages::Rendering;
         let document = document();
-        let anthropic = fields::<crate::anthropic::Fields, crate::anthropic::Fields>();
+        let anthropic = fields([names::<crate::anthropic::Fields>]);
+        let (common, rendering) = (names::<Common>, names::<Rendering>);
         for (schema, fields) in [
-            ("ChatCompletionRequest", fields::<chat::Chat, Common>()),
+            (
+                "ChatCompletionRequest",
+                fields([names::<chat::Chat>, common, rendering]),
+            ),
             (
                 "CompletionRequest",
-                fields::<completions::Completions, Common>(),
+                fields([names::<completions::Completions>, common]),
             ),
-            ("ResponseRequest", fields::<responses::Fields, Common>()),
+            (
+                "ResponseRequest",
+                fields([names::<responses::Fields>, common]),
+            ),
             ("MessagesRequest", anthropic.clone()),
             ("CountTokensRequest", anthropic),
             (
                 "TokenizeRequest",
-                fields::<tokens::Tokenize, tokens::Tokenize>(),
+                fields([names::<tokens::Tokenize>, rendering]),
             ),
-            (
-                "DetokenizeRequest",
-                fields::<tokens::Detokenize, tokens::Detokenize>(),
-            ),
+            ("DetokenizeRequest", fields([names::<tokens::Detokenize>])),
         ] {
             let told = &document["components"]["schemas"][schema]["properties"];
             let told = told.as_object().expect(schema).keys().cloned();

@@ -307,7 +307,7 @@ async fn wrong_fields_are_named_as_they_were_spelled() {
             "response_format",
         ),
         (json!({"guided_json": {"type": "object"}}), "guided_json"),
-        (json!({"skip_special_tokens": false}), "skip_special_tokens"),
+        (json!({"skip_special_tokens": 0}), "skip_special_tokens"),
         (
             json!({"stream": true, "prompt_logprobs": 1}),
             "prompt_logprobs",
@@ -365,6 +365,10 @@ async fn wrong_fields_are_named_as_they_were_spelled() {
         (json!({"reasoning_effort": "high"}), "reasoning_effort"),
         (json!({"chat_template_kwargs": [1]}), "chat_template_kwargs"),
         (json!({"add_generation_prompt": 1}), "add_generation_prompt"),
+        (
+            json!({"add_generation_prompt": true, "continue_final_message": true}),
+            "continue_final_message",
+        ),
         (json!({"modalities": ["text", "audio"]}), "modalities"),
     ] {
         let (status, answer) = ask("/v1/chat/completions", with(chat("say"), more.clone())).await;
@@ -382,6 +386,7 @@ async fn what_asks_for_nothing_is_no_mistake() {
         json!({"stop": null, "seed": -1, "top_k": -1, "max_tokens": 16.0, "stop_token_ids": null}),
         json!({"chat_template_kwargs": {}, "add_generation_prompt": true, "top_logprobs": 0}),
         json!({"chat_template_kwargs": {"thinking": true}, "add_generation_prompt": false}),
+        json!({"continue_final_message": true, "skip_special_tokens": false}),
         json!({"max_tokens": 10_000_000, "max_completion_tokens": 5}),
     ] {
         let (status, answer) = ask("/v1/chat/completions", with(chat("say"), more)).await;

@@ -3,15 +3,14 @@
 use axum::extract::{Request, State};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 use super::common::{Common, TokenId};
 use super::error::{Spelling, shape};
 use crate::client_memory::ClientMemoryFull;
-use crate::core::{Chat, Prompt, RequestError};
+use crate::core::{Prompt, RequestError};
 use crate::front_end::Engine;
 use crate::http::json;
-use crate::http::messages::{Message, conversation};
+use crate::http::messages::{Message, Rendering};
 use crate::http::values::{Asked, Object};
 use crate::http::{Api, Problem, object};
 
@@ -24,10 +23,7 @@ pub(super) struct Tokenize {
     messages: Option<Vec<Object<Message>>>,
     add_special_tokens: Option<bool>,
     return_token_strs: Option<bool>,
-    add_generation_prompt: Option<bool>,
-    continue_final_message: Asked,
     chat_template: Asked,
-    chat_template_kwargs: Option<Map<String, Value>>,
     tools: Asked,
 }
 
@@ -54,13 +50,8 @@ struct Text {
 
 impl Tokenize {
     /// The prompt, where its errors are spelled, and whether special tokens are added.
-    fn prompt(self) -> Result<(Prompt, Spelling, bool), Problem> {
+    fn prompt(self, rendering: Rendering) -> Result<(Prompt, Spelling, bool), Problem> {
         for (asked, param, what) in [
-            (
-                &self.continue_final_message,
-                "continue_final_message",
-                "continuing messages is",
-            ),
             (
                 &self.chat_template,
                 "chat_template",
@@ -82,11 +73,7 @@ impl Tokenize {
                     return Err(Problem::unsupported("add_special_tokens", what));
                 }
                 let messages = messages.into_iter().map(|Object(message)| message);
-                let chat = Chat {
-                    messages: conversation(messages.collect(), "messages")?,
-                    add_generation_prompt: self.add_generation_prompt.unwrap_or(true),
-                    template_arguments: self.chat_template_kwargs.unwrap_or_default(),
-                };
+                let chat = rendering.of(messages.collect(), "messages")?;
                 Ok((Prompt::Chat(chat), spelling("messages"), false))
             }
             _ => Err(Problem::invalid("prompt", "send either prompt or messages")),
@@ -102,10 +89,14 @@ pub(super) async fn tokenize<E: Engine>(State(api): State<Api<E>>, request: Requ
 
 async fn tokens<E: Engine>(api: Api<E>, request: Request) -> Result<Response, Problem> {
     let received = json::receive(request, api.max_body_bytes).await?;
-    let (body, memory) = received.read(json::object::<Tokenize>).await?;
+    let read = |bytes: &[u8]| {
+        let body: Tokenize = json::object(bytes)?;
+        Ok((body, json::object::<Rendering>(bytes)?))
+    };
+    let ((body, rendering), memory) = received.read(read).await?;
     let engine = api.engine_for(body.model.as_deref())?.clone();
     let strings = body.return_token_strs.unwrap_or(false);
-    let (prompt, spelling, add_special) = body.prompt()?;
+    let (prompt, spelling, add_special) = body.prompt(rendering)?;
     let tokens = engine.tokenize(prompt, add_special).await;
     let tokens = tokens.map_err(|error| Problem::of(&error, |field| Some(spelling.path(field))))?;
     if let Some(memory) = &memory {

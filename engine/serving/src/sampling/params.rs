@@ -46,6 +46,9 @@ pub struct SamplingOptions {
     pub stop: Vec<String>,
     /// The text of a choice that a stop string ended includes the match.
     pub include_stop: bool,
+    /// Whether special tokens are left out of the text. The one that ends a choice always is.
+    #[serde(default = "yes")]
+    pub skip_special_tokens: bool,
     /// Token ids that end a choice, besides the model's own end tokens.
     pub stop_token_ids: Vec<u32>,
     /// Do not end at the model's end tokens.
@@ -56,6 +59,11 @@ pub struct SamplingOptions {
     pub prompt_logprobs: Option<u32>,
     /// Independent answers to the one prompt.
     pub n: u32,
+}
+
+/// What logs of before there was this field mean.
+fn yes() -> bool {
+    true
 }
 
 impl Default for SamplingOptions {
@@ -74,6 +82,7 @@ impl Default for SamplingOptions {
             min_tokens: 0,
             stop: Vec::new(),
             include_stop: false,
+            skip_special_tokens: yes(),
             stop_token_ids: Vec::new(),
             ignore_eos: false,
             logprobs: None,

@@ -21,6 +21,7 @@ pub(super) fn sampling(message: v1::SamplingParams, defaults: SamplingOptions) -
         min_tokens: message.min_tokens.unwrap_or(d.min_tokens),
         stop: message.stop,
         include_stop: message.include_stop,
+        skip_special_tokens: message.skip_special_tokens.unwrap_or(true),
         stop_token_ids: message.stop_token_ids,
         ignore_eos: message.ignore_eos,
         logprobs: message.logprobs,

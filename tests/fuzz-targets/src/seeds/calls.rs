@@ -26,6 +26,7 @@ fn sampling() -> v1::SamplingParams {
         include_stop: true,
         stop_token_ids: vec![3, 4],
         ignore_eos: true,
+        skip_special_tokens: Some(false),
         logprobs: Some(5),
         prompt_logprobs: Some(2),
         n: Some(2),

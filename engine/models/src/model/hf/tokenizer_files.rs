@@ -48,7 +48,8 @@ pub struct HfTokenizer {
     /// Tokens that stand beside tokenizer.json, in order of their ids.
     pub added_tokens: Vec<DeclaredToken>,
     /// The chat template: chat_template.jinja if there is one, else `chat_template` of
-    /// tokenizer_config.json (of several, the one named `default`).
+    /// tokenizer_config.json (of several, the one named `default`), else that of
+    /// chat_template.json, which models that also read images may have alone.
     pub chat_template: Option<String>,
     /// The one that takes its place for conversations with tools: `tool_use` of
     /// additional_chat_templates or of tokenizer_config.json.
@@ -125,10 +126,19 @@ pub(crate) fn read_tokenizer_files(dir: &Path, family: &Family) -> Result<HfToke
     let class = config.text("tokenizer_class");
     let class = class.map_err(|refusal| refusal.at(&path))?;
     let class = Class::named(class.unwrap_or_else(|| Class::name_of(family)));
-    let templates = match files.is_empty() {
-        true => named_templates(&config).map_err(|refusal| refusal.at(&path))?,
-        false => files,
-    };
+    let mut templates = files;
+    if templates.is_empty() {
+        templates = named_templates(&config).map_err(|refusal| refusal.at(&path))?;
+    }
+    if templates.is_empty() {
+        let path = dir.join("chat_template.json");
+        if let Some(file) = read_small(&path)? {
+            let read = |file: Object| named_templates(&file);
+            templates = Object::parse(&file)
+                .and_then(read)
+                .map_err(|refusal| refusal.at(&path))?;
+        }
+    }
     let token = |key| {
         let text = |object: &Object| {
             object.typed(
@@ -331,7 +341,7 @@ fn template_files(dir: &Path) -> Result<Vec<(String, String)>, ModelError> {
     Ok(templates)
 }
 
-/// The templates of tokenizer_config.json, by name.
+/// The templates in `chat_template` of an object, by name.
 fn named_templates(config: &Object) -> Result<Vec<(String, String)>, Refusal> {
     let expected = "a text, or a list of objects with `name` and `template`";
     let templates = config.typed("chat_template", expected, |value| match value {

@@ -7,9 +7,12 @@
 
 mod chains;
 mod clock;
+mod content;
+mod continued;
 mod error;
 mod jinja;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::SystemTime;
 
@@ -93,6 +96,9 @@ pub struct Conversation<'a> {
     pub documents: Option<&'a Value>,
     /// Whether the text ends with the beginning of an answer.
     pub add_generation_prompt: bool,
+    /// Whether the text ends where the last message does, so that the model goes on with it; then
+    /// there is no generation prompt.
+    pub continue_final_message: bool,
     /// Variables of this template alone, which come before all others but `messages`.
     pub kwargs: Option<&'a Map<String, Value>>,
     /// What templates that mention the date take it for, in UTC.
@@ -106,9 +112,15 @@ pub struct ChatTemplate {
 }
 
 struct Parsed {
-    default: jinja::Template,
+    default: Template,
     /// The one for conversations with tools, where it is another.
-    tool_use: Option<jinja::Template>,
+    tool_use: Option<Template>,
+}
+
+struct Template {
+    parsed: jinja::Template,
+    /// It goes through lists of parts, and writes nothing of a text.
+    wants_parts: bool,
 }
 
 impl fmt::Debug for ChatTemplate {
@@ -177,6 +189,7 @@ impl ChatTemplate {
             tools: None,
             documents: None,
             add_generation_prompt,
+            continue_final_message: false,
             kwargs: None,
             now,
         })
@@ -188,7 +201,8 @@ impl ChatTemplate {
     /// As [`ChatTemplate::render`].
     pub fn render_conversation(&self, given: &Conversation<'_>) -> Result<String, ChatError> {
         let parsed = self.parsed.as_ref().map_err(Clone::clone)?;
-        let prompt = Value::Bool(given.add_generation_prompt);
+        let continued = given.continue_final_message;
+        let prompt = Value::Bool(given.add_generation_prompt && !continued);
         let tokens = self.tokens.arguments();
         let mut variables: Vec<(&str, &Value)> = tokens.iter().map(|(n, v)| (*n, v)).collect();
         variables.push(("tools", given.tools.unwrap_or(&Value::Null)));
@@ -200,18 +214,29 @@ impl ChatTemplate {
             Some(template) if given.tools.is_some_and(|tools| !tools.is_null()) => template,
             _ => &parsed.default,
         };
+        let mut messages = Cow::Borrowed(given.messages);
+        if template.wants_parts {
+            messages = Cow::Owned(content::put_into_parts(&messages));
+        }
+        if continued {
+            continued::put_tag(messages.to_mut())?;
+        }
         let input = jinja::Input {
             variables,
-            messages: given.messages,
+            messages: &messages,
             now: given.now,
         };
-        with_known_stack(|| jinja::render(template, &input))
+        let text = with_known_stack(|| jinja::render(&template.parsed, &input))
             .map_err(no_thread)?
-            .map_err(ChatError::of_rendering)
+            .map_err(ChatError::of_rendering)?;
+        match continued {
+            true => continued::cut_at_tag(text),
+            false => Ok(text),
+        }
     }
 }
 
-fn parse(source: &str) -> Result<jinja::Template, ChatError> {
+fn parse(source: &str) -> Result<Template, ChatError> {
     if source.len() > TEMPLATE_BYTES_MAX {
         let problem = format!(
             "it is {} bytes long; at most {TEMPLATE_BYTES_MAX} are supported",
@@ -220,7 +245,13 @@ fn parse(source: &str) -> Result<jinja::Template, ChatError> {
         return Err(ChatError::Template(problem));
     }
     chains::check(source)?;
-    with_known_stack(|| jinja::parse(source))
+    let parse = || {
+        jinja::parse(source).map(|parsed| Template {
+            wants_parts: content::wants_parts(&parsed),
+            parsed,
+        })
+    };
+    with_known_stack(parse)
         .map_err(no_thread)?
         .map_err(ChatError::of_parsing)
 }
