@@ -28,8 +28,10 @@ def ebb_load(*flags, seconds=120):
 class Run:
     """One run: what it printed and wrote."""
 
-    def __init__(self, server, out, *flags):
-        self.done = ebb_load(*flags, "--target", server.address, "--out", out)
+    def __init__(self, server, out, *flags, protocol="ebb"):
+        address = server.address if protocol == "ebb" else server.api
+        target = ["--protocol", protocol, "--target", address]
+        self.done = ebb_load(*flags, *target, "--out", out)
         assert self.done.returncode == 0, self.done.stderr
         self.out = out
         self.summary = json.loads((out / "summary.json").read_text())
@@ -40,6 +42,9 @@ class Run:
 
     def of(self, stage):
         return [record for record in self.records if record["stage"] == stage]
+
+
+both = pytest.mark.parametrize("protocol", ["ebb", "openai"])
 
 
 def gaps(record):
@@ -128,7 +133,8 @@ def check_stage(stage, records, slo):
         assert record["arrivals_us"][-1][0] <= record["end_us"]
 
 
-def test_the_summary_is_that_of_the_records(server, tmp_path):
+@both
+def test_the_summary_is_that_of_the_records(server, tmp_path, protocol):
     flags = [
         "--concurrency",
         "1,3",
@@ -139,7 +145,7 @@ def test_the_summary_is_that_of_the_records(server, tmp_path):
         "--output-tokens",
         "12",
     ]
-    run = Run(server, tmp_path, "closed", *flags)
+    run = Run(server, tmp_path, "closed", *flags, protocol=protocol)
     assert [stage["label"] for stage in run.stages] == ["1 client", "3 clients"]
     for index, stage in enumerate(run.stages):
         check_stage(stage, run.of(index), run.summary["slo"])
@@ -153,14 +159,15 @@ def test_the_summary_is_that_of_the_records(server, tmp_path):
     assert same.returncode == 0 and "WORSE" not in same.stdout and "TTFT p99" in same.stdout
 
 
-def test_clients_that_cancel_read_slowly_and_converse_are_accounted_for(server, tmp_path):
+@both
+def test_clients_that_cancel_read_slowly_and_converse_are_accounted_for(server, tmp_path, protocol):
     server.idle()
     counters = ("ebb:requests_received_total", "ebb:requests_ended_total")
     before = [server.total(name) for name in counters]
     flags = "--rate 5 --duration 4 --prompt-tokens 30 --output-tokens 25"
     flags += " --turns 2 --prefix-tokens 140 --seed 5"
     flags += " --cancel 0.3 --slow 0.3 --slow-pause-ms 15 --warmup 0"
-    run = Run(server, tmp_path, "open", *flags.split())
+    run = Run(server, tmp_path, "open", *flags.split(), protocol=protocol)
     records = run.records
     check_stage(run.stages[0], records, run.summary["slo"])
     names = ("steady", "cancel", "slow")
@@ -202,10 +209,11 @@ def test_a_trace_is_replayed_with_its_lengths(server, tmp_path):
     assert times == pytest.approx([0, 200_000, 600_000], abs=2)
 
 
-def test_overload_is_refused_and_counted(tmp_path):
+@both
+def test_overload_is_refused_and_counted(tmp_path, protocol):
     with Server("--max-running", "1", "--max-waiting", "2") as server:
         flags = "--rate 40 --duration 2 --arrivals constant --prompt-tokens 20 --output-tokens 40"
-        run = Run(server, tmp_path, "open", *flags.split())
+        run = Run(server, tmp_path, "open", *flags.split(), protocol=protocol)
         outcomes = run.stages[0]["outcomes"]
         assert set(outcomes) == {"OK", "RESOURCE_EXHAUSTED"}, outcomes
         check_stage(run.stages[0], run.records, run.summary["slo"])

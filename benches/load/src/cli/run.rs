@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use super::Common;
 use crate::drive::{Drive, Limits, Live, Log, Run, Stage};
 use crate::error::LoadError;
-use crate::protocol::{Ebb, Protocol};
+use crate::protocol::{Api, Ebb, OpenAi, Protocol};
 use crate::record::Record;
 use crate::summary::{Figures, Summary, table};
 use crate::trace::Trace;
@@ -32,8 +32,19 @@ pub(crate) fn test(
         .build()
         .map_err(LoadError::Start)?;
     let summary = runtime.block_on(async {
-        let protocol = Ebb::connect(&address, common.target.connections.into()).await?;
-        measure(protocol, common, limits, trace, stages).await
+        match common.target.protocol {
+            Api::Ebb => {
+                let connections = common.target.connections.into();
+                let protocol = Ebb::connect(&address, connections).await?;
+                measure(protocol, common, limits, trace, stages).await
+            }
+            Api::OpenAi => {
+                // Not a flag: the command is written down with the figures.
+                let key = std::env::var("OPENAI_API_KEY").ok();
+                let protocol = OpenAi::connect(&address.url, key).await?;
+                measure(protocol, common, limits, trace, stages).await
+            }
+        }
     })?;
     if common.output.json {
         println!("{}", json(&summary));

@@ -1,6 +1,8 @@
 //! What a load test needs of a server, whatever protocol it speaks.
 
 mod ebb;
+mod openai;
+mod sse;
 mod target;
 
 use std::fmt;
@@ -8,7 +10,8 @@ use std::future::Future;
 use std::time::Duration;
 
 pub use ebb::Ebb;
-pub use target::{Address, Target, TargetArgs, Tls};
+pub use openai::OpenAi;
+pub use target::{Address, Api, Target, TargetArgs, Tls};
 
 /// A way to reach a server. Clones share its connections.
 pub trait Protocol: Clone + Send + Sync + 'static {

@@ -38,6 +38,9 @@ pub struct TargetArgs {
     /// The server's address
     #[arg(long, value_name = "URL", default_value = "127.0.0.1:50051")]
     pub target: String,
+    /// What the server speaks there; OpenAI's takes a key from OPENAI_API_KEY
+    #[arg(long, value_enum, default_value_t = Api::Ebb)]
+    pub protocol: Api,
     /// Speak TLS, as with https://; the certificate must be for the address's name
     #[arg(long)]
     pub tls: bool,
@@ -55,6 +58,16 @@ pub struct TargetArgs {
         value_parser = clap::value_parser!(u16).range(1..=1024)
     )]
     pub connections: u16,
+}
+
+/// What a server speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Api {
+    /// gRPC `ebb.v1`
+    Ebb,
+    /// OpenAI's HTTP API, `/v1/completions`; also vLLM's
+    #[value(name = "openai")]
+    OpenAi,
 }
 
 /// A server, and how connections to it are made.
@@ -87,6 +100,10 @@ impl TargetArgs {
     /// A sentence naming the flag to change.
     pub fn address(&self) -> Result<Address, LoadError> {
         let url = self.url()?;
+        if self.protocol == Api::OpenAi && url.starts_with("https://") {
+            let why = "--protocol openai speaks plain http only; put a proxy before the server";
+            return Err(LoadError::Usage(why.into()));
+        }
         if !url.starts_with("https://") {
             if self.ca.is_some() {
                 let why = "--ca is for TLS, and --target is plain http; add --tls";
@@ -159,6 +176,7 @@ mod tests {
     fn url(target: &str, allow_remote: bool) -> Result<String, String> {
         let args = TargetArgs {
             target: target.into(),
+            protocol: Api::Ebb,
             tls: false,
             ca: None,
             allow_remote,
@@ -192,6 +210,7 @@ mod tests {
     fn tls_is_asked_for_by_flag_or_address() {
         let args = |target: &str, tls, ca: Option<&str>| TargetArgs {
             target: target.into(),
+            protocol: Api::Ebb,
             tls,
             ca: ca.map(Into::into),
             allow_remote: false,
