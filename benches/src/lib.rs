@@ -4,6 +4,7 @@
 pub mod cpu;
 pub mod csv;
 pub mod engine_args;
+pub mod front_ends;
 #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
 pub mod gpu;
 pub mod online;

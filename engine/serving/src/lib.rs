@@ -25,4 +25,5 @@ pub mod trajectory;
 
 pub use start::{
     CPU_KV_MEMORY_BYTES, EngineConfig, GPU_MEMORY_UTILIZATION, StartError, backend, pool, start,
+    start_on,
 };

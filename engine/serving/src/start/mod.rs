@@ -30,6 +30,17 @@ use memory::{kv_memory, max_context};
 /// # Errors
 /// A [`StartError`] whose sentence says what to change.
 pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
+    start_on(config, BackendOptions::start)
+}
+
+/// [`start`] with what `backend` makes of the options, the model and the number of frames.
+///
+/// # Errors
+/// As there, and those of `backend`.
+pub fn start_on(
+    config: EngineConfig,
+    backend: impl FnOnce(BackendOptions, &LoadedModel, u32) -> Result<Box<dyn Backend>, DeviceError>,
+) -> Result<EngineHandle, StartError> {
     let mut opened = open_as(&config.model, config.cache_dir.clone(), config.load_format)?;
     if let Some(path) = &config.chat_template {
         opened.use_chat_template(path)?;
@@ -133,7 +144,7 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         })
     });
     let log = log.transpose()?;
-    let backend = options.start(&model, pool.frames)?;
+    let backend = backend(options, &model, pool.frames)?;
     tracing::info!(
         model = info.name,
         device = info.device,
