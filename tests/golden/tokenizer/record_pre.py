@@ -31,6 +31,8 @@ GPT4O = (
     rf"|[^\r\n\p{{L}}\p{{N}}]?{CAPITAL}+{SMALL}*{CONTRACTION}"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+TEKKEN = GPT4O.replace(CONTRACTION, "").replace("{1,3}", "")
+BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
 DEEPSEEK_V3 = (
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"""
     r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
@@ -58,6 +60,9 @@ CUTS = {
     "qwen35": cut(QWEN35),
     "gpt-2": cut(GPT2),
     "gpt-4o": cut(GPT4O),
+    "tekken": cut(TEKKEN),
+    "bloom": cut(BLOOM),
+    "viking": cut(BLOOM, r"\p{N}"),
     "deepseek-v3": cut(r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+", DEEPSEEK_V3),
     "deepseek-llm": cut(
         r"[\r\n]",
