@@ -108,6 +108,8 @@ fi
 if [ $full = 1 ]; then
   step "the HTTP API keeps to its OpenAPI document, whatever it is asked"
   tests/schema/run
+  step "lm-eval over HTTP scores texts as ebb eval does"
+  tests/lm_eval/run
 fi
 
 step "deploy: chart, dashboards, alerts"

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ebb_block_manager::PoolConfig;
 use ebb_kernels::backend::Backend;
-use ebb_models::tokenizer::Tokenizer;
+use ebb_models::tokenizer::{SpecialIds, Tokenizer};
 use ebb_scheduler::{Config, Scheduler, SetupError};
 
 use super::engine::Inner;
@@ -33,6 +33,8 @@ pub struct ModelInfo {
     pub vocab: usize,
     /// Tokens that end an answer.
     pub eos_token_ids: Vec<u32>,
+    /// Tokens that begin and end texts, and stand for what cannot be spelt.
+    pub special: SpecialIds,
     /// Whether chat messages can be sent.
     pub has_chat_template: bool,
     /// Bytes of 16-bit KV that one token takes, all layers and both sides.

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use ebb_models::tokenizer::SpecialIds;
+
 use crate::client_memory::ClientMemory;
 use crate::core::{
     End, EngineState, FinishReason, GenerateStream, KvBits, ModelInfo, Prompt, Request,
@@ -58,6 +60,11 @@ impl Fake {
                 max_context: 1000,
                 vocab: 500,
                 eos_token_ids: vec![2],
+                special: SpecialIds {
+                    bos: Some(BOS),
+                    eos: Some(2),
+                    unk: None,
+                },
                 has_chat_template: true,
                 kv_bytes_per_token: 64,
             },

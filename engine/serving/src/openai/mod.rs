@@ -6,7 +6,7 @@
 //! | `POST /v1/completions` | text or token ids, one prompt or several |
 //! | `POST /v1/responses` | text messages; nothing is stored |
 //! | `GET /v1/models`, `GET /v1/models/{name}` | the served names |
-//! | `POST /tokenize`, `POST /detokenize` | vLLM's |
+//! | `POST /tokenize`, `POST /detokenize`, `GET /tokenizer_info` | vLLM's |
 //! | `GET /version`, `GET /openapi.json` | this program, this API |
 //! | `POST /v1/embeddings` | 404: Ebb generates text |
 //!
@@ -23,6 +23,7 @@ mod models;
 mod openapi;
 mod prompts;
 mod responses;
+mod tokenizer_info;
 mod tokens;
 mod usage;
 
@@ -51,6 +52,7 @@ pub(crate) fn router<E: Engine>(api: &Api<E>) -> Router {
         .route("/v1/embeddings", post(no_embeddings))
         .route("/tokenize", post(tokens::tokenize::<E>))
         .route("/detokenize", post(tokens::detokenize::<E>))
+        .route("/tokenizer_info", get(tokenizer_info::get::<E>))
         .route("/version", get(models::version))
         .route("/openapi.json", get(openapi::document))
         .with_state(api.clone())

@@ -470,6 +470,17 @@ async fn an_error_in_a_stream_is_an_event() {
 }
 
 #[tokio::test]
+async fn special_tokens_are_told_by_their_text() {
+    let (_, mut router) = api();
+    let request = Request::get("/tokenizer_info").body(Body::empty());
+    let (status, text) = send(&mut router, request.unwrap()).await;
+    let told: Value = serde_json::from_str(&text).unwrap();
+    let expected = json!({"tokenizer_class": "ebb", "bos_token": "\u{1}", "eos_token": "\u{2}",
+                          "unk_token": null, "model_max_length": 1000});
+    assert_eq!((status, told), (StatusCode::OK, expected));
+}
+
+#[tokio::test]
 async fn text_becomes_tokens_and_back() {
     let body = json!({"prompt": "ab", "return_token_strs": true});
     let (_, tokens) = ask("/tokenize", body).await;

@@ -124,6 +124,7 @@ pub fn start_on(
         max_context,
         vocab: model.spec.vocab,
         eos_token_ids: model.end_ids.clone(),
+        special: tokenizer.special(),
         has_chat_template: template.as_ref().is_some_and(|t| t.problem().is_none()),
         kv_bytes_per_token: model.spec.kv_geometry().token_bytes() as u64,
     };

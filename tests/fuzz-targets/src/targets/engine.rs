@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ebb_models::tokenizer::SpecialIds;
 use ebb_serving::core::{
     EngineState, Field, GenerateStream, ModelInfo, Prompt, Request, RequestError,
 };
@@ -37,6 +38,7 @@ impl Checks {
                 max_context: 1000,
                 vocab: VOCAB,
                 eos_token_ids: vec![2, 7],
+                special: SpecialIds::default(),
                 has_chat_template: false,
                 kv_bytes_per_token: 64,
             },

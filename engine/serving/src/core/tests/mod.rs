@@ -16,7 +16,7 @@ use ebb_block_manager::PoolConfig;
 use ebb_kernels::kv::KvGeometry;
 use ebb_models::model::GenerationDefaults;
 use ebb_models::model::gguf::{GgufTokenizer, TokenType};
-use ebb_models::tokenizer::Tokenizer;
+use ebb_models::tokenizer::{SpecialIds, Tokenizer};
 use ebb_scheduler::Config;
 
 use self::fake::Fake;
@@ -106,6 +106,7 @@ fn clocked(
             max_context: 512,
             vocab: VOCAB,
             eos_token_ids: vec![END],
+            special: SpecialIds::default(),
             has_chat_template: false,
             kv_bytes_per_token: GEOMETRY.token_bytes() as u64,
         },
