@@ -2,8 +2,8 @@
 # Makes a program without any libraries beside it, and a wheel that carries it: who has either
 # needs no Rust.
 #
-#   deploy/wheel/build.sh [FOLDER]      FOLDER/ebb and FOLDER/ebb-VERSION-….whl; target/wheel if none
-#                                       is given
+#   deploy/wheel/build.sh [FOLDER]      FOLDER/ebb and FOLDER/ebb-VERSION-….whl, by default in
+#                                       target/wheel
 #
 # Needs Rust with rustup, a C compiler, and Python 3 with pip. The program runs on any Linux of this
 # machine's architecture, on its CPU; a GPU needs a program that can load its driver (README).

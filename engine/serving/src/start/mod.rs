@@ -33,13 +33,16 @@ pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
     start_on(config, BackendOptions::start)
 }
 
+/// A backend, or why there is none.
+type Started = Result<Box<dyn Backend>, DeviceError>;
+
 /// [`start`] with what `backend` makes of the options, the model and the number of frames.
 ///
 /// # Errors
 /// As there, and those of `backend`.
 pub fn start_on(
     config: EngineConfig,
-    backend: impl FnOnce(BackendOptions, &LoadedModel, u32) -> Result<Box<dyn Backend>, DeviceError>,
+    backend: impl FnOnce(BackendOptions, &LoadedModel, u32) -> Started,
 ) -> Result<EngineHandle, StartError> {
     let mut opened = open_as(&config.model, config.cache_dir.clone(), config.load_format)?;
     if let Some(path) = &config.chat_template {
