@@ -64,6 +64,8 @@ impl FetchDisplay {
                 self.bar = Some(self.new_bar(phase, total));
             }
             if let Some(bar) = &self.bar {
+                // More files may turn out to be needed.
+                bar.set_length(total);
                 bar.set_position(done);
             }
         } else if let Some(line) = self.line(phase, done, total) {
