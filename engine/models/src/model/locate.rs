@@ -172,7 +172,8 @@ fn not_found(given: &str, problem: String) -> ModelError {
 
 impl ModelFiles {
     /// What the model is called: the known name if it has one, `ORG/NAME` in the cache of Hugging
-    /// Face's tools, else the name of its directory, or of its file without `.gguf` and the number of a part.
+    /// Face's tools, else the name of its directory, or of its file without `.gguf` and the number
+    /// of a part.
     pub fn name(&self) -> String {
         let (Self::Directory(path) | Self::Gguf(path)) = self;
         if let Some(name) = hub::name_of(path) {

@@ -1,10 +1,11 @@
 //! Models on disk: which file `--model` means, what the file says, and its weights.
 //!
-//! A model is a Hugging Face directory or a GGUF file, in one piece or split. Either way [`gguf`] and `hf` end in the
-//! same three things: the shapes the compute backends need, weights as bf16 in Hugging Face order,
-//! and what the tokenizer and the chat template are built from. Files come from strangers: every
-//! size, offset and count in them is checked before it is believed, and what is not understood is
-//! refused by name instead of being guessed at.
+//! A model is a Hugging Face directory or a GGUF file, in one piece or split; [`hub`] downloads
+//! either. Either way [`gguf`] and `hf` end in the same three things: the shapes the compute
+//! backends need, weights as bf16 in Hugging Face order, and what the tokenizer and the chat
+//! template are built from. Files come from strangers: every size, offset and count in them is
+//! checked before it is believed, and what is not understood is refused by name instead of being
+//! guessed at.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), ebb_models::model::ModelError> {

@@ -698,6 +698,14 @@ fn answers_are_bounded() {
             &[SHARD, size, "at most 1099511627776 are supported"],
         );
     }
+    // One that the disk does not take.
+    let hub = Hub::with_fault(&repository(), |request| {
+        let is_it = request.path.ends_with(SHARD) && request.method == "HEAD";
+        let reply = Reply::ok(*b"").with("X-Linked-Etag", "a".repeat(64));
+        is_it.then(|| reply.with("X-Linked-Size", "1099511627776"))
+    });
+    let problem = sentence(REPOSITORY, hub.settings(&cache));
+    assert_has(&problem, &["bytes of org/tiny are to come; make room"]);
     let hub = Hub::with_fault(&repository(), |request| {
         let is_it = request.path.ends_with("/tokenizer.json") && request.method == "HEAD";
         let reply = Reply::ok(*b"").with("ETag", "\"abc\"");

@@ -257,7 +257,10 @@ fn beside(path: &Path, given: Contents, count: u32) -> Result<Vec<Contents>, Ggu
 /// Checks that these are all parts of one file, in their order.
 fn check_split(contents: &[Contents]) -> Result<(), GgufError> {
     let wrong = |number: usize, key: &str, found: u32, expected: usize| GgufError::Split {
-        problem: format!("`{key}` of its part {number} is {found} instead of {expected}"),
+        problem: format!(
+            "`{key}` of its part {number} is {found} instead of {expected}: the parts are damaged \
+             or not of one file; download all of them again"
+        ),
     };
     let tensors: usize = contents.iter().map(|one| one.tensors.len()).sum();
     if tensors as u64 > MAX_TENSORS {

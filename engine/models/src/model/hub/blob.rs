@@ -44,7 +44,7 @@ pub(super) fn fetch_blob(
         return Ok(());
     }
     create_parent(&blob)?;
-    let mut partial = Partial::open(&blob)?;
+    let mut partial = Partial::open(cache.partial(&file.etag))?;
     // A wrong byte may have come with an earlier run: then all of it is fetched once more.
     let resumed = partial.length > 0;
     fetch_bytes(client, commit, file, &mut partial, told)?;
@@ -179,12 +179,10 @@ struct Partial {
 
 impl Partial {
     /// Opens what an earlier run has left, or an empty file. Only the lock's holder may do so.
-    fn open(blob: &Path) -> Result<Self, HubError> {
-        let mut path = blob.to_owned().into_os_string();
-        path.push(".incomplete");
-        let path = PathBuf::from(path);
+    fn open(path: PathBuf) -> Result<Self, HubError> {
         let mut options = File::options();
-        let file = options.create(true).read(true).append(true).open(&path);
+        let options = options.create(true).truncate(false).read(true).write(true);
+        let file = options.open(&path);
         let file = file.map_err(|error| HubError::io("create", &path, error))?;
         let mut partial = Self {
             path,
@@ -221,7 +219,7 @@ impl Partial {
 
     /// Begins anew.
     fn clear(&mut self) -> Result<(), HubError> {
-        let cleared = self.file.set_len(0);
+        let cleared = self.file.set_len(0).and_then(|()| self.file.rewind());
         cleared.map_err(|error| HubError::io("write", &self.path, error))?;
         self.length = 0;
         self.hash = Sha256::new();
@@ -231,6 +229,13 @@ impl Partial {
     /// Compares length and hash with what was announced. An ETag is SHA-256 of a large file, and
     /// Git's hash of a small one; where it is neither, the length has to do.
     fn check(&mut self, client: &Client<'_>, file: &RemoteFile) -> Result<(), HubError> {
+        // Where locks do not hold, another process may have written, too.
+        let found = self.file.metadata();
+        let found = found.map_err(|error| HubError::io("look at", &self.path, error))?;
+        if found.len() != self.length {
+            let (expected, found) = (self.length.to_string(), found.len().to_string());
+            return Err(wrong(client, file, "length", expected, found));
+        }
         if let Some(size) = file.size.filter(|size| *size != self.length) {
             let found = self.length.to_string();
             return Err(wrong(client, file, "length", size.to_string(), found));

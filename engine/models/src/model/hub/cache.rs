@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use super::choose::{Choice, WEIGHTS, choose};
+use super::client::RemoteFile;
 use super::error::HubError;
 use super::name::HubName;
 use crate::model::error::ModelError;
@@ -44,6 +45,33 @@ impl CachedRepository {
 
     fn here(&self) -> PathBuf {
         self.cache.join(&self.folder)
+    }
+
+    /// The whole cache.
+    pub(super) fn folder(&self) -> &Path {
+        &self.cache
+    }
+
+    /// Bytes that the disk still takes, if the system says.
+    pub(super) fn room(&self) -> Option<u64> {
+        // What is not there yet comes to lie where its parent does.
+        let mut there = self.cache.ancestors();
+        let found = there.find_map(|folder| rustix::fs::statvfs(folder).ok())?;
+        let room = found.f_bavail.saturating_mul(found.f_frsize);
+        // Some network file systems say nothing.
+        (found.f_blocks > 0).then_some(room)
+    }
+
+    /// Bytes of a file that are to come; 0 if nobody knows.
+    pub(super) fn missing_bytes(&self, file: &RemoteFile) -> u64 {
+        let length = |path: &Path| std::fs::metadata(path).map_or(0, |found| found.len());
+        let here = length(&self.blob(&file.etag)).max(length(&self.partial(&file.etag)));
+        file.size.unwrap_or(0).saturating_sub(here)
+    }
+
+    /// The first bytes of a blob.
+    pub(super) fn partial(&self, etag: &str) -> PathBuf {
+        self.here().join("blobs").join(format!("{etag}.incomplete"))
     }
 
     /// The file of a blob.

@@ -153,6 +153,21 @@ impl Download<'_> {
         Ok(Ok(wanted))
     }
 
+    /// Checks that the disk takes what is missing.
+    fn check_room(&self, files: &[RemoteFile]) -> Result<(), HubError> {
+        let missing = files.iter().map(|file| self.cache.missing_bytes(file));
+        let needed = missing.fold(0, u64::saturating_add);
+        match self.cache.room() {
+            Some(available) if needed > available => Err(HubError::NoRoom {
+                repository: self.client.repository().to_owned(),
+                path: self.cache.folder().to_owned(),
+                needed,
+                available,
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// Has all of `paths` in the snapshot.
     fn fetch(&mut self, paths: &[String]) -> Result<(), HubError> {
         let commit = &self.listing.commit;
@@ -161,6 +176,7 @@ impl Download<'_> {
             .map(|path| self.client.file(commit, path))
             .collect();
         let files = files?;
+        self.check_room(&files)?;
         let sizes = files.iter().map(|file| file.size.unwrap_or(0));
         let total = sizes.fold(0, u64::saturating_add);
         let mut before = 0u64;

@@ -98,7 +98,7 @@ pub enum HubError {
     #[error(
         "the hub at {endpoint} has had too many requests from here (429){}; try again later, or \
          set HF_TOKEN, which raises the limit",
-        match .seconds { Some(s) => format!(" and asks to wait {s} s"), None => String::new() }
+        .seconds.map(|s| format!(" and asks to wait {s} s")).unwrap_or_default()
     )]
     TooManyRequests {
         /// The hub.
@@ -164,12 +164,28 @@ pub enum HubError {
         /// What it is.
         found: String,
     },
-    /// No room.
+    /// No room, as it turned out before anything was written.
+    #[error(
+        "{} has room for {available} bytes, and {needed} bytes of {repository} are to come; make \
+         room, or set HF_HOME or --cache-dir to a larger disk",
+        path.display()
+    )]
+    NoRoom {
+        /// `ORG/NAME`.
+        repository: String,
+        /// The cache.
+        path: PathBuf,
+        /// Bytes still to come.
+        needed: u64,
+        /// Bytes that the disk takes.
+        available: u64,
+    },
+    /// No room, as it turned out in the end.
     #[error(
         "the disk of {} is full{}; make room, or set HF_HOME or --cache-dir to a larger one. What \
          has come so far is kept",
         path.display(),
-        match .missing { Some(n) => format!(", and {n} more bytes are to come"), None => String::new() }
+        .missing.map(|n| format!(", and {n} more bytes are to come")).unwrap_or_default()
     )]
     DiskFull {
         /// The file that was written.

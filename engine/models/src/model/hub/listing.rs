@@ -132,7 +132,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_name_that_is_kept_stays_below(parts in prop::collection::vec(
-            prop_oneof![Just("..".to_owned()), Just(String::new()), Just(".".to_owned()), ".{0,12}"],
+            prop_oneof![Just("..".into()), Just(String::new()), Just(".".into()), ".{0,12}"],
             1..6,
         )) {
             let name = parts.join("/");
