@@ -356,6 +356,58 @@ fn a_server_that_sends_all_of_it_again_is_understood() {
 }
 
 #[test]
+fn what_is_sent_over_and_over_is_given_up() {
+    // Sound HTTP, and never the whole file.
+    let (hub, _) = at_store(usize::MAX, |_, mut reply| {
+        reply.status = 200;
+        reply.body.truncate(3000);
+        reply
+    });
+    let (_keep, cache) = cache();
+    let problem = sentence(REPOSITORY, hub.settings(&cache));
+    assert_has(&problem, &[SHARD, "closed early"]);
+    assert_eq!(ranges(&hub).len(), 5);
+}
+
+#[test]
+fn refusals_of_the_other_server_are_not_the_hubs() {
+    // A signature that has expired: the hub gives another.
+    let (hub, _) = at_store(2, |_, _| Reply::status(403));
+    let (_keep, cache) = cache();
+    fetch(REPOSITORY, hub.settings(&cache)).expect("downloaded");
+    let (hub, _) = at_store(usize::MAX, |_, _| Reply::status(403));
+    let keep = TempDir::new().expect("a temporary directory");
+    let problem = sentence(REPOSITORY, hub.settings(keep.path()));
+    assert_has(&problem, &["it answered 403", "check the network"]);
+    assert_eq!(ranges(&hub).len(), 5);
+}
+
+#[test]
+fn a_commit_is_not_answered_by_another() {
+    let hub = Hub::with_fault(&repository(), |request| {
+        let is_listing = request.path.contains("/revision/");
+        is_listing.then(|| Reply::ok(listing(["config.json"])))
+    });
+    let (_keep, cache) = cache();
+    let other = format!("{REPOSITORY}@{}", COMMIT.replace('0', "f"));
+    assert_has(&sentence(&other, hub.settings(&cache)), &["another commit"]);
+}
+
+#[test]
+fn a_user_in_the_endpoint_is_not_shown() {
+    let hub = Hub::with_fault(&[], |_| Some(Reply::status(404)));
+    let (_keep, cache) = cache();
+    let settings = hub.settings(&cache);
+    let settings = HubSettings {
+        endpoint: settings.endpoint.replace("http://", "http://user:s3cret@"),
+        ..settings
+    };
+    let problem = sentence(REPOSITORY, settings);
+    assert_has(&problem, &["has no repository", "http://127.0.0.1:"]);
+    assert!(!problem.contains("s3cret"), "{problem}");
+}
+
+#[test]
 fn another_part_than_was_asked_for_is_refused() {
     let (hub, _) = at_store(9, |request, reply| match request.header("range") {
         None => Reply {
@@ -478,7 +530,7 @@ fn refusals_of_the_hub_say_what_to_do() {
     let (said, _) = answer(Reply::status(401), Some("hf_s3cret"));
     assert_has(&said, &["the token in use is not valid"]);
     let (said, asked) = answer(coded(404, "RepoNotFound"), None);
-    assert_has(&said, &["has no repository org/tiny; check the name"]);
+    assert_has(&said, &["has no repository org/tiny,", "check the name"]);
     assert_eq!(asked, 1);
     let (said, _) = answer(coded(404, "RevisionNotFound"), None);
     assert_has(&said, &["org/tiny has no revision main"]);

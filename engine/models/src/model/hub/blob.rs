@@ -100,6 +100,7 @@ fn fetch_bytes(
 ) -> Result<(), HubError> {
     let what = &file.path;
     let mut retries = Retries::new(client.patience());
+    retries.reached(partial.length);
     let mut buffer = vec![0; CHUNK_BYTES];
     if file.size.is_some_and(|size| partial.length > size) {
         partial.clear()?;
@@ -156,7 +157,7 @@ fn attempt(
             let wrong = wrong(client, file, "length", most.to_string(), found);
             return Err(partial.remove(wrong));
         }
-        retries.progress();
+        retries.reached(partial.length);
         told(Event::Bytes(partial.length));
     }
     // An answer may end early and be sound HTTP.

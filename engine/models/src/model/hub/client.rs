@@ -81,7 +81,7 @@ impl<'a> Client<'a> {
             .endpoint
             .parse()
             .ok()
-            .filter(|uri| origin(uri).is_some())
+            .filter(|uri| origin(uri).is_some() && uri.query().is_none())
             .ok_or_else(|| {
                 unusable(
                     "HF_ENDPOINT",
@@ -148,7 +148,18 @@ impl<'a> Client<'a> {
             let answer = self.follow(Method::Get, &url, None, |_, _| false)?;
             let host = answer.host.clone();
             let json = self.whole(answer)?;
-            Listing::parse(&json).map_err(|problem| Failure::Answer { host, problem })
+            let unusable = |problem| Failure::Answer { host, problem };
+            let listing = Listing::parse(&json).map_err(unusable)?;
+            let is_commit = self.name.revision.len() == listing.commit.len()
+                && self.name.revision.bytes().all(|b| b.is_ascii_hexdigit());
+            if is_commit && !listing.commit.eq_ignore_ascii_case(&self.name.revision) {
+                let problem = "it is about another commit".to_owned();
+                return Err(Failure::Answer {
+                    host: host_of(&self.endpoint),
+                    problem,
+                });
+            }
+            Ok(listing)
         })
     }
 
@@ -217,7 +228,7 @@ impl<'a> Client<'a> {
             revision,
             ..
         } = self.name.clone();
-        let endpoint = self.settings.endpoint.clone();
+        let endpoint = shown(&self.endpoint);
         let token = self.authorization.is_some();
         let what = what.to_owned();
         match failure {
@@ -320,11 +331,11 @@ impl<'a> Client<'a> {
         enough: impl Fn(&HeaderMap, bool) -> bool,
     ) -> Result<Answer, Failure> {
         let mut uri: Uri = url.parse().map_err(|_| Failure::Answer {
-            host: host(&self.endpoint),
+            host: host_of(&self.endpoint),
             problem: "the name makes no URL".to_owned(),
         })?;
         for _ in 0..=REDIRECTS_MAX {
-            let asked = host(&uri);
+            let asked = host_of(&uri);
             let mut request = match method {
                 Method::Head => self.agent.head(&uri),
                 Method::Get => self.agent.get(&uri),
@@ -340,6 +351,13 @@ impl<'a> Client<'a> {
             let response = request.call().map_err(|error| failed(error, &asked))?;
             let status = response.status().as_u16();
             let is_redirect = matches!(status, 301 | 302 | 303 | 307 | 308);
+            if matches!(status, 400..416) && origin(&uri) != origin(&self.endpoint) {
+                // Its word is none about the repository: perhaps a signature has expired.
+                return Err(Failure::Cut {
+                    host: asked,
+                    problem: format!("it answered {status}"),
+                });
+            }
             if !is_redirect && !matches!(status, 200 | 206) {
                 return Err(Failure::Status {
                     status,
@@ -369,7 +387,7 @@ impl<'a> Client<'a> {
             uri = to;
         }
         Err(Failure::Answer {
-            host: host(&uri),
+            host: host_of(&uri),
             problem: format!("more than {REDIRECTS_MAX} redirects follow each other"),
         })
     }
@@ -406,7 +424,7 @@ impl Bytes {
         let host = &self.answer.host;
         let read = self.answer.response.body_mut().as_reader().read(out);
         let n = read.map_err(|error| failed(error.into(), host))?;
-        match pace.is_kept(n as u64) {
+        match n == 0 || pace.is_kept(n as u64) {
             true => Ok(n),
             false => Err(Failure::Cut {
                 host: host.clone(),
@@ -498,8 +516,15 @@ fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
     text(headers, name)?.parse().ok()
 }
 
+/// An endpoint for errors, without a user and password that it may have.
+fn shown(endpoint: &Uri) -> String {
+    let scheme = endpoint.scheme_str().unwrap_or_default();
+    let path = endpoint.path().trim_end_matches('/');
+    format!("{scheme}://{}{path}", host_of(endpoint))
+}
+
 /// For errors: no user and password that a URL may have, and no signature.
-fn host(uri: &Uri) -> String {
+fn host_of(uri: &Uri) -> String {
     let port = uri.port_u16().map(|port| format!(":{port}"));
     let host = uri.host().unwrap_or("?");
     format!("{host}{}", port.unwrap_or_default())

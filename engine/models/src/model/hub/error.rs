@@ -58,8 +58,8 @@ pub enum HubError {
             "the token in use is not valid, or its account may not read this repository; check \
              the name and HF_TOKEN"
         } else {
-            "it does not exist, or is private or gated; check the name, accept its terms on its \
-             page if it has any, and set HF_TOKEN"
+            "it does not exist, or is private or gated, and no file or directory of that name is \
+             here; check the name, accept its terms on its page if it has any, and set HF_TOKEN"
         }
     )]
     Access {
@@ -71,7 +71,10 @@ pub enum HubError {
         token: bool,
     },
     /// No such repository.
-    #[error("the hub at {endpoint} has no repository {repository}; check the name")]
+    #[error(
+        "the hub at {endpoint} has no repository {repository}, and no file or directory of that \
+         name is here; check the name"
+    )]
     NoRepository {
         /// `ORG/NAME`.
         repository: String,

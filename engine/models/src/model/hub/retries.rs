@@ -27,6 +27,8 @@ pub(super) enum Failure {
 pub(super) struct Retries<'a> {
     patience: &'a Patience,
     failed: u32,
+    /// Bytes up to which attempts have come.
+    reached: u64,
 }
 
 impl<'a> Retries<'a> {
@@ -34,12 +36,17 @@ impl<'a> Retries<'a> {
         Self {
             patience,
             failed: 0,
+            reached: 0,
         }
     }
 
-    /// Something came: failures before it do not count.
-    pub(super) fn progress(&mut self) {
-        self.failed = 0;
+    /// The file is here up to `bytes`. Where that is well beyond any attempt before, failures
+    /// before it do not count; what is sent over and over does not bring them back.
+    pub(super) fn reached(&mut self, bytes: u64) {
+        if bytes >= self.reached.saturating_add(Patience::SLOW_BYTES) {
+            self.reached = bytes;
+            self.failed = 0;
+        }
     }
 
     /// Waits before the next attempt at `what`.

@@ -34,7 +34,7 @@ pub struct Patience {
     pub read: Duration,
     /// Time in which a download that brings less than [`Patience::SLOW_BYTES`] counts as cut.
     pub slow: Duration,
-    /// Attempts in a row that bring nothing.
+    /// Attempts in a row that bring less than [`Patience::SLOW_BYTES`].
     pub attempts: u32,
     /// After the first such attempt; doubled after each.
     pub wait: Duration,
