@@ -56,9 +56,9 @@ def safetensors(tensors):
 
 def tiny_model():
     """The files of a model that answers: {name: bytes}. Its weights are in two files."""
-    width, wide, vocabulary = 64, 128, 257
+    width, wide, vocabulary = 128, 256, 257
     layers = {}
-    for i in range(2):
+    for i in range(4):
         layer = f"model.layers.{i}"
         for name in ("q", "k", "v", "o"):
             layers[f"{layer}.self_attn.{name}_proj.weight"] = [width, width]
@@ -78,10 +78,10 @@ def tiny_model():
         "model_type": "llama",
         "hidden_size": width,
         "intermediate_size": wide,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 1,
-        "num_key_value_heads": 1,
-        "head_dim": width,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
         "vocab_size": vocabulary,
         "max_position_embeddings": 2048,
         "rms_norm_eps": 1e-5,
@@ -99,6 +99,16 @@ def tiny_model():
     }
     files = {name: json.dumps(text).encode() for name, text in texts.items()}
     return files | {name: safetensors(tensors) for name, tensors in shards.items()}
+
+
+def is_large(name):
+    """Whether a file is kept elsewhere."""
+    return name.endswith((".safetensors", ".gguf"))
+
+
+def git_hash(body):
+    """The name that Git has for a file of these bytes."""
+    return hashlib.sha1(b"blob %d\0" % len(body) + body).hexdigest()
 
 
 class Hub:
@@ -138,22 +148,34 @@ class Hub:
             listed = [{"rfilename": name} for name in self.files]
             body = {"id": "org/tiny", "sha": COMMIT, "siblings": listed}
             return self.send(call, 200, headers, json.dumps(body).encode())
+        if at_hub and path == f"/api/models/org/tiny/tree/{COMMIT}":
+            return self.send(call, 200, headers, json.dumps(self.tree()).encode())
         name = path.removeprefix(resolve if at_hub else "/")
         if name not in self.files:
             return self.send(call, 404, {"X-Error-Code": "EntryNotFound"}, b"")
         body = self.files[name]
-        if at_hub and name.endswith((".safetensors", ".gguf")):
+        if at_hub and is_large(name):
             headers["X-Linked-Etag"] = f'"{hashlib.sha256(body).hexdigest()}"'
             headers["X-Linked-Size"] = str(len(body))
             headers["Location"] = f"{self.store}/{name}?signature=x"
             return self.send(call, 302, headers, b"")
-        blob = b"blob %d\0" % len(body) + body
-        headers["ETag"] = f'"{hashlib.sha1(blob).hexdigest()}"'
+        headers["ETag"] = f'"{git_hash(body)}"'
         start = call.headers.get("Range", "").removeprefix("bytes=").removesuffix("-")
         if not start.isdecimal():
             return self.send(call, 200, headers, body)
         headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
         return self.send(call, 206, headers, body[int(start) :])
+
+    def tree(self):
+        """What Hugging Face's library asks for in place of each file's headers."""
+        entries = []
+        for name, body in self.files.items():
+            entry = {"type": "file", "path": name, "oid": git_hash(body), "size": len(body)}
+            if is_large(name):
+                oid = hashlib.sha256(body).hexdigest()
+                entry["lfs"] = {"oid": oid, "size": len(body), "pointerSize": 130}
+            entries.append(entry)
+        return entries
 
     def send(self, call, status, headers, body):
         call.send_response(status)

@@ -4,6 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::gguf::SplitName;
 use super::name::HubName;
+use crate::model::loaded::LoadFormat;
+
+/// The most names that a sentence has.
+const NAMES_MAX: usize = 24;
 
 /// A model of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,10 +61,57 @@ pub(super) fn choose(name: &HubName, files: &[String]) -> Result<Choice, String>
     choose_gguf(name, &models).map(|model| Choice::Gguf(model.parts.clone()))
 }
 
-/// The names of all GGUF models in `files`, joined; `None` if there is none.
-pub(super) fn gguf_names(files: &[String]) -> Option<String> {
-    let models = gguf_models(files);
-    (!models.is_empty()).then(|| joined(models.iter()))
+/// What to download.
+pub(super) struct Plan {
+    pub(super) choice: Choice,
+    /// Paths, those of weights last.
+    pub(super) files: Vec<String>,
+    /// Whether the weights are in files that the index names.
+    pub(super) indexed: bool,
+}
+
+/// Chooses what to download among the `files` of a repository.
+///
+/// # Errors
+/// Why there is nothing to, as the end of a sentence.
+pub(super) fn plan(name: &HubName, files: &[String], format: LoadFormat) -> Result<Plan, String> {
+    let choice = choose(name, files)?;
+    if let Choice::Gguf(parts) = &choice {
+        return Ok(Plan {
+            files: parts.clone(),
+            choice,
+            indexed: false,
+        });
+    }
+    let has = |wanted: &str| files.iter().any(|file| file == wanted);
+    let small = files.iter().filter(|file| is_small_file(file));
+    let mut wanted: Vec<String> = small.cloned().collect();
+    let with_weights = format != LoadFormat::Dummy;
+    if with_weights && !has(WEIGHTS) && !has(WEIGHTS_INDEX) {
+        let models = gguf_models(files);
+        return Err(match models.is_empty() {
+            true => "its weights are neither safetensors nor GGUF".to_owned(),
+            false => say_which(name, &models),
+        });
+    }
+    if with_weights && !has("tokenizer.json") {
+        return Err(
+            "it has no tokenizer.json, without which its texts cannot be tokenised".to_owned(),
+        );
+    }
+    if with_weights && has(WEIGHTS) {
+        wanted.push(WEIGHTS.to_owned());
+    }
+    Ok(Plan {
+        choice,
+        files: wanted,
+        indexed: with_weights && !has(WEIGHTS),
+    })
+}
+
+fn say_which(name: &HubName, models: &[GgufModel]) -> String {
+    let (repository, names) = (&name.repository, joined(models.iter()));
+    format!("it has several files; say which, as in {repository}:Q4_K_M. There are: {names}")
 }
 
 fn choose_gguf<'a>(name: &HubName, models: &'a [GgufModel]) -> Result<&'a GgufModel, String> {
@@ -68,11 +119,7 @@ fn choose_gguf<'a>(name: &HubName, models: &'a [GgufModel]) -> Result<&'a GgufMo
         return match models {
             [only] => Ok(only),
             [] => Err("it holds neither config.json nor a .gguf file".to_owned()),
-            several => Err(format!(
-                "it has several files; say which, as in {}:Q4_K_M. There are: {}",
-                name.repository,
-                joined(several.iter())
-            )),
+            several => Err(say_which(name, several)),
         };
     };
     let is_named = |model: &&GgufModel| {
@@ -111,8 +158,14 @@ impl GgufModel {
     }
 }
 
-fn joined<'a>(models: impl Iterator<Item = &'a GgufModel>) -> String {
-    models.map(GgufModel::name).collect::<Vec<_>>().join(", ")
+fn joined<'a>(models: impl ExactSizeIterator<Item = &'a GgufModel>) -> String {
+    let more = models.len().saturating_sub(NAMES_MAX);
+    let names: Vec<&str> = models.take(NAMES_MAX).map(GgufModel::name).collect();
+    let names = names.join(", ");
+    match more {
+        0 => names,
+        more => format!("{names} and {more} more"),
+    }
 }
 
 /// Groups the parts of split models. Files that go with a model and are none are left out.

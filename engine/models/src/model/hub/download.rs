@@ -4,9 +4,7 @@ use std::path::PathBuf;
 
 use super::blob::{Event, fetch_blob};
 use super::cache::{CachedRepository, Found};
-use super::choose::{
-    Choice, WEIGHTS, WEIGHTS_INDEX, choose, first_missing, gguf_names, is_small_file,
-};
+use super::choose::{WEIGHTS_INDEX, first_missing, plan};
 use super::client::{Client, RemoteFile};
 use super::error::HubError;
 use super::listing::Listing;
@@ -41,6 +39,14 @@ impl HubModel {
     pub fn kept_in(mut self, folder: PathBuf) -> Self {
         self.settings.caches.insert(0, folder);
         self
+    }
+
+    /// Which files of a repository would be downloaded, but for weights that an index names.
+    ///
+    /// # Errors
+    /// Why none would be, as the end of a sentence.
+    pub fn wanted(&self, listing: &Listing) -> Result<Vec<String>, String> {
+        plan(&self.name, &listing.files, LoadFormat::Auto).map(|plan| plan.files)
     }
 
     /// Its files: those of a cache that has all that is needed, else downloaded. `progress` is told
@@ -102,12 +108,14 @@ impl Download<'_> {
             repository: name.repository.clone(),
             problem,
         };
-        let choice = choose(name, &self.listing.files).map_err(unusable)?;
+        let plan = plan(name, &self.listing.files, format).map_err(unusable)?;
         let snapshot = self.cache.snapshot(&self.listing.commit);
-        let wanted = match &choice {
-            Choice::Gguf(parts) => parts.clone(),
-            Choice::Directory => self.directory(format)?.map_err(unusable)?,
-        };
+        let mut wanted = plan.files;
+        if plan.indexed {
+            // It says which files the weights are.
+            self.fetch(&[WEIGHTS_INDEX.to_owned()])?;
+            wanted.extend(hf::weight_files(&snapshot)?.unwrap_or_default());
+        }
         if let Some(missing) = first_missing(&wanted, &self.listing.files) {
             return Err(unusable(format!("it lacks {missing}")).into());
         }
@@ -117,40 +125,7 @@ impl Download<'_> {
         if revision != commit {
             self.cache.set_revision(revision, commit)?;
         }
-        Ok(Found::new(snapshot, choice).files)
-    }
-
-    /// The files of a Hugging Face directory, the weights last; or why it cannot be served.
-    fn directory(&mut self, format: LoadFormat) -> Result<Result<Vec<String>, String>, ModelError> {
-        let files = self.listing.files.clone();
-        let has = |wanted: &str| files.iter().any(|file| file == wanted);
-        let small = files.iter().filter(|file| is_small_file(file));
-        let mut wanted: Vec<String> = small.cloned().collect();
-        if format == LoadFormat::Dummy {
-            return Ok(Ok(wanted));
-        }
-        if has(WEIGHTS) {
-            wanted.push(WEIGHTS.to_owned());
-        } else if has(WEIGHTS_INDEX) {
-            // It says which files the weights are.
-            self.fetch(&[WEIGHTS_INDEX.to_owned()])?;
-            let snapshot = self.cache.snapshot(&self.listing.commit);
-            wanted.extend(hf::weight_files(&snapshot)?.unwrap_or_default());
-        } else {
-            return Ok(Err(match gguf_names(&files) {
-                Some(names) => format!(
-                    "it has several files; say which, as in {}:Q4_K_M. There are: {names}",
-                    self.client.repository()
-                ),
-                None => "its weights are neither safetensors nor GGUF".to_owned(),
-            }));
-        }
-        if !has("tokenizer.json") {
-            return Ok(Err(
-                "it has no tokenizer.json, without which its texts cannot be tokenised".to_owned(),
-            ));
-        }
-        Ok(Ok(wanted))
+        Ok(Found::new(snapshot, plan.choice).files)
     }
 
     /// Checks that the disk takes what is missing.
