@@ -6,12 +6,14 @@ import json
 import random
 import struct
 import threading
+import time
 import urllib.parse
 
 COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
 # Byte-level vocabularies write each byte as a character: those of Latin-1 that can be seen as
 # themselves, the others from 256 on.
 SEEN = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+PIECE = 64 << 10
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 
 
@@ -119,6 +121,8 @@ class Hub:
     def __init__(self, files):
         self.files = files
         self.requests = []
+        # Seconds between two pieces of a large file.
+        self.pause = 0.0
         hub = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -140,7 +144,8 @@ class Hub:
     def answer(self, call):
         at_hub = call.server is self.servers[0]
         token = call.headers.get("Authorization")
-        self.requests.append((at_hub, call.command, call.path, token))
+        begin = call.headers.get("Range", "").removeprefix("bytes=").removesuffix("-")
+        self.requests.append((at_hub, call.command, call.path, token, begin))
         path = urllib.parse.urlsplit(call.path).path
         headers = {"X-Repo-Commit": COMMIT}
         resolve = f"/org/tiny/resolve/{COMMIT}/"
@@ -160,11 +165,10 @@ class Hub:
             headers["Location"] = f"{self.store}/{name}?signature=x"
             return self.send(call, 302, headers, b"")
         headers["ETag"] = f'"{git_hash(body)}"'
-        start = call.headers.get("Range", "").removeprefix("bytes=").removesuffix("-")
-        if not start.isdecimal():
+        if not begin.isdecimal():
             return self.send(call, 200, headers, body)
-        headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
-        return self.send(call, 206, headers, body[int(start) :])
+        headers["Content-Range"] = f"bytes {begin}-{len(body) - 1}/{len(body)}"
+        return self.send(call, 206, headers, body[int(begin) :])
 
     def tree(self):
         """What Hugging Face's library asks for in place of each file's headers."""
@@ -182,8 +186,15 @@ class Hub:
         for name, value in {**headers, "Content-Length": len(body)}.items():
             call.send_header(name, value)
         call.end_headers()
-        if call.command != "HEAD":
-            call.wfile.write(body)
+        if call.command == "HEAD":
+            return
+        try:
+            for at in range(0, len(body), PIECE):
+                call.wfile.write(body[at : at + PIECE])
+                if call.server is not self.servers[0]:
+                    time.sleep(self.pause)
+        except OSError:
+            pass  # The client has left.
 
     def __enter__(self):
         return self

@@ -1,5 +1,6 @@
 """Models by their names on Hugging Face's hub: downloaded, served, and laid as its tools lay them."""
 
+import contextlib
 import os
 import pathlib
 import subprocess
@@ -7,8 +8,8 @@ import sys
 
 import pytest
 
-from hub import COMMIT, Hub, tiny_model
-from server import Server, binary
+from hub import COMMIT, PIECE, Hub, tiny_model
+from server import Server, binary, eventually
 
 # A download by Hugging Face's own library.
 SNAPSHOT = """
@@ -86,7 +87,7 @@ def test_a_model_is_downloaded_once_and_then_served_without_a_network(hub, tmp_p
         assert not any("hf_secret" in line for line in server.log)
         assert any("downloading org/tiny" in line for line in server.log)
     asked = list(hub.requests)
-    for at_hub, _, _, token in asked:
+    for at_hub, _, _, token, _ in asked:
         assert token == ("Bearer hf_secret" if at_hub else None)
     assert any(not at_hub for at_hub, *_ in asked)
     offline = variables(hub, tmp_path, HF_HUB_OFFLINE="1")
@@ -118,6 +119,42 @@ def test_the_cache_is_that_of_hugging_faces_library(hub, tmp_path):
     assert len(hub.requests) == before
     snapshot(variables(hub, ours), "download")
     assert layout(ours) == layout(theirs)
+
+
+def test_two_processes_go_on_where_a_killed_one_stopped(tmp_path):
+    with Hub(tiny_model()) as hub:
+        environment = {**os.environ, **variables(hub, tmp_path)}
+
+        def fetch():
+            command = [binary(), "fetch", "org/tiny"]
+            return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+        blobs = tmp_path / "hub" / "models--org--tiny" / "blobs"
+
+        def partial():
+            sizes = []
+            for path in blobs.glob("*.incomplete"):
+                with contextlib.suppress(FileNotFoundError):  # It was complete just now.
+                    sizes.append(path.stat().st_size)
+            return [size for size in sizes if size >= PIECE]
+
+        hub.pause = 0.2
+        killed = fetch()
+        eventually(lambda: len(partial()) == 1, 30, "the beginning of a large file")
+        killed.kill()
+        killed.communicate()
+        (begin,) = partial()
+        hub.pause = 0.02
+        both = [fetch(), fetch()]
+        for process in both:
+            _, said = process.communicate(timeout=60)
+            assert process.returncode == 0, said
+        stored = [begin for at_hub, *_, begin in hub.requests if not at_hub]
+        assert sorted(stored) == ["", "", str(begin)]
+        assert not list(blobs.glob("*.incomplete"))
+        found = snapshot(variables(hub, tmp_path, HF_HUB_OFFLINE="1"), "local")
+        for name, content in hub.files.items():
+            assert (found / name).read_bytes() == content
 
 
 def test_what_cannot_be_had_is_said_in_a_sentence(hub, tmp_path):
