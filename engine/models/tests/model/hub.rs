@@ -534,6 +534,9 @@ fn refusals_of_the_hub_say_what_to_do() {
     assert_eq!(asked, 1);
     let (said, _) = answer(coded(404, "RevisionNotFound"), None);
     assert_has(&said, &["org/tiny has no revision main"]);
+    let hub = Hub::with_fault(&[], |_| Some(Reply::status(404)));
+    let said = sentence("org/tiny@v9", hub.settings(&cache));
+    assert_has(&said, &["has no repository org/tiny with a revision v9,"]);
     let (said, asked) = answer(Reply::status(500), None);
     assert_has(&said, &["answered 500 for the list of files"]);
     assert_eq!(asked, 5);

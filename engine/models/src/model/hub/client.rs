@@ -10,7 +10,7 @@ use ureq::{Agent, Body, Error};
 
 use super::error::HubError;
 use super::listing::{ANSWER_BYTES_MAX, Listing};
-use super::name::HubName;
+use super::name::{HubName, MAIN};
 use super::retries::{Failure, Retries};
 use super::settings::{HubSettings, Patience};
 use super::url::{encoded, is_loopback, origin, redirected};
@@ -183,7 +183,7 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// The bytes of a file from `offset` on, or from an earlier place. `total` is its size.
+    /// The bytes of a file from `offset` on, or all of them.
     ///
     /// # Errors
     /// Why this attempt failed.
@@ -254,6 +254,11 @@ impl<'a> Client<'a> {
                 (404, _, Some(file)) => HubError::NoFile {
                     repository,
                     file: file.to_owned(),
+                },
+                // Which of both is missing, not every hub says.
+                (404, "", None) if revision != MAIN => HubError::NoRepository {
+                    repository: format!("{repository} with a revision {revision}"),
+                    endpoint,
                 },
                 (404, _, None) => HubError::NoRepository {
                     repository,

@@ -3,7 +3,7 @@
 use std::path::{Component, Path};
 
 /// The revision of a model whose name does not say one.
-const MAIN: &str = "main";
+pub(super) const MAIN: &str = "main";
 /// The hub's own bound, in bytes.
 const REPOSITORY_BYTES_MAX: usize = 96;
 const REVISION_BYTES_MAX: usize = 200;
