@@ -1,4 +1,4 @@
-"""Models by their names on Hugging Face's hub: downloaded, served, and laid as its tools lay them."""
+"""Models by their names on a hub: downloaded, served, and laid as Hugging Face's tools lay them."""
 
 import contextlib
 import os
