@@ -225,3 +225,22 @@ impl HubError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_has_a_sentence_of_its_own() {
+        let path = Path::new("/c/blobs/x.incomplete");
+        for kind in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {
+            let sentence = HubError::io("write", path, kind.into()).to_string();
+            assert!(
+                sentence.starts_with("the disk of /c/blobs/x.incomplete is full; make room"),
+                "{sentence}"
+            );
+        }
+        let other = HubError::io("write", path, io::ErrorKind::PermissionDenied.into());
+        assert!(other.to_string().starts_with("cannot write /c/blobs/x"));
+    }
+}

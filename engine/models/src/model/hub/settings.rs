@@ -136,8 +136,15 @@ fn home(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
         .or_else(|| Some(path(&variable, "HOME")?.join(".cache/huggingface")))
 }
 
+/// A path in a variable; `~` in front is `$HOME`, also where no shell has seen it.
 fn path(variable: impl Fn(&str) -> Option<OsString>, name: &str) -> Option<PathBuf> {
-    variable(name).filter(|v| !v.is_empty()).map(PathBuf::from)
+    let given = variable(name)
+        .filter(|v| !v.is_empty())
+        .map(PathBuf::from)?;
+    match (given.strip_prefix("~"), variable("HOME")) {
+        (Ok(rest), Some(home)) if !home.is_empty() => Some(PathBuf::from(home).join(rest)),
+        _ => Some(given),
+    }
 }
 
 /// What `hf auth login` has written.
@@ -181,6 +188,10 @@ mod tests {
         let hf = ("HF_HOME", "/hf");
         assert_eq!(with(&[home, xdg, hf]).as_deref(), Some("/hf/hub"));
         assert_eq!(with(&[hf, ("HF_HUB_CACHE", "/c")]).as_deref(), Some("/c"));
+        assert_eq!(
+            with(&[home, ("HF_HOME", "~/x")]).as_deref(),
+            Some("/h/x/hub")
+        );
         assert_eq!(
             with(&[hf, ("HF_HUB_CACHE", "")]).as_deref(),
             Some("/hf/hub")
