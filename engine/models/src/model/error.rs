@@ -49,7 +49,7 @@ pub enum ModelError {
     Fetch(#[from] FetchError),
     /// A model of the hub could not be had.
     #[error(transparent)]
-    Hub(#[from] HubError),
+    Hub(#[from] Box<HubError>),
 }
 
 /// What is wrong with a model file.
@@ -166,6 +166,12 @@ impl Refusal {
             found: found.to_string(),
             expected: expected.into(),
         }
+    }
+}
+
+impl From<HubError> for ModelError {
+    fn from(error: HubError) -> Self {
+        Self::Hub(Box::new(error))
     }
 }
 

@@ -27,7 +27,7 @@ pub enum ModelRef {
     /// Files that are here.
     Files(ModelFiles),
     /// A name on the hub, whose files may be in a cache or have to be downloaded.
-    Hub(HubModel),
+    Hub(Box<HubModel>),
 }
 
 impl ModelRef {
@@ -54,7 +54,7 @@ impl ModelRef {
             return Ok(found);
         }
         match HubName::parse(given).and_then(|_| HubModel::parse(given, settings())) {
-            Some(model) => Ok(Self::Hub(model)),
+            Some(model) => Ok(Self::Hub(Box::new(model))),
             None => Err(absent(given)),
         }
     }
@@ -117,7 +117,7 @@ impl ModelRef {
     /// Has a model of the hub kept in `folder`, in the layout of the cache of Hugging Face's tools.
     pub fn kept_in(self, folder: &Path) -> Self {
         match self {
-            Self::Hub(model) => Self::Hub(model.kept_in(folder.to_owned())),
+            Self::Hub(model) => Self::Hub(Box::new(model.kept_in(folder.to_owned()))),
             other => other,
         }
     }

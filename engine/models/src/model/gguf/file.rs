@@ -283,11 +283,8 @@ fn check_split(contents: &[Contents]) -> Result<(), GgufError> {
             return Err(wrong(i + 1, "split.no", no, i));
         }
         let announced = one.metadata.u32("split.tensors.count")?;
-        match announced.filter(|announced| *announced as usize != tensors) {
-            Some(announced) => {
-                return Err(wrong(i + 1, "split.tensors.count", announced, tensors));
-            }
-            None => {}
+        if let Some(announced) = announced.filter(|found| *found as usize != tensors) {
+            return Err(wrong(i + 1, "split.tensors.count", announced, tensors));
         }
     }
     Ok(())
