@@ -1,5 +1,6 @@
 //! The cache of Hugging Face's tools, as it lies on disk.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
@@ -103,9 +104,11 @@ impl CachedRepository {
             if let Some(folder) = path.parent() {
                 std::fs::create_dir_all(folder)?;
             }
-            // Another process may be reading it.
+            // Another process may be reading it, or writing it: perhaps one of the same number in
+            // another container.
             let mut name = path.clone().into_os_string();
-            name.push(format!(".{}.tmp", std::process::id()));
+            let any = RandomState::new().hash_one(commit);
+            name.push(format!(".{any:016x}.tmp"));
             std::fs::write(&name, commit)?;
             std::fs::rename(&name, &path)
         };
