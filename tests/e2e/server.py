@@ -47,9 +47,19 @@ def eventually(check, seconds, what="it"):
 
 
 class Server:
-    """A running server. Use it as a context manager."""
+    """A running server, of the model under test or of `model`, with more variables in its
+    environment. Use it as a context manager.
+    """
 
-    def __init__(self, *flags, kv_memory="256MiB", descriptors=None, limit=None):
+    def __init__(
+        self,
+        *flags,
+        model=None,
+        kv_memory="256MiB",
+        descriptors=None,
+        limit=None,
+        environment=None,
+    ):
         ports = ["--port", "0", "--http-port", "0", "--metrics-port", "0"]
         command = [
             binary(),
@@ -59,7 +69,7 @@ class Server:
             "json",
             "--kv-memory",
             kv_memory,
-            *model_flags(),
+            *(model_flags() if model is None else [model]),
             *flags,
         ]
         if descriptors is not None:
@@ -67,7 +77,10 @@ class Server:
         if limit is not None:
             command = ["sh", "-c", f'{limit} && exec "$0" "$@"', *command]
         self.process = subprocess.Popen(
-            [str(part) for part in command], stderr=subprocess.PIPE, text=True
+            [str(part) for part in command],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(environment or {})},
         )
         self.log = []
         self._events = queue.Queue()

@@ -100,8 +100,12 @@ pub fn open_as(
     cache_dir: Option<PathBuf>,
     format: LoadFormat,
 ) -> Result<Opened, OpenError> {
+    let mut model = ModelRef::parse(model)?;
+    if let Some(dir) = &cache_dir {
+        model = model.kept_in(dir);
+    }
     let cache_dir = cache_dir.or_else(default_cache_dir);
-    let files = ModelRef::parse(model)?.files(cache_dir.as_deref())?;
+    let files = model.files_for(format, cache_dir.as_deref())?;
     let mut model = LoadedModel::open_as(&files, format)?;
     let tokenizer = Arc::new(tokenizer(&model.tokenizer)?);
     end_with_eos_token(&mut model, &tokenizer);

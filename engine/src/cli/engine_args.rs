@@ -21,7 +21,11 @@ pub(super) const YEAR: u64 = 365 * 86_400;
 #[command(next_help_heading = "Model")]
 pub(super) struct ModelArgs {
     /// A model's name, a Hugging Face directory, a .gguf file, or ORG/NAME[@REVISION][:FILE] of a
-    /// model in the cache of Hugging Face's tools.
+    /// model on Hugging Face, such as Qwen/Qwen3-0.6B or ORG/NAME-GGUF:Q4_K_M.
+    ///
+    /// A model on Hugging Face is served from the cache of its tools, and downloaded into it when
+    /// first used. HF_TOKEN, HF_HOME, HF_HUB_CACHE, HF_ENDPOINT and HF_HUB_OFFLINE mean what they
+    /// mean to those tools. FILE is a part of a GGUF file's name.
     ///
     /// The one name known is SmolLM2-135M-Instruct; it is fetched when first used (about 100 MB).
     #[arg(long, short, value_name = "NAME|DIR|FILE", default_value = DEFAULT_MODEL.name)]
@@ -29,7 +33,8 @@ pub(super) struct ModelArgs {
     /// The same as --model.
     #[arg(value_name = "MODEL", conflicts_with = "model")]
     positional_model: Option<String>,
-    /// Directory where fetched models are kept [default: the user's cache directory].
+    /// Directory where fetched models are kept [default: the user's cache directory, and for models
+    /// of Hugging Face that of its tools].
     #[arg(long, value_name = "DIR")]
     pub(super) cache_dir: Option<PathBuf>,
     /// Where the values of the weights come from.

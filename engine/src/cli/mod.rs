@@ -47,6 +47,7 @@ enum Command {
 Examples:
   ebb serve
   ebb serve --host 0.0.0.0 --port 50051 --kv-memory 4GiB --max-running 64
+  ebb serve Qwen/Qwen3-0.6B                       download it when it is not here
   ebb serve ./model.Q4_K_M.gguf --log-format json")]
     Serve(serve::ServeArgs),
     /// Answer one prompt; the text goes to standard output, timings to standard error.
@@ -69,6 +70,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   ebb fetch
+  ebb fetch Qwen/Qwen3-0.6B
   ebb fetch --cache-dir /models")]
     Fetch(fetch::FetchArgs),
 }

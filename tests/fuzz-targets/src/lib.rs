@@ -35,10 +35,11 @@ pub struct Target {
 }
 
 /// Every kind of input.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     target("config_json", targets::config_json::run, 4096),
     target("gguf", targets::gguf::run, 16 << 10),
     target("grpc_frames", targets::grpc_frames::run, 4096),
+    target("hub_listing", targets::hub_listing::run, 4096),
     target("kv_profile", targets::kv_profile::run, 4096),
     target("protobuf", targets::protobuf::run, 4096),
     target("safetensors", targets::safetensors::run, 16 << 10),

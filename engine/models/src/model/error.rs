@@ -7,6 +7,7 @@ use ebb_kernels::model::SpecError;
 
 use super::fetch::FetchError;
 use super::gguf::GgufError;
+use super::hub::HubError;
 use super::lfs::LFS_ADVICE;
 
 /// A model that cannot be used. The sentence names the file, and what to change.
@@ -46,6 +47,9 @@ pub enum ModelError {
     /// The model could not be downloaded.
     #[error(transparent)]
     Fetch(#[from] FetchError),
+    /// A model of the hub could not be had.
+    #[error(transparent)]
+    Hub(#[from] Box<HubError>),
 }
 
 /// What is wrong with a model file.
@@ -162,6 +166,12 @@ impl Refusal {
             found: found.to_string(),
             expected: expected.into(),
         }
+    }
+}
+
+impl From<HubError> for ModelError {
+    fn from(error: HubError) -> Self {
+        Self::Hub(Box::new(error))
     }
 }
 

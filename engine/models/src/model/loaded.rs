@@ -126,7 +126,7 @@ impl LoadedModel {
             let tool_template = file.metadata().text("tokenizer.chat_template.tool_use")?;
             let owned = path.to_owned();
             let weights = GgufWeights::new(file.clone(), owned, config.names, &config.spec)?;
-            let length = (file.bytes().len() as u64).to_le_bytes();
+            let content_hash = hash_of_gguf(&file);
             Ok(Self {
                 name,
                 family: config.family,
@@ -141,7 +141,7 @@ impl LoadedModel {
                     .ok()
                     .flatten(),
                 tokenizer: TokenizerSource::Gguf(tokenizer),
-                content_hash: hash_parts([b"gguf".as_slice(), file.contents(), &length]),
+                content_hash,
                 notes: config.notes,
                 weights: Weights::Gguf { weights, file },
                 key_scales: None,
@@ -287,7 +287,7 @@ impl LoadedModel {
     /// at the speed of memory.
     pub fn identity(&self) -> Identity {
         let weights = match &self.weights {
-            Weights::Gguf { file, .. } => weights_hash([&**file.bytes()]),
+            Weights::Gguf { file, .. } => weights_hash(file.files()),
             Weights::Hf(weights) => weights_hash(weights.files()),
             Weights::Random(weights) => format!("random-{}", weights.seed),
         };
@@ -303,7 +303,7 @@ impl LoadedModel {
     pub fn weights_sha256(&self) -> String {
         let mut hash = Sha256::new();
         match &self.weights {
-            Weights::Gguf { file, .. } => hash.update(&**file.bytes()),
+            Weights::Gguf { file, .. } => file.files().for_each(|bytes| hash.update(bytes)),
             Weights::Hf(weights) => weights.files().for_each(|bytes| hash.update(bytes)),
             Weights::Random(weights) => hash.update(weights.seed.to_le_bytes()),
         }
@@ -316,6 +316,16 @@ fn random(spec: &ModelSpec) -> Weights {
         spec: spec.clone(),
         seed: DUMMY_SEED,
     })
+}
+
+fn hash_of_gguf(file: &GgufFile) -> String {
+    let (mut contents, mut lengths) = (Vec::new(), Vec::new());
+    for (part, length) in file.contents() {
+        contents.push(part);
+        lengths.extend((length as u64).to_le_bytes());
+    }
+    let parts = [b"gguf".as_slice()].into_iter().chain(contents);
+    hash_parts(parts.chain([lengths.as_slice()]))
 }
 
 fn hash_of_directory(config: &[u8], weights: &HfWeights) -> String {

@@ -1,10 +1,11 @@
 //! Models on disk: which file `--model` means, what the file says, and its weights.
 //!
-//! A model is a Hugging Face directory or one GGUF file. Either way [`gguf`] and `hf` end in the
-//! same three things: the shapes the compute backends need, weights as bf16 in Hugging Face order,
-//! and what the tokenizer and the chat template are built from. Files come from strangers: every
-//! size, offset and count in them is checked before it is believed, and what is not understood is
-//! refused by name instead of being guessed at.
+//! A model is a Hugging Face directory or a GGUF file, in one piece or split; [`hub`] downloads
+//! either. Either way [`gguf`] and `hf` end in the same three things: the shapes the compute
+//! backends need, weights as bf16 in Hugging Face order, and what the tokenizer and the chat
+//! template are built from. Files come from strangers: every size, offset and count in them is
+//! checked before it is believed, and what is not understood is refused by name instead of being
+//! guessed at.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), ebb_models::model::ModelError> {
@@ -23,7 +24,7 @@ pub mod fetch;
 mod generation_defaults;
 pub mod gguf;
 mod hf;
-mod hub_cache;
+pub mod hub;
 mod identity;
 mod key_scales;
 mod known;
@@ -42,6 +43,7 @@ pub use families::{FAMILIES, Family};
 pub use fetch::{FetchError, default_cache_dir};
 pub use generation_defaults::GenerationDefaults;
 pub use hf::{ClassTokens, DeclaredToken, HfTokenizer, TokenAffixes};
+pub use hub::{HubError, HubModel, HubSettings};
 pub use identity::{Difference, Identity};
 pub use key_scales::{KeyScales, SCALE_MAX, SCALE_MIN};
 pub use known::{DEFAULT_MODEL, KNOWN_MODELS, KnownModel};

@@ -39,6 +39,45 @@ fn tokenizer() -> Value {
     })
 }
 
+/// What hubs answer, with a byte in front that says what is wanted.
+pub(super) fn listings() -> Inputs {
+    let listing = |wanted: u8, names: &[&str]| {
+        let files: Vec<Value> = names
+            .iter()
+            .map(|name| json!({"rfilename": name}))
+            .collect();
+        let answer = json!({"sha": "0123456789abcdef".repeat(3)[..40], "siblings": files});
+        [&[wanted], answer.to_string().as_bytes()].concat()
+    };
+    let directory = [
+        "config.json",
+        "tokenizer.json",
+        "model.safetensors.index.json",
+        "model-00001-of-00001.safetensors",
+    ];
+    let split = [
+        "Q4_K_M/x-00001-of-00002.gguf",
+        "Q4_K_M/x-00002-of-00002.gguf",
+    ];
+    let inputs = [
+        ("directory", listing(0, &directory)),
+        (
+            "one-gguf",
+            listing(0, &["config.json", "x-Q8_0.gguf", "mmproj-x.gguf"]),
+        ),
+        ("split", listing(1, &split)),
+        ("part", listing(2, &["x-00002-of-00002.gguf", "y.gguf"])),
+        (
+            "elsewhere",
+            listing(0, &["../x.gguf", "/x.gguf", "a/../../x.gguf", "x\0.gguf"]),
+        ),
+        ("deep", [&[0u8][..], &b"[".repeat(2000)].concat()),
+    ];
+    inputs
+        .map(|(name, bytes)| (name.to_owned(), bytes))
+        .to_vec()
+}
+
 pub(super) fn tokenizers() -> Inputs {
     let mut inputs = Inputs::new();
     let mut add = |name: &str, path: &str, value: Value| {

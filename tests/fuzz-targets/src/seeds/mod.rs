@@ -24,6 +24,7 @@ pub fn all() -> Vec<Seed> {
     add("safetensors", models::safetensors());
     add("config_json", models::configs());
     add("tokenizer_json", json::tokenizers());
+    add("hub_listing", json::listings());
     add("kv_profile", json::profiles());
     add("trajectory", json::logs());
     add("template", templates::all());

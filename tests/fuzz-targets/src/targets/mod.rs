@@ -4,6 +4,7 @@ pub(crate) mod config_json;
 mod engine;
 pub(crate) mod gguf;
 pub(crate) mod grpc_frames;
+pub(crate) mod hub_listing;
 pub(crate) mod kv_profile;
 mod model;
 pub(crate) mod protobuf;

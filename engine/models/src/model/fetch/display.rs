@@ -64,6 +64,8 @@ impl FetchDisplay {
                 self.bar = Some(self.new_bar(phase, total));
             }
             if let Some(bar) = &self.bar {
+                // More files may turn out to be needed.
+                bar.set_length(total);
                 bar.set_position(done);
             }
         } else if let Some(line) = self.line(phase, done, total) {
@@ -101,9 +103,10 @@ impl FetchDisplay {
     /// The line to print, if there is news: a new phase, or another tenth of the download.
     fn line(&mut self, phase: Phase, done: u64, total: u64) -> Option<String> {
         let tenth = (done * 10).checked_div(total).unwrap_or(0);
-        let news = self.phase != Some(phase) || (phase == Phase::Downloading && tenth > self.tenth);
-        self.tenth = tenth;
         let megabytes = |bytes: u64| bytes / 1_000_000;
+        let further = tenth > self.tenth && megabytes(total) > 0;
+        let news = self.phase != Some(phase) || (phase == Phase::Downloading && further);
+        self.tenth = tenth;
         news.then(|| match phase {
             Phase::Waiting => format!("{} {}", phase.verb(), self.name),
             _ => {

@@ -50,13 +50,6 @@ fn family(metadata: &GgufMetadata) -> Result<(&'static Family, &'static GgufFami
     {
         return Err(Refusal::unsupported(KIND, format!("{kind:?}"), "model"));
     }
-    const SPLIT: &str = "split.count";
-    if let Some(parts) = metadata.u32(SPLIT)?
-        && parts > 1
-    {
-        let supported = "one file (llama-gguf-split --merge joins the parts)";
-        return Err(Refusal::unsupported(SPLIT, parts, supported));
-    }
     let architecture = required(metadata.text(ARCHITECTURE)?, ARCHITECTURE, "the model")?;
     Family::of_gguf(architecture).ok_or_else(|| {
         let known = FAMILIES.iter().filter_map(|family| family.gguf.as_ref());

@@ -18,6 +18,20 @@ pub enum GgufError {
         /// The version as it stands in the file.
         found: u32,
     },
+    /// The parts of a split file that do not make one.
+    #[error("the file is split, and {problem}")]
+    Split {
+        /// What is wrong with them.
+        problem: String,
+    },
+    /// A part of a split file that is refused.
+    #[error("its part {name}: {reason}")]
+    Part {
+        /// The part's file.
+        name: String,
+        /// Why.
+        reason: Box<GgufError>,
+    },
     /// The file ends before something it announces.
     #[error(
         "the file is truncated or corrupt: {what} at byte {offset} needs {needed} bytes, and \

@@ -1,4 +1,5 @@
-//! A GGUF file's table of contents: header, metadata, tensor table.
+//! A GGUF file's table of contents: header, metadata, tensor table. A split file is one whose
+//! tensors lie in several.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,6 +10,7 @@ use super::error::GgufError;
 use super::ggml_type::GgmlType;
 use super::metadata::GgufMetadata;
 use super::reader::Reader;
+use super::split::SplitName;
 use super::value::read_value;
 use crate::model::FileBytes;
 use crate::model::lfs::is_lfs_pointer;
@@ -26,6 +28,8 @@ const MAX_KEY_BYTES: u64 = 65_535;
 const MAX_NAME_BYTES: u64 = 256;
 /// GGML's limit.
 const MAX_DIMENSIONS: u32 = 4;
+/// The key that says of how many parts a file is one.
+const COUNT: &str = "split.count";
 const DEFAULT_ALIGNMENT: u32 = 32;
 const MAX_ALIGNMENT: u32 = 1 << 20;
 
@@ -39,7 +43,9 @@ pub struct GgufTensor {
     pub shape: Vec<usize>,
     /// How its elements are encoded.
     pub kind: GgmlType,
-    /// Its bytes, counted from the start of the file.
+    /// Of the file that it lies in, from 0.
+    part: usize,
+    /// Its bytes, counted from the start of that file.
     range: Range<usize>,
 }
 
@@ -50,23 +56,44 @@ impl GgufTensor {
     }
 }
 
-/// An open GGUF file whose table of contents has been checked against its size.
+/// An open GGUF file, or all parts of a split one, whose tables of contents have been checked
+/// against their sizes.
 #[derive(Debug)]
 pub struct GgufFile {
-    bytes: FileBytes,
+    parts: Vec<Part>,
     metadata: GgufMetadata,
     tensors: Vec<GgufTensor>,
     by_name: HashMap<String, usize>,
+}
+
+/// One file.
+#[derive(Debug)]
+struct Part {
+    bytes: FileBytes,
     data_start: usize,
 }
 
+/// What one file says.
+struct Contents {
+    part: Part,
+    metadata: GgufMetadata,
+    tensors: Vec<GgufTensor>,
+}
+
 impl GgufFile {
-    /// Maps the file at `path` and parses it.
+    /// Maps the file at `path` and parses it. Where it is one part of a split file, the others are
+    /// opened too: they lie beside it.
     ///
     /// # Errors
     /// The outer error is that of opening the file, the inner one says why it is refused.
     pub fn open(path: &Path) -> io::Result<Result<Self, GgufError>> {
-        Ok(Self::parse(FileBytes::open(path)?))
+        let bytes = FileBytes::open(path)?;
+        Ok(
+            Contents::parse(bytes).and_then(|given| match split_count(&given.metadata)? {
+                1 => Self::join(vec![given]),
+                count => Self::join(beside(path, given, count)?),
+            }),
+        )
     }
 
     /// Parses and checks everything but the tensors' data. Time and memory are bounded by the
@@ -75,6 +102,78 @@ impl GgufFile {
     /// # Errors
     /// Why the file is refused.
     pub fn parse(bytes: FileBytes) -> Result<Self, GgufError> {
+        Self::join(vec![Contents::parse(bytes)?])
+    }
+
+    /// The parts of a file in their order as one: metadata of the first, tensors of all.
+    fn join(contents: Vec<Contents>) -> Result<Self, GgufError> {
+        check_split(&contents)?;
+        let (mut parts, mut tensors) = (Vec::new(), Vec::new());
+        let mut metadata = None;
+        for (part, one) in contents.into_iter().enumerate() {
+            parts.push(one.part);
+            metadata.get_or_insert(one.metadata);
+            tensors.extend(
+                one.tensors
+                    .into_iter()
+                    .map(|tensor| GgufTensor { part, ..tensor }),
+            );
+        }
+        let mut by_name = HashMap::with_capacity(tensors.len());
+        for (index, tensor) in tensors.iter().enumerate() {
+            if by_name.insert(tensor.name.clone(), index).is_some() {
+                let name = tensor.name.clone();
+                return Err(GgufError::Duplicate {
+                    what: "tensor",
+                    name,
+                });
+            }
+        }
+        Ok(Self {
+            parts,
+            metadata: metadata.unwrap_or_default(),
+            tensors,
+            by_name,
+        })
+    }
+
+    /// The key-value section; of a split file that of its first part.
+    pub fn metadata(&self) -> &GgufMetadata {
+        &self.metadata
+    }
+
+    /// Every tensor, in the file's order.
+    pub fn tensors(&self) -> &[GgufTensor] {
+        &self.tensors
+    }
+
+    /// The tensor with this name.
+    pub fn tensor(&self, name: &str) -> Option<&GgufTensor> {
+        self.by_name.get(name).map(|&index| &self.tensors[index])
+    }
+
+    /// The encoded bytes of one of this file's tensors.
+    pub fn data(&self, tensor: &GgufTensor) -> &[u8] {
+        &self.parts[tensor.part].bytes[tensor.range.clone()]
+    }
+
+    /// Of each part everything before the tensor data (header, metadata, tensor table), and its
+    /// length in bytes.
+    pub fn contents(&self) -> impl Iterator<Item = (&[u8], usize)> {
+        self.parts.iter().map(|Part { bytes, data_start }| {
+            let contents = &bytes[..(*data_start).min(bytes.len())];
+            (contents, bytes.len())
+        })
+    }
+
+    /// Each part whole.
+    pub fn files(&self) -> impl Iterator<Item = &[u8]> {
+        self.parts.iter().map(|part| &*part.bytes)
+    }
+}
+
+impl Contents {
+    fn parse(bytes: FileBytes) -> Result<Self, GgufError> {
         let contents = &bytes[..bytes.len().min(MAX_CONTENTS_BYTES)];
         let mut reader = Reader::new(contents, 0);
         if reader.take(4, "the magic").ok() != Some(b"GGUF") {
@@ -106,54 +205,89 @@ impl GgufFile {
         }
         let data_start = reader.offset().next_multiple_of(alignment);
         let tensors = place_tensors(entries, alignment, data_start, bytes.len())?;
-        let mut by_name = HashMap::with_capacity(tensors.len());
-        for (index, tensor) in tensors.iter().enumerate() {
-            if by_name.insert(tensor.name.clone(), index).is_some() {
-                let name = tensor.name.clone();
-                return Err(GgufError::Duplicate {
-                    what: "tensor",
-                    name,
-                });
-            }
-        }
         Ok(Self {
-            bytes,
+            part: Part { bytes, data_start },
             metadata,
             tensors,
-            by_name,
-            data_start,
         })
     }
+}
 
-    /// The key-value section.
-    pub fn metadata(&self) -> &GgufMetadata {
-        &self.metadata
-    }
+/// `split.count`, or 1.
+fn split_count(metadata: &GgufMetadata) -> Result<u32, GgufError> {
+    let count = metadata.u32(COUNT)?.unwrap_or(1);
+    // Some writers put 0 where nothing is split.
+    Ok(count.max(1))
+}
 
-    /// Every tensor, in the file's order.
-    pub fn tensors(&self) -> &[GgufTensor] {
-        &self.tensors
-    }
+/// All parts of the file of which `given`, at `path`, is one of `count`.
+fn beside(path: &Path, given: Contents, count: u32) -> Result<Vec<Contents>, GgufError> {
+    let own = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = SplitName::parse(&own).filter(|name| name.count() == count);
+    let Some(name) = name else {
+        let problem = format!(
+            "it is one of {count} parts, and its name does not end in -00001-of-{count:05}.gguf, \
+             so that the others cannot be found; name them so, or join them by llama-gguf-split \
+             --merge"
+        );
+        return Err(GgufError::Split { problem });
+    };
+    let mut given = Some(given);
+    let open = |name: String| {
+        if let Some(given) = given.take_if(|_| name == own) {
+            return Ok(given);
+        }
+        let bytes = FileBytes::open(&path.with_file_name(&name)).map_err(|error| {
+            let problem = match error.kind() {
+                io::ErrorKind::NotFound => {
+                    format!("its part {name} is missing; download all {count} into one directory")
+                }
+                _ => format!("its part {name} cannot be read: {error}"),
+            };
+            GgufError::Split { problem }
+        })?;
+        Contents::parse(bytes).map_err(|reason| GgufError::Part {
+            name,
+            reason: Box::new(reason),
+        })
+    };
+    name.all().into_iter().map(open).collect()
+}
 
-    /// The tensor with this name.
-    pub fn tensor(&self, name: &str) -> Option<&GgufTensor> {
-        self.by_name.get(name).map(|&index| &self.tensors[index])
+/// Checks that these are all parts of one file, in their order.
+fn check_split(contents: &[Contents]) -> Result<(), GgufError> {
+    let wrong = |number: usize, key: &str, found: u32, expected: usize| GgufError::Split {
+        problem: format!(
+            "`{key}` of its part {number} is {found} instead of {expected}: the parts are damaged \
+             or not of one file; download all of them again"
+        ),
+    };
+    let tensors: usize = contents.iter().map(|one| one.tensors.len()).sum();
+    if tensors as u64 > MAX_TENSORS {
+        return Err(GgufError::TooMany {
+            what: "tensors",
+            found: tensors as u64,
+            limit: MAX_TENSORS,
+        });
     }
-
-    /// The encoded bytes of one of this file's tensors.
-    pub fn data(&self, tensor: &GgufTensor) -> &[u8] {
-        &self.bytes[tensor.range.clone()]
+    for (i, one) in contents.iter().enumerate() {
+        let count = split_count(&one.metadata)?;
+        if count as usize != contents.len() {
+            return Err(wrong(i + 1, COUNT, count, contents.len()));
+        }
+        if contents.len() == 1 {
+            continue;
+        }
+        let no = one.metadata.u32("split.no")?.unwrap_or(0);
+        if no as usize != i {
+            return Err(wrong(i + 1, "split.no", no, i));
+        }
+        let announced = one.metadata.u32("split.tensors.count")?;
+        if let Some(announced) = announced.filter(|found| *found as usize != tensors) {
+            return Err(wrong(i + 1, "split.tensors.count", announced, tensors));
+        }
     }
-
-    /// Everything before the tensor data: header, metadata, tensor table.
-    pub fn contents(&self) -> &[u8] {
-        &self.bytes[..self.data_start.min(self.bytes.len())]
-    }
-
-    /// The whole file.
-    pub fn bytes(&self) -> &FileBytes {
-        &self.bytes
-    }
+    Ok(())
 }
 
 fn alignment(metadata: &GgufMetadata) -> Result<usize, GgufError> {
@@ -271,6 +405,7 @@ fn place_tensors(
             name,
             shape,
             kind,
+            part: 0,
             range: start..start + len as usize,
         });
     }

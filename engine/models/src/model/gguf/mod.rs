@@ -1,4 +1,4 @@
-//! GGUF v3 files: one memory-mapped file with metadata, tensor table and quantised tensors.
+//! GGUF v3 files: memory-mapped, with metadata, tensor table and quantised tensors.
 //!
 //! The layout is described at <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 //! `file` reads the table of contents, `metadata` and `tokenizer` give typed access to it.
@@ -13,6 +13,7 @@ mod keys;
 mod metadata;
 mod reader;
 mod rope_scaling;
+mod split;
 mod tokenizer;
 mod value;
 pub(super) mod weights;
@@ -22,5 +23,6 @@ pub use error::GgufError;
 pub use file::{GgufFile, GgufTensor};
 pub use ggml_type::GgmlType;
 pub use metadata::GgufMetadata;
+pub use split::SplitName;
 pub use tokenizer::{GgufTokenizer, TokenType};
 pub use value::{GgufArray, GgufValue};

@@ -47,6 +47,21 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
+/// The files that the weights of `dir` are, whether all of them are there or not; `None` where
+/// neither model.safetensors nor its index is.
+pub(in crate::model) fn weight_files(dir: &Path) -> Result<Option<Vec<String>>, ModelError> {
+    if is_file(&dir.join(SINGLE))? {
+        return Ok(Some(vec![SINGLE.to_owned()]));
+    }
+    let index_path = dir.join(INDEX);
+    let Some(bytes) = read_small(&index_path)? else {
+        return Ok(None);
+    };
+    let index: Index = parse(&bytes).map_err(|refusal| refusal.at(&index_path))?;
+    let names = file_names(&index).map_err(|refusal| refusal.at(&index_path))?;
+    Ok(Some(names.into_iter().map(str::to_owned).collect()))
+}
+
 impl Shards {
     /// Opens `model.safetensors`, or the files that `model.safetensors.index.json` names.
     pub(super) fn open(dir: &Path) -> Result<Self, ModelError> {
