@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use crate::client_memory::ClientMemory;
 use crate::core::{
-    End, EngineState, FinishReason, GenerateStream, KvBits, ModelInfo, Prompt, Request,
+    End, EngineState, FinishReason, GenerateStream, KvBits, ModelInfo, PoolLook, Prompt, Request,
     RequestError, STREAM_LIMIT_BYTES, SendError, StreamEvent, StreamSender, TokenLogprobs, stream,
 };
 use crate::front_end::Engine;
+use crate::kv_pool::KvPool;
 use crate::metrics::Recorder;
 use crate::sampling::SamplingOptions;
 
@@ -278,6 +279,14 @@ impl Engine for Fake {
             accepting: self.0.accepting.load(Ordering::Relaxed),
             ..Default::default()
         }
+    }
+
+    async fn kv_pool(&self) -> Arc<PoolLook> {
+        Arc::new(PoolLook {
+            at: std::time::Instant::now(),
+            state: self.state(),
+            pool: KvPool::default(),
+        })
     }
 
     fn recorder(&self) -> &Recorder {

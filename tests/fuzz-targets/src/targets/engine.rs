@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ebb_serving::core::{
-    EngineState, Field, GenerateStream, ModelInfo, Prompt, Request, RequestError,
+    EngineState, Field, GenerateStream, ModelInfo, PoolLook, Prompt, Request, RequestError,
 };
+use ebb_serving::kv_pool::KvPool;
 use ebb_serving::metrics::Recorder;
 use ebb_serving::sampling::{Sampler, SamplerState, SamplingOptions, SamplingParams};
 use ebb_serving::server::Engine;
@@ -131,6 +132,14 @@ impl Engine for Checks {
 
     fn state(&self) -> EngineState {
         EngineState::default()
+    }
+
+    async fn kv_pool(&self) -> Arc<PoolLook> {
+        Arc::new(PoolLook {
+            at: Instant::now(),
+            state: EngineState::default(),
+            pool: KvPool::default(),
+        })
     }
 
     fn recorder(&self) -> &Recorder {

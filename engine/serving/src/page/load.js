@@ -1,0 +1,84 @@
+// Fills the pool with long requests, so that a person sees it shrink.
+
+import { events, post } from "./api.js";
+import * as pool from "./pool.js";
+
+const at = (id) => document.getElementById(id);
+const WORDS = ["tide", "harbour", "sand", "gull", "current", "reef", "storm", "anchor", "moon"];
+/** Share of a request that is its prompt. */
+const PROMPT = 0.4;
+/** A word is about so many tokens. */
+const WORD_TOKENS = 1.4;
+
+let running = null;
+
+/** A text of so many words that begins like no other. */
+function prompt(number, words) {
+  const word = (i) => WORDS[(i * 7 + number * 3 + (i % (number + 2))) % WORDS.length];
+  return `Story ${number} of the sea: ${Array.from({ length: words }, (_, i) => word(i)).join(" ")}`;
+}
+
+function tell(text) {
+  at("load-state").textContent = text;
+}
+
+function setRunning(controller) {
+  running = controller;
+  at("load-start").hidden = running !== null;
+  at("load-stop").hidden = running === null;
+}
+
+async function run(count, tokens) {
+  const words = Math.max(4, Math.round((tokens * PROMPT) / WORD_TOKENS));
+  // One call for all: a browser opens few connections to one server.
+  const body = {
+    prompt: Array.from({ length: count }, (_, i) => prompt(i, words)),
+    max_tokens: Math.max(1, Math.round(tokens * (1 - PROMPT))),
+    ignore_eos: true,
+    stream: true,
+  };
+  const controller = new AbortController();
+  setRunning(controller);
+  let [ended, lowest] = [0, 16];
+  try {
+    tell(`0 of ${count} requests have ended`);
+    for await (const event of events(await post("/v1/completions", body, controller.signal))) {
+      for (const { ebb } of event.choices) {
+        if (!ebb) continue;
+        ended += 1;
+        lowest = Math.min(lowest, ebb.lowest_kv_bits);
+        tell(`${ended} of ${count} requests have ended, the lowest read ${lowest} bit`);
+      }
+    }
+  } catch (error) {
+    tell(controller.signal.aborted ? `stopped after ${ended} of ${count} requests` : error.message);
+  }
+  setRunning(null);
+}
+
+/** As many tokens as take two and a half times the pool at 16 bit, if the model can hold them. */
+function suggest() {
+  const look = pool.last;
+  const field = at("load-tokens");
+  if (!look || field.dataset.known) return;
+  field.dataset.known = "yes";
+  const fit = look.bytes_total / look.bytes_per_token;
+  const each = Math.round((2.5 * fit) / Number(at("load-count").value) / 10) * 10;
+  field.value = Math.max(64, Math.min(each, look.max_context - 8, 4000));
+}
+
+export function start() {
+  at("load").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const [count, tokens] = [at("load-count"), at("load-tokens")].map((field) => Number(field.value));
+    if (!running) run(count, tokens);
+  });
+  at("load-stop").addEventListener("click", () => running?.abort());
+  at("load-tokens").addEventListener("input", () => {
+    at("load-tokens").dataset.known = "yes";
+  });
+  const timer = setInterval(() => {
+    suggest();
+    if (at("load-tokens").dataset.known) clearInterval(timer);
+  }, 300);
+}
