@@ -50,7 +50,8 @@ class Server:
     """A running server. Use it as a context manager."""
 
     def __init__(self, *flags, kv_memory="256MiB", descriptors=None, limit=None):
-        ports = ["--port", "0", "--http-port", "0", "--metrics-port", "0"]
+        ports = [flag for flag in ("--port", "--http-port", "--metrics-port") if flag not in flags]
+        ports = [part for flag in ports for part in (flag, "0")]
         command = [
             binary(),
             "serve",

@@ -291,6 +291,7 @@ mod tests {
         let config = Config {
             max_running: 400,
             max_waiting: 1000,
+            max_logit_rows: 400,
             max_step_tokens: 1 << 20,
             prefill_chunk: 1 << 20,
             ..Config::default()

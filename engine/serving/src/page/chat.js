@@ -1,7 +1,7 @@
 // Chat with the served model, as any client of the API does.
 
 import { events, keepKey, key, post } from "./api.js";
-import { bitsText, ofBits } from "./colours.js";
+import { bitsText, ofBits, onChange } from "./colours.js";
 
 const at = (id) => document.getElementById(id);
 const log = at("log");
@@ -55,19 +55,20 @@ function change(edit) {
 
 /** What an answer read, and how fast it came. */
 function tellEnd(end, { ebb, usage, reason, seconds }) {
-  const add = (text, colour) => {
+  const add = (text, bits) => {
     const part = document.createElement("span");
-    if (colour) {
+    if (bits) {
       const patch = document.createElement("i");
-      patch.style.background = colour;
+      patch.dataset.bits = bits;
+      patch.style.background = ofBits(bits);
       part.append(patch);
     }
     part.append(text);
     end.append(part);
   };
   if (ebb) {
-    add(`read at ${bitsText(ebb.mean_kv_bits)} bit on average`, ofBits(ebb.mean_kv_bits));
-    add(`lowest ${ebb.lowest_kv_bits} bit`, ofBits(ebb.lowest_kv_bits));
+    add(`read at ${bitsText(ebb.mean_kv_bits)} bit on average`, ebb.mean_kv_bits);
+    add(`lowest ${ebb.lowest_kv_bits} bit`, ebb.lowest_kv_bits);
   }
   if (usage) {
     const cached = usage.prompt_tokens_details.cached_tokens;
@@ -92,6 +93,7 @@ async function ask(question) {
   answer.article.classList.add("running");
   // Screen readers hear the whole answer, not each token.
   answer.article.setAttribute("aria-busy", "true");
+  answer.end.textContent = "waiting for the first token";
   log.scrollTop = log.scrollHeight;
   const controller = new AbortController();
   setRunning(controller);
@@ -105,16 +107,18 @@ async function ask(question) {
       ebb = choice.ebb ?? ebb;
       reason = choice.finish_reason ?? reason;
       if (!choice.delta.content) continue;
+      if (first === null) answer.end.textContent = "";
       first ??= performance.now();
       text += choice.delta.content;
       change(() => (answer.text.textContent = text));
     }
     const seconds = (performance.now() - first) / 1000;
+    answer.end.textContent = "";
     change(() => tellEnd(answer.end, { ebb, usage, reason, seconds }));
   } catch (error) {
     const stopped = controller.signal.aborted;
     if (!stopped) answer.end.classList.add("failed");
-    change(() => answer.end.append(stopped ? "stopped" : error.message));
+    change(() => (answer.end.textContent = stopped ? "stopped" : error.message));
   }
   answer.article.classList.remove("running");
   answer.article.removeAttribute("aria-busy");
@@ -154,6 +158,12 @@ export function start() {
     said = [];
     log.replaceChildren();
     at("question").focus();
+  });
+  at("fields").addEventListener("submit", (event) => event.preventDefault());
+  onChange(() => {
+    for (const patch of log.querySelectorAll("[data-bits]")) {
+      patch.style.background = ofBits(Number(patch.dataset.bits));
+    }
   });
   at("key").value = key();
   at("key").addEventListener("change", () => keepKey(at("key").value.trim()));

@@ -37,6 +37,12 @@ export function ofBits(bits) {
   return known.get(name);
 }
 
+/** What can be read on the colour of so many bits. */
+export function inkOn(bits) {
+  const [r, g, b] = ofBits(bits).match(/\d+/g);
+  return 0.3 * r + 0.6 * g + 0.1 * b > 125 ? "#0b1a26" : "#ffffff";
+}
+
 /** Neighbouring numbers get colours far apart. */
 export function ofRequest(number) {
   return `hsl(${Math.round(number * 137.508) % 360} 70% ${dark.matches ? 66 : 45}%)`;

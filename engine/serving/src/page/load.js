@@ -35,6 +35,8 @@ async function run(count, tokens) {
     prompt: Array.from({ length: count }, (_, i) => prompt(i, words)),
     max_tokens: Math.max(1, Math.round(tokens * (1 - PROMPT))),
     ignore_eos: true,
+    // Whoever chats goes first.
+    priority: 10,
     stream: true,
   };
   const controller = new AbortController();
@@ -56,14 +58,14 @@ async function run(count, tokens) {
   setRunning(null);
 }
 
-/** As many tokens as take two and a half times the pool at 16 bit, if the model can hold them. */
+/** As many tokens as take 2.2 times the pool at 16 bit, if the model can hold them. */
 function suggest() {
   const look = pool.last;
   const field = at("load-tokens");
   if (!look || field.dataset.known) return;
   field.dataset.known = "yes";
   const fit = look.bytes_total / look.bytes_per_token;
-  const each = Math.round((2.5 * fit) / Number(at("load-count").value) / 10) * 10;
+  const each = Math.round((2.2 * fit) / Number(at("load-count").value) / 10) * 10;
   field.value = Math.max(64, Math.min(each, look.max_context - 8, 4000));
 }
 

@@ -1,11 +1,10 @@
 // The pool as a vessel that fills from below: one brick a block, as wide as its memory, coloured by
 // its bits, with a line in its request's colour. When blocks shrink, what is above sinks.
 
-import { bitsText, brush, colour, ofBits, ofRequest, onChange, size } from "./colours.js";
+import { bitsText, brush, colour, inkOn, ofBits, ofRequest, onChange, size } from "./colours.js";
 
 const canvas = document.getElementById("map");
 const pointed = document.getElementById("pointed");
-const resting = pointed.textContent;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 /** How long a brick that has shrunk glows, in milliseconds. */
 const GLOW = 900;
@@ -131,7 +130,7 @@ function paint() {
       }
       if (isFirstPiece && owner.request !== undefined && h >= 17 && wide >= 26) {
         context.font = "600 11px system-ui, sans-serif";
-        context.fillStyle = brick.bits > 6 ? "#fff" : "#14222e";
+        context.fillStyle = inkOn(brick.bits);
         context.fillText(owner.request, x + 4, y + gap + 12, wide - 6);
       }
       isFirstPiece = false;
@@ -216,7 +215,7 @@ export function start(onPoint) {
     onPoint(brick?.owner.request ?? null);
   });
   canvas.addEventListener("pointerleave", () => {
-    pointed.textContent = resting;
+    pointed.textContent = "";
     onPoint(null);
   });
 }

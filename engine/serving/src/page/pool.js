@@ -60,14 +60,18 @@ function show(pool) {
   const share = (bytes) => Math.min(100, (100 * bytes) / pool.bytes_total);
   at("gauge-held").style.width = `${share(held)}%`;
   at("gauge-floor").style.width = `${share(pool.bytes_promised)}%`;
-  const promised = `${size(pool.bytes_promised)} (${Math.round(share(pool.bytes_promised))} %)`;
+  set("gauge-held-text", `held now: ${size(held)}`);
   set(
-    "promise",
+    "gauge-floor-text",
     pool.mode === "preempt-only"
-      ? "Nothing shrinks in this mode: when memory is full, requests are preempted."
-      : `Promised at the floor of ${bitsText(pool.floor_bits)} bit: ${promised}. ` +
-          "While promises fit in the pool, nothing is preempted.",
+      ? "nothing shrinks in this mode: when memory is full, requests are preempted"
+      : `promised at the floor, ${bitsText(pool.floor_bits)} bit: ${size(pool.bytes_promised)}`,
   );
+  const [mark] = pool.watermarks_bytes;
+  at("gauge-mark").style.left = `${share(pool.bytes_total - mark)}%`;
+  at("gauge-mark").hidden = mark === 0;
+  at("gauge-mark-text").parentElement.hidden = mark === 0;
+  set("gauge-mark-text", "here blocks begin to shrink");
   map.show(pool);
   tide.show(pool);
   requests.show(pool);

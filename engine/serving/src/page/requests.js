@@ -1,6 +1,6 @@
 // The requests as a table: the same as the picture in words and numbers.
 
-import { bitsText, brush, ofBits, ofRequest, onChange, size } from "./colours.js";
+import { brush, ofBits, ofRequest, onChange, size } from "./colours.js";
 
 const body = document.getElementById("requests");
 /** Rows on the page; the rest is told in one line. */
@@ -58,7 +58,7 @@ function draw() {
     cell(row, sequence.phase);
     cell(row, tokens(sequence));
     cell(row, patch(ofBits(sequence.lowest_bits)), String(sequence.lowest_bits));
-    cell(row, patch(ofBits(sequence.mean_bits)), bitsText(sequence.mean_bits));
+    cell(row, patch(ofBits(sequence.mean_bits)), sequence.mean_bits.toFixed(1));
     const canvas = document.createElement("canvas");
     canvas.setAttribute("aria-hidden", "true");
     cell(row, size(frames(cells) * pool.frame_bytes), " ", canvas);

@@ -56,6 +56,7 @@ function paint() {
   context.fillRect(0, y(last.total), width, 1);
   context.font = "11px system-ui, sans-serif";
   context.fillText(`pool, ${size(last.total)}`, 6, y(last.total) + 13);
+  context.fillText("2 minutes ago", 6, height - 5);
   if (last.whole > last.total) {
     context.fillStyle = colour("need");
     context.fillText(`at 16 bit: ${size(last.whole)}`, 6, 12);
