@@ -108,6 +108,8 @@ fi
 if [ $full = 1 ]; then
   step "the HTTP API keeps to its OpenAPI document, whatever it is asked"
   tests/schema/run
+  step "the page at / in a headless Chromium"
+  tests/page/run
 fi
 
 step "deploy: chart, dashboards, alerts"

@@ -51,7 +51,8 @@ class Watched:
 
     def __init__(self, browser, address, **options):
         self.address = address
-        self.context = browser.new_context(**{"viewport": {"width": 1360, "height": 900}, **options})
+        options = {"viewport": {"width": 1360, "height": 1000}, **options}
+        self.context = browser.new_context(**options)
         self.page = self.context.new_page()
         self.complaints, self.requests = [], []
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))

@@ -62,7 +62,6 @@ impl PoolWatch {
             wake();
         }
         let _ = tokio::time::timeout(STEP_WAIT, looks.changed()).await;
-        let now = looks.borrow().clone();
-        now
+        looks.borrow().clone()
     }
 }

@@ -29,7 +29,12 @@ async function reason(response) {
 export async function post(path, body, signal) {
   const headers = { "Content-Type": "application/json" };
   if (key()) headers.Authorization = `Bearer ${key()}`;
-  const response = await fetch(path, { method: "POST", headers, body: JSON.stringify(body), signal });
+  const response = await fetch(path, {
+    method: "POST",
+    headers,
+    body: JSON.stringify(body),
+    signal,
+  });
   if (!response.ok) throw new Error(await reason(response));
   return response;
 }

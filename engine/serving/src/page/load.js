@@ -4,18 +4,19 @@ import { events, post } from "./api.js";
 import * as pool from "./pool.js";
 
 const at = (id) => document.getElementById(id);
-const WORDS = ["tide", "harbour", "sand", "gull", "current", "reef", "storm", "anchor", "moon"];
+const WORDS = ["sea", "wind", "water", "light", "sand", "stone", "storm", "moon", "the", "and"];
 /** Share of a request that is its prompt. */
 const PROMPT = 0.4;
 /** A word is about so many tokens. */
-const WORD_TOKENS = 1.4;
+const WORD_TOKENS = 1.1;
 
 let running = null;
 
 /** A text of so many words that begins like no other. */
 function prompt(number, words) {
   const word = (i) => WORDS[(i * 7 + number * 3 + (i % (number + 2))) % WORDS.length];
-  return `Story ${number} of the sea: ${Array.from({ length: words }, (_, i) => word(i)).join(" ")}`;
+  const text = Array.from({ length: words }, (_, i) => word(i)).join(" ");
+  return `Story ${number} of the sea: ${text}`;
 }
 
 function tell(text) {
@@ -72,7 +73,9 @@ function suggest() {
 export function start() {
   at("load").addEventListener("submit", (event) => {
     event.preventDefault();
-    const [count, tokens] = [at("load-count"), at("load-tokens")].map((field) => Number(field.value));
+    const [count, tokens] = [at("load-count"), at("load-tokens")].map((field) =>
+      Number(field.value),
+    );
     if (!running) run(count, tokens);
   });
   at("load-stop").addEventListener("click", () => running?.abort());

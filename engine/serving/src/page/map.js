@@ -83,14 +83,14 @@ function* pieces({ from, frames }, rows, width, height) {
 }
 
 function hatch(context) {
-  const tile = new OffscreenCanvas(6, 6);
+  const tile = new OffscreenCanvas(7, 7);
   const c = tile.getContext("2d");
   c.strokeStyle = colour("card");
-  c.lineWidth = 1.6;
-  for (const shift of [-6, 0, 6]) {
+  c.lineWidth = 1.3;
+  for (const shift of [-7, 0, 7]) {
     c.beginPath();
-    c.moveTo(shift, 6);
-    c.lineTo(shift + 6, 0);
+    c.moveTo(shift, 7);
+    c.lineTo(shift + 7, 0);
     c.stroke();
   }
   return context.createPattern(tile, "repeat");
@@ -113,7 +113,8 @@ function paint() {
     let isFirstPiece = brick.isFirst;
     for (const { x, y, w, h } of pieces(brick, rows, width, height)) {
       const wide = Math.max(0.6, w - gap);
-      context.globalAlpha = pointedRequest === null || owner.request === pointedRequest ? 1 : 0.3;
+      const isPointed = pointedRequest === null || owner.request === pointedRequest;
+      context.globalAlpha = (isPointed ? 1 : 0.3) * (owner.hatched ? 0.6 : 1);
       context.fillStyle = brick.bits ? ofBits(brick.bits) : colour("moving");
       context.fillRect(x, y + gap, wide, h - gap);
       if (owner.hatched || !brick.bits) {

@@ -45,7 +45,8 @@ function show(pool) {
   while (looks.length > 2 && looks[1].seconds < pool.seconds - WINDOW) looks.shift();
 
   if (!pool.accepting) state("bad", "shutting down");
-  else if (pool.step_age_seconds > 5) state("wait", `no step for ${Math.round(pool.step_age_seconds)} s`);
+  else if (pool.step_age_seconds > 5)
+    state("wait", `no step for ${Math.round(pool.step_age_seconds)} s`);
   else state("ready", pool.running > 0 ? "working" : "ready");
   set("model", pool.model);
   const held = pool.bytes_live + pool.bytes_cached;
@@ -82,9 +83,7 @@ const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 /** Nobody looks at a page behind others, so it does not ask. */
 function seen() {
   if (!document.hidden) return Promise.resolve();
-  return new Promise((done) =>
-    document.addEventListener("visibilitychange", done, { once: true }),
-  );
+  return new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
 }
 
 export async function start() {

@@ -79,7 +79,7 @@ function tellFormats(pool) {
   const factor = held > 0 ? whole(pool) / held : 1;
   need.textContent =
     factor > 1.005
-      ? `at 16 bit the same tokens would take ${size(whole(pool))}, ${factor.toFixed(1)} times as much`
+      ? `at 16 bit the same tokens would take ${size(whole(pool))} (× ${factor.toFixed(1)})`
       : "formats of the pages held, over the last two minutes";
   legend.replaceChildren(...keys, need);
 }
