@@ -30,6 +30,7 @@ def finished(page):
 
 def test_a_question_by_keyboard_streams_an_answer_that_tells_its_bits(tab):
     page = tab.page
+    page.evaluate("document.getElementById('temperature').value = '0'")
     # The question has the focus, and Shift+Enter only breaks the line.
     page.keyboard.type("Tell me a long story")
     page.keyboard.press("Shift+Enter")
@@ -58,6 +59,7 @@ def test_a_question_by_keyboard_streams_an_answer_that_tells_its_bits(tab):
 
 def test_stop_ends_the_request_in_the_server(tab, server):
     page = tab.page
+    settings(page, temperature="0", max_tokens="")
     stops = [
         lambda: page.keyboard.press("Escape"),
         lambda: page.get_by_role("button", name="Stop", exact=True).click(),

@@ -59,15 +59,17 @@ async function run(count, tokens) {
   setRunning(null);
 }
 
-/** As many tokens as take 2.2 times the pool at 16 bit, if the model can hold them. */
+/** Requests whose tokens take 2.2 times the pool at 16 bit, each no longer than the model can. */
 function suggest() {
   const look = pool.last;
   const field = at("load-tokens");
   if (!look || field.dataset.known) return;
   field.dataset.known = "yes";
-  const fit = look.bytes_total / look.bytes_per_token;
-  const each = Math.round((2.2 * fit) / Number(at("load-count").value) / 10) * 10;
-  field.value = Math.max(64, Math.min(each, look.max_context - 8, 4000));
+  const all = (2.2 * look.bytes_total) / look.bytes_per_token;
+  const most = Math.min(4000, look.max_context - 8);
+  const count = Math.min(256, Math.max(8, Math.ceil(all / most)));
+  at("load-count").value = count;
+  field.value = Math.max(64, Math.min(Math.round(all / count / 10) * 10, most));
 }
 
 export function start() {

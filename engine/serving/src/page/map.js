@@ -10,6 +10,8 @@ const still = matchMedia("(prefers-reduced-motion: reduce)");
 const GLOW = 900;
 /** A brick of 16 bit is about so many times as wide as high. */
 const SHAPE = 2.4;
+/** Rows are at least so high, in pixels. */
+const ROW_LEAST = 9;
 
 let bricks = [];
 let pool = null;
@@ -61,9 +63,9 @@ function lay() {
 
 /** Rows, and frames in one, so that bricks are bricks. */
 function grid(width, height) {
-  const blocks = pool.frames / pool.block_frames;
-  const rows = Math.sqrt((SHAPE * height * blocks) / width);
-  const count = Math.round(Math.min(44, Math.max(5, rows)));
+  const cells = pool.frames / (pool.block_frames * pool.blocks_per_cell);
+  const rows = Math.sqrt((SHAPE * height * cells) / width);
+  const count = Math.round(Math.max(5, Math.min(rows, height / ROW_LEAST)));
   return { count, frames: pool.frames / count, high: height / count };
 }
 
@@ -102,7 +104,7 @@ function paint() {
   if (width === 0) return;
   const rows = grid(width, height);
   const gap = rows.high > 8 ? 1 : 0.5;
-  const line = rows.high > 14 ? 4 : Math.max(1.5, rows.high * 0.28);
+  const line = rows.high > 14 ? 4 : Math.max(1, rows.high * 0.2);
   const striped = hatch(context);
   const now = performance.now();
   let glows = false;

@@ -44,7 +44,7 @@ function show(pool) {
   looks.push(pool);
   while (looks.length > 2 && looks[1].seconds < pool.seconds - WINDOW) looks.shift();
 
-  if (!pool.accepting) state("bad", "shutting down");
+  if (!pool.accepting) state("bad", "takes no requests");
   else if (pool.step_age_seconds > 5)
     state("wait", `no step for ${Math.round(pool.step_age_seconds)} s`);
   else state("ready", pool.running > 0 ? "working" : "ready");
