@@ -1,7 +1,6 @@
 // Fills the pool with long requests, so that a person sees it shrink.
 
 import { events, post } from "./api.js";
-import * as pool from "./pool.js";
 
 const at = (id) => document.getElementById(id);
 const WORDS = ["sea", "wind", "water", "light", "sand", "stone", "storm", "moon", "the", "and"];
@@ -60,10 +59,9 @@ async function run(count, tokens) {
 }
 
 /** Requests whose tokens take 2.2 times the pool at 16 bit, each no longer than the model can. */
-function suggest() {
-  const look = pool.last;
+export function suggest(look) {
   const field = at("load-tokens");
-  if (!look || field.dataset.known) return;
+  if (field.dataset.known) return;
   field.dataset.known = "yes";
   const all = (2.2 * look.bytes_total) / look.bytes_per_token;
   const most = Math.min(4000, look.max_context - 8);
@@ -84,8 +82,4 @@ export function start() {
   at("load-tokens").addEventListener("input", () => {
     at("load-tokens").dataset.known = "yes";
   });
-  const timer = setInterval(() => {
-    suggest();
-    if (at("load-tokens").dataset.known) clearInterval(timer);
-  }, 300);
 }

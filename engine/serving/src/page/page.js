@@ -6,4 +6,4 @@ import * as pool from "./pool.js";
 
 chat.start();
 load.start();
-pool.start();
+pool.start(load.suggest);

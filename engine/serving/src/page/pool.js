@@ -14,8 +14,7 @@ const PAUSE_FAILED = 1500;
 const WINDOW = 3;
 
 let looks = [];
-/** The last look, for whoever needs to know the pool. */
-export let last = null;
+let last = null;
 
 function set(id, text) {
   const element = at(id);
@@ -86,7 +85,8 @@ function seen() {
   return new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
 }
 
-export async function start() {
+/** Looks for ever; `onLook` is told, too. */
+export async function start(onLook) {
   const point = (request) => {
     map.point(request);
     requests.point(request);
@@ -97,7 +97,9 @@ export async function start() {
   for (;;) {
     await seen();
     try {
-      show(await get("/kv_pool"));
+      const look = await get("/kv_pool");
+      onLook(look);
+      show(look);
       await sleep(PAUSE);
     } catch (error) {
       const lost = error instanceof TypeError;
