@@ -110,6 +110,8 @@ if [ $full = 1 ]; then
   tests/schema/run
   step "lm-eval over HTTP scores texts as ebb eval does"
   tests/lm_eval/run
+  step "the page at / in a headless Chromium"
+  tests/page/run
 fi
 
 step "deploy: chart, dashboards, alerts"

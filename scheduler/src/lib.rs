@@ -30,6 +30,7 @@
 //! | `submit` | the plan is written |
 //! | `retire` | a step returns: tokens are committed, choices fork, failures are undone |
 //! | `end` | a choice finishes, is cancelled or is too late |
+//! | `view` | what an observer sees of the sequences |
 //!
 //! # How a step is planned
 //! 1. Every running sequence that decodes gets memory for one token, the most urgent first.
@@ -91,6 +92,7 @@ mod static_mode;
 mod stats;
 mod submit;
 mod urgency;
+mod view;
 
 pub use ebb_block_manager::SeqBits;
 pub use ebb_block_manager::pressure::{Admission, Mode};
@@ -103,6 +105,7 @@ pub use queue_capacity::QueueCapacity;
 pub use request::{Millis, Request, RequestId};
 pub use scheduler::Scheduler;
 pub use stats::Stats;
+pub use view::{Phase, SequenceView};
 
 /// Failed steps in a row after which a sequence ends with [`FinishReason::Error`].
 pub const FAILURES_MAX: u32 = 3;

@@ -60,7 +60,8 @@ class Server:
         limit=None,
         environment=None,
     ):
-        ports = ["--port", "0", "--http-port", "0", "--metrics-port", "0"]
+        ports = [flag for flag in ("--port", "--http-port", "--metrics-port") if flag not in flags]
+        ports = [part for flag in ports for part in (flag, "0")]
         command = [
             binary(),
             "serve",

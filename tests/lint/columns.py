@@ -3,9 +3,9 @@
 
     tests/lint/columns.py [FILE...]     the files that git tracks, unless some are named
 
-Looked at: Rust, CUDA and C++, Python, shell, proto, TOML and Markdown. Let through is what
-cannot be broken: rows of Markdown tables, link targets, and lines that are one word after their
-indent. What says "@generated" in its first lines is left to its generator.
+Looked at: Rust, CUDA and C++, Python, shell, proto, TOML, Markdown, JavaScript and CSS. Let
+through is what cannot be broken: rows of Markdown tables, link targets, and lines that are one word
+after their indent. What says "@generated" in its first lines is left to its generator.
 """
 
 import pathlib
@@ -15,7 +15,20 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COLUMNS = 100
-ENDINGS = {".rs", ".cu", ".cuh", ".h", ".cpp", ".py", ".sh", ".proto", ".toml", ".md"}
+ENDINGS = {
+    ".rs",
+    ".cu",
+    ".cuh",
+    ".h",
+    ".cpp",
+    ".py",
+    ".sh",
+    ".proto",
+    ".toml",
+    ".md",
+    ".js",
+    ".css",
+}
 ONE_WORD = re.compile(r"\s*(//[/!]?|#|[-*]|\d+\.)?\s*\S+\s*")
 TABLE_ROWS = {".md": re.compile(r"\s*\|"), ".rs": re.compile(r"\s*//[/!] \|")}
 LINK_ALONE = re.compile(r"\s*(//[/!]?|#|[-*]|\d+\.)?\s*[!<]?\[[^\]]*\][(:].*")

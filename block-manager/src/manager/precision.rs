@@ -16,7 +16,7 @@ pub struct CachedBlock {
     pub depth: u32,
 }
 
-/// A sealed block of a sequence that no holder protects.
+/// A block of a sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LiveBlock {
     /// The block.
@@ -75,15 +75,24 @@ impl BlockManager {
     pub fn unprotected_blocks(&self, seq: SeqId) -> impl Iterator<Item = LiveBlock> + '_ {
         let row = self.seqs.get(seq);
         let sealed = row.blocks[..row.full_blocks()].iter();
-        sealed.filter(|&&id| !self.is_protected(id)).map(|&id| {
-            let block = &self.blocks[id];
-            LiveBlock {
-                block: id,
-                level: block.level,
-                frames: block.frames.into(),
-                holders: block.refs,
-            }
-        })
+        let unprotected = sealed.filter(|&&id| !self.is_protected(id));
+        unprotected.map(|&id| self.live_block(id))
+    }
+
+    /// All blocks of a sequence, oldest tokens first; the last one may be open.
+    pub fn blocks_of(&self, seq: SeqId) -> impl ExactSizeIterator<Item = LiveBlock> + '_ {
+        let blocks = self.seqs.get(seq).blocks.iter();
+        blocks.map(|&id| self.live_block(id))
+    }
+
+    fn live_block(&self, id: BlockId) -> LiveBlock {
+        let block = &self.blocks[id];
+        LiveBlock {
+            block: id,
+            level: block.level,
+            frames: block.frames.into(),
+            holders: block.refs,
+        }
     }
 
     /// Blocks at each precision level that has some.

@@ -1,9 +1,8 @@
 //! Serving: sampling, the step loop, the servers, and how the KV cache shrinks meanwhile.
 //!
 //! Every module imports those above it in this list alone: `client_memory`, `sampling`, `kv_pages`,
-//! `kv_profile`, `kv_spec`, `kv_plan`, `kv_state`, `metrics`, `trajectory`, `device`, `core`,
-//! `start`, `front_end`, `http`, `openai`,
-//! `anthropic`, `server`.
+//! `kv_profile`, `kv_spec`, `kv_plan`, `kv_state`, `kv_pool`, `metrics`, `trajectory`,
+//! `device`, `core`, `start`, `front_end`, `http`, `openai`, `anthropic`, `page`, `server`.
 
 mod anthropic;
 pub mod client_memory;
@@ -13,11 +12,13 @@ mod front_end;
 mod http;
 pub mod kv_pages;
 pub mod kv_plan;
+pub mod kv_pool;
 pub mod kv_profile;
 pub mod kv_spec;
 pub mod kv_state;
 pub mod metrics;
 mod openai;
+mod page;
 pub mod sampling;
 pub mod server;
 mod start;

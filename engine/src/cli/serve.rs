@@ -34,6 +34,9 @@ pub(super) struct ServeArgs {
     /// choose.
     #[arg(long, value_name = "PORT", default_value_t = 8000)]
     http_port: u16,
+    /// Serve no page at / of the HTTP port, and no /kv_pool that it draws.
+    #[arg(long)]
+    no_ui: bool,
     /// Port of /metrics, /livez and /readyz alone; 0 lets the system choose.
     #[arg(long, value_name = "PORT", default_value_t = 9400)]
     metrics_port: u16,
@@ -97,6 +100,7 @@ impl ServeArgs {
         let server = ServerConfig {
             grpc: resolve(&self.host, self.port)?,
             api: Some(resolve(&self.host, self.http_port)?),
+            page: !self.no_ui,
             http: Some(resolve(&self.host, self.metrics_port)?),
             limits,
             connections: ConnectionLimits {
@@ -200,6 +204,12 @@ mod tests {
             (c.grace, c.server.limits.max_running),
             (Duration::from_secs(5), 8)
         );
+    }
+
+    #[test]
+    fn the_page_can_be_left_out() {
+        let has_page = |flags: &str| config(flags).map(|c| c.server.page);
+        assert_eq!((has_page(""), has_page("--no-ui")), (Ok(true), Ok(false)));
     }
 
     #[test]

@@ -7,10 +7,12 @@ use ebb_kernels::backend::Backend;
 use ebb_models::tokenizer::{SpecialIds, Tokenizer};
 use ebb_scheduler::{Config, Scheduler, SetupError};
 
-use super::engine::Inner;
+use super::engine::{Command, Inner};
+use super::pool_watch::PoolLook;
 use super::run::EngineThread;
 use super::shared::{Served, Shared};
 use super::{GenerateStream, Prompt, Request, RequestError};
+use crate::kv_pool::KvPool;
 use crate::kv_state::KvState;
 use crate::metrics::Recorder;
 use crate::sampling::SamplingOptions;
@@ -114,6 +116,9 @@ impl EngineState {
     }
 }
 
+/// Places in the channel for what wakes the engine thread for a look at its pool: one at a time.
+const LOOKS: usize = 1;
+
 /// Cheap to clone; every clone talks to the same engine thread. Dropping the last one ends that,
 /// and waits until it has let go of the backend.
 #[derive(Clone)]
@@ -142,13 +147,17 @@ impl EngineHandle {
             ..limits
         };
         let scheduler = Scheduler::new(limits, pool)?;
-        let (sender, commands) = std::sync::mpsc::sync_channel(served.max_live);
+        let (sender, commands) = std::sync::mpsc::sync_channel(served.max_live + LOOKS);
         let stats = scheduler.stats();
-        let state = EngineState::of(&stats, 0, served.kv.state(&scheduler, &stats));
+        let look = PoolLook {
+            at: std::time::Instant::now(),
+            state: EngineState::of(&stats, 0, served.kv.state(&scheduler, &stats)),
+            pool: KvPool::of(&scheduler),
+        };
         let shared = Arc::new(Shared::new(
             served,
             recorder,
-            state,
+            look,
             scheduler.queue_capacity(),
         ));
         let thread = EngineThread::new(shared.clone(), commands, scheduler, backend, log);
@@ -231,6 +240,16 @@ impl EngineHandle {
             texts_waiting: self.inner.texts.waiting(),
             ..self.inner.state()
         }
+    }
+
+    /// Who holds the KV pool at how many bits, between two steps and at most a moment ago. While a
+    /// long step runs it is the look before that.
+    pub async fn kv_pool(&self) -> Arc<PoolLook> {
+        let wake = || {
+            // A full channel means the thread is awake anyway.
+            let _ = self.inner.send(Command::Wake);
+        };
+        self.inner.pool_watch.look(wake).await
     }
 
     /// Stops admission; resolves when everything running has finished, or at `grace`, when the rest

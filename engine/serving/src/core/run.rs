@@ -14,9 +14,11 @@ use super::active_request::ActiveRequest;
 use super::admission_gate::Count;
 use super::engine::{Command, Submission};
 use super::in_flight_steps::{InFlight, Lost};
+use super::pool_watch::PoolLook;
 use super::recording::Recording;
 use super::shared::{Shared, outcome};
 use super::{EngineState, Field, KvBits, RequestError};
+use crate::kv_pool::KvPool;
 use crate::sampling::{Param, Sampler};
 use crate::trajectory::TrajectoryLog;
 
@@ -291,6 +293,14 @@ impl EngineThread {
     fn publish(&mut self) {
         let stats = self.scheduler.stats();
         let kv = self.shared.kv_facts().state(&self.scheduler, &stats);
-        self.shared.publish(EngineState::of(&stats, self.steps, kv));
+        let state = EngineState::of(&stats, self.steps, kv);
+        if self.shared.pool_watch.take_wanted() {
+            self.shared.pool_watch.show(PoolLook {
+                at: Instant::now(),
+                state: state.clone(),
+                pool: KvPool::of(&self.scheduler),
+            });
+        }
+        self.shared.publish(state);
     }
 }

@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
 use super::admission_gate::AdmissionGate;
+use super::pool_watch::{PoolLook, PoolWatch};
 use super::pulse::{Clock, Pulse};
 use super::{EngineState, Field, ModelInfo, RequestError};
 use crate::client_memory::ClientMemory;
@@ -54,6 +55,7 @@ pub(super) struct Shared {
     pub(super) names: Mutex<FxHashMap<String, RequestId>>,
     pub(super) cancelled: Mutex<Vec<(RequestId, RequestError)>>,
     state: Mutex<EngineState>,
+    pub(super) pool_watch: PoolWatch,
     pub(super) accepting: AtomicBool,
     dead: AtomicBool,
     /// Signalled when the number of live requests falls to zero and when the engine dies.
@@ -64,7 +66,7 @@ impl Shared {
     pub(super) fn new(
         served: Served,
         recorder: Recorder,
-        state: EngineState,
+        look: PoolLook,
         room: QueueCapacity,
     ) -> Self {
         Self {
@@ -78,7 +80,8 @@ impl Shared {
             gate: AdmissionGate::new(room),
             names: Mutex::default(),
             cancelled: Mutex::default(),
-            state: Mutex::new(state),
+            state: Mutex::new(look.state.clone()),
+            pool_watch: PoolWatch::new(look),
             accepting: AtomicBool::new(true),
             dead: AtomicBool::new(false),
             idle: Notify::new(),

@@ -1,10 +1,11 @@
 //! What front ends need of an engine, so that they can be tested without one.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::core::{
-    EngineHandle, EngineState, GenerateStream, ModelInfo, Prompt, Request, RequestError,
+    EngineHandle, EngineState, GenerateStream, ModelInfo, PoolLook, Prompt, Request, RequestError,
 };
 use crate::metrics::{ClientGauges, EngineGauges, Recorder};
 use crate::sampling::SamplingOptions;
@@ -48,6 +49,9 @@ pub trait Engine: Clone + Send + Sync + 'static {
 
     /// The engine as of its last step.
     fn state(&self) -> EngineState;
+
+    /// Who holds the KV pool at how many bits, at most a moment ago.
+    fn kv_pool(&self) -> impl Future<Output = Arc<PoolLook>> + Send;
 
     /// Where the engine counts and times.
     fn recorder(&self) -> &Recorder;
@@ -118,6 +122,10 @@ impl Engine for EngineHandle {
 
     fn state(&self) -> EngineState {
         self.state()
+    }
+
+    async fn kv_pool(&self) -> Arc<PoolLook> {
+        self.kv_pool().await
     }
 
     fn recorder(&self) -> &Recorder {

@@ -8,10 +8,11 @@ use ebb_models::tokenizer::SpecialIds;
 
 use crate::client_memory::ClientMemory;
 use crate::core::{
-    End, EngineState, FinishReason, GenerateStream, KvBits, ModelInfo, Prompt, Request,
+    End, EngineState, FinishReason, GenerateStream, KvBits, ModelInfo, PoolLook, Prompt, Request,
     RequestError, STREAM_LIMIT_BYTES, SendError, StreamEvent, StreamSender, TokenLogprobs, stream,
 };
 use crate::front_end::Engine;
+use crate::kv_pool::KvPool;
 use crate::metrics::Recorder;
 use crate::sampling::SamplingOptions;
 
@@ -285,6 +286,14 @@ impl Engine for Fake {
             accepting: self.0.accepting.load(Ordering::Relaxed),
             ..Default::default()
         }
+    }
+
+    async fn kv_pool(&self) -> Arc<PoolLook> {
+        Arc::new(PoolLook {
+            at: std::time::Instant::now(),
+            state: self.state(),
+            pool: KvPool::default(),
+        })
     }
 
     fn recorder(&self) -> &Recorder {

@@ -68,6 +68,7 @@ pub use crate::front_end::Engine;
 use crate::http::{Api, calls, probes};
 use crate::metrics::{ClientGauges, PortGauges};
 use crate::openai;
+use crate::page;
 
 /// Time for the last bytes of the last answer to leave, when clients do not close their
 /// connections.
@@ -83,6 +84,8 @@ pub struct ServerConfig {
     pub grpc: SocketAddr,
     /// Address of the port of the HTTP front ends; none when they are not wanted.
     pub api: Option<SocketAddr>,
+    /// Whether the HTTP front ends' port has a page to look at.
+    pub page: bool,
     /// Address of the port for metrics and probes alone; none when it is not wanted.
     pub http: Option<SocketAddr>,
     /// Limits told by GetServerInfo; `max_message_bytes` is enforced here.
@@ -169,7 +172,8 @@ impl<E: Engine> Server<E> {
             };
             let max_body = config.limits.max_message_bytes as usize;
             let api = Api::new(engine.clone(), max_body);
-            transport::serve(listener, port, front_ends(&api).merge(probes.clone()))
+            let front_ends = front_ends(&api, config.page);
+            transport::serve(listener, port, front_ends.merge(probes.clone()))
         });
         let http = http.map(|listener| {
             let port = Port {
@@ -311,11 +315,16 @@ fn routes<E: Engine>(service: service::EbbService<E>) -> Routes {
 }
 
 /// The HTTP front ends. What holds for all of them (keys, origins, rates) is a layer here.
-fn front_ends<E: Engine>(api: &Api<E>) -> Router {
+fn front_ends<E: Engine>(api: &Api<E>, has_page: bool) -> Router {
     let openai = calls::counted(openai::router(api), api, openai::shape);
     let anthropic = calls::counted(anthropic::router(api), api, anthropic::shape);
+    let page = match has_page {
+        true => calls::counted(page::router(api), api, openai::shape),
+        false => Router::new(),
+    };
     openai
         .merge(anthropic)
+        .merge(page)
         .fallback(openai::unknown_path)
         .method_not_allowed_fallback(openai::wrong_method)
 }

@@ -67,6 +67,7 @@ mod tests {
         let config = ServerConfig {
             grpc: local,
             api: None,
+            page: false,
             http: None,
             limits: v1::ServerLimits::default(),
             connections: ConnectionLimits::default(),

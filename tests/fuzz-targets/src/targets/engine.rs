@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use ebb_models::tokenizer::SpecialIds;
 use ebb_serving::core::{
-    EngineState, Field, GenerateStream, ModelInfo, Prompt, Request, RequestError,
+    EngineState, Field, GenerateStream, ModelInfo, PoolLook, Prompt, Request, RequestError,
 };
+use ebb_serving::kv_pool::KvPool;
 use ebb_serving::metrics::Recorder;
 use ebb_serving::sampling::{Sampler, SamplerState, SamplingOptions, SamplingParams};
 use ebb_serving::server::Engine;
@@ -133,6 +134,14 @@ impl Engine for Checks {
 
     fn state(&self) -> EngineState {
         EngineState::default()
+    }
+
+    async fn kv_pool(&self) -> Arc<PoolLook> {
+        Arc::new(PoolLook {
+            at: Instant::now(),
+            state: EngineState::default(),
+            pool: KvPool::default(),
+        })
     }
 
     fn recorder(&self) -> &Recorder {

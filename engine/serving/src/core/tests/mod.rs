@@ -6,6 +6,7 @@ mod hang;
 mod host;
 mod in_flight_steps;
 mod lost;
+mod pool_watch;
 mod queue;
 mod texts;
 

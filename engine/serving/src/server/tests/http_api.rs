@@ -65,6 +65,22 @@ async fn the_port_answers_before_the_model_is_there_and_after() {
 }
 
 #[tokio::test]
+async fn the_page_is_there_unless_it_is_left_out() {
+    use axum::http::StatusCode;
+    use tonic::codegen::Service as _;
+    let engine = std::sync::Arc::new(std::sync::OnceLock::from(Fake::new()));
+    let api = super::super::Api::new(engine, 1000);
+    for (has_page, status) in [(true, StatusCode::OK), (false, StatusCode::NOT_FOUND)] {
+        let mut router = super::super::front_ends(&api, has_page);
+        for path in crate::page::OPEN_PATHS {
+            let request = Request::get(path).body(axum::body::Body::empty()).unwrap();
+            let answer = router.call(request).await.unwrap();
+            assert_eq!(answer.status(), status, "{path}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn whoever_leaves_cancels_its_request() {
     let (fake, server, _channel) = start().await;
     let address = server.api_address().unwrap();

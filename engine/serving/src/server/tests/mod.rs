@@ -78,6 +78,7 @@ async fn bind_with(
     let config = ServerConfig {
         grpc: loopback,
         api: Some(loopback),
+        page: true,
         http: Some(loopback),
         limits: LIMITS,
         connections,
