@@ -130,6 +130,7 @@ fn server_config() -> ServerConfig {
         grpc: any(),
         api: Some(any()),
         http: None,
+        page: false,
         limits: ServerLimits {
             max_message_bytes: 4 << 20,
             ..ServerLimits::default()
