@@ -1,10 +1,11 @@
 //! Serving: sampling, the step loop, the servers, and how the KV cache shrinks meanwhile.
 //!
-//! Every module imports those above it in this list alone: `client_memory`, `sampling`, `kv_pages`,
+//! Every module imports those above it in this list alone: `client_memory`, `small_file`, `access`, `sampling`, `kv_pages`,
 //! `kv_profile`, `kv_spec`, `kv_plan`, `kv_state`, `metrics`, `trajectory`, `device`, `core`,
 //! `start`, `front_end`, `http`, `openai`,
 //! `anthropic`, `server`.
 
+pub mod access;
 mod anthropic;
 pub mod client_memory;
 pub mod core;
@@ -20,6 +21,7 @@ pub mod metrics;
 mod openai;
 pub mod sampling;
 pub mod server;
+mod small_file;
 mod start;
 pub mod trajectory;
 

@@ -51,7 +51,7 @@ async fn answer<E: Engine>(api: Api<E>, request: Request) -> Result<Response, Pr
     let streams = body.streams();
     let model = body.model.take();
     let request = body.request(engine.default_sampling())?;
-    let answers = Answers::submit(&engine, vec![request]).await;
+    let answers = Answers::submit(&engine, vec![request], memory.as_ref()).await;
     let answers = answers.map_err(|(_, error)| refused(&error))?;
     // The body is used up; the answer has an account of its own.
     if let Some(memory) = &memory {

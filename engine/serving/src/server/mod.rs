@@ -23,14 +23,17 @@ mod handshake;
 mod health;
 mod in_memory;
 mod incoming;
+mod keys;
 mod listen;
 mod log_throttle;
+mod reload;
 mod responses;
 mod sampling;
 mod serve;
 mod service;
 mod shutdown;
 mod status;
+mod tls;
 mod transport;
 mod unread;
 
@@ -39,12 +42,14 @@ mod tests;
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use ebb_proto::v1;
 use ebb_proto::v1::ebb_server::EbbServer;
+use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -57,15 +62,19 @@ pub use listen::ListenError;
 pub use serve::{EngineStopped, serve_until_stopped};
 pub use shutdown::Signals;
 pub use status::{CallError, status};
+pub use tls::{MetricsTls, TlsError, TlsFiles};
 pub use transport::Times;
 
 use self::connections::Connections;
 use self::incoming::Messages;
+use self::tls::Tls;
 use self::transport::{Port, Protocol};
+use crate::access::Access;
 use crate::anthropic;
 use crate::client_memory::ClientMemory;
 pub use crate::front_end::Engine;
-use crate::http::{Api, calls, probes};
+pub use crate::http::origins::{AllowedOrigins, OriginError};
+use crate::http::{Api, calls, keys as http_keys, origins, probes};
 use crate::metrics::{ClientGauges, PortGauges};
 use crate::openai;
 
@@ -93,6 +102,14 @@ pub struct ServerConfig {
     pub times: Times,
     /// What clients may make the server hold.
     pub client_memory: ClientMemory,
+    /// Who may call, and how much.
+    pub access: Access,
+    /// Which web pages may call the HTTP front ends.
+    pub allowed_origins: AllowedOrigins,
+    /// The certificate that the ports present; none where they speak plain text.
+    pub tls: Option<TlsFiles>,
+    /// Whether the port for metrics speaks TLS, too.
+    pub metrics_tls: MetricsTls,
 }
 
 /// A server that listens.
@@ -108,6 +125,19 @@ pub struct Server<E> {
     grpc_address: SocketAddr,
     api_address: Option<SocketAddr>,
     http_address: Option<SocketAddr>,
+    /// Files are followed until it is dropped.
+    _follows_files: Sender<()>,
+}
+
+/// Why a server cannot listen.
+#[derive(Debug, Error)]
+pub enum BindError {
+    /// A port cannot be had.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// TLS cannot be spoken.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
 impl<E: Engine> Server<E> {
@@ -115,8 +145,13 @@ impl<E: Engine> Server<E> {
     /// runtime.
     ///
     /// # Errors
-    /// When a port is taken or an address is not this machine's.
-    pub async fn bind(config: &ServerConfig) -> Result<Self, ListenError> {
+    /// When a port is taken, an address is not this machine's, or the certificate cannot be used.
+    pub async fn bind(config: &ServerConfig) -> Result<Self, BindError> {
+        let tls = config
+            .tls
+            .clone()
+            .map(|files| Tls::new(files, config.metrics_tls));
+        let tls = tls.transpose()?;
         let grpc = listen::listen(config.grpc, "--port")?;
         let listen = |address: Option<SocketAddr>, flag| {
             let listener = address.map(|address| listen::listen(address, flag));
@@ -136,6 +171,7 @@ impl<E: Engine> Server<E> {
             open: open.clone(),
         };
         let routes = routes(service).add_service(health_service);
+        let routes = keys::required(routes.into_axum_router(), &config.access, &engine);
 
         // A listener knows its address; the one asked for stands in if the system will not say.
         let grpc_address = grpc.local_addr().unwrap_or(config.grpc);
@@ -163,19 +199,26 @@ impl<E: Engine> Server<E> {
                 protocol: Protocol::Http1,
                 connections: clients.api.clone(),
                 times: config.times,
+                tls: tls.as_ref().map(Tls::api),
                 also_close_idle: vec![clients.grpc.clone()],
                 messages: Some(clients.messages.clone()),
                 open: Some(open.clone()),
             };
             let max_body = config.limits.max_message_bytes as usize;
             let api = Api::new(engine.clone(), max_body);
-            transport::serve(listener, port, front_ends(&api).merge(probes.clone()))
+            let router = front_ends(&api, &config.access).merge(probes.clone());
+            transport::serve(
+                listener,
+                port,
+                origins::allowed(router, &config.allowed_origins),
+            )
         });
         let http = http.map(|listener| {
             let port = Port {
                 protocol: Protocol::Http1,
                 connections: clients.http.clone(),
                 times: config.times,
+                tls: tls.as_ref().and_then(Tls::http),
                 also_close_idle: vec![clients.grpc.clone(), clients.api.clone()],
                 messages: None,
                 open: None,
@@ -186,6 +229,7 @@ impl<E: Engine> Server<E> {
             protocol: Protocol::Grpc,
             connections: clients.grpc,
             times: config.times,
+            tls: tls.as_ref().map(Tls::grpc),
             also_close_idle: vec![clients.api],
             messages: Some(clients.messages),
             // Only calls of Generate are waited for, not those that watch.
@@ -193,7 +237,7 @@ impl<E: Engine> Server<E> {
         };
         Ok(Self {
             follower: tokio::spawn(health.clone().follow(engine.clone())),
-            connections: transport::serve(grpc, port, routes.into_axum_router()),
+            connections: transport::serve(grpc, port, routes),
             open,
             engine,
             health,
@@ -202,6 +246,7 @@ impl<E: Engine> Server<E> {
             grpc_address,
             api_address,
             http_address,
+            _follows_files: reload::follow(&config.access, tls.as_ref()),
         })
     }
 
@@ -310,10 +355,15 @@ fn routes<E: Engine>(service: service::EbbService<E>) -> Routes {
     reflection(Routes::new(ebb))
 }
 
-/// The HTTP front ends. What holds for all of them (keys, origins, rates) is a layer here.
-fn front_ends<E: Engine>(api: &Api<E>) -> Router {
-    let openai = calls::counted(openai::router(api), api, openai::shape);
-    let anthropic = calls::counted(anthropic::router(api), api, anthropic::shape);
+/// The HTTP front ends. What holds for all of them (keys and their limits) is a layer here. Routes
+/// that are merged beside them need no key.
+fn front_ends<E: Engine>(api: &Api<E>, access: &Access) -> Router {
+    let front_end = |router, shape| {
+        let router = http_keys::required(router, access, shape, api.max_body_bytes);
+        calls::counted(router, api, shape)
+    };
+    let openai = front_end(openai::router(api), openai::shape);
+    let anthropic = front_end(anthropic::router(api), anthropic::shape);
     openai
         .merge(anthropic)
         .fallback(openai::unknown_path)

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use super::*;
 
 /// A socket on which this request was sent.
-fn send(address: SocketAddr, request: &str) -> TcpStream {
+pub(super) fn send(address: SocketAddr, request: &str) -> TcpStream {
     let mut socket = TcpStream::connect(address).unwrap();
     let timeout = Some(Duration::from_secs(10));
     socket.set_read_timeout(timeout).unwrap();
@@ -14,7 +14,7 @@ fn send(address: SocketAddr, request: &str) -> TcpStream {
     socket
 }
 
-fn completion(body: &str) -> String {
+pub(super) fn completion(body: &str) -> String {
     let length = body.len();
     format!(
         "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
@@ -23,7 +23,7 @@ fn completion(body: &str) -> String {
 }
 
 /// Everything that the server answers until it closes the connection.
-async fn answer(address: SocketAddr, request: String) -> String {
+pub(super) async fn answer(address: SocketAddr, request: String) -> String {
     let exchange = move || {
         let mut text = String::new();
         send(address, &request).read_to_string(&mut text).unwrap();
