@@ -77,12 +77,15 @@ def slow(*flags, width=1536, **more):
 class Link(Api):
     """A connection of its own that knows the messages from another one."""
 
-    def __init__(self, api, address, options=()):
+    def __init__(self, api, address, options=(), credentials=None):
         import grpc
 
         options = [("grpc.use_local_subchannel_pool", 1), *options]
-        self.channel = grpc.insecure_channel(address, options=options)
-        self.pool, self.service = api.pool, api.service
+        if credentials is None:
+            self.channel = grpc.insecure_channel(address, options=options)
+        else:
+            self.channel = grpc.secure_channel(address, credentials, options=options)
+        self.pool, self.service, self.metadata = api.pool, api.service, api.metadata
 
 
 def memory_beside(server, pool_mib):

@@ -1,6 +1,7 @@
 //! The command line. Flags are read once, here, into checked configurations; nothing else reads the
 //! environment.
 
+mod access_args;
 mod chat;
 mod engine_args;
 mod error;
@@ -11,6 +12,7 @@ mod kv_args;
 mod lab;
 mod log;
 mod sampling_args;
+mod secret;
 mod serve;
 mod size;
 mod source;

@@ -13,6 +13,7 @@ use ebb_serving::server::{
     serve_until_stopped,
 };
 
+use super::access_args::{AccessArgs, AccessConfig};
 use super::engine_args::{EngineArgs, YEAR};
 use super::error::CliError;
 use super::size::ByteSize;
@@ -57,6 +58,8 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "SIZE", default_value_t = ByteSize(256 << 20))]
     client_memory: ByteSize,
     #[command(flatten)]
+    access: AccessArgs,
+    #[command(flatten)]
     engine: EngineArgs,
 }
 
@@ -94,6 +97,12 @@ impl ServeArgs {
             max_step_tokens: clamp(engine.max_step_tokens),
             max_message_bytes: MAX_MESSAGE_BYTES,
         };
+        let AccessConfig {
+            access,
+            allowed_origins,
+            tls,
+            metrics_tls,
+        } = self.access.config()?;
         let server = ServerConfig {
             grpc: resolve(&self.host, self.port)?,
             api: Some(resolve(&self.host, self.http_port)?),
@@ -105,6 +114,10 @@ impl ServeArgs {
             },
             times: Times::default(),
             client_memory,
+            access,
+            allowed_origins,
+            tls,
+            metrics_tls,
         };
         Ok(ServeConfig {
             engine,

@@ -1,6 +1,7 @@
 //! Anthropic's Messages API over HTTP: `POST /v1/messages` and `POST /v1/messages/count_tokens`.
 //!
-//! The headers `x-api-key` and `anthropic-version` are let pass. Unknown fields are ignored; wrong
+//! The header `x-api-key` is a key, where keys are asked for; `anthropic-version` is let pass.
+//! Unknown fields are ignored; wrong
 //! ones, and those that ask for what Ebb does not have, get Anthropic's error object.
 
 mod answer;

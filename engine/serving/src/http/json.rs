@@ -45,13 +45,13 @@ pub(crate) async fn receive(request: Request, limit: usize) -> Result<Received, 
     Ok(Received { bytes, memory })
 }
 
-/// Reads a body that nobody wants, as far as one that is too long is read: a client that still
-/// writes would not read the answer.
+/// Reads a body that nobody wants, if it has at most `limit` bytes: a client that still writes would
+/// not read the answer.
 pub(crate) async fn discard(request: Request, limit: usize) {
     let (mut parts, body) = request.into_parts();
     let memory = CallMemory::of(&mut parts.extensions);
     // The answer is the same whether the body was whole.
-    let _ = collect(body, 0, limit.saturating_mul(DISCARDED), memory.as_ref()).await;
+    let _ = collect(body, 0, limit, memory.as_ref()).await;
 }
 
 /// The bytes of a body of at most `limit` bytes. Of one that is longer, `most` are read.

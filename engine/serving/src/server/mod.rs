@@ -1,5 +1,6 @@
 //! The gRPC server (`ebb.v1`, health, reflection), and all ports: its own, that of the HTTP front
-//! ends, and one for metrics and probes alone.
+//! ends, and one for metrics and probes alone. All may speak TLS (`tls`); calls may need a key
+//! ([`crate::access`]).
 //!
 //! [`Server::bind`] takes the ports and answers at once: until [`Server::ready`] gives it an
 //! engine, health says NOT_SERVING and calls get UNAVAILABLE. [`Server::shut_down`] stops

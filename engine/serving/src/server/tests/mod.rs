@@ -7,6 +7,7 @@ mod hostile;
 mod http_api;
 mod keys;
 mod lifecycle;
+mod limits;
 mod malformed;
 mod memory;
 mod oversized;
