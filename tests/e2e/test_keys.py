@@ -1,5 +1,6 @@
 """API keys: official clients with the right key, a wrong one and none; limits; logs."""
 
+import http.client
 import json
 import os
 import subprocess
@@ -70,9 +71,8 @@ def test_anthropics_client(guarded):
             assert client.messages.create(**options).content[0].text
     with claude(guarded, api_key=WRONG) as client:
         for call in (client.messages.create, client.messages.stream):
-            with pytest.raises(anthropic.AuthenticationError) as error:
-                with call(**options):
-                    pass
+            with pytest.raises(anthropic.AuthenticationError) as error, call(**options):
+                pass
             assert error.value.body["error"]["type"] == "authentication_error"
 
 
@@ -140,8 +140,6 @@ def test_a_key_of_one_call_at_once(guarded):
 
 
 def test_pages_of_an_allowed_origin(guarded):
-    import http.client
-
     def preflight(origin):
         connection = http.client.HTTPConnection(guarded.api, timeout=10)
         headers = {

@@ -10,11 +10,13 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 
 from api import Api, Result, collect, greedy
+from certificates import Authority
 from server import ROOT, Server, binary, eventually
 
 __all__ = [
     "ROOT",
     "Api",
+    "Authority",
     "Link",
     "Result",
     "Server",

@@ -11,9 +11,7 @@ import time
 
 import grpc
 import pytest
-from clients import Api, Link, eventually, greedy, tiny
-
-from certificates import Authority
+from clients import Api, Authority, Link, eventually, greedy, tiny
 
 CODE = grpc.StatusCode
 

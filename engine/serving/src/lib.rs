@@ -1,9 +1,8 @@
 //! Serving: sampling, the step loop, the servers, and how the KV cache shrinks meanwhile.
 //!
-//! Every module imports those above it in this list alone: `client_memory`, `small_file`, `access`, `sampling`, `kv_pages`,
-//! `kv_profile`, `kv_spec`, `kv_plan`, `kv_state`, `metrics`, `trajectory`, `device`, `core`,
-//! `start`, `front_end`, `http`, `openai`,
-//! `anthropic`, `server`.
+//! Every module imports those above it in this list alone: `client_memory`, `small_file`, `access`,
+//! `sampling`, `kv_pages`, `kv_profile`, `kv_spec`, `kv_plan`, `kv_state`, `metrics`, `trajectory`,
+//! `device`, `core`, `start`, `front_end`, `http`, `openai`, `anthropic`, `server`.
 
 pub mod access;
 mod anthropic;

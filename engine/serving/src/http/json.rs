@@ -45,8 +45,8 @@ pub(crate) async fn receive(request: Request, limit: usize) -> Result<Received, 
     Ok(Received { bytes, memory })
 }
 
-/// Reads a body that nobody wants, if it has at most `limit` bytes: a client that still writes would
-/// not read the answer.
+/// Reads a body that nobody wants, if it has at most `limit` bytes: a client that still writes
+/// would not read the answer.
 pub(crate) async fn discard(request: Request, limit: usize) {
     let (mut parts, body) = request.into_parts();
     let memory = CallMemory::of(&mut parts.extensions);

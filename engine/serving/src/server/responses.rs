@@ -36,8 +36,8 @@ pub(super) struct Responses {
     _open: watch::Receiver<()>,
 }
 
-/// Starts passing on `events`, whose tokens are charged to `account`. `call` is closed when the stream ends; `open` lives as long as the
-/// result.
+/// Starts passing on `events`, whose tokens are charged to `account`. `call` is closed when the
+/// stream ends; `open` lives as long as the result.
 pub(super) fn respond(
     request_id: String,
     events: GenerateStream,
