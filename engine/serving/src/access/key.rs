@@ -1,5 +1,6 @@
 //! A key: its digest, its name for logs, and what it has used.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -91,7 +92,17 @@ impl Key {
     }
 }
 
+/// Shows the name alone.
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Key")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
 /// A call of a key, which counts until this is dropped.
+#[derive(Debug)]
 pub struct Running(Arc<Key>);
 
 impl Running {

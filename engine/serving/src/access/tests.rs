@@ -84,7 +84,7 @@ fn a_file_read_again_keeps_what_was_used_and_a_wrong_one_changes_nothing() {
     let old = file("a max-concurrency=1\nb");
     let access = Access::new(&[], Some(old.path().to_owned()), KeyLimits::default()).unwrap();
     let now = Instant::now();
-    let running = key(&access, "a").begin(now).ok().expect("room");
+    let running = key(&access, "a").begin(now).unwrap();
     assert!(access.load(Some(b"a what")).is_err());
     assert!(access.load(Some(b"")).is_err());
     assert_eq!(access.count(), 2);
@@ -114,7 +114,7 @@ fn calls_at_once_are_limited_and_come_back() {
     let access = of_file("a max-concurrency=2\nb").unwrap();
     let (a, now) = (key(&access, "a"), Instant::now());
     let (first, _second) = (a.begin(now), a.begin(now));
-    let denied = a.begin(now).err().unwrap();
+    let denied = a.begin(now).unwrap_err();
     assert_eq!(denied, Denied::Concurrency { limit: 2 });
     assert_eq!(denied.retry_after(), Some(1));
     assert!(key(&access, "b").begin(now).is_ok());
@@ -130,10 +130,10 @@ fn requests_come_in_a_burst_and_then_at_their_rate() {
     for _ in 0..6 {
         assert!(a.begin(now).is_ok());
     }
-    let denied = a.begin(now).err().unwrap();
+    let denied = a.begin(now).unwrap_err();
     assert_eq!(denied.retry_after(), Some(10), "{denied}");
     assert!(a.begin(at(9)).is_err() && a.begin(at(10)).is_ok());
-    let denied = a.begin(at(11)).err().unwrap();
+    let denied = a.begin(at(11)).unwrap_err();
     assert_eq!(denied.retry_after(), Some(9), "{denied}");
     for _ in 0..6 {
         assert!(a.begin(at(1000)).is_ok());
@@ -146,15 +146,15 @@ fn tokens_are_charged_when_they_are_known_and_paid_back() {
     let access = of_file("a tokens-per-minute=60\nb").unwrap();
     let (a, now) = (key(&access, "a"), Instant::now());
     let at = |seconds| now + Duration::from_secs(seconds);
-    let running = a.begin(now).ok().unwrap();
+    let running = a.begin(now).unwrap();
     running.charge(59, now);
     assert!(a.begin(now).is_ok());
     running.charge(61, now);
-    let denied = a.begin(now).err().unwrap();
+    let denied = a.begin(now).unwrap_err();
     assert_eq!(denied.retry_after(), Some(61), "{denied}");
     assert!(a.begin(at(60)).is_err() && a.begin(at(61)).is_ok());
     let b = key(&access, "b");
-    b.begin(now).ok().unwrap().charge(usize::MAX, now);
+    b.begin(now).unwrap().charge(usize::MAX, now);
     assert!(b.begin(now).is_ok());
 }
 

@@ -19,6 +19,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// Contents of files, in the order of their paths; a sentence for one that cannot be read.
 type Contents = Vec<Result<Vec<u8>, String>>;
+/// Takes contents over; says what was taken over, or why they are refused.
+type Load = Box<dyn Fn(&Contents) -> Result<String, String> + Send>;
 /// What tells contents apart.
 type Mark = [u8; 32];
 
@@ -29,8 +31,7 @@ struct Watched {
     known: Mark,
     /// Of those seen last.
     seen: Mark,
-    /// Takes contents over; says what was taken over, or why they are refused.
-    load: Box<dyn Fn(&Contents) -> Result<String, String> + Send>,
+    load: Load,
 }
 
 fn contents(paths: &[PathBuf]) -> Contents {
