@@ -36,10 +36,10 @@ pub struct Target {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Target")]
 pub struct TargetArgs {
-    /// The server's address; one that asks for a key gets that of the variable EBB_API_KEY
+    /// The server's address
     #[arg(long, value_name = "URL", default_value = "127.0.0.1:50051")]
     pub target: String,
-    /// What the server speaks there; OpenAI's takes a key from OPENAI_API_KEY
+    /// What the server speaks there; ebb takes a key from EBB_API_KEY, OpenAI's from OPENAI_API_KEY
     #[arg(long, value_enum, default_value_t = Api::Ebb)]
     pub protocol: Api,
     /// Speak TLS, as with https://; the certificate must be for the address's name
