@@ -178,7 +178,7 @@ def test_requests_and_tokens_a_minute(tmp_path):
     path = tmp_path / "keys"
     path.write_text("requests requests-per-minute=3\ntokens tokens-per-minute=40\n")
     with Server("--api-key-file", path) as server:
-        body = {"prompt": "Once", "max_tokens": 20, "ignore_eos": True}
+        body = {"prompt": "Once", "max_tokens": 30, "ignore_eos": True}
         api = Api(server.address, metadata=[("x-api-key", "requests")])
         for _ in range(2):
             headers = {"Authorization": "Bearer requests"}

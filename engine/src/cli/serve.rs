@@ -136,7 +136,8 @@ impl ServeArgs {
         let text = |address: Option<SocketAddr>| address.map(|a| a.to_string());
         let api = text(server.api_address()).unwrap_or_default();
         let http = text(server.http_address()).unwrap_or_default();
-        tracing::info!(grpc = %server.grpc_address(), api, http, "listening");
+        let (keys, tls) = (config.server.access.count(), config.server.tls.is_some());
+        tracing::info!(grpc = %server.grpc_address(), api, http, keys, tls, "listening");
         tracing::info!(model = config.engine.model, "loading the model");
         let engine = tokio::select! {
             engine = start(config.engine) => engine?,

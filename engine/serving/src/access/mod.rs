@@ -133,7 +133,7 @@ impl Access {
     }
 
     /// How many keys there are.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.table.read().len()
     }
 
