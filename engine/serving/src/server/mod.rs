@@ -15,6 +15,8 @@
 
 mod busy;
 mod call;
+mod clients;
+mod config;
 mod connections;
 mod convert;
 mod deadline;
@@ -42,20 +44,18 @@ mod unread;
 mod tests;
 
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use ebb_proto::v1;
 use ebb_proto::v1::ebb_server::EbbServer;
-use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::service::Routes;
 
+pub use config::{BindError, ServerConfig};
 pub use convert::{request, responses};
 pub use descriptors::{ConnectionLimits, DEFAULT_MAX_CONNECTIONS};
 pub use in_memory::InMemory;
@@ -66,17 +66,16 @@ pub use status::{CallError, status};
 pub use tls::{MetricsTls, TlsError, TlsFiles};
 pub use transport::Times;
 
+use self::clients::Clients;
 use self::connections::Connections;
 use self::incoming::Messages;
 use self::tls::Tls;
 use self::transport::{Port, Protocol};
 use crate::access::Access;
 use crate::anthropic;
-use crate::client_memory::ClientMemory;
 pub use crate::front_end::Engine;
 pub use crate::http::origins::{AllowedOrigins, OriginError};
 use crate::http::{Api, calls, keys as http_keys, origins, probes};
-use crate::metrics::{ClientGauges, PortGauges};
 use crate::openai;
 
 /// Time for the last bytes of the last answer to leave, when clients do not close their
@@ -85,33 +84,6 @@ use crate::openai;
 /// Connections close by themselves once clients answer that they have understood, but idle clients
 /// may take seconds to look (grpcio's takes five).
 const LINGER: Duration = Duration::from_millis(500);
-
-/// Where to listen, and limits.
-#[derive(Debug, Clone)]
-pub struct ServerConfig {
-    /// Address of the gRPC port; port 0 lets the system choose.
-    pub grpc: SocketAddr,
-    /// Address of the port of the HTTP front ends; none when they are not wanted.
-    pub api: Option<SocketAddr>,
-    /// Address of the port for metrics and probes alone; none when it is not wanted.
-    pub http: Option<SocketAddr>,
-    /// Limits told by GetServerInfo; `max_message_bytes` is enforced here.
-    pub limits: v1::ServerLimits,
-    /// How many connections clients may have.
-    pub connections: ConnectionLimits,
-    /// How long clients may take.
-    pub times: Times,
-    /// What clients may make the server hold.
-    pub client_memory: ClientMemory,
-    /// Who may call, and how much.
-    pub access: Access,
-    /// Which web pages may call the HTTP front ends.
-    pub allowed_origins: AllowedOrigins,
-    /// The certificate that the ports present; none where they speak plain text.
-    pub tls: Option<TlsFiles>,
-    /// Whether the port for metrics speaks TLS, too.
-    pub metrics_tls: MetricsTls,
-}
 
 /// A server that listens.
 pub struct Server<E> {
@@ -128,17 +100,6 @@ pub struct Server<E> {
     http_address: Option<SocketAddr>,
     /// Files are followed until it is dropped.
     _follows_files: Sender<()>,
-}
-
-/// Why a server cannot listen.
-#[derive(Debug, Error)]
-pub enum BindError {
-    /// A port cannot be had.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
-    /// TLS cannot be spoken.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
 }
 
 impl<E: Engine> Server<E> {
@@ -314,38 +275,6 @@ impl<E: Engine> Server<E> {
         }
         // Scrapes see the whole shutdown; nothing is lost with those under way.
         drop(self.http);
-    }
-}
-
-/// What clients hold, for the metrics.
-#[derive(Clone)]
-struct Clients {
-    grpc: Arc<Connections>,
-    api: Arc<Connections>,
-    http: Arc<Connections>,
-    messages: Messages,
-}
-
-impl Clients {
-    fn gauges(&self) -> ClientGauges {
-        let port = |port, connections: &Connections| PortGauges {
-            port,
-            open: connections.open(),
-            limit: connections.limit(),
-            accepted: connections.accepted(),
-            closed: connections.closed(),
-        };
-        ClientGauges {
-            ports: vec![
-                port("grpc", &self.grpc),
-                port("api", &self.api),
-                port("http", &self.http),
-            ],
-            memory_held: self.messages.memory.held(),
-            memory_limit: self.messages.memory.limit(),
-            memory_refusals: self.messages.memory.refused(),
-            late_messages: self.messages.late.load(Ordering::Relaxed),
-        }
     }
 }
 

@@ -53,18 +53,24 @@ fn mark(contents: &Contents) -> Mark {
 }
 
 impl Watched {
-    /// Takes the contents of this moment for those in use.
+    /// Takes over the contents of this moment: the files may have changed since they were read to
+    /// start with.
     fn new(
         paths: Vec<PathBuf>,
         load: impl Fn(&Contents) -> Result<String, String> + Send + 'static,
     ) -> Self {
-        let known = mark(&contents(&paths));
-        Self {
+        let contents = contents(&paths);
+        let mark = mark(&contents);
+        let watched = Self {
             paths,
-            known,
-            seen: known,
+            known: mark,
+            seen: mark,
             load: Box::new(load),
+        };
+        if let Err(why) = (watched.load)(&contents) {
+            complain(&why);
         }
+        watched
     }
 
     fn look(&mut self) {
@@ -77,9 +83,13 @@ impl Watched {
         self.known = mark;
         match (self.load)(&contents) {
             Ok(what) => tracing::info!("{what}"),
-            Err(why) => tracing::error!("{why}; the old one stays in use until this is mended"),
+            Err(why) => complain(&why),
         }
     }
+}
+
+fn complain(why: &str) {
+    tracing::error!("{why}; the old one stays in use until this is mended");
 }
 
 /// Looks at the files of both until the result is dropped.
@@ -152,17 +162,17 @@ mod tests {
             }
             assert_eq!(*loads.lock(), expected);
         };
-        looks(3, &[]);
+        looks(3, &["first"]);
         std::fs::write(&path, "half").unwrap();
-        looks(1, &[]);
+        looks(1, &["first"]);
         std::fs::write(&path, "second").unwrap();
-        looks(1, &[]);
-        looks(3, &["second"]);
+        looks(1, &["first"]);
+        looks(3, &["first", "second"]);
         std::fs::remove_file(&path).unwrap();
-        looks(4, &["second", "none"]);
+        looks(4, &["first", "second", "none"]);
         // The old one is back: it is in use, and is said to be.
         std::fs::write(&path, "second").unwrap();
-        looks(4, &["second", "none", "second"]);
+        looks(4, &["first", "second", "none", "second"]);
     }
 
     #[test]
