@@ -57,6 +57,15 @@ CASES = {
             "extraArgs": ["--no-prefix-cache"],
         },
     },
+    "keys, certificates": {
+        "auth": {"existingSecret": "ebb-keys", "key": "api-keys"},
+        "tls": {"existingSecret": "ebb-tls", "clientCaSecret": "ebb-clients"},
+        "monitoring": {"kind": "podMonitor"},
+    },
+    "certificates, plain metrics": {
+        "tls": {"existingSecret": "ebb-tls", "metrics": "off"},
+        "monitoring": {"kind": "serviceMonitor"},
+    },
     "preset": {"kv": {"preset": "kivi2", "staticChunk": 1048576}},
     "preset, profile": {
         "kv": {

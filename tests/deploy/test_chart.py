@@ -16,6 +16,7 @@ import policy
 import schemas
 import tools
 from cases import CASES
+from certificates import Authority
 from server import binary
 
 
@@ -126,7 +127,24 @@ def test_selectors_find_the_pods(objects):
         assert len(chosen) == 1, "a ServiceMonitor that finds two services scrapes each pod twice"
 
 
-def test_ebb_knows_every_flag(objects):
+@pytest.fixture(scope="module")
+def mounted(tmp_path_factory):
+    """Files as the Secrets have them: the folder that the paths of arguments are below."""
+    folder = tmp_path_factory.mktemp("mounted")
+    authority = Authority(folder, "pods")
+    cert, key = authority.issue()
+    for path, content in {
+        "keys/api-keys": b"a-key name=tests\n",
+        "tls/tls.crt": cert.read_bytes(),
+        "tls/tls.key": key.read_bytes(),
+        "client-ca/ca.crt": authority.path.read_bytes(),
+    }.items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_bytes(content)
+    return folder
+
+
+def test_ebb_knows_every_flag(objects, mounted):
     """The parser of the built program takes the arguments: it gets as far as the model, which is
     not there.
     """
@@ -138,6 +156,9 @@ def test_ebb_knows_every_flag(objects):
         arguments = [re.sub(r"^--device=cuda", "--device=cpu", one) for one in arguments]
         arguments = [
             re.sub(r"^--(metrics-|http-)?port=.*", r"--\1port=0", one) for one in arguments
+        ]
+        arguments = [
+            re.sub(r"=(/(keys|tls|client-ca)/)", rf"={mounted}\1", one) for one in arguments
         ]
         arguments = [
             re.sub(r"/profile/[\w.]+json", str(PROFILE), one)
@@ -205,6 +226,47 @@ def test_modes_differ_where_they_must():
     assert container["resources"]["limits"] == {"memory": "3Gi", "nvidia.com/gpu": 1}
     assert {one["key"] for one in gpu["tolerations"]} == {"pool", "nvidia.com/gpu"}
     assert container["image"].endswith("@sha256:" + "a" * 64)
+
+
+def test_keys_and_certificates_come_from_secrets():
+    objects = chart.render(CASES["keys, certificates"])
+    spec = pod(objects)
+    (container,) = spec["containers"]
+    secrets = {
+        volume["name"]: volume["secret"]["secretName"]
+        for volume in spec["volumes"]
+        if "secret" in volume
+    }
+    assert secrets == {"keys": "ebb-keys", "tls": "ebb-tls", "client-ca": "ebb-clients"}
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    paths = [flag.split("=")[1] for flag in container["args"] if "key" in flag or "tls-c" in flag]
+    assert len(paths) == 4
+    # Whole folders: Kubernetes does not change a file that is mounted alone.
+    assert all(mounts[path.rsplit("/", 1)[0]]["readOnly"] for path in paths)
+    assert all("subPath" not in mount for mount in mounts.values())
+
+
+def test_probes_find_the_port_whether_it_speaks_tls_or_not():
+    for case, scheme in {
+        "defaults": None,
+        "keys, certificates": "HTTPS",
+        "certificates, plain metrics": None,
+    }.items():
+        objects = chart.render(CASES[case])
+        (container,) = pod(objects)["containers"]
+        probes = [container[name] for name in ("startupProbe", "livenessProbe")]
+        if case == "defaults":
+            assert "grpc" in container["readinessProbe"]
+        else:
+            probes.append(container["readinessProbe"])
+        assert {probe["httpGet"].get("scheme") for probe in probes} == {scheme}, case
+        assert {probe["httpGet"]["port"] for probe in probes} == {"metrics"}
+        tls = {flag for flag in container["args"] if flag.startswith("--metrics-tls")}
+        mode = "server" if scheme else "off"
+        assert tls == (set() if case == "defaults" else {f"--metrics-tls={mode}"})
+        for monitor in chart.kinds(objects).get("PodMonitor", []):
+            (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+            assert endpoint["scheme"] == "https" and endpoint["tlsConfig"]
 
 
 def test_an_autoscaler_owns_the_number_of_pods():
@@ -319,6 +381,8 @@ def test_pressure_of_a_pod_that_cannot_shrink_is_its_memory(tmp_path):
         ({"kv": {"liveLimit": "12Gi"}}, "liveLimit"),
         ({"inferencePool": {"enabled": True}}, "endpointPicker.name"),
         ({"grpcRoute": {"enabled": True}}, "parentRefs"),
+        ({"tls": {"clientCaSecret": "clients"}}, "tls.existingSecret"),
+        ({"tls": {"metrics": "mutual"}}, "metrics"),
         ({"autoscaling": {"kind": "keda", "maxReplicas": 1}}, "maxReplicas"),
     ],
 )

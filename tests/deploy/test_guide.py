@@ -87,7 +87,7 @@ def test_quoted_errors_are_the_programs():
 def test_values_that_the_guide_names_exist():
     values = json.loads((tools.CHART / "values.schema.json").read_text())["properties"]
     named = re.findall(
-        r"`((?:model|kv|gpu|drain|autoscaling|monitoring|alerts|resources|grpcRoute|inferencePool|networkPolicy)\.[\w.]+)",
+        r"`((?:model|auth|tls|kv|gpu|drain|autoscaling|monitoring|alerts|resources|grpcRoute|inferencePool|networkPolicy)\.[\w.]+)",
         "".join(p.read_text() for p in PAGES),
     )
     named += re.findall(r"--set ([\w.]+)=", (DEPLOY / "guide.md").read_text())

@@ -65,10 +65,14 @@ class Result:
 class Api:
     """Calls every method of the service by name, with messages from the served descriptors."""
 
-    def __init__(self, address, options=()):
+    def __init__(self, address, options=(), credentials=None, metadata=()):
         # A channel of its own connection, not one shared within the process.
         options = [("grpc.use_local_subchannel_pool", 1), *options]
-        self.channel = grpc.insecure_channel(address, options=options)
+        if credentials is None:
+            self.channel = grpc.insecure_channel(address, options=options)
+        else:
+            self.channel = grpc.secure_channel(address, credentials, options=options)
+        self.metadata = metadata
         self.database = ProtoReflectionDescriptorDatabase(self.channel)
         self.pool = descriptor_pool.DescriptorPool(self.database)
         self.service = self.pool.FindServiceByName(SERVICE)
@@ -94,12 +98,13 @@ class Api:
 
     def call(self, name, timeout=30, **fields):
         """A unary call."""
-        return self._method(name)(self.message(f"{name}Request", **fields), timeout=timeout)
+        message = self.message(f"{name}Request", **fields)
+        return self._method(name)(message, timeout=timeout, metadata=self.metadata)
 
     def start(self, name, timeout=120, **fields):
         """A unary call under way: a future."""
         message = self.message(f"{name}Request", **fields)
-        return self._method(name).future(message, timeout=timeout)
+        return self._method(name).future(message, timeout=timeout, metadata=self.metadata)
 
     def request(self, text=None, token_ids=None, chat=None, sampling=None, **fields):
         """A GenerateRequest; `chat` is a list of (role, content)."""
@@ -115,7 +120,7 @@ class Api:
 
     def stream(self, request, timeout=None):
         """The raw stream of a Generate call."""
-        return self._method("Generate")(request, timeout=timeout)
+        return self._method("Generate")(request, timeout=timeout, metadata=self.metadata)
 
     def generate(self, text=None, timeout=60, **fields):
         """A Generate call to its end; its status is in the result, never raised."""

@@ -48,7 +48,8 @@ def eventually(check, seconds, what="it"):
 
 class Server:
     """A running server, of the model under test or of `model`, with more variables in its
-    environment. Use it as a context manager.
+    environment. Use it as a context manager. One that speaks TLS needs a `context` in which its
+    HTTP ports are asked.
     """
 
     def __init__(
@@ -58,8 +59,10 @@ class Server:
         kv_memory="256MiB",
         descriptors=None,
         limit=None,
-        environment=None,
+        context=None,
+        env=None,
     ):
+        self.context, self.scheme = context, "http" if context is None else "https"
         ports = [flag for flag in ("--port", "--http-port", "--metrics-port") if flag not in flags]
         ports = [part for flag in ports for part in (flag, "0")]
         command = [
@@ -81,7 +84,7 @@ class Server:
             [str(part) for part in command],
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **(env or {})},
         )
         self.log = []
         self._events = queue.Queue()
@@ -115,10 +118,13 @@ class Server:
             if event.get("message") == message:
                 return event
 
+    def _open(self, request, timeout):
+        return urllib.request.urlopen(request, timeout=timeout, context=self.context)
+
     def get(self, path):
         """Status and text of a GET on the HTTP port."""
         try:
-            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=10) as reply:
+            with self._open(f"{self.scheme}://{self.http}{path}", timeout=10) as reply:
                 return reply.status, reply.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -126,7 +132,7 @@ class Server:
     def status(self, path):
         """Status of a GET of the HTTP API."""
         try:
-            with urllib.request.urlopen(f"http://{self.api}{path}", timeout=10) as reply:
+            with self._open(f"{self.scheme}://{self.api}{path}", timeout=10) as reply:
                 return reply.status
         except urllib.error.HTTPError as error:
             return error.code
@@ -135,9 +141,9 @@ class Server:
         """Status, JSON and headers of a call of the HTTP API: a POST of `body`, or a GET."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", **headers}
-        request = urllib.request.Request(f"http://{self.api}{path}", data, headers)
+        request = urllib.request.Request(f"{self.scheme}://{self.api}{path}", data, headers)
         try:
-            with urllib.request.urlopen(request, timeout=30) as reply:
+            with self._open(request, timeout=30) as reply:
                 return reply.status, json.loads(reply.read()), reply.headers
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read()), error.headers

@@ -82,7 +82,7 @@ def layout(cache):
 
 def test_a_model_is_downloaded_once_and_then_served_without_a_network(hub, tmp_path):
     first = variables(hub, tmp_path, HF_TOKEN="hf_secret")
-    with Server(model="org/tiny", kv_memory="16MiB", environment=first) as server:
+    with Server(model="org/tiny", kv_memory="16MiB", env=first) as server:
         text = answer(server)
         assert not any("hf_secret" in line for line in server.log)
         assert any("downloading org/tiny" in line for line in server.log)
@@ -91,7 +91,7 @@ def test_a_model_is_downloaded_once_and_then_served_without_a_network(hub, tmp_p
         assert token == ("Bearer hf_secret" if at_hub else None)
     assert any(not at_hub for at_hub, *_ in asked)
     offline = variables(hub, tmp_path, HF_HUB_OFFLINE="1")
-    with Server(model="org/tiny", kv_memory="16MiB", environment=offline) as server:
+    with Server(model="org/tiny", kv_memory="16MiB", env=offline) as server:
         assert answer(server) == text
     assert hub.requests == asked
 

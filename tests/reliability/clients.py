@@ -10,11 +10,13 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 
 from api import Api, Result, collect, greedy
+from certificates import Authority
 from server import ROOT, Server, binary, eventually
 
 __all__ = [
     "ROOT",
     "Api",
+    "Authority",
     "Link",
     "Result",
     "Server",
@@ -77,12 +79,15 @@ def slow(*flags, width=1536, **more):
 class Link(Api):
     """A connection of its own that knows the messages from another one."""
 
-    def __init__(self, api, address, options=()):
+    def __init__(self, api, address, options=(), credentials=None):
         import grpc
 
         options = [("grpc.use_local_subchannel_pool", 1), *options]
-        self.channel = grpc.insecure_channel(address, options=options)
-        self.pool, self.service = api.pool, api.service
+        if credentials is None:
+            self.channel = grpc.insecure_channel(address, options=options)
+        else:
+            self.channel = grpc.secure_channel(address, credentials, options=options)
+        self.pool, self.service, self.metadata = api.pool, api.service, api.metadata
 
 
 def memory_beside(server, pool_mib):

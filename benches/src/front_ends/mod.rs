@@ -17,9 +17,12 @@ use ebb_load::workload::{Workload, WorkloadArgs};
 use ebb_models::model::LoadFormat;
 use ebb_proto::v1::ServerLimits;
 use ebb_serving::EngineConfig;
+use ebb_serving::access::Access;
 use ebb_serving::client_memory::ClientMemory;
 use ebb_serving::core::EngineHandle;
-use ebb_serving::server::{ConnectionLimits, Server, ServerConfig, Times};
+use ebb_serving::server::{
+    AllowedOrigins, ConnectionLimits, MetricsTls, Server, ServerConfig, Times,
+};
 use tokio::sync::watch;
 
 use self::direct::Direct;
@@ -141,6 +144,10 @@ fn server_config() -> ServerConfig {
         },
         times: Times::default(),
         client_memory: ClientMemory::unlimited(),
+        access: Access::open(),
+        allowed_origins: AllowedOrigins::None,
+        tls: None,
+        metrics_tls: MetricsTls::Off,
     }
 }
 

@@ -100,6 +100,17 @@ progressive
 - --max-connections-per-peer={{ int $v.server.maxConnectionsPerPeer }}
 {{- end }}
 - --client-memory={{ $v.server.clientMemory }}
+{{- if $v.auth.existingSecret }}
+- --api-key-file=/keys/{{ $v.auth.key }}
+{{- end }}
+{{- if $v.tls.existingSecret }}
+- --tls-cert=/tls/tls.crt
+- --tls-key=/tls/tls.key
+- --metrics-tls={{ $v.tls.metrics }}
+{{- if $v.tls.clientCaSecret }}
+- --tls-client-ca=/client-ca/ca.crt
+{{- end }}
+{{- end }}
 {{- with $v.server.maxContext }}
 - --max-context={{ int . }}
 {{- end }}
@@ -160,6 +171,13 @@ sum(vllm:kv_cache_usage_perc{ {{- $s -}} })
 {{- end -}}
 {{- end }}
 
+{{/* Whether the metrics port, which probes ask, speaks TLS; empty if not. */}}
+{{- define "ebb.metricsTls" -}}
+{{- if and .Values.tls.existingSecret (eq .Values.tls.metrics "server") -}}
+yes
+{{- end -}}
+{{- end }}
+
 {{/* Combinations that the schema cannot refuse. */}}
 {{- define "ebb.check" -}}
 {{- $v := .Values -}}
@@ -184,6 +202,9 @@ sum(vllm:kv_cache_usage_perc{ {{- $s -}} })
 {{- end -}}
 {{- if and $v.kv.preset $v.kv.profile.configMap (not (has $v.kv.preset (concat $presets.profile $presets.profileOrNone))) -}}
 {{- fail (printf "kv.preset %s takes no profile; leave kv.profile.configMap empty" $v.kv.preset) -}}
+{{- end -}}
+{{- if and $v.tls.clientCaSecret (not $v.tls.existingSecret) -}}
+{{- fail "tls.clientCaSecret needs tls.existingSecret, the Secret with the certificate of the pods" -}}
 {{- end -}}
 {{- if and $v.inferencePool.enabled (not $v.inferencePool.endpointPicker.name) -}}
 {{- fail "inferencePool.enabled needs inferencePool.endpointPicker.name, the Service of the endpoint picker" -}}

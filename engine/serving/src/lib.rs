@@ -1,9 +1,11 @@
 //! Serving: sampling, the step loop, the servers, and how the KV cache shrinks meanwhile.
 //!
-//! Every module imports those above it in this list alone: `client_memory`, `sampling`, `kv_pages`,
-//! `kv_profile`, `kv_spec`, `kv_plan`, `kv_state`, `kv_pool`, `metrics`, `trajectory`,
-//! `device`, `core`, `start`, `front_end`, `http`, `openai`, `anthropic`, `page`, `server`.
+//! Every module imports those above it in this list alone: `client_memory`, `small_file`, `access`,
+//! `sampling`, `kv_pages`, `kv_profile`, `kv_spec`, `kv_plan`, `kv_state`, `kv_pool`, `metrics`,
+//! `trajectory`, `device`, `core`, `start`, `front_end`, `http`, `openai`, `anthropic`, `page`,
+//! `server`.
 
+pub mod access;
 mod anthropic;
 pub mod client_memory;
 pub mod core;
@@ -21,6 +23,7 @@ mod openai;
 mod page;
 pub mod sampling;
 pub mod server;
+mod small_file;
 mod start;
 pub mod trajectory;
 

@@ -2,7 +2,8 @@
 
 use std::io;
 
-use ebb_serving::server::{EngineStopped, ListenError};
+use ebb_serving::access::AccessError;
+use ebb_serving::server::{BindError, EngineStopped};
 use thiserror::Error;
 
 /// What went wrong and what to do about it.
@@ -45,9 +46,12 @@ pub(super) enum CliError {
     #[cfg(feature = "lab")]
     #[error("{0}")]
     Replay(String),
-    /// A port is taken.
+    /// A port is taken, or its certificate cannot be used.
     #[error(transparent)]
-    Listen(#[from] ListenError),
+    Bind(#[from] BindError),
+    /// Keys cannot be used.
+    #[error(transparent)]
+    Access(#[from] AccessError),
     /// The engine thread ended by itself.
     #[error(transparent)]
     EngineStopped(#[from] EngineStopped),

@@ -1,6 +1,7 @@
 //! The command line. Flags are read once, here, into checked configurations; nothing else reads the
 //! environment.
 
+mod access_args;
 mod chat;
 mod engine_args;
 mod error;
@@ -10,7 +11,9 @@ mod kv_args;
 #[cfg(feature = "lab")]
 mod lab;
 mod log;
+mod panics;
 mod sampling_args;
+mod secret;
 mod serve;
 mod size;
 mod source;
@@ -89,11 +92,11 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<(), CliError> {
-    let level = if matches!(cli.command, Command::Serve(_)) {
-        "info"
-    } else {
-        "warn"
-    };
+    let serves = matches!(cli.command, Command::Serve(_));
+    if serves {
+        panics::without_texts();
+    }
+    let level = if serves { "info" } else { "warn" };
     cli.log.init(level)?;
     // Tasks only pass messages; the model has threads of its own.
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -13,6 +13,7 @@ use ebb_serving::server::{
     serve_until_stopped,
 };
 
+use super::access_args::{AccessArgs, AccessConfig};
 use super::engine_args::{EngineArgs, YEAR};
 use super::error::CliError;
 use super::size::ByteSize;
@@ -60,6 +61,8 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "SIZE", default_value_t = ByteSize(256 << 20))]
     client_memory: ByteSize,
     #[command(flatten)]
+    access: AccessArgs,
+    #[command(flatten)]
     engine: EngineArgs,
 }
 
@@ -97,6 +100,12 @@ impl ServeArgs {
             max_step_tokens: clamp(engine.max_step_tokens),
             max_message_bytes: MAX_MESSAGE_BYTES,
         };
+        let AccessConfig {
+            access,
+            allowed_origins,
+            tls,
+            metrics_tls,
+        } = self.access.config()?;
         let server = ServerConfig {
             grpc: resolve(&self.host, self.port)?,
             api: Some(resolve(&self.host, self.http_port)?),
@@ -109,6 +118,10 @@ impl ServeArgs {
             },
             times: Times::default(),
             client_memory,
+            access,
+            allowed_origins,
+            tls,
+            metrics_tls,
         };
         Ok(ServeConfig {
             engine,
@@ -127,7 +140,8 @@ impl ServeArgs {
         let text = |address: Option<SocketAddr>| address.map(|a| a.to_string());
         let api = text(server.api_address()).unwrap_or_default();
         let http = text(server.http_address()).unwrap_or_default();
-        tracing::info!(grpc = %server.grpc_address(), api, http, "listening");
+        let (keys, tls) = (config.server.access.count(), config.server.tls.is_some());
+        tracing::info!(grpc = %server.grpc_address(), api, http, keys, tls, "listening");
         tracing::info!(model = config.engine.model, "loading the model");
         let engine = tokio::select! {
             engine = start(config.engine) => engine?,

@@ -1,6 +1,7 @@
 //! Where answers come from: an engine in this process, or a running server.
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 
 use clap::Args;
 use ebb_proto::v1;
@@ -8,11 +9,15 @@ use ebb_proto::v1::ebb_client::EbbClient;
 use ebb_proto::v1::generate_response::Event;
 use ebb_serving::core::{EngineHandle, GenerateStream};
 use ebb_serving::server::{request, responses, status};
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Status, Streaming};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::{Request, Status, Streaming};
 
 use super::engine_args::{ENGINE_FLAGS, EngineArgs};
 use super::error::{CliError, root_cause};
+use super::secret::Secret;
 
 /// Flags that say where answers come from.
 #[derive(Debug, Clone, Args)]
@@ -21,16 +26,26 @@ pub(super) struct SourceArgs {
     /// here.
     #[arg(long, value_name = "URL", conflicts_with_all = ENGINE_FLAGS)]
     server: Option<String>,
+    /// The API key that the server asks for.
+    #[arg(long, value_name = "KEY", env = "EBB_API_KEY", hide_env_values = true)]
+    api_key: Option<Secret>,
+    /// The authority that the server's certificate is from, as a PEM file, for an address that
+    /// begins with https:// [default: those that this system trusts].
+    #[arg(long, value_name = "FILE", requires = "server")]
+    ca: Option<PathBuf>,
     #[command(flatten)]
     engine: EngineArgs,
 }
+
+/// A client that sends its key with every call.
+type Client = EbbClient<InterceptedService<Channel, Bearer>>;
 
 /// Answers requests.
 pub(super) enum Source {
     /// An engine in this process.
     Local(EngineHandle),
     /// A server.
-    Remote(EbbClient<Channel>),
+    Remote(Client),
 }
 
 impl SourceArgs {
@@ -40,7 +55,7 @@ impl SourceArgs {
     /// When there is no server or the model cannot be loaded.
     pub(super) async fn open(&self) -> Result<Source, CliError> {
         match &self.server {
-            Some(url) => connect(url).await.map(Source::Remote),
+            Some(url) => self.connect(url).await.map(Source::Remote),
             None => start(self.engine.config()?).await.map(Source::Local),
         }
     }
@@ -54,22 +69,66 @@ pub(super) async fn start(config: ebb_serving::EngineConfig) -> Result<EngineHan
     Ok(started?)
 }
 
-async fn connect(url: &str) -> Result<EbbClient<Channel>, CliError> {
-    let address = if url.contains("://") {
-        url.to_owned()
-    } else {
-        format!("http://{url}")
-    };
-    let fail = |error: tonic::transport::Error| CliError::Connect {
-        url: url.to_owned(),
-        cause: root_cause(&error),
-    };
-    let channel = Endpoint::from_shared(address)
-        .map_err(fail)?
-        .connect()
-        .await
-        .map_err(fail)?;
-    Ok(EbbClient::new(channel))
+impl SourceArgs {
+    async fn connect(&self, url: &str) -> Result<Client, CliError> {
+        let address = if url.contains("://") {
+            url.to_owned()
+        } else {
+            format!("http://{url}")
+        };
+        let fail = |error: tonic::transport::Error| CliError::Connect {
+            url: url.to_owned(),
+            cause: root_cause(&error),
+        };
+        let mut endpoint = Endpoint::from_shared(address).map_err(fail)?;
+        if endpoint.uri().scheme_str() == Some("https") {
+            endpoint = endpoint.tls_config(self.tls()?).map_err(fail)?;
+        }
+        let channel = endpoint.connect().await.map_err(fail)?;
+        let bearer = Bearer::new(self.api_key.as_ref())?;
+        Ok(EbbClient::with_interceptor(channel, bearer))
+    }
+
+    /// Whom to trust.
+    fn tls(&self) -> Result<ClientTlsConfig, CliError> {
+        let Some(path) = &self.ca else {
+            return Ok(ClientTlsConfig::new().with_native_roots());
+        };
+        let read = std::fs::read(path);
+        let pem = read.map_err(CliError::io(format!("read --ca {}", path.display())))?;
+        Ok(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)))
+    }
+}
+
+/// Adds the key to a call, if there is one.
+#[derive(Clone)]
+pub(super) struct Bearer(Option<MetadataValue<Ascii>>);
+
+impl Bearer {
+    fn new(key: Option<&Secret>) -> Result<Self, CliError> {
+        let Some(key) = key else {
+            return Ok(Self(None));
+        };
+        let wrong = |_| {
+            CliError::Usage(
+                "--api-key (or EBB_API_KEY) has characters other than visible ASCII ones".into(),
+            )
+        };
+        let mut value: MetadataValue<Ascii> =
+            format!("Bearer {}", key.text()).parse().map_err(wrong)?;
+        value.set_sensitive(true);
+        Ok(Self(Some(value)))
+    }
+}
+
+impl Interceptor for Bearer {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(value) = &self.0 {
+            let metadata = request.metadata_mut();
+            metadata.insert("authorization", value.clone());
+        }
+        Ok(request)
+    }
 }
 
 /// One answer, event by event. Dropping it aborts the request.

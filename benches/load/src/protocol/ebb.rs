@@ -7,9 +7,13 @@ use std::time::Duration;
 use ebb_proto::v1;
 use ebb_proto::v1::ebb_client::EbbClient;
 use ebb_proto::v1::generate_response::Event as Piece;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, Request, Status, Streaming};
 
+use super::target::ApiKey;
 use super::{Address, Answer, Ask, Event, Failure, Finished, Pace, Protocol, Target};
 
 /// Bytes of an answer that may be on their way to a client that reads at once, and of all answers
@@ -19,12 +23,44 @@ const EAGER_WINDOW_BYTES: (u32, u32) = (1 << 20, 16 << 20);
 const SLOW_WINDOW_BYTES: (u32, u32) = (16 << 10, 16 << 20);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// A client that sends its key with every call.
+type Client = EbbClient<InterceptedService<Channel, Bearer>>;
+
+/// Adds the key to a call, if there is one.
+#[derive(Debug, Clone)]
+struct Bearer(Option<MetadataValue<Ascii>>);
+
+impl Bearer {
+    fn new(key: Option<&ApiKey>) -> Result<Self, Failure> {
+        let Some(key) = key else {
+            return Ok(Self(None));
+        };
+        let value = format!("Bearer {}", key.text()).parse();
+        let mut value: MetadataValue<Ascii> = value.map_err(|_| Failure {
+            code: "UNAUTHENTICATED".into(),
+            message: "EBB_API_KEY has characters other than visible ASCII ones".into(),
+        })?;
+        value.set_sensitive(true);
+        Ok(Self(Some(value)))
+    }
+}
+
+impl Interceptor for Bearer {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(value) = &self.0 {
+            let metadata = request.metadata_mut();
+            metadata.insert("authorization", value.clone());
+        }
+        Ok(request)
+    }
+}
+
 /// Connections to an Ebb server.
 #[derive(Debug, Clone)]
 pub struct Ebb {
-    eager: Arc<[EbbClient<Channel>]>,
+    eager: Arc<[Client]>,
     /// Made when first used.
-    slow: EbbClient<Channel>,
+    slow: Client,
     turn: Arc<AtomicUsize>,
     has_tls: bool,
 }
@@ -35,7 +71,8 @@ impl Ebb {
     /// # Errors
     /// When nobody listens there, or its certificate is not one to trust.
     pub async fn connect(address: &Address, connections: usize) -> Result<Self, Failure> {
-        let Address { url, tls } = address;
+        let Address { url, tls, key } = address;
+        let bearer = Bearer::new(key.as_ref())?;
         let lost = |error: tonic::transport::Error| {
             let cause = innermost(&error);
             let advice = if tls.is_some() {
@@ -67,17 +104,19 @@ impl Ebb {
         let mut eager = Vec::with_capacity(connections);
         for _ in 0..connections.max(1) {
             let endpoint = endpoint(EAGER_WINDOW_BYTES).map_err(lost)?;
-            eager.push(EbbClient::new(endpoint.connect().await.map_err(lost)?));
+            let channel = endpoint.connect().await.map_err(lost)?;
+            eager.push(EbbClient::with_interceptor(channel, bearer.clone()));
         }
+        let slow = endpoint(SLOW_WINDOW_BYTES).map_err(lost)?.connect_lazy();
         Ok(Self {
             eager: eager.into(),
-            slow: EbbClient::new(endpoint(SLOW_WINDOW_BYTES).map_err(lost)?.connect_lazy()),
+            slow: EbbClient::with_interceptor(slow, bearer),
             turn: Arc::default(),
             has_tls: tls.is_some(),
         })
     }
 
-    fn client(&self, pace: Pace) -> EbbClient<Channel> {
+    fn client(&self, pace: Pace) -> Client {
         match pace {
             Pace::Slow => self.slow.clone(),
             Pace::Eager => {

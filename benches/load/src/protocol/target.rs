@@ -1,5 +1,6 @@
 //! Which server is loaded, and that it is meant.
 
+use std::fmt;
 use std::net::ToSocketAddrs as _;
 use std::path::PathBuf;
 
@@ -38,7 +39,7 @@ pub struct TargetArgs {
     /// The server's address
     #[arg(long, value_name = "URL", default_value = "127.0.0.1:50051")]
     pub target: String,
-    /// What the server speaks there; OpenAI's takes a key from OPENAI_API_KEY
+    /// What the server speaks there; ebb takes a key from EBB_API_KEY, OpenAI's from OPENAI_API_KEY
     #[arg(long, value_enum, default_value_t = Api::Ebb)]
     pub protocol: Api,
     /// Speak TLS, as with https://; the certificate must be for the address's name
@@ -77,6 +78,32 @@ pub struct Address {
     pub url: String,
     /// None: in plain text.
     pub tls: Option<Tls>,
+    /// None: calls have none.
+    pub key: Option<ApiKey>,
+}
+
+/// An API key, which is never shown. It comes from the environment alone: results repeat the
+/// command line.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ApiKey(String);
+
+impl ApiKey {
+    /// The variable `EBB_API_KEY`.
+    fn of_environment() -> Option<Self> {
+        let key = std::env::var("EBB_API_KEY").ok()?;
+        (!key.is_empty()).then_some(Self(key))
+    }
+
+    /// The key.
+    pub(super) fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for ApiKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
 }
 
 /// Whom to trust.
@@ -89,7 +116,11 @@ pub struct Tls {
 impl Address {
     /// A server that speaks plain text.
     pub fn plain(url: String) -> Self {
-        Self { url, tls: None }
+        Self {
+            url,
+            tls: None,
+            key: None,
+        }
     }
 }
 
@@ -109,13 +140,17 @@ impl TargetArgs {
                 let why = "--ca is for TLS, and --target is plain http; add --tls";
                 return Err(LoadError::Usage(why.into()));
             }
-            return Ok(Address::plain(url));
+            return Ok(Address {
+                key: ApiKey::of_environment(),
+                ..Address::plain(url)
+            });
         }
         let read = |path: &PathBuf| std::fs::read(path).map_err(LoadError::file("read", path));
         let ca = self.ca.as_ref().map(read).transpose()?;
         Ok(Address {
             url,
             tls: Some(Tls { ca }),
+            key: ApiKey::of_environment(),
         })
     }
 

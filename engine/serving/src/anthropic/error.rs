@@ -24,6 +24,7 @@ struct Object<'a> {
 /// The object alone.
 pub(super) fn body(problem: &Problem) -> Body<'_> {
     let kind = match problem.status {
+        StatusCode::UNAUTHORIZED => "authentication_error",
         StatusCode::NOT_FOUND => "not_found_error",
         StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
         StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",

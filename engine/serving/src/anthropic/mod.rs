@@ -1,6 +1,7 @@
 //! Anthropic's Messages API over HTTP: `POST /v1/messages` and `POST /v1/messages/count_tokens`.
 //!
-//! The headers `x-api-key` and `anthropic-version` are let pass. Unknown fields are ignored; wrong
+//! The header `x-api-key` is a key, where keys are asked for; `anthropic-version` is let pass.
+//! Unknown fields are ignored; wrong
 //! ones, and those that ask for what Ebb does not have, get Anthropic's error object.
 
 mod answer;
@@ -51,7 +52,7 @@ async fn answer<E: Engine>(api: Api<E>, request: Request) -> Result<Response, Pr
     let streams = body.streams();
     let model = body.model.take();
     let request = body.request(engine.default_sampling())?;
-    let answers = Answers::submit(&engine, vec![request]).await;
+    let answers = Answers::submit(&engine, vec![request], memory.as_ref()).await;
     let answers = answers.map_err(|(_, error)| refused(&error))?;
     // The body is used up; the answer has an account of its own.
     if let Some(memory) = &memory {

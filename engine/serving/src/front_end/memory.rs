@@ -1,35 +1,47 @@
-//! What one call makes the server hold, as long as it lasts.
+//! What one call makes the server hold, and the key that it counts for, as long as it lasts.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use axum::http::Extensions;
 use parking_lot::Mutex;
 
+use crate::access::Running;
 use crate::client_memory::{ClientMemory, ClientMemoryFull, Held};
+use crate::core::StreamEvent;
 
 /// A call's account. It travels with the request (as an extension) and with the answer; what it
 /// holds is given back when both are gone, or before.
 #[derive(Clone)]
-pub(crate) struct CallMemory(Arc<Mutex<Held>>);
+pub(crate) struct CallMemory(Arc<Inner>);
+
+struct Inner {
+    held: Mutex<Held>,
+    /// Set when the call was let in with a key.
+    running: OnceLock<Running>,
+}
 
 impl CallMemory {
     pub(crate) fn new(memory: &ClientMemory) -> Self {
-        Self(Arc::new(Mutex::new(memory.hold_nothing())))
+        Self(Arc::new(Inner {
+            held: Mutex::new(memory.hold_nothing()),
+            running: OnceLock::new(),
+        }))
     }
 
     /// Takes `bytes` more.
     pub(crate) fn grow(&self, bytes: usize) -> Result<(), ClientMemoryFull> {
-        self.0.lock().grow(bytes)
+        self.0.held.lock().grow(bytes)
     }
 
     /// Takes `bytes` more, even beyond the budget.
     pub(crate) fn grow_anyway(&self, bytes: usize) {
-        self.0.lock().grow_anyway(bytes);
+        self.0.held.lock().grow_anyway(bytes);
     }
 
     /// Gives `bytes` back, or all if there are fewer.
     pub(crate) fn shrink(&self, bytes: usize) {
-        self.0.lock().shrink(bytes);
+        self.0.held.lock().shrink(bytes);
     }
 
     /// The account of a call. One that did not come over a port has none of its own.
@@ -39,6 +51,25 @@ impl CallMemory {
 
     /// The message has been used up: gives its bytes back.
     pub(crate) fn clear(&self) {
-        self.0.lock().clear();
+        self.0.held.lock().clear();
+    }
+
+    /// The call counts for a key until its account ends.
+    pub(crate) fn count_for(&self, running: Running) {
+        // A call is let in once; a second time would change nothing.
+        let _ = self.0.running.set(running);
+    }
+
+    /// Charges the call's key for the tokens that this event tells of.
+    pub(crate) fn charge(&self, event: &StreamEvent) {
+        let Some(running) = self.0.running.get() else {
+            return;
+        };
+        let tokens = match event {
+            StreamEvent::Started { prompt_tokens, .. } => *prompt_tokens,
+            StreamEvent::Delta { token_ids, .. } => token_ids.len(),
+            StreamEvent::Finished { .. } => return,
+        };
+        running.charge(tokens, Instant::now());
     }
 }

@@ -11,28 +11,40 @@ use crate::front_end::{CallMemory, Engine};
 type Indexed = (usize, Result<StreamEvent, RequestError>);
 
 /// The answers to a call's requests. Dropping them aborts what has not ended.
-pub(crate) struct Answers(SelectAll<BoxStream<'static, Indexed>>);
+pub(crate) struct Answers {
+    events: SelectAll<BoxStream<'static, Indexed>>,
+    /// The call's account, which pays for its tokens.
+    account: Option<CallMemory>,
+}
 
 impl Answers {
-    /// Submits all requests or none.
+    /// Submits all requests of a call or none. Their tokens are charged to its account.
     ///
     /// # Errors
     /// Why the request of that index was refused.
     pub(crate) async fn submit<E: Engine>(
         engine: &E,
         requests: Vec<Request>,
+        account: Option<&CallMemory>,
     ) -> Result<Self, (usize, RequestError)> {
         // At once: the first must not answer for long while the last are still being tokenised.
         let submitted = requests.into_iter().enumerate().map(async |(i, request)| {
             let stream = engine.generate(request).await.map_err(|error| (i, error))?;
             Ok(indexed(i, stream))
         });
-        Ok(Self(select_all(try_join_all(submitted).await?)))
+        Ok(Self {
+            events: select_all(try_join_all(submitted).await?),
+            account: account.cloned(),
+        })
     }
 
     /// The next event of any request; none after the last of all.
     pub(crate) async fn next(&mut self) -> Option<Indexed> {
-        self.0.next().await
+        let next = self.events.next().await;
+        if let (Some((_, Ok(event))), Some(account)) = (&next, &self.account) {
+            account.charge(event);
+        }
+        next
     }
 
     /// All of it, for `prompts` requests of `n` choices each. `memory` counts it, and the JSON that

@@ -36,7 +36,8 @@ pub(crate) async fn receive(request: Request, limit: usize) -> Result<Received, 
         .and_then(|value| value.to_str().ok())
         .unwrap_or("");
     let essence = media_type.split(';').next().unwrap_or("").trim();
-    let bytes = collect(body, limit, memory.as_ref()).await?;
+    let most = limit.saturating_mul(DISCARDED);
+    let bytes = collect(body, limit, most, memory.as_ref()).await?;
     if !essence.eq_ignore_ascii_case("application/json") {
         let why = "send the body as JSON, with the header Content-Type: application/json";
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
@@ -44,9 +45,20 @@ pub(crate) async fn receive(request: Request, limit: usize) -> Result<Received, 
     Ok(Received { bytes, memory })
 }
 
+/// Reads a body that nobody wants, if it has at most `limit` bytes: a client that still writes
+/// would not read the answer.
+pub(crate) async fn discard(request: Request, limit: usize) {
+    let (mut parts, body) = request.into_parts();
+    let memory = CallMemory::of(&mut parts.extensions);
+    // The answer is the same whether the body was whole.
+    let _ = collect(body, 0, limit, memory.as_ref()).await;
+}
+
+/// The bytes of a body of at most `limit` bytes. Of one that is longer, `most` are read.
 async fn collect(
     mut body: Body,
     limit: usize,
+    most: usize,
     memory: Option<&CallMemory>,
 ) -> Result<Vec<u8>, Problem> {
     let mut bytes = Vec::new();
@@ -76,7 +88,7 @@ async fn collect(
         if let Some(memory) = memory {
             memory.clear();
         }
-        if length > limit.saturating_mul(DISCARDED) {
+        if length > most {
             break;
         }
     }

@@ -8,7 +8,9 @@ pub(crate) mod answers;
 pub(crate) mod calls;
 pub(crate) mod events;
 pub(crate) mod json;
+pub(crate) mod keys;
 pub(crate) mod messages;
+pub(crate) mod origins;
 pub(crate) mod probes;
 mod problem;
 pub(crate) mod values;
@@ -41,6 +43,12 @@ pub(crate) fn error(problem: &Problem, body: &impl Serialize) -> Response {
     if let Some(seconds) = problem.retry_after() {
         let headers = response.headers_mut();
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if problem.status == StatusCode::UNAUTHORIZED {
+        let scheme = HeaderValue::from_static("Bearer");
+        response
+            .headers_mut()
+            .insert(header::WWW_AUTHENTICATE, scheme);
     }
     response
 }

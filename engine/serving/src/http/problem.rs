@@ -3,6 +3,7 @@
 use axum::http::StatusCode;
 use tonic::{Code, Status};
 
+use crate::access::Denied;
 use crate::core::{Field, RequestError};
 
 /// The longest part of a client's own text that an error repeats, in characters.
@@ -18,6 +19,8 @@ pub(crate) struct Problem {
     pub(crate) param: Option<String>,
     /// A word for programs.
     pub(crate) code: Option<&'static str>,
+    /// Seconds after which the same call may succeed, where they are known.
+    after: Option<u32>,
 }
 
 impl Problem {
@@ -27,6 +30,7 @@ impl Problem {
             message: shortened(message.into()),
             param: None,
             code: None,
+            after: None,
         }
     }
 
@@ -113,13 +117,28 @@ impl Problem {
         Self::new(code, status.message()).code(word)
     }
 
+    /// The call's key does not let it in.
+    pub(crate) fn denied(denied: &Denied) -> Self {
+        let (status, code) = match denied {
+            Denied::NoKey | Denied::WrongKey => (StatusCode::UNAUTHORIZED, "invalid_api_key"),
+            Denied::Concurrency { .. } | Denied::Requests { .. } | Denied::Tokens { .. } => {
+                (StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded")
+            }
+        };
+        Self {
+            after: denied.retry_after(),
+            ..Self::new(status, denied.to_string()).code(code)
+        }
+    }
+
     /// Seconds after which the same call may succeed.
     pub(crate) fn retry_after(&self) -> Option<u32> {
         let may_pass = [
             StatusCode::TOO_MANY_REQUESTS,
             StatusCode::SERVICE_UNAVAILABLE,
         ];
-        may_pass.contains(&self.status).then_some(1)
+        self.after
+            .or_else(|| may_pass.contains(&self.status).then_some(1))
     }
 }
 

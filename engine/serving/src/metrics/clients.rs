@@ -29,7 +29,7 @@ pub struct PortGauges {
     /// Connections that clients opened since the start.
     pub accepted: u64,
     /// Of those, the ones that the server closed, by reason.
-    pub closed: [(&'static str, u64); 5],
+    pub closed: [(&'static str, u64); 6],
 }
 
 impl ClientGauges {

@@ -59,7 +59,7 @@
 //! | gauge | `ebb:max_requests` | state | sequences that may be `running`, requests that may be `waiting` |
 //! | gauge | `ebb:connections`, `ebb:max_connections` | port | connections to `grpc`, `api` (the HTTP API) and `http` (metrics), and how many there may be |
 //! | counter | `ebb:connections_accepted` | port | connections that clients opened, refused ones included |
-//! | counter | `ebb:connections_closed` | port, reason | those that the server closed: idle ones that `made_way`, `no_handshake` or `no_request` in time or left an answer `unread`, and newcomers `refused` |
+//! | counter | `ebb:connections_closed` | port, reason | those that the server closed: idle ones that `made_way`, `no_handshake` or `no_request` in time or left an answer `unread`, newcomers `refused`, and failed handshakes of `tls` |
 //! | gauge | `ebb:texts_waiting` | | texts and templates that wait for a thread |
 //! | gauge | `ebb:client_memory_bytes`, `ebb:max_client_memory_bytes` | | what clients make the server hold (messages, texts being tokenised, prompts, unread answers), and may |
 //! | counter | `ebb:client_memory_refusals`, `ebb:late_messages` | | what was refused beyond that, and calls whose message did not arrive in time |

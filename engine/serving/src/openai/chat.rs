@@ -162,7 +162,7 @@ async fn answer<E: Engine>(api: Api<E>, request: Request) -> Result<Response, Pr
         return Err(Problem::invalid("prompt_logprobs", why));
     }
     let request = common.request(prompt, sampling)?;
-    let answers = Answers::submit(&engine, vec![request]).await;
+    let answers = Answers::submit(&engine, vec![request], memory.as_ref()).await;
     let answers = answers.map_err(|(_, error)| refused(error))?;
     // The body is used up; the answer has an account of its own.
     if let Some(memory) = &memory {

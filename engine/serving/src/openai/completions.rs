@@ -138,7 +138,7 @@ async fn answer<E: Engine>(api: Api<E>, request: Request) -> Result<Response, Pr
         requests.push(request);
     }
     let count = requests.len();
-    let answers = Answers::submit(&engine, requests).await;
+    let answers = Answers::submit(&engine, requests, memory.as_ref()).await;
     let answers = answers.map_err(|(i, error)| refused(&indexed(spelling, single, i), &error))?;
     // The body is used up; the answer has an account of its own.
     if let Some(memory) = &memory {

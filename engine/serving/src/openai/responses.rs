@@ -255,7 +255,7 @@ async fn answer<E: Engine>(api: Api<E>, request: Request) -> Result<Response, Pr
         "truncation": "disabled",
     });
     let request = common.request(own.prompt()?, sampling)?;
-    let answers = Answers::submit(&engine, vec![request]).await;
+    let answers = Answers::submit(&engine, vec![request], memory.as_ref()).await;
     let refused = |error| Problem::of(&error, |field| Some(spelling.path(field)));
     let mut answers = answers.map_err(|(_, error)| refused(error))?;
     // The body is used up; the answer has an account of its own.

@@ -35,15 +35,18 @@ pub(super) enum CloseReason {
     Unread,
     /// All others are busy.
     Refused,
+    /// Its TLS handshake failed.
+    Tls,
 }
 
 impl CloseReason {
-    pub(super) const ALL: [Self; 5] = [
+    pub(super) const ALL: [Self; 6] = [
         Self::MadeWay,
         Self::NoHandshake,
         Self::NoRequest,
         Self::Unread,
         Self::Refused,
+        Self::Tls,
     ];
 
     pub(super) fn as_str(self) -> &'static str {
@@ -53,6 +56,7 @@ impl CloseReason {
             Self::NoRequest => "no_request",
             Self::Unread => "unread",
             Self::Refused => "refused",
+            Self::Tls => "tls",
         }
     }
 }

@@ -18,7 +18,8 @@ use super::incoming::Messages;
 use super::service::EbbService;
 use super::transport::{Port, Protocol, Times, connection};
 use super::unread::Unread;
-use super::{Engine, routes};
+use super::{Engine, keys, routes};
+use crate::access::Access;
 use crate::client_memory::ClientMemory;
 
 /// Answers as [`super::Server`] does, whatever the bytes come from. There is no health service,
@@ -36,13 +37,16 @@ impl InMemory {
         limits: v1::ServerLimits,
         times: Times,
         memory: ClientMemory,
+        access: Access,
     ) -> Self {
+        let engine = Arc::new(OnceLock::from(engine));
         let service = EbbService {
-            engine: Arc::new(OnceLock::from(engine)),
+            engine: engine.clone(),
             limits,
             started: Instant::now(),
             open: Arc::default(),
         };
+        let routes = routes(service).into_axum_router();
         let unlimited = Limits {
             total: usize::MAX,
             per_peer: usize::MAX,
@@ -58,11 +62,12 @@ impl InMemory {
                 protocol: Protocol::Grpc,
                 connections: Connections::new(unlimited),
                 times,
+                tls: None,
                 also_close_idle: Vec::new(),
                 messages: Some(messages),
                 open: None,
             },
-            router: routes(service).into_axum_router(),
+            router: keys::required(routes, &access, &engine),
         }
     }
 
@@ -84,7 +89,8 @@ impl InMemory {
         let place = place.expect("connections are not limited");
         let (_closer, closing) = watch::channel(());
         let (port, router) = (self.port.clone(), self.router.clone());
-        connection(io, SocketAddr::new(PEER, 0), port, router, place, closing).await;
+        let peer = SocketAddr::new(PEER, 0);
+        connection(io, peer, Instant::now(), port, router, place, closing).await;
     }
 }
 

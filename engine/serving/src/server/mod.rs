@@ -1,5 +1,6 @@
 //! The gRPC server (`ebb.v1`, health, reflection), and all ports: its own, that of the HTTP front
-//! ends, and one for metrics and probes alone.
+//! ends, and one for metrics and probes alone. All may speak TLS (`tls`); calls may need a key
+//! ([`crate::access`]).
 //!
 //! [`Server::bind`] takes the ports and answers at once: until [`Server::ready`] gives it an
 //! engine, health says NOT_SERVING and calls get UNAVAILABLE. [`Server::shut_down`] stops
@@ -14,6 +15,8 @@
 
 mod busy;
 mod call;
+mod clients;
+mod config;
 mod connections;
 mod convert;
 mod deadline;
@@ -23,14 +26,17 @@ mod handshake;
 mod health;
 mod in_memory;
 mod incoming;
+mod keys;
 mod listen;
 mod log_throttle;
+mod reload;
 mod responses;
 mod sampling;
 mod serve;
 mod service;
 mod shutdown;
 mod status;
+mod tls;
 mod transport;
 mod unread;
 
@@ -38,18 +44,18 @@ mod unread;
 mod tests;
 
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use ebb_proto::v1;
 use ebb_proto::v1::ebb_server::EbbServer;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::service::Routes;
 
+pub use config::{BindError, ServerConfig};
 pub use convert::{request, responses};
 pub use descriptors::{ConnectionLimits, DEFAULT_MAX_CONNECTIONS};
 pub use in_memory::InMemory;
@@ -57,16 +63,19 @@ pub use listen::ListenError;
 pub use serve::{EngineStopped, serve_until_stopped};
 pub use shutdown::Signals;
 pub use status::{CallError, status};
+pub use tls::{MetricsTls, TlsError, TlsFiles};
 pub use transport::Times;
 
+use self::clients::Clients;
 use self::connections::Connections;
 use self::incoming::Messages;
+use self::tls::Tls;
 use self::transport::{Port, Protocol};
+use crate::access::Access;
 use crate::anthropic;
-use crate::client_memory::ClientMemory;
 pub use crate::front_end::Engine;
-use crate::http::{Api, calls, probes};
-use crate::metrics::{ClientGauges, PortGauges};
+pub use crate::http::origins::{AllowedOrigins, OriginError};
+use crate::http::{Api, calls, keys as http_keys, origins, probes};
 use crate::openai;
 use crate::page;
 
@@ -76,27 +85,6 @@ use crate::page;
 /// Connections close by themselves once clients answer that they have understood, but idle clients
 /// may take seconds to look (grpcio's takes five).
 const LINGER: Duration = Duration::from_millis(500);
-
-/// Where to listen, and limits.
-#[derive(Debug, Clone)]
-pub struct ServerConfig {
-    /// Address of the gRPC port; port 0 lets the system choose.
-    pub grpc: SocketAddr,
-    /// Address of the port of the HTTP front ends; none when they are not wanted.
-    pub api: Option<SocketAddr>,
-    /// Whether the HTTP front ends' port has a page to look at.
-    pub page: bool,
-    /// Address of the port for metrics and probes alone; none when it is not wanted.
-    pub http: Option<SocketAddr>,
-    /// Limits told by GetServerInfo; `max_message_bytes` is enforced here.
-    pub limits: v1::ServerLimits,
-    /// How many connections clients may have.
-    pub connections: ConnectionLimits,
-    /// How long clients may take.
-    pub times: Times,
-    /// What clients may make the server hold.
-    pub client_memory: ClientMemory,
-}
 
 /// A server that listens.
 pub struct Server<E> {
@@ -111,6 +99,8 @@ pub struct Server<E> {
     grpc_address: SocketAddr,
     api_address: Option<SocketAddr>,
     http_address: Option<SocketAddr>,
+    /// Files are followed until it is dropped.
+    _follows_files: Sender<()>,
 }
 
 impl<E: Engine> Server<E> {
@@ -118,8 +108,13 @@ impl<E: Engine> Server<E> {
     /// runtime.
     ///
     /// # Errors
-    /// When a port is taken or an address is not this machine's.
-    pub async fn bind(config: &ServerConfig) -> Result<Self, ListenError> {
+    /// When a port is taken, an address is not this machine's, or the certificate cannot be used.
+    pub async fn bind(config: &ServerConfig) -> Result<Self, BindError> {
+        let tls = config
+            .tls
+            .clone()
+            .map(|files| Tls::new(files, config.metrics_tls));
+        let tls = tls.transpose()?;
         let grpc = listen::listen(config.grpc, "--port")?;
         let listen = |address: Option<SocketAddr>, flag| {
             let listener = address.map(|address| listen::listen(address, flag));
@@ -139,6 +134,7 @@ impl<E: Engine> Server<E> {
             open: open.clone(),
         };
         let routes = routes(service).add_service(health_service);
+        let routes = keys::required(routes.into_axum_router(), &config.access, &engine);
 
         // A listener knows its address; the one asked for stands in if the system will not say.
         let grpc_address = grpc.local_addr().unwrap_or(config.grpc);
@@ -166,20 +162,26 @@ impl<E: Engine> Server<E> {
                 protocol: Protocol::Http1,
                 connections: clients.api.clone(),
                 times: config.times,
+                tls: tls.as_ref().map(Tls::api),
                 also_close_idle: vec![clients.grpc.clone()],
                 messages: Some(clients.messages.clone()),
                 open: Some(open.clone()),
             };
             let max_body = config.limits.max_message_bytes as usize;
             let api = Api::new(engine.clone(), max_body);
-            let front_ends = front_ends(&api, config.page);
-            transport::serve(listener, port, front_ends.merge(probes.clone()))
+            let front_ends = front_ends(&api, &config.access, config.page);
+            transport::serve(
+                listener,
+                port,
+                origins::allowed(front_ends.merge(probes.clone()), &config.allowed_origins),
+            )
         });
         let http = http.map(|listener| {
             let port = Port {
                 protocol: Protocol::Http1,
                 connections: clients.http.clone(),
                 times: config.times,
+                tls: tls.as_ref().and_then(Tls::http),
                 also_close_idle: vec![clients.grpc.clone(), clients.api.clone()],
                 messages: None,
                 open: None,
@@ -190,6 +192,7 @@ impl<E: Engine> Server<E> {
             protocol: Protocol::Grpc,
             connections: clients.grpc,
             times: config.times,
+            tls: tls.as_ref().map(Tls::grpc),
             also_close_idle: vec![clients.api],
             messages: Some(clients.messages),
             // Only calls of Generate are waited for, not those that watch.
@@ -197,7 +200,7 @@ impl<E: Engine> Server<E> {
         };
         Ok(Self {
             follower: tokio::spawn(health.clone().follow(engine.clone())),
-            connections: transport::serve(grpc, port, routes.into_axum_router()),
+            connections: transport::serve(grpc, port, routes),
             open,
             engine,
             health,
@@ -206,6 +209,7 @@ impl<E: Engine> Server<E> {
             grpc_address,
             api_address,
             http_address,
+            _follows_files: reload::follow(&config.access, tls.as_ref()),
         })
     }
 
@@ -275,38 +279,6 @@ impl<E: Engine> Server<E> {
     }
 }
 
-/// What clients hold, for the metrics.
-#[derive(Clone)]
-struct Clients {
-    grpc: Arc<Connections>,
-    api: Arc<Connections>,
-    http: Arc<Connections>,
-    messages: Messages,
-}
-
-impl Clients {
-    fn gauges(&self) -> ClientGauges {
-        let port = |port, connections: &Connections| PortGauges {
-            port,
-            open: connections.open(),
-            limit: connections.limit(),
-            accepted: connections.accepted(),
-            closed: connections.closed(),
-        };
-        ClientGauges {
-            ports: vec![
-                port("grpc", &self.grpc),
-                port("api", &self.api),
-                port("http", &self.http),
-            ],
-            memory_held: self.messages.memory.held(),
-            memory_limit: self.messages.memory.limit(),
-            memory_refusals: self.messages.memory.refused(),
-            late_messages: self.messages.late.load(Ordering::Relaxed),
-        }
-    }
-}
-
 /// What the gRPC port answers besides health.
 fn routes<E: Engine>(service: service::EbbService<E>) -> Routes {
     let max_message = service.limits.max_message_bytes as usize;
@@ -314,10 +286,15 @@ fn routes<E: Engine>(service: service::EbbService<E>) -> Routes {
     reflection(Routes::new(ebb))
 }
 
-/// The HTTP front ends. What holds for all of them (keys, origins, rates) is a layer here.
-fn front_ends<E: Engine>(api: &Api<E>, has_page: bool) -> Router {
-    let openai = calls::counted(openai::router(api), api, openai::shape);
-    let anthropic = calls::counted(anthropic::router(api), api, anthropic::shape);
+/// The HTTP front ends. What holds for all of them (keys and their limits) is a layer here. Routes
+/// that are merged beside them, those of the page too, need no key.
+fn front_ends<E: Engine>(api: &Api<E>, access: &Access, has_page: bool) -> Router {
+    let front_end = |router, shape| {
+        let router = http_keys::required(router, access, shape, api.max_body_bytes);
+        calls::counted(router, api, shape)
+    };
+    let openai = front_end(openai::router(api), openai::shape);
+    let anthropic = front_end(anthropic::router(api), anthropic::shape);
     let page = match has_page {
         true => calls::counted(page::router(api), api, openai::shape),
         false => Router::new(),

@@ -20,6 +20,7 @@ use super::call::Call;
 use super::convert;
 use super::status::status;
 use crate::core::{GenerateStream, RequestError, STREAM_LIMIT_BYTES};
+use crate::front_end::CallMemory;
 
 /// A client that takes nothing for this long while something waits for it is given up.
 const STALL_LIMIT: Duration = Duration::from_secs(120);
@@ -35,11 +36,12 @@ pub(super) struct Responses {
     _open: watch::Receiver<()>,
 }
 
-/// Starts passing on `events`. `call` is closed when the stream ends; `open` lives as long as the
-/// result.
+/// Starts passing on `events`, whose tokens are charged to `account`. `call` is closed when the
+/// stream ends; `open` lives as long as the result.
 pub(super) fn respond(
     request_id: String,
     events: GenerateStream,
+    account: Option<CallMemory>,
     mut call: Call,
     open: watch::Receiver<()>,
 ) -> Responses {
@@ -47,7 +49,7 @@ pub(super) fn respond(
     let end = Arc::new(OnceLock::new());
     let ended = end.clone();
     tokio::spawn(async move {
-        let result = pass_on(request_id, events, &tx).await;
+        let result = pass_on(request_id, events, account.as_ref(), &tx).await;
         call.close(result.as_ref());
         // Set before `tx` is dropped, so that whoever sees the channel closed sees the reason.
         let _ = ended.set(result);
@@ -64,6 +66,7 @@ pub(super) fn respond(
 async fn pass_on(
     request_id: String,
     mut events: GenerateStream,
+    account: Option<&CallMemory>,
     tx: &mpsc::Sender<v1::GenerateResponse>,
 ) -> Result<(), Status> {
     loop {
@@ -73,6 +76,9 @@ async fn pass_on(
         };
         let Some(event) = event else { return Ok(()) };
         let event = event.map_err(|error| status(&error))?;
+        if let Some(account) = account {
+            account.charge(&event);
+        }
         for message in convert::responses(event, &request_id) {
             match tokio::time::timeout(STALL_LIMIT, tx.send(message)).await {
                 Ok(Ok(())) => {}

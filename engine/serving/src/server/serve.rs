@@ -57,8 +57,9 @@ pub async fn serve_until_stopped(
 mod tests {
     use ebb_proto::v1;
 
-    use super::super::{ConnectionLimits, ServerConfig, Times};
+    use super::super::{AllowedOrigins, ConnectionLimits, MetricsTls, ServerConfig, Times};
     use super::*;
+    use crate::access::Access;
     use crate::client_memory::ClientMemory;
 
     #[tokio::test]
@@ -73,6 +74,10 @@ mod tests {
             connections: ConnectionLimits::default(),
             times: Times::default(),
             client_memory: ClientMemory::unlimited(),
+            access: Access::open(),
+            allowed_origins: AllowedOrigins::None,
+            tls: None,
+            metrics_tls: MetricsTls::Off,
         };
         let server = Server::<EngineHandle>::bind(&config).await.expect("a port");
         let engine = crate::core::tests::lost_at_once();

@@ -63,10 +63,13 @@ where
     result.map_err(Status::from)
 }
 
+/// A call of Generate that has begun: its name, its answer and its account.
+type Generating = (String, GenerateStream, Option<CallMemory>);
+
 async fn generate<E: Engine>(
     engine: E,
     mut request: Request<v1::GenerateRequest>,
-) -> Result<(String, GenerateStream), CallError> {
+) -> Result<Generating, CallError> {
     let call_timeout = grpc_timeout(request.metadata())?;
     let memory = CallMemory::of(request.extensions_mut());
     let ids = match &request.get_ref().prompt {
@@ -83,10 +86,10 @@ async fn generate<E: Engine>(
     tracing::debug!(request_id, n = request.sampling.n, "generate");
     let events = engine.generate(request).await?;
     // The message is used up; the answer has an account of its own.
-    if let Some(memory) = memory {
+    if let Some(memory) = &memory {
         memory.clear();
     }
-    Ok((request_id, events))
+    Ok((request_id, events, memory))
 }
 
 /// Takes `bytes` more for a call.
@@ -108,9 +111,10 @@ impl<E: Engine> Ebb for EbbService<E> {
         let engine = self.engine()?.clone();
         let mut call = Call::new(engine.recorder().clone(), "Generate");
         match contained(generate(engine, request)).await {
-            Ok((request_id, events)) => Ok(Response::new(respond(
+            Ok((request_id, events, account)) => Ok(Response::new(respond(
                 request_id,
                 events,
+                account,
                 call,
                 self.open.subscribe(),
             ))),

@@ -6,7 +6,8 @@
 //!
 //! | what a client owes | ends after | how |
 //! |---|---|---|
-//! | the HTTP/2 handshake | [`Times::handshake`] | closed |
+//! | the TLS handshake, where TLS is spoken | [`Times::handshake`] | closed |
+//! | the HTTP/2 handshake | [`Times::handshake`], TLS included | closed |
 //! | its first call | [`Times::first_request`] | closed, politely |
 //! | the rest of a call's headers, or any sign of life | [`Times::keepalive`] | closed |
 //! | the rest of a call's message or body | [`Times::message`] | the call ends with DEADLINE_EXCEEDED or 408 |
@@ -31,6 +32,7 @@ use super::descriptors::CLOSING;
 use super::handshake::{Counted, Received};
 use super::incoming::Messages;
 use super::log_throttle::LogThrottle;
+use super::tls::{Presented, handshake};
 use super::unread::Unread;
 
 /// Calls at once on one connection.
@@ -47,14 +49,14 @@ const HTTP1_BUFFER_BYTES: usize = 32 * 1024;
 /// The client's preface and the header of its first frame (RFC 9113, section 3.4).
 const HTTP2_HANDSHAKE_BYTES: u64 = 24 + 9;
 /// A connection that is asked to close gets this long to do so.
-const PARTING: Duration = Duration::from_secs(1);
+pub(super) const PARTING: Duration = Duration::from_secs(1);
 /// The pause after the system could not give a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// How long clients may take.
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
-    /// For the HTTP/2 handshake, and for the headers of an HTTP/1 request.
+    /// For the handshakes of TLS and HTTP/2, and for the headers of an HTTP/1 request.
     pub handshake: Duration,
     /// From connecting to the first call. Clients may connect ahead of need; one that is closed
     /// for this connects anew when it has something to ask.
@@ -92,6 +94,8 @@ pub(super) struct Port {
     pub(super) protocol: Protocol,
     pub(super) connections: Arc<Connections>,
     pub(super) times: Times,
+    /// The TLS that is spoken; none for plain text.
+    pub(super) tls: Option<Presented>,
     /// Whose idle connections are closed, too, when this port finds no descriptor.
     pub(super) also_close_idle: Vec<Arc<Connections>>,
     /// How messages are counted and awaited; none where there are no large ones.
@@ -129,6 +133,7 @@ async fn accept(
     // Those that make way are still open for a moment: this bounds the descriptors of all.
     let open = Arc::new(Semaphore::new(port.connections.limit() + CLOSING));
     let (full, failed) = (LogThrottle::default(), LogThrottle::default());
+    let failed_tls = Arc::new(LogThrottle::default());
     loop {
         let accepted = async {
             let descriptor = open.clone().acquire_owned().await;
@@ -162,13 +167,17 @@ async fn accept(
                      reached and all are busy"
                 );
             }
-            refuse(&socket, port.protocol);
+            if port.tls.is_none() {
+                let status = "503 Service Unavailable";
+                let _ = socket.try_write(&not_served(port.protocol, status, TOO_MANY));
+            }
             continue;
         };
         let (port, router, closing) = (port.clone(), router.clone(), closing.clone());
+        let failed_tls = failed_tls.clone();
         tokio::spawn(async move {
             match socket.set_nodelay(true) {
-                Ok(()) => connection(socket, peer, port, router, place, closing).await,
+                Ok(()) => begin(socket, peer, port, router, place, closing, &failed_tls).await,
                 Err(error) => tracing::debug!(%error, "connection lost before it began"),
             }
             drop(descriptor);
@@ -176,38 +185,71 @@ async fn accept(
     }
 }
 
-/// Tells a client why it is not served, as far as that can be done without waiting.
-fn refuse(socket: &TcpStream, protocol: Protocol) {
+/// Answers on one connection, after the handshake of TLS where that is spoken.
+async fn begin(
+    socket: TcpStream,
+    peer: SocketAddr,
+    port: Port,
+    router: Router,
+    mut place: Place,
+    mut closing: watch::Receiver<()>,
+    failed_tls: &LogThrottle,
+) {
+    let since = Instant::now();
+    let Some(tls) = port.tls.clone() else {
+        return connection(socket, peer, since, port, router, place, closing).await;
+    };
+    let secured = handshake(
+        socket,
+        peer,
+        &tls,
+        &port,
+        &mut place,
+        &mut closing,
+        failed_tls,
+    );
+    if let Some(socket) = secured.await {
+        connection(socket, peer, since, port, router, place, closing).await;
+    }
+}
+
+/// Why a client that finds every connection busy is not served.
+const TOO_MANY: &str = "the server has too many busy connections; use fewer, or try again later";
+
+/// What tells a client in plain text that it is not served, and why.
+pub(super) fn not_served(protocol: Protocol, status: &str, sentence: &str) -> Vec<u8> {
     const ENHANCE_YOUR_CALM: u32 = 11;
-    const SENTENCE: &str =
-        "the server has too many busy connections; use fewer, or try again later";
-    let message = match protocol {
+    match protocol {
         Protocol::Grpc => {
             // Empty SETTINGS, then GOAWAY: last stream 0, the reason, the sentence.
             let mut frames = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
-            frames.extend([0, 0, 8 + SENTENCE.len() as u8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+            frames.extend([0, 0, 8 + sentence.len() as u8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
             frames.extend(ENHANCE_YOUR_CALM.to_be_bytes());
-            frames.extend(SENTENCE.as_bytes());
+            frames.extend(sentence.as_bytes());
             frames
         }
         Protocol::Http1 => {
+            let (kind, code, retry) = match status.starts_with('5') {
+                true => ("server_error", "too_many_connections", "Retry-After: 1\r\n"),
+                false => ("invalid_request_error", "tls_expected", ""),
+            };
             let body = format!(
-                r#"{{"error":{{"message":"{SENTENCE}","type":"server_error","param":null,"code":"too_many_connections"}}}}"#
+                r#"{{"error":{{"message":"{sentence}","type":"{kind}","param":null,"code":"{code}"}}}}"#
             );
             let length = body.len();
             format!(
-                "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n\
-                 Content-Length: {length}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n{body}"
+                "HTTP/1.1 {status}\r\nContent-Type: application/json\r\n\
+                 Content-Length: {length}\r\n{retry}Connection: close\r\n\r\n{body}"
             )
             .into_bytes()
         }
-    };
-    let _ = socket.try_write(&message);
+    }
 }
 
 pub(super) async fn connection<S>(
     socket: S,
     peer: SocketAddr,
+    since: Instant,
     port: Port,
     router: Router,
     mut place: Place,
@@ -231,7 +273,7 @@ pub(super) async fn connection<S>(
         Protocol::Http1 => 1,
     };
     let silent = async {
-        tokio::time::sleep(port.times.handshake).await;
+        tokio::time::sleep_until((since + port.times.handshake).into()).await;
         if received.bytes() >= handshake_bytes {
             std::future::pending::<()>().await;
         }

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use ebb_proto::v1;
+use ebb_serving::access::Access;
 use ebb_serving::client_memory::ClientMemory;
 use ebb_serving::server::{InMemory, Times};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
@@ -53,8 +54,15 @@ pub(super) fn in_memory() -> Server {
         max_message_bytes: MESSAGE_BYTES_MAX,
     };
     let memory = ClientMemory::new(CLIENT_MEMORY_BYTES);
+    let access = Access::open();
     Server {
-        port: InMemory::new(Checks::new(), limits, Times::default(), memory.clone()),
+        port: InMemory::new(
+            Checks::new(),
+            limits,
+            Times::default(),
+            memory.clone(),
+            access,
+        ),
         memory,
     }
 }

@@ -4,9 +4,10 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 
 use super::*;
+use crate::access::KeyLimits;
 
 /// A socket on which this request was sent.
-fn send(address: SocketAddr, request: &str) -> TcpStream {
+pub(super) fn send(address: SocketAddr, request: &str) -> TcpStream {
     let mut socket = TcpStream::connect(address).unwrap();
     let timeout = Some(Duration::from_secs(10));
     socket.set_read_timeout(timeout).unwrap();
@@ -14,7 +15,7 @@ fn send(address: SocketAddr, request: &str) -> TcpStream {
     socket
 }
 
-fn completion(body: &str) -> String {
+pub(super) fn completion(body: &str) -> String {
     let length = body.len();
     format!(
         "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
@@ -23,7 +24,7 @@ fn completion(body: &str) -> String {
 }
 
 /// Everything that the server answers until it closes the connection.
-async fn answer(address: SocketAddr, request: String) -> String {
+pub(super) async fn answer(address: SocketAddr, request: String) -> String {
     let exchange = move || {
         let mut text = String::new();
         send(address, &request).read_to_string(&mut text).unwrap();
@@ -65,13 +66,14 @@ async fn the_port_answers_before_the_model_is_there_and_after() {
 }
 
 #[tokio::test]
-async fn the_page_is_there_unless_it_is_left_out() {
+async fn the_page_is_there_unless_it_is_left_out_and_needs_no_key() {
     use axum::http::StatusCode;
     use tonic::codegen::Service as _;
     let engine = std::sync::Arc::new(std::sync::OnceLock::from(Fake::new()));
     let api = super::super::Api::new(engine, 1000);
+    let access = Access::new(&["secret".into()], None, KeyLimits::default()).unwrap();
     for (has_page, status) in [(true, StatusCode::OK), (false, StatusCode::NOT_FOUND)] {
-        let mut router = super::super::front_ends(&api, has_page);
+        let mut router = super::super::front_ends(&api, &access, has_page);
         for path in crate::page::OPEN_PATHS {
             let request = Request::get(path).body(axum::body::Body::empty()).unwrap();
             let answer = router.call(request).await.unwrap();

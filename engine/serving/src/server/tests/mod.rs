@@ -1,13 +1,18 @@
 //! The servers over real sockets, with a scripted engine and tonic's own client.
 
 mod calls;
+mod certificates;
 mod crowd;
 mod hostile;
 mod http_api;
+mod keys;
 mod lifecycle;
+mod limits;
 mod malformed;
 mod memory;
 mod oversized;
+mod rotation;
+mod tls;
 
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
@@ -22,7 +27,8 @@ use tonic::codegen::http::Request;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use super::{ConnectionLimits, InMemory, Server, ServerConfig, Times};
+use super::{AllowedOrigins, ConnectionLimits, InMemory, MetricsTls, Server, ServerConfig, Times};
+use crate::access::Access;
 use crate::client_memory::ClientMemory;
 use crate::front_end::fake::Fake;
 
@@ -45,7 +51,8 @@ async fn bind() -> (Server<Fake>, Channel) {
 fn in_memory() -> (Fake, InMemory) {
     let fake = Fake::new();
     let memory = ClientMemory::new(8 << 20);
-    let port = InMemory::new(fake.clone(), LIMITS, Times::default(), memory);
+    let times = Times::default();
+    let port = InMemory::new(fake.clone(), LIMITS, times, memory, Access::open());
     (fake, port)
 }
 
@@ -69,21 +76,35 @@ async fn ask(port: &InMemory, method: &str, body: Vec<u8>) -> Status {
     status.expect("every answer has a status")
 }
 
-async fn bind_with(
-    connections: ConnectionLimits,
-    times: Times,
-    memory: ClientMemory,
-) -> (Server<Fake>, Channel) {
+/// Ports of this machine that everybody may use, in plain text.
+fn loopback() -> ServerConfig {
     let loopback = "127.0.0.1:0".parse().unwrap();
-    let config = ServerConfig {
+    ServerConfig {
         grpc: loopback,
         api: Some(loopback),
         page: true,
         http: Some(loopback),
         limits: LIMITS,
+        connections: ConnectionLimits::default(),
+        times: Times::default(),
+        client_memory: ClientMemory::new(8 << 20),
+        access: Access::open(),
+        allowed_origins: AllowedOrigins::None,
+        tls: None,
+        metrics_tls: MetricsTls::Off,
+    }
+}
+
+async fn bind_with(
+    connections: ConnectionLimits,
+    times: Times,
+    memory: ClientMemory,
+) -> (Server<Fake>, Channel) {
+    let config = ServerConfig {
         connections,
         times,
         client_memory: memory,
+        ..loopback()
     };
     let server = Server::bind(&config)
         .await
