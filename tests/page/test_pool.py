@@ -19,8 +19,18 @@ def blocks(page):
     return page.locator("#map").get_attribute("aria-label")
 
 
+def ask(page, question):
+    """Asks, and waits for the end of a short answer."""
+    page.evaluate("document.getElementById('max-tokens').value = '30'")
+    page.locator("#question").fill(question)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#stop:visible")
+    page.wait_for_selector("#send:visible")
+
+
 def fill(page):
-    """Starts the load and waits until blocks have shrunk."""
+    """Starts a load that lasts, and waits until blocks have shrunk."""
+    page.locator("#load-tokens").fill("1000")
     page.get_by_role("button", name="Start load").click()
     eventually(lambda: "4 bit: " in formats(page), 180, "pages of 4 bit")
 
@@ -31,6 +41,7 @@ def test_memory_ebbs_and_comes_back(tab, server, shots):
     assert "16 bit" not in blocks(page) or "at 8" not in blocks(page)
     settled = int(page.locator("#load-tokens").input_value())
     assert settled >= 64, "it fits the pool"
+    ask(page, "What is the capital of Japan?")
     fill(page)
     assert server.total("ebb:kv_shrinks_total") > 0
     assert picture(page, "#map") != before
@@ -46,15 +57,14 @@ def test_memory_ebbs_and_comes_back(tab, server, shots):
     assert page.locator("#requests tr.pointed").count() == 1
     page.locator("#map").hover(position={"x": 20, "y": 180})
     eventually(lambda: "request" in page.locator("#pointed").inner_text(), 5, "what is there")
-    # A chat beside it is not left out.
-    page.locator("#question").fill("What is the capital of Japan?")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".said.assistant footer span")
     page.mouse.move(5, 5)
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         page.wait_for_timeout(1200)
         page.screenshot(path=shots / f"page-{scheme}.png")
+    # A chat beside it is not left out.
+    ask(page, "And of France?")
+    assert "tokens/s" in page.locator(".said.assistant footer").nth(1).inner_text()
     page.get_by_role("button", name="Stop load").click()
     server.idle(60)
     eventually(lambda: page.locator("#running").inner_text() == "0", 20, "no request runs")

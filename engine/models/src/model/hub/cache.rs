@@ -7,6 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use super::choose::{Choice, WEIGHTS, choose};
 use super::client::RemoteFile;
 use super::error::HubError;
+use super::listing::PARTS_MAX;
 use super::name::HubName;
 use crate::model::error::ModelError;
 use crate::model::hf;
@@ -14,9 +15,8 @@ use crate::model::loaded::LoadFormat;
 use crate::model::locate::ModelFiles;
 use crate::model::look::{is_file, look};
 
-/// The most files of a snapshot that are looked at, and the most folders between.
-const FILES_MAX: usize = 10_000;
-const DEPTH_MAX: usize = 4;
+/// The most files of a snapshot that are looked at.
+const FILES_MAX: usize = 100_000;
 
 /// A repository in a cache.
 #[derive(Clone, Debug)]
@@ -183,7 +183,7 @@ impl CachedRepository {
             )));
         }
         let mut files = Vec::new();
-        list(&snapshot, "", DEPTH_MAX, &mut files).map_err(|e| ModelError::io(&snapshot, e))?;
+        list(&snapshot, "", PARTS_MAX, &mut files).map_err(|e| ModelError::io(&snapshot, e))?;
         files.sort();
         if files.is_empty() {
             return Ok(Err(

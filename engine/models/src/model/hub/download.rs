@@ -122,8 +122,11 @@ impl Download<'_> {
         self.fetch(&wanted)?;
         // Last: a name whose files are not all here does not come to stand for them.
         let (revision, commit) = (&name.revision, &self.listing.commit);
-        if revision != commit {
-            self.cache.set_revision(revision, commit)?;
+        if revision != commit
+            && let Err(error) = self.cache.set_revision(revision, commit)
+        {
+            // A branch `a` leaves no room for `a/b`. The files can be served all the same.
+            tracing::warn!("the next start will ask the hub again: {error}");
         }
         Ok(Found::new(snapshot, plan.choice).files)
     }

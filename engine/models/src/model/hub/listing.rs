@@ -6,10 +6,11 @@ use serde::Deserialize;
 
 /// The longest answer that is read, in bytes. A repository of 100,000 files needs some 10 MB.
 pub(super) const ANSWER_BYTES_MAX: u64 = 32 << 20;
-/// The longest path of a file, in bytes, and the most folders that it lies in.
+/// The longest path of a file and the longest name in it, in bytes.
 const PATH_BYTES_MAX: usize = 1024;
 const PART_BYTES_MAX: usize = 200;
-const PARTS_MAX: usize = 8;
+/// The most names in a path.
+pub(super) const PARTS_MAX: usize = 8;
 
 /// A commit of a repository and the names of its files.
 #[derive(Clone, Debug, PartialEq, Eq)]
