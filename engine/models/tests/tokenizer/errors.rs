@@ -65,8 +65,8 @@ fn unknown_kinds_are_named() {
         &["tokenizer.ggml.model", "\"bert\"", "gpt2, llama"],
     );
     refused(
-        change(|v| v.pre = Some("tekken".into())),
-        &["tokenizer.ggml.pre", "\"tekken\"", "smollm"],
+        change(|v| v.pre = Some("kimi-k2".into())),
+        &["tokenizer.ggml.pre", "\"kimi-k2\"", "smollm"],
     );
     refused(
         change(|v| v.merges = Some(vec!["ab".into()])),
