@@ -2,7 +2,7 @@
 
 import re
 
-from server import eventually
+from server import Server, eventually
 
 ENDED = "ebb:requests_ended_total"
 
@@ -154,3 +154,21 @@ def test_every_control_has_a_name_and_tab_reaches_it(tab):
         page.keyboard.press("Tab")
         reached.add(page.evaluate("document.activeElement.id"))
     assert wanted <= reached, wanted - reached
+
+
+def test_with_keys_the_pool_is_seen_by_all_and_the_chat_asks_for_one(other_tab):
+    with Server("--api-key", "a-secret-of-this-test", kv_memory="16MiB") as server:
+        tab = other_tab(server.api)
+        page = tab.page
+        settings(page, max_tokens="3")
+        ask(page, "Hello")
+        finished(page)
+        assert "API key" in footer(page).inner_text()
+        assert page.locator("#running").inner_text() == "0", "the pool is seen"
+        settings(page, key="a-secret-of-this-test")
+        ask(page, "Hello")
+        finished(page)
+        assert "read at 16 bit" in footer(page).inner_text()
+        page.get_by_role("button", name="Start load").click()
+        eventually(lambda: page.locator("#running").inner_text() != "0", 60, "the load runs")
+        page.get_by_role("button", name="Stop load").click()

@@ -290,3 +290,33 @@ async fn files_that_cannot_be_used_end_the_start_with_a_sentence() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_client_that_reads_nothing_is_given_up_over_tls_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new("ours");
+    authority.issue().write(folder.path());
+    let config = ServerConfig {
+        tls: Some(files(&folder, None)),
+        times: Times {
+            unread: Duration::from_millis(300),
+            ..Times::default()
+        },
+        ..loopback()
+    };
+    let (fake, server) = start_with(config).await;
+    let ours = client(&authority, None, b"http/1.1");
+    let mut stream = open(&ours, server.api_address().unwrap()).await.unwrap();
+    let request = http_api::completion(r#"{"prompt": "flood", "stream": true}"#);
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let live = || fake.0.live.load(Ordering::Relaxed);
+    eventually("the request begins", || live() == 1).await;
+    eventually("the request ends", || live() == 0).await;
+    // What TLS, the kernel and HTTP hold for it is little beside what an answer may have.
+    let mut part = vec![0; 64 * 1024];
+    let mut held = 0;
+    while let Ok(n @ 1..) = stream.read(&mut part).await {
+        held += n;
+    }
+    assert!(held < 16 << 20, "{held}");
+}
