@@ -44,17 +44,17 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 64)]
     streams: usize,
     /// Milliseconds of a step, one after the other; at 0 the host sets the pace
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [5.0, 0.0])]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [5.0, 1.0, 0.0])]
     step_ms: Vec<f64>,
     /// Seconds for each front end and step time
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     seconds: f64,
-    /// Tokens of a prompt
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    prompt_tokens: u32,
-    /// Tokens of an answer
-    #[arg(long, value_name = "N", default_value_t = 256)]
-    output_tokens: u32,
+    /// Tokens of a prompt, as ebb-load takes them
+    #[arg(long, value_name = "LENGTHS", default_value = "uniform:32..96")]
+    prompt_tokens: String,
+    /// Tokens of an answer; of unlike lengths, so that requests do not come all at once
+    #[arg(long, value_name = "LENGTHS", default_value = "uniform:64..448")]
+    output_tokens: String,
     /// Append to this CSV file too
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
