@@ -72,7 +72,9 @@ class Watched:
         return [request.post_data_json for request in posts]
 
     def close(self):
+        """Closes the tab, which asked nobody else and has nothing to complain about."""
         self.context.close()
+        assert not self.complaints, self.complaints
         elsewhere = [
             request.url
             for request in self.requests
@@ -83,12 +85,11 @@ class Watched:
 
 @pytest.fixture
 def tab(browser, server):
-    """A tab that asks nobody else and has nothing to complain about."""
+    """A tab on an idle server."""
     server.idle(60)
     watched = Watched(browser, server.api)
     yield watched
     watched.close()
-    assert not watched.complaints, watched.complaints
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The chat, by keys and by clicks, and what the server then did."""
 
+import json
 import re
 
 from server import Server, eventually
@@ -124,6 +125,60 @@ def test_what_is_said_is_text_and_no_markup(tab):
     assert page.title() == "Ebb"
 
 
+def test_what_the_model_says_is_text_and_no_markup(tab):
+    page = tab.page
+    said = "<img src=x onerror=\"document.title='gone'\"><script>document.title='gone'</script>"
+    choices = [{"index": 0, "delta": {"content": piece}} for piece in (said[:20], said[20:])]
+    stream = "".join(f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in choices)
+    # No model says this when asked, so the browser takes it for the server's answer.
+    page.route(
+        "**/v1/chat/completions",
+        lambda route: route.fulfill(
+            content_type="text/event-stream", body=stream + "data: [DONE]\n\n"
+        ),
+    )
+    ask(page, "Hello")
+    finished(page)
+    assert page.locator(".said.assistant p").inner_text() == said
+    assert page.locator(".said img, .said script").count() == 0
+    assert page.title() == "Ebb"
+
+
+def test_one_token_has_no_rate(tab):
+    page = tab.page
+    settings(page, max_tokens="1", temperature="0")
+    ask(page, "Tell me a long story.")
+    finished(page)
+    told = footer(page).inner_text()
+    assert re.search(r"\b1 token\b", told) and "tokens/s" not in told, told
+
+
+def test_the_focus_stays_on_the_button_that_takes_the_place_of_the_pressed_one(tab):
+    page = tab.page
+
+    def focused(name):
+        eventually(lambda: page.evaluate("document.activeElement.id") == name, 60, name)
+
+    settings(page, temperature="0", max_tokens="")
+    page.locator("#question").fill("Write a very long story about the sea, with many chapters.")
+    page.locator("#question").focus()
+    page.keyboard.press("Tab")
+    focused("send")
+    page.keyboard.press("Enter")
+    focused("stop")
+    eventually(lambda: page.locator(".said.assistant p").inner_text(), 60, "text")
+    page.keyboard.press("Escape")
+    focused("send")
+    assert footer(page).inner_text() == "stopped"
+    page.locator("#load-start").focus()
+    page.keyboard.press("Enter")
+    focused("load-stop")
+    eventually(lambda: page.locator("#running").inner_text() != "0", 60, "the load runs")
+    page.keyboard.press("Enter")
+    focused("load-start")
+    assert "stopped after" in page.locator("#load-state").inner_text()
+
+
 def test_a_key_is_sent_and_kept_in_this_tab_alone(tab):
     page = tab.page
     settings(page, max_tokens="2", key="a-secret")
@@ -164,6 +219,9 @@ def test_with_keys_the_pool_is_seen_by_all_and_the_chat_asks_for_one(other_tab):
         ask(page, "Hello")
         finished(page)
         assert "API key" in footer(page).inner_text()
+        # The browser notes every answer that is no success.
+        assert [text for text in tab.complaints if "401" in text] == tab.complaints
+        tab.complaints.clear()
         assert page.locator("#running").inner_text() == "0", "the pool is seen"
         settings(page, key="a-secret-of-this-test")
         ask(page, "Hello")
@@ -172,3 +230,4 @@ def test_with_keys_the_pool_is_seen_by_all_and_the_chat_asks_for_one(other_tab):
         page.get_by_role("button", name="Start load").click()
         eventually(lambda: page.locator("#running").inner_text() != "0", 60, "the load runs")
         page.get_by_role("button", name="Stop load").click()
+        tab.close()

@@ -1,6 +1,7 @@
 // Chat with the served model, as any client of the API does.
 
 import { events, keepKey, key, post } from "./api.js";
+import { swap } from "./buttons.js";
 import { bitsText, ofBits, onChange } from "./colours.js";
 
 const at = (id) => document.getElementById(id);
@@ -73,16 +74,18 @@ function tellEnd(end, { ebb, usage, reason, seconds }) {
   if (usage) {
     const cached = usage.prompt_tokens_details.cached_tokens;
     add(`${usage.prompt_tokens} prompt tokens, ${cached} cached`);
-    const rate = usage.completion_tokens / Math.max(seconds, 0.001);
-    add(`${usage.completion_tokens} tokens, ${rate.toFixed(1)} tokens/s`);
+    const count = usage.completion_tokens;
+    // The time begins with the first token, so that one is not counted.
+    const rate = count > 1 && seconds > 0 ? `, ${((count - 1) / seconds).toFixed(1)} tokens/s` : "";
+    add(`${count} ${count === 1 ? "token" : "tokens"}${rate}`);
   }
   if (reason === "length") add("cut at the most tokens");
 }
 
 function setRunning(controller) {
   running = controller;
-  at("send").hidden = running !== null;
-  at("stop").hidden = running === null;
+  if (running) swap(at("send"), at("stop"));
+  else swap(at("stop"), at("send"));
 }
 
 async function ask(question) {
@@ -112,7 +115,7 @@ async function ask(question) {
       text += choice.delta.content;
       change(() => (answer.text.textContent = text));
     }
-    const seconds = (performance.now() - first) / 1000;
+    const seconds = first === null ? 0 : (performance.now() - first) / 1000;
     answer.end.textContent = "";
     change(() => tellEnd(answer.end, { ebb, usage, reason, seconds }));
   } catch (error) {

@@ -54,6 +54,7 @@ pub(super) fn file(path: &str) -> Option<File> {
             text: include_str!("icon.svg"),
         },
         "/page/api.js" => File::script(include_str!("api.js")),
+        "/page/buttons.js" => File::script(include_str!("buttons.js")),
         "/page/chat.js" => File::script(include_str!("chat.js")),
         "/page/colours.js" => File::script(include_str!("colours.js")),
         "/page/load.js" => File::script(include_str!("load.js")),

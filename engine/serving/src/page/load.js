@@ -1,6 +1,7 @@
 // Fills the pool with long requests, so that a person sees it shrink.
 
 import { events, post } from "./api.js";
+import { swap } from "./buttons.js";
 
 const at = (id) => document.getElementById(id);
 const WORDS = ["sea", "wind", "water", "light", "sand", "stone", "storm", "moon", "the", "and"];
@@ -24,8 +25,8 @@ function tell(text) {
 
 function setRunning(controller) {
   running = controller;
-  at("load-start").hidden = running !== null;
-  at("load-stop").hidden = running === null;
+  if (running) swap(at("load-start"), at("load-stop"));
+  else swap(at("load-stop"), at("load-start"));
 }
 
 async function run(count, tokens) {

@@ -15,9 +15,11 @@ const ROW_LEAST = 9;
 
 let bricks = [];
 let pool = null;
-/** Bits of each brick at the last look, and when it shrank, by owner and place. */
+/** Bits of each request's bricks at the last look, and when they shrank, by owner and place. */
 let before = new Map();
 let pointedRequest = null;
+/** The browser's number of the frame that will paint; 0 where none will. */
+let asked = 0;
 
 /** The owners from below, each with its blocks. */
 function owners() {
@@ -49,7 +51,8 @@ function lay() {
       const id = `${owner.id}/${index}`;
       const last = before.get(id);
       const shrank = last && bits < last.bits - 0.01 ? now : (last?.shrank ?? -GLOW);
-      seen.set(id, { bits, shrank });
+      // Elsewhere a place is no block's name: when one is evicted, all behind it move up.
+      if (owner.request !== undefined) seen.set(id, { bits, shrank });
       bricks.push({ owner, index, bits, frames, from, shrank, isFirst: index === 0 });
       from += frames;
     });
@@ -140,7 +143,15 @@ function paint() {
     }
   }
   context.globalAlpha = 1;
-  if (glows) requestAnimationFrame(paint);
+  if (glows) paintAgain();
+}
+
+/** Paints once more at the next frame, however often it is asked for until then. */
+function paintAgain() {
+  asked ||= requestAnimationFrame(() => {
+    asked = 0;
+    paint();
+  });
 }
 
 /** The brick at a place of the canvas. */
@@ -182,6 +193,9 @@ function words() {
 
 /** Draws what the last look saw. */
 export function show(look) {
+  // Cells that stand for more blocks, and those of a server that began anew, are others.
+  const sameCells = pool?.blocks_per_cell === look.blocks_per_cell && pool.seconds <= look.seconds;
+  if (!sameCells) before = new Map();
   pool = look;
   lay();
   paint();

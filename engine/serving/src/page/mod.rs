@@ -23,11 +23,12 @@ use crate::front_end::Engine;
 use crate::http::Api;
 
 /// Every path of the page: what is answered without a key.
-pub(crate) const OPEN_PATHS: [&str; 13] = [
+pub(crate) const OPEN_PATHS: [&str; 14] = [
     "/",
     "/page/page.css",
     "/page/icon.svg",
     "/page/api.js",
+    "/page/buttons.js",
     "/page/chat.js",
     "/page/colours.js",
     "/page/load.js",

@@ -96,15 +96,20 @@ export async function start(onLook) {
   requests.start(point);
   for (;;) {
     await seen();
+    let look = null;
     try {
-      const look = await get("/kv_pool");
-      onLook(look);
-      show(look);
-      await sleep(PAUSE);
+      look = await get("/kv_pool");
     } catch (error) {
       const lost = error instanceof TypeError;
       state(lost ? "bad" : "wait", lost ? "the server cannot be reached" : error.message);
       await sleep(PAUSE_FAILED);
+      continue;
     }
+    // By itself: a fault of the script is no fault of the server, and the looks go on.
+    queueMicrotask(() => {
+      onLook(look);
+      show(look);
+    });
+    await sleep(PAUSE);
   }
 }
