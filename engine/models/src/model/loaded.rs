@@ -155,9 +155,9 @@ impl LoadedModel {
         let Some(config_bytes) = hf::read_small(&path)? else {
             return Err(Refusal::MissingFile("config.json is missing".to_owned()).at(dir));
         };
-        let config = hf::read_config(&config_bytes).map_err(|refusal| refusal.at(&path))?;
+        let mut config = hf::read_config(&config_bytes).map_err(|refusal| refusal.at(&path))?;
         let path = dir.join("generation_config.json");
-        let mut notes = config.notes;
+        let mut notes = std::mem::take(&mut config.notes);
         let generation = match hf::read_generation(&path) {
             Ok(generation) => generation,
             // The model can do without. A value that makes no sense is its author's mistake.
@@ -169,7 +169,7 @@ impl LoadedModel {
             }
             Err(error) => return Err(error),
         };
-        let mut end_ids = config.end_ids;
+        let mut end_ids = std::mem::take(&mut config.end_ids);
         end_ids.extend(generation.end_ids);
         end_ids.sort_unstable();
         end_ids.dedup();
@@ -193,8 +193,8 @@ impl LoadedModel {
             let parts = [b"dummy".as_slice(), &config_bytes];
             (random(&config.spec), hash_parts(parts))
         } else {
-            let weights =
-                HfWeights::open(dir, config.family, &config.spec, config.has_other_parts)?;
+            let weights = HfWeights::open(dir, &config)?;
+            config.spec = weights.spec().clone();
             let hash = hash_of_directory(&config_bytes, &weights);
             (Weights::Hf(weights), hash)
         };

@@ -139,6 +139,42 @@ fn what_a_nested_configuration_leaves_out_is_the_classes_default() {
 }
 
 #[test]
+fn a_checkpoint_without_a_projection_is_tied_where_either_place_says_so() {
+    let family = tiny::family("qwen2");
+    let spec = tiny::spec(family, true);
+    let (outer, place) = PLACES[1];
+    let mut files = with_images(family, &spec, outer, place);
+    // As in LLaVA-OneVision.
+    files.config["tie_word_embeddings"] = json!(false);
+    files.config["text_config"]["tie_word_embeddings"] = json!(true);
+    tiny::assert_weights(&files.open().expect("a valid model"), &spec);
+    // Where neither does, it is missing.
+    files.config["text_config"]["tie_word_embeddings"] = json!(false);
+    let (_, refused) = files.refusal();
+    assert!(
+        refused.contains("language_model.lm_head.weight"),
+        "{refused}"
+    );
+    // Where there is one, the whole decides.
+    let untied = tiny::spec(family, false);
+    let mut files = with_images(family, &untied, outer, place);
+    files.config["text_config"]["tie_word_embeddings"] = json!(true);
+    tiny::assert_weights(&files.open().expect("a valid model"), &untied);
+}
+
+#[test]
+fn rerankers_and_embedders_are_refused() {
+    let family = tiny::family("qwen2");
+    let spec = tiny::spec(family, true);
+    for (outer, place) in PLACES {
+        let mut files = with_images(family, &spec, outer, place);
+        files.config["architectures"] = json!(["JinaVLForRanking"]);
+        let (_, refused) = files.refusal();
+        assert!(refused.contains("JinaVLForRanking"), "{refused}");
+    }
+}
+
+#[test]
 fn an_unknown_text_part_is_refused_by_name() {
     let family = tiny::family("llama");
     let spec = tiny::spec(family, true);

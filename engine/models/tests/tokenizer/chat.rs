@@ -387,4 +387,8 @@ fn templates_that_go_through_parts_are_given_parts() {
     assert_eq!(rendered(both, &text, false).as_deref(), Ok("hi"));
     assert_eq!(rendered(both, &parts, false).as_deref(), Ok("(hi)"));
     assert_eq!(rendered(by_parts, &text, true).as_deref(), Ok("<user>hi"));
+    // What is rendered with the messages is there when the template is tried, too.
+    let needy = "{{ bos_token + '' }}{% if tools is not none %}{{ tools|tojson }}{% endif %}";
+    let needy = format!("{needy}{by_parts}");
+    assert_eq!(rendered(&needy, &text, false).as_deref(), Ok("<s><user>hi"));
 }

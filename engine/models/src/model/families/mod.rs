@@ -34,18 +34,25 @@ pub struct Family {
     pub name: &'static str,
     /// The causal language model's class, in `architectures`.
     pub hf_class: &'static str,
-    /// Other `model_type`s that this family's layers have as the text part of a checkpoint that
-    /// also reads images or sounds.
-    pub(crate) hf_text_types: &'static [&'static str],
-    /// What a `text_config` means that leaves a field out: an object of the defaults of
-    /// transformers' configuration class, which it does not write there.
-    pub(crate) hf_text_defaults: &'static str,
+    /// What this family's layers are called as the text part of a checkpoint that also reads images
+    /// or sounds.
+    pub(crate) hf_text: &'static [TextType],
     /// How config.json becomes a spec.
     pub(crate) hf_spec: fn(&HfConfig) -> Result<ModelSpec, Refusal>,
     /// What a Hugging Face checkpoint calls a tensor.
     pub(crate) hf_tensor: fn(TensorName) -> StoredTensor,
     /// How GGUF files have it, if they do.
     pub(crate) gguf: Option<GgufFamily>,
+}
+
+/// A configuration class of transformers for text parts.
+#[derive(Debug)]
+pub(crate) struct TextType {
+    /// `model_type`, and that of the whole where the fields are not in a `text_config`.
+    pub(crate) model_types: &'static [&'static str],
+    /// What a field means that a `text_config` leaves out: a JSON object of the class's defaults,
+    /// which transformers does not write there.
+    pub(crate) defaults: &'static str,
 }
 
 /// A family in GGUF files.
@@ -70,9 +77,12 @@ impl Family {
     }
 
     /// The family of a text part of this `model_type`.
-    pub(crate) fn of_text_part(name: &str) -> Option<&'static Self> {
-        let mut families = FAMILIES.iter().copied();
-        families.find(|family| family.name == name || family.hf_text_types.contains(&name))
+    pub(crate) fn of_text_part(name: &str) -> Option<(&'static Self, &'static TextType)> {
+        FAMILIES.iter().find_map(|family| {
+            let mut types = family.hf_text.iter();
+            let found = types.find(|text| text.model_types.contains(&name))?;
+            Some((*family, found))
+        })
     }
 
     /// The family of this GGUF architecture. Files of the `llama` architecture may be Mistral's:
@@ -114,7 +124,12 @@ mod tests {
         let mut seen = std::collections::HashSet::new();
         for family in FAMILIES {
             assert!(seen.insert(family.name) && seen.insert(family.hf_class));
-            assert!(family.hf_text_types.iter().all(|name| seen.insert(name)));
+            for text in family.hf_text {
+                for name in text.model_types {
+                    assert!(*name == family.name || seen.insert(name));
+                }
+                serde_json::from_str::<serde_json::Map<_, _>>(text.defaults).expect("an object");
+            }
             assert_eq!(Family::named(family.name), Some(*family));
             if let Some(gguf) = &family.gguf {
                 let (found, _) = Family::of_gguf(gguf.architecture).expect("registered");

@@ -2,18 +2,20 @@
 
 use ebb_kernels::model::{ModelSpec, NormPlace, QkNorm, UniformModel};
 
-use super::{Family, GgufFamily, llama_gguf, llama_hf};
+use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
 use crate::model::hf::config::HfDefaults;
 
 pub(super) static FAMILY: Family = Family {
     name: "olmo2",
     hf_class: "Olmo2ForCausalLM",
-    hf_text_types: &[],
-    hf_text_defaults: r#"{
-        "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "vocab_size": 50304, "max_position_embeddings": 2048,
-        "rms_norm_eps": 1e-5
-    }"#,
+    hf_text: &[TextType {
+        model_types: &["olmo2"],
+        defaults: r#"{
+            "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "vocab_size": 50304, "max_position_embeddings": 2048,
+            "rms_norm_eps": 1e-5
+        }"#,
+    }],
     hf_spec: |config| {
         let defaults = HfDefaults {
             kv_heads_are_query_heads: true,

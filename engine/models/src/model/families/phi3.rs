@@ -3,7 +3,7 @@
 
 use ebb_kernels::model::{LayerTensor, TensorName};
 
-use super::{Family, GgufFamily, StoredTensor, llama_gguf, llama_hf};
+use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::hf::config::HfDefaults;
 
 const QKV: &[LayerTensor] = &[LayerTensor::Q, LayerTensor::K, LayerTensor::V];
@@ -12,12 +12,14 @@ const GATE_UP: &[LayerTensor] = &[LayerTensor::Gate, LayerTensor::Up];
 pub(super) static FAMILY: Family = Family {
     name: "phi3",
     hf_class: "Phi3ForCausalLM",
-    hf_text_types: &[],
-    hf_text_defaults: r#"{
-        "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "vocab_size": 32064, "max_position_embeddings": 4096,
-        "rms_norm_eps": 1e-5
-    }"#,
+    hf_text: &[TextType {
+        model_types: &["phi3"],
+        defaults: r#"{
+            "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "vocab_size": 32064, "max_position_embeddings": 4096,
+            "rms_norm_eps": 1e-5
+        }"#,
+    }],
     hf_spec: |config| {
         let defaults = HfDefaults {
             kv_heads_are_query_heads: true,

@@ -2,18 +2,30 @@
 
 use ebb_kernels::model::QkNorm;
 
-use super::{Family, GgufFamily, llama_gguf, llama_hf};
+use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
 use crate::model::hf::config::HfDefaults;
 
 pub(super) static FAMILY: Family = Family {
     name: "qwen3",
     hf_class: "Qwen3ForCausalLM",
-    hf_text_types: &["qwen3_vl_text"],
-    hf_text_defaults: r#"{
-        "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 151936,
-        "max_position_embeddings": 32768
-    }"#,
+    hf_text: &[
+        TextType {
+            model_types: &["qwen3"],
+            defaults: r#"{
+                "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
+                "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 151936,
+                "max_position_embeddings": 32768
+            }"#,
+        },
+        TextType {
+            model_types: &["qwen3_vl_text"],
+            defaults: r#"{
+                "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
+                "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 151936,
+                "max_position_embeddings": 128000, "rope_theta": 500000.0
+            }"#,
+        },
+    ],
     hf_spec: |config| {
         let defaults = HfDefaults {
             head_dim: Some(128),

@@ -2,7 +2,7 @@
 
 use ebb_kernels::model::ModelSpec;
 
-use super::{Family, GgufFamily, llama_gguf, llama_hf};
+use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::hf::config::{HfConfig, HfDefaults};
 
@@ -12,12 +12,15 @@ const NO_ROPE_INTERVAL: usize = 4;
 pub(super) static FAMILY: Family = Family {
     name: "smollm3",
     hf_class: "SmolLM3ForCausalLM",
-    hf_text_types: &[],
-    hf_text_defaults: r#"{
-        "hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36,
-        "num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": 128256,
-        "max_position_embeddings": 32768, "rope_theta": 2000000.0, "tie_word_embeddings": true
-    }"#,
+    hf_text: &[TextType {
+        model_types: &["smollm3"],
+        defaults: r#"{
+            "hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36,
+            "num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": 128256,
+            "max_position_embeddings": 32768, "rope_theta": 2000000.0,
+            "tie_word_embeddings": true
+        }"#,
+    }],
     hf_spec,
     hf_tensor: llama_hf,
     gguf: Some(GgufFamily {

@@ -18,6 +18,8 @@ pub(crate) struct HfModel {
     pub(crate) family: &'static Family,
     /// Whether the checkpoint has parts beside its language model.
     pub(crate) has_other_parts: bool,
+    /// Whether the checkpoint may lack an output projection although `spec` has one.
+    pub(crate) may_be_tied: bool,
     pub(crate) spec: ModelSpec,
     pub(crate) end_ids: Vec<u32>,
     pub(crate) notes: Vec<String>,
@@ -47,6 +49,7 @@ pub(crate) fn read_config(bytes: &[u8]) -> Result<HfModel, Refusal> {
     Ok(HfModel {
         family,
         has_other_parts: part.has_others,
+        may_be_tied: part.may_be_tied,
         spec: check_spec(spec)?,
         end_ids: config.object.ids("eos_token_id")?,
         notes,

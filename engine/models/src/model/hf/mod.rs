@@ -13,6 +13,6 @@ pub(super) use config::read_config;
 pub(super) use generation::{Generation, read_generation};
 pub(super) use json::read_small;
 pub(super) use shards::weight_files;
-pub(super) use tokenizer_files::read_tokenizer_files;
 pub use tokenizer_files::{ClassTokens, DeclaredToken, HfTokenizer, TokenAffixes};
+pub(super) use tokenizer_files::{TEMPLATES_MAX, read_tokenizer_files};
 pub(super) use weights::HfWeights;

@@ -11,8 +11,10 @@ use crate::model::families::{FAMILIES, Family};
 /// Fields of config.json that say that there are other parts.
 const OTHER_PARTS: [&str; 3] = ["vision_config", "audio_config", "text_config"];
 
+const TIED: &str = "tie_word_embeddings";
+
 /// Fields that count for the text part although they may stand beside it.
-const OUTER: [&str; 3] = ["tie_word_embeddings", "eos_token_id", "quantization_config"];
+const OUTER: [&str; 3] = [TIED, "eos_token_id", "quantization_config"];
 
 /// What a checkpoint is, by its config.json.
 pub(super) struct TextPart {
@@ -21,6 +23,9 @@ pub(super) struct TextPart {
     pub(super) config: Object,
     /// Whether the checkpoint has other parts too.
     pub(super) has_others: bool,
+    /// Whether it or the whole says that the embedding is the output projection, too. They differ
+    /// in some checkpoints (LLaVA-OneVision), which then lack the projection.
+    pub(super) may_be_tied: bool,
 }
 
 /// Finds what describes the language model.
@@ -36,31 +41,50 @@ pub(super) fn text_part(config: Object) -> Result<TextPart, Refusal> {
             family,
             config,
             has_others: false,
+            may_be_tied: false,
         });
     }
     let has_others = OTHER_PARTS.iter().any(|key| config.get(key).is_some());
-    let Some(mut text) = config.object("text_config")? else {
-        return match Family::of_text_part(model_type).filter(|_| has_others) {
-            Some(family) => Ok(TextPart {
-                family,
-                config,
-                has_others,
-            }),
-            None => Err(unknown(&config, model_type)),
-        };
+    let (outer, mut text) = match config.object("text_config")? {
+        Some(text) => (Some(config), text),
+        None => (None, config),
     };
     let text_type = text.text("model_type")?;
     let text_type = text.required("model_type", text_type)?;
-    let Some(family) = Family::of_text_part(text_type) else {
+    let Some((family, defaults)) = Family::of_text_part(text_type).filter(|_| has_others) else {
         return Err(unknown(&text, text_type));
     };
-    text.put(&config, &OUTER);
-    text.fill(&Object::parse(family.hf_text_defaults.as_bytes())?);
+    check_generates(outer.as_ref().unwrap_or(&text))?;
+    let mut may_be_tied = text.bool(TIED)? == Some(true);
+    if let Some(outer) = &outer {
+        text.put(outer, &OUTER);
+    }
+    text.fill(&Object::parse(defaults.defaults.as_bytes())?);
+    may_be_tied |= text.bool(TIED)? == Some(true);
     Ok(TextPart {
         family,
         config: text,
         has_others,
+        may_be_tied,
     })
+}
+
+/// There are rerankers and embedders of this kind, too.
+fn check_generates(config: &Object) -> Result<(), Refusal> {
+    const SUFFIX: &str = "ForConditionalGeneration";
+    let Some(architectures) = config.get("architectures") else {
+        return Ok(());
+    };
+    let mut classes = architectures.as_array().into_iter().flatten();
+    if classes.any(|class| class.as_str().is_some_and(|class| class.ends_with(SUFFIX))) {
+        return Ok(());
+    }
+    let supported = format!("classes that end in {SUFFIX}");
+    Err(Refusal::unsupported(
+        "architectures",
+        architectures,
+        &supported,
+    ))
 }
 
 fn unknown(config: &Object, model_type: &str) -> Refusal {

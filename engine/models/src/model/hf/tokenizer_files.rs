@@ -9,8 +9,8 @@ use crate::model::error::{ModelError, Refusal};
 use crate::model::families::Family;
 use crate::model::look::is_file;
 
-/// The most templates that additional_chat_templates may have.
-const TEMPLATES_MAX: usize = 64;
+/// The most templates of additional_chat_templates that are read, in the order of their names.
+pub(crate) const TEMPLATES_MAX: usize = 64;
 
 /// What a directory says about its tokenizer; the tokenizer itself is built from `tokenizer_json`.
 ///
@@ -330,9 +330,9 @@ fn template_files(dir: &Path) -> Result<Vec<(String, String)>, ModelError> {
     if let Ok(entries) = std::fs::read_dir(&more) {
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
         let is_template = |path: &PathBuf| path.extension().is_some_and(|e| e == "jinja");
-        let mut paths: Vec<PathBuf> = paths.filter(is_template).take(TEMPLATES_MAX).collect();
+        let mut paths: Vec<PathBuf> = paths.filter(is_template).collect();
         paths.sort();
-        for path in paths {
+        for path in paths.into_iter().take(TEMPLATES_MAX) {
             if let Some(name) = path.file_stem().and_then(|stem| stem.to_str()) {
                 read(name, &path)?;
             }

@@ -6,6 +6,7 @@ use ebb_kernels::bf16;
 use ebb_kernels::model::{ModelSpec, TensorName, WeightSource};
 use safetensors::Dtype;
 
+use super::config::HfModel;
 use super::shards::{self, Shards};
 use super::text_part::Place;
 use crate::model::error::{ModelError, Refusal};
@@ -34,36 +35,40 @@ fn is_superfluous(file_name: &str) -> bool {
 }
 
 impl HfWeights {
-    /// Opens the safetensors in `dir` and checks that they hold exactly the tensors of `spec`, in
-    /// types that can be converted. A checkpoint that `has_other_parts` may hold theirs too.
-    pub(crate) fn open(
-        dir: &Path,
-        family: &'static Family,
-        spec: &ModelSpec,
-        has_other_parts: bool,
-    ) -> Result<Self, ModelError> {
+    /// Opens the safetensors in `dir` and checks that they hold exactly the tensors of `model`, in
+    /// types that can be converted. A checkpoint that has other parts may hold theirs too.
+    pub(crate) fn open(dir: &Path, model: &HfModel) -> Result<Self, ModelError> {
         let shards = Shards::open(dir)?;
+        let HfModel { family, .. } = *model;
         // Every model has a last norm under a name of its own.
         let norm = (family.hf_tensor)(TensorName::FinalNorm).name;
+        let place = Place::find(&norm, |name| shards.get(name).is_some());
+        let mut spec = model.spec.clone();
+        spec.tied_embeddings |= model.may_be_tied && shards.get(&place.put(LM_HEAD)).is_none();
         let weights = Self {
-            place: Place::find(&norm, |name| shards.get(name).is_some()),
+            place,
             shards,
             dir: dir.to_owned(),
             family,
-            spec: spec.clone(),
+            spec,
         };
         let table = Table {
             weights: &weights,
-            has_other_parts,
+            has_other_parts: model.has_other_parts,
         };
-        check_tensors(spec, &table).map_err(|refusal| refusal.at(dir))?;
-        for name in TensorName::all(spec) {
+        check_tensors(&weights.spec, &table).map_err(|refusal| refusal.at(dir))?;
+        for name in TensorName::all(&weights.spec) {
             let tensor = weights.place(name).name;
             if let Some(stored) = weights.shards.get(&tensor) {
                 kind(&tensor, stored).map_err(|refusal| refusal.at(weights.shards.path(stored)))?;
             }
         }
         Ok(weights)
+    }
+
+    /// The model's, as its tensors show.
+    pub(crate) fn spec(&self) -> &ModelSpec {
+        &self.spec
     }
 
     /// Each file's header, and its length.

@@ -1,7 +1,7 @@
 //! One file of the hub, into its place in the cache.
 
-use std::fs::{self, File};
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
@@ -75,11 +75,17 @@ fn lock(path: &Path, told: &mut dyn FnMut(Event)) -> Result<File, HubError> {
     // Never deleted: another process may be waiting on this very file.
     let file = File::options().create(true).append(true).open(path);
     let file = file.map_err(|error| HubError::io("create", path, error))?;
-    if file.try_lock().is_err() {
-        told(Event::Waiting);
-        let locked = file.lock();
-        locked.map_err(|error| HubError::io("lock", path, error))?;
-    }
+    let locked = match file.try_lock() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => {
+            told(Event::Waiting);
+            file.lock()
+        }
+        // Some network file systems have no locks. What is downloaded is checked all the same.
+        Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => Ok(()),
+        Err(TryLockError::Error(error)) => Err(error),
+    };
+    locked.map_err(|error| HubError::io("lock", path, error))?;
     Ok(file)
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::gguf::SplitName;
+use super::super::hf::TEMPLATES_MAX;
 use super::name::HubName;
 use crate::model::loaded::LoadFormat;
 
@@ -38,9 +39,13 @@ pub(super) fn is_small_file(name: &str) -> bool {
             | "vocab.txt"
             | "merges.txt"
             | "tokenizer.model"
-    ) || name
-        .strip_prefix("additional_chat_templates/")
-        .is_some_and(|template| template.ends_with(".jinja") && !template.contains('/'))
+    )
+}
+
+/// A chat template beside the default one.
+fn is_more_template(name: &str) -> bool {
+    let template = name.strip_prefix("additional_chat_templates/");
+    template.is_some_and(|template| template.ends_with(".jinja") && !template.contains('/'))
 }
 
 /// Chooses among files, by the name of the model. A folder with config.json is a Hugging Face
@@ -85,7 +90,11 @@ pub(super) fn plan(name: &HubName, files: &[String], format: LoadFormat) -> Resu
     }
     let has = |wanted: &str| files.iter().any(|file| file == wanted);
     let small = files.iter().filter(|file| is_small_file(file));
-    let mut wanted: Vec<String> = small.cloned().collect();
+    let mut templates: Vec<&String> = files.iter().filter(|f| is_more_template(f)).collect();
+    templates.sort();
+    // As many as are read.
+    let templates = templates.into_iter().take(TEMPLATES_MAX);
+    let mut wanted: Vec<String> = small.chain(templates).cloned().collect();
     let with_weights = format != LoadFormat::Dummy;
     if with_weights && !has(WEIGHTS) && !has(WEIGHTS_INDEX) {
         let models = gguf_models(files);
@@ -259,6 +268,18 @@ mod tests {
         let wanted: Vec<String> = four.map(str::to_owned).to_vec();
         let missing = first_missing(&wanted, &[files[6].to_owned()]);
         assert_eq!(missing.as_deref(), Some(files[5]));
+    }
+
+    #[test]
+    fn no_more_templates_are_wanted_than_are_read() {
+        let many = (0..500_000).map(|i| format!("additional_chat_templates/{i:06}.jinja"));
+        let base = ["config.json", "tokenizer.json", WEIGHTS].map(str::to_owned);
+        let files: Vec<String> = base.into_iter().chain(many).collect();
+        let name = HubName::parse("a/x").expect("a name");
+        let plan = plan(&name, &files, LoadFormat::Auto).expect("a plan");
+        assert_eq!(plan.files.len(), 3 + TEMPLATES_MAX);
+        let last = format!("additional_chat_templates/{:06}.jinja", TEMPLATES_MAX - 1);
+        assert_eq!(plan.files[plan.files.len() - 2], last);
     }
 
     #[test]

@@ -14,11 +14,15 @@ use super::jinja;
 const PROBE: &str = "8c5e1f";
 
 /// Whether the template writes contents that are lists of parts, and no texts.
-pub(super) fn wants_parts(template: &jinja::Template) -> bool {
+/// `tokens` are the variables of special tokens.
+pub(super) fn wants_parts(template: &jinja::Template, tokens: &[(&str, Value)]) -> bool {
     let writes = |content: Value| {
-        let flag = Value::Bool(true);
+        let (flag, none) = (Value::Bool(true), Value::Null);
+        let mut variables: Vec<(&str, &Value)> = tokens.iter().map(|(n, v)| (*n, v)).collect();
+        variables.push(("add_generation_prompt", &flag));
+        variables.extend([("tools", &none), ("documents", &none)]);
         let input = jinja::Input {
-            variables: vec![("add_generation_prompt", &flag)],
+            variables,
             messages: &[json!({"role": "user", "content": content})],
             now: UNIX_EPOCH,
         };

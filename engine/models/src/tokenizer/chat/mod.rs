@@ -150,8 +150,8 @@ impl ChatTemplate {
         tokens: TemplateTokens,
     ) -> Result<Self, ChatError> {
         let parsed = Parsed {
-            default: parse(default)?,
-            tool_use: tool_use.map(parse).transpose()?,
+            default: parse(default, &tokens)?,
+            tool_use: tool_use.map(|text| parse(text, &tokens)).transpose()?,
         };
         Ok(Self {
             parsed: Ok(parsed),
@@ -236,7 +236,7 @@ impl ChatTemplate {
     }
 }
 
-fn parse(source: &str) -> Result<Template, ChatError> {
+fn parse(source: &str, tokens: &TemplateTokens) -> Result<Template, ChatError> {
     if source.len() > TEMPLATE_BYTES_MAX {
         let problem = format!(
             "it is {} bytes long; at most {TEMPLATE_BYTES_MAX} are supported",
@@ -245,9 +245,10 @@ fn parse(source: &str) -> Result<Template, ChatError> {
         return Err(ChatError::Template(problem));
     }
     chains::check(source)?;
+    let tokens = tokens.arguments();
     let parse = || {
         jinja::parse(source).map(|parsed| Template {
-            wants_parts: content::wants_parts(&parsed),
+            wants_parts: content::wants_parts(&parsed, &tokens),
             parsed,
         })
     };
