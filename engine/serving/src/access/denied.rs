@@ -55,5 +55,6 @@ impl Denied {
 
 /// Whole seconds, never too few.
 fn seconds(after: Duration) -> u32 {
-    u32::try_from(after.as_millis().div_ceil(1000)).map_or(u32::MAX, |seconds| seconds.max(1))
+    u32::try_from(after.as_nanos().div_ceil(1_000_000_000))
+        .map_or(u32::MAX, |seconds| seconds.max(1))
 }

@@ -53,7 +53,6 @@ pub(super) fn find(keys: &[Arc<Key>], text: &str) -> Option<Arc<Key>> {
 pub struct Key {
     pub(super) digest: Digest,
     name: String,
-    limits: KeyLimits,
     usage: Arc<Usage>,
 }
 
@@ -65,11 +64,12 @@ impl Key {
         limits: KeyLimits,
         usage: Option<Arc<Usage>>,
     ) -> Self {
+        let usage = usage.unwrap_or_default();
+        usage.limit(limits);
         Self {
             digest,
             name,
-            limits,
-            usage: usage.unwrap_or_default(),
+            usage,
         }
     }
 
@@ -87,7 +87,7 @@ impl Key {
     /// # Errors
     /// [`Denied`] with the limit that is reached; then nothing is counted.
     pub fn begin(self: &Arc<Self>, now: Instant) -> Result<Running, Denied> {
-        self.usage.begin(&self.limits, now)?;
+        self.usage.begin(now)?;
         Ok(Running(self.clone()))
     }
 }
@@ -108,8 +108,7 @@ pub struct Running(Arc<Key>);
 impl Running {
     /// Counts tokens that were computed for the call.
     pub(crate) fn charge(&self, tokens: usize, now: Instant) {
-        let key = &self.0;
-        key.usage.charge(&key.limits, tokens, now);
+        self.0.usage.charge(tokens, now);
     }
 }
 

@@ -179,3 +179,15 @@ fn nothing_that_is_printed_has_a_key() {
     let access = Access::new(&["HUSH".into()], None, KeyLimits::default()).unwrap();
     assert!(!format!("{access:?}").contains("HUSH"));
 }
+
+#[test]
+fn calls_under_way_follow_limits_that_are_read_again() {
+    let old = file("a");
+    let access = Access::new(&[], Some(old.path().to_owned()), KeyLimits::default()).unwrap();
+    let now = Instant::now();
+    let running = key(&access, "a").begin(now).unwrap();
+    access.load(Some(b"a tokens-per-minute=60")).unwrap();
+    running.charge(60, now);
+    let denied = key(&access, "a").begin(now).unwrap_err();
+    assert!(matches!(denied, Denied::Tokens { limit: 60, .. }));
+}

@@ -12,6 +12,8 @@ pub(super) struct Usage(Mutex<State>);
 
 #[derive(Default)]
 struct State {
+    /// As the key's line says now: calls under way follow it, too.
+    limits: KeyLimits,
     running: u32,
     requests: Bucket,
     tokens: Bucket,
@@ -29,7 +31,8 @@ impl Bucket {
     fn leak(&mut self, limit: u32, now: Instant) {
         let since = self.at.map_or(Duration::ZERO, |at| now.duration_since(at));
         self.used = (self.used - f64::from(limit) * since.as_secs_f64() / 60.0).max(0.0);
-        self.at = Some(now);
+        // Threads may come with times that are a little out of order.
+        self.at = self.at.max(Some(now));
     }
 
     /// The time until no more than `most` is left, at `limit` a minute.
@@ -40,9 +43,15 @@ impl Bucket {
 }
 
 impl Usage {
+    /// From now on these limits hold.
+    pub(super) fn limit(&self, limits: KeyLimits) {
+        self.0.lock().limits = limits;
+    }
+
     /// Counts one more call, if all limits allow it.
-    pub(super) fn begin(&self, limits: &KeyLimits, now: Instant) -> Result<(), Denied> {
+    pub(super) fn begin(&self, now: Instant) -> Result<(), Denied> {
         let state = &mut *self.0.lock();
+        let limits = state.limits;
         if let Some(limit) = limits.max_concurrency
             && state.running >= limit
         {
@@ -73,11 +82,11 @@ impl Usage {
     }
 
     /// Counts tokens.
-    pub(super) fn charge(&self, limits: &KeyLimits, tokens: usize, now: Instant) {
-        if let Some(limit) = limits.tokens_per_minute {
-            let bucket = &mut self.0.lock().tokens;
-            bucket.leak(limit, now);
-            bucket.used += tokens as f64;
+    pub(super) fn charge(&self, tokens: usize, now: Instant) {
+        let state = &mut *self.0.lock();
+        if let Some(limit) = state.limits.tokens_per_minute {
+            state.tokens.leak(limit, now);
+            state.tokens.used += tokens as f64;
         }
     }
 }

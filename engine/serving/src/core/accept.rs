@@ -96,6 +96,7 @@ impl Inner {
                 inner.cancel(id, why);
             }
         });
+        let reader = reader.of_prompt(request.prompt.len());
         // The prompt stays until the request ends, which may be after a long wait.
         if let Err(full) = sender.hold(size_of_val(&request.prompt[..])) {
             let error = full.into();

@@ -52,6 +52,8 @@ type GiveUp = Box<dyn FnOnce(RequestError) + Send>;
 pub struct GenerateStream {
     shared: Arc<Shared>,
     deadline: Option<Instant>,
+    /// Of the prompt, once it is known.
+    prompt_tokens: usize,
     give_up: Option<GiveUp>,
 }
 
@@ -91,6 +93,7 @@ pub(crate) fn stream(
         GenerateStream {
             shared,
             deadline,
+            prompt_tokens: 0,
             give_up: Some(Box::new(give_up)),
         },
     )
@@ -178,6 +181,17 @@ fn merge(last: Option<&mut StreamEvent>, event: StreamEvent) -> Option<StreamEve
 }
 
 impl GenerateStream {
+    /// The same of a prompt of so many tokens.
+    pub(crate) fn of_prompt(mut self, tokens: usize) -> Self {
+        self.prompt_tokens = tokens;
+        self
+    }
+
+    /// Tokens of the accepted prompt.
+    pub(crate) fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
+    }
+
     /// The next event, an error that ended the request, or `None` at the end.
     pub async fn next(&mut self) -> Option<Result<StreamEvent, RequestError>> {
         loop {

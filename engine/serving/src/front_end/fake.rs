@@ -244,7 +244,7 @@ impl Engine for Fake {
             }
             inner.live.fetch_sub(1, Ordering::Relaxed);
         });
-        Ok(rx)
+        Ok(rx.of_prompt(3))
     }
 
     fn abort(&self, request_id: &str) -> bool {

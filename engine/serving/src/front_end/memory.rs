@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::access::Running;
 use crate::client_memory::{ClientMemory, ClientMemoryFull, Held};
-use crate::core::StreamEvent;
+use crate::core::{GenerateStream, StreamEvent};
 
 /// A call's account. It travels with the request (as an extension) and with the answer; what it
 /// holds is given back when both are gone, or before.
@@ -60,16 +60,19 @@ impl CallMemory {
         let _ = self.0.running.set(running);
     }
 
-    /// Charges the call's key for the tokens that this event tells of.
+    /// Charges the call's key for the prompt of a request that has been accepted: a client that
+    /// leaves before the first event has used it, too.
+    pub(crate) fn charge_prompt(&self, accepted: &GenerateStream) {
+        if let Some(running) = self.0.running.get() {
+            running.charge(accepted.prompt_tokens(), Instant::now());
+        }
+    }
+
+    /// Charges the call's key for the tokens of the answer that this event tells of.
     pub(crate) fn charge(&self, event: &StreamEvent) {
-        let Some(running) = self.0.running.get() else {
-            return;
-        };
-        let tokens = match event {
-            StreamEvent::Started { prompt_tokens, .. } => *prompt_tokens,
-            StreamEvent::Delta { token_ids, .. } => token_ids.len(),
-            StreamEvent::Finished { .. } => return,
-        };
-        running.charge(tokens, Instant::now());
+        if let (Some(running), StreamEvent::Delta { token_ids, .. }) = (self.0.running.get(), event)
+        {
+            running.charge(token_ids.len(), Instant::now());
+        }
     }
 }

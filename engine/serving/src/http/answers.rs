@@ -30,6 +30,9 @@ impl Answers {
         // At once: the first must not answer for long while the last are still being tokenised.
         let submitted = requests.into_iter().enumerate().map(async |(i, request)| {
             let stream = engine.generate(request).await.map_err(|error| (i, error))?;
+            if let Some(account) = account {
+                account.charge_prompt(&stream);
+            }
             Ok(indexed(i, stream))
         });
         Ok(Self {

@@ -94,6 +94,8 @@ pub(crate) fn respond(
         pass_on(answers, &mut writer, memory.as_ref(), &tx).await;
         // Set before `tx` is dropped: whoever sees the channel closed sees why.
         has_ended.store(true, Ordering::Release);
+        // Whoever sees the end may call again at once: the call counts no more by then.
+        drop(memory);
         drop(tx);
     });
     bug.reverse();

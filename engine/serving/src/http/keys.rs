@@ -1,7 +1,7 @@
 //! API keys over HTTP: `Authorization: Bearer KEY`, as OpenAI's clients send it, or `x-api-key:
 //! KEY`, as Anthropic's do.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
@@ -17,6 +17,9 @@ use crate::front_end::CallMemory;
 /// Probes and `/metrics` ([`super::probes`]) and a page's own routes need none either: they are not
 /// wrapped in [`required`].
 const OPEN_ROUTES: [&str; 2] = ["/version", "/openapi.json"];
+
+/// The body of a refused call is read for so long: strangers are not to keep connections busy.
+const DISCARD_TIME: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
 struct Keys {
@@ -48,7 +51,8 @@ async fn check(State(keys): State<Keys>, request: Request, next: Next) -> Respon
     match admit(&keys.access, &request) {
         Ok(()) => next.run(request).await,
         Err(denied) => {
-            json::discard(request, keys.max_body_bytes).await;
+            let discard = json::discard(request, keys.max_body_bytes);
+            let _ = tokio::time::timeout(DISCARD_TIME, discard).await;
             (keys.shape)(&Problem::denied(&denied))
         }
     }

@@ -61,7 +61,14 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let running = self.key.begin();
+        // Health and reflection need no key and may never end: such calls keep no place.
+        let running = match request.uri().path().starts_with("/grpc.") {
+            true => {
+                self.key.call_in_passing();
+                None
+            }
+            false => Some(self.key.begin()),
+        };
         let open = self.open.as_ref().map(|open| open.subscribe());
         let memory = self.messages.as_ref().map(|m| CallMemory::new(&m.memory));
         let answer = match (&self.messages, &memory) {
@@ -98,7 +105,7 @@ pub(super) struct Answer {
     body: Body,
     counted: Option<(ClientMemory, Unread)>,
     _memory: Option<CallMemory>,
-    _running: Running,
+    _running: Option<Running>,
     _open: Option<watch::Receiver<()>>,
 }
 

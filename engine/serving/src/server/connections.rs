@@ -256,6 +256,14 @@ impl Key {
         Running(self.clone())
     }
 
+    /// A call that does not keep the connection from making way.
+    pub(super) fn call_in_passing(&self) {
+        self.called.store(true, Ordering::Relaxed);
+        if let Some(entry) = self.connections.table.lock().entries.get_mut(&self.id) {
+            entry.called = true;
+        }
+    }
+
     /// Whether there was a call ever.
     pub(super) fn called(&self) -> bool {
         self.called.load(Ordering::Relaxed)

@@ -51,6 +51,8 @@ pub(super) fn respond(
     tokio::spawn(async move {
         let result = pass_on(request_id, events, account.as_ref(), &tx).await;
         call.close(result.as_ref());
+        // Whoever sees the end may call again at once: the call counts no more by then.
+        drop(account);
         // Set before `tx` is dropped, so that whoever sees the channel closed sees the reason.
         let _ = ended.set(result);
         drop(tx);

@@ -87,6 +87,7 @@ async fn generate<E: Engine>(
     let events = engine.generate(request).await?;
     // The message is used up; the answer has an account of its own.
     if let Some(memory) = &memory {
+        memory.charge_prompt(&events);
         memory.clear();
     }
     Ok((request_id, events, memory))

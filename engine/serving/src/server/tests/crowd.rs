@@ -145,3 +145,16 @@ async fn probes_are_answered_whoever_crowds_their_port() {
     assert!(sample(&server, "ebb:connections{", "port=\"http\"").await <= 64.0);
     assert!(began.elapsed() < Duration::from_secs(2));
 }
+
+#[tokio::test]
+async fn watching_health_keeps_no_connection() {
+    let (server, _) = crowded(2, Some(0), Times::default()).await;
+    let mut watched = Vec::new();
+    for _ in 0..2 {
+        let mut health = tonic_health::pb::health_client::HealthClient::new(connect(&server));
+        let request = tonic_health::pb::HealthCheckRequest::default();
+        watched.push(health.watch(request).await.unwrap());
+    }
+    let newcomer = connect(&server);
+    assert_eq!(code(collect(&newcomer, text("count")).await.1), Code::Ok);
+}

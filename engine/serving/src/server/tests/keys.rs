@@ -279,3 +279,31 @@ async fn pages_of_allowed_origins_may_call_and_no_others() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_prompt_is_charged_even_if_no_event_was_taken() {
+    let limits = KeyLimits {
+        tokens_per_minute: Some(3),
+        ..KeyLimits::default()
+    };
+    let (_fake, _server, channel) = with_keys(limits).await;
+    let mut request = tonic::Request::new(text("forever"));
+    request
+        .metadata_mut()
+        .insert("x-api-key", KEY.parse().unwrap());
+    let call = EbbClient::new(channel.clone()).generate(request).await;
+    drop(call.expect("it is accepted"));
+    let status = generate(&channel, "count", Some(("x-api-key", KEY))).await;
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+}
+
+#[tokio::test]
+async fn the_slow_body_of_a_refused_call_is_not_waited_for() {
+    let (_fake, server, _channel) = with_keys(KeyLimits::default()).await;
+    let address = server.api_address().unwrap();
+    let slow = completion("{").replace("Content-Length: 1", "Content-Length: 9");
+    let began = std::time::Instant::now();
+    let text = answer(address, slow).await;
+    assert!(text.starts_with("HTTP/1.1 401"), "{text}");
+    assert!(began.elapsed() < Duration::from_secs(8));
+}

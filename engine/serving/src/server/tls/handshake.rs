@@ -37,7 +37,11 @@ pub(in super::super) async fn handshake(
         _ = closing.changed() => return None,
     };
     match shaken {
-        Ok(Ok(stream)) => Some(stream),
+        Ok(Ok(Some(stream))) => Some(stream),
+        Ok(Ok(None)) => {
+            tracing::debug!(%peer, "the client closed the connection before it began");
+            None
+        }
         Ok(Err(error)) => {
             port.connections.count(CloseReason::Tls);
             // Of what the client sent, rustls names kinds and numbers alone.
@@ -57,9 +61,13 @@ async fn accept(
     mut socket: TcpStream,
     tls: &Presented,
     port: &Port,
-) -> io::Result<TlsStream<TcpStream>> {
+) -> io::Result<Option<TlsStream<TcpStream>>> {
     let mut first = [0];
-    if socket.peek(&mut first).await? == 1 && first != [HANDSHAKE_RECORD] {
+    if socket.peek(&mut first).await? == 0 {
+        // Balancers look so whether the port is there: no handshake has failed.
+        return Ok(None);
+    }
+    if first != [HANDSHAKE_RECORD] {
         // A client that is written to while it still sends might not read the answer.
         let sentence = "this port speaks TLS; use an address that begins with https://";
         let _ = socket.try_write(&not_served(port.protocol, "400 Bad Request", sentence));
@@ -72,5 +80,6 @@ async fn accept(
     let limited = |connection: &mut rustls::ServerConnection| {
         connection.set_buffer_limit(Some(SEND_BUFFER_BYTES));
     };
-    TlsAcceptor::from(config).accept_with(socket, limited).await
+    let shaken = TlsAcceptor::from(config).accept_with(socket, limited);
+    shaken.await.map(Some)
 }
