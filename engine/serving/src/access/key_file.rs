@@ -11,9 +11,13 @@
 
 use std::path::Path;
 
+use rustc_hash::FxHashSet;
+
 use super::key::{Digest, check};
 use super::{AccessError, KeyLimits};
 
+/// Keys of a file: every call is compared with all of them.
+const KEYS_MAX: usize = 10_000;
 /// Characters of a name.
 const NAME_CHARS_MAX: usize = 64;
 
@@ -27,6 +31,7 @@ pub(super) struct Entry {
 /// The keys of a file's text.
 pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Vec<Entry>, AccessError> {
     let mut entries: Vec<Entry> = Vec::new();
+    let mut seen = FxHashSet::default();
     for (line, bytes) in (1..).zip(text.split(|&byte| byte == b'\n')) {
         let wrong = |why: String| AccessError::Line {
             path: path.to_owned(),
@@ -37,7 +42,12 @@ pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Vec<Entry>, AccessError>
         let Some(entry) = entry(text, line).map_err(wrong)? else {
             continue;
         };
-        if entries.iter().any(|other| other.digest == entry.digest) {
+        if entries.len() == KEYS_MAX {
+            return Err(wrong(format!(
+                "a file has at most {KEYS_MAX} keys; put a gateway that knows users before Ebb"
+            )));
+        }
+        if !seen.insert(entry.digest) {
             return Err(wrong(
                 "an earlier line has this key, too; remove one".into(),
             ));
@@ -106,4 +116,25 @@ fn checked_name(name: &str) -> Option<String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let fits = (1..=NAME_CHARS_MAX).contains(&name.len()) && name.chars().all(allowed);
     fits.then(|| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_so_many_keys_and_no_more() {
+        let path = Path::new("keys");
+        let lines = |keys: usize| {
+            let lines: Vec<String> = (0..keys).map(|i| format!("sk-{i}")).collect();
+            lines.join("\n").into_bytes()
+        };
+        let entries = parse(path, &lines(KEYS_MAX)).map_err(|error| error.to_string());
+        assert_eq!(entries.map(|entries| entries.len()), Ok(KEYS_MAX));
+        let refused = parse(path, &lines(KEYS_MAX + 1)).err().expect("too many");
+        assert!(
+            refused.to_string().contains("at most 10000 keys"),
+            "{refused}"
+        );
+    }
 }

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use thiserror::Error;
 
 pub use denied::Denied;
@@ -147,8 +147,9 @@ impl Access {
         if let (Some(text), Some(path)) = (text, &inner.file) {
             entries = key_file::parse(path, text)?;
         }
+        let mut seen: FxHashSet<Digest> = entries.iter().map(|entry| entry.digest).collect();
         for (i, &digest) in inner.flags.iter().enumerate() {
-            if !entries.iter().any(|entry| entry.digest == digest) {
+            if seen.insert(digest) {
                 entries.push(key_file::Entry {
                     digest,
                     name: format!("flag-{}", i + 1),
