@@ -28,6 +28,13 @@ def server():
         yield server
 
 
+@pytest.fixture
+def fresh_server():
+    """A server that nobody has asked anything."""
+    with Server(kv_memory="48MiB") as server:
+        yield server
+
+
 @pytest.fixture(scope="session")
 def browser():
     # Chromium's sandbox does not work as root.
