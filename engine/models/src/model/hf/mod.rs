@@ -5,6 +5,7 @@ mod generation;
 mod json;
 mod rope_scaling;
 mod shards;
+mod tensor_prefix;
 mod text_part;
 mod tokenizer_files;
 mod weights;

@@ -8,7 +8,7 @@ use safetensors::Dtype;
 
 use super::config::HfModel;
 use super::shards::{self, Shards};
-use super::text_part::Place;
+use super::tensor_prefix::TensorPrefix;
 use crate::model::error::{ModelError, Refusal};
 use crate::model::families::{Family, StoredTensor};
 use crate::model::gguf::{GgmlType, dequantize};
@@ -22,7 +22,7 @@ pub(crate) struct HfWeights {
     family: &'static Family,
     spec: ModelSpec,
     /// Where the language model's tensors are.
-    place: Place,
+    prefix: TensorPrefix,
 }
 
 /// The output projection.
@@ -42,11 +42,11 @@ impl HfWeights {
         let HfModel { family, .. } = *model;
         // Every model has a last norm under a name of its own.
         let norm = (family.hf_tensor)(TensorName::FinalNorm).name;
-        let place = Place::find(&norm, |name| shards.get(name).is_some());
+        let prefix = TensorPrefix::find(&norm, |name| shards.get(name).is_some());
         let mut spec = model.spec.clone();
-        spec.tied_embeddings |= model.may_be_tied && shards.get(&place.put(LM_HEAD)).is_none();
+        spec.tied_embeddings |= model.may_be_tied && shards.get(&prefix.name(LM_HEAD)).is_none();
         let weights = Self {
-            place,
+            prefix,
             shards,
             dir: dir.to_owned(),
             family,
@@ -85,10 +85,10 @@ impl HfWeights {
     /// only.
     fn place(&self, name: TensorName) -> StoredTensor {
         let mut stored = (self.family.hf_tensor)(name);
-        stored.name = self.place.put(&stored.name);
+        stored.name = self.prefix.name(&stored.name);
         let tied = name == TensorName::Embedding && self.spec.tied_embeddings;
         if tied && self.shards.get(&stored.name).is_none() {
-            let head = self.place.put(LM_HEAD);
+            let head = self.prefix.name(LM_HEAD);
             if self.shards.get(&head).is_some() {
                 stored.name = head;
             }
@@ -132,13 +132,13 @@ impl TensorTable for Table<'_> {
     }
 
     fn present(&self) -> Vec<&str> {
-        let HfWeights { place, spec, .. } = self.weights;
+        let HfWeights { prefix, spec, .. } = self.weights;
         // Some tied checkpoints store the embedding once more as the output projection.
-        let head = spec.tied_embeddings.then(|| place.put(LM_HEAD));
+        let head = spec.tied_embeddings.then(|| prefix.name(LM_HEAD));
         let superfluous = |name: &str| {
             is_superfluous(name)
                 || head.as_deref() == Some(name)
-                || (self.has_other_parts && !place.has(name))
+                || (self.has_other_parts && !prefix.has(name))
         };
         let names = self.weights.shards.names();
         names.filter(|name| !superfluous(name)).collect()

@@ -8,25 +8,24 @@ use std::time::UNIX_EPOCH;
 
 use serde_json::{Value, json};
 
-use super::jinja;
+use super::{Conversation, TemplateTokens, jinja, render};
 
 /// What a template is tried with.
 const PROBE: &str = "8c5e1f";
 
 /// Whether the template writes contents that are lists of parts, and no texts.
-/// `tokens` are the variables of special tokens.
-pub(super) fn wants_parts(template: &jinja::Template, tokens: &[(&str, Value)]) -> bool {
+pub(super) fn wants_parts(template: &jinja::Template, tokens: &TemplateTokens) -> bool {
     let writes = |content: Value| {
-        let (flag, none) = (Value::Bool(true), Value::Null);
-        let mut variables: Vec<(&str, &Value)> = tokens.iter().map(|(n, v)| (*n, v)).collect();
-        variables.push(("add_generation_prompt", &flag));
-        variables.extend([("tools", &none), ("documents", &none)]);
-        let input = jinja::Input {
-            variables,
+        let given = Conversation {
             messages: &[json!({"role": "user", "content": content})],
+            tools: None,
+            documents: None,
+            add_generation_prompt: true,
+            continue_final_message: false,
+            kwargs: None,
             now: UNIX_EPOCH,
         };
-        jinja::render(template, &input).is_ok_and(|text| text.contains(PROBE))
+        render(template, tokens, &given).is_ok_and(|text| text.contains(PROBE))
     };
     !writes(Value::from(PROBE)) && writes(in_parts(PROBE))
 }

@@ -202,14 +202,6 @@ impl ChatTemplate {
     pub fn render_conversation(&self, given: &Conversation<'_>) -> Result<String, ChatError> {
         let parsed = self.parsed.as_ref().map_err(Clone::clone)?;
         let continued = given.continue_final_message;
-        let prompt = Value::Bool(given.add_generation_prompt && !continued);
-        let tokens = self.tokens.arguments();
-        let mut variables: Vec<(&str, &Value)> = tokens.iter().map(|(n, v)| (*n, v)).collect();
-        variables.push(("tools", given.tools.unwrap_or(&Value::Null)));
-        variables.push(("documents", given.documents.unwrap_or(&Value::Null)));
-        variables.push(("add_generation_prompt", &prompt));
-        let kwargs = given.kwargs.into_iter().flatten();
-        variables.extend(kwargs.map(|(name, value)| (name.as_str(), value)));
         let template = match &parsed.tool_use {
             Some(template) if given.tools.is_some_and(|tools| !tools.is_null()) => template,
             _ => &parsed.default,
@@ -221,12 +213,11 @@ impl ChatTemplate {
         if continued {
             continued::put_tag(messages.to_mut())?;
         }
-        let input = jinja::Input {
-            variables,
+        let given = Conversation {
             messages: &messages,
-            now: given.now,
+            ..*given
         };
-        let text = with_known_stack(|| jinja::render(&template.parsed, &input))
+        let text = with_known_stack(|| render(&template.parsed, &self.tokens, &given))
             .map_err(no_thread)?
             .map_err(ChatError::of_rendering)?;
         match continued {
@@ -245,16 +236,37 @@ fn parse(source: &str, tokens: &TemplateTokens) -> Result<Template, ChatError> {
         return Err(ChatError::Template(problem));
     }
     chains::check(source)?;
-    let tokens = tokens.arguments();
     let parse = || {
         jinja::parse(source).map(|parsed| Template {
-            wants_parts: content::wants_parts(&parsed, &tokens),
+            wants_parts: content::wants_parts(&parsed, tokens),
             parsed,
         })
     };
     with_known_stack(parse)
         .map_err(no_thread)?
         .map_err(ChatError::of_parsing)
+}
+
+/// The template's own text of a conversation, on this thread's stack.
+fn render(
+    template: &jinja::Template,
+    tokens: &TemplateTokens,
+    given: &Conversation<'_>,
+) -> Result<String, jinja::Fail> {
+    let prompt = Value::Bool(given.add_generation_prompt && !given.continue_final_message);
+    let tokens = tokens.arguments();
+    let mut variables: Vec<(&str, &Value)> = tokens.iter().map(|(n, v)| (*n, v)).collect();
+    variables.push(("tools", given.tools.unwrap_or(&Value::Null)));
+    variables.push(("documents", given.documents.unwrap_or(&Value::Null)));
+    variables.push(("add_generation_prompt", &prompt));
+    let kwargs = given.kwargs.into_iter().flatten();
+    variables.extend(kwargs.map(|(name, value)| (name.as_str(), value)));
+    let input = jinja::Input {
+        variables,
+        messages: given.messages,
+        now: given.now,
+    };
+    jinja::render(template, &input)
 }
 
 fn no_thread(error: std::io::Error) -> ChatError {
