@@ -1,7 +1,6 @@
-//! API keys over gRPC: metadata `authorization: Bearer KEY` or `x-api-key: KEY`.
+//! API keys over gRPC.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
@@ -13,8 +12,7 @@ use tonic::{Code, Status};
 use super::Engine;
 use super::status::code_name;
 use crate::access::{Access, Denied};
-use crate::front_end::CallMemory;
-use crate::http::keys::presented;
+use crate::front_end::admit;
 
 /// The service whose calls need a key. Health and reflection need none: they tell nothing of the
 /// model and its clients.
@@ -56,7 +54,14 @@ async fn check<E: Engine>(State(keys): State<Keys<E>>, request: Request, next: N
     let Some(method) = request.uri().path().strip_prefix(SERVICE) else {
         return next.run(request).await;
     };
-    let Err(denied) = admit(&keys.access, method, &request) else {
+    let counts = COUNTED.contains(&method);
+    let admitted = admit(
+        &keys.access,
+        request.headers(),
+        request.extensions(),
+        counts,
+    );
+    let Err(denied) = admitted else {
         return next.run(request).await;
     };
     let status = status(&denied);
@@ -69,20 +74,6 @@ async fn check<E: Engine>(State(keys): State<Keys<E>>, request: Request, next: N
         engine.recorder().rpc(method, code);
     }
     status.into_http::<Body>()
-}
-
-/// Looks up the call's key. What makes the engine work counts for it.
-fn admit(access: &Access, method: &str, request: &Request) -> Result<(), Denied> {
-    let Some(key) = access.key(presented(request.headers()))? else {
-        return Ok(());
-    };
-    tracing::debug!(key = key.name(), "call with a key");
-    if COUNTED.contains(&method)
-        && let Some(account) = request.extensions().get::<CallMemory>()
-    {
-        account.count_for(key.begin(Instant::now())?);
-    }
-    Ok(())
 }
 
 /// The status that tells of a denied call, with `retry-after` in seconds where waiting helps.
