@@ -18,6 +18,8 @@ pub(crate) struct Sequence {
     pub(crate) allocated: usize,
     /// Hash of its full blocks and of the full sub-blocks after them.
     pub(crate) hash: ChainHash,
+    /// Its full blocks from this one on are pinned.
+    pub(crate) recent_from: usize,
     pub(crate) options: SeqOptions,
     pub(crate) read: ReadBits,
 }
@@ -74,6 +76,12 @@ impl Sequence {
     /// Blocks that are full of committed tokens.
     pub(crate) fn full_blocks(&self) -> usize {
         self.committed / BLOCK_TOKENS
+    }
+
+    /// Its full blocks that are pinned.
+    pub(crate) fn recent_blocks(&self) -> &[BlockId] {
+        let full = &self.blocks[..self.full_blocks()];
+        full.get(self.recent_from..).unwrap_or_default()
     }
 
     /// The block that holds the committed tokens after the last full block, if there are any.
@@ -145,6 +153,7 @@ impl Sequences {
                 committed: 0,
                 allocated: 0,
                 hash,
+                recent_from: usize::MAX,
                 options,
                 read: ReadBits::default(),
             });
@@ -155,6 +164,7 @@ impl Sequences {
         debug_assert!(row.blocks.is_empty());
         (row.id, row.committed, row.allocated, row.hash) = (id, 0, 0, hash);
         (row.options, row.read) = (options, ReadBits::default());
+        row.recent_from = usize::MAX;
         slot
     }
 

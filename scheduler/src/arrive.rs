@@ -93,7 +93,7 @@ impl Scheduler {
             },
             promised_frames,
             bits: SeqBits::default(),
-            blocks_at_floor: 0,
+            at_floor: (0, 0),
             restarted_at: 0,
         });
         let record = &mut self.groups[group];

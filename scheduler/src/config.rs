@@ -4,6 +4,8 @@ use ebb_block_manager::pressure::{Admission, Mode, Policy, Watermarks};
 use ebb_block_manager::{BLOCK_TOKENS, PoolConfig, SUB_BLOCK_TOKENS};
 use thiserror::Error;
 
+use crate::recent_tokens_max;
+
 /// The scheduler's limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -58,6 +60,9 @@ pub struct Config {
     /// it at their floor, and shrinks to its own floor when it is complete. A longer chunk reads
     /// less that has shrunk, but the 16-bit frames of one chunk cannot be promised to sequences.
     pub static_chunk: u32,
+    /// [`Mode::Static`]: share of the recent context that stays at 16 bit by KVmix's rule
+    /// ([`recent_tokens`](crate::recent_tokens)), in thousandths below 1000.
+    pub recent_permille: u32,
 }
 
 impl Default for Config {
@@ -80,6 +85,7 @@ impl Default for Config {
             live_bytes_max: u64::MAX,
             shrink_bytes_max: 256 << 20,
             static_chunk: BLOCK_TOKENS as u32,
+            recent_permille: 0,
         }
     }
 }
@@ -145,6 +151,17 @@ impl Config {
         }
     }
 
+    /// [`Mode::Static`]: most sealed blocks of a sequence that its recent context keeps at 16 bit.
+    pub fn recent_blocks(&self) -> u32 {
+        match self.mode {
+            Mode::Static => {
+                let kept = recent_tokens_max(self.recent_permille, self.static_chunk);
+                kept / BLOCK_TOKENS as u32
+            }
+            Mode::PreemptOnly | Mode::Progressive => 0,
+        }
+    }
+
     /// The pressure policy for a pool that gives `capacity` frames to sequences.
     pub(crate) fn policy(&self, pool: &PoolConfig, capacity: u32) -> Policy {
         let headroom = self.headroom_tokens.div_ceil(SUB_BLOCK_TOKENS as u32);
@@ -203,6 +220,7 @@ impl Config {
             ("max_waiting", self.max_waiting as u64, 1 << 24),
             ("aging_steps", u64::from(self.aging_steps), 1 << 24),
             ("static_chunk", u64::from(self.static_chunk), 1 << 20),
+            ("recent_permille", u64::from(self.recent_permille), 999),
             ("headroom_tokens", u64::from(self.headroom_tokens), 1 << 20),
             (
                 "overcommit_percent",

@@ -27,6 +27,7 @@
 //! | `memory`, `preempt` | running sequences get memory, wait for it, or lose it |
 //! | `priority` | a running sequence yields to an urgent one of the queue |
 //! | `demand`, `static_mode` | blocks are chosen that shrink |
+//! | `recent` | how much of the latest context KVmix's rule keeps from that |
 //! | `submit` | the plan is written |
 //! | `retire` | a step returns: tokens are committed, choices fork, failures are undone |
 //! | `end` | a choice finishes, is cancelled or is too late |
@@ -83,6 +84,7 @@ mod preempt;
 mod priority;
 mod promise;
 mod queue_capacity;
+mod recent;
 mod request;
 mod retire;
 mod scheduler;
@@ -102,6 +104,7 @@ pub use event::{ChoiceOutput, Event};
 pub use notice::{FinishReason, Notice, RejectReason};
 pub use plan::{Logits, SAMPLED_LATER, Slice, StepPlan};
 pub use queue_capacity::QueueCapacity;
+pub use recent::{recent_tokens, recent_tokens_max};
 pub use request::{Millis, Request, RequestId};
 pub use scheduler::Scheduler;
 pub use stats::Stats;

@@ -42,7 +42,7 @@ impl Scheduler {
         let seq = &mut self.seqs[key];
         let resident = seq.resident.take().expect("a running sequence has memory");
         seq.bits = seq.bits.and(self.blocks.bits(resident.id));
-        seq.blocks_at_floor = 0;
+        seq.at_floor = (0, 0);
         self.counters.preemptions += 1;
         self.counters.preempted_tokens += u64::from(seq.computed);
         (seq.computed, seq.committed, seq.reserved) = (0, 0, 0);

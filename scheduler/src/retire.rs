@@ -257,7 +257,7 @@ impl Scheduler {
             // Its first token was computed with the leader's memory.
             child.bits = self.seq_bits(leader);
             (child.computed, child.committed) = (0, 0);
-            (child.reserved, child.blocks_at_floor) = (0, 0);
+            (child.reserved, child.at_floor) = (0, (0, 0));
         }
         let key = self.seqs.insert(child);
         if resident.is_some() {

@@ -51,9 +51,9 @@ pub(crate) struct Seq {
     pub(crate) promised_frames: u64,
     /// Bits at which it read its context before preemptions.
     pub(crate) bits: SeqBits,
-    /// [`Mode::Static`](crate::Mode::Static): full blocks at the start that are known to be at
-    /// their floor.
-    pub(crate) blocks_at_floor: u32,
+    /// [`Mode::Static`](crate::Mode::Static): the full blocks at the start and the first of them in
+    /// the recent context, for which all others are known to be at their floor.
+    pub(crate) at_floor: (u32, u32),
     /// Tokens it had when it last gave up its memory because it was stuck alone; 0: never.
     pub(crate) restarted_at: u32,
 }

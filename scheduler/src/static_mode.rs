@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use ebb_block_manager::BLOCK_TOKENS;
 
-use crate::Mode;
 use crate::batch::Batch;
 use crate::scheduler::Scheduler;
 use crate::seq::Seq;
 use crate::slab::Key;
+use crate::{Mode, recent_tokens};
 
 impl Scheduler {
     /// The tokens around the one a sequence is at that may read each other at 16 bit: the chunk of
@@ -24,6 +24,19 @@ impl Scheduler {
         };
         let begin = seq.computed / len * len;
         begin..(begin + len).min(most)
+    }
+
+    /// The first block that lies wholly within the recent context of a sequence whose chunk begins
+    /// at `begin`. It depends on the sequence alone.
+    fn first_recent_block(&self, seq: &Seq, begin: u32) -> u32 {
+        let at = if seq.computed < seq.prompt_len {
+            begin
+        } else {
+            begin.max(seq.prompt_len)
+        };
+        let (share, chunk) = (self.config.recent_permille, self.config.static_chunk);
+        let kept = recent_tokens(share, seq.prompt_len, chunk, at);
+        (at - kept).div_ceil(BLOCK_TOKENS as u32)
     }
 
     /// Up to where a sequence needs memory to compute tokens up to `end`. A chunk is begun only
@@ -46,7 +59,8 @@ impl Scheduler {
         };
         let begin = self.chunk(seq).start;
         let full = begin / BLOCK_TOKENS as u32;
-        if seq.blocks_at_floor == full {
+        let recent = self.first_recent_block(seq, begin);
+        if seq.at_floor == (full, recent) {
             return true;
         }
         // A block that a step in flight fills is not sealed yet. Should the step that ends a prompt
@@ -60,9 +74,10 @@ impl Scheduler {
         if seq.committed < sealed {
             return false;
         }
+        self.blocks.keep_recent(resident.id, recent as usize);
         let at_floor = self.blocks.shrink_to_floor(resident.id, &mut batch.shrinks);
         if at_floor {
-            self.seqs[key].blocks_at_floor = full;
+            self.seqs[key].at_floor = (full, recent);
         } else {
             batch.awaits_floor = true;
         }

@@ -21,7 +21,7 @@ fn run(specs: &[&str], ctx: usize) -> Vec<Comparison> {
     let parsed: Vec<KvSpec> = specs.iter().map(|s| s.parse().expect("a spec")).collect();
     let formats = parsed.iter().map(|s| s.formats(model.spec.kv_geometry()));
     let formats: Vec<_> = formats.map(|f| f.expect("formats")).collect();
-    let (layout, positions) = lay_out(model.spec.kv_geometry(), &formats).expect("a layout");
+    let (layout, positions) = lay_out(model.spec.kv_geometry(), &formats, ctx).expect("a layout");
     let frames = (256 << 20) / layout.frame().frame_bytes as u32;
     let options = BackendOptions {
         layout: Some(layout.clone()),

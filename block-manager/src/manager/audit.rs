@@ -65,9 +65,11 @@ impl BlockManager {
                 *refs.entry(id).or_insert(0) += 1;
                 min_bits_counts.entry(id).or_insert([0; 4])[class] += 1;
             }
-            if let Some(id) = protected_blocks(row)[2] {
+            let recent = row.recent_blocks().iter().copied();
+            for id in recent.clone().chain(protected_blocks(row)[2]) {
                 *pins.entry(id).or_insert(0) += 1;
             }
+            recent.for_each(|id| *protections.entry(id).or_insert(0) += 1);
             let protected_blocks = protected_blocks(row).into_iter().flatten();
             protected_blocks.for_each(|id| *protections.entry(id).or_insert(0) += 1);
         }

@@ -70,6 +70,9 @@ impl BlockManager {
             // The first block is protected a second time, as long as the sequence lives.
             None => self.protect(block),
         }
+        if index >= self.seqs.at(slot).recent_from {
+            self.pin(block);
+        }
         if self.config.prefix_cache && !is_private {
             let parent = before.map_or(EntryId::NONE, |before| self.blocks[before].entry);
             let hash = self.index.end_hash(&self.seqs.at(slot).hash);
@@ -105,6 +108,21 @@ impl BlockManager {
                 .remove(&mut self.blocks, canonical, self.epochs.done());
             self.index.set_block(entry, block);
             self.free_block(canonical);
+        }
+    }
+
+    /// Keeps the sealed blocks of a sequence from block `from` on at 16 bit where they are, and
+    /// those that it seals from now on; blocks before it may shrink. `usize::MAX`: all may.
+    pub fn keep_recent(&mut self, seq: SeqId, from: usize) {
+        let slot = self.seqs.slot(seq);
+        let row = self.seqs.at_mut(slot);
+        let before = std::mem::replace(&mut row.recent_from, from);
+        let full = row.full_blocks();
+        for index in before.min(full)..from.min(full) {
+            self.unpin(self.seqs.at(slot).blocks[index]);
+        }
+        for index in from.min(full)..before.min(full) {
+            self.pin(self.seqs.at(slot).blocks[index]);
         }
     }
 

@@ -129,6 +129,9 @@ impl BlockManager {
         if let Some(block) = partial {
             self.unpin(block);
         }
+        for index in 0..self.seqs.at(slot).recent_blocks().len() {
+            self.unpin(self.seqs.at(slot).recent_blocks()[index]);
+        }
         let options = self.seqs.at(slot).options;
         // Last block first, so that eviction takes children before their parents.
         for index in (0..self.seqs.at(slot).blocks.len()).rev() {

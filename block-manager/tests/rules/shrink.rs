@@ -402,3 +402,48 @@ fn an_open_block_does_not_shrink() {
     let open = pool.table(A).ids()[0];
     assert_eq!(pool.shrink(open), Ok(None));
 }
+
+// The recent context of a sequence, as its holder moves it on; with another holder in between.
+#[test]
+fn recent_blocks_stay_at_16_bit_until_they_are_no_longer_recent() {
+    let mut config = config(400, 1);
+    config.levels = LevelTable::of_frames(&[8, 4, 1]);
+    (config.protected, config.sink) = (MinBits::ANY, MinBits::ANY);
+    config.recent_blocks = 3;
+    let mut pool = BlockManager::new(config).expect("the shape is valid");
+    let prompt = text(1, 640);
+    run(&mut pool, A, &prompt);
+    let mut id = 0;
+    let mut at_floor = |pool: &mut BlockManager, seq| {
+        let mut jobs = Vec::new();
+        while !pool.shrink_to_floor(seq, &mut jobs) {
+            id += 1;
+            step(pool, id);
+        }
+        pool.table(seq)
+            .iter()
+            .map(|(level, _)| level)
+            .collect::<Vec<_>>()
+    };
+    pool.keep_recent(A, 2);
+    assert_eq!(at_floor(&mut pool, A), [2, 2, 0, 0, 0]);
+    pool.check().expect("the pool is sound");
+    // Another one shares blocks and keeps none of them, but may not take them from the first.
+    pool.create(B, &prompt, 640);
+    pool.keep_recent(B, 5);
+    assert_eq!(at_floor(&mut pool, B), [2, 2, 0, 0, 0]);
+    pool.keep_recent(A, 4);
+    assert_eq!(at_floor(&mut pool, A), [2, 2, 2, 2, 0]);
+    // What is sealed later is recent, too, until it is said otherwise.
+    let more = text(2, 256);
+    extend(&mut pool, A, &more);
+    assert_eq!(at_floor(&mut pool, A), [2, 2, 2, 2, 0, 0, 0]);
+    let held = u64::from(pool.usage().frames_live);
+    assert!(pool.config().floor_frames(896, MinBits::ANY) >= held);
+    pool.release(A);
+    pool.check().expect("the pool is sound");
+    assert_eq!(at_floor(&mut pool, B), [2; 5]);
+    pool.keep_recent(B, usize::MAX);
+    pool.release(B);
+    pool.check().expect("the pool is sound");
+}

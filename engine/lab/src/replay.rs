@@ -79,7 +79,7 @@ pub fn replay(
         .iter()
         .map(|&(before, block, to)| Move { before, block, to });
     let logged = Course::Moves(moves.collect());
-    let others_courses = others.iter().cloned().map(Course::Aged);
+    let others_courses = others.iter().cloned().map(Course::Sealed);
     trials.restart(std::iter::once(logged).chain(others_courses));
     let vocab = trials.backend().spec().vocab;
     let logprob_error = if trials.backend().samples() {

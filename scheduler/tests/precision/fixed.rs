@@ -76,13 +76,16 @@ fn every_full_block_is_at_its_place_before_the_next_token_is_planned() {
 #[test]
 fn chunks_neighbours_and_preemptions_change_nothing() {
     for chunk in [128, 256, 384] {
-        chunks_change_nothing_but(chunk);
+        for recent in [0, 200, 600] {
+            chunks_change_nothing_but(chunk, recent);
+        }
     }
 }
 
-fn chunks_change_nothing_but(static_chunk: u32) {
+fn chunks_change_nothing_but(static_chunk: u32, recent_permille: u32) {
     let fixed = || Config {
         static_chunk,
+        recent_permille,
         ..fixed()
     };
     let prompt = |id: u64| 400 + 50 * id as u32;
@@ -106,16 +109,74 @@ fn chunks_change_nothing_but(static_chunk: u32) {
         ..fixed()
     };
     assert!(run(chunked, 2000).0 == alone);
-    assert!(run(fixed(), 200).0 == alone);
+    // Room for one request at its longest.
+    let recent = 32 * fixed().recent_blocks();
+    assert!(run(fixed(), 200 + recent).0 == alone);
     let overcommitted = Config {
         overcommit_percent: 400,
         ..fixed()
     };
     let kept = 32 * (static_chunk / 128 - 1);
-    let (read, preemptions) = run(overcommitted, 150 + kept);
+    let (read, preemptions) = run(overcommitted, 150 + kept + recent);
     assert!(read == alone);
     // A sequence that has to wait for a whole chunk lets others end first.
-    assert!(preemptions > 0 || static_chunk > 128);
+    assert!(preemptions > 0 || static_chunk > 128 || recent_permille > 0);
+}
+
+// KVmix's rule: what a token reads at 16 bit are the blocks that lie wholly within the recent
+// context, as a list of tokens has it.
+#[test]
+fn the_recent_context_stays_at_16_bit() {
+    for (static_chunk, recent_permille) in [(128, 600), (512, 400), (1024, 200), (512, 500)] {
+        let config = Config {
+            static_chunk,
+            recent_permille,
+            ..fixed()
+        };
+        let prompt = 1300;
+        let mut h = Harness::new(config, shrinking_pool(2000));
+        h.arrive(request(1, prompt, 600));
+        let read = trajectory(&mut h, static_chunk, |_| prompt);
+        assert!(h.memory_is_back());
+        let table = &h.scheduler.blocks().config().levels;
+        let (floor, edge) = (table.floor(MinBits::ANY), table.floor(MinBits(8)));
+        let mut most = 0;
+        for ((_, position), levels) in &read {
+            // Where the step that computes the token begins, and what is recent then.
+            let computed = if *position < prompt {
+                position / static_chunk * static_chunk
+            } else {
+                (position / 128 * 128).max(prompt)
+            };
+            let mut full = Vec::new();
+            for token in 0..computed {
+                full.push(token);
+                let next = token + 1;
+                let is_end = match token < prompt {
+                    true => next % static_chunk == 0 || next == prompt,
+                    false => next % 128 == 0,
+                };
+                if is_end {
+                    let keep = full.len() * recent_permille as usize / 1000;
+                    full.drain(..full.len() - keep);
+                }
+            }
+            let is_recent = |block: usize| {
+                let tokens = block as u32 * 128..block as u32 * 128 + 128;
+                full.first().is_some_and(|first| tokens.start >= *first)
+            };
+            let expect = |block: usize| match block {
+                _ if is_recent(block) => 0,
+                0 => edge,
+                _ if block + 1 == levels.len() => edge,
+                _ => floor,
+            };
+            let expect: Vec<u16> = (0..levels.len()).map(expect).collect();
+            assert_eq!(*levels, expect, "token {position}, chunk {static_chunk}");
+            most = most.max(expect.iter().filter(|level| **level == 0).count());
+        }
+        assert!(most > 0, "nothing was recent");
+    }
 }
 
 #[test]

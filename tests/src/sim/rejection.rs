@@ -66,10 +66,19 @@ fn least_frames(tokens: u64, min_kv_bits: u8, config: &Config, pool: &PoolConfig
     };
     let own = min_kv_bits;
     let [first, last] = [pool.sink, pool.protected].map(|bound| at(own.max(bound.0)));
-    let sealed = |blocks: u64| match blocks {
-        0 => 0,
-        1 => first,
-        _ => first + last + (blocks - 2) * at(own),
+    // The recent context of KVmix's rule is at 16 bit: r / (1 - r) of a chunk at most.
+    let share = match config.mode {
+        Mode::Static => u64::from(config.recent_permille),
+        Mode::PreemptOnly | Mode::Progressive => 0,
+    };
+    let recent = u64::from(config.static_chunk) * share / (1000 - share) / 128;
+    let sealed = |blocks: u64| {
+        let shrunk = match blocks {
+            0 => 0,
+            1 => first,
+            _ => first + last + (blocks - 2) * at(own),
+        };
+        (shrunk + recent.min(blocks) * 8 * sub_block).min(blocks * 8 * sub_block)
     };
     let open = |tokens: u64| {
         // Just before the last block of a multiple of 128 is sealed, it is all at 16 bit.

@@ -108,6 +108,7 @@ impl Settings {
             levels,
             protected,
             sink: protected.max(MinBits(rng.pick(&[0, 0, 0, 8, 16]))),
+            recent_blocks: 0,
             prefix_cache: !rng.one_in(5),
             max_blocks_per_seq: longest_blocks + 1 - u32::from(rng.one_in(4)),
             hash_key: 0,
@@ -131,6 +132,10 @@ impl Settings {
             live_bytes_max: rng.pick(&[u64::MAX, u64::MAX, 4096 * 200, 0]),
             shrink_bytes_max: 4096 * rng.pick(&[0, 30, 100, 10_000]),
             static_chunk: 128 * rng.pick(&[1, 1, 2, 3, 8]),
+            recent_permille: match mode {
+                Mode::Static => rng.pick(&[0, 0, 200, 500, 800]),
+                Mode::PreemptOnly | Mode::Progressive => 0,
+            },
         };
         Self {
             requests: rng.range(4, 40),

@@ -33,6 +33,7 @@ impl Trial {
             sealed,
             protected: whole,
             guards: Guards::usual(geometry.layers),
+            max_length: None,
         }
     }
 }

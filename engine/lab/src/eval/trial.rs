@@ -15,37 +15,30 @@ use ebb_serving::kv_pages::PageFormats;
 
 use super::{CHUNK, FeedError, Rows};
 
-/// Where the sealed blocks of one trial go, by how many blocks have been sealed since; the last
-/// entry is for all older ones.
+/// Where the sealed blocks of one trial stand, as more and more of them are sealed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrialLevels {
-    /// The first block.
-    first: Vec<u16>,
-    /// Every other one.
-    others: Vec<u16>,
+    /// `[sealed blocks - 1][block]`, for as many as a window can have sealed.
+    by_sealed: Vec<Vec<u16>>,
+    /// Of blocks that nothing protects, in the end.
+    last: u16,
 }
 
 impl TrialLevels {
     /// Those of the 16-bit run.
     pub fn whole() -> Self {
         Self {
-            first: vec![0],
-            others: vec![0],
+            by_sealed: Vec::new(),
+            last: 0,
         }
     }
 
-    fn of_block(&self, block: usize, age: usize) -> u16 {
-        let by_age = if block == 0 {
-            &self.first
-        } else {
-            &self.others
-        };
-        by_age[age.min(by_age.len() - 1)]
-    }
-
-    /// Of blocks that nothing protects.
-    fn sealed(&self) -> u16 {
-        self.of_block(1, usize::MAX)
+    /// Levels of all sealed blocks, when so many are.
+    fn when(&self, sealed: usize) -> &[u16] {
+        let before = sealed.checked_sub(1);
+        before
+            .and_then(|i| self.by_sealed.get(i))
+            .map_or(&[], Vec::as_slice)
     }
 }
 
@@ -63,8 +56,8 @@ pub struct Move {
 /// How the blocks of a sequence come down.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Course {
-    /// By their age, as a specification has it.
-    Aged(TrialLevels),
+    /// When blocks are sealed, as a specification has it.
+    Sealed(TrialLevels),
     /// One by one, in this order.
     Moves(Vec<Move>),
 }
@@ -76,15 +69,16 @@ impl Course {
     }
 }
 
-/// The layout that all trials share, and each one's levels in it.
+/// The layout that all trials share, and each one's levels in it on the way to `context` tokens.
 ///
 /// # Errors
 /// When the model cannot have such pages.
 pub fn lay_out(
     geometry: KvGeometry,
     trials: &[PageFormats],
+    context: usize,
 ) -> Result<(KvLayout, Vec<TrialLevels>), LayoutError> {
-    lay_out_beside(geometry, Vec::new(), trials)
+    lay_out_beside(geometry, Vec::new(), trials, context)
 }
 
 /// The same for a layout whose levels from 1 on are these, whatever else the trials need; each
@@ -96,6 +90,7 @@ pub fn lay_out_beside(
     geometry: KvGeometry,
     mut shrunk: Vec<Vec<FormatId>>,
     trials: &[PageFormats],
+    context: usize,
 ) -> Result<(KvLayout, Vec<TrialLevels>), LayoutError> {
     let mut level = |formats: &[FormatId]| -> u16 {
         if formats.iter().all(|f| *f == FormatId::F16) {
@@ -107,36 +102,53 @@ pub fn lay_out_beside(
         });
         at as u16 + 1
     };
-    let levels = trials
-        .iter()
-        .map(|t| {
-            let mut by_age = |is_first: bool| {
-                let ages = 0..=t.settled_age();
-                ages.map(|age| level(&t.of_block(is_first, age))).collect()
+    // The last block of a window is never followed by another.
+    let sealed_max = context.div_ceil(CHUNK).saturating_sub(1);
+    let mut of_trial = |trial: &PageFormats| {
+        let mut when = |sealed: usize| -> Vec<u16> {
+            // Most blocks stand where the one before does.
+            let mut before = (Vec::new(), 0);
+            let mut of_block = |block: usize| {
+                let formats = trial.of_block(block == 0, sealed - 1 - block, sealed);
+                if formats != before.0 {
+                    before = (formats.clone(), level(&formats));
+                }
+                before.1
             };
-            TrialLevels {
-                first: by_age(true),
-                others: by_age(false),
-            }
-        })
-        .collect();
+            (0..sealed).map(&mut of_block).collect()
+        };
+        let by_sealed: Vec<Vec<u16>> = (1..=sealed_max).map(&mut when).collect();
+        TrialLevels {
+            by_sealed,
+            last: level(&trial.sealed),
+        }
+    };
+    let levels = trials.iter().map(&mut of_trial).collect();
     geometry.validate()?;
     let layout = KvLayout::new(geometry, geometry.frame_layout(), &shrunk)?;
     Ok((layout, levels))
 }
 
-/// Frames that a trial's sequence needs at most on its way to `context` tokens, and the 16-bit run
-/// at level 0.
+/// Frames that a trial's sequence needs at most on its way to `context` tokens, and the 16-bit run.
 pub fn frames_needed(layout: &KvLayout, at: &TrialLevels, context: usize) -> u64 {
     let of = |level: u16| u64::from(layout.frames(level));
-    let blocks = context.div_ceil(CHUNK) as u64;
+    let blocks = context.div_ceil(CHUNK);
     if *at == TrialLevels::whole() {
-        return blocks * of(0);
+        return blocks as u64 * of(0);
     }
-    // While a block opens, those that move on are there twice: as they were and as they become.
-    let (_, guarded) = at.others.split_last().unwrap_or((&0, &[]));
-    let guarded: u64 = guarded.iter().map(|p| of(*p)).sum();
-    blocks * of(at.sealed()) + 2 * guarded + of(at.of_block(0, usize::MAX)) + 2 * of(0)
+    let needed = |sealed: usize| {
+        // While blocks shrink they are there twice: as they were and as they become.
+        let before = at.when(sealed.saturating_sub(1)).iter().chain(&[0]);
+        let now = at.when(sealed);
+        let shrinking: u64 = now
+            .iter()
+            .zip(before.clone())
+            .map(|(now, before)| of(*before) + u64::from(now != before) * of(*now))
+            .sum();
+        let open = now.iter().map(|level| of(*level)).sum::<u64>() + of(0);
+        shrinking.max(open)
+    };
+    (0..blocks).map(needed).max().unwrap_or(0)
 }
 
 /// A block of a sequence: where it stands, and its frames.
@@ -182,7 +194,7 @@ impl Trials {
             len: 0,
             input: StepInput::default(),
         };
-        trials.restart(levels.into_iter().map(Course::Aged));
+        trials.restart(levels.into_iter().map(Course::Sealed));
         trials
     }
 
@@ -216,12 +228,11 @@ impl Trials {
     }
 
     /// Appends tokens to every sequence and returns logits `[16-bit run, trials..][rows][vocab]` of
-    /// the rows asked for. Where a trial goes by age, all of the tokens lie in the same block;
-    /// where one goes by moves, none of these comes due within them.
+    /// the rows asked for. Where a trial shrinks when blocks are sealed, all of the tokens lie in
+    /// the same block; where one goes by moves, none of these comes due within them.
     ///
-    /// What is due happens first. By age, when a block opens, serving's own rules apply: the block
-    /// before it, now the last sealed one, goes to its protected formats, and those that nothing
-    /// protects any longer to their final ones.
+    /// What is due happens first. When a block opens, the blocks before it go where the trial's
+    /// specification has them when so many are sealed.
     ///
     /// # Errors
     /// When the pool is full, a page cannot be shrunk, or the backend fails.
@@ -270,7 +281,7 @@ impl Trials {
     /// Most tokens that can be fed at once before a block moves; `None`: any number.
     pub fn until_due(&self) -> Option<usize> {
         let of = |(course, moved): (&Course, &usize)| match course {
-            Course::Aged(_) => Some(CHUNK - self.len % CHUNK),
+            Course::Sealed(_) => Some(CHUNK - self.len % CHUNK),
             Course::Moves(moves) => {
                 let left = moves[*moved..].iter().map(|m| m.before as usize);
                 left.filter(|before| *before > self.len)
@@ -294,12 +305,11 @@ impl Trials {
     fn shrink(&mut self, old: &mut Vec<u32>) -> Result<(), FeedError> {
         for seq in 0..self.seqs.len() {
             let due: Vec<(usize, u16)> = match &self.courses[seq] {
-                Course::Aged(at) if self.len.is_multiple_of(CHUNK) => {
-                    let open = self.len / CHUNK;
-                    let blocks = 0..open;
-                    blocks.map(|b| (b, at.of_block(b, open - 1 - b))).collect()
+                Course::Sealed(at) if self.len.is_multiple_of(CHUNK) => {
+                    let levels = at.when(self.len / CHUNK).iter().copied();
+                    levels.enumerate().collect()
                 }
-                Course::Aged(_) => Vec::new(),
+                Course::Sealed(_) => Vec::new(),
                 Course::Moves(moves) => {
                     let left = moves[self.moved[seq]..].iter();
                     let due = left.take_while(|m| m.before as usize <= self.len);
@@ -397,7 +407,7 @@ impl Trials {
         let held = (frames * self.layout.frame().frame_bytes) as f64;
         let at = |level: u16| self.layout.bytes(level) as f64;
         let sealed = match &self.courses[trial + 1] {
-            Course::Aged(levels) => at(levels.sealed()),
+            Course::Sealed(levels) => at(levels.last),
             // Of these the mean, as they stand: all but the first, the last full one and the open
             // one.
             Course::Moves(_) => {
@@ -479,7 +489,7 @@ mod tests {
             .parse::<ebb_serving::kv_spec::KvSpec>()
             .and_then(|spec| spec.formats(geometry))
             .expect("a specification");
-        let (layout, levels) = lay_out(geometry, &[formats]).expect("a layout");
+        let (layout, levels) = lay_out(geometry, &[formats], 4 * CHUNK).expect("a layout");
         let (tell, told) = channel();
         let frames = 40 * layout.frames(0);
         let mut trials = Trials::new(Box::new(Telling(tell)), frames, layout, levels);

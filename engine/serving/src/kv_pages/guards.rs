@@ -1,14 +1,16 @@
-//! Which blocks of a sequence keep more than their final formats.
+//! Which blocks of a sequence keep more than their final formats, and how long.
 
-use ebb_kernels::formats::FormatId;
+use ebb_block_manager::BLOCK_TOKENS;
+use ebb_kernels::formats::{FormatId, legal_shrink, precision_levels};
+use ebb_kernels::kv::Side;
 
 /// Blocks at the protected width. The open block is at 16 bit beside them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guards {
     /// Whether the first block is one: it holds the attention sink.
     pub sink: bool,
-    /// How many of the last sealed blocks are, by page, `[layer * 2 + side]`.
-    pub recent: Vec<usize>,
+    /// Which of the last sealed blocks are, by page, `[layer * 2 + side]`.
+    pub recent: Vec<Recent>,
 }
 
 impl Guards {
@@ -16,7 +18,37 @@ impl Guards {
     pub fn usual(layers: usize) -> Self {
         Self {
             sink: true,
-            recent: vec![1; layers * 2],
+            recent: vec![Recent::Blocks(1); layers * 2],
+        }
+    }
+}
+
+/// How many of the last sealed blocks keep the protected width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recent {
+    /// So many.
+    Blocks(usize),
+    /// Those that lie wholly within the recent context of KVmix's rule, with this share in
+    /// thousandths ([`ebb_scheduler::recent_tokens`]). A text without a prompt comes in steps of a
+    /// block, as an answer does.
+    Rule(u32),
+    /// Those that lie wholly within this share of all tokens, in thousandths: what KVmix's rule
+    /// keeps right after a prompt.
+    AfterPrompt(u32),
+}
+
+impl Recent {
+    /// Blocks, when so many are sealed and nothing was a prompt.
+    pub fn blocks(self, sealed: usize) -> usize {
+        let tokens = sealed * BLOCK_TOKENS;
+        match self {
+            Self::Blocks(count) => count,
+            Self::Rule(share) => {
+                let block = BLOCK_TOKENS as u32;
+                let kept = ebb_scheduler::recent_tokens(share, 0, block, tokens as u32);
+                kept as usize / BLOCK_TOKENS
+            }
+            Self::AfterPrompt(share) => tokens * share as usize / 1000 / BLOCK_TOKENS,
         }
     }
 }
@@ -30,26 +62,101 @@ pub struct PageFormats {
     pub protected: Vec<FormatId>,
     /// Which those are.
     pub guards: Guards,
+    /// The greatest length in tokens, where all blocks come down together on the way to it, as
+    /// PM-KVQ's budgets have it ([`by_length`]). `None`: a block goes to its final formats as soon
+    /// as nothing protects it.
+    pub max_length: Option<usize>,
 }
 
 impl PageFormats {
-    /// Formats of a sealed block behind which `age` blocks have been sealed since.
-    pub fn of_block(&self, is_first: bool, age: usize) -> Vec<FormatId> {
+    /// Formats of a sealed block, where `sealed` blocks are and `age` of them were sealed after it.
+    pub fn of_block(&self, is_first: bool, age: usize, sealed: usize) -> Vec<FormatId> {
         let sink = is_first && self.guards.sink;
-        let pages = self.sealed.iter().zip(&self.protected);
-        let pages = pages.zip(&self.guards.recent);
-        pages
-            .map(
-                |((sealed, protected), recent)| match sink || age < *recent {
-                    true => *protected,
-                    false => *sealed,
-                },
-            )
-            .collect()
+        let page = |page: usize| {
+            if sink || age < self.guards.recent[page].blocks(sealed) {
+                return self.protected[page];
+            }
+            let (floor, side) = (self.sealed[page], Side::of_page(page));
+            match self.max_length {
+                Some(most) => by_length(floor, side, sealed * BLOCK_TOKENS, most),
+                None => floor,
+            }
+        };
+        (0..self.sealed.len()).map(page).collect()
+    }
+}
+
+/// PM-KVQ's rule (section 3.1): a page's budget is that of `max_length` tokens at its floor. It has
+/// the widest format of its ladder whose codes of `tokens` tokens fit into that, of the paper's 16,
+/// 8, 4 and 2 bits; the floor at the latest.
+pub fn by_length(floor: FormatId, side: Side, tokens: usize, max_length: usize) -> FormatId {
+    let bits = |format: FormatId| f64::from(format.nominal_bits());
+    let budget = bits(floor) * max_length as f64;
+    let fits = |format: &FormatId| bits(*format) * tokens as f64 <= budget;
+    let halves = |format: &FormatId| [16.0, 8.0, 4.0, 2.0].contains(&format.nominal_bits());
+    let above = precision_levels(side).filter(|f| legal_shrink(*f, floor, side));
+    let fitting = above.filter(halves).filter(fits);
+    let widest = fitting.max_by(|a, b| bits(*a).total_cmp(&bits(*b)));
+    widest.unwrap_or(floor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // t · b <= L · Fbit by a double loop over all tokens and widths.
+    #[test]
+    fn a_budget_is_never_exceeded_and_never_left_unused() {
+        let ladder = [
+            (16, FormatId::F16),
+            (8, FormatId::Int8),
+            (4, FormatId::Int4),
+            (2, FormatId::Int2),
+        ];
+        for max_length in [1, 100, 128, 1000, 4096] {
+            for (floor_bits, floor) in ladder {
+                for tokens in 0..=max_length {
+                    let mut expect = floor;
+                    for (bits, format) in ladder {
+                        if bits >= floor_bits && tokens * bits <= max_length * floor_bits {
+                            expect = format;
+                            break;
+                        }
+                    }
+                    for side in [Side::K, Side::V] {
+                        let got = by_length(floor, side, tokens, max_length);
+                        assert_eq!(got, expect, "{tokens} of {max_length} at {floor}");
+                    }
+                }
+            }
+        }
     }
 
-    /// From this age on a block's formats no longer change.
-    pub fn settled_age(&self) -> usize {
-        self.guards.recent.iter().copied().max().unwrap_or(0)
+    #[test]
+    fn shares_count_whole_blocks() {
+        assert_eq!(Recent::AfterPrompt(200).blocks(32), 6);
+        assert_eq!(Recent::AfterPrompt(100).blocks(32), 3);
+        assert_eq!(Recent::AfterPrompt(200).blocks(4), 0);
+        // In an answer a fifth of what is at full precision is less than a block.
+        assert_eq!(Recent::Rule(200).blocks(1000), 0);
+        assert_eq!(Recent::Rule(900).blocks(1000), 8);
+    }
+
+    // A block that came down never goes up again.
+    #[test]
+    fn a_block_leaves_the_recent_context_for_good() {
+        for share in 0..1000 {
+            for block in 0..40 {
+                let mut kept = true;
+                for sealed in block + 1..200 {
+                    let now = sealed - 1 - block < Recent::AfterPrompt(share).blocks(sealed);
+                    assert!(
+                        kept || !now,
+                        "share {share}, block {block}, {sealed} sealed"
+                    );
+                    kept = now;
+                }
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@ use ebb_block_manager::precision::{LevelChange, Page, PageLevel, PageSide};
 use ebb_kernels::formats::{FormatId, legal_shrink};
 use ebb_kernels::kv::Side;
 
-pub use guards::{Guards, PageFormats};
+pub use guards::{Guards, PageFormats, Recent, by_length};
 
 /// Width that guarded blocks of a sequence keep, of old the first and the last sealed one
 /// ([`Guards`]).

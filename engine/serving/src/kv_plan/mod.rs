@@ -16,7 +16,7 @@ use ebb_models::model::{KeyScales, LoadedModel};
 use ebb_scheduler::Mode;
 use thiserror::Error;
 
-use crate::kv_pages::{Guards, Protect, index_of};
+use crate::kv_pages::{Guards, Protect, Recent, index_of};
 use crate::kv_profile::{Profile, ProfileError};
 use crate::kv_spec::{KvSpec, KvSpecError};
 
@@ -77,6 +77,24 @@ pub enum KvPlanError {
         /// Blocks asked for.
         blocks: usize,
     },
+    /// KVmix's rule where memory decides what shrinks.
+    #[error(
+        "recent=profile keeps recent tokens by KVmix's rule, which needs --kv-mode static: in mode \
+         progressive memory decides; give it recent=0 or recent=1, or choose --kv-mode static"
+    )]
+    Rule,
+    /// Every token as if it followed a prompt.
+    #[error(
+        "recent=share scores a text as if each of its tokens followed a prompt, for `ebb eval`; a \
+         server has real prompts: give it recent=profile"
+    )]
+    AfterPrompt,
+    /// Blocks that come down by length in a mode where they come down at once.
+    #[error(
+        "shrink=by-length brings blocks down step by step as a sequence grows, but in mode static \
+         they go to their final formats at once; leave it out, or choose --kv-mode progressive"
+    )]
+    ByLength,
     /// More changes than a shrink order can have.
     #[error("this model has too many pages for a shrink order: {0}")]
     ShrinkOrder(#[from] ShrinkOrderError),
@@ -98,6 +116,9 @@ pub struct KvPlan {
     pub protected: MinBits,
     /// How far the first one may.
     pub sink: MinBits,
+    /// Share of the recent context that stays at 16 bit by KVmix's rule, in thousandths: the
+    /// greatest of all pages, since a block is guarded with all of its pages.
+    pub recent_permille: u32,
     /// What is rotated.
     pub rotation: Rotation,
     /// PM-KVQ's λ, to be folded into the weights.
@@ -121,6 +142,7 @@ impl KvPlan {
             layout,
             protected: MinBits::SIXTEEN,
             sink: MinBits::SIXTEEN,
+            recent_permille: 0,
             rotation: Rotation::NONE,
             key_scales: None,
         })
@@ -144,7 +166,12 @@ impl KvPlan {
                     None => progressive_changes(&formats.sealed)?,
                 };
                 let bounds = bounds(&formats.guards, spec.protect())?;
+                let recent_permille = rule_share(&formats.guards, mode)?;
+                if mode == Mode::Static && spec.comes_down_by_length() {
+                    return Err(KvPlanError::ByLength);
+                }
                 Ok(Self {
+                    recent_permille,
                     key_scales: spec.key_scales(),
                     ..Self::of_changes(geometry, mode, changes, bounds, spec.rotation())?
                 })
@@ -190,6 +217,7 @@ impl KvPlan {
             levels,
             protected,
             sink,
+            recent_permille: 0,
             rotation,
             key_scales: None,
         })
@@ -249,10 +277,31 @@ fn bounds(guards: &Guards, protect: Protect) -> Result<[MinBits; 2], KvPlanError
     let guarded = |is_guarded| if is_guarded { width } else { MinBits::ANY };
     // A block is guarded with all of its pages or with none, and one alone is both the first and
     // the last.
-    match guards.recent.iter().copied().max().unwrap_or(0) {
+    let blocks = |recent: &Recent| match *recent {
+        Recent::Blocks(count) => count,
+        Recent::Rule(_) | Recent::AfterPrompt(_) => 0,
+    };
+    match guards.recent.iter().map(blocks).max().unwrap_or(0) {
         blocks @ 0..=1 => Ok([guarded(guards.sink || blocks == 1), guarded(blocks == 1)]),
         blocks => Err(KvPlanError::Recent { blocks }),
     }
+}
+
+/// The greatest share of KVmix's rule, in thousandths.
+///
+/// # Errors
+/// When a page goes by a share in a way or a mode that a server does not have.
+fn rule_share(guards: &Guards, mode: Mode) -> Result<u32, KvPlanError> {
+    let mut greatest = 0;
+    for recent in &guards.recent {
+        match *recent {
+            Recent::Blocks(_) | Recent::Rule(0) => {}
+            Recent::Rule(share) if mode == Mode::Static => greatest = greatest.max(share),
+            Recent::Rule(_) => return Err(KvPlanError::Rule),
+            Recent::AfterPrompt(_) => return Err(KvPlanError::AfterPrompt),
+        }
+    }
+    Ok(greatest)
 }
 
 /// Most frames that one pool can have: ids are 32 bits.

@@ -15,8 +15,7 @@
 //!   "budget_bits": 3.0,
 //!   "floors": {"k": ["int4", "int2", "…"], "v": ["int2", "int2", "…"]},
 //!   "sensitivities": {"k": {"int8": [1e-6, "…"], "int4": ["…"]}, "v": {"int8": ["…"]}},
-//!   "recent": {"group": 32, "ratios": {"k": [0.2, "…"], "v": [0.3, "…"]},
-//!              "tokens": {"k": [[7, 38], "…"], "v": ["…"]}},
+//!   "recent": {"ratios": {"k": [0.1, "…"], "v": [0.2, "…"]}},
 //!   "key_scales": {"format": "int2t", "alpha": [0.55, "…"], "heads": 3,
 //!                  "scales": [[0.9, "…"], "…"]},
 //!   "schedule": [
@@ -36,10 +35,8 @@
 //!   they were chosen for, if one was given.
 //! - `sensitivities` are the losses behind it, by side, format and layer: nats a token (`measured`,
 //!   `pmkvq`), or no unit (`kvmix`).
-//! - `recent` are KVmix's shares of recent context at full precision, and the fewest and the most
-//!   tokens that each share really keeps in a long answer ([`window`]).
-//!   `recent=profile` in a KV specification guards the blocks that lie wholly within that: of the
-//!   paper's shares none, since the open block alone keeps more.
+//! - `recent` are KVmix's shares of recent context at full precision ([`Recent`]). In a KV
+//!   specification `recent=profile` keeps the blocks that lie wholly within that.
 //! - `key_scales` are PM-KVQ's λ, folded into the weights at load
 //!   ([`ebb_models::model::KeyScales`]): they help per-token keys and change no others.
 //! - `schedule` is taken in order and ends at the floors. `loss` tells what a step costs the model,
@@ -56,7 +53,6 @@ use std::collections::BTreeMap;
 use std::ops::Not;
 use std::path::Path;
 
-use ebb_block_manager::BLOCK_TOKENS;
 use ebb_kernels::formats::FormatId;
 use ebb_kernels::formats::rotation::Rotation;
 use ebb_kernels::kv::{KvGeometry, Side};
@@ -66,7 +62,7 @@ use serde::{Deserialize, Serialize};
 use crate::kv_pages::Protect;
 
 pub use error::{OtherModel, ProfileError};
-pub use recent::{RECENT_GROUP, Window, ratio, window};
+pub use recent::{Recent, RecentShares, permille};
 pub use walk::width;
 
 /// Version of the format.
@@ -142,54 +138,6 @@ impl<T> Sides<T> {
             Side::V => &self.v,
         }
     }
-}
-
-/// KVmix's recent context.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Recent {
-    /// Tokens quantised together.
-    pub group: usize,
-    /// Share of what is at full precision that stays so, one a layer.
-    pub ratios: Sides<Vec<f64>>,
-    /// Fewest and most tokens that the share keeps, once that no longer depends on the prompt; one
-    /// pair a layer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tokens: Option<Sides<Vec<[usize; 2]>>>,
-}
-
-impl Recent {
-    /// Shares, and what they come to.
-    pub fn new(group: usize, ratios: Sides<Vec<f64>>) -> Self {
-        let tokens = |ratios: &[f64]| ratios.iter().map(|r| kept(*r, group)).collect();
-        let tokens = Sides {
-            k: tokens(&ratios.k),
-            v: tokens(&ratios.v),
-        };
-        Self {
-            group,
-            ratios,
-            tokens: Some(tokens),
-        }
-    }
-
-    /// Blocks of a page that the share keeps wholly at full precision, beside the open one.
-    pub fn whole_blocks(&self, layer: usize, side: Side) -> usize {
-        let ratio = self.ratios.of(side).get(layer).copied();
-        ratio.map_or(0, |r| kept(r, self.group)[1] / BLOCK_TOKENS)
-    }
-
-    /// Whether the tokens, if it tells them, are what the shares come to.
-    fn is_sound(&self) -> bool {
-        let given = self.tokens.as_ref();
-        given.is_none_or(|_| *self == Self::new(self.group, self.ratios.clone()))
-    }
-}
-
-/// What a share keeps of a long answer, as [`Recent::tokens`].
-fn kept(ratio: f64, group: usize) -> [usize; 2] {
-    let Window { least, most, .. } = window(ratio, group, 0);
-    [least, most]
 }
 
 /// One change of the shrink order.

@@ -1,65 +1,75 @@
-//! KVmix's recent context: how many of the latest tokens its rule leaves at full precision.
-//!
-//! The rule has a ratio r, which reads like a share of the context. The recurrence of the released
-//! code takes it of what is *at full precision now*, L: a step adds its tokens to L, and what is
-//! beyond ⌊r L⌋ is quantised, in whole groups of g. So the window forgets the context within a few
-//! steps and settles between about g r / (1 − r) and g / (1 − r) tokens, whatever the context is.
-//! Blocks of 128 tokens stay at 16 bit while they are open, which is more than any of these windows
-//! on average (though right after a block is sealed it is less); larger shares guard the sealed
-//! blocks that lie wholly within them (`recent=profile`).
+//! KVmix's recent context in a profile: the shares that its rule goes by.
 
 use ebb_kernels::formats::FormatId;
+use ebb_kernels::kv::Side;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer, Serialize};
 
-/// Tokens that KVmix quantises together.
-pub const RECENT_GROUP: usize = 32;
+use super::Sides;
 
-/// The released code's share of full precision for a page of this format: 0.1, 0.2, 0.2 and 0.3 for
-/// 1, 2, 3 and 4 bit, so that the layers with the higher scores keep more.
-pub fn ratio(format: FormatId) -> f64 {
-    match format.nominal_bits() {
-        bits if bits < 2.0 => 0.1,
-        bits if bits < 4.0 => 0.2,
-        _ => 0.3,
+/// Shares of the recent context that stay at full precision, by KVmix's rule
+/// ([`ebb_scheduler::recent_tokens`]).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recent {
+    /// One a layer, from 0 to 0.9.
+    pub ratios: Sides<Vec<f64>>,
+    /// Written by earlier versions, and not read.
+    #[serde(default, skip_serializing, deserialize_with = "unread")]
+    group: (),
+    /// The same.
+    #[serde(default, skip_serializing, deserialize_with = "unread")]
+    tokens: (),
+}
+
+impl Recent {
+    /// These shares.
+    pub fn new(ratios: Sides<Vec<f64>>) -> Self {
+        Self {
+            ratios,
+            group: (),
+            tokens: (),
+        }
+    }
+
+    /// The share of a page, in thousandths.
+    pub fn permille(&self, layer: usize, side: Side) -> u32 {
+        let ratio = self.ratios.of(side).get(layer).copied();
+        ratio.map_or(0, permille)
     }
 }
 
-/// What a share really keeps at full precision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
-    /// Tokens right after a prompt.
-    pub after_prompt: usize,
-    /// Tokens decoded until the window no longer depends on the prompt.
-    pub settles_after: usize,
-    /// Fewest tokens from then on.
-    pub least: usize,
-    /// Most tokens from then on.
-    pub most: usize,
+fn unread<'de, D: Deserializer<'de>>(any: D) -> Result<(), D::Error> {
+    IgnoredAny::deserialize(any).map(|_| ())
 }
 
-/// Follows the recurrence: a prompt of `prompt` tokens, then one token a step. `ratio` is from 0 to
-/// 1, 1 excluded.
-pub fn window(ratio: f64, group: usize, prompt: usize) -> Window {
-    let quantise = |full: usize| {
-        let keep = (ratio * full as f64) as usize;
-        full - (full - keep) / group * group
+/// A share in thousandths.
+pub fn permille(ratio: f64) -> u32 {
+    (ratio * 1000.0).round().clamp(0.0, 999.0) as u32
+}
+
+/// The two shares of KVmix: of pages with more bits, and of the others.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RecentShares {
+    /// Of pages of 3 bits or more.
+    pub high: f64,
+    /// Of pages of less.
+    pub low: f64,
+}
+
+impl RecentShares {
+    /// The paper's (Table 1, Appendix D).
+    pub const PAPER: Self = Self {
+        high: 0.2,
+        low: 0.1,
     };
-    // From nothing: L has come round once it has been quantised twice at the same length.
-    let steady = |mut full: usize| {
-        let mut seen = Vec::new();
-        while !seen.contains(&full) {
-            seen.push(full);
-            full = quantise(full + 1);
+
+    /// The share of a page of this format.
+    pub fn of(self, format: FormatId) -> f64 {
+        match format.nominal_bits() {
+            bits if bits < 3.0 => self.low,
+            _ => self.high,
         }
-        let cycle = seen.split_off(seen.iter().position(|s| *s == full).unwrap_or(0));
-        (seen.len(), cycle)
-    };
-    let after_prompt = quantise(prompt);
-    let (settles_after, cycle) = steady(after_prompt);
-    Window {
-        after_prompt,
-        settles_after,
-        least: cycle.iter().copied().min().unwrap_or(0),
-        most: cycle.iter().copied().max().unwrap_or(0),
     }
 }
 
@@ -67,22 +77,16 @@ pub fn window(ratio: f64, group: usize, prompt: usize) -> Window {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_fifth_is_seven_to_thirty_eight_tokens_whatever_the_prompt() {
-        for prompt in [1000, 4096, 100_000] {
-            let window = window(0.2, 32, prompt);
-            // 39 is the first length with 39 − ⌊39 / 5⌋ = 32 tokens to quantise.
-            assert_eq!((window.least, window.most), (7, 38), "{window:?}");
-            assert!(window.after_prompt >= prompt / 5 && window.after_prompt < prompt / 5 + 33);
-            assert!(window.settles_after < 40, "{window:?}");
-        }
-        assert_eq!(window(0.0, 32, 64).most, 31);
-        assert_eq!(window(0.3, 32, 50).least, 13);
-    }
-
+    // Table 1: 20 % for 3 and 4 bits, 10 % for 2 bits.
     #[test]
     fn shares_follow_the_bits() {
-        let shares = [FormatId::Int2, FormatId::Int3, FormatId::Int4].map(ratio);
-        assert_eq!(shares, [0.2, 0.2, 0.3]);
+        let formats = [
+            FormatId::Int2,
+            FormatId::Kvmix11,
+            FormatId::Int3,
+            FormatId::Int4,
+        ];
+        let shares = formats.map(|f| RecentShares::PAPER.of(f));
+        assert_eq!(shares, [0.1, 0.2, 0.2, 0.2]);
     }
 }

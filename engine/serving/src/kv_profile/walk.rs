@@ -46,6 +46,7 @@ impl Profile {
             protected: protected_formats(&sealed, protect),
             sealed,
             guards: Guards::usual(geometry.layers),
+            max_length: None,
         })
     }
 

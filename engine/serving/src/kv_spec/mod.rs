@@ -18,7 +18,7 @@ use ebb_kernels::formats::rotation::Rotation;
 use ebb_kernels::kv::{KvGeometry, Side};
 use ebb_models::model::{KeyScales, LoadedModel};
 
-use crate::kv_pages::{Guards, PageFormats, Protect, page, protected_formats};
+use crate::kv_pages::{Guards, PageFormats, Protect, Recent, page, protected_formats};
 use crate::kv_profile::Profile;
 
 pub use error::KvSpecError;
@@ -45,14 +45,18 @@ pub struct KvSpec {
     sink: Option<bool>,
     /// Of keys and of values.
     recent: [Option<RecentBlocks>; 2],
+    by_length: bool,
 }
 
 /// How many of the last sealed blocks keep the protected width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RecentBlocks {
     Count(usize),
-    /// As many as lie wholly within the recent context that the profile asks for.
+    /// As many as lie wholly within the recent context that KVmix's rule keeps with the profile's
+    /// shares.
     OfProfile,
+    /// As many as it keeps right after a prompt.
+    AfterPrompt,
 }
 
 /// The most blocks that `recent=` takes.
@@ -70,6 +74,7 @@ impl FromStr for KvSpec {
             rotation: Rotation::NONE,
             sink: None,
             recent: [None; 2],
+            by_length: false,
         };
         for (index, part) in text.split(',').enumerate() {
             match part.trim().strip_prefix("profile:") {
@@ -168,6 +173,13 @@ impl KvSpec {
                     choices: "sink=0 and sink=1",
                 });
             }
+            ("shrink", "by-length") => self.by_length = true,
+            ("shrink", _) => {
+                return Err(KvSpecError::Choice {
+                    part: part.to_owned(),
+                    choices: "shrink=by-length",
+                });
+            }
             ("recent", count) => self.recent = [Some(self.recent_blocks(part, count)?); 2],
             ("recent.k", count) => self.recent[0] = Some(self.recent_blocks(part, count)?),
             ("recent.v", count) => self.recent[1] = Some(self.recent_blocks(part, count)?),
@@ -192,10 +204,11 @@ impl KvSpec {
         match text.parse() {
             Ok(count) if count <= RECENT_BLOCKS_MAX => Ok(RecentBlocks::Count(count)),
             Err(_) if text == "profile" && of_profile.is_some() => Ok(RecentBlocks::OfProfile),
+            Err(_) if text == "share" && of_profile.is_some() => Ok(RecentBlocks::AfterPrompt),
             _ => Err(KvSpecError::Choice {
                 part: part.to_owned(),
-                choices: "recent=0 to recent=64 blocks of 128 tokens, and recent=profile behind a \
-                          profile of ebb calibrate --method kvmix",
+                choices: "recent=0 to recent=64 blocks of 128 tokens, and behind a profile of ebb \
+                          calibrate --method kvmix recent=profile and recent=share",
             }),
         }
     }
@@ -256,26 +269,33 @@ impl KvSpec {
             protected: protected_formats(&sealed, self.protect()),
             sealed,
             guards: self.guards(layers),
+            max_length: None,
         })
     }
 
     /// Which blocks keep the protected width.
     fn guards(&self, layers: usize) -> Guards {
         let usual = Guards::usual(layers);
+        let share = |page: usize| {
+            let recent = self.profile.as_ref().and_then(|(p, _)| p.recent.as_ref());
+            recent.map_or(0, |recent| recent.permille(page / 2, Side::of_page(page)))
+        };
         let of_page = |page: usize| match self.recent[page % 2] {
             None => usual.recent[page],
-            Some(RecentBlocks::Count(count)) => count,
-            Some(RecentBlocks::OfProfile) => {
-                let recent = self.profile.as_ref().and_then(|(p, _)| p.recent.as_ref());
-                recent.map_or(0, |recent| {
-                    recent.whole_blocks(page / 2, Side::of_page(page))
-                })
-            }
+            Some(RecentBlocks::Count(count)) => Recent::Blocks(count),
+            Some(RecentBlocks::OfProfile) => Recent::Rule(share(page)),
+            Some(RecentBlocks::AfterPrompt) => Recent::AfterPrompt(share(page)),
         };
         Guards {
             sink: self.sink.unwrap_or(usual.sink),
             recent: (0..layers * 2).map(of_page).collect(),
         }
+    }
+
+    /// Whether blocks come down together on the way to a greatest length, by PM-KVQ's budgets
+    /// (`shrink=by-length`). A server in mode progressive has its pool's memory instead.
+    pub fn comes_down_by_length(&self) -> bool {
+        self.by_length
     }
 
     /// The profile in it at its width, where nothing else says what pages become.
@@ -348,6 +368,8 @@ mod tests {
         assert!(error("layerx.k=int4").contains("layer7.k=FORMAT"));
         assert!(error("protect=int4").contains("protect=f16"));
         assert!(error("rotate=q").contains("rotate=k, rotate=v and rotate=kv"));
+        assert!(error("shrink=always").contains("shrink=by-length"));
+        assert!(error("k=int2,recent=share").contains("--method kvmix"));
         assert!(error("sink=2").contains("sink=0 and sink=1"));
         assert!(error("recent=65").contains("recent=64"));
         assert!(error("k=int2,recent.k=profile").contains("--method kvmix"));
@@ -368,7 +390,7 @@ mod tests {
         let formats = spec.formats(geometry).unwrap();
         // A sequence of four sealed blocks.
         (0..4)
-            .map(|block| formats.of_block(block == 0, 3 - block))
+            .map(|block| formats.of_block(block == 0, 3 - block, 4))
             .collect()
     }
 

@@ -23,7 +23,8 @@ type Entry = (&'static str, Profile, Mode, &'static str);
 // - Kitty does, too, and keeps the first 32 tokens.
 // - PM-KVQ keeps one token, and what has not filled a window of 128; so the open block is its
 //   window.
-// - KVmix keeps what its shares say; PolarQuant what has not filled a group of 128.
+// - KVmix keeps what its shares say, which right after a prompt is more than in a long answer.
+// - PolarQuant keeps what has not filled a group of 128.
 const PRESETS: &[Entry] = {
     use Mode::{Progressive, Static};
     use Profile::{Maybe, No, Yes};
@@ -83,7 +84,12 @@ const PRESETS: &[Entry] = {
             "k=kitty12rnd,v=int2,protect=f16,recent.k=0,recent.v=1",
         ),
         ("kvmix", Yes, Static, "protect=f16,sink=0,recent=profile"),
-        ("pmkvq", Yes, Progressive, "protect=f16,recent=0"),
+        (
+            "pmkvq",
+            Yes,
+            Progressive,
+            "protect=f16,recent=0,shrink=by-length",
+        ),
         (
             "pmkvq-token4",
             Yes,

@@ -100,13 +100,15 @@ pub fn start_on(
         Device::Cuda(device) => device.pool_bytes(&steps, &plan.layout, kv_bytes),
         Device::Cpu => kv_bytes,
     };
-    let pool = PoolConfig {
+    let mut pool = PoolConfig {
         levels: plan.levels.clone(),
         protected: plan.protected,
         sink: plan.sink,
         ..pool(&model, pool_bytes, config.prefix_cache)?
     };
     limits.static_chunk = config.static_chunk.unwrap_or(static_chunk(&pool));
+    limits.recent_permille = plan.recent_permille;
+    pool.recent_blocks = limits.recent_blocks();
     let kept = limits.chunk_frames(&pool);
     let max_context = max_context(&model, &pool, kept, config.max_context)?;
     steps.context = max_context;

@@ -32,8 +32,9 @@ pub(in crate::cli) struct EvalArgs {
     windows: Option<usize>,
     /// Formats of the KV cache to compare with 16 bit: f16, or k=FORMAT,v=FORMAT with parts like
     /// layer7.k=FORMAT, protect=int8|f16 (of the first and the last sealed block; sink=0 leaves out
-    /// the first, recent=N is for the last N, recent.k and recent.v for a side) and rotate=k, v or
-    /// kv; or profile:FILE@BITS, a calibrated profile at a mean width of sealed pages.
+    /// the first, recent=N is for the last N, recent.k and recent.v for a side), rotate=k, v or kv
+    /// and shrink=by-length; or profile:FILE@BITS, a calibrated profile at a mean width of sealed
+    /// pages.
     ///
     /// Give it several times to compare several: the model is loaded once for all of them, and once
     /// more for those that rotate or bring key scales.
@@ -45,6 +46,10 @@ pub(in crate::cli) struct EvalArgs {
     /// also beside --kv.
     #[arg(long, value_name = "NAME[:FILE]")]
     kv_preset: Vec<String>,
+    /// The greatest length that shrink=by-length and pmkvq:FILE have memory for at their floors. A
+    /// shorter text has wider blocks [default: --ctx].
+    #[arg(long, value_name = "TOKENS")]
+    max_length: Option<usize>,
     /// Print JSON: one object, or one a line for each --kv and --kv-preset, as soon as it is known.
     #[arg(long)]
     json: bool,
@@ -58,6 +63,11 @@ impl EvalArgs {
         if self.ctx == 0 || self.windows == Some(0) {
             return Err(CliError::Usage(
                 "--ctx and --windows must be at least 1".into(),
+            ));
+        }
+        if self.max_length.is_some_and(|most| most < self.ctx) {
+            return Err(CliError::Usage(
+                "--max-length must be at least --ctx: budgets end at it".into(),
             ));
         }
         self.run.check()?;
@@ -111,6 +121,7 @@ impl EvalArgs {
         windows: usize,
     ) -> Result<(), CliError> {
         let geometry = opened.model.spec.kv_geometry();
+        let max_length = self.max_length.unwrap_or(self.ctx);
         let mut specs = Vec::with_capacity(self.kv.len() + self.kv_preset.len());
         let kv = self.kv.iter().map(|text| ("--kv", text, text.parse()));
         let presets = self.kv_preset.iter().map(|text| {
@@ -120,7 +131,8 @@ impl EvalArgs {
         for (flag, text, spec) in kv.chain(presets) {
             let spec: KvSpec = spec?;
             spec.check_model(&opened.model)?;
-            let formats = spec.formats(geometry)?;
+            let mut formats = spec.formats(geometry)?;
+            formats.max_length = spec.comes_down_by_length().then_some(max_length);
             device
                 .check_formats(geometry, &formats)
                 .map_err(|e| CliError::Usage(format!("{flag} {text}: {e}")))?;
@@ -152,7 +164,7 @@ impl EvalArgs {
             for (batch, levels) in all.chunks(prepared.batch).zip(batches) {
                 prepared
                     .trials
-                    .restart(levels.iter().cloned().map(Course::Aged));
+                    .restart(levels.iter().cloned().map(Course::Sealed));
                 let names: Vec<String> = batch.iter().map(|i| specs[*i].2.clone()).collect();
                 let mut progress = |of_batch: usize, chunks: usize| {
                     let done = done * chunks + of_batch * batch.len();

@@ -119,7 +119,7 @@ impl TrialArgs {
     ) -> Result<Prepared, CliError> {
         let model = &opened.model;
         let (layout, levels) =
-            lay_out(model.spec.kv_geometry(), formats).map_err(StartError::from)?;
+            lay_out(model.spec.kv_geometry(), formats, context).map_err(StartError::from)?;
         let of = |at: &TrialLevels| frames_needed(&layout, at, context);
         let each: Vec<u64> = levels.iter().map(of).collect();
         // Of the 16-bit run and the batch that takes most.
@@ -173,8 +173,8 @@ impl TrialArgs {
         (context, step): (usize, usize),
     ) -> Result<Prepared, CliError> {
         let model = &opened.model;
-        let (layout, levels) =
-            lay_out_beside(model.spec.kv_geometry(), logged, formats).map_err(StartError::from)?;
+        let laid = lay_out_beside(model.spec.kv_geometry(), logged, formats, context);
+        let (layout, levels) = laid.map_err(StartError::from)?;
         let seqs = 2 + formats.len();
         let blocks = context.div_ceil(CHUNK) as u64;
         // A logged sequence's blocks may all move in one step, from frames to frames.

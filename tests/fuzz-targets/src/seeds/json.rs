@@ -299,8 +299,8 @@ pub(super) fn profiles() -> Inputs {
             "group": 1_000_000_000_000u64, "ratios": {"k": [0.999_999_999, 1.0], "v": [0.1, 0.0]},
         });
     });
-    add("no-group", &|file| {
-        file["recent"] = json!({"group": 0, "ratios": {"k": [0.2, 0.2], "v": [0.1, 0.0]}});
+    add("negative-recent", &|file| {
+        file["recent"] = json!({"ratios": {"k": [-0.2, 0.2], "v": [0.1, 0.0]}});
     });
     add("scales", &|file| {
         file["key_scales"] = json!({

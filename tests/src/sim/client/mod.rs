@@ -53,14 +53,15 @@ impl RequestRecord {
     }
 
     /// The tokens that a slice for `choice` works on.
-    fn expected(&self, choice: u32, mode_is_fixed: bool, chunk: Option<usize>) -> Expected<'_> {
+    fn expected(&self, choice: u32, of: &Clients) -> Expected<'_> {
         let own = &self.choices[choice as usize];
         let (tokens, contexts) = (&own.tokens[..], &own.contexts[..]);
         Expected {
             min_kv_bits: self.request.min_kv_bits,
             // The choices of one request share blocks, and go on at different times.
-            is_fixed: mode_is_fixed && self.request.n == 1,
-            chunk,
+            is_fixed: of.mode_is_fixed && self.request.n == 1,
+            recent_permille: of.recent_permille,
+            chunk: of.chunk,
             prompt: &self.request.prompt,
             prompt_contexts: &self.prompt_contexts,
             tokens,
@@ -95,6 +96,8 @@ pub struct Clients {
     mode_is_fixed: bool,
     /// Tokens of a prompt that read each other at 16 bit, if the mode has chunks of them.
     chunk: Option<usize>,
+    /// Share of the recent context that stays at 16 bit, in thousandths.
+    recent_permille: u32,
     /// A preemption would mean that a promise was not kept, or that blocks shrank too late.
     preemption_is_a_bug: bool,
     /// Some blocks cannot be encoded.
@@ -114,6 +117,7 @@ impl Clients {
             stop_one_in: settings.stop_one_in,
             mode_is_fixed: config.mode == Mode::Static && all_shrink,
             chunk: (config.mode == Mode::Static).then_some(config.static_chunk as usize),
+            recent_permille: config.recent_permille,
             shrinks_fail: config.mode.shrinks() && !all_shrink,
             preemption_is_a_bug: config.mode.shrinks()
                 && all_shrink
@@ -151,8 +155,7 @@ impl Clients {
 
     /// The tokens that a slice for a choice works on.
     pub fn expected(&self, request: u64, choice: u32) -> Expected<'_> {
-        self.record(request)
-            .expected(choice, self.mode_is_fixed, self.chunk)
+        self.record(request).expected(choice, self)
     }
 
     /// Notes that a slice of a choice read nothing below `lowest` bits.

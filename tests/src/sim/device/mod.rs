@@ -33,6 +33,8 @@ pub struct Expected<'a> {
     pub min_kv_bits: u8,
     /// Whether the level of every block that it reads follows from its own length.
     pub is_fixed: bool,
+    /// KVmix's share of the recent context, in thousandths.
+    pub recent_permille: u32,
     /// Tokens of a prompt that read each other at 16 bit, if the mode has chunks of them.
     pub chunk: Option<usize>,
     /// The prompt.

@@ -223,20 +223,26 @@ impl Device {
         } / BLOCK_TOKENS;
         let is_own = self.begun[&slice.seq] as usize <= index * BLOCK_TOKENS;
         let (first, edge) = (own.max(self.pool.sink), own.max(self.pool.protected));
-        let down = |from, bound| positions.last_target(from, bound).unwrap_or(from);
-        // A block that was the last one when blocks shrank was protected at first, and went down in
-        // two parts.
-        let prompt = expected.prompt.len() / BLOCK_TOKENS;
-        let was_last = match expected.chunk.map(|chunk| chunk / BLOCK_TOKENS) {
-            Some(chunk) => index + 1 >= prompt || (index + 1).is_multiple_of(chunk),
-            None => true,
-        };
-        let (bound, floor) = match index {
-            _ if index >= writing => (MinBits::SIXTEEN, 0),
-            _ if index == 0 => (first, down(0, first)),
-            _ if index + 1 == writing && is_own => (edge, down(0, edge)),
-            _ if was_last => (own, down(down(0, edge), own)),
-            _ => (own, down(0, own)),
+        let (bound, floor) = match expected.chunk {
+            // What shrank before each step of the sequence, one after the other.
+            Some(chunk) => {
+                let mut at = (MinBits::SIXTEEN, 0);
+                for (computed, first_recent) in recent_blocks(expected, chunk, position) {
+                    let sealed = computed / BLOCK_TOKENS;
+                    at.0 = match index {
+                        _ if index >= sealed || index >= first_recent => MinBits::SIXTEEN,
+                        0 => first,
+                        _ if index + 1 == sealed => edge,
+                        _ => own,
+                    };
+                    at.1 = positions.last_target(at.1, at.0).unwrap_or(at.1);
+                }
+                at
+            }
+            None if index >= writing => (MinBits::SIXTEEN, 0),
+            None if index == 0 => (first, 0),
+            None if index + 1 == writing && is_own => (edge, 0),
+            None => (own, 0),
         };
         let bits = positions.level(level).lowest_bits;
         let least = positions.level(positions.last(bound)).lowest_bits;
@@ -276,4 +282,29 @@ impl Device {
         }
         Ok(step.frames[block.first_frame + within] as usize)
     }
+}
+
+/// In static mode: the tokens computed before each step of a sequence up to the one that computes
+/// `position`, and the first block that lies wholly within its recent context then. The steps are
+/// the chunks of the prompt and the blocks of the answer; KVmix's rule keeps a share of what each
+/// adds and of what was kept before.
+fn recent_blocks(
+    expected: Expected<'_>,
+    chunk: usize,
+    position: usize,
+) -> impl Iterator<Item = (usize, usize)> {
+    let (prompt, share) = (expected.prompt.len(), expected.recent_permille as usize);
+    let (mut computed, mut kept) = (0, 0);
+    std::iter::from_fn(move || {
+        let next = if computed < prompt {
+            (computed + chunk).min(prompt)
+        } else {
+            (computed / BLOCK_TOKENS + 1) * BLOCK_TOKENS
+        };
+        (next <= position).then(|| {
+            kept = (kept + next - computed) * share / 1000;
+            computed = next;
+            (computed, (computed - kept).div_ceil(BLOCK_TOKENS))
+        })
+    })
 }

@@ -47,7 +47,8 @@ impl CalibrateArgs {
         let batches = run.levels.chunks(run.batch);
         for (batch, levels) in left.chunks(run.batch).zip(batches) {
             let names: Vec<String> = batch.iter().map(Trial::name).collect();
-            run.trials.restart(levels.iter().cloned().map(Course::Aged));
+            run.trials
+                .restart(levels.iter().cloned().map(Course::Sealed));
             let mut progress = |part: usize, chunks: usize| {
                 advance(&bar, done * chunks + part * batch.len(), all.len() * chunks);
             };

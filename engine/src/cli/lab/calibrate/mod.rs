@@ -81,6 +81,10 @@ struct Tuning {
     /// Kvmix: formats of the other layers.
     #[arg(long, value_name = "SPEC", default_value = "k=int2,v=int2")]
     low: String,
+    /// Kvmix: percent of the recent context that stays at 16 bit, of pages of 3 bits or more and of
+    /// the others [default: the paper's 20/10].
+    #[arg(long, value_name = "HIGH/LOW")]
+    recent: Option<String>,
 }
 
 /// How a page's worth is found.
@@ -178,6 +182,7 @@ impl CalibrateArgs {
             );
         }
         self.format_choices()?;
+        self.recent_shares()?;
         let ctx = self.ctx();
         match self.method {
             MethodName::Measured if ctx < 1024 => usage(
@@ -194,6 +199,9 @@ impl CalibrateArgs {
             }
             MethodName::Measured if self.tuning.position_stride.is_some() => {
                 usage("--position-stride is for --method kvmix and pmkvq")
+            }
+            MethodName::Measured | MethodName::Pmkvq if self.tuning.recent.is_some() => {
+                usage("--recent is for --method kvmix")
             }
             MethodName::Measured | MethodName::Kvmix if self.tuning.key_scales.is_some() => {
                 usage("--key-scales is for --method pmkvq")

@@ -1,5 +1,6 @@
 //! From sensitivities to a written profile, and what to say about it.
 
+use ebb_block_manager::BLOCK_TOKENS;
 use ebb_kernels::formats::FormatId;
 use ebb_kernels::kv::{KvGeometry, Side};
 use ebb_lab::calibrate::budget::{Allocation, BudgetError, allocate};
@@ -7,16 +8,17 @@ use ebb_lab::calibrate::kvmix::{self, Levels};
 use ebb_lab::calibrate::measured::page_name;
 use ebb_lab::calibrate::{FormatChoices, Sensitivities, shrink_order};
 use ebb_models::model::{Identity, KeyScales};
+use ebb_scheduler::recent_tokens;
 use ebb_serving::kv_profile::{
-    Method, Profile, ProfileChange, RECENT_GROUP, Recent, Sides, ratio, width, window,
+    Method, Profile, ProfileChange, Recent, RecentShares, Sides, permille, width,
 };
 use ebb_serving::kv_spec::KvSpec;
 
 use super::CalibrateArgs;
 use crate::cli::error::CliError;
 
-/// Prompt after which KVmix's windows are shown.
-const PROMPT_TOKENS: usize = 4096;
+/// Prompt after which KVmix's recent context is shown.
+const PROMPT_TOKENS: u32 = 4096;
 
 /// What a calibration comes to.
 pub(super) struct Found {
@@ -65,17 +67,41 @@ impl CalibrateArgs {
                 notes: Vec::new(),
             }
         };
+        let shares = self.recent_shares()?;
         let ratios = |side: Side| {
             let floors = found.floors.iter().skip(side as usize).step_by(2);
-            floors.map(|f| ratio(*f)).collect::<Vec<f64>>()
+            floors.map(|f| shares.of(*f)).collect::<Vec<f64>>()
         };
         let ratios = Sides {
             k: ratios(Side::K),
             v: ratios(Side::V),
         };
-        found.notes.extend(windows_note(&ratios));
-        found.recent = Some(Recent::new(RECENT_GROUP, ratios));
+        found.notes.extend(recent_notes(&ratios));
+        found.recent = Some(Recent::new(ratios));
         Ok(found)
+    }
+
+    /// `--recent`.
+    pub(super) fn recent_shares(&self) -> Result<RecentShares, CliError> {
+        let Some(text) = &self.tuning.recent else {
+            return Ok(RecentShares::PAPER);
+        };
+        let percent = |text: &str| {
+            let percent: Option<f64> = text.trim().parse().ok();
+            percent.filter(|p| (0.0..=90.0).contains(p))
+        };
+        let shares = text.split_once('/');
+        let shares = shares.and_then(|(high, low)| Some((percent(high)?, percent(low)?)));
+        match shares {
+            Some((high, low)) => Ok(RecentShares {
+                high: high / 100.0,
+                low: low / 100.0,
+            }),
+            None => Err(CliError::Usage(format!(
+                "--recent {text}: give two percentages from 0 to 90, of pages of 3 bits or more \
+                 and of the others, such as 20/10"
+            ))),
+        }
     }
 
     /// `--high` and `--low`, for keys and for values.
@@ -196,24 +222,26 @@ fn notes(found: &Allocation, asked: f64, got: f64) -> Vec<String> {
     notes
 }
 
-/// What KVmix's shares really keep, one sentence a share.
-fn windows_note(ratios: &Sides<Vec<f64>>) -> Vec<String> {
+/// What KVmix's shares keep, one sentence a share.
+fn recent_notes(ratios: &Sides<Vec<f64>>) -> Vec<String> {
     let mut shares: Vec<f64> = ratios.k.iter().chain(&ratios.v).copied().collect();
     shares.sort_by(f64::total_cmp);
     shares.dedup();
     let note = |share: f64| {
         let of = |all: &[f64]| all.iter().filter(|r| **r == share).count();
-        let kept = window(share, RECENT_GROUP, PROMPT_TOKENS);
+        let kept = |blocks: u32| {
+            let computed = PROMPT_TOKENS + blocks * BLOCK_TOKENS as u32;
+            recent_tokens(permille(share), PROMPT_TOKENS, PROMPT_TOKENS, computed)
+        };
         format!(
-            "recent share {share} (keys of {} layers, values of {}): KVmix keeps {} tokens at \
-             full precision after a prompt of {PROMPT_TOKENS}, and from {} tokens later on {} to \
-             {}, however long the context is",
+            "recent share {share} (keys of {} layers, values of {}): KVmix keeps {} tokens at full \
+             precision after a prompt of {PROMPT_TOKENS}, {} after a block of the answer and {} \
+             after two",
             of(&ratios.k),
             of(&ratios.v),
-            kept.after_prompt,
-            kept.settles_after,
-            kept.least,
-            kept.most
+            kept(0),
+            kept(1),
+            kept(2)
         )
     };
     shares.into_iter().map(note).collect()

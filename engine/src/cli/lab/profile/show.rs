@@ -9,7 +9,6 @@ use ebb_kernels::formats::{FormatId, RecordShape};
 use ebb_kernels::kv::Side;
 use ebb_models::model::KeyScales;
 use ebb_serving::kv_profile::{Profile, Recent, width};
-use ebb_serving::kv_profile::{Window, window};
 
 use super::{svg, title};
 
@@ -151,7 +150,7 @@ fn footer(profile: &Profile) -> String {
 
 /// KVmix's shares, one line each, with what they keep.
 fn shares(recent: &Recent) -> String {
-    let Recent { group, ratios, .. } = recent;
+    let ratios = &recent.ratios;
     let mut shares: Vec<f64> = ratios.k.iter().chain(&ratios.v).copied().collect();
     shares.sort_by(f64::total_cmp);
     shares.dedup();
@@ -165,10 +164,8 @@ fn shares(recent: &Recent) -> String {
                 _ => has.join(" "),
             }
         };
-        let Window { least, most, .. } = window(share, *group, 0);
         format!(
-            "recent share {share}: {least} to {most} tokens at full precision; keys of layers: \
-             {}; values: {}\n",
+            "recent share {share}: keys of layers: {}; values: {}\n",
             layers(&ratios.k),
             layers(&ratios.v)
         )
