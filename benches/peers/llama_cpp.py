@@ -2,15 +2,22 @@
 
     python3 -m venv V && V/bin/pip install xllamacpp==2026.10.11549
     V/bin/python benches/peers/llama_cpp.py MODEL.gguf --threads 2 --streams 1,16 --tokens 128 \\
-      --prompt 512
+      --prompt 512 --raw llama_cpp.jsonl > llama_cpp.csv
 
-Prints CSV: engine,work,streams,tokens,seconds,tok_s. Greedy, no stop, weights kept in the file's
-own format.
+Prints CSV with the fields that a row of another engine must have in benches/results. RAW gets every
+answer of llama.cpp as it came, with its own timings, a line each. Greedy, no stop, weights kept in
+the file's own format.
 """
 
 import argparse
+import csv
+import datetime
+import importlib.metadata
 import json
+import pathlib
 import random
+import shlex
+import sys
 import threading
 import time
 
@@ -26,6 +33,7 @@ def main():
     args.add_argument("--streams", default="1,16")
     args.add_argument("--tokens", type=int, default=128)
     args.add_argument("--prompt", type=int, default=512)
+    args.add_argument("--raw", type=pathlib.Path, default=pathlib.Path("llama_cpp.jsonl"))
     args = args.parse_args()
     streams = [int(s) for s in args.streams.split(",")]
 
@@ -52,11 +60,30 @@ def main():
         answer = server.handle_completions(body)
         out.append(json.loads(answer) if isinstance(answer, str) else answer)
 
+    written = csv.writer(sys.stdout)
+    proof = [
+        "llama.cpp",
+        f"xllamacpp {importlib.metadata.version('xllamacpp')}",
+        f"ggml on the CPU, {args.threads} threads",
+        shlex.join(["python3", "benches/peers/llama_cpp.py", *sys.argv[1:]]),
+        datetime.date.today().isoformat(),
+        args.raw.name,
+    ]
+
+    def row(work, count, tokens, seconds, answers):
+        with args.raw.open("a") as raw:
+            raw.writelines(json.dumps(answer) + "\n" for answer in answers)
+        rate = f"{tokens / seconds:.1f}"
+        written.writerow([*proof, work, count, tokens, f"{seconds:.3f}", rate])
+        sys.stdout.flush()
+
     def random_prompt(length):
         return [rng.randrange(1000, 40000) for _ in range(length)]
 
     complete(random_prompt(16), 8, [])  # warm up
-    print("engine,work,streams,tokens,seconds,tok_s")
+    args.raw.write_text("")
+    fields = "engine,version,kernel,command,date,raw,work,streams,tokens,seconds,tok_s"
+    written.writerow(fields.split(","))
     for count in streams:
         answers = []
         threads = [
@@ -70,14 +97,11 @@ def main():
             t.join()
         seconds = time.perf_counter() - start
         assert len(answers) == count
-        total = count * args.tokens
-        print(f"llama.cpp,decode,{count},{total},{seconds:.3f},{total / seconds:.1f}", flush=True)
+        row("decode", count, count * args.tokens, seconds, answers)
+    answers = []
     start = time.perf_counter()
-    complete(random_prompt(args.prompt), 1, [])
-    seconds = time.perf_counter() - start
-    print(
-        f"llama.cpp,prefill,1,{args.prompt},{seconds:.3f},{args.prompt / seconds:.1f}", flush=True
-    )
+    complete(random_prompt(args.prompt), 1, answers)
+    row("prefill", 1, args.prompt, time.perf_counter() - start, answers)
 
 
 main()

@@ -19,6 +19,9 @@ a section of FOLDER/tables.txt, a directive a line:
 Templates are Python's; fields that read as numbers are numbers. A cell without a number is "–". A
 file that is not there has no rows. {file} is a file's name without its ending. Of ebb-load's
 summary.json a row is a stage, whose nested fields are named like ttft_ms_p50.
+
+A row of another engine than Ebb says in its own fields what can be asked of it: version, kernel,
+command and date, and raw, the file beside it that holds what the command printed.
 """
 
 import csv
@@ -31,6 +34,7 @@ import sys
 
 RESULTS = pathlib.Path(__file__).resolve().parent
 ROOT = RESULTS.parents[1]
+PROOF = ("version", "kernel", "command", "date", "raw")
 BLOCK = re.compile(r"<!-- table (?P<folder>[\w-]+)/(?P<name>[\w-]+) -->\n(.*?)<!-- end -->", re.S)
 
 
@@ -196,10 +200,26 @@ def renew(text):
     return BLOCK.sub(table, text)
 
 
+def unproven(path):
+    """Rows of other engines that do not say how they came about."""
+    with open(path, newline="") as file:
+        for number, row in enumerate(csv.DictReader(file), 2):
+            if row.get("engine", "ebb").lower() == "ebb":
+                continue
+            missing = [field for field in PROOF if not (row.get(field) or "").strip()]
+            if missing:
+                yield f"line {number} ({row['engine']}) has no {', '.join(missing)}"
+            elif not (path.parent / row["raw"]).is_file():
+                yield f"line {number} ({row['engine']}): no file {row['raw']} is beside it"
+
+
 def main(arguments):
     if arguments not in ([], ["--check"]):
         sys.exit("usage: table.py [--check]")
     wrong = []
+    for path in sorted(RESULTS.rglob("*.csv")):
+        for what in unproven(path):
+            sys.exit(f"{path.relative_to(ROOT)}: {what}")
     for page in [*sorted(RESULTS.rglob("*.md")), ROOT / "README.md"]:
         name = str(page.relative_to(ROOT))
         text = page.read_text()

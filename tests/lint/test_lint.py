@@ -75,6 +75,26 @@ class Tables(unittest.TestCase):
             with self.assertRaises(table.Mistake):
                 self.render(directives)
 
+    def test_rows_of_other_engines_say_how_they_came_about(self):
+        head = "engine,version,kernel,command,date,raw\n"
+        with tempfile.TemporaryDirectory() as name:
+            path = pathlib.Path(name) / "peers.csv"
+
+            def wrong(row):
+                path.write_text(head + row + "\n")
+                return [*table.unproven(path)]
+
+            full = "vLLM,0.26,FlashAttention 3,vllm bench,2026-11-25,"
+            self.assertEqual(wrong("ebb,,,,,"), [])
+            self.assertEqual(len(wrong("vLLM,0.26,,,2026-11-25,raw.txt")), 1)
+            self.assertIn("kernel, command", wrong("vLLM,0.26,,,2026-11-25,raw.txt")[0])
+            self.assertEqual(len(wrong(full)), 1)
+            self.assertEqual(len(wrong(full + "raw.txt")), 1)
+            (path.parent / "raw.txt").write_text("1.5 s")
+            self.assertEqual(wrong(full + "raw.txt"), [])
+            path.write_text("engine,tok_s\nllama.cpp,102\n")
+            self.assertEqual(len([*table.unproven(path)]), 1)
+
     def test_a_page_that_was_changed_by_hand_is_noticed(self):
         page = (ROOT / "benches/results/h200/README.md").read_text()
         self.assertEqual(table.renew(page), page)
