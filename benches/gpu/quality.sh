@@ -42,14 +42,38 @@ specs=(
 # compared with.
 specs+=(
   k=kitty25c,v=int2c k=kitty12c,v=int2c k=int2c,v=int2c k=int4,v=int2c k=kitty25c k=kitty12c k=int2c
-  v=int2c v=int2c,rotate=v k=int4,v=int2c,rotate=v k=kitty25c,v=int2c,rotate=v
-  k=kitty12c,v=int2c,rotate=v
+  v=int2c v=int2c,rotate=v
 )
+# What a schedule is compared with: every uniform mix of its own formats, V rotated as its is.
+mixes=()
+for keys in int8 int4 kitty25c kitty12c int2c; do
+  for values in int8 int4 int2c; do
+    mixes+=("k=$keys,v=$values,rotate=v")
+  done
+done
+specs+=("${mixes[@]}")
 for bits in 8 6 5 4 3.5 3 2.75 2.6; do
   specs+=("profile:$profile@$bits")
 done
-python3 "$root/benches/quality.py" "$ebb" "$model" "$text" quality.csv --device cuda \
-  --windows "${WINDOWS:-4}" "${specs[@]}"
+score() {
+  python3 "$root/benches/quality.py" "$ebb" "$model" "$text" quality.csv --device cuda \
+    --windows "${WINDOWS:-4}" "$@"
+}
+score "${specs[@]}"
+
+# The schedule at each mix's own width, which follows from the heads' channels: the table `mixes` of
+# benches/results/calibrate is made of these rows.
+mapfile -t cuts < <(
+  python3 - "$profile" "${mixes[@]}" <<'WIDTHS'
+import csv, sys
+profile, *mixes = sys.argv[1:]
+wanted = {f"{mix},protect=f16" for mix in mixes}
+rows = [row for row in csv.DictReader(open("quality.csv")) if row["kv"] in wanted]
+for bits in sorted({float(row["mean_bits_sealed"]) for row in rows}):
+    print(f"profile:{profile}@{bits}")
+WIDTHS
+)
+score "${cuts[@]}"
 
 python3 - <<'TABLE'
 import csv

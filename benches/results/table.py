@@ -15,6 +15,11 @@ a section of FOLDER/tables.txt, a directive a line:
     key Work = {n} × {in} / {out}           a column; rows with equal keys become one
     val Output tokens/s = {out_tok_s:,.0f}  a column; of several rows, the range
     pivot {kv} = {us:.0f}                   a column for each {kv}
+    rival best kv int4* | int2* = bits kl   new fields: best_kv, best_bits, ... of the row with the
+                                            least `kl` among those that match, are of the same
+                                            {file} (as reworded) and have no more `bits`;
+                                            best_share is the row's own `kl` over that one's,
+                                            best_times the reverse
 
 Templates are Python's; fields that read as numbers are numbers. A cell without a number is "–". A
 file that is not there has no rows. {file} is a file's name without its ending. Of ebb-load's
@@ -104,7 +109,7 @@ class Spec:
 
     def __init__(self, files, lines):
         self.files, self.where, self.tags, self.cuts, self.say = files.split(), [], [], [], {}
-        self.keys, self.values, self.pivot = [], [], None
+        self.keys, self.values, self.pivots, self.rivals = [], [], [], []
         for line in lines:
             word, _, rest = line.partition(" ")
             if word == "cut":
@@ -119,6 +124,9 @@ class Spec:
                 self.where.append((left, operator == " = ", re.split(r" *\| *", right)))
             elif word == "tag":
                 self.tags.append((*left.split(" ", 2), right))
+            elif word == "rival":
+                new, field, patterns = left.split(" ", 2)
+                self.rivals.append((new, field, re.split(r" *\| *", patterns), *right.split()))
             elif word == "say":
                 field, _, value = left.partition(" ")
                 self.say[field, value] = right
@@ -127,10 +135,10 @@ class Spec:
             elif word == "val":
                 self.values.append((left, right))
             elif word == "pivot":
-                self.pivot = (left, right)
+                self.pivots.append((left, right))
             else:
                 raise Mistake(f"no directive is called `{word}`")
-        if not self.keys or not (self.values or self.pivot):
+        if not self.keys or not (self.values or self.pivots):
             raise Mistake("a table has keys, and values or a pivot")
 
     def choose(self, rows):
@@ -141,6 +149,23 @@ class Spec:
         order = [(field, patterns) for field, keep, patterns in self.where if keep]
         rows.sort(key=lambda row: [place(row[field], patterns) for field, patterns in order])
         return [self.reword(row) for row in rows]
+
+    def compare(self, rows, new, field, patterns, bits, loss):
+        """Each row with the fields of the best other one that may have its width."""
+        others = [row for row in rows if place(row[field], patterns) is not None]
+        for row in rows:
+            model = self.word("file", row["file"])
+            fit = [
+                other
+                for other in others
+                if self.word("file", other["file"]) == model
+                and float(other[bits]) <= float(row[bits])
+            ]
+            best = min(fit, key=lambda other: float(other[loss]), default={})
+            row.update({f"{new}_{name}": best.get(name, "") for name in (field, bits, loss)})
+            own, least = float(row[loss]), float(best[loss]) if best else math.nan
+            row[f"{new}_share"] = f"{own / least:.6f}" if least > 0 else "NaN"
+            row[f"{new}_times"] = f"{least / own:.6f}" if own > 0 and best else "NaN"
 
     def reword(self, row):
         for new, field, pattern, text in self.tags:
@@ -159,6 +184,8 @@ class Spec:
         found = read(folder, self.files)
         if not found:
             return f"Not measured yet: `{'`, `'.join(self.files)}`.\n"
+        for rival in self.rivals:
+            self.compare(found, *rival)
         rows = self.choose(found)
         if not rows:
             raise Mistake(f"no rows are left of {' '.join(self.files)}")
@@ -166,8 +193,8 @@ class Spec:
         for row in rows:
             key = tuple(cell(template, row) or "–" for _, template in self.keys)
             cells = grouped.setdefault(key, {})
-            pivot = [(cell(self.pivot[0], row), self.pivot[1])] if self.pivot else []
-            for name, template in self.values + pivot:
+            pivots = [(cell(column, row), template) for column, template in self.pivots]
+            for name, template in self.values + pivots:
                 columns.setdefault(name)
                 cells.setdefault(name, []).append(cell(template, row))
         head = [name for name, _ in self.keys] + list(columns)

@@ -70,6 +70,15 @@ class Tables(unittest.TestCase):
             "| KV | n=1 | n=2 |\n|---|---|---|\n| A | 10–13 | – |\n| A! | – | 3 |\n",
         )
 
+    def test_a_rival_is_the_best_of_its_model_with_no_more_bits(self):
+        csv = "kv,bits,kl\na,4,8\nb,4,2\nb2,3,5\nb3,5,1\nc,2,1\n"
+        directives = "rival best kv b* = bits kl\nwhere kv = a | c\nkey KV = {kv}\n"
+        self.assertEqual(
+            self.render(directives + "val Share = {best_share:.1f} of {best_kv}, {best_bits}", csv),
+            "| KV | Share |\n|---|---|\n| a | 4.0 of b, 4 |\n| c | – |\n",
+        )
+        self.assertIn("| a | 0.2 |", self.render(directives + "val T = {best_times:.1f}", csv))
+
     def test_mistakes_are_named(self):
         for directives in ("key KV = {kv}", "where x = 1\nkey A = {kv}\nval B = {n}", "sort kv"):
             with self.assertRaises(table.Mistake):
