@@ -1,4 +1,4 @@
-//! What the formats with the papers' groups of 32 share (KIVI, KVmix): `int2g32`, `kvmix11`,
+//! What the formats with groups of 32 share (KIVI, KVmix): `int2g32`, `kvmix11`,
 //! `int4g32`. Static.
 //!
 //! Groups of 32 neighbours along the quantised direction: tokens of a channel for keys, channels of
