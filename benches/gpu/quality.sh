@@ -73,6 +73,10 @@ for bits in sorted({float(row["mean_bits_sealed"]) for row in rows}):
     print(f"profile:{profile}@{bits}")
 WIDTHS
 )
+if [ ${#cuts[@]} -eq 0 ]; then
+  echo "quality.sh: quality.csv has no row of a mix, so no width to cut the schedule at" >&2
+  exit 1
+fi
 score "${cuts[@]}"
 
 python3 - <<'TABLE'
