@@ -101,7 +101,33 @@ __device__ __forceinline__ void rank_channels(const Codes& q, uint32_t boosted, 
   rank_by<HeadDim>(boosted, s, [&](uint32_t c, uint32_t) { return s.loudness[c] > mine; });
 }
 
-// The same by 128 bits: `s.loudness` and `s.loudness_low`.
+// floor(|x| 2^24) of a bf16 within fp16.
+__device__ __forceinline__ uint64_t bf16_magnitude(uint32_t bits) {
+  const uint32_t exponent = bits >> 7 & 0xff;
+  const uint64_t significand = 0x80u | (bits & 0x7fu);
+  if (exponent >= 110) return significand << (exponent - 110);
+  return exponent >= 103 ? significand >> (110 - exponent) : 0;
+}
+
+// Ranks of the `boosted` loudest channels of the staged rows from token `first` on, into `s.rank`.
+template <int HeadDim>
+__device__ __forceinline__ void rank_rows(const uint8_t* staged, uint32_t first, uint32_t boosted,
+                                          PageShared& s) {
+  const uint32_t tid = threadIdx.x;
+  __syncthreads();  // `s.loudness` may still be read.
+  if (tid < HeadDim) {
+    uint64_t sum = 0;
+    for (uint32_t token = first; token < 128; token++)
+      sum += bf16_magnitude(staged_bits<HeadDim>(staged, token, tid));
+    // Of equals the lower one is louder. Below 2^47 before.
+    s.loudness[tid] = static_cast<int64_t>(sum * 128 + 127 - tid);
+  }
+  __syncthreads();
+  const int64_t mine = s.loudness[tid % HeadDim];
+  rank_by<HeadDim>(boosted, s, [&](uint32_t c, uint32_t) { return s.loudness[c] > mine; });
+}
+
+// Ranks by 128 bits: `s.loudness` and `s.loudness_low`.
 template <int HeadDim>
 __device__ __forceinline__ void rank_wide(uint32_t boosted, PageShared& s) {
   __syncthreads();

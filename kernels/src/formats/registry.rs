@@ -37,6 +37,8 @@ formats! {
         Polar44Grid        polar44grid: encode polar,
         Int4t              int4t:       encode scratch,
         Int2t              int2t:       encode scratch,
+        Kitty25Top         kitty25top:  encode scratch,
+        Kitty12Top         kitty12top:  encode scratch,
         Kitty25Variance    kitty25var:  encode scratch,
         Kitty12Variance    kitty12var:  encode scratch,
         Kitty25Random      kitty25rnd:  encode scratch,

@@ -53,6 +53,8 @@ pub(crate) fn quantise(format: FormatId, shape: RecordShape, rows: &[bf16]) -> O
         "kitty12c" => boost_clipped(down(4), shape.head_dim / 8),
         "kitty25" => boost(down(4), shape.head_dim / 4),
         "kitty12" => boost(down(4), shape.head_dim / 8),
+        "kitty25top" => boost_by(down(4), shape.head_dim / 4, magnitude_of(rows)),
+        "kitty12top" => boost_by(down(4), shape.head_dim / 8, magnitude_of(rows)),
         "kitty25var" => boost_by(down(4), shape.head_dim / 4, Page::spread),
         "kitty12var" => boost_by(down(4), shape.head_dim / 8, Page::spread),
         "int4shr" => shifted(direct(255), 4, 0),
@@ -165,7 +167,7 @@ fn boost(page: Page, boosted: usize) -> Page {
 }
 
 /// The same with another score.
-fn boost_by(mut page: Page, boosted: usize, score: fn(&Page, usize) -> f64) -> Page {
+fn boost_by(mut page: Page, boosted: usize, score: impl Fn(&Page, usize) -> f64) -> Page {
     let index = page.index_by(boosted, score);
     page.boosted_index = index.clone();
     let d = page.shape.head_dim;
@@ -175,6 +177,20 @@ fn boost_by(mut page: Page, boosted: usize, score: fn(&Page, usize) -> f64) -> P
         }
     }
     page
+}
+
+/// The mean magnitude of a channel of 16-bit rows, each element's in whole units of 2^-24: sums are
+/// exact in f64.
+pub(crate) fn magnitude_of(rows: &[bf16]) -> impl Fn(&Page, usize) -> f64 {
+    |page, channel| mean_magnitude(rows, page.shape.head_dim, channel)
+}
+
+/// The paper's score of a channel of `rows`, `[tokens][head_dim]`.
+pub(crate) fn mean_magnitude(rows: &[bf16], head_dim: usize, channel: usize) -> f64 {
+    let unit = 2f64.powi(-24);
+    let of_channel = rows[channel..].iter().step_by(head_dim);
+    let magnitudes = of_channel.map(|x| (f64::from(*x).abs() / unit).floor() * unit);
+    magnitudes.sum::<f64>() / (rows.len() / head_dim) as f64
 }
 
 /// All but the `boosted` loudest channels of a 4-bit page go to clipped 2 bits.
@@ -266,7 +282,7 @@ impl Page {
     }
 
     /// Rank by `score` among the `boosted` greatest channels, or `boosted`.
-    fn index_by(&self, boosted: usize, score: fn(&Self, usize) -> f64) -> Vec<u8> {
+    fn index_by(&self, boosted: usize, score: impl Fn(&Self, usize) -> f64) -> Vec<u8> {
         let d = self.shape.head_dim;
         let mut order: Vec<usize> = (0..d).collect();
         let scores: Vec<f64> = order.iter().map(|c| score(self, *c)).collect();

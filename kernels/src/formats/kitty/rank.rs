@@ -1,40 +1,69 @@
-//! Which channels of a 4-bit page keep their bits: those of the greatest mean magnitude, or
-//! for comparison of the greatest variance, or any. In exact integers, so that every device ranks
-//! alike.
+//! Which channels of a page keep 4 bits: those of the greatest mean magnitude on the 4-bit page, or
+//! for comparison on the 16-bit rows, or those of the greatest variance, or any. In exact integers,
+//! so that every device ranks alike.
 
-use half::f16;
+use half::{bf16, f16};
 
+use super::super::MAX_HEAD_DIM;
 use super::super::affine::{Grouping, Meta};
+use super::super::ladder::LadderPage;
 use super::super::simd::vectorised;
-use super::super::{MAX_HEAD_DIM, RecordShape};
 use crate::BLOCK_TOKENS;
 
-/// By what channels are ranked.
+/// By what channels are ranked that [`index_of_loudest`] does not rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ranking {
-    /// Mean magnitude over the tokens: Kitty's choice.
-    Magnitude,
-    /// Variance over the tokens.
+    /// Mean magnitude of the 16-bit rows: the paper's equation 2.
+    SixteenBit,
+    /// Variance over the tokens of the 4-bit page.
     Variance,
     /// None: channels drawn anew for each page, from its metadata.
     Random,
 }
 
-/// The index of a page of 4-bit `codes`, `[128][D]`: a channel's rank if it is among the `boosted`
-/// first, else `boosted`. Of equal channels the lower one ranks first.
-pub(crate) fn index_of_first(
-    ranking: Ranking,
-    shape: RecordShape,
-    meta: &[u8],
-    codes: &[u8],
-    boosted: usize,
-) -> Vec<u8> {
-    let d = shape.head_dim;
-    let parsed = Meta::of(meta, Grouping::Channel.groups(shape));
-    match ranking {
-        Ranking::Magnitude => index(boosted, &loudness(parsed, d, codes)),
-        Ranking::Variance => index(boosted, &variance(parsed, d, codes)),
-        Ranking::Random => index(boosted, &drawn(meta, d)),
+impl Ranking {
+    /// The index of a 4-bit `page` of `rows`, as [`index_of_loudest`] has it.
+    pub(crate) fn index(self, page: &LadderPage, rows: &[bf16], boosted: usize) -> Vec<u8> {
+        let d = page.shape.head_dim;
+        match self {
+            Ranking::SixteenBit => index_of_loudest_rows(d, rows, boosted),
+            Ranking::Variance => index(boosted, &variance(meta_of(page), d, &page.codes)),
+            Ranking::Random => index(boosted, &drawn(&page.meta, d)),
+        }
+    }
+}
+
+/// The index of a 4-bit page by the mean magnitude of its channels: a channel's rank if it is among
+/// the `boosted` first, else `boosted`. Of equal channels the lower one ranks first.
+pub(crate) fn index_of_loudest(page: &LadderPage, boosted: usize) -> Vec<u8> {
+    let loudness = loudness(meta_of(page), page.shape.head_dim, &page.codes);
+    index(boosted, &loudness)
+}
+
+/// The same by the mean magnitude of 16-bit `rows`, `[tokens][D]`, all of them within fp16.
+pub(crate) fn index_of_loudest_rows(head_dim: usize, rows: &[bf16], boosted: usize) -> Vec<u8> {
+    let mut sums = vec![0; head_dim];
+    for row in rows.chunks_exact(head_dim) {
+        for (sum, x) in sums.iter_mut().zip(row) {
+            *sum += magnitude(*x);
+        }
+    }
+    index(boosted, &sums)
+}
+
+fn meta_of(page: &LadderPage) -> Meta<'_> {
+    Meta::of(&page.meta, Grouping::Channel.groups(page.shape))
+}
+
+/// `floor(|x| * 2^24)`, below 2^40: exact from 2^-17 on, where a bf16 has no lower bit. Sums of 128
+/// are below 2^47, so no order of summation matters.
+fn magnitude(x: bf16) -> u64 {
+    let (exponent, fraction) = (u32::from(x.to_bits() >> 7 & 0xff), x.to_bits() & 0x7f);
+    let significand = u64::from(0x80 | fraction);
+    match exponent {
+        110.. => significand << (exponent - 110),
+        103..110 => significand >> (110 - exponent),
+        _ => 0,
     }
 }
 
@@ -159,6 +188,16 @@ mod tests {
     fn units_are_exact() {
         for x in (0..=u16::MAX).map(f16::from_bits).filter(|x| x.is_finite()) {
             assert_eq!(units(x) as f64, x.to_f64() * 2f64.powi(24), "{x}");
+        }
+    }
+
+    #[test]
+    fn magnitudes_are_floors_and_exact_but_for_the_smallest() {
+        let all = (0..=u16::MAX).map(bf16::from_bits);
+        for x in all.filter(|x| x.to_f32().abs() <= 65504.0) {
+            let exact = x.to_f64().abs() * 2f64.powi(24);
+            assert_eq!(magnitude(x) as f64, exact.floor(), "{x}");
+            assert!(exact < 128.0 || exact.fract() == 0.0, "{x}");
         }
     }
 }

@@ -4,7 +4,7 @@ use half::bf16;
 
 use super::super::affine::{Grouping, Meta, quantise};
 use super::super::clip::clip;
-use super::super::kitty::{Ranking, index_of_first, slab_channels};
+use super::super::kitty::{index_of_loudest, slab_channels};
 use super::super::simd::vectorised;
 use super::super::{FormatError, RecordShape};
 use super::shift::{shift_4_to_2, shift_8_to_4};
@@ -94,11 +94,12 @@ impl LadderPage {
     /// 8 bit and on `target` only, not on where the page is now: the ranking is that of
     /// the 4-bit page, and the index carries it further down.
     pub(crate) fn lower(&mut self, target: Width) {
-        self.lower_by(Ranking::Magnitude, target);
+        self.lower_by(index_of_loudest, target);
     }
 
     /// The same with the boosted channels of another ranking, for static formats: from 8 or 4 bits.
-    pub(crate) fn lower_by(&mut self, ranking: Ranking, target: Width) {
+    /// `rank` makes the index of the 4-bit page, given how many channels are boosted.
+    pub(crate) fn lower_by(&mut self, rank: impl FnOnce(&Self, usize) -> Vec<u8>, target: Width) {
         let reached = self.width == target || self.width.reaches(target);
         assert!(reached, "a page never gains bits back");
         if self.width == Width::EIGHT && target != Width::EIGHT {
@@ -106,16 +107,16 @@ impl LadderPage {
             self.width = Width::FOUR;
         }
         if self.width != target && target.bits == 2 {
-            self.lower_to_two(ranking, target);
+            self.lower_to_two(rank, target);
         }
     }
 
     /// From 4 bits, or 2 with more boosted channels.
-    fn lower_to_two(&mut self, ranking: Ranking, target: Width) {
+    fn lower_to_two(&mut self, rank: impl FnOnce(&Self, usize) -> Vec<u8>, target: Width) {
         let d = self.shape.head_dim;
         let boosted = target.slabs * slab_channels(d);
         let index = if self.width == Width::FOUR && boosted > 0 {
-            index_of_first(ranking, self.shape, &self.meta, &self.codes, boosted)
+            rank(self, boosted)
         } else {
             let ranks = self.index.iter();
             ranks.map(|rank| (*rank).min(boosted as u8)).collect()

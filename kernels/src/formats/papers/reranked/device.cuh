@@ -6,7 +6,7 @@ namespace ebb {
 
 struct RerankedEncoder {
   static constexpr bool kKeysOnly = true;
-  static constexpr uint32_t kByVariance = 0, kAtRandom = 1;
+  static constexpr uint32_t kByVariance = 0, kAtRandom = 1, kBySixteenBit = 2;
 
   template <int HeadDim, bool Keys>
   __device__ __forceinline__ static bool write(const RecordBytes& dst, const Layout& layout,
@@ -19,6 +19,8 @@ struct RerankedEncoder {
     const uint32_t boosted = layout.slabs * (HeadDim / 8);
     if (layout.variant == kByVariance) {
       rank_by_variance<HeadDim>(q, boosted, s);
+    } else if (layout.variant == kBySixteenBit) {
+      rank_rows<HeadDim>(scratch, 0, boosted, s);
     } else {
       rank_at_random<HeadDim>(boosted, s);
     }
