@@ -57,7 +57,18 @@ fn bounds(format: FormatId, shape: RecordShape, rows: &[bf16]) -> Option<Vec<f32
         }
         // A boosted channel is better than that; which they are is the oracle's matter.
         "int2" => half_steps(by_side(), 3.0),
+        // The step is at least 1e-6, and fp16 to nearest: 2^-11 of it, or 2^-25, a code; so is the
+        // least value.
+        "kitty25page" | "kitty12page" | "kitty25s32" => {
+            let bound =
+                |range: f32| (range / 3.0).max(1e-6) / 2.0 * 1.0001 + range * 2f32.powi(-11);
+            by_side()
+                .into_iter()
+                .map(|range| bound(range) + 16.0 * 2f32.powi(-25))
+                .collect()
+        }
         name if name.starts_with("kitty") => half_steps(by_side(), 3.0),
+        "int2s32" => half_steps(by_side(), 3.0),
         // Half an 8-bit step, and what is shifted out of the code.
         "int4shr" | "int4rsh" => half_steps(by_side(), 255.0 / 31.0),
         "int2shr" | "int2rsh" => half_steps(by_side(), 255.0 / 127.0),

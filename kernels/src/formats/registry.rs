@@ -28,7 +28,7 @@ formats! {
         // Static formats.
         Int3               int3:        transcode codes 3,
     }
-    papers [by_token, grouped, polar, reranked, shifted] {
+    papers [by_token, grouped, kitty_page, polar, reranked, shifted] {
         Int2g32            int2g32:     encode scratch,
         Kvmix11            kvmix11:     encode scratch,
         Int4g32            int4g32:     encode scratch,
@@ -37,6 +37,10 @@ formats! {
         Polar44Grid        polar44grid: encode polar,
         Int4t              int4t:       encode scratch,
         Int2t              int2t:       encode scratch,
+        Kitty25Page        kitty25page: encode scratch,
+        Kitty12Page        kitty12page: encode scratch,
+        Kitty25Sink32      kitty25s32:  encode scratch,
+        Int2Sink32         int2s32:     encode scratch,
         Kitty25Top         kitty25top:  encode scratch,
         Kitty12Top         kitty12top:  encode scratch,
         Kitty25Variance    kitty25var:  encode scratch,

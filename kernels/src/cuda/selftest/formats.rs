@@ -345,6 +345,7 @@ fn check_static(
         ("polar", F::Polar44),
         ("per-token", F::Int2t),
         ("grouped", F::Kvmix11),
+        ("two tensors", F::Kitty25Page),
     ];
     for (name, keys) in families {
         let to = pairs.iter().position(|p| p.0 == keys).unwrap_or(0) as u16;

@@ -24,7 +24,7 @@ use super::{MAX_HEAD_DIM, RecordShape};
 use crate::BLOCK_TOKENS;
 
 pub(crate) use boosted::Boosted;
-pub(crate) use rank::{Ranking, index_of_loudest};
+pub(crate) use rank::{Ranking, index_of_loudest, index_of_loudest_rows};
 
 /// Channels of a slab; the index counts in these.
 pub(crate) const fn slab_channels(head_dim: usize) -> usize {
