@@ -113,7 +113,11 @@ impl Device {
             return Ok(());
         };
         let mut wrong: Vec<&str> = Vec::new();
-        for pages in [&formats.sealed, &formats.protected] {
+        let of_sink = &formats.guards.sink_formats;
+        for pages in [&formats.sealed, &formats.protected]
+            .into_iter()
+            .chain(of_sink)
+        {
             for (page, format) in pages.iter().enumerate() {
                 // One page of it at a time, so that what is refused can be named.
                 let mut alone = vec![FormatId::F16; pages.len()];

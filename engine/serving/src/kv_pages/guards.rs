@@ -9,6 +9,8 @@ use ebb_kernels::kv::Side;
 pub struct Guards {
     /// Whether the first block is one: it holds the attention sink.
     pub sink: bool,
+    /// What the first block's pages become instead, where it keeps the sink's tokens alone.
+    pub sink_formats: Option<Vec<FormatId>>,
     /// Which of the last sealed blocks are, by page, `[layer * 2 + side]`.
     pub recent: Vec<Recent>,
 }
@@ -18,6 +20,7 @@ impl Guards {
     pub fn usual(layers: usize) -> Self {
         Self {
             sink: true,
+            sink_formats: None,
             recent: vec![Recent::Blocks(1); layers * 2],
         }
     }
@@ -71,10 +74,15 @@ pub struct PageFormats {
 impl PageFormats {
     /// Formats of a sealed block, where `sealed` blocks are and `age` of them were sealed after it.
     pub fn of_block(&self, is_first: bool, age: usize, sealed: usize) -> Vec<FormatId> {
-        let sink = is_first && self.guards.sink;
+        let guards = &self.guards;
         let page = |page: usize| {
-            if sink || age < self.guards.recent[page].blocks(sealed) {
-                return self.protected[page];
+            let is_recent = age < guards.recent[page].blocks(sealed);
+            match &guards.sink_formats {
+                // These are made from 16 bit only.
+                Some(_) if is_first && is_recent => return FormatId::F16,
+                Some(formats) if is_first => return formats[page],
+                _ if is_recent || (is_first && guards.sink) => return self.protected[page],
+                _ => {}
             }
             let (floor, side) = (self.sealed[page], Side::of_page(page));
             match self.max_length {

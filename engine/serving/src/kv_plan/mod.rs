@@ -95,6 +95,13 @@ pub enum KvPlanError {
          they go to their final formats at once; leave it out, or choose --kv-mode progressive"
     )]
     ByLength,
+    /// A sink of tokens, and not of blocks.
+    #[error(
+        "the KV specification keeps the first 32 tokens alone at 16 bit (sink=32), which ebb eval \
+         scores; a server guards whole blocks: give it sink=1, which keeps the first 128 tokens, \
+         or sink=0"
+    )]
+    Sink,
     /// More changes than a shrink order can have.
     #[error("this model has too many pages for a shrink order: {0}")]
     ShrinkOrder(#[from] ShrinkOrderError),
@@ -268,12 +275,15 @@ impl KvPlan {
 /// How far the first and the last sealed block may go.
 ///
 /// # Errors
-/// When more blocks are to be guarded than the pool guards.
+/// When more blocks are to be guarded than the pool guards, or a part of one.
 fn bounds(guards: &Guards, protect: Protect) -> Result<[MinBits; 2], KvPlanError> {
     let width = match protect {
         Protect::Int8 => MinBits(8),
         Protect::F16 => MinBits::SIXTEEN,
     };
+    if guards.sink_formats.is_some() {
+        return Err(KvPlanError::Sink);
+    }
     let guarded = |is_guarded| if is_guarded { width } else { MinBits::ANY };
     // A block is guarded with all of its pages or with none, and one alone is both the first and
     // the last.

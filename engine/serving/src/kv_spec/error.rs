@@ -1,5 +1,6 @@
 //! Why a specification means nothing.
 
+use ebb_kernels::formats::FormatId;
 use thiserror::Error;
 
 use crate::kv_profile::ProfileError;
@@ -16,7 +17,7 @@ pub enum KvSpecError {
     /// A key that is no page, no option.
     #[error(
         "'{part}' in the KV specification names no page; parts are k=FORMAT, v=FORMAT, \
-         layer7.k=FORMAT, layer7.v=FORMAT, protect=int8|f16, sink=0|1, recent=BLOCKS, \
+         layer7.k=FORMAT, layer7.v=FORMAT, protect=int8|f16, sink=0|1|32, recent=BLOCKS, \
          recent.k=BLOCKS, recent.v=BLOCKS and rotate=k|v|kv"
     )]
     Key {
@@ -38,6 +39,20 @@ pub enum KvSpecError {
         part: String,
         /// What there is.
         choices: &'static str,
+    },
+    /// A sink of tokens beside pages that have no form with one.
+    #[error(
+        "sink=32 keeps the first 32 tokens at 16 bit beside Kitty's formats alone, k=kitty25page, \
+         kitty25top or kitty25 and v=int2, or beside f16; layer {layer}'s {side} is {format}. Give \
+         sink=1, which keeps the first block"
+    )]
+    Sink {
+        /// Layer.
+        layer: usize,
+        /// `k` or `v`.
+        side: &'static str,
+        /// The format of its sealed pages.
+        format: FormatId,
     },
     /// A layer beyond the model's.
     #[error(

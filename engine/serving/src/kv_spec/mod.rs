@@ -1,6 +1,6 @@
 //! What the operator says about the formats of the KV cache: `f16`, `k=kitty25,v=int2`,
 //! `k=int4,v=int2,layer18.k=int8,protect=f16,rotate=kv`, `profile:FILE@2.5`,
-//! `k=int2,v=int2,sink=0,recent.k=0,recent.v=1`.
+//! `k=int2,v=int2,sink=0,recent.k=0,recent.v=1`, `k=kitty25page,v=int2,protect=f16,sink=32`.
 //!
 //! Later parts win over earlier ones, so a layer's own format comes after the one for all layers.
 //! Rotations add up, a profile's included.
@@ -42,10 +42,35 @@ pub struct KvSpec {
     rules: Vec<Rule>,
     protect: Option<Protect>,
     rotation: Rotation,
-    sink: Option<bool>,
+    sink: Option<Sink>,
     /// Of keys and of values.
     recent: [Option<RecentBlocks>; 2],
     by_length: bool,
+}
+
+/// What of a sequence's beginning keeps more than its final formats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sink {
+    Nothing,
+    /// The first block has the protected width.
+    Block,
+    /// The first 32 tokens are at 16 bit, as in Kitty.
+    Tokens,
+}
+
+impl Sink {
+    /// What a page of the first block becomes whose other blocks' are `sealed`, if the sink is of
+    /// tokens and there is such a format.
+    fn of_tokens(sealed: FormatId, side: Side) -> Option<FormatId> {
+        match (side, sealed) {
+            (_, FormatId::F16) => Some(FormatId::F16),
+            (Side::K, FormatId::Kitty25Page | FormatId::Kitty25Top | FormatId::Kitty25) => {
+                Some(FormatId::Kitty25Sink32)
+            }
+            (Side::V, FormatId::Int2) => Some(FormatId::Int2Sink32),
+            _ => None,
+        }
+    }
 }
 
 /// How many of the last sealed blocks keep the protected width.
@@ -165,12 +190,13 @@ impl KvSpec {
             ("rotate", "k") => self.rotation.k = true,
             ("rotate", "v") => self.rotation.v = true,
             ("rotate", "kv") => self.rotation = Rotation { k: true, v: true },
-            ("sink", "0") => self.sink = Some(false),
-            ("sink", "1") => self.sink = Some(true),
+            ("sink", "0") => self.sink = Some(Sink::Nothing),
+            ("sink", "1") => self.sink = Some(Sink::Block),
+            ("sink", "32") => self.sink = Some(Sink::Tokens),
             ("sink", _) => {
                 return Err(KvSpecError::Choice {
                     part: part.to_owned(),
-                    choices: "sink=0 and sink=1",
+                    choices: "sink=0 and sink=1, of blocks, and sink=32, of tokens",
                 });
             }
             ("shrink", "by-length") => self.by_length = true,
@@ -248,7 +274,8 @@ impl KvSpec {
     /// format, and 16 bit otherwise: static formats are made from 16 bit only.
     ///
     /// # Errors
-    /// When a layer is named that the model does not have, or the profile is another model's.
+    /// When a layer is named that the model does not have, the profile is another model's, or
+    /// pages have no form with the sink of tokens that is asked for.
     pub fn formats(&self, geometry: KvGeometry) -> Result<PageFormats, KvSpecError> {
         let layers = geometry.layers;
         let mut sealed = match &self.profile {
@@ -267,14 +294,15 @@ impl KvSpec {
         }
         Ok(PageFormats {
             protected: protected_formats(&sealed, self.protect()),
+            guards: self.guards(&sealed)?,
             sealed,
-            guards: self.guards(layers),
             max_length: None,
         })
     }
 
-    /// Which blocks keep the protected width.
-    fn guards(&self, layers: usize) -> Guards {
+    /// Which blocks keep the protected width, where the final formats are `sealed`.
+    fn guards(&self, sealed: &[FormatId]) -> Result<Guards, KvSpecError> {
+        let layers = sealed.len() / 2;
         let usual = Guards::usual(layers);
         let share = |page: usize| {
             let recent = self.profile.as_ref().and_then(|(p, _)| p.recent.as_ref());
@@ -286,10 +314,25 @@ impl KvSpec {
             Some(RecentBlocks::OfProfile) => Recent::Rule(share(page)),
             Some(RecentBlocks::AfterPrompt) => Recent::AfterPrompt(share(page)),
         };
-        Guards {
-            sink: self.sink.unwrap_or(usual.sink),
+        let with_sink = |(page, &format): (usize, &FormatId)| {
+            let side = Side::of_page(page);
+            Sink::of_tokens(format, side).ok_or(KvSpecError::Sink {
+                layer: page / 2,
+                side: match side {
+                    Side::K => "k",
+                    Side::V => "v",
+                },
+                format,
+            })
+        };
+        let sink_formats = (self.sink == Some(Sink::Tokens))
+            .then(|| sealed.iter().enumerate().map(with_sink).collect())
+            .transpose()?;
+        Ok(Guards {
+            sink: self.sink.map_or(usual.sink, |sink| sink == Sink::Block),
+            sink_formats,
             recent: (0..layers * 2).map(of_page).collect(),
-        }
+        })
     }
 
     /// Whether blocks come down together on the way to a greatest length, by PM-KVQ's budgets
@@ -371,6 +414,7 @@ mod tests {
         assert!(error("shrink=always").contains("shrink=by-length"));
         assert!(error("k=int2,recent=share").contains("--method kvmix"));
         assert!(error("sink=2").contains("sink=0 and sink=1"));
+        assert!(error("sink=2").contains("sink=32, of tokens"));
         assert!(error("recent=65").contains("recent=64"));
         assert!(error("k=int2,recent.k=profile").contains("--method kvmix"));
         assert!(error("k=int4,,v=int2").contains("empty part"));
@@ -406,5 +450,32 @@ mod tests {
         let kivi = blocks("int2,protect=f16,sink=0,recent.k=0,recent.v=2");
         let values = vec![F::Int2, F::F16];
         assert_eq!(kivi, [&low, &low, &values, &values].map(Clone::clone));
+    }
+
+    #[test]
+    fn a_sink_of_tokens_is_in_the_first_block_alone() {
+        let (sink, low) = ([F::Kitty25Sink32, F::Int2Sink32], [F::Kitty25Page, F::Int2]);
+        let last = [F::Kitty25Page, F::F16];
+        let kitty = "k=kitty25page,v=int2,protect=f16,sink=32,recent.k=0,recent.v=1";
+        assert_eq!(blocks(kitty), [sink, low, low, last].map(Vec::from));
+        let none = blocks("k=kitty25,v=int2,sink=32,recent=0");
+        assert_eq!(none[..2], [sink, [F::Kitty25, F::Int2]].map(Vec::from));
+        // A block that is recent as well is at 16 bit until it no longer is: the sink's formats are
+        // made from there.
+        let mixed = "k=kitty25top,layer1.k=f16,v=int2,sink=32,recent.k=0,recent.v=2";
+        let mixed = formats(mixed);
+        let first = |age| mixed.of_block(true, age)[..4].to_vec();
+        assert_eq!(first(1), [F::Kitty25Sink32, F::F16, F::F16, F::F16]);
+        assert_eq!(first(2), [sink, [F::F16, F::Int2Sink32]].concat());
+        let error = |text: &str| {
+            let spec: KvSpec = text.parse().unwrap();
+            spec.formats(THREE).unwrap_err().to_string()
+        };
+        let keys = error("k=kitty25page,layer2.k=int4,v=int2,sink=32");
+        assert!(
+            keys.contains("layer 2's k is int4") && keys.contains("sink=1"),
+            "{keys}"
+        );
+        assert!(error("k=kitty25,v=int4,sink=32").contains("layer 0's v is int4"));
     }
 }

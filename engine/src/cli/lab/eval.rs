@@ -32,9 +32,9 @@ pub(in crate::cli) struct EvalArgs {
     windows: Option<usize>,
     /// Formats of the KV cache to compare with 16 bit: f16, or k=FORMAT,v=FORMAT with parts like
     /// layer7.k=FORMAT, protect=int8|f16 (of the first and the last sealed block; sink=0 leaves out
-    /// the first, recent=N is for the last N, recent.k and recent.v for a side), rotate=k, v or kv
-    /// and shrink=by-length; or profile:FILE@BITS, a calibrated profile at a mean width of sealed
-    /// pages.
+    /// the first, sink=32 keeps its first 32 tokens alone, recent=N is for the last N, recent.k and
+    /// recent.v for a side), rotate=k, v or kv and shrink=by-length; or profile:FILE@BITS, a
+    /// calibrated profile at a mean width of sealed pages.
     ///
     /// Give it several times to compare several: the model is loaded once for all of them, and once
     /// more for those that rotate or bring key scales.
