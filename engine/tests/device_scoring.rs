@@ -128,6 +128,32 @@ fn the_papers_modes_score_on_a_gpu_as_on_the_cpu() {
     assert_eq!((gpu.len(), cpu.len()), (20, 20));
 }
 
+/// Kitty's own pages, its ranking and its sink, and what the sink takes.
+#[test]
+fn kitty_as_published_scores_on_a_gpu_as_on_the_cpu() {
+    let bench = Bench::new(2);
+    let line = "--ctx 640 --windows 1 --kv-preset kitty25-page \
+                --kv k=kitty25page,v=int2,protect=f16,sink=32,recent.k=0,recent.v=1 \
+                --kv-preset kitty25-top --kv-preset kitty12-page";
+    let (gpu, cpu) = bench.both(line, 0.15);
+    assert_eq!((gpu.len(), cpu.len()), (4, 4));
+    // Keys of 64 channels with a quarter boosted, values, and both with 32 tokens at 16 bit.
+    let (low, sink) = ([2.8125, 2.5], [6.1875, 5.875]);
+    let mean = |sides: [f64; 2]| (sides[0] + sides[1]) / 2.0;
+    // Five blocks: the first, three of which the last has whole values, and the open one.
+    let bits = |first: f64| (first + 2.0 * mean(low) + mean([low[0], 16.0]) + 16.0) / 5.0;
+    for row in &cpu {
+        let name = row["kv"].as_str().expect("a name");
+        let first = match name {
+            "kitty12-page" => continue,
+            _ if name.contains("sink=32") => mean(sink),
+            _ => 16.0,
+        };
+        let got = number(row, "mean_bits");
+        assert!((got - bits(first)).abs() < 1e-9, "{name}: {got}");
+    }
+}
+
 #[test]
 fn figures_on_a_gpu_are_the_cpus_but_for_rounding() {
     let bench = Bench::new(2);

@@ -347,8 +347,16 @@ fn a_profile_of_another_model_is_refused() {
     assert!(config.contains("configuration and tensors"), "{config}");
 }
 
-/// The preset that a server refuses, as it guards whole blocks.
-const SCORED_ALONE: &str = "kitty25-sink32";
+#[test]
+fn a_server_guards_blocks_and_not_tokens() {
+    let spec: KvSpec = "k=kitty25page,v=int2,sink=32,recent=0".parse().unwrap();
+    let plan = KvPlan::new(SMOL, Mode::Static, &KvSource::Floor(spec));
+    let error = plan.unwrap_err().to_string();
+    assert!(
+        error.contains("sink=32") && error.contains("sink=1"),
+        "{error}"
+    );
+}
 
 #[test]
 fn every_preset_without_a_profile_can_be_scored_and_served() {
@@ -357,16 +365,7 @@ fn every_preset_without_a_profile_can_be_scored_and_served() {
         let preset = Preset::named(name, DEFAULT_FLOOR).unwrap();
         let sealed = preset.spec.formats(SMOL).unwrap().sealed;
         let source = KvSource::Floor(preset.spec);
-        let plan = KvPlan::new(SMOL, preset.mode, &source);
-        if name == SCORED_ALONE {
-            let error = plan.unwrap_err().to_string();
-            assert!(
-                error.contains("sink=32") && error.contains("sink=1"),
-                "{error}"
-            );
-            continue;
-        }
-        let plan = plan.unwrap();
+        let plan = KvPlan::new(SMOL, preset.mode, &source).unwrap();
         // What is scored is where served blocks end.
         let floor = plan.levels.floor(MinBits::ANY);
         assert_eq!(plan.layout.formats(floor), sealed, "{name}");

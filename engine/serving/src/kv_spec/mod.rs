@@ -464,7 +464,7 @@ mod tests {
         // made from there.
         let mixed = "k=kitty25top,layer1.k=f16,v=int2,sink=32,recent.k=0,recent.v=2";
         let mixed = formats(mixed);
-        let first = |age| mixed.of_block(true, age)[..4].to_vec();
+        let first = |age| mixed.of_block(true, age, age + 1)[..4].to_vec();
         assert_eq!(first(1), [F::Kitty25Sink32, F::F16, F::F16, F::F16]);
         assert_eq!(first(2), [sink, [F::F16, F::Int2Sink32]].concat());
         let error = |text: &str| {

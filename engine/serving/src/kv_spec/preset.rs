@@ -20,7 +20,8 @@ type Entry = (&'static str, Profile, Mode, &'static str);
 // The papers' guards, in blocks:
 // - KIVI keeps the latest 128 values at full precision; keys are quantised whenever 128 have come
 //   together.
-// - Kitty does, too, and keeps the first 32 tokens.
+// - Kitty does, too, and keeps the first 32 tokens; here the block of them (sink=32 keeps them
+//   alone, where nothing is served).
 // - PM-KVQ keeps one token, and what has not filled a window of 128; so the open block is its
 //   window.
 // - KVmix keeps what its shares say, which right after a prompt is more than in a long answer.
@@ -54,6 +55,18 @@ const PRESETS: &[Entry] = {
             "k=kitty25,v=int2,protect=f16,recent.k=0,recent.v=1",
         ),
         (
+            "kitty25-page",
+            No,
+            Static,
+            "k=kitty25page,v=int2,protect=f16,recent.k=0,recent.v=1",
+        ),
+        (
+            "kitty25-top",
+            No,
+            Static,
+            "k=kitty25top,v=int2,protect=f16,recent.k=0,recent.v=1",
+        ),
+        (
             "kitty25-variance",
             No,
             Static,
@@ -70,6 +83,12 @@ const PRESETS: &[Entry] = {
             No,
             Static,
             "k=kitty12,v=int2,protect=f16,recent.k=0,recent.v=1",
+        ),
+        (
+            "kitty12-page",
+            No,
+            Static,
+            "k=kitty12page,v=int2,protect=f16,recent.k=0,recent.v=1",
         ),
         (
             "kitty12-variance",
