@@ -2,11 +2,12 @@
 """What each KV format costs: `ebb eval --kv` over a list of specifications, as CSV.
 
 usage: quality.py EBB MODEL TEXT OUT.csv [--ctx 4096] [--windows 4] [--device cpu] [--threads N]
-           [SPEC ...]
+           [--as-is] [SPEC ...]
 
-Specifications are scored with the first and the last sealed block at 16 bit. A row is appended as
-soon as it is known, so that an interrupted table keeps what it has; rows that are there are not run
-again.
+Specifications are scored with the first and the last sealed block at 16 bit, unless they say
+themselves what is guarded (--as-is); one without "=" is then a preset (NAME or NAME:FILE). A row is
+appended as soon as it is known, so that an interrupted table keeps what it has; rows that are there
+are not run again.
 """
 
 import argparse
@@ -46,6 +47,7 @@ def main():
     parser.add_argument("--windows", default="4")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", default=None, help="one is best on a machine that others use")
+    parser.add_argument("--as-is", action="store_true")
     parser.add_argument("specs", nargs="*")
     args = parser.parse_intermixed_args()
     done = set()
@@ -53,14 +55,16 @@ def main():
         done = {row["kv"] for row in csv.DictReader(args.out.open())}
     else:
         csv.writer(args.out.open("w")).writerow(FIELDS)
-    specs = [f"{spec},protect=f16" for spec in args.specs or SPECS.split()]
+    guards = "" if args.as_is else ",protect=f16"
+    specs = [spec + guards for spec in args.specs or SPECS.split()]
     specs = [spec for spec in specs if spec not in done]
     if not specs:
         return
     command = [args.ebb, "eval", "--model", args.model, "--text", args.text, "--json"]
     command += ["--ctx", args.ctx, "--windows", args.windows, "--device", args.device]
     command += ["--kv-memory", "2GiB"] if args.device == "cpu" else []
-    command += [part for spec in specs for part in ("--kv", spec)]
+    for spec in specs:
+        command += ["--kv" if "=" in spec or not args.as_is else "--kv-preset", spec]
     command += ["--threads", args.threads] if args.threads else []
     print(*command, flush=True)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
