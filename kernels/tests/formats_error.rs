@@ -112,10 +112,15 @@ fn every_element_is_within_half_a_step() {
 #[test]
 fn every_pair_is_within_half_a_cell() {
     for (format, shape) in cases() {
-        let (radius_cells, circle) = match format.name() {
-            "polar44" => (16.0, false),
-            "polar42" => (4.0, false),
-            "polar44grid" => (16.0, true),
+        // Cells of a radius, whether angles are on the circle, and tokens that share a greatest
+        // radius, where radii count from zero.
+        let (radius_cells, circle, group) = match format.name() {
+            "polar44" => (16.0, false, None),
+            "polar42" => (4.0, false, None),
+            "polar44grid" => (16.0, true, None),
+            "polar44g64" => (15.0, true, Some(64)),
+            "polar42g64" => (3.0, true, Some(64)),
+            "polar44g128" => (15.0, true, Some(128)),
             _ => continue,
         };
         let (d, pairs) = (shape.head_dim, shape.head_dim / 2);
@@ -146,8 +151,14 @@ fn every_pair_is_within_half_a_cell() {
                 } else {
                     span(&|p| p.0) / 16.0
                 };
-                let radius_cell = span(&|p| p.1) / radius_cells;
+                let fitted = span(&|p| p.1);
+                let longest = |t: usize, group: usize| {
+                    let of_group = exact.chunks_exact(group).nth(t / group).unwrap();
+                    let greatest = of_group.iter().map(|p| p.1).fold(0.0, f64::max);
+                    greatest * (1.0 + 2f64.powi(-10)) + 2f64.powi(-24)
+                };
                 for (t, (_, radius)) in exact.iter().enumerate() {
+                    let radius_cell = group.map_or(fitted, |g| longest(t, g)) / radius_cells;
                     let (x, y) = (values[t * d + pair], values[t * d + pair + pairs]);
                     let (rx, ry) = (
                         rows[t * d + pair].to_f32(),

@@ -73,10 +73,12 @@ struct ReadAsBoosted {
   static constexpr bool holds =
       kReaders[F] == Reader::kBoosted && Format<F>::kLayout.slabs == Slabs;
 };
+// Of polar keys that decode attention reads.
 template <uint32_t Bits>
 struct HasRadiusBits {
   template <PageFormat F>
-  static constexpr bool holds = Format<F>::kLayout.radius_bits == Bits;
+  static constexpr bool holds =
+      kReaders[F] == Reader::kPolar && Format<F>::kLayout.radius_bits == Bits;
 };
 struct HasAngleGrid {
   template <PageFormat F>

@@ -493,6 +493,7 @@ const MERGE_THREADS: u32 = 256;
 mod tests {
     use super::mixed::Needs;
     use super::*;
+    use crate::formats::gpu::Reader;
     use crate::formats::{FormatId, precision_levels};
     use crate::kv::Side;
 
@@ -511,10 +512,15 @@ mod tests {
                 use FormatId as F;
                 let is_known = matches!(format, F::Int3 | F::Polar44 | F::Polar42 | F::Polar44Grid)
                     || precision_levels(side).any(|level| level == *format);
-                let needs = match format.to_string().starts_with("polar") {
-                    true => Needs::Polar,
-                    false => Needs::Codes,
+                let needs = match format.gpu_reader() {
+                    Reader::Polar => Needs::Polar,
+                    _ => Needs::Codes,
                 };
+                assert_eq!(
+                    needs == Needs::Polar,
+                    matches!(format, F::Polar44 | F::Polar42 | F::Polar44Grid),
+                    "{format}"
+                );
                 assert_eq!(Needs::of(&layout), is_known.then_some(needs), "{format}");
             }
         }

@@ -19,6 +19,11 @@ pub(crate) trait PageFormat: Sync {
     /// Sides it can hold.
     fn sides(&self) -> &'static [Side];
 
+    /// Whether its codes are of RoPE's pairs of channels, (i, i + head_dim / 2).
+    fn is_of_rope_pairs(&self) -> bool {
+        false
+    }
+
     /// The rule of [`Self::supports`], to follow "a head_dim that is".
     fn head_dim_rule(&self) -> &'static str {
         "a multiple of 16 up to 256"

@@ -22,6 +22,12 @@ impl FormatId {
         self.codec().sides().contains(&side)
     }
 
+    /// Whether its codes are of RoPE's pairs of channels, (i, i + head_dim / 2), which a model has
+    /// only if RoPE rotates whole heads.
+    pub fn is_of_rope_pairs(self) -> bool {
+        self.codec().is_of_rope_pairs()
+    }
+
     /// Bytes of a record, a multiple of 16; an error if no record of this shape exists.
     pub fn record_bytes(self, shape: RecordShape) -> Result<usize, FormatError> {
         let codec = self.codec();

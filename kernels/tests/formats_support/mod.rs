@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod oracle;
+pub(crate) mod polar;
 
 use ebb_kernels::formats::{FormatId, RecordShape};
 use ebb_kernels::kv::Side;

@@ -32,10 +32,13 @@ fn transcoded(side: Side) -> Vec<F> {
 }
 
 /// Formats of keys and values of which at least one is written by encode.cu.
-const ENCODED_PAIRS: [(F, F); 16] = [
+const ENCODED_PAIRS: [(F, F); 19] = [
     (F::Polar44, F::F16),
     (F::Polar42, F::Int4),
     (F::Polar44Grid, F::Int8),
+    (F::Polar44G64, F::F16),
+    (F::Polar42G64, F::Int4),
+    (F::Polar44G128, F::Int8),
     (F::Int4t, F::Int4),
     (F::Int2t, F::Int2),
     (F::Int2g32, F::Int2g32),
@@ -343,6 +346,7 @@ fn check_static(
     }
     let families = [
         ("polar", F::Polar44),
+        ("published polar", F::Polar44G64),
         ("per-token", F::Int2t),
         ("grouped", F::Kvmix11),
         ("two tensors", F::Kitty25Page),

@@ -36,14 +36,23 @@ const LADDER: Schedule = [
     (F::Int2c, F::Int2c),
 ];
 
-/// Static formats, which decode attention reads in scratch. Of the moves of the script none leads
-/// from one of them to another.
-const STATIC: [(&str, Schedule); 4] = [
+/// Static formats. Decode attention reads some of them in place and the others in scratch; where a
+/// schedule has one of these, all are read there. Of the moves of the script none leads from one of
+/// them to another.
+const STATIC: [(&str, Schedule); 6] = [
     ("polar44 and int4t keys", with_static(F::Polar44, F::Int4t)),
     ("polar42 and int2t keys", with_static(F::Polar42, F::Int2t)),
     (
         "polar44grid and int3 keys",
         with_static(F::Polar44Grid, F::Int3),
+    ),
+    (
+        "polar44g64 and polar42g64 keys",
+        with_static(F::Polar44G64, F::Polar42G64),
+    ),
+    (
+        "polar44g128 and polar44 keys",
+        with_static(F::Polar44G128, F::Polar44),
     ),
     (
         "groups of 32",

@@ -10,9 +10,13 @@
 //! code  = min(floor((v - z) * (2^b / R)), 2^b - 1)
 //! value = z + (code + 0.5) * (R / 2^b)
 //! ```
+//!
+//! Those of the published rule are in `published`.
 
 mod angle;
 mod dequantise;
+mod planes;
+mod published;
 
 use std::ops::Range;
 
@@ -22,11 +26,12 @@ use crate::BLOCK_TOKENS;
 use crate::formats::affine::fp16::FP16_MAX;
 use crate::formats::affine::{check_values, zero_and_range};
 use crate::formats::codec::PageFormat;
-use crate::formats::order::Plane;
-use crate::formats::order::walk;
 use crate::formats::simd::vectorised;
-use crate::formats::{FormatError, MAX_HEAD_DIM, RecordShape};
+use crate::formats::{FormatError, RecordShape};
 use crate::kv::Side;
+use planes::Planes;
+
+pub(crate) use published::Published;
 
 /// Bits of an angle's code.
 const ANGLE_BITS: u32 = 4;
@@ -76,13 +81,16 @@ impl PageFormat for Polar {
         &[Side::K]
     }
 
-    fn head_dim_rule(&self) -> &'static str {
-        "a multiple of 32 up to 256"
+    fn is_of_rope_pairs(&self) -> bool {
+        true
     }
 
-    /// Whether pairs come in whole tiles.
+    fn head_dim_rule(&self) -> &'static str {
+        planes::HEAD_DIM_RULE
+    }
+
     fn supports(&self, shape: RecordShape) -> bool {
-        shape.head_dim.is_multiple_of(32) && (32..=MAX_HEAD_DIM).contains(&shape.head_dim)
+        planes::are_whole(shape.head_dim)
     }
 
     fn record_bytes(&self, shape: RecordShape) -> usize {
@@ -107,16 +115,15 @@ struct Cells {
 }
 
 impl Codec {
-    const fn pairs(self) -> usize {
-        self.shape.head_dim / 2
+    const fn planes(self) -> Planes {
+        Planes {
+            radius_bits: self.radius_bits,
+            head_dim: self.shape.head_dim,
+        }
     }
 
-    const fn plane(self, bits: u32) -> Plane {
-        Plane {
-            rows: BLOCK_TOKENS,
-            cols: self.pairs(),
-            bits,
-        }
+    const fn pairs(self) -> usize {
+        self.planes().pairs()
     }
 
     /// Zeros and ranges that a pair stores: of the radius, and of the angle unless it is fixed.
@@ -129,7 +136,7 @@ impl Codec {
     }
 
     const fn record_bytes(self) -> usize {
-        self.meta_bytes() + self.plane(ANGLE_BITS).bytes() + self.plane(self.radius_bits).bytes()
+        self.meta_bytes() + self.planes().bytes()
     }
 
     fn encode(self, rows: &[bf16], out: &mut [u8]) -> Result<(), FormatError> {
@@ -140,17 +147,14 @@ impl Codec {
 
         let (meta, planes) = out.split_at_mut(self.meta_bytes());
         let (angle_meta, radius_meta) = meta.split_at_mut(meta.len() - 4 * self.pairs());
-        let (angle_plane, radius_plane) = planes.split_at_mut(self.plane(ANGLE_BITS).bytes());
-        let mut codes = vec![0; angles.len()];
         let angle_cells = match self.grid {
             AngleGrid::PerPair => self.fit(&angles, angle_meta, ANGLE_BITS)?,
             AngleGrid::Circle => vec![circle(); self.pairs()],
         };
-        quantise(&angles, &angle_cells, ANGLE_BITS, &mut codes);
-        self.pack(ANGLE_BITS, &codes, angle_plane);
         let cells = self.fit(&radii, radius_meta, self.radius_bits)?;
-        quantise(&radii, &cells, self.radius_bits, &mut codes);
-        self.pack(self.radius_bits, &codes, radius_plane);
+        let angles = quantise(&angles, &angle_cells, ANGLE_BITS);
+        let radii = quantise(&radii, &cells, self.radius_bits);
+        self.planes().pack(&angles, &radii, planes);
         Ok(())
     }
 
@@ -181,13 +185,6 @@ impl Codec {
         };
         (0..pairs).map(fit).collect()
     }
-
-    fn pack(self, bits: u32, codes: &[u8], plane: &mut [u8]) {
-        match bits {
-            4 => walk::pack_rows::<4>(self.plane(4), codes, plane),
-            _ => walk::pack_rows::<2>(self.plane(2), codes, plane),
-        }
-    }
 }
 
 /// The cells of a circle cut into equal parts.
@@ -216,8 +213,9 @@ vectorised! {
 }
 
 /// Codes of `values`, `[128][P]`.
-fn quantise(values: &[f32], cells: &[Cells], bits: u32, codes: &mut [u8]) {
+fn quantise(values: &[f32], cells: &[Cells], bits: u32) -> Vec<u8> {
     let last = (1 << bits) - 1;
+    let mut codes = vec![0; values.len()];
     let rows = values
         .chunks_exact(cells.len())
         .zip(codes.chunks_exact_mut(cells.len()));
@@ -231,4 +229,5 @@ fn quantise(values: &[f32], cells: &[Cells], bits: u32, codes: &mut [u8]) {
             *code = (((value - cells.zero) * per_unit) as u8).min(last);
         }
     }
+    codes
 }
