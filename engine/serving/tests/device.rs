@@ -130,13 +130,15 @@ fn a_cache_that_shrinks_answers_as_one_on_the_cpu() {
     assert_eq!(firsts(&got), firsts(&expected));
 }
 
-/// PolarQuant's keys and PM-KVQ's per token, which decode attention reads in scratch.
+/// PolarQuant's keys, which decode attention reads in place as its code has them and in scratch as
+/// its paper does, and PM-KVQ's per token, in scratch.
 #[test]
 fn the_papers_static_modes_answer_as_on_the_cpu() {
     let dir = model();
     let prompts = prompts([260, 150, 280]);
     for spec in [
         "k=polar44,protect=f16,sink=0,recent=0",
+        "k=polar42g64,protect=f16,sink=0,recent=0",
         "k=int4t,v=int4,protect=f16,recent=0",
     ] {
         let start = |device| {

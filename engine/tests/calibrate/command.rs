@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::bench::{Bench, failure, floors};
 use crate::tiny;
@@ -508,4 +508,49 @@ fn presets_score_and_serve_the_papers_modes() {
             .bad(&format!("{line} pmkvq-token2:p.json"))
             .contains("key scales")
     );
+}
+
+/// Phi-4-mini's heads rotate in part: their pairs are other ones than those that polar pages store.
+#[test]
+fn polar_keys_are_refused_where_rope_rotates_a_part_of_a_head() {
+    let bench = Bench::new();
+    let partial = tiny::model(|config| {
+        config["architectures"] = json!(["Phi3ForCausalLM"]);
+        config["model_type"] = "phi3".into();
+        config["partial_rotary_factor"] = 0.75.into();
+    });
+    let sentence = |line: &str| failure(line, &bench.run_with(partial.path(), line));
+    let eval = "eval --text text.txt --ctx 256 --windows 1";
+    for (flags, format) in [
+        ("--kv k=polar44", "polar44"),
+        ("--kv f16 --kv layer1.k=polar42g64,v=int4", "polar42g64"),
+        ("--kv-preset polarquant44-paper", "polar44g64"),
+        ("--kv-preset polarquant44-grid", "polar44grid"),
+    ] {
+        let said = sentence(&format!("{eval} {flags}"));
+        let layer = usize::from(flags.contains("layer1"));
+        assert!(
+            said.contains(&format!("layer {layer}'s keys cannot be {format}"))
+                && said.contains("RoPE rotates 48 of a head's 64 channels")
+                && said.contains("k=int4"),
+            "{said}"
+        );
+    }
+    let generate = "generate --prompt a --max-tokens 1";
+    for flags in [
+        "--kv-preset polarquant44-page",
+        "--kv-mode static --kv-floor k=polar44,v=int4",
+    ] {
+        let said = sentence(&format!("{generate} {flags}"));
+        assert!(said.contains("layer 0's keys cannot be polar44"), "{said}");
+    }
+    // Others are not, nor is a model whose heads rotate whole.
+    for (model, flags) in [
+        (partial.path(), "--kv k=int4,v=int2"),
+        (bench.model.path(), "--kv-preset polarquant42-paper"),
+    ] {
+        let output = bench.run_with(model, &format!("{eval} {flags}"));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{flags}: {said}");
+    }
 }

@@ -5,6 +5,7 @@ mod guards;
 use ebb_block_manager::precision::{LevelChange, Page, PageLevel, PageSide};
 use ebb_kernels::formats::{FormatId, legal_shrink};
 use ebb_kernels::kv::Side;
+use ebb_kernels::model::ModelSpec;
 
 pub use guards::{Guards, PageFormats, Recent, by_length};
 
@@ -30,6 +31,21 @@ pub(crate) fn protected_formats(sealed: &[FormatId], protect: Protect) -> Vec<Fo
         }
     });
     protected.collect()
+}
+
+/// The first layer whose keys have codes of RoPE's pairs of channels, although RoPE rotates a part
+/// of its heads and so has other pairs: the layer, the format, and the channels that rotate.
+pub(crate) fn other_pairs(
+    model: &ModelSpec,
+    formats: &[FormatId],
+) -> Option<(usize, FormatId, usize)> {
+    let mut keys = formats.iter().step_by(2).enumerate();
+    keys.find_map(|(layer, &format)| {
+        let attention = model.attention(layer);
+        let rotary_dim = model.ropes[attention.rope?].rotary_dim();
+        let is_partial = rotary_dim < attention.head_dim;
+        (is_partial && format.is_of_rope_pairs()).then_some((layer, format, rotary_dim))
+    })
 }
 
 /// `k`, `v`, `layer7.k`.

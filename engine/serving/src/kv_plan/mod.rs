@@ -18,7 +18,7 @@ use thiserror::Error;
 
 use crate::kv_pages::{Guards, Protect, Recent, index_of};
 use crate::kv_profile::{Profile, ProfileError};
-use crate::kv_spec::{KvSpec, KvSpecError};
+use crate::kv_spec::{KvSpec, KvSpecError, check_pairs};
 
 pub use level_changes::{DEFAULT_FLOOR, progressive_changes, static_changes};
 
@@ -32,14 +32,19 @@ pub enum KvSource {
 }
 
 impl KvSource {
-    /// Whether a profile, if that is what it is, was made for this model. Reads the weights if so.
+    /// Whether it fits this model ([`KvSpec::check_model`]). Reads the weights if it has a profile.
     ///
     /// # Errors
-    /// When it was made for another.
+    /// When it does not.
     pub fn check_model(&self, model: &LoadedModel) -> Result<(), KvPlanError> {
         match self {
             Self::Floor(spec) => Ok(spec.check_model(model)?),
-            Self::Profile(profile, _) => Ok(profile.check_model(&model.identity())?),
+            Self::Profile(profile, bits) => {
+                profile.check_model(&model.identity())?;
+                let geometry = model.spec.kv_geometry();
+                let formats = profile.formats(geometry, *bits, profile.protect())?;
+                Ok(check_pairs(&model.spec, &formats.sealed)?)
+            }
         }
     }
 }

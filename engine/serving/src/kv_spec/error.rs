@@ -1,8 +1,10 @@
 //! Why a specification means nothing.
 
 use ebb_kernels::formats::FormatId;
+use ebb_kernels::model::ModelSpec;
 use thiserror::Error;
 
+use crate::kv_pages::other_pairs;
 use crate::kv_profile::ProfileError;
 
 /// A part of a KV specification that cannot be used.
@@ -65,6 +67,22 @@ pub enum KvSpecError {
         /// Layers there are.
         layers: usize,
     },
+    /// Keys in pairs that the model does not rotate.
+    #[error(
+        "layer {layer}'s keys cannot be {format}: RoPE rotates {rotary_dim} of a head's {head_dim} \
+         channels (partial_rotary_factor), and {format} stores pairs of heads that rotate whole; \
+         give them another format, such as k=int4"
+    )]
+    OtherPairs {
+        /// The first such layer.
+        layer: usize,
+        /// The format of its keys.
+        format: FormatId,
+        /// Channels of a head that rotate.
+        rotary_dim: usize,
+        /// Channels of a head.
+        head_dim: usize,
+    },
     /// A name that no preset has.
     #[error("'{name}' is no KV preset; the presets are {names}")]
     Preset {
@@ -100,4 +118,20 @@ pub enum KvSpecError {
         /// What was given.
         bits: String,
     },
+}
+
+/// Refuses keys in pairs that the model does not rotate; `sealed`: the formats of all pages.
+///
+/// # Errors
+/// [`KvSpecError::OtherPairs`].
+pub(crate) fn check_pairs(model: &ModelSpec, sealed: &[FormatId]) -> Result<(), KvSpecError> {
+    match other_pairs(model, sealed) {
+        None => Ok(()),
+        Some((layer, format, rotary_dim)) => Err(KvSpecError::OtherPairs {
+            layer,
+            format,
+            rotary_dim,
+            head_dim: model.attention(layer).head_dim,
+        }),
+    }
 }

@@ -22,6 +22,7 @@ use crate::kv_pages::{Guards, PageFormats, Protect, Recent, page, protected_form
 use crate::kv_profile::Profile;
 
 pub use error::KvSpecError;
+pub(crate) use error::check_pairs;
 pub use preset::{Preset, preset_names};
 
 /// A format for some pages.
@@ -155,16 +156,17 @@ impl KvSpec {
         self.profile.as_ref()?.0.key_scales.clone().map(Arc::new)
     }
 
-    /// Whether the profile in it, if there is one, was made for this model. Reads the weights if
-    /// there is.
+    /// Whether it fits this model: keys are in pairs only where RoPE rotates whole heads, and the
+    /// profile in it, if there is one, was made for the model. Reads the weights if there is one.
     ///
     /// # Errors
-    /// When it was made for another.
+    /// When it does not.
     pub fn check_model(&self, model: &LoadedModel) -> Result<(), KvSpecError> {
-        match &self.profile {
-            Some((profile, _)) => Ok(profile.check_model(&model.identity())?),
-            None => Ok(()),
+        if let Some((profile, _)) = &self.profile {
+            profile.check_model(&model.identity())?;
         }
+        let formats = self.formats(model.spec.kv_geometry())?;
+        check_pairs(&model.spec, &formats.sealed)
     }
 
     fn part(&mut self, part: &str) -> Result<(), KvSpecError> {

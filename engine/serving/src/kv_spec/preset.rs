@@ -25,7 +25,7 @@ type Entry = (&'static str, Profile, Mode, &'static str);
 // - PM-KVQ keeps one token, and what has not filled a window of 128; so the open block is its
 //   window.
 // - KVmix keeps what its shares say, which right after a prompt is more than in a long answer.
-// - PolarQuant keeps what has not filled a group of 128.
+// - PolarQuant keeps what has not filled a residual of 128 (64 for m4n2): the open block is that.
 const PRESETS: &[Entry] = {
     use Mode::{Progressive, Static};
     use Profile::{Maybe, No, Yes};
@@ -157,6 +157,24 @@ const PRESETS: &[Entry] = {
             Static,
             "k=polar44grid,protect=f16,sink=0,recent=0",
         ),
+        (
+            "polarquant44-paper",
+            No,
+            Static,
+            "k=polar44g64,protect=f16,sink=0,recent=0",
+        ),
+        (
+            "polarquant42-paper",
+            No,
+            Static,
+            "k=polar42g64,protect=f16,sink=0,recent=0",
+        ),
+        (
+            "polarquant44-page",
+            No,
+            Static,
+            "k=polar44g128,protect=f16,sink=0,recent=0",
+        ),
         ("ebb", Maybe, Progressive, ""),
     ]
 };
@@ -233,6 +251,32 @@ mod tests {
             );
             assert!(preset_names().contains(name));
         }
+    }
+
+    /// The specifications of PolarQuant's modes, in full, and the table that says them.
+    #[test]
+    fn polarquants_presets_shrink_keys_alone_and_guard_no_block() {
+        let table = include_str!("../../../../deploy/presets.md");
+        for (name, keys) in [
+            ("polarquant44", "polar44"),
+            ("polarquant42", "polar42"),
+            ("polarquant44-grid", "polar44grid"),
+            ("polarquant44-paper", "polar44g64"),
+            ("polarquant42-paper", "polar42g64"),
+            ("polarquant44-page", "polar44g128"),
+        ] {
+            let preset = Preset::named(name, "").unwrap();
+            let text = format!("k={keys},protect=f16,sink=0,recent=0");
+            assert_eq!((preset.spec.to_string(), preset.mode), (text, Mode::Static));
+            let says = |row: &&str| {
+                row.contains(&format!("`{name}`")) && row.contains(&format!("`k={keys}`"))
+            };
+            let row = table.lines().find(says);
+            assert!(row.is_some_and(|row| row.contains("static")), "{name}");
+        }
+        let rows = table.lines().filter(|row| row.starts_with("| `polarquant"));
+        let first = rows.into_iter().next().unwrap();
+        assert!(first.contains("`protect=f16,sink=0,recent=0`"), "{first}");
     }
 
     #[test]
