@@ -16,8 +16,8 @@ __device__ __forceinline__ uint32_t polar_scales(uint32_t group) {
   return 128 / group * (HeadDim / 2);
 }
 
-// Greatest radii of the staged rows: fp16 into `s.meta`, codes per unit into `s.scale`. False if one
-// is beyond fp16; then thread 0 has the failure. `partials` are kPartialBytes of shared memory.
+// Greatest radii of the staged rows: fp16 into `s.meta`, codes per unit into `s.scale`. False if
+// one is beyond fp16; then thread 0 has the failure. `partials` are kPartialBytes of shared memory.
 template <int HeadDim>
 __device__ __forceinline__ bool find_scales(const uint8_t* staged, float* partials, PageShared& s,
                                             const Layout& layout, uint64_t& failure) {
@@ -120,7 +120,8 @@ struct PublishedPolarCodec {
       }
     }
     store_pair_codes(angles, kAngleBits, [&](uint32_t o) { return dst.at(meta_bytes + o); });
-    store_pair_codes(radii, bits, [&](uint32_t o) { return dst.at(meta_bytes + 32 * HeadDim + o); });
+    const uint32_t radii_at = meta_bytes + 32 * HeadDim;
+    store_pair_codes(radii, bits, [&](uint32_t o) { return dst.at(radii_at + o); });
     return true;
   }
 
@@ -143,7 +144,8 @@ struct PublishedPolarCodec {
     __syncthreads();
     PairCodes angles, radii;
     load_pair_codes(angles, kAngleBits, [&](uint32_t o) { return src.at(meta_bytes + o); });
-    load_pair_codes(radii, bits, [&](uint32_t o) { return src.at(meta_bytes + 32 * HeadDim + o); });
+    const uint32_t radii_at = meta_bytes + 32 * HeadDim;
+    load_pair_codes(radii, bits, [&](uint32_t o) { return src.at(radii_at + o); });
 #pragma unroll
     for (int i = 0; i < 4; i++) {
 #pragma unroll

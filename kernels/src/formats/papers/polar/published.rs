@@ -2,11 +2,11 @@
 //! nearest of 16 directions that are the same for all pairs, radii to the nearest multiple of a
 //! step, without a zero.
 //!
-//! Layout, with P = D/2 pairs: `[greatest radius; 128 / group][P]`, fp16 rounded up, then the planes
-//! of `planes`. All arithmetic is f32, one rounding per operation, never fused:
+//! Layout, with P = D/2 pairs: `[greatest radius; 128 / group][P]`, fp16 rounded up, then the
+//! planes of `planes`. All arithmetic is f32, one rounding per operation, never fused:
 //!
 //! ```text
-//! angle code  = (floor(theta * (16 / 2 pi) + 0.5) + 8) mod 16        theta = atan2(y, x) in 0..=2 pi
+//! angle code  = (floor(theta * (16 / 2 pi) + 0.5) + 8) mod 16      theta = atan2(y, x) in 0..2 pi
 //! radius code = min(floor(r * ((2^n - 1) / R) + 0.5), 2^n - 1)       0 where R = 0
 //! x, y        = cos, sin((angle code + 8) mod 16 * (2 pi / 16)) * (radius code * (R / (2^n - 1)))
 //! ```
