@@ -185,12 +185,7 @@ impl Prefill {
                     device.name()
                 ))
             })?;
-        let group = heads.q_heads / heads.kv_heads;
-        if group > super::plan::PREFILL_TILE_ROWS_MIN {
-            return Err(CudaError::Unsupported(format!(
-                "{group} query heads share a KV head; the CUDA backend supports 64"
-            )));
-        }
+        heads.check()?;
         let shared_bytes = variant.shared_bytes();
         let loaded = match variant.means {
             Means::Mma => Loaded::Mma(device.kernel(variant.name, shared_bytes)?),

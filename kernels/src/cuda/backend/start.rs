@@ -310,12 +310,35 @@ fn samples_max(config: &CudaConfig) -> usize {
 #[cfg(all(test, feature = "cuda-emulator"))]
 mod tests {
     use super::*;
-    use crate::model::{Rope, UniformModel};
+    use crate::model::{Rope, TensorName, UniformModel};
+
+    fn config() -> CudaConfig {
+        CudaConfig {
+            frames: 32,
+            capacity: StepCapacity {
+                rows: 1,
+                seqs: 1,
+                blocks: 1,
+            },
+            logit_rows: 1,
+            graph_rows_max: 0,
+            tune: false,
+            batch_invariant: false,
+            rotate_k: false,
+            rotate_v_online: false,
+            scale_k_online: None,
+        }
+    }
 
     #[test]
     fn heads_that_cannot_be_rotated_are_refused() {
         let device = Device::open(0).unwrap();
         let start = |rotate_k, rotate_v_online| {
+            let config = CudaConfig {
+                rotate_k,
+                rotate_v_online,
+                ..config()
+            };
             let spec = UniformModel {
                 hidden: 64,
                 layers: 1,
@@ -328,21 +351,6 @@ mod tests {
                 max_positions: 64,
                 ..UniformModel::default()
             };
-            let config = CudaConfig {
-                frames: 32,
-                capacity: StepCapacity {
-                    rows: 1,
-                    seqs: 1,
-                    blocks: 1,
-                },
-                logit_rows: 1,
-                graph_rows_max: 0,
-                tune: false,
-                batch_invariant: false,
-                rotate_k,
-                rotate_v_online,
-                scale_k_online: None,
-            };
             CudaBackend::random(&device, spec.spec(), config, 1)
         };
         assert!(start(false, false).is_ok());
@@ -350,5 +358,55 @@ mod tests {
             let error = start(k, v).unwrap_err().to_string();
             assert!(error.contains("power of two, got 96"), "{error}");
         }
+    }
+
+    /// Weights that nobody may read.
+    struct Unread;
+
+    impl WeightSource for Unread {
+        type Error = std::fmt::Error;
+
+        fn shape(&self, _: TensorName) -> Result<Vec<usize>, std::fmt::Error> {
+            Err(std::fmt::Error)
+        }
+
+        fn read_rows(
+            &self,
+            _: TensorName,
+            _: usize,
+            _: &mut [half::bf16],
+        ) -> Result<(), std::fmt::Error> {
+            Err(std::fmt::Error)
+        }
+    }
+
+    #[test]
+    fn more_query_heads_than_a_tile_has_rows_are_refused_before_weights_are_read() {
+        let device = Device::open(0).unwrap();
+        let refusal = |q_heads, kv_heads| {
+            let spec = UniformModel {
+                hidden: 64,
+                layers: 1,
+                q_heads,
+                kv_heads,
+                head_dim: 64,
+                intermediate: 64,
+                vocab: 100,
+                rope: Rope::new(vec![1.0; 32], 1.0),
+                max_positions: 64,
+                ..UniformModel::default()
+            };
+            let started = CudaBackend::new(&device, spec.spec(), config(), &Unread, &mut |_, _| ());
+            started.unwrap_err().to_string()
+        };
+        for (q_heads, kv_heads) in [(65, 1), (130, 2)] {
+            let error = refusal(q_heads, kv_heads);
+            assert!(
+                error.contains("65 query heads share a KV head") && error.contains("--device cpu"),
+                "{error}"
+            );
+        }
+        // As many as fit get as far as the weights.
+        assert!(!refusal(64, 1).contains("KV head"));
     }
 }

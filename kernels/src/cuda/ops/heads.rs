@@ -8,6 +8,7 @@ use super::super::arena::DeviceArena;
 use super::super::driver::{Device, DeviceBuffer, Kernel, Stream};
 use super::super::error::CudaError;
 use super::super::params::{DevicePtr, KernelParams};
+use super::super::plan::PREFILL_TILE_ROWS_MIN;
 use super::super::step::{PageTable, StepBuffers};
 use crate::formats::rotation::Rotation;
 use crate::kv::KvGeometry;
@@ -67,6 +68,13 @@ impl HeadSpec {
         if !rotary_dim.is_multiple_of(2) || rotary_dim > head_dim {
             return unsupported(format!(
                 "{rotary_dim} rotary channels of a head of {head_dim}"
+            ));
+        }
+        let group = self.q_heads / self.kv_heads;
+        if group > PREFILL_TILE_ROWS_MIN {
+            return unsupported(format!(
+                "{group} query heads share a KV head; the CUDA backend has kernels for up to \
+                 {PREFILL_TILE_ROWS_MIN}, the CPU backend (--device cpu) for any number"
             ));
         }
         if let Some(scale) = self.scale
