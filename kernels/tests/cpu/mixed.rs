@@ -28,6 +28,16 @@ const DEEP: Family = Family {
     ..Family::LLAMA
 };
 
+/// One KV head for all query heads.
+const MQA: Family = Family {
+    q_heads: 8,
+    kv_heads: 1,
+    head_dim: 64,
+    // A 16-bit record of a shrunk block takes a frame of eight.
+    layers: |spec| spec.layers.push(spec.layers[0].clone()),
+    ..Family::LLAMA
+};
+
 fn weights(family: Family) -> RandomWeights {
     RandomWeights {
         spec: family.spec(),
@@ -44,11 +54,13 @@ fn text(seed: u64, len: usize) -> Vec<u32> {
 fn layout(weights: &RandomWeights) -> KvLayout {
     let geometry = weights.spec.kv_geometry();
     let shrunk = [
-        vec![F::Int8; 6],
+        vec![F::Int8],
         vec![F::Kitty25, F::Int2, F::Int4, F::Int4, F::Kitty12, F::Int8],
-        vec![F::Int2; 6],
+        vec![F::Int2],
         vec![F::Int3, F::F16, F::Polar44, F::Int3, F::F16, F::Int2],
     ];
+    let pages = 2 * geometry.layers;
+    let shrunk = shrunk.map(|formats| formats.into_iter().cycle().take(pages).collect());
     KvLayout::new(geometry, geometry.frame_layout(), &shrunk).unwrap()
 }
 
@@ -103,7 +115,7 @@ fn copy_pages(paged: &Paged, seq: usize, block: usize, first_frame: usize, oracl
 
 #[test]
 fn attention_over_mixed_pages_is_the_oracle_over_what_they_dequantise_to() {
-    for family in [WIDE, DEEP] {
+    for family in [WIDE, DEEP, MQA] {
         let weights = weights(family);
         let tokens = text(1, 520);
         let mut paged = paged(&weights, 3, 7);
