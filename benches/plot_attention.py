@@ -23,9 +23,9 @@ def points(path, batch, seqlen):
     """(bits, µs) of 32 query heads over 8, in order of bits."""
     found = {}
     for row in csv.DictReader(open(path)):
-        shape = (row["batch"], row["seqlen"], row["hq"])
+        shape = (row["batch"], row["seqlen"], row["hq"], row["hkv"])
         other = row["bits"] == "mixed" or "polar" in row["kernel"] or "q_len" in row["kernel"]
-        if shape != (batch, seqlen, "32") or other:
+        if shape != (batch, seqlen, "32", "8") or other:
             continue
         bits = [float(b) for b in row["bits"].split("/")]
         at = sum(bits) / len(bits)

@@ -6,7 +6,7 @@ import statistics
 import sys
 
 KEYS = {
-    "attention": ("kernel", "bits", "batch", "seqlen"),
+    "attention": ("kernel", "bits", "batch", "seqlen", "hq", "hkv"),
     "throughput": ("in", "out", "n"),
 }
 FIGURES = {"attention": ("us",), "throughput": ("decode_tok_s", "itl_p50_ms", "ttft_p50_ms")}

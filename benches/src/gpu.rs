@@ -78,7 +78,8 @@ pub enum Command {
         /// units, small unit, as 8-32-32-4
         #[arg(long, value_delimiter = ',', value_parser = rule)]
         rules: Vec<[usize; 4]>,
-        /// Only these shapes, as 128x8192; all of them if none is named
+        /// Only these shapes, as 64x4096 or, with query and KV heads, 64x4096/32/1; all of them if
+        /// none is named
         #[arg(long, value_delimiter = ',')]
         shapes: Vec<String>,
         /// Channels a head; of other than 128 no rows over shrunk blocks

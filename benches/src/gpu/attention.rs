@@ -14,38 +14,35 @@ pub struct Shape {
     pub(super) tokens: usize,
     pub(super) q_heads: usize,
     pub(super) kv_heads: usize,
-    /// What the best 16-bit kernel of others takes, microseconds.
-    target_us: f64,
 }
 
 pub(super) const HEAD_DIM: usize = 128;
 
-const fn shape(
-    batch: usize,
-    tokens: usize,
-    q_heads: usize,
-    kv_heads: usize,
-    target_us: f64,
-) -> Shape {
+const fn shape(batch: usize, tokens: usize, q_heads: usize, kv_heads: usize) -> Shape {
     Shape {
         batch,
         tokens,
         q_heads,
         kv_heads,
-        target_us,
     }
 }
 
-const SHAPES: [Shape; 9] = [
-    shape(1, 1152, 32, 8, 0.0),
-    shape(64, 1152, 32, 8, 0.0),
-    shape(256, 1152, 32, 8, 0.0),
-    shape(1, 131_072, 32, 8, 138.0),
-    shape(8, 32_768, 32, 8, 255.0),
-    shape(64, 4096, 32, 8, 255.0),
-    shape(128, 8192, 32, 8, 970.0),
-    shape(16, 16_384, 40, 8, 255.0),
-    shape(8, 4096, 32, 32, 138.0),
+/// Query heads that share KV heads (GQA), have one each (MHA), or share one (MQA).
+const SHAPES: [Shape; 14] = [
+    shape(1, 1152, 32, 8),
+    shape(64, 1152, 32, 8),
+    shape(256, 1152, 32, 8),
+    shape(1, 131_072, 32, 8),
+    shape(8, 32_768, 32, 8),
+    shape(64, 4096, 32, 8),
+    shape(128, 8192, 32, 8),
+    shape(16, 16_384, 40, 8),
+    shape(8, 4096, 32, 32),
+    shape(64, 4096, 32, 32),
+    shape(1, 131_072, 32, 32),
+    shape(1, 131_072, 32, 1),
+    shape(8, 32_768, 32, 1),
+    shape(64, 4096, 32, 1),
 ];
 
 const fn rule(
@@ -63,20 +60,32 @@ const fn rule(
     }
 }
 
-/// Those named as `batch`x`tokens`; all, if none is.
+impl Shape {
+    /// `batch`x`tokens`, which may be the name of several, and `/query heads/KV heads` behind it.
+    fn names(&self) -> [String; 2] {
+        let short = format!("{}x{}", self.batch, self.tokens);
+        let heads = format!("/{}/{}", self.q_heads, self.kv_heads);
+        [short.clone(), short + &heads]
+    }
+}
+
+/// Those of these names, `batch`x`tokens` or `batch`x`tokens`/`query heads`/`KV heads`; all, if
+/// none is named.
 pub fn shapes(named: &[String]) -> Result<Vec<Shape>, String> {
     if named.is_empty() {
         return Ok(SHAPES.to_vec());
     }
-    let name = |s: &Shape| format!("{}x{}", s.batch, s.tokens);
-    let find = |n: &String| {
-        let found = SHAPES.iter().find(|s| name(s) == *n).copied();
-        found.ok_or_else(|| {
-            let known = SHAPES.iter().map(name).collect::<Vec<_>>().join(", ");
-            format!("there is no shape {n}; there are {known}")
-        })
-    };
-    named.iter().map(find).collect()
+    let mut found = Vec::new();
+    for name in named {
+        let of_name = SHAPES.iter().filter(|s| s.names().contains(name));
+        let before = found.len();
+        found.extend(of_name);
+        if found.len() == before {
+            let known = SHAPES.map(|s| s.names()[1].clone()).join(", ");
+            return Err(format!("there is no shape {name}; there are {known}"));
+        }
+    }
+    Ok(found)
 }
 
 /// Prints the CSV's first line.
@@ -149,25 +158,41 @@ pub fn run(
                     s.kv_heads,
                     bytes as f64 / us / 1e3
                 );
-                if chosen && s.target_us > 0.0 && head_dim == HEAD_DIM {
-                    let verdict = if us <= s.target_us {
-                        "reached"
-                    } else {
-                        "missed"
-                    };
-                    eprintln!(
-                        "{} x {}: {us:.1} us, fastest {:.1}, target {} {verdict}",
-                        s.batch, s.tokens, times[0], s.target_us
-                    );
-                }
                 if best.as_ref().is_none_or(|b| us < b.0) {
                     best = Some((us, kernel));
                 }
             }
         }
         if let Some((us, kernel)) = best {
-            eprintln!("{} x {}: best {us:.1} us by {kernel}", s.batch, s.tokens);
+            eprintln!("{}: best {us:.1} us by {kernel}", s.names()[1]);
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_for_every_shape_that_has_it() {
+        let heads = |named: &[&str]| -> Vec<(usize, usize)> {
+            let named: Vec<String> = named.iter().map(|n| (*n).to_owned()).collect();
+            let found = shapes(&named).unwrap();
+            found.iter().map(|s| (s.q_heads, s.kv_heads)).collect()
+        };
+        assert_eq!(heads(&["64x4096"]), [(32, 8), (32, 32), (32, 1)]);
+        assert_eq!(heads(&["64x4096/32/1"]), [(32, 1)]);
+        assert_eq!(heads(&["128x8192", "8x4096/32/32"]), [(32, 8), (32, 32)]);
+        assert_eq!(heads(&[]).len(), SHAPES.len());
+        let names = SHAPES.map(|s| s.names()[1].clone());
+        for (i, name) in names.iter().enumerate() {
+            assert!(!names[..i].contains(name), "{name}");
+        }
+        let error = shapes(&["64x4096/8/8".to_owned()]).unwrap_err();
+        assert!(
+            error.contains("no shape 64x4096/8/8") && error.contains("64x4096/32/32"),
+            "{error}"
+        );
+    }
 }

@@ -9,12 +9,13 @@ use ebb_kernels::cuda::selftest::Rng;
 use ebb_kernels::cuda::{CudaError, Device, StepCapacity};
 use ebb_kernels::formats::{FormatId as F, RecordShape};
 use ebb_kernels::kv::{FrameLayout, KvGeometry, KvLayout, Side};
-use ebb_kernels::{BLOCK_TOKENS, SUB_BLOCK_TOKENS};
+use ebb_kernels::{BLOCK_TOKENS, SUB_BLOCK_TOKENS, SUB_BLOCKS};
 
 use super::attention::{HEAD_DIM, Shape};
 
-/// Formats of keys and values that are timed, and their bits: those that blocks come down to, int3,
-/// which is static, what a schedule may leave at 16 bit beside others, and polar keys, also static.
+/// Formats of keys and values that are timed, and their bits: those that blocks come down to, what
+/// a schedule may leave at 16 bit beside others, int3, which is static, and polar keys, also
+/// static.
 const PAIRS: [(F, F, &str); 10] = [
     (F::Int8, F::Int8, "8"),
     (F::Int4, F::Int4, "4"),
@@ -22,8 +23,8 @@ const PAIRS: [(F, F, &str); 10] = [
     (F::Kitty25, F::Int2, "2.5/2"),
     (F::Kitty12, F::Int2, "2.25/2"),
     (F::Int2, F::Int2, "2"),
-    (F::Int3, F::Int3, "3"),
     (F::F16, F::F16, "16"),
+    (F::Int3, F::Int3, "3"),
     (F::Polar44, F::F16, "4/16"),
     (F::Polar44, F::Int4, "4/4"),
 ];
@@ -43,11 +44,11 @@ const _: () = {
 };
 
 /// Those of [`PAIRS`] that are timed with several rows of a sequence, too, and the rows.
-const DRAFTED: usize = 6;
+const DRAFTED: usize = 7;
 const ROWS: [usize; 2] = [2, 4];
 
 /// Mixtures that are timed: of all that are not static, and what a server has. And blocks that have
-/// not shrunk, by the kernel for those that have.
+/// not shrunk, by the kernel for those that have, of several rows, too.
 const OF_ALL: &str = "of all";
 const SERVED: &str = "int4/int4 served";
 const UNSHRUNK: &str = "unshrunk";
@@ -59,6 +60,7 @@ fn drafted(pair: &str, rows: usize) -> String {
 /// An error if there is a row among those asked for that [`run`] does not have.
 pub fn check_rows(asked: &[String]) -> Result<(), String> {
     let mut known = [OF_ALL, SERVED, UNSHRUNK].map(String::from).to_vec();
+    known.extend(ROWS.map(|rows| drafted(UNSHRUNK, rows)));
     for (i, (k, v, _)) in PAIRS.iter().enumerate() {
         let pair = format!("{k}/{v}");
         if i < DRAFTED {
@@ -89,9 +91,10 @@ impl Pool {
     fn new(shape: &Shape, pairs: &[(F, F, &str)]) -> Result<Self, CudaError> {
         let unsupported = |e: String| CudaError::Unsupported(e);
         // One layer of a model: its records lie together, as in a model whose frames hold whole
-        // layers.
+        // layers. A frame has room for a 16-bit record of a shrunk block, which takes that of eight
+        // sub-records: with one KV head there are more layers.
         let geometry = KvGeometry {
-            layers: 1,
+            layers: (SUB_BLOCKS / 2).div_ceil(shape.kv_heads),
             kv_heads: shape.kv_heads,
             head_dim: HEAD_DIM,
         };
@@ -99,7 +102,8 @@ impl Pool {
             frame_bytes: geometry.sub_block_bytes(),
             frames_per_sub_block: 1,
         };
-        let pages: Vec<_> = pairs.iter().map(|(k, v, _)| vec![*k, *v]).collect();
+        let of_level = |(k, v, _): &(F, F, &str)| [*k, *v].repeat(geometry.layers);
+        let pages: Vec<_> = pairs.iter().map(of_level).collect();
         let layout =
             KvLayout::new(geometry, frame, &pages).map_err(|e| unsupported(e.to_string()))?;
         let mut images = vec![vec![0; frame.frame_bytes * layout.frames(0) as usize]];
@@ -107,7 +111,8 @@ impl Pool {
         for position in 1..layout.levels() as u16 {
             let mut image = vec![0; frame.frame_bytes * layout.frames(position) as usize];
             for record in 0..geometry.records() {
-                let side = Side::of_page(record / geometry.kv_heads);
+                let page = record / geometry.kv_heads;
+                let (layer, side) = (page / 2, Side::of_page(page));
                 let shape = RecordShape {
                     side,
                     head_dim: HEAD_DIM,
@@ -115,10 +120,10 @@ impl Pool {
                 let rows = rng.values(BLOCK_TOKENS * HEAD_DIM, 1.0);
                 let place = layout.place(position, record);
                 let start = place.frame as usize * frame.frame_bytes + place.offset as usize;
-                let bytes = layout.record_bytes(position, 0, side);
+                let bytes = layout.record_bytes(position, layer, side);
                 // A record's second part begins the next frame: in the image it follows.
                 layout
-                    .format(position, 0, side)
+                    .format(position, layer, side)
                     .encode(shape, &rows, &mut image[start..start + bytes])
                     .map_err(|e| unsupported(e.to_string()))?;
             }
@@ -196,14 +201,15 @@ impl Pool {
         let times = probe.time(0, repeats, cold)?;
         let sealed = (0..shape.tokens / BLOCK_TOKENS).map(|b| self.layout.bytes(position(b)));
         let open = (open - rows) as u64 * self.layout.bytes(0) / BLOCK_TOKENS as u64;
-        let bytes = shape.batch as f64 * (sealed.sum::<u64>() + open) as f64;
+        let layers = self.layout.geometry().layers as f64;
+        let bytes = shape.batch as f64 * (sealed.sum::<u64>() + open) as f64 / layers;
         Ok((times[times.len() / 2], bytes))
     }
 }
 
 /// Prints lines of the CSV of [`super::attention::run`]: one per pair of formats and number of
-/// rows, one for a mixture of those that are not static, one for what a server has, and one for
-/// blocks that have not shrunk; only those in `only`, if there are any.
+/// rows, one for a mixture of those that are not static, one for what a server has, and one per
+/// number of rows for blocks that have not shrunk; only those in `only`, if there are any.
 pub fn run(
     device: &Arc<Device>,
     shapes: &[Shape],
@@ -255,6 +261,42 @@ pub fn run(
         let served = |block: usize| if block == 0 || block == last { 1 } else { 2 };
         time(&codes, SERVED, "mixed", (1, BLOCK_TOKENS / 2), &served)?;
         time(&codes, UNSHRUNK, "16", (1, 1), &|_| 0)?;
+        for rows in ROWS {
+            time(&codes, &drafted(UNSHRUNK, rows), "16", (rows, rows), &|_| 0)?;
+        }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::attention::shapes;
+    use super::*;
+
+    /// One KV head, too, whose records would not fit into the frames of one layer.
+    #[test]
+    fn every_shape_has_a_pool_of_all_formats() {
+        for shape in shapes(&[]).unwrap() {
+            for pairs in [&PAIRS[..POLAR], &PAIRS[POLAR..]] {
+                let pool = Pool::new(&shape, pairs).unwrap();
+                assert_eq!(pool.images.len(), 1 + pairs.len());
+                let kv_heads = pool.layout.geometry().kv_heads;
+                assert_eq!(kv_heads, shape.kv_heads);
+                // Bits an element of a layer, without the unused ends of frames.
+                let elements = pool.layout.geometry().block_bytes() as f64 / 2.0;
+                let bits = |position| pool.layout.bytes(position) as f64 * 8.0 / elements;
+                assert_eq!(bits(0), 16.0);
+                let first = if pairs[0].0 == F::Int8 { 8.25 } else { 10.125 };
+                assert_eq!(bits(1), first, "{shape:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn sixteen_bit_rows_are_timed_with_drafts() {
+        let asked = ["f16/f16 q_len 4", "unshrunk q_len 4", "int2/int2 q_len 2"];
+        assert_eq!(check_rows(&asked.map(String::from)), Ok(()));
+        assert!(check_rows(&["int3/int3 q_len 4".to_owned()]).is_err());
+        assert!(PAIRS[..MIXED].iter().all(|(k, _, _)| *k != F::F16));
+    }
 }
