@@ -24,6 +24,10 @@ pub(super) const ATTENTION_LIMIT: f64 = 6e-3;
 const KV_HEADS: usize = 2;
 const LAYERS: usize = 2;
 
+/// KV heads and query heads of each: one KV head for all query heads (MQA), up to as many as there
+/// are kernels for, and one for each (MHA). The other cases are GQA.
+pub(super) const MQA_AND_MHA: [(usize, usize); 4] = [(1, 8), (1, 32), (1, 64), (8, 1)];
+
 pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
     let lengths = [
         8193, 1, 2, 15, 16, 17, 127, 128, 129, 255, 256, 257, 1000, 1023, 2049, 4097,
@@ -49,6 +53,14 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
                     error,
                     ATTENTION_LIMIT,
                 );
+            }
+        }
+        for heads in MQA_AND_MHA {
+            for (name, seqs) in [("decode", &decode[1..13]), ("mixed", &mixed[..6])] {
+                let case = Case::of_heads(heads, head_dim, seqs, 3.0, 16);
+                let (kv_heads, group) = heads;
+                let name = format!("{name} head_dim {head_dim} KV heads {kv_heads} group {group}");
+                report.check(&name, case.run(device, None)?, ATTENTION_LIMIT);
             }
         }
         // Scores far apart: the running maximum moves often.
@@ -109,7 +121,7 @@ pub(super) fn check_heads(
     rope::check(device, report)
 }
 
-/// One mixed and one decode batch of each head size.
+/// One mixed and one decode batch of each head size, and of one KV head.
 pub(super) fn check_quick(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
     for head_dim in [64, 128] {
         for (name, seqs) in [
@@ -122,6 +134,9 @@ pub(super) fn check_quick(device: &Arc<Device>, report: &mut Report) -> Result<(
                 case.run(device, None)?,
                 ATTENTION_LIMIT,
             );
+            let case = Case::of_heads((1, 32), head_dim, seqs, 3.0, 11);
+            let name = format!("{name} head_dim {head_dim} KV heads 1 group 32");
+            report.check(&name, case.run(device, None)?, ATTENTION_LIMIT);
         }
     }
     heads::check_quick(device, report)
@@ -148,10 +163,21 @@ impl Case {
         amplitude: f32,
         seed: u64,
     ) -> Self {
+        Self::of_heads((KV_HEADS, group), head_dim, seqs, amplitude, seed)
+    }
+
+    /// The same of so many KV heads, and query heads of each.
+    pub(super) fn of_heads(
+        (kv_heads, group): (usize, usize),
+        head_dim: usize,
+        seqs: &[(usize, usize)],
+        amplitude: f32,
+        seed: u64,
+    ) -> Self {
         let mut rng = Rng(seed);
         let geometry = KvGeometry {
             layers: LAYERS,
-            kv_heads: KV_HEADS,
+            kv_heads,
             head_dim,
         };
         let layout = geometry.frame_layout();
@@ -170,7 +196,7 @@ impl Case {
             }
         }
         let q = rng.values(
-            pages.input.tokens.len() * KV_HEADS * group * head_dim,
+            pages.input.tokens.len() * kv_heads * group * head_dim,
             amplitude,
         );
         Self {
@@ -182,6 +208,10 @@ impl Case {
             q,
             seqs: seqs.len(),
         }
+    }
+
+    fn q_heads(&self) -> usize {
+        self.geometry.kv_heads * self.group
     }
 
     pub(super) fn outputs(
@@ -206,7 +236,7 @@ impl Case {
     ) -> Result<Vec<bf16>, ProbeError> {
         probe.load(input)?;
         let rows = input.tokens.len();
-        let q_heads = KV_HEADS * self.group;
+        let q_heads = self.q_heads();
         let q = &self.q[..rows * q_heads * self.geometry.head_dim];
         let first = probe.run(LAYERS - 1, q)?;
         // Again: counters and scratch must be left as they were found.
@@ -234,7 +264,7 @@ impl Case {
             self.geometry,
             self.geometry.frame_layout(),
             self.frames,
-            KV_HEADS * self.group,
+            self.q_heads(),
             self.pages.capacity(),
             variant,
         )?;
@@ -254,7 +284,7 @@ impl Case {
     ) -> Result<Vec<bf16>, ProbeError> {
         let whole = &self.pages.input;
         let mut probe = self.probe(device, None, Some(prefill))?;
-        let row = KV_HEADS * self.group * self.geometry.head_dim;
+        let row = self.q_heads() * self.geometry.head_dim;
         let mut out = Vec::new();
         for (i, &start) in starts.iter().enumerate() {
             let end = starts
@@ -305,10 +335,10 @@ impl Case {
     /// The same where scores are multiplied with `scale`.
     fn reference_scaled(&self, scale: f64) -> Vec<f64> {
         let d = self.geometry.head_dim;
-        let q_heads = KV_HEADS * self.group;
+        let q_heads = self.q_heads();
         let mut reference = vec![0.0; self.q.len()];
         for (seq, s) in self.pages.input.seqs.iter().enumerate() {
-            for kv_head in 0..KV_HEADS {
+            for kv_head in 0..self.geometry.kv_heads {
                 let [keys, values] = [Side::K, Side::V].map(|side| self.side(seq, side, kv_head));
                 for i in 0..s.rows as usize {
                     let seen = (s.position as usize + i + 1) * d;

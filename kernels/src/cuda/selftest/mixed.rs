@@ -63,25 +63,35 @@ const UNROUNDED_LIMIT: f64 = 2e-3;
 /// Blocks of the units in which sequences are cut to be looked at before that.
 const CUT: usize = 3;
 
+/// KV heads and query heads of each: one for all of them (MQA), up to as many as there are kernels
+/// for, and one for each (MHA). All other cases are GQA.
+const MQA_AND_MHA: [(usize, usize); 6] = [(1, 8), (1, 16), (1, 32), (1, 48), (1, 64), (8, 1)];
+
+/// Of the cases that do not say otherwise.
 const KV_HEADS: usize = 2;
-const LAYERS: usize = 2;
 
 /// The formats of a model's pages: where there are no polar ones, sm_90 has kernels of their own.
 #[derive(Clone, Copy)]
 struct Formats {
     head_dim: usize,
+    kv_heads: usize,
     pairs: &'static [(F, F)],
 }
 
 impl Formats {
     fn all(head_dim: usize) -> Self {
-        let pairs = &PAIRS;
-        Self { head_dim, pairs }
+        Self {
+            head_dim,
+            kv_heads: KV_HEADS,
+            pairs: &PAIRS,
+        }
     }
 
     fn codes(head_dim: usize) -> Self {
-        let pairs = &PAIRS[..CODES];
-        Self { head_dim, pairs }
+        Self {
+            pairs: &PAIRS[..CODES],
+            ..Self::all(head_dim)
+        }
     }
 
     /// One for each kernel of the device: without the copy engine there is one for all.
@@ -93,18 +103,36 @@ impl Formats {
         kinds
     }
 
+    /// The same of so many KV heads.
+    fn of_kv_heads(self, kv_heads: usize) -> Self {
+        Self { kv_heads, ..self }
+    }
+
+    /// A 16-bit record of a shrunk block takes a frame of eight records: with one KV head, those of
+    /// four layers.
+    fn layers(self) -> usize {
+        (4 / self.kv_heads).max(2)
+    }
+
+    /// The layer that is looked at is the last; the others have any formats.
+    fn page_formats(self, (k, v): (F, F)) -> Vec<F> {
+        let mut formats = [F::Int4, F::Int2].repeat(self.layers() - 1);
+        formats.extend([k, v]);
+        formats
+    }
+
     fn has_polar(self) -> bool {
         self.pairs.len() > CODES
     }
 
     fn layout(self) -> KvLayout {
         let geometry = KvGeometry {
-            layers: LAYERS,
-            kv_heads: KV_HEADS,
+            layers: self.layers(),
+            kv_heads: self.kv_heads,
             head_dim: self.head_dim,
         };
-        // The layer that is looked at is the last; the other has any formats.
-        let pages: Vec<_> = self.pairs.iter().copied().map(page_formats).collect();
+        let pairs = self.pairs.iter().copied();
+        let pages: Vec<_> = pairs.map(|pair| self.page_formats(pair)).collect();
         let layout = KvLayout::new(geometry, geometry.frame_layout(), &pages);
         layout.expect("the formats of the test have a layout")
     }
@@ -118,12 +146,12 @@ impl Formats {
 impl std::fmt::Display for Formats {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = if self.has_polar() { "any" } else { "no polar" };
-        write!(f, "{kind} pages, head_dim {}", self.head_dim)
+        write!(f, "{kind} pages, head_dim {}", self.head_dim)?;
+        match self.kv_heads {
+            KV_HEADS => Ok(()),
+            kv_heads => write!(f, " KV heads {kv_heads}"),
+        }
     }
-}
-
-fn page_formats((k, v): (F, F)) -> Vec<F> {
-    vec![F::Int4, F::Int2, k, v]
 }
 
 /// What random pages are made of.
@@ -199,7 +227,10 @@ impl Case {
         rng.shuffle(&mut free);
         let mut this = Self {
             pool: vec![0xff; frames as usize * layout.frame().frame_bytes],
-            q: rng.values(lengths.len() * rows * KV_HEADS * group * head_dim, 3.0),
+            q: rng.values(
+                lengths.len() * rows * pages.kv_heads * group * head_dim,
+                3.0,
+            ),
             input: StepInput::default(),
             capacity: StepCapacity {
                 rows: lengths.len() * rows,
@@ -217,7 +248,7 @@ impl Case {
             let new = vec![0; rows];
             this.input
                 .push_seq(seq as u32, (tokens - rows) as u32, &new);
-            this.values.push(vec![Default::default(); KV_HEADS]);
+            this.values.push(vec![Default::default(); pages.kv_heads]);
             for block in 0..blocks(tokens) {
                 let is_open = (block + 1) * BLOCK_TOKENS > tokens - rows;
                 let at = if is_open { 0 } else { position(seq, block) };
@@ -245,9 +276,9 @@ impl Case {
         rng: &mut Rng,
     ) {
         let (layout, geometry) = (&self.layout, self.layout.geometry());
-        let head_dim = geometry.head_dim;
+        let (head_dim, kv_heads) = (geometry.head_dim, geometry.kv_heads);
         for record in 0..geometry.records() {
-            let page = record / KV_HEADS;
+            let page = record / kv_heads;
             let side = Side::of_page(page);
             let mut rows = rng.values(BLOCK_TOKENS * head_dim, 1.0);
             for (i, x) in rows.iter_mut().enumerate() {
@@ -275,11 +306,19 @@ impl Case {
                 &ranges(layout, position, record, frames),
                 &bytes,
             );
-            if page / 2 == LAYERS - 1 {
+            if page / 2 == geometry.layers - 1 {
                 let held = self.values.last_mut().expect("a sequence");
-                held[record % KV_HEADS][side as usize].extend(&decoded[..tokens * head_dim]);
+                held[record % kv_heads][side as usize].extend(&decoded[..tokens * head_dim]);
             }
         }
+    }
+
+    fn q_heads(&self) -> usize {
+        self.layout.geometry().kv_heads * self.group
+    }
+
+    fn last_layer(&self) -> usize {
+        self.layout.geometry().layers - 1
     }
 
     /// The first `seqs` sequences, ready to run, and their queries; in units of `cut` blocks if
@@ -293,7 +332,7 @@ impl Case {
         let mut input = self.input.clone();
         input.seqs.truncate(seqs);
         input.tokens.truncate(seqs * self.rows);
-        let q_heads = KV_HEADS * self.group;
+        let q_heads = self.q_heads();
         let mut probe = AttentionProbe::with_pages(
             device,
             &self.layout,
@@ -320,8 +359,8 @@ impl Case {
         cut: Option<usize>,
     ) -> Result<Vec<bf16>, ProbeError> {
         let (mut probe, q) = self.probe(device, seqs, cut)?;
-        let first = probe.run(LAYERS - 1, q)?;
-        let again = probe.run(LAYERS - 1, q)?;
+        let first = probe.run(self.last_layer(), q)?;
+        let again = probe.run(self.last_layer(), q)?;
         let same = differing(&first, &again) == 0.0;
         Ok(if same {
             first
@@ -360,15 +399,18 @@ impl Case {
     /// The same before outputs are rounded to bf16. Every sequence has blocks enough to be cut.
     fn run_unrounded(&self, device: &Arc<Device>) -> Result<f64, ProbeError> {
         let (mut probe, q) = self.probe(device, self.input.seqs.len(), Some(CUT))?;
-        Ok(self.error(&probe.run_unrounded(LAYERS - 1, q)?))
+        Ok(self.error(&probe.run_unrounded(self.last_layer(), q)?))
     }
 
     fn error(&self, out: &[f64]) -> f64 {
-        let d = self.layout.geometry().head_dim;
+        let (d, kv_heads) = (
+            self.layout.geometry().head_dim,
+            self.layout.geometry().kv_heads,
+        );
         let heads = out.chunks_exact(d).zip(self.q.chunks_exact(d));
         let error = |(i, (out, q)): (usize, (&[f64], &[bf16]))| {
-            let row = i / (KV_HEADS * self.group);
-            let [keys, values] = &self.values[row / self.rows][i / self.group % KV_HEADS];
+            let row = i / self.q_heads();
+            let [keys, values] = &self.values[row / self.rows][i / self.group % kv_heads];
             // Tokens behind its own are those of later rows.
             let seen = keys.len() - (self.rows - 1 - row % self.rows) * d;
             let (keys, values) = (&keys[..seen], &values[..seen]);
@@ -393,6 +435,18 @@ pub(super) fn check_quick(device: &Arc<Device>, report: &mut Report) -> Result<(
             let expected = Some(pages.has_polar());
             let name = format!("another kernel than theirs for {pages} group {group}");
             report.check(&name, f64::from(knows_polar != expected), 0.0);
+        }
+    }
+    for head_dim in [64, 128] {
+        for pages in Formats::kinds(device, head_dim) {
+            for (kv_heads, group) in [(1, 8), (1, 32), (8, 1)] {
+                let pages = pages.of_kv_heads(kv_heads);
+                let mut next = 0..;
+                let each = |_, _| next.next().unwrap_or(0) % (pages.pairs.len() as u16 + 1);
+                let case = Case::new(pages, group, &[17, 1290, 300], 4.0, each, 31);
+                let name = format!("decode of mixed blocks, quick, {pages} group {group}");
+                report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+            }
         }
     }
     Ok(())
@@ -424,6 +478,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         }
         for pages in Formats::kinds(device, head_dim) {
             check_mixtures(device, report, pages)?;
+            check_mqa_and_mha(device, report, pages)?;
             check_company(device, report, pages, 4)?;
             if !pages.has_polar() {
                 check_company(device, report, pages, 16)?;
@@ -484,6 +539,34 @@ fn check_mixtures(
         report.check(&name, case.run_unrounded(device)?, UNROUNDED_LIMIT);
         let name = format!("the same merged, {pages} group {group} rows {rows}");
         report.check(&name, case.run_cut(device, Some(CUT))?, ATTENTION_LIMIT);
+    }
+    Ok(())
+}
+
+/// One KV head for all query heads, and one for each; up to several units of the widest kernel.
+fn check_mqa_and_mha(
+    device: &Arc<Device>,
+    report: &mut Report,
+    pages: Formats,
+) -> Result<(), ProbeError> {
+    for (kv_heads, group) in MQA_AND_MHA {
+        let pages = pages.of_kv_heads(kv_heads);
+        let mut rng = Rng(group as u64 + 60);
+        let mut any = |_, _| pages.any(&mut rng);
+        let case = Case::new(pages, group, &[1290, 1, 17, 129, 1000], 4.0, &mut any, 61);
+        let name = format!("decode of mixed blocks, {pages} group {group}");
+        report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+        let case = Case::new(pages, group, &[700, 1290], 4.0, &mut any, 62);
+        let name = format!("the same before rounding, {pages} group {group}");
+        report.check(&name, case.run_unrounded(device)?, UNROUNDED_LIMIT);
+        // A batch of drafts, the last block with both old tokens and new ones.
+        let contents = Contents::of_offset(4.0);
+        let case = Case::of_rows(4, pages, group, &[130, 700], contents, &mut any, 63);
+        let name = format!("decode of 4 rows, {pages} group {group}");
+        report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+        let case = Case::new(pages, group, &[700, 17, 1000], 4.0, &mut any, 64);
+        let name = format!("bits alone and in a batch of mixed blocks, {pages} group {group}");
+        report.check(&name, case.changed_by_company(device, None)?, 0.0);
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::attention::{ATTENTION_LIMIT, Case, differing};
+use super::attention::{ATTENTION_LIMIT, Case, MQA_AND_MHA, differing};
 use super::table::Report;
 use crate::cuda::probe::ProbeError;
 use crate::cuda::{Device, PREFILL_VARIANTS};
@@ -40,6 +40,16 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
                     case.worst(&out, &reference),
                     ATTENTION_LIMIT,
                 );
+            }
+        }
+        for heads in MQA_AND_MHA {
+            let case = Case::of_heads(heads, head_dim, &RAGGED[..9], 3.0, 17);
+            let reference = case.reference();
+            for variant in variants() {
+                let out = case.outputs(device, None, Some(variant))?;
+                let (kv_heads, group) = heads;
+                let name = format!("{} KV heads {kv_heads} group {group}", variant.name);
+                report.check(&name, case.worst(&out, &reference), ATTENTION_LIMIT);
             }
         }
         let prompt = Case::new(head_dim, 4, &[(0, 700)], 20.0, 14);

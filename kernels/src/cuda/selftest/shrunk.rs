@@ -295,6 +295,21 @@ fn run(
 
 /// Logits, shrunk pages and failures of every step.
 pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
+    // One KV head for all query heads, and one for each.
+    for (head_dim, kv_heads, group) in [(64, 1, 8), (128, 4, 1)] {
+        let mut spec = spec(head_dim, kv_heads, group, false);
+        if kv_heads == 1 {
+            // A 16-bit record of a shrunk block takes a frame of eight: two for each layer.
+            spec.layers.push(spec.layers[0].clone());
+        }
+        let done = run(device, &spec, &LADDER, false, Online::NONE)?;
+        let name = |what: &str| {
+            format!("model with shrinks, head_dim {head_dim} KV heads {kv_heads}: {what}")
+        };
+        report.check(&name("logits"), done.logits, LOGITS_LIMIT);
+        report.check(&name("bytes of pages"), done.bytes as f64, 0.0);
+        report.check(&name("failures"), done.failures.0 as f64, 0.0);
+    }
     for (head_dim, kv_heads, group) in [(64, 3, 3), (128, 2, 4)] {
         let spec = spec(head_dim, kv_heads, group, false);
         for spoil in [false, true] {
