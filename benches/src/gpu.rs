@@ -99,7 +99,7 @@ pub enum Command {
         #[arg(long)]
         head_dim: Option<usize>,
     },
-    /// Compare ways to multiply queries with polar44 keys, by tables and on tensor cores, and time
+    /// Compare ways to multiply queries with polar keys, by tables and on tensor cores, and time
     /// them beside 16-bit keys; prints CSV
     Polar {
         /// Blocks of 128 tokens of one KV head of 128 channels

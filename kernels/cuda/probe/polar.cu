@@ -1,18 +1,20 @@
-// Query-key products over polar44 keys in two ways, and over 16-bit keys for comparison; for
+// Query-key products over polar keys in three ways, and over 16-bit keys for comparison; for
 // measurements alone (`ebb-bench polar`). One KV head of 128 channels, four queries, blocks of 128
 // tokens whose records lie side by side. Nothing but the products: a CTA streams blocks, a warp 16
 // tokens of each, and what is written is the greatest product of each block and query.
 //
 // PolarQuant (arXiv 2502.00527) writes the product with a pair of radius r and angle code c as r
 // T[c], T[c] = qx cos(c) + qy sin(c): sixteen values of T for each pair of the group and each
-// query, looked up instead of multiplied out.
+// query, looked up instead of multiplied out. Its released code fits angles to blocks (polar44), so
+// that T is made anew for each; the paper's directions are the same for all (polar44g64), and so is
+// T.
 #include "../common/kernel.cuh"
-#include "src/formats/papers/polar/device.cuh"
+#include "src/formats/papers/polar/published.cuh"
 
 namespace ebb {
 
 struct PolarProductParams {
-  const uint8_t* keys;      // records of polar44, or rows [128][128] bf16
+  const uint8_t* keys;      // records of polar44 or polar44g64, or rows [128][128] bf16
   const uint16_t* queries;  // [4][128] bf16
   float* most;              // [blocks][4]
   float* products;          // [blocks][4][128], or null
@@ -25,14 +27,16 @@ namespace polar_probe {
 
 constexpr uint32_t kDim = 128, kPairs = 64, kQueries = 4, kThreads = 256, kWarps = kThreads / 32;
 constexpr uint32_t kRecord = 4 * kDim + 2 * 32 * kDim;
+// Of polar44g64: greatest radii of two groups of 64 tokens, then the planes.
+constexpr uint32_t kGridMeta = 2 * 2 * kPairs, kGridRecord = kGridMeta + 2 * 32 * kDim;
 
 // What a lane holds of its warp's 16 tokens: codes as they lie, of pairs 16 c + 8 h + 2 t + e, and
 // metadata of radii.
 struct Codes16 {
   uint4 angles, radii;
 };
-__device__ __forceinline__ Codes16 load_codes16(const uint8_t* record) {
-  const uint4* const planes = reinterpret_cast<const uint4*>(record + 4 * kDim);
+__device__ __forceinline__ Codes16 load_codes16(const uint8_t* record, uint32_t meta = 4 * kDim) {
+  const uint4* const planes = reinterpret_cast<const uint4*>(record + meta);
   return {__ldg(planes + threadIdx.x), __ldg(planes + 32 * kDim / 16 + threadIdx.x)};
 }
 
@@ -116,15 +120,75 @@ __device__ __forceinline__ void finish(const PolarProductParams& p, uint32_t blo
   }
 }
 
-// By tables: T[pair][code] of the four queries, fp16, anew for each block.
-__device__ __forceinline__ void by_tables(const PolarProductParams& p) {
-  __shared__ uint2 table[kPairs][kAngles];
-  __shared__ Most most;
+// T[pair][code] of the four queries, fp16.
+using Table = uint2[kPairs][kAngles];
+
+// The products of a block by its table. `radius_of(codes, i)`: radii of the two columns of
+// i = 2 c + h, fp16x2, whose codes are in the low bits of either half.
+template <class RadiusOf>
+__device__ __forceinline__ void finish_by_table(const PolarProductParams& p, uint32_t block,
+                                                const Table& table, const Codes16& codes,
+                                                Most& most, RadiusOf radius_of) {
+  const uint32_t t = threadIdx.x % 4;
+  float sum[2][kQueries] = {};
+#pragma unroll
+  for (int c = 0; c < 4; c++) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        const uint32_t angles = word_of(codes.angles, c) >> (8 * h + 4 * r),
+                       radii = word_of(codes.radii, c) >> (8 * h + 4 * r);
+        const float2 radius = unpack_f16(radius_of(radii, 2 * c + h));
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+          const uint2 of = table[16 * c + 8 * h + 2 * t + e][angles >> 16 * e & 15];
+          const float2 low = unpack_f16(of.x), high = unpack_f16(of.y);
+          const float length = e == 0 ? radius.x : radius.y;
+          sum[r][0] += length * low.x, sum[r][1] += length * low.y, sum[r][2] += length * high.x,
+              sum[r][3] += length * high.y;
+        }
+      }
+    }
+  }
+  // Lanes t = 0 and 1 end with two queries each.
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    float& x = sum[i / 4][i % 4];
+    x += __shfl_xor_sync(~0u, x, 1);
+    x += __shfl_xor_sync(~0u, x, 2);
+  }
+  finish(p, block, most, t < 2, 2 * t,
+         [&](int i, int r) { return t % 2 == 0 ? sum[r][i] : sum[r][2 + i]; });
+}
+
+// A thread's four entries of the table, of its pair and the directions `unit_of(k)`.
+template <class UnitOf>
+__device__ __forceinline__ void fill_table(Table& table, const float (&qx)[kQueries],
+                                           const float (&qy)[kQueries], UnitOf unit_of) {
   const uint32_t pair = threadIdx.x / 4, t = threadIdx.x % 4;
-  float qx[kQueries], qy[kQueries];
+#pragma unroll
+  for (int k = 0; k < 4; k++) {
+    const float2 unit = unit_of(k);
+    auto of = [&](int n) { return qx[n] * unit.x + qy[n] * unit.y; };
+    table[pair][4 * t + k] = make_uint2(pack_f16(of(0), of(1)), pack_f16(of(2), of(3)));
+  }
+}
+
+__device__ __forceinline__ void load_queries(const PolarProductParams& p, float (&qx)[kQueries],
+                                             float (&qy)[kQueries]) {
+  const uint32_t pair = threadIdx.x / 4;
 #pragma unroll
   for (uint32_t n = 0; n < kQueries; n++)
     qx[n] = query_of(p.queries, n, pair), qy[n] = query_of(p.queries, n, kPairs + pair);
+}
+
+// By tables, anew for each block.
+__device__ __forceinline__ void by_tables(const PolarProductParams& p) {
+  __shared__ Table table;
+  __shared__ Most most;
+  float qx[kQueries], qy[kQueries];
+  load_queries(p, qx, qy);
   uint32_t next_angle_cells = load_angle_cells(p, blockIdx.x);
   for (uint32_t block = blockIdx.x; block < p.blocks; block += gridDim.x) {
     const uint8_t* const record = p.keys + static_cast<uint64_t>(block) * kRecord;
@@ -132,44 +196,42 @@ __device__ __forceinline__ void by_tables(const PolarProductParams& p) {
     const RadiusCells cells = load_radius_cells(record);
     const uint32_t angle_cells = next_angle_cells;
     next_angle_cells = load_angle_cells(p, block + gridDim.x);
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-      const float2 unit = unit_of(angle_cells, k);
-      auto of = [&](int n) { return qx[n] * unit.x + qy[n] * unit.y; };
-      table[pair][4 * t + k] = make_uint2(pack_f16(of(0), of(1)), pack_f16(of(2), of(3)));
-    }
+    fill_table(table, qx, qy, [&](int k) { return unit_of(angle_cells, k); });
     __syncthreads();
-    float sum[2][kQueries] = {};
+    finish_by_table(p, block, table, codes, most, [&](uint32_t radii, int i) {
+      return radius_pair(radii, cells.zero[i], sixteenth(cells.range[i]));
+    });
+    __syncthreads();
+  }
+}
+
+// By one table for all blocks. It has a step's share of the greatest radius in it, so that radii
+// are codes times that: fp16 holds them up to 65504 / 15.
+__device__ __forceinline__ void by_grid_table(const PolarProductParams& p) {
+  __shared__ Table table;
+  __shared__ Most most;
+  float qx[kQueries], qy[kQueries];
+  load_queries(p, qx, qy);
+  fill_table(table, qx, qy, [&](int k) {
+    const uint32_t turned = (threadIdx.x % 4 * 4 + k + kHalfTurn) % kAngles;
+    const float2 unit = polar_cos_sin(static_cast<float>(turned) * (kTau / kAngles));
+    return make_float2(unit.x * (1.f / 15.f), unit.y * (1.f / 15.f));
+  });
+  __syncthreads();
+  for (uint32_t block = blockIdx.x; block < p.blocks; block += gridDim.x) {
+    const uint8_t* const record = p.keys + static_cast<uint64_t>(block) * kGridRecord;
+    const Codes16 codes = load_codes16(record, kGridMeta);
+    // Four warps have a group's 64 tokens.
+    const uint32_t* const greatest =
+        reinterpret_cast<const uint32_t*>(record + threadIdx.x / 128 * 2 * kPairs) +
+        threadIdx.x % 4;
+    uint32_t longest[8];
 #pragma unroll
-    for (int c = 0; c < 4; c++) {
-#pragma unroll
-      for (int h = 0; h < 2; h++) {
-        const uint32_t step = sixteenth(cells.range[2 * c + h]);
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-          const uint32_t angles = word_of(codes.angles, c) >> (8 * h + 4 * r),
-                         radii = word_of(codes.radii, c) >> (8 * h + 4 * r);
-          const float2 radius = unpack_f16(radius_pair(radii, cells.zero[2 * c + h], step));
-#pragma unroll
-          for (int e = 0; e < 2; e++) {
-            const uint2 of = table[16 * c + 8 * h + 2 * t + e][angles >> 16 * e & 15];
-            const float2 low = unpack_f16(of.x), high = unpack_f16(of.y);
-            const float length = e == 0 ? radius.x : radius.y;
-            sum[r][0] += length * low.x, sum[r][1] += length * low.y, sum[r][2] += length * high.x,
-                sum[r][3] += length * high.y;
-          }
-        }
-      }
-    }
-    // Lanes t = 0 and 1 end with two queries each.
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-      float& x = sum[i / 4][i % 4];
-      x += __shfl_xor_sync(~0u, x, 1);
-      x += __shfl_xor_sync(~0u, x, 2);
-    }
-    finish(p, block, most, t < 2, 2 * t,
-           [&](int i, int r) { return t % 2 == 0 ? sum[r][i] : sum[r][2 + i]; });
+    for (int i = 0; i < 8; i++) longest[i] = __ldg(greatest + 4 * i);
+    finish_by_table(p, block, table, codes, most, [&](uint32_t radii, int i) {
+      constexpr uint32_t k1024 = 0x64006400u, kOne = 0x3c003c00u, kMinus1024 = 0xe400e400u;
+      return mul_f16x2(fma_f16x2((radii & 0x000f000fu) | k1024, kOne, kMinus1024), longest[i]);
+    });
     __syncthreads();
   }
 }
@@ -271,6 +333,9 @@ __device__ __forceinline__ void of_rows(const PolarProductParams& p) {
 
 // Any grid.
 EBB_KERNEL(probe_polar_tables, ebb::PolarProductParams, 256, 3) { ebb::polar_probe::by_tables(p); }
+EBB_KERNEL(probe_polar_grid_table, ebb::PolarProductParams, 256, 3) {
+  ebb::polar_probe::by_grid_table(p);
+}
 EBB_KERNEL(probe_polar_products, ebb::PolarProductParams, 256, 3) {
   ebb::polar_probe::by_products(p);
 }

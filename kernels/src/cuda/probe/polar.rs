@@ -1,4 +1,4 @@
-//! Query-key products over polar44 keys in two ways, and over 16-bit keys.
+//! Query-key products over polar keys in three ways, and over 16-bit keys.
 
 use std::sync::Arc;
 
@@ -42,8 +42,10 @@ unsafe impl KernelParams for PolarProductParams {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PolarWay {
     /// polar44: radius times a table of the query's product with each of a pair's sixteen
-    /// directions (PolarQuant's decode).
+    /// directions (the decode of PolarQuant's code), a table for each block.
     Tables,
+    /// polar44g64: the same with one table for all blocks (PolarQuant's section 3.3).
+    GridTables,
     /// polar44: pairs converted to Cartesian fp16, then tensor cores.
     Cartesian,
     /// bf16 rows, tensor cores.
@@ -52,12 +54,13 @@ pub enum PolarWay {
 
 impl PolarWay {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Tables, Self::Cartesian, Self::Rows];
+    pub const ALL: [Self; 4] = [Self::Tables, Self::GridTables, Self::Cartesian, Self::Rows];
 
     /// A name for tables of figures.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tables => "polar44 tables",
+            Self::GridTables => "polar44g64 table",
             Self::Cartesian => "polar44 cartesian",
             Self::Rows => "bf16",
         }
@@ -66,6 +69,7 @@ impl PolarWay {
     const fn kernel(self) -> &'static str {
         match self {
             Self::Tables => "probe_polar_tables",
+            Self::GridTables => "probe_polar_grid_table",
             Self::Cartesian => "probe_polar_products",
             Self::Rows => "probe_polar_rows",
         }
@@ -89,13 +93,14 @@ pub struct PolarProbe {
 }
 
 impl PolarProbe {
-    /// `blocks` blocks of 128 tokens. The keys and queries of all ways are the same.
+    /// `blocks` blocks of 128 tokens. All ways have the same queries and encode the same keys.
     pub fn new(device: &Arc<Device>, way: PolarWay, blocks: usize) -> Result<Self, CudaError> {
         let mut rng = Rng(44);
         let queries = rng.values(QUERIES * HEAD_DIM, 2.0);
         let format = match way {
             PolarWay::Rows => FormatId::F16,
-            _ => FormatId::Polar44,
+            PolarWay::GridTables => FormatId::Polar44G64,
+            PolarWay::Tables | PolarWay::Cartesian => FormatId::Polar44,
         };
         let unsupported = |e: crate::formats::FormatError| CudaError::Unsupported(e.to_string());
         let record_bytes = format.record_bytes(SHAPE).map_err(unsupported)?;

@@ -1,4 +1,4 @@
-//! Products over polar44 keys, by tables and on tensor cores, against those of what the CPU's codec
+//! Products over polar keys, by tables and on tensor cores, against those of what the CPU's codec
 //! decodes.
 
 use std::sync::Arc;
