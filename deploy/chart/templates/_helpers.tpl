@@ -53,7 +53,7 @@ capabilities:
 {{- define "ebb.presets" -}}
 profile: [kvmix, pmkvq, pmkvq-token4, pmkvq-token2]
 profileOrNone: [ebb]
-progressive: [pmkvq, pmkvq-shift, ebb]
+progressive: [pmkvq, ebb]
 {{- end }}
 
 {{/* What gives way when the KV memory is full: kv.mode, else the preset's, else progressive, on every device. */}}

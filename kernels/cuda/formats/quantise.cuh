@@ -163,7 +163,8 @@ __device__ __forceinline__ float2 of_groups(const float* groups, int i, int h, i
 }
 
 // Codes of the staged rows, with the zeros and steps of find_ranges. `ByRow`: of keys by token.
-template <int HeadDim, bool Keys, bool ByRow = false>
+// `High`: the higher bytes of codes of 16 bits.
+template <int HeadDim, bool Keys, bool ByRow = false, bool High = false>
 __device__ __forceinline__ void quantise(const uint8_t* staged, const PageShared& s, float levels,
                                          Codes& q) {
   using F = Fragments<HeadDim, Keys>;
@@ -195,9 +196,9 @@ __device__ __forceinline__ void quantise(const uint8_t* staged, const PageShared
         codes[r] = __byte_perm(code_bits(x.x, zero.x, scale.x, levels),
                                code_bits(x.y, zero.y, scale.y, levels), 0x5410);
       }
-      // Low bytes of both halves: of (e = 0, r = 0), (e = 0, r = 1), (e = 1, r = 0), (e = 1, r =
-      // 1).
-      q[i][half] = __byte_perm(codes[0], codes[1], 0x6240);
+      // Low (or high) bytes of both halves: of (e = 0, r = 0), (e = 0, r = 1), (e = 1, r = 0), (e =
+      // 1, r = 1).
+      q[i][half] = __byte_perm(codes[0], codes[1], High ? 0x7351 : 0x6240);
     }
   }
 }

@@ -50,9 +50,13 @@ formats! {
         Kitty12Variance    kitty12var:  encode scratch,
         Kitty25Random      kitty25rnd:  encode scratch,
         Kitty12Random      kitty12rnd:  encode scratch,
-        Int4Shift          int4shr:     encode scratch,
-        Int2Shift          int2shr:     encode scratch,
-        Int4RoundingShift  int4rsh:     encode scratch,
-        Int2RoundingShift  int2rsh:     encode scratch,
+        Int4Direct         int4direct:    encode scratch,
+        Int2Direct         int2direct:    encode scratch,
+        Int4Modified       int4modified:  encode scratch,
+        Int2Modified       int2modified:  encode scratch,
+        Int4tDirect        int4tdirect:   encode scratch,
+        Int2tDirect        int2tdirect:   encode scratch,
+        Int4tModified      int4tmodified: encode scratch,
+        Int2tModified      int2tmodified: encode scratch,
     }
 }

@@ -16,8 +16,8 @@ pub(crate) struct Page {
     codes: Vec<(u32, u32)>,
     /// Of kitty pages: each channel's rank, or the number of boosted ones.
     boosted_index: Vec<u8>,
-    /// Steps of `range / levels` that a code counts.
-    step_of_8_bit: u32,
+    /// Of shifted pages: (zero, step) of each group.
+    shifted: Vec<(f64, f64)>,
 }
 
 /// The page of `rows` in an affine format; `None` for the formats that are not.
@@ -30,6 +30,7 @@ pub(crate) fn quantise(format: FormatId, shape: RecordShape, rows: &[bf16]) -> O
         per_token
     };
     let direct = |levels| affine(shape, rows, by_side, |_, _| levels);
+    let token = |levels| affine(shape, rows, per_token, |_, _| levels);
     let down = |target: u32| {
         let mut page = direct(255);
         if target < 8 {
@@ -57,13 +58,17 @@ pub(crate) fn quantise(format: FormatId, shape: RecordShape, rows: &[bf16]) -> O
         "kitty12top" => boost_by(down(4), shape.head_dim / 8, magnitude_of(rows)),
         "kitty25var" => boost_by(down(4), shape.head_dim / 4, Page::spread),
         "kitty12var" => boost_by(down(4), shape.head_dim / 8, Page::spread),
-        "int4shr" => shifted(direct(255), 4, 0),
-        "int2shr" => shifted(direct(255), 2, 0),
-        "int4rsh" => shifted(direct(255), 4, 1),
-        "int2rsh" => shifted(direct(255), 2, 1),
+        "int4direct" => shifted(direct(65535), 4, false),
+        "int2direct" => shifted(direct(65535), 2, false),
+        "int4modified" => shifted(direct(65535), 4, true),
+        "int2modified" => shifted(direct(65535), 2, true),
+        "int4tdirect" => shifted(token(65535), 4, false),
+        "int2tdirect" => shifted(token(65535), 2, false),
+        "int4tmodified" => shifted(token(65535), 4, true),
+        "int2tmodified" => shifted(token(65535), 2, true),
         "int3" => direct(7),
-        "int4t" => affine(shape, rows, per_token, |_, _| 15),
-        "int2t" => affine(shape, rows, per_token, |_, _| 3),
+        "int4t" => token(15),
+        "int2t" => token(3),
         "int2g32" | "kvmix11" | "int4g32" => {
             let key_group = |s: RecordShape, t: usize, c: usize| t / 32 * s.head_dim + c;
             let value_group = |s: RecordShape, t: usize, c: usize| t * (s.head_dim / 32) + c / 32;
@@ -92,18 +97,30 @@ fn requantise(code: u32, ratio: u32) -> u32 {
     (f64::from(code) / f64::from(ratio) + 0.5).floor() as u32
 }
 
-/// 8-bit codes down to `bits` in halvings, each a division by a power of two rounded down, or half
-/// up and cut off; the codes left count steps of as many 8-bit ones as were divided by.
-fn shifted(mut page: Page, bits: u32, half: u32) -> Page {
-    for (code, levels) in &mut page.codes {
-        for (divisor, most) in [(16, 15), (4, 3)] {
-            if most >= (1 << bits) - 1 {
-                *code = ((*code + half * divisor / 2) / divisor).min(most);
+/// PM-KVQ's Direct and Modified Right Shift (section 4.3.1) of 16-bit codes, level by level, in
+/// f64: the codes, steps and zeros of each width are those of the width before.
+fn shifted(mut page: Page, bits: u32, modified: bool) -> Page {
+    let groups = page.zero.iter().zip(&page.range);
+    page.shifted = groups
+        .map(|(z, r)| (f64::from(*z), f64::from(*r) / 65535.0))
+        .collect();
+    let mut width = 16;
+    while width > bits {
+        width /= 2;
+        let power = 1 << width;
+        for (code, levels) in &mut page.codes {
+            (*code, *levels) = (*code / power, power - 1);
+        }
+        for (zero, step) in &mut page.shifted {
+            let before = *step;
+            if modified {
+                *step *= f64::from(power);
+                *zero += (*step - before) / 2.0;
+            } else {
+                *step *= f64::from(power + 1);
             }
         }
-        *levels = 255;
     }
-    page.step_of_8_bit = 1 << (8 - bits);
     page
 }
 
@@ -147,7 +164,7 @@ fn affine(
         range,
         group_of,
         boosted_index: vec![],
-        step_of_8_bit: 1,
+        shifted: vec![],
     }
 }
 
@@ -291,12 +308,22 @@ impl Page {
         (0..d).map(|c| rank(c).unwrap_or(boosted) as u8).collect()
     }
 
-    pub(crate) fn values(&self) -> Vec<f32> {
+    /// What the codes are worth, and how far the crate's f32 may be from it: not at all where this
+    /// is computed in f32, too.
+    pub(crate) fn values(&self) -> Vec<(f32, f32)> {
         let d = self.shape.head_dim;
         let value = |(i, (code, levels)): (usize, &(u32, u32))| {
             let g = (self.group_of)(self.shape, i / d, i % d);
-            let levels = *levels as f32 / self.step_of_8_bit as f32;
-            *code as f32 * (self.range[g] / levels) + self.zero[g]
+            if let Some((zero, step)) = self.shifted.get(g) {
+                // A step, its share of the zero, the zero, a product and a sum are each rounded
+                // once, half an ulp of 2^-23 at most.
+                let rounded = 2.5 * 2f32.powi(-23) * (self.zero[g].abs() + 2.0 * self.range[g]);
+                return ((f64::from(*code) * step + zero) as f32, rounded);
+            }
+            (
+                *code as f32 * (self.range[g] / *levels as f32) + self.zero[g],
+                0.0,
+            )
         };
         self.codes.iter().enumerate().map(value).collect()
     }
@@ -317,8 +344,11 @@ impl Page {
         };
         match format.name() {
             "int8" => record.extend(plane(8, &code)),
-            "int4" | "int4t" | "int4shr" | "int4rsh" => record.extend(plane(4, &code)),
-            "int2c" | "int2" | "int2t" | "int2shr" | "int2rsh" => record.extend(plane(2, &code)),
+            "int4" | "int4t" | "int4direct" | "int4modified" | "int4tdirect" | "int4tmodified" => {
+                record.extend(plane(4, &code));
+            }
+            "int2c" | "int2" | "int2t" | "int2direct" | "int2modified" | "int2tdirect"
+            | "int2tmodified" => record.extend(plane(2, &code)),
             "int3" => {
                 record.extend(plane(2, &|t, c| code(t, c) & 3));
                 record.extend(plane(1, &|t, c| code(t, c) >> 2));

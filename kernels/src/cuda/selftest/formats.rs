@@ -32,7 +32,7 @@ fn transcoded(side: Side) -> Vec<F> {
 }
 
 /// Formats of keys and values of which at least one is written by encode.cu.
-const ENCODED_PAIRS: [(F, F); 19] = [
+const ENCODED_PAIRS: [(F, F); 23] = [
     (F::Polar44, F::F16),
     (F::Polar42, F::Int4),
     (F::Polar44Grid, F::Int8),
@@ -48,10 +48,14 @@ const ENCODED_PAIRS: [(F, F); 19] = [
     (F::Kitty12Variance, F::F16),
     (F::Kitty25Random, F::F16),
     (F::Kitty12Random, F::F16),
-    (F::Int4Shift, F::Int2Shift),
-    (F::Int2Shift, F::Int4Shift),
-    (F::Int4RoundingShift, F::Int2RoundingShift),
-    (F::Int2RoundingShift, F::Int4RoundingShift),
+    (F::Int4Direct, F::Int2Direct),
+    (F::Int2Direct, F::Int4Direct),
+    (F::Int4Modified, F::Int2Modified),
+    (F::Int2Modified, F::Int4Modified),
+    (F::Int4tDirect, F::Int4Direct),
+    (F::Int2tDirect, F::Int2Direct),
+    (F::Int4tModified, F::Int4Modified),
+    (F::Int2tModified, F::Int2Modified),
 ];
 
 /// The same, and every other format that encode.cu writes.

@@ -33,6 +33,14 @@ impl Steps {
         }
         steps
     }
+
+    /// Lifts the zeros by `by` steps.
+    #[inline(always)]
+    pub(crate) fn lift(&mut self, by: f32) {
+        for (zero, step) in self.zero.iter_mut().zip(&self.step) {
+            *zero += step * by;
+        }
+    }
 }
 
 /// `value = code * step + zero` for the 16 tokens of a tile: `codes` and `out` are

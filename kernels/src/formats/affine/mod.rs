@@ -19,7 +19,7 @@ mod uniform;
 
 pub(crate) use dequant::{Steps, dequantise_tile};
 pub(crate) use meta::{Grouping, MAX_GROUPS, Meta};
-pub(crate) use quantise::quantise;
+pub(crate) use quantise::{quantise, quantise_high};
 pub(crate) use range::{check_values, group_ranges, zero_and_range};
 pub(crate) use split::Split;
 pub(crate) use uniform::{

@@ -63,7 +63,7 @@ impl<const BITS: u32> Uniform<BITS> {
 
     pub(crate) fn dequantise(&self, record: &[u8], tokens: Range<usize>, out: &mut [f32]) {
         let levels = ((1 << BITS) - 1) as f32;
-        dequantise_plane::<BITS>(self.grouping, levels, self.shape, record, tokens, out);
+        dequantise_plane::<BITS>(self.grouping, levels, 0.0, self.shape, record, tokens, out);
     }
 
     /// Metadata and codes in natural order.
@@ -104,10 +104,12 @@ pub(crate) fn unpack_tile<const BITS: u32>(
 }
 
 vectorised! {
-    /// Dequantises a record of one plane whose groups' ranges are `levels` steps.
+    /// Dequantises a record of one plane whose groups' ranges are `levels` steps, and whose zeros
+    /// lie `lift` steps above the groups'.
     pub(crate) fn dequantise_plane<const BITS: u32>(
         grouping: Grouping,
         levels: f32,
+        lift: f32,
         shape: RecordShape,
         record: &[u8],
         tokens: Range<usize>,
@@ -115,7 +117,8 @@ vectorised! {
     ) {
         let plane = &record[Meta::bytes(grouping, shape)..];
         let tile_len = TILE_TOKENS * shape.head_dim;
-        let steps = Steps::new(grouping, shape, record, |_| levels);
+        let mut steps = Steps::new(grouping, shape, record, |_| levels);
+        steps.lift(lift);
         let mut scratch = Scratch::new();
         let mut codes = [0; TILE_TOKENS * MAX_HEAD_DIM];
         let codes = &mut codes[..tile_len];

@@ -1,69 +1,104 @@
-//! `int4shr`, `int2shr`, `int4rsh`, `int2rsh`: 8-bit codes brought down by plain and by rounding
-//! right shifts, which PM-KVQ compares its Equivalent Right Shift with; static.
+//! The two ways of halving the width of codes that PM-KVQ compares its Equivalent Right Shift with
+//! (arXiv 2505.18610, section 4.3.1), from 16 bit on; static.
 //!
-//! Layout: `[zero][range][plane]`, as `affine::uniform`; the step is the 8-bit one times 16 or 64.
+//! Layout: `[zero][range][plane]`, as `affine::uniform`. Of a page's 16-bit codes,
+//! `min(floor((x - z) * (65535 / R) + 0.5), 65535)`, the highest bits are kept; the strategies
+//! differ in what these are worth.
 
 use std::ops::Range;
 
 use half::bf16;
 
-use crate::formats::affine::{Grouping, Meta, code_plane, dequantise_plane, pack_plane, quantise};
+use crate::formats::affine::{
+    Grouping, Meta, code_plane, dequantise_plane, pack_plane, quantise_high,
+};
 use crate::formats::codec::PageFormat;
 use crate::formats::{FormatError, RecordShape};
 use crate::kv::Side;
 
-/// Codec of codes of `BITS` (4 or 2) that were 8 bits wide, shifted with rounding or without.
-pub(crate) struct Shifted<const BITS: u32, const ROUNDED: bool>;
-
-/// Steps of 8 bit to a group, over those of a code of `bits`: the widths halve, and the step grows
-/// by a power of two.
-const fn levels(bits: u32) -> f32 {
-    255.0 / (1 << (8 - bits)) as f32
+/// What a code is worth after a shift from 2b to b bits, in terms of its zero Z and step S before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Strategy {
+    /// `Z_b = Z_2b`, `S_b = (2^b + 1) S_2b`: the range stays, as with the Equivalent Right Shift.
+    Direct,
+    /// `S_b = 2^b S_2b`, `Z_b = Z_2b + (S_b - S_2b) / 2`: a code stands for the mean of those that
+    /// became it.
+    Modified,
 }
 
-/// A code of twice `bits` at `bits`.
-const fn shift(code: u8, bits: u32, rounded: bool) -> u8 {
-    let half = if rounded { 1 << (bits - 1) } else { 0 };
-    let shifted = (code as u32 + half) >> bits;
-    let most = (1 << bits) - 1;
-    (if shifted < most { shifted } else { most }) as u8
+/// Codec of the highest `BITS` (4 or 2) of 16-bit codes.
+pub(crate) struct Shifted<const BITS: u32> {
+    pub(crate) strategy: Strategy,
+    /// Keys have a zero and a range per token, and there are no values.
+    pub(crate) is_by_token: bool,
 }
 
-const fn meta_bytes(shape: RecordShape) -> usize {
-    Meta::bytes(Grouping::of_side(shape.side), shape)
+impl<const BITS: u32> Shifted<BITS> {
+    /// Steps of a code of `BITS` to a group's range.
+    const fn levels(&self) -> f32 {
+        match self.strategy {
+            Strategy::Direct => ((1 << BITS) - 1) as f32,
+            Strategy::Modified => 65535.0 / (1 << (16 - BITS)) as f32,
+        }
+    }
+
+    /// How far the zero lies above the group's, in steps: all `(S_b - S_2b) / 2` add up to
+    /// `(S_BITS - S_16) / 2`. Exact in f32.
+    const fn lift(&self) -> f32 {
+        match self.strategy {
+            Strategy::Direct => 0.0,
+            Strategy::Modified => 0.5 - 0.5 / (1 << (16 - BITS)) as f32,
+        }
+    }
+
+    const fn grouping(&self, shape: RecordShape) -> Grouping {
+        if self.is_by_token {
+            Grouping::Token
+        } else {
+            Grouping::of_side(shape.side)
+        }
+    }
+
+    const fn meta_bytes(&self, shape: RecordShape) -> usize {
+        Meta::bytes(self.grouping(shape), shape)
+    }
 }
 
-impl<const BITS: u32, const ROUNDED: bool> PageFormat for Shifted<BITS, ROUNDED> {
+/// An 8-bit code's highest bits: shifted to 4 bits, and from there to 2.
+const fn shift(code: u8, bits: u32) -> u8 {
+    let four = code >> 4;
+    if bits == 2 { four >> 2 } else { four }
+}
+
+impl<const BITS: u32> PageFormat for Shifted<BITS> {
     fn nominal_bits(&self) -> f32 {
         BITS as f32
     }
 
     fn sides(&self) -> &'static [Side] {
-        &[Side::K, Side::V]
+        if self.is_by_token {
+            &[Side::K]
+        } else {
+            &[Side::K, Side::V]
+        }
     }
 
     fn record_bytes(&self, shape: RecordShape) -> usize {
-        meta_bytes(shape) + code_plane(shape, BITS).bytes()
+        self.meta_bytes(shape) + code_plane(shape, BITS).bytes()
     }
 
     fn encode(&self, shape: RecordShape, rows: &[bf16], out: &mut [u8]) -> Result<(), FormatError> {
-        let (meta, plane) = out.split_at_mut(meta_bytes(shape));
+        let (meta, plane) = out.split_at_mut(self.meta_bytes(shape));
         let mut codes = vec![0; shape.elements()];
-        let grouping = Grouping::of_side(shape.side);
-        quantise(grouping, shape, rows, 255, meta, &mut codes)?;
-        for code in &mut codes {
-            *code = shift(*code, 4, ROUNDED);
-            if BITS == 2 {
-                *code = shift(*code, 2, ROUNDED);
-            }
-        }
+        quantise_high(self.grouping(shape), shape, rows, meta, &mut codes)?;
+        codes.iter_mut().for_each(|code| *code = shift(*code, BITS));
         pack_plane::<BITS>(shape, &codes, plane);
         Ok(())
     }
 
     fn dequantise(&self, shape: RecordShape, record: &[u8], tokens: Range<usize>, out: &mut [f32]) {
-        let grouping = Grouping::of_side(shape.side);
-        dequantise_plane::<BITS>(grouping, levels(BITS), shape, record, tokens, out);
+        let (grouping, levels, lift) = (self.grouping(shape), self.levels(), self.lift());
+        dequantise_plane::<BITS>(grouping, levels, lift, shape, record, tokens, out);
     }
 }
 
@@ -71,27 +106,57 @@ impl<const BITS: u32, const ROUNDED: bool> PageFormat for Shifted<BITS, ROUNDED>
 mod tests {
     use super::*;
 
-    /// In 8-bit steps: what a code loses, over all codes.
-    fn errors(to: fn(u8) -> u8, step: i32) -> Vec<i32> {
-        (0..=255u8)
-            .map(|code| i32::from(to(code)) * step - i32::from(code))
-            .collect()
+    /// What 8-bit codes lose when they come down to 4 bits, in half 8-bit steps: the worst of all
+    /// codes, their sum, and the sum of squares.
+    fn losses(value: impl Fn(i32) -> i32) -> (i32, i32, i32) {
+        let lost: Vec<i32> = (0..256).map(|code| value(code) - 2 * code).collect();
+        let worst = lost.iter().map(|e| e.abs()).max().unwrap();
+        let squares = lost.iter().map(|e| e * e).sum();
+        (worst, lost.iter().sum(), squares)
     }
 
     #[test]
-    fn the_equivalent_shift_errs_least_and_the_plain_one_falls_by_half_a_step() {
-        let all = [
-            errors(|c| shift(c, 4, false), 16),
-            errors(|c| shift(c, 4, true), 16),
-            errors(|c| ((u32::from(c) + 8) / 17) as u8, 17),
-        ];
-        let sum = |errors: &Vec<i32>| errors.iter().sum::<i32>();
-        let worst = |errors: &Vec<i32>| errors.iter().map(|e| e.abs()).max();
-        assert_eq!(all.each_ref().map(worst), [Some(15), Some(15), Some(8)]);
-        // Half a step of 16 less half an old one, over 256 codes.
-        assert_eq!(sum(&all[0]), -15 * 128);
-        // Only the top codes, cut off, pull the rounded one down; ties pull it up.
-        assert_eq!(sum(&all[2]), 0);
-        assert!(sum(&all[1]).abs() < 128);
+    fn a_shift_from_8_to_4_bits_loses_what_the_formulas_say() {
+        let code = |c: i32| i32::from(shift(c as u8, 4));
+        // Steps of 16 from a zero 7.5 above: the mean of 16 codes, a variance of (256 - 1) / 12.
+        let modified = losses(|c| 2 * 16 * code(c) + 15);
+        assert_eq!(modified, (15, 0, 4 * 256 * 255 / 12));
+        // Steps of 17 from the same zero: the difference of the code's two halves.
+        let direct = losses(|c| 2 * 17 * code(c));
+        assert_eq!(direct, (2 * 15, 0, 2 * modified.2));
+        // The nearest multiple of 17: of 8 + 1 + 8 codes but for the ends, which are exact.
+        let equivalent = losses(|c| 2 * 17 * ((c + 8) / 17));
+        assert_eq!(equivalent, (16, 0, 4 * 15 * 2 * 204));
+        assert!(modified.2 < equivalent.2 && equivalent.2 < direct.2);
+    }
+
+    /// In steps of 16 bits: level by level, as the paper writes it, against what this codec has.
+    #[test]
+    fn steps_and_zeros_are_those_of_all_shifts_together() {
+        fn check<const BITS: u32>() {
+            for strategy in [Strategy::Direct, Strategy::Modified] {
+                let (mut step, mut zero, mut bits) = (1.0, 0.0, 16);
+                while bits > BITS {
+                    bits /= 2;
+                    let power = f64::from(1 << bits);
+                    let before = step;
+                    match strategy {
+                        Strategy::Direct => step *= power + 1.0,
+                        Strategy::Modified => {
+                            step *= power;
+                            zero += (step - before) / 2.0;
+                        }
+                    }
+                }
+                let format = Shifted::<BITS> {
+                    strategy,
+                    is_by_token: false,
+                };
+                assert_eq!(f64::from(format.levels()) * step, 65535.0);
+                assert_eq!(f64::from(format.lift()) * step, zero);
+            }
+        }
+        check::<4>();
+        check::<2>();
     }
 }

@@ -1,0 +1,8 @@
+//! 2-bit codes by PM-KVQ's Direct Right Shift; static.
+
+use super::shifted::{Shifted, Strategy};
+
+pub(crate) const FORMAT: Shifted<2> = Shifted {
+    strategy: Strategy::Direct,
+    is_by_token: false,
+};

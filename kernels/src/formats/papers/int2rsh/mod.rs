@@ -1,5 +1,0 @@
-//! 2-bit codes, brought down from 8 bits by rounding right shifts; static.
-
-use super::shifted::Shifted;
-
-pub(crate) const FORMAT: Shifted<2, true> = Shifted;
