@@ -80,6 +80,7 @@ fn bounds(format: FormatId, shape: RecordShape, rows: &[bf16]) -> Option<Vec<f32
         "int4tmodified" => half_steps(by_token(), 16.0),
         "int2tmodified" => half_steps(by_token(), 4.0),
         "int3" => half_steps(by_side(), 7.0),
+        "int8t" => half_steps(by_token(), 255.0),
         "int4t" => half_steps(by_token(), 15.0),
         "int2t" => half_steps(by_token(), 3.0),
         // The eleventh code of a word has 2 bits.

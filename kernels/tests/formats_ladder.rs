@@ -10,13 +10,21 @@ use ebb_kernels::kv::Side;
 use formats_support::{cases, dequantise, encode, hard_pages, page, shrink};
 use proptest::prelude::*;
 
-/// The ladder of a side, clipped below int4, and the one that is not.
-fn branches(side: Side) -> [Vec<FormatId>; 2] {
+/// The ladder of a side, clipped below int4, the one that is not, and that of keys by token.
+fn branches(side: Side) -> Vec<Vec<FormatId>> {
     let clipped: Vec<FormatId> = ladder(side).collect();
     let below = |f: &FormatId| f.nominal_bits() < 4.0;
-    let others = precision_levels(side).filter(|f| !below(f) || !clipped.contains(f));
-    [clipped.clone(), others.collect()]
+    let is_by_token = |f: &FormatId| BY_TOKEN.contains(f);
+    let others = precision_levels(side).filter(|f| !is_by_token(f));
+    let others = others.filter(|f| !below(f) || !clipped.contains(f));
+    let mut branches = vec![clipped.clone(), others.collect()];
+    if side == Side::K {
+        branches.push([&[FormatId::F16], BY_TOKEN].concat());
+    }
+    branches
 }
+
+const BY_TOKEN: &[FormatId] = &[FormatId::Int8t, FormatId::Int4t, FormatId::Int2t];
 
 fn shapes() -> [RecordShape; 4] {
     [
@@ -45,6 +53,8 @@ fn bytes_and_bits_fall_down_every_ladder() {
 fn only_downward_steps_of_one_branch_are_legal() {
     for side in [Side::K, Side::V] {
         let (branches, levels) = (branches(side), precision_levels(side).collect::<Vec<_>>());
+        let on_one: Vec<FormatId> = branches.concat();
+        assert!(levels.iter().all(|f| on_one.contains(f)), "{levels:?}");
         for &from in FormatId::ALL {
             for &to in FormatId::ALL {
                 let below = |branch: &Vec<FormatId>| {
@@ -199,6 +209,34 @@ fn a_shrink_is_requantisation_on_all_codes() {
     }
 }
 
+/// The same of keys by token, whose page is one of values turned on its side: channels are a
+/// token's group.
+#[test]
+fn a_shrink_of_keys_by_token_is_requantisation_on_all_codes() {
+    for head_dim in [64, 128] {
+        let rows = all_codes_page(RecordShape::v(head_dim));
+        let shape = RecordShape::k(head_dim);
+        let exact: Vec<f32> = rows.iter().map(|x| x.to_f32()).collect();
+        let mut record = encode(FormatId::F16, shape, &rows);
+        let mut want = exact;
+        for (pair, step) in [
+            FormatId::F16,
+            FormatId::Int8t,
+            FormatId::Int4t,
+            FormatId::Int2t,
+        ]
+        .windows(2)
+        .zip([1.0, 17.0, 85.0])
+        {
+            record = shrink(pair[0], pair[1], shape, &record);
+            for x in &mut want {
+                *x = (*x / step + 0.5f32).floor() * step;
+            }
+            assert_eq!(dequantise(pair[1], shape, &record), want, "{}", pair[1]);
+        }
+    }
+}
+
 #[test]
 fn a_kitty_page_is_int4_in_its_boosted_channels_and_int2_elsewhere() {
     for shape in [RecordShape::k(128), RecordShape::k(64)] {
@@ -246,16 +284,18 @@ fn metadata_is_written_once_unless_clipped() {
         } else {
             128
         };
-        let [_, low] = branches(shape.side);
-        let low = &low[1..];
-        let first = encode(low[0], shape, &rows);
-        for format in &low[1..] {
-            let record = encode(*format, shape, &rows);
-            assert_eq!(
-                record[..4 * groups],
-                first[..4 * groups],
-                "{format} {shape:?}"
-            );
+        for low in &branches(shape.side)[1..] {
+            let low = &low[1..];
+            let groups = if low == BY_TOKEN { 128 } else { groups };
+            let first = encode(low[0], shape, &rows);
+            for format in &low[1..] {
+                let record = encode(*format, shape, &rows);
+                assert_eq!(
+                    record[..4 * groups],
+                    first[..4 * groups],
+                    "{format} {shape:?}"
+                );
+            }
         }
     }
 }

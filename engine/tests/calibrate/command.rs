@@ -44,8 +44,9 @@ fn pmkvq_sensitivities_give_floors_and_resume_sample_by_sample() {
     bench.good(line);
     let (profile, figures) = (bench.profile("p.json"), bench.losses("p.json.losses"));
     assert_eq!(profile["method"]["position_stride"], 4);
-    // A loss, and each format of each page, of each sample: those of both branches below int4.
-    assert_eq!(figures.len(), 1 + 3 * (1 + 3 * (8 + 4)));
+    // A loss, and each format of each page, of each sample: those of both branches below int4, and
+    // of keys by token.
+    assert_eq!(figures.len(), 1 + 3 * (1 + 3 * (11 + 4)));
     let of = |side: &str, format: &str, layer: usize| {
         profile["sensitivities"][side][format][layer]
             .as_f64()
@@ -59,13 +60,13 @@ fn pmkvq_sensitivities_give_floors_and_resume_sample_by_sample() {
     assert!(bench.eval("profile:p.json").0 <= 3.5);
 
     // Stopped in the third sample, it goes on with that one, to the same end.
-    let kept: Vec<&String> = figures[..1 + 2 * 37 + 7].iter().collect();
+    let kept: Vec<&String> = figures[..1 + 2 * 46 + 7].iter().collect();
     let torn = kept.iter().map(|l| format!("{l}\n")).collect::<String>() + "sample2.layer0.v=in";
     std::fs::write(bench.path("p.json.losses"), torn).expect("write");
     bench.good(line);
     assert_eq!(bench.profile("p.json"), profile);
     let again = bench.losses("p.json.losses");
-    assert_eq!(again[..75], figures[..75]);
+    assert_eq!(again[..93], figures[..93]);
 
     // As published: no boosted channels, nothing clipped; the same figures, so the text is not
     // looked at again.

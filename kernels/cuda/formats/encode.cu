@@ -1,5 +1,5 @@
-// Shrinks of 16-bit pages to static formats, which no page shrinks through: polar and per-token
-// keys, groups of 32, and the papers' ablations. The bytes are those of the CPU's codecs
+// Shrinks of 16-bit pages to static formats, which no page shrinks through: polar keys, groups of
+// 32, and the papers' ablations. The bytes are those of the CPU's codecs
 // (formats/), to the bit. A CTA a record, as in transcode.cu, beside which this runs: it makes the
 // records that the other leaves out.
 #include "formats.cuh"

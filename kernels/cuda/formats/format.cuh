@@ -58,6 +58,7 @@ struct Layout {
 // A format, in its folder. It has
 //   kLayout      see above
 //   kStraight    if transcode.cu writes it: quantised from 16 bit, not by way of 8-bit codes
+//   kByToken     if transcode.cu writes it: keys have a group a token
 //   Encoder      if encode.cu writes it
 //   Dequantiser  unless it has 16-bit rows
 //   kCost        if decode attention reads it: what one side of a block takes a warp
@@ -67,6 +68,7 @@ struct Format;
 struct AnyFormat {
   static constexpr Layout kLayout = {};
   static constexpr bool kStraight = false;
+  static constexpr bool kByToken = false;
   using Encoder = void;
   using Dequantiser = void;
 };
@@ -81,6 +83,12 @@ template <int Bits>
 struct DenseFormat : AnyFormat {
   static constexpr Layout kLayout = {Bits, static_cast<float>((1 << Bits) - 1)};
   using Dequantiser = PlaneDequantiser<false>;
+};
+// The same of keys by token.
+template <int Bits>
+struct ByTokenFormat : DenseFormat<Bits> {
+  static constexpr bool kByToken = true;
+  using Dequantiser = PlaneDequantiser<true>;
 };
 // The highest bit of a code is in a plane of its own, behind that of the `Low` others.
 template <int Low>

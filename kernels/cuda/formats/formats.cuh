@@ -88,6 +88,10 @@ struct IsStraight {
   template <PageFormat F>
   static constexpr bool holds = Format<F>::kStraight;
 };
+struct IsByToken {
+  template <PageFormat F>
+  static constexpr bool holds = Format<F>::kByToken;
+};
 // ---- which value has it? ----
 
 // Of::has<F>: whether F has one; Of::value<F>: which.

@@ -7,17 +7,24 @@
 namespace ebb {
 
 // Brings the codes of a page of format `from` (a level below 16 bit) down to `to`'s; 2-bit ones are
-// clipped if `clipped`. `scratch` is shared memory that the page no longer needs.
-template <int HeadDim, bool Keys>
+// clipped if `clipped`. `scratch` is shared memory that the page no longer needs. `ByRow`: of keys
+// by token, whose levels are all of one width and not clipped.
+template <int HeadDim, bool Keys, bool ByRow = false>
 __device__ __forceinline__ void lower_page(uint32_t from, uint32_t to, bool clipped,
                                            uint8_t* scratch, PageShared& s, Codes& q) {
   using F = Fragments<HeadDim, Keys>;
   if (from == to) return;
-  if (from == kInt8) {
+  if (from == (ByRow ? kInt8t : kInt8)) {
 #pragma unroll
     for (int i = 0; i < 8; i++)
       for (int h = 0; h < 2; h++) q[i][h] = shift_8_to_4(q[i][h]);
-    if (to == kInt4) return;
+    if (to == (ByRow ? kInt4t : kInt4)) return;
+  }
+  if constexpr (ByRow) {
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+      for (int h = 0; h < 2; h++) q[i][h] = shift_4_to_2(q[i][h]);
+    return;
   }
   const uint32_t old = layout_of(from).slabs * (HeadDim / 8),
                  boosted = layout_of(to).slabs * (HeadDim / 8);

@@ -1,5 +1,5 @@
 // 16-bit rows to zeros, ranges and codes (formats/affine/range.rs, quantise.rs). A group is a
-// column of the plane (a channel of keys, a token of values), or of keys a token (int4t, int2t).
+// column of the plane (a channel of keys, a token of values), or of keys a token.
 #pragma once
 #include "affine.cuh"
 

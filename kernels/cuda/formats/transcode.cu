@@ -11,44 +11,55 @@
 
 namespace ebb {
 
+// A page to a format of other codes, which this kernel writes. `ByRow`: to keys by token.
+template <int HeadDim, bool Keys, bool ByRow = false>
+__device__ __forceinline__ void rewrite(const ShrinkParams& p, const ShrinkRecord<HeadDim>& shrink,
+                                        uint8_t* shared, PageShared& s) {
+  const PageAtLevel& from = shrink.from;
+  const PageAtLevel& to = shrink.to;
+  Codes q;
+  uint32_t width = from.format;
+  if (from.format == kF16) {
+    // Every level of the ladders is reached through 8 bits.
+    const bool straight = !ByRow && is<IsStraight>(to.format);
+    width = straight ? to.format : static_cast<uint32_t>(ByRow ? kInt8t : kInt8);
+    const float levels = straight ? value_of<StraightLevels>(to.format) : 255.f;
+    stage_rows<HeadDim>(shared,
+                        [&](uint32_t token, uint32_t byte) { return shrink.row(token, byte); });
+    uint64_t failure;
+    if (!find_ranges < HeadDim,
+        Keys && !ByRow > (shared, reinterpret_cast<uint16_t*>(shared + 256 * HeadDim), s, levels,
+                          failure)) {
+      if (threadIdx.x == 0) report(p, failure);
+      return;
+    }
+    quantise<HeadDim, Keys, ByRow>(shared, s, levels, q);
+  } else {
+    read_page<HeadDim, Keys, ByRow>(shrink.src, layout_of(from.format), shared, s, q);
+  }
+  lower_page<HeadDim, Keys, ByRow>(width, to.format, to.clipped != 0, shared, s, q);
+  write_page<HeadDim, Keys, ByRow>(shrink.dst, layout_of(to.format), shared, s, q);
+}
+
 template <int HeadDim, bool Keys>
 __device__ __forceinline__ void transcode(const ShrinkParams& p,
                                           const ShrinkRecord<HeadDim>& shrink, uint8_t* shared,
                                           PageShared& s) {
   const PageAtLevel& from = shrink.from;
   const PageAtLevel& to = shrink.to;
-  const RecordBytes& src = shrink.src;
-  const RecordBytes& dst = shrink.dst;
-  auto row = [&](uint32_t token, uint32_t byte) { return shrink.row(token, byte); };
   if (from.format == to.format) {
     for (uint32_t o = 16 * threadIdx.x; o < to.bytes; o += 32 * HeadDim) {
       const uint8_t* at =
-          from.format == kF16 ? row(o / (2 * HeadDim), o % (2 * HeadDim)) : src.at(o);
-      *reinterpret_cast<uint4*>(dst.at(o)) = *reinterpret_cast<const uint4*>(at);
+          from.format == kF16 ? shrink.row(o / (2 * HeadDim), o % (2 * HeadDim)) : shrink.src.at(o);
+      *reinterpret_cast<uint4*>(shrink.dst.at(o)) = *reinterpret_cast<const uint4*>(at);
     }
     return;
   }
   if (!is<WrittenBy<Writer::kTranscode>>(to.format)) return;
-  Codes q;
-  uint32_t width = from.format;
-  if (from.format == kF16) {
-    // Every level of the ladders is reached through 8 bits.
-    const bool straight = is<IsStraight>(to.format);
-    width = straight ? to.format : static_cast<uint32_t>(kInt8);
-    const float levels = straight ? value_of<StraightLevels>(to.format) : 255.f;
-    stage_rows<HeadDim>(shared, row);
-    uint64_t failure;
-    if (!find_ranges<HeadDim, Keys>(shared, reinterpret_cast<uint16_t*>(shared + 256 * HeadDim), s,
-                                    levels, failure)) {
-      if (threadIdx.x == 0) report(p, failure);
-      return;
-    }
-    quantise<HeadDim, Keys>(shared, s, levels, q);
-  } else {
-    read_page<HeadDim, Keys>(src, layout_of(from.format), shared, s, q);
+  if constexpr (Keys) {
+    if (is<IsByToken>(to.format)) return rewrite<HeadDim, true, true>(p, shrink, shared, s);
   }
-  lower_page<HeadDim, Keys>(width, to.format, to.clipped != 0, shared, s, q);
-  write_page<HeadDim, Keys>(dst, layout_of(to.format), shared, s, q);
+  rewrite<HeadDim, Keys>(p, shrink, shared, s);
 }
 
 template <int HeadDim>

@@ -511,7 +511,8 @@ mod tests {
                 let layout = KvLayout::new(geometry, geometry.frame_layout(), &pages).unwrap();
                 use FormatId as F;
                 let is_known = matches!(format, F::Int3 | F::Polar44 | F::Polar42 | F::Polar44Grid)
-                    || precision_levels(side).any(|level| level == *format);
+                    || precision_levels(side).any(|level| level == *format)
+                        && !matches!(format, F::Int8t | F::Int4t | F::Int2t);
                 let needs = match format.gpu_reader() {
                     Reader::Polar => Needs::Polar,
                     _ => Needs::Codes,

@@ -28,7 +28,7 @@ formats! {
         // Static formats.
         Int3               int3:        transcode codes 3,
     }
-    papers [by_token, grouped, kitty_page, polar, reranked, shifted] {
+    papers [grouped, kitty_page, polar, reranked, shifted] {
         Int2g32            int2g32:     encode scratch,
         Kvmix11            kvmix11:     encode scratch,
         Int4g32            int4g32:     encode scratch,
@@ -38,8 +38,11 @@ formats! {
         Polar44G64         polar44g64:  encode scratch,
         Polar42G64         polar42g64:  encode scratch,
         Polar44G128        polar44g128: encode scratch,
-        Int4t              int4t:       encode scratch,
-        Int2t              int2t:       encode scratch,
+        // Keys per token, a ladder of their own.
+        Int8t              int8t:       transcode scratch,
+        Int4t              int4t:       transcode scratch,
+        Int2t              int2t:       transcode scratch,
+        // Static formats.
         Kitty25Page        kitty25page: encode scratch,
         Kitty12Page        kitty12page: encode scratch,
         Kitty25Sink32      kitty25s32:  encode scratch,

@@ -31,8 +31,7 @@ pub(crate) fn quantise(format: FormatId, shape: RecordShape, rows: &[bf16]) -> O
     };
     let direct = |levels| affine(shape, rows, by_side, |_, _| levels);
     let token = |levels| affine(shape, rows, per_token, |_, _| levels);
-    let down = |target: u32| {
-        let mut page = direct(255);
+    let lower = |mut page: Page, target: u32| {
         if target < 8 {
             page.codes
                 .iter_mut()
@@ -45,6 +44,7 @@ pub(crate) fn quantise(format: FormatId, shape: RecordShape, rows: &[bf16]) -> O
         }
         page
     };
+    let down = |target| lower(direct(255), target);
     Some(match format.name() {
         "int8" => down(8),
         "int4" => down(4),
@@ -67,8 +67,9 @@ pub(crate) fn quantise(format: FormatId, shape: RecordShape, rows: &[bf16]) -> O
         "int4tmodified" => shifted(token(65535), 4, true),
         "int2tmodified" => shifted(token(65535), 2, true),
         "int3" => direct(7),
-        "int4t" => token(15),
-        "int2t" => token(3),
+        "int8t" => lower(token(255), 8),
+        "int4t" => lower(token(255), 4),
+        "int2t" => lower(token(255), 2),
         "int2g32" | "kvmix11" | "int4g32" => {
             let key_group = |s: RecordShape, t: usize, c: usize| t / 32 * s.head_dim + c;
             let value_group = |s: RecordShape, t: usize, c: usize| t * (s.head_dim / 32) + c / 32;
@@ -343,7 +344,7 @@ impl Page {
             Side::V => fragment_order(d, BLOCK_TOKENS, bits, &|c, t| code(t, c)),
         };
         match format.name() {
-            "int8" => record.extend(plane(8, &code)),
+            "int8" | "int8t" => record.extend(plane(8, &code)),
             "int4" | "int4t" | "int4direct" | "int4modified" | "int4tdirect" | "int4tmodified" => {
                 record.extend(plane(4, &code));
             }

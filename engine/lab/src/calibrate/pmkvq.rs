@@ -30,7 +30,7 @@ pub struct Sensitivity {
 }
 
 /// Blocks of a sample that are left out.
-const PROTECTED_BLOCKS: usize = 1;
+pub(super) const PROTECTED_BLOCKS: usize = 1;
 
 /// The fewest tokens of a sample.
 pub const TOKENS_MIN: usize = (PROTECTED_BLOCKS + 1) * BLOCK_TOKENS;
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn sensitivities_are_gradients_times_errors_of_the_codecs() {
         let all = of_layer(TINY, Rotation::NONE, &found()).unwrap();
-        assert_eq!(all.len(), 8 + 4);
+        assert_eq!(all.len(), 11 + 4);
         for side in [Side::K, Side::V] {
             // Values uniform in ±1: a group of n spans 2 (n − 1) / (n + 1), and the mean error is a
             // quarter of a step. 11e-3 over the heads' second blocks; the first ones are protected.

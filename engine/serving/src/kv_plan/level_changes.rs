@@ -14,11 +14,13 @@ pub const DEFAULT_FLOOR: &str = "k=kitty25c,v=int2c";
 
 /// The order in which pages come down without calibration: what costs the least per byte first, as
 /// measured with uniform formats (`benches/results`, quality). Keys need their bits, values do not.
-const PASSES: [(Side, FormatId); 12] = [
+const PASSES: [(Side, FormatId); 15] = [
     (Side::V, FormatId::Int8),
     (Side::K, FormatId::Int8),
+    (Side::K, FormatId::Int8t),
     (Side::V, FormatId::Int4),
     (Side::K, FormatId::Int4),
+    (Side::K, FormatId::Int4t),
     (Side::V, FormatId::Int2c),
     (Side::V, FormatId::Int2),
     (Side::K, FormatId::Kitty25c),
@@ -27,6 +29,7 @@ const PASSES: [(Side, FormatId); 12] = [
     (Side::K, FormatId::Kitty12),
     (Side::K, FormatId::Int2c),
     (Side::K, FormatId::Int2),
+    (Side::K, FormatId::Int2t),
 ];
 
 /// Changes down the ladders to `floor`, `[layer * 2 + side]`, each format for all layers before the

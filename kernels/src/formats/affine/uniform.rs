@@ -5,13 +5,11 @@
 
 use std::ops::Range;
 
-use half::bf16;
-
 use super::super::order::Plane;
 use super::super::order::walk::{self, Scratch, TILE_TOKENS};
 use super::super::simd::vectorised;
-use super::super::{FormatError, MAX_HEAD_DIM, RecordShape};
-use super::{Grouping, Meta, Steps, dequantise_tile, quantise};
+use super::super::{MAX_HEAD_DIM, RecordShape};
+use super::{Grouping, Meta, Steps, dequantise_tile};
 use crate::BLOCK_TOKENS;
 use crate::kv::Side;
 
@@ -31,14 +29,6 @@ pub(crate) const fn code_plane(shape: RecordShape, bits: u32) -> Plane {
 }
 
 impl<const BITS: u32> Uniform<BITS> {
-    /// The codec with KIVI's grouping.
-    pub(crate) const fn new(shape: RecordShape) -> Self {
-        Self {
-            grouping: Grouping::of_side(shape.side),
-            shape,
-        }
-    }
-
     const fn plane(&self) -> Plane {
         code_plane(self.shape, BITS)
     }
@@ -49,16 +39,6 @@ impl<const BITS: u32> Uniform<BITS> {
 
     pub(crate) const fn record_bytes(&self) -> usize {
         self.meta_bytes() + self.plane().bytes()
-    }
-
-    /// Quantises straight from 16 bit; for static formats.
-    pub(crate) fn encode(&self, rows: &[bf16], out: &mut [u8]) -> Result<(), FormatError> {
-        let (meta, plane) = out.split_at_mut(self.meta_bytes());
-        let mut codes = vec![0; self.shape.elements()];
-        let levels = ((1 << BITS) - 1) as u8;
-        quantise(self.grouping, self.shape, rows, levels, meta, &mut codes)?;
-        pack_plane::<BITS>(self.shape, &codes, plane);
-        Ok(())
     }
 
     pub(crate) fn dequantise(&self, record: &[u8], tokens: Range<usize>, out: &mut [f32]) {

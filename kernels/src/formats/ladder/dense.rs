@@ -12,31 +12,51 @@ use super::super::{FormatError, RecordShape};
 use super::{LadderPage, Width};
 use crate::kv::Side;
 
-/// Codes of `BITS` (8, 4 or 2), clipped or not.
-pub(crate) struct Dense<const BITS: u32, const CLIPPED: bool>;
+/// Codes of `BITS` (8, 4 or 2), clipped or not; of keys per token there are no values.
+pub(crate) struct Dense<const BITS: u32, const CLIPPED: bool, const BY_TOKEN: bool = false>;
 
-impl<const BITS: u32, const CLIPPED: bool> PageFormat for Dense<BITS, CLIPPED> {
+impl<const BITS: u32, const CLIPPED: bool, const BY_TOKEN: bool> Dense<BITS, CLIPPED, BY_TOKEN> {
+    const WIDTH: Width = match BY_TOKEN {
+        true => Width::uniform(BITS, CLIPPED).by_token(),
+        false => Width::uniform(BITS, CLIPPED),
+    };
+
+    const fn codec(shape: RecordShape) -> Uniform<BITS> {
+        Uniform {
+            grouping: Self::WIDTH.grouping(shape.side),
+            shape,
+        }
+    }
+}
+
+impl<const BITS: u32, const CLIPPED: bool, const BY_TOKEN: bool> PageFormat
+    for Dense<BITS, CLIPPED, BY_TOKEN>
+{
     fn nominal_bits(&self) -> f32 {
         BITS as f32
     }
 
     fn sides(&self) -> &'static [Side] {
-        &[Side::K, Side::V]
+        match BY_TOKEN {
+            true => &[Side::K],
+            false => &[Side::K, Side::V],
+        }
     }
 
     fn record_bytes(&self, shape: RecordShape) -> usize {
-        Uniform::<BITS>::new(shape).record_bytes()
+        Self::codec(shape).record_bytes()
     }
 
     fn encode(&self, shape: RecordShape, rows: &[bf16], out: &mut [u8]) -> Result<(), FormatError> {
-        let mut page = LadderPage::quantise(shape, rows)?;
+        let eight = Dense::<8, false, BY_TOKEN>::WIDTH;
+        let mut page = LadderPage::quantise_to(eight, shape, rows)?;
         page.lower(self.width());
         self.pack(&page, out);
         Ok(())
     }
 
     fn dequantise(&self, shape: RecordShape, record: &[u8], tokens: Range<usize>, out: &mut [f32]) {
-        Uniform::<BITS>::new(shape).dequantise(record, tokens, out);
+        Self::codec(shape).dequantise(record, tokens, out);
     }
 
     fn level(&self) -> Option<Level<'_>> {
@@ -44,17 +64,19 @@ impl<const BITS: u32, const CLIPPED: bool> PageFormat for Dense<BITS, CLIPPED> {
     }
 }
 
-impl<const BITS: u32, const CLIPPED: bool> LadderFormat for Dense<BITS, CLIPPED> {
+impl<const BITS: u32, const CLIPPED: bool, const BY_TOKEN: bool> LadderFormat
+    for Dense<BITS, CLIPPED, BY_TOKEN>
+{
     fn width(&self) -> Width {
-        Width::uniform(BITS, CLIPPED)
+        Self::WIDTH
     }
 
     fn unpack(&self, shape: RecordShape, record: &[u8]) -> LadderPage {
-        let (meta, codes) = Uniform::<BITS>::new(shape).unpack(record);
+        let (meta, codes) = Self::codec(shape).unpack(record);
         LadderPage::new(shape, self.width(), meta, codes)
     }
 
     fn pack(&self, page: &LadderPage, out: &mut [u8]) {
-        Uniform::<BITS>::new(page.shape).pack(&page.meta, &page.codes, out);
+        Self::codec(page.shape).pack(&page.meta, &page.codes, out);
     }
 }

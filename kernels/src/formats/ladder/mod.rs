@@ -25,14 +25,14 @@ pub fn ladder(side: Side) -> impl Iterator<Item = FormatId> {
 }
 
 /// Every format that pages of a side can shrink to level by level, 16 bit first: the [`ladder`],
-/// and below int4 the branch of 2-bit formats that are not clipped.
+/// below int4 the branch of 2-bit formats that are not clipped, and the ladder of keys by token.
 pub fn precision_levels(side: Side) -> impl Iterator<Item = FormatId> {
     let formats = FormatId::ALL.iter().copied();
     formats.filter(move |f| f.is_legal(side) && f.codec().level().is_some())
 }
 
 /// Whether a page of `side` may be transcoded `from` -> `to`: any number of levels down, within its
-/// branch at 2 bits, or from 16 bit to a static format.
+/// groups and its branch at 2 bits, or from 16 bit to a static format.
 pub fn legal_shrink(from: FormatId, to: FormatId, side: Side) -> bool {
     if from == to || !from.is_legal(side) || !to.is_legal(side) {
         return false;

@@ -19,18 +19,18 @@ pub(crate) struct Width {
     slabs: usize,
     /// Whether groups of 2-bit codes are clipped.
     clipped: bool,
+    /// Whether keys have a group a token.
+    by_token: bool,
 }
 
 impl Width {
-    pub(crate) const EIGHT: Width = Width::uniform(8, false);
-    pub(crate) const FOUR: Width = Width::uniform(4, false);
-
     /// `bits` for all channels.
     pub(crate) const fn uniform(bits: u32, clipped: bool) -> Self {
         Self {
             bits,
             slabs: 0,
             clipped,
+            by_token: false,
         }
     }
 
@@ -40,19 +40,38 @@ impl Width {
             bits: 2,
             slabs,
             clipped,
+            by_token: false,
+        }
+    }
+
+    /// The same where keys have a group a token.
+    pub(crate) const fn by_token(self) -> Self {
+        Self {
+            by_token: true,
+            ..self
+        }
+    }
+
+    /// Which elements of a page share a zero and a range.
+    pub(crate) const fn grouping(self, side: Side) -> Grouping {
+        if self.by_token {
+            Grouping::Token
+        } else {
+            Grouping::of_side(side)
         }
     }
 
     /// Whether pages come to this width unless told otherwise.
     pub(crate) fn is_usual(self) -> bool {
-        self.bits > 2 || self.clipped
+        !self.by_token && (self.bits > 2 || self.clipped)
     }
 
-    /// Whether a page of this width may become one of `lower`: that has fewer bits, and a clipped
-    /// page stays so, as an unclipped one does.
+    /// Whether a page of this width may become one of `lower`: that has fewer bits and the same
+    /// groups, and a clipped page stays so, as an unclipped one does.
     pub(crate) fn reaches(self, lower: Width) -> bool {
         let falls = (lower.bits, lower.slabs) < (self.bits, self.slabs);
-        falls && (self.bits > 2 || self.clipped == lower.clipped)
+        let keeps = self.bits > 2 || self.clipped == lower.clipped;
+        falls && keeps && self.by_token == lower.by_token
     }
 }
 
@@ -83,11 +102,20 @@ impl LadderPage {
 
     /// 16-bit rows at the first level below, 8 bit.
     pub(crate) fn quantise(shape: RecordShape, rows: &[bf16]) -> Result<Self, FormatError> {
-        let grouping = Grouping::of_side(shape.side);
+        Self::quantise_to(Width::uniform(8, false), shape, rows)
+    }
+
+    /// The same at a given width of 8 bits.
+    pub(crate) fn quantise_to(
+        width: Width,
+        shape: RecordShape,
+        rows: &[bf16],
+    ) -> Result<Self, FormatError> {
+        let grouping = width.grouping(shape.side);
         let mut meta = vec![0; Meta::bytes(grouping, shape)];
         let mut codes = vec![0; shape.elements()];
         quantise(grouping, shape, rows, 255, &mut meta, &mut codes)?;
-        Ok(Self::new(shape, Width::EIGHT, meta, codes))
+        Ok(Self::new(shape, width, meta, codes))
     }
 
     /// Brings the page down to `target`, which is not above it. The result depends on the codes of
@@ -102,9 +130,9 @@ impl LadderPage {
     pub(crate) fn lower_by(&mut self, rank: impl FnOnce(&Self, usize) -> Vec<u8>, target: Width) {
         let reached = self.width == target || self.width.reaches(target);
         assert!(reached, "a page never gains bits back");
-        if self.width == Width::EIGHT && target != Width::EIGHT {
+        if self.width.bits == 8 && target.bits < 8 {
             shift_all_to_4(&mut self.codes);
-            self.width = Width::FOUR;
+            self.width.bits = 4;
         }
         if self.width != target && target.bits == 2 {
             self.lower_to_two(rank, target);
@@ -115,7 +143,7 @@ impl LadderPage {
     fn lower_to_two(&mut self, rank: impl FnOnce(&Self, usize) -> Vec<u8>, target: Width) {
         let d = self.shape.head_dim;
         let boosted = target.slabs * slab_channels(d);
-        let index = if self.width == Width::FOUR && boosted > 0 {
+        let index = if self.width.bits == 4 && boosted > 0 {
             rank(self, boosted)
         } else {
             let ranks = self.index.iter();
@@ -125,7 +153,7 @@ impl LadderPage {
         let was = self.width.slabs * slab_channels(d);
         let shifted: Vec<bool> = (0..d)
             .map(|c| {
-                let wide = self.width == Width::FOUR || (self.index[c] as usize) < was;
+                let wide = self.width.bits == 4 || (self.index[c] as usize) < was;
                 let keeps = boosted > 0 && (index[c] as usize) < boosted;
                 wide && !keeps
             })

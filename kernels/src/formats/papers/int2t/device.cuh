@@ -1,5 +1,5 @@
 #pragma once
-#include "../by_token/device.cuh"
+#include "cuda/formats/format.cuh"
 
 template <>
 struct ebb::Format<ebb::kInt2t> : ebb::ByTokenFormat<2> {};

@@ -1,5 +1,5 @@
-//! 2-bit keys with a zero and a range per token; static.
+//! 2-bit keys with a zero and a range per token, shifted from 4-bit ones.
 
-use super::by_token::ByToken;
+use crate::formats::ladder::Dense;
 
-pub(crate) const FORMAT: ByToken<2> = ByToken;
+pub(crate) const FORMAT: Dense<2, false, true> = Dense;

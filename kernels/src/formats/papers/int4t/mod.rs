@@ -1,5 +1,5 @@
-//! 4-bit keys with a zero and a range per token; static.
+//! 4-bit keys with a zero and a range per token, shifted from 8-bit ones.
 
-use super::by_token::ByToken;
+use crate::formats::ladder::Dense;
 
-pub(crate) const FORMAT: ByToken<4> = ByToken;
+pub(crate) const FORMAT: Dense<4, false, true> = Dense;
