@@ -102,6 +102,115 @@ fn pmkvq_sensitivities_give_floors_and_resume_sample_by_sample() {
     );
 }
 
+/// PM-KVQ put together: keys by token with λ, one width a layer of 4 and 2 bit, and 8 bit on the
+/// way down.
+#[test]
+fn pmkvq_as_published_scores_and_serves() {
+    let bench = Bench::new();
+    let formats = "--formats int8t,int4t,int2t,int8,int4,int2";
+    let line = format!(
+        "calibrate --method pmkvq --text text.txt --ctx 256 --samples 2 --budget 3.5 {formats} \
+         --out p.json"
+    );
+    let floors_of = |profile: &Value| floors(profile, "k").into_iter().zip(floors(profile, "v"));
+    let said = bench.good(&format!(
+        "{line} --floors int4t,int2t,int4,int2 --per-layer --key-scales int2t \
+         --key-scale-samples 1"
+    ));
+    assert!(said.contains("with key scales the error"), "{said}");
+    let profile = bench.profile("p.json");
+    let mut wide = 0;
+    for (k, v) in floors_of(&profile) {
+        assert!(
+            k == "int4t" && v == "int4" || k == "int2t" && v == "int2",
+            "{k} {v}"
+        );
+        wide += usize::from(v == "int4");
+    }
+    // Layers of 4.5 and of 2.5 bits.
+    assert_eq!(wide, 1);
+    let order = profile["schedule"].to_string();
+    assert!(
+        order.contains("int8t") && order.contains("\"int8\""),
+        "{order}"
+    );
+    assert!(profile["key_scales"]["alpha"][2].is_number());
+    let (bits, kl) = bench.eval("profile:p.json");
+    assert!((bits - (4.5 + 2.0 * 2.5) / 3.0).abs() < 1e-9, "{bits}");
+    // On the way down; and where the budgets are those of four times the length, in which the layer
+    // of 4 bits has room for 16 and those of 2 for 8, beside the first block and the open one.
+    let (half, less) = bench.eval("profile:p.json@6");
+    assert!(half > bits && less < kl, "{less} at {half}");
+    let line_eval = "eval --text text.txt --ctx 1024 --windows 1 --json --max-length 4096 \
+                     --kv-preset pmkvq:p.json";
+    let output = bench.run(line_eval);
+    let row: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let mean = (2.0 * 16.0 + 6.0 * (16.0 + 2.0 * 8.5) / 3.0) / 8.0;
+    assert!(
+        (row["mean_bits"].as_f64().expect("bits") - mean).abs() < 1e-9,
+        "{row}"
+    );
+    assert!(row["kl"].as_f64().expect("a loss") < kl, "{row}");
+    let prompt = std::fs::read_to_string(bench.path("text.txt")).expect("the text");
+    let prompt: String = prompt.split_whitespace().collect::<Vec<_>>().join("_");
+    let flags = "--max-tokens 4 --ignore-eos --json --kv-static-chunk 128 --trajectory-log \
+                 log.jsonl --kv-mode static --kv-profile p.json --prompt";
+    let output = bench.run(&format!("generate {flags} {}", &prompt[..1200]));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(
+        answer["mean_kv_bits"].as_f64().expect("bits") < 15.0,
+        "{answer}"
+    );
+    bench.good("replay log.jsonl");
+
+    // Pages apart, 16 bit and 8 among what the program chooses: the same figures, less lost.
+    let figures = bench.losses("p.json.losses");
+    bench.good(&line);
+    assert_eq!(bench.losses("p.json.losses"), figures);
+    let lost = |profile: &Value| -> f64 {
+        let of = |(layer, (k, v)): (usize, (String, String))| {
+            let loss = |side: &str, format: &str| match format {
+                "f16" => 0.0,
+                _ => profile["sensitivities"][side][format][layer]
+                    .as_f64()
+                    .expect("a loss"),
+            };
+            loss("k", &k) + loss("v", &v)
+        };
+        floors_of(profile).enumerate().map(of).sum()
+    };
+    assert!(lost(&bench.profile("p.json")) <= lost(&profile));
+
+    for (more, word) in [
+        ("--floors int2c", "choose of those of --formats"),
+        ("--floors int4,int2", "none of them is for keys"),
+        (
+            "--floors int4t,int2 --per-layer",
+            "--per-layer: no width is one of keys",
+        ),
+        ("--key-scale-samples 1", "is for --key-scales"),
+        (
+            "--key-scales int2t --key-scale-samples 3",
+            "from 1 to the 2",
+        ),
+        (
+            "--key-scales int2t --key-scale-samples 0",
+            "from 1 to the 2",
+        ),
+    ] {
+        let said = bench.bad(&format!("{line} {more}"));
+        assert!(said.contains(word), "{more}: {said}");
+    }
+    for more in ["--per-layer", "--floors int2"] {
+        let plain = "calibrate --method pmkvq --text text.txt --ctx 256 --samples 2 --formats \
+                     int4,int2 --out p.json";
+        let said = bench.bad(&format!("{plain} {more}"));
+        assert!(said.contains("add --budget"), "{more}: {said}");
+    }
+}
+
 #[test]
 fn kvmix_scores_give_the_papers_levels_and_floors_within_a_budget() {
     let bench = Bench::new();

@@ -1,5 +1,5 @@
-//! Floors for a byte budget: the integer program of PM-KVQ (arXiv 2505.18610, section 4.1), over
-//! (layer, side) × format.
+//! Floors for a byte budget: the integer program of PM-KVQ (arXiv 2505.18610, section 3.2), over
+//! (layer, side) × format; [`allocate_per_layer`] is over layers, as published.
 //!
 //! Minimise Σ loss(page, format) x(page, format) with one format a page and Σ bytes(format) x(page,
 //! format) within the budget, x ∈ {0, 1}: a multiple-choice knapsack, solved by branch and bound
@@ -16,6 +16,10 @@ use good_lp::{
 use thiserror::Error;
 
 use super::{Choice, hull};
+
+mod per_layer;
+
+pub use per_layer::allocate_per_layer;
 
 /// Seconds that the solver may take. Models of 32 layers take well below one; what is found by then
 /// is within the gap that [`Allocation`] reports.
@@ -54,6 +58,14 @@ pub enum BudgetError {
         least: u64,
         /// Bytes given.
         budget: u64,
+    },
+    /// Keys and values share no width.
+    #[error("no width is one of keys and of values: keys can have {k} bits, values {v}")]
+    NoCommonWidth {
+        /// Bits of the formats of keys.
+        k: String,
+        /// Bits of the formats of values.
+        v: String,
     },
     /// The solver failed.
     #[error("the solver of the integer program failed: {0}")]

@@ -65,6 +65,16 @@ impl Sensitivities {
         self.pages.iter().map(lowest).collect()
     }
 
+    /// The same pages with the formats of `floors` alone.
+    pub fn pages_of(&self, floors: &FormatChoices) -> Vec<Vec<Choice>> {
+        let of = |(page, choices): (usize, &Vec<Choice>)| {
+            let allowed = floors.of(Side::of_page(page));
+            let choices = choices.iter().filter(|c| allowed.contains(&c.format));
+            choices.copied().collect()
+        };
+        self.pages.iter().enumerate().map(of).collect()
+    }
+
     /// Losses of a side by format name, one a layer.
     pub fn table(&self, side: Side) -> BTreeMap<String, Vec<f64>> {
         let mut table: BTreeMap<String, Vec<f64>> = BTreeMap::new();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use ebb_block_manager::BlockManager;
 use ebb_kernels::formats::FormatId;
 use ebb_kernels::model::QkNorm;
-use ebb_lab::calibrate::Gradients;
 use ebb_lab::calibrate::key_scales::search;
+use ebb_lab::calibrate::{Gradients, GradientsError, Probes};
 use ebb_lab::eval::{Rows, Sequence};
 use ebb_models::model::{KeyScales, LoadFormat, LoadedModel, ModelFiles};
 use ebb_serving::device::Device;
@@ -120,7 +120,7 @@ fn scales_are_found_that_spare_per_token_keys_a_loud_channel() {
         let tokens = tokens();
         for format in [FormatId::Int4t, FormatId::Int2t] {
             let mut cores = Gradients::open(&Device::Cpu, &model, 2).expect("it opens");
-            let found = search(&model.spec, &mut cores, format, &[&tokens], 2);
+            let found = search(&model.spec, &mut cores, format, &[&tokens], 1, 2);
             let found = found.expect("scales");
             assert_eq!(found.errors.len(), 3);
             for (layer, error) in found.errors.iter().enumerate() {
@@ -133,6 +133,65 @@ fn scales_are_found_that_spare_per_token_keys_a_loud_channel() {
             let fits = open(change).fold_key_scales(Some(Arc::new(found.scales)));
             assert_eq!(fits, Ok(()));
         }
+    }
+}
+
+/// λ^(1/α) is the greatest key of all windows, those beside the searched ones included.
+#[test]
+fn the_greatest_keys_are_those_of_all_windows() {
+    let mut model = open(tiny::llama);
+    let loud = scales(&model, |_, _, pair| 1.0 / (1.0 + (pair % 9) as f32));
+    model
+        .fold_key_scales(Some(Arc::new(loud)))
+        .expect("they fit");
+    let windows: Vec<Vec<u32>> = (0..3u32)
+        .map(|w| tokens().iter().map(|t| (t * 7 + w * 31) % 300).collect())
+        .collect();
+    let windows: Vec<&[u32]> = windows.iter().map(Vec::as_slice).collect();
+    let mut cores = Gradients::open(&Device::Cpu, &model, 2).expect("it opens");
+    let heads = model.spec.heads();
+    let pairs = heads.head_dim / 2;
+    let mut greatest = vec![vec![0f32; heads.kv_heads * pairs]; 3];
+    let mut of_first = greatest.clone();
+    let mut look = |layer: usize, probes: &mut dyn Probes| -> Result<(), GradientsError> {
+        for text in 0..probes.texts() {
+            for (i, key) in probes.keys(text).iter().enumerate() {
+                let (head, pair) = (i / (256 * heads.head_dim), i % pairs);
+                let most = &mut greatest[layer][head * pairs + pair];
+                *most = most.max(key.abs());
+                if text == 0 {
+                    of_first[layer][head * pairs + pair] = *most;
+                }
+            }
+        }
+        Ok(())
+    };
+    cores.attentions(&windows, 2, &mut look).expect("it runs");
+    assert_ne!(greatest, of_first, "the other windows have greater keys");
+    for searched in [1, 2, 3] {
+        let found = search(
+            &model.spec,
+            &mut cores,
+            FormatId::Int4t,
+            &windows,
+            searched,
+            2,
+        );
+        let scales = found.expect("scales").scales;
+        for (layer, alpha) in scales.alpha.iter().enumerate() {
+            for (scale, most) in scales.scales[layer].iter().zip(&greatest[layer]) {
+                let want = f64::from(*most).powf(*alpha);
+                assert!(
+                    (f64::from(*scale) / want - 1.0).abs() < 1e-5,
+                    "{scale}, {want}"
+                );
+            }
+        }
+        assert!(
+            scales.alpha.iter().any(|alpha| *alpha > 0.0),
+            "{:?}",
+            scales.alpha
+        );
     }
 }
 

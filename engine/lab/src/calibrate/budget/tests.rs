@@ -169,3 +169,131 @@ fn a_budget_for_everything_loses_nothing() {
     let free = allocate(&[page(&[0.0, 0.0, 1.0, 2.0, 3.0])], 10_000).unwrap();
     assert_eq!(free.choices[0].format, F::Int4);
 }
+
+/// Losses of keys and of values of each layer, in turn, of formats that both sides have: what
+/// `choices` are at equal bits.
+fn per_layer(layers: usize, mut next: impl FnMut() -> f64) -> Vec<Vec<Choice>> {
+    let page = |next: &mut dyn FnMut() -> f64| {
+        let by = [0.01, 1.0, 8.0].map(|x| x * 1e-4 * (0.1 + next()));
+        let all = [(F::F16, 0.0), (F::Int8, by[0]), (F::Int4, by[0] + by[1])];
+        let all = all.into_iter().chain([(F::Int2, by.iter().sum())]);
+        let bytes = |f: F| FORMATS.iter().find(|(g, _)| *g == f).unwrap().1;
+        let choice = |(format, loss)| Choice {
+            format,
+            bytes: bytes(format),
+            loss,
+        };
+        all.map(choice).collect::<Vec<_>>()
+    };
+    (0..2 * layers).map(|_| page(&mut next)).collect()
+}
+
+fn seeded(seed: u64) -> impl FnMut() -> f64 {
+    let mut state = seed;
+    move || {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (state >> 40) as f64 / f64::from(1 << 24)
+    }
+}
+
+/// Least loss of all combinations of a width a layer.
+fn brute_force_per_layer(pages: &[Vec<Choice>], budget: u64) -> f64 {
+    if pages.is_empty() {
+        return 0.0;
+    }
+    let (layer, rest) = pages.split_at(2);
+    let tries = layer[0].iter().zip(&layer[1]);
+    let tries = tries.filter(|(k, v)| k.bytes + v.bytes <= budget);
+    let tries = tries
+        .map(|(k, v)| k.loss + v.loss + brute_force_per_layer(rest, budget - k.bytes - v.bytes));
+    tries.fold(f64::INFINITY, f64::min)
+}
+
+#[test]
+fn a_layers_keys_and_values_get_the_same_bits_and_no_combination_loses_less() {
+    for seed in 0..8 {
+        let pages = per_layer(6, seeded(seed));
+        for share in [0.0, 0.1, 0.3, 0.6, 1.0] {
+            let budget = 12 * 23 + (12.0 * 137.0 * share) as u64;
+            let found = allocate_per_layer(&pages, budget).unwrap();
+            assert!(found.bytes <= budget && found.proven, "{found:?}");
+            let sums = |of: fn(&Choice) -> f64| found.choices.iter().map(of).sum::<f64>();
+            assert_eq!(sums(|c| c.bytes as f64), found.bytes as f64);
+            assert!((sums(|c| c.loss) - found.loss).abs() < 1e-12);
+            for layer in found.choices.chunks_exact(2) {
+                assert_eq!(layer[0].format, layer[1].format);
+            }
+            let least = brute_force_per_layer(&pages, budget);
+            assert!(
+                (found.loss - least).abs() <= 1e-6 * least.max(1e-12),
+                "{} instead of {least}",
+                found.loss
+            );
+        }
+    }
+}
+
+#[test]
+fn pages_apart_never_lose_more_than_per_layer() {
+    let mut less = 0;
+    for seed in 0..24 {
+        let pages = per_layer(8, seeded(100 + seed));
+        for mean in [24, 30, 43, 60, 100, 150] {
+            let apart = allocate(&pages, 16 * mean).unwrap();
+            let together = allocate_per_layer(&pages, 16 * mean).unwrap();
+            assert!(
+                apart.loss <= together.loss * (1.0 + 1e-9),
+                "{} apart, {} together",
+                apart.loss,
+                together.loss
+            );
+            less += usize::from(apart.loss < 0.99 * together.loss);
+        }
+    }
+    assert!(less > 20, "only {less} programs gain");
+}
+
+/// A floor that is not among the choices is not chosen, 16 bit neither.
+#[test]
+fn widths_of_one_side_and_those_left_out_are_no_choice() {
+    let mut pages = per_layer(3, seeded(7));
+    for page in &mut pages {
+        page.retain(|c| matches!(c.format, F::Int4 | F::Int2));
+    }
+    let found = allocate_per_layer(&pages, 10_000).unwrap();
+    assert!(
+        found.choices.iter().all(|c| c.format == F::Int4),
+        "{found:?}"
+    );
+    // Keys by token beside values of the same bits.
+    for layer in pages.chunks_exact_mut(2) {
+        for choice in &mut layer[0] {
+            choice.format = match choice.format {
+                F::Int4 => F::Int4t,
+                _ => F::Int2t,
+            };
+        }
+    }
+    let found = allocate_per_layer(&pages, 2 * (43 + 43 + 23)).unwrap();
+    let names: Vec<_> = found.choices.iter().map(|c| c.format.name()).collect();
+    assert_eq!(
+        names.iter().filter(|n| **n == "int4t").count(),
+        2,
+        "{names:?}"
+    );
+    assert_eq!(
+        names.iter().filter(|n| **n == "int4").count(),
+        2,
+        "{names:?}"
+    );
+    for page in pages.iter_mut().step_by(2) {
+        page.retain(|c| c.format == F::Int4t);
+    }
+    for page in pages.iter_mut().skip(1).step_by(2) {
+        page.retain(|c| c.format == F::Int2);
+    }
+    let error = allocate_per_layer(&pages, 10_000).unwrap_err().to_string();
+    assert!(error.contains("keys can have 4 bits, values 2"), "{error}");
+}

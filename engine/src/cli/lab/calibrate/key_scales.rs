@@ -9,9 +9,9 @@ use super::CalibrateArgs;
 use super::result::Found;
 use crate::cli::error::CliError;
 
-/// Windows that the exponents are looked for in: each means 21 attentions a layer, and tokens there
-/// are in one already.
-const WINDOWS_MAX: usize = 2;
+/// Windows that the exponents are looked for in unless told otherwise: each means 22 attentions a
+/// layer, and tokens there are in one already.
+const SAMPLES: usize = 2;
 
 impl CalibrateArgs {
     /// The format that `--key-scales` names.
@@ -41,9 +41,10 @@ impl CalibrateArgs {
         let Some(format) = self.key_scales_format()? else {
             return Ok(());
         };
-        let windows: Vec<&[u32]> = windows.chunks_exact(self.ctx()).take(WINDOWS_MAX).collect();
+        let windows: Vec<&[u32]> = windows.chunks_exact(self.ctx()).collect();
         let spec = &opened.model.spec;
-        let searched = search(spec, gradients, format, &windows, self.stride());
+        let samples = self.tuning.key_scale_samples.unwrap_or(SAMPLES);
+        let searched = search(spec, gradients, format, &windows, samples, self.stride());
         let FoundScales { scales, errors } =
             searched.map_err(|e| CliError::Usage(format!("--key-scales: {e}")))?;
         let mean = errors.iter().sum::<f64>() / errors.len().max(1) as f64;

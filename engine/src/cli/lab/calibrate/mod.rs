@@ -36,10 +36,19 @@ pub(in crate::cli) struct CalibrateArgs {
     /// lowest formats; with kvmix --high and --low].
     #[arg(long, value_name = "BITS")]
     budget: Option<f64>,
-    /// Formats that pages may take besides 16 bit, such as int8,int4,int2 for PM-KVQ as published
-    /// [default: int8, int4, kitty25c, kitty12c, int2c].
+    /// Formats that pages may take besides 16 bit, such as int8t,int4t,int2t,int8,int4,int2 for
+    /// PM-KVQ as published, with keys by token [default: int8, int4, kitty25c, kitty12c, int2c].
     #[arg(long, value_name = "FORMATS")]
     formats: Option<String>,
+    /// With --budget: those of --formats, or f16, that the program chooses floors from; pages come
+    /// down by all of --formats, such as --floors int4t,int2t,int4,int2 with those above [default:
+    /// f16 and all of --formats].
+    #[arg(long, value_name = "FORMATS")]
+    floors: Option<String>,
+    /// With --budget: give the keys and values of a layer the same bits, as PM-KVQ is published;
+    /// pages apart lose less.
+    #[arg(long)]
+    per_layer: bool,
     /// Tokens of a window [default: measured 1024, of which the second half is scored; kvmix and
     /// pmkvq 512].
     #[arg(long, value_name = "TOKENS")]
@@ -72,6 +81,10 @@ struct Tuning {
     /// they fold into the weights and change no other format.
     #[arg(long, value_name = "FORMAT")]
     key_scales: Option<String>,
+    /// Pmkvq: windows that --key-scales looks for exponents in; the greatest keys are those of all
+    /// windows [default: 2].
+    #[arg(long, value_name = "N")]
+    key_scale_samples: Option<usize>,
     /// Kvmix: percent of the layers that get the --high formats, for keys and for values apart.
     #[arg(long, value_name = "PERCENT", default_value_t = 20.0)]
     share: f64,
@@ -181,8 +194,26 @@ impl CalibrateArgs {
                  --key-scales or --rotate-k",
             );
         }
-        self.format_choices()?;
         self.recent_shares()?;
+        self.floor_choices(&self.format_choices()?)?;
+        if self.budget.is_none() && (self.floors.is_some() || self.per_layer) {
+            return usage(
+                "--floors and --per-layer are about the program that a budget is for; add \
+                 --budget BITS",
+            );
+        }
+        match self.tuning.key_scale_samples {
+            Some(_) if self.tuning.key_scales.is_none() => {
+                return usage("--key-scale-samples is for --key-scales; name their format, too");
+            }
+            Some(n) if n == 0 || n > self.samples() => {
+                return Err(CliError::Usage(format!(
+                    "--key-scale-samples {n} must be from 1 to the {} of --samples",
+                    self.samples()
+                )));
+            }
+            _ => {}
+        }
         let ctx = self.ctx();
         match self.method {
             MethodName::Measured if ctx < 1024 => usage(
@@ -223,6 +254,16 @@ impl CalibrateArgs {
         self.formats
             .as_ref()
             .map_or(Ok(FormatChoices::default()), named)
+    }
+
+    /// What the program may choose.
+    fn floor_choices(&self, choices: &FormatChoices) -> Result<FormatChoices, CliError> {
+        match &self.floors {
+            Some(names) => choices
+                .floors(names)
+                .map_err(|e| CliError::Usage(format!("--floors {names}: {e}"))),
+            None => Ok(choices.clone()),
+        }
     }
 
     fn check_positions(&self, max: usize) -> Result<(), CliError> {

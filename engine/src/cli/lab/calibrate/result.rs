@@ -3,7 +3,7 @@
 use ebb_block_manager::BLOCK_TOKENS;
 use ebb_kernels::formats::FormatId;
 use ebb_kernels::kv::{KvGeometry, Side};
-use ebb_lab::calibrate::budget::{Allocation, BudgetError, allocate};
+use ebb_lab::calibrate::budget::{Allocation, BudgetError, allocate, allocate_per_layer};
 use ebb_lab::calibrate::kvmix::{self, Levels};
 use ebb_lab::calibrate::measured::page_name;
 use ebb_lab::calibrate::{FormatChoices, Sensitivities, shrink_order};
@@ -34,7 +34,7 @@ impl CalibrateArgs {
     /// Floors for the budget, or the lowest formats.
     pub(super) fn chosen(&self, sensitivities: Sensitivities) -> Result<Found, CliError> {
         let (floors, notes) = match self.budget {
-            Some(bits) => within(&sensitivities, bits)?,
+            Some(bits) => self.within(&sensitivities, bits)?,
             None => (sensitivities.lowest(), Vec::new()),
         };
         Ok(Found {
@@ -44,6 +44,47 @@ impl CalibrateArgs {
             key_scales: None,
             notes,
         })
+    }
+
+    /// Floors of at most `bits`, and what to say about them.
+    fn within(
+        &self,
+        sensitivities: &Sensitivities,
+        bits: f64,
+    ) -> Result<(Vec<FormatId>, Vec<String>), CliError> {
+        let elements = sensitivities.geometry().block_bytes() as f64 / 2.0;
+        let bits_of = |bytes: u64| bytes as f64 * 8.0 / elements;
+        let budget = (bits * elements / 8.0) as u64;
+        let pages = match &self.floors {
+            Some(_) => sensitivities.pages_of(&self.floor_choices(&self.format_choices()?)?),
+            None => sensitivities.pages().to_vec(),
+        };
+        if pages.iter().any(Vec::is_empty) {
+            return Err(CliError::Usage(format!(
+                "--floors: this model's heads of {} channels have none of these formats",
+                sensitivities.geometry().head_dim
+            )));
+        }
+        let found = match self.per_layer {
+            true => allocate_per_layer(&pages, budget),
+            false => allocate(&pages, budget),
+        };
+        let found = found.map_err(|error| {
+            CliError::Usage(match error {
+                BudgetError::Infeasible { least, .. } => format!(
+                    "--budget {bits} cannot be met: with every page at its lowest format this \
+                     model's pages take {:.3} bits; give at least that",
+                    bits_of(least)
+                ),
+                BudgetError::NoCommonWidth { .. } => {
+                    format!("--per-layer: {error}; name formats of both with --floors")
+                }
+                BudgetError::Solver(_) => format!("--budget {bits}: {error}"),
+            })
+        })?;
+        let floors: Vec<FormatId> = found.choices.iter().map(|c| c.format).collect();
+        let notes = notes(&found, bits, bits_of(found.bytes), self.per_layer);
+        Ok((floors, notes))
     }
 
     /// KVmix: floors for the budget, or the paper's two levels, and shares of recent context.
@@ -170,30 +211,8 @@ impl CalibrateArgs {
     }
 }
 
-/// Floors of at most `bits`, and what to say about them.
-fn within(
-    sensitivities: &Sensitivities,
-    bits: f64,
-) -> Result<(Vec<FormatId>, Vec<String>), CliError> {
-    let elements = sensitivities.geometry().block_bytes() as f64 / 2.0;
-    let bits_of = |bytes: u64| bytes as f64 * 8.0 / elements;
-    let budget = (bits * elements / 8.0) as u64;
-    let found = allocate(sensitivities.pages(), budget).map_err(|error| {
-        CliError::Usage(match error {
-            BudgetError::Infeasible { least, .. } => format!(
-                "--budget {bits} cannot be met: with every page at its lowest format this model's \
-                 pages take {:.3} bits; give at least that",
-                bits_of(least)
-            ),
-            BudgetError::Solver(_) => format!("--budget {bits}: {error}"),
-        })
-    })?;
-    let floors: Vec<FormatId> = found.choices.iter().map(|c| c.format).collect();
-    let notes = notes(&found, bits, bits_of(found.bytes));
-    Ok((floors, notes))
-}
-
-fn notes(found: &Allocation, asked: f64, got: f64) -> Vec<String> {
+fn notes(found: &Allocation, asked: f64, got: f64, is_per_layer: bool) -> Vec<String> {
+    let what = if is_per_layer { "layers" } else { "pages" };
     let mut notes = Vec::new();
     if found.loss == 0.0 {
         notes.push(format!(
@@ -214,7 +233,7 @@ fn notes(found: &Allocation, asked: f64, got: f64) -> Vec<String> {
     }
     if found.ties > 0 {
         notes.push(format!(
-            "{} pairs of pages could trade formats at the same loss; of those the earlier layer \
+            "{} pairs of {what} could trade formats at the same loss; of those the earlier layer \
              has the more bits",
             found.ties
         ));
