@@ -78,7 +78,7 @@ struct Tuning {
     #[arg(long, value_name = "N")]
     position_stride: Option<usize>,
     /// Pmkvq: find scales of key channels, too, for per-token keys of this format, int4t or int2t;
-    /// they fold into the weights and change no other format.
+    /// they fold into the weights and do nothing for keys per channel.
     #[arg(long, value_name = "FORMAT")]
     key_scales: Option<String>,
     /// Pmkvq: windows that --key-scales looks for exponents in; the greatest keys are those of all
