@@ -87,6 +87,7 @@ for part in $parts; do
           channel) ladder=int8,int4,int2 floors=int4,int2 ;;
         esac
         for stride in 4 1; do
+          [ "$keys$stride" = channel1 ] && continue
           run=(--method pmkvq --ctx 2048 --samples "${SAMPLES:-64}" --position-stride "$stride"
             --formats "$ladder" --floors "$floors" --budget 3)
           name=pmkvq-$keys-stride$stride

@@ -9,16 +9,18 @@ namespace ebb {
 template <int HeadDim, uint32_t Tokens>
 __device__ __forceinline__ void write_sink(const RecordBytes& dst, const uint8_t* staged) {
   constexpr uint32_t kChunks = HeadDim / 8;
-  for (uint32_t v = threadIdx.x; v < Tokens * kChunks; v += 2 * HeadDim)
-    *reinterpret_cast<uint4*>(dst.at(16 * v)) =
-        *reinterpret_cast<const uint4*>(staged + staged_offset<HeadDim>(v / kChunks, v % kChunks));
+  if constexpr (Tokens > 0)
+    for (uint32_t v = threadIdx.x; v < Tokens * kChunks; v += 2 * HeadDim)
+      *reinterpret_cast<uint4*>(dst.at(16 * v)) = *reinterpret_cast<const uint4*>(
+          staged + staged_offset<HeadDim>(v / kChunks, v % kChunks));
 }
 template <int HeadDim, uint32_t Tokens>
 __device__ __forceinline__ void read_sink(const RecordBytes& src, uint8_t* staged) {
   constexpr uint32_t kChunks = HeadDim / 8;
-  for (uint32_t v = threadIdx.x; v < Tokens * kChunks; v += 2 * HeadDim)
-    *reinterpret_cast<uint4*>(staged + staged_offset<HeadDim>(v / kChunks, v % kChunks)) =
-        *reinterpret_cast<const uint4*>(src.at(16 * v));
+  if constexpr (Tokens > 0)
+    for (uint32_t v = threadIdx.x; v < Tokens * kChunks; v += 2 * HeadDim)
+      *reinterpret_cast<uint4*>(staged + staged_offset<HeadDim>(v / kChunks, v % kChunks)) =
+          *reinterpret_cast<const uint4*>(src.at(16 * v));
 }
 
 // One value of the staged rows, to nearest.
