@@ -6,7 +6,7 @@
 
 For each type: a few encoded blocks and what they decode to, rounded to bf16 (nearest, ties to
 even), both as hexadecimal bytes. Types that the package can quantise are quantised from random
-numbers; for K-quants the blocks are random bytes with finite scales.
+numbers; for the others the blocks are random bytes with finite scales.
 """
 
 import json
@@ -34,15 +34,25 @@ def random_k_blocks(kind, count):
     _, size = gguf.GGML_QUANT_SIZES[kind]
     blocks = rng.integers(0, 256, (count, size), dtype=np.uint8)
     for block, scale in zip(blocks, [3e-3, -0.7, 6e-8, 90.0]):
-        if kind == T.Q6_K:
+        if kind in (T.Q3_K, T.Q6_K):
             block[-2:] = halves(scale)
+        elif kind == T.Q2_K:
+            block[-4:] = halves(scale, scale * 1.7)
+        elif kind in (T.IQ4_NL, T.IQ4_XS):
+            block[:2] = halves(scale)
+        elif kind == T.MXFP4:
+            pass
         else:
             block[:4] = halves(scale, scale * 1.7)
+    if kind == T.MXFP4:
+        # Exponents: subnormal powers, ordinary ones, and the largest whose values are finite in
+        # bf16.
+        blocks[:, 0] = [0, 1, 120, 251]
     return blocks
 
 
 def blocks_of(kind):
-    if kind in (T.Q4_K, T.Q5_K, T.Q6_K):
+    if kind in RANDOM:
         return random_k_blocks(kind, 4)
     values = rng.normal(0, 0.05, (4, 32)).astype(np.float32)
     values[1] *= 1e4  # large
@@ -72,8 +82,10 @@ def blocks_of(kind):
     return gguf.quants.quantize(values, kind)
 
 
+# New types come last, so that the vectors of older ones stay.
+RANDOM = (T.Q4_K, T.Q5_K, T.Q6_K, T.Q2_K, T.Q3_K, T.IQ4_NL, T.IQ4_XS, T.MXFP4)
 cases = {}
-for kind in (T.F32, T.F16, T.BF16, T.Q8_0, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q4_K, T.Q5_K, T.Q6_K):
+for kind in (T.F32, T.F16, T.BF16, T.Q8_0, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, *RANDOM):
     data = blocks_of(kind)
     if kind == T.F32:
         decoded = data.view("<f4")

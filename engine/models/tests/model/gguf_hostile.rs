@@ -101,8 +101,8 @@ fn tensor_lies() -> Vec<(&'static str, GgufBuilder, &'static str)> {
         ),
         (
             "an unsupported type",
-            lie(&|t| t.type_id = 10),
-            "has type Q2_K; supported are F32, F16",
+            lie(&|t| t.type_id = 16),
+            "has type IQ2_XXS; supported are F32, F16",
         ),
         (
             "an unknown type",

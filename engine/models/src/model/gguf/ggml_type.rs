@@ -19,14 +19,19 @@ pub enum GgmlType {
     Q4_1,
     Q5_0,
     Q5_1,
+    Q2_K,
+    Q3_K,
     Q4_K,
     Q5_K,
     Q6_K,
+    IQ4_NL,
+    IQ4_XS,
+    MXFP4,
 }
 
 impl GgmlType {
     /// Every supported type.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 16] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -35,9 +40,14 @@ impl GgmlType {
         Self::Q4_1,
         Self::Q5_0,
         Self::Q5_1,
+        Self::Q2_K,
+        Self::Q3_K,
         Self::Q4_K,
         Self::Q5_K,
         Self::Q6_K,
+        Self::IQ4_NL,
+        Self::IQ4_XS,
+        Self::MXFP4,
     ];
 
     /// (id in the file, elements in a block, bytes of a block).
@@ -51,9 +61,14 @@ impl GgmlType {
             Self::Q4_1 => (3, 32, 2 + 2 + 16),
             Self::Q5_0 => (6, 32, 2 + 4 + 16),
             Self::Q5_1 => (7, 32, 2 + 2 + 4 + 16),
+            Self::Q2_K => (10, 256, 16 + 64 + 2 + 2),
+            Self::Q3_K => (11, 256, 32 + 64 + 12 + 2),
             Self::Q4_K => (12, 256, 2 + 2 + 12 + 128),
             Self::Q5_K => (13, 256, 2 + 2 + 12 + 32 + 128),
             Self::Q6_K => (14, 256, 128 + 64 + 16 + 2),
+            Self::IQ4_NL => (20, 32, 2 + 16),
+            Self::IQ4_XS => (23, 256, 2 + 2 + 4 + 128),
+            Self::MXFP4 => (39, 32, 1 + 16),
         }
     }
 
@@ -91,19 +106,15 @@ impl GgmlType {
 }
 
 /// Types that exist but have no dequantiser here.
-const UNSUPPORTED: [(u32, &str); 23] = [
+const UNSUPPORTED: [(u32, &str); 18] = [
     (9, "Q8_1"),
-    (10, "Q2_K"),
-    (11, "Q3_K"),
     (15, "Q8_K"),
     (16, "IQ2_XXS"),
     (17, "IQ2_XS"),
     (18, "IQ3_XXS"),
     (19, "IQ1_S"),
-    (20, "IQ4_NL"),
     (21, "IQ3_S"),
     (22, "IQ2_S"),
-    (23, "IQ4_XS"),
     (24, "I8"),
     (25, "I16"),
     (26, "I32"),
@@ -112,7 +123,6 @@ const UNSUPPORTED: [(u32, &str); 23] = [
     (29, "IQ1_M"),
     (34, "TQ1_0"),
     (35, "TQ2_0"),
-    (39, "MXFP4"),
     (40, "NVFP4"),
     (41, "Q1_0"),
 ];

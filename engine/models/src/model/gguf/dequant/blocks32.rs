@@ -44,7 +44,7 @@ pub(super) fn q5_1(block: &[u8; 24], out: &mut [f32; 32]) {
 
 /// Calls `value(element index, low four bits)` for each of the 32 elements.
 #[inline(always)]
-fn nibbles(codes: &[u8], out: &mut [f32; 32], value: impl Fn(usize, u8) -> f32) {
+pub(super) fn nibbles(codes: &[u8], out: &mut [f32; 32], value: impl Fn(usize, u8) -> f32) {
     let (low, high) = out.split_at_mut(16);
     for (i, ((low, high), &byte)) in low.iter_mut().zip(high).zip(codes).enumerate() {
         *low = value(i, byte & 15);

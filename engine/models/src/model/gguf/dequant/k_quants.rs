@@ -2,6 +2,47 @@
 
 use super::half_at;
 
+/// `scales: [u8; 16], codes: [u2; 256], d: f16, dmin: f16`: sixteen sub-blocks of 16 elements, each
+/// with a 4-bit scale (low half of its byte) and a 4-bit minimum (high half);
+/// value = d · scale · code − dmin · minimum. In each half of 128 elements, element `32q + i` has
+/// its code in bits 2q of code byte `i`.
+pub(super) fn q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
+    let (scales, rest) = block.split_at(16);
+    let (codes, _) = rest.split_at(64);
+    let (d, dmin) = (half_at(block, 80), half_at(block, 82));
+    for (sub, out) in out.chunks_exact_mut(16).enumerate() {
+        let scale = d * f32::from(scales[sub] & 15);
+        let min = dmin * f32::from(scales[sub] >> 4);
+        let (half, quarter) = (sub / 8, sub % 8 / 2);
+        let codes = &codes[32 * half + 16 * (sub % 2)..][..16];
+        for (out, &byte) in out.iter_mut().zip(codes) {
+            *out = scale * f32::from(byte >> (2 * quarter) & 3) - min;
+        }
+    }
+}
+
+/// `high: [u1; 256], low: [u2; 256], scales: [u8; 12], d: f16`: sixteen sub-blocks of 16 elements,
+/// each with a 6-bit scale; value = d · (scale − 32) · (code − 4). Low bits lie as in [`q2_k`];
+/// element `i + 32j` has its high bit in bit `j` of high byte `i`.
+pub(super) fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
+    let (high, rest) = block.split_at(32);
+    let (low, rest) = rest.split_at(64);
+    let (scales, _) = rest.split_at(12);
+    let d = half_at(block, 108);
+    for (sub, out) in out.chunks_exact_mut(16).enumerate() {
+        // Low four bits: halves of bytes 0 to 7. High two: pairs of bits of bytes 8 to 11.
+        let bits = scales[sub % 8] >> (4 * (sub / 8)) & 15;
+        let scale = bits | (scales[8 + sub % 4] >> (2 * (sub / 4)) & 3) << 4;
+        let scale = d * (f32::from(scale) - 32.0);
+        let (half, quarter, first) = (sub / 8, sub % 8 / 2, 16 * (sub % 2));
+        let (low, high) = (&low[32 * half + first..][..16], &high[first..][..16]);
+        for (out, (&low, &high)) in out.iter_mut().zip(low.iter().zip(high)) {
+            let code = low >> (2 * quarter) & 3 | (high >> (sub / 2) & 1) << 2;
+            *out = scale * (f32::from(code) - 4.0);
+        }
+    }
+}
+
 /// `d: f16, dmin: f16, scales: [u8; 12], codes: [u4; 256]`: eight sub-blocks of 32 elements, each
 /// with a 6-bit scale and a 6-bit minimum; value = d · scale · code − dmin · minimum.
 /// Sub-blocks 2j and 2j + 1 are the low and the high halves of code bytes 32j..32j + 32.

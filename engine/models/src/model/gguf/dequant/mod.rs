@@ -6,6 +6,7 @@
 
 mod blocks32;
 mod k_quants;
+mod tables;
 
 use ebb_kernels::bf16;
 use half::f16;
@@ -41,9 +42,14 @@ pub fn dequantize(kind: GgmlType, data: &[u8], out: &mut [bf16]) {
         GgmlType::Q4_1 => each_block(data, out, blocks32::q4_1),
         GgmlType::Q5_0 => each_block(data, out, blocks32::q5_0),
         GgmlType::Q5_1 => each_block(data, out, blocks32::q5_1),
+        GgmlType::Q2_K => each_block(data, out, k_quants::q2_k),
+        GgmlType::Q3_K => each_block(data, out, k_quants::q3_k),
         GgmlType::Q4_K => each_block(data, out, k_quants::q4_k),
         GgmlType::Q5_K => each_block(data, out, k_quants::q5_k),
         GgmlType::Q6_K => each_block(data, out, k_quants::q6_k),
+        GgmlType::IQ4_NL => each_block(data, out, tables::iq4_nl),
+        GgmlType::IQ4_XS => each_block(data, out, tables::iq4_xs),
+        GgmlType::MXFP4 => each_block(data, out, tables::mxfp4),
     }
 }
 

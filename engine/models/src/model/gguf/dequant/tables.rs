@@ -1,0 +1,49 @@
+//! The types whose 4-bit codes are places in a table of values.
+
+use super::blocks32::nibbles;
+use super::half_at;
+
+/// The values of IQ4's codes: closer together around zero.
+const IQ4_VALUES: [f32; 16] = [
+    -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0,
+    89.0, 113.0,
+];
+
+/// Twice the values of E2M1's codes: sign, two bits of exponent, one of mantissa.
+const E2M1_VALUES_TWICE: [f32; 16] = [
+    0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0,
+];
+
+/// `d: f16, codes: [u4; 32]`; value = d · table\[code\].
+pub(super) fn iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
+    let d = half_at(block, 0);
+    nibbles(&block[2..], out, |_, code| d * IQ4_VALUES[code as usize]);
+}
+
+/// `d: f16, high scale bits: u16, low scale bits: [u4; 8], codes: [u4; 256]`: eight sub-blocks of
+/// 32 elements, each with a 6-bit scale; value = d · (scale − 32) · table\[code\]. The codes of a
+/// sub-block lie as in [`iq4_nl`].
+pub(super) fn iq4_xs(block: &[u8; 136], out: &mut [f32; 256]) {
+    let d = half_at(block, 0);
+    let high = u16::from_le_bytes([block[2], block[3]]);
+    let (low, codes) = (&block[4..8], block[8..].as_chunks::<16>().0);
+    for (sub, (out, codes)) in out.as_chunks_mut().0.iter_mut().zip(codes).enumerate() {
+        let low = low[sub / 2] >> (4 * (sub % 2)) & 15;
+        let scale = low | ((high >> (2 * sub) & 3) as u8) << 4;
+        let scale = d * (f32::from(scale) - 32.0);
+        nibbles(codes, out, |_, code| scale * IQ4_VALUES[code as usize]);
+    }
+}
+
+/// `exponent: u8, codes: [u4; 32]`; value = 2^(exponent − 127) · E2M1(code).
+pub(super) fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
+    // Half the power, because the table has twice the values: no exponent is too large.
+    let half = match u32::from(block[0]) {
+        // Below the normal numbers of f32.
+        exponent @ 0..=1 => f32::from_bits(0x0020_0000 << exponent),
+        exponent => f32::from_bits((exponent - 1) << 23),
+    };
+    nibbles(&block[1..], out, |_, code| {
+        half * E2M1_VALUES_TWICE[code as usize]
+    });
+}
