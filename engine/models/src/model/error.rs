@@ -118,6 +118,14 @@ pub enum Refusal {
         /// The shape the configuration calls for.
         expected: Vec<usize>,
     },
+    /// A tensor that the settings of its quantisation contradict.
+    #[error("tensor `{tensor}` {problem}")]
+    Contradiction {
+        /// The tensor.
+        tensor: String,
+        /// What it is, and what the settings say.
+        problem: String,
+    },
     /// A tensor with NaN or infinity in it.
     #[error("tensor `{0}` holds a value that is not finite in bf16; the file is corrupt")]
     NotFinite(String),

@@ -152,10 +152,19 @@ impl LoadedModel {
 
     fn open_directory(dir: &Path, name: String, format: LoadFormat) -> Result<Self, ModelError> {
         let path = dir.join("config.json");
-        let Some(config_bytes) = hf::read_small(&path)? else {
+        let Some(mut config_bytes) = hf::read_small(&path)? else {
             return Err(Refusal::MissingFile("config.json is missing".to_owned()).at(dir));
         };
         let mut config = hf::read_config(&config_bytes).map_err(|refusal| refusal.at(&path))?;
+        let path = dir.join("hf_quant_config.json");
+        if config.quantisation.is_none()
+            && let Some(bytes) = hf::read_small(&path)?
+        {
+            let quantisation = hf::read_modelopt_file(&bytes);
+            config.quantisation = Some(quantisation.map_err(|refusal| refusal.at(&path))?);
+            // It is a part of the configuration.
+            config_bytes.extend_from_slice(&bytes);
+        }
         let path = dir.join("generation_config.json");
         let mut notes = std::mem::take(&mut config.notes);
         let generation = match hf::read_generation(&path) {
@@ -195,6 +204,7 @@ impl LoadedModel {
         } else {
             let weights = HfWeights::open(dir, &config)?;
             config.spec = weights.spec().clone();
+            notes.extend_from_slice(weights.notes());
             let hash = hash_of_directory(&config_bytes, &weights);
             (Weights::Hf(weights), hash)
         };

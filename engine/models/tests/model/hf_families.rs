@@ -249,10 +249,10 @@ fn what_is_not_supported_is_refused_by_name() {
     assert_eq!(
         sentence(
             "quantization_config",
-            json!({ "quant_method": "gptq", "bits": 4 })
+            json!({ "quant_method": "quip", "bits": 4 })
         ),
-        "`quantization_config` is \"gptq\", which is not supported; supported: safetensors in F32, \
-         F16 or BF16, or a GGUF file"
+        "`quantization_config.quant_method` is \"quip\", which is not supported; supported: awq, \
+         compressed-tensors, fbgemm_fp8, fp8, gptq, modelopt, modelopt_fp4, mxfp4"
     );
     assert!(sentence("hidden_act", json!("gelu")).ends_with("supported: silu"));
     assert!(sentence("attention_bias", json!(true)).ends_with("supported: false"));

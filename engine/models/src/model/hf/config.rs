@@ -4,7 +4,8 @@ use std::cell::RefCell;
 
 use ebb_kernels::model::{ModelSpec, UniformModel};
 
-use super::json::{Object, brief};
+use super::json::Object;
+use super::quantised::{Quantisation, read_quantisation};
 use super::rope_scaling::read_rope;
 use super::text_part::text_part;
 use crate::model::error::Refusal;
@@ -22,6 +23,8 @@ pub(crate) struct HfModel {
     pub(crate) may_be_tied: bool,
     pub(crate) spec: ModelSpec,
     pub(crate) end_ids: Vec<u32>,
+    /// How the weights are quantised, if they are.
+    pub(crate) quantisation: Option<Quantisation>,
     pub(crate) notes: Vec<String>,
 }
 
@@ -33,7 +36,7 @@ pub(crate) fn read_config(bytes: &[u8]) -> Result<HfModel, Refusal> {
         notes: RefCell::default(),
     };
     let family = part.family;
-    refuse_quantization(&config.object)?;
+    let quantisation = read_quantisation(&config.object)?;
     let mut spec = (family.hf_spec)(&config)?;
     let (window, window_field) = window(&config.object)?;
     let (positions, window_notes) = clamp_to_window(spec.max_positions, window, window_field);
@@ -52,21 +55,9 @@ pub(crate) fn read_config(bytes: &[u8]) -> Result<HfModel, Refusal> {
         may_be_tied: part.may_be_tied,
         spec: check_spec(spec)?,
         end_ids: config.object.ids("eos_token_id")?,
+        quantisation,
         notes,
     })
-}
-
-fn refuse_quantization(config: &Object) -> Result<(), Refusal> {
-    let Some(quantization) = config.get("quantization_config") else {
-        return Ok(());
-    };
-    let supported = "safetensors in F32, F16 or BF16, or a GGUF file";
-    let found = quantization.get("quant_method").unwrap_or(quantization);
-    Err(Refusal::unsupported(
-        "quantization_config",
-        brief(found),
-        supported,
-    ))
 }
 
 /// The fields of a config.json, for a family to read.

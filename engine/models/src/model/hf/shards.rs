@@ -4,7 +4,8 @@
 //! `safetensors` crate.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
+use std::fmt;
+use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 
 use safetensors::{Dtype, SafeTensors};
@@ -31,6 +32,27 @@ pub(super) struct StoredTensor {
     shard: usize,
     /// Its bytes, from the start of the shard.
     range: Range<usize>,
+}
+
+/// A tensor's bytes, which keep their file mapped.
+#[derive(Clone)]
+pub(super) struct TensorBytes {
+    file: FileBytes,
+    range: Range<usize>,
+}
+
+impl Deref for TensorBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.file[self.range.clone()]
+    }
+}
+
+impl fmt::Debug for TensorBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "bytes {:?}", self.range)
+    }
 }
 
 /// A checkpoint's files.
@@ -134,6 +156,14 @@ impl Shards {
 
     pub(super) fn data(&self, tensor: &StoredTensor) -> &[u8] {
         &self.files[tensor.shard].1[tensor.range.clone()]
+    }
+
+    /// A tensor's bytes by themselves.
+    pub(super) fn bytes(&self, tensor: &StoredTensor) -> TensorBytes {
+        TensorBytes {
+            file: self.files[tensor.shard].1.clone(),
+            range: tensor.range.clone(),
+        }
     }
 
     /// Copies a tensor's bytes from `offset` on into all of `out`.

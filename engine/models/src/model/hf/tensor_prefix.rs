@@ -50,6 +50,13 @@ impl TensorPrefix {
         name.to_owned()
     }
 
+    /// What any checkpoint calls what a language model alone calls `name`.
+    pub(super) fn spellings(name: &str) -> Vec<String> {
+        let mut names: Vec<_> = Self::ALL.iter().map(|prefix| prefix.name(name)).collect();
+        names.dedup();
+        names
+    }
+
     /// Whether a tensor of this name belongs to the language model.
     pub(super) fn has(self, name: &str) -> bool {
         name.starts_with(self.model) || name.starts_with(self.head)

@@ -4,6 +4,7 @@
 //! language model in `text_config`, and older ones (Qwen2-VL) beside `vision_config`.
 
 use super::json::Object;
+use super::quantised::QUANTIZATION_KEYS;
 use crate::model::error::Refusal;
 use crate::model::families::{FAMILIES, Family};
 
@@ -13,7 +14,12 @@ const OTHER_PARTS: [&str; 3] = ["vision_config", "audio_config", "text_config"];
 const TIED: &str = "tie_word_embeddings";
 
 /// Fields that count for the text part although they may stand beside it.
-const OUTER: [&str; 3] = [TIED, "eos_token_id", "quantization_config"];
+const OUTER: [&str; 4] = [
+    TIED,
+    "eos_token_id",
+    QUANTIZATION_KEYS[0],
+    QUANTIZATION_KEYS[1],
+];
 
 /// What a checkpoint is, by its config.json.
 pub(super) struct TextPart {

@@ -1,12 +1,18 @@
 //! Safetensors as a source of bf16 weights.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ebb_kernels::bf16;
 use ebb_kernels::model::{ModelSpec, TensorName, WeightSource};
+use half::slice::HalfFloatSliceExt;
 use safetensors::Dtype;
 
 use super::config::HfModel;
+use super::quantised::{
+    Class, Module, Quantisation, QuantisedTensors, is_for_activations, is_for_kv_cache, is_stored,
+};
 use super::shards::{self, Shards};
 use super::tensor_prefix::TensorPrefix;
 use crate::model::error::{ModelError, Refusal};
@@ -23,10 +29,17 @@ pub(crate) struct HfWeights {
     spec: ModelSpec,
     /// Where the language model's tensors are.
     prefix: TensorPrefix,
+    /// What is dequantised as it is read.
+    quantised: Arc<QuantisedTensors>,
+    /// Sentences for the user.
+    notes: Vec<String>,
 }
 
 /// The output projection.
 const LM_HEAD: &str = "lm_head.weight";
+
+/// What follows a module's name in that of its weight.
+const WEIGHT: &str = ".weight";
 
 /// Tensors that some checkpoints hold although the model can do without: RoPE frequencies, which
 /// the configuration gives.
@@ -39,31 +52,100 @@ impl HfWeights {
     /// types that can be converted. A checkpoint that has other parts may hold theirs too.
     pub(crate) fn open(dir: &Path, model: &HfModel) -> Result<Self, ModelError> {
         let shards = Shards::open(dir)?;
-        let HfModel { family, .. } = *model;
+        let family = model.family;
         // Every model has a last norm under a name of its own.
         let norm = (family.hf_tensor)(TensorName::FinalNorm).name;
         let prefix = TensorPrefix::find(&norm, |name| shards.get(name).is_some());
         let mut spec = model.spec.clone();
-        spec.tied_embeddings |= model.may_be_tied && shards.get(&prefix.name(LM_HEAD)).is_none();
-        let weights = Self {
+        spec.tied_embeddings |= model.may_be_tied && !is_stored(&shards, &prefix.name(LM_HEAD));
+        let mut weights = Self {
             prefix,
             shards,
             dir: dir.to_owned(),
             family,
             spec,
+            quantised: Arc::default(),
+            notes: Vec::new(),
         };
+        let mut parts = HashSet::new();
+        if let Some(quantisation) = &model.quantisation {
+            let found = weights.quantised(quantisation);
+            let (quantised, of_quantised) = found.map_err(|refusal| refusal.at(dir))?;
+            let has_kv_scales = of_quantised.iter().any(|name| is_for_kv_cache(name));
+            weights.notes = quantisation.notes(has_kv_scales);
+            weights.quantised = Arc::new(quantised);
+            parts = of_quantised;
+        }
         let table = Table {
             weights: &weights,
             has_other_parts: model.has_other_parts,
+            parts,
         };
-        check_tensors(&weights.spec, &table).map_err(|refusal| refusal.at(dir))?;
         for name in TensorName::all(&weights.spec) {
             let tensor = weights.place(name).name;
-            if let Some(stored) = weights.shards.get(&tensor) {
+            if !weights.quantised.contains_key(&tensor)
+                && let Some(stored) = weights.shards.get(&tensor)
+            {
                 kind(&tensor, stored).map_err(|refusal| refusal.at(weights.shards.path(stored)))?;
             }
         }
+        check_tensors(&weights.spec, &table).map_err(|refusal| refusal.at(dir))?;
         Ok(weights)
+    }
+
+    /// The quantised tensors of the model, and the names of everything that belongs to them.
+    fn quantised(
+        &self,
+        quantisation: &Quantisation,
+    ) -> Result<(QuantisedTensors, HashSet<String>), Refusal> {
+        let mut tensors = QuantisedTensors::new();
+        let names = self.shards.names().filter(|name| is_for_activations(name));
+        let mut parts: HashSet<String> = names.map(str::to_owned).collect();
+        let all = TensorName::all(&self.spec);
+        let expected: HashSet<_> = all.iter().map(|name| self.place(*name).name).collect();
+        for name in all {
+            let place = self.place(name);
+            let &[rows, columns] = place.shape(&self.spec).as_slice() else {
+                continue;
+            };
+            let Some(module) = place.name.strip_suffix(WEIGHT) else {
+                continue;
+            };
+            if tensors.contains_key(&place.name) {
+                continue;
+            }
+            let plain = (self.family.hf_tensor)(name).name;
+            let mut names = TensorPrefix::spellings(plain.strip_suffix(WEIGHT).unwrap_or(&plain));
+            if !names.iter().any(|name| name == module) {
+                names.push(module.to_owned());
+            }
+            let class = match name {
+                TensorName::Embedding => Class::Embedding,
+                _ => Class::Linear,
+            };
+            let shape = [rows, columns];
+            let asked = Module { names, class };
+            let found = quantisation.tensor(&self.shards, &place.name, &asked, shape)?;
+            let Some((tensor, of_tensor)) = found else {
+                continue;
+            };
+            parts.extend(of_tensor);
+            // AutoGPTQ writes biases for layers that have none.
+            let bias = format!("{module}.bias");
+            if let Some(stored) = self.shards.get(&bias)
+                && !expected.contains(&bias)
+                && self.shards.data(stored).iter().all(|byte| *byte == 0)
+            {
+                parts.insert(bias);
+            }
+            tensors.insert(place.name, tensor);
+        }
+        Ok((tensors, parts))
+    }
+
+    /// Sentences for the user.
+    pub(crate) fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// The model's, as its tensors show.
@@ -87,9 +169,9 @@ impl HfWeights {
         let mut stored = (self.family.hf_tensor)(name);
         stored.name = self.prefix.name(&stored.name);
         let tied = name == TensorName::Embedding && self.spec.tied_embeddings;
-        if tied && self.shards.get(&stored.name).is_none() {
+        if tied && !is_stored(&self.shards, &stored.name) {
             let head = self.prefix.name(LM_HEAD);
-            if self.shards.get(&head).is_some() {
+            if is_stored(&self.shards, &head) {
                 stored.name = head;
             }
         }
@@ -119,6 +201,8 @@ fn kind(tensor: &str, stored: &shards::StoredTensor) -> Result<GgmlType, Refusal
 struct Table<'a> {
     weights: &'a HfWeights,
     has_other_parts: bool,
+    /// The tensors that quantised ones are made of, and those that none needs.
+    parts: HashSet<String>,
 }
 
 impl TensorTable for Table<'_> {
@@ -127,8 +211,13 @@ impl TensorTable for Table<'_> {
     }
 
     fn shape(&self, file_name: &str) -> Option<&[usize]> {
-        let stored = self.weights.shards.get(file_name);
-        stored.map(|stored| stored.shape.as_slice())
+        let HfWeights {
+            shards, quantised, ..
+        } = self.weights;
+        if let Some(tensor) = quantised.get(file_name) {
+            return Some(tensor.shape());
+        }
+        shards.get(file_name).map(|stored| stored.shape.as_slice())
     }
 
     fn present(&self) -> Vec<&str> {
@@ -137,6 +226,7 @@ impl TensorTable for Table<'_> {
         let head = spec.tied_embeddings.then(|| prefix.name(LM_HEAD));
         let superfluous = |name: &str| {
             is_superfluous(name)
+                || self.parts.contains(name)
                 || head.as_deref() == Some(name)
                 || (self.has_other_parts && !prefix.has(name))
         };
@@ -149,7 +239,10 @@ impl WeightSource for HfWeights {
     type Error = ModelError;
 
     fn shape(&self, name: TensorName) -> Result<Vec<usize>, ModelError> {
-        self.stored(&self.place(name).name)?;
+        let tensor = self.place(name).name;
+        if !self.quantised.contains_key(&tensor) {
+            self.stored(&tensor)?;
+        }
         // What is stored has the shape that the spec implies: it was checked.
         Ok(name.shape(&self.spec))
     }
@@ -163,6 +256,16 @@ impl WeightSource for HfWeights {
         let place = self.place(name);
         let first_row = first_row + place.first_row(&self.spec);
         let tensor = place.name;
+        if let Some(quantised) = self.quantised.get(&tensor) {
+            let mut exact = Vec::new();
+            let read = fill_rows(&tensor, quantised.shape()[1], out, |row, values| {
+                exact.resize(values.len(), 0.0);
+                quantised.dequantise(first_row + row, &mut exact);
+                values.convert_from_f32_slice(&exact);
+                Ok(())
+            });
+            return read.map_err(|refusal: Refusal| refusal.at(&self.dir));
+        }
         let stored = self.stored(&tensor)?;
         let path = self.shards.path(stored);
         let kind = kind(&tensor, stored).map_err(|refusal| refusal.at(path))?;

@@ -1,0 +1,86 @@
+//! Codes of four bits that are numbers themselves: E2M1, two a byte, the low half first.
+//!
+//! ```text
+//! MXFP4, as gpt-oss has it:
+//!     MODULE.weight_blocks  U8 [outputs, inputs / 32, 16]
+//!     MODULE.weight_scales  U8 (E8M0) [outputs, inputs / 32]
+//!     weight = E2M1(code) · scale
+//! MXFP4, as compressed-tensors has it:
+//!     MODULE.weight_packed  U8 [outputs, inputs / 2]
+//!     MODULE.weight_scale   U8 (E8M0) [outputs, inputs / 32]
+//!     weight = E2M1(code) · scale
+//! NVFP4, as compressed-tensors has it:
+//!     MODULE.weight_packed        U8 [outputs, inputs / 2]
+//!     MODULE.weight_scale         E4M3 [outputs, inputs / 16]
+//!     MODULE.weight_global_scale  F32 [1]
+//!     weight = E2M1(code) · (scale / global scale)
+//! NVFP4, as ModelOpt has it:
+//!     MODULE.weight          U8 [outputs, inputs / 2]
+//!     MODULE.weight_scale    E4M3 [outputs, inputs / 16]
+//!     MODULE.weight_scale_2  F32 []
+//!     weight = E2M1(code) · (scale · second scale)
+//! ```
+
+use safetensors::Dtype;
+
+use super::{Codes, QuantisedTensor, Zeros, nibbles};
+use crate::model::error::Refusal;
+use crate::model::hf::quantised::numbers::E2M1;
+use crate::model::hf::quantised::parts::Parts;
+use crate::model::hf::quantised::scales::{Factor, Scales, Sharing, group_size, number};
+
+/// Whose layout it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fp4 {
+    MxBlocks,
+    MxPacked,
+    NvPacked,
+    NvModelOpt,
+}
+
+pub(super) fn read(parts: &mut Parts<'_>, fp4: Fp4) -> Result<QuantisedTensor, Refusal> {
+    let shape = parts.shape;
+    let [rows, columns] = shape;
+    let (codes, scale, size) = match fp4 {
+        Fp4::MxBlocks => ("weight_blocks", "weight_scales", 32),
+        Fp4::MxPacked => ("weight_packed", "weight_scale", 32),
+        Fp4::NvPacked => ("weight_packed", "weight_scale", 16),
+        Fp4::NvModelOpt => ("weight", "weight_scale", 16),
+    };
+    let size = group_size(parts, size)?;
+    let in_blocks = [rows, columns / 32, 16];
+    let in_rows = [rows, columns / 2];
+    let codes_shape = match fp4 {
+        Fp4::MxBlocks => in_blocks.as_slice(),
+        _ => in_rows.as_slice(),
+    };
+    let (_, codes) = parts.take_shaped(codes, &[Dtype::U8], &[codes_shape])?;
+    let scale_types = match fp4 {
+        Fp4::MxBlocks | Fp4::MxPacked => [Dtype::U8, Dtype::F8_E8M0].as_slice(),
+        Fp4::NvPacked | Fp4::NvModelOpt => [Dtype::F8_E4M3].as_slice(),
+    };
+    let (scales, groups) = Scales::read(parts, scale, Sharing::Group(size), scale_types)?;
+    let scales = match fp4 {
+        Fp4::MxBlocks | Fp4::MxPacked => scales,
+        Fp4::NvPacked => scales.with_factor(Factor::Over(one(parts, "weight_global_scale")?)),
+        Fp4::NvModelOpt => scales.with_factor(Factor::Times(one(parts, "weight_scale_2")?)),
+    };
+    Ok(QuantisedTensor {
+        shape,
+        codes: Codes::Fp4(codes),
+        zeros: Zeros::All(0.0),
+        scales,
+        groups,
+    })
+}
+
+/// A tensor of one number.
+fn one(parts: &mut Parts<'_>, part: &str) -> Result<f32, Refusal> {
+    let (dtype, bytes) = parts.take_shaped(part, &[Dtype::F32], &[&[1], &[]])?;
+    Ok(number(dtype, &bytes, 0))
+}
+
+/// Two values a byte.
+pub(super) fn unpack(codes: &[u8], out: &mut [f32]) {
+    nibbles(codes, out, |code| E2M1[usize::from(code)]);
+}

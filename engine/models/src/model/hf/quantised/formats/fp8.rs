@@ -1,0 +1,45 @@
+//! Codes of eight bits that are numbers themselves: E4M3.
+//!
+//! ```text
+//! MODULE.weight                             E4M3 [outputs, inputs]
+//! MODULE.weight_scale or .weight_scale_inv  F32, F16, BF16 or E8M0
+//!     [] or [1]                        one for all
+//!     [outputs] or [outputs, 1]        one for each output
+//!     [⌈outputs / a⌉, ⌈inputs / b⌉]    one for each block of a × b
+//! weight = E4M3(code) · scale
+//! ```
+//! Despite its name `weight_scale_inv` multiplies (DeepSeek-V3's `weight_dequant`).
+
+use safetensors::Dtype;
+
+use super::{Codes, QuantisedTensor, Zeros};
+use crate::model::error::Refusal;
+use crate::model::hf::quantised::numbers::E4M3;
+use crate::model::hf::quantised::parts::Parts;
+use crate::model::hf::quantised::scales::{FLOATS, Scales, Sharing};
+
+pub(super) fn read(parts: &mut Parts<'_>, sharing: Sharing) -> Result<QuantisedTensor, Refusal> {
+    let shape = parts.shape;
+    let (_, codes) = parts.take_shaped("weight", &[Dtype::F8_E4M3], &[&shape])?;
+    let named_inverse = parts.get("weight_scale").is_none();
+    let name = match named_inverse && parts.get("weight_scale_inv").is_some() {
+        true => "weight_scale_inv",
+        false => "weight_scale",
+    };
+    let types = [FLOATS[0], FLOATS[1], FLOATS[2], Dtype::F8_E8M0];
+    let (scales, groups) = Scales::read(parts, name, sharing, &types)?;
+    Ok(QuantisedTensor {
+        shape,
+        codes: Codes::Fp8(codes),
+        zeros: Zeros::All(0.0),
+        scales,
+        groups,
+    })
+}
+
+/// A byte for each value.
+pub(super) fn unpack(codes: &[u8], out: &mut [f32]) {
+    for (value, code) in out.iter_mut().zip(codes) {
+        *value = E4M3[usize::from(*code)];
+    }
+}

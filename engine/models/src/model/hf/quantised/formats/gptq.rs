@@ -1,0 +1,108 @@
+//! AutoGPTQ's and GPTQModel's layout: integers of four or eight bits, as many inputs a word as fit.
+//!
+//! ```text
+//! MODULE.qweight  I32 [inputs · bits / 32, outputs]: place p of line l has input l · n + p,
+//!                 n = 32 / bits
+//! MODULE.qzeros   I32 [groups, outputs · bits / 32]: place p of word w has output w · n + p
+//! MODULE.scales   F16, BF16 or F32 [groups, outputs]
+//! MODULE.g_idx    I32 [inputs]: the group of each input; in order without it
+//! weight = (code − zero) · scale
+//! ```
+//! The first version of the format (`checkpoint_format: gptq`) stores zeros less one, modulo
+//! 2^bits; `gptq_v2` stores them as they are.
+
+use super::{Codes, QuantisedTensor, Zeros as AnyZeros};
+use crate::model::error::Refusal;
+use crate::model::hf::quantised::parts::{Parts, Words};
+use crate::model::hf::quantised::scales::{Groups, Scales, group_size};
+
+/// What a configuration says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gptq {
+    /// 4 or 8.
+    pub(crate) bits: usize,
+    /// Inputs of a group; all of them where there is none.
+    pub(crate) group: Option<usize>,
+    /// Whether inputs are in groups by an index.
+    pub(crate) indexed: bool,
+    /// Whether zeros are stored less one.
+    pub(crate) zeros_less_one: bool,
+}
+
+/// Zeros of groups.
+#[derive(Clone, Debug)]
+pub(super) struct Zeros {
+    words: Words,
+    bits: usize,
+    less_one: bool,
+}
+
+pub(super) fn read(parts: &mut Parts<'_>, gptq: &Gptq) -> Result<QuantisedTensor, Refusal> {
+    let (shape, bits) = (parts.shape, gptq.bits);
+    let [rows, columns] = shape;
+    let lines = parts.words("inputs", columns, bits)?;
+    let words = parts.words("outputs", rows, bits)?;
+    let size = group_size(parts, gptq.group.unwrap_or(columns))?;
+    let count = columns / size;
+    let codes = parts.take_words("qweight", &[lines, rows])?;
+    let scales = Scales::read_by_groups(parts, "scales", count)?;
+    let zeros = Zeros {
+        words: parts.take_words("qzeros", &[count, words])?,
+        bits,
+        less_one: gptq.zeros_less_one,
+    };
+    let groups = match gptq.indexed || parts.get("g_idx").is_some() {
+        true => {
+            let group = Groups::indexed(parts, "g_idx", count)?;
+            // −1 is no group.
+            if group.contains(&-1) {
+                let field = format!("a number in {}", parts.name("g_idx"));
+                return Err(Refusal::invalid(field, -1, format!("groups below {count}")));
+            }
+            let group = group.into_iter().map(i32::cast_unsigned).collect();
+            Groups::Indexed { group, count }
+        }
+        false => Groups::InOrder(size),
+    };
+    Ok(QuantisedTensor {
+        shape,
+        codes: Codes::Gptq { words: codes, bits },
+        zeros: AnyZeros::Gptq(zeros),
+        scales,
+        groups,
+    })
+}
+
+/// Rows of the weight from `first_row` on, which are columns of the words.
+pub(super) fn unpack(
+    words: &[[u8; 4]],
+    bits: usize,
+    shape: [usize; 2],
+    first_row: usize,
+    out: &mut [f32],
+) {
+    let [rows, columns] = shape;
+    let (each, mask) = (32 / bits, (1 << bits) - 1);
+    let count = out.len() / columns;
+    for (line, words) in words.chunks_exact(rows).enumerate() {
+        for (row, word) in words[first_row..][..count].iter().enumerate() {
+            let word = u32::from_le_bytes(*word);
+            let values = &mut out[row * columns + line * each..][..each];
+            for (place, value) in values.iter_mut().enumerate() {
+                *value = (word >> (place * bits) & mask) as f32;
+            }
+        }
+    }
+}
+
+impl Zeros {
+    /// The zero of a row's group.
+    pub(super) fn at(&self, rows: usize, row: usize, group: usize) -> f32 {
+        let (bits, each) = (self.bits, 32 / self.bits);
+        let stored = self
+            .words
+            .code(group * (rows / each) + row / each, row % each, bits);
+        let zero = stored + u32::from(self.less_one);
+        (zero & ((1 << bits) - 1)) as f32
+    }
+}

@@ -1,0 +1,154 @@
+//! Where quantised tensors lie: several under one name, below a prefix, as the output projection.
+
+use ebb_kernels::model::{LayerTensor, ModelSpec, TensorName};
+use safetensors::Dtype;
+use serde_json::json;
+
+use super::{Checkpoint, fp8, is_inner};
+use crate::hf_builder::{HfBuilder, Stored, hf_name};
+use crate::tiny;
+
+fn settings() -> serde_json::Value {
+    json!({ "quant_method": "fp8", "activation_scheme": "dynamic" })
+}
+
+/// Joins tensors of a layer, one behind the other.
+fn join(tensors: &mut Vec<Stored>, names: &[&str], joined: &str) {
+    let is_part = |stored: &Stored| names.iter().any(|name| stored.0.contains(name));
+    let layer = |stored: &Stored| stored.0.split(".self_attn").next().map(str::to_owned);
+    let layer = |stored: &Stored| {
+        let attention = layer(stored).unwrap_or_default();
+        attention
+            .split(".mlp")
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let mut found: Vec<(String, Stored)> = Vec::new();
+    for stored in tensors.iter().filter(|stored| is_part(stored)) {
+        let name = layer(stored);
+        match found.iter_mut().find(|(layer, _)| *layer == name) {
+            Some((_, Stored(_, _, shape, bytes))) => {
+                shape[0] += stored.2[0];
+                bytes.extend_from_slice(&stored.3);
+            }
+            None => {
+                let mut first = stored.clone();
+                first.0 = format!("{name}.{joined}.weight");
+                found.push((name, first));
+            }
+        }
+    }
+    tensors.retain(|stored| !is_part(stored));
+    tensors.extend(found.into_iter().map(|(_, stored)| stored));
+}
+
+/// Where Phi-3 has a tensor.
+fn joined_place(spec: &ModelSpec, name: TensorName) -> (String, usize) {
+    let TensorName::Layer(layer, tensor) = name else {
+        let plain = hf_name(name);
+        return (plain.trim_end_matches(".weight").to_owned(), 0);
+    };
+    let (heads, inner) = (spec.heads(), spec.layers[0].intermediate());
+    let (joined, first) = match tensor {
+        LayerTensor::Q => ("self_attn.qkv_proj", 0),
+        LayerTensor::K => ("self_attn.qkv_proj", heads.q_width()),
+        LayerTensor::V => ("self_attn.qkv_proj", heads.q_width() + heads.kv_width()),
+        LayerTensor::Gate => ("mlp.gate_up_proj", 0),
+        LayerTensor::Up => ("mlp.gate_up_proj", inner),
+        _ => {
+            let plain = hf_name(name);
+            return (plain.trim_end_matches(".weight").to_owned(), 0);
+        }
+    };
+    (format!("model.layers.{layer}.{joined}"), first)
+}
+
+#[test]
+fn tensors_that_are_stored_together_are_quantised_together() {
+    let family = tiny::family("phi3");
+    let spec = tiny::spec(family, false);
+    let mut files = HfBuilder::new(family, &spec, Dtype::BF16);
+    files.config["quantization_config"] = settings();
+    let attention = ["q_proj.weight", "k_proj.weight", "v_proj.weight"];
+    join(&mut files.tensors, &attention, "self_attn.qkv_proj");
+    let gates = ["gate_proj.weight", "up_proj.weight"];
+    join(&mut files.tensors, &gates, "mlp.gate_up_proj");
+    let mut checkpoint = Checkpoint {
+        files,
+        spec,
+        weights: Default::default(),
+        place: joined_place,
+    };
+    checkpoint.pack(is_inner, fp8::per_channel);
+    assert_eq!(checkpoint.weights.len(), 8);
+    checkpoint.assert_dequantised();
+}
+
+#[test]
+fn quantised_tensors_are_found_below_a_prefix() {
+    let mut checkpoint = Checkpoint::new(settings(), is_inner, fp8::per_channel);
+    let mut text = checkpoint.files.config.take();
+    let quantization = text["quantization_config"].take();
+    let fields = text.as_object_mut().expect("an object");
+    fields.retain(|key, value| key != "architectures" && !value.is_null());
+    checkpoint.files.config = json!({
+        "architectures": ["Qwen3VLForConditionalGeneration"],
+        "model_type": "qwen3_vl",
+        "text_config": text,
+        "vision_config": { "hidden_size": 32 },
+        "quantization_config": quantization,
+    });
+    for Stored(name, ..) in &mut checkpoint.files.tensors {
+        if let Some(rest) = name.strip_prefix("model.") {
+            *name = format!("model.language_model.{rest}");
+        }
+    }
+    let of_image = Stored(
+        "visual.x.weight_scale".to_owned(),
+        Dtype::F32,
+        vec![1],
+        vec![0; 4],
+    );
+    checkpoint.files.tensors.push(of_image);
+    checkpoint.assert_dequantised();
+    // A list may have another version's names.
+    for name in [
+        "model.layers.0.mlp.up_proj",
+        "language_model.model.layers.0.mlp.up_proj",
+        "model.language_model.layers.0.mlp.up_proj",
+    ] {
+        checkpoint.files.config["quantization_config"]["ignored_layers"] = json!([name]);
+        let (_, found) = checkpoint.files.refusal();
+        assert!(
+            found.ends_with("ignored_layers` says that it is not"),
+            "{found}"
+        );
+    }
+}
+
+#[test]
+fn embedding_and_output_projection_may_be_quantised() {
+    let ends = |module: &str| module == "lm_head" || module == "model.embed_tokens";
+    Checkpoint::new(settings(), ends, fp8::per_channel).assert_dequantised();
+}
+
+#[test]
+fn a_tied_embedding_may_lie_as_a_quantised_output_projection() {
+    let family = tiny::family("llama");
+    let spec = tiny::spec(family, true);
+    let mut files = HfBuilder::new(family, &spec, Dtype::BF16);
+    files.config["quantization_config"] = settings();
+    let mut checkpoint = Checkpoint {
+        files,
+        spec,
+        weights: Default::default(),
+        place: |_, name| match name {
+            TensorName::Embedding => ("lm_head".to_owned(), 0),
+            _ => (hf_name(name).trim_end_matches(".weight").to_owned(), 0),
+        },
+    };
+    checkpoint.tensor("model.embed_tokens.weight").0 = "lm_head.weight".to_owned();
+    checkpoint.pack(|module| module == "lm_head", fp8::per_channel);
+    checkpoint.assert_dequantised();
+}
