@@ -48,20 +48,27 @@ pub(super) fn read(
     })
 }
 
-/// Rows of the weight from `first_row` on, which are columns of the words. Each word is read once
-/// for all of its outputs that are asked for.
+/// Inputs whose words are read together, so that values are written in runs.
+const TOGETHER: usize = 16;
+
+/// Rows of the weight from `first_row` on, which are columns of the words.
 pub(super) fn unpack(words: &[[u8; 4]], shape: [usize; 2], first_row: usize, out: &mut [f32]) {
     let [rows, columns] = shape;
-    let end = first_row + out.len() / columns;
-    let asked = first_row / 8..end.div_ceil(8);
-    for (column, line) in words.chunks_exact(rows / 8).enumerate() {
-        for (word, codes) in asked.clone().zip(&line[asked.clone()]) {
-            let codes = u32::from_le_bytes(*codes);
+    let (each_line, end) = (rows / 8, first_row + out.len() / columns);
+    for word in first_row / 8..end.div_ceil(8) {
+        for (run, lines) in words.chunks(TOGETHER * each_line).enumerate() {
+            let mut codes = [0; TOGETHER];
+            for (codes, line) in codes.iter_mut().zip(lines.chunks_exact(each_line)) {
+                *codes = u32::from_le_bytes(line[word]);
+            }
+            let count = lines.len() / each_line;
             for (place, output) in ORDER.iter().enumerate() {
                 let row = 8 * word + output;
                 if (first_row..end).contains(&row) {
-                    let code = codes >> (place * BITS) & 15;
-                    out[(row - first_row) * columns + column] = code as f32;
+                    let at = (row - first_row) * columns + run * TOGETHER;
+                    for (value, codes) in out[at..][..count].iter_mut().zip(codes) {
+                        *value = (codes >> (place * BITS) & 15) as f32;
+                    }
                 }
             }
         }
