@@ -72,7 +72,7 @@ impl HfWeights {
             let found = weights.quantised(quantisation);
             let (quantised, of_quantised) = found.map_err(|refusal| refusal.at(dir))?;
             let has_kv_scales = of_quantised.iter().any(|name| is_for_kv_cache(name));
-            weights.notes = quantisation.notes(has_kv_scales);
+            weights.notes = quantisation.notes(!quantised.is_empty(), has_kv_scales);
             weights.quantised = Arc::new(quantised);
             parts = of_quantised;
         }

@@ -4,6 +4,8 @@ use safetensors::Dtype;
 use serde_json::{Value, json};
 
 use super::{Checkpoint, Layer, Packed, bf16s, f32s, float_codes, is_inner, part};
+use crate::hf_builder::HfBuilder;
+use crate::tiny;
 
 /// All codes but those that are not numbers.
 fn code(layer: &Layer, at: usize) -> u8 {
@@ -136,11 +138,44 @@ fn scales_of_activations_and_of_a_kv_cache_are_not_used() {
     );
 }
 
+/// Blocks of 128 × 128, in the four dimensions that Model Optimizer gives them.
+fn per_large_block(layer: &Layer) -> Packed {
+    let scales = f32s([fine(layer, 0)]);
+    let scales = part("weight_scale", Dtype::F32, &[1, 1, 1, 1], scales);
+    pack(layer, scales, |_, _| fine(layer, 0))
+}
+
+#[test]
+fn a_kv_cache_alone_may_have_scales() {
+    let settings = json!({
+        "quant_method": "modelopt", "quant_algo": null, "kv_cache_quant_algo": "FP8",
+    });
+    let mut checkpoint = Checkpoint::new(settings, is_inner, per_tensor);
+    let found = checkpoint.files.refusal().1;
+    assert!(
+        found.ends_with("says of no weights that they are"),
+        "{found}"
+    );
+    let spec = checkpoint.spec.clone();
+    let plain = HfBuilder::new(tiny::family("llama"), &spec, Dtype::BF16).tensors;
+    checkpoint.files.tensors = plain;
+    checkpoint.weights.clear();
+    let name = "model.layers.1.self_attn.k_proj.k_scale";
+    let scale = part(name, Dtype::F32, &[], f32s([0.5]));
+    checkpoint.files.tensors.push(scale);
+    let notes = checkpoint.assert_dequantised().notes;
+    assert!(
+        notes.len() == 1 && notes[0].contains("KV cache"),
+        "{notes:?}"
+    );
+}
+
 #[test]
 fn model_optimizer_names_its_granularities() {
     for (algorithm, pack) in [
         ("FP8", per_tensor as fn(&Layer) -> Packed),
         ("FP8_PER_CHANNEL_PER_TOKEN", per_channel),
+        ("FP8_PB_WO", per_large_block),
     ] {
         let settings = json!({
             "quant_method": "modelopt",

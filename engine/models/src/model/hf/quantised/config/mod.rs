@@ -126,23 +126,26 @@ impl Quantisation {
                 }
             }
         }
-        let none = || "no group in `config_groups` has it as a target".to_owned();
+        let none = || match self.groups.is_empty() {
+            true => "`quantization_config` says of no weights that they are".to_owned(),
+            false => "no group in `config_groups` has it as a target".to_owned(),
+        };
         self.others.as_ref().ok_or_else(|| contradicts(none()))
     }
 
-    /// Sentences for the user.
-    pub(crate) fn notes(&self, has_kv_scales: bool) -> Vec<String> {
+    /// Sentences for the user: whether weights are quantised, and whether a KV cache has scales.
+    pub(crate) fn notes(&self, has_weights: bool, has_kv_scales: bool) -> Vec<String> {
         let method = self.method;
-        let mut notes = vec![format!(
+        let weights = format!(
             "the weights are quantised ({method}); they are expanded to bf16 as they are read"
-        )];
-        if self.has_kv_cache || has_kv_scales {
-            notes.push(
-                "the checkpoint's scales for a KV cache are not used; Ebb's formats have their own"
-                    .to_owned(),
-            );
-        }
-        notes
+        );
+        let kv_cache = "the checkpoint's scales for a KV cache are not used; Ebb's formats have \
+                        their own";
+        let notes = [
+            has_weights.then_some(weights),
+            (self.has_kv_cache || has_kv_scales).then(|| kv_cache.to_owned()),
+        ];
+        notes.into_iter().flatten().collect()
     }
 }
 

@@ -14,7 +14,19 @@ const NVFP4: &str = "NVFP4";
 
 pub(super) fn read(settings: &Object) -> Result<Quantisation, Refusal> {
     const KEY: &str = "quant_algo";
+    let of_kv_cache = ["kv_cache_scheme", "kv_cache_quant_algo"];
+    let has_kv_cache = of_kv_cache.iter().any(|key| settings.get(key).is_some());
     let algorithm = settings.get(KEY);
+    if algorithm.is_none() && has_kv_cache {
+        // Nothing but the KV cache is quantised.
+        return Ok(Quantisation {
+            method: "",
+            ignored: ModuleList::empty(settings.name(KEY)),
+            groups: Vec::new(),
+            others: None,
+            has_kv_cache,
+        });
+    }
     settings.required(KEY, algorithm)?;
     let known = [PER_TENSOR, PER_CHANNEL, PER_BLOCK, NVFP4];
     let scheme = match one_of(settings, KEY, &known)? {
@@ -39,9 +51,8 @@ pub(super) fn read(settings: &Object) -> Result<Quantisation, Refusal> {
         None => "ignore",
     };
     let ignored = ModuleList::read(settings, key, Syntax::Trees, &mut RegexBudget::new())?;
-    let of_kv_cache = ["kv_cache_scheme", "kv_cache_quant_algo"];
     Ok(Quantisation {
-        has_kv_cache: of_kv_cache.iter().any(|key| settings.get(key).is_some()),
+        has_kv_cache,
         ..Quantisation::of_all(scheme, ignored)
     })
 }
