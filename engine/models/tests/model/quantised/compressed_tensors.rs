@@ -301,6 +301,16 @@ fn floats_have_scales_by_strategy() {
         })
     };
     Checkpoint::new(blocks, is_inner, pack).assert_dequantised();
+    let mut powers = float("group");
+    powers["format"] = json!("mxfp8-quantized");
+    powers["config_groups"]["group_0"]["weights"]["group_size"] = json!(32);
+    Checkpoint::new(powers.clone(), is_inner, fp8::per_group_power).assert_dequantised();
+    powers["format"] = json!("dense");
+    let found = Checkpoint::new(powers, is_inner, fp8::per_group_power).refused(|_| {});
+    assert!(
+        found.ends_with("config_groups.group_0.targets` says that it is not"),
+        "{found}"
+    );
 }
 
 #[test]
@@ -390,7 +400,7 @@ fn what_does_not_fit_is_refused_by_name() {
         with(&|it| it["format"] = json!("marlin-24")),
         "`quantization_config.format` is \"marlin-24\", which is not supported; supported: \
          float-quantized, int-quantized, naive-quantized, pack-quantized, nvfp4-pack-quantized, \
-         mxfp4-pack-quantized, mixed-precision"
+         mxfp4-pack-quantized, mxfp8-quantized, mixed-precision, dense"
     );
     assert!(with(&|it| it["format"] = json!("mixed-precision")).contains("a format in each group"));
     assert_eq!(

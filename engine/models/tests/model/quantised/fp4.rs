@@ -230,7 +230,7 @@ fn what_does_not_fit_is_refused_by_name() {
     assert_eq!(
         with("quant_algo", json!("W4A8_AWQ")),
         "`quantization_config.quant_algo` is \"W4A8_AWQ\", which is not supported; supported: \
-         FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, NVFP4"
+         FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, MXFP8, NVFP4"
     );
     assert!(
         with("group_size", json!(32)).ends_with("is 32, which is not supported; supported: 16")

@@ -138,6 +138,20 @@ fn scales_of_activations_and_of_a_kv_cache_are_not_used() {
     );
 }
 
+/// MXFP8.
+pub(super) fn per_group_power(layer: &Layer) -> Packed {
+    let groups = layer.columns / 32;
+    let exponents: Vec<u8> = (0..layer.rows * groups)
+        .map(|at| 110 + layer.pick("exponent", at, 20) as u8)
+        .collect();
+    let numbers = float_codes("E8M0");
+    let shape = [layer.rows, groups];
+    let scales = part("weight_scale", Dtype::U8, &shape, exponents.clone());
+    pack(layer, scales, |row, column| {
+        numbers[usize::from(exponents[row * groups + column / 32])]
+    })
+}
+
 /// Blocks of 128 × 128, in the four dimensions that Model Optimizer gives them.
 fn per_large_block(layer: &Layer) -> Packed {
     let scales = f32s([fine(layer, 0)]);
@@ -176,6 +190,7 @@ fn model_optimizer_names_its_granularities() {
         ("FP8", per_tensor as fn(&Layer) -> Packed),
         ("FP8_PER_CHANNEL_PER_TOKEN", per_channel),
         ("FP8_PB_WO", per_large_block),
+        ("MXFP8", per_group_power),
     ] {
         let settings = json!({
             "quant_method": "modelopt",
@@ -212,7 +227,8 @@ fn what_does_not_fit_is_refused_by_name() {
     assert_eq!(
         found,
         format!(
-            "`{scale}.dtype` is I8, which is not supported; supported: F32, F16, BF16, F8_E8M0"
+            "`{scale}.dtype` is I8, which is not supported; supported: F32, F16, BF16, F8_E8M0, \
+             U8"
         )
     );
     let found = new().refused(|it| {

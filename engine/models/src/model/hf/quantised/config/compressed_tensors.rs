@@ -7,18 +7,23 @@ use crate::model::hf::json::Object;
 use crate::model::hf::quantised::formats::{Fp4, Packed, Scheme};
 use crate::model::hf::quantised::scales::Sharing;
 
-const FORMATS: [&str; 7] = [
+const FORMATS: [&str; 9] = [
     "float-quantized",
     "int-quantized",
     "naive-quantized",
     "pack-quantized",
     "nvfp4-pack-quantized",
     "mxfp4-pack-quantized",
+    "mxfp8-quantized",
     MIXED,
+    DENSE,
 ];
 
 /// The groups say which.
 const MIXED: &str = "mixed-precision";
+
+/// Weights are plain.
+const DENSE: &str = "dense";
 
 pub(super) fn read(settings: &Object) -> Result<Quantisation, Refusal> {
     refuse_transforms(settings)?;
@@ -49,7 +54,10 @@ pub(super) fn read(settings: &Object) -> Result<Quantisation, Refusal> {
                         one_of(settings, "format", &FORMATS)?
                     }
                 };
-                Some(scheme(&weights, format)?)
+                match format {
+                    DENSE => None,
+                    format => Some(scheme(&weights, format)?),
+                }
             }
             None => None,
         };
@@ -146,6 +154,11 @@ fn scheme(weights: &Object, format: &str) -> Result<Scheme, Refusal> {
             expects(true, &[4])?;
             in_groups_of(32)?;
             Ok(Scheme::Fp4(Fp4::MxPacked))
+        }
+        "mxfp8-quantized" => {
+            expects(true, &[8])?;
+            in_groups_of(32)?;
+            Ok(Scheme::Fp8(sharing))
         }
         _ => {
             let supported = format!("a format in each group where the whole is {MIXED}");

@@ -10,6 +10,7 @@ use crate::model::hf::quantised::scales::Sharing;
 const PER_TENSOR: &str = "FP8";
 const PER_CHANNEL: &str = "FP8_PER_CHANNEL_PER_TOKEN";
 const PER_BLOCK: &str = "FP8_PB_WO";
+const MXFP8: &str = "MXFP8";
 const NVFP4: &str = "NVFP4";
 
 pub(super) fn read(settings: &Object) -> Result<Quantisation, Refusal> {
@@ -28,11 +29,12 @@ pub(super) fn read(settings: &Object) -> Result<Quantisation, Refusal> {
         });
     }
     settings.required(KEY, algorithm)?;
-    let known = [PER_TENSOR, PER_CHANNEL, PER_BLOCK, NVFP4];
+    let known = [PER_TENSOR, PER_CHANNEL, PER_BLOCK, MXFP8, NVFP4];
     let scheme = match one_of(settings, KEY, &known)? {
         PER_TENSOR => Scheme::Fp8(Sharing::Tensor),
         PER_CHANNEL => Scheme::Fp8(Sharing::Channel),
         PER_BLOCK => Scheme::Fp8(Sharing::Block([128, 128])),
+        MXFP8 => Scheme::Fp8(Sharing::Group(32)),
         _ => Scheme::Fp4(Fp4::NvModelOpt),
     };
     let is_fp4 = matches!(scheme, Scheme::Fp4(_));

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! MODULE.weight                             E4M3 [outputs, inputs]
-//! MODULE.weight_scale or .weight_scale_inv  F32, F16, BF16 or E8M0
+//! MODULE.weight_scale or .weight_scale_inv  F32, F16, BF16, or E8M0 (also as U8)
 //!     [] or [1]                        one for all
 //!     [outputs] or [outputs, 1]        one for each output
-//!     [⌈outputs / a⌉, ⌈inputs / b⌉]    one for each block of a × b
+//!     [⌈outputs / a⌉, ⌈inputs / b⌉]    one for each block of a × b; MXFP8 has 1 × 32
 //! weight = E4M3(code) · scale
 //! ```
 //! Despite its name `weight_scale_inv` multiplies (DeepSeek-V3's `weight_dequant`).
@@ -26,7 +26,8 @@ pub(super) fn read(parts: &mut Parts<'_>, sharing: Sharing) -> Result<QuantisedT
         true => "weight_scale_inv",
         false => "weight_scale",
     };
-    let types = [FLOATS[0], FLOATS[1], FLOATS[2], Dtype::F8_E8M0];
+    let [f32, f16, bf16] = FLOATS;
+    let types = [f32, f16, bf16, Dtype::F8_E8M0, Dtype::U8];
     let (scales, groups) = Scales::read(parts, name, sharing, &types)?;
     Ok(QuantisedTensor {
         shape,
