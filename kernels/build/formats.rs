@@ -28,6 +28,11 @@ macro_rules! formats {
             reader: stringify!($reader),
             bits: 0 $(+ $bits)?,
         }),+),+];
+
+        /// What formats of a group share.
+        const SHARED: &[&str] = &[$($(
+            concat!("src/formats/", stringify!($group), "/", stringify!($family), "/device.cuh"),
+        )*)+];
     };
 }
 include!("../src/formats/registry.rs");
@@ -38,7 +43,9 @@ const READ_IN_PLACE_MAX: usize = 15;
 /// The files that the headers are made of.
 pub(super) fn sources() -> impl Iterator<Item = String> {
     let own = numbered().map(|e| format!("{}/device.cuh", e.folder));
-    own.chain(["src/formats/registry.rs".to_owned()])
+    let shared = SHARED.iter().map(|file| (*file).to_owned());
+    own.chain(shared)
+        .chain(["src/formats/registry.rs".to_owned()])
 }
 
 /// Writes the headers.
