@@ -126,9 +126,8 @@ fn what_was_thrown_out_and_computed_again_comes_out_from_there_on() {
     }
 }
 
-#[test]
-fn answers_that_were_thrown_out_and_then_cancelled_spoil_no_log() {
-    let bench = Bench::new();
+/// Six answers that run until one of them loses its memory; then every client leaves at once.
+fn leave_when_one_is_thrown_out(bench: &Bench) -> Vec<Value> {
     let mut config = bench.config(DeviceChoice::Cpu, 13 * BLOCK);
     config.kv_mode = Some(Mode::PreemptOnly);
     config.overcommit_percent = 300;
@@ -144,28 +143,39 @@ fn answers_that_were_thrown_out_and_then_cancelled_spoil_no_log() {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
     });
-    // Every client leaves at once.
     drop(runtime);
     drop(engine);
-    let logged = bench.lines().split_off(1);
+    bench.lines().split_off(1)
+}
+
+#[test]
+fn answers_that_were_thrown_out_and_then_cancelled_spoil_no_log() {
     let is_lost = |t: &&Value| {
-        let told: u64 = t["steps"]
-            .as_array()
-            .expect("steps")
-            .iter()
-            .fold(0, |sum, step| {
-                sum + step[0].as_u64().expect("tokens") * step[1].as_u64().expect("times")
-            });
-        t["earlier"].as_u64() > Some(0) && told < 200
+        let number = |value: &Value| value.as_u64().expect("a number");
+        let steps = t["steps"].as_array().expect("steps").iter();
+        let told = steps.fold(number(&t["cached"]), |sum, step| {
+            sum + number(&step[0]) * number(&step[1])
+        });
+        number(&t["earlier"]) > 0 && told < 200
     };
-    let lost = logged.iter().filter(is_lost).count();
+    // One that is thrown out may have been computed again before its client left.
+    let (bench, logged, lost) = (0..20)
+        .map(|_| {
+            let bench = Bench::new();
+            let logged = leave_when_one_is_thrown_out(&bench);
+            let lost = logged.iter().filter(is_lost).count();
+            (bench, logged, lost)
+        })
+        .find(|(.., lost)| *lost > 0)
+        .expect("an answer that was thrown out and is not there again");
+    assert!(lost < logged.len(), "{lost} of {}", logged.len());
+    let replayed = bench.replayed("cpu", &[]);
     assert!(
-        lost > 0 && lost < logged.len(),
-        "{lost} of {}",
+        !replayed.is_empty() && replayed.len() <= logged.len() - lost,
+        "{} of {} came out, {lost} were lost",
+        replayed.len(),
         logged.len()
     );
-    let replayed = bench.replayed("cpu", &[]);
-    assert!(!replayed.is_empty() && replayed.len() <= logged.len() - lost);
     assert!(
         replayed.iter().all(|line| line["same"] == true),
         "{replayed:?}"
