@@ -23,9 +23,6 @@ pub struct PoolConfig {
     pub protected: MinBits,
     /// Lowest bits of the first one, at least those of `protected`.
     pub sink: MinBits,
-    /// Most of the last sealed blocks of a sequence that
-    /// [`keep_recent`](crate::BlockManager::keep_recent) keeps at 16 bit.
-    pub recent_blocks: u32,
     /// Whether sealed blocks are published for later prompts to share.
     pub prefix_cache: bool,
     /// Longest sequence, in blocks.
@@ -124,7 +121,6 @@ impl PoolConfig {
             levels: LevelTable::whole(frames_per_sub_block * SUB_BLOCKS as u32),
             protected: MinBits(8),
             sink: MinBits(8),
-            recent_blocks: 0,
             prefix_cache: true,
             max_blocks_per_seq: 1024,
             hash_key: 0,
@@ -148,10 +144,10 @@ impl PoolConfig {
     }
 
     /// Most frames that a sequence of up to `tokens` tokens takes with all blocks at the floor of
-    /// `min_bits`: the first and the last sealed block at their protected bits, the recent ones and
-    /// the open block at 16 bit, those between at the floor. The peak may be just before the last
-    /// block was sealed.
-    pub fn floor_frames(&self, tokens: u64, min_bits: MinBits) -> u64 {
+    /// `min_bits`: the first and the last sealed block at their protected bits, the open block and
+    /// up to `recent_blocks` that [`keep_recent`](crate::BlockManager::keep_recent) keeps at 16
+    /// bit, those between at the floor. The peak may be just before the last block was sealed.
+    pub fn floor_frames(&self, tokens: u64, min_bits: MinBits, recent_blocks: u32) -> u64 {
         let at = |min_bits| u64::from(self.level_frames(self.levels.floor(min_bits)));
         let (first, last) = (
             at(min_bits.max(self.sink)),
@@ -164,7 +160,7 @@ impl PoolConfig {
             _ => first + last + middle * (blocks - 2),
         };
         let sealed = |blocks: u64| {
-            let recent = blocks.min(self.recent_blocks.into());
+            let recent = blocks.min(recent_blocks.into());
             let all_at_16_bit = blocks * u64::from(self.block_frames());
             let most = shrunk(blocks) + recent * u64::from(self.block_frames());
             most.min(all_at_16_bit)

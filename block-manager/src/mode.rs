@@ -11,8 +11,8 @@ pub enum Mode {
     /// sequence is preempted only when nothing is left to shrink.
     Progressive,
     /// Every block shrinks to its floor as soon as it is sealed, as in KIVI, Kitty and KVmix. Only
-    /// the tokens of its own chunk of a prompt read it at 16 bit. What a sequence reads then
-    /// depends on nothing but itself.
+    /// the tokens of its own chunk of a prompt read it at 16 bit, and those behind it while KVmix's
+    /// rule keeps it as recent. What a sequence reads then depends on nothing but itself.
     Static,
 }
 

@@ -74,10 +74,16 @@ impl Watermarks {
 /// Arrival and admission.
 impl Policy {
     /// Frames that one choice takes at its longest, `tokens` tokens: at 16 bit, or with its blocks
-    /// at their floor where blocks shrink.
-    pub fn frames_at_longest(&self, pool: &PoolConfig, tokens: u64, min_bits: MinBits) -> u64 {
+    /// at their floor where blocks shrink, but for so many recent ones.
+    pub fn frames_at_longest(
+        &self,
+        pool: &PoolConfig,
+        tokens: u64,
+        min_bits: MinBits,
+        recent_blocks: u32,
+    ) -> u64 {
         if self.mode.shrinks() {
-            return pool.floor_frames(tokens, min_bits);
+            return pool.floor_frames(tokens, min_bits, recent_blocks);
         }
         tokens.div_ceil(SUB_BLOCK_TOKENS as u64) * u64::from(pool.frames_per_sub_block)
     }

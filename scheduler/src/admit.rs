@@ -101,6 +101,10 @@ impl Scheduler {
         let created = self
             .blocks
             .create_from(id, cursor, tokens, cacheable, seq.options);
+        if self.policy.mode == Mode::Static && self.config.recent_permille > 0 {
+            // Until the rule lets them go.
+            self.blocks.keep_recent(id, 0);
+        }
         self.candidate.seq = None;
         self.blocked_head = None;
         self.dequeue(key);

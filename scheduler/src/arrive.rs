@@ -176,7 +176,8 @@ impl Scheduler {
         let computed =
             request.prompt.len() as u64 + u64::from(request.max_tokens.saturating_sub(1));
         let min_bits = MinBits(min_kv_bits);
+        let recent_blocks = self.config.recent_blocks(request.prompt.len());
         self.policy
-            .frames_at_longest(self.blocks.config(), computed, min_bits)
+            .frames_at_longest(self.blocks.config(), computed, min_bits, recent_blocks)
     }
 }

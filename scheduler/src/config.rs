@@ -57,8 +57,9 @@ pub struct Config {
     pub shrink_bytes_max: u64,
     /// [`Mode::Static`]: tokens of a prompt that read each other at 16 bit, a multiple of 128. A
     /// prompt is computed in chunks of this length, from its start. A chunk reads the blocks before
-    /// it at their floor, and shrinks to its own floor when it is complete. A longer chunk reads
-    /// less that has shrunk, but the 16-bit frames of one chunk cannot be promised to sequences.
+    /// it at their floor (the recent ones at 16 bit), and shrinks to its own floor when it is
+    /// complete. A longer chunk reads less that has shrunk, but the 16-bit frames of one chunk
+    /// cannot be promised to sequences.
     pub static_chunk: u32,
     /// [`Mode::Static`]: share of the recent context that stays at 16 bit by KVmix's rule
     /// ([`recent_tokens`](crate::recent_tokens)), in thousandths below 1000.
@@ -151,12 +152,15 @@ impl Config {
         }
     }
 
-    /// [`Mode::Static`]: most sealed blocks of a sequence that its recent context keeps at 16 bit.
-    pub fn recent_blocks(&self) -> u32 {
+    /// [`Mode::Static`]: most sealed blocks that the recent context of a sequence with a prompt of
+    /// so many tokens keeps at 16 bit.
+    pub fn recent_blocks(&self, prompt: usize) -> u32 {
+        let block = BLOCK_TOKENS as u32;
         match self.mode {
             Mode::Static => {
-                let kept = recent_tokens_max(self.recent_permille, self.static_chunk);
-                kept / BLOCK_TOKENS as u32
+                let prompt = u32::try_from(prompt).unwrap_or(u32::MAX);
+                let step = self.static_chunk.min(prompt).max(block);
+                recent_tokens_max(self.recent_permille, step) / block
             }
             Mode::PreemptOnly | Mode::Progressive => 0,
         }

@@ -16,6 +16,9 @@ use ebb_block_manager::BLOCK_TOKENS;
 /// If `chunk` is 0.
 pub fn recent_tokens(share: u32, prompt: u32, chunk: u32, computed: u32) -> u32 {
     assert!(chunk > 0, "a chunk has tokens");
+    if share == 0 {
+        return 0;
+    }
     let block = BLOCK_TOKENS as u32;
     let (mut at, mut kept) = (0, 0_u64);
     while at < computed {

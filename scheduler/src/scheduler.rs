@@ -63,10 +63,7 @@ impl Scheduler {
     /// A scheduler without requests and with an empty pool.
     pub fn new(config: Config, pool: PoolConfig) -> Result<Self, SetupError> {
         config.validate()?;
-        let blocks = BlockManager::new(PoolConfig {
-            recent_blocks: config.recent_blocks(),
-            ..pool
-        })?;
+        let blocks = BlockManager::new(pool)?;
         Ok(Self {
             policy: config.policy(blocks.config(), blocks.available()),
             config,

@@ -1,5 +1,6 @@
 //! [`Mode::Static`]: a prompt is computed in chunks at fixed positions, whose tokens read each
-//! other at 16 bit. Everything before the chunk is read at its floor.
+//! other at 16 bit. Everything before the chunk is read at its floor, but for the recent context
+//! of KVmix's rule ([`recent_tokens`]), which stays at 16 bit.
 
 use std::ops::Range;
 
@@ -27,8 +28,12 @@ impl Scheduler {
     }
 
     /// The first block that lies wholly within the recent context of a sequence whose chunk begins
-    /// at `begin`. It depends on the sequence alone.
+    /// at `begin`, at most the first that is not full then: what is sealed behind it is looked at
+    /// when the next chunk begins. 0 where nothing is ever recent. It depends on the sequence alone.
     fn first_recent_block(&self, seq: &Seq, begin: u32) -> u32 {
+        if self.config.recent_permille == 0 {
+            return 0;
+        }
         let at = if seq.computed < seq.prompt_len {
             begin
         } else {
@@ -36,7 +41,8 @@ impl Scheduler {
         };
         let (share, chunk) = (self.config.recent_permille, self.config.static_chunk);
         let kept = recent_tokens(share, seq.prompt_len, chunk, at);
-        (at - kept).div_ceil(BLOCK_TOKENS as u32)
+        let block = BLOCK_TOKENS as u32;
+        (at - kept).div_ceil(block).min(begin / block)
     }
 
     /// Up to where a sequence needs memory to compute tokens up to `end`. A chunk is begun only
@@ -50,7 +56,8 @@ impl Scheduler {
         }
     }
 
-    /// Whether the blocks before a sequence's chunk are at their floor, so that it may read them.
+    /// Whether the blocks before a sequence's chunk are at their floor, the recent ones at 16 bit,
+    /// so that it may read them.
     /// If not, shrinks them.
     pub(crate) fn is_at_floor(&mut self, key: Key, batch: &mut Batch) -> bool {
         let seq = &self.seqs[key];
@@ -74,7 +81,9 @@ impl Scheduler {
         if seq.committed < sealed {
             return false;
         }
-        self.blocks.keep_recent(resident.id, recent as usize);
+        if self.config.recent_permille > 0 {
+            self.blocks.keep_recent(resident.id, recent as usize);
+        }
         let at_floor = self.blocks.shrink_to_floor(resident.id, &mut batch.shrinks);
         if at_floor {
             self.seqs[key].at_floor = (full, recent);

@@ -62,6 +62,9 @@ impl Setup {
         let source = KvSource::Floor(self.floor.clone());
         let plan = KvPlan::new(self.shape.geometry, self.limits.mode, &source);
         let plan = plan.map_err(|e| e.to_string())?;
+        if plan.recent_permille > 0 {
+            return Err("the simulation knows no recent context; leave out recent=profile".into());
+        }
         Ok(PoolConfig {
             prefix_cache: self.prefix_cache,
             ..plan.pool(frames_of(self.shape.geometry, self.kv_bytes))

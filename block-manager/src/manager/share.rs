@@ -95,7 +95,8 @@ impl BlockManager {
         }
     }
 
-    /// Starts `child` with every committed token of `parent`. All blocks are shared. A sequence
+    /// Starts `child` with every committed token of `parent`. All blocks are shared, and stay at 16
+    /// bit for both where they do for the parent ([`keep_recent`](Self::keep_recent)). A sequence
     /// that appends to a shared open block copies it first ([`drain_copies`](Self::drain_copies));
     /// the last holder keeps it.
     pub fn fork(&mut self, parent: SeqId, child: SeqId) -> Slot {
@@ -103,6 +104,7 @@ impl BlockManager {
         let Sequence {
             committed,
             hash,
+            recent_from,
             options,
             read,
             ..
@@ -113,7 +115,11 @@ impl BlockManager {
         }
         let row = self.seqs.at_mut(slot);
         (row.committed, row.allocated, row.read) = (committed, committed, read);
+        row.recent_from = recent_from;
         self.protect_row(slot);
+        for index in 0..self.seqs.at(slot).recent_blocks().len() {
+            self.pin(self.seqs.at(slot).recent_blocks()[index]);
+        }
         slot
     }
 

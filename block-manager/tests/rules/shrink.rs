@@ -323,7 +323,7 @@ fn the_floor_is_what_full_pressure_comes_to() {
             run_at(&mut pool, A, &text(1, len), min_bits, 0);
             floors(&mut pool, A, 1);
             most = most.max(pool.usage().frames_live);
-            let floor = pool.config().floor_frames(len as u64, MinBits(min_bits));
+            let floor = pool.config().floor_frames(len as u64, MinBits(min_bits), 0);
             // The last block was still open before its last token.
             let before = u64::from(most);
             assert!(
@@ -409,7 +409,6 @@ fn recent_blocks_stay_at_16_bit_until_they_are_no_longer_recent() {
     let mut config = config(400, 1);
     config.levels = LevelTable::of_frames(&[8, 4, 1]);
     (config.protected, config.sink) = (MinBits::ANY, MinBits::ANY);
-    config.recent_blocks = 3;
     let mut pool = BlockManager::new(config).expect("the shape is valid");
     let prompt = text(1, 640);
     run(&mut pool, A, &prompt);
@@ -439,7 +438,7 @@ fn recent_blocks_stay_at_16_bit_until_they_are_no_longer_recent() {
     extend(&mut pool, A, &more);
     assert_eq!(at_floor(&mut pool, A), [2, 2, 2, 2, 0, 0, 0]);
     let held = u64::from(pool.usage().frames_live);
-    assert!(pool.config().floor_frames(896, MinBits::ANY) >= held);
+    assert!(pool.config().floor_frames(896, MinBits::ANY, 3) >= held);
     pool.release(A);
     pool.check().expect("the pool is sound");
     assert_eq!(at_floor(&mut pool, B), [2; 5]);

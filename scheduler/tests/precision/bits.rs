@@ -30,7 +30,7 @@ fn one_that_insists_on_16_bit_keeps_it_among_those_that_shrink() {
 #[test]
 fn bounds_between_are_kept_as_well() {
     for bound in [8, 4, 2] {
-        let floor = shrinking_pool(100).floor_frames(700 + 199, MinBits(bound));
+        let floor = shrinking_pool(100).floor_frames(700 + 199, MinBits(bound), 0);
         let mut h = Harness::new(progressive(), shrinking_pool(2 * floor as u32));
         h.arrive(at_least(bound, request(1, 700, 200)));
         h.arrive(at_least(bound, request(2, 700, 200)));

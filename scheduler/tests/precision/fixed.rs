@@ -110,7 +110,7 @@ fn chunks_change_nothing_but(static_chunk: u32, recent_permille: u32) {
     };
     assert!(run(chunked, 2000).0 == alone);
     // Room for one request at its longest.
-    let recent = 32 * fixed().recent_blocks();
+    let recent = 32 * fixed().recent_blocks(usize::MAX);
     assert!(run(fixed(), 200 + recent).0 == alone);
     let overcommitted = Config {
         overcommit_percent: 400,
@@ -176,6 +176,27 @@ fn the_recent_context_stays_at_16_bit() {
             most = most.max(expect.iter().filter(|level| **level == 0).count());
         }
         assert!(most > 0, "nothing was recent");
+    }
+}
+
+// Where no block has to shrink first, the token behind a prompt does not wait for the prompt's step.
+#[test]
+fn the_first_token_is_planned_ahead() {
+    for recent_permille in [0, 200] {
+        let config = Config {
+            max_in_flight: 2,
+            recent_permille,
+            ..fixed()
+        };
+        let mut h = Harness::new(config, shrinking_pool(1000));
+        h.arrive(request(1, 100, 20));
+        let prompt = h.plan().expect("the prompt");
+        let ahead = h.plan().expect("the token behind it");
+        assert_eq!((ahead.slices[0].position, ahead.slices.len()), (100, 1));
+        h.done(&prompt);
+        h.done(&ahead);
+        h.run_dry();
+        assert!(h.memory_is_back());
     }
 }
 

@@ -39,8 +39,15 @@ pub fn expected_rejection(
         Some("Choices")
     } else if tokens > u64::from(pool.max_blocks_per_seq) * BLOCK_TOKENS as u64 {
         Some("TooLong")
-    } else if least_frames(computed, request.min_kv_bits, config, pool) > room {
-        match least_frames(computed, 0, config, pool) > room {
+    } else if least_frames(
+        computed,
+        request.prompt.len(),
+        request.min_kv_bits,
+        config,
+        pool,
+    ) > room
+    {
+        match least_frames(computed, request.prompt.len(), 0, config, pool) > room {
             true => Some("NeverFits"),
             false => Some("NeverFitsAtBits"),
         }
@@ -55,7 +62,13 @@ pub fn expected_rejection(
 
 /// The most frames that a sequence of up to `tokens` tokens takes at any time, with all blocks at
 /// their floor.
-fn least_frames(tokens: u64, min_kv_bits: u8, config: &Config, pool: &PoolConfig) -> u64 {
+fn least_frames(
+    tokens: u64,
+    prompt: usize,
+    min_kv_bits: u8,
+    config: &Config,
+    pool: &PoolConfig,
+) -> u64 {
     let sub_block = u64::from(pool.frames_per_sub_block);
     if !config.mode.shrinks() {
         return tokens.div_ceil(16) * sub_block;
@@ -66,12 +79,13 @@ fn least_frames(tokens: u64, min_kv_bits: u8, config: &Config, pool: &PoolConfig
     };
     let own = min_kv_bits;
     let [first, last] = [pool.sink, pool.protected].map(|bound| at(own.max(bound.0)));
-    // The recent context of KVmix's rule is at 16 bit: r / (1 - r) of a chunk at most.
+    // The recent context of KVmix's rule is at 16 bit: r / (1 - r) of the longest step at most.
     let share = match config.mode {
         Mode::Static => u64::from(config.recent_permille),
         Mode::PreemptOnly | Mode::Progressive => 0,
     };
-    let recent = u64::from(config.static_chunk) * share / (1000 - share) / 128;
+    let step = u64::from(config.static_chunk).min(prompt as u64).max(128);
+    let recent = step * share / (1000 - share) / 128;
     let sealed = |blocks: u64| {
         let shrunk = match blocks {
             0 => 0,

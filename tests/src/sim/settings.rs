@@ -108,7 +108,6 @@ impl Settings {
             levels,
             protected,
             sink: protected.max(MinBits(rng.pick(&[0, 0, 0, 8, 16]))),
-            recent_blocks: 0,
             prefix_cache: !rng.one_in(5),
             max_blocks_per_seq: longest_blocks + 1 - u32::from(rng.one_in(4)),
             hash_key: 0,

@@ -77,17 +77,24 @@ impl PageFormats {
         let guards = &self.guards;
         let page = |page: usize| {
             let is_recent = age < guards.recent[page].blocks(sealed);
-            match &guards.sink_formats {
-                // These are made from 16 bit only.
-                Some(_) if is_first && is_recent => return FormatId::F16,
-                Some(formats) if is_first => return formats[page],
-                _ if is_recent || (is_first && guards.sink) => return self.protected[page],
-                _ => {}
-            }
             let (floor, side) = (self.sealed[page], Side::of_page(page));
-            match self.max_length {
+            let now = match self.max_length {
                 Some(most) => by_length(floor, side, sealed * BLOCK_TOKENS, most),
                 None => floor,
+            };
+            match &guards.sink_formats {
+                // These are made from 16 bit only.
+                Some(_) if is_first && is_recent => FormatId::F16,
+                Some(formats) if is_first => formats[page],
+                // A guarded block is not below one that nothing guards: none ever goes up.
+                _ if is_recent || (is_first && guards.sink) => {
+                    let protected = self.protected[page];
+                    match now.nominal_bits() > protected.nominal_bits() {
+                        true => now,
+                        false => protected,
+                    }
+                }
+                _ => now,
             }
         };
         (0..self.sealed.len()).map(page).collect()
@@ -137,6 +144,24 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    // Guarded at 8 bit, then by length at 16 or 8: never up again.
+    #[test]
+    fn no_block_goes_up_whatever_guards_it() {
+        let formats = PageFormats {
+            sealed: vec![FormatId::Int4; 2],
+            protected: vec![FormatId::Int8; 2],
+            guards: Guards::usual(1),
+            max_length: Some(2048),
+        };
+        for block in 0..16 {
+            let bits = (block + 1..=16).map(|sealed| {
+                let at = formats.of_block(block == 0, sealed - 1 - block, sealed);
+                at[0].nominal_bits()
+            });
+            assert!(bits.is_sorted_by(|a, b| a >= b), "block {block}");
         }
     }
 

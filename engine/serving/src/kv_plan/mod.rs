@@ -97,7 +97,8 @@ pub enum KvPlanError {
     /// Blocks that come down by length in a mode where they come down at once.
     #[error(
         "shrink=by-length brings blocks down step by step as a sequence grows, but in mode static \
-         they go to their final formats at once; leave it out, or choose --kv-mode progressive"
+         they go to their final formats at once; leave it out (in --kv-mode progressive the memory \
+         of the pool decides instead)"
     )]
     ByLength,
     /// A sink of tokens, and not of blocks.

@@ -20,7 +20,7 @@ pub enum KvSpecError {
     #[error(
         "'{part}' in the KV specification names no page; parts are k=FORMAT, v=FORMAT, \
          layer7.k=FORMAT, layer7.v=FORMAT, protect=int8|f16, sink=0|1|32, recent=BLOCKS, \
-         recent.k=BLOCKS, recent.v=BLOCKS and rotate=k|v|kv"
+         recent.k=BLOCKS, recent.v=BLOCKS, rotate=k|v|kv and shrink=by-length"
     )]
     Key {
         /// The part.

@@ -88,7 +88,8 @@ pub fn pool(model: &LoadedModel, bytes: u64, prefix_cache: bool) -> Result<PoolC
     })
 }
 
-/// Tokens that a sequence may hold, on a pool that keeps `kept` frames for itself.
+/// Tokens that a sequence may hold, on a pool that keeps `kept` frames for itself, where so
+/// many recent blocks stay at 16 bit.
 ///
 /// # Errors
 /// When more are asked for than the model or the pool allows.
@@ -96,9 +97,10 @@ pub(super) fn max_context(
     model: &LoadedModel,
     pool: &PoolConfig,
     kept: u32,
+    recent_blocks: u32,
     asked: Option<usize>,
 ) -> Result<usize, StartError> {
-    let held = longest(pool, kept);
+    let held = longest(pool, kept, recent_blocks);
     let (limit, why) = if model.max_context() <= held {
         (
             model.max_context(),
@@ -119,9 +121,12 @@ pub(super) fn max_context(
 
 /// Tokens of the longest sequence that the pool holds alone beside `kept` frames, once all of it
 /// has shrunk that may.
-fn longest(pool: &PoolConfig, kept: u32) -> usize {
+fn longest(pool: &PoolConfig, kept: u32, recent_blocks: u32) -> usize {
     let room = u64::from((pool.frames - pool.shrink_reserve()).saturating_sub(kept));
-    let fits = |blocks: &u64| pool.floor_frames(blocks * BLOCK_TOKENS as u64, MinBits::ANY) <= room;
+    let fits = |blocks: &u64| {
+        let tokens = blocks * BLOCK_TOKENS as u64;
+        pool.floor_frames(tokens, MinBits::ANY, recent_blocks) <= room
+    };
     let blocks = (1..=u64::from(pool.max_blocks_per_seq)).take_while(fits);
     blocks.last().unwrap_or(0) as usize * BLOCK_TOKENS
 }

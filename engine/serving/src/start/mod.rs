@@ -100,7 +100,7 @@ pub fn start_on(
         Device::Cuda(device) => device.pool_bytes(&steps, &plan.layout, kv_bytes),
         Device::Cpu => kv_bytes,
     };
-    let mut pool = PoolConfig {
+    let pool = PoolConfig {
         levels: plan.levels.clone(),
         protected: plan.protected,
         sink: plan.sink,
@@ -108,9 +108,9 @@ pub fn start_on(
     };
     limits.static_chunk = config.static_chunk.unwrap_or(static_chunk(&pool));
     limits.recent_permille = plan.recent_permille;
-    pool.recent_blocks = limits.recent_blocks();
     let kept = limits.chunk_frames(&pool);
-    let max_context = max_context(&model, &pool, kept, config.max_context)?;
+    let recent_blocks = limits.recent_blocks(usize::MAX);
+    let max_context = max_context(&model, &pool, kept, recent_blocks, config.max_context)?;
     steps.context = max_context;
     let mut names = config.served_names.clone().into_iter();
     let name = names.next().unwrap_or_else(|| model.name.clone());

@@ -259,6 +259,12 @@ impl ReplayArgs {
                      same, keys, values or neither, and have the same key scales, or none"
                 )));
             }
+            if spec.comes_down_by_length() {
+                return Err(CliError::Usage(format!(
+                    "{flag} {text}: answers have no greatest length to come down by; leave out \
+                     shrink=by-length, or score a text with ebb eval"
+                )));
+            }
             let formats = spec.formats(geometry)?;
             device
                 .check_formats(geometry, &formats)

@@ -478,7 +478,12 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         }
         for pages in Formats::kinds(device, head_dim) {
             check_mixtures(device, report, pages)?;
-            check_mqa_and_mha(device, report, pages)?;
+            // Kernels of a width differ in no more than that.
+            let heads = match head_dim {
+                128 => &MQA_AND_MHA[..],
+                _ => &[(1, 32), (8, 1)],
+            };
+            check_mqa_and_mha(device, report, pages, heads)?;
             check_company(device, report, pages, 4)?;
             if !pages.has_polar() {
                 check_company(device, report, pages, 16)?;
@@ -548,8 +553,9 @@ fn check_mqa_and_mha(
     device: &Arc<Device>,
     report: &mut Report,
     pages: Formats,
+    heads: &[(usize, usize)],
 ) -> Result<(), ProbeError> {
-    for (kv_heads, group) in MQA_AND_MHA {
+    for &(kv_heads, group) in heads {
         let pages = pages.of_kv_heads(kv_heads);
         let mut rng = Rng(group as u64 + 60);
         let mut any = |_, _| pages.any(&mut rng);

@@ -16,8 +16,9 @@
 //! | `gptq` | gptq | 4 or 8 bits in words, by inputs, eight or four inputs a word | per group |
 //! | `fp4` | mxfp4, modelopt, compressed-tensors | E2M1 | per 32 or 16, E8M0 or E4M3 |
 //!
-//! What is stored decides whether a tensor is quantised. Settings that say otherwise are refused.
-//! Activations stay as they are: scales for them, and for a KV cache of 8 bits, are not used.
+//! What is stored decides whether a tensor is quantised. Codes that the settings exclude are
+//! refused. Activations stay as they are: scales for them, and for a KV cache of 8 bits, are not
+//! used.
 
 mod config;
 mod formats;
