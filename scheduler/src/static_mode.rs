@@ -29,7 +29,8 @@ impl Scheduler {
 
     /// The first block that lies wholly within the recent context of a sequence whose chunk begins
     /// at `begin`, at most the first that is not full then: what is sealed behind it is looked at
-    /// when the next chunk begins. 0 where nothing is ever recent. It depends on the sequence alone.
+    /// when the next chunk begins. 0 where nothing is ever recent. It depends on the sequence
+    /// alone.
     fn first_recent_block(&self, seq: &Seq, begin: u32) -> u32 {
         if self.config.recent_permille == 0 {
             return 0;

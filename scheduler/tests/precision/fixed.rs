@@ -179,7 +179,8 @@ fn the_recent_context_stays_at_16_bit() {
     }
 }
 
-// Where no block has to shrink first, the token behind a prompt does not wait for the prompt's step.
+// Where no block has to shrink first, the token behind a prompt does not wait for the prompt's
+// step.
 #[test]
 fn the_first_token_is_planned_ahead() {
     for recent_permille in [0, 200] {
