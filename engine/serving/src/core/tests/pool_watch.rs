@@ -32,6 +32,7 @@ async fn an_idle_engine_is_seen_as_it_is_now() {
 async fn callers_share_a_recent_look() {
     let engine = engine(Fake::new(400, 2, |_| None), 400);
     pause().await;
+    let asked = Instant::now();
     let looks = (0..50).map(|_| {
         let engine = engine.clone();
         tokio::spawn(async move { engine.kv_pool().await.at })
@@ -41,7 +42,13 @@ async fn callers_share_a_recent_look() {
         times.push(look.await.expect("a look"));
     }
     times.dedup();
-    assert!(times.len() <= 2, "{} looks were made", times.len());
+    // One to begin with, and ten a second: on a busy machine fifty callers take a while.
+    let most = 2 + asked.elapsed().as_millis() / 100;
+    assert!(
+        times.len() as u128 <= most,
+        "{} looks were made, {most} may be",
+        times.len()
+    );
 }
 
 #[tokio::test]
