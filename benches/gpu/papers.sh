@@ -15,17 +15,8 @@ if [ $# -ne 3 ]; then
   echo "usage: EBB=BINARY benches/gpu/papers.sh OUT MODEL TEXT" >&2
   exit 2
 fi
-root=$(realpath "$(dirname "$0")/../..")
-ebb=$(realpath "${EBB:-$root/target/release/ebb}")
-out=$(realpath -m "$1")
-model=$(realpath "$2")
-text=$(realpath "$3")
 parts=${PARTS:-modes kvmix pmkvq}
-. "$root/benches/gpu/cublaslt.sh" || true # where there is none, ebb says so
-mkdir -p "$out"
-cd "$out" # so that the table names profiles without a path
-tail -c 600000 "$text" > calib.txt
-trap 'rm -f calib.txt' EXIT
+. "$(dirname "$0")/model_and_text.sh"
 
 score() {
   local begin=$SECONDS
@@ -37,7 +28,7 @@ calibrate() { # calibrate NAME FLAGS...
   local begin=$SECONDS name=$1
   shift
   [ -f "$name.json" ] && return
-  "$ebb" calibrate --device cuda --model "$model" --text calib.txt --out "$name.json" "$@" \
+  "$ebb" calibrate --device cuda --model "$model" --text calibration.txt --out "$name.json" "$@" \
     > "$name.txt" 2>&1 || { cat "$name.txt" >&2; return 1; }
   echo "$name in $((SECONDS - begin)) s"
 }
@@ -78,7 +69,7 @@ for part in $parts; do
       score "${modes[@]}"
       ;;
     pmkvq)
-      # Keys by token, as the paper's, and by channel, as ours; the program over layers and over
+      # Keys per token, as the paper's, and per channel, as ours; the program over layers and over
       # pages; with and without λ; the positions of the sensitivities 4 apart and 1 apart.
       modes=()
       for keys in token channel; do

@@ -15,22 +15,13 @@ if [ $# -ne 3 ]; then
   echo "usage: EBB=BINARY benches/gpu/quality.sh OUT MODEL TEXT" >&2
   exit 2
 fi
-root=$(realpath "$(dirname "$0")/../..")
-ebb=$(realpath "${EBB:-$root/target/release/ebb}")
-out=$(realpath -m "$1")
-model=$(realpath "$2")
-text=$(realpath "$3")
-. "$root/benches/gpu/cublaslt.sh" || true # where there is none, ebb says so
-mkdir -p "$out"
-cd "$out" # so that the table names the profile without a path
+. "$(dirname "$0")/model_and_text.sh"
 
 profile=$(basename "$model" .gguf).json
-tail -c 600000 "$text" > calibration.txt
 begin=$SECONDS
 "$ebb" calibrate --device cuda --model "$model" --text calibration.txt --samples "${SAMPLES:-8}" \
   --rotate-v --out "$profile"
 calibrated=$SECONDS
-rm calibration.txt
 
 specs=(
   k=int8,v=int8 k=int4,v=int4 k=int4,v=int2 k=int3,v=int3 k=int3,v=int2 k=int2,v=int4

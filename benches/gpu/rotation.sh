@@ -15,26 +15,17 @@ if [ $# -ne 4 ]; then
   echo "usage: EBB=BINARY benches/gpu/rotation.sh OUT MODEL TEXT PROFILE" >&2
   exit 2
 fi
-root=$(realpath "$(dirname "$0")/../..")
-ebb=$(realpath "${EBB:-$root/target/release/ebb}")
-out=$(realpath -m "$1")
-model=$(realpath "$2")
-text=$(realpath "$3")
 profile=$(realpath "$4")
-. "$root/benches/gpu/cublaslt.sh" || true # where there is none, ebb says so
-mkdir -p "$out"
-cd "$out"
+. "$(dirname "$0")/model_and_text.sh"
 cp "$profile" .
 profile=$(basename "$profile")
 
-tail -c 600000 "$text" > calibration.txt
 calibrate() {
   "$ebb" calibrate --device cuda --model "$model" --text calibration.txt --samples 8 \
     --rotate-v --rotate-k "$@"
 }
 calibrate --out rotated.json
 calibrate --formats int8,int4,int2 --out rotated-plain.json
-rm calibration.txt
 
 specs=()
 for keys in int8 int4 int3 int2 int2c kitty25 kitty25c kitty12c int4t int2t polar44; do
