@@ -4,6 +4,7 @@ mod bench;
 mod command;
 #[cfg(feature = "cuda-emulator")]
 mod on_gpu;
+mod presets;
 #[expect(dead_code, reason = "the lab's tests need more models")]
 #[path = "../../lab/tests/gradients/tiny.rs"]
 mod tiny;

@@ -323,7 +323,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             (0, position((F::Int8t, F::Int3))),
             (position((F::F16, F::F16)), position((F::Int4t, F::Int2))),
         ];
-        check_failures(device, report, "by token", &layout, &failing, &mut rng)?;
+        check_failures(device, report, "per token", &layout, &failing, &mut rng)?;
         check_dequantising(device, report, "ladder", &layout, &pairs, &mut rng)?;
         check_static(device, report, geometry, &mut rng)?;
     }

@@ -97,9 +97,7 @@ fn modules_to_not_convert_are_parts_of_names() {
         is_inner(module) && !module.contains("mlp.down") && !module.contains("layers.1.self_attn")
     };
     Checkpoint::new(left_out, which, plain).assert_dequantised();
-    let found = checkpoint().refused(|it| {
-        it.files.config["quantization_config"]["modules_to_not_convert"] = named;
-    });
+    let found = checkpoint().refused_with("modules_to_not_convert", named);
     assert!(
         found.ends_with("`quantization_config.modules_to_not_convert` says that it is not"),
         "{found}"
@@ -108,9 +106,7 @@ fn modules_to_not_convert_are_parts_of_names() {
 
 #[test]
 fn what_does_not_fit_is_refused_by_name() {
-    let with = |key: &str, value: Value| {
-        checkpoint().refused(|it| it.files.config["quantization_config"][key] = value)
-    };
+    let with = |key: &str, value: Value| checkpoint().refused_with(key, value);
     assert_eq!(
         with("bits", json!(3)),
         "`quantization_config.bits` is 3, which is not supported; supported: 4"

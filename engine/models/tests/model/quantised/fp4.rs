@@ -224,9 +224,7 @@ fn what_does_not_fit_is_refused_by_name() {
     );
 
     let nv = || Checkpoint::new(nv_settings(), is_nv, nv_modelopt);
-    let with = |key: &str, value: Value| {
-        nv().refused(|it| it.files.config["quantization_config"][key] = value)
-    };
+    let with = |key: &str, value: Value| nv().refused_with(key, value);
     assert_eq!(
         with("quant_algo", json!("W4A8_AWQ")),
         "`quantization_config.quant_algo` is \"W4A8_AWQ\", which is not supported; supported: \

@@ -238,16 +238,12 @@ fn what_does_not_fit_is_refused_by_name() {
         found.contains("is F8_E5M2, which is not supported"),
         "{found}"
     );
-    let found = new().refused(|it| {
-        it.files.config["quantization_config"]["weight_block_size"] = json!([16, 16]);
-    });
+    let found = new().refused_with("weight_block_size", json!([16, 16]));
     assert!(
         found.contains("has shape []; the configuration calls for ["),
         "{found}"
     );
-    let found = new().refused(|it| {
-        it.files.config["quantization_config"]["modules_to_not_convert"] = json!([up]);
-    });
+    let found = new().refused_with("modules_to_not_convert", json!([up]));
     assert_eq!(
         found,
         format!(

@@ -205,9 +205,7 @@ fn biases_that_are_zero_belong_to_no_layer() {
 
 #[test]
 fn what_does_not_fit_is_refused_by_name() {
-    let with = |key: &str, value: Value| {
-        checkpoint().refused(|it| it.files.config["quantization_config"][key] = value)
-    };
+    let with = |key: &str, value: Value| checkpoint().refused_with(key, value);
     assert_eq!(
         with("bits", json!(3)),
         "`quantization_config.bits` is 3, which is not supported; supported: 4, 8"

@@ -198,6 +198,11 @@ impl Checkpoint {
         self.files.refusal().1
     }
 
+    /// The refusal of one with another setting.
+    pub(super) fn refused_with(self, key: &str, value: Value) -> String {
+        self.refused(|it| it.files.config["quantization_config"][key] = value)
+    }
+
     /// Opens the model, and asserts that it has the weights that the codes stand for.
     pub(super) fn assert_dequantised(&self) -> LoadedModel {
         let (_keep, dir) = self.files.directory();
