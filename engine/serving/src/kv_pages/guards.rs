@@ -12,7 +12,7 @@ pub struct Guards {
     /// What the first block's pages become instead, where it keeps the sink's tokens alone.
     pub sink_formats: Option<Vec<FormatId>>,
     /// Which of the last sealed blocks are, by page, `[layer * 2 + side]`.
-    pub recent: Vec<Recent>,
+    pub recent: Vec<RecentGuard>,
 }
 
 impl Guards {
@@ -21,14 +21,14 @@ impl Guards {
         Self {
             sink: true,
             sink_formats: None,
-            recent: vec![Recent::Blocks(1); layers * 2],
+            recent: vec![RecentGuard::Blocks(1); layers * 2],
         }
     }
 }
 
 /// How many of the last sealed blocks keep the protected width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Recent {
+pub enum RecentGuard {
     /// So many.
     Blocks(usize),
     /// Those that lie wholly within the recent context of KVmix's rule, with this share in
@@ -40,7 +40,7 @@ pub enum Recent {
     AfterPrompt(u32),
 }
 
-impl Recent {
+impl RecentGuard {
     /// Blocks, when so many are sealed and nothing was a prompt.
     pub fn blocks(self, sealed: usize) -> usize {
         let tokens = sealed * BLOCK_TOKENS;
@@ -167,12 +167,12 @@ mod tests {
 
     #[test]
     fn shares_count_whole_blocks() {
-        assert_eq!(Recent::AfterPrompt(200).blocks(32), 6);
-        assert_eq!(Recent::AfterPrompt(100).blocks(32), 3);
-        assert_eq!(Recent::AfterPrompt(200).blocks(4), 0);
+        assert_eq!(RecentGuard::AfterPrompt(200).blocks(32), 6);
+        assert_eq!(RecentGuard::AfterPrompt(100).blocks(32), 3);
+        assert_eq!(RecentGuard::AfterPrompt(200).blocks(4), 0);
         // In an answer a fifth of what is at full precision is less than a block.
-        assert_eq!(Recent::Rule(200).blocks(1000), 0);
-        assert_eq!(Recent::Rule(900).blocks(1000), 8);
+        assert_eq!(RecentGuard::Rule(200).blocks(1000), 0);
+        assert_eq!(RecentGuard::Rule(900).blocks(1000), 8);
     }
 
     // A block that came down never goes up again.
@@ -182,7 +182,7 @@ mod tests {
             for block in 0..40 {
                 let mut kept = true;
                 for sealed in block + 1..200 {
-                    let now = sealed - 1 - block < Recent::AfterPrompt(share).blocks(sealed);
+                    let now = sealed - 1 - block < RecentGuard::AfterPrompt(share).blocks(sealed);
                     assert!(
                         kept || !now,
                         "share {share}, block {block}, {sealed} sealed"

@@ -7,7 +7,7 @@ use ebb_kernels::formats::{FormatId, legal_shrink};
 use ebb_kernels::kv::Side;
 use ebb_kernels::model::ModelSpec;
 
-pub use guards::{Guards, PageFormats, Recent, by_length};
+pub use guards::{Guards, PageFormats, RecentGuard, by_length};
 
 /// Width that guarded blocks of a sequence keep, of old the first and the last sealed one
 /// ([`Guards`]).

@@ -16,7 +16,7 @@ use ebb_models::model::{KeyScales, LoadedModel};
 use ebb_scheduler::Mode;
 use thiserror::Error;
 
-use crate::kv_pages::{Guards, Protect, Recent, index_of};
+use crate::kv_pages::{Guards, Protect, RecentGuard, index_of};
 use crate::kv_profile::{Profile, ProfileError};
 use crate::kv_spec::{KvSpec, KvSpecError, check_pairs};
 
@@ -293,9 +293,9 @@ fn bounds(guards: &Guards, protect: Protect) -> Result<[MinBits; 2], KvPlanError
     let guarded = |is_guarded| if is_guarded { width } else { MinBits::ANY };
     // A block is guarded with all of its pages or with none, and one alone is both the first and
     // the last.
-    let blocks = |recent: &Recent| match *recent {
-        Recent::Blocks(count) => count,
-        Recent::Rule(_) | Recent::AfterPrompt(_) => 0,
+    let blocks = |recent: &RecentGuard| match *recent {
+        RecentGuard::Blocks(count) => count,
+        RecentGuard::Rule(_) | RecentGuard::AfterPrompt(_) => 0,
     };
     match guards.recent.iter().map(blocks).max().unwrap_or(0) {
         blocks @ 0..=1 => Ok([guarded(guards.sink || blocks == 1), guarded(blocks == 1)]),
@@ -311,10 +311,10 @@ fn rule_share(guards: &Guards, mode: Mode) -> Result<u32, KvPlanError> {
     let mut greatest = 0;
     for recent in &guards.recent {
         match *recent {
-            Recent::Blocks(_) | Recent::Rule(0) => {}
-            Recent::Rule(share) if mode == Mode::Static => greatest = greatest.max(share),
-            Recent::Rule(_) => return Err(KvPlanError::Rule),
-            Recent::AfterPrompt(_) => return Err(KvPlanError::AfterPrompt),
+            RecentGuard::Blocks(_) | RecentGuard::Rule(0) => {}
+            RecentGuard::Rule(share) if mode == Mode::Static => greatest = greatest.max(share),
+            RecentGuard::Rule(_) => return Err(KvPlanError::Rule),
+            RecentGuard::AfterPrompt(_) => return Err(KvPlanError::AfterPrompt),
         }
     }
     Ok(greatest)

@@ -3,7 +3,7 @@ use ebb_kernels::formats::rotation::Rotation;
 use ebb_models::model::Identity;
 
 use super::*;
-use crate::kv_profile::{Method, ProfileChange, Recent, Sides, width};
+use crate::kv_profile::{Method, ProfileChange, RecentContext, Sides, width};
 use crate::kv_spec::{Preset, preset_names};
 
 const SMOL: KvGeometry = KvGeometry {
@@ -212,7 +212,7 @@ fn read_changed(change: impl FnOnce(&mut serde_json::Value)) -> Result<Profile, 
         .sensitivities
         .k
         .insert("int4".to_owned(), vec![0.5; 30]);
-    written.recent = Some(Recent::new(Sides {
+    written.recent = Some(RecentContext::new(Sides {
         k: vec![0.1; 30],
         v: vec![0.2; 30],
     }));

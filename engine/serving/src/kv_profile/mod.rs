@@ -35,7 +35,7 @@
 //!   they were chosen for, if one was given.
 //! - `sensitivities` are the losses behind it, by side, format and layer: nats a token (`measured`,
 //!   `pmkvq`), or no unit (`kvmix`).
-//! - `recent` are KVmix's shares of recent context at full precision ([`Recent`]). In a KV
+//! - `recent` are KVmix's shares of recent context at full precision ([`RecentContext`]). In a KV
 //!   specification `recent=profile` keeps the blocks that lie wholly within that.
 //! - `key_scales` are PM-KVQ's λ, folded into the weights at load
 //!   ([`ebb_models::model::KeyScales`]): they help per-token keys and change no others.
@@ -62,7 +62,7 @@ use serde::{Deserialize, Serialize};
 use crate::kv_pages::Protect;
 
 pub use error::{OtherModel, ProfileError};
-pub use recent::{Recent, RecentShares, permille};
+pub use recent::{RecentContext, RecentShares, permille};
 pub use walk::width;
 
 /// Version of the format.
@@ -95,7 +95,7 @@ pub struct Profile {
     pub sensitivities: Sides<BTreeMap<String, Vec<f64>>>,
     /// KVmix's recent context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub recent: Option<Recent>,
+    pub recent: Option<RecentContext>,
     /// PM-KVQ's λ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_scales: Option<KeyScales>,

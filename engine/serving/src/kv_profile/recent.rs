@@ -11,7 +11,7 @@ use super::Sides;
 /// ([`ebb_scheduler::recent_tokens`]).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Recent {
+pub struct RecentContext {
     /// One a layer, from 0 to 0.9.
     pub ratios: Sides<Vec<f64>>,
     /// Written by earlier versions, and not read.
@@ -22,7 +22,7 @@ pub struct Recent {
     tokens: (),
 }
 
-impl Recent {
+impl RecentContext {
     /// These shares.
     pub fn new(ratios: Sides<Vec<f64>>) -> Self {
         Self {

@@ -18,7 +18,7 @@ use ebb_kernels::formats::rotation::Rotation;
 use ebb_kernels::kv::{KvGeometry, Side};
 use ebb_models::model::{KeyScales, LoadedModel};
 
-use crate::kv_pages::{Guards, PageFormats, Protect, Recent, page, protected_formats};
+use crate::kv_pages::{Guards, PageFormats, Protect, RecentGuard, page, protected_formats};
 use crate::kv_profile::Profile;
 
 pub use error::KvSpecError;
@@ -45,7 +45,7 @@ pub struct KvSpec {
     rotation: Rotation,
     sink: Option<Sink>,
     /// Of keys and of values.
-    recent: [Option<RecentBlocks>; 2],
+    recent: [Option<RecentPart>; 2],
     by_length: bool,
 }
 
@@ -74,9 +74,9 @@ impl Sink {
     }
 }
 
-/// How many of the last sealed blocks keep the protected width.
+/// What `recent=` says: how many of the last sealed blocks keep the protected width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RecentBlocks {
+enum RecentPart {
     Count(usize),
     /// As many as lie wholly within the recent context that KVmix's rule keeps with the profile's
     /// shares.
@@ -227,12 +227,12 @@ impl KvSpec {
         Ok(())
     }
 
-    fn recent_blocks(&self, part: &str, text: &str) -> Result<RecentBlocks, KvSpecError> {
+    fn recent_blocks(&self, part: &str, text: &str) -> Result<RecentPart, KvSpecError> {
         let of_profile = self.profile.as_ref().filter(|(p, _)| p.recent.is_some());
         match text.parse() {
-            Ok(count) if count <= RECENT_BLOCKS_MAX => Ok(RecentBlocks::Count(count)),
-            Err(_) if text == "profile" && of_profile.is_some() => Ok(RecentBlocks::OfProfile),
-            Err(_) if text == "share" && of_profile.is_some() => Ok(RecentBlocks::AfterPrompt),
+            Ok(count) if count <= RECENT_BLOCKS_MAX => Ok(RecentPart::Count(count)),
+            Err(_) if text == "profile" && of_profile.is_some() => Ok(RecentPart::OfProfile),
+            Err(_) if text == "share" && of_profile.is_some() => Ok(RecentPart::AfterPrompt),
             _ => Err(KvSpecError::Choice {
                 part: part.to_owned(),
                 choices: "recent=0 to recent=64 blocks of 128 tokens, and behind a profile of ebb \
@@ -312,9 +312,9 @@ impl KvSpec {
         };
         let of_page = |page: usize| match self.recent[page % 2] {
             None => usual.recent[page],
-            Some(RecentBlocks::Count(count)) => Recent::Blocks(count),
-            Some(RecentBlocks::OfProfile) => Recent::Rule(share(page)),
-            Some(RecentBlocks::AfterPrompt) => Recent::AfterPrompt(share(page)),
+            Some(RecentPart::Count(count)) => RecentGuard::Blocks(count),
+            Some(RecentPart::OfProfile) => RecentGuard::Rule(share(page)),
+            Some(RecentPart::AfterPrompt) => RecentGuard::AfterPrompt(share(page)),
         };
         let with_sink = |(page, &format): (usize, &FormatId)| {
             let side = Side::of_page(page);

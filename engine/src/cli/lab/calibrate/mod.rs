@@ -37,7 +37,7 @@ pub(in crate::cli) struct CalibrateArgs {
     #[arg(long, value_name = "BITS")]
     budget: Option<f64>,
     /// Formats that pages may take besides 16 bit, such as int8t,int4t,int2t,int8,int4,int2 for
-    /// PM-KVQ as published, with keys by token [default: int8, int4, kitty25c, kitty12c, int2c].
+    /// PM-KVQ as published, with keys per token [default: int8, int4, kitty25c, kitty12c, int2c].
     #[arg(long, value_name = "FORMATS")]
     formats: Option<String>,
     /// With --budget: those of --formats, or f16, that the program chooses floors from; pages come

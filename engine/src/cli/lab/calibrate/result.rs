@@ -10,7 +10,7 @@ use ebb_lab::calibrate::{FormatChoices, Sensitivities, shrink_order};
 use ebb_models::model::{Identity, KeyScales};
 use ebb_scheduler::recent_tokens;
 use ebb_serving::kv_profile::{
-    Method, Profile, ProfileChange, Recent, RecentShares, Sides, permille, width,
+    Method, Profile, ProfileChange, RecentContext, RecentShares, Sides, permille, width,
 };
 use ebb_serving::kv_spec::KvSpec;
 
@@ -24,7 +24,7 @@ const PROMPT_TOKENS: u32 = 4096;
 pub(super) struct Found {
     sensitivities: Sensitivities,
     floors: Vec<FormatId>,
-    recent: Option<Recent>,
+    recent: Option<RecentContext>,
     pub(super) key_scales: Option<KeyScales>,
     /// Sentences about how the floors came about.
     pub(super) notes: Vec<String>,
@@ -118,7 +118,7 @@ impl CalibrateArgs {
             v: ratios(Side::V),
         };
         found.notes.extend(recent_notes(&ratios));
-        found.recent = Some(Recent::new(ratios));
+        found.recent = Some(RecentContext::new(ratios));
         Ok(found)
     }
 

@@ -8,7 +8,7 @@ use ebb_kernels::formats::rotation::Rotation;
 use ebb_kernels::formats::{FormatId, RecordShape};
 use ebb_kernels::kv::Side;
 use ebb_models::model::KeyScales;
-use ebb_serving::kv_profile::{Profile, Recent, width};
+use ebb_serving::kv_profile::{Profile, RecentContext, width};
 
 use super::{svg, title};
 
@@ -149,7 +149,7 @@ fn footer(profile: &Profile) -> String {
 }
 
 /// KVmix's shares, one line each, with what they keep.
-fn shares(recent: &Recent) -> String {
+fn shares(recent: &RecentContext) -> String {
     let ratios = &recent.ratios;
     let mut shares: Vec<f64> = ratios.k.iter().chain(&ratios.v).copied().collect();
     shares.sort_by(f64::total_cmp);
