@@ -10,7 +10,7 @@ use ebb_kernels::kv::Side;
 use formats_support::{cases, dequantise, encode, hard_pages, page, shrink};
 use proptest::prelude::*;
 
-/// The ladder of a side, clipped below int4, the one that is not, and that of keys by token.
+/// The ladder of a side, clipped below int4, the one that is not, and that of keys per token.
 fn branches(side: Side) -> Vec<Vec<FormatId>> {
     let clipped: Vec<FormatId> = ladder(side).collect();
     let below = |f: &FormatId| f.nominal_bits() < 4.0;
@@ -209,7 +209,7 @@ fn a_shrink_is_requantisation_on_all_codes() {
     }
 }
 
-/// The same of keys by token, whose page is one of values turned on its side: channels are a
+/// The same of keys per token, whose page is one of values turned on its side: channels are a
 /// token's group.
 #[test]
 fn a_shrink_of_keys_by_token_is_requantisation_on_all_codes() {

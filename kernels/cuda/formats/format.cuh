@@ -76,7 +76,7 @@ struct AnyFormat {
 // Rows `[token][channel]` in bf16.
 struct RowsFormat : AnyFormat {};
 
-// Zeros and ranges by column (by token: of keys by row), then codes in a dense plane.
+// Zeros and ranges by column (per token: of keys by row), then codes in a dense plane.
 template <bool ByToken>
 struct PlaneDequantiser;
 template <int Bits>
@@ -84,7 +84,7 @@ struct DenseFormat : AnyFormat {
   static constexpr Layout kLayout = {Bits, static_cast<float>((1 << Bits) - 1)};
   using Dequantiser = PlaneDequantiser<false>;
 };
-// The same of keys by token.
+// The same of keys per token.
 template <int Bits>
 struct ByTokenFormat : DenseFormat<Bits> {
   static constexpr bool kByToken = true;

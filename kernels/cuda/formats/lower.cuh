@@ -8,7 +8,7 @@ namespace ebb {
 
 // Brings the codes of a page of format `from` (a level below 16 bit) down to `to`'s; 2-bit ones are
 // clipped if `clipped`. `scratch` is shared memory that the page no longer needs. `ByRow`: of keys
-// by token, whose levels are all of one width and not clipped.
+// per token, whose levels are all of one width and not clipped.
 template <int HeadDim, bool Keys, bool ByRow = false>
 __device__ __forceinline__ void lower_page(uint32_t from, uint32_t to, bool clipped,
                                            uint8_t* scratch, PageShared& s, Codes& q) {

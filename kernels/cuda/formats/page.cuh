@@ -32,7 +32,7 @@ __device__ __forceinline__ void stage_rows(uint8_t* staged, At at) {
 }
 
 // Codes of a low-bit record with a dense plane: with all bits of boosted channels. Metadata to
-// `s.meta` and, of kitty, ranks to `s.old_rank`. `ByRow`: keys by token.
+// `s.meta` and, of kitty, ranks to `s.old_rank`. `ByRow`: keys per token.
 template <int HeadDim, bool Keys, bool ByRow = false>
 __device__ __forceinline__ void read_page(const RecordBytes& src, const Layout& layout,
                                           uint8_t* scratch, PageShared& s, Codes& q) {

@@ -162,7 +162,7 @@ __device__ __forceinline__ float2 of_groups(const float* groups, int i, int h, i
   return make_float2(row, row);
 }
 
-// Codes of the staged rows, with the zeros and steps of find_ranges. `ByRow`: of keys by token.
+// Codes of the staged rows, with the zeros and steps of find_ranges. `ByRow`: of keys per token.
 // `High`: the higher bytes of codes of 16 bits.
 template <int HeadDim, bool Keys, bool ByRow = false, bool High = false>
 __device__ __forceinline__ void quantise(const uint8_t* staged, const PageShared& s, float levels,

@@ -11,7 +11,7 @@
 
 namespace ebb {
 
-// A page to a format of other codes, which this kernel writes. `ByRow`: to keys by token.
+// A page to a format of other codes, which this kernel writes. `ByRow`: to keys per token.
 template <int HeadDim, bool Keys, bool ByRow = false>
 __device__ __forceinline__ void rewrite(const ShrinkParams& p, const ShrinkRecord<HeadDim>& shrink,
                                         uint8_t* shared, PageShared& s) {

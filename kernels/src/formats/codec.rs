@@ -5,7 +5,7 @@ use std::ops::Range;
 use half::bf16;
 
 use super::ladder::{LadderPage, Width};
-use super::{FormatError, RecordShape};
+use super::{FormatError, MAX_HEAD_DIM, RecordShape};
 use crate::kv::Side;
 
 /// A page format: layout and codec of one record.
@@ -24,14 +24,9 @@ pub(crate) trait PageFormat: Sync {
         false
     }
 
-    /// The rule of [`Self::supports`], to follow "a head_dim that is".
-    fn head_dim_rule(&self) -> &'static str {
-        "a multiple of 16 up to 256"
-    }
-
-    /// Whether records of this shape exist; the side is legal.
-    fn supports(&self, shape: RecordShape) -> bool {
-        shape.head_dim.is_multiple_of(16) && (16..=super::MAX_HEAD_DIM).contains(&shape.head_dim)
+    /// Head dimensions that records exist of.
+    fn head_dims(&self) -> HeadDims {
+        HeadDims::SIXTEENS
     }
 
     /// Bytes of a record: a multiple of 16.
@@ -47,6 +42,28 @@ pub(crate) trait PageFormat: Sync {
     fn level(&self) -> Option<Level<'_>> {
         None
     }
+}
+
+/// Head dimensions that a format has records of.
+#[derive(Clone, Copy)]
+pub(crate) struct HeadDims {
+    /// In words, to follow "a head_dim that is".
+    pub(crate) rule: &'static str,
+    /// Whether one is among them.
+    pub(crate) has: fn(usize) -> bool,
+}
+
+impl HeadDims {
+    /// Whole tiles of tensor cores.
+    const SIXTEENS: Self = Self {
+        rule: "a multiple of 16 up to 256",
+        has: |d| d.is_multiple_of(16) && (16..=MAX_HEAD_DIM).contains(&d),
+    };
+    /// Groups of 32 channels, or pairs in whole tiles.
+    pub(crate) const THIRTY_TWOS: Self = Self {
+        rule: "a multiple of 32 up to 256",
+        has: |d| d.is_multiple_of(32) && (32..=MAX_HEAD_DIM).contains(&d),
+    };
 }
 
 /// A format's precision level on a ladder.

@@ -37,11 +37,12 @@ impl FormatId {
                 side: shape.side,
             });
         }
-        if !codec.supports(shape) {
+        let head_dims = codec.head_dims();
+        if !(head_dims.has)(shape.head_dim) {
             return Err(FormatError::HeadDim {
                 format: self,
                 head_dim: shape.head_dim,
-                rule: codec.head_dim_rule(),
+                rule: head_dims.rule,
             });
         }
         Ok(codec.record_bytes(shape))

@@ -7,7 +7,7 @@
 //! - [`FormatId`] is the whole interface: layout, encode, dequantise, [`FormatId::shrink`].
 //! - `serving` has the formats that serve, `papers` those that reproduce papers.
 //! - [`ladder`] lists the precision levels of a side, top first, [`precision_levels`] those of both
-//!   branches below int4 and of keys by token as well. Other formats are *static*: a page can get
+//!   branches below int4 and of keys per token as well. Other formats are *static*: a page can get
 //!   them from 16 bit only, and keeps them.
 //! - `order` is the one permutation of codes inside a plane, `affine` what zero-and-range formats
 //!   share, `kitty` what Kitty's share, `clip` the rule of clipped 2-bit codes.

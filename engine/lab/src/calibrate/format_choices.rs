@@ -16,7 +16,7 @@ impl Default for FormatChoices {
 
 impl FormatChoices {
     /// 16 bit and these, names with commas between; each side takes those that it can have. Where
-    /// formats of keys by token are named, keys take no others.
+    /// formats of keys per token are named, keys take no others.
     ///
     /// # Errors
     /// A sentence that says which name is wrong, or which two formats no page can both take on its
@@ -29,7 +29,7 @@ impl FormatChoices {
             if !is_level(Side::K) && !is_level(Side::V) {
                 return Err(format!(
                     "pages do not shrink to {format} step by step; choose of int8, int4, int2c, \
-                     kitty25c, kitty12c or int2, kitty25, kitty12; for keys by token of int8t, \
+                     kitty25c, kitty12c or int2, kitty25, kitty12; for keys per token of int8t, \
                      int4t, int2t"
                 ));
             }
@@ -90,7 +90,7 @@ impl FormatChoices {
 /// Keys with a zero and a range a token: a ladder of their own.
 const BY_TOKEN: [FormatId; 3] = [FormatId::Int8t, FormatId::Int4t, FormatId::Int2t];
 
-/// The wanted levels of a side: those of keys by token, if there are any, beside 16 bit.
+/// The wanted levels of a side: those of keys per token, if there are any, beside 16 bit.
 fn of_one_grouping(side: Side, wanted: &[FormatId]) -> impl Iterator<Item = FormatId> {
     let levels = precision_levels(side).filter(|f| wanted.contains(f));
     let by_token = side == Side::K && wanted.iter().any(|f| BY_TOKEN.contains(f));

@@ -285,8 +285,8 @@ mod tests {
         most
     }
 
-    /// In f64 and one element at a time: what 4-bit keys by token lose with λ = max|K|^α, the first
-    /// block aside.
+    /// In f64 and one element at a time: what 4-bit keys per token lose with λ = max|K|^α, the
+    /// first block aside.
     fn loss(stub: &Stub, alpha: f64) -> f64 {
         let mut sum = 0.0;
         for keys in &stub.keys {

@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::super::codec::{LadderFormat, Level, PageFormat};
+use super::super::codec::{HeadDims, LadderFormat, Level, PageFormat};
 use super::super::ladder::{LadderPage, Width};
 use super::super::{FormatError, RecordShape};
-use super::{HEAD_DIM_RULE, Kitty, nominal_bits, supports};
+use super::{HEAD_DIMS, Kitty, nominal_bits};
 use crate::kv::Side;
 
 /// Keys with `SLABS` eighths of their channels at 4 bits, the rest at 2, clipped or not.
@@ -22,12 +22,8 @@ impl<const SLABS: usize, const CLIPPED: bool> PageFormat for Boosted<SLABS, CLIP
         &[Side::K]
     }
 
-    fn head_dim_rule(&self) -> &'static str {
-        HEAD_DIM_RULE
-    }
-
-    fn supports(&self, shape: RecordShape) -> bool {
-        supports(shape.head_dim)
+    fn head_dims(&self) -> HeadDims {
+        HEAD_DIMS
     }
 
     fn record_bytes(&self, shape: RecordShape) -> usize {

@@ -16,6 +16,7 @@ use super::affine::{
     Grouping, Meta, Steps, code_plane, dequantise_tile, pack_plane, tiles, unpack_plane,
     unpack_tile,
 };
+use super::codec::HeadDims;
 use super::ladder::{LadderPage, Width};
 use super::order::Plane;
 use super::order::walk::{self, Scratch, TILE_TOKENS};
@@ -36,13 +37,11 @@ pub(crate) fn nominal_bits(slabs: usize) -> f32 {
     2.0 + slabs as f32 / 4.0
 }
 
-/// The rule of [`supports`].
-pub(crate) const HEAD_DIM_RULE: &str = "64, 128 or 256";
-
-/// Whether a slab is 8 or a multiple of 16 channels, as the tensor-core order needs.
-pub(crate) const fn supports(head_dim: usize) -> bool {
-    matches!(head_dim, 64 | 128 | 256)
-}
+/// A slab is 8 or a multiple of 16 channels, as the tensor-core order needs.
+pub(crate) const HEAD_DIMS: HeadDims = HeadDims {
+    rule: "64, 128 or 256",
+    has: |d| matches!(d, 64 | 128 | 256),
+};
 
 /// Records of a format with `SLABS` eighths of its channels boosted.
 pub(crate) struct Kitty<const SLABS: usize> {

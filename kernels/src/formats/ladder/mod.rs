@@ -25,7 +25,7 @@ pub fn ladder(side: Side) -> impl Iterator<Item = FormatId> {
 }
 
 /// Every format that pages of a side can shrink to level by level, 16 bit first: the [`ladder`],
-/// below int4 the branch of 2-bit formats that are not clipped, and the ladder of keys by token.
+/// below int4 the branch of 2-bit formats that are not clipped, and the ladder of keys per token.
 pub fn precision_levels(side: Side) -> impl Iterator<Item = FormatId> {
     let formats = FormatId::ALL.iter().copied();
     formats.filter(move |f| f.is_legal(side) && f.codec().level().is_some())

@@ -267,7 +267,7 @@ fn widths_of_one_side_and_those_left_out_are_no_choice() {
         found.choices.iter().all(|c| c.format == F::Int4),
         "{found:?}"
     );
-    // Keys by token beside values of the same bits.
+    // Keys per token beside values of the same bits.
     for layer in pages.chunks_exact_mut(2) {
         for choice in &mut layer[0] {
             choice.format = match choice.format {

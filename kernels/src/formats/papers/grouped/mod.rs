@@ -15,7 +15,7 @@ use half::{bf16, f16};
 
 use crate::BLOCK_TOKENS;
 use crate::formats::affine::{Meta, check_values, zero_and_range};
-use crate::formats::codec::PageFormat;
+use crate::formats::codec::{HeadDims, PageFormat};
 use crate::formats::simd::vectorised;
 use crate::formats::{FormatError, MAX_HEAD_DIM, RecordShape};
 use crate::kv::Side;
@@ -92,12 +92,8 @@ impl<const BITS: u32> PageFormat for Grouped<BITS> {
         &[Side::K, Side::V]
     }
 
-    fn head_dim_rule(&self) -> &'static str {
-        "a multiple of 32 up to 256"
-    }
-
-    fn supports(&self, shape: RecordShape) -> bool {
-        shape.head_dim.is_multiple_of(GROUP) && (GROUP..=MAX_HEAD_DIM).contains(&shape.head_dim)
+    fn head_dims(&self) -> HeadDims {
+        HeadDims::THIRTY_TWOS
     }
 
     fn record_bytes(&self, shape: RecordShape) -> usize {

@@ -20,17 +20,31 @@ struct Int2SinkCodec {
 
   template <int HeadDim, bool Keys>
   __device__ __forceinline__ static bool write(const RecordBytes& dst, const Layout&,
-                                               const uint8_t* staged, PageShared& s,
-                                               uint64_t& failure) {
+                                               uint8_t* scratch, PageShared& s, uint64_t& failure) {
     using P = Parts<HeadDim>;
     const uint32_t tid = threadIdx.x;
-    if (!find_tokens<HeadDim>(dst, staged, s, failure)) return false;
-    write_sink<HeadDim, kSink>(dst, staged);
+    write_sink<HeadDim, kSink>(dst, scratch);
+    __syncthreads();
+    // Tokens are quantised each by itself; what the sink holds is no matter.
+    for (uint32_t v = tid; v < kSink * HeadDim / 8; v += 2 * HeadDim)
+      *reinterpret_cast<uint4*>(scratch +
+                                staged_offset<HeadDim>(v / (HeadDim / 8), v % (HeadDim / 8))) = {};
+    __syncthreads();
+    if (!find_ranges<HeadDim, false>(scratch, reinterpret_cast<uint16_t*>(scratch + 256 * HeadDim),
+                                     s, 255.f, failure))
+      return false;
+    if (tid < kTokens) {
+      auto store = [&](uint32_t at, uint32_t group) {
+        *reinterpret_cast<uint16_t*>(dst.at(P::kMeta + 2 * at)) = s.meta[group];
+      };
+      store(tid, kSink + tid);
+      store(kTokens + tid, 128 + kSink + tid);
+    }
     for (uint32_t w = tid; w < kTokens * P::kWords; w += 2 * HeadDim) {
       const uint32_t token = kSink + w / P::kWords, first = w % P::kWords * 16;
       uint32_t word = 0;
       for (uint32_t k = 0; k < 16; k++) {
-        const float x = widen_bf16(staged_bits<HeadDim>(staged, token, first + k));
+        const float x = widen_bf16(staged_bits<HeadDim>(scratch, token, first + k));
         // By way of 8 and 4 bits, as int2.
         const uint32_t eight = code_of(x, s.zero[token], s.scale[token], 255.f);
         word |= ((eight + 8) / 17 + 2) / 5 << 2 * k;
@@ -38,54 +52,6 @@ struct Int2SinkCodec {
       *reinterpret_cast<uint32_t*>(dst.at(P::kCodes + 4 * w)) = word;
     }
     return true;
-  }
-
-  // Zeros and ranges of the tokens behind the sink, into the record; zeros and 8-bit steps per unit
-  // into `s`. False if there are none; then thread 0 has the failure.
-  template <int HeadDim>
-  __device__ __forceinline__ static bool find_tokens(const RecordBytes& dst, const uint8_t* staged,
-                                                     PageShared& s, uint64_t& failure) {
-    using P = Parts<HeadDim>;
-    const uint32_t token = threadIdx.x;
-    if (token == 0) s.bad_group = s.bad_element = kSound;
-    __syncthreads();
-    if (kSink <= token && token < 128) {
-      float least = INFINITY, greatest = -INFINITY;
-      bool within = true;
-      for (uint32_t channel = 0; channel < HeadDim; channel++) {
-        const uint32_t bits = staged_bits<HeadDim>(staged, token, channel);
-        if ((bits & 0x7fffu) >= kBeyondFp16) {
-          within = false;
-          atomicMin(&s.bad_element, token * HeadDim + channel);
-        }
-        const float x = widen_bf16(bits);
-        least = x < least ? x : least, greatest = x > greatest ? x : greatest;
-      }
-      if (!within) {
-        atomicMin(&s.bad_group, 2 * token);
-      } else {
-        const uint32_t zero_bits = fp16_round_down(least);
-        const float zero = fp16_value(zero_bits), exact = __fsub_rn(greatest, zero);
-        if (exact > kFp16Max) {
-          atomicMin(&s.bad_group, 2 * token + 1);
-          s.zero[token] = least, s.scale[token] = greatest;
-        } else {
-          const uint32_t range_bits = fp16_round_up(exact), at = P::kMeta + 2 * (token - kSink);
-          *reinterpret_cast<uint16_t*>(dst.at(at)) = static_cast<uint16_t>(zero_bits);
-          *reinterpret_cast<uint16_t*>(dst.at(at + 2 * kTokens)) =
-              static_cast<uint16_t>(range_bits);
-          s.zero[token] = zero;
-          s.scale[token] = steps_per_unit(fp16_value(range_bits), 255.f);
-        }
-      }
-    }
-    __syncthreads();
-    const uint32_t bad = s.bad_group, element = s.bad_element;
-    if (bad == kSound) return true;
-    failure = bad % 2 == 1 ? range_failure(kTokenRange, bad / 2, s.zero[bad / 2], s.scale[bad / 2])
-                           : value_failure(element, staged_bits<HeadDim>(staged, element / HeadDim,
-                                                                         element % HeadDim));
-    return false;
   }
 
   template <int HeadDim, bool Keys>

@@ -1,4 +1,4 @@
-//! 2-bit keys, grouped by token, by PM-KVQ's Modified Right Shift; static.
+//! 2-bit keys, grouped per token, by PM-KVQ's Modified Right Shift; static.
 
 use super::shifted::{Shifted, Strategy};
 

@@ -1,4 +1,4 @@
-//! 4-bit keys, grouped by token, by PM-KVQ's Modified Right Shift; static.
+//! 4-bit keys, grouped per token, by PM-KVQ's Modified Right Shift; static.
 
 use super::shifted::{Shifted, Strategy};
 

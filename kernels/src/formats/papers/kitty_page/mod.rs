@@ -11,8 +11,8 @@ use half::bf16;
 
 use crate::BLOCK_TOKENS;
 use crate::formats::affine::fp16::{FP16_MAX, round_nearest, widen};
-use crate::formats::codec::PageFormat;
-use crate::formats::kitty::{HEAD_DIM_RULE, index_of_loudest_rows, slab_channels, supports};
+use crate::formats::codec::{HeadDims, PageFormat};
+use crate::formats::kitty::{HEAD_DIMS, index_of_loudest_rows, slab_channels};
 use crate::formats::{FormatError, MAX_HEAD_DIM, RecordShape};
 use crate::kv::Side;
 
@@ -51,12 +51,8 @@ impl<const SLABS: usize, const SINK: usize> PageFormat for KittyPage<SLABS, SINK
         &[Side::K]
     }
 
-    fn head_dim_rule(&self) -> &'static str {
-        HEAD_DIM_RULE
-    }
-
-    fn supports(&self, shape: RecordShape) -> bool {
-        supports(shape.head_dim)
+    fn head_dims(&self) -> HeadDims {
+        HEAD_DIMS
     }
 
     fn record_bytes(&self, shape: RecordShape) -> usize {

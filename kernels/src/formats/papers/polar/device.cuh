@@ -113,6 +113,116 @@ __device__ __forceinline__ void load_pair_codes(PairCodes& q, uint32_t bits, At 
   }
 }
 
+// Channels x and y of a pair of the staged rows; what is beyond fp16 is noted in `s`.
+template <int HeadDim>
+__device__ __forceinline__ float2 checked_pair(const uint8_t* staged, uint32_t token, uint32_t pair,
+                                               PageShared& s) {
+  constexpr uint32_t kPairs = HeadDim / 2;
+  const uint32_t x = staged_bits<HeadDim>(staged, token, pair),
+                 y = staged_bits<HeadDim>(staged, token, pair + kPairs);
+  if ((x & 0x7fffu) >= kBeyondFp16) atomicMin(&s.bad_element, token * HeadDim + pair);
+  if ((y & 0x7fffu) >= kBeyondFp16) atomicMin(&s.bad_element, token * HeadDim + pair + kPairs);
+  return make_float2(widen_bf16(x), widen_bf16(y));
+}
+
+// Whether nothing was noted there; otherwise thread 0 has the failure.
+template <int HeadDim>
+__device__ __forceinline__ bool are_sound(const uint8_t* staged, const PageShared& s,
+                                          uint64_t& failure) {
+  const uint32_t element = s.bad_element;
+  if (element == kSound) return true;
+  failure =
+      value_failure(element, staged_bits<HeadDim>(staged, element / HeadDim, element % HeadDim));
+  return false;
+}
+
+// Whether no thread has found a radius beyond fp16; otherwise thread 0 has the failure. `pair` and
+// `greatest` are a thread's own.
+__device__ __forceinline__ bool radii_fit(uint32_t pair, float greatest, PageShared& s,
+                                          uint64_t& failure) {
+  const uint32_t bad = s.bad_group;
+  if (bad == kSound) return true;
+  // Through shared memory to thread 0.
+  if (threadIdx.x == bad)
+    s.loudness[0] = static_cast<int64_t>(failure_of(kBadRadius, pair, __float_as_uint(greatest)));
+  __syncthreads();
+  failure = static_cast<uint64_t>(s.loudness[0]);
+  return false;
+}
+
+__device__ __forceinline__ void load_meta(const RecordBytes& src, uint32_t bytes, PageShared& s) {
+  const uint32_t tid = threadIdx.x;
+  if (tid < bytes / 16)
+    reinterpret_cast<uint4*>(s.meta)[tid] = *reinterpret_cast<const uint4*>(src.at(16 * tid));
+}
+
+// Writes `s.meta` and the planes of the staged rows: `angle` and `radius` make the code of a point,
+// a token and a pair.
+template <int HeadDim, class Angle, class Radius>
+__device__ __forceinline__ void write_pairs(const RecordBytes& dst, uint32_t meta_bytes,
+                                            uint32_t bits, const uint8_t* staged,
+                                            const PageShared& s, Angle angle, Radius radius) {
+  using F = PairFragments<HeadDim>;
+  const uint32_t tid = threadIdx.x;
+  if (tid < meta_bytes / 16)
+    *reinterpret_cast<uint4*>(dst.at(16 * tid)) = reinterpret_cast<const uint4*>(s.meta)[tid];
+  PairCodes angles = {}, radii = {};
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        const uint32_t token = F::row(i) + 8 * r, pair = F::column(i, h);
+        const uint8_t* const row = staged + pair % 8 * 2;
+        const float2 x = unpack_bf16(
+            *reinterpret_cast<const uint32_t*>(row + staged_offset<HeadDim>(token, pair / 8)));
+        const float2 y = unpack_bf16(*reinterpret_cast<const uint32_t*>(
+            row + staged_offset<HeadDim>(token, (pair + F::kPairs) / 8)));
+        const float2 first = make_float2(x.x, y.x), second = make_float2(x.y, y.y);
+        angles[i][h] |= (angle(first, token, pair) | angle(second, token, pair + 1) << 16) << 8 * r;
+        radii[i][h] |= (radius(first, token, pair) | radius(second, token, pair + 1) << 16)
+                       << 8 * r;
+      }
+    }
+  }
+  store_pair_codes(angles, kAngleBits, [&](uint32_t o) { return dst.at(meta_bytes + o); });
+  store_pair_codes(radii, bits, [&](uint32_t o) { return dst.at(meta_bytes + 32 * HeadDim + o); });
+}
+
+// Stages the values of a record's planes, bf16: `point` makes x and y of a token, a pair and its
+// codes.
+template <int HeadDim, class Point>
+__device__ __forceinline__ void stage_pairs(const RecordBytes& src, uint32_t meta_bytes,
+                                            uint32_t bits, uint8_t* staged, Point point) {
+  using F = PairFragments<HeadDim>;
+  PairCodes angles, radii;
+  load_pair_codes(angles, kAngleBits, [&](uint32_t o) { return src.at(meta_bytes + o); });
+  load_pair_codes(radii, bits, [&](uint32_t o) { return src.at(meta_bytes + 32 * HeadDim + o); });
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        const uint32_t token = F::row(i) + 8 * r, pair = F::column(i, h);
+        float2 at[2];
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+          const uint32_t shift = 16 * e + 8 * r;
+          at[e] = point(token, pair + e, angles[i][h] >> shift & 0xff, radii[i][h] >> shift & 0xff);
+        }
+        uint8_t* const row = staged + pair % 8 * 2;
+        *reinterpret_cast<uint32_t*>(row + staged_offset<HeadDim>(token, pair / 8)) =
+            pack_bf16(at[0].x, at[1].x);
+        *reinterpret_cast<uint32_t*>(row + staged_offset<HeadDim>(token, (pair + F::kPairs) / 8)) =
+            pack_bf16(at[0].y, at[1].y);
+      }
+    }
+  }
+  __syncthreads();
+}
+
 // Fits cells to the staged rows: metadata into `s.meta`; zeros of angles, then of radii, into
 // `s.zero`, cells per unit into `s.scale`. False if there are none; then thread 0 has the failure.
 // `partials` are kPartialBytes of shared memory.
@@ -132,24 +242,15 @@ __device__ __forceinline__ bool find_cells(const uint8_t* staged, float* partial
   };
 #pragma unroll 2
   for (uint32_t token = part * kTokens; token < (part + 1) * kTokens; token++) {
-    const uint32_t x = staged_bits<HeadDim>(staged, token, pair),
-                   y = staged_bits<HeadDim>(staged, token, pair + kPairs);
-    if ((x & 0x7fffu) >= kBeyondFp16) atomicMin(&s.bad_element, token * HeadDim + pair);
-    if ((y & 0x7fffu) >= kBeyondFp16) atomicMin(&s.bad_element, token * HeadDim + pair + kPairs);
-    const float angle = polar_angle(widen_bf16(x), widen_bf16(y)),
-                radius = polar_radius(widen_bf16(x), widen_bf16(y));
+    const float2 at = checked_pair<HeadDim>(staged, token, pair, s);
+    const float angle = polar_angle(at.x, at.y), radius = polar_radius(at.x, at.y);
     widen(0, angle, angle);
     widen(1, radius, radius);
   }
 #pragma unroll
   for (int k = 0; k < 4; k++) partials[(k * kParts + part) * kPairs + pair] = bounds[k];
   __syncthreads();
-  const uint32_t element = s.bad_element;
-  if (element != kSound) {
-    failure =
-        value_failure(element, staged_bits<HeadDim>(staged, element / HeadDim, element % HeadDim));
-    return false;
-  }
+  if (!are_sound<HeadDim>(staged, s, failure)) return false;
   if (tid < kPairs) {
     for (uint32_t other = 1; other < kParts; other++) {
 #pragma unroll
@@ -181,55 +282,27 @@ __device__ __forceinline__ bool find_cells(const uint8_t* staged, float* partial
     }
   }
   __syncthreads();
-  const uint32_t bad = s.bad_group;
-  if (bad == kSound) return true;
-  // Through shared memory to thread 0.
-  if (tid == bad)
-    s.loudness[0] = static_cast<int64_t>(failure_of(kBadRadius, pair, __float_as_uint(bounds[3])));
-  __syncthreads();
-  failure = static_cast<uint64_t>(s.loudness[0]);
-  return false;
+  return radii_fit(pair, bounds[3], s, failure);
 }
 
 // Writes the staged rows with the cells of find_cells.
 template <int HeadDim>
 __device__ __forceinline__ void write_polar(const RecordBytes& dst, const Layout& layout,
                                             const uint8_t* staged, const PageShared& s) {
-  using F = PairFragments<HeadDim>;
-  const uint32_t meta_bytes = polar_meta_bytes<HeadDim>(layout), bits = layout.radius_bits;
-  if (threadIdx.x < meta_bytes / 16)
-    *reinterpret_cast<uint4*>(dst.at(16 * threadIdx.x)) =
-        reinterpret_cast<const uint4*>(s.meta)[threadIdx.x];
+  const uint32_t bits = layout.radius_bits;
   auto code_in_cells = [&](float v, uint32_t at, uint32_t last) {
     const uint32_t code = static_cast<uint32_t>(
         static_cast<int32_t>(__fmul_rn(__fsub_rn(v, s.zero[at]), s.scale[at])));
     return code < last ? code : last;
   };
-  PairCodes angles = {}, radii = {};
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-#pragma unroll
-      for (int r = 0; r < 2; r++) {
-        const uint32_t token = F::row(i) + 8 * r, pair = F::column(i, h);
-        const uint8_t* const row = staged + pair % 8 * 2;
-        const float2 x = unpack_bf16(
-            *reinterpret_cast<const uint32_t*>(row + staged_offset<HeadDim>(token, pair / 8)));
-        const float2 y = unpack_bf16(*reinterpret_cast<const uint32_t*>(
-            row + staged_offset<HeadDim>(token, (pair + F::kPairs) / 8)));
-        angles[i][h] |= (code_in_cells(polar_angle(x.x, y.x), pair, kAngles - 1) |
-                         code_in_cells(polar_angle(x.y, y.y), pair + 1, kAngles - 1) << 16)
-                        << 8 * r;
-        const uint32_t at = F::kPairs + pair, last = (1u << bits) - 1;
-        radii[i][h] |= (code_in_cells(polar_radius(x.x, y.x), at, last) |
-                        code_in_cells(polar_radius(x.y, y.y), at + 1, last) << 16)
-                       << 8 * r;
-      }
-    }
-  }
-  store_pair_codes(angles, kAngleBits, [&](uint32_t o) { return dst.at(meta_bytes + o); });
-  store_pair_codes(radii, bits, [&](uint32_t o) { return dst.at(meta_bytes + 32 * HeadDim + o); });
+  auto angle_code = [&](float2 at, uint32_t, uint32_t pair) {
+    return code_in_cells(polar_angle(at.x, at.y), pair, kAngles - 1);
+  };
+  auto radius_code = [&](float2 at, uint32_t, uint32_t pair) {
+    return code_in_cells(polar_radius(at.x, at.y), HeadDim / 2 + pair, (1u << bits) - 1);
+  };
+  write_pairs<HeadDim>(dst, polar_meta_bytes<HeadDim>(layout), bits, staged, s, angle_code,
+                       radius_code);
 }
 
 // Values of a record to staged rows, bf16. `vectors` are kPartialBytes of shared memory: cosine and
@@ -237,13 +310,11 @@ __device__ __forceinline__ void write_polar(const RecordBytes& dst, const Layout
 template <int HeadDim>
 __device__ __forceinline__ void read_polar(const RecordBytes& src, const Layout& layout,
                                            uint8_t* staged, float2* vectors, PageShared& s) {
-  using F = PairFragments<HeadDim>;
-  constexpr uint32_t kPairs = F::kPairs;
+  constexpr uint32_t kPairs = HeadDim / 2;
   static_assert(kPairs * kAngles * sizeof(float2) <= kPartialBytes);
   const uint32_t tid = threadIdx.x, meta_bytes = polar_meta_bytes<HeadDim>(layout),
                  bits = layout.radius_bits;
-  if (tid < meta_bytes / 16)
-    reinterpret_cast<uint4*>(s.meta)[tid] = *reinterpret_cast<const uint4*>(src.at(16 * tid));
+  load_meta(src, meta_bytes, s);
   __syncthreads();
   const bool grid = layout.angle_grid;
   const uint16_t* const radius_meta = s.meta + (grid ? 0 : 2 * kPairs);
@@ -259,34 +330,12 @@ __device__ __forceinline__ void read_polar(const RecordBytes& src, const Layout&
     vectors[i] = polar_cos_sin(cell_middle(i % kAngles, step, zero));
   }
   __syncthreads();
-  PairCodes angles, radii;
-  load_pair_codes(angles, kAngleBits, [&](uint32_t o) { return src.at(meta_bytes + o); });
-  load_pair_codes(radii, bits, [&](uint32_t o) { return src.at(meta_bytes + 32 * HeadDim + o); });
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-#pragma unroll
-      for (int r = 0; r < 2; r++) {
-        const uint32_t token = F::row(i) + 8 * r, pair = F::column(i, h);
-        float x[2], y[2];
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-          const uint32_t shift = 16 * e + 8 * r;
-          const float2 unit = vectors[(pair + e) * kAngles + (angles[i][h] >> shift & 0xff)];
-          const float radius =
-              cell_middle(radii[i][h] >> shift & 0xff, s.scale[pair + e], s.zero[pair + e]);
-          x[e] = __fmul_rn(radius, unit.x), y[e] = __fmul_rn(radius, unit.y);
-        }
-        uint8_t* const row = staged + pair % 8 * 2;
-        *reinterpret_cast<uint32_t*>(row + staged_offset<HeadDim>(token, pair / 8)) =
-            pack_bf16(x[0], x[1]);
-        *reinterpret_cast<uint32_t*>(row + staged_offset<HeadDim>(token, (pair + kPairs) / 8)) =
-            pack_bf16(y[0], y[1]);
-      }
-    }
-  }
-  __syncthreads();
+  stage_pairs<HeadDim>(src, meta_bytes, bits, staged,
+                       [&](uint32_t, uint32_t pair, uint32_t angle, uint32_t radius) {
+                         const float2 unit = vectors[pair * kAngles + angle];
+                         const float length = cell_middle(radius, s.scale[pair], s.zero[pair]);
+                         return make_float2(__fmul_rn(length, unit.x), __fmul_rn(length, unit.y));
+                       });
 }
 
 // What decode attention takes for one side of a block.

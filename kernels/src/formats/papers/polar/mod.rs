@@ -25,7 +25,7 @@ use half::bf16;
 use crate::BLOCK_TOKENS;
 use crate::formats::affine::fp16::FP16_MAX;
 use crate::formats::affine::{check_values, zero_and_range};
-use crate::formats::codec::PageFormat;
+use crate::formats::codec::{HeadDims, PageFormat};
 use crate::formats::simd::vectorised;
 use crate::formats::{FormatError, RecordShape};
 use crate::kv::Side;
@@ -71,10 +71,32 @@ impl Polar {
     }
 }
 
-impl PageFormat for Polar {
+/// A rule of polar codes: all that its formats do not share with those of the other.
+trait PolarRule: Sync {
+    /// Bits of a radius's code.
+    fn radius_bits(&self) -> u32;
+
+    /// Bytes in front of the planes.
+    fn meta_bytes(&self, shape: RecordShape) -> usize;
+
+    /// [`PageFormat::encode`].
+    fn encode(&self, shape: RecordShape, rows: &[bf16], out: &mut [u8]) -> Result<(), FormatError>;
+
+    /// [`PageFormat::dequantise`].
+    fn dequantise(&self, shape: RecordShape, record: &[u8], tokens: Range<usize>, out: &mut [f32]);
+
+    fn planes(&self, shape: RecordShape) -> Planes {
+        Planes {
+            radius_bits: self.radius_bits(),
+            head_dim: shape.head_dim,
+        }
+    }
+}
+
+impl<R: PolarRule> PageFormat for R {
     /// A pair shares the bits of its angle and its radius.
     fn nominal_bits(&self) -> f32 {
-        (ANGLE_BITS + self.radius_bits) as f32 / 2.0
+        (ANGLE_BITS + self.radius_bits()) as f32 / 2.0
     }
 
     fn sides(&self) -> &'static [Side] {
@@ -85,16 +107,30 @@ impl PageFormat for Polar {
         true
     }
 
-    fn head_dim_rule(&self) -> &'static str {
-        planes::HEAD_DIM_RULE
-    }
-
-    fn supports(&self, shape: RecordShape) -> bool {
-        planes::are_whole(shape.head_dim)
+    fn head_dims(&self) -> HeadDims {
+        HeadDims::THIRTY_TWOS
     }
 
     fn record_bytes(&self, shape: RecordShape) -> usize {
-        self.codec(shape).record_bytes()
+        self.meta_bytes(shape) + self.planes(shape).bytes()
+    }
+
+    fn encode(&self, shape: RecordShape, rows: &[bf16], out: &mut [u8]) -> Result<(), FormatError> {
+        PolarRule::encode(self, shape, rows, out)
+    }
+
+    fn dequantise(&self, shape: RecordShape, record: &[u8], tokens: Range<usize>, out: &mut [f32]) {
+        PolarRule::dequantise(self, shape, record, tokens, out);
+    }
+}
+
+impl PolarRule for Polar {
+    fn radius_bits(&self) -> u32 {
+        self.radius_bits
+    }
+
+    fn meta_bytes(&self, shape: RecordShape) -> usize {
+        self.codec(shape).meta_bytes()
     }
 
     fn encode(&self, shape: RecordShape, rows: &[bf16], out: &mut [u8]) -> Result<(), FormatError> {
@@ -133,10 +169,6 @@ impl Codec {
             AngleGrid::Circle => 1,
         };
         quantities * 4 * self.pairs()
-    }
-
-    const fn record_bytes(self) -> usize {
-        self.meta_bytes() + self.planes().bytes()
     }
 
     fn encode(self, rows: &[bf16], out: &mut [u8]) -> Result<(), FormatError> {

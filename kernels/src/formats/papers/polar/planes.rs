@@ -11,14 +11,6 @@ use crate::formats::order::walk::{self, Scratch, TILE_TOKENS};
 
 const MAX_PAIRS: usize = MAX_HEAD_DIM / 2;
 
-/// The rule of [`are_whole`], to follow "a head_dim that is".
-pub(super) const HEAD_DIM_RULE: &str = "a multiple of 32 up to 256";
-
-/// Whether the pairs of a head come in whole tiles.
-pub(super) fn are_whole(head_dim: usize) -> bool {
-    head_dim.is_multiple_of(32) && (32..=MAX_HEAD_DIM).contains(&head_dim)
-}
-
 /// Planes of one shape.
 #[derive(Clone, Copy)]
 pub(super) struct Planes {

@@ -17,15 +17,12 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::angle::cos_sin;
-use super::planes::{self, Planes};
-use super::{ANGLE_BITS, to_polar};
+use super::{ANGLE_BITS, PolarRule, to_polar};
 use crate::BLOCK_TOKENS;
 use crate::formats::affine::check_values;
 use crate::formats::affine::fp16::{FP16_MAX, round_up};
-use crate::formats::codec::PageFormat;
 use crate::formats::order::walk::TILE_TOKENS;
 use crate::formats::{FormatError, RecordShape};
-use crate::kv::Side;
 
 /// Directions of the grid.
 const ANGLES: usize = 1 << ANGLE_BITS;
@@ -43,17 +40,6 @@ pub(crate) struct Published {
 }
 
 impl Published {
-    const fn planes(self, shape: RecordShape) -> Planes {
-        Planes {
-            radius_bits: self.radius_bits,
-            head_dim: shape.head_dim,
-        }
-    }
-
-    const fn meta_bytes(self, shape: RecordShape) -> usize {
-        2 * (BLOCK_TOKENS / self.group) * self.planes(shape).pairs()
-    }
-
     /// The greatest code of a radius.
     const fn last(self) -> u8 {
         (1 << self.radius_bits) - 1
@@ -79,30 +65,13 @@ impl Published {
     }
 }
 
-impl PageFormat for Published {
-    /// A pair shares the bits of its angle and its radius.
-    fn nominal_bits(&self) -> f32 {
-        (ANGLE_BITS + self.radius_bits) as f32 / 2.0
+impl PolarRule for Published {
+    fn radius_bits(&self) -> u32 {
+        self.radius_bits
     }
 
-    fn sides(&self) -> &'static [Side] {
-        &[Side::K]
-    }
-
-    fn is_of_rope_pairs(&self) -> bool {
-        true
-    }
-
-    fn head_dim_rule(&self) -> &'static str {
-        planes::HEAD_DIM_RULE
-    }
-
-    fn supports(&self, shape: RecordShape) -> bool {
-        planes::are_whole(shape.head_dim)
-    }
-
-    fn record_bytes(&self, shape: RecordShape) -> usize {
-        self.meta_bytes(shape) + self.planes(shape).bytes()
+    fn meta_bytes(&self, shape: RecordShape) -> usize {
+        2 * (BLOCK_TOKENS / self.group) * self.planes(shape).pairs()
     }
 
     fn encode(&self, shape: RecordShape, rows: &[bf16], out: &mut [u8]) -> Result<(), FormatError> {

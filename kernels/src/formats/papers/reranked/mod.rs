@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use half::bf16;
 
-use crate::formats::codec::PageFormat;
-use crate::formats::kitty::{HEAD_DIM_RULE, Kitty, Ranking, nominal_bits, supports};
+use crate::formats::codec::{HeadDims, PageFormat};
+use crate::formats::kitty::{HEAD_DIMS, Kitty, Ranking, nominal_bits};
 use crate::formats::ladder::{LadderPage, Width};
 use crate::formats::{FormatError, RecordShape};
 use crate::kv::Side;
@@ -24,12 +24,8 @@ impl<const SLABS: usize> PageFormat for Reranked<SLABS> {
         &[Side::K]
     }
 
-    fn head_dim_rule(&self) -> &'static str {
-        HEAD_DIM_RULE
-    }
-
-    fn supports(&self, shape: RecordShape) -> bool {
-        supports(shape.head_dim)
+    fn head_dims(&self) -> HeadDims {
+        HEAD_DIMS
     }
 
     fn record_bytes(&self, shape: RecordShape) -> usize {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use half::bf16;
 
-use crate::formats::codec::{Level, PageFormat};
+use crate::formats::codec::{HeadDims, Level, PageFormat};
 use crate::formats::simd::vectorised;
 use crate::formats::{FormatError, RecordShape};
 use crate::kv::Side;
@@ -23,12 +23,11 @@ impl PageFormat for F16 {
         &[Side::K, Side::V]
     }
 
-    fn head_dim_rule(&self) -> &'static str {
-        "a multiple of 8"
-    }
-
-    fn supports(&self, shape: RecordShape) -> bool {
-        shape.head_dim != 0 && shape.head_dim.is_multiple_of(8)
+    fn head_dims(&self) -> HeadDims {
+        HeadDims {
+            rule: "a multiple of 8",
+            has: |d| d != 0 && d.is_multiple_of(8),
+        }
     }
 
     fn record_bytes(&self, shape: RecordShape) -> usize {
