@@ -1,6 +1,6 @@
-# To be sourced with OUT MODEL TEXT: sets $root, $ebb (of $EBB), $model and $text, goes to the folder
-# OUT, so that tables name the profiles in it without a path, and writes the text's last 600,000
-# bytes to calibration.txt there, until the script ends.
+# To be sourced with OUT MODEL TEXT: sets $root, $ebb (of $EBB), $model and $text, goes to OUT, so
+# that tables name the profiles in it without a path, and writes the text's last 600,000 bytes to
+# calibration.txt there, until the script ends.
 root=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
 ebb=$(realpath "${EBB:-$root/target/release/ebb}")
 model=$(realpath "$2")
