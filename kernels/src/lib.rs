@@ -5,6 +5,7 @@
 //! - [`backend`]: the step interface every device implements.
 //! - [`cpu`]: the CPU backend, which is also the oracle of every other one.
 //! - [`formats`]: the page formats, one folder each.
+//! - [`weight_formats`]: weights of few bits, as sources hand them to backends.
 //! - `cuda`: the CUDA backend, with feature `cuda`, or `cuda-emulator` to run its kernels on the
 //!   CPU.
 //! - [`MappedFile`]: model files as bytes.
@@ -20,6 +21,7 @@ pub mod kv;
 mod mapped_file;
 mod memory;
 pub mod model;
+pub mod weight_formats;
 
 pub use half::bf16;
 pub use mapped_file::MappedFile;

@@ -5,6 +5,7 @@ use half::bf16;
 use super::weights::rows_of;
 use super::{LayerTensor, ModelSpec, TensorName, WeightSource};
 use crate::formats::rotation::{RotationError, fold_o, fold_v};
+use crate::weight_formats::{PackedRows, WeightFormat};
 
 /// The tensors of `source`, of a model of `spec`, folded as [`rotation`](crate::formats::rotation)
 /// says. Every row is the same to the bit however the tensor is read.
@@ -95,6 +96,24 @@ impl<W: WeightSource> WeightSource for Rotated<'_, W> {
                 Ok(())
             }
         }
+    }
+
+    /// What is rotated is not packed any more.
+    fn packed(&self, name: TensorName) -> Result<Option<WeightFormat>, Self::Error> {
+        match name {
+            TensorName::Layer(_, LayerTensor::V | LayerTensor::O) => Ok(None),
+            _ => self.source.packed(name).map_err(RotatedError::Source),
+        }
+    }
+
+    fn read_packed(
+        &self,
+        name: TensorName,
+        first_row: usize,
+        out: PackedRows<'_>,
+    ) -> Result<(), Self::Error> {
+        let read = self.source.read_packed(name, first_row, out);
+        read.map_err(RotatedError::Source)
     }
 }
 

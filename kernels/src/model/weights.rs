@@ -6,6 +6,7 @@ use std::num::NonZero;
 use half::bf16;
 
 use super::spec::{LayerSpec, ModelSpec, QkNorm};
+use crate::weight_formats::{PackedRows, WeightFormat};
 
 /// A tensor of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -172,6 +173,39 @@ pub trait WeightSource: Sync {
         first_row: usize,
         out: &mut [bf16],
     ) -> Result<(), Self::Error>;
+
+    /// How a tensor is packed, if its rows can be had in that form ([`WeightSource::read_packed`]);
+    /// only matrices are. Reads nothing.
+    fn packed(&self, name: TensorName) -> Result<Option<WeightFormat>, Self::Error> {
+        let _ = name;
+        Ok(None)
+    }
+
+    /// Reads rows from `first_row` on in the form that [`WeightSource::packed`] names, into all of
+    /// `out`, which is whole rows within the tensor. Backends call this from several threads at
+    /// once.
+    ///
+    /// # Panics
+    /// If the tensor is not packed.
+    fn read_packed(
+        &self,
+        name: TensorName,
+        first_row: usize,
+        out: PackedRows<'_>,
+    ) -> Result<(), Self::Error> {
+        let _ = (first_row, out);
+        unreachable!("the {name} tensor is not packed")
+    }
+
+    /// Whether any tensor of a model is packed.
+    fn is_packed(&self, spec: &ModelSpec) -> Result<bool, Self::Error> {
+        for name in TensorName::all(spec) {
+            if self.packed(name)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
 
     /// Reads a tensor whole, on as many threads as pay.
     fn load(&self, name: TensorName) -> Result<Vec<bf16>, Self::Error> {

@@ -1,0 +1,89 @@
+//! Floating-point numbers of four and of eight bits.
+//!
+//! E4M3 is "FP8 formats for deep learning" (arXiv 2209.05433); E2M1 is of the OCP Microscaling
+//! formats, version 1.0.
+
+/// E2M1 by code: a sign, two bits of exponent, one of mantissa.
+pub const E2M1: [f32; 16] = [
+    0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
+];
+
+/// E4M3 by code: a sign, four bits of exponent with bias 7, three of mantissa. There is no
+/// infinity, and one NaN of either sign.
+pub static E4M3: [f32; 256] = e4m3_values();
+
+const fn e4m3_values() -> [f32; 256] {
+    let mut values = [0.0; 256];
+    let mut code = 0;
+    while code < 256 {
+        let (sign, exponent, mantissa) = ((code >> 7) as u32, code as u32 >> 3 & 15, code & 7);
+        let magnitude = match (exponent, mantissa) {
+            (15, 7) => f32::NAN,
+            // Eighths of 2^-6.
+            (0, _) => mantissa as f32 / 512.0,
+            _ => f32::from_bits((exponent + 120) << 23 | (mantissa as u32) << 20),
+        };
+        values[code] = if sign == 1 { -magnitude } else { magnitude };
+        code += 1;
+    }
+    values
+}
+
+/// The code of the E4M3 number nearest to `value`, ties to the even mantissa. What is beyond ±448
+/// becomes ±448; NaN stays NaN.
+pub fn nearest_e4m3(value: f32) -> u8 {
+    let sign = (value.to_bits() >> 24) as u8 & 0x80;
+    let magnitude = value.abs();
+    if magnitude.is_nan() {
+        return sign | 0x7f;
+    }
+    // Distances of neighbours: eighths of the power of two, of 2^-6 at least.
+    let exponent = (magnitude.to_bits() >> 23) as i32 - 127;
+    let exponent = exponent.max(-6);
+    if exponent > 8 {
+        return sign | 0x7e;
+    }
+    let eighth = f32::from_bits(((exponent - 3 + 127) as u32) << 23);
+    let eighths = (magnitude / eighth).round_ties_even() as u32;
+    // Eight and more eighths carry into the exponent by themselves.
+    let code = ((exponent + 6) as u32) << 3;
+    sign | (code + eighths).min(0x7e) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_the_numbers_of_the_published_tables() {
+        // The table of arXiv 2209.05433: greatest, least normal, greatest and least subnormal.
+        assert_eq!(E4M3[0x7E], 448.0);
+        assert_eq!(E4M3[0x88], -(2f32.powi(-6)));
+        assert_eq!(E4M3[0x07], 0.875 * 2f32.powi(-6));
+        assert_eq!(E4M3[0x01], 2f32.powi(-9));
+        assert!(E4M3[0x7F].is_nan() && E4M3[0xFF].is_nan());
+        assert_eq!(E4M3[0x80].to_bits(), (-0.0f32).to_bits());
+        for code in 1..127 {
+            assert!(E4M3[code] > E4M3[code - 1] && E4M3[code + 128] == -E4M3[code]);
+        }
+    }
+
+    #[test]
+    fn the_nearest_code_is_the_nearest() {
+        for code in 0..=0xffu8 {
+            let value = E4M3[usize::from(code)];
+            assert_eq!(nearest_e4m3(value), code, "{value}");
+        }
+        for low in 0..0x7eu8 {
+            let (a, b) = (E4M3[usize::from(low)], E4M3[usize::from(low) + 1]);
+            let middle = (a + b) / 2.0;
+            let even = low + low % 2;
+            assert_eq!(nearest_e4m3(middle), even, "between {a} and {b}");
+            assert_eq!(nearest_e4m3(middle.next_down()), low);
+            assert_eq!(nearest_e4m3(-middle.next_up()), 0x80 | (low + 1));
+        }
+        for beyond in [449.0, 1e30, f32::INFINITY] {
+            assert_eq!((nearest_e4m3(beyond), nearest_e4m3(-beyond)), (0x7e, 0xfe));
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Quantising weights while they are loaded.
+
+use super::{Codes, PackedRows, PackedTensor, WeightFormat, nearest_e4m3};
+
+/// What plain weights become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Quantisation {
+    /// E4M3 with a scale for each output: the greatest magnitude becomes 448.
+    Fp8,
+    /// Four bits with a scale and an offset for each group of 128 inputs, 64 or 32 where 128 do not
+    /// divide a row; rounded to nearest within the range that has the least squared error of a few.
+    Int4,
+    /// Any format: codes are the nearest after scaling the greatest magnitude to the greatest
+    /// value, without a search. For tests and random weights.
+    Nearest(WeightFormat),
+}
+
+/// Parts of a group's range that are tried: rare large weights may cost less than coarse steps.
+const RANGES: [f32; 5] = [1.0, 0.95, 0.9, 0.85, 0.8];
+
+impl Quantisation {
+    /// The format of a matrix with so many inputs.
+    pub fn format(self, inputs: usize) -> WeightFormat {
+        match self {
+            Self::Fp8 => WeightFormat {
+                codes: Codes::E4M3,
+                group: inputs.max(1),
+                has_offsets: false,
+            },
+            Self::Int4 => WeightFormat {
+                codes: Codes::Int { bits: 4, zero: 0 },
+                group: [128, 64, 32]
+                    .into_iter()
+                    .find(|group| inputs.is_multiple_of(*group))
+                    .unwrap_or(128),
+                has_offsets: true,
+            },
+            Self::Nearest(format) => WeightFormat {
+                group: format.group.min(inputs.max(1)),
+                ..format
+            },
+        }
+    }
+
+    /// Quantises rows of `inputs` weights.
+    pub fn quantise(self, inputs: usize, weights: &[f32], out: PackedRows<'_>) {
+        let format = self.format(inputs);
+        let groups = format.groups(inputs);
+        let values = format.codes.values();
+        let rows = weights.chunks(inputs).zip(out.codes.chunks_mut(inputs));
+        for (row, (weights, codes)) in rows.enumerate() {
+            let parts = weights
+                .chunks(format.group)
+                .zip(codes.chunks_mut(format.group));
+            for (group, (weights, codes)) in parts.enumerate() {
+                let at = row * groups + group;
+                let (scale, offset) = match self {
+                    Self::Fp8 => fp8(weights, codes),
+                    Self::Int4 => best_range(weights, codes),
+                    Self::Nearest(_) => nearest(format, &values, weights, codes),
+                };
+                out.scales[at] = scale;
+                if let Some(to) = out.offsets.get_mut(at) {
+                    *to = offset;
+                }
+            }
+        }
+    }
+
+    /// Quantises a matrix.
+    pub fn tensor(self, inputs: usize, weights: &[f32]) -> PackedTensor {
+        let rows = weights.len() / inputs.max(1);
+        let mut tensor = PackedTensor::new(self.format(inputs), rows, inputs);
+        self.quantise(inputs, weights, tensor.rows_mut(0, rows));
+        tensor
+    }
+}
+
+fn fp8(weights: &[f32], codes: &mut [u8]) -> (f32, f32) {
+    let scale = greatest(weights) / 448.0;
+    let inverse = if scale > 0.0 { scale.recip() } else { 0.0 };
+    for (code, weight) in codes.iter_mut().zip(weights) {
+        *code = nearest_e4m3(weight * inverse);
+    }
+    (scale, 0.0)
+}
+
+fn greatest(weights: &[f32]) -> f32 {
+    weights.iter().fold(0.0, |most: f32, w| most.max(w.abs()))
+}
+
+/// Sixteen steps over the best of some ranges around the middle.
+fn best_range(weights: &[f32], codes: &mut [u8]) -> (f32, f32) {
+    let range = weights.iter().fold((f32::MAX, f32::MIN), |(low, high), w| {
+        (low.min(*w), high.max(*w))
+    });
+    let (middle, half) = ((range.0 + range.1) / 2.0, (range.1 - range.0) / 2.0);
+    if half.is_nan() || half <= 0.0 {
+        codes.fill(0);
+        return (0.0, range.0);
+    }
+    let steps = |part: f32| {
+        let scale = 2.0 * half * part / 15.0;
+        (scale, middle - half * part)
+    };
+    let code = |weight: f32, (scale, offset): (f32, f32)| {
+        ((weight - offset) / scale)
+            .round_ties_even()
+            .clamp(0.0, 15.0)
+    };
+    let error = |steps: (f32, f32)| {
+        let errors = weights
+            .iter()
+            .map(|w| code(*w, steps) * steps.0 + steps.1 - w);
+        errors.map(|error| error * error).sum::<f32>()
+    };
+    let tried = RANGES.map(|part| (error(steps(part)), steps(part)));
+    let best = tried.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
+    let best = best.map_or(steps(1.0), |(_, steps)| steps);
+    for (to, weight) in codes.iter_mut().zip(weights) {
+        *to = code(*weight, best) as u8;
+    }
+    best
+}
+
+/// The nearest codes of any format.
+fn nearest(format: WeightFormat, values: &[f32], weights: &[f32], codes: &mut [u8]) -> (f32, f32) {
+    let finite = || values.iter().copied().filter(|value| value.is_finite());
+    let (low, high) = finite().fold((f32::MAX, f32::MIN), |(low, high), value| {
+        (low.min(value), high.max(value))
+    });
+    let least = weights.iter().copied().fold(f32::MAX, f32::min);
+    let most = weights.iter().copied().fold(f32::MIN, f32::max);
+    let (scale, offset) = match format.has_offsets {
+        true => {
+            let scale = (most - least) / (high - low);
+            (scale, least - low * scale)
+        }
+        false => {
+            // Both ends fit; a format without negative values has none for negative weights.
+            let ends = [(most, high), (least, low)];
+            let ends = ends
+                .into_iter()
+                .filter(|(weight, value)| weight * value > 0.0);
+            (
+                ends.map(|(weight, value)| weight / value)
+                    .fold(0.0, f32::max),
+                0.0,
+            )
+        }
+    };
+    let inverse = if scale > 0.0 { scale.recip() } else { 0.0 };
+    for (code, weight) in codes.iter_mut().zip(weights) {
+        let wanted = (weight - offset) * inverse;
+        let distance = |value: f32| (value - wanted).abs();
+        let mut best = 0;
+        for (index, value) in values.iter().enumerate() {
+            if distance(*value) < distance(values[best]) {
+                best = index;
+            }
+        }
+        *code = best as u8;
+    }
+    (scale, offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weights(count: usize) -> Vec<f32> {
+        (0..count)
+            .map(|i| ((i * 7919 % 1000) as f32 - 480.0) / 3000.0)
+            .collect()
+    }
+
+    /// Every code of every format comes back from its own value.
+    #[test]
+    fn values_are_their_own_nearest() {
+        let all = [
+            Codes::Int { bits: 4, zero: 8 },
+            Codes::Int { bits: 8, zero: 128 },
+            Codes::Int { bits: 3, zero: 4 },
+            Codes::E4M3,
+            Codes::E2M1,
+            Codes::Iq4,
+        ];
+        for codes in all {
+            let format = WeightFormat {
+                codes,
+                group: 512,
+                has_offsets: false,
+            };
+            let values: Vec<f32> = codes
+                .values()
+                .into_iter()
+                .filter(|v| v.is_finite())
+                .collect();
+            let tensor = Quantisation::Nearest(format).tensor(values.len(), &values);
+            let mut back = vec![0.0; values.len()];
+            tensor.dequantise_row(0, &mut back);
+            assert_eq!(back, values, "{codes:?}");
+        }
+    }
+
+    #[test]
+    fn errors_are_within_half_a_step() {
+        let weights = weights(3 * 256);
+        for (quantisation, bound) in [(Quantisation::Fp8, 0.01), (Quantisation::Int4, 0.012)] {
+            let tensor = quantisation.tensor(256, &weights);
+            assert_eq!((tensor.rows(), tensor.inputs()), (3, 256));
+            let mut row = vec![0.0; 256];
+            for (index, expected) in weights.chunks(256).enumerate() {
+                tensor.dequantise_row(index, &mut row);
+                for (a, b) in row.iter().zip(expected) {
+                    assert!((a - b).abs() <= bound, "{quantisation:?}: {a} {b}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_group_of_equal_weights_is_exact() {
+        let tensor = Quantisation::Int4.tensor(64, &[0.25; 64]);
+        let mut row = vec![0.0; 64];
+        tensor.dequantise_row(0, &mut row);
+        assert_eq!(row, [0.25; 64]);
+        let tensor = Quantisation::Fp8.tensor(64, &[0.0; 64]);
+        tensor.dequantise_row(0, &mut row);
+        assert_eq!(row, [0.0; 64]);
+    }
+}
