@@ -47,6 +47,20 @@ fn products_agree_with_their_definition() {
 }
 
 #[test]
+fn products_of_packed_weights_agree_with_their_definition() {
+    let device = Device::open(0).unwrap();
+    assert!(
+        selftest::packed_products(&device, is_quick()).unwrap(),
+        "see the table above"
+    );
+    let older = Device::open_as(0, Some("8.6".parse().unwrap())).unwrap();
+    assert!(
+        selftest::packed_products(&older, true).unwrap(),
+        "see the table above"
+    );
+}
+
+#[test]
 fn samples_agree_with_their_definition() {
     let device = Device::open(0).unwrap();
     assert!(selftest::sampling(&device).unwrap(), "see the table above");

@@ -49,6 +49,7 @@ pub fn run(device: &Arc<Device>) -> Result<(), Box<dyn std::error::Error>> {
         rotate_k: false,
         rotate_v_online: false,
         scale_k_online: None,
+        expand_weights: false,
     };
     let mut backend = CudaBackend::random_with_pages(device, spec, config, &layout, 1)?;
     println!("engine,keys,values,context,chunk,step_us_p50,of_16_bit");

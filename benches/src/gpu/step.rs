@@ -68,6 +68,7 @@ pub fn run(
         rotate_k: false,
         rotate_v_online: false,
         scale_k_online: None,
+        expand_weights: false,
     };
     let started = Instant::now();
     let mut backend = CudaBackend::random(device, spec.clone(), config, 1)?;

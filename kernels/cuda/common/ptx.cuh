@@ -182,6 +182,12 @@ __device__ __forceinline__ uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
   return d;
 }
+// The same of bf16; below the normal numbers too.
+__device__ __forceinline__ uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
 __device__ __forceinline__ uint32_t max_abs_f16x2(uint32_t a, uint32_t b) {
   uint32_t d;
   asm("{.reg .b32 x; abs.f16x2 x, %2; max.f16x2 %0, %1, x;}" : "=r"(d) : "r"(a), "r"(b));

@@ -147,6 +147,10 @@ inline uint32_t __dp4a(uint32_t a, uint32_t b, uint32_t c) {
   for (int k = 0; k < 32; k += 8) c += (a >> k & 0xff) * (b >> k & 0xff);
   return c;
 }
+inline uint32_t __funnelshift_l(uint32_t low, uint32_t high, uint32_t shift) {
+  shift %= 32;
+  return shift == 0 ? high : high << shift | low >> (32 - shift);
+}
 inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
   const uint64_t bytes = static_cast<uint64_t>(y) << 32 | x;
   uint32_t result = 0;

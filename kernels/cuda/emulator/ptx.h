@@ -129,6 +129,20 @@ inline uint32_t mul_f16x2(uint32_t a, uint32_t b) {
 inline uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
   return each_f16(a, b, c, [](double x, double y, double z) { return x * y + z; });
 }
+// Sums of products are rounded to float with the last bit telling of what is lost, then to bf16.
+inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
+  auto one = [&](int s) -> uint32_t {
+    auto value = [&](uint32_t pair) { return double(bf16_value(pair >> s & 0xffff)); };
+    const double sum = value(a) * value(b) + value(c);
+    float rounded = static_cast<float>(sum);
+    if (static_cast<double>(rounded) != sum && std::isfinite(rounded)) {
+      if (fabs(static_cast<double>(rounded)) > fabs(sum)) rounded = nextafterf(rounded, 0.f);
+      rounded = __uint_as_float(__float_as_uint(rounded) | 1);
+    }
+    return round_bf16(rounded);
+  };
+  return one(0) | one(16) << 16;
+}
 inline uint32_t max_abs_f16x2(uint32_t a, uint32_t b) {
   return each_f16(a, b, 0, [](double x, double y, double) { return fmax(x, fabs(y)); });
 }

@@ -41,11 +41,11 @@ struct MatrixLane {
   float* d;
   const uint32_t* a;  // four registers, or null: in shared memory
   uint64_t a_matrix, b_matrix;
-  bool accumulate;
+  bool accumulate, b_n_major;
 };
 
 template <int N>
-void multiply(const MatrixLane (&lanes)[32], uint32_t warp, bool b_n_major) {
+void multiply(const MatrixLane (&lanes)[32], uint32_t warp) {
   static float a[16][16], b[16][N], d[16][N];
   const MatrixLane& first = lanes[0];
   for (int lane = 0; lane < 32; lane++) {
@@ -59,7 +59,7 @@ void multiply(const MatrixLane (&lanes)[32], uint32_t warp, bool b_n_major) {
   }
   for (uint32_t k = 0; k < 16; k++)
     for (uint32_t n = 0; n < N; n++)
-      b[k][n] = b_n_major ? n_major(first.b_matrix, k, n) : k_major(first.b_matrix, n, k);
+      b[k][n] = first.b_n_major ? n_major(first.b_matrix, k, n) : k_major(first.b_matrix, n, k);
   for (int row = 0; row < 16; row++) {
     for (int n = 0; n < N; n++) d[row][n] = 0.f;
     for (int k = 0; k < 16; k++)
@@ -82,17 +82,20 @@ void wgmma(const char* operation, const MatrixLane& lane) {
     } warp_lanes;
     for (int i = 0; i < 32; i++) warp_lanes.lanes[i] = *static_cast<MatrixLane*>(all[i]);
     const uint32_t warp = threadIdx.x / 32;
-    const bool b_n_major = warp_lanes.lanes[0].a != nullptr;
-    emulator::matrix_issue([=] { multiply<N>(warp_lanes.lanes, warp, b_n_major); });
+    emulator::matrix_issue([=] { multiply<N>(warp_lanes.lanes, warp); });
   });
 }
 template <int R>
 void wgmma_ss(float (&d)[R], uint64_t a, uint64_t b, bool accumulate) {
-  wgmma<2 * R>("wgmma_ss", {d, nullptr, a, b, accumulate});
+  wgmma<2 * R>("wgmma_ss", {d, nullptr, a, b, accumulate, false});
 }
 template <int R>
 void wgmma_rs(float (&d)[R], const uint32_t (&a)[4], uint64_t b) {
-  wgmma<2 * R>("wgmma_rs", {d, a, 0, b, true});
+  wgmma<2 * R>("wgmma_rs", {d, a, 0, b, true, true});
+}
+template <int R>
+void wgmma_rs_k_major(float (&d)[R], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
+  wgmma<2 * R>("wgmma_rs_k_major", {d, a, 0, b, accumulate, false});
 }
 
 }  // namespace ebb

@@ -24,6 +24,10 @@
 // W_up in turns in a tile, so that a thread's sums g and g + 8 of a matrix instruction are a gate
 // and what it opens. The copy engine brings them so.
 //
+// Packed weights (packed.cuh) come in chunks, 128 inputs to a unit, and become operand A in
+// registers, a quarter of a unit while the tensor cores work on the one before. Sums are multiplied by the
+// outputs' factors before anything else.
+//
 // The norm between two products needs no kernel of its own: y = W n(r), n(r) = r g / rms(r), r the
 // residual stream. The product before adds its sums to r, and leaves r g, not divided, and the
 // squares of r, a sum for each 16 outputs; this one divides its sums by the rms, which depends on
@@ -35,6 +39,7 @@
 #pragma once
 #include "../common/kernel.cuh"
 #include "../common/wgmma.cuh"
+#include "packed.cuh"
 #include "stream_ends.cuh"
 
 namespace ebb {
@@ -57,9 +62,29 @@ struct StreamRuns {
   }
 };
 
+// Weights of bf16, [outputs][inputs], which the tensor cores read from shared memory.
+struct PlainWeights {
+  static constexpr int kInputs = kStreamInputs, kSliceBytes = kStreamSlice * 128;
+  static constexpr bool kPacked = false;
+  struct Operands {};
+};
+
+// Weights in chunks.
+template <class CHUNK>
+struct PackedWeights {
+  using Chunk = CHUNK;
+  static constexpr int kInputs = Chunk::kInputs, kSliceBytes = Chunk::kSliceBytes;
+  static constexpr bool kPacked = true;
+  // Of two quarters: one is used while the next is made.
+  struct Operands {
+    QuarterChunk a[2];
+    typename Chunk::Scales scales;
+  };
+};
+
 #ifndef EBB_HAS_WGMMA
 
-template <int N>
+template <int N, class WEIGHTS>
 struct StreamProduct {
   static constexpr int kThreads = 288;
   static __device__ __forceinline__ void run(const StreamParams&, uint8_t*) { __trap(); }
@@ -67,18 +92,30 @@ struct StreamProduct {
 
 #else
 
-template <int N>
+template <int N, class WEIGHTS>
 struct StreamProduct {
   static constexpr int kWarpgroups = 2, kConsumerWarps = kWarpgroups * 4,
                        kThreads = (kConsumerWarps + 1) * 32;
-  static constexpr uint32_t kWeights = kStreamOutputs * 128, kRows = N * 128;
-  // Shared memory: weights [stages][128][128 bytes], x [stages][N][128 bytes], barriers, and
-  // squares of x's rows. Two CTAs fit a multiprocessor, and the small kernels between two products
-  // beside them.
-  static constexpr uint32_t kRings = 108 << 10;
-  static constexpr uint32_t kRowStages = N == 64 ? 3 : N == 32 ? 4 : 6;
-  static constexpr uint32_t kStages = (kRings - kRowStages * kRows) / kWeights;
-  static constexpr uint32_t kX = kStages * kWeights, kBarriers = kRings, kSquares = kRings + 256;
+  static constexpr bool kPacked = WEIGHTS::kPacked;
+  // Of a unit: inputs, how many times 64 that is, bytes of weights and of x.
+  static constexpr uint32_t kInputs = WEIGHTS::kInputs, kBoxes = kInputs / kStreamInputs,
+                            kWeights = kStreamOutputs / kStreamSlice * WEIGHTS::kSliceBytes,
+                            kBox = N * 128, kRows = kBoxes * kBox;
+  // Shared memory: weights [stages][128][128 bytes] or [stages][8 slices], x [stages][boxes][N][128
+  // bytes], barriers, and squares of x's rows. Two CTAs fit a multiprocessor, and the small kernels
+  // between two products beside them.
+  static constexpr uint32_t kRings = 108 << 10, kStagesMax = 16;
+  static constexpr uint32_t stages(uint32_t row_stages) {
+    const uint32_t most = (kRings - row_stages * kRows) / kWeights;
+    return most < kStagesMax ? most : kStagesMax;
+  }
+  static constexpr uint32_t row_stages(uint32_t wanted) {
+    return stages(wanted) >= wanted ? wanted : row_stages(wanted - 1);
+  }
+  static constexpr uint32_t kRowStages = row_stages(N == 64 ? 3 : N == 32 ? 4 : 6);
+  static constexpr uint32_t kStages = stages(kRowStages);
+  static constexpr uint32_t kX = (kStages * kWeights + 1023) / 1024 * 1024, kBarriers = kRings,
+                            kSquares = kRings + 256;
   static constexpr uint32_t kSharedBytes = kSquares + 4 * 64 * (kConsumerWarps + 1);
   static_assert(kX + kRowStages * kRows <= kRings && kBarriers + 16 * kStages <= kSquares);
   // x of a unit is on its way only after the weights of the unit that had its barrier before have
@@ -134,7 +171,7 @@ struct StreamProduct {
       : p(params),
         shared(sm),
         base(smem_address(sm)),
-        steps((params.inputs + kStreamInputs - 1) / kStreamInputs),
+        steps((params.inputs + kInputs - 1) / kInputs),
         runs(params.parts, tiles(params), steps, gridDim.x),
         mine(gridDim.x - 1 - blockIdx.x),
         begin(runs.begin(mine)),
@@ -164,7 +201,7 @@ struct StreamProduct {
   // ---- The producer: one thread.
 
   __device__ __forceinline__ void produce() const {
-    prefetch_tensor_map(&p.w);
+    if constexpr (!kPacked) prefetch_tensor_map(&p.w);
     prefetch_tensor_map(&p.x);
     const uint64_t policy = policy_evict_first();
     const uint32_t units = end - begin;
@@ -174,6 +211,16 @@ struct StreamProduct {
       const uint32_t barrier = full(weights_place.stage),
                      to = base + weights_place.stage * kWeights;
       const uint32_t slice = weights_unit.tile * p.slices;
+      if constexpr (kPacked) {
+        const uint32_t all = (p.outputs + kStreamSlice - 1) / kStreamSlice,
+                       bytes = min(p.slices, all - slice) * WEIGHTS::kSliceBytes;
+        mbarrier_arrive_expect(barrier, bytes);
+        const uint64_t chunk = static_cast<uint64_t>(weights_unit.step) * all + slice;
+        bulk_copy(to, p.packed + chunk * WEIGHTS::kSliceBytes, bytes, barrier, policy);
+        weights_unit.advance(steps);
+        weights_place.advance();
+        return;
+      }
       mbarrier_arrive_expect(barrier, p.slices * (kStreamSlice * 128));
       if (p.gated) {
         tensor_copy_4d(to, &p.w, weights_unit.step * kStreamInputs, 0, 0, slice, barrier, policy);
@@ -188,15 +235,19 @@ struct StreamProduct {
     Place<kRowStages> rows_place;
     auto bring_rows = [&] {
       mbarrier_arrive_expect(full(rows_barrier.stage), kRows);
-      tensor_copy_3d(base + kX + rows_place.stage * kRows, &p.x, rows_unit.step * kStreamInputs, 0,
-                     0, full(rows_barrier.stage));
+#pragma unroll
+      for (uint32_t box = 0; box < kBoxes; box++)
+        tensor_copy_3d(base + kX + rows_place.stage * kRows + box * kBox, &p.x,
+                       rows_unit.step * kInputs + box * kStreamInputs, 0, 0,
+                       full(rows_barrier.stage));
       rows_unit.advance(steps);
       rows_barrier.advance();
       rows_place.advance();
     };
     // No kernel writes weights. But what the kernel before does last must not wait for too many of
     // them.
-    constexpr uint32_t kEarly = kStages < 5 ? kStages : 5;
+    constexpr uint32_t kEarlyMost = 5 * (kStreamOutputs * 128) / kWeights,
+                       kEarly = kStages < kEarlyMost ? kStages : kEarlyMost;
 #pragma unroll 1
     for (uint32_t i = 0; i < min(kEarly, units); i++) bring_weights();
     wait_for_previous();
@@ -231,12 +282,14 @@ struct StreamProduct {
     wait_for_previous();  // before y and the partial sums are touched
     Squares squares;
     if (p.norms) squares.load(p);
-    // Of many rows there is no room for them beside the sums.
-    if (N > 32 && p.norms) share(squares);
-    bool are_shared = N > 32 || !p.norms;
+    // Of many rows there is no room for them beside the sums, nor beside operands.
+    constexpr bool kShareFirst = N > 32 || kPacked;
+    if (kShareFirst && p.norms) share(squares);
+    bool are_shared = kShareFirst || !p.norms;
     Place<kStages> weights;
     Place<kRowStages> rows;
     Sums sums;
+    [[maybe_unused]] typename WEIGHTS::Operands operands;
 #pragma unroll 1
     for (uint32_t unit = begin; unit < end;) {
       const uint32_t tile = unit / steps, count = min(steps - unit % steps, end - unit);
@@ -244,21 +297,45 @@ struct StreamProduct {
 #pragma unroll 1
       for (uint32_t step = 0; step < count; step++) {
         mbarrier_wait(full(weights.stage), weights.parity);
-        wgmma_pin(sums);
-        wgmma_fence();
+        if constexpr (kPacked) {
+          const uint8_t* const chunk =
+              shared + weights.stage * kWeights + threadIdx.x / 32 * WEIGHTS::kSliceBytes;
 #pragma unroll
-        for (int k = 0; k < kStreamInputs / 16; k++) {
-          wgmma_ss(sums, w_matrix + (weights.stage * kWeights + k * 32) / 16,
-                   x_matrix + (rows.stage * kRows + k * 32) / 16, step > 0 || k > 0);
+          for (int quarter = 0; quarter < 4; quarter++) {
+            // The tensor cores are done with the registers of the last but one.
+            wgmma_wait<1>();
+            if (quarter == 1 && step > 0) release(before);
+            uint32_t (&a)[2][4] = operands.a[quarter % 2];
+            WEIGHTS::Chunk::dequantise(chunk, quarter, lane, operands.scales, a);
+            wgmma_pin(sums);
+            wgmma_fence();
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+              wgmma_rs_k_major(
+                  sums, a[k],
+                  x_matrix +
+                      (rows.stage * kRows + quarter / 2 * kBox + quarter % 2 * 64 + k * 32) / 16,
+                  step > 0 || quarter > 0 || k > 0);
+            wgmma_commit();
+            wgmma_pin(sums);
+          }
+        } else {
+          wgmma_pin(sums);
+          wgmma_fence();
+#pragma unroll
+          for (int k = 0; k < kStreamInputs / 16; k++) {
+            wgmma_ss(sums, w_matrix + (weights.stage * kWeights + k * 32) / 16,
+                     x_matrix + (rows.stage * kRows + k * 32) / 16, step > 0 || k > 0);
+          }
+          wgmma_commit();
+          wgmma_pin(sums);
+          wgmma_wait<1>();
+          if (step > 0) release(before);
         }
-        wgmma_commit();
-        wgmma_pin(sums);
-        wgmma_wait<1>();
-        if (step > 0) release(before);
         before = weights.stage;
         weights.advance();
         rows.advance();
-        if (N > 16 && !are_shared && step % 3 == 2) {
+        if (!kShareFirst && N > 16 && !are_shared && step % 3 == 2) {
           squares.add();
           squares.load(p);
         }
@@ -301,6 +378,11 @@ struct StreamProduct {
   __device__ __forceinline__ void finish(const StreamBlock& block, float (&sums)[4],
                                          const StreamResidual& residual) const {
     if (block.output() >= p.outputs) return;
+    if constexpr (kPacked) {
+      const float* const factors = p.factors + block.output() + threadIdx.x % 32 / 4;
+      sums[0] *= factors[0], sums[1] *= factors[0];
+      sums[2] *= factors[8], sums[3] *= factors[8];
+    }
     if (p.norms) divide(block, sums);
     if (p.residual)
       add_to_residual(p, block, sums, residual, N);
@@ -459,7 +541,14 @@ struct StreamProduct {
       return false;
     }
     // As many loads in flight as a few registers hold.
-    add<64 / N, N / 8>(sums, partial(mine + 1, threadIdx.x / 32, 0), last - first);
+    if constexpr (kPacked && N == 64) {
+      float (&low)[16] = reinterpret_cast<float (&)[16]>(sums[0]),
+            (&high)[16] = reinterpret_cast<float (&)[16]>(sums[16]);
+      add<1, 4>(low, partial(mine + 1, threadIdx.x / 32, 0), last - first);
+      add<1, 4>(high, partial(mine + 1, threadIdx.x / 32, 4), last - first);
+    } else {
+      add<64 / N, N / 8>(sums, partial(mine + 1, threadIdx.x / 32, 0), last - first);
+    }
     return true;
   }
 

@@ -36,13 +36,13 @@ struct StreamResidual {
 };
 
 // Stores two bf16 of each lane (g, t), those of outputs g of the rows 2 t and 2 t + 1, transposed,
-// so that four lanes write 16 bytes of a row of `width`: outputs `output` ... `output` + 7.
+// so that four lanes write 16 bytes of a row: outputs `output` ... `output` + 7 of `width`.
 __device__ __forceinline__ void store_transposed(const StreamParams& p, const StreamBlock& block,
                                                  uint32_t pair, uint32_t output, uint32_t width) {
   const uint32_t lane = threadIdx.x % 32, row = block.row() + lane / 4,
                  at = output + 2 * (lane % 4), turned = movmatrix_trans(pair);
   if (row < p.rows && at < width)
-    *reinterpret_cast<uint32_t*>(static_cast<bf16*>(p.y) + (row * width + at)) = turned;
+    *reinterpret_cast<uint32_t*>(static_cast<bf16*>(p.y) + (row * p.stride + at)) = turned;
 }
 
 // Adds them to the residual stream, stores that, what comes of it for the product behind the norm,
@@ -91,7 +91,7 @@ __device__ __forceinline__ void store(const StreamParams& p, const StreamBlock& 
       const uint32_t row = block.row() + 2 * (lane % 4) + i % 2,
                      output = first + lane / 4 + i / 2 * 8;
       if (row < p.rows && output < p.outputs)
-        static_cast<float*>(p.y)[row * p.outputs + output] = sums[i];
+        static_cast<float*>(p.y)[row * p.stride + output] = sums[i];
     }
   } else {
 #pragma unroll

@@ -20,7 +20,7 @@ struct StreamParams {
   // CTAs that share a tile, 1 to 8, the grid then being whole tiles; 0: runs of equal length
   uint32_t parts;
   uint32_t slices;  // of 16 outputs, of a tile; 1 to 8
-  uint32_t reserved0;
+  uint32_t stride;  // of y's rows, in values
   // [rows][outputs], or null: what sums are added to; y is then `residual` times `weight`
   float* residual;
   const bf16* weight;  // [outputs]
@@ -28,7 +28,12 @@ struct StreamParams {
   // such sums of `inputs` values, or null: sums are divided by the root of their mean
   const float* norms;
   float eps;  // added to that
-  uint32_t reserved[11];
+  uint32_t reserved0;
+  // packed weights instead of `w`: chunks [inputs / 128][outputs / 16] (packed.cuh), of gated ones
+  // eight gates and what they open in turns, and [outputs / 16][16] factors of the outputs
+  const uint8_t* packed;
+  const float* factors;
+  uint32_t reserved[6];
 };
 static_assert(sizeof(StreamParams) == 384);
 

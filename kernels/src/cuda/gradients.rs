@@ -80,7 +80,7 @@ impl Gradients {
         Ok(Self {
             ops: Ops::new(device)?,
             wide: Wide::new(device, spec)?,
-            weights: Weights::load(device, spec, source, progress)?,
+            weights: Weights::load(device, spec, source, true, progress)?,
             spec: spec.clone(),
         })
     }
@@ -175,7 +175,7 @@ impl Gradients {
         let mut logits =
             DeviceBuffer::new(&device, LOGIT_ROWS.min(scored) * vocab, "rows of logits")?;
         let mut nats = DeviceBuffer::new(&device, scored, "the losses of tokens")?;
-        let lm_head = self.weights.named(LinearName::LmHead).weight().ptr();
+        let lm_head = self.weights.expanded(LinearName::LmHead).ptr();
         self.ops
             .widen(lm_head, vocab * hidden, self.wide.buffer_mut(), 0)?;
         let head = Matrix::new(self.wide.buffer(), 0, hidden);

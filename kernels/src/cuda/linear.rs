@@ -4,27 +4,46 @@ use half::bf16;
 
 use super::driver::{DeviceBuffer, Stream};
 use super::error::CudaError;
+use super::packed::PackedPart;
 use super::params::{DevicePtr, GemmShape};
 use super::products::{Ends, Products};
 
-/// `y = W x + b` with bf16 weights, `[out][in]`.
+/// `y = W x + b`.
 #[derive(Debug)]
 pub(super) struct Linear {
-    weight: DeviceBuffer<bf16>,
+    weight: Weight,
     /// Of the outputs. Whoever finishes Q, K and V adds theirs; no other layer has one.
     bias: Option<DeviceBuffer<bf16>>,
     inputs: usize,
     outputs: usize,
 }
 
+/// The weights of a linear layer.
+#[derive(Debug)]
+pub(super) enum Weight {
+    /// `[out][in]`.
+    Plain(DeviceBuffer<bf16>),
+    /// Parts of the outputs, beside each other.
+    Packed(Vec<PackedPart>),
+}
+
 impl Linear {
     /// Of loaded weights.
     pub(super) fn new(
-        weight: DeviceBuffer<bf16>,
+        weight: Weight,
         bias: Option<DeviceBuffer<bf16>>,
         (inputs, outputs): (usize, usize),
     ) -> Self {
-        assert_eq!(weight.len(), inputs * outputs);
+        match &weight {
+            Weight::Plain(weight) => assert_eq!(weight.len(), inputs * outputs),
+            Weight::Packed(parts) => {
+                assert!(parts.iter().all(|part| part.inputs == inputs));
+                assert_eq!(
+                    parts.iter().map(|part| part.outputs).sum::<usize>(),
+                    outputs
+                );
+            }
+        }
         Self {
             weight,
             bias,
@@ -33,9 +52,28 @@ impl Linear {
         }
     }
 
-    /// `[out][in]`.
-    pub(super) fn weight(&self) -> &DeviceBuffer<bf16> {
-        &self.weight
+    /// `[out][in]`, if they are not packed.
+    pub(super) fn plain(&self) -> Option<&DeviceBuffer<bf16>> {
+        match &self.weight {
+            Weight::Plain(weight) => Some(weight),
+            Weight::Packed(_) => None,
+        }
+    }
+
+    /// The parts of packed weights; none of plain ones.
+    pub(super) fn parts(&self) -> &[PackedPart] {
+        match &self.weight {
+            Weight::Plain(_) => &[],
+            Weight::Packed(parts) => parts,
+        }
+    }
+
+    /// Those of packed weights, to be filled.
+    pub(super) fn parts_mut(&mut self) -> &mut [PackedPart] {
+        match &mut self.weight {
+            Weight::Plain(_) => &mut [],
+            Weight::Packed(parts) => parts,
+        }
     }
 
     /// `[out]`.
@@ -65,13 +103,12 @@ impl Linear {
         [x, y]: [DevicePtr; 2],
         ends: Ends,
     ) -> Result<(), CudaError> {
-        let w = self.weight.ptr();
         // SAFETY: the weights have the shape that `shape` took from them; the rest is the caller's.
         unsafe {
-            if ends.is_none() {
-                products.run(stream, shape, x, w, y)
-            } else {
-                products.run_to(ends, stream, shape, [x, w, y])
+            match &self.weight {
+                Weight::Packed(parts) => products.run_packed(stream, parts, shape, [x, y], ends),
+                Weight::Plain(w) if ends.is_none() => products.run(stream, shape, x, w.ptr(), y),
+                Weight::Plain(w) => products.run_to(ends, stream, shape, [x, w.ptr(), y]),
             }
         }
     }

@@ -29,6 +29,7 @@ mod error;
 mod gradients;
 mod linear;
 mod ops;
+mod packed;
 mod params;
 mod plan;
 mod prefill;

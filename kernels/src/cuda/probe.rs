@@ -3,6 +3,7 @@
 mod cold;
 mod heads;
 mod norms;
+mod packed;
 mod polar;
 mod sample;
 
@@ -28,6 +29,7 @@ pub use cold::ColdL2;
 use cold::time_graph;
 pub(super) use heads::{EPS, HeadOptions, HeadsProbe};
 pub use norms::{Normed, NormsProbe};
+pub use packed::PackedProbe;
 pub use polar::{PolarProbe, PolarWay};
 pub use sample::{SampleOutput, SampleProbe};
 

@@ -1,16 +1,21 @@
 //! Matrix products: cuBLASLt's, and kernels of our own for the few rows where reading the weights
 //! is everything.
 
+mod packed;
 mod streamed;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use half::bf16;
+
 use super::driver::{Device, Event, Gemm, Kernel, Stream};
 use super::error::CudaError;
+use super::packed::{ChunkFormat, PackedPart};
 use super::params::{DevicePtr, GemmShape, KernelParams};
-use streamed::Streamed;
+use packed::{PACKED_ROWS, PackedProducts};
 pub(super) use streamed::{Ends, Residual, squares_len};
+use streamed::{Io, ROWS_MAX, Streamed, StreamedWeights};
 
 /// Rows that the skinny kernel takes: the n side of its matrix instruction.
 const SKINNY_ROWS: usize = 8;
@@ -60,6 +65,17 @@ impl Way {
     pub const ALL: [Self; 3] = [Self::Stream, Self::Skinny, Self::Library];
 }
 
+/// How a product of packed weights is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PackedWay {
+    /// By the kernels for up to 64 rows of devices of compute capability 9.x, 64 rows at a time.
+    Streamed,
+    /// By the kernels for up to 8 rows, which every device can run.
+    Skinny,
+    /// By cuBLASLt, once bf16 has been made of them.
+    Unpacked,
+}
+
 /// Computes `y = x · wᵀ` the fastest way.
 #[derive(Debug)]
 pub(super) struct Products {
@@ -68,6 +84,7 @@ pub(super) struct Products {
     invariant: bool,
     skinny: Kernel<SkinnyParams>,
     streamed: Option<Streamed>,
+    packed: PackedProducts,
     /// The fastest way, where they were measured.
     measured: HashMap<GemmShape, Way>,
 }
@@ -80,6 +97,7 @@ impl Products {
             invariant,
             skinny: device.kernel("product_skinny", 0)?,
             streamed: Streamed::new(device)?,
+            packed: PackedProducts::default(),
             measured: HashMap::new(),
         })
     }
@@ -177,8 +195,21 @@ impl Products {
         let Some(streamed) = &mut self.streamed else {
             return Err(CudaError::Unsupported(format!("{shape:?} with {ends:?}")));
         };
+        let stride = if ends.gated {
+            shape.outputs / 2
+        } else {
+            shape.outputs
+        };
         // SAFETY: the caller's.
-        unsafe { streamed.run(stream, shape, ends, x, w, y) }
+        unsafe {
+            streamed.run(
+                stream,
+                shape,
+                ends,
+                StreamedWeights::Plain(w),
+                Io { x, y, stride },
+            )
+        }
     }
 
     /// [`Products::run`] in a chosen way, which must be able to.
@@ -200,7 +231,8 @@ impl Products {
             (Way::Library, _) => return unsafe { self.gemm.run(stream, shape, x, w, y) },
             // SAFETY: the caller's.
             (Way::Stream, Some(streamed)) => unsafe {
-                return streamed.run(stream, shape, Ends::default(), x, w, y);
+                let (weights, stride) = (StreamedWeights::Plain(w), shape.outputs);
+                return streamed.run(stream, shape, Ends::default(), weights, Io { x, y, stride });
             },
             _ => {}
         }
@@ -219,6 +251,167 @@ impl Products {
             self.skinny
                 .launch(stream, (grid, 1), SKINNY_THREADS, &params)
         }
+    }
+
+    /// Loads what products of packed weights of `formats` need. `values`: the most weights of a
+    /// linear layer that is not the output projection, and of that one.
+    pub(super) fn take_packed(
+        &mut self,
+        device: &Arc<Device>,
+        formats: impl Iterator<Item = ChunkFormat>,
+        values: [usize; 2],
+    ) -> Result<(), CudaError> {
+        let streams = self.streamed.is_some();
+        let values = Self::unpacked_values(streams && !self.invariant, values);
+        self.packed = PackedProducts::new(device, formats, streams, values)?;
+        Ok(())
+    }
+
+    /// Weights that there must be room for to unpack. The output projection is streamed for any
+    /// number of rows, where that can be.
+    fn unpacked_values(streams: bool, [layers, lm_head]: [usize; 2]) -> usize {
+        if streams { layers } else { layers.max(lm_head) }
+    }
+
+    /// Bytes that [`Products::take_packed`] allocates.
+    pub(super) fn packed_bytes(device: &Device, invariant: bool, values: [usize; 2]) -> usize {
+        let streams = Streamed::bytes(device) > 0;
+        2 * Self::unpacked_values(streams && !invariant, values)
+    }
+
+    /// Whether so many rows are multiplied by streaming packed weights, gates and all.
+    pub(super) fn streams_packed(&self, rows: usize) -> bool {
+        self.streamed.is_some() && !self.invariant && rows <= PACKED_ROWS
+    }
+
+    /// How packed parts are multiplied by.
+    fn packed_way(&self, parts: &[PackedPart], shape: GemmShape, ends: Ends) -> PackedWay {
+        let is_output = shape.wide;
+        let as_they_lie = parts.iter().all(|part| part.gated == ends.gated);
+        let can_stream = self.streamed.is_some() && !self.invariant && as_they_lie;
+        if can_stream && (shape.rows <= PACKED_ROWS || is_output) {
+            PackedWay::Streamed
+        } else if shape.rows <= SKINNY_ROWS && !self.invariant {
+            PackedWay::Skinny
+        } else {
+            PackedWay::Unpacked
+        }
+    }
+
+    /// Enqueues `y = x · wᵀ` of packed parts beside each other, and what `ends` says, which must be
+    /// nothing where [`Products::streams_packed`] says no. Norms are for up to 64 rows and, if
+    /// outputs are added to a residual stream, for one part.
+    ///
+    /// # Safety
+    /// As for [`Products::run_to`].
+    pub(super) unsafe fn run_packed(
+        &mut self,
+        stream: &Stream,
+        parts: &[PackedPart],
+        shape: GemmShape,
+        io: [DevicePtr; 2],
+        ends: Ends,
+    ) -> Result<(), CudaError> {
+        let way = self.packed_way(parts, shape, ends);
+        // SAFETY: the caller's.
+        unsafe { self.run_packed_as(way, stream, parts, shape, io, ends) }
+    }
+
+    /// [`Products::run_packed`] in a chosen way.
+    ///
+    /// # Safety
+    /// As there.
+    pub(super) unsafe fn run_packed_as(
+        &mut self,
+        way: PackedWay,
+        stream: &Stream,
+        parts: &[PackedPart],
+        shape: GemmShape,
+        [x, y]: [DevicePtr; 2],
+        ends: Ends,
+    ) -> Result<(), CudaError> {
+        if way != PackedWay::Streamed && !ends.is_none() {
+            let what = format!("{shape:?} of packed weights with {ends:?}");
+            return Err(CudaError::Unsupported(what));
+        }
+        match way {
+            // SAFETY: the caller's.
+            PackedWay::Streamed => unsafe {
+                self.stream_packed(stream, parts, shape, [x, y], ends)
+            },
+            PackedWay::Skinny => {
+                let width = if shape.wide { 4 } else { 2 };
+                let mut first = 0;
+                for part in parts {
+                    let io = [x, y + (first * width) as u64];
+                    let (rows, stride) = ((shape.rows, shape.wide), shape.outputs);
+                    // SAFETY: the caller's; the parts' outputs lie beside each other.
+                    unsafe { self.packed.skinny(stream, part, rows, io, stride)? };
+                    first += part.outputs;
+                }
+                Ok(())
+            }
+            PackedWay::Unpacked => {
+                let w = self.packed.unpack(stream, parts)?;
+                // SAFETY: the caller's; `w` has all parts' outputs.
+                unsafe { self.gemm.run(stream, shape, x, w, y) }
+            }
+        }
+    }
+
+    /// Parts as the device unpacks them, once the stream has been waited for.
+    pub(super) fn unpacked(
+        &self,
+        stream: &Stream,
+        parts: &[PackedPart],
+    ) -> Result<Vec<bf16>, CudaError> {
+        self.packed.unpack(stream, parts)?;
+        stream.synchronize()?;
+        self.packed.read(parts)
+    }
+
+    /// [`Products::run_packed`], 64 rows at a time.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn stream_packed(
+        &mut self,
+        stream: &Stream,
+        parts: &[PackedPart],
+        shape: GemmShape,
+        [x, y]: [DevicePtr; 2],
+        ends: Ends,
+    ) -> Result<(), CudaError> {
+        let Some(streamed) = &mut self.streamed else {
+            return Err(CudaError::Unsupported(format!("streaming {shape:?}")));
+        };
+        let stride = if ends.gated {
+            shape.outputs / 2
+        } else {
+            shape.outputs
+        };
+        let width = if shape.wide { 4 } else { 2 };
+        for row in (0..shape.rows).step_by(ROWS_MAX) {
+            let rows = ROWS_MAX.min(shape.rows - row);
+            let mut first = 0;
+            for part in parts {
+                let of_part = GemmShape {
+                    rows,
+                    outputs: part.outputs,
+                    ..shape
+                };
+                let io = Io {
+                    x: x + (2 * row * shape.inputs) as u64,
+                    y: y + (width * (row * stride + first)) as u64,
+                    stride,
+                };
+                let weights = StreamedWeights::Packed(part, self.packed.streamed(part.format)?);
+                // SAFETY: the caller's; the parts' outputs lie beside each other.
+                unsafe { streamed.run(stream, of_part, ends, weights, io)? };
+                first += part.outputs;
+            }
+        }
+        Ok(())
     }
 
     /// Measures a shape on real weights (several, so that none is in the cache) and keeps the

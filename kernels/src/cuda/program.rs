@@ -101,6 +101,8 @@ pub(super) struct Program {
     /// Inputs and outputs of the products of a layer: Q K V, output, gate and up, down. One entry
     /// for layers of the same shape.
     shapes: Vec<[(usize, usize); 4]>,
+    /// The gates of every layer are packed with what they open.
+    packs_gates: bool,
 }
 
 impl Program {
@@ -134,6 +136,7 @@ impl Program {
                 lm_head: weights.linear_index(LinearName::LmHead),
             },
             shapes,
+            packs_gates: weights.packs_gates(spec),
         }
     }
 
@@ -142,7 +145,9 @@ impl Program {
         let layers = || self.layer_shapes(rows);
         if self.normed.is_some() && layers().all(|layer| products.norms(layer)) {
             List::Normed
-        } else if layers().all(|[_, _, gate_up, _]| products.gates(gate_up)) {
+        } else if layers().all(|[_, _, gate_up, _]| products.gates(gate_up))
+            || self.packs_gates && products.streams_packed(rows)
+        {
             List::Gated
         } else {
             List::Plain

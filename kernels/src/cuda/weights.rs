@@ -1,6 +1,7 @@
 //! A model's weights in device memory, as the matrix products read them.
 
 mod load;
+mod pack;
 #[cfg(all(test, feature = "cuda-emulator"))]
 mod tests;
 
@@ -11,11 +12,13 @@ use half::bf16;
 
 use super::driver::{Device, DeviceBuffer, Stream};
 use super::error::CudaError;
-use super::linear::Linear;
+use super::linear::{Linear, Weight};
 use super::ops::{Fill, RopeWeights};
+use super::packed::ChunkFormat;
 use crate::model::ops::{LinearName, Op, forward};
 use crate::model::{LayerTensor, ModelSpec, QkNorm, SpecError, TensorName, Uniform, WeightSource};
 use load::Staging;
+pub(super) use pack::{PackPlan, pack_tensor};
 
 /// A model could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +67,7 @@ pub(super) struct Weights {
 impl Weights {
     /// `[vocab][hidden]`.
     pub(super) fn embedding(&self) -> &DeviceBuffer<bf16> {
-        let tied = || self.linears[self.linear_index(LinearName::LmHead)].weight();
+        let tied = || self.expanded(LinearName::LmHead);
         self.embedding.as_ref().unwrap_or_else(tied)
     }
 
@@ -76,6 +79,12 @@ impl Weights {
     /// The linear layer of this name.
     pub(super) fn named(&self, name: LinearName) -> &Linear {
         &self.linears[self.linear_index(name)]
+    }
+
+    /// `[out][in]` of a linear layer of expanded weights.
+    pub(super) fn expanded(&self, name: LinearName) -> &DeviceBuffer<bf16> {
+        let plain = self.named(name).plain();
+        plain.expect("weights were loaded to be expanded")
     }
 
     /// Where a linear layer of the model is.
@@ -118,11 +127,57 @@ impl Weights {
         }
     }
 
-    /// Allocates the weights of a valid spec and fills each tensor through `fill(name, buffer,
-    /// offset)`.
+    /// The formats of packed parts.
+    pub(super) fn packed_formats(&self) -> impl Iterator<Item = ChunkFormat> + '_ {
+        let parts = self.linears.iter().flat_map(Linear::parts);
+        parts.map(|part| part.format)
+    }
+
+    /// The most weights of a packed linear layer that is not the output projection, and of that.
+    pub(super) fn packed_values(&self) -> [usize; 2] {
+        let values = |linear: &Linear| {
+            let parts = linear.parts().iter();
+            parts.map(|part| part.inputs * part.outputs).sum()
+        };
+        let lm_head = self.linear_index(LinearName::LmHead);
+        let layers = self.linears.iter().enumerate();
+        let layers = layers.filter(|(index, _)| *index != lm_head);
+        let most = layers.map(|(_, linear)| values(linear)).max();
+        [most.unwrap_or(0), values(&self.linears[lm_head])]
+    }
+
+    /// Whether the gates of every layer, and what they open, are packed as one.
+    pub(super) fn packs_gates(&self, spec: &ModelSpec) -> bool {
+        (0..spec.layers.len()).all(|layer| {
+            let parts = self.named(LinearName::GateUp(layer)).parts();
+            parts.len() == 1 && parts[0].gated
+        })
+    }
+
+    /// Bytes of the weights by what they are, the most first.
+    pub(super) fn bytes(&self) -> Vec<(&'static str, usize)> {
+        let mut all = std::collections::BTreeMap::new();
+        let mut count = |title, bytes| *all.entry(title).or_insert(0) += bytes;
+        let plain = |buffer: &DeviceBuffer<bf16>| buffer.bytes();
+        let vectors = self.vectors.iter().chain(self.qk_norms.iter().flatten());
+        let biases = self.linears.iter().filter_map(Linear::bias);
+        let matrices = self.linears.iter().filter_map(Linear::plain);
+        let buffers = vectors.chain(&self.embedding).chain(biases).chain(matrices);
+        count("bf16", buffers.map(plain).sum());
+        for part in self.linears.iter().flat_map(Linear::parts) {
+            count(part.format.title(), part.bytes());
+        }
+        let mut all: Vec<_> = all.into_iter().collect();
+        all.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        all
+    }
+
+    /// Allocates the weights of a valid spec and fills each plain tensor through `fill(name,
+    /// buffer, offset)`. Linear layers that `plan` names are packed, and left to be filled.
     fn build<E>(
         device: &Arc<Device>,
         spec: &ModelSpec,
+        plan: &PackPlan,
         mut fill: impl FnMut(TensorName, &mut DeviceBuffer<bf16>, usize) -> Result<(), E>,
     ) -> Result<Self, E>
     where
@@ -164,7 +219,15 @@ impl Weights {
                 }
                 Op::Linear { linear, .. } => {
                     this.linear_places.insert(linear, this.linears.len());
-                    let weight = tensor(&linear.weights(spec))?;
+                    let weight = match plan.parts(linear) {
+                        Some(parts) => Weight::Packed(
+                            parts
+                                .iter()
+                                .map(|part| part.allocate(device))
+                                .collect::<Result<_, _>>()?,
+                        ),
+                        None => Weight::Plain(tensor(&linear.weights(spec))?),
+                    };
                     let biases = linear.biases(spec);
                     let bias = match biases.is_empty() {
                         true => None,
@@ -188,14 +251,21 @@ impl Weights {
         Ok(this)
     }
 
-    /// Loads every tensor of a valid spec. `progress(done, total)` counts bytes.
+    /// Loads every tensor of a valid spec; packed ones as they are, unless they are to be expanded
+    /// to bf16. `progress(done, total)` counts bytes.
     pub(super) fn load<W: WeightSource>(
         device: &Arc<Device>,
         spec: &ModelSpec,
         source: &W,
+        expand: bool,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError<W::Error>> {
-        load::load(device, spec, source, Staging::of_this_machine(), progress)
+        let plan = match expand {
+            true => PackPlan::default(),
+            false => PackPlan::of_source(spec, source)?,
+        };
+        let staging = Staging::of_this_machine();
+        load::load(device, spec, source, &plan, staging, progress)
     }
 
     /// [`RandomWeights`](crate::model::RandomWeights) of a valid spec, drawn on the device.
@@ -206,7 +276,8 @@ impl Weights {
     ) -> Result<Self, CudaError> {
         let stream = Stream::new(device)?;
         let fill = Fill::new(device)?;
-        let weights = Self::build::<CudaError>(device, spec, |name, buffer, offset| {
+        let plain = PackPlan::default();
+        let weights = Self::build::<CudaError>(device, spec, &plain, |name, buffer, offset| {
             let Uniform {
                 seed,
                 amplitude,

@@ -217,5 +217,6 @@ fn config(frames: u32, steps: &StepSizes) -> CudaConfig {
         rotate_k: false,
         rotate_v_online: false,
         scale_k_online: None,
+        expand_weights: false,
     }
 }

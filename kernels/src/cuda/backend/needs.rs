@@ -144,6 +144,7 @@ mod tests {
             rotate_k: false,
             rotate_v_online: false,
             scale_k_online: None,
+            expand_weights: false,
         };
         let device = Device::open(0).unwrap();
         let taken = || {

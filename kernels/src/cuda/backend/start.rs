@@ -54,6 +54,8 @@ pub struct CudaConfig {
     pub rotate_v_online: bool,
     /// Keys are divided by this, and queries multiplied, in every step: it is not in the weights.
     pub scale_k_online: Option<Arc<OnlineKeyScales>>,
+    /// Packed weights are expanded to bf16 as they are loaded.
+    pub expand_weights: bool,
 }
 
 impl CudaConfig {
@@ -116,7 +118,7 @@ impl CudaBackend {
         device.bind()?;
         // Refuses what it cannot run before anything is read.
         config.ops(device, &spec)?;
-        let weights = Weights::load(device, &spec, weights, progress)?;
+        let weights = Weights::load(device, &spec, weights, config.expand_weights, progress)?;
         Ok(Self::with_weights(device, spec, config, pages, weights)?)
     }
 
@@ -189,13 +191,15 @@ impl CudaBackend {
         if let Some(codecs) = &codecs {
             codecs.place_scratch(&mut step.tables);
         }
+        let mut products = Products::new(device, config.batch_invariant)?;
+        products.take_packed(device, weights.packed_formats(), weights.packed_values())?;
         let forward = Forward {
             program: Program::new(&spec, &weights, config.rotate_v_online),
             weights,
             step,
             attention,
             ops: config.ops(device, &spec)?,
-            products: Products::new(device, config.batch_invariant)?,
+            products,
             activations: Activations::new(device, &spec, capacity.rows, config.logit_rows)?,
             arena,
             codecs,
@@ -255,20 +259,28 @@ impl CudaBackend {
         ];
         for &rows in &self.buckets {
             for (name, x, y) in all {
-                let linears: Vec<_> = layers.clone().map(|l| weights.named(name(l))).collect();
-                let shape = linears[0].shape(rows, false);
+                // Packed ones are streamed whatever takes how long.
+                let linears = layers.clone().map(|l| weights.named(name(l)));
+                let linears: Vec<_> = linears.filter(|l| l.plain().is_some()).collect();
+                let Some(shape) = linears.first().map(|l| l.shape(rows, false)) else {
+                    continue;
+                };
                 if y == Buffer::GateUp && products.gates(shape) {
                     continue;
                 }
                 let alike = linears.iter().filter(|l| l.shape(rows, false) == shape);
-                let weights: Vec<_> = alike.map(|l| l.weight().ptr()).collect();
+                let plain = alike.filter_map(|l| l.plain());
+                let weights: Vec<_> = plain.map(|weight| weight.ptr()).collect();
                 let (x, y) = (a.narrow(x).ptr(), a.narrow(y).ptr());
                 // SAFETY: the activations hold at least `rows` rows; a bucket is never larger than
                 // the step's capacity or the rows of logits. Nothing else runs yet.
                 unsafe { products.tune(&self.stream, shape, x, &weights, y)? };
             }
             let lm_head = weights.named(LinearName::LmHead);
-            let (shape, w) = (lm_head.shape(rows, true), lm_head.weight().ptr());
+            let Some(w) = lm_head.plain() else {
+                continue;
+            };
+            let (shape, w) = (lm_head.shape(rows, true), w.ptr());
             // SAFETY: see above.
             unsafe { products.tune(&self.stream, shape, a.normed.ptr(), &[w], a.logits.ptr())? };
         }
@@ -327,6 +339,7 @@ mod tests {
             rotate_k: false,
             rotate_v_online: false,
             scale_k_online: None,
+            expand_weights: false,
         }
     }
 

@@ -169,7 +169,7 @@ impl Wide {
             LinearName::Down(index),
         ];
         for (linear, (first, values, _)) in linears.into_iter().zip(self.matrices) {
-            let source = weights.named(linear).weight();
+            let source = weights.expanded(linear);
             assert_eq!(source.len(), values);
             ops.widen(source.ptr(), values, &mut self.buffer, first)?;
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::cuda::driver::{Device, DeviceBuffer, Kernel, Stream, TensorMap};
 use crate::cuda::error::CudaError;
+use crate::cuda::packed::{CHUNK_INPUTS, PackedPart};
 use crate::cuda::params::{DevicePtr, GemmShape, KernelParams, TensorDim};
 
 /// Rows that it takes.
@@ -12,8 +13,8 @@ pub(super) const ROWS_MAX: usize = 64;
 /// Rows of products that take part in norms.
 const NORM_ROWS_MAX: usize = 64;
 /// Rows of the compiled kernels: the n side of their matrix instruction.
-const ROWS: [usize; 4] = [8, 16, 32, 64];
-/// Inputs of a unit; `kStreamInputs` of the kernel.
+pub(super) const ROWS: [usize; 4] = [8, 16, 32, 64];
+/// Inputs of a unit of plain weights; `kStreamInputs` of the kernel.
 const UNIT_INPUTS: usize = 64;
 /// Outputs of a unit; `kStreamOutputs` of the kernel.
 const UNIT_OUTPUTS: usize = 128;
@@ -58,13 +59,16 @@ struct StreamParams {
     gated: u32,
     parts: u32,
     slices: u32,
-    reserved0: u32,
+    stride: u32,
     residual: DevicePtr,
     weight: DevicePtr,
     squares: DevicePtr,
     norms: DevicePtr,
     eps: f32,
-    reserved: [u32; 11],
+    reserved0: u32,
+    packed: DevicePtr,
+    factors: DevicePtr,
+    reserved: [u32; 6],
 }
 // SAFETY: field for field `ebb::StreamParams` of product/stream.cuh.
 unsafe impl KernelParams for StreamParams {}
@@ -119,9 +123,15 @@ struct Cut {
 }
 
 impl Cut {
-    fn new(multiprocessors: usize, size: usize, (inputs, outputs): (usize, usize)) -> Self {
+    /// Of weights that come `unit` inputs at a time.
+    fn new(
+        multiprocessors: usize,
+        size: usize,
+        (inputs, outputs): (usize, usize),
+        unit: usize,
+    ) -> Self {
         let most = CTAS * multiprocessors;
-        let steps = inputs.div_ceil(UNIT_INPUTS);
+        let steps = inputs.div_ceil(unit);
         let tiles = |slices: usize| outputs.div_ceil(SLICE_OUTPUTS * slices);
         let units = tiles(SLICES_MAX) * steps;
         let ctas = (units / UNITS_MIN).clamp(1, most);
@@ -135,7 +145,7 @@ impl Cut {
             parts: ctas / tiles(slices),
             slices,
         });
-        // What the slowest CTA reads, in slices of 64 inputs.
+        // What the slowest CTA reads, in slices of a unit.
         let longest = |cut: &Self| cut.slices * steps.div_ceil(cut.parts);
         let most = (units.div_ceil(ctas) * SLICES_MAX) as f64 * (1.0 + PARTS_COST[size]);
         let parts = parts.filter(|cut| (1..=PARTS_MAX.min(steps)).contains(&cut.parts));
@@ -145,16 +155,47 @@ impl Cut {
     }
 }
 
+/// The kernels of a weight format, one for each of [`ROWS`].
+#[derive(Debug)]
+pub(super) struct StreamKernels([Kernel<StreamParams>; 4]);
+
+impl StreamKernels {
+    pub(super) fn load(device: &Arc<Device>, names: [&'static str; 4]) -> Result<Self, CudaError> {
+        let load = |name| device.kernel(name, SHARED_BYTES);
+        let [n8, n16, n32, n64] = names;
+        Ok(Self([load(n8)?, load(n16)?, load(n32)?, load(n64)?]))
+    }
+}
+
+/// What is multiplied by.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum StreamedWeights<'a> {
+    /// `[outputs][inputs]` bf16.
+    Plain(DevicePtr),
+    /// Packed ones, and the kernels of their format.
+    Packed(&'a PackedPart, &'a StreamKernels),
+}
+
+/// What one product has beside its shape.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Io {
+    /// `[rows][inputs]` bf16.
+    pub(super) x: DevicePtr,
+    /// The outputs.
+    pub(super) y: DevicePtr,
+    /// From a row of `y` to the next, in values.
+    pub(super) stride: usize,
+}
+
 /// The kernels, what they share between launches, and the maps of the weights they have run on.
 #[derive(Debug)]
 pub(super) struct Streamed {
-    /// One for each of [`ROWS`].
-    kernels: [Kernel<StreamParams>; 4],
+    plain: StreamKernels,
     multiprocessors: usize,
     partial: DeviceBuffer<f32>,
     /// By address, inputs, outputs, slices of a tile and whether they are gated: a map says no more
     /// than that.
-    weights: HashMap<(DevicePtr, usize, usize, usize, bool), TensorMap>,
+    maps: HashMap<(DevicePtr, usize, usize, usize, bool), TensorMap>,
 }
 
 impl Streamed {
@@ -163,15 +204,15 @@ impl Streamed {
         if device.capability().major != 9 || SHARED_BYTES > device.shared_bytes_max() {
             return Ok(None);
         }
-        let load = |name| device.kernel(name, SHARED_BYTES);
         let multiprocessors = device.multiprocessors();
+        let names = [
+            "product_stream_n8",
+            "product_stream_n16",
+            "product_stream_n32",
+            "product_stream_n64",
+        ];
         Ok(Some(Self {
-            kernels: [
-                load("product_stream_n8")?,
-                load("product_stream_n16")?,
-                load("product_stream_n32")?,
-                load("product_stream_n64")?,
-            ],
+            plain: StreamKernels::load(device, names)?,
             multiprocessors,
             partial: DeviceBuffer::filled(
                 device,
@@ -179,7 +220,7 @@ impl Streamed {
                 EMPTY,
                 "partial sums of matrix products",
             )?,
-            weights: HashMap::new(),
+            maps: HashMap::new(),
         }))
     }
 
@@ -226,9 +267,8 @@ impl Streamed {
         stream: &Stream,
         shape: GemmShape,
         ends: Ends,
-        x: DevicePtr,
-        w: DevicePtr,
-        y: DevicePtr,
+        weights: StreamedWeights<'_>,
+        Io { x, y, stride }: Io,
     ) -> Result<(), CudaError> {
         let GemmShape {
             rows,
@@ -248,27 +288,32 @@ impl Streamed {
             )));
         };
         let gated = ends.gated;
+        let unit = match weights {
+            StreamedWeights::Plain(_) => UNIT_INPUTS,
+            StreamedWeights::Packed(..) => CHUNK_INPUTS,
+        };
+        let cut = Cut::new(self.multiprocessors, size, (inputs, outputs), unit);
         let Cut {
             ctas,
             parts,
             slices,
-        } = Cut::new(self.multiprocessors, size, (inputs, outputs));
-        let weights = match self.weights.get(&(w, inputs, outputs, slices, gated)) {
-            Some(map) => *map,
-            None => {
-                let map = match gated {
-                    true => gated_map(w, outputs, inputs, slices)?,
-                    false => matrix_map(w, outputs, inputs, slices * SLICE_OUTPUTS)?,
-                };
-                self.weights
-                    .insert((w, inputs, outputs, slices, gated), map);
-                map
+        } = cut;
+        let map = match weights {
+            StreamedWeights::Plain(w) => self.map(w, (inputs, outputs), slices, gated)?,
+            StreamedWeights::Packed(part, _) => {
+                assert_eq!((part.inputs, part.outputs), (inputs, outputs));
+                assert_eq!(part.gated, gated, "packed gates are streamed gated");
+                TensorMap::NONE
             }
+        };
+        let (packed, factors) = match weights {
+            StreamedWeights::Plain(_) => (0, 0),
+            StreamedWeights::Packed(part, _) => (part.chunks.ptr(), part.factors.ptr()),
         };
         assert!(ctas * UNIT_OUTPUTS * ROWS_MAX <= self.partial.len());
         let params = StreamParams {
             x: matrix_map(x, rows, inputs, ROWS[size])?,
-            w: weights,
+            w: map,
             y,
             partial: self.partial.ptr(),
             rows: rows as u32,
@@ -278,17 +323,44 @@ impl Streamed {
             gated: u32::from(gated),
             parts: parts as u32,
             slices: slices as u32,
-            reserved0: 0,
+            stride: stride as u32,
             residual: ends.residual.map_or(0, |r| r.stream),
             weight: ends.residual.map_or(0, |r| r.weight),
             squares: ends.residual.map_or(0, |r| r.squares),
             norms: ends.norms.map_or(0, |n| n.0),
             eps: ends.norms.map_or(0.0, |n| n.1),
-            reserved: [0; 11],
+            reserved0: 0,
+            packed,
+            factors,
+            reserved: [0; 6],
+        };
+        let kernels = match weights {
+            StreamedWeights::Plain(_) => &self.plain,
+            StreamedWeights::Packed(_, kernels) => kernels,
         };
         // SAFETY: the matrices are the caller's, and the maps describe them; every CTA has its
         // partial sums, which are empty between launches. Work of one stream runs in order.
-        unsafe { self.kernels[size].launch(stream, (ctas as u32, 1), THREADS, &params) }
+        unsafe { kernels.0[size].launch(stream, (ctas as u32, 1), THREADS, &params) }
+    }
+
+    /// The map of plain weights.
+    fn map(
+        &mut self,
+        w: DevicePtr,
+        (inputs, outputs): (usize, usize),
+        slices: usize,
+        gated: bool,
+    ) -> Result<TensorMap, CudaError> {
+        let key = (w, inputs, outputs, slices, gated);
+        if let Some(map) = self.maps.get(&key) {
+            return Ok(*map);
+        }
+        let map = match gated {
+            true => gated_map(w, outputs, inputs, slices)?,
+            false => matrix_map(w, outputs, inputs, slices * SLICE_OUTPUTS)?,
+        };
+        self.maps.insert(key, map);
+        Ok(map)
     }
 }
 
@@ -348,7 +420,7 @@ mod tests {
             ctas,
             parts,
             slices,
-        } = Cut::new(132, size, shape);
+        } = Cut::new(132, size, shape, UNIT_INPUTS);
         (ctas, parts, slices)
     }
 

@@ -6,6 +6,7 @@ mod formats;
 mod mixed;
 mod model;
 mod online;
+mod packed;
 mod pages;
 mod polar;
 mod prefill;
@@ -60,6 +61,13 @@ pub fn models(device: &Arc<Device>) -> Result<bool, ProbeError> {
 pub fn products(device: &Arc<Device>, quick: bool) -> Result<bool, ProbeError> {
     let mut report = Report::default();
     products::check(device, quick, &mut report)?;
+    Ok(report.finish())
+}
+
+/// Matrix products of packed weights; prints a table; whether all passed.
+pub fn packed_products(device: &Arc<Device>, quick: bool) -> Result<bool, ProbeError> {
+    let mut report = Report::default();
+    packed::check(device, quick, &mut report)?;
     Ok(report.finish())
 }
 

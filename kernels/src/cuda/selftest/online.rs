@@ -8,6 +8,7 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::model::RandomWeights;
+use super::packed::{PackedSource, Packing};
 use crate::backend::Backend;
 use crate::cpu::{CpuBackend, CpuOptions};
 use crate::cuda::driver::Device;
@@ -15,6 +16,7 @@ use crate::cuda::{CudaBackend, CudaConfig, CudaError};
 use crate::formats::rotation::Rotation;
 use crate::kv::{KvArena, KvLayout};
 use crate::model::{LayerTensor, ModelSpec, OnlineKeyScales, Rotated, TensorName, WeightSource};
+use crate::weight_formats::Quantisation;
 
 /// What a CUDA backend does in every step, and what it is compared with.
 #[derive(Debug, Clone, Copy)]
@@ -22,6 +24,7 @@ pub(super) struct Online {
     rotation: Rotation,
     /// Exponents of two that the λ of keys have, if they are scaled: up to this.
     scales: Option<f32>,
+    packed: Packing,
     pub(super) against: Against,
 }
 
@@ -37,8 +40,33 @@ impl Online {
     pub(super) const NONE: Self = Self {
         rotation: Rotation::NONE,
         scales: None,
+        packed: Packing::None,
         against: Against::Cpu,
     };
+    /// Packed weights, against the CPU's expanded ones.
+    pub(super) const PACKED: [(&str, Self); 3] = [
+        (
+            "8-bit floats",
+            Self {
+                packed: Packing::All(Quantisation::Fp8),
+                ..Self::NONE
+            },
+        ),
+        (
+            "4-bit integers, values rotated",
+            Self {
+                packed: Packing::All(Quantisation::Int4),
+                ..Self::VALUES
+            },
+        ),
+        (
+            "values of 8 and others of 4 bits",
+            Self {
+                packed: Packing::Values8,
+                ..Self::NONE
+            },
+        ),
+    ];
     const VALUES: Self = Self {
         rotation: Rotation { k: false, v: true },
         ..Self::NONE
@@ -86,6 +114,8 @@ impl Online {
     pub(super) fn limit(self, of_device: f64) -> f64 {
         const OTHER_ORDER: f64 = 1e-6;
         match self.against {
+            // Scales and offsets are rounded, too.
+            Against::Cpu if self.has_offsets() => 1.5 * of_device,
             Against::Cpu => of_device,
             Against::Folded if self.rotation == Rotation::NONE => {
                 if cfg!(feature = "cuda-emulator") {
@@ -96,6 +126,14 @@ impl Online {
             }
             Against::Folded => std::f64::consts::SQRT_2 * of_device,
         }
+    }
+
+    /// Whether packed weights have offsets.
+    pub(super) fn has_offsets(self) -> bool {
+        matches!(
+            self.packed,
+            Packing::Values8 | Packing::All(Quantisation::Int4)
+        )
     }
 
     /// λ of a model's keys, one for each pair of channels of each head.
@@ -165,11 +203,15 @@ pub(super) fn start(
     }
     let key_scales = online.key_scales(spec);
     let rotation = online.rotation;
-    let weights = RandomWeights(spec);
+    let weights = PackedSource {
+        source: RandomWeights(spec),
+        packing: online.packed,
+    };
     let config = CudaConfig {
         rotate_k: rotation.k,
         rotate_v_online: rotation.v,
         scale_k_online: key_scales.clone(),
+        expand_weights: false,
         ..config
     };
     let nothing = &mut |_, _| ();
@@ -196,7 +238,7 @@ pub(super) fn start(
                 ..config
             };
             let scaled = Scaled {
-                weights,
+                weights: weights.source,
                 key_scales,
             };
             let of = spec.clone();

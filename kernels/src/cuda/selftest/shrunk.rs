@@ -167,6 +167,7 @@ fn config(frames: u32) -> CudaConfig {
         rotate_k: false,
         rotate_v_online: false,
         scale_k_online: None,
+        expand_weights: false,
     }
 }
 

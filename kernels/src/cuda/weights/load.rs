@@ -7,7 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 
 use half::bf16;
 
-use super::{LoadError, Weights};
+use super::{LoadError, PackPlan, Weights};
 use crate::cuda::driver::{Device, Event, Pinned, Stream};
 use crate::cuda::error::CudaError;
 use crate::cuda::params::DevicePtr;
@@ -44,18 +44,20 @@ struct Piece {
     address: DevicePtr,
 }
 
-/// Loads every tensor of a valid spec. `progress(done, total)` counts bytes, on the calling thread.
+/// Loads every tensor of a valid spec, those of `plan` packed. `progress(done, total)` counts bytes,
+/// on the calling thread.
 pub(super) fn load<W: WeightSource>(
     device: &Arc<Device>,
     spec: &ModelSpec,
     source: &W,
+    plan: &PackPlan,
     staging: Staging,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Weights, LoadError<W::Error>> {
     // All shapes first: a model that does not fit its configuration fails before anything is read.
     check_shapes(spec, source)?;
     let mut pieces = Vec::new();
-    let weights = Weights::build::<CudaError>(device, spec, |name, buffer, offset| {
+    let mut weights = Weights::build::<CudaError>(device, spec, plan, |name, buffer, offset| {
         let (rows, width) = rows_of(&name.shape(spec));
         let rows_each = (staging.buffer_values / width).max(1);
         for first_row in (0..rows).step_by(rows_each) {
@@ -68,9 +70,10 @@ pub(super) fn load<W: WeightSource>(
         }
         Ok(())
     })?;
+    let plain_bytes = 2 * pieces.iter().map(|p| p.values as u64).sum::<u64>();
     let shared = Shared {
         longest: pieces.iter().map(|p| p.values).max().unwrap_or(0),
-        total: 2 * pieces.iter().map(|p| p.values as u64).sum::<u64>(),
+        total: plain_bytes + plan.bytes(),
         pieces,
         next: AtomicUsize::new(0),
         failed: AtomicBool::new(false),
@@ -102,6 +105,13 @@ pub(super) fn load<W: WeightSource>(
     for result in results {
         result.map_err(|error| error.1)?;
     }
+    let total = shared.total;
+    let mut done = plain_bytes;
+    let threads = staging.threads;
+    weights.fill_packed(plan, source, threads, &mut |bytes| {
+        done += bytes;
+        progress(done, total);
+    })?;
     Ok(weights)
 }
 

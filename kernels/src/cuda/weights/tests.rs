@@ -49,18 +49,18 @@ fn buffers(spec: &ModelSpec, weights: &Weights) -> Vec<Vec<bf16>> {
         let linear = |name: fn(usize) -> LinearName| weights.named(name(layer));
         let norm = |tensor| read(weights.of_layer(layer, tensor));
         let qkv = linear(LinearName::Qkv);
-        all.extend([norm(LayerTensor::AttnNorm), read(qkv.weight())]);
+        all.extend([norm(LayerTensor::AttnNorm), read(qkv.plain().unwrap())]);
         all.extend(qkv.bias().map(read));
         all.extend(weights.qk_norm(layer).map(read));
-        all.push(read(linear(LinearName::O).weight()));
+        all.push(read(linear(LinearName::O).plain().unwrap()));
         all.push(norm(LayerTensor::MlpNorm));
-        all.push(read(linear(LinearName::GateUp).weight()));
-        all.push(read(linear(LinearName::Down).weight()));
+        all.push(read(linear(LinearName::GateUp).plain().unwrap()));
+        all.push(read(linear(LinearName::Down).plain().unwrap()));
     }
     let final_norm = weights.vector_index(TensorName::FinalNorm);
     all.push(read(weights.vector(final_norm)));
     if !spec.tied_embeddings {
-        all.push(read(weights.named(LinearName::LmHead).weight()));
+        all.push(read(weights.named(LinearName::LmHead).plain().unwrap()));
     }
     all
 }
@@ -83,7 +83,15 @@ fn any_number_of_threads_and_any_buffer_load_the_same_bytes() {
             };
             let mut told = Vec::new();
             let mut progress = |done, total| told.push((done, total));
-            let weights = load(&device, &source.spec, &source, staging, &mut progress).unwrap();
+            let weights = load(
+                &device,
+                &source.spec,
+                &source,
+                &PackPlan::default(),
+                staging,
+                &mut progress,
+            )
+            .unwrap();
             assert!(
                 buffers(&source.spec, &weights).concat() == expected,
                 "{threads} threads, {buffer_values} values"
@@ -99,7 +107,7 @@ fn weights_drawn_on_the_device_are_those_drawn_on_the_host() {
     let device = Device::open(0).unwrap();
     let source = source(true);
     let drawn = Weights::random(&device, &source.spec, source.seed).unwrap();
-    let loaded = Weights::load(&device, &source.spec, &source, &mut |_, _| ()).unwrap();
+    let loaded = Weights::load(&device, &source.spec, &source, false, &mut |_, _| ()).unwrap();
     let (drawn, loaded) = (
         buffers(&source.spec, &drawn).concat(),
         buffers(&source.spec, &loaded).concat(),
@@ -162,6 +170,7 @@ fn an_error_in_the_middle_names_its_tensor_and_ends_the_load() {
             &device,
             &source.inner.spec,
             &source,
+            &PackPlan::default(),
             staging,
             &mut |_, _| (),
         );
@@ -192,6 +201,7 @@ fn a_panic_in_the_middle_is_passed_on() {
         &device,
         &source.inner.spec,
         &source,
+        &PackPlan::default(),
         staging,
         &mut |_, _| (),
     );
@@ -205,7 +215,7 @@ fn a_tensor_of_another_shape_is_refused_before_anything_is_read() {
     for layer in &mut other.layers {
         layer.mlp = Mlp::Dense { intermediate: 144 };
     }
-    let error = Weights::load(&device, &other, &source, &mut |_, _| ()).unwrap_err();
+    let error = Weights::load(&device, &other, &source, false, &mut |_, _| ()).unwrap_err();
     assert!(
         error
             .to_string()

@@ -1,0 +1,194 @@
+// Packed weights as products read them.
+//
+// A chunk is a slice of 16 outputs by 128 inputs: codes, then the scales of its groups. Chunks lie
+// [inputs / 128][outputs / 16]. Codes lie [4 quarters][32 lanes], and a lane (g, t) of the warp
+// that has a slice reads its own in the order in which a matrix instruction's operand A (m16k16)
+// has them: registers 0 and 2 are of output g, 1 and 3 of output g + 8; register r has the inputs
+// 2 t and 2 t + 1 of k = 16, 8 further on for r >= 2.
+//
+// Codes become bf16 without conversions: bits of a code, moved to the right place of a bf16, are
+// its value times a power of two, below the normal numbers too. A multiplication by the scale times
+// the inverse of that power does the rest. What a scale has too much for bf16 is in the outputs'
+// factors, by which sums are multiplied (f32).
+//
+// kGroups is how many scales an output has in a chunk: 0, 1, 2, 4 or 8; 0: the factor is all.
+#pragma once
+#include "../common/ptx.cuh"
+
+namespace ebb {
+
+constexpr int kChunkInputs = 128, kChunkOutputs = 16;
+// The registers of operand A for a quarter of a chunk, 32 inputs.
+using QuarterChunk = uint32_t[2][4];
+
+__device__ __forceinline__ uint32_t rotate_left(uint32_t v, uint32_t bits) {
+  return __funnelshift_l(v, v, bits);
+}
+// Both halves of a register: the low or the high half of `pair`.
+__device__ __forceinline__ uint32_t low_twice(uint32_t pair) {
+  return __byte_perm(pair, 0, 0x1010);
+}
+__device__ __forceinline__ uint32_t high_twice(uint32_t pair) {
+  return __byte_perm(pair, 0, 0x3232);
+}
+
+// Scales and offsets, bf16 pairs: [groups][8][2 outputs g, g + 8].
+struct ScaleAndOffset {
+  static constexpr int kBytes = 4;
+  uint32_t scale[2], offset[2];
+
+  __device__ __forceinline__ void load(const uint8_t* scales, uint32_t group, uint32_t g) {
+    const uint2 v = *reinterpret_cast<const uint2*>(scales + (group * 8 + g) * 8);
+    scale[0] = low_twice(v.x), offset[0] = high_twice(v.x);
+    scale[1] = low_twice(v.y), offset[1] = high_twice(v.y);
+  }
+};
+
+// Scales alone, bf16: [groups][8][2].
+struct Scale {
+  static constexpr int kBytes = 2;
+  uint32_t scale[2];
+
+  __device__ __forceinline__ void load(const uint8_t* scales, uint32_t group, uint32_t g) {
+    const uint32_t v = *reinterpret_cast<const uint32_t*>(scales + (group * 8 + g) * 4);
+    scale[0] = low_twice(v), scale[1] = high_twice(v);
+  }
+};
+
+constexpr uint32_t kNoOffset = 0x80008000;  // -0 + x is x for every x
+
+// What formats share: CODES says how many bits codes have and turns them into bf16.
+template <class CODES, class SCALES, int GROUPS>
+struct PackedChunk {
+  static constexpr int kInputs = kChunkInputs, kGroups = GROUPS;
+  static constexpr int kCodeBytes = kChunkOutputs * kChunkInputs * CODES::kBits / 8;
+  static constexpr int kSliceBytes = kCodeBytes + GROUPS * kChunkOutputs * SCALES::kBytes;
+  static_assert(kSliceBytes % 16 == 0);
+  // A lane's codes of a quarter.
+  static constexpr int kLaneBytes = CODES::kBits * 2;
+
+  // What a lane keeps from quarter to quarter.
+  struct Scales {
+    SCALES of_group;
+    __device__ __forceinline__ Scales() {
+      if constexpr (GROUPS == 0) CODES::set_unit(of_group);
+    }
+  };
+
+  // The weights of a quarter, without the outputs' factors. Quarters are asked for in turn, in
+  // unrolled code.
+  static __device__ __forceinline__ void dequantise(const uint8_t* chunk, int quarter,
+                                                    uint32_t lane, Scales& scales,
+                                                    QuarterChunk& a) {
+    const uint8_t* const codes = chunk + (quarter * 32 + lane) * kLaneBytes;
+    uint32_t words[CODES::kBits / 2];
+    if constexpr (CODES::kBits == 4) {
+      const uint2 v = *reinterpret_cast<const uint2*>(codes);
+      words[0] = v.x, words[1] = v.y;
+    } else {
+      const uint4 v = *reinterpret_cast<const uint4*>(codes);
+      words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
+    }
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      if constexpr (GROUPS > 0) {
+        constexpr int kEach = 8 / GROUPS;  // times 16 inputs
+        const int at = quarter * 2 + k;
+        if (at % kEach == 0) scales.of_group.load(chunk + kCodeBytes, at / kEach, lane / 4);
+      }
+      if constexpr (CODES::kBits == 4)
+        CODES::dequantise(words[k], scales.of_group, a[k]);
+      else
+        CODES::dequantise(words[2 * k], words[2 * k + 1], scales.of_group, a[k]);
+    }
+  }
+};
+
+// Integers of four bits, times 2^-130: a word has the nibbles i and i + 4 for register i, rotated
+// left by 3.
+struct Int4Codes {
+  static constexpr int kBits = 4;
+  static __device__ __forceinline__ void dequantise(uint32_t word, const ScaleAndOffset& s,
+                                                    uint32_t (&a)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+      a[i] = fma_bf16x2(rotate_left(word, (32 - 4 * i) % 32) & 0x00780078, s.scale[i % 2],
+                        s.offset[i % 2]);
+  }
+};
+
+// E2M1, times 2^-126: nibbles as above, not rotated.
+struct Fp4Codes {
+  static constexpr int kBits = 4;
+  static __device__ __forceinline__ void dequantise(uint32_t word, const Scale& s,
+                                                    uint32_t (&a)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const uint32_t magnitude = rotate_left(word, (38 - 4 * i) % 32) & 0x01c001c0,
+                     sign = rotate_left(word, (44 - 4 * i) % 32) & 0x80008000;
+      a[i] = fma_bf16x2(magnitude | sign, s.scale[i % 2], kNoOffset);
+    }
+  }
+};
+
+// Integers of eight bits, times 2^-133: bytes 0 and 2 of the first word are of register 0, bytes 1
+// and 3 of register 1; the second word has registers 2 and 3.
+struct Int8Codes {
+  static constexpr int kBits = 8;
+  static __device__ __forceinline__ void set_unit(ScaleAndOffset& s) {
+    // 2^127, and -128 * 2^-6: the factor has the rest.
+    s.scale[0] = s.scale[1] = 0x7f007f00;
+    s.offset[0] = s.offset[1] = 0xc000c000;
+  }
+  static __device__ __forceinline__ void dequantise(uint32_t first, uint32_t second,
+                                                    const ScaleAndOffset& s, uint32_t (&a)[4]) {
+    a[0] = fma_bf16x2(__byte_perm(first, 0, 0x4240), s.scale[0], s.offset[0]);
+    a[1] = fma_bf16x2(__byte_perm(first, 0, 0x4341), s.scale[1], s.offset[1]);
+    a[2] = fma_bf16x2(__byte_perm(second, 0, 0x4240), s.scale[0], s.offset[0]);
+    a[3] = fma_bf16x2(__byte_perm(second, 0, 0x4341), s.scale[1], s.offset[1]);
+  }
+};
+
+// E4M3, times 2^-120: bytes as above.
+struct Fp8Codes {
+  static constexpr int kBits = 8;
+  static __device__ __forceinline__ void set_unit(Scale& s) {
+    s.scale[0] = s.scale[1] = 0x7b807b80;  // 2^120
+  }
+  static __device__ __forceinline__ uint32_t low_bytes(uint32_t v) {
+    return (v << 4 & 0x07f007f0) | (v << 8 & 0x80008000);
+  }
+  static __device__ __forceinline__ uint32_t high_bytes(uint32_t v) {
+    return (v >> 4 & 0x07f007f0) | (v & 0x80008000);
+  }
+  static __device__ __forceinline__ void dequantise(uint32_t first, uint32_t second, const Scale& s,
+                                                    uint32_t (&a)[4]) {
+    a[0] = fma_bf16x2(low_bytes(first), s.scale[0], kNoOffset);
+    a[1] = fma_bf16x2(high_bytes(first), s.scale[1], kNoOffset);
+    a[2] = fma_bf16x2(low_bytes(second), s.scale[0], kNoOffset);
+    a[3] = fma_bf16x2(high_bytes(second), s.scale[1], kNoOffset);
+  }
+};
+
+template <int GROUPS>
+using Int4Chunk = PackedChunk<Int4Codes, ScaleAndOffset, GROUPS>;
+template <int GROUPS>
+using Fp4Chunk = PackedChunk<Fp4Codes, Scale, GROUPS>;
+template <int GROUPS>
+using Int8Chunk = PackedChunk<Int8Codes, ScaleAndOffset, GROUPS>;
+template <int GROUPS>
+using Fp8Chunk = PackedChunk<Fp8Codes, Scale, GROUPS>;
+
+// Every format, as EACH(name, chunk): the name ends with the scales of an output in a chunk.
+#define EBB_PACKED_INT4(EACH) \
+  EACH(int4_1, Int4Chunk<1>)  \
+  EACH(int4_2, Int4Chunk<2>) EACH(int4_4, Int4Chunk<4>) EACH(int4_8, Int4Chunk<8>)
+#define EBB_PACKED_FP4(EACH) EACH(fp4_4, Fp4Chunk<4>) EACH(fp4_8, Fp4Chunk<8>)
+#define EBB_PACKED_INT8(EACH) \
+  EACH(int8_0, Int8Chunk<0>)  \
+  EACH(int8_1, Int8Chunk<1>) EACH(int8_4, Int8Chunk<4>) EACH(int8_8, Int8Chunk<8>)
+#define EBB_PACKED_FP8(EACH) EACH(fp8_0, Fp8Chunk<0>) EACH(fp8_1, Fp8Chunk<1>)
+#define EBB_PACKED_ALL(EACH) \
+  EBB_PACKED_INT4(EACH) EBB_PACKED_FP4(EACH) EBB_PACKED_INT8(EACH) EBB_PACKED_FP8(EACH)
+
+}  // namespace ebb

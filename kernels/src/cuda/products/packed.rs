@@ -1,0 +1,223 @@
+//! Products of packed weights.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use half::bf16;
+
+use super::SKINNY_ROWS;
+use super::streamed::{ROWS, StreamKernels};
+use crate::cuda::driver::{Device, DeviceBuffer, Kernel, Stream};
+use crate::cuda::error::CudaError;
+use crate::cuda::packed::{CHUNK_INPUTS, ChunkFormat, PackedPart, SLICE_OUTPUTS};
+use crate::cuda::params::{DevicePtr, KernelParams};
+
+/// Most rows that packed weights are streamed for, 64 at a time: beyond, making bf16 of them costs
+/// less than reading them once more.
+pub(super) const PACKED_ROWS: usize = 256;
+/// Slices of a CTA that unpacks.
+const UNPACK_SLICES: usize = 8;
+/// Threads of a CTA of either kernel here.
+const THREADS: u32 = 256;
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct UnpackParams {
+    packed: DevicePtr,
+    factors: DevicePtr,
+    w: DevicePtr,
+    inputs: u32,
+    outputs: u32,
+    gated: u32,
+    reserved: u32,
+}
+// SAFETY: field for field `ebb::UnpackParams` of product/unpack.cu.
+unsafe impl KernelParams for UnpackParams {}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct SkinnyPackedParams {
+    x: DevicePtr,
+    packed: DevicePtr,
+    factors: DevicePtr,
+    y: DevicePtr,
+    rows: u32,
+    inputs: u32,
+    outputs: u32,
+    stride: u32,
+    wide: u32,
+    gated: u32,
+}
+// SAFETY: field for field `ebb::SkinnyPackedParams` of product/skinny_packed.cu.
+unsafe impl KernelParams for SkinnyPackedParams {}
+
+/// The kernels of a format.
+#[derive(Debug)]
+struct Kernels {
+    /// None on devices that cannot stream.
+    streamed: Option<StreamKernels>,
+    skinny: Kernel<SkinnyPackedParams>,
+    unpack: Kernel<UnpackParams>,
+}
+
+/// The kernels of the formats that a model has, and room for unpacked weights.
+#[derive(Debug, Default)]
+pub(super) struct PackedProducts {
+    kernels: HashMap<ChunkFormat, Kernels>,
+    unpacked: Option<DeviceBuffer<bf16>>,
+}
+
+impl PackedProducts {
+    /// Loads the kernels of `formats`, and makes room to unpack `values` weights at once.
+    pub(super) fn new(
+        device: &Arc<Device>,
+        formats: impl Iterator<Item = ChunkFormat>,
+        streams: bool,
+        values: usize,
+    ) -> Result<Self, CudaError> {
+        let mut kernels = HashMap::new();
+        for format in formats {
+            if kernels.contains_key(&format) {
+                continue;
+            }
+            let names = names(format);
+            let streamed = match streams {
+                true => Some(StreamKernels::load(device, names.streamed)?),
+                false => None,
+            };
+            let of_format = Kernels {
+                streamed,
+                skinny: device.kernel(names.skinny, 0)?,
+                unpack: device.kernel(names.unpack, 0)?,
+            };
+            kernels.insert(format, of_format);
+        }
+        let unpacked = match values {
+            0 => None,
+            _ => Some(DeviceBuffer::new(device, values, "unpacked weights")?),
+        };
+        Ok(Self { kernels, unpacked })
+    }
+
+    fn of(&self, format: ChunkFormat) -> Result<&Kernels, CudaError> {
+        let missing = || CudaError::Unsupported(format!("weights of {}", format.title()));
+        self.kernels.get(&format).ok_or_else(missing)
+    }
+
+    /// The streaming kernels of a format.
+    pub(super) fn streamed(&self, format: ChunkFormat) -> Result<&StreamKernels, CudaError> {
+        let missing = || CudaError::Unsupported(format!("streaming {}", format.title()));
+        self.of(format)?.streamed.as_ref().ok_or_else(missing)
+    }
+
+    /// Enqueues `y = x · wᵀ` of up to 8 rows; `y`'s rows are `stride` values apart.
+    ///
+    /// # Safety
+    /// The addresses must hold matrices of the part's shape until the stream has run this.
+    pub(super) unsafe fn skinny(
+        &self,
+        stream: &Stream,
+        part: &PackedPart,
+        (rows, wide): (usize, bool),
+        [x, y]: [DevicePtr; 2],
+        stride: usize,
+    ) -> Result<(), CudaError> {
+        assert!(rows <= SKINNY_ROWS);
+        let params = SkinnyPackedParams {
+            x,
+            packed: part.chunks.ptr(),
+            factors: part.factors.ptr(),
+            y,
+            rows: rows as u32,
+            inputs: part.inputs as u32,
+            outputs: part.outputs as u32,
+            stride: stride as u32,
+            wide: u32::from(wide),
+            gated: u32::from(part.gated),
+        };
+        let grid = (part.outputs.div_ceil(SLICE_OUTPUTS) as u32, 1);
+        let kernel = &self.of(part.format)?.skinny;
+        // SAFETY: the caller's.
+        unsafe { kernel.launch(stream, grid, THREADS, &params) }
+    }
+
+    /// Enqueues unpacking parts one behind the other; the address of `[outputs][inputs]` bf16.
+    pub(super) fn unpack(
+        &self,
+        stream: &Stream,
+        parts: &[PackedPart],
+    ) -> Result<DevicePtr, CudaError> {
+        let values: usize = parts.iter().map(|part| part.inputs * part.outputs).sum();
+        let room = self.unpacked.as_ref();
+        let Some(room) = room.filter(|room| room.len() >= values) else {
+            let what = format!("unpacking {values} weights, for which no room was made");
+            return Err(CudaError::Unsupported(what));
+        };
+        let mut first = 0;
+        for part in parts {
+            let params = UnpackParams {
+                packed: part.chunks.ptr(),
+                factors: part.factors.ptr(),
+                w: room.at(first),
+                inputs: part.inputs as u32,
+                outputs: part.outputs as u32,
+                gated: u32::from(part.gated),
+                reserved: 0,
+            };
+            let slices = part.outputs.div_ceil(SLICE_OUTPUTS);
+            let grid = (
+                slices.div_ceil(UNPACK_SLICES) as u32,
+                part.inputs.div_ceil(CHUNK_INPUTS) as u32,
+            );
+            let kernel = &self.of(part.format)?.unpack;
+            // SAFETY: the part's buffers have its shape, and there is room for its weights. Work of
+            // one stream runs in order.
+            unsafe { kernel.launch(stream, grid, THREADS, &params)? };
+            first += part.inputs * part.outputs;
+        }
+        Ok(room.ptr())
+    }
+}
+
+impl PackedProducts {
+    /// What the last unpacking, of these parts, has left.
+    pub(super) fn read(&self, parts: &[PackedPart]) -> Result<Vec<bf16>, CudaError> {
+        let values = parts.iter().map(|part| part.inputs * part.outputs).sum();
+        let mut unpacked = vec![bf16::ZERO; values];
+        if let Some(room) = &self.unpacked {
+            room.read(0, &mut unpacked)?;
+        }
+        Ok(unpacked)
+    }
+}
+
+struct Names {
+    streamed: [&'static str; ROWS.len()],
+    skinny: &'static str,
+    unpack: &'static str,
+}
+
+/// What the kernels of a format are called.
+fn names(format: ChunkFormat) -> Names {
+    macro_rules! names {
+        ($($name:literal)*) => {
+            match format.name() {
+                $($name => Names {
+                    streamed: [
+                        concat!("product_", $name, "_n8"),
+                        concat!("product_", $name, "_n16"),
+                        concat!("product_", $name, "_n32"),
+                        concat!("product_", $name, "_n64"),
+                    ],
+                    skinny: concat!("product_skinny_", $name),
+                    unpack: concat!("unpack_", $name),
+                },)*
+                other => unreachable!("{other} has no kernels"),
+            }
+        };
+    }
+    names!(
+        "int4_1" "int4_2" "int4_4" "int4_8" "fp4_4" "fp4_8"
+        "int8_0" "int8_1" "int8_4" "int8_8" "fp8_0" "fp8_1"
+    )
+}
