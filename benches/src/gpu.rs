@@ -6,6 +6,7 @@ use std::sync::Arc;
 use clap::{Subcommand, ValueEnum};
 use ebb_kernels::cuda::probe::ColdL2;
 use ebb_kernels::cuda::{Capability, Device, selftest};
+use ebb_kernels::weight_formats::{Codes, Quantisation, WeightFormat};
 
 pub mod attention;
 pub mod polar;
@@ -21,6 +22,8 @@ pub mod step;
 pub enum Part {
     /// Matrix products
     Products,
+    /// Matrix products of packed weights
+    Packed,
     /// Whole models at 16 bit
     Models,
     /// Page formats, shrinks, and models whose blocks shrink
@@ -37,6 +40,7 @@ impl Part {
     fn check(self, device: &Arc<Device>, quick: bool) -> Result<bool, Box<dyn Error>> {
         Ok(match self {
             Self::Products => selftest::products(device, quick)?,
+            Self::Packed => selftest::packed_products(device, quick)?,
             Self::Models => selftest::models(device)?,
             Self::Formats => selftest::formats(device)?,
             Self::Attention => selftest::attention(device, quick)?,
@@ -123,6 +127,9 @@ pub enum Command {
         /// Time layers only, their products one after the other, not each product alone
         #[arg(long)]
         in_sequence: bool,
+        /// Time products of packed weights alone
+        #[arg(long, conflicts_with = "in_sequence")]
+        packed: bool,
     },
     /// Time draws from logits on the device; prints CSV
     Sample {
@@ -150,7 +157,47 @@ pub enum Command {
         /// In batch-invariant mode
         #[arg(long)]
         batch_invariant: bool,
+        /// Quantise the linear layers but the output projection
+        #[arg(long)]
+        quantization: Option<Weights>,
     },
+}
+
+/// What linear layers are quantised to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Weights {
+    /// 8-bit floats, a scale for each output
+    Fp8,
+    /// 8-bit floats, a scale for each 128 inputs
+    Fp8Blocks,
+    /// 4-bit integers, a scale and an offset for each 128 inputs
+    Int4,
+    /// 4-bit integers, a scale and an offset for each 32 inputs, as in GGUF files
+    Q4,
+    /// 4-bit floats, a scale for each 32 inputs
+    Mxfp4,
+    /// 8-bit integers, a scale for each output
+    Int8,
+}
+
+impl From<Weights> for Quantisation {
+    fn from(weights: Weights) -> Self {
+        let nearest = |codes, group, has_offsets| {
+            Self::Nearest(WeightFormat {
+                codes,
+                group,
+                has_offsets,
+            })
+        };
+        match weights {
+            Weights::Fp8 => Self::Fp8,
+            Weights::Fp8Blocks => nearest(Codes::E4M3, 128, false),
+            Weights::Int4 => Self::Int4,
+            Weights::Q4 => nearest(Codes::Int { bits: 4, zero: 0 }, 32, true),
+            Weights::Mxfp4 => nearest(Codes::E2M1, 32, false),
+            Weights::Int8 => nearest(Codes::Int { bits: 8, zero: 128 }, usize::MAX, false),
+        }
+    }
 }
 
 fn rule(text: &str) -> Result<[usize; 4], String> {
@@ -226,7 +273,11 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
             rows,
             repeats,
             in_sequence,
+            packed,
         } => {
+            if *packed {
+                return Ok(products::packed(&device, rows, *repeats)?);
+            }
             if !in_sequence {
                 products::alone(&device, rows, *repeats)?;
             }
@@ -242,7 +293,12 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
             context,
             no_tune,
             batch_invariant,
-        } => step::run(&device, batches, *context, (!no_tune, *batch_invariant))?,
+            quantization,
+        } => {
+            let modes = (!no_tune, *batch_invariant);
+            let quantisation = quantization.map(Quantisation::from);
+            step::run(&device, batches, *context, modes, quantisation)?;
+        }
     }
     Ok(())
 }

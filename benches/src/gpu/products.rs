@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use ebb_kernels::cuda::probe::{LayersProbe, ProbeError, ProductProbe};
-use ebb_kernels::cuda::{Device, Way};
+use ebb_kernels::cuda::probe::{LayersProbe, PackedProbe, ProbeError, ProductProbe};
+use ebb_kernels::cuda::{Device, PackedWay, Way};
+use ebb_kernels::weight_formats::{Codes, PackedTensor, WeightFormat};
 
 /// (inputs, outputs) of a layer: Q K V, output, gate and up, down.
 const LAYER: [(usize, usize); 4] = [(4096, 6144), (4096, 4096), (4096, 28_672), (14_336, 4096)];
@@ -57,4 +58,68 @@ pub fn in_sequence(device: &Arc<Device>, rows: &[usize], repeats: usize) -> Resu
         }
     }
     Ok(())
+}
+
+/// Formats that are timed, and what they are called.
+const FORMATS: [(&str, Codes, usize, bool); 7] = [
+    ("fp8", Codes::E4M3, usize::MAX, false),
+    ("fp8 blocks", Codes::E4M3, 128, false),
+    ("int8", Codes::Int { bits: 8, zero: 128 }, usize::MAX, false),
+    ("q8_0", Codes::Int { bits: 8, zero: 128 }, 32, false),
+    ("int4", Codes::Int { bits: 4, zero: 0 }, 128, true),
+    ("q4_1", Codes::Int { bits: 4, zero: 0 }, 32, true),
+    ("mxfp4", Codes::E2M1, 32, false),
+];
+
+/// Prints the CSV `engine,format,way,rows,inputs,outputs,us,GBps,TFLOPs` of packed weights, as
+/// [`alone`] does; GB/s of packed bytes.
+pub fn packed(device: &Arc<Device>, rows: &[usize], repeats: usize) -> Result<(), ProbeError> {
+    println!("engine,format,way,rows,inputs,outputs,us,GBps,TFLOPs");
+    for (name, codes, group, has_offsets) in FORMATS {
+        for (inputs, outputs) in LAYER {
+            let format = WeightFormat {
+                codes,
+                group: group.min(inputs),
+                has_offsets,
+            };
+            let tensor = tensor(format, inputs, outputs);
+            for &rows in rows {
+                let Some(mut probe) = PackedProbe::new(device, &tensor, rows, false, false)? else {
+                    continue;
+                };
+                let bytes = probe.bytes() as f64;
+                for way in [PackedWay::Streamed, PackedWay::Skinny, PackedWay::Unpacked] {
+                    let Some(times) = probe.time(way, repeats)? else {
+                        continue;
+                    };
+                    let us = times[times.len() / 2];
+                    println!(
+                        "ebb,{name},{way:?},{rows},{inputs},{outputs},{us:.1},{:.0},{:.1}",
+                        bytes / us / 1e3,
+                        2.0 * (inputs * outputs * rows) as f64 / us / 1e6
+                    );
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Codes of any value that is a number, and scales of one size.
+fn tensor(format: WeightFormat, inputs: usize, outputs: usize) -> PackedTensor {
+    let mut tensor = PackedTensor::new(format, outputs, inputs);
+    let rows = tensor.rows_mut(0, outputs);
+    let mut bits = 1u64;
+    for code in rows.codes {
+        bits = bits
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
+        *code = match format.codes {
+            Codes::E4M3 => (bits >> 33) as u8 & 0xbf,
+            codes => (bits >> 33) as u8 & ((1u16 << codes.bits()) - 1) as u8,
+        };
+    }
+    rows.scales.fill(0.01);
+    rows.offsets.fill(-0.07);
+    tensor
 }

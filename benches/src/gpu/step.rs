@@ -7,6 +7,7 @@ use ebb_kernels::backend::{Backend, SampleRequest, StepInput};
 use ebb_kernels::cuda::selftest::{Pages, Rng};
 use ebb_kernels::cuda::{CudaBackend, CudaConfig, Device, StepCapacity};
 use ebb_kernels::model::{ModelSpec, QkNorm, Rope, UniformModel};
+use ebb_kernels::weight_formats::Quantisation;
 
 /// Steps before the timed ones, and timed ones.
 const WARM: usize = 5;
@@ -46,6 +47,7 @@ pub fn run(
     batches: &[usize],
     context: usize,
     (tune, batch_invariant): (bool, bool),
+    quantisation: Option<Quantisation>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let spec = llama_8b();
     let layout = spec.kv_geometry().frame_layout();
@@ -71,7 +73,7 @@ pub fn run(
         expand_weights: false,
     };
     let started = Instant::now();
-    let mut backend = CudaBackend::random(device, spec.clone(), config, 1)?;
+    let mut backend = CudaBackend::random(device, spec.clone(), config, 1, quantisation)?;
     backend.arena_mut().fill_random(2)?;
     eprintln!("started in {:.1} s", started.elapsed().as_secs_f64());
     println!("engine,work,batch,context,step_us_p50,step_us_min,tok_s");

@@ -225,6 +225,11 @@ impl CudaBackend {
         limits.check(input, &mut self.tables)
     }
 
+    /// Bytes of the weights by what they are, the most first.
+    pub fn weight_bytes(&self) -> Vec<(&'static str, usize)> {
+        self.forward.weights.bytes()
+    }
+
     /// The KV pages, to look at or to write; for tests.
     pub fn arena_mut(&mut self) -> &mut DeviceArena {
         &mut self.forward.arena

@@ -51,6 +51,6 @@ pub use gradients::{Attentions, CachedGradients, Gradients, LayerGradients};
 pub use params::Capability;
 pub use plan::SplitRule;
 pub use prefill::{PREFILL_VARIANTS, PrefillVariant};
-pub use products::Way;
+pub use products::{PackedWay, Way};
 pub use step::{StepBuffers, StepCapacity};
 pub use weights::LoadError;

@@ -30,29 +30,6 @@ pub(super) struct ChunkFormat {
 }
 
 impl ChunkFormat {
-    /// Every one that there are kernels for.
-    #[cfg(test)]
-    pub(super) const ALL: [Self; 12] = {
-        use ChunkCodes as C;
-        const fn format(codes: C, groups: usize) -> ChunkFormat {
-            ChunkFormat { codes, groups }
-        }
-        [
-            format(C::Int4, 1),
-            format(C::Int4, 2),
-            format(C::Int4, 4),
-            format(C::Int4, 8),
-            format(C::Fp4, 4),
-            format(C::Fp4, 8),
-            format(C::Int8, 0),
-            format(C::Int8, 1),
-            format(C::Int8, 4),
-            format(C::Int8, 8),
-            format(C::Fp8, 0),
-            format(C::Fp8, 1),
-        ]
-    };
-
     /// The chunks that keep a format of rows of so many inputs, if any do: scales must be those of
     /// whole sixteens.
     pub(super) fn of(format: WeightFormat, inputs: usize) -> Option<Self> {
@@ -350,5 +327,54 @@ fn pack_chunk(format: ChunkFormat, rows: &[ChunkRow], step: usize, out: &mut [u8
         for (to, value) in scale.as_chunks_mut::<2>().0.iter_mut().zip(pair) {
             *to = value.to_le_bytes();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_have_the_chunks_that_waste_the_least() {
+        let int = |bits, zero| Codes::Int { bits, zero };
+        let row = usize::MAX;
+        for (codes, group, has_offsets, name) in [
+            (int(4, 8), 128, false, Some("int4_1")),
+            (int(4, 8), row, false, Some("int4_1")),
+            (int(4, 0), 64, true, Some("int4_2")),
+            (int(2, 0), 16, true, Some("int4_8")),
+            (int(4, 0), 256, true, Some("int4_1")),
+            (int(4, 0), 96, true, Some("int4_4")),
+            (int(4, 0), 24, true, None),
+            (Codes::E2M1, 32, false, Some("fp4_4")),
+            (Codes::E2M1, 16, false, Some("fp4_8")),
+            (Codes::E2M1, row, false, Some("fp4_4")),
+            (int(8, 128), row, false, Some("int8_0")),
+            (int(8, 0), row, false, Some("int8_1")),
+            (int(8, 128), row, true, Some("int8_1")),
+            (int(5, 0), 32, true, Some("int8_4")),
+            (int(6, 32), 16, false, Some("int8_8")),
+            (int(8, 128), 64, false, Some("int8_4")),
+            (Codes::Iq4, 32, false, Some("int8_4")),
+            (Codes::E4M3, row, false, Some("fp8_0")),
+            (Codes::E4M3, 128, false, Some("fp8_1")),
+            (Codes::E4M3, 32, false, None),
+        ] {
+            let format = WeightFormat {
+                codes,
+                group,
+                has_offsets,
+            };
+            let found = ChunkFormat::of(format, 4096).map(ChunkFormat::name);
+            assert_eq!(found, name, "{format:?}");
+        }
+    }
+
+    #[test]
+    fn a_slice_of_gates_has_eight_and_what_they_open() {
+        let of = |slice, row| output_of(slice, row, 40, true);
+        assert_eq!([of(0, 0), of(0, 7), of(0, 8)], [Some(0), Some(7), Some(20)]);
+        assert_eq!([of(2, 3), of(2, 4), of(2, 11)], [Some(19), None, Some(39)]);
+        assert_eq!(output_of(2, 8, 40, false), None);
     }
 }

@@ -17,6 +17,7 @@ use super::ops::{Fill, RopeWeights};
 use super::packed::ChunkFormat;
 use crate::model::ops::{LinearName, Op, forward};
 use crate::model::{LayerTensor, ModelSpec, QkNorm, SpecError, TensorName, Uniform, WeightSource};
+use crate::weight_formats::Quantisation;
 use load::Staging;
 pub(super) use pack::{PackPlan, pack_tensor};
 
@@ -50,6 +51,9 @@ pub enum LoadError<E: std::error::Error + 'static> {
     #[error(transparent)]
     Cuda(#[from] CudaError),
 }
+
+/// What weights that are not packed are.
+pub(super) const PLAIN: &str = "bf16";
 
 /// All weights: linear layers, and vectors such as those of norms, in load order.
 #[derive(Debug)]
@@ -163,7 +167,7 @@ impl Weights {
         let biases = self.linears.iter().filter_map(Linear::bias);
         let matrices = self.linears.iter().filter_map(Linear::plain);
         let buffers = vectors.chain(&self.embedding).chain(biases).chain(matrices);
-        count("bf16", buffers.map(plain).sum());
+        count(PLAIN, buffers.map(plain).sum());
         for part in self.linears.iter().flat_map(Linear::parts) {
             count(part.format.title(), part.bytes());
         }
@@ -268,16 +272,22 @@ impl Weights {
         load::load(device, spec, source, &plan, staging, progress)
     }
 
-    /// [`RandomWeights`](crate::model::RandomWeights) of a valid spec, drawn on the device.
+    /// [`RandomWeights`](crate::model::RandomWeights) of a valid spec, drawn on the device. Linear
+    /// layers but the output projection are quantised, if asked for; those are not the weights that
+    /// a source would quantise.
     pub(super) fn random(
         device: &Arc<Device>,
         spec: &ModelSpec,
         seed: u64,
+        quantisation: Option<Quantisation>,
     ) -> Result<Self, CudaError> {
         let stream = Stream::new(device)?;
         let fill = Fill::new(device)?;
-        let plain = PackPlan::default();
-        let weights = Self::build::<CudaError>(device, spec, &plain, |name, buffer, offset| {
+        let plan = match quantisation {
+            Some(quantisation) => PackPlan::of_quantised(spec, quantisation),
+            None => PackPlan::default(),
+        };
+        let mut weights = Self::build::<CudaError>(device, spec, &plan, |name, buffer, offset| {
             let Uniform {
                 seed,
                 amplitude,
@@ -290,6 +300,9 @@ impl Weights {
             unsafe { fill.run(&stream, buffer.at(offset), values, seed, amplitude, center) }
         })?;
         stream.synchronize()?;
+        if let Some(quantisation) = quantisation {
+            weights.draw_packed(spec, quantisation, seed)?;
+        }
         Ok(weights)
     }
 }

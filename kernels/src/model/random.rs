@@ -51,7 +51,7 @@ impl Uniform {
     }
 
     /// Writes the values from `first` on.
-    fn fill(self, first: u64, out: &mut [bf16]) {
+    pub(crate) fn fill(self, first: u64, out: &mut [bf16]) {
         for (value, index) in out.iter_mut().zip(first..) {
             *value = self.value(index);
         }

@@ -7,7 +7,7 @@ use ebb_kernels::BLOCK_TOKENS;
 use ebb_kernels::backend::Backend;
 use ebb_kernels::cuda::{CudaBackend, CudaConfig, CudaError, Device, Gradients, StepCapacity};
 use ebb_kernels::kv::KvLayout;
-use ebb_kernels::model::{ModelSpec, Rotated};
+use ebb_kernels::model::Rotated;
 use ebb_models::model::LoadedModel;
 
 use super::backend::loading_bar;
@@ -64,21 +64,24 @@ impl CudaDevice {
     /// When the device cannot tell how much memory it has.
     pub fn budget(
         &self,
-        spec: &ModelSpec,
+        model: &LoadedModel,
         steps: &StepSizes,
         utilization: f64,
     ) -> Result<Budget, DeviceError> {
+        let spec = &model.spec;
         let (free, total) = self.0.memory().map_err(|e| self.failed(&e))?;
         // The tables are made for the pool: as large as it could be.
         let frame_bytes = spec.kv_geometry().frame_layout().frame_bytes;
         let frames = u32::try_from(free / frame_bytes).unwrap_or(u32::MAX);
-        let needs = CudaBackend::needs(&self.0, spec, &config(frames, steps));
+        let needs = CudaBackend::needs(&self.0, spec, &config(frames, steps), &model.weights())
+            .map_err(|e| DeviceError::Weights(e.to_string()))?;
+        let weights: usize = needs.weights.iter().map(|(_, bytes)| bytes).sum();
         Ok(Budget {
             total: total as u64,
             free: free as u64,
             utilization,
             needs: vec![
-                ("weights", needs.weights as u64),
+                ("weights", weights as u64),
                 (
                     "activations, tables and workspaces",
                     needs.workspaces as u64,
@@ -145,7 +148,7 @@ impl CudaDevice {
                 CudaBackend::with_pages(device, spec, config, &layout, &weights, progress)
                     .map_err(|e| failed(&e))?
             }
-            Some(seed) => CudaBackend::random_with_pages(device, spec, config, &layout, seed)
+            Some(seed) => CudaBackend::random_with_pages(device, spec, config, &layout, seed, None)
                 .map_err(|e| failed(&e))?,
             None => {
                 let weights = model.weights();

@@ -32,7 +32,7 @@ impl CudaDevice {
     ///
     /// # Errors
     /// Never: there is no such device.
-    pub fn budget(&self, _: &ModelSpec, _: &StepSizes, _: f64) -> Result<Budget, DeviceError> {
+    pub fn budget(&self, _: &LoadedModel, _: &StepSizes, _: f64) -> Result<Budget, DeviceError> {
         match *self {}
     }
 

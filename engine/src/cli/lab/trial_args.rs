@@ -229,8 +229,8 @@ impl TrialArgs {
             let room = asked.unwrap_or(CPU_KV_MEMORY_BYTES);
             return Ok((room < needed).then_some(raise));
         };
-        let (spec, steps) = (&opened.model.spec, &options.steps);
-        let budget = gpu.budget(spec, steps, GPU_MEMORY_UTILIZATION)?;
+        let steps = &options.steps;
+        let budget = gpu.budget(&opened.model, steps, GPU_MEMORY_UTILIZATION)?;
         // Blocks that shrink need scratch beside the pool.
         let fits = |bytes: u64| {
             let pool = |layout| gpu.pool_bytes(steps, layout, bytes);

@@ -1,12 +1,16 @@
 //! What a backend takes of the device, known before it is started, and which pages it can read.
 
+use std::collections::{BTreeMap, HashSet};
+
 use super::start::{RECORDED, buckets};
 use super::{CudaBackend, CudaConfig};
 use crate::cuda::codecs::{Codecs, Scratch, supports};
 use crate::cuda::driver::{Device, Gemm};
+use crate::cuda::products::Products;
 use crate::cuda::tables::DeviceTables;
+use crate::cuda::weights::{LoadError, PLAIN, PackPlan};
 use crate::kv::KvLayout;
-use crate::model::{ModelSpec, TensorName};
+use crate::model::{ModelSpec, TensorName, WeightSource};
 
 /// What the driver rounds large allocations up to.
 const GRANULE_BYTES: usize = 2 << 20;
@@ -17,10 +21,10 @@ const GRAPH_LAYER_BYTES: usize = 128 << 10;
 
 /// Bytes of device memory that a backend takes beside the KV pool. All of it is allocated when it
 /// starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceNeeds {
-    /// The weights.
-    pub weights: usize,
+    /// The weights, by what they are.
+    pub weights: Vec<(&'static str, usize)>,
     /// Activations, step inputs, partial results and the workspace of matrix products.
     pub workspaces: usize,
     /// Recorded steps.
@@ -28,12 +32,23 @@ pub struct DeviceNeeds {
 }
 
 impl CudaBackend {
-    /// What a backend of a valid `spec` takes. `config.frames` may be an upper bound: it counts for
-    /// the tables only.
-    pub fn needs(device: &Device, spec: &ModelSpec, config: &CudaConfig) -> DeviceNeeds {
+    /// What a backend of a valid `spec` takes for weights of a source. `config.frames` may be an
+    /// upper bound: it counts for the tables only.
+    ///
+    /// # Errors
+    /// When the source cannot say what it has.
+    pub fn needs<W: WeightSource>(
+        device: &Device,
+        spec: &ModelSpec,
+        config: &CudaConfig,
+        weights: &W,
+    ) -> Result<DeviceNeeds, LoadError<W::Error>> {
+        let plan = match config.expand_weights {
+            true => PackPlan::default(),
+            false => PackPlan::of_source(spec, weights)?,
+        };
         let large = |bytes: usize| bytes.next_multiple_of(GRANULE_BYTES);
-        let tensor = |name: TensorName| {
-            let bytes = 2 * name.shape(spec).iter().product::<usize>();
+        let granules = |bytes: usize| {
             // Small ones share a granule.
             if bytes < GRANULE_BYTES / 2 {
                 bytes.next_multiple_of(512)
@@ -41,12 +56,24 @@ impl CudaBackend {
                 large(bytes)
             }
         };
-        DeviceNeeds {
-            weights: large(TensorName::all(spec).into_iter().map(tensor).sum()),
-            workspaces: large(Self::overhead_bytes(device, spec, config) + Gemm::WORKSPACE_BYTES),
+        let packed: HashSet<TensorName> = plan.tensors().collect();
+        let plain = TensorName::all(spec).into_iter();
+        let plain = plain.filter(|name| !packed.contains(name));
+        let plain = plain.map(|name| granules(2 * name.shape(spec).iter().product::<usize>()));
+        let mut by_format = BTreeMap::from([(PLAIN, plain.sum())]);
+        for (title, bytes) in plan.buffers() {
+            *by_format.entry(title).or_insert(0) += granules(bytes);
+        }
+        let unpacked = Products::packed_bytes(device, config.batch_invariant, plan.values());
+        let workspaces = Self::overhead_bytes(device, spec, config) + Gemm::WORKSPACE_BYTES;
+        let mut weights: Vec<_> = by_format.into_iter().map(|(t, b)| (t, large(b))).collect();
+        weights.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        Ok(DeviceNeeds {
+            weights,
+            workspaces: large(workspaces + large(unpacked)),
             // With and without sequences that are cut, with and without shrunk blocks.
             graphs: RECORDED.len() * buckets(config).len() * spec.layers.len() * GRAPH_LAYER_BYTES,
-        }
+        })
     }
 
     /// Whether there are kernels for every page of a layout.
@@ -103,7 +130,8 @@ mod tests {
         use crate::backend::{Backend, StepInput};
         use crate::cuda::Device;
         use crate::cuda::selftest::{Pages, Rng};
-        use crate::model::{QkNorm, Rope, UniformModel};
+        use crate::model::{QkNorm, RandomWeights, Rope, UniformModel};
+        use crate::weight_formats::{Quantisation, QuantisedWeights};
 
         let spec = UniformModel {
             hidden: 256,
@@ -151,21 +179,44 @@ mod tests {
             let (free, total) = device.memory().unwrap();
             total - free
         };
-        let mut backend = CudaBackend::random(&device, spec.clone(), config.clone(), 1).unwrap();
-        let at_start = taken();
-        let needs = CudaBackend::needs(&device, &spec, &config);
+        let random = RandomWeights {
+            spec: spec.clone(),
+            seed: 1,
+        };
         let pool = layout.frame_bytes * frames as usize;
-        assert!(at_start <= needs.weights + needs.workspaces + pool);
-        // Without what is rounded up: a buffer forgotten, or counted twice, shows.
-        let names = TensorName::all(&spec).into_iter();
-        let values: usize = names
-            .flat_map(|n| n.shape(&spec).into_iter().reduce(|a, b| a * b))
-            .sum();
-        let counted = 2 * values + CudaBackend::overhead_bytes(&device, &spec, &config) + pool;
-        assert!(at_start.abs_diff(counted) < 2048, "{at_start} of {counted}");
-        backend.step(&input).unwrap();
-        assert_eq!(taken(), at_start);
-        drop(backend);
-        assert_eq!(taken(), 0);
+        for quantisation in [None, Some(Quantisation::Fp8), Some(Quantisation::Int4)] {
+            let (of, with) = (spec.clone(), config.clone());
+            let mut backend = CudaBackend::random(&device, of, with, 1, quantisation).unwrap();
+            let at_start = taken();
+            let needs = match quantisation {
+                Some(quantisation) => {
+                    let quantised = QuantisedWeights::new(random.clone(), quantisation);
+                    CudaBackend::needs(&device, &spec, &config, &quantised).unwrap()
+                }
+                None => CudaBackend::needs(&device, &spec, &config, &random).unwrap(),
+            };
+            assert_eq!(needs.weights.len(), 1 + usize::from(quantisation.is_some()));
+            let weights: usize = needs.weights.iter().map(|(_, bytes)| bytes).sum();
+            assert!(at_start <= weights + needs.workspaces + pool);
+            // Without what is rounded up: a buffer forgotten, or counted twice, shows.
+            let held: usize = backend.weight_bytes().iter().map(|(_, bytes)| bytes).sum();
+            let unpacked = match quantisation {
+                Some(_) => 2 * (2 * spec.intermediate_max() * spec.hidden),
+                None => {
+                    let names = TensorName::all(&spec).into_iter();
+                    let shapes = names.map(|n| n.shape(&spec));
+                    let values: usize = shapes.map(|s| s.iter().product::<usize>()).sum();
+                    assert_eq!(held, 2 * values);
+                    0
+                }
+            };
+            let overhead = CudaBackend::overhead_bytes(&device, &spec, &config);
+            let counted = held + unpacked + overhead + pool;
+            assert!(at_start.abs_diff(counted) < 2048, "{at_start} of {counted}");
+            backend.step(&input).unwrap();
+            assert_eq!(taken(), at_start);
+            drop(backend);
+            assert_eq!(taken(), 0);
+        }
     }
 }

@@ -22,6 +22,7 @@ use crate::formats::rotation::Rotation;
 use crate::kv::KvLayout;
 use crate::model::ops::{Buffer, LinearName};
 use crate::model::{ModelSpec, OnlineKeyScales, WeightSource};
+use crate::weight_formats::Quantisation;
 
 /// Batches up to this are recorded at every size that cuBLASLt treats apart; beyond, in steps of 8.
 const SMALL_BUCKETS: [usize; 4] = [1, 2, 4, 8];
@@ -122,15 +123,17 @@ impl CudaBackend {
         Ok(Self::with_weights(device, spec, config, pages, weights)?)
     }
 
-    /// A model of random weights: any shape can be measured without files.
+    /// A model of random weights: any shape can be measured without files. Linear layers but the
+    /// output projection are quantised, if asked for.
     pub fn random(
         device: &Arc<Device>,
         spec: ModelSpec,
         config: CudaConfig,
         seed: u64,
+        quantisation: Option<Quantisation>,
     ) -> Result<Self, LoadError<std::convert::Infallible>> {
         let pages = unshrunk(&spec);
-        Self::random_with_pages(device, spec, config, &pages, seed)
+        Self::random_with_pages(device, spec, config, &pages, seed, quantisation)
     }
 
     /// The same, with blocks that may stand at any position of `pages`.
@@ -140,11 +143,12 @@ impl CudaBackend {
         config: CudaConfig,
         pages: &KvLayout,
         seed: u64,
+        quantisation: Option<Quantisation>,
     ) -> Result<Self, LoadError<std::convert::Infallible>> {
         spec.validate()?;
         spec.refuse_beyond("the CUDA backend", &FEATURES)?;
         device.bind()?;
-        let weights = Weights::random(device, &spec, seed)?;
+        let weights = Weights::random(device, &spec, seed, quantisation)?;
         Ok(Self::with_weights(device, spec, config, pages, weights)?)
     }
 
@@ -364,7 +368,7 @@ mod tests {
                 max_positions: 64,
                 ..UniformModel::default()
             };
-            CudaBackend::random(&device, spec.spec(), config, 1)
+            CudaBackend::random(&device, spec.spec(), config, 1, None)
         };
         assert!(start(false, false).is_ok());
         for (k, v) in [(true, false), (false, true)] {

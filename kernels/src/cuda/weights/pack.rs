@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 
+use half::bf16;
+
 use super::{LoadError, Weights};
 use crate::cuda::driver::{Device, DeviceBuffer};
 use crate::cuda::error::CudaError;
@@ -13,8 +15,8 @@ use crate::cuda::packed::{
     CHUNK_INPUTS, ChunkFormat, PackedPart, SLICE_OUTPUTS, output_of, pack_slice,
 };
 use crate::model::ops::{LinearName, Op, forward};
-use crate::model::{ModelSpec, TensorName, WeightSource};
-use crate::weight_formats::{PackedTensor, WeightFormat};
+use crate::model::{ModelSpec, RandomWeights, TensorName, Uniform, WeightSource};
+use crate::weight_formats::{PackedTensor, Quantisation, QuantisedWeights, WeightFormat};
 
 /// Slices that are packed and sent together.
 const PIECE_SLICES: usize = 64;
@@ -100,6 +102,21 @@ impl PackPlan {
         Ok(Self { parts })
     }
 
+    /// Of a plain model whose layers' linear layers are quantised.
+    pub(super) fn of_quantised(spec: &ModelSpec, quantisation: Quantisation) -> Self {
+        let source = QuantisedWeights::new(
+            RandomWeights {
+                spec: spec.clone(),
+                seed: 0,
+            },
+            quantisation,
+        );
+        match Self::of_source(spec, &source) {
+            Ok(plan) => plan,
+            Err(_) => unreachable!("random weights can be read"),
+        }
+    }
+
     /// The parts of a linear layer, if it is packed.
     pub(super) fn parts(&self, linear: LinearName) -> Option<&[PartPlan]> {
         self.parts.get(&linear).map(Vec::as_slice)
@@ -115,6 +132,18 @@ impl PackPlan {
     pub(in crate::cuda) fn tensors(&self) -> impl Iterator<Item = TensorName> + '_ {
         let parts = self.parts.values().flatten();
         parts.flat_map(|part| part.tensors.iter().map(|(name, ..)| *name))
+    }
+
+    /// Bytes of every buffer of packed weights, and what they are.
+    pub(in crate::cuda) fn buffers(&self) -> impl Iterator<Item = (&'static str, usize)> + '_ {
+        let parts = self.parts.values().flatten();
+        parts.flat_map(|part| {
+            let title = part.format.title();
+            [
+                (title, part.bytes()),
+                (title, 4 * part.slices() * SLICE_OUTPUTS),
+            ]
+        })
     }
 
     /// The most weights of a layer's linear layer, and of the output projection.
@@ -202,6 +231,77 @@ pub(in crate::cuda) fn pack_tensor(
     }
     part.chunks.write(0, &chunks)?;
     Ok(Some(part))
+}
+
+/// Slices of random weights that are drawn; the others are the same again.
+const DRAWN_SLICES: usize = 16;
+
+impl Weights {
+    /// Fills packed parts with random weights, quantised: of each the first few slices again and
+    /// again, as nobody reads what they say.
+    pub(super) fn draw_packed(
+        &mut self,
+        spec: &ModelSpec,
+        quantisation: Quantisation,
+        seed: u64,
+    ) -> Result<(), CudaError> {
+        let mut drawn = HashMap::new();
+        let places: Vec<_> = self.linear_places.iter().map(|(n, i)| (*n, *i)).collect();
+        for (linear, place) in places {
+            for part in self.linears[place].parts_mut() {
+                let slices = drawn
+                    .entry((part.format, part.inputs))
+                    .or_insert_with(|| draw(part, spec, linear, quantisation, seed));
+                part.repeat(slices)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Random slices: chunks of all steps, and factors, of each.
+fn draw(
+    part: &PackedPart,
+    spec: &ModelSpec,
+    linear: LinearName,
+    quantisation: Quantisation,
+    seed: u64,
+) -> Vec<(Vec<u8>, [f32; SLICE_OUTPUTS])> {
+    let uniform = Uniform::of(spec, linear.weights(spec)[0], seed);
+    let mut weights = vec![bf16::ZERO; DRAWN_SLICES * SLICE_OUTPUTS * part.inputs];
+    uniform.fill(0, &mut weights);
+    let weights: Vec<f32> = weights.iter().map(|w| w.to_f32()).collect();
+    let tensor = quantisation.tensor(part.inputs, &weights);
+    let (steps, bytes) = (
+        part.inputs.div_ceil(CHUNK_INPUTS),
+        part.format.slice_bytes(),
+    );
+    let slices = (0..DRAWN_SLICES).map(|slice| {
+        let rows = std::array::from_fn(|row| Some((&tensor, slice * SLICE_OUTPUTS + row)));
+        let mut chunks = vec![0; steps * bytes];
+        let mut of_steps = chunks.chunks_exact_mut(bytes);
+        let factors = pack_slice(part.format, &rows, steps, |_| {
+            of_steps.next().expect("a chunk a step")
+        });
+        (chunks, factors)
+    });
+    slices.collect()
+}
+
+impl PackedPart {
+    /// Makes a part of these slices, again and again.
+    fn repeat(&mut self, drawn: &[(Vec<u8>, [f32; SLICE_OUTPUTS])]) -> Result<(), CudaError> {
+        let bytes = self.format.slice_bytes();
+        let slices = self.outputs.div_ceil(SLICE_OUTPUTS);
+        let of = |slice: usize| &drawn[slice % drawn.len()];
+        for step in 0..self.inputs.div_ceil(CHUNK_INPUTS) {
+            let chunks = (0..slices).flat_map(|slice| &of(slice).0[step * bytes..][..bytes]);
+            let chunks: Vec<u8> = chunks.copied().collect();
+            self.chunks.write(step * slices * bytes, &chunks)?;
+        }
+        let factors: Vec<f32> = (0..slices).flat_map(|slice| of(slice).1).collect();
+        self.factors.write(0, &factors)
+    }
 }
 
 /// Some slices of a part, packed.

@@ -106,7 +106,7 @@ fn any_number_of_threads_and_any_buffer_load_the_same_bytes() {
 fn weights_drawn_on_the_device_are_those_drawn_on_the_host() {
     let device = Device::open(0).unwrap();
     let source = source(true);
-    let drawn = Weights::random(&device, &source.spec, source.seed).unwrap();
+    let drawn = Weights::random(&device, &source.spec, source.seed, None).unwrap();
     let loaded = Weights::load(&device, &source.spec, &source, false, &mut |_, _| ()).unwrap();
     let (drawn, loaded) = (
         buffers(&source.spec, &drawn).concat(),
