@@ -51,7 +51,7 @@ pub fn run(device: &Arc<Device>) -> Result<(), Box<dyn std::error::Error>> {
         scale_k_online: None,
         expand_weights: false,
     };
-    let mut backend = CudaBackend::random_with_pages(device, spec, config, &layout, 1)?;
+    let mut backend = CudaBackend::random_with_pages(device, spec, config, &layout, 1, None)?;
     println!("engine,keys,values,context,chunk,step_us_p50,of_16_bit");
     for context in CONTEXTS {
         for chunk in CHUNKS {
