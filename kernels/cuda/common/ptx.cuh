@@ -307,6 +307,20 @@ __device__ __forceinline__ uint32_t pack_f16(float lo, float hi) {
   return d;
 }
 
+// Four floats rounded to E4M3, the first in the lowest byte; beyond 448 they are 448 (sm_89; on
+// older devices a trap).
+__device__ __forceinline__ uint32_t pack_e4m3(float a, float b, float c, float d) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+  __trap();
+  return 0;
+#else
+  uint16_t low, high;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
+  return low | static_cast<uint32_t>(high) << 16;
+#endif
+}
+
 // The exact values of a pair of fp16.
 __device__ __forceinline__ float2 unpack_f16(uint32_t v) {
   float2 f;

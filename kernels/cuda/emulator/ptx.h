@@ -129,6 +129,22 @@ inline uint32_t mul_f16x2(uint32_t a, uint32_t b) {
 inline uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
   return each_f16(a, b, c, [](double x, double y, double z) { return x * y + z; });
 }
+// E4M3: to nearest, ties to even, at most 448.
+inline uint32_t round_e4m3(float v) {
+  const uint32_t sign = std::signbit(v) ? 0x80 : 0;
+  if (v != v) return sign | 0x7f;
+  const float magnitude = fabsf(v);
+  if (magnitude >= 448.f) return sign | 0x7e;
+  int exponent;
+  frexp(magnitude, &exponent);
+  if (exponent < -5) exponent = -5;  // eighths of 2^-6 at least
+  const int eighths = static_cast<int>(nearbyintf(ldexpf(magnitude, 4 - exponent)));
+  return sign | static_cast<uint32_t>(((exponent + 5) << 3) + eighths);
+}
+inline uint32_t pack_e4m3(float a, float b, float c, float d) {
+  return round_e4m3(a) | round_e4m3(b) << 8 | round_e4m3(c) << 16 | round_e4m3(d) << 24;
+}
+
 // Sums of products are rounded to float with the last bit telling of what is lost, then to bf16.
 inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
   auto one = [&](int s) -> uint32_t {

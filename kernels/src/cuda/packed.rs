@@ -97,6 +97,12 @@ impl ChunkFormat {
         }
     }
 
+    /// Whether codes are E4M3 and outputs have one scale each, which tensor cores multiply as they
+    /// are.
+    pub(super) fn is_fp8_of_rows(self) -> bool {
+        self.codes == ChunkCodes::Fp8 && self.groups == 0
+    }
+
     fn bits(self) -> usize {
         match self.codes {
             ChunkCodes::Int4 | ChunkCodes::Fp4 => 4,

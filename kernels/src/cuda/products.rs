@@ -74,6 +74,9 @@ pub enum PackedWay {
     Skinny,
     /// By cuBLASLt, once bf16 has been made of them.
     Unpacked,
+    /// By cuBLASLt, weights and rows being eight-bit floats: rows are quantised as they come, each
+    /// its greatest magnitude to 448.
+    Fp8,
 }
 
 /// Computes `y = x · wᵀ` the fastest way.
@@ -85,6 +88,8 @@ pub(super) struct Products {
     skinny: Kernel<SkinnyParams>,
     streamed: Option<Streamed>,
     packed: PackedProducts,
+    /// Rows may be quantised to eight-bit floats, where weights are such.
+    fp8_rows: bool,
     /// The fastest way, where they were measured.
     measured: HashMap<GemmShape, Way>,
 }
@@ -98,6 +103,7 @@ impl Products {
             skinny: device.kernel("product_skinny", 0)?,
             streamed: Streamed::new(device)?,
             packed: PackedProducts::default(),
+            fp8_rows: true,
             measured: HashMap::new(),
         })
     }
@@ -293,9 +299,16 @@ impl Products {
             PackedWay::Streamed
         } else if shape.rows <= SKINNY_ROWS && !self.invariant {
             PackedWay::Skinny
+        } else if self.fp8_rows && !self.invariant && self.packed.can_fp8(parts, shape) {
+            PackedWay::Fp8
         } else {
             PackedWay::Unpacked
         }
+    }
+
+    /// Whether a product can be one of eight-bit floats.
+    pub(super) fn can_fp8(&self, parts: &[PackedPart], shape: GemmShape) -> bool {
+        self.packed.can_fp8(parts, shape)
     }
 
     /// Enqueues `y = x · wᵀ` of packed parts beside each other, and what `ends` says, which must be
@@ -350,6 +363,14 @@ impl Products {
                     first += part.outputs;
                 }
                 Ok(())
+            }
+            PackedWay::Fp8 => {
+                // SAFETY: the caller's; the operands are used up before they are made anew, as work
+                // of one stream runs in order.
+                unsafe {
+                    let operands = self.packed.fp8_operands(stream, &parts[0], shape, x)?;
+                    self.gemm.run_fp8(stream, shape, operands.x, operands.w, y)
+                }
             }
             PackedWay::Unpacked => {
                 let w = self.packed.unpack(stream, parts)?;

@@ -39,6 +39,8 @@ pub(in crate::cuda) struct Gemm {
     handle: sys::cublasLtHandle_t,
     workspace: DeviceBuffer<u8>,
     plans: HashMap<GemmShape, Plan>,
+    /// Of eight-bit floats.
+    fp8_plans: HashMap<GemmShape, Plan>,
     /// The one algorithm of a matrix of weights, for any number of rows; in batch-invariant mode.
     fixed: Option<HashMap<GemmShape, sys::cublasLtMatmulAlgo_t>>,
 }
@@ -79,6 +81,7 @@ impl Gemm {
             handle,
             workspace,
             plans: HashMap::new(),
+            fp8_plans: HashMap::new(),
             fixed: invariant.then(HashMap::new),
         })
     }
@@ -86,7 +89,7 @@ impl Gemm {
     /// Makes the plan of a shape, so that running it allocates nothing and asks nobody.
     pub(in crate::cuda) fn prepare(&mut self, shape: GemmShape) -> Result<(), CudaError> {
         if !self.plans.contains_key(&shape) {
-            let mut plan = Plan::new(shape)?;
+            let mut plan = Plan::new(shape, NARROW)?;
             if let Some(algorithm) = self.fixed_algorithm(shape)? {
                 plan.check(self.handle, &algorithm, shape)?;
                 plan.algorithms = vec![algorithm];
@@ -114,7 +117,7 @@ impl Gemm {
         if let Some(algorithm) = fixed.get(&anchor) {
             return Ok(Some(*algorithm));
         }
-        let mut plan = Plan::new(anchor)?;
+        let mut plan = Plan::new(anchor, NARROW)?;
         plan.find(self.handle, anchor, false)?;
         fixed.insert(anchor, plan.algorithms[0]);
         Ok(Some(plan.algorithms[0]))
@@ -180,6 +183,36 @@ impl Gemm {
         unsafe { self.enqueue(plan, &plan.algorithms[0], stream, x, w, y) }
     }
 
+    /// Enqueues `y = x · wᵀ` of E4M3 with a scale for each row of `x` and of `w`: outputs are bf16.
+    /// Inputs and outputs are multiples of 16.
+    ///
+    /// # Safety
+    /// As for [`Gemm::run`]; the scales are `[rows]` and `[outputs]` f32.
+    pub(in crate::cuda) unsafe fn run_fp8(
+        &mut self,
+        stream: &Stream,
+        shape: GemmShape,
+        [x, x_scales]: [DevicePtr; 2],
+        [w, w_scales]: [DevicePtr; 2],
+        y: DevicePtr,
+    ) -> Result<(), CudaError> {
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        if !self.fp8_plans.contains_key(&shape) {
+            let mut plan = Plan::new(shape, sys::cudaDataType::CUDA_R_8F_E4M3)?;
+            plan.set(Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_MODE, SCALE_EACH_ROW)?;
+            plan.set(Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_MODE, SCALE_EACH_ROW)?;
+            plan.set(Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, w_scales)?;
+            plan.set(Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x_scales)?;
+            plan.find(self.handle, shape, true)?;
+            self.fp8_plans.insert(shape, plan);
+        }
+        let plan = &self.fp8_plans[&shape];
+        plan.set(Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, w_scales)?;
+        plan.set(Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x_scales)?;
+        // SAFETY: the caller's.
+        unsafe { self.enqueue(plan, &plan.algorithms[0], stream, x, w, y) }
+    }
+
     /// # Safety
     /// As for [`Gemm::run`].
     unsafe fn enqueue(
@@ -219,47 +252,55 @@ impl Gemm {
     }
 }
 
+/// The type of weights, inputs and outputs.
+const NARROW: sys::cudaDataType = sys::cudaDataType::CUDA_R_16BF;
+/// `CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F`: a scale for each row.
+const SCALE_EACH_ROW: i32 = 3;
+
 impl Plan {
-    fn new(shape: GemmShape) -> Result<Self, CudaError> {
+    /// Of weights and inputs of one type.
+    fn new(shape: GemmShape, operands: sys::cudaDataType) -> Result<Self, CudaError> {
         let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
-        let (narrow, single) = (
-            sys::cudaDataType::CUDA_R_16BF,
-            sys::cudaDataType::CUDA_R_32F,
-        );
-        let out_type = if shape.wide { single } else { narrow };
+        let single = sys::cudaDataType::CUDA_R_32F;
+        let out_type = if shape.wide { single } else { NARROW };
         let (rows, inputs, outputs) =
             (shape.rows as u64, shape.inputs as u64, shape.outputs as u64);
         // The library counts columns first: row-major [rows][inputs] is its (inputs x rows).
         let layouts = [
-            layout(narrow, inputs, outputs)?,
-            layout(narrow, inputs, rows)?,
+            layout(operands, inputs, outputs)?,
+            layout(operands, inputs, rows)?,
             layout(out_type, outputs, rows)?,
         ];
-        // SAFETY: valid out-pointers and attributes of the size the library expects; everything
-        // created is destroyed in `drop` or, for the preference, here.
-        unsafe {
-            let mut operation = std::ptr::null_mut();
-            check(
-                "cublasLtMatmulDescCreate",
-                sys::cublasLtMatmulDescCreate(&mut operation, compute, single),
-            )?;
-            let plan = Self {
-                operation,
-                layouts,
-                algorithms: Vec::new(),
-            };
-            let transpose = TRANSPOSE;
-            check(
-                "cublasLtMatmulDescSetAttribute",
-                sys::cublasLtMatmulDescSetAttribute(
-                    operation,
-                    sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA,
-                    std::ptr::from_ref(&transpose).cast(),
-                    size_of_val(&transpose),
-                ),
-            )?;
-            Ok(plan)
-        }
+        let mut operation = std::ptr::null_mut();
+        // SAFETY: a valid out-pointer; what is created is destroyed in `drop`.
+        check("cublasLtMatmulDescCreate", unsafe {
+            sys::cublasLtMatmulDescCreate(&mut operation, compute, single)
+        })?;
+        let plan = Self {
+            operation,
+            layouts,
+            algorithms: Vec::new(),
+        };
+        let transposed = sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA;
+        plan.set(transposed, TRANSPOSE)?;
+        Ok(plan)
+    }
+
+    /// Sets an attribute of the operation, of the type that the library expects.
+    fn set<T: Copy>(
+        &self,
+        attribute: sys::cublasLtMatmulDescAttributes_t,
+        value: T,
+    ) -> Result<(), CudaError> {
+        // SAFETY: the descriptor lives as long as the plan; the value is read during the call.
+        check("cublasLtMatmulDescSetAttribute", unsafe {
+            sys::cublasLtMatmulDescSetAttribute(
+                self.operation,
+                attribute,
+                std::ptr::from_ref(&value).cast(),
+                size_of::<T>(),
+            )
+        })
     }
 
     /// Asks the library for algorithms; `divided`: also those that divide the inputs and add up
@@ -385,6 +426,7 @@ impl Drop for Plan {
 impl Drop for Gemm {
     fn drop(&mut self) {
         self.plans.clear();
+        self.fp8_plans.clear();
         // SAFETY: created once, destroyed once.
         let _ = unsafe { sys::cublasLtDestroy(self.handle) };
     }

@@ -8,6 +8,7 @@ use super::device::Device;
 use super::stream::Stream;
 use crate::cuda::error::CudaError;
 use crate::cuda::params::{DevicePtr, GemmShape};
+use crate::weight_formats::E4M3;
 
 /// Stands in for the library.
 #[derive(Debug)]
@@ -86,6 +87,48 @@ impl Gemm {
                             *(y as *mut bf16).add(at) = bf16::from_f32(sum);
                         }
                     }
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// `y = x · wᵀ` of E4M3 with a scale for each row of `x` and of `w`; outputs are bf16.
+    ///
+    /// # Safety
+    /// As for [`Gemm::run`]; the scales are `[rows]` and `[outputs]` f32.
+    pub(in crate::cuda) unsafe fn run_fp8(
+        &mut self,
+        stream: &Stream,
+        shape: GemmShape,
+        [x, x_scales]: [DevicePtr; 2],
+        [w, w_scales]: [DevicePtr; 2],
+        y: DevicePtr,
+    ) -> Result<(), CudaError> {
+        stream.submit(move || {
+            let GemmShape {
+                rows,
+                inputs,
+                outputs,
+                ..
+            } = shape;
+            // SAFETY: the caller's.
+            let (x, w, x_scales, w_scales) = unsafe {
+                (
+                    std::slice::from_raw_parts(x as *const u8, rows * inputs),
+                    std::slice::from_raw_parts(w as *const u8, outputs * inputs),
+                    std::slice::from_raw_parts(x_scales as *const f32, rows),
+                    std::slice::from_raw_parts(w_scales as *const f32, outputs),
+                )
+            };
+            for row in 0..rows {
+                let x = &x[row * inputs..][..inputs];
+                for (column, w) in w.chunks_exact(inputs).enumerate() {
+                    let terms = x.iter().zip(w);
+                    let terms = terms.map(|(x, w)| E4M3[usize::from(*x)] * E4M3[usize::from(*w)]);
+                    let sum = terms.sum::<f32>() * x_scales[row] * w_scales[column];
+                    // SAFETY: the caller's.
+                    unsafe { *(y as *mut bf16).add(row * outputs + column) = bf16::from_f32(sum) };
                 }
             }
         });

@@ -82,6 +82,7 @@ impl PackedProbe {
             PackedWay::Streamed => self.products.streams_packed(self.shape.rows),
             PackedWay::Skinny => self.shape.rows <= 8 && self.ends.is_none(),
             PackedWay::Unpacked => self.ends.is_none(),
+            PackedWay::Fp8 => self.ends.is_none() && self.products.can_fp8(&self.parts, self.shape),
         }
     }
 

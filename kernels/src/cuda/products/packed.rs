@@ -10,7 +10,7 @@ use super::streamed::{ROWS, StreamKernels};
 use crate::cuda::driver::{Device, DeviceBuffer, Kernel, Stream};
 use crate::cuda::error::CudaError;
 use crate::cuda::packed::{CHUNK_INPUTS, ChunkFormat, PackedPart, SLICE_OUTPUTS};
-use crate::cuda::params::{DevicePtr, KernelParams};
+use crate::cuda::params::{DevicePtr, GemmShape, KernelParams};
 
 /// Most rows that packed weights are streamed for, 64 at a time: beyond, making bf16 of them costs
 /// less than reading them once more.
@@ -51,6 +51,47 @@ struct SkinnyPackedParams {
 // SAFETY: field for field `ebb::SkinnyPackedParams` of product/skinny_packed.cu.
 unsafe impl KernelParams for SkinnyPackedParams {}
 
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Fp8RowsParams {
+    x: DevicePtr,
+    y: DevicePtr,
+    scales: DevicePtr,
+    inputs: u32,
+    reserved: u32,
+}
+// SAFETY: field for field `ebb::Fp8RowsParams` of product/fp8_rows.cu.
+unsafe impl KernelParams for Fp8RowsParams {}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Fp8WeightsParams {
+    packed: DevicePtr,
+    factors: DevicePtr,
+    w: DevicePtr,
+    scales: DevicePtr,
+    inputs: u32,
+    outputs: u32,
+    gated: u32,
+    reserved: u32,
+}
+// SAFETY: field for field `ebb::Fp8WeightsParams` of product/fp8_rows.cu.
+unsafe impl KernelParams for Fp8WeightsParams {}
+
+/// What quantises rows and takes weights out of chunks, for products of eight-bit floats.
+#[derive(Debug)]
+struct Fp8Kernels {
+    rows: Kernel<Fp8RowsParams>,
+    weights: Kernel<Fp8WeightsParams>,
+}
+
+/// Operands of a product of eight-bit floats, each with its scales.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fp8Operands {
+    pub(super) x: [DevicePtr; 2],
+    pub(super) w: [DevicePtr; 2],
+}
+
 /// The kernels of a format.
 #[derive(Debug)]
 struct Kernels {
@@ -65,6 +106,8 @@ struct Kernels {
 pub(super) struct PackedProducts {
     kernels: HashMap<ChunkFormat, Kernels>,
     unpacked: Option<DeviceBuffer<bf16>>,
+    /// None on devices whose tensor cores do not multiply eight-bit floats.
+    fp8: Option<Fp8Kernels>,
 }
 
 impl PackedProducts {
@@ -96,7 +139,19 @@ impl PackedProducts {
             0 => None,
             _ => Some(DeviceBuffer::new(device, values, "unpacked weights")?),
         };
-        Ok(Self { kernels, unpacked })
+        let capability = device.capability();
+        let fp8 = match (capability.major, capability.minor) {
+            (8, 9) | (9.., _) => Some(Fp8Kernels {
+                rows: device.kernel("fp8_rows", 0)?,
+                weights: device.kernel("fp8_weights", 0)?,
+            }),
+            _ => None,
+        };
+        Ok(Self {
+            kernels,
+            unpacked,
+            fp8,
+        })
     }
 
     fn of(&self, format: ChunkFormat) -> Result<&Kernels, CudaError> {
@@ -139,6 +194,74 @@ impl PackedProducts {
         let kernel = &self.of(part.format)?.skinny;
         // SAFETY: the caller's.
         unsafe { kernel.launch(stream, grid, THREADS, &params) }
+    }
+
+    /// Whether a product is one that tensor cores can do with eight-bit floats, in the room there is.
+    pub(super) fn can_fp8(&self, parts: &[PackedPart], shape: GemmShape) -> bool {
+        let is_aligned = shape.inputs.is_multiple_of(16) && shape.outputs.is_multiple_of(16);
+        let [part] = parts else {
+            return false;
+        };
+        let room = self.unpacked.as_ref().map_or(0, DeviceBuffer::bytes);
+        self.fp8.is_some()
+            && part.format.is_fp8_of_rows()
+            && is_aligned
+            && !shape.wide
+            && fp8_places(shape)[4] <= room
+    }
+
+    /// Enqueues quantising rows of `x` and taking a part's weights out of its chunks, for a shape
+    /// that [`PackedProducts::can_fp8`] says so of.
+    ///
+    /// # Safety
+    /// `x` must hold `[rows][inputs]` bf16 until the stream has run this.
+    pub(super) unsafe fn fp8_operands(
+        &self,
+        stream: &Stream,
+        part: &PackedPart,
+        shape: GemmShape,
+        x: DevicePtr,
+    ) -> Result<Fp8Operands, CudaError> {
+        let (Some(fp8), Some(room)) = (&self.fp8, &self.unpacked) else {
+            let what = format!("{shape:?} of eight-bit floats");
+            return Err(CudaError::Unsupported(what));
+        };
+        let places = fp8_places(shape);
+        let place = |index: usize| room.ptr() + places[index] as u64;
+        let operands = Fp8Operands {
+            w: [place(0), place(1)],
+            x: [place(2), place(3)],
+        };
+        let weights = Fp8WeightsParams {
+            packed: part.chunks.ptr(),
+            factors: part.factors.ptr(),
+            w: operands.w[0],
+            scales: operands.w[1],
+            inputs: part.inputs as u32,
+            outputs: part.outputs as u32,
+            gated: u32::from(part.gated),
+            reserved: 0,
+        };
+        let rows = Fp8RowsParams {
+            x,
+            y: operands.x[0],
+            scales: operands.x[1],
+            inputs: shape.inputs as u32,
+            reserved: 0,
+        };
+        let slices = part.outputs.div_ceil(SLICE_OUTPUTS);
+        let grid = (
+            slices.div_ceil(UNPACK_SLICES) as u32,
+            part.inputs.div_ceil(CHUNK_INPUTS) as u32,
+        );
+        // SAFETY: there is room for both operands and their scales; the part's buffers have its
+        // shape, and `x` is the caller's. Work of one stream runs in order.
+        unsafe {
+            fp8.weights.launch(stream, grid, THREADS, &weights)?;
+            fp8.rows
+                .launch(stream, (shape.rows as u32, 1), THREADS, &rows)?;
+        }
+        Ok(operands)
     }
 
     /// Enqueues unpacking parts one behind the other; the address of `[outputs][inputs]` bf16.
@@ -189,6 +312,21 @@ impl PackedProducts {
         }
         Ok(unpacked)
     }
+}
+
+/// Bytes from the start of the room to weights, their scales, rows, theirs, and the end.
+fn fp8_places(shape: GemmShape) -> [usize; 5] {
+    let mut places = [0; 5];
+    let lengths = [
+        shape.outputs * shape.inputs,
+        4 * shape.outputs,
+        shape.rows * shape.inputs,
+        4 * shape.rows,
+    ];
+    for (index, length) in lengths.into_iter().enumerate() {
+        places[index + 1] = (places[index] + length).next_multiple_of(256);
+    }
+    places
 }
 
 struct Names {

@@ -111,6 +111,9 @@ const WIDE_LIMIT: f64 = 1e-5;
 const NARROW_LIMIT: f64 = 1.0 / 256.0;
 /// Gates, what they open and the outputs.
 const GATED_LIMIT: f64 = 2.0 / 256.0;
+/// Outputs rounded to bf16, of sums that tensor cores keep with 14 bits for a stretch; and a value
+/// between two codes may become the other one, as the scale is divided by in another way.
+const FP8_LIMIT: f64 = 1.5 / 256.0;
 /// Weights whose scales, offsets and values are rounded to bf16: half of the last of its 8 bits
 /// each, and products of codes and scales may be larger than weights.
 const WEIGHTS_LIMIT: f64 = 2.0 / 256.0;
@@ -206,6 +209,11 @@ pub(super) fn check(
             }
         }
         gated(device, *format, (11, 264, 272), report)?;
+        if format.codes == Codes::E4M3 && format.group > 1024 {
+            for shape in [(3, 336, 272), (100, 192, 144)] {
+                fp8(device, *format, shape, report)?;
+            }
+        }
     }
     Ok(())
 }
@@ -318,5 +326,46 @@ fn gated(
         error,
         GATED_LIMIT,
     );
+    Ok(())
+}
+
+/// Products of eight-bit floats against the definition with rows quantised alike.
+fn fp8(
+    device: &Arc<Device>,
+    format: WeightFormat,
+    (rows, inputs, outputs): (usize, usize, usize),
+    report: &mut Report,
+) -> Result<(), ProbeError> {
+    let tensor = tensor(format, outputs, inputs, 11);
+    let Some(mut probe) = PackedProbe::new(device, &tensor, rows, false, false)? else {
+        return Ok(());
+    };
+    let Some(y) = probe.run(PackedWay::Fp8)? else {
+        return Ok(());
+    };
+    let mut x = Vec::new();
+    for row in probe.x()?.chunks_exact(inputs) {
+        let row: Vec<f32> = row.iter().map(|x| x.to_f32()).collect();
+        let quantised = Quantisation::Fp8.tensor(inputs, &row);
+        let mut values = vec![0.0; inputs];
+        quantised.dequantise_row(0, &mut values);
+        x.extend(values.iter().map(|x| f64::from(*x)));
+    }
+    let mut w = Vec::new();
+    let mut values = vec![0.0; inputs];
+    for output in 0..outputs {
+        tensor.dequantise_row(output, &mut values);
+        w.extend(values.iter().map(|w| f64::from(*w)));
+    }
+    let want = by_definition(&x, &w, inputs);
+    // Output 1 is of another size.
+    let others = |y: &dyn Fn(usize) -> f64| -> Vec<f64> {
+        let all = (0..rows * outputs).filter(|at| at % outputs != 1);
+        all.map(y).collect()
+    };
+    let got = others(&|at| f64::from(y[at]));
+    let error = relative_error(got, &others(&|at| want[at]));
+    let name = format!("products of eight-bit floats {:?}", (rows, inputs, outputs));
+    report.check(&name, error, FP8_LIMIT);
     Ok(())
 }
