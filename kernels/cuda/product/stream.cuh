@@ -96,7 +96,7 @@ template <int N, class WEIGHTS>
 struct StreamProduct {
   static constexpr int kWarpgroups = 2, kConsumerWarps = kWarpgroups * 4,
                        kThreads = (kConsumerWarps + 1) * 32;
-  static constexpr bool kPacked = WEIGHTS::kPacked;
+  static constexpr bool kPacked = WEIGHTS::kPacked, kByWarps = kPacked && N <= 16;
   // Of a unit: inputs, how many times 64 that is, bytes of weights and of x.
   static constexpr uint32_t kInputs = WEIGHTS::kInputs, kBoxes = kInputs / kStreamInputs,
                             kWeights = kStreamOutputs / kStreamSlice * WEIGHTS::kSliceBytes,
@@ -283,7 +283,7 @@ struct StreamProduct {
     Squares squares;
     if (p.norms) squares.load(p);
     // Of many rows there is no room for them beside the sums, nor beside operands.
-    constexpr bool kShareFirst = N > 32 || kPacked;
+    constexpr bool kShareFirst = N > 32 || (kPacked && N > 8);
     if (kShareFirst && p.norms) share(squares);
     bool are_shared = kShareFirst || !p.norms;
     Place<kStages> weights;
@@ -297,7 +297,10 @@ struct StreamProduct {
 #pragma unroll 1
       for (uint32_t step = 0; step < count; step++) {
         mbarrier_wait(full(weights.stage), weights.parity);
-        if constexpr (kPacked) {
+        if constexpr (kByWarps) {
+          multiply(weights.stage, rows.stage, step == 0, sums);
+          release(weights.stage);
+        } else if constexpr (kPacked) {
           const uint8_t* const chunk =
               shared + weights.stage * kWeights + threadIdx.x / 32 * WEIGHTS::kSliceBytes;
 #pragma unroll
@@ -340,9 +343,11 @@ struct StreamProduct {
           squares.load(p);
         }
       }
-      wgmma_wait<0>();
-      wgmma_pin(sums);
-      release(before);
+      if constexpr (!kByWarps) {
+        wgmma_wait<0>();
+        wgmma_pin(sums);
+        release(before);
+      }
       unit += count;
       if (!are_shared) {
         share(squares);
@@ -370,6 +375,39 @@ struct StreamProduct {
         finish(block, four, residual);
       }
     }
+  }
+
+  // A warp multiplies its slice of a packed unit by itself: for few rows, what warps of a warpgroup
+  // wait for each other takes longer than products.
+  __device__ __forceinline__ void multiply(uint32_t stage, uint32_t row_stage, bool first,
+                                           Sums& sums) const {
+    const uint32_t lane = threadIdx.x % 32, row = lane % 8;
+    const uint8_t* const chunk =
+        shared + stage * kWeights + threadIdx.x / 32 * WEIGHTS::kSliceBytes;
+    const uint32_t x = base + kX + row_stage * kRows + row * 128;
+    typename WEIGHTS::Chunk::Scales scales;
+    // Two chains of instructions.
+    float even[N / 2], odd[N / 2];
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) even[i] = first ? 0.f : sums[i], odd[i] = 0.f;
+#pragma unroll
+    for (int quarter = 0; quarter < 4; quarter++) {
+      QuarterChunk a;
+      WEIGHTS::Chunk::dequantise(chunk, quarter, lane, scales, a);
+      // Eight inputs each of the quarter's 32 of eight rows: of k = 16 two matrices.
+      const uint32_t column = quarter % 2 * 4 + lane / 8;
+#pragma unroll
+      for (int octet = 0; octet < N / 8; octet++) {
+        uint32_t b[4];
+        ldmatrix_x4(b, x + quarter / 2 * kBox + octet * 1024 + (column ^ row) * 16);
+        float (&to_even)[4] = reinterpret_cast<float (&)[4]>(even[4 * octet]);
+        float (&to_odd)[4] = reinterpret_cast<float (&)[4]>(odd[4 * octet]);
+        mma_bf16(to_even, a[0], b[0], b[1]);
+        mma_bf16(to_odd, a[1], b[2], b[3]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) sums[i] = even[i] + odd[i];
   }
 
   // Octets whose residuals are loaded together.
