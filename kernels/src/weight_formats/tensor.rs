@@ -15,6 +15,31 @@ pub struct PackedRows<'a> {
     pub offsets: &'a mut [f32],
 }
 
+impl PackedRows<'_> {
+    /// The same rows, to be given away for a while.
+    pub fn reborrow(&mut self) -> PackedRows<'_> {
+        PackedRows {
+            codes: self.codes,
+            scales: self.scales,
+            offsets: self.offsets,
+        }
+    }
+
+    /// `count` of these rows of `inputs` weights, from `first` on.
+    pub fn slice(self, format: &WeightFormat, inputs: usize, first: usize, count: usize) -> Self {
+        let groups = format.groups(inputs);
+        let offsets = match format.has_offsets {
+            true => first * groups..(first + count) * groups,
+            false => 0..0,
+        };
+        PackedRows {
+            codes: &mut self.codes[first * inputs..][..count * inputs],
+            scales: &mut self.scales[first * groups..][..count * groups],
+            offsets: &mut self.offsets[offsets],
+        }
+    }
+}
+
 /// A packed matrix, or rows of one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PackedTensor {
@@ -55,16 +80,12 @@ impl PackedTensor {
 
     /// `count` rows from `first` on.
     pub fn rows_mut(&mut self, first: usize, count: usize) -> PackedRows<'_> {
-        let (inputs, groups) = (self.inputs, self.format.groups(self.inputs));
-        let offsets = match self.format.has_offsets {
-            true => first * groups..(first + count) * groups,
-            false => 0..0,
+        let all = PackedRows {
+            codes: &mut self.codes,
+            scales: &mut self.scales,
+            offsets: &mut self.offsets,
         };
-        PackedRows {
-            codes: &mut self.codes[first * inputs..][..count * inputs],
-            scales: &mut self.scales[first * groups..][..count * groups],
-            offsets: &mut self.offsets[offsets],
-        }
+        all.slice(&self.format, self.inputs, first, count)
     }
 
     /// Codes of a row.

@@ -91,6 +91,11 @@ impl KeyScales {
         Ok(())
     }
 
+    /// Whether a tensor has λ folded into it.
+    pub(super) fn change(spec: &ModelSpec, name: TensorName) -> bool {
+        place(spec, name).is_some()
+    }
+
     /// Folds λ into rows of a tensor, from `first_row` on.
     pub(super) fn fold(
         &self,
@@ -99,19 +104,9 @@ impl KeyScales {
         first_row: usize,
         rows: &mut [bf16],
     ) {
-        use LayerTensor as L;
-        let TensorName::Layer(layer, tensor) = name else {
+        let (Some((is_query, width)), TensorName::Layer(layer, _)) = (place(spec, name), name)
+        else {
             return;
-        };
-        let normed = spec.attention(layer).qk_norm != QkNorm::None;
-        let (is_query, width) = match tensor {
-            L::Q if !normed => (true, spec.hidden),
-            L::K if !normed => (false, spec.hidden),
-            L::QBias if !normed => (true, 1),
-            L::KBias if !normed => (false, 1),
-            L::QNorm => (true, 1),
-            L::KNorm => (false, 1),
-            _ => return,
         };
         let heads = spec.heads();
         let (dim, pairs) = (heads.head_dim, heads.head_dim / 2);
@@ -129,5 +124,23 @@ impl KeyScales {
                 });
             }
         }
+    }
+}
+
+/// Of a tensor that λ is folded into: whether it is of queries, and how wide its rows are.
+fn place(spec: &ModelSpec, name: TensorName) -> Option<(bool, usize)> {
+    use LayerTensor as L;
+    let TensorName::Layer(layer, tensor) = name else {
+        return None;
+    };
+    let normed = spec.attention(layer).qk_norm != QkNorm::None;
+    match tensor {
+        L::Q if !normed => Some((true, spec.hidden)),
+        L::K if !normed => Some((false, spec.hidden)),
+        L::QBias if !normed => Some((true, 1)),
+        L::KBias if !normed => Some((false, 1)),
+        L::QNorm => Some((true, 1)),
+        L::KNorm => Some((false, 1)),
+        _ => None,
     }
 }

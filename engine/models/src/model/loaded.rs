@@ -1,13 +1,16 @@
 //! An opened model: everything but the weights' values, checked and ready to serve.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use ebb_kernels::bf16;
-use ebb_kernels::model::{ModelSpec, RandomWeights, TensorName, WeightSource};
+use ebb_kernels::model::{ModelSpec, TensorName, WeightSource};
+use ebb_kernels::weight_formats::{PackedRows, WeightFormat};
 use sha2::{Digest, Sha256};
 
 use super::content_hash::{hash_parts, hex};
+use super::dummy::DummyWeights;
 use super::error::{ModelError, Refusal};
 use super::families::Family;
 use super::generation_defaults::GenerationDefaults;
@@ -41,9 +44,6 @@ pub enum LoadFormat {
     /// Random numbers, the same at every start; of a directory only config.json is needed.
     Dummy,
 }
-
-/// Of the weights of [`LoadFormat::Dummy`].
-const DUMMY_SEED: u64 = 1;
 
 /// A model whose files have been read and checked against each other.
 #[derive(Clone, Debug)]
@@ -83,7 +83,7 @@ enum Weights {
         file: Arc<GgufFile>,
     },
     Hf(HfWeights),
-    Random(RandomWeights),
+    Dummy(DummyWeights),
 }
 
 impl LoadedModel {
@@ -254,10 +254,11 @@ impl LoadedModel {
         TensorName::all(&self.spec).into_iter().map(elements).sum()
     }
 
-    /// Which random model this is, if its weights are random numbers ([`RandomWeights`]).
+    /// Which random model this is, if its weights are plain random numbers
+    /// ([`RandomWeights`](ebb_kernels::model::RandomWeights)).
     pub fn random_seed(&self) -> Option<u64> {
         match &self.weights {
-            Weights::Random(weights) => Some(weights.seed),
+            Weights::Dummy(weights) if weights.is_plain() => Some(weights.seed()),
             _ => None,
         }
     }
@@ -299,7 +300,7 @@ impl LoadedModel {
         let weights = match &self.weights {
             Weights::Gguf { file, .. } => weights_hash(file.files()),
             Weights::Hf(weights) => weights_hash(weights.files()),
-            Weights::Random(weights) => format!("random-{}", weights.seed),
+            Weights::Dummy(weights) => format!("random-{}", weights.seed()),
         };
         Identity {
             name: self.name.clone(),
@@ -315,17 +316,15 @@ impl LoadedModel {
         match &self.weights {
             Weights::Gguf { file, .. } => file.files().for_each(|bytes| hash.update(bytes)),
             Weights::Hf(weights) => weights.files().for_each(|bytes| hash.update(bytes)),
-            Weights::Random(weights) => hash.update(weights.seed.to_le_bytes()),
+            Weights::Dummy(weights) => hash.update(weights.seed().to_le_bytes()),
         }
         hex(&hash.finalize())
     }
 }
 
+/// Plain random weights.
 fn random(spec: &ModelSpec) -> Weights {
-    Weights::Random(RandomWeights {
-        spec: spec.clone(),
-        seed: DUMMY_SEED,
-    })
+    Weights::Dummy(DummyWeights::new(spec, HashMap::new()))
 }
 
 fn hash_of_gguf(file: &GgufFile) -> String {
@@ -355,15 +354,21 @@ pub struct ModelWeights {
     folded: Option<(Arc<KeyScales>, ModelSpec)>,
 }
 
+impl Weights {
+    fn source(&self) -> &dyn WeightSource<Error = ModelError> {
+        match self {
+            Self::Gguf { weights, .. } => weights,
+            Self::Hf(weights) => weights,
+            Self::Dummy(weights) => weights,
+        }
+    }
+}
+
 impl WeightSource for ModelWeights {
     type Error = ModelError;
 
     fn shape(&self, name: TensorName) -> Result<Vec<usize>, ModelError> {
-        match &self.weights {
-            Weights::Gguf { weights, .. } => weights.shape(name),
-            Weights::Hf(weights) => weights.shape(name),
-            Weights::Random(weights) => weights.shape(name).map_err(|never| match never {}),
-        }
+        self.weights.source().shape(name)
     }
 
     fn read_rows(
@@ -372,17 +377,27 @@ impl WeightSource for ModelWeights {
         first_row: usize,
         out: &mut [bf16],
     ) -> Result<(), ModelError> {
-        match &self.weights {
-            Weights::Gguf { weights, .. } => weights.read_rows(name, first_row, out)?,
-            Weights::Hf(weights) => weights.read_rows(name, first_row, out)?,
-            Weights::Random(weights) => match weights.read_rows(name, first_row, out) {
-                Ok(()) => {}
-                Err(never) => match never {},
-            },
-        }
+        self.weights.source().read_rows(name, first_row, out)?;
         if let Some((scales, spec)) = &self.folded {
             scales.fold(spec, name, first_row, out);
         }
         Ok(())
+    }
+
+    /// What scales are folded into is not packed any more.
+    fn packed(&self, name: TensorName) -> Result<Option<WeightFormat>, ModelError> {
+        match &self.folded {
+            Some((_, spec)) if KeyScales::change(spec, name) => Ok(None),
+            _ => self.weights.source().packed(name),
+        }
+    }
+
+    fn read_packed(
+        &self,
+        name: TensorName,
+        first_row: usize,
+        out: PackedRows<'_>,
+    ) -> Result<(), ModelError> {
+        self.weights.source().read_packed(name, first_row, out)
     }
 }

@@ -18,6 +18,7 @@
 
 mod bytes;
 mod content_hash;
+mod dummy;
 mod error;
 mod families;
 pub mod fetch;

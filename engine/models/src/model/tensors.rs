@@ -2,6 +2,7 @@
 
 use ebb_kernels::bf16;
 use ebb_kernels::model::{ModelSpec, TensorName};
+use ebb_kernels::weight_formats::{Codes, PackedRows, WeightFormat};
 
 use super::error::Refusal;
 use super::families::StoredTensor;
@@ -95,6 +96,39 @@ pub(super) fn fill_rows<E: From<Refusal>>(
         });
         if not_finite {
             return Err(Refusal::NotFinite(file_name.to_owned()).into());
+        }
+    }
+    Ok(())
+}
+
+/// Refuses packed rows of `inputs` weights that are not all finite in bf16.
+pub(super) fn check_packed(
+    file_name: &str,
+    format: &WeightFormat,
+    inputs: usize,
+    rows: &PackedRows<'_>,
+) -> Result<(), Refusal> {
+    const NAN: u8 = 0x7F;
+    let not_finite = || Err(Refusal::NotFinite(file_name.to_owned()));
+    if format.codes == Codes::E4M3 && rows.codes.iter().any(|code| code & NAN == NAN) {
+        return not_finite();
+    }
+    let values = format.codes.values();
+    let finite = values.iter().filter(|value| value.is_finite());
+    let most = finite.fold(0f32, |most, value| most.max(value.abs()));
+    let is_finite = |value: f32| bf16::from_f32(value).is_finite();
+    let groups = format.groups(inputs);
+    for (at, scale) in rows.scales.iter().enumerate() {
+        let offset = rows.offsets.get(at).copied().unwrap_or(0.0);
+        if is_finite(scale.abs() * most + offset.abs()) {
+            continue;
+        }
+        // Codes that do not reach the ends may still be finite.
+        let row = &rows.codes[at / groups * inputs..][..inputs];
+        let mut codes = row.chunks(format.group).nth(at % groups).into_iter();
+        let weight = |code: &u8| scale * values[usize::from(*code)] + offset;
+        if !codes.all(|codes| codes.iter().all(|code| is_finite(weight(code)))) {
+            return not_finite();
         }
     }
     Ok(())

@@ -25,7 +25,7 @@ fn bytes(hex: &str) -> Vec<u8> {
         .collect()
 }
 
-fn vectors() -> Vec<(GgmlType, Vec<u8>, Vec<bf16>)> {
+pub(crate) fn vectors() -> Vec<(GgmlType, Vec<u8>, Vec<bf16>)> {
     let text = include_str!("../data/gguf_vectors.json");
     let vectors: Vectors = serde_json::from_str(text).expect("valid vectors");
     let case = |kind: GgmlType| {

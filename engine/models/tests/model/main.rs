@@ -18,6 +18,7 @@ mod hf_text_parts;
 mod hub;
 mod hub_server;
 mod locating;
+mod packed;
 mod quantised;
 mod real_model;
 mod templates;

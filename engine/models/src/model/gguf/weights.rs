@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use ebb_kernels::bf16;
 use ebb_kernels::model::{LayerTensor, ModelSpec, TensorName, WeightSource};
+use ebb_kernels::weight_formats::{PackedRows, WeightFormat};
 
 use super::dequant::dequantize;
-use super::file::GgufFile;
+use super::file::{GgufFile, GgufTensor};
+use super::packed::{pack, packed_format};
 use super::rope_scaling::is_rope_factors;
 use crate::model::error::{ModelError, Refusal};
 use crate::model::families::{GgufFamily, StoredTensor};
-use crate::model::tensors::{TensorTable, check_tensors, fill_rows, row_width};
+use crate::model::tensors::{TensorTable, check_packed, check_tensors, fill_rows, row_width};
 
 /// The weights of a GGUF model, decoded as they are read.
 #[derive(Clone, Debug)]
@@ -42,6 +44,25 @@ impl GgufWeights {
             spec: spec.clone(),
         })
     }
+
+    /// A tensor, and the row of it that a named one begins with.
+    fn find(&self, name: TensorName) -> Result<(&GgufTensor, usize), ModelError> {
+        let stored = (self.family.tensor)(name);
+        match self.file.tensor(&stored.name) {
+            Some(tensor) => Ok((tensor, stored.first_row(&self.spec))),
+            None => Err(Refusal::MissingTensor(stored.name).at(&self.path)),
+        }
+    }
+
+    /// The width of heads whose rows the file has in another order.
+    fn permuted(&self, name: TensorName) -> Option<usize> {
+        use LayerTensor as L;
+        let TensorName::Layer(_, L::Q | L::K | L::QBias | L::KBias) = name else {
+            return None;
+        };
+        let permuted = self.family.permutes_qk;
+        permuted.then_some(self.spec.heads().head_dim)
+    }
 }
 
 struct Table<'a> {
@@ -70,12 +91,9 @@ impl WeightSource for GgufWeights {
     type Error = ModelError;
 
     fn shape(&self, name: TensorName) -> Result<Vec<usize>, ModelError> {
-        let stored = (self.family.tensor)(name);
-        match self.file.tensor(&stored.name) {
-            // What is stored has the shape that the spec implies: it was checked.
-            Some(_) => Ok(name.shape(&self.spec)),
-            None => Err(Refusal::MissingTensor(stored.name).at(&self.path)),
-        }
+        self.find(name)?;
+        // What is stored has the shape that the spec implies: it was checked.
+        Ok(name.shape(&self.spec))
     }
 
     fn read_rows(
@@ -84,20 +102,9 @@ impl WeightSource for GgufWeights {
         first_row: usize,
         out: &mut [bf16],
     ) -> Result<(), ModelError> {
-        let stored = (self.family.tensor)(name);
-        let first_row = first_row + stored.first_row(&self.spec);
-        let file_name = stored.name;
-        let Some(tensor) = self.file.tensor(&file_name) else {
-            return Err(Refusal::MissingTensor(file_name).at(&self.path));
-        };
+        let (tensor, first) = self.find(name)?;
+        let (first_row, file_name) = (first_row + first, &tensor.name);
         let (kind, data) = (tensor.kind, self.file.data(tensor));
-        let rotated = matches!(
-            name,
-            TensorName::Layer(
-                _,
-                LayerTensor::Q | LayerTensor::K | LayerTensor::QBias | LayerTensor::KBias
-            )
-        );
         // A vector counts as one row to the reader, but its values are what is permuted.
         let width = tensor.shape[1..].iter().product::<usize>();
         let row_bytes = width / kind.block_elements() * kind.block_bytes();
@@ -109,15 +116,14 @@ impl WeightSource for GgufWeights {
         } else {
             first_row
         };
-        let is_permuted = self.family.permutes_qk && rotated;
-        let read = match is_permuted.then_some(self.spec.heads().head_dim) {
-            Some(head_dim) => fill_rows(&file_name, width, out, |row, values| {
+        let read = match self.permuted(name) {
+            Some(head_dim) => fill_rows(file_name, width, out, |row, values| {
                 for (row, values) in (first + row..).zip(values.chunks_exact_mut(width)) {
                     decode_row(interleaved(row, head_dim), values);
                 }
                 Ok(())
             }),
-            None => fill_rows(&file_name, row_width(&tensor.shape), out, |row, values| {
+            None => fill_rows(file_name, row_width(&tensor.shape), out, |row, values| {
                 let from = (first_row + row) * row_width(&tensor.shape);
                 let bytes = |values: usize| values / kind.block_elements() * kind.block_bytes();
                 dequantize(kind, &data[bytes(from)..][..bytes(values.len())], values);
@@ -125,6 +131,42 @@ impl WeightSource for GgufWeights {
             }),
         };
         read.map_err(|refusal: Refusal| refusal.at(&self.path))
+    }
+
+    fn packed(&self, name: TensorName) -> Result<Option<WeightFormat>, ModelError> {
+        let (tensor, _) = self.find(name)?;
+        let is_matrix = tensor.shape.len() == 2;
+        Ok(packed_format(tensor.kind).filter(|_| is_matrix))
+    }
+
+    fn read_packed(
+        &self,
+        name: TensorName,
+        first_row: usize,
+        mut out: PackedRows<'_>,
+    ) -> Result<(), ModelError> {
+        let (tensor, first) = self.find(name)?;
+        let (kind, data) = (tensor.kind, self.file.data(tensor));
+        let Some(format) = packed_format(kind) else {
+            unreachable!("the {name} tensor is not packed");
+        };
+        let (first_row, width) = (first_row + first, row_width(&tensor.shape));
+        let row_bytes = width / kind.block_elements() * kind.block_bytes();
+        match self.permuted(name) {
+            Some(head_dim) => {
+                for row in 0..out.codes.len() / width {
+                    let from = interleaved(first_row + row, head_dim) * row_bytes;
+                    let bytes = &data[from..][..row_bytes];
+                    pack(kind, bytes, out.reborrow().slice(&format, width, row, 1));
+                }
+            }
+            None => {
+                let count = out.codes.len() / width;
+                let bytes = &data[first_row * row_bytes..][..count * row_bytes];
+                pack(kind, bytes, out.reborrow());
+            }
+        }
+        check_packed(&tensor.name, &format, width, &out).map_err(|refusal| refusal.at(&self.path))
     }
 }
 

@@ -6,19 +6,21 @@ use std::sync::Arc;
 
 use ebb_kernels::bf16;
 use ebb_kernels::model::{ModelSpec, TensorName, WeightSource};
+use ebb_kernels::weight_formats::{PackedRows, WeightFormat};
 use half::slice::HalfFloatSliceExt;
 use safetensors::Dtype;
 
 use super::config::HfModel;
 use super::quantised::{
-    Class, Module, Quantisation, QuantisedTensors, is_for_activations, is_for_kv_cache, is_stored,
+    Class, Module, Quantisation, QuantisedTensor, QuantisedTensors, is_for_activations,
+    is_for_kv_cache, is_stored,
 };
 use super::shards::{self, Shards};
 use super::tensor_prefix::TensorPrefix;
 use crate::model::error::{ModelError, Refusal};
 use crate::model::families::{Family, StoredTensor};
 use crate::model::gguf::{GgmlType, dequantize};
-use crate::model::tensors::{TensorTable, check_tensors, fill_rows, row_width};
+use crate::model::tensors::{TensorTable, check_packed, check_tensors, fill_rows, row_width};
 
 /// The weights of a Hugging Face directory, converted as they are read.
 #[derive(Clone, Debug)]
@@ -285,6 +287,29 @@ impl WeightSource for HfWeights {
             ReadError::Refused(refusal) => refusal.at(path),
             ReadError::Io(error) => ModelError::io(path, error),
         })
+    }
+
+    fn packed(&self, name: TensorName) -> Result<Option<WeightFormat>, ModelError> {
+        let quantised = self.quantised.get(&self.place(name).name);
+        Ok(quantised.and_then(QuantisedTensor::format))
+    }
+
+    fn read_packed(
+        &self,
+        name: TensorName,
+        first_row: usize,
+        mut out: PackedRows<'_>,
+    ) -> Result<(), ModelError> {
+        let place = self.place(name);
+        let first_row = first_row + place.first_row(&self.spec);
+        let quantised = self.quantised.get(&place.name);
+        let packed = quantised.and_then(|tensor| Some((tensor, tensor.format()?)));
+        let Some((tensor, format)) = packed else {
+            return Err(Refusal::MissingTensor(place.name).at(&self.dir));
+        };
+        tensor.pack(first_row, out.reborrow());
+        check_packed(&place.name, &format, tensor.shape()[1], &out)
+            .map_err(|refusal| refusal.at(&self.dir))
     }
 }
 

@@ -3,7 +3,8 @@
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
-use super::{Checkpoint, Layer, Packed, f16s, is_inner, part, words};
+use super::{Checkpoint, Layer, Packed, f16s, f32s, is_inner, part, words};
+use crate::hf_builder::Stored;
 
 /// As AutoAWQ's `WQLinear_GEMM.from_linear` packs: output `8w + order[i]` in bits 4i of word w.
 fn packed_outputs(outputs: usize, code: impl Fn(usize) -> usize) -> Vec<u32> {
@@ -18,6 +19,21 @@ fn packed_outputs(outputs: usize, code: impl Fn(usize) -> usize) -> Vec<u32> {
 }
 
 fn pack(layer: &Layer, group: usize, with_zeros: bool) -> Packed {
+    let mut packed = pack_with(layer, group, with_zeros, |at| layer.scale(at));
+    let Stored(_, dtype, _, bytes) = &mut packed.parts[1];
+    let (numbers, _) = bytes.as_chunks();
+    *bytes = f16s(numbers.iter().map(|number| f32::from_le_bytes(*number)));
+    *dtype = Dtype::F16;
+    packed
+}
+
+/// With scales in F32.
+fn pack_with(
+    layer: &Layer,
+    group: usize,
+    with_zeros: bool,
+    scale: impl Fn(usize) -> f32,
+) -> Packed {
     let Layer { rows, columns, .. } = *layer;
     let groups = columns / group;
     let code = |row, column| layer.pick("code", row * columns + column, 16);
@@ -25,13 +41,14 @@ fn pack(layer: &Layer, group: usize, with_zeros: bool) -> Packed {
         true => layer.pick("zero", row * groups + group, 16),
         false => 8,
     };
-    let scale = |row, group| layer.scale(row * groups + group);
+    let scale = |row, group| scale(row * groups + group);
     let codes = (0..columns).flat_map(|column| packed_outputs(rows, |row| code(row, column)));
     let zeros = (0..groups).flat_map(|group| packed_outputs(rows, |row| zero(row, group)));
-    let scales = (0..groups).flat_map(|group| (0..rows).map(move |row| scale(row, group)));
+    let places = (0..groups).flat_map(|group| (0..rows).map(move |row| (row, group)));
+    let scales = places.map(|(row, group)| scale(row, group));
     let mut parts = vec![
         part("qweight", Dtype::I32, &[columns, rows / 8], words(codes)),
-        part("scales", Dtype::F16, &[groups, rows], f16s(scales)),
+        part("scales", Dtype::F32, &[groups, rows], f32s(scales)),
     ];
     if with_zeros {
         parts.push(part(
@@ -80,6 +97,16 @@ fn a_group_may_be_a_row_and_zeros_may_be_the_middle() {
     });
     let rows = |layer: &Layer| pack(layer, layer.columns, false);
     Checkpoint::new(settings, is_inner, rows).assert_dequantised();
+}
+
+/// `(code − zero) · scale` and `code · scale − zero · scale` round otherwise in f32 then.
+#[test]
+fn scales_may_have_all_bits_of_f32() {
+    let fine = |layer: &Layer| {
+        let scale = |at| (1 + layer.pick("fine", at, 1 << 23)) as f32 / 4e9;
+        pack_with(layer, 16, true, scale)
+    };
+    Checkpoint::new(settings(), is_inner, fine).assert_dequantised_within(1);
 }
 
 #[test]

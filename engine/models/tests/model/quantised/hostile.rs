@@ -1,12 +1,13 @@
 //! Damaged and hostile quantised checkpoints.
 
-use ebb_kernels::model::{TensorName, WeightSource};
+use ebb_kernels::model::{LayerTensor, TensorName, WeightSource};
 use ebb_models::model::{LoadedModel, ModelFiles};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{Checkpoint, fp8, is_inner};
 use crate::hf_builder::serialize;
+use crate::packed::rows;
 
 #[test]
 fn codes_that_are_no_numbers_are_refused_when_they_are_read() {
@@ -27,6 +28,35 @@ fn codes_that_are_no_numbers_are_refused_when_they_are_read() {
             .contains("down_proj.weight` holds a value that is not finite"),
         "{error}"
     );
+}
+
+#[test]
+fn packed_codes_and_scales_that_are_no_numbers_are_refused_when_they_are_read() {
+    let settings = json!({ "quant_method": "fp8" });
+    let name = TensorName::Layer(1, LayerTensor::Down);
+    let read = |part: &str, change: &dyn Fn(&mut Vec<u8>)| {
+        let mut checkpoint = Checkpoint::new(settings.clone(), is_inner, fp8::per_tensor);
+        let stored = format!("model.layers.1.mlp.down_proj.{part}");
+        change(&mut checkpoint.tensor(&stored).3);
+        let weights = checkpoint.files.open().expect("not read").weights();
+        let format = weights.packed(name).expect("a format").expect("packed");
+        rows(&weights, name, format, (0, 32)).map_err(|error| error.to_string())
+    };
+    assert!(read("weight", &|_| ()).is_ok());
+    let scale = |scale: f32| move |bytes: &mut Vec<u8>| *bytes = scale.to_le_bytes().to_vec();
+    for found in [
+        read("weight", &|bytes| bytes[77] = 0x7F),
+        read("weight", &|bytes| bytes[77] = 0xFF),
+        read("weight_scale", &scale(f32::INFINITY)),
+        read("weight_scale", &scale(f32::NAN)),
+        read("weight_scale", &scale(f32::MAX)),
+    ] {
+        let found = found.expect_err("no number");
+        assert!(
+            found.contains("down_proj.weight` holds a value that is not finite"),
+            "{found}"
+        );
+    }
 }
 
 #[test]

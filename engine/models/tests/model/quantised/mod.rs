@@ -23,6 +23,7 @@ use safetensors::Dtype;
 use serde_json::Value;
 
 use crate::hf_builder::{HfBuilder, Stored, hf_name};
+use crate::packed::assert_packed;
 use crate::tiny;
 
 /// A linear layer to be packed.
@@ -203,8 +204,28 @@ impl Checkpoint {
         self.refused(|it| it.files.config["quantization_config"][key] = value)
     }
 
-    /// Opens the model, and asserts that it has the weights that the codes stand for.
+    /// Whether a module's inputs are in groups by an index that is not in order.
+    fn is_indexed(&self, module: &str) -> bool {
+        let names = ["g_idx", "weight_g_idx"].map(|part| format!("{module}.{part}"));
+        let index = self.files.tensors.iter().find(|it| names.contains(&it.0));
+        index.is_some_and(|Stored(_, _, _, bytes)| {
+            let words = bytes
+                .as_chunks()
+                .0
+                .iter()
+                .map(|word| i32::from_le_bytes(*word));
+            !words.is_sorted()
+        })
+    }
+
+    /// Opens the model, and asserts that it has the weights that the codes stand for, packed or
+    /// not.
     pub(super) fn assert_dequantised(&self) -> LoadedModel {
+        self.assert_dequantised_within(0)
+    }
+
+    /// [`Self::assert_dequantised`] where packed weights may be so many numbers of bf16 away.
+    pub(super) fn assert_dequantised_within(&self, ulps_max: u16) -> LoadedModel {
         let (_keep, dir) = self.files.directory();
         let model = LoadedModel::open(&ModelFiles::Directory(dir)).expect("a valid model");
         let weights = model.weights();
@@ -232,6 +253,14 @@ impl Checkpoint {
                 let expected = &expected[first * width..][..count * width];
                 assert!(bits(&read) == expected, "{name}, {count} rows from {first}");
             }
+        }
+        let is_packed = |name: TensorName| {
+            let (module, _) = (self.place)(&self.spec, name);
+            self.weights.contains_key(&module) && !self.is_indexed(&module)
+        };
+        // What a test stored plain is in `weights` too.
+        if weights.is_packed(&self.spec).expect("formats") {
+            assert_packed(&weights, &self.spec, is_packed, ulps_max);
         }
         model
     }

@@ -44,7 +44,11 @@ pub(super) fn q5_1(block: &[u8; 24], out: &mut [f32; 32]) {
 
 /// Calls `value(element index, low four bits)` for each of the 32 elements.
 #[inline(always)]
-pub(super) fn nibbles(codes: &[u8], out: &mut [f32; 32], value: impl Fn(usize, u8) -> f32) {
+pub(in crate::model::gguf) fn nibbles<T>(
+    codes: &[u8],
+    out: &mut [T; 32],
+    value: impl Fn(usize, u8) -> T,
+) {
     let (low, high) = out.split_at_mut(16);
     for (i, ((low, high), &byte)) in low.iter_mut().zip(high).zip(codes).enumerate() {
         *low = value(i, byte & 15);
@@ -52,7 +56,7 @@ pub(super) fn nibbles(codes: &[u8], out: &mut [f32; 32], value: impl Fn(usize, u
     }
 }
 
-fn fifth_bits(bytes: &[u8]) -> u32 {
+pub(in crate::model::gguf) fn fifth_bits(bytes: &[u8]) -> u32 {
     bytes
         .iter()
         .rev()
@@ -60,6 +64,6 @@ fn fifth_bits(bytes: &[u8]) -> u32 {
 }
 
 /// The fifth bit of element `i`, in its place.
-fn fifth(bits: u32, i: usize) -> u8 {
+pub(in crate::model::gguf) fn fifth(bits: u32, i: usize) -> u8 {
     ((bits >> i & 1) as u8) << 4
 }

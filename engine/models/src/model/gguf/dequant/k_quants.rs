@@ -92,7 +92,7 @@ fn with_scales<const B: usize>(
 /// sub-blocks 0–3 and bytes 4–7 their minima, in the low six bits. Sub-blocks 4–7 have four low
 /// bits in bytes 8–11 (scale low half, minimum high half) and their top two bits are the top two
 /// bits of bytes 0–3 (scales) and 4–7 (minima).
-fn scale_and_min(scales: &[u8], sub: usize) -> (u8, u8) {
+pub(in crate::model::gguf) fn scale_and_min(scales: &[u8], sub: usize) -> (u8, u8) {
     if sub < 4 {
         (scales[sub] & 63, scales[sub + 4] & 63)
     } else {

@@ -4,8 +4,8 @@
 //! operations in f32; one rounding to bf16 (to nearest, ties to even) follows. Layouts are those
 //! of `ggml-common.h` (<https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h>).
 
-mod blocks32;
-mod k_quants;
+pub(super) mod blocks32;
+pub(super) mod k_quants;
 mod tables;
 
 use ebb_kernels::bf16;
@@ -69,6 +69,6 @@ fn each_block<const B: usize, const N: usize>(
 }
 
 /// The fp16 number at byte `at` of a block.
-fn half_at<const B: usize>(block: &[u8; B], at: usize) -> f32 {
+pub(super) fn half_at<const B: usize>(block: &[u8; B], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }

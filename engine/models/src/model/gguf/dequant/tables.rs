@@ -1,13 +1,9 @@
 //! The types whose 4-bit codes are places in a table of values.
 
+use ebb_kernels::weight_formats::IQ4_VALUES;
+
 use super::blocks32::nibbles;
 use super::half_at;
-
-/// The values of IQ4's codes: closer together around zero.
-const IQ4_VALUES: [f32; 16] = [
-    -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0,
-    89.0, 113.0,
-];
 
 /// Twice the values of E2M1's codes: sign, two bits of exponent, one of mantissa.
 const E2M1_VALUES_TWICE: [f32; 16] = [
@@ -17,7 +13,7 @@ const E2M1_VALUES_TWICE: [f32; 16] = [
 /// `d: f16, codes: [u4; 32]`; value = d · table\[code\].
 pub(super) fn iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
     let d = half_at(block, 0);
-    nibbles(&block[2..], out, |_, code| d * IQ4_VALUES[code as usize]);
+    nibbles(&block[2..], out, |_, code| d * iq4(code));
 }
 
 /// `d: f16, high scale bits: u16, low scale bits: [u4; 8], codes: [u4; 256]`: eight sub-blocks of
@@ -31,8 +27,12 @@ pub(super) fn iq4_xs(block: &[u8; 136], out: &mut [f32; 256]) {
         let low = low[sub / 2] >> (4 * (sub % 2)) & 15;
         let scale = low | ((high >> (2 * sub) & 3) as u8) << 4;
         let scale = d * (f32::from(scale) - 32.0);
-        nibbles(codes, out, |_, code| scale * IQ4_VALUES[code as usize]);
+        nibbles(codes, out, |_, code| scale * iq4(code));
     }
+}
+
+fn iq4(code: u8) -> f32 {
+    f32::from(IQ4_VALUES[usize::from(code)])
 }
 
 /// `exponent: u8, codes: [u4; 32]`; value = 2^(exponent − 127) · E2M1(code).

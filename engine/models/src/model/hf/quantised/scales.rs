@@ -1,9 +1,10 @@
 //! Scales, and which of them a weight has.
 
+use ebb_kernels::weight_formats::E4M3;
 use half::{bf16, f16};
 use safetensors::Dtype;
 
-use super::numbers::{E4M3, e8m0};
+use super::numbers::e8m0;
 use super::parts::{Parts, Words};
 use crate::model::error::Refusal;
 use crate::model::hf::shards::TensorBytes;
@@ -127,6 +128,20 @@ impl Scales {
 }
 
 impl Groups {
+    /// These groups with inputs by an index, which may say no more than that they are in order.
+    pub(super) fn by(self, group: Vec<i32>) -> Self {
+        let Self::InOrder(size) = self else {
+            return self;
+        };
+        let count = group.len().div_ceil(size);
+        let group: Vec<u32> = group.into_iter().map(i32::cast_unsigned).collect();
+        let in_order = |(input, group): (usize, &u32)| input / size == *group as usize;
+        match group.iter().enumerate().all(in_order) {
+            true => self,
+            false => Self::Indexed { group, count },
+        }
+    }
+
     /// Groups of a row of so many inputs.
     pub(super) fn count(&self, columns: usize) -> usize {
         match self {

@@ -7,7 +7,9 @@
 //! weight = (code − zero) · scale
 //! ```
 
-use super::{Codes, QuantisedTensor, Zeros};
+use ebb_kernels::weight_formats::Codes;
+
+use super::{QuantisedTensor, Stored, Zeros};
 use crate::model::error::Refusal;
 use crate::model::hf::quantised::parts::{Parts, Words};
 use crate::model::hf::quantised::scales::{Groups, Scales, group_size};
@@ -32,27 +34,34 @@ pub(super) fn read(
     let count = columns / size;
     let codes = parts.take_words("qweight", &[columns, words])?;
     let scales = Scales::read_by_groups(parts, "scales", count)?;
-    let zeros = match zeros {
-        true => Zeros::Awq(parts.take_words("qzeros", &[count, words])?),
+    let (zeros, zero) = match zeros {
+        true => {
+            let zeros = parts.take_words("qzeros", &[count, words])?;
+            (Some(Zeros::Awq(zeros)), 0)
+        }
         false => {
             parts.has_no_zeros("qzeros")?;
-            Zeros::All((1 << (BITS - 1)) as f32)
+            (None, 1 << (BITS - 1))
         }
     };
     Ok(QuantisedTensor {
         shape,
-        codes: Codes::Awq(codes),
+        stored: Stored::Awq(codes),
+        codes: Codes::Int {
+            bits: BITS as u8,
+            zero,
+        },
         zeros,
         scales,
         groups: Groups::InOrder(size),
     })
 }
 
-/// Inputs whose words are read together, so that values are written in runs.
+/// Inputs whose words are read together, so that codes are written in runs.
 const TOGETHER: usize = 16;
 
 /// Rows of the weight from `first_row` on, which are columns of the words.
-pub(super) fn unpack(words: &[[u8; 4]], shape: [usize; 2], first_row: usize, out: &mut [f32]) {
+pub(super) fn unpack(words: &[[u8; 4]], shape: [usize; 2], first_row: usize, out: &mut [u8]) {
     let [rows, columns] = shape;
     let (each_line, end) = (rows / 8, first_row + out.len() / columns);
     for word in first_row / 8..end.div_ceil(8) {
@@ -66,8 +75,8 @@ pub(super) fn unpack(words: &[[u8; 4]], shape: [usize; 2], first_row: usize, out
                 let row = 8 * word + output;
                 if (first_row..end).contains(&row) {
                     let at = (row - first_row) * columns + run * TOGETHER;
-                    for (value, codes) in out[at..][..count].iter_mut().zip(codes) {
-                        *value = (codes >> (place * BITS) & 15) as f32;
+                    for (code, codes) in out[at..][..count].iter_mut().zip(codes) {
+                        *code = (codes >> (place * BITS) & 15) as u8;
                     }
                 }
             }

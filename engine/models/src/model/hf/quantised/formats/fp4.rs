@@ -21,11 +21,11 @@
 //!     weight = E2M1(code) · (scale · second scale)
 //! ```
 
+use ebb_kernels::weight_formats::Codes;
 use safetensors::Dtype;
 
-use super::{Codes, QuantisedTensor, Zeros, nibbles};
+use super::{QuantisedTensor, Stored};
 use crate::model::error::Refusal;
-use crate::model::hf::quantised::numbers::E2M1;
 use crate::model::hf::quantised::parts::Parts;
 use crate::model::hf::quantised::scales::{Factor, Scales, Sharing, group_size, number};
 
@@ -67,8 +67,9 @@ pub(super) fn read(parts: &mut Parts<'_>, fp4: Fp4) -> Result<QuantisedTensor, R
     };
     Ok(QuantisedTensor {
         shape,
-        codes: Codes::Fp4(codes),
-        zeros: Zeros::All(0.0),
+        stored: Stored::Halves(codes),
+        codes: Codes::E2M1,
+        zeros: None,
         scales,
         groups,
     })
@@ -78,9 +79,4 @@ pub(super) fn read(parts: &mut Parts<'_>, fp4: Fp4) -> Result<QuantisedTensor, R
 fn one(parts: &mut Parts<'_>, part: &str) -> Result<f32, Refusal> {
     let (dtype, bytes) = parts.take_shaped(part, &[Dtype::F32], &[&[1], &[]])?;
     Ok(number(dtype, &bytes, 0))
-}
-
-/// Two values a byte.
-pub(super) fn unpack(codes: &[u8], out: &mut [f32]) {
-    nibbles(codes, out, |code| E2M1[usize::from(code)]);
 }

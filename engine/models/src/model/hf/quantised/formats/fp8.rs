@@ -10,11 +10,11 @@
 //! ```
 //! Despite its name `weight_scale_inv` multiplies (DeepSeek-V3's `weight_dequant`).
 
+use ebb_kernels::weight_formats::Codes;
 use safetensors::Dtype;
 
-use super::{Codes, QuantisedTensor, Zeros};
+use super::{QuantisedTensor, Stored};
 use crate::model::error::Refusal;
-use crate::model::hf::quantised::numbers::E4M3;
 use crate::model::hf::quantised::parts::Parts;
 use crate::model::hf::quantised::scales::{FLOATS, Scales, Sharing};
 
@@ -31,16 +31,10 @@ pub(super) fn read(parts: &mut Parts<'_>, sharing: Sharing) -> Result<QuantisedT
     let (scales, groups) = Scales::read(parts, name, sharing, &types)?;
     Ok(QuantisedTensor {
         shape,
-        codes: Codes::Fp8(codes),
-        zeros: Zeros::All(0.0),
+        stored: Stored::Bytes(codes),
+        codes: Codes::E4M3,
+        zeros: None,
         scales,
         groups,
     })
-}
-
-/// A byte for each value.
-pub(super) fn unpack(codes: &[u8], out: &mut [f32]) {
-    for (value, code) in out.iter_mut().zip(codes) {
-        *value = E4M3[usize::from(*code)];
-    }
 }

@@ -11,7 +11,9 @@
 //! The first version of the format (`checkpoint_format: gptq`) stores zeros less one, modulo
 //! 2^bits; `gptq_v2` stores them as they are.
 
-use super::{Codes, QuantisedTensor, Zeros as AnyZeros};
+use ebb_kernels::weight_formats::Codes;
+
+use super::{QuantisedTensor, Stored, Zeros as AnyZeros};
 use crate::model::error::Refusal;
 use crate::model::hf::quantised::parts::{Parts, Words};
 use crate::model::hf::quantised::scales::{Groups, Scales, group_size};
@@ -51,6 +53,7 @@ pub(super) fn read(parts: &mut Parts<'_>, gptq: &Gptq) -> Result<QuantisedTensor
         bits,
         less_one: gptq.zeros_less_one,
     };
+    let common = zeros.common();
     let groups = match gptq.indexed || parts.get("g_idx").is_some() {
         true => {
             let group = Groups::indexed(parts, "g_idx", count)?;
@@ -59,15 +62,18 @@ pub(super) fn read(parts: &mut Parts<'_>, gptq: &Gptq) -> Result<QuantisedTensor
                 let field = format!("a number in {}", parts.name("g_idx"));
                 return Err(Refusal::invalid(field, -1, format!("groups below {count}")));
             }
-            let group = group.into_iter().map(i32::cast_unsigned).collect();
-            Groups::Indexed { group, count }
+            Groups::InOrder(size).by(group)
         }
         false => Groups::InOrder(size),
     };
     Ok(QuantisedTensor {
         shape,
-        codes: Codes::Gptq { words: codes, bits },
-        zeros: AnyZeros::Gptq(zeros),
+        stored: Stored::Gptq { words: codes, bits },
+        codes: Codes::Int {
+            bits: bits as u8,
+            zero: common.unwrap_or(0),
+        },
+        zeros: common.is_none().then_some(AnyZeros::Gptq(zeros)),
         scales,
         groups,
     })
@@ -79,7 +85,7 @@ pub(super) fn unpack(
     bits: usize,
     shape: [usize; 2],
     first_row: usize,
-    out: &mut [f32],
+    out: &mut [u8],
 ) {
     let [rows, columns] = shape;
     let (each, mask) = (32 / bits, (1 << bits) - 1);
@@ -87,9 +93,9 @@ pub(super) fn unpack(
     for (line, words) in words.chunks_exact(rows).enumerate() {
         for (row, word) in words[first_row..][..count].iter().enumerate() {
             let word = u32::from_le_bytes(*word);
-            let values = &mut out[row * columns + line * each..][..each];
-            for (place, value) in values.iter_mut().enumerate() {
-                *value = (word >> (place * bits) & mask) as f32;
+            let codes = &mut out[row * columns + line * each..][..each];
+            for (place, code) in codes.iter_mut().enumerate() {
+                *code = (word >> (place * bits) & mask) as u8;
             }
         }
     }
@@ -98,11 +104,27 @@ pub(super) fn unpack(
 impl Zeros {
     /// The zero of a row's group.
     pub(super) fn at(&self, rows: usize, row: usize, group: usize) -> f32 {
-        let (bits, each) = (self.bits, 32 / self.bits);
-        let stored = self
-            .words
-            .code(group * (rows / each) + row / each, row % each, bits);
-        let zero = stored + u32::from(self.less_one);
-        (zero & ((1 << bits) - 1)) as f32
+        let each = 32 / self.bits;
+        let word = self.word(group * (rows / each) + row / each);
+        self.code(word, row % each) as f32
+    }
+
+    /// The zero of all groups, if they have one in common: that of symmetric codes.
+    fn common(&self) -> Option<u8> {
+        let all = self.words.all();
+        let first = all.first()?;
+        let word = self.word(0);
+        let zero = self.code(word, 0);
+        let same = (1..32 / self.bits).all(|place| self.code(word, place) == zero);
+        (same && all.iter().all(|word| word == first)).then_some(zero as u8)
+    }
+
+    fn word(&self, index: usize) -> u32 {
+        u32::from_le_bytes(self.words.all()[index])
+    }
+
+    fn code(&self, word: u32, place: usize) -> u32 {
+        let stored = word >> (place * self.bits) & ((1 << self.bits) - 1);
+        (stored + u32::from(self.less_one)) & ((1 << self.bits) - 1)
     }
 }

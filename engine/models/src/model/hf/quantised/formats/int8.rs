@@ -7,12 +7,16 @@
 //! weight = (code − zero) · scale
 //! ```
 
+use ebb_kernels::weight_formats::Codes;
 use safetensors::Dtype;
 
-use super::{Codes, QuantisedTensor, Zeros as AnyZeros};
+use super::{QuantisedTensor, Stored, Zeros as AnyZeros};
 use crate::model::error::Refusal;
 use crate::model::hf::quantised::parts::Parts;
 use crate::model::hf::quantised::scales::{FLOATS, Scales, Sharing};
+
+/// What [`unpack`] adds to signed codes.
+pub(super) const MIDDLE: u8 = 128;
 
 /// Zeros stored as scales are.
 pub(super) type Zeros = Scales;
@@ -28,25 +32,30 @@ pub(super) fn read(
     let zeros = match symmetric {
         true => {
             parts.has_no_zeros("weight_zero_point")?;
-            AnyZeros::All(0.0)
+            None
         }
         false => {
             let part = "weight_zero_point";
-            AnyZeros::Int8(Scales::read(parts, part, sharing, &[Dtype::I8])?.0)
+            let zeros = Scales::read(parts, part, sharing, &[Dtype::I8])?.0;
+            Some(AnyZeros::Int8(zeros))
         }
     };
     Ok(QuantisedTensor {
         shape,
-        codes: Codes::Int8(codes),
+        stored: Stored::SignedBytes(codes),
+        codes: Codes::Int {
+            bits: 8,
+            zero: if symmetric { MIDDLE } else { 0 },
+        },
         zeros,
         scales,
         groups,
     })
 }
 
-/// A byte for each value.
-pub(super) fn unpack(codes: &[u8], out: &mut [f32]) {
-    for (value, code) in out.iter_mut().zip(codes) {
-        *value = f32::from(*code as i8);
+/// Signed bytes as codes from 0 on.
+pub(super) fn unpack(bytes: &[u8], out: &mut [u8]) {
+    for (code, byte) in out.iter_mut().zip(bytes) {
+        *code = byte ^ MIDDLE;
     }
 }

@@ -8,6 +8,8 @@ mod gptq;
 mod int8;
 mod packed;
 
+use ebb_kernels::weight_formats::{Codes, PackedRows, WeightFormat};
+
 use super::parts::{Parts, Words};
 use super::scales::{Groups, Scales, Sharing};
 use crate::model::error::Refusal;
@@ -41,38 +43,45 @@ impl Scheme {
     }
 }
 
-/// A weight as a checkpoint stores it: `weight = (code − zero) · scale`.
+/// A weight as a checkpoint stores it: `weight = (value(code) − zero) · scale`.
 #[derive(Clone, Debug)]
 pub(crate) struct QuantisedTensor {
     /// `[outputs, inputs]`.
     shape: [usize; 2],
+    stored: Stored,
+    /// What codes mean once they are unpacked.
     codes: Codes,
-    zeros: Zeros,
+    /// `None` where all are 0, or the zero that `codes` has.
+    zeros: Option<Zeros>,
     scales: Scales,
     groups: Groups,
 }
 
 /// Codes, in the layout of a format.
 #[derive(Clone, Debug)]
-enum Codes {
-    Fp8(TensorBytes),
-    Int8(TensorBytes),
-    Packed { words: Words, bits: usize },
+enum Stored {
+    /// A byte each.
+    Bytes(TensorBytes),
+    /// A signed byte each.
+    SignedBytes(TensorBytes),
+    /// Two a byte, the low half first.
+    Halves(TensorBytes),
+    Packed {
+        words: Words,
+        bits: usize,
+    },
     Awq(Words),
-    Gptq { words: Words, bits: usize },
-    Fp4(TensorBytes),
+    Gptq {
+        words: Words,
+        bits: usize,
+    },
 }
 
 /// What is subtracted from codes, in the layout of a format.
 #[derive(Clone, Debug)]
 enum Zeros {
-    /// The same from all.
-    All(f32),
     Int8(int8::Zeros),
-    Packed {
-        words: Words,
-        bits: usize,
-    },
+    Packed { words: Words, bits: usize },
     Awq(Words),
     Gptq(gptq::Zeros),
 }
@@ -83,13 +92,44 @@ impl QuantisedTensor {
         &self.shape
     }
 
+    /// The form that rows are packed in; `None` where inputs are in groups by an index.
+    pub(crate) fn format(&self) -> Option<WeightFormat> {
+        let Groups::InOrder(size) = &self.groups else {
+            return None;
+        };
+        Some(WeightFormat {
+            codes: self.codes,
+            group: (*size).min(self.shape[1]).max(1),
+            has_offsets: self.zeros.is_some(),
+        })
+    }
+
+    /// Packs rows from `first_row` on into all of `out`, in the form that [`Self::format`] says.
+    pub(crate) fn pack(&self, first_row: usize, out: PackedRows<'_>) {
+        let count = self.groups.count(self.shape[1]);
+        self.unpack(first_row, out.codes);
+        for (at, scale) in out.scales.iter_mut().enumerate() {
+            let (row, group) = (first_row + at / count, at % count);
+            *scale = self.scales.at(row, group);
+            if let Some(offset) = out.offsets.get_mut(at) {
+                *offset = -self.zero(row, group) * *scale;
+            }
+        }
+    }
+
     /// Dequantises rows from `first_row` on into all of `out`, which is whole rows.
     pub(crate) fn dequantise(&self, first_row: usize, out: &mut [f32]) {
         let columns = self.shape[1];
-        self.unpack(first_row, out);
+        let mut codes = vec![0; out.len()];
+        self.unpack(first_row, &mut codes);
+        let values = self.codes.values();
+        let value = |code: u8| values[usize::from(code)];
         let count = self.groups.count(columns);
         let (mut scales, mut zeros) = (vec![0.0; count], vec![0.0; count]);
-        for (row, values) in (first_row..).zip(out.chunks_exact_mut(columns)) {
+        let rows = out
+            .chunks_exact_mut(columns)
+            .zip(codes.chunks_exact(columns));
+        for (row, (out, codes)) in (first_row..).zip(rows) {
             for (group, (scale, zero)) in scales.iter_mut().zip(&mut zeros).enumerate() {
                 *scale = self.scales.at(row, group);
                 *zero = self.zero(row, group);
@@ -97,58 +137,60 @@ impl QuantisedTensor {
             match &self.groups {
                 Groups::InOrder(size) => {
                     let shared = scales.iter().zip(&zeros);
-                    for (values, (scale, zero)) in values.chunks_mut(*size).zip(shared) {
-                        for value in values {
-                            *value = (*value - zero) * scale;
+                    let groups = out.chunks_mut(*size).zip(codes.chunks(*size));
+                    for ((out, codes), (scale, zero)) in groups.zip(shared) {
+                        for (out, code) in out.iter_mut().zip(codes) {
+                            *out = (value(*code) - zero) * scale;
                         }
                     }
                 }
                 Groups::Indexed { group, .. } => {
-                    for (value, group) in values.iter_mut().zip(group) {
+                    for ((out, code), group) in out.iter_mut().zip(codes).zip(group) {
                         let group = *group as usize;
-                        *value = (*value - zeros[group]) * scales[group];
+                        *out = (value(*code) - zeros[group]) * scales[group];
                     }
                 }
             }
         }
     }
 
-    /// Rows of codes as numbers.
-    fn unpack(&self, first_row: usize, out: &mut [f32]) {
-        let [_, columns] = self.shape;
-        match &self.codes {
-            Codes::Fp8(bytes) => fp8::unpack(&bytes[first_row * columns..], out),
-            Codes::Int8(bytes) => int8::unpack(&bytes[first_row * columns..], out),
-            Codes::Packed { words, bits } => {
-                packed::unpack(words.bytes(), *bits, columns, first_row, out);
+    /// The codes of rows, a byte each.
+    fn unpack(&self, first_row: usize, out: &mut [u8]) {
+        let from = first_row * self.shape[1];
+        match &self.stored {
+            Stored::Bytes(bytes) => out.copy_from_slice(&bytes[from..][..out.len()]),
+            Stored::SignedBytes(bytes) => int8::unpack(&bytes[from..], out),
+            Stored::Halves(bytes) => halves(&bytes[from / 2..], out),
+            Stored::Packed { words, bits } => {
+                packed::unpack(words.bytes(), *bits, self.shape[1], first_row, out);
             }
-            Codes::Awq(words) => awq::unpack(words.all(), self.shape, first_row, out),
-            Codes::Gptq { words, bits } => {
+            Stored::Awq(words) => awq::unpack(words.all(), self.shape, first_row, out),
+            Stored::Gptq { words, bits } => {
                 gptq::unpack(words.all(), *bits, self.shape, first_row, out);
             }
-            Codes::Fp4(bytes) => fp4::unpack(&bytes[first_row * columns / 2..], out),
         }
     }
 
+    /// What is subtracted from what codes mean.
     fn zero(&self, row: usize, group: usize) -> f32 {
         let [rows, columns] = self.shape;
         match &self.zeros {
-            Zeros::All(zero) => *zero,
-            Zeros::Int8(zeros) => zeros.at(row, group),
-            Zeros::Packed { words, bits } => {
+            None => 0.0,
+            Some(Zeros::Int8(zeros)) => zeros.at(row, group) + f32::from(int8::MIDDLE),
+            Some(Zeros::Packed { words, bits }) => {
                 packed::zero(words, *bits, self.groups.count(columns), row, group)
             }
-            Zeros::Awq(words) => awq::zero(words, rows, row, group),
-            Zeros::Gptq(zeros) => zeros.at(rows, row, group),
+            Some(Zeros::Awq(words)) => awq::zero(words, rows, row, group),
+            Some(Zeros::Gptq(zeros)) => zeros.at(rows, row, group),
         }
     }
 }
 
 /// Codes of four bits, the low half of a byte first.
-fn nibbles(bytes: &[u8], out: &mut [f32], value: impl Fn(u8) -> f32) {
+fn halves(bytes: &[u8], out: &mut [u8]) {
     for (pair, byte) in out.chunks_mut(2).zip(bytes) {
-        for (value_out, code) in pair.iter_mut().zip([byte & 15, byte >> 4]) {
-            *value_out = value(code);
+        for (code_out, code) in pair.iter_mut().zip([byte & 15, byte >> 4]) {
+            *code_out = code;
         }
     }
 }

@@ -14,9 +14,10 @@
 //! ```
 //! Signed codes and zeros are stored with 2^(bits − 1) added, which the difference does not see.
 
+use ebb_kernels::weight_formats::Codes;
 use safetensors::Dtype;
 
-use super::{Codes, QuantisedTensor, Zeros, nibbles};
+use super::{QuantisedTensor, Stored, Zeros, halves};
 use crate::model::error::Refusal;
 use crate::model::hf::quantised::parts::{Parts, Words};
 use crate::model::hf::quantised::scales::{FLOATS, Groups, Scales, Sharing};
@@ -40,26 +41,29 @@ pub(super) fn read(parts: &mut Parts<'_>, packed: &Packed) -> Result<QuantisedTe
     let codes = parts.take_words("weight_packed", &[rows, words(columns)])?;
     let (scales, mut groups) = Scales::read(parts, "weight_scale", packed.sharing, &FLOATS)?;
     let count = groups.count(columns);
-    let zeros = match packed.symmetric {
+    let (zeros, zero) = match packed.symmetric {
         true => {
             parts.has_no_zeros("weight_zero_point")?;
-            Zeros::All((1 << (bits - 1)) as f32)
+            (None, 1 << (bits - 1))
         }
-        false => Zeros::Packed {
-            words: parts.take_words("weight_zero_point", &[words(rows), count])?,
-            bits,
-        },
+        false => {
+            let words = parts.take_words("weight_zero_point", &[words(rows), count])?;
+            (Some(Zeros::Packed { words, bits }), 0)
+        }
     };
     if packed.indexed || parts.get("weight_g_idx").is_some() {
         let group = Groups::indexed(parts, "weight_g_idx", count)?;
         if group.iter().all(|group| *group >= 0) {
-            let group = group.into_iter().map(i32::cast_unsigned).collect();
-            groups = Groups::Indexed { group, count };
+            groups = groups.by(group);
         }
     }
     Ok(QuantisedTensor {
         shape,
-        codes: Codes::Packed { words: codes, bits },
+        stored: Stored::Packed { words: codes, bits },
+        codes: Codes::Int {
+            bits: bits as u8,
+            zero,
+        },
         zeros,
         scales,
         groups,
@@ -92,17 +96,13 @@ fn check_shape(parts: &mut Parts<'_>) -> Result<(), Refusal> {
 
 /// Words of 32 bits hold their codes from the lowest bits on, and are stored little-endian: codes
 /// of eight bits are a byte each, codes of four a half of one, the low one first.
-pub(super) fn unpack(bytes: &[u8], bits: usize, columns: usize, first_row: usize, out: &mut [f32]) {
+pub(super) fn unpack(bytes: &[u8], bits: usize, columns: usize, first_row: usize, out: &mut [u8]) {
     let row_bytes = 4 * columns.div_ceil(32 / bits);
     let rows = bytes[first_row * row_bytes..].chunks_exact(row_bytes);
-    for (values, row) in out.chunks_exact_mut(columns).zip(rows) {
+    for (codes, row) in out.chunks_exact_mut(columns).zip(rows) {
         match bits {
-            4 => nibbles(row, values, f32::from),
-            _ => {
-                for (value, code) in values.iter_mut().zip(row) {
-                    *value = f32::from(*code);
-                }
-            }
+            4 => halves(row, codes),
+            _ => codes.copy_from_slice(&row[..columns]),
         }
     }
 }
