@@ -51,6 +51,7 @@ pub(crate) struct Stored(
 );
 
 /// A model directory in the making.
+#[derive(Clone)]
 pub(crate) struct HfBuilder {
     pub(crate) config: Value,
     /// Further files, by name.

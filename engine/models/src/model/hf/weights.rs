@@ -13,7 +13,7 @@ use safetensors::Dtype;
 use super::config::HfModel;
 use super::quantised::{
     Class, Module, Quantisation, QuantisedTensor, QuantisedTensors, is_for_activations,
-    is_for_kv_cache, is_stored,
+    is_for_kv_cache, is_stored, quantised_codes,
 };
 use super::shards::{self, Shards};
 use super::tensor_prefix::TensorPrefix;
@@ -77,6 +77,8 @@ impl HfWeights {
             weights.notes = quantisation.notes(!quantised.is_empty(), has_kv_scales);
             weights.quantised = Arc::new(quantised);
             parts = of_quantised;
+        } else {
+            weights.check_plain().map_err(|refusal| refusal.at(dir))?;
         }
         let table = Table {
             weights: &weights,
@@ -116,17 +118,8 @@ impl HfWeights {
             if tensors.contains_key(&place.name) {
                 continue;
             }
-            let plain = (self.family.hf_tensor)(name).name;
-            let mut names = TensorPrefix::spellings(plain.strip_suffix(WEIGHT).unwrap_or(&plain));
-            if !names.iter().any(|name| name == module) {
-                names.push(module.to_owned());
-            }
-            let class = match name {
-                TensorName::Embedding => Class::Embedding,
-                _ => Class::Linear,
-            };
             let shape = [rows, columns];
-            let asked = Module { names, class };
+            let asked = self.module(name, module);
             let found = quantisation.tensor(&self.shards, &place.name, &asked, shape)?;
             let Some((tensor, of_tensor)) = found else {
                 continue;
@@ -143,6 +136,41 @@ impl HfWeights {
             tensors.insert(place.name, tensor);
         }
         Ok((tensors, parts))
+    }
+
+    /// The module that settings know the weight of `name` by. A tied embedding that is stored as
+    /// the output projection is one.
+    fn module(&self, name: TensorName, module: &str) -> Module {
+        let stem = |tensor: &str| tensor.strip_suffix(WEIGHT).unwrap_or(tensor).to_owned();
+        let as_head = module == stem(&self.prefix.name(LM_HEAD));
+        let plain = match as_head {
+            true => LM_HEAD.to_owned(),
+            false => (self.family.hf_tensor)(name).name,
+        };
+        let others = TensorPrefix::spellings(&plain);
+        Module {
+            name: module.to_owned(),
+            others: others.iter().map(|name| stem(name)).collect(),
+            class: match name {
+                TensorName::Embedding if !as_head => Class::Embedding,
+                _ => Class::Linear,
+            },
+        }
+    }
+
+    /// Refuses codes without settings that say what they mean.
+    fn check_plain(&self) -> Result<(), Refusal> {
+        for name in TensorName::all(&self.spec) {
+            if let Some(codes) = quantised_codes(&self.shards, &self.place(name).name) {
+                return Err(Refusal::Contradiction {
+                    tensor: codes,
+                    problem: "is quantised, but config.json has no `quantization_config` that \
+                              says how; add the settings that the checkpoint was made with"
+                        .to_owned(),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Sentences for the user.

@@ -314,6 +314,49 @@ fn floats_have_scales_by_strategy() {
 }
 
 #[test]
+fn a_block_may_be_a_text() {
+    let blocks = |structure: Value| {
+        let weights = json!({
+            "num_bits": 8, "type": "float", "strategy": "block", "block_structure": structure,
+        });
+        let pack = |layer: &Layer| {
+            let tiles = [layer.rows.div_ceil(16), layer.columns / 8];
+            let scales = (0..tiles[0] * tiles[1]).map(|tile| layer.scale(tile));
+            let scales = part("weight_scale", Dtype::F32, &tiles, f32s(scales));
+            fp8::pack(layer, scales, |row, column| {
+                layer.scale(row / 16 * tiles[1] + column / 8)
+            })
+        };
+        Checkpoint::new(settings("float-quantized", weights), is_inner, pack)
+    };
+    blocks(json!("16x8")).assert_dequantised();
+    for wrong in ["16", "16x", "0x8", "16x8x8", "ax8", "-1x8"] {
+        let found = blocks(json!(wrong)).refused(|_| {});
+        assert!(
+            found.ends_with("expected two positive whole numbers, or a text such as 128x128"),
+            "{found}"
+        );
+    }
+}
+
+#[test]
+fn groups_are_bounded() {
+    let with = |count: usize| {
+        in_words(PLAIN).refused(|it| {
+            let groups = &mut it.files.config["quantization_config"]["config_groups"];
+            let empty = json!({ "targets": [], "weights": null });
+            let all = (0..count).map(|at| (format!("group_{at}"), empty.clone()));
+            *groups = all.collect::<serde_json::Map<_, _>>().into();
+        })
+    };
+    assert!(with(256).contains("no group in `config_groups` has it as a target"));
+    assert_eq!(
+        with(257),
+        "`quantization_config.config_groups` is an object of 257 groups; expected at most 256"
+    );
+}
+
+#[test]
 fn each_module_has_the_scheme_of_its_group() {
     let eight = Layout {
         bits: 8,

@@ -3,7 +3,9 @@
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
-use super::{Checkpoint, Layer, Packed, compressed_tensors, f32s, float_codes, is_inner, part};
+use super::{
+    Checkpoint, Layer, Packed, compressed_tensors, f32s, float_codes, fp8, is_inner, part,
+};
 
 fn code(layer: &Layer, row: usize, column: usize) -> usize {
     layer.pick("code", row * layer.columns + column, 16)
@@ -169,6 +171,65 @@ fn nvfp4_has_a_second_scale() {
 }
 
 #[test]
+fn weights_alone_may_be_nvfp4() {
+    let mut settings = nv_settings();
+    settings["quant_algo"] = json!("W4A16_NVFP4");
+    let plain = |layer: &Layer| nv(layer, "weight", "weight_scale_2", false);
+    Checkpoint::new(settings, is_nv, plain).assert_dequantised();
+}
+
+#[test]
+fn each_layer_may_have_an_algorithm() {
+    let is_fp8 = |module: &str| module.contains("self_attn");
+    let which = |module: &str| is_inner(module) && !module.contains("layers.1.mlp");
+    let mut layers = serde_json::Map::new();
+    let mut pack = |layer: &Layer| {
+        let own = match is_fp8(&layer.module) {
+            true => json!({ "quant_algo": "FP8" }),
+            false => json!({ "quant_algo": "W4A16_NVFP4", "group_size": 16 }),
+        };
+        layers.insert(layer.module.clone(), own);
+        match is_fp8(&layer.module) {
+            true => fp8::per_tensor(layer),
+            false => nv_modelopt(layer),
+        }
+    };
+    let packing = std::cell::RefCell::new(&mut pack);
+    let settings = json!({
+        "quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "exclude_modules": [],
+    });
+    let mut checkpoint = Checkpoint::new(settings, which, |layer| packing.borrow_mut()(layer));
+    checkpoint.files.config["quantization_config"]["quantized_layers"] = layers.into();
+    checkpoint.assert_dequantised();
+
+    let refused = |change: &dyn Fn(&mut Value)| {
+        let mut files = checkpoint.files.clone();
+        change(&mut files.config["quantization_config"]["quantized_layers"]);
+        files.refusal().1
+    };
+    let name = "model.layers.0.mlp.up_proj";
+    let without = |layers: &mut Value| {
+        layers.as_object_mut().expect("an object").remove(name);
+    };
+    assert_eq!(
+        refused(&without),
+        format!(
+            "tensor `{name}.weight` is quantised, but `quantization_config.quantized_layers` \
+             does not have it"
+        )
+    );
+    let found = refused(&|layers| layers[name] = json!({ "quant_algo": "W4A16_AWQ" }));
+    assert!(
+        found.starts_with(&format!(
+            "`quantization_config.quantized_layers.{name}.quant_algo` is \"W4A16_AWQ\""
+        )),
+        "{found}"
+    );
+    assert!(refused(&|layers| layers[name] = json!({})).ends_with("quant_algo` is missing"));
+    assert!(refused(&|layers| *layers = Value::Null).ends_with("quantized_layers` is missing"));
+}
+
+#[test]
 fn the_settings_may_be_in_a_file_of_their_own() {
     let mut checkpoint = Checkpoint::new(nv_settings(), is_nv, nv_modelopt);
     checkpoint.files.config["quantization_config"] = Value::Null;
@@ -228,7 +289,7 @@ fn what_does_not_fit_is_refused_by_name() {
     assert_eq!(
         with("quant_algo", json!("W4A8_AWQ")),
         "`quantization_config.quant_algo` is \"W4A8_AWQ\", which is not supported; supported: \
-         FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, MXFP8, NVFP4"
+         FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, MXFP8, NVFP4, W4A16_NVFP4, MIXED_PRECISION"
     );
     assert!(
         with("group_size", json!(32)).ends_with("is 32, which is not supported; supported: 16")

@@ -1,9 +1,13 @@
 //! GPTQ's two versions, four and eight bits, with and without an order of inputs.
 
+use ebb_kernels::model::{LayerTensor, TensorName, WeightSource};
+use ebb_kernels::weight_formats::{Codes, WeightFormat};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
 use super::{Checkpoint, Layer, Packed, f16s, is_inner, part, words};
+use crate::hf_builder::hf_name;
+use crate::packed::{assert_packed, rows};
 
 /// How a layer is packed.
 #[derive(Clone, Copy)]
@@ -32,7 +36,7 @@ fn packed(bits: usize, codes: &[usize]) -> u32 {
 fn pack(layer: &Layer, layout: Layout) -> Packed {
     let Layer { rows, columns, .. } = *layer;
     let Layout { bits, group, .. } = layout;
-    let (each, groups, codes) = (32 / bits, columns / group, 1 << bits);
+    let (each, groups, codes) = (32 / bits, columns.div_ceil(group), 1 << bits);
     let code = |row: usize, column: usize| layer.pick("code", row * columns + column, codes);
     let zero = |row: usize, group: usize| layer.pick("zero", row * groups + group, codes);
     let scale = |row, group| layer.scale(row * groups + group);
@@ -48,17 +52,14 @@ fn pack(layer: &Layer, layout: Layout) -> Packed {
             qweight.push(packed(bits, &inputs.collect::<Vec<_>>()));
         }
     }
+    // AutoGPTQ subtracts a one from each place of a word, and what borrows borrows.
+    let ones = packed(bits, &vec![1; each]);
     let mut qzeros = Vec::new();
     for group in 0..groups {
         for word in 0..rows / each {
-            let stored = |place| {
-                let zero = zero(word * each + place, group);
-                match layout.less_one {
-                    true => (zero + codes - 1) % codes,
-                    false => zero,
-                }
-            };
-            qzeros.push(packed(bits, &(0..each).map(stored).collect::<Vec<_>>()));
+            let zeros = (0..each).map(|place| zero(word * each + place, group));
+            let zeros = packed(bits, &zeros.collect::<Vec<_>>());
+            qzeros.push(zeros.wrapping_sub(if layout.less_one { ones } else { 0 }));
         }
     }
     let scales = (0..groups).flat_map(|group| (0..rows).map(move |row| scale(row, group)));
@@ -106,6 +107,74 @@ fn zeros_of_the_first_version_are_one_less() {
         ..PLAIN
     };
     Checkpoint::new(second, is_inner, |layer| pack(layer, layout)).assert_dequantised();
+}
+
+/// A word whose places have the zeros 0, 1, 15, 8, 0, 0, 3 and 7, less a one each.
+#[test]
+fn a_zero_of_0_borrows_from_its_neighbour() {
+    let mut checkpoint = checkpoint();
+    let module = "model.layers.0.mlp.gate_proj";
+    let word = 0x7300_8F10_u32.wrapping_sub(0x1111_1111);
+    assert_eq!(word, 0x61EF_7DFF);
+    let name = format!("{module}.qzeros");
+    checkpoint.tensor(&name).3[..4].copy_from_slice(&word.to_le_bytes());
+    let model = checkpoint.files.open().expect("a valid model");
+    let name = TensorName::Layer(0, LayerTensor::Gate);
+    let format = model.weights().packed(name).expect("a format");
+    let packed = rows(&model.weights(), name, format.expect("packed"), (0, 8)).expect("rows");
+    for (row, zero) in [0f32, 1.0, 15.0, 8.0, 0.0, 0.0, 3.0, 7.0].iter().enumerate() {
+        assert_eq!(
+            packed.offsets(row)[0],
+            -zero * packed.scales(row)[0],
+            "row {row}"
+        );
+    }
+}
+
+#[test]
+fn zeros_that_are_all_the_same_are_no_offsets() {
+    let mut checkpoint = checkpoint();
+    for stored in &mut checkpoint.files.tensors {
+        if stored.0.ends_with("qzeros") {
+            stored.3.fill(0x77);
+        }
+    }
+    let model = checkpoint.files.open().expect("a valid model");
+    let name = TensorName::Layer(0, LayerTensor::Gate);
+    let format = model.weights().packed(name).expect("a format");
+    let expected = WeightFormat {
+        codes: Codes::Int { bits: 4, zero: 8 },
+        group: 16,
+        has_offsets: false,
+    };
+    assert_eq!(format, Some(expected));
+    assert_packed(
+        &model.weights(),
+        &checkpoint.spec,
+        |name| {
+            let module = hf_name(name);
+            is_inner(module.trim_end_matches(".weight"))
+        },
+        0,
+    );
+}
+
+#[test]
+fn the_last_group_may_be_short() {
+    let mut settings = settings();
+    settings["group_size"] = json!(24);
+    let layout = Layout { group: 24, ..PLAIN };
+    Checkpoint::new(settings, is_inner, |layer| pack(layer, layout)).assert_dequantised();
+}
+
+#[test]
+fn codes_without_settings_are_said_to_be_codes() {
+    let found = checkpoint().refused(|it| it.files.config["quantization_config"] = Value::Null);
+    assert_eq!(
+        found,
+        "tensor `model.layers.0.self_attn.q_proj.qweight` is quantised, but config.json has no \
+         `quantization_config` that says how; add the settings that the checkpoint was made with"
+    );
 }
 
 #[test]

@@ -4,7 +4,7 @@ use ebb_kernels::model::{LayerTensor, ModelSpec, TensorName};
 use safetensors::Dtype;
 use serde_json::json;
 
-use super::{Checkpoint, fp8, is_inner};
+use super::{Checkpoint, compressed_tensors, fp8, is_inner};
 use crate::hf_builder::{HfBuilder, Stored, hf_name};
 use crate::tiny;
 
@@ -151,4 +151,14 @@ fn a_tied_embedding_may_lie_as_a_quantised_output_projection() {
     checkpoint.tensor("model.embed_tokens.weight").0 = "lm_head.weight".to_owned();
     checkpoint.pack(|module| module == "lm_head", fp8::per_channel);
     checkpoint.assert_dequantised();
+    // It is torch's class Linear there, and has the name of the output projection.
+    let weights = json!({ "num_bits": 8, "type": "float", "strategy": "channel" });
+    let mut settings = compressed_tensors::settings("float-quantized", weights);
+    settings["ignore"] = json!(["Embedding", "model.embed_tokens"]);
+    checkpoint.files.config["quantization_config"] = settings;
+    checkpoint.assert_dequantised();
+    let settings = &mut checkpoint.files.config["quantization_config"];
+    settings["ignore"] = json!(["language_model.lm_head"]);
+    let found = checkpoint.refused(|_| {});
+    assert!(found.ends_with("ignore` says that it is not"), "{found}");
 }

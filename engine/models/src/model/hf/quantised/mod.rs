@@ -80,6 +80,11 @@ pub(super) fn is_for_kv_cache(tensor: &str) -> bool {
     OF_KV_CACHES.contains(&last) && tensor.contains(".layers.")
 }
 
+/// The name of the codes of a tensor that is stored under no name of plain ones.
+pub(super) fn quantised_codes(shards: &Shards, tensor: &str) -> Option<String> {
+    codes(shards, tensor).filter(|codes| codes != tensor)
+}
+
 /// The name of the codes of a quantised tensor.
 fn codes(shards: &Shards, tensor: &str) -> Option<String> {
     let module = tensor.strip_suffix(".weight")?;

@@ -1,7 +1,7 @@
 //! `quant_method: compressed-tensors` of LLM Compressor.
 
 use super::modules::{ModuleList, RegexBudget, Syntax};
-use super::{Quantisation, block, one_of};
+use super::{Quantisation, block, one_of, positive};
 use crate::model::error::Refusal;
 use crate::model::hf::json::Object;
 use crate::model::hf::quantised::formats::{Fp4, Packed, Scheme};
@@ -22,6 +22,9 @@ const FORMATS: [&str; 9] = [
 /// The groups say which.
 const MIXED: &str = "mixed-precision";
 
+/// The most groups. Every module is compared with each.
+const GROUPS_MAX: usize = 256;
+
 /// Weights are plain.
 const DENSE: &str = "dense";
 
@@ -29,6 +32,16 @@ pub(super) fn read(settings: &Object) -> Result<Quantisation, Refusal> {
     refuse_transforms(settings)?;
     let groups = settings.object("config_groups")?;
     let groups = settings.required("config_groups", groups)?;
+    let count = groups.keys().count();
+    if count > GROUPS_MAX {
+        let expected = format!("at most {GROUPS_MAX}");
+        let found = format!("an object of {count} groups");
+        return Err(Refusal::invalid(
+            settings.name("config_groups"),
+            found,
+            expected,
+        ));
+    }
     let mut budget = RegexBudget::new();
     let mut list = |settings: &Object, key| {
         ModuleList::read(settings, key, Syntax::NamesAndClasses, &mut budget)
@@ -214,10 +227,23 @@ fn sharing(weights: &Object) -> Result<Sharing, Refusal> {
         ("tensor", _) => Ok(Sharing::Tensor),
         ("channel", _) => Ok(Sharing::Channel),
         _ => {
-            let block = block(weights, "block_structure")?;
+            let block = block_structure(weights)?;
             Ok(Sharing::Block(weights.required("block_structure", block)?))
         }
     }
+}
+
+/// Rows and columns of a block: two numbers, or an older text such as `128x128`.
+fn block_structure(weights: &Object) -> Result<Option<[usize; 2]>, Refusal> {
+    const KEY: &str = "block_structure";
+    if !weights.get(KEY).is_some_and(serde_json::Value::is_string) {
+        return block(weights, KEY);
+    }
+    let expected = "two positive whole numbers, or a text such as 128x128";
+    weights.typed(KEY, expected, |text| {
+        let (rows, columns) = text.as_str()?.split_once('x')?;
+        positive([rows.parse().ok()?, columns.parse().ok()?])
+    })
 }
 
 fn name(sharing: Sharing) -> &'static str {

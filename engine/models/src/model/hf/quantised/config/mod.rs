@@ -126,9 +126,12 @@ impl Quantisation {
                 }
             }
         }
-        let none = || match self.groups.is_empty() {
-            true => "`quantization_config` says of no weights that they are".to_owned(),
-            false => "no group in `config_groups` has it as a target".to_owned(),
+        let none = || match self.groups.first() {
+            None => "`quantization_config` says of no weights that they are".to_owned(),
+            Some((layers, _)) if layers.field().ends_with(modelopt::LAYERS) => {
+                format!("`{}` does not have it", layers.field())
+            }
+            Some(_) => "no group in `config_groups` has it as a target".to_owned(),
         };
         self.others.as_ref().ok_or_else(|| contradicts(none()))
     }
@@ -199,7 +202,10 @@ fn block(settings: &Object, key: &str) -> Result<Option<[usize; 2]>, Refusal> {
         let [rows, columns] = block.as_array()?.as_slice() else {
             return None;
         };
-        let block = [size(rows)?, size(columns)?];
-        (!block.contains(&0)).then_some(block)
+        positive([size(rows)?, size(columns)?])
     })
+}
+
+fn positive(block: [usize; 2]) -> Option<[usize; 2]> {
+    (!block.contains(&0)).then_some(block)
 }

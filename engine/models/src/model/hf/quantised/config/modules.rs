@@ -29,8 +29,10 @@ impl RegexBudget {
 /// A module whose weight is looked for.
 #[derive(Clone, Debug)]
 pub(crate) struct Module {
-    /// What it is called, in the checkpoint and in versions of transformers: any of them counts.
-    pub(crate) names: Vec<String>,
+    /// What the checkpoint calls it.
+    pub(crate) name: String,
+    /// What versions of transformers call it, which settings may have been written with.
+    pub(crate) others: Vec<String>,
     pub(crate) class: Class,
 }
 
@@ -79,7 +81,12 @@ pub(super) struct ModuleList {
 
 #[derive(Clone, Debug)]
 enum Pattern {
-    Regex(Box<Regex>),
+    Regex {
+        regex: Box<Regex>,
+        /// Whether it says what a name must not have. Of that a name which the checkpoint does not
+        /// use would be free.
+        negates: bool,
+    },
     /// Any text between these, and a module in it.
     Tree(Vec<String>),
     Part(String),
@@ -129,8 +136,8 @@ impl ModuleList {
                     return self.add_regex(pattern, budget);
                 }
                 match entry {
-                    "Linear" => self.classes.push(Class::Linear),
-                    "Embedding" => self.classes.push(Class::Embedding),
+                    "Linear" => self.add_class(Class::Linear),
+                    "Embedding" => self.add_class(Class::Embedding),
                     name => {
                         self.names.insert(name.to_owned());
                     }
@@ -146,6 +153,17 @@ impl ModuleList {
                 self.names.insert(entry.to_owned());
                 Ok(())
             }
+        }
+    }
+
+    /// Adds a module by its name.
+    pub(super) fn add_name(&mut self, name: &str) {
+        self.names.insert(name.to_owned());
+    }
+
+    fn add_class(&mut self, class: Class) {
+        if !self.classes.contains(&class) {
+            self.classes.push(class);
         }
     }
 
@@ -168,7 +186,14 @@ impl ModuleList {
             .backtrack_limit(STEPS_MAX)
             .build();
         match regex {
-            Ok(regex) => self.add_pattern(pattern, Pattern::Regex(Box::new(regex))),
+            Ok(regex) => {
+                let negations = ["(?!", "(?<!", "[^"];
+                let pattern_of = Pattern::Regex {
+                    regex: Box::new(regex),
+                    negates: negations.iter().any(|part| pattern.contains(part)),
+                };
+                self.add_pattern(pattern, pattern_of)
+            }
             Err(_) => Err(self.invalid(pattern, "regular expressions that can be compiled")),
         }
     }
@@ -209,12 +234,15 @@ impl ModuleList {
         specificity: Option<Specificity>,
     ) -> Result<bool, Refusal> {
         let asked = |kind| specificity.is_none_or(|asked| asked == kind);
-        if asked(Specificity::Name) && module.names.iter().any(|name| self.has_name(name)) {
+        let names = std::iter::once(&module.name).chain(&module.others);
+        if asked(Specificity::Name) && names.clone().any(|name| self.has_name(name)) {
             return Ok(true);
         }
         if asked(Specificity::Pattern) {
             for pattern in &self.patterns {
-                for name in &module.names {
+                let own = matches!(pattern, Pattern::Regex { negates: true, .. });
+                let others = if own { &[][..] } else { &module.others };
+                for name in std::iter::once(&module.name).chain(others) {
                     if self.matches(pattern, name)? {
                         return Ok(true);
                     }
@@ -234,7 +262,7 @@ impl ModuleList {
         match pattern {
             Pattern::Part(part) => Ok(name.contains(part.as_str())),
             Pattern::Tree(between) => Ok(in_tree(between, name)),
-            Pattern::Regex(regex) => regex.is_match(name).map_err(|_| {
+            Pattern::Regex { regex, .. } => regex.is_match(name).map_err(|_| {
                 let expected = format!("a pattern that takes at most {STEPS_MAX} steps");
                 self.invalid(regex.as_str(), &expected)
             }),
@@ -275,13 +303,17 @@ mod tests {
         ModuleList::read(&settings, "ignore", syntax, &mut RegexBudget::new())
     }
 
-    fn has(entries: &[&str], syntax: Syntax, name: &str) -> bool {
-        let module = Module {
-            names: vec![name.to_owned()],
+    fn linear(name: &str) -> Module {
+        Module {
+            name: name.to_owned(),
+            others: Vec::new(),
             class: Class::Linear,
-        };
+        }
+    }
+
+    fn has(entries: &[&str], syntax: Syntax, name: &str) -> bool {
         let list = list(entries, syntax).expect("a valid list");
-        list.has(&module, None).expect("cheap patterns")
+        list.has(&linear(name), None).expect("cheap patterns")
     }
 
     #[test]
@@ -299,6 +331,21 @@ mod tests {
         ));
         assert!(has("re:a|lm", "lm_head") && has("Linear", "x") && !has("Embedding", "x"));
         assert!(!has("model.layers.1", "model.layers.1.q_proj"));
+    }
+
+    /// A pattern that excludes a name must not find it under a name that the checkpoint does not
+    /// use.
+    #[test]
+    fn negations_are_of_the_names_that_exist() {
+        let mut module = linear("model.layers.0.mlp.up_proj");
+        module.others = vec!["language_model.model.layers.0.mlp.up_proj".to_owned()];
+        let has = |pattern: &str| {
+            let list = list(&[pattern], Syntax::NamesAndClasses).expect("a valid list");
+            list.has(&module, None).expect("cheap patterns")
+        };
+        assert!(!has("re:^(?!model\\.layers).*") && !has("re:[^m].*"));
+        assert!(!has("re:.*(?<!^model)\\.layers.*"));
+        assert!(has("re:(?!.*down).*proj$") && has("re:language_model\\..*"));
     }
 
     #[test]
@@ -329,10 +376,7 @@ mod tests {
         refused(&[&format!("re:{}", "a".repeat(2000))]);
         refused(&vec!["re:a"; 2000]);
         let list = list(&["re:(?:(a|aa)(?!z))*b"], Syntax::NamesAndClasses).expect("it compiles");
-        let module = Module {
-            names: vec![format!("{}c", "a".repeat(60))],
-            class: Class::Linear,
-        };
+        let module = linear(&format!("{}c", "a".repeat(60)));
         let refusal = list.has(&module, None).expect_err("too many steps");
         assert!(refusal.to_string().contains("steps"), "{refusal}");
     }

@@ -8,8 +8,10 @@
 //! MODULE.g_idx    I32 [inputs]: the group of each input; in order without it
 //! weight = (code − zero) · scale
 //! ```
-//! The first version of the format (`checkpoint_format: gptq`) stores zeros less one, modulo
-//! 2^bits; `gptq_v2` stores them as they are.
+//! The last group may have fewer inputs. The first version of the format (`checkpoint_format:
+//! gptq`) stores zeros less one; `gptq_v2` stores them as they are. The libraries subtract the ones
+//! of a word at once, so that a zero of 0 borrows from the next place. Adding them at once gives
+//! back what was there.
 
 use ebb_kernels::weight_formats::Codes;
 
@@ -44,8 +46,11 @@ pub(super) fn read(parts: &mut Parts<'_>, gptq: &Gptq) -> Result<QuantisedTensor
     let [rows, columns] = shape;
     let lines = parts.words("inputs", columns, bits)?;
     let words = parts.words("outputs", rows, bits)?;
-    let size = group_size(parts, gptq.group.unwrap_or(columns))?;
-    let count = columns / size;
+    let size = match gptq.group {
+        Some(size) if (1..columns).contains(&size) => size,
+        size => group_size(parts, size.unwrap_or(columns))?,
+    };
+    let count = columns.div_ceil(size);
     let codes = parts.take_words("qweight", &[lines, rows])?;
     let scales = Scales::read_by_groups(parts, "scales", count)?;
     let zeros = Zeros {
@@ -119,12 +124,18 @@ impl Zeros {
         (same && all.iter().all(|word| word == first)).then_some(zero as u8)
     }
 
+    /// A word of zeros as they are.
     fn word(&self, index: usize) -> u32 {
-        u32::from_le_bytes(self.words.all()[index])
+        let stored = u32::from_le_bytes(self.words.all()[index]);
+        // A one in each place.
+        let ones = match self.bits {
+            4 => 0x1111_1111,
+            _ => 0x0101_0101,
+        };
+        stored.wrapping_add(if self.less_one { ones } else { 0 })
     }
 
     fn code(&self, word: u32, place: usize) -> u32 {
-        let stored = word >> (place * self.bits) & ((1 << self.bits) - 1);
-        (stored + u32::from(self.less_one)) & ((1 << self.bits) - 1)
+        word >> (place * self.bits) & ((1 << self.bits) - 1)
     }
 }
