@@ -17,7 +17,7 @@ struct Case {
     bf16: String,
 }
 
-fn bytes(hex: &str) -> Vec<u8> {
+pub(crate) fn bytes(hex: &str) -> Vec<u8> {
     let digits = hex.as_bytes().chunks_exact(2);
     let digits = digits.map(|pair| std::str::from_utf8(pair).expect("ASCII"));
     digits

@@ -1,10 +1,12 @@
 //! AutoAWQ's `gemm`.
 
+use ebb_kernels::model::{LayerTensor, TensorName, WeightSource};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
 use super::{Checkpoint, Layer, Packed, f16s, f32s, is_inner, part, words};
 use crate::hf_builder::Stored;
+use crate::packed::rows;
 
 /// As AutoAWQ's `WQLinear_GEMM.from_linear` packs: output `8w + order[i]` in bits 4i of word w.
 fn packed_outputs(outputs: usize, code: impl Fn(usize) -> usize) -> Vec<u32> {
@@ -97,6 +99,20 @@ fn a_group_may_be_a_row_and_zeros_may_be_the_middle() {
     });
     let rows = |layer: &Layer| pack(layer, layer.columns, false);
     Checkpoint::new(settings, is_inner, rows).assert_dequantised();
+}
+
+/// A word by hand: its nibbles from the lowest on are outputs 0, 2, 4, 6, 1, 3, 5 and 7.
+#[test]
+fn nibbles_are_even_outputs_and_then_odd_ones() {
+    let mut checkpoint = checkpoint();
+    let name = "model.layers.1.mlp.down_proj.qweight";
+    checkpoint.tensor(name).3[..4].copy_from_slice(&[0x10, 0x32, 0x54, 0x76]);
+    let model = checkpoint.files.open().expect("a valid model");
+    let name = TensorName::Layer(1, LayerTensor::Down);
+    let format = model.weights().packed(name).expect("a format");
+    let packed = rows(&model.weights(), name, format.expect("packed"), (0, 8)).expect("rows");
+    let first_inputs = [0, 1, 2, 3, 4, 5, 6, 7].map(|row| packed.codes(row)[0]);
+    assert_eq!(first_inputs, [0, 4, 1, 5, 2, 6, 3, 7]);
 }
 
 /// `(code − zero) · scale` and `code · scale − zero · scale` round otherwise in f32 then.

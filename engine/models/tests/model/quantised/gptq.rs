@@ -109,6 +109,19 @@ fn zeros_of_the_first_version_are_one_less() {
     Checkpoint::new(second, is_inner, |layer| pack(layer, layout)).assert_dequantised();
 }
 
+/// A word by hand: its nibbles from the lowest on are neighbouring inputs of an output.
+#[test]
+fn nibbles_are_inputs() {
+    let mut checkpoint = checkpoint();
+    let name = "model.layers.1.mlp.down_proj.qweight";
+    checkpoint.tensor(name).3[..4].copy_from_slice(&[0x10, 0x32, 0x54, 0x76]);
+    let model = checkpoint.files.open().expect("a valid model");
+    let name = TensorName::Layer(1, LayerTensor::Down);
+    let format = model.weights().packed(name).expect("a format");
+    let packed = rows(&model.weights(), name, format.expect("packed"), (0, 1)).expect("rows");
+    assert_eq!(packed.codes(0)[..8], [0, 1, 2, 3, 4, 5, 6, 7]);
+}
+
 /// A word whose places have the zeros 0, 1, 15, 8, 0, 0, 3 and 7, less a one each.
 #[test]
 fn a_zero_of_0_borrows_from_its_neighbour() {
@@ -122,7 +135,10 @@ fn a_zero_of_0_borrows_from_its_neighbour() {
     let name = TensorName::Layer(0, LayerTensor::Gate);
     let format = model.weights().packed(name).expect("a format");
     let packed = rows(&model.weights(), name, format.expect("packed"), (0, 8)).expect("rows");
-    for (row, zero) in [0f32, 1.0, 15.0, 8.0, 0.0, 0.0, 3.0, 7.0].iter().enumerate() {
+    for (row, zero) in [0f32, 1.0, 15.0, 8.0, 0.0, 0.0, 3.0, 7.0]
+        .iter()
+        .enumerate()
+    {
         assert_eq!(
             packed.offsets(row)[0],
             -zero * packed.scales(row)[0],

@@ -10,6 +10,7 @@ mod fp4;
 mod fp8;
 mod gptq;
 mod hostile;
+mod library;
 mod places;
 mod settings;
 
