@@ -16,7 +16,8 @@ MARGIN = 0.05
 
 @pytest.fixture(scope="session")
 def server():
-    with Server() as server:
+    # Answers are compared with those of weights that are bf16.
+    with Server("--weights", "exact") as server:
         yield server
 
 

@@ -22,6 +22,8 @@ def test_generate_in_process_prints_one_json_object(golden):
         "--max-tokens",
         "5",
         "--json",
+        "--weights",
+        "exact",
         *model_flags(),
     ]
     done = ebb("generate", *flags, "--kv-memory", "64MiB", "--logprobs", "1")

@@ -71,6 +71,7 @@ fn sequence(opened: &Opened, kv_bytes: u64) -> Sequence {
             decode_rows: 1,
             batch_invariant: false,
         },
+        expand_weights: true,
         ..BackendOptions::cpu(2)
     };
     let backend = options
@@ -190,6 +191,7 @@ fn engine(max_running: usize) -> EngineHandle {
         max_waiting: 64,
         max_step_tokens: 256,
         threads: 2,
+        expand_weights: true,
         ..EngineConfig::new(default_model().to_str().expect("a UTF-8 path"), 512 << 20)
     })
     .expect("the engine starts")

@@ -26,6 +26,7 @@ fn run(specs: &[&str], ctx: usize) -> Vec<Comparison> {
     let options = BackendOptions {
         layout: Some(layout.clone()),
         rotation: parsed[0].rotation(),
+        expand_weights: true,
         ..BackendOptions::cpu(2)
     };
     let backend = options.start(model, frames).expect("it loads");

@@ -93,6 +93,10 @@ progressive
 {{- with $v.model.servedName }}
 - --served-model-name={{ . }}
 {{- end }}
+{{- with $v.model.quantization }}
+- --quantization={{ . }}
+{{- end }}
+- --weights={{ $v.model.weights }}
 - --max-running={{ int $v.server.maxRunning }}
 - --max-waiting={{ int $v.server.maxWaiting }}
 - --max-connections={{ int $v.server.maxConnections }}

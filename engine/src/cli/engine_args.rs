@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use ebb_kernels::weight_formats::Quantisation;
 use ebb_models::model::{DEFAULT_MODEL, LoadFormat};
 use ebb_serving::client_memory::ClientMemory;
 use ebb_serving::device::{Device, DeviceChoice};
@@ -40,6 +41,13 @@ pub(super) struct ModelArgs {
     /// Where the values of the weights come from.
     #[arg(long, value_enum, default_value = "auto")]
     load_format: WeightFormat,
+    /// Quantise the linear layers of plain weights while they are loaded; embedding and output
+    /// projection stay as they are.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    quantization: Option<Quantization>,
+    /// How quantised weights are held.
+    #[arg(long, value_enum, default_value = "packed")]
+    weights: Weights,
 }
 
 impl ModelArgs {
@@ -52,6 +60,44 @@ impl ModelArgs {
     pub(super) fn load_format(&self) -> LoadFormat {
         self.load_format.into()
     }
+
+    /// What plain weights are quantised to.
+    pub(super) fn quantization(&self) -> Option<Quantisation> {
+        self.quantization.map(Quantisation::from)
+    }
+
+    /// Whether packed weights are expanded.
+    pub(super) fn expand_weights(&self) -> bool {
+        self.weights == Weights::Exact
+    }
+}
+
+/// What plain weights are quantised to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Quantization {
+    /// E4M3, with a scale for each output.
+    Fp8,
+    /// Four bits, with a scale and an offset for each group of 128 inputs; 64 or 32 where 128 do
+    /// not divide a row.
+    Int4,
+}
+
+impl From<Quantization> for Quantisation {
+    fn from(quantization: Quantization) -> Self {
+        match quantization {
+            Quantization::Fp8 => Self::Fp8,
+            Quantization::Int4 => Self::Int4,
+        }
+    }
+}
+
+/// How quantised weights are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Weights {
+    /// In their own formats, where the device computes on those.
+    Packed,
+    /// Expanded to bf16: larger, and computed on as plain weights are.
+    Exact,
 }
 
 /// Where the values of the weights come from.
@@ -174,11 +220,13 @@ pub(super) struct EngineArgs {
 }
 
 /// Names of the flags above, for commands that can use a server instead.
-pub(super) const ENGINE_FLAGS: [&str; 29] = [
+pub(super) const ENGINE_FLAGS: [&str; 31] = [
     "model",
     "positional_model",
     "cache_dir",
     "load_format",
+    "quantization",
+    "weights",
     "device",
     "kv_memory",
     "gpu_memory_utilization",
@@ -242,6 +290,8 @@ impl EngineArgs {
             model: self.model.name().to_owned(),
             cache_dir: self.model.cache_dir.clone(),
             load_format: self.model.load_format(),
+            quantization: self.model.quantization(),
+            expand_weights: self.model.expand_weights(),
             chat_template: self.chat_template.clone(),
             kv_memory_bytes: self.kv_memory.map(|size| size.0),
             gpu_memory_utilization: share,

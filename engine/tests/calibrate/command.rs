@@ -37,6 +37,24 @@ fn measured_sensitivities_give_floors_within_a_budget() {
 }
 
 #[test]
+fn profiles_are_of_the_weights_that_quantising_made() {
+    let bench = Bench::new();
+    let kvmix = "calibrate --method kvmix --text text.txt --samples 1 --out q.json";
+    bench.good(&format!("{kvmix} --quantization int4"));
+    let eval = "eval --text text.txt --ctx 1024 --windows 1 --kv profile:q.json,rotate=v";
+    for held in ["packed", "exact"] {
+        bench.good(&format!("{eval} --quantization int4 --weights {held}"));
+    }
+    for other in ["", "--quantization fp8"] {
+        let said = bench.bad(&format!("{eval} {other}"));
+        assert!(
+            said.contains("and the weights after --quantization of"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn pmkvq_sensitivities_give_floors_and_resume_sample_by_sample() {
     let bench = Bench::new();
     let line =

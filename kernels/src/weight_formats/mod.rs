@@ -11,6 +11,7 @@
 //! weights are what the source's `read_rows` gives, up to roundings of f32.
 
 mod floats;
+mod name;
 mod quantise;
 mod quantised;
 mod tensor;

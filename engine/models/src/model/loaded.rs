@@ -1,12 +1,10 @@
 //! An opened model: everything but the weights' values, checked and ready to serve.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use ebb_kernels::bf16;
-use ebb_kernels::model::{ModelSpec, TensorName, WeightSource};
-use ebb_kernels::weight_formats::{PackedRows, WeightFormat};
+use ebb_kernels::model::{ModelSpec, OnlineKeyScales, TensorName, WeightSource};
+use ebb_kernels::weight_formats::Quantisation;
 use sha2::{Digest, Sha256};
 
 use super::content_hash::{hash_parts, hex};
@@ -22,6 +20,7 @@ use super::identity::Identity;
 use super::key_scales::{KEY_SCALE_FEATURES, KeyScales};
 use super::locate::ModelFiles;
 use super::look::is_file;
+use super::model_weights::{ModelWeights, Stored};
 use super::weights_hash::weights_hash;
 
 /// What the tokenizer is to be built from.
@@ -71,19 +70,11 @@ pub struct LoadedModel {
     pub content_hash: String,
     /// Sentences the user should see, such as a context that had to be limited.
     pub notes: Vec<String>,
-    weights: Weights,
+    stored: Stored,
+    /// What plain weights are quantised to as they are read.
+    quantisation: Option<Quantisation>,
     /// Folded into the weights as they are read.
     key_scales: Option<Arc<KeyScales>>,
-}
-
-#[derive(Clone, Debug)]
-enum Weights {
-    Gguf {
-        weights: GgufWeights,
-        file: Arc<GgufFile>,
-    },
-    Hf(HfWeights),
-    Dummy(DummyWeights),
 }
 
 impl LoadedModel {
@@ -105,7 +96,7 @@ impl LoadedModel {
             ModelFiles::Gguf(path) => {
                 let mut model = Self::open_gguf(path, files.name())?;
                 if format == LoadFormat::Dummy {
-                    model.weights = random(&model.spec);
+                    model.stored = model.stored.dummy(&model.spec)?;
                 }
                 Ok(model)
             }
@@ -143,7 +134,8 @@ impl LoadedModel {
                 tokenizer: TokenizerSource::Gguf(tokenizer),
                 content_hash,
                 notes: config.notes,
-                weights: Weights::Gguf { weights, file },
+                stored: Stored::Gguf { weights, file },
+                quantisation: None,
                 key_scales: None,
             })
         };
@@ -198,15 +190,19 @@ impl LoadedModel {
             }
             _ => (None, None),
         };
-        let (weights, content_hash) = if dummy {
+        let (stored, content_hash) = if dummy {
             let parts = [b"dummy".as_slice(), &config_bytes];
-            (random(&config.spec), hash_parts(parts))
+            let formats = hf::packed_formats(&config).map_err(|refusal| refusal.at(dir))?;
+            (
+                Stored::Dummy(DummyWeights::new(&config.spec, formats)),
+                hash_parts(parts),
+            )
         } else {
             let weights = HfWeights::open(dir, &config)?;
             config.spec = weights.spec().clone();
             notes.extend_from_slice(weights.notes());
             let hash = hash_of_directory(&config_bytes, &weights);
-            (Weights::Hf(weights), hash)
+            (Stored::Hf(weights), hash)
         };
         Ok(Self {
             name,
@@ -220,7 +216,8 @@ impl LoadedModel {
             tokenizer,
             content_hash,
             notes,
-            weights,
+            stored,
+            quantisation: None,
             key_scales: None,
         })
     }
@@ -257,18 +254,56 @@ impl LoadedModel {
     /// Which random model this is, if its weights are plain random numbers
     /// ([`RandomWeights`](ebb_kernels::model::RandomWeights)).
     pub fn random_seed(&self) -> Option<u64> {
-        match &self.weights {
-            Weights::Dummy(weights) if weights.is_plain() => Some(weights.seed()),
+        match &self.stored {
+            Stored::Dummy(weights) if weights.is_plain() && self.quantisation.is_none() => {
+                Some(weights.seed())
+            }
             _ => None,
         }
     }
 
-    /// The weights, to be read tensor by tensor, or rows of one. Cheap: the files stay mapped once.
+    /// The weights, to be read tensor by tensor, or rows of one, with key scales folded in. Cheap:
+    /// the files stay mapped once.
     pub fn weights(&self) -> ModelWeights {
-        ModelWeights {
-            weights: self.weights.clone(),
-            folded: self.key_scales.clone().map(|s| (s, self.spec.clone())),
+        self.unfolded_weights()
+            .folded(self.key_scales.clone(), &self.spec)
+    }
+
+    /// [`Self::weights`] without key scales, for backends that compute them in every step
+    /// ([`Self::online_key_scales`]): packed weights cannot be changed.
+    pub fn unfolded_weights(&self) -> ModelWeights {
+        ModelWeights::new(self.stored.clone(), self.quantisation)
+    }
+
+    /// Whether any of the weights can be had packed.
+    ///
+    /// # Errors
+    /// When a tensor is missing.
+    pub fn is_packed(&self) -> Result<bool, ModelError> {
+        self.unfolded_weights().is_packed(&self.spec)
+    }
+
+    /// Has the weights of linear layers quantised whenever they are read from now on. It is another
+    /// model then ([`Self::identity`]).
+    ///
+    /// # Errors
+    /// When they are quantised already; a clause for a sentence.
+    pub fn quantise(&mut self, quantisation: Quantisation) -> Result<(), String> {
+        let is_quantised = self.stored.is_quantised(&self.spec);
+        if is_quantised.map_err(|error| error.to_string())? {
+            return Err("the weights of this model are quantised already".to_owned());
         }
+        self.quantisation = Some(quantisation);
+        Ok(())
+    }
+
+    /// The key scales that a backend is to compute which gets [`Self::unfolded_weights`].
+    pub fn online_key_scales(&self) -> Option<OnlineKeyScales> {
+        let scales = self.key_scales.as_ref()?;
+        Some(OnlineKeyScales {
+            heads: scales.heads,
+            scales: scales.scales.clone(),
+        })
     }
 
     /// Has key scales folded into the weights whenever they are read from now on, or none.
@@ -297,10 +332,14 @@ impl LoadedModel {
     /// What this model can be told apart by, down to the last weight. Reads all weight files once,
     /// at the speed of memory.
     pub fn identity(&self) -> Identity {
-        let weights = match &self.weights {
-            Weights::Gguf { file, .. } => weights_hash(file.files()),
-            Weights::Hf(weights) => weights_hash(weights.files()),
-            Weights::Dummy(weights) => format!("random-{}", weights.seed()),
+        let weights = match &self.stored {
+            Stored::Gguf { file, .. } => weights_hash(file.files()),
+            Stored::Hf(weights) => weights_hash(weights.files()),
+            Stored::Dummy(weights) => format!("random-{}", weights.seed()),
+        };
+        let weights = match self.quantisation {
+            None => weights,
+            Some(quantisation) => format!("{weights}+{}", quantisation_name(quantisation)),
         };
         Identity {
             name: self.name.clone(),
@@ -313,18 +352,25 @@ impl LoadedModel {
     /// of them.
     pub fn weights_sha256(&self) -> String {
         let mut hash = Sha256::new();
-        match &self.weights {
-            Weights::Gguf { file, .. } => file.files().for_each(|bytes| hash.update(bytes)),
-            Weights::Hf(weights) => weights.files().for_each(|bytes| hash.update(bytes)),
-            Weights::Dummy(weights) => hash.update(weights.seed().to_le_bytes()),
+        match &self.stored {
+            Stored::Gguf { file, .. } => file.files().for_each(|bytes| hash.update(bytes)),
+            Stored::Hf(weights) => weights.files().for_each(|bytes| hash.update(bytes)),
+            Stored::Dummy(weights) => hash.update(weights.seed().to_le_bytes()),
+        }
+        if let Some(quantisation) = self.quantisation {
+            hash.update(quantisation_name(quantisation));
         }
         hex(&hash.finalize())
     }
 }
 
-/// Plain random weights.
-fn random(spec: &ModelSpec) -> Weights {
-    Weights::Dummy(DummyWeights::new(spec, HashMap::new()))
+/// What a quantisation is called in flags and hashes.
+pub fn quantisation_name(quantisation: Quantisation) -> String {
+    match quantisation {
+        Quantisation::Fp8 => "fp8".to_owned(),
+        Quantisation::Int4 => "int4".to_owned(),
+        Quantisation::Nearest(format) => format.to_string(),
+    }
 }
 
 fn hash_of_gguf(file: &GgufFile) -> String {
@@ -345,59 +391,4 @@ fn hash_of_directory(config: &[u8], weights: &HfWeights) -> String {
     let parts = [b"hf".as_slice(), config, &lengths];
     let headers = weights.headers().map(|(header, _)| header);
     hash_parts(parts.into_iter().chain(headers))
-}
-
-/// A model's weights, whatever file they come from.
-#[derive(Clone, Debug)]
-pub struct ModelWeights {
-    weights: Weights,
-    folded: Option<(Arc<KeyScales>, ModelSpec)>,
-}
-
-impl Weights {
-    fn source(&self) -> &dyn WeightSource<Error = ModelError> {
-        match self {
-            Self::Gguf { weights, .. } => weights,
-            Self::Hf(weights) => weights,
-            Self::Dummy(weights) => weights,
-        }
-    }
-}
-
-impl WeightSource for ModelWeights {
-    type Error = ModelError;
-
-    fn shape(&self, name: TensorName) -> Result<Vec<usize>, ModelError> {
-        self.weights.source().shape(name)
-    }
-
-    fn read_rows(
-        &self,
-        name: TensorName,
-        first_row: usize,
-        out: &mut [bf16],
-    ) -> Result<(), ModelError> {
-        self.weights.source().read_rows(name, first_row, out)?;
-        if let Some((scales, spec)) = &self.folded {
-            scales.fold(spec, name, first_row, out);
-        }
-        Ok(())
-    }
-
-    /// What scales are folded into is not packed any more.
-    fn packed(&self, name: TensorName) -> Result<Option<WeightFormat>, ModelError> {
-        match &self.folded {
-            Some((_, spec)) if KeyScales::change(spec, name) => Ok(None),
-            _ => self.weights.source().packed(name),
-        }
-    }
-
-    fn read_packed(
-        &self,
-        name: TensorName,
-        first_row: usize,
-        out: PackedRows<'_>,
-    ) -> Result<(), ModelError> {
-        self.weights.source().read_packed(name, first_row, out)
-    }
 }

@@ -2,17 +2,28 @@
 
 use std::path::Path;
 
+use ebb_kernels::bf16;
 use ebb_kernels::model::{LayerTensor, TensorName, WeightSource};
+use ebb_kernels::weight_formats::{Codes, Quantisation, WeightFormat};
 use ebb_models::model::{LoadFormat, LoadedModel, ModelFiles, TokenizerSource};
 use safetensors::Dtype;
+use serde_json::json;
 
 use crate::hf_builder::HfBuilder;
+use crate::packed::assert_packed;
+use crate::quantised::compressed_tensors;
 use crate::tiny;
 
 /// A directory with nothing but the configuration of a tiny model.
 fn config_only() -> tempfile::TempDir {
+    config_with(serde_json::Value::Null)
+}
+
+/// As [`config_only`], quantised like this.
+fn config_with(quantization: serde_json::Value) -> tempfile::TempDir {
     let spec = tiny::spec(tiny::family("llama"), false);
-    let files = HfBuilder::new(tiny::family("llama"), &spec, Dtype::BF16);
+    let mut files = HfBuilder::new(tiny::family("llama"), &spec, Dtype::BF16);
+    files.config["quantization_config"] = quantization;
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::write(dir.path().join("config.json"), files.config.to_string()).expect("write");
     dir
@@ -38,6 +49,109 @@ fn a_configuration_alone_is_a_model() {
         name.shape(&spec).iter().product::<usize>()
     );
     assert_eq!(load(&model), load(&open()));
+}
+
+#[test]
+fn quantised_configurations_have_the_formats_of_their_checkpoints() {
+    let spec = tiny::spec(tiny::family("llama"), false);
+    let int = |bits, zero| Codes::Int { bits, zero };
+    let pack = json!({
+        "num_bits": 4, "type": "int", "symmetric": true, "strategy": "group", "group_size": 8,
+    });
+    let mut pack = compressed_tensors::settings("pack-quantized", pack);
+    pack["ignore"] = json!(["lm_head", "re:.*down_proj"]);
+    for (settings, codes, group, has_offsets) in [
+        (json!({ "quant_method": "fp8" }), Codes::E4M3, 32, false),
+        (
+            json!({ "quant_method": "fp8", "weight_block_size": [16, 16] }),
+            Codes::E4M3,
+            16,
+            false,
+        ),
+        (
+            json!({ "quant_method": "awq", "bits": 4, "group_size": 16 }),
+            int(4, 0),
+            16,
+            true,
+        ),
+        (
+            json!({ "quant_method": "gptq", "bits": 8, "group_size": -1, "sym": true }),
+            int(8, 128),
+            32,
+            false,
+        ),
+        (pack, int(4, 8), 8, false),
+        (json!({ "quant_method": "mxfp4" }), Codes::E2M1, 32, false),
+    ] {
+        let dir = config_with(settings.clone());
+        let files = ModelFiles::Directory(dir.path().to_owned());
+        let model = LoadedModel::open_as(&files, LoadFormat::Dummy).expect("it opens");
+        let format = model.weights().packed(TensorName::Layer(0, LayerTensor::Q));
+        let expected = WeightFormat {
+            codes,
+            group,
+            has_offsets,
+        };
+        assert_eq!(format.expect("a format"), Some(expected), "{settings}");
+        assert_eq!(model.random_seed(), None);
+        let ignores_down = settings["ignore"].is_array();
+        let is_packed = |name: TensorName| match name {
+            TensorName::Layer(_, LayerTensor::Down) => !ignores_down,
+            TensorName::Layer(..) => name.shape(&spec).len() == 2,
+            _ => false,
+        };
+        assert_packed(&model.weights(), &spec, is_packed, 0);
+    }
+    let by_index = json!({ "quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": true });
+    let dir = config_with(by_index);
+    let files = ModelFiles::Directory(dir.path().to_owned());
+    let model = LoadedModel::open_as(&files, LoadFormat::Dummy).expect("it opens");
+    assert!(!model.is_packed().expect("formats") && model.random_seed().is_some());
+}
+
+#[test]
+fn plain_weights_may_be_quantised_and_are_another_model_then() {
+    let dir = config_only();
+    let files = ModelFiles::Directory(dir.path().to_owned());
+    let mut model = LoadedModel::open_as(&files, LoadFormat::Dummy).expect("it opens");
+    let spec = model.spec.clone();
+    let (plain, identity) = (model.weights(), model.identity());
+    let mut identities = vec![identity.weights, model.weights_sha256()];
+    for quantisation in [Quantisation::Fp8, Quantisation::Int4] {
+        model.quantise(quantisation).expect("plain weights");
+        assert_eq!(model.random_seed(), None);
+        let is_linear = |name: TensorName| {
+            matches!(name, TensorName::Layer(..)) && name.shape(&spec).len() == 2
+        };
+        assert_packed(&model.weights(), &spec, is_linear, 0);
+        assert_packed(&model.weights().expanded(), &spec, |_| false, 0);
+        let name = TensorName::Layer(1, LayerTensor::Up);
+        let (exact, rounded) = (plain.load(name), model.weights().load(name));
+        let (exact, rounded) = (exact.expect("numbers"), rounded.expect("numbers"));
+        assert_ne!(exact, rounded);
+        let far = |(a, b): (&bf16, &bf16)| (a.to_f32() - b.to_f32()).abs() > 0.05;
+        assert!(!exact.iter().zip(&rounded).any(far));
+        for hash in [model.identity().weights, model.weights_sha256()] {
+            assert!(!identities.contains(&hash));
+            identities.push(hash);
+        }
+    }
+    assert!(identities.iter().any(|hash| hash == "random-1+int4"));
+}
+
+#[test]
+fn what_is_quantised_is_not_quantised_again() {
+    for desc_act in [false, true] {
+        let settings = json!({
+            "quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": desc_act,
+        });
+        let dir = config_with(settings);
+        let files = ModelFiles::Directory(dir.path().to_owned());
+        let mut model = LoadedModel::open_as(&files, LoadFormat::Dummy).expect("it opens");
+        let refused = model.quantise(Quantisation::Int4).is_err();
+        // A dummy of what would be expanded is plain.
+        assert_eq!(refused, !desc_act);
+    }
 }
 
 #[test]

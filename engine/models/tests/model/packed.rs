@@ -148,6 +148,11 @@ fn what_key_scales_are_folded_into_is_expanded() {
         name.shape(&spec).len() == 2 && !is_folded
     };
     assert_packed(&model.weights(), &spec, is_packed, 0);
+    // Scales that are computed in every step leave them packed.
+    let is_matrix = |name: TensorName| name.shape(&spec).len() == 2;
+    assert_packed(&model.unfolded_weights(), &spec, is_matrix, 0);
+    let online = model.online_key_scales().expect("scales");
+    online.check(&model.spec).expect("they fit");
 }
 
 /// The error of reading a tensor of a tiny Llama after a change of its GGUF data.

@@ -7,6 +7,7 @@ use ebb_kernels::kv::{KvArena, KvLayout};
 use ebb_models::model::LoadedModel;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::held_weights::HeldWeights;
 use super::{Device, DeviceError};
 
 /// The largest step that a backend is prepared for. The CPU's takes any.
@@ -37,6 +38,8 @@ pub struct BackendOptions {
     pub layout: Option<KvLayout>,
     /// What is rotated.
     pub rotation: Rotation,
+    /// Whether packed weights are expanded to bf16: exact, larger and slower.
+    pub expand_weights: bool,
     /// The largest step.
     pub steps: StepSizes,
 }
@@ -49,6 +52,7 @@ impl BackendOptions {
             threads,
             layout: None,
             rotation: Rotation::NONE,
+            expand_weights: false,
             steps: StepSizes {
                 rows: 0,
                 seqs: 0,
@@ -77,12 +81,15 @@ impl BackendOptions {
         let backend: Box<dyn Backend> = match &self.device {
             Device::Cpu => {
                 let arena = KvArena::new(model.spec.kv_geometry().frame_layout(), frames)?;
+                let how = HeldWeights::of(model, self.expand_weights)?;
                 let options = CpuOptions {
                     layout: self.layout,
                     rotation: self.rotation,
+                    rotate_v_online: how.is_packed,
+                    scale_k_online: how.scale_k_online,
                     ..CpuOptions::new(self.threads)
                 };
-                let (spec, weights) = (model.spec.clone(), model.weights());
+                let (spec, weights) = (model.spec.clone(), how.weights);
                 let backend =
                     CpuBackend::with_options(spec, &weights, arena, options, &mut progress);
                 Box::new(backend?)

@@ -12,6 +12,7 @@ use ebb_models::model::LoadedModel;
 
 use super::backend::loading_bar;
 use super::budget::gib;
+use super::held_weights::HeldWeights;
 use super::{BackendOptions, Budget, DeviceChoice, DeviceError, StepSizes};
 
 /// Kept free for what cannot be known: kernels' local memory, the libraries' own, other small users
@@ -124,8 +125,11 @@ impl CudaDevice {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Box<dyn Backend>, DeviceError> {
         let spec = model.spec.clone();
+        let how = HeldWeights::of(model, options.expand_weights)?;
         let config = CudaConfig {
             rotate_k: options.rotation.k,
+            rotate_v_online: options.rotation.v && how.is_packed,
+            scale_k_online: how.scale_k_online,
             ..config(frames, &options.steps)
         };
         let begin = Instant::now();
@@ -143,15 +147,15 @@ impl CudaDevice {
         };
         let (device, progress) = (&self.0, &mut progress);
         let backend = match model.random_seed() {
-            _ if options.rotation.v => {
-                let weights = Rotated::new(&model.spec, model.weights());
+            _ if options.rotation.v && !how.is_packed => {
+                let weights = Rotated::new(&model.spec, how.weights);
                 CudaBackend::with_pages(device, spec, config, &layout, &weights, progress)
                     .map_err(|e| failed(&e))?
             }
             Some(seed) => CudaBackend::random_with_pages(device, spec, config, &layout, seed, None)
                 .map_err(|e| failed(&e))?,
             None => {
-                let weights = model.weights();
+                let weights = how.weights;
                 CudaBackend::with_pages(device, spec, config, &layout, &weights, progress)
                     .map_err(|e| failed(&e))?
             }

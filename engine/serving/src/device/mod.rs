@@ -10,6 +10,7 @@ mod cuda;
 #[path = "no_cuda.rs"]
 mod cuda;
 mod error;
+mod held_weights;
 
 use std::time::Duration;
 

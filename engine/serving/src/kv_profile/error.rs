@@ -91,7 +91,7 @@ pub struct OtherModel {
     pub made_for: String,
     /// The model served.
     pub served: String,
-    /// `configuration and tensors`, or `weights`.
+    /// `configuration and tensors`, `weights`, or `weights after --quantization`.
     pub what: &'static str,
     /// Hash of the model served.
     pub found: String,

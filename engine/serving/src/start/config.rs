@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ebb_kernels::weight_formats::Quantisation;
 use ebb_models::model::LoadFormat;
 use ebb_scheduler::{Admission, Mode};
 
@@ -20,6 +21,10 @@ pub struct EngineConfig {
     pub cache_dir: Option<PathBuf>,
     /// Where the values of the weights come from.
     pub load_format: LoadFormat,
+    /// What the linear layers of plain weights are quantised to as they are loaded.
+    pub quantization: Option<Quantisation>,
+    /// See [`BackendOptions::expand_weights`](crate::device::BackendOptions).
+    pub expand_weights: bool,
     /// A file whose chat template takes the place of the model's own.
     pub chat_template: Option<PathBuf>,
     /// Where it computes.
@@ -82,6 +87,8 @@ impl EngineConfig {
             model: model.to_owned(),
             cache_dir: None,
             load_format: LoadFormat::Auto,
+            quantization: None,
+            expand_weights: false,
             chat_template: None,
             device: Device::Cpu,
             kv_memory_bytes: Some(kv_memory_bytes),

@@ -7,7 +7,8 @@ mod memory;
 use ebb_block_manager::{BLOCK_TOKENS, PoolConfig};
 use ebb_kernels::backend::Backend;
 use ebb_kernels::kv::KvGeometry;
-use ebb_models::model::LoadedModel;
+use ebb_kernels::weight_formats::Quantisation;
+use ebb_models::model::{LoadedModel, quantisation_name};
 use ebb_models::tokenizer::ChatTemplate;
 use ebb_models::{Opened, open_as};
 use ebb_scheduler::{Config, Mode};
@@ -55,6 +56,9 @@ pub fn start_on(
     } = opened;
     if let Some(problem) = template.as_ref().and_then(ChatTemplate::problem) {
         tracing::warn!("{problem}; prompts are answered, chats are refused (see --chat-template)");
+    }
+    if let Some(quantization) = config.quantization {
+        quantise(&mut model, quantization)?;
     }
     for note in &model.notes {
         tracing::warn!("{note}");
@@ -138,12 +142,14 @@ pub fn start_on(
         threads: config.threads,
         layout: Some(plan.layout.clone()),
         rotation: plan.rotation,
+        expand_weights: config.expand_weights,
         steps,
     };
     let log = config.trajectory_log.as_deref();
     let log = log.map(|path| {
         let exact = config.batch_invariant || matches!(config.device, Device::Cpu);
-        let header = Header::new(model.identity(), info.device.clone(), exact, &plan);
+        let mut header = Header::new(model.identity(), info.device.clone(), exact, &plan);
+        header.expand_weights = config.expand_weights;
         TrajectoryLog::create(path, &header).map_err(|cause| StartError::TrajectoryLog {
             path: path.to_owned(),
             cause,
@@ -175,6 +181,18 @@ pub fn start_on(
     Ok(EngineHandle::start(
         served, limits, pool, backend, recorder, log,
     )?)
+}
+
+/// Has plain weights quantised as they are loaded.
+///
+/// # Errors
+/// [`StartError::Quantization`] when they are quantised already.
+pub fn quantise(model: &mut LoadedModel, quantization: Quantisation) -> Result<(), StartError> {
+    let quantised = model.quantise(quantization);
+    quantised.map_err(|why| StartError::Quantization {
+        asked: quantisation_name(quantization),
+        why,
+    })
 }
 
 /// The plan asked for, if the device can run its pages; the 16-bit one if none was asked for and it

@@ -45,10 +45,13 @@ pub struct Header {
     pub device: String,
     /// Whether that computed every row the same to the bit whoever shared its step.
     pub exact: bool,
+    /// Whether packed weights were expanded (`--weights exact`).
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub expand_weights: bool,
     /// Whether keys were rotated behind RoPE.
     #[serde(default, skip_serializing_if = "Not::not")]
     rotate_k: bool,
-    /// Whether V's rotation was folded into the weights.
+    /// Whether V was rotated.
     rotate_v: bool,
     /// PM-KVQ's λ, if they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,6 +74,7 @@ impl Header {
             model,
             device,
             exact,
+            expand_weights: false,
             rotate_k: plan.rotation.k,
             rotate_v: plan.rotation.v,
             key_scales: plan.key_scales.as_deref().cloned(),
@@ -158,6 +162,7 @@ mod tests {
             },
             device: "a test".to_owned(),
             exact: true,
+            expand_weights: false,
             rotate_k: false,
             rotate_v: false,
             key_scales: None,

@@ -72,7 +72,7 @@ pub enum TrajectoryError {
         made_by: String,
         /// The one at hand.
         served: String,
-        /// `configuration and tensors`, or `weights`.
+        /// `configuration and tensors`, `weights`, or `weights after --quantization`.
         what: &'static str,
     },
 }

@@ -138,6 +138,13 @@ impl ReplayArgs {
         let mut opened = self.run.open()?;
         let vocab = opened.model.spec.vocab;
         let (header, rest) = read(&self.file, &opened.model.identity(), vocab)?;
+        if header.expand_weights != self.run.model.expand_weights() {
+            let log = self.file.display();
+            return Err(CliError::Usage(match header.expand_weights {
+                true => format!("{log} was logged with --weights exact; add that"),
+                false => format!("{log} was logged without --weights exact; leave that out"),
+            }));
+        }
         let mut trajectories = Vec::new();
         for trajectory in rest {
             let trajectory = match trajectory {

@@ -7,7 +7,7 @@ use ebb_lab::eval::{CHUNK, TrialLevels, Trials, frames_needed, lay_out, lay_out_
 use ebb_models::Opened;
 use ebb_serving::device::{BackendOptions, Device, StepSizes};
 use ebb_serving::kv_pages::PageFormats;
-use ebb_serving::{CPU_KV_MEMORY_BYTES, GPU_MEMORY_UTILIZATION, StartError};
+use ebb_serving::{CPU_KV_MEMORY_BYTES, GPU_MEMORY_UTILIZATION, StartError, quantise};
 
 use crate::cli::engine_args::{DeviceArgs, ModelArgs, cores};
 use crate::cli::error::CliError;
@@ -63,7 +63,11 @@ impl TrialArgs {
     pub(super) fn open(&self) -> Result<Opened, CliError> {
         let cache_dir = self.model.cache_dir.clone();
         let format = self.model.load_format();
-        Ok(ebb_models::open_as(self.model.name(), cache_dir, format)?)
+        let mut opened = ebb_models::open_as(self.model.name(), cache_dir, format)?;
+        if let Some(quantization) = self.model.quantization() {
+            quantise(&mut opened.model, quantization)?;
+        }
+        Ok(opened)
     }
 
     pub(super) fn threads(&self) -> usize {
@@ -75,6 +79,7 @@ impl TrialArgs {
     fn options(&self, device: &Device, seqs: usize, context: usize) -> BackendOptions {
         BackendOptions {
             device: device.clone(),
+            expand_weights: self.model.expand_weights(),
             steps: StepSizes {
                 rows: seqs * CHUNK,
                 seqs,

@@ -1,6 +1,7 @@
 //! Hugging Face model directories: config.json, safetensors, tokenizer and generation files.
 
 pub(super) mod config;
+mod dummy;
 mod generation;
 mod json;
 mod quantised;
@@ -12,6 +13,7 @@ mod tokenizer_files;
 mod weights;
 
 pub(super) use config::read_config;
+pub(super) use dummy::packed_formats;
 pub(super) use generation::{Generation, read_generation};
 pub(super) use json::read_small;
 pub(super) use quantised::read_modelopt_file;

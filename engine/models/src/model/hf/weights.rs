@@ -178,6 +178,11 @@ impl HfWeights {
         &self.notes
     }
 
+    /// Whether any tensor is quantised.
+    pub(crate) fn is_quantised(&self) -> bool {
+        !self.quantised.is_empty()
+    }
+
     /// The model's, as its tensors show.
     pub(crate) fn spec(&self) -> &ModelSpec {
         &self.spec

@@ -187,7 +187,7 @@ fn weights_of(layout: Layout) -> Value {
     })
 }
 
-pub(super) fn settings(format: &str, weights: Value) -> Value {
+pub(crate) fn settings(format: &str, weights: Value) -> Value {
     json!({
         "quant_method": "compressed-tensors",
         "format": format,

@@ -121,7 +121,10 @@ fn scales_of_activations_and_of_a_kv_cache_are_not_used() {
     let notes = checkpoint.assert_dequantised().notes;
     assert_eq!(
         notes,
-        ["the weights are quantised (fp8); they are expanded to bf16 as they are read"]
+        [
+            "the weights are quantised (fp8); they are kept packed where the device computes on \
+          that, and expanded to bf16 elsewhere"
+        ]
     );
     let attention = "model.layers.0.self_attn";
     for name in [

@@ -1,7 +1,7 @@
 //! GPTQ's two versions, four and eight bits, with and without an order of inputs.
 
 use ebb_kernels::model::{LayerTensor, TensorName, WeightSource};
-use ebb_kernels::weight_formats::{Codes, WeightFormat};
+use ebb_kernels::weight_formats::{Codes, Quantisation, WeightFormat};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 
@@ -220,7 +220,10 @@ fn inputs_are_in_the_groups_that_an_index_says() {
         ..PLAIN
     };
     let new = || Checkpoint::new(settings.clone(), is_inner, |layer| pack(layer, layout));
-    new().assert_dequantised();
+    let mut model = new().assert_dequantised();
+    assert!(!model.is_packed().expect("formats"));
+    let again = model.quantise(Quantisation::Int4);
+    assert!(again.unwrap_err().ends_with("quantised already"));
     let index = "model.layers.1.mlp.down_proj.g_idx";
     let found = new().refused(|it| it.remove(index));
     assert!(

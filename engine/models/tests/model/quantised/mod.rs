@@ -5,7 +5,7 @@
 //! once, and a loaded model has to be that to the bit.
 
 mod awq;
-mod compressed_tensors;
+pub(crate) mod compressed_tensors;
 mod fp4;
 mod fp8;
 mod gptq;

@@ -24,6 +24,16 @@ pub(super) enum Sharing {
     Block([usize; 2]),
 }
 
+impl Sharing {
+    /// Inputs of a row of so many that share a scale.
+    pub(super) fn inputs(self, columns: usize) -> usize {
+        match self {
+            Self::TensorOrChannel | Self::Tensor | Self::Channel => columns,
+            Self::Group(size) | Self::Block([_, size]) => size,
+        }
+    }
+}
+
 /// Types that scales are stored in.
 pub(super) const FLOATS: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::BF16];
 

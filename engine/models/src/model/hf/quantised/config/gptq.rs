@@ -16,13 +16,12 @@ pub(super) fn read(settings: &Object) -> Result<Quantisation, Refusal> {
         return Err(Refusal::unsupported(field, true, "false"));
     }
     one_of(settings, "pack_dtype", &["int32"])?;
-    // Whether zeros are the middle of the codes is in the zeros that are stored.
-    settings.bool("sym")?;
     let common = Gptq {
         bits: bits(settings, "bits", &BITS)?,
         group: group_size(settings, "group_size")?,
         indexed: settings.bool("desc_act")?.unwrap_or(false),
         zeros_less_one: version == "gptq",
+        symmetric: settings.bool("sym")?.unwrap_or(true),
     };
     let mut budget = RegexBudget::new();
     let key = "modules_to_not_convert";

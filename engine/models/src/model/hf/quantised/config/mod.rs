@@ -11,6 +11,8 @@ mod modelopt;
 mod modules;
 mod mxfp4;
 
+use ebb_kernels::weight_formats::WeightFormat;
+
 use super::formats::Scheme;
 use crate::model::error::Refusal;
 use crate::model::hf::json::Object;
@@ -110,19 +112,34 @@ impl Quantisation {
 
     /// The scheme of a module whose weight is stored in codes.
     pub(super) fn scheme(&self, codes: &str, module: &Module) -> Result<&Scheme, Refusal> {
-        let contradicts = |problem: String| Refusal::Contradiction {
-            tensor: codes.to_owned(),
-            problem: format!("is quantised, but {problem}"),
-        };
-        let says_no =
-            |list: &ModuleList| contradicts(format!("`{}` says that it is not", list.field()));
+        self.find(module)?
+            .map_err(|problem| Refusal::Contradiction {
+                tensor: codes.to_owned(),
+                problem: format!("is quantised, but {problem}"),
+            })
+    }
+
+    /// The form that the rows of a module with so many inputs are packed in, if it is quantised and
+    /// can be packed.
+    pub(in crate::model::hf) fn format(
+        &self,
+        module: &Module,
+        inputs: usize,
+    ) -> Result<Option<WeightFormat>, Refusal> {
+        let scheme = self.find(module)?.ok();
+        Ok(scheme.and_then(|scheme| scheme.format(inputs)))
+    }
+
+    /// The scheme of a module, or a clause that says why it has none.
+    fn find(&self, module: &Module) -> Result<Result<&Scheme, String>, Refusal> {
+        let says_no = |list: &ModuleList| format!("`{}` says that it is not", list.field());
         if self.ignored.has(module, None)? {
-            return Err(says_no(&self.ignored));
+            return Ok(Err(says_no(&self.ignored)));
         }
         for specificity in Specificity::ALL {
             for (targets, scheme) in &self.groups {
                 if targets.has(module, Some(specificity))? {
-                    return scheme.as_ref().ok_or_else(|| says_no(targets));
+                    return Ok(scheme.as_ref().ok_or_else(|| says_no(targets)));
                 }
             }
         }
@@ -133,14 +150,15 @@ impl Quantisation {
             }
             Some(_) => "no group in `config_groups` has it as a target".to_owned(),
         };
-        self.others.as_ref().ok_or_else(|| contradicts(none()))
+        Ok(self.others.as_ref().ok_or_else(none))
     }
 
     /// Sentences for the user: whether weights are quantised, and whether a KV cache has scales.
     pub(crate) fn notes(&self, has_weights: bool, has_kv_scales: bool) -> Vec<String> {
         let method = self.method;
         let weights = format!(
-            "the weights are quantised ({method}); they are expanded to bf16 as they are read"
+            "the weights are quantised ({method}); they are kept packed where the device computes \
+             on that, and expanded to bf16 elsewhere"
         );
         let kv_cache = "the checkpoint's scales for a KV cache are not used; Ebb's formats have \
                         their own";

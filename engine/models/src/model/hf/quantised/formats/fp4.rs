@@ -38,16 +38,25 @@ pub(crate) enum Fp4 {
     NvModelOpt,
 }
 
+impl Fp4 {
+    /// Inputs that share a scale.
+    pub(super) fn group(self) -> usize {
+        match self {
+            Self::MxBlocks | Self::MxPacked => 32,
+            Self::NvPacked | Self::NvModelOpt => 16,
+        }
+    }
+}
+
 pub(super) fn read(parts: &mut Parts<'_>, fp4: Fp4) -> Result<QuantisedTensor, Refusal> {
     let shape = parts.shape;
     let [rows, columns] = shape;
-    let (codes, scale, size) = match fp4 {
-        Fp4::MxBlocks => ("weight_blocks", "weight_scales", 32),
-        Fp4::MxPacked => ("weight_packed", "weight_scale", 32),
-        Fp4::NvPacked => ("weight_packed", "weight_scale", 16),
-        Fp4::NvModelOpt => ("weight", "weight_scale", 16),
+    let (codes, scale) = match fp4 {
+        Fp4::MxBlocks => ("weight_blocks", "weight_scales"),
+        Fp4::MxPacked | Fp4::NvPacked => ("weight_packed", "weight_scale"),
+        Fp4::NvModelOpt => ("weight", "weight_scale"),
     };
-    let size = group_size(parts, size)?;
+    let size = group_size(parts, fp4.group())?;
     let in_blocks = [rows, columns / 32, 16];
     let in_rows = [rows, columns / 2];
     let codes_shape = match fp4 {

@@ -31,6 +31,8 @@ pub(crate) struct Gptq {
     pub(crate) indexed: bool,
     /// Whether zeros are stored less one.
     pub(crate) zeros_less_one: bool,
+    /// Whether zeros are said to be the middle of the codes. They are stored all the same.
+    pub(crate) symmetric: bool,
 }
 
 /// Zeros of groups.

@@ -43,6 +43,39 @@ impl Scheme {
     }
 }
 
+impl Scheme {
+    /// The form that rows of so many inputs are packed in; `None` where inputs are in groups by an
+    /// index.
+    pub(super) fn format(&self, inputs: usize) -> Option<WeightFormat> {
+        let int = |bits: usize, symmetric: bool| Codes::Int {
+            bits: bits as u8,
+            zero: if symmetric { 1 << (bits - 1) } else { 0 },
+        };
+        let (codes, group, symmetric) = match *self {
+            Self::Fp8(sharing) => (Codes::E4M3, sharing.inputs(inputs), true),
+            Self::Int8 { sharing, symmetric } => {
+                (int(8, symmetric), sharing.inputs(inputs), symmetric)
+            }
+            Self::Packed(packed) if !packed.indexed => {
+                let codes = int(packed.bits, packed.symmetric);
+                (codes, packed.sharing.inputs(inputs), packed.symmetric)
+            }
+            Self::Awq { group, zeros } => (int(4, !zeros), group.unwrap_or(inputs), !zeros),
+            Self::Gptq(gptq) if !gptq.indexed => {
+                let codes = int(gptq.bits, gptq.symmetric);
+                (codes, gptq.group.unwrap_or(inputs), gptq.symmetric)
+            }
+            Self::Fp4(fp4) => (Codes::E2M1, fp4.group(), true),
+            Self::Packed(_) | Self::Gptq(_) => return None,
+        };
+        Some(WeightFormat {
+            codes,
+            group: group.min(inputs).max(1),
+            has_offsets: !symmetric,
+        })
+    }
+}
+
 /// A weight as a checkpoint stores it: `weight = (value(code) − zero) · scale`.
 #[derive(Clone, Debug)]
 pub(crate) struct QuantisedTensor {
