@@ -215,6 +215,7 @@ PANELS = [
         (f"max by (instance) (vllm:kv_cache_usage_perc{{{S}}})", "KV in use", "percentunit"),
         (f'max by (instance) (ebb:kv_bits{{{S},of="stored"}})', "bits stored", "suffix: bit"),
         (total("ebb:kv_pool_bytes", "instance"), "pool", "bytes"),
+        (total("ebb:weights_bytes", "instance"), "weights", "bytes"),
         key="instance",
     ),
 ]

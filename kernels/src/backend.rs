@@ -142,6 +142,12 @@ pub trait Backend: Send {
         1
     }
 
+    /// Bytes of the weights by the name of their format, the most first; nothing of a backend that
+    /// does not tell.
+    fn weight_bytes(&self) -> Vec<(String, u64)> {
+        Vec::new()
+    }
+
     /// Whether it samples tokens itself. One that does not refuses steps with samples.
     fn samples(&self) -> bool {
         false

@@ -68,7 +68,7 @@ impl fmt::Display for Budget {
     }
 }
 
-pub(super) fn gib(bytes: u64) -> f64 {
+pub(crate) fn gib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1u32 << 30)
 }
 

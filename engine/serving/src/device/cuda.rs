@@ -55,6 +55,11 @@ impl CudaDevice {
         })
     }
 
+    pub(super) fn in_use(&self) -> Option<u64> {
+        let (free, total) = self.0.memory().ok()?;
+        Some((total - free) as u64)
+    }
+
     pub(super) fn name(&self) -> String {
         self.0.name().to_owned()
     }

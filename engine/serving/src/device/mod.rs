@@ -21,6 +21,7 @@ use crate::kv_pages::PageFormats;
 
 pub use backend::{BackendOptions, StepSizes};
 pub use budget::Budget;
+pub(crate) use budget::gib;
 pub use choice::DeviceChoice;
 pub use cuda::CudaDevice;
 pub use error::DeviceError;
@@ -59,6 +60,14 @@ impl Device {
         match self {
             Self::Cpu => format!("CPU ({})", ebb_kernels::cpu::simd::Isa::detect().name()),
             Self::Cuda(device) => device.description(),
+        }
+    }
+
+    /// Bytes of a GPU's memory that are in use, by all its users together.
+    pub fn in_use(&self) -> Option<u64> {
+        match self {
+            Self::Cpu => None,
+            Self::Cuda(device) => device.in_use(),
         }
     }
 

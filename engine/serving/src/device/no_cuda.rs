@@ -24,6 +24,10 @@ impl CudaDevice {
         match *self {}
     }
 
+    pub(super) fn in_use(&self) -> Option<u64> {
+        match *self {}
+    }
+
     pub(super) fn name(&self) -> String {
         match *self {}
     }

@@ -191,6 +191,20 @@ impl Recorder {
             .set(1.0);
     }
 
+    /// Exposes the bytes of weights by format.
+    pub fn weights(&self, bytes: &[(String, u64)]) {
+        let Some(inner) = &self.0 else { return };
+        for (format, bytes) in bytes {
+            Register(&inner.recorder)
+                .gauge(
+                    "ebb:weights_bytes",
+                    "Size of the model's weights, by the format that they are held in.",
+                    &[("format", format.as_str())],
+                )
+                .set(*bytes as f64);
+        }
+    }
+
     /// Exposes how many sequences may run and how many requests may wait.
     pub fn limits(&self, running: usize, waiting: usize) {
         let Some(inner) = &self.0 else { return };

@@ -3,6 +3,7 @@
 mod config;
 mod error;
 mod memory;
+mod memory_lines;
 
 use ebb_block_manager::{BLOCK_TOKENS, PoolConfig};
 use ebb_kernels::backend::Backend;
@@ -24,6 +25,7 @@ pub use config::EngineConfig;
 pub use error::StartError;
 pub use memory::{CPU_KV_MEMORY_BYTES, GPU_MEMORY_UTILIZATION, pool};
 use memory::{kv_memory, max_context};
+use memory_lines::{memory_lines, weights_by_format};
 
 /// Opens the model, loads it, and starts the engine thread. Blocks while it does; shows progress on
 /// a terminal.
@@ -157,6 +159,11 @@ pub fn start_on(
     });
     let log = log.transpose()?;
     let backend = backend(options, &model, pool.frames)?;
+    let weights = weights_by_format(&*backend, &model);
+    recorder.weights(&weights);
+    for line in memory_lines(&weights, pool_bytes, config.device.in_use()) {
+        tracing::info!("{line}");
+    }
     tracing::info!(
         model = info.name,
         device = info.device,
