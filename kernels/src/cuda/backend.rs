@@ -327,6 +327,13 @@ impl Backend for CudaBackend {
         })
     }
 
+    fn weight_bytes(&self) -> Vec<(String, u64)> {
+        let bytes = self.forward.weights.bytes().into_iter();
+        bytes
+            .map(|(title, bytes)| (title.to_owned(), bytes as u64))
+            .collect()
+    }
+
     fn spec(&self) -> &ModelSpec {
         &self.forward.spec
     }

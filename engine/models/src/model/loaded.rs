@@ -252,12 +252,10 @@ impl LoadedModel {
     }
 
     /// Which random model this is, if its weights are plain random numbers
-    /// ([`RandomWeights`](ebb_kernels::model::RandomWeights)).
+    /// ([`RandomWeights`](ebb_kernels::model::RandomWeights)) before they are quantised.
     pub fn random_seed(&self) -> Option<u64> {
         match &self.stored {
-            Stored::Dummy(weights) if weights.is_plain() && self.quantisation.is_none() => {
-                Some(weights.seed())
-            }
+            Stored::Dummy(weights) if weights.is_plain() => Some(weights.seed()),
             _ => None,
         }
     }
@@ -295,6 +293,11 @@ impl LoadedModel {
         }
         self.quantisation = Some(quantisation);
         Ok(())
+    }
+
+    /// What plain weights are quantised to.
+    pub fn quantisation(&self) -> Option<Quantisation> {
+        self.quantisation
     }
 
     /// The key scales that a backend is to compute which gets [`Self::unfolded_weights`].

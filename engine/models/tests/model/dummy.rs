@@ -119,7 +119,7 @@ fn plain_weights_may_be_quantised_and_are_another_model_then() {
     let mut identities = vec![identity.weights, model.weights_sha256()];
     for quantisation in [Quantisation::Fp8, Quantisation::Int4] {
         model.quantise(quantisation).expect("plain weights");
-        assert_eq!(model.random_seed(), None);
+        assert_eq!(model.quantisation(), Some(quantisation));
         let is_linear = |name: TensorName| {
             matches!(name, TensorName::Layer(..)) && name.shape(&spec).len() == 2
         };

@@ -12,7 +12,7 @@ pub struct Budget {
     /// Share of `total` that may be used, by all its users together.
     pub utilization: f64,
     /// What the engine needs besides the KV cache.
-    pub needs: Vec<(&'static str, u64)>,
+    pub needs: Vec<(String, u64)>,
 }
 
 impl Budget {
@@ -83,7 +83,10 @@ mod tests {
             total: 80 * GIB,
             free: free * GIB,
             utilization: 0.75,
-            needs: vec![("weights", weights * GIB), ("reserve", GIB)],
+            needs: vec![
+                ("weights".to_owned(), weights * GIB),
+                ("reserve".to_owned(), GIB),
+            ],
         }
     }
 

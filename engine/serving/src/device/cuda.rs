@@ -71,6 +71,7 @@ impl CudaDevice {
     pub fn budget(
         &self,
         model: &LoadedModel,
+        expand_weights: bool,
         steps: &StepSizes,
         utilization: f64,
     ) -> Result<Budget, DeviceError> {
@@ -79,22 +80,31 @@ impl CudaDevice {
         // The tables are made for the pool: as large as it could be.
         let frame_bytes = spec.kv_geometry().frame_layout().frame_bytes;
         let frames = u32::try_from(free / frame_bytes).unwrap_or(u32::MAX);
-        let needs = CudaBackend::needs(&self.0, spec, &config(frames, steps), &model.weights())
+        let config = CudaConfig {
+            expand_weights,
+            ..config(frames, steps)
+        };
+        let weights = HeldWeights::of(model, expand_weights)?.weights;
+        let needs = CudaBackend::needs(&self.0, spec, &config, &weights)
             .map_err(|e| DeviceError::Weights(e.to_string()))?;
-        let weights: usize = needs.weights.iter().map(|(_, bytes)| bytes).sum();
+        let weights = needs.weights.iter().map(|(format, bytes)| {
+            let what = format!("weights, {format}");
+            (what, *bytes as u64)
+        });
+        let others = [
+            (
+                "activations, tables and workspaces",
+                needs.workspaces as u64,
+            ),
+            ("recorded steps", needs.graphs as u64),
+            ("reserve", RESERVE_BYTES),
+        ];
+        let others = others.map(|(what, bytes)| (what.to_owned(), bytes));
         Ok(Budget {
             total: total as u64,
             free: free as u64,
             utilization,
-            needs: vec![
-                ("weights", weights as u64),
-                (
-                    "activations, tables and workspaces",
-                    needs.workspaces as u64,
-                ),
-                ("recorded steps", needs.graphs as u64),
-                ("reserve", RESERVE_BYTES),
-            ],
+            needs: weights.chain(others).collect(),
         })
     }
 
@@ -135,6 +145,7 @@ impl CudaDevice {
             rotate_k: options.rotation.k,
             rotate_v_online: options.rotation.v && how.is_packed,
             scale_k_online: how.scale_k_online,
+            expand_weights: options.expand_weights,
             ..config(frames, &options.steps)
         };
         let begin = Instant::now();
@@ -157,9 +168,13 @@ impl CudaDevice {
                 CudaBackend::with_pages(device, spec, config, &layout, &weights, progress)
                     .map_err(|e| failed(&e))?
             }
-            Some(seed) => CudaBackend::random_with_pages(device, spec, config, &layout, seed, None)
-                .map_err(|e| failed(&e))?,
-            None => {
+            // The device makes them by itself.
+            Some(seed) if how.is_packed || model.quantisation().is_none() => {
+                let quantisation = model.quantisation();
+                CudaBackend::random_with_pages(device, spec, config, &layout, seed, quantisation)
+                    .map_err(|e| failed(&e))?
+            }
+            _ => {
                 let weights = how.weights;
                 CudaBackend::with_pages(device, spec, config, &layout, &weights, progress)
                     .map_err(|e| failed(&e))?

@@ -2,7 +2,6 @@
 
 use ebb_kernels::backend::Backend;
 use ebb_kernels::kv::KvLayout;
-use ebb_kernels::model::ModelSpec;
 use ebb_models::model::LoadedModel;
 
 use super::{BackendOptions, Budget, DeviceError, StepSizes};
@@ -36,7 +35,13 @@ impl CudaDevice {
     ///
     /// # Errors
     /// Never: there is no such device.
-    pub fn budget(&self, _: &LoadedModel, _: &StepSizes, _: f64) -> Result<Budget, DeviceError> {
+    pub fn budget(
+        &self,
+        _: &LoadedModel,
+        _: bool,
+        _: &StepSizes,
+        _: f64,
+    ) -> Result<Budget, DeviceError> {
         match *self {}
     }
 

@@ -22,7 +22,12 @@ pub(super) fn kv_memory(
     let Device::Cuda(device) = &config.device else {
         return Ok(config.kv_memory_bytes.unwrap_or(CPU_KV_MEMORY_BYTES));
     };
-    let budget = device.budget(model, steps, config.gpu_memory_utilization)?;
+    let budget = device.budget(
+        model,
+        config.expand_weights,
+        steps,
+        config.gpu_memory_utilization,
+    )?;
     for line in budget.lines() {
         tracing::info!("{line}");
     }

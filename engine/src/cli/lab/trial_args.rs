@@ -235,7 +235,8 @@ impl TrialArgs {
             return Ok((room < needed).then_some(raise));
         };
         let steps = &options.steps;
-        let budget = gpu.budget(&opened.model, steps, GPU_MEMORY_UTILIZATION)?;
+        let expand = options.expand_weights;
+        let budget = gpu.budget(&opened.model, expand, steps, GPU_MEMORY_UTILIZATION)?;
         // Blocks that shrink need scratch beside the pool.
         let fits = |bytes: u64| {
             let pool = |layout| gpu.pool_bytes(steps, layout, bytes);
