@@ -152,7 +152,7 @@ impl Numbers {
             let byte = number[place % 8];
             *code = match codes {
                 // No NaN.
-                Codes::E4M3 if byte & 0x7F == 0x7F => byte ^ 1,
+                Codes::E4M3 if byte & 0x7F == 0x7F => byte ^ 0x40,
                 _ => byte >> shift,
             };
         }
