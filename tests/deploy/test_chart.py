@@ -228,6 +228,19 @@ def test_modes_differ_where_they_must():
     assert container["image"].endswith("@sha256:" + "a" * 64)
 
 
+def test_weights_are_held_as_asked():
+    (plain,) = pod(chart.render())["containers"]
+    assert "--weights=packed" in plain["args"]
+    assert not [one for one in plain["args"] if one.startswith("--quantization")]
+    (asked,) = pod(chart.render({"model": {"quantization": "int4", "weights": "exact"}}))[
+        "containers"
+    ]
+    assert {"--quantization=int4", "--weights=exact"} <= set(asked["args"])
+    for wrong in ({"quantization": "int3"}, {"weights": "mapped"}):
+        with pytest.raises(chart.Refused, match=next(iter(wrong))):
+            chart.render({"model": wrong})
+
+
 def test_keys_and_certificates_come_from_secrets():
     objects = chart.render(CASES["keys, certificates"])
     spec = pod(objects)
