@@ -71,6 +71,14 @@ const FORMATS: [(&str, Codes, usize, bool); 7] = [
     ("mxfp4", Codes::E2M1, 32, false),
 ];
 
+/// Ways that are timed.
+const WAYS: [PackedWay; 4] = [
+    PackedWay::Streamed,
+    PackedWay::Skinny,
+    PackedWay::Unpacked,
+    PackedWay::Fp8,
+];
+
 /// Prints the CSV `engine,format,way,rows,inputs,outputs,us,GBps,TFLOPs` of packed weights, as
 /// [`alone`] does; GB/s of packed bytes.
 pub fn packed(device: &Arc<Device>, rows: &[usize], repeats: usize) -> Result<(), ProbeError> {
@@ -88,7 +96,7 @@ pub fn packed(device: &Arc<Device>, rows: &[usize], repeats: usize) -> Result<()
                     continue;
                 };
                 let bytes = probe.bytes() as f64;
-                for way in [PackedWay::Streamed, PackedWay::Skinny, PackedWay::Unpacked] {
+                for way in WAYS {
                     let Some(times) = probe.time(way, repeats)? else {
                         continue;
                     };

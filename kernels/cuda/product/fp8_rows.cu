@@ -1,5 +1,5 @@
-// What products of eight-bit floats read: rows of x quantised as they come, and weights out of their
-// chunks.
+// What products of eight-bit floats read: rows of x quantised as they come, and weights out of
+// their chunks.
 #include "../common/kernel.cuh"
 #include "../common/reduce.cuh"
 #include "packed.cuh"

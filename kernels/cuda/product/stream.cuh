@@ -25,8 +25,8 @@
 // and what it opens. The copy engine brings them so.
 //
 // Packed weights (packed.cuh) come in chunks, 128 inputs to a unit, and become operand A in
-// registers, a quarter of a unit while the tensor cores work on the one before. Sums are multiplied by the
-// outputs' factors before anything else.
+// registers, a quarter of a unit while the tensor cores work on the one before. Sums are multiplied
+// by the outputs' factors before anything else.
 //
 // The norm between two products needs no kernel of its own: y = W n(r), n(r) = r g / rms(r), r the
 // residual stream. The product before adds its sums to r, and leaves r g, not divided, and the

@@ -196,7 +196,8 @@ impl PackedProducts {
         unsafe { kernel.launch(stream, grid, THREADS, &params) }
     }
 
-    /// Whether a product is one that tensor cores can do with eight-bit floats, in the room there is.
+    /// Whether a product is one that tensor cores can do with eight-bit floats, in the room there
+    /// is.
     pub(super) fn can_fp8(&self, parts: &[PackedPart], shape: GemmShape) -> bool {
         let is_aligned = shape.inputs.is_multiple_of(16) && shape.outputs.is_multiple_of(16);
         let [part] = parts else {

@@ -44,8 +44,8 @@ struct Piece {
     address: DevicePtr,
 }
 
-/// Loads every tensor of a valid spec, those of `plan` packed. `progress(done, total)` counts bytes,
-/// on the calling thread.
+/// Loads every tensor of a valid spec, those of `plan` packed. `progress(done, total)` counts
+/// bytes, on the calling thread.
 pub(super) fn load<W: WeightSource>(
     device: &Arc<Device>,
     spec: &ModelSpec,

@@ -1,5 +1,5 @@
-//! Packed weights from a source to the device: which linear layers stay packed, and how threads pack
-//! them.
+//! Packed weights from a source to the device: which linear layers stay packed, and how threads
+//! pack them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
