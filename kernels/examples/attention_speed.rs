@@ -1,10 +1,11 @@
-//! Time of one decode step's attention on the CPU over blocks of each page format, on two threads.
+//! Time of a decode step's attention on the CPU over blocks of each page format.
 //!
-//! Eight sequences decode a token behind ten full blocks each. The model has the heads of a real
-//! one and next to nothing else; what a step without those blocks takes is taken off.
+//! Eight sequences have ten full blocks each, and some of them decode a token in turn. The model
+//! has the heads of a real one and next to nothing else; what a step without those blocks takes is
+//! taken off. Where others use the machine, one thread and one sequence a step are disturbed least.
 //!
 //! ```sh
-//! cargo run --release -p ebb-kernels --example attention_speed
+//! cargo run --release -p ebb-kernels --example attention_speed [THREADS [SEQUENCES_A_STEP]]
 //! ```
 
 use std::error::Error;
@@ -17,11 +18,10 @@ use ebb_kernels::kv::{KvArena, KvLayout, Side};
 use ebb_kernels::model::{ModelSpec, QkNorm, RandomWeights, Rope, UniformModel};
 use ebb_kernels::{BLOCK_TOKENS, bf16};
 
-const THREADS: usize = 2;
 const SEQUENCES: usize = 8;
 /// Full blocks of each sequence.
 const BLOCKS: usize = 10;
-const REPETITIONS: usize = 60;
+const REPETITIONS: usize = 400;
 
 /// Formats of keys and values.
 const PAGES: [(F, F); 9] = [
@@ -37,6 +37,10 @@ const PAGES: [(F, F); 9] = [
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1).map(|arg| arg.parse());
+    let threads = args.next().transpose()?.unwrap_or(2);
+    let at_once = args.next().transpose()?.unwrap_or(SEQUENCES);
+    println!("{threads} threads, {at_once} sequences a step");
     println!("ms of a step's attention, and over that of 16 bit (shortest of {REPETITIONS})");
     for (name, layers, q_heads, kv_heads, head_dim) in [
         ("SmolLM2-135M", 30, 9, 3, 64),
@@ -46,7 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let spec = spec(layers, q_heads, kv_heads, head_dim);
         let mut sixteen = None;
         for (k, v) in PAGES {
-            let ms = attention_ms(&spec, k, v)?;
+            let ms = attention_ms(&spec, (k, v), threads, at_once)?;
             let sixteen = *sixteen.get_or_insert(ms);
             println!("  k={k:<9} v={v:<6} {ms:>7.2} {:>6.2}", ms / sixteen);
         }
@@ -77,7 +81,12 @@ fn spec(layers: usize, q_heads: usize, kv_heads: usize, head_dim: usize) -> Mode
 }
 
 /// Milliseconds of a decode step over blocks of these formats, less one of empty sequences.
-fn attention_ms(spec: &ModelSpec, k: F, v: F) -> Result<f64, Box<dyn Error>> {
+fn attention_ms(
+    spec: &ModelSpec,
+    (k, v): (F, F),
+    threads: usize,
+    at_once: usize,
+) -> Result<f64, Box<dyn Error>> {
     let geometry = spec.kv_geometry();
     let frame = geometry.frame_layout();
     let shrunk = (k, v) != (F::F16, F::F16);
@@ -113,18 +122,18 @@ fn attention_ms(spec: &ModelSpec, k: F, v: F) -> Result<f64, Box<dyn Error>> {
     };
     let options = CpuOptions {
         layout: Some(layout),
-        ..CpuOptions::new(THREADS)
+        ..CpuOptions::new(threads)
     };
     let mut backend =
         CpuBackend::with_options(spec.clone(), &weights, arena, options, &mut |_, _| ())?;
     backend.step(&step)?;
     let mut time = |first: usize, position: usize| -> Result<f64, Box<dyn Error>> {
-        let mut input = StepInput::default();
-        for slot in first..first + SEQUENCES {
-            input.push_seq(slot as u32, position as u32, &[7]);
-        }
         let mut shortest = f64::INFINITY;
-        for _ in 0..REPETITIONS {
+        for start in (0..SEQUENCES).step_by(at_once).cycle().take(REPETITIONS) {
+            let mut input = StepInput::default();
+            for slot in start..SEQUENCES.min(start + at_once) {
+                input.push_seq((first + slot) as u32, position as u32, &[7]);
+            }
             let start = Instant::now();
             backend.step(&input)?;
             shortest = shortest.min(start.elapsed().as_secs_f64() * 1e3);
@@ -190,5 +199,7 @@ fn rows(shape: RecordShape) -> Vec<bf16> {
         state ^= state << 17;
         bf16::from_f32((state >> 40) as f32 / (1 << 23) as f32 - 1.0)
     };
-    std::iter::repeat_with(draw).take(shape.elements()).collect()
+    std::iter::repeat_with(draw)
+        .take(shape.elements())
+        .collect()
 }

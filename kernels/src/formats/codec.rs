@@ -5,7 +5,7 @@ use std::ops::Range;
 use half::bf16;
 
 use super::ladder::{LadderPage, Width};
-use super::{FormatError, MAX_HEAD_DIM, RecordShape};
+use super::{Codes, FormatError, MAX_HEAD_DIM, RecordShape};
 use crate::kv::Side;
 
 /// A page format: layout and codec of one record.
@@ -37,6 +37,11 @@ pub(crate) trait PageFormat: Sync {
 
     /// Dequantises the tokens of a range into `out`, `[tokens][head_dim]`.
     fn dequantise(&self, shape: RecordShape, record: &[u8], tokens: Range<usize>, out: &mut [f32]);
+
+    /// The codes of a record, if readers can compute on them; else they dequantise it.
+    fn codes<'a>(&self, _: RecordShape, _: &'a [u8]) -> Option<Codes<'a>> {
+        None
+    }
 
     /// Its precision level on the ladders; static formats have none.
     fn level(&self) -> Option<Level<'_>> {

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use half::bf16;
 
 use super::order::walk::TILE_TOKENS;
-use super::{FormatError, FormatId, RecordShape, ladder};
+use super::{Codes, FormatError, FormatId, RecordShape, ladder};
 use crate::BLOCK_TOKENS;
 use crate::kv::Side;
 
@@ -98,6 +98,12 @@ impl FormatId {
         self.check_len("dequantised tokens (elements)", elements, out.len())?;
         self.codec().dequantise(shape, record, tokens, out);
         Ok(())
+    }
+
+    /// The codes of a record of the right size, if readers can compute on them.
+    pub(crate) fn codes(self, shape: RecordShape, record: &[u8]) -> Option<Codes<'_>> {
+        debug_assert_eq!(self.record_bytes(shape), Ok(record.len()));
+        self.codec().codes(shape, record)
     }
 
     /// Transcodes a record of this format into one of `to`, a format that

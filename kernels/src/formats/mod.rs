@@ -9,6 +9,7 @@
 //! - [`ladder`] lists the precision levels of a side, top first, [`precision_levels`] those of both
 //!   branches below int4 and of keys per token as well. Other formats are *static*: a page can get
 //!   them from 16 bit only, and keeps them.
+//! - `coded` is what attention on a CPU reads of a record whose codes it computes with.
 //! - `order` is the one permutation of codes inside a plane, `affine` what zero-and-range formats
 //!   share, `kitty` what Kitty's share, `clip` the rule of clipped 2-bit codes.
 //! - [`rotation`] folds V's Hadamard rotation into the weights; it is no format.
@@ -19,6 +20,7 @@
 mod affine;
 mod clip;
 mod codec;
+mod coded;
 mod entries;
 mod error;
 #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
@@ -31,6 +33,8 @@ pub mod rotation;
 mod shape;
 mod simd;
 
+pub(crate) use affine::MAX_GROUPS;
+pub(crate) use coded::{CodePlane, Codes, High, Slabs};
 pub use error::FormatError;
 pub use ladder::{ladder, legal_shrink, precision_levels};
 pub use shape::{MAX_HEAD_DIM, RecordShape};

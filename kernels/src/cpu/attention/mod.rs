@@ -2,10 +2,16 @@
 //!
 //! Each query row goes over the blocks of its sequence in order of position, 128 tokens at a time
 //! (see [`rows`]); rows of a chunk and the query heads of a KV head share the reading of a block.
+//! Of shrunk pages it computes on the codes (see [`codes`]), or dequantises them if their format
+//! has none to compute on.
 
+mod codes;
 mod pages;
 mod plan;
+mod products;
 mod rows;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use pages::Pages;
 pub(crate) use plan::{Heads, Plan};
@@ -17,7 +23,7 @@ use super::threads::{Pool, TaskPanic};
 use crate::BLOCK_TOKENS;
 use pages::HeadPage;
 use plan::{Task, Unit};
-use rows::{MAX_ROWS, Shape, finish, merge, state_stride};
+use rows::{Block, MAX_ROWS, Shape, finish, merge, state_stride};
 
 /// Most query rows a unit of work has, for groups of `group` query heads.
 pub(crate) fn max_query_rows(group: usize) -> usize {
@@ -160,16 +166,21 @@ impl Kernel for RunTask<'_, '_> {
             let first_token = block * BLOCK_TOKENS;
             let next = (block + 1 < end_block).then(|| block_and_tokens(block + 1));
             let (id, tokens) = block_and_tokens(block);
-            let page = HeadPage {
-                block: id,
-                layer: attention.layer,
-                kv_head: unit.first_head as usize,
+            let seen = Block {
+                pages: &attention.pages,
+                first: HeadPage {
+                    block: id,
+                    layer: attention.layer,
+                    kv_head: unit.first_head as usize,
+                },
+                tokens,
+                next,
             };
             let visible = |i: usize| {
                 let position = unit.position as usize + i / attention.heads.group;
                 (position + 1).saturating_sub(first_token).min(tokens)
             };
-            scratch.attend(s, shape, &attention.pages, page, tokens, next, visible);
+            scratch.attend(s, shape, seen, visible);
             for row in (0..rows).filter(|row| visible(row % shape.rows) > 0) {
                 let sums = &scratch.block[row * stride..][..stride];
                 let state = &mut scratch.state[row * stride..][..stride];

@@ -8,7 +8,7 @@ use crate::SUB_BLOCK_TOKENS;
 use crate::backend::BlockTables;
 use crate::cpu::gemm::PANEL;
 use crate::cpu::simd::Simd;
-use crate::formats::RecordShape;
+use crate::formats::{Codes, FormatId, RecordShape};
 use crate::kv::{KvArena, KvGeometry, KvLayout, RecordPlace, Side};
 
 /// Tokens of a piece.
@@ -109,27 +109,50 @@ impl Pages<'_> {
     /// Decodes an item of a shrunk block: the whole piece, whatever is seen of it.
     #[inline(never)]
     fn decode(&self, page: HeadPage, item: Item, rows: &mut [f32], out: &mut [f32]) {
-        let dim = self.geometry.head_dim;
-        let (level, frames) = self.tables.block_and_room(page.block);
-        let bytes = self.layout.record_bytes(level, page.layer, item.side);
-        let place = self.record_place(page, level, item.side);
         let mut joined = Vec::new();
-        // SAFETY: shrinks and appends are over.
-        let record = unsafe { self.arena.record(frames, place, bytes, &mut joined) };
-        let shape = RecordShape {
-            side: item.side,
-            head_dim: dim,
-        };
-        let format = self.layout.format(level, page.layer, item.side);
-        let rows = &mut rows[..PIECE * dim];
+        let (format, shape, record) = self.record(page, item.side, &mut joined);
+        let rows = &mut rows[..PIECE * shape.head_dim];
         let tokens = item.piece * PIECE..(item.piece + 1) * PIECE;
         if let Err(error) = format.dequantise_tokens(shape, record, tokens, rows) {
             unreachable!("the layout admits only records of the right size: {error}");
         }
         match item.side {
-            Side::K => keys_from_rows(rows, dim, out),
-            Side::V => values_from_rows(rows, dim, out),
+            Side::K => keys_from_rows(rows, shape.head_dim, out),
+            Side::V => values_from_rows(rows, shape.head_dim, out),
         }
+    }
+
+    /// The codes of a page that is to be computed on, see [`super::codes`]. `joined` is scratch.
+    pub(super) fn codes<'a>(
+        &'a self,
+        page: HeadPage,
+        side: Side,
+        joined: &'a mut Vec<u8>,
+    ) -> Option<Codes<'a>> {
+        if self.tables.block_and_room(page.block).0 == 0 {
+            return None;
+        }
+        let (format, shape, record) = self.record(page, side, joined);
+        format.codes(shape, record)
+    }
+
+    /// A record of a shrunk block and its format; `joined` is scratch.
+    fn record<'a>(
+        &'a self,
+        page: HeadPage,
+        side: Side,
+        joined: &'a mut Vec<u8>,
+    ) -> (FormatId, RecordShape, &'a [u8]) {
+        let (level, frames) = self.tables.block_and_room(page.block);
+        let bytes = self.layout.record_bytes(level, page.layer, side);
+        let place = self.record_place(page, level, side);
+        let shape = RecordShape {
+            side,
+            head_dim: self.geometry.head_dim,
+        };
+        // SAFETY: shrinks and appends are over.
+        let record = unsafe { self.arena.record(frames, place, bytes, joined) };
+        (self.layout.format(level, page.layer, side), shape, record)
     }
 
     /// Where a record lies in the frames of a shrunk block.

@@ -5,10 +5,12 @@
 //! the larger maximum (online softmax). What is computed for a row depends on its position and the
 //! pages only, never on the rows beside it.
 
+use super::codes::{Record, most_columns};
 use super::pages::{HeadPage, Item, PIECE, Pages, key_floats, value_floats};
+use super::products::{Part, score, weigh};
 use crate::BLOCK_TOKENS;
 use crate::cpu::floats::Floats;
-use crate::cpu::gemm::{F32Panel, PANEL, Rows, Sums, multiply_tile};
+use crate::cpu::gemm::{F32Panel, PANEL, Rows};
 use crate::cpu::math;
 use crate::cpu::simd::Simd;
 use crate::kv::Side;
@@ -17,7 +19,7 @@ use crate::kv::Side;
 pub(super) const MAX_ROWS: usize = 96;
 
 /// What one thread needs to attend.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Scratch {
     /// A piece of one head's keys, and one of its values.
     keys: Floats,
@@ -26,6 +28,13 @@ pub(crate) struct Scratch {
     decoded: Floats,
     /// `[rows][head_dim]`, scaled by 1 / sqrt(head_dim).
     pub(super) queries: Floats,
+    /// The record of a shrunk block whose codes are computed on, and its bytes if they lie apart.
+    record: Record,
+    joined: Vec<u8>,
+    /// `[rows][most_columns]`: what a record of keys makes of the queries.
+    folded: Floats,
+    /// `[rows]`: what every score of the block lacks, then every channel.
+    lacking: Floats,
     /// `[rows][128]` scores, then probabilities.
     scores: Floats,
     /// `[rows][stride]`: `(o, m, l)` of the block at hand.
@@ -53,6 +62,62 @@ pub(super) struct Shape {
     pub(super) rows: usize,
 }
 
+/// What is seen of a block.
+#[derive(Clone, Copy)]
+pub(super) struct Block<'a> {
+    pub(super) pages: &'a Pages<'a>,
+    /// The page of the first head.
+    pub(super) first: HeadPage,
+    /// Its first tokens, as many as anybody sees.
+    pub(super) tokens: usize,
+    /// The block and the tokens that will be attended to next, if any.
+    pub(super) next: Option<(u32, usize)>,
+}
+
+impl Block<'_> {
+    fn pieces(&self) -> usize {
+        self.tokens.div_ceil(PIECE)
+    }
+
+    fn page(&self, h: usize) -> HeadPage {
+        HeadPage {
+            kv_head: self.first.kv_head + h,
+            ..self.first
+        }
+    }
+
+    /// Where the item of a head lies that follows one, see [`Pages::runs`].
+    #[inline(always)]
+    fn runs_after(&self, h: usize, item: Item) -> Option<[*const u8; 2]> {
+        let (block, tokens, side, piece) = match (item.piece + 1 < self.pieces(), item.side) {
+            (true, side) => (self.first.block, self.tokens, side, item.piece + 1),
+            (false, Side::K) => (self.first.block, self.tokens, Side::V, 0),
+            (false, Side::V) => {
+                let (block, tokens) = self.next?;
+                (block, tokens, Side::K, 0)
+            }
+        };
+        let page = HeadPage {
+            block,
+            ..self.page(h)
+        };
+        Some(self.pages.runs(page, Item::new(side, piece, tokens)))
+    }
+
+    /// Where the record starts that follows one: the next head's, the other side's, or of the next
+    /// block; its own if there is none.
+    #[inline(always)]
+    fn record_after(&self, h: usize, shape: Shape, side: Side) -> *const u8 {
+        let last = Item::new(side, self.pieces() - 1, self.tokens);
+        let start = |page, side| self.pages.runs(page, Item::new(side, 0, self.tokens))[0];
+        if h + 1 < shape.kv_heads {
+            return start(self.page(h + 1), side);
+        }
+        let after = self.runs_after(0, last).map(|runs| runs[0]);
+        after.unwrap_or_else(|| start(self.page(h), side))
+    }
+}
+
 impl Scratch {
     /// Scratch for `head_dim` channels and at most `rows` query rows.
     pub(crate) fn new(head_dim: usize, rows: usize) -> Self {
@@ -62,6 +127,10 @@ impl Scratch {
             // The columns that pad the last panel stay zero for ever.
             values: Floats::zeros(value_floats(head_dim)),
             decoded: Floats::zeros(PIECE * head_dim),
+            record: Record::new(head_dim),
+            joined: Vec::new(),
+            folded: Floats::zeros(rows * most_columns(head_dim)),
+            lacking: Floats::zeros(rows),
             queries: Floats::zeros(rows * head_dim),
             scores: Floats::zeros(rows * BLOCK_TOKENS),
             block: Floats::zeros(rows * stride),
@@ -69,101 +138,172 @@ impl Scratch {
         }
     }
 
-    /// Attends to the first `tokens` tokens of a block, from the page's head on. Row `i` of each
-    /// head sees `visible(i)` of them, which does not decrease with `i`. `sink(state, row, (o, m,
-    /// l))` receives the results of the rows that see any, with the running state of that row.
-    /// `next` are the block and tokens that will be attended to next, if any.
+    /// Attends to what is seen of a block. Row `i` of each head sees `visible(i)` tokens of it,
+    /// which does not decrease with `i`. The results of the rows that see any are in `block` then.
     #[inline(always)]
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "two closures and what they are about"
-    )]
     pub(super) fn attend<S: Simd>(
         &mut self,
         s: S,
         shape: Shape,
-        pages: &Pages<'_>,
-        page: HeadPage,
-        tokens: usize,
-        next: Option<(u32, usize)>,
+        block: Block<'_>,
         visible: impl Fn(usize) -> usize + Copy,
     ) {
-        let pieces = tokens.div_ceil(PIECE);
-        let nothing = [self.keys.as_ptr().cast(); 2];
-        let next = next.map(|(block, tokens)| (block, Item::new(Side::K, 0, tokens)));
-        for i in 0..2 * pieces {
-            let item = |i: usize| match i.checked_sub(pieces) {
-                None => Item::new(Side::K, i, tokens),
-                Some(i) => Item::new(Side::V, i, tokens),
-            };
-            let ahead = match i + 1 {
-                i if i < 2 * pieces => Some((page.block, item(i))),
-                _ => next,
-            };
-            if i == pieces {
-                self.softmax(s, shape, visible);
-            }
+        if !self.score_codes(s, shape, block, visible) {
+            self.score_keys(s, shape, block, visible);
+        }
+        self.softmax(s, shape, visible);
+        if !self.weigh_codes(s, shape, block, visible) {
+            self.weigh_values(s, shape, block, visible);
+        }
+    }
+
+    /// Scores of keys that are read as they are, or dequantised.
+    #[inline(always)]
+    fn score_keys<S: Simd>(
+        &mut self,
+        s: S,
+        shape: Shape,
+        block: Block<'_>,
+        visible: impl Fn(usize) -> usize,
+    ) {
+        let dim = shape.head_dim;
+        self.lacking.fill(0.0);
+        for piece in 0..block.pieces() {
             // The heads of an item lie side by side in memory, so they are the inner loop.
             for h in 0..shape.kv_heads {
-                let kv_head = page.kv_head + h;
-                let page = HeadPage { kv_head, ..page };
-                let ahead = ahead.map_or(nothing, |(block, item)| {
-                    pages.runs(HeadPage { block, ..page }, item)
-                });
-                let rows = Part {
-                    shape,
-                    first: h * shape.rows,
-                    ahead,
+                let keys = &mut self.keys[..key_floats(dim)];
+                let item = Item::new(Side::K, piece, block.tokens);
+                let ahead = block.runs_after(h, item);
+                block
+                    .pages
+                    .read(s, block.page(h), item, &mut self.decoded, keys);
+                let panel = F32Panel {
+                    start: keys.as_ptr(),
+                    runs: ahead.unwrap_or([keys.as_ptr().cast(); 2]),
+                    run: dim / 2,
+                    skip: 0,
                 };
-                let item = item(i);
-                match item.side {
-                    Side::K => {
-                        let out = &mut self.keys[..key_floats(shape.head_dim)];
-                        pages.read(s, page, item, &mut self.decoded, out);
-                        self.scores(s, rows, item.piece, visible);
-                    }
-                    Side::V => {
-                        let out = &mut self.values[..value_floats(shape.head_dim)];
-                        pages.read(s, page, item, &mut self.decoded, out);
-                        self.weigh(s, rows, item.piece, visible);
-                    }
-                }
+                let queries = Rows {
+                    start: self.queries.as_ptr(),
+                    stride: dim,
+                    k: dim,
+                };
+                let (part, scores) = (Part::of_head(shape, h), &mut self.scores);
+                // SAFETY: queries are `[rows][dim]`, and the panel has `dim` rows.
+                unsafe { score(s, part, piece, (queries, panel), scores, &visible) };
             }
         }
     }
 
-    /// Scores of one head's rows against the piece of keys read last.
+    /// Adds up values that are read as they are, or dequantised.
     #[inline(always)]
-    fn scores<S: Simd>(
+    fn weigh_values<S: Simd>(
         &mut self,
         s: S,
-        part: Part,
-        piece: usize,
+        shape: Shape,
+        block: Block<'_>,
         visible: impl Fn(usize) -> usize,
     ) {
-        let dim = part.shape.head_dim;
-        let panel = F32Panel {
-            start: self.keys[..key_floats(dim)].as_ptr(),
-            runs: part.ahead,
-            run: dim / 2,
-            skip: 0,
-        };
-        for (start, end) in tiles::<S>(part.shape.rows, piece * PIECE, &visible) {
-            let (start, end) = (part.first + start, part.first + end);
-            let queries = Rows {
-                start: self.queries[start * dim..end * dim].as_ptr(),
-                stride: dim,
-                k: dim,
-            };
-            let sums = &mut self.scores[start * BLOCK_TOKENS..end * BLOCK_TOKENS];
-            let sums = Sums {
-                start: sums[piece * PIECE..].as_mut_ptr(),
-                stride: BLOCK_TOKENS,
-                add: false,
-            };
-            // SAFETY: the slices hold `end - start` rows of each, and a panel of `dim` rows.
-            unsafe { multiply_tile(s, end - start, queries, panel, sums) };
+        let dim = shape.head_dim;
+        for piece in 0..block.pieces() {
+            for h in 0..shape.kv_heads {
+                let values = &mut self.values[..value_floats(dim)];
+                let item = Item::new(Side::V, piece, block.tokens);
+                let ahead = block.runs_after(h, item);
+                block
+                    .pages
+                    .read(s, block.page(h), item, &mut self.decoded, values);
+                let panel = |i: usize| F32Panel {
+                    start: values[i * PIECE * PANEL..][..PIECE * PANEL].as_ptr(),
+                    runs: ahead.unwrap_or([values.as_ptr().cast(); 2]),
+                    run: dim / 2,
+                    skip: i * PIECE,
+                };
+                let rows = (&self.scores[..], &mut self.block[..]);
+                let (part, tokens) = (Part::of_head(shape, h), piece * PIECE..(piece + 1) * PIECE);
+                // SAFETY: panels of 32 rows.
+                unsafe { weigh(s, part, tokens, panel, rows, &visible) };
+            }
         }
+    }
+
+    /// Scores of keys whose codes are computed on; false if the page has none.
+    #[inline(always)]
+    fn score_codes<S: Simd>(
+        &mut self,
+        s: S,
+        shape: Shape,
+        block: Block<'_>,
+        visible: impl Fn(usize) -> usize,
+    ) -> bool {
+        let (dim, stride) = (shape.head_dim, most_columns(shape.head_dim));
+        for h in 0..shape.kv_heads {
+            let part = Part::of_head(shape, h);
+            let Some(codes) = block.pages.codes(block.page(h), Side::K, &mut self.joined) else {
+                return false;
+            };
+            self.record
+                .take(s, &codes, block.record_after(h, shape, Side::K));
+            for row in part.rows() {
+                let query = &self.queries[row * dim..][..dim];
+                let folded = &mut self.folded[row * stride..][..stride];
+                self.lacking[row] = self.record.fold_query(s, query, folded);
+            }
+            let queries = Rows {
+                start: self.folded.as_ptr(),
+                stride,
+                k: self.record.columns(),
+            };
+            for piece in 0..block.pieces() {
+                let operands = (queries, self.record.keys(piece));
+                // SAFETY: multiplicands are `[rows][stride]`; the panel has a row a column.
+                unsafe { score(s, part, piece, operands, &mut self.scores, &visible) };
+            }
+        }
+        true
+    }
+
+    /// Adds up values whose codes are computed on; false if the page has none.
+    #[inline(always)]
+    fn weigh_codes<S: Simd>(
+        &mut self,
+        s: S,
+        shape: Shape,
+        block: Block<'_>,
+        visible: impl Fn(usize) -> usize,
+    ) -> bool {
+        let (dim, stride) = (shape.head_dim, state_stride(shape.head_dim));
+        // Rows that see less than others have no weights beyond.
+        let run = match visible(0) {
+            BLOCK_TOKENS => BLOCK_TOKENS,
+            _ => PIECE,
+        };
+        for h in 0..shape.kv_heads {
+            let part = Part::of_head(shape, h);
+            let Some(codes) = block.pages.codes(block.page(h), Side::V, &mut self.joined) else {
+                return false;
+            };
+            self.record
+                .take(s, &codes, block.record_after(h, shape, Side::V));
+            for (i, row) in part.rows().enumerate() {
+                let seen = visible(i).next_multiple_of(PANEL);
+                let weights = &mut self.scores[row * BLOCK_TOKENS..][..seen];
+                self.lacking[row] = self.record.fold_weights(s, weights);
+            }
+            for first in (0..block.tokens).step_by(run) {
+                let panel = |i: usize| self.record.values(first, i);
+                let rows = (&self.scores[..], &mut self.block[..]);
+                // SAFETY: the panels have a row a token of the block.
+                unsafe { weigh(s, part, first..first + run, panel, rows, &visible) };
+            }
+            for (i, row) in part.rows().enumerate() {
+                if visible(i) > 0 {
+                    let o = &mut self.block[row * stride..][..dim];
+                    o.iter_mut().for_each(|o| *o += self.lacking[row]);
+                }
+            }
+        }
+        true
     }
 
     /// Turns all rows' scores into probabilities, up to a factor.
@@ -176,66 +316,11 @@ impl Scratch {
                 let columns = seen.next_multiple_of(PANEL);
                 let scores = &mut self.scores[row * BLOCK_TOKENS..][..columns];
                 let (m, l) = softmax(s, scores, seen);
-                self.block[(row + 1) * stride - 16] = m;
+                self.block[(row + 1) * stride - 16] = m + self.lacking[row];
                 self.block[(row + 1) * stride - 15] = l;
             }
         }
     }
-
-    /// Adds one head's probabilities times the piece of values read last.
-    #[inline(always)]
-    fn weigh<S: Simd>(&mut self, s: S, part: Part, piece: usize, visible: impl Fn(usize) -> usize) {
-        let stride = state_stride(part.shape.head_dim);
-        for (start, end) in tiles::<S>(part.shape.rows, piece * PIECE, &visible) {
-            let longest = visible(end - 1);
-            let (start, end) = (part.first + start, part.first + end);
-            let weights = &self.scores[start * BLOCK_TOKENS..end * BLOCK_TOKENS];
-            let weights = Rows {
-                start: weights[piece * PIECE..].as_ptr(),
-                stride: BLOCK_TOKENS,
-                k: PIECE.min(longest - piece * PIECE),
-            };
-            let block = &mut self.block[start * stride..end * stride];
-            let values = &self.values[..value_floats(part.shape.head_dim)];
-            for (i, panel) in values.chunks_exact(PIECE * PANEL).enumerate() {
-                let sums = Sums {
-                    start: block[i * PANEL..].as_mut_ptr(),
-                    stride,
-                    add: piece > 0,
-                };
-                let panel = F32Panel {
-                    start: panel.as_ptr(),
-                    runs: part.ahead,
-                    run: part.shape.head_dim / 2,
-                    skip: i * PIECE,
-                };
-                // SAFETY: the slices hold `end - start` rows of each, and a panel of 32 rows.
-                unsafe { multiply_tile(s, end - start, weights, panel, sums) };
-            }
-        }
-    }
-}
-
-/// The rows of one KV head, and what to prefetch while they are multiplied.
-#[derive(Clone, Copy)]
-struct Part {
-    shape: Shape,
-    /// The first of them.
-    first: usize,
-    ahead: [*const u8; 2],
-}
-
-/// Even tiles, `(first, end)`, of those of `rows` rows that see more than `tokens` tokens.
-#[inline(always)]
-fn tiles<S: Simd>(
-    rows: usize,
-    tokens: usize,
-    visible: impl Fn(usize) -> usize,
-) -> impl Iterator<Item = (usize, usize)> {
-    let first = (0..rows).find(|i| visible(*i) > tokens).unwrap_or(rows);
-    let rows = rows - first;
-    let tiles = rows.div_ceil(S::TILE_ROWS);
-    (0..tiles).map(move |t| (first + t * rows / tiles, first + (t + 1) * rows / tiles))
 }
 
 /// Turns the first `visible` scores into `exp(score - max)` and the rest into zeros; returns the

@@ -11,7 +11,7 @@ mod tile;
 
 pub use pack::{Columns, PackedMatrix, WeightMemory};
 
-pub(crate) use tile::{F32Panel, PANEL, Rows, Sums, multiply_tile};
+pub(crate) use tile::{F32Panel, PANEL, Panel, Rows, Sums, multiply_tile};
 
 use super::shared::SharedSlice;
 use super::simd::{Isa, Kernel, Simd};

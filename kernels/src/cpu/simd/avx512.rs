@@ -30,6 +30,20 @@ impl Avx512 {
 }
 
 impl Avx512 {
+    /// 16 words, of each four the lowest bytes, then the next ones, and so on.
+    ///
+    /// # Safety
+    /// `words` must be readable for 16.
+    #[inline(always)]
+    unsafe fn by_byte(self, words: *const u32) -> __m512i {
+        // SAFETY: `self` proves the feature; the caller vouches for `words`.
+        unsafe {
+            let order = _mm_set_epi8(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+            let order = _mm512_broadcast_i32x4(order);
+            _mm512_shuffle_epi8(_mm512_loadu_si512(words.cast()), order)
+        }
+    }
+
     /// The low and the high halves of words, bf16, as floats.
     #[inline(always)]
     fn halves(self, pairs: __m512i) -> (__m512, __m512) {
@@ -51,6 +65,16 @@ impl Simd for Avx512 {
     const TILE_ROWS: usize = 12;
     type F = __m512;
 
+    #[inline(always)]
+    fn outline<K: Kernel>(self, kernel: K) -> K::Output {
+        #[inline(never)]
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+        fn inner<K: Kernel>(simd: Avx512, kernel: K) -> K::Output {
+            kernel.run(simd)
+        }
+        // SAFETY: `self` proves the features.
+        unsafe { inner(self, kernel) }
+    }
     #[inline(always)]
     fn splat(self, x: f32) -> __m512 {
         // SAFETY: `self` proves the feature.
@@ -119,6 +143,103 @@ impl Simd for Avx512 {
                 }
             }
         }
+    }
+    #[inline(always)]
+    unsafe fn turn_words(self, from: *const u32, out: *mut u32) {
+        // SAFETY: `self` proves the feature; the caller vouches for `from` and `out`.
+        unsafe {
+            let row = |g: usize| _mm512_loadu_si512(from.wrapping_add(16 * g).cast());
+            // Within the 128-bit lanes, which are quarters: word w of rows 0 to 3, then 4 to 7.
+            let mut u = [[_mm512_setzero_si512(); 4]; 2];
+            for (half, u) in u.iter_mut().enumerate() {
+                let g = 4 * half;
+                let low = _mm512_unpacklo_epi32(row(g), row(g + 1));
+                let high = _mm512_unpackhi_epi32(row(g), row(g + 1));
+                let low2 = _mm512_unpacklo_epi32(row(g + 2), row(g + 3));
+                let high2 = _mm512_unpackhi_epi32(row(g + 2), row(g + 3));
+                *u = [
+                    _mm512_unpacklo_epi64(low, low2),
+                    _mm512_unpackhi_epi64(low, low2),
+                    _mm512_unpacklo_epi64(high, high2),
+                    _mm512_unpackhi_epi64(high, high2),
+                ];
+            }
+            let quarters = [
+                _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0),
+                _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4),
+            ];
+            let [first, last] = u;
+            for (w, (first, last)) in first.into_iter().zip(last).enumerate() {
+                for (i, quarters) in quarters.into_iter().enumerate() {
+                    let rows = _mm512_permutex2var_epi64(first, quarters, last);
+                    _mm512_storeu_si512(out.wrapping_add(32 * w + 16 * i).cast(), rows);
+                }
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn byte_fields<const BITS: u32, const STEP: u32, const ADD: bool>(
+        self,
+        words: *const u32,
+        shift: u32,
+        out: [*mut u8; 2],
+    ) {
+        // SAFETY: `self` proves the feature; the caller vouches for `words` and `out`.
+        unsafe {
+            let mask = _mm512_set1_epi8((1 << BITS) - 1);
+            let shift = _mm_cvtsi32_si128(shift as i32);
+            for pair in 0..2 {
+                let bytes = self.by_byte(words.wrapping_add(16 * pair));
+                // What a shift brings in from the next byte is masked.
+                let low = _mm512_srl_epi16(bytes, shift);
+                let high = _mm512_srl_epi16(low, _mm_cvtsi32_si128(STEP as i32));
+                let (low, high) = (_mm512_and_si512(low, mask), _mm512_and_si512(high, mask));
+                for t in 0..2 {
+                    // By byte: the four words of either half, low fields and high fields.
+                    let first =
+                        _mm512_set_epi32(23, 19, 7, 3, 22, 18, 6, 2, 21, 17, 5, 1, 20, 16, 4, 0);
+                    let order = _mm512_add_epi32(first, _mm512_set1_epi32(8 * t));
+                    let codes = _mm512_permutex2var_epi32(low, order, high);
+                    let at = 64 * (2 * pair + t as usize);
+                    let places = [
+                        (_mm512_extracti32x4_epi32::<0>(codes), out[0], at),
+                        (_mm512_extracti32x4_epi32::<1>(codes), out[1], at),
+                        (_mm512_extracti32x4_epi32::<2>(codes), out[0], at + 32),
+                        (_mm512_extracti32x4_epi32::<3>(codes), out[1], at + 32),
+                    ];
+                    for (mut codes, out, at) in places {
+                        let out = out.wrapping_add(at).cast();
+                        if ADD {
+                            let codes_4 = _mm_slli_epi16::<2>(codes);
+                            codes = _mm_or_si128(codes_4, _mm_loadu_si128(out));
+                        }
+                        _mm_storeu_si128(out, codes);
+                    }
+                }
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn bytes_of_words(self, words: *const u32, out: *mut u8) {
+        // SAFETY: `self` proves the feature; the caller vouches for `words` and `out`.
+        unsafe {
+            // By quarter and byte: the four words of either half.
+            let order = _mm512_set_epi32(15, 11, 14, 10, 13, 9, 12, 8, 7, 3, 6, 2, 5, 1, 4, 0);
+            for pair in 0..2 {
+                let bytes = self.by_byte(words.wrapping_add(16 * pair));
+                let codes = _mm512_permutexvar_epi32(order, bytes);
+                let out = |i: usize| out.wrapping_add(32 * (4 * pair + i)).cast();
+                _mm_storeu_si128(out(0), _mm512_extracti32x4_epi32::<0>(codes));
+                _mm_storeu_si128(out(1), _mm512_extracti32x4_epi32::<1>(codes));
+                _mm_storeu_si128(out(2), _mm512_extracti32x4_epi32::<2>(codes));
+                _mm_storeu_si128(out(3), _mm512_extracti32x4_epi32::<3>(codes));
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_u8(self, p: *const u8) -> __m512 {
+        // SAFETY: `self` proves the feature; the caller vouches for `p`.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()))) }
     }
     #[inline(always)]
     fn add(self, a: __m512, b: __m512) -> __m512 {

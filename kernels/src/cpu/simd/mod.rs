@@ -28,6 +28,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// A vector of [`Self::LANES`] f32.
     type F: Copy;
 
+    /// Runs a kernel out of line, so that nothing around its loops takes their registers.
+    fn outline<K: Kernel>(self, kernel: K) -> K::Output;
     /// All lanes `x`.
     fn splat(self, x: f32) -> Self::F;
     /// Reads `LANES` floats.
@@ -57,6 +59,37 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// # Safety
     /// The rows must be readable, and `out` writable for `2 * LANES` rows of `LANES`.
     unsafe fn transpose_pairs(self, rows: *const u32, stride: usize, out: *mut f32);
+    /// Turns 8 rows of words, `[8][4][4]`, so that the rows lie side by side: word `w` of quarter
+    /// `t` of row `g` becomes `out[w][t][g]`.
+    ///
+    /// # Safety
+    /// `from` must be readable and `out` writable for 128 words.
+    unsafe fn turn_words(self, from: *const u32, out: *mut u32);
+    /// Takes a field out of each byte of 32 words, `[4][8]`, and the one `STEP` bits above: of
+    /// quarter `t` and byte `b`, the eight words' fields at bit `shift`, then those above, go to
+    /// `out[b % 2] + 32 * (2 * t + b / 2)`. Fields have `BITS` bits, 4 at most. With `ADD`, four
+    /// times a field is added to what is there, 3 at most, instead.
+    ///
+    /// # Safety
+    /// `words` must be readable for 32, and 16 bytes writable at each of the 8 places of both
+    /// `out`, and readable with `ADD`.
+    unsafe fn byte_fields<const BITS: u32, const STEP: u32, const ADD: bool>(
+        self,
+        words: *const u32,
+        shift: u32,
+        out: [*mut u8; 2],
+    );
+    /// Takes 32 words apart, `[4][8]`: of quarter `t`, the eight words' bytes `2 * e`, then those
+    /// above, go to `out + 32 * (2 * t + e)`.
+    ///
+    /// # Safety
+    /// `words` must be readable for 32, and 16 bytes writable at each of the 8 places.
+    unsafe fn bytes_of_words(self, words: *const u32, out: *mut u8);
+    /// Reads `LANES` bytes as floats.
+    ///
+    /// # Safety
+    /// `p` must be readable for that many.
+    unsafe fn load_u8(self, p: *const u8) -> Self::F;
     /// `a + b`.
     fn add(self, a: Self::F, b: Self::F) -> Self::F;
     /// `a - b`.

@@ -1,7 +1,7 @@
 //! Plain Rust over 8-lane arrays; vectorises on any target whose baseline has a fused
 //! multiply-add (64-bit Arm). Elsewhere `mul_add` is a library call: slow, and still the same bits.
 
-use super::Simd;
+use super::{Kernel, Simd};
 
 /// Needs nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +23,10 @@ impl Simd for Portable {
     const TILE_ROWS: usize = 6;
     type F = [f32; N];
 
+    #[inline(never)]
+    fn outline<K: Kernel>(self, kernel: K) -> K::Output {
+        kernel.run(self)
+    }
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F {
         [x; N]
@@ -64,6 +68,64 @@ impl Simd for Portable {
                 }
             }
         }
+    }
+    #[inline(always)]
+    unsafe fn turn_words(self, from: *const u32, out: *mut u32) {
+        for g in 0..8 {
+            for t in 0..4 {
+                for w in 0..4 {
+                    // SAFETY: the caller vouches for `from` and `out`.
+                    unsafe {
+                        let word = from.wrapping_add(16 * g + 4 * t + w).read_unaligned();
+                        *out.wrapping_add(32 * w + 8 * t + g) = u32::from_le(word);
+                    }
+                }
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn byte_fields<const BITS: u32, const STEP: u32, const ADD: bool>(
+        self,
+        words: *const u32,
+        shift: u32,
+        out: [*mut u8; 2],
+    ) {
+        for t in 0..4 {
+            for byte in 0..4 {
+                let out = out[byte % 2].wrapping_add(32 * (2 * t + byte / 2));
+                for g in 0..8 {
+                    // SAFETY: the caller vouches for `words` and `out`.
+                    unsafe {
+                        let word = *words.wrapping_add(8 * t + g) >> (8 * byte as u32 + shift);
+                        for (i, word) in [word, word >> STEP].into_iter().enumerate() {
+                            let code = word as u8 & ((1 << BITS) - 1);
+                            let out = out.wrapping_add(8 * i + g);
+                            *out = if ADD { *out + 4 * code } else { code };
+                        }
+                    }
+                }
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn bytes_of_words(self, words: *const u32, out: *mut u8) {
+        for t in 0..4 {
+            for g in 0..8 {
+                // SAFETY: the caller vouches for `words` and `out`.
+                unsafe {
+                    let word = *words.wrapping_add(8 * t + g);
+                    for (byte, code) in word.to_le_bytes().into_iter().enumerate() {
+                        let column = out.wrapping_add(32 * (2 * t + byte / 2));
+                        *column.wrapping_add(8 * (byte % 2) + g) = code;
+                    }
+                }
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_u8(self, p: *const u8) -> Self::F {
+        // SAFETY: the caller vouches for `p`.
+        unsafe { p.cast::<[u8; N]>().read_unaligned() }.map(f32::from)
     }
     #[inline(always)]
     fn add(self, a: Self::F, b: Self::F) -> Self::F {

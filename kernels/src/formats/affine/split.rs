@@ -9,7 +9,7 @@ use half::bf16;
 use super::super::codec::PageFormat;
 use super::super::order::walk::{Scratch, TILE_TOKENS};
 use super::super::simd::vectorised;
-use super::super::{FormatError, MAX_HEAD_DIM, RecordShape};
+use super::super::{CodePlane, Codes, FormatError, High, MAX_HEAD_DIM, RecordShape};
 use super::{
     Grouping, Meta, Steps, code_plane, dequantise_tile, pack_plane, quantise, tiles, unpack_tile,
 };
@@ -55,6 +55,22 @@ impl<const LOW: u32> PageFormat for Split<LOW> {
 
     fn dequantise(&self, shape: RecordShape, record: &[u8], tokens: Range<usize>, out: &mut [f32]) {
         dequantise_record::<LOW>(shape, record, tokens, out);
+    }
+
+    fn codes<'a>(&self, shape: RecordShape, record: &'a [u8]) -> Option<Codes<'a>> {
+        let plane = |bits, bytes| CodePlane {
+            order: code_plane(shape, bits),
+            bytes,
+        };
+        let planes = &record[meta_bytes(shape)..];
+        let (low, high) = planes.split_at(code_plane(shape, LOW).bytes());
+        // Readers know higher bits that are worth four.
+        (LOW == 2).then(|| Codes {
+            low: plane(LOW, low),
+            high: High::All(plane(1, high)),
+            record,
+            levels: f32::from(levels(LOW)),
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::super::order::Plane;
 use super::super::order::walk::{self, Scratch, TILE_TOKENS};
 use super::super::simd::vectorised;
-use super::super::{MAX_HEAD_DIM, RecordShape};
+use super::super::{CodePlane, Codes, High, MAX_HEAD_DIM, RecordShape};
 use super::{Grouping, Meta, Steps, dequantise_tile};
 use crate::BLOCK_TOKENS;
 use crate::kv::Side;
@@ -44,6 +44,19 @@ impl<const BITS: u32> Uniform<BITS> {
     pub(crate) fn dequantise(&self, record: &[u8], tokens: Range<usize>, out: &mut [f32]) {
         let levels = ((1 << BITS) - 1) as f32;
         dequantise_plane::<BITS>(self.grouping, levels, 0.0, self.shape, record, tokens, out);
+    }
+
+    /// The codes of a record, unless it has keys per token.
+    pub(crate) fn codes<'a>(&self, record: &'a [u8]) -> Option<Codes<'a>> {
+        (self.grouping == Grouping::of_side(self.shape.side)).then(|| Codes {
+            low: CodePlane {
+                order: self.plane(),
+                bytes: &record[self.meta_bytes()..],
+            },
+            high: High::None,
+            record,
+            levels: ((1 << BITS) - 1) as f32,
+        })
     }
 
     /// Metadata and codes in natural order.

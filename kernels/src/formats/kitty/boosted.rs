@@ -6,7 +6,7 @@ use half::bf16;
 
 use super::super::codec::{HeadDims, LadderFormat, Level, PageFormat};
 use super::super::ladder::{LadderPage, Width};
-use super::super::{FormatError, RecordShape};
+use super::super::{Codes, FormatError, RecordShape};
 use super::{HEAD_DIMS, Kitty, nominal_bits};
 use crate::kv::Side;
 
@@ -39,6 +39,10 @@ impl<const SLABS: usize, const CLIPPED: bool> PageFormat for Boosted<SLABS, CLIP
 
     fn dequantise(&self, shape: RecordShape, record: &[u8], tokens: Range<usize>, out: &mut [f32]) {
         Kitty::<SLABS>::new(shape).dequantise(record, tokens, out);
+    }
+
+    fn codes<'a>(&self, shape: RecordShape, record: &'a [u8]) -> Option<Codes<'a>> {
+        Some(Kitty::<SLABS>::new(shape).codes(record))
     }
 
     fn level(&self) -> Option<Level<'_>> {

@@ -21,7 +21,7 @@ use super::ladder::{LadderPage, Width};
 use super::order::Plane;
 use super::order::walk::{self, Scratch, TILE_TOKENS};
 use super::simd::vectorised;
-use super::{MAX_HEAD_DIM, RecordShape};
+use super::{CodePlane, Codes, High, MAX_HEAD_DIM, RecordShape, Slabs};
 use crate::BLOCK_TOKENS;
 
 pub(crate) use boosted::Boosted;
@@ -74,6 +74,25 @@ impl<const SLABS: usize> Kitty<SLABS> {
 
     pub(crate) fn dequantise(&self, record: &[u8], tokens: Range<usize>, out: &mut [f32]) {
         dequantise_record::<SLABS>(self.shape, record, tokens, out);
+    }
+
+    /// The codes of a record.
+    pub(crate) fn codes<'a>(&self, record: &'a [u8]) -> Codes<'a> {
+        let parts = self.parts(record);
+        Codes {
+            low: CodePlane {
+                order: code_plane(self.shape, 2),
+                bytes: parts.low,
+            },
+            high: High::Boosted(Slabs {
+                order: self.slab(),
+                bytes: parts.slabs,
+                index: parts.index,
+                boosted: self.boosted(),
+            }),
+            record,
+            levels: 3.0,
+        }
     }
 
     pub(crate) fn unpack(&self, clipped: bool, record: &[u8]) -> LadderPage {

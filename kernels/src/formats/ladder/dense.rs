@@ -8,7 +8,7 @@ use half::bf16;
 
 use super::super::affine::Uniform;
 use super::super::codec::{LadderFormat, Level, PageFormat};
-use super::super::{FormatError, RecordShape};
+use super::super::{Codes, FormatError, RecordShape};
 use super::{LadderPage, Width};
 use crate::kv::Side;
 
@@ -57,6 +57,10 @@ impl<const BITS: u32, const CLIPPED: bool, const BY_TOKEN: bool> PageFormat
 
     fn dequantise(&self, shape: RecordShape, record: &[u8], tokens: Range<usize>, out: &mut [f32]) {
         Self::codec(shape).dequantise(record, tokens, out);
+    }
+
+    fn codes<'a>(&self, shape: RecordShape, record: &'a [u8]) -> Option<Codes<'a>> {
+        Self::codec(shape).codes(record)
     }
 
     fn level(&self) -> Option<Level<'_>> {
