@@ -5,7 +5,6 @@
 //! They come out of model files, so what a rendering does and holds is bounded, and it reaches
 //! nothing but its arguments.
 
-mod chains;
 mod clock;
 mod content;
 mod continued;
@@ -235,7 +234,6 @@ fn parse(source: &str, tokens: &TemplateTokens) -> Result<Template, ChatError> {
         );
         return Err(ChatError::Template(problem));
     }
-    chains::check(source)?;
     let parse = || {
         jinja::parse(source).map(|parsed| Template {
             wants_parts: content::wants_parts(&parsed, tokens),

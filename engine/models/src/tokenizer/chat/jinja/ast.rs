@@ -120,6 +120,64 @@ pub(super) enum ExprKind {
     If(Box<Expr>, Box<Expr>, Option<Box<Expr>>),
 }
 
+impl Expr {
+    /// Takes its parts out, to `parts`.
+    fn give(&mut self, parts: &mut Vec<Self>) {
+        match std::mem::replace(&mut self.kind, ExprKind::None) {
+            ExprKind::None
+            | ExprKind::Bool(_)
+            | ExprKind::Int(_)
+            | ExprKind::Float(_)
+            | ExprKind::Text(_)
+            | ExprKind::Name(_)
+            | ExprKind::BareSlice => {}
+            ExprKind::List(items) | ExprKind::Tuple(items) | ExprKind::Concat(items) => {
+                parts.extend(items);
+            }
+            ExprKind::Dict(items) => parts.extend(items.into_iter().flat_map(|(k, v)| [k, v])),
+            ExprKind::Attribute(a, _)
+            | ExprKind::Not(a)
+            | ExprKind::Minus(a)
+            | ExprKind::Plus(a) => parts.push(*a),
+            ExprKind::Item(a, b)
+            | ExprKind::Binary(_, a, b)
+            | ExprKind::And(a, b)
+            | ExprKind::Or(a, b) => parts.extend([*a, *b]),
+            ExprKind::Slice(a, bounds) => {
+                parts.push(*a);
+                parts.extend(bounds.into_iter().flatten());
+            }
+            ExprKind::Call(a, args) | ExprKind::Test(a, _, args) => {
+                parts.push(*a);
+                args.give(parts);
+            }
+            ExprKind::Filter(a, _, args) => {
+                parts.extend(a.map(|a| *a));
+                args.give(parts);
+            }
+            ExprKind::Compare(a, others) => {
+                parts.push(*a);
+                parts.extend(others.into_iter().map(|(_, other)| other));
+            }
+            ExprKind::If(a, b, c) => {
+                parts.extend([*a, *b]);
+                parts.extend(c.map(|c| *c));
+            }
+        }
+    }
+}
+
+/// Without recursion: a template is dropped on threads of any stack.
+impl Drop for Expr {
+    fn drop(&mut self) {
+        let mut parts = Vec::new();
+        self.give(&mut parts);
+        while let Some(mut part) = parts.pop() {
+            part.give(&mut parts);
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Args {
     pub(super) positional: Vec<Expr>,
@@ -128,6 +186,15 @@ pub(super) struct Args {
     pub(super) more: Option<Expr>,
     /// `**more`
     pub(super) more_named: Option<Expr>,
+}
+
+impl Args {
+    fn give(self, parts: &mut Vec<Expr>) {
+        parts.extend(self.positional);
+        parts.extend(self.named.into_iter().map(|(_, value)| value));
+        parts.extend(self.more);
+        parts.extend(self.more_named);
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

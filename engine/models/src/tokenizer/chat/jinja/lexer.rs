@@ -26,6 +26,12 @@ const OPERATORS: [&str; 26] = [
     ">", "<", "=", ".", ":", "|", ",", ";",
 ];
 
+/// Operators and opening brackets of one tag: what nests the tree that parsing, evaluating and
+/// dropping recurse along. Long tags have some 100.
+const OPERATORS_MAX: usize = 1000;
+/// Bytes of one name. Long ones have some 40.
+const NAME_BYTES_MAX: usize = 255;
+
 /// The tokens with their lines, the last of which is [`Token::End`].
 pub(super) fn tokens(source: &str) -> Res<Vec<(u32, Token)>> {
     let source = normalised(source);
@@ -221,7 +227,12 @@ impl<'a> Lexer<'a> {
     /// The tokens of a tag, to its end.
     fn inside(&mut self, is_block: bool) -> Res<()> {
         let mut open: Vec<&'static str> = Vec::new();
+        let mut operators = 0;
         loop {
+            if operators > OPERATORS_MAX {
+                let problem = format!("an expression has more than {OPERATORS_MAX} operators");
+                return Err(Fail::new(problem).at(self.line));
+            }
             if open.is_empty() && self.end_of_tag(is_block) {
                 return Ok(());
             }
@@ -245,8 +256,13 @@ impl<'a> Lexer<'a> {
                     return fail("a name begins with a digit");
                 }
                 let end = self.rest.find(|c: char| !(c.is_alphanumeric() || c == '_'));
-                let name = self.take(end.unwrap_or(self.rest.len())).to_owned();
-                self.tokens.push((line, Token::Name(name)));
+                let name = self.take(end.unwrap_or(self.rest.len()));
+                if name.len() > NAME_BYTES_MAX {
+                    return fail(format!("a name has more than {NAME_BYTES_MAX} bytes"));
+                }
+                let word = ["and", "or", "not", "in", "is", "if", "else"].contains(&name);
+                operators += usize::from(word);
+                self.tokens.push((line, Token::Name(name.to_owned())));
             } else if first == '\'' || first == '"' {
                 let Some(bytes) = string_bytes(self.rest) else {
                     return fail("a string has no end");
@@ -264,6 +280,8 @@ impl<'a> Lexer<'a> {
                     }
                     _ => {}
                 }
+                // What closes, or stands between elements, nests nothing.
+                operators += usize::from(![")", "]", "}", ":", ",", ";"].contains(op));
                 self.take(op.len());
                 self.tokens.push((line, Token::Op(op)));
             } else {

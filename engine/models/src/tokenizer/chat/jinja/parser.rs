@@ -1,6 +1,6 @@
 //! Tokens to a tree, by jinja2's grammar.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::ast::{
@@ -13,6 +13,10 @@ use super::symbols;
 /// Brackets and conditions in each other, and blocks in each other.
 const EXPRESSIONS_MAX: usize = 100;
 const BLOCKS_MAX: usize = 100;
+/// `elif`s of one template.
+const ELIFS_MAX: usize = 500;
+/// Parameters of one macro, and arguments of one call.
+const ARGUMENTS_MAX: usize = 255;
 
 /// Which filters and tests there are.
 #[derive(Clone, Copy)]
@@ -35,7 +39,8 @@ pub(super) fn parse(source: &str, known: Known) -> Res<Template> {
         expressions: 0,
         blocks: 0,
         macros: Vec::new(),
-        block_names: Vec::new(),
+        block_names: HashSet::new(),
+        elifs: 0,
     };
     let mut body = parser.body(&[]).map_err(|e| e.at(parser.line()))?;
     if let Some((line, problem)) = parser.unknown.into_iter().next() {
@@ -83,7 +88,8 @@ struct Parser {
     blocks: usize,
     /// Which of `caller`, `kwargs` and `varargs` the macros around mention.
     macros: Vec<[bool; 3]>,
-    block_names: Vec<String>,
+    block_names: HashSet<String>,
+    elifs: usize,
 }
 
 impl Parser {
@@ -390,7 +396,12 @@ impl Parser {
             let condition = self.tuple(false, &[], false)?;
             branches.push((condition, self.statements(&["elif", "else", "endif"])?));
             match self.expect_name()?.as_str() {
-                "elif" => {}
+                "elif" => {
+                    self.elifs += 1;
+                    if self.elifs > ELIFS_MAX {
+                        return fail(format!("it has more than {ELIFS_MAX} `elif`s"));
+                    }
+                }
                 "else" => {
                     let otherwise = self.statements(&["endif"])?;
                     self.next();
@@ -433,14 +444,13 @@ impl Parser {
 
     fn block(&mut self) -> Res<StmtKind> {
         let name = self.expect_name()?;
-        if self.block_names.contains(&name) {
+        if !self.block_names.insert(name.clone()) {
             return fail(format!("the block `{name}` is defined twice"));
         }
         self.skip_name("scoped");
         if self.skip_name("required") {
             return fail("`required` blocks are not supported");
         }
-        self.block_names.push(name.clone());
         let in_loop = std::mem::replace(&mut self.in_loop, false);
         let body = self.scoped("endblock")?;
         self.in_loop = in_loop;
@@ -492,6 +502,7 @@ impl Parser {
                 false => None,
             };
             params.push((name, default));
+            few(params.len(), "parameters")?;
         }
         self.expect_op(")")?;
         Ok(params)
@@ -1002,6 +1013,7 @@ impl Parser {
                 }
                 args.positional.push(self.expression(true)?);
             }
+            few(args.positional.len() + args.named.len(), "arguments")?;
         }
         self.expect_op(")")?;
         Ok(args)
@@ -1088,6 +1100,14 @@ impl Parser {
         }
         Ok(value)
     }
+}
+
+/// Refuses more than [`ARGUMENTS_MAX`] of them.
+fn few(count: usize, what: &str) -> Res<()> {
+    if count > ARGUMENTS_MAX {
+        return fail(format!("there are more than {ARGUMENTS_MAX} {what}"));
+    }
+    Ok(())
 }
 
 /// Names that are values, which nothing can be called.

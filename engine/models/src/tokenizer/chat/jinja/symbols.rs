@@ -4,7 +4,7 @@
 //! What a block is given of the variables around it is settled when a template is compiled, by the
 //! order in which names stand in it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::ast::{Args, Body, Expr, ExprKind, Macro, Stmt, StmtKind, Sym, Target};
@@ -21,6 +21,8 @@ struct Block<'a> {
     unset: HashSet<Sym>,
     /// Names assigned: in the block, and in the branches that are being looked through.
     assigned: Vec<HashSet<Sym>>,
+    /// In how many of those a name is.
+    times_assigned: HashMap<Sym, usize>,
 }
 
 /// Settles it for a block with these parameters, of which some have defaults.
@@ -30,6 +32,7 @@ fn settle_block(body: &mut Body, params: &[Sym], defaults: &[&Expr], around: Opt
         mentioned: params.iter().copied().collect(),
         unset: HashSet::new(),
         assigned: vec![HashSet::new()],
+        times_assigned: HashMap::new(),
     };
     for default in defaults {
         block.reads(default);
@@ -100,10 +103,17 @@ impl Block<'_> {
         false
     }
 
-    fn assigns(&mut self, name: Sym) {
-        if let Some(branch) = self.assigned.last_mut() {
-            branch.insert(name);
+    /// Notes that the branch being looked through assigns a name.
+    fn notes(&mut self, name: Sym) {
+        if let Some(branch) = self.assigned.last_mut()
+            && branch.insert(name)
+        {
+            *self.times_assigned.entry(name).or_default() += 1;
         }
+    }
+
+    fn assigns(&mut self, name: Sym) {
+        self.notes(name);
         if !self.mentioned.contains(&name) {
             if !self.is_mentioned_around(name) {
                 self.unset.insert(name);
@@ -164,12 +174,12 @@ impl Block<'_> {
         }
         self.body(otherwise);
         for name in self.assigned.pop().unwrap_or_default() {
-            if !self.assigned.iter().any(|names| names.contains(&name)) {
+            let times = self.times_assigned.entry(name).or_default();
+            *times = times.saturating_sub(1);
+            if *times == 0 {
                 self.unset.remove(&name);
             }
-            if let Some(names) = self.assigned.last_mut() {
-                names.insert(name);
-            }
+            self.notes(name);
         }
     }
 
