@@ -5,14 +5,17 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use ebb_models::tokenizer::{ChatError, ChatMessage, ChatTemplate, Conversation, TemplateTokens};
 
 /// From a thread with little stack, as a server's have.
-fn on_small_stack(source: String) -> Result<String, ChatError> {
+pub(crate) fn on_small_stack(source: String) -> Result<String, ChatError> {
+    with_message(source, "hello".to_owned())
+}
+
+/// The same, with what the user says.
+pub(crate) fn with_message(source: String, content: String) -> Result<String, ChatError> {
     let thread = std::thread::Builder::new().stack_size(256 << 10);
     let render = move || {
         let template = ChatTemplate::new(&source, TemplateTokens::default())?;
-        let message = ChatMessage {
-            role: "user".to_owned(),
-            content: "hello".to_owned(),
-        };
+        let role = "user".to_owned();
+        let message = ChatMessage { role, content };
         template.render(&[message], true, UNIX_EPOCH)
     };
     thread
@@ -23,14 +26,14 @@ fn on_small_stack(source: String) -> Result<String, ChatError> {
 }
 
 /// Its peak of memory in MiB, which grows only.
-fn peak_mib() -> usize {
+pub(crate) fn peak_mib() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|l| l.starts_with("VmHWM"));
     let kib = line.and_then(|l| l.split_whitespace().nth(1)?.parse().ok());
     kib.unwrap_or(0_usize) / 1024
 }
 
-fn fails(source: impl Into<String>) -> ChatError {
+pub(crate) fn fails(source: impl Into<String>) -> ChatError {
     let source = source.into();
     let shown: String = source.chars().take(100).collect();
     let begun = Instant::now();
@@ -41,7 +44,7 @@ fn fails(source: impl Into<String>) -> ChatError {
 }
 
 /// Runs each of many sources and says which are slow or end in no error.
-fn all_fail(sources: impl IntoIterator<Item = String>) -> Vec<ChatError> {
+pub(crate) fn all_fail(sources: impl IntoIterator<Item = String>) -> Vec<ChatError> {
     let mut errors = Vec::new();
     for source in sources {
         let begun = Instant::now();
@@ -55,7 +58,7 @@ fn all_fail(sources: impl IntoIterator<Item = String>) -> Vec<ChatError> {
     errors
 }
 
-fn is_limit(error: &ChatError) -> bool {
+pub(crate) fn is_limit(error: &ChatError) -> bool {
     matches!(
         error,
         ChatError::TooManySteps | ChatError::TooLong | ChatError::TooMuchMemory

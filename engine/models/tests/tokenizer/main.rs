@@ -2,6 +2,7 @@
 
 mod byte_level;
 mod chat;
+mod chat_bounds;
 mod chat_hostile;
 mod detokenize;
 mod errors;

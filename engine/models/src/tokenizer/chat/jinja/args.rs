@@ -1,16 +1,49 @@
 //! Arguments of calls, bound to names as Python does.
 
-use super::fail::{Res, fail};
+use super::budget::{self, Charge};
+use super::fail::{Named, Res, fail};
 use super::value::Value;
+
+/// Bytes that an argument takes beside its value, and that a named one takes beside its name.
+const ARGUMENT_BYTES: usize = 32;
+const NAMED_BYTES: usize = 72;
 
 /// The arguments of a call.
 #[derive(Default)]
 pub(super) struct Arguments {
     pub(super) positional: Vec<Value>,
     pub(super) named: Vec<(String, Value)>,
+    charge: Charge,
 }
 
 impl Arguments {
+    /// So many arguments, which are pushed next. They are paid and charged.
+    pub(super) fn reserve(&mut self, count: usize) -> Res<()> {
+        budget::steps(count / 4)?;
+        self.charge.grow(count.saturating_mul(ARGUMENT_BYTES))?;
+        self.positional.reserve(count);
+        Ok(())
+    }
+
+    /// One more argument with a name.
+    pub(super) fn push_named(&mut self, name: &str, value: Value) -> Res<()> {
+        budget::bytes(name.len())?;
+        self.charge.grow(NAMED_BYTES + name.len())?;
+        self.named.push((name.to_owned(), value));
+        Ok(())
+    }
+
+    /// The same again, for a filter that hands them on for each element.
+    pub(super) fn copy(&self) -> Res<Self> {
+        let mut copy = Self::default();
+        copy.reserve(self.positional.len())?;
+        copy.positional.extend_from_slice(&self.positional);
+        for (name, value) in &self.named {
+            copy.push_named(name, value.clone())?;
+        }
+        Ok(copy)
+    }
+
     /// The arguments by the names of the parameters, of which the first few are required. A
     /// parameter whose name begins with a slash is known by its place alone.
     pub(super) fn bind<const N: usize>(
@@ -31,10 +64,10 @@ impl Arguments {
         }
         for (name, value) in self.named {
             let Some(at) = names.iter().position(|n| *n == name) else {
-                return fail(format!("{function}() has no parameter '{name}'"));
+                return fail(format!("{function}() has no parameter '{}'", Named(&name)));
             };
             if bound[at].replace(value).is_some() {
-                return fail(format!("{function}() got '{name}' twice"));
+                return fail(format!("{function}() got '{}' twice", Named(&name)));
             }
         }
         if let Some(at) = bound[..required].iter().position(Option::is_none) {

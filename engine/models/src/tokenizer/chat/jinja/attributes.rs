@@ -1,6 +1,6 @@
 //! `value.name` and `value[key]`, by the rules of jinja2's immutable sandbox.
 
-use super::fail::{Res, fail};
+use super::fail::{Named, Res, fail};
 use super::ops;
 use super::show;
 use super::value::{Seq, Value};
@@ -73,17 +73,18 @@ const LIST_CHANGES: &[&str] = &[
 ];
 const DICT_CHANGES: &[&str] = &["clear", "pop", "popitem", "setdefault", "update"];
 
-fn unsafe_attribute(value: &Value, name: &str) -> Value {
-    let type_name = value.type_name();
+fn unsafe_attribute(value: &Value, name: &str) -> Res<Value> {
+    let (name, type_name) = (Named(name), value.type_name());
     Value::undefined(format!(
         "access to attribute '{name}' of '{type_name}' object is unsafe."
     ))
 }
 
-fn missing(value: &Value, name: &str) -> Value {
+fn missing(value: &Value, name: &str) -> Res<Value> {
     Value::undefined(format!(
-        "'{} object' has no attribute '{name}'",
-        value.type_name()
+        "'{} object' has no attribute '{}'",
+        value.type_name(),
+        Named(name)
     ))
 }
 
@@ -91,8 +92,10 @@ fn missing(value: &Value, name: &str) -> Value {
 fn own(value: &Value, name: &str) -> Res<Option<Value>> {
     let method = |names: &[&'static str]| {
         let found = names.iter().find(|n| **n == name);
-        found.map(|n| Value::Method((value.clone(), *n).into()))
+        let method = found.map(|n| Value::method(value.clone(), n));
+        method.transpose()
     };
+    let refused = || unsafe_attribute(value, name).map(Some);
     let found = match value {
         Value::Undefined(message) if !name.starts_with("__") => return fail(&**message),
         _ if name.starts_with("__") && name.ends_with("__") => {
@@ -110,36 +113,39 @@ fn own(value: &Value, name: &str) -> Res<Option<Value>> {
                 "__hash__",
                 "__add__",
             ];
-            KNOWN.contains(&name).then(|| unsafe_attribute(value, name))
+            match KNOWN.contains(&name) {
+                true => refused()?,
+                false => None,
+            }
         }
-        Value::Text(_) => method(TEXT_METHODS),
-        Value::Dict(_) if DICT_CHANGES.contains(&name) => Some(unsafe_attribute(value, name)),
-        Value::Dict(_) => method(DICT_METHODS),
-        Value::List(_) if LIST_CHANGES.contains(&name) => Some(unsafe_attribute(value, name)),
-        Value::List(_) if name == "copy" => method(&["copy"]),
-        Value::List(_) => method(SEQ_METHODS),
+        Value::Text(_) => method(TEXT_METHODS)?,
+        Value::Dict(_) if DICT_CHANGES.contains(&name) => refused()?,
+        Value::Dict(_) => method(DICT_METHODS)?,
+        Value::List(_) if LIST_CHANGES.contains(&name) => refused()?,
+        Value::List(_) if name == "copy" => method(&["copy"])?,
+        Value::List(_) => method(SEQ_METHODS)?,
         Value::Tuple(seq) if seq.is_group && name == "grouper" => seq.items.first().cloned(),
         Value::Tuple(seq) if seq.is_group && name == "list" => seq.items.get(1).cloned(),
-        Value::Tuple(_) => method(SEQ_METHODS),
+        Value::Tuple(_) => method(SEQ_METHODS)?,
         Value::Range(range) => match name {
             "start" => Some(Value::Int(range.start)),
             "stop" => Some(Value::Int(range.stop)),
             "step" => Some(Value::Int(range.step)),
-            _ => method(SEQ_METHODS),
+            _ => method(SEQ_METHODS)?,
         },
         Value::Int(_) | Value::Bool(_) => match name {
             "real" | "numerator" => value.as_int().map(Value::Int),
             "imag" => Some(Value::Int(0)),
             "denominator" => Some(Value::Int(1)),
-            _ => method(INT_METHODS),
+            _ => method(INT_METHODS)?,
         },
         Value::Float(_) => match name {
             "real" => Some(value.clone()),
             "imag" => Some(Value::Float(0.0)),
-            _ => method(FLOAT_METHODS),
+            _ => method(FLOAT_METHODS)?,
         },
-        Value::Namespace(namespace) => match namespace.get(name) {
-            Some(_) if name.starts_with('_') => Some(unsafe_attribute(value, name)),
+        Value::Namespace(namespace) => match namespace.get(name)? {
+            Some(_) if name.starts_with('_') => refused()?,
             found => found,
         },
         Value::Loop(state) => {
@@ -147,7 +153,7 @@ fn own(value: &Value, name: &str) -> Res<Option<Value>> {
             let int = |number: usize| Some(Value::Int(number as i128));
             let item = |at: Option<usize>, message: &'static str| {
                 let item = at.and_then(|at| state.items.items.get(at).cloned());
-                Some(item.unwrap_or_else(|| Value::undefined(message)))
+                item.map_or_else(|| Value::undefined(message), Ok).map(Some)
             };
             match name {
                 "index" => int(at + 1),
@@ -159,16 +165,16 @@ fn own(value: &Value, name: &str) -> Res<Option<Value>> {
                 "length" => int(len),
                 "depth" => int(state.depth + 1),
                 "depth0" => int(state.depth),
-                "previtem" => item(at.checked_sub(1), "there is no previous item"),
-                "nextitem" => item(Some(at + 1), "there is no next item"),
-                _ => method(LOOP_METHODS),
+                "previtem" => item(at.checked_sub(1), "there is no previous item")?,
+                "nextitem" => item(Some(at + 1), "there is no next item")?,
+                _ => method(LOOP_METHODS)?,
             }
         }
         Value::Cycler(cycler) => match name {
             "current" => cycler.items.items.get(cycler.at.get()).cloned(),
             "items" => Some(Value::Tuple(cycler.items.clone())),
             "pos" => Some(Value::Int(cycler.at.get() as i128)),
-            _ => method(CYCLER_METHODS),
+            _ => method(CYCLER_METHODS)?,
         },
         Value::Joiner(joiner) => match name {
             "sep" => Some(joiner.separator.clone()),
@@ -245,12 +251,12 @@ pub(super) fn attribute(value: &Value, name: &str) -> Res<Value> {
     {
         return Ok(found.clone());
     }
-    Ok(missing(value, name))
+    missing(value, name)
 }
 
 /// Whether `value` has an attribute that is not an element.
 pub(super) fn own_attribute(value: &Value, name: &str) -> Res<Value> {
-    Ok(own(value, name)?.unwrap_or_else(|| missing(value, name)))
+    own(value, name)?.map_or_else(|| missing(value, name), Ok)
 }
 
 /// `value[key]`
@@ -262,10 +268,8 @@ pub(super) fn item(value: &Value, key: &Value) -> Res<Value> {
         let type_name = value.type_name();
         let mut shown = super::budget::Buffer::default();
         show::write_repr(key, &mut shown, 0)?;
-        let shown = shown.as_str();
-        return Ok(Value::undefined(format!(
-            "{type_name} object has no element {shown}"
-        )));
+        let shown = Named(shown.as_str());
+        return Value::undefined(format!("{type_name} object has no element {shown}"));
     };
     own_attribute(value, name)
 }

@@ -23,7 +23,11 @@ const HELD_BYTES_PER_BYTE: usize = 16;
 const BYTES_PER_STEP: usize = 64;
 const CHARS_PER_STEP: usize = 16;
 
+/// Filters in each other, as `map` applies them.
+const FILTERS_MAX: usize = 200;
+
 thread_local! {
+    static FILTERS: Cell<usize> = const { Cell::new(0) };
     static STEPS_LEFT: Cell<u64> = const { Cell::new(0) };
     static HELD: Cell<usize> = const { Cell::new(0) };
     static HELD_MAX: Cell<usize> = const { Cell::new(usize::MAX) };
@@ -46,6 +50,7 @@ pub(super) fn begin(bytes: usize, messages: usize) {
             .saturating_add(steps_of_bytes)
             .saturating_add(steps_of_messages),
     );
+    FILTERS.set(0);
     TEXT_MAX.set(TEXT_BYTES.saturating_add(bytes.saturating_mul(TEXT_BYTES_PER_BYTE)));
     let held = HELD_BYTES.saturating_add(bytes.saturating_mul(HELD_BYTES_PER_BYTE));
     HELD_MAX.set(held.saturating_add(HELD.get()));
@@ -78,6 +83,19 @@ pub(super) fn text(count: usize) -> Res<()> {
         return Err(Fail::too_long());
     }
     Ok(())
+}
+
+/// Applies a filter, which may apply others.
+pub(super) fn filter<T>(apply: impl FnOnce() -> Res<T>) -> Res<T> {
+    let depth = FILTERS.get();
+    if depth >= FILTERS_MAX {
+        let problem = format!("filters are nested more than {FILTERS_MAX} deep");
+        return Err(Fail::new(problem));
+    }
+    FILTERS.set(depth + 1);
+    let result = apply();
+    FILTERS.set(depth);
+    result
 }
 
 /// Bytes that something holds, until it is dropped.

@@ -27,7 +27,8 @@ const ZEROS: [u32; 37] = [
 /// The value of a decimal digit of any script.
 pub(super) fn decimal(c: char) -> Option<u32> {
     let code = c as u32;
-    let zero = ZEROS.iter().rev().find(|&&zero| zero <= code)?;
+    let below = ZEROS.partition_point(|&zero| zero <= code);
+    let zero = ZEROS.get(below.checked_sub(1)?)?;
     Some(code - zero).filter(|&d| d < 10)
 }
 

@@ -1,15 +1,16 @@
 //! Runs a template.
 
 use std::cell::{Cell, RefCell};
-use std::rc::{Rc, Weak};
+use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::args::{Arguments, int, text};
 use super::ast::{Args, Body, Expr, ExprKind, For, Macro, Stmt, StmtKind, Sym, Target, Template};
 use super::attributes::{attribute, item};
-use super::budget::{self, Buffer};
-use super::fail::{Fail, Res, fail};
+use super::budget::{self, Buffer, Charge};
+use super::fail::{Fail, Named, Res, fail};
 use super::show::{to_str, write_str};
 use super::value::{
     Cycler, Dict, Function, Joiner, Loop, Macro as MacroValue, Namespace, Range, Scope, Seq, Value,
@@ -22,6 +23,10 @@ use crate::tokenizer::chat::clock;
 const DEPTH_MAX: usize = 1500;
 /// The longest range, as the sandbox has it.
 const RANGE_MAX: i128 = 100_000;
+/// Bytes that a name and a text of the template take, and an element while others are computed.
+const NAME_BYTES: usize = 32;
+const TEXT_BYTES: usize = 48;
+const ELEMENT_BYTES: usize = 32;
 
 /// How a statement ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,15 +42,14 @@ pub(super) fn render(
     variables: Vec<(String, Value)>,
     now: SystemTime,
 ) -> Res<String> {
-    let mut context: Vec<Option<Value>> = vec![None; template.names.len()];
-    for (slot, name) in context.iter_mut().zip(&template.names) {
-        *slot = Function::named(name).map(Value::Function);
-    }
-    for (name, value) in variables {
-        if let Some(at) = template.names.iter().position(|n| *n == name) {
-            context[at] = Some(value);
-        }
-    }
+    let (names, texts) = (template.names.len(), template.texts.len());
+    let _charge = Charge::new(NAME_BYTES * names + TEXT_BYTES * texts)?;
+    let mut variables: HashMap<String, Value> = variables.into_iter().collect();
+    let context = template.names.iter().map(|name| {
+        let function = || Function::named(name).map(Value::Function);
+        variables.remove(name).or_else(function)
+    });
+    let context = context.collect();
     let root = Scope::new(None)?;
     let number = |name: &str| {
         template
@@ -64,7 +68,7 @@ pub(super) fn render(
         now,
         scopes: RefCell::default(),
         namespaces: RefCell::default(),
-        loops: RefCell::default(),
+        changed_loops: RefCell::default(),
     };
     let mut out = Buffer::default();
     let ended = machine.body(&template.body, &root, &mut out);
@@ -87,7 +91,7 @@ struct Machine<'t> {
     /// What may hold itself through what it holds.
     scopes: RefCell<Vec<Rc<Scope>>>,
     namespaces: RefCell<Vec<Rc<Namespace>>>,
-    loops: RefCell<Vec<Weak<Loop>>>,
+    changed_loops: RefCell<Vec<Rc<Loop>>>,
 }
 
 impl Machine<'_> {
@@ -101,7 +105,7 @@ impl Machine<'_> {
             let fields = namespace.fields.take();
             drop(fields);
         }
-        for state in self.loops.borrow().iter().filter_map(Weak::upgrade) {
+        for state in self.changed_loops.borrow().iter() {
             let changed = state.changed.take();
             drop(changed);
         }
@@ -144,8 +148,7 @@ impl Machine<'_> {
     fn body(&self, body: &Body, scope: &Rc<Scope>, out: &mut Buffer) -> Res<Flow> {
         self.deeper(|| {
             for name in &body.unset {
-                let message = format!("'{}' is undefined", self.name(*name));
-                scope.set(*name, Value::undefined(message))?;
+                scope.set(*name, self.undefined(*name)?)?;
             }
             for stmt in &body.stmts {
                 let flow = self.stmt(stmt, scope, out).map_err(|e| e.at(stmt.line))?;
@@ -165,6 +168,7 @@ impl Machine<'_> {
             StmtKind::Print(expr) => write_str(&self.eval(expr, scope)?, out)?,
             StmtKind::If(branches, otherwise) => {
                 for (condition, body) in branches {
+                    budget::steps(1)?;
                     if self.eval(condition, scope)?.is_true() {
                         return self.body(body, scope, out);
                     }
@@ -194,11 +198,11 @@ impl Machine<'_> {
                 return self.body(body, &inner, out);
             }
             StmtKind::Macro(definition) => {
-                let value = self.make_macro(definition, scope);
+                let value = self.make_macro(definition, scope)?;
                 scope.set(definition.name.unwrap_or_default(), value)?;
             }
             StmtKind::CallBlock(definition, call) => {
-                let caller = self.make_macro(definition, scope);
+                let caller = self.make_macro(definition, scope)?;
                 let ExprKind::Call(callee, args) = &call.kind else {
                     return fail("`call` is not followed by a call");
                 };
@@ -260,17 +264,11 @@ impl Machine<'_> {
             let inner = Scope::new(Some(scope.clone()))?;
             return self.body(&definition.otherwise, &inner, out);
         }
-        let again = definition
-            .recursive
-            .then(|| (definition.clone(), scope.clone()));
-        let state = Rc::new(Loop {
-            items: items.clone(),
-            index: Cell::new(0),
-            depth,
-            changed: RefCell::default(),
-            again,
+        let again = definition.recursive.then(|| {
+            self.keep(scope);
+            (definition.clone(), scope.clone())
         });
-        self.loops.borrow_mut().push(Rc::downgrade(&state));
+        let state = Loop::new(items.clone(), depth, again)?;
         let mut completed = false;
         for (at, item) in items.items.iter().enumerate() {
             state.index.set(at);
@@ -305,7 +303,7 @@ impl Machine<'_> {
     fn unpack(&self, target: &Target, value: Value, scope: &Rc<Scope>) -> Res<()> {
         match target {
             Target::Name(name) => scope.set(*name, value),
-            Target::Attribute(name, field) => match self.lookup(*name, scope) {
+            Target::Attribute(name, field) => match self.lookup(*name, scope)? {
                 Some(Value::Namespace(namespace)) => namespace.set(self.name(*field), value),
                 _ => fail("cannot assign attribute on non-namespace object"),
             },
@@ -326,24 +324,29 @@ impl Machine<'_> {
         }
     }
 
-    fn make_macro(&self, definition: &Arc<Macro>, scope: &Rc<Scope>) -> Value {
+    /// Keeps a scope until the end, since what is in it may hold it.
+    fn keep(&self, scope: &Rc<Scope>) {
         let mut scopes = self.scopes.borrow_mut();
         if !scopes.last().is_some_and(|last| Rc::ptr_eq(last, scope)) {
             scopes.push(scope.clone());
         }
-        Value::Macro(Rc::new(MacroValue {
-            definition: definition.clone(),
-            name: definition.name.map(|name| self.name(name).into()),
-            scope: scope.clone(),
-        }))
+    }
+
+    fn make_macro(&self, definition: &Arc<Macro>, scope: &Rc<Scope>) -> Res<Value> {
+        self.keep(scope);
+        let name = definition.name.map(|name| self.name(name));
+        MacroValue::new(definition.clone(), name, scope.clone()).map(Value::Macro)
     }
 
     // ---- expressions
 
-    fn lookup(&self, name: Sym, scope: &Scope) -> Option<Value> {
-        scope
-            .get(name)
-            .or_else(|| self.context.get(name as usize).cloned().flatten())
+    fn lookup(&self, name: Sym, scope: &Scope) -> Res<Option<Value>> {
+        let found = scope.get(name)?;
+        Ok(found.or_else(|| self.context.get(name as usize).cloned().flatten()))
+    }
+
+    fn undefined(&self, name: Sym) -> Res<Value> {
+        Value::undefined(format!("'{}' is undefined", Named(self.name(name))))
     }
 
     fn eval(&self, expr: &Expr, scope: &Rc<Scope>) -> Res<Value> {
@@ -351,9 +354,8 @@ impl Machine<'_> {
             // What has no parts needs no level.
             ExprKind::Name(name) => {
                 budget::steps(1)?;
-                Ok(self.lookup(*name, scope).unwrap_or_else(|| {
-                    Value::undefined(format!("'{}' is undefined", self.name(*name)))
-                }))
+                let found = self.lookup(*name, scope)?;
+                found.map_or_else(|| self.undefined(*name), Ok)
             }
             ExprKind::Text(number) => self.text_value(*number),
             ExprKind::None => Ok(Value::None),
@@ -366,6 +368,8 @@ impl Machine<'_> {
     }
 
     fn all(&self, exprs: &[Expr], scope: &Rc<Scope>) -> Res<Vec<Value>> {
+        budget::steps(exprs.len() / 4)?;
+        let _charge = Charge::new(ELEMENT_BYTES * exprs.len())?;
         exprs.iter().map(|expr| self.eval(expr, scope)).collect()
     }
 
@@ -414,10 +418,10 @@ impl Machine<'_> {
                 }
                 match otherwise {
                     Some(otherwise) => self.eval(otherwise, scope),
-                    None => Ok(Value::undefined(
+                    None => Value::undefined(
                         "the inline if-expression evaluated to false and no else section was \
                          defined.",
-                    )),
+                    ),
                 }
             }
             _ => self.eval_rarer(expr, scope),
@@ -430,7 +434,7 @@ impl Machine<'_> {
             ExprKind::List(items) => Value::list(self.all(items, scope)?),
             ExprKind::Tuple(items) => Value::tuple(self.all(items, scope)?),
             ExprKind::Dict(items) => {
-                let mut dict = Dict::new();
+                let mut dict = Dict::new()?;
                 for (key, value) in items {
                     let key = self.eval(key, scope)?;
                     dict.insert(key, self.eval(value, scope)?)?;
@@ -470,15 +474,18 @@ impl Machine<'_> {
     }
 
     fn arguments(&self, args: &Args, scope: &Rc<Scope>) -> Res<Arguments> {
-        let mut positional = self.all(&args.positional, scope)?;
-        let mut named = Vec::with_capacity(args.named.len());
+        let mut all = Arguments::default();
+        all.reserve(args.positional.len())?;
+        for expr in &args.positional {
+            all.positional.push(self.eval(expr, scope)?);
+        }
         for (name, expr) in &args.named {
-            named.push((self.name(*name).to_owned(), self.eval(expr, scope)?));
+            all.push_named(self.name(*name), self.eval(expr, scope)?)?;
         }
         if let Some(more) = &args.more {
             let more = self.eval(more, scope)?.items()?;
-            ops::reserve(more.items.len())?;
-            positional.extend_from_slice(&more.items);
+            all.reserve(more.items.len())?;
+            all.positional.extend_from_slice(&more.items);
         }
         if let Some(more) = &args.more_named {
             let more = self.eval(more, scope)?;
@@ -486,15 +493,15 @@ impl Machine<'_> {
                 return fail("what follows ** is not a mapping");
             };
             for (name, value) in more.entries() {
-                budget::steps(1 + named.len() / 8)?;
+                budget::steps(1 + all.named.len() / 8)?;
                 let name = text(name)?;
-                if named.iter().any(|(n, _)| n == name) {
-                    return fail(format!("an argument is named '{name}' twice"));
+                if all.named.iter().any(|(n, _)| n == name) {
+                    return fail(format!("an argument is named '{}' twice", Named(name)));
                 }
-                named.push((name.to_owned(), value.clone()));
+                all.push_named(name, value.clone())?;
             }
         }
-        Ok(Arguments { positional, named })
+        Ok(all)
     }
 
     /// A chain of filters, over `body` where it begins with none.
@@ -524,11 +531,18 @@ impl Machine<'_> {
             if args.named.iter().any(|(name, _)| name == "caller") {
                 return fail("a call block gives `caller` twice");
             }
-            args.named.push(("caller".to_owned(), caller));
+            args.push_named("caller", caller)?;
         }
         match &callee {
             Value::Macro(function) => self.call_macro(function, args),
-            Value::Method(bound) => methods::call(&bound.0, bound.1, args),
+            Value::Method(bound) => {
+                if let (Value::Loop(state), "changed") = (&bound.0, bound.1)
+                    && state.changed.borrow().is_none()
+                {
+                    self.changed_loops.borrow_mut().push(state.clone());
+                }
+                methods::call(&bound.0, bound.1, args)
+            }
             Value::Function(function) => self.call_function(*function, args),
             Value::Joiner(joiner) => {
                 args.none("joiner")?;
@@ -560,6 +574,7 @@ impl Machine<'_> {
         let Arguments {
             positional,
             mut named,
+            ..
         } = args;
         let mut positional = positional.into_iter();
         let take = |name: &str, named: &mut Vec<(String, Value)>| {
@@ -574,19 +589,22 @@ impl Machine<'_> {
             let value = match (given, default) {
                 (Some(value), _) => value,
                 (None, Some(default)) => self.eval(default, &scope)?,
-                (None, None) => Value::undefined(format!("parameter '{name}' was not provided")),
+                (None, None) => {
+                    let name = Named(name);
+                    Value::undefined(format!("parameter '{name}' was not provided"))?
+                }
             };
             scope.set(*param, value)?;
         }
         if definition.caller && !has_caller {
             let caller = take("caller", &mut named).filter(|c| !matches!(c, Value::None));
-            let caller = caller.unwrap_or_else(|| Value::undefined("No caller defined"));
+            let caller = caller.map_or_else(|| Value::undefined("No caller defined"), Ok)?;
             if let Some(name) = self.special[1] {
                 scope.set(name, caller)?;
             }
         }
         if definition.kwargs {
-            let mut dict = Dict::new();
+            let mut dict = Dict::new()?;
             for (name, value) in named {
                 dict.insert(Value::text(name)?, value)?;
             }
@@ -594,6 +612,7 @@ impl Machine<'_> {
                 scope.set(name, Value::Dict(Rc::new(dict)))?;
             }
         } else if let Some((name, _)) = named.first() {
+            let name = Named(name);
             return fail(format!("a macro takes no keyword argument '{name}'"));
         }
         if definition.varargs {
@@ -613,19 +632,21 @@ impl Machine<'_> {
         match function {
             Function::Range => range(args),
             Function::Dict | Function::Namespace => {
-                let Arguments { positional, named } = args;
+                let Arguments {
+                    positional, named, ..
+                } = args;
                 let mut dict = match &positional[..] {
-                    [] => Dict::new(),
+                    [] => Dict::new()?,
                     [Value::Undefined(message)] => return fail(&**message),
                     [Value::Dict(from)] => {
-                        let mut dict = Dict::new();
+                        let mut dict = Dict::new()?;
                         for (key, value) in from.entries() {
                             dict.insert(key.clone(), value.clone())?;
                         }
                         dict
                     }
                     [pairs] => {
-                        let mut dict = Dict::new();
+                        let mut dict = Dict::new()?;
                         for pair in &pairs.items()?.items {
                             match &pair.items()?.items[..] {
                                 [key, value] => dict.insert(key.clone(), value.clone())?,
@@ -642,7 +663,7 @@ impl Machine<'_> {
                 if function == Function::Dict {
                     return Ok(Value::Dict(Rc::new(dict)));
                 }
-                let namespace = Rc::new(Namespace::default());
+                let namespace = Namespace::new()?;
                 for (name, value) in dict.entries() {
                     if let Some(name) = name.as_text() {
                         namespace.set(name, value.clone())?;
@@ -655,17 +676,12 @@ impl Machine<'_> {
                 if args.positional.is_empty() || !args.named.is_empty() {
                     return fail("at least one item has to be provided");
                 }
-                Ok(Value::Cycler(Rc::new(Cycler {
-                    items: Seq::new(args.positional)?,
-                    at: Cell::new(0),
-                })))
+                Cycler::new(args.positional).map(Value::Cycler)
             }
             Function::Joiner => {
                 let [separator] = args.bind("joiner", 0, ["sep"])?;
-                Ok(Value::Joiner(Rc::new(Joiner {
-                    separator: separator.map_or_else(|| Value::text(", "), Ok)?,
-                    used: Cell::new(false),
-                })))
+                let separator = separator.map_or_else(|| Value::text(", "), Ok)?;
+                Joiner::new(separator).map(Value::Joiner)
             }
             Function::Lipsum => fail("lipsum is not supported: its text differs each time"),
             Function::RaiseException => {
@@ -697,20 +713,14 @@ fn range(args: Arguments) -> Res<Value> {
     if [start, stop, step].iter().any(|n| !(-far..far).contains(n)) {
         return fail("Range too big.");
     }
-    let len = match step {
-        0 => return fail("range() arg 3 must not be zero"),
-        1.. => (stop - start + step - 1).max(0) / step,
-        _ => (start - stop - step - 1).max(0) / -step,
-    };
+    if step == 0 {
+        return fail("range() arg 3 must not be zero");
+    }
+    let len = ops::numbers_between(start, stop, step);
     if len > RANGE_MAX {
         return fail(format!(
             "Range too big. The sandbox blocks ranges larger than MAX_RANGE ({RANGE_MAX})."
         ));
     }
-    Ok(Value::Range(Rc::new(Range {
-        start,
-        step,
-        len: len as usize,
-        stop,
-    })))
+    Range::value(start, step, len as usize, stop)
 }

@@ -1,5 +1,11 @@
 //! Why a rendering ended.
 
+use std::fmt;
+
+/// Bytes of a message, and of a name or a value in one: templates make texts of any length.
+const MESSAGE_BYTES_MAX: usize = 1000;
+const NAME_BYTES_MAX: usize = 100;
+
 /// What the renderer's functions give.
 pub(super) type Res<T> = Result<T, Fail>;
 
@@ -24,11 +30,11 @@ pub(in crate::tokenizer::chat) enum Why {
 
 impl Fail {
     pub(super) fn new(message: impl Into<String>) -> Self {
-        Self(Box::new((0, Why::Error(message.into()))))
+        Self(Box::new((0, Why::Error(short(message.into())))))
     }
 
     pub(super) fn raised(message: String) -> Self {
-        Self(Box::new((0, Why::Raised(message))))
+        Self(Box::new((0, Why::Raised(short(message)))))
     }
 
     pub(super) fn steps() -> Self {
@@ -59,6 +65,32 @@ impl Fail {
     /// The line, 0 if it is not known, and the reason.
     pub(in crate::tokenizer::chat) fn into_parts(self) -> (u32, Why) {
         *self.0
+    }
+}
+
+/// At most so many bytes of a text, in whole characters.
+fn beginning(text: &str, bytes: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes)]
+}
+
+fn short(mut message: String) -> String {
+    let kept = beginning(&message, MESSAGE_BYTES_MAX).len();
+    if kept < message.len() {
+        message.truncate(kept);
+        message.push('…');
+        message.shrink_to_fit();
+    }
+    message
+}
+
+/// A name or a value in a message, cut where it is long.
+pub(super) struct Named<'a>(pub(super) &'a str);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kept = beginning(self.0, NAME_BYTES_MAX);
+        f.write_str(kept)?;
+        f.write_str(if kept.len() < self.0.len() { "…" } else { "" })
     }
 }
 

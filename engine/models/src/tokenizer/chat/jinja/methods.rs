@@ -252,6 +252,7 @@ fn text_method(value: &Value, this: &Text, method: &'static str, args: Arguments
             let [separator] = args.bind(method, 1, ["/sep"])?;
             let separator = separator.unwrap_or(Value::None);
             let sep = text(&separator)?;
+            budget::bytes(sep.len())?;
             if sep.is_empty() {
                 return fail("empty separator");
             }
@@ -272,6 +273,7 @@ fn text_method(value: &Value, this: &Text, method: &'static str, args: Arguments
             let part = part(this, from, to)?;
             let has = |affix: &Value| {
                 let affix = text(affix)?;
+                budget::bytes(affix.len().min(t.len()))?;
                 Ok(part.exists
                     && match method {
                         "startswith" => part.text.starts_with(affix),
@@ -281,7 +283,6 @@ fn text_method(value: &Value, this: &Text, method: &'static str, args: Arguments
             match affix.unwrap_or(Value::None) {
                 Value::Tuple(seq) => {
                     for affix in &seq.items {
-                        budget::steps(1)?;
                         if has(affix)? {
                             return Ok(Value::Bool(true));
                         }
@@ -295,6 +296,7 @@ fn text_method(value: &Value, this: &Text, method: &'static str, args: Arguments
             let [wanted, from, to] = args.bind(method, 1, ["/sub", "/start", "/end"])?;
             let wanted = wanted.unwrap_or(Value::None);
             let wanted = text(&wanted)?;
+            budget::bytes(wanted.len())?;
             let part = part(this, from, to)?;
             if method == "count" {
                 budget::chars(t.len())?;
@@ -415,14 +417,13 @@ fn text_method(value: &Value, this: &Text, method: &'static str, args: Arguments
             let Some(Value::Dict(map)) = map else {
                 return fail("format_map() takes a mapping");
             };
-            let mut named = Vec::new();
+            let mut all = Arguments::default();
             for (key, value) in map.entries() {
                 if let Some(key) = key.as_text() {
-                    named.push((key.to_owned(), value.clone()));
+                    all.push_named(key, value.clone())?;
                 }
             }
-            let positional = Vec::new();
-            strformat::format(t, &Arguments { positional, named })
+            strformat::format(t, &all)
         }
         "encode" | "maketrans" | "translate" => {
             fail(format!("the method {method} of texts is not supported"))
@@ -571,6 +572,7 @@ pub(super) fn strip(
 
 fn split(t: &str, separator: Option<&str>, most: usize, from_end: bool) -> Res<Value> {
     budget::chars(t.len())?;
+    budget::bytes(separator.map_or(0, str::len))?;
     let mut parts: Vec<Value> = Vec::new();
     let mut push = |part: &str| {
         parts.push(Value::text(part)?);
@@ -649,6 +651,7 @@ pub(super) fn lines(t: &str, keeps: bool) -> Vec<&str> {
 /// `text.replace(old, new, most)`. `value` is the text.
 pub(super) fn replace(value: &Value, t: &str, old: &str, new: &str, most: usize) -> Res<Value> {
     budget::chars(t.len())?;
+    budget::bytes(old.len())?;
     if most == 0 || (!old.is_empty() && !t.contains(old)) {
         return Ok(value.clone());
     }

@@ -100,7 +100,7 @@ fn of_json(json: &Json, bytes: &mut usize) -> Res<Value> {
             Value::list(items.collect::<Res<_>>()?)?
         }
         Json::Object(fields) => {
-            let mut dict = Dict::new();
+            let mut dict = Dict::new()?;
             for (key, value) in fields {
                 *bytes += key.len();
                 dict.insert(Value::text(key.as_str())?, of_json(value, bytes)?)?;

@@ -1,5 +1,8 @@
 //! Python's operators.
 
+// Templates choose these numbers: what could overflow is checked, or meets a bound on purpose.
+#![deny(clippy::arithmetic_side_effects)]
+
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::rc::Rc;
@@ -222,10 +225,12 @@ pub(super) fn contains(all: &Value, item: &Value) -> Res<bool> {
         },
         Value::Dict(dict) | Value::View(View::Keys, dict) => Ok(dict.get(item)?.is_some()),
         Value::Range(range) => Ok(match number_as_int(item) {
-            Some(number) => {
-                let offset = number - range.start;
-                offset % range.step == 0 && (0..range.len as i128).contains(&(offset / range.step))
-            }
+            // A number so far away that the distance is none of ours is not in it.
+            Some(number) => number.checked_sub(range.start).is_some_and(|offset| {
+                let at = offset.checked_div(range.step);
+                offset.checked_rem(range.step) == Some(0)
+                    && at.is_some_and(|at| (0..range.len as i128).contains(&at))
+            }),
             None => false,
         }),
         Value::Iterator(iter) => loop {
@@ -322,7 +327,7 @@ fn symbol(op: Binary) -> &'static str {
 }
 
 fn joined(x: &Seq, y: &Seq) -> Res<Rc<Seq>> {
-    let len = x.items.len() + y.items.len();
+    let len = x.items.len().saturating_add(y.items.len());
     reserve(len)?;
     let mut items = Vec::with_capacity(len);
     items.extend_from_slice(&x.items);
@@ -383,12 +388,13 @@ fn integers(op: Binary, x: i128, y: i128) -> Res<Value> {
         Binary::FloorDiv | Binary::Mod if y == 0 => return Err(zero()),
         Binary::FloorDiv => x
             .checked_div(y)
-            .map(|q| q - i128::from(x % y != 0 && (x < 0) != (y < 0))),
-        Binary::Mod => x.checked_rem(y).map(|r| {
+            .zip(x.checked_rem(y))
+            .and_then(|(q, r)| q.checked_sub(i128::from(r != 0 && (x < 0) != (y < 0)))),
+        Binary::Mod => x.checked_rem(y).and_then(|r| {
             if r != 0 && (r < 0) != (y < 0) {
-                r + y
+                r.checked_add(y)
             } else {
-                r
+                Some(r)
             }
         }),
         Binary::Pow if y < 0 => {
@@ -469,6 +475,20 @@ pub(super) fn signed(value: &Value, is_minus: bool) -> Res<Value> {
     }
 }
 
+/// How many numbers there are from `start` to before `stop`.
+pub(super) fn numbers_between(start: i128, stop: i128, step: i128) -> i128 {
+    let (from, to) = if step > 0 {
+        (start, stop)
+    } else {
+        (stop, start)
+    };
+    let last = to.saturating_sub(from).saturating_sub(1);
+    let steps = last.checked_div(step.saturating_abs());
+    steps
+        .filter(|_| last >= 0)
+        .map_or(0, |n| n.saturating_add(1))
+}
+
 /// A slice's elements: first, step and number.
 fn slice_bounds(len: usize, parts: &[Option<Value>; 3]) -> Res<(i128, i128, usize)> {
     let part = |at: usize| match &parts[at] {
@@ -484,7 +504,11 @@ fn slice_bounds(len: usize, parts: &[Option<Value>; 3]) -> Res<(i128, i128, usiz
     if step == 0 {
         return fail("slice step cannot be zero");
     }
-    let (lowest, highest) = if step > 0 { (0, len) } else { (-1, len - 1) };
+    let (lowest, highest) = if step > 0 {
+        (0, len)
+    } else {
+        (-1, len.saturating_sub(1))
+    };
     let clamp = |number: i128| {
         let number = if number < 0 {
             number.saturating_add(len)
@@ -495,18 +519,15 @@ fn slice_bounds(len: usize, parts: &[Option<Value>; 3]) -> Res<(i128, i128, usiz
     };
     let start = part(0)?.map_or(if step > 0 { lowest } else { highest }, clamp);
     let stop = part(1)?.map_or(if step > 0 { highest } else { lowest }, clamp);
-    let count = if step > 0 {
-        (stop - start + step - 1).max(0) / step
-    } else {
-        (start - stop - step - 1).max(0) / -step
-    };
-    Ok((start, step, count as usize))
+    let count = numbers_between(start, stop, step);
+    Ok((start, step, usize::try_from(count).unwrap_or(usize::MAX)))
 }
 
 /// `value[from:to:step]`
 pub(super) fn slice(value: &Value, parts: &[Option<Value>; 3]) -> Res<Value> {
     let indices = |(start, step, count): (i128, i128, usize)| {
-        (0..count).map(move |at| (start + step * at as i128) as usize)
+        let offset = move |at: usize| step.saturating_mul(at as i128);
+        (0..count).map(move |at| start.saturating_add(offset(at)) as usize)
     };
     match value {
         Value::Undefined(message) => fail(&**message),
@@ -516,7 +537,8 @@ pub(super) fn slice(value: &Value, parts: &[Option<Value>; 3]) -> Res<Value> {
             let text_of = |range: &str| Value::text(range)?.marked_if(text.is_markup());
             if text.is_ascii() && (step == 1 || count <= 1) {
                 let start = start.max(0) as usize;
-                return text_of(text.as_str().get(start..start + count).unwrap_or_default());
+                let part = text.as_str().get(start..start.saturating_add(count));
+                return text_of(part.unwrap_or_default());
             }
             if step == 1 {
                 let mut ends = text
@@ -528,7 +550,9 @@ pub(super) fn slice(value: &Value, parts: &[Option<Value>; 3]) -> Res<Value> {
                 let Some(from) = ends.next().filter(|_| count > 0) else {
                     return text_of("");
                 };
-                let to = ends.nth(count - 1).unwrap_or(text.as_str().len());
+                let to = ends
+                    .nth(count.saturating_sub(1))
+                    .unwrap_or(text.as_str().len());
                 return text_of(&text.as_str()[from..to]);
             }
             budget::steps(text.as_str().len())?;
@@ -550,13 +574,15 @@ pub(super) fn slice(value: &Value, parts: &[Option<Value>; 3]) -> Res<Value> {
         }
         Value::Range(range) => {
             let (start, step, len) = slice_bounds(range.len, parts)?;
-            let at = |index: i128| range.start + range.step * index;
-            Ok(Value::Range(Rc::new(Range {
-                start: at(start),
-                step: range.step * step,
-                len,
-                stop: at(start + step * len as i128),
-            })))
+            let at = |index: i128| {
+                let offset = range.step.checked_mul(index);
+                let number = offset.and_then(|offset| range.start.checked_add(offset));
+                number.ok_or_else(too_large)
+            };
+            let behind = step.checked_mul(len as i128);
+            let behind = behind.and_then(|all| start.checked_add(all));
+            let step = range.step.checked_mul(step).ok_or_else(too_large)?;
+            Range::value(at(start)?, step, len, at(behind.ok_or_else(too_large)?)?)
         }
         other => fail(format!("'{}' object cannot be sliced", other.type_name())),
     }

@@ -1,7 +1,7 @@
 //! `format % arguments`, and the format of numbers that `str.format` shares.
 
-use super::budget::Buffer;
-use super::fail::{Fail, Res, fail};
+use super::budget::{self, Buffer};
+use super::fail::{Fail, Named, Res, fail};
 use super::ops::as_float;
 use super::show::{escape, quoted, write_repr, write_str};
 use super::value::{Text, Value};
@@ -79,6 +79,7 @@ impl Layout {
                 "a precision above {PRECISION_MAX} is not supported"
             ));
         }
+        budget::steps(precision)?;
         let is_negative = number.is_sign_negative() && !number.is_nan();
         let size = number.abs();
         let mut digits = if size.is_nan() {
@@ -245,7 +246,9 @@ impl<'a> Source<'a> {
             };
             self.by_name = true;
             let value = dict.get(&Value::text(&key[..end])?)?;
-            named = Some(value.ok_or_else(|| Fail::new(format!("KeyError: '{}'", &key[..end])))?);
+            named = Some(
+                value.ok_or_else(|| Fail::new(format!("KeyError: '{}'", Named(&key[..end]))))?,
+            );
             rest = &key[end + 1..];
         }
         let mut layout = Layout::default();

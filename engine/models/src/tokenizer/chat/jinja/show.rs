@@ -1,6 +1,6 @@
 //! Values as text: Python's `str`, `repr` and `json.dumps`.
 
-use super::budget::Buffer;
+use super::budget::{self, Buffer};
 use super::chars::is_printable;
 use super::fail::{Fail, Res, fail};
 use super::value::{Function, Value, View};
@@ -172,6 +172,7 @@ fn write_pairs<'a>(
 
 /// `repr` (or `ascii`) of a text.
 pub(super) fn quoted(text: &str, as_ascii: bool, out: &mut Buffer) -> Res<()> {
+    budget::chars(text.len())?;
     let quote = if text.contains('\'') && !text.contains('"') {
         '"'
     } else {
@@ -207,6 +208,7 @@ pub(super) fn quoted(text: &str, as_ascii: bool, out: &mut Buffer) -> Res<()> {
 
 /// A text whose signs mean nothing in HTML.
 pub(super) fn escape(t: &str, out: &mut Buffer) -> Res<()> {
+    budget::chars(t.len())?;
     let mut plain = 0;
     for (at, c) in t.char_indices() {
         let escaped = match c {
@@ -319,6 +321,7 @@ impl Json {
     }
 
     fn text(&self, text: &str, out: &mut Buffer) -> Res<()> {
+        budget::chars(text.len())?;
         out.push("\"")?;
         let mut plain = 0;
         for (at, c) in text.char_indices() {

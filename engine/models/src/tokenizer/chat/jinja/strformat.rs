@@ -2,8 +2,8 @@
 
 use super::args::Arguments;
 use super::attributes::{attribute, item};
-use super::budget::Buffer;
-use super::fail::{Fail, Res, fail};
+use super::budget::{self, Buffer};
+use super::fail::{Fail, Named, Res, fail};
 use super::ops::as_float;
 use super::printf::{Layout, write_text};
 use super::show::{float, quoted, write_repr, write_str};
@@ -59,6 +59,7 @@ impl Formatter<'_> {
         if depth == 0 {
             return fail("Max string recursion exceeded");
         }
+        budget::chars(field.len())?;
         let mut in_brackets = false;
         let split = field.find(|c| {
             in_brackets = (in_brackets || c == '[') && c != ']';
@@ -122,12 +123,14 @@ impl Formatter<'_> {
                     Fail::new("Replacement index out of range for positional args tuple")
                 })?
         } else {
+            budget::steps(self.arguments.named.len() / 8)?;
             let named = self.arguments.named.iter().find(|(n, _)| n == first);
             named
                 .map(|(_, v)| v.clone())
-                .ok_or_else(|| Fail::new(format!("KeyError: '{first}'")))?
+                .ok_or_else(|| Fail::new(format!("KeyError: '{}'", Named(first))))?
         };
         while !rest.is_empty() {
+            budget::steps(1)?;
             if let Some(after) = rest.strip_prefix('.') {
                 let end = after.find(['.', '[']).unwrap_or(after.len());
                 value = attribute(&value, &after[..end])?;

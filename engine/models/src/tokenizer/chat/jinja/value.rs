@@ -16,13 +16,15 @@ const DEPTH_MAX: usize = 200;
 /// Bytes that an element takes in its list, and an entry in its dictionary.
 const ELEMENT_BYTES: usize = 48;
 const ENTRY_BYTES: usize = 128;
+/// Bytes that a value takes which is neither a text nor a list.
+const OBJECT_BYTES: usize = 128;
 /// Dictionaries of more entries have an index.
 const SEARCHED_MAX: usize = 8;
 
 #[derive(Clone)]
 pub(super) enum Value {
     /// With what to say when it is used.
-    Undefined(Rc<str>),
+    Undefined(Rc<Message>),
     None,
     Bool(bool),
     Int(i128),
@@ -43,7 +45,19 @@ pub(super) enum Value {
     Joiner(Rc<Joiner>),
     Function(Function),
     /// A method of a value.
-    Method(Rc<(Value, &'static str)>),
+    Method(Rc<(Value, &'static str, Charge)>),
+}
+
+/// What to say when an undefined value is used.
+pub(super) struct Message {
+    text: Box<str>,
+    _charge: Charge,
+}
+
+impl From<&Message> for String {
+    fn from(message: &Message) -> Self {
+        message.text.as_ref().to_owned()
+    }
 }
 
 pub(super) struct Text {
@@ -76,13 +90,13 @@ pub(super) struct Iter {
     _charge: Charge,
 }
 
-#[derive(Clone, Copy)]
 pub(super) struct Range {
     pub(super) start: i128,
     pub(super) step: i128,
     pub(super) len: usize,
     /// As it is written.
     pub(super) stop: i128,
+    _charge: Charge,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -92,24 +106,61 @@ pub(super) enum View {
     Items,
 }
 
-#[derive(Default)]
 pub(super) struct Namespace {
     pub(super) fields: RefCell<Vec<(Rc<str>, Value)>>,
+    charge: RefCell<Charge>,
 }
 
 pub(super) struct Macro {
     pub(super) definition: Arc<ast::Macro>,
     pub(super) name: Option<Rc<str>>,
     pub(super) scope: Rc<Scope>,
+    _charge: Charge,
 }
 
 pub(super) struct Loop {
     pub(super) items: Rc<Seq>,
     pub(super) index: Cell<usize>,
     pub(super) depth: usize,
+    /// What `changed` was called with. It may hold any loop, this one too: whoever calls it keeps
+    /// the loop until the end.
     pub(super) changed: RefCell<Option<Vec<Value>>>,
-    /// The loop and the scope around it, where it is recursive.
+    /// The loop and the scope around it, where it is recursive. Whoever makes it keeps the scope
+    /// until the end.
     pub(super) again: Option<(Arc<ast::For>, Rc<Scope>)>,
+    _charge: Charge,
+}
+
+impl Loop {
+    pub(super) fn new(
+        items: Rc<Seq>,
+        depth: usize,
+        again: Option<(Arc<ast::For>, Rc<Scope>)>,
+    ) -> Res<Rc<Self>> {
+        Ok(Rc::new(Self {
+            items,
+            index: Cell::new(0),
+            depth,
+            changed: RefCell::default(),
+            again,
+            _charge: Charge::new(OBJECT_BYTES)?,
+        }))
+    }
+}
+
+impl Macro {
+    pub(super) fn new(
+        definition: Arc<ast::Macro>,
+        name: Option<&str>,
+        scope: Rc<Scope>,
+    ) -> Res<Rc<Self>> {
+        Ok(Rc::new(Self {
+            definition,
+            name: name.map(Into::into),
+            scope,
+            _charge: Charge::new(OBJECT_BYTES + name.map_or(0, str::len))?,
+        }))
+    }
 }
 
 pub(super) struct Cycler {
@@ -117,9 +168,31 @@ pub(super) struct Cycler {
     pub(super) at: Cell<usize>,
 }
 
+impl Cycler {
+    pub(super) fn new(items: Vec<Value>) -> Res<Rc<Self>> {
+        Ok(Rc::new(Self {
+            items: Seq::new(items)?,
+            at: Cell::new(0),
+        }))
+    }
+}
+
 pub(super) struct Joiner {
     pub(super) separator: Value,
     pub(super) used: Cell<bool>,
+    _charge: Charge,
+}
+
+impl Joiner {
+    pub(super) fn new(separator: Value) -> Res<Rc<Self>> {
+        // It may be in a separator itself.
+        depth_above([&separator].into_iter())?;
+        Ok(Rc::new(Self {
+            separator,
+            used: Cell::new(false),
+            _charge: Charge::new(OBJECT_BYTES)?,
+        }))
+    }
 }
 
 /// The functions that templates can call.
@@ -202,17 +275,17 @@ fn depth_above<'a>(values: impl Iterator<Item = &'a Value>) -> Res<usize> {
 }
 
 impl Dict {
-    pub(super) fn new() -> Self {
-        Self {
+    pub(super) fn new() -> Res<Self> {
+        Ok(Self {
             entries: Vec::new(),
             index: None,
             depth: 1,
-            charge: Charge::default(),
-        }
+            charge: Charge::new(OBJECT_BYTES)?,
+        })
     }
 
     pub(super) fn of(entries: impl IntoIterator<Item = (Value, Value)>) -> Res<Rc<Self>> {
-        let mut dict = Self::new();
+        let mut dict = Self::new()?;
         for (key, value) in entries {
             dict.insert(key, value)?;
         }
@@ -284,18 +357,36 @@ impl Iter {
 }
 
 impl Range {
+    /// Its last element must be a whole number of ours.
+    pub(super) fn value(start: i128, step: i128, len: usize, stop: i128) -> Res<Value> {
+        Ok(Value::Range(Rc::new(Self {
+            start,
+            step,
+            len,
+            stop,
+            _charge: Charge::new(OBJECT_BYTES)?,
+        })))
+    }
+
     pub(super) fn get(&self, at: usize) -> Value {
-        Value::Int(self.start + self.step * at as i128)
+        let offset = self.step.saturating_mul(at as i128);
+        Value::Int(self.start.saturating_add(offset))
     }
 }
 
 impl Namespace {
-    pub(super) fn get(&self, name: &str) -> Option<Value> {
+    pub(super) fn new() -> Res<Rc<Self>> {
+        Ok(Rc::new(Self {
+            fields: RefCell::default(),
+            charge: RefCell::new(Charge::new(OBJECT_BYTES)?),
+        }))
+    }
+
+    pub(super) fn get(&self, name: &str) -> Res<Option<Value>> {
         let fields = self.fields.borrow();
-        fields
-            .iter()
-            .find(|(n, _)| **n == *name)
-            .map(|(_, value)| value.clone())
+        budget::steps(fields.len() / 8)?;
+        let found = fields.iter().find(|(n, _)| **n == *name);
+        Ok(found.map(|(_, value)| value.clone()))
     }
 
     pub(super) fn set(&self, name: &str, value: Value) -> Res<()> {
@@ -307,7 +398,10 @@ impl Namespace {
                 drop(fields);
                 drop(old);
             }
-            None => fields.push((name.into(), value)),
+            None => {
+                self.charge.borrow_mut().grow(ENTRY_BYTES + name.len())?;
+                fields.push((name.into(), value));
+            }
         }
         Ok(())
     }
@@ -381,8 +475,18 @@ impl Value {
         })))
     }
 
-    pub(super) fn undefined(message: impl Into<Rc<str>>) -> Self {
-        Self::Undefined(message.into())
+    /// An undefined value, with what to say when it is used. Names in it are
+    /// [cut](super::fail::Named).
+    pub(super) fn undefined(message: impl Into<Box<str>>) -> Res<Self> {
+        let text = message.into();
+        let _charge = Charge::new(OBJECT_BYTES + text.len())?;
+        Ok(Self::Undefined(Rc::new(Message { text, _charge })))
+    }
+
+    /// A method of a value.
+    pub(super) fn method(value: Self, method: &'static str) -> Res<Self> {
+        let charge = Charge::new(OBJECT_BYTES)?;
+        Ok(Self::Method(Rc::new((value, method, charge))))
     }
 
     pub(super) fn is_undefined(&self) -> bool {
@@ -547,6 +651,8 @@ impl Value {
 /// Bytes that a scope takes, and a variable in it.
 const SCOPE_BYTES: usize = 128;
 const VARIABLE_BYTES: usize = 64;
+/// Variables that are looked through for a step.
+const VARIABLES_PER_STEP: usize = 32;
 
 /// The variables of a block, inside of those of the blocks around it.
 pub(super) struct Scope {
@@ -565,21 +671,24 @@ impl Scope {
         }))
     }
 
-    pub(super) fn get(&self, name: Sym) -> Option<Value> {
-        let mut scope = Some(self);
+    pub(super) fn get(&self, name: Sym) -> Res<Option<Value>> {
+        let (mut scope, mut looked_at) = (Some(self), 0);
         while let Some(this) = scope {
             let variables = this.variables.borrow();
             if let Some((_, value)) = variables.iter().find(|(n, _)| *n == name) {
-                return Some(value.clone());
+                budget::steps(looked_at / VARIABLES_PER_STEP)?;
+                return Ok(Some(value.clone()));
             }
+            looked_at += 1 + variables.len();
             scope = this.around.as_deref();
         }
-        None
+        budget::steps(looked_at / VARIABLES_PER_STEP)?;
+        Ok(None)
     }
 
     pub(super) fn set(&self, name: Sym, value: Value) -> Res<()> {
         let mut variables = self.variables.borrow_mut();
-        budget::steps(variables.len() / 8)?;
+        budget::steps(1 + variables.len() / 8)?;
         if let Some((_, old)) = variables.iter_mut().find(|(n, _)| *n == name) {
             let old = std::mem::replace(old, value);
             drop(variables);

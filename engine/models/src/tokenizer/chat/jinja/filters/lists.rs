@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use super::super::args::{Arguments, int, text, truth};
 use super::super::attributes::{item, own_attribute};
 use super::super::budget::{self, Buffer};
-use super::super::fail::{Res, fail};
+use super::super::fail::{Named, Res, fail};
 use super::super::ops;
 use super::super::show::{to_str, write_str};
 use super::super::tests;
@@ -19,6 +19,7 @@ impl Path {
         let Value::Text(t) = path else {
             return Ok(Self(vec![path.clone()]));
         };
+        budget::steps(t.as_str().len())?;
         let parts = t.as_str().split('.').map(|part| {
             let is_number = !part.is_empty() && part.chars().all(super::super::chars::is_digit);
             match part.parse() {
@@ -142,7 +143,10 @@ pub(super) fn lists(name: &str, value: Value, args: Arguments) -> Res<Value> {
                 Value::Range(range) => (range.len > 0).then(|| range.get(0)),
                 other => other.items()?.items.first().cloned(),
             };
-            Ok(first.unwrap_or_else(|| Value::undefined("No first item, sequence was empty.")))
+            first.map_or_else(
+                || Value::undefined("No first item, sequence was empty."),
+                Ok,
+            )
         }
         "last" => {
             args.none(name)?;
@@ -158,7 +162,7 @@ pub(super) fn lists(name: &str, value: Value, args: Arguments) -> Res<Value> {
                 }
                 other => other.items()?.items.last().cloned(),
             };
-            Ok(last.unwrap_or_else(|| Value::undefined("No last item, sequence was empty.")))
+            last.map_or_else(|| Value::undefined("No last item, sequence was empty."), Ok)
         }
         "items" => {
             args.none(name)?;
@@ -259,7 +263,7 @@ pub(super) fn lists(name: &str, value: Value, args: Arguments) -> Res<Value> {
         "unique" => {
             let [case, attribute] = args.bind(name, 0, ["case_sensitive", "attribute"])?;
             let key = Key::new(Path::optional(attribute)?, truth(case, false));
-            let mut seen = Dict::new();
+            let mut seen = Dict::new()?;
             let mut unique = Vec::new();
             for item in &value.items()?.items {
                 let by = key.get(item)?;
@@ -359,14 +363,13 @@ fn slice(value: &Value, slices: i128, fill: Option<Value>) -> Res<Value> {
     Value::iterator(all)
 }
 
-fn map(value: &Value, args: Arguments) -> Res<Value> {
+fn map(value: &Value, mut args: Arguments) -> Res<Value> {
     if !value.is_true() {
         return Value::iterator(Vec::new());
     }
     let Arguments {
-        mut positional,
-        mut named,
-    } = args;
+        positional, named, ..
+    } = &mut args;
     let items = value.items()?;
     let mut mapped = Vec::with_capacity(items.items.len());
     let by_attribute = named.iter().position(|(n, _)| n == "attribute");
@@ -377,6 +380,7 @@ fn map(value: &Value, args: Arguments) -> Res<Value> {
             default = Some(named.swap_remove(at).1).filter(|d| !matches!(d, Value::None));
         }
         if let Some((name, _)) = named.first() {
+            let name = Named(name);
             return fail(format!("Unexpected keyword argument '{name}'"));
         }
         let path = Path::new(&path)?;
@@ -392,38 +396,28 @@ fn map(value: &Value, args: Arguments) -> Res<Value> {
     let filter = text(&filter)?;
     for item in &items.items {
         if !super::exists(filter) {
-            return fail(format!("No filter named '{filter}'."));
+            return fail(format!("No filter named '{}'.", Named(filter)));
         }
-        let args = Arguments {
-            positional: positional.clone(),
-            named: named.clone(),
-        };
-        mapped.push(super::call(filter, item.clone(), args)?);
+        mapped.push(super::call(filter, item.clone(), args.copy()?)?);
     }
     Value::iterator(mapped)
 }
 
-fn select(name: &str, value: &Value, args: Arguments) -> Res<Value> {
+fn select(name: &str, value: &Value, mut args: Arguments) -> Res<Value> {
     if !value.is_true() {
         return Value::iterator(Vec::new());
     }
-    let Arguments {
-        mut positional,
-        named,
-    } = args;
     let mut path = Path(Vec::new());
     if name.ends_with("attr") {
-        if positional.is_empty() {
+        if args.positional.is_empty() {
             return fail("Missing parameter for attribute name");
         }
-        path = Path::new(&positional.remove(0))?;
+        path = Path::new(&args.positional.remove(0))?;
     }
     let wanted = name.starts_with("select");
     let items = value.items()?;
     let mut selected = Vec::new();
-    let mut positional = positional.into_iter();
-    let test = positional.next();
-    let more: Vec<Value> = positional.collect();
+    let test = (!args.positional.is_empty()).then(|| args.positional.remove(0));
     for item in &items.items {
         let part = path.get(item)?;
         budget::steps(1)?;
@@ -431,11 +425,7 @@ fn select(name: &str, value: &Value, args: Arguments) -> Res<Value> {
             None => part.is_true(),
             Some(test) => {
                 let test = text(test)?;
-                let args = Arguments {
-                    positional: more.clone(),
-                    named: named.clone(),
-                };
-                tests::call(test, &part, args)?
+                tests::call(test, &part, args.copy()?)?
             }
         };
         if is == wanted {

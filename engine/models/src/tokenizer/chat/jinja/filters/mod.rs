@@ -78,6 +78,10 @@ pub(super) fn exists(name: &str) -> bool {
 /// Applies a filter.
 pub(super) fn call(name: &str, value: Value, args: Arguments) -> Res<Value> {
     budget::steps(1)?;
+    budget::filter(|| apply(name, value, args))
+}
+
+fn apply(name: &str, value: Value, args: Arguments) -> Res<Value> {
     match name {
         "abs" | "round" | "int" | "float" | "sum" | "min" | "max" | "filesizeformat" => {
             numbers(name, value, args)

@@ -1,5 +1,8 @@
 //! Filters that make numbers, or of lists one of their elements.
 
+// Templates choose these numbers: what could overflow is checked, or meets a bound on purpose.
+#![deny(clippy::arithmetic_side_effects)]
+
 use std::cmp::Ordering;
 
 use super::super::args::{Arguments, int, truth};
@@ -72,10 +75,10 @@ pub(super) fn numbers(name: &str, value: Value, args: Arguments) -> Res<Value> {
                     best = Some((new, item));
                 }
             }
-            Ok(best.map_or_else(
+            best.map_or_else(
                 || Value::undefined("No aggregated item, sequence was empty."),
-                |(_, item)| item.clone(),
-            ))
+                |(_, item)| Ok(item.clone()),
+            )
         }
         _ => {
             let [binary] = args.bind(name, 0, ["binary"])?;
@@ -186,7 +189,11 @@ fn int_of_text(t: &str, base: i128) -> Option<i128> {
             .checked_mul(i128::from(base))?
             .checked_add(i128::from(digit))?;
     }
-    was_digit.then_some(if is_negative { -number } else { number })
+    match (was_digit, is_negative) {
+        (true, true) => number.checked_neg(),
+        (true, false) => Some(number),
+        (false, _) => None,
+    }
 }
 
 fn to_int(value: &Value, default: Value, base: i128) -> Res<Value> {
@@ -227,7 +234,7 @@ fn round(value: &Value, args: Arguments) -> Res<Value> {
     match method.as_text() {
         Some("common") => match value.as_int() {
             Some(whole) => round_int(whole, precision),
-            None => Ok(Value::Float(round_float(number, precision))),
+            None => round_float(number, precision).map(Value::Float),
         },
         Some(kind @ ("ceil" | "floor")) => {
             let scale = ops::binary(
@@ -256,36 +263,36 @@ fn round_int(number: i128, precision: i128) -> Res<Value> {
     if precision >= 0 {
         return Ok(Value::Int(number));
     }
-    let Some(unit) = u32::try_from(-precision)
-        .ok()
-        .and_then(|p| 10_i128.checked_pow(p))
+    let Some(unit) = precision
+        .checked_neg()
+        .and_then(|digits| u32::try_from(digits).ok())
+        .and_then(|digits| 10_i128.checked_pow(digits))
     else {
         return Ok(Value::Int(0));
     };
     let (down, rest) = (number.div_euclid(unit), number.rem_euclid(unit));
-    let up = match (rest * 2).cmp(&unit) {
+    let up = match rest.cmp(&unit.saturating_sub(rest)) {
         Ordering::Less => 0,
         Ordering::Greater => 1,
         Ordering::Equal => down.rem_euclid(2),
     };
-    Ok(Value::Int((down + up).saturating_mul(unit)))
+    Ok(Value::Int(down.saturating_add(up).saturating_mul(unit)))
 }
 
 /// To the nearest number of so many decimals, to the even one of two.
-fn round_float(number: f64, precision: i128) -> f64 {
+fn round_float(number: f64, precision: i128) -> Res<f64> {
     if !number.is_finite() || precision > 330 {
-        return number;
+        return Ok(number);
     }
-    if precision >= 0 {
+    if let Ok(digits) = usize::try_from(precision) {
+        budget::steps(digits)?;
         // Exact digits are rounded to the nearest, ties to even.
-        return format!("{number:.*}", precision as usize)
-            .parse()
-            .unwrap_or(number);
+        return Ok(format!("{number:.digits$}").parse().unwrap_or(number));
     }
     if precision < -310 {
-        return 0.0_f64.copysign(number);
+        return Ok(0.0_f64.copysign(number));
     }
-    let unit = 10_f64.powi(-precision as i32);
+    let unit = 10_f64.powi(precision.unsigned_abs() as i32);
     let rounded = (number / unit).round_ties_even() * unit;
-    if rounded.is_finite() { rounded } else { number }
+    Ok(if rounded.is_finite() { rounded } else { number })
 }

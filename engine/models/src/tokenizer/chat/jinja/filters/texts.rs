@@ -17,7 +17,9 @@ pub(super) fn texts(name: &str, value: Value, args: Arguments) -> Res<Value> {
     // Those of Python's methods, and those that take what is there without making a text of it.
     match name {
         "format" => {
-            let Arguments { positional, named } = args;
+            let Arguments {
+                positional, named, ..
+            } = args;
             let whole = match (positional.is_empty(), named.is_empty()) {
                 (false, false) => {
                     return fail("format takes arguments by place or by name, not both");
@@ -241,76 +243,97 @@ fn wordwrap(value: &Value, args: Arguments) -> Res<Value> {
             if at > 0 {
                 out.push(with)?;
             }
-            out.push(&part)?;
+            out.push(part)?;
         }
     }
     Ok(Value::buffer(out))
 }
 
-/// Python's `textwrap.wrap` of one line.
-fn wrapped(line: &str, wide: usize, break_long: bool, hyphens: bool) -> Vec<String> {
-    let mut chunks: Vec<Vec<char>> = Vec::new();
-    let mut rest = line;
-    while let Some(first) = rest.chars().next() {
-        let spaces = is_space(first);
-        let end = rest.find(|c| is_space(c) != spaces).unwrap_or(rest.len());
-        let (run, after) = rest.split_at(end);
-        rest = after;
-        let letters: Vec<char> = run.chars().collect();
-        if spaces || !hyphens {
-            chunks.push(letters);
-            continue;
-        }
-        // Behind a hyphen between two letters each, a line may end.
-        let mut from = 0;
-        for at in 2..letters.len().saturating_sub(1) {
-            let breaks = letters[at] == '-'
-                && letters[at - 2..at].iter().all(|c| c.is_alphabetic())
-                && letters
-                    .get(at + 1..at + 3)
-                    .is_some_and(|l| l.iter().all(|c| c.is_alphabetic()));
-            if breaks {
-                chunks.push(letters[from..=at].to_vec());
-                from = at + 1;
-            }
-        }
-        chunks.push(letters[from..].to_vec());
-    }
-    let mut lines: Vec<String> = Vec::new();
-    let mut chunks = std::collections::VecDeque::from(chunks);
-    while !chunks.is_empty() {
-        let is_blank = |chunk: &Vec<char>| chunk.iter().all(|c| is_space(*c));
-        if !lines.is_empty() && chunks.front().is_some_and(is_blank) {
-            chunks.pop_front();
-        }
-        let mut current: Vec<Vec<char>> = Vec::new();
-        let mut length = 0;
-        while let Some(chunk) = chunks.pop_front() {
-            if length + chunk.len() <= wide {
-                length += chunk.len();
-                current.push(chunk);
-                continue;
-            }
-            if chunk.len() > wide && break_long {
-                let room = (wide - length).max(usize::from(current.is_empty()));
-                let (now, later) = chunk.split_at(room.min(chunk.len()));
-                if !now.is_empty() {
-                    current.push(now.to_vec());
-                }
-                chunks.push_front(later.to_vec());
-            } else if chunk.len() > wide && current.is_empty() {
-                current.push(chunk);
-            } else {
-                chunks.push_front(chunk);
-            }
+/// Characters that a line is not broken between, unless they are too many.
+#[derive(Clone, Copy)]
+struct Chunk {
+    bytes: usize,
+    chars: usize,
+    is_blank: bool,
+}
+
+/// The chunk that a text begins with: spaces, or a word. Behind a hyphen between two letters each,
+/// a line may end.
+fn chunk(text: &str, hyphens: bool) -> Option<Chunk> {
+    let is_blank = is_space(text.chars().next()?);
+    let mut chunk = Chunk {
+        bytes: 0,
+        chars: 0,
+        is_blank,
+    };
+    let mut letters_before = 0;
+    let mut rest = text.chars();
+    while let Some(c) = rest.next() {
+        if is_space(c) != is_blank {
             break;
         }
-        if current.last().is_some_and(is_blank) {
-            current.pop();
+        chunk.bytes += c.len_utf8();
+        chunk.chars += 1;
+        let letters_follow = || rest.clone().take(2).filter(|c| c.is_alphabetic()).count() == 2;
+        if hyphens && c == '-' && letters_before >= 2 && letters_follow() {
+            break;
         }
-        if !current.is_empty() {
-            lines.push(current.into_iter().flatten().collect());
+        letters_before = if c.is_alphabetic() {
+            letters_before + 1
+        } else {
+            0
+        };
+    }
+    Some(chunk)
+}
+
+/// Python's `textwrap.wrap` of one line.
+fn wrapped(line: &str, wide: usize, break_long: bool, hyphens: bool) -> Vec<&str> {
+    let mut lines = Vec::new();
+    let mut rest = line;
+    let mut waiting = None;
+    while let Some(first) = waiting.take().or_else(|| chunk(rest, hyphens)) {
+        let mut next = Some(first);
+        if !lines.is_empty() && first.is_blank {
+            rest = &rest[first.bytes..];
+            next = chunk(rest, hyphens);
         }
+        let (mut bytes, mut length, mut last) = (0, 0, None::<Chunk>);
+        while let Some(chunk_now) = next {
+            let mut taken = chunk_now;
+            if length + taken.chars > wide {
+                if taken.chars > wide && break_long {
+                    taken.chars = (wide - length).max(usize::from(last.is_none()));
+                    let mut letters = rest[bytes..].chars();
+                    let head = letters.by_ref().take(taken.chars);
+                    taken.bytes = head.map(char::len_utf8).sum();
+                    waiting = Some(Chunk {
+                        bytes: chunk_now.bytes - taken.bytes,
+                        chars: chunk_now.chars - taken.chars,
+                        ..chunk_now
+                    });
+                    if taken.bytes == 0 {
+                        break;
+                    }
+                } else if taken.chars <= wide || last.is_some() {
+                    waiting = Some(taken);
+                    break;
+                }
+                bytes += taken.bytes;
+                last = Some(taken);
+                break;
+            }
+            bytes += taken.bytes;
+            length += taken.chars;
+            last = Some(taken);
+            next = chunk(&rest[bytes..], hyphens);
+        }
+        let blank = last.filter(|last| last.is_blank);
+        let kept = &rest[..bytes - blank.map_or(0, |last| last.bytes)];
+        if !kept.is_empty() {
+            lines.push(kept);
+        }
+        rest = &rest[bytes..];
     }
     lines
 }
@@ -489,7 +512,11 @@ pub(super) fn to_json(value: &Value, args: Arguments) -> Res<Value> {
             (item.to_owned(), ": ".to_owned())
         }
         Some(pair) => match &pair.items()?.items[..] {
-            [item, key] => (text(item)?.to_owned(), text(key)?.to_owned()),
+            [item, key] => {
+                let (item, key) = (text(item)?, text(key)?);
+                budget::bytes(item.len().saturating_add(key.len()))?;
+                (item.to_owned(), key.to_owned())
+            }
             _ => return fail("separators must be two texts"),
         },
     };
