@@ -15,6 +15,9 @@ use super::stretch::COMPOSED;
 use super::table::TokenTable;
 use super::{SpecialIds, Tokenizer, TokenizerError, VOCAB_MAX, byte_level};
 
+/// What a byte may become: three bytes for a space, behind three more.
+const GROWTH: usize = 12;
+
 /// Cut out of the text whole, before any merge.
 fn is_added(kind: TokenType) -> bool {
     matches!(
@@ -123,6 +126,7 @@ fn byte_level_bpe(
         special,
         prefix,
         suffix,
+        growth: GROWTH,
         stretch: match (loses_spaces, pre.composes()) {
             (true, _) => None,
             (false, true) => Some(COMPOSED),
@@ -184,6 +188,7 @@ fn spaced_bpe(
         prefix,
         suffix,
         stretch: Some(1),
+        growth: GROWTH,
         strips_space: false,
     })
 }
@@ -273,6 +278,7 @@ fn sentencepiece(
         prefix,
         suffix,
         stretch: has_bytes.then_some(1),
+        growth: GROWTH,
         strips_space: prefixed,
     })
 }

@@ -93,8 +93,7 @@ pub(super) fn build(json: &[u8], config: &TokenizerConfig) -> Result<Tokenizer, 
     check_added("added_tokens in tokenizer.json", lengths)?;
     let lengths = config.added_tokens.iter().map(|token| token.content.len());
     check_added("added_tokens_decoder in tokenizer_config.json", lengths)?;
-    check_rules("normalizer in tokenizer.json", &file.normalizer)?;
-    check_rules("pre_tokenizer in tokenizer.json", &file.pre_tokenizer)?;
+    let growth = check_rules(&file.normalizer, &file.pre_tokenizer)?;
     let spelling = Spelling::of_decoder(&file.decoder)?;
     let model = subwords(file.model)?;
     let added = added_tokens(file.added_tokens, &config.added_tokens, &model)?;
@@ -145,6 +144,7 @@ pub(super) fn build(json: &[u8], config: &TokenizerConfig) -> Result<Tokenizer, 
         prefix,
         suffix,
         stretch,
+        growth,
         strips_space: spelling.strips_space(),
     })
 }

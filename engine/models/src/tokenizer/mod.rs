@@ -5,6 +5,7 @@
 //! token's bytes, so that text can be streamed byte by byte ([`IncrementalDetokenizer`]).
 
 mod byte_level;
+mod charsmap;
 mod chat;
 mod config;
 mod detokenize;
@@ -66,6 +67,8 @@ pub struct Tokenizer {
     suffix: Vec<u32>,
     /// Bytes of text for one byte of a token at most; `None` where text may vanish.
     stretch: Option<usize>,
+    /// Bytes that a byte of text may become before it is cut into tokens.
+    growth: usize,
     /// Encoding puts a space before the text, so decoding takes one away.
     strips_space: bool,
 }
@@ -190,6 +193,12 @@ impl Tokenizer {
     pub fn text_bytes_per_token(&self) -> Option<usize> {
         let longest = self.longest_token_bytes();
         self.stretch.map(|stretch| stretch.saturating_mul(longest))
+    }
+
+    /// Bytes that a byte of text may become at most before it is cut into tokens: each is kept with
+    /// where it came from.
+    pub fn growth(&self) -> usize {
+        self.growth
     }
 
     /// The bytes that a token adds to a text, `None` outside the vocabulary. They need not be

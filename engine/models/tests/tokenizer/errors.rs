@@ -256,6 +256,26 @@ fn json_with(change: impl FnOnce(&mut Value)) -> Result<Tokenizer, String> {
     Tokenizer::from_tokenizer_json(&bytes, &TokenizerConfig::default()).map_err(|e| e.to_string())
 }
 
+/// A character table, in base64, that puts so many `a` in place of one: the length of a trie, a
+/// double array of 768 units, and a text.
+fn charsmap(count: usize) -> String {
+    let mut trie = [0_u32; 768];
+    let child = 256 ^ u32::from(b'a');
+    trie[0] = 256 << 10;
+    trie[child as usize] = (child ^ 512) << 10 | 1 << 8 | u32::from(b'a');
+    trie[512] = 1 << 31;
+    let mut bytes = (4 * trie.len() as u32).to_le_bytes().to_vec();
+    bytes.extend(trie.iter().flat_map(|unit| unit.to_le_bytes()));
+    bytes.extend(std::iter::repeat_n(b'a', count));
+    bytes.resize(bytes.len().next_multiple_of(3), 0);
+    let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let groups = bytes.as_chunks::<3>().0.iter().flat_map(|&[a, b, c]| {
+        let held = u32::from_be_bytes([0, a, b, c]);
+        [18, 12, 6, 0].map(|shift| char::from(digits[(held >> shift & 63) as usize]))
+    });
+    groups.collect()
+}
+
 #[test]
 fn rules_that_make_texts_grow_without_bound_are_refused() {
     let replace = |pattern: Value, content: &str| {
@@ -273,6 +293,19 @@ fn rules_that_make_texts_grow_without_bound_are_refused() {
         (replace(string(""), &"a".repeat(16)), "16 times"),
         (replace(json!({"Regex": "x*"}), &"a".repeat(17)), "16 times"),
         (nested, "16 times"),
+        (sequence(vec![json!({"type": "ByteLevel"}); 24]), "16 times"),
+        (
+            json!({"type": "Prepend", "prepend": "a".repeat(16 << 10)}),
+            "16 times",
+        ),
+        (
+            sequence(vec![
+                replace(string("a"), "aaaa"),
+                json!({"type": "Prepend", "prepend": "aaaa"}),
+                replace(string("a"), "aaaa"),
+            ]),
+            "16 times",
+        ),
         (
             sequence(vec![json!({"type": "Lowercase"}); 100_000]),
             "64 rules",
@@ -303,6 +336,30 @@ fn rules_that_make_texts_grow_without_bound_are_refused() {
     let precompiled = json!({"type": "Precompiled", "precompiled_charsmap": table});
     let error = json_with(|file| file["normalizer"] = precompiled).expect_err("300 bytes");
     assert!(error.contains("more than 64 bytes"), "{error}");
+    // Half of it in either part.
+    let bytes = sequence(vec![json!({"type": "ByteLevel"}); 2]);
+    let error = json_with(|file| {
+        file["normalizer"] = bytes;
+        file["pre_tokenizer"] = json!({"type": "Sequence", "pretokenizers": [
+            {"type": "Metaspace", "replacement": "\u{2581}"},
+        ]});
+    })
+    .expect_err("16 times");
+    assert!(
+        error.starts_with("pre_tokenizer in tokenizer.json"),
+        "{error}"
+    );
+    // Tables that make 33 bytes of one, and 4 of one three times.
+    for (table, count) in [(charsmap(33), 1), (charsmap(4), 3)] {
+        let table = json!({"type": "Precompiled", "precompiled_charsmap": table});
+        let error = json_with(|file| file["normalizer"] = sequence(vec![table; count]));
+        let error = error.expect_err("16 times");
+        assert!(error.contains("16 times"), "{error}");
+    }
+    let table = json!({"type": "Precompiled", "precompiled_charsmap": charsmap(4)});
+    let tokenizer = json_with(|file| file["normalizer"] = table).expect("4 bytes");
+    assert_eq!(tokenizer.growth(), 4);
+    let _ = tokenizer.encode("xax", true, true);
     // What files do have.
     let space = replace(string(" "), "\u{2581}");
     let usual = sequence(vec![

@@ -13,7 +13,7 @@ use super::request::{Accepted, max_tokens};
 use super::shared::{Place, Shared, outcome};
 use super::stream::stream;
 use super::text_queue::Wanted;
-use super::work_bytes::work_bytes;
+use super::work_bytes::grown_work_bytes;
 use super::{Field, GenerateStream, Prompt, Request, RequestError};
 use crate::client_memory::Held;
 use crate::metrics::RequestMeter;
@@ -146,7 +146,7 @@ impl Inner {
             Prompt::Tokens(ids) => return shared.check_ids(ids, Field::TokenIds),
             Prompt::Text(ref text) => {
                 shared.check_length(text, Field::Text)?;
-                (text.len(), work_bytes(text))
+                (text.len(), shared.work_bytes(text))
             }
             Prompt::Chat(ref chat) => {
                 let arguments = serde_json::to_string(&chat.template_arguments);
@@ -189,6 +189,11 @@ impl Inner {
 const RENDER_COPIES: usize = 4;
 
 impl Shared {
+    /// Bytes that tokenising a text takes.
+    fn work_bytes(&self, text: &str) -> usize {
+        grown_work_bytes(text, self.served.tokenizer.growth())
+    }
+
     /// Refuses texts that cannot fit, before they cost time and memory.
     fn check_length(&self, text: &str, field: Field) -> Result<(), RequestError> {
         let context = self.served.info.max_context;
@@ -256,7 +261,7 @@ impl Shared {
                     .map_err(|e| RequestError::invalid(Field::Chat, e))?;
                 drop(chat);
                 self.check_length(&text, Field::Chat)?;
-                held.grow(work_bytes(&text))?;
+                held.grow(self.work_bytes(&text))?;
                 // The template writes BOS itself where the model wants one.
                 (encode(&text, Field::Chat, false)?, Field::Chat)
             }

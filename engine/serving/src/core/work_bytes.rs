@@ -5,10 +5,18 @@ const PER_BYTE: usize = 112;
 /// Bytes for each piece that the text is cut into, and its first token.
 const PER_PIECE: usize = 256;
 
+/// How many times as long rules of tokenizers may make a text within these.
+const GROWTH: usize = 16;
+
+/// [`work_bytes`] of a tokenizer whose rules make a text at most `growth` times as long.
+pub(super) fn grown_work_bytes(text: &str, growth: usize) -> usize {
+    work_bytes(text).saturating_mul(growth.div_ceil(GROWTH))
+}
+
 /// An upper bound of the memory that tokenising `text` takes. Measured (bytes a byte of text, by
 /// VmHWM, with the default model): 84 for one long word, 107 for English, 111 for spaces, 194 for
 /// accents and commas, 332 for digits, each of which is a piece.
-pub(super) fn work_bytes(text: &str) -> usize {
+fn work_bytes(text: &str) -> usize {
     let mut pieces = 1;
     let mut last = 0;
     for &byte in text.as_bytes() {
