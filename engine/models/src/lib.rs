@@ -7,4 +7,4 @@ mod stack;
 pub mod tokenizer;
 
 pub use open::{OpenError, Opened, open, open_as};
-pub use stack::{spawn_with_known_stack, with_known_stack};
+pub use stack::{KNOWN_STACK_BYTES, spawn_with_known_stack, with_known_stack};

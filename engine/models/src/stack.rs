@@ -8,8 +8,8 @@ use std::io;
 use std::panic;
 use std::thread::{self, Builder, JoinHandle};
 
-/// Bytes of stack. Only what is used becomes memory.
-const STACK_BYTES: usize = 16 << 20;
+/// Bytes of a known stack. Only what is used becomes memory.
+pub const KNOWN_STACK_BYTES: usize = 16 << 20;
 
 thread_local! {
     /// Whether this thread has such a stack.
@@ -17,7 +17,7 @@ thread_local! {
 }
 
 fn builder(name: String) -> Builder {
-    Builder::new().name(name).stack_size(STACK_BYTES)
+    Builder::new().name(name).stack_size(KNOWN_STACK_BYTES)
 }
 
 /// Starts a thread with a known stack, for much work of this kind.

@@ -103,6 +103,8 @@ fn run(cli: Cli) -> Result<(), CliError> {
         .worker_threads(2)
         // Long texts are tokenised off the async threads, a few at a time.
         .max_blocking_threads(8)
+        // Short ones are tokenised on them, by rules that recurse.
+        .thread_stack_size(ebb_models::KNOWN_STACK_BYTES)
         .enable_all()
         .build()
         .map_err(CliError::io("start threads"))?;

@@ -1,5 +1,5 @@
-//! SentencePiece's character tables, as far as their bounds need them: what a table puts in place of
-//! which bytes.
+//! SentencePiece's character tables, as far as their bounds need them: what a table puts in place
+//! of which bytes.
 //!
 //! A table is the length of a trie in bytes, the trie as 32-bit units, and texts that each end with
 //! a zero. The trie is a double array (darts-clone): a unit has a label, an offset to its children

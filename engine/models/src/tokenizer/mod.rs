@@ -21,7 +21,7 @@ mod stand_in;
 mod stretch;
 mod table;
 
-pub use chat::{ChatError, ChatMessage, ChatTemplate, Conversation, TemplateTokens};
+pub use chat::{ChatError, ChatMessage, ChatTemplate, Conversation, RenderHost, TemplateTokens};
 pub use config::TokenizerConfig;
 pub use detokenize::IncrementalDetokenizer;
 pub use error::TokenizerError;
@@ -165,16 +165,32 @@ impl Tokenizer {
     /// The text of token ids. Bytes that are no UTF-8 become U+FFFD, ids outside the vocabulary
     /// nothing. `skip_special` leaves special tokens out of the text.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        let text = self.decode_while(ids, skip_special, &|| true);
+        text.unwrap_or_default()
+    }
+
+    /// The same, as long as that is `wanted`, which every thousand ids ask; `None` afterwards.
+    pub fn decode_while(
+        &self,
+        ids: &[u32],
+        skip_special: bool,
+        wanted: &dyn Fn() -> bool,
+    ) -> Option<String> {
         let mut bytes = Vec::with_capacity(ids.len() * 4);
-        for &id in ids {
-            bytes.extend_from_slice(self.text_bytes(id, skip_special));
+        for part in ids.chunks(1000) {
+            if !wanted() {
+                return None;
+            }
+            for &id in part {
+                bytes.extend_from_slice(self.text_bytes(id, skip_special));
+            }
         }
         let text = String::from_utf8_lossy(&bytes);
         let text = match text.strip_prefix(' ') {
             Some(rest) if self.strips_space => rest,
             _ => &text,
         };
-        text.to_owned()
+        Some(text.to_owned())
     }
 
     /// Bytes that [`Self::decode`] makes of these ids, or a few more.

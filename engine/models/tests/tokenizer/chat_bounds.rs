@@ -1,8 +1,11 @@
 //! Templates that went around a bound of the template engine, and what was found beside them.
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use ebb_models::tokenizer::ChatError;
+use ebb_models::tokenizer::{ChatError, ChatTemplate, Conversation, RenderHost, TemplateTokens};
+use serde_json::json;
 
 use crate::chat_hostile::{all_fail, fails, is_limit, on_small_stack, peak_mib, with_message};
 
@@ -430,4 +433,70 @@ fn small_objects_are_charged() {
         "{{{{ range(9)|map('map')|list }}}}{{{{ {} }}}}",
         "[".repeat(99)
     )]);
+}
+
+/// Wants a text for so many questions, and gives it so many bytes.
+struct Host {
+    questions: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+impl RenderHost for Host {
+    fn is_wanted(&self) -> bool {
+        let left = |left: usize| left.checked_sub(1);
+        let asked = self
+            .questions
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, left);
+        asked.is_ok()
+    }
+
+    fn hold(&self, bytes: usize) -> bool {
+        let left = |left: usize| left.checked_sub(bytes);
+        let taken = self
+            .bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, left);
+        taken.is_ok()
+    }
+}
+
+#[test]
+fn a_rendering_asks_its_host_for_memory_and_whether_it_is_wanted() {
+    let render = |source: &str, questions: usize, bytes: usize| {
+        let template = ChatTemplate::new(source, TemplateTokens::default()).expect("a template");
+        let host = Arc::new(Host {
+            questions: questions.into(),
+            bytes: bytes.into(),
+        });
+        let given = Conversation {
+            messages: &[json!({"role": "user", "content": "x".repeat(100_000)})],
+            tools: None,
+            documents: None,
+            add_generation_prompt: true,
+            continue_final_message: false,
+            kwargs: None,
+            now: UNIX_EPOCH,
+        };
+        let text = template.render_while(&given, host.clone());
+        let left = (&host.questions, &host.bytes);
+        let [questions, bytes] = [left.0, left.1].map(|left| left.load(Ordering::Relaxed));
+        (text, questions, bytes)
+    };
+    let plain = "{{ messages[0].content }}";
+    let (text, _, left) = render(plain, 1000, 1 << 20);
+    assert_eq!(text.map(|text| text.len()), Ok(100_000));
+    // The message and its text, and not much more.
+    let taken = (1 << 20) - left;
+    assert!((200_000..400_000).contains(&taken), "{taken}");
+    for bytes in [0, 50_000, 150_000] {
+        assert_eq!(render(plain, 1000, bytes).0, Err(ChatError::TooMuchMemory));
+    }
+    let long = "{% for i in range(99999) %}{% endfor %}";
+    let (ended, left, _) = render(long, 10_000, 1 << 30);
+    assert!(ended.is_ok() && left < 9_950, "{left}");
+    for questions in [0, 1, 50] {
+        let (ended, left, _) = render(long, questions, 1 << 30);
+        assert_eq!((ended, left), (Err(ChatError::CalledOff), 0));
+    }
+    // A rendering without a host is not asked for the one before.
+    assert_eq!(on_small_stack("x".to_owned()).as_deref(), Ok("x"));
 }

@@ -9,6 +9,7 @@ use ebb_models::tokenizer::{ChatMessage, Conversation};
 use ebb_scheduler::RequestId;
 
 use super::engine::{Command, Inner, Submission};
+use super::rendering::Rendering;
 use super::request::{Accepted, max_tokens};
 use super::shared::{Place, Shared, outcome};
 use super::stream::stream;
@@ -158,10 +159,10 @@ impl Inner {
         };
         if size <= INLINE_BYTES && matches!(prompt, Prompt::Text(_)) {
             let mut held = self.served.client_memory.hold(work)?;
-            return shared.tokenize_now(prompt, add_special, &mut held, &|| true);
+            return shared.tokenize_now(prompt, add_special, &mut held, &Wanted::always());
         }
         let run = move |held: &mut Held, wanted: &Wanted| {
-            shared.tokenize_now(prompt, add_special, held, &|| !wanted.is_over())
+            shared.tokenize_now(prompt, add_special, held, wanted)
         };
         self.texts.run(size, work, run).await
     }
@@ -176,16 +177,18 @@ impl Inner {
         const COPIES: usize = 3;
         let shared = self.shared.clone();
         let size = size_of_val(&ids[..]);
-        let run = move |held: &mut Held, _: &Wanted| {
+        let run = move |held: &mut Held, wanted: &Wanted| {
             let tokenizer = &shared.served.tokenizer;
             held.grow(COPIES.saturating_mul(tokenizer.decoded_bytes(&ids, skip)))?;
-            Ok(tokenizer.decode(&ids, skip))
+            let text = tokenizer.decode_while(&ids, skip, &|| !wanted.is_over());
+            text.ok_or(RequestError::Aborted)
         };
         self.texts.run(size, 0, run).await
     }
 }
 
-/// Copies of a conversation that rendering it makes: values of the template, and its output.
+/// Copies of a conversation beside what its rendering asks for: those given to the template, and
+/// the text.
 const RENDER_COPIES: usize = 4;
 
 impl Shared {
@@ -229,11 +232,11 @@ impl Shared {
         prompt: Prompt,
         add_special: bool,
         held: &mut Held,
-        wanted: &dyn Fn() -> bool,
+        wanted: &Wanted,
     ) -> Result<Arc<[u32]>, RequestError> {
         let encode = |text: &str, field, add_special| {
             let tokenizer = &self.served.tokenizer;
-            let ids = tokenizer.encode_while(text, add_special, true, wanted);
+            let ids = tokenizer.encode_while(text, add_special, true, &|| !wanted.is_over());
             ids.map_err(|e| RequestError::invalid(field, e))
         };
         let (ids, field) = match prompt {
@@ -256,10 +259,14 @@ impl Shared {
                     kwargs: Some(&chat.template_arguments),
                     now: std::time::SystemTime::now(),
                 };
-                let text = template
-                    .render_conversation(&conversation)
-                    .map_err(|e| RequestError::invalid(Field::Chat, e))?;
-                drop(chat);
+                let memory = self.served.client_memory.hold_nothing();
+                let host = Arc::new(Rendering::new(wanted.clone(), memory));
+                let text = template.render_while(&conversation, host.clone());
+                let text = text.map_err(|e| match host.refusal() {
+                    Some(full) => RequestError::ClientMemory(full),
+                    None => RequestError::invalid(Field::Chat, e),
+                })?;
+                drop((host, chat));
                 self.check_length(&text, Field::Chat)?;
                 held.grow(self.work_bytes(&text))?;
                 // The template writes BOS itself where the model wants one.

@@ -21,7 +21,9 @@ pub(super) struct ActiveRequest {
     pub(super) sender: StreamSender,
     pub(super) meter: RequestMeter,
     pub(super) cached_tokens: usize,
-    pub(super) prompt_logprobs: Vec<TokenLogprobs>,
+    prompt_logprobs: Vec<TokenLogprobs>,
+    /// Bytes that these hold of the clients' memory.
+    prompt_logprob_bytes: usize,
     /// Why this side is ending it; told to the client when the scheduler confirms.
     pub(super) ending: Option<RequestError>,
     /// Of its random stream.
@@ -82,6 +84,7 @@ impl ActiveRequest {
             meter,
             cached_tokens: 0,
             prompt_logprobs: Vec::new(),
+            prompt_logprob_bytes: 0,
             ending: None,
             held: choices.len(),
             seed,
@@ -101,7 +104,22 @@ impl ActiveRequest {
             cached_tokens: self.cached_tokens,
             prompt_logprobs: std::mem::take(&mut self.prompt_logprobs),
         };
-        self.sender.send(event).map_err(refused)
+        let held = std::mem::take(&mut self.prompt_logprob_bytes);
+        self.sender.send_held(event, held).map_err(refused)
+    }
+
+    /// Tokens of the prompt that have been scored, from the second on.
+    pub(super) fn prompt_scores(&self) -> usize {
+        self.prompt_logprobs.len()
+    }
+
+    /// Keeps the score of the prompt's next token until [`Self::start`] sends them all.
+    pub(super) fn score_prompt(&mut self, score: TokenLogprobs) -> Result<(), RequestError> {
+        let bytes = score.weight();
+        self.sender.hold(bytes)?;
+        self.prompt_logprob_bytes += bytes;
+        self.prompt_logprobs.push(score);
+        Ok(())
     }
 
     /// Asks the device to sample `choice`'s next token from the logits of `row`, as sample `index`

@@ -50,7 +50,7 @@ pub struct TokenLogprobs {
 
 impl TokenLogprobs {
     /// Bytes that it takes, the allocator's part included.
-    fn weight(&self) -> usize {
+    pub(super) fn weight(&self) -> usize {
         const ALLOCATION: usize = 16;
         size_of::<Self>() + size_of::<(u32, f32)>() * self.top.len() + ALLOCATION
     }

@@ -297,7 +297,7 @@ impl Reading<'_> {
             return Ok(());
         };
         // A step that was planned behind one that failed comes again.
-        if live.prompt_logprobs.len() != slice.position as usize {
+        if live.prompt_scores() != slice.position as usize {
             return Ok(());
         }
         for (position, logits) in (slice.position as usize..).zip(rows) {
@@ -307,11 +307,11 @@ impl Reading<'_> {
                     .sampler
                     .token_logprobs(logits, token, top)
                     .map_err(|e| RequestError::Internal(e.to_string()))?;
-                live.prompt_logprobs.push(TokenLogprobs {
+                live.score_prompt(TokenLogprobs {
                     token,
                     logprob: found.logprob,
                     top: found.top,
-                });
+                })?;
             }
         }
         Ok(())

@@ -15,6 +15,7 @@ mod in_flight_steps;
 mod pool_watch;
 mod pulse;
 mod recording;
+mod rendering;
 mod request;
 mod run;
 mod shared;

@@ -107,6 +107,11 @@ impl StreamSender {
 
     /// Appends an event; a delta merges into the last waiting one of the same choice.
     pub(crate) fn send(&self, event: StreamEvent) -> Result<(), SendError> {
+        self.send_held(event, 0)
+    }
+
+    /// The same of an event for which `held` bytes are [held](Self::hold) already.
+    pub(crate) fn send_held(&self, event: StreamEvent, held: usize) -> Result<(), SendError> {
         let mut state = self.0.state.lock();
         if state.dropped {
             return Err(SendError::Gone);
@@ -115,9 +120,10 @@ impl StreamSender {
         if state.bytes + weight > STREAM_LIMIT_BYTES && !state.events.is_empty() {
             return Err(SendError::Full);
         }
-        if state.bytes + weight <= PROMISED_BYTES {
-            state.held.grow_anyway(weight);
-        } else if state.held.grow(weight).is_err() {
+        let more = weight.saturating_sub(held);
+        if state.bytes + more <= PROMISED_BYTES {
+            state.held.grow_anyway(more);
+        } else if state.held.grow(more).is_err() {
             return Err(SendError::Full);
         }
         state.bytes += weight;

@@ -72,6 +72,11 @@ impl Job {
 pub(super) struct Wanted(Arc<AtomicBool>);
 
 impl Wanted {
+    /// For a caller who waits.
+    pub(super) fn always() -> Self {
+        Self(Arc::default())
+    }
+
     pub(super) fn is_over(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

@@ -10,6 +10,9 @@ use crate::access::Running;
 use crate::client_memory::{ClientMemory, ClientMemoryFull, Held};
 use crate::core::{GenerateStream, StreamEvent};
 
+/// Bytes of messages that an answer may hold even when clients have used up their memory.
+const PROMISED_BYTES: usize = 64 * 1024;
+
 /// A call's account. It travels with the request (as an extension) and with the answer; what it
 /// holds is given back when both are gone, or before.
 #[derive(Clone)]
@@ -34,9 +37,14 @@ impl CallMemory {
         self.0.held.lock().grow(bytes)
     }
 
-    /// Takes `bytes` more, even beyond the budget.
-    pub(crate) fn grow_anyway(&self, bytes: usize) {
-        self.0.held.lock().grow_anyway(bytes);
+    /// Takes `bytes` more for a part of the answer. A little of every answer is promised room.
+    pub(crate) fn grow_for_answer(&self, bytes: usize) -> Result<(), ClientMemoryFull> {
+        let mut held = self.0.held.lock();
+        if bytes > PROMISED_BYTES {
+            return held.grow(bytes);
+        }
+        held.grow_anyway(bytes);
+        Ok(())
     }
 
     /// Gives `bytes` back, or all if there are fewer.

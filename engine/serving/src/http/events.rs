@@ -27,8 +27,6 @@ use crate::front_end::CallMemory;
 const STALL_LIMIT: Duration = Duration::from_secs(120);
 /// After so long without an event, one without meaning keeps proxies from closing the connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// Bytes of JSON that an answer may hold even when clients have used up their memory.
-const PROMISED_BYTES: usize = 64 * 1024;
 /// Tells nginx to pass events on as they come.
 const NO_BUFFERING: (HeaderName, HeaderValue) = (
     HeaderName::from_static("x-accel-buffering"),
@@ -115,14 +113,10 @@ pub(crate) fn respond(
     ([NO_BUFFERING], Sse::new(events).keep_alive(keep_alive)).into_response()
 }
 
-/// Takes so many bytes. A little of every answer is promised room.
+/// Takes so many bytes.
 fn hold(memory: Option<&CallMemory>, bytes: usize) -> Result<(), ClientMemoryFull> {
     match memory {
-        Some(memory) if bytes > PROMISED_BYTES => memory.grow(bytes),
-        Some(memory) => {
-            memory.grow_anyway(bytes);
-            Ok(())
-        }
+        Some(memory) => memory.grow_for_answer(bytes),
         None => Ok(()),
     }
 }

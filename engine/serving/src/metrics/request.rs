@@ -192,7 +192,9 @@ impl RequestMeter {
         let unfinished = match outcome {
             Outcome::Completed => return self.record_request(&inner, now),
             Outcome::QueueFull => return r.rejected_queue_full.increment(1),
-            Outcome::Invalid | Outcome::ClientMemory => return,
+            Outcome::Invalid => return,
+            // Refused before it ran.
+            Outcome::ClientMemory if self.scheduled.is_none() => return,
             // Refused at the gate, or ended at the end of the grace period.
             Outcome::ShuttingDown if self.scheduled.is_none() => {
                 return r.rejected_shutting_down.increment(1);
@@ -201,6 +203,7 @@ impl RequestMeter {
             Outcome::Aborted
             | Outcome::DeadlineExceeded
             | Outcome::SlowReader
+            | Outcome::ClientMemory
             | Outcome::ShuttingDown => Finish::Abort,
         };
         let finished = self.choices.iter().filter(|c| c.finished).count() as u64;
@@ -348,6 +351,21 @@ mod tests {
         assert_eq!(value(&l, rejected, "queue_full"), 1.0);
         assert_eq!(value(&l, rejected, "shutting_down"), 1.0);
         assert_eq!(value(&l, "vllm:e2e_request_latency_seconds_count", ""), 1.0);
+    }
+
+    #[test]
+    fn an_aborted_request_that_ran_is_in_the_histograms() {
+        let recorder = Recorder::new("m", 8192);
+        for outcome in [Outcome::Aborted, Outcome::ClientMemory] {
+            let mut meter = recorder.request(Instant::now(), 1, 8);
+            meter.scheduled(Instant::now(), 1, 0);
+            meter.end(Instant::now(), outcome);
+            recorder
+                .request(Instant::now(), 1, 8)
+                .end(Instant::now(), outcome);
+        }
+        let l = lines(&recorder);
+        assert_eq!(value(&l, "vllm:e2e_request_latency_seconds_count", ""), 2.0);
     }
 
     #[test]

@@ -78,8 +78,12 @@ async fn pass_on(
         };
         let Some(event) = event else { return Ok(()) };
         let event = event.map_err(|error| status(&error))?;
+        // The event, and the messages made of it, until they are sent.
+        let held = 2 * event.weight();
         if let Some(account) = account {
             account.charge(&event);
+            let full = |full| status(&RequestError::ClientMemory(full));
+            account.grow_for_answer(held).map_err(full)?;
         }
         for message in convert::responses(event, &request_id) {
             match tokio::time::timeout(STALL_LIMIT, tx.send(message)).await {
@@ -91,6 +95,9 @@ async fn pass_on(
                     }));
                 }
             }
+        }
+        if let Some(account) = account {
+            account.shrink(held);
         }
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn wants_parts(template: &jinja::Template, tokens: &TemplateTokens) -
             kwargs: None,
             now: UNIX_EPOCH,
         };
-        render(template, tokens, &given).is_ok_and(|text| text.contains(PROBE))
+        render(template, tokens, &given, None).is_ok_and(|text| text.contains(PROBE))
     };
     !writes(Value::from(PROBE)) && writes(in_parts(PROBE))
 }

@@ -32,6 +32,9 @@ pub enum ChatError {
     /// More values than a template may hold.
     #[error("the model's chat template takes too much memory for this conversation")]
     TooMuchMemory,
+    /// Nobody wants the text any more.
+    #[error("the rendering was called off")]
+    CalledOff,
 }
 
 impl ChatError {
@@ -40,7 +43,9 @@ impl ChatError {
         let (line, why) = error.into_parts();
         let problem = match why {
             Why::Error(problem) | Why::Raised(problem) => problem,
-            Why::Steps | Why::TooLong | Why::Memory => "it is too large".to_owned(),
+            Why::Steps | Why::TooLong | Why::Memory | Why::CalledOff => {
+                "it is too large".to_owned()
+            }
         };
         Self::Template(at_line(line, &problem))
     }
@@ -53,6 +58,7 @@ impl ChatError {
             (_, Why::Steps) => Self::TooManySteps,
             (_, Why::TooLong) => Self::TooLong,
             (_, Why::Memory) => Self::TooMuchMemory,
+            (_, Why::CalledOff) => Self::CalledOff,
         }
     }
 }

@@ -9,16 +9,19 @@ mod clock;
 mod content;
 mod continued;
 mod error;
+mod host;
 mod jinja;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 pub use error::ChatError;
+pub use host::RenderHost;
 
 use crate::stack::with_known_stack;
 
@@ -199,6 +202,27 @@ impl ChatTemplate {
     /// # Errors
     /// As [`ChatTemplate::render`].
     pub fn render_conversation(&self, given: &Conversation<'_>) -> Result<String, ChatError> {
+        self.render_for(given, None)
+    }
+
+    /// The same, for a host who is asked while it goes on.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`]; [`ChatError::CalledOff`]; [`ChatError::TooMuchMemory`] also
+    /// when the host has no more.
+    pub fn render_while(
+        &self,
+        given: &Conversation<'_>,
+        host: Arc<dyn RenderHost>,
+    ) -> Result<String, ChatError> {
+        self.render_for(given, Some(host))
+    }
+
+    fn render_for(
+        &self,
+        given: &Conversation<'_>,
+        host: Option<Arc<dyn RenderHost>>,
+    ) -> Result<String, ChatError> {
         let parsed = self.parsed.as_ref().map_err(Clone::clone)?;
         let continued = given.continue_final_message;
         let template = match &parsed.tool_use {
@@ -216,7 +240,7 @@ impl ChatTemplate {
             messages: &messages,
             ..*given
         };
-        let text = with_known_stack(|| render(&template.parsed, &self.tokens, &given))
+        let text = with_known_stack(|| render(&template.parsed, &self.tokens, &given, host))
             .map_err(no_thread)?
             .map_err(ChatError::of_rendering)?;
         match continued {
@@ -250,6 +274,7 @@ fn render(
     template: &jinja::Template,
     tokens: &TemplateTokens,
     given: &Conversation<'_>,
+    host: Option<Arc<dyn RenderHost>>,
 ) -> Result<String, jinja::Fail> {
     let prompt = Value::Bool(given.add_generation_prompt && !given.continue_final_message);
     let tokens = tokens.arguments();
@@ -263,6 +288,7 @@ fn render(
         variables,
         messages: given.messages,
         now: given.now,
+        host,
     };
     jinja::render(template, &input)
 }

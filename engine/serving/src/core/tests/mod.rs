@@ -8,12 +8,14 @@ mod in_flight_steps;
 mod lost;
 mod pool_watch;
 mod queue;
+mod refusals;
 mod texts;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use ebb_block_manager::PoolConfig;
+use ebb_block_manager::precision::LevelTable;
 use ebb_kernels::kv::KvGeometry;
 use ebb_models::model::GenerationDefaults;
 use ebb_models::model::gguf::{GgufTokenizer, TokenType};
@@ -65,17 +67,62 @@ fn counting(
     places: (usize, usize),
     client_memory: ClientMemory,
 ) -> EngineHandle {
-    clocked(backend, frames, places, client_memory, real_clock())
+    let parts = Parts {
+        places,
+        client_memory,
+        ..Parts::default()
+    };
+    started(backend, frames, parts)
 }
 
 /// The same, whose hangs are measured by `clock`.
 fn clocked(
     backend: Fake,
     frames: u32,
-    (max_running, max_waiting): (usize, usize),
+    places: (usize, usize),
     client_memory: ClientMemory,
     clock: Clock,
 ) -> EngineHandle {
+    let parts = Parts {
+        places,
+        client_memory,
+        clock,
+        ..Parts::default()
+    };
+    started(backend, frames, parts)
+}
+
+/// What else an engine is made of.
+struct Parts {
+    /// How many requests may run, and how many more wait.
+    places: (usize, usize),
+    client_memory: ClientMemory,
+    clock: Clock,
+    recorder: Recorder,
+    /// Frames of a block at 16 bit and at 2, where blocks shrink.
+    levels: Option<[u32; 2]>,
+}
+
+impl Default for Parts {
+    fn default() -> Self {
+        Self {
+            places: (16, 16),
+            client_memory: ClientMemory::unlimited(),
+            clock: real_clock(),
+            recorder: Recorder::disabled(),
+            levels: None,
+        }
+    }
+}
+
+fn started(backend: Fake, frames: u32, parts: Parts) -> EngineHandle {
+    let Parts {
+        places: (max_running, max_waiting),
+        client_memory,
+        clock,
+        recorder,
+        levels,
+    } = parts;
     // One more than the model has.
     let tokens = (0x100..=0x100 + VOCAB as u32).filter_map(char::from_u32);
     let mut token_types = vec![TokenType::Normal; VOCAB];
@@ -121,13 +168,16 @@ fn clocked(
         clock,
     };
     let layout = GEOMETRY.frame_layout();
+    let pool = PoolConfig::whole(
+        frames,
+        layout.frame_bytes as u64,
+        layout.frames_per_sub_block as u32,
+    );
+    let levels = levels.map_or(pool.levels.clone(), |frames| LevelTable::of_frames(&frames));
     let pool = PoolConfig {
         max_blocks_per_seq: 4,
-        ..PoolConfig::whole(
-            frames,
-            layout.frame_bytes as u64,
-            layout.frames_per_sub_block as u32,
-        )
+        levels,
+        ..pool
     };
     let limits = Config {
         max_running,
@@ -139,7 +189,6 @@ fn clocked(
         ..Config::default()
     };
     let backend = Box::new(backend);
-    let recorder = Recorder::disabled();
     EngineHandle::start(served, limits, pool, backend, recorder, None).expect("sound limits")
 }
 

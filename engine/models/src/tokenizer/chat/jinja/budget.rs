@@ -4,9 +4,11 @@
 //! looking at elements and bytes, charges for what is held. A rendering runs on one thread, so its
 //! limits are that thread's.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 
 use super::fail::{Fail, Res};
+use crate::tokenizer::chat::host::RenderHost;
 
 /// Steps of one rendering, and more for each message and for each byte of the arguments.
 const STEPS: u64 = 300_000;
@@ -23,15 +25,48 @@ const HELD_BYTES_PER_BYTE: usize = 16;
 const BYTES_PER_STEP: usize = 64;
 const CHARS_PER_STEP: usize = 16;
 
+/// Steps after which the host is asked whether the text is still wanted.
+const STEPS_PER_QUESTION: u64 = 1024;
+/// Bytes that the host is asked for at a time.
+const HOST_BYTES: usize = 16 << 10;
 /// Filters in each other, as `map` applies them.
 const FILTERS_MAX: usize = 200;
 
 thread_local! {
+    static HOST: RefCell<Option<Arc<dyn RenderHost>>> = const { RefCell::new(None) };
+    /// The host is asked again when fewer steps are left, or more bytes are held.
+    static ASK_BELOW: Cell<u64> = const { Cell::new(0) };
+    static ASK_ABOVE: Cell<usize> = const { Cell::new(usize::MAX) };
     static FILTERS: Cell<usize> = const { Cell::new(0) };
     static STEPS_LEFT: Cell<u64> = const { Cell::new(0) };
     static HELD: Cell<usize> = const { Cell::new(0) };
     static HELD_MAX: Cell<usize> = const { Cell::new(usize::MAX) };
     static TEXT_MAX: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// Asks a host, until this is dropped.
+pub(super) struct Hosted(());
+
+impl Hosted {
+    pub(super) fn by(host: Arc<dyn RenderHost>) -> Self {
+        HOST.set(Some(host));
+        ASK_BELOW.set(u64::MAX);
+        ASK_ABOVE.set(HELD.get());
+        Self(())
+    }
+}
+
+impl Drop for Hosted {
+    fn drop(&mut self) {
+        ASK_BELOW.set(0);
+        ASK_ABOVE.set(usize::MAX);
+        HOST.set(None);
+    }
+}
+
+/// What the host says, which is there while it is to be asked.
+fn ask<T>(question: impl FnOnce(&dyn RenderHost) -> T) -> Option<T> {
+    HOST.with_borrow(|host| host.as_deref().map(question))
 }
 
 /// Lets arguments be made, which are bounded by whoever sent them.
@@ -51,6 +86,9 @@ pub(super) fn begin(bytes: usize, messages: usize) {
             .saturating_add(steps_of_messages),
     );
     FILTERS.set(0);
+    if ASK_BELOW.get() > 0 {
+        ASK_BELOW.set(STEPS_LEFT.get());
+    }
     TEXT_MAX.set(TEXT_BYTES.saturating_add(bytes.saturating_mul(TEXT_BYTES_PER_BYTE)));
     let held = HELD_BYTES.saturating_add(bytes.saturating_mul(HELD_BYTES_PER_BYTE));
     HELD_MAX.set(held.saturating_add(HELD.get()));
@@ -61,6 +99,12 @@ pub(super) fn steps(count: usize) -> Res<()> {
     match STEPS_LEFT.get().checked_sub(count as u64) {
         Some(left) => {
             STEPS_LEFT.set(left);
+            if left < ASK_BELOW.get() {
+                ASK_BELOW.set(left.saturating_sub(STEPS_PER_QUESTION));
+                if ask(|host| host.is_wanted()) == Some(false) {
+                    return Err(Fail::called_off());
+                }
+            }
             Ok(())
         }
         None => Err(Fail::steps()),
@@ -113,6 +157,14 @@ impl Charge {
         let held = HELD.get().saturating_add(bytes);
         if held > HELD_MAX.get() {
             return Err(Fail::memory());
+        }
+        let counted = ASK_ABOVE.get();
+        if held > counted {
+            let more = (held - counted).max(HOST_BYTES);
+            if ask(|host| host.hold(more)) == Some(false) {
+                return Err(Fail::memory());
+            }
+            ASK_ABOVE.set(counted.saturating_add(more));
         }
         HELD.set(held);
         self.0 += bytes;

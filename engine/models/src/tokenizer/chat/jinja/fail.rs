@@ -26,6 +26,8 @@ pub(in crate::tokenizer::chat) enum Why {
     TooLong,
     /// More values at a time than a rendering may hold.
     Memory,
+    /// Nobody wants the text any more.
+    CalledOff,
 }
 
 impl Fail {
@@ -47,6 +49,10 @@ impl Fail {
 
     pub(super) fn memory() -> Self {
         Self(Box::new((0, Why::Memory)))
+    }
+
+    pub(super) fn called_off() -> Self {
+        Self(Box::new((0, Why::CalledOff)))
     }
 
     /// Whether a limit is reached, which is not the template's own error.

@@ -32,10 +32,12 @@ mod symbols;
 mod tests;
 mod value;
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::Value as Json;
 
+use super::host::RenderHost;
 pub(super) use ast::Template;
 use fail::Res;
 pub(super) use fail::{Fail, Why};
@@ -58,11 +60,14 @@ pub(super) struct Input<'a> {
     pub(super) messages: &'a [Json],
     /// What `strftime_now` takes for now.
     pub(super) now: SystemTime,
+    /// Who wants the text.
+    pub(super) host: Option<Arc<dyn RenderHost>>,
 }
 
 /// Renders a template.
 pub(super) fn render(template: &Template, input: &Input<'_>) -> Result<String, Fail> {
     budget::unlimited();
+    let _hosted = input.host.clone().map(budget::Hosted::by);
     let mut bytes = 0;
     let mut variables = Vec::new();
     for (name, json) in &input.variables {
