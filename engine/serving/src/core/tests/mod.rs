@@ -20,7 +20,7 @@ use ebb_kernels::kv::KvGeometry;
 use ebb_models::model::GenerationDefaults;
 use ebb_models::model::gguf::{GgufTokenizer, TokenType};
 use ebb_models::tokenizer::{SpecialIds, Tokenizer};
-use ebb_scheduler::Config;
+use ebb_scheduler::{Config, Mode};
 
 use self::fake::Fake;
 use super::pulse::{Clock, real_clock};
@@ -173,6 +173,10 @@ fn started(backend: Fake, frames: u32, parts: Parts) -> EngineHandle {
         layout.frame_bytes as u64,
         layout.frames_per_sub_block as u32,
     );
+    let mode = match levels {
+        Some(_) => Mode::Progressive,
+        None => Mode::default(),
+    };
     let levels = levels.map_or(pool.levels.clone(), |frames| LevelTable::of_frames(&frames));
     let pool = PoolConfig {
         max_blocks_per_seq: 4,
@@ -186,6 +190,7 @@ fn started(backend: Fake, frames: u32, parts: Parts) -> EngineHandle {
         prefill_chunk: 32,
         max_logit_rows: 40,
         headroom_tokens: 0,
+        mode,
         ..Config::default()
     };
     let backend = Box::new(backend);
