@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use ebb_kernels::weight_formats::Quantisation;
 use ebb_models::model::LoadFormat;
 use ebb_scheduler::Mode;
 use ebb_serving::core::EngineHandle;
@@ -23,6 +24,12 @@ pub struct EngineArgs {
         default_value = "benches/data/llama-3.1-8b"
     )]
     pub model: String,
+    /// Quantise the linear layers of plain weights while they are loaded: fp8 or int4
+    #[arg(long, value_name = "FORMAT", value_parser = quantisation_named)]
+    pub quantization: Option<Quantisation>,
+    /// Expand quantised weights to bf16 while they are loaded
+    #[arg(long)]
+    pub expand_weights: bool,
     /// Where to compute: cpu, cuda, cuda:N or auto
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub device: DeviceChoice,
@@ -87,6 +94,8 @@ impl EngineArgs {
     ) -> Result<EngineConfig, Box<dyn std::error::Error>> {
         let mut config = EngineConfig::new(&self.model, 0);
         config.load_format = load_format;
+        config.quantization = self.quantization;
+        config.expand_weights = self.expand_weights;
         config.kv_memory_bytes = self.kv_memory.map(|size| size.0);
         config.gpu_memory_utilization = self.gpu_memory_utilization;
         config.kv_mode = self.kv_mode;
@@ -102,6 +111,14 @@ impl EngineArgs {
         config.threads = self.threads.unwrap_or(config.threads);
         config.device = device;
         Ok(config)
+    }
+}
+
+fn quantisation_named(name: &str) -> Result<Quantisation, String> {
+    match name {
+        "fp8" => Ok(Quantisation::Fp8),
+        "int4" => Ok(Quantisation::Int4),
+        _ => Err("weights are quantised to fp8 or int4".into()),
     }
 }
 
