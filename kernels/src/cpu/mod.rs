@@ -1,5 +1,5 @@
-//! The CPU backend: bf16 weights and pages, f32 arithmetic, and one fixed order of operations for
-//! every output element.
+//! The CPU backend: weights as they are packed or in bf16, bf16 pages, f32 arithmetic, and one
+//! fixed order of operations for every output element.
 //!
 //! Bits do not depend on the batch, the chunking, the thread count, the placement of frames or the
 //! instruction set. That is by construction: a matrix product runs over its inner dimension in
@@ -7,6 +7,7 @@
 //! vector functions use only correctly rounded operations.
 
 pub mod gemm;
+pub mod packed;
 pub mod simd;
 pub mod softmax;
 pub mod threads;
@@ -18,6 +19,7 @@ pub mod baseline;
 mod floats;
 mod forward;
 mod linear;
+mod load;
 mod math;
 mod ops;
 mod program;
@@ -27,4 +29,4 @@ mod shrink;
 mod weights;
 
 pub use backend::{CpuBackend, CpuOptions};
-pub use weights::LoadError;
+pub use load::LoadError;

@@ -8,7 +8,7 @@ use crate::cpu::simd::Simd;
 /// Finishes the sums of one row and panel into `out`, which is shorter than the panel at the
 /// matrix's right edge.
 #[inline(always)]
-pub(super) fn finish<S: Simd>(
+pub(crate) fn finish<S: Simd>(
     s: S,
     epilogue: Epilogue<'_>,
     sums: &[f32],

@@ -11,6 +11,7 @@ mod tile;
 
 pub use pack::{Columns, PackedMatrix, WeightMemory};
 
+pub(crate) use epilogue::finish;
 pub(crate) use tile::{F32Panel, PANEL, Panel, Rows, Sums, multiply_tile};
 
 use super::shared::SharedSlice;
@@ -54,15 +55,62 @@ pub struct Product<'a> {
     pub next: Option<&'a PackedMatrix>,
 }
 
+/// Where outputs go: to some columns of `rows` rows, or to all.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    /// The first column.
+    pub(crate) first: usize,
+    /// Columns of a row.
+    pub(crate) stride: usize,
+}
+
+/// Where each thread's share of the weights of the next product begins.
+pub(crate) type StartOfNext<'a> = &'a (dyn Fn(&Items<'_>) -> *const u8 + Sync);
+
+/// Asks for the weights of the next product, as much as is worth it.
+#[inline(always)]
+fn prefetch_next<S: Simd>(s: S, next: Option<StartOfNext<'_>>, share: &Items<'_>) {
+    if let Some(next) = next {
+        let start = next(share);
+        for line in 0..FETCH_LINES {
+            s.prefetch(start.wrapping_add(line * 64));
+        }
+    }
+}
+
 impl Product<'_> {
     /// Computes `out[m][w.outputs()]`, contiguous.
     ///
     /// Panics if a slice is too short or the epilogue does not suit the matrix; returns an error if
     /// a worker panicked.
     pub fn run(&self, pool: &mut Pool, isa: Isa, out: &mut [f32]) -> Result<(), TaskPanic> {
+        let all = Place {
+            first: 0,
+            stride: self.w.outputs(),
+        };
+        match self.next {
+            Some(w) => self.run_to(
+                pool,
+                isa,
+                (out, all),
+                Some(&|share| w.start_of_share(share)),
+            ),
+            None => self.run_to(pool, isa, (out, all), None),
+        }
+    }
+
+    /// [`Product::run`] into some columns of `out`; `next` is in place of the product's.
+    pub(crate) fn run_to(
+        &self,
+        pool: &mut Pool,
+        isa: Isa,
+        (out, place): (&mut [f32], Place),
+        next: Option<StartOfNext<'_>>,
+    ) -> Result<(), TaskPanic> {
         let (m, k, n) = (self.rows, self.w.inner(), self.w.outputs());
         assert!(self.a.len() >= m * k, "{} < {m} x {k}", self.a.len());
-        assert!(out.len() >= m * n, "{} < {m} x {n}", out.len());
+        assert!(place.first + n <= place.stride, "{n} columns in {place:?}");
+        assert!(out.len() >= m * place.stride, "{} < {m} rows", out.len());
         let gated = matches!(self.epilogue, Epilogue::SwiGlu);
         assert_eq!(gated, self.w.is_gated(), "SwiGLU is for gate and up");
         if let Epilogue::Bias(bias) = self.epilogue {
@@ -71,7 +119,7 @@ impl Product<'_> {
         if m == 0 {
             return Ok(());
         }
-        let out = SharedSlice::new(out);
+        let out = (SharedSlice::new(out), place);
         let product = *self;
         let row_blocks = m.div_ceil(ROW_BLOCK);
         if row_blocks == 1 {
@@ -80,6 +128,7 @@ impl Product<'_> {
                     product,
                     panels,
                     out,
+                    next,
                 });
             });
         }
@@ -106,7 +155,7 @@ impl Product<'_> {
         (first, end): (usize, usize),
         panel: usize,
         sums: &mut TileSums,
-        out: SharedSlice<'_, f32>,
+        (out, place): (SharedSlice<'_, f32>, Place),
     ) {
         let (k, n) = (self.w.inner(), self.w.outputs());
         let width = self.w.outputs_per_panel();
@@ -133,7 +182,8 @@ impl Product<'_> {
             unsafe { multiply_tile(s, count, a, weights, tile) };
             for (r, sums) in sums.0.chunks_exact(PANEL).enumerate().take(count) {
                 // SAFETY: tasks cover disjoint rows and panels, hence disjoint outputs.
-                let out = unsafe { out.slice((start + r) * n + column, valid) };
+                let out =
+                    unsafe { out.slice((start + r) * place.stride + place.first + column, valid) };
                 epilogue::finish(s, self.epilogue, sums, panel, out);
             }
         }
@@ -154,7 +204,8 @@ impl TileSums {
 struct Share<'a> {
     product: Product<'a>,
     panels: Items<'a>,
-    out: SharedSlice<'a, f32>,
+    out: (SharedSlice<'a, f32>, Place),
+    next: Option<StartOfNext<'a>>,
 }
 
 /// Lines of activations and of the next weights that a thread fetches at once.
@@ -177,12 +228,7 @@ impl Kernel for Share<'_> {
                 product.panel(s, (0, product.rows), panel, &mut sums, self.out);
             }
         }
-        if let Some(next) = product.next {
-            let first = self.panels.start_of(next.panels());
-            for line in 0..FETCH_LINES {
-                s.prefetch(next.panel(first).wrapping_add(line * 64));
-            }
-        }
+        prefetch_next(s, self.next, &self.panels);
     }
 }
 
@@ -191,7 +237,7 @@ struct Chunk<'a> {
     product: Product<'a>,
     rows: (usize, usize),
     panels: (usize, usize),
-    out: SharedSlice<'a, f32>,
+    out: (SharedSlice<'a, f32>, Place),
 }
 
 impl Kernel for Chunk<'_> {

@@ -10,7 +10,7 @@ use half::bf16;
 
 use super::tile::PANEL;
 use crate::cpu::shared::SharedSlice;
-use crate::cpu::threads::{Pool, TaskPanic};
+use crate::cpu::threads::{Items, Pool, TaskPanic};
 use crate::memory::HugeBuffer;
 
 /// bf16 of a cache line; matrices start at one.
@@ -20,7 +20,7 @@ const LINE: usize = 32;
 #[derive(Debug)]
 pub struct WeightMemory {
     memory: Arc<HugeBuffer>,
-    /// bf16 handed out.
+    /// Bytes handed out.
     used: usize,
 }
 
@@ -36,17 +36,24 @@ impl WeightMemory {
     /// Carves a matrix of `outputs` columns over an inner dimension of `inner`, all zero.
     /// `gated` pairs each output's gate and up columns. Panics if the memory is exhausted.
     pub fn matrix(&mut self, inner: usize, outputs: usize, gated: bool) -> PackedMatrix {
-        let offset = self.used;
-        let bytes = PackedMatrix::bytes(inner, outputs, gated);
-        self.used += bytes / 2;
-        assert!(self.used * 2 <= self.memory.len(), "weight memory is full");
+        let (memory, offset) = self.carve(PackedMatrix::bytes(inner, outputs, gated));
         PackedMatrix {
-            memory: Arc::clone(&self.memory),
-            offset,
+            memory,
+            offset: offset / 2,
             inner,
             outputs,
             gated,
         }
+    }
+
+    /// Carves `bytes` zeroed bytes, a multiple of 64: the memory and where they begin in it. Panics
+    /// if it is exhausted.
+    pub(crate) fn carve(&mut self, bytes: usize) -> (Arc<HugeBuffer>, usize) {
+        assert!(bytes.is_multiple_of(2 * LINE), "{bytes} bytes are no lines");
+        let offset = self.used;
+        self.used += bytes;
+        assert!(self.used <= self.memory.len(), "weight memory is full");
+        (Arc::clone(&self.memory), offset)
     }
 }
 
@@ -72,6 +79,11 @@ pub struct PackedMatrix {
 }
 
 impl PackedMatrix {
+    /// Start of the panel where a thread's share of a product begins.
+    pub(crate) fn start_of_share(&self, share: &Items<'_>) -> *const u8 {
+        self.panel(share.start_of(self.panels()))
+    }
+
     /// Bytes of a packed matrix.
     pub fn bytes(inner: usize, outputs: usize, gated: bool) -> usize {
         let width = if gated { PANEL / 2 } else { PANEL };

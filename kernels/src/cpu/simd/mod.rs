@@ -13,7 +13,10 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod dots;
 mod portable;
+
+pub(crate) use dots::{DotKernel, DotSet, Dots};
 
 /// Virtual lanes of every reduction: two AVX2 vectors, one AVX-512 vector.
 pub(crate) const WIDE: usize = 16;

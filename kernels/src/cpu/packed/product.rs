@@ -1,0 +1,389 @@
+//! Products of activations with the packed tensors of a linear layer.
+
+use std::mem::MaybeUninit;
+
+use super::PANEL;
+use super::activations::Activations;
+use super::floats::{FloatStretch, Floats};
+use super::layout::{Kind, QuantisedMatrix};
+use super::one_row::OneRow;
+use super::stretch::{BLOCKS, Stretch, unpack};
+use super::tile::{Right, Rows, Tiles};
+use crate::cpu::gemm::{Epilogue, PANEL as COLUMNS, Place, StartOfNext, Sums, finish};
+use crate::cpu::shared::SharedSlice;
+use crate::cpu::simd::{DotKernel, DotSet, Dots, Isa, Simd};
+use crate::cpu::threads::{Items, Pool, TaskPanic};
+
+/// Rows that a task of a large product covers.
+const ROW_BLOCK: usize = 96;
+
+/// Bytes of weights that a task of a large product covers.
+const CHUNK_BYTES: usize = 128 << 10;
+
+/// Lines of activations that a thread fetches at once.
+const FETCH_LINES: usize = 512;
+
+/// The weights of a part of a linear layer.
+#[derive(Debug)]
+pub enum Weights {
+    /// A tensor.
+    Plain(QuantisedMatrix),
+    /// A gate for each output, and what it opens; [`QuantisedMatrix::can_join`].
+    Gated([QuantisedMatrix; 2]),
+}
+
+/// A part of a linear layer: neighbouring outputs.
+#[derive(Debug)]
+pub struct Part {
+    /// The first output.
+    pub first: usize,
+    /// What is multiplied with.
+    pub weights: Weights,
+    /// Of the part's outputs, padded to whole tasks of 32.
+    pub bias: Option<Vec<f32>>,
+}
+
+impl Part {
+    /// `bias` is as long as the outputs.
+    pub fn new(first: usize, weights: Weights, bias: Option<Vec<f32>>) -> Self {
+        let mut part = Self {
+            first,
+            weights,
+            bias: None,
+        };
+        part.bias = bias.map(|mut bias| {
+            bias.resize(part.outputs().next_multiple_of(COLUMNS), 0.0);
+            bias
+        });
+        part
+    }
+
+    /// The matrices.
+    pub fn matrices(&self) -> &[QuantisedMatrix] {
+        match &self.weights {
+            Weights::Plain(matrix) => std::slice::from_ref(matrix),
+            Weights::Gated(matrices) => matrices,
+        }
+    }
+
+    /// How many outputs there are.
+    pub fn outputs(&self) -> usize {
+        self.matrices()[0].outputs()
+    }
+
+    /// Outputs of a pair of panels: 32, or 16 if gated.
+    fn width(&self) -> usize {
+        match self.weights {
+            Weights::Plain(_) => COLUMNS,
+            Weights::Gated(_) => PANEL,
+        }
+    }
+
+    fn pairs(&self) -> usize {
+        self.outputs().div_ceil(self.width())
+    }
+
+    /// The two panels of a pair; the last may be alone.
+    #[inline(always)]
+    fn pair(&self, pair: usize) -> [Option<(&QuantisedMatrix, usize)>; 2] {
+        match &self.weights {
+            Weights::Plain(matrix) => [2 * pair, 2 * pair + 1]
+                .map(|panel| (panel < matrix.layout.panels()).then_some((matrix, panel))),
+            Weights::Gated([gate, up]) => [Some((gate, pair)), Some((up, pair))],
+        }
+    }
+}
+
+/// A product to compute.
+#[derive(Clone, Copy)]
+pub struct Product<'a> {
+    /// Rows, m.
+    pub rows: usize,
+    /// `[m][inputs]`.
+    pub a: &'a [f32],
+    /// The same, quantised; unused where all weights are floats.
+    pub quantised: &'a Activations,
+    /// The weights.
+    pub parts: &'a [Part],
+    /// Columns of a row of the output.
+    pub stride: usize,
+    /// Whether sums are added to what is there.
+    pub add: bool,
+}
+
+/// Whether any part needs quantised activations.
+pub(crate) fn needs_quantised(parts: &[Part]) -> bool {
+    let mut matrices = parts.iter().flat_map(Part::matrices);
+    matrices.any(|matrix| matrix.layout.kind != Kind::E4M3)
+}
+
+/// Start of the pair where a thread's share of the parts begins.
+pub(crate) fn start_of_share(parts: &[Part], share: &Items<'_>) -> *const u8 {
+    let pairs = parts.iter().map(Part::pairs).sum();
+    let (part, pair) = locate(parts, share.start_of(pairs));
+    part.pair(pair)[0].map_or(std::ptr::null(), |(matrix, panel)| matrix.panel(panel))
+}
+
+/// The part that has a pair of all parts' pairs, and which of its own it is.
+fn locate(parts: &[Part], mut pair: usize) -> (&Part, usize) {
+    for part in parts {
+        match pair.checked_sub(part.pairs()) {
+            Some(left) => pair = left,
+            None => return (part, pair),
+        }
+    }
+    // Only of a share without items: any place will do.
+    (&parts[0], 0)
+}
+
+impl Product<'_> {
+    /// Computes the parts' columns of `out[m][stride]`.
+    ///
+    /// Panics if a slice is too short; returns an error if a worker panicked.
+    pub fn run(&self, pool: &mut Pool, isa: Isa, out: &mut [f32]) -> Result<(), TaskPanic> {
+        self.run_with(pool, DotSet::of(isa), out, None)
+    }
+
+    pub(crate) fn run_with(
+        &self,
+        pool: &mut Pool,
+        dots: DotSet,
+        out: &mut [f32],
+        next: Option<StartOfNext<'_>>,
+    ) -> Result<(), TaskPanic> {
+        let m = self.rows;
+        let pairs: usize = self.parts.iter().map(Part::pairs).sum();
+        if m == 0 || pairs == 0 {
+            return Ok(());
+        }
+        let inputs = self.parts[0].matrices()[0].inputs();
+        assert!(
+            self.a.len() >= m * inputs,
+            "{} < {m} x {inputs}",
+            self.a.len()
+        );
+        assert!(out.len() >= m * self.stride, "{} < {m} rows", out.len());
+        for part in self.parts {
+            assert!(
+                part.first + part.outputs() <= self.stride,
+                "too many columns"
+            );
+            let mut matrices = part.matrices().iter();
+            assert!(matrices.all(|w| w.inputs() == inputs && w.outputs() == part.outputs()));
+        }
+        let out = SharedSlice::new(out);
+        let product = *self;
+        let row_blocks = m.div_ceil(ROW_BLOCK);
+        if row_blocks == 1 {
+            return pool.run_shares(pairs, |pairs| {
+                product.share(dots, pairs, out, next);
+            });
+        }
+        let bytes = self
+            .parts
+            .iter()
+            .flat_map(Part::matrices)
+            .map(QuantisedMatrix::len);
+        let by_cache = (CHUNK_BYTES / (bytes.sum::<usize>() / pairs)).max(1);
+        let by_balance = (pairs * row_blocks / (pool.threads() * 16)).max(1);
+        let chunk = by_cache.min(by_balance);
+        pool.run(pairs.div_ceil(chunk) * row_blocks, |i, _| {
+            let first = i / row_blocks * chunk;
+            let block = i % row_blocks;
+            let rows = (block * m / row_blocks, (block + 1) * m / row_blocks);
+            let mut work = MaybeUninit::uninit();
+            for pair in first..pairs.min(first + chunk) {
+                product.pair(dots, rows, pair, &mut work, out);
+            }
+        })
+    }
+
+    /// All rows of the pairs that one thread gets.
+    fn share(
+        &self,
+        dots: DotSet,
+        mut pairs: Items<'_>,
+        out: SharedSlice<'_, f32>,
+        next: Option<StartOfNext<'_>>,
+    ) {
+        // What other threads have just written, all at once instead of line by line when needed.
+        dots.run(Fetch(self.quantised.lines().take(FETCH_LINES)));
+        let mut work = MaybeUninit::uninit();
+        for pairs in &mut pairs {
+            for pair in pairs {
+                self.pair(dots, (0, self.rows), pair, &mut work, out);
+            }
+        }
+        if let Some(next) = next {
+            let start = next(&pairs);
+            dots.run(Fetch(
+                (0..FETCH_LINES).map(|line| start.wrapping_add(line * 64)),
+            ));
+        }
+    }
+
+    /// Computes rows `first..end`, at most 96, of one pair of panels.
+    fn pair(
+        &self,
+        dots: DotSet,
+        (first, end): (usize, usize),
+        pair: usize,
+        work: &mut MaybeUninit<Work>,
+        out: SharedSlice<'_, f32>,
+    ) {
+        let (part, pair) = locate(self.parts, pair);
+        let halves = part.pair(pair);
+        let rows = end - first;
+        assert!(rows <= ROW_BLOCK);
+        let work = work.as_mut_ptr();
+        // SAFETY: only places are computed.
+        let (sums, stretch, expanded) = unsafe {
+            let sums = (&raw mut (*work).sums).cast::<f32>();
+            (sums, &raw mut (*work).stretch, &raw mut (*work).floats)
+        };
+        if halves[1].is_none() {
+            // SAFETY: 96 rows of 32 sums.
+            unsafe { sums.write_bytes(0, rows * COLUMNS) };
+        }
+        if part.matrices()[0].layout.kind == Kind::E4M3 {
+            let inputs = part.matrices()[0].inputs();
+            let product = Floats {
+                a: &self.a[first * inputs..end * inputs],
+                rows,
+                halves,
+                stretch: expanded,
+                sums,
+            };
+            // SAFETY: `sums` has room for 96 rows.
+            unsafe { product.run(dots) };
+        } else {
+            for (half, place) in halves.into_iter().enumerate() {
+                if let Some(place) = place {
+                    let sums = sums.wrapping_add(half * PANEL);
+                    // SAFETY: `sums` has 96 rows of 32, of which a half has 16.
+                    unsafe { self.ints(dots, (first, rows), place, stretch, sums) };
+                }
+            }
+        }
+        let (column, width) = (pair * part.width(), part.width());
+        dots.run(Finish {
+            epilogue: match (&part.weights, &part.bias) {
+                (Weights::Gated(_), _) => Epilogue::SwiGlu,
+                (_, Some(bias)) => Epilogue::Bias(bias),
+                (_, None) if self.add => Epilogue::Add,
+                (_, None) => Epilogue::Store,
+            },
+            // SAFETY: the sums were written above.
+            sums: unsafe { std::slice::from_raw_parts(sums, rows * COLUMNS) },
+            pair,
+            out,
+            place: Place {
+                first: first * self.stride + part.first + column,
+                stride: self.stride,
+            },
+            valid: width.min(part.outputs() - column),
+        });
+    }
+
+    /// The sums of `rows` rows with a panel of integers, `sums[row][32]`, of which 16 are written.
+    ///
+    /// # Safety
+    /// `sums` must have room for the rows, and `stretch` be writable.
+    unsafe fn ints(
+        &self,
+        dots: DotSet,
+        (first, rows): (usize, usize),
+        (matrix, panel): (&QuantisedMatrix, usize),
+        stretch: *mut Stretch,
+        sums: *mut f32,
+    ) {
+        let (layout, panel) = (&matrix.layout, matrix.panel(panel));
+        let Kind::Ints { zero, .. } = layout.kind else {
+            unreachable!("floats have their own product");
+        };
+        let blocks = layout.blocks();
+        let a = self.quantised.rows(first, rows, blocks);
+        if rows == 1 {
+            // SAFETY: the matrix's panel.
+            unsafe { OneRow::run(dots, layout, panel, a, sums) };
+            return;
+        }
+        // SAFETY: only places are computed.
+        let (scales, offsets) = unsafe {
+            let scales = (&raw const (*stretch).scales).cast::<f32>();
+            (scales, (&raw const (*stretch).offsets).cast::<f32>())
+        };
+        for start in (0..blocks).step_by(BLOCKS) {
+            let count = BLOCKS.min(blocks - start);
+            // SAFETY: the matrix's panel and blocks.
+            let codes = unsafe { unpack(dots, layout, panel, (start, count), stretch) };
+            let tiles = Tiles {
+                rows,
+                a: Rows {
+                    start: a[start..].as_ptr(),
+                    stride: blocks,
+                },
+                right: Right {
+                    codes,
+                    scales,
+                    offsets,
+                    blocks: count,
+                    zero,
+                    has_offsets: layout.has_offsets,
+                },
+                sums: Sums {
+                    start: sums,
+                    stride: COLUMNS,
+                    add: start > 0,
+                },
+            };
+            // SAFETY: `a` holds `rows` rows of `blocks`, `sums` as many of 32.
+            unsafe { tiles.run(dots, layout.unit(), layout.kind.is_wide()) };
+        }
+    }
+}
+
+/// What a thread works on, in its L1 cache.
+#[repr(C, align(64))]
+struct Work {
+    /// `[rows][32]`
+    sums: [f32; ROW_BLOCK * COLUMNS],
+    stretch: Stretch,
+    floats: FloatStretch,
+}
+
+/// Asks for cache lines.
+struct Fetch<I>(I);
+
+impl<I: Iterator<Item = *const u8>> DotKernel for Fetch<I> {
+    #[inline(always)]
+    fn run<D: Dots>(self, d: D) {
+        for line in self.0 {
+            d.floats().prefetch(line);
+        }
+    }
+}
+
+/// Stores the sums of a pair.
+struct Finish<'a> {
+    epilogue: Epilogue<'a>,
+    /// `[rows][32]`
+    sums: &'a [f32],
+    pair: usize,
+    out: SharedSlice<'a, f32>,
+    place: Place,
+    /// Outputs of the pair.
+    valid: usize,
+}
+
+impl DotKernel for Finish<'_> {
+    #[inline(always)]
+    fn run<D: Dots>(self, d: D) {
+        for (row, sums) in self.sums.chunks_exact(COLUMNS).enumerate() {
+            let at = self.place.first + row * self.place.stride;
+            // SAFETY: tasks cover disjoint rows and pairs, hence disjoint outputs.
+            let out = unsafe { self.out.slice(at, self.valid) };
+            finish(d.floats(), self.epilogue, sums, self.pair, out);
+        }
+    }
+}

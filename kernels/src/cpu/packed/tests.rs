@@ -1,0 +1,114 @@
+use super::*;
+use crate::cpu::gemm::WeightMemory;
+use crate::cpu::simd::{DotSet, Isa};
+use crate::cpu::threads::Pool;
+use crate::weight_formats::{Codes, PackedTensor, Quantisation, WeightFormat};
+
+mod edges;
+mod oracle;
+
+/// Uniform in [-1, 1), from a seed.
+fn random(seed: u64, len: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    std::iter::repeat_with(next).take(len).collect()
+}
+
+/// Activations with an outlier here and there, as models have them.
+fn activations(seed: u64, len: usize) -> Vec<f32> {
+    let mut x = random(seed, len);
+    x.iter_mut().step_by(53).for_each(|x| *x *= 20.0);
+    x
+}
+
+/// Weights of a format: random ones, quantised.
+fn tensor(format: WeightFormat, seed: u64, outputs: usize, inputs: usize) -> PackedTensor {
+    Quantisation::Nearest(format).tensor(inputs, &random(seed, outputs * inputs))
+}
+
+fn matrix(pool: &mut Pool, tensor: &PackedTensor) -> QuantisedMatrix {
+    let (format, outputs, inputs) = (tensor.format(), tensor.rows(), tensor.inputs());
+    let bytes = QuantisedMatrix::bytes(format, inputs, outputs).unwrap();
+    let mut memory = WeightMemory::new(bytes).unwrap();
+    let mut matrix = QuantisedMatrix::new(&mut memory, format, inputs, outputs);
+    let filled = matrix.fill(pool, |first, rows| {
+        let groups = format.groups(inputs);
+        for row in 0..rows.codes.len() / inputs {
+            let from = first + row;
+            rows.codes[row * inputs..][..inputs].copy_from_slice(tensor.codes(from));
+            rows.scales[row * groups..][..groups].copy_from_slice(tensor.scales(from));
+            if format.has_offsets {
+                rows.offsets[row * groups..][..groups].copy_from_slice(tensor.offsets(from));
+            }
+        }
+        Ok::<_, ()>(())
+    });
+    assert_eq!(filled, Ok(Ok(())));
+    assert_eq!(matrix.len(), bytes);
+    matrix
+}
+
+fn plain(matrix: QuantisedMatrix) -> Vec<Part> {
+    vec![Part::new(0, Weights::Plain(matrix), None)]
+}
+
+/// `out[rows][stride]`, which was `before`.
+fn multiply(
+    pool: &mut Pool,
+    dots: DotSet,
+    parts: &[Part],
+    a: &[f32],
+    (stride, add): (usize, bool),
+    before: &[f32],
+) -> Vec<f32> {
+    let inputs = parts[0].matrices()[0].inputs();
+    let rows = a.len() / inputs;
+    let mut quantised = Activations::default();
+    quantised
+        .quantise((pool, Isa::detect()), rows, inputs, a)
+        .unwrap();
+    let product = Product {
+        rows,
+        a,
+        quantised: &quantised,
+        parts,
+        stride,
+        add,
+    };
+    let mut out = before.to_vec();
+    product.run_with(pool, dots, &mut out, None).unwrap();
+    out
+}
+
+/// [`multiply`] with one part and nothing before.
+fn store(pool: &mut Pool, dots: DotSet, parts: &[Part], a: &[f32]) -> Vec<f32> {
+    let matrix = &parts[0].matrices()[0];
+    let outputs = parts[0].outputs();
+    let before = vec![f32::NAN; a.len() / matrix.inputs() * outputs];
+    multiply(pool, dots, parts, a, (outputs, false), &before)
+}
+
+fn same(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
+/// Every kind of codes, with zeros in the middle and elsewhere.
+fn all_codes() -> Vec<Codes> {
+    let ints = (2..=8).map(|bits| Codes::Int {
+        bits,
+        zero: 1 << (bits - 1),
+    });
+    let others = [
+        Codes::Int { bits: 4, zero: 0 },
+        Codes::Int { bits: 8, zero: 3 },
+        Codes::E4M3,
+        Codes::E2M1,
+        Codes::Iq4,
+    ];
+    ints.chain(others).collect()
+}

@@ -1,0 +1,169 @@
+//! The register tile: a few rows times a vector of outputs, over a stretch of blocks.
+
+use super::activations::Block;
+use super::stretch::BLOCK_CODES;
+use super::{BLOCK, PANEL};
+use crate::cpu::gemm::Sums;
+use crate::cpu::simd::{DotKernel, DotSet, Dots, Simd};
+
+/// The left operand: rows of blocks, `stride` apart, from the stretch's first block on.
+#[derive(Clone, Copy)]
+pub(super) struct Rows {
+    pub(super) start: *const Block,
+    pub(super) stride: usize,
+}
+
+/// The right operand: an unpacked stretch.
+#[derive(Clone, Copy)]
+pub(super) struct Right {
+    /// `[blocks][input / 4][output][input % 4]`
+    pub(super) codes: *const u8,
+    /// `[units][output]`
+    pub(super) scales: *const f32,
+    /// Likewise; unset in formats without.
+    pub(super) offsets: *const f32,
+    pub(super) blocks: usize,
+    /// The code of 0.
+    pub(super) zero: u8,
+    pub(super) has_offsets: bool,
+}
+
+/// Adds the products of `rows` rows with 16 outputs to `sums`, or puts them there.
+pub(super) struct Tiles {
+    pub(super) rows: usize,
+    pub(super) a: Rows,
+    pub(super) right: Right,
+    pub(super) sums: Sums,
+}
+
+impl Tiles {
+    /// Runs all tiles.
+    ///
+    /// # Safety
+    /// `a` and `sums` must hold `rows` rows, of which `a` has `right.blocks` blocks each, and
+    /// `right` be an unpacked stretch.
+    pub(super) unsafe fn run(self, dots: DotSet, unit: usize, is_wide: bool) {
+        match (unit, is_wide) {
+            (BLOCK, false) => dots.run(OfUnit::<BLOCK, false>(self)),
+            (BLOCK, true) => dots.run(OfUnit::<BLOCK, true>(self)),
+            (_, false) => dots.run(OfUnit::<{ BLOCK / 2 }, false>(self)),
+            (_, true) => dots.run(OfUnit::<{ BLOCK / 2 }, true>(self)),
+        }
+    }
+}
+
+/// `UNIT` is 32, or 16 where groups end within blocks; `WIDE` says that codes above 127 occur.
+struct OfUnit<const UNIT: usize, const WIDE: bool>(Tiles);
+
+impl<const UNIT: usize, const WIDE: bool> DotKernel for OfUnit<UNIT, WIDE> {
+    #[inline(always)]
+    fn run<D: Dots>(self, d: D) {
+        let Tiles {
+            rows,
+            a,
+            right,
+            sums,
+        } = self.0;
+        let mut first = 0;
+        while first < rows {
+            let a = Rows {
+                start: a.start.wrapping_add(first * a.stride),
+                ..a
+            };
+            let sums = Sums {
+                start: sums.start.wrapping_add(first * sums.stride),
+                ..sums
+            };
+            for lane in (0..PANEL).step_by(D::Floats::LANES) {
+                // SAFETY: the promise of `Tiles::run`; `lane` is below 16.
+                unsafe {
+                    match rows - first {
+                        8.. if D::ROWS == 8 => tile::<D, UNIT, WIDE, 8>(d, a, right, sums, lane),
+                        4.. => tile::<D, UNIT, WIDE, 4>(d, a, right, sums, lane),
+                        2.. => tile::<D, UNIT, WIDE, 2>(d, a, right, sums, lane),
+                        _ => tile::<D, UNIT, WIDE, 1>(d, a, right, sums, lane),
+                    }
+                }
+            }
+            first += match rows - first {
+                8.. if D::ROWS == 8 => 8,
+                4.. => 4,
+                2.. => 2,
+                _ => 1,
+            };
+        }
+    }
+}
+
+/// # Safety
+/// As for [`Tiles::run`], of `R` rows.
+#[inline(always)]
+unsafe fn tile<D: Dots, const UNIT: usize, const WIDE: bool, const R: usize>(
+    d: D,
+    a: Rows,
+    right: Right,
+    sums: Sums,
+    lane: usize,
+) {
+    let s = d.floats();
+    let place = |r: usize| sums.start.wrapping_add(r * sums.stride + lane);
+    let mut acc = [s.splat(0.0); R];
+    if sums.add {
+        for (r, acc) in acc.iter_mut().enumerate() {
+            // SAFETY: row `r` of `sums`.
+            *acc = unsafe { s.load(place(r)) };
+        }
+    }
+    let (scales, offsets) = (right.scales, right.offsets);
+    for unit in 0..right.blocks * (BLOCK / UNIT) {
+        let block = unit * UNIT / BLOCK;
+        // Of the block's three sums, and its first input.
+        let (sum, first) = match UNIT {
+            BLOCK => (2, 0),
+            _ => (unit % 2, unit % 2 * UNIT),
+        };
+        let codes = right
+            .codes
+            .wrapping_add(block * BLOCK_CODES + first * PANEL + 4 * lane);
+        let mut ints = [d.splat(0); R];
+        for (r, ints) in ints.iter_mut().enumerate() {
+            // SAFETY: row `r`, block within the stretch.
+            let block = unsafe { &*a.start.wrapping_add(r * a.stride + block) };
+            *ints = d.splat(-i32::from(right.zero) * block.sums[sum]);
+        }
+        for four in (0..UNIT).step_by(4) {
+            // SAFETY: four inputs of the unit; the codes are those of the stretch.
+            let weights = unsafe { d.load(codes.wrapping_add(four * PANEL)) };
+            for (r, ints) in ints.iter_mut().enumerate() {
+                // SAFETY: row `r`, block within the stretch, four codes of 32.
+                let x = unsafe {
+                    let block = a.start.wrapping_add(r * a.stride + block);
+                    let x = (&raw const (*block).codes).cast::<i32>();
+                    i32::from_le(*x.wrapping_add((first + four) / 4))
+                };
+                *ints = d.dot::<WIDE>(*ints, weights, x);
+            }
+        }
+        // SAFETY: a unit of the stretch, 16 outputs.
+        let scale = unsafe { s.load(scales.wrapping_add(unit * PANEL + lane)) };
+        for (r, acc) in acc.iter_mut().enumerate() {
+            // SAFETY: row `r`, block within the stretch.
+            let x = unsafe { (*a.start.wrapping_add(r * a.stride + block)).scale };
+            let product = s.mul(d.to_float(ints[r]), s.splat(x));
+            *acc = s.fma(product, scale, *acc);
+        }
+        if right.has_offsets {
+            // SAFETY: as for the scales.
+            let offset = unsafe { s.load(offsets.wrapping_add(unit * PANEL + lane)) };
+            for (r, acc) in acc.iter_mut().enumerate() {
+                // SAFETY: row `r`, block within the stretch.
+                let x = unsafe { (*a.start.wrapping_add(r * a.stride + block)).scaled_sums[sum] };
+                *acc = s.fma(s.splat(x), offset, *acc);
+            }
+        }
+    }
+    for (r, acc) in acc.iter().enumerate() {
+        // SAFETY: row `r` of `sums`.
+        unsafe { s.store(place(r), *acc) };
+    }
+}
