@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use super::attention::{Pages, Plan};
 use super::forward::Forward;
+use super::load::{self, How, LoadError};
 use super::program::{FEATURES, program, widths};
 use super::scratch::Scratch;
 use super::shrink;
 use super::simd::Isa;
 use super::threads::{Pool, TaskPanic};
-use super::weights::{self, LoadError, Weights};
+use super::weights::Weights;
 use crate::backend::{
     Backend, BackendError, BlockTables, ShrinkFailure, StepInput, StepLimits, StepOutput,
     TableShape,
@@ -66,10 +67,13 @@ pub struct CpuOptions {
     pub rotate_v_online: bool,
     /// Keys are divided by this, and queries multiplied, in every step: it is not in the weights.
     pub scale_k_online: Option<Arc<OnlineKeyScales>>,
+    /// Whether packed weights are expanded to bf16 and activations stay f32: exact, and slower.
+    /// Otherwise activations are quantised to 8 bits for products with packed weights.
+    pub expand_weights: bool,
 }
 
 impl CpuOptions {
-    /// 16-bit pages, this machine's instruction set.
+    /// 16-bit pages, this machine's instruction set, weights as the source has them.
     pub fn new(threads: usize) -> Self {
         Self {
             threads,
@@ -78,6 +82,7 @@ impl CpuOptions {
             rotation: Rotation::NONE,
             rotate_v_online: false,
             scale_k_online: None,
+            expand_weights: false,
         }
     }
 }
@@ -129,6 +134,7 @@ impl CpuBackend {
             rotation,
             rotate_v_online,
             scale_k_online,
+            expand_weights,
         } = options;
         let rotate_v_online = rotate_v_online && rotation.v;
         spec.refuse_beyond("the CPU backend", &FEATURES)?;
@@ -160,9 +166,18 @@ impl CpuBackend {
         let mut pool = Pool::new(threads).map_err(LoadError::Threads)?;
         let program = program(&spec, rotate_v_online);
         let widths = widths(&spec, &program);
-        let fold_v = rotation.v && !rotate_v_online;
-        let weights = weights::load(&spec, program, weights, &mut pool, fold_v, progress)?;
-        let scratch = Scratch::new(spec.heads(), widths, spec.ropes.len(), pool.threads());
+        let how = How {
+            fold_v: rotation.v && !rotate_v_online,
+            expand: expand_weights,
+        };
+        let weights = load::load(&spec, program, weights, &mut pool, how, progress)?;
+        let scratch = Scratch::new(
+            spec.heads(),
+            widths,
+            weights.quantised_inputs_max(),
+            spec.ropes.len(),
+            pool.threads(),
+        );
         let shape = TableShape::of_pool(&layout, arena.frames());
         Ok(Self {
             tables: BlockTables::new(shape, arena.frames()),
@@ -207,6 +222,11 @@ impl CpuBackend {
     pub fn weight_bytes_per_step(&self) -> u64 {
         let linears = self.weights.linears.iter();
         linears.map(|linear| linear.bytes() as u64).sum()
+    }
+
+    /// Bytes of the weight matrices by the name of their format, the most first.
+    pub fn weight_bytes(&self) -> Vec<(String, u64)> {
+        self.weights.bytes_by_format()
     }
 
     /// Runs a checked step that there is scratch for.

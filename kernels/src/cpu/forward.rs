@@ -1,7 +1,7 @@
 //! One step's walk over the model's operations.
 
 use super::attention::{Attention, Pages, Plan};
-use super::linear::Then;
+use super::linear::{Io, Then};
 use super::ops::{HeadOps, RowPlace, for_rows, rms_norm_rows, rms_norm_rows_in_place, rotate_back};
 use super::program::Op;
 use super::scratch::Scratch;
@@ -120,10 +120,17 @@ impl Forward<'_> {
     ) -> Result<(), TaskPanic> {
         let linears = &self.weights.linears;
         let mut out = self.scratch.take(output);
-        let io = (self.scratch.rows(input, self.rows), &mut out[..]);
+        let mut quantised = std::mem::take(&mut self.scratch.quantised);
+        let io = Io {
+            rows: self.rows,
+            input: self.scratch.rows(input, self.rows),
+            quantised: &mut quantised,
+            output: &mut out[..],
+        };
         let next = next.map(|next| &linears[next]);
         let on = (&mut *self.pool, self.isa);
-        let result = linears[linear].multiply(on, self.rows, io, then, next);
+        let result = linears[linear].multiply(on, io, then, next);
+        self.scratch.quantised = quantised;
         self.scratch.put(output, out);
         result
     }

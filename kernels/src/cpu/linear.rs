@@ -1,12 +1,24 @@
 //! A linear layer on the CPU.
 
-use super::gemm::{Epilogue, PANEL, PackedMatrix, Product};
-use super::simd::Isa;
-use super::threads::{Pool, TaskPanic};
+use super::gemm::{self, Epilogue, PANEL, PackedMatrix, Place};
+use super::packed::{self, Activations};
+use super::simd::{DotSet, Isa};
+use super::threads::{Items, Pool, TaskPanic};
+use crate::weight_formats::WeightFormat;
 
-/// `y = W x + b` with bf16 weights, packed for the product that reads them.
-#[derive(Debug)]
+/// `y = W x + b`, in parts: tensors that are packed, and tensors in bf16.
+#[derive(Debug, Default)]
 pub(super) struct Linear {
+    inputs: usize,
+    outputs: usize,
+    expanded: Vec<Expanded>,
+    packed: Vec<packed::Part>,
+}
+
+/// Neighbouring outputs with bf16 weights.
+#[derive(Debug)]
+struct Expanded {
+    first: usize,
     weight: PackedMatrix,
     /// Padded to whole panels.
     bias: Option<Vec<f32>>,
@@ -23,51 +35,152 @@ pub(super) enum Then {
     SwiGlu,
 }
 
+/// What a product reads and writes, and what it needs besides.
+pub(super) struct Io<'a> {
+    pub(super) rows: usize,
+    pub(super) input: &'a [f32],
+    /// Room for the input's bytes.
+    pub(super) quantised: &'a mut Activations,
+    pub(super) output: &'a mut [f32],
+}
+
 impl Linear {
-    /// `bias` is as long as the outputs.
-    pub(super) fn new(weight: PackedMatrix, bias: Option<Vec<f32>>) -> Self {
+    /// Without outputs yet.
+    pub(super) fn new(inputs: usize) -> Self {
+        Self {
+            inputs,
+            ..Self::default()
+        }
+    }
+
+    /// Appends outputs with bf16 weights and a bias as long as they are.
+    pub(super) fn push_expanded(&mut self, weight: PackedMatrix, bias: Option<Vec<f32>>) {
+        let first = self.outputs;
+        self.outputs += weight.outputs();
         let bias = bias.map(|mut bias| {
             bias.resize(weight.panels() * PANEL, 0.0);
             bias
         });
-        Self { weight, bias }
+        self.expanded.push(Expanded {
+            first,
+            weight,
+            bias,
+        });
     }
 
-    /// Bytes that a product reads.
+    /// Appends outputs with packed weights and a bias as long as they are.
+    pub(super) fn push_packed(&mut self, weights: packed::Weights, bias: Option<Vec<f32>>) {
+        let part = packed::Part::new(self.outputs, weights, bias);
+        self.outputs += part.outputs();
+        self.packed.push(part);
+    }
+
+    /// Bytes of the weights, which a product reads all; of bf16 weights without padding.
     pub(super) fn bytes(&self) -> usize {
-        let outputs = self.weight.outputs() * if self.weight.is_gated() { 2 } else { 1 };
-        2 * self.weight.inner() * outputs
+        self.bytes_by_format().map(|(_, bytes)| bytes).sum()
     }
 
-    /// The weights of one output, `inner` floats: the embedding of a token where the two are tied.
+    /// Bytes of each tensor or part, and its format if it is packed.
+    pub(super) fn bytes_by_format(&self) -> impl Iterator<Item = (Option<WeightFormat>, usize)> {
+        let expanded = self.expanded.iter().map(|part| {
+            let columns = if part.weight.is_gated() { 2 } else { 1 };
+            (
+                None,
+                2 * part.weight.inner() * part.weight.outputs() * columns,
+            )
+        });
+        let packed = self.packed.iter().flat_map(packed::Part::matrices);
+        expanded.chain(packed.map(|matrix| (Some(matrix.format()), matrix.len())))
+    }
+
+    /// Inputs of products that quantise them; 0 if this one does not.
+    pub(super) fn quantised_inputs(&self) -> usize {
+        match packed::needs_quantised(&self.packed) {
+            true => self.inputs,
+            false => 0,
+        }
+    }
+
+    /// The weights of one output, as many floats as there are inputs: the embedding of a token
+    /// where the two are tied.
     pub(super) fn column(&self, output: usize, out: &mut [f32]) {
-        self.weight.column(output, out);
+        for part in &self.expanded {
+            let within = output.checked_sub(part.first);
+            if let Some(at) = within.filter(|at| *at < part.weight.outputs()) {
+                return part.weight.column(at, out);
+            }
+        }
+        for part in &self.packed {
+            let within = output.checked_sub(part.first);
+            if let Some(at) = within.filter(|at| *at < part.outputs()) {
+                return part.matrices()[0].row(at, out);
+            }
+        }
+        unreachable!("output {output} of {}", self.outputs)
     }
 
-    /// Multiplies `rows` rows of `input` into `output`; `next` is multiplied with after that, so
-    /// memory fetches it meanwhile.
+    /// Where a thread's share of the weights begins.
+    fn start_of_share(&self, share: &Items<'_>) -> *const u8 {
+        match self.expanded.first() {
+            Some(part) => part.weight.start_of_share(share),
+            None => packed::start_of_share(&self.packed, share),
+        }
+    }
+
+    /// Multiplies rows; `next` is multiplied with after that, so memory fetches it meanwhile.
     pub(super) fn multiply(
         &self,
         (pool, isa): (&mut Pool, Isa),
-        rows: usize,
-        (input, output): (&[f32], &mut [f32]),
+        io: Io<'_>,
         then: Then,
         next: Option<&Linear>,
     ) -> Result<(), TaskPanic> {
-        let epilogue = match (then, &self.bias) {
-            (Then::Store, Some(bias)) => Epilogue::Bias(bias),
-            (Then::Store, None) => Epilogue::Store,
-            (Then::Add, None) => Epilogue::Add,
-            (Then::SwiGlu, None) => Epilogue::SwiGlu,
-            (Then::Add | Then::SwiGlu, Some(_)) => unreachable!("the program fuses no biases"),
-        };
-        let product = Product {
+        let (rows, input) = (io.rows, io.input);
+        let start_of_next = next.map(|next| move |share: &Items<'_>| next.start_of_share(share));
+        let start_of_next = start_of_next
+            .as_ref()
+            .map(|start| start as gemm::StartOfNext<'_>);
+        for (index, part) in self.expanded.iter().enumerate() {
+            let product = gemm::Product {
+                rows,
+                a: input,
+                w: &part.weight,
+                epilogue: epilogue(then, part.bias.as_deref()),
+                next: None,
+            };
+            let place = Place {
+                first: part.first,
+                stride: self.outputs,
+            };
+            let is_last = self.packed.is_empty() && index + 1 == self.expanded.len();
+            let next = start_of_next.filter(|_| is_last);
+            product.run_to(pool, isa, (&mut *io.output, place), next)?;
+        }
+        if self.packed.is_empty() {
+            return Ok(());
+        }
+        if packed::needs_quantised(&self.packed) {
+            let on = (&mut *pool, isa);
+            io.quantised.quantise(on, rows, self.inputs, input)?;
+        }
+        let product = packed::Product {
             rows,
             a: input,
-            w: &self.weight,
-            epilogue,
-            next: next.map(|next| &next.weight),
+            quantised: io.quantised,
+            parts: &self.packed,
+            stride: self.outputs,
+            add: then == Then::Add,
         };
-        product.run(pool, isa, output)
+        product.run_with(pool, DotSet::of(isa), io.output, start_of_next)
+    }
+}
+
+fn epilogue(then: Then, bias: Option<&[f32]>) -> Epilogue<'_> {
+    match (then, bias) {
+        (Then::Store, Some(bias)) => Epilogue::Bias(bias),
+        (Then::Store, None) => Epilogue::Store,
+        (Then::Add, None) => Epilogue::Add,
+        (Then::SwiGlu, None) => Epilogue::SwiGlu,
+        (Then::Add | Then::SwiGlu, Some(_)) => unreachable!("the program fuses no biases"),
     }
 }

@@ -3,6 +3,7 @@
 use super::attention::{Scratch as AttentionScratch, max_query_rows};
 use super::floats::Floats;
 use super::ops::{RopeTable, RowPlace};
+use super::packed::Activations;
 use crate::backend::BackendError;
 use crate::model::HeadShape;
 use crate::model::ops::Buffer;
@@ -14,6 +15,10 @@ pub(super) struct Scratch {
     buffers: [Floats; Buffer::COUNT],
     /// Floats of a row of each.
     widths: [usize; Buffer::COUNT],
+    /// A product's input, quantised.
+    pub(super) quantised: Activations,
+    /// Inputs of the widest product that quantises them.
+    quantised_inputs: usize,
     /// Results of split attention units over single blocks.
     pub(super) partials: Floats,
     /// One per thread.
@@ -27,6 +32,7 @@ impl Scratch {
     pub(super) fn new(
         heads: HeadShape,
         widths: [usize; Buffer::COUNT],
+        quantised_inputs: usize,
         ropes: usize,
         threads: usize,
     ) -> Self {
@@ -34,6 +40,8 @@ impl Scratch {
         Self {
             buffers: Default::default(),
             widths,
+            quantised: Activations::default(),
+            quantised_inputs,
             partials: Floats::default(),
             attention: (0..threads)
                 .map(|_| AttentionScratch::new(heads.head_dim, rows))
@@ -62,7 +70,12 @@ impl Scratch {
             let grown = buffer.grow(len);
             grown.map_err(|_| BackendError::OutOfMemory { bytes, rows })?;
         }
-        Ok(())
+        let inputs = self.quantised_inputs;
+        let grown = self.quantised.reserve(rows, inputs);
+        grown.map_err(|_| BackendError::OutOfMemory {
+            bytes: rows.saturating_mul(2 * inputs),
+            rows,
+        })
     }
 
     /// The first `rows` rows of a buffer.

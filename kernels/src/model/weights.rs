@@ -197,6 +197,12 @@ pub trait WeightSource: Sync {
         unreachable!("the {name} tensor is not packed")
     }
 
+    /// Told when a tensor has been read for the last time: memory that holds it may be let go. It
+    /// must stay readable, however slowly.
+    fn done_reading(&self, name: TensorName) {
+        let _ = name;
+    }
+
     /// Whether any tensor of a model is packed.
     fn is_packed(&self, spec: &ModelSpec) -> Result<bool, Self::Error> {
         for name in TensorName::all(spec) {

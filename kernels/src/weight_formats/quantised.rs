@@ -87,4 +87,8 @@ impl<W: WeightSource> WeightSource for QuantisedWeights<W> {
         self.quantisation.quantise(inputs, &weights, out);
         Ok(())
     }
+
+    fn done_reading(&self, name: TensorName) {
+        self.source.done_reading(name);
+    }
 }

@@ -5,3 +5,4 @@ mod hostile;
 mod invariance;
 mod mixed;
 mod oracle;
+mod packed;
