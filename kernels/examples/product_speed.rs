@@ -1,5 +1,5 @@
 //! Speed of matrix products on the CPU by the format of their weights: GB/s of weights with one
-//! row, GFLOP/s with 512 (fastest tenth of the repetitions: the machine may be busy).
+//! row, GFLOP/s with 16 and 512 (fastest tenth of the repetitions: the machine may be busy).
 //!
 //! ```sh
 //! cargo run --release -p ebb-kernels --example product_speed -- 2
@@ -58,7 +58,7 @@ fn main() {
     let mut pool = Pool::new(threads.unwrap_or(2)).unwrap();
     println!("{} threads, {}", pool.threads(), Isa::detect().name());
     println!(
-        "shape           weights                               1 row: GB/s  us   512: GFLOP/s"
+        "shape           weights                               1 row: GB/s  us  16: GFLOP/s   512"
     );
     for (name, inputs, outputs) in SHAPES {
         let wanted = std::env::args().nth(2).unwrap_or_default();
@@ -172,12 +172,15 @@ fn report(
         times[repetitions / 10]
     };
     let one = time(1, 2 * count);
-    let many = time(1, 50 * count);
+    let some = time(16, count);
+    let many = time(512, 12);
     let gbps = bytes as f64 / one / 1e9;
-    let gflops = 2.0 * 512.0 * (inputs * outputs) as f64 / many / 1e9;
+    let gflops = |rows: f64, time: f64| 2.0 * rows * (inputs * outputs) as f64 / time / 1e9;
     println!(
-        "{name:<15} {label:<40} {gbps:>8.1} {:>6.0} {gflops:>10.0}",
-        one * 1e6
+        "{name:<15} {label:<40} {gbps:>8.1} {:>6.0} {:>10.0} {:>6.0}",
+        one * 1e6,
+        gflops(16.0, some),
+        gflops(512.0, many)
     );
 }
 

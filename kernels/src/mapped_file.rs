@@ -2,8 +2,11 @@
 
 use std::fs::File;
 use std::io;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::path::Path;
+
+/// Bytes of the largest pages that maps of files commonly have.
+const PAGE: usize = 64 << 10;
 
 /// A file mapped into memory for reading: model weights are looked at in place, and the operating
 /// system drops their pages again when memory is short.
@@ -57,6 +60,29 @@ impl MappedFile {
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         std::os::unix::fs::FileExt::read_exact_at(&self.file, out, offset)
     }
+
+    /// Lets go of the memory that holds a range of bytes, as far as it is whole pages: the bytes
+    /// can still be read, from the file again. For tensors that have been packed. Beyond the end
+    /// there is nothing to let go of.
+    pub fn done_reading(&self, range: Range<usize>) {
+        let Some(map) = &self.map else { return };
+        let end = range.end.min(map.len()) / PAGE * PAGE;
+        let Some(start) = range.start.checked_next_multiple_of(PAGE) else {
+            return;
+        };
+        if start >= end {
+            return;
+        }
+        #[cfg(target_os = "linux")]
+        {
+            let advice = memmap2::UncheckedAdvice::DontNeed;
+            // SAFETY: nothing was written to this map of a file, so that pages read afterwards have
+            // the same bytes; those are only handed out as shared slices.
+            let advised = unsafe { map.unchecked_advise_range(advice, start, end - start) };
+            // A hint: without it everything works, in more memory.
+            let _ = advised;
+        }
+    }
 }
 
 impl Deref for MappedFile {
@@ -90,6 +116,46 @@ mod tests {
             MappedFile::open(&path).unwrap_err().kind(),
             io::ErrorKind::NotFound
         );
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn memory_is_let_go_and_bytes_stay() {
+        const MIB: usize = 1 << 20;
+        let resident = || {
+            let status = std::fs::read_to_string("/proc/self/status").expect("procfs");
+            let line = status.lines().find(|line| line.starts_with("RssFile:"));
+            let number = line.and_then(|line| line.split_whitespace().nth(1));
+            number
+                .and_then(|kib| kib.parse::<usize>().ok())
+                .expect("a number")
+                * 1024
+        };
+        let path = std::env::temp_dir().join(format!("ebb-let-go-{}", std::process::id()));
+        let bytes: Vec<u8> = (0..64 * MIB).map(|i| (i / 4099) as u8).collect();
+        std::fs::write(&path, &bytes).expect("write a temporary file");
+        let file = MappedFile::open(&path).expect("map it");
+        assert!(*file == *bytes);
+        let before = resident();
+        file.done_reading(5..60 * MIB);
+        // Other tests may map some pages meanwhile.
+        let after = resident();
+        assert!(after + 50 * MIB < before, "{before} {after}");
+        assert!(*file == *bytes);
+        // Nothing whole, nothing at all, and beyond the end.
+        let ranges = [
+            5..10,
+            7..7,
+            63 * MIB..usize::MAX,
+            usize::MAX - 1..usize::MAX,
+        ];
+        for range in ranges {
+            file.done_reading(range);
+        }
+        assert!(*file == *bytes);
+        std::fs::write(&path, []).expect("empty it");
+        MappedFile::open(&path).expect("map it").done_reading(0..10);
+        std::fs::remove_file(&path).expect("remove it");
     }
 
     #[test]

@@ -47,14 +47,14 @@ struct Few<'a>(Floats<'a>);
 impl DotKernel for Few<'_> {
     #[inline(always)]
     fn run<D: Dots>(self, d: D) {
-        for (half, place) in self.0.halves.into_iter().enumerate() {
-            if let Some((matrix, panel)) = place {
-                let (layout, panel) = (&matrix.layout, matrix.panel(panel));
-                let sums = self.0.sums.wrapping_add(half * PANEL);
-                // SAFETY: the matrix's panel; the promise of `Floats::run`.
-                unsafe { one_row(d, layout, panel, self.0.a, sums) };
-            }
-        }
+        let [Some(first), second] = self.0.halves else {
+            return;
+        };
+        // Where there is one panel, nobody reads the other's sums.
+        let panels = [first, second.unwrap_or(first)];
+        let panels = panels.map(|(matrix, panel)| (&matrix.layout, matrix.panel(panel)));
+        // SAFETY: panels of the matrices; the promise of `Floats::run`.
+        unsafe { one_row(d, panels, self.0.a, self.0.sums) };
     }
 }
 
@@ -168,35 +168,46 @@ unsafe fn group<D: Dots>(
 /// A vector of floats.
 type Float<D> = <<D as Dots>::Floats as Simd>::F;
 
-/// The 16 sums of a row with one panel: the operations of [`multiply`] in the same order, without a
-/// detour through memory.
+/// The 32 sums of a row with two panels: the operations of [`multiply`] in the same order, without a
+/// detour through memory. (Two panels, because a chain of additions alone would wait for itself.)
 ///
 /// # Safety
-/// `panel` must be a panel of `layout`, and `sums` have room.
+/// The panels must be panels of their layouts, and `sums` have room.
 #[inline(always)]
-unsafe fn one_row<D: Dots>(d: D, layout: &Layout, panel: *const u8, a: &[f32], sums: *mut f32) {
-    let (s, inputs) = (d.floats(), layout.inputs);
-    let codes = panel.wrapping_add(layout.codes());
+unsafe fn one_row<D: Dots>(d: D, panels: [(&Layout, *const u8); 2], a: &[f32], sums: *mut f32) {
+    let (s, inputs) = (d.floats(), panels[0].0.inputs);
+    let codes = panels.map(|(layout, panel)| panel.wrapping_add(layout.codes()));
     for lane in (0..PANEL).step_by(D::Floats::LANES) {
-        let mut acc = s.splat(0.0);
+        let mut acc = [s.splat(0.0); 2];
         let mut input = 0;
         while input < inputs {
-            // SAFETY: an input of the panel.
-            let (scale, offset, end) = unsafe { group(d, layout, panel, (input, lane)) };
-            let end = end.min(inputs);
+            // SAFETY: an input of the panels.
+            let groups = unsafe {
+                [
+                    group(d, panels[0].0, panels[0].1, (input, lane)),
+                    group(d, panels[1].0, panels[1].1, (input, lane)),
+                ]
+            };
+            let end = inputs.min(groups[0].2).min(groups[1].2);
             for (x, input) in a[input..end].iter().zip(input..) {
-                let from = codes.wrapping_add(input * PANEL + lane);
-                if input % 4 == 0 {
-                    s.prefetch(from.wrapping_add(AHEAD));
+                let x = s.splat(*x);
+                for (half, acc) in acc.iter_mut().enumerate() {
+                    let from = codes[half].wrapping_add(input * PANEL + lane);
+                    if input % 4 == 0 {
+                        s.prefetch(from.wrapping_add(AHEAD));
+                    }
+                    let (scale, offset, _) = groups[half];
+                    // SAFETY: an input of the panel.
+                    let weight = s.fma(unsafe { d.load_e4m3(from) }, scale, offset);
+                    *acc = s.fma(x, weight, *acc);
                 }
-                // SAFETY: an input of the panel.
-                let weight = s.fma(unsafe { d.load_e4m3(from) }, scale, offset);
-                acc = s.fma(s.splat(*x), weight, acc);
             }
             input = end;
         }
-        // SAFETY: 16 sums.
-        unsafe { s.store(sums.wrapping_add(lane), acc) };
+        for (half, acc) in acc.iter().enumerate() {
+            // SAFETY: 32 sums.
+            unsafe { s.store(sums.wrapping_add(half * PANEL + lane), *acc) };
+        }
     }
 }
 

@@ -87,6 +87,8 @@ impl<const BITS: usize, const TABLE: bool> Few<'_, BITS, TABLE> {
         let has_offsets = layout.has_offsets;
         let group_bytes = layout.group_bytes();
         let codes = panel.wrapping_add(layout.codes());
+        // Scales lie before the codes: with each block a part of them is fetched too.
+        let lines = BITS + layout.codes().div_ceil(row.len() * LINE);
         for lane in (0..PANEL).step_by(D::Floats::LANES) {
             let scales = panel.wrapping_add(Layout::SCALES + 2 * lane);
             // SAFETY: 16 factors come first.
@@ -95,9 +97,10 @@ impl<const BITS: usize, const TABLE: bool> Few<'_, BITS, TABLE> {
             let mut groups = Groups::at(layout, 0);
             for (index, block) in row.iter().enumerate() {
                 let from = codes.wrapping_add(index * BITS * LINE + 4 * lane);
-                if lane == 0 {
-                    for line in 0..BITS {
-                        s.prefetch(from.wrapping_add(AHEAD + line * LINE));
+                // Bytes need nothing but being read, which the hardware foresees well enough.
+                if lane == 0 && BITS < 8 {
+                    for line in index * lines..(index + 1) * lines {
+                        s.prefetch(panel.wrapping_add(AHEAD + line * LINE));
                     }
                 }
                 // SAFETY: a block of the panel.
