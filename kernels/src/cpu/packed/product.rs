@@ -313,8 +313,10 @@ impl Product<'_> {
             let scales = (&raw const (*stretch).scales).cast::<f32>();
             (scales, (&raw const (*stretch).offsets).cast::<f32>())
         };
-        for start in (0..blocks).step_by(BLOCKS) {
-            let count = BLOCKS.min(blocks - start);
+        // Stretches of about the same length: each costs something by itself.
+        let length = blocks.div_ceil(blocks.div_ceil(BLOCKS));
+        for start in (0..blocks).step_by(length) {
+            let count = length.min(blocks - start);
             // SAFETY: the matrix's panel and blocks.
             let codes = unsafe { unpack(dots, layout, panel, (start, count), stretch) };
             let tiles = Tiles {

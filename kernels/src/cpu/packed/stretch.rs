@@ -96,8 +96,10 @@ impl<const BITS: usize, const TABLE: bool> DotKernel for Planar<'_, BITS, TABLE>
             out,
         } = self.0;
         let codes = self.0.codes();
-        for line in (0..count * layout.block_bytes()).step_by(LINE) {
-            d.floats().prefetch(codes.wrapping_add(AHEAD + line));
+        // This stretch's part of a panel, scales included.
+        let (lines, blocks) = (layout.panel_bytes() / LINE, layout.blocks());
+        for line in first * lines / blocks..(first + count) * lines / blocks {
+            d.floats().prefetch(panel.wrapping_add(AHEAD + line * LINE));
         }
         // SAFETY: the blocks are within the panel, and there is room for `BLOCKS`.
         unsafe {
