@@ -2,7 +2,7 @@
 
 use super::layout::{Kind, Layout};
 use super::planes::{LINE, Planes};
-use super::{AHEAD, BLOCK, PANEL};
+use super::{BLOCK, PANEL};
 use crate::cpu::simd::{DotKernel, DotSet, Dots, Simd};
 
 /// Blocks of the longest stretch.
@@ -96,11 +96,6 @@ impl<const BITS: usize, const TABLE: bool> DotKernel for Planar<'_, BITS, TABLE>
             out,
         } = self.0;
         let codes = self.0.codes();
-        // This stretch's part of a panel, scales included.
-        let (lines, blocks) = (layout.panel_bytes() / LINE, layout.blocks());
-        for line in first * lines / blocks..(first + count) * lines / blocks {
-            d.floats().prefetch(panel.wrapping_add(AHEAD + line * LINE));
-        }
         // SAFETY: the blocks are within the panel, and there is room for `BLOCKS`.
         unsafe {
             unpack_scales(d, layout, panel, (first, count), out);
