@@ -4,8 +4,8 @@
 //! ```sh
 //! cargo run --release -p ebb-kernels --example product_speed -- 2
 //! ```
-//! The arguments are the number of threads and a part of the names of what to measure. Weights are as many as no cache holds, one matrix after
-//! the other, as a model has them.
+//! The arguments are the number of threads and a part of the names of what to measure. Weights are
+//! as many as no cache holds, one matrix after the other, as a model has them.
 
 use std::hint::black_box;
 use std::time::Instant;

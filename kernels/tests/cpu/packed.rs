@@ -144,11 +144,12 @@ fn log_probs(logits: &[f32]) -> Vec<f64> {
     shifted.map(|x| x - sum).collect()
 }
 
-/// What quantised activations may change. Rounding to 255 steps of a block's greatest magnitude, 2.5
-/// times its root mean square, is off by 2.5 / (127 √12) = 0.6 % of a product's size. A token goes
-/// through twelve products one after another, independent of each other: 0.6 % √12 = 2 % of the
-/// logits. Log-probabilities move by about as much of the logits' spread of 6, 0.12 at root mean
-/// square, of which KL is half the square: 0.007 at most, and far less where one token is likely.
+/// What quantised activations may change. Rounding to 255 steps of a block's greatest magnitude,
+/// 2.5 times its root mean square, is off by 2.5 / (127 √12) = 0.6 % of a product's size. A token
+/// goes through twelve products one after another, independent of each other: 0.6 % √12 = 2 % of
+/// the logits. Log-probabilities move by about as much of the logits' spread of 6, 0.12 at root
+/// mean square, of which KL is half the square: 0.007 at most, and far less where one token is
+/// likely.
 fn assert_close(got: &[Vec<f32>], want: &[Vec<f32>], what: &str) {
     let (mut kl, mut errors, mut squares) = (0.0, 0.0, 0.0);
     for (got, want) in got.iter().zip(want) {

@@ -168,8 +168,8 @@ unsafe fn group<D: Dots>(
 /// A vector of floats.
 type Float<D> = <<D as Dots>::Floats as Simd>::F;
 
-/// The 32 sums of a row with two panels: the operations of [`multiply`] in the same order, without a
-/// detour through memory. (Two panels, because a chain of additions alone would wait for itself.)
+/// The 32 sums of a row with two panels: the operations of [`multiply`] in the same order, without
+/// a detour through memory. (Two panels, because a chain of additions alone would wait for itself.)
 ///
 /// # Safety
 /// The panels must be panels of their layouts, and `sums` have room.

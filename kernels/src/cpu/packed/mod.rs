@@ -12,6 +12,7 @@
 //! f32 with the activations as they are.
 
 mod activations;
+mod ahead;
 mod fill;
 mod floats;
 mod layout;
@@ -33,9 +34,8 @@ const BLOCK: usize = 32;
 /// Outputs of a panel.
 const PANEL: usize = 16;
 
-/// How far ahead codes and scales are fetched, in bytes. Measured on a Zen 5 core with one row of
-/// 576 to 8960 inputs: weights of 4 bits come at 14 to 25 GB/s without, and at 31 to 37 from 4 KiB
-/// on.
+/// How far ahead weights are fetched, in bytes. Measured on a Zen 5 core with one row of 576 to
+/// 8960 inputs: weights of 4 bits come at 14 to 25 GB/s without, and at 32 to 40 with it.
 const AHEAD: usize = 6 << 10;
 
 #[cfg(test)]

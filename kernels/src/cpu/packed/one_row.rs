@@ -3,10 +3,11 @@
 //! Operations on floats are those of [`super::tile`], in the same order.
 
 use super::activations::Block;
+use super::ahead::Ahead;
 use super::layout::{Kind, Layout};
 use super::planes::{LINE, Planes};
 use super::stretch::Groups;
-use super::{AHEAD, BLOCK, PANEL};
+use super::{BLOCK, PANEL};
 use crate::cpu::simd::{DotKernel, DotSet, Dots, Simd};
 
 /// The product of a row with a panel of integers.
@@ -87,8 +88,7 @@ impl<const BITS: usize, const TABLE: bool> Few<'_, BITS, TABLE> {
         let has_offsets = layout.has_offsets;
         let group_bytes = layout.group_bytes();
         let codes = panel.wrapping_add(layout.codes());
-        // Scales lie before the codes: with each block a part of them is fetched too.
-        let lines = BITS + layout.codes().div_ceil(row.len() * LINE);
+        let mut ahead = Ahead::of(layout, panel, 0);
         for lane in (0..PANEL).step_by(D::Floats::LANES) {
             let scales = panel.wrapping_add(Layout::SCALES + 2 * lane);
             // SAFETY: 16 factors come first.
@@ -97,11 +97,8 @@ impl<const BITS: usize, const TABLE: bool> Few<'_, BITS, TABLE> {
             let mut groups = Groups::at(layout, 0);
             for (index, block) in row.iter().enumerate() {
                 let from = codes.wrapping_add(index * BITS * LINE + 4 * lane);
-                // Bytes need nothing but being read, which the hardware foresees well enough.
-                if lane == 0 && BITS < 8 {
-                    for line in index * lines..(index + 1) * lines {
-                        s.prefetch(panel.wrapping_add(AHEAD + line * LINE));
-                    }
+                if lane == 0 {
+                    ahead.fetch(s);
                 }
                 // SAFETY: a block of the panel.
                 let planes = unsafe { Planes::<D, BITS>::load(d, from) };

@@ -2,14 +2,14 @@
 
 use std::mem::MaybeUninit;
 
+use super::PANEL;
 use super::activations::Activations;
+use super::ahead::Ahead;
 use super::floats::{FloatStretch, Floats};
 use super::layout::{Kind, QuantisedMatrix};
 use super::one_row::OneRow;
-use super::planes::LINE;
 use super::stretch::{BLOCKS, Stretch, unpack};
 use super::tile::{Right, Rows, Tiles};
-use super::{AHEAD, BLOCK, PANEL};
 use crate::cpu::gemm::{Epilogue, PANEL as COLUMNS, Place, StartOfNext, Sums, finish};
 use crate::cpu::shared::SharedSlice;
 use crate::cpu::simd::{DotKernel, DotSet, Dots, Isa, Simd};
@@ -316,8 +316,6 @@ impl Product<'_> {
         };
         // Stretches of about the same length: each costs something by itself.
         let length = blocks.div_ceil(blocks.div_ceil(BLOCKS));
-        let units = blocks * BLOCK / layout.unit();
-        let lines = (layout.panel_bytes() / LINE).div_ceil(units);
         for start in (0..blocks).step_by(length) {
             let count = length.min(blocks - start);
             // SAFETY: the matrix's panel and blocks.
@@ -335,8 +333,7 @@ impl Product<'_> {
                     blocks: count,
                     zero,
                     has_offsets: layout.has_offsets,
-                    ahead: panel.wrapping_add(AHEAD + start * BLOCK / layout.unit() * lines * LINE),
-                    lines,
+                    ahead: Some(Ahead::of(layout, panel, start)),
                 },
                 sums: Sums {
                     start: sums,

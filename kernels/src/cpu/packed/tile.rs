@@ -1,7 +1,7 @@
 //! The register tile: a few rows times a vector of outputs, over a stretch of blocks.
 
 use super::activations::Block;
-use super::planes::LINE;
+use super::ahead::Ahead;
 use super::stretch::BLOCK_CODES;
 use super::{BLOCK, PANEL};
 use crate::cpu::gemm::Sums;
@@ -27,10 +27,8 @@ pub(super) struct Right {
     /// The code of 0.
     pub(super) zero: u8,
     pub(super) has_offsets: bool,
-    /// Memory that will be needed later, and how many of its lines are fetched with each unit: all
-    /// at once they would be dropped.
-    pub(super) ahead: *const u8,
-    pub(super) lines: usize,
+    /// What is fetched with the first tile's blocks. (All at once it would be dropped.)
+    pub(super) ahead: Option<Ahead>,
 }
 
 /// Adds the products of `rows` rows with 16 outputs to `sums`, or puts them there.
@@ -90,7 +88,7 @@ impl<const UNIT: usize, const WIDE: bool> DotKernel for OfUnit<UNIT, WIDE> {
                         _ => tile::<D, UNIT, WIDE, 1>(d, a, right, sums, lane),
                     }
                 }
-                right.lines = 0;
+                right.ahead = None;
             }
             first += match rows - first {
                 8.. if D::ROWS == 8 => 8,
@@ -108,7 +106,7 @@ impl<const UNIT: usize, const WIDE: bool> DotKernel for OfUnit<UNIT, WIDE> {
 unsafe fn tile<D: Dots, const UNIT: usize, const WIDE: bool, const R: usize>(
     d: D,
     a: Rows,
-    right: Right,
+    mut right: Right,
     sums: Sums,
     lane: usize,
 ) {
@@ -132,8 +130,8 @@ unsafe fn tile<D: Dots, const UNIT: usize, const WIDE: bool, const R: usize>(
         let codes = right
             .codes
             .wrapping_add(block * BLOCK_CODES + first * PANEL + 4 * lane);
-        for line in unit * right.lines..(unit + 1) * right.lines {
-            s.prefetch(right.ahead.wrapping_add(line * LINE));
+        if let (0, Some(ahead)) = (first, &mut right.ahead) {
+            ahead.fetch(s);
         }
         let mut ints = [d.splat(0); R];
         for (r, ints) in ints.iter_mut().enumerate() {
