@@ -115,6 +115,10 @@ impl<W: WeightSource> WeightSource for Rotated<'_, W> {
         let read = self.source.read_packed(name, first_row, out);
         read.map_err(RotatedError::Source)
     }
+
+    fn done_reading(&self, name: TensorName) {
+        self.source.done_reading(name);
+    }
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod fill;
 mod floats;
 mod layout;
 mod one_row;
+mod parts;
 mod planes;
 mod product;
 mod stretch;
@@ -24,9 +25,10 @@ mod tile;
 
 pub use activations::Activations;
 pub use layout::QuantisedMatrix;
-pub use product::{Part, Product, Weights};
+pub use parts::{Part, Weights};
+pub use product::Product;
 
-pub(crate) use product::{needs_quantised, start_of_share};
+pub(crate) use parts::{needs_quantised, start_of_share};
 
 /// Inputs of a block of activations.
 const BLOCK: usize = 32;

@@ -8,6 +8,7 @@ use super::ahead::Ahead;
 use super::floats::{FloatStretch, Floats};
 use super::layout::{Kind, QuantisedMatrix};
 use super::one_row::OneRow;
+use super::parts::{Part, Weights, locate};
 use super::stretch::{BLOCKS, Stretch, unpack};
 use super::tile::{Right, Rows, Tiles};
 use crate::cpu::gemm::{Epilogue, PANEL as COLUMNS, Place, StartOfNext, Sums, finish};
@@ -24,77 +25,6 @@ const CHUNK_BYTES: usize = 128 << 10;
 /// Lines of activations that a thread fetches at once.
 const FETCH_LINES: usize = 512;
 
-/// The weights of a part of a linear layer.
-#[derive(Debug)]
-pub enum Weights {
-    /// A tensor.
-    Plain(QuantisedMatrix),
-    /// A gate for each output, and what it opens; [`QuantisedMatrix::can_join`].
-    Gated([QuantisedMatrix; 2]),
-}
-
-/// A part of a linear layer: neighbouring outputs.
-#[derive(Debug)]
-pub struct Part {
-    /// The first output.
-    pub first: usize,
-    /// What is multiplied with.
-    pub weights: Weights,
-    /// Of the part's outputs, padded to whole tasks of 32.
-    pub bias: Option<Vec<f32>>,
-}
-
-impl Part {
-    /// `bias` is as long as the outputs.
-    pub fn new(first: usize, weights: Weights, bias: Option<Vec<f32>>) -> Self {
-        let mut part = Self {
-            first,
-            weights,
-            bias: None,
-        };
-        part.bias = bias.map(|mut bias| {
-            bias.resize(part.outputs().next_multiple_of(COLUMNS), 0.0);
-            bias
-        });
-        part
-    }
-
-    /// The matrices.
-    pub fn matrices(&self) -> &[QuantisedMatrix] {
-        match &self.weights {
-            Weights::Plain(matrix) => std::slice::from_ref(matrix),
-            Weights::Gated(matrices) => matrices,
-        }
-    }
-
-    /// How many outputs there are.
-    pub fn outputs(&self) -> usize {
-        self.matrices()[0].outputs()
-    }
-
-    /// Outputs of a pair of panels: 32, or 16 if gated.
-    fn width(&self) -> usize {
-        match self.weights {
-            Weights::Plain(_) => COLUMNS,
-            Weights::Gated(_) => PANEL,
-        }
-    }
-
-    fn pairs(&self) -> usize {
-        self.outputs().div_ceil(self.width())
-    }
-
-    /// The two panels of a pair; the last may be alone.
-    #[inline(always)]
-    fn pair(&self, pair: usize) -> [Option<(&QuantisedMatrix, usize)>; 2] {
-        match &self.weights {
-            Weights::Plain(matrix) => [2 * pair, 2 * pair + 1]
-                .map(|panel| (panel < matrix.layout.panels()).then_some((matrix, panel))),
-            Weights::Gated([gate, up]) => [Some((gate, pair)), Some((up, pair))],
-        }
-    }
-}
-
 /// A product to compute.
 #[derive(Clone, Copy)]
 pub struct Product<'a> {
@@ -110,31 +40,6 @@ pub struct Product<'a> {
     pub stride: usize,
     /// Whether sums are added to what is there.
     pub add: bool,
-}
-
-/// Whether any part needs quantised activations.
-pub(crate) fn needs_quantised(parts: &[Part]) -> bool {
-    let mut matrices = parts.iter().flat_map(Part::matrices);
-    matrices.any(|matrix| matrix.layout.kind != Kind::E4M3)
-}
-
-/// Start of the pair where a thread's share of the parts begins.
-pub(crate) fn start_of_share(parts: &[Part], share: &Items<'_>) -> *const u8 {
-    let pairs = parts.iter().map(Part::pairs).sum();
-    let (part, pair) = locate(parts, share.start_of(pairs));
-    part.pair(pair)[0].map_or(std::ptr::null(), |(matrix, panel)| matrix.panel(panel))
-}
-
-/// The part that has a pair of all parts' pairs, and which of its own it is.
-fn locate(parts: &[Part], mut pair: usize) -> (&Part, usize) {
-    for part in parts {
-        match pair.checked_sub(part.pairs()) {
-            Some(left) => pair = left,
-            None => return (part, pair),
-        }
-    }
-    // Only of a share without items: any place will do.
-    (&parts[0], 0)
 }
 
 impl Product<'_> {

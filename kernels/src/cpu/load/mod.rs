@@ -1,88 +1,23 @@
 //! Loads a model: every tensor read once, packed by all threads, and let go.
 
+mod error;
+mod parts;
+
+pub use error::LoadError;
+
 use half::bf16;
 
 use super::gemm::{Columns, PackedMatrix, WeightMemory};
 use super::linear::Linear;
 use super::packed::{self, QuantisedMatrix};
 use super::program::{NamedOp, Op};
-use super::threads::{Pool, TaskPanic};
+use super::threads::Pool;
 use super::weights::{Embedding, Weights};
 use crate::formats::rotation::{RotationError, fold_o, fold_v};
-use crate::kv::{KvGeometry, LayoutError};
 use crate::model::ops::LinearName;
-use crate::model::{
-    KeyScaleError, LayerTensor, ModelSpec, QkNorm, SpecError, TensorName, WeightSource,
-};
+use crate::model::{LayerTensor, ModelSpec, QkNorm, TensorName, WeightSource};
 use crate::weight_formats::{PackedRows, WeightFormat};
-
-/// A model could not be loaded.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError<E: std::error::Error + 'static> {
-    /// The model's shapes are impossible.
-    #[error(transparent)]
-    Spec(#[from] SpecError),
-    /// A tensor could not be read.
-    #[error("cannot read the {name} tensor: {source}")]
-    Source {
-        /// Which.
-        name: TensorName,
-        /// Why.
-        source: E,
-    },
-    /// A tensor does not have the shape that the model's configuration implies.
-    #[error(
-        "the {name} tensor has shape {actual:?}, the model's configuration implies {expected:?}"
-    )]
-    Shape {
-        /// Which.
-        name: TensorName,
-        /// The shape needed.
-        expected: Vec<usize>,
-        /// The shape found.
-        actual: Vec<usize>,
-    },
-    /// The weights do not fit in memory.
-    #[error(
-        "cannot allocate {bytes} bytes for the weights; use a smaller model or a machine with \
-         more memory"
-    )]
-    OutOfMemory {
-        /// Bytes asked for.
-        bytes: usize,
-    },
-    /// The KV arena was made for another model.
-    #[error("the KV pool has frames of {actual} bytes, this model needs {expected}")]
-    Frames {
-        /// Bytes of a frame of this model.
-        expected: usize,
-        /// Bytes of a frame of the arena.
-        actual: usize,
-    },
-    /// The layout of the pages was made for another model.
-    #[error("the page layout is for {actual:?}, this model has {expected:?}")]
-    Geometry {
-        /// This model's KV shape.
-        expected: KvGeometry,
-        /// The layout's.
-        actual: KvGeometry,
-    },
-    /// No pages of this model can be laid out.
-    #[error(transparent)]
-    Layout(#[from] LayoutError),
-    /// V's rotation was asked for and cannot be had.
-    #[error(transparent)]
-    Rotation(#[from] RotationError),
-    /// Keys cannot be scaled so.
-    #[error(transparent)]
-    KeyScales(#[from] KeyScaleError),
-    /// The compute threads could not be started.
-    #[error("cannot start the compute threads")]
-    Threads(#[source] std::io::Error),
-    /// A compute thread panicked; this is a bug.
-    #[error("a compute thread panicked: {0}")]
-    Panicked(#[from] TaskPanic),
-}
+use parts::{Part, format_of, is_gated, packed_bytes, parts_of, shape};
 
 /// What becomes of weights while they are loaded.
 #[derive(Debug, Clone, Copy)]
@@ -91,94 +26,6 @@ pub(super) struct How {
     pub(super) fold_v: bool,
     /// Packed weights are expanded to bf16.
     pub(super) expand: bool,
-}
-
-/// How a part of a linear layer is kept.
-enum Part {
-    /// In bf16: gate and up, or neighbouring tensors.
-    Expanded(Vec<TensorName>),
-    /// Packed: gate and up, or one tensor.
-    Packed(Vec<(TensorName, WeightFormat)>),
-}
-
-impl Part {
-    fn bytes(&self, spec: &ModelSpec, is_gated: bool) -> usize {
-        match self {
-            Self::Expanded(names) => {
-                let (inputs, outputs) = shape(spec, names);
-                let outputs = if is_gated { outputs / 2 } else { outputs };
-                PackedMatrix::bytes(inputs, outputs, is_gated)
-            }
-            Self::Packed(tensors) => tensors
-                .iter()
-                .map(|(name, format)| packed_bytes(spec, *name, *format).unwrap_or(0))
-                .fold(0, usize::saturating_add),
-        }
-    }
-}
-
-/// Inputs, and outputs of all.
-fn shape(spec: &ModelSpec, names: &[TensorName]) -> (usize, usize) {
-    let shapes = names.iter().map(|name| name.shape(spec));
-    shapes.fold((0, 0), |(_, sum), shape| (shape[1], sum + shape[0]))
-}
-
-/// Bytes of a packed tensor, if there is a layout.
-fn packed_bytes(spec: &ModelSpec, name: TensorName, format: WeightFormat) -> Option<usize> {
-    let shape = name.shape(spec);
-    QuantisedMatrix::bytes(format, shape[1], shape[0])
-}
-
-/// How a tensor is to be kept packed, if it can.
-fn format_of<W: WeightSource>(
-    spec: &ModelSpec,
-    source: &W,
-    how: How,
-    name: TensorName,
-) -> Result<Option<WeightFormat>, LoadError<W::Error>> {
-    use LayerTensor as L;
-    // A rotation mixes weights of different groups.
-    let is_folded = how.fold_v && matches!(name, TensorName::Layer(_, L::V | L::O));
-    if how.expand || is_folded {
-        return Ok(None);
-    }
-    let format = source.packed(name);
-    let format = format.map_err(|source| LoadError::Source { name, source })?;
-    Ok(format.filter(|format| packed_bytes(spec, name, *format).is_some()))
-}
-
-fn parts_of<W: WeightSource>(
-    spec: &ModelSpec,
-    source: &W,
-    how: How,
-    linear: LinearName,
-) -> Result<Vec<Part>, LoadError<W::Error>> {
-    let names = linear.weights(spec);
-    let mut tensors = Vec::with_capacity(names.len());
-    for name in &names {
-        tensors.push((*name, format_of(spec, source, how, *name)?));
-    }
-    if is_gated(linear) {
-        return Ok(vec![match tensors[..] {
-            [(gate, Some(a)), (up, Some(b))] if QuantisedMatrix::can_join(a, b) => {
-                Part::Packed(vec![(gate, a), (up, b)])
-            }
-            _ => Part::Expanded(names),
-        }]);
-    }
-    let mut parts = Vec::new();
-    for (name, format) in tensors {
-        match (format, parts.last_mut()) {
-            (Some(format), _) => parts.push(Part::Packed(vec![(name, format)])),
-            (None, Some(Part::Expanded(names))) => names.push(name),
-            (None, _) => parts.push(Part::Expanded(vec![name])),
-        }
-    }
-    Ok(parts)
-}
-
-fn is_gated(linear: LinearName) -> bool {
-    matches!(linear, LinearName::GateUp(_))
 }
 
 struct Loader<'a, W: WeightSource> {
