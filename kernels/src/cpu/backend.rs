@@ -224,11 +224,6 @@ impl CpuBackend {
         linears.map(|linear| linear.bytes() as u64).sum()
     }
 
-    /// Bytes of the weight matrices by the name of their format, the most first.
-    pub fn weight_bytes(&self) -> Vec<(String, u64)> {
-        self.weights.bytes_by_format()
-    }
-
     /// Runs a checked step that there is scratch for.
     fn run(&mut self, input: &StepInput) -> Result<Done, TaskPanic> {
         for copy in &input.copies {
@@ -311,6 +306,10 @@ impl Backend for CpuBackend {
             .reserve(input.tokens.len(), logit_rows, partials)?;
         self.done = Some(self.run(input));
         Ok(())
+    }
+
+    fn weight_bytes(&self) -> Vec<(String, u64)> {
+        self.weights.bytes_by_format()
     }
 
     fn wait(&mut self) -> Result<StepOutput<'_>, BackendError> {

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 
+use ebb_kernels::backend::Backend;
 use ebb_kernels::bf16;
 use ebb_kernels::cpu::CpuOptions;
 use ebb_kernels::cpu::simd::Isa;

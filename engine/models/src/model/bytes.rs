@@ -1,7 +1,7 @@
 //! The bytes of a model file, shared by everything that was parsed out of it.
 
 use std::io;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,6 +24,13 @@ impl FileBytes {
     /// What [`MappedFile::open`] reports.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self(Arc::new(Repr::Mapped(MappedFile::open(path)?))))
+    }
+
+    /// Lets go of the memory that holds a range of a mapped file; its bytes can still be read.
+    pub fn done_reading(&self, range: Range<usize>) {
+        if let Repr::Mapped(file) = &*self.0 {
+            file.done_reading(range);
+        }
     }
 
     /// Copies the bytes from `offset` on into all of `out`; the fastest way to read much of a file

@@ -82,6 +82,10 @@ impl WeightSource for Stored {
     ) -> Result<(), ModelError> {
         self.source().read_packed(name, first_row, out)
     }
+
+    fn done_reading(&self, name: TensorName) {
+        self.source().done_reading(name);
+    }
 }
 
 /// A model's weights, to be read tensor by tensor, or rows of one.
@@ -170,5 +174,9 @@ impl WeightSource for ModelWeights {
         out: PackedRows<'_>,
     ) -> Result<(), ModelError> {
         self.source().read_packed(name, first_row, out)
+    }
+
+    fn done_reading(&self, name: TensorName) {
+        self.source().done_reading(name);
     }
 }

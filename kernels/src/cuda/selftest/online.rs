@@ -226,6 +226,7 @@ pub(super) fn start(
                 rotation,
                 rotate_v_online: true,
                 scale_k_online: key_scales,
+                expand_weights: true,
                 ..CpuOptions::new(1)
             };
             let cpu = CpuBackend::with_options(spec.clone(), &weights, arena, options, nothing);

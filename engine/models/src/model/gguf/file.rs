@@ -157,6 +157,13 @@ impl GgufFile {
         &self.parts[tensor.part].bytes[tensor.range.clone()]
     }
 
+    /// Lets go of the memory that holds a tensor's bytes, which can still be read.
+    pub(super) fn done_reading(&self, tensor: &GgufTensor) {
+        self.parts[tensor.part]
+            .bytes
+            .done_reading(tensor.range.clone());
+    }
+
     /// Of each part everything before the tensor data (header, metadata, tensor table), and its
     /// length in bytes.
     pub fn contents(&self) -> impl Iterator<Item = (&[u8], usize)> {

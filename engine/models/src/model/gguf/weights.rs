@@ -168,6 +168,12 @@ impl WeightSource for GgufWeights {
         }
         check_packed(&tensor.name, &format, width, &out).map_err(|refusal| refusal.at(&self.path))
     }
+
+    fn done_reading(&self, name: TensorName) {
+        if let Ok((tensor, _)) = self.find(name) {
+            self.file.done_reading(tensor);
+        }
+    }
 }
 
 /// The row of the file that is `row` in half-split order. Converters permute for interleaved RoPE:

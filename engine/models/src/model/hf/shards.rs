@@ -158,6 +158,13 @@ impl Shards {
         &self.files[tensor.shard].1[tensor.range.clone()]
     }
 
+    /// Lets go of the memory that holds a tensor's bytes, which can still be read.
+    pub(super) fn done_reading(&self, tensor: &StoredTensor) {
+        self.files[tensor.shard]
+            .1
+            .done_reading(tensor.range.clone());
+    }
+
     /// A tensor's bytes by themselves.
     pub(super) fn bytes(&self, tensor: &StoredTensor) -> TensorBytes {
         TensorBytes {

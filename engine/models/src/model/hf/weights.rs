@@ -327,6 +327,24 @@ impl WeightSource for HfWeights {
         Ok(quantised.and_then(QuantisedTensor::format))
     }
 
+    fn done_reading(&self, name: TensorName) {
+        let tensor = self.place(name).name;
+        let stored = match tensor.strip_suffix(WEIGHT) {
+            // With its scales.
+            Some(module) if self.quantised.contains_key(&tensor) => {
+                let is_part = |name: &&str| {
+                    let rest = name.strip_prefix(module);
+                    rest.is_some_and(|rest| rest.starts_with('.'))
+                };
+                self.shards.names().filter(is_part).collect()
+            }
+            _ => vec![tensor.as_str()],
+        };
+        for stored in stored.into_iter().filter_map(|name| self.shards.get(name)) {
+            self.shards.done_reading(stored);
+        }
+    }
+
     fn read_packed(
         &self,
         name: TensorName,
