@@ -88,8 +88,8 @@ pub(super) struct Products {
     skinny: Kernel<SkinnyParams>,
     streamed: Option<Streamed>,
     packed: PackedProducts,
-    /// Rows may be quantised to eight-bit floats, where weights are such.
-    fp8_rows: bool,
+    /// Most rows that packed weights are streamed for.
+    packed_rows: usize,
     /// The fastest way, where they were measured.
     measured: HashMap<GemmShape, Way>,
 }
@@ -103,7 +103,7 @@ impl Products {
             skinny: device.kernel("product_skinny", 0)?,
             streamed: Streamed::new(device)?,
             packed: PackedProducts::default(),
-            fp8_rows: true,
+            packed_rows: PACKED_ROWS,
             measured: HashMap::new(),
         })
     }
@@ -264,12 +264,17 @@ impl Products {
     pub(super) fn take_packed(
         &mut self,
         device: &Arc<Device>,
-        formats: impl Iterator<Item = ChunkFormat>,
+        formats: impl Iterator<Item = ChunkFormat> + Clone,
         values: [usize; 2],
     ) -> Result<(), CudaError> {
+        let mut all = formats.clone();
         let streams = self.streamed.is_some();
         let values = Self::unpacked_values(streams && !self.invariant, values);
         self.packed = PackedProducts::new(device, formats, streams, values)?;
+        if self.packed.has_fp8() && all.all(ChunkFormat::is_fp8_of_rows) {
+            // For more rows, tensor cores multiply eight-bit floats.
+            self.packed_rows = ROWS_MAX;
+        }
         Ok(())
     }
 
@@ -287,7 +292,7 @@ impl Products {
 
     /// Whether so many rows are multiplied by streaming packed weights, gates and all.
     pub(super) fn streams_packed(&self, rows: usize) -> bool {
-        self.streamed.is_some() && !self.invariant && rows <= PACKED_ROWS
+        self.streamed.is_some() && !self.invariant && rows <= self.packed_rows
     }
 
     /// How packed parts are multiplied by.
@@ -295,11 +300,11 @@ impl Products {
         let is_output = shape.wide;
         let as_they_lie = parts.iter().all(|part| part.gated == ends.gated);
         let can_stream = self.streamed.is_some() && !self.invariant && as_they_lie;
-        if can_stream && (shape.rows <= PACKED_ROWS || is_output) {
+        if can_stream && (shape.rows <= self.packed_rows || is_output) {
             PackedWay::Streamed
         } else if shape.rows <= SKINNY_ROWS && !self.invariant {
             PackedWay::Skinny
-        } else if self.fp8_rows && !self.invariant && self.packed.can_fp8(parts, shape) {
+        } else if !self.invariant && self.packed.can_fp8(parts, shape) {
             PackedWay::Fp8
         } else {
             PackedWay::Unpacked

@@ -132,7 +132,7 @@ impl Weights {
     }
 
     /// The formats of packed parts.
-    pub(super) fn packed_formats(&self) -> impl Iterator<Item = ChunkFormat> + '_ {
+    pub(super) fn packed_formats(&self) -> impl Iterator<Item = ChunkFormat> + Clone + '_ {
         let parts = self.linears.iter().flat_map(Linear::parts);
         parts.map(|part| part.format)
     }

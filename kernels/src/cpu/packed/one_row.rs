@@ -2,7 +2,7 @@
 //!
 //! Operations on floats are those of [`super::tile`], in the same order.
 
-use super::activations::Block;
+use super::activations::{Block, FINER, four};
 use super::ahead::Ahead;
 use super::layout::{Kind, Layout};
 use super::planes::{LINE, Planes};
@@ -105,29 +105,38 @@ impl<const BITS: usize, const TABLE: bool> Few<'_, BITS, TABLE> {
                 for unit in 0..BLOCK / UNIT {
                     // Of the block's three sums.
                     let sum = if UNIT == BLOCK { 2 } else { unit };
-                    let mut ints = d.splat(-i32::from(zero) * block.sums[sum]);
+                    let mut coarse = d.splat(-i32::from(zero) * block.coarse_sums[sum]);
+                    let mut fine = d.splat(-i32::from(zero) * block.fine_sums[sum]);
                     for quad in unit * UNIT / 4..(unit + 1) * UNIT / 4 {
                         let mut weights = planes.codes(d, quad);
                         if TABLE {
                             weights = d.look_up(self.1, weights);
                         }
-                        let x = block.four(quad);
+                        let x = [&block.coarse, &block.fine].map(|codes| four(codes, quad));
                         // Tables have values above 127 as codes of 8 bits have.
-                        ints = match BITS == 8 || TABLE {
-                            true => d.dot::<true>(ints, weights, x),
-                            false => d.dot::<false>(ints, weights, x),
+                        (coarse, fine) = match BITS == 8 || TABLE {
+                            true => (
+                                d.dot::<true>(coarse, weights, x[0]),
+                                d.dot::<true>(fine, weights, x[1]),
+                            ),
+                            false => (
+                                d.dot::<false>(coarse, weights, x[0]),
+                                d.dot::<false>(fine, weights, x[1]),
+                            ),
                         };
                     }
                     let group = scales.wrapping_add(groups.next(UNIT) * group_bytes);
                     // SAFETY: a group of the panel.
                     let scale = unsafe { s.mul(d.load_f16(group.cast()), factor) };
-                    let product = s.mul(d.to_float(ints), s.splat(block.scale));
+                    let sum_of_both =
+                        s.fma(d.to_float(coarse), s.splat(FINER as f32), d.to_float(fine));
+                    let product = s.mul(sum_of_both, s.splat(block.scale));
                     acc = s.fma(product, scale, acc);
                     if has_offsets {
                         let offset = group.wrapping_add(2 * PANEL);
                         // SAFETY: the group's offsets.
                         let offset = unsafe { s.mul(d.load_f16(offset.cast()), factor) };
-                        acc = s.fma(s.splat(block.scaled_sums[sum]), offset, acc);
+                        acc = s.fma(s.splat(block.sums[sum]), offset, acc);
                     }
                 }
             }

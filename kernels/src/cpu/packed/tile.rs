@@ -1,6 +1,6 @@
 //! The register tile: a few rows times a vector of outputs, over a stretch of blocks.
 
-use super::activations::Block;
+use super::activations::{Block, FINER};
 use super::ahead::Ahead;
 use super::stretch::BLOCK_CODES;
 use super::{BLOCK, PANEL};
@@ -133,23 +133,32 @@ unsafe fn tile<D: Dots, const UNIT: usize, const WIDE: bool, const R: usize>(
         if let (0, Some(ahead)) = (first, &mut right.ahead) {
             ahead.fetch(s);
         }
-        let mut ints = [d.splat(0); R];
-        for (r, ints) in ints.iter_mut().enumerate() {
+        let (mut coarse, mut fine) = ([d.splat(0); R], [d.splat(0); R]);
+        for (r, (coarse, fine)) in coarse.iter_mut().zip(&mut fine).enumerate() {
             // SAFETY: row `r`, block within the stretch.
             let block = unsafe { &*a.start.wrapping_add(r * a.stride + block) };
-            *ints = d.splat(-i32::from(right.zero) * block.sums[sum]);
+            *coarse = d.splat(-i32::from(right.zero) * block.coarse_sums[sum]);
+            *fine = d.splat(-i32::from(right.zero) * block.fine_sums[sum]);
         }
         for four in (0..UNIT).step_by(4) {
             // SAFETY: four inputs of the unit; the codes are those of the stretch.
             let weights = unsafe { d.load(codes.wrapping_add(four * PANEL)) };
-            for (r, ints) in ints.iter_mut().enumerate() {
-                // SAFETY: row `r`, block within the stretch, four codes of 32.
+            for (r, (coarse, fine)) in coarse.iter_mut().zip(&mut fine).enumerate() {
+                // SAFETY: row `r`, block within the stretch, four codes of 32 of either kind, which
+                // begin at multiples of 4.
                 let x = unsafe {
                     let block = a.start.wrapping_add(r * a.stride + block);
-                    let x = (&raw const (*block).codes).cast::<i32>();
-                    i32::from_le(*x.wrapping_add((first + four) / 4))
+                    let four = |codes: *const [i8; BLOCK]| {
+                        let codes = codes.cast::<i32>();
+                        i32::from_le(*codes.wrapping_add((first + four) / 4))
+                    };
+                    [
+                        four(&raw const (*block).coarse),
+                        four(&raw const (*block).fine),
+                    ]
                 };
-                *ints = d.dot::<WIDE>(*ints, weights, x);
+                *coarse = d.dot::<WIDE>(*coarse, weights, x[0]);
+                *fine = d.dot::<WIDE>(*fine, weights, x[1]);
             }
         }
         // SAFETY: a unit of the stretch, 16 outputs.
@@ -157,7 +166,9 @@ unsafe fn tile<D: Dots, const UNIT: usize, const WIDE: bool, const R: usize>(
         for (r, acc) in acc.iter_mut().enumerate() {
             // SAFETY: row `r`, block within the stretch.
             let x = unsafe { (*a.start.wrapping_add(r * a.stride + block)).scale };
-            let product = s.mul(d.to_float(ints[r]), s.splat(x));
+            let finer = s.splat(FINER as f32);
+            let sum_of_both = s.fma(d.to_float(coarse[r]), finer, d.to_float(fine[r]));
+            let product = s.mul(sum_of_both, s.splat(x));
             *acc = s.fma(product, scale, *acc);
         }
         if right.has_offsets {
@@ -165,7 +176,7 @@ unsafe fn tile<D: Dots, const UNIT: usize, const WIDE: bool, const R: usize>(
             let offset = unsafe { s.load(offsets.wrapping_add(unit * PANEL + lane)) };
             for (r, acc) in acc.iter_mut().enumerate() {
                 // SAFETY: row `r`, block within the stretch.
-                let x = unsafe { (*a.start.wrapping_add(r * a.stride + block)).scaled_sums[sum] };
+                let x = unsafe { (*a.start.wrapping_add(r * a.stride + block)).sums[sum] };
                 *acc = s.fma(s.splat(x), offset, *acc);
             }
         }

@@ -13,7 +13,8 @@ use crate::cuda::packed::{CHUNK_INPUTS, ChunkFormat, PackedPart, SLICE_OUTPUTS};
 use crate::cuda::params::{DevicePtr, GemmShape, KernelParams};
 
 /// Most rows that packed weights are streamed for, 64 at a time: beyond, making bf16 of them costs
-/// less than reading them once more.
+/// less than reading them once more. (4-bit integers of a layer of Llama-3.1-8B's shape on an H100:
+/// 424 us for 256 rows, of bf16 made of them 432.)
 pub(super) const PACKED_ROWS: usize = 256;
 /// Slices of a CTA that unpacks.
 const UNPACK_SLICES: usize = 8;
@@ -194,6 +195,11 @@ impl PackedProducts {
         let kernel = &self.of(part.format)?.skinny;
         // SAFETY: the caller's.
         unsafe { kernel.launch(stream, grid, THREADS, &params) }
+    }
+
+    /// Whether tensor cores multiply eight-bit floats.
+    pub(super) fn has_fp8(&self) -> bool {
+        self.fp8.is_some()
     }
 
     /// Whether a product is one that tensor cores can do with eight-bit floats, in the room there

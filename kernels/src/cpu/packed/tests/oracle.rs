@@ -27,9 +27,13 @@ fn expected(
             let most = x.iter().fold(0.0f32, |most, x| most.max(x.abs()));
             for (at, x) in x.iter().enumerate() {
                 // As `quantise` rounds, in f32.
-                let code = (x * (127.0 / most)).round_ties_even();
-                on_grid[block * 32 + at] = f64::from(code) * f64::from(most / 127.0);
-                steps[block * 32 + at] = f64::from(most) / 254.0;
+                let steps_of_x = x * (127.0 / most);
+                let coarse = steps_of_x.round_ties_even();
+                let fine = ((steps_of_x - coarse) * 254.0).round_ties_even();
+                let code = 254.0 * f64::from(coarse) + f64::from(fine);
+                on_grid[block * 32 + at] = code * f64::from(most / (127.0 * 254.0));
+                // And what dividing rounds.
+                steps[block * 32 + at] = f64::from(most) / (2.0 * 127.0 * 254.0) * 1.01;
             }
         }
     }

@@ -19,7 +19,7 @@ pub(crate) trait Dots: Copy + Send + Sync + 'static {
     type Ints: Copy;
     /// Four bytes of each lane.
     type Bytes: Copy;
-    /// Rows of the largest tile: `2 * ROWS + 4` vectors must fit the register file.
+    /// Rows of the largest tile: `3 * ROWS + 4` vectors must fit the register file.
     const ROWS: usize;
 
     /// The float operations.
