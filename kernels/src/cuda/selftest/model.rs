@@ -25,6 +25,8 @@ const LOGITS_LIMIT: f64 = 2.5e-2;
 const ROWS_LIMIT: f64 = 5e-3;
 /// The same where scales and offsets of packed weights are rounded to bf16 as well.
 const PACKED_ROWS_LIMIT: f64 = 7e-3;
+/// The same of inputs quantised to eight-bit floats.
+const QUANTISED_ROWS_LIMIT: f64 = 3.2e-2;
 
 /// Sequences of the script: tokens of the prompt.
 const PROMPTS: [usize; 3] = [37, 150, 1];
@@ -279,9 +281,10 @@ fn check_online(
 ) -> Result<(), ProbeError> {
     for (how, online) in ways {
         let limit = online.limit(LOGITS_LIMIT);
-        let rows_limit = match online.has_offsets() {
-            true => PACKED_ROWS_LIMIT,
-            false => ROWS_LIMIT,
+        let rows_limit = match online {
+            online if online.quantises_rows() => QUANTISED_ROWS_LIMIT,
+            online if online.has_offsets() => PACKED_ROWS_LIMIT,
+            _ => ROWS_LIMIT,
         };
         let found = compare(device, spec, true, *online)?;
         report_apart(
