@@ -206,7 +206,7 @@ def test_a_queue_shorter_than_a_burst_refuses_nobody_who_finds_a_place():
 def test_preempted_requests_answer_as_if_alone():
     prompts = [f"Chapter {i}. It was a dark and stormy night" for i in range(5)]
     sampling = greedy(90, ignore_eos=True)
-    # Room for some 360 tokens, where 5 x 100 are wanted. Weights are packed, as they are by default.
+    # Room for some 360 tokens, where 5 x 100 are wanted. Weights are packed, which is the default.
     with Server("--kv-mode", "preempt-only", "--no-prefix-cache", kv_memory="8MiB") as server:
         crowded = Api(server.address)
         alone = [crowded.generate(prompt, sampling=sampling)[0].token_ids for prompt in prompts]
