@@ -277,6 +277,8 @@ struct StreamProduct {
     const uint64_t w_matrix = wgmma_matrix(base + warpgroup * (64 * 128), 16, 1024),
                    x_matrix = wgmma_matrix(base + kX, 16, 1024);
     auto release = [&](uint32_t stage) {
+      // All lanes have read their codes.
+      if constexpr (kPacked) __syncwarp();
       if (lane == 0) mbarrier_arrive(empty(stage));
     };
     wait_for_previous();  // before y and the partial sums are touched
