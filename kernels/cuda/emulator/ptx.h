@@ -134,6 +134,7 @@ inline uint32_t round_e4m3(float v) {
   const uint32_t sign = std::signbit(v) ? 0x80 : 0;
   if (v != v) return sign | 0x7f;
   const float magnitude = fabsf(v);
+  if (magnitude == 0.f) return sign;
   if (magnitude >= 448.f) return sign | 0x7e;
   int exponent;
   frexp(magnitude, &exponent);

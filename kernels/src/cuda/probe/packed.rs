@@ -104,6 +104,12 @@ impl PackedProbe {
         Ok(x)
     }
 
+    /// Makes the first `count` inputs of a row 0.
+    pub fn clear(&mut self, row: usize, count: usize) -> Result<(), CudaError> {
+        let zeros = vec![bf16::ZERO; count];
+        self.x.write(row * self.shape.inputs, &zeros)
+    }
+
     /// `[outputs][inputs]` as the device unpacks them.
     pub fn unpacked(&mut self) -> Result<Vec<bf16>, CudaError> {
         self.products.unpacked(&self.stream, &self.parts)
