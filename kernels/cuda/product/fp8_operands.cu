@@ -91,8 +91,7 @@ __device__ __forceinline__ void unchunk(const Fp8WeightsParams& p, Fp8Chunk16* c
 #pragma unroll
   for (uint32_t i = 0; i < 4; i++) {
     const uint32_t row = 4 * i + lane / 8;
-    const uint32_t output =
-        p.gated ? slice * 8 + row % 8 + row / 8 * (p.outputs / 2) : slice * 16 + row;
+    const uint32_t output = output_of(slice, row, p.outputs, p.gated);
     if (output >= p.outputs) continue;
     const uint32_t input = step * kChunkInputs + column;
     if (input < p.inputs)

@@ -57,7 +57,7 @@ __device__ __forceinline__ void skinny_packed(const SkinnyPackedParams& p, float
     partial[(warp * 8 + 2 * t + i % 2) * 16 + g + i / 2 * 8] = c[0][i] + c[1][i];
   __syncthreads();
   const uint32_t r = threadIdx.x / 16, i = threadIdx.x % 16;
-  const uint32_t output = p.gated ? slice * 8 + i % 8 + i / 8 * (p.outputs / 2) : slice * 16 + i;
+  const uint32_t output = output_of(slice, i, p.outputs, p.gated);
   if (r >= p.rows || output >= p.outputs) return;
   float sum = 0.f;
 #pragma unroll

@@ -39,48 +39,12 @@
 #pragma once
 #include "../common/kernel.cuh"
 #include "../common/wgmma.cuh"
-#include "packed.cuh"
 #include "stream_ends.cuh"
+#include "stream_norms.cuh"
+#include "stream_runs.cuh"
+#include "stream_weights.cuh"
 
 namespace ebb {
-
-// The runs of units, `steps` to a tile.
-struct StreamRuns {
-  uint32_t parts, steps;  // a run is one of `parts` parts of a tile; or if 0
-  uint32_t each, more;    // a run is `each` units, the first `more` runs are one longer
-
-  __device__ __forceinline__ StreamRuns(uint32_t parts, uint32_t tiles, uint32_t steps,
-                                        uint32_t runs)
-      : parts(parts), steps(steps), each(tiles * steps / runs), more(tiles * steps % runs) {}
-  __device__ __forceinline__ uint32_t begin(uint32_t run) const {
-    return parts ? run / parts * steps + run % parts * steps / parts : run * each + min(run, more);
-  }
-  // Of runs of equal length.
-  __device__ __forceinline__ uint32_t run_of(uint32_t unit) const {
-    const uint32_t longer = more * (each + 1);
-    return unit < longer ? unit / (each + 1) : more + (unit - longer) / each;
-  }
-};
-
-// Weights of bf16, [outputs][inputs], which the tensor cores read from shared memory.
-struct PlainWeights {
-  static constexpr int kInputs = kStreamInputs, kSliceBytes = kStreamSlice * 128;
-  static constexpr bool kPacked = false;
-  struct Operands {};
-};
-
-// Weights in chunks.
-template <class CHUNK>
-struct PackedWeights {
-  using Chunk = CHUNK;
-  static constexpr int kInputs = Chunk::kInputs, kSliceBytes = Chunk::kSliceBytes;
-  static constexpr bool kPacked = true;
-  // Of two quarters: one is used while the next is made.
-  struct Operands {
-    QuarterChunk a[2];
-    typename Chunk::Scales scales;
-  };
-};
 
 #ifndef EBB_HAS_WGMMA
 
@@ -286,7 +250,7 @@ struct StreamProduct {
     if (p.norms) squares.load(p);
     // Of many rows there is no room for them beside the sums, nor beside operands.
     constexpr bool kShareFirst = N > 32 || (kPacked && N > 8);
-    if (kShareFirst && p.norms) share(squares);
+    if (kShareFirst && p.norms) squares.share(p, square_sums());
     bool are_shared = kShareFirst || !p.norms;
     Place<kStages> weights;
     Place<kRowStages> rows;
@@ -352,7 +316,7 @@ struct StreamProduct {
       }
       unit += count;
       if (!are_shared) {
-        share(squares);
+        squares.share(p, square_sums());
         are_shared = true;
       }
       const uint32_t slice = threadIdx.x / 32;
@@ -423,90 +387,17 @@ struct StreamProduct {
       sums[0] *= factors[0], sums[1] *= factors[0];
       sums[2] *= factors[8], sums[3] *= factors[8];
     }
-    if (p.norms) divide(block, sums);
+    if (p.norms) Squares::divide(square_sums(), block, sums);
     if (p.residual)
       add_to_residual(p, block, sums, residual, N);
     else
       store(p, block, sums);
   }
 
-  // What x's rows are divided by, 1 / rms, from the squares that the product before left. A thread
-  // adds up four rows of its share of the inputs; loads are under way while products run.
-  struct Squares {
-    static constexpr uint32_t kQuads = N / 4, kGroups = kConsumerWarps * 32 / kQuads,
-                              kHeld = N == 8    ? 2
-                                      : N <= 32 ? 4
-                                                : 16;
-
-    float4 held[kHeld], sum = make_float4(0.f, 0.f, 0.f, 0.f);
-    uint32_t slot = threadIdx.x / kQuads;
-
-    static __device__ __forceinline__ uint32_t slots(const StreamParams& p) {
-      return (p.inputs + kStreamSlice - 1) / kStreamSlice;
-    }
-    __device__ __forceinline__ void load(const StreamParams& p) {
-#pragma unroll
-      for (uint32_t i = 0; i < kHeld; i++, slot += kGroups)
-        held[i] =
-            slot < slots(p)
-                ? *reinterpret_cast<const float4*>(p.norms + slot * N + 4 * (threadIdx.x % kQuads))
-                : make_float4(0.f, 0.f, 0.f, 0.f);
-    }
-    __device__ __forceinline__ void add() {
-#pragma unroll
-      for (uint32_t i = 0; i < kHeld; i++) {
-        sum.x += held[i].x;
-        sum.y += held[i].y;
-        sum.z += held[i].z;
-        sum.w += held[i].w;
-      }
-    }
-  };
-
-  // Sums of squares of a warp's share, [N], and behind them what rows are multiplied by.
-  __device__ __forceinline__ float* squares_of(uint32_t warp) const {
-    return reinterpret_cast<float*>(shared + kSquares) + N * warp;
-  }
-  __device__ __forceinline__ float* inverses() const { return squares_of(kConsumerWarps); }
-  static __device__ __forceinline__ void squares_barrier() {
-    named_barrier_sync(3, kConsumerWarps * 32);
-  }
-
-  // By all threads that consume, once the first share is loaded.
-  __device__ __forceinline__ void share(Squares& squares) const {
-    squares.add();
-#pragma unroll 1
-    while (squares.slot < Squares::slots(p)) {
-      squares.load(p);
-      squares.add();
-    }
-    float4 sum = squares.sum;
-#pragma unroll
-    for (uint32_t lanes = Squares::kQuads; lanes < 32; lanes *= 2) {
-      sum.x += __shfl_xor_sync(~0u, sum.x, lanes);
-      sum.y += __shfl_xor_sync(~0u, sum.y, lanes);
-      sum.z += __shfl_xor_sync(~0u, sum.z, lanes);
-      sum.w += __shfl_xor_sync(~0u, sum.w, lanes);
-    }
-    if (threadIdx.x % 32 < Squares::kQuads)
-      *reinterpret_cast<float4*>(squares_of(threadIdx.x / 32) + 4 * (threadIdx.x % 32)) = sum;
-    squares_barrier();
-    if (threadIdx.x < N) {
-      float square = 0.f;
-#pragma unroll
-      for (int warp = 0; warp < kConsumerWarps; warp++) square += squares_of(warp)[threadIdx.x];
-      inverses()[threadIdx.x] = rsqrtf(square / p.inputs + p.eps);
-    }
-    squares_barrier();
-  }
-
-  __device__ __forceinline__ void divide(const StreamBlock& block, float (&sums)[4]) const {
-    const float2 inverse =
-        *reinterpret_cast<const float2*>(inverses() + block.row() + 2 * (threadIdx.x % 4));
-    sums[0] *= inverse.x;
-    sums[1] *= inverse.y;
-    sums[2] *= inverse.x;
-    sums[3] *= inverse.y;
+  // Where they are added up; see stream_norms.cuh.
+  using Squares = StreamSquares<N, kConsumerWarps>;
+  __device__ __forceinline__ float* square_sums() const {
+    return reinterpret_cast<float*>(shared + kSquares);
   }
 
   // ---- Partial sums: of a run [slices / 4][octets][slices of four][lanes], four sums of a lane
@@ -597,7 +488,7 @@ struct StreamProduct {
     if (!in_phase(0) && p.norms) {
       Squares squares;
       squares.load(p);
-      share(squares);
+      squares.share(p, square_sums());
     }
     const uint32_t tile = mine / p.parts, part = mine % p.parts,
                    slices = (p.slices - part + p.parts - 1) / p.parts;

@@ -52,8 +52,7 @@ __device__ __forceinline__ void unpack(const UnpackParams& p, UnpackedChunk* unp
 #pragma unroll
   for (uint32_t i = 0; i < 8; i++) {
     const uint32_t row = 2 * i + lane / 16;
-    const uint32_t output =
-        p.gated ? slice * 8 + row % 8 + row / 8 * (p.outputs / 2) : slice * 16 + row;
+    const uint32_t output = output_of(slice, row, p.outputs, p.gated);
     if (output < p.outputs && column < p.inputs)
       *reinterpret_cast<uint4*>(p.w + static_cast<uint64_t>(output) * p.inputs + column) =
           *reinterpret_cast<const uint4*>(&mine[row][lane % 16 * 4]);
