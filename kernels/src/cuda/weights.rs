@@ -1,7 +1,9 @@
 //! A model's weights in device memory, as the matrix products read them.
 
+mod drawn;
+mod fill;
 mod load;
-mod pack;
+mod plan;
 #[cfg(all(test, feature = "cuda-emulator"))]
 mod tests;
 
@@ -18,8 +20,9 @@ use super::packed::ChunkFormat;
 use crate::model::ops::{LinearName, Op, forward};
 use crate::model::{LayerTensor, ModelSpec, QkNorm, SpecError, TensorName, Uniform, WeightSource};
 use crate::weight_formats::Quantisation;
+pub(super) use drawn::pack_tensor;
 use load::Staging;
-pub(super) use pack::{PackPlan, pack_tensor};
+pub(super) use plan::PackPlan;
 
 /// A model could not be loaded.
 #[derive(Debug, thiserror::Error)]

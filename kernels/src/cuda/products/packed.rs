@@ -9,7 +9,7 @@ use super::SKINNY_ROWS;
 use super::streamed::{ROWS, StreamKernels};
 use crate::cuda::driver::{Device, DeviceBuffer, Kernel, Stream};
 use crate::cuda::error::CudaError;
-use crate::cuda::packed::{CHUNK_INPUTS, ChunkFormat, PackedPart, SLICE_OUTPUTS};
+use crate::cuda::packed::{CHUNK_INPUTS, ChunkFormat, PackedPart};
 use crate::cuda::params::{DevicePtr, GemmShape, KernelParams};
 
 /// Most rows that packed weights are streamed for, 64 at a time: beyond, making bf16 of them costs
@@ -61,7 +61,7 @@ struct Fp8RowsParams {
     inputs: u32,
     reserved: u32,
 }
-// SAFETY: field for field `ebb::Fp8RowsParams` of product/fp8_rows.cu.
+// SAFETY: field for field `ebb::Fp8RowsParams` of product/fp8_operands.cu.
 unsafe impl KernelParams for Fp8RowsParams {}
 
 #[repr(C)]
@@ -76,7 +76,7 @@ struct Fp8WeightsParams {
     gated: u32,
     reserved: u32,
 }
-// SAFETY: field for field `ebb::Fp8WeightsParams` of product/fp8_rows.cu.
+// SAFETY: field for field `ebb::Fp8WeightsParams` of product/fp8_operands.cu.
 unsafe impl KernelParams for Fp8WeightsParams {}
 
 /// What quantises rows and takes weights out of chunks, for products of eight-bit floats.
@@ -191,7 +191,7 @@ impl PackedProducts {
             wide: u32::from(wide),
             gated: u32::from(part.gated),
         };
-        let grid = (part.outputs.div_ceil(SLICE_OUTPUTS) as u32, 1);
+        let grid = (part.slices() as u32, 1);
         let kernel = &self.of(part.format)?.skinny;
         // SAFETY: the caller's.
         unsafe { kernel.launch(stream, grid, THREADS, &params) }
@@ -256,15 +256,11 @@ impl PackedProducts {
             inputs: shape.inputs as u32,
             reserved: 0,
         };
-        let slices = part.outputs.div_ceil(SLICE_OUTPUTS);
-        let grid = (
-            slices.div_ceil(UNPACK_SLICES) as u32,
-            part.inputs.div_ceil(CHUNK_INPUTS) as u32,
-        );
         // SAFETY: there is room for both operands and their scales; the part's buffers have its
         // shape, and `x` is the caller's. Work of one stream runs in order.
         unsafe {
-            fp8.weights.launch(stream, grid, THREADS, &weights)?;
+            fp8.weights
+                .launch(stream, unpack_grid(part), THREADS, &weights)?;
             fp8.rows
                 .launch(stream, (shape.rows as u32, 1), THREADS, &rows)?;
         }
@@ -294,22 +290,15 @@ impl PackedProducts {
                 gated: u32::from(part.gated),
                 reserved: 0,
             };
-            let slices = part.outputs.div_ceil(SLICE_OUTPUTS);
-            let grid = (
-                slices.div_ceil(UNPACK_SLICES) as u32,
-                part.inputs.div_ceil(CHUNK_INPUTS) as u32,
-            );
             let kernel = &self.of(part.format)?.unpack;
             // SAFETY: the part's buffers have its shape, and there is room for its weights. Work of
             // one stream runs in order.
-            unsafe { kernel.launch(stream, grid, THREADS, &params)? };
+            unsafe { kernel.launch(stream, unpack_grid(part), THREADS, &params)? };
             first += part.inputs * part.outputs;
         }
         Ok(room.ptr())
     }
-}
 
-impl PackedProducts {
     /// What the last unpacking, of these parts, has left.
     pub(super) fn read(&self, parts: &[PackedPart]) -> Result<Vec<bf16>, CudaError> {
         let values = parts.iter().map(|part| part.inputs * part.outputs).sum();
@@ -319,6 +308,14 @@ impl PackedProducts {
         }
         Ok(unpacked)
     }
+}
+
+/// CTAs that take a part's weights out of its chunks, a warp a chunk.
+fn unpack_grid(part: &PackedPart) -> (u32, u32) {
+    (
+        part.slices().div_ceil(UNPACK_SLICES) as u32,
+        part.inputs.div_ceil(CHUNK_INPUTS) as u32,
+    )
 }
 
 /// Bytes from the start of the room to weights, their scales, rows, theirs, and the end.

@@ -1,9 +1,12 @@
-//! Packed weights in device memory: what a chunk holds, and how it is made (`product/packed.cuh`).
+//! Packed weights in device memory: which chunks there are, and a matrix of them
+//! (`product/packed.cuh`).
 
-use half::bf16;
+mod slice;
 
 use super::driver::DeviceBuffer;
-use crate::weight_formats::{Codes, IQ4_VALUES, PackedTensor, WeightFormat};
+use super::error::CudaError;
+use crate::weight_formats::{Codes, WeightFormat};
+pub(super) use slice::PackedSlice;
 
 /// Outputs of a chunk, a slice; `kChunkOutputs` of the kernels.
 pub(super) const SLICE_OUTPUTS: usize = 16;
@@ -159,6 +162,27 @@ impl PackedPart {
     pub(super) fn bytes(&self) -> usize {
         self.chunks.bytes() + self.factors.bytes()
     }
+
+    /// How many slices there are.
+    pub(super) fn slices(&self) -> usize {
+        self.outputs.div_ceil(SLICE_OUTPUTS)
+    }
+
+    /// Writes slices from `first` on.
+    pub(super) fn write(&mut self, first: usize, slices: &[&PackedSlice]) -> Result<(), CudaError> {
+        let bytes = self.format.slice_bytes();
+        let mut of_step = Vec::with_capacity(slices.len() * bytes);
+        for step in 0..self.inputs.div_ceil(CHUNK_INPUTS) {
+            of_step.clear();
+            for slice in slices {
+                of_step.extend_from_slice(&slice.chunks[step * bytes..][..bytes]);
+            }
+            let at = (step * self.slices() + first) * bytes;
+            self.chunks.write(at, &of_step)?;
+        }
+        let factors: Vec<f32> = slices.iter().flat_map(|slice| slice.factors).collect();
+        self.factors.write(first * SLICE_OUTPUTS, &factors)
+    }
 }
 
 /// Row `row` of slice `slice` of a matrix of `outputs`, by its place among the outputs; none beyond
@@ -172,168 +196,6 @@ pub(super) fn output_of(slice: usize, row: usize, outputs: usize, gated: bool) -
         false => slice * SLICE_OUTPUTS + row,
     };
     (output < outputs).then_some(output)
-}
-
-/// One output as chunks have it: codes as bytes, and what its scales come to.
-#[derive(Debug, Clone, Default)]
-struct ChunkRow {
-    codes: Vec<u8>,
-    /// Scale and offset of each of a chunk's groups, chunk after chunk, as bf16 bits.
-    scales: Vec<[u16; 2]>,
-    factor: f32,
-}
-
-impl ChunkRow {
-    /// Row `row` of a tensor.
-    fn new(format: ChunkFormat, tensor: &PackedTensor, row: usize) -> Self {
-        let (from, inputs) = (tensor.format(), tensor.inputs());
-        let zero = match from.codes {
-            Codes::Int { zero, .. } => i16::from(zero),
-            Codes::Iq4 => 128,
-            Codes::E4M3 | Codes::E2M1 => 0,
-        };
-        let code = |code: u8| match (from.codes, format.codes) {
-            (Codes::Iq4, _) => (i16::from(IQ4_VALUES[usize::from(code & 15)]) + 128) as u8,
-            (Codes::Int { .. }, ChunkCodes::Int8) if format.groups == 0 => {
-                (i16::from(code) - zero + 128) as u8
-            }
-            _ => code,
-        };
-        let codes = tensor.codes(row).iter().map(|c| code(*c)).collect();
-        let (scales, offsets) = (tensor.scales(row), tensor.offsets(row));
-        if format.groups == 0 {
-            let unit = match format.codes {
-                // The kernel's own scale is 2^127.
-                ChunkCodes::Int8 => 64.0,
-                _ => 1.0,
-            };
-            return Self {
-                codes,
-                scales: Vec::new(),
-                factor: scales.first().map_or(0.0, |scale| scale * unit),
-            };
-        }
-        // No scale may be beyond bf16; what is, goes into the factor.
-        let greatest = scales
-            .iter()
-            .fold(0.0, |most: f32, scale| most.max(scale.abs()));
-        let exponent = format.exponent();
-        let beyond = (exponent_of(greatest) + exponent - 126).max(0);
-        let power = |exponent: i32| 2f64.powi(exponent);
-        // An only scale is the factor's, but for a power of two, so that weights are exact.
-        let is_only = scales.len() == 1 && !from.has_offsets;
-        let rounded = |scale: f32| match is_only {
-            true => power(exponent_of(scale)),
-            false => bf16::from_f32(scale).to_f64(),
-        };
-        let of_factor = match scales {
-            [scale] if is_only && *scale != 0.0 => f64::from(*scale) / rounded(*scale),
-            _ => 1.0,
-        };
-        // What rounding takes from the scale is made up for at the middle of the codes.
-        let middle = match from.codes {
-            Codes::Int { bits, .. } => f64::from((1u16 << bits) - 1) / 2.0,
-            _ => 0.0,
-        };
-        let each = CHUNK_INPUTS / format.groups;
-        let groups = inputs.div_ceil(CHUNK_INPUTS) * format.groups;
-        let scales = (0..groups).map(|group| {
-            if group * each >= inputs {
-                return [0; 2];
-            }
-            let at = (group * each / from.group).min(scales.len() - 1);
-            let scale = rounded(scales[at]);
-            let offset = match offsets.get(at) {
-                Some(offset) => {
-                    let lost = f64::from(scales[at]) - scale;
-                    f64::from(*offset) + lost * (middle - f64::from(zero))
-                }
-                None => 0.0,
-            };
-            let offset = offset - f64::from(zero) * scale;
-            [
-                bf16::from_f64(scale * power(exponent - beyond)).to_bits(),
-                bf16::from_f64(offset * power(-beyond)).to_bits(),
-            ]
-        });
-        Self {
-            codes,
-            scales: scales.collect(),
-            factor: (power(beyond) * of_factor) as f32,
-        }
-    }
-}
-
-/// The exponent of a float's power of two.
-fn exponent_of(value: f32) -> i32 {
-    (value.to_bits() >> 23 & 0xff) as i32 - 127
-}
-
-/// Packs a slice: `rows` has the tensor and row of each of its 16 outputs, `out(step)` is where the
-/// chunk of inputs `128 step` and more goes. Gives the outputs' factors.
-pub(super) fn pack_slice<'a>(
-    format: ChunkFormat,
-    rows: &[Option<(&PackedTensor, usize)>; SLICE_OUTPUTS],
-    steps: usize,
-    mut out: impl FnMut(usize) -> &'a mut [u8],
-) -> [f32; SLICE_OUTPUTS] {
-    let rows: Vec<ChunkRow> = rows
-        .iter()
-        .map(|row| match row {
-            Some((tensor, row)) => ChunkRow::new(format, tensor, *row),
-            None => ChunkRow::default(),
-        })
-        .collect();
-    for step in 0..steps {
-        pack_chunk(format, &rows, step, out(step));
-    }
-    std::array::from_fn(|row| rows[row].factor)
-}
-
-fn pack_chunk(format: ChunkFormat, rows: &[ChunkRow], step: usize, out: &mut [u8]) {
-    let (codes, scales) = out.split_at_mut(format.code_bytes());
-    let code = |row: usize, input: usize| {
-        let at = step * CHUNK_INPUTS + input;
-        rows[row].codes.get(at).copied().unwrap_or(0)
-    };
-    let lane_bytes = format.bits() * 2;
-    for (place, codes) in codes.chunks_exact_mut(lane_bytes).enumerate() {
-        let (quarter, lane) = (place / 32, place % 32);
-        let (g, t) = (lane / 4, lane % 4);
-        // Of register r and its half e, in k = 16 number k.
-        let of = |k: usize, r: usize, e: usize| {
-            code(g + r % 2 * 8, quarter * 32 + k * 16 + 2 * t + e + r / 2 * 8)
-        };
-        for (word, bytes) in codes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            let word = match format.bits() {
-                4 => (0..8).fold(0, |bits, nibble: u32| {
-                    let code = of(word, nibble as usize % 4, nibble as usize / 4);
-                    bits | u32::from(code & 15) << (4 * nibble)
-                }),
-                _ => (0..4).fold(0, |bits, byte: u32| {
-                    let (k, r) = (word / 2, word % 2 * 2 + byte as usize % 2);
-                    bits | u32::from(of(k, r, byte as usize / 2)) << (8 * byte)
-                }),
-            };
-            let word = match format.codes {
-                ChunkCodes::Int4 => word.rotate_left(3),
-                _ => word,
-            };
-            *bytes = word.to_le_bytes();
-        }
-    }
-    let each = if format.has_offsets() { 4 } else { 2 };
-    for (place, scale) in scales.chunks_exact_mut(each).enumerate() {
-        let (group, g, half) = (place / SLICE_OUTPUTS, place % SLICE_OUTPUTS / 2, place % 2);
-        let all = &rows[g + 8 * half].scales;
-        let pair = all
-            .get(step * format.groups + group)
-            .copied()
-            .unwrap_or_default();
-        for (to, value) in scale.as_chunks_mut::<2>().0.iter_mut().zip(pair) {
-            *to = value.to_le_bytes();
-        }
-    }
 }
 
 #[cfg(test)]

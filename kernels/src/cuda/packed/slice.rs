@@ -1,0 +1,180 @@
+//! How outputs are packed.
+
+use half::bf16;
+
+use super::{CHUNK_INPUTS, ChunkCodes, ChunkFormat, SLICE_OUTPUTS};
+use crate::weight_formats::{Codes, IQ4_VALUES, PackedTensor};
+
+/// One output as chunks have it: codes as bytes, and what its scales come to.
+#[derive(Debug, Clone, Default)]
+struct ChunkRow {
+    codes: Vec<u8>,
+    /// Scale and offset of each of a chunk's groups, chunk after chunk, as bf16 bits.
+    scales: Vec<[u16; 2]>,
+    factor: f32,
+}
+
+impl ChunkRow {
+    /// Row `row` of a tensor.
+    fn new(format: ChunkFormat, tensor: &PackedTensor, row: usize) -> Self {
+        let (from, inputs) = (tensor.format(), tensor.inputs());
+        let zero = match from.codes {
+            Codes::Int { zero, .. } => i16::from(zero),
+            Codes::Iq4 => 128,
+            Codes::E4M3 | Codes::E2M1 => 0,
+        };
+        let code = |code: u8| match (from.codes, format.codes) {
+            (Codes::Iq4, _) => (i16::from(IQ4_VALUES[usize::from(code & 15)]) + 128) as u8,
+            (Codes::Int { .. }, ChunkCodes::Int8) if format.groups == 0 => {
+                (i16::from(code) - zero + 128) as u8
+            }
+            _ => code,
+        };
+        let codes = tensor.codes(row).iter().map(|c| code(*c)).collect();
+        let (scales, offsets) = (tensor.scales(row), tensor.offsets(row));
+        if format.groups == 0 {
+            let unit = match format.codes {
+                // The kernel's own scale is 2^127.
+                ChunkCodes::Int8 => 64.0,
+                _ => 1.0,
+            };
+            return Self {
+                codes,
+                scales: Vec::new(),
+                factor: scales.first().map_or(0.0, |scale| scale * unit),
+            };
+        }
+        // No scale may be beyond bf16; what is, goes into the factor.
+        let greatest = scales
+            .iter()
+            .fold(0.0, |most: f32, scale| most.max(scale.abs()));
+        let exponent = format.exponent();
+        let beyond = (exponent_of(greatest) + exponent - 126).max(0);
+        let power = |exponent: i32| 2f64.powi(exponent);
+        // An only scale is the factor's, but for a power of two, so that weights are exact.
+        let is_only = scales.len() == 1 && !from.has_offsets;
+        let rounded = |scale: f32| match is_only && scale != 0.0 {
+            true => power(exponent_of(scale)),
+            false => bf16::from_f32(scale).to_f64(),
+        };
+        let of_factor = match scales {
+            [scale] if is_only && *scale != 0.0 => f64::from(*scale) / rounded(*scale),
+            _ => 1.0,
+        };
+        // What rounding takes from the scale is made up for at the middle of the codes.
+        let middle = match from.codes {
+            Codes::Int { bits, .. } => f64::from((1u16 << bits) - 1) / 2.0,
+            _ => 0.0,
+        };
+        let each = CHUNK_INPUTS / format.groups;
+        let groups = inputs.div_ceil(CHUNK_INPUTS) * format.groups;
+        let scales = (0..groups).map(|group| {
+            if group * each >= inputs {
+                return [0; 2];
+            }
+            let at = (group * each / from.group).min(scales.len() - 1);
+            let scale = rounded(scales[at]);
+            let offset = match offsets.get(at) {
+                Some(offset) => {
+                    let lost = f64::from(scales[at]) - scale;
+                    f64::from(*offset) + lost * (middle - f64::from(zero))
+                }
+                None => 0.0,
+            };
+            let offset = offset - f64::from(zero) * scale;
+            [
+                bf16::from_f64(scale * power(exponent - beyond)).to_bits(),
+                bf16::from_f64(offset * power(-beyond)).to_bits(),
+            ]
+        });
+        Self {
+            codes,
+            scales: scales.collect(),
+            factor: (power(beyond) * of_factor) as f32,
+        }
+    }
+}
+
+/// The exponent of a float's power of two.
+fn exponent_of(value: f32) -> i32 {
+    (value.to_bits() >> 23 & 0xff) as i32 - 127
+}
+
+/// A slice: all chunks of 16 outputs.
+#[derive(Debug)]
+pub(in crate::cuda) struct PackedSlice {
+    /// `[inputs / 128]` chunks.
+    pub(super) chunks: Vec<u8>,
+    /// What the outputs' sums are multiplied by.
+    pub(super) factors: [f32; SLICE_OUTPUTS],
+}
+
+impl PackedSlice {
+    /// Of outputs of so many `inputs`: `rows` has the tensor and row of each, none of those beyond
+    /// the last.
+    pub(in crate::cuda) fn new(
+        format: ChunkFormat,
+        inputs: usize,
+        rows: &[Option<(&PackedTensor, usize)>; SLICE_OUTPUTS],
+    ) -> Self {
+        let rows = rows.map(|row| match row {
+            Some((tensor, row)) => ChunkRow::new(format, tensor, row),
+            None => ChunkRow::default(),
+        });
+        let bytes = format.slice_bytes();
+        let mut chunks = vec![0; inputs.div_ceil(CHUNK_INPUTS) * bytes];
+        for (step, chunk) in chunks.chunks_exact_mut(bytes).enumerate() {
+            pack_chunk(format, &rows, step, chunk);
+        }
+        Self {
+            chunks,
+            factors: rows.map(|row| row.factor),
+        }
+    }
+}
+
+fn pack_chunk(format: ChunkFormat, rows: &[ChunkRow], step: usize, out: &mut [u8]) {
+    let (codes, scales) = out.split_at_mut(format.code_bytes());
+    let code = |row: usize, input: usize| {
+        let at = step * CHUNK_INPUTS + input;
+        rows[row].codes.get(at).copied().unwrap_or(0)
+    };
+    let lane_bytes = format.bits() * 2;
+    for (place, codes) in codes.chunks_exact_mut(lane_bytes).enumerate() {
+        let (quarter, lane) = (place / 32, place % 32);
+        let (g, t) = (lane / 4, lane % 4);
+        // Of register r and its half e, in k = 16 number k.
+        let of = |k: usize, r: usize, e: usize| {
+            code(g + r % 2 * 8, quarter * 32 + k * 16 + 2 * t + e + r / 2 * 8)
+        };
+        for (word, bytes) in codes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            let word = match format.bits() {
+                4 => (0..8).fold(0, |bits, nibble: u32| {
+                    let code = of(word, nibble as usize % 4, nibble as usize / 4);
+                    bits | u32::from(code & 15) << (4 * nibble)
+                }),
+                _ => (0..4).fold(0, |bits, byte: u32| {
+                    let (k, r) = (word / 2, word % 2 * 2 + byte as usize % 2);
+                    bits | u32::from(of(k, r, byte as usize / 2)) << (8 * byte)
+                }),
+            };
+            let word = match format.codes {
+                ChunkCodes::Int4 => word.rotate_left(3),
+                _ => word,
+            };
+            *bytes = word.to_le_bytes();
+        }
+    }
+    let each = if format.has_offsets() { 4 } else { 2 };
+    for (place, scale) in scales.chunks_exact_mut(each).enumerate() {
+        let (group, g, half) = (place / SLICE_OUTPUTS, place % SLICE_OUTPUTS / 2, place % 2);
+        let all = &rows[g + 8 * half].scales;
+        let pair = all
+            .get(step * format.groups + group)
+            .copied()
+            .unwrap_or_default();
+        for (to, value) in scale.as_chunks_mut::<2>().0.iter_mut().zip(pair) {
+            *to = value.to_le_bytes();
+        }
+    }
+}
