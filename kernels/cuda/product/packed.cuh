@@ -21,8 +21,8 @@ constexpr int kChunkInputs = 128, kChunkOutputs = 16;
 // The registers of operand A for a quarter of a chunk, 32 inputs.
 using QuarterChunk = uint32_t[2][4];
 
-// The output of a slice's row, of so many: where gated, a slice has eight gates and the outputs that
-// they open, which are the second half of all.
+// The output of a slice's row, of so many: where gated, a slice has eight gates and the eight outputs
+// that they open, which are of the second half.
 __device__ __forceinline__ uint32_t output_of(uint32_t slice, uint32_t row, uint32_t outputs,
                                               bool gated) {
   return gated ? slice * 8 + row % 8 + row / 8 * (outputs / 2) : slice * kChunkOutputs + row;
