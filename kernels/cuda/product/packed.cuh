@@ -12,6 +12,9 @@
 // factors, by which sums are multiplied (f32).
 //
 // kGroups is how many scales an output has in a chunk: 0, 1, 2, 4 or 8; 0: the factor is all.
+//
+// E4M3 whose outputs have one scale each lie in rows instead (Fp8Rows), which the library
+// multiplies as they are.
 #pragma once
 #include "../common/ptx.cuh"
 
@@ -21,8 +24,8 @@ constexpr int kChunkInputs = 128, kChunkOutputs = 16;
 // The registers of operand A for a quarter of a chunk, 32 inputs.
 using QuarterChunk = uint32_t[2][4];
 
-// The output of a slice's row, of so many: where gated, a slice has eight gates and the eight outputs
-// that they open, which are of the second half.
+// The output of a slice's row, of so many: where gated, a slice has eight gates and the eight
+// outputs that they open, which are of the second half.
 __device__ __forceinline__ uint32_t output_of(uint32_t slice, uint32_t row, uint32_t outputs,
                                               bool gated) {
   return gated ? slice * 8 + row % 8 + row / 8 * (outputs / 2) : slice * kChunkOutputs + row;
@@ -67,6 +70,7 @@ constexpr uint32_t kNoOffset = 0x80008000;  // -0 + x is x for every x
 // What formats share: CODES says how many bits codes have and turns them into bf16.
 template <class CODES, class SCALES, int GROUPS>
 struct PackedChunk {
+  static constexpr bool kInRows = false;
   static constexpr int kInputs = kChunkInputs, kGroups = GROUPS;
   static constexpr int kCodeBytes = kChunkOutputs * kChunkInputs * CODES::kBits / 8;
   static constexpr int kSliceBytes = kCodeBytes + GROUPS * kChunkOutputs * SCALES::kBytes;
@@ -108,6 +112,29 @@ struct PackedChunk {
       else
         CODES::dequantise(words[2 * k], words[2 * k + 1], scales.of_group, a[k]);
     }
+  }
+};
+
+// A slice of chunks in memory.
+template <class CHUNK>
+struct StoredSlice {
+  const uint8_t* chunk;
+  uint64_t step_bytes;
+
+  // Of `packed`, `inputs`, `outputs` and whether it is `gated`.
+  template <class PARAMS>
+  __device__ __forceinline__ StoredSlice(const PARAMS& p, uint32_t slice, uint32_t)
+      : chunk(p.packed + static_cast<uint64_t>(slice) * CHUNK::kSliceBytes),
+        step_bytes(static_cast<uint64_t>((p.outputs + kChunkOutputs - 1) / kChunkOutputs) *
+                   CHUNK::kSliceBytes) {}
+  __device__ __forceinline__ void dequantise(uint32_t step, int quarter, uint32_t lane,
+                                             typename CHUNK::Scales& scales,
+                                             QuarterChunk& a) const {
+    CHUNK::dequantise(chunk + step * step_bytes, quarter, lane, scales, a);
+  }
+  // The place of a row's factor.
+  static __device__ __forceinline__ uint32_t factor(uint32_t slice, uint32_t row, uint32_t, bool) {
+    return slice * kChunkOutputs + row;
   }
 };
 
@@ -156,7 +183,8 @@ struct Int8Codes {
   }
 };
 
-// E4M3, times 2^-120: bytes as above.
+// E4M3, times 2^-120: bytes 0 and 2 of a word are of the first of two registers, 1 and 3 of the
+// second.
 struct Fp8Codes {
   static constexpr int kBits = 8;
   static __device__ __forceinline__ void set_unit(Scale& s) {
@@ -177,6 +205,69 @@ struct Fp8Codes {
   }
 };
 
+// Rows of E4M3, [outputs][inputs], zeros up to a multiple of 16 inputs. Within sixteens the inputs
+// 2 t, 2 t + 8, 2 t + 1, 2 t + 9 lie beside each other (and so do those of rows that the library
+// multiplies them by): a word of an output is then its two registers of operand A.
+struct Fp8Rows {
+  static constexpr bool kInRows = true;
+  static constexpr int kInputs = kChunkInputs, kSliceBytes = kChunkOutputs * kChunkInputs;
+
+  struct Scales {
+    Scale unit;
+    __device__ __forceinline__ Scales() { Fp8Codes::set_unit(unit); }
+  };
+  // Of outputs g and g + 8, a word each.
+  static __device__ __forceinline__ void dequantise(uint32_t first, uint32_t second,
+                                                    const Scales& s, uint32_t (&a)[4]) {
+    a[0] = fma_bf16x2(Fp8Codes::low_bytes(first), s.unit.scale[0], kNoOffset);
+    a[1] = fma_bf16x2(Fp8Codes::low_bytes(second), s.unit.scale[0], kNoOffset);
+    a[2] = fma_bf16x2(Fp8Codes::high_bytes(first), s.unit.scale[0], kNoOffset);
+    a[3] = fma_bf16x2(Fp8Codes::high_bytes(second), s.unit.scale[0], kNoOffset);
+  }
+  // A quarter of a slice's 16 rows of 128 bytes in shared memory, as the copy engine swizzles them.
+  static __device__ __forceinline__ void dequantise(const uint8_t* rows, int quarter, uint32_t lane,
+                                                    const Scales& s, QuarterChunk& a) {
+    const uint32_t row = lane % 16, piece = quarter * 2 + lane / 16;
+    uint32_t words[4];
+    ldmatrix_x4(words, smem_address(rows) + row * 128 + (piece ^ row % 8) * 16);
+    dequantise(words[0], words[1], s, a[0]);
+    dequantise(words[2], words[3], s, a[1]);
+  }
+};
+
+// A slice of rows in memory.
+template <>
+struct StoredSlice<Fp8Rows> {
+  const uint8_t* rows[2];  // of outputs g and g + 8 of the slice; null beyond the last
+  uint32_t width;
+
+  template <class PARAMS>
+  __device__ __forceinline__ StoredSlice(const PARAMS& p, uint32_t slice, uint32_t lane)
+      : width((p.inputs + 15) / 16 * 16) {
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+      const uint32_t output = output_of(slice, lane / 4 + 8 * i, p.outputs, p.gated);
+      rows[i] = output < p.outputs ? p.packed + static_cast<uint64_t>(output) * width : nullptr;
+    }
+  }
+  __device__ __forceinline__ void dequantise(uint32_t step, int quarter, uint32_t lane,
+                                             const Fp8Rows::Scales& scales, QuarterChunk& a) const {
+#pragma unroll
+    for (uint32_t k = 0; k < 2; k++) {
+      const uint32_t at = step * kChunkInputs + quarter * 32 + k * 16 + 4 * (lane % 4);
+      uint32_t words[2];
+#pragma unroll
+      for (uint32_t i = 0; i < 2; i++)
+        words[i] = rows[i] && at < width ? *reinterpret_cast<const uint32_t*>(rows[i] + at) : 0u;
+      Fp8Rows::dequantise(words[0], words[1], scales, a[k]);
+    }
+  }
+  static __device__ __forceinline__ uint32_t factor(uint32_t slice, uint32_t row, uint32_t outputs,
+                                                    bool gated) {
+    return output_of(slice, row, outputs, gated);
+  }
+};
+
 template <int GROUPS>
 using Int4Chunk = PackedChunk<Int4Codes, ScaleAndOffset, GROUPS>;
 template <int GROUPS>
@@ -194,7 +285,7 @@ using Fp8Chunk = PackedChunk<Fp8Codes, Scale, GROUPS>;
 #define EBB_PACKED_INT8(EACH) \
   EACH(int8_0, Int8Chunk<0>)  \
   EACH(int8_1, Int8Chunk<1>) EACH(int8_4, Int8Chunk<4>) EACH(int8_8, Int8Chunk<8>)
-#define EBB_PACKED_FP8(EACH) EACH(fp8_0, Fp8Chunk<0>) EACH(fp8_1, Fp8Chunk<1>)
+#define EBB_PACKED_FP8(EACH) EACH(fp8_0, Fp8Rows) EACH(fp8_1, Fp8Chunk<1>)
 #define EBB_PACKED_ALL(EACH) \
   EBB_PACKED_INT4(EACH) EBB_PACKED_FP4(EACH) EBB_PACKED_INT8(EACH) EBB_PACKED_FP8(EACH)
 

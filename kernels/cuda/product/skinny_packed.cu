@@ -1,5 +1,5 @@
 // y = x w^T of packed weights for up to 8 rows of x, on any device: as skinny.cu, a warp reading
-// chunks straight into registers.
+// weights straight into registers.
 #include "../common/kernel.cuh"
 #include "packed.cuh"
 
@@ -7,8 +7,8 @@ namespace ebb {
 
 struct SkinnyPackedParams {
   const bf16* x;          // [rows][inputs]
-  const uint8_t* packed;  // chunks [inputs / 128][outputs / 16]
-  const float* factors;   // [outputs / 16][16]
+  const uint8_t* packed;  // chunks [inputs / 128][outputs / 16], or rows
+  const float* factors;   // [outputs / 16][16], or [outputs]
   void* y;                // [rows][stride], bf16 or f32
   uint32_t rows;          // at most 8
   uint32_t inputs;        // a multiple of 8
@@ -24,7 +24,7 @@ constexpr int kSkinnyPackedWarps = 8;
 template <class CHUNK>
 __device__ __forceinline__ void skinny_packed(const SkinnyPackedParams& p, float* partial) {
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-  const uint32_t slices = gridDim.x, slice = blockIdx.x;
+  const uint32_t slice = blockIdx.x;
   const uint32_t steps = (p.inputs + kChunkInputs - 1) / kChunkInputs,
                  begin = steps * warp / kSkinnyPackedWarps,
                  end = steps * (warp + 1) / kSkinnyPackedWarps;
@@ -35,15 +35,14 @@ __device__ __forceinline__ void skinny_packed(const SkinnyPackedParams& p, float
     return row && input < p.inputs ? *reinterpret_cast<const uint32_t*>(x + input) : 0u;
   };
   float c[2][4] = {};
+  const StoredSlice<CHUNK> weights(p, slice, lane);
   typename CHUNK::Scales scales;
 #pragma unroll 1
   for (uint32_t step = begin; step < end; step++) {
-    const uint8_t* const chunk =
-        p.packed + (static_cast<uint64_t>(step) * slices + slice) * CHUNK::kSliceBytes;
 #pragma unroll
     for (int quarter = 0; quarter < 4; quarter++) {
       QuarterChunk a;
-      CHUNK::dequantise(chunk, quarter, lane, scales, a);
+      weights.dequantise(step, quarter, lane, scales, a);
 #pragma unroll
       for (uint32_t k = 0; k < 2; k++) {
         const uint32_t input = step * kChunkInputs + quarter * 32 + k * 16 + 2 * t;
@@ -62,7 +61,7 @@ __device__ __forceinline__ void skinny_packed(const SkinnyPackedParams& p, float
   float sum = 0.f;
 #pragma unroll
   for (int w = 0; w < kSkinnyPackedWarps; w++) sum += partial[(w * 8 + r) * 16 + i];
-  sum *= p.factors[slice * 16 + i];
+  sum *= p.factors[weights.factor(slice, i, p.outputs, p.gated)];
   const uint64_t at = static_cast<uint64_t>(r) * p.stride + output;
   if (p.wide)
     static_cast<float*>(p.y)[at] = sum;

@@ -1,13 +1,13 @@
-// y = x w^T for up to 64 rows of x, with wgmma for sm_90a: weights stream through shared memory at
-// the speed of memory.
+// y = x w^T for up to 64 rows of x, or up to 128 where weights are packed, with wgmma for sm_90a:
+// weights stream through shared memory at the speed of memory.
 //
-// Y^T = W X^T: a tile of up to 128 outputs, in slices of 16, is the m side, 64 to an instruction,
-// the rows of x are the n side. A unit is a tile by 64 inputs. CTAs have runs of units, all inputs
-// of a tile before the next tile, and leave partial sums of tiles that they share in memory. A
-// value is its own signal: memory holds kEmpty where none has come yet, and whoever reads one
-// leaves that again. (Where the last to arrive was told by a counter, all had to store before they
-// counted and to count before they read: 4 us, not 2.) Partial sums add up in the order of the
-// inputs.
+// Y^T = W X^T: a tile of up to 128 outputs (of 192 where rows are more than 64), in slices of 16,
+// is the m side, 64 to an instruction, the rows of x are the n side. A unit is a tile by 64 inputs.
+// CTAs have runs of units, all inputs of a tile before the next tile, and leave partial sums of
+// tiles that they share in memory. A value is its own signal: memory holds kEmpty where none has
+// come yet, and whoever reads one leaves that again. (Where the last to arrive was told by a
+// counter, all had to store before they counted and to count before they read: 4 us, not 2.)
+// Partial sums add up in the order of the inputs.
 //
 // Where tiles divide into as many parts as there are CTAs for them, about, each CTA has one part of
 // one tile; when all have left their sums, each adds up some slices of the tile's outputs. They
@@ -24,8 +24,8 @@
 // W_up in turns in a tile, so that a thread's sums g and g + 8 of a matrix instruction are a gate
 // and what it opens. The copy engine brings them so.
 //
-// Packed weights (packed.cuh) come in chunks, 128 inputs to a unit, and become operand A in
-// registers, a quarter of a unit while the tensor cores work on the one before. Sums are multiplied
+// Packed weights (packed.cuh) come in chunks or rows, 128 inputs to a unit, and become operand A in
+// registers, a quarter of a unit while the tensor cores work on those before. Sums are multiplied
 // by the outputs' factors before anything else.
 //
 // The norm between two products needs no kernel of its own: y = W n(r), n(r) = r g / rms(r), r the
@@ -35,7 +35,8 @@
 //
 // A thread brings weights and x with the copy engine, each into a ring of its own. Weights do not
 // depend on the kernel before: their ring fills while that one ends. Shared memory is half a
-// multiprocessor's, so that the same can happen to the kernel after.
+// multiprocessor's, so that the same can happen to the kernel after; but for more than 64 rows a
+// CTA has a multiprocessor to itself, as x is read again for each tile: the fewer tiles the better.
 #pragma once
 #include "../common/kernel.cuh"
 #include "../common/wgmma.cuh"
@@ -50,7 +51,7 @@ namespace ebb {
 
 template <int N, class WEIGHTS>
 struct StreamProduct {
-  static constexpr int kThreads = 288;
+  static constexpr int kThreads = N > 64 ? 416 : 288, kCtas = N > 64 ? 1 : 2;
   static __device__ __forceinline__ void run(const StreamParams&, uint8_t*) { __trap(); }
 };
 
@@ -58,17 +59,25 @@ struct StreamProduct {
 
 template <int N, class WEIGHTS>
 struct StreamProduct {
-  static constexpr int kWarpgroups = 2, kConsumerWarps = kWarpgroups * 4,
+  // Whether it takes part in norms.
+  static constexpr bool kNorms = N <= 64;
+  static constexpr int kCtas = N > 64 ? 1 : 2, kWarpgroups = N > 64 ? 3 : 2,
+                       kOutputs = kWarpgroups * 64, kConsumerWarps = kWarpgroups * 4,
                        kThreads = (kConsumerWarps + 1) * 32;
-  static constexpr bool kPacked = WEIGHTS::kPacked, kByWarps = kPacked && N <= 16;
+  static constexpr bool kPacked = WEIGHTS::kPacked, kInRows = WEIGHTS::kInRows,
+                        kByWarps = kPacked && N <= 16;
+  // Quarters of a packed unit whose operands there are registers for at once; bytes and many scales
+  // take some themselves.
+  static constexpr int kQuarters =
+      N == 64 || (N > 64 && WEIGHTS::kSliceBytes >= 2048 + 512) ? 2 : 4;
   // Of a unit: inputs, how many times 64 that is, bytes of weights and of x.
   static constexpr uint32_t kInputs = WEIGHTS::kInputs, kBoxes = kInputs / kStreamInputs,
-                            kWeights = kStreamOutputs / kStreamSlice * WEIGHTS::kSliceBytes,
+                            kWeights = kOutputs / kStreamSlice * WEIGHTS::kSliceBytes,
                             kBox = N * 128, kRows = kBoxes * kBox;
-  // Shared memory: weights [stages][128][128 bytes] or [stages][8 slices], x [stages][boxes][N][128
-  // bytes], barriers, and squares of x's rows. Two CTAs fit a multiprocessor, and the small kernels
-  // between two products beside them.
-  static constexpr uint32_t kRings = 108 << 10, kStagesMax = 16;
+  // Shared memory: weights [stages][outputs][128 bytes] or [stages][slices], x
+  // [stages][boxes][N][128 bytes], barriers, and squares of x's rows. Where two CTAs fit a
+  // multiprocessor, the small kernels between two products do so beside them.
+  static constexpr uint32_t kRings = (kCtas == 1 ? 216 : 108) << 10, kStagesMax = 16;
   static constexpr uint32_t stages(uint32_t row_stages) {
     const uint32_t most = (kRings - row_stages * kRows) / kWeights;
     return most < kStagesMax ? most : kStagesMax;
@@ -76,16 +85,16 @@ struct StreamProduct {
   static constexpr uint32_t row_stages(uint32_t wanted) {
     return stages(wanted) >= wanted ? wanted : row_stages(wanted - 1);
   }
-  static constexpr uint32_t kRowStages = row_stages(N == 64 ? 3 : N == 32 ? 4 : 6);
+  static constexpr uint32_t kRowStages = row_stages(N >= 64 ? 3 : N == 32 ? 4 : 6);
   static constexpr uint32_t kStages = stages(kRowStages);
   static constexpr uint32_t kX = (kStages * kWeights + 1023) / 1024 * 1024, kBarriers = kRings,
                             kSquares = kRings + 256;
-  static constexpr uint32_t kSharedBytes = kSquares + 4 * 64 * (kConsumerWarps + 1);
+  static constexpr uint32_t kSharedBytes = kSquares + (kNorms ? 4 * 64 * (kConsumerWarps + 1) : 0);
   static_assert(kX + kRowStages * kRows <= kRings && kBarriers + 16 * kStages <= kSquares);
   // x of a unit is on its way only after the weights of the unit that had its barrier before have
   // been used.
   static_assert(kRowStages <= kStages);
-  // A unit is given back when the next is begun.
+  // A unit of plain weights is given back when the next is begun.
   static_assert(kStages >= 2 && kRowStages >= 2);
 
   const StreamParams& p;
@@ -165,7 +174,7 @@ struct StreamProduct {
   // ---- The producer: one thread.
 
   __device__ __forceinline__ void produce() const {
-    if constexpr (!kPacked) prefetch_tensor_map(&p.w);
+    if constexpr (kInRows) prefetch_tensor_map(&p.w);
     prefetch_tensor_map(&p.x);
     const uint64_t policy = policy_evict_first();
     const uint32_t units = end - begin;
@@ -175,7 +184,7 @@ struct StreamProduct {
       const uint32_t barrier = full(weights_place.stage),
                      to = base + weights_place.stage * kWeights;
       const uint32_t slice = weights_unit.tile * p.slices;
-      if constexpr (kPacked) {
+      if constexpr (!kInRows) {
         const uint32_t all = (p.outputs + kStreamSlice - 1) / kStreamSlice,
                        bytes = min(p.slices, all - slice) * WEIGHTS::kSliceBytes;
         mbarrier_arrive_expect(barrier, bytes);
@@ -185,6 +194,7 @@ struct StreamProduct {
         weights_place.advance();
         return;
       }
+      // Of rows 128 bytes each.
       mbarrier_arrive_expect(barrier, p.slices * (kStreamSlice * 128));
       if (p.gated) {
         tensor_copy_4d(to, &p.w, weights_unit.step * kStreamInputs, 0, 0, slice, barrier, policy);
@@ -210,7 +220,7 @@ struct StreamProduct {
     };
     // No kernel writes weights. But what the kernel before does last must not wait for too many of
     // them.
-    constexpr uint32_t kEarlyMost = 5 * (kStreamOutputs * 128) / kWeights,
+    constexpr uint32_t kEarlyMost = 5 * (kOutputs * 128) / kWeights,
                        kEarly = kStages < kEarlyMost ? kStages : kEarlyMost;
 #pragma unroll 1
     for (uint32_t i = 0; i < min(kEarly, units); i++) bring_weights();
@@ -230,7 +240,7 @@ struct StreamProduct {
     }
   }
 
-  // ---- The consumers: two warpgroups, each 64 of the outputs. Where a tile has less, the last
+  // ---- The consumers: warpgroups, each 64 of the outputs. Where a tile has less, the last
   // warps' sums are of anything.
 
   // Of outputs 64 warpgroup + 16 warp + (g, g + 8) of the tile and rows 8 i + 2 t (+ 1).
@@ -247,19 +257,18 @@ struct StreamProduct {
     };
     wait_for_previous();  // before y and the partial sums are touched
     Squares squares;
-    if (p.norms) squares.load(p);
+    if (kNorms && p.norms) squares.load(p);
     // Of many rows there is no room for them beside the sums, nor beside operands.
     constexpr bool kShareFirst = N > 32 || (kPacked && N > 8);
-    if (kShareFirst && p.norms) squares.share(p, square_sums());
+    if (kNorms && kShareFirst && p.norms) squares.share(p, square_sums());
     bool are_shared = kShareFirst || !p.norms;
     Place<kStages> weights;
     Place<kRowStages> rows;
     Sums sums;
-    [[maybe_unused]] typename WEIGHTS::Operands operands;
 #pragma unroll 1
     for (uint32_t unit = begin; unit < end;) {
       const uint32_t tile = unit / steps, count = min(steps - unit % steps, end - unit);
-      uint32_t before = 0;
+      [[maybe_unused]] uint32_t before = 0;
 #pragma unroll 1
       for (uint32_t step = 0; step < count; step++) {
         mbarrier_wait(full(weights.stage), weights.parity);
@@ -269,25 +278,29 @@ struct StreamProduct {
         } else if constexpr (kPacked) {
           const uint8_t* const chunk =
               shared + weights.stage * kWeights + threadIdx.x / 32 * WEIGHTS::kSliceBytes;
+          // Operands of a quarter are made while the products of those before run. None may be
+          // written before its product has been waited for: there the compiler would have all
+          // products of the loop wait for each other.
+          typename WEIGHTS::Chunk::Scales scales;
+          QuarterChunk a[kQuarters];
 #pragma unroll
           for (int quarter = 0; quarter < 4; quarter++) {
-            // The tensor cores are done with the registers of the last but one.
-            wgmma_wait<1>();
-            if (quarter == 1 && step > 0) release(before);
-            uint32_t (&a)[2][4] = operands.a[quarter % 2];
-            WEIGHTS::Chunk::dequantise(chunk, quarter, lane, operands.scales, a);
+            const int at = quarter % kQuarters;
+            WEIGHTS::Chunk::dequantise(chunk, quarter, lane, scales, a[at]);
             wgmma_pin(sums);
             wgmma_fence();
+            const uint64_t x = x_matrix + (rows.stage * kRows + quarter / 2 * kBox) / 16;
 #pragma unroll
             for (int k = 0; k < 2; k++)
-              wgmma_rs_k_major(
-                  sums, a[k],
-                  x_matrix +
-                      (rows.stage * kRows + quarter / 2 * kBox + quarter % 2 * 64 + k * 32) / 16,
-                  step > 0 || quarter > 0 || k > 0);
+              wgmma_rs_k_major(sums, a[at][k], x + (quarter % 2 * 64 + k * 32) / 16,
+                               step > 0 || quarter > 0 || k > 0);
             wgmma_commit();
-            wgmma_pin(sums);
+            if (at == kQuarters - 1) {
+              wgmma_wait<0>();
+              wgmma_pin(sums);
+            }
           }
+          release(weights.stage);
         } else {
           wgmma_pin(sums);
           wgmma_fence();
@@ -309,7 +322,7 @@ struct StreamProduct {
           squares.load(p);
         }
       }
-      if constexpr (!kByWarps) {
+      if constexpr (!kPacked) {
         wgmma_wait<0>();
         wgmma_pin(sums);
         release(before);
@@ -327,7 +340,7 @@ struct StreamProduct {
       }
       if (!merge(sums, tile)) continue;
       StreamResidual residuals[kEarlyOctets];
-      if (p.residual) {
+      if (kNorms && p.residual) {
 #pragma unroll
         for (int i = 0; i < kEarlyOctets; i++)
           residuals[i].load(p, {tile * p.slices + slice, static_cast<uint32_t>(i)});
@@ -336,7 +349,7 @@ struct StreamProduct {
       for (int i = 0; i < N / 8; i++) {
         const StreamBlock block = {tile * p.slices + slice, static_cast<uint32_t>(i)};
         StreamResidual& residual = residuals[i % kEarlyOctets];
-        if (p.residual && i >= kEarlyOctets) residual.load(p, block);
+        if (kNorms && p.residual && i >= kEarlyOctets) residual.load(p, block);
         float four[4] = {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]};
         finish(block, four, residual);
       }
@@ -383,19 +396,23 @@ struct StreamProduct {
                                          const StreamResidual& residual) const {
     if (block.output() >= p.outputs) return;
     if constexpr (kPacked) {
-      const float* const factors = p.factors + block.output() + threadIdx.x % 32 / 4;
-      sums[0] *= factors[0], sums[1] *= factors[0];
-      sums[2] *= factors[8], sums[3] *= factors[8];
+      // Of rows, factors lie as outputs do.
+      const bool apart = kInRows && p.gated;
+      const float* const factors =
+          p.factors + (apart ? block.output() / 2 : block.output()) + threadIdx.x % 32 / 4;
+      const float first = factors[0], second = factors[apart ? p.outputs / 2 : 8];
+      sums[0] *= first, sums[1] *= first;
+      sums[2] *= second, sums[3] *= second;
     }
-    if (p.norms) Squares::divide(square_sums(), block, sums);
-    if (p.residual)
-      add_to_residual(p, block, sums, residual, N);
-    else
-      store(p, block, sums);
+    if constexpr (kNorms) {
+      if (p.norms) Squares::divide(square_sums(), block, sums);
+      if (p.residual) return add_to_residual(p, block, sums, residual, N);
+    }
+    store(p, block, sums);
   }
 
   // Where they are added up; see stream_norms.cuh.
-  using Squares = StreamSquares<N, kConsumerWarps>;
+  using Squares = StreamSquares<kNorms ? N : 64, kConsumerWarps>;
   __device__ __forceinline__ float* square_sums() const {
     return reinterpret_cast<float*>(shared + kSquares);
   }
@@ -403,11 +420,11 @@ struct StreamProduct {
   // ---- Partial sums: of a run [slices / 4][octets][slices of four][lanes], four sums of a lane
   // each.
 
-  static constexpr uint32_t kRun = kStreamOutputs * N / 4;
+  static constexpr uint32_t kFour = N * 16, kRun = kWarpgroups * kFour;
 
   __device__ __forceinline__ float4* partial(uint32_t run, uint32_t slice, uint32_t octet) const {
     return reinterpret_cast<float4*>(p.partial) +
-           (run * kRun + slice / 4 * (kRun / 2) + octet * 128 + slice % 4 * 32 + threadIdx.x % 32);
+           (run * kRun + slice / 4 * kFour + octet * 128 + slice % 4 * 32 + threadIdx.x % 32);
   }
 
   // Leaves this warp's slice for others.
@@ -472,11 +489,12 @@ struct StreamProduct {
       return false;
     }
     // As many loads in flight as a few registers hold.
-    if constexpr (kPacked && N == 64) {
-      float (&low)[16] = reinterpret_cast<float (&)[16]>(sums[0]),
-            (&high)[16] = reinterpret_cast<float (&)[16]>(sums[16]);
-      add<1, 4>(low, partial(mine + 1, threadIdx.x / 32, 0), last - first);
-      add<1, 4>(high, partial(mine + 1, threadIdx.x / 32, 4), last - first);
+    if constexpr (kPacked && N >= 64) {
+#pragma unroll
+      for (uint32_t octet = 0; octet < N / 8; octet += 4) {
+        float (&some)[16] = reinterpret_cast<float (&)[16]>(sums[4 * octet]);
+        add<1, 4>(some, partial(mine + 1, threadIdx.x / 32, octet), last - first);
+      }
     } else {
       add<64 / N, N / 8>(sums, partial(mine + 1, threadIdx.x / 32, 0), last - first);
     }
@@ -485,7 +503,7 @@ struct StreamProduct {
 
   // Of runs that are parts of tiles: adds up and finishes this CTA's share of its tile's blocks.
   __device__ __forceinline__ void gather() const {
-    if (!in_phase(0) && p.norms) {
+    if (kNorms && !in_phase(0) && p.norms) {
       Squares squares;
       squares.load(p);
       squares.share(p, square_sums());
@@ -497,7 +515,7 @@ struct StreamProduct {
       const uint32_t slice = part + i / (N / 8) * p.parts, octet = i % (N / 8);
       const StreamBlock block = {tile * p.slices + slice, octet};
       StreamResidual residual;
-      if (p.residual) residual.load(p, block);
+      if (kNorms && p.residual) residual.load(p, block);
       float sums[4] = {-0.f, -0.f, -0.f, -0.f};  // -0 + x is x for every x
       add<8, 1>(sums, partial(tile * p.parts, slice, octet), p.parts);
       finish(block, sums, residual);

@@ -2,11 +2,12 @@
 #pragma once
 #include "stream.cuh"
 
-#define EBB_STREAM(NAME, N, WEIGHTS)                                                               \
-  EBB_KERNEL_PHASED(NAME, ebb::StreamParams, (ebb::StreamProduct<N, ebb::WEIGHTS>::kThreads), 2) { \
-    EBB_DYNAMIC_SHARED(shared);                                                                    \
-    ebb::let_next_start();                                                                         \
-    ebb::StreamProduct<N, ebb::WEIGHTS>::run(p, shared);                                           \
+#define EBB_STREAM(NAME, N, WEIGHTS)                                                          \
+  EBB_KERNEL_PHASED(NAME, ebb::StreamParams, (ebb::StreamProduct<N, ebb::WEIGHTS>::kThreads), \
+                    (ebb::StreamProduct<N, ebb::WEIGHTS>::kCtas)) {                           \
+    EBB_DYNAMIC_SHARED(shared);                                                               \
+    ebb::let_next_start();                                                                    \
+    ebb::StreamProduct<N, ebb::WEIGHTS>::run(p, shared);                                      \
   }
 
 // Of a packed format, for each number of rows, which the names end with.
@@ -14,4 +15,5 @@
   EBB_STREAM(product_##FORMAT##_n8, 8, PackedWeights<ebb::CHUNK>)   \
   EBB_STREAM(product_##FORMAT##_n16, 16, PackedWeights<ebb::CHUNK>) \
   EBB_STREAM(product_##FORMAT##_n32, 32, PackedWeights<ebb::CHUNK>) \
-  EBB_STREAM(product_##FORMAT##_n64, 64, PackedWeights<ebb::CHUNK>)
+  EBB_STREAM(product_##FORMAT##_n64, 64, PackedWeights<ebb::CHUNK>) \
+  EBB_STREAM(product_##FORMAT##_n128, 128, PackedWeights<ebb::CHUNK>)

@@ -7,11 +7,13 @@ namespace ebb {
 
 struct StreamParams {
   TensorMap x;  // [rows][inputs]; a copy: N rows, 64 inputs
-  // [outputs][inputs]; a copy: the outputs of a tile, 64 inputs; if gated [outputs /
-  // 16][2][8][inputs], a copy: slices, 2, 8, 64
+  // [outputs][inputs]; a copy: the outputs of a tile, 128 bytes of inputs; if gated [outputs /
+  // 16][2][8][inputs], a copy: slices, 2, 8, 128 bytes
   TensorMap w;
-  void* y;           // [rows][outputs], bf16 or f32; if gated [rows][outputs / 2], bf16
-  float* partial;    // [grid][128 * N], of the tile that a run begins in; kEmpty between launches
+  void* y;  // [rows][outputs], bf16 or f32; if gated [rows][outputs / 2], bf16
+  float*
+      // [grid][outputs of a tile * N], of the tile that a run begins in; kEmpty between launches
+      partial;
   uint32_t rows;     // at most N
   uint32_t inputs;   // a multiple of 8
   uint32_t outputs;  // a multiple of 8; rows * outputs < 2^32
@@ -19,7 +21,7 @@ struct StreamParams {
   uint32_t gated;    // y = silu(gates) * what they open
   // CTAs that share a tile, 1 to 8, the grid then being whole tiles; 0: runs of equal length
   uint32_t parts;
-  uint32_t slices;  // of 16 outputs, of a tile; 1 to 8
+  uint32_t slices;  // of 16 outputs, of a tile; 1 to 8, or 12 for more than 64 rows
   uint32_t stride;  // of y's rows, in values
   // [rows][outputs], or null: what sums are added to; y is then `residual` times `weight`
   float* residual;
@@ -29,16 +31,17 @@ struct StreamParams {
   const float* norms;
   float eps;  // added to that
   uint32_t reserved0;
-  // packed weights instead of `w`: chunks [inputs / 128][outputs / 16] (packed.cuh), of gated ones
-  // eight gates and what they open in turns, and [outputs / 16][16] factors of the outputs
+  // weights in chunks instead of `w`: [inputs / 128][outputs / 16] (packed.cuh), of gated ones
+  // eight gates and what they open in turns
   const uint8_t* packed;
+  // of packed weights: [outputs / 16][16] as chunks have them, or of rows [outputs]
   const float* factors;
   uint32_t reserved[6];
 };
 static_assert(sizeof(StreamParams) == 384);
 
-constexpr int kStreamOutputs = 128, kStreamInputs = 64;  // of a unit, at most
-constexpr int kStreamSlice = 16;                         // outputs of a slice, a warp's of a tile
+constexpr int kStreamInputs = 64;  // of a copy of x
+constexpr int kStreamSlice = 16;   // outputs of a slice, a warp's of a tile
 
 // Bits of a partial sum that has not come: of a NaN, but not of the one that arithmetic makes.
 constexpr uint32_t kEmpty = 0xffffffff;

@@ -8,21 +8,15 @@ namespace ebb {
 // Weights of bf16, [outputs][inputs], which the tensor cores read from shared memory.
 struct PlainWeights {
   static constexpr int kInputs = kStreamInputs, kSliceBytes = kStreamSlice * 128;
-  static constexpr bool kPacked = false;
-  struct Operands {};
+  static constexpr bool kPacked = false, kInRows = true;
 };
 
-// Weights in chunks.
+// Packed weights.
 template <class CHUNK>
 struct PackedWeights {
   using Chunk = CHUNK;
   static constexpr int kInputs = Chunk::kInputs, kSliceBytes = Chunk::kSliceBytes;
-  static constexpr bool kPacked = true;
-  // Of two quarters: one is used while the next is made.
-  struct Operands {
-    QuarterChunk a[2];
-    typename Chunk::Scales scales;
-  };
+  static constexpr bool kPacked = true, kInRows = Chunk::kInRows;
 };
 
 }  // namespace ebb

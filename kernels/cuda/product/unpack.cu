@@ -5,8 +5,8 @@
 namespace ebb {
 
 struct UnpackParams {
-  const uint8_t* packed;  // chunks [inputs / 128][outputs / 16]
-  const float* factors;   // [outputs / 16][16]
+  const uint8_t* packed;  // chunks [inputs / 128][outputs / 16], or rows
+  const float* factors;   // [outputs / 16][16], or [outputs]
   bf16* w;                // [outputs][inputs]
   uint32_t inputs;        // a multiple of 8
   uint32_t outputs;
@@ -28,15 +28,15 @@ __device__ __forceinline__ void unpack(const UnpackParams& p, UnpackedChunk* unp
   const uint32_t slices = (p.outputs + kChunkOutputs - 1) / kChunkOutputs,
                  slice = blockIdx.x * kUnpackWarps + warp, step = blockIdx.y;
   if (slice >= slices) return;
-  const uint8_t* const chunk =
-      p.packed + (static_cast<uint64_t>(step) * slices + slice) * CHUNK::kSliceBytes;
+  const StoredSlice<CHUNK> weights(p, slice, lane);
   uint32_t (&mine)[16][68] = unpacked[warp].pairs;
   typename CHUNK::Scales scales;
-  const float factor[2] = {p.factors[slice * 16 + g], p.factors[slice * 16 + g + 8]};
+  const float factor[2] = {p.factors[weights.factor(slice, g, p.outputs, p.gated)],
+                           p.factors[weights.factor(slice, g + 8, p.outputs, p.gated)]};
 #pragma unroll
   for (int quarter = 0; quarter < 4; quarter++) {
     QuarterChunk a;
-    CHUNK::dequantise(chunk, quarter, lane, scales, a);
+    weights.dequantise(step, quarter, lane, scales, a);
 #pragma unroll
     for (uint32_t k = 0; k < 2; k++) {
 #pragma unroll

@@ -15,7 +15,7 @@ use super::packed::{ChunkFormat, PackedPart};
 use super::params::{DevicePtr, GemmShape, KernelParams};
 use packed::{PACKED_ROWS, PackedProducts};
 pub(super) use streamed::{Ends, Residual, squares_len};
-use streamed::{Io, ROWS_MAX, Streamed, StreamedWeights};
+use streamed::{Io, PACKED_ROWS_MAX, ROWS_MAX, Streamed, StreamedWeights};
 
 /// Rows that the skinny kernel takes: the n side of its matrix instruction.
 const SKINNY_ROWS: usize = 8;
@@ -271,7 +271,7 @@ impl Products {
         let streams = self.streamed.is_some();
         let values = Self::unpacked_values(streams && !self.invariant, values);
         self.packed = PackedProducts::new(device, formats, streams, values)?;
-        if self.packed.has_fp8() && all.all(ChunkFormat::is_fp8_of_rows) {
+        if self.packed.has_fp8() && all.all(ChunkFormat::is_fp8_rows) {
             // For more rows, tensor cores multiply eight-bit floats.
             self.packed_rows = ROWS_MAX;
         }
@@ -396,7 +396,7 @@ impl Products {
         self.packed.read(parts)
     }
 
-    /// [`Products::run_packed`], 64 rows at a time.
+    /// [`Products::run_packed`], 128 rows at a time.
     ///
     /// # Safety
     /// As there.
@@ -417,8 +417,8 @@ impl Products {
             shape.outputs
         };
         let width = if shape.wide { 4 } else { 2 };
-        for row in (0..shape.rows).step_by(ROWS_MAX) {
-            let rows = ROWS_MAX.min(shape.rows - row);
+        for row in (0..shape.rows).step_by(PACKED_ROWS_MAX) {
+            let rows = PACKED_ROWS_MAX.min(shape.rows - row);
             let mut first = 0;
             for part in parts {
                 let of_part = GemmShape {

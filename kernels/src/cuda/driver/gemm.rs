@@ -201,6 +201,7 @@ impl Gemm {
             let mut plan = Plan::new(shape, sys::cudaDataType::CUDA_R_8F_E4M3)?;
             plan.set(Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_MODE, SCALE_EACH_ROW)?;
             plan.set(Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_MODE, SCALE_EACH_ROW)?;
+            plan.set(Attribute::CUBLASLT_MATMUL_DESC_FAST_ACCUM, 1i8)?;
             plan.set(Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, w_scales)?;
             plan.set(Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x_scales)?;
             plan.find(self.handle, shape, true)?;

@@ -100,9 +100,9 @@ impl ChunkFormat {
         }
     }
 
-    /// Whether codes are E4M3 and outputs have one scale each, which tensor cores multiply as they
-    /// are.
-    pub(super) fn is_fp8_of_rows(self) -> bool {
+    /// Whether codes are E4M3 and outputs have one scale each: these lie in rows, `Fp8Rows` of the
+    /// kernels, which tensor cores multiply as they are.
+    pub(super) fn is_fp8_rows(self) -> bool {
         self.codes == ChunkCodes::Fp8 && self.groups == 0
     }
 
@@ -127,9 +127,14 @@ impl ChunkFormat {
         self.code_bytes() + self.groups * SLICE_OUTPUTS * scale_bytes
     }
 
-    /// Bytes of all chunks of a matrix.
+    /// Bytes of a matrix.
     pub(super) fn bytes(self, inputs: usize, outputs: usize) -> usize {
-        inputs.div_ceil(CHUNK_INPUTS) * outputs.div_ceil(SLICE_OUTPUTS) * self.slice_bytes()
+        match self.is_fp8_rows() {
+            true => row_bytes(inputs) * outputs,
+            false => {
+                inputs.div_ceil(CHUNK_INPUTS) * outputs.div_ceil(SLICE_OUTPUTS) * self.slice_bytes()
+            }
+        }
     }
 
     /// Bits of a code, moved into a bf16, are its value times two to the minus this.
@@ -143,6 +148,11 @@ impl ChunkFormat {
     }
 }
 
+/// Bytes of a row of so many inputs, where codes lie in rows.
+pub(super) fn row_bytes(inputs: usize) -> usize {
+    inputs.next_multiple_of(16)
+}
+
 /// A packed matrix, or some outputs of one.
 #[derive(Debug)]
 pub(super) struct PackedPart {
@@ -151,16 +161,16 @@ pub(super) struct PackedPart {
     pub(super) outputs: usize,
     /// Slices have eight gates and what they open.
     pub(super) gated: bool,
-    /// `[inputs / 128][outputs / 16]` chunks.
-    pub(super) chunks: DeviceBuffer<u8>,
-    /// `[outputs / 16][16]`: what sums are multiplied by.
+    /// `[inputs / 128][outputs / 16]` chunks, or `[outputs]` rows.
+    pub(super) codes: DeviceBuffer<u8>,
+    /// `[outputs / 16][16]`, or `[outputs]`: what sums are multiplied by.
     pub(super) factors: DeviceBuffer<f32>,
 }
 
 impl PackedPart {
     /// Bytes in device memory.
     pub(super) fn bytes(&self) -> usize {
-        self.chunks.bytes() + self.factors.bytes()
+        self.codes.bytes() + self.factors.bytes()
     }
 
     /// How many slices there are.
@@ -170,18 +180,43 @@ impl PackedPart {
 
     /// Writes slices from `first` on.
     pub(super) fn write(&mut self, first: usize, slices: &[&PackedSlice]) -> Result<(), CudaError> {
+        if self.format.is_fp8_rows() {
+            return self.write_rows(first, slices);
+        }
         let bytes = self.format.slice_bytes();
         let mut of_step = Vec::with_capacity(slices.len() * bytes);
         for step in 0..self.inputs.div_ceil(CHUNK_INPUTS) {
             of_step.clear();
             for slice in slices {
-                of_step.extend_from_slice(&slice.chunks[step * bytes..][..bytes]);
+                of_step.extend_from_slice(&slice.codes[step * bytes..][..bytes]);
             }
             let at = (step * self.slices() + first) * bytes;
-            self.chunks.write(at, &of_step)?;
+            self.codes.write(at, &of_step)?;
         }
         let factors: Vec<f32> = slices.iter().flat_map(|slice| slice.factors).collect();
         self.factors.write(first * SLICE_OUTPUTS, &factors)
+    }
+
+    fn write_rows(&mut self, first: usize, slices: &[&PackedSlice]) -> Result<(), CudaError> {
+        let bytes = row_bytes(self.inputs);
+        // Rows that lie beside each other: the outputs of slices, or gates and what they open.
+        let (runs, each) = match self.gated {
+            true => (vec![0..GATES, GATES..SLICE_OUTPUTS], self.outputs / 2),
+            false => (vec![0..SLICE_OUTPUTS], self.outputs),
+        };
+        for (index, rows) in runs.into_iter().enumerate() {
+            let begin = first * rows.len();
+            let count = (slices.len() * rows.len()).min(each - begin);
+            let places = slices.iter().flat_map(|slice| {
+                let rows = rows.clone();
+                rows.map(move |row| (&slice.codes[row * bytes..][..bytes], slice.factors[row]))
+            });
+            let (codes, factors): (Vec<&[u8]>, Vec<f32>) = places.take(count).unzip();
+            let output = index * each + begin;
+            self.codes.write(output * bytes, &codes.concat())?;
+            self.factors.write(output, &factors)?;
+        }
+        Ok(())
     }
 }
 

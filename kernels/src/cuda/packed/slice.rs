@@ -2,7 +2,7 @@
 
 use half::bf16;
 
-use super::{CHUNK_INPUTS, ChunkCodes, ChunkFormat, SLICE_OUTPUTS};
+use super::{CHUNK_INPUTS, ChunkCodes, ChunkFormat, SLICE_OUTPUTS, row_bytes};
 use crate::weight_formats::{Codes, IQ4_VALUES, PackedTensor};
 
 /// One output as chunks have it: codes as bytes, and what its scales come to.
@@ -103,8 +103,8 @@ fn exponent_of(value: f32) -> i32 {
 /// A slice: all chunks of 16 outputs.
 #[derive(Debug)]
 pub(in crate::cuda) struct PackedSlice {
-    /// `[inputs / 128]` chunks.
-    pub(super) chunks: Vec<u8>,
+    /// `[inputs / 128]` chunks, or `[16]` rows.
+    pub(super) codes: Vec<u8>,
     /// What the outputs' sums are multiplied by.
     pub(super) factors: [f32; SLICE_OUTPUTS],
 }
@@ -121,16 +121,31 @@ impl PackedSlice {
             Some((tensor, row)) => ChunkRow::new(format, tensor, row),
             None => ChunkRow::default(),
         });
-        let bytes = format.slice_bytes();
-        let mut chunks = vec![0; inputs.div_ceil(CHUNK_INPUTS) * bytes];
-        for (step, chunk) in chunks.chunks_exact_mut(bytes).enumerate() {
-            pack_chunk(format, &rows, step, chunk);
-        }
+        let codes = match format.is_fp8_rows() {
+            true => rows.iter().flat_map(|row| permuted(row, inputs)).collect(),
+            false => {
+                let bytes = format.slice_bytes();
+                let mut chunks = vec![0; inputs.div_ceil(CHUNK_INPUTS) * bytes];
+                for (step, chunk) in chunks.chunks_exact_mut(bytes).enumerate() {
+                    pack_chunk(format, &rows, step, chunk);
+                }
+                chunks
+            }
+        };
         Self {
-            chunks,
+            codes,
             factors: rows.map(|row| row.factor),
         }
     }
+}
+
+/// The codes of a row in the order of `Fp8Rows` of the kernels: within sixteens at 4 t + i.
+fn permuted(row: &ChunkRow, inputs: usize) -> impl Iterator<Item = u8> {
+    (0..row_bytes(inputs)).map(|at| {
+        let t = at % 16 / 4;
+        let input = at / 16 * 16 + 2 * t + [0, 8, 1, 9][at % 4];
+        row.codes.get(input).copied().unwrap_or(0)
+    })
 }
 
 fn pack_chunk(format: ChunkFormat, rows: &[ChunkRow], step: usize, out: &mut [u8]) {

@@ -79,7 +79,8 @@ impl PackedProbe {
 
     fn can(&self, way: PackedWay) -> bool {
         match way {
-            PackedWay::Streamed => self.products.streams_packed(self.shape.rows),
+            // Of any number of rows, in passes.
+            PackedWay::Streamed => self.products.streams_packed(1),
             PackedWay::Skinny => self.shape.rows <= 8 && self.ends.is_none(),
             PackedWay::Unpacked => self.ends.is_none(),
             PackedWay::Fp8 => self.ends.is_none() && self.products.can_fp8(&self.parts, self.shape),

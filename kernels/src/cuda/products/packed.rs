@@ -6,16 +6,16 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::SKINNY_ROWS;
-use super::streamed::{ROWS, StreamKernels};
+use super::streamed::StreamKernels;
 use crate::cuda::driver::{Device, DeviceBuffer, Kernel, Stream};
 use crate::cuda::error::CudaError;
 use crate::cuda::packed::{CHUNK_INPUTS, ChunkFormat, PackedPart};
 use crate::cuda::params::{DevicePtr, GemmShape, KernelParams};
 
-/// Most rows that packed weights are streamed for, 64 at a time: beyond, making bf16 of them costs
+/// Most rows that packed weights are streamed for, 128 at a time: beyond, making bf16 of them costs
 /// less than reading them once more. (4-bit integers of a layer of Llama-3.1-8B's shape on an H100:
-/// 424 us for 256 rows, of bf16 made of them 432.)
-pub(super) const PACKED_ROWS: usize = 256;
+/// 297 us for 256 rows and 550 for 512, of bf16 made of them 433 and 513.)
+pub(super) const PACKED_ROWS: usize = 384;
 /// Slices of a CTA that unpacks.
 const UNPACK_SLICES: usize = 8;
 /// Threads of a CTA of either kernel here.
@@ -64,28 +64,6 @@ struct Fp8RowsParams {
 // SAFETY: field for field `ebb::Fp8RowsParams` of product/fp8_operands.cu.
 unsafe impl KernelParams for Fp8RowsParams {}
 
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Fp8WeightsParams {
-    packed: DevicePtr,
-    factors: DevicePtr,
-    w: DevicePtr,
-    scales: DevicePtr,
-    inputs: u32,
-    outputs: u32,
-    gated: u32,
-    reserved: u32,
-}
-// SAFETY: field for field `ebb::Fp8WeightsParams` of product/fp8_operands.cu.
-unsafe impl KernelParams for Fp8WeightsParams {}
-
-/// What quantises rows and takes weights out of chunks, for products of eight-bit floats.
-#[derive(Debug)]
-struct Fp8Kernels {
-    rows: Kernel<Fp8RowsParams>,
-    weights: Kernel<Fp8WeightsParams>,
-}
-
 /// Operands of a product of eight-bit floats, each with its scales.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fp8Operands {
@@ -108,7 +86,7 @@ pub(super) struct PackedProducts {
     kernels: HashMap<ChunkFormat, Kernels>,
     unpacked: Option<DeviceBuffer<bf16>>,
     /// None on devices whose tensor cores do not multiply eight-bit floats.
-    fp8: Option<Fp8Kernels>,
+    fp8: Option<Kernel<Fp8RowsParams>>,
 }
 
 impl PackedProducts {
@@ -126,7 +104,7 @@ impl PackedProducts {
             }
             let names = names(format);
             let streamed = match streams {
-                true => Some(StreamKernels::load(device, names.streamed)?),
+                true => Some(StreamKernels::load(device, &names.streamed)?),
                 false => None,
             };
             let of_format = Kernels {
@@ -142,10 +120,7 @@ impl PackedProducts {
         };
         let capability = device.capability();
         let fp8 = match (capability.major, capability.minor) {
-            (8, 9) | (9.., _) => Some(Fp8Kernels {
-                rows: device.kernel("fp8_rows", 0)?,
-                weights: device.kernel("fp8_weights", 0)?,
-            }),
+            (8, 9) | (9.., _) => Some(device.kernel("fp8_rows", 0)?),
             _ => None,
         };
         Ok(Self {
@@ -181,7 +156,7 @@ impl PackedProducts {
         assert!(rows <= SKINNY_ROWS);
         let params = SkinnyPackedParams {
             x,
-            packed: part.chunks.ptr(),
+            packed: part.codes.ptr(),
             factors: part.factors.ptr(),
             y,
             rows: rows as u32,
@@ -211,14 +186,13 @@ impl PackedProducts {
         };
         let room = self.unpacked.as_ref().map_or(0, DeviceBuffer::bytes);
         self.fp8.is_some()
-            && part.format.is_fp8_of_rows()
+            && part.format.is_fp8_rows()
             && is_aligned
             && !shape.wide
-            && fp8_places(shape)[4] <= room
+            && fp8_places(shape)[1] <= room
     }
 
-    /// Enqueues quantising rows of `x` and taking a part's weights out of its chunks, for a shape
-    /// that [`PackedProducts::can_fp8`] says so of.
+    /// Enqueues quantising rows of `x`, for a shape that [`PackedProducts::can_fp8`] says so of.
     ///
     /// # Safety
     /// `x` must hold `[rows][inputs]` bf16 until the stream has run this.
@@ -229,41 +203,26 @@ impl PackedProducts {
         shape: GemmShape,
         x: DevicePtr,
     ) -> Result<Fp8Operands, CudaError> {
-        let (Some(fp8), Some(room)) = (&self.fp8, &self.unpacked) else {
+        let (Some(quantise), Some(room)) = (&self.fp8, &self.unpacked) else {
             let what = format!("{shape:?} of eight-bit floats");
             return Err(CudaError::Unsupported(what));
         };
-        let places = fp8_places(shape);
-        let place = |index: usize| room.ptr() + places[index] as u64;
+        let [scales, _] = fp8_places(shape);
         let operands = Fp8Operands {
-            w: [place(0), place(1)],
-            x: [place(2), place(3)],
+            w: [part.codes.ptr(), part.factors.ptr()],
+            x: [room.ptr(), room.ptr() + scales as u64],
         };
-        let weights = Fp8WeightsParams {
-            packed: part.chunks.ptr(),
-            factors: part.factors.ptr(),
-            w: operands.w[0],
-            scales: operands.w[1],
-            inputs: part.inputs as u32,
-            outputs: part.outputs as u32,
-            gated: u32::from(part.gated),
-            reserved: 0,
-        };
-        let rows = Fp8RowsParams {
+        let params = Fp8RowsParams {
             x,
             y: operands.x[0],
             scales: operands.x[1],
             inputs: shape.inputs as u32,
             reserved: 0,
         };
-        // SAFETY: there is room for both operands and their scales; the part's buffers have its
-        // shape, and `x` is the caller's. Work of one stream runs in order.
-        unsafe {
-            fp8.weights
-                .launch(stream, unpack_grid(part), THREADS, &weights)?;
-            fp8.rows
-                .launch(stream, (shape.rows as u32, 1), THREADS, &rows)?;
-        }
+        let grid = (shape.rows as u32, 1);
+        // SAFETY: there is room for the rows and their scales, and `x` is the caller's. Work of one
+        // stream runs in order.
+        unsafe { quantise.launch(stream, grid, THREADS, &params)? };
         Ok(operands)
     }
 
@@ -282,7 +241,7 @@ impl PackedProducts {
         let mut first = 0;
         for part in parts {
             let params = UnpackParams {
-                packed: part.chunks.ptr(),
+                packed: part.codes.ptr(),
                 factors: part.factors.ptr(),
                 w: room.at(first),
                 inputs: part.inputs as u32,
@@ -318,23 +277,14 @@ fn unpack_grid(part: &PackedPart) -> (u32, u32) {
     )
 }
 
-/// Bytes from the start of the room to weights, their scales, rows, theirs, and the end.
-fn fp8_places(shape: GemmShape) -> [usize; 5] {
-    let mut places = [0; 5];
-    let lengths = [
-        shape.outputs * shape.inputs,
-        4 * shape.outputs,
-        shape.rows * shape.inputs,
-        4 * shape.rows,
-    ];
-    for (index, length) in lengths.into_iter().enumerate() {
-        places[index + 1] = (places[index] + length).next_multiple_of(256);
-    }
-    places
+/// Bytes from the start of the room to the scales of quantised rows, and to the end.
+fn fp8_places(shape: GemmShape) -> [usize; 2] {
+    let scales = (shape.rows * shape.inputs).next_multiple_of(256);
+    [scales, scales + 4 * shape.rows]
 }
 
 struct Names {
-    streamed: [&'static str; ROWS.len()],
+    streamed: [&'static str; 5],
     skinny: &'static str,
     unpack: &'static str,
 }
@@ -350,6 +300,7 @@ fn names(format: ChunkFormat) -> Names {
                         concat!("product_", $name, "_n16"),
                         concat!("product_", $name, "_n32"),
                         concat!("product_", $name, "_n64"),
+                        concat!("product_", $name, "_n128"),
                     ],
                     skinny: concat!("product_skinny_", $name),
                     unpack: concat!("unpack_", $name),

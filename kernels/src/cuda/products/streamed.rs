@@ -1,45 +1,90 @@
-//! The kernel for up to 64 rows of devices of compute capability 9.x: `cuda/product/stream.cuh`.
+//! The kernel for few rows of devices of compute capability 9.x: `cuda/product/stream.cuh`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::cuda::driver::{Device, DeviceBuffer, Kernel, Stream, TensorMap};
 use crate::cuda::error::CudaError;
-use crate::cuda::packed::{CHUNK_INPUTS, PackedPart};
+use crate::cuda::packed::{CHUNK_INPUTS, PackedPart, row_bytes};
 use crate::cuda::params::{DevicePtr, GemmShape, KernelParams, TensorDim};
 
-/// Rows that it takes.
+/// Rows that it takes, of plain weights.
 pub(super) const ROWS_MAX: usize = 64;
+/// Rows that it takes, of packed weights.
+pub(super) const PACKED_ROWS_MAX: usize = 128;
 /// Rows of products that take part in norms.
 const NORM_ROWS_MAX: usize = 64;
-/// Rows of the compiled kernels: the n side of their matrix instruction.
-pub(super) const ROWS: [usize; 4] = [8, 16, 32, 64];
 /// Inputs of a unit of plain weights; `kStreamInputs` of the kernel.
 const UNIT_INPUTS: usize = 64;
-/// Outputs of a unit; `kStreamOutputs` of the kernel.
-const UNIT_OUTPUTS: usize = 128;
 /// Bytes of an empty partial sum; `kEmpty` of the kernel.
 const EMPTY: u8 = 0xff;
-/// `kThreads` of the kernel.
-const THREADS: u32 = 288;
-/// `kSharedBytes` of the kernel.
-const SHARED_BYTES: usize = (108 << 10) + 256 + 4 * 64 * 9;
-/// CTAs of a multiprocessor.
-const CTAS: usize = 2;
 /// Fewer units are not worth a CTA: their partial sums take longer than they do.
 const UNITS_MIN: usize = 4;
 /// Outputs of a slice, which a warp sums up.
 const SLICE_OUTPUTS: usize = 16;
-/// Fewest slices of a tile, for each of [`ROWS`]. Where rows are few, partial sums are short, and
-/// runs of equal length are better by 1 % than parts of smaller tiles; where they are many, CTAs
-/// that all have one part are better by as much. (Fewer have x read too often.)
-const SLICES_MIN: [usize; 4] = [SLICES_MAX, SLICES_MAX, 5, 5];
-const SLICES_MAX: usize = UNIT_OUTPUTS / SLICE_OUTPUTS;
 /// Most CTAs that share a tile and wait for each other.
 const PARTS_MAX: usize = 8;
-/// The part of the longest run that may be added to it so that each run is a part of one tile: for
-/// each of [`ROWS`], as partial sums are the longer the more rows there are.
-const PARTS_COST: [f64; 4] = [0.03, 0.03, 0.2, 0.2];
+
+/// A compiled kernel, by the rows that it takes: the n side of its matrix instruction.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    rows: usize,
+    /// Warps that have a slice of a tile each, and so the most slices of a tile; `kConsumerWarps`.
+    warps: usize,
+    /// CTAs of a multiprocessor; `kCtas`.
+    ctas: usize,
+    /// `kSharedBytes` of the kernel.
+    shared_bytes: usize,
+    /// Slices that a tile may have, the most first. Where rows are few, partial sums are short, and
+    /// runs of equal length are better by 1 % than parts of smaller tiles; where they are many, CTAs
+    /// that all have one part are better by as much. (Fewer slices have x read too often.)
+    slices: &'static [usize],
+    /// The part of the longest run that may be added to it so that each run is a part of one tile:
+    /// partial sums are the longer the more rows there are.
+    parts_cost: f64,
+}
+
+impl Size {
+    const fn new(rows: usize, slices: &'static [usize], parts_cost: f64) -> Self {
+        Self {
+            rows,
+            warps: 8,
+            ctas: 2,
+            shared_bytes: (108 << 10) + 256 + 4 * 64 * 9,
+            slices,
+            parts_cost,
+        }
+    }
+
+    /// `kThreads` of the kernel.
+    fn threads(&self) -> u32 {
+        (self.warps as u32 + 1) * 32
+    }
+
+    /// Outputs of a tile.
+    fn outputs(&self) -> usize {
+        self.warps * SLICE_OUTPUTS
+    }
+
+    /// Room for partial sums: those of the tile that a CTA begins in.
+    fn partials(&self, multiprocessors: usize) -> usize {
+        self.ctas * multiprocessors * self.outputs() * self.rows
+    }
+}
+
+/// By rows; the last for packed weights only.
+const SIZES: [Size; 5] = [
+    Size::new(8, &[8], 0.03),
+    Size::new(16, &[8], 0.03),
+    Size::new(32, &[8, 7, 6, 5], 0.2),
+    Size::new(64, &[8, 7, 6, 5], 0.2),
+    Size {
+        warps: 12,
+        ctas: 1,
+        shared_bytes: (216 << 10) + 256,
+        ..Size::new(PACKED_ROWS_MAX, &[12], 0.2)
+    },
+];
 /// Rows of a matrix that are neighbours in a tile of gated products.
 const GATED_ROWS: usize = 8;
 /// Inputs and outputs come in multiples of this: 16 bytes.
@@ -104,13 +149,13 @@ pub(in crate::cuda) struct Residual {
     pub(in crate::cuda) squares: DevicePtr,
 }
 
-/// Values that sums of the squares of so many outputs take: one for each sixteenth of a unit's, for
-/// each of 64 rows.
+/// Values that sums of the squares of so many outputs take: one for each slice of tiles, for each of
+/// 64 rows.
 pub(in crate::cuda) fn squares_len(outputs: usize) -> usize {
-    outputs.div_ceil(UNIT_OUTPUTS) * (UNIT_OUTPUTS / 16) * NORM_ROWS_MAX
+    outputs.next_multiple_of(SIZES[0].outputs()) / SLICE_OUTPUTS * NORM_ROWS_MAX
 }
 
-/// How a product is divided: a function of its columns, of which of [`ROWS`] its rows fit and of
+/// How a product is divided: a function of its columns, of which of [`SIZES`] its rows fit and of
 /// the device alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cut {
@@ -126,28 +171,28 @@ impl Cut {
     /// Of weights that come `unit` inputs at a time.
     fn new(
         multiprocessors: usize,
-        size: usize,
+        size: &Size,
         (inputs, outputs): (usize, usize),
         unit: usize,
     ) -> Self {
-        let most = CTAS * multiprocessors;
+        let most = size.ctas * multiprocessors;
         let steps = inputs.div_ceil(unit);
         let tiles = |slices: usize| outputs.div_ceil(SLICE_OUTPUTS * slices);
-        let units = tiles(SLICES_MAX) * steps;
+        let units = tiles(size.warps) * steps;
         let ctas = (units / UNITS_MIN).clamp(1, most);
         let runs = Self {
             ctas,
             parts: 0,
-            slices: SLICES_MAX,
+            slices: size.warps,
         };
-        let parts = (SLICES_MIN[size]..=SLICES_MAX).rev().map(|slices| Self {
+        let parts = size.slices.iter().map(|&slices| Self {
             ctas: ctas / tiles(slices) * tiles(slices),
             parts: ctas / tiles(slices),
             slices,
         });
         // What the slowest CTA reads, in slices of a unit.
         let longest = |cut: &Self| cut.slices * steps.div_ceil(cut.parts);
-        let most = (units.div_ceil(ctas) * SLICES_MAX) as f64 * (1.0 + PARTS_COST[size]);
+        let most = (units.div_ceil(ctas) * size.warps) as f64 * (1.0 + size.parts_cost);
         let parts = parts.filter(|cut| (1..=PARTS_MAX.min(steps)).contains(&cut.parts));
         let best = parts.min_by_key(longest);
         best.filter(|cut| longest(cut) as f64 <= most)
@@ -155,15 +200,15 @@ impl Cut {
     }
 }
 
-/// The kernels of a weight format, one for each of [`ROWS`].
+/// The kernels of a weight format, one for each of [`SIZES`], or for the first few.
 #[derive(Debug)]
-pub(super) struct StreamKernels([Kernel<StreamParams>; 4]);
+pub(super) struct StreamKernels(Vec<Kernel<StreamParams>>);
 
 impl StreamKernels {
-    pub(super) fn load(device: &Arc<Device>, names: [&'static str; 4]) -> Result<Self, CudaError> {
-        let load = |name| device.kernel(name, SHARED_BYTES);
-        let [n8, n16, n32, n64] = names;
-        Ok(Self([load(n8)?, load(n16)?, load(n32)?, load(n64)?]))
+    pub(super) fn load(device: &Arc<Device>, names: &[&'static str]) -> Result<Self, CudaError> {
+        let load = |(name, size): (&&'static str, &Size)| device.kernel(name, size.shared_bytes);
+        let kernels = names.iter().zip(&SIZES).map(load);
+        Ok(Self(kernels.collect::<Result<_, _>>()?))
     }
 }
 
@@ -201,7 +246,8 @@ pub(super) struct Streamed {
 impl Streamed {
     /// Loads the kernels; none if the device cannot run them.
     pub(super) fn new(device: &Arc<Device>) -> Result<Option<Self>, CudaError> {
-        if device.capability().major != 9 || SHARED_BYTES > device.shared_bytes_max() {
+        let shared_bytes = SIZES.iter().map(|size| size.shared_bytes).max();
+        if device.capability().major != 9 || shared_bytes > Some(device.shared_bytes_max()) {
             return Ok(None);
         }
         let multiprocessors = device.multiprocessors();
@@ -212,7 +258,7 @@ impl Streamed {
             "product_stream_n64",
         ];
         Ok(Some(Self {
-            plain: StreamKernels::load(device, names)?,
+            plain: StreamKernels::load(device, &names)?,
             multiprocessors,
             partial: DeviceBuffer::filled(
                 device,
@@ -224,9 +270,10 @@ impl Streamed {
         }))
     }
 
-    /// Room for partial sums: those of the tile that a CTA begins in.
+    /// Room for partial sums.
     fn partials(multiprocessors: usize) -> usize {
-        CTAS * multiprocessors * UNIT_OUTPUTS * ROWS_MAX
+        let each = SIZES.iter().map(|size| size.partials(multiprocessors));
+        each.max().unwrap_or_default()
     }
 
     /// Bytes that `new` allocates on the device.
@@ -237,19 +284,28 @@ impl Streamed {
         }
     }
 
-    /// Whether it can run a shape.
+    /// Whether it can run a shape, of plain weights.
     pub(super) fn can(shape: GemmShape) -> bool {
-        (1..=ROWS_MAX).contains(&shape.rows)
+        shape.rows <= ROWS_MAX && Self::can_packed(shape)
+    }
+
+    /// Whether it can run a shape, of packed weights.
+    fn can_packed(shape: GemmShape) -> bool {
+        (1..=PACKED_ROWS_MAX).contains(&shape.rows)
             && shape.inputs > 0
             && shape.outputs > 0
             && shape.inputs.is_multiple_of(ALIGNMENT)
             && shape.outputs.is_multiple_of(ALIGNMENT)
-            && ROWS_MAX * shape.outputs <= u32::MAX as usize
+            && PACKED_ROWS_MAX * shape.outputs <= u32::MAX as usize
     }
 
     /// Whether it can run a shape gated.
     pub(super) fn can_gate(shape: GemmShape) -> bool {
-        Self::can(shape) && !shape.wide && shape.outputs.is_multiple_of(2 * GATED_ROWS)
+        Self::can(shape) && Self::has_gates(shape)
+    }
+
+    fn has_gates(shape: GemmShape) -> bool {
+        !shape.wide && shape.outputs.is_multiple_of(2 * GATED_ROWS)
     }
 
     /// Whether it can run a shape with a residual stream or behind one.
@@ -276,13 +332,15 @@ impl Streamed {
             outputs,
             wide,
         } = shape;
-        let size = ROWS.iter().position(|most| rows <= *most);
-        let Some(size) = size.filter(|_| {
-            let norms = ends.residual.is_some() || ends.norms.is_some();
-            Self::can(shape)
-                && (!ends.gated || Self::can_gate(shape))
-                && (!norms || Self::can_norm(shape))
-        }) else {
+        let can = match weights {
+            StreamedWeights::Plain(_) => Self::can(shape),
+            StreamedWeights::Packed(..) => Self::can_packed(shape),
+        };
+        let norms = ends.residual.is_some() || ends.norms.is_some();
+        let can =
+            can && (!ends.gated || Self::has_gates(shape)) && (!norms || Self::can_norm(shape));
+        let index = SIZES.iter().position(|size| rows <= size.rows);
+        let Some((index, size)) = index.filter(|_| can).map(|index| (index, &SIZES[index])) else {
             return Err(CudaError::Unsupported(format!(
                 "a streamed product of {shape:?} with {ends:?}"
             )));
@@ -303,16 +361,23 @@ impl Streamed {
             StreamedWeights::Packed(part, _) => {
                 assert_eq!((part.inputs, part.outputs), (inputs, outputs));
                 assert_eq!(part.gated, gated, "packed gates are streamed gated");
-                TensorMap::NONE
+                match part.format.is_fp8_rows() {
+                    // Two codes to the copy engine are a bf16.
+                    true => {
+                        let shape = (row_bytes(inputs) / 2, outputs);
+                        self.map(part.codes.ptr(), shape, slices, gated)?
+                    }
+                    false => TensorMap::NONE,
+                }
             }
         };
         let (packed, factors) = match weights {
             StreamedWeights::Plain(_) => (0, 0),
-            StreamedWeights::Packed(part, _) => (part.chunks.ptr(), part.factors.ptr()),
+            StreamedWeights::Packed(part, _) => (part.codes.ptr(), part.factors.ptr()),
         };
-        assert!(ctas * UNIT_OUTPUTS * ROWS_MAX <= self.partial.len());
+        assert!(size.partials(self.multiprocessors) <= self.partial.len());
         let params = StreamParams {
-            x: matrix_map(x, rows, inputs, ROWS[size])?,
+            x: matrix_map(x, rows, inputs, size.rows)?,
             w: map,
             y,
             partial: self.partial.ptr(),
@@ -340,10 +405,10 @@ impl Streamed {
         };
         // SAFETY: the matrices are the caller's, and the maps describe them; every CTA has its
         // partial sums, which are empty between launches. Work of one stream runs in order.
-        unsafe { kernels.0[size].launch(stream, (ctas as u32, 1), THREADS, &params) }
+        unsafe { kernels.0[index].launch(stream, (ctas as u32, 1), size.threads(), &params) }
     }
 
-    /// The map of plain weights.
+    /// The map of weights in rows.
     fn map(
         &mut self,
         w: DevicePtr,
@@ -420,7 +485,7 @@ mod tests {
             ctas,
             parts,
             slices,
-        } = Cut::new(132, size, shape, UNIT_INPUTS);
+        } = Cut::new(132, &SIZES[size], shape, UNIT_INPUTS);
         (ctas, parts, slices)
     }
 
@@ -437,6 +502,18 @@ mod tests {
             for (size, want) in [few, few, many, many].into_iter().enumerate() {
                 assert_eq!(cut(size, shape), want, "{shape:?}");
             }
+        }
+    }
+
+    #[test]
+    fn tiles_of_many_rows_are_cut_for_whole_multiprocessors() {
+        for (shape, want) in [
+            ((4096, 6144), (128, 4, 12)),
+            ((4096, 4096), (132, 6, 12)),
+            ((4096, 28_672), (132, 0, 12)),
+            ((14_336, 4096), (132, 6, 12)),
+        ] {
+            assert_eq!(cut(4, shape), want, "{shape:?}");
         }
     }
 

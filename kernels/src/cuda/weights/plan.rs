@@ -36,7 +36,7 @@ impl PartPlan {
         })
     }
 
-    /// Of the chunks.
+    /// Of the codes and scales.
     pub(super) fn bytes(&self) -> usize {
         self.format.bytes(self.inputs, self.outputs)
     }
@@ -52,7 +52,7 @@ impl PartPlan {
             inputs: self.inputs,
             outputs: self.outputs,
             gated: self.gated,
-            chunks: DeviceBuffer::new(device, self.bytes(), what)?,
+            codes: DeviceBuffer::new(device, self.bytes(), what)?,
             factors: DeviceBuffer::new(device, self.factors(), what)?,
         })
     }
