@@ -2,6 +2,7 @@
 
 use super::gemm::{self, Epilogue, PANEL, PackedMatrix, Place};
 use super::packed::{self, Activations};
+use super::prefetch::StartOfNext;
 use super::simd::{DotSet, Isa};
 use super::threads::{Items, Pool, TaskPanic};
 use crate::weight_formats::WeightFormat;
@@ -137,9 +138,7 @@ impl Linear {
     ) -> Result<(), TaskPanic> {
         let (rows, input) = (io.rows, io.input);
         let start_of_next = next.map(|next| move |share: &Items<'_>| next.start_of_share(share));
-        let start_of_next = start_of_next
-            .as_ref()
-            .map(|start| start as gemm::StartOfNext<'_>);
+        let start_of_next = start_of_next.as_ref().map(|start| start as StartOfNext<'_>);
         for (index, part) in self.expanded.iter().enumerate() {
             let product = gemm::Product {
                 rows,

@@ -22,6 +22,7 @@ mod linear;
 mod load;
 mod math;
 mod ops;
+mod prefetch;
 mod program;
 mod scratch;
 mod shared;

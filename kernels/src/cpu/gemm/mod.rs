@@ -14,6 +14,7 @@ pub use pack::{Columns, PackedMatrix, WeightMemory};
 pub(crate) use epilogue::finish;
 pub(crate) use tile::{F32Panel, PANEL, Panel, Rows, Sums, multiply_tile};
 
+use super::prefetch::{Lines, StartOfNext};
 use super::shared::SharedSlice;
 use super::simd::{Isa, Kernel, Simd};
 use super::threads::{Items, Pool, TaskPanic};
@@ -34,7 +35,7 @@ pub enum Epilogue<'a> {
 
 /// Rows that a task of a large product covers: small enough that they stay in the L2 cache while
 /// the panels of the task pass by.
-const ROW_BLOCK: usize = 96;
+pub(crate) const ROW_BLOCK: usize = 96;
 
 /// Bytes of weights that a task of a large product covers, to stay in the L2 cache as well.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -62,20 +63,6 @@ pub(crate) struct Place {
     pub(crate) first: usize,
     /// Columns of a row.
     pub(crate) stride: usize,
-}
-
-/// Where each thread's share of the weights of the next product begins.
-pub(crate) type StartOfNext<'a> = &'a (dyn Fn(&Items<'_>) -> *const u8 + Sync);
-
-/// Asks for the weights of the next product, as much as is worth it.
-#[inline(always)]
-fn prefetch_next<S: Simd>(s: S, next: Option<StartOfNext<'_>>, share: &Items<'_>) {
-    if let Some(next) = next {
-        let start = next(share);
-        for line in 0..FETCH_LINES {
-            s.prefetch(start.wrapping_add(line * 64));
-        }
-    }
 }
 
 impl Product<'_> {
@@ -208,9 +195,6 @@ struct Share<'a> {
     next: Option<StartOfNext<'a>>,
 }
 
-/// Lines of activations and of the next weights that a thread fetches at once.
-const FETCH_LINES: usize = 512;
-
 impl Kernel for Share<'_> {
     type Output = ();
 
@@ -218,17 +202,14 @@ impl Kernel for Share<'_> {
     fn run<S: Simd>(mut self, s: S) {
         let product = &self.product;
         // What other threads have just written, all at once instead of line by line when needed.
-        let a = &product.a[..product.rows * product.w.inner()];
-        for line in a.chunks(16).take(FETCH_LINES) {
-            s.prefetch(line.as_ptr().cast());
-        }
+        Lines::of(&product.a[..product.rows * product.w.inner()]).prefetch(s);
         let mut sums = TileSums::new();
         for panels in &mut self.panels {
             for panel in panels {
                 product.panel(s, (0, product.rows), panel, &mut sums, self.out);
             }
         }
-        prefetch_next(s, self.next, &self.panels);
+        Lines::of_next(self.next, &self.panels).prefetch(s);
     }
 }
 

@@ -112,11 +112,6 @@ impl Activations {
         );
         &self.blocks[row * blocks..][..count * blocks]
     }
-
-    /// The first rows' cache lines.
-    pub(super) fn lines(&self) -> impl Iterator<Item = *const u8> {
-        self.blocks.iter().map(|block| (&raw const *block).cast())
-    }
 }
 
 struct Quantise<'a> {

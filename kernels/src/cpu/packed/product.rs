@@ -8,22 +8,17 @@ use super::ahead::Ahead;
 use super::floats::{FloatStretch, Floats};
 use super::layout::{Kind, QuantisedMatrix};
 use super::one_row::OneRow;
-use super::parts::{Part, Weights, locate};
+use super::parts::{Part, Weights, locate, needs_quantised};
 use super::stretch::{BLOCKS, Stretch, unpack};
 use super::tile::{Right, Rows, Tiles};
-use crate::cpu::gemm::{Epilogue, PANEL as COLUMNS, Place, StartOfNext, Sums, finish};
+use crate::cpu::gemm::{Epilogue, PANEL as COLUMNS, Place, ROW_BLOCK, Sums, finish};
+use crate::cpu::prefetch::{Lines, StartOfNext};
 use crate::cpu::shared::SharedSlice;
-use crate::cpu::simd::{DotKernel, DotSet, Dots, Isa, Simd};
+use crate::cpu::simd::{DotKernel, DotSet, Dots, Isa};
 use crate::cpu::threads::{Items, Pool, TaskPanic};
-
-/// Rows that a task of a large product covers.
-const ROW_BLOCK: usize = 96;
 
 /// Bytes of weights that a task of a large product covers.
 const CHUNK_BYTES: usize = 128 << 10;
-
-/// Lines of activations that a thread fetches at once.
-const FETCH_LINES: usize = 512;
 
 /// A product to compute.
 #[derive(Clone, Copy)]
@@ -113,18 +108,22 @@ impl Product<'_> {
         next: Option<StartOfNext<'_>>,
     ) {
         // What other threads have just written, all at once instead of line by line when needed.
-        dots.run(Fetch(self.quantised.lines().take(FETCH_LINES)));
+        dots.run(Fetch(self.input_lines()));
         let mut work = MaybeUninit::uninit();
         for pairs in &mut pairs {
             for pair in pairs {
                 self.pair(dots, (0, self.rows), pair, &mut work, out);
             }
         }
-        if let Some(next) = next {
-            let start = next(&pairs);
-            dots.run(Fetch(
-                (0..FETCH_LINES).map(|line| start.wrapping_add(line * 64)),
-            ));
+        dots.run(Fetch(Lines::of_next(next, &pairs)));
+    }
+
+    /// The lines of the rows as they are multiplied: quantised, or as they are by floats alone.
+    pub(super) fn input_lines(&self) -> Lines {
+        let matrix = &self.parts[0].matrices()[0];
+        match needs_quantised(self.parts) {
+            true => Lines::of(self.quantised.rows(0, self.rows, matrix.layout.blocks())),
+            false => Lines::of(&self.a[..self.rows * matrix.inputs()]),
         }
     }
 
@@ -262,14 +261,12 @@ struct Work {
 }
 
 /// Asks for cache lines.
-struct Fetch<I>(I);
+struct Fetch(Lines);
 
-impl<I: Iterator<Item = *const u8>> DotKernel for Fetch<I> {
+impl DotKernel for Fetch {
     #[inline(always)]
     fn run<D: Dots>(self, d: D) {
-        for line in self.0 {
-            d.floats().prefetch(line);
-        }
+        self.0.prefetch(d.floats());
     }
 }
 

@@ -183,6 +183,37 @@ fn what_is_not_finite_stays_in_its_row_and_output() {
 }
 
 #[test]
+fn the_lines_of_the_rows_in_use_are_fetched() {
+    let mut pool = Pool::new(1).unwrap();
+    let inputs = 576;
+    let x = random(1, 64 * inputs);
+    let mut quantised = Activations::default();
+    // A longer prompt leaves its blocks behind.
+    for rows in [64, 1, 3] {
+        let on = (&mut pool, Isa::detect());
+        quantised.quantise(on, rows, inputs, &x).unwrap();
+        for (format, bytes, start) in [
+            (INT4, 128 * inputs / 32, None),
+            (E4M3, 4 * inputs, Some(x.as_ptr().addr())),
+        ] {
+            let product = Product {
+                rows,
+                a: &x,
+                quantised: &quantised,
+                parts: &plain(matrix(&mut pool, &tensor(format, 1, 16, inputs))),
+                stride: 16,
+                add: false,
+            };
+            let lines: Vec<usize> = product.input_lines().map(|line| line.addr()).collect();
+            assert!(lines.windows(2).all(|pair| pair[1] == pair[0] + 64));
+            let first = start.unwrap_or(lines[0]);
+            let whole = (first + rows * bytes).div_ceil(64) - first / 64;
+            assert_eq!((lines[0], lines.len()), (first / 64 * 64, whole.min(512)));
+        }
+    }
+}
+
+#[test]
 fn an_error_of_the_source_is_returned() {
     for threads in [1, 3] {
         let mut pool = Pool::new(threads).unwrap();
