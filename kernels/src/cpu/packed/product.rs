@@ -29,18 +29,19 @@ pub struct Product<'a> {
     pub a: &'a [f32],
     /// The same, quantised; unused where all weights are floats.
     pub quantised: &'a Activations,
-    /// The weights.
+    /// The weights, in order of their columns, of which no two parts share any.
     pub parts: &'a [Part],
     /// Columns of a row of the output.
     pub stride: usize,
-    /// Whether sums are added to what is there.
+    /// Whether sums are added to what is there; parts have neither biases nor gates then.
     pub add: bool,
 }
 
 impl Product<'_> {
     /// Computes the parts' columns of `out[m][stride]`.
     ///
-    /// Panics if a slice is too short; returns an error if a worker panicked.
+    /// Panics if a slice is too short or the parts do not fit each other or the output; returns an
+    /// error if a worker panicked.
     pub fn run(&self, pool: &mut Pool, isa: Isa, out: &mut [f32]) -> Result<(), TaskPanic> {
         self.run_with(pool, DotSet::of(isa), out, None)
     }
@@ -57,21 +58,7 @@ impl Product<'_> {
         if m == 0 || pairs == 0 {
             return Ok(());
         }
-        let inputs = self.parts[0].matrices()[0].inputs();
-        assert!(
-            self.a.len() >= m * inputs,
-            "{} < {m} x {inputs}",
-            self.a.len()
-        );
-        assert!(out.len() >= m * self.stride, "{} < {m} rows", out.len());
-        for part in self.parts {
-            assert!(
-                part.first + part.outputs() <= self.stride,
-                "too many columns"
-            );
-            let mut matrices = part.matrices().iter();
-            assert!(matrices.all(|w| w.inputs() == inputs && w.outputs() == part.outputs()));
-        }
+        self.check(out.len());
         let out = SharedSlice::new(out);
         let product = *self;
         let row_blocks = m.div_ceil(ROW_BLOCK);
@@ -97,6 +84,50 @@ impl Product<'_> {
                 product.pair(dots, rows, pair, &mut work, out);
             }
         })
+    }
+
+    /// Panics if a task would read or write what is not its own, or leave something out.
+    fn check(&self, out: usize) {
+        let (m, inputs) = (self.rows, self.parts[0].matrices()[0].inputs());
+        let len = self.a.len();
+        assert!(m <= len / inputs, "{len} activations < {m} x {inputs}");
+        assert!(m <= out / self.stride.max(1), "{out} outputs < {m} rows");
+        let mut free = 0;
+        for part in self.parts {
+            let (first, outputs) = (part.first, part.outputs());
+            assert!(first >= free, "column {first} is of two parts");
+            let room = self.stride.checked_sub(first);
+            assert!(room >= Some(outputs), "too many columns");
+            free = first + outputs;
+            let matrices = part.matrices();
+            let fits = |w: &QuantisedMatrix| w.inputs() == inputs && w.outputs() == outputs;
+            assert!(matrices.iter().all(fits), "matrices of different sizes");
+            let mut formats = matrices.iter().map(QuantisedMatrix::format);
+            let joins = formats.all(|format| QuantisedMatrix::can_join(format, matrices[0].format));
+            assert!(joins, "E4M3 and integers in one part");
+            if let Some(bias) = &part.bias {
+                assert!(
+                    bias.len() >= outputs.next_multiple_of(COLUMNS),
+                    "bias is not padded"
+                );
+                assert!(
+                    matrices.len() == 1 && !self.add,
+                    "a bias is for what is stored"
+                );
+            }
+            assert!(matrices.len() == 1 || !self.add, "gates cannot be added");
+        }
+    }
+
+    /// What happens to the sums of a part.
+    fn epilogue<'p>(&self, part: &'p Part) -> Epilogue<'p> {
+        match (&part.weights, &part.bias) {
+            (Weights::Plain(_), None) if self.add => Epilogue::Add,
+            (Weights::Plain(_), None) => Epilogue::Store,
+            (Weights::Plain(_), Some(bias)) if !self.add => Epilogue::Bias(bias),
+            (Weights::Gated(_), None) if !self.add => Epilogue::SwiGlu,
+            (_, _) => unreachable!("`check` refuses a bias or gates with more to do"),
+        }
     }
 
     /// All rows of the pairs that one thread gets.
@@ -172,12 +203,7 @@ impl Product<'_> {
         }
         let (column, width) = (pair * part.width(), part.width());
         dots.run(Finish {
-            epilogue: match (&part.weights, &part.bias) {
-                (Weights::Gated(_), _) => Epilogue::SwiGlu,
-                (_, Some(bias)) => Epilogue::Bias(bias),
-                (_, None) if self.add => Epilogue::Add,
-                (_, None) => Epilogue::Store,
-            },
+            epilogue: self.epilogue(part),
             // SAFETY: the sums were written above.
             sums: unsafe { std::slice::from_raw_parts(sums, rows * COLUMNS) },
             pair,

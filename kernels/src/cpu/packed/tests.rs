@@ -6,6 +6,25 @@ use crate::weight_formats::{Codes, PackedTensor, Quantisation, WeightFormat};
 
 mod edges;
 mod oracle;
+mod refused;
+
+const INT4: WeightFormat = WeightFormat {
+    codes: Codes::Int { bits: 4, zero: 8 },
+    group: 32,
+    has_offsets: true,
+};
+
+const INT6: WeightFormat = WeightFormat {
+    codes: Codes::Int { bits: 6, zero: 32 },
+    group: 16,
+    has_offsets: false,
+};
+
+const E4M3: WeightFormat = WeightFormat {
+    codes: Codes::E4M3,
+    group: 4096,
+    has_offsets: false,
+};
 
 /// Uniform in [-1, 1), from a seed.
 fn random(seed: u64, len: usize) -> Vec<f32> {
