@@ -114,14 +114,8 @@ fn packed(pool: &mut Pool, name: &str, format: WeightFormat, inputs: usize, outp
     let parts: Vec<_> = (0..count)
         .map(|_| {
             let mut matrix = QuantisedMatrix::new(&mut memory, format, inputs, outputs);
-            let groups = format.groups(inputs);
             let filled = matrix.fill(pool, |_, rows| {
-                for row in 0..rows.codes.len() / inputs {
-                    rows.codes[row * inputs..][..inputs].copy_from_slice(tensor.codes(row));
-                    rows.scales[row * groups..][..groups].copy_from_slice(tensor.scales(row));
-                    let offsets = tensor.offsets(row);
-                    rows.offsets[row * offsets.len()..][..offsets.len()].copy_from_slice(offsets);
-                }
+                tensor.copy_rows(0, rows);
                 Ok::<_, ()>(())
             });
             filled.unwrap().unwrap();

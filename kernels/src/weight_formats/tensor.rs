@@ -88,6 +88,22 @@ impl PackedTensor {
         all.slice(&self.format, self.inputs, first, count)
     }
 
+    /// Copies rows from `first` on, as many as `out` has, which is of the same format and inputs.
+    /// Panics if it is not, or if there are fewer rows.
+    pub fn copy_rows(&self, first: usize, out: PackedRows<'_>) {
+        let rows = out.codes.len() / self.inputs.max(1);
+        let groups = self.format.groups(self.inputs);
+        let codes = first * self.inputs..(first + rows) * self.inputs;
+        let scales = first * groups..(first + rows) * groups;
+        let offsets = match self.format.has_offsets {
+            true => scales.clone(),
+            false => 0..0,
+        };
+        out.codes.copy_from_slice(&self.codes[codes]);
+        out.scales.copy_from_slice(&self.scales[scales]);
+        out.offsets.copy_from_slice(&self.offsets[offsets]);
+    }
+
     /// Codes of a row.
     pub fn codes(&self, row: usize) -> &[u8] {
         &self.codes[row * self.inputs..][..self.inputs]

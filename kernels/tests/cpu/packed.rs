@@ -99,13 +99,7 @@ impl WeightSource for Mixed {
         out: PackedRows<'_>,
     ) -> Result<(), Infallible> {
         let tensor = self.tensor(name, first_row, out.codes.len()).unwrap();
-        let (inputs, groups) = (tensor.inputs(), tensor.scales(0).len());
-        for row in 0..tensor.rows() {
-            out.codes[row * inputs..][..inputs].copy_from_slice(tensor.codes(row));
-            out.scales[row * groups..][..groups].copy_from_slice(tensor.scales(row));
-            let offsets = tensor.offsets(row);
-            out.offsets[row * offsets.len()..][..offsets.len()].copy_from_slice(offsets);
-        }
+        tensor.copy_rows(0, out);
         Ok(())
     }
 }
