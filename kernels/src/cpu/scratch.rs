@@ -73,7 +73,7 @@ impl Scratch {
         let inputs = self.quantised_inputs;
         let grown = self.quantised.reserve(rows, inputs);
         grown.map_err(|_| BackendError::OutOfMemory {
-            bytes: rows.saturating_mul(2 * inputs),
+            bytes: Activations::bytes(rows, inputs),
             rows,
         })
     }
@@ -96,5 +96,25 @@ impl Scratch {
     /// Puts a buffer back.
     pub(super) fn put(&mut self, buffer: Buffer, floats: Floats) {
         self.buffers[buffer as usize] = floats;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_told_in_bytes() {
+        let heads = HeadShape {
+            q_heads: 1,
+            kv_heads: 1,
+            head_dim: 16,
+        };
+        // No buffers but the quantised input, whose blocks of 32 have 128 bytes.
+        let mut scratch = Scratch::new(heads, [0; Buffer::COUNT], 1 << 20, 0, 1);
+        let rows = 1 << 40;
+        let error = scratch.reserve(rows, 0, 0).unwrap_err();
+        let bytes = rows * (1 << 20) / 32 * 128;
+        assert_eq!(error, BackendError::OutOfMemory { bytes, rows });
     }
 }

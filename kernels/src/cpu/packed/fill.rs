@@ -103,6 +103,8 @@ fn fill_ints(bits: usize, rows: &PackedTensor, count: usize, block: usize, to: &
         to.copy_from_slice(codes.as_flattened());
         return;
     }
+    // Planes are put together bit by bit.
+    to.fill(0);
     let mut low_bits = 0;
     let mut lines = to.as_chunks_mut::<LINE>().0.iter_mut();
     for width in [4, 2, 1] {

@@ -55,21 +55,17 @@ fn matrix(pool: &mut Pool, tensor: &PackedTensor) -> QuantisedMatrix {
     let bytes = QuantisedMatrix::bytes(format, inputs, outputs).unwrap();
     let mut memory = WeightMemory::new(bytes).unwrap();
     let mut matrix = QuantisedMatrix::new(&mut memory, format, inputs, outputs);
+    fill(pool, &mut matrix, tensor);
+    assert_eq!(matrix.len(), bytes);
+    matrix
+}
+
+fn fill(pool: &mut Pool, matrix: &mut QuantisedMatrix, tensor: &PackedTensor) {
     let filled = matrix.fill(pool, |first, rows| {
-        let groups = format.groups(inputs);
-        for row in 0..rows.codes.len() / inputs {
-            let from = first + row;
-            rows.codes[row * inputs..][..inputs].copy_from_slice(tensor.codes(from));
-            rows.scales[row * groups..][..groups].copy_from_slice(tensor.scales(from));
-            if format.has_offsets {
-                rows.offsets[row * groups..][..groups].copy_from_slice(tensor.offsets(from));
-            }
-        }
+        tensor.copy_rows(first, rows);
         Ok::<_, ()>(())
     });
     assert_eq!(filled, Ok(Ok(())));
-    assert_eq!(matrix.len(), bytes);
-    matrix
 }
 
 fn plain(matrix: QuantisedMatrix) -> Vec<Part> {

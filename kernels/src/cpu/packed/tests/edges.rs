@@ -109,6 +109,28 @@ fn gates() {
 }
 
 #[test]
+fn what_is_filled_again_holds_the_last_only() {
+    let mut pool = Pool::new(2).unwrap();
+    for codes in all_codes() {
+        let format = WeightFormat {
+            codes,
+            group: 32,
+            has_offsets: false,
+        };
+        let mut matrix = matrix(&mut pool, &tensor(format, 1, 20, 72));
+        let last = tensor(format, 2, 20, 72);
+        fill(&mut pool, &mut matrix, &last);
+        let again = self::matrix(&mut pool, &last);
+        let (mut got, mut want) = ([0.0; 72], [0.0; 72]);
+        for row in 0..20 {
+            matrix.row(row, &mut got);
+            again.row(row, &mut want);
+            assert_eq!(got, want, "{format}: row {row}");
+        }
+    }
+}
+
+#[test]
 fn scales_of_any_size() {
     let mut pool = Pool::new(1).unwrap();
     let inputs = 64;
