@@ -58,13 +58,24 @@ pub struct Activations {
     blocks_per_row: usize,
 }
 
-/// Below this, 127 divided by a block's greatest magnitude may overflow; such blocks become zero.
-const LEAST: f32 = 1e-35;
+/// The least greatest magnitude of a block, 3.8e-34, from which on its scale is a normal number: one
+/// that is not has too few bits to be within half a step. Smaller blocks become zero. (Below 3.8e-37
+/// 127 divided by the magnitude would overflow besides.)
+const LEAST: f32 = f32::MIN_POSITIVE * STEPS;
+
+/// Fine steps of the greatest magnitude.
+const STEPS: f32 = (127 * FINER) as f32;
 
 /// Floats below which the calling thread quantises alone: others would take longer to join in.
 const MIN_PARALLEL: usize = 1 << 14;
 
 impl Activations {
+    /// Bytes of `rows` rows of `inputs` activations.
+    pub fn bytes(rows: usize, inputs: usize) -> usize {
+        let blocks = rows.saturating_mul(inputs.div_ceil(BLOCK));
+        blocks.saturating_mul(size_of::<Block>())
+    }
+
     /// Makes room for `rows` rows of `inputs` activations.
     pub fn reserve(&mut self, rows: usize, inputs: usize) -> Result<(), TryReserveError> {
         let len = rows.saturating_mul(inputs.div_ceil(BLOCK));
@@ -159,7 +170,7 @@ fn quantise(x: &[f32; BLOCK]) -> Block {
     }
     let inverse = 127.0 / most;
     let mut block = Block {
-        scale: most / (127 * FINER) as f32,
+        scale: most / STEPS,
         ..Block::ZERO
     };
     let nearest = |x: f32| (x + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32;
@@ -231,6 +242,40 @@ mod tests {
             assert_eq!(block.sums[2], all as f32 * block.scale);
         }
         assert!(blocks[2].coarse[77 - 64..].iter().all(|code| *code == 0));
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_blocks() {
+        for (rows, inputs) in [(1, 1), (3, 32), (2, 77)] {
+            let mut activations = Activations::default();
+            let on = (&mut Pool::new(1).unwrap(), Isa::detect());
+            let x = vec![1.0; rows * inputs];
+            activations.quantise(on, rows, inputs, &x).unwrap();
+            let bytes = size_of_val(&activations.blocks[..]);
+            assert_eq!(Activations::bytes(rows, inputs), bytes);
+        }
+        assert_eq!(Activations::bytes(usize::MAX, 1 << 20), usize::MAX);
+        assert!(Activations::default().reserve(usize::MAX, 1 << 20).is_err());
+    }
+
+    #[test]
+    fn small_blocks_are_as_accurate_as_others_or_zero() {
+        for most in [1e-38, 3e-37, 1e-35, 1e-34, LEAST.next_down()] {
+            let block = of(&[most, most / -3.0])[0];
+            assert_eq!((block.scale, block.sums[2]), (0.0, 0.0), "{most}");
+        }
+        for most in [LEAST, LEAST.next_up(), 1e-33, 1e-20, 1e38, f32::MAX] {
+            let x: [f32; 32] = std::array::from_fn(|i| most * (1.0 - i as f32 / 16.0));
+            let block = of(&x)[0];
+            assert!(block.scale >= f32::MIN_POSITIVE, "{most}");
+            let step = f64::from(most) / f64::from(STEPS);
+            let codes = block.coarse.iter().zip(&block.fine);
+            for ((coarse, fine), x) in codes.zip(x) {
+                let code = FINER * i32::from(*coarse) + i32::from(*fine);
+                let error = f64::from(code) * f64::from(block.scale) - f64::from(x);
+                assert!(error.abs() <= step * 0.51, "{x}: off by {error} of {step}");
+            }
+        }
     }
 
     #[test]
