@@ -35,16 +35,16 @@ impl Floats<'_> {
         let inputs = matrix.layout.inputs;
         assert!(self.a.len() >= self.rows * inputs);
         match self.rows {
-            1 => dots.run(Few(self)),
-            _ => dots.run(Many(self)),
+            1 => dots.run(OneRowKernel(self)),
+            _ => dots.run(RowsKernel(self)),
         }
     }
 }
 
 /// One row.
-struct Few<'a>(Floats<'a>);
+struct OneRowKernel<'a>(Floats<'a>);
 
-impl DotKernel for Few<'_> {
+impl DotKernel for OneRowKernel<'_> {
     #[inline(always)]
     fn run<D: Dots>(self, d: D) {
         let [Some(first), second] = self.0.halves else {
@@ -59,9 +59,9 @@ impl DotKernel for Few<'_> {
 }
 
 /// Any rows.
-struct Many<'a>(Floats<'a>);
+struct RowsKernel<'a>(Floats<'a>);
 
-impl DotKernel for Many<'_> {
+impl DotKernel for RowsKernel<'_> {
     #[inline(always)]
     fn run<D: Dots>(self, d: D) {
         let Floats {

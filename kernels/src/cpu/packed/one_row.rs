@@ -45,24 +45,31 @@ impl<'a> OneRow<'a> {
             sums,
         };
         let plain = &[0; 16];
-        match (bits, table) {
-            (2, _) => dots.run(Few::<2, false>(product, plain)),
-            (3, _) => dots.run(Few::<3, false>(product, plain)),
-            (4, None) => dots.run(Few::<4, false>(product, plain)),
-            (4, Some(table)) => dots.run(Few::<4, true>(product, table)),
-            (5, _) => dots.run(Few::<5, false>(product, plain)),
-            (6, _) => dots.run(Few::<6, false>(product, plain)),
-            (7, _) => dots.run(Few::<7, false>(product, plain)),
-            (8, _) => dots.run(Few::<8, false>(product, plain)),
+        match (bits, table, layout.kind.is_wide()) {
+            (2, ..) => dots.run(OneRowKernel::<2, false, false>(product, plain)),
+            (3, ..) => dots.run(OneRowKernel::<3, false, false>(product, plain)),
+            (4, None, _) => dots.run(OneRowKernel::<4, false, false>(product, plain)),
+            (4, Some(table), false) => dots.run(OneRowKernel::<4, true, false>(product, table)),
+            (4, Some(table), true) => dots.run(OneRowKernel::<4, true, true>(product, table)),
+            (5, ..) => dots.run(OneRowKernel::<5, false, false>(product, plain)),
+            (6, ..) => dots.run(OneRowKernel::<6, false, false>(product, plain)),
+            (7, ..) => dots.run(OneRowKernel::<7, false, false>(product, plain)),
+            (8, ..) => dots.run(OneRowKernel::<8, false, true>(product, plain)),
             _ => unreachable!("codes of {bits} bits"),
         }
     }
 }
 
-/// For codes of `BITS` bits, looked up in the table if `TABLE`.
-struct Few<'a, const BITS: usize, const TABLE: bool>(OneRow<'a>, &'a [u8; 16]);
+/// For codes of `BITS` bits, looked up in the table if `TABLE`; `WIDE` says that codes or entries
+/// above 127 occur.
+struct OneRowKernel<'a, const BITS: usize, const TABLE: bool, const WIDE: bool>(
+    OneRow<'a>,
+    &'a [u8; 16],
+);
 
-impl<const BITS: usize, const TABLE: bool> DotKernel for Few<'_, BITS, TABLE> {
+impl<const BITS: usize, const TABLE: bool, const WIDE: bool> DotKernel
+    for OneRowKernel<'_, BITS, TABLE, WIDE>
+{
     #[inline(always)]
     fn run<D: Dots>(self, d: D) {
         match self.0.layout.unit() {
@@ -72,7 +79,7 @@ impl<const BITS: usize, const TABLE: bool> DotKernel for Few<'_, BITS, TABLE> {
     }
 }
 
-impl<const BITS: usize, const TABLE: bool> Few<'_, BITS, TABLE> {
+impl<const BITS: usize, const TABLE: bool, const WIDE: bool> OneRowKernel<'_, BITS, TABLE, WIDE> {
     #[inline(always)]
     fn units<D: Dots, const UNIT: usize>(self, d: D) {
         let OneRow {
@@ -113,17 +120,8 @@ impl<const BITS: usize, const TABLE: bool> Few<'_, BITS, TABLE> {
                             weights = d.look_up(self.1, weights);
                         }
                         let x = [&block.coarse, &block.fine].map(|codes| four(codes, quad));
-                        // Tables have values above 127 as codes of 8 bits have.
-                        (coarse, fine) = match BITS == 8 || TABLE {
-                            true => (
-                                d.dot::<true>(coarse, weights, x[0]),
-                                d.dot::<true>(fine, weights, x[1]),
-                            ),
-                            false => (
-                                d.dot::<false>(coarse, weights, x[0]),
-                                d.dot::<false>(fine, weights, x[1]),
-                            ),
-                        };
+                        coarse = d.dot::<WIDE>(coarse, weights, x[0]);
+                        fine = d.dot::<WIDE>(fine, weights, x[1]);
                     }
                     let group = scales.wrapping_add(groups.next(UNIT) * group_bytes);
                     // SAFETY: a group of the panel.
