@@ -77,9 +77,15 @@ impl Record {
         }
     }
 
-    /// Takes in a record. `ahead` is where the next one starts, to be prefetched.
+    /// Takes in a record. `ahead` is where the next one starts, to be prefetched line by line as
+    /// the planes are read; returns where that ended.
     #[inline(always)]
-    pub(super) fn take<S: Simd>(&mut self, s: S, codes: &Codes<'_>, ahead: *const u8) {
+    pub(super) fn take<S: Simd>(
+        &mut self,
+        s: S,
+        codes: &Codes<'_>,
+        mut ahead: *const u8,
+    ) -> *const u8 {
         let groups = codes.low.order.cols;
         codes.steps(&mut self.zeros[..groups], &mut self.steps[..groups]);
         self.boosted = match codes.high {
@@ -88,21 +94,21 @@ impl Record {
         };
         self.columns = groups + self.boosted;
         let low = codes.low;
-        match low.order.bits {
+        ahead = match low.order.bits {
             8 => s.outline(self.unpack::<8, false>(low, 0, ahead)),
             4 => s.outline(self.unpack::<4, false>(low, 0, ahead)),
             _ => s.outline(self.unpack::<2, false>(low, 0, ahead)),
-        }
-        let ahead = ahead.wrapping_add(low.bytes.len());
+        };
         match codes.high {
             High::None => (),
-            High::All(plane) => s.outline(self.unpack::<1, true>(plane, 0, ahead)),
+            High::All(plane) => ahead = s.outline(self.unpack::<1, true>(plane, 0, ahead)),
             High::Boosted(slabs) => {
                 let order = slabs.order;
                 let all = slabs.bytes.chunks_exact(order.bytes()).enumerate();
                 for (slab, bytes) in all {
                     let plane = CodePlane { order, bytes };
-                    s.outline(self.unpack::<2, false>(plane, groups + slab * order.cols, ahead));
+                    let first = groups + slab * order.cols;
+                    ahead = s.outline(self.unpack::<2, false>(plane, first, ahead));
                 }
                 let channels = &mut self.channels[..slabs.boosted];
                 for (channel, rank) in slabs.index.iter().enumerate() {
@@ -112,6 +118,7 @@ impl Record {
                 }
             }
         }
+        ahead
     }
 
     /// Multiplicands of a query row over keys.
@@ -199,14 +206,16 @@ struct Unpack<'a, const BITS: u32, const ADD: bool> {
     out: &'a mut [u8],
     /// Bytes of a panel of 32 rows.
     panel: usize,
+    /// What is prefetched, as many bytes as the plane has.
     ahead: *const u8,
 }
 
 impl<const BITS: u32, const ADD: bool> Kernel for Unpack<'_, BITS, ADD> {
-    type Output = ();
+    /// Where the prefetched bytes end.
+    type Output = *const u8;
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
+    fn run<S: Simd>(self, s: S) -> *const u8 {
         const LINE: usize = 64;
         let CodePlane { order, bytes } = self.plane;
         let out = self.out.as_mut_ptr();
@@ -228,10 +237,12 @@ impl<const BITS: u32, const ADD: bool> Kernel for Unpack<'_, BITS, ADD> {
             }
             octets
         };
+        let mut ahead = self.ahead;
         for (i, bytes) in bytes.chunks_exact(4 * group).enumerate() {
-            for line in (0..4 * group).step_by(LINE) {
-                s.prefetch(self.ahead.wrapping_add(4 * i * group + line));
+            for line in (0..bytes.len()).step_by(LINE) {
+                s.prefetch(ahead.wrapping_add(line));
             }
+            ahead = ahead.wrapping_add(bytes.len());
             turned.take(s, bytes);
             if BITS == 8 {
                 for words in turned.0[..group].chunks_exact(64) {
@@ -263,6 +274,7 @@ impl<const BITS: u32, const ADD: bool> Kernel for Unpack<'_, BITS, ADD> {
                 }
             }
         }
+        ahead
     }
 }
 
@@ -299,11 +311,21 @@ mod tests {
     struct Take<'a>(&'a mut Record, &'a Codes<'a>);
 
     impl Kernel for Take<'_> {
-        type Output = ();
+        type Output = *const u8;
         #[inline(always)]
-        fn run<S: Simd>(self, s: S) {
-            self.0.take(s, self.1, self.1.record.as_ptr());
+        fn run<S: Simd>(self, s: S) -> *const u8 {
+            self.0.take(s, self.1, self.1.record.as_ptr())
         }
+    }
+
+    /// Bytes of all planes of a record.
+    fn plane_bytes(codes: &Codes<'_>) -> usize {
+        codes.low.bytes.len()
+            + match codes.high {
+                High::None => 0,
+                High::All(plane) => plane.bytes.len(),
+                High::Boosted(slabs) => slabs.bytes.len(),
+            }
     }
 
     /// The value that a record says of a token's channel.
@@ -346,7 +368,9 @@ mod tests {
                     format.dequantise(shape, &bytes, &mut want).unwrap();
                     for isa in Isa::available() {
                         let mut record = Record::new(head_dim);
-                        isa.run(Take(&mut record, &codes));
+                        let fetched = isa.run(Take(&mut record, &codes)).addr();
+                        // As many bytes of the next record as were read of this one.
+                        assert_eq!(fetched - bytes.as_ptr().addr(), plane_bytes(&codes));
                         for (i, want) in want.iter().enumerate() {
                             let (token, channel) = (i / head_dim, i % head_dim);
                             let got = value(&record, side, token, channel);
