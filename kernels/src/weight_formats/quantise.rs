@@ -42,7 +42,9 @@ impl Quantisation {
         }
     }
 
-    /// Quantises rows of `inputs` weights.
+    /// Quantises rows of `inputs` weights. A group with a weight that is not finite becomes NaN, all
+    /// of it: its other weights have no range to be quantised in, and no sum that it is part of
+    /// should be taken for a number.
     pub fn quantise(self, inputs: usize, weights: &[f32], out: PackedRows<'_>) {
         let format = self.format(inputs);
         let groups = format.groups(inputs);
@@ -55,6 +57,10 @@ impl Quantisation {
             for (group, (weights, codes)) in parts.enumerate() {
                 let at = row * groups + group;
                 let (scale, offset) = match self {
+                    _ if !weights.iter().all(|weight| weight.is_finite()) => {
+                        codes.fill(0);
+                        (f32::NAN, f32::NAN)
+                    }
                     Self::Fp8 => fp8(weights, codes),
                     Self::Int4 => best_range(weights, codes),
                     Self::Nearest(_) => nearest(format, &values, weights, codes),
@@ -77,12 +83,20 @@ impl Quantisation {
 }
 
 fn fp8(weights: &[f32], codes: &mut [u8]) -> (f32, f32) {
-    let scale = greatest(weights) / 448.0;
-    let inverse = if scale > 0.0 { scale.recip() } else { 0.0 };
+    let (scale, inverse) = with_inverse(greatest(weights) / 448.0);
     for (code, weight) in codes.iter_mut().zip(weights) {
         *code = nearest_e4m3(weight * inverse);
     }
     (scale, 0.0)
+}
+
+/// A scale and what weights are multiplied by for it. Both are 0 for a scale so small, 3e-39, that
+/// the inverse overflows: zeros would become NaN.
+fn with_inverse(scale: f32) -> (f32, f32) {
+    match scale.recip() {
+        inverse if inverse.is_finite() => (scale, inverse),
+        _ => (0.0, 0.0),
+    }
 }
 
 fn greatest(weights: &[f32]) -> f32 {
@@ -95,7 +109,7 @@ fn best_range(weights: &[f32], codes: &mut [u8]) -> (f32, f32) {
         (low.min(*w), high.max(*w))
     });
     let (middle, half) = ((range.0 + range.1) / 2.0, (range.1 - range.0) / 2.0);
-    if half.is_nan() || half <= 0.0 {
+    if half <= 0.0 {
         codes.fill(0);
         return (0.0, range.0);
     }
@@ -149,7 +163,7 @@ fn nearest(format: WeightFormat, values: &[f32], weights: &[f32], codes: &mut [u
             )
         }
     };
-    let inverse = if scale > 0.0 { scale.recip() } else { 0.0 };
+    let (scale, inverse) = with_inverse(scale);
     for (code, weight) in codes.iter_mut().zip(weights) {
         let wanted = (weight - offset) * inverse;
         let distance = |value: f32| (value - wanted).abs();
@@ -214,6 +228,70 @@ mod tests {
                 tensor.dequantise_row(index, &mut row);
                 for (a, b) in row.iter().zip(expected) {
                     assert!((a - b).abs() <= bound, "{quantisation:?}: {a} {b}");
+                }
+            }
+        }
+    }
+
+    /// Every way to quantise, in groups of 64 where the format leaves a choice.
+    fn all_quantisations() -> Vec<Quantisation> {
+        let mut all = vec![Quantisation::Fp8, Quantisation::Int4];
+        for codes in [
+            Codes::Int { bits: 4, zero: 8 },
+            Codes::Int { bits: 8, zero: 128 },
+            Codes::E4M3,
+            Codes::E2M1,
+            Codes::Iq4,
+        ] {
+            for has_offsets in [false, true] {
+                all.push(Quantisation::Nearest(WeightFormat {
+                    codes,
+                    group: 64,
+                    has_offsets,
+                }));
+            }
+        }
+        all
+    }
+
+    fn rows(quantisation: Quantisation, inputs: usize, weights: &[f32]) -> Vec<f32> {
+        let tensor = quantisation.tensor(inputs, weights);
+        let mut out = vec![0.0; weights.len()];
+        for (row, out) in out.chunks_mut(inputs).enumerate() {
+            tensor.dequantise_row(row, out);
+        }
+        out
+    }
+
+    #[test]
+    fn what_is_not_finite_becomes_no_number() {
+        let clean = weights(2 * 192);
+        for quantisation in all_quantisations() {
+            let group = quantisation.format(192).group;
+            let want = rows(quantisation, 192, &clean);
+            for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut weights = clean.clone();
+                weights[100] = odd;
+                let got = rows(quantisation, 192, &weights);
+                for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+                    let is_hit = i / group == 100 / group;
+                    let what = format!("{quantisation:?} {odd} {i}: {got} {want}");
+                    assert!(if is_hit { got.is_nan() } else { got == want }, "{what}");
+                }
+            }
+            let all = rows(quantisation, 192, &[f32::NAN; 192]);
+            assert!(all.iter().all(|x| x.is_nan()), "{quantisation:?}");
+        }
+    }
+
+    #[test]
+    fn the_smallest_weights_stay_small() {
+        for size in [f32::from_bits(1), 1e-40, 1e-38, 1e-36] {
+            let weights: Vec<f32> = (0..64).map(|i| (i % 3) as f32 * size - size).collect();
+            for quantisation in all_quantisations() {
+                for (got, want) in rows(quantisation, 64, &weights).iter().zip(&weights) {
+                    let error = (got - want).abs();
+                    assert!(error <= 2.0 * size, "{quantisation:?} {size}: {got} {want}");
                 }
             }
         }
