@@ -67,8 +67,9 @@ pub struct CpuOptions {
     pub rotate_v_online: bool,
     /// Keys are divided by this, and queries multiplied, in every step: it is not in the weights.
     pub scale_k_online: Option<Arc<OnlineKeyScales>>,
-    /// Whether packed weights are expanded to bf16 and activations stay f32: exact, and slower.
-    /// Otherwise activations are quantised to 8 bits for products with packed weights.
+    /// Whether packed weights are expanded to bf16 and multiplied in f32 as plain ones are: larger
+    /// and slower. Otherwise activations are quantised to two bytes each for products with packed
+    /// integers.
     pub expand_weights: bool,
 }
 

@@ -40,7 +40,7 @@ pub(super) enum Then {
 pub(super) struct Io<'a> {
     pub(super) rows: usize,
     pub(super) input: &'a [f32],
-    /// Room for the input's bytes.
+    /// Room for the input, quantised.
     pub(super) quantised: &'a mut Activations,
     pub(super) output: &'a mut [f32],
 }

@@ -1,5 +1,6 @@
-//! The CPU backend: weights as they are packed or in bf16, bf16 pages, f32 arithmetic, and one
-//! fixed order of operations for every output element.
+//! The CPU backend: weights as they are packed or in bf16, pages at 16 bit or shrunk, sums in f32,
+//! or of integers where weights are packed, and one fixed order of operations for every output
+//! element.
 //!
 //! Bits do not depend on the batch, the chunking, the thread count, the placement of frames or the
 //! instruction set. That is by construction: a matrix product runs over its inner dimension in

@@ -42,8 +42,8 @@ impl Quantisation {
         }
     }
 
-    /// Quantises rows of `inputs` weights. A group with a weight that is not finite becomes NaN, all
-    /// of it: its other weights have no range to be quantised in, and no sum that it is part of
+    /// Quantises rows of `inputs` weights. A group with a weight that is not finite becomes NaN,
+    /// all of it: its other weights have no range to be quantised in, and no sum that it is part of
     /// should be taken for a number.
     pub fn quantise(self, inputs: usize, weights: &[f32], out: PackedRows<'_>) {
         let format = self.format(inputs);

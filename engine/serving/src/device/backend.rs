@@ -38,7 +38,7 @@ pub struct BackendOptions {
     pub layout: Option<KvLayout>,
     /// What is rotated.
     pub rotation: Rotation,
-    /// Whether packed weights are expanded to bf16: exact, larger and slower.
+    /// Whether packed weights are expanded to bf16: larger, and computed on as plain weights are.
     pub expand_weights: bool,
     /// The largest step.
     pub steps: StepSizes,

@@ -1,8 +1,9 @@
-//! Activations as pairs of signed bytes.
+//! Activations of two signed bytes each.
 //!
-//! One byte an activation, as llama.cpp has it, moves a small model's probabilities by more than
-//! rounding weights to bf16 does (SmolLM2-135M: 3.6e-3 nats a token). So there is a second byte for
-//! what the first leaves, and each dot product is two: reading weights takes longer than that.
+//! One byte, as llama.cpp has it, moves a small model's probabilities by more than rounding weights
+//! to bf16 does (SmolLM2-135M Q4_1: 3.6e-3 nats a token; with two bytes 9e-5). So there is a second
+//! one for what the first leaves. Each dot product is two: of one row, reading weights takes longer
+//! than that.
 
 use std::collections::TryReserveError;
 
@@ -58,9 +59,8 @@ pub struct Activations {
     blocks_per_row: usize,
 }
 
-/// The least greatest magnitude of a block, 3.8e-34, from which on its scale is a normal number: one
-/// that is not has too few bits to be within half a step. Smaller blocks become zero. (Below 3.8e-37
-/// 127 divided by the magnitude would overflow besides.)
+/// A block whose greatest magnitude is below this, 3.8e-34, becomes zero: its scale would be
+/// subnormal, with too few bits to keep errors within half a step.
 const LEAST: f32 = f32::MIN_POSITIVE * STEPS;
 
 /// Fine steps of the greatest magnitude.

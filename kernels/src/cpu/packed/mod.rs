@@ -1,12 +1,13 @@
 //! Matrix products on packed weights.
 //!
 //! Weights stay in memory as codes of a few bits with their scales ([`QuantisedMatrix`]).
-//! Activations are quantised per block of 32 to signed bytes with a scale ([`Activations`]), and a
-//! block's product is a dot product of integers,
+//! Activations are quantised per block of 32 to two signed bytes each with a scale
+//! ([`Activations`]), and a block's product is made of dot products of integers,
 //!
 //! `Σ x w ≈ Σ_blocks a · (s · Σ q (code - zero) + o · Σ q)`
 //!
-//! with `q` the bytes, `a` their scale, and `s` and `o` the scale and the offset of the weights.
+//! with `q = 254 · coarse + fine` of the two bytes, of which each has its own dot product, `a`
+//! their scale, and `s` and `o` the scale and the offset of the weights.
 //! The integers are exact and blocks are added in order, so that neither the batch, the threads nor
 //! the instruction set changes a bit. Floats of eight bits are no integers: they are multiplied as
 //! f32 with the activations as they are.
