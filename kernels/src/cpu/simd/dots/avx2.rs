@@ -5,15 +5,11 @@ use std::arch::x86_64::*;
 use super::{DotKernel, Dots};
 use crate::cpu::simd::avx2::Avx2;
 
-/// Proof that the CPU has AVX2, FMA and F16C.
+/// Proof that the CPU has AVX2, FMA and F16C, and with `VNNI` AVX-VNNI too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Avx2Dots(Avx2);
+pub(super) struct Avx2Dots<const VNNI: bool>(Avx2);
 
-/// Proof that the CPU has AVX-VNNI too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct AvxVnni(Avx2Dots);
-
-impl Avx2Dots {
+impl Avx2Dots<false> {
     pub(super) fn detect(avx2: Avx2) -> Option<Self> {
         is_x86_feature_detected!("f16c").then_some(Self(avx2))
     }
@@ -21,13 +17,32 @@ impl Avx2Dots {
     #[inline]
     pub(super) fn vectorize<K: DotKernel>(self, kernel: K) {
         #[target_feature(enable = "avx2,fma,f16c")]
-        fn inner<K: DotKernel>(dots: Avx2Dots, kernel: K) {
+        fn inner<K: DotKernel>(dots: Avx2Dots<false>, kernel: K) {
             kernel.run(dots);
         }
         // SAFETY: `self` proves the features.
         unsafe { inner(self, kernel) }
     }
+}
 
+impl Avx2Dots<true> {
+    pub(super) fn detect(avx2: Avx2) -> Option<Self> {
+        let has = is_x86_feature_detected!("f16c") && is_x86_feature_detected!("avxvnni");
+        has.then_some(Self(avx2))
+    }
+
+    #[inline]
+    pub(super) fn vectorize<K: DotKernel>(self, kernel: K) {
+        #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+        fn inner<K: DotKernel>(dots: Avx2Dots<true>, kernel: K) {
+            kernel.run(dots);
+        }
+        // SAFETY: `self` proves the features.
+        unsafe { inner(self, kernel) }
+    }
+}
+
+impl<const VNNI: bool> Avx2Dots<VNNI> {
     /// Pairs of products as 16-bit sums, then pairs of those as 32-bit sums. A pair must stay
     /// within 16 bits: weights up to 127, or 0 and 128 only.
     #[inline(always)]
@@ -40,26 +55,9 @@ impl Avx2Dots {
     }
 }
 
-impl AvxVnni {
-    pub(super) fn detect(avx2: Avx2) -> Option<Self> {
-        let dots = Avx2Dots::detect(avx2)?;
-        is_x86_feature_detected!("avxvnni").then_some(Self(dots))
-    }
-
-    #[inline]
-    pub(super) fn vectorize<K: DotKernel>(self, kernel: K) {
-        #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-        fn inner<K: DotKernel>(dots: AvxVnni, kernel: K) {
-            kernel.run(dots);
-        }
-        // SAFETY: `self` proves the features.
-        unsafe { inner(self, kernel) }
-    }
-}
-
 // Every block below is sound for the same reason: `self` proves that the CPU has the instructions,
 // and the pointers are the caller's promise.
-impl Dots for Avx2Dots {
+impl<const VNNI: bool> Dots for Avx2Dots<VNNI> {
     type Floats = Avx2;
     type Ints = __m256i;
     type Bytes = __m256i;
@@ -82,6 +80,10 @@ impl Dots for Avx2Dots {
     #[inline(always)]
     fn dot<const WIDE: bool>(self, sum: __m256i, weights: __m256i, four: i32) -> __m256i {
         let four = self.splat(four);
+        if VNNI {
+            // SAFETY: `self` proves the feature.
+            return unsafe { _mm256_dpbusd_avx_epi32(sum, weights, four) };
+        }
         if !WIDE {
             return self.add_products(sum, weights, four);
         }
@@ -148,75 +150,5 @@ impl Dots for Avx2Dots {
             let rest = _mm_and_si128(_mm_slli_epi16::<7>(codes), _mm_set1_epi16(0x3f80));
             _mm256_cvtph_ps(_mm_or_si128(sign, rest))
         }
-    }
-}
-
-/// All but the dot product is AVX2's.
-impl Dots for AvxVnni {
-    type Floats = Avx2;
-    type Ints = __m256i;
-    type Bytes = __m256i;
-    const ROWS: usize = 4;
-
-    #[inline(always)]
-    fn floats(self) -> Avx2 {
-        self.0.0
-    }
-    #[inline(always)]
-    fn splat(self, x: i32) -> __m256i {
-        self.0.splat(x)
-    }
-    #[inline(always)]
-    fn splat_byte(self, x: u8) -> __m256i {
-        self.0.splat_byte(x)
-    }
-    #[inline(always)]
-    fn dot<const WIDE: bool>(self, sum: __m256i, weights: __m256i, four: i32) -> __m256i {
-        // SAFETY: `self` proves the feature.
-        unsafe { _mm256_dpbusd_avx_epi32(sum, weights, _mm256_set1_epi32(four)) }
-    }
-    #[inline(always)]
-    fn to_float(self, x: __m256i) -> __m256 {
-        self.0.to_float(x)
-    }
-    #[inline(always)]
-    unsafe fn load(self, p: *const u8) -> __m256i {
-        // SAFETY: the caller vouches for `p`.
-        unsafe { self.0.load(p) }
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut u8, x: __m256i) {
-        // SAFETY: the caller vouches for `p`.
-        unsafe { self.0.store(p, x) }
-    }
-    #[inline(always)]
-    fn and(self, a: __m256i, b: __m256i) -> __m256i {
-        self.0.and(a, b)
-    }
-    #[inline(always)]
-    fn or(self, a: __m256i, b: __m256i) -> __m256i {
-        self.0.or(a, b)
-    }
-    #[inline(always)]
-    fn shl(self, a: __m256i, bits: u32) -> __m256i {
-        self.0.shl(a, bits)
-    }
-    #[inline(always)]
-    fn shr(self, a: __m256i, bits: u32) -> __m256i {
-        self.0.shr(a, bits)
-    }
-    #[inline(always)]
-    fn look_up(self, table: &[u8; 16], a: __m256i) -> __m256i {
-        self.0.look_up(table, a)
-    }
-    #[inline(always)]
-    unsafe fn load_f16(self, p: *const u16) -> __m256 {
-        // SAFETY: the caller vouches for `p`.
-        unsafe { self.0.load_f16(p) }
-    }
-    #[inline(always)]
-    unsafe fn load_e4m3(self, p: *const u8) -> __m256 {
-        // SAFETY: the caller vouches for `p`.
-        unsafe { self.0.load_e4m3(p) }
     }
 }

@@ -80,9 +80,9 @@ enum Kind {
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni(avx512::Avx512Vnni),
     #[cfg(target_arch = "x86_64")]
-    AvxVnni(avx2::AvxVnni),
+    AvxVnni(avx2::Avx2Dots<true>),
     #[cfg(target_arch = "x86_64")]
-    Avx2(avx2::Avx2Dots),
+    Avx2(avx2::Avx2Dots<false>),
     Portable(portable::PortableDots),
 }
 
@@ -100,8 +100,14 @@ impl DotSet {
                     .map(Kind::Avx512Vnni),
             );
             let avx2 = super::avx2::Avx2::detect();
-            sets.extend(avx2.and_then(avx2::AvxVnni::detect).map(Kind::AvxVnni));
-            sets.extend(avx2.and_then(avx2::Avx2Dots::detect).map(Kind::Avx2));
+            sets.extend(
+                avx2.and_then(avx2::Avx2Dots::<true>::detect)
+                    .map(Kind::AvxVnni),
+            );
+            sets.extend(
+                avx2.and_then(avx2::Avx2Dots::<false>::detect)
+                    .map(Kind::Avx2),
+            );
         }
         sets.push(Kind::Portable(portable::PortableDots));
         sets.into_iter().map(Self).collect()
@@ -111,9 +117,9 @@ impl DotSet {
     pub(crate) fn of(isa: Isa) -> Self {
         let portable = Kind::Portable(portable::PortableDots);
         #[cfg(target_arch = "x86_64")]
-        let of_avx2 = |avx2| match avx2::AvxVnni::detect(avx2) {
+        let of_avx2 = |avx2| match avx2::Avx2Dots::<true>::detect(avx2) {
             Some(dots) => Kind::AvxVnni(dots),
-            None => avx2::Avx2Dots::detect(avx2).map_or(portable, Kind::Avx2),
+            None => avx2::Avx2Dots::<false>::detect(avx2).map_or(portable, Kind::Avx2),
         };
         Self(match isa.0 {
             #[cfg(target_arch = "x86_64")]
