@@ -47,8 +47,7 @@ impl Block {
 /// Codes `4 * quad` to `4 * quad + 3`, the first in the lowest byte.
 #[inline(always)]
 pub(super) fn four(codes: &[i8; BLOCK], quad: usize) -> i32 {
-    let aligned: [u8; 4] = std::array::from_fn(|i| codes[4 * quad + i] as u8);
-    i32::from_le_bytes(aligned)
+    i32::from_le_bytes(codes.as_chunks::<4>().0[quad].map(|code| code as u8))
 }
 
 /// Rows of quantised activations, kept between products.

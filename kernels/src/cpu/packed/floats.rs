@@ -166,7 +166,7 @@ unsafe fn group<D: Dots>(
 }
 
 /// A vector of floats.
-type Float<D> = <<D as Dots>::Floats as Simd>::F;
+pub(super) type Float<D> = <<D as Dots>::Floats as Simd>::F;
 
 /// The 32 sums of a row with two panels: the operations of [`multiply`] in the same order, without
 /// a detour through memory. (Two panels, because a chain of additions alone would wait for itself.)

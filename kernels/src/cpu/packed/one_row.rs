@@ -2,11 +2,12 @@
 //!
 //! Operations on floats are those of [`super::tile`], in the same order.
 
-use super::activations::{Block, FINER, four};
+use super::activations::{Block, four};
 use super::ahead::Ahead;
 use super::layout::{Kind, Layout};
 use super::planes::{LINE, Planes};
 use super::stretch::Groups;
+use super::tile::add_unit;
 use super::{BLOCK, PANEL};
 use crate::cpu::simd::{DotKernel, DotSet, Dots, Simd};
 
@@ -119,17 +120,13 @@ impl<const BITS: usize, const TABLE: bool, const WIDE: bool> OneRowKernel<'_, BI
                         if TABLE {
                             weights = d.look_up(self.1, weights);
                         }
-                        let x = [&block.coarse, &block.fine].map(|codes| four(codes, quad));
-                        coarse = d.dot::<WIDE>(coarse, weights, x[0]);
-                        fine = d.dot::<WIDE>(fine, weights, x[1]);
+                        coarse = d.dot::<WIDE>(coarse, weights, four(&block.coarse, quad));
+                        fine = d.dot::<WIDE>(fine, weights, four(&block.fine, quad));
                     }
                     let group = scales.wrapping_add(groups.next(UNIT) * group_bytes);
                     // SAFETY: a group of the panel.
                     let scale = unsafe { s.mul(d.load_f16(group.cast()), factor) };
-                    let sum_of_both =
-                        s.fma(d.to_float(coarse), s.splat(FINER as f32), d.to_float(fine));
-                    let product = s.mul(sum_of_both, s.splat(block.scale));
-                    acc = s.fma(product, scale, acc);
+                    acc = add_unit(d, acc, [coarse, fine], block.scale, scale);
                     if has_offsets {
                         let offset = group.wrapping_add(2 * PANEL);
                         // SAFETY: the group's offsets.

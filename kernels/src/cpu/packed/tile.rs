@@ -1,7 +1,8 @@
 //! The register tile: a few rows times a vector of outputs, over a stretch of blocks.
 
-use super::activations::{Block, FINER};
+use super::activations::{Block, FINER, four};
 use super::ahead::Ahead;
+use super::floats::Float;
 use super::stretch::BLOCK_CODES;
 use super::{BLOCK, PANEL};
 use crate::cpu::gemm::Sums;
@@ -100,6 +101,21 @@ impl<const UNIT: usize, const WIDE: bool> DotKernel for OfUnit<UNIT, WIDE> {
     }
 }
 
+/// `acc + (254 · coarse + fine) · x · scale`: adds the dot products of a unit, with the scales of
+/// its activations and of its weights.
+#[inline(always)]
+pub(super) fn add_unit<D: Dots>(
+    d: D,
+    acc: Float<D>,
+    [coarse, fine]: [D::Ints; 2],
+    x: f32,
+    scale: Float<D>,
+) -> Float<D> {
+    let s = d.floats();
+    let both = s.fma(d.to_float(coarse), s.splat(FINER as f32), d.to_float(fine));
+    s.fma(s.mul(both, s.splat(x)), scale, acc)
+}
+
 /// # Safety
 /// As for [`Tiles::run`], of `R` rows.
 #[inline(always)]
@@ -140,25 +156,15 @@ unsafe fn tile<D: Dots, const UNIT: usize, const WIDE: bool, const R: usize>(
             *coarse = d.splat(-i32::from(right.zero) * block.coarse_sums[sum]);
             *fine = d.splat(-i32::from(right.zero) * block.fine_sums[sum]);
         }
-        for four in (0..UNIT).step_by(4) {
+        for quad in 0..UNIT / 4 {
             // SAFETY: four inputs of the unit; the codes are those of the stretch.
-            let weights = unsafe { d.load(codes.wrapping_add(four * PANEL)) };
+            let weights = unsafe { d.load(codes.wrapping_add(4 * quad * PANEL)) };
             for (r, (coarse, fine)) in coarse.iter_mut().zip(&mut fine).enumerate() {
-                // SAFETY: row `r`, block within the stretch, four codes of 32 of either kind, which
-                // begin at multiples of 4.
-                let x = unsafe {
-                    let block = a.start.wrapping_add(r * a.stride + block);
-                    let four = |codes: *const [i8; BLOCK]| {
-                        let codes = codes.cast::<i32>();
-                        i32::from_le(*codes.wrapping_add((first + four) / 4))
-                    };
-                    [
-                        four(&raw const (*block).coarse),
-                        four(&raw const (*block).fine),
-                    ]
-                };
-                *coarse = d.dot::<WIDE>(*coarse, weights, x[0]);
-                *fine = d.dot::<WIDE>(*fine, weights, x[1]);
+                // SAFETY: row `r`, block within the stretch.
+                let block = unsafe { &*a.start.wrapping_add(r * a.stride + block) };
+                let quad = first / 4 + quad;
+                *coarse = d.dot::<WIDE>(*coarse, weights, four(&block.coarse, quad));
+                *fine = d.dot::<WIDE>(*fine, weights, four(&block.fine, quad));
             }
         }
         // SAFETY: a unit of the stretch, 16 outputs.
@@ -166,10 +172,7 @@ unsafe fn tile<D: Dots, const UNIT: usize, const WIDE: bool, const R: usize>(
         for (r, acc) in acc.iter_mut().enumerate() {
             // SAFETY: row `r`, block within the stretch.
             let x = unsafe { (*a.start.wrapping_add(r * a.stride + block)).scale };
-            let finer = s.splat(FINER as f32);
-            let sum_of_both = s.fma(d.to_float(coarse[r]), finer, d.to_float(fine[r]));
-            let product = s.mul(sum_of_both, s.splat(x));
-            *acc = s.fma(product, scale, *acc);
+            *acc = add_unit(d, *acc, [coarse[r], fine[r]], x, scale);
         }
         if right.has_offsets {
             // SAFETY: as for the scales.
