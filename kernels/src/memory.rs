@@ -5,6 +5,9 @@ use std::ptr::NonNull;
 
 use memmap2::MmapMut;
 
+/// Bytes of a cache line.
+pub(crate) const LINE: usize = 64;
+
 /// Alignment of a [`HugeBuffer`]: a huge page.
 const ALIGN: usize = 2 << 20;
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::simd::{Isa, Kernel, Simd};
 use super::threads::Pool;
-use crate::memory::HugeBuffer;
+use crate::memory::{HugeBuffer, LINE};
 
 /// Best rate, in bytes per second, at which the pool's threads together read memory that no cache
 /// holds: passes over 1 GiB with one, two and four streams per thread, with and without
@@ -42,9 +42,6 @@ pub fn read_bandwidth(pool: &mut Pool, isa: Isa) -> std::io::Result<f64> {
     }
     Ok(best)
 }
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// How far ahead each stream prefetches.
 const AHEAD: usize = 8192;

@@ -3,9 +3,7 @@
 
 use super::simd::Simd;
 use super::threads::Items;
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
+use crate::memory::LINE;
 
 /// Lines that a thread asks for at once.
 const LINES_MAX: usize = 512;

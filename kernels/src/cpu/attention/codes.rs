@@ -15,6 +15,7 @@ use crate::cpu::math;
 use crate::cpu::simd::{Kernel, Simd};
 use crate::formats::order::{field, row_half_shift};
 use crate::formats::{CodePlane, Codes, High, MAX_GROUPS, MAX_HEAD_DIM, Slabs};
+use crate::memory::LINE;
 
 /// Rows and columns of a tile of a plane.
 const TILE: usize = 16;
@@ -216,7 +217,6 @@ impl<const BITS: u32, const ADD: bool> Kernel for Unpack<'_, BITS, ADD> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> *const u8 {
-        const LINE: usize = 64;
         let CodePlane { order, bytes } = self.plane;
         let out = self.out.as_mut_ptr();
         // Where the codes of 16 rows in 8 columns go.

@@ -11,10 +11,7 @@ use half::bf16;
 use super::tile::PANEL;
 use crate::cpu::shared::SharedSlice;
 use crate::cpu::threads::{Items, Pool, TaskPanic};
-use crate::memory::HugeBuffer;
-
-/// bf16 of a cache line; matrices start at one.
-const LINE: usize = 32;
+use crate::memory::{HugeBuffer, LINE};
 
 /// One allocation that the matrices of a model are carved from.
 #[derive(Debug)]
@@ -49,7 +46,7 @@ impl WeightMemory {
     /// Carves `bytes` zeroed bytes, a multiple of 64: the memory and where they begin in it. Panics
     /// if it is exhausted.
     pub(crate) fn carve(&mut self, bytes: usize) -> (Arc<HugeBuffer>, usize) {
-        assert!(bytes.is_multiple_of(2 * LINE), "{bytes} bytes are no lines");
+        assert!(bytes.is_multiple_of(LINE), "{bytes} bytes are no lines");
         let offset = self.used;
         self.used += bytes;
         assert!(self.used <= self.memory.len(), "weight memory is full");
@@ -84,10 +81,10 @@ impl PackedMatrix {
         self.panel(share.start_of(self.panels()))
     }
 
-    /// Bytes of a packed matrix.
+    /// Bytes of a packed matrix, whole cache lines: matrices start at one.
     pub fn bytes(inner: usize, outputs: usize, gated: bool) -> usize {
         let width = if gated { PANEL / 2 } else { PANEL };
-        (outputs.div_ceil(width) * PANEL * inner).next_multiple_of(LINE) * 2
+        (outputs.div_ceil(width) * PANEL * inner * size_of::<bf16>()).next_multiple_of(LINE)
     }
 
     /// The inner dimension, k.

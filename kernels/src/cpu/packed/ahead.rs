@@ -2,8 +2,8 @@
 
 use super::AHEAD;
 use super::layout::Layout;
-use super::planes::LINE;
 use crate::cpu::simd::Simd;
+use crate::memory::LINE;
 
 /// A place in memory that moves on by a panel while a panel is multiplied, line by line: scales and
 /// codes are read at two places, but fetched in the order in which they lie.

@@ -7,6 +7,7 @@ use super::layout::{Kind, Layout, QuantisedMatrix};
 use super::{BLOCK, PANEL};
 use crate::cpu::shared::SharedSlice;
 use crate::cpu::threads::{Pool, TaskPanic};
+use crate::memory::LINE;
 use crate::weight_formats::{PackedRows, PackedTensor};
 
 impl QuantisedMatrix {
@@ -90,7 +91,6 @@ fn block_codes(rows: &PackedTensor, lane: usize, block: usize) -> [u8; BLOCK] {
 }
 
 fn fill_ints(bits: usize, rows: &PackedTensor, count: usize, block: usize, to: &mut [u8]) {
-    const LINE: usize = 4 * PANEL;
     // [input / 4][output][input % 4]
     let mut codes = [[0u8; LINE]; BLOCK / 4];
     for lane in 0..count {

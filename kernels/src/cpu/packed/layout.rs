@@ -1,6 +1,6 @@
 //! Packed weights in the order in which the kernels read them.
 //!
-//! A panel is 16 outputs. It has
+//! A panel is 16 outputs. It has, each part from a cache line on,
 //! - a factor for each output, f32, a power of two, by which its scales and offsets were divided;
 //! - for each group 16 scales in f16, and 16 offsets if the format has them;
 //! - the codes, by blocks of 32 inputs.
@@ -20,11 +20,8 @@ use half::f16;
 
 use super::{BLOCK, PANEL};
 use crate::cpu::gemm::WeightMemory;
-use crate::memory::HugeBuffer;
+use crate::memory::{HugeBuffer, LINE};
 use crate::weight_formats::{Codes, E4M3, IQ4_VALUES, WeightFormat};
-
-/// Bytes of a cache line; every part of a panel starts at one.
-const LINE: usize = 64;
 
 /// How the codes of a matrix are multiplied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,11 +5,12 @@
 use super::activations::{Block, four};
 use super::ahead::Ahead;
 use super::layout::{Kind, Layout};
-use super::planes::{LINE, Planes};
+use super::planes::Planes;
 use super::stretch::Groups;
 use super::tile::add_unit;
 use super::{BLOCK, PANEL};
 use crate::cpu::simd::{DotKernel, DotSet, Dots, Simd};
+use crate::memory::LINE;
 
 /// The product of a row with a panel of integers.
 #[derive(Clone, Copy)]

@@ -2,9 +2,9 @@
 
 use super::PANEL;
 use crate::cpu::simd::Dots;
+use crate::memory::LINE;
 
-/// A line: four inputs of 16 outputs.
-pub(super) const LINE: usize = 4 * PANEL;
+const _: () = assert!(LINE == 4 * PANEL, "a line has four inputs of 16 outputs");
 
 /// A vector's part of each line of a block of codes of `BITS` bits, 2 to 8.
 pub(super) struct Planes<D: Dots, const BITS: usize> {

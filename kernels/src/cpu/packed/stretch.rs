@@ -1,9 +1,10 @@
 //! A stretch of a panel, unpacked into the L1 cache for all rows that are multiplied with it.
 
 use super::layout::{Kind, Layout};
-use super::planes::{LINE, Planes};
+use super::planes::Planes;
 use super::{BLOCK, PANEL};
 use crate::cpu::simd::{DotKernel, DotSet, Dots, Simd};
+use crate::memory::LINE;
 
 /// Blocks of the longest stretch.
 pub(super) const BLOCKS: usize = 16;
