@@ -25,6 +25,8 @@ mod math;
 mod ops;
 mod prefetch;
 mod program;
+#[cfg(test)]
+mod random;
 mod scratch;
 mod shared;
 mod shrink;

@@ -2,18 +2,7 @@ use half::bf16;
 use proptest::prelude::*;
 
 use super::*;
-
-/// Uniform in [-1, 1), from a seed.
-fn random(seed: u64, len: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-    };
-    std::iter::repeat_with(next).take(len).collect()
-}
+use crate::cpu::random::random;
 
 fn weights(seed: u64, len: usize) -> Vec<bf16> {
     random(seed, len).into_iter().map(bf16::from_f32).collect()

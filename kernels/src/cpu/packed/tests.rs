@@ -1,5 +1,6 @@
 use super::*;
 use crate::cpu::gemm::WeightMemory;
+use crate::cpu::random::random;
 use crate::cpu::simd::{DotSet, Isa};
 use crate::cpu::threads::Pool;
 use crate::weight_formats::{Codes, PackedTensor, Quantisation, WeightFormat};
@@ -25,18 +26,6 @@ const E4M3: WeightFormat = WeightFormat {
     group: 4096,
     has_offsets: false,
 };
-
-/// Uniform in [-1, 1), from a seed.
-fn random(seed: u64, len: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-    };
-    std::iter::repeat_with(next).take(len).collect()
-}
 
 /// Activations with an outlier here and there, as models have them.
 fn activations(seed: u64, len: usize) -> Vec<f32> {
