@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::attention::{Pages, Plan};
 use super::forward::Forward;
-use super::load::{self, How, LoadError};
+use super::load::{self, LoadError, LoadOptions};
 use super::program::{FEATURES, program, widths};
 use super::scratch::Scratch;
 use super::shrink;
@@ -167,11 +167,11 @@ impl CpuBackend {
         let mut pool = Pool::new(threads).map_err(LoadError::Threads)?;
         let program = program(&spec, rotate_v_online);
         let widths = widths(&spec, &program);
-        let how = How {
+        let load_options = LoadOptions {
             fold_v: rotation.v && !rotate_v_online,
             expand: expand_weights,
         };
-        let weights = load::load(&spec, program, weights, &mut pool, how, progress)?;
+        let weights = load::load(&spec, program, weights, &mut pool, load_options, progress)?;
         let scratch = Scratch::new(
             spec.heads(),
             widths,

@@ -21,7 +21,7 @@ use parts::{Part, format_of, is_gated, packed_bytes, parts_of, shape};
 
 /// What becomes of weights while they are loaded.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct How {
+pub(super) struct LoadOptions {
     /// V's Hadamard rotation is folded in.
     pub(super) fold_v: bool,
     /// Packed weights are expanded to bf16.
@@ -33,7 +33,7 @@ struct Loader<'a, W: WeightSource> {
     source: &'a W,
     pool: &'a mut Pool,
     memory: WeightMemory,
-    how: How,
+    options: LoadOptions,
     progress: &'a mut dyn FnMut(u64, u64),
     done: u64,
     total: u64,
@@ -46,7 +46,7 @@ pub(super) fn load<W: WeightSource>(
     program: Vec<NamedOp>,
     source: &W,
     pool: &mut Pool,
-    how: How,
+    options: LoadOptions,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Weights, LoadError<W::Error>> {
     // All shapes first: a model that does not fit its configuration fails before anything is read.
@@ -68,13 +68,13 @@ pub(super) fn load<W: WeightSource>(
     let mut bytes = 0usize;
     for op in &program {
         if let Op::Linear { linear, .. } = op {
-            for part in parts_of(spec, source, how, *linear)? {
+            for part in parts_of(spec, source, options, *linear)? {
                 bytes = bytes.saturating_add(part.bytes(spec, is_gated(*linear)));
             }
         }
     }
     if !spec.tied_embeddings
-        && let Some(format) = format_of(spec, source, how, TensorName::Embedding)?
+        && let Some(format) = format_of(spec, source, options, TensorName::Embedding)?
     {
         let table = packed_bytes(spec, TensorName::Embedding, format);
         bytes = bytes.saturating_add(table.unwrap_or(0));
@@ -85,7 +85,7 @@ pub(super) fn load<W: WeightSource>(
         source,
         pool,
         memory,
-        how,
+        options,
         progress,
         done: 0,
         total,
@@ -105,7 +105,8 @@ impl<W: WeightSource> Loader<'_, W> {
         };
         if !self.spec.tied_embeddings {
             let name = TensorName::Embedding;
-            weights.embedding = Some(match format_of(self.spec, self.source, self.how, name)? {
+            let format = format_of(self.spec, self.source, self.options, name)?;
+            weights.embedding = Some(match format {
                 Some(format) => Embedding::Packed(self.packed(name, format)?),
                 None => Embedding::Plain(self.tensor(name)?),
             });
@@ -167,7 +168,7 @@ impl<W: WeightSource> Loader<'_, W> {
             Some(first.to_vec())
         };
         let mut linear = Linear::new(inputs);
-        for part in parts_of(self.spec, self.source, self.how, name)? {
+        for part in parts_of(self.spec, self.source, self.options, name)? {
             match part {
                 Part::Expanded(names) => {
                     let matrix = self.expanded(&names, is_gated(name))?;
@@ -260,7 +261,7 @@ impl<W: WeightSource> Loader<'_, W> {
             .load(name)
             .map_err(|source| LoadError::Source { name, source })?;
         self.finish(name, tensor.len());
-        if self.how.fold_v {
+        if self.options.fold_v {
             self.rotate(name, &mut tensor)?;
         }
         Ok(tensor)

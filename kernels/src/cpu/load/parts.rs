@@ -1,6 +1,6 @@
 //! Which tensors of a linear layer stay packed.
 
-use super::{How, LoadError};
+use super::{LoadError, LoadOptions};
 use crate::cpu::gemm::PackedMatrix;
 use crate::cpu::packed::QuantisedMatrix;
 use crate::model::ops::LinearName;
@@ -51,13 +51,13 @@ pub(super) fn packed_bytes(
 pub(super) fn format_of<W: WeightSource>(
     spec: &ModelSpec,
     source: &W,
-    how: How,
+    options: LoadOptions,
     name: TensorName,
 ) -> Result<Option<WeightFormat>, LoadError<W::Error>> {
     use LayerTensor as L;
     // A rotation mixes weights of different groups.
-    let is_folded = how.fold_v && matches!(name, TensorName::Layer(_, L::V | L::O));
-    if how.expand || is_folded {
+    let is_folded = options.fold_v && matches!(name, TensorName::Layer(_, L::V | L::O));
+    if options.expand || is_folded {
         return Ok(None);
     }
     let format = source.packed(name);
@@ -68,13 +68,13 @@ pub(super) fn format_of<W: WeightSource>(
 pub(super) fn parts_of<W: WeightSource>(
     spec: &ModelSpec,
     source: &W,
-    how: How,
+    options: LoadOptions,
     linear: LinearName,
 ) -> Result<Vec<Part>, LoadError<W::Error>> {
     let names = linear.weights(spec);
     let mut tensors = Vec::with_capacity(names.len());
     for name in &names {
-        tensors.push((*name, format_of(spec, source, how, *name)?));
+        tensors.push((*name, format_of(spec, source, options, *name)?));
     }
     if is_gated(linear) {
         return Ok(vec![match tensors[..] {
