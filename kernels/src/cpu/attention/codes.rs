@@ -226,7 +226,7 @@ impl<const BITS: u32, const ADD: bool> Kernel for Unpack<'_, BITS, ADD> {
         };
         let (vector, per_tile) = (order.vector_words(), order.cols.div_ceil(TILE));
         let group = 32 * vector;
-        let mut turned = Turned([0; 128]);
+        let mut transposed = Transposed([0; 128]);
         // Tiles come row by row.
         let (mut row, mut col) = (0, 0);
         let mut octets = || {
@@ -243,9 +243,9 @@ impl<const BITS: u32, const ADD: bool> Kernel for Unpack<'_, BITS, ADD> {
                 s.prefetch(ahead.wrapping_add(line));
             }
             ahead = ahead.wrapping_add(bytes.len());
-            turned.take(s, bytes);
+            transposed.take(s, bytes);
             if BITS == 8 {
-                for words in turned.0[..group].chunks_exact(64) {
+                for words in transposed.0[..group].chunks_exact(64) {
                     for (words, out) in words.chunks_exact(32).zip(octets()) {
                         // SAFETY: 32 words; half a row each of 8 columns.
                         unsafe { s.bytes_of_words(words.as_ptr(), out) };
@@ -253,7 +253,7 @@ impl<const BITS: u32, const ADD: bool> Kernel for Unpack<'_, BITS, ADD> {
                 }
                 continue;
             }
-            for (w, words) in turned.0[..group].chunks_exact(32).enumerate() {
+            for (w, words) in transposed.0[..group].chunks_exact(32).enumerate() {
                 let (words, lane_word) = (words.as_ptr(), i * vector + w);
                 for j in 0..4 / BITS as usize {
                     let fragment = 4 / BITS as usize * lane_word + j;
@@ -280,15 +280,15 @@ impl<const BITS: u32, const ADD: bool> Kernel for Unpack<'_, BITS, ADD> {
 
 /// One vector of words of every lane, by word: `[column pair][8 rows]`.
 #[repr(align(64))]
-struct Turned([u32; 128]);
+struct Transposed([u32; 128]);
 
-impl Turned {
+impl Transposed {
     /// Takes in the vectors of lanes `4 * row + column pair`, of four words each or two.
     #[inline(always)]
     fn take<S: Simd>(&mut self, s: S, bytes: &[u8]) {
         if bytes.len() == 512 {
             // SAFETY: both have 128 words.
-            return unsafe { s.turn_words(bytes.as_ptr().cast(), self.0.as_mut_ptr()) };
+            return unsafe { s.transpose_words(bytes.as_ptr().cast(), self.0.as_mut_ptr()) };
         }
         for (lane, words) in bytes.chunks_exact(8).enumerate() {
             for (w, word) in words.chunks_exact(4).enumerate() {

@@ -135,7 +135,7 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn turn_words(self, from: *const u32, out: *mut u32) {
+    unsafe fn transpose_words(self, from: *const u32, out: *mut u32) {
         // SAFETY: `self` proves the feature; the caller vouches for `from` and `out`.
         unsafe {
             for pair in 0..2 {

@@ -145,7 +145,7 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn turn_words(self, from: *const u32, out: *mut u32) {
+    unsafe fn transpose_words(self, from: *const u32, out: *mut u32) {
         // SAFETY: `self` proves the feature; the caller vouches for `from` and `out`.
         unsafe {
             let row = |g: usize| _mm512_loadu_si512(from.wrapping_add(16 * g).cast());

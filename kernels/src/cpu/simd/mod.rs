@@ -62,12 +62,12 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// # Safety
     /// The rows must be readable, and `out` writable for `2 * LANES` rows of `LANES`.
     unsafe fn transpose_pairs(self, rows: *const u32, stride: usize, out: *mut f32);
-    /// Turns 8 rows of words, `[8][4][4]`, so that the rows lie side by side: word `w` of quarter
+    /// Transposes 8 rows of words, `[8][4][4]`, so that they lie side by side: word `w` of quarter
     /// `t` of row `g` becomes `out[w][t][g]`.
     ///
     /// # Safety
     /// `from` must be readable and `out` writable for 128 words.
-    unsafe fn turn_words(self, from: *const u32, out: *mut u32);
+    unsafe fn transpose_words(self, from: *const u32, out: *mut u32);
     /// Takes a field out of each byte of 32 words, `[4][8]`, and the one `STEP` bits above: of
     /// quarter `t` and byte `b`, the eight words' fields at bit `shift`, then those above, go to
     /// `out[b % 2] + 32 * (2 * t + b / 2)`. Fields have `BITS` bits, 4 at most. With `ADD`, four

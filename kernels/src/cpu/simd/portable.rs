@@ -70,7 +70,7 @@ impl Simd for Portable {
         }
     }
     #[inline(always)]
-    unsafe fn turn_words(self, from: *const u32, out: *mut u32) {
+    unsafe fn transpose_words(self, from: *const u32, out: *mut u32) {
         for g in 0..8 {
             for t in 0..4 {
                 for w in 0..4 {
