@@ -76,14 +76,14 @@ impl Pages<'_> {
     /// Fills `out` with an item of keys, `[head_dim][32 tokens]`, of which columns beyond its
     /// tokens hold anything; or of values, `[panel of channels][32 tokens][32 channels]`, of which
     /// rows beyond its tokens hold anything and columns beyond the channels what they held.
-    /// `decoded` is scratch of 32 tokens.
+    /// `dequantised` is scratch of 32 tokens.
     #[inline(always)]
     pub(super) fn read<S: Simd>(
         &self,
         s: S,
         page: HeadPage,
         item: Item,
-        decoded: &mut [f32],
+        dequantised: &mut [f32],
         out: &mut [f32],
     ) {
         let dim = self.geometry.head_dim;
@@ -92,7 +92,7 @@ impl Pages<'_> {
             Side::V => assert_eq!(out.len(), value_floats(dim)),
         }
         if self.tables.block_and_room(page.block).0 > 0 {
-            return self.decode(page, item, decoded, out);
+            return self.dequantise(page, item, dequantised, out);
         }
         for (rows, first, count) in self.sub_records(page, item) {
             // SAFETY: a sub-record holds 16 rows of `dim` bf16 inside a frame of the arena, and
@@ -106,9 +106,9 @@ impl Pages<'_> {
         }
     }
 
-    /// Decodes an item of a shrunk block: the whole piece, whatever is seen of it.
+    /// Dequantises an item of a shrunk block: the whole piece, whatever is seen of it.
     #[inline(never)]
-    fn decode(&self, page: HeadPage, item: Item, rows: &mut [f32], out: &mut [f32]) {
+    fn dequantise(&self, page: HeadPage, item: Item, rows: &mut [f32], out: &mut [f32]) {
         let mut joined = Vec::new();
         let (format, shape, record) = self.record(page, item.side, &mut joined);
         let rows = &mut rows[..PIECE * shape.head_dim];
@@ -200,7 +200,7 @@ impl Pages<'_> {
     }
 }
 
-/// Transposes decoded rows `[32][dim]` to `[dim][32]`.
+/// Transposes dequantised rows `[32][dim]` to `[dim][32]`.
 fn keys_from_rows(rows: &[f32], dim: usize, out: &mut [f32]) {
     for (token, row) in rows.chunks_exact(dim).enumerate() {
         for (to, x) in out.chunks_exact_mut(PANEL).zip(row) {
@@ -209,7 +209,7 @@ fn keys_from_rows(rows: &[f32], dim: usize, out: &mut [f32]) {
     }
 }
 
-/// Copies decoded rows `[32][dim]` into panels of channel columns.
+/// Copies dequantised rows `[32][dim]` into panels of channel columns.
 fn values_from_rows(rows: &[f32], dim: usize, out: &mut [f32]) {
     for (i, panel) in out.chunks_exact_mut(PIECE * PANEL).enumerate() {
         let channels = PANEL.min(dim - i * PANEL);

@@ -24,8 +24,8 @@ pub(crate) struct Scratch {
     /// A piece of one head's keys, and one of its values.
     keys: Floats,
     values: Floats,
-    /// `[32][head_dim]`: a piece of a shrunk block, decoded.
-    decoded: Floats,
+    /// `[32][head_dim]`: a piece of a shrunk block, dequantised.
+    dequantised: Floats,
     /// `[rows][head_dim]`, scaled by 1 / sqrt(head_dim).
     pub(super) queries: Floats,
     /// The record of a shrunk block whose codes are computed on, and its bytes if they lie apart.
@@ -126,7 +126,7 @@ impl Scratch {
             keys: Floats::zeros(key_floats(head_dim)),
             // The columns that pad the last panel stay zero for ever.
             values: Floats::zeros(value_floats(head_dim)),
-            decoded: Floats::zeros(PIECE * head_dim),
+            dequantised: Floats::zeros(PIECE * head_dim),
             record: Record::new(head_dim),
             joined: Vec::new(),
             folded: Floats::zeros(rows * most_columns(head_dim)),
@@ -176,7 +176,7 @@ impl Scratch {
                 let ahead = block.runs_after(h, item);
                 block
                     .pages
-                    .read(s, block.page(h), item, &mut self.decoded, keys);
+                    .read(s, block.page(h), item, &mut self.dequantised, keys);
                 let panel = F32Panel {
                     start: keys.as_ptr(),
                     runs: ahead.unwrap_or([keys.as_ptr().cast(); 2]),
@@ -212,7 +212,7 @@ impl Scratch {
                 let ahead = block.runs_after(h, item);
                 block
                     .pages
-                    .read(s, block.page(h), item, &mut self.decoded, values);
+                    .read(s, block.page(h), item, &mut self.dequantised, values);
                 let panel = |i: usize| F32Panel {
                     start: values[i * PIECE * PANEL..][..PIECE * PANEL].as_ptr(),
                     runs: ahead.unwrap_or([values.as_ptr().cast(); 2]),
