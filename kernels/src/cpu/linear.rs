@@ -32,7 +32,7 @@ pub(super) enum Then {
     Store,
     /// They are added to what is there, without a bias.
     Add,
-    /// They are gates and what they open: `silu(gate) * up` is stored.
+    /// They are gate and up: `silu(gate) * up` is stored.
     SwiGlu,
 }
 

@@ -192,7 +192,7 @@ impl QuantisedMatrix {
         Some(layout.panels() * layout.panel_bytes())
     }
 
-    /// Whether two formats can be the gates and what they open of one product.
+    /// Whether two formats can be gate and up of one product.
     pub fn can_join(a: WeightFormat, b: WeightFormat) -> bool {
         (a.codes == Codes::E4M3) == (b.codes == Codes::E4M3)
     }

@@ -10,7 +10,7 @@ use crate::cpu::threads::Items;
 pub enum Weights {
     /// A tensor.
     Plain(QuantisedMatrix),
-    /// A gate for each output, and what it opens; [`QuantisedMatrix::can_join`].
+    /// Gate and up; [`QuantisedMatrix::can_join`].
     Gated([QuantisedMatrix; 2]),
 }
 

@@ -33,7 +33,7 @@ pub struct Product<'a> {
     pub parts: &'a [Part],
     /// Columns of a row of the output.
     pub stride: usize,
-    /// Whether sums are added to what is there; parts have neither biases nor gates then.
+    /// Whether sums are added to what is there; parts are plain then, without biases.
     pub add: bool,
 }
 
@@ -115,7 +115,10 @@ impl Product<'_> {
                     "a bias is for what is stored"
                 );
             }
-            assert!(matrices.len() == 1 || !self.add, "gates cannot be added");
+            assert!(
+                matrices.len() == 1 || !self.add,
+                "gate and up cannot be added"
+            );
         }
     }
 
@@ -126,7 +129,7 @@ impl Product<'_> {
             (Weights::Plain(_), None) => Epilogue::Store,
             (Weights::Plain(_), Some(bias)) if !self.add => Epilogue::Bias(bias),
             (Weights::Gated(_), None) if !self.add => Epilogue::SwiGlu,
-            (_, _) => unreachable!("`check` refuses a bias or gates with more to do"),
+            (_, _) => unreachable!("`check` refuses more than one of bias, SwiGLU and adding"),
         }
     }
 

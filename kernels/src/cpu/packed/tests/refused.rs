@@ -46,7 +46,7 @@ fn parts_beyond_every_address() {
 
 #[test]
 #[should_panic(expected = "E4M3 and integers in one part")]
-fn gates_of_integers_with_floats() {
+fn a_gate_of_integers_with_an_up_of_floats() {
     let both = Weights::Gated([of_format(INT4, 40), of_format(E4M3, 40)]);
     refuse(vec![Part::new(0, both, None)], 80, false);
 }
@@ -60,14 +60,14 @@ fn a_bias_of_what_is_added() {
 
 #[test]
 #[should_panic(expected = "a bias is for what is stored")]
-fn a_bias_of_gates() {
+fn a_bias_of_gate_and_up() {
     let both = Weights::Gated([of_format(INT4, 40), of_format(INT6, 40)]);
     refuse(vec![Part::new(0, both, Some(vec![1.0; 40]))], 80, false);
 }
 
 #[test]
-#[should_panic(expected = "gates cannot be added")]
-fn gates_of_what_is_added() {
+#[should_panic(expected = "gate and up cannot be added")]
+fn gate_and_up_of_what_is_added() {
     let both = Weights::Gated([of_format(INT4, 40), of_format(INT6, 40)]);
     refuse(vec![Part::new(0, both, None)], 80, true);
 }
