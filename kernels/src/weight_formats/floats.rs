@@ -29,30 +29,46 @@ const fn e4m3_values() -> [f32; 256] {
     values
 }
 
+/// The integer nearest to `value`, 0 to 2^22, ties to even: as `round_ties_even`, which is a call
+/// where the compiler may not use SSE4.1.
+pub(super) fn rounded(value: f32) -> f32 {
+    (value + INTEGERS) - INTEGERS
+}
+
+/// From here on to twice as much, floats are the integers.
+const INTEGERS: f32 = (1u32 << 23) as f32;
+
 /// The code of the E4M3 number nearest to `value`, ties to the even mantissa. What is beyond ±448
 /// becomes ±448; NaN stays NaN.
 pub fn nearest_e4m3(value: f32) -> u8 {
-    let sign = (value.to_bits() >> 24) as u8 & 0x80;
-    let magnitude = value.abs();
-    if magnitude.is_nan() {
-        return sign | 0x7f;
-    }
+    // Without branches, so that the compiler computes several at once.
+    let sign = value.to_bits() >> 24 & 0x80;
+    let magnitude = value.abs().min(448.0);
     // Distances of neighbours: eighths of the power of two, of 2^-6 at least.
-    let exponent = (magnitude.to_bits() >> 23) as i32 - 127;
-    let exponent = exponent.max(-6);
-    if exponent > 8 {
-        return sign | 0x7e;
-    }
-    let eighth = f32::from_bits(((exponent - 3 + 127) as u32) << 23);
-    let eighths = (magnitude / eighth).round_ties_even() as u32;
+    let power = (magnitude.to_bits() >> 23).max(127 - 6);
+    let eighth = f32::from_bits((power - 3) << 23);
+    // The integer, in the last bits of the sum that rounded to it.
+    let eighths = (magnitude / eighth + INTEGERS).to_bits() - INTEGERS.to_bits();
     // Eight and more eighths carry into the exponent by themselves.
-    let code = ((exponent + 6) as u32) << 3;
-    sign | (code + eighths).min(0x7e) as u8
+    let code = ((power - (127 - 6)) << 3) + eighths;
+    let code = if value.is_nan() { 0x7f } else { code };
+    (sign | code) as u8
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rounding_is_to_nearest_and_ties_to_even() {
+        for quarter in 0..1000 {
+            let value = quarter as f32 / 4.0;
+            for value in [value, value.next_up(), value.next_down().max(0.0)] {
+                assert_eq!(rounded(value), value.round_ties_even(), "{value}");
+            }
+        }
+        assert_eq!(rounded(4_194_303.5), 4_194_304.0);
+    }
 
     #[test]
     fn codes_are_the_numbers_of_the_published_tables() {

@@ -1,5 +1,6 @@
 //! Quantising weights while they are loaded.
 
+use super::floats::rounded;
 use super::{Codes, PackedRows, PackedTensor, WeightFormat, nearest_e4m3};
 
 /// What plain weights become.
@@ -100,33 +101,53 @@ fn with_inverse(scale: f32) -> (f32, f32) {
 }
 
 fn greatest(weights: &[f32]) -> f32 {
-    weights.iter().fold(0.0, |most: f32, w| most.max(w.abs()))
+    let [low, high] = range(weights);
+    high.max(-low).max(0.0)
+}
+
+/// The least and the greatest of finite weights, eight beside each other, which the compiler
+/// computes at once.
+fn range(weights: &[f32]) -> [f32; 2] {
+    let (mut least, mut most) = ([f32::MAX; 8], [f32::MIN; 8]);
+    let (eights, rest) = weights.as_chunks::<8>();
+    for some in eights.iter().map(|eight| &eight[..]).chain([rest]) {
+        for ((least, most), &weight) in least.iter_mut().zip(&mut most).zip(some) {
+            *least = if weight < *least { weight } else { *least };
+            *most = if weight > *most { weight } else { *most };
+        }
+    }
+    [
+        least.into_iter().fold(f32::MAX, f32::min),
+        most.into_iter().fold(f32::MIN, f32::max),
+    ]
 }
 
 /// Sixteen steps over the best of some ranges around the middle.
 fn best_range(weights: &[f32], codes: &mut [u8]) -> (f32, f32) {
-    let range = weights.iter().fold((f32::MAX, f32::MIN), |(low, high), w| {
-        (low.min(*w), high.max(*w))
-    });
-    let (middle, half) = ((range.0 + range.1) / 2.0, (range.1 - range.0) / 2.0);
+    let [low, high] = range(weights);
+    let (middle, half) = ((low + high) / 2.0, (high - low) / 2.0);
     if half <= 0.0 {
         codes.fill(0);
-        return (0.0, range.0);
+        return (0.0, low);
     }
     let steps = |part: f32| {
         let scale = 2.0 * half * part / 15.0;
         (scale, middle - half * part)
     };
     let code = |weight: f32, (scale, offset): (f32, f32)| {
-        ((weight - offset) / scale)
-            .round_ties_even()
-            .clamp(0.0, 15.0)
+        rounded(((weight - offset) / scale).clamp(0.0, 15.0))
     };
     let error = |steps: (f32, f32)| {
-        let errors = weights
-            .iter()
-            .map(|w| code(*w, steps) * steps.0 + steps.1 - w);
-        errors.map(|error| error * error).sum::<f32>()
+        // Sums beside each other, which the compiler computes at once.
+        let mut sums = [0f32; 8];
+        let (eights, rest) = weights.as_chunks::<8>();
+        for some in eights.iter().map(|eight| &eight[..]).chain([rest]) {
+            for (sum, weight) in sums.iter_mut().zip(some) {
+                let error = code(*weight, steps) * steps.0 + steps.1 - weight;
+                *sum += error * error;
+            }
+        }
+        sums.iter().sum::<f32>()
     };
     let tried = RANGES.map(|part| (error(steps(part)), steps(part)));
     let best = tried.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
@@ -143,8 +164,7 @@ fn nearest(format: WeightFormat, values: &[f32], weights: &[f32], codes: &mut [u
     let (low, high) = finite().fold((f32::MAX, f32::MIN), |(low, high), value| {
         (low.min(value), high.max(value))
     });
-    let least = weights.iter().copied().fold(f32::MAX, f32::min);
-    let most = weights.iter().copied().fold(f32::MIN, f32::max);
+    let [least, most] = range(weights);
     let (scale, offset) = match format.has_offsets {
         true => {
             let scale = (most - least) / (high - low);

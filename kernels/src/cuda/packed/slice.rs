@@ -23,14 +23,20 @@ impl ChunkRow {
             Codes::Iq4 => 128,
             Codes::E4M3 | Codes::E2M1 => 0,
         };
-        let code = |code: u8| match (from.codes, format.codes) {
-            (Codes::Iq4, _) => (i16::from(IQ4_VALUES[usize::from(code & 15)]) + 128) as u8,
-            (Codes::Int { .. }, ChunkCodes::Int8) if format.groups == 0 => {
-                (i16::from(code) - zero + 128) as u8
+        let mut codes = tensor.codes(row).to_vec();
+        match (from.codes, format.codes) {
+            (Codes::Iq4, _) => {
+                for code in &mut codes {
+                    *code = (i16::from(IQ4_VALUES[usize::from(*code & 15)]) + 128) as u8;
+                }
             }
-            _ => code,
-        };
-        let codes = tensor.codes(row).iter().map(|c| code(*c)).collect();
+            (Codes::Int { .. }, ChunkCodes::Int8) if format.groups == 0 => {
+                for code in &mut codes {
+                    *code = (i16::from(*code) - zero + 128) as u8;
+                }
+            }
+            _ => {}
+        }
         let (scales, offsets) = (tensor.scales(row), tensor.offsets(row));
         if format.groups == 0 {
             let unit = match format.codes {
@@ -122,7 +128,7 @@ impl PackedSlice {
             None => ChunkRow::default(),
         });
         let codes = match format.is_fp8_rows() {
-            true => rows.iter().flat_map(|row| permuted(row, inputs)).collect(),
+            true => rows.each_ref().map(|row| permuted(row, inputs)).concat(),
             false => {
                 let bytes = format.slice_bytes();
                 let mut chunks = vec![0; inputs.div_ceil(CHUNK_INPUTS) * bytes];
@@ -140,12 +146,16 @@ impl PackedSlice {
 }
 
 /// The codes of a row in the order of `Fp8Rows` of the kernels: within sixteens at 4 t + i.
-fn permuted(row: &ChunkRow, inputs: usize) -> impl Iterator<Item = u8> {
-    (0..row_bytes(inputs)).map(|at| {
-        let t = at % 16 / 4;
-        let input = at / 16 * 16 + 2 * t + [0, 8, 1, 9][at % 4];
-        row.codes.get(input).copied().unwrap_or(0)
-    })
+fn permuted(row: &ChunkRow, inputs: usize) -> Vec<u8> {
+    let mut codes = row.codes.clone();
+    codes.resize(row_bytes(inputs), 0);
+    for sixteen in codes.as_chunks_mut::<16>().0 {
+        let plain = *sixteen;
+        for (at, code) in sixteen.iter_mut().enumerate() {
+            *code = plain[2 * (at / 4) + [0, 8, 1, 9][at % 4]];
+        }
+    }
+    codes
 }
 
 fn pack_chunk(format: ChunkFormat, rows: &[ChunkRow], step: usize, out: &mut [u8]) {
