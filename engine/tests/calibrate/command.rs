@@ -54,6 +54,34 @@ fn profiles_are_of_the_weights_that_quantising_made() {
     }
 }
 
+/// Packed and expanded weights are computed on otherwise, so figures of one are not the other's.
+#[test]
+fn what_was_measured_on_packed_weights_is_not_mixed_with_expanded_ones() {
+    let bench = Bench::new();
+    let line = |more: &str| format!("calibrate --text text.txt --formats int4 --out m.json {more}");
+    bench.good(&line("--quantization int4"));
+    let packed = bench.losses("m.json.losses");
+    let said = bench.bad(&line("--quantization int4 --weights exact"));
+    assert!(
+        said.contains("held=packed instead of") && said.contains("held=exact"),
+        "{said}"
+    );
+    bench.good(&line("--quantization int4"));
+    assert_eq!(bench.losses("m.json.losses"), packed);
+    std::fs::remove_file(bench.path("m.json.losses")).expect("it is there");
+    bench.good(&line("--quantization int4 --weights exact"));
+    assert_ne!(bench.losses("m.json.losses")[1..], packed[1..]);
+    // Plain weights are held in one way, and gradients are of expanded ones.
+    let kvmix = "--method kvmix --ctx 64 --samples 1 --quantization int4";
+    for more in ["", kvmix] {
+        std::fs::remove_file(bench.path("m.json.losses")).expect("it is there");
+        bench.good(&line(more));
+        let figures = bench.losses("m.json.losses");
+        bench.good(&line(&format!("{more} --weights exact")));
+        assert_eq!(bench.losses("m.json.losses"), figures);
+    }
+}
+
 #[test]
 fn pmkvq_sensitivities_give_floors_and_resume_sample_by_sample() {
     let bench = Bench::new();

@@ -128,7 +128,8 @@ impl CalibrateArgs {
         let windows = self.windows(&tokens)?;
         let method = self.described(&windows);
         let model = opened.model.identity();
-        let mut figures = self.figures(&model, &method, &device)?;
+        let is_packed = opened.model.is_packed().map_err(ebb_models::OpenError::from)?;
+        let mut figures = self.figures(&model, &method, (&device, is_packed))?;
         let geometry = opened.model.spec.kv_geometry();
         let choices = self.format_choices()?;
         let found = match self.method {
@@ -314,24 +315,31 @@ impl CalibrateArgs {
         }
     }
 
-    /// What an earlier run of the same calibration has found already.
+    /// What an earlier run of the same calibration has found already. `is_packed`: whether any of
+    /// the model's weights can be held packed.
     fn figures(
         &self,
         model: &ebb_models::model::Identity,
         method: &Method,
-        device: &Device,
+        (device, is_packed): (&Device, bool),
     ) -> Result<Losses, CliError> {
         let kept = self.out.with_added_extension("losses");
-        // A served model's activations are rounded on a GPU, which is measured with the pages.
-        // Gradients are f32 anywhere.
-        let arithmetic = match (self.method, device) {
-            (MethodName::Measured, Device::Cuda(_)) => " activations=bf16",
+        // Gradients are f32 anywhere. What is measured is rounded as a served model is: activations
+        // on a GPU, and with packed weights on a CPU.
+        let is_measured = self.method == MethodName::Measured;
+        let arithmetic = match device {
+            Device::Cuda(_) if is_measured => " activations=bf16",
             _ => "",
+        };
+        let held = match self.run.model.expand_weights() {
+            _ if !is_measured || !is_packed => "",
+            true => " held=exact",
+            false => " held=packed",
         };
         let rotate_k = if self.rotate_k { " rotate_k=true" } else { "" };
         let what = format!(
             "{} weights={} method={} ctx={} samples={} stride={} rotate_v={}{rotate_k} \
-             text={}{arithmetic}",
+             text={}{arithmetic}{held}",
             model.name,
             model.weights,
             method.name,
