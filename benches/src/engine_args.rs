@@ -25,7 +25,7 @@ pub struct EngineArgs {
     )]
     pub model: String,
     /// Quantise the linear layers of plain weights while they are loaded: fp8 or int4
-    #[arg(long, value_name = "FORMAT", value_parser = quantisation_named)]
+    #[arg(long, value_name = "FORMAT")]
     pub quantization: Option<Quantisation>,
     /// Expand quantised weights to bf16 while they are loaded
     #[arg(long)]
@@ -111,14 +111,6 @@ impl EngineArgs {
         config.threads = self.threads.unwrap_or(config.threads);
         config.device = device;
         Ok(config)
-    }
-}
-
-fn quantisation_named(name: &str) -> Result<Quantisation, String> {
-    match name {
-        "fp8" => Ok(Quantisation::Fp8),
-        "int4" => Ok(Quantisation::Int4),
-        _ => Err("weights are quantised to fp8 or int4".into()),
     }
 }
 

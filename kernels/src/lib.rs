@@ -21,10 +21,12 @@ pub mod kv;
 mod mapped_file;
 mod memory;
 pub mod model;
+mod split_mix;
 pub mod weight_formats;
 
 pub use half::bf16;
 pub use mapped_file::MappedFile;
+pub use split_mix::split_mix;
 
 /// Tokens in a block, the unit of ownership of the KV cache.
 pub const BLOCK_TOKENS: usize = 128;

@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     }
     let model = Path::new(&args.engine.model);
     let name = ModelRef::parse(&args.engine.model)?.files(None)?.name();
-    let opened = ebb_models::open_as(&args.engine.model, None, LoadFormat::Dummy)?;
+    let opened = ebb_models::open_as(&args.engine.model, None, LoadFormat::Dummy, None)?;
     let dir = args.dir.join(format!("ebb-startup-{}", std::process::id()));
     let begin = Instant::now();
     let written = files::write(&opened.model, &model.join("config.json"), &dir);

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ebb_kernels::weight_formats::Quantisation;
 use thiserror::Error;
 
 use crate::model::{
@@ -19,6 +20,14 @@ pub enum OpenError {
     /// The model cannot be found, fetched or read.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// Its weights cannot be quantised.
+    #[error("--quantization {asked}: {why}; leave it out")]
+    Quantization {
+        /// What they were to become.
+        asked: Quantisation,
+        /// Why they cannot.
+        why: String,
+    },
     /// Its tokenizer or chat template is unusable.
     #[error("the model's tokenizer cannot be used: {0}")]
     Tokenizer(#[from] TokenizerError),
@@ -88,17 +97,18 @@ impl Opened {
 /// # Errors
 /// When the model or its tokenizer cannot be used.
 pub fn open(model: &str, cache_dir: Option<PathBuf>) -> Result<Opened, OpenError> {
-    open_as(model, cache_dir, LoadFormat::Auto)
+    open_as(model, cache_dir, LoadFormat::Auto, None)
 }
 
-/// [`open`] with a choice of the weights.
+/// [`open`] with a choice of the weights, and of what plain ones are quantised to as they are read.
 ///
 /// # Errors
-/// As there.
+/// As there, and when weights that are to be quantised are quantised already.
 pub fn open_as(
     model: &str,
     cache_dir: Option<PathBuf>,
     format: LoadFormat,
+    quantisation: Option<Quantisation>,
 ) -> Result<Opened, OpenError> {
     let mut model = ModelRef::parse(model)?;
     if let Some(dir) = &cache_dir {
@@ -107,6 +117,10 @@ pub fn open_as(
     let cache_dir = cache_dir.or_else(default_cache_dir);
     let files = model.files_for(format, cache_dir.as_deref())?;
     let mut model = LoadedModel::open_as(&files, format)?;
+    if let Some(asked) = quantisation {
+        let quantised = model.quantise(asked);
+        quantised.map_err(|why| OpenError::Quantization { asked, why })?;
+    }
     let tokenizer = Arc::new(tokenizer(&model.tokenizer)?);
     end_with_eos_token(&mut model, &tokenizer);
     let template = model.chat_template.as_ref().map(|source| {

@@ -28,6 +28,6 @@ mod start;
 pub mod trajectory;
 
 pub use start::{
-    CPU_KV_MEMORY_BYTES, EngineConfig, GPU_MEMORY_UTILIZATION, StartError, backend, pool, quantise,
-    start, start_on,
+    CPU_KV_MEMORY_BYTES, EngineConfig, GPU_MEMORY_UTILIZATION, StartError, backend, pool, start,
+    start_on,
 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use ebb_kernels::weight_formats::Quantisation;
-use ebb_models::model::{DEFAULT_MODEL, LoadFormat};
+use ebb_models::model::{self, DEFAULT_MODEL};
 use ebb_serving::client_memory::ClientMemory;
 use ebb_serving::device::{Device, DeviceChoice};
 use ebb_serving::{EngineConfig, GPU_MEMORY_UTILIZATION};
@@ -40,11 +40,12 @@ pub(super) struct ModelArgs {
     pub(super) cache_dir: Option<PathBuf>,
     /// Where the values of the weights come from.
     #[arg(long, value_enum, default_value = "auto")]
-    load_format: WeightFormat,
-    /// Quantise the linear layers of plain weights while they are loaded; embedding and output
-    /// projection stay as they are.
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    quantization: Option<Quantization>,
+    load_format: LoadFormat,
+    /// Quantise the linear layers of plain weights while they are loaded: fp8, E4M3 with a scale for
+    /// each output; or int4, with a scale and an offset for each group of 128 inputs, 64 or 32 where
+    /// 128 do not divide a row. Embedding and output projection stay as they are.
+    #[arg(long, value_name = "FORMAT")]
+    quantization: Option<Quantisation>,
     /// How quantised weights are held.
     #[arg(long, value_enum, default_value = "packed")]
     weights: Weights,
@@ -57,37 +58,18 @@ impl ModelArgs {
     }
 
     /// Where the values of the weights come from.
-    pub(super) fn load_format(&self) -> LoadFormat {
+    pub(super) fn load_format(&self) -> model::LoadFormat {
         self.load_format.into()
     }
 
     /// What plain weights are quantised to.
     pub(super) fn quantization(&self) -> Option<Quantisation> {
-        self.quantization.map(Quantisation::from)
+        self.quantization
     }
 
     /// Whether packed weights are expanded.
     pub(super) fn expand_weights(&self) -> bool {
         self.weights == Weights::Exact
-    }
-}
-
-/// What plain weights are quantised to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Quantization {
-    /// E4M3, with a scale for each output.
-    Fp8,
-    /// Four bits, with a scale and an offset for each group of 128 inputs; 64 or 32 where 128 do
-    /// not divide a row.
-    Int4,
-}
-
-impl From<Quantization> for Quantisation {
-    fn from(quantization: Quantization) -> Self {
-        match quantization {
-            Quantization::Fp8 => Self::Fp8,
-            Quantization::Int4 => Self::Int4,
-        }
     }
 }
 
@@ -102,18 +84,18 @@ enum Weights {
 
 /// Where the values of the weights come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum WeightFormat {
+enum LoadFormat {
     /// The model's files.
     Auto,
     /// Random numbers: to measure any shape; of a directory only config.json is needed.
     Dummy,
 }
 
-impl From<WeightFormat> for LoadFormat {
-    fn from(format: WeightFormat) -> Self {
+impl From<LoadFormat> for model::LoadFormat {
+    fn from(format: LoadFormat) -> Self {
         match format {
-            WeightFormat::Auto => Self::Auto,
-            WeightFormat::Dummy => Self::Dummy,
+            LoadFormat::Auto => Self::Auto,
+            LoadFormat::Dummy => Self::Dummy,
         }
     }
 }

@@ -6,6 +6,7 @@ use half::bf16;
 
 use super::weights::rows_of;
 use super::{LayerTensor, ModelSpec, TensorName, WeightSource};
+use crate::split_mix;
 
 /// How one tensor's values are drawn: uniform in `center ± amplitude`, value `i` a function of
 /// `seed` and `i` alone.
@@ -40,13 +41,7 @@ impl Uniform {
     /// Value `index`; `fill_random` of the CUDA kernels computes the same, up to a rounding where
     /// `center` is not 0.
     fn value(self, index: u64) -> bf16 {
-        let z = self
-            .seed
-            .wrapping_add((index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let z = z ^ (z >> 31);
-        let unit = (z >> 40) as f32 * (2.0 / (1 << 24) as f32) - 1.0;
+        let unit = (split_mix(self.seed, index + 1) >> 40) as f32 * (2.0 / (1 << 24) as f32) - 1.0;
         bf16::from_f32(unit * self.amplitude + self.center)
     }
 

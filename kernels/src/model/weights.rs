@@ -74,6 +74,11 @@ impl fmt::Display for TensorName {
 }
 
 impl TensorName {
+    /// Whether it is the matrix of a linear layer; the embedding and the output projection are not.
+    pub fn is_linear(self) -> bool {
+        matches!(self, Self::Layer(_, tensor) if tensor.is_linear())
+    }
+
     /// The shape this tensor must have in a model of `spec`: row-major, `[out][in]` or `[len]`.
     pub fn shape(self, spec: &ModelSpec) -> Vec<usize> {
         let hidden = spec.hidden;
@@ -100,6 +105,12 @@ impl TensorName {
 }
 
 impl LayerTensor {
+    /// Whether it is a matrix.
+    pub fn is_linear(self) -> bool {
+        use LayerTensor as L;
+        matches!(self, L::Q | L::K | L::V | L::O | L::Gate | L::Up | L::Down)
+    }
+
     fn shape(self, hidden: usize, layer: &LayerSpec) -> Vec<usize> {
         let (attention, intermediate) = (layer.attention(), layer.intermediate());
         let (heads, head_dim) = (attention.heads(), attention.head_dim);
@@ -186,7 +197,7 @@ pub trait WeightSource: Sync {
     /// once.
     ///
     /// # Panics
-    /// If the tensor is not packed.
+    /// Where [`WeightSource::packed`] says that the tensor is not packed, it may.
     fn read_packed(
         &self,
         name: TensorName,

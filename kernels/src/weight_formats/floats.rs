@@ -1,7 +1,7 @@
 //! Floating-point numbers of four and of eight bits.
 //!
-//! E4M3 is "FP8 formats for deep learning" (arXiv 2209.05433); E2M1 is of the OCP Microscaling
-//! formats, version 1.0.
+//! E4M3 is "FP8 formats for deep learning" (arXiv 2209.05433); E2M1 and E8M0 are of the OCP
+//! Microscaling formats, version 1.0.
 
 /// E2M1 by code: a sign, two bits of exponent, one of mantissa.
 pub const E2M1: [f32; 16] = [
@@ -37,6 +37,16 @@ pub(super) fn rounded(value: f32) -> f32 {
 
 /// From here on to twice as much, floats are the integers.
 const INTEGERS: f32 = (1u32 << 23) as f32;
+
+/// E8M0 by code: 2^(code − 127), a scale of the Microscaling formats. 255 is NaN.
+pub fn e8m0(code: u8) -> f32 {
+    match code {
+        // Below the normal numbers of f32.
+        0 => f32::from_bits(1 << 22),
+        255 => f32::NAN,
+        code => f32::from_bits(u32::from(code) << 23),
+    }
+}
 
 /// The code of the E4M3 number nearest to `value`, ties to the even mantissa. What is beyond ±448
 /// becomes ±448; NaN stays NaN.
@@ -82,6 +92,13 @@ mod tests {
         for code in 1..127 {
             assert!(E4M3[code] > E4M3[code - 1] && E4M3[code + 128] == -E4M3[code]);
         }
+    }
+
+    #[test]
+    fn codes_of_e8m0_are_powers_of_two() {
+        assert_eq!(e8m0(0), 2f32.powi(-127));
+        assert_eq!((e8m0(127), e8m0(254)), (1.0, 2f32.powi(127)));
+        assert!(e8m0(255).is_nan());
     }
 
     #[test]

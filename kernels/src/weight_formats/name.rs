@@ -1,8 +1,14 @@
-//! Names of weight formats, for logs and messages.
+//! Names of weight formats, for logs, messages and flags.
 
 use std::fmt;
+use std::str::FromStr;
 
-use super::{Codes, WeightFormat};
+use super::{Codes, Quantisation, WeightFormat};
+
+/// No quantisation has this name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no quantisation; there are fp8 and int4")]
+pub struct UnknownQuantisation(String);
 
 impl fmt::Display for Codes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -25,6 +31,28 @@ impl fmt::Display for WeightFormat {
     }
 }
 
+/// What a quantisation is called in flags and hashes.
+impl fmt::Display for Quantisation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fp8 => f.write_str("fp8"),
+            Self::Int4 => f.write_str("int4"),
+            Self::Nearest(format) => format.fmt(f),
+        }
+    }
+}
+
+/// Those that have a name of their own.
+impl FromStr for Quantisation {
+    type Err = UnknownQuantisation;
+
+    fn from_str(name: &str) -> Result<Self, UnknownQuantisation> {
+        let mut named = [Self::Fp8, Self::Int4].into_iter();
+        let found = named.find(|quantisation| quantisation.to_string() == name);
+        found.ok_or_else(|| UnknownQuantisation(name.to_owned()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,5 +68,14 @@ mod tests {
         assert_eq!(format.to_string(), "int4 in groups of 32 with offsets");
         (format.codes, format.has_offsets) = (Codes::E4M3, false);
         assert_eq!(format.to_string(), "e4m3 in groups of 32");
+    }
+
+    #[test]
+    fn quantisations_are_known_by_name() {
+        for quantisation in [Quantisation::Fp8, Quantisation::Int4] {
+            assert_eq!(quantisation.to_string().parse(), Ok(quantisation));
+        }
+        let unknown = "int3".parse::<Quantisation>().unwrap_err().to_string();
+        assert_eq!(unknown, "`int3` is no quantisation; there are fp8 and int4");
     }
 }

@@ -3,39 +3,45 @@
 use half::bf16;
 
 use super::{PackedRows, PackedTensor, Quantisation, WeightFormat};
-use crate::model::{LayerTensor, TensorName, WeightSource};
+use crate::model::{TensorName, WeightSource};
 
-/// The weights of `source` with its linear layers quantised. The embedding and the output
+/// The weights of `source` with its linear layers quantised, if at all. The embedding and the output
 /// projection stay as they are, and so does what the source has packed already.
 #[derive(Debug, Clone)]
 pub struct QuantisedWeights<W> {
     source: W,
-    quantisation: Quantisation,
+    quantisation: Option<Quantisation>,
 }
 
 impl<W: WeightSource> QuantisedWeights<W> {
-    /// Reads nothing.
-    pub fn new(source: W, quantisation: Quantisation) -> Self {
+    /// Reads nothing. Without a quantisation everything is as the source has it.
+    pub fn new(source: W, quantisation: impl Into<Option<Quantisation>>) -> Self {
         Self {
             source,
-            quantisation,
+            quantisation: quantisation.into(),
         }
     }
 
-    /// Inputs of a tensor, if it is quantised here.
-    fn inputs(&self, name: TensorName) -> Result<Option<usize>, W::Error> {
-        use LayerTensor as L;
-        let TensorName::Layer(_, tensor) = name else {
+    /// The weights before they are quantised here.
+    pub fn source(&self) -> &W {
+        &self.source
+    }
+
+    /// What plain linear layers become.
+    pub fn quantisation(&self) -> Option<Quantisation> {
+        self.quantisation
+    }
+
+    /// What a tensor is quantised to here, and its inputs, if it is.
+    fn of(&self, name: TensorName) -> Result<Option<(Quantisation, usize)>, W::Error> {
+        let Some(quantisation) = self.quantisation.filter(|_| name.is_linear()) else {
             return Ok(None);
         };
-        let is_linear = matches!(
-            tensor,
-            L::Q | L::K | L::V | L::O | L::Gate | L::Up | L::Down
-        );
-        if !is_linear || self.source.packed(name)?.is_some() {
+        if self.source.packed(name)?.is_some() {
             return Ok(None);
         }
-        Ok(self.source.shape(name)?.last().copied())
+        let inputs = self.source.shape(name)?.last().copied();
+        Ok(inputs.map(|inputs| (quantisation, inputs)))
     }
 
     fn rows(&self, name: TensorName, first: usize, values: usize) -> Result<Vec<f32>, W::Error> {
@@ -58,18 +64,18 @@ impl<W: WeightSource> WeightSource for QuantisedWeights<W> {
         first_row: usize,
         out: &mut [bf16],
     ) -> Result<(), W::Error> {
-        let Some(inputs) = self.inputs(name)? else {
+        let Some((quantisation, inputs)) = self.of(name)? else {
             return self.source.read_rows(name, first_row, out);
         };
         let weights = self.rows(name, first_row, out.len())?;
-        let tensor: PackedTensor = self.quantisation.tensor(inputs, &weights);
+        let tensor: PackedTensor = quantisation.tensor(inputs, &weights);
         out.copy_from_slice(&tensor.dequantise());
         Ok(())
     }
 
     fn packed(&self, name: TensorName) -> Result<Option<WeightFormat>, W::Error> {
-        match self.inputs(name)? {
-            Some(inputs) => Ok(Some(self.quantisation.format(inputs))),
+        match self.of(name)? {
+            Some((quantisation, inputs)) => Ok(Some(quantisation.format(inputs))),
             None => self.source.packed(name),
         }
     }
@@ -80,11 +86,11 @@ impl<W: WeightSource> WeightSource for QuantisedWeights<W> {
         first_row: usize,
         out: PackedRows<'_>,
     ) -> Result<(), W::Error> {
-        let Some(inputs) = self.inputs(name)? else {
+        let Some((quantisation, inputs)) = self.of(name)? else {
             return self.source.read_packed(name, first_row, out);
         };
         let weights = self.rows(name, first_row, out.codes.len())?;
-        self.quantisation.quantise(inputs, &weights, out);
+        quantisation.quantise(inputs, &weights, out);
         Ok(())
     }
 

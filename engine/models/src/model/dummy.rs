@@ -6,9 +6,9 @@
 
 use std::collections::HashMap;
 
-use ebb_kernels::bf16;
 use ebb_kernels::model::{ModelSpec, RandomWeights, TensorName, WeightSource};
 use ebb_kernels::weight_formats::{Codes, PackedRows, PackedTensor, WeightFormat};
+use ebb_kernels::{bf16, split_mix};
 
 use super::error::ModelError;
 
@@ -66,11 +66,10 @@ impl WeightSource for DummyWeights {
             };
         };
         let inputs = self.inputs(name);
-        for (row, out) in (first_row..).zip(out.chunks_mut(inputs)) {
-            let mut tensor = PackedTensor::new(*format, 1, inputs);
-            self.read_packed(name, row, tensor.rows_mut(0, 1))?;
-            out.copy_from_slice(&tensor.dequantise());
-        }
+        let rows = out.len() / inputs.max(1);
+        let mut tensor = PackedTensor::new(*format, rows, inputs);
+        self.read_packed(name, first_row, tensor.rows_mut(0, rows))?;
+        out.copy_from_slice(&tensor.dequantise());
         Ok(())
     }
 
@@ -131,14 +130,8 @@ impl Numbers {
         Self(hash)
     }
 
-    /// SplitMix64.
     fn at(&self, place: u64) -> u64 {
-        let z = self
-            .0
-            .wrapping_add(place.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        split_mix(self.0, place)
     }
 
     /// Codes from a place on: a byte of a number for each.

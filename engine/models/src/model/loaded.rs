@@ -251,15 +251,6 @@ impl LoadedModel {
         TensorName::all(&self.spec).into_iter().map(elements).sum()
     }
 
-    /// Which random model this is, if its weights are plain random numbers
-    /// ([`RandomWeights`](ebb_kernels::model::RandomWeights)) before they are quantised.
-    pub fn random_seed(&self) -> Option<u64> {
-        match &self.stored {
-            Stored::Dummy(weights) if weights.is_plain() => Some(weights.seed()),
-            _ => None,
-        }
-    }
-
     /// The weights, to be read tensor by tensor, or rows of one, with key scales folded in. Cheap:
     /// the files stay mapped once.
     pub fn weights(&self) -> ModelWeights {
@@ -342,7 +333,7 @@ impl LoadedModel {
         };
         let weights = match self.quantisation {
             None => weights,
-            Some(quantisation) => format!("{weights}+{}", quantisation_name(quantisation)),
+            Some(quantisation) => format!("{weights}+{quantisation}"),
         };
         Identity {
             name: self.name.clone(),
@@ -361,18 +352,9 @@ impl LoadedModel {
             Stored::Dummy(weights) => hash.update(weights.seed().to_le_bytes()),
         }
         if let Some(quantisation) = self.quantisation {
-            hash.update(quantisation_name(quantisation));
+            hash.update(quantisation.to_string());
         }
         hex(&hash.finalize())
-    }
-}
-
-/// What a quantisation is called in flags and hashes.
-pub fn quantisation_name(quantisation: Quantisation) -> String {
-    match quantisation {
-        Quantisation::Fp8 => "fp8".to_owned(),
-        Quantisation::Int4 => "int4".to_owned(),
-        Quantisation::Nearest(format) => format.to_string(),
     }
 }
 

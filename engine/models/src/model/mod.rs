@@ -50,6 +50,6 @@ pub use identity::{Difference, Identity};
 pub use key_scales::{KeyScales, SCALE_MAX, SCALE_MIN};
 pub use known::{DEFAULT_MODEL, KNOWN_MODELS, KnownModel};
 pub(crate) use lfs::{LFS_ADVICE, is_lfs_pointer};
-pub use loaded::{LoadFormat, LoadedModel, TokenizerSource, quantisation_name};
+pub use loaded::{LoadFormat, LoadedModel, TokenizerSource};
 pub use locate::{ModelFiles, ModelRef};
 pub use model_weights::ModelWeights;

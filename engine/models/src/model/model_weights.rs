@@ -91,27 +91,17 @@ impl WeightSource for Stored {
 /// A model's weights, to be read tensor by tensor, or rows of one.
 #[derive(Clone, Debug)]
 pub struct ModelWeights {
-    source: Source,
+    source: QuantisedWeights<Stored>,
     /// Folded into the tensors that they belong to, which are not packed any more.
     folded: Option<(Arc<KeyScales>, ModelSpec)>,
     /// Whether nothing is packed.
     is_expanded: bool,
 }
 
-#[derive(Clone, Debug)]
-enum Source {
-    Stored(Stored),
-    Quantised(QuantisedWeights<Stored>),
-}
-
 impl ModelWeights {
     pub(super) fn new(stored: Stored, quantisation: Option<Quantisation>) -> Self {
-        let source = match quantisation {
-            Some(quantisation) => Source::Quantised(QuantisedWeights::new(stored, quantisation)),
-            None => Source::Stored(stored),
-        };
         Self {
-            source,
+            source: QuantisedWeights::new(stored, quantisation),
             folded: None,
             is_expanded: false,
         }
@@ -131,11 +121,17 @@ impl ModelWeights {
         }
     }
 
-    fn source(&self) -> &dyn WeightSource<Error = ModelError> {
-        match &self.source {
-            Source::Stored(stored) => stored.source(),
-            Source::Quantised(weights) => weights,
-        }
+    /// The seed of plain random weights ([`RandomWeights`](ebb_kernels::model::RandomWeights)) and
+    /// what they are quantised to, if these are no more than that: devices can make them by
+    /// themselves then.
+    pub fn random(&self) -> Option<(u64, Option<Quantisation>)> {
+        let Stored::Dummy(weights) = self.source.source() else {
+            return None;
+        };
+        let quantisation = self.source.quantisation();
+        let is_changed = self.folded.is_some() || self.is_expanded && quantisation.is_some();
+        let is_random = weights.is_plain() && !is_changed;
+        is_random.then(|| (weights.seed(), quantisation))
     }
 }
 
@@ -143,7 +139,7 @@ impl WeightSource for ModelWeights {
     type Error = ModelError;
 
     fn shape(&self, name: TensorName) -> Result<Vec<usize>, ModelError> {
-        self.source().shape(name)
+        self.source.shape(name)
     }
 
     fn read_rows(
@@ -152,7 +148,7 @@ impl WeightSource for ModelWeights {
         first_row: usize,
         out: &mut [bf16],
     ) -> Result<(), ModelError> {
-        self.source().read_rows(name, first_row, out)?;
+        self.source.read_rows(name, first_row, out)?;
         if let Some((scales, spec)) = &self.folded {
             scales.fold(spec, name, first_row, out);
         }
@@ -163,7 +159,7 @@ impl WeightSource for ModelWeights {
         match &self.folded {
             _ if self.is_expanded => Ok(None),
             Some((_, spec)) if KeyScales::change(spec, name) => Ok(None),
-            _ => self.source().packed(name),
+            _ => self.source.packed(name),
         }
     }
 
@@ -173,10 +169,10 @@ impl WeightSource for ModelWeights {
         first_row: usize,
         out: PackedRows<'_>,
     ) -> Result<(), ModelError> {
-        self.source().read_packed(name, first_row, out)
+        self.source.read_packed(name, first_row, out)
     }
 
     fn done_reading(&self, name: TensorName) {
-        self.source().done_reading(name);
+        self.source.done_reading(name);
     }
 }

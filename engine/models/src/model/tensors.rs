@@ -1,5 +1,8 @@
 //! What every weight file has to satisfy, whatever its format.
 
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+
 use ebb_kernels::bf16;
 use ebb_kernels::model::{ModelSpec, TensorName};
 use ebb_kernels::weight_formats::{Codes, PackedRows, WeightFormat};
@@ -48,7 +51,7 @@ pub(super) trait TensorTable {
 
 /// Checks that a file has exactly the tensors of `spec`, in the right shapes.
 pub(super) fn check_tensors(spec: &ModelSpec, table: &dyn TensorTable) -> Result<(), Refusal> {
-    let mut expected_names = std::collections::HashSet::new();
+    let mut expected_names = HashSet::new();
     for name in TensorName::all(spec) {
         let stored = table.stored(name);
         let Some(found) = table.shape(&stored.name) else {
@@ -71,6 +74,47 @@ pub(super) fn check_tensors(spec: &ModelSpec, table: &dyn TensorTable) -> Result
     {
         Some(unexpected) => Err(Refusal::UnexpectedTensor(unexpected.to_owned())),
         None => Ok(()),
+    }
+}
+
+/// Which tensors of a model lie together in a stored one, and which of those have been read: memory
+/// may be let go behind the last.
+#[derive(Debug, Default)]
+pub(super) struct TensorsInOne {
+    /// How many a stored tensor has, where it has several.
+    counts: HashMap<String, usize>,
+    /// Those that have been read, of stored tensors that have more.
+    read: Mutex<HashMap<String, HashSet<TensorName>>>,
+}
+
+impl TensorsInOne {
+    /// Nothing has been read. `place` names the stored tensor that has one of the model.
+    pub(super) fn new(spec: &ModelSpec, place: impl Fn(TensorName) -> String) -> Self {
+        let mut counts = HashMap::new();
+        for name in TensorName::all(spec) {
+            *counts.entry(place(name)).or_insert(0) += 1;
+        }
+        counts.retain(|_, count| *count > 1);
+        Self {
+            counts,
+            read: Mutex::default(),
+        }
+    }
+
+    /// Notes that a tensor in a stored one has been read, and tells whether all of it has. What is
+    /// read again is counted anew.
+    pub(super) fn is_read(&self, name: TensorName, stored: &str) -> bool {
+        let Some(count) = self.counts.get(stored) else {
+            return true;
+        };
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_stored = read.entry(stored.to_owned()).or_default();
+        of_stored.insert(name);
+        let is_read = of_stored.len() == *count;
+        if is_read {
+            read.remove(stored);
+        }
+        is_read
     }
 }
 
@@ -139,4 +183,43 @@ pub(super) fn check_packed(
 /// Values of a row of a tensor; a vector is one row.
 pub(super) fn row_width(shape: &[usize]) -> usize {
     shape.last().copied().unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use ebb_kernels::model::{LayerTensor, Rope, UniformModel};
+
+    use super::*;
+
+    #[test]
+    fn what_lies_in_one_tensor_is_read_with_the_last_of_it() {
+        use LayerTensor as L;
+        let spec = UniformModel {
+            hidden: 32,
+            layers: 2,
+            q_heads: 2,
+            kv_heads: 1,
+            head_dim: 16,
+            intermediate: 32,
+            vocab: 16,
+            rope: Rope::new(vec![1.0; 8], 1.0),
+            max_positions: 64,
+            ..UniformModel::default()
+        };
+        let place = |name| match name {
+            TensorName::Layer(layer, L::Q | L::K | L::V) => format!("{layer}.qkv"),
+            name => name.to_string(),
+        };
+        let tensors = TensorsInOne::new(&spec.spec(), place);
+        let read = |layer, tensor| {
+            let name = TensorName::Layer(layer, tensor);
+            tensors.is_read(name, &place(name))
+        };
+        for again in 0..2 {
+            assert!(read(0, L::O), "{again}");
+            let found = [L::Q, L::Q, L::V].map(|tensor| read(0, tensor));
+            assert_eq!(found, [false; 3], "{again}");
+            assert!(!read(1, L::K) && read(0, L::K), "{again}");
+        }
+    }
 }

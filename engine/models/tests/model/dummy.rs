@@ -1,11 +1,12 @@
 //! Models of random weights, from a config.json alone.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use ebb_kernels::bf16;
 use ebb_kernels::model::{LayerTensor, TensorName, WeightSource};
 use ebb_kernels::weight_formats::{Codes, Quantisation, WeightFormat};
-use ebb_models::model::{LoadFormat, LoadedModel, ModelFiles, TokenizerSource};
+use ebb_models::model::{KeyScales, LoadFormat, LoadedModel, ModelFiles, TokenizerSource};
 use safetensors::Dtype;
 use serde_json::json;
 
@@ -93,7 +94,7 @@ fn quantised_configurations_have_the_formats_of_their_checkpoints() {
             has_offsets,
         };
         assert_eq!(format.expect("a format"), Some(expected), "{settings}");
-        assert_eq!(model.random_seed(), None);
+        assert_eq!(model.weights().random(), None);
         let ignores_down = settings["ignore"].is_array();
         let is_packed = |name: TensorName| match name {
             TensorName::Layer(_, LayerTensor::Down) => !ignores_down,
@@ -106,7 +107,7 @@ fn quantised_configurations_have_the_formats_of_their_checkpoints() {
     let dir = config_with(by_index);
     let files = ModelFiles::Directory(dir.path().to_owned());
     let model = LoadedModel::open_as(&files, LoadFormat::Dummy).expect("it opens");
-    assert!(!model.is_packed().expect("formats") && model.random_seed().is_some());
+    assert!(!model.is_packed().expect("formats") && model.weights().random().is_some());
 }
 
 #[test]
@@ -137,6 +138,38 @@ fn plain_weights_may_be_quantised_and_are_another_model_then() {
         }
     }
     assert!(identities.iter().any(|hash| hash == "random-1+int4"));
+}
+
+/// A device makes them by itself, unless something is done to them.
+#[test]
+fn plain_random_weights_are_known_by_their_seed() {
+    let dir = config_only();
+    let files = ModelFiles::Directory(dir.path().to_owned());
+    let open = || LoadedModel::open_as(&files, LoadFormat::Dummy).expect("it opens");
+    let mut model = open();
+    assert_eq!(model.weights().random(), Some((1, None)));
+    assert_eq!(model.weights().expanded().random(), Some((1, None)));
+    let scales = KeyScales {
+        format: "int4t".to_owned(),
+        alpha: vec![0.5; 2],
+        heads: 2,
+        scales: vec![vec![2.0; 16]; 2],
+    };
+    let folded = model.fold_key_scales(Some(Arc::new(scales)));
+    folded.expect("they fit");
+    let name = TensorName::Layer(0, LayerTensor::Q);
+    let (scaled, plain) = (model.weights().load(name), open().weights().load(name));
+    assert_ne!(scaled.expect("numbers"), plain.expect("numbers"));
+    assert_eq!(model.weights().random(), None);
+    // Where a device scales keys in every step, weights are as they were.
+    assert_eq!(model.unfolded_weights().random(), Some((1, None)));
+    let mut quantised = open();
+    quantised
+        .quantise(Quantisation::Int4)
+        .expect("plain weights");
+    let int4 = Some((1, Some(Quantisation::Int4)));
+    assert_eq!(quantised.weights().random(), int4);
+    assert_eq!(quantised.weights().expanded().random(), None);
 }
 
 #[test]

@@ -162,15 +162,14 @@ impl CudaDevice {
             None => KvLayout::sixteen_bit(spec.kv_geometry()).map_err(|e| failed(&e))?,
         };
         let (device, progress) = (&self.0, &mut progress);
-        let backend = match model.random_seed() {
+        let backend = match how.weights.random() {
             _ if options.rotation.v && !how.is_packed => {
                 let weights = Rotated::new(&model.spec, how.weights);
                 CudaBackend::with_pages(device, spec, config, &layout, &weights, progress)
                     .map_err(|e| failed(&e))?
             }
             // The device makes them by itself.
-            Some(seed) if how.is_packed || model.quantisation().is_none() => {
-                let quantisation = model.quantisation();
+            Some((seed, quantisation)) => {
                 CudaBackend::random_with_pages(device, spec, config, &layout, seed, quantisation)
                     .map_err(|e| failed(&e))?
             }

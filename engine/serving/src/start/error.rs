@@ -17,14 +17,6 @@ pub enum StartError {
     /// The model cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Weights that cannot be quantised.
-    #[error("--quantization {asked}: {why}; leave it out")]
-    Quantization {
-        /// What they were to become.
-        asked: String,
-        /// Why they cannot.
-        why: String,
-    },
     /// The device cannot be used as asked.
     #[error(transparent)]
     Device(#[from] DeviceError),

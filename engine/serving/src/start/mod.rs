@@ -8,8 +8,7 @@ mod memory_lines;
 use ebb_block_manager::{BLOCK_TOKENS, PoolConfig};
 use ebb_kernels::backend::Backend;
 use ebb_kernels::kv::KvGeometry;
-use ebb_kernels::weight_formats::Quantisation;
-use ebb_models::model::{LoadedModel, quantisation_name};
+use ebb_models::model::LoadedModel;
 use ebb_models::tokenizer::ChatTemplate;
 use ebb_models::{Opened, open_as};
 use ebb_scheduler::{Config, Mode};
@@ -47,7 +46,8 @@ pub fn start_on(
     config: EngineConfig,
     backend: impl FnOnce(BackendOptions, &LoadedModel, u32) -> Started,
 ) -> Result<EngineHandle, StartError> {
-    let mut opened = open_as(&config.model, config.cache_dir.clone(), config.load_format)?;
+    let (dir, format) = (config.cache_dir.clone(), config.load_format);
+    let mut opened = open_as(&config.model, dir, format, config.quantization)?;
     if let Some(path) = &config.chat_template {
         opened.use_chat_template(path)?;
     }
@@ -58,9 +58,6 @@ pub fn start_on(
     } = opened;
     if let Some(problem) = template.as_ref().and_then(ChatTemplate::problem) {
         tracing::warn!("{problem}; prompts are answered, chats are refused (see --chat-template)");
-    }
-    if let Some(quantization) = config.quantization {
-        quantise(&mut model, quantization)?;
     }
     for note in &model.notes {
         tracing::warn!("{note}");
@@ -188,18 +185,6 @@ pub fn start_on(
     Ok(EngineHandle::start(
         served, limits, pool, backend, recorder, log,
     )?)
-}
-
-/// Has plain weights quantised as they are loaded.
-///
-/// # Errors
-/// [`StartError::Quantization`] when they are quantised already.
-pub fn quantise(model: &mut LoadedModel, quantization: Quantisation) -> Result<(), StartError> {
-    let quantised = model.quantise(quantization);
-    quantised.map_err(|why| StartError::Quantization {
-        asked: quantisation_name(quantization),
-        why,
-    })
 }
 
 /// The plan asked for, if the device can run its pages; the 16-bit one if none was asked for and it

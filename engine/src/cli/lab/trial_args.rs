@@ -7,7 +7,7 @@ use ebb_lab::eval::{CHUNK, TrialLevels, Trials, frames_needed, lay_out, lay_out_
 use ebb_models::Opened;
 use ebb_serving::device::{BackendOptions, Device, StepSizes};
 use ebb_serving::kv_pages::PageFormats;
-use ebb_serving::{CPU_KV_MEMORY_BYTES, GPU_MEMORY_UTILIZATION, StartError, quantise};
+use ebb_serving::{CPU_KV_MEMORY_BYTES, GPU_MEMORY_UTILIZATION, StartError};
 
 use crate::cli::engine_args::{DeviceArgs, ModelArgs, cores};
 use crate::cli::error::CliError;
@@ -62,11 +62,8 @@ impl TrialArgs {
     /// When it cannot be used.
     pub(super) fn open(&self) -> Result<Opened, CliError> {
         let cache_dir = self.model.cache_dir.clone();
-        let format = self.model.load_format();
-        let mut opened = ebb_models::open_as(self.model.name(), cache_dir, format)?;
-        if let Some(quantization) = self.model.quantization() {
-            quantise(&mut opened.model, quantization)?;
-        }
+        let (format, quantisation) = (self.model.load_format(), self.model.quantization());
+        let opened = ebb_models::open_as(self.model.name(), cache_dir, format, quantisation)?;
         Ok(opened)
     }
 

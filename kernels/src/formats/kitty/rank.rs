@@ -8,7 +8,7 @@ use super::super::MAX_HEAD_DIM;
 use super::super::affine::{Grouping, Meta};
 use super::super::ladder::LadderPage;
 use super::super::simd::vectorised;
-use crate::BLOCK_TOKENS;
+use crate::{BLOCK_TOKENS, split_mix};
 
 /// By what channels are ranked that [`index_of_loudest`] does not rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,13 +99,8 @@ fn drawn(meta: &[u8], head_dim: usize) -> Vec<u64> {
     let seed = meta.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
     });
-    let mix = |channel: u64| {
-        let x = seed.wrapping_add((channel + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    };
-    (0..head_dim as u64).map(mix).collect()
+    let places = 1..=head_dim as u64;
+    places.map(|place| split_mix(seed, place)).collect()
 }
 
 /// `sum over tokens |z + c R / 15|` of every channel, in units of `2^-24 / 15`: exact, so no order

@@ -13,7 +13,9 @@ use super::packed::{pack, packed_format};
 use super::rope_scaling::is_rope_factors;
 use crate::model::error::{ModelError, Refusal};
 use crate::model::families::{GgufFamily, StoredTensor};
-use crate::model::tensors::{TensorTable, check_packed, check_tensors, fill_rows, row_width};
+use crate::model::tensors::{
+    TensorTable, TensorsInOne, check_packed, check_tensors, fill_rows, row_width,
+};
 
 /// The weights of a GGUF model, decoded as they are read.
 #[derive(Clone, Debug)]
@@ -22,6 +24,8 @@ pub(crate) struct GgufWeights {
     path: PathBuf,
     family: &'static GgufFamily,
     spec: ModelSpec,
+    /// Some files store several tensors as one.
+    in_one: Arc<TensorsInOne>,
 }
 
 impl GgufWeights {
@@ -42,6 +46,7 @@ impl GgufWeights {
             path,
             family,
             spec: spec.clone(),
+            in_one: Arc::new(TensorsInOne::new(spec, |name| (family.tensor)(name).name)),
         })
     }
 
@@ -170,7 +175,9 @@ impl WeightSource for GgufWeights {
     }
 
     fn done_reading(&self, name: TensorName) {
-        if let Ok((tensor, _)) = self.find(name) {
+        if let Ok((tensor, _)) = self.find(name)
+            && self.in_one.is_read(name, &tensor.name)
+        {
             self.file.done_reading(tensor);
         }
     }

@@ -12,15 +12,17 @@ use safetensors::Dtype;
 
 use super::config::HfModel;
 use super::quantised::{
-    Class, Module, Quantisation, QuantisedTensor, QuantisedTensors, is_for_activations,
-    is_for_kv_cache, is_stored, quantised_codes,
+    Class, InParts, Module, Quantisation, QuantisedTensors, is_for_activations, is_for_kv_cache,
+    is_stored, quantised_codes,
 };
 use super::shards::{self, Shards};
 use super::tensor_prefix::TensorPrefix;
 use crate::model::error::{ModelError, Refusal};
 use crate::model::families::{Family, StoredTensor};
 use crate::model::gguf::{GgmlType, dequantize};
-use crate::model::tensors::{TensorTable, check_packed, check_tensors, fill_rows, row_width};
+use crate::model::tensors::{
+    TensorTable, TensorsInOne, check_packed, check_tensors, fill_rows, row_width,
+};
 
 /// The weights of a Hugging Face directory, converted as they are read.
 #[derive(Clone, Debug)]
@@ -33,6 +35,8 @@ pub(crate) struct HfWeights {
     prefix: TensorPrefix,
     /// What is dequantised as it is read.
     quantised: Arc<QuantisedTensors>,
+    /// Some checkpoints store several tensors as one.
+    in_one: Arc<TensorsInOne>,
     /// Sentences for the user.
     notes: Vec<String>,
 }
@@ -67,6 +71,7 @@ impl HfWeights {
             family,
             spec,
             quantised: Arc::default(),
+            in_one: Arc::default(),
             notes: Vec::new(),
         };
         let mut parts = HashSet::new();
@@ -94,6 +99,8 @@ impl HfWeights {
             }
         }
         check_tensors(&weights.spec, &table).map_err(|refusal| refusal.at(dir))?;
+        let in_one = TensorsInOne::new(&weights.spec, |name| weights.place(name).name);
+        weights.in_one = Arc::new(in_one);
         Ok(weights)
     }
 
@@ -119,12 +126,12 @@ impl HfWeights {
                 continue;
             }
             let shape = [rows, columns];
-            let asked = self.module(name, module);
+            let asked = self.module(name, &place.name);
             let found = quantisation.tensor(&self.shards, &place.name, &asked, shape)?;
-            let Some((tensor, of_tensor)) = found else {
+            let Some(tensor) = found else {
                 continue;
             };
-            parts.extend(of_tensor);
+            parts.extend(tensor.parts.iter().cloned());
             // AutoGPTQ writes biases for layers that have none.
             let bias = format!("{module}.bias");
             if let Some(stored) = self.shards.get(&bias)
@@ -138,24 +145,19 @@ impl HfWeights {
         Ok((tensors, parts))
     }
 
-    /// The module that settings know the weight of `name` by. A tied embedding that is stored as
+    /// The module that settings know the weight of `name` by, which is stored as `tensor`. A tied embedding that is stored as
     /// the output projection is one.
-    fn module(&self, name: TensorName, module: &str) -> Module {
-        let stem = |tensor: &str| tensor.strip_suffix(WEIGHT).unwrap_or(tensor).to_owned();
-        let as_head = module == stem(&self.prefix.name(LM_HEAD));
+    fn module(&self, name: TensorName, tensor: &str) -> Module {
+        let as_head = tensor == self.prefix.name(LM_HEAD);
         let plain = match as_head {
             true => LM_HEAD.to_owned(),
             false => (self.family.hf_tensor)(name).name,
         };
-        let others = TensorPrefix::spellings(&plain);
-        Module {
-            name: module.to_owned(),
-            others: others.iter().map(|name| stem(name)).collect(),
-            class: match name {
-                TensorName::Embedding if !as_head => Class::Embedding,
-                _ => Class::Linear,
-            },
-        }
+        let class = match name {
+            TensorName::Embedding if !as_head => Class::Embedding,
+            _ => Class::Linear,
+        };
+        Module::new(tensor, &plain, class)
     }
 
     /// Refuses codes without settings that say what they mean.
@@ -250,7 +252,7 @@ impl TensorTable for Table<'_> {
             shards, quantised, ..
         } = self.weights;
         if let Some(tensor) = quantised.get(file_name) {
-            return Some(tensor.shape());
+            return Some(tensor.codes.shape());
         }
         shards.get(file_name).map(|stored| stored.shape.as_slice())
     }
@@ -291,7 +293,10 @@ impl WeightSource for HfWeights {
         let place = self.place(name);
         let first_row = first_row + place.first_row(&self.spec);
         let tensor = place.name;
-        if let Some(quantised) = self.quantised.get(&tensor) {
+        if let Some(InParts {
+            codes: quantised, ..
+        }) = self.quantised.get(&tensor)
+        {
             let mut exact = Vec::new();
             let read = fill_rows(&tensor, quantised.shape()[1], out, |row, values| {
                 exact.resize(values.len(), 0.0);
@@ -324,23 +329,19 @@ impl WeightSource for HfWeights {
 
     fn packed(&self, name: TensorName) -> Result<Option<WeightFormat>, ModelError> {
         let quantised = self.quantised.get(&self.place(name).name);
-        Ok(quantised.and_then(QuantisedTensor::format))
+        Ok(quantised.and_then(|tensor| tensor.codes.format()))
     }
 
     fn done_reading(&self, name: TensorName) {
         let tensor = self.place(name).name;
-        let stored = match tensor.strip_suffix(WEIGHT) {
-            // With its scales.
-            Some(module) if self.quantised.contains_key(&tensor) => {
-                let is_part = |name: &&str| {
-                    let rest = name.strip_prefix(module);
-                    rest.is_some_and(|rest| rest.starts_with('.'))
-                };
-                self.shards.names().filter(is_part).collect()
-            }
-            _ => vec![tensor.as_str()],
+        if !self.in_one.is_read(name, &tensor) {
+            return;
+        }
+        let parts = match self.quantised.get(&tensor) {
+            Some(quantised) => quantised.parts.as_slice(),
+            None => std::slice::from_ref(&tensor),
         };
-        for stored in stored.into_iter().filter_map(|name| self.shards.get(name)) {
+        for stored in parts.iter().filter_map(|name| self.shards.get(name)) {
             self.shards.done_reading(stored);
         }
     }
@@ -354,9 +355,9 @@ impl WeightSource for HfWeights {
         let place = self.place(name);
         let first_row = first_row + place.first_row(&self.spec);
         let quantised = self.quantised.get(&place.name);
-        let packed = quantised.and_then(|tensor| Some((tensor, tensor.format()?)));
+        let packed = quantised.and_then(|tensor| Some((&tensor.codes, tensor.codes.format()?)));
         let Some((tensor, format)) = packed else {
-            return Err(Refusal::MissingTensor(place.name).at(&self.dir));
+            unreachable!("the {name} tensor is not packed");
         };
         tensor.pack(first_row, out.reborrow());
         check_packed(&place.name, &format, tensor.shape()[1], &out)

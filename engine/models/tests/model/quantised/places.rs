@@ -1,6 +1,7 @@
 //! Where quantised tensors lie: several under one name, below a prefix, as the output projection.
 
-use ebb_kernels::model::{LayerTensor, ModelSpec, TensorName};
+use ebb_kernels::model::{LayerTensor, ModelSpec, Rope, TensorName, UniformModel, WeightSource};
+use ebb_models::model::{LoadedModel, ModelFiles};
 use safetensors::Dtype;
 use serde_json::json;
 
@@ -83,6 +84,70 @@ fn tensors_that_are_stored_together_are_quantised_together() {
     checkpoint.pack(is_inner, fp8::per_channel);
     assert_eq!(checkpoint.weights.len(), 8);
     checkpoint.assert_dequantised();
+}
+
+/// Bytes of memory that a mapped file takes.
+#[cfg(target_os = "linux")]
+fn resident(path: &std::path::Path) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/smaps").expect("procfs");
+    let path = path.to_str().expect("UTF-8");
+    let mut of_file = maps.lines().skip_while(|line| !line.ends_with(path));
+    let line = of_file.find(|line| line.starts_with("Rss:"));
+    let number = line.and_then(|line| line.split_whitespace().nth(1));
+    let kib = number.and_then(|kib| kib.parse::<usize>().ok());
+    kib.expect("the file is mapped") * 1024
+}
+
+/// Memory of what is stored together is let go behind the last of it, scales included.
+#[cfg(target_os = "linux")]
+#[test]
+fn tensors_that_are_stored_together_are_let_go_together() {
+    let family = tiny::family("phi3");
+    let spec = UniformModel {
+        hidden: 4096,
+        layers: 1,
+        q_heads: 4,
+        kv_heads: 2,
+        head_dim: 16,
+        intermediate: 32,
+        vocab: 16,
+        norm_eps: 1e-5,
+        rope: Rope::new(Vec::new(), 1.0),
+        max_positions: 512,
+        ..UniformModel::default()
+    }
+    .spec();
+    let mut files = HfBuilder::new(family, &spec, Dtype::BF16);
+    files.config["quantization_config"] = settings();
+    let attention = ["q_proj.weight", "k_proj.weight", "v_proj.weight"];
+    join(&mut files.tensors, &attention, "self_attn.qkv_proj");
+    let gates = ["gate_proj.weight", "up_proj.weight"];
+    join(&mut files.tensors, &gates, "mlp.gate_up_proj");
+    let mut checkpoint = Checkpoint {
+        files,
+        spec,
+        weights: Default::default(),
+        place: joined_place,
+    };
+    checkpoint.pack(|module| module.ends_with("qkv_proj"), fp8::per_channel);
+    let (_keep, dir) = checkpoint.files.directory();
+    let path = dir.join("model.safetensors");
+    let model = LoadedModel::open(&ModelFiles::Directory(dir)).expect("a valid model");
+    let weights = model.weights();
+    let bytes = 128 * 4096;
+    for again in 0..2 {
+        for tensor in [LayerTensor::Q, LayerTensor::K, LayerTensor::V] {
+            let before = resident(&path);
+            let name = TensorName::Layer(0, tensor);
+            weights.load(name).expect("a tensor");
+            weights.done_reading(name);
+            let after = resident(&path);
+            match tensor {
+                LayerTensor::V => assert!(after + bytes / 2 < before, "{again}: {after} {before}"),
+                _ => assert!(after >= before, "{again}, {tensor:?}: {after} {before}"),
+            }
+        }
+    }
 }
 
 #[test]

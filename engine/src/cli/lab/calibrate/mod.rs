@@ -128,7 +128,10 @@ impl CalibrateArgs {
         let windows = self.windows(&tokens)?;
         let method = self.described(&windows);
         let model = opened.model.identity();
-        let is_packed = opened.model.is_packed().map_err(ebb_models::OpenError::from)?;
+        let is_packed = opened
+            .model
+            .is_packed()
+            .map_err(ebb_models::OpenError::from)?;
         let mut figures = self.figures(&model, &method, (&device, is_packed))?;
         let geometry = opened.model.spec.kv_geometry();
         let choices = self.format_choices()?;

@@ -1,6 +1,6 @@
 //! The types whose 4-bit codes are places in a table of values.
 
-use ebb_kernels::weight_formats::IQ4_VALUES;
+use ebb_kernels::weight_formats::{IQ4_VALUES, e8m0};
 
 use super::blocks32::nibbles;
 use super::half_at;
@@ -35,14 +35,11 @@ fn iq4(code: u8) -> f32 {
     f32::from(IQ4_VALUES[usize::from(code)])
 }
 
-/// `exponent: u8, codes: [u4; 32]`; value = 2^(exponent − 127) · E2M1(code).
+/// `exponent: u8, codes: [u4; 32]`; value = E8M0(exponent) · E2M1(code). Where the exponent is
+/// E8M0's NaN, GGML computes on with 2^128; here the block is of NaN and refused.
 pub(super) fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
-    // Half the power, because the table has twice the values: no exponent is too large.
-    let half = match u32::from(block[0]) {
-        // Below the normal numbers of f32.
-        exponent @ 0..=1 => f32::from_bits(0x0020_0000 << exponent),
-        exponent => f32::from_bits((exponent - 1) << 23),
-    };
+    // Half the power, because the table has twice the values.
+    let half = e8m0(block[0]) / 2.0;
     nibbles(&block[1..], out, |_, code| {
         half * E2M1_VALUES_TWICE[code as usize]
     });

@@ -1,5 +1,7 @@
 //! The types with blocks of 32 elements.
 
+use ebb_kernels::weight_formats::e8m0;
+
 use super::Block;
 use crate::model::gguf::dequant::blocks32::{fifth, fifth_bits, nibbles};
 use crate::model::gguf::dequant::half_at;
@@ -41,13 +43,7 @@ pub(super) fn q5_1(block: &[u8; 24], out: Offset<'_>) {
     nibbles(&block[8..], out.codes, |i, code| code | fifth(high, i));
 }
 
-/// A scale of 2^128 is infinite, and refused.
 pub(super) fn mxfp4(block: &[u8; 17], out: Scaled<'_>) {
-    let scale = match u32::from(block[0]) {
-        // Below the normal numbers of f32.
-        0 => f32::from_bits(1 << 22),
-        exponent => f32::from_bits(exponent << 23),
-    };
-    *out.scales = [scale];
+    *out.scales = [e8m0(block[0])];
     nibbles(&block[1..], out.codes, |_, code| code);
 }

@@ -22,7 +22,6 @@
 
 mod config;
 mod formats;
-mod numbers;
 mod parts;
 mod scales;
 
@@ -34,11 +33,19 @@ use super::shards::Shards;
 use crate::model::error::Refusal;
 pub(super) use config::{Class, Module, QUANTIZATION_KEYS, read_quantisation};
 pub(crate) use config::{Quantisation, read_modelopt_file};
-pub(super) use formats::QuantisedTensor;
+use formats::QuantisedTensor;
 use parts::Parts;
 
 /// Quantised tensors of a checkpoint, by the name that a plain tensor would have.
-pub(super) type QuantisedTensors = BTreeMap<String, QuantisedTensor>;
+pub(super) type QuantisedTensors = BTreeMap<String, InParts>;
+
+/// A quantised tensor, which is stored in several.
+#[derive(Clone, Debug)]
+pub(super) struct InParts {
+    pub(super) codes: QuantisedTensor,
+    /// The names of the stored ones.
+    pub(super) parts: Vec<String>,
+}
 
 /// What follows a module's name in the names of codes that are not called `weight`.
 const CODES: [&str; 3] = ["qweight", "weight_packed", "weight_blocks"];
@@ -97,8 +104,7 @@ fn codes(shards: &Shards, tensor: &str) -> Option<String> {
 }
 
 impl Quantisation {
-    /// The quantised tensor of `module`, and the names of the tensors that it is made of; `None`
-    /// where the checkpoint stores it plain, or not at all.
+    /// The quantised tensor of `module`; `None` where the checkpoint stores it plain, or not at all.
     ///
     /// `shape` is what the model's configuration calls for, `[outputs, inputs]`.
     ///
@@ -110,14 +116,17 @@ impl Quantisation {
         tensor: &str,
         module: &Module,
         shape: [usize; 2],
-    ) -> Result<Option<(QuantisedTensor, Vec<String>)>, Refusal> {
+    ) -> Result<Option<InParts>, Refusal> {
         let Some(codes) = codes(shards, tensor) else {
             return Ok(None);
         };
         let scheme = self.scheme(&codes, module)?;
         let stem = tensor.strip_suffix(".weight").unwrap_or(tensor);
         let mut parts = Parts::new(shards, stem, shape);
-        let quantised = scheme.tensor(&mut parts)?;
-        Ok(Some((quantised, parts.taken())))
+        let codes = scheme.tensor(&mut parts)?;
+        Ok(Some(InParts {
+            codes,
+            parts: parts.taken(),
+        }))
     }
 }

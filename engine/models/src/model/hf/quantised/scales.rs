@@ -1,10 +1,9 @@
 //! Scales, and which of them a weight has.
 
-use ebb_kernels::weight_formats::E4M3;
+use ebb_kernels::weight_formats::{E4M3, e8m0};
 use half::{bf16, f16};
 use safetensors::Dtype;
 
-use super::numbers::e8m0;
 use super::parts::{Parts, Words};
 use crate::model::error::Refusal;
 use crate::model::hf::shards::TensorBytes;

@@ -1,11 +1,12 @@
 //! Lists of modules in a configuration: by name, by pattern, by class.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use fancy_regex::{Regex, RegexBuilder};
 
 use crate::model::error::Refusal;
 use crate::model::hf::json::Object;
+use crate::model::hf::tensor_prefix::TensorPrefix;
 
 /// The most patterns in a list, and the longest one in bytes. Every module is compared with each.
 const PATTERNS_MAX: usize = 4096;
@@ -14,6 +15,10 @@ const PATTERN_BYTES_MAX: usize = 1024;
 /// What a regular expression may cost: the bytes it is compiled to, and the steps of a comparison.
 const COMPILED_BYTES_MAX: usize = 128 << 10;
 const STEPS_MAX: usize = 10_000;
+
+/// What is put around a pattern, which has to match from a name's beginning on.
+const BEGINNING: &str = "^(?:";
+const END: &str = ")";
 
 /// How many more regular expressions a configuration may have.
 pub(super) struct RegexBudget(usize);
@@ -34,6 +39,19 @@ pub(crate) struct Module {
     /// What versions of transformers call it, which settings may have been written with.
     pub(crate) others: Vec<String>,
     pub(crate) class: Class,
+}
+
+impl Module {
+    /// That of the weight `tensor`, which a language model alone would call `plain`.
+    pub(crate) fn new(tensor: &str, plain: &str, class: Class) -> Self {
+        let stem = |tensor: &str| tensor.strip_suffix(".weight").unwrap_or(tensor).to_owned();
+        let others = TensorPrefix::spellings(plain);
+        Self {
+            name: stem(tensor),
+            others: others.iter().map(|name| stem(name)).collect(),
+            class,
+        }
+    }
 }
 
 /// torch's class of a module.
@@ -180,7 +198,7 @@ impl ModuleList {
             return Err(Refusal::invalid(&self.field, found, expected));
         };
         budget.0 = left;
-        let regex = RegexBuilder::new(&format!("^(?:{pattern})"))
+        let regex = RegexBuilder::new(&format!("{BEGINNING}{pattern}{END}"))
             .delegate_size_limit(COMPILED_BYTES_MAX)
             .delegate_dfa_size_limit(COMPILED_BYTES_MAX)
             .backtrack_limit(STEPS_MAX)
@@ -220,6 +238,31 @@ impl ModuleList {
     fn invalid(&self, pattern: &str, expected: &str) -> Refusal {
         let brief: String = pattern.chars().take(80).collect();
         Refusal::invalid(&self.field, format!("{brief:?}"), expected)
+    }
+
+    /// An entry that another list has, too, as it is written.
+    pub(super) fn common(&self, other: &Self) -> Option<String> {
+        let entries = self.entries();
+        let others = other.entries();
+        entries.intersection(&others).next().cloned()
+    }
+
+    /// Names, regular expressions and classes as they are written.
+    fn entries(&self) -> BTreeSet<String> {
+        let classes = self.classes.iter().map(|class| format!("{class:?}"));
+        let patterns = self.patterns.iter().filter_map(|pattern| match pattern {
+            Pattern::Regex { regex, .. } => {
+                let written = regex.as_str().strip_prefix(BEGINNING)?;
+                Some(format!("re:{}", written.strip_suffix(END)?))
+            }
+            Pattern::Tree(_) | Pattern::Part(_) => None,
+        });
+        self.names
+            .iter()
+            .cloned()
+            .chain(classes)
+            .chain(patterns)
+            .collect()
     }
 
     /// Where the list stands.
