@@ -451,6 +451,28 @@ fn what_does_not_fit_is_refused_by_name() {
         "`quantization_config.sparsity_config.format` is \"sparse-24-bitmask\", which is not \
          supported; supported: dense"
     );
+    let again = with(&|it| {
+        let mut other = it["config_groups"]["group_0"].clone();
+        other["weights"]["group_size"] = json!(32);
+        it["config_groups"]["group_1"] = other;
+    });
+    assert_eq!(
+        again,
+        "`quantization_config.config_groups.group_1.targets` is a list with \"Linear\", which \
+         `quantization_config.config_groups.group_0.targets` has, too; expected targets that no \
+         group with other weights has"
+    );
+    let again = with(&|it| {
+        let mut other = it["config_groups"]["group_0"].clone();
+        other["weights"]["group_size"] = json!(32);
+        other["targets"] = json!(["re:.*up_proj"]);
+        it["config_groups"]["group_0"]["targets"] = json!(["Linear", "re:.*up_proj"]);
+        it["config_groups"]["group_1"] = other;
+    });
+    assert!(
+        again.contains("is a list with \"re:.*up_proj\", which"),
+        "{again}"
+    );
     let rotated = json!({ "config_groups": { "R1": { "type": "hadamard" } } });
     assert_eq!(
         with(&|it| it["transform_config"] = rotated.clone()),

@@ -44,7 +44,7 @@ fn e4m3(layer: &Layer, at: usize) -> u8 {
     layer.pick("e4m3", at, 127) as u8
 }
 
-fn mx_blocks(layer: &Layer) -> Packed {
+pub(super) fn mx_blocks(layer: &Layer) -> Packed {
     let groups = layer.columns / 32;
     let scales: Vec<u8> = (0..layer.rows * groups)
         .map(|at| power(layer, at))
@@ -292,8 +292,23 @@ fn what_does_not_fit_is_refused_by_name() {
          FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, MXFP8, NVFP4, W4A16_NVFP4, MIXED_PRECISION"
     );
     assert!(
-        with("group_size", json!(32)).ends_with("is 32, which is not supported; supported: 16")
+        with("group_size", json!(32))
+            .ends_with("is 32, which is not supported; supported: 16 with NVFP4")
     );
+    for (algorithm, group) in [("MXFP8", 32), ("FP8_PB_WO", 128)] {
+        let found = nv().refused(|it| {
+            let settings = &mut it.files.config["quantization_config"];
+            settings["quant_algo"] = json!(algorithm);
+            settings["group_size"] = json!(48);
+        });
+        assert_eq!(
+            found,
+            format!(
+                "`quantization_config.group_size` is 48, which is not supported; supported: \
+                 {group} with {algorithm}"
+            )
+        );
+    }
     let found = with("quant_algo", json!("FP8"));
     assert!(
         found.contains("is U8, which is not supported; supported: F8_E4M3"),

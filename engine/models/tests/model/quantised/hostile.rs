@@ -5,7 +5,7 @@ use ebb_models::model::{LoadedModel, ModelFiles};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{Checkpoint, fp8, is_inner};
+use super::{Checkpoint, fp4, fp8, is_inner};
 use crate::hf_builder::serialize;
 use crate::packed::rows;
 
@@ -57,6 +57,23 @@ fn packed_codes_and_scales_that_are_no_numbers_are_refused_when_they_are_read() 
             "{found}"
         );
     }
+}
+
+/// E8M0 has no infinity: 255 is NaN.
+#[test]
+fn a_scale_that_is_no_power_of_two_is_refused_packed_and_expanded() {
+    let name = TensorName::Layer(1, LayerTensor::Down);
+    let settings = json!({ "quant_method": "mxfp4" });
+    let mut checkpoint = Checkpoint::new(settings, is_inner, fp4::mx_blocks);
+    checkpoint
+        .tensor("model.layers.1.mlp.down_proj.weight_scales")
+        .3[5] = 255;
+    let weights = checkpoint.files.open().expect("not read").weights();
+    let format = weights.packed(name).expect("a format").expect("packed");
+    let packed = rows(&weights, name, format, (0, 32)).expect_err("no number");
+    let expanded = weights.load(name).expect_err("no number");
+    assert!(packed.to_string().contains("not finite"), "{packed}");
+    assert_eq!(packed.to_string(), expanded.to_string());
 }
 
 #[test]
@@ -141,8 +158,12 @@ proptest! {
         let (_keep, dir) = checkpoint.files.directory();
         std::fs::write(dir.join("model.safetensors"), bytes).expect("write it");
         if let Ok(model) = LoadedModel::open(&ModelFiles::Directory(dir)) {
+            let weights = model.weights();
             for name in TensorName::all(&model.spec) {
-                let _ = model.weights().load(name);
+                let _ = weights.load(name);
+                if let Ok(Some(format)) = weights.packed(name) {
+                    let _ = rows(&weights, name, format, (1, 3));
+                }
             }
         }
     }

@@ -74,9 +74,27 @@ pub(super) fn read(settings: &Object) -> Result<Quantisation, Refusal> {
             }
             None => None,
         };
+        refuse_contradiction(&quantisation.groups, &targets, &scheme)?;
         quantisation.groups.push((targets, scheme));
     }
     Ok(quantisation)
+}
+
+/// A target of two groups that say otherwise of its weights.
+fn refuse_contradiction(
+    groups: &[(ModuleList, Option<Scheme>)],
+    targets: &ModuleList,
+    scheme: &Option<Scheme>,
+) -> Result<(), Refusal> {
+    let differs = |other: &Option<Scheme>| other.is_some() && scheme.is_some() && other != scheme;
+    for (other, _) in groups.iter().filter(|(_, other)| differs(other)) {
+        if let Some(target) = targets.common(other) {
+            let found = format!("a list with {target:?}, which `{}` has, too", other.field());
+            let expected = "targets that no group with other weights has";
+            return Err(Refusal::invalid(targets.field(), found, expected));
+        }
+    }
+    Ok(())
 }
 
 /// Sparse weights and rotations of activations are computed otherwise.

@@ -94,23 +94,20 @@ fn mixed(settings: &Object, ignored: ModuleList) -> Result<Quantisation, Refusal
 
 /// The scheme of an algorithm with its settings.
 fn scheme(settings: &Object, algorithm: &str) -> Result<Scheme, Refusal> {
-    let scheme = match algorithm {
-        PER_TENSOR => Scheme::Fp8(Sharing::Tensor),
-        PER_CHANNEL => Scheme::Fp8(Sharing::Channel),
-        PER_BLOCK => Scheme::Fp8(Sharing::Block([128, 128])),
-        MXFP8 => Scheme::Fp8(Sharing::Group(32)),
-        _ => Scheme::Fp4(Fp4::NvModelOpt),
+    // Each has groups of one size, or none; a size that is given besides says nothing.
+    let (scheme, group) = match algorithm {
+        PER_TENSOR => (Scheme::Fp8(Sharing::Tensor), None),
+        PER_CHANNEL => (Scheme::Fp8(Sharing::Channel), None),
+        PER_BLOCK => (Scheme::Fp8(Sharing::Block([128, 128])), Some(128)),
+        MXFP8 => (Scheme::Fp8(Sharing::Group(32)), Some(32)),
+        _ => (Scheme::Fp4(Fp4::NvModelOpt), Some(16)),
     };
-    let is_fp4 = matches!(scheme, Scheme::Fp4(_));
-    if let Some(size) = settings.size("group_size")?
-        && is_fp4
-        && size != 16
-    {
-        return Err(Refusal::unsupported(
-            settings.name("group_size"),
-            size,
-            "16",
-        ));
+    match (settings.size("group_size")?, group) {
+        (Some(found), Some(group)) if found != group => {
+            let supported = format!("{group} with {algorithm}");
+            let field = settings.name("group_size");
+            Err(Refusal::unsupported(field, found, &supported))
+        }
+        _ => Ok(scheme),
     }
-    Ok(scheme)
 }
