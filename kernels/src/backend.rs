@@ -142,8 +142,9 @@ pub trait Backend: Send {
         1
     }
 
-    /// Bytes of the weights by the name of their format, the most first; nothing of a backend that
-    /// does not tell.
+    /// Bytes of the weights by what they are, the most first: bf16, or the name of the codes that
+    /// packed ones have ([`Codes`](crate::weight_formats::Codes)). Nothing of a backend that does
+    /// not tell.
     fn weight_bytes(&self) -> Vec<(String, u64)> {
         Vec::new()
     }

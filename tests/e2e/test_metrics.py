@@ -1,8 +1,12 @@
 """What /metrics exposes is what dashboards made for vLLM read."""
 
+import json
+import re
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from api import greedy
+from server import Server
 
 GAUGES = [
     "num_requests_running",
@@ -125,3 +129,30 @@ def test_a_request_is_counted_and_timed(api, server):
         "vllm:request_decode_time_seconds_sum"
     )
     assert abs(inference - split) < 1e-6
+
+
+def weights(server):
+    """Bytes by format, as the metric tells them and as the log does, in GiB."""
+    told = {
+        dict(labels)["format"]: value
+        for (name, labels), value in server.metrics().items()
+        if name == "ebb:weights_bytes"
+    }
+    lines = [json.loads(line).get("message", "") for line in server.log if line.startswith("{")]
+    found = [re.fullmatch(r" *([0-9.]+) GiB  weights, (.*)", line) for line in lines]
+    return told, {line[2]: float(line[1]) for line in found if line}
+
+
+def test_weights_are_told_by_format_in_the_log_and_as_a_metric():
+    """Once each, and those of a file of 4-bit blocks are about as large as it."""
+    sizes = {}
+    for how in ("packed", "exact"):
+        with Server("--weights", how) as server:
+            told, logged = weights(server)
+            assert told.keys() == logged.keys()
+            for name, size in told.items():
+                assert abs(size / 2**30 - logged[name]) <= 0.005 + 1e-9, name
+            sizes[how] = told
+    assert sizes["exact"].keys() == {"bf16"}
+    assert "int4" in sizes["packed"]
+    assert 2 * sum(sizes["packed"].values()) < sizes["exact"]["bf16"]

@@ -55,7 +55,7 @@ impl Weights {
         let linears = self.linears.iter().flat_map(Linear::bytes_by_format);
         let mut all: Vec<(String, u64)> = Vec::new();
         for (format, bytes) in embedding.into_iter().chain(linears) {
-            let name = format.map_or("bf16".to_owned(), |f: WeightFormat| f.to_string());
+            let name = format.map_or("bf16".to_owned(), |f: WeightFormat| f.codes.to_string());
             match all.iter_mut().find(|(other, _)| *other == name) {
                 Some((_, sum)) => *sum += bytes as u64,
                 None => all.push((name, bytes as u64)),

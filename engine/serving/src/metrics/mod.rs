@@ -40,6 +40,7 @@
 //! | counter | `ebb:steps` | | model steps |
 //! | gauge | `ebb:step_age_seconds` | | time since the last step while requests wait for one; 0 while none does |
 //! | histogram | `ebb:step_time_seconds` | phase | time per step: `plan`, `forward`, `sample`; `shrink` is a part of `forward` |
+//! | gauge | `ebb:weights_bytes` | format | size of the weights, by what is held: `bf16`, or codes such as `int4` and `e4m3` with their scales |
 //! | gauge | `ebb:kv_pool_bytes` | | size of the KV pool |
 //! | gauge | `ebb:kv_bytes` | state | bytes of it that are `live`, `cached`, `free` |
 //! | gauge | `ebb:kv_format_bytes`, `ebb:kv_format_pages` | format | what is stored, by page format |

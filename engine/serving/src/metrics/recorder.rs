@@ -435,6 +435,8 @@ mod tests {
             prefix_cache: true,
         });
         recorder.limits(8, 64);
+        let weights = [("int4".to_owned(), 3 << 30), ("bf16".to_owned(), 500)];
+        recorder.weights(&weights);
         let text = recorder.render(&EngineGauges::default());
         let calls = text
             .lines()
@@ -443,6 +445,10 @@ mod tests {
         assert!(text.contains("num_gpu_blocks=\"9\""));
         assert!(text.contains("state=\"running\"} 8"), "{text}");
         assert!(text.contains("state=\"waiting\"} 64"), "{text}");
+        let of_weights = text.lines().filter(|l| l.starts_with("ebb:weights_bytes{"));
+        assert_eq!(of_weights.count(), 2);
+        assert!(text.contains("format=\"int4\"} 3221225472"), "{text}");
+        assert!(text.contains("format=\"bf16\"} 500"), "{text}");
     }
 
     #[test]

@@ -28,8 +28,9 @@ pub(super) fn kv_memory(
         steps,
         config.gpu_memory_utilization,
     )?;
+    // What is held in the end is told after the start.
     for line in budget.lines() {
-        tracing::info!("{line}");
+        tracing::debug!("{line}");
     }
     let (bytes, fits) = match config.kv_memory_bytes {
         Some(asked) => (

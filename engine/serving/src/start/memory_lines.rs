@@ -1,26 +1,11 @@
 //! What a start tells of memory.
 
-use ebb_kernels::backend::Backend;
-use ebb_models::model::LoadedModel;
-
 use crate::device::gib;
 
-/// Bytes of weights by the name of their format, the most first.
-pub(super) type WeightsByFormat = Vec<(String, u64)>;
-
-/// What a backend holds; bf16 where it does not tell.
-pub(super) fn weights_by_format(backend: &dyn Backend, model: &LoadedModel) -> WeightsByFormat {
-    let told = backend.weight_bytes();
-    match told.is_empty() {
-        true => vec![("bf16".to_owned(), 2 * model.parameters())],
-        false => told,
-    }
-}
-
-/// A line for the weights of each format, for the KV cache, and for what else is in use on the
+/// A line for the weights of each format, whose bytes are given, for the KV cache, and for what else is in use on the
 /// device, of `in_use` bytes in all.
 pub(super) fn memory_lines(
-    weights: &WeightsByFormat,
+    weights: &[(String, u64)],
     kv_pool: u64,
     in_use: Option<u64>,
 ) -> Vec<String> {

@@ -24,7 +24,7 @@ pub use config::EngineConfig;
 pub use error::StartError;
 pub use memory::{CPU_KV_MEMORY_BYTES, GPU_MEMORY_UTILIZATION, pool};
 use memory::{kv_memory, max_context};
-use memory_lines::{memory_lines, weights_by_format};
+use memory_lines::memory_lines;
 
 /// Opens the model, loads it, and starts the engine thread. Blocks while it does; shows progress on
 /// a terminal.
@@ -156,7 +156,7 @@ pub fn start_on(
     });
     let log = log.transpose()?;
     let backend = backend(options, &model, pool.frames)?;
-    let weights = weights_by_format(&*backend, &model);
+    let weights = backend.weight_bytes();
     recorder.weights(&weights);
     for line in memory_lines(&weights, pool_bytes, config.device.in_use()) {
         tracing::info!("{line}");
