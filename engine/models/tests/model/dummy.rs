@@ -4,14 +4,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ebb_kernels::bf16;
-use ebb_kernels::model::{LayerTensor, TensorName, WeightSource};
+use ebb_kernels::model::{LayerTensor, Rope, TensorName, UniformModel, WeightSource};
 use ebb_kernels::weight_formats::{Codes, Quantisation, WeightFormat};
+use ebb_models::model::gguf::GgmlType;
 use ebb_models::model::{KeyScales, LoadFormat, LoadedModel, ModelFiles, TokenizerSource};
 use safetensors::Dtype;
 use serde_json::json;
 
 use crate::hf_builder::HfBuilder;
-use crate::packed::assert_packed;
+use crate::packed::{assert_packed, of_type};
 use crate::quantised::compressed_tensors;
 use crate::tiny;
 
@@ -59,7 +60,18 @@ fn quantised_configurations_have_the_formats_of_their_checkpoints() {
     let pack = json!({
         "num_bits": 4, "type": "int", "symmetric": true, "strategy": "group", "group_size": 8,
     });
-    let mut pack = compressed_tensors::settings("pack-quantized", pack);
+    let compressed = compressed_tensors::settings;
+    let int8 = json!({ "num_bits": 8, "type": "int", "strategy": "channel" });
+    let nvfp4 = json!({
+        "num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16,
+    });
+    let mxfp8 = json!({ "num_bits": 8, "type": "float", "strategy": "group", "group_size": 32 });
+    let modelopt = |algorithm: &str| {
+        json!({
+            "quant_method": "modelopt", "quant_algo": algorithm, "exclude_modules": ["lm_head"],
+        })
+    };
+    let mut pack = compressed("pack-quantized", pack);
     pack["ignore"] = json!(["lm_head", "re:.*down_proj"]);
     for (settings, codes, group, has_offsets) in [
         (json!({ "quant_method": "fp8" }), Codes::E4M3, 32, false),
@@ -83,6 +95,19 @@ fn quantised_configurations_have_the_formats_of_their_checkpoints() {
         ),
         (pack, int(4, 8), 8, false),
         (json!({ "quant_method": "mxfp4" }), Codes::E2M1, 32, false),
+        (compressed("int-quantized", int8), int(8, 128), 32, false),
+        (
+            compressed("nvfp4-pack-quantized", nvfp4),
+            Codes::E2M1,
+            16,
+            false,
+        ),
+        (compressed("mxfp8-quantized", mxfp8), Codes::E4M3, 32, false),
+        (modelopt("NVFP4"), Codes::E2M1, 16, false),
+        (modelopt("W4A16_NVFP4"), Codes::E2M1, 16, false),
+        (modelopt("FP8"), Codes::E4M3, 32, false),
+        (modelopt("FP8_PB_WO"), Codes::E4M3, 32, false),
+        (modelopt("MXFP8"), Codes::E4M3, 32, false),
     ] {
         let dir = config_with(settings.clone());
         let files = ModelFiles::Directory(dir.path().to_owned());
@@ -95,7 +120,9 @@ fn quantised_configurations_have_the_formats_of_their_checkpoints() {
         };
         assert_eq!(format.expect("a format"), Some(expected), "{settings}");
         assert_eq!(model.weights().random(), None);
-        let ignores_down = settings["ignore"].is_array();
+        let ignores_down = settings["ignore"]
+            .as_array()
+            .is_some_and(|list| list.len() > 1);
         let is_packed = |name: TensorName| match name {
             TensorName::Layer(_, LayerTensor::Down) => !ignores_down,
             TensorName::Layer(..) => name.shape(&spec).len() == 2,
@@ -108,6 +135,79 @@ fn quantised_configurations_have_the_formats_of_their_checkpoints() {
     let files = ModelFiles::Directory(dir.path().to_owned());
     let model = LoadedModel::open_as(&files, LoadFormat::Dummy).expect("it opens");
     assert!(!model.is_packed().expect("formats") && model.weights().random().is_some());
+}
+
+#[test]
+fn output_projections_are_quantised_where_the_settings_have_it() {
+    let nvfp4 = json!({ "quant_method": "modelopt", "quant_algo": "NVFP4" });
+    let weights = json!({ "num_bits": 8, "type": "float", "strategy": "channel" });
+    let mut fp8 = compressed_tensors::settings("float-quantized", weights);
+    let mut gptq = json!({ "quant_method": "gptq", "bits": 4, "group_size": 16, "lm_head": true });
+    fp8["ignore"] = json!([]);
+    let head = |settings: &serde_json::Value| {
+        let dir = config_with(settings.clone());
+        let files = ModelFiles::Directory(dir.path().to_owned());
+        let model = LoadedModel::open_as(&files, LoadFormat::Dummy).expect("it opens");
+        let is_packed = |name: TensorName| name.is_linear() || name == TensorName::LmHead;
+        let head = model
+            .weights()
+            .packed(TensorName::LmHead)
+            .expect("a format");
+        if head.is_some() {
+            assert_packed(&model.weights(), &model.spec, is_packed, 0);
+        }
+        head.map(|format| format.codes)
+    };
+    assert_eq!(head(&nvfp4), Some(Codes::E2M1));
+    assert_eq!(head(&fp8), Some(Codes::E4M3));
+    assert_eq!(head(&gptq), Some(Codes::Int { bits: 4, zero: 8 }));
+    gptq["lm_head"] = json!(false);
+    fp8["ignore"] = json!(["lm_head"]);
+    for settings in [gptq, fp8, json!({ "quant_method": "fp8" })] {
+        assert_eq!(head(&settings), None, "{settings}");
+    }
+}
+
+/// Embedding and output projection included.
+#[test]
+fn dummies_of_a_gguf_file_have_its_formats() {
+    let spec = UniformModel {
+        hidden: 256,
+        layers: 1,
+        q_heads: 4,
+        kv_heads: 2,
+        head_dim: 64,
+        intermediate: 256,
+        vocab: 40,
+        norm_eps: 1e-5,
+        rope: Rope::new(Vec::new(), 1.0),
+        max_positions: 512,
+        ..UniformModel::default()
+    }
+    .spec();
+    for kind in GgmlType::ALL {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("tiny.gguf");
+        std::fs::write(&path, of_type(kind, &spec).build()).expect("write");
+        let files = ModelFiles::Gguf(path);
+        let stored = LoadedModel::open(&files).expect("a valid model").weights();
+        let model = LoadedModel::open_as(&files, LoadFormat::Dummy).expect("it opens");
+        let weights = model.weights();
+        for name in TensorName::all(&spec) {
+            let formats = [stored.packed(name), weights.packed(name)];
+            let [stored, dummy] = formats.map(|format| format.expect("a format"));
+            assert_eq!(stored, dummy, "{kind:?}, {name}");
+        }
+        let is_packed = kind.block_elements() > 1;
+        assert_eq!(weights.random().is_some(), !is_packed);
+        let is_matrix = |name: TensorName| is_packed && name.shape(&spec).len() == 2;
+        assert_packed(&weights, &spec, is_matrix, 0);
+        let name = TensorName::Layer(0, LayerTensor::Down);
+        let values = weights.load(name).expect("numbers");
+        let squares = values.iter().map(|w| f64::from(w.to_f32()).powi(2));
+        let variance = squares.sum::<f64>() / values.len() as f64 * 256.0;
+        assert!((variance - 1.0).abs() < 0.1, "{kind:?}: {variance}");
+    }
 }
 
 #[test]

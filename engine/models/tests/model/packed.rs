@@ -92,7 +92,7 @@ fn every_gguf_type_is_packed_as_it_is_dequantised() {
 }
 
 /// A tiny Llama whose matrices are of a type, with the blocks of its vectors over and over.
-fn of_type(kind: GgmlType, spec: &ModelSpec) -> crate::gguf_builder::GgufBuilder {
+pub(crate) fn of_type(kind: GgmlType, spec: &ModelSpec) -> crate::gguf_builder::GgufBuilder {
     let mut gguf = tiny_gguf("llama", spec);
     let (_, encoded, _) = vectors()
         .into_iter()

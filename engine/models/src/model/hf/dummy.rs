@@ -9,8 +9,9 @@ use super::config::HfModel;
 use super::quantised::{Class, Module};
 use crate::model::error::Refusal;
 
-/// The formats of linear layers that `quantization_config` has quantised and that can be packed.
-/// Embedding and output projection are plain, as they are in nearly all checkpoints.
+/// The formats of linear layers that `quantization_config` has quantised and that can be packed,
+/// and of the output projection where the settings have it quantised. The embedding is plain, as it
+/// is in nearly all checkpoints.
 pub(crate) fn packed_formats(
     model: &HfModel,
 ) -> Result<HashMap<TensorName, WeightFormat>, Refusal> {
@@ -19,7 +20,8 @@ pub(crate) fn packed_formats(
         return Ok(formats);
     };
     for name in TensorName::all(&model.spec) {
-        if !name.is_linear() {
+        let is_asked = name.is_linear() || name == TensorName::LmHead && quantisation.has_head();
+        if !is_asked {
             continue;
         }
         let tensor = (model.family.hf_tensor)(name).name;

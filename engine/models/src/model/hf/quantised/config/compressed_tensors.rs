@@ -52,6 +52,7 @@ pub(super) fn read(settings: &Object) -> Result<Quantisation, Refusal> {
         groups: Vec::new(),
         others: None,
         has_kv_cache: settings.get("kv_cache_scheme").is_some(),
+        has_head: false,
     };
     for name in groups.keys() {
         let group = groups.object(name)?.unwrap_or_default();

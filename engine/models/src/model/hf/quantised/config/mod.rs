@@ -35,6 +35,8 @@ pub(crate) struct Quantisation {
     others: Option<Scheme>,
     /// Whether the configuration has scales for a KV cache.
     has_kv_cache: bool,
+    /// Whether the output projection is quantised unless it is left alone.
+    has_head: bool,
 }
 
 /// Reads a method's settings.
@@ -77,6 +79,7 @@ pub(crate) fn read_modelopt_file(bytes: &[u8]) -> Result<Quantisation, Refusal> 
     let quantisation = modelopt::read(&file.required(KEY, settings)?)?;
     Ok(Quantisation {
         method: "modelopt",
+        has_head: true,
         ..quantisation
     })
 }
@@ -88,6 +91,11 @@ fn read_settings(settings: &Object) -> Result<Quantisation, Refusal> {
     match METHODS.iter().find(|(name, _)| *name == method) {
         Some((name, read)) => Ok(Quantisation {
             method: name,
+            // Others do so if they say it, whatever their lists have.
+            has_head: match *name {
+                "compressed-tensors" | "modelopt" | "modelopt_fp4" => true,
+                _ => settings.bool("lm_head")?.unwrap_or(false),
+            },
             ..read(settings)?
         }),
         None => {
@@ -107,7 +115,14 @@ impl Quantisation {
             groups: Vec::new(),
             others: Some(scheme),
             has_kv_cache: false,
+            has_head: false,
         }
+    }
+
+    /// Whether a checkpoint with these settings has its output projection quantised, unless they
+    /// leave it alone by name.
+    pub(in crate::model::hf) fn has_head(&self) -> bool {
+        self.has_head
     }
 
     /// The scheme of a module whose weight is stored in codes.

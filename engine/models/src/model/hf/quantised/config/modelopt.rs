@@ -44,6 +44,7 @@ pub(super) fn read(settings: &Object) -> Result<Quantisation, Refusal> {
             groups: Vec::new(),
             others: None,
             has_kv_cache,
+            has_head: false,
         });
     }
     settings.required(KEY, algorithm)?;
@@ -89,6 +90,7 @@ fn mixed(settings: &Object, ignored: ModuleList) -> Result<Quantisation, Refusal
         groups,
         others: None,
         has_kv_cache: false,
+        has_head: false,
     })
 }
 
