@@ -1,4 +1,5 @@
-//! SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): random numbers that are functions of their place.
+//! SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): random numbers that are functions of their
+//! place.
 
 /// Number `place` of the sequence that begins at `seed`; the first has place 1.
 pub fn split_mix(seed: u64, place: u64) -> u64 {

@@ -5,8 +5,8 @@ use half::bf16;
 use super::{PackedRows, PackedTensor, Quantisation, WeightFormat};
 use crate::model::{TensorName, WeightSource};
 
-/// The weights of `source` with its linear layers quantised, if at all. The embedding and the output
-/// projection stay as they are, and so does what the source has packed already.
+/// The weights of `source` with its linear layers quantised, if at all. The embedding and the
+/// output projection stay as they are, and so does what the source has packed already.
 #[derive(Debug, Clone)]
 pub struct QuantisedWeights<W> {
     source: W,

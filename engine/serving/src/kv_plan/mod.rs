@@ -134,7 +134,7 @@ pub struct KvPlan {
     pub recent_permille: u32,
     /// What is rotated.
     pub rotation: Rotation,
-    /// PM-KVQ's λ, to be folded into the weights.
+    /// PM-KVQ's λ, for the weights, or for every step where those are packed.
     pub key_scales: Option<Arc<KeyScales>>,
 }
 

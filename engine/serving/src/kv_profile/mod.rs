@@ -29,16 +29,17 @@
 //!   tensor's name, type, shape and place, `weights` every byte of the weight files. A profile of
 //!   another model is refused; `name` is for people.
 //! - `method` tells how it was made; `text` hashes the token ids of the samples.
-//! - `protect` is the width that the first and the last sealed block keep, `rotate_v` whether V's
-//!   rotation is folded in, `rotate_k` (without it false) whether keys are rotated behind RoPE.
+//! - `protect` is the width that the first and the last sealed block keep, `rotate_v` whether
+//!   values are rotated, `rotate_k` (without it false) whether keys are, behind RoPE.
 //! - `floors` are the lowest formats of each layer's keys and values; `budget_bits` the mean width
 //!   they were chosen for, if one was given.
 //! - `sensitivities` are the losses behind it, by side, format and layer: nats a token (`measured`,
 //!   `pmkvq`), or no unit (`kvmix`).
 //! - `recent` are KVmix's shares of recent context at full precision ([`RecentContext`]). In a KV
 //!   specification `recent=profile` keeps the blocks that lie wholly within that.
-//! - `key_scales` are PM-KVQ's λ, folded into the weights at load
-//!   ([`ebb_models::model::KeyScales`]): they help per-token keys and change no others.
+//! - `key_scales` are PM-KVQ's λ, folded into the weights at load, or computed in every step where
+//!   those are packed ([`ebb_models::model::KeyScales`]): they help per-token keys and change no
+//!   others.
 //! - `schedule` is taken in order and ends at the floors. `loss` tells what a step costs the model,
 //!   for people.
 //!

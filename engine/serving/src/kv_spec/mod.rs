@@ -151,7 +151,7 @@ impl KvSpec {
         }
     }
 
-    /// λ to fold into the weights.
+    /// PM-KVQ's λ.
     pub fn key_scales(&self) -> Option<Arc<KeyScales>> {
         self.profile.as_ref()?.0.key_scales.clone().map(Arc::new)
     }

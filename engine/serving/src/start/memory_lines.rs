@@ -2,8 +2,8 @@
 
 use crate::device::gib;
 
-/// A line for the weights of each format, whose bytes are given, for the KV cache, and for what else is in use on the
-/// device, of `in_use` bytes in all.
+/// A line for the weights of each format, whose bytes are given, for the KV cache, and for what
+/// else is in use on the device, of `in_use` bytes in all.
 pub(super) fn memory_lines(
     weights: &[(String, u64)],
     kv_pool: u64,

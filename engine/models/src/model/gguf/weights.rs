@@ -1,4 +1,4 @@
-//! A GGUF file as a source of bf16 weights in Hugging Face order.
+//! A GGUF file as a source of weights in Hugging Face order, bf16 or packed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::model::tensors::{
     TensorTable, TensorsInOne, check_packed, check_tensors, fill_rows, row_width,
 };
 
-/// The weights of a GGUF model, decoded as they are read.
+/// The weights of a GGUF model, decoded or packed as they are read.
 #[derive(Clone, Debug)]
 pub(crate) struct GgufWeights {
     file: Arc<GgufFile>,

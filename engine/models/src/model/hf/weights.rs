@@ -1,4 +1,4 @@
-//! Safetensors as a source of bf16 weights.
+//! Safetensors as a source of weights, bf16 or packed.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub(crate) struct HfWeights {
     spec: ModelSpec,
     /// Where the language model's tensors are.
     prefix: TensorPrefix,
-    /// What is dequantised as it is read.
+    /// What is stored in codes.
     quantised: Arc<QuantisedTensors>,
     /// Some checkpoints store several tensors as one.
     in_one: Arc<TensorsInOne>,
@@ -145,8 +145,8 @@ impl HfWeights {
         Ok((tensors, parts))
     }
 
-    /// The module that settings know the weight of `name` by, which is stored as `tensor`. A tied embedding that is stored as
-    /// the output projection is one.
+    /// The module that settings know the weight of `name` by, which is stored as `tensor`. A tied
+    /// embedding that is stored as the output projection is one.
     fn module(&self, name: TensorName, tensor: &str) -> Module {
         let as_head = tensor == self.prefix.name(LM_HEAD);
         let plain = match as_head {

@@ -56,7 +56,8 @@ pub(in crate::cli) struct CalibrateArgs {
     /// Windows, spread evenly over the text [default: measured 1; kvmix and pmkvq 8].
     #[arg(long, value_name = "N")]
     samples: Option<usize>,
-    /// Fold V's Hadamard rotation into the weights: halves the loss of 2-bit values, and is free.
+    /// Rotate values by a Hadamard matrix: halves the loss of 2-bit values. It is folded into the
+    /// weights, which is free, or with packed ones computed in every step.
     #[arg(long)]
     rotate_v: bool,
     /// Rotate keys and queries behind RoPE, in every step: halves the loss of keys of one width, or
@@ -78,7 +79,8 @@ struct Tuning {
     #[arg(long, value_name = "N")]
     position_stride: Option<usize>,
     /// Pmkvq: find scales of key channels, too, for per-token keys of this format, int4t or int2t;
-    /// they fold into the weights and do nothing for keys per channel.
+    /// they are folded into the weights, or with packed ones computed in every step, and do nothing
+    /// for keys per channel.
     #[arg(long, value_name = "FORMAT")]
     key_scales: Option<String>,
     /// Pmkvq: windows that --key-scales looks for exponents in; the greatest keys are those of all

@@ -1,8 +1,8 @@
 //! Quantised checkpoints: what `quantization_config` says, and how stored codes become weights.
 //!
 //! A linear layer's weight is stored as codes of a few bits and as scales that many codes share:
-//! `weight = (code − zero) · scale`, computed in f32 and rounded to bf16 once. Families see plain
-//! tensors: a tensor is dequantised where one of its name is read.
+//! `weight = (code − zero) · scale`. Families see plain tensors: of one of that name, codes and
+//! scales are handed out as they are, or computed in f32 and rounded to bf16 once.
 //!
 //! [`config`] reads a method's settings, and says which scheme a module has. [`formats`] has a
 //! file for each way that codes lie in a file:
@@ -104,7 +104,8 @@ fn codes(shards: &Shards, tensor: &str) -> Option<String> {
 }
 
 impl Quantisation {
-    /// The quantised tensor of `module`; `None` where the checkpoint stores it plain, or not at all.
+    /// The quantised tensor of `module`; `None` where the checkpoint stores it plain, or not at
+    /// all.
     ///
     /// `shape` is what the model's configuration calls for, `[outputs, inputs]`.
     ///
