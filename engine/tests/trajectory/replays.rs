@@ -1,6 +1,8 @@
 //! What came out comes out again.
 
+use ebb_kernels::weight_formats::Quantisation;
 use ebb_scheduler::Mode;
+use ebb_serving::EngineConfig;
 use ebb_serving::core::{Prompt, Request};
 use ebb_serving::device::DeviceChoice;
 use serde_json::Value;
@@ -59,6 +61,48 @@ fn answers_of_a_cache_that_shrinks_come_out_again_to_the_bit() {
             format!("{tokens:?}"),
             "[(Number(0), Number(50)), (Number(50), Number(50)), (Number(100), Number(20))]"
         );
+    }
+}
+
+/// Packed and expanded weights round otherwise, so answers come out again as they were computed.
+#[test]
+fn answers_of_quantised_weights_come_out_again_held_as_they_were() {
+    let packed = ["--quantization", "int4"];
+    let exact = [&packed[..], &["--weights", "exact"]].concat();
+    for expand_weights in [false, true] {
+        let bench = Bench::new();
+        let config = EngineConfig {
+            quantization: Some(Quantisation::Int4),
+            expand_weights,
+            ..bench.config(DeviceChoice::Cpu, 13 * BLOCK)
+        };
+        let engine = ebb_serving::start(config).expect("it starts");
+        let one = |r: u32| (prompt(r, 150), sampling(r, 60));
+        ask(&engine, (0..4).map(one).collect());
+        drop(engine);
+        let (own, other) = match expand_weights {
+            false => (&packed[..], &exact[..]),
+            true => (&exact[..], &packed[..]),
+        };
+        let replayed = bench.replayed("cpu", own);
+        assert_eq!(replayed.len(), 5);
+        assert!(
+            replayed.iter().all(|line| line["same"] == true),
+            "{replayed:?}"
+        );
+        let refused = |flags: &[&str]| {
+            let output = bench.replay("cpu", flags);
+            assert_eq!(output.status.code(), Some(1));
+            String::from_utf8(output.stderr).expect("UTF-8")
+        };
+        let said = refused(other);
+        let advice = match expand_weights {
+            false => "was logged without --weights exact; leave that out",
+            true => "was logged with --weights exact; add that",
+        };
+        assert!(said.contains(advice), "{said}");
+        // Without the flag they are other weights.
+        assert!(refused(&own[2..]).contains("weights"));
     }
 }
 

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use ebb_block_manager::BlockManager;
 use ebb_kernels::formats::FormatId;
+use ebb_kernels::formats::rotation::Rotation;
 use ebb_kernels::model::QkNorm;
+use ebb_kernels::weight_formats::Quantisation;
 use ebb_lab::calibrate::key_scales::search;
 use ebb_lab::calibrate::{Gradients, GradientsError, Probes};
 use ebb_lab::eval::{Rows, Sequence};
 use ebb_models::model::{KeyScales, LoadFormat, LoadedModel, ModelFiles};
-use ebb_serving::device::Device;
+use ebb_serving::device::{BackendOptions, Device};
 use serde_json::Value;
 
 use crate::tiny;
@@ -58,8 +60,13 @@ fn tokens() -> Vec<u32> {
 
 /// Logits of every token, served at 16 bit.
 fn served(model: &LoadedModel) -> Vec<f32> {
+    served_as(model, BackendOptions::cpu(2))
+}
+
+/// The same, on a backend made like this.
+fn served_as(model: &LoadedModel, options: BackendOptions) -> Vec<f32> {
     let pool = ebb_serving::pool(model, 16 << 20, false).expect("a pool");
-    let backend = ebb_serving::backend(model, pool.frames, 2).expect("it loads");
+    let backend = options.start(model, pool.frames).expect("it loads");
     let mut sequence = Sequence::new(backend, BlockManager::new(pool).expect("blocks"));
     let mut logits = Vec::new();
     for chunk in tokens().chunks(128) {
@@ -102,6 +109,48 @@ fn folded_scales_change_nothing_at_16_bit() {
         );
         model.fold_key_scales(None).expect("none always fit");
         assert!(served(&model) == plain, "{name}: without");
+    }
+}
+
+/// Packed weights stay as they are: keys are scaled and values rotated in every step, which changes
+/// nothing at 16 bit but roundings.
+#[test]
+fn packed_weights_are_scaled_and_rotated_in_every_step() {
+    for (name, change) in MODELS {
+        let mut model = open(change);
+        model.quantise(Quantisation::Int4).expect("plain weights");
+        let options = |v, expand_weights| BackendOptions {
+            rotation: Rotation { k: false, v },
+            expand_weights,
+            ..BackendOptions::cpu(2)
+        };
+        let plain = served_as(&model, options(false, false));
+        let scale = norm(plain.iter().copied());
+        let off = |other: &[f32]| norm(other.iter().zip(&plain).map(|(a, b)| a - b)) / scale;
+        // What activations of eight bits change.
+        let expanded = off(&served_as(&model, options(false, true)));
+        let rotated = off(&served_as(&model, options(true, false)));
+        let scales = scales(&model, |l, h, p| {
+            0.1 * 1.13f32.powi(((l * 11 + h * 17 + p * 23) % 60) as i32)
+        });
+        model
+            .fold_key_scales(Some(Arc::new(scales)))
+            .expect("they fit");
+        let scaled = off(&served_as(&model, options(false, false)));
+        let both = off(&served_as(&model, options(true, false)));
+        let folded = off(&served_as(&model, options(true, true)));
+        for (what, off) in [("rotated", rotated), ("scaled", scaled), ("both", both)] {
+            assert!(off > 0.0 && off < 0.01, "{name}, {what}: off by {off}");
+        }
+        assert!(
+            expanded > 0.0 && expanded < 0.05,
+            "{name}: off by {expanded}"
+        );
+        assert!(folded > 0.0 && folded < 0.05, "{name}: off by {folded}");
+        assert!(
+            rotated != both && scaled != both,
+            "{name}: {rotated} {scaled} {both}"
+        );
     }
 }
 

@@ -107,6 +107,13 @@ mod tests {
     }
 
     #[test]
+    fn what_packed_weights_leave_is_for_the_kv_cache() {
+        let (bf16, packed) = (budget(78, 16), budget(78, 5));
+        assert_eq!(packed.left(), bf16.left().map(|left| left + 11 * GIB));
+        assert_eq!(packed.left_of_free(), Some((78 - 6) * GIB));
+    }
+
+    #[test]
     fn too_little_is_said_with_what_is_missing() {
         let b = budget(30, 16);
         assert_eq!(b.left(), None);
