@@ -87,7 +87,6 @@ impl BackendOptions {
                     rotation: self.rotation,
                     rotate_v_online: how.is_packed,
                     scale_k_online: how.scale_k_online,
-                    expand_weights: self.expand_weights,
                     ..CpuOptions::new(self.threads)
                 };
                 let (spec, weights) = (model.spec.clone(), how.weights);

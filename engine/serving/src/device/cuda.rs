@@ -80,10 +80,7 @@ impl CudaDevice {
         // The tables are made for the pool: as large as it could be.
         let frame_bytes = spec.kv_geometry().frame_layout().frame_bytes;
         let frames = u32::try_from(free / frame_bytes).unwrap_or(u32::MAX);
-        let config = CudaConfig {
-            expand_weights,
-            ..config(frames, steps)
-        };
+        let config = config(frames, steps);
         let weights = HeldWeights::of(model, expand_weights)?.weights;
         let needs = CudaBackend::needs(&self.0, spec, &config, &weights)
             .map_err(|e| DeviceError::Weights(e.to_string()))?;
@@ -145,7 +142,6 @@ impl CudaDevice {
             rotate_k: options.rotation.k,
             rotate_v_online: options.rotation.v && how.is_packed,
             scale_k_online: how.scale_k_online,
-            expand_weights: options.expand_weights,
             ..config(frames, &options.steps)
         };
         let begin = Instant::now();

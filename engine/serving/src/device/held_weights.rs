@@ -18,7 +18,7 @@ pub(super) struct HeldWeights {
 }
 
 impl HeldWeights {
-    /// Those of a model, or all of them expanded to bf16.
+    /// Those of a model, or all of them expanded to bf16, of which backends find none packed.
     pub(super) fn of(model: &LoadedModel, expand: bool) -> Result<Self, DeviceError> {
         let is_packed = model.is_packed();
         let is_packed = !expand && is_packed.map_err(|e| DeviceError::Weights(e.to_string()))?;
