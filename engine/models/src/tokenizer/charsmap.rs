@@ -10,20 +10,14 @@ use std::collections::VecDeque;
 /// The longest piece of text that is looked up: a cluster of characters of at most five bytes.
 const KEY_BYTES_MAX: usize = 5;
 
-pub(super) struct Bounds {
-    /// Bytes of the longest text, looked up or not.
-    pub(super) text_bytes: usize,
-    /// How many times as long as its key a text is, at most and rounded up.
-    pub(super) growth: usize,
-}
-
-/// The bounds of a table in base64; `None` where looking up some text would leave the table.
-pub(super) fn read(table: &str) -> Option<Bounds> {
+/// How many times as long as its key a text of a table in base64 is, at most and rounded up; `None`
+/// where looking up some text would leave the table, or where a text has more than `text_bytes_max`
+/// bytes, whether it is looked up or not.
+pub(super) fn growth_of(table: &str, text_bytes_max: usize) -> Option<usize> {
     let (trie, texts) = parts(table)?;
-    Some(Bounds {
-        text_bytes: texts.split('\0').map(str::len).max()?,
-        growth: growth(&trie, &texts)?,
-    })
+    // First of all: each key that is gone through reads its text.
+    let longest = texts.split('\0').map(str::len).max()?;
+    (longest <= text_bytes_max).then(|| growth(&trie, &texts))?
 }
 
 /// Its trie and its texts.
@@ -64,10 +58,10 @@ fn growth(trie: &[u32], texts: &str) -> Option<usize> {
                 }
             }
             let has_ended = has_ended || ends;
-            let first = seen
-                .get_mut(child)
-                .map(|seen| &mut seen[usize::from(has_ended)]);
-            if depth < KEY_BYTES_MAX && first.is_none_or(|seen| !std::mem::replace(seen, true)) {
+            // A node outside of the trie may have all its children in it.
+            if depth < KEY_BYTES_MAX
+                && !std::mem::replace(&mut seen.get_mut(child)?[usize::from(has_ended)], true)
+            {
                 nodes.push_back((child, depth, has_ended));
             }
         }
@@ -136,6 +130,13 @@ mod tests {
         assert_eq!(growth(&round, ""), Some(1));
     }
 
+    /// Each unit is a child of the one place outside, and leads back there: 255⁵ ways of five bytes.
+    #[test]
+    fn a_trie_that_goes_round_outside_of_itself_is_damaged() {
+        let round: Vec<u32> = (0..255).map(|at| (at ^ 255) << 10 | (at ^ 255)).collect();
+        assert_eq!(growth(&round, ""), None);
+    }
+
     #[test]
     fn the_longest_text_of_a_table_is_found() {
         assert_eq!(base64("aGVsbG8=").as_deref(), Some(&b"hello"[..]));
@@ -151,11 +152,12 @@ mod tests {
             bytes
         };
         for (texts, text_bytes) in [("abc\0de\0", 3), ("a\0defg\0", 4)] {
-            let read = super::read(&in_base64(&table(&trie(0), texts))).expect("a table");
-            assert_eq!(read.text_bytes, text_bytes);
+            let table = in_base64(&table(&trie(0), texts));
+            assert!(growth_of(&table, text_bytes).is_some());
+            assert_eq!(growth_of(&table, text_bytes - 1), None);
         }
         for damaged in ["", "////", "//////8=", "!"] {
-            assert!(read(damaged).is_none(), "{damaged}");
+            assert!(growth_of(damaged, 64).is_none(), "{damaged}");
         }
     }
 

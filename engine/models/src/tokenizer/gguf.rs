@@ -40,7 +40,7 @@ pub(super) fn build(vocab: GgufTokenizer) -> Result<Tokenizer, TokenizerError> {
         .filter(|&(text, &kind)| is_added(kind) && !text.is_empty())
         .map(|(text, kind)| AddedToken::from(text.clone(), is_special(*kind)).normalized(false))
         .collect();
-    let lengths = added.iter().map(|a| a.content.len());
+    let lengths = added.iter().map(|a| (a.content.len(), a.content.len()));
     check_added("tokenizer.ggml.tokens", lengths)?;
     match vocab.model.as_str() {
         "gpt2" => byte_level_bpe(vocab, &kinds, &added),

@@ -14,7 +14,7 @@ use tokenizers::models::unigram::Unigram;
 use tokenizers::{AddedToken, Encoding, Model as _, PostProcessor, PostProcessorWrapper, Token};
 
 use super::config::TokenizerConfig;
-use super::limits::{check_added, check_rules};
+use super::limits::{check_added, check_rules, check_unigram};
 use super::pipeline::{Pipeline, Subwords};
 use super::spelling::Spelling;
 use super::stretch::stretch;
@@ -89,11 +89,18 @@ fn added_tokens(
 pub(super) fn build(json: &[u8], config: &TokenizerConfig) -> Result<Tokenizer, TokenizerError> {
     let file: File = serde_json::from_slice(json)
         .map_err(|source| TokenizerError::Json { file: FILE, source })?;
-    let lengths = file.added_tokens.iter().map(|a| a.token.content.len());
-    check_added("added_tokens in tokenizer.json", lengths)?;
-    let lengths = config.added_tokens.iter().map(|token| token.content.len());
-    check_added("added_tokens_decoder in tokenizer_config.json", lengths)?;
     let growth = check_rules(&file.normalizer, &file.pre_tokenizer)?;
+    let lengths = |content: &str, normalized: bool| {
+        let bytes = content.len();
+        let growth = if normalized { growth.normalized } else { 1 };
+        (bytes, bytes.saturating_mul(growth))
+    };
+    let tokens = file.added_tokens.iter().map(|added| &added.token);
+    let tokens = tokens.map(|token| lengths(&token.content, token.normalized));
+    check_added("added_tokens in tokenizer.json", tokens)?;
+    let tokens = config.added_tokens.iter();
+    let tokens = tokens.map(|token| lengths(&token.content, token.normalized));
+    check_added("added_tokens_decoder in tokenizer_config.json", tokens)?;
     let spelling = Spelling::of_decoder(&file.decoder)?;
     let model = subwords(file.model)?;
     let added = added_tokens(file.added_tokens, &config.added_tokens, &model)?;
@@ -144,7 +151,7 @@ pub(super) fn build(json: &[u8], config: &TokenizerConfig) -> Result<Tokenizer, 
         prefix,
         suffix,
         stretch,
-        growth,
+        growth: growth.cut,
         strips_space: spelling.strips_space(),
     })
 }
@@ -183,12 +190,13 @@ fn subwords(model: Value) -> Result<Subwords, TokenizerError> {
 fn unigram(mut model: Value) -> Result<Unigram, TokenizerError> {
     // The library panics on scores that are not numbers, and on a vocabulary without tokens.
     let vocab = model.get("vocab").and_then(Value::as_array);
-    if vocab.is_none_or(Vec::is_empty) {
+    let Some(vocab) = vocab.filter(|vocab| !vocab.is_empty()) else {
         return Err(TokenizerError::invalid(
             "model.vocab in tokenizer.json",
             "has no tokens",
         ));
-    }
+    };
+    check_unigram(vocab.iter().filter_map(|entry| entry[0].as_str()))?;
     // The library reads this one only as borrowed text.
     if let Some(fields) = model.as_object_mut() {
         fields.remove("type");

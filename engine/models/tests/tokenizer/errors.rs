@@ -264,9 +264,14 @@ fn charsmap(count: usize) -> String {
     trie[0] = 256 << 10;
     trie[child as usize] = (child ^ 512) << 10 | 1 << 8 | u32::from(b'a');
     trie[512] = 1 << 31;
+    charsmap_of(&trie, &"a".repeat(count))
+}
+
+/// A character table in base64.
+fn charsmap_of(trie: &[u32], texts: &str) -> String {
     let mut bytes = (4 * trie.len() as u32).to_le_bytes().to_vec();
     bytes.extend(trie.iter().flat_map(|unit| unit.to_le_bytes()));
-    bytes.extend(std::iter::repeat_n(b'a', count));
+    bytes.extend(texts.bytes());
     bytes.resize(bytes.len().next_multiple_of(3), 0);
     let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let groups = bytes.as_chunks::<3>().0.iter().flat_map(|&[a, b, c]| {
@@ -274,6 +279,178 @@ fn charsmap(count: usize) -> String {
         [18, 12, 6, 0].map(|shift| char::from(digits[(held >> shift & 63) as usize]))
     });
     groups.collect()
+}
+
+/// Loads the smallest tokenizer.json with these parts in a few seconds.
+fn with_rules(normalizer: Value, pre_tokenizer: Value) -> Result<Tokenizer, String> {
+    let begun = std::time::Instant::now();
+    let tokenizer = json_with(|file| {
+        file["normalizer"] = normalizer;
+        file["pre_tokenizer"] = pre_tokenizer;
+    });
+    assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
+    tokenizer
+}
+
+fn charsmap_rule(table: &str) -> Value {
+    json!({"type": "Precompiled", "precompiled_charsmap": table})
+}
+
+#[test]
+fn character_tables_are_read_in_time() {
+    // Each unit is a child of the one place outside of the trie, and leads back there.
+    let round: Vec<u32> = (0..255).map(|at| (at ^ 255) << 10 | (at ^ 255)).collect();
+    let error = with_rules(charsmap_rule(&charsmap_of(&round, "")), json!(null));
+    assert!(error.expect_err("leads outside").contains("damaged"));
+    // Keys for each three bytes in a row, which all have one long text.
+    let blocks = 512_u32;
+    let mut trie = vec![1 << 31; 256 * blocks as usize];
+    for at in 256..256 * blocks {
+        let (block, byte) = (at / 256, at % 256);
+        let child = 256 * (1 + (255 * block + byte) % (blocks - 1));
+        if byte > 0 {
+            trie[at as usize] = (at ^ child) << 10 | 1 << 8 | byte;
+        }
+    }
+    trie[0] = 256 << 10;
+    let table = charsmap_of(&trie, &"a".repeat(900_000));
+    let error = with_rules(charsmap_rule(&table), json!(null)).expect_err("a long text");
+    assert!(error.contains("more than 64 bytes"), "{error}");
+    let table = charsmap_of(&trie, &"a\0".repeat(90_000));
+    with_rules(charsmap_rule(&table), json!(null)).expect("short texts");
+    let tables = json!({"type": "Sequence", "normalizers": vec![charsmap_rule(&table); 60]});
+    let error = with_rules(tables, json!(null)).expect_err("60 tables");
+    assert!(error.contains("tables together"), "{error}");
+}
+
+#[test]
+fn growth_is_followed_through_all_rules() {
+    let kind = |kind: &str| json!({"type": kind});
+    let all = |kinds: &[&str]| {
+        let rules: Vec<Value> = kinds.iter().map(|k| kind(k)).collect();
+        json!({"type": "Sequence", "normalizers": rules})
+    };
+    let metaspace = |replacement: &str| json!({"type": "Metaspace", "replacement": replacement});
+    let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false});
+    for (normalizer, pre_tokenizer, growth, text, grown) in [
+        (kind("NFC"), bytes.clone(), 6, "\u{1d160}", 20),
+        (kind("NFD"), json!(null), 3, "\u{390}", 6),
+        (kind("NFKC"), json!(null), 11, "\u{fdfa}", 33),
+        (kind("NFKD"), metaspace("\u{2581}"), 44, "\u{fdfa}", 42),
+        (kind("Lowercase"), json!(null), 2, "\u{23a}", 3),
+        (json!(null), metaspace("\u{1f600}"), 5, "a", 5),
+        (json!(null), metaspace("\u{2581}"), 4, "a", 4),
+        (
+            all(&["NFD", "Lowercase", "StripAccents", "NFC"]),
+            json!(null),
+            3,
+            "\u{130}",
+            3,
+        ),
+        (
+            all(&["NFKD", "Lowercase", "NFKC"]),
+            json!(null),
+            11,
+            "\u{130}",
+            3,
+        ),
+    ] {
+        let rules = format!("{normalizer} {pre_tokenizer}");
+        let tokenizer = with_rules(normalizer, pre_tokenizer).expect(&rules);
+        assert_eq!(tokenizer.growth(), growth, "{rules}");
+        assert!(grown <= growth * text.len());
+        let _ = tokenizer.encode(text, true, true);
+    }
+    let letter = json!({"type": "Replace", "pattern": {"String": "bcd"}, "content": "\u{23a}e"});
+    let lower = kind("Lowercase");
+    let rules = [
+        lower.clone(),
+        letter.clone(),
+        lower.clone(),
+        letter.clone(),
+        lower,
+    ];
+    let between = json!({"type": "Sequence", "normalizers": rules});
+    assert_eq!(
+        with_rules(between.clone(), json!(null))
+            .expect("8")
+            .growth(),
+        8
+    );
+    let twice = json!({"type": "Sequence", "normalizers": [between.clone(), letter, between]});
+    let error = with_rules(twice, json!(null)).expect_err("64 times");
+    assert!(error.contains("16 times"), "{error}");
+}
+
+/// The library tells some rules by their fields, and reads lists as fields.
+#[test]
+fn rules_without_a_type_are_bounded_too() {
+    let long = "a".repeat(17);
+    let fields = json!({"pattern": {"String": "a"}, "content": long});
+    let bert = json!({
+        "clean_text": false, "handle_chinese_chars": true, "strip_accents": null,
+        "lowercase": true,
+    });
+    let sequence = |rules: Vec<Value>| json!({"type": "Sequence", "normalizers": rules});
+    let typed = |kind: &str, mut rule: Value| {
+        rule["type"] = json!(kind);
+        rule
+    };
+    for (rule, word) in [
+        (fields.clone(), "16 times"),
+        (sequence(vec![fields.clone()]), "16 times"),
+        (typed("Else", fields), "16 times"),
+        (json!({"prepend": long}), "16 times"),
+        (json!([{"String": "a"}, long]), "no object"),
+        (sequence(vec![json!([long])]), "no object"),
+        (json!([[true, true]]), "no object"),
+        (sequence(vec![bert.clone(), bert.clone()]), "16 times"),
+        (
+            sequence(vec![typed("Bert", bert.clone()), bert]),
+            "16 times",
+        ),
+        (
+            sequence(vec![json!({"strip_left": true, "strip_right": true}); 65]),
+            "64 rules",
+        ),
+    ] {
+        let shown = rule.to_string();
+        let error = with_rules(rule, json!(null)).expect_err(&shown);
+        assert!(error.contains(word), "{shown:.100}: {error}");
+    }
+    let error = with_rules(
+        json!(null),
+        json!(["Metaspace", "\u{1f600}", null, "always"]),
+    );
+    assert!(error.expect_err("a list").contains("no object"));
+}
+
+#[test]
+fn long_tokens_of_a_unigram_model_are_refused() {
+    let load = |token: String| {
+        let read = move || {
+            json_with(|file| {
+                file["decoder"] = json!({"type": "Metaspace", "replacement": "\u{2581}"});
+                file["model"] = json!({
+                    "type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], [token, -1.0]],
+                });
+            })
+            .map(drop)
+        };
+        let thread = std::thread::Builder::new()
+            .stack_size(256 << 10)
+            .spawn(read);
+        thread.expect("a thread").join().expect("no panic")
+    };
+    load("a".repeat(256)).expect("256 bytes");
+    for bytes in [257, 1 << 20] {
+        let error = load("a".repeat(bytes)).expect_err("too long");
+        assert!(
+            error.starts_with("model.vocab in tokenizer.json"),
+            "{error}"
+        );
+        assert!(error.contains(&format!("{bytes} bytes")), "{error}");
+    }
 }
 
 #[test]
@@ -393,6 +570,23 @@ fn added_tokens_without_end_are_refused_and_many_load_at_once() {
     refused(vocab, &["tokenizer.ggml.tokens", "1048576 bytes"]);
     let long =
         |count: usize| -> Vec<String> { (0..count).map(|i| format!("{i:_>1024}")).collect() };
+    // What the normalizer would make of them counts.
+    let begun = std::time::Instant::now();
+    let error = json_with(|file| {
+        let tokens = long(300).into_iter().zip(3..).map(|(content, id)| {
+            json!({
+                "id": id, "content": content, "single_word": false, "lstrip": false,
+                "rstrip": false, "normalized": true, "special": true,
+            })
+        });
+        file["added_tokens"] = tokens.collect();
+        file["normalizer"] = json!({
+            "type": "Replace", "pattern": {"String": "_"}, "content": "_".repeat(16),
+        });
+    })
+    .expect_err("4.7 MiB");
+    assert!(error.contains("can turn into 4915200 bytes"), "{error}");
+    assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
     let error = added(long(4097)).expect_err("more than 4 MiB");
     assert!(error.contains("at most 4194304"), "{error}");
     let begun = std::time::Instant::now();
