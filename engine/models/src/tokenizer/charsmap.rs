@@ -7,6 +7,8 @@
 
 use std::collections::VecDeque;
 
+/// The field of a rule that holds a table.
+pub(super) const FIELD: &str = "precompiled_charsmap";
 /// The longest piece of text that is looked up: a cluster of characters of at most five bytes.
 const KEY_BYTES_MAX: usize = 5;
 
@@ -130,7 +132,8 @@ mod tests {
         assert_eq!(growth(&round, ""), Some(1));
     }
 
-    /// Each unit is a child of the one place outside, and leads back there: 255⁵ ways of five bytes.
+    /// Each unit is a child of the one place outside, and leads back there: 255⁵ ways of five
+    /// bytes.
     #[test]
     fn a_trie_that_goes_round_outside_of_itself_is_damaged() {
         let round: Vec<u32> = (0..255).map(|at| (at ^ 255) << 10 | (at ^ 255)).collect();

@@ -1,5 +1,6 @@
 //! Rebuilds a tokenizer from the `tokenizer.ggml.*` metadata of a GGUF file.
 
+use serde_json::{Value, json};
 use tokenizers::AddedToken;
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
 use tokenizers::normalizers::{NFC, Prepend, Replace, Sequence};
@@ -7,6 +8,7 @@ use tokenizers::{NormalizerWrapper, PreTokenizerWrapper};
 
 use crate::model::gguf::{GgufTokenizer, TokenType};
 
+use super::encoding_size::Sizes;
 use super::limits::check_added;
 use super::pipeline::{Pipeline, Subwords};
 use super::pre_tokenizer::PreTokenizer;
@@ -14,9 +16,6 @@ use super::spm::SpmModel;
 use super::stretch::COMPOSED;
 use super::table::TokenTable;
 use super::{SpecialIds, Tokenizer, TokenizerError, VOCAB_MAX, byte_level};
-
-/// What a byte may become: three bytes for a space, behind three more.
-const GROWTH: usize = 12;
 
 /// Cut out of the text whole, before any merge.
 fn is_added(kind: TokenType) -> bool {
@@ -116,6 +115,11 @@ fn byte_level_bpe(
                 format!("do not fit the vocabulary: {e}"),
             )
         })?;
+    let rules = match pre.composes() {
+        true => json!({"type": "NFC"}),
+        false => Value::Null,
+    };
+    let spelled = json!({"type": "ByteLevel", "add_prefix_space": false});
     let normalizer = pre.composes().then_some(NormalizerWrapper::NFC(NFC));
     let model = Subwords::Bpe(Box::new(model));
     let pipeline =
@@ -126,7 +130,7 @@ fn byte_level_bpe(
         special,
         prefix,
         suffix,
-        growth: GROWTH,
+        sizes: Sizes::new(&rules, &spelled, added),
         stretch: match (loses_spaces, pre.composes()) {
             (true, _) => None,
             (false, true) => Some(COMPOSED),
@@ -188,7 +192,7 @@ fn spaced_bpe(
         prefix,
         suffix,
         stretch: Some(1),
-        growth: GROWTH,
+        sizes: Sizes::new(&spaces_json(false), &Value::Null, added),
         strips_space: false,
     })
 }
@@ -278,7 +282,7 @@ fn sentencepiece(
         prefix,
         suffix,
         stretch: has_bytes.then_some(1),
-        growth: GROWTH,
+        sizes: Sizes::new(&spaces_json(prefixed), &Value::Null, added),
         strips_space: prefixed,
     })
 }
@@ -299,6 +303,18 @@ fn spaces(prefixed: bool) -> Result<NormalizerWrapper, TokenizerError> {
     }
     steps.push(NormalizerWrapper::Replace(replace));
     Ok(NormalizerWrapper::Sequence(Sequence::new(steps)))
+}
+
+/// [`spaces`] as tokenizer.json has it.
+fn spaces_json(prefixed: bool) -> Value {
+    let replace = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
+    let prepend = json!({"type": "Prepend", "prepend": "▁"});
+    let rules: Vec<Value> = prefixed
+        .then_some(prepend)
+        .into_iter()
+        .chain([replace])
+        .collect();
+    json!({"type": "Sequence", "normalizers": rules})
 }
 
 /// `<0xNN>` → the byte.

@@ -14,6 +14,7 @@ use tokenizers::models::unigram::Unigram;
 use tokenizers::{AddedToken, Encoding, Model as _, PostProcessor, PostProcessorWrapper, Token};
 
 use super::config::TokenizerConfig;
+use super::encoding_size::Sizes;
 use super::limits::{check_added, check_rules, check_unigram};
 use super::pipeline::{Pipeline, Subwords};
 use super::spelling::Spelling;
@@ -92,7 +93,7 @@ pub(super) fn build(json: &[u8], config: &TokenizerConfig) -> Result<Tokenizer, 
     let growth = check_rules(&file.normalizer, &file.pre_tokenizer)?;
     let lengths = |content: &str, normalized: bool| {
         let bytes = content.len();
-        let growth = if normalized { growth.normalized } else { 1 };
+        let growth = if normalized { growth } else { 1 };
         (bytes, bytes.saturating_mul(growth))
     };
     let tokens = file.added_tokens.iter().map(|added| &added.token);
@@ -109,6 +110,7 @@ pub(super) fn build(json: &[u8], config: &TokenizerConfig) -> Result<Tokenizer, 
         true => None,
         false => stretch(&file.normalizer, &file.pre_tokenizer),
     };
+    let sizes = Sizes::new(&file.normalizer, &file.pre_tokenizer, &added);
     let vocab = model.vocab();
     let (prefix, suffix) = affixes(part(file.post_processor)?)?;
     let pipeline = Pipeline::new(
@@ -151,7 +153,7 @@ pub(super) fn build(json: &[u8], config: &TokenizerConfig) -> Result<Tokenizer, 
         prefix,
         suffix,
         stretch,
-        growth: growth.cut,
+        sizes,
         strips_space: spelling.strips_space(),
     })
 }

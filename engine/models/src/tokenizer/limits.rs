@@ -1,12 +1,17 @@
-//! What the rules of a tokenizer.json may be, so that no file makes loading or encoding take what
-//! nobody has.
+//! What the rules of a tokenizer.json may be, so that no file makes loading or encoding take more
+//! memory or stack than there is.
+//!
+//! Known limit: time is not bounded where the file brings a regular expression of its own (`Split`,
+//! `Replace`). One search takes at most a million steps back, or goes over the rest of the piece
+//! once; a search begins at each character, so a text of n bytes may take n² steps, and a caller
+//! that leaves is noticed only when all pieces are cut. The same goes for added tokens that are
+//! normalised by such an expression. Expressions of known models stay linear in practice.
 
 use serde_json::Value;
 
-use super::{TokenizerError, charsmap};
+use super::TokenizerError;
+use super::charsmap::{self, FIELD as TABLE};
 
-/// The field that holds a character table.
-const TABLE: &str = "precompiled_charsmap";
 /// Bytes of all of them, in base64. Known ones have some 300,000.
 const TABLE_BYTES_MAX: usize = 2 << 20;
 
@@ -29,20 +34,12 @@ const ADDED_BYTES_MAX: usize = 4 << 20;
 /// recursion, on any thread. SentencePiece's own have 16 characters at most.
 const UNIGRAM_TOKEN_BYTES_MAX: usize = 256;
 
-/// How many times as long as a text what is made of it can be.
-#[derive(Clone, Copy)]
-pub(super) struct Growth {
-    /// By the normalizer alone.
-    pub(super) normalized: usize,
-    /// By the pre-tokenizer, too.
-    pub(super) cut: usize,
-}
-
-/// Checks the normalizer and the pre-tokenizer.
+/// Checks the normalizer and the pre-tokenizer, and gives how many times as long as a text what the
+/// normalizer makes of it can be.
 pub(super) fn check_rules(
     normalizer: &Value,
     pre_tokenizer: &Value,
-) -> Result<Growth, TokenizerError> {
+) -> Result<usize, TokenizerError> {
     let mut rules = Rules {
         field: "normalizer in tokenizer.json",
         count: 0,
@@ -53,14 +50,11 @@ pub(super) fn check_rules(
     };
     rules.enter(normalizer)?;
     rules.check_growth()?;
-    let normalized = rules.product();
+    let normalized = rules.growth.saturating_mul(rules.characters);
     (rules.field, rules.count) = ("pre_tokenizer in tokenizer.json", 0);
     rules.enter(pre_tokenizer)?;
     rules.check_growth()?;
-    Ok(Growth {
-        normalized,
-        cut: rules.product(),
-    })
+    Ok(normalized)
 }
 
 /// Checks added tokens, which `field` names: the bytes of each, and what the normalizer can make of
@@ -122,10 +116,6 @@ impl Rules {
         Err(TokenizerError::invalid(self.field, problem))
     }
 
-    fn product(&self) -> usize {
-        self.growth.saturating_mul(self.characters)
-    }
-
     /// Counts rules, and follows how a text grows by one after another. The JSON reader bounds how
     /// deep this goes.
     fn enter(&mut self, rule: &Value) -> Result<(), TokenizerError> {
@@ -170,8 +160,8 @@ impl Rules {
         }
     }
 
-    /// Follows how one rule makes a text grow. Rules that the library knows by their fields, whatever
-    /// their type says, are known by them here, too.
+    /// Follows how one rule makes a text grow. Rules that the library knows by their fields,
+    /// whatever their type says, are known by them here, too.
     fn grow(&mut self, rule: &Value) -> Result<(), TokenizerError> {
         let text = |key: &str| rule[key].as_str().map(str::len);
         let kind = rule["type"].as_str().unwrap_or_default();
@@ -197,7 +187,8 @@ impl Rules {
             self.growth = self.growth.saturating_mul(1 + replacement);
         }
         if rule.get("pattern").is_some() && rule.get("content").is_some() {
-            self.growth = self.growth.saturating_mul(growth(rule));
+            let (of_each, at_end) = replaced(rule);
+            self.growth = self.growth.saturating_mul(of_each).saturating_add(at_end);
         }
         if let Some(prepended) = text("prepend") {
             // Before each piece between added tokens, of which one byte makes one.
@@ -245,19 +236,34 @@ impl Rules {
     }
 }
 
-/// How many times as long a text a replacement can make, at most.
-fn growth(replace: &Value) -> usize {
+/// What a replacement can make of a text at most: how many bytes of each byte, and at the end.
+pub(super) fn replaced(replace: &Value) -> (usize, usize) {
     let content = replace["content"].as_str().map_or(0, str::len);
-    match replace["pattern"]["String"].as_str() {
-        Some(pattern) if !pattern.is_empty() => content.div_ceil(pattern.len()).max(1),
-        // Before each byte, as a regular expression may match too.
-        _ => 1 + content,
+    let pattern = &replace["pattern"];
+    match (pattern["String"].as_str(), pattern["Regex"].as_str()) {
+        (Some(pattern), _) if !pattern.is_empty() => (content.div_ceil(pattern.len()).max(1), 0),
+        (_, Some(pattern)) if takes_characters(pattern) => (content.max(1), 0),
+        // Before each byte, and at the end.
+        _ => (1 + content, content),
     }
+}
+
+/// Whether a regular expression is so plain that it matches no empty text.
+fn takes_characters(pattern: &str) -> bool {
+    let classes = [r"\s", r"\S", r"\d", r"\w", r"\n", r"\r", r"\t"];
+    let plain = classes
+        .iter()
+        .fold(pattern.to_owned(), |plain, class| plain.replace(class, "x"));
+    let is_special = |c| "|()*?^$\\".contains(c);
+    !(plain.is_empty()
+        || plain.contains(is_special)
+        || plain.contains("{0")
+        || plain.contains("{,"))
 }
 
 /// How many times as long a text Unicode's mappings of characters can make, rounded up. It is the
 /// most of any, however many follow each other.
-fn mapping(kind: &str) -> Option<usize> {
+pub(super) fn mapping(kind: &str) -> Option<usize> {
     match kind {
         // Ⱥ has two bytes, and ⱥ three.
         "Lowercase" => Some(2),
@@ -271,7 +277,7 @@ fn mapping(kind: &str) -> Option<usize> {
 
 /// The same of BERT's normalizer: spaces around Chinese characters of three bytes or more, accents
 /// taken apart and away, and lower case.
-const BERT_GROWTH: usize = 8;
+pub(super) const BERT_GROWTH: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -296,6 +302,18 @@ mod tests {
     fn characters() -> Vec<String> {
         let all = (0..=u32::from(char::MAX)).filter_map(char::from_u32);
         all.filter(|c| *c != '\n').map(String::from).collect()
+    }
+
+    #[test]
+    fn expressions_that_take_characters_are_known() {
+        for takes in [" {2,}", r"\s+", "[a-z]", " ", "a{1,2}b+"] {
+            assert!(takes_characters(takes), "{takes}");
+        }
+        for may_not in [
+            "", "a*", "a?", "a|", "a{0,2}", "a{,2}", "(?=a)", r"\b", "^", r"\\s*",
+        ] {
+            assert!(!takes_characters(may_not), "{may_not}");
+        }
     }
 
     /// Each character, and all that mappings make of it in any order, until there is nothing new.

@@ -9,8 +9,10 @@ mod charsmap;
 mod chat;
 mod config;
 mod detokenize;
+mod encoding_size;
 mod error;
 mod gguf;
+mod growth;
 mod hf;
 mod limits;
 mod pipeline;
@@ -24,12 +26,16 @@ mod table;
 pub use chat::{ChatError, ChatMessage, ChatTemplate, Conversation, RenderHost, TemplateTokens};
 pub use config::TokenizerConfig;
 pub use detokenize::IncrementalDetokenizer;
+pub use encoding_size::EncodingSize;
 pub use error::TokenizerError;
 
 use std::fmt;
 
+use tokenizers::{OffsetReferential, OffsetType};
+
 use crate::model::gguf::GgufTokenizer;
 use crate::stack::with_known_stack;
+use encoding_size::Sizes;
 use pipeline::Pipeline;
 use table::TokenTable;
 
@@ -67,8 +73,8 @@ pub struct Tokenizer {
     suffix: Vec<u32>,
     /// Bytes of text for one byte of a token at most; `None` where text may vanish.
     stretch: Option<usize>,
-    /// Bytes that a byte of text may become before it is cut into tokens.
-    growth: usize,
+    /// What rules make of a text before it is cut into tokens.
+    sizes: Sizes,
     /// Encoding puts a space before the text, so decoding takes one away.
     strips_space: bool,
 }
@@ -135,10 +141,11 @@ impl Tokenizer {
         add_special: bool,
         parse_special: bool,
     ) -> Result<Vec<u32>, TokenizerError> {
-        self.encode_while(text, add_special, parse_special, &|| true)
+        self.encode_while(text, add_special, parse_special, &|| true, |_| true)
     }
 
-    /// The same, as long as that is `wanted`, which is asked often.
+    /// The same, as long as that is `wanted`, which is asked often. Once the text is normalised,
+    /// `may_take` is asked whether it may become so large.
     ///
     /// # Errors
     /// Those of [`Self::encode`]; [`TokenizerError::CalledOff`].
@@ -148,14 +155,23 @@ impl Tokenizer {
         add_special: bool,
         parse_special: bool,
         wanted: &dyn Fn() -> bool,
+        mut may_take: impl FnMut(EncodingSize) -> bool,
     ) -> Result<Vec<u32>, TokenizerError> {
         let mut ids = Vec::with_capacity(text.len() / 3 + 2);
         if add_special {
             ids.extend_from_slice(&self.prefix);
         }
         let failed = || TokenizerError::Encode("the tokenizer library failed on it".to_owned());
-        let encode = || self.pipeline.encode(text, parse_special, wanted, &mut ids);
-        TokenizerError::catch(encode, failed)?;
+        let mut encode = || {
+            let mut pieces = self.pipeline.normalize(text, parse_special);
+            let texts = pieces.get_splits(OffsetReferential::Normalized, OffsetType::None);
+            let texts = texts.into_iter().filter(|(_, _, tokens)| tokens.is_none());
+            if !may_take(self.sizes.of(texts.map(|(text, _, _)| text))) {
+                return Err(TokenizerError::CalledOff);
+            }
+            self.pipeline.encode(&mut pieces, wanted, &mut ids)
+        };
+        TokenizerError::catch(&mut encode, failed)?;
         if add_special {
             ids.extend_from_slice(&self.suffix);
         }
@@ -214,7 +230,18 @@ impl Tokenizer {
     /// Bytes that a byte of text may become at most before it is cut into tokens: each is kept with
     /// where it came from.
     pub fn growth(&self) -> usize {
-        self.growth
+        self.sizes.growth()
+    }
+
+    /// Bytes of a text once it is normalised, at most: each is kept with where it came from. Goes
+    /// through its bytes.
+    pub fn normalized_bytes(&self, text: &str) -> usize {
+        self.sizes.normalized(text)
+    }
+
+    /// What a normalised text becomes at most while it is encoded. Goes through its bytes.
+    pub fn encoding_size(&self, text: &str) -> EncodingSize {
+        self.sizes.of(std::iter::once(text))
     }
 
     /// The bytes that a token adds to a text, `None` outside the vocabulary. They need not be

@@ -4,7 +4,7 @@ use tokenizers::models::bpe::BPE;
 use tokenizers::models::unigram::Unigram;
 use tokenizers::{
     AddedToken, AddedVocabulary, Model, NormalizerWrapper, OffsetReferential, OffsetType,
-    PreTokenizer as _, PreTokenizerWrapper,
+    PreTokenizedString, PreTokenizer as _, PreTokenizerWrapper,
 };
 
 use super::TokenizerError;
@@ -108,11 +108,21 @@ impl Pipeline {
         added.or_else(|| self.model.token_to_id(token))
     }
 
-    /// Appends the ids of `text` to `ids`, as long as that is `wanted`, which every piece asks.
+    /// Added tokens of `text`, and between them what is normalised.
+    pub(super) fn normalize(&self, text: &str, parse_special: bool) -> PreTokenizedString {
+        let added = if parse_special {
+            &self.parsing
+        } else {
+            &self.literal
+        };
+        added.extract_and_normalize(self.normalizer.as_ref(), text)
+    }
+
+    /// Appends the ids of a normalised text to `ids`, as long as that is `wanted`, which every
+    /// piece asks.
     pub(super) fn encode(
         &self,
-        text: &str,
-        parse_special: bool,
+        pieces: &mut PreTokenizedString,
         wanted: &dyn Fn() -> bool,
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
@@ -120,14 +130,8 @@ impl Pipeline {
             Ok(ours) => *ours,
             Err(e) => TokenizerError::Encode(e.to_string()),
         };
-        let added = if parse_special {
-            &self.parsing
-        } else {
-            &self.literal
-        };
-        let mut pieces = added.extract_and_normalize(self.normalizer.as_ref(), text);
         if let Some(cut) = &self.pre_tokenizer {
-            cut.pre_tokenize(&mut pieces).map_err(failed)?;
+            cut.pre_tokenize(pieces).map_err(failed)?;
         }
         pieces
             .tokenize(|piece| match wanted() {

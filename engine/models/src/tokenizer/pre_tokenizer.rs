@@ -234,6 +234,12 @@ static NAMES: LazyLock<String> = LazyLock::new(|| {
     names.join(", ")
 });
 
+/// Whether some model's pre-tokenizer cuts by this expression.
+pub(super) fn is_known(expression: &str) -> bool {
+    let expressions = PRE_TOKENIZERS.iter().flat_map(|pre| pre.expressions);
+    expressions.into_iter().any(|known| *known == expression)
+}
+
 impl PreTokenizer {
     /// Looks up the value of `tokenizer.ggml.pre`.
     pub(super) fn from_name(name: &str) -> Result<&'static Self, TokenizerError> {

@@ -14,7 +14,7 @@ use super::request::{Accepted, max_tokens};
 use super::shared::{Place, Shared, outcome};
 use super::stream::stream;
 use super::text_queue::Wanted;
-use super::work_bytes::grown_work_bytes;
+use super::work_bytes::{normalizing_bytes, work_bytes};
 use super::{Field, GenerateStream, Prompt, Request, RequestError};
 use crate::client_memory::Held;
 use crate::metrics::RequestMeter;
@@ -192,9 +192,11 @@ impl Inner {
 const RENDER_COPIES: usize = 4;
 
 impl Shared {
-    /// Bytes that tokenising a text takes.
+    /// Bytes that tokenising a text takes if normalising leaves it as it is, or normalising it.
     fn work_bytes(&self, text: &str) -> usize {
-        grown_work_bytes(text, self.served.tokenizer.growth())
+        let tokenizer = &self.served.tokenizer;
+        let normalizing = normalizing_bytes(tokenizer.normalized_bytes(text));
+        normalizing.max(work_bytes(tokenizer.encoding_size(text)))
     }
 
     /// Refuses texts that cannot fit, before they cost time and memory.
@@ -234,14 +236,26 @@ impl Shared {
         held: &mut Held,
         wanted: &Wanted,
     ) -> Result<Arc<[u32]>, RequestError> {
-        let encode = |text: &str, field, add_special| {
+        // What it takes is known once it is normalised.
+        let encode = |text: &str, field, add_special, held: &mut Held| {
             let tokenizer = &self.served.tokenizer;
-            let ids = tokenizer.encode_while(text, add_special, true, &|| !wanted.is_over());
-            ids.map_err(|e| RequestError::invalid(field, e))
+            let taken = self.work_bytes(text);
+            let mut full = None;
+            let may_take = |size| {
+                let more = work_bytes(size).saturating_sub(taken);
+                full = held.grow(more).err();
+                full.is_none()
+            };
+            let wanted = || !wanted.is_over();
+            let ids = tokenizer.encode_while(text, add_special, true, &wanted, may_take);
+            match full {
+                Some(full) => Err(RequestError::ClientMemory(full)),
+                None => ids.map_err(|e| RequestError::invalid(field, e)),
+            }
         };
         let (ids, field) = match prompt {
             Prompt::Tokens(ids) => return self.check_ids(ids, Field::TokenIds),
-            Prompt::Text(text) => (encode(&text, Field::Text, add_special)?, Field::Text),
+            Prompt::Text(text) => (encode(&text, Field::Text, add_special, held)?, Field::Text),
             Prompt::Chat(chat) => {
                 let template = self.served.template.as_ref().ok_or_else(|| {
                     RequestError::invalid(
@@ -270,7 +284,7 @@ impl Shared {
                 self.check_length(&text, Field::Chat)?;
                 held.grow(self.work_bytes(&text))?;
                 // The template writes BOS itself where the model wants one.
-                (encode(&text, Field::Chat, false)?, Field::Chat)
+                (encode(&text, Field::Chat, false, held)?, Field::Chat)
             }
         };
         self.check_ids(ids, field)
