@@ -351,6 +351,38 @@ fn what_costs_more_than_a_step_is_paid() {
         each(text, "{% if []|tojson(separators=(x, z)) %}{% endif %}"),
         each(text, "{% if dict(**{x: 1}) %}{% endif %}"),
         each(text, "{% if {}|xmlattr(**{x: 1}) %}{% endif %}"),
+        each(text, "{% if x is sameas z %}{% endif %}"),
+        each(
+            text,
+            "{% if [x] is sameas [z] or (x, ) is sameas (z, ) %}{% endif %}",
+        ),
+        each(text, "{% if x is lower %}{% endif %}"),
+        // Names as long as each other, which differ at the end.
+        each(
+            &format!("{text}{{% set ns = namespace(**{{x: 1}}) %}}"),
+            "{% if ns|attr(z) %}{% endif %}",
+        ),
+        each(
+            &format!("{text}{{% set ns = namespace(**{{x: 1}}) %}}"),
+            "{% set y = namespace(ns, **{z: 1}) %}",
+        ),
+        // Flags, widths and keys of a format.
+        each(
+            "{% set f = '%' ~ '#' * 1000000 ~ 'd' %}",
+            "{% if f % 1 %}{% endif %}",
+        ),
+        each(
+            "{% set f = '%' ~ '0' * 1000000 ~ 'd' %}",
+            "{% if f|format(1) %}{% endif %}",
+        ),
+        each(
+            "{% set f = '%(' ~ 'é' * 400000 ~ ')d' %}",
+            "{% if f % 1 %}{% endif %}",
+        ),
+        each(
+            "{% set f = '%.' ~ '0' * 1000000 ~ 'd' %}",
+            "{% if f % 1 %}{% endif %}",
+        ),
         each(path, "{% if []|groupby(x) %}{% endif %}"),
         each(path, "{% if []|sort(attribute=x) %}{% endif %}"),
         each(path, "{% if []|join('', x) %}{% endif %}"),
@@ -393,6 +425,61 @@ fn what_costs_more_than_a_step_is_paid() {
     for source in sources {
         let _ = ends(source, "hello");
     }
+}
+
+#[test]
+fn lines_of_a_text_are_not_listed() {
+    let lines = "\n".repeat(14_000_000);
+    for filter in ["indent(0)", "wordwrap(9)"] {
+        let source = format!("{{{{ (messages[0].content * 4)|{filter}|length }}}}");
+        assert_eq!(
+            ends(source, &lines),
+            Err(ChatError::TooManySteps),
+            "{filter}"
+        );
+    }
+    for (call, expected) in [
+        ("'a\nb\r\n\nc'.splitlines()|join('|')", "a|b||c"),
+        ("'a\nb\r\n\nc\n'.splitlines(true)|length", "4"),
+        ("''.splitlines()|length", "0"),
+        ("'a\n\nb\n'|indent(2)|replace('\n', '|')", "a||  b|"),
+        (
+            "'a <b>c</b> <!-- d > --> e &amp;lt; &lt;'|striptags",
+            "a c e &lt; <",
+        ),
+        ("' a  <b <c> d'|striptags", "a d"),
+        ("'<!-- a'|striptags", "<!-- a"),
+    ] {
+        let source = format!("{{{{ {call} }}}}");
+        assert_eq!(on_small_stack(source).as_deref(), Ok(expected), "{call}");
+    }
+}
+
+#[test]
+fn numbers_are_rounded_as_python_does() {
+    for (call, expected) in [
+        ("1.7e308|round(-309)", "0.0"),
+        ("-1.7e308|round(-309)", "-0.0"),
+        ("-1.7e308|round(-310)", "-0.0"),
+        ("1.2e308|round(-308)", "1e+308"),
+        ("4e307|round(-308)", "0.0"),
+        ("6e307|round(-308)", "1e+308"),
+        ("1.7e308|round(-307)", "1.7e+308"),
+        ("1234.5|round(-2)", "1200.0"),
+        ("50.0|round(-2)", "0.0"),
+        ("150.0|round(-2)", "200.0"),
+        ("-50.00000000000001|round(-2)", "-100.0"),
+        ("250.0|round(-2)", "200.0"),
+        ("999.0|round(-1)", "1000.0"),
+        ("0.4|round(-1)", "0.0"),
+        ("5e22|round(-23)", "0.0"),
+        ("1e23|round(-22)", "1e+23"),
+    ] {
+        let source = format!("{{{{ {call} }}}}");
+        assert_eq!(on_small_stack(source).as_deref(), Ok(expected), "{call}");
+    }
+    let sentence = fails("{{ 1.7e308|round(-308) }}").to_string();
+    assert!(sentence.contains("too large to represent"), "{sentence}");
 }
 
 #[test]
@@ -487,6 +574,11 @@ fn a_rendering_asks_its_host_for_memory_and_whether_it_is_wanted() {
     // The message and its text, and not much more.
     let taken = (1 << 20) - left;
     assert!((200_000..400_000).contains(&taken), "{taken}");
+    // What a filter holds on its way is asked for, too.
+    let (text, _, left) = render("{{ messages[0].content|striptags|length }}", 1000, 1 << 20);
+    assert_eq!(text.as_deref(), Ok("100000"));
+    let taken = (1 << 20) - left;
+    assert!((400_000..600_000).contains(&taken), "{taken}");
     for bytes in [0, 50_000, 150_000] {
         assert_eq!(render(plain, 1000, bytes).0, Err(ChatError::TooMuchMemory));
     }

@@ -245,7 +245,7 @@ fn text_method(value: &Value, this: &Text, method: &'static str, args: Arguments
             let [keeps] = args.bind(method, 0, ["keepends"])?;
             let keeps = truth(keeps, false);
             budget::chars(t.len())?;
-            let lines = lines(t, keeps).into_iter().map(Value::text);
+            let lines = lines(t, keeps).map(Value::text);
             Value::list(lines.collect::<Res<_>>()?)
         }
         "partition" | "rpartition" => {
@@ -631,21 +631,20 @@ fn split(t: &str, separator: Option<&str>, most: usize, from_end: bool) -> Res<V
 }
 
 /// `text.splitlines(keepends)`
-pub(super) fn lines(t: &str, keeps: bool) -> Vec<&str> {
-    let mut lines = Vec::new();
+pub(super) fn lines(t: &str, keeps: bool) -> impl Iterator<Item = &str> {
     let mut rest = t;
-    while let Some(end) = rest.find(is_line_end) {
+    std::iter::from_fn(move || {
+        let Some(end) = rest.find(is_line_end) else {
+            return Some(std::mem::take(&mut rest)).filter(|line| !line.is_empty());
+        };
         let bytes = match &rest[end..] {
             after if after.starts_with("\r\n") => 2,
             after => after.chars().next().map_or(0, char::len_utf8),
         };
-        lines.push(&rest[..if keeps { end + bytes } else { end }]);
+        let line = &rest[..if keeps { end + bytes } else { end }];
         rest = &rest[end + bytes..];
-    }
-    if !rest.is_empty() {
-        lines.push(rest);
-    }
-    lines
+        Some(line)
+    })
 }
 
 /// `text.replace(old, new, most)`. `value` is the text.

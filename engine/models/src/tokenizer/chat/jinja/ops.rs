@@ -58,13 +58,14 @@ fn hash_into(value: &Value, hasher: &mut impl Hasher) -> Res<()> {
 }
 
 /// `a is b`, where values that are the same number or text are taken for the same.
-pub(super) fn identical(a: &Value, b: &Value) -> bool {
-    match (a, b) {
+pub(super) fn identical(a: &Value, b: &Value) -> Res<bool> {
+    budget::steps(1)?;
+    Ok(match (a, b) {
         (Value::None, Value::None) => true,
         (Value::Bool(a), Value::Bool(b)) => a == b,
         (Value::Int(a), Value::Int(b)) => a == b,
         (Value::Float(a), Value::Float(b)) => a == b,
-        (Value::Text(a), Value::Text(b)) => a.as_str() == b.as_str(),
+        (Value::Text(a), Value::Text(b)) => same_text(a.as_str(), b.as_str())?,
         (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => Rc::ptr_eq(a, b),
         (Value::Dict(a), Value::Dict(b)) => Rc::ptr_eq(a, b),
         (Value::Iterator(a), Value::Iterator(b)) => Rc::ptr_eq(a, b),
@@ -76,7 +77,14 @@ pub(super) fn identical(a: &Value, b: &Value) -> bool {
         (Value::Function(a), Value::Function(b)) => a == b,
         (Value::Undefined(a), Value::Undefined(b)) => Rc::ptr_eq(a, b),
         _ => false,
+    })
+}
+
+fn same_text(a: &str, b: &str) -> Res<bool> {
+    if a.len() == b.len() {
+        budget::bytes(a.len())?;
     }
+    Ok(a == b)
 }
 
 fn equal_items(a: &[Value], b: &[Value]) -> Res<bool> {
@@ -96,13 +104,7 @@ pub(super) fn equal(a: &Value, b: &Value) -> Res<bool> {
     budget::steps(1)?;
     Ok(match (a, b) {
         (Value::Undefined(_), Value::Undefined(_)) => true,
-        (Value::Text(a), Value::Text(b)) => {
-            let (a, b) = (a.as_str(), b.as_str());
-            if a.len() == b.len() {
-                budget::bytes(a.len())?;
-            }
-            a == b
-        }
+        (Value::Text(a), Value::Text(b)) => same_text(a.as_str(), b.as_str())?,
         (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => {
             equal_items(&a.items, &b.items)?
         }
@@ -124,7 +126,7 @@ pub(super) fn equal(a: &Value, b: &Value) -> Res<bool> {
         }
         _ => match number_order(a, b) {
             Some(order) => order == Some(Ordering::Equal),
-            None => identical(a, b),
+            None => identical(a, b)?,
         },
     })
 }
@@ -556,6 +558,7 @@ pub(super) fn slice(value: &Value, parts: &[Option<Value>; 3]) -> Res<Value> {
                 return text_of(&text.as_str()[from..to]);
             }
             budget::steps(text.as_str().len())?;
+            let _held = budget::Charge::new(text.as_str().len().saturating_mul(4))?;
             let letters: Vec<char> = text.as_str().chars().collect();
             let letters: String = indices(bounds).filter_map(|at| letters.get(at)).collect();
             text_of(&letters)

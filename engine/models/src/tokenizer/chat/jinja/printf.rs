@@ -154,6 +154,8 @@ fn general(number: f64, precision: usize, keeps_zeros: bool) -> String {
 
 /// `format % arguments`
 pub(super) fn format(format: &Text, arguments: &Value) -> Res<Value> {
+    // Flags and widths are looked at one by one.
+    budget::chars(format.as_str().len())?;
     let mut out = Buffer::default();
     let mut source = Source::of(arguments);
     source.escapes = format.is_markup();

@@ -2,7 +2,7 @@
 
 use super::args::Arguments;
 use super::ast::Compare;
-use super::budget::Buffer;
+use super::budget::{self, Buffer};
 use super::fail::{Res, fail};
 use super::ops::{self, compare};
 use super::show::write_str;
@@ -65,7 +65,7 @@ pub(super) fn call(name: &str, value: &Value, args: Arguments) -> Res<bool> {
         }
         "sameas" => {
             let [other] = args.bind(name, 1, ["other"])?;
-            return Ok(ops::identical(value, &other.unwrap_or(Value::None)));
+            return ops::identical(value, &other.unwrap_or(Value::None));
         }
         _ => args.none(name)?,
     }
@@ -107,6 +107,7 @@ pub(super) fn call(name: &str, value: &Value, args: Arguments) -> Res<bool> {
         "lower" | "upper" => {
             let mut text = Buffer::default();
             write_str(value, &mut text)?;
+            budget::chars(text.as_str().len())?;
             methods::is_kind(
                 text.as_str(),
                 if name == "lower" {

@@ -18,6 +18,8 @@ const ELEMENT_BYTES: usize = 48;
 const ENTRY_BYTES: usize = 128;
 /// Bytes that a value takes which is neither a text nor a list.
 const OBJECT_BYTES: usize = 128;
+/// Bytes of a name that are more than looking at it pays for.
+const LONG_NAME: usize = 64;
 /// Dictionaries of more entries have an index.
 const SEARCHED_MAX: usize = 8;
 
@@ -339,6 +341,9 @@ impl Dict {
 
     pub(super) fn get_text(&self, key: &str) -> Res<Option<&Value>> {
         if self.index.is_none() {
+            if key.len() >= LONG_NAME {
+                budget::bytes(key.len().saturating_mul(self.entries.len()))?;
+            }
             let is_it = |k: &Value| matches!(k, Value::Text(t) if t.as_str() == key);
             return Ok(self.entries.iter().find(|(k, _)| is_it(k)).map(|(_, v)| v));
         }
@@ -375,6 +380,16 @@ impl Range {
 }
 
 impl Namespace {
+    /// Pays for looking at each field's name, and for the bytes of those that are as long as this.
+    fn pay_search(fields: &[(Rc<str>, Value)], name: &str) -> Res<()> {
+        budget::steps(fields.len() / 8)?;
+        if name.len() < LONG_NAME {
+            return Ok(());
+        }
+        let mut alike = fields.iter().filter(|(n, _)| n.len() == name.len());
+        alike.try_for_each(|(n, _)| budget::bytes(n.len()))
+    }
+
     pub(super) fn new() -> Res<Rc<Self>> {
         Ok(Rc::new(Self {
             fields: RefCell::default(),
@@ -384,14 +399,15 @@ impl Namespace {
 
     pub(super) fn get(&self, name: &str) -> Res<Option<Value>> {
         let fields = self.fields.borrow();
-        budget::steps(fields.len() / 8)?;
+        Self::pay_search(&fields, name)?;
         let found = fields.iter().find(|(n, _)| **n == *name);
         Ok(found.map(|(_, value)| value.clone()))
     }
 
     pub(super) fn set(&self, name: &str, value: Value) -> Res<()> {
         let mut fields = self.fields.borrow_mut();
-        budget::steps(1 + fields.len() / 8)?;
+        budget::steps(1)?;
+        Self::pay_search(&fields, name)?;
         match fields.iter_mut().find(|(n, _)| **n == *name) {
             Some((_, old)) => {
                 let old = std::mem::replace(old, value);

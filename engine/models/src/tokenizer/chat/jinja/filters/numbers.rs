@@ -289,10 +289,36 @@ fn round_float(number: f64, precision: i128) -> Res<f64> {
         // Exact digits are rounded to the nearest, ties to even.
         return Ok(format!("{number:.digits$}").parse().unwrap_or(number));
     }
-    if precision < -310 {
-        return Ok(0.0_f64.copysign(number));
+    // The largest number has 309 digits before the point. Exact digits again, all there are.
+    let zero = 0.0_f64.copysign(number);
+    let kept = match usize::try_from(precision.unsigned_abs()) {
+        Ok(zeros) if zeros < 309 => zeros,
+        _ => return Ok(zero),
+    };
+    budget::steps(DIGITS_MAX / 8)?;
+    let exact = format!("{:.DIGITS_MAX$e}", number.abs());
+    let (digits, exponent) = exact.split_once('e').unwrap_or((&exact, "0"));
+    let exponent = exponent.parse::<usize>().unwrap_or(0);
+    let rounded = match exponent.checked_sub(kept) {
+        Some(decimals) => format!("{number:.decimals$e}").parse().unwrap_or(number),
+        // Above a half of the last digit that is left.
+        None if exponent.saturating_add(1) == kept && is_above_half(digits) => {
+            let unit: f64 = format!("1e{kept}").parse().unwrap_or(f64::INFINITY);
+            unit.copysign(number)
+        }
+        None => zero,
+    };
+    if rounded.is_infinite() {
+        return fail("rounded value too large to represent");
     }
-    let unit = 10_f64.powi(precision.unsigned_abs() as i32);
-    let rounded = (number / unit).round_ties_even() * unit;
-    Ok(if rounded.is_finite() { rounded } else { number })
+    Ok(rounded)
+}
+
+/// Digits of the number that has the most, in all.
+const DIGITS_MAX: usize = 770;
+
+/// Whether `d.ddd` is above 5.
+fn is_above_half(digits: &str) -> bool {
+    let above = digits.starts_with(['6', '7', '8', '9']);
+    above || digits.starts_with('5') && digits.bytes().skip(2).any(|digit| digit != b'0')
 }

@@ -162,7 +162,7 @@ fn indent(value: &Value, args: Arguments) -> Res<Value> {
     if first {
         out.push(indention)?;
     }
-    for (at, line) in lines.into_iter().chain(extra).enumerate() {
+    for (at, line) in lines.chain(extra).enumerate() {
         if at > 0 {
             out.push("\n")?;
             if blank || !line.is_empty() {
@@ -232,14 +232,11 @@ fn wordwrap(value: &Value, args: Arguments) -> Res<Value> {
     let (break_long, hyphens) = (truth(break_long, true), truth(hyphens, true));
     budget::steps(t.len())?;
     let mut out = Buffer::default();
-    for (at, line) in methods::lines(t, false).into_iter().enumerate() {
+    for (at, line) in methods::lines(t, false).enumerate() {
         if at > 0 {
             out.push(with)?;
         }
-        for (at, part) in wrapped(line, wide, break_long, hyphens)
-            .into_iter()
-            .enumerate()
-        {
+        for (at, part) in wrapped(line, wide, break_long, hyphens).enumerate() {
             if at > 0 {
                 out.push(with)?;
             }
@@ -288,54 +285,57 @@ fn chunk(text: &str, hyphens: bool) -> Option<Chunk> {
 }
 
 /// Python's `textwrap.wrap` of one line.
-fn wrapped(line: &str, wide: usize, break_long: bool, hyphens: bool) -> Vec<&str> {
-    let mut lines = Vec::new();
+fn wrapped(line: &str, wide: usize, break_long: bool, hyphens: bool) -> impl Iterator<Item = &str> {
     let mut rest = line;
     let mut waiting = None;
-    while let Some(first) = waiting.take().or_else(|| chunk(rest, hyphens)) {
-        let mut next = Some(first);
-        if !lines.is_empty() && first.is_blank {
-            rest = &rest[first.bytes..];
-            next = chunk(rest, hyphens);
-        }
-        let (mut bytes, mut length, mut last) = (0, 0, None::<Chunk>);
-        while let Some(chunk_now) = next {
-            let mut taken = chunk_now;
-            if length + taken.chars > wide {
-                if taken.chars > wide && break_long {
-                    taken.chars = (wide - length).max(usize::from(last.is_none()));
-                    let mut letters = rest[bytes..].chars();
-                    let head = letters.by_ref().take(taken.chars);
-                    taken.bytes = head.map(char::len_utf8).sum();
-                    waiting = Some(Chunk {
-                        bytes: chunk_now.bytes - taken.bytes,
-                        chars: chunk_now.chars - taken.chars,
-                        ..chunk_now
-                    });
-                    if taken.bytes == 0 {
+    let mut is_first = true;
+    std::iter::from_fn(move || {
+        while let Some(first) = waiting.take().or_else(|| chunk(rest, hyphens)) {
+            let mut next = Some(first);
+            if !is_first && first.is_blank {
+                rest = &rest[first.bytes..];
+                next = chunk(rest, hyphens);
+            }
+            let (mut bytes, mut length, mut last) = (0, 0, None::<Chunk>);
+            while let Some(chunk_now) = next {
+                let mut taken = chunk_now;
+                if length + taken.chars > wide {
+                    if taken.chars > wide && break_long {
+                        taken.chars = (wide - length).max(usize::from(last.is_none()));
+                        let mut letters = rest[bytes..].chars();
+                        let head = letters.by_ref().take(taken.chars);
+                        taken.bytes = head.map(char::len_utf8).sum();
+                        waiting = Some(Chunk {
+                            bytes: chunk_now.bytes - taken.bytes,
+                            chars: chunk_now.chars - taken.chars,
+                            ..chunk_now
+                        });
+                        if taken.bytes == 0 {
+                            break;
+                        }
+                    } else if taken.chars <= wide || last.is_some() {
+                        waiting = Some(taken);
                         break;
                     }
-                } else if taken.chars <= wide || last.is_some() {
-                    waiting = Some(taken);
+                    bytes += taken.bytes;
+                    last = Some(taken);
                     break;
                 }
                 bytes += taken.bytes;
+                length += taken.chars;
                 last = Some(taken);
-                break;
+                next = chunk(&rest[bytes..], hyphens);
             }
-            bytes += taken.bytes;
-            length += taken.chars;
-            last = Some(taken);
-            next = chunk(&rest[bytes..], hyphens);
+            let blank = last.filter(|last| last.is_blank);
+            let kept = &rest[..bytes - blank.map_or(0, |last| last.bytes)];
+            rest = &rest[bytes..];
+            if !kept.is_empty() {
+                is_first = false;
+                return Some(kept);
+            }
         }
-        let blank = last.filter(|last| last.is_blank);
-        let kept = &rest[..bytes - blank.map_or(0, |last| last.bytes)];
-        if !kept.is_empty() {
-            lines.push(kept);
-        }
-        rest = &rest[bytes..];
-    }
-    lines
+        None
+    })
 }
 
 fn urlencode(value: &Value) -> Res<Value> {
@@ -419,29 +419,19 @@ fn xmlattr(value: &Value, args: Arguments) -> Res<Value> {
 }
 
 fn striptags(t: &str) -> Res<Value> {
-    let mut plain = String::with_capacity(t.len());
-    let mut rest = t;
     // Comments first, then tags.
-    while let Some(start) = rest.find("<!--") {
-        let Some(end) = rest[start..].find("-->") else {
-            break;
-        };
-        plain.push_str(&rest[..start]);
-        rest = &rest[start + end + 3..];
+    let mut plain = Buffer::default();
+    without(t, "<!--", "-->", &mut plain)?;
+    let mut text = Buffer::default();
+    without(plain.as_str(), "<", ">", &mut text)?;
+    let mut words = Buffer::default();
+    let each = text.as_str().split(is_space);
+    for word in each.filter(|word| !word.is_empty()) {
+        if !words.as_str().is_empty() {
+            words.push(" ")?;
+        }
+        words.push(word)?;
     }
-    plain.push_str(rest);
-    let mut without = String::with_capacity(plain.len());
-    let mut rest = &plain[..];
-    while let Some(start) = rest.find('<') {
-        let Some(end) = rest[start..].find('>') else {
-            break;
-        };
-        without.push_str(&rest[..start]);
-        rest = &rest[start + end + 1..];
-    }
-    without.push_str(rest);
-    let words: Vec<&str> = without.split(is_space).filter(|w| !w.is_empty()).collect();
-    let text = words.join(" ");
     let entities = [
         ("&lt;", "<"),
         ("&gt;", ">"),
@@ -451,10 +441,30 @@ fn striptags(t: &str) -> Res<Value> {
         ("&nbsp;", "\u{a0}"),
         ("&amp;", "&"),
     ];
-    let text = entities
+    entities
         .iter()
-        .fold(text, |text, (from, to)| text.replace(from, to));
-    Value::text(text)
+        .try_fold(Value::buffer(words), |value, (from, to)| {
+            methods::replace(
+                &value,
+                super::super::args::text(&value)?,
+                from,
+                to,
+                usize::MAX,
+            )
+        })
+}
+
+/// Writes a text without what is between two marks, and without these.
+fn without(text: &str, start: &str, end: &str, out: &mut Buffer) -> Res<()> {
+    let mut rest = text;
+    while let Some(from) = rest.find(start) {
+        let Some(to) = rest[from..].find(end) else {
+            break;
+        };
+        out.push(&rest[..from])?;
+        rest = &rest[from + to + end.len()..];
+    }
+    out.push(rest)
 }
 
 /// Python's `pprint.pformat` of what fits in a line of 80 characters; dictionaries are sorted.
