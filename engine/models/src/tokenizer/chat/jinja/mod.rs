@@ -26,6 +26,7 @@ mod methods;
 mod ops;
 mod parser;
 mod printf;
+mod scope;
 mod show;
 mod strformat;
 mod symbols;

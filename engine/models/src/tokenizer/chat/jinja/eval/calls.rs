@@ -6,9 +6,10 @@ use super::super::args::{Arguments, int, text};
 use super::super::ast::{Args, Expr, ExprKind};
 use super::super::budget::{self, Buffer};
 use super::super::fail::{Fail, Named, Res, fail};
+use super::super::scope::Scope;
 use super::super::show::to_str;
 use super::super::value::{
-    Cycler, Dict, Function, Joiner, Macro as MacroValue, Namespace, Range, Scope, Value,
+    Cycler, Dict, Function, Joiner, Macro as MacroValue, Namespace, Range, Value,
 };
 use super::super::{filters, methods, ops};
 use super::{Machine, RANGE_MAX};

@@ -6,8 +6,9 @@ use super::super::ast::{Expr, ExprKind, Sym};
 use super::super::attributes::{attribute, item};
 use super::super::budget::{self, Buffer, Charge};
 use super::super::fail::{Named, Res, fail};
+use super::super::scope::Scope;
 use super::super::show::write_str;
-use super::super::value::{Dict, Scope, Value};
+use super::super::value::{Dict, Value};
 use super::super::{ops, tests};
 use super::{ELEMENT_BYTES, Machine};
 

@@ -12,7 +12,8 @@ use std::time::SystemTime;
 use super::ast::{Sym, Template};
 use super::budget::{self, Buffer, Charge};
 use super::fail::{Res, fail};
-use super::value::{Function, Loop, Namespace, Scope, Value};
+use super::scope::Scope;
+use super::value::{Function, Loop, Namespace, Value};
 
 /// Expressions, blocks and macros in each other, as they run. A level takes at most 8 KiB of the
 /// 16 MiB of a known stack.

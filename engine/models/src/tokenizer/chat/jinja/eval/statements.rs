@@ -6,8 +6,9 @@ use std::sync::Arc;
 use super::super::ast::{Body, Expr, ExprKind, For, Macro, Stmt, StmtKind, Target};
 use super::super::budget::{self, Buffer};
 use super::super::fail::{Res, fail};
+use super::super::scope::Scope;
 use super::super::show::write_str;
-use super::super::value::{Loop, Macro as MacroValue, Scope, Seq, Value};
+use super::super::value::{Loop, Macro as MacroValue, Seq, Value};
 use super::{Flow, Machine};
 
 impl Machine<'_> {
