@@ -235,9 +235,11 @@ fn compile(source: &Path, out: &Path, archs: &str) -> Result<(), String> {
     }
     let spills =
         |line: &str| line.contains("bytes spill stores") && !line.contains(" 0 bytes spill stores");
+    // Matrix instructions that the compiler has wait for each other.
+    let serialised = |line: &str| line.contains("wgmma.mma_async instructions are serialized");
     let bad: Vec<&str> = log
         .lines()
-        .filter(|l| l.contains("warning") || spills(l))
+        .filter(|l| l.contains("warning") || spills(l) || serialised(l))
         .collect();
     if !bad.is_empty() {
         return Err(format!("{}: {}\n{log}", source.display(), bad.join("\n")));

@@ -68,7 +68,7 @@ impl Way {
 /// How a product of packed weights is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PackedWay {
-    /// By the kernels for up to 64 rows of devices of compute capability 9.x, 64 rows at a time.
+    /// By the kernels for up to 128 rows of devices of compute capability 9.x, 128 rows at a time.
     Streamed,
     /// By the kernels for up to 8 rows, which every device can run.
     Skinny,

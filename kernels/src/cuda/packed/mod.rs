@@ -93,10 +93,10 @@ impl ChunkFormat {
     /// What users read.
     pub(super) fn title(self) -> &'static str {
         match self.codes {
-            ChunkCodes::Int4 => "4-bit integers",
-            ChunkCodes::Fp4 => "4-bit floats",
-            ChunkCodes::Int8 => "8-bit integers",
-            ChunkCodes::Fp8 => "8-bit floats",
+            ChunkCodes::Int4 => "int4",
+            ChunkCodes::Fp4 => "e2m1",
+            ChunkCodes::Int8 => "int8",
+            ChunkCodes::Fp8 => "e4m3",
         }
     }
 

@@ -36,8 +36,8 @@ struct Size {
     /// `kSharedBytes` of the kernel.
     shared_bytes: usize,
     /// Slices that a tile may have, the most first. Where rows are few, partial sums are short, and
-    /// runs of equal length are better by 1 % than parts of smaller tiles; where they are many, CTAs
-    /// that all have one part are better by as much. (Fewer slices have x read too often.)
+    /// runs of equal length are better by 1 % than parts of smaller tiles; where they are many,
+    /// CTAs that all have one part are better by as much. (Fewer slices have x read too often.)
     slices: &'static [usize],
     /// The part of the longest run that may be added to it so that each run is a part of one tile:
     /// partial sums are the longer the more rows there are.
@@ -149,8 +149,8 @@ pub(in crate::cuda) struct Residual {
     pub(in crate::cuda) squares: DevicePtr,
 }
 
-/// Values that sums of the squares of so many outputs take: one for each slice of tiles, for each of
-/// 64 rows.
+/// Values that sums of the squares of so many outputs take: one for each slice of tiles, for each
+/// of 64 rows.
 pub(in crate::cuda) fn squares_len(outputs: usize) -> usize {
     outputs.next_multiple_of(SIZES[0].outputs()) / SLICE_OUTPUTS * NORM_ROWS_MAX
 }
