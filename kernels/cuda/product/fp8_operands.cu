@@ -6,20 +6,20 @@
 
 namespace ebb {
 
-struct Fp8RowsParams {
+struct QuantiseFp8Params {
   const bf16* x;    // [rows][inputs]
   uint8_t* y;       // [rows][inputs], E4M3, permuted within sixteens as weights are
   float* scales;    // [rows]: x = y * scale
   uint32_t inputs;  // a multiple of 16
   uint32_t reserved;
 };
-static_assert(sizeof(Fp8RowsParams) == 32);
+static_assert(sizeof(QuantiseFp8Params) == 32);
 
 constexpr int kFp8Threads = 256, kFp8Warps = kFp8Threads / 32;
 constexpr float kFp8Most = 448.f;
 
 // A CTA quantises a row, its greatest magnitude to 448.
-__device__ __forceinline__ void quantise_row(const Fp8RowsParams& p, float* shared) {
+__device__ __forceinline__ void quantise_row(const QuantiseFp8Params& p, float* shared) {
   const uint64_t first = static_cast<uint64_t>(blockIdx.x) * p.inputs;
   const uint4* const x = reinterpret_cast<const uint4*>(p.x + first);
   uint4* const y = reinterpret_cast<uint4*>(p.y + first);
@@ -34,7 +34,9 @@ __device__ __forceinline__ void quantise_row(const Fp8RowsParams& p, float* shar
     }
   }
   most = cta_max<kFp8Warps>(most, shared);
-  const float scale = most / kFp8Most, inverse = most > 0.f ? kFp8Most / most : 0.f;
+  // Of a row so small that the inverse overflows, zeros would become NaN.
+  const bool is_zero = most < 1e-35f;
+  const float scale = is_zero ? 0.f : most / kFp8Most, inverse = is_zero ? 0.f : kFp8Most / most;
   if (threadIdx.x == 0) p.scales[blockIdx.x] = scale;
   for (uint32_t i = threadIdx.x; i < p.inputs / 16; i += kFp8Threads) {
     const uint4 low = x[2 * i], high = x[2 * i + 1];
@@ -50,7 +52,7 @@ __device__ __forceinline__ void quantise_row(const Fp8RowsParams& p, float* shar
 }  // namespace ebb
 
 // Grid: rows.
-EBB_KERNEL(fp8_rows, ebb::Fp8RowsParams, ebb::kFp8Threads, 4) {
+EBB_KERNEL(quantise_fp8, ebb::QuantiseFp8Params, ebb::kFp8Threads, 4) {
   __shared__ float shared[ebb::kFp8Warps];
   ebb::quantise_row(p, shared);
 }

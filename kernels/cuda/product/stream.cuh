@@ -66,8 +66,8 @@ struct StreamProduct {
                        kThreads = (kConsumerWarps + 1) * 32;
   static constexpr bool kPacked = WEIGHTS::kPacked, kInRows = WEIGHTS::kInRows,
                         kByWarps = kPacked && N <= 16;
-  // Quarters of a packed unit whose operands there are registers for at once; bytes and many scales
-  // take some themselves.
+  // Quarters of a packed unit whose operands there are registers for at once: of 64 rows there are
+  // 112 a thread, as two CTAs share a multiprocessor; of 128, bytes and many scales take some.
   static constexpr int kQuarters =
       N == 64 || (N > 64 && WEIGHTS::kSliceBytes >= 2048 + 512) ? 2 : 4;
   // Of a unit: inputs, how many times 64 that is, bytes of weights and of x.
@@ -420,11 +420,11 @@ struct StreamProduct {
   // ---- Partial sums: of a run [slices / 4][octets][slices of four][lanes], four sums of a lane
   // each.
 
-  static constexpr uint32_t kFour = N * 16, kRun = kWarpgroups * kFour;
+  static constexpr uint32_t kFourSlices = N * 16, kRun = kWarpgroups * kFourSlices;
 
   __device__ __forceinline__ float4* partial(uint32_t run, uint32_t slice, uint32_t octet) const {
     return reinterpret_cast<float4*>(p.partial) +
-           (run * kRun + slice / 4 * kFour + octet * 128 + slice % 4 * 32 + threadIdx.x % 32);
+           (run * kRun + slice / 4 * kFourSlices + octet * 128 + slice % 4 * 32 + threadIdx.x % 32);
   }
 
   // Leaves this warp's slice for others.

@@ -11,9 +11,8 @@ struct StreamParams {
   // 16][2][8][inputs], a copy: slices, 2, 8, 128 bytes
   TensorMap w;
   void* y;  // [rows][outputs], bf16 or f32; if gated [rows][outputs / 2], bf16
-  float*
-      // [grid][outputs of a tile * N], of the tile that a run begins in; kEmpty between launches
-      partial;
+  // [grid][outputs of a tile * N], of the tile that a run begins in; kEmpty between launches
+  float* partial;
   uint32_t rows;     // at most N
   uint32_t inputs;   // a multiple of 8
   uint32_t outputs;  // a multiple of 8; rows * outputs < 2^32

@@ -272,7 +272,8 @@ impl Products {
         let values = Self::unpacked_values(streams && !self.invariant, values);
         self.packed = PackedProducts::new(device, formats, streams, values)?;
         if self.packed.has_fp8() && all.all(ChunkFormat::is_fp8_rows) {
-            // For more rows, tensor cores multiply eight-bit floats.
+            // For more rows, tensor cores multiply eight-bit floats; those of a shape that they
+            // cannot (inputs or outputs are no multiple of 16) are then unpacked.
             self.packed_rows = ROWS_MAX;
         }
         Ok(())

@@ -37,6 +37,10 @@ impl ChunkRow {
             }
             _ => {}
         }
+        // Bits of a code, moved into a bf16, are a number whatever the code: an output with a NaN
+        // becomes NaN by its factor, as on a CPU.
+        let is_nan = from.codes == Codes::E4M3 && codes.iter().any(|code| code & 0x7f == 0x7f);
+        let nan_or = |factor: f32| if is_nan { f32::NAN } else { factor };
         let (scales, offsets) = (tensor.scales(row), tensor.offsets(row));
         if format.groups == 0 {
             let unit = match format.codes {
@@ -47,7 +51,7 @@ impl ChunkRow {
             return Self {
                 codes,
                 scales: Vec::new(),
-                factor: scales.first().map_or(0.0, |scale| scale * unit),
+                factor: nan_or(scales.first().map_or(0.0, |scale| scale * unit)),
             };
         }
         // No scale may be beyond bf16; what is, goes into the factor.
@@ -96,7 +100,7 @@ impl ChunkRow {
         Self {
             codes,
             scales: scales.collect(),
-            factor: (power(beyond) * of_factor) as f32,
+            factor: nan_or((power(beyond) * of_factor) as f32),
         }
     }
 }
@@ -200,6 +204,33 @@ fn pack_chunk(format: ChunkFormat, rows: &[ChunkRow], step: usize, out: &mut [u8
             .unwrap_or_default();
         for (to, value) in scale.as_chunks_mut::<2>().0.iter_mut().zip(pair) {
             *to = value.to_le_bytes();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::weight_formats::WeightFormat;
+
+    #[test]
+    fn an_output_with_a_code_that_is_no_number_is_none() {
+        for group in [128, 256] {
+            let format = WeightFormat {
+                codes: Codes::E4M3,
+                group,
+                has_offsets: false,
+            };
+            let mut tensor = PackedTensor::new(format, 3, 256);
+            let rows = tensor.rows_mut(0, 3);
+            rows.codes.fill(0x30);
+            rows.codes[256 + 7] = 0xff;
+            rows.scales.fill(0.5);
+            let format = ChunkFormat::of(format, 256).expect("there are kernels");
+            let rows = std::array::from_fn(|row| (row < 3).then_some((&tensor, row)));
+            let factors = PackedSlice::new(format, 256, &rows).factors;
+            let are_nan = factors.map(f32::is_nan);
+            assert!(are_nan[1] && are_nan.iter().filter(|nan| **nan).count() == 1);
         }
     }
 }

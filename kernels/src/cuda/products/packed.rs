@@ -54,15 +54,15 @@ unsafe impl KernelParams for SkinnyPackedParams {}
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-struct Fp8RowsParams {
+struct QuantiseFp8Params {
     x: DevicePtr,
     y: DevicePtr,
     scales: DevicePtr,
     inputs: u32,
     reserved: u32,
 }
-// SAFETY: field for field `ebb::Fp8RowsParams` of product/fp8_operands.cu.
-unsafe impl KernelParams for Fp8RowsParams {}
+// SAFETY: field for field `ebb::QuantiseFp8Params` of product/fp8_operands.cu.
+unsafe impl KernelParams for QuantiseFp8Params {}
 
 /// Operands of a product of eight-bit floats, each with its scales.
 #[derive(Debug, Clone, Copy)]
@@ -86,7 +86,7 @@ pub(super) struct PackedProducts {
     kernels: HashMap<ChunkFormat, Kernels>,
     unpacked: Option<DeviceBuffer<bf16>>,
     /// None on devices whose tensor cores do not multiply eight-bit floats.
-    fp8: Option<Kernel<Fp8RowsParams>>,
+    fp8: Option<Kernel<QuantiseFp8Params>>,
 }
 
 impl PackedProducts {
@@ -120,7 +120,8 @@ impl PackedProducts {
         };
         let capability = device.capability();
         let fp8 = match (capability.major, capability.minor) {
-            (8, 9) | (9.., _) => Some(device.kernel("fp8_rows", 0)?),
+            // Scales for each row and each output are of these devices alone.
+            (9, _) => Some(device.kernel("quantise_fp8", 0)?),
             _ => None,
         };
         Ok(Self {
@@ -212,7 +213,7 @@ impl PackedProducts {
             w: [part.codes.ptr(), part.factors.ptr()],
             x: [room.ptr(), room.ptr() + scales as u64],
         };
-        let params = Fp8RowsParams {
+        let params = QuantiseFp8Params {
             x,
             y: operands.x[0],
             scales: operands.x[1],

@@ -115,7 +115,7 @@ struct StreamParams {
     factors: DevicePtr,
     reserved: [u32; 6],
 }
-// SAFETY: field for field `ebb::StreamParams` of product/stream.cuh.
+// SAFETY: field for field `ebb::StreamParams` of product/stream_params.cuh.
 unsafe impl KernelParams for StreamParams {}
 
 /// What a streamed product does with its sums beside storing them.
@@ -480,12 +480,12 @@ fn gated_map(
 mod tests {
     use super::*;
 
-    fn cut(size: usize, shape: (usize, usize)) -> (usize, usize, usize) {
+    fn cut(size: usize, shape: (usize, usize), unit: usize) -> (usize, usize, usize) {
         let Cut {
             ctas,
             parts,
             slices,
-        } = Cut::new(132, &SIZES[size], shape, UNIT_INPUTS);
+        } = Cut::new(132, &SIZES[size], shape, unit);
         (ctas, parts, slices)
     }
 
@@ -500,7 +500,7 @@ mod tests {
             ((4096, 128_256), (264, 0, 8), (264, 0, 8)),
         ] {
             for (size, want) in [few, few, many, many].into_iter().enumerate() {
-                assert_eq!(cut(size, shape), want, "{shape:?}");
+                assert_eq!(cut(size, shape, UNIT_INPUTS), want, "{shape:?}");
             }
         }
     }
@@ -513,18 +513,18 @@ mod tests {
             ((4096, 28_672), (132, 0, 12)),
             ((14_336, 4096), (132, 6, 12)),
         ] {
-            assert_eq!(cut(4, shape), want, "{shape:?}");
+            assert_eq!(cut(4, shape, CHUNK_INPUTS), want, "{shape:?}");
         }
     }
 
     #[test]
     fn small_products_take_few_ctas() {
-        assert_eq!(cut(0, (8, 8)), (1, 1, 8));
-        assert_eq!(cut(3, (8, 8)), (1, 1, 5));
-        let (ctas, parts, _) = cut(0, (576, 576));
+        assert_eq!(cut(0, (8, 8), UNIT_INPUTS), (1, 1, 8));
+        assert_eq!(cut(3, (8, 8), UNIT_INPUTS), (1, 1, 5));
+        let (ctas, parts, _) = cut(0, (576, 576), UNIT_INPUTS);
         assert!((8..=11).contains(&ctas) && parts >= 1); // 36 slices of 9 units
-        assert_eq!(cut(0, (576, 49_152)).0, 264);
+        assert_eq!(cut(0, (576, 49_152), UNIT_INPUTS).0, 264);
         // Eight wait for each other at most.
-        assert_eq!(cut(0, (14_336, 128)), (56, 0, 8));
+        assert_eq!(cut(0, (14_336, 128), UNIT_INPUTS), (56, 0, 8));
     }
 }

@@ -53,7 +53,8 @@ impl PartPlan {
             outputs: self.outputs,
             gated: self.gated,
             codes: DeviceBuffer::new(device, self.bytes(), what)?,
-            factors: DeviceBuffer::new(device, self.factors(), what)?,
+            // Those beyond the last output are read, too.
+            factors: DeviceBuffer::filled(device, self.factors(), 0, what)?,
         })
     }
 
