@@ -199,14 +199,14 @@ impl PackedPart {
 
     fn write_rows(&mut self, first: usize, slices: &[&PackedSlice]) -> Result<(), CudaError> {
         let bytes = row_bytes(self.inputs);
-        // Rows that lie beside each other: the outputs of slices, or gates and what they open.
-        let (runs, each) = match self.gated {
-            true => (vec![0..GATES, GATES..SLICE_OUTPUTS], self.outputs / 2),
-            false => (vec![0..SLICE_OUTPUTS], self.outputs),
-        };
-        for (index, rows) in runs.into_iter().enumerate() {
-            let begin = first * rows.len();
-            let count = (slices.len() * rows.len()).min(each - begin);
+        // Runs of a slice's rows whose outputs lie beside each other, one of gates and one of what
+        // they open or one of all; `each` has so many of the outputs.
+        let runs = if self.gated { 2 } else { 1 };
+        let (len, each) = (SLICE_OUTPUTS / runs, self.outputs / runs);
+        for index in 0..runs {
+            let rows = index * len..(index + 1) * len;
+            let begin = first * len;
+            let count = (slices.len() * len).min(each - begin);
             let places = slices.iter().flat_map(|slice| {
                 let rows = rows.clone();
                 rows.map(move |row| (&slice.codes[row * bytes..][..bytes], slice.factors[row]))
