@@ -169,6 +169,9 @@ impl Forward<'_> {
             queries: &queries,
             query_stride: heads.qkv_width(),
             scale: spec.scale,
+            window: spec.window,
+            soft_cap: spec.soft_cap,
+            sinks: self.weights.sinks[layer].as_deref(),
         };
         let Scratch {
             attention: scratch,

@@ -38,6 +38,15 @@ pub(crate) fn exp<S: Simd>(s: S, x: S::F) -> S::F {
     s.scale_by_pow2(p, biased)
 }
 
+/// `cap tanh(x / cap)`, as `cap (1 - 2 / (1 + e^(2 x / cap)))`: within 2e-7 of `cap`.
+#[inline(always)]
+pub(crate) fn soft_cap<S: Simd>(s: S, x: S::F, cap: f32) -> S::F {
+    let one = s.splat(1.0);
+    let e = exp(s, s.mul(x, s.splat(2.0 / cap)));
+    let rest = s.div(s.splat(2.0), s.add(one, e));
+    s.mul(s.splat(cap), s.sub(one, rest))
+}
+
 /// `x / (1 + e^-x)`.
 #[inline(always)]
 pub(crate) fn silu<S: Simd>(s: S, x: S::F) -> S::F {

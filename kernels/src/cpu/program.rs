@@ -5,10 +5,13 @@ use crate::model::ops::{Buffer, LinearName, Op as ModelOp, forward};
 use crate::model::{Feature, ModelSpec, TensorName};
 
 /// What this backend computes beyond a plain layer.
-pub(super) const FEATURES: [Feature; 7] = [
+pub(super) const FEATURES: [Feature; 10] = [
     Feature::NoRope,
     Feature::PartialRope,
     Feature::Scale,
+    Feature::Window,
+    Feature::Sinks,
+    Feature::SoftCap,
     Feature::OutputBias,
     Feature::WholeQkNorm,
     Feature::NormAfter,

@@ -16,6 +16,8 @@ pub(super) struct Weights {
     pub(super) norms: Vec<Vec<f32>>,
     /// Of each layer: query norm, key norm.
     pub(super) qk_norms: Vec<Option<(Vec<f32>, Vec<f32>)>>,
+    /// Of each layer: a score of each query head, if it has sinks.
+    pub(super) sinks: Vec<Option<Vec<f32>>>,
     pub(super) ops: Vec<LoadedOp>,
 }
 

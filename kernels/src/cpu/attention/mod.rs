@@ -23,7 +23,7 @@ use super::threads::{Pool, TaskPanic};
 use crate::BLOCK_TOKENS;
 use pages::HeadPage;
 use plan::{Task, Unit};
-use rows::{Block, MAX_ROWS, Shape, finish, merge, state_stride};
+use rows::{Block, MAX_ROWS, Shape, add_sink, finish, merge, state_stride};
 
 /// Most query rows a unit of work has, for groups of `group` query heads.
 pub(crate) fn max_query_rows(group: usize) -> usize {
@@ -42,6 +42,12 @@ pub(crate) struct Attention<'a> {
     pub(crate) query_stride: usize,
     /// Multiplier of query-key products.
     pub(crate) scale: f32,
+    /// Tokens that a query sees, itself included; all when absent.
+    pub(crate) window: Option<usize>,
+    /// Scores become `cap tanh(score / cap)`.
+    pub(crate) soft_cap: Option<f32>,
+    /// `[q_heads]`: a score of each head that takes part in the softmax and has no value.
+    pub(crate) sinks: Option<&'a [f32]>,
 }
 
 impl Attention<'_> {
@@ -104,14 +110,30 @@ impl Attention<'_> {
         )
     }
 
+    /// The first token that a query at `position` sees.
+    #[inline(always)]
+    fn first_seen(&self, position: usize) -> usize {
+        let window = self.window.unwrap_or(usize::MAX);
+        (position + 1).saturating_sub(window)
+    }
+
     /// Writes the finished query row `i` of a unit.
     ///
     /// # Safety
     /// No other thread writes that row and head.
     #[inline(always)]
-    unsafe fn finish_row(&self, unit: &Unit, i: usize, state: &[f32], out: SharedSlice<'_, f32>) {
+    unsafe fn finish_row<S: Simd>(
+        &self,
+        s: S,
+        (unit, i): (&Unit, usize),
+        state: &mut [f32],
+        out: SharedSlice<'_, f32>,
+    ) {
         let dim = self.heads.head_dim;
         let (row, head) = self.row_and_head(unit, i);
+        if let Some(sinks) = self.sinks {
+            add_sink(s, state, sinks[head]);
+        }
         let q_heads = self.heads.kv_heads * self.heads.group;
         // SAFETY: the caller's promise.
         finish(state, unsafe {
@@ -162,7 +184,10 @@ impl Kernel for RunTask<'_, '_> {
             (blocks[block], tokens)
         };
         let end_block = task.end_block as usize;
-        for block in task.first_block as usize..end_block {
+        // Nobody sees the blocks before the first row's window.
+        let first_seen = attention.first_seen(unit.position as usize) / BLOCK_TOKENS;
+        let first_block = first_seen.max(task.first_block as usize);
+        for block in first_block..end_block {
             let first_token = block * BLOCK_TOKENS;
             let next = (block + 1 < end_block).then(|| block_and_tokens(block + 1));
             let (id, tokens) = block_and_tokens(block);
@@ -176,12 +201,16 @@ impl Kernel for RunTask<'_, '_> {
                 tokens,
                 next,
             };
-            let visible = |i: usize| {
-                let position = unit.position as usize + i / attention.heads.group;
-                (position + 1).saturating_sub(first_token).min(tokens)
-            };
-            scratch.attend(s, shape, seen, visible);
-            for row in (0..rows).filter(|row| visible(row % shape.rows) > 0) {
+            let position = |i: usize| unit.position as usize + i / attention.heads.group;
+            let visible = |i: usize| (position(i) + 1).saturating_sub(first_token).min(tokens);
+            let first = |i: usize| attention.first_seen(position(i));
+            let hidden = |i: usize| first(i).saturating_sub(first_token);
+            scratch.attend(s, shape, seen, attention.soft_cap, (visible, hidden));
+            for row in 0..rows {
+                let i = row % shape.rows;
+                if hidden(i) >= visible(i) {
+                    continue;
+                }
                 let sums = &scratch.block[row * stride..][..stride];
                 let state = &mut scratch.state[row * stride..][..stride];
                 match unit.partials {
@@ -190,16 +219,16 @@ impl Kernel for RunTask<'_, '_> {
                         // SAFETY: one task attends this query row to this block.
                         unsafe { partials.slice(place, stride) }.copy_from_slice(sums);
                     }
-                    None if block == 0 => state.copy_from_slice(sums),
+                    None if block == first(i) / BLOCK_TOKENS => state.copy_from_slice(sums),
                     None => merge(s, state, sums),
                 }
             }
         }
         if unit.partials.is_none() {
             for i in 0..rows {
-                let state = &scratch.state[i * stride..][..stride];
+                let state = &mut scratch.state[i * stride..][..stride];
                 // SAFETY: this task alone has the unit.
-                unsafe { attention.finish_row(&unit, i, state, out) };
+                unsafe { attention.finish_row(s, (&unit, i), state, out) };
             }
         }
     }
@@ -225,8 +254,10 @@ impl Kernel for MergeUnit<'_, '_> {
         let Some(start) = unit.partials else { return };
         for i in 0..shape.kv_heads * shape.rows {
             let row = i % shape.rows / attention.heads.group;
-            let seen = (unit.position as usize + row) / BLOCK_TOKENS + 1;
-            let place = start + i * unit.blocks() * stride;
+            let position = unit.position as usize + row;
+            let first = attention.first_seen(position) / BLOCK_TOKENS;
+            let seen = position / BLOCK_TOKENS + 1 - first;
+            let place = start + (i * unit.blocks() + first) * stride;
             // SAFETY: the tasks that wrote this row's results are over, and one merge has the unit.
             let blocks = unsafe { self.partials.slice(place, seen * stride) };
             let state = &mut self.scratch.state[..stride];
@@ -238,7 +269,7 @@ impl Kernel for MergeUnit<'_, '_> {
                 }
             }
             // SAFETY: one merge has the unit.
-            unsafe { attention.finish_row(&unit, i, state, self.out) };
+            unsafe { attention.finish_row(s, (&unit, i), state, self.out) };
         }
     }
 }

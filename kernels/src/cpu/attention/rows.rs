@@ -5,6 +5,8 @@
 //! the larger maximum (online softmax). What is computed for a row depends on its position and the
 //! pages only, never on the rows beside it.
 
+use std::ops::Range;
+
 use super::codes::{Record, most_columns};
 use super::pages::{HeadPage, Item, PIECE, Pages, key_floats, value_floats};
 use super::products::{Part, score, weigh};
@@ -138,20 +140,25 @@ impl Scratch {
         }
     }
 
-    /// Attends to what is seen of a block. Row `i` of each head sees `visible(i)` tokens of it,
-    /// which does not decrease with `i`. The results of the rows that see any are in `block` then.
+    /// Attends to what is seen of a block. Row `i` of each head sees the tokens of it from
+    /// `hidden(i)` to `visible(i)`, neither of which decreases with `i`. The results of the rows
+    /// that see any are in `block` then.
     #[inline(always)]
     pub(super) fn attend<S: Simd>(
         &mut self,
         s: S,
         shape: Shape,
         block: Block<'_>,
-        visible: impl Fn(usize) -> usize + Copy,
+        soft_cap: Option<f32>,
+        (visible, hidden): (
+            impl Fn(usize) -> usize + Copy,
+            impl Fn(usize) -> usize + Copy,
+        ),
     ) {
         if !self.score_codes(s, shape, block, visible) {
             self.score_keys(s, shape, block, visible);
         }
-        self.softmax(s, shape, visible);
+        self.softmax(s, shape, soft_cap, |i| hidden(i)..visible(i));
         if !self.weigh_codes(s, shape, block, visible) {
             self.weigh_values(s, shape, block, visible);
         }
@@ -308,13 +315,23 @@ impl Scratch {
 
     /// Turns all rows' scores into probabilities, up to a factor.
     #[inline(always)]
-    fn softmax<S: Simd>(&mut self, s: S, shape: Shape, visible: impl Fn(usize) -> usize) {
+    fn softmax<S: Simd>(
+        &mut self,
+        s: S,
+        shape: Shape,
+        soft_cap: Option<f32>,
+        seen: impl Fn(usize) -> Range<usize>,
+    ) {
         let stride = state_stride(shape.head_dim);
         for row in 0..shape.kv_heads * shape.rows {
-            let seen = visible(row % shape.rows);
-            if seen > 0 {
-                let columns = seen.next_multiple_of(PANEL);
+            let seen = seen(row % shape.rows);
+            if !seen.is_empty() {
+                let columns = seen.end.next_multiple_of(PANEL);
                 let scores = &mut self.scores[row * BLOCK_TOKENS..][..columns];
+                if let Some(cap) = soft_cap {
+                    cap_scores(s, scores, self.lacking[row], cap);
+                    self.lacking[row] = 0.0;
+                }
                 let (m, l) = softmax(s, scores, seen);
                 self.block[(row + 1) * stride - 16] = m + self.lacking[row];
                 self.block[(row + 1) * stride - 15] = l;
@@ -323,12 +340,25 @@ impl Scratch {
     }
 }
 
-/// Turns the first `visible` scores into `exp(score - max)` and the rest into zeros; returns the
-/// maximum and the sum. Zeros change neither the sum nor the product with the values.
+/// Adds what scores lack, and caps them.
 #[inline(always)]
-fn softmax<S: Simd>(s: S, scores: &mut [f32], visible: usize) -> (f32, f32) {
+fn cap_scores<S: Simd>(s: S, scores: &mut [f32], lacking: f32, cap: f32) {
+    for chunk in scores.chunks_exact_mut(S::LANES) {
+        // SAFETY: a chunk of `LANES`.
+        unsafe {
+            let x = s.add(s.load(chunk.as_ptr()), s.splat(lacking));
+            s.store(chunk.as_mut_ptr(), math::soft_cap(s, x, cap));
+        }
+    }
+}
+
+/// Turns the scores that are seen, at least one, into `exp(score - max)` and the rest into zeros;
+/// returns the maximum and the sum. Zeros change neither the sum nor the product with the values.
+#[inline(always)]
+fn softmax<S: Simd>(s: S, scores: &mut [f32], seen: Range<usize>) -> (f32, f32) {
     debug_assert!(scores.len().is_multiple_of(PANEL));
-    scores[visible..].fill(f32::NEG_INFINITY);
+    scores[..seen.start].fill(f32::NEG_INFINITY);
+    scores[seen.end..].fill(f32::NEG_INFINITY);
     let top = math::max(s, scores);
     let shift = s.splat(top);
     for chunk in scores.chunks_exact_mut(S::LANES) {
@@ -338,7 +368,8 @@ fn softmax<S: Simd>(s: S, scores: &mut [f32], visible: usize) -> (f32, f32) {
             s.store(chunk.as_mut_ptr(), math::exp(s, x));
         }
     }
-    scores[visible..].fill(0.0);
+    scores[..seen.start].fill(0.0);
+    scores[seen.end..].fill(0.0);
     (top, math::sum(s, scores))
 }
 
@@ -362,6 +393,25 @@ pub(super) fn merge<S: Simd>(s: S, state: &mut [f32], block: &[f32]) {
     let sum = s.fma(s.splat(block_l), new, s.mul(s.splat(l), old));
     state[width] = top;
     state[width + 1] = s.first(sum);
+}
+
+/// Adds a score that has no value to a running result `(o, m, l)`.
+#[inline(always)]
+pub(super) fn add_sink<S: Simd>(s: S, state: &mut [f32], sink: f32) {
+    let width = state.len() - 16;
+    let (m, l) = (state[width], state[width + 1]);
+    let top = if sink > m { sink } else { m };
+    let old = math::exp(s, s.splat(m - top));
+    let new = math::exp(s, s.splat(sink - top));
+    for channels in state[..width].chunks_exact_mut(S::LANES) {
+        // SAFETY: a chunk of `LANES`.
+        unsafe {
+            let o = s.mul(s.load(channels.as_ptr()), old);
+            s.store(channels.as_mut_ptr(), o);
+        }
+    }
+    state[width] = top;
+    state[width + 1] = s.first(s.fma(s.splat(l), old, new));
 }
 
 /// Writes `o / l`, the attention of one query row.

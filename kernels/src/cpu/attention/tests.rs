@@ -36,6 +36,15 @@ struct Sequence {
     /// `[side][head][token][channel]`, as f32.
     held: [Vec<f32>; 2],
     heads: Heads,
+    beyond: Beyond,
+}
+
+/// What attention has beyond the plain.
+#[derive(Debug, Clone, Copy, Default)]
+struct Beyond {
+    window: Option<usize>,
+    soft_cap: Option<f32>,
+    sinks: bool,
 }
 
 impl Sequence {
@@ -115,7 +124,15 @@ impl Sequence {
                 group,
                 head_dim,
             },
+            beyond: Beyond::default(),
         }
+    }
+
+    /// Of each query head, some above and some below all scores.
+    fn sinks(&self) -> Option<Vec<f32>> {
+        let heads = KV_HEADS * self.heads.group;
+        let sinks = (0..heads).map(|head| head as f32 - 1.5);
+        self.beyond.sinks.then(|| sinks.collect())
     }
 
     /// Attention of rows at `position` and on.
@@ -136,6 +153,7 @@ impl Sequence {
         let mut scratch: Vec<Scratch> = (0..threads).map(new).collect();
         let mut partials = vec![0.0; plan.partial_floats()];
         let mut out = vec![f32::NAN; queries.len()];
+        let sinks = self.sinks();
         let attention = Attention {
             pages: Pages {
                 arena: &self.arena,
@@ -149,6 +167,9 @@ impl Sequence {
             queries,
             query_stride: width,
             scale: self.scale(),
+            window: self.beyond.window,
+            soft_cap: self.beyond.soft_cap,
+            sinks: sinks.as_deref(),
         };
         let mut pool = Pool::new(threads).unwrap();
         let on = (&mut scratch[..], &mut partials[..]);
@@ -166,9 +187,10 @@ impl Sequence {
         let rows = queries.chunks_exact(dim).enumerate().map(|(i, query)| {
             let head = i % (KV_HEADS * group) / group;
             let seen = position + i / (KV_HEADS * group) + 1;
+            let first = seen.saturating_sub(self.beyond.window.unwrap_or(TOKENS));
             let [keys, values] = [0, 1].map(|side: usize| {
                 let of_head = &self.held[side][head * TOKENS * dim..];
-                of_head[..seen * dim].chunks_exact(dim)
+                of_head[first * dim..seen * dim].chunks_exact(dim)
             });
             let scale = f64::from(self.scale());
             let products = |key: &[f32]| -> (f64, f64) {
@@ -176,11 +198,19 @@ impl Sequence {
                 let terms = terms.map(|(q, k)| f64::from(*q) * f64::from(*k) * scale);
                 terms.fold((0.0, 0.0), |(sum, size), x| (sum + x, size + x.abs()))
             };
-            let scores: Vec<(f64, f64)> = keys.map(products).collect();
-            let top = scores.iter().fold(f64::MIN, |top, s| top.max(s.0));
+            let mut scores: Vec<(f64, f64)> = keys.map(products).collect();
+            if let Some(cap) = self.beyond.soft_cap.map(f64::from) {
+                for (score, size) in &mut scores {
+                    *score = cap * (*score / cap).tanh();
+                    *size += 4.0 * cap;
+                }
+            }
+            let sink = self.sinks().map(|s| f64::from(s[i % (KV_HEADS * group)]));
+            let least = sink.unwrap_or(f64::MIN);
+            let top = scores.iter().fold(least, |top, s| top.max(s.0));
             let size = scores.iter().fold(0.0f64, |most, s| most.max(s.1));
             let weights: Vec<f64> = scores.iter().map(|s| (s.0 - top).exp()).collect();
-            let sum: f64 = weights.iter().sum();
+            let sum = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - top).exp());
             let mut out = vec![(0.0, 0.0); dim];
             for (weight, value) in weights.iter().zip(values) {
                 for ((o, size), v) in out.iter_mut().zip(value) {
@@ -256,14 +286,83 @@ fn codes_give_the_attention_of_what_they_dequantise_to() {
     assert!(closest > 0.1, "{closest}");
 }
 
+/// Windows within a block, across blocks, of one token, and wider than the sequence; each of the
+/// others alone and with all.
+const BEYOND: [Beyond; 6] = [
+    Beyond {
+        window: Some(100),
+        soft_cap: None,
+        sinks: false,
+    },
+    Beyond {
+        window: Some(1),
+        soft_cap: None,
+        sinks: true,
+    },
+    Beyond {
+        window: None,
+        soft_cap: Some(3.0),
+        sinks: false,
+    },
+    Beyond {
+        window: None,
+        soft_cap: None,
+        sinks: true,
+    },
+    Beyond {
+        window: Some(200),
+        soft_cap: Some(3.0),
+        sinks: true,
+    },
+    Beyond {
+        window: Some(1000),
+        soft_cap: None,
+        sinks: false,
+    },
+];
+
+#[test]
+fn windows_caps_and_sinks_are_their_definitions() {
+    let pages = [(F::F16, F::F16), (F::Int4, F::Int4), (F::Int4t, F::Int8)];
+    for (k, v) in pages {
+        for (head_dim, group) in [(64, 3), (128, 6)] {
+            let mut sequence = Sequence::new(k, v, head_dim, group, 1.0);
+            for beyond in BEYOND {
+                sequence.beyond = beyond;
+                for (position, rows) in STEPS {
+                    let queries = queries(5, rows, sequence.heads);
+                    let want = sequence.oracle(position, &queries);
+                    for threads in [1, 3] {
+                        let got = sequence.attend(Isa::detect(), threads, position, &queries);
+                        for (got, (want, may_differ)) in got.iter().zip(&want) {
+                            let error = (f64::from(*got) - want).abs();
+                            assert!(
+                                error <= *may_differ,
+                                "{k} {v} {head_dim} {beyond:?} {position}: {got} is not {want}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn bits_depend_on_no_company_thread_or_instruction_set() {
+    for beyond in [Beyond::default(), BEYOND[0], BEYOND[4]] {
+        bits_depend_on_no_company(beyond);
+    }
+}
+
+fn bits_depend_on_no_company(beyond: Beyond) {
     for (k, v) in PAGES {
         for (head_dim, group) in [(64, 3), (80, 4)] {
             if !has_record(k, Side::K, head_dim) {
                 continue;
             }
-            let sequence = Sequence::new(k, v, head_dim, group, 1.0);
+            let mut sequence = Sequence::new(k, v, head_dim, group, 1.0);
+            sequence.beyond = beyond;
             for (position, rows) in STEPS {
                 let queries = queries(9, rows, sequence.heads);
                 let want = sequence.attend(Isa::detect(), 1, position, &queries);

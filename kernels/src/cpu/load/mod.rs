@@ -101,6 +101,7 @@ impl<W: WeightSource> Loader<'_, W> {
             linears: Vec::new(),
             norms: Vec::new(),
             qk_norms: Vec::new(),
+            sinks: Vec::new(),
             ops: Vec::with_capacity(program.len()),
         };
         if !self.spec.tied_embeddings {
@@ -146,7 +147,13 @@ impl<W: WeightSource> Loader<'_, W> {
                     Op::FinishHeads(layer)
                 }
                 Op::Embed => Op::Embed,
-                Op::Attend(layer) => Op::Attend(layer),
+                Op::Attend(layer) => {
+                    let sinks = TensorName::Layer(layer, LayerTensor::Sinks);
+                    let has_sinks = self.spec.attention(layer).sinks;
+                    let sinks = has_sinks.then(|| self.vector(sinks)).transpose()?;
+                    weights.sinks.push(sinks);
+                    Op::Attend(layer)
+                }
                 Op::RotateBack => Op::RotateBack,
                 Op::Add => Op::Add,
                 Op::SelectRows => Op::SelectRows,
