@@ -106,9 +106,7 @@ impl CachedRepository {
             }
             // Another process may be reading it, or writing it: perhaps one of the same number in
             // another container.
-            let mut name = path.clone().into_os_string();
-            let any = RandomState::new().hash_one(commit);
-            name.push(format!(".{any:016x}.tmp"));
+            let name = beside(&path);
             std::fs::write(&name, commit)?;
             std::fs::rename(&name, &path)
         };
@@ -130,14 +128,14 @@ impl CachedRepository {
             if let Some(folder) = path.parent() {
                 std::fs::create_dir_all(folder)?;
             }
-            match std::fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-            match symlink(&target, &path) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-                Err(_) if cannot_link(&path) => std::fs::rename(self.blob(etag), &path),
-                other => other,
+            // Another process may have made it meanwhile, and be reading it: it is replaced at once.
+            let made = beside(&path);
+            match symlink(&target, &made) {
+                Ok(()) => std::fs::rename(&made, &path).inspect_err(|_| {
+                    let _ = std::fs::remove_file(&made);
+                }),
+                Err(_) if cannot_link(&made) => std::fs::rename(self.blob(etag), &path),
+                Err(error) => Err(error),
             }
         };
         make().map_err(|error| HubError::io("link", &path, error))
@@ -252,6 +250,14 @@ fn list(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<String>) -> i
         }
     }
     Ok(())
+}
+
+/// A name beside `path` that nobody else has.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.to_path_buf().into_os_string();
+    let any = RandomState::new().hash_one(path);
+    name.push(format!(".{any:016x}.tmp"));
+    name.into()
 }
 
 #[cfg(unix)]
