@@ -38,9 +38,12 @@ pub struct KeyScales {
 
 /// What models with key scales may have beyond a plain layer. Channels that do not rotate in pairs
 /// across the halves of a head could not share a λ.
-pub(super) const KEY_SCALE_FEATURES: [Feature; 5] = [
+pub(super) const KEY_SCALE_FEATURES: [Feature; 8] = [
     Feature::NoRope,
     Feature::Scale,
+    Feature::Window,
+    Feature::Sinks,
+    Feature::SoftCap,
     Feature::WholeQkNorm,
     Feature::NormAfter,
     Feature::NormBoth,

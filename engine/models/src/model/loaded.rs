@@ -22,6 +22,7 @@ use super::locate::ModelFiles;
 use super::look::is_file;
 use super::model_weights::{ModelWeights, Stored};
 use super::weights_hash::weights_hash;
+use super::window::limit_to_windows;
 
 /// What the tokenizer is to be built from.
 #[derive(Clone, Debug, PartialEq)]
@@ -133,7 +134,7 @@ impl LoadedModel {
                     .flatten(),
                 tokenizer: TokenizerSource::Gguf(tokenizer),
                 content_hash,
-                notes: config.notes,
+                notes: Vec::new(),
                 stored: Stored::Gguf { weights, file },
                 quantisation: None,
                 key_scales: None,
@@ -228,6 +229,12 @@ impl LoadedModel {
         if self.spec.ropes.iter().any(|rope| rope.long.is_some()) {
             self.spec.max_positions = self.spec.max_positions.min(max_positions);
         }
+    }
+
+    /// Has attention see every token, for a `device` (as the user's sentence has it) that does not
+    /// compute windows. The context is then limited to the smallest of them, which a note says.
+    pub fn limit_to_windows(&mut self, device: &str) {
+        self.notes.extend(limit_to_windows(&mut self.spec, device));
     }
 
     /// What the model's checkpoint calls each tensor in Hugging Face form.

@@ -1,20 +1,36 @@
-//! Sliding-window attention, which this engine does not compute, inside the window.
+//! Sliding-window attention.
 
-/// A context no longer than the window sees every token, so up to there full attention is exact.
-/// Returns the context length to offer, and a sentence for the user when that is less.
-pub(super) fn clamp_to_window(
-    context: usize,
+use ebb_kernels::model::ModelSpec;
+
+/// Gives layers a window, and a second RoPE if the spec has one. A window that no context exceeds
+/// is none.
+pub(super) fn put_windows(
+    spec: &mut ModelSpec,
     window: Option<usize>,
-    field: &str,
-) -> (usize, Vec<String>) {
-    match window {
-        Some(window) if window < context => {
-            let note = format!(
-                "the context is limited to {window} of the model's {context} tokens, because its \
-                 attention window (`{field}`) is not supported beyond its own length"
-            );
-            (window, vec![note])
+    has_window: impl Fn(usize) -> bool,
+) {
+    let window = window.filter(|window| *window < spec.max_positions);
+    for (index, layer) in spec.layers.iter_mut().enumerate() {
+        if !has_window(index) {
+            continue;
         }
-        _ => (context, Vec::new()),
+        let attention = layer.attention_mut();
+        attention.window = window;
+        if let Some(rope) = &mut attention.rope {
+            *rope = spec.ropes.len() - 1;
+        }
     }
+}
+
+/// Takes the windows out of a spec for a device that does not compute them: a context no longer
+/// than the smallest sees every token. The sentence for the user says so.
+pub(super) fn limit_to_windows(spec: &mut ModelSpec, device: &str) -> Option<String> {
+    let layers = spec.layers.iter_mut();
+    let windows = layers.filter_map(|layer| layer.attention_mut().window.take());
+    let window = windows.min()?;
+    let context = std::mem::replace(&mut spec.max_positions, window);
+    Some(format!(
+        "the context is limited to {window} of the model's {context} tokens, because {device} does \
+         not compute attention windows (`sliding_window`) beyond their own length"
+    ))
 }

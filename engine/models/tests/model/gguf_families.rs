@@ -236,19 +236,46 @@ fn rope_scaling_comes_from_keys_or_from_the_factors_tensor() {
 }
 
 #[test]
-fn a_sliding_window_limits_the_context_and_says_so() {
+fn a_sliding_window_is_that_of_all_layers() {
     let spec = tiny::spec(tiny::family("llama"), true);
     let mut gguf = tiny_gguf("llama", &spec);
     gguf.u32("llama.attention.sliding_window", 128);
-    let model = open(&gguf).expect("a valid model");
+    let windows = |model: &LoadedModel| -> Vec<Option<usize>> {
+        let layers = model.spec.layers.iter();
+        layers.map(|layer| layer.attention().window).collect()
+    };
+    let mut model = open(&gguf).expect("a valid model");
+    assert_eq!(model.max_context(), 512);
+    assert!(windows(&model).iter().all(|window| *window == Some(128)));
+    assert!(model.notes.is_empty());
+
+    // A device that computes none sees all of what fits a window.
+    model.limit_to_windows("a toaster");
     assert_eq!(model.max_context(), 128);
+    assert!(windows(&model).iter().all(Option::is_none));
+    let note = &model.notes[0];
     assert!(
-        model.notes[0].contains("128 of the model's 512 tokens"),
-        "{}",
-        model.notes[0]
+        note.contains("128 of the model's 512 tokens, because a toaster"),
+        "{note}"
     );
+
     gguf.u32("llama.attention.sliding_window", 512);
-    assert!(open(&gguf).expect("a valid model").notes.is_empty());
+    let mut model = open(&gguf).expect("a valid model");
+    assert!(windows(&model).iter().all(Option::is_none));
+    model.limit_to_windows("a toaster");
+    assert!(model.notes.is_empty() && model.max_context() == 512);
+}
+
+#[test]
+fn olmo_3_is_refused_by_its_window() {
+    let spec = tiny::spec(tiny::family("olmo2"), true);
+    let mut gguf = tiny_gguf("olmo2", &spec);
+    gguf.u32("olmo2.attention.sliding_window", 128);
+    let error = open(&gguf).expect_err("windows are not read").to_string();
+    assert!(
+        error.contains("olmo2.attention.sliding_window") && error.contains("OLMo 3"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -186,8 +186,8 @@ fn tokenizer_files_are_found_and_the_template_in_each_of_its_places() {
 }
 
 #[test]
-fn windows_limit_the_context_where_they_are_used() {
-    let context = |family, fields: Value| {
+fn layers_have_the_windows_that_the_configuration_says() {
+    let windows = |family, fields: Value| -> Vec<Option<usize>> {
         let mut files = HfBuilder::new(family, &tiny::spec(family, true), Dtype::BF16);
         let fields = fields.as_object().expect("an object").clone();
         files
@@ -196,35 +196,57 @@ fn windows_limit_the_context_where_they_are_used() {
             .expect("an object")
             .extend(fields);
         let model = files.open().expect("a valid model");
-        assert_eq!(model.notes.is_empty(), model.max_context() == 512);
-        model.max_context()
+        assert_eq!((model.max_context(), model.notes.len()), (512, 0));
+        let layers = model.spec.layers.iter();
+        layers.map(|layer| layer.attention().window).collect()
     };
-    assert_eq!(
-        context(tiny::family("mistral"), json!({ "sliding_window": 128 })),
-        128
-    );
-    assert_eq!(
-        context(tiny::family("mistral"), json!({ "sliding_window": null })),
-        512
-    );
-    assert_eq!(
-        context(tiny::family("mistral"), json!({ "sliding_window": 4096 })),
-        512
-    );
-    assert_eq!(
-        context(tiny::family("qwen2"), json!({ "sliding_window": 128 })),
-        512
-    );
-    let off = json!({ "sliding_window": 128, "use_sliding_window": false });
-    assert_eq!(context(tiny::family("qwen2"), off), 512);
-    let on = json!({ "sliding_window": 128, "use_sliding_window": true });
-    assert_eq!(context(tiny::family("qwen3"), on), 128);
-    let layers =
-        json!({ "sliding_window": 64, "layer_types": ["full_attention", "full_attention"] });
-    assert_eq!(context(tiny::family("qwen3"), layers), 512);
-    let layers =
-        json!({ "sliding_window": 64, "layer_types": ["sliding_attention", "sliding_attention"] });
-    assert_eq!(context(tiny::family("qwen2"), layers), 64);
+    let [mistral, qwen2, qwen3] = ["mistral", "qwen2", "qwen3"].map(tiny::family);
+    let (all, none) = (vec![Some(128); 2], vec![None; 2]);
+    for (family, fields, want) in [
+        (mistral, json!({ "sliding_window": 128 }), &all),
+        (mistral, json!({ "sliding_window": null }), &none),
+        (mistral, json!({ "sliding_window": 4096 }), &none),
+        (qwen2, json!({ "sliding_window": 128 }), &none),
+        (
+            qwen2,
+            json!({ "sliding_window": 128, "use_sliding_window": false }),
+            &none,
+        ),
+        // The first 28 layers have none, unless told.
+        (
+            qwen3,
+            json!({ "sliding_window": 128, "use_sliding_window": true }),
+            &none,
+        ),
+        (
+            qwen3,
+            json!({
+                "sliding_window": 128, "use_sliding_window": true, "max_window_layers": 0
+            }),
+            &all,
+        ),
+        (
+            qwen3,
+            json!({
+                "sliding_window": 128, "use_sliding_window": true, "max_window_layers": 1
+            }),
+            &vec![None, Some(128)],
+        ),
+        (
+            qwen2,
+            json!({
+                "sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"]
+            }),
+            &vec![Some(128), None],
+        ),
+    ] {
+        assert_eq!(
+            &windows(family, fields.clone()),
+            want,
+            "{} {fields}",
+            family.name
+        );
+    }
 }
 
 #[test]
@@ -238,8 +260,8 @@ fn what_is_not_supported_is_refused_by_name() {
     };
     assert_eq!(
         sentence("model_type", json!("gpt2")),
-        "`model_type` is \"gpt2\", which is not supported; supported: llama, mistral, olmo2, phi3, \
-         qwen2, qwen3, smollm3"
+        "`model_type` is \"gpt2\", which is not supported; supported: llama, ministral, mistral, \
+         olmo2, olmo3, phi3, qwen2, qwen3, smollm3"
     );
     assert_eq!(
         sentence("architectures", json!(["LlamaForSequenceClassification"])),

@@ -59,6 +59,7 @@ pub fn start_on(
     if let Some(problem) = template.as_ref().and_then(ChatTemplate::problem) {
         tracing::warn!("{problem}; prompts are answered, chats are refused (see --chat-template)");
     }
+    config.device.limit(&mut model);
     for note in &model.notes {
         tracing::warn!("{note}");
     }

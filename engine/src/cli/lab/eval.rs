@@ -74,8 +74,8 @@ impl EvalArgs {
         // Read first: a wrong path is known before the model is loaded.
         let path = self.text.display();
         let text = read_text(&self.text).map_err(CliError::io(format!("read {path}")))?;
-        let mut opened = self.run.open()?;
         let device = self.run.device.open()?;
+        let mut opened = self.run.open(&device)?;
         let tokens = opened.tokenizer.encode(&text, false, true);
         let tokens =
             tokens.map_err(|e| CliError::Usage(format!("{path} cannot be tokenised: {e}")))?;

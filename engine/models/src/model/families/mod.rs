@@ -26,7 +26,9 @@ macro_rules! families {
     };
 }
 
-families!(llama, mistral, olmo2, phi3, qwen2, qwen3, smollm3);
+families!(
+    llama, ministral, mistral, olmo2, olmo3, phi3, qwen2, qwen3, smollm3
+);
 
 /// A family of decoder-only transformers.
 pub struct Family {

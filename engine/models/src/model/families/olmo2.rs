@@ -27,13 +27,17 @@ pub(super) static FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         architecture: "olmo2",
         keys: &[],
-        spec: |config| Ok(spec(config.uniform()?)),
+        spec: |config| {
+            // OLMo 3's files are of this architecture, and have more in them than is told.
+            config.refuse_window("none; OLMo 3 is read from Hugging Face checkpoints")?;
+            Ok(spec(config.uniform()?))
+        },
         tensor: llama_gguf,
         permutes_qk: false,
     }),
 };
 
-fn spec(model: UniformModel) -> ModelSpec {
+pub(super) fn spec(model: UniformModel) -> ModelSpec {
     let mut spec = model.spec();
     for layer in &mut spec.layers {
         (layer.mixer_norm, layer.mlp_norm) = (NormPlace::After, NormPlace::After);

@@ -10,14 +10,13 @@ use crate::model::error::Refusal;
 use crate::model::families::{FAMILIES, Family, GgufFamily};
 use crate::model::rope::{Scaling, rope};
 use crate::model::tensors::{check_spec, layer_count};
-use crate::model::window::clamp_to_window;
+use crate::model::window::put_windows;
 
 /// What the metadata say of the computation.
 pub(crate) struct GgufModel {
     pub(crate) family: &'static Family,
     pub(crate) names: &'static GgufFamily,
     pub(crate) spec: ModelSpec,
-    pub(crate) notes: Vec<String>,
 }
 
 /// Reads the architecture, refusing every key that is not understood.
@@ -32,13 +31,11 @@ pub(crate) fn read_config(file: &GgufFile) -> Result<GgufModel, Refusal> {
     keys.refuse_unknown()?;
     let config = GgufConfig { keys, file, names };
     let mut spec = (names.spec)(&config)?;
-    let (positions, notes) = config.clamp(spec.max_positions)?;
-    spec.max_positions = positions;
+    put_windows(&mut spec, config.window()?, |_| true);
     Ok(GgufModel {
         family,
         names,
         spec: check_spec(spec)?,
-        notes,
     })
 }
 
@@ -189,12 +186,20 @@ impl GgufConfig<'_> {
         }
     }
 
-    /// The context to offer, within the attention window if there is one.
-    fn clamp(&self, positions: usize) -> Result<(usize, Vec<String>), Refusal> {
+    /// Refuses attention windows; `supported` ends the sentence.
+    pub(crate) fn refuse_window(&self, supported: &str) -> Result<(), Refusal> {
+        let name = self.keys.name("attention.sliding_window");
+        match self.window()? {
+            Some(window) => Err(Refusal::unsupported(name, window, supported)),
+            None => Ok(()),
+        }
+    }
+
+    /// The attention window, if there is one.
+    fn window(&self) -> Result<Option<usize>, Refusal> {
         let name = self.keys.name("attention.sliding_window");
         // 0 stands for no window.
         let window = self.keys.metadata.u32(&name)?.filter(|window| *window > 0);
-        let window = window.map(|window| window as usize);
-        Ok(clamp_to_window(positions, window, &name))
+        Ok(window.map(|window| window as usize))
     }
 }

@@ -2,17 +2,17 @@
 
 use std::cell::RefCell;
 
-use ebb_kernels::model::{ModelSpec, UniformModel};
+use ebb_kernels::model::{ModelSpec, Rope, UniformModel};
 
 use super::json::Object;
 use super::quantised::{Quantisation, read_quantisation};
-use super::rope_scaling::read_rope;
+use super::rope_scaling::{read_rope, read_sliding_base};
 use super::text_part::text_part;
 use crate::model::error::Refusal;
 use crate::model::families::Family;
-use crate::model::rope::rope;
+use crate::model::rope::{Scaling, rope};
 use crate::model::tensors::{check_spec, layer_count};
-use crate::model::window::clamp_to_window;
+use crate::model::window::put_windows;
 
 /// What config.json says.
 pub(crate) struct HfModel {
@@ -38,17 +38,14 @@ pub(crate) fn read_config(bytes: &[u8]) -> Result<HfModel, Refusal> {
     let family = part.family;
     let quantisation = read_quantisation(&config.object)?;
     let mut spec = (family.hf_spec)(&config)?;
-    let (window, window_field) = window(&config.object)?;
-    let (positions, window_notes) = clamp_to_window(spec.max_positions, window, window_field);
+    read_windows(&config.object, &mut spec)?;
     let mut notes = config.notes.take();
-    notes.extend(window_notes);
     if part.has_others {
         notes.push(
             "the checkpoint also reads images or sounds; its language model alone is served"
                 .to_owned(),
         );
     }
-    spec.max_positions = positions;
     Ok(HfModel {
         family,
         has_other_parts: part.has_others,
@@ -94,6 +91,16 @@ impl HfConfig {
             let sizes = list.as_array()?.iter();
             sizes.map(|size| size.as_u64()?.try_into().ok()).collect()
         })
+    }
+
+    /// Refuses a configuration without a field.
+    pub(crate) fn require(&self, key: &str) -> Result<(), Refusal> {
+        self.object.required(key, self.object.get(key)).map(|_| ())
+    }
+
+    /// The RoPE of layers with a window, where it is not that of the others.
+    pub(crate) fn sliding_rope(&self, head_dim: usize) -> Result<Rope, Refusal> {
+        rope(read_sliding_base(&self.object)?, head_dim, &Scaling::None)
     }
 
     /// The fields that most families share, as a model of equal layers without biases and norms of
@@ -160,36 +167,51 @@ impl HfConfig {
     }
 }
 
-/// The attention window, if some layer has one, and the field that says so.
-fn window(config: &Object) -> Result<(Option<usize>, &'static str), Refusal> {
-    const FIELD: &str = "sliding_window";
-    let kinds = config.typed("layer_types", "a list of texts", |kinds| {
+/// `max_window_layers` where Qwen's configurations do not say.
+const QWEN_LAYERS_WITHOUT_WINDOW: usize = 28;
+
+/// Gives layers the attention windows that the configuration says they have.
+fn read_windows(config: &Object, spec: &mut ModelSpec) -> Result<(), Refusal> {
+    const KINDS: &str = "layer_types";
+    let kinds = config.typed(KINDS, "a list of texts", |kinds| {
         kinds
             .as_array()?
             .iter()
             .map(|kind| kind.as_str())
             .collect::<Option<Vec<_>>>()
     })?;
-    let in_layers = match kinds {
-        Some(kinds) => {
-            let known = ["full_attention", "sliding_attention"];
-            if let Some(other) = kinds.iter().find(|kind| !known.contains(kind)) {
-                let supported = known.join(", ");
-                return Err(Refusal::unsupported(
-                    "layer_types",
-                    format!("{other:?}"),
-                    &supported,
-                ));
-            }
-            Some(kinds.contains(&"sliding_attention"))
-        }
-        None => None,
-    };
     // Qwen's files carry a window that the flag switches off; Mistral's have no flag.
     let flag = config.bool("use_sliding_window")?;
     let qwen = config
         .text("model_type")?
         .is_some_and(|kind| kind.starts_with("qwen"));
-    let used = in_layers.unwrap_or(flag.unwrap_or(!qwen));
-    Ok((config.size(FIELD)?.filter(|_| used), FIELD))
+    let window = config.size("sliding_window")?;
+    let Some(kinds) = kinds else {
+        let window = window.filter(|_| flag.unwrap_or(!qwen));
+        // Qwen's first layers have none, as many as the field says.
+        let without = match config.size("max_window_layers")? {
+            Some(layers) if qwen => layers,
+            None if qwen => QWEN_LAYERS_WITHOUT_WINDOW,
+            _ => 0,
+        };
+        put_windows(spec, window, |layer| layer >= without);
+        return Ok(());
+    };
+    let known = ["full_attention", "sliding_attention"];
+    if let Some(other) = kinds.iter().find(|kind| !known.contains(kind)) {
+        return Err(Refusal::unsupported(
+            KINDS,
+            format!("{other:?}"),
+            &known.join(", "),
+        ));
+    }
+    if kinds.len() != spec.layers.len() {
+        let expected = format!("one kind for each of {} layers", spec.layers.len());
+        return Err(Refusal::invalid(KINDS, kinds.len(), expected));
+    }
+    if window.is_none() && kinds.contains(&known[1]) {
+        return Err(Refusal::Missing("sliding_window".to_owned()));
+    }
+    put_windows(spec, window, |layer| kinds[layer] == known[1]);
+    Ok(())
 }

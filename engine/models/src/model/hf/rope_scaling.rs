@@ -29,7 +29,27 @@ impl RopeConfig {
     }
 }
 
+const DEFAULT_BASE: f64 = 10_000.0;
 const PARTIAL: &str = "partial_rotary_factor";
+/// A kind of layers.
+const FULL: &str = "full_attention";
+
+/// The base of the RoPE of layers with a window, which is not scaled.
+pub(super) fn read_sliding_base(config: &Object) -> Result<f64, Refusal> {
+    let outer = config.number("rope_theta")?.unwrap_or(DEFAULT_BASE);
+    let all = config.object("rope_parameters")?;
+    let own = all.map(|all| all.object("sliding_attention")).transpose()?;
+    let Some(own) = own.flatten() else {
+        return Ok(outer);
+    };
+    match own.text("rope_type")? {
+        None | Some("default") => Ok(own.number("rope_theta")?.unwrap_or(outer)),
+        Some(other) => {
+            let key = "rope_parameters.sliding_attention.rope_type";
+            Err(Refusal::unsupported(key, format!("{other:?}"), "default"))
+        }
+    }
+}
 
 /// Reads the RoPE fields; `positions` is `max_position_embeddings`.
 pub(super) fn read_rope(
@@ -37,12 +57,16 @@ pub(super) fn read_rope(
     positions: usize,
     defaults: &HfDefaults,
 ) -> Result<RopeConfig, Refusal> {
-    const DEFAULT_BASE: f64 = 10_000.0;
     let outer_base = config.number("rope_theta")?;
     let outer_partial = config.number(PARTIAL)?;
     let parameters = match config.object("rope_parameters")? {
         Some(parameters) => Some(parameters),
         None => config.object("rope_scaling")?,
+    };
+    // Where kinds of layers have ropes of their own, this is that of those that see everything.
+    let parameters = match parameters {
+        Some(all) if all.get(FULL).is_some() => all.object(FULL)?,
+        parameters => parameters,
     };
     // An empty object says as much as none.
     let parameters = parameters.filter(|parameters| parameters.keys().next().is_some());

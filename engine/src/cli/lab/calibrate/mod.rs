@@ -122,8 +122,11 @@ impl CalibrateArgs {
             let read = read_text(path);
             text += &read.map_err(CliError::io(format!("read {}", path.display())))?;
         }
-        let opened = self.run.open()?;
         let device = self.run.device.open()?;
+        let mut opened = self.run.open(&device)?;
+        if self.method != MethodName::Measured {
+            opened.model.limit_to_windows("calibration by gradients");
+        }
         self.check_positions(opened.model.spec.max_positions)?;
         let tokens = opened.tokenizer.encode(&text, false, true);
         let tokens = tokens.map_err(|e| CliError::Usage(format!("--text: {e}")))?;

@@ -1,0 +1,32 @@
+//! OLMo 3: OLMo 2 with a window in three of four layers, whose RoPE is not scaled.
+
+use super::{Family, TextType, llama_hf, olmo2};
+use crate::model::hf::config::HfDefaults;
+
+pub(super) static FAMILY: Family = Family {
+    name: "olmo3",
+    hf_class: "Olmo3ForCausalLM",
+    hf_text: &[TextType {
+        model_types: &["olmo3"],
+        defaults: r#"{
+            "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "vocab_size": 50304, "max_position_embeddings": 2048,
+            "rms_norm_eps": 1e-5, "sliding_window": 4096
+        }"#,
+    }],
+    hf_spec: |config| {
+        let defaults = HfDefaults {
+            kv_heads_are_query_heads: true,
+            ..HfDefaults::default()
+        };
+        config.require("layer_types")?;
+        let model = config.uniform(&defaults)?;
+        let head_dim = model.head_dim;
+        let mut spec = olmo2::spec(model);
+        // Of the layers with windows.
+        spec.ropes.push(config.sliding_rope(head_dim)?);
+        Ok(spec)
+    },
+    hf_tensor: llama_hf,
+    gguf: None,
+};
