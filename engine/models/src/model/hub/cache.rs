@@ -128,7 +128,7 @@ impl CachedRepository {
             if let Some(folder) = path.parent() {
                 std::fs::create_dir_all(folder)?;
             }
-            // Another process may have made it meanwhile, and be reading it: it is replaced at once.
+            // Another process may have made it meanwhile and be reading it: it is replaced at once.
             let made = beside(&path);
             match symlink(&target, &made) {
                 Ok(()) => std::fs::rename(&made, &path).inspect_err(|_| {
