@@ -458,6 +458,15 @@ fn lines_of_a_text_are_not_listed() {
 #[test]
 fn numbers_are_rounded_as_python_does() {
     for (call, expected) in [
+        ("0.6|round(-1)", "0.0"),
+        ("0.05|round(-1)", "0.0"),
+        ("-0.6|round(-1)", "-0.0"),
+        ("5e-324|round(-1)", "0.0"),
+        ("1.0|round(-1)", "0.0"),
+        ("0.6|round(-1, 'ceil')", "10.0"),
+        ("-0.6|round(-1, 'ceil')", "0.0"),
+        ("0.6|round(-1, 'floor')", "0.0"),
+        ("-0.6|round(-1, 'floor')", "-10.0"),
         ("1.7e308|round(-309)", "0.0"),
         ("-1.7e308|round(-309)", "-0.0"),
         ("-1.7e308|round(-310)", "-0.0"),

@@ -295,6 +295,10 @@ fn round_float(number: f64, precision: i128) -> Res<f64> {
         Ok(zeros) if zeros < 309 => zeros,
         _ => return Ok(zero),
     };
+    // Their exponents are negative.
+    if number.abs() < 1.0 {
+        return Ok(zero);
+    }
     budget::steps(DIGITS_MAX / 8)?;
     let exact = format!("{:.DIGITS_MAX$e}", number.abs());
     let (digits, exponent) = exact.split_once('e').unwrap_or((&exact, "0"));
