@@ -12,10 +12,29 @@ pub(super) const FIELD: &str = "precompiled_charsmap";
 /// The longest piece of text that is looked up: a cluster of characters of at most five bytes.
 const KEY_BYTES_MAX: usize = 5;
 
-/// How many times as long as its key a text of a table in base64 is, at most and rounded up; `None`
-/// where looking up some text would leave the table, or where a text has more than `text_bytes_max`
-/// bytes, whether it is looked up or not.
-pub(super) fn growth_of(table: &str, text_bytes_max: usize) -> Option<usize> {
+/// How many times as long as their keys texts are, at most and rounded up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Growth {
+    pub(super) of_all: usize,
+    /// Of keys of visible ASCII characters and spaces alone; `None` where there are none.
+    pub(super) of_ascii: Option<usize>,
+    /// Of the others, by their other bytes alone.
+    pub(super) of_others: usize,
+}
+
+impl Default for Growth {
+    fn default() -> Self {
+        Self {
+            of_all: 1,
+            of_ascii: None,
+            of_others: 1,
+        }
+    }
+}
+
+/// The growth of a table in base64; `None` where looking up some text would leave the table, or
+/// where a text has more than `text_bytes_max` bytes, whether it is looked up or not.
+pub(super) fn growth_of(table: &str, text_bytes_max: usize) -> Option<Growth> {
     let (trie, texts) = parts(table)?;
     // First of all: each key that is gone through reads its text.
     let longest = texts.split('\0').map(str::len).max()?;
@@ -38,12 +57,13 @@ fn offset(unit: u32) -> usize {
 
 /// Goes through all keys, the shortest first. What a piece of text becomes is the text of the first
 /// key that it begins with.
-fn growth(trie: &[u32], texts: &str) -> Option<usize> {
-    let mut growth = 1;
-    // By whether a key has ended on the way: to what follows such a key nothing is added.
-    let mut seen = vec![[false; 2]; trie.len()];
-    let mut nodes = VecDeque::from([(offset(*trie.first()?), 0, false)]);
-    while let Some((node, depth, has_ended)) = nodes.pop_front() {
+fn growth(trie: &[u32], texts: &str) -> Option<Growth> {
+    let mut growth = Growth::default();
+    // By the bytes on the way that are not ASCII's, and by whether a key has ended there: to what
+    // follows such a key nothing is added.
+    let mut seen = vec![[[false; 2]; KEY_BYTES_MAX + 1]; trie.len()];
+    let mut nodes = VecDeque::from([(offset(*trie.first()?), 0, 0, false)]);
+    while let Some((node, depth, others, has_ended)) = nodes.pop_front() {
         for byte in 1..=0xff_u8 {
             let at = node ^ usize::from(byte);
             let unit = *trie.get(at)?;
@@ -51,20 +71,31 @@ fn growth(trie: &[u32], texts: &str) -> Option<usize> {
                 continue;
             }
             let (child, depth) = (at ^ offset(unit), depth + 1);
+            let others = others + usize::from(!matches!(byte, b' '..=b'~'));
             let ends = unit >> 8 & 1 == 1;
             if ends {
                 let value = *trie.get(child)? & (u32::MAX >> 1);
                 let text = texts.get(value as usize..)?.split('\0').next()?;
                 if !has_ended {
-                    growth = growth.max(text.len().div_ceil(depth));
+                    growth.of_all = growth.of_all.max(text.len().div_ceil(depth));
+                    match others {
+                        0 => {
+                            let most = growth.of_ascii.unwrap_or(1);
+                            growth.of_ascii = Some(most.max(text.len().div_ceil(depth)));
+                        }
+                        _ => growth.of_others = growth.of_others.max(text.len().div_ceil(others)),
+                    }
                 }
             }
             let has_ended = has_ended || ends;
             // A node outside of the trie may have all its children in it.
             if depth < KEY_BYTES_MAX
-                && !std::mem::replace(&mut seen.get_mut(child)?[usize::from(has_ended)], true)
+                && !std::mem::replace(
+                    &mut seen.get_mut(child)?[others][usize::from(has_ended)],
+                    true,
+                )
             {
-                nodes.push_back((child, depth, has_ended));
+                nodes.push_back((child, depth, others, has_ended));
             }
         }
     }
@@ -97,6 +128,23 @@ fn base64(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn growth(trie: &[u32], texts: &str) -> Option<usize> {
+        super::growth(trie, texts).map(|growth| growth.of_all)
+    }
+
+    #[test]
+    fn growth_of_ascii_is_told_apart() {
+        let growth = |trie: &[u32], texts| super::growth(trie, texts).expect("a table");
+        assert_eq!(growth(&trie(0), "abc\0").of_ascii, Some(3));
+        let mut other = trie(0);
+        // The same key as another byte.
+        let at = 256 ^ 0xc3;
+        other.swap(256 ^ usize::from(b'a'), at);
+        other[at] = ((at ^ 512) as u32) << 10 | 1 << 8 | 0xc3;
+        let found = growth(&other, "abc\0");
+        assert_eq!((found.of_ascii, found.of_others), (None, 3));
+    }
 
     /// A trie in which `a` ends a key, with `value`. The root's children begin at 256.
     fn trie(value: u32) -> Vec<u32> {

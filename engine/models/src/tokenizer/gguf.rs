@@ -11,7 +11,7 @@ use crate::model::gguf::{GgufTokenizer, TokenType};
 use super::encoding_size::Sizes;
 use super::limits::check_added;
 use super::pipeline::{Pipeline, Subwords};
-use super::pre_tokenizer::PreTokenizer;
+use super::pre_tokenizer::{LINES, PreTokenizer};
 use super::spm::SpmModel;
 use super::stretch::COMPOSED;
 use super::table::TokenTable;
@@ -192,7 +192,11 @@ fn spaced_bpe(
         prefix,
         suffix,
         stretch: Some(1),
-        sizes: Sizes::new(&spaces_json(false), &Value::Null, added),
+        sizes: Sizes::new(
+            &spaces_json(false),
+            &json!({"type": "Split", "pattern": {"Regex": LINES}, "behavior": "Isolated"}),
+            added,
+        ),
         strips_space: false,
     })
 }

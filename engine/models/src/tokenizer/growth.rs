@@ -6,8 +6,8 @@
 
 use serde_json::Value;
 
+use super::charsmap;
 use super::limits::{BERT_GROWTH, mapping, replaced};
-use super::{charsmap, pre_tokenizer};
 
 /// What a byte is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,6 +98,8 @@ pub(super) struct Growth {
     made: [Bytes; 4],
     /// Before and behind each piece between added tokens.
     around: Bytes,
+    /// Before each piece that is cut.
+    each: Bytes,
     /// Whether pieces are cut further so far.
     is_cut: bool,
     /// Bytes of the shortest added token.
@@ -122,6 +124,7 @@ impl Growth {
         let mut growth = Self {
             made: KINDS.map(|kind| Bytes::of(kind, 1)),
             around: Bytes::default(),
+            each: Bytes::default(),
             is_cut: false,
             added,
             spelled,
@@ -134,31 +137,45 @@ impl Growth {
     /// Bytes that a byte of text may become at most.
     pub(super) fn most(&self) -> usize {
         let most = self.made.map(Bytes::total).into_iter().max();
-        most.unwrap_or(1).saturating_add(self.around.total())
+        let around = self.around.plus(self.each).total();
+        most.unwrap_or(1).saturating_add(around)
     }
 
-    /// Bytes of `text` once all rules have gone over it, at most.
-    pub(super) fn bytes(&self, text: &str) -> usize {
+    /// Bytes by which `text` becomes longer where its spaces do, and by what is put around it.
+    pub(super) fn of_spaces(&self, text: &str) -> usize {
+        let spaces = text.bytes().filter(|byte| *byte == b' ').count();
+        let more = self.made[Kind::Space as usize].total().saturating_sub(1);
+        more.saturating_mul(spaces)
+            .saturating_add(self.around.total())
+    }
+
+    /// Bytes of `text` once all rules have gone over it, at most, if it is cut into so many pieces;
+    /// with `None` each byte may be one.
+    pub(super) fn bytes(&self, text: &str, cut: Option<usize>) -> usize {
         let counts = Bytes::of_text(text).0;
         let made = self.made.iter().zip(counts);
         let made = made.map(|(made, count)| made.total().saturating_mul(count));
         let pieces = 1 + self.added.map_or(0, |bytes| text.len() / (bytes + 1));
         let around = self.around.total().saturating_mul(pieces);
-        made.fold(around, usize::saturating_add)
+        let bytes = made.fold(around, usize::saturating_add);
+        let each = self.each.total();
+        bytes.saturating_add(each.saturating_mul(cut.unwrap_or(bytes)))
     }
 
     fn apply(&mut self, rule: impl Fn(Kind) -> Bytes) {
         self.made = self.made.map(|made| made.through(&rule));
         self.around = self.around.through(&rule);
+        self.each = self.each.through(&rule);
     }
 
-    /// Replaces each byte, and puts a text of so many bytes before each piece, which may be a byte.
+    /// Replaces each byte, and puts a text of so many bytes before each piece.
     fn apply_to_pieces(&mut self, rule: impl Fn(Kind) -> Bytes, before: usize) {
-        let each = if self.is_cut { before } else { 0 };
-        self.apply(|kind| rule(kind).plus(Bytes::of(Kind::Any, each)));
-        if !self.is_cut {
-            self.around = self.around.plus(Bytes::of(Kind::Any, before));
-        }
+        self.apply(rule);
+        let pieces = match self.is_cut {
+            true => &mut self.each,
+            false => &mut self.around,
+        };
+        *pieces = pieces.plus(Bytes::of(Kind::Any, before));
     }
 
     /// Maps characters. Mappings that follow each other make no more than the most of them.
@@ -245,8 +262,15 @@ impl Growth {
             });
         }
         if let Some(table) = rule[charsmap::FIELD].as_str() {
-            let growth = charsmap::growth_of(table, usize::MAX).unwrap_or(1);
-            self.apply(|_| Bytes::of(Kind::Any, growth));
+            let growth = charsmap::growth_of(table, usize::MAX).unwrap_or_default();
+            self.apply(|byte| match (byte, growth.of_ascii) {
+                (Kind::Space | Kind::Ascii, None) => Bytes::of(byte, 1),
+                (Kind::Space | Kind::Ascii, Some(most)) => Bytes::of(Kind::Any, most),
+                _ => Bytes::of(
+                    Kind::Any,
+                    growth.of_others.max(growth.of_ascii.unwrap_or(1)),
+                ),
+            });
         }
         for part in ["normalizers", "pretokenizers"] {
             rule[part]
@@ -259,42 +283,6 @@ impl Growth {
                 });
         }
     }
-}
-
-/// Whether a pre-tokenizer is one that the engine knows, whose pieces are words, digits and runs of
-/// one character, or none at all.
-pub(super) fn is_known(pre_tokenizer: &Value) -> bool {
-    match pre_tokenizer["type"].as_str() {
-        Some("Sequence") => {
-            let parts = pre_tokenizer["pretokenizers"].as_array();
-            parts.is_some_and(|parts| parts.iter().all(is_known))
-        }
-        Some("ByteLevel" | "Digits") => true,
-        Some("Metaspace") => pre_tokenizer["split"] == false,
-        Some("Split") => {
-            let expression = pre_tokenizer["pattern"]["Regex"].as_str();
-            expression.is_some_and(pre_tokenizer::is_known)
-                && pre_tokenizer["behavior"] == "Isolated"
-        }
-        _ => pre_tokenizer.is_null(),
-    }
-}
-
-/// Pieces that such a one cuts a text into at most.
-pub(super) fn words(text: &str) -> usize {
-    let mut pieces = 1;
-    let mut last = 0;
-    for &byte in text.as_bytes() {
-        let goes_on = match byte {
-            b'a'..=b'z' => last == b' ' || last.is_ascii_alphabetic(),
-            b'0'..=b'9' | b'\n' | b'\r' => false,
-            0x80..=0xbf => true,
-            other => other == last,
-        };
-        pieces += usize::from(!goes_on);
-        last = byte;
-    }
-    pieces
 }
 
 #[cfg(test)]
@@ -397,7 +385,7 @@ mod tests {
             for text in texts {
                 let mut made = NormalizedString::from(text);
                 rules.normalize(&mut made).expect("a text");
-                let (bytes, bound) = (made.get().len(), growth.bytes(text));
+                let (bytes, bound) = (made.get().len(), growth.bytes(text, Some(1)));
                 assert!(bytes <= bound, "{rules:?} {text:?}: {bytes} of {bound}");
                 assert!(bound <= growth.most() * text.len());
             }
@@ -407,32 +395,30 @@ mod tests {
     #[test]
     fn usual_texts_have_a_narrow_bound() {
         let composed = Growth::of(&json!({"type": "NFC"}), Some(10), Spelled::Bytes);
-        assert_eq!(composed.bytes("a word 中文 é"), "a word 中文 é".len());
+        assert_eq!(
+            composed.bytes("a word 中文 é", Some(1)),
+            "a word 中文 é".len()
+        );
         assert_eq!(composed.most(), 3);
         let spelled = json!({"type": "ByteLevel", "add_prefix_space": false});
         let bytes = Growth::of(&spelled, None, Spelled::Bytes);
         let letters = Growth::of(&spelled, None, Spelled::Letters);
-        assert_eq!((bytes.bytes("words"), letters.bytes("words")), (5, 5));
-        assert_eq!((bytes.bytes("a 中文"), letters.bytes("a 中文")), (15, 8));
+        assert_eq!(
+            (
+                bytes.bytes("words", Some(1)),
+                letters.bytes("words", Some(1))
+            ),
+            (5, 5)
+        );
+        assert_eq!(
+            (
+                bytes.bytes("a 中文", Some(1)),
+                letters.bytes("a 中文", Some(1))
+            ),
+            (15, 8)
+        );
         let spaces = json!({"type": "Metaspace", "replacement": "\u{2581}", "split": false});
         let growth = Growth::of(&spaces, None, Spelled::Bytes);
-        assert_eq!(growth.bytes("a word or two"), 13 + 2 * 3 + 3);
-    }
-
-    #[test]
-    fn unknown_cuts_may_cut_anywhere() {
-        let split = |expression: &str| {
-            json!({"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated",
-                "invert": false})
-        };
-        let known = json!({"type": "Sequence", "pretokenizers": [
-            {"type": "Digits", "individual_digits": true}, split(r"\p{N}"),
-            {"type": "ByteLevel", "add_prefix_space": false},
-        ]});
-        assert!(is_known(&json!(null)) && is_known(&known));
-        assert!(!is_known(&split(".")));
-        assert!(!is_known(
-            &json!({"type": "Punctuation", "behavior": "Isolated"})
-        ));
+        assert_eq!(growth.bytes("a word or two", Some(1)), 13 + 2 * 3 + 3);
     }
 }

@@ -8,6 +8,7 @@ mod byte_level;
 mod charsmap;
 mod chat;
 mod config;
+mod cuts;
 mod detokenize;
 mod encoding_size;
 mod error;
@@ -165,8 +166,9 @@ impl Tokenizer {
         let mut encode = || {
             let mut pieces = self.pipeline.normalize(text, parse_special);
             let texts = pieces.get_splits(OffsetReferential::Normalized, OffsetType::None);
-            let texts = texts.into_iter().filter(|(_, _, tokens)| tokens.is_none());
-            if !may_take(self.sizes.of(texts.map(|(text, _, _)| text))) {
+            let texts = texts.into_iter();
+            let texts = texts.map(|(text, _, tokens)| (text, tokens.is_some()));
+            if !may_take(self.sizes.of(texts)) {
                 return Err(TokenizerError::CalledOff);
             }
             self.pipeline.encode(&mut pieces, wanted, &mut ids)
@@ -239,9 +241,10 @@ impl Tokenizer {
         self.sizes.normalized(text)
     }
 
-    /// What a normalised text becomes at most while it is encoded. Goes through its bytes.
+    /// What a text becomes while it is encoded, if normalising replaces its spaces alone. Goes
+    /// through its bytes.
     pub fn encoding_size(&self, text: &str) -> EncodingSize {
-        self.sizes.of(std::iter::once(text))
+        self.sizes.before(text)
     }
 
     /// The bytes that a token adds to a text, `None` outside the vocabulary. They need not be

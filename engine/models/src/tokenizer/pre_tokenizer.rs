@@ -65,6 +65,8 @@ const DEEPSEEK_LLM_WORDS: &str = concat!(
 /// East Asian scripts, as the first DeepSeek models list them.
 const ASIAN: &str = "[一-龥\u{800}-一가-\u{d7ff}]+";
 const DIGIT: &str = r"\p{N}";
+/// Runs of newlines.
+pub(super) const LINES: &str = r"\n+";
 
 /// A pre-tokenizer of `tokenizer.ggml.pre`: the names that llama.cpp gives it
 /// (`llama_vocab::impl::load` in src/llama-vocab.cpp), and what it does.
@@ -237,7 +239,21 @@ static NAMES: LazyLock<String> = LazyLock::new(|| {
 /// Whether some model's pre-tokenizer cuts by this expression.
 pub(super) fn is_known(expression: &str) -> bool {
     let expressions = PRE_TOKENIZERS.iter().flat_map(|pre| pre.expressions);
-    expressions.into_iter().any(|known| *known == expression)
+    expressions
+        .chain([&LINES])
+        .any(|known| *known == expression)
+}
+
+/// Whether a known expression cuts around digits alone.
+pub(super) fn knows_digits_alone(expression: &str) -> bool {
+    [DIGIT, r"\p{N}+", r"\p{N}{1,3}", "[0-9][0-9][0-9]"].contains(&expression)
+}
+
+/// All of them.
+#[cfg(test)]
+pub(super) fn all() -> impl Iterator<Item = PreTokenizerWrapper> {
+    let build = |pre: &PreTokenizer| pre.build().expect("valid expressions");
+    PRE_TOKENIZERS.iter().map(build)
 }
 
 impl PreTokenizer {
@@ -268,7 +284,7 @@ impl PreTokenizer {
 
     /// Runs of newlines apart from what is between, in no byte alphabet.
     pub(super) fn lines() -> Result<PreTokenizerWrapper, TokenizerError> {
-        split(r"\n+")
+        split(LINES)
     }
 
     /// The cuts, followed by the spelling of each piece in the byte alphabet.

@@ -192,7 +192,7 @@ impl Inner {
 const RENDER_COPIES: usize = 4;
 
 impl Shared {
-    /// Bytes that tokenising a text takes if normalising leaves it as it is, or normalising it.
+    /// Bytes that tokenising a text takes if normalising replaces its spaces alone, or normalising.
     fn work_bytes(&self, text: &str) -> usize {
         let tokenizer = &self.served.tokenizer;
         let normalizing = normalizing_bytes(tokenizer.normalized_bytes(text));
