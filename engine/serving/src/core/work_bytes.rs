@@ -96,4 +96,24 @@ mod tests {
             assert!(measured < taken / 1000, "{measured}: {taken}");
         }
     }
+
+    /// A job waits for the first estimate; what it lacks is refused midway.
+    #[test]
+    fn the_first_estimate_has_the_spaces_that_normalising_replaces() {
+        let rules = json!({"type": "Sequence", "normalizers": [
+            {"type": "Prepend", "prepend": "\u{2581}"},
+            {"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"},
+        ]});
+        let tokenizer = tokenizer(rules, json!(null));
+        let text = "some words of text ".repeat(1000);
+        let first = work_bytes(tokenizer.encoding_size(&text));
+        let mut taken = 0;
+        let may_take = |size| {
+            taken = work_bytes(size);
+            true
+        };
+        let _ = tokenizer.encode_while(&text, false, true, &|| true, may_take);
+        assert_eq!(first, taken);
+        assert!(first < 210 * text.len(), "{first}");
+    }
 }
