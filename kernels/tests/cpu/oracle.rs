@@ -75,7 +75,7 @@ fn biases_head_norms_and_untied_embeddings() {
 
 #[test]
 fn every_feature_of_a_layer() {
-    let changes: [fn(&mut ModelSpec); 7] = [
+    let changes: [fn(&mut ModelSpec); 8] = [
         // OLMo 2: norms after, of whole projections.
         |spec| {
             for layer in &mut spec.layers {
@@ -107,6 +107,14 @@ fn every_feature_of_a_layer() {
                 original_positions: 100,
                 inv_freq: vec![0.01; 8],
             });
+        },
+        // gpt-oss and Gemma 2: windows in some layers, sinks, capped scores.
+        |spec| {
+            spec.layers[0].attention_mut().window = Some(5);
+            spec.layers[0].attention_mut().sinks = true;
+            spec.layers[1].attention_mut().window = Some(130);
+            spec.layers[1].attention_mut().soft_cap = Some(2.0);
+            spec.layers[2].attention_mut().sinks = true;
         },
         |spec| {
             spec.layers[2].mixer_norm = NormPlace::After;

@@ -118,7 +118,9 @@ impl WeightSource for RandomWeights {
             TensorName::FinalNorm
             | TensorName::Layer(_, L::AttnNorm | L::MlpNorm | L::QNorm | L::KNorm)
             | TensorName::Layer(_, L::AttnPostNorm | L::MlpPostNorm) => (1.0, 0.3),
-            TensorName::Layer(_, L::QBias | L::KBias | L::VBias | L::OBias) => (0.0, 0.5),
+            TensorName::Layer(_, L::QBias | L::KBias | L::VBias | L::OBias | L::Sinks) => {
+                (0.0, 0.5)
+            }
             // Uniform in ±sqrt(3 / inner) keeps the variance of what goes through.
             _ => (0.0, (3.0 / shape[1] as f32).sqrt()),
         };

@@ -161,7 +161,10 @@ impl Oracle {
             |x: Vec<f64>| -> Vec<f64> { x.iter().map(|x| bf16::from_f64(*x).to_f64()).collect() };
         self.cache[layer][0].push(stored(k));
         self.cache[layer][1].push(stored(v));
+        let sinks = spec.sinks.then(|| self.tensor(name(L::Sinks)));
         let [keys, values] = &self.cache[layer];
+        let first = (position + 1).saturating_sub(spec.window.unwrap_or(usize::MAX));
+        let (keys, values) = (&keys[first..], &values[first..]);
         let mut attended = vec![];
         for (h, q) in q.chunks_exact(dim).enumerate() {
             let kv = h / group * dim;
@@ -169,12 +172,15 @@ impl Oracle {
                 .iter()
                 .map(|k| {
                     let dot: f64 = q.iter().zip(&k[kv..]).map(|(a, b)| a * b).sum();
-                    dot * f64::from(spec.scale)
+                    let score = dot * f64::from(spec.scale);
+                    let cap = spec.soft_cap.map(f64::from);
+                    cap.map_or(score, |cap| cap * (score / cap).tanh())
                 })
                 .collect();
-            let top = scores.iter().copied().fold(f64::MIN, f64::max);
+            let sink = sinks.as_ref().map(|sinks| sinks[h]);
+            let top = scores.iter().copied().chain(sink).fold(f64::MIN, f64::max);
             let p: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
-            let total: f64 = p.iter().sum();
+            let total = p.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - top).exp());
             attended.extend((0..dim).map(|d| {
                 let sum: f64 = p.iter().zip(values).map(|(p, v)| p * v[kv + d]).sum();
                 sum / total
