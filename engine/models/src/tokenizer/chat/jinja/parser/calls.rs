@@ -16,51 +16,44 @@ impl Parser {
     }
 
     fn args(&mut self) -> Res<Args> {
-        let wrong = "arguments stand in an order that Python does not allow";
         self.expect_op("(")?;
         let mut args = Args::default();
-        let mut first = true;
-        while !self.is_op(")") {
-            if !first {
-                self.expect_op(",")?;
-                if self.is_op(")") {
-                    break;
-                }
-            }
-            first = false;
-            if self.skip_op("*") {
-                if args.more.is_some() || args.more_named.is_some() {
-                    return fail(wrong);
-                }
-                args.more = Some(self.expression(true)?);
-            } else if self.skip_op("**") {
-                if args.more_named.is_some() {
-                    return fail(wrong);
-                }
-                args.more_named = Some(self.expression(true)?);
-            } else if let Token::Name(name) = self.token()
-                && matches!(self.after(), Token::Op("="))
-            {
-                if args.more_named.is_some() {
-                    return fail(wrong);
-                }
-                let name = self.names.number(&name.clone());
-                if args.named.iter().any(|(other, _)| *other == name) {
-                    return fail("an argument is named twice");
-                }
-                self.next();
-                self.next();
-                args.named.push((name, self.expression(true)?));
-            } else {
-                if args.more.is_some() || args.more_named.is_some() || !args.named.is_empty() {
-                    return fail(wrong);
-                }
-                args.positional.push(self.expression(true)?);
-            }
-            few(args.positional.len() + args.named.len(), "arguments")?;
-        }
-        self.expect_op(")")?;
+        self.up_to(")", |parser| parser.arg(&mut args))?;
         Ok(args)
+    }
+
+    fn arg(&mut self, args: &mut Args) -> Res<()> {
+        let wrong = "arguments stand in an order that Python does not allow";
+        if self.skip_op("*") {
+            if args.more.is_some() || args.more_named.is_some() {
+                return fail(wrong);
+            }
+            args.more = Some(self.expression(true)?);
+        } else if self.skip_op("**") {
+            if args.more_named.is_some() {
+                return fail(wrong);
+            }
+            args.more_named = Some(self.expression(true)?);
+        } else if let Token::Name(name) = self.token()
+            && matches!(self.after(), Token::Op("="))
+        {
+            if args.more_named.is_some() {
+                return fail(wrong);
+            }
+            let name = self.names.number(&name.clone());
+            if args.named.iter().any(|(other, _)| *other == name) {
+                return fail("an argument is named twice");
+            }
+            self.next();
+            self.next();
+            args.named.push((name, self.expression(true)?));
+        } else {
+            if args.more.is_some() || args.more_named.is_some() || !args.named.is_empty() {
+                return fail(wrong);
+            }
+            args.positional.push(self.expression(true)?);
+        }
+        few(args.positional.len() + args.named.len(), "arguments")
     }
 
     /// The filters (and tests and calls, if `with_tests`) behind a value.

@@ -48,35 +48,15 @@ impl Parser {
             }
             Token::Op("[") => {
                 self.next();
-                let mut items = Vec::new();
-                while !self.is_op("]") {
-                    if !items.is_empty() {
-                        self.expect_op(",")?;
-                        if self.is_op("]") {
-                            break;
-                        }
-                    }
-                    items.push(self.expression(true)?);
-                }
-                self.expect_op("]")?;
-                ExprKind::List(items)
+                ExprKind::List(self.up_to("]", |parser| parser.expression(true))?)
             }
             Token::Op("{") => {
                 self.next();
-                let mut items = Vec::new();
-                while !self.is_op("}") {
-                    if !items.is_empty() {
-                        self.expect_op(",")?;
-                        if self.is_op("}") {
-                            break;
-                        }
-                    }
-                    let key = self.expression(true)?;
-                    self.expect_op(":")?;
-                    items.push((key, self.expression(true)?));
-                }
-                self.expect_op("}")?;
-                ExprKind::Dict(items)
+                ExprKind::Dict(self.up_to("}", |parser| {
+                    let key = parser.expression(true)?;
+                    parser.expect_op(":")?;
+                    Ok((key, parser.expression(true)?))
+                })?)
             }
             _ => return self.unexpected("an expression"),
         };

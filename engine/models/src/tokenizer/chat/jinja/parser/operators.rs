@@ -14,18 +14,8 @@ impl Parser {
         in_brackets: bool,
     ) -> Res<Expr> {
         let line = self.line();
-        let mut items = Vec::new();
-        let mut is_tuple = false;
-        loop {
-            if self.is_at_end(ends) {
-                break;
-            }
-            items.push(self.expression(with_condition)?);
-            if !self.skip_op(",") {
-                break;
-            }
-            is_tuple = true;
-        }
+        let item = |parser: &mut Self| parser.expression(with_condition);
+        let (mut items, is_tuple) = self.between_commas(ends, item)?;
         if !is_tuple {
             if let Some(item) = items.pop() {
                 return Ok(item);
@@ -71,20 +61,24 @@ impl Parser {
     }
 
     fn or(&mut self) -> Res<Expr> {
-        let line = self.line();
-        let mut left = self.and()?;
-        while self.skip_name("or") {
-            let kind = ExprKind::Or(Box::new(left), Box::new(self.and()?));
-            left = Expr { line, kind };
-        }
-        Ok(left)
+        self.joined("or", Self::and, ExprKind::Or)
     }
 
     fn and(&mut self) -> Res<Expr> {
+        self.joined("and", Self::not, ExprKind::And)
+    }
+
+    /// Operands with a word between them, from the left.
+    fn joined(
+        &mut self,
+        word: &str,
+        operand: fn(&mut Self) -> Res<Expr>,
+        kind: fn(Box<Expr>, Box<Expr>) -> ExprKind,
+    ) -> Res<Expr> {
         let line = self.line();
-        let mut left = self.not()?;
-        while self.skip_name("and") {
-            let kind = ExprKind::And(Box::new(left), Box::new(self.not()?));
+        let mut left = operand(self)?;
+        while self.skip_name(word) {
+            let kind = kind(Box::new(left), Box::new(operand(self)?));
             left = Expr { line, kind };
         }
         Ok(left)

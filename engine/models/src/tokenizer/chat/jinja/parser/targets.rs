@@ -15,20 +15,48 @@ impl Parser {
         }
     }
 
-    /// What is assigned to.
-    pub(super) fn targets(&mut self, ends: &[&str], with_namespace: bool) -> Res<Target> {
-        let mut targets = Vec::new();
-        let mut is_tuple = false;
-        loop {
-            if self.is_at_end(ends) {
-                break;
-            }
-            targets.push(self.target(with_namespace)?);
+    /// Items with commas between them, and whether there was a comma.
+    pub(super) fn between_commas<T>(
+        &mut self,
+        ends: &[&str],
+        mut item: impl FnMut(&mut Self) -> Res<T>,
+    ) -> Res<(Vec<T>, bool)> {
+        let mut items = Vec::new();
+        let mut has_comma = false;
+        while !self.is_at_end(ends) {
+            items.push(item(self)?);
             if !self.skip_op(",") {
                 break;
             }
-            is_tuple = true;
+            has_comma = true;
         }
+        Ok((items, has_comma))
+    }
+
+    /// Items with commas between them, perhaps one behind the last, and what closes them.
+    pub(super) fn up_to<T>(
+        &mut self,
+        close: &'static str,
+        mut item: impl FnMut(&mut Self) -> Res<T>,
+    ) -> Res<Vec<T>> {
+        let mut items = Vec::new();
+        while !self.is_op(close) {
+            if !items.is_empty() {
+                self.expect_op(",")?;
+                if self.is_op(close) {
+                    break;
+                }
+            }
+            items.push(item(self)?);
+        }
+        self.expect_op(close)?;
+        Ok(items)
+    }
+
+    /// What is assigned to.
+    pub(super) fn targets(&mut self, ends: &[&str], with_namespace: bool) -> Res<Target> {
+        let target = |parser: &mut Self| parser.target(with_namespace);
+        let (mut targets, is_tuple) = self.between_commas(ends, target)?;
         match (is_tuple, targets.pop()) {
             (false, Some(target)) => Ok(target),
             (true, Some(last)) => {
