@@ -14,7 +14,7 @@ const KEY_BYTES_MAX: usize = 5;
 
 /// How many times as long as their keys texts are, at most and rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Growth {
+pub(super) struct TableGrowth {
     pub(super) of_all: usize,
     /// Of keys of visible ASCII characters and spaces alone; `None` where there are none.
     pub(super) of_ascii: Option<usize>,
@@ -22,7 +22,7 @@ pub(super) struct Growth {
     pub(super) of_others: usize,
 }
 
-impl Default for Growth {
+impl Default for TableGrowth {
     fn default() -> Self {
         Self {
             of_all: 1,
@@ -34,7 +34,7 @@ impl Default for Growth {
 
 /// The growth of a table in base64; `None` where looking up some text would leave the table, or
 /// where a text has more than `text_bytes_max` bytes, whether it is looked up or not.
-pub(super) fn growth_of(table: &str, text_bytes_max: usize) -> Option<Growth> {
+pub(super) fn growth_of(table: &str, text_bytes_max: usize) -> Option<TableGrowth> {
     let (trie, texts) = parts(table)?;
     // First of all: each key that is gone through reads its text.
     let longest = texts.split('\0').map(str::len).max()?;
@@ -57,8 +57,8 @@ fn offset(unit: u32) -> usize {
 
 /// Goes through all keys, the shortest first. What a piece of text becomes is the text of the first
 /// key that it begins with.
-fn growth(trie: &[u32], texts: &str) -> Option<Growth> {
-    let mut growth = Growth::default();
+fn growth(trie: &[u32], texts: &str) -> Option<TableGrowth> {
+    let mut growth = TableGrowth::default();
     // By the bytes on the way that are not ASCII's, and by whether a key has ended there: to what
     // follows such a key nothing is added.
     let mut seen = vec![[[false; 2]; KEY_BYTES_MAX + 1]; trie.len()];

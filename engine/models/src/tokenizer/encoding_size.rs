@@ -4,7 +4,7 @@ use serde_json::Value;
 use tokenizers::AddedToken;
 
 use super::cuts::Cuts;
-use super::growth::{Growth, Spelled};
+use super::growth::{CountAs, Growth};
 
 /// What a text becomes at most once it is normalised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,9 +32,9 @@ impl Sizes {
         let first = |token: &&AddedToken| !token.normalized && !token.content.is_empty();
         let lengths = added.iter().filter(first).map(|token| token.content.len());
         Self {
-            normalized: Growth::of(normalizer, lengths.min(), Spelled::Bytes),
-            bytes: Growth::of(pre_tokenizer, None, Spelled::Bytes),
-            letters: Growth::of(pre_tokenizer, None, Spelled::Letters),
+            normalized: Growth::of(normalizer, lengths.min(), CountAs::Bytes),
+            bytes: Growth::of(pre_tokenizer, None, CountAs::Bytes),
+            letters: Growth::of(pre_tokenizer, None, CountAs::Letters),
             cuts: Cuts::of(pre_tokenizer),
             added: Added::new(added),
         }
@@ -131,7 +131,11 @@ impl Added {
     }
 
     fn may_begin(&self, text: &[u8]) -> bool {
-        let text = begin(text, Self::BEGIN).to_ascii_lowercase();
+        let begin = begin(text, Self::BEGIN);
+        let mut lower = [0; Self::BEGIN];
+        let text = &mut lower[..begin.len()];
+        text.copy_from_slice(begin);
+        text.make_ascii_lowercase();
         (1..=text.len()).any(|bytes| {
             let known = |known: &Vec<u8>| known[..].cmp(&text[..bytes]);
             self.begins.binary_search_by(known).is_ok()

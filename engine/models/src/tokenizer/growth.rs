@@ -86,7 +86,7 @@ impl Bytes {
 
 /// How bytes are counted that are spelled as letters, of which some have two bytes.
 #[derive(Clone, Copy)]
-pub(super) enum Spelled {
+pub(super) enum CountAs {
     Letters,
     Bytes,
 }
@@ -104,7 +104,7 @@ pub(super) struct Growth {
     is_cut: bool,
     /// Bytes of the shortest added token.
     added: Option<usize>,
-    spelled: Spelled,
+    count_as: CountAs,
     mapped: Option<Mapped>,
 }
 
@@ -120,14 +120,14 @@ struct Mapped {
 impl Growth {
     /// Of a normalizer or a pre-tokenizer within [limits](super::limits). `added` is the bytes of
     /// the shortest added token that is cut out before.
-    pub(super) fn of(rules: &Value, added: Option<usize>, spelled: Spelled) -> Self {
+    pub(super) fn of(rules: &Value, added: Option<usize>, count_as: CountAs) -> Self {
         let mut growth = Self {
             made: KINDS.map(|kind| Bytes::of(kind, 1)),
             around: Bytes::default(),
             each: Bytes::default(),
             is_cut: false,
             added,
-            spelled,
+            count_as,
             mapped: None,
         };
         growth.follow(rules);
@@ -212,15 +212,17 @@ impl Growth {
             }),
             "ByteLevel" => {
                 let spaced = rule["add_prefix_space"].as_bool().unwrap_or(true);
-                let most = match self.spelled {
-                    Spelled::Letters => 1,
-                    Spelled::Bytes => 2,
+                let most = match self.count_as {
+                    CountAs::Letters => 1,
+                    CountAs::Bytes => 2,
                 };
                 let letter = |byte| match byte {
                     Kind::Ascii => Bytes::of(byte, 1),
                     _ => Bytes::of(Kind::Any, most),
                 };
                 self.apply_to_pieces(letter, most * usize::from(spaced));
+                // Another one spells each byte of these letters.
+                self.count_as = CountAs::Bytes;
             }
             "Metaspace" => {
                 let replacement = rule["replacement"].as_str().unwrap_or("\u{10ffff}");
@@ -380,7 +382,7 @@ mod tests {
             json!({"type": "Replace", "pattern": {"Regex": "o+"}, "content": "-"}),
             json!({"type": "Replace", "pattern": {"String": ""}, "content": "-"}),
         ] {
-            let growth = Growth::of(&normalizer, None, Spelled::Bytes);
+            let growth = Growth::of(&normalizer, None, CountAs::Bytes);
             let rules: NormalizerWrapper = serde_json::from_value(normalizer).expect("rules");
             for text in texts {
                 let mut made = NormalizedString::from(text);
@@ -394,15 +396,19 @@ mod tests {
 
     #[test]
     fn usual_texts_have_a_narrow_bound() {
-        let composed = Growth::of(&json!({"type": "NFC"}), Some(10), Spelled::Bytes);
+        let composed = Growth::of(&json!({"type": "NFC"}), Some(10), CountAs::Bytes);
         assert_eq!(
             composed.bytes("a word 中文 é", Some(1)),
             "a word 中文 é".len()
         );
         assert_eq!(composed.most(), 3);
         let spelled = json!({"type": "ByteLevel", "add_prefix_space": false});
-        let bytes = Growth::of(&spelled, None, Spelled::Bytes);
-        let letters = Growth::of(&spelled, None, Spelled::Letters);
+        let bytes = Growth::of(&spelled, None, CountAs::Bytes);
+        // The second and the third spell letters of two bytes: 6, 12, 24.
+        let thrice = json!({"type": "Sequence", "pretokenizers": [spelled, spelled, spelled]});
+        let letters = Growth::of(&thrice, None, CountAs::Letters);
+        assert_eq!(letters.bytes("日本", None), 24);
+        let letters = Growth::of(&spelled, None, CountAs::Letters);
         assert_eq!(
             (
                 bytes.bytes("words", Some(1)),
@@ -418,7 +424,7 @@ mod tests {
             (15, 8)
         );
         let spaces = json!({"type": "Metaspace", "replacement": "\u{2581}", "split": false});
-        let growth = Growth::of(&spaces, None, Spelled::Bytes);
+        let growth = Growth::of(&spaces, None, CountAs::Bytes);
         assert_eq!(growth.bytes("a word or two", Some(1)), 13 + 2 * 3 + 3);
     }
 }

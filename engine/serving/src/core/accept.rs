@@ -159,10 +159,10 @@ impl Inner {
         };
         if size <= INLINE_BYTES && matches!(prompt, Prompt::Text(_)) {
             let mut held = self.served.client_memory.hold(work)?;
-            return shared.tokenize_now(prompt, add_special, &mut held, &Wanted::always());
+            return shared.tokenize_now(prompt, add_special, (&mut held, work), &Wanted::always());
         }
         let run = move |held: &mut Held, wanted: &Wanted| {
-            shared.tokenize_now(prompt, add_special, held, wanted)
+            shared.tokenize_now(prompt, add_special, (held, work), wanted)
         };
         self.texts.run(size, work, run).await
     }
@@ -228,18 +228,17 @@ impl Shared {
         Ok(ids.into())
     }
 
-    /// Tokenises as long as that is `wanted`; `held` has what a text takes already.
+    /// Tokenises as long as that is `wanted`; `held` has the `work` of a text already.
     fn tokenize_now(
         &self,
         prompt: Prompt,
         add_special: bool,
-        held: &mut Held,
+        (held, work): (&mut Held, usize),
         wanted: &Wanted,
     ) -> Result<Arc<[u32]>, RequestError> {
         // What it takes is known once it is normalised.
-        let encode = |text: &str, field, add_special, held: &mut Held| {
+        let encode = |text: &str, field, add_special, held: &mut Held, taken: usize| {
             let tokenizer = &self.served.tokenizer;
-            let taken = self.work_bytes(text);
             let mut full = None;
             let may_take = |size| {
                 let more = work_bytes(size).saturating_sub(taken);
@@ -255,7 +254,10 @@ impl Shared {
         };
         let (ids, field) = match prompt {
             Prompt::Tokens(ids) => return self.check_ids(ids, Field::TokenIds),
-            Prompt::Text(text) => (encode(&text, Field::Text, add_special, held)?, Field::Text),
+            Prompt::Text(text) => {
+                let ids = encode(&text, Field::Text, add_special, held, work)?;
+                (ids, Field::Text)
+            }
             Prompt::Chat(chat) => {
                 let template = self.served.template.as_ref().ok_or_else(|| {
                     RequestError::invalid(
@@ -282,9 +284,11 @@ impl Shared {
                 })?;
                 drop((host, chat));
                 self.check_length(&text, Field::Chat)?;
-                held.grow(self.work_bytes(&text))?;
+                let work = self.work_bytes(&text);
+                held.grow(work)?;
                 // The template writes BOS itself where the model wants one.
-                (encode(&text, Field::Chat, false, held)?, Field::Chat)
+                let ids = encode(&text, Field::Chat, false, held, work)?;
+                (ids, Field::Chat)
             }
         };
         self.check_ids(ids, field)
