@@ -106,9 +106,9 @@ impl CachedRepository {
             }
             // Another process may be reading it, or writing it: perhaps one of the same number in
             // another container.
-            let name = beside(&path);
-            std::fs::write(&name, commit)?;
-            std::fs::rename(&name, &path)
+            let made = beside(&path);
+            std::fs::write(&made, commit)?;
+            replace(&made, &path)
         };
         write().map_err(|error| HubError::io("write", &path, error))
     }
@@ -131,9 +131,7 @@ impl CachedRepository {
             // Another process may have made it meanwhile and be reading it: it is replaced at once.
             let made = beside(&path);
             match symlink(&target, &made) {
-                Ok(()) => std::fs::rename(&made, &path).inspect_err(|_| {
-                    let _ = std::fs::remove_file(&made);
-                }),
+                Ok(()) => replace(&made, &path),
                 Err(_) if cannot_link(&made) => std::fs::rename(self.blob(etag), &path),
                 Err(error) => Err(error),
             }
@@ -254,10 +252,17 @@ fn list(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<String>) -> i
 
 /// A name beside `path` that nobody else has.
 fn beside(path: &Path) -> PathBuf {
-    let mut name = path.to_path_buf().into_os_string();
+    let mut name = path.as_os_str().to_owned();
     let any = RandomState::new().hash_one(path);
     name.push(format!(".{any:016x}.tmp"));
     name.into()
+}
+
+/// Has `made` be at `path`; leaves nothing behind if it cannot.
+fn replace(made: &Path, path: &Path) -> io::Result<()> {
+    std::fs::rename(made, path).inspect_err(|_| {
+        let _ = std::fs::remove_file(made);
+    })
 }
 
 #[cfg(unix)]
