@@ -164,6 +164,13 @@ impl Kernel for RunTask<'_, '_> {
             out,
         } = self;
         let unit = attention.plan.units[task.unit as usize];
+        // Nobody sees the blocks before the first row's window, which may be all of the task's.
+        let first_seen = attention.first_seen(unit.position as usize) / BLOCK_TOKENS;
+        let first_block = first_seen.max(task.first_block as usize);
+        let end_block = task.end_block as usize;
+        if first_block >= end_block {
+            return;
+        }
         let shape = attention.shape(&unit);
         let rows = shape.kv_heads * shape.rows;
         let dim = shape.head_dim;
@@ -183,10 +190,6 @@ impl Kernel for RunTask<'_, '_> {
             let tokens = BLOCK_TOKENS.min(unit.tokens() - block * BLOCK_TOKENS);
             (blocks[block], tokens)
         };
-        let end_block = task.end_block as usize;
-        // Nobody sees the blocks before the first row's window.
-        let first_seen = attention.first_seen(unit.position as usize) / BLOCK_TOKENS;
-        let first_block = first_seen.max(task.first_block as usize);
         for block in first_block..end_block {
             let first_token = block * BLOCK_TOKENS;
             let next = (block + 1 < end_block).then(|| block_and_tokens(block + 1));
@@ -202,13 +205,15 @@ impl Kernel for RunTask<'_, '_> {
                 next,
             };
             let position = |i: usize| unit.position as usize + i / attention.heads.group;
-            let visible = |i: usize| (position(i) + 1).saturating_sub(first_token).min(tokens);
             let first = |i: usize| attention.first_seen(position(i));
-            let hidden = |i: usize| first(i).saturating_sub(first_token);
-            scratch.attend(s, shape, seen, attention.soft_cap, (visible, hidden));
+            let tokens_seen = |i: usize| {
+                let end = (position(i) + 1).saturating_sub(first_token).min(tokens);
+                first(i).saturating_sub(first_token)..end
+            };
+            scratch.attend(s, shape, seen, attention.soft_cap, tokens_seen);
             for row in 0..rows {
                 let i = row % shape.rows;
-                if hidden(i) >= visible(i) {
+                if tokens_seen(i).is_empty() {
                     continue;
                 }
                 let sums = &scratch.block[row * stride..][..stride];

@@ -140,9 +140,9 @@ impl Scratch {
         }
     }
 
-    /// Attends to what is seen of a block. Row `i` of each head sees the tokens of it from
-    /// `hidden(i)` to `visible(i)`, neither of which decreases with `i`. The results of the rows
-    /// that see any are in `block` then.
+    /// Attends to what is seen of a block. Row `i` of each head sees the tokens `seen(i)` of it,
+    /// neither end of which decreases with `i`. The results of the rows that see any are in `block`
+    /// then.
     #[inline(always)]
     pub(super) fn attend<S: Simd>(
         &mut self,
@@ -150,15 +150,13 @@ impl Scratch {
         shape: Shape,
         block: Block<'_>,
         soft_cap: Option<f32>,
-        (visible, hidden): (
-            impl Fn(usize) -> usize + Copy,
-            impl Fn(usize) -> usize + Copy,
-        ),
+        seen: impl Fn(usize) -> Range<usize> + Copy,
     ) {
+        let visible = move |i: usize| seen(i).end;
         if !self.score_codes(s, shape, block, visible) {
             self.score_keys(s, shape, block, visible);
         }
-        self.softmax(s, shape, soft_cap, |i| hidden(i)..visible(i));
+        self.softmax(s, shape, soft_cap, seen);
         if !self.weigh_codes(s, shape, block, visible) {
             self.weigh_values(s, shape, block, visible);
         }
