@@ -11,7 +11,7 @@ use half::bf16;
 
 use super::driver::{Device, Event, Gemm, Kernel, Stream};
 use super::error::CudaError;
-use super::packed::{ChunkFormat, PackedPart};
+use super::packed::{DeviceFormat, PackedPart};
 use super::params::{DevicePtr, GemmShape, KernelParams};
 use packed::{PACKED_ROWS, PackedProducts};
 pub(super) use streamed::{Ends, Residual, squares_len};
@@ -264,14 +264,14 @@ impl Products {
     pub(super) fn take_packed(
         &mut self,
         device: &Arc<Device>,
-        formats: impl Iterator<Item = ChunkFormat> + Clone,
+        formats: impl Iterator<Item = DeviceFormat> + Clone,
         values: [usize; 2],
     ) -> Result<(), CudaError> {
         let mut all = formats.clone();
         let streams = self.streamed.is_some();
         let values = Self::unpacked_values(streams && !self.invariant, values);
         self.packed = PackedProducts::new(device, formats, streams, values)?;
-        if self.packed.has_fp8() && all.all(ChunkFormat::is_fp8_rows) {
+        if self.packed.has_fp8() && all.all(DeviceFormat::is_fp8_rows) {
             // For more rows, tensor cores multiply eight-bit floats; those of a shape that they
             // cannot (inputs or outputs are no multiple of 16) are then unpacked.
             self.packed_rows = ROWS_MAX;

@@ -16,7 +16,7 @@ use super::driver::{Device, DeviceBuffer, Stream};
 use super::error::CudaError;
 use super::linear::{Linear, Weight};
 use super::ops::{Fill, RopeWeights};
-use super::packed::ChunkFormat;
+use super::packed::DeviceFormat;
 use crate::model::ops::{LinearName, Op, forward};
 use crate::model::{LayerTensor, ModelSpec, QkNorm, SpecError, TensorName, Uniform, WeightSource};
 use crate::weight_formats::Quantisation;
@@ -135,7 +135,7 @@ impl Weights {
     }
 
     /// The formats of packed parts.
-    pub(super) fn packed_formats(&self) -> impl Iterator<Item = ChunkFormat> + Clone + '_ {
+    pub(super) fn packed_formats(&self) -> impl Iterator<Item = DeviceFormat> + Clone + '_ {
         let parts = self.linears.iter().flat_map(Linear::parts);
         parts.map(|part| part.format)
     }

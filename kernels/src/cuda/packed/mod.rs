@@ -24,15 +24,16 @@ enum ChunkCodes {
     Fp8,
 }
 
-/// How the weights of a matrix lie in chunks.
+/// How the weights of a matrix lie in device memory: in chunks, or E4M3 with a scale for each output
+/// in rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct ChunkFormat {
+pub(super) struct DeviceFormat {
     codes: ChunkCodes,
     /// Scales of an output in a chunk; 0 if outputs have one each.
     groups: usize,
 }
 
-impl ChunkFormat {
+impl DeviceFormat {
     /// The chunks that keep a format of rows of so many inputs, if any do: scales must be those of
     /// whole sixteens.
     pub(super) fn of(format: WeightFormat, inputs: usize) -> Option<Self> {
@@ -156,7 +157,7 @@ pub(super) fn row_bytes(inputs: usize) -> usize {
 /// A packed matrix, or some outputs of one.
 #[derive(Debug)]
 pub(super) struct PackedPart {
-    pub(super) format: ChunkFormat,
+    pub(super) format: DeviceFormat,
     pub(super) inputs: usize,
     pub(super) outputs: usize,
     /// Slices have eight gates and what they open.
@@ -268,7 +269,7 @@ mod tests {
                 group,
                 has_offsets,
             };
-            let found = ChunkFormat::of(format, 4096).map(ChunkFormat::name);
+            let found = DeviceFormat::of(format, 4096).map(DeviceFormat::name);
             assert_eq!(found, name, "{format:?}");
         }
     }

@@ -2,21 +2,21 @@
 
 use half::bf16;
 
-use super::{CHUNK_INPUTS, ChunkCodes, ChunkFormat, SLICE_OUTPUTS, row_bytes};
+use super::{CHUNK_INPUTS, ChunkCodes, DeviceFormat, SLICE_OUTPUTS, row_bytes};
 use crate::weight_formats::{Codes, IQ4_VALUES, PackedTensor};
 
-/// One output as chunks have it: codes as bytes, and what its scales come to.
+/// One output as the device has it: codes as bytes, and what its scales come to.
 #[derive(Debug, Clone, Default)]
-struct ChunkRow {
+struct OutputCodes {
     codes: Vec<u8>,
     /// Scale and offset of each of a chunk's groups, chunk after chunk, as bf16 bits.
     scales: Vec<[u16; 2]>,
     factor: f32,
 }
 
-impl ChunkRow {
+impl OutputCodes {
     /// Row `row` of a tensor.
-    fn new(format: ChunkFormat, tensor: &PackedTensor, row: usize) -> Self {
+    fn new(format: DeviceFormat, tensor: &PackedTensor, row: usize) -> Self {
         let (from, inputs) = (tensor.format(), tensor.inputs());
         let zero = match from.codes {
             Codes::Int { zero, .. } => i16::from(zero),
@@ -123,13 +123,13 @@ impl PackedSlice {
     /// Of outputs of so many `inputs`: `rows` has the tensor and row of each, none of those beyond
     /// the last.
     pub(in crate::cuda) fn new(
-        format: ChunkFormat,
+        format: DeviceFormat,
         inputs: usize,
         rows: &[Option<(&PackedTensor, usize)>; SLICE_OUTPUTS],
     ) -> Self {
         let rows = rows.map(|row| match row {
-            Some((tensor, row)) => ChunkRow::new(format, tensor, row),
-            None => ChunkRow::default(),
+            Some((tensor, row)) => OutputCodes::new(format, tensor, row),
+            None => OutputCodes::default(),
         });
         let codes = match format.is_fp8_rows() {
             true => rows.each_ref().map(|row| permuted(row, inputs)).concat(),
@@ -150,7 +150,7 @@ impl PackedSlice {
 }
 
 /// The codes of a row in the order of `Fp8Rows` of the kernels: within sixteens at 4 t + i.
-fn permuted(row: &ChunkRow, inputs: usize) -> Vec<u8> {
+fn permuted(row: &OutputCodes, inputs: usize) -> Vec<u8> {
     let mut codes = row.codes.clone();
     codes.resize(row_bytes(inputs), 0);
     for sixteen in codes.as_chunks_mut::<16>().0 {
@@ -162,7 +162,7 @@ fn permuted(row: &ChunkRow, inputs: usize) -> Vec<u8> {
     codes
 }
 
-fn pack_chunk(format: ChunkFormat, rows: &[ChunkRow], step: usize, out: &mut [u8]) {
+fn pack_chunk(format: DeviceFormat, rows: &[OutputCodes], step: usize, out: &mut [u8]) {
     let (codes, scales) = out.split_at_mut(format.code_bytes());
     let code = |row: usize, input: usize| {
         let at = step * CHUNK_INPUTS + input;
@@ -226,7 +226,7 @@ mod tests {
             rows.codes.fill(0x30);
             rows.codes[256 + 7] = 0xff;
             rows.scales.fill(0.5);
-            let format = ChunkFormat::of(format, 256).expect("there are kernels");
+            let format = DeviceFormat::of(format, 256).expect("there are kernels");
             let rows = std::array::from_fn(|row| (row < 3).then_some((&tensor, row)));
             let factors = PackedSlice::new(format, 256, &rows).factors;
             let are_nan = factors.map(f32::is_nan);

@@ -9,7 +9,7 @@ use super::SKINNY_ROWS;
 use super::streamed::StreamKernels;
 use crate::cuda::driver::{Device, DeviceBuffer, Kernel, Stream};
 use crate::cuda::error::CudaError;
-use crate::cuda::packed::{CHUNK_INPUTS, ChunkFormat, PackedPart};
+use crate::cuda::packed::{CHUNK_INPUTS, DeviceFormat, PackedPart};
 use crate::cuda::params::{DevicePtr, GemmShape, KernelParams};
 
 /// Most rows that packed weights are streamed for, 128 at a time: beyond, making bf16 of them costs
@@ -83,7 +83,7 @@ struct Kernels {
 /// The kernels of the formats that a model has, and room for unpacked weights.
 #[derive(Debug, Default)]
 pub(super) struct PackedProducts {
-    kernels: HashMap<ChunkFormat, Kernels>,
+    kernels: HashMap<DeviceFormat, Kernels>,
     unpacked: Option<DeviceBuffer<bf16>>,
     /// None on devices whose tensor cores do not multiply eight-bit floats.
     fp8: Option<Kernel<QuantiseFp8Params>>,
@@ -93,7 +93,7 @@ impl PackedProducts {
     /// Loads the kernels of `formats`, and makes room to unpack `values` weights at once.
     pub(super) fn new(
         device: &Arc<Device>,
-        formats: impl Iterator<Item = ChunkFormat>,
+        formats: impl Iterator<Item = DeviceFormat>,
         streams: bool,
         values: usize,
     ) -> Result<Self, CudaError> {
@@ -131,13 +131,13 @@ impl PackedProducts {
         })
     }
 
-    fn of(&self, format: ChunkFormat) -> Result<&Kernels, CudaError> {
+    fn of(&self, format: DeviceFormat) -> Result<&Kernels, CudaError> {
         let missing = || CudaError::Unsupported(format!("weights of {}", format.title()));
         self.kernels.get(&format).ok_or_else(missing)
     }
 
     /// The streaming kernels of a format.
-    pub(super) fn streamed(&self, format: ChunkFormat) -> Result<&StreamKernels, CudaError> {
+    pub(super) fn streamed(&self, format: DeviceFormat) -> Result<&StreamKernels, CudaError> {
         let missing = || CudaError::Unsupported(format!("streaming {}", format.title()));
         self.of(format)?.streamed.as_ref().ok_or_else(missing)
     }
@@ -291,7 +291,7 @@ struct Names {
 }
 
 /// What the kernels of a format are called.
-fn names(format: ChunkFormat) -> Names {
+fn names(format: DeviceFormat) -> Names {
     macro_rules! names {
         ($($name:literal)*) => {
             match format.name() {

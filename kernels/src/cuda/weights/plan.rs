@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::LoadError;
 use crate::cuda::driver::{Device, DeviceBuffer};
 use crate::cuda::error::CudaError;
-use crate::cuda::packed::{ChunkFormat, PackedPart, SLICE_OUTPUTS};
+use crate::cuda::packed::{DeviceFormat, PackedPart, SLICE_OUTPUTS};
 use crate::model::ops::{LinearName, Op, forward};
 use crate::model::{ModelSpec, RandomWeights, TensorName, WeightSource};
 use crate::weight_formats::{PackedTensor, Quantisation, QuantisedWeights, WeightFormat};
@@ -14,7 +14,7 @@ use crate::weight_formats::{PackedTensor, Quantisation, QuantisedWeights, Weight
 /// Tensors beside each other that are packed alike.
 #[derive(Debug, Clone)]
 pub(super) struct PartPlan {
-    pub(super) format: ChunkFormat,
+    pub(super) format: DeviceFormat,
     pub(super) inputs: usize,
     pub(super) outputs: usize,
     /// Slices have eight gates and what they open.
@@ -26,7 +26,7 @@ pub(super) struct PartPlan {
 impl PartPlan {
     /// Of one tensor, if kernels read its format.
     pub(super) fn of_tensor(tensor: &PackedTensor, gated: bool) -> Option<Self> {
-        let format = ChunkFormat::of(tensor.format(), tensor.inputs())?;
+        let format = DeviceFormat::of(tensor.format(), tensor.inputs())?;
         Some(Self {
             format,
             inputs: tensor.inputs(),
@@ -172,7 +172,7 @@ fn of_linear<E>(
         };
         // The kernels copy 16 bytes at a time.
         let can = inputs.is_multiple_of(8) && rows.is_multiple_of(8);
-        let Some(format) = ChunkFormat::of(stored, inputs).filter(|_| can) else {
+        let Some(format) = DeviceFormat::of(stored, inputs).filter(|_| can) else {
             return Ok(None);
         };
         match parts.last_mut() {
