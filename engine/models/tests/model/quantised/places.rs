@@ -65,22 +65,26 @@ fn joined_place(spec: &ModelSpec, name: TensorName) -> (String, usize) {
     (format!("model.layers.{layer}.{joined}"), first)
 }
 
-#[test]
-fn tensors_that_are_stored_together_are_quantised_together() {
-    let family = tiny::family("phi3");
-    let spec = tiny::spec(family, false);
-    let mut files = HfBuilder::new(family, &spec, Dtype::BF16);
+/// A checkpoint that has Q, K and V in one tensor, and gate and up in one.
+fn joined(spec: ModelSpec) -> Checkpoint {
+    let mut files = HfBuilder::new(tiny::family("phi3"), &spec, Dtype::BF16);
     files.config["quantization_config"] = settings();
     let attention = ["q_proj.weight", "k_proj.weight", "v_proj.weight"];
     join(&mut files.tensors, &attention, "self_attn.qkv_proj");
     let gates = ["gate_proj.weight", "up_proj.weight"];
     join(&mut files.tensors, &gates, "mlp.gate_up_proj");
-    let mut checkpoint = Checkpoint {
+    Checkpoint {
         files,
         spec,
         weights: Default::default(),
         place: joined_place,
-    };
+    }
+}
+
+#[test]
+fn tensors_that_are_stored_together_are_quantised_together() {
+    let spec = tiny::spec(tiny::family("phi3"), false);
+    let mut checkpoint = joined(spec);
     checkpoint.pack(is_inner, fp8::per_channel);
     assert_eq!(checkpoint.weights.len(), 8);
     checkpoint.assert_dequantised();
@@ -102,7 +106,6 @@ fn resident(path: &std::path::Path) -> usize {
 #[cfg(target_os = "linux")]
 #[test]
 fn tensors_that_are_stored_together_are_let_go_together() {
-    let family = tiny::family("phi3");
     let spec = UniformModel {
         hidden: 4096,
         layers: 1,
@@ -117,18 +120,7 @@ fn tensors_that_are_stored_together_are_let_go_together() {
         ..UniformModel::default()
     }
     .spec();
-    let mut files = HfBuilder::new(family, &spec, Dtype::BF16);
-    files.config["quantization_config"] = settings();
-    let attention = ["q_proj.weight", "k_proj.weight", "v_proj.weight"];
-    join(&mut files.tensors, &attention, "self_attn.qkv_proj");
-    let gates = ["gate_proj.weight", "up_proj.weight"];
-    join(&mut files.tensors, &gates, "mlp.gate_up_proj");
-    let mut checkpoint = Checkpoint {
-        files,
-        spec,
-        weights: Default::default(),
-        place: joined_place,
-    };
+    let mut checkpoint = joined(spec);
     checkpoint.pack(|module| module.ends_with("qkv_proj"), fp8::per_channel);
     let (_keep, dir) = checkpoint.files.directory();
     let path = dir.join("model.safetensors");
