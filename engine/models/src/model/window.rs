@@ -2,8 +2,7 @@
 
 use ebb_kernels::model::ModelSpec;
 
-/// Gives layers a window, and a second RoPE if the spec has one. A window that no context exceeds
-/// is none.
+/// Gives layers a window, and the last RoPE. A window at least as long as the context is left out.
 pub(super) fn put_windows(
     spec: &mut ModelSpec,
     window: Option<usize>,

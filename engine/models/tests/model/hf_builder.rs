@@ -30,7 +30,10 @@ pub(crate) fn hf_name(name: TensorName) -> String {
                 LayerTensor::QNorm => "self_attn.q_norm.weight",
                 LayerTensor::KNorm => "self_attn.k_norm.weight",
                 LayerTensor::O => "self_attn.o_proj.weight",
-                LayerTensor::MlpNorm => "post_attention_layernorm.weight",
+                LayerTensor::MlpNorm | LayerTensor::AttnPostNorm => {
+                    "post_attention_layernorm.weight"
+                }
+                LayerTensor::MlpPostNorm => "post_feedforward_layernorm.weight",
                 LayerTensor::Gate => "mlp.gate_proj.weight",
                 LayerTensor::Up => "mlp.up_proj.weight",
                 LayerTensor::Down => "mlp.down_proj.weight",

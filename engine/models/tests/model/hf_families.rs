@@ -201,6 +201,7 @@ fn layers_have_the_windows_that_the_configuration_says() {
         layers.map(|layer| layer.attention().window).collect()
     };
     let [mistral, qwen2, qwen3] = ["mistral", "qwen2", "qwen3"].map(tiny::family);
+    let [smollm3, llama, olmo3] = ["smollm3", "llama", "olmo3"].map(tiny::family);
     let (all, none) = (vec![Some(128); 2], vec![None; 2]);
     for (family, fields, want) in [
         (mistral, json!({ "sliding_window": 128 }), &all),
@@ -239,6 +240,31 @@ fn layers_have_the_windows_that_the_configuration_says() {
             }),
             &vec![Some(128), None],
         ),
+        (
+            qwen2,
+            json!({
+                "sliding_window": 128, "use_sliding_window": false,
+                "layer_types": ["sliding_attention", "full_attention"]
+            }),
+            &none,
+        ),
+        // Layers without RoPE, where they are switched on.
+        (
+            smollm3,
+            json!({ "sliding_window": 128, "no_rope_layers": [1, 0] }),
+            &none,
+        ),
+        (
+            smollm3,
+            json!({
+                "sliding_window": 128, "use_sliding_window": true, "no_rope_layers": [1, 0]
+            }),
+            &vec![None, Some(128)],
+        ),
+        // Nothing that transformers reads in these.
+        (llama, json!({ "sliding_window": 128 }), &none),
+        // Three of four layers, unless told.
+        (olmo3, json!({ "sliding_window": 128 }), &all),
     ] {
         assert_eq!(
             &windows(family, fields.clone()),
@@ -247,6 +273,69 @@ fn layers_have_the_windows_that_the_configuration_says() {
             family.name
         );
     }
+}
+
+#[test]
+fn layers_with_windows_of_olmo_3_have_a_rope_of_their_own() {
+    let kinds = json!(["sliding_attention", "full_attention"]);
+    let yarn = json!({
+        "rope_type": "yarn", "rope_theta": 500000.0, "factor": 8.0,
+        "original_max_position_embeddings": 64
+    });
+    let plain = json!({ "rope_type": "default", "rope_theta": 10000.0 });
+    let by_kind = json!({ "full_attention": yarn, "sliding_attention": plain });
+    for (fields, bases) in [
+        // As transformers writes it, and as older files have it.
+        (
+            json!({ "rope_parameters": by_kind }),
+            [500_000f64, 10_000.0],
+        ),
+        (
+            json!({ "rope_theta": 500000.0, "rope_scaling": yarn }),
+            [500_000.0; 2],
+        ),
+        (
+            json!({ "rope_parameters": { "rope_type": "default", "rope_theta": 20000.0 } }),
+            [20_000.0; 2],
+        ),
+    ] {
+        let family = tiny::family("olmo3");
+        let mut files = HfBuilder::new(family, &tiny::spec(family, true), Dtype::BF16);
+        let config = files.config.as_object_mut().expect("an object");
+        for field in ["rope_theta", "rope_scaling", "rope_parameters"] {
+            config.remove(field);
+        }
+        config.extend(fields.as_object().expect("an object").clone());
+        config.extend([
+            ("layer_types".to_owned(), kinds.clone()),
+            ("sliding_window".to_owned(), json!(96)),
+        ]);
+        let model = files.open().expect("a valid model");
+        let layers = model.spec.layers.iter();
+        let ropes: Vec<_> = layers.map(|layer| layer.attention().rope).collect();
+        assert_eq!(ropes, [Some(1), Some(0)]);
+        let [full, sliding] = &model.spec.ropes[..] else {
+            panic!("two ropes");
+        };
+        // The second frequency of a plain RoPE is the base to the power of -2 / head size.
+        let half = sliding.inv_freq.len();
+        let second = bases[1].powf(-1.0 / half as f64) as f32;
+        assert!(
+            (sliding.inv_freq[1] / second - 1.0).abs() < 1e-6,
+            "{fields}"
+        );
+        let is_scaled = fields.to_string().contains("yarn");
+        let last = bases[0].powf(1.0 / half as f64 - 1.0) as f32;
+        let factor = if is_scaled { 8.0 } else { 1.0 };
+        assert!(
+            (full.inv_freq[half - 1] * factor / last - 1.0).abs() < 1e-5,
+            "{fields}"
+        );
+    }
+    // Ropes by kind mean nothing to other families.
+    let mut files = llama();
+    files.config["rope_parameters"] = by_kind;
+    assert!(files.refusal().1.contains("rope_type"));
 }
 
 #[test]

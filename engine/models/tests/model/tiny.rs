@@ -1,12 +1,14 @@
 //! Tiny models whose weights can be computed, so that a loader can be checked element by element.
 
 use ebb_kernels::bf16;
-use ebb_kernels::model::{ModelSpec, QkNorm, Rope, TensorName, UniformModel, WeightSource};
+use ebb_kernels::model::{
+    ModelSpec, NormPlace, QkNorm, Rope, TensorName, UniformModel, WeightSource,
+};
 use ebb_models::model::{Family, LoadedModel};
 
 /// The shapes of a tiny model of `family`. RoPE is left to the tests about it.
 pub(crate) fn spec(family: &Family, tied_embeddings: bool) -> ModelSpec {
-    UniformModel {
+    let mut spec = UniformModel {
         hidden: 32,
         layers: 2,
         q_heads: 4,
@@ -26,7 +28,14 @@ pub(crate) fn spec(family: &Family, tied_embeddings: bool) -> ModelSpec {
         tied_embeddings,
         max_positions: 512,
     }
-    .spec()
+    .spec();
+    if family.name.starts_with("olmo") {
+        for layer in &mut spec.layers {
+            (layer.mixer_norm, layer.mlp_norm) = (NormPlace::After, NormPlace::After);
+            layer.attention_mut().qk_norm = QkNorm::Whole;
+        }
+    }
+    spec
 }
 
 /// A tensor's values in Hugging Face order: exact in F16 and BF16, and no two rows alike.

@@ -1,7 +1,10 @@
 //! OLMo 3: OLMo 2 with a window in three of four layers, whose RoPE is not scaled.
 
 use super::{Family, TextType, llama_hf, olmo2};
-use crate::model::hf::config::HfDefaults;
+use crate::model::hf::config::{HfDefaults, WindowRule};
+
+/// One layer of so many sees everything, unless the configuration says otherwise.
+const FULL_INTERVAL: usize = 4;
 
 pub(super) static FAMILY: Family = Family {
     name: "olmo3",
@@ -17,14 +20,16 @@ pub(super) static FAMILY: Family = Family {
     hf_spec: |config| {
         let defaults = HfDefaults {
             kv_heads_are_query_heads: true,
+            has_ropes_by_kind: true,
             ..HfDefaults::default()
         };
-        config.require("layer_types")?;
         let model = config.uniform(&defaults)?;
         let head_dim = model.head_dim;
         let mut spec = olmo2::spec(model);
-        // Of the layers with windows.
+        // The last is that of the layers with windows.
         spec.ropes.push(config.sliding_rope(head_dim)?);
+        let is_sliding = |layer| layer % FULL_INTERVAL != FULL_INTERVAL - 1;
+        config.put_windows(&mut spec, WindowRule::Always, is_sliding)?;
         Ok(spec)
     },
     hf_tensor: llama_hf,

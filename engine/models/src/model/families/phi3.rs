@@ -4,7 +4,7 @@
 use ebb_kernels::model::{LayerTensor, TensorName};
 
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
-use crate::model::hf::config::HfDefaults;
+use crate::model::hf::config::{HfDefaults, WindowRule};
 
 const QKV: &[LayerTensor] = &[LayerTensor::Q, LayerTensor::K, LayerTensor::V];
 const GATE_UP: &[LayerTensor] = &[LayerTensor::Gate, LayerTensor::Up];
@@ -27,7 +27,9 @@ pub(super) static FAMILY: Family = Family {
             has_long_rope: true,
             ..HfDefaults::default()
         };
-        Ok(config.uniform(&defaults)?.spec())
+        let mut spec = config.uniform(&defaults)?.spec();
+        config.put_windows(&mut spec, WindowRule::Always, |_| true)?;
+        Ok(spec)
     },
     hf_tensor: |name| match name {
         TensorName::Layer(layer, part) if QKV.contains(&part) => {

@@ -1,7 +1,10 @@
 //! Qwen2 and Qwen2.5: biases on Q, K and V, without the configuration saying so.
 
+use ebb_kernels::model::ModelSpec;
+
 use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
-use crate::model::hf::config::HfDefaults;
+use crate::model::error::Refusal;
+use crate::model::hf::config::{HfConfig, HfDefaults, WindowRule};
 
 pub(super) static FAMILY: Family = Family {
     name: "qwen2",
@@ -31,7 +34,9 @@ pub(super) static FAMILY: Family = Family {
         };
         let mut model = config.uniform(&defaults)?;
         model.qkv_bias = true;
-        Ok(model.spec())
+        let mut spec = model.spec();
+        put_windows(config, &mut spec)?;
+        Ok(spec)
     },
     hf_tensor: llama_hf,
     gguf: Some(GgufFamily {
@@ -46,3 +51,9 @@ pub(super) static FAMILY: Family = Family {
         permutes_qk: false,
     }),
 };
+
+/// Windows, where they are switched on: not in the first layers. Also Qwen3's.
+pub(super) fn put_windows(config: &HfConfig, spec: &mut ModelSpec) -> Result<(), Refusal> {
+    let without = config.size("max_window_layers")?.unwrap_or(28);
+    config.put_windows(spec, WindowRule::IfFlagged, |layer| layer >= without)
+}

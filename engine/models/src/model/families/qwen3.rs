@@ -2,7 +2,7 @@
 
 use ebb_kernels::model::QkNorm;
 
-use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
+use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf, qwen2};
 use crate::model::hf::config::HfDefaults;
 
 pub(super) static FAMILY: Family = Family {
@@ -33,7 +33,9 @@ pub(super) static FAMILY: Family = Family {
         };
         let mut model = config.uniform(&defaults)?;
         model.qk_norm = QkNorm::PerHead;
-        Ok(model.spec())
+        let mut spec = model.spec();
+        qwen2::put_windows(config, &mut spec)?;
+        Ok(spec)
     },
     hf_tensor: llama_hf,
     gguf: Some(GgufFamily {

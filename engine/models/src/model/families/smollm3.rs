@@ -4,7 +4,7 @@ use ebb_kernels::model::ModelSpec;
 
 use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
-use crate::model::hf::config::{HfConfig, HfDefaults};
+use crate::model::hf::config::{HfConfig, HfDefaults, WindowRule};
 
 /// Every fourth layer has no RoPE, unless the configuration says otherwise.
 const NO_ROPE_INTERVAL: usize = 4;
@@ -41,16 +41,20 @@ fn hf_spec(config: &HfConfig) -> Result<ModelSpec, Refusal> {
     let mut spec = config.uniform(&HfDefaults::default())?.spec();
     let interval = config.size("no_rope_layer_interval")?;
     // 1 for a layer with RoPE, as transformers has it.
-    let Some(has_rope) = config.sizes(FIELD)? else {
-        let interval = interval.unwrap_or(NO_ROPE_INTERVAL).max(1);
-        remove_rope(&mut spec, |layer| (layer + 1) % interval == 0);
-        return Ok(spec);
-    };
-    if has_rope.len() != spec.layers.len() {
-        let expected = format!("one number for each of {} layers", spec.layers.len());
-        return Err(Refusal::invalid(FIELD, has_rope.len(), expected));
+    match config.sizes(FIELD)? {
+        None => {
+            let interval = interval.unwrap_or(NO_ROPE_INTERVAL).max(1);
+            remove_rope(&mut spec, |layer| (layer + 1) % interval == 0);
+        }
+        Some(has_rope) if has_rope.len() != spec.layers.len() => {
+            let expected = format!("one number for each of {} layers", spec.layers.len());
+            return Err(Refusal::invalid(FIELD, has_rope.len(), expected));
+        }
+        Some(has_rope) => remove_rope(&mut spec, |layer| has_rope[layer] == 0),
     }
-    remove_rope(&mut spec, |layer| has_rope[layer] == 0);
+    let layers = spec.layers.iter();
+    let has_rope: Vec<bool> = layers.map(|l| l.attention().rope.is_some()).collect();
+    config.put_windows(&mut spec, WindowRule::IfFlagged, |layer| !has_rope[layer])?;
     Ok(spec)
 }
 

@@ -14,6 +14,10 @@ use crate::model::rope::{Scaling, rope};
 use crate::model::tensors::{check_spec, layer_count};
 use crate::model::window::put_windows;
 
+/// Kinds of layers in `layer_types`.
+pub(super) const FULL: &str = "full_attention";
+pub(super) const SLIDING: &str = "sliding_attention";
+
 /// What config.json says.
 pub(crate) struct HfModel {
     pub(crate) family: &'static Family,
@@ -37,8 +41,8 @@ pub(crate) fn read_config(bytes: &[u8]) -> Result<HfModel, Refusal> {
     };
     let family = part.family;
     let quantisation = read_quantisation(&config.object)?;
-    let mut spec = (family.hf_spec)(&config)?;
-    read_windows(&config.object, &mut spec)?;
+    let spec = (family.hf_spec)(&config)?;
+    config.layer_kinds(&spec)?;
     let mut notes = config.notes.take();
     if part.has_others {
         notes.push(
@@ -77,6 +81,18 @@ pub(crate) struct HfDefaults {
     pub(crate) rotates_part_of_a_head: bool,
     /// RoPE scaling may be `longrope`.
     pub(crate) has_long_rope: bool,
+    /// `rope_parameters` may have an object for each kind of layers.
+    pub(crate) has_ropes_by_kind: bool,
+}
+
+/// Whether `sliding_window` means anything where neither `use_sliding_window` nor `layer_types`
+/// says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WindowRule {
+    /// It does.
+    Always,
+    /// It does not: such files carry a window that is off.
+    IfFlagged,
 }
 
 impl HfConfig {
@@ -93,9 +109,50 @@ impl HfConfig {
         })
     }
 
-    /// Refuses a configuration without a field.
-    pub(crate) fn require(&self, key: &str) -> Result<(), Refusal> {
-        self.object.required(key, self.object.get(key)).map(|_| ())
+    /// Gives layers the attention windows that the configuration says they have: those that
+    /// `layer_types` says, else those of `layers`.
+    pub(crate) fn put_windows(
+        &self,
+        spec: &mut ModelSpec,
+        rule: WindowRule,
+        layers: impl Fn(usize) -> bool,
+    ) -> Result<(), Refusal> {
+        let kinds = self.layer_kinds(spec)?;
+        let flag = self.object.bool("use_sliding_window")?;
+        let by_default = kinds.is_some() || rule == WindowRule::Always;
+        let is_on = flag.unwrap_or(by_default);
+        let window = self.object.size("sliding_window")?.filter(|_| is_on);
+        let Some(kinds) = kinds else {
+            put_windows(spec, window, layers);
+            return Ok(());
+        };
+        if window.is_none() && is_on && kinds.contains(&SLIDING) {
+            return Err(Refusal::Missing("sliding_window".to_owned()));
+        }
+        put_windows(spec, window, |layer| kinds[layer] == SLIDING);
+        Ok(())
+    }
+
+    /// What `layer_types` says of each layer, if it is there.
+    fn layer_kinds(&self, spec: &ModelSpec) -> Result<Option<Vec<&str>>, Refusal> {
+        const FIELD: &str = "layer_types";
+        let kinds = self.object.typed(FIELD, "a list of texts", |kinds| {
+            let kinds = kinds.as_array()?.iter();
+            kinds.map(|kind| kind.as_str()).collect::<Option<Vec<_>>>()
+        })?;
+        let Some(kinds) = kinds else {
+            return Ok(None);
+        };
+        let known = [FULL, SLIDING];
+        if let Some(other) = kinds.iter().find(|kind| !known.contains(kind)) {
+            let other = format!("{other:?}");
+            return Err(Refusal::unsupported(FIELD, other, &known.join(", ")));
+        }
+        if kinds.len() != spec.layers.len() {
+            let expected = format!("one kind for each of {} layers", spec.layers.len());
+            return Err(Refusal::invalid(FIELD, kinds.len(), expected));
+        }
+        Ok(Some(kinds))
     }
 
     /// The RoPE of layers with a window, where it is not that of the others.
@@ -165,53 +222,4 @@ impl HfConfig {
         }
         Ok(())
     }
-}
-
-/// `max_window_layers` where Qwen's configurations do not say.
-const QWEN_LAYERS_WITHOUT_WINDOW: usize = 28;
-
-/// Gives layers the attention windows that the configuration says they have.
-fn read_windows(config: &Object, spec: &mut ModelSpec) -> Result<(), Refusal> {
-    const KINDS: &str = "layer_types";
-    let kinds = config.typed(KINDS, "a list of texts", |kinds| {
-        kinds
-            .as_array()?
-            .iter()
-            .map(|kind| kind.as_str())
-            .collect::<Option<Vec<_>>>()
-    })?;
-    // Qwen's files carry a window that the flag switches off; Mistral's have no flag.
-    let flag = config.bool("use_sliding_window")?;
-    let qwen = config
-        .text("model_type")?
-        .is_some_and(|kind| kind.starts_with("qwen"));
-    let window = config.size("sliding_window")?;
-    let Some(kinds) = kinds else {
-        let window = window.filter(|_| flag.unwrap_or(!qwen));
-        // Qwen's first layers have none, as many as the field says.
-        let without = match config.size("max_window_layers")? {
-            Some(layers) if qwen => layers,
-            None if qwen => QWEN_LAYERS_WITHOUT_WINDOW,
-            _ => 0,
-        };
-        put_windows(spec, window, |layer| layer >= without);
-        return Ok(());
-    };
-    let known = ["full_attention", "sliding_attention"];
-    if let Some(other) = kinds.iter().find(|kind| !known.contains(kind)) {
-        return Err(Refusal::unsupported(
-            KINDS,
-            format!("{other:?}"),
-            &known.join(", "),
-        ));
-    }
-    if kinds.len() != spec.layers.len() {
-        let expected = format!("one kind for each of {} layers", spec.layers.len());
-        return Err(Refusal::invalid(KINDS, kinds.len(), expected));
-    }
-    if window.is_none() && kinds.contains(&known[1]) {
-        return Err(Refusal::Missing("sliding_window".to_owned()));
-    }
-    put_windows(spec, window, |layer| kinds[layer] == known[1]);
-    Ok(())
 }

@@ -1,6 +1,6 @@
 //! RoPE in config.json: `rope_theta` and `rope_scaling`, or both inside `rope_parameters`.
 
-use super::config::HfDefaults;
+use super::config::{FULL, HfDefaults, SLIDING};
 use super::json::Object;
 use crate::model::error::Refusal;
 use crate::model::rope::{LongFactors, Scaling, Yarn};
@@ -31,21 +31,20 @@ impl RopeConfig {
 
 const DEFAULT_BASE: f64 = 10_000.0;
 const PARTIAL: &str = "partial_rotary_factor";
-/// A kind of layers.
-const FULL: &str = "full_attention";
 
 /// The base of the RoPE of layers with a window, which is not scaled.
 pub(super) fn read_sliding_base(config: &Object) -> Result<f64, Refusal> {
     let outer = config.number("rope_theta")?.unwrap_or(DEFAULT_BASE);
-    let all = config.object("rope_parameters")?;
-    let own = all.map(|all| all.object("sliding_attention")).transpose()?;
-    let Some(own) = own.flatten() else {
+    let Some(all) = config.object("rope_parameters")? else {
         return Ok(outer);
+    };
+    let Some(own) = all.object(SLIDING)? else {
+        return Ok(all.number("rope_theta")?.unwrap_or(outer));
     };
     match own.text("rope_type")? {
         None | Some("default") => Ok(own.number("rope_theta")?.unwrap_or(outer)),
         Some(other) => {
-            let key = "rope_parameters.sliding_attention.rope_type";
+            let key = format!("rope_parameters.{SLIDING}.rope_type");
             Err(Refusal::unsupported(key, format!("{other:?}"), "default"))
         }
     }
@@ -65,7 +64,7 @@ pub(super) fn read_rope(
     };
     // Where kinds of layers have ropes of their own, this is that of those that see everything.
     let parameters = match parameters {
-        Some(all) if all.get(FULL).is_some() => all.object(FULL)?,
+        Some(all) if defaults.has_ropes_by_kind && all.get(FULL).is_some() => all.object(FULL)?,
         parameters => parameters,
     };
     // An empty object says as much as none.
