@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use ebb_kernels::formats::FormatId;
 use ebb_kernels::kv::{KvGeometry, KvLayout};
+use ebb_kernels::model::Feature;
 use ebb_models::model::LoadedModel;
 
 use crate::kv_pages::PageFormats;
@@ -60,6 +61,7 @@ impl Device {
     pub fn limit(&self, model: &mut LoadedModel) {
         match self {
             Self::Cpu => {}
+            Self::Cuda(device) if device.computes(Feature::Window) => {}
             Self::Cuda(_) => model.limit_to_windows("a GPU"),
         }
     }

@@ -2,6 +2,7 @@
 
 use ebb_kernels::backend::Backend;
 use ebb_kernels::kv::KvLayout;
+use ebb_kernels::model::Feature;
 use ebb_models::model::LoadedModel;
 
 use super::{BackendOptions, Budget, DeviceError, StepSizes};
@@ -16,6 +17,10 @@ impl CudaDevice {
     }
 
     pub(super) fn description(&self) -> String {
+        match *self {}
+    }
+
+    pub(super) fn computes(&self, _: Feature) -> bool {
         match *self {}
     }
 

@@ -43,6 +43,13 @@ pub(super) struct Prepared {
     pub(super) batch: usize,
 }
 
+/// Tells the log what the user should know of a model, once.
+pub(super) fn tell_notes(opened: &mut Opened) {
+    for note in opened.model.notes.drain(..) {
+        tracing::warn!("{note}");
+    }
+}
+
 impl TrialArgs {
     /// Refuses numbers that mean nothing.
     ///
@@ -65,6 +72,7 @@ impl TrialArgs {
         let (format, quantisation) = (self.model.load_format(), self.model.quantization());
         let mut opened = ebb_models::open_as(self.model.name(), cache_dir, format, quantisation)?;
         device.limit(&mut opened.model);
+        tell_notes(&mut opened);
         Ok(opened)
     }
 

@@ -15,7 +15,7 @@ use ebb_serving::device::Device;
 use ebb_serving::kv_profile::Method;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::trial_args::TrialArgs;
+use super::trial_args::{TrialArgs, tell_notes};
 use crate::cli::error::CliError;
 
 /// What to measure and where to write it.
@@ -126,6 +126,7 @@ impl CalibrateArgs {
         let mut opened = self.run.open(&device)?;
         if self.method != MethodName::Measured {
             opened.model.limit_to_windows("calibration by gradients");
+            tell_notes(&mut opened);
         }
         self.check_positions(opened.model.spec.max_positions)?;
         let tokens = opened.tokenizer.encode(&text, false, true);
