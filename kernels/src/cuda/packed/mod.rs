@@ -24,8 +24,8 @@ enum ChunkCodes {
     Fp8,
 }
 
-/// How the weights of a matrix lie in device memory: in chunks, or E4M3 with a scale for each output
-/// in rows.
+/// How the weights of a matrix lie in device memory: in chunks, or E4M3 with a scale for each
+/// output in rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct DeviceFormat {
     codes: ChunkCodes,

@@ -28,7 +28,8 @@ pub(super) static FAMILY: Family = Family {
         architecture: "olmo2",
         keys: &[],
         spec: |config| {
-            // OLMo 3's files are of this architecture, too, and do not say which layers have windows.
+            // OLMo 3's files are of this architecture, too, and do not say which layers have
+            // windows.
             config.refuse_window("none; OLMo 3 is read from Hugging Face checkpoints")?;
             Ok(spec(config.uniform()?))
         },
