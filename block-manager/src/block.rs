@@ -3,7 +3,7 @@
 use std::ops::{Index, IndexMut};
 
 use crate::{
-    BLOCK_TOKENS, BlockId, PoolConfig, SUB_BLOCK_TOKENS, epoch::Epoch, list::Links,
+    BLOCK_TOKENS, BlockId, NO_FRAME, PoolConfig, SUB_BLOCK_TOKENS, epoch::Epoch, list::Links,
     prefix::EntryId, shrink_queue::Queued,
 };
 
@@ -45,6 +45,14 @@ pub(crate) struct Block {
     pub(crate) level: u16,
     /// Frames owned.
     pub(crate) frames: u16,
+    /// Frames owned and, once it is trimmed, places of those given back.
+    places: u16,
+    /// It has given back its windowed frames.
+    pub(crate) is_trimmed: bool,
+    /// Sequences that hold it in their window.
+    pub(crate) viewers: u32,
+    /// Since when it is hidden: see [`crate::hidden`]. 0: it is not.
+    pub(crate) hidden_at: u64,
     /// Tokens that its writer has memory for.
     pub(crate) filled: u16,
     /// All 128 tokens are committed; nothing is written here any more.
@@ -60,7 +68,7 @@ pub(crate) struct Block {
 #[derive(Debug)]
 pub(crate) struct Blocks {
     blocks: Vec<Block>,
-    /// Frames of block `b`: `[b * stride..][..blocks[b].frames]`.
+    /// Frames of block `b`: `[b * stride..][..blocks[b].places]`.
     frames: Vec<u32>,
     /// Token ids in the order of the pages.
     tokens: Vec<BlockTokens>,
@@ -71,6 +79,8 @@ pub(crate) struct Blocks {
     unused_tokens: u64,
     /// Blocks in use at each level.
     by_level: Vec<u32>,
+    /// Of those, trimmed ones.
+    trimmed_by_level: Vec<u32>,
 }
 
 impl Blocks {
@@ -86,12 +96,18 @@ impl Blocks {
             frames_per_sub_block: config.frames_per_sub_block,
             unused_tokens: 0,
             by_level: vec![0; config.levels.len()],
+            trimmed_by_level: vec![0; config.levels.len()],
         }
     }
 
     /// Blocks in use at each level.
     pub(crate) fn by_level(&self) -> &[u32] {
         &self.by_level
+    }
+
+    /// Trimmed blocks at each level.
+    pub(crate) fn trimmed_by_level(&self) -> &[u32] {
+        &self.trimmed_by_level
     }
 
     /// Blocks that own frames.
@@ -122,6 +138,10 @@ impl Blocks {
             queued: Queued::No,
             level: 0,
             frames: 0,
+            places: 0,
+            is_trimmed: false,
+            viewers: 0,
+            hidden_at: 0,
             filled: 0,
             sealed: false,
             entry: EntryId::NONE,
@@ -147,9 +167,10 @@ impl Blocks {
         if !self[id].sealed {
             self.unused_tokens -= self.tokens_in(frames);
         }
-        self[id].frames = 0;
+        (self[id].frames, self[id].places) = (0, 0);
         let level = usize::from(self[id].level);
         self.by_level[level] -= 1;
+        self.trimmed_by_level[level] -= u32::from(self[id].is_trimmed);
         self.unused.push(id);
     }
 
@@ -158,9 +179,31 @@ impl Blocks {
         frames / u64::from(self.frames_per_sub_block) * SUB_BLOCK_TOKENS as u64
     }
 
-    /// The frames of a block, in order.
+    /// The frames of a block, in order; [`NO_FRAME`] where it has given one back.
     pub(crate) fn frames(&self, id: BlockId) -> &[u32] {
-        &self.frames[id.0 as usize * self.stride..][..self[id].frames as usize]
+        &self.frames[id.0 as usize * self.stride..][..self[id].places as usize]
+    }
+
+    /// The frames that a block owns.
+    pub(crate) fn owned(&self, id: BlockId) -> impl Iterator<Item = u32> + '_ {
+        let frames = self.frames(id).iter().copied();
+        frames.filter(|&frame| frame != NO_FRAME)
+    }
+
+    /// Takes the frames of a sealed block that `is_windowed` names by their places.
+    pub(crate) fn trim(&mut self, id: BlockId, is_windowed: impl Fn(usize) -> bool) -> Vec<u32> {
+        let block = &mut self.blocks[id.0 as usize];
+        debug_assert!(block.sealed && !block.is_trimmed);
+        block.is_trimmed = true;
+        let places = &mut self.frames[id.0 as usize * self.stride..][..block.places as usize];
+        let windowed = places.iter_mut().enumerate();
+        let windowed = windowed.filter(|(index, _)| is_windowed(*index));
+        let given: Vec<u32> = windowed
+            .map(|(_, frame)| std::mem::replace(frame, NO_FRAME))
+            .collect();
+        block.frames -= given.len() as u16;
+        self.trimmed_by_level[usize::from(block.level)] += 1;
+        given
     }
 
     /// Adds room for `count` frames to an open block, to be filled in by the caller.
@@ -169,19 +212,28 @@ impl Blocks {
         debug_assert!(!block.sealed && block.level == 0);
         let from = block.frames as usize;
         block.frames += count as u16;
+        block.places = block.frames;
         self.unused_tokens += self.tokens_in(u64::from(count));
         &mut self.frames[id.0 as usize * self.stride..][from..from + count as usize]
     }
 
-    /// Gives a sealed block another level and other frames.
-    pub(crate) fn move_to(&mut self, id: BlockId, level: u16, frames: &[u32]) {
+    /// Gives a sealed block another level and other frames, the first of `places`.
+    pub(crate) fn move_to(&mut self, id: BlockId, level: u16, frames: &[u32], places: usize) {
         let block = &mut self.blocks[id.0 as usize];
         debug_assert!(block.sealed);
-        self.by_level[usize::from(block.level)] -= 1;
-        self.by_level[usize::from(level)] += 1;
+        let (from, to) = (usize::from(block.level), usize::from(level));
+        self.by_level[from] -= 1;
+        self.by_level[to] += 1;
+        if block.is_trimmed {
+            self.trimmed_by_level[from] -= 1;
+            self.trimmed_by_level[to] += 1;
+        }
         block.level = level;
-        block.frames = frames.len() as u16;
-        self.frames[id.0 as usize * self.stride..][..frames.len()].copy_from_slice(frames);
+        (block.frames, block.places) = (frames.len() as u16, places as u16);
+        let all = &mut self.frames[id.0 as usize * self.stride..][..places];
+        let (owned, given) = all.split_at_mut(frames.len());
+        owned.copy_from_slice(frames);
+        given.fill(NO_FRAME);
     }
 
     /// Sets how many tokens of an open block its writer has memory for.

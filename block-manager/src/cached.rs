@@ -1,21 +1,16 @@
 //! Blocks that only the prefix cache keeps: least recently used first, and how many of their frames
 //! eviction can free at once.
 
-use std::collections::VecDeque;
-
-use crate::{BlockId, block::Blocks, epoch::Epoch, list::List};
+use crate::{BlockId, block::Blocks, epoch::Epoch, evictable::Evictable, list::List};
 
 /// The cached blocks. Age is the order in which they became cached.
 #[derive(Debug)]
 pub(crate) struct Cached {
     by_age: List,
-    frames: u32,
-    /// Blocks at each level.
+    frames: Evictable,
+    /// Blocks at each level, and trimmed ones.
     by_level: Vec<u32>,
-    /// Frames of cached blocks that a step in flight may still touch, by rising epoch: evicting
-    /// those blocks would free nothing yet.
-    busy: VecDeque<(Epoch, u32)>,
-    busy_frames: u32,
+    trimmed_by_level: Vec<u32>,
 }
 
 impl Cached {
@@ -23,10 +18,9 @@ impl Cached {
     pub(crate) fn new(levels: usize) -> Self {
         Self {
             by_age: List::EMPTY,
-            frames: 0,
+            frames: Evictable::default(),
             by_level: vec![0; levels],
-            busy: VecDeque::new(),
-            busy_frames: 0,
+            trimmed_by_level: vec![0; levels],
         }
     }
 
@@ -35,8 +29,8 @@ impl Cached {
     }
 
     /// Frames of all cached blocks.
-    pub(crate) fn frames(&self) -> u32 {
-        self.frames
+    pub(crate) fn frames(&self) -> &Evictable {
+        &self.frames
     }
 
     /// Cached blocks at each level.
@@ -44,14 +38,9 @@ impl Cached {
         &self.by_level
     }
 
-    /// Frames that eviction can free at once.
-    pub(crate) fn evictable(&self) -> u32 {
-        self.frames - self.busy_frames
-    }
-
-    /// The least recently used block.
-    pub(crate) fn oldest(&self) -> Option<BlockId> {
-        self.by_age.first()
+    /// Trimmed cached blocks at each level.
+    pub(crate) fn trimmed_by_level(&self) -> &[u32] {
+        &self.trimmed_by_level
     }
 
     /// From the least to the most recently used.
@@ -74,45 +63,23 @@ impl Cached {
     /// Counts the frames and the level of a block again, after [`discount`](Self::discount) and a
     /// change of them.
     pub(crate) fn count(&mut self, blocks: &Blocks, id: BlockId, done: Epoch) {
-        let (frames, until) = (u32::from(blocks[id].frames), blocks[id].busy_until);
-        self.frames += frames;
-        self.by_level[usize::from(blocks[id].level)] += 1;
-        if until <= done {
-            return;
-        }
-        self.busy_frames += frames;
-        let at = self.busy.partition_point(|&(epoch, _)| epoch < until);
-        match self.busy.get_mut(at) {
-            Some((epoch, count)) if *epoch == until => *count += frames,
-            _ => self.busy.insert(at, (until, frames)),
-        }
+        let block = &blocks[id];
+        self.frames.add(block.frames.into(), block.busy_until, done);
+        self.by_level[usize::from(block.level)] += 1;
+        self.trimmed_by_level[usize::from(block.level)] += u32::from(block.is_trimmed);
     }
 
     /// Undoes [`count`](Self::count).
     pub(crate) fn discount(&mut self, blocks: &Blocks, id: BlockId, done: Epoch) {
-        let (frames, until) = (u32::from(blocks[id].frames), blocks[id].busy_until);
-        self.frames -= frames;
-        self.by_level[usize::from(blocks[id].level)] -= 1;
-        if until <= done {
-            return;
-        }
-        self.busy_frames -= frames;
-        let at = self.busy.partition_point(|&(epoch, _)| epoch < until);
-        self.busy[at].1 -= frames;
+        let block = &blocks[id];
+        let frames = u32::from(block.frames);
+        self.frames.remove(frames, block.busy_until, done);
+        self.by_level[usize::from(block.level)] -= 1;
+        self.trimmed_by_level[usize::from(block.level)] -= u32::from(block.is_trimmed);
     }
 
     /// Steps up to `done` have retired. Returns whether more became evictable.
     pub(crate) fn retire(&mut self, done: Epoch) -> bool {
-        let before = self.busy_frames;
-        while let Some(&(_, frames)) = self.busy.front().filter(|&&(epoch, _)| epoch <= done) {
-            self.busy_frames -= frames;
-            self.busy.pop_front();
-        }
-        self.busy_frames < before
-    }
-
-    /// Frames that steps in flight may touch, by epoch: for the audit.
-    pub(crate) fn busy(&self) -> impl Iterator<Item = (Epoch, u32)> + '_ {
-        self.busy.iter().copied()
+        self.frames.retire(done)
     }
 }

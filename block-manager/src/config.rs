@@ -19,6 +19,8 @@ pub struct PoolConfig {
     /// What a sealed block takes at each precision level. Level 0 is 16 bit:
     /// `8 * frames_per_sub_block` frames.
     pub levels: LevelTable,
+    /// What blocks give back behind a sliding window, if some layers have one.
+    pub window: Option<WindowConfig>,
     /// Lowest bits of the last sealed block of a sequence.
     pub protected: MinBits,
     /// Lowest bits of the first one, at least those of `protected`.
@@ -30,6 +32,39 @@ pub struct PoolConfig {
     /// Key of the prefix cache's hash. Choose it at random, so that nobody can prepare prompts that
     /// collide. It affects how fast a lookup is, never what it finds.
     pub hash_key: u64,
+}
+
+/// Layers with a sliding window, and what blocks keep behind it.
+///
+/// Of a block that lies behind the windows of all its sequences, these layers' pages are never read
+/// again. The frames that hold nothing else are *windowed*; a block that has given them back is
+/// *trimmed*. At level 0 they are the last of each sub-block, at other levels those of the block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WindowConfig {
+    /// Tokens that a token sees in these layers, itself included; of several windows the longest.
+    pub tokens: u32,
+    /// Tokens of a sequence that steps in flight may compute, at most: until they have returned,
+    /// what their first token sees is kept. The scheduler knows them, and sets this.
+    pub tokens_ahead: u32,
+    /// Frames of a 16-bit sub-block that are not windowed; at least one.
+    pub kept_per_sub_block: u32,
+    /// What a trimmed block takes at each level of [`PoolConfig::levels`].
+    pub kept: LevelTable,
+}
+
+impl WindowConfig {
+    /// The first block that the next token of a sequence sees, which has `committed` tokens.
+    pub(crate) fn first_visible(&self, committed: usize) -> usize {
+        (committed + 1).saturating_sub(self.tokens as usize) / BLOCK_TOKENS
+    }
+
+    /// Most blocks that have something within the window of a sequence that takes `ahead` tokens at
+    /// once.
+    fn blocks_max(&self, ahead: u32) -> u64 {
+        let seen = u64::from(self.tokens - 1) + u64::from(ahead);
+        // The first and the last may have a single token each.
+        seen.saturating_sub(2) / BLOCK_TOKENS as u64 + 2
+    }
 }
 
 /// Why a [`PoolConfig`] is not usable.
@@ -94,6 +129,16 @@ pub enum ConfigError {
         /// Smallest arena that works, in bytes.
         bytes_min: u64,
     },
+    /// What trimmed blocks keep contradicts what whole ones have.
+    #[error("{what} of blocks behind a sliding window is {found}; it must be {expected}")]
+    Window {
+        /// Which number.
+        what: &'static str,
+        /// What it is.
+        found: u64,
+        /// What it can be.
+        expected: String,
+    },
     /// A number is beyond what the tables can hold.
     #[error("{field} is {value}, more than the {max} that block tables can attach")]
     TooLarge {
@@ -119,6 +164,7 @@ impl PoolConfig {
             frame_bytes,
             frames_per_sub_block,
             levels: LevelTable::whole(frames_per_sub_block * SUB_BLOCKS as u32),
+            window: None,
             protected: MinBits(8),
             sink: MinBits(8),
             prefix_cache: true,
@@ -146,40 +192,64 @@ impl PoolConfig {
     /// Most frames that a sequence of up to `tokens` tokens takes with all blocks at the floor of
     /// `min_bits`: the first and the last sealed block at their protected bits, the open block and
     /// up to `recent_blocks` that [`keep_recent`](crate::BlockManager::keep_recent) keeps at 16
-    /// bit, those between at the floor. The peak may be just before the last block was sealed.
+    /// bit, those between at the floor, those behind the window trimmed. The peak may be just
+    /// before the last block was sealed.
     pub fn floor_frames(&self, tokens: u64, min_bits: MinBits, recent_blocks: u32) -> u64 {
-        let at = |min_bits| u64::from(self.level_frames(self.levels.floor(min_bits)));
-        let (first, last) = (
-            at(min_bits.max(self.sink)),
-            at(min_bits.max(self.protected)),
-        );
-        let middle = at(min_bits);
-        let shrunk = |blocks: u64| match blocks {
-            0 => 0,
-            1 => first,
-            _ => first + last + middle * (blocks - 2),
-        };
-        let sealed = |blocks: u64| {
-            let recent = blocks.min(recent_blocks.into());
-            let all_at_16_bit = blocks * u64::from(self.block_frames());
-            let most = shrunk(blocks) + recent * u64::from(self.block_frames());
-            most.min(all_at_16_bit)
-        };
         let block = BLOCK_TOKENS as u64;
         let (full, rest) = (tokens / block, tokens % block);
-        let open = rest.div_ceil(SUB_BLOCK_TOKENS as u64) * u64::from(self.frames_per_sub_block);
-        let at_end = sealed(full) + open;
+        let open = self.frames_at_16_bit(rest);
+        let most = FloorBlocks::new(self, min_bits, recent_blocks);
+        let at_end = most.sealed(full, rest > 0) + open;
         match full.checked_sub(1) {
-            Some(before) => at_end.max(sealed(before) + u64::from(self.block_frames())),
+            Some(before) => at_end.max(most.sealed(before, true) + u64::from(self.block_frames())),
             None => at_end,
         }
     }
 
+    /// Most frames that a sequence of up to `tokens` tokens takes if it never shrinks.
+    pub fn frames_at_16_bit(&self, tokens: u64) -> u64 {
+        let sub_blocks = tokens.div_ceil(SUB_BLOCK_TOKENS as u64);
+        let all = u64::from(self.frames_per_sub_block);
+        let Some(window) = &self.window else {
+            return sub_blocks * all;
+        };
+        let whole = window.blocks_max(window.tokens_ahead) * SUB_BLOCKS as u64;
+        let kept = u64::from(window.kept_per_sub_block);
+        sub_blocks * kept + sub_blocks.min(whole) * (all - kept)
+    }
+
+    /// What a block at a level gives back when it is trimmed.
+    pub(crate) fn windowed_frames(&self, level: u16) -> u32 {
+        let window = self.window.as_ref();
+        window.map_or(0, |w| {
+            self.level_frames(level) - w.kept.level(level).size.frames
+        })
+    }
+
+    /// Whether frame `index` of a block at a level is windowed.
+    pub(crate) fn is_windowed(&self, level: u16, index: usize) -> bool {
+        let Some(window) = &self.window else {
+            return false;
+        };
+        let (index, kept) = match level {
+            0 => (
+                index % self.frames_per_sub_block as usize,
+                window.kept_per_sub_block,
+            ),
+            _ => (index, window.kept.level(level).size.frames),
+        };
+        index >= kept as usize
+    }
+
     /// Most full blocks that fit in the arena.
     pub(crate) fn full_blocks_max(&self) -> u32 {
-        let frames = self.levels.targets().map(|p| self.level_frames(p));
-        let least = frames.min().unwrap_or(self.block_frames());
-        self.frames / least.min(self.block_frames()).max(1)
+        let tables = [Some(&self.levels), self.window.as_ref().map(|w| &w.kept)];
+        let sizes = tables.into_iter().flatten().flat_map(|table| {
+            let levels = self.levels.targets().chain([0]);
+            levels.map(|level| table.level(level).size.frames)
+        });
+        let least = sizes.min().unwrap_or(1);
+        self.frames / least.max(1)
     }
 
     /// Most blocks that fit in the arena, each with one sub-block.
@@ -230,6 +300,7 @@ impl PoolConfig {
                 });
             }
         }
+        self.validate_window()?;
         if self.sink < self.protected {
             let (sink, protected) = (self.sink.0, self.protected.0);
             return Err(ConfigError::Sink { sink, protected });
@@ -245,5 +316,104 @@ impl PoolConfig {
             });
         }
         Ok(())
+    }
+
+    fn validate_window(&self) -> Result<(), ConfigError> {
+        let Some(window) = &self.window else {
+            return Ok(());
+        };
+        if window.tokens == 0 {
+            return Err(ConfigError::Zero {
+                field: "window.tokens",
+            });
+        }
+        let wrong = |what, found: u64, expected: String| {
+            Err(ConfigError::Window {
+                what,
+                found,
+                expected,
+            })
+        };
+        let kept = window.kept_per_sub_block;
+        if !(1..=self.frames_per_sub_block).contains(&kept) {
+            let expected = format!("1 to {}", self.frames_per_sub_block);
+            return wrong("what is kept of a sub-block", kept.into(), expected);
+        }
+        let levels = self.levels.len();
+        if window.kept.len() != levels {
+            let found = window.kept.len() as u64;
+            return wrong("the number of levels", found, levels.to_string());
+        }
+        for level in 0..levels as u16 {
+            let found = window.kept.level(level).size.frames;
+            let most = match level {
+                0 => kept * SUB_BLOCKS as u32,
+                _ => self.level_frames(level),
+            };
+            let least = if level == 0 { most } else { 1 };
+            if !(least..=most).contains(&found) {
+                let expected = format!("{least} to {most} at precision level {level}");
+                return wrong("the size", found.into(), expected);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the blocks of a sequence take at their floor.
+struct FloorBlocks<'a> {
+    config: &'a PoolConfig,
+    min_bits: MinBits,
+    recent: u64,
+    /// Blocks that may be within the window.
+    in_window: u64,
+}
+
+impl<'a> FloorBlocks<'a> {
+    fn new(config: &'a PoolConfig, min_bits: MinBits, recent_blocks: u32) -> Self {
+        let window = config.window.as_ref();
+        // A block at a time is always enough to go on.
+        let in_window = window.map_or(u64::MAX, |w| w.blocks_max(BLOCK_TOKENS as u32));
+        Self {
+            config,
+            min_bits,
+            recent: recent_blocks.into(),
+            in_window,
+        }
+    }
+
+    /// Frames of a block that may shrink to so many bits.
+    fn at(&self, min_bits: MinBits, is_whole: bool) -> u64 {
+        let levels = &self.config.levels;
+        let table = match &self.config.window {
+            Some(window) if !is_whole => &window.kept,
+            _ => levels,
+        };
+        u64::from(table.level(levels.floor(min_bits)).size.frames)
+    }
+
+    /// Of so many sealed blocks, behind which there may be an open one.
+    fn sealed(&self, blocks: u64, has_open: bool) -> u64 {
+        let whole = blocks.min(self.in_window - u64::from(has_open));
+        let trimmed = blocks - whole;
+        let PoolConfig {
+            sink, protected, ..
+        } = *self.config;
+        let first = self.at(self.min_bits.max(sink), trimmed == 0);
+        let last = self.at(self.min_bits.max(protected), true);
+        let middle = |is_whole| self.at(self.min_bits, is_whole);
+        let shrunk = match (blocks, trimmed) {
+            (0, _) => 0,
+            (1, _) => first,
+            (_, 0) => first + last + middle(true) * (whole - 2),
+            _ => first + last + middle(true) * (whole - 1) + middle(false) * (trimmed - 1),
+        };
+        let at_16_bit = |whole: u64, trimmed: u64| {
+            whole * self.at(MinBits::SIXTEEN, true) + trimmed * self.at(MinBits::SIXTEEN, false)
+        };
+        let recent = blocks.min(self.recent);
+        let recent_whole = recent.min(whole);
+        let most = shrunk + at_16_bit(recent_whole, recent - recent_whole);
+        most.min(at_16_bit(whole, trimmed))
     }
 }

@@ -12,6 +12,8 @@
 //! - **Precision levels**: which format each page of a block has. Level 0 is 16 bit. A sealed block
 //!   *shrinks* to a lower level, in new frames. Its *floor* is the lowest level that its holders
 //!   allow. [`precision`] has the levels and the order in which pages shrink.
+//! - **Windows**: what layers with a sliding window need of blocks that lie behind it, nobody reads
+//!   again. [`WindowConfig`] says which frames that is; sequences that want memory take them.
 //! - **The pressure policy**: what happens when memory is short, see [`pressure`].
 //!
 //! # What it must not know
@@ -57,7 +59,9 @@ mod block;
 mod cached;
 mod config;
 mod epoch;
+mod evictable;
 mod frames;
+mod hidden;
 mod ids;
 mod list;
 mod manager;
@@ -71,7 +75,7 @@ mod shrink_queue;
 mod table;
 mod usage;
 
-pub use config::{ConfigError, PoolConfig};
+pub use config::{ConfigError, PoolConfig, WindowConfig};
 pub use ids::{BlockId, SeqId, Slot, StepId};
 pub use manager::{
     BlockManager, CachedBlock, Created, LiveBlock, OutOfFrames, PrefixHit, ShrinkJob,
@@ -86,5 +90,7 @@ pub use usage::{LevelUse, SeqBits, Usage};
 pub const BLOCK_TOKENS: usize = 128;
 /// Tokens in one sub-block: the unit in which an open block grows.
 pub const SUB_BLOCK_TOKENS: usize = 16;
+/// Stands for a frame that a trimmed block has given back: see [`WindowConfig`].
+pub const NO_FRAME: u32 = u32::MAX;
 /// Sub-blocks in one block.
 pub const SUB_BLOCKS: usize = BLOCK_TOKENS / SUB_BLOCK_TOKENS;

@@ -8,7 +8,7 @@
 
 use std::cmp::Reverse;
 
-use crate::{BlockId, PoolConfig, SUB_BLOCK_TOKENS, precision::MinBits};
+use crate::{BlockId, PoolConfig, precision::MinBits};
 
 pub use crate::mode::{Admission, Mode};
 pub use crate::recompute::RecomputeCost;
@@ -82,10 +82,10 @@ impl Policy {
         min_bits: MinBits,
         recent_blocks: u32,
     ) -> u64 {
-        if self.mode.shrinks() {
-            return pool.floor_frames(tokens, min_bits, recent_blocks);
+        match self.mode.shrinks() {
+            true => pool.floor_frames(tokens, min_bits, recent_blocks),
+            false => pool.frames_at_16_bit(tokens),
         }
-        tokens.div_ceil(SUB_BLOCK_TOKENS as u64) * u64::from(pool.frames_per_sub_block)
     }
 
     /// Frames that each of `choices` choices is promised. When they fork, each copies the block
@@ -369,7 +369,7 @@ pub(crate) struct Outlook {
     pub(crate) reserve: u64,
     /// Frames without an owner.
     pub(crate) unowned: u64,
-    /// Frames that no live block owns: these, and those of cached blocks.
+    /// Frames that no live block needs: these, those of cached blocks, and hidden ones.
     pub(crate) not_live: u64,
 }
 
@@ -407,8 +407,8 @@ impl Outlook {
 }
 
 /// A live block's rank: the lowest shrinks first. Fields are compared in this order: the lowest
-/// priority (the highest number), the most frames (the block has shrunk least), unprotected before
-/// protected, the oldest.
+/// priority (the highest number), the most frames at its level (the block has shrunk least),
+/// unprotected before protected, the oldest.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct ShrinkRank {
     pub(crate) priority: Reverse<i32>,
@@ -416,6 +416,8 @@ pub(crate) struct ShrinkRank {
     pub(crate) is_protected: bool,
     pub(crate) sealed_at: u64,
     pub(crate) block: BlockId,
+    /// Frames that it has, without hidden ones.
+    pub(crate) held: u16,
 }
 
 /// Frames that each of `blocks` live blocks would be left with if they gave up `wanted` of their

@@ -20,6 +20,8 @@ pub(crate) struct Sequence {
     pub(crate) hash: ChainHash,
     /// Its full blocks from this one on are pinned.
     pub(crate) recent_from: usize,
+    /// Its blocks from this one on are within the window of its next token.
+    pub(crate) window_from: usize,
     pub(crate) options: SeqOptions,
     pub(crate) read: ReadBits,
 }
@@ -154,6 +156,7 @@ impl Sequences {
                 allocated: 0,
                 hash,
                 recent_from: usize::MAX,
+                window_from: 0,
                 options,
                 read: ReadBits::default(),
             });
@@ -164,7 +167,7 @@ impl Sequences {
         debug_assert!(row.blocks.is_empty());
         (row.id, row.committed, row.allocated, row.hash) = (id, 0, 0, hash);
         (row.options, row.read) = (options, ReadBits::default());
-        row.recent_from = usize::MAX;
+        (row.recent_from, row.window_from) = (usize::MAX, 0);
         slot
     }
 

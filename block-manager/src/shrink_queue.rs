@@ -32,7 +32,7 @@ impl ShrinkQueues {
             Queued::Cached(age) => _ = self.cached.insert((age, id)),
             Queued::Live(rank) => {
                 self.live.insert(rank);
-                self.live_frames += u64::from(rank.frames.0);
+                self.live_frames += u64::from(rank.held);
             }
         }
     }
@@ -43,7 +43,7 @@ impl ShrinkQueues {
             Queued::Cached(age) => _ = self.cached.remove(&(age, id)),
             Queued::Live(rank) => {
                 self.live.remove(&rank);
-                self.live_frames -= u64::from(rank.frames.0);
+                self.live_frames -= u64::from(rank.held);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! How the pool is used, in frames and bytes.
 
-/// A snapshot of the pool. Every frame is free, retiring, live, cached, or being written by a
-/// shrink, so these five counts sum to `frames_total`.
+/// A snapshot of the pool. Every frame is free, retiring, live, hidden, cached, or being written by
+/// a shrink, so these six counts sum to `frames_total`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     /// Frames in the arena.
@@ -10,8 +10,11 @@ pub struct Usage {
     pub frames_free: u32,
     /// Frames without an owner that a step in flight may still touch.
     pub frames_retiring: u32,
-    /// Frames of blocks that a sequence holds; a shared block counts once.
+    /// Frames of blocks that a sequence holds, without hidden ones; a shared block counts once.
     pub frames_live: u32,
+    /// Frames of such blocks that no sequence sees, since they lie behind sliding windows: like
+    /// cached ones they are there for later prompts, and taken when memory is asked for.
+    pub frames_hidden: u32,
     /// Frames of blocks that only the prefix cache keeps.
     pub frames_cached: u32,
     /// Frames that the step being planned, or one in flight, shrinks blocks to.
@@ -22,7 +25,7 @@ pub struct Usage {
     pub frames_shrinkable: u64,
     /// Bytes of one frame.
     pub frame_bytes: u64,
-    /// Bytes of live and cached blocks that have tokens in them.
+    /// Bytes of live, hidden and cached frames that have tokens in them.
     pub bytes_used: u64,
     /// Bytes of live blocks that no token is in yet.
     pub bytes_reserved_empty: u64,
@@ -52,6 +55,10 @@ pub struct LevelUse {
     pub blocks: u32,
     /// Of those, blocks that only the prefix cache keeps.
     pub cached: u32,
+    /// Of all, trimmed blocks: see [`WindowConfig`](crate::WindowConfig).
+    pub trimmed: u32,
+    /// Of the cached ones, trimmed blocks.
+    pub cached_trimmed: u32,
     /// Bytes of codes and metadata in them, as if all were sealed.
     pub bytes: u64,
 }

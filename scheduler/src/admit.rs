@@ -69,7 +69,8 @@ impl Scheduler {
         let hit = self
             .blocks
             .lookup_from(cursor, tokens, cacheable, seq.options.min_bits);
-        let fresh = self.frames_of(u64::from(seq.known())) - self.frames_of(hit.tokens as u64);
+        let fresh = u64::from(seq.known()) - hit.tokens as u64;
+        let fresh = self.blocks.config().frames_at_16_bit(fresh);
         let needs = PromptNeeds {
             prompt: fresh + u64::from(hit.frames_revived),
             fork: self.fork_frames(key),

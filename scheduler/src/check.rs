@@ -24,6 +24,7 @@ impl Scheduler {
             usage.frames_free,
             usage.frames_retiring,
             usage.frames_live,
+            usage.frames_hidden,
             usage.frames_cached,
             usage.frames_shrinking,
         ];

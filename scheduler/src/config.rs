@@ -166,6 +166,16 @@ impl Config {
         }
     }
 
+    /// A pool that knows how far ahead of its window a sequence can be.
+    pub(crate) fn with_steps_in_flight(&self, mut pool: PoolConfig) -> PoolConfig {
+        if let Some(window) = &mut pool.window {
+            let chunk = self.prefill_chunk.min(self.max_step_tokens);
+            let ahead = chunk.saturating_mul(self.max_in_flight);
+            window.tokens_ahead = u32::try_from(ahead).unwrap_or(u32::MAX).max(1);
+        }
+        pool
+    }
+
     /// The pressure policy for a pool that gives `capacity` frames to sequences.
     pub(crate) fn policy(&self, pool: &PoolConfig, capacity: u32) -> Policy {
         let headroom = self.headroom_tokens.div_ceil(SUB_BLOCK_TOKENS as u32);

@@ -4,6 +4,8 @@ use ebb_block_manager::pressure::{
     Admission, DECODE_TOKENS_AHEAD, Demand, Mode, PROMPT_STEPS_AHEAD, PROMPTS_AHEAD,
 };
 
+use ebb_block_manager::ShrinkJob;
+
 use crate::batch::Batch;
 use crate::scheduler::Scheduler;
 use crate::slab::Key;
@@ -71,7 +73,7 @@ impl Scheduler {
             self.blocks.shrink_for(&pressure, &mut batch.shrinks);
         }
         let live = batch.shrinks.iter().filter(|job| job.live);
-        let freed = live.clone().map(|job| job.old.len() - job.new.len());
+        let freed = live.clone().map(ShrinkJob::frames_freed);
         let freed = freed.sum::<usize>() as u64;
         self.counters.shrinks += batch.shrinks.len() as u64;
         self.counters.shrinks_live += live.count() as u64;

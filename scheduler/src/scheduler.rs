@@ -63,7 +63,7 @@ impl Scheduler {
     /// A scheduler without requests and with an empty pool.
     pub fn new(config: Config, pool: PoolConfig) -> Result<Self, SetupError> {
         config.validate()?;
-        let blocks = BlockManager::new(pool)?;
+        let blocks = BlockManager::new(config.with_steps_in_flight(pool))?;
         Ok(Self {
             policy: config.policy(blocks.config(), blocks.available()),
             config,

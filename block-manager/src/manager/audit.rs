@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{BlockManager, share::protected_blocks, sub_block_frames};
 use crate::{
-    BLOCK_TOKENS, BlockId, SUB_BLOCK_TOKENS, precision::MinBits, prefix::EntryId,
+    BLOCK_TOKENS, BlockId, NO_FRAME, SUB_BLOCK_TOKENS, precision::MinBits, prefix::EntryId,
     sequence::Sequence, shrink_queue::Queued,
 };
 
@@ -26,7 +26,8 @@ impl BlockManager {
         self.check_blocks()?;
         self.check_sequences()?;
         self.check_entries()?;
-        self.check_cached()
+        self.check_cached()?;
+        self.check_windows()
     }
 
     /// Blocks in use.
@@ -41,9 +42,7 @@ impl BlockManager {
     /// Every frame of the arena is in exactly one place.
     fn check_frames(&self) -> Result<(), String> {
         let mut seen = vec![false; self.config.frames as usize];
-        let owned = self
-            .used()
-            .flat_map(|id| self.blocks.frames(id).iter().copied());
+        let owned = self.used().flat_map(|id| self.blocks.owned(id));
         let written = self.pending.iter().flat_map(|p| p.new.iter().copied());
         for frame in self.frames.iter().chain(owned).chain(written) {
             let seen = &mut seen[frame as usize];
@@ -114,7 +113,11 @@ impl BlockManager {
             );
             let frames = u32::from(block.frames);
             if block.sealed {
-                let expected = self.config.level_frames(block.level);
+                let windowed = match block.is_trimmed {
+                    true => self.config.windowed_frames(block.level),
+                    false => 0,
+                };
+                let expected = self.config.level_frames(block.level) - windowed;
                 ensure!(
                     frames == expected,
                     "{id} is sealed and needs {expected}: {block:?}"
@@ -126,6 +129,7 @@ impl BlockManager {
                     filled <= room as usize,
                     "{id} holds more than fits: {block:?}"
                 );
+                ensure!(!block.is_trimmed, "{id} is trimmed but open: {block:?}");
                 ensure!(
                     block.level == 0,
                     "{id} shrank before it was sealed: {block:?}"
@@ -153,7 +157,11 @@ impl BlockManager {
             .used()
             .map(|id| (&self.blocks[id], self.blocks[id].queued));
         let live = live.filter(|(_, queue)| matches!(queue, Queued::Live(_)));
-        let live: u64 = live.map(|(block, _)| u64::from(block.frames)).sum();
+        let held = |queue| match queue {
+            Queued::Live(rank) => u64::from(rank.held),
+            Queued::Cached(_) | Queued::No => 0,
+        };
+        let live: u64 = live.map(|(_, queue)| held(queue)).sum();
         ensure!(
             live == self.queues.live_frames,
             "{live} frames can shrink further"
@@ -195,7 +203,7 @@ impl BlockManager {
                 let tokens = (allocated - index * BLOCK_TOKENS).min(BLOCK_TOKENS);
                 let needed = sub_block_frames(&self.config, tokens);
                 ensure!(
-                    state.level > 0 || u32::from(state.frames) >= needed,
+                    state.level > 0 || state.is_trimmed || u32::from(state.frames) >= needed,
                     "{id}: {block} has too few frames for {tokens} tokens: {state:?}",
                 );
                 ensure!(
@@ -322,7 +330,8 @@ impl BlockManager {
                 );
             }
         }
-        let counted = self.cached.frames();
+        let evictable = self.cached.frames();
+        let counted = evictable.frames();
         ensure!(
             frames == counted,
             "{frames} frames are cached, but {counted} are counted"
@@ -331,15 +340,71 @@ impl BlockManager {
             by_level == self.cached.by_level(),
             "cached blocks are at levels {by_level:?}"
         );
-        let counted: BTreeMap<_, _> = self.cached.busy().filter(|&(_, n)| n > 0).collect();
+        let counted: BTreeMap<_, _> = evictable.busy().filter(|&(_, n)| n > 0).collect();
         ensure!(
             busy == counted,
             "frames cool as {busy:?}, but are counted as {counted:?}"
         );
-        let evictable = frames - busy.values().sum::<u32>();
+        let idle = frames - busy.values().sum::<u32>();
+        ensure!(idle == evictable.idle(), "{idle} frames are evictable");
+        Ok(())
+    }
+
+    /// Blocks count the sequences that see them, hidden ones are those that nobody sees, and what
+    /// a sequence sees is whole.
+    fn check_windows(&self) -> Result<(), String> {
+        let mut viewers = HashMap::<BlockId, u32>::new();
+        for row in self.seqs.iter() {
+            let (id, from) = (row.id, self.first_visible(row.committed));
+            ensure!(
+                row.window_from == from,
+                "{id} sees blocks from {from} on: {row:?}"
+            );
+            for &block in &row.blocks[from..] {
+                *viewers.entry(block).or_insert(0) += 1;
+                let state = &self.blocks[block];
+                ensure!(
+                    !state.is_trimmed,
+                    "{id} sees {block}, which is trimmed: {state:?}"
+                );
+            }
+        }
+        let (mut windowed, mut busy) = (0, BTreeMap::new());
+        let mut by_age = Vec::new();
+        for id in self.used() {
+            let block = &self.blocks[id];
+            let seen = viewers.get(&id).copied().unwrap_or(0);
+            ensure!(block.viewers == seen, "{id} has {seen} viewers: {block:?}");
+            let should = self.should_hide(id);
+            ensure!(
+                (block.hidden_at > 0) == should,
+                "{id} should be hidden: {should}: {block:?}"
+            );
+            if should {
+                let frames = self.config.windowed_frames(block.level);
+                by_age.push((block.hidden_at, id));
+                windowed += frames;
+                if block.busy_until > self.epochs.done() {
+                    *busy.entry(block.busy_until).or_insert(0) += frames;
+                }
+            }
+            let frames = self.blocks.frames(id).iter().enumerate();
+            for (at, frame) in frames {
+                let is_given = block.is_trimmed && self.config.is_windowed(block.level, at);
+                ensure!(
+                    (*frame == NO_FRAME) == is_given,
+                    "frame {at} of {id} should be given back: {is_given}: {block:?}"
+                );
+            }
+        }
+        by_age.sort_unstable();
+        let listed: Vec<_> = self.hidden.iter().collect();
+        ensure!(by_age == listed, "{by_age:?} are hidden, not {listed:?}");
+        let evictable = self.hidden.windowed();
+        let counted: BTreeMap<_, _> = evictable.busy().filter(|&(_, n)| n > 0).collect();
         ensure!(
-            evictable == self.cached.evictable(),
-            "{evictable} frames are evictable"
+            (windowed, &busy) == (evictable.frames(), &counted),
+            "{windowed} frames are hidden, {busy:?} busy: {evictable:?}"
         );
         Ok(())
     }

@@ -25,7 +25,7 @@ impl BlockManager {
         }
         let mut outlook = self.outlook();
         let mut begun = self.begun;
-        let (free, evictable) = (self.frames.free(), self.cached.evictable());
+        let (free, evictable) = (self.frames.free(), self.evictable());
         let mut writable = pressure.writable_for_cached(free, evictable, self.shrink_reserve);
 
         begun.look(pressure, &outlook);
@@ -40,7 +40,7 @@ impl BlockManager {
             outlook.unowned += u64::from(from - to);
             begun.look_at_cached(pressure, &outlook);
         }
-        let (free, evictable) = (self.frames.free(), self.cached.evictable());
+        let (free, evictable) = (self.frames.free(), self.evictable());
         writable = writable.max(pressure.writable(free, evictable));
         loop {
             let wanted = begun.wanted_from_live(pressure, &outlook);
@@ -66,7 +66,8 @@ impl BlockManager {
             total: self.config.frames.into(),
             reserve: self.shrink_reserve.into(),
             unowned,
-            not_live: unowned + u64::from(self.cached.frames()),
+            not_live: unowned
+                + u64::from(self.cached.frames().frames() + self.hidden.windowed().frames()),
         };
         for pending in self.pending.iter().filter(|p| p.block != BlockId::NONE) {
             let block = &self.blocks[pending.block];
@@ -95,17 +96,17 @@ impl BlockManager {
         writable: &mut u32,
         jobs: &mut Vec<ShrinkJob>,
     ) -> Option<(u32, u32)> {
-        let state = &self.blocks[block];
-        let (from, level) = (u32::from(state.frames), state.level);
-        let min_bits = self.min_bits(block);
-        let next = |level| self.config.levels.next_target(level, min_bits);
+        let (from, level) = (self.held_frames(block), self.blocks[block].level);
+        let (levels, min_bits) = (self.levels_of(block), self.min_bits(block));
+        let next = |level| levels.next_target(level, min_bits);
+        let frames_at = |level| levels.level(level).size.frames;
         let mut to = next(level).expect("queued blocks can shrink");
-        while self.config.level_frames(to) > share
+        while frames_at(to) > share
             && let Some(further) = next(to)
         {
             to = further;
         }
-        let count = self.config.level_frames(to);
+        let count = frames_at(to);
         let bytes = u64::from(from) * self.config.frame_bytes;
         if !pressure.allows_bytes(self.issued_bytes, bytes) || count > *writable {
             return None;
@@ -127,17 +128,17 @@ impl BlockManager {
             let block = self.seqs.at(slot).blocks[index];
             let state = &self.blocks[block];
             at_floor &= !state.is_shrinking;
-            if matches!(state.queued, Queued::No) {
+            if state.is_shrinking || state.cannot_shrink {
                 continue;
             }
+            // Not by what it takes without what nobody sees: its level depends on its sequence
+            // alone, and what is seen also on others that share it.
+            let levels = &self.config.levels;
+            let Some(to) = levels.last_target(state.level, self.min_bits(block)) else {
+                continue;
+            };
             at_floor = false;
-            let to = self
-                .config
-                .levels
-                .last_target(state.level, self.min_bits(block));
-            if let Some(job) = to.and_then(|to| self.issue(block, to).ok()) {
-                jobs.push(job);
-            }
+            jobs.extend(self.issue(block, to).ok());
         }
         at_floor
     }
@@ -161,19 +162,18 @@ impl BlockManager {
         if !block.sealed || block.is_shrinking || block.cannot_shrink {
             return Queued::No;
         }
-        let next = self
-            .config
-            .levels
-            .next_target(block.level, self.min_bits(id));
+        let levels = self.levels_of(id);
+        let next = levels.next_target(block.level, self.min_bits(id));
         match (next, block.refs) {
             (None, _) => Queued::No,
             (Some(_), 0) => Queued::Cached(block.cached_at),
             (Some(_), _) => Queued::Live(ShrinkRank {
                 priority: Reverse(block.priority),
-                frames: Reverse(block.frames),
+                frames: Reverse(self.config.level_frames(block.level) as u16),
                 is_protected: block.protections > 0,
                 sealed_at: block.sealed_at,
                 block: id,
+                held: self.held_frames(id) as u16,
             }),
         }
     }

@@ -26,6 +26,7 @@ impl BlockManager {
             self.commit_in_block(slot, now);
             rest = later;
         }
+        self.slide_window(slot);
     }
 
     /// Commits tokens that go to one block.
@@ -92,9 +93,7 @@ impl BlockManager {
         };
         self.blocks[block].entry = entry;
         let canonical = self.index.get(entry).block;
-        if self.blocks[canonical].refs > 0
-            && self.servable_bits(block) > self.servable_bits(canonical)
-        {
+        if self.blocks[canonical].refs > 0 && self.worth(block) > self.worth(canonical) {
             self.index.set_block(entry, block);
             let duplicates = &mut self.index.get_mut(entry).duplicates;
             duplicates.push_back(&mut self.blocks, canonical);

@@ -131,6 +131,7 @@ impl BlockManager {
         let planned = self.epochs.planned();
         self.blocks[shared].busy_until = planned;
         self.blocks[own].busy_until = planned;
+        self.unview(shared);
         self.unpin(shared);
         self.pin(own);
         let row = self.seqs.at_mut(slot);

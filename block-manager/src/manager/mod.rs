@@ -8,6 +8,7 @@ mod grow;
 mod precision;
 mod share;
 mod shrink;
+mod window;
 
 use std::collections::VecDeque;
 
@@ -20,6 +21,7 @@ use crate::{
     cached::Cached,
     epoch::{Epoch, Epochs},
     frames::FramePool,
+    hidden::Hidden,
     prefix::{EntryId, PrefixIndex},
     pressure::Begun,
     sequence::{SeqOptions, Sequences},
@@ -55,6 +57,7 @@ pub struct BlockManager {
     blocks: Blocks,
     index: PrefixIndex,
     cached: Cached,
+    hidden: Hidden,
     seqs: Sequences,
     deltas: Vec<TableDelta>,
     copies: Vec<(u32, u32)>,
@@ -88,6 +91,7 @@ impl BlockManager {
             blocks: Blocks::new(&config),
             index: PrefixIndex::new(config.full_blocks_max(), config.hash_key),
             cached: Cached::new(config.levels.len()),
+            hidden: Hidden::default(),
             seqs: Sequences::new(config.max_blocks_per_seq),
             deltas: Vec::new(),
             copies: Vec::new(),
@@ -111,11 +115,17 @@ impl BlockManager {
         &self.config
     }
 
-    /// Frames that sequences can take now: free ones and those of evictable cached blocks, without
-    /// the shrink reserve. Frames that come free when steps retire count for the reserve.
+    /// Frames that sequences can take now: free ones, those of evictable cached blocks and hidden
+    /// ones, without the shrink reserve. Frames that come free when steps retire count for the
+    /// reserve.
     pub fn available(&self) -> u32 {
-        let takeable = self.frames.free() + self.cached.evictable();
+        let takeable = self.frames.free() + self.evictable();
         takeable.saturating_sub(self.reserve_needed_now())
+    }
+
+    /// Frames of cached blocks, and hidden ones, that can be freed at once.
+    fn evictable(&self) -> u32 {
+        self.cached.frames().idle() + self.hidden.windowed().idle()
     }
 
     /// Frames of the shrink reserve that must be free now.
@@ -174,11 +184,12 @@ impl BlockManager {
 
     /// How the pool is used now.
     pub fn usage(&self) -> Usage {
-        let frames_cached = self.cached.frames();
+        let frames_cached = self.cached.frames().frames();
+        let frames_hidden = self.hidden.windowed().frames();
         let (frames_free, frames_retiring) = (self.frames.free(), self.frames.retiring());
         let frames_shrinking = self.pending_frames;
         let owned = self.config.frames - frames_free - frames_retiring - frames_shrinking;
-        let frames_live = owned - frames_cached;
+        let frames_live = owned - frames_cached - frames_hidden;
         let sub_block_bytes = u64::from(self.config.frames_per_sub_block) * self.config.frame_bytes;
         let empty = self.blocks.unused_tokens() * sub_block_bytes / SUB_BLOCK_TOKENS as u64;
         Usage {
@@ -186,12 +197,13 @@ impl BlockManager {
             frames_free,
             frames_retiring,
             frames_live,
+            frames_hidden,
             frames_cached,
             frames_shrinking,
             frames_reserve: self.shrink_reserve,
             frames_shrinkable: self.queues.live_frames,
             frame_bytes: self.config.frame_bytes,
-            bytes_used: u64::from(frames_live + frames_cached) * self.config.frame_bytes - empty,
+            bytes_used: u64::from(owned) * self.config.frame_bytes - empty,
             bytes_reserved_empty: empty,
             blocks_live: self.blocks.in_use() - self.cached.len(),
             blocks_cached: self.cached.len(),
@@ -206,6 +218,7 @@ impl BlockManager {
         let state = &mut self.blocks[block];
         state.min_bits_counts[options.min_bits.class()] += 1;
         (state.priority, state.is_first) = (options.priority, index == 0);
+        state.viewers = 1;
         self.deltas.push(TableDelta::Block { block, level: 0 });
         block
     }
@@ -233,8 +246,11 @@ impl BlockManager {
         block.refs -= 1;
         block.min_bits_counts[options.min_bits.class()] -= 1;
         if block.refs > 0 {
+            self.rehide(id);
             return self.requeue(id);
         }
+        self.unhide(id);
+        let block = &mut self.blocks[id];
         block.priority = i32::MAX;
         block.busy_until = block.busy_until.max(self.epochs.current());
         let Some(entry) = block.entry.some() else {
@@ -262,21 +278,23 @@ impl BlockManager {
         }
     }
 
-    /// The duplicate that can serve most requests; of equals the oldest.
+    /// The duplicate that can serve most requests; of equals the oldest. It is worth most what
+    /// comes first in [`worth`](Self::worth).
     fn best_duplicate(&self, entry: EntryId) -> Option<BlockId> {
         let mut best: Option<BlockId> = None;
         for duplicate in self.index.get(entry).duplicates.iter(&self.blocks) {
-            if best.is_none_or(|best| self.servable_bits(duplicate) > self.servable_bits(best)) {
+            if best.is_none_or(|best| self.worth(duplicate) > self.worth(best)) {
                 best = Some(duplicate);
             }
         }
         best
     }
 
-    /// The highest `min_kv_bits` of a request that the block can serve.
-    fn servable_bits(&self, id: BlockId) -> u8 {
+    /// How much of what later prompts may ask for a block can serve: the highest `min_kv_bits` of a
+    /// request, then whether prompts may end within a window's length behind it.
+    fn worth(&self, id: BlockId) -> (u8, bool) {
         let block = &self.blocks[id];
-        block.bits.min(block.input_bits)
+        (block.bits.min(block.input_bits), !block.is_trimmed)
     }
 
     /// Frees a block that neither a sequence nor the prefix cache holds.
@@ -290,9 +308,20 @@ impl BlockManager {
         if self.blocks[id].is_shrinking {
             self.abandon_shrink(id);
         }
-        self.frames
-            .give(self.blocks.frames(id), until, self.epochs.done());
+        self.give_frames_of(id, until);
         self.blocks.remove(id);
+    }
+
+    /// Gives back all frames of a block.
+    fn give_frames_of(&mut self, id: BlockId, until: Epoch) {
+        let done = self.epochs.done();
+        match self.blocks[id].is_trimmed {
+            false => self.frames.give(self.blocks.frames(id), until, done),
+            true => {
+                let owned: Vec<u32> = self.blocks.owned(id).collect();
+                self.frames.give(&owned, until, done);
+            }
+        }
     }
 
     /// Cancels the copies to a block that is freed before the step that would do them begins.
@@ -322,25 +351,29 @@ impl BlockManager {
     fn reclaim(&mut self) {
         let done = self.epochs.done();
         self.frames.reclaim(done);
-        if self.cached.retire(done) {
+        let (cached, hidden) = (self.cached.retire(done), self.hidden.retire(done));
+        if cached || hidden {
             self.index.touch();
         }
         self.finish_shrinks();
     }
 
-    /// Evicts cached blocks, least recently used first, until `frames` are free. The caller has
-    /// checked that there are enough.
+    /// Evicts cached blocks and trims hidden ones, in one order of age, until `frames` are free.
+    /// The caller has checked that there are enough.
     fn evict_until(&mut self, frames: u32) {
         let done = self.epochs.done();
-        let mut next = self.cached.oldest();
         while self.frames.free() < frames {
-            let id = next.expect("what is evictable is counted");
-            if self.blocks[id].busy_until > done {
-                next = crate::list::List::after(&self.blocks, id);
-                continue;
+            let is_idle = |id: &BlockId| self.blocks[*id].busy_until <= done;
+            let cached = self.cached.iter(&self.blocks).find(is_idle);
+            let hidden = self.hidden.iter().find(|(_, id)| is_idle(id));
+            match (cached, hidden) {
+                (Some(id), None) => self.evict(id, done),
+                (Some(id), Some((at, _))) if self.blocks[id].cached_at < at => {
+                    self.evict(id, done);
+                }
+                (_, Some((_, id))) => self.trim(id),
+                (None, None) => unreachable!("what is evictable is counted"),
             }
-            self.evict(id, done);
-            next = self.cached.oldest();
         }
     }
 

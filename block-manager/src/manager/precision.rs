@@ -1,7 +1,10 @@
 //! The precision of blocks: how far they may shrink, and at which bits sequences read them.
 
 use super::BlockManager;
-use crate::{BlockId, LevelUse, SeqBits, SeqId, precision::MinBits};
+use crate::{
+    BlockId, LevelUse, SeqBits, SeqId,
+    precision::{LevelTable, MinBits},
+};
 
 /// A block that only the prefix cache keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,12 +105,18 @@ impl BlockManager {
             .zip(0_u16..)
             .filter(|((blocks, _), _)| **blocks > 0)
             .map(|((&blocks, &cached), level)| {
-                let bytes = self.config.levels.level(level).size.bytes;
+                let bytes = |levels: &LevelTable| levels.level(level).size.bytes;
+                let whole = bytes(&self.config.levels);
+                let window = self.config.window.as_ref();
+                let kept = window.map_or(whole, |window| bytes(&window.kept));
+                let trimmed = self.blocks.trimmed_by_level()[usize::from(level)];
                 LevelUse {
                     level,
                     blocks,
                     cached,
-                    bytes: bytes * u64::from(blocks),
+                    trimmed,
+                    cached_trimmed: self.cached.trimmed_by_level()[usize::from(level)],
+                    bytes: whole * u64::from(blocks - trimmed) + kept * u64::from(trimmed),
                 }
             })
     }

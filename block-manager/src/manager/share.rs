@@ -2,8 +2,10 @@
 
 use super::BlockManager;
 use crate::{
-    BLOCK_TOKENS, BlockId, PrefixCursor, SeqId, SeqOptions, Slot, TableDelta, precision::MinBits,
-    prefix::EntryId, sequence::Sequence,
+    BLOCK_TOKENS, BlockId, PrefixCursor, SeqId, SeqOptions, Slot, TableDelta,
+    precision::MinBits,
+    prefix::{EntryId, Prefixes},
+    sequence::Sequence,
 };
 
 /// What the prefix cache holds of a prompt.
@@ -44,14 +46,13 @@ impl BlockManager {
         max_tokens: usize,
         min_bits: MinBits,
     ) -> PrefixHit {
-        cursor.seek(
-            &self.index,
-            &self.blocks,
-            tokens,
-            max_tokens,
-            min_bits,
-            self.epochs.done(),
-        )
+        let prefixes = Prefixes {
+            index: &self.index,
+            blocks: &self.blocks,
+            config: &self.config,
+            done: self.epochs.done(),
+        };
+        cursor.seek(prefixes, tokens, max_tokens, min_bits)
     }
 
     /// Starts a sequence with what [`lookup`](Self::lookup) finds for the same arguments.
@@ -88,6 +89,7 @@ impl BlockManager {
         let row = self.seqs.at_mut(slot);
         (row.committed, row.allocated) = (hit.tokens, hit.tokens);
         row.read.lowest = lowest;
+        self.view_row(slot);
         self.protect_row(slot);
         Created {
             slot,
@@ -116,6 +118,7 @@ impl BlockManager {
         let row = self.seqs.at_mut(slot);
         (row.committed, row.allocated, row.read) = (committed, committed, read);
         row.recent_from = recent_from;
+        self.view_row(slot);
         self.protect_row(slot);
         for index in 0..self.seqs.at(slot).recent_blocks().len() {
             self.pin(self.seqs.at(slot).recent_blocks()[index]);
@@ -138,6 +141,9 @@ impl BlockManager {
         for index in 0..self.seqs.at(slot).recent_blocks().len() {
             self.unpin(self.seqs.at(slot).recent_blocks()[index]);
         }
+        for index in self.seqs.at(slot).window_from..self.seqs.at(slot).blocks.len() {
+            self.unview(self.seqs.at(slot).blocks[index]);
+        }
         let options = self.seqs.at(slot).options;
         // Last block first, so that eviction takes children before their parents.
         for index in (0..self.seqs.at(slot).blocks.len()).rev() {
@@ -149,10 +155,10 @@ impl BlockManager {
     /// Frames that no other sequence holds, which releasing this one would free or make evictable,
     /// some of them only when the steps in flight retire.
     pub fn releasable_frames(&self, seq: SeqId) -> u32 {
-        let blocks = self.seqs.get(seq).blocks.iter().map(|&id| &self.blocks[id]);
+        let blocks = self.seqs.get(seq).blocks.iter();
         blocks
-            .filter(|block| block.refs == 1)
-            .map(|block| u32::from(block.frames))
+            .filter(|&&id| self.blocks[id].refs == 1)
+            .map(|&id| self.held_frames(id))
             .sum()
     }
 
@@ -167,6 +173,21 @@ impl BlockManager {
         row.blocks.push(block);
         self.deltas.push(TableDelta::Row { slot, index, block });
         self.requeue(block);
+    }
+
+    /// Counts a sequence that has just attached all its blocks among the viewers of those in its
+    /// window.
+    fn view_row(&mut self, slot: Slot) {
+        let row = self.seqs.at(slot);
+        let (from, blocks) = (self.first_visible(row.committed), row.blocks.len());
+        self.seqs.at_mut(slot).window_from = from;
+        for index in 0..blocks {
+            let block = self.seqs.at(slot).blocks[index];
+            match index < from {
+                true => self.rehide(block),
+                false => self.view(block),
+            }
+        }
     }
 
     fn protect_row(&mut self, slot: Slot) {

@@ -6,7 +6,7 @@
 //! that is half written, and a shrink that fails leaves everything as it was.
 
 use super::{BlockManager, OutOfFrames};
-use crate::{BlockId, StepId, TableDelta, epoch::Epoch};
+use crate::{BlockId, NO_FRAME, StepId, TableDelta, epoch::Epoch};
 
 /// One block that the step being planned shrinks.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,11 +18,20 @@ pub struct ShrinkJob {
     /// Precision level of the pages to be written to `new`.
     pub to: u16,
     /// Frames to read. This step and those submitted before it returns read the block there.
+    /// [`NO_FRAME`] stands in for windowed ones that it has given back.
     pub old: Vec<u32>,
-    /// Frames to write. No step reads them before this one has retired.
+    /// Frames to write, in the same way. No step reads them before this one has retired.
     pub new: Vec<u32>,
     /// Whether a sequence holds the block; otherwise only the prefix cache does.
     pub live: bool,
+}
+
+impl ShrinkJob {
+    /// Frames that come free.
+    pub fn frames_freed(&self) -> usize {
+        let owned = |frames: &[u32]| frames.iter().filter(|&&f| f != NO_FRAME).count();
+        owned(&self.old) - owned(&self.new)
+    }
 }
 
 /// A shrink whose step has not retired.
@@ -32,6 +41,7 @@ pub(super) struct PendingShrink {
     /// None: the block was freed meanwhile.
     pub(super) block: BlockId,
     to: u16,
+    /// Its new frames, from the first place on.
     pub(super) new: Vec<u32>,
     failed: bool,
 }
@@ -47,20 +57,21 @@ impl BlockManager {
         if state.is_shrinking || state.cannot_shrink || !state.sealed {
             return Ok(None);
         }
-        let to = self
-            .config
-            .levels
-            .next_target(state.level, self.min_bits(block));
+        let levels = self.levels_of(block);
+        let to = levels.next_target(state.level, self.min_bits(block));
         to.map(|to| self.issue(block, to)).transpose()
     }
 
     pub(super) fn issue(&mut self, block: BlockId, to: u16) -> Result<ShrinkJob, OutOfFrames> {
-        let count = self.config.level_frames(to);
+        let count = self.levels_of(block).level(to).size.frames;
         let free = self.frames.free();
         if count > free {
             return Err(OutOfFrames {
                 missing: count - free,
             });
+        }
+        if self.blocks[block].hidden_at > 0 {
+            self.trim(block);
         }
         let mut new = vec![0; count as usize];
         self.frames.take(&mut new);
@@ -80,9 +91,10 @@ impl BlockManager {
         self.index.touch();
         self.requeue(block);
         let old = self.blocks.frames(block).to_vec();
+        let bytes = u64::from(self.blocks[block].frames) * self.config.frame_bytes;
         self.issued += 1;
-        self.issued_bytes += old.len() as u64 * self.config.frame_bytes;
-        self.shrunk_bytes += old.len() as u64 * self.config.frame_bytes;
+        self.issued_bytes += bytes;
+        self.shrunk_bytes += bytes;
         self.pending_frames += count;
         self.pending.push_back(PendingShrink {
             epoch: planned,
@@ -91,6 +103,7 @@ impl BlockManager {
             new: new.clone(),
             failed: false,
         });
+        new.resize(self.config.level_frames(to) as usize, NO_FRAME);
         Ok(ShrinkJob {
             block,
             from,
@@ -139,7 +152,8 @@ impl BlockManager {
             state.bits = self.config.levels.level(level).lowest_bits;
             self.frames.give(&pending.new, 0, done);
             self.index.touch();
-            return self.requeue(block);
+            self.requeue(block);
+            return self.rehide(block);
         }
         let is_cached = state.refs == 0;
         let until = if is_cached {
@@ -150,25 +164,24 @@ impl BlockManager {
         if is_cached {
             self.cached.discount(&self.blocks, block, done);
         }
-        self.frames.give(self.blocks.frames(block), until, done);
-        self.blocks.move_to(block, to, &pending.new);
+        self.give_frames_of(block, until);
+        let places = self.config.level_frames(to) as usize;
+        self.blocks.move_to(block, to, &pending.new, places);
         if is_cached {
             self.cached.count(&self.blocks, block, done);
         }
         self.index.touch();
         self.level_changes += 1;
         self.deltas.push(TableDelta::Block { block, level: to });
-        let deltas = pending
-            .new
-            .iter()
-            .zip(0_u32..)
-            .map(|(&frame, index)| TableDelta::Frame {
-                block,
-                index,
-                frame,
-            });
+        let frames = self.blocks.frames(block).iter().zip(0_u32..);
+        let deltas = frames.map(|(&frame, index)| TableDelta::Frame {
+            block,
+            index,
+            frame,
+        });
         self.deltas.extend(deltas);
         self.requeue(block);
+        self.rehide(block);
     }
 
     /// A block that shrinks is freed: its new frames go with it.

@@ -2,11 +2,29 @@
 
 use super::{EntryId, PrefixIndex};
 use crate::{
-    BLOCK_TOKENS, PrefixHit,
-    block::{BlockTokens, Blocks},
+    BLOCK_TOKENS, PoolConfig, PrefixHit,
+    block::{Block, BlockTokens, Blocks},
     epoch::Epoch,
     precision::MinBits,
 };
+
+/// What a lookup looks at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prefixes<'a> {
+    pub(crate) index: &'a PrefixIndex,
+    pub(crate) blocks: &'a Blocks,
+    pub(crate) config: &'a PoolConfig,
+    /// Steps up to this one have retired.
+    pub(crate) done: Epoch,
+}
+
+impl Prefixes<'_> {
+    /// The first of `blocks` blocks that a token behind them sees in every layer.
+    fn first_visible(&self, blocks: usize) -> usize {
+        let window = self.config.window.as_ref();
+        window.map_or(0, |window| window.first_visible(blocks * BLOCK_TOKENS))
+    }
+}
 
 /// What a lookup of one prompt found. Looking it up again costs nothing while the prefix cache has
 /// not changed; after a change, blocks that matched are not hashed or compared again. A cursor
@@ -15,6 +33,8 @@ use crate::{
 pub struct PrefixCursor {
     /// Entries that matched, from the prompt's start, each with its generation then.
     matched: Vec<(EntryId, u32)>,
+    /// So many of them are the hit: where windows look back from its end, no block is trimmed.
+    used: usize,
     /// Hash of the chain one block longer than `matched`.
     next_hash: Option<u64>,
     /// The cache's version and what was asked for when `hit` was found: blocks, and their bits.
@@ -26,26 +46,26 @@ impl PrefixCursor {
     /// Forgets everything, to be used for another prompt.
     pub fn clear(&mut self) {
         self.matched.clear();
+        self.used = 0;
         self.next_hash = None;
         self.seen = (0, 0, 0);
     }
 
     /// Entries of the last hit, from the prompt's start.
     pub(crate) fn entries(&self) -> impl Iterator<Item = EntryId> + '_ {
-        self.matched.iter().map(|&(id, _)| id)
+        self.matched[..self.used].iter().map(|&(id, _)| id)
     }
 
     /// Brings the cursor up to date: the longest published chain of whole blocks that starts
     /// `tokens` and covers at most `max_tokens` of them.
     pub(crate) fn seek(
         &mut self,
-        index: &PrefixIndex,
-        blocks: &Blocks,
+        prefixes: Prefixes<'_>,
         tokens: &[u32],
         max_tokens: usize,
         min_bits: MinBits,
-        done: Epoch,
     ) -> PrefixHit {
+        let Prefixes { index, blocks, .. } = prefixes;
         let wanted = tokens.len().min(max_tokens) / BLOCK_TOKENS;
         let seen = (index.version, wanted, min_bits.0);
         if self.seen == seen {
@@ -72,9 +92,10 @@ impl PrefixCursor {
             self.next_hash = None;
         }
         self.seen = seen;
+        self.used = self.longest_whole(prefixes);
         self.hit = PrefixHit {
-            tokens: self.matched.len() * BLOCK_TOKENS,
-            frames_revived: self.evictable_frames(index, blocks, done),
+            tokens: self.used * BLOCK_TOKENS,
+            frames_revived: self.frames_revived(prefixes),
         };
         self.hit
     }
@@ -107,18 +128,43 @@ impl PrefixCursor {
         index.find(blocks, parent, hash, tokens)
     }
 
-    /// Frames of the matches that eviction could free now. No live block is below a cached one, so
-    /// the cached blocks come last.
-    fn evictable_frames(&self, index: &PrefixIndex, blocks: &Blocks, done: Epoch) -> u32 {
-        let tail = self
-            .matched
-            .iter()
-            .rev()
-            .map(|&(id, _)| &blocks[index.get(id).block]);
-        let cached = tail.take_while(|block| block.refs == 0);
-        cached
-            .filter(|block| block.busy_until <= done)
-            .map(|block| u32::from(block.frames))
-            .sum()
+    /// The most matches from whose end no window looks back at a trimmed block.
+    fn longest_whole(&self, prefixes: Prefixes<'_>) -> usize {
+        let mut used = self.matched.len();
+        loop {
+            let seen = prefixes.first_visible(used)..used;
+            let is_trimmed = |&index: &usize| self.block(prefixes, index).is_trimmed;
+            match seen.rev().find(is_trimmed) {
+                Some(trimmed) => used = trimmed,
+                None => return used,
+            }
+        }
+    }
+
+    fn block<'a>(&self, prefixes: Prefixes<'a>, index: usize) -> &'a Block {
+        let (id, _) = self.matched[index];
+        &prefixes.blocks[prefixes.index.get(id).block]
+    }
+
+    /// Frames that eviction and trimming could free now, and not once a sequence has the hit.
+    fn frames_revived(&self, prefixes: Prefixes<'_>) -> u32 {
+        let first_visible = prefixes.first_visible(self.used);
+        let revived = (0..self.used).map(|index| {
+            let block = self.block(prefixes, index);
+            let windowed = match block.is_trimmed {
+                true => 0,
+                false => prefixes.config.windowed_frames(block.level),
+            };
+            let is_visible = index >= first_visible;
+            match (block.refs, block.hidden_at) {
+                _ if block.busy_until > prefixes.done => 0,
+                (0, _) if is_visible => u32::from(block.frames),
+                // It becomes a hidden one.
+                (0, _) => u32::from(block.frames) - windowed,
+                (_, 1..) if is_visible => windowed,
+                _ => 0,
+            }
+        });
+        revived.sum()
     }
 }

@@ -22,6 +22,7 @@ use crate::{
 };
 
 pub use cursor::PrefixCursor;
+pub(crate) use cursor::Prefixes;
 pub(crate) use hash::ChainHash;
 
 /// Buckets allocated at first; an index with more entries doubles them.

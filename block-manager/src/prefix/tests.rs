@@ -3,10 +3,14 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::{BLOCK_TOKENS, PoolConfig, epoch::Epoch};
+use crate::{BLOCK_TOKENS, PoolConfig, epoch::Epoch, precision::MinBits};
+
+fn config() -> PoolConfig {
+    PoolConfig::whole(1 << 12, 1, 1)
+}
 
 fn blocks() -> Blocks {
-    Blocks::new(&PoolConfig::whole(1 << 12, 1, 1))
+    Blocks::new(&config())
 }
 
 /// A small generator of our own: the sequence must not depend on a crate's version.
@@ -68,14 +72,14 @@ fn finds_what_a_map_of_prefixes_finds_although_hashes_collide() {
                 assert_eq!(found, map.get(&tokens).copied());
                 let whole = text(which, 5);
                 let longest = (1..=5).take_while(|n| map.contains_key(&whole[..n * BLOCK_TOKENS]));
-                let hit = cursors[which as usize].seek(
-                    &index,
-                    &blocks,
-                    &whole,
-                    whole.len(),
-                    crate::precision::MinBits::ANY,
-                    Epoch::MAX,
-                );
+                let prefixes = Prefixes {
+                    index: &index,
+                    blocks: &blocks,
+                    config: &config(),
+                    done: Epoch::MAX,
+                };
+                let cursor = &mut cursors[which as usize];
+                let hit = cursor.seek(prefixes, &whole, whole.len(), MinBits::ANY);
                 assert_eq!(hit.tokens, longest.count() * BLOCK_TOKENS);
                 hits += u32::from(found.is_some());
             }

@@ -4,9 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
+use super::is_windowed;
 use ebb_block_manager::{
-    BLOCK_TOKENS, BlockId, BlockManager, PoolConfig, SUB_BLOCK_TOKENS, SeqId, ShrinkJob, Slot,
-    TableDelta,
+    BLOCK_TOKENS, BlockId, BlockManager, NO_FRAME, PoolConfig, SUB_BLOCK_TOKENS, SeqId, ShrinkJob,
+    Slot, TableDelta,
 };
 
 /// Digest of a prefix of token ids.
@@ -92,15 +93,19 @@ impl Device {
                 ));
             }
         }
-        let rows = sequences
-            .iter()
-            .flat_map(|rows| pool.table(SeqId(rows.seq)).iter());
-        let mut touched: HashSet<u32> = rows.flat_map(|(_, frames)| frames).copied().collect();
+        let mut touched = HashSet::new();
+        for rows in &sequences {
+            for (index, (level, frames)) in pool.table(SeqId(rows.seq)).iter().enumerate() {
+                let seen = self.seen(rows, index, level, frames);
+                touched.extend(seen.filter(|&frame| frame != NO_FRAME));
+            }
+        }
         touched.extend(copies.iter().flat_map(|&(from, to)| [from, to]));
         touched.extend(
             shrinks
                 .iter()
-                .flat_map(|job| job.old.iter().chain(&job.new)),
+                .flat_map(|job| job.old.iter().chain(&job.new))
+                .filter(|&&frame| frame != NO_FRAME),
         );
         self.in_flight.insert(id, touched.clone());
         self.queue.push_back(Step {
@@ -167,7 +172,8 @@ impl Device {
     /// Cells of the 128 tokens of a full block.
     fn cells(&self, level: u16, frames: &[u32]) -> Vec<u64> {
         if level > 0 {
-            return frames.iter().map(|&f| self.frames[f as usize][0]).collect();
+            let owned = frames.iter().filter(|&&f| f != NO_FRAME);
+            return owned.map(|&f| self.frames[f as usize][0]).collect();
         }
         (0..BLOCK_TOKENS).map(|at| self.cell(frames, at)).collect()
     }
@@ -176,9 +182,8 @@ impl Device {
     fn cell(&self, frames: &[u32], at: usize) -> u64 {
         let per = self.config.frames_per_sub_block as usize;
         let own = &frames[at / SUB_BLOCK_TOKENS * per..][..per];
-        let mut cells = own
-            .iter()
-            .map(|&f| self.frames[f as usize][at % SUB_BLOCK_TOKENS]);
+        let owned = own.iter().filter(|&&f| f != NO_FRAME);
+        let mut cells = owned.map(|&f| self.frames[f as usize][at % SUB_BLOCK_TOKENS]);
         let first = cells.next().expect("a sub-block has frames");
         if cells.all(|cell| cell == first) {
             first
@@ -195,7 +200,7 @@ impl Device {
         if job.from > 0 && last != self.frames[job.old[0] as usize][0] {
             return Err(format!("{} was torn before it shrinks", job.block));
         }
-        for &frame in &job.new {
+        for &frame in job.new.iter().filter(|&&f| f != NO_FRAME) {
             // The digest of the last token is that of the whole block.
             self.frames[frame as usize] = vec![last];
         }
@@ -237,6 +242,8 @@ impl Device {
         let digests = prefix_digests(&rows.tokens);
         for (block, expected) in digests.chunks(BLOCK_TOKENS).enumerate() {
             let (level, frames) = self.block(rows, block * BLOCK_TOKENS)?;
+            let frames: Vec<u32> = self.seen(rows, block, level, frames).collect();
+            let frames = &frames[..];
             let is_right = if level > 0 {
                 self.cells(level, frames)
                     .iter()
@@ -255,6 +262,27 @@ impl Device {
         Ok(())
     }
 
+    /// The frames of a block that a step reads: behind the window of the first token that it
+    /// computes none that is windowed.
+    fn seen<'a>(
+        &'a self,
+        rows: &Rows,
+        block: usize,
+        level: u16,
+        frames: &'a [u32],
+    ) -> impl Iterator<Item = u32> + 'a {
+        let window = self.config.window.as_ref();
+        let first = window.map_or(0, |w| (rows.from + 1).saturating_sub(w.tokens as usize));
+        let is_behind = (block + 1) * BLOCK_TOKENS <= first;
+        let places = frames.iter().enumerate();
+        places.map(
+            move |(at, &frame)| match is_windowed(&self.config, level, at) {
+                true if is_behind => NO_FRAME,
+                _ => frame,
+            },
+        )
+    }
+
     fn block(&self, rows: &Rows, position: usize) -> Result<(u16, &[u32]), String> {
         let index = (position / BLOCK_TOKENS) as u32;
         let id = self.rows.get(&(rows.slot, index));
@@ -270,10 +298,11 @@ impl Device {
             assert!(names.insert(slot), "two sequences share {slot:?}");
             for (index, (level, frames)) in pool.table(SeqId(seq)).iter().enumerate() {
                 let id = self.rows[&(slot, index as u32)];
-                assert_eq!(
-                    (level, frames),
-                    (self.blocks[&id].0, &self.blocks[&id].1[..])
-                );
+                let (known_level, known) = &self.blocks[&id];
+                assert_eq!((level, frames.len()), (*known_level, known.len()));
+                // Nobody is told what a block has given back.
+                let pairs = frames.iter().zip(known);
+                pairs.for_each(|(frame, known)| assert!(*frame == NO_FRAME || frame == known));
             }
         }
     }

@@ -8,7 +8,7 @@ pub(crate) mod trace;
 use std::collections::BTreeMap;
 
 use ebb_block_manager::{
-    PoolConfig,
+    PoolConfig, WindowConfig,
     precision::{BlockSize, LevelChange, LevelTable, Page, PageLevel, PageSide, ShrinkOrder},
 };
 
@@ -22,6 +22,45 @@ pub(crate) fn config(frames: u32, frames_per_sub_block: u32) -> PoolConfig {
 
 /// Positions of a model of two layers, whose bytes are the nominal bits.
 pub(crate) fn levels(block_frames: u32) -> LevelTable {
+    levels_of(&[0, 1], |bits| (block_frames * bits).div_ceil(64))
+}
+
+/// A window over the second of the two layers.
+pub(crate) fn window(config: &PoolConfig, tokens: u32) -> WindowConfig {
+    let kept_per_sub_block = config.frames_per_sub_block.div_ceil(2);
+    let kept = levels_of(&[0], |bits| (8 * kept_per_sub_block * bits).div_ceil(32));
+    let levels = 0..config.levels.len() as u16;
+    let levels = levels.map(|at| kept.level(at).size.frames.min(config.level_frames(at)));
+    let levels: Vec<u32> = levels.collect();
+    let mut level = 0;
+    let kept = match config.levels.len() {
+        1 => LevelTable::whole(8 * kept_per_sub_block),
+        _ => levels_of(&[0], |_| {
+            level += 1;
+            levels[level - 1]
+        }),
+    };
+    WindowConfig {
+        tokens,
+        tokens_ahead: 128,
+        kept_per_sub_block,
+        kept,
+    }
+}
+
+/// Whether a place of a block is windowed.
+pub(crate) fn is_windowed(config: &PoolConfig, level: u16, place: usize) -> bool {
+    let Some(window) = &config.window else {
+        return false;
+    };
+    match level {
+        0 => place as u32 % config.frames_per_sub_block >= window.kept_per_sub_block,
+        _ => place as u32 >= window.kept.level(level).size.frames,
+    }
+}
+
+/// Those positions by what these layers take; `frames` of so many bits.
+fn levels_of(of: &[u16], mut frames: impl FnMut(u32) -> u32) -> LevelTable {
     use PageSide::{K, V};
     let order = [
         (V, [0, 1], 8),
@@ -40,13 +79,14 @@ pub(crate) fn levels(block_frames: u32) -> LevelTable {
     let order = ShrinkOrder::new(2, changes.collect()).expect("every page shrinks");
     LevelTable::new(&order, |taken| {
         let mut bits = BTreeMap::new();
-        taken
+        let counted = taken
             .iter()
-            .for_each(|change| _ = bits.insert(change.page, change.to.bits));
-        let whole = 16 * (4 - bits.len() as u32);
+            .filter(|change| of.contains(&change.page.layer));
+        counted.for_each(|change| _ = bits.insert(change.page, change.to.bits));
+        let whole = 16 * (2 * of.len() as u32 - bits.len() as u32);
         let sum = whole + bits.values().map(|&b| u32::from(b)).sum::<u32>();
         BlockSize {
-            frames: (block_frames * sum).div_ceil(64),
+            frames: frames(sum),
             bytes: sum.into(),
         }
     })

@@ -402,8 +402,8 @@ impl Harness {
             (model.free(), model.retiring())
         );
         assert_eq!(
-            (usage.frames_cached, usage.frames_live),
-            model.cached_and_live()
+            (usage.frames_cached, usage.frames_live, usage.frames_hidden),
+            model.cached_live_hidden()
         );
         assert_eq!(usage.blocks_published, model.published());
         assert_eq!(usage.frames_shrinking, model.shrinking());
@@ -417,6 +417,8 @@ impl Harness {
 
     /// Ends everything: no frame may be lost.
     pub(crate) fn finish(mut self) -> Result<Coverage, String> {
+        self.coverage.count("blocks hidden", self.model.hid);
+        self.coverage.count("blocks trimmed", self.model.trimmed);
         // The last plan's shrinks need a step.
         for _ in 0..2 {
             while !self.in_flight.is_empty() {

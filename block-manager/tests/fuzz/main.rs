@@ -9,7 +9,7 @@ mod harness;
 
 use std::{cell::RefCell, panic::catch_unwind};
 
-use common::{config, levels};
+use common::{config, levels, window};
 use coverage::Coverage;
 use ebb_block_manager::{PoolConfig, precision::MinBits};
 use harness::Harness;
@@ -31,7 +31,9 @@ const KINDS: [(&str, u16); 9] = [
     ("shrink", 6),
 ];
 /// What must be reached, each more than a hundred times.
-const RARE: [&str; 12] = [
+const RARE: [&str; 14] = [
+    "blocks hidden",
+    "blocks trimmed",
     "frames copied on write",
     "copies cancelled",
     "blocks found in the cache",
@@ -69,6 +71,7 @@ struct Case {
     frames_per_sub_block: u32,
     prefix_cache: bool,
     shrinks: bool,
+    window: Option<u32>,
     ops: Vec<Op>,
 }
 
@@ -86,6 +89,7 @@ impl Case {
             };
             config.frames += block;
         }
+        config.window = self.window.map(|tokens| window(&config, tokens));
         config
     }
 }
@@ -94,32 +98,36 @@ impl Case {
 fn case(ops: usize) -> impl Strategy<Value = Case> {
     let pool = (
         20..300_u32,
-        1..3_u32,
+        1..4_u32,
         prop::bool::weighted(0.9),
         any::<bool>(),
+        prop::option::of(prop::sample::select(&[1, 17, 100, 128, 129, 130, 300][..])),
     );
     let weights =
         KINDS.map(|(_, often)| prop_oneof![1 => Just(0), 7 => Just(often), 2 => 1..20_u16]);
     let op = (any::<u16>(), any::<u16>(), any::<u16>(), any::<u16>());
     let ops = prop::collection::vec(op, ops);
-    (pool, weights, ops).prop_map(|((sub_blocks, per, prefix_cache, shrinks), weights, ops)| {
-        let kinds = weights
-            .iter()
-            .zip(0..)
-            .flat_map(|(&w, kind)| vec![kind; w.into()]);
-        let kinds: Vec<usize> = kinds.collect();
-        let pick = |kind: u16| kinds.get(usize::from(kind) % kinds.len().max(1));
-        Case {
-            frames: sub_blocks * per,
-            frames_per_sub_block: per,
-            prefix_cache,
-            shrinks,
-            ops: ops
-                .into_iter()
-                .filter_map(|(k, a, b, c)| Some(Op(*pick(k)?, a, b, c)))
-                .collect(),
-        }
-    })
+    (pool, weights, ops).prop_map(
+        |((sub_blocks, per, prefix_cache, shrinks, window), weights, ops)| {
+            let kinds = weights
+                .iter()
+                .zip(0..)
+                .flat_map(|(&w, kind)| vec![kind; w.into()]);
+            let kinds: Vec<usize> = kinds.collect();
+            let pick = |kind: u16| kinds.get(usize::from(kind) % kinds.len().max(1));
+            Case {
+                frames: sub_blocks * per,
+                frames_per_sub_block: per,
+                prefix_cache,
+                shrinks,
+                window,
+                ops: ops
+                    .into_iter()
+                    .filter_map(|(k, a, b, c)| Some(Op(*pick(k)?, a, b, c)))
+                    .collect(),
+            }
+        },
+    )
 }
 
 fn run(case: &Case) -> Result<Coverage, String> {

@@ -10,6 +10,7 @@ mod prefix;
 mod pressure;
 mod reuse;
 mod shrink;
+mod window;
 
 use common::{config, text};
 use ebb_block_manager::{BlockManager, SeqId};

@@ -4,6 +4,7 @@
 
 mod memory;
 mod shrink;
+mod window;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,6 +32,9 @@ struct Block {
     is_first: bool,
     cannot_shrink: bool,
     shrink: Option<shrink::Under>,
+    trimmed: bool,
+    /// Order of becoming cached.
+    cached_at: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -56,6 +60,8 @@ pub(crate) struct Model {
     published: BTreeMap<Vec<u32>, Copies>,
     /// Blocks that only the cache keeps, least recently used first.
     by_age: Vec<Key>,
+    /// Blocks that nobody sees, and the order in which they became that.
+    hidden: Vec<(u64, Key)>,
     in_flight: BTreeSet<u64>,
     memory: Memory,
     /// Copies that the next step has to do: to which block, how many frames.
@@ -68,6 +74,9 @@ pub(crate) struct Model {
     over: bool,
     /// How often a duplicate became the canonical block.
     pub(crate) better: u64,
+    /// How often a block became hidden, and was trimmed.
+    pub(crate) hid: u64,
+    pub(crate) trimmed: u64,
 }
 
 impl Model {
@@ -78,6 +87,7 @@ impl Model {
             seqs: BTreeMap::new(),
             published: BTreeMap::new(),
             by_age: Vec::new(),
+            hidden: Vec::new(),
             in_flight: BTreeSet::new(),
             memory: Memory::new(config.frames),
             copies: Vec::new(),
@@ -87,6 +97,8 @@ impl Model {
             begun: (false, false),
             over: false,
             better: 0,
+            hid: 0,
+            trimmed: 0,
             config,
         }
     }
@@ -110,11 +122,12 @@ impl Model {
     }
 
     fn evictable(&self) -> u32 {
-        let blocks = self.by_age.iter().map(|key| &self.blocks[key]);
-        blocks
-            .filter(|block| block.wait.is_over())
-            .map(|block| block.frames)
-            .sum()
+        let is_idle = |key: &&Key| self.blocks[*key].wait.is_over();
+        let cached = self.by_age.iter().filter(is_idle);
+        let cached: u32 = cached.map(|key| self.blocks[key].frames).sum();
+        let hidden = self.hidden.iter().map(|(_, key)| key).filter(is_idle);
+        let hidden: u32 = hidden.map(|key| self.hidden_frames(*key)).sum();
+        cached + hidden
     }
 
     pub(crate) fn free(&self) -> u32 {
@@ -141,22 +154,42 @@ impl Model {
         max_tokens: usize,
         min_bits: MinBits,
     ) -> (usize, u32) {
-        let (mut found, mut revived) = (0, 0);
+        let (mut found, mut chain) = (0, Vec::new());
         let max = tokens.len().min(max_tokens);
         while found + BLOCK_TOKENS <= max {
             let Some(copies) = self.published.get(&tokens[..found + BLOCK_TOKENS]) else {
                 break;
             };
-            let block = &self.blocks[&copies[0]];
             if self.servable_bits(copies[0]) < min_bits.0 {
                 break;
             }
-            if self.by_age.contains(&copies[0]) && block.wait.is_over() {
-                revived += block.frames;
-            }
+            chain.push(copies[0]);
             found += BLOCK_TOKENS;
         }
-        (found, revived)
+        let is_whole = |blocks: &usize| {
+            let seen = &chain[self.first_visible(blocks * BLOCK_TOKENS)..*blocks];
+            seen.iter().all(|key| !self.blocks[key].trimmed)
+        };
+        let used = (0..=chain.len())
+            .rev()
+            .find(is_whole)
+            .expect("nothing is whole");
+        let first = self.first_visible(used * BLOCK_TOKENS);
+        let revived = chain[..used].iter().zip(0..).map(|(key, at)| {
+            let block = &self.blocks[key];
+            let windowed = match block.trimmed {
+                true => 0,
+                false => self.windowed(block.level),
+            };
+            match (block.wait.is_over(), self.by_age.contains(key)) {
+                (false, _) => 0,
+                (true, true) if at < first => block.frames - windowed,
+                (true, true) => block.frames,
+                (true, false) if at < first => 0,
+                (true, false) => self.hidden_frames(*key),
+            }
+        });
+        (used * BLOCK_TOKENS, revived.sum())
     }
 
     pub(crate) fn create(
@@ -182,11 +215,12 @@ impl Model {
             Sequence {
                 committed,
                 allocated: found,
-                blocks,
+                blocks: blocks.clone(),
                 options,
                 lowest,
             },
         );
+        self.look_at_windows(&blocks);
         found
     }
 
@@ -224,6 +258,7 @@ impl Model {
         if len <= seq.allocated {
             return Ok(());
         }
+        let mut let_go = Vec::new();
         let target = needed + self.reserve_needed_now();
         while needed > 0 && self.memory.free < target {
             self.evict_one();
@@ -240,6 +275,8 @@ impl Model {
                             row.blocks[index] = key;
                             let copied = self.open_frames(seq.allocated % BLOCK_TOKENS);
                             self.copies.push((key, copied));
+                            let_go.push(old);
+                            self.may_be_read(old);
                             for key in [old, key] {
                                 let block = self.blocks.get_mut(&key).expect("in use");
                                 block.wait.planned = true;
@@ -256,6 +293,7 @@ impl Model {
             block.frames = block.frames.max(wanted);
         }
         self.seqs.get_mut(&id).expect("alive").allocated = len;
+        self.look_at_windows(&let_go);
         Ok(())
     }
 
@@ -273,19 +311,27 @@ impl Model {
             is_first,
             cannot_shrink: false,
             shrink: None,
+            trimmed: false,
+            cached_at: 0,
         };
         self.blocks.insert(self.next_key, block);
         self.next_key
     }
 
-    /// Evicts the least recently used block that no step touches, and its descendants.
+    /// Evicts the least recently used block that no step touches, and its descendants, or takes the
+    /// windowed frames of one that has been hidden for longer.
     fn evict_one(&mut self) {
-        let is_idle = |key: &&Key| self.blocks[*key].wait.is_over();
-        let victim = *self
+        let is_idle = |key: &Key| self.blocks[key].wait.is_over();
+        let cached = self
             .by_age
             .iter()
-            .find(is_idle)
-            .expect("something is evictable");
+            .map(|&key| (self.blocks[&key].cached_at, key, false));
+        let hidden = self.hidden.iter().map(|&(at, key)| (at, key, true));
+        let idle = cached.chain(hidden).filter(|(_, key, _)| is_idle(key));
+        let (_, victim, is_hidden) = idle.min().expect("something is evictable");
+        if is_hidden {
+            return self.trim(victim);
+        }
         let prefix = self.blocks[&victim].prefix.clone();
         let gone: Vec<Key> = (self.published.iter())
             .filter(|(chain, _)| chain.starts_with(&prefix))
@@ -324,6 +370,15 @@ impl Model {
     }
 
     pub(crate) fn commit(&mut self, id: u64, tokens: &[u32]) {
+        let before = self.first_visible(self.seqs[&id].committed.len());
+        self.commit_tokens(id, tokens);
+        let seq = &self.seqs[&id];
+        let passed = seq.blocks[before..self.first_visible(seq.committed.len())].to_vec();
+        passed.iter().for_each(|key| self.may_be_read(*key));
+        self.look_at_windows(&passed);
+    }
+
+    fn commit_tokens(&mut self, id: u64, tokens: &[u32]) {
         for &token in tokens {
             let seq = self.seqs.get_mut(&id).expect("alive");
             seq.committed.push(token);
@@ -347,7 +402,7 @@ impl Model {
                     continue;
                 }
                 let (first, last) = (copies[0], copies.len() - 1);
-                if last > 0 && self.servable_bits(key) > self.servable_bits(first) {
+                if last > 0 && self.worth(key) > self.worth(first) {
                     self.published
                         .get_mut(&self.seqs[&id].committed)
                         .expect("just published")
@@ -360,7 +415,13 @@ impl Model {
 
     pub(crate) fn release(&mut self, id: u64) {
         let seq = self.seqs.remove(&id).expect("alive");
-        seq.blocks.iter().rev().for_each(|&key| self.dropped(key));
+        for key in &seq.blocks[self.first_visible(seq.committed.len())..] {
+            self.may_be_read(*key);
+        }
+        for &key in seq.blocks.iter().rev() {
+            self.dropped(key);
+            self.look_at_windows(&[key]);
+        }
     }
 
     /// A sequence no longer holds the block.
@@ -375,7 +436,11 @@ impl Model {
         block.priority = if prefix.is_empty() { 0 } else { i32::MAX };
         let best = self.best_twin(&prefix, key);
         match self.published.get_mut(&prefix) {
-            Some(copies) if copies.contains(&key) && copies.len() == 1 => self.by_age.push(key),
+            Some(copies) if copies.contains(&key) && copies.len() == 1 => {
+                self.births += 1;
+                self.blocks.get_mut(&key).expect("in use").cached_at = self.births;
+                self.by_age.push(key);
+            }
             Some(copies) => {
                 if copies.first() == Some(&key)
                     && let Some(best) = best
@@ -394,7 +459,7 @@ impl Model {
     fn best_twin(&self, prefix: &[u32], first: Key) -> Option<Key> {
         let copies = self.published.get(prefix)?;
         let duplicates = copies.iter().copied().filter(|&key| key != first);
-        duplicates.rev().max_by_key(|&key| self.servable_bits(key))
+        duplicates.rev().max_by_key(|&key| self.worth(key))
     }
 
     pub(crate) fn releasable(&self, id: u64) -> u32 {
@@ -402,7 +467,7 @@ impl Model {
             .blocks
             .iter()
             .filter(|key| self.holders(**key) == 1);
-        own.map(|key| self.blocks[key].frames).sum()
+        own.map(|key| self.held_frames(*key)).sum()
     }
 
     pub(crate) fn begin(&mut self, step: u64) {
@@ -449,9 +514,9 @@ impl Model {
         self.published.len() as u32
     }
 
-    /// Frames of cached blocks and of blocks that sequences hold.
-    pub(crate) fn cached_and_live(&self) -> (u32, u32) {
-        let frames = |(_, block): (&Key, &Block)| block.frames;
+    /// Frames of cached blocks, of blocks that sequences hold, and hidden ones.
+    pub(crate) fn cached_live_hidden(&self) -> (u32, u32, u32) {
+        let frames = |(key, _): (&Key, &Block)| self.held_frames(*key);
         let (cached, live): (Vec<_>, Vec<_>) = self
             .blocks
             .iter()
@@ -459,6 +524,10 @@ impl Model {
         (
             cached.into_iter().map(frames).sum(),
             live.into_iter().map(frames).sum(),
+            self.hidden
+                .iter()
+                .map(|(_, key)| self.hidden_frames(*key))
+                .sum(),
         )
     }
 }

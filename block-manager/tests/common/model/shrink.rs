@@ -17,6 +17,7 @@ pub(super) struct Under {
     pub(super) to: u16,
     pub(super) frames: u32,
     pub(super) wait: Wait,
+    issued: u64,
     failed: bool,
 }
 
@@ -97,8 +98,7 @@ impl Model {
         let block = &self.blocks[&key];
         let is_free = block.sealed && !block.cannot_shrink && block.shrink.is_none();
         let next = self
-            .config
-            .levels
+            .levels_of(key)
             .next_target(block.level, self.min_bits(key));
         next.filter(|_| is_free)
     }
@@ -122,17 +122,24 @@ impl Model {
         let Some(to) = self.next_target(key) else {
             return Ok(None);
         };
-        let frames = self.config.level_frames(to);
+        let frames = self.frames_at(key, to);
         if frames > self.memory.free {
             return Err(frames - self.memory.free);
         }
         Ok(Some(self.issue(key, to)))
     }
 
+    fn frames_at(&self, key: Key, level: u16) -> u32 {
+        self.levels_of(key).level(level).size.frames
+    }
+
     fn issue(&mut self, key: Key, to: u16) -> Job {
-        let frames = self.config.level_frames(to);
+        self.trim_if_hidden(key);
+        let frames = self.frames_at(key, to);
         self.memory.free -= frames;
         self.shrinks += 1;
+        self.births += 1;
+        let issued = self.births;
         let wait = Wait {
             planned: true,
             ..self.wait_now()
@@ -144,6 +151,7 @@ impl Model {
             to,
             frames,
             wait,
+            issued,
             failed: false,
         });
         (key, block.level, to)
@@ -159,7 +167,12 @@ impl Model {
 
     pub(super) fn finish_shrinks(&mut self) {
         let now = self.wait_now();
-        for (key, block) in &mut self.blocks {
+        let under = |key: &Key| self.blocks[key].shrink.as_ref();
+        let mut keys: Vec<Key> = self.blocks.keys().copied().collect();
+        keys.retain(|key| under(key).is_some_and(|under| under.wait.is_over()));
+        keys.sort_by_key(|key| under(key).map(|under| under.issued));
+        for key in &keys {
+            let block = self.blocks.get_mut(key).expect("in use");
             let is_over = |under: &mut Under| under.wait.is_over();
             let Some(under) = block.shrink.take_if(is_over) else {
                 continue;
@@ -177,6 +190,7 @@ impl Model {
             self.memory.give(wait, block.frames);
             (block.frames, block.level) = (under.frames, under.to);
         }
+        self.look_at_windows(&keys);
     }
 
     /// The choice of shrinks, by its definition: look at all blocks for each shrink.
@@ -225,13 +239,13 @@ impl Model {
                 };
                 let even_share = self.even_share(pressure);
                 while live
-                    && self.config.level_frames(to) > even_share
-                    && let Some(further) = self.config.levels.next_target(to, self.min_bits(key))
+                    && self.frames_at(key, to) > even_share
+                    && let Some(further) = self.levels_of(key).next_target(to, self.min_bits(key))
                 {
                     to = further;
                 }
-                let bytes = u64::from(self.blocks[&key].frames) * self.config.frame_bytes;
-                let frames = self.config.level_frames(to);
+                let bytes = u64::from(self.held_frames(key)) * self.config.frame_bytes;
+                let frames = self.frames_at(key, to);
                 let is_much =
                     self.shrunk_bytes > 0 && self.shrunk_bytes + bytes > pressure.bytes_max;
                 if is_much || frames > allowed {
@@ -255,7 +269,7 @@ impl Model {
     fn even_share(&self, pressure: &Pressure) -> u32 {
         let blocks = self.live_in_order().into_iter();
         let frames = blocks.filter(|&key| self.next_target(key).is_some());
-        let frames: Vec<i64> = frames.map(|key| self.blocks[&key].frames.into()).collect();
+        let frames: Vec<i64> = frames.map(|key| self.held_frames(key).into()).collect();
         let mut short = 0;
         if self.begun.1 {
             short = i64::from(pressure.high.max(pressure.low)) - self.left(true, pressure);
@@ -283,6 +297,7 @@ impl Model {
             let under = block.shrink.as_ref().map_or(0, |under| under.frames);
             frames += match (is_cached && live, under) {
                 (true, under) => block.frames + under,
+                (false, 0) if live => self.hidden_frames(*key),
                 (false, 0) => 0,
                 (false, _) => block.frames,
             };
@@ -297,7 +312,10 @@ impl Model {
             .blocks
             .iter()
             .filter(|(key, _)| self.holders(**key) > 0);
-        let frames = live.map(|(_, b)| b.shrink.as_ref().map_or(b.frames, |under| under.frames));
+        let frames = live.map(|(key, block)| match &block.shrink {
+            Some(under) => under.frames,
+            None => self.held_frames(*key),
+        });
         frames.map(i64::from).sum()
     }
 
@@ -321,7 +339,7 @@ impl Model {
             let edge = self.is_protected(*key);
             (
                 Reverse(block.priority),
-                Reverse(block.frames),
+                Reverse(self.config.level_frames(block.level)),
                 edge,
                 block.sealed_at,
             )
