@@ -96,7 +96,9 @@ pub use sample::{
     Edits, LogitEdit, REPETITION_PENALTIES, SampleFailure, SampleRequest, SampledToken,
     TEMPERATURE_MIN, TOP_MAX, pending_sample, pending_sample_of,
 };
-pub use shrink::{Shrink, ShrinkFailure};
+pub use shrink::{NO_FRAME, Shrink, ShrinkFailure};
+#[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
+pub(crate) use tables::any_frame;
 pub use tables::{BlockTables, TableBuilder, TableDelta, TableShape};
 
 /// A device that runs a model over a paged KV cache.

@@ -112,6 +112,7 @@ pub fn run(
             layers: 1,
             kv_heads: s.kv_heads,
             head_dim,
+            windowed: ebb_kernels::kv::WindowedLayers::NONE,
         };
         let layout = FrameLayout {
             frame_bytes: geometry.sub_block_bytes(),

@@ -61,6 +61,7 @@ pub fn run(
             layers: 1,
             kv_heads: KV_HEADS,
             head_dim: s.head_dim,
+            windowed: ebb_kernels::kv::WindowedLayers::NONE,
         };
         let layout = FrameLayout {
             frame_bytes: geometry.sub_block_bytes(),

@@ -97,6 +97,7 @@ impl Pool {
             layers: (SUB_BLOCKS / 2).div_ceil(shape.kv_heads),
             kv_heads: shape.kv_heads,
             head_dim: HEAD_DIM,
+            windowed: ebb_kernels::kv::WindowedLayers::NONE,
         };
         let frame = FrameLayout {
             frame_bytes: geometry.sub_block_bytes(),

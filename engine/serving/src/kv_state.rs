@@ -1,6 +1,5 @@
 //! How wide the KV cache is: what GetServerInfo and the metrics tell about precision.
 
-use ebb_block_manager::BLOCK_TOKENS;
 use ebb_kernels::formats::FormatId;
 use ebb_scheduler::{Mode, Scheduler, Stats};
 
@@ -69,27 +68,42 @@ pub struct KvState {
 pub struct KvFacts {
     mode: Mode,
     floor_bits: f64,
-    token_bytes: u64,
     steps: u32,
-    /// By level: changes taken, and bytes and pages of each format.
-    levels: Vec<(u16, Vec<(u64, u32)>)>,
+    levels: Vec<LevelFacts>,
+}
+
+/// What blocks at one precision level have, whole and trimmed.
+#[derive(Debug)]
+struct LevelFacts {
+    /// Level changes taken.
+    taken: u16,
+    /// Bytes and pages of each format.
+    formats: [Vec<(u64, u32)>; 2],
+    frames: [u64; 2],
+    /// Bytes that the same values take at 16 bit.
+    bytes_at_16_bit: [u64; 2],
 }
 
 impl KvFacts {
     /// The facts of a plan.
     pub fn new(plan: &KvPlan) -> Self {
+        let whole = plan.layout.page_bytes(0);
         let levels = (0..plan.levels.len() as u16).map(|level| {
-            let taken = plan.levels.level(level).taken;
-            (taken, plan.bytes_by_format(level))
+            let pages = plan.layout.page_bytes(level);
+            LevelFacts {
+                taken: plan.levels.level(level).taken,
+                formats: [false, true].map(|trimmed| plan.bytes_by_format(level, trimmed)),
+                frames: [pages.frames, pages.kept_frames].map(u64::from),
+                bytes_at_16_bit: [whole.bytes, whole.kept_bytes],
+            }
         });
         let levels: Vec<_> = levels.collect();
         Self {
             mode: plan.mode,
             floor_bits: plan.floor_bits(),
-            token_bytes: plan.layout.geometry().token_bytes() as u64,
             steps: levels
                 .iter()
-                .map(|(taken, _)| u32::from(*taken))
+                .map(|level| u32::from(level.taken))
                 .max()
                 .unwrap_or(0),
             levels,
@@ -100,34 +114,39 @@ impl KvFacts {
     pub fn state(&self, scheduler: &Scheduler, stats: &Stats) -> KvState {
         let usage = &stats.blocks;
         let mut formats = vec![(0, 0, 0); FormatId::ALL.len()];
-        let (mut shrunk_bytes, mut shrunk_frames, mut shrunk_blocks) = (0, 0, 0);
+        let (mut shrunk_bytes, mut shrunk_frames, mut shrunk_at_16_bit) = (0, 0, 0);
         let mut cached_shrunk_frames = 0;
         let (mut blocks, mut taken_sum, mut taken_max) = (0, 0, 0);
         for at in scheduler.blocks().level_use() {
-            let (taken, by_format) = &self.levels[usize::from(at.level)];
-            let (count, cached) = (u64::from(at.blocks), u64::from(at.cached));
+            let level = &self.levels[usize::from(at.level)];
             let is_shrunk = at.level > 0;
-            for (sum, (bytes, pages)) in formats.iter_mut().zip(by_format) {
-                sum.0 += bytes * count * u64::from(is_shrunk);
-                sum.1 += u64::from(*pages) * count;
-                sum.2 += bytes * cached * u64::from(is_shrunk);
+            let kinds = [
+                (at.blocks - at.trimmed, at.cached - at.cached_trimmed),
+                (at.trimmed, at.cached_trimmed),
+            ];
+            for (kind, (count, cached)) in kinds.into_iter().enumerate() {
+                let (count, cached) = (u64::from(count), u64::from(cached));
+                for (sum, (bytes, pages)) in formats.iter_mut().zip(&level.formats[kind]) {
+                    sum.0 += bytes * count * u64::from(is_shrunk);
+                    sum.1 += u64::from(*pages) * count;
+                    sum.2 += bytes * cached * u64::from(is_shrunk);
+                }
+                if is_shrunk {
+                    shrunk_frames += level.frames[kind] * count;
+                    cached_shrunk_frames += level.frames[kind] * cached;
+                    shrunk_at_16_bit += level.bytes_at_16_bit[kind] * count;
+                }
             }
-            if is_shrunk {
-                let frames = scheduler.blocks().config().level_frames(at.level);
-                shrunk_bytes += at.bytes;
-                shrunk_frames += u64::from(frames) * count;
-                cached_shrunk_frames += u64::from(frames) * cached;
-                shrunk_blocks += count;
-            }
-            blocks += count;
-            taken_sum += u64::from(*taken) * count;
-            taken_max = taken_max.max(u32::from(*taken));
+            shrunk_bytes += at.bytes * u64::from(is_shrunk);
+            blocks += u64::from(at.blocks);
+            taken_sum += u64::from(level.taken) * u64::from(at.blocks);
+            taken_max = taken_max.max(u32::from(level.taken));
         }
-        let held_frames = u64::from(usage.frames_live) + u64::from(usage.frames_cached);
+        let held = [usage.frames_live, usage.frames_hidden, usage.frames_cached];
+        let held_frames: u64 = held.into_iter().map(u64::from).sum();
         let whole_bytes = (held_frames - shrunk_frames) * usage.frame_bytes;
         formats[0].0 += whole_bytes;
         formats[0].2 += (u64::from(usage.frames_cached) - cached_shrunk_frames) * usage.frame_bytes;
-        let tokens = whole_bytes / self.token_bytes + shrunk_blocks * BLOCK_TOKENS as u64;
         let names = FormatId::ALL.iter().zip(formats);
         let formats = names.filter(|(_, (_, pages, _))| *pages > 0);
         let running = scheduler.running_bits();
@@ -143,7 +162,12 @@ impl KvFacts {
         KvState {
             mode: self.mode.name(),
             floor_bits: self.floor_bits,
-            stored_bits: 16.0 * per(whole_bytes + shrunk_bytes, tokens * self.token_bytes, 1.0),
+            stored_bits: 16.0
+                * per(
+                    whole_bytes + shrunk_bytes,
+                    whole_bytes + shrunk_at_16_bit,
+                    1.0,
+                ),
             formats: formats
                 .map(|(format, (bytes, pages, cached_bytes))| FormatUse {
                     format: format.name(),

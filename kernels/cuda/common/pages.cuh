@@ -2,7 +2,8 @@
 //
 // A sub-block (16 tokens) owns `frames_per_sub_block` frames; record r = (layer * 2 + side) *
 // kv_heads + head lies in its frame r / records_per_frame at (r % records_per_frame) * record_bytes
-// and is [16 tokens][head_dim] bf16.
+// and is [16 tokens][head_dim] bf16. Layers are counted as their pages lie: those with a sliding
+// window last.
 #pragma once
 #include <cstdint>
 

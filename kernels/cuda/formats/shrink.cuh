@@ -10,8 +10,9 @@ namespace ebb {
 struct ShrinkJob {
   uint32_t from, to;        // precision levels
   uint32_t source, target;  // first frames, into KvPool::frames
+  uint32_t records;         // to be shrunk, from the first on
 };
-static_assert(sizeof(ShrinkJob) == 16);
+static_assert(sizeof(ShrinkJob) == 20);
 
 struct ShrinkParams {
   KvPool pool;
@@ -55,6 +56,8 @@ template <int HeadDim, class Run>
 __device__ __forceinline__ void with_record(const ShrinkParams& p, Run run) {
   const uint32_t record = blockIdx.x, page = record / p.pool.kv_heads,
                  head = record - page * p.pool.kv_heads;
+  // The others are of layers whose window the block has left.
+  if (record >= p.jobs[blockIdx.y].records) return;
   const ShrinkRecord<HeadDim> shrink(p, blockIdx.y, record, page, head);
   if (page % 2 == 0)
     run(shrink, std::true_type());

@@ -1,7 +1,7 @@
 //! Checks a [`StepInput`] against the model and the pool, so that no backend can be led out of
 //! bounds by its caller.
 
-use super::{BlockLevels, BlockTables, StepInput, StepInputError as E, sample};
+use super::{BlockLevels, BlockTables, NO_FRAME, StepInput, StepInputError as E, sample};
 use crate::kv::KvLayout;
 
 /// What a step's indices are checked against.
@@ -106,7 +106,7 @@ impl<L: BlockLevels> StepLimits<'_, L> {
             frame("a copy", copy.src)?;
             frame("a copy", copy.dst)?;
         }
-        for &id in &input.shrink_frames {
+        for &id in input.shrink_frames.iter().filter(|id| **id != NO_FRAME) {
             frame("a shrink", id)?;
         }
         Ok(())
@@ -152,6 +152,7 @@ mod tests {
             layers: 2,
             kv_heads: 16,
             head_dim: 16,
+            windowed: crate::kv::WindowedLayers::NONE,
         };
         let frame = FrameLayout {
             frame_bytes: 16_384,

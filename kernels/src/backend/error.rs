@@ -184,6 +184,17 @@ pub enum StepInputError {
         /// The frame.
         frame: u32,
     },
+    /// A shrink lacks a frame that it must have, or has one where another windowed one is missing.
+    #[error(
+        "frame {index} of a list of shrink {shrink} contradicts the others: a block has all its \
+         windowed frames, or none, and always all others"
+    )]
+    ShrinkTrimmed {
+        /// Index of the shrink.
+        shrink: usize,
+        /// The place of the frame.
+        index: usize,
+    },
     /// A row would be written into a block that is no longer 16 bit.
     #[error("sequence {seq} writes into block {block}, which has been shrunk")]
     Sealed {

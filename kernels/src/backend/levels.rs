@@ -16,6 +16,10 @@ pub trait BlockLevels {
     /// Frames of 16 tokens at 16 bit.
     fn frames_per_sub_block(&self) -> usize;
 
+    /// Whether frame `index` of a block at a level has pages of layers with a sliding window alone.
+    /// A block that no sequence has in its window may lack these.
+    fn is_windowed(&self, level: u16, index: usize) -> bool;
+
     /// Whether a block may go from one level to the other.
     ///
     /// # Errors
@@ -34,6 +38,10 @@ impl BlockLevels for KvLayout {
 
     fn frames_per_sub_block(&self) -> usize {
         self.frame().frames_per_sub_block
+    }
+
+    fn is_windowed(&self, level: u16, index: usize) -> bool {
+        self.is_windowed(level, index)
     }
 
     /// Every page moves down its ladder or stays.

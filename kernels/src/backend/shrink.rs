@@ -8,7 +8,9 @@ use crate::kv::Side;
 /// new frames. The old frames stay as they were, so a reader sees the whole block before or the
 /// whole block after.
 ///
-/// It names frames and not the block, since the tables may have the old ones or the new ones.
+/// It names frames and not the block, since the tables may have the old ones or the new ones. Of a
+/// block behind a sliding window, all windowed frames may be [`NO_FRAME`]: then pages of layers
+/// with a window are left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shrink {
     /// Level that the block is at.
@@ -20,6 +22,10 @@ pub struct Shrink {
     /// First of its new frames, into [`StepInput::shrink_frames`]; as many as `to` takes.
     pub target: u32,
 }
+
+/// In place of a frame of a block that lies behind the windows of all its sequences: one that only
+/// layers with a sliding window use.
+pub const NO_FRAME: u32 = u32::MAX;
 
 /// A block that could not be shrunk: its old frames are as they were, its new ones hold anything.
 /// Rows of the same step whose tables name the new frames have read the old ones. If the tables
@@ -66,6 +72,12 @@ impl Shrink {
         };
         (list(self.source, self.from), list(self.target, self.to))
     }
+
+    /// Whether pages of layers with a sliding window are left out.
+    pub(crate) fn is_trimmed(&self, levels: &impl BlockLevels, input: &StepInput) -> bool {
+        let (_, target) = self.frames(levels, input);
+        target.last() == Some(&NO_FRAME) || self.frames(levels, input).0.last() == Some(&NO_FRAME)
+    }
 }
 
 impl<L: BlockLevels> StepLimits<'_, L> {
@@ -111,8 +123,19 @@ impl<L: BlockLevels> StepLimits<'_, L> {
                 }
             }
             let (source, target) = s.frames(self.layout, input);
-            used.extend(source.iter().map(|f| (*f, shrink, false)));
-            used.extend(target.iter().map(|f| (*f, shrink, true)));
+            let is_trimmed = s.is_trimmed(self.layout, input);
+            for (frames, level) in [(source, s.from), (target, s.to)] {
+                for (index, frame) in frames.iter().enumerate() {
+                    let is_missing = is_trimmed && self.layout.is_windowed(level, index);
+                    if (*frame == NO_FRAME) != is_missing {
+                        return Err(E::ShrinkTrimmed { shrink, index });
+                    }
+                }
+            }
+            let [source, target] =
+                [source, target].map(|list| list.iter().filter(|f| **f != NO_FRAME));
+            used.extend(source.map(|f| (*f, shrink, false)));
+            used.extend(target.map(|f| (*f, shrink, true)));
         }
         used.sort_unstable();
         let alias = |frame, shrink| E::ShrinkAliased { shrink, frame };

@@ -3,7 +3,7 @@
 //! There are two: row `slot` lists the blocks of one sequence, and each block has a precision level
 //! and its frames. A block that many sequences share is described once. Deltas alone change them.
 
-use super::{BlockLevels, SeqRows, StepInputError as E};
+use super::{BlockLevels, NO_FRAME, SeqRows, StepInputError as E};
 use crate::{BLOCK_TOKENS, SUB_BLOCKS};
 
 mod builder;
@@ -32,7 +32,8 @@ pub enum TableDelta {
         /// Its precision level.
         level: u16,
     },
-    /// Frame `index` of `block` is `frame`. Frames have no holes.
+    /// Frame `index` of `block` is `frame`. Frames have no holes, but a block behind a sliding
+    /// window may have [`NO_FRAME`] for windowed ones, which no row may read.
     Frame {
         /// The block.
         block: u32,
@@ -41,6 +42,30 @@ pub enum TableDelta {
         /// Its id.
         frame: u32,
     },
+}
+
+impl TableDelta {
+    /// The same with a frame of the pool where there is none, for tables whose every frame must be
+    /// one that may be read.
+    fn with_any_frame(self) -> Self {
+        match self {
+            Self::Frame {
+                block,
+                index,
+                frame,
+            } => Self::Frame {
+                block,
+                index,
+                frame: any_frame(frame),
+            },
+            _ => self,
+        }
+    }
+}
+
+/// A frame, or the first one in place of [`NO_FRAME`].
+pub(crate) fn any_frame(frame: u32) -> u32 {
+    if frame == NO_FRAME { 0 } else { frame }
 }
 
 /// The most that block tables have room for.
@@ -62,8 +87,14 @@ const SLOTS_MAX: usize = 1 << 16;
 impl TableShape {
     /// For `slots` sequences of `row_blocks` blocks over a pool of `frames` frames.
     pub fn new(slots: usize, row_blocks: usize, levels: &impl BlockLevels, frames: u32) -> Self {
-        let all = 0..levels.count() as u16;
-        let fewest = all.map(|level| levels.frames(level) as usize).min();
+        // Behind a sliding window a block has its other frames alone.
+        let kept = |level| {
+            let frames = 0..levels.frames(level) as usize;
+            frames
+                .filter(|index| !levels.is_windowed(level, *index))
+                .count()
+        };
+        let fewest = (0..levels.count() as u16).map(kept).min();
         // A block that has only begun owns one sub-block.
         let fewest = fewest.map_or(1, |n| n.min(levels.frames_per_sub_block()));
         Self {
@@ -146,8 +177,8 @@ impl BlockTables {
         self.shape
     }
 
-    /// Applies deltas in order and hands each to `applied`. One that is wrong is left out; the
-    /// first such is returned.
+    /// Applies deltas in order and hands each to `applied`, with a frame of the pool in place of
+    /// [`NO_FRAME`]. One that is wrong is left out; the first such is returned.
     pub fn apply(
         &mut self,
         levels: &impl BlockLevels,
@@ -157,7 +188,7 @@ impl BlockTables {
         let mut result = Ok(());
         for (index, delta) in deltas.iter().enumerate() {
             match self.apply_one(levels, delta) {
-                Ok(()) => applied(delta),
+                Ok(()) => applied(&delta.with_any_frame()),
                 Err(what) if result.is_ok() => result = Err(E::Delta { delta: index, what }),
                 Err(_) => {}
             }
@@ -217,10 +248,14 @@ impl BlockTables {
                 }
                 let frames = known.frames.max(index as u16 + 1);
                 let place = block as usize * shape.block_frames + index as usize;
-                let owner = self.places.get_mut(frame as usize);
-                *owner.ok_or("names a frame outside the pool")? = place as u32;
+                let may_lack = levels.is_windowed(known.level, index as usize);
+                match self.places.get_mut(frame as usize) {
+                    Some(owner) => *owner = place as u32,
+                    None if frame == NO_FRAME && may_lack => {}
+                    None => return Err("names a frame outside the pool"),
+                }
                 self.blocks[block as usize].frames = frames;
-                self.frames[place] = frame;
+                self.frames[place] = any_frame(frame);
             }
         }
         Ok(())
@@ -261,12 +296,13 @@ impl BlockTables {
     }
 
     /// Lets a block that has been described stand elsewhere for a while: what else is known of its
-    /// frames stays.
+    /// frames stays. Where it has none, any will do.
     pub(crate) fn put_block(&mut self, id: u32, level: u16, frames: &[u32]) {
         let block = &mut self.blocks[id as usize];
         (block.level, block.frames) = (level, frames.len() as u16);
         let first = id as usize * self.shape.block_frames;
-        self.frames[first..][..frames.len()].copy_from_slice(frames);
+        let places = self.frames[first..].iter_mut().zip(frames);
+        places.for_each(|(place, frame)| *place = any_frame(*frame));
     }
 
     /// Whether any block has shrunk.

@@ -16,29 +16,32 @@ pub(super) fn run(
     layout: &KvLayout,
     input: &StepInput,
 ) -> Result<Vec<ShrinkFailure>, TaskPanic> {
-    let records = layout.geometry().records();
-    let heads = layout.geometry().kv_heads;
+    let geometry = layout.geometry();
+    let records = geometry.records();
     let failures = Mutex::new(Vec::new());
     let arena: &KvArena = arena;
     pool.run(input.shrinks.len() * records, |task, _| {
-        let (shrink, record) = (task / records, task % records);
-        let page = record / heads;
-        let side = Side::of_page(page);
+        let (index, record) = (task / records, task % records);
+        let shrink = input.shrinks[index];
+        let (layer, side, kv_head) = geometry.of_record(record);
+        if geometry.windowed.contains(layer) && shrink.is_trimmed(layout, input) {
+            return;
+        }
         let job = Record {
             arena,
             layout,
             input,
-            shrink: input.shrinks[shrink],
+            shrink,
             record,
-            layer: page / 2,
+            layer,
             side,
         };
         if let Err(error) = job.run() {
             let failure = ShrinkFailure {
-                shrink,
-                layer: page / 2,
+                shrink: index,
+                layer,
                 side,
-                kv_head: record % heads,
+                kv_head,
                 error,
             };
             failures.lock().push((record, failure));
@@ -70,7 +73,10 @@ pub(super) fn take_back(
         let shrink = input.shrinks[failure.shrink];
         let (source, target) = shrink.frames(layout, input);
         for seq in &input.seqs {
-            let named = |id: &&u32| tables.block(**id) == (shrink.to, target);
+            let named = |id: &&u32| {
+                let (level, frames) = tables.block(**id);
+                level == shrink.to && frames.first() == target.first()
+            };
             let found = tables.blocks_of(seq).iter().find(named).copied();
             if let Some(block) = found {
                 tables.put_block(block, shrink.from, source);

@@ -373,7 +373,7 @@ impl Attention {
             partial_ml: self.partial_ml.ptr(),
             counters: self.counters.ptr(),
             work: self.work.ptr(),
-            layer: layer as u32,
+            layer: arena.geometry().layer_place(layer) as u32,
             q_heads: self.heads.q_heads as u32,
             kv_heads: self.heads.kv_heads as u32,
             q_stride: width as u32,
@@ -503,6 +503,7 @@ mod tests {
             layers: 2,
             kv_heads: 2,
             head_dim: 64,
+            windowed: crate::kv::WindowedLayers::NONE,
         };
         for side in [Side::K, Side::V] {
             for format in FormatId::ALL.iter().filter(|f| f.is_legal(side)) {

@@ -17,7 +17,7 @@ use super::error::CudaError;
 use super::params::{DevicePtr, KernelParams};
 use super::plan::InScratch;
 use super::tables::DeviceTables;
-use crate::backend::{BlockTables, ShrinkFailure, StepInput};
+use crate::backend::{BlockTables, ShrinkFailure, StepInput, any_frame};
 use crate::kv::KvLayout;
 pub(super) use rewrite::Scratch;
 use rewrite::{DEQUANTISE_WORDS, Rewrite, Rule};
@@ -62,7 +62,7 @@ struct DequantiseParams {
 unsafe impl KernelParams for DequantiseParams {}
 
 /// Words of a `ebb::ShrinkJob`: precision levels from and to, first frames of source and target.
-const SHRINK_WORDS: usize = 4;
+const SHRINK_WORDS: usize = 5;
 /// What a shrink reports when nothing failed.
 const SOUND: u64 = u64::MAX;
 /// Blocks of one launch: the rows of a grid.
@@ -262,7 +262,8 @@ impl Codecs {
         let mut end = frames;
         let mut put = |words: &mut [u32], list: &[u32]| {
             let first = end - frames;
-            words[end..end + list.len()].copy_from_slice(list);
+            let places = words[end..end + list.len()].iter_mut().zip(list);
+            places.for_each(|(word, frame)| *word = any_frame(*frame));
             end += list.len();
             first as u32
         };
@@ -270,7 +271,12 @@ impl Codecs {
             let (source, target) = shrink.frames(&self.layout, input);
             let firsts = [source, target].map(|list| put(words, list));
             let [from, to] = [shrink.from, shrink.to].map(u32::from);
-            let job = [from, to, firsts[0], firsts[1]];
+            let geometry = self.layout.geometry();
+            let records = match shrink.is_trimmed(&self.layout, input) {
+                true => geometry.kept_records(),
+                false => geometry.records(),
+            };
+            let job = [from, to, firsts[0], firsts[1], records as u32];
             words[SHRINK_WORDS * i..][..SHRINK_WORDS].copy_from_slice(&job);
         }
         let first = put(words, &self.rewrite.sources);
@@ -339,7 +345,7 @@ impl Codecs {
                     .at(SHRINK_WORDS * self.shrinks + DEQUANTISE_WORDS * first),
                 shrinks: self.words.ptr(),
                 failures: self.failures.ptr(),
-                layer: layer as u32,
+                layer: self.layout.geometry().layer_place(layer) as u32,
                 scratch_slots: self.scratch.slots,
             };
             let grid = (heads, LAUNCH_MAX.min(jobs.end - first) as u32);

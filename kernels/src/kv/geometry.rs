@@ -1,5 +1,6 @@
 //! Byte geometry of 16-bit blocks.
 
+use super::WindowedLayers;
 use crate::{SUB_BLOCK_TOKENS, SUB_BLOCKS};
 
 /// Keys or values.
@@ -30,6 +31,8 @@ pub struct KvGeometry {
     pub kv_heads: usize,
     /// Channels per head; a multiple of 8.
     pub head_dim: usize,
+    /// Layers that do not read behind a sliding window.
+    pub windowed: WindowedLayers,
 }
 
 /// A geometry that no cache can have.
@@ -106,9 +109,27 @@ impl KvGeometry {
         self.layers * 2 * self.kv_heads
     }
 
-    /// The index of a record: layers outermost, then K before V, then heads.
+    /// The index of a record: layers outermost, those with a window last, then K before V, then
+    /// heads.
     pub fn record(&self, layer: usize, side: Side, kv_head: usize) -> usize {
-        (layer * 2 + side as usize) * self.kv_heads + kv_head
+        (self.layer_place(layer) * 2 + side as usize) * self.kv_heads + kv_head
+    }
+
+    /// Where the pages of a layer lie among those of all layers.
+    pub fn layer_place(&self, layer: usize) -> usize {
+        self.windowed.place(layer, self.layers)
+    }
+
+    /// Layer, side and KV head of a record.
+    pub fn of_record(&self, record: usize) -> (usize, Side, usize) {
+        let page = record / self.kv_heads;
+        let layer = self.windowed.layer_at(page / 2, self.layers);
+        (layer, Side::of_page(page), record % self.kv_heads)
+    }
+
+    /// Records of layers without a window, which are the first.
+    pub fn kept_records(&self) -> usize {
+        (self.layers - self.windowed.count()) * 2 * self.kv_heads
     }
 
     /// Bytes of a 16-bit sub-block of 16 tokens.
@@ -147,6 +168,7 @@ mod tests {
             layers: 30,
             kv_heads: 3,
             head_dim: 64,
+            windowed: crate::kv::WindowedLayers::NONE,
         };
         assert_eq!(g.token_bytes(), 23_040);
         assert_eq!(g.sub_block_bytes(), 16 * 23_040);
@@ -169,6 +191,7 @@ mod tests {
                     layers,
                     kv_heads,
                     head_dim,
+                    windowed: crate::kv::WindowedLayers::NONE,
                 };
                 let l = g.frame_layout();
                 assert!(l.frames_per_sub_block <= 64);
@@ -192,6 +215,7 @@ mod tests {
                 layers,
                 kv_heads,
                 head_dim,
+                windowed: crate::kv::WindowedLayers::NONE,
             }
             .validate()
         };

@@ -6,6 +6,9 @@
 //! the rest of a frame goes on at the start of the block's next one. So a block wastes only the end
 //! of its last frame, whatever its formats, and 16 rows of 16 bit lie in one frame as they do at
 //! level 0, at a multiple of their own size.
+//!
+//! Layers with a sliding window come behind all others, so what a block keeps behind the window are
+//! its first frames (at level 0 the first of each sub-block). The frames after them are *windowed*.
 
 use super::{FrameLayout, GeometryError, KvGeometry, Side};
 use crate::SUB_BLOCKS;
@@ -88,6 +91,22 @@ struct Level {
     /// Bytes of each record of a page, `[layer * 2 + side]`.
     record_bytes: Vec<u32>,
     frames: u32,
+    /// Those of them, from the first on, that layers without a window use; at level 0 of a
+    /// sub-block.
+    kept_frames: u32,
+}
+
+/// What the pages of a block take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageBytes {
+    /// Frames.
+    pub frames: u32,
+    /// Bytes of codes and metadata.
+    pub bytes: u64,
+    /// Frames that it keeps behind a sliding window.
+    pub kept_frames: u32,
+    /// Bytes in them of layers without a window.
+    pub kept_bytes: u64,
 }
 
 /// The byte layout of a pool's blocks: every level's formats, places and frame count.
@@ -132,20 +151,38 @@ impl KvLayout {
         Ok(layout)
     }
 
-    /// Frames, and bytes of codes and metadata, of a block whose pages have these formats,
-    /// `[layer * 2 + side]`.
+    /// What a block takes whose pages have these formats, `[layer * 2 + side]`.
     pub fn cost(
         geometry: KvGeometry,
         frame: FrameLayout,
         formats: &[FormatId],
-    ) -> Result<(u32, u64), LayoutError> {
+    ) -> Result<PageBytes, LayoutError> {
+        let mut layout = Self::unshrunk(geometry, frame);
         if formats.iter().all(|f| *f == FormatId::F16) {
-            let whole = Self::unshrunk(geometry, frame);
-            return Ok((whole.frames(0), whole.bytes(0)));
+            return Ok(layout.page_bytes(0));
         }
-        let placed = place(geometry, frame, 0, formats)?;
-        let bytes: u64 = placed.record_bytes.iter().map(|b| u64::from(*b)).sum();
-        Ok((placed.frames, bytes * geometry.kv_heads as u64))
+        layout.levels.push(place(geometry, frame, 0, formats)?);
+        Ok(layout.page_bytes(1))
+    }
+
+    /// What a full block takes at a level.
+    pub fn page_bytes(&self, level: u16) -> PageBytes {
+        let pages = &self.levels[usize::from(level)].record_bytes;
+        let heads = self.geometry.kv_heads as u64;
+        let kept = pages
+            .chunks(2)
+            .zip(0..)
+            .filter(|(_, layer)| !self.geometry.windowed.contains(*layer));
+        let kept: u64 = kept
+            .flat_map(|(pages, _)| pages)
+            .map(|b| u64::from(*b))
+            .sum();
+        PageBytes {
+            frames: self.frames(level),
+            bytes: self.bytes(level),
+            kept_frames: self.kept_frames(level),
+            kept_bytes: kept * heads,
+        }
     }
 
     /// Level 0 alone, of a geometry and frames that are known to fit each other.
@@ -157,6 +194,8 @@ impl KvLayout {
             places: Vec::new(),
             record_bytes: vec![whole as u32; pages],
             frames: frame.frames_per_block() as u32,
+            kept_frames: (geometry.kept_records() * geometry.sub_record_bytes())
+                .div_ceil(frame.frame_bytes) as u32,
         };
         Self {
             geometry,
@@ -188,6 +227,29 @@ impl KvLayout {
     /// Frames of a full block. Panics, as all methods below, if there is no such level.
     pub fn frames(&self, level: u16) -> u32 {
         self.levels[usize::from(level)].frames
+    }
+
+    /// Frames that a full block keeps behind a sliding window.
+    pub fn kept_frames(&self, level: u16) -> u32 {
+        let kept = self.levels[usize::from(level)].kept_frames;
+        match level {
+            0 => kept * SUB_BLOCKS as u32,
+            _ => kept,
+        }
+    }
+
+    /// Frames of a 16-bit sub-block that a block keeps behind a sliding window.
+    pub fn kept_per_sub_block(&self) -> u32 {
+        self.levels[0].kept_frames
+    }
+
+    /// Whether frame `index` of a block has pages of layers with a sliding window alone.
+    pub fn is_windowed(&self, level: u16, index: usize) -> bool {
+        let index = match level {
+            0 => index % self.frame.frames_per_sub_block,
+            _ => index,
+        };
+        index >= self.levels[usize::from(level)].kept_frames as usize
     }
 
     /// Formats of all pages, `[layer * 2 + side]`.
@@ -258,43 +320,60 @@ fn place(
         debug_assert!(bytes.is_multiple_of(RECORD_ALIGN));
         record_bytes.push(bytes as u32);
     }
-    let (mut starts, mut end) = (vec![0; pages], 0);
+    let page_bytes = |page: usize| record_bytes[page] as usize * geometry.kv_heads;
+    let is_windowed = |page: usize| geometry.windowed.contains(page / 2);
     let mut order: Vec<usize> = (0..pages).collect();
-    order.sort_by_key(|page| formats[*page] != FormatId::F16);
-    for page in order {
-        starts[page] = end;
-        end += record_bytes[page] as usize * geometry.kv_heads;
-    }
-    let mut places = Vec::with_capacity(geometry.records());
-    for (start, bytes) in starts.into_iter().zip(&record_bytes) {
-        let bytes = *bytes as usize;
-        for head in 0..geometry.kv_heads {
-            let start = start + head * bytes;
-            let offset = start % frame.frame_bytes;
-            places.push(RecordPlace {
-                frame: (start / frame.frame_bytes) as u32,
-                offset: offset as u32,
-                first_part: bytes.min(frame.frame_bytes - offset) as u32,
-            });
+    order.sort_by_key(|page| (is_windowed(*page), formats[*page] != FormatId::F16));
+    let kept = order.partition_point(|page| !is_windowed(*page));
+    let kept_end: usize = order[..kept].iter().map(|page| page_bytes(*page)).sum();
+    let kept_frames = kept_end.div_ceil(frame.frame_bytes);
+    let (mut starts, mut end) = (vec![0; pages], 0_usize);
+    for (index, page) in order.into_iter().enumerate() {
+        if index == kept {
+            // So that 16 rows of 16 bit do not lie in two frames, and there is something to give
+            // back.
+            end = end.next_multiple_of(geometry.sub_record_bytes());
+            let windowed: usize = (0..pages).filter(|p| is_windowed(*p)).map(page_bytes).sum();
+            if end + windowed <= kept_frames * frame.frame_bytes {
+                end = kept_frames * frame.frame_bytes;
+            }
         }
+        starts[page] = end;
+        end += page_bytes(page);
     }
+    let places = (0..geometry.records()).map(|record| {
+        let (layer, side, head) = geometry.of_record(record);
+        let page = layer * 2 + side as usize;
+        let bytes = record_bytes[page] as usize;
+        let start = starts[page] + head * bytes;
+        let offset = start % frame.frame_bytes;
+        RecordPlace {
+            frame: (start / frame.frame_bytes) as u32,
+            offset: offset as u32,
+            first_part: bytes.min(frame.frame_bytes - offset) as u32,
+        }
+    });
+    let places = places.collect();
     Ok(Level {
         formats: formats.to_vec(),
         places,
         record_bytes,
         frames: end.div_ceil(frame.frame_bytes) as u32,
+        kept_frames: kept_frames as u32,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kv::WindowedLayers;
     use FormatId as F;
 
     const SMOL: KvGeometry = KvGeometry {
         layers: 30,
         kv_heads: 3,
         head_dim: 64,
+        windowed: crate::kv::WindowedLayers::NONE,
     };
 
     fn pages(layers: usize, k: F, v: F) -> Vec<F> {
@@ -308,6 +387,7 @@ mod tests {
                 layers,
                 kv_heads,
                 head_dim,
+                windowed: crate::kv::WindowedLayers::NONE,
             };
             let mut shrunk: Vec<Vec<F>> = F::ALL
                 .iter()
@@ -353,6 +433,79 @@ mod tests {
         }
     }
 
+    /// gpt-oss-20b, Gemma 3 12B and 1B, a model of windows alone, and small ones.
+    fn windowed_shapes() -> [KvGeometry; 6] {
+        let shape = |layers: usize, every: usize, kv_heads, head_dim| KvGeometry {
+            layers,
+            kv_heads,
+            head_dim,
+            windowed: WindowedLayers::of(
+                (0..layers).map(move |layer| (layer % every != every - 1).then_some(128)),
+            ),
+        };
+        [
+            shape(24, 2, 8, 64),
+            shape(48, 6, 8, 256),
+            shape(26, 6, 1, 256),
+            shape(32, 100, 8, 128),
+            shape(5, 3, 1, 64),
+            shape(4, 2, 2, 64),
+        ]
+    }
+
+    #[test]
+    fn layers_with_a_window_lie_in_frames_behind_the_others() {
+        for geometry in windowed_shapes() {
+            let shrunk = [
+                pages(geometry.layers, F::Int8, F::Int8),
+                pages(geometry.layers, F::Int4, F::Int2),
+                // One page of each kind at 16 bit.
+                (0..geometry.layers * 2)
+                    .map(|page| if page < 4 { F::F16 } else { F::Int4 })
+                    .collect(),
+            ];
+            let layout = KvLayout::new(geometry, geometry.frame_layout(), &shrunk).unwrap();
+            let frame_bytes = layout.frame().frame_bytes;
+            for record in 0..geometry.records() {
+                let (layer, side, head) = geometry.of_record(record);
+                assert_eq!(geometry.record(layer, side, head), record);
+                let is_windowed = geometry.windowed.contains(layer);
+                assert_eq!(record >= geometry.kept_records(), is_windowed);
+                let place = geometry.sub_record_place(layout.frame(), record);
+                assert!(is_windowed || !layout.is_windowed(0, place.frame));
+                for level in 1..layout.levels() as u16 {
+                    let place = layout.place(level, record);
+                    let bytes = layout.record_bytes(level, layer, side);
+                    let last = place.frame as usize + usize::from(place.first_part < bytes as u32);
+                    assert!(is_windowed || !layout.is_windowed(level, last));
+                    if layout.format(level, layer, side) == F::F16 {
+                        let row = geometry.sub_record_bytes();
+                        assert_eq!(place.offset as usize % row, 0, "{geometry:?}");
+                    }
+                }
+            }
+            for level in 0..layout.levels() as u16 {
+                let frames = 0..layout.frames(level) as usize;
+                let kept = frames.filter(|frame| !layout.is_windowed(level, *frame));
+                assert_eq!(kept.count(), layout.kept_frames(level) as usize);
+                // Something is given back, and little is kept in vain. A sub-block of few records
+                // is one frame.
+                let pages = layout.page_bytes(level);
+                let gives = pages.kept_frames < pages.frames;
+                assert!(gives || geometry.records() < 16, "{geometry:?} at {level}");
+                let held = u64::from(pages.kept_frames) * frame_bytes as u64;
+                let in_vain = held - pages.kept_bytes;
+                assert!(in_vain < (8 * frame_bytes) as u64);
+                if geometry.layers > 5 {
+                    assert!(
+                        in_vain * 8 < pages.bytes,
+                        "{geometry:?} at {level}: {pages:?}"
+                    );
+                }
+            }
+        }
+    }
+
     #[test]
     fn frames_of_the_default_model() {
         let shrunk = [
@@ -390,6 +543,7 @@ mod tests {
             layers: 1,
             kv_heads: 1,
             head_dim: 64,
+            windowed: crate::kv::WindowedLayers::NONE,
         };
         let error =
             KvLayout::new(tiny, tiny.frame_layout(), &[pages(1, F::F16, F::F16)]).unwrap_err();

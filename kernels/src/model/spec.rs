@@ -6,7 +6,7 @@
 
 use super::features::Feature;
 use super::rope::Rope;
-use crate::kv::{GeometryError, KvGeometry};
+use crate::kv::{GeometryError, KvGeometry, WindowedLayers};
 
 /// A decoder-only transformer.
 #[derive(Debug, Clone, PartialEq)]
@@ -309,6 +309,11 @@ impl ModelSpec {
             layers: self.layers.len(),
             kv_heads,
             head_dim,
+            windowed: WindowedLayers::of(self.layers.iter().map(|layer| {
+                let window = layer.attention().window?;
+                let is_short = window < self.max_positions;
+                u32::try_from(window).ok().filter(|_| is_short)
+            })),
         }
     }
 

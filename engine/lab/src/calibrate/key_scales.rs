@@ -209,6 +209,7 @@ mod tests {
         layers: 1,
         kv_heads: 2,
         head_dim: 64,
+        windowed: ebb_kernels::kv::WindowedLayers::NONE,
     };
 
     /// Of a head: a protected block, and one that is quantised.

@@ -136,6 +136,7 @@ mod tests {
         layers: 4,
         kv_heads: 2,
         head_dim: 64,
+        windowed: ebb_kernels::kv::WindowedLayers::NONE,
     };
 
     #[test]

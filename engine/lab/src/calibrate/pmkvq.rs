@@ -145,6 +145,7 @@ mod tests {
         layers: 1,
         kv_heads: 2,
         head_dim: 64,
+        windowed: ebb_kernels::kv::WindowedLayers::NONE,
     };
 
     const VALUES: Rotation = Rotation { k: false, v: true };

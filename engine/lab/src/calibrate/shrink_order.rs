@@ -31,6 +31,7 @@ mod tests {
         layers: 4,
         kv_heads: 2,
         head_dim: 64,
+        windowed: ebb_kernels::kv::WindowedLayers::NONE,
     };
 
     /// Layer 1's keys are a hundred times as dear.

@@ -484,6 +484,7 @@ mod tests {
             layers: 2,
             kv_heads: 2,
             head_dim: 64,
+            windowed: ebb_kernels::kv::WindowedLayers::NONE,
         };
         let formats: PageFormats = "k=int4,v=int2"
             .parse::<ebb_serving::kv_spec::KvSpec>()

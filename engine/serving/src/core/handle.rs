@@ -101,7 +101,7 @@ impl EngineState {
             waiting: stats.waiting,
             kv_bytes_total: bytes(usage.frames_total),
             kv_bytes_live: bytes(usage.frames_live),
-            kv_bytes_cached: bytes(usage.frames_cached),
+            kv_bytes_cached: bytes(usage.frames_cached + usage.frames_hidden),
             steps,
             preemptions: stats.preemptions,
             prefix_queries: stats.prefix_query_tokens,

@@ -4,6 +4,9 @@ use ebb_block_manager::TableDelta as Delta;
 use ebb_kernels::backend::{FrameCopy, StepInput, TableDelta};
 use ebb_scheduler::{Logits, StepPlan};
 
+// Of a block that lies behind sliding windows.
+const _: () = assert!(ebb_block_manager::NO_FRAME == ebb_kernels::backend::NO_FRAME);
+
 /// Fills `input` (reused between steps) with what `plan` asks for, but for its samples.
 /// `device_samples`: the backend chooses the tokens, so only the logits of whole prompts come back.
 pub(super) fn fill(input: &mut StepInput, plan: &StepPlan, device_samples: bool) {

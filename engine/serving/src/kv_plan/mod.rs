@@ -8,10 +8,10 @@ use std::sync::Arc;
 use ebb_block_manager::precision::{
     BlockSize, LevelChange, LevelTable, MinBits, PageSide, ShrinkOrder, ShrinkOrderError,
 };
-use ebb_block_manager::{BLOCK_TOKENS, PoolConfig};
+use ebb_block_manager::{BLOCK_TOKENS, PoolConfig, WindowConfig};
 use ebb_kernels::formats::FormatId;
 use ebb_kernels::formats::rotation::Rotation;
-use ebb_kernels::kv::{KvGeometry, KvLayout, LayoutError, Side};
+use ebb_kernels::kv::{KvGeometry, KvLayout, LayoutError, PageBytes, Side};
 use ebb_models::model::{KeyScales, LoadedModel};
 use ebb_scheduler::Mode;
 use thiserror::Error;
@@ -123,6 +123,8 @@ pub struct KvPlan {
     pub mode: Mode,
     /// Every level, with its cost.
     pub levels: LevelTable,
+    /// What blocks keep behind a sliding window, if some layers have one.
+    pub window: Option<WindowConfig>,
     /// Where the bytes of a block lie at every level.
     pub layout: KvLayout,
     /// How far the last sealed block may go.
@@ -145,13 +147,11 @@ impl KvPlan {
     /// When the geometry is impossible.
     pub fn sixteen_bit(geometry: KvGeometry) -> Result<Self, KvPlanError> {
         let layout = KvLayout::sixteen_bit(geometry)?;
-        let cost = BlockSize {
-            frames: layout.frames(0),
-            bytes: layout.bytes(0),
-        };
+        let [whole, kept] = sizes(layout.page_bytes(0));
         Ok(Self {
             mode: Mode::PreemptOnly,
-            levels: LevelTable::fixed(cost),
+            levels: LevelTable::fixed(whole),
+            window: window(&layout, LevelTable::fixed(kept)),
             layout,
             protected: MinBits::SIXTEEN,
             sink: MinBits::SIXTEEN,
@@ -210,23 +210,36 @@ impl KvPlan {
         let order = ShrinkOrder::new(geometry.layers as u16, changes)?;
         let frame = geometry.frame_layout();
         let mut failed = None;
+        let mut kept = Vec::new();
         let levels = LevelTable::new(&order, |taken| {
             let cost = KvLayout::cost(geometry, frame, &formats_after(geometry, taken));
-            let (frames, bytes) = cost.unwrap_or_else(|error| {
-                failed.get_or_insert(error);
-                (0, 0)
-            });
-            BlockSize { frames, bytes }
+            let [whole, behind_window] = cost.map_or_else(
+                |error| {
+                    failed.get_or_insert(error);
+                    [BlockSize {
+                        frames: 0,
+                        bytes: 0,
+                    }; 2]
+                },
+                sizes,
+            );
+            kept.push(behind_window);
+            whole
         });
         if let Some(error) = failed {
             return Err(error.into());
         }
+        // The levels are the same, and are asked for in the same order.
+        let mut kept = kept.into_iter();
+        let kept = LevelTable::new(&order, |_| kept.next().expect("as many levels"));
         let shrunk =
             (1..levels.len() as u16).map(|level| formats_after(geometry, levels.changes(level)));
         let shrunk: Vec<Vec<FormatId>> = shrunk.collect();
+        let layout = KvLayout::new(geometry, frame, &shrunk)?;
         Ok(Self {
             mode,
-            layout: KvLayout::new(geometry, frame, &shrunk)?,
+            window: window(&layout, kept),
+            layout,
             levels,
             protected,
             sink,
@@ -241,6 +254,7 @@ impl KvPlan {
         let frame = self.layout.frame();
         PoolConfig {
             levels: self.levels.clone(),
+            window: self.window.clone(),
             protected: self.protected,
             sink: self.sink,
             ..PoolConfig::whole(
@@ -260,11 +274,14 @@ impl KvPlan {
     }
 
     /// Bytes of each format in blocks at a precision level, in the order of [`FormatId::ALL`]; and
-    /// pages.
-    pub fn bytes_by_format(&self, level: u16) -> Vec<(u64, u32)> {
+    /// pages. Those of layers with a sliding window are left out if `is_trimmed`.
+    pub fn bytes_by_format(&self, level: u16, is_trimmed: bool) -> Vec<(u64, u32)> {
         let geometry = self.layout.geometry();
         let mut sums = vec![(0, 0); FormatId::ALL.len()];
         for (page, &format) in self.layout.formats(level).iter().enumerate() {
+            if is_trimmed && geometry.windowed.contains(page / 2) {
+                continue;
+            }
             let bytes = self
                 .layout
                 .record_bytes(level, page / 2, Side::of_page(page));
@@ -276,6 +293,33 @@ impl KvPlan {
         }
         sums
     }
+}
+
+/// What a block takes, whole and behind a sliding window.
+fn sizes(pages: PageBytes) -> [BlockSize; 2] {
+    let PageBytes {
+        frames,
+        bytes,
+        kept_frames,
+        kept_bytes,
+    } = pages;
+    let kept = BlockSize {
+        frames: kept_frames,
+        bytes: kept_bytes,
+    };
+    [BlockSize { frames, bytes }, kept]
+}
+
+/// What blocks keep behind a sliding window, if some layers have one.
+fn window(layout: &KvLayout, kept: LevelTable) -> Option<WindowConfig> {
+    let windowed = layout.geometry().windowed;
+    (!windowed.is_empty()).then(|| WindowConfig {
+        tokens: windowed.tokens(),
+        // The scheduler knows its steps.
+        tokens_ahead: 0,
+        kept_per_sub_block: layout.kept_per_sub_block(),
+        kept,
+    })
 }
 
 /// How far the first and the last sealed block may go.

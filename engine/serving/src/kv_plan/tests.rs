@@ -10,6 +10,7 @@ const SMOL: KvGeometry = KvGeometry {
     layers: 30,
     kv_heads: 3,
     head_dim: 64,
+    windowed: ebb_kernels::kv::WindowedLayers::NONE,
 };
 
 fn floor(text: &str) -> KvSource {
@@ -30,7 +31,7 @@ fn the_default_shrink_order_ends_at_its_floor_and_frees_frames_on_the_way() {
         let frames = plan.layout.frames(level);
         assert_eq!(at.size.frames, frames);
         assert_eq!(at.size.bytes, plan.layout.bytes(level));
-        let by_format = plan.bytes_by_format(level);
+        let by_format = plan.bytes_by_format(level, false);
         let (bytes, pages) = by_format.iter().fold((0, 0), |s, f| (s.0 + f.0, s.1 + f.1));
         assert_eq!((bytes, pages), (at.size.bytes, 60));
     }

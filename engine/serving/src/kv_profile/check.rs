@@ -37,6 +37,7 @@ impl Profile {
             layers: self.layers,
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
+            windowed: ebb_kernels::kv::WindowedLayers::NONE,
         }
     }
 

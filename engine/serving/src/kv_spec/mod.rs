@@ -359,6 +359,7 @@ mod tests {
         layers: 3,
         kv_heads: 3,
         head_dim: 64,
+        windowed: ebb_kernels::kv::WindowedLayers::NONE,
     };
 
     fn formats(text: &str) -> PageFormats {
@@ -431,6 +432,7 @@ mod tests {
             layers: 1,
             kv_heads: 2,
             head_dim: 64,
+            windowed: ebb_kernels::kv::WindowedLayers::NONE,
         };
         let spec: KvSpec = spec.parse().unwrap();
         let formats = spec.formats(geometry).unwrap();

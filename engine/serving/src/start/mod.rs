@@ -106,6 +106,7 @@ pub fn start_on(
     };
     let pool = PoolConfig {
         levels: plan.levels.clone(),
+        window: plan.window.clone(),
         protected: plan.protected,
         sink: plan.sink,
         ..pool(&model, pool_bytes, config.prefix_cache)?

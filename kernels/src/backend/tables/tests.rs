@@ -15,6 +15,7 @@ fn layout() -> KvLayout {
         layers: 2,
         kv_heads: 16,
         head_dim: 16,
+        windowed: crate::kv::WindowedLayers::NONE,
     };
     let frame = FrameLayout {
         frame_bytes: 16_384,
@@ -185,6 +186,37 @@ fn a_block_that_loses_its_frames_behind_a_checked_step_is_not_written() {
         matches!(short, Err(E::Capacity { capacity: 112, .. })),
         "{short:?}"
     );
+}
+
+#[test]
+fn a_block_behind_a_window_lacks_what_layers_with_one_use() {
+    // The first of two layers has no window: the second frame of each sub-block is windowed.
+    let mut geometry = layout().geometry();
+    geometry.windowed = crate::kv::WindowedLayers::of([None, Some(100)].into_iter());
+    let shrunk = [vec![F::Int8; 4]];
+    let layout = KvLayout::new(geometry, layout().frame(), &shrunk).unwrap();
+    assert_eq!((layout.kept_frames(0), layout.frames(0)), (8, 16));
+    let frame = |index, frame| D::Frame {
+        block: 0,
+        index,
+        frame,
+    };
+    let mut tables = BlockTables::new(SHAPE, FRAMES);
+    let mut applied = Vec::new();
+    let deltas = [
+        D::Block { block: 0, level: 0 },
+        frame(0, 7),
+        frame(1, NO_FRAME),
+        frame(2, NO_FRAME),
+    ];
+    let result = tables.apply(&layout, &deltas, |delta| applied.push(*delta));
+    assert!(
+        matches!(result, Err(E::Delta { delta: 3, .. })),
+        "{result:?}"
+    );
+    // A device is told of frames that it may read.
+    assert_eq!(applied[2], frame(1, 0));
+    assert_eq!(tables.block(0), (0, &[7, 0][..]));
 }
 
 #[test]

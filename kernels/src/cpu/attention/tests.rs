@@ -55,6 +55,7 @@ impl Sequence {
             layers: LAYERS,
             kv_heads: KV_HEADS,
             head_dim,
+            windowed: crate::kv::WindowedLayers::NONE,
         };
         let frame = geometry.frame_layout();
         let formats = [k, v].into_iter().cycle().take(2 * LAYERS).collect();

@@ -113,6 +113,7 @@ mod tests {
                 layers: 2,
                 kv_heads: 2,
                 head_dim,
+                windowed: crate::kv::WindowedLayers::NONE,
             };
             let mut page = vec![FormatId::F16; 4];
             page[2] = format;

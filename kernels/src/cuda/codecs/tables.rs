@@ -11,7 +11,7 @@ use super::super::params::DevicePtr;
 use crate::backend::ShrinkFailure;
 use crate::formats::FormatError;
 use crate::formats::gpu::Writer;
-use crate::kv::{KvGeometry, KvLayout, Side};
+use crate::kv::{KvGeometry, KvLayout};
 
 /// `ebb::PageAtLevel` of formats/pool.cuh.
 #[repr(C)]
@@ -36,7 +36,7 @@ pub(super) fn encodes(layout: &KvLayout) -> bool {
 }
 
 /// The formats and places of all pages at all precision levels but 0, in device memory:
-/// `[level - 1][layer * 2 + side]`.
+/// `[level - 1][place of the layer * 2 + side]` ([`KvGeometry::layer_place`]).
 #[derive(Debug)]
 pub(in crate::cuda) struct PageTable {
     pages: DeviceBuffer<PageAtLevel>,
@@ -79,8 +79,10 @@ impl PageTable {
 
 fn page_table(layout: &KvLayout) -> Vec<PageAtLevel> {
     let geometry = layout.geometry();
-    let page = |level: u16, layer: usize, side: Side| {
-        let place = layout.place(level, geometry.record(layer, side, 0));
+    let page = |level: u16, page: usize| {
+        let record = page * geometry.kv_heads;
+        let (layer, side, _) = geometry.of_record(record);
+        let place = layout.place(level, record);
         let format = layout.format(level, layer, side);
         PageAtLevel {
             start: place.frame * layout.frame().frame_bytes as u32 + place.offset,
@@ -91,8 +93,8 @@ fn page_table(layout: &KvLayout) -> Vec<PageAtLevel> {
     };
     let levels = 1..layout.levels() as u16;
     levels
-        .flat_map(|p| (0..geometry.layers).flat_map(move |l| [Side::K, Side::V].map(|s| (p, l, s))))
-        .map(|(level, layer, side)| page(level, layer, side))
+        .flat_map(|level| (0..geometry.layers * 2).map(move |page| (level, page)))
+        .map(|(level, index)| page(level, index))
         .collect()
 }
 
@@ -100,8 +102,7 @@ fn page_table(layout: &KvLayout) -> Vec<PageAtLevel> {
 /// formats/quantise.cuh).
 pub(super) fn failure(geometry: KvGeometry, shrink: usize, word: u64) -> ShrinkFailure {
     let record = (word >> 44) as usize;
-    let page = record / geometry.kv_heads;
-    let side = Side::of_page(page);
+    let (layer, side, kv_head) = geometry.of_record(record);
     let half = |shift: u32| bf16::from_bits((word >> shift) as u16);
     let index = (word >> 32 & 0x1ff) as usize;
     let range = |group| FormatError::RangeBeyondFp16 {
@@ -126,9 +127,9 @@ pub(super) fn failure(geometry: KvGeometry, shrink: usize, word: u64) -> ShrinkF
     };
     ShrinkFailure {
         shrink,
-        layer: page / 2,
+        layer,
         side,
-        kv_head: record % geometry.kv_heads,
+        kv_head,
         error,
     }
 }

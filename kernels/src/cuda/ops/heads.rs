@@ -319,7 +319,7 @@ impl HeadOps {
             first_blocks: step.first_blocks(),
             row_count: step.row_count(),
             q: q.ptr(),
-            layer: layer as u32,
+            layer: arena.geometry().layer_place(layer) as u32,
             q_heads: spec.q_heads as u32,
             kv_heads: spec.kv_heads as u32,
             reserved: 0,
@@ -353,6 +353,7 @@ mod tests {
             layers: 1,
             kv_heads: 2,
             head_dim,
+            windowed: crate::kv::WindowedLayers::NONE,
         };
         HeadSpec::plain(geometry, 8)
     }

@@ -179,6 +179,7 @@ impl Case {
             layers: LAYERS,
             kv_heads,
             head_dim,
+            windowed: crate::kv::WindowedLayers::NONE,
         };
         let layout = geometry.frame_layout();
         let frames = Pages::frames_for(layout, seqs.iter().map(|s| s.0 + s.1)) + 5;

@@ -281,6 +281,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             layers: 3,
             kv_heads,
             head_dim,
+            windowed: crate::kv::WindowedLayers::NONE,
         };
         let (layout, pairs) = all_positions(geometry);
         let position = |pair: (F, F)| {

@@ -57,6 +57,7 @@ fn host_time_of_a_decode_step() {
         layers: 32,
         kv_heads: 8,
         head_dim: 128,
+        windowed: crate::kv::WindowedLayers::NONE,
     };
     let layout = KvLayout::sixteen_bit(geometry).unwrap();
     let per_block = layout.frames(0) as usize;

@@ -21,6 +21,7 @@ fn a_step_has_room_for_the_units_of_any_kernel() {
             layers: 4,
             kv_heads,
             head_dim: 128,
+            windowed: crate::kv::WindowedLayers::NONE,
         };
         let pages = [vec![F::Int4; 8]];
         let layout = KvLayout::new(geometry, geometry.frame_layout(), &pages).unwrap();

@@ -12,6 +12,7 @@ fn layout() -> KvLayout {
         layers: 2,
         kv_heads: 16,
         head_dim: 128,
+        windowed: crate::kv::WindowedLayers::NONE,
     })
     .unwrap()
 }

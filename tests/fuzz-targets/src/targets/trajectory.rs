@@ -14,6 +14,7 @@ pub(crate) const GEOMETRY: KvGeometry = KvGeometry {
     layers: 1,
     kv_heads: 1,
     head_dim: 16,
+    windowed: ebb_kernels::kv::WindowedLayers::NONE,
 };
 
 /// The model that the log should be of.

@@ -34,6 +34,7 @@ fn host_time_of_a_decode_step() {
         layers: 32,
         kv_heads: 8,
         head_dim: 128,
+        windowed: ebb_kernels::kv::WindowedLayers::NONE,
     };
     let layout = geometry.frame_layout();
     for tokens in [1152, 8192] {

@@ -48,6 +48,7 @@ const GEOMETRY: KvGeometry = KvGeometry {
     layers: 1,
     kv_heads: 1,
     head_dim: 16,
+    windowed: ebb_kernels::kv::WindowedLayers::NONE,
 };
 
 /// An engine on `backend` with a pool of `frames` frames of 16 tokens.

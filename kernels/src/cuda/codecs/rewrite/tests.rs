@@ -24,6 +24,7 @@ impl Setting {
             layers: 2,
             kv_heads: 2,
             head_dim: 64,
+            windowed: crate::kv::WindowedLayers::NONE,
         };
         let shrunk = [vec![FormatId::Int8; 4], vec![FormatId::Int4; 4]];
         let layout = KvLayout::new(geometry, geometry.frame_layout(), &shrunk).unwrap();

@@ -114,6 +114,7 @@ impl Formats {
             layers: self.layers(),
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
+            windowed: crate::kv::WindowedLayers::NONE,
         };
         let pairs = self.pairs.iter().copied();
         let pages: Vec<_> = pairs.map(|pair| self.page_formats(pair)).collect();
