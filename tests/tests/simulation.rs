@@ -45,6 +45,9 @@ fn every_request_is_served_correctly() {
     assert!(totals.stalls > seeds, "{totals:?}");
     assert!(totals.taken_for_free_slots > seeds / 10, "{totals:?}");
     assert!(totals.slots_without_memory > seeds / 100, "{totals:?}");
+    assert!(totals.hidden > seeds, "{totals:?}");
+    assert!(totals.trimmed > seeds, "{totals:?}");
+    assert!(totals.shrinks_trimmed > seeds / 10, "{totals:?}");
 }
 
 /// Seeds beyond those of every run that found something once: a copy that was lost with a failed

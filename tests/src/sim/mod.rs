@@ -120,6 +120,12 @@ pub struct Totals {
     pub slots_without_memory: u64,
     /// Times that a sequence waited for blocks to shrink.
     pub stalls: u64,
+    /// Plans made while blocks in use were hidden behind a sliding window.
+    pub hidden: u64,
+    /// Plans made while some blocks were trimmed.
+    pub trimmed: u64,
+    /// Plans that shrink a trimmed block.
+    pub shrinks_trimmed: u64,
 }
 
 impl Totals {
@@ -142,6 +148,9 @@ impl Totals {
             shrinks_cached: stats.shrinks - stats.shrinks_live,
             shrinks_failed: stats.shrinks_failed,
             degraded: report.degraded,
+            hidden: report.hidden,
+            trimmed: report.trimmed,
+            shrinks_trimmed: report.shrinks_trimmed,
             taken_for_free_slots: report.taken_for_free_slots,
             slots_without_memory: report.slots_without_memory,
             stalls: stats.stalls,
@@ -164,6 +173,9 @@ impl Totals {
         self.shrinks_cached += other.shrinks_cached;
         self.shrinks_failed += other.shrinks_failed;
         self.degraded += other.degraded;
+        self.hidden += other.hidden;
+        self.trimmed += other.trimmed;
+        self.shrinks_trimmed += other.shrinks_trimmed;
         self.taken_for_free_slots += other.taken_for_free_slots;
         self.slots_without_memory += other.slots_without_memory;
         self.stalls += other.stalls;

@@ -1,12 +1,13 @@
 //! What every step plan must satisfy, whatever it computes.
 
-use ebb_block_manager::{PoolConfig, TableDelta as Delta, precision::LevelTable};
+use ebb_block_manager::{PoolConfig, TableDelta as Delta};
 use ebb_kernels::backend::{
     BlockLevels, BlockTables, FrameCopy, StepInput, StepInputError, StepLimits, TableDelta,
     TableShape,
 };
 use ebb_scheduler::{Config, Logits, StepPlan};
 
+use super::device::is_windowed;
 use super::model::VOCAB;
 
 /// Checks plans against the scheduler's limits, and with the code by which every backend checks
@@ -23,10 +24,7 @@ pub struct PlanRules {
 impl PlanRules {
     /// The rules for a scheduler's plans.
     pub fn new(config: &Config, pool: &PoolConfig) -> Self {
-        let levels = Levels {
-            table: pool.levels.clone(),
-            frames_per_sub_block: pool.frames_per_sub_block as usize,
-        };
+        let levels = Levels { pool: pool.clone() };
         let (rows, blocks) = (config.max_running, pool.max_blocks_per_seq as usize);
         let shape = TableShape::new(rows, blocks, &levels, pool.frames);
         Self {
@@ -80,21 +78,24 @@ impl PlanRules {
 /// The pool's levels as backends see them.
 #[derive(Debug)]
 struct Levels {
-    table: LevelTable,
-    frames_per_sub_block: usize,
+    pool: PoolConfig,
 }
 
 impl BlockLevels for Levels {
     fn count(&self) -> usize {
-        self.table.len()
+        self.pool.levels.len()
     }
 
     fn frames(&self, level: u16) -> u32 {
-        self.table.level(level).size.frames
+        self.pool.level_frames(level)
     }
 
     fn frames_per_sub_block(&self) -> usize {
-        self.frames_per_sub_block
+        self.pool.frames_per_sub_block as usize
+    }
+
+    fn is_windowed(&self, level: u16, index: usize) -> bool {
+        is_windowed(&self.pool, level, index)
     }
 
     /// Which formats a page may take is not the scheduler's business: levels are shrink orders.

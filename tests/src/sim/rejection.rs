@@ -70,15 +70,34 @@ fn least_frames(
     pool: &PoolConfig,
 ) -> u64 {
     let sub_block = u64::from(pool.frames_per_sub_block);
+    // Blocks that may have something in the window of a sequence that is so far ahead of its oldest
+    // token.
+    let in_window = |ahead: u64| match &pool.window {
+        Some(window) => {
+            let seen = u64::from(window.tokens) - 1 + ahead;
+            // However these tokens lie, the first of them being the last one of its block.
+            (127..127 + seen).map(|at| at / 128).max().unwrap_or(0) + 1
+        }
+        None => u64::MAX,
+    };
+    let kept_per_sub_block = match &pool.window {
+        Some(window) => u64::from(window.kept_per_sub_block),
+        None => sub_block,
+    };
     if !config.mode.shrinks() {
-        return tokens.div_ceil(16) * sub_block;
+        let chunk = config.prefill_chunk.min(config.max_step_tokens);
+        let whole = in_window((chunk * config.max_in_flight) as u64).saturating_mul(8);
+        let all = tokens.div_ceil(16);
+        return all * kept_per_sub_block + all.min(whole) * (sub_block - kept_per_sub_block);
     }
-    let at = |bits: u8| {
+    let at = |bits: u8, is_whole: bool| {
         let position = pool.levels.floor(MinBits(bits));
-        u64::from(pool.levels.level(position).size.frames)
+        let kept = pool.window.as_ref().map(|window| &window.kept);
+        let table = kept.filter(|_| !is_whole).unwrap_or(&pool.levels);
+        u64::from(table.level(position).size.frames)
     };
     let own = min_kv_bits;
-    let [first, last] = [pool.sink, pool.protected].map(|bound| at(own.max(bound.0)));
+    let whole_max = in_window(128);
     // The recent context of KVmix's rule is at 16 bit: r / (1 - r) of the longest step at most.
     let share = match config.mode {
         Mode::Static => u64::from(config.recent_permille),
@@ -86,21 +105,32 @@ fn least_frames(
     };
     let step = u64::from(config.static_chunk).min(prompt as u64).max(128);
     let recent = step * share / (1000 - share) / 128;
-    let sealed = |blocks: u64| {
-        let shrunk = match blocks {
-            0 => 0,
-            1 => first,
-            _ => first + last + (blocks - 2) * at(own),
+    // Block by block, of so many sealed ones and perhaps an open one.
+    let sealed = |blocks: u64, open: u64| {
+        let is_whole = |index: u64| blocks - index + open <= whole_max;
+        let at_16_bit = |index: u64| match is_whole(index) {
+            true => 8 * sub_block,
+            false => 8 * kept_per_sub_block,
         };
-        (shrunk + recent.min(blocks) * 8 * sub_block).min(blocks * 8 * sub_block)
+        let shrunk = (0..blocks).map(|index| {
+            let bound = match index {
+                0 => pool.sink.0,
+                _ if index + 1 == blocks => pool.protected.0,
+                _ => 0,
+            };
+            at(own.max(bound), is_whole(index))
+        });
+        let kept = (blocks - recent.min(blocks)..blocks).map(at_16_bit);
+        let most = shrunk.sum::<u64>() + kept.sum::<u64>();
+        most.min((0..blocks).map(at_16_bit).sum())
     };
     let open = |tokens: u64| {
         // Just before the last block of a multiple of 128 is sealed, it is all at 16 bit.
         let full = (tokens - 1) / 128;
-        sealed(full) + (tokens - full * 128).div_ceil(16) * sub_block
+        sealed(full, 1) + (tokens - full * 128).div_ceil(16) * sub_block
     };
     let peak = (1..=tokens).map(open).max().unwrap_or(0);
-    peak.max(sealed(tokens / 128))
+    peak.max(sealed(tokens / 128, 0))
 }
 
 /// The kind of a rejection.

@@ -4,7 +4,7 @@
 //! else happens, and a world in which everything happens rarely reaches unusual states.
 
 use ebb_block_manager::{
-    PoolConfig,
+    PoolConfig, WindowConfig,
     precision::{
         BlockSize, LevelChange, LevelTable, MinBits, Page, PageLevel, PageSide, ShrinkOrder,
     },
@@ -91,11 +91,20 @@ impl Settings {
             Mode::Progressive,
             Mode::Static,
         ]);
-        let levels = if mode.shrinks() || rng.one_in(4) {
+        // On a stream of its own: worlds without a window stay what they were.
+        let mut of_windows = Rng::new(rng.clone().bits());
+        let (levels, kept) = if mode.shrinks() || rng.one_in(4) {
             levels(rng, block_frames)
         } else {
-            LevelTable::whole(block_frames)
+            let kept = 8 * kept_frames(frames_per_sub_block);
+            (LevelTable::whole(block_frames), LevelTable::whole(kept))
         };
+        let window = of_windows.one_in(2).then(|| WindowConfig {
+            tokens: of_windows.pick(&[1, 16, 100, 128, 129, 200, 300]),
+            tokens_ahead: 0,
+            kept_per_sub_block: kept_frames(frames_per_sub_block),
+            kept,
+        });
         let shrink_reserve = levels.largest_target();
         let longest_blocks = longest.div_ceil(8) as u32;
         let protected = MinBits(rng.pick(&[8, 8, 8, 16, 4, 0]));
@@ -106,6 +115,7 @@ impl Settings {
             frame_bytes: 4096,
             frames_per_sub_block,
             levels,
+            window,
             protected,
             sink: protected.max(MinBits(rng.pick(&[0, 0, 0, 8, 16]))),
             prefix_cache: !rng.one_in(5),
@@ -210,8 +220,15 @@ impl Settings {
     }
 }
 
-/// The levels of a shrink order in which a few pages shrink in any order.
-fn levels(rng: &mut Rng, block_frames: u32) -> LevelTable {
+/// Frames of a sub-block that a block keeps behind a window.
+fn kept_frames(frames_per_sub_block: u32) -> u32 {
+    frames_per_sub_block.div_ceil(2)
+}
+
+/// The levels of a shrink order in which a few pages shrink in any order; and what blocks keep
+/// there behind a window, which all pages have but those of the first layer, or all values where
+/// there is one layer.
+fn levels(rng: &mut Rng, block_frames: u32) -> (LevelTable, LevelTable) {
     let (layers, all) = (rng.range(1, 3) as u16, [8, 4, 2, 2]);
     let formats = &all[..rng.pick(&[1, 2, 3, 4, 4])];
     let side = |v: bool| if v { PageSide::V } else { PageSide::K };
@@ -238,18 +255,34 @@ fn levels(rng: &mut Rng, block_frames: u32) -> LevelTable {
         }
     }
     let order = ShrinkOrder::new(layers, steps).expect("pages only shrink");
-    LevelTable::new(&order, |taken| {
+    let is_kept = |page: &Page| page.layer == 0 && (layers > 1 || page.side == PageSide::K);
+    let size = |taken: &[LevelChange], of: &dyn Fn(&Page) -> bool, count: u64, frames: u32| {
         let mut bits = std::collections::BTreeMap::new();
-        for step in taken {
+        for step in taken.iter().filter(|step| of(&step.page)) {
             // The second of two formats of 2 bit is a little smaller.
             let of_8 = u64::from(step.to.bits) * 8 - u64::from(step.to.tag);
             bits.insert((step.page.layer, step.page.side), of_8);
         }
         let sum = bits.values().sum::<u64>() + 128 * (count - bits.len() as u64);
-        let bytes = sum * u64::from(block_frames) * 4096 / (128 * count);
+        let bytes = sum * u64::from(frames) * 4096 / (128 * count);
         BlockSize {
             frames: bytes.div_ceil(4096).max(1) as u32,
             bytes,
         }
-    })
+    };
+    let whole = |taken: &[LevelChange]| size(taken, &|_| true, count, block_frames);
+    let kept_count = if layers > 1 { 2 } else { 1 };
+    let kept_at_16_bit = 8 * kept_frames(block_frames / 8);
+    let kept = |taken: &[LevelChange]| {
+        let kept = size(taken, &is_kept, kept_count, kept_at_16_bit);
+        let frames = match taken {
+            [] => kept.frames,
+            _ => kept.frames.min(whole(taken).frames),
+        };
+        BlockSize { frames, ..kept }
+    };
+    (
+        LevelTable::new(&order, whole),
+        LevelTable::new(&order, kept),
+    )
 }

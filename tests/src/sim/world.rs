@@ -3,6 +3,7 @@
 
 mod step_returns;
 
+use ebb_block_manager::NO_FRAME;
 use ebb_scheduler::{Event, FinishReason, Millis, Notice, RequestId, Scheduler, StepPlan};
 
 use super::client::{Clients, Planning};
@@ -31,6 +32,12 @@ pub struct Report {
     pub copies: u64,
     /// Plans that copy from a block which they shrink.
     pub together: u64,
+    /// Plans made while blocks in use were hidden behind a sliding window.
+    pub hidden: u64,
+    /// Plans made while some blocks were trimmed.
+    pub trimmed: u64,
+    /// Plans that shrink a trimmed block.
+    pub shrinks_trimmed: u64,
     /// Choices by how they ended, in the order of [`FinishReason`].
     pub ended: [u64; 5],
     /// Choices that ended after reading something below 16 bit.
@@ -114,7 +121,10 @@ impl World {
         self.clients.check_answers()?;
         let usage = self.scheduler.blocks().usage();
         let room = self.settings.pool.frames - self.settings.pool.shrink_reserve();
-        let on_loan = usage.frames_live + usage.frames_retiring + usage.frames_shrinking;
+        let on_loan = usage.frames_live
+            + usage.frames_hidden
+            + usage.frames_retiring
+            + usage.frames_shrinking;
         if on_loan > 0 || usage.sequences > 0 {
             return Err(format!("memory is not back: {usage:?}"));
         }
@@ -254,6 +264,12 @@ impl World {
         let mut shrunk = plan.shrinks.iter().flat_map(|job| &job.old);
         let is_copied = |frame: &u32| plan.copies.iter().any(|(source, _)| source == frame);
         self.report.together += u64::from(!plan.copies.is_empty() && shrunk.any(is_copied));
+
+        let blocks = self.scheduler.blocks();
+        self.report.hidden += u64::from(blocks.usage().frames_hidden > 0);
+        self.report.trimmed += u64::from(blocks.level_use().any(|level| level.trimmed > 0));
+        let mut shrunk = plan.shrinks.iter().flat_map(|job| &job.old);
+        self.report.shrinks_trimmed += u64::from(shrunk.any(|frame| *frame == NO_FRAME));
 
         self.rules.check(&plan)?;
         for slice in &plan.slices {

@@ -13,7 +13,7 @@ mod run;
 use std::collections::{BTreeMap, VecDeque};
 
 use ebb_block_manager::{
-    BLOCK_TOKENS, BlockManager, PoolConfig, SUB_BLOCK_TOKENS, SeqId, TableDelta,
+    BLOCK_TOKENS, BlockManager, NO_FRAME, PoolConfig, SUB_BLOCK_TOKENS, SeqId, TableDelta,
 };
 use ebb_scheduler::{Slice, StepPlan};
 
@@ -145,11 +145,12 @@ impl Device {
         let copied = plan.copies.iter().flat_map(|(src, dst)| [src, dst]);
         let shrunk = plan.shrinks.iter();
         let shrunk = shrunk.flat_map(|job| job.old.iter().chain(&job.new));
-        for frame in frames.iter().chain(copied).chain(shrunk) {
+        let all = frames.iter().chain(copied).chain(shrunk);
+        for frame in all.filter(|frame| **frame != NO_FRAME) {
             touched[*frame as usize] = true;
         }
         for job in &plan.shrinks {
-            for &frame in &job.new {
+            for &frame in job.new.iter().filter(|frame| **frame != NO_FRAME) {
                 self.check_unused(frame)?;
             }
         }
@@ -187,7 +188,11 @@ impl Device {
                 ));
             }
             let mirror = &self.blocks[id.0 as usize];
-            if mirror.level != level || mirror.frames != want {
+            // The device is not told what a block gives back behind a window.
+            let agrees = |(have, want): (&u32, &u32)| have == want || *want == NO_FRAME;
+            let is_same =
+                mirror.frames.len() == want.len() && mirror.frames.iter().zip(want).all(agrees);
+            if mirror.level != level || !is_same {
                 return Err(format!("{}: {id} is {mirror:?}, not {want:?}", slice.seq));
             }
             blocks.push(BlockView {
@@ -195,7 +200,7 @@ impl Device {
                 first_frame: frames.len(),
                 frames: want.len(),
             });
-            frames.extend_from_slice(want);
+            frames.extend(self.seen(slice.position as usize, index, level, want));
             room += if level == 0 {
                 want.len() / self.parts() * SUB_BLOCK_TOKENS
             } else {
@@ -207,6 +212,32 @@ impl Device {
             return Err(format!("{}: {end} tokens in memory for {room}", slice.seq));
         }
         Ok(())
+    }
+
+    /// The frames of a block that a slice reads which begins at `position`: behind the window
+    /// none that is windowed.
+    fn seen(
+        &self,
+        position: usize,
+        block: usize,
+        level: u16,
+        frames: &[u32],
+    ) -> impl Iterator<Item = u32> {
+        let first = match &self.pool.window {
+            Some(window) => (position + 1).saturating_sub(window.tokens as usize),
+            None => 0,
+        };
+        let is_behind = (block + 1) * BLOCK_TOKENS <= first;
+        frames.iter().enumerate().map(move |(index, &frame)| {
+            match is_behind && self.is_windowed(level, index) {
+                true => NO_FRAME,
+                false => frame,
+            }
+        })
+    }
+
+    fn is_windowed(&self, level: u16, index: usize) -> bool {
+        is_windowed(&self.pool, level, index)
     }
 
     /// Frames of a 16-bit sub-block.
@@ -249,11 +280,15 @@ impl Device {
                 index,
                 frame,
             } => {
-                self.check_unused(frame)?;
+                if frame != NO_FRAME {
+                    self.check_unused(frame)?;
+                } else if !self.is_windowed(self.blocks[block.0 as usize].level, index as usize) {
+                    return Err(format!("{delta:?}, which every layer reads"));
+                }
                 let mirror = entry(&mut self.blocks, block.0 as usize);
                 *entry(&mut mirror.frames, index as usize) = frame;
                 // A shrink has written the others.
-                if mirror.level == 0 {
+                if mirror.level == 0 && frame != NO_FRAME {
                     new_frames.push(frame);
                 }
             }
@@ -284,6 +319,21 @@ impl Device {
     pub fn pop(&mut self) -> Option<Submitted> {
         self.queue.pop_front()
     }
+}
+
+/// Whether a frame of a block has nothing but pages of layers with a window.
+pub(in crate::sim) fn is_windowed(pool: &PoolConfig, level: u16, index: usize) -> bool {
+    let Some(window) = &pool.window else {
+        return false;
+    };
+    let (index, kept) = match level {
+        0 => (
+            index as u32 % pool.frames_per_sub_block,
+            window.kept_per_sub_block,
+        ),
+        _ => (index as u32, window.kept.level(level).size.frames),
+    };
+    index >= kept
 }
 
 /// Element `index`, which is made if it is not there.

@@ -1,6 +1,8 @@
 //! Running a step.
 
-use ebb_block_manager::{BLOCK_TOKENS, BlockId, SUB_BLOCK_TOKENS, ShrinkJob, precision::MinBits};
+use ebb_block_manager::{
+    BLOCK_TOKENS, BlockId, NO_FRAME, SUB_BLOCK_TOKENS, ShrinkJob, precision::MinBits,
+};
 use ebb_scheduler::{SAMPLED_LATER, Slice};
 
 use super::cell::{Cell, POISON, add, cell, shrunk};
@@ -12,7 +14,7 @@ impl Device {
         self.prepare(step);
         let copies = step.plan.copies.iter().map(|(_, dst)| dst);
         let shrinks = step.plan.shrinks.iter().flat_map(|job| &job.new);
-        for frame in copies.chain(shrinks) {
+        for frame in copies.chain(shrinks).filter(|frame| **frame != NO_FRAME) {
             self.pages[*frame as usize] = [POISON; SUB_BLOCK_TOKENS];
         }
         for (index, slice) in step.plan.slices.iter().enumerate() {
@@ -94,10 +96,11 @@ impl Device {
             .digest(job.from, &job.old)
             .map_err(|e| format!("{} cannot be shrunk: {e}", job.block))?;
         let to = self.pool.levels.level(job.to);
-        if to.size.frames as usize != job.new.len() || job.new.len() >= job.old.len() {
+        if to.size.frames as usize != job.new.len() || job.frames_freed() == 0 {
             return Err(format!("{job:?} frees nothing"));
         }
-        for (part, &frame) in job.new.iter().enumerate() {
+        let owned = job.new.iter().enumerate();
+        for (part, &frame) in owned.filter(|(_, frame)| **frame != NO_FRAME) {
             self.pages[frame as usize] = [POISON; SUB_BLOCK_TOKENS];
             if !fails || part == 0 {
                 self.pages[frame as usize][0] = shrunk(have, job.to, part, lowest);
@@ -112,7 +115,8 @@ impl Device {
         if level > 0 {
             let first = self.pages[frames[0] as usize][0];
             let digest = u64::from(first.token) << 32 | u64::from(first.context);
-            for (part, &frame) in frames.iter().enumerate() {
+            let owned = frames.iter().enumerate();
+            for (part, &frame) in owned.filter(|(_, frame)| **frame != NO_FRAME) {
                 let have = self.pages[frame as usize][0];
                 let want = shrunk(digest, level, part, first.lowest);
                 if have != want {
@@ -125,7 +129,8 @@ impl Device {
         for at in 0..BLOCK_TOKENS {
             let own = &frames[at / SUB_BLOCK_TOKENS * self.parts()..][..self.parts()];
             let first = self.pages[own[0] as usize][at % SUB_BLOCK_TOKENS];
-            for (part, &frame) in own.iter().enumerate() {
+            let owned = own.iter().enumerate();
+            for (part, &frame) in owned.filter(|(_, frame)| **frame != NO_FRAME) {
                 let have = self.pages[frame as usize][at % SUB_BLOCK_TOKENS];
                 let want = Cell {
                     part: part as u16,
@@ -184,6 +189,9 @@ impl Device {
                     expected.at(at).ok_or("a sequence is shorter than its KV")?;
                 for part in 0..self.parts() {
                     let frame = self.locate(step, index, at, part)?;
+                    if frame == NO_FRAME as usize {
+                        continue;
+                    }
                     let have = self.pages[frame][at % SUB_BLOCK_TOKENS];
                     lowest = lowest.min(have.lowest);
                     let want = Cell {
