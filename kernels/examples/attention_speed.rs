@@ -76,6 +76,7 @@ fn spec(layers: usize, q_heads: usize, kv_heads: usize, head_dim: usize) -> Mode
         qk_norm: QkNorm::None,
         tied_embeddings: true,
         max_positions: 4096,
+        ..UniformModel::default()
     }
     .spec()
 }

@@ -15,6 +15,7 @@ use ebb_kernels::cpu::gemm::{self, Columns, Epilogue, PackedMatrix, WeightMemory
 use ebb_kernels::cpu::packed::{Activations, Part, Product, QuantisedMatrix, Weights};
 use ebb_kernels::cpu::simd::Isa;
 use ebb_kernels::cpu::threads::Pool;
+use ebb_kernels::model::Activation;
 use ebb_kernels::weight_formats::{Codes, Quantisation, WeightFormat};
 
 /// Bytes of all matrices of a shape in bf16: four times a large cache.
@@ -139,6 +140,7 @@ fn packed(pool: &mut Pool, name: &str, format: WeightFormat, inputs: usize, outp
                 parts: &parts[index],
                 stride: outputs,
                 add: false,
+                activation: Activation::Silu,
             };
             product.run(pool, Isa::detect(), out).unwrap();
         },

@@ -21,6 +21,7 @@ pub(super) fn smollm2_135m() -> ModelSpec {
         qk_norm: QkNorm::None,
         tied_embeddings: true,
         max_positions: 8192,
+        ..UniformModel::default()
     }
     .spec()
 }

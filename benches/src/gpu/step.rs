@@ -36,6 +36,7 @@ pub(super) fn llama_8b() -> ModelSpec {
         qk_norm: QkNorm::None,
         tied_embeddings: false,
         max_positions: 131_072,
+        ..UniformModel::default()
     }
     .spec()
 }

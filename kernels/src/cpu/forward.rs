@@ -2,7 +2,7 @@
 
 use super::attention::{Attention, Pages, Plan};
 use super::linear::{Io, Then};
-use super::ops::{HeadOps, RowPlace, for_rows, rms_norm_rows, rms_norm_rows_in_place, rotate_back};
+use super::ops::{HeadOps, Norm, RowPlace, finish_logits, for_rows, rotate_back};
 use super::program::Op;
 use super::scratch::Scratch;
 use super::shared::SharedSlice;
@@ -42,9 +42,18 @@ impl Forward<'_> {
                 Op::Embed => self.embed()?,
                 Op::Norm {
                     weight,
+                    bias,
                     input,
                     output,
-                } => self.norm(&weights.norms[weight], input, output)?,
+                } => {
+                    let norm = Norm {
+                        kind: self.spec.norms.kind,
+                        weight: &weights.norms[weight],
+                        bias: bias.map(|bias| &weights.norms[bias][..]),
+                        eps: self.spec.norm_eps,
+                    };
+                    self.norm(norm, input, output)?;
+                }
                 Op::Linear {
                     linear,
                     input,
@@ -61,6 +70,7 @@ impl Forward<'_> {
                 }
                 Op::Add => self.add(),
                 Op::SelectRows => self.select_rows(),
+                Op::FinishLogits => self.finish_logits()?,
             }
         }
         Ok(())
@@ -87,6 +97,7 @@ impl Forward<'_> {
 
     fn embed(&mut self) -> Result<(), TaskPanic> {
         let (hidden, weights) = (self.spec.hidden, self.weights);
+        let multiplier = self.spec.embedding_multiplier;
         let tokens = &self.input.tokens;
         let x = SharedSlice::new(self.scratch.rows_mut(Buffer::Residual, self.rows));
         for_rows(self.pool, self.rows, hidden, |first, end| {
@@ -94,19 +105,22 @@ impl Forward<'_> {
                 // SAFETY: ranges of rows are disjoint.
                 let x = unsafe { x.slice(row * hidden, hidden) };
                 weights.embed(*token as usize, x);
+                if multiplier != 1.0 {
+                    x.iter_mut().for_each(|x| *x *= multiplier);
+                }
             }
         })
     }
 
-    fn norm(&mut self, weight: &[f32], input: Buffer, output: Buffer) -> Result<(), TaskPanic> {
-        let (rows, isa, eps) = (self.rows, self.isa, self.spec.norm_eps);
+    fn norm(&mut self, norm: Norm<'_>, input: Buffer, output: Buffer) -> Result<(), TaskPanic> {
+        let (rows, isa) = (self.rows, self.isa);
         if input == output {
             let x = self.scratch.rows_mut(input, rows);
-            return rms_norm_rows_in_place(self.pool, isa, x, weight, eps);
+            return norm.run_in_place(self.pool, isa, x);
         }
         let mut out = self.scratch.take(output);
         let x = self.scratch.rows(input, rows);
-        let result = rms_norm_rows(self.pool, isa, x, weight, eps, &mut out[..x.len()]);
+        let result = norm.run(self.pool, isa, x, &mut out[..x.len()]);
         self.scratch.put(output, out);
         result
     }
@@ -188,8 +202,19 @@ impl Forward<'_> {
     fn add(&mut self) {
         let mut x = self.scratch.take(Buffer::Residual);
         let branch = self.scratch.rows(Buffer::Branch, self.rows);
-        x.iter_mut().zip(branch).for_each(|(x, b)| *x += b);
+        match self.spec.residual_multiplier {
+            1.0 => x.iter_mut().zip(branch).for_each(|(x, b)| *x += b),
+            by => x.iter_mut().zip(branch).for_each(|(x, b)| *x += b * by),
+        }
         self.scratch.put(Buffer::Residual, x);
+    }
+
+    fn finish_logits(&mut self) -> Result<(), TaskPanic> {
+        let spec = self.spec;
+        let logits = self.scratch.rows_mut(Buffer::Logits, self.rows);
+        let (multiplier, cap) = (spec.logit_multiplier, spec.logit_soft_cap);
+        let on = (&mut *self.pool, self.isa);
+        finish_logits(on, logits, spec.vocab, multiplier, cap)
     }
 
     /// Moves the rows with logits to the front.

@@ -5,6 +5,7 @@ use super::packed::{self, Activations};
 use super::prefetch::StartOfNext;
 use super::simd::{DotSet, Isa};
 use super::threads::{Items, Pool, TaskPanic};
+use crate::model::Activation;
 use crate::weight_formats::WeightFormat;
 
 /// `y = W x + b`, in parts: tensors that are packed, and tensors in bf16.
@@ -32,8 +33,8 @@ pub(super) enum Then {
     Store,
     /// They are added to what is there, without a bias.
     Add,
-    /// They are gate and up: `silu(gate) * up` is stored.
-    SwiGlu,
+    /// They are gate and up: `activation(gate) * up` is stored.
+    Gated(Activation),
 }
 
 /// What a product reads and writes, and what it needs besides.
@@ -169,6 +170,10 @@ impl Linear {
             parts: &self.packed,
             stride: self.outputs,
             add: then == Then::Add,
+            activation: match then {
+                Then::Gated(activation) => activation,
+                Then::Store | Then::Add => Activation::default(),
+            },
         };
         product.run_with(pool, DotSet::of(isa), io.output, start_of_next)
     }
@@ -179,7 +184,7 @@ fn epilogue(then: Then, bias: Option<&[f32]>) -> Epilogue<'_> {
         (Then::Store, Some(bias)) => Epilogue::Bias(bias),
         (Then::Store, None) => Epilogue::Store,
         (Then::Add, None) => Epilogue::Add,
-        (Then::SwiGlu, None) => Epilogue::SwiGlu,
-        (Then::Add | Then::SwiGlu, Some(_)) => unreachable!("the program fuses no biases"),
+        (Then::Gated(activation), None) => Epilogue::Gated(activation),
+        (Then::Add | Then::Gated(_), Some(_)) => unreachable!("the program fuses no biases"),
     }
 }

@@ -1,6 +1,7 @@
 //! Vector functions that every kernel shares: exponential, SiLU, reductions, rounding to bf16.
 
 use super::simd::{Simd, WIDE};
+use crate::model::Activation;
 
 /// Below this the exponential is clamped, so that the result stays a normal number.
 const EXP_MIN: f32 = -87.0;
@@ -52,6 +53,26 @@ pub(crate) fn soft_cap<S: Simd>(s: S, x: S::F, cap: f32) -> S::F {
 pub(crate) fn silu<S: Simd>(s: S, x: S::F) -> S::F {
     let e = exp(s, s.sub(s.splat(0.0), x));
     s.div(x, s.add(s.splat(1.0), e))
+}
+
+/// The approximation of GELU by a tangent: `x / 2 (1 + tanh(u))` with `u = sqrt(2 / π) (x +
+/// 0.044715 x³)`, as `x / (1 + e^(-2 u))`.
+#[inline(always)]
+pub(crate) fn gelu_tanh<S: Simd>(s: S, x: S::F) -> S::F {
+    // -2 sqrt(2 / π), and that times 0.044715.
+    const LINEAR: f32 = -1.595_769_1;
+    const CUBIC: f32 = -0.071_354_81;
+    let u = s.mul(x, s.fma(s.mul(x, x), s.splat(CUBIC), s.splat(LINEAR)));
+    s.div(x, s.add(s.splat(1.0), exp(s, u)))
+}
+
+/// What opens the gates of an MLP.
+#[inline(always)]
+pub(crate) fn activate<S: Simd>(s: S, activation: Activation, x: S::F) -> S::F {
+    match activation {
+        Activation::Silu => silu(s, x),
+        Activation::GeluTanh => gelu_tanh(s, x),
+    }
 }
 
 /// What a reduction does. (A trait, not closures: those are not always inlined, and out of line
@@ -173,7 +194,7 @@ mod tests {
     use super::*;
 
     /// Applies a vector function to a slice whose length is a multiple of 16.
-    struct Map<'a>(&'a [f32], bool);
+    struct Map<'a>(&'a [f32], Option<Activation>);
     impl Kernel for Map<'_> {
         type Output = Vec<f32>;
         #[inline(always)]
@@ -183,7 +204,10 @@ mod tests {
                 // SAFETY: lengths are multiples of 16, hence of LANES.
                 unsafe {
                     let x = s.load(self.0.as_ptr().add(i));
-                    let y = if self.1 { silu(s, x) } else { exp(s, x) };
+                    let y = match self.1 {
+                        Some(activation) => activate(s, activation, x),
+                        None => exp(s, x),
+                    };
                     s.store(out.as_mut_ptr().add(i), y);
                 }
             }
@@ -200,7 +224,7 @@ mod tests {
     #[test]
     fn exp_is_accurate_to_two_ulp() {
         let x = sweep();
-        let y = Isa::detect().run(Map(&x, false));
+        let y = Isa::detect().run(Map(&x, None));
         let mut worst = 0.0f64;
         for (x, y) in x.iter().zip(&y) {
             let exact = f64::from(x.clamp(EXP_MIN, EXP_MAX)).exp();
@@ -210,7 +234,7 @@ mod tests {
         assert!(worst < 2.0, "worst error {worst} ulp");
         let special = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0];
         let special: Vec<f32> = special.into_iter().cycle().take(16).collect();
-        let y = Isa::detect().run(Map(&special, false));
+        let y = Isa::detect().run(Map(&special, None));
         assert!(y[0].is_nan());
         assert!(y[1].is_finite() && y[1] > 1e38);
         assert!(y[2] > 0.0 && y[2] < 2e-38);
@@ -220,7 +244,10 @@ mod tests {
     #[test]
     fn silu_matches_its_formula() {
         let x = sweep();
-        for (x, y) in x.iter().zip(Isa::detect().run(Map(&x, true))) {
+        for (x, y) in x
+            .iter()
+            .zip(Isa::detect().run(Map(&x, Some(Activation::Silu))))
+        {
             let exact = f64::from(*x) / (1.0 + (-f64::from(*x)).exp());
             assert!(
                 (f64::from(y) - exact).abs() <= 1e-6 * exact.abs() + 1e-30,
@@ -230,12 +257,28 @@ mod tests {
     }
 
     #[test]
+    fn gelu_matches_its_formula() {
+        let x = sweep();
+        let y = Isa::detect().run(Map(&x, Some(Activation::GeluTanh)));
+        for (x, y) in x.iter().zip(y) {
+            let exact = f64::from(*x);
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (exact + 0.044715 * exact.powi(3));
+            // `1 + tanh(u)` has no digits left where it is small.
+            let exact = exact / (1.0 + (-2.0 * inner).exp());
+            // Three roundings of the exponent, as large as it is.
+            let relative = 1e-6 + 3.6e-7 * inner.abs().min(45.0);
+            let error = (f64::from(y) - exact).abs();
+            assert!(error <= relative * exact.abs() + 1e-30, "{x} {y} {exact}");
+        }
+    }
+
+    #[test]
     fn instruction_sets_agree_bit_for_bit() {
         let x = sweep();
-        for silu in [false, true] {
-            let want = Isa::detect().run(Map(&x, silu));
+        for function in [None, Some(Activation::Silu), Some(Activation::GeluTanh)] {
+            let want = Isa::detect().run(Map(&x, function));
             for isa in Isa::available() {
-                let got = isa.run(Map(&x, silu));
+                let got = isa.run(Map(&x, function));
                 let same = got
                     .iter()
                     .zip(&want)

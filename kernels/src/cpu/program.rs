@@ -5,7 +5,7 @@ use crate::model::ops::{Buffer, LinearName, Op as ModelOp, forward};
 use crate::model::{Feature, ModelSpec, TensorName};
 
 /// What this backend computes beyond a plain layer.
-pub(super) const FEATURES: [Feature; 10] = [
+pub(super) const FEATURES: [Feature; 19] = [
     Feature::NoRope,
     Feature::PartialRope,
     Feature::Scale,
@@ -16,6 +16,15 @@ pub(super) const FEATURES: [Feature; 10] = [
     Feature::WholeQkNorm,
     Feature::NormAfter,
     Feature::NormBoth,
+    Feature::ParallelMlp,
+    Feature::GeluTanh,
+    Feature::LayerNorm,
+    Feature::NormBias,
+    Feature::NormFromOne,
+    Feature::EmbeddingMultiplier,
+    Feature::ResidualMultiplier,
+    Feature::LogitMultiplier,
+    Feature::LogitSoftCap,
 ];
 
 /// One operation on all rows of a step. Weights are named until they are loaded, then they are
@@ -25,6 +34,7 @@ pub(super) enum Op<N, L> {
     Embed,
     Norm {
         weight: N,
+        bias: Option<N>,
         input: Buffer,
         output: Buffer,
     },
@@ -42,6 +52,7 @@ pub(super) enum Op<N, L> {
     RotateBack,
     Add,
     SelectRows,
+    FinishLogits,
 }
 
 /// An operation that names its weights.
@@ -62,6 +73,7 @@ pub(super) fn program(spec: &ModelSpec, rotate_back: bool) -> Vec<NamedOp> {
                 output,
             } => Op::Norm {
                 weight,
+                bias: weight.norm_bias().filter(|_| spec.norms.bias),
                 input,
                 output,
             },
@@ -71,9 +83,13 @@ pub(super) fn program(spec: &ModelSpec, rotate_back: bool) -> Vec<NamedOp> {
                 output,
             } => {
                 let has_bias = !linear.biases(spec).is_empty();
+                let adds = !has_bias && spec.residual_multiplier == 1.0;
                 let (then, output) = match rest.peek() {
-                    Some(ModelOp::Gate(_)) => (Then::SwiGlu, Buffer::Gated),
-                    Some(ModelOp::Add) if !has_bias => (Then::Add, Buffer::Residual),
+                    Some(ModelOp::Gate(layer)) => {
+                        let activation = spec.layers[*layer].activation();
+                        (Then::Gated(activation), Buffer::Gated)
+                    }
+                    Some(ModelOp::Add) if adds => (Then::Add, Buffer::Residual),
                     _ => (Then::Store, output),
                 };
                 if then != Then::Store {
@@ -92,6 +108,7 @@ pub(super) fn program(spec: &ModelSpec, rotate_back: bool) -> Vec<NamedOp> {
             ModelOp::Gate(_) => unreachable!("gates are fused into their product"),
             ModelOp::Add => Op::Add,
             ModelOp::SelectRows => Op::SelectRows,
+            ModelOp::FinishLogits => Op::FinishLogits,
         };
         ops.push(op);
         if rotate_back && matches!(op, Op::Attend(_)) {

@@ -13,6 +13,7 @@ pub(super) struct Weights {
     /// `[vocab][hidden]`; none if it is the output projection too, the last linear layer.
     pub(super) embedding: Option<Embedding>,
     pub(super) linears: Vec<Linear>,
+    /// Weights and biases.
     pub(super) norms: Vec<Vec<f32>>,
     /// Of each layer: query norm, key norm.
     pub(super) qk_norms: Vec<Option<(Vec<f32>, Vec<f32>)>>,

@@ -291,6 +291,7 @@ fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, bool) {
             ModelOp::Gate(_) => ops.push(Op::Gate),
             ModelOp::Add => add = true,
             ModelOp::FinishHeads(_) | ModelOp::SelectRows => unreachable!("filtered out"),
+            ModelOp::FinishLogits => unreachable!("behind the final norm"),
         }
     }
     (ops, add)

@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use super::spec::{AttentionSpec, LayerSpec, Mixer, Mlp, ModelSpec, NormPlace, QkNorm, SpecError};
+use super::spec::{
+    Activation, AttentionSpec, LayerSpec, Mixer, Mlp, ModelSpec, NormKind, NormPlace, Norms,
+    QkNorm, SpecError,
+};
 
 /// Something that not every backend computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +30,24 @@ pub enum Feature {
     NormAfter,
     /// [`NormPlace::Both`].
     NormBoth,
+    /// [`NormPlace::Shared`].
+    ParallelMlp,
+    /// [`Activation::GeluTanh`].
+    GeluTanh,
+    /// [`NormKind::Layer`].
+    LayerNorm,
+    /// [`Norms::bias`].
+    NormBias,
+    /// [`Norms::from_one`].
+    NormFromOne,
+    /// [`ModelSpec::embedding_multiplier`] is not 1.
+    EmbeddingMultiplier,
+    /// [`ModelSpec::residual_multiplier`] is not 1.
+    ResidualMultiplier,
+    /// [`ModelSpec::logit_multiplier`] is not 1.
+    LogitMultiplier,
+    /// [`ModelSpec::logit_soft_cap`].
+    LogitSoftCap,
 }
 
 impl fmt::Display for Feature {
@@ -42,6 +63,15 @@ impl fmt::Display for Feature {
             Self::WholeQkNorm => "a norm of whole query and key projections",
             Self::NormAfter => "a norm after attention or MLP",
             Self::NormBoth => "norms before and after attention or MLP",
+            Self::ParallelMlp => "an MLP beside attention",
+            Self::GeluTanh => "gates opened by GELU (gelu_pytorch_tanh)",
+            Self::LayerNorm => "LayerNorm",
+            Self::NormBias => "a bias of norms",
+            Self::NormFromOne => "norms whose weights count from 1",
+            Self::EmbeddingMultiplier => "a multiplier of embeddings",
+            Self::ResidualMultiplier => "a multiplier of what layers add (residual_multiplier)",
+            Self::LogitMultiplier => "a multiplier of logits (logit_scale, logits_scaling)",
+            Self::LogitSoftCap => "capped logits (final_logit_softcapping)",
         })
     }
 }
@@ -50,14 +80,18 @@ impl ModelSpec {
     /// Refuses the first feature of the first layer that is not among `computed`.
     ///
     /// # Errors
-    /// [`SpecError::NotComputed`].
+    /// [`SpecError::NotComputed`], [`SpecError::ModelNotComputed`].
     pub fn refuse_beyond(
         &self,
         backend: &'static str,
         computed: &[Feature],
     ) -> Result<(), SpecError> {
+        let mut needed = self.features().into_iter();
+        if let Some(feature) = needed.find(|f| !computed.contains(f)) {
+            return Err(SpecError::ModelNotComputed { backend, feature });
+        }
         for (layer, spec) in self.layers.iter().enumerate() {
-            let mut needed = self.features(spec).into_iter();
+            let mut needed = self.layer_features(spec).into_iter();
             if let Some(feature) = needed.find(|f| !computed.contains(f)) {
                 return Err(SpecError::NotComputed {
                     backend,
@@ -69,12 +103,49 @@ impl ModelSpec {
         Ok(())
     }
 
-    /// What a layer needs. Fields are named one by one, so that a new one cannot be forgotten.
-    fn features(&self, layer: &LayerSpec) -> Vec<Feature> {
+    /// What the model needs outside of layers. Fields are named one by one, so that a new one
+    /// cannot be forgotten.
+    fn features(&self) -> Vec<Feature> {
+        let Self {
+            hidden: _,
+            vocab: _,
+            norm_eps: _,
+            norms:
+                Norms {
+                    kind,
+                    from_one,
+                    bias,
+                },
+            embedding_multiplier,
+            residual_multiplier,
+            logit_multiplier,
+            logit_soft_cap,
+            tied_embeddings: _,
+            max_positions: _,
+            ropes: _,
+            layers: _,
+        } = self;
+        needed(&[
+            (Feature::LayerNorm, *kind == NormKind::Layer),
+            (Feature::NormFromOne, *from_one),
+            (Feature::NormBias, *bias),
+            (Feature::EmbeddingMultiplier, *embedding_multiplier != 1.0),
+            (Feature::ResidualMultiplier, *residual_multiplier != 1.0),
+            (Feature::LogitMultiplier, *logit_multiplier != 1.0),
+            (Feature::LogitSoftCap, logit_soft_cap.is_some()),
+        ])
+    }
+
+    /// What a layer needs.
+    fn layer_features(&self, layer: &LayerSpec) -> Vec<Feature> {
         let LayerSpec {
             mixer: Mixer::Attention(attention),
             mixer_norm,
-            mlp: Mlp::Dense { intermediate: _ },
+            mlp:
+                Mlp::Dense {
+                    intermediate: _,
+                    activation,
+                },
             mlp_norm,
         } = layer;
         let AttentionSpec {
@@ -92,7 +163,7 @@ impl ModelSpec {
         } = attention;
         let rotary_dim = rope.map(|index| self.ropes[index].rotary_dim());
         let norms = [*mixer_norm, *mlp_norm];
-        let all = [
+        needed(&[
             (Feature::NoRope, rope.is_none()),
             (
                 Feature::PartialRope,
@@ -109,10 +180,16 @@ impl ModelSpec {
             (Feature::WholeQkNorm, *qk_norm == QkNorm::Whole),
             (Feature::NormAfter, norms.contains(&NormPlace::After)),
             (Feature::NormBoth, norms.contains(&NormPlace::Both)),
-        ];
-        let needed = all.into_iter().filter(|(_, needed)| *needed);
-        needed.map(|(feature, _)| feature).collect()
+            (Feature::ParallelMlp, *mlp_norm == NormPlace::Shared),
+            (Feature::GeluTanh, *activation == Activation::GeluTanh),
+        ])
     }
+}
+
+/// Those that are needed.
+fn needed(all: &[(Feature, bool)]) -> Vec<Feature> {
+    let needed = all.iter().filter(|(_, needed)| *needed);
+    needed.map(|(feature, _)| *feature).collect()
 }
 
 #[cfg(test)]
@@ -140,7 +217,7 @@ mod tests {
     fn every_feature_is_refused_by_name_and_layer() {
         assert_eq!(plain().refuse_beyond("a backend", &[]), Ok(()));
         type Change = fn(&mut LayerSpec);
-        let changes: [(Feature, Change); 9] = [
+        let changes: [(Feature, Change); 11] = [
             (Feature::NoRope, |l| l.attention_mut().rope = None),
             (Feature::Scale, |l| l.attention_mut().scale = 1.0),
             (Feature::Window, |l| l.attention_mut().window = Some(8)),
@@ -152,6 +229,13 @@ mod tests {
             }),
             (Feature::NormAfter, |l| l.mixer_norm = NormPlace::After),
             (Feature::NormBoth, |l| l.mlp_norm = NormPlace::Both),
+            (Feature::ParallelMlp, |l| l.mlp_norm = NormPlace::Shared),
+            (Feature::GeluTanh, |l| {
+                l.mlp = Mlp::Dense {
+                    intermediate: 64,
+                    activation: Activation::GeluTanh,
+                };
+            }),
         ];
         for (feature, change) in changes {
             let mut spec = plain();
@@ -164,6 +248,27 @@ mod tests {
             });
             assert_eq!(spec.refuse_beyond("a backend", &[]), refused);
             assert_eq!(spec.refuse_beyond("a backend", &[feature]), Ok(()));
+        }
+        type ModelChange = fn(&mut ModelSpec);
+        let changes: [(Feature, ModelChange); 7] = [
+            (Feature::LayerNorm, |m| m.norms.kind = NormKind::Layer),
+            (Feature::NormBias, |m| m.norms.bias = true),
+            (Feature::NormFromOne, |m| m.norms.from_one = true),
+            (Feature::EmbeddingMultiplier, |m| {
+                m.embedding_multiplier = 2.0
+            }),
+            (Feature::ResidualMultiplier, |m| m.residual_multiplier = 2.0),
+            (Feature::LogitMultiplier, |m| m.logit_multiplier = 2.0),
+            (Feature::LogitSoftCap, |m| m.logit_soft_cap = Some(30.0)),
+        ];
+        for (feature, change) in changes {
+            let mut spec = plain();
+            change(&mut spec);
+            assert_eq!(spec.validate(), Ok(()));
+            let backend = "a backend";
+            let refused = Err(SpecError::ModelNotComputed { backend, feature });
+            assert_eq!(spec.refuse_beyond(backend, &[]), refused);
+            assert_eq!(spec.refuse_beyond(backend, &[feature]), Ok(()));
         }
         let mut spec = plain();
         spec.ropes[0].inv_freq.truncate(8);

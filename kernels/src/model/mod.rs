@@ -22,8 +22,8 @@ pub(crate) use random::Uniform;
 pub use rope::{LongRope, Rope};
 pub use rotated::{Rotated, RotatedError};
 pub use spec::{
-    AttentionSpec, HeadShape, LayerSpec, Mixer, Mlp, ModelSpec, NormPlace, QkNorm, SpecError,
-    UniformModel,
+    Activation, AttentionSpec, HeadShape, LayerSpec, Mixer, Mlp, ModelSpec, NormKind, NormPlace,
+    Norms, QkNorm, SpecError, UniformModel,
 };
 #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
 pub(crate) use weights::rows_of;

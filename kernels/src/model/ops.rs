@@ -4,7 +4,7 @@
 //! loads the model: it joins what its kernels compute at once and settles which kernel does it.
 //! A step then walks the backend's list.
 
-use super::spec::{LayerSpec, ModelSpec};
+use super::spec::{LayerSpec, ModelSpec, NormPlace};
 use super::weights::{LayerTensor, TensorName};
 
 /// An activation, one row per token of the step.
@@ -95,9 +95,9 @@ impl LinearName {
 /// One operation on all rows of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Op {
-    /// `Residual` = the embeddings of the step's tokens.
+    /// `Residual` = the embeddings of the step's tokens, times their multiplier.
     Embed,
-    /// `output = input / rms(input) * weight`.
+    /// `output = norm(input) * weight`, plus a bias if norms have one.
     Norm {
         weight: TensorName,
         input: Buffer,
@@ -113,12 +113,14 @@ pub(crate) enum Op {
     FinishHeads(usize),
     /// `Attended` = attention of a layer's queries over its pages.
     Attend(usize),
-    /// `Gated = silu(gate) ⊙ up`.
+    /// `Gated = activation(gate) ⊙ up`.
     Gate(usize),
-    /// `Residual += Branch`.
+    /// `Residual += Branch`, times the residual multiplier.
     Add,
-    /// Only rows whose logits are wanted go on.
+    /// Only rows of `Residual` whose logits are wanted go on.
     SelectRows,
+    /// `Logits` times their multiplier, and capped.
+    FinishLogits,
 }
 
 /// The forward pass of a valid spec.
@@ -126,11 +128,17 @@ pub(crate) fn forward(spec: &ModelSpec) -> Vec<Op> {
     let mut ops = vec![Op::Embed];
     for (index, layer) in spec.layers.iter().enumerate() {
         attention(&mut ops, index, layer);
-        if index + 1 == spec.layers.len() {
+        let is_last = index + 1 == spec.layers.len();
+        // What attention and MLP share is of all rows.
+        let shares = layer.mlp_norm == NormPlace::Shared;
+        if is_last && !shares {
             // Nothing after the last attention is needed of rows without logits.
             ops.push(Op::SelectRows);
         }
         mlp(&mut ops, index, layer);
+        if is_last && shares {
+            ops.push(Op::SelectRows);
+        }
     }
     ops.push(Op::Norm {
         weight: TensorName::FinalNorm,
@@ -142,6 +150,9 @@ pub(crate) fn forward(spec: &ModelSpec) -> Vec<Op> {
         input: Buffer::Normed,
         output: Buffer::Logits,
     });
+    if spec.logit_multiplier != 1.0 || spec.logit_soft_cap.is_some() {
+        ops.push(Op::FinishLogits);
+    }
     ops
 }
 
@@ -168,7 +179,10 @@ fn attention(ops: &mut Vec<Op>, index: usize, layer: &LayerSpec) {
 fn mlp(ops: &mut Vec<Op>, index: usize, layer: &LayerSpec) {
     let place = layer.mlp_norm;
     let norm = TensorName::Layer(index, LayerTensor::MlpNorm);
-    let input = normed_input(ops, place.is_before().then_some(norm));
+    let input = match place {
+        NormPlace::Shared => Buffer::Normed,
+        _ => normed_input(ops, place.is_before().then_some(norm)),
+    };
     ops.push(Op::Linear {
         linear: LinearName::GateUp(index),
         input,

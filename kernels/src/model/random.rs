@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use half::bf16;
 
 use super::weights::rows_of;
-use super::{LayerTensor, ModelSpec, TensorName, WeightSource};
+use super::{ModelSpec, TensorName, WeightSource};
 use crate::split_mix;
 
 /// How one tensor's values are drawn: uniform in `center ± amplitude`, value `i` a function of
@@ -19,16 +19,14 @@ pub(crate) struct Uniform {
 
 impl Uniform {
     /// Of a tensor of a model: projections have variance 1 / inputs, which keeps the scale of what
-    /// goes through; norms lie near 1, biases near 0.
+    /// goes through; norms lie near 1, or near 0 where
+    /// they count from 1, biases near 0.
     pub(crate) fn of(spec: &ModelSpec, name: TensorName, seed: u64) -> Self {
-        use LayerTensor as L;
         let index = TensorName::all(spec).iter().position(|n| *n == name);
         let (amplitude, center) = match (&name.shape(spec)[..], name) {
             ([_, inputs], _) => ((3.0 / *inputs as f32).sqrt(), 0.0),
-            (_, TensorName::Layer(_, L::QBias | L::KBias | L::VBias | L::OBias | L::Sinks)) => {
-                (0.1, 0.0)
-            }
-            _ => (0.1, 1.0),
+            _ if name.is_norm() && !spec.norms.from_one => (0.1, 1.0),
+            _ => (0.1, 0.0),
         };
         Self {
             // No tensor has 2^40 values, so no two draw from the same numbers.
@@ -84,7 +82,7 @@ impl WeightSource for RandomWeights {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{QkNorm, Rope, UniformModel};
+    use crate::model::{LayerTensor, QkNorm, Rope, UniformModel};
 
     #[test]
     fn tensors_differ_have_their_scale_and_do_not_depend_on_threads() {
@@ -102,6 +100,7 @@ mod tests {
             qk_norm: QkNorm::None,
             tied_embeddings: true,
             max_positions: 100,
+            ..UniformModel::default()
         }
         .spec();
         let mut weights = RandomWeights { spec, seed: 3 };

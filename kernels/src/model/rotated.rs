@@ -141,6 +141,7 @@ mod tests {
             qk_norm: QkNorm::None,
             tied_embeddings: true,
             max_positions: 64,
+            ..UniformModel::default()
         }
         .spec()
     }

@@ -15,8 +15,18 @@ pub struct ModelSpec {
     pub hidden: usize,
     /// Rows of the embedding, and length of a row of logits.
     pub vocab: usize,
-    /// Added to the mean square in every RMSNorm.
+    /// Added to the mean square, or the variance, in every norm.
     pub norm_eps: f32,
+    /// How every norm is computed.
+    pub norms: Norms,
+    /// Embeddings are multiplied by it as they are looked up.
+    pub embedding_multiplier: f32,
+    /// What a part of a layer puts out is multiplied by it before it is added.
+    pub residual_multiplier: f32,
+    /// Logits are multiplied by it.
+    pub logit_multiplier: f32,
+    /// After that they become `cap * tanh(logit / cap)`.
+    pub logit_soft_cap: Option<f32>,
     /// The embedding is also the output projection; there is no `LmHead` tensor.
     pub tied_embeddings: bool,
     /// Positions the model was made for.
@@ -25,6 +35,29 @@ pub struct ModelSpec {
     pub ropes: Vec<Rope>,
     /// The layers, first to last.
     pub layers: Vec<LayerSpec>,
+}
+
+/// How norms are computed: all of a model's, with [`ModelSpec::norm_eps`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Norms {
+    /// Of the residual stream and what is added to it; those of queries and keys are always
+    /// [`NormKind::Rms`].
+    pub kind: NormKind,
+    /// Weights count from 1: the multiplier is `1 + weight`, in f32. Those of queries and keys, too
+    /// (Gemma).
+    pub from_one: bool,
+    /// Norms of the residual stream and what is added to it have a bias.
+    pub bias: bool,
+}
+
+/// What a norm is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NormKind {
+    /// `x / sqrt(mean(x²) + eps) * weight`.
+    #[default]
+    Rms,
+    /// `(x - mean(x)) / sqrt(variance(x) + eps) * weight`.
+    Layer,
 }
 
 /// One layer: what mixes tokens, then what follows, each added to the residual stream.
@@ -50,14 +83,26 @@ pub enum Mixer {
 /// What a layer does token by token.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Mlp {
-    /// `W_down (silu(W_gate x) ⊙ W_up x)`.
+    /// `W_down (activation(W_gate x) ⊙ W_up x)`.
     Dense {
         /// Rows of `W_gate` and `W_up`.
         intermediate: usize,
+        /// What opens the gates.
+        activation: Activation,
     },
 }
 
-/// Where the RMSNorm of a part of a layer stands. `f` is the part, `x` the residual stream.
+/// What opens the gates of an MLP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Activation {
+    /// `x / (1 + e^-x)`.
+    #[default]
+    Silu,
+    /// `x / 2 (1 + tanh(sqrt(2 / π) (x + 0.044715 x³)))`, the approximation of GELU (Gemma).
+    GeluTanh,
+}
+
+/// Where the norm of a part of a layer stands. `f` is the part, `x` the residual stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NormPlace {
     /// `x + f(norm(x))`, as in Llama.
@@ -67,17 +112,20 @@ pub enum NormPlace {
     After,
     /// `x + norm(f(norm(x)))`, as in Gemma 2.
     Both,
+    /// Of an MLP beside attention: it reads what attention reads, `x + attention(norm(x)) +
+    /// mlp(norm(x))`, as in Cohere 2.
+    Shared,
 }
 
 impl NormPlace {
-    /// Whether the part's input is normalised.
+    /// Whether the part's input has a norm of its own.
     pub fn is_before(self) -> bool {
-        self != Self::After
+        matches!(self, Self::Before | Self::Both)
     }
 
     /// Whether the part's output is normalised.
     pub fn is_after(self) -> bool {
-        self != Self::Before
+        matches!(self, Self::After | Self::Both)
     }
 }
 
@@ -201,8 +249,14 @@ impl LayerSpec {
 
     /// Rows of `W_gate` and `W_up`.
     pub fn intermediate(&self) -> usize {
-        let Mlp::Dense { intermediate } = self.mlp;
+        let Mlp::Dense { intermediate, .. } = self.mlp;
         intermediate
+    }
+
+    /// What opens the gates of its MLP.
+    pub fn activation(&self) -> Activation {
+        let Mlp::Dense { activation, .. } = self.mlp;
+        activation
     }
 }
 
@@ -268,7 +322,21 @@ pub enum SpecError {
     /// The KV geometry is impossible.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    /// A backend does not compute something that the model needs.
+    /// A layer shares a norm that it does not have.
+    #[error("layer {layer} has an MLP that shares the norm before attention, but there is none")]
+    NothingToShare {
+        /// The layer.
+        layer: usize,
+    },
+    /// A backend does not compute something that the whole model needs.
+    #[error("{backend} does not compute {feature}, which this model has")]
+    ModelNotComputed {
+        /// Which backend or calibration pass.
+        backend: &'static str,
+        /// What the model needs.
+        feature: Feature,
+    },
+    /// A backend does not compute something that a layer needs.
     #[error("{backend} does not compute {feature}, which layer {layer} of this model has")]
     NotComputed {
         /// Which backend or calibration pass.
@@ -332,8 +400,26 @@ impl ModelSpec {
         if !is_sound(self.norm_eps) {
             return Err(SpecError::NotFinite("norm_eps"));
         }
+        let multipliers = [
+            ("the embedding multiplier", self.embedding_multiplier),
+            ("the residual multiplier", self.residual_multiplier),
+            ("the logit multiplier", self.logit_multiplier),
+        ];
+        if let Some((name, _)) = multipliers.iter().find(|(_, value)| !is_sound(*value)) {
+            return Err(SpecError::NotFinite(name));
+        }
+        if !self
+            .logit_soft_cap
+            .is_none_or(|cap| cap > 0.0 && is_sound(cap))
+        {
+            return Err(SpecError::NotFinite("the soft cap of logits"));
+        }
         for (index, layer) in self.layers.iter().enumerate() {
             dimension("intermediate", layer.intermediate())?;
+            let norms = [layer.mixer_norm, layer.mlp_norm];
+            if norms.contains(&NormPlace::Shared) && !layer.mixer_norm.is_before() {
+                return Err(SpecError::NothingToShare { layer: index });
+            }
             self.validate_attention(index, layer.attention())?;
         }
         Ok(self.kv_geometry().validate()?)
@@ -405,6 +491,8 @@ pub struct UniformModel {
     pub head_dim: usize,
     /// See [`Mlp::Dense`].
     pub intermediate: usize,
+    /// See [`Mlp::Dense`].
+    pub activation: Activation,
     /// See [`ModelSpec::vocab`].
     pub vocab: usize,
     /// See [`ModelSpec::norm_eps`].
@@ -434,6 +522,7 @@ impl UniformModel {
             mixer_norm: NormPlace::Before,
             mlp: Mlp::Dense {
                 intermediate: self.intermediate,
+                activation: self.activation,
             },
             mlp_norm: NormPlace::Before,
         };
@@ -441,6 +530,11 @@ impl UniformModel {
             hidden: self.hidden,
             vocab: self.vocab,
             norm_eps: self.norm_eps,
+            norms: Norms::default(),
+            embedding_multiplier: 1.0,
+            residual_multiplier: 1.0,
+            logit_multiplier: 1.0,
+            logit_soft_cap: None,
             tied_embeddings: self.tied_embeddings,
             max_positions: self.max_positions,
             ropes: vec![self.rope],

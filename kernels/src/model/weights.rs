@@ -15,6 +15,8 @@ pub enum TensorName {
     Embedding,
     /// `[hidden]`.
     FinalNorm,
+    /// `[hidden]`, only with biases of norms.
+    FinalNormBias,
     /// `[vocab][hidden]`; absent if the embeddings are tied.
     LmHead,
     /// A tensor of one layer, counted from 0.
@@ -26,6 +28,8 @@ pub enum TensorName {
 pub enum LayerTensor {
     /// `[hidden]`, only with a norm before attention.
     AttnNorm,
+    /// `[hidden]`, only with a norm before attention that has a bias.
+    AttnNormBias,
     /// `[q_heads * head_dim][hidden]`, in half-split RoPE order.
     Q,
     /// `[kv_heads * head_dim][hidden]`, in half-split RoPE order.
@@ -50,8 +54,12 @@ pub enum LayerTensor {
     OBias,
     /// `[hidden]`, only with a norm after attention.
     AttnPostNorm,
+    /// `[hidden]`, only with a norm after attention that has a bias.
+    AttnPostNormBias,
     /// `[hidden]`, only with a norm before the MLP.
     MlpNorm,
+    /// `[hidden]`, only with a norm before the MLP that has a bias.
+    MlpNormBias,
     /// `[intermediate][hidden]`.
     Gate,
     /// `[intermediate][hidden]`.
@@ -60,6 +68,8 @@ pub enum LayerTensor {
     Down,
     /// `[hidden]`, only with a norm after the MLP.
     MlpPostNorm,
+    /// `[hidden]`, only with a norm after the MLP that has a bias.
+    MlpPostNormBias,
 }
 
 impl fmt::Display for TensorName {
@@ -67,6 +77,7 @@ impl fmt::Display for TensorName {
         match self {
             Self::Embedding => f.write_str("embedding"),
             Self::FinalNorm => f.write_str("final norm"),
+            Self::FinalNormBias => f.write_str("bias of the final norm"),
             Self::LmHead => f.write_str("output projection"),
             Self::Layer(layer, tensor) => write!(f, "layer {layer} {tensor:?}"),
         }
@@ -79,12 +90,44 @@ impl TensorName {
         matches!(self, Self::Layer(_, tensor) if tensor.is_linear())
     }
 
+    /// The weights of a norm, those of queries and keys included.
+    pub fn is_norm(self) -> bool {
+        use LayerTensor as L;
+        match self {
+            Self::FinalNorm => true,
+            Self::Layer(_, tensor) => matches!(
+                tensor,
+                L::AttnNorm | L::AttnPostNorm | L::MlpNorm | L::MlpPostNorm | L::QNorm | L::KNorm
+            ),
+            _ => false,
+        }
+    }
+
+    /// The bias that belongs to the weights of a norm, in a model whose norms have them.
+    pub fn norm_bias(self) -> Option<Self> {
+        use LayerTensor as L;
+        match self {
+            Self::FinalNorm => Some(Self::FinalNormBias),
+            Self::Layer(layer, tensor) => {
+                let bias = match tensor {
+                    L::AttnNorm => L::AttnNormBias,
+                    L::AttnPostNorm => L::AttnPostNormBias,
+                    L::MlpNorm => L::MlpNormBias,
+                    L::MlpPostNorm => L::MlpPostNormBias,
+                    _ => return None,
+                };
+                Some(Self::Layer(layer, bias))
+            }
+            _ => None,
+        }
+    }
+
     /// The shape this tensor must have in a model of `spec`: row-major, `[out][in]` or `[len]`.
     pub fn shape(self, spec: &ModelSpec) -> Vec<usize> {
         let hidden = spec.hidden;
         match self {
             Self::Embedding | Self::LmHead => vec![spec.vocab, hidden],
-            Self::FinalNorm => vec![hidden],
+            Self::FinalNorm | Self::FinalNormBias => vec![hidden],
             Self::Layer(layer, tensor) => tensor.shape(hidden, &spec.layers[layer]),
         }
     }
@@ -93,10 +136,14 @@ impl TensorName {
     pub fn all(spec: &ModelSpec) -> Vec<TensorName> {
         let mut names = vec![Self::Embedding];
         for (index, layer) in spec.layers.iter().enumerate() {
-            let tensors = LayerTensor::all(layer).into_iter();
-            names.extend(tensors.map(|tensor| Self::Layer(index, tensor)));
+            for tensor in LayerTensor::all(layer) {
+                let name = Self::Layer(index, tensor);
+                names.push(name);
+                names.extend(name.norm_bias().filter(|_| spec.norms.bias));
+            }
         }
         names.push(Self::FinalNorm);
+        names.extend(Self::FinalNorm.norm_bias().filter(|_| spec.norms.bias));
         if !spec.tied_embeddings {
             names.push(Self::LmHead);
         }
@@ -120,8 +167,10 @@ impl LayerTensor {
             QkNorm::None | QkNorm::PerHead => vec![head_dim],
         };
         match self {
-            Self::AttnNorm | Self::AttnPostNorm => vec![hidden],
-            Self::MlpNorm | Self::MlpPostNorm => vec![hidden],
+            Self::AttnNorm | Self::AttnNormBias => vec![hidden],
+            Self::AttnPostNorm | Self::AttnPostNormBias => vec![hidden],
+            Self::MlpNorm | Self::MlpNormBias => vec![hidden],
+            Self::MlpPostNorm | Self::MlpPostNormBias => vec![hidden],
             Self::Q => vec![q, hidden],
             Self::K | Self::V => vec![kv, hidden],
             Self::QBias => vec![q],
@@ -136,7 +185,7 @@ impl LayerTensor {
         }
     }
 
-    /// The tensors that a layer has, in load order.
+    /// The tensors that a layer has, in load order; without biases of norms.
     fn all(layer: &LayerSpec) -> Vec<Self> {
         let attention = layer.attention();
         let has_qk_norm = attention.qk_norm != QkNorm::None;

@@ -1,6 +1,6 @@
 //! The backend against the f64 oracle, over every option of the model family.
 
-use ebb_kernels::model::{LongRope, ModelSpec, NormPlace, QkNorm, Rope};
+use ebb_kernels::model::{Activation, LongRope, Mlp, ModelSpec, NormKind, NormPlace, QkNorm, Rope};
 
 use crate::common::oracle::Oracle;
 use crate::common::paged::{Chunk, Paged};
@@ -75,7 +75,7 @@ fn biases_head_norms_and_untied_embeddings() {
 
 #[test]
 fn every_feature_of_a_layer() {
-    let changes: [fn(&mut ModelSpec); 8] = [
+    let changes: [fn(&mut ModelSpec); 12] = [
         // OLMo 2: norms after, of whole projections.
         |spec| {
             for layer in &mut spec.layers {
@@ -120,6 +120,39 @@ fn every_feature_of_a_layer() {
             spec.layers[2].mixer_norm = NormPlace::After;
             spec.layers[2].mlp_norm = NormPlace::Both;
             spec.layers[0].attention_mut().o_bias = true;
+        },
+        // Granite: multipliers of what is looked up, added and put out.
+        |spec| {
+            spec.embedding_multiplier = 3.0;
+            spec.residual_multiplier = 0.3;
+            spec.logit_multiplier = 0.5;
+        },
+        // Gemma 2 and 3: norms around every part, whose weights count from 1; GELU; capped logits.
+        |spec| {
+            spec.norms.from_one = true;
+            spec.logit_soft_cap = Some(2.0);
+            for layer in &mut spec.layers {
+                (layer.mixer_norm, layer.mlp_norm) = (NormPlace::Both, NormPlace::Both);
+                layer.attention_mut().qk_norm = QkNorm::PerHead;
+                layer.mlp = Mlp::Dense {
+                    intermediate: 76,
+                    activation: Activation::GeluTanh,
+                };
+            }
+        },
+        // Cohere 2: LayerNorm without biases, of attention and the MLP beside it.
+        |spec| {
+            spec.norms.kind = NormKind::Layer;
+            spec.logit_multiplier = 0.25;
+            for layer in &mut spec.layers {
+                layer.mlp_norm = NormPlace::Shared;
+            }
+        },
+        // Phi-MoE: LayerNorm with biases; also behind a part.
+        |spec| {
+            spec.norms.kind = NormKind::Layer;
+            spec.norms.bias = true;
+            spec.layers[1].mlp_norm = NormPlace::Both;
         },
     ];
     for layers in changes {

@@ -38,7 +38,7 @@ pub struct KeyScales {
 
 /// What models with key scales may have beyond a plain layer. Channels that do not rotate in pairs
 /// across the halves of a head could not share a λ.
-pub(super) const KEY_SCALE_FEATURES: [Feature; 8] = [
+pub(super) const KEY_SCALE_FEATURES: [Feature; 17] = [
     Feature::NoRope,
     Feature::Scale,
     Feature::Window,
@@ -47,6 +47,15 @@ pub(super) const KEY_SCALE_FEATURES: [Feature; 8] = [
     Feature::WholeQkNorm,
     Feature::NormAfter,
     Feature::NormBoth,
+    Feature::ParallelMlp,
+    Feature::GeluTanh,
+    Feature::LayerNorm,
+    Feature::NormBias,
+    Feature::NormFromOne,
+    Feature::EmbeddingMultiplier,
+    Feature::ResidualMultiplier,
+    Feature::LogitMultiplier,
+    Feature::LogitSoftCap,
 ];
 
 /// Least and greatest λ, as in the paper's code.
@@ -114,17 +123,23 @@ impl KeyScales {
         let heads = spec.heads();
         let (dim, pairs) = (heads.head_dim, heads.head_dim / 2);
         let queries_of_head = heads.group();
+        // What the weights count from.
+        let from = match name.is_norm() && spec.norms.from_one {
+            true => 1.0,
+            false => 0.0,
+        };
         for (channel, row) in (first_row..).zip(rows.chunks_exact_mut(width)) {
             let head = channel / dim / if is_query { queries_of_head } else { 1 };
             let head = if self.heads == 1 { 0 } else { head };
             let scale = self.scales[layer][head * pairs + channel % dim % pairs];
             for weight in row {
-                let exact = weight.to_f32();
-                *weight = bf16::from_f32(if is_query {
+                let exact = from + weight.to_f32();
+                let scaled = if is_query {
                     exact * scale
                 } else {
                     exact / scale
-                });
+                };
+                *weight = bf16::from_f32(scaled - from);
             }
         }
     }

@@ -14,6 +14,7 @@ pub(crate) fn gguf_name(name: TensorName) -> String {
     match name {
         TensorName::Embedding => "token_embd.weight".into(),
         TensorName::FinalNorm => "output_norm.weight".into(),
+        TensorName::FinalNormBias => "output_norm.bias".into(),
         TensorName::LmHead => "output.weight".into(),
         TensorName::Layer(layer, tensor) => {
             let tensor = match tensor {

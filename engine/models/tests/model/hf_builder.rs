@@ -17,6 +17,7 @@ pub(crate) fn hf_name(name: TensorName) -> String {
     match name {
         TensorName::Embedding => "model.embed_tokens.weight".into(),
         TensorName::FinalNorm => "model.norm.weight".into(),
+        TensorName::FinalNormBias => "model.norm.bias".into(),
         TensorName::LmHead => "lm_head.weight".into(),
         TensorName::Layer(layer, tensor) => {
             let tensor = match tensor {

@@ -27,6 +27,7 @@ pub(crate) fn spec(family: &Family, tied_embeddings: bool) -> ModelSpec {
         },
         tied_embeddings,
         max_positions: 512,
+        ..UniformModel::default()
     }
     .spec();
     if family.name.starts_with("olmo") {

@@ -2,7 +2,7 @@
 
 use super::Epilogue;
 use super::tile::PANEL;
-use crate::cpu::math::silu;
+use crate::cpu::math::activate;
 use crate::cpu::simd::Simd;
 
 /// Finishes the sums of one row and panel into `out`, which is shorter than the panel at the
@@ -17,7 +17,7 @@ pub(crate) fn finish<S: Simd>(
 ) {
     assert_eq!(sums.len(), PANEL);
     let width = match epilogue {
-        Epilogue::SwiGlu => PANEL / 2,
+        Epilogue::Gated(_) => PANEL / 2,
         _ => PANEL,
     };
     if out.len() == width {
@@ -46,7 +46,10 @@ fn full<S: Simd>(s: S, epilogue: Epilogue<'_>, sums: &[f32], panel: usize, out: 
                 Epilogue::Store => sum,
                 Epilogue::Bias(_) => s.add(sum, s.load(bias.as_ptr().add(c))),
                 Epilogue::Add => s.add(s.load(out), sum),
-                Epilogue::SwiGlu => s.mul(silu(s, sum), s.load(sums.as_ptr().add(c + PANEL / 2))),
+                Epilogue::Gated(activation) => {
+                    let up = s.load(sums.as_ptr().add(c + PANEL / 2));
+                    s.mul(activate(s, activation, sum), up)
+                }
             };
             s.store(out, value);
         }

@@ -18,6 +18,7 @@ use super::prefetch::{Lines, StartOfNext};
 use super::shared::SharedSlice;
 use super::simd::{Isa, Kernel, Simd};
 use super::threads::{Items, Pool, TaskPanic};
+use crate::model::Activation;
 use tile::{Bf16Panel, MAX_TILE_ROWS};
 
 /// What happens to a sum before it is stored.
@@ -29,8 +30,8 @@ pub enum Epilogue<'a> {
     Bias(&'a [f32]),
     /// `out = out + sum`, the residual connection.
     Add,
-    /// `out = silu(gate) * up`, for a matrix of gate and up columns ([`Columns::Gate`]).
-    SwiGlu,
+    /// `out = activation(gate) * up`, for a matrix of gate and up columns ([`Columns::Gate`]).
+    Gated(Activation),
 }
 
 /// Rows that a task of a large product covers: small enough that they stay in the L2 cache while
@@ -98,8 +99,8 @@ impl Product<'_> {
         assert!(self.a.len() >= m * k, "{} < {m} x {k}", self.a.len());
         assert!(place.first + n <= place.stride, "{n} columns in {place:?}");
         assert!(out.len() >= m * place.stride, "{} < {m} rows", out.len());
-        let gated = matches!(self.epilogue, Epilogue::SwiGlu);
-        assert_eq!(gated, self.w.is_gated(), "SwiGLU is for gate and up");
+        let gated = matches!(self.epilogue, Epilogue::Gated(_));
+        assert_eq!(gated, self.w.is_gated(), "gates are of gate and up");
         if let Epilogue::Bias(bias) = self.epilogue {
             assert!(bias.len() >= self.w.panels() * PANEL, "bias is not padded");
         }

@@ -3,6 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::cpu::random::random;
+use crate::model::Activation;
 
 fn weights(seed: u64, len: usize) -> Vec<bf16> {
     random(seed, len).into_iter().map(bf16::from_f32).collect()
@@ -171,7 +172,7 @@ fn epilogues() {
         let plain = run(&w, Epilogue::Store);
         let biased = run(&w, Epilogue::Bias(&bias));
         let added = run(&w, Epilogue::Add);
-        let swiglu = run(&gated, Epilogue::SwiGlu);
+        let swiglu = run(&gated, Epilogue::Gated(Activation::Silu));
         for i in 0..m * n {
             assert_eq!(biased[i], plain[i] + bias[i % n]);
             assert_eq!(added[i], before[i] + plain[i]);

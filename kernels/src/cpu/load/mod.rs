@@ -116,12 +116,22 @@ impl<W: WeightSource> Loader<'_, W> {
             weights.ops.push(match op {
                 Op::Norm {
                     weight,
+                    bias,
                     input,
                     output,
                 } => {
                     weights.norms.push(self.vector(weight)?);
+                    let weight = weights.norms.len() - 1;
+                    let bias = match bias {
+                        Some(bias) => {
+                            weights.norms.push(self.vector(bias)?);
+                            Some(weight + 1)
+                        }
+                        None => None,
+                    };
                     Op::Norm {
-                        weight: weights.norms.len() - 1,
+                        weight,
+                        bias,
                         input,
                         output,
                     }
@@ -157,6 +167,7 @@ impl<W: WeightSource> Loader<'_, W> {
                 Op::RotateBack => Op::RotateBack,
                 Op::Add => Op::Add,
                 Op::SelectRows => Op::SelectRows,
+                Op::FinishLogits => Op::FinishLogits,
             });
         }
         Ok(weights)
@@ -259,7 +270,12 @@ impl<W: WeightSource> Loader<'_, W> {
     }
 
     fn vector(&mut self, name: TensorName) -> Result<Vec<f32>, LoadError<W::Error>> {
-        Ok(self.tensor(name)?.iter().map(|x| x.to_f32()).collect())
+        let counts_from = match name.is_norm() && self.spec.norms.from_one {
+            true => 1.0,
+            false => 0.0,
+        };
+        let values = self.tensor(name)?;
+        Ok(values.iter().map(|x| counts_from + x.to_f32()).collect())
     }
 
     fn tensor(&mut self, name: TensorName) -> Result<Vec<bf16>, LoadError<W::Error>> {

@@ -1,11 +1,13 @@
 //! Row-wise operations between the matrix products.
 
 mod append;
+mod logits;
 mod norm;
 mod rope;
 
 pub(crate) use append::{HeadOps, RowPlace, rotate_back};
-pub(crate) use norm::{rms_norm_rows, rms_norm_rows_in_place};
+pub(crate) use logits::finish_logits;
+pub(crate) use norm::Norm;
 pub(crate) use rope::RopeTable;
 
 use super::threads::{Pool, TaskPanic};

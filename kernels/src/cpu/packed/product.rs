@@ -16,6 +16,7 @@ use crate::cpu::prefetch::{Lines, StartOfNext};
 use crate::cpu::shared::SharedSlice;
 use crate::cpu::simd::{DotKernel, DotSet, Dots, Isa};
 use crate::cpu::threads::{Items, Pool, TaskPanic};
+use crate::model::Activation;
 
 /// Bytes of weights that a task of a large product covers.
 const CHUNK_BYTES: usize = 128 << 10;
@@ -35,6 +36,8 @@ pub struct Product<'a> {
     pub stride: usize,
     /// Whether sums are added to what is there; parts are plain then, without biases.
     pub add: bool,
+    /// What opens gates.
+    pub activation: Activation,
 }
 
 impl Product<'_> {
@@ -128,8 +131,8 @@ impl Product<'_> {
             (Weights::Plain(_), None) if self.add => Epilogue::Add,
             (Weights::Plain(_), None) => Epilogue::Store,
             (Weights::Plain(_), Some(bias)) if !self.add => Epilogue::Bias(bias),
-            (Weights::Gated(_), None) if !self.add => Epilogue::SwiGlu,
-            (_, _) => unreachable!("`check` refuses more than one of bias, SwiGLU and adding"),
+            (Weights::Gated(_), None) if !self.add => Epilogue::Gated(self.activation),
+            (_, _) => unreachable!("`check` refuses more than one of bias, gates and adding"),
         }
     }
 

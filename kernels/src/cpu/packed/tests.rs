@@ -3,6 +3,7 @@ use crate::cpu::gemm::WeightMemory;
 use crate::cpu::random::random;
 use crate::cpu::simd::{DotSet, Isa};
 use crate::cpu::threads::Pool;
+use crate::model::Activation;
 use crate::weight_formats::{Codes, PackedTensor, Quantisation, WeightFormat};
 
 mod edges;
@@ -83,6 +84,7 @@ fn multiply(
         parts,
         stride,
         add,
+        activation: Activation::Silu,
     };
     let mut out = before.to_vec();
     product.run_with(pool, dots, &mut out, None).unwrap();

@@ -154,6 +154,7 @@ mod tests {
             qk_norm: QkNorm::PerHead,
             tied_embeddings: false,
             max_positions: 4096,
+            ..UniformModel::default()
         }
         .spec();
         let layout = spec.kv_geometry().frame_layout();

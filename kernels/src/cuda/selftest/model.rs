@@ -95,6 +95,7 @@ pub(super) fn spec(head_dim: usize, kv_heads: usize, group: usize, extras: bool)
         },
         tied_embeddings: !extras,
         max_positions: 4096,
+        ..UniformModel::default()
     }
     .spec()
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::load::{Staging, load};
 use super::*;
-use crate::model::{Mlp, RandomWeights, Rope, UniformModel};
+use crate::model::{Activation, Mlp, RandomWeights, Rope, UniformModel};
 
 fn spec(extras: bool) -> ModelSpec {
     UniformModel {
@@ -25,6 +25,7 @@ fn spec(extras: bool) -> ModelSpec {
         },
         tied_embeddings: !extras,
         max_positions: 512,
+        ..UniformModel::default()
     }
     .spec()
 }
@@ -213,7 +214,10 @@ fn a_tensor_of_another_shape_is_refused_before_anything_is_read() {
     let source = broken(0, true);
     let mut other = source.inner.spec.clone();
     for layer in &mut other.layers {
-        layer.mlp = Mlp::Dense { intermediate: 144 };
+        layer.mlp = Mlp::Dense {
+            intermediate: 144,
+            activation: Activation::Silu,
+        };
     }
     let error = Weights::load(&device, &other, &source, false, &mut |_, _| ()).unwrap_err();
     assert!(

@@ -6,9 +6,7 @@ pub(crate) mod paged;
 use std::convert::Infallible;
 
 use ebb_kernels::bf16;
-use ebb_kernels::model::{
-    LayerTensor, ModelSpec, QkNorm, Rope, TensorName, UniformModel, WeightSource,
-};
+use ebb_kernels::model::{ModelSpec, QkNorm, Rope, TensorName, UniformModel, WeightSource};
 
 /// A deterministic stream of numbers.
 #[derive(Clone, Debug)]
@@ -82,6 +80,7 @@ impl Family {
             qk_norm: self.qk_norm,
             tied_embeddings: self.tied,
             max_positions: 4096,
+            ..UniformModel::default()
         }
         .spec();
         (self.layers)(&mut spec);
@@ -109,18 +108,14 @@ impl WeightSource for RandomWeights {
         first_row: usize,
         out: &mut [bf16],
     ) -> Result<(), Infallible> {
-        use LayerTensor as L;
         let shape = name.shape(&self.spec);
         let place = TensorName::all(&self.spec).iter().position(|n| *n == name);
         let mut random = Random::new(self.seed ^ (place.unwrap_or(99) as u64) << 32);
         let (mean, spread) = match name {
             TensorName::Embedding => (0.0, 1.0),
-            TensorName::FinalNorm
-            | TensorName::Layer(_, L::AttnNorm | L::MlpNorm | L::QNorm | L::KNorm)
-            | TensorName::Layer(_, L::AttnPostNorm | L::MlpPostNorm) => (1.0, 0.3),
-            TensorName::Layer(_, L::QBias | L::KBias | L::VBias | L::OBias | L::Sinks) => {
-                (0.0, 0.5)
-            }
+            _ if name.is_norm() && self.spec.norms.from_one => (0.0, 0.3),
+            _ if name.is_norm() => (1.0, 0.3),
+            _ if shape.len() == 1 => (0.0, 0.5),
             // Uniform in ±sqrt(3 / inner) keeps the variance of what goes through.
             _ => (0.0, (3.0 / shape[1] as f32).sqrt()),
         };

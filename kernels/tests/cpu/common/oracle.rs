@@ -2,9 +2,21 @@
 //! cache stores is rounded to bf16, as the backend does.
 
 use ebb_kernels::bf16;
-use ebb_kernels::model::{LayerTensor as L, ModelSpec, QkNorm, TensorName, WeightSource};
+use ebb_kernels::model::{
+    Activation, LayerTensor as L, ModelSpec, NormKind, NormPlace, QkNorm, TensorName, WeightSource,
+};
 
 use super::RandomWeights;
+
+fn activate(activation: Activation, x: f64) -> f64 {
+    match activation {
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::GeluTanh => {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+            x / 2.0 * (1.0 + inner.tanh())
+        }
+    }
+}
 
 pub(crate) struct Oracle {
     spec: ModelSpec,
@@ -51,10 +63,26 @@ impl Oracle {
     }
 
     fn norm(&mut self, name: TensorName, x: &[f64]) -> Vec<f64> {
+        let norms = self.spec.norms;
         let w = self.tensor(name);
-        let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
-        let scale = 1.0 / (mean + f64::from(self.spec.norm_eps)).sqrt();
-        x.iter().zip(&w).map(|(x, w)| x * scale * w).collect()
+        let of_stream = name.norm_bias();
+        let mean = match (norms.kind, of_stream) {
+            (NormKind::Layer, Some(_)) => x.iter().sum::<f64>() / x.len() as f64,
+            _ => 0.0,
+        };
+        let variance = x.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / x.len() as f64;
+        let scale = 1.0 / (variance + f64::from(self.spec.norm_eps)).sqrt();
+        let from = if norms.from_one { 1.0 } else { 0.0 };
+        let normed = x
+            .iter()
+            .zip(&w)
+            .map(|(x, w)| (x - mean) * scale * (from + w));
+        let mut normed: Vec<f64> = normed.collect();
+        if let Some(bias) = of_stream.filter(|_| norms.bias) {
+            let bias = self.tensor(bias);
+            normed.iter_mut().zip(bias).for_each(|(x, b)| *x += b);
+        }
+        normed
     }
 
     /// Projects `x`, adds the bias, normalises and rotates.
@@ -107,6 +135,9 @@ impl Oracle {
         let hidden = self.spec.hidden;
         let embedding = self.tensor(TensorName::Embedding);
         let mut x = embedding[token as usize * hidden..][..hidden].to_vec();
+        let multiplier = f64::from(self.spec.embedding_multiplier);
+        x.iter_mut().for_each(|x| *x *= multiplier);
+        let residual = f64::from(self.spec.residual_multiplier);
         for layer in 0..self.spec.layers.len() {
             let name = |t| TensorName::Layer(layer, t);
             let (place, mlp_place) = {
@@ -117,27 +148,32 @@ impl Oracle {
             if place.is_before() {
                 h = self.norm(name(L::AttnNorm), &h);
             }
+            let before_attention = h.clone();
             let mut h = self.attention(layer, &h);
             if place.is_after() {
                 h = self.norm(name(L::AttnPostNorm), &h);
             }
-            x.iter_mut().zip(h).for_each(|(x, o)| *x += o);
-            let mut h = x.clone();
+            x.iter_mut().zip(h).for_each(|(x, o)| *x += residual * o);
+            let mut h = match mlp_place {
+                NormPlace::Shared => before_attention,
+                _ => x.clone(),
+            };
             if mlp_place.is_before() {
                 h = self.norm(name(L::MlpNorm), &h);
             }
+            let activation = self.spec.layers[layer].activation();
             let gate = self.matmul(name(L::Gate), &h);
             let up = self.matmul(name(L::Up), &h);
             let act: Vec<f64> = gate
                 .iter()
                 .zip(up)
-                .map(|(g, u)| g / (1.0 + (-g).exp()) * u)
+                .map(|(g, u)| activate(activation, *g) * u)
                 .collect();
             let mut h = self.matmul(name(L::Down), &act);
             if mlp_place.is_after() {
                 h = self.norm(name(L::MlpPostNorm), &h);
             }
-            x.iter_mut().zip(h).for_each(|(x, d)| *x += d);
+            x.iter_mut().zip(h).for_each(|(x, d)| *x += residual * d);
         }
         let h = self.norm(TensorName::FinalNorm, &x);
         let head = if self.spec.tied_embeddings {
@@ -145,7 +181,12 @@ impl Oracle {
         } else {
             TensorName::LmHead
         };
-        self.matmul(head, &h)
+        let multiplier = f64::from(self.spec.logit_multiplier);
+        let cap = self.spec.logit_soft_cap.map(f64::from);
+        let logits = self.matmul(head, &h).into_iter().map(|x| x * multiplier);
+        logits
+            .map(|x| cap.map_or(x, |cap| cap * (x / cap).tanh()))
+            .collect()
     }
 
     /// Attention of the next token, projected.

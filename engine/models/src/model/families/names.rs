@@ -56,11 +56,13 @@ pub(crate) fn llama_hf(tensor: TensorName) -> StoredTensor {
             return StoredTensor::own(tensor, "model.embed_tokens.weight");
         }
         TensorName::FinalNorm => return StoredTensor::own(tensor, "model.norm.weight"),
+        TensorName::FinalNormBias => return StoredTensor::own(tensor, "model.norm.bias"),
         TensorName::LmHead => return StoredTensor::own(tensor, "lm_head.weight"),
         TensorName::Layer(layer, part) => (layer, part),
     };
     let part = match part {
         LayerTensor::AttnNorm => "input_layernorm.weight",
+        LayerTensor::AttnNormBias => "input_layernorm.bias",
         LayerTensor::Q => "self_attn.q_proj.weight",
         LayerTensor::K => "self_attn.k_proj.weight",
         LayerTensor::V => "self_attn.v_proj.weight",
@@ -73,10 +75,12 @@ pub(crate) fn llama_hf(tensor: TensorName) -> StoredTensor {
         LayerTensor::O => "self_attn.o_proj.weight",
         LayerTensor::OBias => "self_attn.o_proj.bias",
         LayerTensor::AttnPostNorm | LayerTensor::MlpNorm => "post_attention_layernorm.weight",
+        LayerTensor::AttnPostNormBias | LayerTensor::MlpNormBias => "post_attention_layernorm.bias",
         LayerTensor::Gate => "mlp.gate_proj.weight",
         LayerTensor::Up => "mlp.up_proj.weight",
         LayerTensor::Down => "mlp.down_proj.weight",
         LayerTensor::MlpPostNorm => "post_feedforward_layernorm.weight",
+        LayerTensor::MlpPostNormBias => "post_feedforward_layernorm.bias",
     };
     StoredTensor::own(tensor, format!("model.layers.{layer}.{part}"))
 }
@@ -86,11 +90,13 @@ pub(crate) fn llama_gguf(tensor: TensorName) -> StoredTensor {
     let (layer, part) = match tensor {
         TensorName::Embedding => return StoredTensor::own(tensor, "token_embd.weight"),
         TensorName::FinalNorm => return StoredTensor::own(tensor, "output_norm.weight"),
+        TensorName::FinalNormBias => return StoredTensor::own(tensor, "output_norm.bias"),
         TensorName::LmHead => return StoredTensor::own(tensor, "output.weight"),
         TensorName::Layer(layer, part) => (layer, part),
     };
     let part = match part {
         LayerTensor::AttnNorm => "attn_norm.weight",
+        LayerTensor::AttnNormBias => "attn_norm.bias",
         LayerTensor::Q => "attn_q.weight",
         LayerTensor::K => "attn_k.weight",
         LayerTensor::V => "attn_v.weight",
@@ -103,11 +109,14 @@ pub(crate) fn llama_gguf(tensor: TensorName) -> StoredTensor {
         LayerTensor::O => "attn_output.weight",
         LayerTensor::OBias => "attn_output.bias",
         LayerTensor::AttnPostNorm => "post_attention_norm.weight",
+        LayerTensor::AttnPostNormBias => "post_attention_norm.bias",
         LayerTensor::MlpNorm => "ffn_norm.weight",
+        LayerTensor::MlpNormBias => "ffn_norm.bias",
         LayerTensor::Gate => "ffn_gate.weight",
         LayerTensor::Up => "ffn_up.weight",
         LayerTensor::Down => "ffn_down.weight",
         LayerTensor::MlpPostNorm => "post_ffw_norm.weight",
+        LayerTensor::MlpPostNormBias => "post_ffw_norm.bias",
     };
     StoredTensor::own(tensor, format!("blk.{layer}.{part}"))
 }

@@ -96,6 +96,7 @@ impl Fake {
                 qk_norm: QkNorm::None,
                 tied_embeddings: true,
                 max_positions: 512,
+                ..UniformModel::default()
             }
             .spec(),
             layout,

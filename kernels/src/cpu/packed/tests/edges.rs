@@ -210,6 +210,7 @@ fn the_lines_of_the_rows_in_use_are_fetched() {
                 parts: &plain(matrix(&mut pool, &tensor(format, 1, 16, inputs))),
                 stride: 16,
                 add: false,
+                activation: Activation::Silu,
             };
             let lines: Vec<usize> = product.input_lines().map(|line| line.addr()).collect();
             assert!(lines.windows(2).all(|pair| pair[1] == pair[0] + 64));
