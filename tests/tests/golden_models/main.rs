@@ -2,6 +2,8 @@
 //! device that `EBB_TEST_DEVICE` names. `tests/golden/models/README.md` has the formula of their
 //! weights.
 
+mod served;
+
 use std::path::Path;
 
 use ebb_block_manager::BlockManager;
@@ -117,12 +119,20 @@ fn sequence(device: &Device, model: &LoadedModel) -> Sequence {
     Sequence::new(backend, BlockManager::new(pool).expect("blocks"))
 }
 
-fn check(name: &str) {
+/// The one that `EBB_TEST_DEVICE` names.
+fn device() -> Device {
     let device = std::env::var("EBB_TEST_DEVICE").unwrap_or_else(|_| "cpu".into());
-    let device = Device::open(device.parse().expect("a device")).expect("the device opens");
+    Device::open(device.parse().expect("a device")).expect("the device opens")
+}
+
+fn golden(name: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/models");
     let text = std::fs::read_to_string(path.join(format!("{name}.json"))).expect("golden data");
-    let golden: Value = serde_json::from_str(&text).expect("JSON");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn check(name: &str) {
+    let (device, golden) = (device(), golden(name));
     let dir = tempfile::tempdir().expect("a directory");
     write(&golden, dir.path());
     let files = ModelFiles::Directory(dir.path().to_owned());

@@ -1,0 +1,177 @@
+//! The same models behind the engine: sixteen requests at once, prompts cut into chunks, prefixes
+//! found in the cache, sequences preempted, blocks trimmed behind windows. Answers are those of the
+//! reference all the same.
+
+use ebb_models::model::Family;
+use ebb_scheduler::Mode;
+use ebb_serving::EngineConfig;
+use ebb_serving::core::{EngineHandle, Prompt, Request, StreamEvent, TokenLogprobs};
+use ebb_serving::sampling::SamplingOptions;
+use serde_json::{Value, json};
+
+use super::{CONTEXT, MARGIN, bound, device, golden, ids, write};
+
+/// Tokens of an answer: more than the reference has, so that sequences outgrow what admission sees
+/// to.
+const ANSWER: usize = 70;
+/// Rows of a step: prompts are cut into chunks, and share steps with answers.
+const STEP_ROWS: usize = 96;
+
+/// What became of a request.
+struct Answer {
+    prompt_logprobs: Vec<TokenLogprobs>,
+    tokens: Vec<u32>,
+}
+
+async fn ask(engine: &EngineHandle, prompt: &[u32], scores: bool) -> Answer {
+    let params = SamplingOptions {
+        temperature: 0.0,
+        max_tokens: Some(ANSWER as u32),
+        ignore_eos: true,
+        prompt_logprobs: scores.then_some(0),
+        ..SamplingOptions::default()
+    };
+    let request = Request {
+        min_kv_bits: Some(16),
+        ..Request::new(Prompt::Tokens(prompt.to_vec()), params)
+    };
+    let mut stream = engine.generate(request).await.expect("accepted");
+    let mut answer = Answer {
+        prompt_logprobs: Vec::new(),
+        tokens: Vec::new(),
+    };
+    while let Some(event) = stream.next().await {
+        match event.expect("an answer") {
+            StreamEvent::Started {
+                prompt_logprobs, ..
+            } => answer.prompt_logprobs = prompt_logprobs,
+            StreamEvent::Delta { token_ids, .. } => answer.tokens.extend(token_ids),
+            StreamEvent::Finished { .. } => {}
+        }
+    }
+    answer
+}
+
+/// A tokenizer of as many words: prompts are token ids.
+fn tokenizer(vocab: u64) -> Value {
+    let words = (0..vocab).map(|id| (format!("w{id}"), json!(id)));
+    let words: serde_json::Map<_, _> = words.collect();
+    let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true });
+    json!({
+        "version": "1.0",
+        "added_tokens": [],
+        "decoder": bytes,
+        "pre_tokenizer": bytes,
+        "model": { "type": "BPE", "vocab": words, "merges": [] },
+    })
+}
+
+/// An engine over a checkpoint whose KV memory holds so many blocks.
+fn engine(dir: &std::path::Path, mode: Mode, blocks: u64) -> EngineHandle {
+    let model = ebb_models::model::ModelFiles::Directory(dir.to_owned());
+    let model = ebb_models::model::LoadedModel::open(&model).expect("a valid checkpoint");
+    let block = model.spec.kv_geometry().block_bytes() as u64;
+    let config = EngineConfig {
+        threads: 2,
+        device: device(),
+        kv_mode: Some(mode),
+        max_running: 16,
+        max_step_tokens: STEP_ROWS,
+        max_context: Some(CONTEXT + ANSWER),
+        ..EngineConfig::new(dir.to_str().expect("UTF-8"), blocks * block)
+    };
+    ebb_serving::start(config).expect("it starts")
+}
+
+fn check(name: &str, mode: Mode) {
+    let golden = golden(name);
+    let dir = tempfile::tempdir().expect("a directory");
+    write(&golden, dir.path());
+    let vocab = golden["config"]["vocab_size"].as_u64().expect("a number");
+    std::fs::write(
+        dir.path().join("tokenizer.json"),
+        tokenizer(vocab).to_string(),
+    )
+    .expect("it writes");
+    // Two of the longest sequences at 16 bit.
+    let engine = engine(dir.path(), mode, 7);
+    let prompts = golden["prompts"].as_array().expect("prompts");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        // Each prompt four times at once; the first of them is scored.
+        let all = (0..4).flat_map(|round| prompts.iter().map(move |prompt| (round, prompt)));
+        let asked = all.map(|(round, prompt)| {
+            let engine = engine.clone();
+            let tokens = ids(&prompt["ids"]);
+            let answer = tokio::spawn(async move { ask(&engine, &tokens, round == 0).await });
+            (prompt, answer)
+        });
+        let asked: Vec<_> = asked.collect();
+        for (prompt, answer) in asked {
+            compare(name, prompt, &answer.await.expect("no panic"));
+        }
+        // And again, from what the cache has of it.
+        let before = engine.state().prefix_hits;
+        for prompt in prompts {
+            let answer = ask(&engine, &ids(&prompt["ids"]), false).await;
+            compare(name, prompt, &answer);
+        }
+        let found = engine.state().prefix_hits - before;
+        assert!(found >= 128, "{name}: {found} tokens found in the cache");
+    });
+    let state = engine.state();
+    match mode {
+        Mode::PreemptOnly => assert!(state.preemptions > 0, "{name}: {state:?}"),
+        Mode::Progressive | Mode::Static => assert_eq!(state.preemptions, 0, "{name}"),
+    }
+}
+
+fn compare(name: &str, prompt: &Value, answer: &Answer) {
+    let tokens = ids(&prompt["ids"]);
+    let wanted = prompt["logprobs"].as_array().expect("log-probabilities");
+    let distances = answer.prompt_logprobs.iter().zip(wanted);
+    let distances = distances
+        .map(|(got, wanted)| (f64::from(got.logprob) - wanted.as_f64().expect("a number")).abs());
+    let mean = distances.sum::<f64>() / wanted.len() as f64;
+    assert!(mean < bound(&device()), "{name}: off by {mean} on average");
+    let greedy = prompt["greedy_and_margin"].as_array().expect("tokens");
+    let sure = greedy
+        .iter()
+        .take_while(|step| step[1].as_f64().is_some_and(|margin| margin >= MARGIN));
+    let sure: Vec<u32> = sure
+        .map(|step| step[0].as_u64().expect("a token") as u32)
+        .collect();
+    let given = &answer.tokens[..sure.len()];
+    assert_eq!(given, sure, "{name}, {} tokens", tokens.len());
+}
+
+macro_rules! served {
+    ($($name:ident),* $(,)?) => {
+        $(
+            mod $name {
+                #[test]
+                fn preempted() {
+                    super::check(stringify!($name), super::Mode::PreemptOnly);
+                }
+
+                /// Requests that ask for 16 bits are not shrunk, but promised memory.
+                #[test]
+                fn promised() {
+                    super::check(stringify!($name), super::Mode::Progressive);
+                }
+            }
+        )*
+
+        #[test]
+        fn every_family_is_served() {
+            let names = [$(stringify!($name)),*];
+            let is_missing = |family: &&&Family| !names.contains(&family.name);
+            let missing: Vec<_> = ebb_models::model::FAMILIES.iter().filter(is_missing).collect();
+            assert!(missing.is_empty(), "{missing:?}");
+        }
+    };
+}
+
+served!(
+    llama, ministral, mistral, olmo2, olmo3, phi3, qwen2, qwen3, smollm3
+);
