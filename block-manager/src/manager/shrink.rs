@@ -27,10 +27,11 @@ pub struct ShrinkJob {
 }
 
 impl ShrinkJob {
-    /// Frames that come free.
+    /// Frames that come free. None may, where a block goes to a level that its sequence's length
+    /// alone decides, and what nobody sees was given back before.
     pub fn frames_freed(&self) -> usize {
         let owned = |frames: &[u32]| frames.iter().filter(|&&f| f != NO_FRAME).count();
-        owned(&self.old) - owned(&self.new)
+        owned(&self.old).saturating_sub(owned(&self.new))
     }
 }
 

@@ -88,7 +88,7 @@ impl World {
         trace.print(|| format!("{settings:#?}"));
         Ok(Self {
             scheduler: scheduler.map_err(|e| e.to_string())?,
-            device: Device::new(settings.pool.clone(), settings.scheduler.max_running),
+            device: Device::new(settings.pool.clone(), &settings.scheduler),
             rules: PlanRules::new(&settings.scheduler, &settings.pool),
             clients: Clients::new(&settings),
             workload,

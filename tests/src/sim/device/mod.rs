@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use ebb_block_manager::{
     BLOCK_TOKENS, BlockManager, NO_FRAME, PoolConfig, SUB_BLOCK_TOKENS, SeqId, TableDelta,
 };
-use ebb_scheduler::{Slice, StepPlan};
+use ebb_scheduler::{Config, Mode, Slice, StepPlan};
 
 use super::model::Context;
 use cell::{Cell, POISON};
@@ -94,6 +94,7 @@ struct BlockView {
 #[derive(Debug)]
 pub struct Device {
     pool: PoolConfig,
+    is_static: bool,
     /// Rows of its tables.
     slots: usize,
     rows: Vec<Vec<usize>>,
@@ -105,12 +106,13 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device with a pool full of poison and block tables of `slots` rows.
-    pub fn new(pool: PoolConfig, slots: usize) -> Self {
+    /// A device with a pool full of poison and block tables for the running sequences.
+    pub fn new(pool: PoolConfig, config: &Config) -> Self {
         let frames = pool.frames;
         Self {
             pool,
-            slots,
+            is_static: config.mode == Mode::Static,
+            slots: config.max_running,
             rows: Vec::new(),
             blocks: Vec::new(),
             pages: vec![[POISON; SUB_BLOCK_TOKENS]; frames as usize],
