@@ -42,12 +42,12 @@ fn fnv1a64(name: &str) -> u64 {
 }
 
 /// The bf16 values of a tensor, as bytes.
-fn tensor(name: &str, shape: &[u64], seed: u64, norms_around: f64) -> Vec<u8> {
+fn tensor(name: &str, shape: &[u64], seed: u64, norms_around: f64, embeddings: f64) -> Vec<u8> {
     let last = shape[shape.len() - 1] as f64;
     let value = |u: f64| match shape.len() {
         1 if name.contains("norm") && name.ends_with("weight") => u * 0.1 + norms_around,
         1 => u * 0.3,
-        _ if name.contains("embed") => u * 3f64.sqrt(),
+        _ if name.contains("embed") => u * 3f64.sqrt() * embeddings,
         _ => u * 1.6 * 3f64.sqrt() / last.sqrt(),
     };
     let seed = fnv1a64(name) ^ seed;
@@ -65,12 +65,15 @@ fn write(golden: &Value, dir: &Path) {
     put("tokenizer.json", b"{}");
     let seed = golden["seed"].as_u64().expect("a seed");
     let around = golden["norm_weights_around"].as_f64().expect("a number");
+    let name = golden["architecture"].as_str().expect("a name");
+    // Gemma multiplies embeddings.
+    let embeddings = if name.starts_with("gemma") { 0.1 } else { 1.0 };
     let mut header = serde_json::Map::new();
     let mut data = Vec::new();
     for (name, shape) in golden["tensors"].as_object().expect("tensors") {
         let shape: Vec<u64> = serde_json::from_value(shape.clone()).expect("a shape");
         let start = data.len();
-        data.extend(tensor(name, &shape, seed, around));
+        data.extend(tensor(name, &shape, seed, around, embeddings));
         let entry = json!({ "dtype": "BF16", "shape": shape, "data_offsets": [start, data.len()] });
         header.insert(name.clone(), entry);
     }
@@ -208,7 +211,8 @@ macro_rules! golden_models {
 }
 
 golden_models!(
-    llama, ministral, mistral, olmo2, olmo3, phi3, qwen2, qwen3, smollm3;
+    cohere2, gemma2, gemma3_text, glm4, granite, llama, ministral, mistral, olmo2, olmo3, phi3, qwen2, qwen3, smollm3;
     heads_of_96_channels of "llama__d96";
+    heads_of_256_channels of "gemma3_text__d256";
     phi3_with_long_rope of "phi3__longrope"
 );

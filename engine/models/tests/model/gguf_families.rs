@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use ebb_kernels::model::{LayerTensor, ModelSpec, TensorName};
+use ebb_kernels::model::{
+    Activation, LayerTensor, Mlp, ModelSpec, NormKind, NormPlace, QkNorm, Rope, TensorName,
+};
 use ebb_models::model::gguf::GgmlType;
 use ebb_models::model::{GenerationDefaults, LoadedModel, ModelError, ModelFiles};
 use tempfile::TempDir;
@@ -41,27 +43,38 @@ pub(crate) fn gguf_name(name: TensorName) -> String {
     }
 }
 
-/// What llama.cpp's converter does to Q and K of the `llama` architecture:
-/// `w.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2)`.
-fn permute(values: &[f32], heads: usize, rows: usize) -> Vec<f32> {
-    let columns = values.len() / rows;
-    let pairs = rows / heads / 2;
+/// Q and K as interleaved RoPE has them. Where all of a head rotates it is what llama.cpp's
+/// converter does to them of the `llama` architecture: `w.reshape(heads, 2, rows // heads // 2,
+/// columns).swapaxes(1, 2)`.
+fn permute(values: &[f32], heads: usize, rows: usize, rotary_dim: usize) -> Vec<f32> {
+    let (columns, head_dim, pairs) = (values.len() / rows, rows / heads, rotary_dim / 2);
     let mut out = Vec::new();
     for head in 0..heads {
-        for pair in 0..pairs {
-            for half in 0..2 {
-                let row = (head * 2 + half) * pairs + pair;
-                out.extend_from_slice(&values[row * columns..(row + 1) * columns]);
-            }
+        let rotating = (0..pairs).flat_map(|pair| [pair, pairs + pair]);
+        for channel in rotating.chain(rotary_dim..head_dim) {
+            let row = head * head_dim + channel;
+            out.extend_from_slice(&values[row * columns..(row + 1) * columns]);
         }
     }
     out
 }
 
+/// Architectures whose files have interleaved heads.
+const INTERLEAVED: [&str; 5] = ["llama", "smollm3", "granite", "glm4", "cohere2"];
+
 /// A tiny model of `architecture`, as a converter would write it.
 pub(crate) fn tiny_gguf(architecture: &str, spec: &ModelSpec) -> GgufBuilder {
     let mut gguf = GgufBuilder::default();
     let key = |name: &str| format!("{architecture}.{name}");
+    let eps = match spec.norms.kind {
+        NormKind::Rms => "attention.layer_norm_rms_epsilon",
+        NormKind::Layer => "attention.layer_norm_epsilon",
+    };
+    // RoPE is left to the tests about it, but for one that rotates a part.
+    let rotary_dim = match spec.ropes[0].rotary_dim() {
+        0 => spec.heads().head_dim,
+        rotary_dim => rotary_dim,
+    };
     gguf.text("general.architecture", architecture)
         .text("general.type", "model")
         .u32(&key("block_count"), spec.layers.len() as u32)
@@ -78,8 +91,8 @@ pub(crate) fn tiny_gguf(architecture: &str, spec: &ModelSpec) -> GgufBuilder {
         )
         .u32(&key("attention.key_length"), spec.heads().head_dim as u32)
         .u32(&key("attention.value_length"), spec.heads().head_dim as u32)
-        .f32(&key("attention.layer_norm_rms_epsilon"), spec.norm_eps)
-        .u32(&key("rope.dimension_count"), spec.heads().head_dim as u32)
+        .f32(&key(eps), spec.norm_eps)
+        .u32(&key("rope.dimension_count"), rotary_dim as u32)
         .f32(&key("rope.freq_base"), 10_000.0)
         .text("tokenizer.ggml.model", "gpt2")
         .text("tokenizer.ggml.pre", "default")
@@ -90,17 +103,20 @@ pub(crate) fn tiny_gguf(architecture: &str, spec: &ModelSpec) -> GgufBuilder {
         let mut values = tiny::values(name, spec);
         let shape = name.shape(spec);
         if let TensorName::Layer(_, tensor) = name
-            && ["llama", "smollm3"].contains(&architecture)
+            && INTERLEAVED.contains(&architecture)
         {
             match tensor {
                 LayerTensor::Q | LayerTensor::QBias => {
-                    values = permute(&values, spec.heads().q_heads, shape[0]);
+                    values = permute(&values, spec.heads().q_heads, shape[0], rotary_dim);
                 }
                 LayerTensor::K | LayerTensor::KBias => {
-                    values = permute(&values, spec.heads().kv_heads, shape[0]);
+                    values = permute(&values, spec.heads().kv_heads, shape[0], rotary_dim);
                 }
                 _ => {}
             }
+        }
+        if spec.norms.from_one && name.is_norm() {
+            values.iter_mut().for_each(|value| *value += 1.0);
         }
         gguf.f32_tensor(&gguf_name(name), &shape, &values);
     }
@@ -390,4 +406,126 @@ fn phi3_has_fused_tensors_and_factors_for_short_and_long_contexts() {
     assert!((ratio - 8.0).abs() < 1e-5, "{ratio}");
     gguf.f32_tensor("rope_factors_short.weight", &[5], &[1.0; 5]);
     assert!(open(&gguf).is_err());
+}
+
+#[test]
+fn granite_has_multipliers() {
+    let mut spec = tiny::spec(tiny::family("granite"), true);
+    spec.embedding_multiplier = 12.0;
+    spec.residual_multiplier = 0.22;
+    spec.logit_multiplier = 1.0 / 8.0;
+    for layer in &mut spec.layers {
+        layer.attention_mut().scale = 0.015625;
+    }
+    let mut gguf = tiny_gguf("granite", &spec);
+    gguf.f32("granite.embedding_scale", 12.0)
+        .f32("granite.residual_scale", 0.22)
+        .f32("granite.logit_scale", 8.0)
+        .f32("granite.attention.scale", 0.015625);
+    let model = open(&gguf).expect("a valid model");
+    assert_eq!(model.family, tiny::family("granite"));
+    tiny::assert_weights(&model, &spec);
+    gguf.set("granite.rope.scaling.finetuned", Value::Bool(false));
+    assert!(refusal(&gguf).contains("`granite.rope.scaling.finetuned`"));
+}
+
+#[test]
+fn glm4_rotates_a_part_of_each_head_and_has_four_norms() {
+    use LayerTensor as L;
+    let mut spec = tiny::spec(tiny::family("glm4"), false);
+    spec.ropes = vec![Rope::new(vec![1.0; 4], 1.0)];
+    for layer in &mut spec.layers {
+        layer.attention_mut().qkv_bias = true;
+        (layer.mixer_norm, layer.mlp_norm) = (NormPlace::Both, NormPlace::Both);
+    }
+    let mut gguf = tiny_gguf("glm4", &spec);
+    fuse(&mut gguf, &spec, "ffn_up.weight", &[L::Gate, L::Up]);
+    let model = open(&gguf).expect("a valid model");
+    assert_eq!(model.spec.ropes[0].rotary_dim(), 8);
+    tiny::assert_weights(&model, &spec);
+}
+
+#[test]
+fn cohere2_has_layer_norms_and_rope_in_layers_with_windows_alone() {
+    let mut spec = tiny::spec(tiny::family("cohere2"), true);
+    spec.norms.kind = NormKind::Layer;
+    spec.logit_multiplier = 0.25;
+    spec.layers = vec![spec.layers[0].clone(); 5];
+    for (index, layer) in spec.layers.iter_mut().enumerate() {
+        layer.mlp_norm = NormPlace::Shared;
+        let attention = layer.attention_mut();
+        match index {
+            3 => attention.rope = None,
+            _ => attention.window = Some(96),
+        }
+    }
+    let mut gguf = tiny_gguf("cohere2", &spec);
+    gguf.f32("cohere2.logit_scale", 0.25)
+        .u32("cohere2.attention.sliding_window", 96)
+        .text("cohere2.rope.scaling.type", "none");
+    let model = open(&gguf).expect("a valid model");
+    tiny::assert_weights(&model, &spec);
+}
+
+/// What Gemma 2 and 3 have in common.
+fn gemma(family: &str) -> ModelSpec {
+    let mut spec = tiny::spec(tiny::family(family), true);
+    spec.norms.from_one = true;
+    spec.embedding_multiplier = 32f32.sqrt();
+    for layer in &mut spec.layers {
+        (layer.mixer_norm, layer.mlp_norm) = (NormPlace::Both, NormPlace::Both);
+        layer.mlp = Mlp::Dense {
+            intermediate: layer.intermediate(),
+            activation: Activation::GeluTanh,
+        };
+    }
+    spec
+}
+
+#[test]
+fn gemma2_has_caps_and_a_window_in_every_other_layer() {
+    let mut spec = gemma("gemma2");
+    spec.logit_soft_cap = Some(20.0);
+    for (index, layer) in spec.layers.iter_mut().enumerate() {
+        layer.attention_mut().soft_cap = Some(50.0);
+        layer.attention_mut().window = (index % 2 == 0).then_some(96);
+    }
+    let mut gguf = tiny_gguf("gemma2", &spec);
+    gguf.f32("gemma2.final_logit_softcapping", 20.0)
+        .u32("gemma2.attention.sliding_window", 96);
+    let model = open(&gguf).expect("a valid model");
+    tiny::assert_weights(&model, &spec);
+    // The 27B model, which has 46 layers, scales queries by its width.
+    spec.layers = vec![spec.layers[0].clone(); 46];
+    let model = open(&tiny_gguf("gemma2", &spec)).expect("a valid model");
+    assert_eq!(model.spec.attention(45).scale, 8f32.sqrt().recip());
+}
+
+#[test]
+fn gemma3_has_norms_of_heads_and_two_ropes() {
+    let mut spec = gemma("gemma3_text");
+    spec.layers = vec![spec.layers[0].clone(); 7];
+    for (index, layer) in spec.layers.iter_mut().enumerate() {
+        let attention = layer.attention_mut();
+        attention.qk_norm = QkNorm::PerHead;
+        attention.window = (index != 5).then_some(96);
+        attention.rope = Some(usize::from(index != 5));
+    }
+    spec.ropes = vec![Rope::default(); 2];
+    let mut gguf = tiny_gguf("gemma3", &spec);
+    gguf.u32("gemma3.attention.sliding_window", 96)
+        .f32("gemma3.rope.freq_base", 1e6)
+        .text("gemma3.rope.scaling.type", "linear")
+        .f32("gemma3.rope.scaling.factor", 8.0);
+    let model = open(&gguf).expect("a valid model");
+    tiny::assert_weights(&model, &spec);
+    let firsts: Vec<_> = model
+        .spec
+        .ropes
+        .iter()
+        .map(|rope| rope.inv_freq[0])
+        .collect();
+    assert_eq!(firsts, [0.125, 1.0]);
+    let last = model.spec.ropes[1].inv_freq[7];
+    assert!((last / 10_000f32.powf(-7.0 / 8.0) - 1.0).abs() < 1e-6);
 }

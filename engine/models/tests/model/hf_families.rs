@@ -1,6 +1,6 @@
 //! Tiny Hugging Face directories of every family: shapes, weights, shards, and the files around.
 
-use ebb_kernels::model::AttentionSpec;
+use ebb_kernels::model::{Activation, AttentionSpec};
 use ebb_models::model::{GenerationDefaults, TokenizerSource};
 use safetensors::Dtype;
 use serde_json::{Value, json};
@@ -338,6 +338,82 @@ fn layers_with_windows_of_olmo_3_have_a_rope_of_their_own() {
     assert!(files.refusal().1.contains("rope_type"));
 }
 
+/// A tiny model of a family with fields of its own, as transformers writes it.
+fn with_fields(name: &str, fields: Value) -> HfBuilder {
+    let family = tiny::family(name);
+    let mut files = HfBuilder::new(family, &tiny::spec(family, true), Dtype::BF16);
+    let config = files.config.as_object_mut().expect("an object");
+    config.extend(fields.as_object().expect("an object").clone());
+    files
+}
+
+#[test]
+fn what_a_gemma_leaves_out_is_the_class_default() {
+    let mut files = with_fields("gemma2", json!({ "query_pre_attn_scalar": 144 }));
+    for layer in 0..2 {
+        let name = |part: &str| format!("model.layers.{layer}.{part}_layernorm.weight");
+        let norm = files.tensors[1].clone();
+        for part in ["pre_feedforward", "post_feedforward"] {
+            let mut norm = norm.clone();
+            norm.0 = name(part);
+            files.tensors.push(norm);
+        }
+    }
+    let config = files.config.as_object_mut().expect("an object");
+    config.remove("hidden_act");
+    config.remove("tie_word_embeddings");
+    let spec = files.open().expect("a valid model").spec;
+    assert!(spec.norms.from_one && spec.tied_embeddings);
+    // The root of 32 in bf16.
+    assert_eq!(spec.embedding_multiplier, 5.65625);
+    assert_eq!(spec.logit_soft_cap, Some(30.0));
+    let [first, second] = [0, 1].map(|layer| spec.attention(layer));
+    assert_eq!((first.scale, first.soft_cap), (1.0 / 12.0, Some(50.0)));
+    // A window as long as the context, or longer, is none.
+    assert_eq!((first.window, second.window), (None, None));
+    assert_eq!(spec.layers[0].activation(), Activation::GeluTanh);
+    // Off, where the file says so.
+    files.config["attn_logit_softcapping"] = json!(null);
+    files.config["final_logit_softcapping"] = json!(null);
+    files.config["sliding_window"] = json!(96);
+    let spec = files.open().expect("a valid model").spec;
+    let caps = (spec.logit_soft_cap, spec.attention(0).soft_cap);
+    assert_eq!(caps, (None, None));
+    let windows = [0, 1].map(|layer| spec.attention(layer).window);
+    assert_eq!(windows, [Some(96), None]);
+    // The multiplier of a model of 32 bits is not rounded.
+    files.config["torch_dtype"] = json!("float32");
+    let spec = files.open().expect("a valid model").spec;
+    assert_eq!(spec.embedding_multiplier, 32f32.sqrt());
+    files.config["use_bidirectional_attention"] = json!(true);
+    assert!(
+        files
+            .refusal()
+            .1
+            .starts_with("`use_bidirectional_attention`")
+    );
+}
+
+#[test]
+fn fields_that_ask_for_another_computation_are_refused() {
+    for (family, field, value) in [
+        ("cohere2", "use_qk_norm", json!(true)),
+        ("gemma3_text", "attn_logit_softcapping", json!(50.0)),
+        ("gemma3_text", "hidden_activation", json!("relu")),
+        ("granite", "mlp_bias", json!(true)),
+        ("granite", "logits_scaling", json!(0.0)),
+        ("granite", "residual_multiplier", json!(-1.0)),
+    ] {
+        let (file, sentence) = with_fields(family, json!({ field: value })).refusal();
+        assert_eq!(file, "config.json");
+        let names = [field, "logit multiplier", "residual multiplier"];
+        assert!(
+            names.iter().any(|name| sentence.contains(name)),
+            "{sentence}"
+        );
+    }
+}
+
 #[test]
 fn what_is_not_supported_is_refused_by_name() {
     let sentence = |field: &str, value: Value| {
@@ -349,8 +425,9 @@ fn what_is_not_supported_is_refused_by_name() {
     };
     assert_eq!(
         sentence("model_type", json!("gpt2")),
-        "`model_type` is \"gpt2\", which is not supported; supported: llama, ministral, mistral, \
-         olmo2, olmo3, phi3, qwen2, qwen3, smollm3"
+        "`model_type` is \"gpt2\", which is not supported; supported: cohere2, gemma2, \
+         gemma3_text, glm4, granite, llama, ministral, mistral, olmo2, olmo3, phi3, qwen2, qwen3, \
+         smollm3"
     );
     assert_eq!(
         sentence("architectures", json!(["LlamaForSequenceClassification"])),
@@ -365,7 +442,7 @@ fn what_is_not_supported_is_refused_by_name() {
         "`quantization_config.quant_method` is \"quip\", which is not supported; supported: awq, \
          compressed-tensors, fbgemm_fp8, fp8, gptq, modelopt, modelopt_fp4, mxfp4"
     );
-    assert!(sentence("hidden_act", json!("gelu")).ends_with("supported: silu"));
+    assert!(sentence("hidden_act", json!("gelu")).ends_with("silu, gelu_pytorch_tanh"));
     assert!(sentence("attention_bias", json!(true)).ends_with("supported: false"));
     assert!(sentence("mlp_bias", json!(true)).ends_with("supported: false"));
     assert!(sentence("partial_rotary_factor", json!(0.5)).ends_with("supported: 1"));

@@ -14,7 +14,7 @@ use ebb_kernels::model::{ModelSpec, TensorName};
 use super::error::Refusal;
 use super::gguf::config::GgufConfig;
 use super::hf::config::HfConfig;
-pub(crate) use names::{StoredTensor, llama_gguf, llama_hf};
+pub(crate) use names::{RowOrder, StoredTensor, llama_gguf, llama_hf};
 
 /// Declares the modules and the list of all families.
 macro_rules! families {
@@ -27,7 +27,20 @@ macro_rules! families {
 }
 
 families!(
-    llama, ministral, mistral, olmo2, olmo3, phi3, qwen2, qwen3, smollm3
+    cohere2,
+    gemma2,
+    gemma3_text,
+    glm4,
+    granite,
+    llama,
+    ministral,
+    mistral,
+    olmo2,
+    olmo3,
+    phi3,
+    qwen2,
+    qwen3,
+    smollm3,
 );
 
 /// A family of decoder-only transformers.

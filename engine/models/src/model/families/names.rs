@@ -9,6 +9,8 @@ pub(crate) struct StoredTensor {
     /// The tensors that are stored one behind the other under that name, if there are several.
     parts: Vec<TensorName>,
     tensor: TensorName,
+    /// Whether its heads rotate pairs of neighbouring channels.
+    interleaved: bool,
 }
 
 impl StoredTensor {
@@ -18,6 +20,7 @@ impl StoredTensor {
             name: name.into(),
             parts: vec![tensor],
             tensor,
+            interleaved: false,
         }
     }
 
@@ -31,6 +34,27 @@ impl StoredTensor {
             name,
             parts: parts.collect(),
             tensor,
+            interleaved: false,
+        }
+    }
+
+    /// In the order of a checkpoint whose RoPE rotates pairs of neighbouring channels, as far as it
+    /// is of queries and keys: rows are put into half-split order as they are read.
+    pub(crate) fn interleaved(self) -> Self {
+        Self {
+            interleaved: true,
+            ..self
+        }
+    }
+
+    /// Where the rows of queries and keys, and of their biases, lie if they are interleaved.
+    pub(crate) fn order(&self, spec: &ModelSpec) -> Option<RowOrder> {
+        use LayerTensor as L;
+        match self.tensor {
+            TensorName::Layer(layer, L::Q | L::K | L::QBias | L::KBias) if self.interleaved => {
+                Some(RowOrder::of(spec, layer))
+            }
+            _ => None,
         }
     }
 
@@ -45,6 +69,37 @@ impl StoredTensor {
     pub(crate) fn first_row(&self, spec: &ModelSpec) -> usize {
         let before = self.parts.iter().take_while(|part| **part != self.tensor);
         before.map(|part| part.shape(spec)[0]).sum()
+    }
+}
+
+/// How interleaved heads become half-split ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RowOrder {
+    head_dim: usize,
+    /// Channels that rotate, the first of a head.
+    rotary_dim: usize,
+}
+
+impl RowOrder {
+    /// Of a layer's queries and keys. Without RoPE any order will do, if both have it.
+    pub(crate) fn of(spec: &ModelSpec, layer: usize) -> Self {
+        let attention = spec.attention(layer);
+        let rotary_dim = attention.rope.map(|rope| spec.ropes[rope].rotary_dim());
+        Self {
+            head_dim: attention.head_dim,
+            rotary_dim: rotary_dim.unwrap_or(attention.head_dim),
+        }
+    }
+
+    /// The row of the file that is `row` in half-split order: within the part of a head that
+    /// rotates, row `2j + p` of the file (pair `j`, first or second channel) is row `p · rotary_dim
+    /// / 2 + j`.
+    pub(crate) fn stored(self, row: usize) -> usize {
+        let (channel, half) = (row % self.head_dim, self.rotary_dim / 2);
+        if channel >= self.rotary_dim {
+            return row;
+        }
+        row - channel + 2 * (channel % half) + channel / half
     }
 }
 

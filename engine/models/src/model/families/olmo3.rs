@@ -27,7 +27,7 @@ pub(super) static FAMILY: Family = Family {
         let head_dim = model.head_dim;
         let mut spec = olmo2::spec(model);
         // The last is that of the layers with windows.
-        spec.ropes.push(config.sliding_rope(head_dim)?);
+        spec.ropes.push(config.sliding_rope(head_dim, None)?);
         let is_sliding = |layer| layer % FULL_INTERVAL != FULL_INTERVAL - 1;
         config.put_windows(&mut spec, WindowRule::Always, is_sliding)?;
         Ok(spec)

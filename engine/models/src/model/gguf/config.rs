@@ -1,6 +1,6 @@
 //! A GGUF file's `{architecture}.*` keys → the shapes and constants of the model.
 
-use ebb_kernels::model::{ModelSpec, TensorName, UniformModel};
+use ebb_kernels::model::{ModelSpec, Rope, TensorName, UniformModel};
 
 use super::file::GgufFile;
 use super::keys::Keys;
@@ -11,6 +11,13 @@ use crate::model::families::{FAMILIES, Family, GgufFamily};
 use crate::model::rope::{Scaling, rope};
 use crate::model::tensors::{check_spec, layer_count};
 use crate::model::window::put_windows;
+
+/// The key of an architecture that has windows in some layers only and gives them itself
+/// ([`GgufConfig::put_windows`]): one layer of so many has none.
+pub(crate) const WINDOW_PATTERN: &str = "attention.sliding_window_pattern";
+
+/// The key of an architecture whose norms are LayerNorm.
+pub(crate) const LAYER_NORM_EPS: &str = "attention.layer_norm_epsilon";
 
 /// What the metadata say of the computation.
 pub(crate) struct GgufModel {
@@ -31,7 +38,9 @@ pub(crate) fn read_config(file: &GgufFile) -> Result<GgufModel, Refusal> {
     keys.refuse_unknown()?;
     let config = GgufConfig { keys, file, names };
     let mut spec = (names.spec)(&config)?;
-    put_windows(&mut spec, config.window()?, |_| true);
+    if !names.keys.contains(&WINDOW_PATTERN) {
+        put_windows(&mut spec, config.window()?, |_| true);
+    }
     Ok(GgufModel {
         family,
         names,
@@ -71,6 +80,47 @@ impl GgufConfig<'_> {
         self.file.tensor(name).is_some()
     }
 
+    /// A number under the architecture's name.
+    pub(crate) fn number(&self, key: &str) -> Result<Option<f32>, Refusal> {
+        Ok(self.keys.metadata.f32(&self.keys.name(key))?)
+    }
+
+    /// Refuses a key that is there and false.
+    pub(crate) fn refuse_false(&self, key: &str) -> Result<(), Refusal> {
+        let name = self.keys.name(key);
+        match self.keys.metadata.bool(&name)? {
+            Some(false) => Err(Refusal::unsupported(name, false, "true")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives layers windows but one of an interval: what the file says, else `interval`. Tells
+    /// which have one.
+    pub(crate) fn put_windows(
+        &self,
+        spec: &mut ModelSpec,
+        window: Option<usize>,
+        interval: usize,
+    ) -> Result<Vec<bool>, Refusal> {
+        let pattern = self.keys.metadata.u32(&self.keys.name(WINDOW_PATTERN))?;
+        let interval = pattern
+            .map_or(interval, |interval| interval as usize)
+            .max(1);
+        let layers = 1..=spec.layers.len();
+        let sliding: Vec<_> = layers
+            .map(|layer| window.is_some() && layer % interval != 0)
+            .collect();
+        put_windows(spec, window, |layer| sliding[layer]);
+        Ok(sliding)
+    }
+
+    /// The RoPE of layers with windows, where it is not that of the others: not scaled, and its
+    /// base is `base` unless the file says otherwise.
+    pub(crate) fn sliding_rope(&self, head_dim: usize, base: f64) -> Result<Rope, Refusal> {
+        let found = self.number("rope.freq_base_swa")?;
+        rope(found.map_or(base, f64::from), head_dim, &Scaling::None)
+    }
+
     /// The keys that most architectures share, as a model of equal layers without biases and norms
     /// of heads.
     ///
@@ -84,7 +134,16 @@ impl GgufConfig<'_> {
             let name = self.keys.name("rope.dimension_count");
             return Err(Refusal::unsupported(name, rotary_dim, &supported));
         }
-        let (scaling, scaled_positions) = scaling(&self.keys, self.file, head_dim)?;
+        self.uniform_with_part()
+    }
+
+    /// [`Self::uniform`] for an architecture whose heads may rotate in part.
+    pub(crate) fn uniform_with_part(&self) -> Result<UniformModel, Refusal> {
+        let rotary_dim = match self.rotary_dim()? {
+            Some(rotary_dim) => rotary_dim,
+            None => self.head_dim()?,
+        };
+        let (scaling, scaled_positions) = scaling(&self.keys, self.file, rotary_dim)?;
         let positions = self.keys.size("context_length")?;
         let positions = positions.max(scaled_positions.unwrap_or(0.0) as usize);
         self.model(&scaling, rotary_dim, positions)
@@ -112,7 +171,10 @@ impl GgufConfig<'_> {
         max_positions: usize,
     ) -> Result<UniformModel, Refusal> {
         let keys = &self.keys;
-        let eps = keys.name("attention.layer_norm_rms_epsilon");
+        let eps = keys.name(match keys.own.contains(&LAYER_NORM_EPS) {
+            true => LAYER_NORM_EPS,
+            false => "attention.layer_norm_rms_epsilon",
+        });
         let base = keys.metadata.f32(&keys.name("rope.freq_base"))?;
         let q_heads = self.q_heads()?;
         let kv_heads = keys.per_layer_size("attention.head_count_kv")?;
@@ -196,7 +258,7 @@ impl GgufConfig<'_> {
     }
 
     /// The attention window, if there is one.
-    fn window(&self) -> Result<Option<usize>, Refusal> {
+    pub(crate) fn window(&self) -> Result<Option<usize>, Refusal> {
         let name = self.keys.name("attention.sliding_window");
         // 0 stands for no window.
         let window = self.keys.metadata.u32(&name)?.filter(|window| *window > 0);

@@ -58,13 +58,14 @@ pub struct GgufTokenizer {
 
 /// Tokens that end a turn under any family; files often name only one of several as `eos`.
 /// The same list, for the families served here, as llama.cpp's.
-const END_OF_TURN: [&str; 6] = [
+const END_OF_TURN: [&str; 7] = [
     "<|eot_id|>",
     "<|im_end|>",
     "<|end_of_text|>",
     "<|endoftext|>",
     "<|eom_id|>",
     "<EOT>",
+    "<end_of_turn>",
 ];
 
 impl GgufTokenizer {

@@ -9,10 +9,11 @@ use ebb_kernels::weight_formats::{PackedRows, WeightFormat};
 
 use super::dequant::dequantize;
 use super::file::{GgufFile, GgufTensor};
+use super::ggml_type::GgmlType;
 use super::packed::{pack, packed_format};
 use super::rope_scaling::is_rope_factors;
 use crate::model::error::{ModelError, Refusal};
-use crate::model::families::{GgufFamily, StoredTensor};
+use crate::model::families::{GgufFamily, RowOrder, StoredTensor};
 use crate::model::tensors::{
     TensorTable, TensorsInOne, check_packed, check_tensors, fill_rows, row_width,
 };
@@ -59,14 +60,28 @@ impl GgufWeights {
         }
     }
 
-    /// The width of heads whose rows the file has in another order.
-    fn permuted(&self, name: TensorName) -> Option<usize> {
+    /// The order of rows that the file has in another one: converters permute for interleaved RoPE.
+    fn permuted(&self, name: TensorName) -> Option<RowOrder> {
         use LayerTensor as L;
-        let TensorName::Layer(_, L::Q | L::K | L::QBias | L::KBias) = name else {
+        let TensorName::Layer(layer, L::Q | L::K | L::QBias | L::KBias) = name else {
             return None;
         };
         let permuted = self.family.permutes_qk;
-        permuted.then_some(self.spec.heads().head_dim)
+        permuted.then(|| RowOrder::of(&self.spec, layer))
+    }
+}
+
+/// Weights of a norm that count from 1, of which converters write the sums.
+fn weights_from_one(kind: GgmlType, data: &[u8], out: &mut [bf16]) {
+    if kind == GgmlType::F32 {
+        for (bytes, out) in data.as_chunks().0.iter().zip(out) {
+            *out = bf16::from_f32(f32::from_le_bytes(*bytes) - 1.0);
+        }
+        return;
+    }
+    dequantize(kind, data, out);
+    for value in out {
+        *value = bf16::from_f32(value.to_f32() - 1.0);
     }
 }
 
@@ -110,6 +125,13 @@ impl WeightSource for GgufWeights {
         let (tensor, first) = self.find(name)?;
         let (first_row, file_name) = (first_row + first, &tensor.name);
         let (kind, data) = (tensor.kind, self.file.data(tensor));
+        if name.is_norm() && self.spec.norms.from_one {
+            let read = fill_rows(file_name, out.len(), out, |_, values| {
+                weights_from_one(kind, data, values);
+                Ok(())
+            });
+            return read.map_err(|refusal: Refusal| refusal.at(&self.path));
+        }
         // A vector counts as one row to the reader, but its values are what is permuted.
         let width = tensor.shape[1..].iter().product::<usize>();
         let row_bytes = width / kind.block_elements() * kind.block_bytes();
@@ -122,9 +144,9 @@ impl WeightSource for GgufWeights {
             first_row
         };
         let read = match self.permuted(name) {
-            Some(head_dim) => fill_rows(file_name, width, out, |row, values| {
+            Some(order) => fill_rows(file_name, width, out, |row, values| {
                 for (row, values) in (first + row..).zip(values.chunks_exact_mut(width)) {
-                    decode_row(interleaved(row, head_dim), values);
+                    decode_row(order.stored(row), values);
                 }
                 Ok(())
             }),
@@ -158,9 +180,9 @@ impl WeightSource for GgufWeights {
         let (first_row, width) = (first_row + first, row_width(&tensor.shape));
         let row_bytes = width / kind.block_elements() * kind.block_bytes();
         match self.permuted(name) {
-            Some(head_dim) => {
+            Some(order) => {
                 for row in 0..out.codes.len() / width {
-                    let from = interleaved(first_row + row, head_dim) * row_bytes;
+                    let from = order.stored(first_row + row) * row_bytes;
                     let bytes = &data[from..][..row_bytes];
                     pack(kind, bytes, out.reborrow().slice(&format, width, row, 1));
                 }
@@ -181,13 +203,4 @@ impl WeightSource for GgufWeights {
             self.file.done_reading(tensor);
         }
     }
-}
-
-/// The row of the file that is `row` in half-split order. Converters permute for interleaved RoPE:
-/// within each head, row `2j + p` of the file (pair `j`, first or second channel) is row `p ·
-/// head_dim / 2 + j`.
-fn interleaved(row: usize, head_dim: usize) -> usize {
-    let (head, channel) = (row / head_dim, row % head_dim);
-    let (second, pair) = (channel / (head_dim / 2), channel % (head_dim / 2));
-    head * head_dim + 2 * pair + second
 }

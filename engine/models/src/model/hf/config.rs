@@ -2,9 +2,11 @@
 
 use std::cell::RefCell;
 
-use ebb_kernels::model::{ModelSpec, Rope, UniformModel};
+use ebb_kernels::model::{Activation, ModelSpec, Rope, UniformModel};
 
-use super::json::Object;
+use super::json::{Object, brief};
+use serde_json::Value;
+
 use super::quantised::{Quantisation, read_quantisation};
 use super::rope_scaling::{read_rope, read_sliding_base};
 use super::text_part::text_part;
@@ -83,6 +85,15 @@ pub(crate) struct HfDefaults {
     pub(crate) has_long_rope: bool,
     /// `rope_parameters` may have an object for each kind of layers.
     pub(crate) has_ropes_by_kind: bool,
+    /// The base of RoPE without `rope_theta`; otherwise 10,000.
+    pub(crate) rope_base: Option<f64>,
+    /// Without `partial_rotary_factor`; otherwise 1.
+    pub(crate) rotary_part: Option<f64>,
+    /// Without `tie_word_embeddings`.
+    pub(crate) ties_embeddings: bool,
+    /// `hidden_activation` names the activation, which is Gemma's without it; otherwise
+    /// `hidden_act` does, which is SiLU without it.
+    pub(crate) has_gemma_activation: bool,
 }
 
 /// Whether `sliding_window` means anything where neither `use_sliding_window` nor `layer_types`
@@ -99,6 +110,43 @@ impl HfConfig {
     /// A whole number.
     pub(crate) fn size(&self, key: &str) -> Result<Option<usize>, Refusal> {
         self.object.size(key)
+    }
+
+    /// A number.
+    pub(crate) fn number(&self, key: &str) -> Result<Option<f64>, Refusal> {
+        self.object.number(key)
+    }
+
+    /// A number that is `default` where the field is missing, and absent where it is `null`.
+    pub(crate) fn number_unless_null(
+        &self,
+        key: &str,
+        default: f64,
+    ) -> Result<Option<f64>, Refusal> {
+        match self.object.has(key) {
+            true => self.object.number(key),
+            false => Ok(Some(default)),
+        }
+    }
+
+    /// True or false.
+    pub(crate) fn bool(&self, key: &str) -> Result<Option<bool>, Refusal> {
+        self.object.bool(key)
+    }
+
+    /// Refuses a field unless it is absent, `null` or false.
+    pub(crate) fn refuse(&self, key: &str) -> Result<(), Refusal> {
+        match self.object.get(key) {
+            None | Some(Value::Bool(false)) => Ok(()),
+            Some(found) => Err(Refusal::unsupported(key, brief(found), "its absence")),
+        }
+    }
+
+    /// The type that weights have in memory, unless it is said otherwise.
+    pub(crate) fn is_bf16(&self) -> Result<bool, Refusal> {
+        let names = [self.object.text("dtype")?, self.object.text("torch_dtype")?];
+        let name = names.into_iter().flatten().next();
+        Ok(name.is_none_or(|name| name == "bfloat16"))
     }
 
     /// A list of whole numbers.
@@ -133,6 +181,24 @@ impl HfConfig {
         Ok(())
     }
 
+    /// Which layers have windows, as far as `layer_types` does not say so, one layer of an interval
+    /// that sees everything: `sliding_window_pattern`, else `interval`.
+    pub(crate) fn sliding_layers(
+        &self,
+        spec: &ModelSpec,
+        interval: usize,
+    ) -> Result<Vec<bool>, Refusal> {
+        if let Some(kinds) = self.layer_kinds(spec)? {
+            return Ok(kinds.iter().map(|kind| *kind == SLIDING).collect());
+        }
+        let interval = self
+            .object
+            .size("sliding_window_pattern")?
+            .unwrap_or(interval);
+        let layers = 1..=spec.layers.len();
+        Ok(layers.map(|layer| layer % interval.max(1) != 0).collect())
+    }
+
     /// What `layer_types` says of each layer, if it is there.
     fn layer_kinds(&self, spec: &ModelSpec) -> Result<Option<Vec<&str>>, Refusal> {
         const FIELD: &str = "layer_types";
@@ -155,9 +221,11 @@ impl HfConfig {
         Ok(Some(kinds))
     }
 
-    /// The RoPE of layers with a window, where it is not that of the others.
-    pub(crate) fn sliding_rope(&self, head_dim: usize) -> Result<Rope, Refusal> {
-        rope(read_sliding_base(&self.object)?, head_dim, &Scaling::None)
+    /// The RoPE of layers with a window, where it is not that of the others. Its base is `base`
+    /// where `rope_parameters` does not say so, or that of the others without it.
+    pub(crate) fn sliding_rope(&self, head_dim: usize, base: Option<f64>) -> Result<Rope, Refusal> {
+        let base = read_sliding_base(&self.object, base)?;
+        rope(base, head_dim, &Scaling::None)
     }
 
     /// The fields that most families share, as a model of equal layers without biases and norms of
@@ -198,21 +266,34 @@ impl HfConfig {
             vocab: size("vocab_size")?,
             norm_eps: config.number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
             rope: rope(rope_config.base, rotary_dim, &rope_config.scaling)?,
-            tied_embeddings: config.bool("tie_word_embeddings")?.unwrap_or(false),
+            activation: self.activation(defaults)?,
+            tied_embeddings: config
+                .bool("tie_word_embeddings")?
+                .unwrap_or(defaults.ties_embeddings),
             max_positions: rope_config.positions,
             ..UniformModel::default()
         })
     }
 
-    fn refuse_unsupported(&self, defaults: &HfDefaults) -> Result<(), Refusal> {
-        let config = &self.object;
-        for key in ["hidden_act", "hidden_activation"] {
-            if let Some(found) = config.text(key)?
-                && found != "silu"
-            {
-                return Err(Refusal::unsupported(key, format!("{found:?}"), "silu"));
+    /// What opens the gates of MLPs.
+    fn activation(&self, defaults: &HfDefaults) -> Result<Activation, Refusal> {
+        let (key, default) = match defaults.has_gemma_activation {
+            true => ("hidden_activation", Activation::GeluTanh),
+            false => ("hidden_act", Activation::Silu),
+        };
+        match self.object.text(key)? {
+            None => Ok(default),
+            Some("silu" | "swish") => Ok(Activation::Silu),
+            Some("gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
+            Some(found) => {
+                let supported = "silu, gelu_pytorch_tanh";
+                Err(Refusal::unsupported(key, format!("{found:?}"), supported))
             }
         }
+    }
+
+    fn refuse_unsupported(&self, defaults: &HfDefaults) -> Result<(), Refusal> {
+        let config = &self.object;
         let attention_bias = (!defaults.ignores_attention_bias).then_some("attention_bias");
         let all = [attention_bias, Some("mlp_bias"), Some("rope_interleaved")];
         for key in all.into_iter().flatten() {

@@ -32,14 +32,17 @@ impl RopeConfig {
 const DEFAULT_BASE: f64 = 10_000.0;
 const PARTIAL: &str = "partial_rotary_factor";
 
-/// The base of the RoPE of layers with a window, which is not scaled.
-pub(super) fn read_sliding_base(config: &Object) -> Result<f64, Refusal> {
-    let outer = config.number("rope_theta")?.unwrap_or(DEFAULT_BASE);
+/// The base of the RoPE of layers with a window, which is not scaled: `default`, or that of the
+/// others without it, unless `rope_parameters` says otherwise.
+pub(super) fn read_sliding_base(config: &Object, default: Option<f64>) -> Result<f64, Refusal> {
+    let theta = config.number("rope_theta")?;
+    let outer = default.or(theta).unwrap_or(DEFAULT_BASE);
     let Some(all) = config.object("rope_parameters")? else {
         return Ok(outer);
     };
     let Some(own) = all.object(SLIDING)? else {
-        return Ok(all.number("rope_theta")?.unwrap_or(outer));
+        let theta = all.number("rope_theta")?;
+        return Ok(default.or(theta).unwrap_or(outer));
     };
     match own.text("rope_type")? {
         None | Some("default") => Ok(own.number("rope_theta")?.unwrap_or(outer)),
@@ -56,6 +59,7 @@ pub(super) fn read_rope(
     positions: usize,
     defaults: &HfDefaults,
 ) -> Result<RopeConfig, Refusal> {
+    let default_base = defaults.rope_base.unwrap_or(DEFAULT_BASE);
     let outer_base = config.number("rope_theta")?;
     let outer_partial = config.number(PARTIAL)?;
     let parameters = match config.object("rope_parameters")? {
@@ -70,7 +74,7 @@ pub(super) fn read_rope(
     // An empty object says as much as none.
     let parameters = parameters.filter(|parameters| parameters.keys().next().is_some());
     let Some(parameters) = parameters else {
-        let base = outer_base.unwrap_or(DEFAULT_BASE);
+        let base = outer_base.unwrap_or(default_base);
         return Ok(RopeConfig {
             base,
             scaling: Scaling::None,
@@ -83,7 +87,7 @@ pub(super) fn read_rope(
     let base = parameters
         .number("rope_theta")?
         .or(outer_base)
-        .unwrap_or(DEFAULT_BASE);
+        .unwrap_or(default_base);
     let scaling = read_scaling(config, &parameters, positions, defaults, &mut notes)?;
     let partial = partial(parameters.number(PARTIAL)?.or(outer_partial), defaults)?;
     // Files for YaRN often keep the length before scaling in max_position_embeddings.
@@ -106,7 +110,7 @@ fn partial(found: Option<f64>, defaults: &HfDefaults) -> Result<f64, Refusal> {
         Some(factor) if factor != 1.0 && !defaults.rotates_part_of_a_head => {
             Err(Refusal::unsupported(PARTIAL, factor, "1"))
         }
-        found => Ok(found.unwrap_or(1.0)),
+        found => Ok(found.or(defaults.rotary_part).unwrap_or(1.0)),
     }
 }
 

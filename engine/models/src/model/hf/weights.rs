@@ -215,6 +215,49 @@ impl HfWeights {
         stored
     }
 
+    /// Reads rows of what is stored in `place`.
+    fn read_stored(
+        &self,
+        place: &StoredTensor,
+        first_row: usize,
+        out: &mut [bf16],
+    ) -> Result<(), ModelError> {
+        let first_row = first_row + place.first_row(&self.spec);
+        let tensor = &place.name;
+        if let Some(InParts {
+            codes: quantised, ..
+        }) = self.quantised.get(tensor)
+        {
+            let mut exact = Vec::new();
+            let read = fill_rows(tensor, quantised.shape()[1], out, |row, values| {
+                exact.resize(values.len(), 0.0);
+                quantised.dequantise(first_row + row, &mut exact);
+                values.convert_from_f32_slice(&exact);
+                Ok(())
+            });
+            return read.map_err(|refusal: Refusal| refusal.at(&self.dir));
+        }
+        let stored = self.stored(tensor)?;
+        let path = self.shards.path(stored);
+        let kind = kind(tensor, stored).map_err(|refusal| refusal.at(path))?;
+        let width = row_width(&stored.shape);
+        let row_bytes = width * kind.block_bytes();
+        let read = fill_rows(tensor, width, out, |row, values| {
+            let from = (first_row + row) * row_bytes;
+            if kind == GgmlType::BF16 && cfg!(target_endian = "little") {
+                let bytes = bytemuck::cast_slice_mut(values);
+                return Ok(self.shards.read(stored, from, bytes)?);
+            }
+            let data = &self.shards.data(stored)[from..][..values.len() * kind.block_bytes()];
+            dequantize(kind, data, values);
+            Ok(())
+        });
+        read.map_err(|error| match error {
+            ReadError::Refused(refusal) => refusal.at(path),
+            ReadError::Io(error) => ModelError::io(path, error),
+        })
+    }
+
     fn stored(&self, tensor: &str) -> Result<&shards::StoredTensor, ModelError> {
         let missing = || Refusal::MissingTensor(tensor.to_owned()).at(&self.dir);
         self.shards.get(tensor).ok_or_else(missing)
@@ -291,40 +334,21 @@ impl WeightSource for HfWeights {
         out: &mut [bf16],
     ) -> Result<(), ModelError> {
         let place = self.place(name);
-        let first_row = first_row + place.first_row(&self.spec);
-        let tensor = place.name;
-        if let Some(InParts {
-            codes: quantised, ..
-        }) = self.quantised.get(&tensor)
-        {
-            let mut exact = Vec::new();
-            let read = fill_rows(&tensor, quantised.shape()[1], out, |row, values| {
-                exact.resize(values.len(), 0.0);
-                quantised.dequantise(first_row + row, &mut exact);
-                values.convert_from_f32_slice(&exact);
-                Ok(())
-            });
-            return read.map_err(|refusal: Refusal| refusal.at(&self.dir));
-        }
-        let stored = self.stored(&tensor)?;
-        let path = self.shards.path(stored);
-        let kind = kind(&tensor, stored).map_err(|refusal| refusal.at(path))?;
-        let width = row_width(&stored.shape);
-        let row_bytes = width * kind.block_bytes();
-        let read = fill_rows(&tensor, width, out, |row, values| {
-            let from = (first_row + row) * row_bytes;
-            if kind == GgmlType::BF16 && cfg!(target_endian = "little") {
-                let bytes = bytemuck::cast_slice_mut(values);
-                return Ok(self.shards.read(stored, from, bytes)?);
+        let Some(order) = place.order(&self.spec) else {
+            return self.read_stored(&place, first_row, out);
+        };
+        // A vector counts as one row, but its values are what is interleaved.
+        if let [_] = name.shape(&self.spec)[..] {
+            let mut stored = vec![bf16::ZERO; out.len()];
+            self.read_stored(&place, first_row, &mut stored)?;
+            for (row, value) in out.iter_mut().enumerate() {
+                *value = stored[order.stored(row)];
             }
-            let data = &self.shards.data(stored)[from..][..values.len() * kind.block_bytes()];
-            dequantize(kind, data, values);
-            Ok(())
-        });
-        read.map_err(|error| match error {
-            ReadError::Refused(refusal) => refusal.at(path),
-            ReadError::Io(error) => ModelError::io(path, error),
-        })
+            return Ok(());
+        }
+        let width = row_width(&name.shape(&self.spec)).max(1);
+        let mut rows = (first_row..).zip(out.chunks_exact_mut(width));
+        rows.try_for_each(|(row, values)| self.read_stored(&place, order.stored(row), values))
     }
 
     fn packed(&self, name: TensorName) -> Result<Option<WeightFormat>, ModelError> {
@@ -353,15 +377,22 @@ impl WeightSource for HfWeights {
         mut out: PackedRows<'_>,
     ) -> Result<(), ModelError> {
         let place = self.place(name);
-        let first_row = first_row + place.first_row(&self.spec);
         let quantised = self.quantised.get(&place.name);
         let packed = quantised.and_then(|tensor| Some((&tensor.codes, tensor.codes.format()?)));
         let Some((tensor, format)) = packed else {
             unreachable!("the {name} tensor is not packed");
         };
-        tensor.pack(first_row, out.reborrow());
-        check_packed(&place.name, &format, tensor.shape()[1], &out)
-            .map_err(|refusal| refusal.at(&self.dir))
+        let (first, width) = (place.first_row(&self.spec), tensor.shape()[1]);
+        match place.order(&self.spec) {
+            Some(order) => {
+                for row in 0..out.codes.len() / width {
+                    let from = first + order.stored(first_row + row);
+                    tensor.pack(from, out.reborrow().slice(&format, width, row, 1));
+                }
+            }
+            None => tensor.pack(first + first_row, out.reborrow()),
+        }
+        check_packed(&place.name, &format, width, &out).map_err(|refusal| refusal.at(&self.dir))
     }
 }
 

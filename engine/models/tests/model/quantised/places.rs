@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::{Checkpoint, compressed_tensors, fp8, is_inner};
 use crate::hf_builder::{HfBuilder, Stored, hf_name};
+use crate::packed::assert_packed;
 use crate::tiny;
 
 fn settings() -> serde_json::Value {
@@ -79,6 +80,59 @@ fn joined(spec: ModelSpec) -> Checkpoint {
         weights: Default::default(),
         place: joined_place,
     }
+}
+
+/// A checkpoint of fp8 as a Cohere 2 with `config` has it, whose heads are interleaved.
+fn interleaved(config: &[(&str, serde_json::Value)]) -> Checkpoint {
+    let mut checkpoint = Checkpoint::new(settings(), is_inner, fp8::per_channel);
+    let fields = checkpoint.files.config.as_object_mut().expect("an object");
+    fields.extend(
+        config
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), value.clone())),
+    );
+    let mut tensors = std::mem::take(&mut checkpoint.files.tensors);
+    tensors.retain(|stored| !stored.0.contains("post_attention_layernorm"));
+    checkpoint.files.tensors = tensors;
+    checkpoint
+}
+
+#[test]
+fn packed_heads_that_are_interleaved_are_put_in_order() {
+    use LayerTensor as L;
+    let plain = Checkpoint::new(settings(), is_inner, fp8::per_channel);
+    let expected = plain.assert_dequantised().weights();
+    let checkpoint = interleaved(&[
+        ("model_type", json!("cohere2")),
+        ("architectures", json!(["Cohere2ForCausalLM"])),
+        ("sliding_window", json!(64)),
+        (
+            "layer_types",
+            json!(["sliding_attention", "sliding_attention"]),
+        ),
+    ]);
+    let (_keep, dir) = checkpoint.files.directory();
+    let model = LoadedModel::open(&ModelFiles::Directory(dir)).expect("a valid model");
+    let weights = model.weights();
+    let (width, head_dim) = (model.spec.hidden, model.spec.heads().head_dim);
+    for tensor in [L::Q, L::K, L::V, L::O] {
+        let name = TensorName::Layer(1, tensor);
+        let before = expected.load(name).expect("a tensor");
+        let after = weights.load(name).expect("a tensor");
+        if ![L::Q, L::K].contains(&tensor) {
+            assert!(before == after, "{name}");
+            continue;
+        }
+        // Pairs of neighbouring channels come apart by half a head.
+        for (row, found) in after.chunks_exact(width).enumerate() {
+            let (head, channel) = (row / head_dim, row % head_dim);
+            let (half, pair) = (channel / (head_dim / 2), channel % (head_dim / 2));
+            let stored = head * head_dim + 2 * pair + half;
+            assert!(before[stored * width..][..width] == *found, "{name}, {row}");
+        }
+        assert!(weights.packed(name).expect("a format").is_some());
+    }
+    assert_packed(&weights, &model.spec, |name| name.is_linear(), 0);
 }
 
 #[test]

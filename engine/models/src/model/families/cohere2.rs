@@ -1,0 +1,67 @@
+//! Cohere's Command R7B and A: LayerNorm, attention and MLP beside each other, windows in three of
+//! four layers, and RoPE in those alone.
+
+use ebb_kernels::model::{ModelSpec, NormKind, NormPlace};
+
+use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
+use crate::model::gguf::config::{LAYER_NORM_EPS, WINDOW_PATTERN};
+use crate::model::hf::config::{HfDefaults, WindowRule};
+
+/// One layer of so many sees everything, unless the configuration says otherwise.
+const FULL_INTERVAL: usize = 4;
+
+pub(super) static FAMILY: Family = Family {
+    name: "cohere2",
+    hf_class: "Cohere2ForCausalLM",
+    hf_text: &[TextType {
+        model_types: &["cohere2"],
+        defaults: r#"{
+            "hidden_size": 8192, "intermediate_size": 22528, "num_hidden_layers": 40,
+            "num_attention_heads": 64, "vocab_size": 256000, "max_position_embeddings": 8192,
+            "sliding_window": 4096
+        }"#,
+    }],
+    hf_spec: |config| {
+        let defaults = HfDefaults {
+            kv_heads_are_query_heads: true,
+            ignores_attention_bias: true,
+            ties_embeddings: true,
+            ..HfDefaults::default()
+        };
+        config.refuse("use_qk_norm")?;
+        let mut model = config.uniform(&defaults)?;
+        model.qkv_bias = config.bool("attention_bias")? == Some(true);
+        model.norm_eps = config.number("layer_norm_eps")?.unwrap_or(1e-5) as f32;
+        let mut spec = model.spec();
+        spec.logit_multiplier = config.number("logit_scale")?.unwrap_or(0.0625) as f32;
+        let sliding = config.sliding_layers(&spec, FULL_INTERVAL)?;
+        config.put_windows(&mut spec, WindowRule::Always, |layer| sliding[layer])?;
+        finish(&mut spec, &sliding);
+        Ok(spec)
+    },
+    hf_tensor: |name| llama_hf(name).interleaved(),
+    gguf: Some(GgufFamily {
+        architecture: "cohere2",
+        keys: &["logit_scale", LAYER_NORM_EPS, WINDOW_PATTERN],
+        spec: |config| {
+            let mut spec = config.uniform()?.spec();
+            spec.logit_multiplier = config.number("logit_scale")?.unwrap_or(1.0);
+            let sliding = config.put_windows(&mut spec, config.window()?, FULL_INTERVAL)?;
+            finish(&mut spec, &sliding);
+            Ok(spec)
+        },
+        tensor: llama_gguf,
+        // They are interleaved as they are in transformers.
+        permutes_qk: true,
+    }),
+};
+
+fn finish(spec: &mut ModelSpec, sliding: &[bool]) {
+    spec.norms.kind = NormKind::Layer;
+    for (layer, is_sliding) in spec.layers.iter_mut().zip(sliding) {
+        layer.mlp_norm = NormPlace::Shared;
+        let attention = layer.attention_mut();
+        attention.o_bias = attention.qkv_bias;
+        attention.rope = attention.rope.filter(|_| *is_sliding);
+    }
+}

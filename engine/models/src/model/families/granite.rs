@@ -1,0 +1,77 @@
+//! Granite: Llama with multipliers of embeddings, scores, what layers add, and logits.
+
+use ebb_kernels::model::ModelSpec;
+
+use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
+use crate::model::error::Refusal;
+use crate::model::hf::config::{HfConfig, HfDefaults};
+
+pub(super) static FAMILY: Family = Family {
+    name: "granite",
+    hf_class: "GraniteForCausalLM",
+    hf_text: &[TextType {
+        model_types: &["granite"],
+        defaults: r#"{
+            "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "vocab_size": 32000, "max_position_embeddings": 2048
+        }"#,
+    }],
+    hf_spec: |config| {
+        let defaults = HfDefaults {
+            kv_heads_are_query_heads: true,
+            ignores_attention_bias: true,
+            ..HfDefaults::default()
+        };
+        let mut model = config.uniform(&defaults)?;
+        model.qkv_bias = config.bool("attention_bias")? == Some(true);
+        let mut spec = model.spec();
+        put_multipliers(config, &mut spec)?;
+        Ok(spec)
+    },
+    hf_tensor: llama_hf,
+    gguf: Some(GgufFamily {
+        architecture: "granite",
+        keys: &[
+            "attention.scale",
+            "embedding_scale",
+            "residual_scale",
+            "logit_scale",
+        ],
+        spec: |config| {
+            // Files of hybrids say so where there is no RoPE.
+            config.refuse_false("rope.scaling.finetuned")?;
+            let mut model = config.uniform()?;
+            model.qkv_bias = config.has_tensor("blk.0.attn_q.bias");
+            let has_output_bias = config.has_tensor("blk.0.attn_output.bias");
+            let mut spec = model.spec();
+            // 0 stands for none.
+            let number = |key| Ok::<_, Refusal>(config.number(key)?.filter(|value| *value != 0.0));
+            spec.embedding_multiplier = number("embedding_scale")?.unwrap_or(1.0);
+            spec.residual_multiplier = number("residual_scale")?.unwrap_or(1.0);
+            spec.logit_multiplier = 1.0 / number("logit_scale")?.unwrap_or(1.0);
+            let scale = number("attention.scale")?;
+            for layer in &mut spec.layers {
+                let attention = layer.attention_mut();
+                attention.scale = scale.unwrap_or(attention.scale);
+                attention.o_bias = has_output_bias;
+            }
+            Ok(spec)
+        },
+        tensor: llama_gguf,
+        permutes_qk: true,
+    }),
+};
+
+/// The multipliers, and the bias of the output projection where the others have one.
+pub(super) fn put_multipliers(config: &HfConfig, spec: &mut ModelSpec) -> Result<(), Refusal> {
+    let number = |key| Ok::<_, Refusal>(config.number(key)?.unwrap_or(1.0) as f32);
+    spec.embedding_multiplier = number("embedding_multiplier")?;
+    spec.residual_multiplier = number("residual_multiplier")?;
+    spec.logit_multiplier = 1.0 / number("logits_scaling")?;
+    for layer in &mut spec.layers {
+        let attention = layer.attention_mut();
+        attention.scale = number("attention_multiplier")?;
+        attention.o_bias = attention.qkv_bias;
+    }
+    Ok(())
+}
