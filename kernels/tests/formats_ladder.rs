@@ -26,12 +26,14 @@ fn branches(side: Side) -> Vec<Vec<FormatId>> {
 
 const BY_TOKEN: &[FormatId] = &[FormatId::Int8t, FormatId::Int4t, FormatId::Int2t];
 
-fn shapes() -> [RecordShape; 4] {
+fn shapes() -> [RecordShape; 6] {
     [
         RecordShape::k(128),
         RecordShape::k(64),
+        RecordShape::k(256),
         RecordShape::v(128),
         RecordShape::v(64),
+        RecordShape::v(256),
     ]
 }
 
@@ -134,7 +136,7 @@ proptest! {
         spread in -20i32..14,
         offset in -30000f32..30000.0,
         side in prop_oneof![Just(Side::K), Just(Side::V)],
-        head_dim in prop_oneof![Just(64usize), Just(128)],
+        head_dim in prop_oneof![Just(64usize), Just(128), Just(256)],
     ) {
         let shape = RecordShape { side, head_dim };
         let mut random = formats_support::Random::new(seed);
@@ -213,7 +215,7 @@ fn a_shrink_is_requantisation_on_all_codes() {
 /// token's group.
 #[test]
 fn a_shrink_of_keys_by_token_is_requantisation_on_all_codes() {
-    for head_dim in [64, 128] {
+    for head_dim in [64, 128, 256] {
         let rows = all_codes_page(RecordShape::v(head_dim));
         let shape = RecordShape::k(head_dim);
         let exact: Vec<f32> = rows.iter().map(|x| x.to_f32()).collect();
