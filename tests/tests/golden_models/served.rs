@@ -173,5 +173,18 @@ macro_rules! served {
 }
 
 served!(
-    llama, ministral, mistral, olmo2, olmo3, phi3, qwen2, qwen3, smollm3
+    cohere2,
+    gemma2,
+    gemma3_text,
+    glm4,
+    granite,
+    llama,
+    ministral,
+    mistral,
+    olmo2,
+    olmo3,
+    phi3,
+    qwen2,
+    qwen3,
+    smollm3,
 );
