@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::attention::{Pages, Plan};
+use super::attention::{Pages, Plans};
 use super::forward::Forward;
 use super::load::{self, LoadError, LoadOptions};
 use super::program::{FEATURES, program, widths};
@@ -31,7 +31,7 @@ pub struct CpuBackend {
     arena: KvArena,
     isa: Isa,
     pool: Pool,
-    plan: Plan,
+    plans: Plans,
     scratch: Scratch,
     tables: BlockTables,
     /// Shrinks of the last step that failed.
@@ -187,7 +187,7 @@ impl CpuBackend {
             arena,
             isa,
             pool,
-            plan: Plan::default(),
+            plans: Plans::new(spec.layers.iter().map(|layer| layer.attention().window)),
             scratch,
             failed: Vec::new(),
             done: None,
@@ -257,7 +257,7 @@ impl CpuBackend {
             tables,
             isa,
             pool,
-            plan,
+            plans,
             scratch,
             rotation,
             rotate_v_online,
@@ -269,7 +269,7 @@ impl CpuBackend {
             isa: *isa,
             pool,
             weights,
-            plan,
+            plans,
             pages: Pages {
                 arena,
                 geometry: spec.kv_geometry(),
@@ -299,10 +299,10 @@ impl Backend for CpuBackend {
         };
         self.tables.apply(limits.layout, &input.deltas, |_| ())?;
         limits.check(input, &mut self.tables)?;
-        self.plan
+        self.plans
             .build(input, self.spec.heads().into(), self.pool.threads());
         let logit_rows = input.logit_rows.len();
-        let partials = self.plan.partial_floats();
+        let partials = self.plans.partial_floats();
         self.scratch
             .reserve(input.tokens.len(), logit_rows, partials)?;
         self.done = Some(self.run(input));

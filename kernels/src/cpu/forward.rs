@@ -1,6 +1,6 @@
 //! One step's walk over the model's operations.
 
-use super::attention::{Attention, Pages, Plan};
+use super::attention::{Attention, Pages, Plans};
 use super::linear::{Io, Then};
 use super::ops::{HeadOps, Norm, RowPlace, finish_logits, for_rows, rotate_back};
 use super::program::Op;
@@ -20,7 +20,7 @@ pub(super) struct Forward<'a> {
     pub(super) isa: Isa,
     pub(super) pool: &'a mut Pool,
     pub(super) weights: &'a Weights,
-    pub(super) plan: &'a Plan,
+    pub(super) plans: &'a Plans,
     pub(super) pages: Pages<'a>,
     pub(super) input: &'a StepInput,
     pub(super) scratch: &'a mut Scratch,
@@ -177,13 +177,12 @@ impl Forward<'_> {
         let queries = self.scratch.take(Buffer::Heads);
         let attention = Attention {
             pages: self.pages,
-            plan: self.plan,
+            plan: self.plans.of(spec.window),
             layer,
             heads: heads.into(),
             queries: &queries,
             query_stride: heads.qkv_width(),
             scale: spec.scale,
-            window: spec.window,
             soft_cap: spec.soft_cap,
             sinks: self.weights.sinks[layer].as_deref(),
         };

@@ -14,7 +14,7 @@ mod rows;
 mod tests;
 
 pub(crate) use pages::Pages;
-pub(crate) use plan::{Heads, Plan};
+pub(crate) use plan::{Heads, Plan, Plans};
 pub(crate) use rows::Scratch;
 
 use super::shared::SharedSlice;
@@ -42,8 +42,6 @@ pub(crate) struct Attention<'a> {
     pub(crate) query_stride: usize,
     /// Multiplier of query-key products.
     pub(crate) scale: f32,
-    /// Tokens that a query sees, itself included; all when absent.
-    pub(crate) window: Option<usize>,
     /// Scores become `cap tanh(score / cap)`.
     pub(crate) soft_cap: Option<f32>,
     /// `[q_heads]`: a score of each head that takes part in the softmax and has no value.
@@ -110,13 +108,6 @@ impl Attention<'_> {
         )
     }
 
-    /// The first token that a query at `position` sees.
-    #[inline(always)]
-    fn first_seen(&self, position: usize) -> usize {
-        let window = self.window.unwrap_or(usize::MAX);
-        (position + 1).saturating_sub(window)
-    }
-
     /// Writes the finished query row `i` of a unit.
     ///
     /// # Safety
@@ -164,13 +155,7 @@ impl Kernel for RunTask<'_, '_> {
             out,
         } = self;
         let unit = attention.plan.units[task.unit as usize];
-        // Nobody sees the blocks before the first row's window, which may be all of the task's.
-        let first_seen = attention.first_seen(unit.position as usize) / BLOCK_TOKENS;
-        let first_block = first_seen.max(task.first_block as usize);
-        let end_block = task.end_block as usize;
-        if first_block >= end_block {
-            return;
-        }
+        let (first_block, end_block) = (task.first_block as usize, task.end_block as usize);
         let shape = attention.shape(&unit);
         let rows = shape.kv_heads * shape.rows;
         let dim = shape.head_dim;
@@ -205,7 +190,7 @@ impl Kernel for RunTask<'_, '_> {
                 next,
             };
             let position = |i: usize| unit.position as usize + i / attention.heads.group;
-            let first = |i: usize| attention.first_seen(position(i));
+            let first = |i: usize| attention.plan.first_seen(position(i));
             let tokens_seen = |i: usize| {
                 let end = (position(i) + 1).saturating_sub(first_token).min(tokens);
                 first(i).saturating_sub(first_token)..end
@@ -220,6 +205,7 @@ impl Kernel for RunTask<'_, '_> {
                 let state = &mut scratch.state[row * stride..][..stride];
                 match unit.partials {
                     Some(start) => {
+                        let block = block - unit.first_block as usize;
                         let place = start + (row * unit.blocks() + block) * stride;
                         // SAFETY: one task attends this query row to this block.
                         unsafe { partials.slice(place, stride) }.copy_from_slice(sums);
@@ -260,9 +246,9 @@ impl Kernel for MergeUnit<'_, '_> {
         for i in 0..shape.kv_heads * shape.rows {
             let row = i % shape.rows / attention.heads.group;
             let position = unit.position as usize + row;
-            let first = attention.first_seen(position) / BLOCK_TOKENS;
+            let first = attention.plan.first_seen(position) / BLOCK_TOKENS;
             let seen = position / BLOCK_TOKENS + 1 - first;
-            let place = start + (i * unit.blocks() + first) * stride;
+            let place = start + (i * unit.blocks() + first - unit.first_block as usize) * stride;
             // SAFETY: the tasks that wrote this row's results are over, and one merge has the unit.
             let blocks = unsafe { self.partials.slice(place, seen * stride) };
             let state = &mut self.scratch.state[..stride];

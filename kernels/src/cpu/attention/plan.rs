@@ -1,4 +1,4 @@
-//! Divides the attention of a step into tasks; the same list serves every layer.
+//! Divides the attention of a step into tasks; the same list serves every layer of a window.
 
 use super::pages::PIECE;
 use super::rows::{MAX_ROWS, state_stride};
@@ -19,7 +19,10 @@ pub(super) struct Unit {
     pub(super) rows: u32,
     /// Position of the first row.
     pub(super) position: u32,
-    /// Where the results over single blocks go, `[query row][block]`, if the unit is split.
+    /// The first block that this row sees.
+    pub(super) first_block: u32,
+    /// Where the results over single blocks go, `[query row][block]` from `first_block` on, if the
+    /// unit is split.
     pub(super) partials: Option<usize>,
 }
 
@@ -31,12 +34,13 @@ impl Unit {
 
     /// Blocks that it sees.
     pub(super) fn blocks(&self) -> usize {
-        self.tokens().div_ceil(BLOCK_TOKENS)
+        self.tokens().div_ceil(BLOCK_TOKENS) - self.first_block as usize
     }
 
     /// Effort, in pieces read (which costs about as much as attending 8 query rows to them).
     fn cost(&self, group: usize) -> u64 {
-        let pieces = self.tokens().div_ceil(PIECE) as u64;
+        let skipped = self.first_block as usize * BLOCK_TOKENS;
+        let pieces = (self.tokens() - skipped).div_ceil(PIECE) as u64;
         pieces * u64::from(self.kv_heads) * (8 + u64::from(self.rows) * group as u64)
     }
 }
@@ -50,9 +54,11 @@ pub(super) struct Task {
     cost: u64,
 }
 
-/// The attention work of a step.
+/// The attention work of a step in layers of one window.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
+    /// Tokens that a query sees, itself included; all when absent.
+    window: Option<usize>,
     pub(super) units: Vec<Unit>,
     pub(super) tasks: Vec<Task>,
     /// Units whose blocks are divided among tasks, to be merged afterwards.
@@ -82,7 +88,58 @@ impl From<HeadShape> for Heads {
     }
 }
 
+/// A plan for each window of a model's layers.
+#[derive(Debug)]
+pub(crate) struct Plans(Vec<Plan>);
+
+impl Plans {
+    /// For layers of these windows.
+    pub(crate) fn new(windows: impl Iterator<Item = Option<usize>>) -> Self {
+        let mut windows: Vec<_> = windows.collect();
+        windows.sort_unstable();
+        windows.dedup();
+        Self(windows.into_iter().map(Plan::new).collect())
+    }
+
+    /// Plans a checked step.
+    pub(crate) fn build(&mut self, input: &StepInput, heads: Heads, threads: usize) {
+        for plan in &mut self.0 {
+            plan.build(input, heads, threads);
+        }
+    }
+
+    /// Floats that the results over single blocks take in any layer.
+    pub(crate) fn partial_floats(&self) -> usize {
+        let floats = self.0.iter().map(Plan::partial_floats);
+        floats.max().unwrap_or(0)
+    }
+
+    /// The plan of layers with this window.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub(crate) fn of(&self, window: Option<usize>) -> &Plan {
+        let found = self.0.iter().find(|plan| plan.window == window);
+        found.expect("a plan for each window of the layers")
+    }
+}
+
 impl Plan {
+    /// No work yet, of layers of which a query sees `window` tokens.
+    pub(crate) fn new(window: Option<usize>) -> Self {
+        Self {
+            window,
+            ..Self::default()
+        }
+    }
+
+    /// The first token that a query at `position` sees.
+    #[inline(always)]
+    pub(super) fn first_seen(&self, position: usize) -> usize {
+        let window = self.window.unwrap_or(usize::MAX);
+        (position + 1).saturating_sub(window)
+    }
+
     /// Floats that the results over single blocks take.
     pub(crate) fn partial_floats(&self) -> usize {
         self.partial_floats
@@ -94,13 +151,14 @@ impl Plan {
         self.tasks.clear();
         self.split.clear();
         self.partial_floats = 0;
-        let total: u64 = row_groups(input, heads).map(|u| u.cost(heads.group)).sum();
+        let units: Vec<_> = self.row_groups(input, heads).collect();
+        let total: u64 = units.iter().map(|u| u.cost(heads.group)).sum();
         // Small enough that the last task to finish keeps the others waiting only briefly.
         let target = match threads {
             1 => u64::MAX,
             n => total.div_ceil(n as u64 * 4).max(1),
         };
-        for unit in row_groups(input, heads) {
+        for unit in units {
             let query_rows = unit.rows as usize * heads.group;
             // The heads of a block lie side by side in memory: better divide the blocks.
             let parts = unit.cost(heads.group).div_ceil(target) as usize;
@@ -145,29 +203,33 @@ impl Plan {
             let (first, end) = (part * blocks / parts, (part + 1) * blocks / parts);
             self.tasks.push(Task {
                 unit: self.units.len() as u32,
-                first_block: first as u32,
-                end_block: end as u32,
+                first_block: unit.first_block + first as u32,
+                end_block: unit.first_block + end as u32,
                 cost: cost * (end - first) as u64 / blocks as u64,
             });
         }
         self.units.push(unit);
     }
-}
 
-/// The rows of each sequence in groups that share the reading of a block, with all heads.
-fn row_groups(input: &StepInput, heads: Heads) -> impl Iterator<Item = Unit> {
-    let most = (MAX_ROWS / heads.group).max(1);
-    input.seqs.iter().flat_map(move |s| {
-        (0..s.rows as usize).step_by(most).map(move |first| Unit {
-            slot: s.slot,
-            first_head: 0,
-            kv_heads: heads.kv_heads as u32,
-            first_row: s.first_row + first as u32,
-            rows: most.min(s.rows as usize - first) as u32,
-            position: s.position + first as u32,
-            partials: None,
+    /// The rows of each sequence in groups that share the reading of a block, with all heads.
+    fn row_groups(&self, input: &StepInput, heads: Heads) -> impl Iterator<Item = Unit> {
+        let most = (MAX_ROWS / heads.group).max(1);
+        input.seqs.iter().flat_map(move |s| {
+            (0..s.rows as usize).step_by(most).map(move |first| {
+                let position = s.position + first as u32;
+                Unit {
+                    slot: s.slot,
+                    first_head: 0,
+                    kv_heads: heads.kv_heads as u32,
+                    first_row: s.first_row + first as u32,
+                    rows: most.min(s.rows as usize - first) as u32,
+                    position,
+                    first_block: (self.first_seen(position as usize) / BLOCK_TOKENS) as u32,
+                    partials: None,
+                }
+            })
         })
-    })
+    }
 }
 
 #[cfg(test)]
@@ -176,6 +238,10 @@ mod tests {
     use crate::backend::SeqRows;
 
     fn plan(seqs: &[(u32, u32)], threads: usize) -> Plan {
+        windowed(None, seqs, threads)
+    }
+
+    fn windowed(window: Option<usize>, seqs: &[(u32, u32)], threads: usize) -> Plan {
         let mut input = StepInput::default();
         let mut first_row = 0;
         for (slot, &(position, rows)) in (0..).zip(seqs) {
@@ -192,21 +258,22 @@ mod tests {
             group: 3,
             head_dim: 64,
         };
-        let mut plan = Plan::default();
+        let mut plan = Plan::new(window);
         plan.build(&input, heads, threads);
         plan
     }
 
     #[test]
     fn tasks_cover_every_row_head_and_block_once() {
-        for threads in [1, 2, 7] {
+        let windows = [None, Some(1), Some(130), Some(1000)];
+        for (threads, window) in [1, 2, 7].into_iter().flat_map(|t| windows.map(|w| (t, w))) {
             for seqs in [
                 &[(0, 100), (5000, 1), (127, 2), (128, 1), (300, 33)][..],
                 &[(8000, 1)],
                 &[(20, 1)],
                 &[(0, 2000)],
             ] {
-                let plan = plan(seqs, threads);
+                let plan = windowed(window, seqs, threads);
                 let count = |u: &Unit| u.rows * u.kv_heads;
                 let got: u32 = plan.units.iter().map(count).sum();
                 assert_eq!(got, seqs.iter().map(|s| s.1 * 3).sum());
@@ -215,12 +282,16 @@ mod tests {
                     let mut parts: Vec<_> =
                         plan.tasks.iter().filter(|t| t.unit == i as u32).collect();
                     parts.sort_by_key(|t| t.first_block);
-                    let mut next = 0;
+                    let mut next = unit.first_block;
                     for part in &parts {
                         assert!(part.first_block == next && part.end_block > next);
                         next = part.end_block;
                     }
-                    assert_eq!(next as usize, unit.blocks());
+                    assert_eq!(next as usize, unit.tokens().div_ceil(BLOCK_TOKENS));
+                    // No block that nobody sees.
+                    let seen = plan.first_seen(unit.position as usize);
+                    let first = unit.first_block as usize * BLOCK_TOKENS;
+                    assert!(first <= seen && seen < first + BLOCK_TOKENS);
                     assert_eq!(unit.partials.is_some(), parts.len() > 1);
                 }
             }
@@ -235,5 +306,11 @@ mod tests {
             assert!(plan.tasks.len() >= least, "{} tasks", plan.tasks.len());
         }
         assert_eq!(plan(&[(8000, 1)], 2).units.len(), 1);
+        // Over a window as over a sequence of that many tokens.
+        let windowed = windowed(Some(1024), &[(8000, 1)], 4);
+        let costs: Vec<_> = windowed.tasks.iter().map(|task| task.cost).collect();
+        assert!(costs.len() >= 8, "{costs:?}");
+        let least = plan(&[(1023, 1)], 4).partial_floats();
+        assert!(windowed.partial_floats() <= least * 9 / 8);
     }
 }

@@ -147,7 +147,7 @@ impl Sequence {
             rows: rows as u32,
             position: position as u32,
         });
-        let mut plan = Plan::default();
+        let mut plan = Plan::new(self.beyond.window);
         plan.build(&input, self.heads, threads);
         let most = max_query_rows(self.heads.group);
         let new = |_| Scratch::new(self.heads.head_dim, most);
@@ -168,7 +168,6 @@ impl Sequence {
             queries,
             query_stride: width,
             scale: self.scale(),
-            window: self.beyond.window,
             soft_cap: self.beyond.soft_cap,
             sinks: sinks.as_deref(),
         };
