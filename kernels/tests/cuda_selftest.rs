@@ -94,3 +94,17 @@ fn models_on_older_devices_agree_with_the_cpu_backend() {
         "see the table above"
     );
 }
+
+#[test]
+fn windows_caps_and_sinks_agree_with_their_definition() {
+    let device = Device::open(0).unwrap();
+    assert!(
+        selftest::scores(&device, is_quick()).unwrap(),
+        "see the table above"
+    );
+    let older = Device::open_as(0, Some("8.6".parse().unwrap())).unwrap();
+    assert!(
+        selftest::scores(&older, true).unwrap(),
+        "see the table above"
+    );
+}

@@ -15,6 +15,7 @@
 #include "../common/kernel.cuh"
 #include "../common/pages.cuh"
 #include "../common/ptx.cuh"
+#include "scores.cuh"
 #include "tile.cuh"
 
 namespace ebb {
@@ -24,15 +25,17 @@ namespace ebb {
 struct DecodeUnit {
   uint32_t row;          // of q and out
   uint32_t first_block;  // of the sequence, into PageTable::blocks
-  uint32_t begin;        // a multiple of 16
-  uint32_t end;          // exclusive; > begin
-  uint32_t split;        // index of this unit among the sequence's
-  uint32_t splits;       // 1: the unit writes `out` itself
-  uint32_t partial;      // row of partial_o and partial_ml of split 0
+  // the first token that the sequence's first row sees of the unit's blocks: but for windows a
+  // multiple of 128
+  uint32_t begin;
+  uint32_t end;      // exclusive; > begin
+  uint32_t split;    // index of this unit among the sequence's
+  uint32_t splits;   // 1: the unit writes `out` itself
+  uint32_t partial;  // row of partial_o and partial_ml of split 0
   union {
     uint32_t counter;  // row of `counters`
     // of decode_mixed.cuh instead: rows of the sequence << 24 | tokens behind `end`, at most 15, <<
-    // 16 | first column
+    // 16 | tokens from `begin` on that its last row does not see << 12 | first column
     uint32_t columns;
   };
 };
@@ -59,7 +62,19 @@ struct DecodeParams {
 };
 static_assert(sizeof(DecodeParams) == 128);
 
-template <int D, int WARPS, int STAGES>
+struct RingDecodeParams {
+  DecodeParams decode;
+  ScoreParams scores;
+};
+static_assert(sizeof(RingDecodeParams) == 152);
+
+// Where the first tile of a unit begins that begins at `begin`. ANY: see scores.cuh.
+template <bool ANY>
+__device__ __forceinline__ uint32_t tiles_begin(uint32_t begin) {
+  return ANY ? begin / kSubBlockTokens * kSubBlockTokens : begin;
+}
+
+template <int D, int WARPS, int STAGES, bool ANY>
 struct DecodeAttention {
   static constexpr int kThreads = WARPS * 32;
   static constexpr int kHeads = 8;                         // query heads a unit serves
@@ -86,6 +101,7 @@ struct DecodeAttention {
   static_assert(STAGES >= 2);
 
   const DecodeParams& p;
+  const ScoreParams& scores;
   uint8_t* shared;
   uint32_t ring;  // shared address of this warp's ring
   int lane, warp;
@@ -109,8 +125,12 @@ struct DecodeAttention {
   // the unit, thread 0 the count.
   uint32_t pending, arrived;
 
-  __device__ __forceinline__ DecodeAttention(const DecodeParams& params, uint8_t* sm)
-      : p(params), shared(sm), lane(threadIdx.x % 32), warp(threadIdx.x / 32) {
+  __device__ __forceinline__ DecodeAttention(const RingDecodeParams& params, uint8_t* sm)
+      : p(params.decode),
+        scores(params.scores),
+        shared(sm),
+        lane(threadIdx.x % 32),
+        warp(threadIdx.x / 32) {
     ring = smem_address(sm) + warp * (STAGES * kTile);
     policy = policy_evict_first();
     groups = (p.q_heads / p.kv_heads + kHeads - 1) / kHeads;
@@ -137,7 +157,7 @@ struct DecodeAttention {
     const uint32_t item = u / unit_heads, head = (u - item * unit_heads) / groups;
     const uint4 d = __ldg(reinterpret_cast<const uint4*>(&p.units[item]));
     p_first_block = d.y;
-    p_begin = d.z;
+    p_begin = tiles_begin<ANY>(d.z);
     p_end = d.w;
     p_tile = 0;
     p_tiles = my_tiles(p_begin, p_end);
@@ -265,7 +285,7 @@ struct DecodeAttention {
     const uint32_t first_head = kv_head * group + sub * kHeads;
     const uint32_t heads = min(group - sub * kHeads, static_cast<uint32_t>(kHeads));
     const DecodeUnit u = p.units[item];
-    const uint32_t tiles = my_tiles(u.begin, u.end);
+    const uint32_t begin = tiles_begin<ANY>(u.begin), tiles = my_tiles(begin, u.end);
 
     uint32_t q[kSteps][2];  // B operand: head g, channels 16s + 2t (+1) and + 8
     float o[kSteps][4];     // accumulator of O^T: channels 16s + g and + 8, heads 2t and 2t + 1
@@ -305,7 +325,16 @@ struct DecodeAttention {
       float x[4];
 #pragma unroll
       for (int i = 0; i < 4; i++) x[i] = (s0[i] + s1[i]) * p.scale_log2;
-      const uint32_t first = u.begin + (warp + tile * WARPS) * kSubBlockTokens;
+      if (ANY && scores.cap != 0.f) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[i] = capped(scores, x[i]);
+      }
+      const uint32_t first = begin + (warp + tile * WARPS) * kSubBlockTokens;
+      // A unit's first tile has a token that is seen, so the maximum is a number from there on.
+      if (ANY && first < u.begin) {
+        if (first + g < u.begin) x[0] = x[1] = -INFINITY;
+        if (first + g + 8 < u.begin) x[2] = x[3] = -INFINITY;
+      }
       if (first + kSubBlockTokens > u.end) {
         if (first + g >= u.end) x[0] = x[1] = -INFINITY;
         if (first + g + 8 >= u.end) x[2] = x[3] = -INFINITY;
@@ -412,6 +441,7 @@ struct DecodeAttention {
         }
       }
       if (u.splits == 1) {
+        if (ANY) l += exponential_of_sink(scores, first_head + h, m);
         p.out[(static_cast<uint64_t>(u.row) * p.q_heads + first_head) * D + e] =
             __float2bfloat16(sum / l);
       } else {
@@ -487,6 +517,7 @@ struct DecodeAttention {
         sum.z += scale * v.z;
         sum.w += scale * v.w;
       }
+      if (ANY) l += exponential_of_sink(scores, first_head + e / D, m);
       uint2 packed = make_uint2(pack_bf16(sum.x / l, sum.y / l), pack_bf16(sum.z / l, sum.w / l));
       *reinterpret_cast<uint2*>(
           p.out + (static_cast<uint64_t>(u.row) * p.q_heads + first_head) * D + e) = packed;
@@ -498,9 +529,12 @@ struct DecodeAttention {
 
 // Of head_dim D; CTAs that a multiprocessor should hold. The name's suffix: warps of a CTA, stages
 // of a warp's ring.
-#define EBB_DECODE(NAME, D, WARPS, STAGES, CTAS)              \
-  EBB_KERNEL(NAME, ebb::DecodeParams, WARPS * 32, CTAS) {     \
-    EBB_DYNAMIC_SHARED(shared);                               \
-    ebb::DecodeAttention<D, WARPS, STAGES> kernel(p, shared); \
-    kernel.run();                                             \
+#define EBB_DECODE_OF(NAME, D, WARPS, STAGES, CTAS, ANY)           \
+  EBB_KERNEL(NAME, ebb::RingDecodeParams, WARPS * 32, CTAS) {      \
+    EBB_DYNAMIC_SHARED(shared);                                    \
+    ebb::DecodeAttention<D, WARPS, STAGES, ANY> kernel(p, shared); \
+    kernel.run();                                                  \
   }
+#define EBB_DECODE(NAME, D, WARPS, STAGES, CTAS) EBB_DECODE_OF(NAME, D, WARPS, STAGES, CTAS, false)
+#define EBB_DECODE_ANY(NAME, D, WARPS, STAGES, CTAS) \
+  EBB_DECODE_OF(NAME, D, WARPS, STAGES, CTAS, true)

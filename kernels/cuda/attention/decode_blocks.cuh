@@ -5,13 +5,13 @@
 
 namespace ebb {
 
-template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
-struct MixedBlocks : CodeProducts<D, STAGES, SETS, WAY, POLAR> {
-  using Base = CodeProducts<D, STAGES, SETS, WAY, POLAR>;
+template <int D, int STAGES, int SETS, Way WAY, bool POLAR, bool ANY>
+struct MixedBlocks : CodeProducts<D, STAGES, SETS, WAY, POLAR, ANY> {
+  using Base = CodeProducts<D, STAGES, SETS, WAY, POLAR, ANY>;
   using Base::attend_polar, Base::behind_of, Base::most_of_head, Base::query16_of,
       Base::range_weights, Base::scale_of, Base::stage, Base::state, Base::wait;
   using Base::kSteps, Base::kTiles;
-  using Base::lane, Base::o, Base::p;
+  using Base::lane, Base::o, Base::p, Base::params;
   using typename Base::Most, typename Base::Scores, typename Base::Sums, typename Base::Weights;
 
   static constexpr float kSlack = 8.f;  // powers of two
@@ -113,6 +113,32 @@ struct MixedBlocks : CodeProducts<D, STAGES, SETS, WAY, POLAR> {
     return m;
   }
 
+  // Scores in place of products, capped and hidden as they are to be: so are a block's of which the
+  // sequence's last row does not see the first `hidden` tokens.
+  __device__ __forceinline__ void settle_scores(uint32_t slot, uint32_t hidden, Scores& x,
+                                                float (&factor)[SETS], float& lower,
+                                                float (&begin)[SETS]) const {
+    const bool caps = params.scores.cap != 0.f;
+    if (hidden == 0 && !caps) return;
+#pragma unroll
+    for (int set = 0; set < SETS; set++) {
+      const float second = factor[set] * lower;
+      const int first = static_cast<int>(hidden) - behind_of(slot)[4 * set + lane % 4] -
+                        static_cast<int>(lane / 4);
+#pragma unroll
+      for (int i = 0; i < kTiles; i++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          float y = fmaf(x[set][i][r], r == 0 ? factor[set] : second, begin[set]);
+          if (caps) y = capped(params.scores, y);
+          x[set][i][r] = 16 * i + 8 * r < first ? -INFINITY : y;
+        }
+      }
+      factor[set] = 1.f, begin[set] = 0.f;
+    }
+    lower = 1.f;
+  }
+
   // ---- values ----
 
   // Adds 16 tokens of 16 bit, of which `tokens` are, with their probabilities.
@@ -125,16 +151,18 @@ struct MixedBlocks : CodeProducts<D, STAGES, SETS, WAY, POLAR> {
   // ---- a block ----
 
   // `to_end`: tokens from the tile's first to the sequence's end, of which each row but the last
-  // sees fewer.
-  __device__ __forceinline__ void attend_tile(uint32_t slot, uint32_t to_end) {
+  // sees fewer. `hidden`: first tokens that the last row does not see; of those each other row
+  // sees more.
+  __device__ __forceinline__ void attend_tile(uint32_t slot, uint32_t to_end, uint32_t hidden) {
     const int g = lane / 4;
     float s[4], y[SETS][2], top[SETS];
     this->score_rows(query16_of(slot), s);
 #pragma unroll
     for (int set = 0; set < SETS; set++) {
-      const int seen = static_cast<int>(to_end) - behind_of(slot)[4 * set + lane % 4];
-      y[set][0] = g < seen ? s[set] * p.scale_log2 : -INFINITY;
-      y[set][1] = g + 8 < seen ? s[2 + set] * p.scale_log2 : -INFINITY;
+      const int behind = behind_of(slot)[4 * set + lane % 4],
+                seen = static_cast<int>(to_end) - behind, first = static_cast<int>(hidden) - behind;
+      y[set][0] = g < seen && (!ANY || g >= first) ? this->score_of(s[set]) : -INFINITY;
+      y[set][1] = g + 8 < seen && (!ANY || g + 8 >= first) ? this->score_of(s[2 + set]) : -INFINITY;
       top[set] = fmaxf(y[set][0], y[set][1]);
     }
     const Most m = rescale(top);
@@ -150,6 +178,11 @@ struct MixedBlocks : CodeProducts<D, STAGES, SETS, WAY, POLAR> {
     Scores x;
     float factor[SETS], lower, begin[SETS];
     attend_keys(slot, key_format, x, factor, lower, begin);
+    if (ANY) {
+      // What is known of the block is known with its values, too: it is not kept.
+      wait();
+      settle_scores(slot, Base::hidden_of_block(state().info[stage()]), x, factor, lower, begin);
+    }
     weigh(x, factor, lower, begin);
     const uint8_t* const record = wait();
     const uint32_t format = state().info[stage()] >> 20 & 15;

@@ -30,11 +30,13 @@ struct alignas(64) BulkDecodeParams {
   DecodeParams decode;
   HeadParams heads;  // its qkv null: Q lies in `q`, K and V in their pages
   uint64_t policy;   // L2 policy of records
+  ScoreParams scores;
+  uint32_t reserved[10];
 };
-static_assert(sizeof(BulkDecodeParams) == 320);
+static_assert(sizeof(BulkDecodeParams) == 384);
 
-// FINISHES: has a warp to finish heads.
-template <int D, int STAGES, bool FINISHES>
+// FINISHES: has a warp to finish heads. ANY: see scores.cuh.
+template <int D, int STAGES, bool FINISHES, bool ANY>
 struct BulkDecode {
   static constexpr int kWarps = D / 16;  // consumers
   static constexpr int kThreads = (kWarps + (FINISHES ? 2 : 1)) * 32;
@@ -75,6 +77,7 @@ struct BulkDecode {
   const DecodeParams& p;
   const HeadParams& projected;
   const uint64_t& policy;
+  const ScoreParams& scores;
   uint8_t* shared;
   uint32_t base;
   uint32_t lane, warp;
@@ -86,6 +89,7 @@ struct BulkDecode {
         p(params.decode),
         projected(params.heads),
         policy(params.policy),
+        scores(params.scores),
         shared(sm),
         base(smem_address(sm)),
         lane(threadIdx.x % 32),
@@ -162,6 +166,7 @@ struct BulkDecode {
     uint32_t unit, unit_head;
     uint4 a;  // row, first block, begin, end
     uint4 b;  // split, splits, partial, counter
+    __device__ __forceinline__ uint32_t begin() const { return tiles_begin<ANY>(a.z); }
   };
 
   __device__ __forceinline__ Cursor look_up(uint32_t item) const {
@@ -219,7 +224,7 @@ struct BulkDecode {
     uint32_t slot = 0, filled = 0, taken = 0, turn = 0;
     ask(blockIdx.x, slot);
     Cursor c = look_up(blockIdx.x), next = c;
-    uint32_t token = c.item < total ? c.a.z : 0;
+    uint32_t token = c.item < total ? c.begin() : 0;
     uint32_t row = c.item < total ? record_row(c, token) : 0;
     // Only queries and a sequence's newest token, which a unit's last group may hold, are written
     // by the kernel before this one; the counter may still be in use by an earlier launch.
@@ -240,7 +245,7 @@ struct BulkDecode {
       if (!ends)
         row_ahead = record_row(c, token + kGroupTokens);
       else if (next.item < total)
-        row_ahead = record_row(next, next.a.z);
+        row_ahead = record_row(next, next.begin());
 #pragma unroll
       for (uint32_t i = 0; i < kGroup; i++) {
         const uint32_t first = token + i * kChunk;
@@ -256,7 +261,7 @@ struct BulkDecode {
           else
             filled++;
           if (lane == 0) {
-            if (side == 0 && first == c.a.z) {
+            if (side == 0 && first == c.begin()) {
               uint4* item = reinterpret_cast<uint4*>(shared + kItemOffset + slot * sizeof(Item));
               item[0] = make_uint4(c.unit, c.unit_head, c.a.x, c.a.z);
               item[1] = make_uint4(c.a.w, c.b.x, c.b.y, c.b.z);
@@ -278,7 +283,7 @@ struct BulkDecode {
         if (slot == 0) turn ^= 1;
         c = next;
         if (c.item < total) {
-          token = c.a.z;
+          token = c.begin();
           copy_queries(c, slot);
           ask(taken, after(slot));
           next = look_up(__shfl_sync(~0u, taken, 0));
@@ -394,10 +399,10 @@ struct BulkDecode {
       float o[2][4] = {};
       float m0 = -INFINITY, m1 = -INFINITY, l0 = 0.f, l1 = 0.f;
 #pragma unroll 1
-      for (uint32_t token = item.begin; token < item.end; token += kChunk) {
+      for (uint32_t token = tiles_begin<ANY>(item.begin); token < item.end; token += kChunk) {
         const uint32_t tiles = min((item.end - token + kSubBlockTokens - 1) / kSubBlockTokens,
                                    static_cast<uint32_t>(kTiles));
-        if (token != item.begin) mbarrier_wait(full(stage), phase);
+        if (token != tiles_begin<ANY>(item.begin)) mbarrier_wait(full(stage), phase);
         float x[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
         if (warp < tiles) {
           const uint32_t k_tile = base + stage * kStage + warp * kRecord;
@@ -412,7 +417,15 @@ struct BulkDecode {
           }
 #pragma unroll
           for (int i = 0; i < 4; i++) x[i] = (s0[i] + s1[i]) * p.scale_log2;
+          if (ANY && scores.cap != 0.f) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) x[i] = capped(scores, x[i]);
+          }
           const uint32_t first = token + warp * kSubBlockTokens;
+          if (ANY && first < item.begin) {
+            if (first + g < item.begin) x[0] = x[1] = -INFINITY;
+            if (first + g + 8 < item.begin) x[2] = x[3] = -INFINITY;
+          }
           if (first + g >= item.end) x[0] = x[1] = -INFINITY;
           if (first + g + 8 >= item.end) x[2] = x[3] = -INFINITY;
         }
@@ -511,6 +524,10 @@ struct BulkDecode {
     }
     const uint32_t first = first_head(item.unit_head), count = heads(item.unit_head);
     const bool whole = item.splits == 1;
+    if (ANY && whole) {
+      if (2 * t < count) l0 += exponential_of_sink(scores, first + 2 * t, m0);
+      if (2 * t + 1 < count) l1 += exponential_of_sink(scores, first + 2 * t + 1, m1);
+    }
     const uint64_t partial = static_cast<uint64_t>(item.partial + item.split) * p.q_heads + first;
     const uint64_t out_row = static_cast<uint64_t>(item.row) * p.q_heads + first;
 #pragma unroll
@@ -547,12 +564,14 @@ struct DecodeMergeParams {
   bf16* out;
   uint32_t q_heads;
   uint32_t reserved;
+  ScoreParams scores;
 };
-static_assert(sizeof(DecodeMergeParams) == 48);
+static_assert(sizeof(DecodeMergeParams) == 72);
 
 // Merges the units of a sequence: kParts warps (of 128 channels) a head, four channels a thread. A
-// part takes every kParts-th unit in their order, and the parts add up in theirs.
-template <int D>
+// part takes every kParts-th unit in their order, and the parts add up in theirs. ANY: heads may
+// have sinks.
+template <int D, bool ANY>
 __device__ __forceinline__ void merge_units(const DecodeMergeParams& p) {
   constexpr uint32_t kParts = 4, kLanes = D / 4, kHeads = 256 / (kParts * kLanes), kAtOnce = 8;
   __shared__ float4 shared_sum[kHeads][kParts][kLanes];
@@ -622,6 +641,7 @@ __device__ __forceinline__ void merge_units(const DecodeMergeParams& p) {
     sum.z += scale * v.z;
     sum.w += scale * v.w;
   }
+  if (ANY) l += exponential_of_sink(p.scores, head, top);
   const uint2 packed = make_uint2(pack_bf16(sum.x / l, sum.y / l), pack_bf16(sum.z / l, sum.w / l));
   *reinterpret_cast<uint2*>(p.out + (static_cast<uint64_t>(row.row) * p.q_heads + head) * D +
                             lane * 4) = packed;

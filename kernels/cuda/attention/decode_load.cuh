@@ -5,9 +5,9 @@
 
 namespace ebb {
 
-template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
-struct MixedLoad : Rings<D, STAGES, SETS, WAY, POLAR> {
-  using Base = Rings<D, STAGES, SETS, WAY, POLAR>;
+template <int D, int STAGES, int SETS, Way WAY, bool POLAR, bool ANY>
+struct MixedLoad : Rings<D, STAGES, SETS, WAY, POLAR, ANY> {
+  using Base = Rings<D, STAGES, SETS, WAY, POLAR, ANY>;
   using Base::arena, Base::claimed, Base::computes, Base::fence_writes, Base::fragment_lane,
       Base::lane, Base::left, Base::merged, Base::p, Base::params, Base::prepare, Base::release,
       Base::row_offset, Base::state, Base::team, Base::wait, Base::warp;

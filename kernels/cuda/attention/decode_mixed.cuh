@@ -16,18 +16,18 @@
 
 namespace ebb {
 
-template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
-struct Blocks : MixedBlocks<D, STAGES, SETS, WAY, POLAR> {
-  using MixedBlocks<D, STAGES, SETS, WAY, POLAR>::MixedBlocks;
+template <int D, int STAGES, int SETS, Way WAY, bool POLAR, bool ANY>
+struct Blocks : MixedBlocks<D, STAGES, SETS, WAY, POLAR, ANY> {
+  using MixedBlocks<D, STAGES, SETS, WAY, POLAR, ANY>::MixedBlocks;
 };
-template <int D, int STAGES, Way WAY, bool POLAR>
-struct Blocks<D, STAGES, 4, WAY, POLAR> : WideBlocks<D, STAGES, 4, WAY, POLAR> {
-  using WideBlocks<D, STAGES, 4, WAY, POLAR>::WideBlocks;
+template <int D, int STAGES, Way WAY, bool POLAR, bool ANY>
+struct Blocks<D, STAGES, 4, WAY, POLAR, ANY> : WideBlocks<D, STAGES, 4, WAY, POLAR, ANY> {
+  using WideBlocks<D, STAGES, 4, WAY, POLAR, ANY>::WideBlocks;
 };
 
-template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
-struct MixedDecode : Blocks<D, STAGES, SETS, WAY, POLAR> {
-  using Base = Blocks<D, STAGES, SETS, WAY, POLAR>;
+template <int D, int STAGES, int SETS, Way WAY, bool POLAR, bool ANY>
+struct MixedDecode : Blocks<D, STAGES, SETS, WAY, POLAR, ANY> {
+  using Base = Blocks<D, STAGES, SETS, WAY, POLAR, ANY>;
   using Base::attend_block, Base::attend_tile, Base::begin, Base::bring_queries, Base::brought,
       Base::fill, Base::finish, Base::gives, Base::give, Base::place_of_queries, Base::produce,
       Base::reset, Base::shift_of, Base::stage, Base::state, Base::wait;
@@ -61,7 +61,7 @@ struct MixedDecode : Blocks<D, STAGES, SETS, WAY, POLAR> {
       }
       const uint32_t slot = ordinal % kUnits, format = what >> 16 & 15;
       if (format == kTile16)
-        attend_tile(slot, what >> 24 & 31);
+        attend_tile(slot, what >> 24 & 31, Base::hidden_of_tile(what));
       else
         attend_block(slot, format);
     }
@@ -89,20 +89,21 @@ struct MixedDecode : Blocks<D, STAGES, SETS, WAY, POLAR> {
 // many rings, of three stages and not two. For a device without the copy engine, to which the host
 // gives no kernel that uses it, there is nothing to compile of one.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-#define EBB_DECODE_MIXED_BULK(NAME, D, SETS, POLAR) \
+#define EBB_DECODE_MIXED_BULK(NAME, D, SETS, POLAR, ANY) \
   extern "C" __global__ void NAME(const __grid_constant__ ebb::MixedDecodeParams p) { __trap(); }
 #else
-#define EBB_DECODE_MIXED_BULK(NAME, D, SETS, POLAR)                                             \
-  EBB_KERNEL_OF_REGISTERS(                                                                      \
-      NAME, ebb::MixedDecodeParams,                                                             \
-      (ebb::MixedDecode < D, SETS == 4 ? 3 : 2, SETS, ebb::Way::kBulk, POLAR > ::kThreads),     \
-      (ebb::MixedDecode < D, SETS == 4 ? 3 : 2, SETS, ebb::Way::kBulk, POLAR > ::kRegisters)) { \
-    ebb::MixedDecode<D, SETS == 4 ? 3 : 2, SETS, ebb::Way::kBulk, POLAR>::run(p);               \
+#define EBB_DECODE_MIXED_BULK(NAME, D, SETS, POLAR, ANY)                                         \
+  EBB_KERNEL_OF_REGISTERS(                                                                       \
+      NAME, ebb::MixedDecodeParams,                                                              \
+      (ebb::MixedDecode < D, SETS == 4 ? 3 : 2, SETS, ebb::Way::kBulk, POLAR, ANY > ::kThreads), \
+      (ebb::MixedDecode < D, SETS == 4 ? 3 : 2, SETS, ebb::Way::kBulk, POLAR,                    \
+       ANY > ::kRegisters)) {                                                                    \
+    ebb::MixedDecode<D, SETS == 4 ? 3 : 2, SETS, ebb::Way::kBulk, POLAR, ANY>::run(p);           \
   }
 #endif
-#define EBB_DECODE_MIXED_RING(NAME, D, SETS)                                        \
-  EBB_KERNEL_EARLY(NAME, ebb::MixedDecodeParams,                                    \
-                   (ebb::MixedDecode<D, 2, SETS, ebb::Way::kRing, true>::kThreads), \
-                   (ebb::MixedDecode<D, 2, SETS, ebb::Way::kRing, true>::kCtas)) {  \
-    ebb::MixedDecode<D, 2, SETS, ebb::Way::kRing, true>::run(p);                    \
+#define EBB_DECODE_MIXED_RING(NAME, D, SETS, ANY)                                        \
+  EBB_KERNEL_EARLY(NAME, ebb::MixedDecodeParams,                                         \
+                   (ebb::MixedDecode<D, 2, SETS, ebb::Way::kRing, true, ANY>::kThreads), \
+                   (ebb::MixedDecode<D, 2, SETS, ebb::Way::kRing, true, ANY>::kCtas)) {  \
+    ebb::MixedDecode<D, 2, SETS, ebb::Way::kRing, true, ANY>::run(p);                    \
   }

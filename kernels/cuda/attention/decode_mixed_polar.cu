@@ -3,7 +3,7 @@
 // decode_mixed.cu.
 #include "decode_mixed.cuh"
 
-EBB_DECODE_MIXED_BULK(decode_mixed_polar_d128_h4, 128, 1, true)
-EBB_DECODE_MIXED_BULK(decode_mixed_polar_d128_h8, 128, 2, true)
-EBB_DECODE_MIXED_BULK(decode_mixed_polar_d64_h4, 64, 1, true)
-EBB_DECODE_MIXED_BULK(decode_mixed_polar_d64_h8, 64, 2, true)
+EBB_DECODE_MIXED_BULK(decode_mixed_polar_d128_h4, 128, 1, true, false)
+EBB_DECODE_MIXED_BULK(decode_mixed_polar_d128_h8, 128, 2, true, false)
+EBB_DECODE_MIXED_BULK(decode_mixed_polar_d64_h4, 64, 1, true, false)
+EBB_DECODE_MIXED_BULK(decode_mixed_polar_d64_h8, 64, 2, true, false)

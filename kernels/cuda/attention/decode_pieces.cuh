@@ -30,7 +30,7 @@ struct alignas(64) MixedDecodeParams {
   uint32_t level_count;      // of `pages`
   uint32_t reserved;
   uint64_t policy;  // of L2, for what is read of blocks
-  uint32_t reserved2[6];
+  ScoreParams scores;
 };
 static_assert(sizeof(MixedDecodeParams) == 320);
 
@@ -41,8 +41,9 @@ constexpr uint32_t kTile16 = 15;
 // them (sm_80 on).
 enum class Way { kBulk, kRing };
 
-// SETS: of four columns of a unit, one, two or four. POLAR: whether keys may be polar.
-template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
+// SETS: of four columns of a unit, one, two or four. POLAR: whether keys may be polar. ANY: see
+// scores.cuh.
+template <int D, int STAGES, int SETS, Way WAY, bool POLAR, bool ANY>
 struct MixedPieces {
   // A multiprocessor of sm_90 holds two teams, which have nothing to wait for from each other: a
   // warp that has an 8-bit block keeps only few others waiting. They are one CTA: a quarter of a
@@ -269,7 +270,8 @@ struct MixedPieces {
   // end of its frame if it ends later, else of the chunk (10), 16 bytes of the chunk (10), further
   // bits of z (4), how it is to be copied (4); z: of the rest, in its own frame; w: ordinal of the
   // unit (kNone: there is no more) | K's format << 16 | V's << 20 | tokens from a tile's first to
-  // the sequence's end << 24, 31 if there are more.
+  // the sequence's end << 24, 31 if there are more. ANY: also how many tokens from its first one the
+  // sequence's last row does not see: of a block << 24, of a tile in place of V's format and << 29.
   static constexpr uint32_t kPartShift = 4, kBytesShift = 14, kRestShift = 24, kHowShift = 28;
   // As it is, from one frame or two; as 16 rows of 16 bit, which lie in one (kv/layout.rs) and come
   // swizzled; not at all, there is no more.
@@ -280,7 +282,9 @@ struct MixedPieces {
   struct Batch {
     // the unit's ordinal (kNone: there is none) | kOpens | kIsLong | its KV head << kHeadShift
     uint32_t flags;
-    uint32_t first_block, begin, tokens, columns;  // of the unit; begin: of this batch
+    // of the unit; begin: of this batch. ANY: in place of the first column the unit's first token,
+    // from its block's
+    uint32_t first_block, begin, tokens, columns;
     uint2 ref;
     uint32_t level;
     __device__ __forceinline__ uint32_t ordinal() const { return flags & 0xffff; }
@@ -311,6 +315,7 @@ struct MixedPieces {
     b.columns = look_up(&unit_at(number)->columns);
     b.first_block = unit.first_block;
     b.begin = unit.tokens.x / 128;
+    if (ANY) b.columns = (b.columns & ~0xfffu) | unit.tokens.x % 128;
     b.tokens = unit.tokens.y;
     b.flags = (is_item(number) ? ordinal : kNone) | number % p.kv_heads << kHeadShift | kOpens |
               (blocks_end(b) - b.begin > kLong ? kIsLong : 0);
@@ -441,6 +446,8 @@ struct MixedPieces {
                    tokens = block < blocks_end(b) ? min(b.tokens - block * 128, 128u) : 0;
     const uint32_t to_end = b.tokens + (b.columns >> 16 & 0xff) - block * 128;
     const bool is_shrunk = tokens > 0 && b.level > 0;
+    uint32_t level = b.level;  // ANY: | what is hidden of the block << 16
+    if (ANY && (b.flags & kOpens) != 0) level |= hidden_of(b) << 16;
     uint32_t cost = 0;  // of a block that has not been dealt
     if (is_shrunk) {
       const uint4* const page = page_of(b.level);
@@ -462,8 +469,8 @@ struct MixedPieces {
       }
       tell_each(blocks, [&](uint32_t of, bool is) {
         const uint32_t first_frame = __shfl_sync(~0u, b.ref.x, of),
-                       level = __shfl_sync(~0u, b.level, of);
-        if (is) tell_block(found, b, first_frame, level);
+                       its_level = __shfl_sync(~0u, level, of);
+        if (is) tell_block(found, b, first_frame, its_level);
       });
       blocks = 0;
       if (most == 0) break;
@@ -473,17 +480,32 @@ struct MixedPieces {
     for (;;) {
       const uint32_t of = __reduce_min_sync(~0u, tiles > 0 ? lane : 32);
       if (of == 32) break;
-      const uint32_t count = __shfl_sync(~0u, tiles, of);
+      const uint32_t count = __shfl_sync(~0u, tiles, of),
+                     hidden = ANY ? __shfl_sync(~0u, level, of) >> 16 : 0, first = hidden >> 8;
       uint32_t mine = 0;
 #pragma unroll 1
-      for (uint32_t tile = 0; tile < count; tile++) deal(found, kTileCost, tile, mine);
+      for (uint32_t tile = first; tile < count; tile++) deal(found, kTileCost, tile, mine);
       if (lane == of) tiles = 0;
       const uint32_t first_frame = __shfl_sync(~0u, b.ref.x, of),
                      block_to_end = __shfl_sync(~0u, to_end, of);
       tell_each(mine, [&](uint32_t tile, bool is) {
-        if (is) tell_tile(found, b, first_frame, tile, block_to_end - tile * 16);
+        if (is)
+          tell_tile(found, b, first_frame, tile, block_to_end - tile * 16,
+                    hidden_from(hidden & 0xff, tile * 16));
       });
     }
+  }
+
+  // Of this lane's block in a unit's first batch: tokens from its first one on that the last row
+  // does not see | tiles that nobody does << 8.
+  __device__ __forceinline__ uint32_t hidden_of(const Batch& b) const {
+    const uint32_t first = b.columns & 0xfff;
+    return hidden_from(first + (b.columns >> 12 & 15), lane * 128) |
+           (lane == 0 ? first / 16 << 8 : 0);
+  }
+  // Tokens from `begin` to `end`, if they are in that order.
+  __device__ __forceinline__ static uint32_t hidden_from(uint32_t end, uint32_t begin) {
+    return end > begin ? end - begin : 0;
   }
 
   // Gives a piece to the slot that has least to do.
@@ -542,9 +564,10 @@ struct MixedPieces {
   }
 
   __device__ __forceinline__ void tell_tile(Found& found, const Batch& b, uint32_t first_frame,
-                                            uint32_t tile, uint32_t to_end) const {
+                                            uint32_t tile, uint32_t to_end, uint32_t hidden) const {
     const PageTable& t = p.pages;
-    const uint32_t info = b.ordinal() | kTile16 << 16 | kTile16 << 20 | min(to_end, 31u) << 24;
+    const uint32_t of_values = ANY ? (hidden & 15) << 20 | hidden >> 4 << 29 : kTile16 << 20,
+                   info = b.ordinal() | kTile16 << 16 | of_values | min(to_end, 31u) << 24;
     RecordPlace at[2];
     uint32_t frame[2];
 #pragma unroll
@@ -559,12 +582,21 @@ struct MixedPieces {
     show(found);
   }
 
+  // What a warp was told of a tile or a block.
+  __device__ __forceinline__ static uint32_t hidden_of_tile(uint32_t info) {
+    return ANY ? (info >> 20 & 15) | (info >> 29 & 1) << 4 : 0;
+  }
+  __device__ __forceinline__ static uint32_t hidden_of_block(uint32_t info) {
+    return ANY ? info >> 24 : 0;
+  }
+
+  // `level`: with what is hidden of the block.
   __device__ __forceinline__ void tell_block(Found& found, const Batch& b, uint32_t first_frame,
                                              uint32_t level) const {
     const PageTable& t = p.pages;
     const uint32_t frame_bytes = static_cast<uint32_t>(t.frame_bytes);
-    const uint4* const page = page_of(level);
-    uint32_t info = b.ordinal(), offset[2], format[2];
+    const uint4* const page = page_of(ANY ? level & 0xffff : level);
+    uint32_t info = b.ordinal() | (ANY ? level >> 16 << 24 : 0), offset[2], format[2];
     uint32_t frame[2][2];  // of a record's parts
 #pragma unroll
     for (uint32_t side = 0; side < 2; side++) {

@@ -5,9 +5,9 @@
 
 namespace ebb {
 
-template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
-struct PolarKeys : MixedLoad<D, STAGES, SETS, WAY, POLAR> {
-  using Base = MixedLoad<D, STAGES, SETS, WAY, POLAR>;
+template <int D, int STAGES, int SETS, Way WAY, bool POLAR, bool ANY>
+struct PolarKeys : MixedLoad<D, STAGES, SETS, WAY, POLAR, ANY> {
+  using Base = MixedLoad<D, STAGES, SETS, WAY, POLAR, ANY>;
   using Base::kBase, Base::kFragmentLanes, Base::kSteps, Base::kTiles, Base::fence_writes,
       Base::fragment_lane, Base::lane, Base::query_of, Base::release, Base::wait,
       Base::wait_for_second, Base::word;

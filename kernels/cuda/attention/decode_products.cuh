@@ -8,9 +8,9 @@
 
 namespace ebb {
 
-template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
-struct CodeProducts : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
-  using Base = MixedUnits<D, STAGES, SETS, WAY, POLAR>;
+template <int D, int STAGES, int SETS, Way WAY, bool POLAR, bool ANY>
+struct CodeProducts : MixedUnits<D, STAGES, SETS, WAY, POLAR, ANY> {
+  using Base = MixedUnits<D, STAGES, SETS, WAY, POLAR, ANY>;
   using Base::fence_writes, Base::load_column, Base::most_of_head, Base::own_of, Base::power_in,
       Base::query_of, Base::release, Base::scale_of, Base::sort_boosted, Base::wait,
       Base::wait_for_second, Base::word;

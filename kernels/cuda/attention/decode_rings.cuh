@@ -10,14 +10,15 @@
 
 namespace ebb {
 
-template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
+template <int D, int STAGES, int SETS, Way WAY, bool POLAR, bool ANY>
 struct Rings;
 
 // A warp that does nothing else has the copy engine bring chunks, which count on a barrier for each
 // stage.
-template <int D, int STAGES, int SETS, bool POLAR>
-struct Rings<D, STAGES, SETS, Way::kBulk, POLAR> : MixedPieces<D, STAGES, SETS, Way::kBulk, POLAR> {
-  using Base = MixedPieces<D, STAGES, SETS, Way::kBulk, POLAR>;
+template <int D, int STAGES, int SETS, bool POLAR, bool ANY>
+struct Rings<D, STAGES, SETS, Way::kBulk, POLAR, ANY>
+    : MixedPieces<D, STAGES, SETS, Way::kBulk, POLAR, ANY> {
+  using Base = MixedPieces<D, STAGES, SETS, Way::kBulk, POLAR, ANY>;
   using Base::bytes_of, Base::from_of, Base::in_queue, Base::part_of_chunk, Base::rest_of;
   using Base::kDivided, Base::kHowShift, Base::kNoMore, Base::kRow, Base::kRows, Base::kStage,
       Base::kWarps;
@@ -104,9 +105,10 @@ struct Rings<D, STAGES, SETS, Way::kBulk, POLAR> : MixedPieces<D, STAGES, SETS, 
 };
 
 // Each lane copies its share of a chunk, in a group of copies for each stage.
-template <int D, int STAGES, int SETS, bool POLAR>
-struct Rings<D, STAGES, SETS, Way::kRing, POLAR> : MixedPieces<D, STAGES, SETS, Way::kRing, POLAR> {
-  using Base = MixedPieces<D, STAGES, SETS, Way::kRing, POLAR>;
+template <int D, int STAGES, int SETS, bool POLAR, bool ANY>
+struct Rings<D, STAGES, SETS, Way::kRing, POLAR, ANY>
+    : MixedPieces<D, STAGES, SETS, Way::kRing, POLAR, ANY> {
+  using Base = MixedPieces<D, STAGES, SETS, Way::kRing, POLAR, ANY>;
   using Base::kHowShift, Base::kNoMore, Base::kRingBytes, Base::kRow, Base::kRows, Base::kStage;
   static_assert(Base::kTeams == 1);
   using Base::bytes_of, Base::from_of, Base::in_queue, Base::part_of_chunk, Base::rest_of,

@@ -6,9 +6,9 @@
 
 namespace ebb {
 
-template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
-struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
-  using Base = PolarKeys<D, STAGES, SETS, WAY, POLAR>;
+template <int D, int STAGES, int SETS, Way WAY, bool POLAR, bool ANY>
+struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR, ANY> {
+  using Base = PolarKeys<D, STAGES, SETS, WAY, POLAR, ANY>;
   using Base::behind_of, Base::brought, Base::claimed, Base::fragment_lane, Base::is_item,
       Base::item, Base::left, Base::merged, Base::own_of, Base::part_of, Base::power_in,
       Base::query16_of, Base::query_of, Base::unit_at;
@@ -22,8 +22,6 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
   // of O, fp16 pairs [SETS][kSteps][32]; then float4 [kPair][kHeads]: m, l, l times O's power
   static constexpr uint32_t kPartWords = kSteps * 32 * SETS;
   static_assert(4 * kPartWords + 16 * kHeads * Base::kPair == kPart);
-  // of a maximum: no key has been seen; infinity less itself would be NaN
-  static constexpr float kNothing = -1e30f;
 
   // O^T without zeros' part: channels 16 i + g of each set, then + 8; of a pair, every other i
   float o[kOwnSteps][2 * SETS];
@@ -87,7 +85,7 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
   };
   __device__ __forceinline__ Column column(uint32_t columns, uint32_t kv_head,
                                            uint32_t number) const {
-    const uint32_t at = (columns & 0xffff) + number,
+    const uint32_t at = (columns & (ANY ? 0xfff : 0xffff)) + number,
                    row = at < params.group ? 0 : at / params.group;
     return {row < columns >> 24, row, kv_head * params.group + at - row * params.group};
   }
@@ -101,6 +99,12 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
 #pragma unroll
     for (int k = 4; k < 32; k <<= 1) x += __shfl_xor_sync(~0u, x, k);
     return x;
+  }
+
+  // A score of a product with a 16-bit key, base 2.
+  __device__ __forceinline__ float score_of(float product) const {
+    const float score = product * p.scale_log2;
+    return ANY && params.scores.cap != 0.f ? capped(params.scores, score) : score;
   }
 
   // ---- queries ----
@@ -191,7 +195,7 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
     for (int d = 0; d < kOwnSteps; d++)
       for (int i = 0; i < 2 * SETS; i++) o[d][i] = 0.f;
     Most nothing;
-    for (int set = 0; set < SETS; set++) nothing.of[set] = kNothing;
+    for (int set = 0; set < SETS; set++) nothing.of[set] = kNoScore;
     set_most(nothing);
     set_sums(Sums{});
     __syncwarp();
@@ -318,10 +322,11 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR> {
       const Column c = column(unit.columns, number % p.kv_heads, t);
       if (!c.is) continue;
       if (unit.splits == 1) {
+        const float all = ANY ? sum + exponential_of_sink(params.scores, c.head, top) : sum;
         bf16* const out =
             p.out + (static_cast<uint64_t>(unit.row + c.row) * p.q_heads + c.head) * D + 16 * d + g;
-        out[0] = __float2bfloat16(x[0] / sum);
-        out[8] = __float2bfloat16(x[1] / sum);
+        out[0] = __float2bfloat16(x[0] / all);
+        out[8] = __float2bfloat16(x[1] / all);
       } else {
         const uint64_t partial =
             static_cast<uint64_t>(unit.partial + c.row * unit.splits + unit.split) * p.q_heads +

@@ -9,14 +9,15 @@
 
 namespace ebb {
 
-template <int D, int STAGES, int SETS, Way WAY, bool POLAR>
-struct WideBlocks : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
-  using Base = MixedUnits<D, STAGES, SETS, WAY, POLAR>;
+template <int D, int STAGES, int SETS, Way WAY, bool POLAR, bool ANY>
+struct WideBlocks : MixedUnits<D, STAGES, SETS, WAY, POLAR, ANY> {
+  using Base = MixedUnits<D, STAGES, SETS, WAY, POLAR, ANY>;
   using Base::behind_of, Base::exchange, Base::fence_writes, Base::meet, Base::most_of_head,
       Base::query16_of, Base::query_of, Base::release, Base::row_offset, Base::scale_of,
       Base::sort_boosted, Base::stage, Base::state, Base::wait, Base::wait_for_second, Base::word;
   using Base::kOctets, Base::kOwnSteps, Base::kOwnTiles, Base::kSteps, Base::kTiles;
-  using Base::lane, Base::mate, Base::o, Base::p, Base::shared, Base::taken, Base::warp;
+  using Base::lane, Base::mate, Base::o, Base::p, Base::params, Base::shared, Base::taken,
+      Base::warp;
   using typename Base::Most, typename Base::Scores, typename Base::Sums;
   static_assert(SETS == 4 && !POLAR && Base::kPair == 2 && kOctets == 2);
 
@@ -366,6 +367,32 @@ struct WideBlocks : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
     }
   }
 
+  // Scores in place of products, capped and hidden as they are to be: so are a block's of which the
+  // sequence's last row does not see the first `hidden` tokens.
+  __device__ __forceinline__ void settle_scores(uint32_t slot, uint32_t hidden, Scores& x,
+                                                float (&factor)[SETS], float& lower,
+                                                float (&begin)[SETS]) const {
+    const bool caps = params.scores.cap != 0.f;
+    if (hidden == 0 && !caps) return;
+#pragma unroll
+    for (int set = 0; set < SETS; set++) {
+      const float second = factor[set] * lower;
+      const int first = static_cast<int>(hidden) - behind_of(slot)[4 * set + lane % 4] -
+                        static_cast<int>(16 * mate + lane / 4);
+#pragma unroll
+      for (int i = 0; i < kOwnTiles; i++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          float y = fmaf(x[set][i][r], r == 0 ? factor[set] : second, begin[set]);
+          if (caps) y = capped(params.scores, y);
+          x[set][i][r] = 32 * i + 8 * r < first ? -INFINITY : y;
+        }
+      }
+      factor[set] = 1.f, begin[set] = 0.f;
+    }
+    lower = 1.f;
+  }
+
   // ---- values ----
 
   // Probabilities, of row tile after row tile of keys, in each tile of octets and of row halves:
@@ -529,17 +556,20 @@ struct WideBlocks : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
   // ---- a block ----
 
   // `to_end`: tokens from the tile's first to the sequence's end, of which each row but the last
-  // sees fewer. Both warps have all of its keys.
-  __device__ __forceinline__ void attend_tile(uint32_t slot, uint32_t to_end) {
+  // sees fewer. `hidden`: first tokens that the last row does not see; of those each other row
+  // sees more. Both warps have all of its keys.
+  __device__ __forceinline__ void attend_tile(uint32_t slot, uint32_t to_end, uint32_t hidden) {
     const int g = lane / 4;
     float s[kOctets][4], y[SETS][2], top[SETS];
     score_rows(slot, wait(), s);
     release();
 #pragma unroll
     for (int set = 0; set < SETS; set++) {
-      const int seen = static_cast<int>(to_end) - behind_of(slot)[4 * set + lane % 4];
-      y[set][0] = g < seen ? s[set / 2][set % 2] * p.scale_log2 : -INFINITY;
-      y[set][1] = g + 8 < seen ? s[set / 2][2 + set % 2] * p.scale_log2 : -INFINITY;
+      const int behind = behind_of(slot)[4 * set + lane % 4],
+                seen = static_cast<int>(to_end) - behind, first = static_cast<int>(hidden) - behind;
+      const float s0 = s[set / 2][set % 2], s1 = s[set / 2][2 + set % 2];
+      y[set][0] = g < seen && (!ANY || g >= first) ? this->score_of(s0) : -INFINITY;
+      y[set][1] = g + 8 < seen && (!ANY || g + 8 >= first) ? this->score_of(s1) : -INFINITY;
       top[set] = fmaxf(y[set][0], y[set][1]);
     }
     if (exceeds(top)) {
@@ -572,6 +602,11 @@ struct WideBlocks : MixedUnits<D, STAGES, SETS, WAY, POLAR> {
     Scores x;
     float factor[SETS], lower, begin[SETS];
     attend_keys(slot, key_format, x, factor, lower, begin);
+    if (ANY) {
+      // What is known of the block is known with its values, too: it is not kept.
+      wait();
+      settle_scores(slot, Base::hidden_of_block(state().info[stage()]), x, factor, lower, begin);
+    }
     weigh(x, factor, lower, begin, block);
     const uint8_t* const record = wait();
     const uint32_t format = state().info[stage()] >> 20 & 15;

@@ -3,14 +3,16 @@
 // A tile is up to kRows (token, query head) pairs of one KV head: row m is token m / group, head m
 // % group, so the heads that share a KV head share its tiles. S = Q K^T and O = P V with m16n8k16,
 // 16 rows a warp, kKeys keys at a time from a double buffer. The keys are walked in order from
-// position 0 in steps aligned to kKeys and the maximum is exact, so a row's result does not depend
-// on how the prompt was cut into chunks. tile.cuh has how sub-records lie in shared memory.
+// position 0, or the first that a window lets see, in steps aligned to kKeys and the maximum is
+// exact, so a row's result does not depend on how the prompt was cut into chunks: steps of which a
+// row sees nothing leave what it has as it is. tile.cuh has how sub-records lie in shared memory.
 #pragma once
 #include <type_traits>
 
 #include "../common/kernel.cuh"
 #include "../common/pages.cuh"
 #include "../common/ptx.cuh"
+#include "scores.cuh"
 #include "tile.cuh"
 
 namespace ebb {
@@ -35,10 +37,12 @@ struct PrefillParams {
   uint32_t q_stride;
   float scale_log2;  // what scores are multiplied with, times log2(e)
   uint32_t reserved;
+  ScoreParams scores;
 };
-static_assert(sizeof(PrefillParams) == 88);
+static_assert(sizeof(PrefillParams) == 112);
 
-template <int D>
+// ANY: see scores.cuh.
+template <int D, bool ANY>
 struct PrefillAttention {
   static constexpr int kWarps = 4, kThreads = kWarps * 32, kRows = kWarps * 16;
   // Few enough for the registers, and for two CTAs of a multiprocessor of sm_90 or one of sm_86.
@@ -75,6 +79,10 @@ struct PrefillAttention {
     const uint32_t kv_end = tile.position + tile.rows;
     const uint32_t steps = (kv_end + kKeys - 1) / kKeys,
                    last_sub_block = (kv_end - 1) / kSubBlockTokens;
+    // of the tile, and of its last row
+    const uint32_t first = ANY ? first_seen(p.scores, tile.position) : 0,
+                   last_first = ANY ? first_seen(p.scores, kv_end - 1) : 0,
+                   first_step = first / kKeys;
 
     const uint32_t row8 = lane % 8, mat = lane / 8;
     // B operand of Q K^T
@@ -105,7 +113,8 @@ struct PrefillAttention {
         }
       }
     };
-    // Rows past the end hold anything: none of it is read.
+    // Rows past the end hold anything, and nobody sees those before the first: none is read.
+    auto is_read = [&](uint32_t row) { return row < kv_end && (!ANY || row >= first); };
     auto copy = [&](uint32_t step) {
       const uint32_t buffer = shared + (step % 2) * 2 * kSide;
       if constexpr (kEven) {
@@ -117,7 +126,7 @@ struct PrefillAttention {
           const uint32_t dst = buffer + record * kTile + (chunk / 8) * 2048 + in_record * 128 +
                                ((chunk ^ in_record) % 8) * 16;
           const uint32_t src = in_record * (D * 2) + chunk * 16;
-          const uint32_t bytes = step * kKeys + row < kv_end ? 16 : 0;
+          const uint32_t bytes = is_read(step * kKeys + row) ? 16 : 0;
           cp_async16_zfill(dst, frame_address(p.pages, frames.k[record], place_k.offset + src),
                            bytes);
           cp_async16_zfill(dst + kSide,
@@ -128,31 +137,32 @@ struct PrefillAttention {
 #pragma unroll
         for (int i = 0; i < kOwn; i++) {
           const uint32_t own = i * kWarps + warp;
-          const uint32_t first = step * kKeys + own % kSubBlocksPerStep * kSubBlockTokens;
+          const uint32_t start = step * kKeys + own % kSubBlocksPerStep * kSubBlockTokens;
           const uint32_t offset = own < kSubBlocksPerStep ? place_k.offset : place_v.offset;
           const uint8_t* src = frame_address(p.pages, frames.of[i], offset) + lane * 16;
 #pragma unroll
           for (int k = 0; k < D / 16; k++) {  // 32 chunks at once
             const uint32_t at = k * 32 + here, row = at / kChunks;
             cp_async16_zfill(buffer + own * kTile + Tile<D>::at(row, at % kChunks), src + k * 512,
-                             first + row < kv_end ? 16 : 0);
+                             is_read(start + row) ? 16 : 0);
           }
         }
       }
     };
-    look_up(0);
-    copy(0);
+    look_up(first_step);
+    copy(first_step);
     cp_async_commit();
-    look_up(1);
+    look_up(first_step + 1);
 
     // A operand: rows g and g + 8 of this warp's 16.
     uint32_t q[kSteps][4];
-    uint32_t limit[2];  // positions this row may see: below `limit`
+    uint32_t from[2], limit[2];  // positions this row may see: below `limit`, from `from` on
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const uint32_t m = warp * 16 + g + 8 * r, token = m / group, head = m - token * group;
       const bool valid = token < tile.rows;
       limit[r] = valid ? tile.position + token + 1 : kv_end;
+      from[r] = ANY && valid ? first_seen(p.scores, tile.position + token) : first;
       const bf16* row = p.q + static_cast<uint64_t>(tile.first_row + token) * p.q_stride +
                         (kv_head * group + head) * D;
 #pragma unroll
@@ -164,10 +174,11 @@ struct PrefillAttention {
     float o[D / 8][4];
 #pragma unroll
     for (int i = 0; i < D / 8; i++) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0.f;
-    float m[2] = {-INFINITY, -INFINITY}, l[2] = {0.f, 0.f};
+    constexpr float kNone = ANY ? kNoScore : -INFINITY;
+    float m[2] = {kNone, kNone}, l[2] = {0.f, 0.f};
 
 #pragma unroll 1
-    for (uint32_t step = 0; step < steps; step++) {
+    for (uint32_t step = first_step; step < steps; step++) {
       if (step + 1 < steps) {
         copy(step + 1);
         look_up(step + 2);
@@ -191,11 +202,14 @@ struct PrefillAttention {
       }
       float top[2] = {m[0], m[1]};
       const bool masked = (step + 1) * kKeys > tile.position + 1;
+      const bool hidden = ANY && step * kKeys < last_first;
 #pragma unroll
       for (int i = 0; i < kKeys / 8; i++) {
 #pragma unroll
         for (int e = 0; e < 4; e++) {
           x[i][e] *= p.scale_log2;
+          if (ANY && p.scores.cap != 0.f) x[i][e] = capped(p.scores, x[i][e]);
+          if (hidden && step * kKeys + i * 8 + 2 * t + e % 2 < from[e / 2]) x[i][e] = -INFINITY;
           if (masked && step * kKeys + i * 8 + 2 * t + e % 2 >= limit[e / 2]) x[i][e] = -INFINITY;
           top[e / 2] = fmaxf(top[e / 2], x[i][e]);
         }
@@ -242,8 +256,9 @@ struct PrefillAttention {
     for (int r = 0; r < 2; r++) {
       l[r] += __shfl_xor_sync(~0u, l[r], 1);
       l[r] += __shfl_xor_sync(~0u, l[r], 2);
-      const float inverse = 1.f / l[r];
       const uint32_t row = warp * 16 + g + 8 * r, token = row / group, head = row - token * group;
+      if (ANY) l[r] += exponential_of_sink(p.scores, kv_head * group + head, m[r]);
+      const float inverse = 1.f / l[r];
       if (token >= tile.rows) continue;
       bf16* out =
           p.out +
@@ -259,8 +274,10 @@ struct PrefillAttention {
 }  // namespace ebb
 
 // Of head_dim D; CTAs that a multiprocessor should hold.
-#define EBB_PREFILL(NAME, D, CTAS)                                                 \
-  EBB_KERNEL(NAME, ebb::PrefillParams, ebb::PrefillAttention<D>::kThreads, CTAS) { \
-    EBB_DYNAMIC_SHARED(shared);                                                    \
-    ebb::PrefillAttention<D>::run(p, shared);                                      \
+#define EBB_PREFILL_OF(NAME, D, CTAS, ANY)                                                \
+  EBB_KERNEL(NAME, ebb::PrefillParams, (ebb::PrefillAttention<D, ANY>::kThreads), CTAS) { \
+    EBB_DYNAMIC_SHARED(shared);                                                           \
+    ebb::PrefillAttention<D, ANY>::run(p, shared);                                        \
   }
+#define EBB_PREFILL(NAME, D, CTAS) EBB_PREFILL_OF(NAME, D, CTAS, false)
+#define EBB_PREFILL_ANY(NAME, D, CTAS) EBB_PREFILL_OF(NAME, D, CTAS, true)

@@ -39,13 +39,16 @@ struct PrefillWgmmaParams {
   uint32_t q_heads;
   uint32_t kv_heads;
   float scale_log2;  // what scores are multiplied with, times log2(e); more than 0
-  uint32_t reserved[9];
+  uint32_t reserved;
+  ScoreParams scores;
+  uint32_t reserved2[4];
 };
 static_assert(sizeof(PrefillWgmmaParams) == 512);
 
+// ANY: see scores.cuh.
 #ifndef EBB_HAS_WGMMA
 
-template <int D, int STAGES>
+template <int D, int STAGES, bool ANY>
 struct PrefillWgmma {
   static constexpr int kThreads = 384;
   static __device__ __forceinline__ void run(const PrefillWgmmaParams&, uint8_t*) { __trap(); }
@@ -53,7 +56,7 @@ struct PrefillWgmma {
 
 #else
 
-template <int D, int STAGES>
+template <int D, int STAGES, bool ANY>
 struct PrefillWgmma {
   static constexpr int kWarpgroups = 2, kThreads = (kWarpgroups + 1) * 128;
   static constexpr int kRows = kWarpgroups * 64, kKeys = 128;
@@ -138,11 +141,11 @@ struct PrefillWgmma {
 
   struct Lookup {
     const PageTable& pages;
-    uint32_t first_block, sub_blocks, lane;
+    uint32_t first_block, first_sub_block, sub_blocks, lane;
     RecordPlace k, v;
 
     __device__ __forceinline__ bool inside(uint32_t batch) const {
-      return batch * 32 + lane < sub_blocks;
+      return batch * 32 + lane < sub_blocks && (!ANY || batch * 32 + lane >= first_sub_block);
     }
     // Where the list of frames of this lane's block starts.
     __device__ __forceinline__ uint32_t list(uint32_t batch) const {
@@ -182,15 +185,18 @@ struct PrefillWgmma {
       const uint4 words = __ldg(reinterpret_cast<const uint4*>(p.tiles + index));
       const PrefillTile tile = {words.x, words.y, words.z, words.w};
       const uint32_t kv_end = tile.position + tile.rows, steps = (kv_end + kKeys - 1) / kKeys;
+      const uint32_t first = ANY ? first_seen(p.scores, tile.position) : 0,
+                     first_step = first / kKeys, first_batch = first_step / kBatchSteps;
       const Lookup lookup = {
           p.pages,
           tile.first_block,
+          first / kSubBlockTokens,
           (kv_end + kSubBlockTokens - 1) / kSubBlockTokens,
           lane,
           record_place(p.pages, (p.layer * 2) * p.kv_heads + kv_head, kRecord),
           record_place(p.pages, (p.layer * 2 + 1) * p.kv_heads + kv_head, kRecord)};
-      uint32_t list = lookup.list(1);
-      uint2 frames = lookup.frames(0, lookup.list(0)), rows = make_uint2(0, 0);
+      uint32_t list = lookup.list(first_batch + 1);
+      uint2 frames = lookup.frames(first_batch, lookup.list(first_batch)), rows = make_uint2(0, 0);
 
       mbarrier_wait(queries_empty(), queries_parity);
       queries_parity ^= 1;
@@ -205,10 +211,10 @@ struct PrefillWgmma {
 
       // Keys go one step ahead of values, in the order of their use.
 #pragma unroll 1
-      for (uint32_t step = 0; step <= steps; step++) {
+      for (uint32_t step = first_step; step <= steps; step++) {
         const uint32_t value_row =
             __shfl_sync(~0u, rows.y, (step - 1) % kBatchSteps * kRecords + lane % kRecords);
-        if (step % kBatchSteps == 0) {
+        if (step % kBatchSteps == 0 || (ANY && step == first_step)) {
           const uint32_t batch = step / kBatchSteps;
           rows = lookup.rows(batch, frames);
           frames = lookup.frames(batch + 1, list);
@@ -228,7 +234,7 @@ struct PrefillWgmma {
           }
           keys.advance();
         }
-        if (step > 0) {
+        if (step > first_step) {
           mbarrier_wait(empty(1, values.stage), values.parity ^ 1);
           if (lane == 0) mbarrier_arrive_expect(full(1, values.stage), kSide);
           __syncwarp();
@@ -259,7 +265,9 @@ struct PrefillWgmma {
     const uint64_t q_matrix = wgmma_matrix(base + kQueries + warpgroup * (64 * 128), 16, 1024);
     const uint64_t k_matrix = wgmma_matrix(base, 16, 1024);
     const uint64_t v_matrix = wgmma_matrix(base + kValues, kSubBlockTokens * 128, 1024);
-    const float slack = kSlack / p.scale_log2;
+    // Capped scores are of base 2 already.
+    const bool caps = ANY && p.scores.cap != 0.f;
+    const float to_log2 = caps ? 1.f : p.scale_log2, slack = kSlack / to_log2;
     auto release = [&](uint32_t barrier) {
       if (lane == 0) mbarrier_arrive(barrier);
     };
@@ -281,12 +289,15 @@ struct PrefillWgmma {
           *reinterpret_cast<const uint32_t*>(shared + kItem + sizeof(PrefillTile));
       if (tile.rows == 0) break;
       const uint32_t kv_end = tile.position + tile.rows, steps = (kv_end + kKeys - 1) / kKeys;
-      uint32_t limit[2];  // a row may see the positions below
+      const uint32_t first_step = ANY ? first_seen(p.scores, tile.position) / kKeys : 0,
+                     last_first = ANY ? first_seen(p.scores, kv_end - 1) : 0;
+      uint32_t from[2], limit[2];  // a row may see the positions from the one on, below the other
 #pragma unroll
       for (int r = 0; r < 2; r++) {
         const uint32_t token = (first_row + 8 * r) / group;
         limit[r] = min(tile.position + token + 1, kv_end);
-        top[r] = -INFINITY;
+        from[r] = ANY ? first_seen(p.scores, limit[r] - 1) : 0;
+        top[r] = ANY ? kNoScore : -INFINITY;
         sum[r] = 0.f;
       }
 #pragma unroll
@@ -314,6 +325,22 @@ struct PrefillWgmma {
       };
       // Scores to exponentials; `scale` is what the sums so far must be multiplied with.
       auto soften = [&](uint32_t step) {
+        if (caps) {
+#pragma unroll
+          for (int i = 0; i < kKeys / 2; i++) s[i] = capped(p.scores, s[i] * p.scale_log2);
+        }
+        if (ANY && step * kKeys < last_first) {
+#pragma unroll
+          for (int r = 0; r < 2; r++) {
+            const int32_t hidden = static_cast<int32_t>(from[r] - step * kKeys - 2 * t);
+#pragma unroll
+            for (int i = 0; i < kKeys / 8; i++) {
+#pragma unroll
+              for (int e = 0; e < 2; e++)
+                if (8 * i + e < hidden) s[4 * i + 2 * r + e] = -INFINITY;
+            }
+          }
+        }
         if ((step + 1) * kKeys > tile.position + 1) {
 #pragma unroll
           for (int r = 0; r < 2; r++) {
@@ -336,15 +363,15 @@ struct PrefillWgmma {
           most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
           scale[r] = 1.f;
           if (most > top[r] + slack) {
-            scale[r] = ex2((top[r] - most) * p.scale_log2);
+            scale[r] = ex2((top[r] - most) * to_log2);
             top[r] = most;
           }
-          const float offset = top[r] * p.scale_log2;
+          const float offset = top[r] * to_log2;
           float even = 0.f, odd = 0.f;
 #pragma unroll
           for (int i = 0; i < kKeys / 8; i++) {
-            even += s[4 * i + 2 * r] = ex2(fmaf(s[4 * i + 2 * r], p.scale_log2, -offset));
-            odd += s[4 * i + 2 * r + 1] = ex2(fmaf(s[4 * i + 2 * r + 1], p.scale_log2, -offset));
+            even += s[4 * i + 2 * r] = ex2(fmaf(s[4 * i + 2 * r], to_log2, -offset));
+            odd += s[4 * i + 2 * r + 1] = ex2(fmaf(s[4 * i + 2 * r + 1], to_log2, -offset));
           }
           sum[r] = fmaf(sum[r], scale[r], even + odd);
         }
@@ -363,11 +390,11 @@ struct PrefillWgmma {
       wgmma_pin(s);
       release(empty(0, keys.stage));
       keys.advance();
-      soften(0);
+      soften(first_step);
       pack();
 
 #pragma unroll 1
-      for (uint32_t step = 1; step < steps; step++) {
+      for (uint32_t step = first_step + 1; step < steps; step++) {
         mbarrier_wait(full(0, keys.stage), keys.parity);
         named_barrier_sync(kTurn + warpgroup, kWarpgroups * 128);
         start_scores();
@@ -410,8 +437,9 @@ struct PrefillWgmma {
       for (int r = 0; r < 2; r++) {
         sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
         sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
-        const float inverse = 1.f / sum[r];
         const uint32_t row = first_row + 8 * r, token = row / group, head = row - token * group;
+        if (ANY) sum[r] += exponential_of_sink(p.scores, kv_head * group + head, top[r] * to_log2);
+        const float inverse = 1.f / sum[r];
         if (token >= tile.rows) continue;
         bf16* out =
             p.out +

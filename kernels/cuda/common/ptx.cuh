@@ -267,6 +267,13 @@ __device__ __forceinline__ void store_relaxed(float4* p, float4 v) {
 // Between two looks at what another CTA is to write.
 __device__ __forceinline__ void wait_for_other_ctas() {}
 
+// 1 / x to about 2^-23; of infinity 0.
+__device__ __forceinline__ float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // 2^x; ex2(-inf) = 0.
 __device__ __forceinline__ float ex2(float x) {
   float y;

@@ -268,6 +268,7 @@ inline void wait_for_other_ctas() {
   emulator::fail("waits for a CTA that comes after it, or for one that leaves nothing");
 }
 inline float ex2(float x) { return exp2f(x); }
+inline float reciprocal(float x) { return 1.f / x; }
 inline float2 cos_sin(float x) { return make_float2(cosf(x), sinf(x)); }
 inline uint32_t pack_bf16(float lo, float hi) {
   return round_bf16(lo) | static_cast<uint32_t>(round_bf16(hi)) << 16;

@@ -1,6 +1,7 @@
 //! Paged attention: launches of `cuda/attention`.
 
 mod mixed;
+mod scores;
 mod variants;
 
 use std::sync::Arc;
@@ -13,11 +14,13 @@ use super::driver::{Device, DeviceBuffer, Kernel, Stream, TensorMap};
 use super::error::CudaError;
 use super::ops::{HeadParams, HeadSpec};
 use super::params::{DevicePtr, KernelParams};
-use super::plan::{SplitRule, UnitColumns};
+use super::plan::{SplitRule, UnitColumns, Windows};
 use super::prefill::{Prefill, PrefillVariant};
 use super::step::{PageTable, StepBuffers};
 use crate::kv::{KvGeometry, KvLayout};
 use mixed::{Mixed, MixedShape};
+pub use scores::ScoreSpec;
+pub(super) use scores::{ScoreParams, ScoredLayer};
 pub use variants::{DECODE_VARIANTS, DecodeVariant};
 use variants::{DEEP_VARIANTS, DecodeWay};
 
@@ -51,8 +54,15 @@ struct DecodeParams {
     scale_log2: f32,
     units_max: u32,
 }
-// SAFETY: field for field `ebb::DecodeParams` of attention/decode.cuh.
-unsafe impl KernelParams for DecodeParams {}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct RingDecodeParams {
+    decode: DecodeParams,
+    scores: ScoreParams,
+}
+// SAFETY: field for field `ebb::RingDecodeParams` of attention/decode.cuh.
+unsafe impl KernelParams for RingDecodeParams {}
 
 /// L2 policies as `createpolicy` encodes them, of all that is copied.
 const EVICT_FIRST: u64 = 0x12f0_0000_0000_0000;
@@ -71,8 +81,10 @@ struct BulkDecodeParams {
     decode: DecodeParams,
     heads: HeadParams,
     policy: u64,
+    scores: ScoreParams,
+    reserved: [u32; 10],
 }
-const _: () = assert!(size_of::<BulkDecodeParams>() == 320);
+const _: () = assert!(size_of::<BulkDecodeParams>() == 384);
 // SAFETY: field for field `ebb::BulkDecodeParams` of attention/decode_bulk.cuh.
 unsafe impl KernelParams for BulkDecodeParams {}
 
@@ -88,7 +100,7 @@ struct MixedDecodeParams {
     level_count: u32,
     reserved: u32,
     policy: u64,
-    reserved2: [u32; 6],
+    scores: ScoreParams,
 }
 const _: () = assert!(size_of::<MixedDecodeParams>() == 320);
 // SAFETY: field for field `ebb::MixedDecodeParams` of attention/decode_pieces.cuh.
@@ -104,51 +116,107 @@ struct DecodeMergeParams {
     out: DevicePtr,
     q_heads: u32,
     reserved: u32,
+    scores: ScoreParams,
 }
 // SAFETY: field for field `ebb::DecodeMergeParams` of attention/decode_bulk.cuh.
 unsafe impl KernelParams for DecodeMergeParams {}
+
+/// The kernels that merge the units of cut sequences.
+#[derive(Debug)]
+struct Merge {
+    plain: Kernel<DecodeMergeParams>,
+    /// For scores of any kind.
+    any: Kernel<DecodeMergeParams>,
+}
+
+impl Merge {
+    /// For 64 and 128 channels a head.
+    fn new(device: &Arc<Device>, head_dim: usize) -> Result<Self, CudaError> {
+        let [plain, any] = match head_dim {
+            128 => ["decode_merge_d128", "decode_merge_d128_any"],
+            _ => ["decode_merge_d64", "decode_merge_d64_any"],
+        };
+        Ok(Self {
+            plain: device.kernel(plain, 0)?,
+            any: device.kernel(any, 0)?,
+        })
+    }
+
+    /// The kernel for scores that are plain, or of any kind.
+    fn of(&self, is_plain: bool) -> &Kernel<DecodeMergeParams> {
+        if is_plain { &self.plain } else { &self.any }
+    }
+}
 
 /// Units of a multiprocessor that are few.
 const DEEP_UNITS: usize = 4;
 
 #[derive(Debug)]
 enum DecodeKernel {
-    Ring(Kernel<DecodeParams>),
-    Bulk(Kernel<BulkDecodeParams>, Kernel<DecodeMergeParams>),
+    Ring(Kernel<RingDecodeParams>),
+    Bulk(Kernel<BulkDecodeParams>),
 }
 
-/// A decode kernel with its persistent grid.
+/// A kernel with its persistent grid.
 #[derive(Debug)]
-struct Decoder {
+struct Launch {
     kernel: DecodeKernel,
-    variant: DecodeVariant,
     grid: u32,
 }
 
-impl Decoder {
-    fn new(device: &Arc<Device>, variant: DecodeVariant) -> Result<Self, CudaError> {
-        let shared = variant.shared_bytes();
+impl Launch {
+    fn new(
+        device: &Arc<Device>,
+        variant: DecodeVariant,
+        name: &'static str,
+    ) -> Result<Self, CudaError> {
+        let (shared, threads) = (variant.shared_bytes(), variant.threads());
         let (kernel, ctas) = match variant.way {
             DecodeWay::Ring { .. } => {
-                let kernel = device.kernel(variant.name, shared)?;
-                let ctas = kernel.ctas_per_multiprocessor(variant.threads())?;
+                let kernel: Kernel<RingDecodeParams> = device.kernel(name, shared)?;
+                let ctas = kernel.ctas_per_multiprocessor(threads)?;
                 (DecodeKernel::Ring(kernel), ctas)
             }
             DecodeWay::Bulk => {
-                let kernel = device.kernel(variant.name, shared)?;
-                let ctas = kernel.ctas_per_multiprocessor(variant.threads())?;
-                let merge = match variant.head_dim {
-                    128 => "decode_merge_d128",
-                    _ => "decode_merge_d64",
-                };
-                (DecodeKernel::Bulk(kernel, device.kernel(merge, 0)?), ctas)
+                let kernel: Kernel<BulkDecodeParams> = device.kernel(name, shared)?;
+                let ctas = kernel.ctas_per_multiprocessor(threads)?;
+                (DecodeKernel::Bulk(kernel), ctas)
             }
         };
         Ok(Self {
             kernel,
-            variant,
             grid: (ctas * device.multiprocessors()) as u32,
         })
+    }
+}
+
+/// The decode kernels of a shape.
+#[derive(Debug)]
+struct Decoder {
+    plain: Launch,
+    /// For scores of any kind, if layers have such.
+    any: Option<Launch>,
+    variant: DecodeVariant,
+}
+
+impl Decoder {
+    fn new(device: &Arc<Device>, variant: DecodeVariant, any: bool) -> Result<Self, CudaError> {
+        let any = any.then(|| Launch::new(device, variant, variant.any()?));
+        Ok(Self {
+            plain: Launch::new(device, variant, variant.name)?,
+            any: any.transpose()?,
+            variant,
+        })
+    }
+
+    /// The kernel for scores that are plain, or of any kind.
+    fn launch(&self, is_plain: bool) -> &Launch {
+        let any = || {
+            self.any
+                .as_ref()
+                .expect("kernels were loaded for the layers")
+        };
+        if is_plain { &self.plain } else { any() }
     }
 }
 
@@ -182,8 +250,12 @@ pub struct Attention {
     deep: Option<Decoder>,
     /// For shrunk blocks, if there is a kernel for the shape.
     mixed: Option<Mixed>,
+    /// For sequences that were cut, where decode kernels leave that to another.
+    merge: Option<Merge>,
     multiprocessors: usize,
-    units_max: u32,
+    windows: Windows,
+    /// Units of each decode plan, at most.
+    rooms: Vec<usize>,
     /// Of the kernel over shrunk blocks that has most units.
     narrowest: UnitColumns,
     prefill: Prefill,
@@ -198,12 +270,15 @@ pub struct Attention {
 impl Attention {
     /// Prepares for steps of up to `seqs` sequences with `blocks` blocks in all, of which those
     /// that may read shrunk blocks decode with up to `rows` rows (drafted tokens to be checked),
-    /// the others with one. `heads` are those of every layer, but for what is done before scores.
-    /// `variant` and `prefill` are the first that fit if `None`.
+    /// the others with one. `heads` are those of every layer, but for what is done before scores,
+    /// and `scores` what each layer does with these. `variant` and `prefill` are the first that fit
+    /// if `None`.
+    #[allow(clippy::too_many_arguments)]
     pub(super) fn new(
         device: &Arc<Device>,
         geometry: KvGeometry,
         heads: HeadSpec,
+        scores: &[ScoreSpec],
         (seqs, blocks): (usize, usize),
         rows: usize,
         rule: SplitRule,
@@ -226,16 +301,25 @@ impl Attention {
                 ))
             })?;
         let columns = unit_columns(geometry, q_heads, rows);
-        let units = rule.units_room(seqs, blocks, columns);
+        let windows = ScoreSpec::windows(scores);
+        let room = |plan| windows.room(plan, rule, (seqs, blocks), columns);
+        let rooms: Vec<_> = (0..windows.len()).map(room).collect();
+        // Those of the first plan are the most.
+        let units = rooms[0];
         let unit_heads = unit_heads(geometry, q_heads);
+        let any = scores.iter().any(|layer| !layer.is_plain());
+        let merges = variant.way == DecodeWay::Bulk;
+        let decoder = |variant| Decoder::new(device, variant, any);
         Ok(Self {
-            decode: Decoder::new(device, variant)?,
-            deep: deep.map(|v| Decoder::new(device, v)).transpose()?,
-            mixed: Mixed::new(device, MixedShape::of(head_dim, rows, columns.group))?,
+            decode: decoder(variant)?,
+            deep: deep.map(decoder).transpose()?,
+            mixed: Mixed::new(device, MixedShape::of(head_dim, rows, columns.group), any)?,
+            merge: merges.then(|| Merge::new(device, head_dim)).transpose()?,
             multiprocessors: device.multiprocessors(),
-            units_max: units as u32,
+            windows,
+            rooms,
             narrowest: columns,
-            prefill: Prefill::new(device, heads, prefill)?,
+            prefill: Prefill::new(device, heads, prefill, any)?,
             geometry,
             heads,
             partial_o: DeviceBuffer::new(
@@ -267,10 +351,15 @@ impl Attention {
         }
     }
 
-    /// Units that a step has room for, those of the kernel that has most: kernels ask for one
-    /// before they know whether it is there.
-    pub(super) fn units_max(&self) -> usize {
-        self.units_max as usize
+    /// What rows of the layers see.
+    pub(super) fn windows(&self) -> &Windows {
+        &self.windows
+    }
+
+    /// Units that a step has room for in a decode plan, those of the kernel that has most: kernels
+    /// ask for one before they know whether it is there.
+    pub(super) fn room(&self, plan: usize) -> usize {
+        self.rooms[plan]
     }
 
     /// The prefill kernel in use; steps must be planned for its tiles.
@@ -287,10 +376,11 @@ impl Attention {
     pub(super) fn scratch_bytes(
         geometry: KvGeometry,
         q_heads: usize,
+        windows: &Windows,
         (seqs, blocks): (usize, usize),
     ) -> usize {
         let columns = unit_columns(geometry, q_heads, 1);
-        let units = SplitRule::default().units_room(seqs, blocks, columns);
+        let units = windows.room(0, SplitRule::default(), (seqs, blocks), columns);
         4 * (units * q_heads * (geometry.head_dim + 2) + seqs * q_heads + 2)
     }
 
@@ -330,16 +420,28 @@ impl Attention {
         self.deep.as_ref().filter(|_| few).unwrap_or(&self.decode)
     }
 
+    /// What a layer's decode plan asks, where the first one asks `work`.
+    fn work_in(&self, step: &StepBuffers, work: DecodeWork, scores: &ScoreSpec) -> DecodeWork {
+        step.work_of(self.windows.plan(scores.window), work, self.at_once())
+    }
+
     /// Whether decode attention takes a layer's heads as their projection left them, in steps of
     /// one row a sequence. Where several units share tokens of a KV head, each would append it.
-    pub(super) fn finishes(&self, work: DecodeWork, heads: &HeadSpec) -> bool {
+    pub(super) fn finishes(
+        &self,
+        step: &StepBuffers,
+        work: DecodeWork,
+        heads: &HeadSpec,
+        scores: &ScoreSpec,
+    ) -> bool {
+        let work = self.work_in(step, work, scores);
         let one_unit = self.unit_heads() == self.geometry.kv_heads;
         heads.is_tuned() && one_unit && !work.mixed && self.decoder(work).variant.finishes()
     }
 
     /// Enqueues the attention of all sequences of the loaded step that decode; the number of units
-    /// is read on the device. `pages`: the device's table of formats and places, if `work` may read
-    /// shrunk blocks.
+    /// is read on the device. `work`: of the first decode plan. `pages`: the device's table of
+    /// formats and places, if `work` may read shrunk blocks.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn decode(
         &mut self,
@@ -348,7 +450,7 @@ impl Attention {
         step: &StepBuffers,
         arena: &DeviceArena,
         pages: Option<PagePlaces>,
-        layer: usize,
+        layer: &ScoredLayer,
         queries: Queries<'_>,
         out: &mut DeviceBuffer<bf16>,
     ) -> Result<(), CudaError> {
@@ -356,39 +458,43 @@ impl Attention {
             Queries::Finished(q) => (q.ptr(), HeadParams::NONE),
             Queries::Projected(spec, heads) => {
                 assert!(
-                    self.finishes(work, spec),
+                    self.finishes(step, work, spec, &layer.scores),
                     "a kernel that cannot finish heads"
                 );
                 (0, heads)
             }
         };
+        let work = self.work_in(step, work, &layer.scores);
+        let plan = step.decode(self.windows.plan(layer.scores.window));
+        let (is_plain, scores) = (layer.scores.is_plain(), layer.params());
         let width = self.heads.q_heads * self.heads.head_dim;
         let params = DecodeParams {
             pages: step.page_table(arena),
             q,
             out: out.ptr(),
-            units: step.units(),
-            unit_count: step.unit_count(),
+            units: plan.units,
+            unit_count: plan.unit_count,
             partial_o: self.partial_o.ptr(),
             partial_ml: self.partial_ml.ptr(),
             counters: self.counters.ptr(),
             work: self.work.ptr(),
-            layer: arena.geometry().layer_place(layer) as u32,
+            layer: arena.geometry().layer_place(layer.index) as u32,
             q_heads: self.heads.q_heads as u32,
             kv_heads: self.heads.kv_heads as u32,
             q_stride: width as u32,
             scale_log2: self.heads.scale_log2(),
-            units_max: self.units_max,
+            units_max: plan.room as u32,
         };
         let merge_grid = (width.div_ceil(MERGE_VALUES) as u32, work.seqs as u32);
         let merge_params = DecodeMergeParams {
-            rows: step.decodes(),
-            row_count: step.decode_count(),
+            rows: plan.rows,
+            row_count: plan.row_count,
             partial_o: params.partial_o,
             partial_ml: params.partial_ml,
             out: params.out,
             q_heads: params.q_heads,
             reserved: 0,
+            scores,
         };
         let policy = match work.seqs >= STREAMED_SEQS && !work.cut {
             true => EVICT_FIRST,
@@ -408,17 +514,20 @@ impl Attention {
                 level_count: pages.levels,
                 reserved: 0,
                 policy,
-                reserved2: [0; 6],
+                scores,
             };
             // SAFETY: as below; positions and the pages of each were checked with the step.
             return unsafe {
-                let instance = mixed.instance();
-                let (grid, threads) = ((instance.grid, 1), instance.threads);
-                instance.kernel.launch(stream, grid, threads, &params)?;
+                let (launch, threads) = (mixed.instance().launch(is_plain), mixed.threads());
+                let grid = (launch.grid, 1);
+                launch.kernel.launch(stream, grid, threads, &params)?;
                 match work.cut {
-                    true => mixed
-                        .merge
-                        .launch(stream, merge_grid, MERGE_THREADS, &merge_params),
+                    true => mixed.merge.of(is_plain).launch(
+                        stream,
+                        merge_grid,
+                        MERGE_THREADS,
+                        &merge_params,
+                    ),
                     false => Ok(()),
                 }
             };
@@ -428,21 +537,33 @@ impl Attention {
         // and row is in range of the arena, q and out; the scratch was sized for the step's
         // capacity. Work of one stream runs in order.
         unsafe {
-            let (grid, threads) = ((decoder.grid, 1), decoder.variant.threads());
-            match &decoder.kernel {
-                DecodeKernel::Ring(kernel) => kernel.launch(stream, grid, threads, &params),
-                DecodeKernel::Bulk(kernel, merge) => {
+            let launch = decoder.launch(is_plain);
+            let (grid, threads) = ((launch.grid, 1), decoder.variant.threads());
+            match &launch.kernel {
+                DecodeKernel::Ring(kernel) => {
+                    let decode = params;
+                    let params = RingDecodeParams { decode, scores };
+                    kernel.launch(stream, grid, threads, &params)
+                }
+                DecodeKernel::Bulk(kernel) => {
                     let params = BulkDecodeParams {
                         records: arena.maps().ok_or_else(no_copies)?.whole,
                         decode: params,
                         heads,
                         policy,
+                        scores,
+                        reserved: [0; 10],
                     };
                     kernel.launch(stream, grid, threads, &params)?;
-                    if !work.cut {
-                        return Ok(());
+                    match &self.merge {
+                        Some(merge) if work.cut => merge.of(is_plain).launch(
+                            stream,
+                            merge_grid,
+                            MERGE_THREADS,
+                            &merge_params,
+                        ),
+                        _ => Ok(()),
                     }
-                    merge.launch(stream, merge_grid, MERGE_THREADS, &merge_params)
                 }
             }
         }
@@ -454,7 +575,7 @@ impl Attention {
         stream: &Stream,
         step: &StepBuffers,
         arena: &DeviceArena,
-        layer: (usize, usize),
+        layer: (&ScoredLayer, usize),
         q: &DeviceBuffer<bf16>,
         out: &mut DeviceBuffer<bf16>,
     ) -> Result<(), CudaError> {

@@ -143,12 +143,13 @@ impl CudaBackend {
             .len()
             .min(self.forward.activations.logit_rows_max);
         let plan = &self.forward.step.plan;
-        let seqs = bucket.unwrap_or(plan.decodes.len());
-        let cut = plan.partials > 0;
+        let decoded = &plan.decode[0];
+        let seqs = bucket.unwrap_or(decoded.rows.len());
+        let cut = decoded.partials > 0;
         let decode = DecodeWork {
             seqs,
             cut,
-            at_once: cut && !mixed && plan.units.len() <= self.forward.attention.at_once(),
+            at_once: cut && !mixed && decoded.units.len() <= self.forward.attention.at_once(),
             mixed,
         };
         if bucket.is_some() {

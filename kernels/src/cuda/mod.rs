@@ -43,7 +43,7 @@ mod tables;
 mod weights;
 
 pub use arena::DeviceArena;
-pub use attention::{Attention, DECODE_VARIANTS, DecodeVariant};
+pub use attention::{Attention, DECODE_VARIANTS, DecodeVariant, ScoreSpec};
 pub use backend::{CudaBackend, CudaConfig, DeviceNeeds};
 pub use driver::{Device, DeviceBuffer, Event, Pinned, Stream};
 pub use error::CudaError;

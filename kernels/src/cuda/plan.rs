@@ -6,6 +6,7 @@ use bytemuck::Zeroable;
 
 use crate::BLOCK_TOKENS;
 use crate::backend::SeqRows;
+use crate::model::ModelSpec;
 
 /// How a decoding sequence is cut into units: most of it into large ones, its last eighth into
 /// small ones, which even out what the CTAs have to do when the large ones run out.
@@ -108,7 +109,7 @@ impl SplitRule {
 
     /// The same, where up to `spread` units may be cut so that all are under way at once: if that
     /// is more units, of equal size.
-    fn cut_to_spread(&self, blocks: usize, spread: usize) -> (usize, usize, usize) {
+    pub(super) fn cut_to_spread(&self, blocks: usize, spread: usize) -> (usize, usize, usize) {
         let (large, small, large_blocks) = self.cut(blocks);
         let even = spread.min(self.units).min(blocks / SPREAD_BLOCKS);
         match even > large + small {
@@ -142,13 +143,15 @@ pub(super) const PREFILL_TILE_ROWS_MIN: usize = 64;
 pub(super) struct DecodeUnit {
     pub(super) row: u32,
     pub(super) first_block: u32,
+    /// The first token that the sequence's first row sees of the unit's blocks.
     pub(super) begin: u32,
     pub(super) end: u32,
     pub(super) split: u32,
     pub(super) splits: u32,
     pub(super) partial: u32,
     /// `counter`; of the kernel over shrunk blocks `columns`: rows of the sequence << 24 | tokens
-    /// behind `end`, at most [`ROWS_MAX`] - 1, << 16 | first column.
+    /// behind `end`, at most [`ROWS_MAX`] - 1, << 16 | tokens from `begin` on that its last row
+    /// does not see << 12 | first column.
     pub(super) counter_or_columns: u32,
 }
 
@@ -190,42 +193,133 @@ pub(super) struct InScratch {
     pub(super) first_block: u32,
 }
 
-/// The work of one step's attention.
+/// How many tokens the rows of a model's layers see, each number once: all (`None`) first, then the
+/// widest window. There is a plan for each of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Windows(Vec<Option<u32>>);
+
+impl Default for Windows {
+    /// Of layers that see all tokens.
+    fn default() -> Self {
+        Self(vec![None])
+    }
+}
+
+impl Windows {
+    /// Of layers with these windows.
+    pub(super) fn of(layers: impl IntoIterator<Item = Option<usize>>) -> Self {
+        let tokens = |w: usize| u32::try_from(w).unwrap_or(u32::MAX);
+        let mut all: Vec<_> = layers.into_iter().map(|w| w.map(tokens)).collect();
+        all.sort_unstable_by_key(|w| (w.is_some(), std::cmp::Reverse(*w)));
+        all.dedup();
+        match all.is_empty() {
+            true => Self::default(),
+            false => Self(all),
+        }
+    }
+
+    /// Of the layers of a model.
+    pub(super) fn of_model(spec: &ModelSpec) -> Self {
+        let layers = 0..spec.layers.len();
+        Self::of(layers.map(|layer| spec.attention(layer).window))
+    }
+
+    /// The plan of layers with this window.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub(super) fn plan(&self, window: Option<usize>) -> usize {
+        let tokens = window.map(|w| u32::try_from(w).unwrap_or(u32::MAX));
+        let found = self.0.iter().position(|w| *w == tokens);
+        found.expect("a plan for each window of the layers")
+    }
+
+    /// Plans.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Most blocks that `rows` rows of a sequence see in a plan; none if those are all.
+    pub(super) fn blocks(&self, plan: usize, rows: usize) -> Option<usize> {
+        let window = self.0[plan]? as usize;
+        Some((window + rows).div_ceil(BLOCK_TOKENS) + 1)
+    }
+
+    /// Most units of a plan, and most partial results, of a step of `seqs` sequences with `blocks`
+    /// blocks in all.
+    pub(super) fn room(
+        &self,
+        plan: usize,
+        rule: SplitRule,
+        (seqs, blocks): (usize, usize),
+        columns: UnitColumns,
+    ) -> usize {
+        let seen = self.blocks(plan, columns.rows);
+        let blocks = seen.map_or(blocks, |seen| blocks.min(seqs * seen));
+        rule.units_room(seqs, blocks, columns)
+    }
+}
+
+/// The decode attention of one step in layers of which rows see as many tokens.
 #[derive(Debug, Default)]
-pub(super) struct AttentionPlan {
+pub(super) struct DecodePlan {
+    /// Tokens that a row sees, itself included; all when absent.
+    window: Option<u32>,
     pub(super) units: Vec<DecodeUnit>,
-    pub(super) tiles: Vec<PrefillTile>,
-    /// Which tiles are computed in each turn; those of sequences that read no scratch, in the
-    /// first.
-    pub(super) turns: Vec<Range<usize>>,
     /// Partial results the units write.
     pub(super) partials: usize,
     /// Rows among the units.
-    pub(super) decodes: Vec<DecodeRow>,
+    pub(super) rows: Vec<DecodeRow>,
+    /// Room to sort units in, and where the next one of each size goes.
+    sorted: Vec<DecodeUnit>,
+    places: Vec<usize>,
+}
+
+/// How sequences that decode are cut.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct DecodeRule {
     pub(super) rule: SplitRule,
     /// Units that a sequence may be cut into so that all of the step are under way at once; 0 or 1
     /// where a row's results must not depend on how many sequences there are.
     pub(super) spread: usize,
     /// If the kernel over shrunk blocks decodes.
     pub(super) columns: Option<UnitColumns>,
+}
+
+/// The work of one step's attention.
+#[derive(Debug)]
+pub(super) struct AttentionPlan {
+    /// Of each of the model's [`Windows`].
+    pub(super) decode: Vec<DecodePlan>,
+    pub(super) tiles: Vec<PrefillTile>,
+    /// Which tiles are computed in each turn; those of sequences that read no scratch, in the
+    /// first.
+    pub(super) turns: Vec<Range<usize>>,
+    pub(super) rule: DecodeRule,
+    /// The spread of plans but the first: of so many sequences as kernels may be recorded for.
+    pub(super) others_spread: usize,
     /// (token, head) rows of a tile.
     pub(super) tile_rows: usize,
     /// Blocks of a row of the block table.
     pub(super) row_blocks: u32,
-    /// Room to sort units in, and where the next one of each size goes.
-    sorted: Vec<DecodeUnit>,
-    places: Vec<usize>,
 }
 
 impl AttentionPlan {
     /// No work yet, for tiles of `tile_rows` (token, head) rows, over block tables with rows of
     /// `row_blocks` blocks.
-    pub(super) fn new(rule: SplitRule, tile_rows: usize, row_blocks: u32) -> Self {
+    pub(super) fn new(windows: &Windows, tile_rows: usize, row_blocks: u32) -> Self {
+        let plan = |window: &Option<u32>| DecodePlan {
+            window: *window,
+            ..DecodePlan::default()
+        };
         Self {
-            rule,
+            decode: windows.0.iter().map(plan).collect(),
+            tiles: Vec::new(),
+            turns: Vec::new(),
+            rule: DecodeRule::default(),
+            others_spread: 0,
             tile_rows,
             row_blocks,
-            ..Self::default()
         }
     }
 
@@ -238,20 +332,25 @@ impl AttentionPlan {
         group: usize,
         in_scratch: &[Option<InScratch>],
     ) {
-        self.units.clear();
+        self.decode.iter_mut().for_each(DecodePlan::clear);
         self.tiles.clear();
         self.turns.clear();
-        self.partials = 0;
-        self.decodes.clear();
         let place = |seq: usize| in_scratch.get(seq).copied().flatten();
-        let decoded = self.columns.map_or(1, |c| c.rows as u32);
+        let decoded = self.rule.columns.map_or(1, |c| c.rows as u32);
         let last_turn = (0..seqs.len()).filter_map(place).map(|c| c.turn).max();
         for turn in 0..=last_turn.unwrap_or(0) {
             let first = self.tiles.len();
             for (seq, in_scratch) in seqs.iter().zip((0..).map(place)) {
                 match in_scratch {
                     None if turn > 0 => {}
-                    None if seq.rows <= decoded => self.plan_decode(seq),
+                    None if seq.rows <= decoded => {
+                        let first_block = self.first_block(seq);
+                        let mut rule = self.rule;
+                        for plan in &mut self.decode {
+                            plan.add(seq, rule, first_block);
+                            rule.spread = self.others_spread;
+                        }
+                    }
                     None => self.plan_tiles(seq, self.first_block(seq), group),
                     Some(c) if c.turn == turn => self.plan_tiles(seq, c.first_block, group),
                     Some(_) => {}
@@ -260,7 +359,7 @@ impl AttentionPlan {
             self.tiles[first..].sort_by_key(|t| std::cmp::Reverse(t.position));
             self.turns.push(first..self.tiles.len());
         }
-        self.sort_units();
+        self.decode.iter_mut().for_each(DecodePlan::sort_units);
     }
 
     /// The first entry of a sequence's blocks.
@@ -277,6 +376,14 @@ impl AttentionPlan {
             position: seq.position + start,
             first_block,
         }));
+    }
+}
+
+impl DecodePlan {
+    fn clear(&mut self) {
+        self.units.clear();
+        self.partials = 0;
+        self.rows.clear();
     }
 
     /// The units are handed out in this order: small ones last, those of a size as they come. There
@@ -305,41 +412,48 @@ impl AttentionPlan {
         std::mem::swap(&mut self.units, &mut self.sorted);
     }
 
-    fn plan_decode(&mut self, seq: &SeqRows) {
+    /// Plans a sequence that decodes, of which the tables have the first block at `first_block`.
+    fn add(&mut self, seq: &SeqRows, rule: DecodeRule, first_block: u32) {
         let tokens = (seq.position + seq.rows) as usize;
-        let blocks = tokens.div_ceil(BLOCK_TOKENS);
-        let (large, small, large_blocks) = self.rule.cut_to_spread(blocks, self.spread);
+        // Tokens that the first row, and that the last one does not see.
+        let hidden = |seen: u32| self.window.map_or(0, |w| seen.saturating_sub(w) as usize);
+        let (first, last_first) = (hidden(seq.position + 1), hidden(tokens as u32));
+        let skipped = first / BLOCK_TOKENS;
+        let blocks = tokens.div_ceil(BLOCK_TOKENS) - skipped;
+        let (large, small, large_blocks) = rule.rule.cut_to_spread(blocks, rule.spread);
         let splits = large + small;
         let ends = (1..=large)
             .map(|i| large_blocks * i / large)
             .chain((1..=small).map(|i| large_blocks + (blocks - large_blocks) * i / small));
-        let mut begin = 0;
+        let mut begin = first;
         for (split, end) in ends.enumerate() {
-            let end = (end * BLOCK_TOKENS).min(tokens);
+            let end = ((skipped + end) * BLOCK_TOKENS).min(tokens);
             let unit = DecodeUnit {
                 row: seq.first_row,
-                first_block: self.first_block(seq),
-                begin,
+                first_block,
+                begin: begin as u32,
                 end: end as u32,
                 split: split as u32,
                 splits: splits as u32,
                 partial: self.partials as u32,
-                counter_or_columns: self.decodes.len() as u32,
+                counter_or_columns: self.rows.len() as u32,
             };
-            begin = unit.end;
-            let Some(UnitColumns { group, of_unit, .. }) = self.columns else {
+            // What the last row does not see of the unit: less than there are rows.
+            let hidden = last_first.saturating_sub(begin) as u32;
+            begin = end;
+            let Some(UnitColumns { group, of_unit, .. }) = rule.columns else {
                 self.units.push(unit);
                 continue;
             };
             let behind = (tokens - end).min(ROWS_MAX - 1) as u32;
             let firsts = (0..seq.rows * group as u32).step_by(of_unit);
             self.units.extend(firsts.map(|first| DecodeUnit {
-                counter_or_columns: seq.rows << 24 | behind << 16 | first,
+                counter_or_columns: seq.rows << 24 | behind << 16 | hidden << 12 | first,
                 ..unit
             }));
         }
         for row in 0..seq.rows {
-            self.decodes.push(DecodeRow {
+            self.rows.push(DecodeRow {
                 row: seq.first_row + row,
                 splits: splits as u32,
                 partial: self.partials as u32 + row * splits as u32,
@@ -355,6 +469,10 @@ impl AttentionPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn plan_of(windows: &Windows) -> AttentionPlan {
+        AttentionPlan::new(windows, PREFILL_TILE_ROWS_MIN, 7)
+    }
 
     fn seq(first_row: u32, rows: u32, position: u32) -> SeqRows {
         SeqRows {
@@ -380,43 +498,137 @@ mod tests {
         let cases = rules
             .into_iter()
             .flat_map(|r| lengths().map(move |p| (r, p)));
-        let mut plan = AttentionPlan::default();
+        let mut plan = plan_of(&Windows::default());
         for (rule, position) in cases {
-            plan.rule = rule;
+            plan.rule.rule = rule;
             plan.plan(&[seq(0, 1, position)], 4, &[]);
             let mut next = 0;
-            let sizes: Vec<u32> = plan.units.iter().map(|u| u.end - u.begin).collect();
+            let sizes: Vec<u32> = plan.decode[0]
+                .units
+                .iter()
+                .map(|u| u.end - u.begin)
+                .collect();
             assert!(
                 sizes
                     .windows(2)
                     .all(|w| w[0].div_ceil(128) >= w[1].div_ceil(128))
             );
-            plan.units.sort_by_key(|u| u.begin);
-            for u in &plan.units {
-                assert_eq!((u.begin, u.splits as usize), (next, plan.units.len()));
+            plan.decode[0].units.sort_by_key(|u| u.begin);
+            for u in &plan.decode[0].units {
+                assert_eq!(
+                    (u.begin, u.splits as usize),
+                    (next, plan.decode[0].units.len())
+                );
                 assert!(u.end > u.begin && (u.begin as usize).is_multiple_of(BLOCK_TOKENS));
                 next = u.end;
             }
             assert_eq!(next, position + 1);
             let blocks = (position as usize + 1).div_ceil(BLOCK_TOKENS);
-            assert!(plan.units.len() <= plan.rule.units_max(1, blocks));
+            assert!(plan.decode[0].units.len() <= plan.rule.rule.units_max(1, blocks));
         }
     }
 
     #[test]
+    fn windows_are_planned_once_each_the_widest_first() {
+        let layers = [Some(128), None, Some(1 << 40), Some(128), None];
+        let windows = Windows::of(layers);
+        assert_eq!(windows.len(), 3);
+        let plans = [None, Some(1 << 40), Some(128)].map(|w| windows.plan(w));
+        assert_eq!(plans, [0, 1, 2]);
+        assert_eq!(Windows::of([Some(5); 3]).len(), 1);
+        assert_eq!(Windows::of([]), Windows::default());
+    }
+
+    #[test]
+    fn units_of_a_window_cover_what_is_seen_of_it_and_no_other_block() {
+        let sizes = [1, 5, 127, 128, 129, 1000, 4096, 1 << 40];
+        let windows = Windows::of(sizes.map(Some));
+        for rule in [SplitRule::default(), SplitRule::MIXED] {
+            let mut plan = plan_of(&windows);
+            plan.rule.rule = rule;
+            for position in (0..3000).step_by(13).chain([127, 128, 20_000, 131_071]) {
+                plan.plan(&[seq(0, 1, position)], 4, &[]);
+                for size in sizes {
+                    let index = windows.plan(Some(size));
+                    let units = &mut plan.decode[index].units;
+                    units.sort_by_key(|u| u.begin);
+                    let mut next = (position as usize + 1).saturating_sub(size) as u32;
+                    for (i, u) in units.iter().enumerate() {
+                        assert!(u.begin == next && u.end > next && u.split as usize == i);
+                        assert!(i == 0 || u.begin % 128 == 0);
+                        next = u.end;
+                    }
+                    assert_eq!(next, position + 1);
+                    let columns = UnitColumns {
+                        rows: 1,
+                        group: 4,
+                        of_unit: 4,
+                    };
+                    let blocks = position as usize / BLOCK_TOKENS + 1;
+                    let room = windows.room(index, rule, (1, blocks), columns);
+                    assert!(units.len() <= room);
+                    let seen = windows.blocks(index, 1).unwrap();
+                    assert!((units.last().unwrap().end - units[0].begin) as usize <= seen * 128);
+                }
+            }
+        }
+    }
+
+    /// What a recorded step relies on: with as many blocks as a window may have, it is known
+    /// whether any sequence is cut.
+    #[test]
+    fn no_fewer_blocks_are_cut_where_the_most_are_not() {
+        let rules = [SplitRule::default(), SplitRule::MIXED];
+        for (rule, spread) in rules.into_iter().flat_map(|r| [0, 3, 16].map(|s| (r, s))) {
+            let is_cut = |blocks, spread| {
+                let (large, small, _) = rule.cut_to_spread(blocks, spread);
+                large + small > 1
+            };
+            for blocks in 1..600 {
+                assert!(is_cut(blocks + 1, spread) || !is_cut(blocks, spread));
+                assert!(is_cut(blocks, spread + 1) || !is_cut(blocks, spread));
+            }
+        }
+    }
+
+    #[test]
+    fn rows_that_decode_together_are_told_what_the_last_one_does_not_see() {
+        let columns = UnitColumns {
+            rows: 16,
+            group: 2,
+            of_unit: 8,
+        };
+        let mut plan = plan_of(&Windows::of([Some(200)]));
+        plan.rule.rule = SplitRule::MIXED;
+        plan.rule.columns = Some(columns);
+        plan.plan(&[seq(0, 4, 1000), seq(4, 16, 190), seq(20, 1, 0)], 2, &[]);
+        let mut units: Vec<_> = plan.decode[0]
+            .units
+            .iter()
+            .filter(|u| u.counter_or_columns & 0xfff == 0)
+            .map(|u| (u.row, u.begin, u.end, u.counter_or_columns >> 12 & 15))
+            .collect();
+        units.sort_unstable();
+        // The first row of the second sees all, its last one not the first six tokens.
+        let expected = [(0, 801, 1004, 3), (4, 0, 206, 6), (20, 0, 1, 0)];
+        assert_eq!(units, expected);
+    }
+
+    #[test]
     fn a_sequence_is_cut_the_same_in_any_company() {
-        let (mut alone, mut together) = (AttentionPlan::default(), AttentionPlan::default());
+        let (mut alone, mut together) =
+            (plan_of(&Windows::default()), plan_of(&Windows::default()));
         alone.plan(&[seq(0, 1, 5000)], 4, &[]);
         let others = [seq(0, 1, 70), seq(1, 1, 5000), seq(2, 40, 100)];
         together.plan(&others, 4, &[]);
         let cuts = |plan: &AttentionPlan, row| -> Vec<_> {
-            let of_row = plan.units.iter().filter(|u| u.row == row);
+            let of_row = plan.decode[0].units.iter().filter(|u| u.row == row);
             of_row.map(|u| (u.begin, u.end)).collect()
         };
         assert_eq!(cuts(&alone, 0), cuts(&together, 1));
         assert_eq!(
-            (together.decodes.len(), together.partials),
-            (2, together.units.len() - 1)
+            (together.decode[0].rows.len(), together.decode[0].partials),
+            (2, together.decode[0].units.len() - 1)
         );
     }
 
@@ -427,13 +639,14 @@ mod tests {
             group: 4,
             of_unit: 8,
         };
-        let mut plan = AttentionPlan::new(SplitRule::MIXED, PREFILL_TILE_ROWS_MIN, 7);
-        plan.columns = Some(columns);
+        let mut plan = plan_of(&Windows::default());
+        plan.rule.rule = SplitRule::MIXED;
+        plan.rule.columns = Some(columns);
         // Cut in two behind block 63 of 126; the second ends two tokens into a block.
         let long = 125 * 128 + 2 - 4;
         plan.plan(&[seq(0, 4, long), seq(4, 1, 70), seq(5, 5, 0)], 4, &[]);
         let own = |rows: u32, behind: u32, first: u32| rows << 24 | behind << 16 | first;
-        let mut units: Vec<_> = plan
+        let mut units: Vec<_> = plan.decode[0]
             .units
             .iter()
             .map(|u| (u.row, u.begin, u.end, u.counter_or_columns))
@@ -450,40 +663,40 @@ mod tests {
                 (4, 0, 71, own(1, 0, 0)),
             ]
         );
-        let rows: Vec<_> = plan
-            .decodes
+        let rows: Vec<_> = plan.decode[0]
+            .rows
             .iter()
             .map(|d| (d.row, d.splits, d.partial))
             .collect();
         let expected = [(0, 2, 0), (1, 2, 2), (2, 2, 4), (3, 2, 6), (4, 1, 8)];
-        assert_eq!((rows.as_slice(), plan.partials), (&expected[..], 8));
+        assert_eq!(
+            (rows.as_slice(), plan.decode[0].partials),
+            (&expected[..], 8)
+        );
         // Five rows are more than may decode.
         assert!(plan.tiles.iter().all(|t| t.first_row >= 5));
-        let room = plan.rule.units_room(2, 127, columns);
-        assert!(plan.units.len() <= room && plan.partials <= room);
+        let room = plan.rule.rule.units_room(2, 127, columns);
+        assert!(plan.decode[0].units.len() <= room && plan.decode[0].partials <= room);
     }
 
     #[test]
     fn units_come_by_size_then_in_order() {
-        let mut plan = AttentionPlan::default();
+        let mut plan = plan_of(&Windows::default());
         for seqs in [0, 1, 40] {
             let positions = (0..seqs).map(|row| (row, row * row * 7919 % 60_000));
             let seqs: Vec<_> = positions.map(|(row, p)| seq(row, 1, p)).collect();
             plan.plan(&seqs, 4, &[]);
-            let mut sorted = plan.units.clone();
+            let mut sorted = plan.decode[0].units.clone();
             sorted.sort_by_key(|u| (u.row, u.begin));
             sorted.sort_by_key(|u| std::cmp::Reverse((u.end - u.begin).div_ceil(128)));
-            assert_eq!(plan.units, sorted);
+            assert_eq!(plan.decode[0].units, sorted);
         }
     }
 
     #[test]
     fn tiles_cover_the_rows() {
         for tile_rows in [PREFILL_TILE_ROWS_MIN, 128] {
-            let mut plan = AttentionPlan {
-                tile_rows,
-                ..AttentionPlan::default()
-            };
+            let mut plan = AttentionPlan::new(&Windows::default(), tile_rows, 7);
             for group in [1, 3, 4, 5, 6, 8, 64, 100] {
                 plan.plan(&[seq(0, 130, 300), seq(130, 2, 0)], group, &[]);
                 let mut rows: Vec<u32> = plan
@@ -514,9 +727,9 @@ mod tests {
         ];
         let read = |turn, first_block| Some(InScratch { turn, first_block });
         let places = [None, None, read(0, 50), read(1, 60), read(1, 70)];
-        let mut plan = AttentionPlan::new(SplitRule::default(), PREFILL_TILE_ROWS_MIN, 7);
+        let mut plan = plan_of(&Windows::default());
         plan.plan(&seqs, 4, &places);
-        let rows: Vec<_> = plan.decodes.iter().map(|d| d.row).collect();
+        let rows: Vec<_> = plan.decode[0].rows.iter().map(|d| d.row).collect();
         assert_eq!(rows, [70]);
         let turns: Vec<Vec<_>> = plan
             .turns

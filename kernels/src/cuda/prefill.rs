@@ -5,7 +5,7 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::arena::DeviceArena;
-use super::attention::tile_row_bytes;
+use super::attention::{ScoreParams, ScoredLayer, tile_row_bytes};
 use super::driver::{Device, DeviceBuffer, Kernel, Stream, TensorMap};
 use super::error::CudaError;
 use super::ops::HeadSpec;
@@ -25,6 +25,7 @@ struct MmaParams {
     q_stride: u32,
     scale_log2: f32,
     reserved: u32,
+    scores: ScoreParams,
 }
 // SAFETY: field for field `ebb::PrefillParams` of attention/prefill.cuh.
 unsafe impl KernelParams for MmaParams {}
@@ -44,7 +45,9 @@ struct WgmmaParams {
     q_heads: u32,
     kv_heads: u32,
     scale_log2: f32,
-    reserved: [u32; 9],
+    reserved: u32,
+    scores: ScoreParams,
+    reserved2: [u32; 4],
 }
 // SAFETY: field for field `ebb::PrefillWgmmaParams` of attention/prefill_wgmma.cuh.
 unsafe impl KernelParams for WgmmaParams {}
@@ -66,30 +69,32 @@ pub struct PrefillVariant {
     /// Channels per head.
     pub head_dim: usize,
     means: Means,
+    /// Name of the same kernel for scores of any kind, if there is one.
+    any: Option<&'static str>,
 }
 
 /// Every compiled prefill kernel, the preferred ones first.
 pub const PREFILL_VARIANTS: &[PrefillVariant] = &[
-    wgmma("prefill_wgmma_d128_s2", 128, 2),
+    wgmma("prefill_wgmma_d128_s2", 128, 2).with("prefill_wgmma_d128_s2_any"),
     wgmma("prefill_wgmma_d128_s3", 128, 3),
-    wgmma("prefill_wgmma_d64_s2", 64, 2),
+    wgmma("prefill_wgmma_d64_s2", 64, 2).with("prefill_wgmma_d64_s2_any"),
     wgmma("prefill_wgmma_d64_s4", 64, 4),
-    mma("prefill_d128", 128),
-    mma("prefill_d64", 64),
-    mma("prefill_d16", 16),
-    mma("prefill_d32", 32),
-    mma("prefill_d48", 48),
-    mma("prefill_d80", 80),
-    mma("prefill_d96", 96),
-    mma("prefill_d112", 112),
-    mma("prefill_d144", 144),
-    mma("prefill_d160", 160),
-    mma("prefill_d176", 176),
-    mma("prefill_d192", 192),
-    mma("prefill_d208", 208),
-    mma("prefill_d224", 224),
-    mma("prefill_d240", 240),
-    mma("prefill_d256", 256),
+    mma("prefill_d128", 128).with("prefill_d128_any"),
+    mma("prefill_d64", 64).with("prefill_d64_any"),
+    mma("prefill_d16", 16).with("prefill_d16_any"),
+    mma("prefill_d32", 32).with("prefill_d32_any"),
+    mma("prefill_d48", 48).with("prefill_d48_any"),
+    mma("prefill_d80", 80).with("prefill_d80_any"),
+    mma("prefill_d96", 96).with("prefill_d96_any"),
+    mma("prefill_d112", 112).with("prefill_d112_any"),
+    mma("prefill_d144", 144).with("prefill_d144_any"),
+    mma("prefill_d160", 160).with("prefill_d160_any"),
+    mma("prefill_d176", 176).with("prefill_d176_any"),
+    mma("prefill_d192", 192).with("prefill_d192_any"),
+    mma("prefill_d208", 208).with("prefill_d208_any"),
+    mma("prefill_d224", 224).with("prefill_d224_any"),
+    mma("prefill_d240", 240).with("prefill_d240_any"),
+    mma("prefill_d256", 256).with("prefill_d256_any"),
 ];
 
 const fn wgmma(name: &'static str, head_dim: usize, stages: usize) -> PrefillVariant {
@@ -98,6 +103,7 @@ const fn wgmma(name: &'static str, head_dim: usize, stages: usize) -> PrefillVar
         name,
         head_dim,
         means,
+        any: None,
     }
 }
 
@@ -107,10 +113,24 @@ const fn mma(name: &'static str, head_dim: usize) -> PrefillVariant {
         name,
         head_dim,
         means,
+        any: None,
     }
 }
 
 impl PrefillVariant {
+    /// The same, of which there is a kernel for scores of any kind.
+    const fn with(self, any: &'static str) -> Self {
+        Self {
+            any: Some(any),
+            ..self
+        }
+    }
+
+    /// Whether there is a kernel for scores of any kind.
+    pub fn takes_any_scores(&self) -> bool {
+        self.any.is_some()
+    }
+
     /// (token, head) rows of a tile; `kRows` of the kernel.
     pub(super) fn tile_rows(&self) -> usize {
         match self.means {
@@ -151,7 +171,9 @@ impl PrefillVariant {
 /// A loaded prefill kernel.
 #[derive(Debug)]
 enum Loaded {
-    Mma(Kernel<MmaParams>),
+    Mma {
+        kernel: Kernel<MmaParams>,
+    },
     Wgmma {
         kernel: Kernel<WgmmaParams>,
         work: DeviceBuffer<u32>,
@@ -159,20 +181,43 @@ enum Loaded {
     },
 }
 
+impl Loaded {
+    fn new(
+        device: &Arc<Device>,
+        variant: PrefillVariant,
+        name: &'static str,
+    ) -> Result<Self, CudaError> {
+        let shared_bytes = variant.shared_bytes();
+        Ok(match variant.means {
+            Means::Mma => Self::Mma {
+                kernel: device.kernel(name, shared_bytes)?,
+            },
+            Means::Wgmma { .. } => Self::Wgmma {
+                kernel: device.kernel(name, shared_bytes)?,
+                work: DeviceBuffer::filled(device, 2, 0, "the prefill work counter")?,
+                multiprocessors: device.multiprocessors(),
+            },
+        })
+    }
+}
+
 /// Prefill attention of one model shape.
 #[derive(Debug)]
 pub(super) struct Prefill {
     variant: PrefillVariant,
-    loaded: Loaded,
+    plain: Loaded,
+    /// For scores of any kind, if layers have such.
+    any: Option<Loaded>,
     heads: HeadSpec,
 }
 
 impl Prefill {
-    /// Loads `variant`, the first that fits if `None`.
+    /// Loads `variant`, the first that fits if `None`; also for scores of `any` kind, if asked for.
     pub(super) fn new(
         device: &Arc<Device>,
         heads: HeadSpec,
         variant: Option<PrefillVariant>,
+        any: bool,
     ) -> Result<Self, CudaError> {
         let head_dim = heads.head_dim;
         let fits = |v: &PrefillVariant| v.fits(device, head_dim);
@@ -186,18 +231,14 @@ impl Prefill {
                 ))
             })?;
         heads.check()?;
-        let shared_bytes = variant.shared_bytes();
-        let loaded = match variant.means {
-            Means::Mma => Loaded::Mma(device.kernel(variant.name, shared_bytes)?),
-            Means::Wgmma { .. } => Loaded::Wgmma {
-                kernel: device.kernel(variant.name, shared_bytes)?,
-                work: DeviceBuffer::filled(device, 2, 0, "the prefill work counter")?,
-                multiprocessors: device.multiprocessors(),
-            },
+        let of_any = || {
+            let none = || CudaError::Unsupported(format!("{} for any scores", variant.name));
+            Loaded::new(device, variant, variant.any.ok_or_else(none)?)
         };
         Ok(Self {
+            plain: Loaded::new(device, variant, variant.name)?,
+            any: any.then(of_any).transpose()?,
             variant,
-            loaded,
             heads,
         })
     }
@@ -213,7 +254,7 @@ impl Prefill {
         stream: &Stream,
         step: &StepBuffers,
         arena: &DeviceArena,
-        (layer, turn): (usize, usize),
+        (layer, turn): (&ScoredLayer, usize),
         q: &DeviceBuffer<bf16>,
         out: &mut DeviceBuffer<bf16>,
     ) -> Result<(), CudaError> {
@@ -229,19 +270,27 @@ impl Prefill {
             return Ok(());
         }
         let threads = self.variant.threads();
-        match &self.loaded {
-            Loaded::Mma(kernel) => {
+        let loaded = match layer.scores.is_plain() {
+            true => &self.plain,
+            false => {
+                let any = self.any.as_ref();
+                any.expect("kernels were loaded for the layers")
+            }
+        };
+        match loaded {
+            Loaded::Mma { kernel } => {
                 let params = MmaParams {
                     pages: step.page_table(arena),
                     q: q.ptr(),
                     out: out.ptr(),
                     tiles: step.tiles(turn),
-                    layer: arena.geometry().layer_place(layer) as u32,
+                    layer: arena.geometry().layer_place(layer.index) as u32,
                     q_heads: q_heads as u32,
                     kv_heads: kv_heads as u32,
                     q_stride: (q_heads * head_dim) as u32,
                     scale_log2: self.heads.scale_log2(),
                     reserved: 0,
+                    scores: layer.params(),
                 };
                 let grid = (kv_heads as u32, tiles as u32);
                 // SAFETY: the step was checked against the pool before it was loaded, so every
@@ -266,11 +315,13 @@ impl Prefill {
                     tiles: step.tiles(turn),
                     work: work.ptr(),
                     tile_count: tiles as u32,
-                    layer: arena.geometry().layer_place(layer) as u32,
+                    layer: arena.geometry().layer_place(layer.index) as u32,
                     q_heads: q_heads as u32,
                     kv_heads: kv_heads as u32,
                     scale_log2: self.heads.scale_log2(),
-                    reserved: [0; 9],
+                    reserved: 0,
+                    scores: layer.params(),
+                    reserved2: [0; 4],
                 };
                 let grid = (tiles * kv_heads).min(*multiprocessors) as u32;
                 // SAFETY: as above; the maps describe the arena and q, and the counters are zero

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::arena::DeviceArena;
-use super::attention::{Attention, DecodeVariant, DecodeWork, Queries};
+use super::attention::{Attention, DecodeVariant, DecodeWork, Queries, ScoreSpec, ScoredLayer};
 use super::codecs::PageTable;
 use super::driver::{Device, DeviceBuffer, Stream};
 use super::error::CudaError;
@@ -48,6 +48,13 @@ pub struct AttentionProbe {
     out: DeviceBuffer<bf16>,
     row: usize,
     heads: HeadSpec,
+    /// Whether steps are cut as a backend cuts them ([`Self::as_served`]).
+    is_served: bool,
+    /// Rows of a sequence that decodes, at most.
+    rows: usize,
+    scores: ScoreSpec,
+    /// `[q_heads]`, if there are any.
+    sinks: DeviceBuffer<bf16>,
 }
 
 /// Why a probe could not run.
@@ -103,8 +110,17 @@ impl AttentionProbe {
         let heads = HeadSpec::plain(geometry, q_heads);
         let rule = SplitRule::default();
         let size = (capacity.seqs, capacity.blocks);
-        let mut attention =
-            Attention::new(device, geometry, heads, size, rows, rule, (variant, None))?;
+        let scores = ScoreSpec::default();
+        let mut attention = Attention::new(
+            device,
+            geometry,
+            heads,
+            &[scores],
+            size,
+            rows,
+            rule,
+            (variant, None),
+        )?;
         if pages.is_some_and(|pages| !attention.take_formats(pages)) {
             let what = "decode attention over pages of these formats";
             return Err(CudaError::Unsupported(what.into()));
@@ -124,6 +140,10 @@ impl AttentionProbe {
             out: DeviceBuffer::filled(device, capacity.rows * row, 0xff, "attention outputs")?,
             row,
             heads,
+            is_served: false,
+            rows,
+            scores,
+            sinks: DeviceBuffer::filled(device, q_heads, 0, "sinks")?,
         })
     }
 
@@ -150,25 +170,49 @@ impl AttentionProbe {
     /// Uses another compiled decode kernel and another rule; the step must be loaded again, with
     /// deltas that describe all tables.
     pub fn configure(&mut self, variant: DecodeVariant, rule: SplitRule) -> Result<(), CudaError> {
-        self.use_kernels(variant, rule, self.attention.prefill_variant())
+        self.use_kernels(Some(variant), rule, self.attention.prefill_variant())
     }
 
     /// Uses another compiled prefill kernel; the step must be loaded again, with deltas that
     /// describe all tables.
     pub fn configure_prefill(&mut self, prefill: PrefillVariant) -> Result<(), CudaError> {
-        self.use_kernels(self.attention.variant(), self.step.rule, prefill)
+        self.use_kernels(Some(self.attention.variant()), self.step.rule, prefill)
     }
 
     /// Multiplies scores with `scale`; the step must be loaded again.
     pub(super) fn scale(&mut self, scale: f32) -> Result<(), CudaError> {
         self.heads.scale = Some(scale);
         let (decode, prefill) = (self.attention.variant(), self.attention.prefill_variant());
-        self.use_kernels(decode, self.step.rule, prefill)
+        self.use_kernels(Some(decode), self.step.rule, prefill)
+    }
+
+    /// Does with scores what `scores` says, with the preferred decode kernel for that; the step
+    /// must be loaded again, with deltas that describe all tables. `sinks`: of each query head, if
+    /// there are to be any.
+    pub fn score(&mut self, scores: ScoreSpec, sinks: &[bf16]) -> Result<(), CudaError> {
+        self.scores = scores;
+        if scores.sinks {
+            self.sinks.write(0, sinks)?;
+        }
+        let prefill = self.attention.prefill_variant();
+        self.use_kernels(None, self.step.rule, prefill)
+    }
+
+    fn scored(&self, layer: usize) -> ScoredLayer {
+        ScoredLayer {
+            index: layer,
+            scores: self.scores,
+            sinks: if self.scores.sinks {
+                self.sinks.ptr()
+            } else {
+                0
+            },
+        }
     }
 
     fn use_kernels(
         &mut self,
-        variant: DecodeVariant,
+        variant: Option<DecodeVariant>,
         rule: SplitRule,
         prefill: PrefillVariant,
     ) -> Result<(), CudaError> {
@@ -176,25 +220,35 @@ impl AttentionProbe {
         let device = self.stream.device().clone();
         let geometry = self.arena.geometry();
         let size = (c.seqs, c.blocks);
-        let (variant, prefill) = (Some(variant), Some(prefill));
         let tables = (self.tables.shape(), Default::default());
         self.attention = Attention::new(
             &device,
             geometry,
             self.heads,
+            &[self.scores],
             size,
-            1,
+            self.rows,
             rule,
-            (variant, prefill),
+            (variant, Some(prefill)),
         )?;
+        if self.pages.is_some() {
+            self.attention.take_formats(self.arena.pages());
+        }
         self.step = StepBuffers::new(&device, c, tables, rule, &self.attention)?;
         Ok(())
     }
 
-    /// Cuts sequences as if `units` units of a KV head could be under way at once, or as many as
-    /// can; the step must be loaded again.
-    pub fn spread(&mut self, units: Option<usize>) {
-        self.step.spread = units.unwrap_or(self.attention.at_once());
+    /// Cuts sequences as if `units` units of a KV head could be under way at once, and takes the
+    /// kernel for few units if they are cut; the step must be loaded again.
+    pub fn spread(&mut self, units: usize) {
+        self.step.spread = units;
+    }
+
+    /// Cuts sequences, and chooses kernels, as a backend does that need not be batch-invariant; the
+    /// step must be loaded again.
+    pub fn as_served(&mut self) {
+        self.step.spread = self.attention.at_once();
+        self.is_served = true;
     }
 
     /// Fills all pages and queries with random values, uniform in ±1 and ±2.
@@ -235,13 +289,14 @@ impl AttentionProbe {
         assert_eq!(q.len(), self.step.rows * self.row);
         self.q.write(0, q)?;
         self.out.write(0, &vec![bf16::NAN; q.len()])?;
+        let scored = self.scored(layer);
         enqueue(
             &self.stream,
             &mut self.attention,
             &self.step,
             &self.arena,
             self.pages.as_ref(),
-            layer,
+            (&scored, self.is_served),
             &self.q,
             &mut self.out,
         )?;
@@ -268,7 +323,8 @@ impl AttentionProbe {
         let head_dim = self.arena.geometry().head_dim;
         let q_heads = self.row / head_dim;
         let (o, ml) = self.attention.partials();
-        let partials = self.step.plan.partials;
+        let plan = &self.step.plan.decode[0];
+        let partials = plan.partials;
         let (mut outputs, mut sums) = (
             vec![0f32; partials * self.row],
             vec![0f32; partials * q_heads * 2],
@@ -276,7 +332,7 @@ impl AttentionProbe {
         o.read(0, &mut outputs)?;
         ml.read(0, &mut sums)?;
         let mut out = vec![f64::NAN; q.len()];
-        for row in self.step.plan.decodes.iter().filter(|r| r.splits > 1) {
+        for row in plan.rows.iter().filter(|r| r.splits > 1) {
             let units = row.partial as usize..(row.partial + row.splits) as usize;
             for head in 0..q_heads {
                 let of = |unit: usize| {
@@ -307,6 +363,7 @@ impl AttentionProbe {
         repeats: usize,
         cold: ColdL2,
     ) -> Result<Vec<f64>, CudaError> {
+        let scored = self.scored(layer);
         let graph = {
             let (stream, attention, step, arena) =
                 (&self.stream, &mut self.attention, &self.step, &self.arena);
@@ -317,7 +374,7 @@ impl AttentionProbe {
                     step,
                     arena,
                     self.pages.as_ref(),
-                    layer,
+                    (&scored, self.is_served),
                     &self.q,
                     &mut self.out,
                 )
@@ -558,25 +615,30 @@ fn enqueue(
     step: &StepBuffers,
     arena: &DeviceArena,
     pages: Option<&PageTable>,
-    layer: usize,
+    (layer, is_served): (&ScoredLayer, bool),
     q: &DeviceBuffer<bf16>,
     out: &mut DeviceBuffer<bf16>,
 ) -> Result<(), CudaError> {
-    if !step.plan.units.is_empty() {
-        let work = decode_work(step, pages.is_some());
+    if !step.plan.decode[0].units.is_empty() {
+        let work = decode_work(step, pages.is_some(), is_served);
         let (pages, queries) = (pages.map(PageTable::places), Queries::Finished(q));
         attention.decode(stream, work, step, arena, pages, layer, queries, out)?;
     }
     attention.prefill(stream, step, arena, (layer, 0), q, out)
 }
 
-fn decode_work(step: &StepBuffers, mixed: bool) -> DecodeWork {
-    let cut = step.plan.partials > 0;
+/// `is_served`: [`AttentionProbe::as_served`].
+fn decode_work(step: &StepBuffers, mixed: bool, is_served: bool) -> DecodeWork {
+    let plan = &step.plan.decode[0];
+    let cut = plan.partials > 0;
     DecodeWork {
-        seqs: step.plan.decodes.len(),
+        seqs: plan.rows.len(),
         cut,
-        // Also more than that; only then would it be slow.
-        at_once: cut && !mixed && step.spread > 0,
+        // Else also more than that; only then would it be slow.
+        at_once: cut
+            && !mixed
+            && step.spread > 0
+            && (!is_served || plan.units.len() <= step.spread),
         mixed,
     }
 }

@@ -12,10 +12,13 @@ use crate::model::ops::{Buffer, LinearName, Op as ModelOp, forward};
 use crate::model::{Feature, ModelSpec, TensorName};
 
 /// What this backend computes beyond a plain layer.
-pub(super) const FEATURES: [Feature; 6] = [
+pub(super) const FEATURES: [Feature; 9] = [
     Feature::NoRope,
     Feature::PartialRope,
     Feature::Scale,
+    Feature::Window,
+    Feature::Sinks,
+    Feature::SoftCap,
     Feature::WholeQkNorm,
     Feature::NormAfter,
     Feature::NormBoth,

@@ -8,12 +8,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::arena::DeviceArena;
-use super::attention::{Attention, unit_columns};
+use super::attention::{Attention, DecodeWork, unit_columns};
 use super::driver::{Device, DeviceBuffer, Pinned, Stream};
 use super::error::CudaError;
 use super::params::DevicePtr;
 use super::plan::{
-    AttentionPlan, DecodeUnit, InScratch, SplitRule, UnitColumns, prefill_tiles_max,
+    AttentionPlan, DecodeRule, DecodeUnit, InScratch, SplitRule, UnitColumns, Windows,
+    prefill_tiles_max,
 };
 use super::tables::{DeviceTables, ScratchShape};
 use crate::backend::{StepInput, TableShape};
@@ -66,35 +67,63 @@ struct Sections {
     positions: Range<usize>,
     first_blocks: Range<usize>,
     logit_rows: Range<usize>,
-    decodes: Range<usize>,
     tiles: Range<usize>,
-    /// Last: the upload ends with what there is of them.
+    /// Of each decode plan, the first one last: the upload ends with what there is of its units.
+    decode: Vec<DecodeSections>,
+}
+
+/// Of a decode plan.
+#[derive(Debug, Clone, Default)]
+struct DecodeSections {
+    rows: Range<usize>,
     units: Range<usize>,
+}
+
+/// Where a decode plan is on the device.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DecodePlace {
+    pub(super) units: DevicePtr,
+    pub(super) unit_count: DevicePtr,
+    /// Units there is room for.
+    pub(super) room: usize,
+    pub(super) rows: DevicePtr,
+    pub(super) row_count: DevicePtr,
 }
 
 /// Words of 4 bytes.
 const UNIT_WORDS: usize = size_of::<DecodeUnit>() / size_of::<u32>();
 
 impl Sections {
-    /// `units_max`: [`Attention::units_max`].
-    fn new(capacity: &StepCapacity, columns: UnitColumns, units_max: usize) -> Self {
+    /// `rooms`: units of each decode plan, at most.
+    fn new(capacity: &StepCapacity, columns: UnitColumns, rooms: &[usize]) -> Self {
         let group = columns.group;
+        let mut decode = vec![DecodeSections::default(); rooms.len()];
         let mut end = 0;
         let mut section = |words: usize| {
             let start = end;
             end += words.next_multiple_of(8);
             start..start + words
         };
-        Self {
-            counts: section(8),
+        let mut this = Self {
+            counts: section(1 + 2 * rooms.len()),
             tokens: section(capacity.rows),
             positions: section(capacity.rows),
             first_blocks: section(capacity.rows),
             logit_rows: section(capacity.rows),
-            decodes: section(4 * capacity.seqs * columns.rows),
             tiles: section(4 * prefill_tiles_max(capacity.seqs, capacity.rows, group)),
-            units: section(UNIT_WORDS * units_max),
+            decode: Vec::new(),
+        };
+        for (plan, room) in decode.iter_mut().zip(rooms).rev() {
+            plan.rows = section(4 * capacity.seqs * columns.rows);
+            plan.units = section(UNIT_WORDS * room);
         }
+        this.decode = decode;
+        this
+    }
+
+    /// Words that a step takes at most.
+    fn end(&self) -> usize {
+        self.decode[0].units.end
     }
 }
 
@@ -110,9 +139,10 @@ pub struct StepBuffers {
     device: DeviceBuffer<u32>,
     pub(super) tables: DeviceTables,
     pub(super) plan: AttentionPlan,
+    windows: Windows,
     /// The plan's, of steps that read no shrunk blocks.
     pub(super) rule: SplitRule,
-    /// Units of one KV head that a step has under way at once, or 0: [`AttentionPlan::spread`].
+    /// Units of one KV head that a step has under way at once, or 0: [`DecodeRule::spread`].
     pub(super) spread: usize,
     /// The plan's, of those that may.
     pub(super) mixed_rule: SplitRule,
@@ -132,8 +162,10 @@ impl StepBuffers {
         attention: &Attention,
     ) -> Result<Self, CudaError> {
         let columns = attention.columns();
-        let sections = Sections::new(&capacity, columns, attention.units_max());
-        let words = sections.units.end;
+        let windows = attention.windows().clone();
+        let rooms: Vec<_> = (0..windows.len()).map(|p| attention.room(p)).collect();
+        let sections = Sections::new(&capacity, columns, &rooms);
+        let words = sections.end();
         Ok(Self {
             capacity,
             tables: DeviceTables::new(device, tables, scratch)?,
@@ -143,10 +175,11 @@ impl StepBuffers {
             turn: 0,
             device: DeviceBuffer::filled(device, words, 0, "the inputs of a step")?,
             plan: AttentionPlan::new(
-                rule,
+                &windows,
                 attention.prefill_variant().tile_rows(),
                 tables.row_blocks as u32,
             ),
+            windows,
             rule,
             spread: 0,
             mixed_rule: SplitRule::MIXED,
@@ -165,11 +198,14 @@ impl StepBuffers {
         capacity: &StepCapacity,
         tables: &TableShape,
         (geometry, q_heads): (KvGeometry, usize),
+        windows: &Windows,
     ) -> usize {
         let columns = unit_columns(geometry, q_heads, 1);
-        let units = SplitRule::default().units_room(capacity.seqs, capacity.blocks, columns);
-        let sections = Sections::new(capacity, columns, units);
-        sections.units.end * size_of::<u32>() + DeviceTables::bytes(tables)
+        let size = (capacity.seqs, capacity.blocks);
+        let room = |plan| windows.room(plan, SplitRule::default(), size, columns);
+        let rooms: Vec<_> = (0..windows.len()).map(room).collect();
+        let sections = Sections::new(capacity, columns, &rooms);
+        sections.end() * size_of::<u32>() + DeviceTables::bytes(tables)
     }
 
     /// Plans the attention of a checked step and enqueues changes of the tables and the upload,
@@ -198,13 +234,9 @@ impl StepBuffers {
         }
         // Ahead of the upload: what reads the tables waits for that.
         self.tables.flush(stream)?;
-        self.plan.rule = if mixed { self.mixed_rule } else { self.rule };
         let decoding = input.seqs.iter().filter(|seq| seq.rows == 1).count();
-        self.plan.spread = match mixed {
-            true => 0,
-            false => self.spread / decoding.max(1),
-        };
-        self.plan.columns = mixed.then_some(self.columns);
+        self.plan.rule = self.decode_rule(mixed, decoding);
+        self.plan.others_spread = self.decode_rule(mixed, padded).spread;
         self.plan.plan(&input.seqs, self.columns.group, in_scratch);
         self.rows = input.tokens.len();
         let s = &self.sections;
@@ -213,13 +245,16 @@ impl StepBuffers {
         let mut put = |section: &Range<usize>, words: &[u32]| {
             host[section.start..section.start + words.len()].copy_from_slice(words)
         };
-        let counts = [self.rows, self.plan.units.len(), self.plan.decodes.len()];
-        put(&s.counts, &counts.map(|n| n as u32));
+        put(&s.counts, &[self.rows as u32]);
         put(&s.tokens, &input.tokens);
         put(&s.logit_rows, logit_rows);
-        put(&s.decodes, bytemuck::cast_slice(&self.plan.decodes));
         put(&s.tiles, bytemuck::cast_slice(&self.plan.tiles));
-        put(&s.units, bytemuck::cast_slice(&self.plan.units));
+        for (index, (plan, sections)) in self.plan.decode.iter().zip(&s.decode).enumerate() {
+            let counts = [plan.units.len(), plan.rows.len()].map(|n| n as u32);
+            put(&(s.counts.start + 1 + 2 * index..s.counts.end), &counts);
+            put(&sections.rows, bytemuck::cast_slice(&plan.rows));
+            put(&sections.units, bytemuck::cast_slice(&plan.units));
+        }
         for seq in &input.seqs {
             for i in 0..seq.rows {
                 let row = (seq.first_row + i) as usize;
@@ -230,12 +265,40 @@ impl StepBuffers {
         for section in [&s.tokens, &s.positions, &s.first_blocks] {
             host[section.start + self.rows..section.start + padded].fill(0);
         }
-        let used = s.units.start + 8 * self.plan.units.len();
+        let used = s.decode[0].units.start + UNIT_WORDS * self.plan.decode[0].units.len();
         self.pad_logit_rows(logit_rows, padded);
         // SAFETY: this buffer of the host is written again when the stream has finished with the
         // step, and both live as long as `self`, whose owner waits for the stream before it drops
         // them.
         unsafe { stream.upload(&mut self.device, 0, &self.hosts[self.turn], used) }
+    }
+
+    fn decode_rule(&self, mixed: bool, seqs: usize) -> DecodeRule {
+        DecodeRule {
+            rule: if mixed { self.mixed_rule } else { self.rule },
+            spread: match mixed {
+                true => 0,
+                false => self.spread / seqs.max(1),
+            },
+            columns: mixed.then_some(self.columns),
+        }
+    }
+
+    /// What a decode plan asks of its kernels, where that is `work` in the first one. In others it
+    /// follows from the most that rows see, so that it need not be known to replay a step.
+    pub(super) fn work_of(&self, plan: usize, work: DecodeWork, at_once: usize) -> DecodeWork {
+        let seen = self.windows.blocks(plan, self.columns.rows);
+        let Some(blocks) = seen.filter(|_| plan > 0) else {
+            return work;
+        };
+        let DecodeRule { rule, spread, .. } = self.decode_rule(work.mixed, work.seqs);
+        let (large, small, _) = rule.cut_to_spread(blocks, spread);
+        let cut = large + small > 1;
+        DecodeWork {
+            cut,
+            at_once: cut && !work.mixed && work.seqs * (large + small) <= at_once,
+            ..work
+        }
     }
 
     /// A recorded step computes the logits of as many rows as it has: those not asked for come
@@ -271,10 +334,6 @@ impl StepBuffers {
         self.device.at(self.sections.counts.start)
     }
 
-    pub(super) fn unit_count(&self) -> DevicePtr {
-        self.device.at(self.sections.counts.start + 1)
-    }
-
     pub(super) fn tokens(&self) -> DevicePtr {
         self.device.at(self.sections.tokens.start)
     }
@@ -291,16 +350,17 @@ impl StepBuffers {
         self.device.at(self.sections.logit_rows.start)
     }
 
-    pub(super) fn units(&self) -> DevicePtr {
-        self.device.at(self.sections.units.start)
-    }
-
-    pub(super) fn decodes(&self) -> DevicePtr {
-        self.device.at(self.sections.decodes.start)
-    }
-
-    pub(super) fn decode_count(&self) -> DevicePtr {
-        self.device.at(self.sections.counts.start + 2)
+    /// A decode plan.
+    pub(super) fn decode(&self, plan: usize) -> DecodePlace {
+        let sections = &self.sections.decode[plan];
+        let counts = self.sections.counts.start + 1 + 2 * plan;
+        DecodePlace {
+            units: self.device.at(sections.units.start),
+            unit_count: self.device.at(counts),
+            room: sections.units.len() / UNIT_WORDS,
+            rows: self.device.at(sections.rows.start),
+            row_count: self.device.at(counts + 1),
+        }
     }
 
     /// The tiles of a turn.

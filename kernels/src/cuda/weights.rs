@@ -119,6 +119,12 @@ impl Weights {
         self.qk_norms[layer].as_ref()
     }
 
+    /// The sinks of a layer that has them, `[q_heads]`.
+    pub(super) fn sinks(&self, spec: &ModelSpec, layer: usize) -> Option<&DeviceBuffer<bf16>> {
+        let has_sinks = spec.attention(layer).sinks;
+        has_sinks.then(|| self.of_layer(layer, LayerTensor::Sinks))
+    }
+
     /// What finishing a layer's heads reads.
     pub(super) fn of_heads(&self, spec: &ModelSpec, layer: usize) -> RopeWeights {
         let queries = TensorName::Layer(layer, LayerTensor::QNorm).shape(spec)[0];
@@ -251,6 +257,11 @@ impl Weights {
                         true => Some(tensor(&names)?),
                         false => None,
                     });
+                    if spec.attention(layer).sinks {
+                        let sinks = TensorName::Layer(layer, LayerTensor::Sinks);
+                        this.vector_places.insert(sinks, this.vectors.len());
+                        this.vectors.push(tensor(&[sinks])?);
+                    }
                 }
                 _ => {}
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{DecodeMergeParams, MixedDecodeParams};
+use super::{Merge, MixedDecodeParams};
 use crate::cuda::driver::{Device, Kernel};
 use crate::cuda::error::CudaError;
 use crate::formats::gpu::Reader;
@@ -39,7 +39,7 @@ pub(super) struct Mixed {
     /// For those that are not polar, if that is another one.
     codes: Option<Instance>,
     needs: Needs,
-    pub(super) merge: Kernel<DecodeMergeParams>,
+    pub(super) merge: Merge,
     /// Whether they use the copy engine.
     pub(super) copies: bool,
 }
@@ -48,8 +48,15 @@ pub(super) struct Mixed {
 #[derive(Debug)]
 pub(super) struct Instance {
     shape: MixedShape,
+    plain: Launch,
+    /// For scores of any kind, if layers have such.
+    any: Option<Launch>,
+    threads: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Launch {
     pub(super) kernel: Kernel<MixedDecodeParams>,
-    pub(super) threads: u32,
     pub(super) grid: u32,
 }
 
@@ -108,23 +115,28 @@ enum Way {
 }
 
 impl Way {
-    /// The kernel; `None` if there is none for the head size.
-    fn name(self, shape: MixedShape) -> Option<&'static str> {
+    /// The kernel, and the same for scores of any kind; `None` if there is none for the head size.
+    fn names(self, shape: MixedShape) -> Option<[&'static str; 2]> {
+        macro_rules! both {
+            ($name:literal) => {
+                [$name, concat!($name, "_any")]
+            };
+        }
         Some(match (self, shape.head_dim, shape.sets) {
-            (Self::Bulk, 128, 1) => "decode_mixed_d128_h4",
-            (Self::Bulk, 128, 2) => "decode_mixed_d128_h8",
-            (Self::Bulk, 128, 4) => "decode_mixed_d128_h16",
-            (Self::Bulk, 64, 1) => "decode_mixed_d64_h4",
-            (Self::Bulk, 64, 2) => "decode_mixed_d64_h8",
-            (Self::Bulk, 64, 4) => "decode_mixed_d64_h16",
-            (Self::BulkPolar, 128, 1) => "decode_mixed_polar_d128_h4",
-            (Self::BulkPolar, 128, 2) => "decode_mixed_polar_d128_h8",
-            (Self::BulkPolar, 64, 1) => "decode_mixed_polar_d64_h4",
-            (Self::BulkPolar, 64, 2) => "decode_mixed_polar_d64_h8",
-            (Self::Ring, 128, 1) => "decode_mixed_ring_d128_h4",
-            (Self::Ring, 128, 2) => "decode_mixed_ring_d128_h8",
-            (Self::Ring, 64, 1) => "decode_mixed_ring_d64_h4",
-            (Self::Ring, 64, 2) => "decode_mixed_ring_d64_h8",
+            (Self::Bulk, 128, 1) => both!("decode_mixed_d128_h4"),
+            (Self::Bulk, 128, 2) => both!("decode_mixed_d128_h8"),
+            (Self::Bulk, 128, 4) => both!("decode_mixed_d128_h16"),
+            (Self::Bulk, 64, 1) => both!("decode_mixed_d64_h4"),
+            (Self::Bulk, 64, 2) => both!("decode_mixed_d64_h8"),
+            (Self::Bulk, 64, 4) => both!("decode_mixed_d64_h16"),
+            (Self::BulkPolar, 128, 1) => both!("decode_mixed_polar_d128_h4"),
+            (Self::BulkPolar, 128, 2) => both!("decode_mixed_polar_d128_h8"),
+            (Self::BulkPolar, 64, 1) => both!("decode_mixed_polar_d64_h4"),
+            (Self::BulkPolar, 64, 2) => both!("decode_mixed_polar_d64_h8"),
+            (Self::Ring, 128, 1) => both!("decode_mixed_ring_d128_h4"),
+            (Self::Ring, 128, 2) => both!("decode_mixed_ring_d128_h8"),
+            (Self::Ring, 64, 1) => both!("decode_mixed_ring_d64_h4"),
+            (Self::Ring, 64, 2) => both!("decode_mixed_ring_d64_h8"),
             _ => return None,
         })
     }
@@ -191,46 +203,68 @@ impl Way {
 
 impl Instance {
     /// None if there is no kernel for the shape, or the device cannot run it.
-    fn new(device: &Arc<Device>, way: Way, shape: MixedShape) -> Result<Option<Self>, CudaError> {
+    fn new(
+        device: &Arc<Device>,
+        way: Way,
+        shape: MixedShape,
+        any: bool,
+    ) -> Result<Option<Self>, CudaError> {
         let (shared, threads) = (way.shared_bytes(shape), way.threads(shape));
-        let Some(name) = way.name(shape) else {
+        let Some([name, of_any]) = way.names(shape) else {
             return Ok(None);
         };
         if shared > device.shared_bytes_max() {
             return Ok(None);
         }
-        let kernel = device.kernel(name, shared)?;
-        let ctas = kernel.ctas_per_multiprocessor(threads)?;
+        let launch = |name| -> Result<Launch, CudaError> {
+            let kernel: Kernel<MixedDecodeParams> = device.kernel(name, shared)?;
+            let ctas = kernel.ctas_per_multiprocessor(threads)?;
+            Ok(Launch {
+                kernel,
+                grid: (ctas * device.multiprocessors()) as u32,
+            })
+        };
         Ok(Some(Self {
             shape,
-            kernel,
+            plain: launch(name)?,
+            any: any.then(|| launch(of_any)).transpose()?,
             threads,
-            grid: (ctas * device.multiprocessors()) as u32,
         }))
+    }
+
+    /// The kernel for scores that are plain, or of any kind.
+    pub(super) fn launch(&self, is_plain: bool) -> &Launch {
+        let any = || {
+            self.any
+                .as_ref()
+                .expect("kernels were loaded for the layers")
+        };
+        if is_plain { &self.plain } else { any() }
     }
 }
 
 impl Mixed {
-    /// None if there is no kernel for the shape, or the device cannot run it.
-    pub(super) fn new(device: &Arc<Device>, shape: MixedShape) -> Result<Option<Self>, CudaError> {
+    /// None if there is no kernel for the shape, or the device cannot run it. `any`: also for
+    /// scores of any kind.
+    pub(super) fn new(
+        device: &Arc<Device>,
+        shape: MixedShape,
+        any: bool,
+    ) -> Result<Option<Self>, CudaError> {
         let copies = device.has_copy_engine();
         let (all, codes) = match copies {
             true => (Way::BulkPolar, Some(Way::Bulk)),
             false => (Way::Ring, None),
         };
-        let Some(all) = Instance::new(device, all, shape.narrow())? else {
+        let Some(all) = Instance::new(device, all, shape.narrow(), any)? else {
             return Ok(None);
         };
-        let codes = codes.map(|way| Instance::new(device, way, shape));
-        let merge = match shape.head_dim {
-            128 => "decode_merge_d128",
-            _ => "decode_merge_d64",
-        };
+        let codes = codes.map(|way| Instance::new(device, way, shape, any));
         Ok(Some(Self {
             all,
             codes: codes.transpose()?.flatten(),
             needs: Needs::Polar,
-            merge: device.kernel(merge, 0)?,
+            merge: Merge::new(device, shape.head_dim)?,
             copies,
         }))
     }
@@ -241,6 +275,10 @@ impl Mixed {
             (Some(codes), Needs::Codes) => codes,
             _ => &self.all,
         }
+    }
+
+    pub(super) fn threads(&self) -> u32 {
+        self.instance().threads
     }
 
     /// Columns of its units.

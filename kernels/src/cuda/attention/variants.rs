@@ -1,6 +1,7 @@
 //! Compiled shapes of the 16-bit decode kernels.
 
 use super::super::driver::Device;
+use super::super::error::CudaError;
 use super::{UNIT_HEADS, tile_row_bytes};
 use crate::SUB_BLOCK_TOKENS;
 
@@ -27,9 +28,33 @@ pub struct DecodeVariant {
     pub way: DecodeWay,
     /// Stages of a ring: tiles of 16 tokens of a warp, or one side of a chunk of all.
     pub stages: usize,
+    /// Name of the same kernel for scores of any kind, if there is one.
+    any: Option<&'static str>,
 }
 
 impl DecodeVariant {
+    /// The same, of which there is a kernel for scores of any kind.
+    const fn with(self, any: &'static str) -> Self {
+        Self {
+            any: Some(any),
+            ..self
+        }
+    }
+
+    /// Name of the kernel for scores of any kind (windows, soft caps, sinks).
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(super) fn any(&self) -> Result<&'static str, CudaError> {
+        let none = || CudaError::Unsupported(format!("{} for any scores", self.name));
+        self.any.ok_or_else(none)
+    }
+
+    /// Whether there is a kernel for scores of any kind.
+    pub fn takes_any_scores(&self) -> bool {
+        self.any.is_some()
+    }
+
     /// Bytes of shared memory; `kSharedBytes` of decode.cuh or decode_bulk.cuh.
     pub(super) fn shared_bytes(&self) -> usize {
         match self.way {
@@ -73,32 +98,32 @@ impl DecodeVariant {
 
 /// Every compiled decode kernel, the preferred ones first.
 pub const DECODE_VARIANTS: &[DecodeVariant] = &[
-    bulk("decode_bulk_d128_s2", 128, 2),
+    bulk("decode_bulk_d128_s2", 128, 2).with("decode_bulk_d128_s2_any"),
     bulk("decode_bulk_d128_s3", 128, 3),
-    bulk("decode_bulk_d128_s6", 128, 6),
-    bulk("decode_bulk_d64_s8", 64, 8),
-    bulk("decode_bulk_d64_s24", 64, 24),
-    ring("decode_d128_w4_s2", 128, 4, 2),
+    bulk("decode_bulk_d128_s6", 128, 6).with("decode_bulk_d128_s6_any"),
+    bulk("decode_bulk_d64_s8", 64, 8).with("decode_bulk_d64_s8_any"),
+    bulk("decode_bulk_d64_s24", 64, 24).with("decode_bulk_d64_s24_any"),
+    ring("decode_d128_w4_s2", 128, 4, 2).with("decode_d128_w4_s2_any"),
     ring("decode_d128_w4_s3", 128, 4, 3),
     ring("decode_d128_w2_s3", 128, 2, 3),
     ring("decode_d128_w2_s4", 128, 2, 4),
     ring("decode_d128_w8_s3", 128, 8, 3),
-    ring("decode_d64_w4_s4", 64, 4, 4),
+    ring("decode_d64_w4_s4", 64, 4, 4).with("decode_d64_w4_s4_any"),
     ring("decode_d64_w4_s6", 64, 4, 6),
-    ring("decode_d16_w4_s6", 16, 4, 6),
-    ring("decode_d32_w4_s6", 32, 4, 6),
-    ring("decode_d48_w4_s5", 48, 4, 5),
-    ring("decode_d80_w4_s3", 80, 4, 3),
-    ring("decode_d96_w4_s2", 96, 4, 2),
-    ring("decode_d112_w4_s2", 112, 4, 2),
-    ring("decode_d144_w2_s2", 144, 2, 2),
-    ring("decode_d160_w2_s2", 160, 2, 2),
-    ring("decode_d176_w2_s2", 176, 2, 2),
-    ring("decode_d192_w2_s2", 192, 2, 2),
-    ring("decode_d208_w2_s2", 208, 2, 2),
-    ring("decode_d224_w2_s2", 224, 2, 2),
-    ring("decode_d240_w2_s2", 240, 2, 2),
-    ring("decode_d256_w2_s2", 256, 2, 2),
+    ring("decode_d16_w4_s6", 16, 4, 6).with("decode_d16_w4_s6_any"),
+    ring("decode_d32_w4_s6", 32, 4, 6).with("decode_d32_w4_s6_any"),
+    ring("decode_d48_w4_s5", 48, 4, 5).with("decode_d48_w4_s5_any"),
+    ring("decode_d80_w4_s3", 80, 4, 3).with("decode_d80_w4_s3_any"),
+    ring("decode_d96_w4_s2", 96, 4, 2).with("decode_d96_w4_s2_any"),
+    ring("decode_d112_w4_s2", 112, 4, 2).with("decode_d112_w4_s2_any"),
+    ring("decode_d144_w2_s2", 144, 2, 2).with("decode_d144_w2_s2_any"),
+    ring("decode_d160_w2_s2", 160, 2, 2).with("decode_d160_w2_s2_any"),
+    ring("decode_d176_w2_s2", 176, 2, 2).with("decode_d176_w2_s2_any"),
+    ring("decode_d192_w2_s2", 192, 2, 2).with("decode_d192_w2_s2_any"),
+    ring("decode_d208_w2_s2", 208, 2, 2).with("decode_d208_w2_s2_any"),
+    ring("decode_d224_w2_s2", 224, 2, 2).with("decode_d224_w2_s2_any"),
+    ring("decode_d240_w2_s2", 240, 2, 2).with("decode_d240_w2_s2_any"),
+    ring("decode_d256_w2_s2", 256, 2, 2).with("decode_d256_w2_s2_any"),
 ];
 
 const fn bulk(name: &'static str, head_dim: usize, stages: usize) -> DecodeVariant {
@@ -107,6 +132,7 @@ const fn bulk(name: &'static str, head_dim: usize, stages: usize) -> DecodeVaria
         head_dim,
         way: DecodeWay::Bulk,
         stages,
+        any: None,
     }
 }
 
@@ -116,14 +142,15 @@ const fn ring(name: &'static str, head_dim: usize, warps: usize, stages: usize) 
         head_dim,
         way: DecodeWay::Ring { warps },
         stages,
+        any: None,
     }
 }
 
 /// The kernel for steps of few units, all of them whole sequences or all under way at once: one CTA
 /// of a multiprocessor with all of the shared memory, the same arithmetic to the bit.
 pub(super) const DEEP_VARIANTS: [DecodeVariant; 2] = [
-    bulk("decode_bulk_d128_s6", 128, 6),
-    bulk("decode_bulk_d64_s24", 64, 24),
+    bulk("decode_bulk_d128_s6", 128, 6).with("decode_bulk_d128_s6_any"),
+    bulk("decode_bulk_d64_s24", 64, 24).with("decode_bulk_d64_s24_any"),
 ];
 
 #[cfg(all(test, feature = "cuda-emulator"))]

@@ -1,7 +1,7 @@
 //! One step's walk over the model's operations.
 
 use super::{Activations, Forward, Work};
-use crate::cuda::attention::Queries;
+use crate::cuda::attention::{Queries, ScoreSpec, ScoredLayer};
 use crate::cuda::codecs::Codecs;
 use crate::cuda::driver::{DeviceBuffer, Stream};
 use crate::cuda::error::CudaError;
@@ -119,7 +119,12 @@ impl Forward {
         let heads = ops
             .heads
             .params(work.rows, &of_layer, of_heads, table, &a.qkv);
-        let finishes = |decode| attention.finishes(decode, &of_layer);
+        let scored = ScoredLayer {
+            index: layer,
+            scores: ScoreSpec::of(spec.attention(layer)),
+            sinks: weights.sinks(spec, layer).map_or(0, |sinks| sinks.ptr()),
+        };
+        let finishes = |decode| attention.finishes(step, decode, &of_layer, &scored.scores);
         let queries = if work.decode.is_some_and(finishes) && !work.prefill {
             Queries::Projected(&of_layer, heads)
         } else {
@@ -130,6 +135,7 @@ impl Forward {
         };
         if let Some(decode) = work.decode {
             let attended = &mut a.attended;
+            let layer = &scored;
             attention.decode(stream, decode, step, arena, pages, layer, queries, attended)?;
         }
         let turns = match work.prefill {
@@ -140,7 +146,8 @@ impl Forward {
             if let Some(codecs) = &mut codecs {
                 codecs.dequantise_layer(stream, arena, layer, turn)?;
             }
-            attention.prefill(stream, step, arena, (layer, turn), &a.q, &mut a.attended)?;
+            let turn = (&scored, turn);
+            attention.prefill(stream, step, arena, turn, &a.q, &mut a.attended)?;
         }
         Ok(())
     }

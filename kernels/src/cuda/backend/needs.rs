@@ -7,11 +7,10 @@ use super::{CudaBackend, CudaConfig};
 use crate::cuda::codecs::{Codecs, Scratch, supports};
 use crate::cuda::driver::{Device, Gemm};
 use crate::cuda::products::Products;
-use crate::cuda::program::FEATURES;
 use crate::cuda::tables::DeviceTables;
 use crate::cuda::weights::{LoadError, PLAIN, PackPlan};
 use crate::kv::KvLayout;
-use crate::model::{Feature, ModelSpec, TensorName, WeightSource};
+use crate::model::{ModelSpec, TensorName, WeightSource};
 
 /// What the driver rounds large allocations up to.
 const GRANULE_BYTES: usize = 2 << 20;
@@ -75,11 +74,6 @@ impl CudaBackend {
             // With and without sequences that are cut, with and without shrunk blocks.
             graphs: RECORDED.len() * buckets(config).len() * spec.layers.len() * GRAPH_LAYER_BYTES,
         })
-    }
-
-    /// Whether it computes what some models need beyond a plain layer.
-    pub fn computes(feature: Feature) -> bool {
-        FEATURES.contains(&feature)
     }
 
     /// Whether there are kernels for every page of a layout.

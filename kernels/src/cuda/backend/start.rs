@@ -7,12 +7,12 @@ use super::activations::Activations;
 use super::{CudaBackend, Forward, LogitRows};
 use crate::backend::BlockTables;
 use crate::cuda::arena::DeviceArena;
-use crate::cuda::attention::{Attention, DecodeWork};
+use crate::cuda::attention::{Attention, DecodeWork, ScoreSpec};
 use crate::cuda::codecs::{Codecs, Scratch};
 use crate::cuda::driver::{Device, Event, Stream};
 use crate::cuda::error::CudaError;
 use crate::cuda::ops::{HeadSpec, Ops};
-use crate::cuda::plan::SplitRule;
+use crate::cuda::plan::{SplitRule, Windows};
 use crate::cuda::products::Products;
 use crate::cuda::program::{FEATURES, Program};
 use crate::cuda::sample::Sampling;
@@ -116,6 +116,7 @@ impl CudaBackend {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError<W::Error>> {
         spec.validate()?;
+        spec.refuse_beyond("the CUDA backend", &FEATURES)?;
         device.bind()?;
         // Refuses what it cannot run before anything is read.
         config.ops(device, &spec)?;
@@ -168,10 +169,13 @@ impl CudaBackend {
             )));
         }
         let scratch = Scratch::of(pages, config.frames, &capacity);
+        let layers = 0..spec.layers.len();
+        let scores: Vec<_> = layers.map(|l| ScoreSpec::of(spec.attention(l))).collect();
         let mut attention = Attention::new(
             device,
             geometry,
             HeadSpec::of(spec.attention(0), &spec.ropes),
+            &scores,
             (capacity.seqs, capacity.blocks),
             // No scheduler drafts tokens yet.
             1,
@@ -296,10 +300,12 @@ impl CudaBackend {
         let geometry = spec.kv_geometry();
         let pages = KvLayout::unshrunk(geometry, geometry.frame_layout());
         let tables = config.capacity.tables(&pages, config.frames);
-        StepBuffers::bytes(&config.capacity, &tables, (geometry, spec.heads().q_heads))
+        let (q_heads, windows) = (spec.heads().q_heads, Windows::of_model(spec));
+        StepBuffers::bytes(&config.capacity, &tables, (geometry, q_heads), &windows)
             + Attention::scratch_bytes(
                 spec.kv_geometry(),
-                spec.heads().q_heads,
+                q_heads,
+                &windows,
                 (config.capacity.seqs, config.capacity.blocks),
             )
             + Activations::bytes(spec, config.capacity.rows, config.logit_rows)

@@ -100,7 +100,8 @@ impl HeadsProbe {
         let AttentionProbe {
             attention, step, ..
         } = &self.attention;
-        attention.finishes(decode_work(step, false), &self.spec)
+        let scores = &self.attention.scores;
+        attention.finishes(step, decode_work(step, false, false), &self.spec, scores)
     }
 
     /// The projection `[rows][(q_heads + 2 * kv_heads) * head_dim]`; bias, Q's norm and K's, empty
@@ -208,6 +209,7 @@ impl HeadsProbe {
         finishing: bool,
     ) -> Result<(Vec<bf16>, Vec<u8>), CudaError> {
         let heads = self.heads()?;
+        let scored = self.attention.scored(layer);
         let AttentionProbe {
             stream,
             arena: pool,
@@ -228,8 +230,8 @@ impl HeadsProbe {
             ops.append(stream, step.rows, step, pool, layer, heads, q)?;
             Queries::Finished(q)
         };
-        let work = decode_work(step, false);
-        attention.decode(stream, work, step, pool, None, layer, queries, out)?;
+        let work = decode_work(step, false, false);
+        attention.decode(stream, work, step, pool, None, &scored, queries, out)?;
         stream.synchronize()?;
         out.read(0, &mut outputs)?;
         Ok((outputs, pages(pool)?))

@@ -3,6 +3,7 @@
 mod heads;
 mod rope;
 mod rotate_back;
+mod scores;
 mod widths;
 
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use crate::kv::{KvGeometry, Side};
 use super::reference::{attend_scaled, relative_error};
 use super::table::Report;
 use super::{Pages, Rng};
+pub(super) use scores::{Scoring, check as check_scores, check_quick as check_scores_quick};
 
 /// P and the output are rounded to bf16: 2^-9 each, and some room.
 pub(super) const ATTENTION_LIMIT: f64 = 6e-3;

@@ -50,6 +50,20 @@ pub fn heads(device: &Arc<Device>, quick: bool) -> Result<bool, ProbeError> {
     Ok(report.finish())
 }
 
+/// Attention of layers with windows, soft caps and sinks, at 16 bit and over pages of any format;
+/// prints a table; whether all passed. `quick`: few and short cases.
+pub fn scores(device: &Arc<Device>, quick: bool) -> Result<bool, ProbeError> {
+    let mut report = Report::default();
+    if quick {
+        attention::check_scores_quick(device, &mut report)?;
+        mixed::check_scores_quick(device, &mut report)?;
+    } else {
+        attention::check_scores(device, &mut report)?;
+        mixed::check_scores(device, &mut report)?;
+    }
+    Ok(report.finish())
+}
+
 /// Matrix products and whole models; prints a table; whether all passed.
 pub fn models(device: &Arc<Device>) -> Result<bool, ProbeError> {
     let mut report = Report::default();

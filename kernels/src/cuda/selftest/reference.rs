@@ -2,17 +2,25 @@
 
 use half::bf16;
 
-/// Attention of one query over `keys` and `values`, `[tokens][head_dim]`.
-pub(super) fn attend<T: Copy + Into<f32>>(q: &[bf16], keys: &[T], values: &[T]) -> Vec<f64> {
-    attend_scaled(q, keys, values, 1.0 / (q.len() as f64).sqrt())
-}
-
-/// The same of scores that are multiplied with `scale`.
+/// Attention of one query over `keys` and `values`, `[tokens][head_dim]`, of scores that are
+/// multiplied with `scale`.
 pub(super) fn attend_scaled<T: Copy + Into<f32>>(
     q: &[bf16],
     keys: &[T],
     values: &[T],
     scale: f64,
+) -> Vec<f64> {
+    attend_scored(q, keys, values, scale, (None, None))
+}
+
+/// The same of scores `s` that become `cap * tanh(s / cap)`, beside a sink that has a score and no
+/// value.
+pub(super) fn attend_scored<T: Copy + Into<f32>>(
+    q: &[bf16],
+    keys: &[T],
+    values: &[T],
+    scale: f64,
+    (cap, sink): (Option<f64>, Option<f64>),
 ) -> Vec<f64> {
     let d = q.len();
     let q: Vec<f32> = q.iter().map(|v| v.to_f32()).collect();
@@ -25,10 +33,12 @@ pub(super) fn attend_scaled<T: Copy + Into<f32>>(
                 .sum::<f64>()
                 * scale
         })
+        .map(|s| cap.map_or(s, |cap| cap * (s / cap).tanh()))
         .collect();
     let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let top = sink.map_or(top, |sink| top.max(sink));
     let mut out = vec![0.0; d];
-    let mut sum = 0.0;
+    let mut sum = sink.map_or(0.0, |sink| (sink - top).exp());
     for (score, v) in scores.iter().zip(values.chunks_exact(d)) {
         let p = (score - top).exp();
         sum += p;

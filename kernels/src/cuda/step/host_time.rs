@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::BLOCK_TOKENS;
 use crate::backend::{BlockTables, SeqRows, StepLimits, TableDelta};
-use crate::cuda::attention::Attention;
+use crate::cuda::attention::{Attention, ScoreSpec};
 use crate::cuda::ops::HeadSpec;
 use crate::kv::KvGeometry;
 
@@ -78,6 +78,7 @@ fn host_time_of_a_decode_step() {
             &device,
             geometry,
             heads,
+            &[ScoreSpec::default()],
             (SEQS, blocks),
             1,
             rule,

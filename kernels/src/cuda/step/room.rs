@@ -1,7 +1,7 @@
 //! Steps have room for what kernels look at.
 
 use super::*;
-use crate::cuda::attention::Attention;
+use crate::cuda::attention::{Attention, ScoreSpec};
 use crate::cuda::ops::HeadSpec;
 use crate::formats::FormatId as F;
 use crate::kv::KvGeometry;
@@ -28,8 +28,20 @@ fn a_step_has_room_for_the_units_of_any_kernel() {
         let heads = HeadSpec::plain(geometry, kv_heads * group);
         let rule = SplitRule::default();
         let size = (seqs, blocks);
-        let mut attention =
-            Attention::new(&device, geometry, heads, size, 1, rule, (None, None)).unwrap();
+        let mut attention = {
+            let scores = [ScoreSpec::default()];
+            Attention::new(
+                &device,
+                geometry,
+                heads,
+                &scores,
+                size,
+                1,
+                rule,
+                (None, None),
+            )
+            .unwrap()
+        };
         assert!(attention.take_formats(&layout));
         assert_eq!(attention.columns().of_unit, if group > 8 { 16 } else { 4 });
         let capacity = StepCapacity {
@@ -38,6 +50,6 @@ fn a_step_has_room_for_the_units_of_any_kernel() {
             blocks,
         };
         let step = StepBuffers::new(&device, capacity, Default::default(), rule, &attention);
-        assert!(step.unwrap().sections.units.len() >= attention.units_max() * UNIT_WORDS);
+        assert!(step.unwrap().sections.decode[0].units.len() >= attention.room(0) * UNIT_WORDS);
     }
 }

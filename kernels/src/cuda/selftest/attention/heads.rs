@@ -87,7 +87,7 @@ fn one(
     let seqs: Vec<_> = lengths.iter().map(|n| (n - 1, 1)).collect();
     let case = Case::new(head_dim, group, &seqs, 1.0, 12);
     let mut attention = case.probe(device, None, None)?;
-    attention.spread(Some(spread));
+    attention.spread(spread);
     attention.load(&case.pages.input)?;
     let mut probe = HeadsProbe::new(device, attention, options)?;
     let name = format!(

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::super::Rng;
+use super::super::attention::Scoring;
 use super::super::attention::differing;
 use super::super::records::{encoded, put, ranges};
-use super::super::reference::{attend, relative_error};
-use crate::BLOCK_TOKENS;
+use super::super::reference::{attend_scored, relative_error};
 use crate::backend::{StepInput, TableBuilder};
 use crate::cuda::driver::Device;
 use crate::cuda::probe::{AttentionProbe, ProbeError};
 use crate::cuda::step::StepCapacity;
 use crate::formats::{FormatId as F, RecordShape};
 use crate::kv::{KvGeometry, KvLayout, Side};
+use crate::{BLOCK_TOKENS, SUB_BLOCK_TOKENS};
 
 /// Formats of keys and values at the positions after the first; those with polar keys come last.
 pub(super) const PAIRS: [(F, F); 16] = [
@@ -174,6 +175,9 @@ pub(super) struct Case {
     q: Vec<bf16>,
     /// What the last layer's pages hold, `[sequence][KV head][side][tokens][head_dim]`.
     values: Vec<Vec<[Vec<f32>; 2]>>,
+    /// Position and frames of each block of each sequence.
+    blocks: Vec<Vec<(u16, Vec<u32>)>>,
+    scoring: Scoring,
 }
 
 impl Case {
@@ -223,6 +227,8 @@ impl Case {
                 blocks: lengths.len() * lengths.iter().map(|n| blocks(*n)).max().unwrap_or(0),
             },
             values: Vec::new(),
+            blocks: Vec::new(),
+            scoring: Scoring::default(),
             group,
             rows,
             frames,
@@ -234,6 +240,7 @@ impl Case {
             this.input
                 .push_seq(seq as u32, (tokens - rows) as u32, &new);
             this.values.push(vec![Default::default(); pages.kv_heads]);
+            this.blocks.push(Vec::new());
             for block in 0..blocks(tokens) {
                 let is_open = (block + 1) * BLOCK_TOKENS > tokens - rows;
                 let at = if is_open { 0 } else { position(seq, block) };
@@ -244,10 +251,37 @@ impl Case {
                 let values = (contents.values)(seq, block);
                 let keys = |token| ((contents.keys)(block, token), contents.offset);
                 this.add_block(at, filled, &frames, (keys, values), &mut rng);
+                this.blocks[seq].push((at, frames));
             }
         }
         tables.take_deltas(&mut this.input.deltas);
         this
+    }
+
+    /// Does with scores what `scoring` says. What no row sees becomes NaN: shrunk blocks, and 16
+    /// tokens at a time of others.
+    pub(super) fn scored(mut self, scoring: Scoring) -> Self {
+        for (seq, blocks) in self.input.seqs.iter().zip(&self.blocks) {
+            let hidden = scoring.first_seen(seq.position as usize);
+            for (index, (position, frames)) in blocks.iter().enumerate() {
+                let of_block = hidden
+                    .saturating_sub(index * BLOCK_TOKENS)
+                    .min(BLOCK_TOKENS);
+                for record in 0..self.layout.geometry().records() {
+                    let parts = ranges(&self.layout, *position, record, frames);
+                    let gone = match position {
+                        0 => of_block / SUB_BLOCK_TOKENS,
+                        _ if of_block == BLOCK_TOKENS => parts.len(),
+                        _ => 0,
+                    };
+                    for part in parts.into_iter().take(gone) {
+                        self.pool[part].fill(0xff);
+                    }
+                }
+            }
+        }
+        self.scoring = scoring;
+        self
     }
 
     /// A block of the last sequence. `keys`: what a token's are multiplied by and, some channels,
@@ -326,6 +360,9 @@ impl Case {
             self.rows,
             self.capacity,
         )?;
+        if !self.scoring.spec.is_plain() {
+            probe.score(self.scoring.spec, &self.scoring.sinks)?;
+        }
         if let Some(blocks) = cut {
             probe.cut_finely(blocks);
         }
@@ -402,8 +439,11 @@ impl Case {
             let [keys, values] = &self.values[row / self.rows][i / self.group % kv_heads];
             // Tokens behind its own are those of later rows.
             let seen = keys.len() - (self.rows - 1 - row % self.rows) * d;
-            let (keys, values) = (&keys[..seen], &values[..seen]);
-            relative_error(out.iter().copied(), &attend(q, keys, values))
+            let first = self.scoring.first_seen(seen / d - 1) * d;
+            let (keys, values) = (&keys[first..seen], &values[first..seen]);
+            let (scale, of_scores) = (1.0 / (d as f64).sqrt(), self.scoring.of(i % self.q_heads()));
+            let wanted = attend_scored(q, keys, values, scale, of_scores);
+            relative_error(out.iter().copied(), &wanted)
         };
         heads.enumerate().map(error).fold(0.0, f64::max)
     }

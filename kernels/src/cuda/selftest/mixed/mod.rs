@@ -2,6 +2,7 @@
 //! dequantise.
 
 mod case;
+mod scores;
 
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use crate::cuda::driver::Device;
 use crate::cuda::probe::ProbeError;
 use crate::formats::FormatId as F;
 use case::{CODES, CUT, Case, Contents, Formats, KV_HEADS, PAIRS};
+pub(super) use scores::{check as check_scores, check_quick as check_scores_quick};
 
 /// Queries times ranges are rounded to fp16, they and probabilities times ranges to 16-bit
 /// integers, the output to bf16.

@@ -1,0 +1,73 @@
+//! What layers do with scores beside scaling them.
+
+use crate::cuda::params::DevicePtr;
+use crate::cuda::plan::Windows;
+use crate::model::AttentionSpec;
+
+/// What a layer does with scores beside scaling them.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct ScoreSpec {
+    /// [`AttentionSpec::window`].
+    pub window: Option<usize>,
+    /// [`AttentionSpec::soft_cap`].
+    pub soft_cap: Option<f32>,
+    /// [`AttentionSpec::sinks`].
+    pub sinks: bool,
+}
+
+impl ScoreSpec {
+    /// Of a layer's attention.
+    pub(in crate::cuda) fn of(attention: &AttentionSpec) -> Self {
+        Self {
+            window: attention.window,
+            soft_cap: attention.soft_cap,
+            sinks: attention.sinks,
+        }
+    }
+
+    /// Whether kernels need not know of it.
+    pub(in crate::cuda) fn is_plain(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Of layers.
+    pub(in crate::cuda) fn windows(layers: &[Self]) -> Windows {
+        Windows::of(layers.iter().map(|layer| layer.window))
+    }
+}
+
+/// A layer to attend in.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::cuda) struct ScoredLayer {
+    pub(in crate::cuda) index: usize,
+    pub(in crate::cuda) scores: ScoreSpec,
+    /// `[q_heads]` in bf16, if it has sinks.
+    pub(in crate::cuda) sinks: DevicePtr,
+}
+
+impl ScoredLayer {
+    pub(in crate::cuda) fn params(&self) -> ScoreParams {
+        let ScoreSpec {
+            window, soft_cap, ..
+        } = self.scores;
+        ScoreParams {
+            sinks: self.sinks,
+            cap: soft_cap.map_or(0.0, |cap| cap * std::f32::consts::LOG2_E),
+            cap_exponent: soft_cap.map_or(0.0, |cap| 2.0 / cap),
+            window: window.map_or(u32::MAX, |w| u32::try_from(w).unwrap_or(u32::MAX)),
+            reserved: 0,
+        }
+    }
+}
+
+/// `ebb::ScoreParams` of attention/scores.cuh.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(in crate::cuda) struct ScoreParams {
+    sinks: DevicePtr,
+    cap: f32,
+    cap_exponent: f32,
+    window: u32,
+    reserved: u32,
+}
+const _: () = assert!(size_of::<ScoreParams>() == 24);
