@@ -7,6 +7,7 @@ pub mod engine_args;
 pub mod front_ends;
 #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
 pub mod gpu;
+pub mod kv_memory;
 pub mod online;
 pub mod report;
 pub mod simulate;

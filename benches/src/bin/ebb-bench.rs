@@ -10,6 +10,7 @@ use clap::Parser;
 enum Command {
     Cpu(ebb_benches::cpu::Args),
     FrontEnds(ebb_benches::front_ends::Args),
+    KvMemory(ebb_benches::kv_memory::Args),
     Online(Box<ebb_benches::online::Args>),
     Simulate(Box<ebb_benches::simulate::Args>),
     Startup(Box<ebb_benches::startup::Args>),
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
     let result = match Command::parse() {
         Command::Cpu(args) => ebb_benches::cpu::run(&args),
         Command::FrontEnds(args) => ebb_benches::front_ends::run(&args),
+        Command::KvMemory(args) => ebb_benches::kv_memory::run(&args),
         Command::Online(args) => ebb_benches::online::run(&args),
         Command::Simulate(args) => ebb_benches::simulate::run(&args),
         Command::Startup(args) => ebb_benches::startup::run(&args),
