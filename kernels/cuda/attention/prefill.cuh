@@ -67,6 +67,36 @@ struct PrefillAttention {
   };
   using Frames = std::conditional_t<kEven, EvenFrames, OwnFrames>;
 
+  // Scores in place of products: those of keys `first` + 8 i (+ 1). Positions before a window become
+  // -infinity, if there are such.
+  static __device__ __forceinline__ void settle_scores(const PrefillParams& p,
+                                                       float (&x)[kKeys / 8][4], uint32_t first,
+                                                       const uint32_t (&limit)[2], bool hides) {
+#pragma unroll
+    for (int i = 0; i < kKeys / 8; i++) {
+#pragma unroll
+      for (int e = 0; e < 4; e++) x[i][e] *= p.scale_log2;
+    }
+    if (p.scores.cap != 0.f) {
+#pragma unroll
+      for (int i = 0; i < kKeys / 8; i++) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) x[i][e] = capped(p.scores, x[i][e]);
+      }
+    }
+    if (!hides) return;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      const int hidden = static_cast<int>(first_seen(p.scores, limit[r] - 1) - first);
+#pragma unroll
+      for (int i = 0; i < kKeys / 8; i++) {
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+          if (8 * i + e < hidden) x[i][2 * r + e] = -INFINITY;
+      }
+    }
+  }
+
   static __device__ __forceinline__ void run(const PrefillParams& p, uint8_t* sm) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const uint32_t kv_head = blockIdx.x, group = p.q_heads / p.kv_heads;
@@ -79,10 +109,16 @@ struct PrefillAttention {
     const uint32_t kv_end = tile.position + tile.rows;
     const uint32_t steps = (kv_end + kKeys - 1) / kKeys,
                    last_sub_block = (kv_end - 1) / kSubBlockTokens;
-    // of the tile, and of its last row
-    const uint32_t first = ANY ? first_seen(p.scores, tile.position) : 0,
-                   last_first = ANY ? first_seen(p.scores, kv_end - 1) : 0,
-                   first_step = first / kKeys;
+    // The first position that the tile sees; computed where it is needed.
+    auto first_of_tile = [&] {
+      return ANY ? first_seen(p.scores, computed_here(tile.position)) : 0;
+    };
+    const uint32_t first_step = first_of_tile() / kKeys;
+    // Of a step, the sub-block `i`, or another where that is not read.
+    auto sub_block_of = [&](uint32_t step, uint32_t i) {
+      const uint32_t at = min(step * kSubBlocksPerStep + i, last_sub_block);
+      return ANY ? max(at, first_of_tile() / kSubBlockTokens) : at;
+    };
 
     const uint32_t row8 = lane % 8, mat = lane / 8;
     // B operand of Q K^T
@@ -98,7 +134,7 @@ struct PrefillAttention {
       if constexpr (kEven) {
 #pragma unroll
         for (int i = 0; i < kSubBlocksPerStep; i++) {
-          const uint32_t sub_block = min(step * kSubBlocksPerStep + i, last_sub_block);
+          const uint32_t sub_block = sub_block_of(step, i);
           frames.k[i] = sub_block_frame(p.pages, tile.first_block, sub_block, place_k.slot);
           frames.v[i] = sub_block_frame(p.pages, tile.first_block, sub_block, place_v.slot);
         }
@@ -106,15 +142,14 @@ struct PrefillAttention {
 #pragma unroll
         for (int i = 0; i < kOwn; i++) {
           const uint32_t own = i * kWarps + warp;
-          const uint32_t sub_block =
-              min(step * kSubBlocksPerStep + own % kSubBlocksPerStep, last_sub_block);
+          const uint32_t sub_block = sub_block_of(step, own % kSubBlocksPerStep);
           frames.of[i] = sub_block_frame(p.pages, tile.first_block, sub_block,
                                          own < kSubBlocksPerStep ? place_k.slot : place_v.slot);
         }
       }
     };
     // Rows past the end hold anything, and nobody sees those before the first: none is read.
-    auto is_read = [&](uint32_t row) { return row < kv_end && (!ANY || row >= first); };
+    auto is_read = [&](uint32_t row) { return row < kv_end && (!ANY || row >= first_of_tile()); };
     auto copy = [&](uint32_t step) {
       const uint32_t buffer = shared + (step % 2) * 2 * kSide;
       if constexpr (kEven) {
@@ -137,14 +172,14 @@ struct PrefillAttention {
 #pragma unroll
         for (int i = 0; i < kOwn; i++) {
           const uint32_t own = i * kWarps + warp;
-          const uint32_t start = step * kKeys + own % kSubBlocksPerStep * kSubBlockTokens;
+          const uint32_t first = step * kKeys + own % kSubBlocksPerStep * kSubBlockTokens;
           const uint32_t offset = own < kSubBlocksPerStep ? place_k.offset : place_v.offset;
           const uint8_t* src = frame_address(p.pages, frames.of[i], offset) + lane * 16;
 #pragma unroll
           for (int k = 0; k < D / 16; k++) {  // 32 chunks at once
             const uint32_t at = k * 32 + here, row = at / kChunks;
             cp_async16_zfill(buffer + own * kTile + Tile<D>::at(row, at % kChunks), src + k * 512,
-                             is_read(start + row) ? 16 : 0);
+                             is_read(first + row) ? 16 : 0);
           }
         }
       }
@@ -156,13 +191,12 @@ struct PrefillAttention {
 
     // A operand: rows g and g + 8 of this warp's 16.
     uint32_t q[kSteps][4];
-    uint32_t from[2], limit[2];  // positions this row may see: below `limit`, from `from` on
+    uint32_t limit[2];  // positions this row may see: below `limit`
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const uint32_t m = warp * 16 + g + 8 * r, token = m / group, head = m - token * group;
       const bool valid = token < tile.rows;
       limit[r] = valid ? tile.position + token + 1 : kv_end;
-      from[r] = ANY && valid ? first_seen(p.scores, tile.position + token) : first;
       const bf16* row = p.q + static_cast<uint64_t>(tile.first_row + token) * p.q_stride +
                         (kv_head * group + head) * D;
 #pragma unroll
@@ -202,14 +236,14 @@ struct PrefillAttention {
       }
       float top[2] = {m[0], m[1]};
       const bool masked = (step + 1) * kKeys > tile.position + 1;
-      const bool hidden = ANY && step * kKeys < last_first;
+      if (ANY)
+        settle_scores(p, x, step * kKeys + 2 * t, limit,
+                      step * kKeys < first_seen(p.scores, kv_end - 1));
 #pragma unroll
       for (int i = 0; i < kKeys / 8; i++) {
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-          x[i][e] *= p.scale_log2;
-          if (ANY && p.scores.cap != 0.f) x[i][e] = capped(p.scores, x[i][e]);
-          if (hidden && step * kKeys + i * 8 + 2 * t + e % 2 < from[e / 2]) x[i][e] = -INFINITY;
+          if (!ANY) x[i][e] *= p.scale_log2;
           if (masked && step * kKeys + i * 8 + 2 * t + e % 2 >= limit[e / 2]) x[i][e] = -INFINITY;
           top[e / 2] = fmaxf(top[e / 2], x[i][e]);
         }
