@@ -7,7 +7,7 @@ use ebb_kernels::BLOCK_TOKENS;
 use ebb_kernels::backend::Backend;
 use ebb_kernels::cuda::{CudaBackend, CudaConfig, CudaError, Device, Gradients, StepCapacity};
 use ebb_kernels::kv::KvLayout;
-use ebb_kernels::model::{Feature, Rotated};
+use ebb_kernels::model::Rotated;
 use ebb_models::model::LoadedModel;
 
 use super::backend::loading_bar;
@@ -43,10 +43,6 @@ impl CudaDevice {
             Ok((_, total)) => format!("{}, {:.1} GiB", self.0.name(), gib(total as u64)),
             Err(_) => self.0.name().to_owned(),
         }
-    }
-
-    pub(super) fn computes(&self, feature: Feature) -> bool {
-        CudaBackend::computes(feature)
     }
 
     pub(super) fn check_pages(&self, layout: &KvLayout) -> Result<(), DeviceError> {

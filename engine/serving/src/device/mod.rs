@@ -16,8 +16,6 @@ use std::time::Duration;
 
 use ebb_kernels::formats::FormatId;
 use ebb_kernels::kv::{KvGeometry, KvLayout};
-use ebb_kernels::model::Feature;
-use ebb_models::model::LoadedModel;
 
 use crate::kv_pages::PageFormats;
 
@@ -54,15 +52,6 @@ impl Device {
                     Ok(Self::Cpu)
                 }
             },
-        }
-    }
-
-    /// Limits a model to what this device computes of it, where that can be done; a note says so.
-    pub fn limit(&self, model: &mut LoadedModel) {
-        match self {
-            Self::Cpu => {}
-            Self::Cuda(device) if device.computes(Feature::Window) => {}
-            Self::Cuda(_) => model.limit_to_windows("a GPU"),
         }
     }
 

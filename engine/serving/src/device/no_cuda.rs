@@ -2,7 +2,6 @@
 
 use ebb_kernels::backend::Backend;
 use ebb_kernels::kv::KvLayout;
-use ebb_kernels::model::Feature;
 use ebb_models::model::LoadedModel;
 
 use super::{BackendOptions, Budget, DeviceError, StepSizes};
@@ -17,10 +16,6 @@ impl CudaDevice {
     }
 
     pub(super) fn description(&self) -> String {
-        match *self {}
-    }
-
-    pub(super) fn computes(&self, _: Feature) -> bool {
         match *self {}
     }
 

@@ -59,7 +59,6 @@ pub fn start_on(
     if let Some(problem) = template.as_ref().and_then(ChatTemplate::problem) {
         tracing::warn!("{problem}; prompts are answered, chats are refused (see --chat-template)");
     }
-    config.device.limit(&mut model);
     for note in &model.notes {
         tracing::warn!("{note}");
     }

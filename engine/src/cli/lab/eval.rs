@@ -75,7 +75,7 @@ impl EvalArgs {
         let path = self.text.display();
         let text = read_text(&self.text).map_err(CliError::io(format!("read {path}")))?;
         let device = self.run.device.open()?;
-        let mut opened = self.run.open(&device)?;
+        let mut opened = self.run.open()?;
         let tokens = opened.tokenizer.encode(&text, false, true);
         let tokens =
             tokens.map_err(|e| CliError::Usage(format!("{path} cannot be tokenised: {e}")))?;

@@ -135,7 +135,7 @@ impl ReplayArgs {
     pub(super) fn run(&self) -> Result<(), CliError> {
         self.run.check()?;
         let device = self.run.device.open()?;
-        let mut opened = self.run.open(&device)?;
+        let mut opened = self.run.open()?;
         let vocab = opened.model.spec.vocab;
         let (header, rest) = read(&self.file, &opened.model.identity(), vocab)?;
         if header.expand_weights != self.run.model.expand_weights() {

@@ -63,15 +63,14 @@ impl TrialArgs {
         Ok(())
     }
 
-    /// Opens the model for a device, without its weights.
+    /// Opens the model, without its weights.
     ///
     /// # Errors
     /// When it cannot be used.
-    pub(super) fn open(&self, device: &Device) -> Result<Opened, CliError> {
+    pub(super) fn open(&self) -> Result<Opened, CliError> {
         let cache_dir = self.model.cache_dir.clone();
         let (format, quantisation) = (self.model.load_format(), self.model.quantization());
         let mut opened = ebb_models::open_as(self.model.name(), cache_dir, format, quantisation)?;
-        device.limit(&mut opened.model);
         tell_notes(&mut opened);
         Ok(opened)
     }

@@ -123,7 +123,7 @@ impl CalibrateArgs {
             text += &read.map_err(CliError::io(format!("read {}", path.display())))?;
         }
         let device = self.run.device.open()?;
-        let mut opened = self.run.open(&device)?;
+        let mut opened = self.run.open()?;
         if self.method != MethodName::Measured {
             opened.model.limit_to_windows("calibration by gradients");
             tell_notes(&mut opened);
