@@ -16,6 +16,7 @@ pub mod prompts;
 pub mod sample;
 pub mod shrunk_attention;
 pub mod step;
+pub mod windows;
 
 /// What `check` checks.
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -30,6 +31,8 @@ pub enum Part {
     Formats,
     /// Decode and prefill attention
     Attention,
+    /// Attention with windows, soft caps and sinks
+    Scores,
     /// Attention at 16 bit, RoPE and norms of heads of every width
     Heads,
     /// Draws from logits
@@ -44,6 +47,7 @@ impl Part {
             Self::Models => selftest::models(device)?,
             Self::Formats => selftest::formats(device)?,
             Self::Attention => selftest::attention(device, quick)?,
+            Self::Scores => selftest::scores(device, quick)?,
             Self::Heads => selftest::heads(device, quick)?,
             Self::Sampling => selftest::sampling(device)?,
         })
@@ -93,6 +97,28 @@ pub enum Command {
         /// q_len 4,of all`
         #[arg(long, value_delimiter = ',', conflicts_with_all = ["kernels", "rules"])]
         shrunk: Vec<String>,
+    },
+    /// Time decode attention of layers with a window, and of the same that see all tokens, in
+    /// shapes of gpt-oss (with sinks) and Gemma 3 12B, cold L2, graph-replayed, median; prints CSV
+    Windows {
+        /// Timed runs of each
+        #[arg(long, default_value_t = 30)]
+        repeats: usize,
+        /// Fill L2 by reading before each run, not by writing
+        #[arg(long)]
+        clean_l2: bool,
+        /// Decode batches
+        #[arg(long, value_delimiter = ',', default_value = "1,64,256")]
+        batches: Vec<usize>,
+        /// Tokens in each sequence's cache
+        #[arg(long, value_delimiter = ',', default_value = "4096,32768")]
+        contexts: Vec<usize>,
+        /// Tokens that a row sees, in place of each shape's own window
+        #[arg(long)]
+        window: Option<usize>,
+        /// Cap scores
+        #[arg(long)]
+        soft_cap: Option<f32>,
     },
     /// Time chunked-prefill attention, with and without wgmma; prints CSV
     Prefill {
@@ -263,6 +289,26 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
             if *head_dim == attention::HEAD_DIM {
                 shrunk_attention::run(&device, &shapes, shrunk, *repeats, cold)?;
             }
+        }
+        Command::Windows {
+            repeats,
+            clean_l2,
+            batches,
+            contexts,
+            window,
+            soft_cap,
+        } => {
+            let cold = match clean_l2 {
+                true => ColdL2::Read,
+                false => ColdL2::Written,
+            };
+            let sizes = windows::Sizes {
+                batches: batches.clone(),
+                contexts: contexts.clone(),
+                window: *window,
+                soft_cap: *soft_cap,
+            };
+            windows::run(&device, &sizes, *repeats, cold)?;
         }
         Command::Prefill { repeats, head_dim } => prefill::run(&device, *repeats, *head_dim)?,
         Command::Polar { blocks, repeats } => {
