@@ -93,6 +93,7 @@ fn time(
         layers: 1,
         kv_heads,
         head_dim,
+        windowed: ebb_kernels::kv::WindowedLayers::NONE,
     };
     let layout = FrameLayout {
         frame_bytes: geometry.sub_block_bytes(),
