@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::attention::{Pages, Plans};
+use super::experts::RowNeeds;
 use super::forward::Forward;
 use super::load::{self, LoadError, LoadOptions};
 use super::program::{FEATURES, program, widths};
@@ -176,6 +177,7 @@ impl CpuBackend {
             spec.heads(),
             widths,
             weights.quantised_inputs_max(),
+            RowNeeds::of(&spec, weights.experts_quantised_inputs_max()),
             spec.ropes.len(),
             pool.threads(),
         );
@@ -218,11 +220,16 @@ impl CpuBackend {
         self.pool.threads()
     }
 
-    /// Bytes of weights that a step of one row reads: everything but the embedding table (of which
-    /// it reads one row).
+    /// Bytes of weights that a step of one row reads: everything but experts that are not chosen
+    /// and the embedding table (of which it reads one row).
     pub fn weight_bytes_per_step(&self) -> u64 {
         let linears = self.weights.linears.iter();
-        linears.map(|linear| linear.bytes() as u64).sum()
+        let dense: u64 = linears.map(|linear| linear.bytes() as u64).sum();
+        let layers = self.spec.layers.iter().zip(&self.weights.experts);
+        let experts = layers.filter_map(|(layer, experts)| {
+            Some(experts.as_ref()?.bytes_per_row(layer.experts()?) as u64)
+        });
+        dense + experts.sum::<u64>()
     }
 
     /// Runs a checked step that there is scratch for.

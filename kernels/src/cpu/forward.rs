@@ -1,6 +1,7 @@
 //! One step's walk over the model's operations.
 
 use super::attention::{Attention, Pages, Plans};
+use super::experts::ExpertsIo;
 use super::linear::{Io, Then};
 use super::ops::{HeadOps, Norm, RowPlace, finish_logits, for_rows, rotate_back};
 use super::program::Op;
@@ -68,6 +69,7 @@ impl Forward<'_> {
                     let attended = self.scratch.rows_mut(Buffer::Attended, self.rows);
                     rotate_back(self.pool, attended, shape)?;
                 }
+                Op::Experts { layer, input } => self.experts(layer, input)?,
                 Op::Add => self.add(),
                 Op::SelectRows => self.select_rows(),
                 Op::FinishLogits => self.finish_logits()?,
@@ -194,6 +196,29 @@ impl Forward<'_> {
         let result = attention.run(self.pool, self.isa, scratch, partials, &mut attended);
         self.scratch.put(Buffer::Heads, queries);
         self.scratch.put(Buffer::Attended, attended);
+        result
+    }
+
+    fn experts(&mut self, layer: usize, input: Buffer) -> Result<(), TaskPanic> {
+        let spec = self.spec.layers[layer].experts();
+        let Some((spec, experts)) = spec.zip(self.weights.experts[layer].as_ref()) else {
+            unreachable!("the program has experts where the spec has them");
+        };
+        let hidden = self.spec.hidden;
+        let mut branch = self.scratch.take(Buffer::Branch);
+        let mut quantised = std::mem::take(&mut self.scratch.quantised);
+        let mut scratch = std::mem::take(&mut self.scratch.experts);
+        let io = ExpertsIo {
+            rows: self.rows,
+            input: self.scratch.rows(input, self.rows),
+            branch: &mut branch[..self.rows * hidden],
+            quantised: &mut quantised,
+            scratch: &mut scratch,
+        };
+        let result = experts.run((&mut *self.pool, self.isa), spec, io);
+        self.scratch.experts = scratch;
+        self.scratch.quantised = quantised;
+        self.scratch.put(Buffer::Branch, branch);
         result
     }
 

@@ -1,8 +1,11 @@
 //! A linear layer on the CPU.
 
-use super::gemm::{self, Epilogue, PANEL, PackedMatrix, Place};
+use std::ops::Range;
+
+use super::gemm::{self, Epilogue, PANEL, PackedMatrix, Place, ROW_BLOCK};
 use super::packed::{self, Activations};
 use super::prefetch::StartOfNext;
+use super::shared::SharedSlice;
 use super::simd::{DotSet, Isa};
 use super::threads::{Items, Pool, TaskPanic};
 use crate::model::Activation;
@@ -35,6 +38,16 @@ pub(super) enum Then {
     Add,
     /// They are gate and up: `activation(gate) * up` is stored.
     Gated(Activation),
+}
+
+impl Then {
+    /// What opens gates, where there are any.
+    fn activation(self) -> Activation {
+        match self {
+            Self::Gated(activation) => activation,
+            Self::Store | Self::Add => Activation::default(),
+        }
+    }
 }
 
 /// What a product reads and writes, and what it needs besides.
@@ -170,13 +183,157 @@ impl Linear {
             parts: &self.packed,
             stride: self.outputs,
             add: then == Then::Add,
-            activation: match then {
-                Then::Gated(activation) => activation,
-                Then::Store | Then::Add => Activation::default(),
-            },
+            activation: then.activation(),
         };
         product.run_with(pool, DotSet::of(isa), io.output, start_of_next)
     }
+}
+
+/// Rows that a linear layer of a group multiplies.
+pub(super) struct Group<'a> {
+    pub(super) linear: &'a Linear,
+    pub(super) rows: Range<usize>,
+}
+
+/// Part of the work on a group: some rows, and panels of a part of the layer.
+struct Task {
+    group: usize,
+    /// Of the expanded parts; behind them, all that are packed together.
+    part: usize,
+    rows: (usize, usize),
+    panels: (usize, usize),
+}
+
+/// The products of groups.
+struct Products<'a> {
+    rows: usize,
+    input: &'a [f32],
+    quantised: &'a Activations,
+    stride: usize,
+    then: Then,
+}
+
+impl<'a> Products<'a> {
+    fn expanded(&self, group: &Group<'a>, part: usize) -> (gemm::Product<'a>, Place) {
+        let part = &group.linear.expanded[part];
+        let product = gemm::Product {
+            rows: self.rows,
+            a: self.input,
+            w: &part.weight,
+            epilogue: epilogue(self.then, part.bias.as_deref()),
+            next: None,
+        };
+        let place = Place {
+            first: part.first,
+            stride: self.stride,
+        };
+        (product, place)
+    }
+
+    fn packed(&self, group: &Group<'a>) -> packed::Product<'a> {
+        packed::Product {
+            rows: self.rows,
+            a: self.input,
+            quantised: self.quantised,
+            parts: &group.linear.packed,
+            stride: self.stride,
+            add: self.then == Then::Add,
+            activation: self.then.activation(),
+        }
+    }
+}
+
+/// Multiplies every group's rows with its own layer, all at once. The layers are of one shape; no
+/// two groups share a row.
+pub(super) fn multiply_groups(
+    (pool, isa): (&mut Pool, Isa),
+    groups: &[Group<'_>],
+    io: Io<'_>,
+    then: Then,
+) -> Result<(), TaskPanic> {
+    let Some(first) = groups.first() else {
+        return Ok(());
+    };
+    let (inputs, stride) = (first.linear.inputs, first.linear.outputs);
+    if groups.iter().any(|g| g.linear.quantised_inputs() > 0) {
+        io.quantised
+            .quantise((&mut *pool, isa), io.rows, inputs, io.input)?;
+    }
+    let products = Products {
+        rows: io.rows,
+        input: io.input,
+        quantised: io.quantised,
+        stride,
+        then,
+    };
+    let mut total = 0;
+    for (index, group) in groups.iter().enumerate() {
+        assert_eq!(
+            (group.linear.inputs, group.linear.outputs),
+            (inputs, stride)
+        );
+        let before = index
+            .checked_sub(1)
+            .map_or(0, |before| groups[before].rows.end);
+        assert!(
+            before <= group.rows.start && group.rows.end <= products.rows,
+            "rows are of one group"
+        );
+        for part in 0..group.linear.expanded.len() {
+            let (product, place) = products.expanded(group, part);
+            product.check(io.output.len(), place);
+            total += product.w.panels() * group.rows.len().div_ceil(ROW_BLOCK);
+        }
+        if !group.linear.packed.is_empty() {
+            products.packed(group).check(io.output.len());
+            total += products.packed(group).pairs() * group.rows.len().div_ceil(ROW_BLOCK);
+        }
+    }
+    let by_balance = (total / (pool.threads() * 16)).max(1);
+    let mut tasks = Vec::new();
+    for (index, group) in groups.iter().enumerate() {
+        let mut push = |part: usize, panels: usize, by_cache: usize| {
+            let blocks = group.rows.len().div_ceil(ROW_BLOCK);
+            let chunk = match blocks {
+                0 | 1 => by_balance,
+                _ => by_balance.min(by_cache),
+            };
+            for first in (0..panels).step_by(chunk) {
+                tasks.extend((0..blocks).map(|block| {
+                    let at = |block: usize| group.rows.start + block * group.rows.len() / blocks;
+                    Task {
+                        group: index,
+                        part,
+                        rows: (at(block), at(block + 1)),
+                        panels: (first, panels.min(first + chunk)),
+                    }
+                }));
+            }
+        };
+        for part in 0..group.linear.expanded.len() {
+            let (product, _) = products.expanded(group, part);
+            push(part, product.w.panels(), product.panels_per_chunk());
+        }
+        if !group.linear.packed.is_empty() {
+            let product = products.packed(group);
+            let parts = group.linear.expanded.len();
+            push(parts, product.pairs(), product.pairs_per_chunk());
+        }
+    }
+    let out = SharedSlice::new(io.output);
+    let dots = DotSet::of(isa);
+    pool.run(tasks.len(), |index, _| {
+        let task = &tasks[index];
+        let group = &groups[task.group];
+        if task.part < group.linear.expanded.len() {
+            let (product, place) = products.expanded(group, task.part);
+            product.chunk(isa, task.rows, task.panels, (out, place));
+        } else {
+            products
+                .packed(group)
+                .chunk(dots, task.rows, task.panels, out);
+        }
+    })
 }
 
 fn epilogue(then: Then, bias: Option<&[f32]>) -> Epilogue<'_> {

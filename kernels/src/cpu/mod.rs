@@ -17,6 +17,7 @@ mod attention;
 mod backend;
 #[cfg(feature = "baseline")]
 pub mod baseline;
+mod experts;
 mod floats;
 mod forward;
 mod linear;

@@ -5,7 +5,7 @@ use crate::model::ops::{Buffer, LinearName, Op as ModelOp, forward};
 use crate::model::{Feature, ModelSpec, TensorName};
 
 /// What this backend computes beyond a plain layer.
-pub(super) const FEATURES: [Feature; 19] = [
+pub(super) const FEATURES: [Feature; 20] = [
     Feature::NoRope,
     Feature::PartialRope,
     Feature::Scale,
@@ -25,6 +25,7 @@ pub(super) const FEATURES: [Feature; 19] = [
     Feature::ResidualMultiplier,
     Feature::LogitMultiplier,
     Feature::LogitSoftCap,
+    Feature::Experts,
 ];
 
 /// One operation on all rows of a step. Weights are named until they are loaded, then they are
@@ -50,6 +51,11 @@ pub(super) enum Op<N, L> {
     Attend(usize),
     /// Attention's output is multiplied by the Hadamard matrix that values were multiplied by.
     RotateBack,
+    /// See the model's operation of this name.
+    Experts {
+        layer: usize,
+        input: Buffer,
+    },
     Add,
     SelectRows,
     FinishLogits,
@@ -106,6 +112,7 @@ pub(super) fn program(spec: &ModelSpec, rotate_back: bool) -> Vec<NamedOp> {
             ModelOp::FinishHeads(layer) => Op::FinishHeads(layer),
             ModelOp::Attend(layer) => Op::Attend(layer),
             ModelOp::Gate(_) => unreachable!("gates are fused into their product"),
+            ModelOp::Experts { layer, input } => Op::Experts { layer, input },
             ModelOp::Add => Op::Add,
             ModelOp::SelectRows => Op::SelectRows,
             ModelOp::FinishLogits => Op::FinishLogits,
@@ -148,6 +155,10 @@ pub(super) fn widths(spec: &ModelSpec, ops: &[NamedOp]) -> [usize; Buffer::COUNT
             Op::Norm { input, output, .. } | Op::Linear { input, output, .. } => {
                 uses(*input);
                 uses(*output);
+            }
+            Op::Experts { input, .. } => {
+                uses(*input);
+                uses(Buffer::Branch);
             }
             _ => {}
         }

@@ -1,6 +1,7 @@
 //! Activations of a step, kept between steps.
 
 use super::attention::{Scratch as AttentionScratch, max_query_rows};
+use super::experts::{ExpertScratch, RowNeeds};
 use super::floats::Floats;
 use super::ops::{RopeTable, RowPlace};
 use super::packed::Activations;
@@ -19,6 +20,9 @@ pub(super) struct Scratch {
     pub(super) quantised: Activations,
     /// Inputs of the widest product that quantises them.
     quantised_inputs: usize,
+    /// Of layers of experts.
+    pub(super) experts: ExpertScratch,
+    expert_needs: RowNeeds,
     /// Results of split attention units over single blocks.
     pub(super) partials: Floats,
     /// One per thread.
@@ -33,6 +37,7 @@ impl Scratch {
         heads: HeadShape,
         widths: [usize; Buffer::COUNT],
         quantised_inputs: usize,
+        expert_needs: RowNeeds,
         ropes: usize,
         threads: usize,
     ) -> Self {
@@ -42,6 +47,8 @@ impl Scratch {
             widths,
             quantised: Activations::default(),
             quantised_inputs,
+            experts: ExpertScratch::default(),
+            expert_needs,
             partials: Floats::default(),
             attention: (0..threads)
                 .map(|_| AttentionScratch::new(heads.head_dim, rows))
@@ -70,6 +77,12 @@ impl Scratch {
             let grown = buffer.grow(len);
             grown.map_err(|_| BackendError::OutOfMemory { bytes, rows })?;
         }
+        let experts = &mut self.experts;
+        let grown = experts.reserve(&self.expert_needs, rows, &mut self.quantised);
+        grown.map_err(|_| BackendError::OutOfMemory {
+            bytes: self.expert_needs.bytes(rows),
+            rows,
+        })?;
         let inputs = self.quantised_inputs;
         let grown = self.quantised.reserve(rows, inputs);
         grown.map_err(|_| BackendError::OutOfMemory {
@@ -111,7 +124,14 @@ mod tests {
             head_dim: 16,
         };
         // No buffers but the quantised input, whose blocks of 32 have 128 bytes.
-        let mut scratch = Scratch::new(heads, [0; Buffer::COUNT], 1 << 20, 0, 1);
+        let mut scratch = Scratch::new(
+            heads,
+            [0; Buffer::COUNT],
+            1 << 20,
+            RowNeeds::default(),
+            0,
+            1,
+        );
         let rows = 1 << 40;
         let error = scratch.reserve(rows, 0, 0).unwrap_err();
         let bytes = rows * (1 << 20) / 32 * 128;

@@ -2,6 +2,7 @@
 
 use half::bf16;
 
+use super::experts::Experts;
 use super::linear::Linear;
 use super::packed::QuantisedMatrix;
 use super::program::LoadedOp;
@@ -19,6 +20,8 @@ pub(super) struct Weights {
     pub(super) qk_norms: Vec<Option<(Vec<f32>, Vec<f32>)>>,
     /// Of each layer: a score of each query head, if it has sinks.
     pub(super) sinks: Vec<Option<Vec<f32>>>,
+    /// Of each layer, if it has any.
+    pub(super) experts: Vec<Option<Experts>>,
     pub(super) ops: Vec<LoadedOp>,
 }
 
@@ -55,7 +58,9 @@ impl Weights {
             Embedding::Plain(table) => (None, 2 * table.len()),
             Embedding::Packed(table) => (Some(table.format()), table.len()),
         });
-        let linears = self.linears.iter().flat_map(Linear::bytes_by_format);
+        let of_experts = self.experts.iter().flatten().flat_map(Experts::linears);
+        let linears = self.linears.iter().chain(of_experts);
+        let linears = linears.flat_map(Linear::bytes_by_format);
         let mut all: Vec<(String, u64)> = Vec::new();
         for (format, bytes) in embedding.into_iter().chain(linears) {
             let name = format.map_or("bf16".to_owned(), |f: WeightFormat| f.codes.to_string());
@@ -72,5 +77,11 @@ impl Weights {
     pub(super) fn quantised_inputs_max(&self) -> usize {
         let inputs = self.linears.iter().map(Linear::quantised_inputs);
         inputs.max().unwrap_or(0)
+    }
+
+    /// Inputs of the widest product of experts that quantises its activations.
+    pub(super) fn experts_quantised_inputs_max(&self) -> usize {
+        let linears = self.experts.iter().flatten().flat_map(Experts::linears);
+        linears.map(Linear::quantised_inputs).max().unwrap_or(0)
     }
 }

@@ -292,6 +292,7 @@ fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, bool) {
                 }
             }
             ModelOp::Gate(_) => ops.push(Op::Gate),
+            ModelOp::Experts { .. } => unreachable!("not among the features"),
             ModelOp::Add => add = true,
             ModelOp::FinishHeads(_) | ModelOp::SelectRows => unreachable!("filtered out"),
             ModelOp::FinishLogits => unreachable!("behind the final norm"),

@@ -48,6 +48,8 @@ pub enum Feature {
     LogitMultiplier,
     /// [`ModelSpec::logit_soft_cap`].
     LogitSoftCap,
+    /// [`Mlp::Experts`].
+    Experts,
 }
 
 impl fmt::Display for Feature {
@@ -72,6 +74,7 @@ impl fmt::Display for Feature {
             Self::ResidualMultiplier => "a multiplier of what layers add (residual_multiplier)",
             Self::LogitMultiplier => "a multiplier of logits (logit_scale, logits_scaling)",
             Self::LogitSoftCap => "capped logits (final_logit_softcapping)",
+            Self::Experts => "a mixture of experts",
         })
     }
 }
@@ -141,11 +144,7 @@ impl ModelSpec {
         let LayerSpec {
             mixer: Mixer::Attention(attention),
             mixer_norm,
-            mlp:
-                Mlp::Dense {
-                    intermediate: _,
-                    activation,
-                },
+            mlp,
             mlp_norm,
         } = layer;
         let AttentionSpec {
@@ -163,6 +162,13 @@ impl ModelSpec {
         } = attention;
         let rotary_dim = rope.map(|index| self.ropes[index].rotary_dim());
         let norms = [*mixer_norm, *mlp_norm];
+        let (activation, has_experts) = match mlp {
+            Mlp::Dense {
+                intermediate: _,
+                activation,
+            } => (*activation, false),
+            Mlp::Experts(_) => (Activation::Silu, true),
+        };
         needed(&[
             (Feature::NoRope, rope.is_none()),
             (
@@ -181,7 +187,8 @@ impl ModelSpec {
             (Feature::NormAfter, norms.contains(&NormPlace::After)),
             (Feature::NormBoth, norms.contains(&NormPlace::Both)),
             (Feature::ParallelMlp, *mlp_norm == NormPlace::Shared),
-            (Feature::GeluTanh, *activation == Activation::GeluTanh),
+            (Feature::GeluTanh, activation == Activation::GeluTanh),
+            (Feature::Experts, has_experts),
         ])
     }
 }
@@ -195,7 +202,7 @@ fn needed(all: &[(Feature, bool)]) -> Vec<Feature> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Rope, UniformModel};
+    use crate::model::{ExpertActivation, ExpertsSpec, Rope, Routing, UniformModel};
 
     fn plain() -> ModelSpec {
         UniformModel {
@@ -213,11 +220,24 @@ mod tests {
         .spec()
     }
 
+    fn experts() -> ExpertsSpec {
+        ExpertsSpec {
+            experts: 4,
+            per_token: 2,
+            intermediate: 32,
+            routing: Routing::SOFTMAX_OF_CHOSEN,
+            router_bias: false,
+            biases: false,
+            activation: ExpertActivation::SwiGlu,
+            shared: None,
+        }
+    }
+
     #[test]
     fn every_feature_is_refused_by_name_and_layer() {
         assert_eq!(plain().refuse_beyond("a backend", &[]), Ok(()));
         type Change = fn(&mut LayerSpec);
-        let changes: [(Feature, Change); 11] = [
+        let changes: [(Feature, Change); 12] = [
             (Feature::NoRope, |l| l.attention_mut().rope = None),
             (Feature::Scale, |l| l.attention_mut().scale = 1.0),
             (Feature::Window, |l| l.attention_mut().window = Some(8)),
@@ -236,6 +256,7 @@ mod tests {
                     activation: Activation::GeluTanh,
                 };
             }),
+            (Feature::Experts, |l| l.mlp = Mlp::Experts(experts())),
         ];
         for (feature, change) in changes {
             let mut spec = plain();

@@ -5,15 +5,20 @@
 //! - `ops`: the forward pass of a spec as a list of operations, which backends fuse and walk.
 //! - [`TensorName`], [`WeightSource`]: the weights, by name, wherever they come from.
 
+mod experts;
 mod features;
 mod key_scales;
 pub(crate) mod ops;
 mod random;
 mod rope;
 mod rotated;
+pub(crate) mod routing;
 mod spec;
 mod weights;
 
+pub use experts::{
+    ExpertActivation, ExpertGroups, ExpertsSpec, RouterScores, Routing, SharedExpert,
+};
 pub use features::Feature;
 pub use key_scales::{KeyScaleError, OnlineKeyScales};
 pub use random::RandomWeights;

@@ -4,7 +4,7 @@
 //! loads the model: it joins what its kernels compute at once and settles which kernel does it.
 //! A step then walks the backend's list.
 
-use super::spec::{LayerSpec, ModelSpec, NormPlace};
+use super::spec::{LayerSpec, Mlp, ModelSpec, NormPlace};
 use super::weights::{LayerTensor, TensorName};
 
 /// An activation, one row per token of the step.
@@ -40,9 +40,9 @@ pub(crate) enum LinearName {
     Qkv(usize),
     /// Attention's output projection.
     O(usize),
-    /// Gate and up of an MLP.
+    /// Gate and up of an MLP, or of a shared expert.
     GateUp(usize),
-    /// The MLP's last product.
+    /// The last product of an MLP, or of a shared expert.
     Down(usize),
     /// The output projection, which is the embedding where the two are tied.
     LmHead,
@@ -56,9 +56,12 @@ impl LinearName {
             let names = tensors.iter().map(|t| TensorName::Layer(layer, *t));
             names.collect()
         };
+        let is_shared = |layer: usize| spec.layers[layer].experts().is_some();
         match self {
             Self::Qkv(layer) => of(layer, &[L::Q, L::K, L::V]),
             Self::O(layer) => of(layer, &[L::O]),
+            Self::GateUp(layer) if is_shared(layer) => of(layer, &[L::SharedGate, L::SharedUp]),
+            Self::Down(layer) if is_shared(layer) => of(layer, &[L::SharedDown]),
             Self::GateUp(layer) => of(layer, &[L::Gate, L::Up]),
             Self::Down(layer) => of(layer, &[L::Down]),
             Self::LmHead if spec.tied_embeddings => vec![TensorName::Embedding],
@@ -115,6 +118,10 @@ pub(crate) enum Op {
     Attend(usize),
     /// `Gated = activation(gate) ⊙ up`.
     Gate(usize),
+    /// `Branch` = the sum of the chosen experts' outputs of a layer, and of what is there, which
+    /// the shared expert has put out, if there is one; that is multiplied by its score before, if
+    /// it has one.
+    Experts { layer: usize, input: Buffer },
     /// `Residual += Branch`, times the residual multiplier.
     Add,
     /// Only rows of `Residual` whose logits are wanted go on.
@@ -183,6 +190,24 @@ fn mlp(ops: &mut Vec<Op>, index: usize, layer: &LayerSpec) {
         NormPlace::Shared => Buffer::Normed,
         _ => normed_input(ops, place.is_before().then_some(norm)),
     };
+    match &layer.mlp {
+        Mlp::Dense { .. } => dense(ops, index, input),
+        Mlp::Experts(experts) => {
+            if experts.shared.is_some() {
+                dense(ops, index, input);
+            }
+            ops.push(Op::Experts {
+                layer: index,
+                input,
+            });
+        }
+    }
+    let norm = TensorName::Layer(index, LayerTensor::MlpPostNorm);
+    add_branch(ops, place.is_after().then_some(norm));
+}
+
+/// A dense MLP, or a shared expert.
+fn dense(ops: &mut Vec<Op>, index: usize, input: Buffer) {
     ops.push(Op::Linear {
         linear: LinearName::GateUp(index),
         input,
@@ -194,8 +219,6 @@ fn mlp(ops: &mut Vec<Op>, index: usize, layer: &LayerSpec) {
         input: Buffer::Gated,
         output: Buffer::Branch,
     });
-    let norm = TensorName::Layer(index, LayerTensor::MlpPostNorm);
-    add_branch(ops, place.is_after().then_some(norm));
 }
 
 /// What a part of a layer reads: the residual stream, normalised if there is a norm.

@@ -19,12 +19,16 @@ pub(crate) struct Uniform {
 
 impl Uniform {
     /// Of a tensor of a model: projections have variance 1 / inputs, which keeps the scale of what
-    /// goes through; norms lie near 1, or near 0 where
-    /// they count from 1, biases near 0.
+    /// goes through; norms lie near 1, or near 0 where they count from 1, biases near 0.
     pub(crate) fn of(spec: &ModelSpec, name: TensorName, seed: u64) -> Self {
         let index = TensorName::all(spec).iter().position(|n| *n == name);
         let (amplitude, center) = match (&name.shape(spec)[..], name) {
-            ([_, inputs], _) => ((3.0 / *inputs as f32).sqrt(), 0.0),
+            ([.., _, inputs], TensorName::Layer(_, tensor)) if !tensor.is_expert_bias() => {
+                ((3.0 / *inputs as f32).sqrt(), 0.0)
+            }
+            ([_, inputs], TensorName::Embedding | TensorName::LmHead) => {
+                ((3.0 / *inputs as f32).sqrt(), 0.0)
+            }
             _ if name.is_norm() && !spec.norms.from_one => (0.1, 1.0),
             _ => (0.1, 0.0),
         };

@@ -4,6 +4,7 @@
 //! Nothing else about the family reaches a backend. A backend refuses at load, by name, what it
 //! does not compute ([`ModelSpec::refuse_beyond`]).
 
+use super::experts::ExpertsSpec;
 use super::features::Feature;
 use super::rope::Rope;
 use crate::kv::{GeometryError, KvGeometry, WindowedLayers};
@@ -90,6 +91,8 @@ pub enum Mlp {
         /// What opens the gates.
         activation: Activation,
     },
+    /// Several MLPs, of which each token goes through a few.
+    Experts(ExpertsSpec),
 }
 
 /// What opens the gates of an MLP.
@@ -247,16 +250,29 @@ impl LayerSpec {
         attention
     }
 
-    /// Rows of `W_gate` and `W_up`.
+    /// Rows of `W_gate` and `W_up` that every token is multiplied with: in a layer of experts those
+    /// of the shared one, 0 if there is none.
     pub fn intermediate(&self) -> usize {
-        let Mlp::Dense { intermediate, .. } = self.mlp;
-        intermediate
+        match &self.mlp {
+            Mlp::Dense { intermediate, .. } => *intermediate,
+            Mlp::Experts(experts) => experts.shared.map_or(0, |shared| shared.intermediate),
+        }
+    }
+
+    /// Its experts, if it has any.
+    pub fn experts(&self) -> Option<&ExpertsSpec> {
+        match &self.mlp {
+            Mlp::Dense { .. } => None,
+            Mlp::Experts(experts) => Some(experts),
+        }
     }
 
     /// What opens the gates of its MLP.
     pub fn activation(&self) -> Activation {
-        let Mlp::Dense { activation, .. } = self.mlp;
-        activation
+        match &self.mlp {
+            Mlp::Dense { activation, .. } => *activation,
+            Mlp::Experts(_) => Activation::Silu,
+        }
     }
 }
 
@@ -316,6 +332,9 @@ pub enum SpecError {
         /// How many there are.
         ropes: usize,
     },
+    /// Experts that cannot be, or that no backend has room for.
+    #[error("a layer of experts has {0}")]
+    Experts(&'static str),
     /// A constant is not a finite, non-negative number.
     #[error("{0} must be a finite number that is not negative")]
     NotFinite(&'static str),
@@ -359,7 +378,7 @@ impl ModelSpec {
         self.layers[layer].attention()
     }
 
-    /// The widest MLP.
+    /// The widest MLP that every token goes through.
     pub fn intermediate_max(&self) -> usize {
         self.layers
             .iter()
@@ -415,7 +434,10 @@ impl ModelSpec {
             return Err(SpecError::NotFinite("the soft cap of logits"));
         }
         for (index, layer) in self.layers.iter().enumerate() {
-            dimension("intermediate", layer.intermediate())?;
+            match &layer.mlp {
+                Mlp::Dense { intermediate, .. } => dimension("intermediate", *intermediate)?,
+                Mlp::Experts(experts) => experts.validate()?,
+            }
             let norms = [layer.mixer_norm, layer.mlp_norm];
             if norms.contains(&NormPlace::Shared) && !layer.mixer_norm.is_before() {
                 return Err(SpecError::NothingToShare { layer: index });
@@ -463,7 +485,7 @@ impl ModelSpec {
     }
 }
 
-fn dimension(name: &'static str, value: usize) -> Result<(), SpecError> {
+pub(super) fn dimension(name: &'static str, value: usize) -> Result<(), SpecError> {
     match value {
         0 => Err(SpecError::Zero(name)),
         _ if value > DIMENSION_MAX => Err(SpecError::TooLarge { name, value }),

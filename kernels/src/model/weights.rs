@@ -5,6 +5,7 @@ use std::num::NonZero;
 
 use half::bf16;
 
+use super::experts::ExpertsSpec;
 use super::spec::{LayerSpec, ModelSpec, QkNorm};
 use crate::weight_formats::{PackedRows, WeightFormat};
 
@@ -60,12 +61,38 @@ pub enum LayerTensor {
     MlpNorm,
     /// `[hidden]`, only with a norm before the MLP that has a bias.
     MlpNormBias,
-    /// `[intermediate][hidden]`.
+    /// `[intermediate][hidden]`, of a dense MLP.
     Gate,
-    /// `[intermediate][hidden]`.
+    /// `[intermediate][hidden]`, of a dense MLP.
     Up,
-    /// `[hidden][intermediate]`.
+    /// `[hidden][intermediate]`, of a dense MLP.
     Down,
+    /// `[experts][hidden]`, only with experts, as are the following.
+    Router,
+    /// `[experts]`, only with `router_bias`.
+    RouterBias,
+    /// `[experts]`, only with a correction of the router's scores.
+    RouterCorrection,
+    /// `[experts][intermediate][hidden]`.
+    ExpertGate,
+    /// `[experts][intermediate][hidden]`.
+    ExpertUp,
+    /// `[experts][hidden][intermediate]`.
+    ExpertDown,
+    /// `[experts][intermediate]`, only with biases of experts.
+    ExpertGateBias,
+    /// `[experts][intermediate]`, only with biases of experts.
+    ExpertUpBias,
+    /// `[experts][hidden]`, only with biases of experts.
+    ExpertDownBias,
+    /// `[intermediate][hidden]` of the shared expert, only with one.
+    SharedGate,
+    /// `[intermediate][hidden]` of the shared expert, only with one.
+    SharedUp,
+    /// `[hidden][intermediate]` of the shared expert, only with one.
+    SharedDown,
+    /// `[1][hidden]`, only with a gated shared expert.
+    SharedScore,
     /// `[hidden]`, only with a norm after the MLP.
     MlpPostNorm,
     /// `[hidden]`, only with a norm after the MLP that has a bias.
@@ -152,10 +179,34 @@ impl TensorName {
 }
 
 impl LayerTensor {
-    /// Whether it is a matrix.
+    /// Whether it is the matrix of a linear layer, or those of all experts. A router is not: it
+    /// decides, and is small.
     pub fn is_linear(self) -> bool {
         use LayerTensor as L;
-        matches!(self, L::Q | L::K | L::V | L::O | L::Gate | L::Up | L::Down)
+        matches!(
+            self,
+            L::Q | L::K
+                | L::V
+                | L::O
+                | L::Gate
+                | L::Up
+                | L::Down
+                | L::ExpertGate
+                | L::ExpertUp
+                | L::ExpertDown
+                | L::SharedGate
+                | L::SharedUp
+                | L::SharedDown
+        )
+    }
+
+    /// Whether it is a bias of all experts' products, a row for each.
+    pub fn is_expert_bias(self) -> bool {
+        use LayerTensor as L;
+        matches!(
+            self,
+            L::ExpertGateBias | L::ExpertUpBias | L::ExpertDownBias
+        )
     }
 
     fn shape(self, hidden: usize, layer: &LayerSpec) -> Vec<usize> {
@@ -165,6 +216,11 @@ impl LayerTensor {
         let norm = |width| match attention.qk_norm {
             QkNorm::Whole => vec![width],
             QkNorm::None | QkNorm::PerHead => vec![head_dim],
+        };
+        // Only layers of experts have their tensors.
+        let (experts, inner) = match layer.experts() {
+            Some(spec) => (spec.experts, spec.intermediate),
+            None => (0, 0),
         };
         match self {
             Self::AttnNorm | Self::AttnNormBias => vec![hidden],
@@ -180,8 +236,17 @@ impl LayerTensor {
             Self::Sinks => vec![attention.q_heads],
             Self::O => vec![hidden, q],
             Self::OBias => vec![hidden],
-            Self::Gate | Self::Up => vec![intermediate, hidden],
-            Self::Down => vec![hidden, intermediate],
+            Self::Gate | Self::Up | Self::SharedGate | Self::SharedUp => {
+                vec![intermediate, hidden]
+            }
+            Self::Down | Self::SharedDown => vec![hidden, intermediate],
+            Self::Router => vec![experts, hidden],
+            Self::RouterBias | Self::RouterCorrection => vec![experts],
+            Self::ExpertGate | Self::ExpertUp => vec![experts, inner, hidden],
+            Self::ExpertDown => vec![experts, hidden, inner],
+            Self::ExpertGateBias | Self::ExpertUpBias => vec![experts, inner],
+            Self::ExpertDownBias => vec![experts, hidden],
+            Self::SharedScore => vec![1, hidden],
         }
     }
 
@@ -189,6 +254,12 @@ impl LayerTensor {
     fn all(layer: &LayerSpec) -> Vec<Self> {
         let attention = layer.attention();
         let has_qk_norm = attention.qk_norm != QkNorm::None;
+        let experts = layer.experts();
+        let is_dense = experts.is_none();
+        let of_experts = |has: fn(&ExpertsSpec) -> bool| experts.is_some_and(has);
+        let has_biases = of_experts(|spec| spec.biases);
+        let has_shared = of_experts(|spec| spec.shared.is_some());
+        let has_score = of_experts(|spec| spec.shared.is_some_and(|shared| shared.gated));
         let tensors = [
             (Self::AttnNorm, layer.mixer_norm.is_before()),
             (Self::Q, true),
@@ -204,9 +275,25 @@ impl LayerTensor {
             (Self::OBias, attention.o_bias),
             (Self::AttnPostNorm, layer.mixer_norm.is_after()),
             (Self::MlpNorm, layer.mlp_norm.is_before()),
-            (Self::Gate, true),
-            (Self::Up, true),
-            (Self::Down, true),
+            (Self::Gate, is_dense),
+            (Self::Up, is_dense),
+            (Self::Down, is_dense),
+            (Self::SharedGate, has_shared),
+            (Self::SharedUp, has_shared),
+            (Self::SharedDown, has_shared),
+            (Self::SharedScore, has_score),
+            (Self::Router, !is_dense),
+            (Self::RouterBias, of_experts(|spec| spec.router_bias)),
+            (
+                Self::RouterCorrection,
+                of_experts(|spec| spec.routing.correction),
+            ),
+            (Self::ExpertGate, !is_dense),
+            (Self::ExpertUp, !is_dense),
+            (Self::ExpertGateBias, has_biases),
+            (Self::ExpertUpBias, has_biases),
+            (Self::ExpertDown, !is_dense),
+            (Self::ExpertDownBias, has_biases),
             (Self::MlpPostNorm, layer.mlp_norm.is_after()),
         ];
         let present = tensors.into_iter().filter(|(_, is_present)| *is_present);
@@ -275,19 +362,32 @@ pub trait WeightSource: Sync {
 
     /// Reads a tensor whole, on as many threads as pay.
     fn load(&self, name: TensorName) -> Result<Vec<bf16>, Self::Error> {
-        let (rows, width) = rows_of(&self.shape(name)?);
+        let (rows, _) = rows_of(&self.shape(name)?);
+        self.load_rows(name, 0, rows)
+    }
+
+    /// Reads rows of a tensor, on as many threads as pay.
+    fn load_rows(
+        &self,
+        name: TensorName,
+        first: usize,
+        rows: usize,
+    ) -> Result<Vec<bf16>, Self::Error> {
+        let (_, width) = rows_of(&self.shape(name)?);
         let mut values = vec![bf16::ZERO; rows * width];
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let threads = (values.len() / MIN_VALUES_PER_THREAD).clamp(1, cores);
         let rows_each = rows.div_ceil(threads).max(1);
         if threads == 1 || rows_each >= rows {
-            self.read_rows(name, 0, &mut values)?;
+            self.read_rows(name, first, &mut values)?;
             return Ok(values);
         }
         std::thread::scope(|scope| {
             let parts = values.chunks_mut(rows_each * width).enumerate();
             let readers: Vec<_> = parts
-                .map(|(part, out)| scope.spawn(move || self.read_rows(name, part * rows_each, out)))
+                .map(|(part, out)| {
+                    scope.spawn(move || self.read_rows(name, first + part * rows_each, out))
+                })
                 .collect();
             readers.into_iter().try_for_each(|reader| {
                 reader

@@ -1,10 +1,10 @@
 //! A row's bits are a function of its token, its position and the pages: not of the batch, the
 //! chunks, the threads, the placement of frames, the instruction set, or memory it does not own.
 
-use ebb_kernels::model::QkNorm;
+use ebb_kernels::model::{ExpertsSpec, QkNorm, SharedExpert};
 
 use crate::common::paged::{Chunk, Paged, same};
-use crate::common::{Family, Random, RandomWeights};
+use crate::common::{EXPERTS, Family, Random, RandomWeights, with_experts};
 use ebb_kernels::cpu::simd::Isa;
 use proptest::prelude::*;
 
@@ -150,6 +150,31 @@ fn instruction_sets() {
     for isa in Isa::available() {
         let mut paged = Paged::with_isa(&weights, 2000, 2, 1, isa);
         let got = together(&mut paged, &texts, 60, &mut Random::new(8));
+        for (got, want) in got.iter().zip(&want) {
+            assert_same(got, want, isa.name());
+        }
+    }
+}
+
+#[test]
+fn experts_of_a_row_know_nothing_of_other_rows() {
+    let weights = RandomWeights {
+        spec: with_experts(&ExpertsSpec {
+            per_token: 3,
+            shared: Some(SharedExpert {
+                intermediate: 36,
+                gated: true,
+            }),
+            ..EXPERTS
+        }),
+        seed: 3,
+    };
+    // So many rows that an expert has several blocks of them.
+    let texts = [text(6, 400), text(7, 9), text(8, 60)];
+    let want: Vec<_> = texts.iter().map(|t| alone(&weights, t)).collect();
+    for (isa, threads) in Isa::available().into_iter().zip([1, 2, 5]) {
+        let mut paged = Paged::with_isa(&weights, 2000, threads, 1, isa);
+        let got = together(&mut paged, &texts, 400, &mut Random::new(8));
         for (got, want) in got.iter().zip(&want) {
             assert_same(got, want, isa.name());
         }

@@ -1,10 +1,13 @@
 //! The backend against the f64 oracle, over every option of the model family.
 
-use ebb_kernels::model::{Activation, LongRope, Mlp, ModelSpec, NormKind, NormPlace, QkNorm, Rope};
+use ebb_kernels::model::{
+    Activation, ExpertActivation, ExpertGroups, ExpertsSpec, LongRope, Mlp, ModelSpec, NormKind,
+    NormPlace, QkNorm, Rope, RouterScores, Routing, SharedExpert,
+};
 
 use crate::common::oracle::Oracle;
 use crate::common::paged::{Chunk, Paged};
-use crate::common::{Family, Random, RandomWeights};
+use crate::common::{EXPERTS, Family, Random, RandomWeights, with_experts};
 
 fn check(family: Family) {
     let weights = RandomWeights {
@@ -71,6 +74,94 @@ fn biases_head_norms_and_untied_embeddings() {
             ..Family::LLAMA
         });
     }
+}
+
+/// Routers decide by small distances, which rounding of the cache may turn around, so that rows are
+/// few: then a decision that differs would show.
+fn check_experts(experts: &ExpertsSpec) {
+    let weights = RandomWeights {
+        spec: with_experts(experts),
+        seed: 7,
+    };
+    let mut random = Random::new(11);
+    let tokens: Vec<u32> = (0..40).map(|_| random.below(101) as u32).collect();
+    let mut paged = Paged::new(&weights, 400, 3, 5);
+    let seq = paged.add();
+    let mut got = vec![];
+    for range in [0..30, 30..31, 31..34, 34..40] {
+        let tokens = &tokens[range];
+        got.extend(paged.run(&[Chunk { seq, tokens }]));
+    }
+    let mut oracle = Oracle::new(&weights);
+    for (i, (token, got)) in tokens.iter().zip(&got).enumerate() {
+        let want = oracle.push(*token);
+        for (x, want) in got.iter().zip(&want) {
+            let error = (f64::from(*x) - want).abs();
+            assert!(error < 0.05, "{experts:?} row {i}: {x}, expected {want}");
+        }
+    }
+}
+
+#[test]
+fn experts_of_every_routing() {
+    let softmax = Routing::SOFTMAX_OF_CHOSEN;
+    let routings = [
+        softmax,
+        Routing {
+            renormalised: false,
+            scale: 1.5,
+            ..softmax
+        },
+        Routing {
+            scores: RouterScores::Sigmoid,
+            correction: true,
+            groups: Some(ExpertGroups {
+                groups: 4,
+                chosen: 2,
+            }),
+            scale: 2.5,
+            ..softmax
+        },
+        Routing {
+            scores: RouterScores::SparseMixer { jitter: 0.1 },
+            ..softmax
+        },
+    ];
+    for routing in routings {
+        check_experts(&ExpertsSpec { routing, ..EXPERTS });
+    }
+}
+
+#[test]
+fn experts_with_biases_shared_ones_and_a_clamped_gate() {
+    let shared = |gated| {
+        Some(SharedExpert {
+            intermediate: 36,
+            gated,
+        })
+    };
+    check_experts(&ExpertsSpec {
+        per_token: 3,
+        router_bias: true,
+        biases: true,
+        activation: ExpertActivation::Clamped {
+            limit: 0.7,
+            alpha: 1.702,
+        },
+        ..EXPERTS
+    });
+    for gated in [false, true] {
+        check_experts(&ExpertsSpec {
+            shared: shared(gated),
+            ..EXPERTS
+        });
+    }
+    check_experts(&ExpertsSpec {
+        per_token: 8,
+        biases: true,
+        shared: shared(true),
+        ..EXPERTS
+    });
 }
 
 #[test]

@@ -10,13 +10,15 @@ use ebb_kernels::cpu::CpuOptions;
 use ebb_kernels::cpu::simd::Isa;
 use ebb_kernels::formats::rotation::Rotation;
 use ebb_kernels::kv::KvLayout;
-use ebb_kernels::model::{LayerTensor as L, TensorName, WeightSource};
+use ebb_kernels::model::{
+    ExpertActivation, ExpertsSpec, LayerTensor as L, TensorName, WeightSource,
+};
 use ebb_kernels::weight_formats::{
     Codes, PackedRows, PackedTensor, Quantisation, QuantisedWeights, WeightFormat,
 };
 
 use crate::common::paged::{Chunk, Paged, same};
-use crate::common::{Family, Random, RandomWeights};
+use crate::common::{EXPERTS, Family, Random, RandomWeights, with_experts};
 
 const fn int(bits: u8, zero: u8, group: usize, has_offsets: bool) -> WeightFormat {
     WeightFormat {
@@ -258,6 +260,33 @@ fn tensors_of_one_layer_in_several_formats() {
         };
         let names = check(&weights, &source, "some packed");
         assert!(names.contains(&"bf16".to_owned()), "{names:?}");
+    }
+}
+
+/// All experts are chosen, so that no decision depends on rounding.
+#[test]
+fn packed_experts() {
+    let clamped = ExpertActivation::Clamped {
+        limit: 7.0,
+        alpha: 1.702,
+    };
+    let plain = (ExpertActivation::SwiGlu, false);
+    for (format, (activation, biases)) in [
+        (int(4, 8, 32, false), plain),
+        (E4M3, plain),
+        (int(8, 128, 32, false), (clamped, true)),
+    ] {
+        let mut spec = with_experts(&ExpertsSpec {
+            experts: 4,
+            per_token: 4,
+            activation,
+            biases,
+            ..EXPERTS
+        });
+        spec.hidden = 96;
+        let weights = RandomWeights { spec, seed: 3 };
+        let source = QuantisedWeights::new(weights.clone(), Quantisation::Nearest(format));
+        check(&weights, &source, &format.to_string());
     }
 }
 

@@ -95,15 +95,8 @@ impl Product<'_> {
         (out, place): (&mut [f32], Place),
         next: Option<StartOfNext<'_>>,
     ) -> Result<(), TaskPanic> {
-        let (m, k, n) = (self.rows, self.w.inner(), self.w.outputs());
-        assert!(self.a.len() >= m * k, "{} < {m} x {k}", self.a.len());
-        assert!(place.first + n <= place.stride, "{n} columns in {place:?}");
-        assert!(out.len() >= m * place.stride, "{} < {m} rows", out.len());
-        let gated = matches!(self.epilogue, Epilogue::Gated(_));
-        assert_eq!(gated, self.w.is_gated(), "gates are of gate and up");
-        if let Epilogue::Bias(bias) = self.epilogue {
-            assert!(bias.len() >= self.w.panels() * PANEL, "bias is not padded");
-        }
+        let m = self.rows;
+        self.check(out.len(), place);
         if m == 0 {
             return Ok(());
         }
@@ -120,19 +113,51 @@ impl Product<'_> {
                 });
             });
         }
-        let by_cache = (CHUNK_BYTES / (k * PANEL * 2)).max(1);
+        let by_cache = self.panels_per_chunk();
         let by_balance = (self.w.panels() * row_blocks / (pool.threads() * 16)).max(1);
         let chunk = by_cache.min(by_balance);
         pool.run(self.w.panels().div_ceil(chunk) * row_blocks, |i, _| {
             let first = i / row_blocks * chunk;
             let block = i % row_blocks;
-            isa.run(Chunk {
-                product,
-                rows: (block * m / row_blocks, (block + 1) * m / row_blocks),
-                panels: (first, self.w.panels().min(first + chunk)),
-                out,
-            });
+            let rows = (block * m / row_blocks, (block + 1) * m / row_blocks);
+            let panels = (first, product.w.panels().min(first + chunk));
+            product.chunk(isa, rows, panels, out);
         })
+    }
+
+    /// Panics if a task would read or write what is not its own, or leave something out.
+    pub(crate) fn check(&self, out: usize, place: Place) {
+        let (m, k, n) = (self.rows, self.w.inner(), self.w.outputs());
+        assert!(self.a.len() >= m * k, "{} < {m} x {k}", self.a.len());
+        assert!(place.first + n <= place.stride, "{n} columns in {place:?}");
+        assert!(out >= m * place.stride, "{out} < {m} rows");
+        let gated = matches!(self.epilogue, Epilogue::Gated(_));
+        assert_eq!(gated, self.w.is_gated(), "gates are of gate and up");
+        if let Epilogue::Bias(bias) = self.epilogue {
+            assert!(bias.len() >= self.w.panels() * PANEL, "bias is not padded");
+        }
+    }
+
+    /// Computes some rows of some panels on this thread, of a product that was checked. Concurrent
+    /// calls with the same output have other rows, panels or columns.
+    pub(crate) fn chunk(
+        &self,
+        isa: Isa,
+        rows: (usize, usize),
+        panels: (usize, usize),
+        out: (SharedSlice<'_, f32>, Place),
+    ) {
+        isa.run(Chunk {
+            product: *self,
+            rows,
+            panels,
+            out,
+        });
+    }
+
+    /// Panels that a task of a large product covers.
+    pub(crate) fn panels_per_chunk(&self) -> usize {
+        (CHUNK_BYTES / (self.w.inner() * PANEL * 2)).max(1)
     }
 
     /// Computes rows `first..end` of one panel.

@@ -1,6 +1,7 @@
 //! Loads a model: every tensor read once, packed by all threads, and let go.
 
 mod error;
+mod experts;
 mod parts;
 
 pub use error::LoadError;
@@ -15,7 +16,7 @@ use super::threads::Pool;
 use super::weights::{Embedding, Weights};
 use crate::formats::rotation::{RotationError, fold_o, fold_v};
 use crate::model::ops::LinearName;
-use crate::model::{LayerTensor, ModelSpec, QkNorm, TensorName, WeightSource};
+use crate::model::{LayerTensor, LayerTensor as L, ModelSpec, QkNorm, TensorName, WeightSource};
 use crate::weight_formats::{PackedRows, WeightFormat};
 use parts::{Part, format_of, is_gated, packed_bytes, parts_of, shape};
 
@@ -67,10 +68,17 @@ pub(super) fn load<W: WeightSource>(
     }
     let mut bytes = 0usize;
     for op in &program {
-        if let Op::Linear { linear, .. } = op {
-            for part in parts_of(spec, source, options, *linear)? {
-                bytes = bytes.saturating_add(part.bytes(spec, is_gated(*linear)));
+        match op {
+            Op::Linear { linear, .. } => {
+                for part in parts_of(spec, source, options, *linear)? {
+                    bytes = bytes.saturating_add(part.bytes(spec, is_gated(*linear)));
+                }
             }
+            Op::Experts { layer, .. } => {
+                let more = experts::bytes(spec, source, options, *layer)?;
+                bytes = bytes.saturating_add(more);
+            }
+            _ => {}
         }
     }
     if !spec.tied_embeddings
@@ -102,6 +110,7 @@ impl<W: WeightSource> Loader<'_, W> {
             norms: Vec::new(),
             qk_norms: Vec::new(),
             sinks: Vec::new(),
+            experts: self.spec.layers.iter().map(|_| None).collect(),
             ops: Vec::with_capacity(program.len()),
         };
         if !self.spec.tied_embeddings {
@@ -164,6 +173,10 @@ impl<W: WeightSource> Loader<'_, W> {
                     weights.sinks.push(sinks);
                     Op::Attend(layer)
                 }
+                Op::Experts { layer, input } => {
+                    weights.experts[layer] = Some(self.experts(layer)?);
+                    Op::Experts { layer, input }
+                }
                 Op::RotateBack => Op::RotateBack,
                 Op::Add => Op::Add,
                 Op::SelectRows => Op::SelectRows,
@@ -222,8 +235,8 @@ impl<W: WeightSource> Loader<'_, W> {
         let mut first = 0;
         for name in names {
             let columns = match name {
-                TensorName::Layer(_, LayerTensor::Gate) => Columns::Gate,
-                TensorName::Layer(_, LayerTensor::Up) => Columns::Up,
+                TensorName::Layer(_, L::Gate | L::SharedGate) => Columns::Gate,
+                TensorName::Layer(_, L::Up | L::SharedUp) => Columns::Up,
                 _ => Columns::From(first),
             };
             let rows = self.tensor(*name)?;

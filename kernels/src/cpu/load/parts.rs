@@ -31,20 +31,30 @@ impl Part {
     }
 }
 
-/// Inputs, and outputs of all.
-pub(super) fn shape(spec: &ModelSpec, names: &[TensorName]) -> (usize, usize) {
-    let shapes = names.iter().map(|name| name.shape(spec));
-    shapes.fold((0, 0), |(_, sum), shape| (shape[1], sum + shape[0]))
+/// Outputs and inputs of a matrix; of stacked ones, those of one.
+pub(super) fn matrix_shape(spec: &ModelSpec, name: TensorName) -> [usize; 2] {
+    match name.shape(spec)[..] {
+        [.., outputs, inputs] => [outputs, inputs],
+        _ => unreachable!("the {name} tensor is no matrix"),
+    }
 }
 
-/// Bytes of a packed tensor, if there is a layout.
+/// Inputs, and outputs of all.
+pub(super) fn shape(spec: &ModelSpec, names: &[TensorName]) -> (usize, usize) {
+    let shapes = names.iter().map(|name| matrix_shape(spec, *name));
+    shapes.fold((0, 0), |(_, sum), [outputs, inputs]| {
+        (inputs, sum + outputs)
+    })
+}
+
+/// Bytes of a packed tensor, or of one of stacked matrices, if there is a layout.
 pub(super) fn packed_bytes(
     spec: &ModelSpec,
     name: TensorName,
     format: WeightFormat,
 ) -> Option<usize> {
-    let shape = name.shape(spec);
-    QuantisedMatrix::bytes(format, shape[1], shape[0])
+    let [outputs, inputs] = matrix_shape(spec, name);
+    QuantisedMatrix::bytes(format, inputs, outputs)
 }
 
 /// How a tensor is to be kept packed, if it can.
@@ -65,23 +75,40 @@ pub(super) fn format_of<W: WeightSource>(
     Ok(format.filter(|format| packed_bytes(spec, name, *format).is_some()))
 }
 
+/// How a linear layer is kept, in order of its outputs.
 pub(super) fn parts_of<W: WeightSource>(
     spec: &ModelSpec,
     source: &W,
     options: LoadOptions,
     linear: LinearName,
 ) -> Result<Vec<Part>, LoadError<W::Error>> {
-    let names = linear.weights(spec);
+    parts_of_tensors(
+        spec,
+        source,
+        options,
+        &linear.weights(spec),
+        is_gated(linear),
+    )
+}
+
+/// How tensors with the same input are kept, in order of their outputs; of stacked ones, each.
+pub(super) fn parts_of_tensors<W: WeightSource>(
+    spec: &ModelSpec,
+    source: &W,
+    options: LoadOptions,
+    names: &[TensorName],
+    is_gated: bool,
+) -> Result<Vec<Part>, LoadError<W::Error>> {
     let mut tensors = Vec::with_capacity(names.len());
-    for name in &names {
+    for name in names {
         tensors.push((*name, format_of(spec, source, options, *name)?));
     }
-    if is_gated(linear) {
+    if is_gated {
         return Ok(vec![match tensors[..] {
             [(gate, Some(a)), (up, Some(b))] if QuantisedMatrix::can_join(a, b) => {
                 Part::Packed(vec![(gate, a), (up, b)])
             }
-            _ => Part::Expanded(names),
+            _ => Part::Expanded(names.to_vec()),
         }]);
     }
     let mut parts = Vec::new();

@@ -57,7 +57,7 @@ impl Product<'_> {
         next: Option<StartOfNext<'_>>,
     ) -> Result<(), TaskPanic> {
         let m = self.rows;
-        let pairs: usize = self.parts.iter().map(Part::pairs).sum();
+        let pairs = self.pairs();
         if m == 0 || pairs == 0 {
             return Ok(());
         }
@@ -70,27 +70,46 @@ impl Product<'_> {
                 product.share(dots, pairs, out, next);
             });
         }
-        let bytes = self
-            .parts
-            .iter()
-            .flat_map(Part::matrices)
-            .map(QuantisedMatrix::len);
-        let by_cache = (CHUNK_BYTES / (bytes.sum::<usize>() / pairs)).max(1);
+        let by_cache = self.pairs_per_chunk();
         let by_balance = (pairs * row_blocks / (pool.threads() * 16)).max(1);
         let chunk = by_cache.min(by_balance);
         pool.run(pairs.div_ceil(chunk) * row_blocks, |i, _| {
             let first = i / row_blocks * chunk;
             let block = i % row_blocks;
             let rows = (block * m / row_blocks, (block + 1) * m / row_blocks);
-            let mut work = MaybeUninit::uninit();
-            for pair in first..pairs.min(first + chunk) {
-                product.pair(dots, rows, pair, &mut work, out);
-            }
+            product.chunk(dots, rows, (first, pairs.min(first + chunk)), out);
         })
     }
 
+    /// Pairs of panels that a task of a large product covers.
+    pub(crate) fn pairs_per_chunk(&self) -> usize {
+        let matrices = self.parts.iter().flat_map(Part::matrices);
+        let bytes: usize = matrices.map(QuantisedMatrix::len).sum();
+        (CHUNK_BYTES / (bytes / self.pairs().max(1)).max(1)).max(1)
+    }
+
+    /// Pairs of panels of all parts.
+    pub(crate) fn pairs(&self) -> usize {
+        self.parts.iter().map(Part::pairs).sum()
+    }
+
+    /// Computes some rows, at most 96, of some pairs of panels on this thread, of a product that
+    /// was checked. Concurrent calls with the same output have other rows, pairs or columns.
+    pub(crate) fn chunk(
+        &self,
+        dots: DotSet,
+        rows: (usize, usize),
+        (first, end): (usize, usize),
+        out: SharedSlice<'_, f32>,
+    ) {
+        let mut work = MaybeUninit::uninit();
+        for pair in first..end {
+            self.pair(dots, rows, pair, &mut work, out);
+        }
+    }
+
     /// Panics if a task would read or write what is not its own, or leave something out.
-    fn check(&self, out: usize) {
+    pub(crate) fn check(&self, out: usize) {
         let (m, inputs) = (self.rows, self.parts[0].matrices()[0].inputs());
         let len = self.a.len();
         assert!(m <= len / inputs, "{len} activations < {m} x {inputs}");

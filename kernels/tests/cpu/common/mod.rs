@@ -6,7 +6,10 @@ pub(crate) mod paged;
 use std::convert::Infallible;
 
 use ebb_kernels::bf16;
-use ebb_kernels::model::{ModelSpec, QkNorm, Rope, TensorName, UniformModel, WeightSource};
+use ebb_kernels::model::{
+    ExpertActivation, ExpertsSpec, Mlp, ModelSpec, QkNorm, Rope, Routing, TensorName, UniformModel,
+    WeightSource,
+};
 
 /// A deterministic stream of numbers.
 #[derive(Clone, Debug)]
@@ -88,6 +91,27 @@ impl Family {
     }
 }
 
+/// Eight experts, two of them for a token.
+pub(crate) const EXPERTS: ExpertsSpec = ExpertsSpec {
+    experts: 8,
+    per_token: 2,
+    intermediate: 40,
+    routing: Routing::SOFTMAX_OF_CHOSEN,
+    router_bias: false,
+    biases: false,
+    activation: ExpertActivation::SwiGlu,
+    shared: None,
+};
+
+/// Experts in all layers but the first.
+pub(crate) fn with_experts(experts: &ExpertsSpec) -> ModelSpec {
+    let mut spec = Family::LLAMA.spec();
+    for layer in &mut spec.layers[1..] {
+        layer.mlp = Mlp::Experts(experts.clone());
+    }
+    spec
+}
+
 /// Weights that are a function of their name and a seed.
 #[derive(Clone, Debug)]
 pub(crate) struct RandomWeights {
@@ -116,8 +140,9 @@ impl WeightSource for RandomWeights {
             _ if name.is_norm() && self.spec.norms.from_one => (0.0, 0.3),
             _ if name.is_norm() => (1.0, 0.3),
             _ if shape.len() == 1 => (0.0, 0.5),
+            TensorName::Layer(_, tensor) if tensor.is_expert_bias() => (0.0, 0.5),
             // Uniform in ±sqrt(3 / inner) keeps the variance of what goes through.
-            _ => (0.0, (3.0 / shape[1] as f32).sqrt()),
+            _ => (0.0, (3.0 / shape[shape.len() - 1] as f32).sqrt()),
         };
         let before = first_row * shape[shape.len() - 1];
         (0..before).for_each(|_| _ = random.unit());

@@ -3,7 +3,8 @@
 
 use ebb_kernels::bf16;
 use ebb_kernels::model::{
-    Activation, LayerTensor as L, ModelSpec, NormKind, NormPlace, QkNorm, TensorName, WeightSource,
+    Activation, ExpertActivation, ExpertsSpec, LayerTensor as L, Mlp, ModelSpec, NormKind,
+    NormPlace, QkNorm, RouterScores, TensorName, WeightSource,
 };
 
 use super::RandomWeights;
@@ -161,15 +162,11 @@ impl Oracle {
             if mlp_place.is_before() {
                 h = self.norm(name(L::MlpNorm), &h);
             }
-            let activation = self.spec.layers[layer].activation();
-            let gate = self.matmul(name(L::Gate), &h);
-            let up = self.matmul(name(L::Up), &h);
-            let act: Vec<f64> = gate
-                .iter()
-                .zip(up)
-                .map(|(g, u)| activate(activation, *g) * u)
-                .collect();
-            let mut h = self.matmul(name(L::Down), &act);
+            let mlp = self.spec.layers[layer].mlp.clone();
+            let mut h = match mlp {
+                Mlp::Dense { .. } => self.dense(layer, [L::Gate, L::Up, L::Down], &h),
+                Mlp::Experts(experts) => self.experts(layer, &experts, &h),
+            };
             if mlp_place.is_after() {
                 h = self.norm(name(L::MlpPostNorm), &h);
             }
@@ -187,6 +184,69 @@ impl Oracle {
         logits
             .map(|x| cap.map_or(x, |cap| cap * (x / cap).tanh()))
             .collect()
+    }
+
+    fn dense(&mut self, layer: usize, tensors: [L; 3], h: &[f64]) -> Vec<f64> {
+        let [gate, up, down] = tensors.map(|tensor| TensorName::Layer(layer, tensor));
+        let (gate, up) = (self.matmul(gate, h), self.matmul(up, h));
+        let activation = self.spec.layers[layer].activation();
+        let opened = gate.iter().zip(up);
+        let act: Vec<f64> = opened.map(|(g, u)| activate(activation, *g) * u).collect();
+        self.matmul(down, &act)
+    }
+
+    /// A layer of experts, each of which computes everything, whether it is chosen or not.
+    fn experts(&mut self, layer: usize, spec: &ExpertsSpec, h: &[f64]) -> Vec<f64> {
+        let name = |t| TensorName::Layer(layer, t);
+        let mut out = match spec.shared {
+            None => vec![0.0; h.len()],
+            Some(shared) => {
+                let mut out = self.dense(layer, [L::SharedGate, L::SharedUp, L::SharedDown], h);
+                if shared.gated {
+                    let share = sigmoid(self.matmul(name(L::SharedScore), h)[0]);
+                    out.iter_mut().for_each(|x| *x *= share);
+                }
+                out
+            }
+        };
+        let mut scores = self.matmul(name(L::Router), h);
+        if spec.router_bias {
+            let bias = self.tensor(name(L::RouterBias));
+            scores.iter_mut().zip(bias).for_each(|(s, b)| *s += b);
+        }
+        let correction = match spec.routing.correction {
+            true => self.tensor(name(L::RouterCorrection)),
+            false => vec![0.0; spec.experts],
+        };
+        let weights = expert_weights(spec, &scores, &correction);
+        let gate = self.matmul(name(L::ExpertGate), h);
+        let up = self.matmul(name(L::ExpertUp), h);
+        let down = self.tensor(name(L::ExpertDown));
+        let inner = spec.intermediate;
+        let biases = spec.biases.then(|| {
+            [L::ExpertGateBias, L::ExpertUpBias, L::ExpertDownBias].map(|t| self.tensor(name(t)))
+        });
+        let bias = |which: usize, index: usize| biases.as_ref().map_or(0.0, |b| b[which][index]);
+        for (expert, weight) in weights.iter().enumerate() {
+            let act: Vec<f64> = (expert * inner..(expert + 1) * inner)
+                .map(|i| (gate[i] + bias(0, i), up[i] + bias(1, i)))
+                .map(|(gate, up)| match spec.activation {
+                    ExpertActivation::SwiGlu => gate * sigmoid(gate) * up,
+                    ExpertActivation::Clamped { limit, alpha } => {
+                        let limit = f64::from(limit);
+                        let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
+                        (up + 1.0) * gate * sigmoid(f64::from(alpha) * gate)
+                    }
+                })
+                .collect();
+            for (o, out) in out.iter_mut().enumerate() {
+                let row = expert * h.len() + o;
+                let products = down[row * inner..][..inner].iter().zip(&act);
+                let sum: f64 = products.map(|(w, x)| w * x).sum();
+                *out += weight * (sum + bias(2, row));
+            }
+        }
+        out
     }
 
     /// Attention of the next token, projected.
@@ -234,4 +294,60 @@ impl Oracle {
         }
         o
     }
+}
+
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// The weight of every expert, 0 of those that are not chosen.
+fn expert_weights(spec: &ExpertsSpec, scores: &[f64], correction: &[f64]) -> Vec<f64> {
+    let routing = spec.routing;
+    let by = |values: &[f64], count: usize| {
+        let mut order: Vec<usize> = (0..values.len()).collect();
+        order.sort_by(|a, b| values[*b].total_cmp(&values[*a]));
+        order.truncate(count);
+        order
+    };
+    let shares = |of: &[usize]| -> f64 { of.iter().map(|e| scores[*e].exp()).sum() };
+    let mut weights = vec![0.0; spec.experts];
+    if let RouterScores::SparseMixer { jitter } = routing.scores {
+        let mut left: Vec<usize> = (0..spec.experts).collect();
+        for best in by(scores, 2) {
+            let top = scores[best];
+            let near = left.iter().copied().filter(|e| {
+                let distance = (top - scores[*e]) / scores[*e].abs().max(top);
+                distance <= 2.0 * f64::from(jitter)
+            });
+            weights[best] = top.exp() / shares(&near.collect::<Vec<_>>());
+            left.retain(|e| *e != best);
+        }
+        return weights;
+    }
+    let all: Vec<usize> = (0..spec.experts).collect();
+    let values: Vec<f64> = match routing.scores {
+        RouterScores::Sigmoid => scores.iter().map(|s| sigmoid(*s)).collect(),
+        _ => scores.iter().map(|s| s.exp() / shares(&all)).collect(),
+    };
+    let mut of_choice: Vec<f64> = values.iter().zip(correction).map(|(v, c)| v + c).collect();
+    if let Some(groups) = routing.groups {
+        let size = spec.experts / groups.groups;
+        let of_groups: Vec<f64> = of_choice
+            .chunks(size)
+            .map(|group| by(group, 2).iter().map(|e| group[*e]).sum())
+            .collect();
+        let chosen = by(&of_groups, groups.chosen);
+        for (group, values) in of_choice.chunks_mut(size).enumerate() {
+            if !chosen.contains(&group) {
+                values.fill(f64::NEG_INFINITY);
+            }
+        }
+    }
+    let chosen = by(&of_choice, spec.per_token);
+    let sum: f64 = chosen.iter().map(|e| values[*e]).sum();
+    let sum = if routing.renormalised { sum } else { 1.0 };
+    for expert in chosen {
+        weights[expert] = f64::from(routing.scale) * values[expert] / sum;
+    }
+    weights
 }

@@ -136,6 +136,19 @@ pub(crate) fn llama_hf(tensor: TensorName) -> StoredTensor {
         LayerTensor::Down => "mlp.down_proj.weight",
         LayerTensor::MlpPostNorm => "post_feedforward_layernorm.weight",
         LayerTensor::MlpPostNormBias => "post_feedforward_layernorm.bias",
+        LayerTensor::Router => "mlp.gate.weight",
+        LayerTensor::RouterBias => "mlp.gate.bias",
+        LayerTensor::RouterCorrection => "mlp.gate.e_score_correction_bias",
+        LayerTensor::ExpertGate => "mlp.experts.*.gate_proj.weight",
+        LayerTensor::ExpertUp => "mlp.experts.*.up_proj.weight",
+        LayerTensor::ExpertDown => "mlp.experts.*.down_proj.weight",
+        LayerTensor::ExpertGateBias => "mlp.experts.*.gate_proj.bias",
+        LayerTensor::ExpertUpBias => "mlp.experts.*.up_proj.bias",
+        LayerTensor::ExpertDownBias => "mlp.experts.*.down_proj.bias",
+        LayerTensor::SharedGate => "mlp.shared_expert.gate_proj.weight",
+        LayerTensor::SharedUp => "mlp.shared_expert.up_proj.weight",
+        LayerTensor::SharedDown => "mlp.shared_expert.down_proj.weight",
+        LayerTensor::SharedScore => "mlp.shared_expert_gate.weight",
     };
     StoredTensor::own(tensor, format!("model.layers.{layer}.{part}"))
 }
@@ -172,6 +185,19 @@ pub(crate) fn llama_gguf(tensor: TensorName) -> StoredTensor {
         LayerTensor::Down => "ffn_down.weight",
         LayerTensor::MlpPostNorm => "post_ffw_norm.weight",
         LayerTensor::MlpPostNormBias => "post_ffw_norm.bias",
+        LayerTensor::Router => "ffn_gate_inp.weight",
+        LayerTensor::RouterBias => "ffn_gate_inp.bias",
+        LayerTensor::RouterCorrection => "exp_probs_b.bias",
+        LayerTensor::ExpertGate => "ffn_gate_exps.weight",
+        LayerTensor::ExpertUp => "ffn_up_exps.weight",
+        LayerTensor::ExpertDown => "ffn_down_exps.weight",
+        LayerTensor::ExpertGateBias => "ffn_gate_exps.bias",
+        LayerTensor::ExpertUpBias => "ffn_up_exps.bias",
+        LayerTensor::ExpertDownBias => "ffn_down_exps.bias",
+        LayerTensor::SharedGate => "ffn_gate_shexp.weight",
+        LayerTensor::SharedUp => "ffn_up_shexp.weight",
+        LayerTensor::SharedDown => "ffn_down_shexp.weight",
+        LayerTensor::SharedScore => "ffn_gate_inp_shexp.weight",
     };
     StoredTensor::own(tensor, format!("blk.{layer}.{part}"))
 }

@@ -1,0 +1,197 @@
+//! Loads layers of experts, one expert behind the other: no more of a stacked tensor is in memory
+//! than one expert's.
+
+use super::parts::{Part, matrix_shape, parts_of_tensors};
+use super::{LoadError, LoadOptions, Loader};
+use crate::cpu::experts::{Experts, is_fused};
+use crate::cpu::gemm::{Columns, PackedMatrix};
+use crate::cpu::linear::Linear;
+use crate::cpu::packed::{self, QuantisedMatrix};
+use crate::model::{ExpertsSpec, LayerTensor as L, ModelSpec, TensorName, WeightSource};
+use crate::weight_formats::PackedRows;
+
+/// Tensors that a product of an expert is made of, and their biases.
+struct Product<'a> {
+    names: &'a [TensorName],
+    biases: &'a [TensorName],
+    is_gated: bool,
+}
+
+const GATE_UP: [L; 2] = [L::ExpertGate, L::ExpertUp];
+
+fn spec_of(spec: &ModelSpec, layer: usize) -> &ExpertsSpec {
+    match spec.layers[layer].experts() {
+        Some(experts) => experts,
+        None => unreachable!("the program has experts where the spec has them"),
+    }
+}
+
+/// Bytes of a layer's matrices.
+pub(super) fn bytes<W: WeightSource>(
+    spec: &ModelSpec,
+    source: &W,
+    options: LoadOptions,
+    layer: usize,
+) -> Result<usize, LoadError<W::Error>> {
+    let experts = spec_of(spec, layer);
+    let mut bytes = 0usize;
+    for (tensors, is_gated) in [(&GATE_UP[..], is_fused(experts)), (&[L::ExpertDown], false)] {
+        let names: Vec<_> = tensors
+            .iter()
+            .map(|t| TensorName::Layer(layer, *t))
+            .collect();
+        for part in parts_of_tensors(spec, source, options, &names, is_gated)? {
+            let each = part.bytes(spec, is_gated);
+            bytes = bytes.saturating_add(each.saturating_mul(experts.experts));
+        }
+    }
+    let hidden = spec.hidden;
+    bytes = bytes.saturating_add(PackedMatrix::bytes(hidden, experts.experts, false));
+    if experts.shared.is_some_and(|shared| shared.gated) {
+        bytes = bytes.saturating_add(PackedMatrix::bytes(hidden, 1, false));
+    }
+    Ok(bytes)
+}
+
+impl<W: WeightSource> Loader<'_, W> {
+    pub(super) fn experts(&mut self, layer: usize) -> Result<Experts, LoadError<W::Error>> {
+        let spec = self.spec;
+        let experts = spec_of(spec, layer);
+        let name = |tensor| TensorName::Layer(layer, tensor);
+        let bias = experts
+            .router_bias
+            .then(|| self.vector(name(L::RouterBias)));
+        let router = self.plain(name(L::Router), bias.transpose()?)?;
+        let correction = experts.routing.correction;
+        let correction = correction.then(|| self.vector(name(L::RouterCorrection)));
+        let has_score = experts.shared.is_some_and(|shared| shared.gated);
+        let shared_score = has_score.then(|| self.plain(name(L::SharedScore), None));
+        let (gate_up, down) = (GATE_UP.map(name), [name(L::ExpertDown)]);
+        let biases = [L::ExpertGateBias, L::ExpertUpBias, L::ExpertDownBias].map(name);
+        let biases = if experts.biases { &biases[..] } else { &[] };
+        let (of_gate_up, of_down) = biases.split_at(biases.len().min(2));
+        Ok(Experts {
+            router,
+            correction: correction.transpose()?,
+            shared_score: shared_score.transpose()?,
+            gate_up: self.products(Product {
+                names: &gate_up,
+                biases: of_gate_up,
+                is_gated: is_fused(experts),
+            })?,
+            down: self.products(Product {
+                names: &down,
+                biases: of_down,
+                is_gated: false,
+            })?,
+        })
+    }
+
+    /// A linear layer of one tensor, in bf16.
+    fn plain(
+        &mut self,
+        name: TensorName,
+        bias: Option<Vec<f32>>,
+    ) -> Result<Linear, LoadError<W::Error>> {
+        let matrix = self.expanded(&[name], false)?;
+        let mut linear = Linear::new(matrix.inner());
+        linear.push_expanded(matrix, bias);
+        Ok(linear)
+    }
+
+    /// A linear layer for each expert.
+    fn products(&mut self, product: Product<'_>) -> Result<Vec<Linear>, LoadError<W::Error>> {
+        let (spec, source) = (self.spec, self.source);
+        let Product {
+            names,
+            biases,
+            is_gated,
+        } = product;
+        let parts = parts_of_tensors(spec, source, self.options, names, is_gated)?;
+        let mut of_tensors = Vec::with_capacity(biases.len());
+        for bias in biases {
+            of_tensors.push(self.vector(*bias)?);
+        }
+        let experts = names[0].shape(spec)[0];
+        let [_, inputs] = matrix_shape(spec, names[0]);
+        let mut linears = Vec::with_capacity(experts);
+        for expert in 0..experts {
+            let mut linear = Linear::new(inputs);
+            let mut biases = of_tensors.iter().map(|bias| {
+                let each = bias.len() / experts;
+                &bias[expert * each..][..each]
+            });
+            for part in &parts {
+                match part {
+                    Part::Expanded(names) => {
+                        let matrix = self.expanded_expert(names, expert, is_gated)?;
+                        let bias: Vec<f32> = biases
+                            .by_ref()
+                            .take(names.len())
+                            .flatten()
+                            .copied()
+                            .collect();
+                        linear.push_expanded(matrix, Some(bias).filter(|bias| !bias.is_empty()));
+                    }
+                    Part::Packed(tensors) => {
+                        let mut matrices = Vec::with_capacity(tensors.len());
+                        for (name, format) in tensors {
+                            let [outputs, inputs] = matrix_shape(spec, *name);
+                            let mut matrix =
+                                QuantisedMatrix::new(&mut self.memory, *format, inputs, outputs);
+                            let first = expert * outputs;
+                            let read = |row, rows: PackedRows<'_>| {
+                                source.read_packed(*name, first + row, rows)
+                            };
+                            let filled = matrix.fill(self.pool, read)?;
+                            filled.map_err(|source| LoadError::Source {
+                                name: *name,
+                                source,
+                            })?;
+                            matrices.push(matrix);
+                        }
+                        let weights = match <[_; 2]>::try_from(matrices) {
+                            Ok(both) => packed::Weights::Gated(both),
+                            Err(mut one) => packed::Weights::Plain(one.remove(0)),
+                        };
+                        linear.push_packed(weights, biases.next().map(<[f32]>::to_vec));
+                    }
+                }
+            }
+            linears.push(linear);
+        }
+        for name in names {
+            self.finish(*name, name.shape(spec).iter().product());
+        }
+        Ok(linears)
+    }
+
+    /// Reads an expert's rows of tensors into one bf16 matrix.
+    fn expanded_expert(
+        &mut self,
+        names: &[TensorName],
+        expert: usize,
+        is_gated: bool,
+    ) -> Result<PackedMatrix, LoadError<W::Error>> {
+        let (inputs, outputs) = super::shape(self.spec, names);
+        let outputs = if is_gated { outputs / 2 } else { outputs };
+        let mut matrix = self.memory.matrix(inputs, outputs, is_gated);
+        let mut first = 0;
+        for name in names {
+            let columns = match name {
+                TensorName::Layer(_, L::ExpertGate) if is_gated => Columns::Gate,
+                TensorName::Layer(_, L::ExpertUp) if is_gated => Columns::Up,
+                _ => Columns::From(first),
+            };
+            let [rows, _] = matrix_shape(self.spec, *name);
+            let values = self.source.load_rows(*name, expert * rows, rows);
+            let values = values.map_err(|source| LoadError::Source {
+                name: *name,
+                source,
+            })?;
+            matrix.fill(self.pool, columns, &values)?;
+            first += rows;
+        }
+        Ok(matrix)
+    }
+}

@@ -1,0 +1,155 @@
+//! Layers of experts: several MLPs, of which each token goes through a few.
+
+use super::spec::{SpecError, dimension, is_sound};
+
+/// A router, and experts of which it chooses some for each token:
+/// `Σ_chosen weight_e · (W_down,e act(W_gate,e x, W_up,e x))`, added up in order of choice.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExpertsSpec {
+    /// How many experts there are.
+    pub experts: usize,
+    /// How many of them a token goes through.
+    pub per_token: usize,
+    /// Rows of an expert's `W_gate` and `W_up`.
+    pub intermediate: usize,
+    /// How experts are chosen and weighted.
+    pub routing: Routing,
+    /// The router's scores have a bias.
+    pub router_bias: bool,
+    /// Each expert's three products have a bias.
+    pub biases: bool,
+    /// What is between an expert's products.
+    pub activation: ExpertActivation,
+    /// An expert that every token goes through, unweighted.
+    pub shared: Option<SharedExpert>,
+}
+
+/// A gated MLP beside the experts that are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharedExpert {
+    /// Rows of its `W_gate` and `W_up`.
+    pub intermediate: usize,
+    /// Its output is multiplied by the sigmoid of a product with one row (Qwen2-MoE).
+    pub gated: bool,
+}
+
+/// What is between the products of an expert.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ExpertActivation {
+    /// `silu(gate) ⊙ up`.
+    SwiGlu,
+    /// `(up + 1) ⊙ gate · sigmoid(alpha · gate)`, with `gate` at most `limit` and `up` within
+    /// `±limit` (gpt-oss).
+    Clamped {
+        /// The bound.
+        limit: f32,
+        /// What the gate is multiplied with in the sigmoid.
+        alpha: f32,
+    },
+}
+
+/// How a router's scores become a choice of experts and their weights. Of equal scores the one of
+/// the lower index comes first.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Routing {
+    /// What experts are chosen by.
+    pub scores: RouterScores,
+    /// A bias of each expert is added to scores for the choice alone, not for the weights.
+    pub correction: bool,
+    /// Only experts of the best groups are chosen from.
+    pub groups: Option<ExpertGroups>,
+    /// Weights are divided by the sum of those chosen.
+    pub renormalised: bool,
+    /// What weights are multiplied by, at last.
+    pub scale: f32,
+}
+
+/// What a router's products become.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum RouterScores {
+    /// Their softmax over all experts. Renormalised, it is the softmax over those chosen.
+    Softmax,
+    /// The sigmoid of each (GLM-4-MoE).
+    Sigmoid,
+    /// Phi-MoE's sparse mixer, for two experts: the weight of each is its share of the softmax over
+    /// those whose score is within `2 · jitter` of the best that is left, relative to the greater
+    /// of that and its own magnitude.
+    SparseMixer {
+        /// The bound of the relative distance, halved.
+        jitter: f32,
+    },
+}
+
+/// Groups of neighbouring experts, of the same size. A group is as good as the sum of its best two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertGroups {
+    /// How many there are.
+    pub groups: usize,
+    /// How many of them are chosen from.
+    pub chosen: usize,
+}
+
+impl Routing {
+    /// The softmax over the experts chosen (Mixtral, gpt-oss).
+    pub const SOFTMAX_OF_CHOSEN: Self = Self {
+        scores: RouterScores::Softmax,
+        correction: false,
+        groups: None,
+        renormalised: true,
+        scale: 1.0,
+    };
+}
+
+impl ExpertsSpec {
+    /// Checks dimensions and constants.
+    pub(super) fn validate(&self) -> Result<(), SpecError> {
+        dimension("experts", self.experts)?;
+        dimension("experts per token", self.per_token)?;
+        dimension("intermediate of an expert", self.intermediate)?;
+        if let Some(shared) = &self.shared {
+            dimension("intermediate of the shared expert", shared.intermediate)?;
+        }
+        let refuse = |problem| Err(SpecError::Experts(problem));
+        let Routing { scores, scale, .. } = self.routing;
+        if self.experts > EXPERTS_MAX || self.per_token > PER_TOKEN_MAX {
+            return refuse("more experts than 1024, or more than 32 of them for a token");
+        }
+        if self.per_token > self.experts {
+            return refuse("fewer experts than each token goes through");
+        }
+        if let Some(ExpertGroups { groups, chosen }) = self.routing.groups {
+            if groups == 0 || !self.experts.is_multiple_of(groups) || self.experts / groups < 2 {
+                return refuse("groups of experts that are not of one size, two or more");
+            }
+            if chosen == 0 || chosen > groups {
+                return refuse("a choice of none, or of more groups of experts than there are");
+            }
+            if chosen * (self.experts / groups) < self.per_token {
+                return refuse("groups with fewer experts than each token goes through");
+            }
+        }
+        if let RouterScores::SparseMixer { jitter } = scores {
+            if self.per_token != 2 || self.routing.correction || self.routing.groups.is_some() {
+                return refuse("a sparse mixer of other than two experts, with a bias or groups");
+            }
+            if !is_sound(jitter) {
+                return Err(SpecError::NotFinite("the sparse mixer's jitter"));
+            }
+        }
+        if let ExpertActivation::Clamped { limit, alpha } = self.activation
+            && !(is_sound(limit) && is_sound(alpha))
+        {
+            return Err(SpecError::NotFinite(
+                "a constant of the experts' activation",
+            ));
+        }
+        match is_sound(scale) {
+            true => Ok(()),
+            false => Err(SpecError::NotFinite("the scale of experts' weights")),
+        }
+    }
+}
+
+/// Beyond any published model, and what a GPU's router has room for.
+const EXPERTS_MAX: usize = 1024;
+const PER_TOKEN_MAX: usize = 32;

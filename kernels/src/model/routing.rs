@@ -1,0 +1,235 @@
+//! Which experts a token goes to: what a router's products come to. Backends do the same, in the
+//! same order.
+
+use super::experts::{ExpertsSpec, RouterScores};
+
+/// An expert of a token, and its weight.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Choice {
+    pub(crate) expert: u32,
+    pub(crate) weight: f32,
+}
+
+/// Added to a sum of sigmoids that weights are divided by, so that it is never 0.
+const LEAST_SUM: f32 = 1e-20;
+
+/// Chooses experts by a row of the router's products, which are changed. `correction` is the bias
+/// of each expert for the choice, if the spec has one. Writes as many choices as `chosen` has room
+/// for, the best first.
+pub(crate) fn route(
+    spec: &ExpertsSpec,
+    products: &mut [f32],
+    correction: Option<&[f32]>,
+    chosen: &mut [Choice],
+) {
+    assert_eq!(products.len(), spec.experts);
+    let routing = spec.routing;
+    match routing.scores {
+        RouterScores::Softmax => {
+            let top = products.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            products.iter_mut().for_each(|x| *x = (*x - top).exp());
+            let sum: f32 = products.iter().sum();
+            choose(spec, products, correction, chosen);
+            let of_chosen: f32 = chosen.iter().map(|choice| choice.weight).sum();
+            let sum = if routing.renormalised { of_chosen } else { sum };
+            chosen.iter_mut().for_each(|choice| choice.weight /= sum);
+        }
+        RouterScores::Sigmoid => {
+            products
+                .iter_mut()
+                .for_each(|x| *x = 1.0 / (1.0 + (-*x).exp()));
+            choose(spec, products, correction, chosen);
+            if routing.renormalised {
+                let sum = chosen.iter().map(|choice| choice.weight).sum::<f32>() + LEAST_SUM;
+                chosen.iter_mut().for_each(|choice| choice.weight /= sum);
+            }
+        }
+        RouterScores::SparseMixer { jitter } => sparse_mixer(products, jitter, chosen),
+    }
+    chosen.iter_mut().for_each(|c| c.weight *= routing.scale);
+}
+
+/// Writes the best experts and their scores, which are not those of the choice where there is a
+/// correction.
+fn choose(spec: &ExpertsSpec, scores: &[f32], correction: Option<&[f32]>, chosen: &mut [Choice]) {
+    let of_choice = |expert: usize| scores[expert] + correction.map_or(0.0, |c| c[expert]);
+    let mut out = Experts::default();
+    if let Some(groups) = spec.routing.groups {
+        let size = spec.experts / groups.groups;
+        let value = |group: usize| {
+            let members = (group * size..(group + 1) * size).map(of_choice);
+            let best = |(first, second): (f32, f32), x: f32| match x {
+                _ if x > first => (x, first),
+                _ if x > second => (first, x),
+                _ => (first, second),
+            };
+            let (first, second) = members.fold((f32::NEG_INFINITY, f32::NEG_INFINITY), best);
+            first + second
+        };
+        let mut taken = Experts::default();
+        for _ in 0..groups.chosen {
+            taken.insert(best(groups.groups, &taken, value));
+        }
+        for expert in (0..spec.experts).filter(|expert| !taken.has(expert / size)) {
+            out.insert(expert);
+        }
+    }
+    for choice in chosen {
+        let expert = best(spec.experts, &out, of_choice);
+        out.insert(expert);
+        *choice = Choice {
+            expert: expert as u32,
+            weight: scores[expert],
+        };
+    }
+}
+
+/// The first of the greatest that is not `out`; of NaN alone, the first.
+fn best(count: usize, out: &Experts, value: impl Fn(usize) -> f32) -> usize {
+    let mut candidates = (0..count).filter(|index| !out.has(*index));
+    let first = candidates.next().expect("specs have as many as are chosen");
+    let better = |best: (usize, f32), index: usize| match value(index) {
+        value if value > best.1 => (index, value),
+        _ => best,
+    };
+    candidates.fold((first, value(first)), better).0
+}
+
+/// A set of indices below 1024.
+#[derive(Default)]
+struct Experts([u64; 16]);
+
+impl Experts {
+    fn insert(&mut self, index: usize) {
+        self.0[index / 64] |= 1 << (index % 64);
+    }
+
+    fn has(&self, index: usize) -> bool {
+        self.0[index / 64] >> (index % 64) & 1 == 1
+    }
+}
+
+/// Two experts, each weighted by its share of those that come close to it.
+fn sparse_mixer(scores: &[f32], jitter: f32, chosen: &mut [Choice]) {
+    let mut out = Experts::default();
+    for choice in chosen {
+        let expert = best(scores.len(), &out, |expert| scores[expert]);
+        let top = scores[expert];
+        let is_far = |score: f32| (top - score) / score.abs().max(top) > 2.0 * jitter;
+        let near = scores.iter().enumerate();
+        let near = near.filter(|(expert, score)| !out.has(*expert) && !is_far(**score));
+        let sum: f32 = near.map(|(_, score)| (score - top).exp()).sum();
+        out.insert(expert);
+        *choice = Choice {
+            expert: expert as u32,
+            weight: 1.0 / sum,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::experts::{ExpertActivation, ExpertGroups, Routing};
+    use super::*;
+
+    fn spec(experts: usize, per_token: usize, routing: Routing) -> ExpertsSpec {
+        ExpertsSpec {
+            experts,
+            per_token,
+            intermediate: 8,
+            routing,
+            router_bias: false,
+            biases: false,
+            activation: ExpertActivation::SwiGlu,
+            shared: None,
+        }
+    }
+
+    fn routed(spec: &ExpertsSpec, scores: &[f32], correction: Option<&[f32]>) -> Vec<(u32, f32)> {
+        let mut chosen = vec![Choice::default(); spec.per_token];
+        route(spec, &mut scores.to_vec(), correction, &mut chosen);
+        chosen.iter().map(|c| (c.expert, c.weight)).collect()
+    }
+
+    fn assert_near(found: &[(u32, f32)], expected: &[(u32, f64)]) {
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(expected) {
+            let near = (f64::from(found.1) - expected.1).abs() < 1e-6;
+            assert!(found.0 == expected.0 && near, "{found:?} {expected:?}");
+        }
+    }
+
+    #[test]
+    fn softmax_is_over_all_or_over_those_chosen() {
+        let scores = [1.0, 3.0, -2.0, 3.0, 2.0];
+        let e = |x: f64| x.exp();
+        let all = e(1.0) + e(3.0) + e(-2.0) + e(3.0) + e(2.0);
+        let of_all = Routing {
+            renormalised: false,
+            scale: 2.0,
+            ..Routing::SOFTMAX_OF_CHOSEN
+        };
+        let found = routed(&spec(5, 3, of_all), &scores, None);
+        let share = |x: f64| 2.0 * e(x) / all;
+        assert_near(&found, &[(1, share(3.0)), (3, share(3.0)), (4, share(2.0))]);
+        let found = routed(&spec(5, 3, Routing::SOFTMAX_OF_CHOSEN), &scores, None);
+        let chosen = 2.0 * e(3.0) + e(2.0);
+        let share = |x: f64| e(x) / chosen;
+        assert_near(&found, &[(1, share(3.0)), (3, share(3.0)), (4, share(2.0))]);
+    }
+
+    #[test]
+    fn corrections_and_groups_choose_but_do_not_weigh() {
+        let routing = Routing {
+            scores: RouterScores::Sigmoid,
+            correction: true,
+            groups: Some(ExpertGroups {
+                groups: 3,
+                chosen: 2,
+            }),
+            renormalised: true,
+            scale: 2.5,
+        };
+        let scores = [4.0, -4.0, 0.0, 1.0, 3.0, 2.0];
+        // Group 0 has the best expert and is out for its second.
+        let found = routed(&spec(6, 2, routing), &scores, Some(&[0.0; 6]));
+        let s = |x: f64| 1.0 / (1.0 + (-x).exp());
+        let sum = s(3.0) + s(2.0);
+        assert_near(&found, &[(4, 2.5 * s(3.0) / sum), (5, 2.5 * s(2.0) / sum)]);
+        let found = routed(
+            &spec(6, 2, routing),
+            &scores,
+            Some(&[0.0, 0.0, 9.0, 0.0, 0.0, 0.0]),
+        );
+        let sum = s(0.0) + s(3.0);
+        assert_near(&found, &[(2, 2.5 * s(0.0) / sum), (4, 2.5 * s(3.0) / sum)]);
+    }
+
+    #[test]
+    fn a_sparse_mixer_weighs_by_what_comes_close() {
+        let routing = Routing {
+            scores: RouterScores::SparseMixer { jitter: 0.1 },
+            ..Routing::SOFTMAX_OF_CHOSEN
+        };
+        // Of 5, 4.5 is within a fifth; of 4.5, none is.
+        let found = routed(&spec(4, 2, routing), &[1.0, 5.0, 4.5, 3.0], None);
+        let first = 1.0 / (1.0 + (-0.5f64).exp());
+        assert_near(&found, &[(1, first), (2, 1.0)]);
+    }
+
+    #[test]
+    fn no_score_is_a_number_and_experts_are_chosen_all_the_same() {
+        for scores in [
+            RouterScores::Softmax,
+            RouterScores::Sigmoid,
+            RouterScores::SparseMixer { jitter: 0.01 },
+        ] {
+            let routing = Routing {
+                scores,
+                ..Routing::SOFTMAX_OF_CHOSEN
+            };
+            let found = routed(&spec(4, 2, routing), &[f32::NAN; 4], None);
+            assert!(found[0].0 == 0 && found[1].0 == 1 && found[0].1.is_nan());
+        }
+    }
+}
