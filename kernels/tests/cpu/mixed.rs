@@ -80,7 +80,13 @@ fn run(paged: &mut Paged, seq: usize, shrinks: &[Pending], tokens: &[u32]) -> Ve
 }
 
 /// Makes the oracle's cache hold what the pages of a shrunk block dequantise to.
-fn copy_pages(paged: &Paged, seq: usize, block: usize, first_frame: usize, oracle: &mut Oracle) {
+fn copy_pages(
+    paged: &Paged,
+    seq: usize,
+    block: usize,
+    first_frame: usize,
+    oracle: &mut Oracle<RandomWeights>,
+) {
     let (pages, seq) = (&paged.pages, &paged.seqs[seq]);
     let (geometry, position) = (pages.geometry(), seq.positions[block]);
     let dim = geometry.head_dim;
@@ -119,7 +125,7 @@ fn attention_over_mixed_pages_is_the_oracle_over_what_they_dequantise_to() {
         let weights = weights(family);
         let tokens = text(1, 520);
         let mut paged = paged(&weights, 3, 7);
-        let mut oracle = Oracle::new(&weights);
+        let mut oracle = Oracle::new(&weights.spec, weights.clone());
         let seq = paged.add();
         run(&mut paged, seq, &[], &tokens[..512]);
         tokens[..512].iter().for_each(|t| drop(oracle.push(*t)));

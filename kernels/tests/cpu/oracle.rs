@@ -28,7 +28,7 @@ fn check(family: Family) {
         let tokens = &tokens[i..=i];
         got.extend(paged.run(&[Chunk { seq, tokens }]));
     }
-    let mut oracle = Oracle::new(&weights);
+    let mut oracle = Oracle::new(&weights.spec, weights.clone());
     let (mut worst, mut total, mut scale) = (0.0f64, 0.0, 0.0);
     for (i, (token, got)) in tokens.iter().zip(&got).enumerate() {
         let want = oracle.push(*token);
@@ -92,7 +92,7 @@ fn check_experts(experts: &ExpertsSpec) {
         let tokens = &tokens[range];
         got.extend(paged.run(&[Chunk { seq, tokens }]));
     }
-    let mut oracle = Oracle::new(&weights);
+    let mut oracle = Oracle::new(&weights.spec, weights.clone());
     for (i, (token, got)) in tokens.iter().zip(&got).enumerate() {
         let want = oracle.push(*token);
         for (x, want) in got.iter().zip(&want) {

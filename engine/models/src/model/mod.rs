@@ -20,6 +20,7 @@ mod bytes;
 mod content_hash;
 mod dummy;
 mod error;
+mod experts;
 mod families;
 pub mod fetch;
 mod generation_defaults;

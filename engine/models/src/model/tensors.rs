@@ -43,7 +43,8 @@ pub(super) fn check_spec(spec: ModelSpec) -> Result<ModelSpec, Refusal> {
 pub(super) trait TensorTable {
     /// How the file stores a tensor.
     fn stored(&self, name: TensorName) -> StoredTensor;
-    /// The shape of a tensor under its name in the file, slowest dimension first.
+    /// The shape of a tensor under its name in the file, slowest dimension first; of one that is
+    /// quantised, which was checked as it was found, the one it stands for.
     fn shape(&self, file_name: &str) -> Option<&[usize]>;
     /// The names of every tensor in the file that is not known to be superfluous.
     fn present(&self) -> Vec<&str>;
@@ -54,18 +55,20 @@ pub(super) fn check_tensors(spec: &ModelSpec, table: &dyn TensorTable) -> Result
     let mut expected_names = HashSet::new();
     for name in TensorName::all(spec) {
         let stored = table.stored(name);
-        let Some(found) = table.shape(&stored.name) else {
-            return Err(Refusal::MissingTensor(stored.name));
-        };
         let expected = stored.shape(spec);
-        if found != expected {
-            return Err(Refusal::Shape {
-                tensor: stored.name,
-                found: found.to_vec(),
-                expected,
-            });
+        for tensor in stored.names(spec) {
+            let Some(found) = table.shape(&tensor) else {
+                return Err(Refusal::MissingTensor(tensor));
+            };
+            if found != expected {
+                return Err(Refusal::Shape {
+                    tensor,
+                    found: found.to_vec(),
+                    expected,
+                });
+            }
+            expected_names.insert(tensor);
         }
-        expected_names.insert(stored.name);
     }
     match table
         .present()

@@ -1,13 +1,11 @@
 //! The transformer by its definition: f64, one token at a time, no paging, no tiles. Only what the
-//! cache stores is rounded to bf16, as the backend does.
+//! cache stores is rounded to bf16, as the backend does, unless it is told not to.
 
 use ebb_kernels::bf16;
 use ebb_kernels::model::{
     Activation, ExpertActivation, ExpertsSpec, LayerTensor as L, Mlp, ModelSpec, NormKind,
     NormPlace, QkNorm, RouterScores, TensorName, WeightSource,
 };
-
-use super::RandomWeights;
 
 fn activate(activation: Activation, x: f64) -> f64 {
     match activation {
@@ -19,19 +17,22 @@ fn activate(activation: Activation, x: f64) -> f64 {
     }
 }
 
-pub(crate) struct Oracle {
+pub(crate) struct Oracle<W> {
     spec: ModelSpec,
-    weights: RandomWeights,
+    weights: W,
+    /// Whether the cache keeps bf16.
+    pub(crate) rounds_cache: bool,
     /// Per layer: keys and values of each position, `[position][kv_heads * head_dim]`.
     cache: Vec<[Vec<Vec<f64>>; 2]>,
 }
 
-impl Oracle {
-    pub(crate) fn new(weights: &RandomWeights) -> Self {
+impl<W: WeightSource> Oracle<W> {
+    pub(crate) fn new(spec: &ModelSpec, weights: W) -> Self {
         Self {
-            spec: weights.spec.clone(),
-            weights: weights.clone(),
-            cache: vec![[vec![], vec![]]; weights.spec.layers.len()],
+            spec: spec.clone(),
+            weights,
+            rounds_cache: true,
+            cache: vec![[vec![], vec![]]; spec.layers.len()],
         }
     }
 
@@ -52,7 +53,7 @@ impl Oracle {
     }
 
     fn tensor(&mut self, name: TensorName) -> Vec<f64> {
-        let Ok(tensor) = self.weights.load(name);
+        let tensor = self.weights.load(name).expect("weights");
         tensor.iter().map(|x| x.to_f64()).collect()
     }
 
@@ -117,6 +118,7 @@ impl Oracle {
         let Some((position, rope)) = position.zip(attention.rope) else {
             return out;
         };
+        let scale = f64::from(self.spec.ropes[rope].scale);
         let frequencies = self.spec.ropes[rope].frequencies(self.spec.max_positions);
         let half = frequencies.len();
         for head in out.chunks_exact_mut(dim) {
@@ -124,6 +126,7 @@ impl Oracle {
             for (i, frequency) in frequencies.iter().enumerate() {
                 let angle = f64::from(position as f32 * frequency);
                 let (sin, cos) = angle.sin_cos();
+                let (sin, cos) = (sin * scale, cos * scale);
                 head[i] = before[i] * cos - before[i + half] * sin;
                 head[i + half] = before[i + half] * cos + before[i] * sin;
             }
@@ -258,10 +261,14 @@ impl Oracle {
         let q = self.heads(layer, h, [L::Q, L::QBias], Some(L::QNorm), Some(position));
         let k = self.heads(layer, h, [L::K, L::KBias], Some(L::KNorm), Some(position));
         let v = self.heads(layer, h, [L::V, L::VBias], None, None);
-        let stored =
-            |x: Vec<f64>| -> Vec<f64> { x.iter().map(|x| bf16::from_f64(*x).to_f64()).collect() };
-        self.cache[layer][0].push(stored(k));
-        self.cache[layer][1].push(stored(v));
+        let round = |x: &f64| match self.rounds_cache {
+            true => bf16::from_f64(*x).to_f64(),
+            false => *x,
+        };
+        let stored = |x: Vec<f64>| -> Vec<f64> { x.iter().map(round).collect() };
+        let (k, v) = (stored(k), stored(v));
+        self.cache[layer][0].push(k);
+        self.cache[layer][1].push(v);
         let sinks = spec.sinks.then(|| self.tensor(name(L::Sinks)));
         let [keys, values] = &self.cache[layer];
         let first = (position + 1).saturating_sub(spec.window.unwrap_or(usize::MAX));

@@ -14,7 +14,7 @@ use ebb_kernels::model::{ModelSpec, TensorName};
 use super::error::Refusal;
 use super::gguf::config::GgufConfig;
 use super::hf::config::HfConfig;
-pub(crate) use names::{RowOrder, StoredTensor, llama_gguf, llama_hf};
+pub(crate) use names::{RowOrder, Run, StoredTensor, llama_gguf, llama_hf};
 
 /// Declares the modules and the list of all families.
 macro_rules! families {
@@ -31,15 +31,21 @@ families!(
     gemma2,
     gemma3_text,
     glm4,
+    glm4_moe,
+    gpt_oss,
     granite,
+    granitemoe,
     llama,
     ministral,
     mistral,
+    mixtral,
     olmo2,
     olmo3,
     phi3,
     qwen2,
+    qwen2_moe,
     qwen3,
+    qwen3_moe,
     smollm3,
 );
 

@@ -2,15 +2,46 @@
 
 use ebb_kernels::model::{LayerTensor, ModelSpec, TensorName};
 
-/// A tensor as a checkpoint stores it: under a name, by itself or as rows of a larger one.
+/// A tensor as a checkpoint stores it: under a name, by itself or in a larger one, or in a tensor
+/// for each expert.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoredTensor {
+    /// With [`EXPERT`] for the number of the expert, where each has a tensor of its own.
     pub(crate) name: String,
-    /// The tensors that are stored one behind the other under that name, if there are several.
+    /// The tensors that are stored together under that name, if there are several.
     parts: Vec<TensorName>,
     tensor: TensorName,
     /// Whether its heads rotate pairs of neighbouring channels.
     interleaved: bool,
+    layout: Layout,
+}
+
+/// Stands in a name for the number of an expert.
+const EXPERT: &str = "*";
+
+/// How tensors lie under a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    /// One behind the other.
+    Rows,
+    /// Each expert has a stored tensor.
+    OfEachExpert,
+    /// For each expert, its rows of one part behind those of the other.
+    ByExpert,
+    /// For each expert, rows of the parts in turn. Plain matrices are transposed.
+    InTurn,
+}
+
+/// Rows of a stored tensor that are neighbours in one of the model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// The stored one.
+    pub(crate) name: String,
+    /// The first of its rows.
+    pub(crate) first: usize,
+    /// From each row to the next.
+    pub(crate) step: usize,
+    pub(crate) count: usize,
 }
 
 impl StoredTensor {
@@ -21,11 +52,36 @@ impl StoredTensor {
             parts: vec![tensor],
             tensor,
             interleaved: false,
+            layout: Layout::Rows,
         }
     }
 
     /// As rows of `name`, which holds `parts` of the same layer one behind the other.
     pub(crate) fn part(tensor: TensorName, name: String, parts: &[LayerTensor]) -> Self {
+        Self::together(tensor, name, parts, Layout::Rows)
+    }
+
+    /// In a tensor for each expert, whose name has `*` for its number.
+    pub(crate) fn of_each_expert(tensor: TensorName, name: String) -> Self {
+        Self {
+            layout: Layout::OfEachExpert,
+            ..Self::own(tensor, name)
+        }
+    }
+
+    /// As rows of `name`, which holds for each expert `parts` of the same layer one behind the
+    /// other.
+    pub(crate) fn by_expert(tensor: TensorName, name: String, parts: &[LayerTensor]) -> Self {
+        Self::together(tensor, name, parts, Layout::ByExpert)
+    }
+
+    /// In `name`, whose outputs belong to `parts` of the same layer in turn: columns of a matrix
+    /// for each expert, `[experts, inputs, outputs]`, or rows where they are quantised.
+    pub(crate) fn in_turn(tensor: TensorName, name: String, parts: &[LayerTensor]) -> Self {
+        Self::together(tensor, name, parts, Layout::InTurn)
+    }
+
+    fn together(tensor: TensorName, name: String, parts: &[LayerTensor], layout: Layout) -> Self {
         let TensorName::Layer(layer, _) = tensor else {
             unreachable!("only tensors of layers are stored together");
         };
@@ -35,6 +91,7 @@ impl StoredTensor {
             parts: parts.collect(),
             tensor,
             interleaved: false,
+            layout,
         }
     }
 
@@ -58,17 +115,117 @@ impl StoredTensor {
         }
     }
 
-    /// The shape of what is stored under the name.
+    /// The names of all that are stored, of which there are several where each expert has its own.
+    pub(crate) fn names(&self, spec: &ModelSpec) -> Vec<String> {
+        match self.layout {
+            Layout::OfEachExpert => {
+                let experts = 0..self.tensor.shape(spec)[0];
+                experts.map(|expert| self.name_of(expert)).collect()
+            }
+            _ => vec![self.name.clone()],
+        }
+    }
+
+    /// The name of an expert's, or the only one.
+    pub(crate) fn name_of(&self, expert: usize) -> String {
+        match self.layout {
+            Layout::OfEachExpert => self.name.replace(EXPERT, &expert.to_string()),
+            _ => self.name.clone(),
+        }
+    }
+
+    /// The shape of what is stored under a name.
     pub(crate) fn shape(&self, spec: &ModelSpec) -> Vec<usize> {
         let mut shape = self.tensor.shape(spec);
-        shape[0] = self.parts.iter().map(|part| part.shape(spec)[0]).sum();
+        let outputs = |at: usize| self.parts.iter().map(|part| part.shape(spec)[at]).sum();
+        match (self.layout, shape.len()) {
+            (Layout::Rows, _) => shape[0] = outputs(0),
+            (Layout::OfEachExpert, _) => {
+                shape.remove(0);
+            }
+            (Layout::ByExpert, _) | (Layout::InTurn, 2) => shape[1] = outputs(1),
+            (Layout::InTurn, _) => {
+                shape[1] = outputs(1);
+                shape.swap(1, 2);
+            }
+        }
         shape
+    }
+
+    /// Matrices of this tensor's, the rows and the columns of all that are stored under a name if
+    /// they lie by rows: as quantised ones do.
+    pub(crate) fn stacked(&self, spec: &ModelSpec) -> Option<[usize; 3]> {
+        let mut shape = self.shape(spec);
+        if self.layout == Layout::InTurn && shape.len() == 3 {
+            shape.swap(1, 2);
+        }
+        match shape[..] {
+            [rows, columns] => Some([1, rows, columns]),
+            [experts, rows, columns] => Some([experts, rows, columns]),
+            _ => None,
+        }
     }
 
     /// The first of the tensor's rows.
     pub(crate) fn first_row(&self, spec: &ModelSpec) -> usize {
+        self.before(spec, 0)
+    }
+
+    /// How many of the parts' outputs, in dimension `at`, come before those of the tensor.
+    fn before(&self, spec: &ModelSpec, at: usize) -> usize {
         let before = self.parts.iter().take_while(|part| **part != self.tensor);
-        before.map(|part| part.shape(spec)[0]).sum()
+        before.map(|part| part.shape(spec)[at]).sum()
+    }
+
+    /// Where `count` rows of the tensor lie from `first` on, by rows of what is stored. Those of
+    /// stacked matrices are counted through.
+    pub(crate) fn runs(&self, spec: &ModelSpec, first: usize, count: usize) -> Vec<Run> {
+        let run = |name, first, step, count| Run {
+            name,
+            first,
+            step,
+            count,
+        };
+        let name = self.name.clone();
+        let order = self.order(spec);
+        match self.layout {
+            Layout::Rows if order.is_some() => {
+                let before = self.first_row(spec);
+                let rows = (first..first + count).filter_map(|row| Some(order?.stored(row)));
+                let runs = rows.map(|row| run(name.clone(), before + row, 1, 1));
+                runs.collect()
+            }
+            Layout::Rows => vec![run(name, first + self.first_row(spec), 1, count)],
+            Layout::InTurn => {
+                let parts = self.parts.len();
+                let part = self.parts.iter().take_while(|p| **p != self.tensor).count();
+                vec![run(name, first * parts + part, parts, count)]
+            }
+            Layout::OfEachExpert | Layout::ByExpert => {
+                let each = self.tensor.shape(spec)[1];
+                let (before, stride) = match self.layout {
+                    Layout::ByExpert => (self.before(spec, 1), self.shape(spec)[1]),
+                    _ => (0, 0),
+                };
+                let mut runs = Vec::new();
+                let (mut row, end) = (first, first + count);
+                while row < end {
+                    let (expert, within) = (row / each, row % each);
+                    let count = (each - within).min(end - row);
+                    let first = expert * stride + before + within;
+                    runs.push(run(self.name_of(expert), first, 1, count));
+                    row += count;
+                }
+                runs
+            }
+        }
+    }
+
+    /// Of a tensor whose outputs are columns of what is stored unless that is quantised: which of
+    /// the parts it is, and how many there are.
+    pub(crate) fn columns(&self) -> Option<[usize; 2]> {
+        let part = self.parts.iter().take_while(|p| **p != self.tensor).count();
+        (self.layout == Layout::InTurn).then_some([part, self.parts.len()])
     }
 }
 
@@ -150,7 +307,11 @@ pub(crate) fn llama_hf(tensor: TensorName) -> StoredTensor {
         LayerTensor::SharedDown => "mlp.shared_expert.down_proj.weight",
         LayerTensor::SharedScore => "mlp.shared_expert_gate.weight",
     };
-    StoredTensor::own(tensor, format!("model.layers.{layer}.{part}"))
+    let name = format!("model.layers.{layer}.{part}");
+    match part.contains(EXPERT) {
+        true => StoredTensor::of_each_expert(tensor, name),
+        false => StoredTensor::own(tensor, name),
+    }
 }
 
 /// Names of GGUF files, which most architectures share.

@@ -162,7 +162,7 @@ impl WeightSource for GgufWeights {
 
     fn packed(&self, name: TensorName) -> Result<Option<WeightFormat>, ModelError> {
         let (tensor, _) = self.find(name)?;
-        let is_matrix = tensor.shape.len() == 2;
+        let is_matrix = tensor.shape.len() >= 2;
         Ok(packed_format(tensor.kind).filter(|_| is_matrix))
     }
 

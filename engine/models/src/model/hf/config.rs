@@ -25,6 +25,8 @@ pub(crate) struct HfModel {
     pub(crate) family: &'static Family,
     /// Whether the checkpoint has parts beside its language model.
     pub(crate) has_other_parts: bool,
+    /// Layers behind the model's own that predict further tokens.
+    pub(crate) unused_layers: usize,
     /// Whether the checkpoint may lack an output projection although `spec` has one.
     pub(crate) may_be_tied: bool,
     pub(crate) spec: ModelSpec,
@@ -56,6 +58,7 @@ pub(crate) fn read_config(bytes: &[u8]) -> Result<HfModel, Refusal> {
         family,
         has_other_parts: part.has_others,
         may_be_tied: part.may_be_tied,
+        unused_layers: layer_count(config.size("num_nextn_predict_layers")?.unwrap_or(0))?,
         spec: check_spec(spec)?,
         end_ids: config.object.ids("eos_token_id")?,
         quantisation,

@@ -24,7 +24,8 @@ pub(crate) fn packed_formats(
         if !is_asked {
             continue;
         }
-        let tensor = (model.family.hf_tensor)(name).name;
+        // All experts are stored alike.
+        let tensor = (model.family.hf_tensor)(name).name_of(0);
         let module = Module::new(&tensor, &tensor, Class::Linear);
         let inputs = name.shape(&model.spec).last().copied().unwrap_or(1);
         if let Some(format) = quantisation.format(&module, inputs)? {

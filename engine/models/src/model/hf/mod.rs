@@ -2,6 +2,7 @@
 
 pub(super) mod config;
 mod dummy;
+mod experts;
 mod generation;
 mod json;
 mod quantised;

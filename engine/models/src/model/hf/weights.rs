@@ -1,6 +1,7 @@
 //! Safetensors as a source of weights, bf16 or packed.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use super::quantised::{
 use super::shards::{self, Shards};
 use super::tensor_prefix::TensorPrefix;
 use crate::model::error::{ModelError, Refusal};
-use crate::model::families::{Family, StoredTensor};
+use crate::model::families::{Family, Run, StoredTensor};
 use crate::model::gguf::{GgmlType, dequantize};
 use crate::model::tensors::{
     TensorTable, TensorsInOne, check_packed, check_tensors, fill_rows, row_width,
@@ -35,6 +36,10 @@ pub(crate) struct HfWeights {
     prefix: TensorPrefix,
     /// What is stored in codes.
     quantised: Arc<QuantisedTensors>,
+    /// The formats of the model's tensors that can be packed.
+    formats: Arc<HashMap<TensorName, WeightFormat>>,
+    /// Layers beyond the model's own, which predict further tokens and are not used.
+    unused_layers: Range<usize>,
     /// Some checkpoints store several tensors as one.
     in_one: Arc<TensorsInOne>,
     /// Sentences for the user.
@@ -71,6 +76,8 @@ impl HfWeights {
             family,
             spec,
             quantised: Arc::default(),
+            formats: Arc::default(),
+            unused_layers: model.spec.layers.len()..model.spec.layers.len() + model.unused_layers,
             in_one: Arc::default(),
             notes: Vec::new(),
         };
@@ -91,16 +98,21 @@ impl HfWeights {
             parts,
         };
         for name in TensorName::all(&weights.spec) {
-            let tensor = weights.place(name).name;
-            if !weights.quantised.contains_key(&tensor)
-                && let Some(stored) = weights.shards.get(&tensor)
-            {
-                kind(&tensor, stored).map_err(|refusal| refusal.at(weights.shards.path(stored)))?;
+            for tensor in weights.place(name).names(&weights.spec) {
+                if !weights.quantised.contains_key(&tensor)
+                    && let Some(stored) = weights.shards.get(&tensor)
+                {
+                    let path = weights.shards.path(stored);
+                    kind(&tensor, stored).map_err(|refusal| refusal.at(path))?;
+                }
             }
         }
         check_tensors(&weights.spec, &table).map_err(|refusal| refusal.at(dir))?;
         let in_one = TensorsInOne::new(&weights.spec, |name| weights.place(name).name);
         weights.in_one = Arc::new(in_one);
+        let all = TensorName::all(&weights.spec).into_iter();
+        let formats = all.filter_map(|name| Some((name, weights.format(name)?)));
+        weights.formats = Arc::new(formats.collect());
         Ok(weights)
     }
 
@@ -113,45 +125,53 @@ impl HfWeights {
         let names = self.shards.names().filter(|name| is_for_activations(name));
         let mut parts: HashSet<String> = names.map(str::to_owned).collect();
         let all = TensorName::all(&self.spec);
-        let expected: HashSet<_> = all.iter().map(|name| self.place(*name).name).collect();
+        let names = all
+            .iter()
+            .flat_map(|name| self.place(*name).names(&self.spec));
+        let expected: HashSet<_> = names.collect();
         for name in all {
             let place = self.place(name);
-            let &[rows, columns] = place.shape(&self.spec).as_slice() else {
+            let Some(shape) = place.stacked(&self.spec) else {
                 continue;
             };
-            let Some(module) = place.name.strip_suffix(WEIGHT) else {
-                continue;
-            };
-            if tensors.contains_key(&place.name) {
-                continue;
+            for (expert, tensor) in place.names(&self.spec).into_iter().enumerate() {
+                let module = tensor.strip_suffix(WEIGHT);
+                // Stacked matrices are no module's weight.
+                if module.is_some() != (shape[0] == 1) || tensors.contains_key(&tensor) {
+                    continue;
+                }
+                let asked = self.module(name, expert, &tensor);
+                let found = quantisation.tensor(&self.shards, &tensor, &asked, shape)?;
+                let Some(found) = found else {
+                    continue;
+                };
+                parts.extend(found.parts.iter().cloned());
+                // AutoGPTQ writes biases for layers that have none.
+                let bias = format!("{}.bias", module.unwrap_or(&tensor));
+                if let Some(stored) = self.shards.get(&bias)
+                    && !expected.contains(&bias)
+                    && self.shards.data(stored).iter().all(|byte| *byte == 0)
+                {
+                    parts.insert(bias);
+                }
+                let found = InParts {
+                    shape: place.shape(&self.spec),
+                    ..found
+                };
+                tensors.insert(tensor, found);
             }
-            let shape = [rows, columns];
-            let asked = self.module(name, &place.name);
-            let found = quantisation.tensor(&self.shards, &place.name, &asked, shape)?;
-            let Some(tensor) = found else {
-                continue;
-            };
-            parts.extend(tensor.parts.iter().cloned());
-            // AutoGPTQ writes biases for layers that have none.
-            let bias = format!("{module}.bias");
-            if let Some(stored) = self.shards.get(&bias)
-                && !expected.contains(&bias)
-                && self.shards.data(stored).iter().all(|byte| *byte == 0)
-            {
-                parts.insert(bias);
-            }
-            tensors.insert(place.name, tensor);
         }
         Ok((tensors, parts))
     }
 
-    /// The module that settings know the weight of `name` by, which is stored as `tensor`. A tied
-    /// embedding that is stored as the output projection is one.
-    fn module(&self, name: TensorName, tensor: &str) -> Module {
+    /// The module that settings know the weight of `name` by, which is stored as `tensor`: that of
+    /// an expert, if each has its own. A tied embedding that is stored as the output projection is
+    /// one.
+    fn module(&self, name: TensorName, expert: usize, tensor: &str) -> Module {
         let as_head = tensor == self.prefix.name(LM_HEAD);
         let plain = match as_head {
             true => LM_HEAD.to_owned(),
-            false => (self.family.hf_tensor)(name).name,
+            false => (self.family.hf_tensor)(name).name_of(expert),
         };
         let class = match name {
             TensorName::Embedding if !as_head => Class::Embedding,
@@ -162,8 +182,9 @@ impl HfWeights {
 
     /// Refuses codes without settings that say what they mean.
     fn check_plain(&self) -> Result<(), Refusal> {
-        for name in TensorName::all(&self.spec) {
-            if let Some(codes) = quantised_codes(&self.shards, &self.place(name).name) {
+        let all = TensorName::all(&self.spec).into_iter();
+        for tensor in all.flat_map(|name| self.place(name).names(&self.spec)) {
+            if let Some(codes) = quantised_codes(&self.shards, &tensor) {
                 return Err(Refusal::Contradiction {
                     tensor: codes,
                     problem: "is quantised, but config.json has no `quantization_config` that \
@@ -215,47 +236,12 @@ impl HfWeights {
         stored
     }
 
-    /// Reads rows of what is stored in `place`.
-    fn read_stored(
-        &self,
-        place: &StoredTensor,
-        first_row: usize,
-        out: &mut [bf16],
-    ) -> Result<(), ModelError> {
-        let first_row = first_row + place.first_row(&self.spec);
-        let tensor = &place.name;
-        if let Some(InParts {
-            codes: quantised, ..
-        }) = self.quantised.get(tensor)
-        {
-            let mut exact = Vec::new();
-            let read = fill_rows(tensor, quantised.shape()[1], out, |row, values| {
-                exact.resize(values.len(), 0.0);
-                quantised.dequantise(first_row + row, &mut exact);
-                values.convert_from_f32_slice(&exact);
-                Ok(())
-            });
-            return read.map_err(|refusal: Refusal| refusal.at(&self.dir));
-        }
-        let stored = self.stored(tensor)?;
-        let path = self.shards.path(stored);
-        let kind = kind(tensor, stored).map_err(|refusal| refusal.at(path))?;
-        let width = row_width(&stored.shape);
-        let row_bytes = width * kind.block_bytes();
-        let read = fill_rows(tensor, width, out, |row, values| {
-            let from = (first_row + row) * row_bytes;
-            if kind == GgmlType::BF16 && cfg!(target_endian = "little") {
-                let bytes = bytemuck::cast_slice_mut(values);
-                return Ok(self.shards.read(stored, from, bytes)?);
-            }
-            let data = &self.shards.data(stored)[from..][..values.len() * kind.block_bytes()];
-            dequantize(kind, data, values);
-            Ok(())
-        });
-        read.map_err(|error| match error {
-            ReadError::Refused(refusal) => refusal.at(path),
-            ReadError::Io(error) => ModelError::io(path, error),
-        })
+    /// How a tensor can be packed: if all that it is stored in can, and alike.
+    fn format(&self, name: TensorName) -> Option<WeightFormat> {
+        let names = self.place(name).names(&self.spec).into_iter();
+        let mut formats = names.map(|tensor| self.quantised.get(&tensor)?.codes.format());
+        let first = formats.next()??;
+        formats.all(|format| format == Some(first)).then_some(first)
     }
 
     fn stored(&self, tensor: &str) -> Result<&shards::StoredTensor, ModelError> {
@@ -295,7 +281,7 @@ impl TensorTable for Table<'_> {
             shards, quantised, ..
         } = self.weights;
         if let Some(tensor) = quantised.get(file_name) {
-            return Some(tensor.codes.shape());
+            return Some(&tensor.shape);
         }
         shards.get(file_name).map(|stored| stored.shape.as_slice())
     }
@@ -304,8 +290,14 @@ impl TensorTable for Table<'_> {
         let HfWeights { prefix, spec, .. } = self.weights;
         // Some tied checkpoints store the embedding once more as the output projection.
         let head = spec.tied_embeddings.then(|| prefix.name(LM_HEAD));
+        let unused: Vec<_> = self.weights.unused_layers.clone().collect();
+        let unused = unused
+            .iter()
+            .map(|layer| prefix.name(&format!("model.layers.{layer}.")));
+        let unused: Vec<_> = unused.collect();
         let superfluous = |name: &str| {
             is_superfluous(name)
+                || unused.iter().any(|layer| name.starts_with(layer))
                 || self.parts.contains(name)
                 || head.as_deref() == Some(name)
                 || (self.has_other_parts && !prefix.has(name))
@@ -319,9 +311,10 @@ impl WeightSource for HfWeights {
     type Error = ModelError;
 
     fn shape(&self, name: TensorName) -> Result<Vec<usize>, ModelError> {
-        let tensor = self.place(name).name;
-        if !self.quantised.contains_key(&tensor) {
-            self.stored(&tensor)?;
+        for tensor in self.place(name).names(&self.spec) {
+            if !self.quantised.contains_key(&tensor) {
+                self.stored(&tensor)?;
+            }
         }
         // What is stored has the shape that the spec implies: it was checked.
         Ok(name.shape(&self.spec))
@@ -334,39 +327,64 @@ impl WeightSource for HfWeights {
         out: &mut [bf16],
     ) -> Result<(), ModelError> {
         let place = self.place(name);
-        let Some(order) = place.order(&self.spec) else {
-            return self.read_stored(&place, first_row, out);
-        };
+        let shape = name.shape(&self.spec);
+        let width = row_width(&shape);
+        if let Some(columns) = place.columns()
+            && !self.quantised.contains_key(&place.name)
+        {
+            let matrices = match shape[..] {
+                [experts, outputs, inputs] => [experts, outputs, inputs],
+                // Biases are matrices of one input.
+                [experts, outputs] => [experts, outputs, 1],
+                _ => unreachable!("only matrices and biases of experts lie by columns"),
+            };
+            let first = match shape.len() {
+                2 => first_row * width,
+                _ => first_row,
+            };
+            return self.read_columns(&place.name, matrices, columns, first, out);
+        }
         // A vector counts as one row, but its values are what is interleaved.
-        if let [_] = name.shape(&self.spec)[..] {
+        if let (Some(order), [_]) = (place.order(&self.spec), &shape[..]) {
             let mut stored = vec![bf16::ZERO; out.len()];
-            self.read_stored(&place, first_row, &mut stored)?;
+            let whole = Run {
+                name: place.name.clone(),
+                first: 0,
+                step: 1,
+                count: 1,
+            };
+            self.read_run(&whole, &mut stored)?;
             for (row, value) in out.iter_mut().enumerate() {
                 *value = stored[order.stored(row)];
             }
             return Ok(());
         }
-        let width = row_width(&name.shape(&self.spec)).max(1);
-        let mut rows = (first_row..).zip(out.chunks_exact_mut(width));
-        rows.try_for_each(|(row, values)| self.read_stored(&place, order.stored(row), values))
+        let mut rest = out;
+        for run in place.runs(&self.spec, first_row, rest.len() / width.max(1)) {
+            let out;
+            (out, rest) = rest.split_at_mut(run.count * width);
+            self.read_run(&run, out)?;
+        }
+        Ok(())
     }
 
     fn packed(&self, name: TensorName) -> Result<Option<WeightFormat>, ModelError> {
-        let quantised = self.quantised.get(&self.place(name).name);
-        Ok(quantised.and_then(|tensor| tensor.codes.format()))
+        Ok(self.formats.get(&name).copied())
     }
 
     fn done_reading(&self, name: TensorName) {
-        let tensor = self.place(name).name;
-        if !self.in_one.is_read(name, &tensor) {
+        let place = self.place(name);
+        if !self.in_one.is_read(name, &place.name) {
             return;
         }
-        let parts = match self.quantised.get(&tensor) {
-            Some(quantised) => quantised.parts.as_slice(),
-            None => std::slice::from_ref(&tensor),
-        };
-        for stored in parts.iter().filter_map(|name| self.shards.get(name)) {
-            self.shards.done_reading(stored);
+        for tensor in place.names(&self.spec) {
+            let parts = match self.quantised.get(&tensor) {
+                Some(quantised) => quantised.parts.as_slice(),
+                None => std::slice::from_ref(&tensor),
+            };
+            for stored in parts.iter().filter_map(|name| self.shards.get(name)) {
+                self.shards.done_reading(stored);
+            }
         }
     }
 
@@ -376,23 +394,112 @@ impl WeightSource for HfWeights {
         first_row: usize,
         mut out: PackedRows<'_>,
     ) -> Result<(), ModelError> {
-        let place = self.place(name);
-        let quantised = self.quantised.get(&place.name);
-        let packed = quantised.and_then(|tensor| Some((&tensor.codes, tensor.codes.format()?)));
-        let Some((tensor, format)) = packed else {
+        let Some(format) = self.formats.get(&name) else {
             unreachable!("the {name} tensor is not packed");
         };
-        let (first, width) = (place.first_row(&self.spec), tensor.shape()[1]);
-        match place.order(&self.spec) {
-            Some(order) => {
-                for row in 0..out.codes.len() / width {
-                    let from = first + order.stored(first_row + row);
-                    tensor.pack(from, out.reborrow().slice(&format, width, row, 1));
-                }
+        let width = row_width(&name.shape(&self.spec));
+        let place = self.place(name);
+        let mut row = 0;
+        for run in place.runs(&self.spec, first_row, out.codes.len() / width.max(1)) {
+            let Some(InParts { codes, .. }) = self.quantised.get(&run.name) else {
+                unreachable!("all of the {name} tensor is quantised");
+            };
+            // Rows that are neighbours are unpacked together.
+            let (times, count) = if run.step == 1 {
+                (1, run.count)
+            } else {
+                (run.count, 1)
+            };
+            for time in 0..times {
+                let rows = out.reborrow().slice(format, width, row, count);
+                codes.pack(run.first + time * run.step, rows);
+                row += count;
             }
-            None => tensor.pack(first + first_row, out.reborrow()),
         }
-        check_packed(&place.name, &format, width, &out).map_err(|refusal| refusal.at(&self.dir))
+        check_packed(&place.name, format, width, &out).map_err(|refusal| refusal.at(&self.dir))
+    }
+}
+
+impl HfWeights {
+    /// Reads rows of a stored tensor.
+    fn read_run(&self, run: &Run, out: &mut [bf16]) -> Result<(), ModelError> {
+        let (tensor, first, step) = (&run.name, run.first, run.step);
+        if let Some(InParts { codes, .. }) = self.quantised.get(tensor) {
+            let mut exact = Vec::new();
+            let width = codes.shape()[1];
+            let read = fill_rows(tensor, width, out, |row, values| {
+                exact.resize(values.len(), 0.0);
+                if step == 1 {
+                    codes.dequantise(first + row, &mut exact);
+                } else {
+                    for (row, exact) in (row..).zip(exact.chunks_exact_mut(width)) {
+                        codes.dequantise(first + row * step, exact);
+                    }
+                }
+                values.convert_from_f32_slice(&exact);
+                Ok(())
+            });
+            return read.map_err(|refusal: Refusal| refusal.at(&self.dir));
+        }
+        debug_assert_eq!(step, 1, "plain matrices do not lie by rows in turn");
+        let stored = self.stored(tensor)?;
+        let path = self.shards.path(stored);
+        let kind = kind(tensor, stored).map_err(|refusal| refusal.at(path))?;
+        let width = row_width(&stored.shape);
+        let row_bytes = width * kind.block_bytes();
+        let read = fill_rows(tensor, width, out, |row, values| {
+            let from = (first + row) * row_bytes;
+            if kind == GgmlType::BF16 && cfg!(target_endian = "little") {
+                let bytes = bytemuck::cast_slice_mut(values);
+                return Ok(self.shards.read(stored, from, bytes)?);
+            }
+            let data = &self.shards.data(stored)[from..][..values.len() * kind.block_bytes()];
+            dequantize(kind, data, values);
+            Ok(())
+        });
+        read.map_err(|error| match error {
+            ReadError::Refused(refusal) => refusal.at(path),
+            ReadError::Io(error) => ModelError::io(path, error),
+        })
+    }
+
+    /// Reads rows of `[experts, outputs, inputs]` that are columns of what is stored,
+    /// `[experts, inputs, outputs · parts]`, in which those of the parts take turns.
+    fn read_columns(
+        &self,
+        tensor: &str,
+        [_, outputs, inputs]: [usize; 3],
+        [part, parts]: [usize; 2],
+        first: usize,
+        out: &mut [bf16],
+    ) -> Result<(), ModelError> {
+        let stored = self.stored(tensor)?;
+        let path = self.shards.path(stored);
+        let kind = kind(tensor, stored).map_err(|refusal| refusal.at(path))?;
+        let (data, bytes) = (self.shards.data(stored), kind.block_bytes());
+        let line_values = outputs * parts;
+        let mut line = Vec::new();
+        let read = fill_rows(tensor, inputs, out, |row, values| {
+            let (mut row, mut rest) = (first + row, values);
+            while !rest.is_empty() {
+                let (expert, output) = (row / outputs, row % outputs);
+                let count = (outputs - output).min(rest.len() / inputs);
+                let values;
+                (values, rest) = rest.split_at_mut(count * inputs);
+                line.resize(count * parts, bf16::ZERO);
+                for input in 0..inputs {
+                    let from = (expert * inputs + input) * line_values + output * parts;
+                    dequantize(kind, &data[from * bytes..][..line.len() * bytes], &mut line);
+                    let column = line.iter().skip(part).step_by(parts);
+                    for (values, value) in values.chunks_exact_mut(inputs).zip(column) {
+                        values[input] = *value;
+                    }
+                }
+                row += count;
+            }
+            Ok(())
+        });
+        read.map_err(|refusal: Refusal| refusal.at(path))
     }
 }
 

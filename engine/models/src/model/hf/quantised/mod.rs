@@ -43,12 +43,17 @@ pub(super) type QuantisedTensors = BTreeMap<String, InParts>;
 #[derive(Clone, Debug)]
 pub(super) struct InParts {
     pub(super) codes: QuantisedTensor,
+    /// The shape that a plain tensor of the name would have.
+    pub(super) shape: Vec<usize>,
     /// The names of the stored ones.
     pub(super) parts: Vec<String>,
 }
 
 /// What follows a module's name in the names of codes that are not called `weight`.
 const CODES: [&str; 3] = ["qweight", "weight_packed", "weight_blocks"];
+
+/// What follows the name of all experts' matrices, stacked, in that of their codes.
+const STACKED_BLOCKS: &str = "_blocks";
 
 /// Tensors beside a module's weight that have no part in it: scales of activations.
 const OF_ACTIVATIONS: [&str; 5] = [
@@ -94,7 +99,11 @@ pub(super) fn quantised_codes(shards: &Shards, tensor: &str) -> Option<String> {
 
 /// The name of the codes of a quantised tensor.
 fn codes(shards: &Shards, tensor: &str) -> Option<String> {
-    let module = tensor.strip_suffix(".weight")?;
+    let Some(module) = tensor.strip_suffix(".weight") else {
+        // All experts' in one, which is no module's weight.
+        let blocks = format!("{tensor}{STACKED_BLOCKS}");
+        return shards.get(&blocks).map(|_| blocks);
+    };
     if let Some(stored) = shards.get(tensor) {
         let plain = matches!(stored.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16);
         return (!plain).then(|| tensor.to_owned());
@@ -107,7 +116,8 @@ impl Quantisation {
     /// The quantised tensor of `module`; `None` where the checkpoint stores it plain, or not at
     /// all.
     ///
-    /// `shape` is what the model's configuration calls for, `[outputs, inputs]`.
+    /// `shape` is what the model's configuration calls for, `[experts, outputs, inputs]` of matrices
+    /// that are stored by rows, one if they are not stacked.
     ///
     /// # Errors
     /// [`Refusal`] where settings and tensors do not fit each other, by name.
@@ -116,17 +126,18 @@ impl Quantisation {
         shards: &Shards,
         tensor: &str,
         module: &Module,
-        shape: [usize; 2],
+        [stacked, rows, columns]: [usize; 3],
     ) -> Result<Option<InParts>, Refusal> {
         let Some(codes) = codes(shards, tensor) else {
             return Ok(None);
         };
         let scheme = self.scheme(&codes, module)?;
         let stem = tensor.strip_suffix(".weight").unwrap_or(tensor);
-        let mut parts = Parts::new(shards, stem, shape);
+        let mut parts = Parts::new(shards, stem, [stacked * rows, columns], stacked);
         let codes = scheme.tensor(&mut parts)?;
         Ok(Some(InParts {
             codes,
+            shape: Vec::new(),
             parts: parts.taken(),
         }))
     }

@@ -11,22 +11,41 @@ pub(super) struct Parts<'a> {
     module: &'a str,
     /// Of the weight: `[outputs, inputs]`.
     pub(super) shape: [usize; 2],
+    /// How many matrices of the same number of outputs are in one.
+    pub(super) stacked: usize,
     taken: Vec<String>,
 }
 
 impl<'a> Parts<'a> {
-    pub(super) fn new(shards: &'a Shards, module: &'a str, shape: [usize; 2]) -> Self {
+    pub(super) fn new(
+        shards: &'a Shards,
+        module: &'a str,
+        shape: [usize; 2],
+        stacked: usize,
+    ) -> Self {
         Self {
             shards,
             module,
             shape,
+            stacked,
             taken: Vec::new(),
         }
     }
 
-    /// The full name of a part.
+    /// The full name of a part. Those of stacked matrices have no `weight` in them.
     pub(super) fn name(&self, part: &str) -> String {
-        format!("{}.{part}", self.module)
+        match part.strip_prefix("weight") {
+            Some(part) if self.stacked > 1 => format!("{}{part}", self.module),
+            _ => format!("{}.{part}", self.module),
+        }
+    }
+
+    /// A shape whose first dimension is the outputs, with a dimension for what is stacked.
+    pub(super) fn stack(&self, shape: &[usize]) -> Vec<usize> {
+        match self.stacked {
+            1 => shape.to_vec(),
+            stacked => [&[stacked, shape[0] / stacked], &shape[1..]].concat(),
+        }
     }
 
     pub(super) fn get(&self, part: &str) -> Option<&'a StoredTensor> {

@@ -87,7 +87,8 @@ impl Scales {
         let tiles = [rows.div_ceil(tile[0]), columns.div_ceil(tile[1])];
         // With dimensions in between as ModelOpt writes them.
         let spread = [tiles[0], 1, tiles[1], 1];
-        let tiled: [&[usize]; 2] = [&tiles, &spread];
+        let stacked = parts.stack(&tiles);
+        let tiled: [&[usize]; 3] = [&stacked, &tiles, &spread];
         let shapes = if shapes.is_empty() { &tiled } else { shapes };
         let (dtype, bytes) = parts.take_shaped(part, types, shapes)?;
         let is_one = bytes.len() * 8 == dtype.bitsize();

@@ -5,6 +5,7 @@
 //!     MODULE.weight_blocks  U8 [outputs, inputs / 32, 16]
 //!     MODULE.weight_scales  U8 (E8M0) [outputs, inputs / 32]
 //!     weight = E2M1(code) · scale
+//!     of stacked experts: NAME_blocks [experts, outputs, inputs / 32, 16], NAME_scales likewise
 //! MXFP4, as compressed-tensors has it:
 //!     MODULE.weight_packed  U8 [outputs, inputs / 2]
 //!     MODULE.weight_scale   U8 (E8M0) [outputs, inputs / 32]
@@ -57,7 +58,7 @@ pub(super) fn read(parts: &mut Parts<'_>, fp4: Fp4) -> Result<QuantisedTensor, R
         Fp4::NvModelOpt => ("weight", "weight_scale"),
     };
     let size = group_size(parts, fp4.group())?;
-    let in_blocks = [rows, columns / 32, 16];
+    let in_blocks = parts.stack(&[rows, columns / 32, 16]);
     let in_rows = [rows, columns / 2];
     let codes_shape = match fp4 {
         Fp4::MxBlocks => in_blocks.as_slice(),

@@ -1,0 +1,83 @@
+//! gpt-oss: windows in every other layer, sinks, biases everywhere, a clamped gate. Its experts are
+//! stored by columns as bf16, and by rows as MXFP4.
+
+use ebb_kernels::model::{ExpertActivation, LayerTensor, Routing, TensorName};
+
+use super::{Family, StoredTensor, TextType, llama_hf};
+use crate::model::experts::put_experts;
+use crate::model::hf::config::{HfDefaults, WindowRule};
+
+/// What the gate is multiplied with in its sigmoid.
+const ALPHA: f32 = 1.702;
+
+/// The bound of gate and up, unless the configuration has another.
+const LIMIT: f64 = 7.0;
+
+const GATE_UP: &[LayerTensor] = &[LayerTensor::ExpertGate, LayerTensor::ExpertUp];
+const GATE_UP_BIAS: &[LayerTensor] = &[LayerTensor::ExpertGateBias, LayerTensor::ExpertUpBias];
+const DOWN: &[LayerTensor] = &[LayerTensor::ExpertDown];
+
+pub(super) static FAMILY: Family = Family {
+    name: "gpt_oss",
+    hf_class: "GptOssForCausalLM",
+    hf_text: &[TextType {
+        model_types: &["gpt_oss"],
+        defaults: r#"{
+            "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 36,
+            "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
+            "vocab_size": 201088, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+            "rope_theta": 150000.0, "sliding_window": 128, "num_local_experts": 128,
+            "num_experts_per_tok": 4, "rope_scaling": {
+                "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                "truncate": false, "original_max_position_embeddings": 4096
+            }
+        }"#,
+    }],
+    hf_spec: |config| {
+        let defaults = HfDefaults {
+            ignores_attention_bias: true,
+            head_dim: Some(64),
+            ..HfDefaults::default()
+        };
+        let mut model = config.uniform(&defaults)?;
+        let has_biases = config.bool("attention_bias")?.unwrap_or(true);
+        model.qkv_bias = has_biases;
+        let mut spec = model.spec();
+        config.put_windows(&mut spec, WindowRule::Always, |layer| layer % 2 == 0)?;
+        for layer in &mut spec.layers {
+            let attention = layer.attention_mut();
+            attention.o_bias = has_biases;
+            attention.sinks = true;
+        }
+        let mut experts = config.experts("intermediate_size", Routing::SOFTMAX_OF_CHOSEN)?;
+        experts.router_bias = true;
+        experts.biases = true;
+        experts.activation = ExpertActivation::Clamped {
+            limit: config.number("swiglu_limit")?.unwrap_or(LIMIT) as f32,
+            alpha: ALPHA,
+        };
+        put_experts(&mut spec, &experts, |_| true);
+        Ok(spec)
+    },
+    hf_tensor: |name| {
+        use LayerTensor as L;
+        let TensorName::Layer(layer, part) = name else {
+            return llama_hf(name);
+        };
+        let stored = |part: &str| format!("model.layers.{layer}.mlp.{part}");
+        match part {
+            L::Router => StoredTensor::own(name, stored("router.weight")),
+            L::RouterBias => StoredTensor::own(name, stored("router.bias")),
+            L::ExpertGate | L::ExpertUp => {
+                StoredTensor::in_turn(name, stored("experts.gate_up_proj"), GATE_UP)
+            }
+            L::ExpertGateBias | L::ExpertUpBias => {
+                StoredTensor::in_turn(name, stored("experts.gate_up_proj_bias"), GATE_UP_BIAS)
+            }
+            L::ExpertDown => StoredTensor::in_turn(name, stored("experts.down_proj"), DOWN),
+            L::ExpertDownBias => StoredTensor::own(name, stored("experts.down_proj_bias")),
+            _ => llama_hf(name),
+        }
+    },
+    gguf: None,
+};

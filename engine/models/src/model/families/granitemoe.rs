@@ -1,0 +1,53 @@
+//! Granite 3 MoE: Granite with experts stored stacked, gate and up in one.
+
+use ebb_kernels::model::{LayerTensor, Routing, TensorName};
+
+use super::granite::put_multipliers;
+use super::{Family, StoredTensor, TextType, llama_hf};
+use crate::model::experts::put_experts;
+use crate::model::hf::config::HfDefaults;
+
+const GATE_UP: &[LayerTensor] = &[LayerTensor::ExpertGate, LayerTensor::ExpertUp];
+
+pub(super) static FAMILY: Family = Family {
+    name: "granitemoe",
+    hf_class: "GraniteMoeForCausalLM",
+    hf_text: &[TextType {
+        model_types: &["granitemoe"],
+        defaults: r#"{
+            "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "vocab_size": 32000, "max_position_embeddings": 2048,
+            "num_local_experts": 8, "num_experts_per_tok": 2
+        }"#,
+    }],
+    hf_spec: |config| {
+        let defaults = HfDefaults {
+            kv_heads_are_query_heads: true,
+            ignores_attention_bias: true,
+            ..HfDefaults::default()
+        };
+        let mut model = config.uniform(&defaults)?;
+        model.qkv_bias = config.bool("attention_bias")? == Some(true);
+        let mut spec = model.spec();
+        put_multipliers(config, &mut spec)?;
+        let experts = config.experts("intermediate_size", Routing::SOFTMAX_OF_CHOSEN)?;
+        put_experts(&mut spec, &experts, |_| true);
+        Ok(spec)
+    },
+    hf_tensor: |name| {
+        use LayerTensor as L;
+        let TensorName::Layer(layer, part) = name else {
+            return llama_hf(name);
+        };
+        let stored = |part: &str| format!("model.layers.{layer}.block_sparse_moe.{part}.weight");
+        match part {
+            L::Router => StoredTensor::own(name, stored("router.layer")),
+            L::ExpertGate | L::ExpertUp => {
+                StoredTensor::by_expert(name, stored("input_linear"), GATE_UP)
+            }
+            L::ExpertDown => StoredTensor::own(name, stored("output_linear")),
+            _ => llama_hf(name),
+        }
+    },
+    gguf: None,
+};

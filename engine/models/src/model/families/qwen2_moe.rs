@@ -1,0 +1,48 @@
+//! Qwen1.5-MoE and Qwen2-MoE: Qwen2 with experts, and one beside them that every token goes
+//! through, as far as its gate lets it.
+
+use ebb_kernels::model::SharedExpert;
+
+use super::{Family, TextType, llama_hf};
+use crate::model::error::Refusal;
+use crate::model::experts::put_experts;
+use crate::model::hf::config::{HfDefaults, WindowRule};
+
+const SHARED: &str = "shared_expert_intermediate_size";
+
+pub(super) static FAMILY: Family = Family {
+    name: "qwen2_moe",
+    hf_class: "Qwen2MoeForCausalLM",
+    hf_text: &[TextType {
+        model_types: &["qwen2_moe"],
+        defaults: r#"{
+            "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
+            "num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": 151936,
+            "max_position_embeddings": 32768, "num_experts": 60, "num_experts_per_tok": 4,
+            "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632
+        }"#,
+    }],
+    hf_spec: |config| {
+        let defaults = HfDefaults {
+            ignores_attention_bias: true,
+            ..HfDefaults::default()
+        };
+        let mut model = config.uniform(&defaults)?;
+        model.qkv_bias = config.bool("qkv_bias")?.unwrap_or(true);
+        let mut spec = model.spec();
+        // Every other layer of the first ones, unlike Qwen2.
+        let windowed = config.size("max_window_layers")?.unwrap_or(28);
+        let has_window = |layer| layer % 2 == 0 && layer < windowed;
+        config.put_windows(&mut spec, WindowRule::IfFlagged, has_window)?;
+        let mut experts = config.experts("moe_intermediate_size", config.softmax_routing()?)?;
+        let intermediate = config.size(SHARED)?;
+        experts.shared = Some(SharedExpert {
+            intermediate: intermediate.ok_or_else(|| Refusal::Missing(SHARED.to_owned()))?,
+            gated: true,
+        });
+        put_experts(&mut spec, &experts, config.sparse_layers()?);
+        Ok(spec)
+    },
+    hf_tensor: llama_hf,
+    gguf: None,
+};

@@ -1,0 +1,34 @@
+//! Qwen3-MoE: Qwen3 with experts.
+
+use ebb_kernels::model::QkNorm;
+
+use super::{Family, TextType, llama_hf};
+use crate::model::experts::put_experts;
+use crate::model::hf::config::{HfDefaults, WindowRule};
+
+const DEFAULTS: &str = r#"{
+    "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24,
+    "num_attention_heads": 32, "num_key_value_heads": 4, "vocab_size": 151936,
+    "max_position_embeddings": 32768, "num_experts": 128, "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768
+}"#;
+
+pub(super) static FAMILY: Family = Family {
+    name: "qwen3_moe",
+    hf_class: "Qwen3MoeForCausalLM",
+    hf_text: &[TextType {
+        model_types: &["qwen3_moe"],
+        defaults: DEFAULTS,
+    }],
+    hf_spec: |config| {
+        let mut model = config.uniform(&HfDefaults::default())?;
+        model.qk_norm = QkNorm::PerHead;
+        let mut spec = model.spec();
+        config.put_windows(&mut spec, WindowRule::IfFlagged, |_| true)?;
+        let experts = config.experts("moe_intermediate_size", config.softmax_routing()?)?;
+        put_experts(&mut spec, &experts, config.sparse_layers()?);
+        Ok(spec)
+    },
+    hf_tensor: llama_hf,
+    gguf: None,
+};

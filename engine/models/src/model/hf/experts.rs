@@ -1,0 +1,55 @@
+//! The fields of config.json about experts.
+
+use ebb_kernels::model::{ExpertsSpec, Routing};
+
+use super::config::HfConfig;
+use crate::model::error::Refusal;
+use crate::model::experts::plain_experts;
+
+/// What the number of experts is called, which differs between families and their versions.
+const EXPERTS: [&str; 3] = ["num_experts", "num_local_experts", "n_routed_experts"];
+
+impl HfConfig {
+    /// Plain experts whose width is the field `intermediate`.
+    pub(crate) fn experts(
+        &self,
+        intermediate: &str,
+        routing: Routing,
+    ) -> Result<ExpertsSpec, Refusal> {
+        let mut experts = None;
+        for key in EXPERTS {
+            experts = experts.or(self.size(key)?);
+        }
+        let [first, ..] = EXPERTS;
+        Ok(plain_experts(
+            experts.ok_or_else(|| Refusal::Missing(first.to_owned()))?,
+            self.required_size("num_experts_per_tok")?,
+            self.required_size(intermediate)?,
+            routing,
+        ))
+    }
+
+    /// Weights that are a softmax over all experts, renormalised if `norm_topk_prob` says so.
+    pub(crate) fn softmax_routing(&self) -> Result<Routing, Refusal> {
+        Ok(Routing {
+            renormalised: self.bool("norm_topk_prob")?.unwrap_or(false),
+            ..Routing::SOFTMAX_OF_CHOSEN
+        })
+    }
+
+    /// Which layers have experts where `mlp_only_layers` and `decoder_sparse_step` say so.
+    pub(crate) fn sparse_layers(&self) -> Result<impl Fn(usize) -> bool, Refusal> {
+        let dense = self.sizes("mlp_only_layers")?.unwrap_or_default();
+        let step = self.size("decoder_sparse_step")?.unwrap_or(1);
+        if step == 0 {
+            let expected = "a number of layers above 0";
+            return Err(Refusal::invalid("decoder_sparse_step", step, expected));
+        }
+        Ok(move |layer| !dense.contains(&layer) && (layer + 1) % step == 0)
+    }
+
+    fn required_size(&self, key: &str) -> Result<usize, Refusal> {
+        self.size(key)?
+            .ok_or_else(|| Refusal::Missing(key.to_owned()))
+    }
+}
