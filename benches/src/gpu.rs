@@ -25,6 +25,8 @@ pub enum Part {
     Products,
     /// Matrix products of packed weights
     Packed,
+    /// Layers of experts
+    Experts,
     /// Whole models at 16 bit
     Models,
     /// Page formats, shrinks, and models whose blocks shrink
@@ -44,6 +46,7 @@ impl Part {
         Ok(match self {
             Self::Products => selftest::products(device, quick)?,
             Self::Packed => selftest::packed_products(device, quick)?,
+            Self::Experts => selftest::experts(device, quick)?,
             Self::Models => selftest::models(device)?,
             Self::Formats => selftest::formats(device)?,
             Self::Attention => selftest::attention(device, quick)?,

@@ -47,6 +47,15 @@ fn products_agree_with_their_definition() {
 }
 
 #[test]
+fn experts_agree_with_their_definition() {
+    let device = Device::open(0).unwrap();
+    assert!(
+        selftest::experts(&device, is_quick()).unwrap(),
+        "see the table above"
+    );
+}
+
+#[test]
 fn products_of_packed_weights_agree_with_their_definition() {
     let device = Device::open(0).unwrap();
     assert!(

@@ -66,6 +66,11 @@ __device__ __forceinline__ void prefetch_line(const void* p) {
   asm volatile("prefetch.global.L2::evict_last [%0];" ::"l"(p));
 }
 
+// Has a line that is read once brought to L2.
+__device__ __forceinline__ void prefetch_streamed(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
 // 16 bytes from global to shared memory, past L1.
 __device__ __forceinline__ void cp_async16(uint32_t dst, const void* src, uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(dst), "l"(src),
@@ -95,6 +100,15 @@ __device__ __forceinline__ uint4 load_streamed(const uint4* p, uint64_t policy) 
   asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(p), "l"(policy));
+  return v;
+}
+
+// 16 bytes, in turn with other instructions of this file: the compiler does not move it ahead.
+__device__ __forceinline__ uint4 load_in_turn(const uint4* p) {
+  uint4 v;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
   return v;
 }
 

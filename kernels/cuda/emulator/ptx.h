@@ -39,6 +39,7 @@ T look_up(const T* p) {
   return *p;
 }
 inline void prefetch_line(const void*) {}
+inline void prefetch_streamed(const void*) {}
 inline void cp_async16(uint32_t dst, const void* src, uint64_t = 0) {
   emulator::copy_issue(dst, src, 16);
 }
@@ -46,6 +47,7 @@ inline void cp_async16_zfill(uint32_t dst, const void* src, uint32_t bytes, uint
   emulator::copy_issue(dst, src, bytes);
 }
 inline uint4 load_streamed(const uint4* p, uint64_t) { return *p; }
+inline uint4 load_in_turn(const uint4* p) { return *p; }
 inline void cp_async_commit() { emulator::copy_commit(); }
 template <int Pending>
 void cp_async_wait() {

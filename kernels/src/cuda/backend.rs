@@ -13,6 +13,7 @@ use super::attention::{Attention, DecodeWork};
 use super::codecs::Codecs;
 use super::driver::{Event, Graph, Stream};
 use super::error::CudaError;
+use super::experts::Experts;
 use super::ops::Ops;
 use super::products::Products;
 use super::program::Program;
@@ -22,7 +23,7 @@ use super::weights::Weights;
 use crate::backend::{
     Backend, BackendError, BlockTables, StepInput, StepInputError, StepLimits, StepOutput,
 };
-use crate::model::ModelSpec;
+use crate::model::{LayerSpec, ModelSpec};
 use activations::Activations;
 use logit_rows::LogitRows;
 pub use needs::DeviceNeeds;
@@ -83,6 +84,8 @@ struct Forward {
     sampling: Sampling,
     /// If blocks shrink.
     codecs: Option<Codecs>,
+    /// If any layer has some.
+    experts: Option<Experts>,
 }
 
 /// Which attention a pass needs. A recorded pass always decodes: how many units there are is read
@@ -187,11 +190,17 @@ impl CudaBackend {
             let products = &mut forward.products;
             for [qkv, o, gate_up, down] in forward.program.layer_shapes(bucket) {
                 for shape in [qkv, o, down] {
-                    products.prepare(shape)?;
+                    if shape.inputs > 0 {
+                        products.prepare(shape)?;
+                    }
                 }
-                if !products.gates(gate_up) {
+                if gate_up.outputs > 0 && !products.gates(gate_up) {
                     products.prepare(gate_up)?;
                 }
+            }
+            let spec = &forward.spec;
+            for experts in spec.layers.iter().filter_map(LayerSpec::experts) {
+                products.prepare(Experts::router_shape(experts, spec.hidden, bucket))?;
             }
             let lm_head = forward.weights.linear(forward.program.tail.lm_head);
             products.prepare(lm_head.shape(bucket, true))?;

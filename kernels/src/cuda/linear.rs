@@ -27,6 +27,24 @@ pub(super) enum Weight {
     Packed(Vec<PackedPart>),
 }
 
+impl Weight {
+    /// The parts of packed weights; none of plain ones.
+    pub(super) fn parts(&self) -> &[PackedPart] {
+        match self {
+            Self::Plain(_) => &[],
+            Self::Packed(parts) => parts,
+        }
+    }
+
+    /// Those of packed weights, to be filled.
+    pub(super) fn parts_mut(&mut self) -> &mut [PackedPart] {
+        match self {
+            Self::Plain(_) => &mut [],
+            Self::Packed(parts) => parts,
+        }
+    }
+}
+
 impl Linear {
     /// Of loaded weights.
     pub(super) fn new(
@@ -62,18 +80,12 @@ impl Linear {
 
     /// The parts of packed weights; none of plain ones.
     pub(super) fn parts(&self) -> &[PackedPart] {
-        match &self.weight {
-            Weight::Plain(_) => &[],
-            Weight::Packed(parts) => parts,
-        }
+        self.weight.parts()
     }
 
     /// Those of packed weights, to be filled.
     pub(super) fn parts_mut(&mut self) -> &mut [PackedPart] {
-        match &mut self.weight {
-            Weight::Plain(_) => &mut [],
-            Weight::Packed(parts) => parts,
-        }
+        self.weight.parts_mut()
     }
 
     /// `[out]`.

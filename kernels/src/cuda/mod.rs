@@ -9,6 +9,7 @@
 //! - `attention`, `prefill`, `ops`, `products`, `sample`: launches, one checked `#[repr(C)]` struct
 //!   per kernel.
 //! - `codecs`: pages below 16 bit.
+//! - `experts`: layers of experts.
 //! - `linear`, `weights`, `program`: a model's linear layers, and the list of operations that a
 //!   step walks.
 //! - `backend`: the steps.
@@ -26,6 +27,7 @@ mod attention;
 mod backend;
 mod codecs;
 mod error;
+mod experts;
 mod gradients;
 mod linear;
 mod ops;

@@ -12,7 +12,7 @@ use super::error::CudaError;
 use super::params::{DevicePtr, KernelParams};
 use super::step::StepBuffers;
 use crate::formats::rotation::Rotation;
-use crate::model::{ModelSpec, OnlineKeyScales};
+use crate::model::{LayerSpec, ModelSpec, OnlineKeyScales};
 pub(super) use heads::{HeadOps, HeadParams, HeadSpec, RopeWeights, Rotary};
 pub(super) use rotate_back::RotateBack;
 
@@ -132,7 +132,6 @@ pub(super) struct Ops {
     /// Of each layer.
     head_specs: Vec<HeadSpec>,
     hidden: usize,
-    intermediate: usize,
     eps: f32,
 }
 
@@ -162,6 +161,8 @@ impl Ops {
             _ => "post_norm_16384",
         };
         let of_layers = spec.layers.iter().map(|layer| layer.intermediate());
+        let of_experts = spec.layers.iter().filter_map(LayerSpec::experts);
+        let of_layers = of_layers.chain(of_experts.map(|experts| experts.intermediate));
         let intermediates = of_layers.map(|value| ("intermediate", value));
         for (name, value) in intermediates.chain([("hidden", spec.hidden)]) {
             if value % 8 != 0 {
@@ -207,7 +208,6 @@ impl Ops {
                 .collect::<Result<_, _>>()?,
             head_specs,
             hidden: spec.hidden,
-            intermediate: spec.intermediate_max(),
             eps: spec.norm_eps,
         })
     }
@@ -349,20 +349,18 @@ impl Ops {
     pub(super) fn swiglu(
         &self,
         stream: &Stream,
-        rows: usize,
+        (rows, intermediate): (usize, usize),
         gate_up: &DeviceBuffer<bf16>,
         out: &mut DeviceBuffer<bf16>,
     ) -> Result<(), CudaError> {
-        assert!(
-            rows * self.intermediate * 2 <= gate_up.len() && rows * self.intermediate <= out.len()
-        );
+        assert!(rows * intermediate * 2 <= gate_up.len() && rows * intermediate <= out.len());
         let params = SwigluParams {
             gate_up: gate_up.ptr(),
             out: out.ptr(),
-            intermediate: self.intermediate as u32,
+            intermediate: intermediate as u32,
             reserved: 0,
         };
-        let grid = (rows as u32, self.intermediate.div_ceil(2048) as u32);
+        let grid = (rows as u32, intermediate.div_ceil(2048) as u32);
         // SAFETY: see above.
         unsafe { self.swiglu.launch(stream, grid, 256, &params) }
     }

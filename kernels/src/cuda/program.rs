@@ -12,7 +12,7 @@ use crate::model::ops::{Buffer, LinearName, Op as ModelOp, forward};
 use crate::model::{Feature, ModelSpec, TensorName};
 
 /// What this backend computes beyond a plain layer.
-pub(super) const FEATURES: [Feature; 9] = [
+pub(super) const FEATURES: [Feature; 10] = [
     Feature::NoRope,
     Feature::PartialRope,
     Feature::Scale,
@@ -22,6 +22,7 @@ pub(super) const FEATURES: [Feature; 9] = [
     Feature::WholeQkNorm,
     Feature::NormAfter,
     Feature::NormBoth,
+    Feature::Experts,
 ];
 
 /// One operation on all rows of a step. Weights are indices into [`Weights`]; the residual stream
@@ -42,8 +43,10 @@ pub(super) enum Op<Vector = usize, Linear = usize> {
     Attend(usize),
     /// `Attended` is multiplied by the Hadamard matrix that values were multiplied by.
     RotateBack,
-    /// `Gated = silu(gate) ⊙ up`.
-    Gate,
+    /// `Gated = silu(gate) ⊙ up` of a layer.
+    Gate(usize),
+    /// A layer's experts, of `Normed`.
+    Experts(usize),
 }
 
 /// `Residual += Branch` if `add`, `Branch` divided by its root mean square and multiplied by
@@ -101,8 +104,9 @@ pub(super) struct Program {
     /// None where some norm is none that products can take part in.
     normed: Option<Vec<Op>>,
     pub(super) tail: Tail,
-    /// Inputs and outputs of the products of a layer: Q K V, output, gate and up, down. One entry
-    /// for layers of the same shape.
+    /// Inputs and outputs of the products of a layer: Q K V, output, gate and up, down; the last
+    /// two have no outputs where there is no MLP but experts. One entry for layers of the same
+    /// shape.
     shapes: Vec<[(usize, usize); 4]>,
     /// The gates of every layer are packed with what they open.
     packs_gates: bool,
@@ -148,7 +152,7 @@ impl Program {
         let layers = || self.layer_shapes(rows);
         if self.normed.is_some() && layers().all(|layer| products.norms(layer)) {
             List::Normed
-        } else if layers().all(|[_, _, gate_up, _]| products.gates(gate_up))
+        } else if layers().all(|[_, _, gate_up, _]| gate_up.outputs == 0 || products.gates(gate_up))
             || self.packs_gates && products.streams_packed(rows)
         {
             List::Gated
@@ -213,7 +217,8 @@ fn load(op: NamedOp, weights: &Weights) -> Op {
         },
         Op::Attend(layer) => Op::Attend(layer),
         Op::RotateBack => Op::RotateBack,
-        Op::Gate => Op::Gate,
+        Op::Gate(layer) => Op::Gate(layer),
+        Op::Experts(layer) => Op::Experts(layer),
     }
 }
 
@@ -266,18 +271,7 @@ fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, bool) {
                 input,
                 output,
             } => {
-                let mut input = input;
-                if input == Buffer::Residual {
-                    let is_rounded = matches!(ops.last(), Some(Op::Norm(n)) if n.weight.is_none());
-                    if add || !is_rounded {
-                        ops.push(Op::Norm(Norm {
-                            add: std::mem::take(&mut add),
-                            post: None,
-                            weight: None,
-                        }));
-                    }
-                    input = Buffer::Normed;
-                }
+                let input = normed(&mut ops, &mut add, input);
                 ops.push(Op::Linear {
                     linear,
                     input,
@@ -291,8 +285,11 @@ fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, bool) {
                     ops.push(Op::RotateBack);
                 }
             }
-            ModelOp::Gate(_) => ops.push(Op::Gate),
-            ModelOp::Experts { .. } => unreachable!("not among the features"),
+            ModelOp::Gate(layer) => ops.push(Op::Gate(layer)),
+            ModelOp::Experts { layer, input } => {
+                normed(&mut ops, &mut add, input);
+                ops.push(Op::Experts(layer));
+            }
             ModelOp::Add => add = true,
             ModelOp::FinishHeads(_) | ModelOp::SelectRows => unreachable!("filtered out"),
             ModelOp::FinishLogits => unreachable!("behind the final norm"),
@@ -301,12 +298,34 @@ fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, bool) {
     (ops, add)
 }
 
+/// The buffer that products read in place of `input`: the residual stream is rounded for them, once
+/// for all that read it.
+fn normed(ops: &mut Vec<NamedOp>, add: &mut bool, input: Buffer) -> Buffer {
+    if input != Buffer::Residual {
+        return input;
+    }
+    // Of the shared expert's products and the experts themselves, the first has had it rounded.
+    let norms = ops.iter().rev().find_map(|op| match op {
+        Op::Norm(norm) => Some(norm.weight.is_none()),
+        Op::Embed | Op::Attend(_) => Some(false),
+        _ => None,
+    });
+    if *add || norms != Some(true) {
+        ops.push(Op::Norm(Norm {
+            add: std::mem::take(add),
+            post: None,
+            weight: None,
+        }));
+    }
+    Buffer::Normed
+}
+
 /// The same, with gates opened by the product before them.
 fn gate(ops: &[NamedOp]) -> Vec<NamedOp> {
     let mut out: Vec<NamedOp> = Vec::with_capacity(ops.len());
     for op in ops {
         match (op, out.last_mut()) {
-            (Op::Gate, Some(Op::Linear { output, fused, .. })) => {
+            (Op::Gate(_), Some(Op::Linear { output, fused, .. })) => {
                 *output = Buffer::Gated;
                 fused.gated = true;
             }
@@ -324,6 +343,8 @@ fn join_norms(ops: &[NamedOp]) -> Option<Vec<NamedOp>> {
     for op in ops {
         match (*op, out.last_mut()) {
             (Op::Norm(norm), _) if norm.post.is_some() || norm.weight.is_none() => return None,
+            // They read a norm's output as it is.
+            (Op::Experts(_), _) => return None,
             (Op::Norm(norm), Some(Op::Linear { output, fused, .. })) if norm.add => {
                 *output = Buffer::Normed;
                 fused.adds = norm.weight;
@@ -404,7 +425,7 @@ mod tests {
             linear(N::O(0), B::Attended, B::Branch),
             norm(true, None, Some(L::MlpNorm)),
             linear(N::GateUp(0), B::Normed, B::GateUp),
-            Op::Gate,
+            Op::Gate(0),
             linear(N::Down(0), B::Gated, B::Branch),
         ];
         assert_eq!((ops.as_slice(), add), (&expected[..], true));
@@ -426,7 +447,7 @@ mod tests {
             linear(N::O(0), B::Attended, B::Branch),
             norm(true, Some(L::AttnPostNorm), Some(L::MlpNorm)),
             linear(N::GateUp(0), B::Normed, B::GateUp),
-            Op::Gate,
+            Op::Gate(0),
             linear(N::Down(0), B::Gated, B::Branch),
             norm(true, Some(L::MlpPostNorm), None),
         ];

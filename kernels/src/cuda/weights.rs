@@ -14,9 +14,10 @@ use half::bf16;
 
 use super::driver::{Device, DeviceBuffer, Stream};
 use super::error::CudaError;
+use super::experts::ExpertWeights;
 use super::linear::{Linear, Weight};
 use super::ops::{Fill, RopeWeights};
-use super::packed::DeviceFormat;
+use super::packed::{DeviceFormat, PackedPart};
 use crate::model::ops::{LinearName, Op, forward};
 use crate::model::{LayerTensor, ModelSpec, QkNorm, SpecError, TensorName, Uniform, WeightSource};
 use crate::weight_formats::Quantisation;
@@ -67,6 +68,8 @@ pub(super) struct Weights {
     vectors: Vec<DeviceBuffer<bf16>>,
     /// Query norm, then key norm, of each layer.
     qk_norms: Vec<Option<DeviceBuffer<bf16>>>,
+    /// By layer.
+    experts: HashMap<usize, ExpertWeights>,
     linear_places: HashMap<LinearName, usize>,
     vector_places: HashMap<TensorName, usize>,
 }
@@ -159,12 +162,51 @@ impl Weights {
         [most.unwrap_or(0), values(&self.linears[lm_head])]
     }
 
-    /// Whether the gates of every layer, and what they open, are packed as one.
+    /// Whether the gates of every layer that has an MLP, and what they open, are packed as one.
     pub(super) fn packs_gates(&self, spec: &ModelSpec) -> bool {
-        (0..spec.layers.len()).all(|layer| {
-            let parts = self.named(LinearName::GateUp(layer)).parts();
-            parts.len() == 1 && parts[0].gated
-        })
+        let layers = 0..spec.layers.len();
+        let gates = layers.filter_map(|layer| self.find(LinearName::GateUp(layer)));
+        let mut parts = gates.map(Linear::parts);
+        parts.all(|parts| parts.len() == 1 && parts[0].gated)
+    }
+
+    /// The linear layer of this name, if the model has it.
+    pub(super) fn find(&self, name: LinearName) -> Option<&Linear> {
+        let place = self.linear_places.get(&name)?;
+        Some(&self.linears[*place])
+    }
+
+    /// The experts of a layer that has some.
+    pub(super) fn experts(&self, layer: usize) -> &ExpertWeights {
+        &self.experts[&layer]
+    }
+
+    /// What the experts' weights are: the format of packed ones.
+    pub(super) fn expert_formats(&self) -> impl Iterator<Item = Option<DeviceFormat>> + '_ {
+        let of_layer = |experts: &'_ ExpertWeights| {
+            [&experts.gate_up, &experts.down].map(|weight| match weight {
+                Weight::Plain(_) => None,
+                Weight::Packed(parts) => parts.first().map(|part| part.format),
+            })
+        };
+        self.experts.values().flat_map(of_layer)
+    }
+
+    /// All packed parts, to be filled.
+    fn packed_parts(&mut self) -> impl Iterator<Item = (LinearName, &mut [PackedPart])> {
+        let mut names: Vec<_> = self.linear_places.iter().collect();
+        names.sort_unstable_by_key(|(_, place)| **place);
+        let names = names.into_iter().map(|(name, _)| *name);
+        let linears = self.linears.iter_mut().map(Linear::parts_mut);
+        let of_experts = self.experts.iter_mut().flat_map(|(layer, experts)| {
+            let names = [
+                LinearName::ExpertGateUp(*layer),
+                LinearName::ExpertDown(*layer),
+            ];
+            let weights = [&mut experts.gate_up, &mut experts.down];
+            names.into_iter().zip(weights.map(Weight::parts_mut))
+        });
+        names.zip(linears).chain(of_experts)
     }
 
     /// Bytes of the weights by what they are, the most first.
@@ -175,9 +217,18 @@ impl Weights {
         let vectors = self.vectors.iter().chain(self.qk_norms.iter().flatten());
         let biases = self.linears.iter().filter_map(Linear::bias);
         let matrices = self.linears.iter().filter_map(Linear::plain);
+        let of_experts = self.experts.values().flat_map(ExpertWeights::plain);
         let buffers = vectors.chain(&self.embedding).chain(biases).chain(matrices);
-        count(PLAIN, buffers.map(plain).sum());
-        for part in self.linears.iter().flat_map(Linear::parts) {
+        count(PLAIN, buffers.chain(of_experts).map(plain).sum());
+        let of_experts = self.experts.values();
+        let of_experts = of_experts.flat_map(|experts| [&experts.gate_up, &experts.down]);
+        let of_experts = of_experts.flat_map(Weight::parts);
+        for part in self
+            .linears
+            .iter()
+            .flat_map(Linear::parts)
+            .chain(of_experts)
+        {
             count(part.format.title(), part.bytes());
         }
         let mut all: Vec<_> = all.into_iter().collect();
@@ -213,6 +264,25 @@ impl Weights {
             fill_all(names, &mut buffer)?;
             Ok(buffer)
         };
+        // The weights and the bias of a linear layer.
+        type Tensor<'a, E> = dyn FnMut(&[TensorName]) -> Result<DeviceBuffer<bf16>, E> + 'a;
+        let product = |linear: LinearName, tensor: &mut Tensor<'_, E>| {
+            let weight = match plan.parts(linear) {
+                Some(parts) => Weight::Packed(
+                    parts
+                        .iter()
+                        .map(|part| part.allocate(device))
+                        .collect::<Result<_, _>>()?,
+                ),
+                None => Weight::Plain(tensor(&linear.weights(spec))?),
+            };
+            let biases = linear.biases(spec);
+            let bias = match biases.is_empty() {
+                true => None,
+                false => Some(tensor(&biases)?),
+            };
+            Ok::<_, E>((weight, bias))
+        };
         let mut this = Self {
             embedding: match spec.tied_embeddings {
                 true => None,
@@ -221,6 +291,7 @@ impl Weights {
             linears: Vec::new(),
             vectors: Vec::new(),
             qk_norms: Vec::new(),
+            experts: HashMap::new(),
             linear_places: HashMap::new(),
             vector_places: HashMap::new(),
         };
@@ -232,22 +303,37 @@ impl Weights {
                 }
                 Op::Linear { linear, .. } => {
                     this.linear_places.insert(linear, this.linears.len());
-                    let weight = match plan.parts(linear) {
-                        Some(parts) => Weight::Packed(
-                            parts
-                                .iter()
-                                .map(|part| part.allocate(device))
-                                .collect::<Result<_, _>>()?,
-                        ),
-                        None => Weight::Plain(tensor(&linear.weights(spec))?),
-                    };
-                    let biases = linear.biases(spec);
-                    let bias = match biases.is_empty() {
-                        true => None,
-                        false => Some(tensor(&biases)?),
-                    };
+                    let (weight, bias) = product(linear, &mut tensor)?;
                     let linear = Linear::new(weight, bias, linear.shape(spec));
                     this.linears.push(linear);
+                }
+                Op::Experts { layer, .. } => {
+                    let Some(of_layer) = spec.layers[layer].experts() else {
+                        unreachable!("an operation of layers of experts");
+                    };
+                    let name = |tensor| TensorName::Layer(layer, tensor);
+                    let has_score = of_layer.shared.is_some_and(|shared| shared.gated);
+                    let mut vector = |tensor_name, is_there: bool| {
+                        is_there.then(|| tensor(&[name(tensor_name)])).transpose()
+                    };
+                    let router_bias = vector(LayerTensor::RouterBias, of_layer.router_bias)?;
+                    let has_correction = of_layer.routing.correction;
+                    let correction = vector(LayerTensor::RouterCorrection, has_correction)?;
+                    let score = vector(LayerTensor::SharedScore, has_score)?;
+                    let router = tensor(&[name(LayerTensor::Router)])?;
+                    let gate_up = product(LinearName::ExpertGateUp(layer), &mut tensor)?;
+                    let down = product(LinearName::ExpertDown(layer), &mut tensor)?;
+                    let experts = ExpertWeights {
+                        router,
+                        router_bias,
+                        correction,
+                        score,
+                        gate_up: gate_up.0,
+                        gate_up_bias: gate_up.1,
+                        down: down.0,
+                        down_bias: down.1,
+                    };
+                    this.experts.insert(layer, experts);
                 }
                 Op::FinishHeads(layer) => {
                     let has_norms = spec.attention(layer).qk_norm != QkNorm::None;

@@ -44,6 +44,11 @@ pub(crate) enum LinearName {
     GateUp(usize),
     /// The last product of an MLP, or of a shared expert.
     Down(usize),
+    /// Gate and up of every expert of a layer, stacked. No operation of its own: part of
+    /// [`Op::Experts`], as the next.
+    ExpertGateUp(usize),
+    /// The last product of every expert of a layer, stacked.
+    ExpertDown(usize),
     /// The output projection, which is the embedding where the two are tied.
     LmHead,
 }
@@ -64,6 +69,8 @@ impl LinearName {
             Self::Down(layer) if is_shared(layer) => of(layer, &[L::SharedDown]),
             Self::GateUp(layer) => of(layer, &[L::Gate, L::Up]),
             Self::Down(layer) => of(layer, &[L::Down]),
+            Self::ExpertGateUp(layer) => of(layer, &[L::ExpertGate, L::ExpertUp]),
+            Self::ExpertDown(layer) => of(layer, &[L::ExpertDown]),
             Self::LmHead if spec.tied_embeddings => vec![TensorName::Embedding],
             Self::LmHead => vec![TensorName::LmHead],
         }
@@ -72,6 +79,7 @@ impl LinearName {
     /// The biases, in the same order; none if there is none.
     pub(crate) fn biases(self, spec: &ModelSpec) -> Vec<TensorName> {
         use LayerTensor as L;
+        let has_biases = |layer: usize| spec.layers[layer].experts().is_some_and(|e| e.biases);
         match self {
             Self::Qkv(layer) if spec.attention(layer).qkv_bias => {
                 let names = [L::QBias, L::KBias, L::VBias];
@@ -80,18 +88,37 @@ impl LinearName {
             Self::O(layer) if spec.attention(layer).o_bias => {
                 vec![TensorName::Layer(layer, L::OBias)]
             }
+            Self::ExpertGateUp(layer) if has_biases(layer) => {
+                let names = [L::ExpertGateBias, L::ExpertUpBias];
+                names.map(|t| TensorName::Layer(layer, t)).to_vec()
+            }
+            Self::ExpertDown(layer) if has_biases(layer) => {
+                vec![TensorName::Layer(layer, L::ExpertDownBias)]
+            }
             _ => Vec::new(),
         }
     }
 
-    /// Inputs of the product, and outputs (of gate and up: of both).
+    /// Inputs of the product, and outputs (of gate and up: of both); of one expert, where they are
+    /// stacked.
     pub(crate) fn shape(self, spec: &ModelSpec) -> (usize, usize) {
         let mut shape = (0, 0);
         for name in self.weights(spec) {
-            let of_tensor = name.shape(spec);
-            shape = (of_tensor[1], shape.1 + of_tensor[0]);
+            let [outputs, inputs] = name.matrix_shape(spec);
+            shape = (inputs, shape.1 + outputs);
         }
         shape
+    }
+
+    /// Whether it is one of each expert.
+    #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
+    pub(crate) fn is_stacked(self) -> bool {
+        matches!(self, Self::ExpertGateUp(_) | Self::ExpertDown(_))
+    }
+
+    /// Whether outputs are gates and what they open.
+    pub(crate) fn is_gated(self) -> bool {
+        matches!(self, Self::GateUp(_) | Self::ExpertGateUp(_))
     }
 }
 

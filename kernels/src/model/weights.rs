@@ -159,6 +159,14 @@ impl TensorName {
         }
     }
 
+    /// Outputs and inputs of a matrix, or of one of stacked ones.
+    pub(crate) fn matrix_shape(self, spec: &ModelSpec) -> [usize; 2] {
+        match self.shape(spec)[..] {
+            [.., outputs, inputs] => [outputs, inputs],
+            _ => unreachable!("the {self} tensor is no matrix"),
+        }
+    }
+
     /// Every tensor that a model of `spec` has, in load order.
     pub fn all(spec: &ModelSpec) -> Vec<TensorName> {
         let mut names = vec![Self::Embedding];

@@ -1,29 +1,29 @@
 //! Loads layers of experts, one expert behind the other: no more of a stacked tensor is in memory
 //! than one expert's.
 
-use super::parts::{Part, matrix_shape, parts_of_tensors};
+use super::parts::{Part, parts_of};
 use super::{LoadError, LoadOptions, Loader};
 use crate::cpu::experts::{Experts, is_fused};
 use crate::cpu::gemm::{Columns, PackedMatrix};
 use crate::cpu::linear::Linear;
 use crate::cpu::packed::{self, QuantisedMatrix};
+use crate::model::ops::LinearName;
 use crate::model::{ExpertsSpec, LayerTensor as L, ModelSpec, TensorName, WeightSource};
 use crate::weight_formats::PackedRows;
-
-/// Tensors that a product of an expert is made of, and their biases.
-struct Product<'a> {
-    names: &'a [TensorName],
-    biases: &'a [TensorName],
-    is_gated: bool,
-}
-
-const GATE_UP: [L; 2] = [L::ExpertGate, L::ExpertUp];
 
 fn spec_of(spec: &ModelSpec, layer: usize) -> &ExpertsSpec {
     match spec.layers[layer].experts() {
         Some(experts) => experts,
         None => unreachable!("the program has experts where the spec has them"),
     }
+}
+
+/// The products of a layer's experts, and whether they open gates themselves.
+fn products(layer: usize, experts: &ExpertsSpec) -> [(LinearName, bool); 2] {
+    [
+        (LinearName::ExpertGateUp(layer), is_fused(experts)),
+        (LinearName::ExpertDown(layer), false),
+    ]
 }
 
 /// Bytes of a layer's matrices.
@@ -35,12 +35,8 @@ pub(super) fn bytes<W: WeightSource>(
 ) -> Result<usize, LoadError<W::Error>> {
     let experts = spec_of(spec, layer);
     let mut bytes = 0usize;
-    for (tensors, is_gated) in [(&GATE_UP[..], is_fused(experts)), (&[L::ExpertDown], false)] {
-        let names: Vec<_> = tensors
-            .iter()
-            .map(|t| TensorName::Layer(layer, *t))
-            .collect();
-        for part in parts_of_tensors(spec, source, options, &names, is_gated)? {
+    for (linear, is_gated) in products(layer, experts) {
+        for part in parts_of(spec, source, options, linear, is_gated)? {
             let each = part.bytes(spec, is_gated);
             bytes = bytes.saturating_add(each.saturating_mul(experts.experts));
         }
@@ -66,24 +62,13 @@ impl<W: WeightSource> Loader<'_, W> {
         let correction = correction.then(|| self.vector(name(L::RouterCorrection)));
         let has_score = experts.shared.is_some_and(|shared| shared.gated);
         let shared_score = has_score.then(|| self.plain(name(L::SharedScore), None));
-        let (gate_up, down) = (GATE_UP.map(name), [name(L::ExpertDown)]);
-        let biases = [L::ExpertGateBias, L::ExpertUpBias, L::ExpertDownBias].map(name);
-        let biases = if experts.biases { &biases[..] } else { &[] };
-        let (of_gate_up, of_down) = biases.split_at(biases.len().min(2));
+        let [gate_up, down] = products(layer, experts);
         Ok(Experts {
             router,
             correction: correction.transpose()?,
             shared_score: shared_score.transpose()?,
-            gate_up: self.products(Product {
-                names: &gate_up,
-                biases: of_gate_up,
-                is_gated: is_fused(experts),
-            })?,
-            down: self.products(Product {
-                names: &down,
-                biases: of_down,
-                is_gated: false,
-            })?,
+            gate_up: self.products(gate_up, experts.experts)?,
+            down: self.products(down, experts.experts)?,
         })
     }
 
@@ -100,20 +85,18 @@ impl<W: WeightSource> Loader<'_, W> {
     }
 
     /// A linear layer for each expert.
-    fn products(&mut self, product: Product<'_>) -> Result<Vec<Linear>, LoadError<W::Error>> {
+    fn products(
+        &mut self,
+        (linear, is_gated): (LinearName, bool),
+        experts: usize,
+    ) -> Result<Vec<Linear>, LoadError<W::Error>> {
         let (spec, source) = (self.spec, self.source);
-        let Product {
-            names,
-            biases,
-            is_gated,
-        } = product;
-        let parts = parts_of_tensors(spec, source, self.options, names, is_gated)?;
-        let mut of_tensors = Vec::with_capacity(biases.len());
-        for bias in biases {
-            of_tensors.push(self.vector(*bias)?);
+        let parts = parts_of(spec, source, self.options, linear, is_gated)?;
+        let mut of_tensors = Vec::new();
+        for bias in linear.biases(spec) {
+            of_tensors.push(self.vector(bias)?);
         }
-        let experts = names[0].shape(spec)[0];
-        let [_, inputs] = matrix_shape(spec, names[0]);
+        let (inputs, _) = linear.shape(spec);
         let mut linears = Vec::with_capacity(experts);
         for expert in 0..experts {
             let mut linear = Linear::new(inputs);
@@ -136,7 +119,7 @@ impl<W: WeightSource> Loader<'_, W> {
                     Part::Packed(tensors) => {
                         let mut matrices = Vec::with_capacity(tensors.len());
                         for (name, format) in tensors {
-                            let [outputs, inputs] = matrix_shape(spec, *name);
+                            let [outputs, inputs] = name.matrix_shape(spec);
                             let mut matrix =
                                 QuantisedMatrix::new(&mut self.memory, *format, inputs, outputs);
                             let first = expert * outputs;
@@ -160,8 +143,8 @@ impl<W: WeightSource> Loader<'_, W> {
             }
             linears.push(linear);
         }
-        for name in names {
-            self.finish(*name, name.shape(spec).iter().product());
+        for name in linear.weights(spec) {
+            self.finish(name, name.shape(spec).iter().product());
         }
         Ok(linears)
     }
@@ -183,7 +166,7 @@ impl<W: WeightSource> Loader<'_, W> {
                 TensorName::Layer(_, L::ExpertUp) if is_gated => Columns::Up,
                 _ => Columns::From(first),
             };
-            let [rows, _] = matrix_shape(self.spec, *name);
+            let [rows, _] = name.matrix_shape(self.spec);
             let values = self.source.load_rows(*name, expert * rows, rows);
             let values = values.map_err(|source| LoadError::Source {
                 name: *name,

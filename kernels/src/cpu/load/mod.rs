@@ -18,7 +18,7 @@ use crate::formats::rotation::{RotationError, fold_o, fold_v};
 use crate::model::ops::LinearName;
 use crate::model::{LayerTensor, LayerTensor as L, ModelSpec, QkNorm, TensorName, WeightSource};
 use crate::weight_formats::{PackedRows, WeightFormat};
-use parts::{Part, format_of, is_gated, packed_bytes, parts_of, shape};
+use parts::{Part, format_of, packed_bytes, parts_of, shape};
 
 /// What becomes of weights while they are loaded.
 #[derive(Debug, Clone, Copy)]
@@ -70,8 +70,9 @@ pub(super) fn load<W: WeightSource>(
     for op in &program {
         match op {
             Op::Linear { linear, .. } => {
-                for part in parts_of(spec, source, options, *linear)? {
-                    bytes = bytes.saturating_add(part.bytes(spec, is_gated(*linear)));
+                let is_gated = linear.is_gated();
+                for part in parts_of(spec, source, options, *linear, is_gated)? {
+                    bytes = bytes.saturating_add(part.bytes(spec, is_gated));
                 }
             }
             Op::Experts { layer, .. } => {
@@ -199,10 +200,10 @@ impl<W: WeightSource> Loader<'_, W> {
             Some(first.to_vec())
         };
         let mut linear = Linear::new(inputs);
-        for part in parts_of(self.spec, self.source, self.options, name)? {
+        for part in parts_of(self.spec, self.source, self.options, name, name.is_gated())? {
             match part {
                 Part::Expanded(names) => {
-                    let matrix = self.expanded(&names, is_gated(name))?;
+                    let matrix = self.expanded(&names, name.is_gated())?;
                     let bias = bias(matrix.outputs());
                     linear.push_expanded(matrix, bias);
                 }

@@ -31,17 +31,9 @@ impl Part {
     }
 }
 
-/// Outputs and inputs of a matrix; of stacked ones, those of one.
-pub(super) fn matrix_shape(spec: &ModelSpec, name: TensorName) -> [usize; 2] {
-    match name.shape(spec)[..] {
-        [.., outputs, inputs] => [outputs, inputs],
-        _ => unreachable!("the {name} tensor is no matrix"),
-    }
-}
-
 /// Inputs, and outputs of all.
 pub(super) fn shape(spec: &ModelSpec, names: &[TensorName]) -> (usize, usize) {
-    let shapes = names.iter().map(|name| matrix_shape(spec, *name));
+    let shapes = names.iter().map(|name| name.matrix_shape(spec));
     shapes.fold((0, 0), |(_, sum), [outputs, inputs]| {
         (inputs, sum + outputs)
     })
@@ -53,7 +45,7 @@ pub(super) fn packed_bytes(
     name: TensorName,
     format: WeightFormat,
 ) -> Option<usize> {
-    let [outputs, inputs] = matrix_shape(spec, name);
+    let [outputs, inputs] = name.matrix_shape(spec);
     QuantisedMatrix::bytes(format, inputs, outputs)
 }
 
@@ -75,32 +67,17 @@ pub(super) fn format_of<W: WeightSource>(
     Ok(format.filter(|format| packed_bytes(spec, name, *format).is_some()))
 }
 
-/// How a linear layer is kept, in order of its outputs.
+/// How a linear layer is kept, in order of its outputs; of stacked ones, each.
 pub(super) fn parts_of<W: WeightSource>(
     spec: &ModelSpec,
     source: &W,
     options: LoadOptions,
     linear: LinearName,
-) -> Result<Vec<Part>, LoadError<W::Error>> {
-    parts_of_tensors(
-        spec,
-        source,
-        options,
-        &linear.weights(spec),
-        is_gated(linear),
-    )
-}
-
-/// How tensors with the same input are kept, in order of their outputs; of stacked ones, each.
-pub(super) fn parts_of_tensors<W: WeightSource>(
-    spec: &ModelSpec,
-    source: &W,
-    options: LoadOptions,
-    names: &[TensorName],
     is_gated: bool,
 ) -> Result<Vec<Part>, LoadError<W::Error>> {
+    let names = linear.weights(spec);
     let mut tensors = Vec::with_capacity(names.len());
-    for name in names {
+    for name in &names {
         tensors.push((*name, format_of(spec, source, options, *name)?));
     }
     if is_gated {
@@ -108,7 +85,7 @@ pub(super) fn parts_of_tensors<W: WeightSource>(
             [(gate, Some(a)), (up, Some(b))] if QuantisedMatrix::can_join(a, b) => {
                 Part::Packed(vec![(gate, a), (up, b)])
             }
-            _ => Part::Expanded(names.to_vec()),
+            _ => Part::Expanded(names),
         }]);
     }
     let mut parts = Vec::new();
@@ -120,8 +97,4 @@ pub(super) fn parts_of_tensors<W: WeightSource>(
         }
     }
     Ok(parts)
-}
-
-pub(super) fn is_gated(linear: LinearName) -> bool {
-    matches!(linear, LinearName::GateUp(_))
 }

@@ -5,6 +5,7 @@ use crate::cuda::attention::{Queries, ScoreSpec, ScoredLayer};
 use crate::cuda::codecs::Codecs;
 use crate::cuda::driver::{DeviceBuffer, Stream};
 use crate::cuda::error::CudaError;
+use crate::cuda::experts::ExpertsIo;
 use crate::cuda::ops::RopeWeights;
 use crate::cuda::params::DevicePtr;
 use crate::cuda::products::{Ends, Residual};
@@ -40,10 +41,13 @@ impl Forward {
                     let attended = &mut self.activations.attended;
                     self.ops.rotate_back(stream, work.rows, attended)?;
                 }
-                Op::Gate => {
+                Op::Gate(layer) => {
+                    let intermediate = self.spec.layers[layer].intermediate();
                     let a = &mut self.activations;
-                    self.ops.swiglu(stream, work.rows, &a.gate_up, &mut a.mlp)?;
+                    let shape = (work.rows, intermediate);
+                    self.ops.swiglu(stream, shape, &a.gate_up, &mut a.mlp)?;
                 }
+                Op::Experts(layer) => self.experts(stream, work.rows, layer)?,
             }
         }
         Ok(())
@@ -93,6 +97,22 @@ impl Forward {
             }),
             norms: fused.divides.then_some((squares, self.ops.eps())),
         }
+    }
+
+    /// A layer of experts.
+    fn experts(&mut self, stream: &Stream, rows: usize, layer: usize) -> Result<(), CudaError> {
+        let (Some(experts), Some(spec)) = (&mut self.experts, self.spec.layers[layer].experts())
+        else {
+            unreachable!("an operation of layers of experts");
+        };
+        let a = &mut self.activations;
+        let io = ExpertsIo {
+            rows,
+            x: &a.normed,
+            out: &mut a.delta,
+        };
+        let weights = self.weights.experts(layer);
+        experts.run(stream, &mut self.products, spec, weights, io)
     }
 
     /// Finishes the heads of a layer and attends.

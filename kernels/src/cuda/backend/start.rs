@@ -11,6 +11,7 @@ use crate::cuda::attention::{Attention, DecodeWork, ScoreSpec};
 use crate::cuda::codecs::{Codecs, Scratch};
 use crate::cuda::driver::{Device, Event, Stream};
 use crate::cuda::error::CudaError;
+use crate::cuda::experts::Experts;
 use crate::cuda::ops::{HeadSpec, Ops};
 use crate::cuda::plan::{SplitRule, Windows};
 use crate::cuda::products::Products;
@@ -201,7 +202,10 @@ impl CudaBackend {
         }
         let mut products = Products::new(device, config.batch_invariant)?;
         products.take_packed(device, weights.packed_formats(), weights.packed_values())?;
+        let formats = weights.expert_formats();
+        let experts = Experts::new(device, &spec, capacity.rows, formats)?;
         let forward = Forward {
+            experts,
             program: Program::new(&spec, &weights, config.rotate_v_online),
             weights,
             step,
@@ -268,7 +272,7 @@ impl CudaBackend {
         for &rows in &self.buckets {
             for (name, x, y) in all {
                 // Packed ones are streamed whatever takes how long.
-                let linears = layers.clone().map(|l| weights.named(name(l)));
+                let linears = layers.clone().filter_map(|l| weights.find(name(l)));
                 let linears: Vec<_> = linears.filter(|l| l.plain().is_some()).collect();
                 let Some(shape) = linears.first().map(|l| l.shape(rows, false)) else {
                     continue;
@@ -308,6 +312,7 @@ impl CudaBackend {
                 &windows,
                 (config.capacity.seqs, config.capacity.blocks),
             )
+            + Experts::bytes(spec, config.capacity.rows)
             + Activations::bytes(spec, config.capacity.rows, config.logit_rows)
             + Sampling::bytes(spec.vocab, config.logit_rows, samples_max(config))
             + Products::bytes(device)

@@ -154,10 +154,12 @@ pub(super) fn row_bytes(inputs: usize) -> usize {
     inputs.next_multiple_of(16)
 }
 
-/// A packed matrix, or some outputs of one.
+/// A packed matrix, or some outputs of one; or stacked matrices of experts.
 #[derive(Debug)]
 pub(super) struct PackedPart {
     pub(super) format: DeviceFormat,
+    /// Matrices one behind the other; what follows is each one's.
+    pub(super) experts: usize,
     pub(super) inputs: usize,
     pub(super) outputs: usize,
     /// Slices have eight gates and what they open.
@@ -174,16 +176,22 @@ impl PackedPart {
         self.codes.bytes() + self.factors.bytes()
     }
 
-    /// How many slices there are.
+    /// How many slices a matrix has.
     pub(super) fn slices(&self) -> usize {
         self.outputs.div_ceil(SLICE_OUTPUTS)
     }
 
-    /// Writes slices from `first` on.
-    pub(super) fn write(&mut self, first: usize, slices: &[&PackedSlice]) -> Result<(), CudaError> {
+    /// Writes slices from `first` on of a matrix.
+    pub(super) fn write(
+        &mut self,
+        expert: usize,
+        first: usize,
+        slices: &[&PackedSlice],
+    ) -> Result<(), CudaError> {
         if self.format.is_fp8_rows() {
-            return self.write_rows(first, slices);
+            return self.write_rows(expert, first, slices);
         }
+        let (codes, factors) = self.starts(expert);
         let bytes = self.format.slice_bytes();
         let mut of_step = Vec::with_capacity(slices.len() * bytes);
         for step in 0..self.inputs.div_ceil(CHUNK_INPUTS) {
@@ -192,14 +200,27 @@ impl PackedPart {
                 of_step.extend_from_slice(&slice.codes[step * bytes..][..bytes]);
             }
             let at = (step * self.slices() + first) * bytes;
-            self.codes.write(at, &of_step)?;
+            self.codes.write(codes + at, &of_step)?;
         }
-        let factors: Vec<f32> = slices.iter().flat_map(|slice| slice.factors).collect();
-        self.factors.write(first * SLICE_OUTPUTS, &factors)
+        let of_slices: Vec<f32> = slices.iter().flat_map(|slice| slice.factors).collect();
+        self.factors
+            .write(factors + first * SLICE_OUTPUTS, &of_slices)
     }
 
-    fn write_rows(&mut self, first: usize, slices: &[&PackedSlice]) -> Result<(), CudaError> {
+    /// Where the codes and the factors of a matrix begin.
+    fn starts(&self, expert: usize) -> (usize, usize) {
+        let codes = self.codes.len() / self.experts;
+        (expert * codes, expert * (self.factors.len() / self.experts))
+    }
+
+    fn write_rows(
+        &mut self,
+        expert: usize,
+        first: usize,
+        slices: &[&PackedSlice],
+    ) -> Result<(), CudaError> {
         let bytes = row_bytes(self.inputs);
+        let (codes_start, factors_start) = self.starts(expert);
         // Runs of a slice's rows whose outputs lie beside each other, one of gates and one of what
         // they open or one of all; `each` has so many of the outputs.
         let runs = if self.gated { 2 } else { 1 };
@@ -214,8 +235,9 @@ impl PackedPart {
             });
             let (codes, factors): (Vec<&[u8]>, Vec<f32>) = places.take(count).unzip();
             let output = index * each + begin;
-            self.codes.write(output * bytes, &codes.concat())?;
-            self.factors.write(output, &factors)?;
+            self.codes
+                .write(codes_start + output * bytes, &codes.concat())?;
+            self.factors.write(factors_start + output, &factors)?;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 //! no token has written, ragged lengths, scores far apart. They run on a GPU as on the emulator.
 
 mod attention;
+mod experts;
 mod formats;
 mod mixed;
 mod model;
@@ -75,6 +76,14 @@ pub fn models(device: &Arc<Device>) -> Result<bool, ProbeError> {
 pub fn products(device: &Arc<Device>, quick: bool) -> Result<bool, ProbeError> {
     let mut report = Report::default();
     products::check(device, quick, &mut report)?;
+    Ok(report.finish())
+}
+
+/// Layers of experts, `quick`: of few rows; prints a table; whether all passed.
+pub fn experts(device: &Arc<Device>, quick: bool) -> Result<bool, ProbeError> {
+    let mut report = Report::default();
+    experts::check(device, quick, &mut report)?;
+    model::check_experts(device, &mut report)?;
     Ok(report.finish())
 }
 

@@ -15,7 +15,10 @@ use crate::cuda::probe::ProbeError;
 use crate::cuda::step::StepCapacity;
 use crate::cuda::{CudaBackend, CudaConfig, CudaError};
 use crate::kv::{KvLayout, Side};
-use crate::model::{LayerTensor, ModelSpec, QkNorm, Rope, TensorName, UniformModel, WeightSource};
+use crate::model::{
+    ExpertActivation, ExpertsSpec, LayerTensor, Mlp, ModelSpec, QkNorm, Rope, Routing,
+    SharedExpert, TensorName, UniformModel, WeightSource,
+};
 
 /// The CPU keeps activations in f32, the device in bf16: some roundings of 2^-9 per layer.
 const LOGITS_LIMIT: f64 = 2.5e-2;
@@ -55,10 +58,17 @@ impl WeightSource for RandomWeights<'_> {
         let index = TensorName::all(self.0).iter().position(|n| *n == name);
         let mut rng = Rng(index.unwrap_or(0) as u64 + 1);
         let (width, whole) = match (&shape[..], name) {
-            ([_, inputs], _) => (*inputs, rng.values(values, (3.0 / *inputs as f32).sqrt())),
             (_, TensorName::Layer(_, L::QBias | L::KBias | L::VBias)) => {
                 (0, rng.values(values, 0.5))
             }
+            (
+                [.., width],
+                TensorName::Layer(
+                    _,
+                    L::RouterBias | L::ExpertGateBias | L::ExpertUpBias | L::ExpertDownBias,
+                ),
+            ) => (*width, rng.values(values, 0.5)),
+            ([.., _, inputs], _) => (*inputs, rng.values(values, (3.0 / *inputs as f32).sqrt())),
             _ => {
                 let near = rng.values(values, 0.2);
                 let one = near.iter().map(|v| bf16::from_f32(1.0 + v.to_f32()));
@@ -271,6 +281,48 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         check_online(device, report, (&spec, &name), &Online::ROTATIONS)?;
     }
     Ok(())
+}
+
+/// Models with experts, all of which are chosen: so no decision depends on rounding.
+pub(super) fn check_experts(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
+    let mut spec = spec(64, 2, 2, false);
+    let experts = ExpertsSpec {
+        experts: 4,
+        per_token: 4,
+        intermediate: 72,
+        routing: Routing::SOFTMAX_OF_CHOSEN,
+        router_bias: false,
+        biases: false,
+        activation: ExpertActivation::SwiGlu,
+        shared: None,
+    };
+    spec.layers[1].mlp = Mlp::Experts(ExpertsSpec {
+        router_bias: true,
+        biases: true,
+        activation: ExpertActivation::Clamped {
+            limit: 7.0,
+            alpha: 1.702,
+        },
+        ..experts.clone()
+    });
+    spec.layers[2].mlp = Mlp::Experts(ExpertsSpec {
+        shared: Some(SharedExpert {
+            intermediate: 40,
+            gated: true,
+        }),
+        ..experts
+    });
+    for recorded in [true, false] {
+        let found = compare(device, &spec, recorded, Online::NONE)?;
+        let name = format!("model with experts, recorded: {recorded}");
+        report_apart(report, &name, &found, (LOGITS_LIMIT, ROWS_LIMIT));
+    }
+    check_online(
+        device,
+        report,
+        (&spec, "model with experts"),
+        &Online::PACKED,
+    )
 }
 
 /// A model that rotates or scales in every step.

@@ -37,10 +37,8 @@ impl Packing {
                 group: 16,
                 has_offsets: false,
             })),
-            (Self::Values8, L::Q | L::K | L::O | L::Gate | L::Up | L::Down) => {
-                Some(Quantisation::Int4)
-            }
-            (Self::All(all), L::Q | L::K | L::V | L::O | L::Gate | L::Up | L::Down) => Some(all),
+            (Self::Values8, tensor) if tensor.is_linear() => Some(Quantisation::Int4),
+            (Self::All(all), tensor) if tensor.is_linear() => Some(all),
             _ => None,
         }
     }

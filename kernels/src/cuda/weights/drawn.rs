@@ -27,13 +27,15 @@ impl Weights {
         seed: u64,
     ) -> Result<(), CudaError> {
         let mut drawn = HashMap::new();
-        for (&linear, &place) in &self.linear_places {
-            for part in self.linears[place].parts_mut() {
+        for (linear, parts) in self.packed_parts() {
+            for part in parts {
                 let drawn: &mut Vec<PackedSlice> = drawn
                     .entry((part.format, part.inputs))
                     .or_insert_with(|| draw(part, spec, linear, quantisation, seed));
                 let slices: Vec<_> = drawn.iter().cycle().take(part.slices()).collect();
-                part.write(0, &slices)?;
+                for expert in 0..part.experts {
+                    part.write(expert, 0, &slices)?;
+                }
             }
         }
         Ok(())
@@ -78,6 +80,6 @@ pub(in crate::cuda) fn pack_tensor(
         PackedSlice::new(part.format, part.inputs, &rows)
     };
     let slices: Vec<_> = (0..part.slices()).map(slice).collect();
-    part.write(0, &slices.iter().collect::<Vec<_>>())?;
+    part.write(0, 0, &slices.iter().collect::<Vec<_>>())?;
     Ok(Some(part))
 }

@@ -21,11 +21,11 @@ impl Weights {
         threads: usize,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), LoadError<W::Error>> {
-        for (linear, place) in &self.linear_places {
-            let Some(plans) = plan.parts(*linear) else {
+        for (linear, parts) in self.packed_parts() {
+            let Some(plans) = plan.parts(linear) else {
                 continue;
             };
-            for (plan, part) in plans.iter().zip(self.linears[*place].parts_mut()) {
+            for (plan, part) in plans.iter().zip(parts) {
                 fill_part(plan, part, source, threads)?;
                 progress(plan.bytes() as u64);
             }
@@ -41,7 +41,8 @@ fn fill_part<W: WeightSource>(
     source: &W,
     threads: usize,
 ) -> Result<(), LoadError<W::Error>> {
-    let slices = part.slices();
+    let each = part.slices();
+    let slices = each * part.experts;
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         let (sender, packed) = sync_channel(threads);
@@ -54,7 +55,7 @@ fn fill_part<W: WeightSource>(
                         break;
                     }
                     let these = first..slices.min(first + TOGETHER);
-                    let these = these.map(|slice| pack(plan, source, slice));
+                    let these = these.map(|slice| pack(plan, source, slice / each, slice % each));
                     let these: Result<Vec<_>, _> = these.collect();
                     let is_error = these.is_err();
                     // Nobody listens any more once others have failed.
@@ -66,17 +67,25 @@ fn fill_part<W: WeightSource>(
         }
         drop(sender);
         for (first, slices) in packed {
-            let slices = slices?;
-            part.write(first, &slices.iter().collect::<Vec<_>>())?;
+            let slices: Vec<_> = slices?;
+            let mut rest: Vec<_> = slices.iter().collect();
+            let mut first = first;
+            while !rest.is_empty() {
+                let count = (each - first % each).min(rest.len());
+                let others = rest.split_off(count);
+                part.write(first / each, first % each, &rest)?;
+                (first, rest) = (first + count, others);
+            }
         }
         Ok(())
     })
 }
 
-/// Reads a slice's outputs, which neighbours of each tensor are, and packs them.
+/// Reads a slice's outputs of a matrix, which neighbours of each tensor are, and packs them.
 fn pack<W: WeightSource>(
     plan: &PartPlan,
     source: &W,
+    expert: usize,
     slice: usize,
 ) -> Result<PackedSlice, LoadError<W::Error>> {
     // Of each output its tensor and row.
@@ -86,14 +95,14 @@ fn pack<W: WeightSource>(
     });
     // Of each tensor its first row here, and the rows.
     let mut read = Vec::with_capacity(plan.tensors.len());
-    for (tensor, &(name, _, format)) in plan.tensors.iter().enumerate() {
+    for (tensor, &(name, each, format)) in plan.tensors.iter().enumerate() {
         let rows = || places.iter().flatten().filter(|place| place.0 == tensor);
         let first = rows().map(|place| place.1).min().unwrap_or(0);
         let count = rows().map(|place| place.1 + 1).max().unwrap_or(first) - first;
         let mut part = PackedTensor::new(format, count, plan.inputs);
         if count > 0 {
             source
-                .read_packed(name, first, part.rows_mut(0, count))
+                .read_packed(name, expert * each + first, part.rows_mut(0, count))
                 .map_err(|source| LoadError::Source { name, source })?;
         }
         read.push((first, part));

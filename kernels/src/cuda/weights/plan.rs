@@ -15,6 +15,8 @@ use crate::weight_formats::{PackedTensor, Quantisation, QuantisedWeights, Weight
 #[derive(Debug, Clone)]
 pub(super) struct PartPlan {
     pub(super) format: DeviceFormat,
+    /// Stacked matrices; what follows is each one's.
+    pub(super) experts: usize,
     pub(super) inputs: usize,
     pub(super) outputs: usize,
     /// Slices have eight gates and what they open.
@@ -29,6 +31,7 @@ impl PartPlan {
         let format = DeviceFormat::of(tensor.format(), tensor.inputs())?;
         Some(Self {
             format,
+            experts: 1,
             inputs: tensor.inputs(),
             outputs: tensor.rows(),
             gated,
@@ -38,17 +41,18 @@ impl PartPlan {
 
     /// Of the codes and scales.
     pub(super) fn bytes(&self) -> usize {
-        self.format.bytes(self.inputs, self.outputs)
+        self.experts * self.format.bytes(self.inputs, self.outputs)
     }
 
     fn factors(&self) -> usize {
-        self.outputs.next_multiple_of(SLICE_OUTPUTS)
+        self.experts * self.outputs.next_multiple_of(SLICE_OUTPUTS)
     }
 
     pub(super) fn allocate(&self, device: &Arc<Device>) -> Result<PackedPart, CudaError> {
         let what = "the packed weights";
         Ok(PackedPart {
             format: self.format,
+            experts: self.experts,
             inputs: self.inputs,
             outputs: self.outputs,
             gated: self.gated,
@@ -85,19 +89,28 @@ impl PackPlan {
     ) -> Result<Self, LoadError<W::Error>> {
         let mut parts = HashMap::new();
         for op in forward(spec) {
-            let Op::Linear { linear, .. } = op else {
-                continue;
+            let linears = match op {
+                // The embedding is looked up, too.
+                Op::Linear { linear, .. }
+                    if linear == LinearName::LmHead && spec.tied_embeddings =>
+                {
+                    Vec::new()
+                }
+                Op::Linear { linear, .. } => vec![linear],
+                Op::Experts { layer, .. } => vec![
+                    LinearName::ExpertGateUp(layer),
+                    LinearName::ExpertDown(layer),
+                ],
+                _ => Vec::new(),
             };
-            // The embedding is looked up, too.
-            if linear == LinearName::LmHead && spec.tied_embeddings {
-                continue;
-            }
             let packed = |name| {
                 let packed = source.packed(name);
                 packed.map_err(|source| LoadError::Source { name, source })
             };
-            if let Some(of_linear) = of_linear(linear, spec, packed)? {
-                parts.insert(linear, of_linear);
+            for linear in linears {
+                if let Some(of_linear) = of_linear(linear, spec, packed)? {
+                    parts.insert(linear, of_linear);
+                }
             }
         }
         Ok(Self { parts })
@@ -144,10 +157,11 @@ impl PackPlan {
         })
     }
 
-    /// The most weights of a layer's linear layer, and of the output projection.
+    /// The most weights of a layer's linear layer that may be unpacked, and of the output
+    /// projection. Those of experts never are.
     pub(in crate::cuda) fn values(&self) -> [usize; 2] {
         let mut most = [0, 0];
-        for (linear, parts) in &self.parts {
+        for (linear, parts) in self.parts.iter().filter(|(name, _)| !name.is_stacked()) {
             let values: usize = parts.iter().map(|part| part.inputs * part.outputs).sum();
             let of = &mut most[usize::from(*linear == LinearName::LmHead)];
             *of = values.max(*of);
@@ -162,11 +176,12 @@ fn of_linear<E>(
     spec: &ModelSpec,
     packed: impl Fn(TensorName) -> Result<Option<WeightFormat>, E>,
 ) -> Result<Option<Vec<PartPlan>>, E> {
-    let gated = matches!(linear, LinearName::GateUp(_));
+    let gated = linear.is_gated();
+    let stacked = linear.is_stacked();
     let mut parts: Vec<PartPlan> = Vec::new();
     for name in linear.weights(spec) {
-        let shape = name.shape(spec);
-        let (rows, inputs) = (shape[0], shape[1]);
+        let [rows, inputs] = name.matrix_shape(spec);
+        let experts = if stacked { name.shape(spec)[0] } else { 1 };
         let Some(stored) = packed(name)? else {
             return Ok(None);
         };
@@ -182,6 +197,7 @@ fn of_linear<E>(
             }
             _ => parts.push(PartPlan {
                 format,
+                experts,
                 inputs,
                 outputs: rows,
                 gated,

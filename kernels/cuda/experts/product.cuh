@@ -1,0 +1,320 @@
+// Products of experts: every warp takes slices of 16 outputs of an expert times a tile of its rows,
+// weights going straight from memory into registers.
+//
+// Y^T = W X^T with m16n8k16, as in product/skinny.cu, but a warp has all inputs of its slice: one
+// chain of sums over the inputs in order, whatever the tile. So a row's bits depend neither on the
+// rows beside it nor on how many there are.
+//
+// A slice of gates has eight of them and, in the other half of the m side, the eight outputs that
+// they open, so that a lane has both.
+#pragma once
+#include "../common/kernel.cuh"
+#include "../product/packed.cuh"
+
+namespace ebb {
+
+struct ExpertsParams {
+  const bf16* x;           // [rows][inputs]
+  const uint32_t* sorted;  // of each place, its row of x; null: places are rows
+  const uint4* tiles;      // [0].x: how many; then expert, first place and count of each
+  const uint8_t* weights;  // bf16 [experts][outputs][inputs], of gates and then of what they open;
+                           // or packed, one expert behind the other
+  const float* factors;    // of packed ones: [experts][factors_each]
+  const bf16* bias;        // [experts][outputs], gates likewise; or null
+  bf16* y;                 // [places][outputs], or half of that if gated
+  uint64_t packed_each;    // bytes of an expert's packed weights
+  uint32_t factors_each;
+  uint32_t experts;
+  uint32_t inputs;   // a multiple of 8
+  uint32_t outputs;  // of an expert, a multiple of 8; of gates and what they open, of 16
+  uint32_t gated;
+  float limit;  // 0: gates are silu's; else they are clamped at it
+  float alpha;
+  uint32_t reserved;
+};
+static_assert(sizeof(ExpertsParams) == 96);
+
+constexpr int kExpertsWarps = 8;
+// Blocks of 32 inputs whose loads are in flight together, for so many eights of rows.
+template <int TILES>
+constexpr int kExpertsBatch = TILES == 4 ? 2 : 4;
+
+// The rows of x that a lane reads.
+template <int TILES>
+struct ExpertRows {
+  const bf16* row[TILES];  // row g of each eight; beyond the last, the first: nobody looks at sums
+
+  __device__ __forceinline__ ExpertRows(const ExpertsParams& p, uint4 tile) {
+    const uint32_t g = threadIdx.x % 32 / 4;
+#pragma unroll
+    for (uint32_t i = 0; i < TILES; i++) {
+      const uint32_t n = i * 8 + g, place = tile.y + (n < tile.z ? n : 0);
+      const uint64_t at = p.sorted ? p.sorted[place] : place;
+      row[i] = p.x + at * p.inputs;
+    }
+  }
+};
+
+// What formats share: sums of a slice with a tile's rows, c[8 rows][g, g + 8 of rows 2 t, 2 t + 1].
+struct PlainExperts {
+  static constexpr bool kIsPacked = false;
+
+  // The two outputs that a lane of eight has of a slice, as rows of all experts' weights.
+  struct Outputs {
+    const bf16 *low, *high;
+
+    __device__ __forceinline__ Outputs(const ExpertsParams& p, uint32_t expert, uint32_t slice,
+                                       uint32_t g) {
+      const uint32_t each = p.gated ? p.outputs / 2 : p.outputs;
+      // Beyond the last output, the last again: nobody looks at sums.
+      const uint32_t low_output = p.gated ? slice * 8 + g : slice * 16 + g,
+                     high_output = p.gated ? low_output : min(low_output + 8, each - 1);
+      const uint64_t of_expert = static_cast<uint64_t>(expert) * each,
+                     of_opened = p.gated ? static_cast<uint64_t>(p.experts) * each : 0;
+      const bf16* const w = reinterpret_cast<const bf16*>(p.weights);
+      low = w + (of_expert + low_output) * p.inputs;
+      high = w + (of_opened + of_expert + high_output) * p.inputs;
+    }
+  };
+
+  // Asks for the beginning of a slice: four lines of each output.
+  static __device__ __forceinline__ void prefetch(const ExpertsParams& p, uint32_t expert,
+                                                  uint32_t slice) {
+    const uint32_t lane = threadIdx.x % 32;
+    const Outputs outputs(p, expert, slice, lane / 4);
+    const uint32_t input = lane % 4 * 64;
+    if (input >= p.inputs) return;
+    prefetch_streamed(outputs.low + input);
+    prefetch_streamed(outputs.high + input);
+  }
+
+  template <int TILES>
+  static __device__ __forceinline__ void multiply(const ExpertsParams& p, uint32_t expert,
+                                                  uint32_t slice, const ExpertRows<TILES>& x,
+                                                  float (&c)[TILES][4]) {
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const Outputs outputs(p, expert, slice, g);
+    constexpr int kBatch = kExpertsBatch<TILES>;
+    const uint64_t policy = policy_evict_first();
+    const uint4 *low_at = reinterpret_cast<const uint4*>(outputs.low) + t,
+                *high_at = reinterpret_cast<const uint4*>(outputs.high) + t;
+    const uint4* row_at[TILES];
+#pragma unroll
+    for (int n = 0; n < TILES; n++) row_at[n] = reinterpret_cast<const uint4*>(x.row[n]) + t;
+    uint4 a[kBatch], b[kBatch];
+    auto load = [&](int i, int block) {
+      a[i] = load_streamed(low_at + block * 4, policy);
+      b[i] = load_streamed(high_at + block * 4, policy);
+    };
+    auto multiply_block = [&](int i, const uint4(&v)[TILES]) {
+      const uint32_t first[4] = {a[i].x, b[i].x, a[i].y, b[i].y},
+                     second[4] = {a[i].z, b[i].z, a[i].w, b[i].w};
+#pragma unroll
+      for (int n = 0; n < TILES; n++) {
+        mma_bf16(c[n], first, v[n].x, v[n].y);
+        mma_bf16(c[n], second, v[n].z, v[n].w);
+      }
+    };
+    const uint32_t batches = p.inputs / (32 * kBatch);
+    if (batches > 0) {
+#pragma unroll
+      for (int i = 0; i < kBatch; i++) load(i, i);
+    }
+#pragma unroll 1
+    for (uint32_t batch = 1; batch <= batches; batch++) {
+#pragma unroll
+      for (int i = 0; i < kBatch; i++) {
+        uint4 v[TILES];
+#pragma unroll
+        for (int n = 0; n < TILES; n++) v[n] = load_in_turn(row_at[n] + i * 4);
+        multiply_block(i, v);
+        if (batch < batches) load(i, kBatch + i);
+      }
+      low_at += kBatch * 4, high_at += kBatch * 4;
+#pragma unroll
+      for (int n = 0; n < TILES; n++) row_at[n] += kBatch * 4;
+    }
+    // What is left is no whole batch, and its last block may not be whole.
+    const uint32_t rest = p.inputs - batches * 32 * kBatch;
+    if (rest == 0) return;
+    const uint4 zero = make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (int i = 0; i < kBatch; i++) {
+      const bool inside = i * 32 + 8 * t < rest;
+      a[i] = inside ? load_streamed(low_at + i * 4, policy) : zero;
+      b[i] = inside ? load_streamed(high_at + i * 4, policy) : zero;
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; i++) {
+      const bool inside = i * 32 + 8 * t < rest;
+      uint4 v[TILES];
+#pragma unroll
+      for (int n = 0; n < TILES; n++) v[n] = inside ? load_in_turn(row_at[n] + i * 4) : zero;
+      multiply_block(i, v);
+    }
+  }
+  static __device__ __forceinline__ float factor(const ExpertsParams&, uint32_t, uint32_t,
+                                                 uint32_t) {
+    return 1.f;
+  }
+};
+
+template <class CHUNK>
+struct PackedExperts {
+  static constexpr bool kIsPacked = true;
+
+  // An expert's weights as a matrix of their own.
+  struct Matrix {
+    const uint8_t* packed;
+    uint32_t inputs, outputs;
+    bool gated;
+
+    __device__ __forceinline__ Matrix(const ExpertsParams& p, uint32_t expert)
+        : packed(p.weights + expert * p.packed_each),
+          inputs(p.inputs),
+          outputs(p.outputs),
+          gated(p.gated != 0) {}
+  };
+
+  // Steps whose weights are on their way to L2.
+  static constexpr uint32_t kAhead = 6;
+
+  // Asks for the weights of a step, if there is such a step.
+  static __device__ __forceinline__ void prefetch_step(const Matrix& matrix, uint32_t slice,
+                                                       uint32_t step) {
+    const uint32_t lane = threadIdx.x % 32;
+    if (step * kChunkInputs >= matrix.inputs) return;
+    if constexpr (CHUNK::kInRows) {
+      const uint32_t output = output_of(slice, lane, matrix.outputs, matrix.gated),
+                     width = (matrix.inputs + 15) / 16 * 16;
+      if (lane < 16 && output < matrix.outputs)
+        prefetch_streamed(matrix.packed + static_cast<uint64_t>(output) * width +
+                          step * kChunkInputs);
+    } else {
+      const uint32_t slices = (matrix.outputs + 15) / 16;
+      const uint64_t chunk = (static_cast<uint64_t>(step) * slices + slice) * CHUNK::kSliceBytes;
+      if (lane * 128 < CHUNK::kSliceBytes) prefetch_streamed(matrix.packed + chunk + lane * 128);
+    }
+  }
+
+  // Asks for the beginning of a slice.
+  static __device__ __forceinline__ void prefetch(const ExpertsParams& p, uint32_t expert,
+                                                  uint32_t slice) {
+    const Matrix matrix(p, expert);
+    for (uint32_t step = 0; step < kAhead; step++) prefetch_step(matrix, slice, step);
+  }
+
+  template <int TILES>
+  static __device__ __forceinline__ void multiply(const ExpertsParams& p, uint32_t expert,
+                                                  uint32_t slice, const ExpertRows<TILES>& x,
+                                                  float (&c)[TILES][4]) {
+    const uint32_t lane = threadIdx.x % 32, t = lane % 4;
+    const Matrix matrix(p, expert);
+    const StoredSlice<CHUNK> weights(matrix, slice, lane);
+    typename CHUNK::Scales scales;
+    const uint32_t steps = (p.inputs + kChunkInputs - 1) / kChunkInputs;
+#pragma unroll 1
+    for (uint32_t step = 0; step < steps; step++) {
+      prefetch_step(matrix, slice, step + kAhead);
+#pragma unroll
+      for (int quarter = 0; quarter < 4; quarter++) {
+        QuarterChunk a;
+        weights.dequantise(step, quarter, lane, scales, a);
+#pragma unroll
+        for (uint32_t k = 0; k < 2; k++) {
+          const uint32_t input = step * kChunkInputs + quarter * 32 + k * 16 + 2 * t;
+#pragma unroll
+          for (int n = 0; n < TILES; n++) {
+            auto pair = [&](uint32_t at) {
+              return x.row[n] && at < p.inputs ? *reinterpret_cast<const uint32_t*>(x.row[n] + at)
+                                               : 0u;
+            };
+            mma_bf16(c[n], a[k], pair(input), pair(input + 8));
+          }
+        }
+      }
+    }
+  }
+  // Of a row of a slice.
+  static __device__ __forceinline__ float factor(const ExpertsParams& p, uint32_t expert,
+                                                 uint32_t slice, uint32_t row) {
+    const uint32_t at = StoredSlice<CHUNK>::factor(slice, row, p.outputs, p.gated != 0);
+    return p.factors[static_cast<uint64_t>(expert) * p.factors_each + at];
+  }
+};
+
+// What a gate lets through of what it opens.
+__device__ __forceinline__ float gated_by(const ExpertsParams& p, float gate, float up) {
+  if (p.limit > 0.f) {
+    gate = fminf(gate, p.limit);
+    up = fminf(fmaxf(up, -p.limit), p.limit);
+    return (up + 1.f) * gate / (1.f + __expf(-p.alpha * gate));
+  }
+  return gate / (1.f + __expf(-gate)) * up;
+}
+
+template <class WEIGHTS, int TILES>
+__device__ __forceinline__ void experts(const ExpertsParams& p) {
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  const uint32_t each = p.gated ? p.outputs / 2 : p.outputs;
+  const uint32_t slices = (p.outputs + 15) / 16;
+  const uint32_t tiles = p.tiles[0].x;
+  const uint32_t warps = gridDim.x * kExpertsWarps, units = tiles * slices;
+  uint32_t unit = blockIdx.x * kExpertsWarps + warp;
+  if (unit < units) WEIGHTS::prefetch(p, p.tiles[1 + unit / slices].x, unit % slices);
+#pragma unroll 1
+  for (; unit < units; unit += warps) {
+    const uint32_t slice = unit % slices, next = unit + warps;
+    const uint4 tile = p.tiles[1 + unit / slices];
+    // The next unit's weights are on their way while this one's are multiplied.
+    if (next < units) WEIGHTS::prefetch(p, p.tiles[1 + next / slices].x, next % slices);
+    float c[TILES][4] = {};
+    const ExpertRows<TILES> x(p, tile);
+    WEIGHTS::template multiply<TILES>(p, tile.x, slice, x, c);
+    // Of the lane's two outputs.
+    uint32_t output[2];
+    float factor[2], bias[2];
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+      output[i] = p.gated ? slice * 8 + g : slice * 16 + g + 8 * i;
+      const bool has = output[i] < each;
+      factor[i] = WEIGHTS::kIsPacked && has ? WEIGHTS::factor(p, tile.x, slice, g + 8 * i) : 1.f;
+      const uint64_t at = (p.gated ? i * static_cast<uint64_t>(p.experts) + tile.x
+                                   : static_cast<uint64_t>(tile.x)) *
+                              each +
+                          output[i];
+      bias[i] = p.bias && has ? __bfloat162float(p.bias[at]) : 0.f;
+    }
+#pragma unroll
+    for (uint32_t n = 0; n < TILES; n++) {
+#pragma unroll
+      for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t row = n * 8 + 2 * t + i;
+        if (row >= tile.z) continue;
+        bf16* const y = p.y + static_cast<uint64_t>(tile.y + row) * each;
+        const float low = c[n][i] * factor[0] + bias[0], high = c[n][2 + i] * factor[1] + bias[1];
+        if (p.gated) {
+          if (output[0] < each) y[output[0]] = __float2bfloat16(gated_by(p, low, high));
+        } else {
+          if (output[0] < each) y[output[0]] = __float2bfloat16(low);
+          if (output[1] < each) y[output[1]] = __float2bfloat16(high);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace ebb
+
+// Grid: any; the number is that of a tile's rows.
+#define EBB_EXPERTS(FORMAT, WEIGHTS)                                                  \
+  EBB_KERNEL(experts_##FORMAT##_8, ebb::ExpertsParams, ebb::kExpertsWarps * 32, 2) {  \
+    ebb::experts<WEIGHTS, 1>(p);                                                      \
+  }                                                                                   \
+  EBB_KERNEL(experts_##FORMAT##_32, ebb::ExpertsParams, ebb::kExpertsWarps * 32, 2) { \
+    ebb::experts<WEIGHTS, 4>(p);                                                      \
+  }                                                                                   \
+  EBB_KERNEL(experts_##FORMAT##_64, ebb::ExpertsParams, ebb::kExpertsWarps * 32, 1) { \
+    ebb::experts<WEIGHTS, 8>(p);                                                      \
+  }
+#define EBB_PACKED_EXPERTS(FORMAT, CHUNK) EBB_EXPERTS(FORMAT, ebb::PackedExperts<ebb::CHUNK>)

@@ -1,0 +1,3 @@
+#include "product.cuh"
+
+EBB_PACKED_FP4(EBB_PACKED_EXPERTS)

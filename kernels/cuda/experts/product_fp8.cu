@@ -1,0 +1,3 @@
+#include "product.cuh"
+
+EBB_PACKED_FP8(EBB_PACKED_EXPERTS)

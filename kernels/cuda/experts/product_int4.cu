@@ -1,0 +1,3 @@
+#include "product.cuh"
+
+EBB_PACKED_INT4(EBB_PACKED_EXPERTS)

@@ -1,0 +1,3 @@
+#include "product.cuh"
+
+EBB_EXPERTS(plain, ebb::PlainExperts)

@@ -1,0 +1,459 @@
+//! Layers of experts: launches of `cuda/experts`.
+//!
+//! A step's rows are routed, sorted by expert and cut into tiles on the device. What follows walks
+//! the tiles that it finds there, so that no launch depends on what was chosen, and steps can be
+//! recorded.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use half::bf16;
+
+use super::driver::{Device, DeviceBuffer, Kernel, Stream};
+use super::error::CudaError;
+use super::linear::Weight;
+use super::packed::{DeviceFormat, SLICE_OUTPUTS};
+use super::params::{DevicePtr, GemmShape, KernelParams};
+use super::products::Products;
+use crate::model::{ExpertActivation, ExpertsSpec, LayerSpec, ModelSpec, RouterScores};
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct RouteParams {
+    products: DevicePtr,
+    bias: DevicePtr,
+    correction: DevicePtr,
+    chosen: DevicePtr,
+    weights: DevicePtr,
+    rows: u32,
+    experts: u32,
+    per_token: u32,
+    scores: u32,
+    groups: u32,
+    groups_chosen: u32,
+    renormalised: u32,
+    scale: f32,
+    jitter: f32,
+    reserved: u32,
+}
+// SAFETY: field for field `ebb::RouteParams` of experts/route.cu.
+unsafe impl KernelParams for RouteParams {}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct SortParams {
+    chosen: DevicePtr,
+    places: DevicePtr,
+    sorted: DevicePtr,
+    tiles: DevicePtr,
+    choices: u32,
+    per_token: u32,
+    experts: u32,
+    tile_rows: u32,
+}
+// SAFETY: field for field `ebb::SortParams` of experts/sort.cu.
+unsafe impl KernelParams for SortParams {}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct ExpertsParams {
+    x: DevicePtr,
+    sorted: DevicePtr,
+    tiles: DevicePtr,
+    weights: DevicePtr,
+    factors: DevicePtr,
+    bias: DevicePtr,
+    y: DevicePtr,
+    packed_each: u64,
+    factors_each: u32,
+    experts: u32,
+    inputs: u32,
+    outputs: u32,
+    gated: u32,
+    limit: f32,
+    alpha: f32,
+    reserved: u32,
+}
+// SAFETY: field for field `ebb::ExpertsParams` of experts/product.cuh.
+unsafe impl KernelParams for ExpertsParams {}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct CombineParams {
+    y: DevicePtr,
+    places: DevicePtr,
+    weights: DevicePtr,
+    x: DevicePtr,
+    score: DevicePtr,
+    out: DevicePtr,
+    hidden: u32,
+    per_token: u32,
+    has_shared: u32,
+    reserved: u32,
+}
+// SAFETY: field for field `ebb::CombineParams` of experts/combine.cu.
+unsafe impl KernelParams for CombineParams {}
+
+/// Rows of a tile, for each kernel of products.
+const TILE_ROWS: [usize; 3] = [8, 32, 64];
+
+/// Warps of a CTA that multiplies; each takes slices of its own.
+const WARPS: usize = 8;
+
+/// Rows of a CTA that routes.
+const ROUTE_ROWS: usize = 4;
+
+/// The weights of a layer of experts, stacked.
+#[derive(Debug)]
+pub(super) struct ExpertWeights {
+    /// `[experts][hidden]`.
+    pub(super) router: DeviceBuffer<bf16>,
+    /// `[experts]`.
+    pub(super) router_bias: Option<DeviceBuffer<bf16>>,
+    /// `[experts]`.
+    pub(super) correction: Option<DeviceBuffer<bf16>>,
+    /// `[hidden]`: what scores the shared expert.
+    pub(super) score: Option<DeviceBuffer<bf16>>,
+    /// All gates, then all that they open; or both packed in turns, in one part.
+    pub(super) gate_up: Weight,
+    /// In that order.
+    pub(super) gate_up_bias: Option<DeviceBuffer<bf16>>,
+    pub(super) down: Weight,
+    pub(super) down_bias: Option<DeviceBuffer<bf16>>,
+}
+
+impl ExpertWeights {
+    /// Buffers of bf16.
+    pub(super) fn plain(&self) -> impl Iterator<Item = &DeviceBuffer<bf16>> {
+        let optional = [
+            &self.router_bias,
+            &self.correction,
+            &self.score,
+            &self.gate_up_bias,
+            &self.down_bias,
+        ];
+        let matrices = [&self.gate_up, &self.down].into_iter();
+        let matrices = matrices.filter_map(|weight| match weight {
+            Weight::Plain(weight) => Some(weight),
+            Weight::Packed(_) => None,
+        });
+        let optional = optional.into_iter().flatten();
+        std::iter::once(&self.router)
+            .chain(optional)
+            .chain(matrices)
+    }
+}
+
+/// The kernels and the buffers of layers of experts.
+#[derive(Debug)]
+pub(super) struct Experts {
+    route: Kernel<RouteParams>,
+    sort: Kernel<SortParams>,
+    combine: Kernel<CombineParams>,
+    /// Of each format, none being bf16, those of [`TILE_ROWS`].
+    products: HashMap<Option<DeviceFormat>, [Kernel<ExpertsParams>; TILE_ROWS.len()]>,
+    multiprocessors: usize,
+    /// `[rows][experts]`.
+    scores: DeviceBuffer<f32>,
+    /// `[rows][per_token]`: experts, their weights, and their places in the sorted order.
+    chosen: DeviceBuffer<u32>,
+    weights: DeviceBuffer<f32>,
+    places: DeviceBuffer<u32>,
+    /// Of each place its row.
+    sorted: DeviceBuffer<u32>,
+    /// Four words a tile, behind four that count them.
+    tiles: DeviceBuffer<u32>,
+    /// `[places][intermediate]`.
+    gated: DeviceBuffer<bf16>,
+    /// `[places][hidden]`.
+    outputs: DeviceBuffer<bf16>,
+}
+
+/// Values of the buffers, the most of any layer.
+struct Room {
+    scores: usize,
+    choices: usize,
+    tiles: usize,
+    gated: usize,
+    outputs: usize,
+}
+
+impl Room {
+    fn of(spec: &ModelSpec, rows: usize) -> Self {
+        let layers = || spec.layers.iter().filter_map(LayerSpec::experts);
+        let most = |of: fn(&ExpertsSpec) -> usize| layers().map(of).max().unwrap_or(0);
+        let choices = rows * most(|spec| spec.per_token);
+        Self {
+            scores: rows * most(|spec| spec.experts),
+            choices,
+            tiles: 4 * (1 + choices / TILE_ROWS[0] + most(|spec| spec.experts)),
+            gated: rows * most(|spec| spec.per_token * spec.intermediate),
+            outputs: choices * spec.hidden,
+        }
+    }
+}
+
+/// What a layer of experts reads and writes.
+pub(super) struct ExpertsIo<'a> {
+    pub(super) rows: usize,
+    /// `[rows][hidden]`.
+    pub(super) x: &'a DeviceBuffer<bf16>,
+    /// `[rows][hidden]`: what the shared expert has put out, if there is one.
+    pub(super) out: &'a mut DeviceBuffer<bf16>,
+}
+
+impl Experts {
+    /// For steps of up to `rows` rows, and weights of `formats`; none for a model without experts.
+    pub(super) fn new(
+        device: &Arc<Device>,
+        spec: &ModelSpec,
+        rows: usize,
+        formats: impl Iterator<Item = Option<DeviceFormat>>,
+    ) -> Result<Option<Self>, CudaError> {
+        if spec.layers.iter().all(|layer| layer.experts().is_none()) {
+            return Ok(None);
+        }
+        let mut products = HashMap::new();
+        for format in formats {
+            if let Entry::Vacant(place) = products.entry(format) {
+                place.insert(load_products(device, format)?);
+            }
+        }
+        let room = Room::of(spec, rows);
+        let what = "activations of experts";
+        let words = |len| DeviceBuffer::<u32>::filled(device, len, 0, what);
+        let narrow = |len| DeviceBuffer::<bf16>::filled(device, len, 0, what);
+        let single = |len| DeviceBuffer::<f32>::filled(device, len, 0, what);
+        Ok(Some(Self {
+            route: device.kernel("experts_route", 0)?,
+            sort: device.kernel("experts_sort", 0)?,
+            combine: device.kernel("experts_combine", 0)?,
+            products,
+            multiprocessors: device.multiprocessors(),
+            scores: single(room.scores)?,
+            chosen: words(room.choices)?,
+            weights: single(room.choices)?,
+            places: words(room.choices)?,
+            sorted: words(room.choices)?,
+            tiles: words(room.tiles)?,
+            gated: narrow(room.gated)?,
+            outputs: narrow(room.outputs)?,
+        }))
+    }
+
+    /// Bytes that `new` allocates.
+    pub(super) fn bytes(spec: &ModelSpec, rows: usize) -> usize {
+        let room = Room::of(spec, rows);
+        let words = room.scores + 4 * room.choices;
+        match room.choices {
+            0 => 0,
+            _ => 4 * (words + room.tiles) + 2 * (room.gated + room.outputs),
+        }
+    }
+
+    /// The router's product.
+    pub(super) fn router_shape(spec: &ExpertsSpec, hidden: usize, rows: usize) -> GemmShape {
+        GemmShape {
+            rows,
+            inputs: hidden,
+            outputs: spec.experts,
+            wide: true,
+        }
+    }
+
+    // SAFETY of every launch below: the buffers are this type's, sized for the step's rows, and the
+    // backend's; weights have the spec's shapes; a router's choices are experts, whatever its
+    // scores; work of one stream runs in order.
+
+    /// Enqueues a layer of experts.
+    pub(super) fn run(
+        &mut self,
+        stream: &Stream,
+        products: &mut Products,
+        spec: &ExpertsSpec,
+        weights: &ExpertWeights,
+        io: ExpertsIo<'_>,
+    ) -> Result<(), CudaError> {
+        let ExpertsIo { rows, x, out } = io;
+        if rows == 0 {
+            return Ok(());
+        }
+        let hidden = weights.router.len() / spec.experts;
+        let choices = rows * spec.per_token;
+        assert!(choices <= self.chosen.len() && rows * hidden <= out.len());
+        let shape = Self::router_shape(spec, hidden, rows);
+        let router = weights.router.ptr();
+        // SAFETY: see above.
+        unsafe { products.run(stream, shape, x.ptr(), router, self.scores.ptr())? };
+        let address = |buffer: &Option<DeviceBuffer<bf16>>| buffer.as_ref().map_or(0, |b| b.ptr());
+        let (scores, jitter) = match spec.routing.scores {
+            RouterScores::Softmax => (0, 0.0),
+            RouterScores::Sigmoid => (1, 0.0),
+            RouterScores::SparseMixer { jitter } => (2, jitter),
+        };
+        let groups = spec.routing.groups;
+        let route = RouteParams {
+            products: self.scores.ptr(),
+            bias: address(&weights.router_bias),
+            correction: address(&weights.correction),
+            chosen: self.chosen.ptr(),
+            weights: self.weights.ptr(),
+            rows: rows as u32,
+            experts: spec.experts as u32,
+            per_token: spec.per_token as u32,
+            scores,
+            groups: groups.map_or(0, |groups| groups.groups as u32),
+            groups_chosen: groups.map_or(0, |groups| groups.chosen as u32),
+            renormalised: u32::from(spec.routing.renormalised),
+            scale: spec.routing.scale,
+            jitter,
+            reserved: 0,
+        };
+        let grid = (rows.div_ceil(ROUTE_ROWS) as u32, 1);
+        // SAFETY: see above.
+        unsafe {
+            self.route
+                .launch(stream, grid, 32 * ROUTE_ROWS as u32, &route)?
+        };
+        let tile = tile_of(choices, spec.experts);
+        let sort = SortParams {
+            chosen: self.chosen.ptr(),
+            places: self.places.ptr(),
+            sorted: self.sorted.ptr(),
+            tiles: self.tiles.ptr(),
+            choices: choices as u32,
+            per_token: spec.per_token as u32,
+            experts: spec.experts as u32,
+            tile_rows: TILE_ROWS[tile] as u32,
+        };
+        // SAFETY: see above.
+        unsafe { self.sort.launch(stream, (1, 1), 1024, &sort)? };
+        let (limit, alpha) = match spec.activation {
+            ExpertActivation::SwiGlu => (0.0, 1.0),
+            ExpertActivation::Clamped { limit, alpha } => (limit, alpha),
+        };
+        let gate_up = ExpertsParams {
+            x: x.ptr(),
+            sorted: self.sorted.ptr(),
+            tiles: self.tiles.ptr(),
+            weights: 0,
+            factors: 0,
+            bias: address(&weights.gate_up_bias),
+            y: self.gated.ptr(),
+            packed_each: 0,
+            factors_each: 0,
+            experts: spec.experts as u32,
+            inputs: hidden as u32,
+            outputs: 2 * spec.intermediate as u32,
+            gated: 1,
+            limit,
+            alpha,
+            reserved: 0,
+        };
+        self.multiply(stream, (tile, choices), &weights.gate_up, gate_up)?;
+        let down = ExpertsParams {
+            x: self.gated.ptr(),
+            sorted: 0,
+            bias: address(&weights.down_bias),
+            y: self.outputs.ptr(),
+            inputs: spec.intermediate as u32,
+            outputs: hidden as u32,
+            gated: 0,
+            ..gate_up
+        };
+        self.multiply(stream, (tile, choices), &weights.down, down)?;
+        let combine = CombineParams {
+            y: self.outputs.ptr(),
+            places: self.places.ptr(),
+            weights: self.weights.ptr(),
+            x: x.ptr(),
+            score: address(&weights.score),
+            out: out.ptr(),
+            hidden: hidden as u32,
+            per_token: spec.per_token as u32,
+            has_shared: u32::from(spec.shared.is_some()),
+            reserved: 0,
+        };
+        // SAFETY: see above.
+        unsafe { self.combine.launch(stream, (rows as u32, 1), 256, &combine) }
+    }
+
+    /// Enqueues a product of every tile with its expert.
+    fn multiply(
+        &self,
+        stream: &Stream,
+        (tile, choices): (usize, usize),
+        weight: &Weight,
+        params: ExpertsParams,
+    ) -> Result<(), CudaError> {
+        let (format, params) = match weight {
+            Weight::Plain(weight) => {
+                let weights = weight.ptr();
+                (None, ExpertsParams { weights, ..params })
+            }
+            Weight::Packed(parts) => {
+                let [part] = &parts[..] else {
+                    return Err(CudaError::Unsupported(
+                        "experts in several parts".to_owned(),
+                    ));
+                };
+                let packed = ExpertsParams {
+                    weights: part.codes.ptr(),
+                    factors: part.factors.ptr(),
+                    packed_each: (part.codes.len() / part.experts) as u64,
+                    factors_each: (part.factors.len() / part.experts) as u32,
+                    ..params
+                };
+                (Some(part.format), packed)
+            }
+        };
+        let missing = || CudaError::Unsupported(format!("experts of {format:?}"));
+        let kernels = self.products.get(&format).ok_or_else(missing)?;
+        // As many as there can be work for, and no more than run at once.
+        let tiles = choices.div_ceil(TILE_ROWS[tile]) + (params.experts as usize).min(choices);
+        let units = tiles * (params.outputs as usize).div_ceil(SLICE_OUTPUTS);
+        let grid = units.div_ceil(WARPS).min(2 * self.multiprocessors) as u32;
+        let threads = 32 * WARPS as u32;
+        // SAFETY: see above.
+        unsafe { kernels[tile].launch(stream, (grid, 1), threads, &params) }
+    }
+}
+
+/// Which of [`TILE_ROWS`] a step takes, by the rows that an expert has on average.
+fn tile_of(choices: usize, experts: usize) -> usize {
+    match choices.div_ceil(experts) {
+        0..=4 => 0,
+        5..=24 => 1,
+        _ => 2,
+    }
+}
+
+fn load_products(
+    device: &Arc<Device>,
+    format: Option<DeviceFormat>,
+) -> Result<[Kernel<ExpertsParams>; TILE_ROWS.len()], CudaError> {
+    let names = product_names(format);
+    let [a, b, c] = names.map(|name| device.kernel(name, 0));
+    Ok([a?, b?, c?])
+}
+
+/// What the kernels of a format are called.
+fn product_names(format: Option<DeviceFormat>) -> [&'static str; TILE_ROWS.len()] {
+    macro_rules! names {
+        ($($format:literal),*) => {
+            match format.map_or("plain", DeviceFormat::name) {
+                $($format => [
+                    concat!("experts_", $format, "_8"),
+                    concat!("experts_", $format, "_32"),
+                    concat!("experts_", $format, "_64"),
+                ],)*
+                other => unreachable!("no weights are of {other}"),
+            }
+        };
+    }
+    names!(
+        "plain", "int4_1", "int4_2", "int4_4", "int4_8", "fp4_4", "fp4_8", "int8_0", "int8_1",
+        "int8_4", "int8_8", "fp8_0", "fp8_1"
+    )
+}

@@ -1,0 +1,324 @@
+//! A layer of experts against its definition, in f64.
+
+use std::sync::Arc;
+
+use half::bf16;
+
+use super::Rng;
+use super::reference::relative_error;
+use super::table::Report;
+use crate::cuda::driver::{Device, DeviceBuffer, Stream};
+use crate::cuda::error::CudaError;
+use crate::cuda::experts::{ExpertWeights, Experts, ExpertsIo};
+use crate::cuda::linear::Weight;
+use crate::cuda::probe::ProbeError;
+use crate::cuda::products::Products;
+use crate::model::routing::{Choice, route};
+use crate::model::{
+    ExpertActivation, ExpertGroups, ExpertsSpec, Mlp, ModelSpec, RouterScores, Routing,
+    SharedExpert,
+};
+
+/// Gates, outputs and their sum, each rounded to bf16.
+const LIMIT: f64 = 3.0 / 256.0;
+
+/// Rows of a step: one, few, as many as tiles of every size hold, and more.
+const ROWS: [usize; 5] = [1, 3, 16, 64, 300];
+
+/// A layer, as the host has it.
+struct Layer {
+    spec: ExpertsSpec,
+    hidden: usize,
+    /// Router, its bias and its correction.
+    router: [Vec<bf16>; 3],
+    score: Vec<bf16>,
+    /// Gate, up and down, and their biases.
+    matrices: [Vec<bf16>; 3],
+    biases: [Vec<bf16>; 3],
+}
+
+impl Layer {
+    fn new(spec: ExpertsSpec, hidden: usize, rng: &mut Rng) -> Self {
+        let (experts, inner) = (spec.experts, spec.intermediate);
+        let mut matrix = |rows: usize, inputs: usize| {
+            rng.values(experts * rows * inputs, (3.0 / inputs as f32).sqrt())
+        };
+        let matrices = [
+            matrix(inner, hidden),
+            matrix(inner, hidden),
+            matrix(hidden, inner),
+        ];
+        let router = matrix(1, hidden);
+        let mut vector = |len: usize| rng.values(len, 0.5);
+        Self {
+            router: [router, vector(experts), vector(experts)],
+            score: vector(hidden),
+            biases: [
+                vector(experts * inner),
+                vector(experts * inner),
+                vector(experts * hidden),
+            ],
+            spec,
+            hidden,
+            matrices,
+        }
+    }
+
+    fn upload(&self, device: &Arc<Device>) -> Result<ExpertWeights, CudaError> {
+        let buffer = |values: &[bf16]| DeviceBuffer::from_slice(device, values, "a test");
+        let maybe = |values: &[bf16], is_there: bool| is_there.then(|| buffer(values)).transpose();
+        let (spec, [gate, up, down]) = (&self.spec, &self.matrices);
+        let [gate_bias, up_bias, down_bias] = &self.biases;
+        let [router, router_bias, correction] = &self.router;
+        Ok(ExpertWeights {
+            router: buffer(router)?,
+            router_bias: maybe(router_bias, spec.router_bias)?,
+            correction: maybe(correction, spec.routing.correction)?,
+            score: maybe(&self.score, spec.shared.is_some_and(|shared| shared.gated))?,
+            gate_up: Weight::Plain(buffer(&[&gate[..], up].concat())?),
+            gate_up_bias: maybe(&[&gate_bias[..], up_bias].concat(), spec.biases)?,
+            down: Weight::Plain(buffer(down)?),
+            down_bias: maybe(down_bias, spec.biases)?,
+        })
+    }
+
+    /// What becomes of a row, `shared` being what the shared expert has put out.
+    fn row(&self, x: &[bf16], shared: &[bf16]) -> Vec<f64> {
+        let (spec, hidden, inner) = (&self.spec, self.hidden, self.spec.intermediate);
+        let dot =
+            |a: &[bf16], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| a.to_f64() * b).sum() };
+        let x: Vec<f64> = x.iter().map(|x| x.to_f64()).collect();
+        let [router, router_bias, correction] = &self.router;
+        let scores = router.chunks_exact(hidden).zip(router_bias);
+        let bias = |bias: &bf16| if spec.router_bias { bias.to_f64() } else { 0.0 };
+        let scores = scores.map(|(row, own)| (dot(row, &x) + bias(own)) as f32);
+        let mut scores: Vec<f32> = scores.collect();
+        let correction: Vec<f32> = correction.iter().map(|c| c.to_f32()).collect();
+        let correction = spec.routing.correction.then_some(&correction[..]);
+        let mut chosen = vec![Choice::default(); spec.per_token];
+        route(spec, &mut scores, correction, &mut chosen);
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        let mut out = vec![0.0; hidden];
+        if let Some(of) = spec.shared {
+            let share = if of.gated {
+                sigmoid(dot(&self.score, &x))
+            } else {
+                1.0
+            };
+            let values = shared.iter().map(|value| value.to_f64() * share);
+            out = values.collect();
+        }
+        let [gate, up, down] = &self.matrices;
+        let of_bias = |which: usize, at: usize| match spec.biases {
+            true => self.biases[which][at].to_f64(),
+            false => 0.0,
+        };
+        for Choice { expert, weight } in chosen {
+            let first = expert as usize * inner;
+            let act: Vec<f64> = (first..first + inner)
+                .map(|at| {
+                    let row = |matrix: &[bf16]| dot(&matrix[at * hidden..][..hidden], &x);
+                    let (gate, up) = (row(gate) + of_bias(0, at), row(up) + of_bias(1, at));
+                    match spec.activation {
+                        ExpertActivation::SwiGlu => gate * sigmoid(gate) * up,
+                        ExpertActivation::Clamped { limit, alpha } => {
+                            let limit = f64::from(limit);
+                            let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
+                            (up + 1.0) * gate * sigmoid(f64::from(alpha) * gate)
+                        }
+                    }
+                })
+                .collect();
+            for (o, out) in out.iter_mut().enumerate() {
+                let at = expert as usize * hidden + o;
+                let sum = dot(&down[at * inner..][..inner], &act) + of_bias(2, at);
+                *out += f64::from(weight) * sum;
+            }
+        }
+        out
+    }
+}
+
+/// A layer on the device.
+struct Started {
+    stream: Stream,
+    products: Products,
+    experts: Experts,
+    weights: ExpertWeights,
+}
+
+impl Started {
+    fn new(device: &Arc<Device>, layer: &Layer, rows: usize) -> Result<Self, ProbeError> {
+        let mut model = super::model::spec(64, 1, 1, false);
+        model.hidden = layer.hidden;
+        for of_model in &mut model.layers {
+            of_model.mlp = Mlp::Experts(layer.spec.clone());
+        }
+        let experts = experts(device, &model, rows)?;
+        Ok(Self {
+            stream: Stream::new(device)?,
+            // A router's scores must not depend on how many rows there are.
+            products: Products::new(device, true)?,
+            experts,
+            weights: layer.upload(device)?,
+        })
+    }
+
+    /// What becomes of rows.
+    fn run(
+        &mut self,
+        device: &Arc<Device>,
+        layer: &Layer,
+        x: &[bf16],
+        shared: &[bf16],
+    ) -> Result<Vec<bf16>, ProbeError> {
+        let rows = x.len() / layer.hidden;
+        let shape = Experts::router_shape(&layer.spec, layer.hidden, rows);
+        self.products.prepare(shape)?;
+        let x = DeviceBuffer::from_slice(device, x, "a test")?;
+        let mut out = DeviceBuffer::from_slice(device, shared, "a test")?;
+        let io = ExpertsIo {
+            rows,
+            x: &x,
+            out: &mut out,
+        };
+        let Self {
+            stream,
+            products,
+            experts,
+            weights,
+        } = self;
+        experts.run(stream, products, &layer.spec, weights, io)?;
+        stream.synchronize()?;
+        let mut values = vec![bf16::ZERO; shared.len()];
+        out.read(0, &mut values)?;
+        Ok(values)
+    }
+}
+
+fn experts(device: &Arc<Device>, spec: &ModelSpec, rows: usize) -> Result<Experts, CudaError> {
+    let started = Experts::new(device, spec, rows, [None].into_iter())?;
+    started.ok_or_else(|| CudaError::Unsupported("a model without experts".to_owned()))
+}
+
+fn specs() -> Vec<(&'static str, ExpertsSpec)> {
+    let plain = ExpertsSpec {
+        experts: 12,
+        per_token: 3,
+        intermediate: 40,
+        routing: Routing::SOFTMAX_OF_CHOSEN,
+        router_bias: false,
+        biases: false,
+        activation: ExpertActivation::SwiGlu,
+        shared: None,
+    };
+    let shared = |gated| {
+        Some(SharedExpert {
+            intermediate: 8,
+            gated,
+        })
+    };
+    let grouped = Routing {
+        scores: RouterScores::Sigmoid,
+        correction: true,
+        groups: Some(ExpertGroups {
+            groups: 4,
+            chosen: 2,
+        }),
+        renormalised: true,
+        scale: 2.5,
+    };
+    let of_all = Routing {
+        renormalised: false,
+        ..Routing::SOFTMAX_OF_CHOSEN
+    };
+    let mixer = Routing {
+        scores: RouterScores::SparseMixer { jitter: 0.1 },
+        ..Routing::SOFTMAX_OF_CHOSEN
+    };
+    vec![
+        ("softmax of those chosen", plain.clone()),
+        (
+            "softmax of all, a shared one with a gate",
+            ExpertsSpec {
+                routing: of_all,
+                shared: shared(true),
+                ..plain.clone()
+            },
+        ),
+        (
+            "groups and a correction, a shared one",
+            ExpertsSpec {
+                routing: grouped,
+                shared: shared(false),
+                ..plain.clone()
+            },
+        ),
+        (
+            "biases and clamped gates",
+            ExpertsSpec {
+                router_bias: true,
+                biases: true,
+                activation: ExpertActivation::Clamped {
+                    limit: 0.7,
+                    alpha: 1.702,
+                },
+                ..plain.clone()
+            },
+        ),
+        (
+            "a sparse mixer",
+            ExpertsSpec {
+                per_token: 2,
+                routing: mixer,
+                ..plain
+            },
+        ),
+    ]
+}
+
+/// Compares rows with their definition, and with themselves alone.
+pub(super) fn check(
+    device: &Arc<Device>,
+    quick: bool,
+    report: &mut Report,
+) -> Result<(), ProbeError> {
+    let mut rng = Rng(36);
+    for (what, spec) in specs() {
+        let hidden = 72;
+        let mut layer = Layer::new(spec, hidden, &mut rng);
+        for crowded in [false, true] {
+            if crowded {
+                // All rows go to the second expert, and to the last none.
+                layer.spec.router_bias = true;
+                layer.router[1][1] = bf16::from_f32(50.0);
+                layer.router[1][layer.spec.experts - 1] = bf16::from_f32(-50.0);
+            }
+            let counts = if quick { &ROWS[..3] } else { &ROWS[..] };
+            let mut started = Started::new(device, &layer, counts[counts.len() - 1])?;
+            for &rows in counts {
+                let x = rng.values(rows * hidden, 1.0);
+                let shared = rng.values(rows * hidden, 1.0);
+                let got = started.run(device, &layer, &x, &shared)?;
+                let row = |values: &[bf16], row: usize| values[row * hidden..][..hidden].to_vec();
+                let mut worst: f64 = 0.0;
+                for index in 0..rows {
+                    let want = layer.row(&row(&x, index), &row(&shared, index));
+                    let of_row = row(&got, index);
+                    let of_row = of_row.iter().map(|value| value.to_f64());
+                    worst = worst.max(relative_error(of_row, &want));
+                }
+                let where_to = if crowded { ", all to one" } else { "" };
+                let name = format!("experts: {what}, {rows} rows{where_to}");
+                report.check(&name, worst, LIMIT);
+                let index = rng.below(rows);
+                let (x, shared) = (row(&x, index), row(&shared, index));
+                let alone = started.run(device, &layer, &x, &shared)?;
+                let is_same = alone == row(&got, index);
+                let apart = if is_same { 0.0 } else { f64::INFINITY };
+                report.check(&format!("{name}: a row alone"), apart, 0.0);
+            }
+        }
+    }
+    Ok(())
+}
