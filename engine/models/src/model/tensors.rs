@@ -60,7 +60,8 @@ pub(super) fn check_tensors(spec: &ModelSpec, table: &dyn TensorTable) -> Result
             let Some(found) = table.shape(&tensor) else {
                 return Err(Refusal::MissingTensor(tensor));
             };
-            if found != expected {
+            // A vector may be stored as a matrix of one row, or that as a vector.
+            if without_ones(found) != without_ones(&expected) {
                 return Err(Refusal::Shape {
                     tensor,
                     found: found.to_vec(),
@@ -78,6 +79,12 @@ pub(super) fn check_tensors(spec: &ModelSpec, table: &dyn TensorTable) -> Result
         Some(unexpected) => Err(Refusal::UnexpectedTensor(unexpected.to_owned())),
         None => Ok(()),
     }
+}
+
+/// A shape without leading ones.
+fn without_ones(shape: &[usize]) -> &[usize] {
+    let ones = shape.iter().take_while(|size| **size == 1).count();
+    &shape[ones..]
 }
 
 /// Which tensors of a model lie together in a stored one, and which of those have been read: memory

@@ -49,9 +49,11 @@ pub(crate) fn assert_packed<W: WeightSource>(
         let Some(format) = format else {
             continue;
         };
-        let [count, inputs] = name.shape(spec)[..] else {
+        let shape = name.shape(spec);
+        let [rows_of @ .., inputs] = &shape[..] else {
             panic!("{name} is no matrix");
         };
+        let (count, inputs) = (rows_of.iter().product::<usize>(), *inputs);
         assert!((1..=inputs).contains(&format.group), "{name}: {format:?}");
         let whole = rows(weights, name, format, (0, count)).expect("rows");
         let plain = weights.load(name).expect("rows");

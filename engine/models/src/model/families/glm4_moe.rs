@@ -2,11 +2,13 @@
 //! beside them, and dense layers at the bottom.
 
 use ebb_kernels::model::{
-    ExpertGroups, LayerTensor, QkNorm, RouterScores, Routing, SharedExpert, TensorName,
+    ExpertGroups, LayerTensor, ModelSpec, QkNorm, RouterScores, Routing, SharedExpert, TensorName,
 };
 
-use super::{Family, StoredTensor, TextType, llama_hf};
+use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
+use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
+use crate::model::gguf::config::GgufConfig;
 use crate::model::hf::config::HfDefaults;
 
 pub(super) static FAMILY: Family = Family {
@@ -69,5 +71,62 @@ pub(super) static FAMILY: Family = Family {
         let stored = format!("model.layers.{layer}.mlp.shared_experts.{part}.weight");
         StoredTensor::own(name, stored)
     },
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: "glm4moe",
+        keys: &[
+            "expert_count",
+            "expert_used_count",
+            "expert_feed_forward_length",
+            "expert_shared_count",
+            "expert_gating_func",
+            "expert_weights_norm",
+            "expert_weights_scale",
+            "expert_group_count",
+            "expert_group_used_count",
+            "leading_dense_block_count",
+            "nextn_predict_layers",
+        ],
+        spec: gguf_spec,
+        tensor: |name| match name {
+            TensorName::Layer(layer, LayerTensor::MlpNorm) => {
+                StoredTensor::own(name, format!("blk.{layer}.post_attention_norm.weight"))
+            }
+            _ => llama_gguf(name),
+        },
+        permutes_qk: false,
+    }),
 };
+
+fn gguf_spec(config: &GgufConfig<'_>) -> Result<ModelSpec, Refusal> {
+    /// What `expert_gating_func` calls the sigmoid.
+    const SIGMOID: usize = 2;
+    config.refuse_other("expert_gating_func", SIGMOID)?;
+    let mut model = config.uniform_with_long_rope()?;
+    let predicting = config.size("nextn_predict_layers")?.unwrap_or(0);
+    model.layers = model.layers.saturating_sub(predicting);
+    let dense = config.size("leading_dense_block_count")?.unwrap_or(1);
+    model.qkv_bias = config.has_tensor("blk.0.attn_q.bias");
+    if config.has_tensor("blk.0.attn_q_norm.weight") {
+        model.qk_norm = QkNorm::PerHead;
+    }
+    let mut spec = model.spec();
+    let groups = ExpertGroups {
+        groups: config.size("expert_group_count")?.unwrap_or(1),
+        chosen: config.size("expert_group_used_count")?.unwrap_or(1),
+    };
+    let routing = Routing {
+        scores: RouterScores::Sigmoid,
+        correction: config.has_tensor(&format!("blk.{dense}.exp_probs_b.bias")),
+        groups: (groups.groups > 1).then_some(groups),
+        renormalised: config.bool("expert_weights_norm")?.unwrap_or(true),
+        scale: config.number("expert_weights_scale")?.unwrap_or(1.0),
+    };
+    let mut experts = config.experts(dense, routing)?;
+    let shared = config.size("expert_shared_count")?.unwrap_or(1);
+    experts.shared = (shared > 0).then_some(SharedExpert {
+        intermediate: shared.saturating_mul(experts.intermediate),
+        gated: false,
+    });
+    put_experts(&mut spec, &experts, |layer| layer >= dense);
+    Ok(spec)
+}

@@ -4,6 +4,7 @@ use ebb_kernels::model::ModelSpec;
 
 use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
+use crate::model::gguf::config::GgufConfig;
 use crate::model::hf::config::{HfConfig, HfDefaults};
 
 pub(super) static FAMILY: Family = Family {
@@ -37,26 +38,7 @@ pub(super) static FAMILY: Family = Family {
             "residual_scale",
             "logit_scale",
         ],
-        spec: |config| {
-            // Files of hybrids say so where there is no RoPE.
-            config.refuse_false("rope.scaling.finetuned")?;
-            let mut model = config.uniform()?;
-            model.qkv_bias = config.has_tensor("blk.0.attn_q.bias");
-            let has_output_bias = config.has_tensor("blk.0.attn_output.bias");
-            let mut spec = model.spec();
-            // 0 stands for none.
-            let number = |key| Ok::<_, Refusal>(config.number(key)?.filter(|value| *value != 0.0));
-            spec.embedding_multiplier = number("embedding_scale")?.unwrap_or(1.0);
-            spec.residual_multiplier = number("residual_scale")?.unwrap_or(1.0);
-            spec.logit_multiplier = 1.0 / number("logit_scale")?.unwrap_or(1.0);
-            let scale = number("attention.scale")?;
-            for layer in &mut spec.layers {
-                let attention = layer.attention_mut();
-                attention.scale = scale.unwrap_or(attention.scale);
-                attention.o_bias = has_output_bias;
-            }
-            Ok(spec)
-        },
+        spec: gguf_spec,
         tensor: llama_gguf,
         permutes_qk: true,
     }),
@@ -74,4 +56,26 @@ pub(super) fn put_multipliers(config: &HfConfig, spec: &mut ModelSpec) -> Result
         attention.o_bias = attention.qkv_bias;
     }
     Ok(())
+}
+
+/// Also Granite-MoE's.
+pub(super) fn gguf_spec(config: &GgufConfig<'_>) -> Result<ModelSpec, Refusal> {
+    // Files of hybrids say so where there is no RoPE.
+    config.refuse_false("rope.scaling.finetuned")?;
+    let mut model = config.uniform()?;
+    model.qkv_bias = config.has_tensor("blk.0.attn_q.bias");
+    let has_output_bias = config.has_tensor("blk.0.attn_output.bias");
+    let mut spec = model.spec();
+    // 0 stands for none.
+    let number = |key| Ok::<_, Refusal>(config.number(key)?.filter(|value| *value != 0.0));
+    spec.embedding_multiplier = number("embedding_scale")?.unwrap_or(1.0);
+    spec.residual_multiplier = number("residual_scale")?.unwrap_or(1.0);
+    spec.logit_multiplier = 1.0 / number("logit_scale")?.unwrap_or(1.0);
+    let scale = number("attention.scale")?;
+    for layer in &mut spec.layers {
+        let attention = layer.attention_mut();
+        attention.scale = scale.unwrap_or(attention.scale);
+        attention.o_bias = has_output_bias;
+    }
+    Ok(spec)
 }

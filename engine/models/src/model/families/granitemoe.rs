@@ -2,8 +2,8 @@
 
 use ebb_kernels::model::{LayerTensor, Routing, TensorName};
 
-use super::granite::put_multipliers;
-use super::{Family, StoredTensor, TextType, llama_hf};
+use super::granite::{gguf_spec, put_multipliers};
+use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::experts::put_experts;
 use crate::model::hf::config::HfDefaults;
 
@@ -49,5 +49,23 @@ pub(super) static FAMILY: Family = Family {
             _ => llama_hf(name),
         }
     },
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: "granitemoe",
+        keys: &[
+            "attention.scale",
+            "embedding_scale",
+            "residual_scale",
+            "logit_scale",
+            "expert_count",
+            "expert_used_count",
+        ],
+        spec: |config| {
+            let mut spec = gguf_spec(config)?;
+            let experts = config.experts(0, Routing::SOFTMAX_OF_CHOSEN)?;
+            put_experts(&mut spec, &experts, |_| true);
+            Ok(spec)
+        },
+        tensor: llama_gguf,
+        permutes_qk: true,
+    }),
 };

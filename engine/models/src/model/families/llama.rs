@@ -1,6 +1,10 @@
-//! Llama 2 and 3.x, and everything published as one (SmolLM2, TinyLlama …).
+//! Llama 2 and 3.x, and everything published as one (SmolLM2, TinyLlama …). GGUF files of its
+//! architecture may be Mixtral's: they have experts.
+
+use ebb_kernels::model::Routing;
 
 use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
+use crate::model::experts::put_experts;
 use crate::model::hf::config::HfDefaults;
 
 pub(super) static FAMILY: Family = Family {
@@ -23,11 +27,16 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor: llama_hf,
     gguf: Some(GgufFamily {
         architecture: "llama",
-        keys: &[],
+        keys: &["expert_count", "expert_used_count"],
         spec: |config| {
             let mut model = config.uniform()?;
             model.qkv_bias = config.has_tensor("blk.0.attn_q.bias");
-            Ok(model.spec())
+            let mut spec = model.spec();
+            if config.size("expert_count")?.unwrap_or(0) > 0 {
+                let experts = config.experts(0, Routing::SOFTMAX_OF_CHOSEN)?;
+                put_experts(&mut spec, &experts, |_| true);
+            }
+            Ok(spec)
         },
         tensor: llama_gguf,
         permutes_qk: true,

@@ -1,14 +1,15 @@
 //! Qwen1.5-MoE and Qwen2-MoE: Qwen2 with experts, and one beside them that every token goes
 //! through, as far as its gate lets it.
 
-use ebb_kernels::model::SharedExpert;
+use ebb_kernels::model::{Routing, SharedExpert};
 
-use super::{Family, TextType, llama_hf};
+use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
 use crate::model::hf::config::{HfDefaults, WindowRule};
 
 const SHARED: &str = "shared_expert_intermediate_size";
+const GGUF_SHARED: &str = "expert_shared_feed_forward_length";
 
 pub(super) static FAMILY: Family = Family {
     name: "qwen2_moe",
@@ -44,5 +45,32 @@ pub(super) static FAMILY: Family = Family {
         Ok(spec)
     },
     hf_tensor: llama_hf,
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: "qwen2moe",
+        keys: &[
+            "expert_count",
+            "expert_used_count",
+            "expert_feed_forward_length",
+            GGUF_SHARED,
+        ],
+        spec: |config| {
+            let mut model = config.uniform()?;
+            model.qkv_bias = true;
+            let mut spec = model.spec();
+            let routing = Routing {
+                renormalised: false,
+                ..Routing::SOFTMAX_OF_CHOSEN
+            };
+            let mut experts = config.experts(0, routing)?;
+            let missing = || Refusal::Missing(format!("qwen2moe.{GGUF_SHARED}"));
+            experts.shared = Some(SharedExpert {
+                intermediate: config.size(GGUF_SHARED)?.ok_or_else(missing)?,
+                gated: true,
+            });
+            put_experts(&mut spec, &experts, |_| true);
+            Ok(spec)
+        },
+        tensor: llama_gguf,
+        permutes_qk: false,
+    }),
 };

@@ -1,8 +1,8 @@
 //! Qwen3-MoE: Qwen3 with experts.
 
-use ebb_kernels::model::QkNorm;
+use ebb_kernels::model::{QkNorm, Routing};
 
-use super::{Family, TextType, llama_hf};
+use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
 use crate::model::experts::put_experts;
 use crate::model::hf::config::{HfDefaults, WindowRule};
 
@@ -30,5 +30,22 @@ pub(super) static FAMILY: Family = Family {
         Ok(spec)
     },
     hf_tensor: llama_hf,
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: "qwen3moe",
+        keys: &[
+            "expert_count",
+            "expert_used_count",
+            "expert_feed_forward_length",
+        ],
+        spec: |config| {
+            let mut model = config.uniform()?;
+            model.qk_norm = QkNorm::PerHead;
+            let mut spec = model.spec();
+            let experts = config.experts(0, Routing::SOFTMAX_OF_CHOSEN)?;
+            put_experts(&mut spec, &experts, |_| true);
+            Ok(spec)
+        },
+        tensor: llama_gguf,
+        permutes_qk: false,
+    }),
 };

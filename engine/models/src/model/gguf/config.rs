@@ -1,12 +1,15 @@
 //! A GGUF file's `{architecture}.*` keys → the shapes and constants of the model.
 
-use ebb_kernels::model::{ModelSpec, Rope, TensorName, UniformModel};
+use ebb_kernels::model::{
+    ExpertsSpec, LayerTensor, ModelSpec, Rope, Routing, TensorName, UniformModel,
+};
 
 use super::file::GgufFile;
 use super::keys::Keys;
 use super::metadata::{GgufMetadata, required};
 use super::rope_scaling::{long_factors, scaling};
 use crate::model::error::Refusal;
+use crate::model::experts::plain_experts;
 use crate::model::families::{FAMILIES, Family, GgufFamily};
 use crate::model::rope::{Scaling, rope};
 use crate::model::tensors::{check_spec, layer_count};
@@ -119,6 +122,45 @@ impl GgufConfig<'_> {
     pub(crate) fn sliding_rope(&self, head_dim: usize, base: f64) -> Result<Rope, Refusal> {
         let found = self.number("rope.freq_base_swa")?;
         rope(found.map_or(base, f64::from), head_dim, &Scaling::None)
+    }
+
+    /// A size under the architecture's name.
+    pub(crate) fn size(&self, key: &str) -> Result<Option<usize>, Refusal> {
+        let size = self.keys.metadata.u32(&self.keys.name(key))?;
+        Ok(size.map(|size| size as usize))
+    }
+
+    /// True or false under the architecture's name.
+    pub(crate) fn bool(&self, key: &str) -> Result<Option<bool>, Refusal> {
+        Ok(self.keys.metadata.bool(&self.keys.name(key))?)
+    }
+
+    /// Refuses a size that is there with another value than the only one computed.
+    pub(crate) fn refuse_other(&self, key: &str, only: usize) -> Result<(), Refusal> {
+        match self.size(key)? {
+            Some(found) if found != only => {
+                let supported = only.to_string();
+                Err(Refusal::unsupported(self.keys.name(key), found, &supported))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Plain experts by the keys that most architectures share: as wide as the file says, or as the
+    /// gates of `layer` are.
+    pub(crate) fn experts(&self, layer: usize, routing: Routing) -> Result<ExpertsSpec, Refusal> {
+        let gate = TensorName::Layer(layer, LayerTensor::ExpertGate);
+        let gate = (self.names.tensor)(gate).name;
+        let width = match self.size("expert_feed_forward_length")? {
+            Some(width) => width,
+            None => match self.file.tensor(&gate).map(|tensor| &tensor.shape[..]) {
+                Some([_, width, _]) => *width,
+                _ => return Err(Refusal::MissingTensor(gate)),
+            },
+        };
+        let experts = self.keys.size("expert_count")?;
+        let per_token = self.keys.size("expert_used_count")?;
+        Ok(plain_experts(experts, per_token, width, routing))
     }
 
     /// The keys that most architectures share, as a model of equal layers without biases and norms

@@ -40,6 +40,7 @@ impl GgufWeights {
         let table = Table {
             file: &file,
             family,
+            layers: spec.layers.len(),
         };
         check_tensors(spec, &table)?;
         Ok(Self {
@@ -88,6 +89,22 @@ fn weights_from_one(kind: GgmlType, data: &[u8], out: &mut [bf16]) {
 struct Table<'a> {
     file: &'a GgufFile,
     family: &'static GgufFamily,
+    /// Layers behind these predict further tokens, and are not used.
+    layers: usize,
+}
+
+impl Table<'_> {
+    /// Whether a tensor is of a layer that predicts further tokens. Only architectures that have
+    /// such layers have more of them than the spec.
+    fn is_unused(&self, name: &str) -> bool {
+        const PREDICTING: &str = "nextn_predict_layers";
+        let layer = name
+            .strip_prefix("blk.")
+            .and_then(|name| name.split('.').next());
+        let layer = layer.and_then(|layer| layer.parse::<usize>().ok());
+        let can_be = self.family.keys.contains(&PREDICTING);
+        can_be && layer.is_some_and(|layer| layer >= self.layers)
+    }
 }
 
 impl TensorTable for Table<'_> {
@@ -103,7 +120,9 @@ impl TensorTable for Table<'_> {
     fn present(&self) -> Vec<&str> {
         let names = self.file.tensors().iter();
         let names = names.map(|tensor| tensor.name.as_str());
-        names.filter(|name| !is_rope_factors(name)).collect()
+        names
+            .filter(|name| !is_rope_factors(name) && !self.is_unused(name))
+            .collect()
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod awq;
 pub(crate) mod compressed_tensors;
+mod experts;
 mod fp4;
 mod fp8;
 mod gptq;
