@@ -279,7 +279,7 @@ impl HfConfig {
     }
 
     /// What opens the gates of MLPs.
-    fn activation(&self, defaults: &HfDefaults) -> Result<Activation, Refusal> {
+    pub(super) fn activation(&self, defaults: &HfDefaults) -> Result<Activation, Refusal> {
         let (key, default) = match defaults.has_gemma_activation {
             true => ("hidden_activation", Activation::GeluTanh),
             false => ("hidden_act", Activation::Silu),

@@ -1,8 +1,8 @@
 //! The fields of config.json about experts.
 
-use ebb_kernels::model::{ExpertsSpec, Routing};
+use ebb_kernels::model::{Activation, ExpertsSpec, Routing};
 
-use super::config::HfConfig;
+use super::config::{HfConfig, HfDefaults};
 use crate::model::error::Refusal;
 use crate::model::experts::plain_experts;
 
@@ -16,6 +16,10 @@ impl HfConfig {
         intermediate: &str,
         routing: Routing,
     ) -> Result<ExpertsSpec, Refusal> {
+        if self.activation(&HfDefaults::default())? != Activation::Silu {
+            let found = "gelu_pytorch_tanh with experts";
+            return Err(Refusal::unsupported("hidden_act", found, "silu"));
+        }
         let mut experts = None;
         for key in EXPERTS {
             experts = experts.or(self.size(key)?);
