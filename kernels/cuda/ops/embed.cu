@@ -1,4 +1,4 @@
-// Rows of the embedding into the residual stream, which is f32.
+// Rows of the embedding, multiplied, into the residual stream, which is f32.
 #include "../common/kernel.cuh"
 #include "../common/ptx.cuh"
 
@@ -10,7 +10,7 @@ struct EmbedParams {
   const bf16* table;        // [vocab][hidden]
   float* residual;          // [rows][hidden]
   uint32_t hidden;          // a multiple of 8
-  uint32_t reserved;
+  float multiplier;
 };
 static_assert(sizeof(EmbedParams) == 40);
 
@@ -27,7 +27,8 @@ EBB_KERNEL(embed, ebb::EmbedParams, 256, 1) {
     const uint4 v = from[i];
     const float2 a = ebb::unpack_bf16(v.x), b = ebb::unpack_bf16(v.y), c = ebb::unpack_bf16(v.z),
                  d = ebb::unpack_bf16(v.w);
-    to[2 * i] = make_float4(a.x, a.y, b.x, b.y);
-    to[2 * i + 1] = make_float4(c.x, c.y, d.x, d.y);
+    const float by = p.multiplier;
+    to[2 * i] = make_float4(a.x * by, a.y * by, b.x * by, b.y * by);
+    to[2 * i + 1] = make_float4(c.x * by, c.y * by, d.x * by, d.y * by);
   }
 }

@@ -20,8 +20,9 @@ struct HeadParams {
   // behind RoPE, or null
   const float* factors;
   float eps;
-  uint16_t rotate_k;  // whether Q and K are multiplied by a Hadamard matrix after RoPE
-  uint16_t rotate_v;  // whether V is; then attention's output is, too (rotate_back.cu)
+  uint8_t rotate_k;        // whether Q and K are multiplied by a Hadamard matrix after RoPE
+  uint8_t rotate_v;        // whether V is; then attention's output is, too (rotate_back.cu)
+  uint16_t norm_from_one;  // whether weights of norms count from 1
 };
 static_assert(sizeof(HeadParams) == 56);
 
@@ -72,12 +73,12 @@ struct Head {
       float square = 0.f;
 #pragma unroll
       for (int i = 0; i < P; i++) square = fmaf(x[0][i], x[0][i], fmaf(x[1][i], x[1][i], square));
-      const float inverse = rsqrtf(fmaf(warp_sum(square), 1.f / D, p.eps));
+      const float inverse = rsqrtf(fmaf(warp_sum(square), 1.f / D, p.eps)), from = p.norm_from_one;
 #pragma unroll
       for (int h = 0; h < 2; h++) {
 #pragma unroll
         for (int i = 0; i < P; i++)
-          x[h][i] *= inverse * __bfloat162float(norm[h * (D / 2) + lane * P + i]);
+          x[h][i] *= inverse * (from + __bfloat162float(norm[h * (D / 2) + lane * P + i]));
       }
     }
     if (angles) {

@@ -1,73 +1,62 @@
-// RMSNorm fused with the residual sum: residual += delta; out = residual / rms(residual) * weight.
+// A norm fused with the residual sum: residual += scale * delta; out = norm(residual).
 #include "../common/kernel.cuh"
-#include "../common/ptx.cuh"
-#include "../common/reduce.cuh"
+#include "norm_form.cuh"
 
 namespace ebb {
 
 struct NormParams {
   const bf16* delta;         // [rows][hidden], or null
+  const bf16* delta_bias;    // [hidden], or null: added to delta
   float* residual;           // [rows][hidden]
   const bf16* weight;        // [hidden]
+  const bf16* bias;          // [hidden], or null
   bf16* out;                 // [outputs][hidden]
   const uint32_t* selected;  // row of each output, or null for all rows
-  uint32_t hidden;           // a multiple of 8
-  float eps;
+  NormForm form;
+  uint32_t hidden;  // a multiple of 8
+  uint32_t reserved;
 };
-static_assert(sizeof(NormParams) == 48);
+static_assert(sizeof(NormParams) == 80);
 
 // One CTA a row; a thread keeps its Vectors x 8 values in registers between the two passes.
 template <int Vectors>
 __device__ __forceinline__ void norm(const NormParams& p) {
-  constexpr int kThreads = 256;
-  __shared__ float scratch[kThreads / 32];
+  __shared__ float scratch[kNormThreads / 32];
   let_next_start();
   uint4 weight[Vectors];  // no kernel writes weights
 #pragma unroll
   for (int v = 0; v < Vectors; v++) {
-    const uint32_t i = (v * kThreads + threadIdx.x) * 8;
+    const uint32_t i = norm_place(v);
     if (i < p.hidden) weight[v] = __ldg(reinterpret_cast<const uint4*>(p.weight + i));
   }
   wait_for_previous();
   const uint64_t row = p.selected ? p.selected[blockIdx.x] : blockIdx.x;
   float* residual = p.residual + row * p.hidden;
   float x[Vectors][8];
-  float square = 0.f;
 #pragma unroll
   for (int v = 0; v < Vectors; v++) {
-    const uint32_t i = (v * kThreads + threadIdx.x) * 8;
+    const uint32_t i = norm_place(v);
+#pragma unroll
+    for (int k = 0; k < 8; k++) x[v][k] = 0.f;
     if (i >= p.hidden) continue;
-    *reinterpret_cast<float4*>(&x[v][0]) = *reinterpret_cast<const float4*>(residual + i);
-    *reinterpret_cast<float4*>(&x[v][4]) = *reinterpret_cast<const float4*>(residual + i + 4);
+    load8(residual + i, x[v]);
     if (p.delta) {
-      const uint4 d = *reinterpret_cast<const uint4*>(p.delta + row * p.hidden + i);
-      const uint32_t words[4] = {d.x, d.y, d.z, d.w};
+      float d[8];
+      load_delta8(p.delta + row * p.hidden + i, p.delta_bias ? p.delta_bias + i : nullptr, d);
 #pragma unroll
-      for (int k = 0; k < 4; k++) {
-        const float2 f = unpack_bf16(words[k]);
-        x[v][2 * k] += f.x;
-        x[v][2 * k + 1] += f.y;
-      }
-      *reinterpret_cast<float4*>(residual + i) = *reinterpret_cast<const float4*>(&x[v][0]);
-      *reinterpret_cast<float4*>(residual + i + 4) = *reinterpret_cast<const float4*>(&x[v][4]);
+      for (int k = 0; k < 8; k++) x[v][k] = fmaf(d[k], p.form.delta_scale, x[v][k]);
+      store8(residual + i, x[v]);
     }
-#pragma unroll
-    for (int k = 0; k < 8; k++) square += x[v][k] * x[v][k];
   }
-  const float inverse = rsqrtf(cta_sum<kThreads / 32>(square, scratch) / p.hidden + p.eps);
+  const float inverse = inverse_root(p.form, p.hidden, x, scratch);
 #pragma unroll
   for (int v = 0; v < Vectors; v++) {
-    const uint32_t i = (v * kThreads + threadIdx.x) * 8;
+    const uint32_t i = norm_place(v);
     if (i >= p.hidden) continue;
-    const uint32_t words[4] = {weight[v].x, weight[v].y, weight[v].z, weight[v].w};
-    uint32_t out[4];
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-      const float2 f = unpack_bf16(words[k]);
-      out[k] = pack_bf16(x[v][2 * k] * inverse * f.x, x[v][2 * k + 1] * inverse * f.y);
-    }
-    *reinterpret_cast<uint4*>(p.out + static_cast<uint64_t>(blockIdx.x) * p.hidden + i) =
-        make_uint4(out[0], out[1], out[2], out[3]);
+    float w[8];
+    unpack8(weight[v], w);
+    scale8(p.form, inverse, w, p.bias ? p.bias + i : nullptr, x[v]);
+    store8(p.out + static_cast<uint64_t>(blockIdx.x) * p.hidden + i, x[v]);
   }
 }
 

@@ -96,12 +96,12 @@ __device__ __forceinline__ void rope_append_any(const AnyRopeAppendParams& param
         square = fmaf(x[i][0], x[i][0], fmaf(x[i][1], x[i][1], square));
       square = warp_sum(square);
     }
-    const float inverse = rsqrtf(fmaf(square, 1.f / width, h.eps));
+    const float inverse = rsqrtf(fmaf(square, 1.f / width, h.eps)), one = h.norm_from_one;
 #pragma unroll
     for (int i = 0; i < kPairs; i++) {
 #pragma unroll
       for (int r = 0; r < 2; r++)
-        if (2 * (i * 32 + lane) < d) x[i][r] *= inverse * __bfloat162float(norm[at[i][r]]);
+        if (2 * (i * 32 + lane) < d) x[i][r] *= inverse * (one + __bfloat162float(norm[at[i][r]]));
     }
   }
   if (!is_v) {

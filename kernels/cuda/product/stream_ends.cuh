@@ -1,6 +1,6 @@
 // What becomes of the sums of a streamed product, eight rows by 16 outputs at a time.
 #pragma once
-#include "../common/silu.cuh"
+#include "../common/activation.cuh"
 #include "stream_params.cuh"
 
 namespace ebb {
@@ -81,9 +81,9 @@ __device__ __forceinline__ void store(const StreamParams& p, const StreamBlock& 
   if (block.row() >= p.rows) return;
   const uint32_t first = block.output();
   if (p.gated) {
-    store_transposed(p, block,
-                     gated_pair(make_float2(sums[0], sums[1]), make_float2(sums[2], sums[3])),
-                     first / 2, p.outputs / 2);
+    store_transposed(
+        p, block, gated_pair(p.gated, make_float2(sums[0], sums[1]), make_float2(sums[2], sums[3])),
+        first / 2, p.outputs / 2);
   } else if (p.wide) {  // eight lanes write 32 bytes of a row
     const uint32_t lane = threadIdx.x % 32;
 #pragma unroll

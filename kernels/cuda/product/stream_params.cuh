@@ -17,7 +17,8 @@ struct StreamParams {
   uint32_t inputs;   // a multiple of 8
   uint32_t outputs;  // a multiple of 8; rows * outputs < 2^32
   uint32_t wide;     // y is f32
-  uint32_t gated;    // y = silu(gates) * what they open
+  // y = activation(gates) * what they open, the activation of common/activation.cuh; 0: not gated
+  uint32_t gated;
   // CTAs that share a tile, 1 to 8, the grid then being whole tiles; 0: runs of equal length
   uint32_t parts;
   uint32_t slices;  // of 16 outputs, of a tile; 1 to 8, or 12 for more than 64 rows

@@ -12,7 +12,7 @@ use super::error::CudaError;
 use super::params::{DevicePtr, KernelParams};
 use super::step::StepBuffers;
 use crate::formats::rotation::Rotation;
-use crate::model::{LayerSpec, ModelSpec, OnlineKeyScales};
+use crate::model::{Activation, LayerSpec, ModelSpec, NormKind, OnlineKeyScales};
 pub(super) use heads::{HeadOps, HeadParams, HeadSpec, RopeWeights, Rotary};
 pub(super) use rotate_back::RotateBack;
 
@@ -24,21 +24,59 @@ struct EmbedParams {
     table: DevicePtr,
     residual: DevicePtr,
     hidden: u32,
-    reserved: u32,
+    multiplier: f32,
 }
 // SAFETY: field for field `ebb::EmbedParams` of ops/embed.cu.
 unsafe impl KernelParams for EmbedParams {}
+
+/// How a model's norms are computed: `ebb::NormForm` of ops/norm_form.cuh.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct NormForm {
+    eps: f32,
+    from: f32,
+    delta_scale: f32,
+    layer: u32,
+}
+
+impl NormForm {
+    fn of(spec: &ModelSpec) -> Self {
+        Self {
+            eps: spec.norm_eps,
+            from: if spec.norms.from_one { 1.0 } else { 0.0 },
+            delta_scale: spec.residual_multiplier,
+            layer: u32::from(spec.norms.kind == NormKind::Layer),
+        }
+    }
+}
+
+/// Weights of a norm, and its bias or null.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct NormWeights {
+    pub(super) weight: DevicePtr,
+    pub(super) bias: DevicePtr,
+}
+
+/// What is added to the residual stream, and a bias that is added to that, or null.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Delta<'a> {
+    pub(super) values: &'a DeviceBuffer<bf16>,
+    pub(super) bias: DevicePtr,
+}
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct NormParams {
     delta: DevicePtr,
+    delta_bias: DevicePtr,
     residual: DevicePtr,
     weight: DevicePtr,
+    bias: DevicePtr,
     out: DevicePtr,
     selected: DevicePtr,
+    form: NormForm,
     hidden: u32,
-    eps: f32,
+    reserved: u32,
 }
 // SAFETY: field for field `ebb::NormParams` of ops/norm.cu.
 unsafe impl KernelParams for NormParams {}
@@ -47,26 +85,49 @@ unsafe impl KernelParams for NormParams {}
 #[derive(Debug, Clone, Copy)]
 struct PostNormParams {
     delta: DevicePtr,
+    delta_bias: DevicePtr,
     post: DevicePtr,
+    post_bias: DevicePtr,
     residual: DevicePtr,
     weight: DevicePtr,
+    bias: DevicePtr,
     out: DevicePtr,
+    form: NormForm,
     hidden: u32,
-    eps: f32,
+    reserved: u32,
 }
 // SAFETY: field for field `ebb::PostNormParams` of ops/post_norm.cu.
 unsafe impl KernelParams for PostNormParams {}
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-struct SwigluParams {
+struct GateParams {
     gate_up: DevicePtr,
     out: DevicePtr,
     intermediate: u32,
-    reserved: u32,
+    activation: u32,
 }
-// SAFETY: field for field `ebb::SwigluParams` of ops/swiglu.cu.
-unsafe impl KernelParams for SwigluParams {}
+// SAFETY: field for field `ebb::GateParams` of ops/gate.cu.
+unsafe impl KernelParams for GateParams {}
+
+/// An activation as kernels know it; 0 is none. Of common/activation.cuh.
+pub(super) fn activation_code(activation: Activation) -> u32 {
+    match activation {
+        Activation::Silu => 1,
+        Activation::GeluTanh => 2,
+    }
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct LogitParams {
+    logits: DevicePtr,
+    count: u64,
+    multiplier: f32,
+    cap: f32,
+}
+// SAFETY: field for field `ebb::LogitParams` of ops/logits.cu.
+unsafe impl KernelParams for LogitParams {}
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -122,7 +183,8 @@ pub(super) struct Ops {
     embed: Kernel<EmbedParams>,
     norm: Kernel<NormParams>,
     post_norm: Kernel<PostNormParams>,
-    swiglu: Kernel<SwigluParams>,
+    gate: Kernel<GateParams>,
+    finish_logits: Kernel<LogitParams>,
     /// What finishes heads.
     pub(super) heads: HeadOps,
     rotate_back: RotateBack,
@@ -132,7 +194,11 @@ pub(super) struct Ops {
     /// Of each layer.
     head_specs: Vec<HeadSpec>,
     hidden: usize,
-    eps: f32,
+    vocab: usize,
+    form: NormForm,
+    embedding_multiplier: f32,
+    logit_multiplier: f32,
+    logit_soft_cap: Option<f32>,
 }
 
 impl Ops {
@@ -197,8 +263,9 @@ impl Ops {
             embed: device.kernel("embed", 0)?,
             norm: device.kernel(norm, 0)?,
             post_norm: device.kernel(post_norm, 0)?,
-            swiglu: device.kernel("swiglu", 0)?,
-            heads: HeadOps::new(device, spec.norm_eps, rotation)?,
+            gate: device.kernel("gate", 0)?,
+            finish_logits: device.kernel("finish_logits", 0)?,
+            heads: HeadOps::new(device, (spec.norm_eps, spec.norms.from_one), rotation)?,
             rotate_back: RotateBack::new(device, spec.heads().head_dim)?,
             key_factors,
             rotary: spec
@@ -208,7 +275,11 @@ impl Ops {
                 .collect::<Result<_, _>>()?,
             head_specs,
             hidden: spec.hidden,
-            eps: spec.norm_eps,
+            vocab: spec.vocab,
+            form: NormForm::of(spec),
+            embedding_multiplier: spec.embedding_multiplier,
+            logit_multiplier: spec.logit_multiplier,
+            logit_soft_cap: spec.logit_soft_cap,
         })
     }
 
@@ -216,7 +287,7 @@ impl Ops {
     // capacity of rows; the step was checked against vocabulary and pool before it was loaded; work
     // of one stream runs in order.
 
-    /// `residual[row] = table[token of row]`; tokens to come are looked up in `drawn`, the step
+    /// `residual[row] = table[token of row]`, times the multiplier; tokens to come are looked up in `drawn`, the step
     /// before's.
     pub(super) fn embed(
         &self,
@@ -234,7 +305,7 @@ impl Ops {
             table: table.ptr(),
             residual: residual.ptr(),
             hidden: self.hidden as u32,
-            reserved: 0,
+            multiplier: self.embedding_multiplier,
         };
         // SAFETY: see above.
         unsafe { self.embed.launch(stream, (rows as u32, 1), 256, &params) }
@@ -242,57 +313,68 @@ impl Ops {
 
     /// What norms add to the mean of squares.
     pub(super) fn eps(&self) -> f32 {
-        self.eps
+        self.form.eps
     }
 
-    /// `residual += delta` (if any), then `out = norm(residual) * weight`, for all `rows` rows, or
-    /// for `rows` selected ones.
+    /// `residual += delta` (if any), times its multiplier, then `out = norm(residual)`, for all
+    /// `rows` rows, or for `rows` selected ones.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn norm(
         &self,
         stream: &Stream,
         rows: usize,
-        delta: Option<&DeviceBuffer<bf16>>,
+        delta: Option<Delta<'_>>,
         residual: &mut DeviceBuffer<f32>,
-        weight: DevicePtr,
+        NormWeights { weight, bias }: NormWeights,
         out: &mut DeviceBuffer<bf16>,
         selected: Option<DevicePtr>,
     ) -> Result<(), CudaError> {
         assert!(rows * self.hidden <= out.len());
         let params = NormParams {
-            delta: delta.map_or(0, |d| d.ptr()),
+            delta: delta.map_or(0, |d| d.values.ptr()),
+            delta_bias: delta.map_or(0, |d| d.bias),
             residual: residual.ptr(),
             weight,
+            bias,
             out: out.ptr(),
             selected: selected.unwrap_or(0),
+            form: self.form,
             hidden: self.hidden as u32,
-            eps: self.eps,
+            reserved: 0,
         };
         // SAFETY: see above.
         unsafe { self.norm.launch(stream, (rows as u32, 1), 256, &params) }
     }
 
-    /// `residual += delta / rms(delta) * post` (delta as it is where `post` is null), then
-    /// `out = norm(residual) * weight`, or the residual where that is null.
+    /// `residual += norm(delta)` (delta as it is where `post` is null), times its multiplier, then
+    /// `out = norm(residual)`, or the residual where its weight is null; if there is an `out`.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn post_norm(
         &self,
         stream: &Stream,
         rows: usize,
-        delta: Option<&DeviceBuffer<bf16>>,
+        delta: Option<Delta<'_>>,
         residual: &mut DeviceBuffer<f32>,
-        [post, weight]: [DevicePtr; 2],
-        out: &mut DeviceBuffer<bf16>,
+        [post, weight]: [NormWeights; 2],
+        out: Option<&mut DeviceBuffer<bf16>>,
     ) -> Result<(), CudaError> {
-        assert!(rows * self.hidden <= out.len());
+        assert!(rows * self.hidden <= residual.len());
+        assert!(
+            out.as_ref()
+                .is_none_or(|out| rows * self.hidden <= out.len())
+        );
         let params = PostNormParams {
-            delta: delta.map_or(0, |d| d.ptr()),
-            post,
+            delta: delta.map_or(0, |d| d.values.ptr()),
+            delta_bias: delta.map_or(0, |d| d.bias),
+            post: post.weight,
+            post_bias: post.bias,
             residual: residual.ptr(),
-            weight,
-            out: out.ptr(),
+            weight: weight.weight,
+            bias: weight.bias,
+            out: out.map_or(0, |out| out.ptr()),
+            form: self.form,
             hidden: self.hidden as u32,
-            eps: self.eps,
+            reserved: 0,
         };
         // SAFETY: see above.
         unsafe {
@@ -345,23 +427,47 @@ impl Ops {
         self.rotate_back.run(stream, heads, attended)
     }
 
-    /// `out = silu(gate) * up`, from rows of gate and up beside each other.
-    pub(super) fn swiglu(
+    /// `out = activation(gate) * up`, from rows of gate and up beside each other.
+    pub(super) fn gate(
         &self,
         stream: &Stream,
         (rows, intermediate): (usize, usize),
+        activation: Activation,
         gate_up: &DeviceBuffer<bf16>,
         out: &mut DeviceBuffer<bf16>,
     ) -> Result<(), CudaError> {
         assert!(rows * intermediate * 2 <= gate_up.len() && rows * intermediate <= out.len());
-        let params = SwigluParams {
+        let params = GateParams {
             gate_up: gate_up.ptr(),
             out: out.ptr(),
             intermediate: intermediate as u32,
-            reserved: 0,
+            activation: activation_code(activation),
         };
         let grid = (rows as u32, intermediate.div_ceil(2048) as u32);
         // SAFETY: see above.
-        unsafe { self.swiglu.launch(stream, grid, 256, &params) }
+        unsafe { self.gate.launch(stream, grid, 256, &params) }
+    }
+
+    /// Multiplies `rows` rows of logits and caps them, if the model does.
+    pub(super) fn finish_logits(
+        &self,
+        stream: &Stream,
+        rows: usize,
+        logits: &mut DeviceBuffer<f32>,
+    ) -> Result<(), CudaError> {
+        if self.logit_multiplier == 1.0 && self.logit_soft_cap.is_none() {
+            return Ok(());
+        }
+        let count = rows * self.vocab;
+        assert!(count <= logits.len());
+        let params = LogitParams {
+            logits: logits.ptr(),
+            count: count as u64,
+            multiplier: self.logit_multiplier,
+            cap: self.logit_soft_cap.unwrap_or(0.0),
+        };
+        let grid = count.div_ceil(256 * 4).clamp(1, 132 * 16) as u32;
+        // SAFETY: see above.
+        unsafe { self.finish_logits.launch(stream, (grid, 1), 256, &params) }
     }
 }

@@ -24,6 +24,7 @@ use super::products::{Ends, Products, Way};
 use super::step::{StepBuffers, StepCapacity};
 use crate::backend::{BackendError, BlockTables, StepInput, StepLimits};
 use crate::kv::{FrameLayout, KvGeometry, KvLayout};
+use crate::model::Activation;
 
 pub use cold::ColdL2;
 use cold::time_graph;
@@ -475,7 +476,7 @@ impl ProductProbe {
         }
         let (x, w, y) = (self.x.ptr(), self.w.ptr(), self.y.ptr());
         let gated = Ends {
-            gated: true,
+            gated: Some(Activation::Silu),
             ..Ends::default()
         };
         let stream = &self.stream;

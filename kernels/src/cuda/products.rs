@@ -201,7 +201,7 @@ impl Products {
         let Some(streamed) = &mut self.streamed else {
             return Err(CudaError::Unsupported(format!("{shape:?} with {ends:?}")));
         };
-        let stride = if ends.gated {
+        let stride = if ends.gated.is_some() {
             shape.outputs / 2
         } else {
             shape.outputs
@@ -299,7 +299,7 @@ impl Products {
     /// How packed parts are multiplied by.
     fn packed_way(&self, parts: &[PackedPart], shape: GemmShape, ends: Ends) -> PackedWay {
         let is_output = shape.wide;
-        let as_they_lie = parts.iter().all(|part| part.gated == ends.gated);
+        let as_they_lie = parts.iter().all(|part| part.gated == ends.gated.is_some());
         let can_stream = self.streamed.is_some() && !self.invariant && as_they_lie;
         if can_stream && (shape.rows <= self.packed_rows || is_output) {
             PackedWay::Streamed
@@ -412,7 +412,7 @@ impl Products {
         let Some(streamed) = &mut self.streamed else {
             return Err(CudaError::Unsupported(format!("streaming {shape:?}")));
         };
-        let stride = if ends.gated {
+        let stride = if ends.gated.is_some() {
             shape.outputs / 2
         } else {
             shape.outputs

@@ -9,20 +9,30 @@ use super::params::GemmShape;
 use super::products::Products;
 use super::weights::Weights;
 use crate::model::ops::{Buffer, LinearName, Op as ModelOp, forward};
-use crate::model::{Feature, ModelSpec, TensorName};
+use crate::model::{Activation, Feature, ModelSpec, NormKind, Norms, TensorName};
 
 /// What this backend computes beyond a plain layer.
-pub(super) const FEATURES: [Feature; 10] = [
+pub(super) const FEATURES: [Feature; 20] = [
     Feature::NoRope,
     Feature::PartialRope,
     Feature::Scale,
     Feature::Window,
     Feature::Sinks,
     Feature::SoftCap,
+    Feature::OutputBias,
     Feature::WholeQkNorm,
     Feature::NormAfter,
     Feature::NormBoth,
     Feature::Experts,
+    Feature::ParallelMlp,
+    Feature::GeluTanh,
+    Feature::LayerNorm,
+    Feature::NormBias,
+    Feature::NormFromOne,
+    Feature::EmbeddingMultiplier,
+    Feature::ResidualMultiplier,
+    Feature::LogitMultiplier,
+    Feature::LogitSoftCap,
 ];
 
 /// One operation on all rows of a step. Weights are indices into [`Weights`]; the residual stream
@@ -43,18 +53,23 @@ pub(super) enum Op<Vector = usize, Linear = usize> {
     Attend(usize),
     /// `Attended` is multiplied by the Hadamard matrix that values were multiplied by.
     RotateBack,
-    /// `Gated = silu(gate) ⊙ up` of a layer.
-    Gate(usize),
+    /// `Gated = activation(gate) ⊙ up` of a layer.
+    Gate(usize, Activation),
     /// A layer's experts, of `Normed`.
     Experts(usize),
+    /// `Residual += Branch`, with the bias of a layer's output projection; `Normed` stays.
+    Add {
+        bias: Option<usize>,
+    },
 }
 
-/// `Residual += Branch` if `add`, `Branch` divided by its root mean square and multiplied by
-/// `post` first if there is one; then `Normed = norm(Residual) * weight`, or the residual stream
-/// itself without a weight.
+/// `Residual += Branch` if `add`, `Branch` normalised with `post` first if there is one; then
+/// `Normed = norm(Residual)`, or the residual stream itself without a weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Norm<Vector = usize> {
     pub(super) add: bool,
+    /// The layer whose output projection has a bias that is added to `Branch` first.
+    pub(super) bias: Option<usize>,
     pub(super) post: Option<Vector>,
     pub(super) weight: Option<Vector>,
 }
@@ -62,8 +77,8 @@ pub(super) struct Norm<Vector = usize> {
 /// What a product does beside multiplying.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fused<Vector = usize> {
-    /// Its outputs are gates and what they open.
-    pub(super) gated: bool,
+    /// Its outputs are gates, which this opens, and what they open.
+    pub(super) gated: Option<Activation>,
     /// Its inputs are still to be divided by their root mean square.
     pub(super) divides: bool,
     /// It adds its outputs to the residual stream and multiplies by this weight of the next norm.
@@ -72,7 +87,7 @@ pub(super) struct Fused<Vector = usize> {
 
 impl<Vector> Fused<Vector> {
     const NONE: Self = Self {
-        gated: false,
+        gated: None,
         divides: false,
         adds: None,
     };
@@ -118,7 +133,7 @@ impl Program {
     pub(super) fn new(spec: &ModelSpec, weights: &Weights, rotate_back: bool) -> Self {
         let (plain, add) = plain(spec, rotate_back);
         let gated = gate(&plain);
-        let normed = join_norms(&gated);
+        let normed = can_join(spec).then(|| join_norms(&gated)).flatten();
         let loaded = |ops: &[NamedOp]| ops.iter().map(|op| load(*op, weights)).collect();
         let mut shapes: Vec<_> = (0..spec.layers.len())
             .map(|layer| {
@@ -195,8 +210,14 @@ fn load(op: NamedOp, weights: &Weights) -> Op {
     let vector = |name: TensorName| weights.vector_index(name);
     match op {
         Op::Embed => Op::Embed,
-        Op::Norm(Norm { add, post, weight }) => Op::Norm(Norm {
+        Op::Norm(Norm {
             add,
+            bias,
+            post,
+            weight,
+        }) => Op::Norm(Norm {
+            add,
+            bias,
             post: post.map(vector),
             weight: weight.map(vector),
         }),
@@ -217,8 +238,9 @@ fn load(op: NamedOp, weights: &Weights) -> Op {
         },
         Op::Attend(layer) => Op::Attend(layer),
         Op::RotateBack => Op::RotateBack,
-        Op::Gate(layer) => Op::Gate(layer),
+        Op::Gate(layer, activation) => Op::Gate(layer, activation),
         Op::Experts(layer) => Op::Experts(layer),
+        Op::Add { bias } => Op::Add { bias },
     }
 }
 
@@ -227,6 +249,8 @@ fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, bool) {
     let mut ops = Vec::new();
     // Whether `Branch` is still to be added.
     let mut add = false;
+    // Whose output's bias is still to be added to it.
+    let mut bias = None;
     // Attention finishes heads, and logits select their rows.
     let mut rest = forward(spec)
         .into_iter()
@@ -257,12 +281,14 @@ fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, bool) {
                 }
                 ops.push(Op::Norm(Norm {
                     add: true,
+                    bias: bias.take(),
                     post: Some(weight),
                     weight: next,
                 }));
             }
             ModelOp::Norm { weight, .. } => ops.push(Op::Norm(Norm {
                 add: std::mem::take(&mut add),
+                bias: bias.take(),
                 post: None,
                 weight: Some(weight),
             })),
@@ -271,7 +297,14 @@ fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, bool) {
                 input,
                 output,
             } => {
-                let input = normed(&mut ops, &mut add, input);
+                let input = normed(&mut ops, (&mut add, &mut bias), input);
+                if std::mem::take(&mut add) {
+                    // What attention read is read once more, and another sum is to come.
+                    ops.push(Op::Add { bias: bias.take() });
+                }
+                if let LinearName::O(layer) = linear {
+                    bias = spec.attention(layer).o_bias.then_some(layer);
+                }
                 ops.push(Op::Linear {
                     linear,
                     input,
@@ -285,9 +318,14 @@ fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, bool) {
                     ops.push(Op::RotateBack);
                 }
             }
-            ModelOp::Gate(layer) => ops.push(Op::Gate(layer)),
+            ModelOp::Gate(layer) => {
+                ops.push(Op::Gate(layer, spec.layers[layer].activation()));
+            }
             ModelOp::Experts { layer, input } => {
-                normed(&mut ops, &mut add, input);
+                normed(&mut ops, (&mut add, &mut bias), input);
+                if std::mem::take(&mut add) {
+                    ops.push(Op::Add { bias: bias.take() });
+                }
                 ops.push(Op::Experts(layer));
             }
             ModelOp::Add => add = true,
@@ -300,7 +338,11 @@ fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, bool) {
 
 /// The buffer that products read in place of `input`: the residual stream is rounded for them, once
 /// for all that read it.
-fn normed(ops: &mut Vec<NamedOp>, add: &mut bool, input: Buffer) -> Buffer {
+fn normed(
+    ops: &mut Vec<NamedOp>,
+    (add, bias): (&mut bool, &mut Option<usize>),
+    input: Buffer,
+) -> Buffer {
     if input != Buffer::Residual {
         return input;
     }
@@ -313,6 +355,7 @@ fn normed(ops: &mut Vec<NamedOp>, add: &mut bool, input: Buffer) -> Buffer {
     if *add || norms != Some(true) {
         ops.push(Op::Norm(Norm {
             add: std::mem::take(add),
+            bias: bias.take(),
             post: None,
             weight: None,
         }));
@@ -325,14 +368,24 @@ fn gate(ops: &[NamedOp]) -> Vec<NamedOp> {
     let mut out: Vec<NamedOp> = Vec::with_capacity(ops.len());
     for op in ops {
         match (op, out.last_mut()) {
-            (Op::Gate(_), Some(Op::Linear { output, fused, .. })) => {
+            (Op::Gate(_, activation), Some(Op::Linear { output, fused, .. })) => {
                 *output = Buffer::Gated;
-                fused.gated = true;
+                fused.gated = Some(*activation);
             }
             _ => out.push(*op),
         }
     }
     out
+}
+
+/// Whether products compute the norms of a model and add what layers put out.
+fn can_join(spec: &ModelSpec) -> bool {
+    let Norms {
+        kind,
+        from_one,
+        bias,
+    } = spec.norms;
+    kind == NormKind::Rms && !from_one && !bias && spec.residual_multiplier == 1.0
 }
 
 /// The same, with all norms but the first and the last joined to the products around them.
@@ -342,9 +395,11 @@ fn join_norms(ops: &[NamedOp]) -> Option<Vec<NamedOp>> {
     let mut undivided = false;
     for op in ops {
         match (*op, out.last_mut()) {
+            (Op::Add { .. }, _) => return None,
             (Op::Norm(norm), _) if norm.post.is_some() || norm.weight.is_none() => return None,
             // They read a norm's output as it is.
             (Op::Experts(_), _) => return None,
+            (Op::Norm(norm), _) if norm.bias.is_some() => return None,
             (Op::Norm(norm), Some(Op::Linear { output, fused, .. })) if norm.add => {
                 *output = Buffer::Normed;
                 fused.adds = norm.weight;
@@ -398,6 +453,7 @@ mod tests {
         let name = |tensor| TensorName::Layer(0, tensor);
         Op::Norm(Norm {
             add,
+            bias: None,
             post: post.map(name),
             weight: weight.map(name),
         })
@@ -425,7 +481,7 @@ mod tests {
             linear(N::O(0), B::Attended, B::Branch),
             norm(true, None, Some(L::MlpNorm)),
             linear(N::GateUp(0), B::Normed, B::GateUp),
-            Op::Gate(0),
+            Op::Gate(0, Activation::Silu),
             linear(N::Down(0), B::Gated, B::Branch),
         ];
         assert_eq!((ops.as_slice(), add), (&expected[..], true));
@@ -447,11 +503,34 @@ mod tests {
             linear(N::O(0), B::Attended, B::Branch),
             norm(true, Some(L::AttnPostNorm), Some(L::MlpNorm)),
             linear(N::GateUp(0), B::Normed, B::GateUp),
-            Op::Gate(0),
+            Op::Gate(0, Activation::Silu),
             linear(N::Down(0), B::Gated, B::Branch),
             norm(true, Some(L::MlpPostNorm), None),
         ];
         assert_eq!((ops.as_slice(), add), (&expected[..], false));
+        assert_eq!(join_norms(&gate(&ops)), None);
+    }
+
+    #[test]
+    fn an_mlp_beside_attention_reads_what_that_read() {
+        use Buffer as B;
+        use LinearName as N;
+        let mut spec = spec(1);
+        spec.layers[0].mlp_norm = NormPlace::Shared;
+        spec.layers[0].attention_mut().o_bias = true;
+        let (ops, add) = plain(&spec, false);
+        let expected = [
+            Op::Embed,
+            norm(false, None, Some(L::AttnNorm)),
+            linear(N::Qkv(0), B::Normed, B::Heads),
+            Op::Attend(0),
+            linear(N::O(0), B::Attended, B::Branch),
+            Op::Add { bias: Some(0) },
+            linear(N::GateUp(0), B::Normed, B::GateUp),
+            Op::Gate(0, Activation::Silu),
+            linear(N::Down(0), B::Gated, B::Branch),
+        ];
+        assert_eq!((ops.as_slice(), add), (&expected[..], true));
         assert_eq!(join_norms(&gate(&ops)), None);
     }
 
@@ -484,7 +563,7 @@ mod tests {
                         adds,
                     } = *fused;
                     assert_eq!(adds.is_some(), *output == Buffer::Normed);
-                    Some((gated, divides, adds.is_some()))
+                    Some((gated.is_some(), divides, adds.is_some()))
                 }
                 _ => None,
             })

@@ -16,7 +16,7 @@ use super::driver::{Device, DeviceBuffer, Stream};
 use super::error::CudaError;
 use super::experts::ExpertWeights;
 use super::linear::{Linear, Weight};
-use super::ops::{Fill, RopeWeights};
+use super::ops::{Fill, NormWeights, RopeWeights};
 use super::packed::{DeviceFormat, PackedPart};
 use crate::model::ops::{LinearName, Op, forward};
 use crate::model::{LayerTensor, ModelSpec, QkNorm, SpecError, TensorName, Uniform, WeightSource};
@@ -65,7 +65,10 @@ pub(super) struct Weights {
     /// None if the embedding is the output projection too.
     embedding: Option<DeviceBuffer<bf16>>,
     linears: Vec<Linear>,
+    /// Weights of norms, each with its bias behind them if norms have one.
     vectors: Vec<DeviceBuffer<bf16>>,
+    /// Values before the bias of a norm, if norms have one.
+    norm_bias_at: Option<usize>,
     /// Query norm, then key norm, of each layer.
     qk_norms: Vec<Option<DeviceBuffer<bf16>>>,
     /// By layer.
@@ -105,6 +108,15 @@ impl Weights {
     /// The vector of this index.
     pub(super) fn vector(&self, index: usize) -> &DeviceBuffer<bf16> {
         &self.vectors[index]
+    }
+
+    /// Weights and bias of the norm of this index.
+    pub(super) fn of_norm(&self, index: usize) -> NormWeights {
+        let vector = self.vector(index);
+        NormWeights {
+            weight: vector.ptr(),
+            bias: self.norm_bias_at.map_or(0, |at| vector.at(at)),
+        }
     }
 
     /// Where the weights of a norm of the model are.
@@ -290,6 +302,7 @@ impl Weights {
             },
             linears: Vec::new(),
             vectors: Vec::new(),
+            norm_bias_at: spec.norms.bias.then_some(spec.hidden),
             qk_norms: Vec::new(),
             experts: HashMap::new(),
             linear_places: HashMap::new(),
@@ -299,7 +312,9 @@ impl Weights {
             match op {
                 Op::Norm { weight, .. } => {
                     this.vector_places.insert(weight, this.vectors.len());
-                    this.vectors.push(tensor(&[weight])?);
+                    let bias = weight.norm_bias().filter(|_| spec.norms.bias);
+                    let names: Vec<_> = std::iter::once(weight).chain(bias).collect();
+                    this.vectors.push(tensor(&names)?);
                 }
                 Op::Linear { linear, .. } => {
                     this.linear_places.insert(linear, this.linears.len());

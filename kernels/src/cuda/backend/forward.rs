@@ -6,11 +6,11 @@ use crate::cuda::codecs::Codecs;
 use crate::cuda::driver::{DeviceBuffer, Stream};
 use crate::cuda::error::CudaError;
 use crate::cuda::experts::ExpertsIo;
-use crate::cuda::ops::RopeWeights;
+use crate::cuda::ops::{Delta, NormWeights, RopeWeights};
 use crate::cuda::params::DevicePtr;
 use crate::cuda::products::{Ends, Residual};
 use crate::cuda::program::{Fused, Norm, Op};
-use crate::model::ops::Buffer;
+use crate::model::ops::{Buffer, LinearName};
 
 impl Forward {
     /// Enqueues the layers over the loaded step, up to the residual stream and the last layer's
@@ -41,11 +41,20 @@ impl Forward {
                     let attended = &mut self.activations.attended;
                     self.ops.rotate_back(stream, work.rows, attended)?;
                 }
-                Op::Gate(layer) => {
-                    let intermediate = self.spec.layers[layer].intermediate();
+                Op::Gate(layer, activation) => {
+                    let shape = (work.rows, self.spec.layers[layer].intermediate());
                     let a = &mut self.activations;
-                    let shape = (work.rows, intermediate);
-                    self.ops.swiglu(stream, shape, &a.gate_up, &mut a.mlp)?;
+                    self.ops
+                        .gate(stream, shape, activation, &a.gate_up, &mut a.mlp)?;
+                }
+                Op::Add { bias } => {
+                    let bias = self.output_bias(bias);
+                    let a = &mut self.activations;
+                    let values = &a.delta;
+                    let delta = Some(Delta { values, bias });
+                    let none = [NormWeights::default(); 2];
+                    self.ops
+                        .post_norm(stream, work.rows, delta, &mut a.residual, none, None)?;
                 }
                 Op::Experts(layer) => self.experts(stream, work.rows, layer)?,
             }
@@ -64,8 +73,10 @@ impl Forward {
     }
 
     fn norm(&mut self, stream: &Stream, rows: usize, norm: Norm) -> Result<(), CudaError> {
+        let bias = self.output_bias(norm.bias);
         let a = &mut self.activations;
-        let delta = norm.add.then_some(&a.delta);
+        let values = &a.delta;
+        let delta = norm.add.then_some(Delta { values, bias });
         let (weights, ops) = (&self.weights, &self.ops);
         let (residual, out) = (&mut a.residual, &mut a.normed);
         match norm {
@@ -74,14 +85,22 @@ impl Forward {
                 weight: Some(weight),
                 ..
             } => {
-                let weight = weights.vector(weight).ptr();
+                let weight = weights.of_norm(weight);
                 ops.norm(stream, rows, delta, residual, weight, out, None)
             }
             Norm { post, weight, .. } => {
-                let vectors = [post, weight].map(|v| v.map_or(0, |v| weights.vector(v).ptr()));
-                ops.post_norm(stream, rows, delta, residual, vectors, out)
+                let vectors = [post, weight];
+                let vectors =
+                    vectors.map(|v| v.map_or_else(Default::default, |v| weights.of_norm(v)));
+                ops.post_norm(stream, rows, delta, residual, vectors, Some(out))
             }
         }
+    }
+
+    /// The bias of a layer's output projection, or null.
+    fn output_bias(&self, layer: Option<usize>) -> DevicePtr {
+        let bias = layer.and_then(|layer| self.weights.named(LinearName::O(layer)).bias());
+        bias.map_or(0, DeviceBuffer::ptr)
     }
 
     /// What a product does beside multiplying, with addresses.
@@ -185,9 +204,12 @@ impl Forward {
         self.ops.norm(
             stream,
             count,
-            tail.add.then_some(&a.delta),
+            tail.add.then_some(Delta {
+                values: &a.delta,
+                bias: 0,
+            }),
             &mut a.residual,
-            self.weights.vector(tail.norm).ptr(),
+            self.weights.of_norm(tail.norm),
             &mut a.normed,
             Some(selected),
         )?;
@@ -196,7 +218,8 @@ impl Forward {
         let io = [a.normed.ptr(), a.logits.ptr()];
         // SAFETY: `count` is at most the rows of `logits` and of `normed`; the output projection
         // has the spec's shape.
-        unsafe { lm_head.multiply(&mut self.products, stream, shape, io, Ends::default()) }
+        unsafe { lm_head.multiply(&mut self.products, stream, shape, io, Ends::default())? };
+        self.ops.finish_logits(stream, count, &mut a.logits)
     }
 }
 

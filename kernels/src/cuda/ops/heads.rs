@@ -132,8 +132,9 @@ pub(in crate::cuda) struct HeadParams {
     table: DevicePtr,
     factors: DevicePtr,
     eps: f32,
-    rotate_k: u16,
-    rotate_v: u16,
+    rotate_k: u8,
+    rotate_v: u8,
+    norm_from_one: u16,
 }
 const _: () = assert!(size_of::<HeadParams>() == 56);
 
@@ -149,6 +150,7 @@ impl HeadParams {
         eps: 0.0,
         rotate_k: 0,
         rotate_v: 0,
+        norm_from_one: 0,
     };
 }
 
@@ -222,6 +224,8 @@ pub(in crate::cuda) struct HeadOps {
     any: Kernel<AnyRopeAppendParams>,
     /// What norms add to the mean of squares.
     eps: f32,
+    /// Whether their weights count from 1.
+    norm_from_one: bool,
     /// Whether queries and keys are multiplied by a Hadamard matrix behind RoPE, and whether values
     /// are.
     rotation: Rotation,
@@ -233,7 +237,7 @@ const CTA_HEADS: usize = 8;
 impl HeadOps {
     pub(in crate::cuda) fn new(
         device: &Arc<Device>,
-        eps: f32,
+        (eps, norm_from_one): (f32, bool),
         rotation: Rotation,
     ) -> Result<Self, CudaError> {
         Ok(Self {
@@ -244,6 +248,7 @@ impl HeadOps {
             ],
             any: device.kernel("rope_append_any", 0)?,
             eps,
+            norm_from_one,
             rotation,
         })
     }
@@ -294,8 +299,9 @@ impl HeadOps {
             table: table.ptr(),
             factors: weights.key_factors,
             eps: self.eps,
-            rotate_k: u16::from(self.rotation.k),
-            rotate_v: u16::from(self.rotation.v),
+            rotate_k: u8::from(self.rotation.k),
+            rotate_v: u8::from(self.rotation.v),
+            norm_from_one: u16::from(self.norm_from_one),
         }
     }
 

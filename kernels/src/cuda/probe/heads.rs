@@ -74,7 +74,7 @@ impl HeadsProbe {
             .map(|i| 0.25 + (i * 37 % 64) as f32 / 16.0)
             .collect();
         let this = Self {
-            ops: HeadOps::new(device, EPS, options.rotation)?,
+            ops: HeadOps::new(device, (EPS, false), options.rotation)?,
             rotary: Rotary::new(device, &rope.inv_freq, rope.scale)?,
             qkv: DeviceBuffer::new(device, rows * width, "projections")?,
             weights: DeviceBuffer::new(device, weights, "their weights")?,

@@ -9,6 +9,7 @@ use crate::cuda::error::CudaError;
 use crate::cuda::ops::Fill;
 use crate::cuda::params::GemmShape;
 use crate::cuda::products::{Ends, Products, Residual, squares_len};
+use crate::model::Activation;
 
 /// What is added to the mean of squares.
 const EPS: f32 = 1e-5;
@@ -108,7 +109,7 @@ impl NormsProbe {
             ..Ends::default()
         };
         let from_norm = Ends {
-            gated: self.gated,
+            gated: self.gated.then_some(Activation::Silu),
             norms: Some((self.squares.ptr(), EPS)),
             ..Ends::default()
         };

@@ -12,6 +12,7 @@ use crate::cuda::packed::PackedPart;
 use crate::cuda::params::GemmShape;
 use crate::cuda::products::{Ends, PackedWay, Products};
 use crate::cuda::weights::pack_tensor;
+use crate::model::Activation;
 use crate::weight_formats::PackedTensor;
 
 /// Random rows times the weights of a tensor.
@@ -56,7 +57,7 @@ impl PackedProbe {
             x: DeviceBuffer::new(device, rows * inputs, "inputs")?,
             y: DeviceBuffer::filled(device, rows * outputs, 0xff, "outputs")?,
             ends: Ends {
-                gated,
+                gated: gated.then_some(Activation::Silu),
                 ..Ends::default()
             },
         };
@@ -129,7 +130,7 @@ impl PackedProbe {
             let narrow: &[bf16] = bytemuck::cast_slice(&y);
             y = narrow[..y.len()].iter().map(|v| v.to_f32()).collect();
         }
-        if self.ends.gated {
+        if self.ends.gated.is_some() {
             y.truncate(y.len() / 2);
         }
         Ok(Some(y))

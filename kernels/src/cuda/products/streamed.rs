@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use crate::cuda::driver::{Device, DeviceBuffer, Kernel, Stream, TensorMap};
 use crate::cuda::error::CudaError;
+use crate::cuda::ops::activation_code;
 use crate::cuda::packed::{CHUNK_INPUTS, PackedPart, row_bytes};
 use crate::cuda::params::{DevicePtr, GemmShape, KernelParams, TensorDim};
+use crate::model::Activation;
 
 /// Rows that it takes, of plain weights.
 pub(super) const ROWS_MAX: usize = 64;
@@ -121,8 +123,8 @@ unsafe impl KernelParams for StreamParams {}
 /// What a streamed product does with its sums beside storing them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::cuda) struct Ends {
-    /// Of the gates `g` and the rest `u` of the outputs, its halves, it stores `silu(g) ⊙ u`.
-    pub(in crate::cuda) gated: bool,
+    /// Of the gates `g` and the rest `u` of the outputs, its halves, it stores `activation(g) ⊙ u`.
+    pub(in crate::cuda) gated: Option<Activation>,
     /// It adds its outputs to a residual stream, and stores what comes of that, not divided yet,
     /// for a norm.
     pub(in crate::cuda) residual: Option<Residual>,
@@ -134,7 +136,7 @@ pub(in crate::cuda) struct Ends {
 impl Ends {
     /// Whether sums are stored and nothing else.
     pub(in crate::cuda) fn is_none(&self) -> bool {
-        !self.gated && self.residual.is_none() && self.norms.is_none()
+        self.gated.is_none() && self.residual.is_none() && self.norms.is_none()
     }
 }
 
@@ -337,15 +339,16 @@ impl Streamed {
             StreamedWeights::Packed(..) => Self::can_packed(shape),
         };
         let norms = ends.residual.is_some() || ends.norms.is_some();
-        let can =
-            can && (!ends.gated || Self::has_gates(shape)) && (!norms || Self::can_norm(shape));
+        let can = can
+            && (ends.gated.is_none() || Self::has_gates(shape))
+            && (!norms || Self::can_norm(shape));
         let index = SIZES.iter().position(|size| rows <= size.rows);
         let Some((index, size)) = index.filter(|_| can).map(|index| (index, &SIZES[index])) else {
             return Err(CudaError::Unsupported(format!(
                 "a streamed product of {shape:?} with {ends:?}"
             )));
         };
-        let gated = ends.gated;
+        let gated = ends.gated.is_some();
         let unit = match weights {
             StreamedWeights::Plain(_) => UNIT_INPUTS,
             StreamedWeights::Packed(..) => CHUNK_INPUTS,
@@ -385,7 +388,7 @@ impl Streamed {
             inputs: inputs as u32,
             outputs: outputs as u32,
             wide: u32::from(wide),
-            gated: u32::from(gated),
+            gated: ends.gated.map_or(0, activation_code),
             parts: parts as u32,
             slices: slices as u32,
             stride: stride as u32,

@@ -16,8 +16,8 @@ use crate::cuda::step::StepCapacity;
 use crate::cuda::{CudaBackend, CudaConfig, CudaError};
 use crate::kv::{KvLayout, Side};
 use crate::model::{
-    ExpertActivation, ExpertsSpec, LayerTensor, Mlp, ModelSpec, QkNorm, Rope, Routing,
-    SharedExpert, TensorName, UniformModel, WeightSource,
+    Activation, ExpertActivation, ExpertsSpec, LayerTensor, Mlp, ModelSpec, NormKind, NormPlace,
+    QkNorm, Rope, Routing, SharedExpert, TensorName, UniformModel, WeightSource,
 };
 
 /// The CPU keeps activations in f32, the device in bf16: some roundings of 2^-9 per layer.
@@ -58,9 +58,6 @@ impl WeightSource for RandomWeights<'_> {
         let index = TensorName::all(self.0).iter().position(|n| *n == name);
         let mut rng = Rng(index.unwrap_or(0) as u64 + 1);
         let (width, whole) = match (&shape[..], name) {
-            (_, TensorName::Layer(_, L::QBias | L::KBias | L::VBias)) => {
-                (0, rng.values(values, 0.5))
-            }
             (
                 [.., width],
                 TensorName::Layer(
@@ -69,6 +66,8 @@ impl WeightSource for RandomWeights<'_> {
                 ),
             ) => (*width, rng.values(values, 0.5)),
             ([.., _, inputs], _) => (*inputs, rng.values(values, (3.0 / *inputs as f32).sqrt())),
+            _ if !name.is_norm() => (0, rng.values(values, 0.5)),
+            _ if self.0.norms.from_one => (0, rng.values(values, 0.2)),
             _ => {
                 let near = rng.values(values, 0.2);
                 let one = near.iter().map(|v| bf16::from_f32(1.0 + v.to_f32()));
@@ -280,8 +279,56 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         let name = format!("model head_dim {head_dim} group 3 plain");
         check_online(device, report, (&spec, &name), &Online::ROTATIONS)?;
     }
+    for (name, head_dim, change) in FAMILIES {
+        let mut spec = spec(head_dim, 2, 2, false);
+        change(&mut spec);
+        let found = compare(device, &spec, true, Online::NONE)?;
+        let limits = (LOGITS_LIMIT, ROWS_LIMIT);
+        report_apart(report, &format!("model like {name}"), &found, limits);
+    }
     Ok(())
 }
+
+type Change = fn(&mut ModelSpec);
+
+/// What families have beyond plain layers: name, head_dim, changes.
+const FAMILIES: [(&str, usize, Change); 4] = [
+    ("Granite", 64, |spec| {
+        spec.embedding_multiplier = 3.0;
+        spec.residual_multiplier = 0.3;
+        spec.logit_multiplier = 0.5;
+    }),
+    ("Gemma", 256, |spec| {
+        spec.norms.from_one = true;
+        spec.logit_soft_cap = Some(2.0);
+        for layer in &mut spec.layers {
+            (layer.mixer_norm, layer.mlp_norm) = (NormPlace::Both, NormPlace::Both);
+            layer.attention_mut().qk_norm = QkNorm::PerHead;
+            layer.mlp = Mlp::Dense {
+                intermediate: layer.intermediate(),
+                activation: Activation::GeluTanh,
+            };
+        }
+    }),
+    ("Cohere 2", 128, |spec| {
+        spec.norms.kind = NormKind::Layer;
+        for layer in &mut spec.layers {
+            layer.mlp_norm = NormPlace::Shared;
+            layer.attention_mut().o_bias = true;
+        }
+    }),
+    ("Phi-MoE", 64, |spec| {
+        spec.norms.kind = NormKind::Layer;
+        spec.norms.bias = true;
+        spec.norms.from_one = true;
+        spec.layers[1].mlp_norm = NormPlace::Both;
+        spec.layers[2].mixer_norm = NormPlace::After;
+        for layer in &mut spec.layers {
+            layer.attention_mut().o_bias = true;
+            layer.attention_mut().qk_norm = QkNorm::Whole;
+        }
+    }),
+];
 
 /// Models with experts, all of which are chosen: so no decision depends on rounding.
 pub(super) fn check_experts(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {

@@ -1,22 +1,22 @@
-// out = silu(gate) * up.
+// out = activation(gate) * up.
 #include "../common/kernel.cuh"
 #include "../common/ptx.cuh"
-#include "../common/silu.cuh"
+#include "../common/activation.cuh"
 
 namespace ebb {
 
-struct SwigluParams {
+struct GateParams {
   const bf16* gate_up;    // [rows][2 * intermediate]: gate, then up
   bf16* out;              // [rows][intermediate]
   uint32_t intermediate;  // a multiple of 8
-  uint32_t reserved;
+  uint32_t activation;    // of common/activation.cuh
 };
-static_assert(sizeof(SwigluParams) == 24);
+static_assert(sizeof(GateParams) == 24);
 
 }  // namespace ebb
 
 // Grid: (rows, intermediate / 2048).
-EBB_KERNEL(swiglu, ebb::SwigluParams, 256, 1) {
+EBB_KERNEL(gate, ebb::GateParams, 256, 1) {
   const uint32_t i = (blockIdx.y * 256 + threadIdx.x) * 8;
   if (i >= p.intermediate) return;
   const ebb::bf16* row = p.gate_up + static_cast<uint64_t>(blockIdx.x) * 2 * p.intermediate;
@@ -26,7 +26,7 @@ EBB_KERNEL(swiglu, ebb::SwigluParams, 256, 1) {
   uint32_t out[4];
 #pragma unroll
   for (int k = 0; k < 4; k++) {
-    out[k] = ebb::gated_pair(ebb::unpack_bf16(gw[k]), ebb::unpack_bf16(uw[k]));
+    out[k] = ebb::gated_pair(p.activation, ebb::unpack_bf16(gw[k]), ebb::unpack_bf16(uw[k]));
   }
   *reinterpret_cast<uint4*>(p.out + static_cast<uint64_t>(blockIdx.x) * p.intermediate + i) =
       make_uint4(out[0], out[1], out[2], out[3]);

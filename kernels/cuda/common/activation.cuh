@@ -1,0 +1,28 @@
+// The activations of gated layers.
+#pragma once
+#include "ptx.cuh"
+
+namespace ebb {
+
+// Which: `Activation::code` of the host.
+constexpr uint32_t kSilu = 1, kGeluTanh = 2;
+
+__device__ __forceinline__ float silu(float x) { return x / (1.f + __expf(-x)); }
+
+// x / 2 (1 + tanh(u)) with u = sqrt(2 / pi) (x + 0.044715 x^3), as x / (1 + e^(-2 u)).
+__device__ __forceinline__ float gelu_tanh(float x) {
+  return x / (1.f + __expf(-1.5957691f * x * fmaf(0.044715f * x, x, 1.f)));
+}
+
+__device__ __forceinline__ float activate(uint32_t activation, float x) {
+  return activation == kGeluTanh ? gelu_tanh(x) : silu(x);
+}
+
+// activation(gate) * up of two values, which are rounded to bf16 before, as they are where they
+// pass through memory.
+__device__ __forceinline__ uint32_t gated_pair(uint32_t activation, float2 gate, float2 up) {
+  const float2 g = unpack_bf16(pack_bf16(gate.x, gate.y)), u = unpack_bf16(pack_bf16(up.x, up.y));
+  return pack_bf16(activate(activation, g.x) * u.x, activate(activation, g.y) * u.y);
+}
+
+}  // namespace ebb

@@ -1,0 +1,105 @@
+// What norms of the residual stream, and of what is added to it, have in common.
+#pragma once
+#include "../common/ptx.cuh"
+#include "../common/reduce.cuh"
+
+namespace ebb {
+
+// How a model's norms are computed.
+struct NormForm {
+  float eps;          // added to the mean of squares, or the variance
+  float from;         // what weights count from: 0 or 1
+  float delta_scale;  // what is added to the residual stream is multiplied by it
+  uint32_t layer;     // LayerNorm: the mean is subtracted first
+};
+static_assert(sizeof(NormForm) == 16);
+
+constexpr int kNormThreads = 256;
+
+// The first of a thread's 8 values in a row, of its vector `v`.
+__device__ __forceinline__ uint32_t norm_place(int v) {
+  return (v * kNormThreads + threadIdx.x) * 8;
+}
+
+__device__ __forceinline__ void unpack8(const uint4& words, float (&x)[8]) {
+  const uint32_t w[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+  for (int k = 0; k < 4; k++) {
+    const float2 f = unpack_bf16(w[k]);
+    x[2 * k] = f.x;
+    x[2 * k + 1] = f.y;
+  }
+}
+
+// 8 values of a tensor that no kernel writes.
+__device__ __forceinline__ void load_weights8(const bf16* from, float (&x)[8]) {
+  unpack8(__ldg(reinterpret_cast<const uint4*>(from)), x);
+}
+
+// What is added to the residual stream, with a bias if there is one.
+__device__ __forceinline__ void load_delta8(const bf16* from, const bf16* bias, float (&x)[8]) {
+  unpack8(*reinterpret_cast<const uint4*>(from), x);
+  if (!bias) return;
+  float b[8];
+  load_weights8(bias, b);
+#pragma unroll
+  for (int k = 0; k < 8; k++) x[k] += b[k];
+}
+
+// What a row's values are to be multiplied with; their mean is subtracted from them first, if it
+// must be. A thread has Vectors x 8 values, zero beyond the row.
+template <int Vectors>
+__device__ __forceinline__ float inverse_root(const NormForm& form, uint32_t hidden,
+                                              float (&x)[Vectors][8], float* scratch) {
+  if (form.layer) {
+    float sum = 0.f;
+#pragma unroll
+    for (int v = 0; v < Vectors; v++) {
+#pragma unroll
+      for (int k = 0; k < 8; k++) sum += x[v][k];
+    }
+    const float mean = cta_sum<kNormThreads / 32>(sum, scratch) / hidden;
+#pragma unroll
+    for (int v = 0; v < Vectors; v++) {
+      if (norm_place(v) >= hidden) continue;
+#pragma unroll
+      for (int k = 0; k < 8; k++) x[v][k] -= mean;
+    }
+  }
+  float square = 0.f;
+#pragma unroll
+  for (int v = 0; v < Vectors; v++) {
+#pragma unroll
+    for (int k = 0; k < 8; k++) square += x[v][k] * x[v][k];
+  }
+  return rsqrtf(cta_sum<kNormThreads / 32>(square, scratch) / hidden + form.eps);
+}
+
+// x * inverse * weight + bias; without a bias where that is null.
+__device__ __forceinline__ void scale8(const NormForm& form, float inverse,
+                                       const float (&weight)[8], const bf16* bias, float (&x)[8]) {
+#pragma unroll
+  for (int k = 0; k < 8; k++) x[k] = x[k] * inverse * (form.from + weight[k]);
+  if (!bias) return;
+  float b[8];
+  load_weights8(bias, b);
+#pragma unroll
+  for (int k = 0; k < 8; k++) x[k] += b[k];
+}
+
+__device__ __forceinline__ void load8(const float* from, float (&x)[8]) {
+  *reinterpret_cast<float4*>(&x[0]) = *reinterpret_cast<const float4*>(from);
+  *reinterpret_cast<float4*>(&x[4]) = *reinterpret_cast<const float4*>(from + 4);
+}
+
+__device__ __forceinline__ void store8(float* to, const float (&x)[8]) {
+  *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(&x[0]);
+  *reinterpret_cast<float4*>(to + 4) = *reinterpret_cast<const float4*>(&x[4]);
+}
+
+__device__ __forceinline__ void store8(bf16* to, const float (&x)[8]) {
+  *reinterpret_cast<uint4*>(to) = make_uint4(pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]),
+                                             pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7]));
+}
+
+}  // namespace ebb
