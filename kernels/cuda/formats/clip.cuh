@@ -66,8 +66,8 @@ __device__ __forceinline__ void count_codes(uint4 v, uint32_t (&counts)[4]) {
 // where their levels begin is in `s.sums` then. `scratch` is shared memory for half a byte a code,
 // and 16 bytes a column: codes pass there to the threads of their column, 64 each.
 template <int HeadDim, bool Keys, class Chosen>
-__device__ __forceinline__ void choose_windows(const Codes& q, uint8_t* scratch, PageShared& s,
-                                               Chosen chosen) {
+__device__ __forceinline__ void choose_windows(const Codes& q, uint8_t* scratch,
+                                               SharedOf<HeadDim>& s, Chosen chosen) {
   using F = Fragments<HeadDim, Keys>;
   constexpr uint32_t kRows = Keys ? 128 : HeadDim, kStride = kRows / 2 + 16,
                      kShare = F::kThreads / F::kColumns;
@@ -91,9 +91,10 @@ __device__ __forceinline__ void choose_windows(const Codes& q, uint8_t* scratch,
       reinterpret_cast<const uint4*>(scratch + column * kStride + tid % kShare * 32);
   count_codes(codes[0], counts);
   count_codes(codes[1], counts);
-  if (kShare == 2) {
 #pragma unroll
-    for (int k = 0; k < 4; k++) counts[k] += __shfl_xor_sync(~0u, counts[k], 1);
+  for (uint32_t mask = 1; mask < kShare; mask *= 2) {
+#pragma unroll
+    for (int k = 0; k < 4; k++) counts[k] += __shfl_xor_sync(~0u, counts[k], mask);
   }
   if (tid % kShare == 0 && chosen(column)) {
     uint32_t least = ~0u, best = 0;

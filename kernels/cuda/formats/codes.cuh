@@ -143,11 +143,19 @@ template <int HeadDim, bool Keys>
 struct Fragments {
   static constexpr int kThreads = 2 * HeadDim, kWarps = kThreads / 32;
   static constexpr int kColumns = Keys ? HeadDim : 128;
-  static constexpr int kTiles = kColumns / 16;  // of a row tile
-  static_assert(8 % kTiles == 0);
-  __device__ __forceinline__ static uint32_t column_tile(int i) { return i % kTiles; }
+  static constexpr int kTiles = kColumns / 16;                 // of a row tile
+  static constexpr int kWarpTiles = kTiles < 8 ? kTiles : 8;   // of those, a warp's
+  static constexpr uint32_t kTileWarps = kTiles / kWarpTiles;  // warps of a row tile
+  static_assert(8 % kWarpTiles == 0 && kTiles % kWarpTiles == 0);
+  // First of the warp's column tiles.
+  __device__ __forceinline__ static uint32_t first_tile() {
+    return kTileWarps == 1 ? 0 : threadIdx.x / 32 % kTileWarps * kWarpTiles;
+  }
+  __device__ __forceinline__ static uint32_t column_tile(int i) {
+    return first_tile() + i % kWarpTiles;
+  }
   __device__ __forceinline__ static uint32_t row_tile(int i) {
-    return threadIdx.x / 32 * (8 / kTiles) + i / kTiles;
+    return threadIdx.x / 32 / kTileWarps * (8 / kWarpTiles) + i / kWarpTiles;
   }
   __device__ __forceinline__ static uint32_t column(int i, int h) {
     return 16 * column_tile(i) + 8 * h + 2 * (threadIdx.x % 4);

@@ -26,19 +26,31 @@ struct DequantiseParams {
 };
 static_assert(sizeof(DequantiseParams) == 80);
 
+// What knows heads of more than 128 channels: of formats with a dense plane of codes.
+struct PlaneDequantiserOf {
+  template <class Codec>
+  static constexpr bool kIsPlane = std::is_same<Codec, PlaneDequantiser<false>>::value ||
+                                   std::is_same<Codec, PlaneDequantiser<true>>::value;
+  template <PageFormat F>
+  using type = std::conditional_t<kIsPlane<typename Format<F>::Dequantiser>,
+                                  typename Format<F>::Dequantiser, void>;
+};
+
 // A record of any format below 16 bit to staged rows.
 template <int HeadDim, bool Keys>
 __device__ __forceinline__ void dequantise_rows(const RecordBytes& src, uint32_t format,
-                                                uint8_t* staged, PageShared& s) {
+                                                uint8_t* staged, SharedOf<HeadDim>& s) {
   const Layout layout = layout_of(format);
-  with_codec<DequantiserOf, Keys>(format, [&](auto dequantiser) {
+  using Of = std::conditional_t<HeadDim <= 128, DequantiserOf, PlaneDequantiserOf>;
+  with_codec<Of, Keys>(format, [&](auto dequantiser) {
     decltype(dequantiser)::template read<HeadDim, Keys>(src, layout, staged, s);
   });
 }
 
 template <int HeadDim, bool Keys>
 __device__ __forceinline__ void dequantise_record(const DequantiseParams& p, uint8_t* shared,
-                                                  PageShared& s, uint32_t page, uint32_t head) {
+                                                  SharedOf<HeadDim>& s, uint32_t page,
+                                                  uint32_t head) {
   const KvPool& pool = p.pool;
   const DequantiseJob job = p.jobs[blockIdx.y];
   const uint32_t record = page * pool.kv_heads + head;
@@ -74,7 +86,7 @@ __device__ __forceinline__ void dequantise_record(const DequantiseParams& p, uin
 
 template <int HeadDim>
 __device__ __forceinline__ void dequantise_record_of(const DequantiseParams& p, uint8_t* shared) {
-  __shared__ PageShared s;
+  __shared__ SharedOf<HeadDim> s;
   const uint32_t side = blockIdx.x / p.pool.kv_heads, head = blockIdx.x - side * p.pool.kv_heads;
   if (side == 0) {
     dequantise_record<HeadDim, true>(p, shared, s, 2 * p.layer, head);
@@ -93,4 +105,8 @@ EBB_KERNEL(dequantise_pages_d64, ebb::DequantiseParams, 128, 8) {
 EBB_KERNEL(dequantise_pages_d128, ebb::DequantiseParams, 256, 4) {
   EBB_DYNAMIC_SHARED(shared);
   ebb::dequantise_record_of<128>(p, shared);
+}
+EBB_KERNEL(dequantise_pages_d256, ebb::DequantiseParams, 512, 1) {
+  EBB_DYNAMIC_SHARED(shared);
+  ebb::dequantise_record_of<256>(p, shared);
 }

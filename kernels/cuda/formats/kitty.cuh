@@ -7,21 +7,25 @@
 
 namespace ebb {
 
-// Adds up a value per column over the rows of a record into `s.sums`, from a value per thread and
-// column `(fragment of a row tile, h, e)`. The halves of a butterfly: each lane ends with an eighth
-// of its columns.
+// Columns of a thread: `(fragment of a row tile, h, e)`.
 template <int HeadDim>
-__device__ __forceinline__ void add_columns(uint32_t (&of_column)[HeadDim / 4], PageShared& s) {
-  const uint32_t lane = threadIdx.x % 32;
+constexpr int kThreadColumns = 4 * Fragments<HeadDim, true>::kWarpTiles;
+
+// Adds up a value per column over the rows of a record into `s.sums`, from a value per thread and
+// column. The halves of a butterfly: each lane ends with an eighth of its columns.
+template <int HeadDim>
+__device__ __forceinline__ void add_columns(uint32_t (&of_column)[kThreadColumns<HeadDim>],
+                                            SharedOf<HeadDim>& s) {
+  const uint32_t lane = threadIdx.x % 32, tile = Fragments<HeadDim, true>::first_tile();
   uint32_t first = 0;
-  int count = HeadDim / 4;
+  int count = kThreadColumns<HeadDim>;
 #pragma unroll
   for (int mask = 16; mask >= 4; mask /= 2) {
     count /= 2;
     const bool upper = lane & mask;
     first += upper ? count : 0;
 #pragma unroll
-    for (int i = 0; i < HeadDim / 8; i++) {
+    for (int i = 0; i < kThreadColumns<HeadDim> / 2; i++) {
       if (i >= count) continue;
       const uint32_t send = upper ? of_column[i] : of_column[i + count];
       const uint32_t keep = upper ? of_column[i + count] : of_column[i];
@@ -29,16 +33,16 @@ __device__ __forceinline__ void add_columns(uint32_t (&of_column)[HeadDim / 4], 
     }
   }
 #pragma unroll
-  for (int i = 0; i < HeadDim / 32; i++) {
+  for (int i = 0; i < kThreadColumns<HeadDim> / 8; i++) {
     const uint32_t c = first + i;
-    atomicAdd(&s.sums[c / 4 * 16 + c / 2 % 2 * 8 + 2 * (lane % 4) + c % 2], of_column[i]);
+    atomicAdd(&s.sums[(tile + c / 4) * 16 + c / 2 % 2 * 8 + 2 * (lane % 4) + c % 2], of_column[i]);
   }
 }
 
 // Ranks of the `boosted` first channels into `s.rank`; `before(a, b)`: whether channel a ranks
 // before b. Clears and uses `s.louder`.
 template <int HeadDim, class Before>
-__device__ __forceinline__ void rank_by(uint32_t boosted, PageShared& s, Before before) {
+__device__ __forceinline__ void rank_by(uint32_t boosted, SharedOf<HeadDim>& s, Before before) {
   // Two threads a channel.
   const uint32_t tid = threadIdx.x, channel = tid % HeadDim, part = tid / HeadDim * (HeadDim / 2);
   uint32_t louder = 0;
@@ -56,7 +60,8 @@ __device__ __forceinline__ void rank_by(uint32_t boosted, PageShared& s, Before 
 // In exact integers, so that no order matters: with N the tokens below zero, loudness is 15 z
 // (128 - 2 |N|) + R (sum c - 2 sum over N c).
 template <int HeadDim>
-__device__ __forceinline__ void rank_channels(const Codes& q, uint32_t boosted, PageShared& s) {
+__device__ __forceinline__ void rank_channels(const Codes& q, uint32_t boosted,
+                                              SharedOf<HeadDim>& s) {
   using F = Fragments<HeadDim, true>;
   const uint32_t tid = threadIdx.x;
   if (tid < HeadDim) {
@@ -68,7 +73,7 @@ __device__ __forceinline__ void rank_channels(const Codes& q, uint32_t boosted, 
   }
   __syncthreads();
   // Sum of codes, of codes below zero, and tokens below zero: at most 1920, 1920 and 128.
-  uint32_t of_column[HeadDim / 4] = {};
+  uint32_t of_column[kThreadColumns<HeadDim>] = {};
 #pragma unroll
   for (int i = 0; i < 8; i++) {
 #pragma unroll
@@ -80,7 +85,7 @@ __device__ __forceinline__ void rank_channels(const Codes& q, uint32_t boosted, 
 #pragma unroll
         for (int r = 0; r < 2; r++) {
           const uint32_t code = q[i][h] >> (16 * e + 8 * r) & 0xff;
-          of_column[F::column_tile(i) * 4 + 2 * h + e] +=
+          of_column[i % F::kWarpTiles * 4 + 2 * h + e] +=
               code | (code < first ? code << 11 | 1u << 22 : 0u);
         }
       }
@@ -112,7 +117,7 @@ __device__ __forceinline__ uint64_t bf16_magnitude(uint32_t bits) {
 // Ranks of the `boosted` loudest channels of the staged rows from token `first` on, into `s.rank`.
 template <int HeadDim>
 __device__ __forceinline__ void rank_rows(const uint8_t* staged, uint32_t first, uint32_t boosted,
-                                          PageShared& s) {
+                                          SharedOf<HeadDim>& s) {
   const uint32_t tid = threadIdx.x;
   __syncthreads();  // `s.loudness` may still be read.
   if (tid < HeadDim) {
@@ -129,7 +134,7 @@ __device__ __forceinline__ void rank_rows(const uint8_t* staged, uint32_t first,
 
 // Ranks by 128 bits: `s.loudness` and `s.loudness_low`.
 template <int HeadDim>
-__device__ __forceinline__ void rank_wide(uint32_t boosted, PageShared& s) {
+__device__ __forceinline__ void rank_wide(uint32_t boosted, SharedOf<HeadDim>& s) {
   __syncthreads();
   const int64_t mine = s.loudness[threadIdx.x % HeadDim];
   const uint64_t low = s.loudness_low[threadIdx.x % HeadDim];
@@ -142,19 +147,20 @@ __device__ __forceinline__ void rank_wide(uint32_t boosted, PageShared& s) {
 // Ranks of the channels of a 4-bit page with the greatest variance: R^2 (128 sum c^2 - (sum c)^2),
 // below 2^103.
 template <int HeadDim>
-__device__ __forceinline__ void rank_by_variance(const Codes& q, uint32_t boosted, PageShared& s) {
+__device__ __forceinline__ void rank_by_variance(const Codes& q, uint32_t boosted,
+                                                 SharedOf<HeadDim>& s) {
   using F = Fragments<HeadDim, true>;
   const uint32_t tid = threadIdx.x;
   if (tid < HeadDim) s.sums[tid] = 0;
   __syncthreads();
   // Sums of codes and of squares: at most 1920 and 28800.
-  uint32_t of_column[HeadDim / 4] = {};
+  uint32_t of_column[kThreadColumns<HeadDim>] = {};
 #pragma unroll
   for (int i = 0; i < 8; i++) {
 #pragma unroll
     for (int k = 0; k < 8; k++) {
       const uint32_t code = q[i][k / 4] >> (8 * (k % 4)) & 0xff;
-      of_column[F::column_tile(i) * 4 + k / 2] += code | code * code << 11;
+      of_column[i % F::kWarpTiles * 4 + k / 2] += code | code * code << 11;
     }
   }
   add_columns<HeadDim>(of_column, s);
@@ -171,7 +177,7 @@ __device__ __forceinline__ void rank_by_variance(const Codes& q, uint32_t booste
 
 // Ranks of channels drawn from the page's metadata: FNV-1a of it, then SplitMix64.
 template <int HeadDim>
-__device__ __forceinline__ void rank_at_random(uint32_t boosted, PageShared& s) {
+__device__ __forceinline__ void rank_at_random(uint32_t boosted, SharedOf<HeadDim>& s) {
   const uint8_t* const meta = reinterpret_cast<const uint8_t*>(s.meta);
   if (threadIdx.x < HeadDim) {
     uint64_t x = 0xcbf29ce484222325u;
@@ -198,14 +204,16 @@ __device__ __forceinline__ uint32_t rank_mask(const uint8_t* rank, int i, int h,
 // `w` of 4 D bytes.
 template <int HeadDim, class Visit>
 __device__ __forceinline__ void for_slab_word(uint32_t w, Visit visit) {
-  constexpr uint32_t kVector = HeadDim / 32;  // words that a lane has side by side: all of them
-  const uint32_t lane = w / kVector, word = w % kVector, g = lane / 4, t = lane % 4;
+  // Words that a lane has side by side, and column tiles of the slab.
+  constexpr uint32_t kVector = HeadDim < 128 ? 2 : 4, kTiles = HeadDim > 128 ? HeadDim / 128 : 1;
+  const uint32_t lane = w / kVector % 32, word = w / (32 * kVector) * kVector + w % kVector,
+                 g = lane / 4, t = lane % 4;
 #pragma unroll
   for (uint32_t k = 0; k < 16; k++) {
     const uint32_t e = k / 8, h = k / 4 % 2, odd = k / 2 % 2, r = k % 2, f = 2 * word + odd;
     // A slab of 8 columns has row tiles in place of column halves.
-    const uint32_t token = (HeadDim == 64 ? 32 * f + 16 * h : 16 * f) + g + 8 * r;
-    const uint32_t rank = 2 * t + e + (HeadDim == 64 ? 0 : 8 * h);
+    const uint32_t token = (HeadDim == 64 ? 32 * f + 16 * h : 16 * (f / kTiles)) + g + 8 * r;
+    const uint32_t rank = 2 * t + e + (HeadDim == 64 ? 0 : 8 * h) + 16 * (f % kTiles);
     visit(token, rank, 16 * e + 8 * h + 4 * odd + 2 * r);
   }
 }

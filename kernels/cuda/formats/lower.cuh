@@ -11,7 +11,7 @@ namespace ebb {
 // per token, whose levels are all of one width and not clipped.
 template <int HeadDim, bool Keys, bool ByRow = false>
 __device__ __forceinline__ void lower_page(uint32_t from, uint32_t to, bool clipped,
-                                           uint8_t* scratch, PageShared& s, Codes& q) {
+                                           uint8_t* scratch, SharedOf<HeadDim>& s, Codes& q) {
   using F = Fragments<HeadDim, Keys>;
   if (from == to) return;
   if (from == (ByRow ? kInt8t : kInt8)) {

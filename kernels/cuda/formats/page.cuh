@@ -13,7 +13,9 @@ __device__ __forceinline__ uint32_t dense_bytes(const Layout& layout) {
 
 // Shared memory of a record: staged rows, then what find_ranges needs. The high bits of boosted
 // channels take the staged rows' place.
-constexpr uint32_t page_shared_bytes(int head_dim) { return 256 * head_dim + kPartialBytes; }
+constexpr uint32_t page_shared_bytes(int head_dim) {
+  return 256 * head_dim + partial_bytes(head_dim);
+}
 
 // Brings 16-bit rows to shared memory; `at(token, byte of the row)` is where they lie.
 template <int HeadDim, class At>
@@ -35,7 +37,7 @@ __device__ __forceinline__ void stage_rows(uint8_t* staged, At at) {
 // `s.meta` and, of kitty, ranks to `s.old_rank`. `ByRow`: keys per token.
 template <int HeadDim, bool Keys, bool ByRow = false>
 __device__ __forceinline__ void read_page(const RecordBytes& src, const Layout& layout,
-                                          uint8_t* scratch, PageShared& s, Codes& q) {
+                                          uint8_t* scratch, SharedOf<HeadDim>& s, Codes& q) {
   constexpr uint32_t kMeta = 4 * (ByRow ? 128 : Fragments<HeadDim, Keys>::kColumns),
                      kPlane = 32 * HeadDim;
   const uint32_t tid = threadIdx.x;
@@ -59,7 +61,8 @@ __device__ __forceinline__ void read_page(const RecordBytes& src, const Layout& 
 // Writes a page whose metadata, and ranks, are in `s`.
 template <int HeadDim, bool Keys, bool ByRow = false>
 __device__ __forceinline__ void write_page(const RecordBytes& dst, const Layout& layout,
-                                           uint8_t* scratch, const PageShared& s, const Codes& q) {
+                                           uint8_t* scratch, const SharedOf<HeadDim>& s,
+                                           const Codes& q) {
   constexpr uint32_t kMeta = 4 * (ByRow ? 128 : Fragments<HeadDim, Keys>::kColumns),
                      kPlane = 32 * HeadDim;
   const uint32_t tid = threadIdx.x;
@@ -85,7 +88,7 @@ __device__ __forceinline__ void write_page(const RecordBytes& dst, const Layout&
 // 8-bit codes of the rows that are staged in `scratch`, which keeps them. False if they have none;
 // then thread 0 has the failure.
 template <int HeadDim, bool Keys>
-__device__ __forceinline__ bool quantise_to_8(uint8_t* scratch, PageShared& s, Codes& q,
+__device__ __forceinline__ bool quantise_to_8(uint8_t* scratch, SharedOf<HeadDim>& s, Codes& q,
                                               uint64_t& failure) {
   uint16_t* const partials = reinterpret_cast<uint16_t*>(scratch + 256 * HeadDim);
   if (!find_ranges<HeadDim, Keys>(scratch, partials, s, 255.f, failure)) return false;

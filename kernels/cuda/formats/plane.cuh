@@ -6,7 +6,7 @@ namespace ebb {
 
 // Zeros and steps of the groups of the page whose metadata, and ranks, are in `s`.
 template <int HeadDim, bool Keys, bool ByRow>
-__device__ __forceinline__ void find_steps(const Layout& layout, PageShared& s) {
+__device__ __forceinline__ void find_steps(const Layout& layout, SharedOf<HeadDim>& s) {
   constexpr uint32_t kGroups = ByRow ? 128 : Fragments<HeadDim, Keys>::kColumns;
   const uint32_t c = threadIdx.x;
   if (c < kGroups) {
@@ -20,7 +20,8 @@ __device__ __forceinline__ void find_steps(const Layout& layout, PageShared& s) 
 
 // Values of codes to staged rows, bf16.
 template <int HeadDim, bool Keys, bool ByRow>
-__device__ __forceinline__ void dequantise(const Codes& q, const PageShared& s, uint8_t* staged) {
+__device__ __forceinline__ void dequantise(const Codes& q, const SharedOf<HeadDim>& s,
+                                           uint8_t* staged) {
   using F = Fragments<HeadDim, Keys>;
   const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -55,7 +56,7 @@ struct PlaneDequantiser {
 
   template <int HeadDim, bool Keys>
   __device__ __forceinline__ static void read(const RecordBytes& src, const Layout& layout,
-                                              uint8_t* staged, PageShared& s) {
+                                              uint8_t* staged, SharedOf<HeadDim>& s) {
     Codes q;
     read_page<HeadDim, Keys, ByToken>(src, layout, staged, s, q);
     find_steps<HeadDim, Keys, ByToken>(layout, s);

@@ -6,22 +6,29 @@
 namespace ebb {
 
 // What the threads of a record share besides the staged rows.
-struct PageShared {
-  alignas(16) uint16_t meta[256];  // zeros, then ranges, fp16
-  float zero[128];                 // by group
-  float scale[128];                // by group: steps per unit when quantising, a step when decoding
+template <int Groups>
+struct PageSharedOf {
+  alignas(16) uint16_t meta[2 * Groups];  // zeros, then ranges, fp16
+  float zero[Groups];                     // by group
+  float scale[Groups];  // by group: steps per unit when quantising, a step when decoding
   // 2 * group + what is wrong with it, of the first group that has no codes; or kSound
   uint32_t bad_group;
   uint32_t bad_element;
   // Kitty's ranking (formats/kitty/rank.rs).
-  alignas(16) uint8_t rank[128];  // among the boosted channels, or their number
-  uint8_t old_rank[128];
-  uint8_t first_positive[128];
-  uint32_t sums[128];
-  uint32_t louder[128];
-  int64_t loudness[128];
-  uint64_t loudness_low[128];  // below it, where 64 bits are too few
+  alignas(16) uint8_t rank[Groups];  // among the boosted channels, or their number
+  uint8_t old_rank[Groups];
+  uint8_t first_positive[Groups];
+  uint32_t sums[Groups];
+  uint32_t louder[Groups];
+  int64_t loudness[Groups];
+  uint64_t loudness_low[Groups];  // below it, where 64 bits are too few
 };
+// A group is a channel, or one of 128 tokens.
+constexpr int groups_max(int head_dim) { return head_dim > 128 ? head_dim : 128; }
+template <int HeadDim>
+using SharedOf = PageSharedOf<groups_max(HeadDim)>;
+// Of heads of up to 128 channels.
+using PageShared = PageSharedOf<128>;
 constexpr uint32_t kSound = ~0u;
 // bf16 magnitudes from here on are beyond fp16, or not finite.
 constexpr uint32_t kBeyondFp16 = 0x4780;
@@ -58,14 +65,16 @@ __device__ __forceinline__ uint32_t staged_bits(const uint8_t* staged, uint32_t 
 __device__ __forceinline__ float widen_bf16(uint32_t bits) { return __uint_as_float(bits << 16); }
 
 constexpr uint32_t kPartsMax = 16;  // partial minima of a group
-constexpr uint32_t kPartialBytes = 2 * kPartsMax * 128 * 2;
+constexpr uint32_t partial_bytes(int head_dim) { return 2 * kPartsMax * groups_max(head_dim) * 2; }
+// Of heads of up to 128 channels.
+constexpr uint32_t kPartialBytes = partial_bytes(128);
 
 // Zeros and ranges of the staged rows, of channels or of tokens, into `s`, with steps for `levels`.
-// False if there are none; then thread 0 has the failure. `partials` are kPartialBytes of shared
+// False if there are none; then thread 0 has the failure. `partials` are partial_bytes of shared
 // memory.
 template <int HeadDim, bool ByChannel>
 __device__ __forceinline__ bool find_ranges(const uint8_t* staged, uint16_t* partials,
-                                            PageShared& s, float levels, uint64_t& failure) {
+                                            SharedOf<HeadDim>& s, float levels, uint64_t& failure) {
   constexpr uint32_t kGroups = ByChannel ? HeadDim : 128, kParts = ByChannel ? 16 : HeadDim / 32;
   uint16_t* const lows = partials;
   uint16_t* const highs = partials + kParts * kGroups;
@@ -165,8 +174,8 @@ __device__ __forceinline__ float2 of_groups(const float* groups, int i, int h, i
 // Codes of the staged rows, with the zeros and steps of find_ranges. `ByRow`: of keys per token.
 // `High`: the higher bytes of codes of 16 bits.
 template <int HeadDim, bool Keys, bool ByRow = false, bool High = false>
-__device__ __forceinline__ void quantise(const uint8_t* staged, const PageShared& s, float levels,
-                                         Codes& q) {
+__device__ __forceinline__ void quantise(const uint8_t* staged, const SharedOf<HeadDim>& s,
+                                         float levels, Codes& q) {
   using F = Fragments<HeadDim, Keys>;
   const uint32_t lane = threadIdx.x % 32, base = smem_address(staged);
 #pragma unroll

@@ -14,7 +14,7 @@ namespace ebb {
 // A page to a format of other codes, which this kernel writes. `ByRow`: to keys per token.
 template <int HeadDim, bool Keys, bool ByRow = false>
 __device__ __forceinline__ void rewrite(const ShrinkParams& p, const ShrinkRecord<HeadDim>& shrink,
-                                        uint8_t* shared, PageShared& s) {
+                                        uint8_t* shared, SharedOf<HeadDim>& s) {
   const PageAtLevel& from = shrink.from;
   const PageAtLevel& to = shrink.to;
   Codes q;
@@ -44,7 +44,7 @@ __device__ __forceinline__ void rewrite(const ShrinkParams& p, const ShrinkRecor
 template <int HeadDim, bool Keys>
 __device__ __forceinline__ void transcode(const ShrinkParams& p,
                                           const ShrinkRecord<HeadDim>& shrink, uint8_t* shared,
-                                          PageShared& s) {
+                                          SharedOf<HeadDim>& s) {
   const PageAtLevel& from = shrink.from;
   const PageAtLevel& to = shrink.to;
   if (from.format == to.format) {
@@ -64,7 +64,7 @@ __device__ __forceinline__ void transcode(const ShrinkParams& p,
 
 template <int HeadDim>
 __device__ __forceinline__ void transcode_record(const ShrinkParams& p, uint8_t* shared) {
-  __shared__ PageShared s;
+  __shared__ SharedOf<HeadDim> s;
   with_record<HeadDim>(p, [&](const ShrinkRecord<HeadDim>& shrink, auto keys) {
     transcode<HeadDim, decltype(keys)::value>(p, shrink, shared, s);
   });
@@ -79,4 +79,8 @@ EBB_KERNEL(transcode_d64, ebb::ShrinkParams, 128, 8) {
 EBB_KERNEL(transcode_d128, ebb::ShrinkParams, 256, 4) {
   EBB_DYNAMIC_SHARED(shared);
   ebb::transcode_record<128>(p, shared);
+}
+EBB_KERNEL(transcode_d256, ebb::ShrinkParams, 512, 1) {
+  EBB_DYNAMIC_SHARED(shared);
+  ebb::transcode_record<256>(p, shared);
 }

@@ -145,14 +145,17 @@ impl Codecs {
                 "a KV cache of {head_dim} channels a head that shrinks"
             )));
         }
-        let shared = 256 * head_dim + 8192; // page_shared_bytes of formats/page.cuh
+        // page_shared_bytes of formats/page.cuh
+        let shared = 256 * head_dim + 64 * head_dim.max(128);
         let [transcode, encode, dequantise] = match head_dim {
             64 => ["transcode_d64", "encode_pages_d64", "dequantise_pages_d64"],
-            _ => [
+            128 => [
                 "transcode_d128",
                 "encode_pages_d128",
                 "dequantise_pages_d128",
             ],
+            // `supports` lets no page be encoded.
+            _ => ["transcode_d256", "", "dequantise_pages_d256"],
         };
         let encode = tables::encodes(layout).then(|| device.kernel(encode, shared));
         let most = Most::of(frames, scratch);

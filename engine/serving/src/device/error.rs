@@ -34,8 +34,8 @@ pub enum DeviceError {
     },
     /// Pages that the device has no kernels for.
     #[error(
-        "{device} has no kernels for a KV cache of {head_dim} channels a head that shrinks, only \
-         of 64 and 128; use --device cpu"
+        "{device} has no kernels for a KV cache of {head_dim} channels a head that shrinks to such \
+         formats, only of 64 and 128, and of 256 to those of the ladders; use --device cpu"
     )]
     Pages {
         /// The device.

@@ -98,6 +98,7 @@ impl CudaBackend {
 mod tests {
     use super::*;
     use crate::formats::FormatId;
+    use crate::formats::gpu::Writer;
     use crate::kv::{KvGeometry, Side};
 
     #[test]
@@ -120,6 +121,12 @@ mod tests {
                     "{format}"
                 );
             }
+            // Wider heads have those of the ladders.
+            assert_eq!(
+                CudaBackend::supports(&layout(256, *format)),
+                format.gpu_writer() == Writer::Transcode,
+                "{format}"
+            );
         }
         assert!(!CudaBackend::supports(&layout(96, FormatId::Int8)));
         assert!(!CudaBackend::supports(&layout(32, FormatId::Polar44)));

@@ -24,9 +24,15 @@ pub(super) struct PageAtLevel {
 }
 const _: () = assert!(size_of::<PageAtLevel>() == 16);
 
-/// Whether the device has a codec for every page of a layout.
+/// Whether the device has a codec for every page of a layout: of heads of 256 channels, for those
+/// of the ladders alone.
 pub(in crate::cuda) fn supports(layout: &KvLayout) -> bool {
-    layout.levels() == 1 || matches!(layout.geometry().head_dim, 64 | 128)
+    match layout.geometry().head_dim {
+        _ if layout.levels() == 1 => true,
+        64 | 128 => true,
+        256 => !encodes(layout),
+        _ => false,
+    }
 }
 
 /// Whether a layout has pages that encode.cu writes.
