@@ -9,7 +9,7 @@ namespace ebb {
 struct RouteParams {
   const float* products;   // [rows][experts]
   const bf16* bias;        // [experts] of the products, or null
-  const bf16* correction;  // [experts] for the choice alone, or null
+  const bf16* correction;  // [2][experts] for the choice alone: rounded, and what is left; or null
   uint32_t* chosen;        // [rows][per_token]: experts, the best first
   float* weights;          // [rows][per_token]
   uint32_t rows;
@@ -84,7 +84,9 @@ __device__ __forceinline__ void route(const RouteParams& p, uint32_t row, float*
   }
   __syncwarp();
   auto of_choice = [&](uint32_t e) {
-    return scores[e] + (p.correction ? __bfloat162float(p.correction[e]) : 0.f);
+    if (!p.correction) return scores[e];
+    return scores[e] +
+           (__bfloat162float(p.correction[e]) + __bfloat162float(p.correction[p.experts + e]));
   };
   uint32_t out = 0;
   if (p.groups > 0) {

@@ -111,7 +111,7 @@ pub(super) struct ExpertWeights {
     pub(super) router: DeviceBuffer<bf16>,
     /// `[experts]`.
     pub(super) router_bias: Option<DeviceBuffer<bf16>>,
-    /// `[experts]`.
+    /// `[2][experts]`: rounded, and what that leaves.
     pub(super) correction: Option<DeviceBuffer<bf16>>,
     /// `[hidden]`: what scores the shared expert.
     pub(super) score: Option<DeviceBuffer<bf16>>,

@@ -71,7 +71,8 @@ pub enum LayerTensor {
     Router,
     /// `[experts]`, only with `router_bias`.
     RouterBias,
-    /// `[experts]`, only with a correction of the router's scores.
+    /// `[2][experts]`, only with a correction of the router's scores: rounded, and what that leaves.
+    /// Scores differ by less than bf16 can tell corrections apart.
     RouterCorrection,
     /// `[experts][intermediate][hidden]`.
     ExpertGate,
@@ -249,7 +250,8 @@ impl LayerTensor {
             }
             Self::Down | Self::SharedDown => vec![hidden, intermediate],
             Self::Router => vec![experts, hidden],
-            Self::RouterBias | Self::RouterCorrection => vec![experts],
+            Self::RouterBias => vec![experts],
+            Self::RouterCorrection => vec![2, experts],
             Self::ExpertGate | Self::ExpertUp => vec![experts, inner, hidden],
             Self::ExpertDown => vec![experts, hidden, inner],
             Self::ExpertGateBias | Self::ExpertUpBias => vec![experts, inner],

@@ -9,6 +9,7 @@ use ebb_kernels::weight_formats::{Codes, PackedRows, WeightFormat};
 
 use super::error::Refusal;
 use super::families::StoredTensor;
+use super::gguf::{GgmlType, dequantize};
 
 /// The most layers accepted; the deepest published models have some 130.
 const MAX_LAYERS: usize = 4096;
@@ -155,6 +156,41 @@ pub(super) fn fill_rows<E: From<Refusal>>(
     Ok(())
 }
 
+/// Fills rows of a tensor that has two of them for a stored vector: rounded to bf16, and what that
+/// leaves. `data` is encoded as `kind`.
+pub(super) fn fill_halves(
+    file_name: &str,
+    (kind, data): (GgmlType, &[u8]),
+    first_row: usize,
+    out: &mut [bf16],
+) -> Result<(), Refusal> {
+    let exact: Vec<f32> = match kind {
+        GgmlType::F32 => {
+            let numbers = data.as_chunks().0.iter();
+            numbers.map(|bytes| f32::from_le_bytes(*bytes)).collect()
+        }
+        _ => {
+            let count = data.len() / kind.block_bytes() * kind.block_elements();
+            let mut rounded = vec![bf16::ZERO; count];
+            dequantize(kind, data, &mut rounded);
+            rounded.iter().map(|value| value.to_f32()).collect()
+        }
+    };
+    if !exact.iter().all(|value| value.is_finite()) {
+        return Err(Refusal::NotFinite(file_name.to_owned()));
+    }
+    for (row, out) in (first_row..).zip(out.chunks_exact_mut(exact.len())) {
+        for (out, exact) in out.iter_mut().zip(&exact) {
+            let rounded = bf16::from_f32(*exact);
+            *out = match row {
+                0 => rounded,
+                _ => bf16::from_f32(exact - rounded.to_f32()),
+            };
+        }
+    }
+    Ok(())
+}
+
 /// Refuses packed rows of `inputs` weights that are not all finite in bf16.
 pub(super) fn check_packed(
     file_name: &str,
@@ -200,6 +236,27 @@ mod tests {
     use ebb_kernels::model::{LayerTensor, Rope, UniformModel};
 
     use super::*;
+
+    #[test]
+    fn halves_add_up_to_what_is_stored() {
+        let exact = [5.4321f32, -0.001_234_5, 0.0];
+        let bytes: Vec<u8> = exact.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let mut out = [bf16::ZERO; 6];
+        fill_halves("bias", (GgmlType::F32, &bytes), 0, &mut out).expect("finite");
+        for (index, exact) in exact.into_iter().enumerate() {
+            let sum = out[index].to_f32() + out[index + 3].to_f32();
+            assert!(
+                (sum - exact).abs() <= exact.abs() * 2f32.powi(-16),
+                "{sum} {exact}"
+            );
+        }
+        let mut rest = [bf16::ZERO; 3];
+        fill_halves("bias", (GgmlType::F32, &bytes), 1, &mut rest).expect("finite");
+        assert_eq!(rest, out[3..]);
+        let nan = f32::NAN.to_le_bytes();
+        let refused = fill_halves("bias", (GgmlType::F32, &nan), 0, &mut out[..1]);
+        assert!(matches!(refused, Err(Refusal::NotFinite(_))));
+    }
 
     #[test]
     fn what_lies_in_one_tensor_is_read_with_the_last_of_it() {

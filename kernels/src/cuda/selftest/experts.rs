@@ -51,7 +51,7 @@ impl Layer {
         let router = matrix(1, hidden);
         let mut vector = |len: usize| rng.values(len, 0.5);
         Self {
-            router: [router, vector(experts), vector(experts)],
+            router: [router, vector(experts), vector(2 * experts)],
             score: vector(hidden),
             biases: [
                 vector(experts * inner),
@@ -93,7 +93,9 @@ impl Layer {
         let bias = |bias: &bf16| if spec.router_bias { bias.to_f64() } else { 0.0 };
         let scores = scores.map(|(row, own)| (dot(row, &x) + bias(own)) as f32);
         let mut scores: Vec<f32> = scores.collect();
-        let correction: Vec<f32> = correction.iter().map(|c| c.to_f32()).collect();
+        let (rounded, rest) = correction.split_at(spec.experts);
+        let correction = rounded.iter().zip(rest);
+        let correction: Vec<f32> = correction.map(|(a, b)| a.to_f32() + b.to_f32()).collect();
         let correction = spec.routing.correction.then_some(&correction[..]);
         let mut chosen = vec![Choice::default(); spec.per_token];
         route(spec, &mut scores, correction, &mut chosen);

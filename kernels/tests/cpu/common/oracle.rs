@@ -218,7 +218,11 @@ impl<W: WeightSource> Oracle<W> {
             scores.iter_mut().zip(bias).for_each(|(s, b)| *s += b);
         }
         let correction = match spec.routing.correction {
-            true => self.tensor(name(L::RouterCorrection)),
+            true => {
+                let both = self.tensor(name(L::RouterCorrection));
+                let (rounded, rest) = both.split_at(spec.experts);
+                rounded.iter().zip(rest).map(|(a, b)| a + b).collect()
+            }
             false => vec![0.0; spec.experts],
         };
         let weights = expert_weights(spec, &scores, &correction);

@@ -30,6 +30,8 @@ enum Layout {
     ByExpert,
     /// For each expert, rows of the parts in turn. Plain matrices are transposed.
     InTurn,
+    /// A vector that is one of two rows: rounded to bf16, and what that leaves.
+    InHalves,
 }
 
 /// Rows of a stored tensor that are neighbours in one of the model.
@@ -47,12 +49,16 @@ pub(crate) struct Run {
 impl StoredTensor {
     /// By itself.
     pub(crate) fn own(tensor: TensorName, name: impl Into<String>) -> Self {
+        let layout = match tensor {
+            TensorName::Layer(_, LayerTensor::RouterCorrection) => Layout::InHalves,
+            _ => Layout::Rows,
+        };
         Self {
             name: name.into(),
             parts: vec![tensor],
             tensor,
             interleaved: false,
-            layout: Layout::Rows,
+            layout,
         }
     }
 
@@ -140,7 +146,7 @@ impl StoredTensor {
         let outputs = |at: usize| self.parts.iter().map(|part| part.shape(spec)[at]).sum();
         match (self.layout, shape.len()) {
             (Layout::Rows, _) => shape[0] = outputs(0),
-            (Layout::OfEachExpert, _) => {
+            (Layout::OfEachExpert | Layout::InHalves, _) => {
                 shape.remove(0);
             }
             (Layout::ByExpert, _) | (Layout::InTurn, 2) => shape[1] = outputs(1),
@@ -195,7 +201,9 @@ impl StoredTensor {
                 let runs = rows.map(|row| run(name.clone(), before + row, 1, 1));
                 runs.collect()
             }
-            Layout::Rows => vec![run(name, first + self.first_row(spec), 1, count)],
+            Layout::Rows | Layout::InHalves => {
+                vec![run(name, first + self.first_row(spec), 1, count)]
+            }
             Layout::InTurn => {
                 let parts = self.parts.len();
                 let part = self.parts.iter().take_while(|p| **p != self.tensor).count();
@@ -219,6 +227,11 @@ impl StoredTensor {
                 runs
             }
         }
+    }
+
+    /// Whether the tensor has two rows for what is stored: rounded to bf16, and what that leaves.
+    pub(crate) fn is_in_halves(&self) -> bool {
+        self.layout == Layout::InHalves
     }
 
     /// Of a tensor whose outputs are columns of what is stored unless that is quantised: which of

@@ -15,7 +15,7 @@ use super::rope_scaling::is_rope_factors;
 use crate::model::error::{ModelError, Refusal};
 use crate::model::families::{GgufFamily, RowOrder, StoredTensor};
 use crate::model::tensors::{
-    TensorTable, TensorsInOne, check_packed, check_tensors, fill_rows, row_width,
+    TensorTable, TensorsInOne, check_packed, check_tensors, fill_halves, fill_rows, row_width,
 };
 
 /// The weights of a GGUF model, decoded or packed as they are read.
@@ -144,6 +144,10 @@ impl WeightSource for GgufWeights {
         let (tensor, first) = self.find(name)?;
         let (first_row, file_name) = (first_row + first, &tensor.name);
         let (kind, data) = (tensor.kind, self.file.data(tensor));
+        if (self.family.tensor)(name).is_in_halves() {
+            let read = fill_halves(file_name, (kind, data), first_row, out);
+            return read.map_err(|refusal| refusal.at(&self.path));
+        }
         if name.is_norm() && self.spec.norms.from_one {
             let read = fill_rows(file_name, out.len(), out, |_, values| {
                 weights_from_one(kind, data, values);

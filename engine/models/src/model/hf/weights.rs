@@ -22,7 +22,7 @@ use crate::model::error::{ModelError, Refusal};
 use crate::model::families::{Family, Run, StoredTensor};
 use crate::model::gguf::{GgmlType, dequantize};
 use crate::model::tensors::{
-    TensorTable, TensorsInOne, check_packed, check_tensors, fill_rows, row_width,
+    TensorTable, TensorsInOne, check_packed, check_tensors, fill_halves, fill_rows, row_width,
 };
 
 /// The weights of a Hugging Face directory, converted as they are read.
@@ -343,6 +343,18 @@ impl WeightSource for HfWeights {
                 _ => first_row,
             };
             return self.read_columns(&place.name, matrices, columns, first, out);
+        }
+        if place.is_in_halves() {
+            let stored = self.stored(&place.name)?;
+            let path = self.shards.path(stored);
+            let kind = kind(&place.name, stored).map_err(|refusal| refusal.at(path))?;
+            let read = fill_halves(
+                &place.name,
+                (kind, self.shards.data(stored)),
+                first_row,
+                out,
+            );
+            return read.map_err(|refusal| refusal.at(path));
         }
         // A vector counts as one row, but its values are what is interleaved.
         if let (Some(order), [_]) = (place.order(&self.spec), &shape[..]) {
