@@ -249,7 +249,7 @@ macro_rules! golden_models {
 
 golden_models!(
     cohere2, gemma2, gemma3_text, glm4, glm4_moe, gpt_oss, granite, granitemoe, llama, ministral,
-    mistral, mixtral, olmo2, olmo3, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, smollm3;
+    mistral, mixtral, olmo2, olmo3, phi3, phimoe, qwen2, qwen2_moe, qwen3, qwen3_moe, smollm3;
     heads_of_96_channels of "llama__d96";
     heads_of_256_channels of "gemma3_text__d256";
     phi3_with_long_rope of "phi3__longrope"

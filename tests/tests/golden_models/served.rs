@@ -200,6 +200,7 @@ served!(
     olmo2,
     olmo3,
     phi3,
+    phimoe,
     qwen2,
     qwen2_moe,
     qwen3,

@@ -38,7 +38,7 @@ pub struct KeyScales {
 
 /// What models with key scales may have beyond a plain layer. Channels that do not rotate in pairs
 /// across the halves of a head could not share a λ.
-pub(super) const KEY_SCALE_FEATURES: [Feature; 17] = [
+pub(super) const KEY_SCALE_FEATURES: [Feature; 18] = [
     Feature::NoRope,
     Feature::Scale,
     Feature::Window,
@@ -47,6 +47,7 @@ pub(super) const KEY_SCALE_FEATURES: [Feature; 17] = [
     Feature::WholeQkNorm,
     Feature::NormAfter,
     Feature::NormBoth,
+    Feature::Experts,
     Feature::ParallelMlp,
     Feature::GeluTanh,
     Feature::LayerNorm,

@@ -19,7 +19,11 @@ pub(super) static FAMILY: Family = Family {
         }"#,
     }],
     hf_spec: |config| {
-        let mut spec = config.uniform(&HfDefaults::default())?.spec();
+        let defaults = HfDefaults {
+            rope_base: Some(1_000_000.0),
+            ..HfDefaults::default()
+        };
+        let mut spec = config.uniform(&defaults)?.spec();
         config.put_windows(&mut spec, WindowRule::Always, |_| true)?;
         let experts = config.experts("intermediate_size", Routing::SOFTMAX_OF_CHOSEN)?;
         put_experts(&mut spec, &experts, |_| true);

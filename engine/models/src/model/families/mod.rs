@@ -42,6 +42,7 @@ families!(
     olmo2,
     olmo3,
     phi3,
+    phimoe,
     qwen2,
     qwen2_moe,
     qwen3,
