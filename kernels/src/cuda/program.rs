@@ -9,31 +9,7 @@ use super::params::GemmShape;
 use super::products::Products;
 use super::weights::Weights;
 use crate::model::ops::{Buffer, LinearName, Op as ModelOp, forward};
-use crate::model::{Activation, Feature, ModelSpec, NormKind, Norms, TensorName};
-
-/// What this backend computes beyond a plain layer.
-pub(super) const FEATURES: [Feature; 20] = [
-    Feature::NoRope,
-    Feature::PartialRope,
-    Feature::Scale,
-    Feature::Window,
-    Feature::Sinks,
-    Feature::SoftCap,
-    Feature::OutputBias,
-    Feature::WholeQkNorm,
-    Feature::NormAfter,
-    Feature::NormBoth,
-    Feature::Experts,
-    Feature::ParallelMlp,
-    Feature::GeluTanh,
-    Feature::LayerNorm,
-    Feature::NormBias,
-    Feature::NormFromOne,
-    Feature::EmbeddingMultiplier,
-    Feature::ResidualMultiplier,
-    Feature::LogitMultiplier,
-    Feature::LogitSoftCap,
-];
+use crate::model::{Activation, ModelSpec, NormKind, Norms, TensorName};
 
 /// One operation on all rows of a step. Weights are indices into [`Weights`]; the residual stream
 /// is f32, other buffers bf16.

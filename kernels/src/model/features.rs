@@ -52,6 +52,32 @@ pub enum Feature {
     Experts,
 }
 
+impl Feature {
+    /// What the CUDA backend computes.
+    pub const ON_GPU: [Self; 20] = [
+        Self::NoRope,
+        Self::PartialRope,
+        Self::Scale,
+        Self::Window,
+        Self::Sinks,
+        Self::SoftCap,
+        Self::OutputBias,
+        Self::WholeQkNorm,
+        Self::NormAfter,
+        Self::NormBoth,
+        Self::Experts,
+        Self::ParallelMlp,
+        Self::GeluTanh,
+        Self::LayerNorm,
+        Self::NormBias,
+        Self::NormFromOne,
+        Self::EmbeddingMultiplier,
+        Self::ResidualMultiplier,
+        Self::LogitMultiplier,
+        Self::LogitSoftCap,
+    ];
+}
+
 impl fmt::Display for Feature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

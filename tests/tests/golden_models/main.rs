@@ -7,6 +7,7 @@
 mod oracle;
 
 mod served;
+mod table;
 
 use std::path::Path;
 

@@ -15,14 +15,14 @@ use crate::cuda::experts::Experts;
 use crate::cuda::ops::{HeadSpec, Ops};
 use crate::cuda::plan::{SplitRule, Windows};
 use crate::cuda::products::Products;
-use crate::cuda::program::{FEATURES, Program};
+use crate::cuda::program::Program;
 use crate::cuda::sample::Sampling;
 use crate::cuda::step::{StepBuffers, StepCapacity};
 use crate::cuda::weights::{LoadError, Weights};
 use crate::formats::rotation::Rotation;
 use crate::kv::KvLayout;
 use crate::model::ops::{Buffer, LinearName};
-use crate::model::{ModelSpec, OnlineKeyScales, WeightSource};
+use crate::model::{Feature, ModelSpec, OnlineKeyScales, WeightSource};
 use crate::weight_formats::Quantisation;
 
 /// Batches up to this are recorded at every size that cuBLASLt treats apart; beyond, in steps of 8.
@@ -117,7 +117,7 @@ impl CudaBackend {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError<W::Error>> {
         spec.validate()?;
-        spec.refuse_beyond("the CUDA backend", &FEATURES)?;
+        spec.refuse_beyond("the CUDA backend", &Feature::ON_GPU)?;
         device.bind()?;
         // Refuses what it cannot run before anything is read.
         config.ops(device, &spec)?;
@@ -148,7 +148,7 @@ impl CudaBackend {
         quantisation: Option<Quantisation>,
     ) -> Result<Self, LoadError<std::convert::Infallible>> {
         spec.validate()?;
-        spec.refuse_beyond("the CUDA backend", &FEATURES)?;
+        spec.refuse_beyond("the CUDA backend", &Feature::ON_GPU)?;
         device.bind()?;
         let weights = Weights::random(device, &spec, seed, quantisation)?;
         Ok(Self::with_weights(device, spec, config, pages, weights)?)

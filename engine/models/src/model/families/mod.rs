@@ -93,6 +93,11 @@ pub(crate) struct GgufFamily {
 }
 
 impl Family {
+    /// `general.architecture` of GGUF files of this family, if there are any.
+    pub fn gguf_architecture(&self) -> Option<&'static str> {
+        self.gguf.as_ref().map(|gguf| gguf.architecture)
+    }
+
     /// The family of this `model_type`.
     pub fn named(name: &str) -> Option<&'static Self> {
         FAMILIES.iter().copied().find(|family| family.name == name)

@@ -1,0 +1,84 @@
+//! The table of families in the docs, made from what is tested.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use ebb_kernels::model::Feature;
+use ebb_models::model::{FAMILIES, LoadedModel, ModelFiles};
+
+use super::{golden, write};
+
+const HEAD: &str = "\
+# Model families
+
+`tests/tests/golden_models/table.rs` makes this table; `EBB_WRITE_TABLE=1 cargo test -p ebb-tests
+--test golden_models table` writes it. A golden model is a tiny one of random weights with
+log-probabilities and greedy tokens of Hugging Face transformers: fed to a device by itself, and
+behind the engine in a full batch, with its prompt in chunks, from the prefix cache, and after
+preemption. A file that asks for anything that a device does not compute is refused by name.
+
+| Family | Hugging Face class | GGUF | Golden models | Devices |
+|---|---|---|---|---|
+";
+
+fn golden_names(family: &str) -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/models");
+    let files = std::fs::read_dir(folder).expect("golden models");
+    let names = files.filter_map(|file| {
+        let name = file.expect("a file").file_name().into_string().ok()?;
+        let name = name.strip_suffix(".json")?.to_owned();
+        let is_of_family = name == family || name.starts_with(&format!("{family}__"));
+        is_of_family.then_some(name)
+    });
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+/// The devices that compute a golden model.
+fn devices(name: &str) -> &'static str {
+    let dir = tempfile::tempdir().expect("a directory");
+    write(&golden(name), dir.path());
+    let files = ModelFiles::Directory(dir.path().to_owned());
+    let spec = LoadedModel::open(&files).expect("a valid checkpoint").spec;
+    match spec.refuse_beyond("a GPU", &Feature::ON_GPU) {
+        Ok(()) => "CPU, GPU",
+        Err(_) => "CPU",
+    }
+}
+
+#[test]
+fn table_of_families() {
+    let mut table = HEAD.to_owned();
+    for family in FAMILIES {
+        let names = golden_names(family.name);
+        let name = names.first().expect("every family has a golden model");
+        writeln!(
+            table,
+            "| `{}` | {} | {} | {} | {} |",
+            family.name,
+            family.hf_class,
+            family.gguf_architecture().unwrap_or("\u{2013}"),
+            names.join(", "),
+            devices(name)
+        )
+        .expect("a text takes more");
+    }
+    let path: PathBuf = [
+        env!("CARGO_MANIFEST_DIR"),
+        "..",
+        "engine",
+        "models",
+        "FAMILIES.md",
+    ]
+    .iter()
+    .collect();
+    if std::env::var_os("EBB_WRITE_TABLE").is_some() {
+        std::fs::write(&path, &table).expect("it is written");
+    }
+    let written = std::fs::read_to_string(&path).expect("the table");
+    assert_eq!(
+        written, table,
+        "write it anew: EBB_WRITE_TABLE=1 cargo test ..."
+    );
+}
