@@ -47,7 +47,8 @@ step "the default model"
 step "unit, property, conformance, golden and simulation tests"
 if [ $full = 1 ]; then
   EBB_TEST_QWEN_MODEL=$(tests/fetch-qwen.sh)
-  export EBB_TEST_QWEN_MODEL
+  EBB_TEST_GEMMA_MODEL=$(tests/fetch-gemma.sh)
+  export EBB_TEST_QWEN_MODEL EBB_TEST_GEMMA_MODEL
   EBB_SIM_SEEDS=200000 cargo test --workspace -- --include-ignored
 else
   cargo test --workspace
