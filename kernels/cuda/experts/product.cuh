@@ -39,6 +39,9 @@ constexpr int kExpertsWarps = 8;
 template <int TILES>
 constexpr int kExpertsBatch = TILES == 4 ? 2 : 4;
 
+// How many blocks ahead their weights are asked for, to be brought to L2; even.
+constexpr uint32_t kExpertsAhead = 16;
+
 // The rows of x that a lane reads.
 template <int TILES>
 struct ExpertRows {
@@ -77,15 +80,16 @@ struct PlainExperts {
     }
   };
 
-  // Asks for the beginning of a slice: four lines of each output.
+  // Asks for the beginning of a slice.
   static __device__ __forceinline__ void prefetch(const ExpertsParams& p, uint32_t expert,
                                                   uint32_t slice) {
     const uint32_t lane = threadIdx.x % 32;
     const Outputs outputs(p, expert, slice, lane / 4);
-    const uint32_t input = lane % 4 * 64;
-    if (input >= p.inputs) return;
-    prefetch_streamed(outputs.low + input);
-    prefetch_streamed(outputs.high + input);
+    // As far as is not asked for while a slice is multiplied.
+    for (uint32_t input = lane % 4 * 64; input < min(p.inputs, kExpertsAhead * 32); input += 256) {
+      prefetch_streamed(outputs.low + input);
+      prefetch_streamed(outputs.high + input);
+    }
   }
 
   template <int TILES>
@@ -115,6 +119,12 @@ struct PlainExperts {
         mma_bf16(c[n], second, v[n].z, v[n].w);
       }
     };
+    // Lines of 64 inputs are on their way to L2 long before: of each output one lane asks.
+    const uint4* const of_lane = t == 0 ? low_at : t == 1 ? high_at - 1 : nullptr;
+    auto prefetch_ahead = [&](uint32_t block) {
+      if (of_lane && (block + kExpertsAhead) * 32 < p.inputs)
+        prefetch_streamed(of_lane + (block + kExpertsAhead) * 4);
+    };
     const uint32_t batches = p.inputs / (32 * kBatch);
     if (batches > 0) {
 #pragma unroll
@@ -122,6 +132,8 @@ struct PlainExperts {
     }
 #pragma unroll 1
     for (uint32_t batch = 1; batch <= batches; batch++) {
+#pragma unroll
+      for (int i = 0; i < kBatch; i += 2) prefetch_ahead((batch - 1) * kBatch + i);
 #pragma unroll
       for (int i = 0; i < kBatch; i++) {
         uint4 v[TILES];
@@ -260,7 +272,10 @@ __device__ __forceinline__ void experts(const ExpertsParams& p) {
   const uint32_t slices = (p.outputs + 15) / 16;
   const uint32_t tiles = p.tiles[0].x;
   const uint32_t warps = gridDim.x * kExpertsWarps, units = tiles * slices;
-  uint32_t unit = blockIdx.x * kExpertsWarps + warp;
+  // Where there is no unit for every warp, multiprocessors share them evenly; else the warps of a
+  // CTA read the same rows.
+  const bool few = units <= warps;
+  uint32_t unit = few ? warp * gridDim.x + blockIdx.x : blockIdx.x * kExpertsWarps + warp;
   if (unit < units) WEIGHTS::prefetch(p, p.tiles[1 + unit / slices].x, unit % slices);
 #pragma unroll 1
   for (; unit < units; unit += warps) {

@@ -37,7 +37,7 @@ struct RouteParams {
     jitter: f32,
     reserved: u32,
 }
-// SAFETY: field for field `ebb::RouteParams` of experts/route.cu.
+// SAFETY: field for field `ebb::RouteParams` of experts/route.cuh.
 unsafe impl KernelParams for RouteParams {}
 
 #[repr(C)]
@@ -52,8 +52,17 @@ struct SortParams {
     experts: u32,
     tile_rows: u32,
 }
-// SAFETY: field for field `ebb::SortParams` of experts/sort.cu.
+// SAFETY: field for field `ebb::SortParams` of experts/sort.cuh.
 unsafe impl KernelParams for SortParams {}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct RouteSortParams {
+    route: RouteParams,
+    sort: SortParams,
+}
+// SAFETY: field for field `ebb::RouteSortParams` of experts/route.cu.
+unsafe impl KernelParams for RouteSortParams {}
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -104,6 +113,10 @@ const WARPS: usize = 8;
 /// Rows of a CTA that routes.
 const ROUTE_ROWS: usize = 4;
 
+/// Rows and experts that one CTA routes and sorts.
+const FEW_ROWS: usize = 32;
+const FEW_EXPERTS: usize = 256;
+
 /// The weights of a layer of experts, stacked.
 #[derive(Debug)]
 pub(super) struct ExpertWeights {
@@ -150,6 +163,8 @@ impl ExpertWeights {
 pub(super) struct Experts {
     route: Kernel<RouteParams>,
     sort: Kernel<SortParams>,
+    /// Both at once, of few rows and experts.
+    route_sort: Kernel<RouteSortParams>,
     combine: Kernel<CombineParams>,
     /// Of each format, none being bf16, those of [`TILE_ROWS`].
     products: HashMap<Option<DeviceFormat>, [Kernel<ExpertsParams>; TILE_ROWS.len()]>,
@@ -228,6 +243,7 @@ impl Experts {
         Ok(Some(Self {
             route: device.kernel("experts_route", 0)?,
             sort: device.kernel("experts_sort", 0)?,
+            route_sort: device.kernel("experts_route_sort", 0)?,
             combine: device.kernel("experts_combine", 0)?,
             products,
             multiprocessors: device.multiprocessors(),
@@ -327,8 +343,19 @@ impl Experts {
             experts: spec.experts as u32,
             tile_rows: TILE_ROWS[tile] as u32,
         };
-        // SAFETY: see above.
-        unsafe { self.sort.launch(stream, (1, 1), 1024, &sort)? };
+        if rows <= FEW_ROWS && spec.experts <= FEW_EXPERTS {
+            let both = RouteSortParams { route, sort };
+            // SAFETY: see above.
+            unsafe { self.route_sort.launch(stream, (1, 1), 1024, &both)? };
+        } else {
+            let grid = (rows.div_ceil(ROUTE_ROWS) as u32, 1);
+            // SAFETY: see above.
+            unsafe {
+                self.route
+                    .launch(stream, grid, 32 * ROUTE_ROWS as u32, &route)?;
+                self.sort.launch(stream, (1, 1), 1024, &sort)?;
+            }
+        }
         let (limit, alpha) = match spec.activation {
             ExpertActivation::SwiGlu => (0.0, 1.0),
             ExpertActivation::Clamped { limit, alpha } => (limit, alpha),
@@ -413,7 +440,7 @@ impl Experts {
         // As many as there can be work for, and no more than run at once.
         let tiles = choices.div_ceil(TILE_ROWS[tile]) + (params.experts as usize).min(choices);
         let units = tiles * (params.outputs as usize).div_ceil(SLICE_OUTPUTS);
-        let grid = units.div_ceil(WARPS).min(2 * self.multiprocessors) as u32;
+        let grid = units.min(2 * self.multiprocessors) as u32;
         let threads = 32 * WARPS as u32;
         // SAFETY: see above.
         unsafe { kernels[tile].launch(stream, (grid, 1), threads, &params) }

@@ -2,6 +2,7 @@
 // take as they find them: no size of a launch depends on what was chosen.
 //
 // Where a row stands among its expert's is left to who comes first: no result depends on it.
+#pragma once
 #include "../common/kernel.cuh"
 #include "../common/ptx.cuh"
 
@@ -43,21 +44,18 @@ __device__ __forceinline__ uint32_t sum_before(uint32_t v, uint32_t* of_warps, u
   return before + sum - v;
 }
 
-}  // namespace ebb
-
-// Grid: 1.
-EBB_KERNEL(experts_sort, ebb::SortParams, ebb::kSortThreads, 1) {
-  __shared__ uint32_t next[ebb::kSortThreads], of_warps[ebb::kSortThreads / 32];
+// For a CTA of kSortThreads.
+__device__ __forceinline__ void sort(const SortParams& p, uint32_t* next, uint32_t* of_warps) {
   const uint32_t thread = threadIdx.x;
   next[thread] = 0;
   __syncthreads();
-  for (uint32_t i = thread; i < p.choices; i += ebb::kSortThreads) atomicAdd(&next[p.chosen[i]], 1);
+  for (uint32_t i = thread; i < p.choices; i += kSortThreads) atomicAdd(&next[p.chosen[i]], 1);
   __syncthreads();
   // A thread an expert.
   const uint32_t count = next[thread], tiles = (count + p.tile_rows - 1) / p.tile_rows;
   uint32_t total;
-  const uint32_t first = ebb::sum_before(count, of_warps, total);
-  const uint32_t first_tile = ebb::sum_before(tiles, of_warps, total);
+  const uint32_t first = sum_before(count, of_warps, total);
+  const uint32_t first_tile = sum_before(tiles, of_warps, total);
   next[thread] = first;
   if (thread == 0) p.tiles[0] = make_uint4(total, 0, 0, 0);
   for (uint32_t i = 0; i < tiles; i++) {
@@ -65,9 +63,11 @@ EBB_KERNEL(experts_sort, ebb::SortParams, ebb::kSortThreads, 1) {
     p.tiles[1 + first_tile + i] = make_uint4(thread, first + at, min(count - at, p.tile_rows), 0);
   }
   __syncthreads();
-  for (uint32_t i = thread; i < p.choices; i += ebb::kSortThreads) {
+  for (uint32_t i = thread; i < p.choices; i += kSortThreads) {
     const uint32_t place = atomicAdd(&next[p.chosen[i]], 1);
     p.places[i] = place;
     p.sorted[place] = i / p.per_token;
   }
 }
+
+}  // namespace ebb
