@@ -41,10 +41,7 @@ for part in "$@"; do
       throughput qwen3-30b-a3b qwen3-30b-a3b
       throughput qwen3-30b-a3b-fp8 qwen3-30b-a3b --quantization fp8
       ;;
-    gpt-oss)
-      throughput gpt-oss-20b gpt-oss-20b
-      throughput gpt-oss-20b-mxfp4 gpt-oss-20b --quantization mxfp4
-      ;;
+    gpt-oss) throughput gpt-oss-20b gpt-oss-20b ;;
     gemma) throughput gemma-3-12b gemma-3-12b ;;
     *) echo "models.sh: no part is called $part" >&2; exit 2 ;;
   esac

@@ -1,5 +1,5 @@
-//! Gemma 3 270M, the real one, against a float32 reference (`tests/golden/gemma3_reference.py`), with
-//! its weights expanded and packed, on the CPU or on the device that `EBB_TEST_DEVICE` names.
+//! Gemma 3 270M, the real one, against a float32 reference (`tests/golden/gemma3_reference.py`),
+//! with its weights expanded and packed, on the CPU or on the device that `EBB_TEST_DEVICE` names.
 
 use std::path::Path;
 

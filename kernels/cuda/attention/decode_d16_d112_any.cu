@@ -1,5 +1,5 @@
-// Decode attention at 16 bit with scores of any kind (scores.cuh), of 16 to 112 channels a head but 64:
-// decode.cuh.
+// Decode attention at 16 bit with scores of any kind (scores.cuh), of 16 to 112 channels a head but
+// 64: decode.cuh.
 #include "decode.cuh"
 
 EBB_DECODE_ANY(decode_d16_w4_s6_any, 16, 4, 6, 5)

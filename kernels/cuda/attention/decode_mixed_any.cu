@@ -1,5 +1,5 @@
-// Decode attention over pages of any format but polar keys, with scores of any kind (scores.cuh), by
-// the copy engine of sm_90: decode_mixed.cuh.
+// Decode attention over pages of any format but polar keys, with scores of any kind (scores.cuh),
+// by the copy engine of sm_90: decode_mixed.cuh.
 #include "decode_mixed.cuh"
 
 EBB_DECODE_MIXED_BULK(decode_mixed_d128_h4_any, 128, 1, false, true)

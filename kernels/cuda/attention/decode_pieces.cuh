@@ -270,8 +270,9 @@ struct MixedPieces {
   // end of its frame if it ends later, else of the chunk (10), 16 bytes of the chunk (10), further
   // bits of z (4), how it is to be copied (4); z: of the rest, in its own frame; w: ordinal of the
   // unit (kNone: there is no more) | K's format << 16 | V's << 20 | tokens from a tile's first to
-  // the sequence's end << 24, 31 if there are more. ANY: also how many tokens from its first one the
-  // sequence's last row does not see: of a block << 24, of a tile in place of V's format and << 29.
+  // the sequence's end << 24, 31 if there are more. ANY: also how many tokens from its first one
+  // the sequence's last row does not see: of a block << 24, of a tile in place of V's format and <<
+  // 29.
   static constexpr uint32_t kPartShift = 4, kBytesShift = 14, kRestShift = 24, kHowShift = 28;
   // As it is, from one frame or two; as 16 rows of 16 bit, which lie in one (kv/layout.rs) and come
   // swizzled; not at all, there is no more.

@@ -67,8 +67,8 @@ struct PrefillAttention {
   };
   using Frames = std::conditional_t<kEven, EvenFrames, OwnFrames>;
 
-  // Scores in place of products: those of keys `first` + 8 i (+ 1). Positions before a window become
-  // -infinity, if there are such.
+  // Scores in place of products: those of keys `first` + 8 i (+ 1). Positions before a window
+  // become -infinity, if there are such.
   static __device__ __forceinline__ void settle_scores(const PrefillParams& p,
                                                        float (&x)[kKeys / 8][4], uint32_t first,
                                                        const uint32_t (&limit)[2], bool hides) {

@@ -1,5 +1,5 @@
-// Chunked-prefill attention at 16 bit with scores of any kind (scores.cuh), of 16 to 112 channels a head but 64:
-// prefill.cuh.
+// Chunked-prefill attention at 16 bit with scores of any kind (scores.cuh), of 16 to 112 channels a
+// head but 64: prefill.cuh.
 #include "prefill.cuh"
 
 EBB_PREFILL_ANY(prefill_d16_any, 16, 3)

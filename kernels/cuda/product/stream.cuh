@@ -20,9 +20,9 @@
 // alone: a row's result depends neither on the other rows, nor on how many there are, nor on who
 // comes when.
 //
-// Gated products, activation(W_gate x) * (W_up x), have eight rows of W_gate and then the same eight of
-// W_up in turns in a tile, so that a thread's sums g and g + 8 of a matrix instruction are a gate
-// and what it opens. The copy engine brings them so.
+// Gated products, activation(W_gate x) * (W_up x), have eight rows of W_gate and then the same
+// eight of W_up in turns in a tile, so that a thread's sums g and g + 8 of a matrix instruction are
+// a gate and what it opens. The copy engine brings them so.
 //
 // Packed weights (packed.cuh) come in chunks or rows, 128 inputs to a unit, and become operand A in
 // registers, a quarter of a unit while the tensor cores work on those before. Sums are multiplied

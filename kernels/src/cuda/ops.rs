@@ -287,8 +287,8 @@ impl Ops {
     // capacity of rows; the step was checked against vocabulary and pool before it was loaded; work
     // of one stream runs in order.
 
-    /// `residual[row] = table[token of row]`, times the multiplier; tokens to come are looked up in `drawn`, the step
-    /// before's.
+    /// `residual[row] = table[token of row]`, times the multiplier; tokens to come are looked up in
+    /// `drawn`, the step before's.
     pub(super) fn embed(
         &self,
         stream: &Stream,

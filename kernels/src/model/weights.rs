@@ -71,8 +71,8 @@ pub enum LayerTensor {
     Router,
     /// `[experts]`, only with `router_bias`.
     RouterBias,
-    /// `[2][experts]`, only with a correction of the router's scores: rounded, and what that leaves.
-    /// Scores differ by less than bf16 can tell corrections apart.
+    /// `[2][experts]`, only with a correction of the router's scores: rounded, and what that
+    /// leaves. Scores differ by less than bf16 can tell corrections apart.
     RouterCorrection,
     /// `[experts][intermediate][hidden]`.
     ExpertGate,

@@ -276,7 +276,7 @@ fn tables(
 
 /// Transitions against the CPU's bytes.
 pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
-    for (head_dim, kv_heads) in [(64, 3), (128, 2), (256, 1)] {
+    for (head_dim, kv_heads) in [(64, 3), (128, 2), (256, 2)] {
         let geometry = KvGeometry {
             layers: 3,
             kv_heads,

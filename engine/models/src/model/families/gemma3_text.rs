@@ -1,5 +1,5 @@
-//! Gemma 3, the language model: Gemma 2 with norms of heads in place of caps, and a RoPE of their own
-//! in five of six layers, which have windows.
+//! Gemma 3, the language model: Gemma 2 with norms of heads in place of caps, and a RoPE of their
+//! own in five of six layers, which have windows.
 
 use ebb_kernels::model::QkNorm;
 

@@ -1,5 +1,5 @@
-//! GLM-4 of 2025: norms around attention and MLP, half of each head rotates, in pairs of neighbouring
-//! channels.
+//! GLM-4 of 2025: norms around attention and MLP, half of each head rotates, in pairs of
+//! neighbouring channels.
 
 use ebb_kernels::model::{LayerTensor, ModelSpec, NormPlace, TensorName, UniformModel};
 

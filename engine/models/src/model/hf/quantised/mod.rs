@@ -116,8 +116,8 @@ impl Quantisation {
     /// The quantised tensor of `module`; `None` where the checkpoint stores it plain, or not at
     /// all.
     ///
-    /// `shape` is what the model's configuration calls for, `[experts, outputs, inputs]` of matrices
-    /// that are stored by rows, one if they are not stacked.
+    /// `shape` is what the model's configuration calls for, `[experts, outputs, inputs]` of
+    /// matrices that are stored by rows, one if they are not stacked.
     ///
     /// # Errors
     /// [`Refusal`] where settings and tensors do not fit each other, by name.
