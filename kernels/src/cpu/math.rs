@@ -60,7 +60,7 @@ pub(crate) fn silu<S: Simd>(s: S, x: S::F) -> S::F {
 #[inline(always)]
 pub(crate) fn gelu_tanh<S: Simd>(s: S, x: S::F) -> S::F {
     // -2 sqrt(2 / π), and that times 0.044715.
-    const LINEAR: f32 = -1.595_769;
+    const LINEAR: f32 = -1.595_769_2;
     const CUBIC: f32 = -0.071_354_81;
     let u = s.mul(x, s.fma(s.mul(x, x), s.splat(CUBIC), s.splat(LINEAR)));
     s.div(x, s.add(s.splat(1.0), exp(s, u)))
