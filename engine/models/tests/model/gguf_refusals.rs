@@ -25,8 +25,8 @@ fn what_is_not_supported_is_refused_by_name() {
     assert_eq!(
         text("general.architecture", "mamba"),
         "`general.architecture` is \"mamba\", which is not supported; \
-         supported: cohere2, gemma2, gemma3, glm4, granite, llama (also for Mistral), olmo2, \
-         phi3, qwen2, qwen3, smollm3"
+         supported: cohere2, gemma2, gemma3, glm4, glm4moe, granite, granitemoe, llama (also for \
+         Mistral), olmo2, phi3, qwen2, qwen2moe, qwen3, qwen3moe, smollm3"
     );
     assert_eq!(
         text("general.type", "adapter"),

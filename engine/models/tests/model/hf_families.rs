@@ -426,8 +426,8 @@ fn what_is_not_supported_is_refused_by_name() {
     assert_eq!(
         sentence("model_type", json!("gpt2")),
         "`model_type` is \"gpt2\", which is not supported; supported: cohere2, gemma2, \
-         gemma3_text, glm4, granite, llama, ministral, mistral, olmo2, olmo3, phi3, qwen2, qwen3, \
-         smollm3"
+         gemma3_text, glm4, glm4_moe, gpt_oss, granite, granitemoe, llama, ministral, mistral, \
+         mixtral, olmo2, olmo3, phi3, phimoe, qwen2, qwen2_moe, qwen3, qwen3_moe, smollm3"
     );
     assert_eq!(
         sentence("architectures", json!(["LlamaForSequenceClassification"])),
