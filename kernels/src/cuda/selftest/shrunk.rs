@@ -311,7 +311,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         report.check(&name("bytes of pages"), done.bytes as f64, 0.0);
         report.check(&name("failures"), done.failures.0 as f64, 0.0);
     }
-    for (head_dim, kv_heads, group) in [(64, 3, 3), (128, 2, 4), (256, 1, 2)] {
+    for (head_dim, kv_heads, group) in [(64, 3, 3), (128, 2, 4), (256, 2, 2)] {
         let spec = spec(head_dim, kv_heads, group, false);
         for spoil in [false, true] {
             let done = run(device, &spec, &LADDER, spoil, Online::NONE)?;
