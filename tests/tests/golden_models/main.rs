@@ -259,6 +259,24 @@ macro_rules! golden_models {
             }
         )*
 
+        mod behind_the_engine {
+            $(
+                mod $name {
+                    use crate::served::{Mode, check};
+
+                    #[test]
+                    fn served_by_preemption() {
+                        check(stringify!($name), Mode::PreemptOnly);
+                    }
+
+                    #[test]
+                    fn served_by_promises() {
+                        check(stringify!($name), Mode::Progressive);
+                    }
+                }
+            )*
+        }
+
         #[test]
         fn every_family_has_a_golden_model() {
             let names = [$(stringify!($name)),*];
