@@ -52,11 +52,7 @@ pub fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         let opened = ebb_models::open_as(model, None, LoadFormat::Dummy, None)?;
         let geometry = opened.model.spec.kv_geometry();
         let pool = |geometry| -> Result<PoolConfig, Box<dyn Error>> {
-            let mut pool = KvPlan::new(geometry, Mode::Progressive, &source)?.pool(1);
-            if let Some(window) = &mut pool.window {
-                window.tokens_ahead = TOKENS_AHEAD;
-            }
-            Ok(pool)
+            Ok(KvPlan::new(geometry, Mode::Progressive, &source)?.pool(1))
         };
         let all = pool(ebb_kernels::kv::KvGeometry {
             windowed: WindowedLayers::NONE,
@@ -72,8 +68,11 @@ pub fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             geometry.layers,
             geometry.windowed.count(),
             geometry.windowed.tokens(),
-            mib(all.frames_at_16_bit(args.tokens), &all),
-            mib(with_windows.frames_at_16_bit(args.tokens), &with_windows),
+            mib(all.frames_at_16_bit(args.tokens, TOKENS_AHEAD), &all),
+            mib(
+                with_windows.frames_at_16_bit(args.tokens, TOKENS_AHEAD),
+                &with_windows
+            ),
             mib(
                 with_windows.floor_frames(args.tokens, MinBits::ANY, 0),
                 &with_windows

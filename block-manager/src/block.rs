@@ -3,8 +3,8 @@
 use std::ops::{Index, IndexMut};
 
 use crate::{
-    BLOCK_TOKENS, BlockId, NO_FRAME, PoolConfig, SUB_BLOCK_TOKENS, epoch::Epoch, list::Links,
-    prefix::EntryId, shrink_queue::Queued,
+    BLOCK_TOKENS, BlockId, NO_FRAME, PoolConfig, SUB_BLOCK_TOKENS, epoch::Epoch,
+    level_counts::LevelCounts, list::Links, prefix::EntryId, shrink_queue::Queued,
 };
 
 /// The token ids of a full block.
@@ -78,9 +78,7 @@ pub(crate) struct Blocks {
     /// Tokens that open blocks have frames for and no sequence has asked for.
     unused_tokens: u64,
     /// Blocks in use at each level.
-    by_level: Vec<u32>,
-    /// Of those, trimmed ones.
-    trimmed_by_level: Vec<u32>,
+    by_level: LevelCounts,
 }
 
 impl Blocks {
@@ -95,19 +93,13 @@ impl Blocks {
             stride,
             frames_per_sub_block: config.frames_per_sub_block,
             unused_tokens: 0,
-            by_level: vec![0; config.levels.len()],
-            trimmed_by_level: vec![0; config.levels.len()],
+            by_level: LevelCounts::new(config.levels.len()),
         }
     }
 
     /// Blocks in use at each level.
-    pub(crate) fn by_level(&self) -> &[u32] {
+    pub(crate) fn by_level(&self) -> &LevelCounts {
         &self.by_level
-    }
-
-    /// Trimmed blocks at each level.
-    pub(crate) fn trimmed_by_level(&self) -> &[u32] {
-        &self.trimmed_by_level
     }
 
     /// Blocks that own frames.
@@ -148,7 +140,7 @@ impl Blocks {
             busy_until: 0,
             links: Links::NONE,
         };
-        self.by_level[0] += 1;
+        self.by_level.add(&block);
         if let Some(id) = self.unused.pop() {
             self[id] = block;
             return id;
@@ -168,9 +160,7 @@ impl Blocks {
             self.unused_tokens -= self.tokens_in(frames);
         }
         (self[id].frames, self[id].places) = (0, 0);
-        let level = usize::from(self[id].level);
-        self.by_level[level] -= 1;
-        self.trimmed_by_level[level] -= u32::from(self[id].is_trimmed);
+        self.by_level.remove(&self.blocks[id.0 as usize]);
         self.unused.push(id);
     }
 
@@ -194,7 +184,9 @@ impl Blocks {
     pub(crate) fn trim(&mut self, id: BlockId, is_windowed: impl Fn(usize) -> bool) -> Vec<u32> {
         let block = &mut self.blocks[id.0 as usize];
         debug_assert!(block.sealed && !block.is_trimmed);
+        self.by_level.remove(block);
         block.is_trimmed = true;
+        self.by_level.add(block);
         let places = &mut self.frames[id.0 as usize * self.stride..][..block.places as usize];
         let windowed = places.iter_mut().enumerate();
         let windowed = windowed.filter(|(index, _)| is_windowed(*index));
@@ -202,7 +194,6 @@ impl Blocks {
             .map(|(_, frame)| std::mem::replace(frame, NO_FRAME))
             .collect();
         block.frames -= given.len() as u16;
-        self.trimmed_by_level[usize::from(block.level)] += 1;
         given
     }
 
@@ -221,14 +212,9 @@ impl Blocks {
     pub(crate) fn move_to(&mut self, id: BlockId, level: u16, frames: &[u32], places: usize) {
         let block = &mut self.blocks[id.0 as usize];
         debug_assert!(block.sealed);
-        let (from, to) = (usize::from(block.level), usize::from(level));
-        self.by_level[from] -= 1;
-        self.by_level[to] += 1;
-        if block.is_trimmed {
-            self.trimmed_by_level[from] -= 1;
-            self.trimmed_by_level[to] += 1;
-        }
+        self.by_level.remove(block);
         block.level = level;
+        self.by_level.add(block);
         (block.frames, block.places) = (frames.len() as u16, places as u16);
         let all = &mut self.frames[id.0 as usize * self.stride..][..places];
         let (owned, given) = all.split_at_mut(frames.len());

@@ -1,16 +1,17 @@
 //! Blocks that only the prefix cache keeps: least recently used first, and how many of their frames
 //! eviction can free at once.
 
-use crate::{BlockId, block::Blocks, epoch::Epoch, evictable::Evictable, list::List};
+use crate::{
+    BlockId, block::Blocks, epoch::Epoch, evictable::Evictable, level_counts::LevelCounts,
+    list::List,
+};
 
 /// The cached blocks. Age is the order in which they became cached.
 #[derive(Debug)]
 pub(crate) struct Cached {
     by_age: List,
     frames: Evictable,
-    /// Blocks at each level, and trimmed ones.
-    by_level: Vec<u32>,
-    trimmed_by_level: Vec<u32>,
+    by_level: LevelCounts,
 }
 
 impl Cached {
@@ -19,8 +20,7 @@ impl Cached {
         Self {
             by_age: List::EMPTY,
             frames: Evictable::default(),
-            by_level: vec![0; levels],
-            trimmed_by_level: vec![0; levels],
+            by_level: LevelCounts::new(levels),
         }
     }
 
@@ -34,13 +34,8 @@ impl Cached {
     }
 
     /// Cached blocks at each level.
-    pub(crate) fn by_level(&self) -> &[u32] {
+    pub(crate) fn by_level(&self) -> &LevelCounts {
         &self.by_level
-    }
-
-    /// Trimmed cached blocks at each level.
-    pub(crate) fn trimmed_by_level(&self) -> &[u32] {
-        &self.trimmed_by_level
     }
 
     /// From the least to the most recently used.
@@ -65,8 +60,7 @@ impl Cached {
     pub(crate) fn count(&mut self, blocks: &Blocks, id: BlockId, done: Epoch) {
         let block = &blocks[id];
         self.frames.add(block.frames.into(), block.busy_until, done);
-        self.by_level[usize::from(block.level)] += 1;
-        self.trimmed_by_level[usize::from(block.level)] += u32::from(block.is_trimmed);
+        self.by_level.add(block);
     }
 
     /// Undoes [`count`](Self::count).
@@ -74,8 +68,7 @@ impl Cached {
         let block = &blocks[id];
         let frames = u32::from(block.frames);
         self.frames.remove(frames, block.busy_until, done);
-        self.by_level[usize::from(block.level)] -= 1;
-        self.trimmed_by_level[usize::from(block.level)] -= u32::from(block.is_trimmed);
+        self.by_level.remove(block);
     }
 
     /// Steps up to `done` have retired. Returns whether more became evictable.

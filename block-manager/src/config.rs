@@ -43,9 +43,6 @@ pub struct PoolConfig {
 pub struct WindowConfig {
     /// Tokens that a token sees in these layers, itself included; of several windows the longest.
     pub tokens: u32,
-    /// Tokens of a sequence that steps in flight may compute, at most: until they have returned,
-    /// what their first token sees is kept. The scheduler knows them, and sets this.
-    pub tokens_ahead: u32,
     /// Frames of a 16-bit sub-block that are not windowed; at least one.
     pub kept_per_sub_block: u32,
     /// What a trimmed block takes at each level of [`PoolConfig::levels`].
@@ -53,11 +50,6 @@ pub struct WindowConfig {
 }
 
 impl WindowConfig {
-    /// The first block that the next token of a sequence sees, which has `committed` tokens.
-    pub(crate) fn first_visible(&self, committed: usize) -> usize {
-        (committed + 1).saturating_sub(self.tokens as usize) / BLOCK_TOKENS
-    }
-
     /// Most blocks that have something within the window of a sequence that takes `ahead` tokens at
     /// once.
     fn blocks_max(&self, ahead: u32) -> u64 {
@@ -197,7 +189,7 @@ impl PoolConfig {
     pub fn floor_frames(&self, tokens: u64, min_bits: MinBits, recent_blocks: u32) -> u64 {
         let block = BLOCK_TOKENS as u64;
         let (full, rest) = (tokens / block, tokens % block);
-        let open = self.frames_at_16_bit(rest);
+        let open = self.frames_at_16_bit(rest, 0);
         let most = FloorBlocks::new(self, min_bits, recent_blocks);
         let at_end = most.sealed(full, rest > 0) + open;
         match full.checked_sub(1) {
@@ -206,16 +198,30 @@ impl PoolConfig {
         }
     }
 
-    /// Most frames that a sequence of up to `tokens` tokens takes if it never shrinks.
-    pub fn frames_at_16_bit(&self, tokens: u64) -> u64 {
-        let sub_blocks = tokens.div_ceil(SUB_BLOCK_TOKENS as u64);
-        let all = u64::from(self.frames_per_sub_block);
+    /// Frames of `tokens` tokens at 16 bit with nothing behind a window.
+    pub fn whole_frames_at_16_bit(&self, tokens: u64) -> u64 {
+        sub_blocks(tokens) * u64::from(self.frames_per_sub_block)
+    }
+
+    /// Most frames that a sequence of up to `tokens` tokens takes if it never shrinks, while steps
+    /// in flight compute up to `ahead` of them: until they have returned, what the first of these
+    /// sees is kept.
+    pub fn frames_at_16_bit(&self, tokens: u64, ahead: u32) -> u64 {
+        let all = self.whole_frames_at_16_bit(tokens);
         let Some(window) = &self.window else {
-            return sub_blocks * all;
+            return all;
         };
-        let whole = window.blocks_max(window.tokens_ahead) * SUB_BLOCKS as u64;
-        let kept = u64::from(window.kept_per_sub_block);
-        sub_blocks * kept + sub_blocks.min(whole) * (all - kept)
+        let whole = window.blocks_max(ahead) * SUB_BLOCKS as u64;
+        let windowed = self.frames_per_sub_block - window.kept_per_sub_block;
+        all - sub_blocks(tokens).saturating_sub(whole) * u64::from(windowed)
+    }
+
+    /// The first block that the next token of a sequence of `committed` tokens sees in every layer.
+    pub(crate) fn first_visible(&self, committed: usize) -> usize {
+        let window = self.window.as_ref();
+        window.map_or(0, |window| {
+            (committed + 1).saturating_sub(window.tokens as usize) / BLOCK_TOKENS
+        })
     }
 
     /// What a block at a level gives back when it is trimmed.
@@ -244,10 +250,11 @@ impl PoolConfig {
     /// Most full blocks that fit in the arena.
     pub(crate) fn full_blocks_max(&self) -> u32 {
         let tables = [Some(&self.levels), self.window.as_ref().map(|w| &w.kept)];
-        let sizes = tables.into_iter().flatten().flat_map(|table| {
-            let levels = self.levels.targets().chain([0]);
-            levels.map(|level| table.level(level).size.frames)
-        });
+        let levels = self.levels.len() as u16;
+        let sizes = tables
+            .into_iter()
+            .flatten()
+            .flat_map(|table| (0..levels).map(|level| table.level(level).size.frames));
         let least = sizes.min().unwrap_or(1);
         self.frames / least.max(1)
     }
@@ -286,10 +293,12 @@ impl PoolConfig {
         if found != expected {
             return Err(ConfigError::LevelZero { expected, found });
         }
+        self.validate_window()?;
         let block = expected;
         // The first level changes may take more frames, where few records of either size fit in a
         // frame. No block shrinks to these levels.
-        for level in self.levels.targets() {
+        let kept = self.window.iter().flat_map(|window| window.kept.targets());
+        for level in self.levels.targets().chain(kept) {
             let frames = self.level_frames(level);
             let level = usize::from(level);
             if !(1..=block).contains(&frames) {
@@ -300,7 +309,6 @@ impl PoolConfig {
                 });
             }
         }
-        self.validate_window()?;
         if self.sink < self.protected {
             let (sink, protected) = (self.sink.0, self.protected.0);
             return Err(ConfigError::Sink { sink, protected });
@@ -358,6 +366,11 @@ impl PoolConfig {
         }
         Ok(())
     }
+}
+
+/// Sub-blocks of so many tokens.
+fn sub_blocks(tokens: u64) -> u64 {
+    tokens.div_ceil(SUB_BLOCK_TOKENS as u64)
 }
 
 /// What the blocks of a sequence take at their floor.

@@ -8,41 +8,58 @@ use std::collections::BTreeSet;
 use crate::{BlockId, epoch::Epoch, evictable::Evictable};
 
 /// The hidden blocks, and their windowed frames.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Hidden {
     /// By the time since when they are hidden.
     by_age: BTreeSet<(u64, BlockId)>,
+    by_level: Vec<u32>,
     windowed: Evictable,
 }
 
+/// A hidden block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HiddenBlock {
+    /// Since when it is hidden.
+    pub(crate) at: u64,
+    pub(crate) block: BlockId,
+    pub(crate) level: u16,
+    /// Its windowed frames, and the last step that may read them.
+    pub(crate) windowed: u32,
+    pub(crate) until: Epoch,
+}
+
 impl Hidden {
+    /// None, of blocks that have `levels` precision levels.
+    pub(crate) fn new(levels: usize) -> Self {
+        Self {
+            by_age: BTreeSet::new(),
+            by_level: vec![0; levels],
+            windowed: Evictable::default(),
+        }
+    }
+
     /// Their windowed frames.
     pub(crate) fn windowed(&self) -> &Evictable {
         &self.windowed
     }
 
-    /// Adds a block that is hidden since `at`; steps up to `until` may read its `windowed` frames.
-    pub(crate) fn insert(
-        &mut self,
-        (at, block): (u64, BlockId),
-        windowed: u32,
-        until: Epoch,
-        done: Epoch,
-    ) {
-        self.by_age.insert((at, block));
-        self.windowed.add(windowed, until, done);
+    /// How many are at each precision level.
+    pub(crate) fn by_level(&self) -> &[u32] {
+        &self.by_level
+    }
+
+    /// Adds a block. Steps up to `done` have retired.
+    pub(crate) fn insert(&mut self, block: HiddenBlock, done: Epoch) {
+        self.by_age.insert((block.at, block.block));
+        self.by_level[usize::from(block.level)] += 1;
+        self.windowed.add(block.windowed, block.until, done);
     }
 
     /// Undoes [`insert`](Self::insert).
-    pub(crate) fn remove(
-        &mut self,
-        (at, block): (u64, BlockId),
-        windowed: u32,
-        until: Epoch,
-        done: Epoch,
-    ) {
-        self.by_age.remove(&(at, block));
-        self.windowed.remove(windowed, until, done);
+    pub(crate) fn remove(&mut self, block: HiddenBlock, done: Epoch) {
+        self.by_age.remove(&(block.at, block.block));
+        self.by_level[usize::from(block.level)] -= 1;
+        self.windowed.remove(block.windowed, block.until, done);
     }
 
     /// Steps up to `done` have retired. Returns whether more can be freed.

@@ -12,8 +12,8 @@
 //! - **Precision levels**: which format each page of a block has. Level 0 is 16 bit. A sealed block
 //!   *shrinks* to a lower level, in new frames. Its *floor* is the lowest level that its holders
 //!   allow. [`precision`] has the levels and the order in which pages shrink.
-//! - **Windows**: what layers with a sliding window need of blocks that lie behind it, nobody reads
-//!   again. [`WindowConfig`] says which frames that is; sequences that want memory take them.
+//! - **Windows**: no step reads the pages of layers with a sliding window once a block lies behind
+//!   it. [`WindowConfig`] says which frames these are; they are reused when memory is short.
 //! - **The pressure policy**: what happens when memory is short, see [`pressure`].
 //!
 //! # What it must not know
@@ -63,6 +63,7 @@ mod evictable;
 mod frames;
 mod hidden;
 mod ids;
+mod level_counts;
 mod list;
 mod manager;
 mod mode;

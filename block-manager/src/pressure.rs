@@ -37,6 +37,8 @@ pub struct Policy {
     pub capacity: u32,
     /// [`Mode::Static`]: frames of `capacity` that are kept for one chunk of a prompt at 16 bit.
     pub chunk_frames: u32,
+    /// Tokens of one sequence that steps in flight compute, at most.
+    pub tokens_ahead: u32,
     /// Memory at 16 bit that admission leaves to every running sequence.
     pub headroom_frames: u64,
     /// Share of the pool that promises may add up to, in percent.
@@ -84,7 +86,7 @@ impl Policy {
     ) -> u64 {
         match self.mode.shrinks() {
             true => pool.floor_frames(tokens, min_bits, recent_blocks),
-            false => pool.frames_at_16_bit(tokens),
+            false => pool.frames_at_16_bit(tokens, self.tokens_ahead),
         }
     }
 

@@ -59,6 +59,8 @@ pub struct LevelUse {
     pub trimmed: u32,
     /// Of the cached ones, trimmed blocks.
     pub cached_trimmed: u32,
+    /// Of those in use, hidden blocks: what a window lets go of them is kept for later prompts.
+    pub hidden: u32,
     /// Bytes of codes and metadata in them, as if all were sealed.
     pub bytes: u64,
 }

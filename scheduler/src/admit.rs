@@ -69,8 +69,7 @@ impl Scheduler {
         let hit = self
             .blocks
             .lookup_from(cursor, tokens, cacheable, seq.options.min_bits);
-        let fresh = u64::from(seq.known()) - hit.tokens as u64;
-        let fresh = self.blocks.config().frames_at_16_bit(fresh);
+        let fresh = self.frames_at_most(u64::from(seq.known()) - hit.tokens as u64);
         let needs = PromptNeeds {
             prompt: fresh + u64::from(hit.frames_revived),
             fork: self.fork_frames(key),

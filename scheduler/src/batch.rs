@@ -206,7 +206,10 @@ impl Scheduler {
             return 0;
         };
         let known = self.blocks.frames_needed(resident.id, seq.known() as usize);
-        u64::from(known) + self.fork_frames(key)
+        // Some of them come back behind the window before the last are taken.
+        let rest = u64::from(seq.known().saturating_sub(seq.reserved));
+        let given_back = self.frames_of(rest) - self.frames_at_most(rest);
+        u64::from(known).saturating_sub(given_back) + self.fork_frames(key)
     }
 
     /// Tokens of a sequence that this step could compute if memory did not matter.

@@ -1,5 +1,6 @@
 //! The scheduler's limits, checked once.
 
+use ebb_block_manager::precision::MinBits;
 use ebb_block_manager::pressure::{Admission, Mode, Policy, Watermarks};
 use ebb_block_manager::{BLOCK_TOKENS, PoolConfig, SUB_BLOCK_TOKENS};
 use thiserror::Error;
@@ -166,14 +167,11 @@ impl Config {
         }
     }
 
-    /// A pool that knows how far ahead of its window a sequence can be.
-    pub(crate) fn with_steps_in_flight(&self, mut pool: PoolConfig) -> PoolConfig {
-        if let Some(window) = &mut pool.window {
-            let chunk = self.prefill_chunk.min(self.max_step_tokens);
-            let ahead = chunk.saturating_mul(self.max_in_flight);
-            window.tokens_ahead = u32::try_from(ahead).unwrap_or(u32::MAX).max(1);
-        }
-        pool
+    /// Frames that one choice takes at its longest, `tokens` tokens, where so many recent blocks
+    /// stay at 16 bit.
+    pub fn frames_at_longest(&self, pool: &PoolConfig, tokens: u64, recent_blocks: u32) -> u64 {
+        let policy = self.policy(pool, pool.frames);
+        policy.frames_at_longest(pool, tokens, MinBits::ANY, recent_blocks)
     }
 
     /// The pressure policy for a pool that gives `capacity` frames to sequences.
@@ -181,11 +179,14 @@ impl Config {
         let headroom = self.headroom_tokens.div_ceil(SUB_BLOCK_TOKENS as u32);
         let live_max = self.live_bytes_max / pool.frame_bytes;
         let permille = (self.low_water_permille, self.high_water_permille);
+        let chunk = self.prefill_chunk.min(self.max_step_tokens);
+        let tokens_ahead = chunk.saturating_mul(self.max_in_flight);
         Policy {
             mode: self.mode,
             admission: self.admission,
             capacity,
             chunk_frames: self.chunk_frames(pool),
+            tokens_ahead: u32::try_from(tokens_ahead).unwrap_or(u32::MAX),
             headroom_frames: u64::from(headroom) * u64::from(pool.frames_per_sub_block),
             overcommit_percent: self.overcommit_percent,
             watermarks: Watermarks::new(capacity, pool.shrink_reserve(), permille),

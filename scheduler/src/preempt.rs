@@ -1,6 +1,5 @@
 //! Preemption: a sequence loses its memory, waits, and is computed again.
 
-use ebb_block_manager::SUB_BLOCK_TOKENS;
 use ebb_block_manager::pressure::{Policy, RecomputeCost, Remedy, victim};
 
 use crate::Notice;
@@ -21,13 +20,9 @@ impl Scheduler {
             return RecomputeCost::new(0, 0, 0);
         };
         let frames = u64::from(self.blocks.releasable_frames(resident.id));
-        // What others hold as well stays, and comes back as a prefix hit.
-        let kept_frames = self
-            .frames_of(u64::from(seq.reserved))
-            .saturating_sub(frames);
-        let kept_sub_blocks = kept_frames / self.frames_of(1);
         let computed = u64::from(seq.computed);
-        let kept = (kept_sub_blocks * SUB_BLOCK_TOKENS as u64).min(computed);
+        // What others hold as well stays, and comes back as a prefix hit.
+        let kept = (self.blocks.shared_tokens(resident.id) as u64).min(computed);
         RecomputeCost::new(computed, kept, frames)
     }
 

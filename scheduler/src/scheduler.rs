@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ebb_block_manager::pressure::{BlockedBy, Policy};
-use ebb_block_manager::{BlockManager, PoolConfig, SUB_BLOCK_TOKENS, SeqBits};
+use ebb_block_manager::{BlockManager, PoolConfig, SeqBits};
 use rustc_hash::FxHashMap;
 
 use crate::admit::Candidate;
@@ -63,7 +63,7 @@ impl Scheduler {
     /// A scheduler without requests and with an empty pool.
     pub fn new(config: Config, pool: PoolConfig) -> Result<Self, SetupError> {
         config.validate()?;
-        let blocks = BlockManager::new(config.with_steps_in_flight(pool))?;
+        let blocks = BlockManager::new(pool)?;
         Ok(Self {
             policy: config.policy(blocks.config(), blocks.available()),
             config,
@@ -209,10 +209,16 @@ impl Scheduler {
         self.counters.stats(self)
     }
 
-    /// Frames of `tokens` tokens of one sequence at 16 bit.
+    /// Frames that `tokens` more tokens of one sequence take at first.
     pub(crate) fn frames_of(&self, tokens: u64) -> u64 {
-        let sub_blocks = tokens.div_ceil(SUB_BLOCK_TOKENS as u64);
-        sub_blocks * u64::from(self.blocks.config().frames_per_sub_block)
+        self.blocks.config().whole_frames_at_16_bit(tokens)
+    }
+
+    /// Most frames that `tokens` more tokens of a sequence take, once those behind its window are
+    /// given back.
+    pub(crate) fn frames_at_most(&self, tokens: u64) -> u64 {
+        let pool = self.blocks.config();
+        pool.frames_at_16_bit(tokens, self.policy.tokens_ahead)
     }
 
     /// Sequences that a running or waiting one is, or will be once its choices fork.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{BlockManager, share::protected_blocks, sub_block_frames};
 use crate::{
-    BLOCK_TOKENS, BlockId, NO_FRAME, SUB_BLOCK_TOKENS, precision::MinBits, prefix::EntryId,
-    sequence::Sequence, shrink_queue::Queued,
+    BLOCK_TOKENS, BlockId, NO_FRAME, SUB_BLOCK_TOKENS, level_counts::LevelCounts,
+    precision::MinBits, prefix::EntryId, sequence::Sequence, shrink_queue::Queued,
 };
 
 /// Fails the audit with a sentence unless the condition holds.
@@ -73,10 +73,10 @@ impl BlockManager {
             protected_blocks.for_each(|id| *protections.entry(id).or_insert(0) += 1);
         }
         let mut empty = 0;
-        let mut by_level = vec![0; self.config.levels.len()];
+        let mut by_level = LevelCounts::new(self.config.levels.len());
         for id in self.used() {
             let block = &self.blocks[id];
-            by_level[usize::from(block.level)] += 1;
+            by_level.add(block);
             let claimed = min_bits_counts.remove(&id).unwrap_or_default();
             ensure!(
                 block.min_bits_counts == claimed,
@@ -146,7 +146,7 @@ impl BlockManager {
             "tables name blocks that are not in use: {refs:?}"
         );
         ensure!(
-            by_level == self.blocks.by_level(),
+            by_level == *self.blocks.by_level(),
             "blocks are at levels {by_level:?}"
         );
         let queued = self.queues.cached.len() + self.queues.live.len();
@@ -313,10 +313,10 @@ impl BlockManager {
             "the list of ages has a loop"
         );
         let (mut frames, mut busy) = (0, BTreeMap::new());
-        let mut by_level = vec![0; self.config.levels.len()];
+        let mut by_level = LevelCounts::new(self.config.levels.len());
         for &id in &by_age {
             let block = &self.blocks[id];
-            by_level[usize::from(block.level)] += 1;
+            by_level.add(block);
             frames += u32::from(block.frames);
             if block.busy_until > self.epochs.done() {
                 *busy.entry(block.busy_until).or_insert(0) += u32::from(block.frames);
@@ -337,7 +337,7 @@ impl BlockManager {
             "{frames} frames are cached, but {counted} are counted"
         );
         ensure!(
-            by_level == self.cached.by_level(),
+            by_level == *self.cached.by_level(),
             "cached blocks are at levels {by_level:?}"
         );
         let counted: BTreeMap<_, _> = evictable.busy().filter(|&(_, n)| n > 0).collect();
@@ -355,7 +355,7 @@ impl BlockManager {
     fn check_windows(&self) -> Result<(), String> {
         let mut viewers = HashMap::<BlockId, u32>::new();
         for row in self.seqs.iter() {
-            let (id, from) = (row.id, self.first_visible(row.committed));
+            let (id, from) = (row.id, self.config.first_visible(row.committed));
             ensure!(
                 row.window_from == from,
                 "{id} sees blocks from {from} on: {row:?}"
@@ -397,6 +397,14 @@ impl BlockManager {
                 );
             }
         }
+        let mut by_level = vec![0; self.config.levels.len()];
+        for (_, id) in &by_age {
+            by_level[usize::from(self.blocks[*id].level)] += 1;
+        }
+        ensure!(
+            by_level == self.hidden.by_level(),
+            "hidden blocks are at levels {by_level:?}"
+        );
         by_age.sort_unstable();
         let listed: Vec<_> = self.hidden.iter().collect();
         ensure!(by_age == listed, "{by_age:?} are hidden, not {listed:?}");

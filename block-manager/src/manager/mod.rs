@@ -91,7 +91,7 @@ impl BlockManager {
             blocks: Blocks::new(&config),
             index: PrefixIndex::new(config.full_blocks_max(), config.hash_key),
             cached: Cached::new(config.levels.len()),
-            hidden: Hidden::default(),
+            hidden: Hidden::new(config.levels.len()),
             seqs: Sequences::new(config.max_blocks_per_seq),
             deltas: Vec::new(),
             copies: Vec::new(),
@@ -278,8 +278,7 @@ impl BlockManager {
         }
     }
 
-    /// The duplicate that can serve most requests; of equals the oldest. It is worth most what
-    /// comes first in [`worth`](Self::worth).
+    /// The duplicate of the highest [`worth`](Self::worth); of equals the oldest.
     fn best_duplicate(&self, entry: EntryId) -> Option<BlockId> {
         let mut best: Option<BlockId> = None;
         for duplicate in self.index.get(entry).duplicates.iter(&self.blocks) {

@@ -15,6 +15,8 @@ pub struct CachedBlock {
     pub level: u16,
     /// Frames it owns.
     pub frames: u32,
+    /// Mean stored bits of its values, in hundredths.
+    pub centibits: u64,
     /// Blocks before it in its prompt. 0: it is the attention sink of all that will share it.
     pub depth: u32,
 }
@@ -28,6 +30,8 @@ pub struct LiveBlock {
     pub level: u16,
     /// Frames it owns.
     pub frames: u32,
+    /// Mean stored bits of its values, in hundredths.
+    pub centibits: u64,
     /// Sequences that hold it.
     pub holders: u32,
 }
@@ -69,6 +73,7 @@ impl BlockManager {
                 block: id,
                 level: block.level,
                 frames: block.frames.into(),
+                centibits: self.centibits(id),
                 depth: self.index.get(block.entry).depth,
             }
         })
@@ -94,31 +99,42 @@ impl BlockManager {
             block: id,
             level: block.level,
             frames: block.frames.into(),
+            centibits: self.centibits(id),
             holders: block.refs,
         }
     }
 
+    fn centibits(&self, id: BlockId) -> u64 {
+        let block = &self.blocks[id];
+        let levels = match &self.config.window {
+            Some(window) if block.is_trimmed => &window.kept,
+            _ => &self.config.levels,
+        };
+        levels.centibits(block.level)
+    }
+
     /// Blocks at each precision level that has some.
     pub fn level_use(&self) -> impl Iterator<Item = LevelUse> + '_ {
-        let counts = self.blocks.by_level().iter().zip(self.cached.by_level());
-        counts
+        let cached = self.cached.by_level().iter();
+        let counts = self.blocks.by_level().iter().zip(cached);
+        let counts = counts
             .zip(0_u16..)
-            .filter(|((blocks, _), _)| **blocks > 0)
-            .map(|((&blocks, &cached), level)| {
-                let bytes = |levels: &LevelTable| levels.level(level).size.bytes;
-                let whole = bytes(&self.config.levels);
-                let window = self.config.window.as_ref();
-                let kept = window.map_or(whole, |window| bytes(&window.kept));
-                let trimmed = self.blocks.trimmed_by_level()[usize::from(level)];
-                LevelUse {
-                    level,
-                    blocks,
-                    cached,
-                    trimmed,
-                    cached_trimmed: self.cached.trimmed_by_level()[usize::from(level)],
-                    bytes: whole * u64::from(blocks - trimmed) + kept * u64::from(trimmed),
-                }
-            })
+            .filter(|(([blocks, _], _), _)| *blocks > 0);
+        counts.map(|(([blocks, trimmed], [cached, cached_trimmed]), level)| {
+            let bytes = |levels: &LevelTable| levels.level(level).size.bytes;
+            let whole = bytes(&self.config.levels);
+            let window = self.config.window.as_ref();
+            let kept = window.map_or(whole, |window| bytes(&window.kept));
+            LevelUse {
+                level,
+                blocks,
+                cached,
+                trimmed,
+                cached_trimmed,
+                hidden: self.hidden.by_level()[usize::from(level)],
+                bytes: whole * u64::from(blocks - trimmed) + kept * u64::from(trimmed),
+            }
+        })
     }
 
     /// Notes that the step being planned computes `tokens` tokens of `seq`, which read its blocks

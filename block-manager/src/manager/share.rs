@@ -162,6 +162,13 @@ impl BlockManager {
             .sum()
     }
 
+    /// Tokens of a sequence in full blocks that others hold, too.
+    pub fn shared_tokens(&self, seq: SeqId) -> usize {
+        let row = self.seqs.get(seq);
+        let full = row.blocks[..row.full_blocks()].iter();
+        full.filter(|&&id| self.blocks[id].refs > 1).count() * BLOCK_TOKENS
+    }
+
     /// Appends an existing block to a sequence.
     fn attach(&mut self, slot: Slot, block: BlockId) {
         let row = self.seqs.at_mut(slot);
@@ -179,7 +186,7 @@ impl BlockManager {
     /// window.
     fn view_row(&mut self, slot: Slot) {
         let row = self.seqs.at(slot);
-        let (from, blocks) = (self.first_visible(row.committed), row.blocks.len());
+        let (from, blocks) = (self.config.first_visible(row.committed), row.blocks.len());
         self.seqs.at_mut(slot).window_from = from;
         for index in 0..blocks {
             let block = self.seqs.at(slot).blocks[index];

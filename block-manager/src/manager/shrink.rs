@@ -27,8 +27,8 @@ pub struct ShrinkJob {
 }
 
 impl ShrinkJob {
-    /// Frames that come free. None may, where a block goes to a level that its sequence's length
-    /// alone decides, and what nobody sees was given back before.
+    /// Frames that come free. May be 0 in static mode, where a trimmed block shrinks by its
+    /// sequence's length although that frees nothing.
     pub fn frames_freed(&self) -> usize {
         let owned = |frames: &[u32]| frames.iter().filter(|&&f| f != NO_FRAME).count();
         owned(&self.old).saturating_sub(owned(&self.new))

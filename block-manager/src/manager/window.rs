@@ -1,18 +1,12 @@
 //! Sliding windows: which blocks lie behind those of all their sequences, and what becomes of them.
 
 use super::BlockManager;
-use crate::{BlockId, Slot, precision::LevelTable};
+use crate::{BlockId, Slot, hidden::HiddenBlock, precision::LevelTable};
 
 impl BlockManager {
     /// Whether blocks have frames that a window lets go.
     fn has_window(&self) -> bool {
         self.config.window.is_some()
-    }
-
-    /// The first block that the next token of a sequence of `committed` tokens sees in every layer.
-    pub(super) fn first_visible(&self, committed: usize) -> usize {
-        let window = self.config.window.as_ref();
-        window.map_or(0, |window| window.first_visible(committed))
     }
 
     /// A sequence has a block in its window.
@@ -35,7 +29,7 @@ impl BlockManager {
             return;
         }
         let row = self.seqs.at(slot);
-        let (before, from) = (row.window_from, self.first_visible(row.committed));
+        let (before, from) = (row.window_from, self.config.first_visible(row.committed));
         self.seqs.at_mut(slot).window_from = from;
         for index in before..from {
             let block = self.seqs.at(slot).blocks[index];
@@ -54,9 +48,8 @@ impl BlockManager {
             (0, true) => {
                 self.clock += 1;
                 self.blocks[id].hidden_at = self.clock;
-                let (windowed, until) = self.windowed(id);
-                let at = (self.clock, id);
-                self.hidden.insert(at, windowed, until, self.epochs.done());
+                let block = self.hidden_block(id);
+                self.hidden.insert(block, self.epochs.done());
                 self.index.touch();
                 self.requeue(id);
             }
@@ -75,20 +68,24 @@ impl BlockManager {
 
     /// Takes a block off the hidden ones, if it is one.
     pub(super) fn unhide(&mut self, id: BlockId) {
-        let at = std::mem::take(&mut self.blocks[id].hidden_at);
-        if at > 0 {
-            let (windowed, until) = self.windowed(id);
-            let done = self.epochs.done();
-            self.hidden.remove((at, id), windowed, until, done);
+        if self.blocks[id].hidden_at > 0 {
+            let block = self.hidden_block(id);
+            self.hidden.remove(block, self.epochs.done());
+            self.blocks[id].hidden_at = 0;
             self.index.touch();
             self.requeue(id);
         }
     }
 
-    /// Windowed frames of a block that is not trimmed, and up to when steps may read them.
-    fn windowed(&self, id: BlockId) -> (u32, crate::epoch::Epoch) {
+    fn hidden_block(&self, id: BlockId) -> HiddenBlock {
         let block = &self.blocks[id];
-        (self.config.windowed_frames(block.level), block.busy_until)
+        HiddenBlock {
+            at: block.hidden_at,
+            block: id,
+            level: block.level,
+            windowed: self.config.windowed_frames(block.level),
+            until: block.busy_until,
+        }
     }
 
     /// Takes the windowed frames of a hidden block.

@@ -1,5 +1,7 @@
 //! Precision levels: which level changes a block has taken, and what it takes then.
 
+use std::ops::Range;
+
 use rustc_hash::FxHashMap;
 
 use super::{LevelChange, MinBits, Page, PageLevel, PageSide, ShrinkOrder};
@@ -130,8 +132,6 @@ impl LevelTable {
         let path = self.paths.len() as u8;
         let first = self.levels.len() as u16;
         let mut lowest_bits = 16;
-        let mut last_target = self.levels[0].size.frames;
-        let mut targets = Vec::new();
         for taken in 1..=changes.len() {
             lowest_bits = lowest_bits.min(changes[taken - 1].to.bits);
             let level = PrecisionLevel {
@@ -140,20 +140,45 @@ impl LevelTable {
                 taken: taken as u16,
                 path,
             };
-            let frames = level.size.frames;
-            let gained = last_target.saturating_sub(frames);
-            if gained * FREED_SHARE >= last_target || (taken == changes.len() && gained > 0) {
-                targets.push(self.levels.len() as u16);
-                last_target = frames;
-            }
             self.levels.push(level);
         }
+        let targets = self.choose_targets(first..self.levels.len() as u16);
         self.paths.push(Path {
             min_bits,
             first,
             changes,
             targets,
         });
+    }
+
+    /// Those of a path's levels that a shrink may end at.
+    fn choose_targets(&self, levels: Range<u16>) -> Vec<u16> {
+        let mut last_target = self.levels[0].size.frames;
+        let last = levels.end - 1;
+        let frees = |level: &u16| {
+            let frames = self.level(*level).size.frames;
+            let gained = last_target.saturating_sub(frames);
+            let is_target = gained * FREED_SHARE >= last_target || (*level == last && gained > 0);
+            if is_target {
+                last_target = frames;
+            }
+            is_target
+        };
+        levels.filter(frees).collect()
+    }
+
+    /// The same levels with other sizes.
+    pub fn resized(&self, mut size: impl FnMut(u16) -> BlockSize) -> Self {
+        let mut table = self.clone();
+        for (level, number) in table.levels.iter_mut().zip(0..) {
+            level.size = size(number);
+        }
+        for path in 0..table.paths.len() {
+            let Path { first, changes, .. } = &table.paths[path];
+            let levels = *first..*first + changes.len() as u16;
+            table.paths[path].targets = table.choose_targets(levels);
+        }
+        table
     }
 
     fn entries_from(&self, level: usize) -> Vec<Option<u16>> {

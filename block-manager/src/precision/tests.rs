@@ -133,3 +133,19 @@ fn changes_that_do_not_lower_a_page_are_refused() {
     assert!(ShrinkOrder::new(1, vec![change(1, K, TWO)]).is_err());
     assert!(ShrinkOrder::new(1, vec![change(0, K, KITTY), change(0, K, TWO)]).is_ok());
 }
+
+#[test]
+fn a_table_of_other_sizes_is_the_one_that_they_make_at_first() {
+    // Frames of 64 and of 640 bytes: fewer levels free enough to be a target.
+    let coarse = |changes: &[LevelChange]| {
+        let bytes = size(changes).bytes;
+        BlockSize {
+            frames: bytes.div_ceil(640) as u32,
+            bytes,
+        }
+    };
+    let levels = table();
+    let resized = levels.resized(|level| coarse(levels.changes(level)));
+    assert_eq!(resized, LevelTable::new(&order(), coarse));
+    assert_ne!(resized, levels);
+}

@@ -18,14 +18,6 @@ pub(crate) struct Prefixes<'a> {
     pub(crate) done: Epoch,
 }
 
-impl Prefixes<'_> {
-    /// The first of `blocks` blocks that a token behind them sees in every layer.
-    fn first_visible(&self, blocks: usize) -> usize {
-        let window = self.config.window.as_ref();
-        window.map_or(0, |window| window.first_visible(blocks * BLOCK_TOKENS))
-    }
-}
-
 /// What a lookup of one prompt found. Looking it up again costs nothing while the prefix cache has
 /// not changed; after a change, blocks that matched are not hashed or compared again. A cursor
 /// belongs to one prompt and one pool.
@@ -132,7 +124,7 @@ impl PrefixCursor {
     fn longest_whole(&self, prefixes: Prefixes<'_>) -> usize {
         let mut used = self.matched.len();
         loop {
-            let seen = prefixes.first_visible(used)..used;
+            let seen = prefixes.config.first_visible(used * BLOCK_TOKENS)..used;
             let is_trimmed = |&index: &usize| self.block(prefixes, index).is_trimmed;
             match seen.rev().find(is_trimmed) {
                 Some(trimmed) => used = trimmed,
@@ -148,7 +140,7 @@ impl PrefixCursor {
 
     /// Frames that eviction and trimming could free now, and not once a sequence has the hit.
     fn frames_revived(&self, prefixes: Prefixes<'_>) -> u32 {
-        let first_visible = prefixes.first_visible(self.used);
+        let first_visible = prefixes.config.first_visible(self.used * BLOCK_TOKENS);
         let revived = (0..self.used).map(|index| {
             let block = self.block(prefixes, index);
             let windowed = match block.is_trimmed {

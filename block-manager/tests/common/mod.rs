@@ -42,7 +42,6 @@ pub(crate) fn window(config: &PoolConfig, tokens: u32) -> WindowConfig {
     };
     WindowConfig {
         tokens,
-        tokens_ahead: 128,
         kept_per_sub_block,
         kept,
     }

@@ -25,7 +25,7 @@ fn a_sequence_alone_keeps_half_of_what_lies_behind_its_window() {
     // 64 blocks: half of each, and all of the two or three that the window touches.
     let (blocks, tokens) = (64, 200);
     let config = windowed(0, tokens);
-    let most = config.frames_at_16_bit(blocks * 128);
+    let most = config.frames_at_16_bit(blocks * 128, 128);
     assert_eq!(most, 64 * 8 + 4 * 8);
     let mut pool = pool(most as u32, tokens);
     let text = text(1, 64 * 128);
@@ -178,4 +178,24 @@ fn what_contradicts_itself_is_refused() {
     let mut config = windowed(1000, 128);
     window(&mut config);
     assert!(BlockManager::new(config).is_ok());
+}
+
+#[test]
+fn tokens_are_shared_where_others_hold_their_blocks_trimmed_or_not() {
+    let mut pool = pool(9 * 16, 128);
+    let prompt = text(1, 4 * 128);
+    run(&mut pool, A, &prompt);
+    // A sequence alone shares nothing, however much of it is trimmed.
+    extend(&mut pool, A, &text(2, 6 * 128));
+    assert!(trimmed(&pool) > 0);
+    assert_eq!(pool.shared_tokens(A), 0);
+    let created = pool.create(B, &prompt, 3 * 128);
+    let shared = created.cached_tokens;
+    assert!(shared > 0);
+    assert_eq!(
+        (pool.shared_tokens(A), pool.shared_tokens(B)),
+        (shared, shared)
+    );
+    pool.release(B);
+    assert_eq!(pool.shared_tokens(A), 0);
 }

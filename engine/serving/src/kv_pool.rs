@@ -119,8 +119,7 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    fn add(&self, cells: &mut Cells, level: u16, frames: u32) {
-        let centibits = self.blocks.config().levels.centibits(level);
+    fn add(&self, cells: &mut Cells, centibits: u64, frames: u32) {
         cells.push(centibits, frames, self.blocks_per_cell);
     }
 
@@ -128,10 +127,10 @@ impl Pass<'_> {
     fn sequence(&mut self, seq: SeqId, own: &mut Cells) {
         for block in self.blocks.blocks_of(seq) {
             if block.holders <= 1 {
-                self.add(own, block.level, block.frames);
+                self.add(own, block.centibits, block.frames);
             } else if self.seen.insert(block.block) {
                 let mut shared = std::mem::take(&mut self.shared);
-                self.add(&mut shared, block.level, block.frames);
+                self.add(&mut shared, block.centibits, block.frames);
                 self.shared = shared;
             }
         }
@@ -186,7 +185,7 @@ impl KvPool {
         sequences.extend(waiting.map(|view| Row::new(&view, Vec::new())));
         let mut cached = Cells::default();
         for block in blocks.cached_blocks() {
-            pass.add(&mut cached, block.level, block.frames);
+            pass.add(&mut cached, block.centibits, block.frames);
         }
         Self {
             frame_bytes: usage.frame_bytes,

@@ -14,7 +14,7 @@ pub struct FormatUse {
     pub pages: u64,
     /// Bytes of codes and metadata; at 16 bit of the memory taken.
     pub bytes: u64,
-    /// Of those, bytes that only the prefix cache keeps.
+    /// Of those, bytes that are kept for later prompts alone.
     pub cached_bytes: u64,
 }
 
@@ -87,14 +87,14 @@ struct LevelFacts {
 impl KvFacts {
     /// The facts of a plan.
     pub fn new(plan: &KvPlan) -> Self {
-        let whole = plan.layout.page_bytes(0);
+        let at_16_bit = plan.layout.page_bytes(0);
         let levels = (0..plan.levels.len() as u16).map(|level| {
             let pages = plan.layout.page_bytes(level);
             LevelFacts {
                 taken: plan.levels.level(level).taken,
                 formats: [false, true].map(|trimmed| plan.bytes_by_format(level, trimmed)),
-                frames: [pages.frames, pages.kept_frames].map(u64::from),
-                bytes_at_16_bit: [whole.bytes, whole.kept_bytes],
+                frames: pages.map(|pages| pages.frames.into()),
+                bytes_at_16_bit: at_16_bit.map(|pages| pages.bytes),
             }
         });
         let levels: Vec<_> = levels.collect();
@@ -137,6 +137,13 @@ impl KvFacts {
                     shrunk_at_16_bit += level.bytes_at_16_bit[kind] * count;
                 }
             }
+            // What is kept of hidden blocks for later prompts alone.
+            let hidden = u64::from(at.hidden) * u64::from(is_shrunk);
+            let [whole, kept] = &level.formats;
+            for (sum, (whole, kept)) in formats.iter_mut().zip(whole.iter().zip(kept)) {
+                sum.2 += (whole.0 - kept.0) * hidden;
+            }
+            cached_shrunk_frames += (level.frames[0] - level.frames[1]) * hidden;
             shrunk_bytes += at.bytes * u64::from(is_shrunk);
             blocks += u64::from(at.blocks);
             taken_sum += u64::from(level.taken) * u64::from(at.blocks);
@@ -146,7 +153,8 @@ impl KvFacts {
         let held_frames: u64 = held.into_iter().map(u64::from).sum();
         let whole_bytes = (held_frames - shrunk_frames) * usage.frame_bytes;
         formats[0].0 += whole_bytes;
-        formats[0].2 += (u64::from(usage.frames_cached) - cached_shrunk_frames) * usage.frame_bytes;
+        let cached_frames = u64::from(usage.frames_cached) + u64::from(usage.frames_hidden);
+        formats[0].2 += (cached_frames - cached_shrunk_frames) * usage.frame_bytes;
         let names = FormatId::ALL.iter().zip(formats);
         let formats = names.filter(|(_, (_, pages, _))| *pages > 0);
         let running = scheduler.running_bits();

@@ -75,8 +75,9 @@ impl Shrink {
 
     /// Whether pages of layers with a sliding window are left out.
     pub(crate) fn is_trimmed(&self, levels: &impl BlockLevels, input: &StepInput) -> bool {
-        let (_, target) = self.frames(levels, input);
-        target.last() == Some(&NO_FRAME) || self.frames(levels, input).0.last() == Some(&NO_FRAME)
+        let (source, target) = self.frames(levels, input);
+        let mut lists = [source, target].into_iter();
+        lists.any(|list| list.last() == Some(&NO_FRAME))
     }
 }
 

@@ -91,8 +91,7 @@ struct Level {
     /// Bytes of each record of a page, `[layer * 2 + side]`.
     record_bytes: Vec<u32>,
     frames: u32,
-    /// Those of them, from the first on, that layers without a window use; at level 0 of a
-    /// sub-block.
+    /// Those of them that layers without a window use.
     kept_frames: u32,
 }
 
@@ -103,10 +102,6 @@ pub struct PageBytes {
     pub frames: u32,
     /// Bytes of codes and metadata.
     pub bytes: u64,
-    /// Frames that it keeps behind a sliding window.
-    pub kept_frames: u32,
-    /// Bytes in them of layers without a window.
-    pub kept_bytes: u64,
 }
 
 /// The byte layout of a pool's blocks: every level's formats, places and frame count.
@@ -151,12 +146,13 @@ impl KvLayout {
         Ok(layout)
     }
 
-    /// What a block takes whose pages have these formats, `[layer * 2 + side]`.
+    /// What a block takes whose pages have these formats, `[layer * 2 + side]`: whole, and behind a
+    /// sliding window.
     pub fn cost(
         geometry: KvGeometry,
         frame: FrameLayout,
         formats: &[FormatId],
-    ) -> Result<PageBytes, LayoutError> {
+    ) -> Result<[PageBytes; 2], LayoutError> {
         let mut layout = Self::unshrunk(geometry, frame);
         if formats.iter().all(|f| *f == FormatId::F16) {
             return Ok(layout.page_bytes(0));
@@ -165,8 +161,8 @@ impl KvLayout {
         Ok(layout.page_bytes(1))
     }
 
-    /// What a full block takes at a level.
-    pub fn page_bytes(&self, level: u16) -> PageBytes {
+    /// What a full block takes at a level: whole, and behind a sliding window.
+    pub fn page_bytes(&self, level: u16) -> [PageBytes; 2] {
         let pages = &self.levels[usize::from(level)].record_bytes;
         let heads = self.geometry.kv_heads as u64;
         let kept = pages
@@ -177,12 +173,16 @@ impl KvLayout {
             .flat_map(|(pages, _)| pages)
             .map(|b| u64::from(*b))
             .sum();
-        PageBytes {
-            frames: self.frames(level),
-            bytes: self.bytes(level),
-            kept_frames: self.kept_frames(level),
-            kept_bytes: kept * heads,
-        }
+        [
+            PageBytes {
+                frames: self.frames(level),
+                bytes: self.bytes(level),
+            },
+            PageBytes {
+                frames: self.kept_frames(level),
+                bytes: kept * heads,
+            },
+        ]
     }
 
     /// Level 0 alone, of a geometry and frames that are known to fit each other.
@@ -195,7 +195,8 @@ impl KvLayout {
             record_bytes: vec![whole as u32; pages],
             frames: frame.frames_per_block() as u32,
             kept_frames: (geometry.kept_records() * geometry.sub_record_bytes())
-                .div_ceil(frame.frame_bytes) as u32,
+                .div_ceil(frame.frame_bytes) as u32
+                * SUB_BLOCKS as u32,
         };
         Self {
             geometry,
@@ -231,25 +232,24 @@ impl KvLayout {
 
     /// Frames that a full block keeps behind a sliding window.
     pub fn kept_frames(&self, level: u16) -> u32 {
-        let kept = self.levels[usize::from(level)].kept_frames;
-        match level {
-            0 => kept * SUB_BLOCKS as u32,
-            _ => kept,
-        }
+        self.levels[usize::from(level)].kept_frames
     }
 
     /// Frames of a 16-bit sub-block that a block keeps behind a sliding window.
     pub fn kept_per_sub_block(&self) -> u32 {
-        self.levels[0].kept_frames
+        self.kept_frames(0) / SUB_BLOCKS as u32
     }
 
     /// Whether frame `index` of a block has pages of layers with a sliding window alone.
     pub fn is_windowed(&self, level: u16, index: usize) -> bool {
-        let index = match level {
-            0 => index % self.frame.frames_per_sub_block,
-            _ => index,
+        let (index, kept) = match level {
+            0 => (
+                index % self.frame.frames_per_sub_block,
+                self.kept_per_sub_block(),
+            ),
+            _ => (index, self.kept_frames(level)),
         };
-        index >= self.levels[usize::from(level)].kept_frames as usize
+        index >= kept as usize
     }
 
     /// Formats of all pages, `[layer * 2 + side]`.
@@ -490,11 +490,11 @@ mod tests {
                 assert_eq!(kept.count(), layout.kept_frames(level) as usize);
                 // Something is given back, and little is kept in vain. A sub-block of few records
                 // is one frame.
-                let pages = layout.page_bytes(level);
-                let gives = pages.kept_frames < pages.frames;
+                let [pages, kept] = layout.page_bytes(level);
+                let gives = kept.frames < pages.frames;
                 assert!(gives || geometry.records() < 16, "{geometry:?} at {level}");
-                let held = u64::from(pages.kept_frames) * frame_bytes as u64;
-                let in_vain = held - pages.kept_bytes;
+                let held = u64::from(kept.frames) * frame_bytes as u64;
+                let in_vain = held - kept.bytes;
                 assert!(in_vain < (8 * frame_bytes) as u64);
                 if geometry.layers > 5 {
                     assert!(

@@ -101,7 +101,6 @@ impl Settings {
         };
         let window = of_windows.one_in(2).then(|| WindowConfig {
             tokens: of_windows.pick(&[1, 16, 100, 128, 129, 200, 300]),
-            tokens_ahead: 0,
             kept_per_sub_block: kept_frames(frames_per_sub_block),
             kept,
         });

@@ -66,9 +66,9 @@ pub struct EngineState {
     pub waiting: usize,
     /// Bytes of the KV pool.
     pub kv_bytes_total: u64,
-    /// Bytes held by live sequences.
+    /// Bytes of blocks that sequences hold, without what lies behind their sliding windows.
     pub kv_bytes_live: u64,
-    /// Bytes held by the prefix cache alone.
+    /// Bytes that are kept for later prompts alone, and taken when sequences need them.
     pub kv_bytes_cached: u64,
     /// Steps run since start.
     pub steps: u64,

@@ -147,7 +147,7 @@ impl KvPlan {
     /// When the geometry is impossible.
     pub fn sixteen_bit(geometry: KvGeometry) -> Result<Self, KvPlanError> {
         let layout = KvLayout::sixteen_bit(geometry)?;
-        let [whole, kept] = sizes(layout.page_bytes(0));
+        let [whole, kept] = layout.page_bytes(0).map(size);
         Ok(Self {
             mode: Mode::PreemptOnly,
             levels: LevelTable::fixed(whole),
@@ -210,32 +210,26 @@ impl KvPlan {
         let order = ShrinkOrder::new(geometry.layers as u16, changes)?;
         let frame = geometry.frame_layout();
         let mut failed = None;
-        let mut kept = Vec::new();
         let levels = LevelTable::new(&order, |taken| {
             let cost = KvLayout::cost(geometry, frame, &formats_after(geometry, taken));
-            let [whole, behind_window] = cost.map_or_else(
-                |error| {
-                    failed.get_or_insert(error);
-                    [BlockSize {
-                        frames: 0,
-                        bytes: 0,
-                    }; 2]
-                },
-                sizes,
-            );
-            kept.push(behind_window);
-            whole
+            let nothing = PageBytes {
+                frames: 0,
+                bytes: 0,
+            };
+            let [whole, _] = cost.unwrap_or_else(|error| {
+                failed.get_or_insert(error);
+                [nothing; 2]
+            });
+            size(whole)
         });
         if let Some(error) = failed {
             return Err(error.into());
         }
-        // The levels are the same, and are asked for in the same order.
-        let mut kept = kept.into_iter();
-        let kept = LevelTable::new(&order, |_| kept.next().expect("as many levels"));
         let shrunk =
             (1..levels.len() as u16).map(|level| formats_after(geometry, levels.changes(level)));
         let shrunk: Vec<Vec<FormatId>> = shrunk.collect();
         let layout = KvLayout::new(geometry, frame, &shrunk)?;
+        let kept = levels.resized(|level| size(layout.page_bytes(level)[1]));
         Ok(Self {
             mode,
             window: window(&layout, kept),
@@ -295,19 +289,10 @@ impl KvPlan {
     }
 }
 
-/// What a block takes, whole and behind a sliding window.
-fn sizes(pages: PageBytes) -> [BlockSize; 2] {
-    let PageBytes {
-        frames,
-        bytes,
-        kept_frames,
-        kept_bytes,
-    } = pages;
-    let kept = BlockSize {
-        frames: kept_frames,
-        bytes: kept_bytes,
-    };
-    [BlockSize { frames, bytes }, kept]
+/// What pages take, as the pool counts it.
+fn size(pages: PageBytes) -> BlockSize {
+    let PageBytes { frames, bytes } = pages;
+    BlockSize { frames, bytes }
 }
 
 /// What blocks keep behind a sliding window, if some layers have one.
@@ -315,8 +300,6 @@ fn window(layout: &KvLayout, kept: LevelTable) -> Option<WindowConfig> {
     let windowed = layout.geometry().windowed;
     (!windowed.is_empty()).then(|| WindowConfig {
         tokens: windowed.tokens(),
-        // The scheduler knows its steps.
-        tokens_ahead: 0,
         kept_per_sub_block: layout.kept_per_sub_block(),
         kept,
     })

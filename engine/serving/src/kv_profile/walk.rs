@@ -14,8 +14,8 @@ use crate::kv_pages::{Guards, PageFormats, Protect, level_change, page, protecte
 pub fn width(geometry: KvGeometry, formats: &[FormatId]) -> Result<f64, String> {
     let elements = geometry.block_bytes() as f64 / 2.0;
     let cost = KvLayout::cost(geometry, geometry.frame_layout(), formats);
-    let cost = cost.map_err(|e| e.to_string())?;
-    Ok(cost.bytes as f64 * 8.0 / elements)
+    let [whole, _] = cost.map_err(|e| e.to_string())?;
+    Ok(whole.bytes as f64 * 8.0 / elements)
 }
 
 impl Profile {

@@ -1,8 +1,8 @@
 //! How much KV memory there is, and what fits into it.
 
-use ebb_block_manager::precision::MinBits;
 use ebb_block_manager::{BLOCK_TOKENS, PoolConfig};
 use ebb_models::model::LoadedModel;
+use ebb_scheduler::Config;
 
 use super::{EngineConfig, StartError};
 use crate::device::{Device, DeviceError, StepSizes};
@@ -94,19 +94,20 @@ pub fn pool(model: &LoadedModel, bytes: u64, prefix_cache: bool) -> Result<PoolC
     })
 }
 
-/// Tokens that a sequence may hold, on a pool that keeps `kept` frames for itself, where so
-/// many recent blocks stay at 16 bit.
+/// Steps that a backend has in flight at most.
+const STEPS_IN_FLIGHT_MAX: usize = 2;
+
+/// Tokens that a sequence may hold, on a pool that a scheduler with these limits hands out.
 ///
 /// # Errors
 /// When more are asked for than the model or the pool allows.
 pub(super) fn max_context(
     model: &LoadedModel,
     pool: &PoolConfig,
-    kept: u32,
-    recent_blocks: u32,
+    limits: &Config,
     asked: Option<usize>,
 ) -> Result<usize, StartError> {
-    let held = longest(pool, kept, recent_blocks);
+    let held = longest(pool, limits);
     let (limit, why) = if model.max_context() <= held {
         (
             model.max_context(),
@@ -125,14 +126,86 @@ pub(super) fn max_context(
     }
 }
 
-/// Tokens of the longest sequence that the pool holds alone beside `kept` frames, once all of it
-/// has shrunk that may.
-fn longest(pool: &PoolConfig, kept: u32, recent_blocks: u32) -> usize {
+/// Tokens of the longest sequence that the pool holds alone, once all of it has shrunk that may.
+fn longest(pool: &PoolConfig, limits: &Config) -> usize {
+    let limits = Config {
+        max_in_flight: STEPS_IN_FLIGHT_MAX,
+        ..limits.clone()
+    };
+    let kept = limits.chunk_frames(pool);
+    let recent_blocks = limits.recent_blocks(usize::MAX);
     let room = u64::from((pool.frames - pool.shrink_reserve()).saturating_sub(kept));
     let fits = |blocks: &u64| {
         let tokens = blocks * BLOCK_TOKENS as u64;
-        pool.floor_frames(tokens, MinBits::ANY, recent_blocks) <= room
+        limits.frames_at_longest(pool, tokens, recent_blocks) <= room
     };
     let blocks = (1..=u64::from(pool.max_blocks_per_seq)).take_while(fits);
     blocks.last().unwrap_or(0) as usize * BLOCK_TOKENS
+}
+
+#[cfg(test)]
+mod tests {
+    use ebb_kernels::kv::{KvGeometry, WindowedLayers};
+    use ebb_scheduler::{Event, Mode, Notice, RejectReason, Request, RequestId, Scheduler};
+
+    use super::*;
+    use crate::kv_plan::{DEFAULT_FLOOR, KvPlan, KvSource, static_chunk};
+
+    /// Whether a scheduler takes a request for the longest answer that ends at so many tokens.
+    fn is_accepted(limits: &Config, pool: &PoolConfig, tokens: usize) -> bool {
+        let mut scheduler = Scheduler::new(limits.clone(), pool.clone()).unwrap();
+        // The last token sampled is never computed.
+        let request = Request::new(RequestId(1), [7; 16], (tokens - 16 + 1) as u32);
+        scheduler.apply(Event::Arrive(request));
+        let mut notices = Vec::new();
+        scheduler.drain_notices(&mut notices);
+        let no_memory = |notice: &Notice| {
+            let Notice::Rejected { reason, .. } = notice else {
+                return false;
+            };
+            assert!(matches!(reason, RejectReason::NeverFits { .. }), "{reason}");
+            true
+        };
+        !notices.iter().any(no_memory)
+    }
+
+    #[test]
+    fn a_scheduler_accepts_the_longest_context_and_no_block_more() {
+        let windows = [None, Some(512)].map(|layer| [None, layer, layer, layer]);
+        let windowed = windows.map(|layers| WindowedLayers::of(layers.into_iter()));
+        for (windowed, steps_in_flight) in windowed
+            .into_iter()
+            .flat_map(|w| [(w, 1), (w, STEPS_IN_FLIGHT_MAX)])
+        {
+            let geometry = KvGeometry {
+                layers: 4,
+                kv_heads: 2,
+                head_dim: 64,
+                windowed,
+            };
+            for mode in [Mode::PreemptOnly, Mode::Static, Mode::Progressive] {
+                let source = KvSource::Floor(DEFAULT_FLOOR.parse().unwrap());
+                let plan = KvPlan::new(geometry, mode, &source).unwrap();
+                for blocks in [40, 41, 200] {
+                    let pool = PoolConfig {
+                        max_blocks_per_seq: 1 << 16,
+                        ..plan.pool(blocks * plan.levels.level(0).size.frames)
+                    };
+                    let limits = Config {
+                        mode,
+                        max_in_flight: steps_in_flight,
+                        static_chunk: static_chunk(&pool),
+                        ..Config::default()
+                    };
+                    let tokens = longest(&pool, &limits);
+                    let at = format!("{mode:?}, {blocks} blocks, {windowed:?}: {tokens} tokens");
+                    assert!(tokens > 0, "{at}");
+                    assert!(is_accepted(&limits, &pool, tokens), "{at}");
+                    let more = tokens + BLOCK_TOKENS;
+                    let is_most = steps_in_flight == STEPS_IN_FLIGHT_MAX;
+                    assert!(!is_most || !is_accepted(&limits, &pool, more), "{at}");
+                }
+            }
+        }
+    }
 }

@@ -103,18 +103,16 @@ pub fn start_on(
         Device::Cuda(device) => device.pool_bytes(&steps, &plan.layout, kv_bytes),
         Device::Cpu => kv_bytes,
     };
+    let of_model = pool(&model, pool_bytes, config.prefix_cache)?;
     let pool = PoolConfig {
-        levels: plan.levels.clone(),
-        window: plan.window.clone(),
-        protected: plan.protected,
-        sink: plan.sink,
-        ..pool(&model, pool_bytes, config.prefix_cache)?
+        prefix_cache: of_model.prefix_cache,
+        max_blocks_per_seq: of_model.max_blocks_per_seq,
+        hash_key: of_model.hash_key,
+        ..plan.pool(of_model.frames)
     };
     limits.static_chunk = config.static_chunk.unwrap_or(static_chunk(&pool));
     limits.recent_permille = plan.recent_permille;
-    let kept = limits.chunk_frames(&pool);
-    let recent_blocks = limits.recent_blocks(usize::MAX);
-    let max_context = max_context(&model, &pool, kept, recent_blocks, config.max_context)?;
+    let max_context = max_context(&model, &pool, &limits, config.max_context)?;
     steps.context = max_context;
     let mut names = config.served_names.clone().into_iter();
     let name = names.next().unwrap_or_else(|| model.name.clone());
