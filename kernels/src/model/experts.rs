@@ -54,11 +54,11 @@ pub enum ExpertActivation {
 pub struct Routing {
     /// What experts are chosen by.
     pub scores: RouterScores,
-    /// A bias of each expert is added to scores for the choice alone, not for the weights.
+    /// A bias of each expert is added to sigmoids for the choice alone, not for the weights.
     pub correction: bool,
     /// Only experts of the best groups are chosen from.
     pub groups: Option<ExpertGroups>,
-    /// Weights are divided by the sum of those chosen.
+    /// Weights are divided by the sum of those chosen; those of a sparse mixer are shares anyway.
     pub renormalised: bool,
     /// What weights are multiplied by, at last.
     pub scale: f32,
@@ -128,9 +128,15 @@ impl ExpertsSpec {
                 return refuse("groups with fewer experts than each token goes through");
             }
         }
+        if self.routing.correction && scores != RouterScores::Sigmoid {
+            return refuse("a correction of scores that are not sigmoids");
+        }
         if let RouterScores::SparseMixer { jitter } = scores {
-            if self.per_token != 2 || self.routing.correction || self.routing.groups.is_some() {
-                return refuse("a sparse mixer of other than two experts, with a bias or groups");
+            if self.per_token != 2 || self.routing.groups.is_some() {
+                return refuse("a sparse mixer of other than two experts, or with groups");
+            }
+            if !self.routing.renormalised {
+                return refuse("a sparse mixer whose weights are not shares of close scores");
             }
             if !is_sound(jitter) {
                 return Err(SpecError::NotFinite("the sparse mixer's jitter"));

@@ -206,6 +206,40 @@ mod tests {
     }
 
     #[test]
+    fn a_routing_that_is_not_computed_is_refused() {
+        let of_chosen = Routing::SOFTMAX_OF_CHOSEN;
+        let mixer = Routing {
+            scores: RouterScores::SparseMixer { jitter: 0.1 },
+            ..of_chosen
+        };
+        let sigmoids = Routing {
+            scores: RouterScores::Sigmoid,
+            correction: true,
+            ..of_chosen
+        };
+        for routing in [of_chosen, mixer, sigmoids] {
+            assert_eq!(spec(4, 2, routing).validate(), Ok(()));
+        }
+        let corrected = |routing| Routing {
+            correction: true,
+            ..routing
+        };
+        let all = Routing {
+            renormalised: false,
+            ..mixer
+        };
+        let refused = [
+            (corrected(of_chosen), "not sigmoids"),
+            (corrected(mixer), "not sigmoids"),
+            (all, "a sparse mixer whose weights"),
+        ];
+        for (routing, problem) in refused {
+            let error = spec(4, 2, routing).validate().unwrap_err().to_string();
+            assert!(error.contains(problem), "{error}");
+        }
+    }
+
+    #[test]
     fn a_sparse_mixer_weighs_by_what_comes_close() {
         let routing = Routing {
             scores: RouterScores::SparseMixer { jitter: 0.1 },
