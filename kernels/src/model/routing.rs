@@ -84,12 +84,12 @@ fn choose(spec: &ExpertsSpec, scores: &[f32], correction: Option<&[f32]>, chosen
     }
 }
 
-/// The first of the greatest that is not `out`; of NaN alone, the first.
+/// The first of the greatest that is not `out`, a NaN below all numbers; of NaN alone, the first.
 fn best(count: usize, out: &Experts, value: impl Fn(usize) -> f32) -> usize {
     let mut candidates = (0..count).filter(|index| !out.has(*index));
     let first = candidates.next().expect("specs have as many as are chosen");
     let better = |best: (usize, f32), index: usize| match value(index) {
-        value if value > best.1 => (index, value),
+        value if value > best.1 || (best.1.is_nan() && !value.is_nan()) => (index, value),
         _ => best,
     };
     candidates.fold((first, value(first)), better).0
@@ -264,6 +264,26 @@ mod tests {
             };
             let found = routed(&spec(4, 2, routing), &[f32::NAN; 4], None);
             assert!(found[0].0 == 0 && found[1].0 == 1 && found[0].1.is_nan());
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_number_is_chosen_last() {
+        let nan = f32::NAN;
+        for scores in [
+            RouterScores::Sigmoid,
+            RouterScores::SparseMixer { jitter: 0.01 },
+        ] {
+            let routing = Routing {
+                scores,
+                ..Routing::SOFTMAX_OF_CHOSEN
+            };
+            let experts = |scores: [f32; 4]| {
+                let found = routed(&spec(4, 2, routing), &scores, None);
+                [found[0].0, found[1].0]
+            };
+            assert_eq!(experts([nan, 1.0, nan, 2.0]), [3, 1]);
+            assert_eq!(experts([nan, nan, 1.0, nan]), [2, 0]);
         }
     }
 }
