@@ -126,12 +126,15 @@ pub(super) fn program(spec: &ModelSpec, rotate_back: bool) -> Vec<NamedOp> {
     ops
 }
 
-/// Tells every linear layer which one follows.
+/// Tells every linear layer which one follows. Behind a layer whose experts follow there is none:
+/// they read more than caches hold.
 fn name_successors(ops: &mut [NamedOp]) {
     let mut following = None;
     for op in ops.iter_mut().rev() {
-        if let Op::Linear { linear, next, .. } = op {
-            *next = following.replace(*linear);
+        match op {
+            Op::Linear { linear, next, .. } => *next = following.replace(*linear),
+            Op::Experts { .. } => following = None,
+            _ => {}
         }
     }
 }
@@ -164,4 +167,54 @@ pub(super) fn widths(spec: &ModelSpec, ops: &[NamedOp]) -> [usize; Buffer::COUNT
         }
     }
     widths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{ExpertActivation, ExpertsSpec, Mlp, Rope, Routing, UniformModel};
+
+    #[test]
+    fn no_product_names_one_behind_experts_as_the_next() {
+        let mut spec = UniformModel {
+            hidden: 64,
+            layers: 2,
+            q_heads: 4,
+            kv_heads: 2,
+            head_dim: 32,
+            intermediate: 64,
+            vocab: 100,
+            rope: Rope::new(vec![1.0; 16], 1.0),
+            max_positions: 64,
+            ..UniformModel::default()
+        }
+        .spec();
+        let successors = |spec: &ModelSpec| -> Vec<_> {
+            let ops = program(spec, false).into_iter();
+            let linears = ops.filter_map(|op| match op {
+                Op::Linear { linear, next, .. } => Some((linear, next)),
+                _ => None,
+            });
+            linears.collect()
+        };
+        let dense = successors(&spec);
+        for pair in dense.windows(2) {
+            assert_eq!(pair[0].1, Some(pair[1].0));
+        }
+        spec.layers[0].mlp = Mlp::Experts(ExpertsSpec {
+            experts: 4,
+            per_token: 2,
+            intermediate: 32,
+            routing: Routing::SOFTMAX_OF_CHOSEN,
+            router_bias: false,
+            biases: false,
+            activation: ExpertActivation::SwiGlu,
+            shared: None,
+        });
+        let sparse = successors(&spec);
+        let (first, behind) = (&sparse[..2], &sparse[2..]);
+        assert_eq!(first[0].1, Some(first[1].0));
+        assert_eq!(first[1].1, None);
+        assert_eq!(behind, &dense[4..]);
+    }
 }
