@@ -13,6 +13,7 @@ mod gguf_refusals;
 mod gguf_split;
 mod hf_builder;
 mod hf_families;
+mod hf_fields;
 mod hf_hostile;
 mod hf_text_parts;
 mod hub;

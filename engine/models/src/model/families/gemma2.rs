@@ -7,7 +7,7 @@ use ebb_kernels::model::{Activation, LayerTensor, ModelSpec, NormPlace, TensorNa
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::gguf::config::{GgufConfig, WINDOW_PATTERN};
-use crate::model::hf::config::{HfConfig, HfDefaults, WindowRule};
+use crate::model::hf::config::{HfConfig, HfDefaults, RopeScalings, WindowRule};
 
 /// One layer of so many sees everything, unless the configuration says otherwise.
 const FULL_INTERVAL: usize = 2;
@@ -69,7 +69,7 @@ pub(super) const DEFAULTS: HfDefaults = HfDefaults {
     kv_heads_are_query_heads: false,
     ignores_attention_bias: true,
     rotates_part_of_a_head: false,
-    has_long_rope: false,
+    rope_scalings: RopeScalings::Common,
     has_ropes_by_kind: false,
     rope_base: None,
     rotary_part: None,

@@ -4,7 +4,7 @@
 use ebb_kernels::model::{LayerTensor, TensorName};
 
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
-use crate::model::hf::config::{HfDefaults, WindowRule};
+use crate::model::hf::config::{HfDefaults, RopeScalings, WindowRule};
 
 const QKV: &[LayerTensor] = &[LayerTensor::Q, LayerTensor::K, LayerTensor::V];
 const GATE_UP: &[LayerTensor] = &[LayerTensor::Gate, LayerTensor::Up];
@@ -24,7 +24,7 @@ pub(super) static FAMILY: Family = Family {
         let defaults = HfDefaults {
             kv_heads_are_query_heads: true,
             rotates_part_of_a_head: true,
-            has_long_rope: true,
+            rope_scalings: RopeScalings::WithLong,
             ..HfDefaults::default()
         };
         let mut spec = config.uniform(&defaults)?.spec();

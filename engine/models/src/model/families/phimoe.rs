@@ -1,10 +1,13 @@
-//! Phi-3.5-MoE: LayerNorm, and a sparse mixer of two experts.
+//! Phi-MoE: LayerNorm, and a sparse mixer of two experts.
+//!
+//! The published Phi-3.5-MoE is refused by name: its output projection has a bias (`lm_head_bias`),
+//! and with its LongRoPE cosine and sine are multiplied by `short_mscale` or `long_mscale`.
 
 use ebb_kernels::model::{NormKind, Norms, RouterScores, Routing};
 
 use super::{Family, TextType, mixtral};
 use crate::model::experts::put_experts;
-use crate::model::hf::config::{HfDefaults, WindowRule};
+use crate::model::hf::config::{HfDefaults, RopeScalings, WindowRule};
 
 pub(super) static FAMILY: Family = Family {
     name: "phimoe",
@@ -22,6 +25,7 @@ pub(super) static FAMILY: Family = Family {
         config.refuse("lm_head_bias")?;
         let defaults = HfDefaults {
             ignores_attention_bias: true,
+            rope_scalings: RopeScalings::None,
             rope_base: Some(1_000_000.0),
             ..HfDefaults::default()
         };

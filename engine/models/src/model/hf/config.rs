@@ -84,8 +84,8 @@ pub(crate) struct HfDefaults {
     pub(crate) ignores_attention_bias: bool,
     /// `partial_rotary_factor` may be below 1.
     pub(crate) rotates_part_of_a_head: bool,
-    /// RoPE scaling may be `longrope`.
-    pub(crate) has_long_rope: bool,
+    /// How RoPE may be scaled.
+    pub(crate) rope_scalings: RopeScalings,
     /// `rope_parameters` may have an object for each kind of layers.
     pub(crate) has_ropes_by_kind: bool,
     /// The base of RoPE without `rope_theta`; otherwise 10,000.
@@ -97,6 +97,18 @@ pub(crate) struct HfDefaults {
     /// `hidden_activation` names the activation, which is Gemma's without it; otherwise
     /// `hidden_act` does, which is SiLU without it.
     pub(crate) has_gemma_activation: bool,
+}
+
+/// How a family's RoPE may be scaled.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum RopeScalings {
+    /// Not at all: its scalings compute something of their own.
+    None,
+    /// As transformers does for every family.
+    #[default]
+    Common,
+    /// Also by `longrope`.
+    WithLong,
 }
 
 /// Whether `sliding_window` means anything where neither `use_sliding_window` nor `layer_types`

@@ -1,6 +1,6 @@
 //! RoPE in config.json: `rope_theta` and `rope_scaling`, or both inside `rope_parameters`.
 
-use super::config::{FULL, HfDefaults, SLIDING};
+use super::config::{FULL, HfDefaults, RopeScalings, SLIDING};
 use super::json::Object;
 use crate::model::error::Refusal;
 use crate::model::rope::{LongFactors, Scaling, Yarn};
@@ -121,9 +121,10 @@ fn read_scaling(
     defaults: &HfDefaults,
     notes: &mut Vec<String>,
 ) -> Result<Scaling, Refusal> {
-    let supported = match defaults.has_long_rope {
-        true => "default, linear, dynamic, llama3, yarn, longrope, mrope",
-        false => "default, linear, dynamic, llama3, yarn, mrope",
+    let supported = match defaults.rope_scalings {
+        RopeScalings::None => "default",
+        RopeScalings::Common => "default, linear, dynamic, llama3, yarn, mrope",
+        RopeScalings::WithLong => "default, linear, dynamic, llama3, yarn, longrope, mrope",
     };
     let kind_key = if parameters.get("rope_type").is_some() {
         "rope_type"
@@ -132,6 +133,13 @@ fn read_scaling(
     };
     let kind = parameters.text(kind_key)?;
     let kind = parameters.required("rope_type", kind)?;
+    let unsupported = || {
+        let field = parameters.name(kind_key);
+        Refusal::unsupported(field, format!("{kind:?}"), supported)
+    };
+    if defaults.rope_scalings == RopeScalings::None && kind != "default" {
+        return Err(unsupported());
+    }
     let own_keys: &[&str] = match kind {
         // Positions in time and space (Qwen2-VL) are the same three numbers for each token of a
         // text.
@@ -155,17 +163,14 @@ fn read_scaling(
             "mscale_all_dim",
         ],
         // The first name that it had.
-        "longrope" | "su" if defaults.has_long_rope => &[
+        "longrope" | "su" if defaults.rope_scalings == RopeScalings::WithLong => &[
             "short_factor",
             "long_factor",
             "original_max_position_embeddings",
             "attention_factor",
             "factor",
         ],
-        other => {
-            let field = parameters.name(kind_key);
-            return Err(Refusal::unsupported(field, format!("{other:?}"), supported));
-        }
+        _ => return Err(unsupported()),
     };
     let common = ["rope_type", "type", "rope_theta", PARTIAL];
     let known = |key| own_keys.contains(&key) || common.contains(&key);

@@ -105,7 +105,12 @@ fn check_class(config: &Object, family: &Family) -> Result<(), Refusal> {
     };
     let classes = architectures.as_array().map_or(&[][..], Vec::as_slice);
     let class = family.hf_class;
-    if classes.iter().any(|found| found.as_str() == Some(class)) {
+    // Phi-3.5-MoE's file has PhiMoEForCausalLM, transformers PhimoeForCausalLM.
+    let is_class = |found: &str| found.eq_ignore_ascii_case(class);
+    if classes
+        .iter()
+        .any(|found| found.as_str().is_some_and(is_class))
+    {
         return Ok(());
     }
     Err(Refusal::unsupported("architectures", architectures, class))
