@@ -465,6 +465,17 @@ fn cohere2_has_layer_norms_and_rope_in_layers_with_windows_alone() {
         .text("cohere2.rope.scaling.type", "none");
     let model = open(&gguf).expect("a valid model");
     tiny::assert_weights(&model, &spec);
+    for key in ["cohere2.logit_scale", "cohere2.attention.sliding_window"] {
+        let missing = format!("`{key}` is missing");
+        let mut without = gguf.clone();
+        assert_eq!(refusal(without.remove(key)), missing);
+        let mut zero = gguf.clone();
+        match key.ends_with("scale") {
+            true => zero.f32(key, 0.0),
+            false => zero.u32(key, 0),
+        };
+        assert_eq!(refusal(&zero), missing);
+    }
 }
 
 /// What Gemma 2 and 3 have in common.

@@ -4,6 +4,7 @@
 use ebb_kernels::model::{ModelSpec, NormKind, NormPlace};
 
 use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
+use crate::model::error::Refusal;
 use crate::model::gguf::config::{LAYER_NORM_EPS, WINDOW_PATTERN};
 use crate::model::hf::config::{HfDefaults, WindowRule};
 
@@ -45,8 +46,14 @@ pub(super) static FAMILY: Family = Family {
         keys: &["logit_scale", LAYER_NORM_EPS, WINDOW_PATTERN],
         spec: |config| {
             let mut spec = config.uniform()?.spec();
-            spec.logit_multiplier = config.number("logit_scale")?.unwrap_or(1.0);
-            let sliding = config.put_windows(&mut spec, config.window()?, FULL_INTERVAL)?;
+            // 0 stands for none.
+            let scale = config.number("logit_scale")?.filter(|scale| *scale != 0.0);
+            let missing = || Refusal::Missing("cohere2.logit_scale".to_owned());
+            spec.logit_multiplier = scale.ok_or_else(missing)?;
+            // Without a window no layer would be told apart as one that has RoPE.
+            let missing = || Refusal::Missing("cohere2.attention.sliding_window".to_owned());
+            let window = config.window()?.ok_or_else(missing)?;
+            let sliding = config.put_windows(&mut spec, Some(window), FULL_INTERVAL)?;
             finish(&mut spec, &sliding);
             Ok(spec)
         },
