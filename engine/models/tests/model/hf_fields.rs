@@ -69,3 +69,161 @@ fn the_published_phi_moe_is_refused_for_what_it_computes() {
         assert!(sentence.ends_with("supported: default"), "{sentence}");
     }
 }
+
+#[test]
+fn what_any_configuration_leaves_out_is_the_class_default() {
+    // The base of RoPE shows in the second frequency, of 8 for a head of 16.
+    let base = |spec: &ModelSpec, rope: usize| {
+        let freq = &spec.ropes[rope].inv_freq;
+        f64::from(freq[1]).powi(-(freq.len() as i32))
+    };
+    for (family, eps, theta) in [
+        ("mixtral", 1e-5, 1e6),
+        ("phimoe", 1e-5, 1e6),
+        ("glm4_moe", 1e-5, 1e4),
+        ("granitemoe", 1e-6, 1e4),
+        ("qwen2_moe", 1e-6, 1e4),
+        ("qwen3_moe", 1e-6, 1e4),
+        ("llama", 1e-6, 1e4),
+        ("granite", 1e-6, 1e4),
+        ("mistral", 1e-6, 1e4),
+        ("olmo2", 1e-5, 1e4),
+        ("olmo3", 1e-5, 5e5),
+        ("phi3", 1e-5, 1e4),
+        ("glm4", 1.5625e-7, 1e4),
+        ("cohere2", 1e-5, 1e4),
+        ("gemma2", 1e-6, 1e4),
+        ("gemma3_text", 1e-6, 1e6),
+        ("qwen2", 1e-6, 1e4),
+        ("qwen3", 1e-6, 1e4),
+        ("smollm3", 1e-6, 2e6),
+    ] {
+        let fields = json!({ "shared_expert_intermediate_size": 64 });
+        let spec =
+            open(&config(family, experts(fields))).unwrap_or_else(|e| panic!("{family}: {e}"));
+        assert_eq!(spec.norm_eps, eps, "{family}");
+        let found = base(&spec, 0);
+        assert!((found / theta - 1.0).abs() < 1e-4, "{family}: {found}");
+    }
+    // Half of a head rotates.
+    let rotary = ["glm4", "glm4_moe"].map(|family| {
+        let spec = open(&config(family, experts(json!({})))).expect("a valid model");
+        spec.ropes[0].rotary_dim()
+    });
+    assert_eq!(rotary, [8, 8]);
+    // Tied embeddings, and the width of a head.
+    for (family, tied, head_dim) in [
+        ("cohere2", true, 8),
+        ("gemma2", true, 256),
+        ("gemma3_text", true, 256),
+        ("smollm3", true, 8),
+        ("glm4", false, 128),
+        ("qwen3", false, 128),
+        ("llama", false, 8),
+    ] {
+        let mut config = config(family, json!({}));
+        let fields = config.as_object_mut().expect("an object");
+        fields.retain(|field, _| !["tie_word_embeddings", "head_dim"].contains(&field.as_str()));
+        let spec = open(&config).unwrap_or_else(|e| panic!("{family}: {e}"));
+        assert_eq!(
+            (spec.tied_embeddings, spec.heads().head_dim),
+            (tied, head_dim),
+            "{family}"
+        );
+    }
+}
+
+#[test]
+fn windows_that_a_configuration_leaves_out_are_the_class_default() {
+    let long = |fields: Value| {
+        let mut all = experts(fields);
+        all["max_position_embeddings"] = json!(32_768);
+        all["num_hidden_layers"] = json!(6);
+        all
+    };
+    let windows = |family: &str, fields: Value| -> Vec<Option<usize>> {
+        let spec = open(&config(family, long(fields)));
+        let spec = spec.unwrap_or_else(|e| panic!("{family}: {e}"));
+        spec.layers
+            .iter()
+            .map(|layer| layer.attention().window)
+            .collect()
+    };
+    let (has, none) = (Some(4096), None);
+    for (family, want) in [
+        ("mistral", [has; 6]),
+        ("ministral", [has; 6]),
+        ("mixtral", [none; 6]),
+        ("cohere2", [has, has, has, none, has, has]),
+        ("olmo3", [has, has, has, none, has, has]),
+        ("gemma2", [has, none, has, none, has, none]),
+        ("gemma3_text", [has, has, has, has, has, none]),
+        (
+            "gpt_oss",
+            [Some(128), none, Some(128), none, Some(128), none],
+        ),
+        ("phi3", [none; 6]),
+        ("qwen2", [none; 6]),
+    ] {
+        assert_eq!(windows(family, json!({})), want, "{family}");
+        if family != "cohere2" {
+            // `null` is no default.
+            assert_eq!(
+                windows(family, json!({ "sliding_window": null })),
+                [none; 6],
+                "{family}"
+            );
+        }
+    }
+    let flagged = json!({ "use_sliding_window": true, "max_window_layers": 4 });
+    assert_eq!(
+        windows("qwen2", flagged),
+        [none, none, none, none, has, has]
+    );
+    // Its layers with windows alone have RoPE.
+    let without = config("cohere2", long(json!({ "sliding_window": null })));
+    assert_eq!(refusal(&without), "`sliding_window` is missing");
+}
+
+#[test]
+fn a_gpt_oss_without_rope_is_scaled_as_the_published_ones_are() {
+    let gpt_oss = |fields: Value| open(&config("gpt_oss", experts(fields))).expect("a valid model");
+    let spec = gpt_oss(json!({}));
+    assert_eq!(spec.norm_eps, 1e-5);
+    assert!((spec.ropes[0].scale - (0.1 * 32f32.ln() + 1.0)).abs() < 1e-6);
+    assert_eq!(spec.max_positions, 131_072);
+    let last = spec.ropes[0].inv_freq[7] * 32.0;
+    assert!((last / 150_000f32.powf(-7.0 / 8.0) - 1.0).abs() < 1e-5);
+    // Not where the file says what its RoPE is.
+    let plain = json!({ "rope_parameters": { "rope_type": "default", "rope_theta": 20000.0 } });
+    let spec = gpt_oss(plain);
+    assert_eq!((spec.ropes[0].scale, spec.max_positions), (1.0, 512));
+    assert!((spec.ropes[0].inv_freq[7] / 20_000f32.powf(-7.0 / 8.0) - 1.0).abs() < 1e-5);
+}
+
+#[test]
+fn sizes_that_a_model_by_itself_leaves_out_are_missing() {
+    for field in [
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "vocab_size",
+        "max_position_embeddings",
+        "num_experts_per_tok",
+    ] {
+        let mut config = config("mixtral", experts(json!({})));
+        config.as_object_mut().expect("an object").remove(field);
+        assert_eq!(refusal(&config), format!("`{field}` is missing"));
+    }
+    // As many as query heads, where the class says so, or the file.
+    let mut llama = config("llama", json!({}));
+    llama
+        .as_object_mut()
+        .expect("an object")
+        .remove("num_key_value_heads");
+    assert_eq!(open(&llama).expect("a valid model").heads().kv_heads, 4);
+    let qwen3 = config("qwen3", json!({ "num_key_value_heads": null }));
+    assert_eq!(open(&qwen3).expect("a valid model").heads().kv_heads, 4);
+}

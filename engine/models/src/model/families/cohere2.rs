@@ -16,20 +16,24 @@ pub(super) static FAMILY: Family = Family {
     hf_class: "Cohere2ForCausalLM",
     hf_text: &[TextType {
         model_types: &["cohere2"],
-        defaults: r#"{
+        sizes: r#"{
             "hidden_size": 8192, "intermediate_size": 22528, "num_hidden_layers": 40,
-            "num_attention_heads": 64, "vocab_size": 256000, "max_position_embeddings": 8192,
-            "sliding_window": 4096
+            "num_attention_heads": 64, "vocab_size": 256000, "max_position_embeddings": 8192
+        }"#,
+        constants: r#"{
+            "num_key_value_heads": null, "tie_word_embeddings": true, "sliding_window": 4096
         }"#,
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {
-            kv_heads_are_query_heads: true,
             ignores_attention_bias: true,
-            ties_embeddings: true,
             ..HfDefaults::default()
         };
         config.refuse("use_qk_norm")?;
+        // Without a window no layer has RoPE in transformers.
+        if config.size("sliding_window")?.is_none() {
+            return Err(Refusal::Missing("sliding_window".to_owned()));
+        }
         let mut model = config.uniform(&defaults)?;
         model.qkv_bias = config.bool("attention_bias")? == Some(true);
         model.norm_eps = config.number("layer_norm_eps")?.unwrap_or(1e-5) as f32;

@@ -20,11 +20,12 @@ pub(super) static FAMILY: Family = Family {
     hf_class: "Gemma2ForCausalLM",
     hf_text: &[TextType {
         model_types: &["gemma2"],
-        defaults: r#"{
+        sizes: r#"{
             "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
             "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 256000,
-            "max_position_embeddings": 8192, "sliding_window": 4096
+            "max_position_embeddings": 8192
         }"#,
+        constants: r#"{"head_dim": 256, "tie_word_embeddings": true, "sliding_window": 4096}"#,
     }],
     hf_spec: |config| {
         let mut spec = hf_spec(config, &DEFAULTS)?;
@@ -65,15 +66,10 @@ pub(super) static FAMILY: Family = Family {
 
 /// Also Gemma 3's.
 pub(super) const DEFAULTS: HfDefaults = HfDefaults {
-    head_dim: Some(256),
-    kv_heads_are_query_heads: false,
     ignores_attention_bias: true,
     rotates_part_of_a_head: false,
     rope_scalings: RopeScalings::Common,
     has_ropes_by_kind: false,
-    rope_base: None,
-    rotary_part: None,
-    ties_embeddings: true,
     has_gemma_activation: true,
 };
 

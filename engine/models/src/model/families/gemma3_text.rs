@@ -10,8 +10,7 @@ use crate::model::hf::config::{HfDefaults, WindowRule};
 /// One layer of so many sees everything, unless the configuration says otherwise.
 const FULL_INTERVAL: usize = 6;
 
-/// Bases of RoPE, of layers that see everything and of those with windows.
-const BASE: f64 = 1_000_000.0;
+/// The base of the RoPE of layers with windows.
 const SLIDING_BASE: f64 = 10_000.0;
 
 /// Layers of Gemma 3 27B.
@@ -22,10 +21,14 @@ pub(super) static FAMILY: Family = Family {
     hf_class: "Gemma3ForCausalLM",
     hf_text: &[TextType {
         model_types: &["gemma3_text"],
-        defaults: r#"{
+        sizes: r#"{
             "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
             "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262208,
-            "max_position_embeddings": 131072, "sliding_window": 4096
+            "max_position_embeddings": 131072
+        }"#,
+        constants: r#"{
+            "head_dim": 256, "tie_word_embeddings": true, "sliding_window": 4096,
+            "rope_theta": 1000000.0
         }"#,
     }],
     hf_spec: |config| {
@@ -33,7 +36,6 @@ pub(super) static FAMILY: Family = Family {
         config.refuse("attn_logit_softcapping")?;
         let defaults = HfDefaults {
             has_ropes_by_kind: true,
-            rope_base: Some(BASE),
             ..gemma2::DEFAULTS
         };
         let mut spec = gemma2::hf_spec(config, &defaults)?;

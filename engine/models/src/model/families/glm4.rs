@@ -13,23 +13,21 @@ pub(super) static FAMILY: Family = Family {
     hf_class: "Glm4ForCausalLM",
     hf_text: &[TextType {
         model_types: &["glm4"],
-        defaults: r#"{
+        sizes: r#"{
             "hidden_size": 4096, "intermediate_size": 13696, "num_hidden_layers": 40,
             "num_attention_heads": 32, "num_key_value_heads": 2, "vocab_size": 151552,
             "max_position_embeddings": 131072
         }"#,
+        constants: r#"{"head_dim": 128, "rms_norm_eps": 1.5625e-7, "partial_rotary_factor": 0.5}"#,
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {
-            head_dim: Some(128),
             ignores_attention_bias: true,
             rotates_part_of_a_head: true,
-            rotary_part: Some(0.5),
             ..HfDefaults::default()
         };
         let mut model = config.uniform(&defaults)?;
         model.qkv_bias = config.bool("attention_bias")?.unwrap_or(true);
-        model.norm_eps = config.number("rms_norm_eps")?.unwrap_or(1.5625e-7) as f32;
         Ok(spec(model))
     },
     hf_tensor: |name| {

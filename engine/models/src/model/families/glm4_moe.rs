@@ -16,18 +16,18 @@ pub(super) static FAMILY: Family = Family {
     hf_class: "Glm4MoeForCausalLM",
     hf_text: &[TextType {
         model_types: &["glm4_moe"],
-        defaults: r#"{
+        sizes: r#"{
             "hidden_size": 4096, "intermediate_size": 10944, "num_hidden_layers": 46,
             "num_attention_heads": 96, "num_key_value_heads": 8, "vocab_size": 151552,
-            "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "n_routed_experts": 128,
-            "num_experts_per_tok": 8, "moe_intermediate_size": 1408, "n_shared_experts": 1
+            "max_position_embeddings": 131072, "n_routed_experts": 128, "num_experts_per_tok": 8,
+            "moe_intermediate_size": 1408, "n_shared_experts": 1
         }"#,
+        constants: r#"{"rms_norm_eps": 1e-5, "partial_rotary_factor": 0.5}"#,
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {
             ignores_attention_bias: true,
             rotates_part_of_a_head: true,
-            rotary_part: Some(0.5),
             ..HfDefaults::default()
         };
         let mut model = config.uniform(&defaults)?;

@@ -22,12 +22,14 @@ pub(super) static FAMILY: Family = Family {
     hf_class: "GptOssForCausalLM",
     hf_text: &[TextType {
         model_types: &["gpt_oss"],
-        defaults: r#"{
+        sizes: r#"{
             "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 36,
-            "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
-            "vocab_size": 201088, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
-            "rope_theta": 150000.0, "sliding_window": 128, "num_local_experts": 128,
-            "num_experts_per_tok": 4, "rope_scaling": {
+            "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 201088,
+            "max_position_embeddings": 131072, "num_local_experts": 128, "num_experts_per_tok": 4
+        }"#,
+        constants: r#"{
+            "head_dim": 64, "rms_norm_eps": 1e-5, "rope_theta": 150000.0, "sliding_window": 128,
+            "rope_scaling": {
                 "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
                 "truncate": false, "original_max_position_embeddings": 4096
             }
@@ -36,7 +38,6 @@ pub(super) static FAMILY: Family = Family {
     hf_spec: |config| {
         let defaults = HfDefaults {
             ignores_attention_bias: true,
-            head_dim: Some(64),
             ..HfDefaults::default()
         };
         let mut model = config.uniform(&defaults)?;

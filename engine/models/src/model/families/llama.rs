@@ -12,18 +12,13 @@ pub(super) static FAMILY: Family = Family {
     hf_class: "LlamaForCausalLM",
     hf_text: &[TextType {
         model_types: &["llama"],
-        defaults: r#"{
+        sizes: r#"{
             "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
             "num_attention_heads": 32, "vocab_size": 32000, "max_position_embeddings": 2048
         }"#,
+        constants: r#"{"num_key_value_heads": null}"#,
     }],
-    hf_spec: |config| {
-        let defaults = HfDefaults {
-            kv_heads_are_query_heads: true,
-            ..HfDefaults::default()
-        };
-        Ok(config.uniform(&defaults)?.spec())
-    },
+    hf_spec: |config| Ok(config.uniform(&HfDefaults::default())?.spec()),
     hf_tensor: llama_hf,
     gguf: Some(GgufFamily {
         architecture: "llama",

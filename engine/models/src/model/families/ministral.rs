@@ -7,7 +7,7 @@ pub(super) static FAMILY: Family = Family {
     hf_class: "MinistralForCausalLM",
     hf_text: &[TextType {
         model_types: &["ministral"],
-        defaults: mistral::DEFAULTS,
+        ..mistral::TEXT
     }],
     hf_spec: mistral::hf_spec,
     hf_tensor: llama_hf,

@@ -6,20 +6,21 @@ use super::{Family, TextType, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::hf::config::{HfConfig, HfDefaults, WindowRule};
 
-/// Of the text type, and of Ministral's.
-pub(super) const DEFAULTS: &str = r#"{
-    "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000,
-    "max_position_embeddings": 131072, "sliding_window": 4096
-}"#;
+/// Also Ministral's, but for its name.
+pub(super) const TEXT: TextType = TextType {
+    model_types: &["mistral"],
+    sizes: r#"{
+        "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000,
+        "max_position_embeddings": 131072
+    }"#,
+    constants: r#"{"sliding_window": 4096}"#,
+};
 
 pub(super) static FAMILY: Family = Family {
     name: "mistral",
     hf_class: "MistralForCausalLM",
-    hf_text: &[TextType {
-        model_types: &["mistral"],
-        defaults: DEFAULTS,
-    }],
+    hf_text: &[TEXT],
     hf_spec,
     hf_tensor: llama_hf,
     gguf: None,

@@ -11,19 +11,15 @@ pub(super) static FAMILY: Family = Family {
     hf_class: "MixtralForCausalLM",
     hf_text: &[TextType {
         model_types: &["mixtral"],
-        defaults: r#"{
+        sizes: r#"{
             "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
             "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000,
-            "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 1000000.0,
-            "num_local_experts": 8, "num_experts_per_tok": 2
+            "max_position_embeddings": 131072, "num_local_experts": 8, "num_experts_per_tok": 2
         }"#,
+        constants: r#"{"rms_norm_eps": 1e-5, "rope_theta": 1000000.0}"#,
     }],
     hf_spec: |config| {
-        let defaults = HfDefaults {
-            rope_base: Some(1_000_000.0),
-            ..HfDefaults::default()
-        };
-        let mut spec = config.uniform(&defaults)?.spec();
+        let mut spec = config.uniform(&HfDefaults::default())?.spec();
         config.put_windows(&mut spec, WindowRule::Always, |_| true)?;
         let experts = config.experts("intermediate_size", Routing::SOFTMAX_OF_CHOSEN)?;
         put_experts(&mut spec, &experts, |_| true);

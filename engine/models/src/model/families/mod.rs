@@ -72,9 +72,13 @@ pub struct Family {
 pub(crate) struct TextType {
     /// `model_type`, and that of the whole where the fields are not in a `text_config`.
     pub(crate) model_types: &'static [&'static str],
-    /// What a field means that a `text_config` leaves out: a JSON object of the class's defaults,
-    /// which transformers does not write there.
-    pub(crate) defaults: &'static str,
+    /// What sizes a `text_config` has that leaves them out: a JSON object of the class's defaults,
+    /// which transformers does not write there. A model by itself has to name its sizes.
+    pub(crate) sizes: &'static str,
+    /// What other fields mean that any config.json leaves out, as a JSON object, where that is not
+    /// what most families take them for. `null` for `num_key_value_heads` says that there are as
+    /// many as query heads.
+    pub(crate) constants: &'static str,
 }
 
 /// A family in GGUF files.
@@ -101,6 +105,12 @@ impl Family {
     /// The family of this `model_type`.
     pub fn named(name: &str) -> Option<&'static Self> {
         FAMILIES.iter().copied().find(|family| family.name == name)
+    }
+
+    /// What transformers has for a model of this family by itself.
+    pub(crate) fn own_text(&self) -> Option<&'static TextType> {
+        let mut types = self.hf_text.iter();
+        types.find(|text| text.model_types.contains(&self.name))
     }
 
     /// The family of a text part of this `model_type`.
@@ -155,8 +165,11 @@ mod tests {
                 for name in text.model_types {
                     assert!(*name == family.name || seen.insert(name));
                 }
-                serde_json::from_str::<serde_json::Map<_, _>>(text.defaults).expect("an object");
+                for object in [text.sizes, text.constants] {
+                    serde_json::from_str::<serde_json::Map<_, _>>(object).expect("an object");
+                }
             }
+            assert!(family.own_text().is_some());
             assert_eq!(Family::named(family.name), Some(*family));
             if let Some(gguf) = &family.gguf {
                 let (found, _) = Family::of_gguf(gguf.architecture).expect("registered");

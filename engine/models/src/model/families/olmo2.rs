@@ -10,19 +10,13 @@ pub(super) static FAMILY: Family = Family {
     hf_class: "Olmo2ForCausalLM",
     hf_text: &[TextType {
         model_types: &["olmo2"],
-        defaults: r#"{
+        sizes: r#"{
             "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-            "num_attention_heads": 32, "vocab_size": 50304, "max_position_embeddings": 2048,
-            "rms_norm_eps": 1e-5
+            "num_attention_heads": 32, "vocab_size": 50304, "max_position_embeddings": 2048
         }"#,
+        constants: r#"{"num_key_value_heads": null, "rms_norm_eps": 1e-5}"#,
     }],
-    hf_spec: |config| {
-        let defaults = HfDefaults {
-            kv_heads_are_query_heads: true,
-            ..HfDefaults::default()
-        };
-        Ok(spec(config.uniform(&defaults)?))
-    },
+    hf_spec: |config| Ok(spec(config.uniform(&HfDefaults::default())?)),
     hf_tensor: llama_hf,
     gguf: Some(GgufFamily {
         architecture: "olmo2",

@@ -11,15 +11,17 @@ pub(super) static FAMILY: Family = Family {
     hf_class: "Olmo3ForCausalLM",
     hf_text: &[TextType {
         model_types: &["olmo3"],
-        defaults: r#"{
+        sizes: r#"{
             "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-            "num_attention_heads": 32, "vocab_size": 50304, "max_position_embeddings": 2048,
-            "rms_norm_eps": 1e-5, "sliding_window": 4096
+            "num_attention_heads": 32, "vocab_size": 50304, "max_position_embeddings": 2048
+        }"#,
+        constants: r#"{
+            "num_key_value_heads": null, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
+            "sliding_window": 4096
         }"#,
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {
-            kv_heads_are_query_heads: true,
             has_ropes_by_kind: true,
             ..HfDefaults::default()
         };

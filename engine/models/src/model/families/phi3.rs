@@ -14,15 +14,14 @@ pub(super) static FAMILY: Family = Family {
     hf_class: "Phi3ForCausalLM",
     hf_text: &[TextType {
         model_types: &["phi3"],
-        defaults: r#"{
+        sizes: r#"{
             "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32,
-            "num_attention_heads": 32, "vocab_size": 32064, "max_position_embeddings": 4096,
-            "rms_norm_eps": 1e-5
+            "num_attention_heads": 32, "vocab_size": 32064, "max_position_embeddings": 4096
         }"#,
+        constants: r#"{"num_key_value_heads": null, "rms_norm_eps": 1e-5}"#,
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {
-            kv_heads_are_query_heads: true,
             rotates_part_of_a_head: true,
             rope_scalings: RopeScalings::WithLong,
             ..HfDefaults::default()

@@ -14,19 +14,18 @@ pub(super) static FAMILY: Family = Family {
     hf_class: "PhimoeForCausalLM",
     hf_text: &[TextType {
         model_types: &["phimoe"],
-        defaults: r#"{
+        sizes: r#"{
             "hidden_size": 4096, "intermediate_size": 6400, "num_hidden_layers": 32,
             "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32064,
-            "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 1000000.0,
-            "num_local_experts": 16, "num_experts_per_tok": 2
+            "max_position_embeddings": 131072, "num_local_experts": 16, "num_experts_per_tok": 2
         }"#,
+        constants: r#"{"rms_norm_eps": 1e-5, "rope_theta": 1000000.0}"#,
     }],
     hf_spec: |config| {
         config.refuse("lm_head_bias")?;
         let defaults = HfDefaults {
             ignores_attention_bias: true,
             rope_scalings: RopeScalings::None,
-            rope_base: Some(1_000_000.0),
             ..HfDefaults::default()
         };
         let mut model = config.uniform(&defaults)?;

@@ -12,18 +12,23 @@ pub(super) static FAMILY: Family = Family {
     hf_text: &[
         TextType {
             model_types: &["qwen2"],
-            defaults: r#"{
+            sizes: r#"{
                 "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
                 "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 151936,
                 "max_position_embeddings": 32768
             }"#,
+            constants: r#"{"sliding_window": 4096}"#,
         },
         TextType {
             model_types: &["qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"],
-            defaults: r#"{
+            sizes: r#"{
                 "hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80,
                 "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 152064,
-                "max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "rope_theta": 1000000.0
+                "max_position_embeddings": 32768
+            }"#,
+            constants: r#"{
+                "rms_norm_eps": 1e-5, "rope_theta": 1000000.0, "sliding_window": 4096,
+                "max_window_layers": 80
             }"#,
         },
     ],

@@ -16,12 +16,13 @@ pub(super) static FAMILY: Family = Family {
     hf_class: "Qwen2MoeForCausalLM",
     hf_text: &[TextType {
         model_types: &["qwen2_moe"],
-        defaults: r#"{
+        sizes: r#"{
             "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
             "num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": 151936,
             "max_position_embeddings": 32768, "num_experts": 60, "num_experts_per_tok": 4,
             "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632
         }"#,
+        constants: r#"{"sliding_window": 4096}"#,
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {

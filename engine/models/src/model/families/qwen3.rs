@@ -11,27 +11,25 @@ pub(super) static FAMILY: Family = Family {
     hf_text: &[
         TextType {
             model_types: &["qwen3"],
-            defaults: r#"{
+            sizes: r#"{
                 "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
                 "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 151936,
                 "max_position_embeddings": 32768
             }"#,
+            constants: r#"{"head_dim": 128, "sliding_window": 4096}"#,
         },
         TextType {
             model_types: &["qwen3_vl_text"],
-            defaults: r#"{
+            sizes: r#"{
                 "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
                 "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 151936,
-                "max_position_embeddings": 128000, "rope_theta": 500000.0
+                "max_position_embeddings": 128000
             }"#,
+            constants: r#"{"head_dim": 128, "rope_theta": 500000.0}"#,
         },
     ],
     hf_spec: |config| {
-        let defaults = HfDefaults {
-            head_dim: Some(128),
-            ..HfDefaults::default()
-        };
-        let mut model = config.uniform(&defaults)?;
+        let mut model = config.uniform(&HfDefaults::default())?;
         model.qk_norm = QkNorm::PerHead;
         let mut spec = model.spec();
         qwen2::put_windows(config, &mut spec)?;

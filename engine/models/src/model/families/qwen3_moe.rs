@@ -6,19 +6,18 @@ use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
 use crate::model::experts::put_experts;
 use crate::model::hf::config::{HfDefaults, WindowRule};
 
-const DEFAULTS: &str = r#"{
-    "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24,
-    "num_attention_heads": 32, "num_key_value_heads": 4, "vocab_size": 151936,
-    "max_position_embeddings": 32768, "num_experts": 128, "num_experts_per_tok": 8,
-    "moe_intermediate_size": 768
-}"#;
-
 pub(super) static FAMILY: Family = Family {
     name: "qwen3_moe",
     hf_class: "Qwen3MoeForCausalLM",
     hf_text: &[TextType {
         model_types: &["qwen3_moe"],
-        defaults: DEFAULTS,
+        sizes: r#"{
+            "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24,
+            "num_attention_heads": 32, "num_key_value_heads": 4, "vocab_size": 151936,
+            "max_position_embeddings": 32768, "num_experts": 128, "num_experts_per_tok": 8,
+            "moe_intermediate_size": 768
+        }"#,
+        constants: r#"{"sliding_window": 4096}"#,
     }],
     hf_spec: |config| {
         let mut model = config.uniform(&HfDefaults::default())?;

@@ -14,12 +14,12 @@ pub(super) static FAMILY: Family = Family {
     hf_class: "SmolLM3ForCausalLM",
     hf_text: &[TextType {
         model_types: &["smollm3"],
-        defaults: r#"{
+        sizes: r#"{
             "hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36,
             "num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": 128256,
-            "max_position_embeddings": 32768, "rope_theta": 2000000.0,
-            "tie_word_embeddings": true
+            "max_position_embeddings": 32768
         }"#,
+        constants: r#"{"rope_theta": 2000000.0, "tie_word_embeddings": true}"#,
     }],
     hf_spec,
     hf_tensor: llama_hf,

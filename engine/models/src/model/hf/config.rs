@@ -76,10 +76,6 @@ pub(crate) struct HfConfig {
 /// What a family's config.json may leave out or say beyond the common fields.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct HfDefaults {
-    /// Without `num_key_value_heads` there are as many as query heads.
-    pub(crate) kv_heads_are_query_heads: bool,
-    /// Without `head_dim`; otherwise it is `hidden_size / num_attention_heads`.
-    pub(crate) head_dim: Option<usize>,
     /// `attention_bias` says nothing about this family's biases.
     pub(crate) ignores_attention_bias: bool,
     /// `partial_rotary_factor` may be below 1.
@@ -88,12 +84,6 @@ pub(crate) struct HfDefaults {
     pub(crate) rope_scalings: RopeScalings,
     /// `rope_parameters` may have an object for each kind of layers.
     pub(crate) has_ropes_by_kind: bool,
-    /// The base of RoPE without `rope_theta`; otherwise 10,000.
-    pub(crate) rope_base: Option<f64>,
-    /// Without `partial_rotary_factor`; otherwise 1.
-    pub(crate) rotary_part: Option<f64>,
-    /// Without `tie_word_embeddings`.
-    pub(crate) ties_embeddings: bool,
     /// `hidden_activation` names the activation, which is Gemma's without it; otherwise
     /// `hidden_act` does, which is SiLU without it.
     pub(crate) has_gemma_activation: bool,
@@ -256,10 +246,10 @@ impl HfConfig {
         let q_heads = size("num_attention_heads")?;
         let kv_heads = match config.size("num_key_value_heads")? {
             Some(kv_heads) => kv_heads,
-            None if defaults.kv_heads_are_query_heads => q_heads,
+            None if config.has("num_key_value_heads") => q_heads,
             None => return Err(Refusal::Missing("num_key_value_heads".to_owned())),
         };
-        let head_dim = match config.size("head_dim")?.or(defaults.head_dim) {
+        let head_dim = match config.size("head_dim")? {
             Some(head_dim) => head_dim,
             None if q_heads > 0 && hidden.is_multiple_of(q_heads) => hidden / q_heads,
             None => {
@@ -282,9 +272,7 @@ impl HfConfig {
             norm_eps: config.number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
             rope: rope(rope_config.base, rotary_dim, &rope_config.scaling)?,
             activation: self.activation(defaults)?,
-            tied_embeddings: config
-                .bool("tie_word_embeddings")?
-                .unwrap_or(defaults.ties_embeddings),
+            tied_embeddings: config.bool("tie_word_embeddings")?.unwrap_or(false),
             max_positions: rope_config.positions,
             ..UniformModel::default()
         })

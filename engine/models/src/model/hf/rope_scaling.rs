@@ -59,7 +59,6 @@ pub(super) fn read_rope(
     positions: usize,
     defaults: &HfDefaults,
 ) -> Result<RopeConfig, Refusal> {
-    let default_base = defaults.rope_base.unwrap_or(DEFAULT_BASE);
     let outer_base = config.number("rope_theta")?;
     let outer_partial = config.number(PARTIAL)?;
     let parameters = match config.object("rope_parameters")? {
@@ -74,7 +73,7 @@ pub(super) fn read_rope(
     // An empty object says as much as none.
     let parameters = parameters.filter(|parameters| parameters.keys().next().is_some());
     let Some(parameters) = parameters else {
-        let base = outer_base.unwrap_or(default_base);
+        let base = outer_base.unwrap_or(DEFAULT_BASE);
         return Ok(RopeConfig {
             base,
             scaling: Scaling::None,
@@ -87,7 +86,7 @@ pub(super) fn read_rope(
     let base = parameters
         .number("rope_theta")?
         .or(outer_base)
-        .unwrap_or(default_base);
+        .unwrap_or(DEFAULT_BASE);
     let scaling = read_scaling(config, &parameters, positions, defaults, &mut notes)?;
     let partial = partial(parameters.number(PARTIAL)?.or(outer_partial), defaults)?;
     // Files for YaRN often keep the length before scaling in max_position_embeddings.
@@ -110,7 +109,7 @@ fn partial(found: Option<f64>, defaults: &HfDefaults) -> Result<f64, Refusal> {
         Some(factor) if factor != 1.0 && !defaults.rotates_part_of_a_head => {
             Err(Refusal::unsupported(PARTIAL, factor, "1"))
         }
-        found => Ok(found.or(defaults.rotary_part).unwrap_or(1.0)),
+        found => Ok(found.unwrap_or(1.0)),
     }
 }
 

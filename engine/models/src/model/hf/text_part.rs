@@ -42,6 +42,10 @@ pub(super) fn text_part(config: Object) -> Result<TextPart, Refusal> {
     let model_type = config.required("model_type", model_type)?;
     if let Some(family) = Family::named(model_type) {
         check_class(&config, family)?;
+        let mut config = config;
+        if let Some(own) = family.own_text() {
+            config.fill(&Object::parse(own.constants.as_bytes())?);
+        }
         return Ok(TextPart {
             family,
             config,
@@ -56,7 +60,7 @@ pub(super) fn text_part(config: Object) -> Result<TextPart, Refusal> {
     };
     let text_type = text.text("model_type")?;
     let text_type = text.required("model_type", text_type)?;
-    let Some((family, defaults)) = Family::of_text_part(text_type).filter(|_| has_others) else {
+    let Some((family, own)) = Family::of_text_part(text_type).filter(|_| has_others) else {
         return Err(unknown(&text, text_type));
     };
     check_generates(outer.as_ref().unwrap_or(&text))?;
@@ -64,7 +68,9 @@ pub(super) fn text_part(config: Object) -> Result<TextPart, Refusal> {
     if let Some(outer) = &outer {
         text.put(outer, &OUTER);
     }
-    text.fill(&Object::parse(defaults.defaults.as_bytes())?);
+    for left_out in [own.sizes, own.constants] {
+        text.fill(&Object::parse(left_out.as_bytes())?);
+    }
     may_be_tied |= text.bool(TIED)? == Some(true);
     Ok(TextPart {
         family,
