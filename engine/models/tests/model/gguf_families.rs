@@ -506,6 +506,11 @@ fn gemma2_has_caps_and_a_window_in_every_other_layer() {
         .u32("gemma2.attention.sliding_window", 96);
     let model = open(&gguf).expect("a valid model");
     tiny::assert_weights(&model, &spec);
+    gguf.u32("gemma2.attention.sliding_window_pattern", 0);
+    assert_eq!(
+        refusal(&gguf),
+        "`gemma2.attention.sliding_window_pattern` is 0; expected a number of layers above 0"
+    );
     // The 27B model, which has 46 layers, scales queries by its width.
     spec.layers = vec![spec.layers[0].clone(); 46];
     let model = open(&tiny_gguf("gemma2", &spec)).expect("a valid model");

@@ -227,3 +227,18 @@ fn sizes_that_a_model_by_itself_leaves_out_are_missing() {
     let qwen3 = config("qwen3", json!({ "num_key_value_heads": null }));
     assert_eq!(open(&qwen3).expect("a valid model").heads().kv_heads, 4);
 }
+
+#[test]
+fn an_interval_of_no_layers_is_refused() {
+    for (family, field) in [
+        ("cohere2", "sliding_window_pattern"),
+        ("gemma2", "sliding_window_pattern"),
+        ("gemma3_text", "sliding_window_pattern"),
+        ("smollm3", "no_rope_layer_interval"),
+        ("qwen3_moe", "decoder_sparse_step"),
+    ] {
+        let sentence = refusal(&config(family, experts(json!({ field: 0 }))));
+        let expected = format!("`{field}` is 0; expected a number of layers above 0");
+        assert_eq!(sentence, expected, "{family}");
+    }
+}

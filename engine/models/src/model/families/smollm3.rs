@@ -39,11 +39,10 @@ pub(super) static FAMILY: Family = Family {
 fn hf_spec(config: &HfConfig) -> Result<ModelSpec, Refusal> {
     const FIELD: &str = "no_rope_layers";
     let mut spec = config.uniform(&HfDefaults::default())?.spec();
-    let interval = config.size("no_rope_layer_interval")?;
     // 1 for a layer with RoPE, as transformers has it.
     match config.sizes(FIELD)? {
         None => {
-            let interval = interval.unwrap_or(NO_ROPE_INTERVAL).max(1);
+            let interval = config.interval("no_rope_layer_interval", NO_ROPE_INTERVAL)?;
             remove_rope(&mut spec, |layer| (layer + 1) % interval == 0);
         }
         Some(has_rope) if has_rope.len() != spec.layers.len() => {

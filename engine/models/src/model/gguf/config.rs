@@ -105,10 +105,11 @@ impl GgufConfig<'_> {
         window: Option<usize>,
         interval: usize,
     ) -> Result<Vec<bool>, Refusal> {
-        let pattern = self.keys.metadata.u32(&self.keys.name(WINDOW_PATTERN))?;
-        let interval = pattern
-            .map_or(interval, |interval| interval as usize)
-            .max(1);
+        let interval = self.size(WINDOW_PATTERN)?.unwrap_or(interval);
+        if interval == 0 {
+            let name = self.keys.name(WINDOW_PATTERN);
+            return Err(Refusal::invalid(name, 0, "a number of layers above 0"));
+        }
         let layers = 1..=spec.layers.len();
         let sliding: Vec<_> = layers
             .map(|layer| window.is_some() && layer % interval != 0)

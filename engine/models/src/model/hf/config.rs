@@ -117,6 +117,14 @@ impl HfConfig {
         self.object.size(key)
     }
 
+    /// A number of layers, one of which differs from the others.
+    pub(crate) fn interval(&self, key: &str, default: usize) -> Result<usize, Refusal> {
+        match self.object.size(key)?.unwrap_or(default) {
+            0 => Err(Refusal::invalid(key, 0, "a number of layers above 0")),
+            interval => Ok(interval),
+        }
+    }
+
     /// A number.
     pub(crate) fn number(&self, key: &str) -> Result<Option<f64>, Refusal> {
         self.object.number(key)
@@ -196,12 +204,9 @@ impl HfConfig {
         if let Some(kinds) = self.layer_kinds(spec)? {
             return Ok(kinds.iter().map(|kind| *kind == SLIDING).collect());
         }
-        let interval = self
-            .object
-            .size("sliding_window_pattern")?
-            .unwrap_or(interval);
+        let interval = self.interval("sliding_window_pattern", interval)?;
         let layers = 1..=spec.layers.len();
-        Ok(layers.map(|layer| layer % interval.max(1) != 0).collect())
+        Ok(layers.map(|layer| layer % interval != 0).collect())
     }
 
     /// What `layer_types` says of each layer, if it is there.

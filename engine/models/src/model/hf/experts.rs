@@ -44,11 +44,7 @@ impl HfConfig {
     /// Which layers have experts where `mlp_only_layers` and `decoder_sparse_step` say so.
     pub(crate) fn sparse_layers(&self) -> Result<impl Fn(usize) -> bool, Refusal> {
         let dense = self.sizes("mlp_only_layers")?.unwrap_or_default();
-        let step = self.size("decoder_sparse_step")?.unwrap_or(1);
-        if step == 0 {
-            let expected = "a number of layers above 0";
-            return Err(Refusal::invalid("decoder_sparse_step", step, expected));
-        }
+        let step = self.interval("decoder_sparse_step", 1)?;
         Ok(move |layer| !dense.contains(&layer) && (layer + 1) % step == 0)
     }
 
