@@ -482,7 +482,8 @@ fn cohere2_has_layer_norms_and_rope_in_layers_with_windows_alone() {
 fn gemma(family: &str) -> ModelSpec {
     let mut spec = tiny::spec(tiny::family(family), true);
     spec.norms.from_one = true;
-    spec.embedding_multiplier = 32f32.sqrt();
+    // The root of 32 in bf16, as in transformers.
+    spec.embedding_multiplier = 5.65625;
     for layer in &mut spec.layers {
         (layer.mixer_norm, layer.mlp_norm) = (NormPlace::Both, NormPlace::Both);
         layer.mlp = Mlp::Dense {

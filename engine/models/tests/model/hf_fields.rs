@@ -242,3 +242,37 @@ fn an_interval_of_no_layers_is_refused() {
         assert_eq!(sentence, expected, "{family}");
     }
 }
+
+#[test]
+fn gemmas_multiplier_has_the_type_of_the_weights_wherever_the_file_says_it() {
+    // The root of 32 in three types.
+    let types = [
+        ("bfloat16", 5.65625),
+        ("float16", 5.65625),
+        ("float32", 32f32.sqrt()),
+    ];
+    // In f16, the root of 48 is another number than in bf16.
+    let wide = [
+        ("bfloat16", 6.9375),
+        ("float16", 6.929_687_5),
+        ("float32", 48f32.sqrt()),
+    ];
+    for (hidden, types) in [(32, types), (48, wide)] {
+        for (dtype, want) in types {
+            for field in ["dtype", "torch_dtype"] {
+                let fields = json!({ "hidden_size": hidden, "torch_dtype": null, field: dtype });
+                let spec = open(&config("gemma2", fields)).expect("a valid model");
+                assert_eq!(spec.embedding_multiplier, want, "{hidden} {dtype}");
+                // Of a checkpoint that also reads images, beside its text part.
+                let text = config("gemma3_text", json!({ "hidden_size": hidden }));
+                let mut whole = json!({
+                    "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+                    "text_config": text, "vision_config": {}, field: dtype
+                });
+                whole["text_config"]["torch_dtype"] = Value::Null;
+                let spec = open(&whole).expect("a valid model");
+                assert_eq!(spec.embedding_multiplier, want, "{hidden} {dtype} beside");
+            }
+        }
+    }
+}

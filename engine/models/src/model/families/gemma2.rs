@@ -80,12 +80,7 @@ pub(super) fn hf_spec(config: &HfConfig, defaults: &HfDefaults) -> Result<ModelS
     model.qkv_bias = config.bool("attention_bias")? == Some(true);
     let mut spec = model.spec();
     put_norms(&mut spec);
-    // Where the model is of 16 bits, so is the multiplier.
-    let multiplier = (spec.hidden as f64).sqrt() as f32;
-    spec.embedding_multiplier = match config.is_bf16()? {
-        true => bf16::from_f32(multiplier).to_f32(),
-        false => multiplier,
-    };
+    spec.embedding_multiplier = config.round(root_of_width(&spec))?;
     let scalar = config.number("query_pre_attn_scalar")?.unwrap_or(256.0);
     for layer in &mut spec.layers {
         let attention = layer.attention_mut();
@@ -105,7 +100,8 @@ pub(super) fn gguf_spec(
     model.activation = Activation::GeluTanh;
     let mut spec = model.spec();
     put_norms(&mut spec);
-    spec.embedding_multiplier = (spec.hidden as f64).sqrt() as f32;
+    // Files do not say of which type the checkpoint was; all that are published were of this one.
+    spec.embedding_multiplier = bf16::from_f32(root_of_width(&spec)).to_f32();
     if spec.layers.len() == layers_of_27b {
         let width = spec.hidden as f64 / spec.heads().q_heads as f64;
         for layer in &mut spec.layers {
@@ -115,8 +111,13 @@ pub(super) fn gguf_spec(
     Ok(spec)
 }
 
+/// What embeddings are multiplied with, before it is rounded.
+fn root_of_width(spec: &ModelSpec) -> f32 {
+    (spec.hidden as f64).sqrt() as f32
+}
+
 /// Gives a spec Gemma's norms.
-pub(super) fn put_norms(spec: &mut ModelSpec) {
+fn put_norms(spec: &mut ModelSpec) {
     spec.norms.from_one = true;
     for layer in &mut spec.layers {
         (layer.mixer_norm, layer.mlp_norm) = (NormPlace::Both, NormPlace::Both);

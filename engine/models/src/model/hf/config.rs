@@ -2,11 +2,12 @@
 
 use std::cell::RefCell;
 
+use ebb_kernels::bf16;
 use ebb_kernels::model::{Activation, ModelSpec, Rope, UniformModel};
-
-use super::json::{Object, brief};
+use half::f16;
 use serde_json::Value;
 
+use super::json::{Object, brief};
 use super::quantised::{Quantisation, read_quantisation};
 use super::rope_scaling::{read_rope, read_sliding_base};
 use super::text_part::text_part;
@@ -19,6 +20,9 @@ use crate::model::window::put_windows;
 /// Kinds of layers in `layer_types`.
 pub(super) const FULL: &str = "full_attention";
 pub(super) const SLIDING: &str = "sliding_attention";
+
+/// What the type of the weights in memory is called, and was.
+pub(super) const DTYPE: [&str; 2] = ["dtype", "torch_dtype"];
 
 /// What config.json says.
 pub(crate) struct HfModel {
@@ -155,11 +159,16 @@ impl HfConfig {
         }
     }
 
-    /// The type that weights have in memory, unless it is said otherwise.
-    pub(crate) fn is_bf16(&self) -> Result<bool, Refusal> {
-        let names = [self.object.text("dtype")?, self.object.text("torch_dtype")?];
-        let name = names.into_iter().flatten().next();
-        Ok(name.is_none_or(|name| name == "bfloat16"))
+    /// A constant as transformers rounds it: to the type that weights have in memory, bfloat16
+    /// unless it is said otherwise.
+    pub(crate) fn round(&self, value: f32) -> Result<f32, Refusal> {
+        let [new, old] = DTYPE;
+        let name = self.object.text(new)?.or(self.object.text(old)?);
+        Ok(match name {
+            None | Some("bfloat16") => bf16::from_f32(value).to_f32(),
+            Some("float16") => f16::from_f32(value).to_f32(),
+            Some(_) => value,
+        })
     }
 
     /// A list of whole numbers.

@@ -3,6 +3,7 @@
 //! transformers has such models as `…ForConditionalGeneration`. Their config.json describes the
 //! language model in `text_config`, and older ones (Qwen2-VL) beside `vision_config`.
 
+use super::config::DTYPE;
 use super::json::Object;
 use super::quantised::QUANTIZATION_KEYS;
 use crate::model::error::Refusal;
@@ -14,9 +15,11 @@ const OTHER_PARTS: [&str; 3] = ["vision_config", "audio_config", "text_config"];
 const TIED: &str = "tie_word_embeddings";
 
 /// Fields that count for the text part although they may stand beside it.
-const OUTER: [&str; 4] = [
+const OUTER: [&str; 6] = [
     TIED,
     "eos_token_id",
+    DTYPE[0],
+    DTYPE[1],
     QUANTIZATION_KEYS[0],
     QUANTIZATION_KEYS[1],
 ];
