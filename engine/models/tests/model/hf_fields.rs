@@ -276,3 +276,27 @@ fn gemmas_multiplier_has_the_type_of_the_weights_wherever_the_file_says_it() {
         }
     }
 }
+
+#[test]
+fn windows_of_a_family_that_has_none_are_refused() {
+    let kinds = json!(["sliding_attention", "full_attention"]);
+    for family in [
+        "llama",
+        "granite",
+        "granitemoe",
+        "glm4",
+        "glm4_moe",
+        "olmo2",
+    ] {
+        let fields = |kinds: &Value| experts(json!({ "layer_types": kinds, "sliding_window": 64 }));
+        let sentence = refusal(&config(family, fields(&kinds)));
+        let expected = "`layer_types` is \"sliding_attention\", which is not supported; supported: \
+                        full_attention";
+        assert_eq!(sentence, expected, "{family}");
+        open(&config(
+            family,
+            fields(&json!(["full_attention", "full_attention"])),
+        ))
+        .expect(family);
+    }
+}

@@ -1,6 +1,6 @@
 //! config.json → the shapes and constants of the model.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use ebb_kernels::bf16;
 use ebb_kernels::model::{Activation, ModelSpec, Rope, UniformModel};
@@ -17,7 +17,10 @@ use crate::model::rope::{Scaling, rope};
 use crate::model::tensors::{check_spec, layer_count};
 use crate::model::window::put_windows;
 
-/// Kinds of layers in `layer_types`.
+/// The field that says of which kind each layer is.
+const LAYER_TYPES: &str = "layer_types";
+
+/// The kinds.
 pub(super) const FULL: &str = "full_attention";
 pub(super) const SLIDING: &str = "sliding_attention";
 
@@ -45,12 +48,13 @@ pub(crate) fn read_config(bytes: &[u8]) -> Result<HfModel, Refusal> {
     let part = text_part(Object::parse(bytes)?)?;
     let config = HfConfig {
         object: part.config,
+        reads_windows: Cell::default(),
         notes: RefCell::default(),
     };
     let family = part.family;
     let quantisation = read_quantisation(&config.object)?;
     let spec = (family.hf_spec)(&config)?;
-    config.layer_kinds(&spec)?;
+    config.check_layer_kinds(&spec)?;
     let mut notes = config.notes.take();
     if part.has_others {
         notes.push(
@@ -73,6 +77,8 @@ pub(crate) fn read_config(bytes: &[u8]) -> Result<HfModel, Refusal> {
 /// The fields of a config.json, for a family to read.
 pub(crate) struct HfConfig {
     object: Object,
+    /// Whether the family has taken what the file says of windows.
+    reads_windows: Cell<bool>,
     /// What the user should know of what was read.
     notes: RefCell<Vec<String>>,
 }
@@ -187,6 +193,7 @@ impl HfConfig {
         rule: WindowRule,
         layers: impl Fn(usize) -> bool,
     ) -> Result<(), Refusal> {
+        self.reads_windows.set(true);
         let kinds = self.layer_kinds(spec)?;
         let flag = self.object.bool("use_sliding_window")?;
         let by_default = kinds.is_some() || rule == WindowRule::Always;
@@ -218,10 +225,20 @@ impl HfConfig {
         Ok(layers.map(|layer| layer % interval != 0).collect())
     }
 
+    /// Refuses `layer_types` that are wrong, or ask a family for windows that has none.
+    fn check_layer_kinds(&self, spec: &ModelSpec) -> Result<(), Refusal> {
+        match self.layer_kinds(spec)? {
+            Some(kinds) if !self.reads_windows.get() && kinds.contains(&SLIDING) => {
+                let found = format!("{SLIDING:?}");
+                Err(Refusal::unsupported(LAYER_TYPES, found, FULL))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What `layer_types` says of each layer, if it is there.
     fn layer_kinds(&self, spec: &ModelSpec) -> Result<Option<Vec<&str>>, Refusal> {
-        const FIELD: &str = "layer_types";
-        let kinds = self.object.typed(FIELD, "a list of texts", |kinds| {
+        let kinds = self.object.typed(LAYER_TYPES, "a list of texts", |kinds| {
             let kinds = kinds.as_array()?.iter();
             kinds.map(|kind| kind.as_str()).collect::<Option<Vec<_>>>()
         })?;
@@ -231,11 +248,11 @@ impl HfConfig {
         let known = [FULL, SLIDING];
         if let Some(other) = kinds.iter().find(|kind| !known.contains(kind)) {
             let other = format!("{other:?}");
-            return Err(Refusal::unsupported(FIELD, other, &known.join(", ")));
+            return Err(Refusal::unsupported(LAYER_TYPES, other, &known.join(", ")));
         }
         if kinds.len() != spec.layers.len() {
             let expected = format!("one kind for each of {} layers", spec.layers.len());
-            return Err(Refusal::invalid(FIELD, kinds.len(), expected));
+            return Err(Refusal::invalid(LAYER_TYPES, kinds.len(), expected));
         }
         Ok(Some(kinds))
     }
