@@ -1,7 +1,7 @@
 //! Fields of a family's config.json, read without weights: what they mean where they are left out,
 //! and which are refused.
 
-use ebb_kernels::model::ModelSpec;
+use ebb_kernels::model::{Mlp, ModelSpec};
 use ebb_models::model::{LoadFormat, LoadedModel, ModelError, ModelFiles};
 use safetensors::Dtype;
 use serde_json::{Value, json};
@@ -299,4 +299,36 @@ fn windows_of_a_family_that_has_none_are_refused() {
         ))
         .expect(family);
     }
+}
+
+#[test]
+fn a_text_part_has_as_many_experts_as_it_says_by_either_name() {
+    let of = |fields: Value| {
+        let mut text = config("qwen3_moe", experts(json!({})));
+        let all = text.as_object_mut().expect("an object");
+        all.remove("num_local_experts");
+        all.extend(fields.as_object().expect("an object").clone());
+        let whole = json!({
+            "architectures": ["AnyForConditionalGeneration"], "model_type": "any",
+            "text_config": text, "vision_config": {}
+        });
+        let spec = open(&whole).expect("a valid model");
+        let Mlp::Experts(experts) = &spec.layers[0].mlp else {
+            panic!("layers of experts");
+        };
+        experts.experts
+    };
+    assert_eq!(of(json!({ "num_experts": 64 })), 64);
+    assert_eq!(of(json!({ "num_local_experts": 64 })), 64);
+    assert_eq!(of(json!({})), 128);
+}
+
+#[test]
+fn experts_with_another_activation_are_refused_by_what_the_file_says() {
+    let other = json!({ "hidden_act": "gelu_pytorch_tanh" });
+    assert_eq!(
+        refusal(&config("mixtral", experts(other))),
+        "`hidden_act` is \"gelu_pytorch_tanh\", which is not supported; supported: silu with \
+         experts"
+    );
 }

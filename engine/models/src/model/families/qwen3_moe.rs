@@ -14,7 +14,7 @@ pub(super) static FAMILY: Family = Family {
         sizes: r#"{
             "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24,
             "num_attention_heads": 32, "num_key_value_heads": 4, "vocab_size": 151936,
-            "max_position_embeddings": 32768, "num_experts": 128, "num_experts_per_tok": 8,
+            "max_position_embeddings": 32768, "num_local_experts": 128, "num_experts_per_tok": 8,
             "moe_intermediate_size": 768
         }"#,
         constants: r#"{"sliding_window": 4096}"#,

@@ -17,8 +17,12 @@ impl HfConfig {
         routing: Routing,
     ) -> Result<ExpertsSpec, Refusal> {
         if self.activation(&HfDefaults::default())? != Activation::Silu {
-            let found = "gelu_pytorch_tanh with experts";
-            return Err(Refusal::unsupported("hidden_act", found, "silu"));
+            let found = r#""gelu_pytorch_tanh""#;
+            return Err(Refusal::unsupported(
+                "hidden_act",
+                found,
+                "silu with experts",
+            ));
         }
         let mut experts = None;
         for key in EXPERTS {
