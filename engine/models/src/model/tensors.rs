@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use ebb_kernels::bf16;
-use ebb_kernels::model::{ModelSpec, TensorName};
+use ebb_kernels::model::{Mlp, ModelSpec, TensorName};
 use ebb_kernels::weight_formats::{Codes, PackedRows, WeightFormat};
 
 use super::error::Refusal;
@@ -13,6 +13,10 @@ use super::gguf::{GgmlType, dequantize};
 
 /// The most layers accepted; the deepest published models have some 130.
 const MAX_LAYERS: usize = 4096;
+
+/// The most experts accepted, of all layers together; the largest published models have some
+/// 25,000.
+const MAX_EXPERTS: usize = 1 << 16;
 
 /// The longest context accepted, so that a position always fits 32 bits.
 const MAX_POSITIONS: usize = 1 << 30;
@@ -37,6 +41,17 @@ pub(super) fn check_spec(spec: ModelSpec) -> Result<ModelSpec, Refusal> {
         ));
     }
     spec.validate()?;
+    let experts = spec.layers.iter().map(|layer| match &layer.mlp {
+        Mlp::Experts(experts) => experts.experts,
+        Mlp::Dense { .. } => 0,
+    });
+    // Each may have tensors under names of its own.
+    let experts: usize = experts.sum();
+    if experts > MAX_EXPERTS {
+        let expected = format!("at most {MAX_EXPERTS}");
+        let field = "the number of experts of all layers";
+        return Err(Refusal::invalid(field, experts, expected));
+    }
     Ok(spec)
 }
 

@@ -332,3 +332,16 @@ fn experts_with_another_activation_are_refused_by_what_the_file_says() {
          experts"
     );
 }
+
+#[test]
+fn experts_without_number_are_refused_before_their_tensors_are_named() {
+    let fields = |layers: usize| {
+        let of_layers = json!({ "num_hidden_layers": layers, "num_local_experts": 1024 });
+        config("mixtral", experts(of_layers))
+    };
+    open(&fields(64)).expect("as many as are accepted");
+    assert_eq!(
+        refusal(&fields(4096)),
+        "`the number of experts of all layers` is 4194304; expected at most 65536"
+    );
+}
