@@ -443,6 +443,12 @@ fn glm4_rotates_a_part_of_each_head_and_has_four_norms() {
     let model = open(&gguf).expect("a valid model");
     assert_eq!(model.spec.ropes[0].rotary_dim(), 8);
     tiny::assert_weights(&model, &spec);
+    // LongRoPE is Phi-3's.
+    gguf.f32_tensor("rope_factors_long.weight", &[4], &[2.0; 4]);
+    assert_eq!(
+        refusal(&gguf),
+        "tensor `rope_factors_long.weight` is LongRoPE's, which is not computed for glm4"
+    );
 }
 
 #[test]

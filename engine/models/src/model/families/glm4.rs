@@ -50,7 +50,7 @@ pub(super) static FAMILY: Family = Family {
         architecture: "glm4",
         keys: &[],
         spec: |config| {
-            let mut model = config.uniform_with_part()?;
+            let mut model = config.uniform_with_part(false)?;
             model.qkv_bias = config.has_tensor("blk.0.attn_q.bias");
             Ok(spec(model))
         },

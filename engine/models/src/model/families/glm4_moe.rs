@@ -101,7 +101,7 @@ fn gguf_spec(config: &GgufConfig<'_>) -> Result<ModelSpec, Refusal> {
     /// What `expert_gating_func` calls the sigmoid.
     const SIGMOID: usize = 2;
     config.refuse_other("expert_gating_func", SIGMOID)?;
-    let mut model = config.uniform_with_long_rope()?;
+    let mut model = config.uniform_with_part(false)?;
     let predicting = config.size("nextn_predict_layers")?.unwrap_or(0);
     model.layers = model.layers.saturating_sub(predicting);
     let dense = config.size("leading_dense_block_count")?.unwrap_or(1);

@@ -7,7 +7,7 @@ use ebb_kernels::model::{
 use super::file::GgufFile;
 use super::keys::Keys;
 use super::metadata::{GgufMetadata, required};
-use super::rope_scaling::{long_factors, scaling};
+use super::rope_scaling::{has_long_factors, long_factors, scaling};
 use crate::model::error::Refusal;
 use crate::model::experts::plain_experts;
 use crate::model::families::{FAMILIES, Family, GgufFamily};
@@ -177,33 +177,30 @@ impl GgufConfig<'_> {
             let name = self.keys.name("rope.dimension_count");
             return Err(Refusal::unsupported(name, rotary_dim, &supported));
         }
-        self.uniform_with_part()
+        self.uniform_with_part(false)
     }
 
-    /// [`Self::uniform`] for an architecture whose heads may rotate in part.
-    pub(crate) fn uniform_with_part(&self) -> Result<UniformModel, Refusal> {
+    /// [`Self::uniform`] for an architecture whose heads may rotate in part, and with
+    /// `has_long_rope` by LongRoPE if the file has its factors.
+    pub(crate) fn uniform_with_part(&self, has_long_rope: bool) -> Result<UniformModel, Refusal> {
         let rotary_dim = match self.rotary_dim()? {
             Some(rotary_dim) => rotary_dim,
             None => self.head_dim()?,
         };
+        let positions = self.keys.size("context_length")?;
+        if has_long_rope {
+            if let Some(factors) = long_factors(&self.keys, self.file, rotary_dim)? {
+                return self.model(&Scaling::Long(factors), rotary_dim, positions);
+            }
+        } else if let Some(tensor) = has_long_factors(self.file) {
+            let architecture = self.keys.prefix;
+            return Err(Refusal::Contradiction {
+                tensor: tensor.to_owned(),
+                problem: format!("is LongRoPE's, which is not computed for {architecture}"),
+            });
+        }
         let (scaling, scaled_positions) = scaling(&self.keys, self.file, rotary_dim)?;
-        let positions = self.keys.size("context_length")?;
         let positions = positions.max(scaled_positions.unwrap_or(0.0) as usize);
-        self.model(&scaling, rotary_dim, positions)
-    }
-
-    /// [`Self::uniform`] for an architecture whose heads may rotate in part, by LongRoPE if the
-    /// file has its factors.
-    pub(crate) fn uniform_with_long_rope(&self) -> Result<UniformModel, Refusal> {
-        let rotary_dim = match self.rotary_dim()? {
-            Some(rotary_dim) => rotary_dim,
-            None => self.head_dim()?,
-        };
-        let scaling = match long_factors(&self.keys, self.file, rotary_dim)? {
-            Some(factors) => Scaling::Long(factors),
-            None => scaling(&self.keys, self.file, rotary_dim)?.0,
-        };
-        let positions = self.keys.size("context_length")?;
         self.model(&scaling, rotary_dim, positions)
     }
 

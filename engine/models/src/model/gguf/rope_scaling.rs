@@ -16,6 +16,12 @@ pub(super) fn is_rope_factors(name: &str) -> bool {
     name == ROPE_FACTORS || LONG_ROPE_FACTORS.contains(&name)
 }
 
+/// A tensor of LongRoPE's factors that a file has.
+pub(super) fn has_long_factors(file: &GgufFile) -> Option<&'static str> {
+    let mut names = LONG_ROPE_FACTORS.into_iter();
+    names.find(|name| file.tensor(name).is_some())
+}
+
 /// LongRoPE's factors of a file that has them.
 pub(super) fn long_factors(
     keys: &Keys<'_>,
