@@ -326,12 +326,6 @@ impl Experts {
             jitter,
             reserved: 0,
         };
-        let grid = (rows.div_ceil(ROUTE_ROWS) as u32, 1);
-        // SAFETY: see above.
-        unsafe {
-            self.route
-                .launch(stream, grid, 32 * ROUTE_ROWS as u32, &route)?
-        };
         let tile = tile_of(choices, spec.experts);
         let sort = SortParams {
             chosen: self.chosen.ptr(),

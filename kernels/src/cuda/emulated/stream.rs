@@ -72,6 +72,12 @@ impl fmt::Debug for Graph {
 }
 
 impl Graph {
+    /// How many launches and copies were recorded.
+    #[cfg(test)]
+    pub(in crate::cuda) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Runs it.
     ///
     /// # Safety

@@ -324,3 +324,52 @@ pub(super) fn check(
     }
     Ok(())
 }
+
+#[cfg(all(test, feature = "cuda-emulator"))]
+mod tests {
+    use super::*;
+
+    /// Work that a layer enqueues for a step beside its router's product.
+    fn enqueued(device: &Arc<Device>, layer: &Layer, rows: usize) -> Result<usize, ProbeError> {
+        let hidden = layer.hidden;
+        let mut started = Started::new(device, layer, rows)?;
+        let shape = Experts::router_shape(&layer.spec, hidden, rows);
+        started.products.prepare(shape)?;
+        let x = DeviceBuffer::from_slice(device, &vec![bf16::ONE; rows * hidden], "a test")?;
+        let mut out = DeviceBuffer::from_slice(device, &vec![bf16::ONE; rows * hidden], "a test")?;
+        let scores = DeviceBuffer::<f32>::filled(device, rows * layer.spec.experts, 0, "a test")?;
+        let Started {
+            stream,
+            products,
+            experts,
+            weights,
+        } = &mut started;
+        let io = ExpertsIo {
+            rows,
+            x: &x,
+            out: &mut out,
+        };
+        let all = stream.capture(|| experts.run(stream, products, &layer.spec, weights, io))?;
+        let router = weights.router.ptr();
+        // SAFETY: nothing recorded runs.
+        let product = stream
+            .capture(|| unsafe { products.run(stream, shape, x.ptr(), router, scores.ptr()) })?;
+        Ok(all.len() - product.len())
+    }
+
+    #[test]
+    fn a_step_is_routed_and_sorted_once() {
+        let device = Device::open(0).unwrap();
+        let (_, spec) = specs().swap_remove(0);
+        let few = Layer::new(spec.clone(), 64, &mut Rng(1));
+        let many_experts = ExpertsSpec {
+            experts: 300,
+            ..spec
+        };
+        let many = Layer::new(many_experts, 64, &mut Rng(1));
+        // Routing and sorting, in one launch or two, both products and their sum.
+        for (layer, rows, want) in [(&few, 1, 4), (&few, 32, 4), (&few, 33, 5), (&many, 1, 5)] {
+            assert_eq!(enqueued(&device, layer, rows).unwrap(), want, "{rows} rows");
+        }
+    }
+}
