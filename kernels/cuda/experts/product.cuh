@@ -238,8 +238,7 @@ struct PackedExperts {
 #pragma unroll
           for (int n = 0; n < TILES; n++) {
             auto pair = [&](uint32_t at) {
-              return x.row[n] && at < p.inputs ? *reinterpret_cast<const uint32_t*>(x.row[n] + at)
-                                               : 0u;
+              return at < p.inputs ? *reinterpret_cast<const uint32_t*>(x.row[n] + at) : 0u;
             };
             mma_bf16(c[n], a[k], pair(input), pair(input + 8));
           }
