@@ -9,9 +9,10 @@ template <int D, int STAGES, int SETS, Way WAY, bool POLAR, bool ANY>
 struct MixedBlocks : CodeProducts<D, STAGES, SETS, WAY, POLAR, ANY> {
   using Base = CodeProducts<D, STAGES, SETS, WAY, POLAR, ANY>;
   using Base::attend_polar, Base::behind_of, Base::most_of_head, Base::query16_of,
-      Base::range_weights, Base::scale_of, Base::stage, Base::state, Base::wait;
+      Base::range_weights, Base::scale_of, Base::settle_scores, Base::stage, Base::state,
+      Base::wait;
   using Base::kSteps, Base::kTiles;
-  using Base::lane, Base::o, Base::p, Base::params;
+  using Base::lane, Base::o, Base::p;
   using typename Base::Most, typename Base::Scores, typename Base::Sums, typename Base::Weights;
 
   static constexpr float kSlack = 8.f;  // powers of two
@@ -111,32 +112,6 @@ struct MixedBlocks : CodeProducts<D, STAGES, SETS, WAY, POLAR, ANY> {
     for (int d = 0; d < kSteps; d++)
       for (int i = 0; i < 2 * SETS; i++) o[d][i] *= e[i % SETS];
     return m;
-  }
-
-  // Scores in place of products, capped and hidden as they are to be: so are a block's of which the
-  // sequence's last row does not see the first `hidden` tokens.
-  __device__ __forceinline__ void settle_scores(uint32_t slot, uint32_t hidden, Scores& x,
-                                                float (&factor)[SETS], float& lower,
-                                                float (&begin)[SETS]) const {
-    const bool caps = params.scores.cap != 0.f;
-    if (hidden == 0 && !caps) return;
-#pragma unroll
-    for (int set = 0; set < SETS; set++) {
-      const float second = factor[set] * lower;
-      const int first = static_cast<int>(hidden) - behind_of(slot)[4 * set + lane % 4] -
-                        static_cast<int>(lane / 4);
-#pragma unroll
-      for (int i = 0; i < kTiles; i++) {
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-          float y = fmaf(x[set][i][r], r == 0 ? factor[set] : second, begin[set]);
-          if (caps) y = capped(params.scores, y);
-          x[set][i][r] = 16 * i + 8 * r < first ? -INFINITY : y;
-        }
-      }
-      factor[set] = 1.f, begin[set] = 0.f;
-    }
-    lower = 1.f;
   }
 
   // ---- values ----

@@ -12,10 +12,11 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR, ANY> {
   using Base::behind_of, Base::brought, Base::claimed, Base::fragment_lane, Base::is_item,
       Base::item, Base::left, Base::merged, Base::own_of, Base::part_of, Base::power_in,
       Base::query16_of, Base::query_of, Base::unit_at;
-  using Base::kFragmentLanes, Base::kOctets, Base::kOwnSteps, Base::kPair, Base::kPart,
-      Base::kShares, Base::kSteps, Base::kUnits, Base::kWarps;
+  using Base::kFragmentLanes, Base::kOctets, Base::kOwnSteps, Base::kOwnTiles, Base::kPair,
+      Base::kPart, Base::kShares, Base::kSteps, Base::kUnits, Base::kWarps;
   using Base::lane, Base::p, Base::params, Base::shared;
   using Power = typename Base::Power;
+  using typename Base::Scores;
 
   static constexpr uint32_t kHeads = 4 * SETS;
   static constexpr uint32_t kVectors = kSteps / 4;  // of a lane's queries
@@ -186,6 +187,36 @@ struct MixedUnits : PolarKeys<D, STAGES, SETS, WAY, POLAR, ANY> {
     }
     __syncwarp();
     if (lane == 0) set_turn(brought(ordinal), ordinal);
+  }
+
+  // ---- scores ----
+
+  // Scores in place of products, capped and hidden as they are to be: so are a block's of which the
+  // sequence's last row does not see the first `hidden` tokens. A product is worth itself * factor
+  // (of lower row halves, `lower` times that) + begin, which is left as one and zero.
+  __device__ __forceinline__ void settle_scores(uint32_t slot, uint32_t hidden, Scores& x,
+                                                float (&factor)[SETS], float& lower,
+                                                float (&begin)[SETS]) const {
+    const bool caps = params.scores.cap != 0.f;
+    if (hidden == 0 && !caps) return;
+#pragma unroll
+    for (int set = 0; set < SETS; set++) {
+      const float second = factor[set] * lower;
+      const int first = static_cast<int>(hidden) - behind_of(slot)[4 * set + lane % 4] -
+                        static_cast<int>(16 * this->mate + lane / 4);
+#pragma unroll
+      for (int i = 0; i < static_cast<int>(kOwnTiles); i++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          float y = fmaf(x[set][i][r], r == 0 ? factor[set] : second, begin[set]);
+          if (caps) y = capped(params.scores, y);
+          // Row tiles of a pair are every other one.
+          x[set][i][r] = 16 * static_cast<int>(kPair) * i + 8 * r < first ? -INFINITY : y;
+        }
+      }
+      factor[set] = 1.f, begin[set] = 0.f;
+    }
+    lower = 1.f;
   }
 
   // ---- results ----

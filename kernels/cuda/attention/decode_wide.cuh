@@ -14,10 +14,10 @@ struct WideBlocks : MixedUnits<D, STAGES, SETS, WAY, POLAR, ANY> {
   using Base = MixedUnits<D, STAGES, SETS, WAY, POLAR, ANY>;
   using Base::behind_of, Base::exchange, Base::fence_writes, Base::meet, Base::most_of_head,
       Base::query16_of, Base::query_of, Base::release, Base::row_offset, Base::scale_of,
-      Base::sort_boosted, Base::stage, Base::state, Base::wait, Base::wait_for_second, Base::word;
+      Base::settle_scores, Base::sort_boosted, Base::stage, Base::state, Base::wait,
+      Base::wait_for_second, Base::word;
   using Base::kOctets, Base::kOwnSteps, Base::kOwnTiles, Base::kSteps, Base::kTiles;
-  using Base::lane, Base::mate, Base::o, Base::p, Base::params, Base::shared, Base::taken,
-      Base::warp;
+  using Base::lane, Base::mate, Base::o, Base::p, Base::shared, Base::taken, Base::warp;
   using typename Base::Most, typename Base::Scores, typename Base::Sums;
   static_assert(SETS == 4 && !POLAR && Base::kPair == 2 && kOctets == 2);
 
@@ -365,32 +365,6 @@ struct WideBlocks : MixedUnits<D, STAGES, SETS, WAY, POLAR, ANY> {
         x[set][i][1] = ex2(fmaf(x[set][i][1], second, from));
       }
     }
-  }
-
-  // Scores in place of products, capped and hidden as they are to be: so are a block's of which the
-  // sequence's last row does not see the first `hidden` tokens.
-  __device__ __forceinline__ void settle_scores(uint32_t slot, uint32_t hidden, Scores& x,
-                                                float (&factor)[SETS], float& lower,
-                                                float (&begin)[SETS]) const {
-    const bool caps = params.scores.cap != 0.f;
-    if (hidden == 0 && !caps) return;
-#pragma unroll
-    for (int set = 0; set < SETS; set++) {
-      const float second = factor[set] * lower;
-      const int first = static_cast<int>(hidden) - behind_of(slot)[4 * set + lane % 4] -
-                        static_cast<int>(16 * mate + lane / 4);
-#pragma unroll
-      for (int i = 0; i < kOwnTiles; i++) {
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-          float y = fmaf(x[set][i][r], r == 0 ? factor[set] : second, begin[set]);
-          if (caps) y = capped(params.scores, y);
-          x[set][i][r] = 32 * i + 8 * r < first ? -INFINITY : y;
-        }
-      }
-      factor[set] = 1.f, begin[set] = 0.f;
-    }
-    lower = 1.f;
   }
 
   // ---- values ----
