@@ -1,7 +1,7 @@
 // What a row's experts have put out, weighted and added up in order of choice, behind what the
 // shared expert has put out.
+#include "../common/eight.cuh"
 #include "../common/kernel.cuh"
-#include "../common/ptx.cuh"
 #include "../common/reduce.cuh"
 
 namespace ebb {
@@ -22,15 +22,6 @@ static_assert(sizeof(CombineParams) == 64);
 
 constexpr int kCombineThreads = 256;
 
-__device__ __forceinline__ void unpack_eight(uint4 v, float (&f)[8]) {
-  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-  for (int k = 0; k < 4; k++) {
-    const float2 pair = unpack_bf16(words[k]);
-    f[2 * k] = pair.x, f[2 * k + 1] = pair.y;
-  }
-}
-
 }  // namespace ebb
 
 // Grid: rows.
@@ -43,18 +34,18 @@ EBB_KERNEL(experts_combine, ebb::CombineParams, ebb::kCombineThreads, 4) {
     float sum = 0.f;
     for (uint32_t i = threadIdx.x * 8; i < p.hidden; i += kCombineThreads * 8) {
       float x[8], w[8];
-      unpack_eight(*reinterpret_cast<const uint4*>(p.x + row * p.hidden + i), x);
-      unpack_eight(*reinterpret_cast<const uint4*>(p.score + i), w);
+      load8(p.x + row * p.hidden + i, x);
+      load8(p.score + i, w);
 #pragma unroll
       for (int k = 0; k < 8; k++) sum += x[k] * w[k];
     }
     share = 1.f / (1.f + __expf(-cta_sum<kCombineThreads / 32>(sum, scratch)));
   }
   for (uint32_t i = threadIdx.x * 8; i < p.hidden; i += kCombineThreads * 8) {
-    uint4* const out = reinterpret_cast<uint4*>(p.out + row * p.hidden + i);
+    bf16* const out = p.out + row * p.hidden + i;
     float sum[8] = {};
     if (p.has_shared) {
-      unpack_eight(*out, sum);
+      load8(out, sum);
 #pragma unroll
       for (int k = 0; k < 8; k++) sum[k] *= share;
     }
@@ -62,11 +53,10 @@ EBB_KERNEL(experts_combine, ebb::CombineParams, ebb::kCombineThreads, 4) {
       const uint64_t place = p.places[row * p.per_token + c];
       const float weight = p.weights[row * p.per_token + c];
       float y[8];
-      unpack_eight(*reinterpret_cast<const uint4*>(p.y + place * p.hidden + i), y);
+      load8(p.y + place * p.hidden + i, y);
 #pragma unroll
       for (int k = 0; k < 8; k++) sum[k] += weight * y[k];
     }
-    *out = make_uint4(pack_bf16(sum[0], sum[1]), pack_bf16(sum[2], sum[3]),
-                      pack_bf16(sum[4], sum[5]), pack_bf16(sum[6], sum[7]));
+    store8(out, sum);
   }
 }

@@ -1,7 +1,7 @@
 // out = activation(gate) * up.
-#include "../common/kernel.cuh"
-#include "../common/ptx.cuh"
 #include "../common/activation.cuh"
+#include "../common/eight.cuh"
+#include "../common/kernel.cuh"
 
 namespace ebb {
 
@@ -20,13 +20,15 @@ EBB_KERNEL(gate, ebb::GateParams, 256, 1) {
   const uint32_t i = (blockIdx.y * 256 + threadIdx.x) * 8;
   if (i >= p.intermediate) return;
   const ebb::bf16* row = p.gate_up + static_cast<uint64_t>(blockIdx.x) * 2 * p.intermediate;
-  const uint4 g = *reinterpret_cast<const uint4*>(row + i),
-              u = *reinterpret_cast<const uint4*>(row + p.intermediate + i);
-  const uint32_t gw[4] = {g.x, g.y, g.z, g.w}, uw[4] = {u.x, u.y, u.z, u.w};
+  float g[8], u[8];
+  ebb::load8(row + i, g);
+  ebb::load8(row + p.intermediate + i, u);
   uint32_t out[4];
 #pragma unroll
   for (int k = 0; k < 4; k++) {
-    out[k] = ebb::gated_pair(p.activation, ebb::unpack_bf16(gw[k]), ebb::unpack_bf16(uw[k]));
+    const float2 gate = make_float2(g[2 * k], g[2 * k + 1]),
+                 up = make_float2(u[2 * k], u[2 * k + 1]);
+    out[k] = ebb::gated_pair(p.activation, gate, up);
   }
   *reinterpret_cast<uint4*>(p.out + static_cast<uint64_t>(blockIdx.x) * p.intermediate + i) =
       make_uint4(out[0], out[1], out[2], out[3]);

@@ -1,6 +1,6 @@
 // What norms of the residual stream, and of what is added to it, have in common.
 #pragma once
-#include "../common/ptx.cuh"
+#include "../common/eight.cuh"
 #include "../common/reduce.cuh"
 
 namespace ebb {
@@ -21,16 +21,6 @@ __device__ __forceinline__ uint32_t norm_place(int v) {
   return (v * kNormThreads + threadIdx.x) * 8;
 }
 
-__device__ __forceinline__ void unpack8(const uint4& words, float (&x)[8]) {
-  const uint32_t w[4] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-  for (int k = 0; k < 4; k++) {
-    const float2 f = unpack_bf16(w[k]);
-    x[2 * k] = f.x;
-    x[2 * k + 1] = f.y;
-  }
-}
-
 // 8 values of a tensor that no kernel writes.
 __device__ __forceinline__ void load_weights8(const bf16* from, float (&x)[8]) {
   unpack8(__ldg(reinterpret_cast<const uint4*>(from)), x);
@@ -38,7 +28,7 @@ __device__ __forceinline__ void load_weights8(const bf16* from, float (&x)[8]) {
 
 // What is added to the residual stream, with a bias if there is one.
 __device__ __forceinline__ void load_delta8(const bf16* from, const bf16* bias, float (&x)[8]) {
-  unpack8(*reinterpret_cast<const uint4*>(from), x);
+  load8(from, x);
   if (!bias) return;
   float b[8];
   load_weights8(bias, b);
@@ -85,21 +75,6 @@ __device__ __forceinline__ void scale8(const NormForm& form, float inverse,
   load_weights8(bias, b);
 #pragma unroll
   for (int k = 0; k < 8; k++) x[k] += b[k];
-}
-
-__device__ __forceinline__ void load8(const float* from, float (&x)[8]) {
-  *reinterpret_cast<float4*>(&x[0]) = *reinterpret_cast<const float4*>(from);
-  *reinterpret_cast<float4*>(&x[4]) = *reinterpret_cast<const float4*>(from + 4);
-}
-
-__device__ __forceinline__ void store8(float* to, const float (&x)[8]) {
-  *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(&x[0]);
-  *reinterpret_cast<float4*>(to + 4) = *reinterpret_cast<const float4*>(&x[4]);
-}
-
-__device__ __forceinline__ void store8(bf16* to, const float (&x)[8]) {
-  *reinterpret_cast<uint4*>(to) = make_uint4(pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]),
-                                             pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7]));
 }
 
 }  // namespace ebb
