@@ -41,7 +41,7 @@ pub enum ExpertActivation {
     /// `(up + 1) ⊙ gate · sigmoid(alpha · gate)`, with `gate` at most `limit` and `up` within
     /// `±limit` (gpt-oss).
     Clamped {
-        /// The bound.
+        /// The bound, which is positive.
         limit: f32,
         /// What the gate is multiplied with in the sigmoid.
         alpha: f32,
@@ -142,12 +142,15 @@ impl ExpertsSpec {
                 return Err(SpecError::NotFinite("the sparse mixer's jitter"));
             }
         }
-        if let ExpertActivation::Clamped { limit, alpha } = self.activation
-            && !(is_sound(limit) && is_sound(alpha))
-        {
-            return Err(SpecError::NotFinite(
-                "a constant of the experts' activation",
-            ));
+        if let ExpertActivation::Clamped { limit, alpha } = self.activation {
+            if !(is_sound(limit) && limit > 0.0) {
+                return refuse(
+                    "a clamp limit that is out of range: it must be positive and finite",
+                );
+            }
+            if !is_sound(alpha) {
+                return Err(SpecError::NotFinite("alpha of the experts' activation"));
+            }
         }
         match is_sound(scale) {
             true => Ok(()),
@@ -159,3 +162,32 @@ impl ExpertsSpec {
 /// Beyond any published model, and what a GPU's router has room for.
 const EXPERTS_MAX: usize = 1024;
 const PER_TOKEN_MAX: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clamp_limit_must_be_positive_and_finite() {
+        let checked = |limit, alpha| {
+            let spec = ExpertsSpec {
+                experts: 4,
+                per_token: 2,
+                intermediate: 8,
+                routing: Routing::SOFTMAX_OF_CHOSEN,
+                router_bias: false,
+                biases: false,
+                activation: ExpertActivation::Clamped { limit, alpha },
+                shared: None,
+            };
+            spec.validate().map_err(|error| error.to_string())
+        };
+        assert_eq!(checked(7.0, 1.702), Ok(()));
+        for limit in [0.0, -0.0, -7.0, f32::INFINITY, f32::NAN] {
+            let error = checked(limit, 1.702).expect_err("no limit");
+            assert!(error.contains("must be positive and finite"), "{error}");
+        }
+        let error = checked(7.0, -1.0).expect_err("a negative factor");
+        assert!(error.contains("alpha"), "{error}");
+    }
+}
