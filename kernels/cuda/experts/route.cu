@@ -10,7 +10,7 @@ struct RouteSortParams {
 };
 static_assert(sizeof(RouteSortParams) == 128);
 
-constexpr uint32_t kFewExperts = 256;
+constexpr uint32_t kFewExperts = 256;  // FEW_EXPERTS of the host
 
 }  // namespace ebb
 
@@ -29,7 +29,7 @@ EBB_KERNEL(experts_sort, ebb::SortParams, ebb::kSortThreads, 1) {
   ebb::sort(p, next, of_warps);
 }
 
-// Grid: 1. Up to 256 experts; a warp has every 32nd row.
+// Grid: 1. Up to kFewExperts experts; a warp has every 32nd row.
 EBB_KERNEL(experts_route_sort, ebb::RouteSortParams, ebb::kSortThreads, 1) {
   __shared__ float scores[ebb::kSortThreads / 32][ebb::kFewExperts];
   __shared__ float chosen[ebb::kSortThreads / 32][ebb::kPerTokenMax];

@@ -107,15 +107,23 @@ unsafe impl KernelParams for CombineParams {}
 /// Rows of a tile, for each kernel of products.
 const TILE_ROWS: [usize; 3] = [8, 32, 64];
 
-/// Warps of a CTA that multiplies; each takes slices of its own.
+/// Warps of a CTA that multiplies, each of which takes slices of its own: `kExpertsWarps` of
+/// experts/product.cuh.
 const WARPS: usize = 8;
 
-/// Rows of a CTA that routes.
+/// Rows of a CTA that routes, a warp each: `kRouteWarps` of experts/route.cuh.
 const ROUTE_ROWS: usize = 4;
 
-/// Rows and experts that one CTA routes and sorts.
-const FEW_ROWS: usize = 32;
+/// Threads of the CTA that sorts: `kSortThreads` of experts/sort.cuh.
+const SORT_THREADS: u32 = 1024;
+
+/// Rows that one CTA routes and sorts: one for each of its warps.
+const FEW_ROWS: usize = SORT_THREADS as usize / 32;
+/// Experts that it has room for: `kFewExperts` of experts/route.cu.
 const FEW_EXPERTS: usize = 256;
+
+/// Threads of a CTA that adds up: `kCombineThreads` of experts/combine.cu.
+const COMBINE_THREADS: u32 = 256;
 
 /// The weights of a layer of experts, stacked.
 #[derive(Debug)]
@@ -202,6 +210,7 @@ impl Room {
         Self {
             scores: rows * most(|spec| spec.experts),
             choices,
+            // An expert has at most one tile that is not full, whatever goes to it.
             tiles: 4 * (1 + choices / TILE_ROWS[0] + most(|spec| spec.experts)),
             gated: rows * most(|spec| spec.per_token * spec.intermediate),
             outputs: choices * spec.hidden,
@@ -340,14 +349,17 @@ impl Experts {
         if rows <= FEW_ROWS && spec.experts <= FEW_EXPERTS {
             let both = RouteSortParams { route, sort };
             // SAFETY: see above.
-            unsafe { self.route_sort.launch(stream, (1, 1), 1024, &both)? };
+            unsafe {
+                self.route_sort
+                    .launch(stream, (1, 1), SORT_THREADS, &both)?
+            };
         } else {
             let grid = (rows.div_ceil(ROUTE_ROWS) as u32, 1);
             // SAFETY: see above.
             unsafe {
                 self.route
                     .launch(stream, grid, 32 * ROUTE_ROWS as u32, &route)?;
-                self.sort.launch(stream, (1, 1), 1024, &sort)?;
+                self.sort.launch(stream, (1, 1), SORT_THREADS, &sort)?;
             }
         }
         let (limit, alpha) = match spec.activation {
@@ -397,7 +409,10 @@ impl Experts {
             reserved: 0,
         };
         // SAFETY: see above.
-        unsafe { self.combine.launch(stream, (rows as u32, 1), 256, &combine) }
+        unsafe {
+            self.combine
+                .launch(stream, (rows as u32, 1), COMBINE_THREADS, &combine)
+        }
     }
 
     /// Enqueues a product of every tile with its expert.
