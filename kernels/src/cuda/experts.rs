@@ -227,6 +227,32 @@ pub(super) struct ExpertsIo<'a> {
     pub(super) out: &'a mut DeviceBuffer<bf16>,
 }
 
+/// A layer over the rows of a step.
+struct Run<'a> {
+    spec: &'a ExpertsSpec,
+    weights: &'a ExpertWeights,
+    hidden: usize,
+    rows: usize,
+    /// Pairs of a row and an expert that it goes to.
+    choices: usize,
+    /// Which of [`TILE_ROWS`].
+    tile: usize,
+}
+
+impl<'a> Run<'a> {
+    fn new(spec: &'a ExpertsSpec, weights: &'a ExpertWeights, rows: usize) -> Self {
+        let choices = rows * spec.per_token;
+        Self {
+            spec,
+            weights,
+            hidden: weights.router.len() / spec.experts,
+            rows,
+            choices,
+            tile: tile_of(choices, spec.experts),
+        }
+    }
+}
+
 impl Experts {
     /// For steps of up to `rows` rows, and weights of `formats`; none for a model without experts.
     pub(super) fn new(
@@ -304,14 +330,23 @@ impl Experts {
         if rows == 0 {
             return Ok(());
         }
-        let hidden = weights.router.len() / spec.experts;
-        let choices = rows * spec.per_token;
-        assert!(choices <= self.chosen.len() && rows * hidden <= out.len());
-        let shape = Self::router_shape(spec, hidden, rows);
+        let of = Run::new(spec, weights, rows);
+        assert!(of.choices <= self.chosen.len() && rows * of.hidden <= out.len());
+        let shape = Self::router_shape(spec, of.hidden, rows);
         let router = weights.router.ptr();
         // SAFETY: see above.
         unsafe { products.run(stream, shape, x.ptr(), router, self.scores.ptr())? };
-        let address = |buffer: &Option<DeviceBuffer<bf16>>| buffer.as_ref().map_or(0, |b| b.ptr());
+        self.route(stream, &of)?;
+        let gate_up = self.gate_up(&of, x);
+        self.multiply(stream, &of, &weights.gate_up, gate_up)?;
+        let down = self.down(&of, gate_up);
+        self.multiply(stream, &of, &weights.down, down)?;
+        self.combine(stream, &of, x, out)
+    }
+
+    /// Enqueues what makes choices and tiles of the router's products.
+    fn route(&self, stream: &Stream, of: &Run<'_>) -> Result<(), CudaError> {
+        let Run { spec, rows, .. } = *of;
         let (scores, jitter) = match spec.routing.scores {
             RouterScores::Softmax => (0, 0.0),
             RouterScores::Sigmoid => (1, 0.0),
@@ -320,8 +355,8 @@ impl Experts {
         let groups = spec.routing.groups;
         let route = RouteParams {
             products: self.scores.ptr(),
-            bias: address(&weights.router_bias),
-            correction: address(&weights.correction),
+            bias: address(&of.weights.router_bias),
+            correction: address(&of.weights.correction),
             chosen: self.chosen.ptr(),
             weights: self.weights.ptr(),
             rows: rows as u32,
@@ -335,91 +370,102 @@ impl Experts {
             jitter,
             reserved: 0,
         };
-        let tile = tile_of(choices, spec.experts);
         let sort = SortParams {
             chosen: self.chosen.ptr(),
             places: self.places.ptr(),
             sorted: self.sorted.ptr(),
             tiles: self.tiles.ptr(),
-            choices: choices as u32,
+            choices: of.choices as u32,
             per_token: spec.per_token as u32,
             experts: spec.experts as u32,
-            tile_rows: TILE_ROWS[tile] as u32,
+            tile_rows: TILE_ROWS[of.tile] as u32,
         };
+        let sorts = (1, 1);
         if rows <= FEW_ROWS && spec.experts <= FEW_EXPERTS {
             let both = RouteSortParams { route, sort };
+            let kernel = &self.route_sort;
             // SAFETY: see above.
-            unsafe {
-                self.route_sort
-                    .launch(stream, (1, 1), SORT_THREADS, &both)?
-            };
-        } else {
-            let grid = (rows.div_ceil(ROUTE_ROWS) as u32, 1);
-            // SAFETY: see above.
-            unsafe {
-                self.route
-                    .launch(stream, grid, 32 * ROUTE_ROWS as u32, &route)?;
-                self.sort.launch(stream, (1, 1), SORT_THREADS, &sort)?;
-            }
+            return unsafe { kernel.launch(stream, sorts, SORT_THREADS, &both) };
         }
-        let (limit, alpha) = match spec.activation {
+        let routes = (rows.div_ceil(ROUTE_ROWS) as u32, 1);
+        let threads = 32 * ROUTE_ROWS as u32;
+        // SAFETY: see above.
+        unsafe {
+            self.route.launch(stream, routes, threads, &route)?;
+            self.sort.launch(stream, sorts, SORT_THREADS, &sort)
+        }
+    }
+
+    /// Of the gates, and of what they open.
+    fn gate_up(&self, of: &Run<'_>, x: &DeviceBuffer<bf16>) -> ExpertsParams {
+        let (limit, alpha) = match of.spec.activation {
             ExpertActivation::SwiGlu => (0.0, 1.0),
             ExpertActivation::Clamped { limit, alpha } => (limit, alpha),
         };
-        let gate_up = ExpertsParams {
+        ExpertsParams {
             x: x.ptr(),
             sorted: self.sorted.ptr(),
             tiles: self.tiles.ptr(),
             weights: 0,
             factors: 0,
-            bias: address(&weights.gate_up_bias),
+            bias: address(&of.weights.gate_up_bias),
             y: self.gated.ptr(),
             packed_each: 0,
             factors_each: 0,
-            experts: spec.experts as u32,
-            inputs: hidden as u32,
-            outputs: 2 * spec.intermediate as u32,
+            experts: of.spec.experts as u32,
+            inputs: of.hidden as u32,
+            outputs: 2 * of.spec.intermediate as u32,
             gated: 1,
             limit,
             alpha,
             reserved: 0,
-        };
-        self.multiply(stream, (tile, choices), &weights.gate_up, gate_up)?;
-        let down = ExpertsParams {
+        }
+    }
+
+    /// Of what gates have let through.
+    fn down(&self, of: &Run<'_>, gate_up: ExpertsParams) -> ExpertsParams {
+        ExpertsParams {
             x: self.gated.ptr(),
             sorted: 0,
-            bias: address(&weights.down_bias),
+            bias: address(&of.weights.down_bias),
             y: self.outputs.ptr(),
-            inputs: spec.intermediate as u32,
-            outputs: hidden as u32,
+            inputs: of.spec.intermediate as u32,
+            outputs: of.hidden as u32,
             gated: 0,
             ..gate_up
-        };
-        self.multiply(stream, (tile, choices), &weights.down, down)?;
-        let combine = CombineParams {
+        }
+    }
+
+    /// Enqueues the sum of what a row's experts have put out.
+    fn combine(
+        &self,
+        stream: &Stream,
+        of: &Run<'_>,
+        x: &DeviceBuffer<bf16>,
+        out: &mut DeviceBuffer<bf16>,
+    ) -> Result<(), CudaError> {
+        let params = CombineParams {
             y: self.outputs.ptr(),
             places: self.places.ptr(),
             weights: self.weights.ptr(),
             x: x.ptr(),
-            score: address(&weights.score),
+            score: address(&of.weights.score),
             out: out.ptr(),
-            hidden: hidden as u32,
-            per_token: spec.per_token as u32,
-            has_shared: u32::from(spec.shared.is_some()),
+            hidden: of.hidden as u32,
+            per_token: of.spec.per_token as u32,
+            has_shared: u32::from(of.spec.shared.is_some()),
             reserved: 0,
         };
+        let (grid, threads) = ((of.rows as u32, 1), COMBINE_THREADS);
         // SAFETY: see above.
-        unsafe {
-            self.combine
-                .launch(stream, (rows as u32, 1), COMBINE_THREADS, &combine)
-        }
+        unsafe { self.combine.launch(stream, grid, threads, &params) }
     }
 
     /// Enqueues a product of every tile with its expert.
     fn multiply(
         &self,
         stream: &Stream,
-        (tile, choices): (usize, usize),
+        of: &Run<'_>,
         weight: &Weight,
         params: ExpertsParams,
     ) -> Result<(), CudaError> {
@@ -447,13 +493,18 @@ impl Experts {
         let missing = || CudaError::Unsupported(format!("experts of {format:?}"));
         let kernels = self.products.get(&format).ok_or_else(missing)?;
         // As many as there can be work for, and no more than run at once.
-        let tiles = choices.div_ceil(TILE_ROWS[tile]) + (params.experts as usize).min(choices);
+        let tiles = of.choices.div_ceil(TILE_ROWS[of.tile]) + of.spec.experts.min(of.choices);
         let units = tiles * (params.outputs as usize).div_ceil(SLICE_OUTPUTS);
         let grid = units.min(2 * self.multiprocessors) as u32;
         let threads = 32 * WARPS as u32;
         // SAFETY: see above.
-        unsafe { kernels[tile].launch(stream, (grid, 1), threads, &params) }
+        unsafe { kernels[of.tile].launch(stream, (grid, 1), threads, &params) }
     }
+}
+
+/// A buffer's, or null.
+fn address(buffer: &Option<DeviceBuffer<bf16>>) -> DevicePtr {
+    buffer.as_ref().map_or(0, |buffer| buffer.ptr())
 }
 
 /// Which of [`TILE_ROWS`] a step takes, by the rows that an expert has on average.
