@@ -20,7 +20,7 @@ use super::step::{PageTable, StepBuffers};
 use crate::kv::{KvGeometry, KvLayout};
 use mixed::{Mixed, MixedShape};
 pub use scores::ScoreSpec;
-pub(super) use scores::{ScoreParams, ScoredLayer};
+pub(super) use scores::{ScoreParams, Scored, ScoredLayer};
 pub use variants::{DECODE_VARIANTS, DecodeVariant};
 use variants::{DEEP_VARIANTS, DecodeWay};
 
@@ -122,30 +122,17 @@ struct DecodeMergeParams {
 unsafe impl KernelParams for DecodeMergeParams {}
 
 /// The kernels that merge the units of cut sequences.
-#[derive(Debug)]
-struct Merge {
-    plain: Kernel<DecodeMergeParams>,
-    /// For scores of any kind.
-    any: Kernel<DecodeMergeParams>,
-}
+type Merge = Scored<Kernel<DecodeMergeParams>>;
 
-impl Merge {
-    /// For 64 and 128 channels a head.
-    fn new(device: &Arc<Device>, head_dim: usize) -> Result<Self, CudaError> {
-        let [plain, any] = match head_dim {
-            128 => ["decode_merge_d128", "decode_merge_d128_any"],
-            _ => ["decode_merge_d64", "decode_merge_d64_any"],
-        };
-        Ok(Self {
-            plain: device.kernel(plain, 0)?,
-            any: device.kernel(any, 0)?,
-        })
-    }
-
-    /// The kernel for scores that are plain, or of any kind.
-    fn of(&self, is_plain: bool) -> &Kernel<DecodeMergeParams> {
-        if is_plain { &self.plain } else { &self.any }
-    }
+/// For 64 and 128 channels a head.
+fn load_merge(device: &Arc<Device>, head_dim: usize, any: bool) -> Result<Merge, CudaError> {
+    let [plain, of_any] = match head_dim {
+        128 => ["decode_merge_d128", "decode_merge_d128_any"],
+        _ => ["decode_merge_d64", "decode_merge_d64_any"],
+    };
+    Scored::load(any, |is_plain| {
+        device.kernel(if is_plain { plain } else { of_any }, 0)
+    })
 }
 
 /// Units of a multiprocessor that are few.
@@ -193,30 +180,21 @@ impl Launch {
 /// The decode kernels of a shape.
 #[derive(Debug)]
 struct Decoder {
-    plain: Launch,
-    /// For scores of any kind, if layers have such.
-    any: Option<Launch>,
+    launches: Scored<Launch>,
     variant: DecodeVariant,
 }
 
 impl Decoder {
     fn new(device: &Arc<Device>, variant: DecodeVariant, any: bool) -> Result<Self, CudaError> {
-        let any = any.then(|| Launch::new(device, variant, variant.any()?));
-        Ok(Self {
-            plain: Launch::new(device, variant, variant.name)?,
-            any: any.transpose()?,
-            variant,
-        })
-    }
-
-    /// The kernel for scores that are plain, or of any kind.
-    fn launch(&self, is_plain: bool) -> &Launch {
-        let any = || {
-            self.any
-                .as_ref()
-                .expect("kernels were loaded for the layers")
-        };
-        if is_plain { &self.plain } else { any() }
+        let launches = Scored::load(any, |is_plain| {
+            let name = if is_plain {
+                variant.name
+            } else {
+                variant.any()?
+            };
+            Launch::new(device, variant, name)
+        })?;
+        Ok(Self { launches, variant })
     }
 }
 
@@ -314,7 +292,9 @@ impl Attention {
             decode: decoder(variant)?,
             deep: deep.map(decoder).transpose()?,
             mixed: Mixed::new(device, MixedShape::of(head_dim, rows, columns.group), any)?,
-            merge: merges.then(|| Merge::new(device, head_dim)).transpose()?,
+            merge: merges
+                .then(|| load_merge(device, head_dim, any))
+                .transpose()?,
             multiprocessors: device.multiprocessors(),
             windows,
             rooms,
@@ -518,7 +498,7 @@ impl Attention {
             };
             // SAFETY: as below; positions and the pages of each were checked with the step.
             return unsafe {
-                let (launch, threads) = (mixed.instance().launch(is_plain), mixed.threads());
+                let (launch, threads) = (mixed.instance().launches.of(is_plain), mixed.threads());
                 let grid = (launch.grid, 1);
                 launch.kernel.launch(stream, grid, threads, &params)?;
                 match work.cut {
@@ -537,7 +517,7 @@ impl Attention {
         // and row is in range of the arena, q and out; the scratch was sized for the step's
         // capacity. Work of one stream runs in order.
         unsafe {
-            let launch = decoder.launch(is_plain);
+            let launch = decoder.launches.of(is_plain);
             let (grid, threads) = ((launch.grid, 1), decoder.variant.threads());
             match &launch.kernel {
                 DecodeKernel::Ring(kernel) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::arena::DeviceArena;
-use super::attention::{ScoreParams, ScoredLayer, tile_row_bytes};
+use super::attention::{ScoreParams, Scored, ScoredLayer, tile_row_bytes};
 use super::driver::{Device, DeviceBuffer, Kernel, Stream, TensorMap};
 use super::error::CudaError;
 use super::ops::HeadSpec;
@@ -205,9 +205,7 @@ impl Loaded {
 #[derive(Debug)]
 pub(super) struct Prefill {
     variant: PrefillVariant,
-    plain: Loaded,
-    /// For scores of any kind, if layers have such.
-    any: Option<Loaded>,
+    loaded: Scored<Loaded>,
     heads: HeadSpec,
 }
 
@@ -231,13 +229,16 @@ impl Prefill {
                 ))
             })?;
         heads.check()?;
-        let of_any = || {
+        let loaded = Scored::load(any, |is_plain| {
             let none = || CudaError::Unsupported(format!("{} for any scores", variant.name));
-            Loaded::new(device, variant, variant.any.ok_or_else(none)?)
-        };
+            let name = match is_plain {
+                true => variant.name,
+                false => variant.any.ok_or_else(none)?,
+            };
+            Loaded::new(device, variant, name)
+        })?;
         Ok(Self {
-            plain: Loaded::new(device, variant, variant.name)?,
-            any: any.then(of_any).transpose()?,
+            loaded,
             variant,
             heads,
         })
@@ -270,14 +271,7 @@ impl Prefill {
             return Ok(());
         }
         let threads = self.variant.threads();
-        let loaded = match layer.scores.is_plain() {
-            true => &self.plain,
-            false => {
-                let any = self.any.as_ref();
-                any.expect("kernels were loaded for the layers")
-            }
-        };
-        match loaded {
+        match self.loaded.of(layer.scores.is_plain()) {
             Loaded::Mma { kernel } => {
                 let params = MmaParams {
                     pages: step.page_table(arena),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Merge, MixedDecodeParams};
+use super::{Merge, MixedDecodeParams, Scored, load_merge};
 use crate::cuda::driver::{Device, Kernel};
 use crate::cuda::error::CudaError;
 use crate::formats::gpu::Reader;
@@ -48,9 +48,7 @@ pub(super) struct Mixed {
 #[derive(Debug)]
 pub(super) struct Instance {
     shape: MixedShape,
-    plain: Launch,
-    /// For scores of any kind, if layers have such.
-    any: Option<Launch>,
+    pub(super) launches: Scored<Launch>,
     threads: u32,
 }
 
@@ -216,7 +214,8 @@ impl Instance {
         if shared > device.shared_bytes_max() {
             return Ok(None);
         }
-        let launch = |name| -> Result<Launch, CudaError> {
+        let launch = |is_plain| -> Result<Launch, CudaError> {
+            let name = if is_plain { name } else { of_any };
             let kernel: Kernel<MixedDecodeParams> = device.kernel(name, shared)?;
             let ctas = kernel.ctas_per_multiprocessor(threads)?;
             Ok(Launch {
@@ -226,20 +225,9 @@ impl Instance {
         };
         Ok(Some(Self {
             shape,
-            plain: launch(name)?,
-            any: any.then(|| launch(of_any)).transpose()?,
+            launches: Scored::load(any, launch)?,
             threads,
         }))
-    }
-
-    /// The kernel for scores that are plain, or of any kind.
-    pub(super) fn launch(&self, is_plain: bool) -> &Launch {
-        let any = || {
-            self.any
-                .as_ref()
-                .expect("kernels were loaded for the layers")
-        };
-        if is_plain { &self.plain } else { any() }
     }
 }
 
@@ -264,7 +252,7 @@ impl Mixed {
             all,
             codes: codes.transpose()?.flatten(),
             needs: Needs::Polar,
-            merge: Merge::new(device, shape.head_dim)?,
+            merge: load_merge(device, shape.head_dim, any)?,
             copies,
         }))
     }

@@ -1,5 +1,6 @@
 //! What layers do with scores beside scaling them.
 
+use crate::cuda::error::CudaError;
 use crate::cuda::params::DevicePtr;
 use crate::cuda::plan::Windows;
 use crate::model::AttentionSpec;
@@ -33,6 +34,35 @@ impl ScoreSpec {
     /// Of layers.
     pub(in crate::cuda) fn windows(layers: &[Self]) -> Windows {
         Windows::of(layers.iter().map(|layer| layer.window))
+    }
+}
+
+/// A kernel for scores that are plain, and the same for scores of any kind, if layers have such.
+#[derive(Debug)]
+pub(in crate::cuda) struct Scored<T> {
+    plain: T,
+    any: Option<T>,
+}
+
+impl<T> Scored<T> {
+    /// `load` is told whether scores are plain; `any`: whether those of some layer are not.
+    pub(in crate::cuda) fn load(
+        any: bool,
+        load: impl Fn(bool) -> Result<T, CudaError>,
+    ) -> Result<Self, CudaError> {
+        Ok(Self {
+            plain: load(true)?,
+            any: any.then(|| load(false)).transpose()?,
+        })
+    }
+
+    /// The one for a layer's scores.
+    pub(in crate::cuda) fn of(&self, is_plain: bool) -> &T {
+        match (is_plain, &self.any) {
+            (true, _) => &self.plain,
+            (false, Some(any)) => any,
+            (false, None) => unreachable!("kernels were loaded for the layers"),
+        }
     }
 }
 
