@@ -61,7 +61,8 @@ struct DequantiseParams {
 // SAFETY: field for field `ebb::DequantiseParams` of formats/dequantise.cu.
 unsafe impl KernelParams for DequantiseParams {}
 
-/// Words of a `ebb::ShrinkJob`: precision levels from and to, first frames of source and target.
+/// Words of a `ebb::ShrinkJob`: precision levels from and to, first frames of source and target,
+/// records.
 const SHRINK_WORDS: usize = 5;
 /// What a shrink reports when nothing failed.
 const SOUND: u64 = u64::MAX;
@@ -147,17 +148,22 @@ impl Codecs {
         }
         // page_shared_bytes of formats/page.cuh
         let shared = 256 * head_dim + 64 * head_dim.max(128);
-        let [transcode, encode, dequantise] = match head_dim {
-            64 => ["transcode_d64", "encode_pages_d64", "dequantise_pages_d64"],
-            128 => [
+        let (transcode, encode, dequantise) = match head_dim {
+            64 => (
+                "transcode_d64",
+                Some("encode_pages_d64"),
+                "dequantise_pages_d64",
+            ),
+            128 => (
                 "transcode_d128",
-                "encode_pages_d128",
+                Some("encode_pages_d128"),
                 "dequantise_pages_d128",
-            ],
+            ),
             // `supports` lets no page be encoded.
-            _ => ["transcode_d256", "", "dequantise_pages_d256"],
+            _ => ("transcode_d256", None, "dequantise_pages_d256"),
         };
-        let encode = tables::encodes(layout).then(|| device.kernel(encode, shared));
+        let encode = encode.filter(|_| tables::encodes(layout));
+        let encode = encode.map(|name| device.kernel(name, shared));
         let most = Most::of(frames, scratch);
         let host = || -> Result<Host, CudaError> {
             Ok(Host {
