@@ -415,9 +415,9 @@ impl DecodePlan {
     /// Plans a sequence that decodes, of which the tables have the first block at `first_block`.
     fn add(&mut self, seq: &SeqRows, rule: DecodeRule, first_block: u32) {
         let tokens = (seq.position + seq.rows) as usize;
-        // Tokens that the first row, and that the last one does not see.
-        let hidden = |seen: u32| self.window.map_or(0, |w| seen.saturating_sub(w) as usize);
-        let (first, last_first) = (hidden(seq.position + 1), hidden(tokens as u32));
+        // The first tokens that the first row, and that the last one sees.
+        let first_seen = |end: u32| self.window.map_or(0, |w| end.saturating_sub(w) as usize);
+        let (first, last_first) = (first_seen(seq.position + 1), first_seen(tokens as u32));
         let skipped = first / BLOCK_TOKENS;
         let blocks = tokens.div_ceil(BLOCK_TOKENS) - skipped;
         let (large, small, large_blocks) = rule.rule.cut_to_spread(blocks, rule.spread);
@@ -439,7 +439,7 @@ impl DecodePlan {
                 counter_or_columns: self.rows.len() as u32,
             };
             // What the last row does not see of the unit: less than there are rows.
-            let hidden = last_first.saturating_sub(begin) as u32;
+            let unseen = last_first.saturating_sub(begin) as u32;
             begin = end;
             let Some(UnitColumns { group, of_unit, .. }) = rule.columns else {
                 self.units.push(unit);
@@ -448,7 +448,7 @@ impl DecodePlan {
             let behind = (tokens - end).min(ROWS_MAX - 1) as u32;
             let firsts = (0..seq.rows * group as u32).step_by(of_unit);
             self.units.extend(firsts.map(|first| DecodeUnit {
-                counter_or_columns: seq.rows << 24 | behind << 16 | hidden << 12 | first,
+                counter_or_columns: seq.rows << 24 | behind << 16 | unseen << 12 | first,
                 ..unit
             }));
         }
