@@ -10,14 +10,18 @@ use crate::cuda::products::Products;
 use crate::cuda::tables::DeviceTables;
 use crate::cuda::weights::{LoadError, PLAIN, PackPlan};
 use crate::kv::KvLayout;
-use crate::model::{ModelSpec, TensorName, WeightSource};
+use crate::model::{LayerSpec, ModelSpec, TensorName, WeightSource};
 
 /// What the driver rounds large allocations up to.
 const GRANULE_BYTES: usize = 2 << 20;
 
-/// Device memory of one recorded step, an upper bound: parameters and driver state of about ten
-/// launches a layer.
+/// Device memory of a layer of one recorded step, an upper bound: parameters and driver state of
+/// about ten launches.
 const GRAPH_LAYER_BYTES: usize = 128 << 10;
+
+/// The same of what a layer of experts has beside: in place of three launches of an MLP the
+/// router's product, routing, sorting, two products and a sum, and three of a shared expert.
+const GRAPH_EXPERTS_BYTES: usize = 80 << 10;
 
 /// Bytes of device memory that a backend takes beside the KV pool. All of it is allocated when it
 /// starts.
@@ -57,6 +61,8 @@ impl CudaBackend {
             }
         };
         let packed: HashSet<TensorName> = plan.tensors().collect();
+        let of_experts = spec.layers.iter().filter_map(LayerSpec::experts).count();
+        let of_graph = spec.layers.len() * GRAPH_LAYER_BYTES + of_experts * GRAPH_EXPERTS_BYTES;
         let plain = TensorName::all(spec).into_iter();
         let plain = plain.filter(|name| !packed.contains(name));
         let plain = plain.map(|name| granules(2 * name.shape(spec).iter().product::<usize>()));
@@ -72,7 +78,7 @@ impl CudaBackend {
             weights,
             workspaces: large(workspaces + large(unpacked)),
             // With and without sequences that are cut, with and without shrunk blocks.
-            graphs: RECORDED.len() * buckets(config).len() * spec.layers.len() * GRAPH_LAYER_BYTES,
+            graphs: RECORDED.len() * buckets(config).len() * of_graph,
         })
     }
 
