@@ -20,7 +20,7 @@ pub(super) use rotate_back::RotateBack;
 #[derive(Debug, Clone, Copy)]
 struct EmbedParams {
     tokens: DevicePtr,
-    drawn: DevicePtr,
+    sampled: DevicePtr,
     table: DevicePtr,
     residual: DevicePtr,
     hidden: u32,
@@ -288,20 +288,20 @@ impl Ops {
     // of one stream runs in order.
 
     /// `residual[row] = table[token of row]`, times the multiplier; tokens to come are looked up in
-    /// `drawn`, the step before's.
+    /// `sampled`, the step before's.
     pub(super) fn embed(
         &self,
         stream: &Stream,
         rows: usize,
         step: &StepBuffers,
-        drawn: DevicePtr,
+        sampled: DevicePtr,
         table: &DeviceBuffer<bf16>,
         residual: &mut DeviceBuffer<f32>,
     ) -> Result<(), CudaError> {
         assert!(rows * self.hidden <= residual.len());
         let params = EmbedParams {
             tokens: step.tokens(),
-            drawn,
+            sampled,
             table: table.ptr(),
             residual: residual.ptr(),
             hidden: self.hidden as u32,

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drawn_rows_come_first_and_every_row_once() {
+    fn sampled_rows_come_first_and_every_row_once() {
         let mut rows = LogitRows::default();
         let samples = [2, 2, 5, 9].map(SampleRequest::greedy);
         rows.plan(&samples, &[1, 2, 6, 7, 8, 9]);
