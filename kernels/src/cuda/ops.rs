@@ -171,7 +171,8 @@ impl Fill {
             amplitude,
             offset,
         };
-        let grid = values.div_ceil(256).min(132 * 32) as u32;
+        let grid_max = 32 * stream.device().multiprocessors();
+        let grid = values.div_ceil(256).min(grid_max) as u32;
         // SAFETY: the caller's.
         unsafe { self.0.launch(stream, (grid, 1), 256, &params) }
     }
@@ -466,7 +467,8 @@ impl Ops {
             multiplier: self.logit_multiplier,
             cap: self.logit_soft_cap.unwrap_or(0.0),
         };
-        let grid = count.div_ceil(256 * 4).clamp(1, 132 * 16) as u32;
+        let grid_max = 16 * stream.device().multiprocessors();
+        let grid = count.div_ceil(256 * 4).clamp(1, grid_max) as u32;
         // SAFETY: see above.
         unsafe { self.finish_logits.launch(stream, (grid, 1), 256, &params) }
     }

@@ -221,7 +221,8 @@ impl Ops {
             to: to.at(first),
             count: count as u64,
         };
-        let grid = count.div_ceil(THREADS as usize).min(132 * 32) as u32;
+        let grid_max = 32 * self.device().multiprocessors();
+        let grid = count.div_ceil(THREADS as usize).min(grid_max) as u32;
         // SAFETY: see above; the caller has as many weights there.
         unsafe { self.widen.launch(&self.stream, (grid, 1), THREADS, &params) }
     }
