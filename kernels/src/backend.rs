@@ -28,6 +28,7 @@
 //!
 //! 1. **Deltas** change the tables.
 //! 2. **Copies** copy whole frames: copy-on-write of a block that two sequences begin to fill.
+//!    Of a model with recurrent layers, whole states too ([`StateCopy`]).
 //! 3. **Shrinks** rewrite full blocks at a later level, into other frames. The old frames stay as
 //!    they are.
 //! 4. **Rows** run through the model. In each layer all rows write their K and V to their
@@ -85,6 +86,7 @@ mod error;
 mod levels;
 mod sample;
 mod shrink;
+mod states;
 mod tables;
 
 pub use check::StepLimits;
@@ -97,6 +99,7 @@ pub use sample::{
     TEMPERATURE_MIN, TOP_MAX, pending_sample, pending_sample_of,
 };
 pub use shrink::{NO_FRAME, Shrink, ShrinkFailure};
+pub use states::{StateCopy, StatePositions};
 #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
 pub(crate) use tables::any_frame;
 pub use tables::{BlockTables, TableBuilder, TableDelta, TableShape};
@@ -190,6 +193,8 @@ pub struct StepInput {
     pub deltas: Vec<TableDelta>,
     /// Frames to copy, in order.
     pub copies: Vec<FrameCopy>,
+    /// States to copy, in order; only of a model with recurrent layers.
+    pub state_copies: Vec<StateCopy>,
     /// Blocks to rewrite at a later precision level, all at once.
     pub shrinks: Vec<Shrink>,
     /// Frame ids of the shrinks.
@@ -212,6 +217,7 @@ impl StepInput {
         let Self {
             deltas,
             copies,
+            state_copies,
             shrinks,
             shrink_frames,
             tokens,
@@ -222,6 +228,7 @@ impl StepInput {
         } = self;
         deltas.clear();
         copies.clear();
+        state_copies.clear();
         shrinks.clear();
         shrink_frames.clear();
         tokens.clear();

@@ -49,7 +49,7 @@ impl<'a> Layer<'a> {
         use LayerTensor as L;
         let mut tensor = |name| tensors.remove(&name).unwrap_or_default();
         let (layer, hidden) = (&model.layers[index], model.hidden);
-        let spec = layer.attention();
+        let spec = model.attention(index);
         let matrix = |values: Vec<f32>| {
             let rows = values.len() / hidden;
             Tensor::from_vec(values, (rows, hidden), &Device::Cpu)

@@ -114,6 +114,29 @@ pub enum StepInputError {
         /// Slots of the tables.
         slots: usize,
     },
+    /// Rows begin where the sequence's state does not stand.
+    #[error(
+        "sequence {seq} begins at position {position}, but its state stands for {} tokens",
+        known(*found)
+    )]
+    State {
+        /// Index of the sequence.
+        seq: usize,
+        /// Position of its first row.
+        position: u32,
+        /// Tokens that its state stands for, if that is known.
+        found: Option<u32>,
+    },
+    /// A copy of a state names a slot that there is not.
+    #[error("copy {copy} of a state names slot {slot} of {slots}")]
+    StateSlot {
+        /// Index of the copy.
+        copy: usize,
+        /// The slot.
+        slot: u32,
+        /// Slots of states.
+        slots: usize,
+    },
     /// A sequence would write a frame that is not its own.
     #[error(
         "sequence {seq} writes frame {frame}, which is another block's or which sequence {other} \
@@ -235,4 +258,11 @@ pub enum StepInputError {
         /// Rows in the step.
         rows: usize,
     },
+}
+
+/// A number that may not be known, in words.
+fn known(tokens: Option<u32>) -> String {
+    tokens.map_or("an unknown number of".to_owned(), |tokens| {
+        tokens.to_string()
+    })
 }

@@ -8,14 +8,15 @@ use super::experts::RowNeeds;
 use super::forward::Forward;
 use super::load::{self, LoadError, LoadOptions};
 use super::program::{FEATURES, program, widths};
+use super::recurrent::States;
 use super::scratch::Scratch;
 use super::shrink;
 use super::simd::Isa;
 use super::threads::{Pool, TaskPanic};
 use super::weights::Weights;
 use crate::backend::{
-    Backend, BackendError, BlockTables, ShrinkFailure, StepInput, StepLimits, StepOutput,
-    TableShape,
+    Backend, BackendError, BlockTables, ShrinkFailure, StatePositions, StepInput, StepLimits,
+    StepOutput, TableShape,
 };
 use crate::formats::rotation::Rotation;
 use crate::kv::{KvArena, KvLayout};
@@ -35,6 +36,8 @@ pub struct CpuBackend {
     plans: Plans,
     scratch: Scratch,
     tables: BlockTables,
+    states: States,
+    state_positions: StatePositions,
     /// Shrinks of the last step that failed.
     failed: Vec<ShrinkFailure>,
     done: Option<Result<Done, TaskPanic>>,
@@ -138,13 +141,14 @@ impl CpuBackend {
             scale_k_online,
             expand_weights,
         } = options;
-        let rotate_v_online = rotate_v_online && rotation.v;
+        let rotate_v_online = rotation.v && (rotate_v_online || !spec.can_fold_v());
         spec.refuse_beyond("the CPU backend", &FEATURES)?;
         rotation.check(spec.heads().head_dim)?;
         let of_layers = |scales: Arc<OnlineKeyScales>| {
             scales.check(&spec)?;
-            let layers = 0..spec.layers.len();
-            Ok::<_, KeyScaleError>(layers.map(|layer| scales.factors(&spec, layer)).collect())
+            let layers = spec.attentions().enumerate();
+            let factors = layers.map(|(at, _)| scales.factors(&spec, at));
+            Ok::<_, KeyScaleError>(factors.collect())
         };
         let key_factors = scale_k_online.map(of_layers).transpose()?;
         let geometry = spec.kv_geometry();
@@ -189,7 +193,9 @@ impl CpuBackend {
             arena,
             isa,
             pool,
-            plans: Plans::new(spec.layers.iter().map(|layer| layer.attention().window)),
+            plans: Plans::new(spec.attentions().map(|(_, attention)| attention.window)),
+            states: States::new(&spec),
+            state_positions: StatePositions::default(),
             scratch,
             failed: Vec::new(),
             done: None,
@@ -237,6 +243,7 @@ impl CpuBackend {
         for copy in &input.copies {
             self.arena.copy_frame(copy.src, copy.dst);
         }
+        self.states.copy(&input.state_copies);
         self.failed.clear();
         let began = Instant::now();
         if !input.shrinks.is_empty() {
@@ -262,6 +269,7 @@ impl CpuBackend {
             weights,
             arena,
             tables,
+            states,
             isa,
             pool,
             plans,
@@ -283,6 +291,7 @@ impl CpuBackend {
                 layout,
                 tables,
             },
+            states,
             input,
             scratch,
             rows: input.tokens.len(),
@@ -312,7 +321,22 @@ impl Backend for CpuBackend {
         let partials = self.plans.partial_floats();
         self.scratch
             .reserve(input.tokens.len(), logit_rows, partials)?;
-        self.done = Some(self.run(input));
+        let slots = if self.states.is_needed() {
+            usize::MAX
+        } else {
+            0
+        };
+        if slots > 0 || !input.state_copies.is_empty() {
+            self.state_positions.apply(input, slots)?;
+            let reserved = self.states.reserve(input, self.state_positions.len());
+            reserved.inspect_err(|_| self.state_positions.take_back())?;
+        }
+        let done = self.run(input);
+        if done.is_err() {
+            self.state_positions
+                .lose(input.seqs.iter().map(|seq| seq.slot));
+        }
+        self.done = Some(done);
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use super::experts::ExpertsIo;
 use super::linear::{Io, Then};
 use super::ops::{HeadOps, Norm, RowPlace, finish_logits, for_rows, rotate_back};
 use super::program::Op;
+use super::recurrent::{Recurrence, States, open};
 use super::scratch::Scratch;
 use super::shared::SharedSlice;
 use super::simd::Isa;
@@ -23,13 +24,14 @@ pub(super) struct Forward<'a> {
     pub(super) weights: &'a Weights,
     pub(super) plans: &'a Plans,
     pub(super) pages: Pages<'a>,
+    pub(super) states: &'a mut States,
     pub(super) input: &'a StepInput,
     pub(super) scratch: &'a mut Scratch,
     /// Those of the step, and after the last attention those with logits.
     pub(super) rows: usize,
     pub(super) rotate_k: bool,
     pub(super) rotate_v: bool,
-    /// Of each layer.
+    /// Of each layer with attention.
     pub(super) key_factors: Option<&'a [Vec<f32>]>,
 }
 
@@ -37,6 +39,9 @@ impl Forward<'_> {
     /// Leaves the logits of the rows that want them in [`Buffer::Logits`].
     pub(super) fn run(mut self) -> Result<(), TaskPanic> {
         self.place_rows();
+        if self.states.is_needed() {
+            self.states.begin(&self.input.seqs);
+        }
         let weights = self.weights;
         for op in &weights.ops {
             match *op {
@@ -67,8 +72,11 @@ impl Forward<'_> {
                 Op::RotateBack => {
                     let shape = (self.rows, self.spec.heads());
                     let attended = self.scratch.rows_mut(Buffer::Attended, self.rows);
+                    let attended = &mut attended[..self.rows * shape.1.q_width()];
                     rotate_back(self.pool, attended, shape)?;
                 }
+                Op::OpenAttended(layer) => self.open_attended(layer)?,
+                Op::Recur(layer) => self.recur(layer)?,
                 Op::Experts { layer, input } => self.experts(layer, input)?,
                 Op::Add => self.add(),
                 Op::SelectRows => self.select_rows(),
@@ -137,9 +145,10 @@ impl Forward<'_> {
         let linears = &self.weights.linears;
         let mut out = self.scratch.take(output);
         let mut quantised = std::mem::take(&mut self.scratch.quantised);
+        let inputs = self.rows * linears[linear].inputs();
         let io = Io {
             rows: self.rows,
-            input: self.scratch.rows(input, self.rows),
+            input: &self.scratch.rows(input, self.rows)[..inputs],
             quantised: &mut quantised,
             output: &mut out[..],
         };
@@ -161,11 +170,13 @@ impl Forward<'_> {
             rope: attention.rope.map(|rope| &self.scratch.ropes[rope]),
             pages: self.pages,
             places: &self.scratch.places,
-            layer,
+            layer: self.spec.kv_layer(layer),
             qk_norm: qk_norm.map(|(q, k)| (&q[..], &k[..])),
             rotate_k: self.rotate_k,
             rotate_v: self.rotate_v,
-            key_factors: self.key_factors.map(|layers| &layers[layer][..]),
+            key_factors: self
+                .key_factors
+                .map(|of| &of[self.spec.kv_layer(layer)][..]),
         };
         let result = ops.run(self.pool, self.isa, &mut qkv);
         self.scratch.put(Buffer::Heads, qkv);
@@ -180,7 +191,7 @@ impl Forward<'_> {
         let attention = Attention {
             pages: self.pages,
             plan: self.plans.of(spec.window),
-            layer,
+            layer: self.spec.kv_layer(layer),
             heads: heads.into(),
             queries: &queries,
             query_stride: heads.qkv_width(),
@@ -196,6 +207,38 @@ impl Forward<'_> {
         let result = attention.run(self.pool, self.isa, scratch, partials, &mut attended);
         self.scratch.put(Buffer::Heads, queries);
         self.scratch.put(Buffer::Attended, attended);
+        result
+    }
+
+    fn open_attended(&mut self, layer: usize) -> Result<(), TaskPanic> {
+        let width = self.spec.attention(layer).heads().q_width();
+        let mut attended = self.scratch.take(Buffer::Attended);
+        let gates = self.scratch.rows_mut(Buffer::OutputGate, self.rows);
+        let on = (&mut *self.pool, self.isa);
+        let result = open(on, &mut attended[..self.rows * width], gates, width);
+        self.scratch.put(Buffer::Attended, attended);
+        result
+    }
+
+    fn recur(&mut self, layer: usize) -> Result<(), TaskPanic> {
+        let spec = self.spec.layers[layer].recurrent();
+        let Some((spec, weights)) = spec.zip(self.weights.recurrent[layer].as_ref()) else {
+            unreachable!("the program recurs where the spec does");
+        };
+        let mut input = self.scratch.take(Buffer::Heads);
+        let mut output = self.scratch.take(Buffer::Attended);
+        let recurrence = Recurrence {
+            spec: *spec,
+            hidden: self.spec.hidden,
+            layer,
+            weights,
+            eps: self.spec.norm_eps,
+            seqs: &self.input.seqs,
+        };
+        let on = (&mut *self.pool, self.isa);
+        let result = recurrence.run(on, self.states, &mut input, &mut output);
+        self.scratch.put(Buffer::Heads, input);
+        self.scratch.put(Buffer::Attended, output);
         result
     }
 

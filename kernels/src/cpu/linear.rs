@@ -90,6 +90,11 @@ impl Linear {
         self.packed.push(part);
     }
 
+    /// Inputs of the product.
+    pub(super) fn inputs(&self) -> usize {
+        self.inputs
+    }
+
     /// Bytes of the weights, which a product reads all; of bf16 weights without padding.
     pub(super) fn bytes(&self) -> usize {
         self.bytes_by_format().map(|(_, bytes)| bytes).sum()

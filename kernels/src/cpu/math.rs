@@ -55,6 +55,65 @@ pub(crate) fn silu<S: Simd>(s: S, x: S::F) -> S::F {
     s.div(x, s.add(s.splat(1.0), e))
 }
 
+/// `1 / (1 + e^-x)`.
+#[inline(always)]
+pub(crate) fn sigmoid<S: Simd>(s: S, x: S::F) -> S::F {
+    let one = s.splat(1.0);
+    s.div(one, s.add(one, exp(s, s.sub(s.splat(0.0), x))))
+}
+
+/// A function of one number. (A trait, not a closure, as [`Reduction`].)
+pub(crate) trait Map {
+    /// Its value in each lane.
+    fn of<S: Simd>(s: S, x: S::F) -> S::F;
+}
+
+/// [`silu`].
+pub(crate) struct Silu;
+
+impl Map for Silu {
+    #[inline(always)]
+    fn of<S: Simd>(s: S, x: S::F) -> S::F {
+        silu(s, x)
+    }
+}
+
+/// [`sigmoid`].
+pub(crate) struct Sigmoid;
+
+impl Map for Sigmoid {
+    #[inline(always)]
+    fn of<S: Simd>(s: S, x: S::F) -> S::F {
+        sigmoid(s, x)
+    }
+}
+
+/// Replaces each element by its image.
+#[inline(always)]
+pub(crate) fn map<S: Simd, M: Map>(s: S, x: &mut [f32]) {
+    let mut parts = x.chunks_exact_mut(WIDE);
+    for part in &mut parts {
+        map_wide::<S, M>(s, part);
+    }
+    let rest = parts.into_remainder();
+    let mut padded = [0.0; WIDE];
+    padded[..rest.len()].copy_from_slice(rest);
+    map_wide::<S, M>(s, &mut padded);
+    rest.copy_from_slice(&padded[..rest.len()]);
+}
+
+#[inline(always)]
+fn map_wide<S: Simd, M: Map>(s: S, x: &mut [f32]) {
+    assert_eq!(x.len(), WIDE);
+    for lane in (0..WIDE).step_by(S::LANES) {
+        // SAFETY: there are as many floats, and `LANES` divides them.
+        unsafe {
+            let at = x.as_mut_ptr().add(lane);
+            s.store(at, M::of(s, s.load(at)));
+        }
+    }
+}
+
 /// The approximation of GELU by a tangent: `x / 2 (1 + tanh(u))` with `u = sqrt(2 / π) (x +
 /// 0.044715 x³)`, as `x / (1 + e^(-2 u))`.
 #[inline(always)]

@@ -28,6 +28,7 @@ mod prefetch;
 mod program;
 #[cfg(test)]
 mod random;
+mod recurrent;
 mod scratch;
 mod shared;
 mod shrink;

@@ -2,10 +2,10 @@
 
 use super::linear::Then;
 use crate::model::ops::{Buffer, LinearName, Op as ModelOp, forward};
-use crate::model::{Feature, ModelSpec, TensorName};
+use crate::model::{Feature, LayerSpec, ModelSpec, RecurrentSpec, TensorName};
 
 /// What this backend computes beyond a plain layer.
-pub(super) const FEATURES: [Feature; 20] = [
+pub(super) const FEATURES: [Feature; 23] = [
     Feature::NoRope,
     Feature::PartialRope,
     Feature::Scale,
@@ -26,6 +26,9 @@ pub(super) const FEATURES: [Feature; 20] = [
     Feature::LogitMultiplier,
     Feature::LogitSoftCap,
     Feature::Experts,
+    Feature::OutputGate,
+    Feature::GatedDelta,
+    Feature::ShortConv,
 ];
 
 /// One operation on all rows of a step. Weights are named until they are loaded, then they are
@@ -51,6 +54,9 @@ pub(super) enum Op<N, L> {
     Attend(usize),
     /// Attention's output is multiplied by the Hadamard matrix that values were multiplied by.
     RotateBack,
+    /// See the model's operation of this name, as the next.
+    OpenAttended(usize),
+    Recur(usize),
     /// See the model's operation of this name.
     Experts {
         layer: usize,
@@ -111,6 +117,8 @@ pub(super) fn program(spec: &ModelSpec, rotate_back: bool) -> Vec<NamedOp> {
             }
             ModelOp::FinishHeads(layer) => Op::FinishHeads(layer),
             ModelOp::Attend(layer) => Op::Attend(layer),
+            ModelOp::OpenAttended(layer) => Op::OpenAttended(layer),
+            ModelOp::Recur(layer) => Op::Recur(layer),
             ModelOp::Gate(_) => unreachable!("gates are fused into their product"),
             ModelOp::Experts { layer, input } => Op::Experts { layer, input },
             ModelOp::Add => Op::Add,
@@ -142,12 +150,17 @@ fn name_successors(ops: &mut [NamedOp]) {
 /// Floats of a row of each buffer that a program uses, by [`Buffer`]; 0 of the others.
 pub(super) fn widths(spec: &ModelSpec, ops: &[NamedOp]) -> [usize; Buffer::COUNT] {
     let heads = spec.heads();
+    let recurrent = |width: fn(&RecurrentSpec, usize) -> usize| {
+        let layers = spec.layers.iter().filter_map(LayerSpec::recurrent);
+        layers.map(|r| width(r, spec.hidden)).max().unwrap_or(0)
+    };
     let mut widths = [0; Buffer::COUNT];
     let mut uses = |buffer: Buffer| {
         widths[buffer as usize] = match buffer {
             Buffer::Residual | Buffer::Normed | Buffer::Branch => spec.hidden,
-            Buffer::Heads => heads.qkv_width(),
-            Buffer::Attended => heads.q_width(),
+            Buffer::Heads => heads.qkv_width().max(recurrent(RecurrentSpec::in_width)),
+            Buffer::OutputGate => heads.q_width(),
+            Buffer::Attended => heads.q_width().max(recurrent(RecurrentSpec::out_width)),
             Buffer::GateUp => 2 * spec.intermediate_max(),
             Buffer::Gated => spec.intermediate_max(),
             Buffer::Logits => spec.vocab,

@@ -6,6 +6,7 @@ use super::experts::Experts;
 use super::linear::Linear;
 use super::packed::QuantisedMatrix;
 use super::program::LoadedOp;
+use super::recurrent::RecurrentWeights;
 use crate::weight_formats::WeightFormat;
 
 /// A model's weights, and the program that refers to them by index.
@@ -16,10 +17,12 @@ pub(super) struct Weights {
     pub(super) linears: Vec<Linear>,
     /// Weights and biases.
     pub(super) norms: Vec<Vec<f32>>,
-    /// Of each layer: query norm, key norm.
+    /// Of each layer: query norm, key norm, if it has them.
     pub(super) qk_norms: Vec<Option<(Vec<f32>, Vec<f32>)>>,
     /// Of each layer: a score of each query head, if it has sinks.
     pub(super) sinks: Vec<Option<Vec<f32>>>,
+    /// Of each layer, if it is recurrent.
+    pub(super) recurrent: Vec<Option<RecurrentWeights>>,
     /// Of each layer, if it has any.
     pub(super) experts: Vec<Option<Experts>>,
     pub(super) ops: Vec<LoadedOp>,

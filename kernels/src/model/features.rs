@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::recurrent::RecurrentSpec;
 use super::spec::{
     Activation, AttentionSpec, LayerSpec, Mixer, Mlp, ModelSpec, NormKind, NormPlace, Norms,
     QkNorm, SpecError,
@@ -50,6 +51,12 @@ pub enum Feature {
     LogitSoftCap,
     /// [`Mlp::Experts`].
     Experts,
+    /// [`AttentionSpec::output_gate`].
+    OutputGate,
+    /// [`RecurrentSpec::GatedDelta`].
+    GatedDelta,
+    /// [`RecurrentSpec::ShortConv`].
+    ShortConv,
 }
 
 impl Feature {
@@ -101,6 +108,9 @@ impl fmt::Display for Feature {
             Self::LogitMultiplier => "a multiplier of logits (logit_scale, logits_scaling)",
             Self::LogitSoftCap => "capped logits (final_logit_softcapping)",
             Self::Experts => "a mixture of experts",
+            Self::OutputGate => "gated attention",
+            Self::GatedDelta => "linear attention (the gated delta rule)",
+            Self::ShortConv => "short convolutions",
         })
     }
 }
@@ -168,11 +178,35 @@ impl ModelSpec {
     /// What a layer needs.
     fn layer_features(&self, layer: &LayerSpec) -> Vec<Feature> {
         let LayerSpec {
-            mixer: Mixer::Attention(attention),
+            mixer,
             mixer_norm,
             mlp,
             mlp_norm,
         } = layer;
+        let mut features = match mixer {
+            Mixer::Attention(attention) => self.attention_features(attention),
+            Mixer::Recurrent(RecurrentSpec::GatedDelta(_)) => vec![Feature::GatedDelta],
+            Mixer::Recurrent(RecurrentSpec::ShortConv(_)) => vec![Feature::ShortConv],
+        };
+        let norms = [*mixer_norm, *mlp_norm];
+        let (activation, has_experts) = match mlp {
+            Mlp::Dense {
+                intermediate: _,
+                activation,
+            } => (*activation, false),
+            Mlp::Experts(_) => (Activation::Silu, true),
+        };
+        features.extend(needed(&[
+            (Feature::NormAfter, norms.contains(&NormPlace::After)),
+            (Feature::NormBoth, norms.contains(&NormPlace::Both)),
+            (Feature::ParallelMlp, *mlp_norm == NormPlace::Shared),
+            (Feature::GeluTanh, activation == Activation::GeluTanh),
+            (Feature::Experts, has_experts),
+        ]));
+        features
+    }
+
+    fn attention_features(&self, attention: &AttentionSpec) -> Vec<Feature> {
         let AttentionSpec {
             q_heads: _,
             kv_heads: _,
@@ -185,16 +219,9 @@ impl ModelSpec {
             qkv_bias: _,
             o_bias,
             qk_norm,
+            output_gate,
         } = attention;
         let rotary_dim = rope.map(|index| self.ropes[index].rotary_dim());
-        let norms = [*mixer_norm, *mlp_norm];
-        let (activation, has_experts) = match mlp {
-            Mlp::Dense {
-                intermediate: _,
-                activation,
-            } => (*activation, false),
-            Mlp::Experts(_) => (Activation::Silu, true),
-        };
         needed(&[
             (Feature::NoRope, rope.is_none()),
             (
@@ -210,11 +237,7 @@ impl ModelSpec {
             (Feature::SoftCap, soft_cap.is_some()),
             (Feature::OutputBias, *o_bias),
             (Feature::WholeQkNorm, *qk_norm == QkNorm::Whole),
-            (Feature::NormAfter, norms.contains(&NormPlace::After)),
-            (Feature::NormBoth, norms.contains(&NormPlace::Both)),
-            (Feature::ParallelMlp, *mlp_norm == NormPlace::Shared),
-            (Feature::GeluTanh, activation == Activation::GeluTanh),
-            (Feature::Experts, has_experts),
+            (Feature::OutputGate, *output_gate),
         ])
     }
 }
@@ -228,7 +251,9 @@ fn needed(all: &[(Feature, bool)]) -> Vec<Feature> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ExpertActivation, ExpertsSpec, Rope, Routing, UniformModel};
+    use crate::model::{
+        ExpertActivation, ExpertsSpec, GatedDeltaSpec, Rope, Routing, ShortConvSpec, UniformModel,
+    };
 
     fn plain() -> ModelSpec {
         UniformModel {
@@ -263,7 +288,7 @@ mod tests {
     fn every_feature_is_refused_by_name_and_layer() {
         assert_eq!(plain().refuse_beyond("a backend", &[]), Ok(()));
         type Change = fn(&mut LayerSpec);
-        let changes: [(Feature, Change); 12] = [
+        let changes: [(Feature, Change); 15] = [
             (Feature::NoRope, |l| l.attention_mut().rope = None),
             (Feature::Scale, |l| l.attention_mut().scale = 1.0),
             (Feature::Window, |l| l.attention_mut().window = Some(8)),
@@ -283,6 +308,25 @@ mod tests {
                 };
             }),
             (Feature::Experts, |l| l.mlp = Mlp::Experts(experts())),
+            (Feature::OutputGate, |l| {
+                l.attention_mut().output_gate = true
+            }),
+            (Feature::GatedDelta, |l| {
+                l.mixer = Mixer::Recurrent(RecurrentSpec::GatedDelta(GatedDeltaSpec {
+                    k_heads: 2,
+                    v_heads: 4,
+                    k_dim: 16,
+                    v_dim: 16,
+                    taps: 4,
+                }));
+            }),
+            (Feature::ShortConv, |l| {
+                let conv = ShortConvSpec {
+                    taps: 3,
+                    bias: false,
+                };
+                l.mixer = Mixer::Recurrent(RecurrentSpec::ShortConv(conv));
+            }),
         ];
         for (feature, change) in changes {
             let mut spec = plain();

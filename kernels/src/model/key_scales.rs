@@ -60,7 +60,7 @@ impl OnlineKeyScales {
                 head_dim: heads.head_dim,
             });
         }
-        let (layers, pairs) = (spec.layers.len(), heads.head_dim / 2);
+        let (layers, pairs) = (spec.attentions().count(), heads.head_dim / 2);
         let is_whole = |of_layer: &Vec<f32>| of_layer.len() == self.heads * pairs;
         if ![1, heads.kv_heads].contains(&self.heads)
             || self.scales.len() != layers
@@ -76,17 +76,17 @@ impl OnlineKeyScales {
         if let Some(&scale) = self.scales.iter().flatten().find(|s| !is_sound(s)) {
             return Err(KeyScaleError::Scale { scale });
         }
-        let is_partial = |layer: &usize| {
-            let rope = spec.attention(*layer).rope;
-            rope.is_some_and(|rope| spec.ropes[rope].rotary_dim() < heads.head_dim)
-        };
-        match (0..layers).find(is_partial) {
-            Some(layer) => Err(KeyScaleError::PartialRope { layer }),
+        let mut partial = spec.attentions().filter(|(_, attention)| {
+            let rope = attention.rope.map(|rope| &spec.ropes[rope]);
+            rope.is_some_and(|rope| rope.rotary_dim() < heads.head_dim)
+        });
+        match partial.next() {
+            Some((layer, _)) => Err(KeyScaleError::PartialRope { layer }),
             None => Ok(()),
         }
     }
 
-    /// What pairs of channels of a layer's heads are multiplied by, Q's before K's:
+    /// What pairs of channels of the heads of a layer of the KV cache are multiplied by, Q's before K's:
     /// `[q_heads + kv_heads][head_dim / 2]`.
     pub(crate) fn factors(&self, spec: &ModelSpec, layer: usize) -> Vec<f32> {
         let heads = spec.heads();

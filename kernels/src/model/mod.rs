@@ -10,6 +10,7 @@ mod features;
 mod key_scales;
 pub(crate) mod ops;
 mod random;
+mod recurrent;
 mod rope;
 mod rotated;
 pub(crate) mod routing;
@@ -24,6 +25,8 @@ pub use key_scales::{KeyScaleError, OnlineKeyScales};
 pub use random::RandomWeights;
 #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
 pub(crate) use random::Uniform;
+pub(crate) use recurrent::TAPS_MAX;
+pub use recurrent::{GatedDeltaSpec, RecurrentSpec, ShortConvSpec};
 pub use rope::{LongRope, Rope};
 pub use rotated::{Rotated, RotatedError};
 pub use spec::{

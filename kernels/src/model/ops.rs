@@ -4,7 +4,8 @@
 //! loads the model: it joins what its kernels compute at once and settles which kernel does it.
 //! A step then walks the backend's list.
 
-use super::spec::{LayerSpec, Mlp, ModelSpec, NormPlace};
+use super::recurrent::RecurrentSpec;
+use super::spec::{LayerSpec, Mixer, Mlp, ModelSpec, NormPlace};
 use super::weights::{LayerTensor, TensorName};
 
 /// An activation, one row per token of the step.
@@ -14,9 +15,12 @@ pub(crate) enum Buffer {
     Residual,
     /// `[hidden]`: normalised, the input of a linear layer.
     Normed,
-    /// `[q heads | k heads | v heads]`.
+    /// `[q heads | k heads | v heads]`, or what a recurrence reads
+    /// ([`RecurrentSpec::in_width`](super::RecurrentSpec::in_width)).
     Heads,
-    /// `[q heads]`: what attention puts out.
+    /// `[q heads]`: what opens what attention puts out.
+    OutputGate,
+    /// `[q heads]`: what attention puts out, or what a recurrence does.
     Attended,
     /// `[gate | up]`.
     GateUp,
@@ -38,7 +42,11 @@ impl Buffer {
 pub(crate) enum LinearName {
     /// Queries, keys and values of a layer.
     Qkv(usize),
-    /// Attention's output projection.
+    /// What a recurrence reads.
+    Recurrent(usize),
+    /// What opens what attention puts out.
+    OutputGate(usize),
+    /// The output projection of attention or of a recurrence.
     O(usize),
     /// Gate and up of an MLP, or of a shared expert.
     GateUp(usize),
@@ -64,7 +72,26 @@ impl LinearName {
         let is_shared = |layer: usize| spec.layers[layer].experts().is_some();
         match self {
             Self::Qkv(layer) => of(layer, &[L::Q, L::K, L::V]),
-            Self::O(layer) => of(layer, &[L::O]),
+            Self::Recurrent(layer) => match spec.layers[layer].recurrent() {
+                Some(RecurrentSpec::ShortConv(_)) => of(layer, &[L::ConvIn]),
+                _ => {
+                    let all = [
+                        L::DeltaQ,
+                        L::DeltaK,
+                        L::DeltaV,
+                        L::DeltaZ,
+                        L::DeltaB,
+                        L::DeltaA,
+                    ];
+                    of(layer, &all)
+                }
+            },
+            Self::OutputGate(layer) => of(layer, &[L::OutputGate]),
+            Self::O(layer) => match spec.layers[layer].recurrent() {
+                None => of(layer, &[L::O]),
+                Some(RecurrentSpec::GatedDelta(_)) => of(layer, &[L::DeltaOut]),
+                Some(RecurrentSpec::ShortConv(_)) => of(layer, &[L::ConvOut]),
+            },
             Self::GateUp(layer) if is_shared(layer) => of(layer, &[L::SharedGate, L::SharedUp]),
             Self::Down(layer) if is_shared(layer) => of(layer, &[L::SharedDown]),
             Self::GateUp(layer) => of(layer, &[L::Gate, L::Up]),
@@ -85,8 +112,15 @@ impl LinearName {
                 let names = [L::QBias, L::KBias, L::VBias];
                 names.map(|t| TensorName::Layer(layer, t)).to_vec()
             }
-            Self::O(layer) if spec.attention(layer).o_bias => {
-                vec![TensorName::Layer(layer, L::OBias)]
+            Self::O(layer) if spec.layers[layer].has_o_bias() => {
+                let bias = match &spec.layers[layer].mixer {
+                    Mixer::Attention(_) => L::OBias,
+                    Mixer::Recurrent(_) => L::ConvOutBias,
+                };
+                vec![TensorName::Layer(layer, bias)]
+            }
+            Self::Recurrent(layer) if spec.layers[layer].has_o_bias() => {
+                vec![TensorName::Layer(layer, L::ConvInBias)]
             }
             Self::ExpertGateUp(layer) if has_biases(layer) => {
                 let names = [L::ExpertGateBias, L::ExpertUpBias];
@@ -143,6 +177,11 @@ pub(crate) enum Op {
     FinishHeads(usize),
     /// `Attended` = attention of a layer's queries over its pages.
     Attend(usize),
+    /// `Attended ⊙= sigmoid(OutputGate)`.
+    OpenAttended(usize),
+    /// `Attended` = what a layer's recurrence makes of `Heads` and of the states of the step's
+    /// sequences, which it moves on.
+    Recur(usize),
     /// `Gated = activation(gate) ⊙ up`.
     Gate(usize),
     /// `Branch` = the sum of the chosen experts' outputs of a layer, and of what is there, which
@@ -161,7 +200,7 @@ pub(crate) enum Op {
 pub(crate) fn forward(spec: &ModelSpec) -> Vec<Op> {
     let mut ops = vec![Op::Embed];
     for (index, layer) in spec.layers.iter().enumerate() {
-        attention(&mut ops, index, layer);
+        mixer(&mut ops, index, layer);
         let is_last = index + 1 == spec.layers.len();
         // What attention and MLP share is of all rows.
         let shares = layer.mlp_norm == NormPlace::Shared;
@@ -190,17 +229,34 @@ pub(crate) fn forward(spec: &ModelSpec) -> Vec<Op> {
     ops
 }
 
-fn attention(ops: &mut Vec<Op>, index: usize, layer: &LayerSpec) {
+fn mixer(ops: &mut Vec<Op>, index: usize, layer: &LayerSpec) {
     let place = layer.mixer_norm;
     let norm = TensorName::Layer(index, LayerTensor::AttnNorm);
     let input = normed_input(ops, place.is_before().then_some(norm));
-    ops.push(Op::Linear {
-        linear: LinearName::Qkv(index),
-        input,
-        output: Buffer::Heads,
-    });
-    ops.push(Op::FinishHeads(index));
-    ops.push(Op::Attend(index));
+    let mut linear = |linear, output| {
+        ops.push(Op::Linear {
+            linear,
+            input,
+            output,
+        });
+    };
+    match &layer.mixer {
+        Mixer::Attention(attention) => {
+            linear(LinearName::Qkv(index), Buffer::Heads);
+            if attention.output_gate {
+                linear(LinearName::OutputGate(index), Buffer::OutputGate);
+            }
+            ops.push(Op::FinishHeads(index));
+            ops.push(Op::Attend(index));
+            if attention.output_gate {
+                ops.push(Op::OpenAttended(index));
+            }
+        }
+        Mixer::Recurrent(_) => {
+            linear(LinearName::Recurrent(index), Buffer::Heads);
+            ops.push(Op::Recur(index));
+        }
+    }
     ops.push(Op::Linear {
         linear: LinearName::O(index),
         input: Buffer::Attended,

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use half::bf16;
 
 use super::weights::rows_of;
-use super::{ModelSpec, TensorName, WeightSource};
+use super::{LayerTensor, ModelSpec, TensorName, WeightSource};
 use crate::split_mix;
 
 /// How one tensor's values are drawn: uniform in `center ± amplitude`, value `i` a function of
@@ -29,6 +29,7 @@ impl Uniform {
             ([_, inputs], TensorName::Embedding | TensorName::LmHead) => {
                 ((3.0 / *inputs as f32).sqrt(), 0.0)
             }
+            (_, TensorName::Layer(_, LayerTensor::DeltaNorm)) => (0.1, 1.0),
             _ if name.is_norm() && !spec.norms.from_one => (0.1, 1.0),
             _ => (0.1, 0.0),
         };

@@ -6,6 +6,7 @@
 
 use super::experts::ExpertsSpec;
 use super::features::Feature;
+use super::recurrent::RecurrentSpec;
 use super::rope::Rope;
 use crate::kv::{GeometryError, KvGeometry, WindowedLayers};
 
@@ -79,6 +80,8 @@ pub struct LayerSpec {
 pub enum Mixer {
     /// Attention over the KV cache.
     Attention(AttentionSpec),
+    /// A state of fixed size that stands for all tokens before.
+    Recurrent(RecurrentSpec),
 }
 
 /// What a layer does token by token.
@@ -157,6 +160,8 @@ pub struct AttentionSpec {
     pub o_bias: bool,
     /// How queries and keys are normalised before RoPE.
     pub qk_norm: QkNorm,
+    /// What attention puts out is multiplied by the sigmoid of a product of its own (Qwen3-Next).
+    pub output_gate: bool,
 }
 
 /// How queries and keys are RMS-normalised before RoPE.
@@ -219,6 +224,7 @@ impl AttentionSpec {
             qkv_bias: false,
             o_bias: false,
             qk_norm: QkNorm::None,
+            output_gate: false,
         }
     }
 
@@ -238,16 +244,39 @@ impl AttentionSpec {
 }
 
 impl LayerSpec {
-    /// Its attention.
-    pub fn attention(&self) -> &AttentionSpec {
-        let Mixer::Attention(attention) = &self.mixer;
-        attention
+    /// Its attention, if it has any.
+    pub fn attention(&self) -> Option<&AttentionSpec> {
+        match &self.mixer {
+            Mixer::Attention(attention) => Some(attention),
+            Mixer::Recurrent(_) => None,
+        }
     }
 
     /// Its attention, to change.
+    ///
+    /// # Panics
+    /// If tokens are mixed by something else.
     pub fn attention_mut(&mut self) -> &mut AttentionSpec {
-        let Mixer::Attention(attention) = &mut self.mixer;
-        attention
+        match &mut self.mixer {
+            Mixer::Attention(attention) => attention,
+            Mixer::Recurrent(_) => panic!("a layer without attention"),
+        }
+    }
+
+    /// Its recurrence, if it has one.
+    pub fn recurrent(&self) -> Option<&RecurrentSpec> {
+        match &self.mixer {
+            Mixer::Attention(_) => None,
+            Mixer::Recurrent(recurrent) => Some(recurrent),
+        }
+    }
+
+    /// Whether the output projection of what mixes tokens has a bias.
+    pub(crate) fn has_o_bias(&self) -> bool {
+        match &self.mixer {
+            Mixer::Attention(attention) => attention.o_bias,
+            Mixer::Recurrent(recurrent) => recurrent.has_bias(),
+        }
     }
 
     /// Rows of `W_gate` and `W_up` that every token is multiplied with: in a layer of experts those
@@ -301,10 +330,24 @@ pub enum SpecError {
         /// KV heads.
         kv_heads: usize,
     },
+    /// Value heads of the delta rule do not divide among the key heads.
+    #[error("{v_heads} value heads cannot share {k_heads} key heads of the delta rule evenly")]
+    DeltaHeads {
+        /// Key heads.
+        k_heads: usize,
+        /// Value heads.
+        v_heads: usize,
+    },
+    /// A convolution sees too few tokens or too many.
+    #[error("a convolution over {0} tokens is not supported, only over 2 to 8")]
+    Taps(usize),
+    /// No layer has attention.
+    #[error("the model has no attention, which this engine does not serve")]
+    NoAttention,
     /// Layers have heads of different shapes.
     #[error(
-        "layer {layer} has {found:?}, the first layer {expected:?}; the KV cache has one page \
-         shape for all layers"
+        "layer {layer} has {found:?}, the first one with attention {expected:?}; the KV cache has \
+         one page shape for all layers"
     )]
     UnevenHeads {
         /// The layer that differs.
@@ -368,14 +411,51 @@ pub enum SpecError {
 }
 
 impl ModelSpec {
-    /// The heads of every layer of a valid spec.
+    /// The heads of every layer with attention of a valid spec.
     pub fn heads(&self) -> HeadShape {
-        self.layers[0].attention().heads()
+        let mut attentions = self.attentions();
+        let (_, first) = attentions.next().expect("a valid model has attention");
+        first.heads()
     }
 
     /// The attention of a layer.
+    ///
+    /// # Panics
+    /// If the layer has none.
     pub fn attention(&self, layer: usize) -> &AttentionSpec {
-        self.layers[layer].attention()
+        let attention = self.layers[layer].attention();
+        attention.unwrap_or_else(|| panic!("layer {layer} has no attention"))
+    }
+
+    /// The layers with attention, in order: their number among all layers, and what it is.
+    pub fn attentions(&self) -> impl Iterator<Item = (usize, &AttentionSpec)> + Clone {
+        let layers = self.layers.iter().enumerate();
+        layers.filter_map(|(index, layer)| Some((index, layer.attention()?)))
+    }
+
+    /// Which of the KV cache's layers a layer's pages are: it has as many as there are layers with
+    /// attention.
+    pub fn kv_layer(&self, layer: usize) -> usize {
+        self.attentions().take_while(|(at, _)| *at < layer).count()
+    }
+
+    /// Floats of a sequence's states, those of all recurrent layers together.
+    pub fn state_floats(&self) -> usize {
+        let recurrent = self.layers.iter().filter_map(LayerSpec::recurrent);
+        recurrent.map(|spec| spec.state_floats(self.hidden)).sum()
+    }
+
+    /// Whether a layer is recurrent: sequences have states beside the KV cache.
+    pub fn is_recurrent(&self) -> bool {
+        self.layers.iter().any(|layer| layer.recurrent().is_some())
+    }
+
+    /// Whether attention's values can be rotated by its weights, for the output projection to
+    /// rotate back: nothing is between the two.
+    pub fn can_fold_v(&self) -> bool {
+        !self
+            .attentions()
+            .any(|(_, attention)| attention.output_gate)
     }
 
     /// The widest MLP that every token goes through.
@@ -392,15 +472,17 @@ impl ModelSpec {
         let HeadShape {
             kv_heads, head_dim, ..
         } = self.heads();
+        let windows = self.attentions().map(|(_, attention)| {
+            let window = attention.window?;
+            let is_short = window < self.max_positions;
+            u32::try_from(window).ok().filter(|_| is_short)
+        });
+        let windows: Vec<_> = windows.collect();
         KvGeometry {
-            layers: self.layers.len(),
+            layers: windows.len(),
             kv_heads,
             head_dim,
-            windowed: WindowedLayers::of(self.layers.iter().map(|layer| {
-                let window = layer.attention().window?;
-                let is_short = window < self.max_positions;
-                u32::try_from(window).ok().filter(|_| is_short)
-            })),
+            windowed: WindowedLayers::of(windows.into_iter()),
         }
     }
 
@@ -433,6 +515,9 @@ impl ModelSpec {
         {
             return Err(SpecError::NotFinite("the soft cap of logits"));
         }
+        if self.attentions().next().is_none() {
+            return Err(SpecError::NoAttention);
+        }
         for (index, layer) in self.layers.iter().enumerate() {
             match &layer.mlp {
                 Mlp::Dense { intermediate, .. } => dimension("intermediate", *intermediate)?,
@@ -442,7 +527,10 @@ impl ModelSpec {
             if norms.contains(&NormPlace::Shared) && !layer.mixer_norm.is_before() {
                 return Err(SpecError::NothingToShare { layer: index });
             }
-            self.validate_attention(index, layer.attention())?;
+            match &layer.mixer {
+                Mixer::Attention(attention) => self.validate_attention(index, attention)?,
+                Mixer::Recurrent(recurrent) => recurrent.validate()?,
+            }
         }
         Ok(self.kv_geometry().validate()?)
     }

@@ -6,7 +6,8 @@ use std::num::NonZero;
 use half::bf16;
 
 use super::experts::ExpertsSpec;
-use super::spec::{LayerSpec, ModelSpec, QkNorm};
+use super::recurrent::RecurrentSpec;
+use super::spec::{LayerSpec, Mixer, ModelSpec, QkNorm};
 use crate::weight_formats::{PackedRows, WeightFormat};
 
 /// A tensor of the model.
@@ -49,10 +50,47 @@ pub enum LayerTensor {
     KNorm,
     /// `[q_heads]`, only with `sinks`.
     Sinks,
+    /// `[q_heads * head_dim][hidden]`, only with `output_gate`.
+    OutputGate,
     /// `[hidden][q_heads * head_dim]`.
     O,
     /// `[hidden]`, only with `o_bias`.
     OBias,
+    /// `[k_heads * k_dim][hidden]`, only with the delta rule, as are the following.
+    DeltaQ,
+    /// `[k_heads * k_dim][hidden]`.
+    DeltaK,
+    /// `[v_heads * v_dim][hidden]`.
+    DeltaV,
+    /// `[v_heads * v_dim][hidden]`: opens what comes out.
+    DeltaZ,
+    /// `[v_heads][hidden]`: how strongly a token is written.
+    DeltaB,
+    /// `[v_heads][hidden]`: how fast the state decays.
+    DeltaA,
+    /// `[2 * k_heads * k_dim + v_heads * v_dim][taps]`: of queries, keys and values.
+    DeltaConv,
+    /// `[2][v_heads]`: rounded, and what that leaves. Decays of long memory differ by less than
+    /// bf16 can tell.
+    DeltaDecay,
+    /// `[2][v_heads]`: rounded, and what that leaves.
+    DeltaDecayBias,
+    /// `[v_dim]`.
+    DeltaNorm,
+    /// `[hidden][v_heads * v_dim]`.
+    DeltaOut,
+    /// `[3 * hidden][hidden]`, only with a short convolution, as are the following: `B`, `C`, `x`.
+    ConvIn,
+    /// `[3 * hidden]`, only with biases.
+    ConvInBias,
+    /// `[hidden][taps]`.
+    Conv,
+    /// `[hidden]`, only with biases.
+    ConvBias,
+    /// `[hidden][hidden]`.
+    ConvOut,
+    /// `[hidden]`, only with biases.
+    ConvOutBias,
     /// `[hidden]`, only with a norm after attention.
     AttnPostNorm,
     /// `[hidden]`, only with a norm after attention that has a bias.
@@ -196,7 +234,17 @@ impl LayerTensor {
             self,
             L::Q | L::K
                 | L::V
+                | L::OutputGate
                 | L::O
+                | L::DeltaQ
+                | L::DeltaK
+                | L::DeltaV
+                | L::DeltaZ
+                | L::DeltaB
+                | L::DeltaA
+                | L::DeltaOut
+                | L::ConvIn
+                | L::ConvOut
                 | L::Gate
                 | L::Up
                 | L::Down
@@ -219,32 +267,16 @@ impl LayerTensor {
     }
 
     fn shape(self, hidden: usize, layer: &LayerSpec) -> Vec<usize> {
-        let (attention, intermediate) = (layer.attention(), layer.intermediate());
-        let (heads, head_dim) = (attention.heads(), attention.head_dim);
-        let (q, kv) = (heads.q_width(), heads.kv_width());
-        let norm = |width| match attention.qk_norm {
-            QkNorm::Whole => vec![width],
-            QkNorm::None | QkNorm::PerHead => vec![head_dim],
-        };
+        if let Some(shape) = self.mixer_shape(hidden, layer) {
+            return shape;
+        }
+        let intermediate = layer.intermediate();
         // Only layers of experts have their tensors.
         let (experts, inner) = match layer.experts() {
             Some(spec) => (spec.experts, spec.intermediate),
             None => (0, 0),
         };
         match self {
-            Self::AttnNorm | Self::AttnNormBias => vec![hidden],
-            Self::AttnPostNorm | Self::AttnPostNormBias => vec![hidden],
-            Self::MlpNorm | Self::MlpNormBias => vec![hidden],
-            Self::MlpPostNorm | Self::MlpPostNormBias => vec![hidden],
-            Self::Q => vec![q, hidden],
-            Self::K | Self::V => vec![kv, hidden],
-            Self::QBias => vec![q],
-            Self::KBias | Self::VBias => vec![kv],
-            Self::QNorm => norm(q),
-            Self::KNorm => norm(kv),
-            Self::Sinks => vec![attention.q_heads],
-            Self::O => vec![hidden, q],
-            Self::OBias => vec![hidden],
             Self::Gate | Self::Up | Self::SharedGate | Self::SharedUp => {
                 vec![intermediate, hidden]
             }
@@ -257,32 +289,69 @@ impl LayerTensor {
             Self::ExpertGateBias | Self::ExpertUpBias => vec![experts, inner],
             Self::ExpertDownBias => vec![experts, hidden],
             Self::SharedScore => vec![1, hidden],
+            // Norms.
+            _ => vec![hidden],
         }
+    }
+
+    /// The shape of a tensor of what mixes tokens. A layer has those of one kind of mixer only:
+    /// others are empty.
+    fn mixer_shape(self, hidden: usize, layer: &LayerSpec) -> Option<Vec<usize>> {
+        let (q, kv, q_heads, head_dim, is_whole) = match &layer.mixer {
+            Mixer::Attention(spec) => {
+                let heads = spec.heads();
+                let is_whole = spec.qk_norm == QkNorm::Whole;
+                let widths = (heads.q_width(), heads.kv_width());
+                (widths.0, widths.1, spec.q_heads, spec.head_dim, is_whole)
+            }
+            Mixer::Recurrent(_) => (0, 0, 0, 0, false),
+        };
+        let norm = |width| vec![if is_whole { width } else { head_dim }];
+        let (k_width, v_width, v_heads, v_dim) = match layer.recurrent() {
+            Some(RecurrentSpec::GatedDelta(delta)) => {
+                (delta.k_width(), delta.v_width(), delta.v_heads, delta.v_dim)
+            }
+            _ => (0, 0, 0, 0),
+        };
+        let taps = layer.recurrent().map_or(0, |spec| spec.conv(hidden).1);
+        Some(match self {
+            Self::Q | Self::OutputGate => vec![q, hidden],
+            Self::K | Self::V => vec![kv, hidden],
+            Self::QBias => vec![q],
+            Self::KBias | Self::VBias => vec![kv],
+            Self::QNorm => norm(q),
+            Self::KNorm => norm(kv),
+            Self::Sinks => vec![q_heads],
+            Self::O => vec![hidden, q],
+            Self::OBias => vec![hidden],
+            Self::DeltaQ | Self::DeltaK => vec![k_width, hidden],
+            Self::DeltaV | Self::DeltaZ => vec![v_width, hidden],
+            Self::DeltaB | Self::DeltaA => vec![v_heads, hidden],
+            Self::DeltaConv => vec![2 * k_width + v_width, taps],
+            Self::DeltaDecay | Self::DeltaDecayBias => vec![2, v_heads],
+            Self::DeltaNorm => vec![v_dim],
+            Self::DeltaOut => vec![hidden, v_width],
+            Self::ConvIn => vec![3 * hidden, hidden],
+            Self::ConvInBias => vec![3 * hidden],
+            Self::Conv => vec![hidden, taps],
+            Self::ConvBias | Self::ConvOutBias => vec![hidden],
+            Self::ConvOut => vec![hidden, hidden],
+            _ => return None,
+        })
     }
 
     /// The tensors that a layer has, in load order; without biases of norms.
     fn all(layer: &LayerSpec) -> Vec<Self> {
-        let attention = layer.attention();
-        let has_qk_norm = attention.qk_norm != QkNorm::None;
         let experts = layer.experts();
         let is_dense = experts.is_none();
         let of_experts = |has: fn(&ExpertsSpec) -> bool| experts.is_some_and(has);
         let has_biases = of_experts(|spec| spec.biases);
         let has_shared = of_experts(|spec| spec.shared.is_some());
         let has_score = of_experts(|spec| spec.shared.is_some_and(|shared| shared.gated));
+        let mut all = Vec::new();
+        all.extend(layer.mixer_norm.is_before().then_some(Self::AttnNorm));
+        all.extend(Self::all_of_mixer(&layer.mixer));
         let tensors = [
-            (Self::AttnNorm, layer.mixer_norm.is_before()),
-            (Self::Q, true),
-            (Self::K, true),
-            (Self::V, true),
-            (Self::QBias, attention.qkv_bias),
-            (Self::KBias, attention.qkv_bias),
-            (Self::VBias, attention.qkv_bias),
-            (Self::QNorm, has_qk_norm),
-            (Self::KNorm, has_qk_norm),
-            (Self::Sinks, attention.sinks),
-            (Self::O, true),
-            (Self::OBias, attention.o_bias),
             (Self::AttnPostNorm, layer.mixer_norm.is_after()),
             (Self::MlpNorm, layer.mlp_norm.is_before()),
             (Self::Gate, is_dense),
@@ -307,7 +376,58 @@ impl LayerTensor {
             (Self::MlpPostNorm, layer.mlp_norm.is_after()),
         ];
         let present = tensors.into_iter().filter(|(_, is_present)| *is_present);
-        present.map(|(tensor, _)| tensor).collect()
+        all.extend(present.map(|(tensor, _)| tensor));
+        all
+    }
+
+    /// The tensors of what mixes tokens, in load order.
+    fn all_of_mixer(mixer: &Mixer) -> Vec<Self> {
+        let spec = match mixer {
+            Mixer::Attention(attention) => {
+                let has_qk_norm = attention.qk_norm != QkNorm::None;
+                let tensors = [
+                    (Self::Q, true),
+                    (Self::K, true),
+                    (Self::V, true),
+                    (Self::QBias, attention.qkv_bias),
+                    (Self::KBias, attention.qkv_bias),
+                    (Self::VBias, attention.qkv_bias),
+                    (Self::QNorm, has_qk_norm),
+                    (Self::KNorm, has_qk_norm),
+                    (Self::Sinks, attention.sinks),
+                    (Self::OutputGate, attention.output_gate),
+                    (Self::O, true),
+                    (Self::OBias, attention.o_bias),
+                ];
+                let present = tensors.into_iter().filter(|(_, is_present)| *is_present);
+                return present.map(|(tensor, _)| tensor).collect();
+            }
+            Mixer::Recurrent(spec) => spec,
+        };
+        match spec {
+            RecurrentSpec::GatedDelta(_) => vec![
+                Self::DeltaQ,
+                Self::DeltaK,
+                Self::DeltaV,
+                Self::DeltaZ,
+                Self::DeltaB,
+                Self::DeltaA,
+                Self::DeltaConv,
+                Self::DeltaDecay,
+                Self::DeltaDecayBias,
+                Self::DeltaNorm,
+                Self::DeltaOut,
+            ],
+            RecurrentSpec::ShortConv(_) if spec.has_bias() => vec![
+                Self::ConvIn,
+                Self::ConvInBias,
+                Self::Conv,
+                Self::ConvBias,
+                Self::ConvOut,
+                Self::ConvOutBias,
+            ],
+            RecurrentSpec::ShortConv(_) => vec![Self::ConvIn, Self::Conv, Self::ConvOut],
+        }
     }
 }
 

@@ -1,8 +1,10 @@
 //! Steps and models that contradict themselves end with an error, and the backend lives on.
 
 use crate::common::paged::{Chunk, Paged};
-use crate::common::{Family, Random, RandomWeights};
-use ebb_kernels::backend::{Backend, BackendError, StepInput, TableDelta};
+use crate::common::{Family, Random, RandomWeights, hybrid};
+use ebb_kernels::backend::{
+    Backend, BackendError, StateCopy, StepInput, StepInputError, TableDelta,
+};
 use ebb_kernels::bf16;
 use ebb_kernels::cpu::{CpuBackend, CpuOptions, LoadError};
 use ebb_kernels::formats::FormatId;
@@ -172,4 +174,47 @@ fn progress_counts_every_byte_once() {
     assert!(calls.windows(2).all(|w| w[0].0 < w[1].0));
     let (done, total) = calls[calls.len() - 1];
     assert_eq!(done, total);
+}
+
+#[test]
+fn rows_that_do_not_follow_their_state_are_refused() {
+    let weights = RandomWeights {
+        spec: Family {
+            layers: hybrid,
+            ..Family::LLAMA
+        }
+        .spec(),
+        seed: 1,
+    };
+    let mut paged = Paged::new(&weights, 100, 2, 1);
+    let seq = paged.add();
+    let tokens = [1, 2, 3, 4];
+    let first = paged.input(&[Chunk {
+        seq,
+        tokens: &tokens,
+    }]);
+    let whole = paged.step(&first);
+    // The same rows once more, but not from the start.
+    let mut again = StepInput::default();
+    again.push_seq(seq as u32, 2, &tokens[2..]);
+    let refused = StepInputError::State {
+        seq: 0,
+        position: 2,
+        found: Some(4),
+    };
+    let error = paged.backend.step(&again).unwrap_err();
+    assert_eq!(error, BackendError::Input(refused));
+    let said = error.to_string();
+    assert!(said.contains("its state stands for 4 tokens"), "{said}");
+    // From the start they may.
+    let mut again = first.clone();
+    again.deltas.clear();
+    let once_more = paged.step(&again);
+    assert_eq!(once_more, whole);
+    // A model without recurrent layers has no states.
+    let mut plain = Paged::new(&self::weights(), 100, 2, 1);
+    let mut copies = StepInput::default();
+    copies.state_copies.push(StateCopy { src: 0, dst: 1 });
+    let error = plain.backend.step(&copies).unwrap_err().to_string();
+    assert!(error.contains("slot 0 of 0"), "{error}");
 }

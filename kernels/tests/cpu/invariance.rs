@@ -4,7 +4,8 @@
 use ebb_kernels::model::{ExpertsSpec, QkNorm, SharedExpert};
 
 use crate::common::paged::{Chunk, Paged, same};
-use crate::common::{EXPERTS, Family, Random, RandomWeights, with_experts};
+use crate::common::{EXPERTS, Family, Random, RandomWeights, hybrid, with_experts};
+use ebb_kernels::backend::StateCopy;
 use ebb_kernels::cpu::simd::Isa;
 use proptest::prelude::*;
 
@@ -265,5 +266,67 @@ fn only_the_wanted_logits_and_only_the_own_frames() {
             arena.frame(f).iter().all(|b| *b == 0xff),
             "frame {f} was written"
         );
+    }
+}
+
+#[test]
+fn states_go_on_where_they_were_whatever_the_chunks() {
+    let weights = weights(Family {
+        layers: hybrid,
+        ..Family::LLAMA
+    });
+    let texts: Vec<_> = (0..3).map(|i| text(i, 40 + 70 * i as usize)).collect();
+    let want: Vec<_> = texts.iter().map(|text| alone(&weights, text)).collect();
+    for (threads, chunk_max, isa) in [
+        (1, 7, Isa::available().pop().expect("one")),
+        (3, 50, Isa::detect()),
+        (4, 300, Isa::detect()),
+    ] {
+        let mut random = Random::new(chunk_max as u64);
+        let mut paged = Paged::with_isa(&weights, 1000, threads, 1, isa);
+        for round in 0..2 {
+            let got = together(&mut paged, &texts, chunk_max, &mut random);
+            for (got, want) in got.iter().zip(&want) {
+                assert_same(got, want, &format!("{threads} threads, round {round}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_copied_state_is_that_of_the_sequence_it_was_copied_from() {
+    let weights = weights(Family {
+        layers: hybrid,
+        ..Family::LLAMA
+    });
+    let shared = text(1, 61);
+    let tails = [text(2, 20), text(3, 20)];
+    let mut paged = Paged::new(&weights, 400, 2, 1);
+    let parent = paged.add();
+    paged.run(&[Chunk {
+        seq: parent,
+        tokens: &shared,
+    }]);
+    let (child, copies) = paged.fork(parent);
+    // By way of a third slot, in order; the parent goes on in the same step.
+    let kept = 7;
+    let mut input = paged.input(&[
+        Chunk {
+            seq: parent,
+            tokens: &tails[0],
+        },
+        Chunk {
+            seq: child,
+            tokens: &tails[1],
+        },
+    ]);
+    input.copies = copies;
+    let (src, dst) = (parent as u32, child as u32);
+    input.state_copies = vec![StateCopy { src, dst: kept }, StateCopy { src: kept, dst }];
+    let rows = paged.step(&input);
+    for (tail, rows) in tails.iter().zip(rows.chunks(20)) {
+        let whole = [&shared[..], tail].concat();
+        let want = alone(&weights, &whole);
+        assert_same(rows, &want[shared.len()..], "a tail");
     }
 }

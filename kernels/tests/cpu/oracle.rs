@@ -1,13 +1,14 @@
 //! The backend against the f64 oracle, over every option of the model family.
 
 use ebb_kernels::model::{
-    Activation, ExpertActivation, ExpertGroups, ExpertsSpec, LongRope, Mlp, ModelSpec, NormKind,
-    NormPlace, QkNorm, Rope, RouterScores, Routing, SharedExpert,
+    Activation, ExpertActivation, ExpertGroups, ExpertsSpec, LongRope, Mixer, Mlp, ModelSpec,
+    NormKind, NormPlace, QkNorm, RecurrentSpec, Rope, RouterScores, Routing, SharedExpert,
+    ShortConvSpec,
 };
 
 use crate::common::oracle::Oracle;
 use crate::common::paged::{Chunk, Paged};
-use crate::common::{EXPERTS, Family, Random, RandomWeights, with_experts};
+use crate::common::{EXPERTS, Family, Random, RandomWeights, hybrid, with_experts};
 
 fn check(family: Family) {
     let weights = RandomWeights {
@@ -74,6 +75,33 @@ fn biases_head_norms_and_untied_embeddings() {
             ..Family::LLAMA
         });
     }
+}
+
+#[test]
+fn recurrences_between_gated_attention() {
+    let family = Family {
+        layers: hybrid,
+        ..Family::LLAMA
+    };
+    check(family);
+    check(Family {
+        layers: |spec| {
+            hybrid(spec);
+            // One state for each query, two tokens seen, no biases.
+            let Mixer::Recurrent(RecurrentSpec::GatedDelta(delta)) = &mut spec.layers[0].mixer
+            else {
+                unreachable!("the first layer follows the delta rule");
+            };
+            (delta.v_heads, delta.taps) = (delta.k_heads, 2);
+            let conv = ShortConvSpec {
+                taps: 8,
+                bias: false,
+            };
+            spec.layers[2].mixer = Mixer::Recurrent(RecurrentSpec::ShortConv(conv));
+            spec.norms.from_one = true;
+        },
+        ..Family::LLAMA
+    });
 }
 
 /// Routers decide by small distances, which rounding of the cache may turn around, so that rows are

@@ -68,9 +68,13 @@ impl KeyScales {
     /// Heads with scales of their own in such a model: where heads are normed, the norm's weights
     /// are one for all.
     pub fn heads_of(spec: &ModelSpec) -> usize {
-        match spec.attention(0).qk_norm {
-            QkNorm::PerHead => 1,
-            QkNorm::None | QkNorm::Whole => spec.heads().kv_heads,
+        let first = spec
+            .attentions()
+            .next()
+            .map(|(_, attention)| attention.qk_norm);
+        match first {
+            Some(QkNorm::PerHead) => 1,
+            _ => spec.heads().kv_heads,
         }
     }
 
@@ -152,7 +156,7 @@ fn place(spec: &ModelSpec, name: TensorName) -> Option<(bool, usize)> {
     let TensorName::Layer(layer, tensor) = name else {
         return None;
     };
-    let normed = spec.attention(layer).qk_norm != QkNorm::None;
+    let normed = spec.layers[layer].attention()?.qk_norm != QkNorm::None;
     match tensor {
         L::Q if !normed => Some((true, spec.hidden)),
         L::K if !normed => Some((false, spec.hidden)),

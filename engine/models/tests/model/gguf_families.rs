@@ -259,7 +259,7 @@ fn a_sliding_window_is_that_of_all_layers() {
     gguf.u32("llama.attention.sliding_window", 128);
     let windows = |model: &LoadedModel| -> Vec<Option<usize>> {
         let layers = model.spec.layers.iter();
-        layers.map(|layer| layer.attention().window).collect()
+        layers.map(|layer| layer.attention()?.window).collect()
     };
     let mut model = open(&gguf).expect("a valid model");
     assert_eq!(model.max_context(), 512);

@@ -198,7 +198,7 @@ fn layers_have_the_windows_that_the_configuration_says() {
         let model = files.open().expect("a valid model");
         assert_eq!((model.max_context(), model.notes.len()), (512, 0));
         let layers = model.spec.layers.iter();
-        layers.map(|layer| layer.attention().window).collect()
+        layers.map(|layer| layer.attention()?.window).collect()
     };
     let [mistral, qwen2, qwen3] = ["mistral", "qwen2", "qwen3"].map(tiny::family);
     let [smollm3, llama, olmo3] = ["smollm3", "llama", "olmo3"].map(tiny::family);
@@ -312,7 +312,9 @@ fn layers_with_windows_of_olmo_3_have_a_rope_of_their_own() {
         ]);
         let model = files.open().expect("a valid model");
         let layers = model.spec.layers.iter();
-        let ropes: Vec<_> = layers.map(|layer| layer.attention().rope).collect();
+        let ropes: Vec<_> = layers
+            .map(|layer| layer.attention().unwrap().rope)
+            .collect();
         assert_eq!(ropes, [Some(1), Some(0)]);
         let [full, sliding] = &model.spec.ropes[..] else {
             panic!("two ropes");
@@ -426,8 +428,9 @@ fn what_is_not_supported_is_refused_by_name() {
     assert_eq!(
         sentence("model_type", json!("gpt2")),
         "`model_type` is \"gpt2\", which is not supported; supported: cohere2, gemma2, \
-         gemma3_text, glm4, glm4_moe, gpt_oss, granite, granitemoe, llama, ministral, mistral, \
-         mixtral, olmo2, olmo3, phi3, phimoe, qwen2, qwen2_moe, qwen3, qwen3_moe, smollm3"
+         gemma3_text, glm4, glm4_moe, gpt_oss, granite, granitemoe, lfm2, llama, ministral, \
+         mistral, mixtral, olmo2, olmo3, phi3, phimoe, qwen2, qwen2_moe, qwen3, \
+         qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, smollm3"
     );
     assert_eq!(
         sentence("architectures", json!(["LlamaForSequenceClassification"])),

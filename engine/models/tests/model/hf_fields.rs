@@ -146,7 +146,7 @@ fn windows_that_a_configuration_leaves_out_are_the_class_default() {
         let spec = spec.unwrap_or_else(|e| panic!("{family}: {e}"));
         spec.layers
             .iter()
-            .map(|layer| layer.attention().window)
+            .map(|layer| layer.attention().unwrap().window)
             .collect()
     };
     let (has, none) = (Some(4096), None);

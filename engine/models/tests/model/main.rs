@@ -15,6 +15,7 @@ mod hf_builder;
 mod hf_families;
 mod hf_fields;
 mod hf_hostile;
+mod hf_hybrids;
 mod hf_text_parts;
 mod hub;
 mod hub_server;

@@ -12,11 +12,14 @@ use super::gemm::{Columns, PackedMatrix, WeightMemory};
 use super::linear::Linear;
 use super::packed::{self, QuantisedMatrix};
 use super::program::{NamedOp, Op};
+use super::recurrent::RecurrentWeights;
 use super::threads::Pool;
 use super::weights::{Embedding, Weights};
 use crate::formats::rotation::{RotationError, fold_o, fold_v};
 use crate::model::ops::LinearName;
-use crate::model::{LayerTensor, LayerTensor as L, ModelSpec, QkNorm, TensorName, WeightSource};
+use crate::model::{
+    LayerTensor, LayerTensor as L, ModelSpec, QkNorm, RecurrentSpec, TensorName, WeightSource,
+};
 use crate::weight_formats::{PackedRows, WeightFormat};
 use parts::{Part, format_of, packed_bytes, parts_of, shape};
 
@@ -109,9 +112,10 @@ impl<W: WeightSource> Loader<'_, W> {
             embedding: None,
             linears: Vec::new(),
             norms: Vec::new(),
-            qk_norms: Vec::new(),
-            sinks: Vec::new(),
-            experts: self.spec.layers.iter().map(|_| None).collect(),
+            qk_norms: self.of_layers(),
+            sinks: self.of_layers(),
+            recurrent: self.of_layers(),
+            experts: self.of_layers(),
             ops: Vec::with_capacity(program.len()),
         };
         if !self.spec.tied_embeddings {
@@ -163,15 +167,14 @@ impl<W: WeightSource> Loader<'_, W> {
                     }
                 }
                 Op::FinishHeads(layer) => {
-                    weights.qk_norms.push(self.qk_norm(layer)?);
+                    weights.qk_norms[layer] = self.qk_norm(layer)?;
                     Op::FinishHeads(layer)
                 }
                 Op::Embed => Op::Embed,
                 Op::Attend(layer) => {
                     let sinks = TensorName::Layer(layer, LayerTensor::Sinks);
                     let has_sinks = self.spec.attention(layer).sinks;
-                    let sinks = has_sinks.then(|| self.vector(sinks)).transpose()?;
-                    weights.sinks.push(sinks);
+                    weights.sinks[layer] = has_sinks.then(|| self.vector(sinks)).transpose()?;
                     Op::Attend(layer)
                 }
                 Op::Experts { layer, input } => {
@@ -179,12 +182,61 @@ impl<W: WeightSource> Loader<'_, W> {
                     Op::Experts { layer, input }
                 }
                 Op::RotateBack => Op::RotateBack,
+                Op::OpenAttended(layer) => Op::OpenAttended(layer),
+                Op::Recur(layer) => {
+                    weights.recurrent[layer] = self.recurrent(layer)?;
+                    Op::Recur(layer)
+                }
                 Op::Add => Op::Add,
                 Op::SelectRows => Op::SelectRows,
                 Op::FinishLogits => Op::FinishLogits,
             });
         }
         Ok(weights)
+    }
+
+    /// Nothing yet, of each layer.
+    fn of_layers<T>(&self) -> Vec<Option<T>> {
+        self.spec.layers.iter().map(|_| None).collect()
+    }
+
+    /// What a recurrence has beside its products.
+    fn recurrent(&mut self, layer: usize) -> Result<Option<RecurrentWeights>, LoadError<W::Error>> {
+        let Some(spec) = self.spec.layers[layer].recurrent().copied() else {
+            return Ok(None);
+        };
+        let name = |tensor| TensorName::Layer(layer, tensor);
+        let (channels, taps) = spec.conv(self.spec.hidden);
+        let is_delta = matches!(spec, RecurrentSpec::GatedDelta(_));
+        let conv = self.vector(name(if is_delta { L::DeltaConv } else { L::Conv }))?;
+        let at = (0..taps * channels).map(|i| conv[i % channels * taps + i / channels]);
+        let mut weights = RecurrentWeights {
+            conv: at.collect(),
+            conv_bias: None,
+            decay: Vec::new(),
+            decay_bias: Vec::new(),
+            norm: Vec::new(),
+        };
+        match spec {
+            RecurrentSpec::GatedDelta(_) => {
+                let decay = self.in_halves(name(L::DeltaDecay))?;
+                weights.decay = decay.iter().map(|decay| -decay.exp()).collect();
+                weights.decay_bias = self.in_halves(name(L::DeltaDecayBias))?;
+                weights.norm = self.vector(name(L::DeltaNorm))?;
+            }
+            RecurrentSpec::ShortConv(conv) if conv.bias => {
+                weights.conv_bias = Some(self.vector(name(L::ConvBias))?);
+            }
+            RecurrentSpec::ShortConv(_) => {}
+        }
+        Ok(Some(weights))
+    }
+
+    /// A vector in two rows: rounded, and what that leaves.
+    fn in_halves(&mut self, name: TensorName) -> Result<Vec<f32>, LoadError<W::Error>> {
+        let both = self.vector(name)?;
+        let (rounded, rest) = both.split_at(both.len() / 2);
+        Ok(rounded.iter().zip(rest).map(|(a, b)| a + b).collect())
     }
 
     fn linear(&mut self, name: LinearName) -> Result<Linear, LoadError<W::Error>> {

@@ -7,8 +7,8 @@ use std::convert::Infallible;
 
 use ebb_kernels::bf16;
 use ebb_kernels::model::{
-    ExpertActivation, ExpertsSpec, Mlp, ModelSpec, QkNorm, Rope, Routing, TensorName, UniformModel,
-    WeightSource,
+    ExpertActivation, ExpertsSpec, GatedDeltaSpec, Mixer, Mlp, ModelSpec, QkNorm, RecurrentSpec,
+    Rope, Routing, ShortConvSpec, TensorName, UniformModel, WeightSource,
 };
 
 /// A deterministic stream of numbers.
@@ -110,6 +110,22 @@ pub(crate) fn with_experts(experts: &ExpertsSpec) -> ModelSpec {
         layer.mlp = Mlp::Experts(experts.clone());
     }
     spec
+}
+
+/// A layer of each recurrence, with attention between them that opens what it puts out.
+pub(crate) fn hybrid(spec: &mut ModelSpec) {
+    spec.layers[0].mixer = Mixer::Recurrent(RecurrentSpec::GatedDelta(GatedDeltaSpec {
+        k_heads: 2,
+        v_heads: 6,
+        k_dim: 12,
+        v_dim: 20,
+        taps: 4,
+    }));
+    spec.layers[1].attention_mut().output_gate = true;
+    spec.layers[2].mixer = Mixer::Recurrent(RecurrentSpec::ShortConv(ShortConvSpec {
+        taps: 3,
+        bias: true,
+    }));
 }
 
 /// Weights that are a function of their name and a seed.

@@ -3,8 +3,8 @@
 
 use ebb_kernels::bf16;
 use ebb_kernels::model::{
-    Activation, ExpertActivation, ExpertsSpec, LayerTensor as L, Mlp, ModelSpec, NormKind,
-    NormPlace, QkNorm, RouterScores, TensorName, WeightSource,
+    Activation, ExpertActivation, ExpertsSpec, GatedDeltaSpec, LayerTensor as L, Mlp, ModelSpec,
+    NormKind, NormPlace, QkNorm, RecurrentSpec, RouterScores, TensorName, WeightSource,
 };
 
 fn activate(activation: Activation, x: f64) -> f64 {
@@ -24,6 +24,10 @@ pub(crate) struct Oracle<W> {
     pub(crate) rounds_cache: bool,
     /// Per layer: keys and values of each position, `[position][kv_heads * head_dim]`.
     cache: Vec<[Vec<Vec<f64>>; 2]>,
+    /// Per layer: what was convolved of each position, and the delta rule's state of each value
+    /// head, `[k_dim][v_dim]`.
+    convolved: Vec<Vec<Vec<f64>>>,
+    states: Vec<Vec<Vec<f64>>>,
 }
 
 impl<W: WeightSource> Oracle<W> {
@@ -33,6 +37,8 @@ impl<W: WeightSource> Oracle<W> {
             weights,
             rounds_cache: true,
             cache: vec![[vec![], vec![]]; spec.layers.len()],
+            convolved: vec![vec![]; spec.layers.len()],
+            states: vec![vec![]; spec.layers.len()],
         }
     }
 
@@ -153,7 +159,11 @@ impl<W: WeightSource> Oracle<W> {
                 h = self.norm(name(L::AttnNorm), &h);
             }
             let before_attention = h.clone();
-            let mut h = self.attention(layer, &h);
+            let mut h = match self.spec.layers[layer].recurrent().copied() {
+                None => self.attention(layer, &h),
+                Some(RecurrentSpec::GatedDelta(delta)) => self.delta(layer, delta, &h),
+                Some(RecurrentSpec::ShortConv(_)) => self.short_conv(layer, &h),
+            };
             if place.is_after() {
                 h = self.norm(name(L::AttnPostNorm), &h);
             }
@@ -256,6 +266,102 @@ impl<W: WeightSource> Oracle<W> {
         out
     }
 
+    /// The next token of a causal convolution, each channel by itself.
+    fn convolve(&mut self, layer: usize, weights: L, bias: Option<L>, x: Vec<f64>) -> Vec<f64> {
+        let name = |t| TensorName::Layer(layer, t);
+        let weights = self.tensor(name(weights));
+        let taps = weights.len() / x.len();
+        let bias = bias.map(|bias| self.tensor(name(bias)));
+        let channels = x.len();
+        self.convolved[layer].push(x);
+        let seen = self.convolved[layer].iter().rev().take(taps);
+        let mut out = bias.unwrap_or_else(|| vec![0.0; channels]);
+        for (back, x) in seen.enumerate() {
+            for (channel, out) in out.iter_mut().enumerate() {
+                *out += weights[channel * taps + taps - 1 - back] * x[channel];
+            }
+        }
+        out
+    }
+
+    /// The gated delta rule of the next token, projected.
+    fn delta(&mut self, layer: usize, spec: GatedDeltaSpec, h: &[f64]) -> Vec<f64> {
+        let name = |t| TensorName::Layer(layer, t);
+        let projections = [L::DeltaQ, L::DeltaK, L::DeltaV].map(|t| self.matmul(name(t), h));
+        let mixed = self.convolve(layer, L::DeltaConv, None, projections.concat());
+        let mixed: Vec<f64> = mixed.iter().map(|x| x * sigmoid(*x)).collect();
+        let [z, b, a] = [L::DeltaZ, L::DeltaB, L::DeltaA].map(|t| self.matmul(name(t), h));
+        let [decay, decay_bias] = [L::DeltaDecay, L::DeltaDecayBias].map(|t| {
+            let both = self.tensor(name(t));
+            let (rounded, rest) = both.split_at(spec.v_heads);
+            let sums: Vec<f64> = rounded.iter().zip(rest).map(|(a, b)| a + b).collect();
+            sums
+        });
+        let weight = self.tensor(name(L::DeltaNorm));
+        let (dk, dv) = (spec.k_dim, spec.v_dim);
+        let unit = |x: &[f64]| -> Vec<f64> {
+            let length = (x.iter().map(|x| x * x).sum::<f64>() + 1e-6).sqrt();
+            x.iter().map(|x| x / length).collect()
+        };
+        let eps = f64::from(self.spec.norm_eps);
+        if self.states[layer].is_empty() {
+            self.states[layer] = vec![vec![0.0; dk * dv]; spec.v_heads];
+        }
+        let mut out = vec![];
+        for (head, state) in self.states[layer].iter_mut().enumerate() {
+            let shared = head * spec.k_heads / spec.v_heads;
+            let q = unit(&mixed[shared * dk..][..dk]);
+            let k = unit(&mixed[spec.k_width() + shared * dk..][..dk]);
+            let v = &mixed[2 * spec.k_width() + head * dv..][..dv];
+            let softplus = (a[head] + decay_bias[head]).exp().ln_1p();
+            let keep = (-decay[head].exp() * softplus).exp();
+            state.iter_mut().for_each(|s| *s *= keep);
+            let strength = sigmoid(b[head]);
+            let read = |state: &[f64], x: &[f64], column: usize| -> f64 {
+                (0..dk).map(|row| state[row * dv + column] * x[row]).sum()
+            };
+            let change: Vec<f64> = (0..dv)
+                .map(|column| strength * (v[column] - read(state, &k, column)))
+                .collect();
+            for (row, k) in k.iter().enumerate() {
+                for (column, change) in change.iter().enumerate() {
+                    state[row * dv + column] += k * change;
+                }
+            }
+            let o = (0..dv).map(|column| read(state, &q, column) / (dk as f64).sqrt());
+            let o: Vec<f64> = o.collect();
+            let mean = o.iter().map(|x| x * x).sum::<f64>() / dv as f64;
+            let scale = 1.0 / (mean + eps).sqrt();
+            let z = &z[head * dv..][..dv];
+            let opened = o.iter().zip(&weight).zip(z);
+            out.extend(opened.map(|((o, w), z)| o * scale * w * z * sigmoid(*z)));
+        }
+        self.matmul(name(L::DeltaOut), &out)
+    }
+
+    /// A gated short convolution of the next token, projected.
+    fn short_conv(&mut self, layer: usize, h: &[f64]) -> Vec<f64> {
+        let name = |t| TensorName::Layer(layer, t);
+        let has_bias = TensorName::all(&self.spec).contains(&name(L::ConvBias));
+        let mut projected = self.matmul(name(L::ConvIn), h);
+        if has_bias {
+            let bias = self.tensor(name(L::ConvInBias));
+            projected.iter_mut().zip(bias).for_each(|(x, b)| *x += b);
+        }
+        let width = h.len();
+        let (b, rest) = projected.split_at(width);
+        let (c, x) = rest.split_at(width);
+        let x = b.iter().zip(x).map(|(b, x)| b * x).collect();
+        let conv = self.convolve(layer, L::Conv, has_bias.then_some(L::ConvBias), x);
+        let opened: Vec<f64> = conv.iter().zip(c).map(|(x, c)| x * c).collect();
+        let mut out = self.matmul(name(L::ConvOut), &opened);
+        if has_bias {
+            let bias = self.tensor(name(L::ConvOutBias));
+            out.iter_mut().zip(bias).for_each(|(x, b)| *x += b);
+        }
+        out
+    }
+
     /// Attention of the next token, projected.
     fn attention(&mut self, layer: usize, h: &[f64]) -> Vec<f64> {
         let name = |t| TensorName::Layer(layer, t);
@@ -297,6 +403,11 @@ impl<W: WeightSource> Oracle<W> {
                 let sum: f64 = p.iter().zip(values).map(|(p, v)| p * v[kv + d]).sum();
                 sum / total
             }));
+        }
+        if spec.output_gate {
+            let gates = self.matmul(name(L::OutputGate), h);
+            let opened = attended.iter_mut().zip(gates);
+            opened.for_each(|(x, gate)| *x *= sigmoid(gate));
         }
         let mut o = self.matmul(name(L::O), &attended);
         if spec.o_bias {

@@ -35,6 +35,7 @@ families!(
     gpt_oss,
     granite,
     granitemoe,
+    lfm2,
     llama,
     ministral,
     mistral,
@@ -46,7 +47,10 @@ families!(
     qwen2,
     qwen2_moe,
     qwen3,
+    qwen3_5_moe_text,
+    qwen3_5_text,
     qwen3_moe,
+    qwen3_next,
     smollm3,
 );
 

@@ -1,6 +1,6 @@
 //! What checkpoints call tensors.
 
-use ebb_kernels::model::{LayerTensor, ModelSpec, TensorName};
+use ebb_kernels::model::{LayerTensor, Mixer, ModelSpec, RecurrentSpec, TensorName};
 
 /// A tensor as a checkpoint stores it: under a name, by itself or in a larger one, or in a tensor
 /// for each expert.
@@ -32,6 +32,11 @@ enum Layout {
     InTurn,
     /// A vector that is one of two rows: rounded to bf16, and what that leaves.
     InHalves,
+    /// For each group of heads, its rows of one part behind those of the other: for each query
+    /// head, or for each key head of the delta rule.
+    ByHead,
+    /// Rows of a convolution, which are matrices of one row each.
+    Taps,
 }
 
 /// Rows of a stored tensor that are neighbours in one of the model.
@@ -49,8 +54,12 @@ pub(crate) struct Run {
 impl StoredTensor {
     /// By itself.
     pub(crate) fn own(tensor: TensorName, name: impl Into<String>) -> Self {
+        use LayerTensor as L;
         let layout = match tensor {
-            TensorName::Layer(_, LayerTensor::RouterCorrection) => Layout::InHalves,
+            TensorName::Layer(_, L::RouterCorrection | L::DeltaDecay | L::DeltaDecayBias) => {
+                Layout::InHalves
+            }
+            TensorName::Layer(_, L::DeltaConv | L::Conv) => Layout::Taps,
             _ => Layout::Rows,
         };
         Self {
@@ -75,10 +84,36 @@ impl StoredTensor {
         }
     }
 
+    /// How a tensor of each expert is stored where all of a layer's lie in one: gate and up one
+    /// behind the other.
+    pub(crate) fn of_all_experts(&self) -> Option<Self> {
+        const BOTH: &[LayerTensor] = &[LayerTensor::ExpertGate, LayerTensor::ExpertUp];
+        let (TensorName::Layer(_, part), Layout::OfEachExpert) = (self.tensor, self.layout) else {
+            return None;
+        };
+        let name = self.name.strip_suffix(".weight")?;
+        let name = name.replace(&format!("{EXPERT}."), "");
+        match part {
+            LayerTensor::ExpertGate | LayerTensor::ExpertUp => {
+                let (layer, _) = name.rsplit_once('.')?;
+                let name = format!("{layer}.gate_up_proj");
+                Some(Self::by_expert(self.tensor, name, BOTH))
+            }
+            LayerTensor::ExpertDown => Some(Self::own(self.tensor, name)),
+            _ => None,
+        }
+    }
+
     /// As rows of `name`, which holds for each expert `parts` of the same layer one behind the
     /// other.
     pub(crate) fn by_expert(tensor: TensorName, name: String, parts: &[LayerTensor]) -> Self {
         Self::together(tensor, name, parts, Layout::ByExpert)
+    }
+
+    /// As rows of `name`, which holds for each query head, or for each key head of the delta rule,
+    /// `parts` of the same layer one behind the other.
+    pub(crate) fn by_head(tensor: TensorName, name: String, parts: &[LayerTensor]) -> Self {
+        Self::together(tensor, name, parts, Layout::ByHead)
     }
 
     /// In `name`, whose outputs belong to `parts` of the same layer in turn: columns of a matrix
@@ -145,7 +180,8 @@ impl StoredTensor {
         let mut shape = self.tensor.shape(spec);
         let outputs = |at: usize| self.parts.iter().map(|part| part.shape(spec)[at]).sum();
         match (self.layout, shape.len()) {
-            (Layout::Rows, _) => shape[0] = outputs(0),
+            (Layout::Rows | Layout::ByHead, _) => shape[0] = outputs(0),
+            (Layout::Taps, _) => shape.insert(1, 1),
             (Layout::OfEachExpert | Layout::InHalves, _) => {
                 shape.remove(0);
             }
@@ -201,7 +237,7 @@ impl StoredTensor {
                 let runs = rows.map(|row| run(name.clone(), before + row, 1, 1));
                 runs.collect()
             }
-            Layout::Rows | Layout::InHalves => {
+            Layout::Rows | Layout::InHalves | Layout::Taps => {
                 vec![run(name, first + self.first_row(spec), 1, count)]
             }
             Layout::InTurn => {
@@ -209,11 +245,20 @@ impl StoredTensor {
                 let part = self.parts.iter().take_while(|p| **p != self.tensor).count();
                 vec![run(name, first * parts + part, parts, count)]
             }
-            Layout::OfEachExpert | Layout::ByExpert => {
-                let each = self.tensor.shape(spec)[1];
-                let (before, stride) = match self.layout {
-                    Layout::ByExpert => (self.before(spec, 1), self.shape(spec)[1]),
-                    _ => (0, 0),
+            Layout::OfEachExpert | Layout::ByExpert | Layout::ByHead => {
+                let (each, before, stride) = match self.layout {
+                    Layout::ByExpert => {
+                        let each = self.tensor.shape(spec)[1];
+                        (each, self.before(spec, 1), self.shape(spec)[1])
+                    }
+                    Layout::ByHead => {
+                        let heads = heads_of(spec, self.tensor);
+                        let rows = self.tensor.shape(spec)[0];
+                        let all = [rows, self.before(spec, 0), self.shape(spec)[0]];
+                        let [each, before, stride] = all.map(|rows| rows / heads);
+                        (each, before, stride)
+                    }
+                    _ => (self.tensor.shape(spec)[1], 0, 0),
                 };
                 let mut runs = Vec::new();
                 let (mut row, end) = (first, first + count);
@@ -239,6 +284,18 @@ impl StoredTensor {
     pub(crate) fn columns(&self) -> Option<[usize; 2]> {
         let part = self.parts.iter().take_while(|p| **p != self.tensor).count();
         (self.layout == Layout::InTurn).then_some([part, self.parts.len()])
+    }
+}
+
+/// The groups of heads that rows of a tensor lie by.
+fn heads_of(spec: &ModelSpec, tensor: TensorName) -> usize {
+    let TensorName::Layer(layer, _) = tensor else {
+        unreachable!("only tensors of layers lie by head");
+    };
+    match &spec.layers[layer].mixer {
+        Mixer::Attention(attention) => attention.q_heads,
+        Mixer::Recurrent(RecurrentSpec::GatedDelta(delta)) => delta.k_heads,
+        Mixer::Recurrent(RecurrentSpec::ShortConv(_)) => unreachable!("no heads"),
     }
 }
 
@@ -297,8 +354,26 @@ pub(crate) fn llama_hf(tensor: TensorName) -> StoredTensor {
         LayerTensor::QNorm => "self_attn.q_norm.weight",
         LayerTensor::KNorm => "self_attn.k_norm.weight",
         LayerTensor::Sinks => "self_attn.sinks",
+        LayerTensor::OutputGate => "self_attn.gate_proj.weight",
         LayerTensor::O => "self_attn.o_proj.weight",
         LayerTensor::OBias => "self_attn.o_proj.bias",
+        LayerTensor::DeltaQ => "linear_attn.in_proj_q.weight",
+        LayerTensor::DeltaK => "linear_attn.in_proj_k.weight",
+        LayerTensor::DeltaV => "linear_attn.in_proj_v.weight",
+        LayerTensor::DeltaZ => "linear_attn.in_proj_z.weight",
+        LayerTensor::DeltaB => "linear_attn.in_proj_b.weight",
+        LayerTensor::DeltaA => "linear_attn.in_proj_a.weight",
+        LayerTensor::DeltaConv => "linear_attn.conv1d.weight",
+        LayerTensor::DeltaDecay => "linear_attn.A_log",
+        LayerTensor::DeltaDecayBias => "linear_attn.dt_bias",
+        LayerTensor::DeltaNorm => "linear_attn.norm.weight",
+        LayerTensor::DeltaOut => "linear_attn.out_proj.weight",
+        LayerTensor::ConvIn => "conv.in_proj.weight",
+        LayerTensor::ConvInBias => "conv.in_proj.bias",
+        LayerTensor::Conv => "conv.conv.weight",
+        LayerTensor::ConvBias => "conv.conv.bias",
+        LayerTensor::ConvOut => "conv.out_proj.weight",
+        LayerTensor::ConvOutBias => "conv.out_proj.bias",
         LayerTensor::AttnPostNorm | LayerTensor::MlpNorm => "post_attention_layernorm.weight",
         LayerTensor::AttnPostNormBias | LayerTensor::MlpNormBias => "post_attention_layernorm.bias",
         LayerTensor::Gate => "mlp.gate_proj.weight",
@@ -348,8 +423,26 @@ pub(crate) fn llama_gguf(tensor: TensorName) -> StoredTensor {
         LayerTensor::QNorm => "attn_q_norm.weight",
         LayerTensor::KNorm => "attn_k_norm.weight",
         LayerTensor::Sinks => "attn_sinks.weight",
+        LayerTensor::OutputGate => "attn_gate.weight",
         LayerTensor::O => "attn_output.weight",
         LayerTensor::OBias => "attn_output.bias",
+        LayerTensor::DeltaQ => "ssm_q.weight",
+        LayerTensor::DeltaK => "ssm_k.weight",
+        LayerTensor::DeltaV => "ssm_v.weight",
+        LayerTensor::DeltaZ => "ssm_z.weight",
+        LayerTensor::DeltaB => "ssm_beta.weight",
+        LayerTensor::DeltaA => "ssm_alpha.weight",
+        LayerTensor::DeltaConv => "ssm_conv1d.weight",
+        LayerTensor::DeltaDecay => "ssm_a",
+        LayerTensor::DeltaDecayBias => "ssm_dt.bias",
+        LayerTensor::DeltaNorm => "ssm_norm.weight",
+        LayerTensor::DeltaOut => "ssm_out.weight",
+        LayerTensor::ConvIn => "shortconv.in_proj.weight",
+        LayerTensor::ConvInBias => "shortconv.in_proj.bias",
+        LayerTensor::Conv => "shortconv.conv.weight",
+        LayerTensor::ConvBias => "shortconv.conv.bias",
+        LayerTensor::ConvOut => "shortconv.out_proj.weight",
+        LayerTensor::ConvOutBias => "shortconv.out_proj.bias",
         LayerTensor::AttnPostNorm => "post_attention_norm.weight",
         LayerTensor::AttnPostNormBias => "post_attention_norm.bias",
         LayerTensor::MlpNorm => "ffn_norm.weight",

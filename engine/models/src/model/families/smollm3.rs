@@ -51,8 +51,8 @@ fn hf_spec(config: &HfConfig) -> Result<ModelSpec, Refusal> {
         }
         Some(has_rope) => remove_rope(&mut spec, |layer| has_rope[layer] == 0),
     }
-    let layers = spec.layers.iter();
-    let has_rope: Vec<bool> = layers.map(|l| l.attention().rope.is_some()).collect();
+    let layers = spec.attentions();
+    let has_rope: Vec<bool> = layers.map(|(_, a)| a.rope.is_some()).collect();
     config.put_windows(&mut spec, WindowRule::IfFlagged, |layer| !has_rope[layer])?;
     Ok(spec)
 }

@@ -49,6 +49,7 @@ pub(crate) fn read_config(bytes: &[u8]) -> Result<HfModel, Refusal> {
     let config = HfConfig {
         object: part.config,
         reads_windows: Cell::default(),
+        reads_kinds: Cell::default(),
         notes: RefCell::default(),
     };
     let family = part.family;
@@ -79,6 +80,8 @@ pub(crate) struct HfConfig {
     object: Object,
     /// Whether the family has taken what the file says of windows.
     reads_windows: Cell<bool>,
+    /// Whether it has taken which layers have attention.
+    reads_kinds: Cell<bool>,
     /// What the user should know of what was read.
     notes: RefCell<Vec<String>>,
 }
@@ -227,6 +230,9 @@ impl HfConfig {
 
     /// Refuses `layer_types` that are wrong, or ask a family for windows that has none.
     fn check_layer_kinds(&self, spec: &ModelSpec) -> Result<(), Refusal> {
+        if self.reads_kinds.get() {
+            return Ok(());
+        }
         match self.layer_kinds(spec)? {
             Some(kinds) if !self.reads_windows.get() && kinds.contains(&SLIDING) => {
                 let found = format!("{SLIDING:?}");
@@ -238,23 +244,45 @@ impl HfConfig {
 
     /// What `layer_types` says of each layer, if it is there.
     fn layer_kinds(&self, spec: &ModelSpec) -> Result<Option<Vec<&str>>, Refusal> {
-        let kinds = self.object.typed(LAYER_TYPES, "a list of texts", |kinds| {
-            let kinds = kinds.as_array()?.iter();
-            kinds.map(|kind| kind.as_str()).collect::<Option<Vec<_>>>()
-        })?;
-        let Some(kinds) = kinds else {
+        let Some(kinds) = self.layer_types()? else {
             return Ok(None);
         };
-        let known = [FULL, SLIDING];
+        self.check_kinds(&kinds, &[FULL, SLIDING], spec.layers.len())?;
+        Ok(Some(kinds))
+    }
+
+    fn check_kinds(&self, kinds: &[&str], known: &[&str], layers: usize) -> Result<(), Refusal> {
         if let Some(other) = kinds.iter().find(|kind| !known.contains(kind)) {
             let other = format!("{other:?}");
             return Err(Refusal::unsupported(LAYER_TYPES, other, &known.join(", ")));
         }
-        if kinds.len() != spec.layers.len() {
-            let expected = format!("one kind for each of {} layers", spec.layers.len());
+        if kinds.len() != layers {
+            let expected = format!("one kind for each of {layers} layers");
             return Err(Refusal::invalid(LAYER_TYPES, kinds.len(), expected));
         }
-        Ok(Some(kinds))
+        Ok(())
+    }
+
+    /// Which of `layers` layers have attention and which are of another kind, `other`, as
+    /// `layer_types` says.
+    pub(crate) fn attention_layers(
+        &self,
+        layers: usize,
+        other: &str,
+    ) -> Result<Option<Vec<bool>>, Refusal> {
+        self.reads_kinds.set(true);
+        let Some(kinds) = self.layer_types()? else {
+            return Ok(None);
+        };
+        self.check_kinds(&kinds, &[FULL, other], layers)?;
+        Ok(Some(kinds.iter().map(|kind| *kind == FULL).collect()))
+    }
+
+    fn layer_types(&self) -> Result<Option<Vec<&str>>, Refusal> {
+        self.object.typed(LAYER_TYPES, "a list of texts", |kinds| {
+            let kinds = kinds.as_array()?.iter();
+            kinds.map(|kind| kind.as_str()).collect::<Option<Vec<_>>>()
+        })
     }
 
     /// The RoPE of layers with a window, where it is not that of the others. Its base is `base`

@@ -53,9 +53,9 @@ const LM_HEAD: &str = "lm_head.weight";
 const WEIGHT: &str = ".weight";
 
 /// Tensors that some checkpoints hold although the model can do without: RoPE frequencies, which
-/// the configuration gives.
+/// the configuration gives, and layers that predict further tokens (Qwen3-Next).
 fn is_superfluous(file_name: &str) -> bool {
-    file_name.ends_with(".rotary_emb.inv_freq")
+    file_name.ends_with(".rotary_emb.inv_freq") || file_name.starts_with("mtp.")
 }
 
 impl HfWeights {
@@ -222,10 +222,16 @@ impl HfWeights {
     }
 
     /// Where a tensor lies. Some tied checkpoints store the embedding as the output projection
-    /// only.
+    /// only; some checkpoints store all experts of a layer as one tensor.
     fn place(&self, name: TensorName) -> StoredTensor {
         let mut stored = (self.family.hf_tensor)(name);
         stored.name = self.prefix.name(&stored.name);
+        if let Some(all) = stored.of_all_experts()
+            && !is_stored(&self.shards, &stored.name_of(0))
+            && is_stored(&self.shards, &all.name)
+        {
+            stored = all;
+        }
         let tied = name == TensorName::Embedding && self.spec.tied_embeddings;
         if tied && !is_stored(&self.shards, &stored.name) {
             let head = self.prefix.name(LM_HEAD);

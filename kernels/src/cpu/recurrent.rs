@@ -1,0 +1,378 @@
+//! Recurrent layers, token by token in order: the same bits however a prompt is cut into chunks.
+
+use super::floats::Floats;
+use super::math;
+use super::ops::for_rows;
+use super::shared::SharedSlice;
+use super::simd::{Isa, Kernel, Simd};
+use super::threads::{Pool, TaskPanic};
+use crate::backend::{BackendError, SeqRows, StateCopy, StepInput};
+use crate::model::{GatedDeltaSpec, ModelSpec, RecurrentSpec, ShortConvSpec, TAPS_MAX};
+
+/// What is added to the sum of squares where queries and keys of the delta rule are normalised.
+const DELTA_EPS: f32 = 1e-6;
+
+/// Channels that a task convolves.
+const CHANNELS: usize = 256;
+
+/// States of sequences, by slot: those of all recurrent layers one behind the other.
+#[derive(Debug)]
+pub(super) struct States {
+    floats: usize,
+    slots: Vec<Floats>,
+    /// Where the state of each layer begins.
+    layers: Vec<usize>,
+}
+
+impl States {
+    pub(super) fn new(spec: &ModelSpec) -> Self {
+        let mut floats = 0;
+        let layers = spec.layers.iter().map(|layer| {
+            let first = floats;
+            floats += layer.recurrent().map_or(0, |r| r.state_floats(spec.hidden));
+            first
+        });
+        Self {
+            layers: layers.collect(),
+            floats,
+            slots: Vec::new(),
+        }
+    }
+
+    /// Whether there are any.
+    pub(super) fn is_needed(&self) -> bool {
+        self.floats > 0
+    }
+
+    /// Makes room for the states that a checked step reads and writes, of slots below `slots`.
+    pub(super) fn reserve(&mut self, input: &StepInput, slots: usize) -> Result<(), BackendError> {
+        if self.slots.len() < slots {
+            self.slots.resize_with(slots, Floats::default);
+        }
+        let copied = input.state_copies.iter().flat_map(|c| [c.src, c.dst]);
+        for slot in copied.chain(input.seqs.iter().map(|seq| seq.slot)) {
+            let bytes = self.floats * size_of::<f32>();
+            let rows = input.tokens.len();
+            let grown = self.slots[slot as usize].grow(self.floats);
+            grown.map_err(|_| BackendError::OutOfMemory { bytes, rows })?;
+        }
+        Ok(())
+    }
+
+    /// Copies states.
+    pub(super) fn copy(&mut self, copies: &[StateCopy]) {
+        for copy in copies {
+            let (src, dst) = (copy.src as usize, copy.dst as usize);
+            if let Ok([src, dst]) = self.slots.get_disjoint_mut([src, dst]) {
+                dst.copy_from_slice(src);
+            }
+        }
+    }
+
+    /// Empties the states of sequences that begin.
+    pub(super) fn begin(&mut self, seqs: &[SeqRows]) {
+        for seq in seqs.iter().filter(|seq| seq.position == 0) {
+            self.slots[seq.slot as usize].fill(0.0);
+        }
+    }
+
+    /// A layer's states of a step's sequences, in their order.
+    fn of_layer(
+        &mut self,
+        layer: usize,
+        len: usize,
+        seqs: &[SeqRows],
+    ) -> Vec<SharedSlice<'_, f32>> {
+        let first = self.layers[layer];
+        let mut slots: Vec<_> = self.slots.iter_mut().map(Some).collect();
+        let states = seqs.iter().map(|seq| {
+            let state = slots[seq.slot as usize].take();
+            let state = state.expect("sequences of a step have slots of their own");
+            SharedSlice::new(&mut state[first..first + len])
+        });
+        states.collect()
+    }
+}
+
+/// Weights of a recurrent layer beside its products, in f32.
+#[derive(Debug)]
+pub(super) struct RecurrentWeights {
+    /// `[taps][channels]`.
+    pub(super) conv: Vec<f32>,
+    pub(super) conv_bias: Option<Vec<f32>>,
+    /// `-exp(decay)` of each value head of the delta rule; empty without, as are the following.
+    pub(super) decay: Vec<f32>,
+    pub(super) decay_bias: Vec<f32>,
+    /// `[v_dim]`.
+    pub(super) norm: Vec<f32>,
+}
+
+/// A recurrence over a step's rows.
+pub(super) struct Recurrence<'a> {
+    pub(super) spec: RecurrentSpec,
+    pub(super) hidden: usize,
+    pub(super) layer: usize,
+    pub(super) weights: &'a RecurrentWeights,
+    /// Added to the mean square in the norm of what the delta rule puts out.
+    pub(super) eps: f32,
+    pub(super) seqs: &'a [SeqRows],
+}
+
+impl Recurrence<'_> {
+    /// `input`: `[rows][in width]`, of which what is convolved is overwritten; `output`:
+    /// `[rows][out width]`.
+    pub(super) fn run(
+        &self,
+        (pool, isa): (&mut Pool, Isa),
+        states: &mut States,
+        input: &mut [f32],
+        output: &mut [f32],
+    ) -> Result<(), TaskPanic> {
+        let seqs = self.seqs;
+        let states = states.of_layer(self.layer, self.spec.state_floats(self.hidden), seqs);
+        let (channels, taps) = self.spec.conv(self.hidden);
+        let (in_width, out_width) = (
+            self.spec.in_width(self.hidden),
+            self.spec.out_width(self.hidden),
+        );
+        let (input, output) = (SharedSlice::new(input), SharedSlice::new(output));
+        let each = channels.div_ceil(CHANNELS);
+        pool.run(seqs.len() * each, |task, _| {
+            let (seq, first) = (task / each, task % each * CHANNELS);
+            isa.run(Conv {
+                layer: self,
+                rows: seqs[seq],
+                first,
+                width: CHANNELS.min(channels - first),
+                channels,
+                taps,
+                state: states[seq],
+                input: (input, in_width),
+                output: (output, out_width),
+            });
+        })?;
+        let RecurrentSpec::GatedDelta(delta) = self.spec else {
+            return Ok(());
+        };
+        let matrices = (taps - 1) * channels;
+        pool.run(seqs.len() * delta.v_heads, |task, _| {
+            isa.run(DeltaHead {
+                layer: self,
+                delta,
+                rows: seqs[task / delta.v_heads],
+                head: task % delta.v_heads,
+                state: states[task / delta.v_heads],
+                matrices,
+                input: (input, in_width),
+                output: (output, out_width),
+            });
+        })
+    }
+}
+
+/// The convolution of some channels of a sequence.
+struct Conv<'a> {
+    layer: &'a Recurrence<'a>,
+    rows: SeqRows,
+    first: usize,
+    width: usize,
+    channels: usize,
+    taps: usize,
+    state: SharedSlice<'a, f32>,
+    input: (SharedSlice<'a, f32>, usize),
+    output: (SharedSlice<'a, f32>, usize),
+}
+
+impl Kernel for Conv<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self {
+            layer,
+            rows,
+            first,
+            width,
+            channels,
+            taps,
+            state,
+            ..
+        } = self;
+        let weights = layer.weights;
+        // The tokens before, oldest first, and behind them the one at hand.
+        let mut before = [[0.0; CHANNELS]; TAPS_MAX];
+        for (tap, before) in before.iter_mut().enumerate().take(taps - 1) {
+            // SAFETY: tasks of a sequence have channels of their own.
+            let state = unsafe { state.slice(tap * channels + first, width) };
+            before[..width].copy_from_slice(state);
+        }
+        let hidden = layer.hidden;
+        for row in rows.first_row as usize..(rows.first_row + rows.rows) as usize {
+            // SAFETY: as above, and rows of sequences are disjoint.
+            let part = |at: usize| unsafe { self.input.0.slice(row * self.input.1 + at, width) };
+            let own = &mut before[taps - 1][..width];
+            match layer.spec {
+                RecurrentSpec::GatedDelta(_) => own.copy_from_slice(part(first)),
+                RecurrentSpec::ShortConv(_) => {
+                    let (b, x) = (part(first), part(2 * hidden + first));
+                    own.iter_mut()
+                        .zip(b)
+                        .zip(x)
+                        .for_each(|((o, b), x)| *o = *b * *x);
+                }
+            }
+            let mut sums = [0.0; CHANNELS];
+            let sums = &mut sums[..width];
+            if let Some(bias) = &weights.conv_bias {
+                sums.copy_from_slice(&bias[first..first + width]);
+            }
+            for (tap, before) in before.iter().enumerate().take(taps) {
+                let weight = &weights.conv[tap * channels + first..][..width];
+                for ((sum, x), w) in sums.iter_mut().zip(before).zip(weight) {
+                    *sum += x * w;
+                }
+            }
+            match layer.spec {
+                RecurrentSpec::GatedDelta(_) => {
+                    math::map::<S, math::Silu>(s, sums);
+                    part(first).copy_from_slice(sums);
+                }
+                RecurrentSpec::ShortConv(ShortConvSpec { .. }) => {
+                    // SAFETY: as above.
+                    let output = unsafe { self.output.0.slice(row * self.output.1 + first, width) };
+                    let opened = output.iter_mut().zip(sums).zip(part(hidden + first));
+                    opened.for_each(|((o, sum), c)| *o = *sum * *c);
+                }
+            }
+            before[..taps].rotate_left(1);
+        }
+        for (tap, before) in before.iter().enumerate().take(taps - 1) {
+            // SAFETY: as above.
+            let state = unsafe { state.slice(tap * channels + first, width) };
+            state.copy_from_slice(&before[..width]);
+        }
+    }
+}
+
+/// One value head of a sequence.
+struct DeltaHead<'a> {
+    layer: &'a Recurrence<'a>,
+    delta: GatedDeltaSpec,
+    rows: SeqRows,
+    head: usize,
+    state: SharedSlice<'a, f32>,
+    /// Where the matrices begin in the state.
+    matrices: usize,
+    input: (SharedSlice<'a, f32>, usize),
+    output: (SharedSlice<'a, f32>, usize),
+}
+
+impl Kernel for DeltaHead<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { delta, head, .. } = self;
+        let (k_dim, v_dim) = (delta.k_dim, delta.v_dim);
+        let k_head = head / (delta.v_heads / delta.k_heads);
+        let (k_width, v_width) = (delta.k_width(), delta.v_width());
+        let weights = self.layer.weights;
+        // SAFETY: a task has a matrix of its own.
+        let state = unsafe {
+            let first = self.matrices + head * k_dim * v_dim;
+            self.state.slice(first, k_dim * v_dim)
+        };
+        let (mut q, mut k) = (vec![0.0; k_dim], vec![0.0; k_dim]);
+        let mut change = vec![0.0; v_dim];
+        let first = self.rows.first_row as usize;
+        for row in first..first + self.rows.rows as usize {
+            // SAFETY: nobody writes the input any more.
+            let input = |at, len| unsafe { &*self.input.0.slice(row * self.input.1 + at, len) };
+            let value = |at| input(at, 1)[0];
+            normalise(s, input(k_head * k_dim, k_dim), &mut q);
+            normalise(s, input(k_width + k_head * k_dim, k_dim), &mut k);
+            let scale = 1.0 / (k_dim as f32).sqrt();
+            q.iter_mut().for_each(|q| *q *= scale);
+            let v = input(2 * k_width + head * v_dim, v_dim);
+            let z = input(2 * k_width + v_width + head * v_dim, v_dim);
+            let b = 1.0 / (1.0 + (-value(2 * k_width + 2 * v_width + head)).exp());
+            let a = value(2 * k_width + 2 * v_width + delta.v_heads + head);
+            let decay = (weights.decay[head] * softplus(a + weights.decay_bias[head])).exp();
+
+            change.fill(0.0);
+            for (line, k) in state.chunks_exact_mut(v_dim).zip(&k) {
+                for (state, sum) in line.iter_mut().zip(&mut change) {
+                    *state *= decay;
+                    *sum += *state * k;
+                }
+            }
+            change
+                .iter_mut()
+                .zip(v)
+                .for_each(|(change, v)| *change = (v - *change) * b);
+            // SAFETY: a task has rows and a head of its own.
+            let output = unsafe {
+                let first = row * self.output.1 + head * v_dim;
+                self.output.0.slice(first, v_dim)
+            };
+            output.fill(0.0);
+            for ((line, k), q) in state.chunks_exact_mut(v_dim).zip(&k).zip(&q) {
+                for ((state, change), sum) in line.iter_mut().zip(&change).zip(&mut *output) {
+                    *state += k * change;
+                    *sum += *state * q;
+                }
+            }
+            let mean = math::sum_of_squares(s, output) / v_dim as f32;
+            let scale = 1.0 / (mean + self.layer.eps).sqrt();
+            change.copy_from_slice(z);
+            math::map::<S, math::Silu>(s, &mut change);
+            let opened = output.iter_mut().zip(&weights.norm).zip(&change);
+            opened.for_each(|((o, w), z)| *o = *o * scale * w * z);
+        }
+    }
+}
+
+/// Multiplies rows of what attention puts out by the sigmoids of `gates`.
+pub(super) fn open(
+    (pool, isa): (&mut Pool, Isa),
+    attended: &mut [f32],
+    gates: &mut [f32],
+    width: usize,
+) -> Result<(), TaskPanic> {
+    let rows = attended.len() / width;
+    let (attended, gates) = (SharedSlice::new(attended), SharedSlice::new(gates));
+    for_rows(pool, rows, width, |first, end| {
+        let (first, len) = (first * width, (end - first) * width);
+        // SAFETY: ranges of rows are disjoint.
+        let (attended, gates) = unsafe { (attended.slice(first, len), gates.slice(first, len)) };
+        isa.run(Open { attended, gates });
+    })
+}
+
+struct Open<'a> {
+    attended: &'a mut [f32],
+    gates: &'a mut [f32],
+}
+
+impl Kernel for Open<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        math::map::<S, math::Sigmoid>(s, self.gates);
+        let opened = self.attended.iter_mut().zip(self.gates);
+        opened.for_each(|(x, gate)| *x *= *gate);
+    }
+}
+
+/// To length 1.
+#[inline(always)]
+fn normalise<S: Simd>(s: S, x: &[f32], out: &mut [f32]) {
+    let scale = 1.0 / (math::sum_of_squares(s, x) + DELTA_EPS).sqrt();
+    out.iter_mut().zip(x).for_each(|(out, x)| *out = x * scale);
+}
+
+/// `ln(1 + e^x)`; `x` itself above 20, as in PyTorch.
+fn softplus(x: f32) -> f32 {
+    if x > 20.0 { x } else { x.exp().ln_1p() }
+}
