@@ -5,6 +5,7 @@ use thiserror::Error;
 use crate::{
     BLOCK_TOKENS, SUB_BLOCK_TOKENS, SUB_BLOCKS,
     precision::{LevelTable, MinBits},
+    states::StateSlots,
 };
 
 /// Shape of the pool. All counts are in frames unless a name says otherwise.
@@ -27,6 +28,8 @@ pub struct PoolConfig {
     pub sink: MinBits,
     /// Whether sealed blocks are published for later prompts to share.
     pub prefix_cache: bool,
+    /// Slots of states that are kept for prefixes, if the model has recurrent layers.
+    pub states: Option<StateSlots>,
     /// Longest sequence, in blocks.
     pub max_blocks_per_seq: u32,
     /// Key of the prefix cache's hash. Choose it at random, so that nobody can prepare prompts that
@@ -160,6 +163,7 @@ impl PoolConfig {
             protected: MinBits(8),
             sink: MinBits(8),
             prefix_cache: true,
+            states: None,
             max_blocks_per_seq: 1024,
             hash_key: 0,
         }

@@ -14,6 +14,8 @@
 //!   allow. [`precision`] has the levels and the order in which pages shrink.
 //! - **Windows**: no step reads the pages of layers with a sliding window once a block lies behind
 //!   it. [`WindowConfig`] says which frames these are; they are reused when memory is short.
+//! - **States** of recurrent layers stand for all tokens before. Some are kept behind prefixes, so
+//!   that prompts can begin there: see [`StateSlots`].
 //! - **The pressure policy**: what happens when memory is short, see [`pressure`].
 //!
 //! # What it must not know
@@ -73,6 +75,7 @@ pub mod pressure;
 mod recompute;
 mod sequence;
 mod shrink_queue;
+mod states;
 mod table;
 mod usage;
 
@@ -84,6 +87,7 @@ pub use manager::{
 pub use prefix::PrefixCursor;
 pub use pressure::Pressure;
 pub use sequence::SeqOptions;
+pub use states::{KeptState, StateSlots};
 pub use table::{Table, TableDelta};
 pub use usage::{LevelUse, SeqBits, Usage};
 

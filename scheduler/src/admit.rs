@@ -117,6 +117,8 @@ impl Scheduler {
         });
         (seq.computed, seq.committed, seq.reserved) = (cached, cached, cached);
         seq.preempted = false;
+        self.begin_states(key, created.alike_tokens, created.state);
+        let seq = &self.seqs[key];
         let group = &mut self.groups[seq.group];
         if !group.admitted {
             group.admitted = true;

@@ -5,6 +5,7 @@ use ebb_block_manager::{BLOCK_TOKENS, SeqBits, SeqOptions, precision::MinBits};
 use crate::group::{Choice, Group};
 use crate::scheduler::Scheduler;
 use crate::seq::Seq;
+use crate::states::StateMarks;
 use crate::urgency::Urgency;
 use crate::{FinishReason, Notice, RejectReason, Request};
 
@@ -94,6 +95,7 @@ impl Scheduler {
             promised_frames,
             bits: SeqBits::default(),
             at_floor: (0, 0),
+            states: StateMarks::default(),
             restarted_at: 0,
         });
         let record = &mut self.groups[group];

@@ -224,7 +224,7 @@ impl Scheduler {
         if remaining == 0 || room == 0 {
             return None;
         }
-        let mut len = room;
+        let mut len = seq.states.cut(seq.computed, room);
         let mut all_logits = false;
         if seq.logprobs && seq.computed < seq.prompt_len {
             // Logits of every prompt token are delivered once: what was delivered before a

@@ -94,6 +94,7 @@ impl Scheduler {
 
     /// Removes a sequence from the batch or the queue.
     fn drop_seq(&mut self, key: Key) {
+        self.drop_taken_state(key);
         if let Some(resident) = self.seqs[key].resident {
             self.stop_running(key);
             self.running_choices -= 1;

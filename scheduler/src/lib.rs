@@ -90,6 +90,7 @@ mod retire;
 mod scheduler;
 mod seq;
 mod slab;
+mod states;
 mod static_mode;
 mod stats;
 mod submit;

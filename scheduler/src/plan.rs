@@ -11,7 +11,7 @@ use crate::RequestId;
 /// [`Config::max_in_flight`](crate::Config::max_in_flight) above 1.
 pub const SAMPLED_LATER: u32 = u32::MAX;
 
-/// What one step does: first `deltas`, then `copies`, `shrinks` and the slices. A step may consist
+/// What one step does: first `deltas`, then `copies`, `state_copies`, `shrinks` and the slices. A step may consist
 /// of shrinks alone.
 ///
 /// A slice writes the KV of its tokens at positions `position ..` through its block table. Each of
@@ -22,6 +22,8 @@ pub struct StepPlan {
     pub step: StepId,
     /// Frame copies `(source, destination)`, in this order.
     pub copies: Vec<(u32, u32)>,
+    /// States to copy `(source, destination)`, in this order; only where sequences have states.
+    pub state_copies: Vec<(u32, u32)>,
     /// Blocks to shrink. The step's own slices still read the old frames. The first plan after this
     /// step is done changes the tables to the new ones.
     pub shrinks: Vec<ShrinkJob>,
@@ -39,6 +41,7 @@ impl StepPlan {
         Self {
             step: StepId(0),
             copies: Vec::new(),
+            state_copies: Vec::new(),
             shrinks: Vec::new(),
             slices: Vec::new(),
             tokens: Vec::new(),
@@ -48,6 +51,7 @@ impl StepPlan {
 
     pub(crate) fn clear(&mut self) {
         self.copies.clear();
+        self.state_copies.clear();
         self.shrinks.clear();
         self.slices.clear();
         self.tokens.clear();

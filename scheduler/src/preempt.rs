@@ -5,6 +5,7 @@ use ebb_block_manager::pressure::{Policy, RecomputeCost, Remedy, victim};
 use crate::Notice;
 use crate::scheduler::Scheduler;
 use crate::slab::Key;
+use crate::states::StateMarks;
 
 impl Scheduler {
     /// The sequence to preempt, if there is one besides the most urgent one.
@@ -29,6 +30,7 @@ impl Scheduler {
     /// Takes a sequence's memory. Its tokens stay, those that steps in flight are sampling
     /// included; it waits in its old order and will be computed again.
     pub(crate) fn preempt(&mut self, key: Key) {
+        self.drop_taken_state(key);
         self.stop_running(key);
         let weight = self.sequence_count(key);
         self.running_choices -= weight;
@@ -38,6 +40,7 @@ impl Scheduler {
         let resident = seq.resident.take().expect("a running sequence has memory");
         seq.bits = seq.bits.and(self.blocks.bits(resident.id));
         seq.at_floor = (0, 0);
+        seq.states = StateMarks::default();
         self.counters.preemptions += 1;
         self.counters.preempted_tokens += u64::from(seq.computed);
         (seq.computed, seq.committed, seq.reserved) = (0, 0, 0);

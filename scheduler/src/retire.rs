@@ -9,6 +9,7 @@ use crate::in_flight::{SliceInFlight, StepInFlight};
 use crate::scheduler::Scheduler;
 use crate::seq::{Resident, Seq};
 use crate::slab::Key;
+use crate::states::StateMarks;
 use crate::{ChoiceOutput, FAILURES_MAX, FinishReason};
 
 impl Scheduler {
@@ -54,6 +55,9 @@ impl Scheduler {
                 seq.undo_uncommitted();
                 self.preempt(slice.seq);
             }
+        }
+        if self.has_states() {
+            self.lose_states();
         }
         self.spare_in_flight.push(oldest);
     }
@@ -109,7 +113,7 @@ impl Scheduler {
                 })
                 .collect();
             let Some(tokens) = tokens else {
-                return self.slice_failed(slice);
+                return self.sample_lost(slice);
             };
             self.commit_slice(slice, in_memory);
             return self.fork_choices(key, &tokens);
@@ -124,7 +128,7 @@ impl Scheduler {
             return;
         }
         let Some(output) = outputs.take(slice, slice.choice) else {
-            return self.slice_failed(slice);
+            return self.sample_lost(slice);
         };
         self.commit_slice(slice, in_memory);
         let seq = &mut self.seqs[key];
@@ -161,6 +165,7 @@ impl Scheduler {
             self.blocks
                 .commit(slice.id, &seq.generated[from..to - prompt.len()]);
         }
+        self.keep_state(slice.seq);
         // A block that is full may be one that the head of the queue begins with.
         if from / BLOCK_TOKENS < to / BLOCK_TOKENS {
             self.unblock_head();
@@ -174,12 +179,24 @@ impl Scheduler {
         }
     }
 
+    /// The step ran, and did not sample for the slice: it counts as not computed.
+    fn sample_lost(&mut self, slice: &SliceInFlight) {
+        self.slice_failed(slice);
+        let seq = self.seqs.get(slice.seq);
+        if self.has_states() && seq.is_some_and(|seq| seq.resident.is_some()) {
+            // Its state has come further, and cannot go back.
+            self.preempt(slice.seq);
+        }
+    }
+
     /// Counts the slice's tokens as not computed. What later steps in flight compute of its
     /// sequence is void.
     fn slice_failed(&mut self, slice: &SliceInFlight) {
         let seq = &mut self.seqs[slice.seq];
         seq.failures += 1;
         seq.undo_uncommitted();
+        self.drop_taken_state(slice.seq);
+        let seq = &self.seqs[slice.seq];
         if seq.failures < FAILURES_MAX {
             return;
         }
@@ -244,6 +261,11 @@ impl Scheduler {
                 slot: self.blocks.fork(resident.id, id),
             }
         });
+        if let (Some(resident), Some(leader)) = (resident, parent.resident)
+            && self.blocks.config().states.is_some()
+        {
+            self.state_copies.push((leader.slot.0, resident.slot.0));
+        }
         let mut child = Seq {
             choice,
             urgency: self.groups[parent.group].urgency.for_choice(choice),
@@ -251,6 +273,7 @@ impl Scheduler {
             resident,
             // Slices in flight are the leader's.
             in_flight: 0,
+            states: StateMarks::default(),
             ..*parent
         };
         if resident.is_none() {

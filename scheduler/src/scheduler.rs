@@ -43,6 +43,8 @@ pub struct Scheduler {
     /// Oldest first.
     pub(crate) in_flight: VecDeque<StepInFlight>,
     pub(crate) candidate: Candidate,
+    /// States to copy in the next step, `(source, destination)`.
+    pub(crate) state_copies: Vec<(u32, u32)>,
     /// Frames that prompts will take in the steps after the last one planned. Only where blocks
     /// shrink and more than one step is in flight.
     pub(crate) prompt_frames: u32,
@@ -80,6 +82,7 @@ impl Scheduler {
             blocked_head: None,
             in_flight: VecDeque::new(),
             candidate: Candidate::default(),
+            state_copies: Vec::new(),
             prompt_frames: 0,
             arrivals: 0,
             admissions: 0,

@@ -3,6 +3,7 @@
 use ebb_block_manager::{SeqBits, SeqId, SeqOptions, Slot};
 
 use crate::slab::Key;
+use crate::states::StateMarks;
 use crate::urgency::Urgency;
 use crate::{RequestId, SAMPLED_LATER};
 
@@ -54,6 +55,8 @@ pub(crate) struct Seq {
     /// [`Mode::Static`](crate::Mode::Static): the full blocks at the start and the first of them in
     /// the recent context, for which all others are known to be at their floor.
     pub(crate) at_floor: (u32, u32),
+    /// What is to be kept of its states.
+    pub(crate) states: StateMarks,
     /// Tokens it had when it last gave up its memory because it was stuck alone; 0: never.
     pub(crate) restarted_at: u32,
 }

@@ -35,6 +35,9 @@ impl Scheduler {
         } in &batch.slices
         {
             // It may have been preempted for a later one of this step.
+            if self.seqs.get(key).is_some() {
+                self.take_state(key);
+            }
             let Some(seq) = self.seqs.get_mut(key) else {
                 continue;
             };
@@ -93,6 +96,7 @@ impl Scheduler {
         }
         plan.shrinks.append(&mut batch.shrinks);
         self.blocks.drain_copies(&mut plan.copies);
+        plan.state_copies.append(&mut self.state_copies);
         in_flight.copies.extend_from_slice(&plan.copies);
         self.blocks.drain_deltas(&mut plan.deltas);
         self.blocks.begin_step(step);

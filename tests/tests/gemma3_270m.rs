@@ -33,6 +33,7 @@ fn sequence(device: &Device, model: &LoadedModel, expand_weights: bool) -> Seque
         steps: StepSizes {
             rows: 128,
             seqs: 1,
+            states: 1,
             context: CONTEXT,
             logit_rows: 128,
             decode_rows: 1,

@@ -66,6 +66,7 @@ fn sequence(opened: &Opened, kv_bytes: u64) -> Sequence {
         steps: StepSizes {
             rows: 1024,
             seqs: 1,
+            states: 1,
             context: 2048,
             logit_rows: 128,
             decode_rows: 1,

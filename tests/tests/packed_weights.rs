@@ -25,6 +25,7 @@ fn sequence(opened: &Opened, expand_weights: bool) -> Sequence {
         steps: StepSizes {
             rows: 256,
             seqs: 1,
+            states: 1,
             context: 512,
             logit_rows: CHUNK,
             decode_rows: 1,

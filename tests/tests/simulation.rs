@@ -47,6 +47,8 @@ fn every_request_is_served_correctly() {
     assert!(totals.slots_without_memory > seeds / 100, "{totals:?}");
     assert!(totals.hidden > seeds, "{totals:?}");
     assert!(totals.trimmed > seeds, "{totals:?}");
+    assert!(totals.states_kept > seeds, "{totals:?}");
+    assert!(totals.states_found > seeds / 10, "{totals:?}");
     assert!(totals.shrinks_trimmed > seeds / 10, "{totals:?}");
 }
 

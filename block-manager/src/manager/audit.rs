@@ -27,7 +27,44 @@ impl BlockManager {
         self.check_sequences()?;
         self.check_entries()?;
         self.check_cached()?;
-        self.check_windows()
+        self.check_windows()?;
+        self.check_states()
+    }
+
+    /// Every slot of a state is free, an entry's or taken.
+    fn check_states(&self) -> Result<(), String> {
+        let slots = self
+            .config
+            .states
+            .map_or(0..0, |s| s.first..s.first + s.count);
+        let mut seen = HashSet::new();
+        for slot in self.states.unused() {
+            ensure!(
+                slots.contains(slot) && seen.insert(*slot),
+                "state {slot} is free twice"
+            );
+        }
+        let mut kept = 0;
+        for (slot, entry) in self.states.kept() {
+            ensure!(
+                slots.contains(&slot) && seen.insert(slot),
+                "state {slot} is kept twice"
+            );
+            let found = self.index.get(entry).state.map(|state| state.slot);
+            ensure!(found == Some(slot), "state {slot} is not its entry's");
+            kept += 1;
+        }
+        let blocks = self.used().filter(|id| {
+            let entry = self.blocks[*id].entry.some();
+            let entry = entry.map(|entry| self.index.get(entry));
+            entry.is_some_and(|entry| entry.block == *id && entry.state.is_some())
+        });
+        let found = blocks.count();
+        ensure!(
+            found == kept,
+            "{kept} states are kept, entries have {found}"
+        );
+        Ok(())
     }
 
     /// Blocks in use.

@@ -26,6 +26,7 @@ use crate::{
     pressure::Begun,
     sequence::{SeqOptions, Sequences},
     shrink_queue::{Queued, ShrinkQueues},
+    states::States,
 };
 use shrink::PendingShrink;
 
@@ -58,6 +59,7 @@ pub struct BlockManager {
     index: PrefixIndex,
     cached: Cached,
     hidden: Hidden,
+    states: States,
     seqs: Sequences,
     deltas: Vec<TableDelta>,
     copies: Vec<(u32, u32)>,
@@ -92,6 +94,7 @@ impl BlockManager {
             index: PrefixIndex::new(config.full_blocks_max(), config.hash_key),
             cached: Cached::new(config.levels.len()),
             hidden: Hidden::new(config.levels.len()),
+            states: States::new(config.states),
             seqs: Sequences::new(config.max_blocks_per_seq),
             deltas: Vec::new(),
             copies: Vec::new(),
@@ -384,6 +387,7 @@ impl BlockManager {
         loop {
             let leaf = self.index.leaf_below(top);
             let block = self.index.get(leaf).block;
+            self.states.drop_entry(&self.index, leaf);
             self.index.remove(leaf);
             self.cached.remove(&mut self.blocks, block, done);
             self.free_block(block);

@@ -6,6 +6,7 @@ use crate::{
     precision::MinBits,
     prefix::{EntryId, Prefixes},
     sequence::Sequence,
+    states::KeptState,
 };
 
 /// What the prefix cache holds of a prompt.
@@ -13,6 +14,9 @@ use crate::{
 pub struct PrefixHit {
     /// Tokens that need not be computed, a multiple of 128.
     pub tokens: usize,
+    /// Tokens whose blocks are there, at least as many. Where sequences have states, none may be
+    /// kept behind the last of them.
+    pub alike: usize,
     /// Frames that sharing takes out of [`BlockManager::available`], because they are only cached.
     pub frames_revived: u32,
 }
@@ -24,6 +28,10 @@ pub struct Created {
     pub slot: Slot,
     /// Tokens from the prefix cache, which count as committed.
     pub cached_tokens: usize,
+    /// See [`PrefixHit::alike`].
+    pub alike_tokens: usize,
+    /// Where the state behind the cached tokens lies, which the sequence begins with.
+    pub state: Option<u32>,
 }
 
 impl BlockManager {
@@ -86,6 +94,8 @@ impl BlockManager {
             lowest = lowest.min(self.blocks[block].input_bits);
             self.attach(slot, block);
         }
+        let touched = last.some();
+        let state = touched.and_then(|last| self.states.touch(&mut self.index, last));
         let row = self.seqs.at_mut(slot);
         (row.committed, row.allocated) = (hit.tokens, hit.tokens);
         row.read.lowest = lowest;
@@ -94,7 +104,49 @@ impl BlockManager {
         Created {
             slot,
             cached_tokens: hit.tokens,
+            alike_tokens: hit.alike,
+            state,
         }
+    }
+
+    /// A slot for the state that a sequence has come to, to be kept if its blocks are
+    /// ([`keep_state`](Self::keep_state)). `None`: there are no slots.
+    pub fn take_state(&mut self) -> Option<u32> {
+        self.states.take(&mut self.index)
+    }
+
+    /// Gives back a slot that was taken, and not kept.
+    pub fn give_state(&mut self, slot: u32) {
+        self.states.give(slot);
+    }
+
+    /// Keeps the state in `slot`, which was taken where the committed tokens of a sequence end,
+    /// whole blocks of them. `None`: it is not needed, and the slot has been given back.
+    pub fn keep_state(&mut self, seq: SeqId, slot: u32) -> Option<KeptState> {
+        let row = self.seqs.get(seq);
+        debug_assert!(row.committed.is_multiple_of(BLOCK_TOKENS));
+        let last = row
+            .full_blocks()
+            .checked_sub(1)
+            .map(|last| row.blocks[last]);
+        let entry = last.and_then(|block| self.blocks[block].entry.some());
+        match entry {
+            Some(entry) => self.states.keep(&mut self.index, entry, slot),
+            None => {
+                self.states.give(slot);
+                None
+            }
+        }
+    }
+
+    /// Gives up a state that was kept, unless it has been given up or used since.
+    pub fn forget_state(&mut self, state: KeptState) {
+        self.states.forget(&mut self.index, state);
+    }
+
+    /// Gives up all states that are kept: what they are is not known, since a step failed.
+    pub fn forget_states(&mut self) {
+        self.states.forget_all(&mut self.index);
     }
 
     /// Starts `child` with every committed token of `parent`. All blocks are shared, and stay at 16

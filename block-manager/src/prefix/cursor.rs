@@ -84,9 +84,11 @@ impl PrefixCursor {
             self.next_hash = None;
         }
         self.seen = seen;
-        self.used = self.longest_whole(prefixes);
+        let alike = self.longest_whole(prefixes, self.matched.len());
+        self.used = self.longest_with_state(prefixes, alike);
         self.hit = PrefixHit {
             tokens: self.used * BLOCK_TOKENS,
+            alike: alike * BLOCK_TOKENS,
             frames_revived: self.frames_revived(prefixes),
         };
         self.hit
@@ -120,9 +122,23 @@ impl PrefixCursor {
         index.find(blocks, parent, hash, tokens)
     }
 
-    /// The most matches from whose end no window looks back at a trimmed block.
-    fn longest_whole(&self, prefixes: Prefixes<'_>) -> usize {
-        let mut used = self.matched.len();
+    /// The most of `used` matches behind which a state is kept, where sequences have states.
+    fn longest_with_state(&self, prefixes: Prefixes<'_>, mut used: usize) -> usize {
+        if prefixes.config.states.is_none() {
+            return used;
+        }
+        while used > 0 {
+            let (last, _) = self.matched[used - 1];
+            if prefixes.index.get(last).state.is_some() {
+                return used;
+            }
+            used = self.longest_whole(prefixes, used - 1);
+        }
+        0
+    }
+
+    /// The most of `used` matches from whose end no window looks back at a trimmed block.
+    fn longest_whole(&self, prefixes: Prefixes<'_>, mut used: usize) -> usize {
         loop {
             let seen = prefixes.config.first_visible(used * BLOCK_TOKENS)..used;
             let is_trimmed = |&index: &usize| self.block(prefixes, index).is_trimmed;

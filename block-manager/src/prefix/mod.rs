@@ -19,6 +19,7 @@ use crate::{
     BlockId,
     block::{BlockTokens, Blocks},
     list::List,
+    states::KeptState,
 };
 
 pub use cursor::PrefixCursor;
@@ -55,6 +56,8 @@ pub(crate) struct Entry {
     pub(crate) block: BlockId,
     /// Blocks with the same tokens after the same prefix, held by sequences that computed them.
     pub(crate) duplicates: List,
+    /// The state behind it, if it is kept.
+    pub(crate) state: Option<KeptState>,
     hash: u64,
     /// Next entry in the same bucket.
     next_in_bucket: EntryId,
@@ -185,6 +188,7 @@ impl PrefixIndex {
             depth,
             block,
             duplicates: List::EMPTY,
+            state: None,
             hash,
             next_in_bucket,
             first_child: EntryId::NONE,
@@ -198,6 +202,12 @@ impl PrefixIndex {
         }
         self.touch();
         id
+    }
+
+    /// Notes which state is kept behind an entry.
+    pub(crate) fn set_state(&mut self, id: EntryId, state: Option<KeptState>) {
+        self.get_mut(id).state = state;
+        self.touch();
     }
 
     /// Makes another block with the same content the canonical one.

@@ -10,6 +10,7 @@ mod prefix;
 mod pressure;
 mod reuse;
 mod shrink;
+mod states;
 mod window;
 
 use common::{config, text};

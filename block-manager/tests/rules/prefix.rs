@@ -4,6 +4,7 @@ use ebb_block_manager::{PrefixCursor, PrefixHit, SeqOptions, precision::MinBits}
 fn hit(tokens: usize, frames_revived: u32) -> PrefixHit {
     PrefixHit {
         tokens,
+        alike: tokens,
         frames_revived,
     }
 }

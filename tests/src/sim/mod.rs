@@ -104,6 +104,10 @@ pub struct Totals {
     pub prefix_hit_tokens: u64,
     /// Plans with copies on write.
     pub plans_with_copies: u64,
+    /// States that were kept for prefixes.
+    pub states_kept: u64,
+    /// States that sequences began with.
+    pub states_found: u64,
     /// Choices that ended by stop, length, cancellation, deadline and error.
     pub ended: [u64; 5],
     /// Blocks shrunk while a sequence held them.
@@ -143,6 +147,8 @@ impl Totals {
             yields: stats.yields,
             prefix_hit_tokens: stats.prefix_hit_tokens,
             plans_with_copies: report.copies,
+            states_kept: report.states_kept,
+            states_found: report.states_found,
             ended: report.ended,
             shrinks_live: stats.shrinks_live,
             shrinks_cached: stats.shrinks - stats.shrinks_live,
@@ -169,6 +175,8 @@ impl Totals {
         self.yields += other.yields;
         self.prefix_hit_tokens += other.prefix_hit_tokens;
         self.plans_with_copies += other.plans_with_copies;
+        self.states_kept += other.states_kept;
+        self.states_found += other.states_found;
         self.shrinks_live += other.shrinks_live;
         self.shrinks_cached += other.shrinks_cached;
         self.shrinks_failed += other.shrinks_failed;

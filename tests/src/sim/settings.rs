@@ -4,7 +4,7 @@
 //! else happens, and a world in which everything happens rarely reaches unusual states.
 
 use ebb_block_manager::{
-    PoolConfig, WindowConfig,
+    PoolConfig, StateSlots, WindowConfig,
     precision::{
         BlockSize, LevelChange, LevelTable, MinBits, Page, PageLevel, PageSide, ShrinkOrder,
     },
@@ -93,6 +93,7 @@ impl Settings {
         ]);
         // On a stream of its own: worlds without a window stay what they were.
         let mut of_windows = Rng::new(rng.clone().bits());
+        let mut of_states = Rng::new(of_windows.clone().bits());
         let (levels, kept) = if mode.shrinks() || rng.one_in(4) {
             levels(rng, block_frames)
         } else {
@@ -107,7 +108,7 @@ impl Settings {
         let shrink_reserve = levels.largest_target();
         let longest_blocks = longest.div_ceil(8) as u32;
         let protected = MinBits(rng.pick(&[8, 8, 8, 16, 4, 0]));
-        let pool = PoolConfig {
+        let mut pool = PoolConfig {
             frames: sub_blocks * frames_per_sub_block
                 + shrink_reserve
                 + rng.below(u64::from(frames_per_sub_block)) as u32,
@@ -118,10 +119,15 @@ impl Settings {
             protected,
             sink: protected.max(MinBits(rng.pick(&[0, 0, 0, 8, 16]))),
             prefix_cache: !rng.one_in(5),
+            states: None,
             max_blocks_per_seq: longest_blocks + 1 - u32::from(rng.one_in(4)),
             hash_key: 0,
         };
         let max_running = rng.pick(&[1, 2, 4, 8, 8, 16, 16]);
+        pool.states = of_states.one_in(3).then(|| StateSlots {
+            first: max_running as u32,
+            count: of_states.pick(&[0, 1, 2, 3, 8, 30]),
+        });
         let scheduler = Config {
             max_step_tokens: max_running + rng.pick(&[0, 1, 7, 40, 200, 1000]),
             max_running,

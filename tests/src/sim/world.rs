@@ -30,6 +30,10 @@ pub struct Report {
     pub stats: ebb_scheduler::Stats,
     /// Plans with copies.
     pub copies: u64,
+    /// States that were kept for prefixes.
+    pub states_kept: u64,
+    /// States that sequences began with.
+    pub states_found: u64,
     /// Plans that copy from a block which they shrink.
     pub together: u64,
     /// Plans made while blocks in use were hidden behind a sliding window.
@@ -261,6 +265,12 @@ impl World {
         self.trace.plan(&plan);
         self.scheduler.check()?;
         self.report.copies += u64::from(!plan.copies.is_empty());
+        if let Some(slots) = self.settings.pool.states {
+            for (src, dst) in &plan.state_copies {
+                self.report.states_kept += u64::from(*dst >= slots.first);
+                self.report.states_found += u64::from(*src >= slots.first);
+            }
+        }
         let mut shrunk = plan.shrinks.iter().flat_map(|job| &job.old);
         let is_copied = |frame: &u32| plan.copies.iter().any(|(source, _)| source == frame);
         self.report.together += u64::from(!plan.copies.is_empty() && shrunk.any(is_copied));

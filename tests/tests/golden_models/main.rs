@@ -57,6 +57,12 @@ fn fnv1a64(name: &str) -> u64 {
 /// The bf16 values of a tensor, as bytes.
 fn tensor(name: &str, shape: &[u64], seed: u64, norms_around: f64, embeddings: f64) -> Vec<u8> {
     let last = shape[shape.len() - 1] as f64;
+    // Norms behind the delta rule do not count from 1 where the others do.
+    let norms_around = if name.contains("linear_attn") {
+        1.0
+    } else {
+        norms_around
+    };
     let value = |u: f64| match shape.len() {
         1 if name.contains("norm") && name.ends_with("weight") => u * 0.1 + norms_around,
         1 => u * 0.3,
@@ -121,6 +127,7 @@ fn sequence(device: &Device, model: &LoadedModel) -> Sequence {
     let steps = StepSizes {
         rows: CONTEXT,
         seqs: 1,
+        states: 1,
         context: CONTEXT,
         logit_rows: CONTEXT,
         decode_rows: 1,
@@ -289,9 +296,11 @@ macro_rules! golden_models {
 }
 
 golden_models!(
-    cohere2, gemma2, gemma3_text, glm4, glm4_moe, gpt_oss, granite, granitemoe, llama, ministral,
-    mistral, mixtral, olmo2, olmo3, phi3, phimoe, qwen2, qwen2_moe, qwen3, qwen3_moe, smollm3;
+    cohere2, gemma2, gemma3_text, glm4, glm4_moe, gpt_oss, granite, granitemoe, lfm2, llama,
+    ministral, mistral, mixtral, olmo2, olmo3, phi3, phimoe, qwen2, qwen2_moe, qwen3,
+    qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, smollm3;
     heads_of_96_channels of "llama__d96";
     heads_of_256_channels of "gemma3_text__d256";
+    gated_heads_of_256_channels of "qwen3_5_text__d256";
     phi3_with_long_rope of "phi3__longrope"
 );

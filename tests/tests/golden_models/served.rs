@@ -66,21 +66,42 @@ fn tokenizer(vocab: u64) -> Value {
     })
 }
 
-/// An engine over a checkpoint whose KV memory holds so many blocks.
-fn engine(dir: &std::path::Path, mode: Mode, blocks: u64) -> EngineHandle {
+/// An engine over a checkpoint whose KV memory holds so many blocks, and the mode that it is in: a
+/// model with fewer than eight records a block cannot shrink, and is not asked to.
+fn engine(dir: &std::path::Path, mode: Mode, blocks: u64) -> (EngineHandle, Mode) {
     let model = ebb_models::model::ModelFiles::Directory(dir.to_owned());
     let model = ebb_models::model::LoadedModel::open(&model).expect("a valid checkpoint");
     let block = model.spec.kv_geometry().block_bytes() as u64;
+    let state = (model.spec.state_floats() * size_of::<f32>()) as u64;
+    // States of sequences take at most half of the memory; two are kept for prefixes.
+    let max_running = if state > 0 { 8 } else { 16 };
+    let bytes = blocks * block + (max_running as u64 + 2) * state;
+    let records = model.spec.kv_geometry().records();
     let config = EngineConfig {
         threads: 2,
         device: device(),
         kv_mode: Some(mode),
-        max_running: 16,
+        max_running,
         max_step_tokens: STEP_ROWS,
         max_context: Some(CONTEXT + ANSWER),
-        ..EngineConfig::new(dir.to_str().expect("UTF-8"), blocks * block)
+        ..EngineConfig::new(dir.to_str().expect("UTF-8"), bytes)
     };
-    ebb_serving::start(config).expect("it starts")
+    if mode == Mode::PreemptOnly || records >= 8 {
+        return (ebb_serving::start(config).expect("it starts"), mode);
+    }
+    let refused = ebb_serving::start(config.clone()).err().expect("too small");
+    assert!(
+        refused.to_string().contains("too small to be shrunk"),
+        "{refused}"
+    );
+    let config = EngineConfig {
+        kv_mode: None,
+        ..config
+    };
+    (
+        ebb_serving::start(config).expect("it starts"),
+        Mode::PreemptOnly,
+    )
 }
 
 /// Requests ask for 16 bits: where blocks shrink these do not, and memory is promised to them.
@@ -95,7 +116,7 @@ pub(crate) fn check(name: &str, mode: Mode) {
     )
     .expect("it writes");
     // Two of the longest sequences at 16 bit.
-    let engine = engine(dir.path(), mode, 7);
+    let (engine, mode) = engine(dir.path(), mode, 7);
     let prompts = golden["prompts"].as_array().expect("prompts");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {

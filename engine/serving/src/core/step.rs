@@ -1,7 +1,7 @@
 //! From the scheduler's plan to the backend's submission.
 
 use ebb_block_manager::TableDelta as Delta;
-use ebb_kernels::backend::{FrameCopy, StepInput, TableDelta};
+use ebb_kernels::backend::{FrameCopy, StateCopy, StepInput, TableDelta};
 use ebb_scheduler::{Logits, StepPlan};
 
 // Of a block that lies behind sliding windows.
@@ -16,6 +16,10 @@ pub(super) fn fill(input: &mut StepInput, plan: &StepPlan, device_samples: bool)
     input
         .copies
         .extend(copies.map(|&(src, dst)| FrameCopy { src, dst }));
+    let states = plan.state_copies.iter();
+    input
+        .state_copies
+        .extend(states.map(|&(src, dst)| StateCopy { src, dst }));
     for job in &plan.shrinks {
         input.push_shrink((job.from, &job.old), (job.to, &job.new));
     }

@@ -19,6 +19,8 @@ pub struct StepSizes {
     pub seqs: usize,
     /// Tokens of each.
     pub context: usize,
+    /// Slots of states, those of sequences first, where a model has recurrent layers.
+    pub states: usize,
     /// Rows of logits computed at once.
     pub logit_rows: usize,
     /// Largest batch of single-token sequences that is worth preparing for, beyond being possible.
@@ -57,6 +59,7 @@ impl BackendOptions {
                 rows: 0,
                 seqs: 0,
                 context: 0,
+                states: 0,
                 logit_rows: 0,
                 decode_rows: 0,
                 batch_invariant: false,

@@ -39,9 +39,8 @@ pub(crate) fn other_pairs(
     model: &ModelSpec,
     formats: &[FormatId],
 ) -> Option<(usize, FormatId, usize)> {
-    let mut keys = formats.iter().step_by(2).enumerate();
-    keys.find_map(|(layer, &format)| {
-        let attention = model.attention(layer);
+    let mut keys = formats.iter().step_by(2).zip(model.attentions());
+    keys.find_map(|(&format, (layer, attention))| {
         let rotary_dim = model.ropes[attention.rope?].rotary_dim();
         let is_partial = rotary_dim < attention.head_dim;
         (is_partial && format.is_of_rope_pairs()).then_some((layer, format, rotary_dim))

@@ -39,6 +39,20 @@ pub enum StartError {
         /// The least that makes sense.
         least: u64,
     },
+    /// The states of one sequence take more than half of the KV memory.
+    #[error(
+        "--kv-memory of {given} bytes is too small: the states of this model's recurrent layers \
+         take {state} bytes a sequence, and at most half of the KV memory is for them; give at \
+         least {least} bytes"
+    )]
+    States {
+        /// Bytes given.
+        given: u64,
+        /// Bytes of the states of a sequence.
+        state: u64,
+        /// The least that makes sense.
+        least: u64,
+    },
     /// The context asked for is more than the model or the KV memory allows.
     #[error("--max-context {given} is more than {limit}, {why}")]
     Context {

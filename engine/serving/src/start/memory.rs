@@ -1,6 +1,7 @@
 //! How much KV memory there is, and what fits into it.
 
-use ebb_block_manager::{BLOCK_TOKENS, PoolConfig};
+use ebb_block_manager::{BLOCK_TOKENS, PoolConfig, StateSlots};
+use ebb_kernels::model::ModelSpec;
 use ebb_models::model::LoadedModel;
 use ebb_scheduler::Config;
 
@@ -68,6 +69,64 @@ pub(super) fn kv_memory(
     }
     .into())
 }
+
+/// What sequences have beside the KV cache, where a model has recurrent layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct StateMemory {
+    /// Sequences that run at once: at most as many as there is memory for.
+    pub(super) max_running: usize,
+    /// Slots of states that are kept for prefixes.
+    pub(super) kept: StateSlots,
+    /// Bytes of all slots.
+    pub(super) bytes: u64,
+}
+
+/// The states of up to `max_running` sequences in up to half of `kv_bytes`, and in a fifth of what
+/// is left those that are kept for prefixes, or two if half of it holds them. `None`: the model has
+/// none.
+///
+/// # Errors
+/// When the states of one sequence do not fit.
+pub(super) fn states(
+    spec: &ModelSpec,
+    kv_bytes: u64,
+    max_running: usize,
+    prefix_cache: bool,
+) -> Result<Option<StateMemory>, StartError> {
+    let state = (spec.state_floats() * size_of::<f32>()) as u64;
+    if state == 0 {
+        return Ok(None);
+    }
+    let fit = usize::try_from(kv_bytes / 2 / state).unwrap_or(usize::MAX);
+    if fit == 0 {
+        return Err(StartError::States {
+            given: kv_bytes,
+            state,
+            least: 2 * state,
+        });
+    }
+    let max_running = max_running.min(fit);
+    let left = kv_bytes - max_running as u64 * state;
+    let kept = match prefix_cache {
+        true => {
+            let least = (left / 2 / state).min(2);
+            (left / 5 / state).clamp(least, KEPT_STATES_MAX)
+        }
+        false => 0,
+    };
+    let kept = StateSlots {
+        first: max_running as u32,
+        count: kept as u32,
+    };
+    Ok(Some(StateMemory {
+        max_running,
+        kept,
+        bytes: (max_running as u64 + u64::from(kept.count)) * state,
+    }))
+}
+
+/// Most states that are kept for prefixes.
+const KEPT_STATES_MAX: u64 = 1024;
 
 /// The pool that `bytes` of KV memory make.
 ///
@@ -146,10 +205,52 @@ fn longest(pool: &PoolConfig, limits: &Config) -> usize {
 #[cfg(test)]
 mod tests {
     use ebb_kernels::kv::{KvGeometry, WindowedLayers};
+    use ebb_kernels::model::{Mixer, RecurrentSpec, Rope, ShortConvSpec, UniformModel};
     use ebb_scheduler::{Event, Mode, Notice, RejectReason, Request, RequestId, Scheduler};
 
     use super::*;
     use crate::kv_plan::{DEFAULT_FLOOR, KvPlan, KvSource, static_chunk};
+
+    #[test]
+    fn states_take_half_of_the_kv_memory_at_most() {
+        let mut spec = UniformModel {
+            hidden: 64,
+            layers: 2,
+            q_heads: 4,
+            kv_heads: 2,
+            head_dim: 32,
+            intermediate: 64,
+            vocab: 100,
+            rope: Rope::new(vec![1.0; 16], 1.0),
+            max_positions: 64,
+            ..UniformModel::default()
+        }
+        .spec();
+        assert_eq!(states(&spec, 1 << 20, 8, true).unwrap(), None);
+        let conv = ShortConvSpec {
+            taps: 3,
+            bias: false,
+        };
+        spec.layers[1].mixer = Mixer::Recurrent(RecurrentSpec::ShortConv(conv));
+        // Two tokens of 64 channels.
+        let state = 2 * 64 * 4;
+        let of = |states: u64, max_running, prefix_cache| {
+            let found = super::states(&spec, states * state, max_running, prefix_cache);
+            let found = found.unwrap().unwrap();
+            let slots = found.max_running as u64 + u64::from(found.kept.count);
+            assert_eq!(found.bytes, slots * state);
+            assert_eq!(found.kept.first as usize, found.max_running);
+            (found.max_running, found.kept.count)
+        };
+        assert_eq!(of(100, 8, true), (8, 18));
+        assert_eq!(of(100, 80, true), (50, 10));
+        assert_eq!(of(9, 4, true), (4, 2));
+        assert_eq!(of(6, 4, true), (3, 1));
+        assert_eq!(of(100, 80, false), (50, 0));
+        let error = super::states(&spec, 2 * state - 1, 8, true).unwrap_err();
+        let said = error.to_string();
+        assert!(said.contains("give at least 1024 bytes"), "{said}");
+    }
 
     /// Whether a scheduler takes a request for the longest answer that ends at so many tokens.
     fn is_accepted(limits: &Config, pool: &PoolConfig, tokens: usize) -> bool {

@@ -15,7 +15,7 @@ use ebb_scheduler::{Config, Mode};
 
 use crate::core::{EngineHandle, ModelInfo, Served, real_clock};
 use crate::device::{BackendOptions, Device, DeviceError, StepSizes};
-use crate::kv_plan::{KvPlan, static_chunk};
+use crate::kv_plan::{KvPlan, KvPlanError, static_chunk};
 use crate::kv_state::KvFacts;
 use crate::metrics::{CacheConfig, Recorder};
 use crate::trajectory::{Header, TrajectoryLog};
@@ -23,7 +23,7 @@ use crate::trajectory::{Header, TrajectoryLog};
 pub use config::EngineConfig;
 pub use error::StartError;
 pub use memory::{CPU_KV_MEMORY_BYTES, GPU_MEMORY_UTILIZATION, pool};
-use memory::{kv_memory, max_context};
+use memory::{kv_memory, max_context, states};
 use memory_lines::memory_lines;
 
 /// Opens the model, loads it, and starts the engine thread. Blocks while it does; shows progress on
@@ -93,19 +93,36 @@ pub fn start_on(
     let mut steps = StepSizes {
         rows: limits.max_step_tokens,
         seqs: limits.max_running,
+        states: 0,
         context: config.max_context.unwrap_or(model.max_context()),
         logit_rows: limits.max_logit_rows,
         decode_rows: limits.max_running,
         batch_invariant: config.batch_invariant,
     };
     let kv_bytes = kv_memory(&config, &model, &steps)?;
+    let max_running = config.max_running;
+    let states = states(&model.spec, kv_bytes, max_running, config.prefix_cache)?;
+    let state_bytes = states.map_or(0, |states| states.bytes);
+    if let Some(states) = states {
+        if states.max_running < max_running {
+            tracing::warn!(
+                "{} sequences run at once, not {max_running}: their states take half of the KV \
+                 memory; give it more (--kv-memory), or lower --max-running",
+                states.max_running
+            );
+        }
+        limits.max_running = states.max_running;
+        (steps.seqs, steps.decode_rows) = (states.max_running, states.max_running);
+        steps.states = (states.kept.first + states.kept.count) as usize;
+    }
     let pool_bytes = match &config.device {
-        Device::Cuda(device) => device.pool_bytes(&steps, &plan.layout, kv_bytes),
-        Device::Cpu => kv_bytes,
+        Device::Cuda(device) => device.pool_bytes(&steps, &plan.layout, kv_bytes - state_bytes),
+        Device::Cpu => kv_bytes - state_bytes,
     };
     let of_model = pool(&model, pool_bytes, config.prefix_cache)?;
     let pool = PoolConfig {
         prefix_cache: of_model.prefix_cache,
+        states: states.map(|states| states.kept),
         max_blocks_per_seq: of_model.max_blocks_per_seq,
         hash_key: of_model.hash_key,
         ..plan.pool(of_model.frames)
@@ -122,7 +139,7 @@ pub fn start_on(
         blocks: u64::from(pool.frames / pool.block_frames()),
         prefix_cache: config.prefix_cache,
     });
-    recorder.limits(config.max_running, config.max_waiting);
+    recorder.limits(limits.max_running, config.max_waiting);
     let info = ModelInfo {
         description: describe(&model),
         device: config.device.description(),
@@ -169,7 +186,7 @@ pub fn start_on(
         kv_floor_bits = plan.floor_bits(),
         "ready to serve"
     );
-    let max_live = config.max_running + config.max_waiting;
+    let max_live = limits.max_running + config.max_waiting;
     let served = Served {
         info,
         tokenizer,
@@ -186,20 +203,25 @@ pub fn start_on(
     )?)
 }
 
-/// The plan asked for, if the device can run its pages; the 16-bit one if none was asked for and it
-/// cannot.
+/// The plan asked for, if the device can run its pages and the model is not too small for them; the
+/// 16-bit one if none was asked for and that is not so.
 fn kv_plan(config: &EngineConfig, geometry: KvGeometry) -> Result<KvPlan, StartError> {
     let mode = config.kv_mode.unwrap_or(Mode::Progressive);
-    let plan = KvPlan::new(geometry, mode, &config.kv_source)?;
-    match config.device.check_pages(&plan.layout) {
-        Ok(()) => Ok(plan),
-        Err(why) if config.kv_mode.is_none() => {
+    let plan = KvPlan::new(geometry, mode, &config.kv_source).map_err(StartError::from);
+    let checked = plan.and_then(|plan| {
+        config.device.check_pages(&plan.layout)?;
+        Ok(plan)
+    });
+    match checked {
+        Err(why @ (StartError::Device(_) | StartError::KvPlan(KvPlanError::Layout(_))))
+            if config.kv_mode.is_none() =>
+        {
             let plan = KvPlan::sixteen_bit(geometry)?;
             let mode = plan.mode.name();
             tracing::info!("the KV cache stays at 16 bit (--kv-mode {mode}): {why}");
             Ok(plan)
         }
-        Err(why) => Err(why.into()),
+        checked => checked,
     }
 }
 

@@ -89,6 +89,7 @@ impl TrialArgs {
                 rows: seqs * CHUNK,
                 seqs,
                 context,
+                states: seqs,
                 logit_rows: CHUNK,
                 decode_rows: 0,
                 // Figures of a trial do not depend on which others it runs with.

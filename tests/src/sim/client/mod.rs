@@ -122,7 +122,9 @@ impl Clients {
             preemption_is_a_bug: config.mode.shrinks()
                 && all_shrink
                 && config.overcommit_percent <= 100
-                && settings.fail_one_in == 0,
+                && settings.fail_one_in == 0
+                // A state that went on without its sample cannot go back.
+                && (settings.pool.states.is_none() || settings.lose_one_in == 0),
             expected_ends: BTreeMap::new(),
             last_admission: None,
         }

@@ -9,6 +9,7 @@
 
 mod cell;
 mod run;
+mod states;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -101,6 +102,8 @@ pub struct Device {
     blocks: Vec<MirrorBlock>,
     pages: Vec<[Cell; SUB_BLOCK_TOKENS]>,
     queue: VecDeque<Submitted>,
+    /// States by slot, if sequences have any: what they stand for, if that is known.
+    states: Vec<Option<Context>>,
     /// Position of the first token that a sequence computed itself.
     begun: BTreeMap<SeqId, u32>,
 }
@@ -109,7 +112,9 @@ impl Device {
     /// A device with a pool full of poison and block tables for the running sequences.
     pub fn new(pool: PoolConfig, config: &Config) -> Self {
         let frames = pool.frames;
+        let states = pool.states.map_or(0, |slots| slots.first + slots.count);
         Self {
+            states: vec![None; states as usize],
             pool,
             is_static: config.mode == Mode::Static,
             slots: config.max_running,
@@ -304,6 +309,14 @@ impl Device {
             for (slice, void) in step.plan.slices.iter().zip(&mut step.void) {
                 *void |= slice.seq == seq;
             }
+        }
+    }
+
+    /// Makes all slices in steps not run yet void, where sequences have states: what these stand for
+    /// is not known once a step has failed.
+    pub fn void_states(&mut self) {
+        if self.pool.states.is_some() {
+            self.queue.iter_mut().for_each(|step| step.void.fill(true));
         }
     }
 

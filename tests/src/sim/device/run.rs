@@ -19,7 +19,9 @@ impl Device {
         }
         for (index, slice) in step.plan.slices.iter().enumerate() {
             self.write_poison(step, index, slice.position as usize, slice.tokens.len());
+            self.lose_state(step, index);
         }
+        self.lose_copies(step);
     }
 
     /// Runs a step: copies, shrinks, then all slices, each after everything that it attends to was
@@ -32,6 +34,7 @@ impl Device {
         mut fails: impl FnMut(BlockId) -> bool,
     ) -> Result<Vec<u8>, String> {
         self.prepare(step);
+        self.copy_states(step)?;
         for job in &step.plan.shrinks {
             self.shrink(job, fails(job.block))?;
         }
@@ -40,12 +43,14 @@ impl Device {
             let (position, len) = (slice.position as usize, slice.tokens.len());
             if step.void[index] {
                 self.write_poison(step, index, position, len);
+                self.lose_state(step, index);
                 lowest.push(16);
                 continue;
             }
             let want = expected(index);
             let read = self.read_back(step, index, position, want)?;
             lowest.push(read);
+            self.move_state(step, index, want)?;
             let tokens = &step.plan.tokens[slice.tokens.start as usize..slice.tokens.end as usize];
             for (i, token) in tokens.iter().enumerate() {
                 let at = position + i;

@@ -28,6 +28,7 @@ impl World {
                     self.device.void(slice.seq);
                 }
             }
+            self.device.void_states();
             self.apply(Event::StepFailed { step: id })?;
         } else {
             let clients = &self.clients;
