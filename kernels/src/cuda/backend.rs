@@ -198,6 +198,9 @@ impl CudaBackend {
                     products.prepare(gate_up)?;
                 }
             }
+            if let Some(shape) = forward.program.output_gate(bucket) {
+                products.prepare(shape)?;
+            }
             let spec = &forward.spec;
             for experts in spec.layers.iter().filter_map(LayerSpec::experts) {
                 products.prepare(Experts::router_shape(experts, spec.hidden, bucket))?;

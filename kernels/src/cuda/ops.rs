@@ -189,10 +189,10 @@ pub(super) struct Ops {
     /// What finishes heads.
     pub(super) heads: HeadOps,
     rotate_back: RotateBack,
-    /// Of each layer, if keys are scaled in every step.
+    /// Of each layer with attention, if keys are scaled in every step.
     key_factors: Vec<DeviceBuffer<f32>>,
     rotary: Vec<Rotary>,
-    /// Of each layer.
+    /// Of each layer with attention.
     head_specs: Vec<HeadSpec>,
     hidden: usize,
     vocab: usize,
@@ -237,9 +237,8 @@ impl Ops {
             }
         }
         let head_specs: Vec<_> = spec
-            .layers
-            .iter()
-            .map(|layer| HeadSpec::of(layer.attention(), &spec.ropes))
+            .attentions()
+            .map(|(_, attention)| HeadSpec::of(attention, &spec.ropes))
             .collect();
         for heads in &head_specs {
             heads.check()?;
@@ -255,8 +254,8 @@ impl Ops {
             if let Err(error) = scales.check(spec) {
                 return unsupported(error.to_string());
             }
-            for layer in 0..spec.layers.len() {
-                let factors = scales.factors(spec, layer);
+            for kv_layer in 0..head_specs.len() {
+                let factors = scales.factors(spec, kv_layer);
                 key_factors.push(DeviceBuffer::from_slice(device, &factors, "key scales")?);
             }
         }
@@ -384,21 +383,22 @@ impl Ops {
         }
     }
 
-    /// What a layer does with its heads.
-    pub(super) fn head_spec(&self, layer: usize) -> HeadSpec {
-        self.head_specs[layer]
+    /// What a layer of the KV cache does with its heads.
+    pub(super) fn head_spec(&self, kv_layer: usize) -> HeadSpec {
+        self.head_specs[kv_layer]
     }
 
     /// Bytes of the factors that queries and keys are scaled by, if they are.
     pub(super) fn key_factor_bytes(spec: &ModelSpec) -> usize {
         let heads = spec.heads();
         let pairs = (heads.q_heads + heads.kv_heads) * heads.head_dim / 2;
-        spec.layers.len() * pairs * size_of::<f32>()
+        spec.kv_geometry().layers * pairs * size_of::<f32>()
     }
 
-    /// What pairs of channels of a layer's queries and keys are multiplied by, or null.
-    pub(super) fn key_factors(&self, layer: usize) -> DevicePtr {
-        self.key_factors.get(layer).map_or(0, DeviceBuffer::ptr)
+    /// What pairs of channels of the queries and keys of a layer of the KV cache are multiplied by,
+    /// or null.
+    pub(super) fn key_factors(&self, kv_layer: usize) -> DevicePtr {
+        self.key_factors.get(kv_layer).map_or(0, DeviceBuffer::ptr)
     }
 
     /// Cosines and sines of every row's position, `[rows][rotary_dim / 2]` pairs, for each RoPE of

@@ -218,10 +218,9 @@ impl Windows {
         }
     }
 
-    /// Of the layers of a model.
+    /// Of the layers of a model that attend.
     pub(super) fn of_model(spec: &ModelSpec) -> Self {
-        let layers = 0..spec.layers.len();
-        Self::of(layers.map(|layer| spec.attention(layer).window))
+        Self::of(spec.attentions().map(|(_, attention)| attention.window))
     }
 
     /// The plan of layers with this window.

@@ -9,7 +9,7 @@ use super::params::GemmShape;
 use super::products::Products;
 use super::weights::Weights;
 use crate::model::ops::{Buffer, LinearName, Op as ModelOp, forward};
-use crate::model::{Activation, ModelSpec, NormKind, Norms, TensorName};
+use crate::model::{Activation, Mixer, ModelSpec, NormKind, Norms, TensorName};
 
 /// One operation on all rows of a step. Weights are indices into [`Weights`]; the residual stream
 /// is f32, other buffers bf16.
@@ -29,6 +29,10 @@ pub(super) enum Op<Vector = usize, Linear = usize> {
     Attend(usize),
     /// `Attended` is multiplied by the Hadamard matrix that values were multiplied by.
     RotateBack,
+    /// `Attended ⊙= sigmoid(OutputGate)`.
+    OpenAttended,
+    /// A layer's recurrence, from `Heads` to `Attended`.
+    Recur(usize),
     /// `Gated = activation(gate) ⊙ up` of a layer.
     Gate(usize, Activation),
     /// A layer's experts, of `Normed`.
@@ -95,10 +99,12 @@ pub(super) struct Program {
     /// None where some norm is none that products can take part in.
     normed: Option<Vec<Op>>,
     pub(super) tail: Tail,
-    /// Inputs and outputs of the products of a layer: Q K V, output, gate and up, down; the last
-    /// two have no outputs where there is no MLP but experts. One entry for layers of the same
-    /// shape.
+    /// Inputs and outputs of the products of a layer: Q K V or what a recurrence reads, output, gate
+    /// and up, down; the last two have no outputs where there is no MLP but experts. One entry for
+    /// layers of the same shape.
     shapes: Vec<[(usize, usize); 4]>,
+    /// Of the gates of attention's output, if there are any.
+    output_gate: Option<(usize, usize)>,
     /// The gates of every layer are packed with what they open.
     packs_gates: bool,
 }
@@ -113,8 +119,12 @@ impl Program {
         let loaded = |ops: &[NamedOp]| ops.iter().map(|op| load(*op, weights)).collect();
         let mut shapes: Vec<_> = (0..spec.layers.len())
             .map(|layer| {
+                let first = match spec.layers[layer].mixer {
+                    Mixer::Attention(_) => LinearName::Qkv(layer),
+                    Mixer::Recurrent(_) => LinearName::Recurrent(layer),
+                };
                 let all = [
-                    LinearName::Qkv(layer),
+                    first,
                     LinearName::O(layer),
                     LinearName::GateUp(layer),
                     LinearName::Down(layer),
@@ -124,6 +134,8 @@ impl Program {
             .collect();
         shapes.sort_unstable();
         shapes.dedup();
+        let mut gates = spec.attentions().filter(|(_, a)| a.output_gate);
+        let output_gate = gates.next();
         Self {
             plain: loaded(&plain),
             gated: loaded(&gated),
@@ -134,6 +146,7 @@ impl Program {
                 lm_head: weights.linear_index(LinearName::LmHead),
             },
             shapes,
+            output_gate: output_gate.map(|(layer, _)| LinearName::OutputGate(layer).shape(spec)),
             packs_gates: weights.packs_gates(spec),
         }
     }
@@ -170,15 +183,24 @@ impl Program {
         self.ops(list)[index]
     }
 
-    /// The products of every kind of layer.
+    /// The products of every kind of layer, but for the gates of attention's output.
     pub(super) fn layer_shapes(&self, rows: usize) -> impl Iterator<Item = [GemmShape; 4]> + '_ {
-        let shape = move |(inputs, outputs)| GemmShape {
-            rows,
-            inputs,
-            outputs,
-            wide: false,
-        };
+        let shape = move |shape| gemm(rows, shape);
         self.shapes.iter().map(move |layer| layer.map(shape))
+    }
+
+    /// The gates of attention's output, if there are any.
+    pub(super) fn output_gate(&self, rows: usize) -> Option<GemmShape> {
+        self.output_gate.map(|shape| gemm(rows, shape))
+    }
+}
+
+fn gemm(rows: usize, (inputs, outputs): (usize, usize)) -> GemmShape {
+    GemmShape {
+        rows,
+        inputs,
+        outputs,
+        wide: false,
     }
 }
 
@@ -214,6 +236,8 @@ fn load(op: NamedOp, weights: &Weights) -> Op {
         },
         Op::Attend(layer) => Op::Attend(layer),
         Op::RotateBack => Op::RotateBack,
+        Op::OpenAttended => Op::OpenAttended,
+        Op::Recur(layer) => Op::Recur(layer),
         Op::Gate(layer, activation) => Op::Gate(layer, activation),
         Op::Experts(layer) => Op::Experts(layer),
         Op::Add { bias } => Op::Add { bias },
@@ -279,7 +303,7 @@ fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, bool) {
                     ops.push(Op::Add { bias: bias.take() });
                 }
                 if let LinearName::O(layer) = linear {
-                    bias = spec.attention(layer).o_bias.then_some(layer);
+                    bias = spec.layers[layer].has_o_bias().then_some(layer);
                 }
                 ops.push(Op::Linear {
                     linear,
@@ -294,6 +318,8 @@ fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, bool) {
                     ops.push(Op::RotateBack);
                 }
             }
+            ModelOp::OpenAttended(_) => ops.push(Op::OpenAttended),
+            ModelOp::Recur(layer) => ops.push(Op::Recur(layer)),
             ModelOp::Gate(layer) => {
                 ops.push(Op::Gate(layer, spec.layers[layer].activation()));
             }
@@ -325,7 +351,7 @@ fn normed(
     // Of the shared expert's products and the experts themselves, the first has had it rounded.
     let norms = ops.iter().rev().find_map(|op| match op {
         Op::Norm(norm) => Some(norm.weight.is_none()),
-        Op::Embed | Op::Attend(_) => Some(false),
+        Op::Embed | Op::Attend(_) | Op::Recur(_) => Some(false),
         _ => None,
     });
     if *add || norms != Some(true) {
@@ -354,14 +380,16 @@ fn gate(ops: &[NamedOp]) -> Vec<NamedOp> {
     out
 }
 
-/// Whether products compute the norms of a model and add what layers put out.
+/// Whether products compute the norms of a model and add what layers put out. Gates of attention's
+/// output are products beside those that are asked whether they can.
 fn can_join(spec: &ModelSpec) -> bool {
     let Norms {
         kind,
         from_one,
         bias,
     } = spec.norms;
-    kind == NormKind::Rms && !from_one && !bias && spec.residual_multiplier == 1.0
+    let is_plain = kind == NormKind::Rms && !from_one && !bias;
+    is_plain && spec.residual_multiplier == 1.0 && !spec.attentions().any(|(_, a)| a.output_gate)
 }
 
 /// The same, with all norms but the first and the last joined to the products around them.

@@ -69,8 +69,8 @@ pub(super) struct Weights {
     vectors: Vec<DeviceBuffer<bf16>>,
     /// Values before the bias of a norm, if norms have one.
     norm_bias_at: Option<usize>,
-    /// Query norm, then key norm, of each layer.
-    qk_norms: Vec<Option<DeviceBuffer<bf16>>>,
+    /// Query norm, then key norm, of layers that have them.
+    qk_norms: HashMap<usize, DeviceBuffer<bf16>>,
     /// By layer.
     experts: HashMap<usize, ExpertWeights>,
     linear_places: HashMap<LinearName, usize>,
@@ -131,7 +131,7 @@ impl Weights {
 
     /// Query norm, then key norm, of layers that have them.
     pub(super) fn qk_norm(&self, layer: usize) -> Option<&DeviceBuffer<bf16>> {
-        self.qk_norms[layer].as_ref()
+        self.qk_norms.get(&layer)
     }
 
     /// The sinks of a layer that has them, `[q_heads]`.
@@ -226,7 +226,7 @@ impl Weights {
         let mut all = std::collections::BTreeMap::new();
         let mut count = |title, bytes| *all.entry(title).or_insert(0) += bytes;
         let plain = |buffer: &DeviceBuffer<bf16>| buffer.bytes();
-        let vectors = self.vectors.iter().chain(self.qk_norms.iter().flatten());
+        let vectors = self.vectors.iter().chain(self.qk_norms.values());
         let biases = self.linears.iter().filter_map(Linear::bias);
         let matrices = self.linears.iter().filter_map(Linear::plain);
         let of_experts = self.experts.values().flat_map(ExpertWeights::plain);
@@ -303,7 +303,7 @@ impl Weights {
             linears: Vec::new(),
             vectors: Vec::new(),
             norm_bias_at: spec.norms.bias.then_some(spec.hidden),
-            qk_norms: Vec::new(),
+            qk_norms: HashMap::new(),
             experts: HashMap::new(),
             linear_places: HashMap::new(),
             vector_places: HashMap::new(),
@@ -354,14 +354,19 @@ impl Weights {
                     let has_norms = spec.attention(layer).qk_norm != QkNorm::None;
                     let names = [LayerTensor::QNorm, LayerTensor::KNorm];
                     let names = names.map(|tensor| TensorName::Layer(layer, tensor));
-                    this.qk_norms.push(match has_norms {
-                        true => Some(tensor(&names)?),
-                        false => None,
-                    });
+                    if has_norms {
+                        this.qk_norms.insert(layer, tensor(&names)?);
+                    }
                     if spec.attention(layer).sinks {
                         let sinks = TensorName::Layer(layer, LayerTensor::Sinks);
                         this.vector_places.insert(sinks, this.vectors.len());
                         this.vectors.push(tensor(&[sinks])?);
+                    }
+                }
+                Op::Recur(layer) => {
+                    for name in TensorName::of_recurrence(spec, layer) {
+                        this.vector_places.insert(name, this.vectors.len());
+                        this.vectors.push(tensor(&[name])?);
                     }
                 }
                 _ => {}

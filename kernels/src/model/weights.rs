@@ -206,6 +206,24 @@ impl TensorName {
         }
     }
 
+    /// What a layer's recurrence reads beside its products.
+    #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
+    pub(crate) fn of_recurrence(spec: &ModelSpec, layer: usize) -> Vec<Self> {
+        use LayerTensor as L;
+        let tensors: &[L] = match spec.layers[layer].recurrent() {
+            None => &[],
+            Some(RecurrentSpec::GatedDelta(_)) => {
+                &[L::DeltaConv, L::DeltaDecay, L::DeltaDecayBias, L::DeltaNorm]
+            }
+            Some(RecurrentSpec::ShortConv(conv)) if conv.bias => &[L::Conv, L::ConvBias],
+            Some(RecurrentSpec::ShortConv(_)) => &[L::Conv],
+        };
+        tensors
+            .iter()
+            .map(|tensor| Self::Layer(layer, *tensor))
+            .collect()
+    }
+
     /// Every tensor that a model of `spec` has, in load order.
     pub fn all(spec: &ModelSpec) -> Vec<TensorName> {
         let mut names = vec![Self::Embedding];

@@ -138,9 +138,11 @@ impl CudaDevice {
     ) -> Result<Box<dyn Backend>, DeviceError> {
         let spec = model.spec.clone();
         let how = HeldWeights::of(model, options.expand_weights)?;
+        // In the weights where they can be changed and nothing is between them.
+        let folds_v = options.rotation.v && !how.is_packed && spec.can_fold_v();
         let config = CudaConfig {
             rotate_k: options.rotation.k,
-            rotate_v_online: options.rotation.v && how.is_packed,
+            rotate_v_online: options.rotation.v && !folds_v,
             scale_k_online: how.scale_k_online,
             ..config(frames, &options.steps)
         };
@@ -159,7 +161,7 @@ impl CudaDevice {
         };
         let (device, progress) = (&self.0, &mut progress);
         let backend = match how.weights.random() {
-            _ if options.rotation.v && !how.is_packed => {
+            _ if folds_v => {
                 let weights = Rotated::new(&model.spec, how.weights);
                 CudaBackend::with_pages(device, spec, config, &layout, &weights, progress)
                     .map_err(|e| failed(&e))?

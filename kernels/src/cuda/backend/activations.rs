@@ -7,7 +7,7 @@ use half::bf16;
 use crate::cuda::driver::{Device, DeviceBuffer, Pinned};
 use crate::cuda::error::CudaError;
 use crate::cuda::products::squares_len;
-use crate::model::ModelSpec;
+use crate::model::{LayerSpec, ModelSpec};
 
 /// Buffers of `rows` rows each, all allocated at start.
 #[derive(Debug)]
@@ -16,11 +16,13 @@ pub(super) struct Activations {
     pub(super) residual: DeviceBuffer<f32>,
     /// `[rows][hidden]`.
     pub(super) normed: DeviceBuffer<bf16>,
-    /// `[rows][q_width + 2 * kv_width]`.
+    /// `[rows][q_width + 2 * kv_width]`, or what a recurrence reads.
     pub(super) qkv: DeviceBuffer<bf16>,
     /// `[rows][q_width]`.
     pub(super) q: DeviceBuffer<bf16>,
-    /// `[rows][q_width]`.
+    /// `[rows][q_width]`: what opens what attention puts out, if anything does.
+    pub(super) output_gate: DeviceBuffer<bf16>,
+    /// `[rows][q_width]`, or what a recurrence puts out.
     pub(super) attended: DeviceBuffer<bf16>,
     /// `[rows][2 * intermediate]`.
     pub(super) gate_up: DeviceBuffer<bf16>,
@@ -44,6 +46,23 @@ fn rope_tables(spec: &ModelSpec) -> usize {
     spec.ropes.len().max(1)
 }
 
+/// Values of a row of queries, keys and values, of the gates of attention's output, and of what
+/// attention puts out; each has room for what recurrences have in its place.
+fn mixer_widths(spec: &ModelSpec) -> [usize; 3] {
+    let heads = spec.heads();
+    let has_gate = spec
+        .attentions()
+        .any(|(_, attention)| attention.output_gate);
+    let recurrent = || spec.layers.iter().filter_map(LayerSpec::recurrent);
+    let read = recurrent().map(|recurrent| recurrent.in_width(spec.hidden));
+    let out = recurrent().map(|recurrent| recurrent.out_width(spec.hidden));
+    [
+        read.fold(heads.q_width() + 2 * heads.kv_width(), usize::max),
+        if has_gate { heads.q_width() } else { 0 },
+        out.fold(heads.q_width(), usize::max),
+    ]
+}
+
 impl Activations {
     pub(super) fn new(
         device: &Arc<Device>,
@@ -54,12 +73,14 @@ impl Activations {
         let narrow =
             |columns: usize| DeviceBuffer::<bf16>::filled(device, rows * columns, 0, "activations");
         let single = |values: usize| DeviceBuffer::<f32>::filled(device, values, 0, "activations");
+        let [qkv, output_gate, attended] = mixer_widths(spec);
         Ok(Self {
             residual: single(rows * spec.hidden)?,
             normed: narrow(spec.hidden)?,
-            qkv: narrow(spec.heads().q_width() + 2 * spec.heads().kv_width())?,
+            qkv: narrow(qkv)?,
             q: narrow(spec.heads().q_width())?,
-            attended: narrow(spec.heads().q_width())?,
+            output_gate: narrow(output_gate)?,
+            attended: narrow(attended)?,
             gate_up: narrow(2 * spec.intermediate_max())?,
             mlp: narrow(spec.intermediate_max())?,
             delta: narrow(spec.hidden)?,
@@ -76,8 +97,8 @@ impl Activations {
     /// Bytes that `new` allocates on the device.
     pub(super) fn bytes(spec: &ModelSpec, rows: usize, logit_rows_max: usize) -> usize {
         let widths = 2 * spec.hidden
-            + 3 * spec.heads().q_width()
-            + 2 * spec.heads().kv_width()
+            + spec.heads().q_width()
+            + mixer_widths(spec).iter().sum::<usize>()
             + 3 * spec.intermediate_max();
         4 * squares_len(spec.hidden)
             + rows * (2 * widths + 4 * (spec.hidden + rope_tables(spec) * spec.heads().head_dim))

@@ -41,6 +41,7 @@ impl Forward {
                     let attended = &mut self.activations.attended;
                     self.ops.rotate_back(stream, work.rows, attended)?;
                 }
+                Op::OpenAttended | Op::Recur(_) => unreachable!("refused when a model is loaded"),
                 Op::Gate(layer, activation) => {
                     let shape = (work.rows, self.spec.layers[layer].intermediate());
                     let a = &mut self.activations;
@@ -147,19 +148,21 @@ impl Forward {
             spec,
             ..
         } = self;
+        // Pages, and what is a layer's own of the KV cache, are counted by layers that attend.
+        let kv_layer = spec.kv_layer(layer);
         let pages = codecs.as_ref().map(Codecs::pages);
         let mut codecs = codecs.as_mut().filter(|_| work.decodes);
         let of_heads = RopeWeights {
-            key_factors: ops.key_factors(layer),
+            key_factors: ops.key_factors(kv_layer),
             ..weights.of_heads(spec, layer)
         };
-        let of_layer = ops.head_spec(layer);
+        let of_layer = ops.head_spec(kv_layer);
         let table = &a.ropes[spec.attention(layer).rope.unwrap_or(0)];
         let heads = ops
             .heads
             .params(work.rows, &of_layer, of_heads, table, &a.qkv);
         let scored = ScoredLayer {
-            index: layer,
+            index: kv_layer,
             scores: ScoreSpec::of(spec.attention(layer)),
             sinks: weights.sinks(spec, layer).map_or(0, |sinks| sinks.ptr()),
         };
@@ -169,7 +172,7 @@ impl Forward {
         } else {
             let heads = (&of_layer, heads);
             ops.heads
-                .append(stream, work.rows, step, arena, layer, heads, &mut a.q)?;
+                .append(stream, work.rows, step, arena, kv_layer, heads, &mut a.q)?;
             Queries::Finished(&a.q)
         };
         if let Some(decode) = work.decode {
@@ -183,7 +186,7 @@ impl Forward {
         };
         for turn in 0..turns {
             if let Some(codecs) = &mut codecs {
-                codecs.dequantise_layer(stream, arena, layer, turn)?;
+                codecs.dequantise_layer(stream, arena, kv_layer, turn)?;
             }
             let turn = (&scored, turn);
             attention.prefill(stream, step, arena, turn, &a.q, &mut a.attended)?;
@@ -229,6 +232,7 @@ impl Activations {
         match buffer {
             Buffer::Normed => &self.normed,
             Buffer::Heads => &self.qkv,
+            Buffer::OutputGate => &self.output_gate,
             Buffer::Attended => &self.attended,
             Buffer::GateUp => &self.gate_up,
             Buffer::Gated => &self.mlp,

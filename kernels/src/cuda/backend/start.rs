@@ -170,12 +170,15 @@ impl CudaBackend {
             )));
         }
         let scratch = Scratch::of(pages, config.frames, &capacity);
-        let layers = 0..spec.layers.len();
-        let scores: Vec<_> = layers.map(|l| ScoreSpec::of(spec.attention(l))).collect();
+        let attentions = || spec.attentions().map(|(_, attention)| attention);
+        let scores: Vec<_> = attentions().map(ScoreSpec::of).collect();
+        let Some(first) = attentions().next() else {
+            unreachable!("a valid model has attention");
+        };
         let mut attention = Attention::new(
             device,
             geometry,
-            HeadSpec::of(spec.attention(0), &spec.ropes),
+            HeadSpec::of(first, &spec.ropes),
             &scores,
             (capacity.seqs, capacity.blocks),
             // No scheduler drafts tokens yet.
@@ -260,11 +263,13 @@ impl CudaBackend {
             spec,
             ..
         } = &mut self.forward;
-        let layers = 0..spec.layers.len().min(TUNED_LAYERS);
+        let layers = 0..spec.layers.len();
         type Name = fn(usize) -> LinearName;
         // Of each product some of its weights, its inputs, and its outputs.
-        let all: [(Name, Buffer, Buffer); 4] = [
+        let all: [(Name, Buffer, Buffer); 6] = [
             (LinearName::Qkv, Buffer::Normed, Buffer::Heads),
+            (LinearName::Recurrent, Buffer::Normed, Buffer::Heads),
+            (LinearName::OutputGate, Buffer::Normed, Buffer::OutputGate),
             (LinearName::O, Buffer::Attended, Buffer::Branch),
             (LinearName::Down, Buffer::Gated, Buffer::Branch),
             (LinearName::GateUp, Buffer::Normed, Buffer::GateUp),
@@ -274,19 +279,21 @@ impl CudaBackend {
                 // Packed ones are streamed whatever takes how long.
                 let linears = layers.clone().filter_map(|l| weights.find(name(l)));
                 let linears: Vec<_> = linears.filter(|l| l.plain().is_some()).collect();
-                let Some(shape) = linears.first().map(|l| l.shape(rows, false)) else {
-                    continue;
-                };
-                if y == Buffer::GateUp && products.gates(shape) {
-                    continue;
+                let mut shapes: Vec<_> = linears.iter().map(|l| l.shape(rows, false)).collect();
+                shapes.sort_unstable_by_key(|shape| (shape.inputs, shape.outputs));
+                shapes.dedup();
+                for shape in shapes {
+                    if y == Buffer::GateUp && products.gates(shape) {
+                        continue;
+                    }
+                    let alike = linears.iter().filter(|l| l.shape(rows, false) == shape);
+                    let plain = alike.filter_map(|l| l.plain()).take(TUNED_LAYERS);
+                    let weights: Vec<_> = plain.map(|weight| weight.ptr()).collect();
+                    let (x, y) = (a.narrow(x).ptr(), a.narrow(y).ptr());
+                    // SAFETY: the activations hold at least `rows` rows; a bucket is never larger
+                    // than the step's capacity or the rows of logits. Nothing else runs yet.
+                    unsafe { products.tune(&self.stream, shape, x, &weights, y)? };
                 }
-                let alike = linears.iter().filter(|l| l.shape(rows, false) == shape);
-                let plain = alike.filter_map(|l| l.plain());
-                let weights: Vec<_> = plain.map(|weight| weight.ptr()).collect();
-                let (x, y) = (a.narrow(x).ptr(), a.narrow(y).ptr());
-                // SAFETY: the activations hold at least `rows` rows; a bucket is never larger than
-                // the step's capacity or the rows of logits. Nothing else runs yet.
-                unsafe { products.tune(&self.stream, shape, x, &weights, y)? };
             }
             let lm_head = weights.named(LinearName::LmHead);
             let Some(w) = lm_head.plain() else {

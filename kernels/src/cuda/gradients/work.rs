@@ -86,9 +86,8 @@ impl Work {
             qkv: activation(q + 2 * kv)?,
             d_qkv: activation(q + 2 * kv)?,
             raw_qkv: match spec
-                .layers
-                .iter()
-                .any(|l| l.attention().qk_norm != QkNorm::None)
+                .attentions()
+                .any(|(_, attention)| attention.qk_norm != QkNorm::None)
             {
                 true => Some(activation(q + 2 * kv)?),
                 false => None,
